@@ -1,0 +1,48 @@
+"""The judge: the Fortran reference in real128, with the scale of the accuracy rule.
+
+Functions have the names and signatures of the operator table, but every floating array has a leading axis: inputs are
+pairs ``(2, ...)`` of float64, hi + lo; outputs are triples ``(3, ...)``: hi, lo and scale, the sum of |terms|.
+"""
+
+import importlib
+
+import numpy as np
+
+from trigraph.fortran.binding import functions
+
+globals().update(functions("judge", lambda: importlib.import_module("trigraph.fortran._judge")))
+
+
+def pair(values: np.ndarray, step: float = 0.0, direction: np.ndarray | None = None) -> np.ndarray:
+    """Return ``values + step * direction`` as a pair, without rounding.
+
+    Parameters
+    ----------
+    values : ndarray
+        float32 or float64.
+    step : float
+        A power of two, so that its product with `direction` is exact.
+    direction : ndarray, optional
+
+    Returns
+    -------
+    ndarray, shape (2, *values.shape)
+        hi + lo by Knuth's two-sum.
+    """
+    x = np.asarray(values, np.float64)
+    y = np.zeros_like(x) if direction is None else step * np.asarray(direction, np.float64)
+    hi = x + y
+    part = hi - x
+    return np.stack([hi, (x - (hi - part)) + (y - part)])
+
+
+def dot(a: np.ndarray, b: np.ndarray) -> tuple[float, float, float]:
+    """Return hi, lo and scale of ``sum(a * b)`` in real128; `a` and `b` are pairs."""
+    from trigraph.fortran import _judge
+
+    total = np.zeros(3)
+    if a.shape[1:] != b.shape[1:]:
+        raise ValueError(f"dot: shapes {a.shape[1:]} and {b.shape[1:]} differ")
+    if a.size:
+        _judge.dot(a.reshape(2, -1).T, b.reshape(2, -1).T, total)
+    return float(total[0]), float(total[1]), float(total[2])

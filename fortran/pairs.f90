@@ -1,0 +1,40 @@
+!> real128 across f2py: a number is a pair of float64, hi + lo; results carry their scale as a third.
+module trigraph_pairs
+    use trigraph_kinds, only: dp, qp
+    use trigraph_scaled, only: scaled, input
+    implicit none
+    private
+    public :: join, scale_input, put, split
+
+contains
+
+    pure function join(pairs) result(x)
+        real(dp), intent(in) :: pairs(:, :)
+        real(qp) :: x(size(pairs, 1))
+        x = real(pairs(:, 1), qp) + real(pairs(:, 2), qp)
+    end function join
+
+    pure function scale_input(pairs) result(x)
+        real(dp), intent(in) :: pairs(:, :)
+        type(scaled) :: x(size(pairs, 1))
+        x = input(pairs(:, 1))
+    end function scale_input
+
+    !> The float64 pair nearest to x; lo is 0 where hi is not finite (inf - inf would be NaN).
+    elemental subroutine put(x, hi, lo)
+        real(qp), intent(in) :: x
+        real(dp), intent(out) :: hi, lo
+        hi = real(x, dp)
+        lo = 0
+        if (abs(hi) <= huge(hi)) lo = real(x - real(hi, qp), dp)
+    end subroutine put
+
+    pure subroutine split(x, s, triples)
+        real(qp), intent(in) :: x(:)
+        type(scaled), intent(in) :: s(:)
+        real(dp), intent(out) :: triples(:, :)
+        call put(x, triples(:, 1), triples(:, 2))
+        triples(:, 3) = s%s
+    end subroutine split
+
+end module trigraph_pairs

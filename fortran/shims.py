@@ -1,0 +1,179 @@
+"""Write the C-interoperable shims of the operator table that f2py wraps.
+
+f2py maps kinds it does not know to C float with only a log line, so it never sees the modules: it parses these thin
+explicit-shape subroutines, whose arguments are integers, c_float and c_double, and which call the modules' specific
+procedures. Three sets exist, with the same argument order:
+
+``reference``
+    f32 and f64: the direct formula.
+``fast``
+    f32 and f64, a leading `num_threads`, and the graph's reverse arrays in derivatives.
+``judge``
+    the direct formula in real128. A real input is a pair of float64 (hi, lo); an output is a triple (hi, lo, scale),
+    the scale coming from the same source instantiated for type(scaled).
+
+Arrays cross flat (rank 1): shape and memory order were settled by the front door, and Fortran's sequence association
+gives them their shape again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+
+REALS = {"f32": ("sp", "real(c_float)"), "f64": ("dp", "real(c_double)")}
+INDICES = {"i32": "integer(c_int32_t)", "i64": "integer(c_int64_t)"}
+F2CMAP = {
+    "real": {"c_float": "float", "c_double": "double"},
+    "integer": {"c_int": "int", "c_int32_t": "int", "c_int64_t": "long_long"},
+}
+
+
+def load_table() -> ModuleType:
+    """Return the operator table, loaded by path because the package does not exist yet."""
+    path = Path(__file__).resolve().parent.parent / "src" / "trigraph" / "operators.py"
+    spec = importlib.util.spec_from_file_location("trigraph_operators", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def wrapped(head: str, names: list[str], indent: str = "    ") -> str:
+    """Return ``head(names...)`` over as many continued lines as it needs."""
+    lines = [f"{indent}{head}("]
+    for i, name in enumerate(names):
+        piece = name + (", " if i + 1 < len(names) else ")")
+        if len(lines[-1]) + len(piece) > 110:
+            lines[-1] += "&"
+            lines.append(f"{indent}    & ")
+        lines[-1] += piece
+    return "\n".join(lines) + "\n"
+
+
+def graph_arrays(op, layout: str) -> list[str]:
+    """Names of the graph's arrays in argument order; only fast derivatives gather by source and by row."""
+    if op.graph is None:
+        return []
+    reverse = op.graph.reverse if layout == "fast" and op.order else ()
+    return [name for name, _ in (*op.graph.forward, *reverse)]
+
+
+def shim(op, layout: str, real: str, index: str | None) -> str:
+    """Source of one shim."""
+    judge = layout == "judge"
+    suffix = ("dp" if judge else REALS[real][0]) + (f"_{index}" if index else "")
+    name = op.name + ("" if judge else f"_{real}") + (f"_{index}" if index else "")
+    threads = ["num_threads"] if layout == "fast" else []
+    dims, graph = list(op.definition.symbols), graph_arrays(op, layout)
+    inputs = [a.name for a in op.arguments]
+    wants = [f"want_{f.name}" for f in op.fields] if op.order else []
+    outputs = [f"out_{f.name}" for f in op.fields]
+    arrays = graph + inputs + outputs
+    scalars = threads + dims + wants
+    procedure = op.name + ("_fast" if layout == "fast" else "")
+    text = wrapped(f"subroutine {name}", threads + dims + graph + inputs + wants + outputs + [f"n_{a}" for a in arrays], "")
+    text += "    use, intrinsic :: iso_c_binding, only: c_int, c_int32_t, c_int64_t, c_float, c_double\n"
+    if judge:
+        text += "    use trigraph_kinds, only: qp\n    use trigraph_scaled, only: scaled\n"
+        text += f"    use trigraph_pairs, only: join, scale_input, split\n    use trigraph_{op.family}, only: "
+        text += ", ".join(f"{procedure}_{k}" + (f"_{index}" if index else "") for k in ("qp", "sc")) + "\n"
+    else:
+        module = f"trigraph_{op.family}" + ("_fast" if layout == "fast" else "")
+        text += f"    use {module}, only: {procedure}_{suffix}\n"
+    text += "    implicit none\n    !f2py threadsafe\n"
+    text += "".join(f"    integer(c_int), intent(in) :: {s}\n" for s in scalars)
+    text += "".join(f"    integer(c_int64_t), intent(in) :: n_{a}\n" for a in arrays)
+    text += "".join(f"    {INDICES[index or 'i64']}, intent(in) :: {a}(n_{a})\n" for a in graph)
+    kind = "real(c_double)" if judge else REALS[real][1]
+    rest_in, rest_out = (", 2", ", 3") if judge else ("", "")
+    text += "".join(f"    {kind}, intent(in) :: {a}(n_{a}{rest_in})\n" for a in inputs)
+    text += "".join(f"    {kind}, intent(inout) :: {a}(n_{a}{rest_out})\n" for a in outputs)
+    if judge:
+        return text + judge_body(procedure, index, dims, graph, inputs, wants, outputs) + f"end subroutine {name}\n\n"
+    flags = [f"{w} /= 0" for w in wants]
+    text += wrapped(f"call {procedure}_{suffix}", threads + dims + graph + inputs + flags + outputs)
+    return text + f"end subroutine {name}\n\n"
+
+
+def judge_body(
+    procedure: str, index: str | None, dims: list[str], graph: list[str], inputs: list[str], wants: list[str], outputs: list[str]
+) -> str:
+    """Declarations and calls of a judge shim: value in real128, then scale through type(scaled)."""
+    text, calls = "", ""
+    for kind, declared in (("qp", "real(qp)"), ("sc", "type(scaled)")):
+        text += "".join(f"    {declared}, allocatable :: {kind}_{a}(:)\n" for a in inputs + outputs)
+        calls += "".join(f"    {kind}_{a} = {'join' if kind == 'qp' else 'scale_input'}({a})\n" for a in inputs)
+        calls += "".join(f"    allocate ({kind}_{a}(n_{a}))\n" for a in outputs)
+        flags = [f"{w} /= 0" for w in wants]
+        real = [f"{kind}_{a}" for a in inputs]
+        suffix = kind + (f"_{index}" if index else "")
+        calls += wrapped(f"call {procedure}_{suffix}", dims + graph + real + flags + [f"{kind}_{a}" for a in outputs])
+    for a, want in zip(outputs, wants or [""] * len(outputs), strict=True):
+        guard = f"if ({want} /= 0) " if want else ""
+        calls += f"    {guard}call split(qp_{a}, sc_{a}, {a})\n"
+    return text + calls
+
+
+def source(layout: str) -> str:
+    """All shims of one layout."""
+    table = load_table()
+    text = "! Written by fortran/shims.py from the operator table.\n"
+    for op in table.OPERATORS.values():
+        reals = ("f64",) if layout == "judge" else tuple(REALS)
+        indices: tuple[str | None, ...] = (None,)
+        if op.graph is not None:
+            indices = ("i64",) if layout == "judge" else tuple(INDICES)
+        text += "".join(shim(op, layout, real, index) for real in reals for index in indices)
+    return text + EXTRA.get(layout, "")
+
+
+EXTRA = {
+    "judge": """!> sum over i of a(i) b(i) and of |a(i) b(i)| in real128: what finite differences are compared with.
+subroutine dot(a, b, total, n_a)
+    use, intrinsic :: iso_c_binding, only: c_double, c_int64_t
+    use trigraph_kinds, only: qp
+    use trigraph_pairs, only: join, put
+    implicit none
+    !f2py threadsafe
+    integer(c_int64_t), intent(in) :: n_a
+    real(c_double), intent(in) :: a(n_a, 2), b(n_a, 2)
+    real(c_double), intent(inout) :: total(3)
+    real(qp) :: products(n_a)
+    products = join(a) * join(b)
+    call put(sum(products), total(1), total(2))
+    total(3) = real(sum(abs(products)), c_double)
+end subroutine dot
+""",
+    "reference": """!> Level of the processor's instruction set: which build of the fast path it can run.
+subroutine cpu_level(level)
+    use, intrinsic :: iso_c_binding, only: c_int
+    implicit none
+    integer(c_int), intent(out) :: level
+    interface
+        function trigraph_cpu_level() bind(c) result(found)
+            import :: c_int
+            integer(c_int) :: found
+        end function trigraph_cpu_level
+    end interface
+    level = trigraph_cpu_level()
+end subroutine cpu_level
+""",
+}
+
+
+def main() -> None:
+    """Command line used by meson: ``shims.py LAYOUT OUT.f90`` or ``shims.py f2cmap OUT``."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=("reference", "fast", "judge", "f2cmap"))
+    parser.add_argument("out", type=Path)
+    options = parser.parse_args()
+    options.out.write_text(repr(F2CMAP) if options.what == "f2cmap" else source(options.what))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,3 @@
+"""The readable panel: one file for each family, each function a page of NumPy that reads like the formula."""
+
+from trigraph.pyref.gno import *  # noqa: F403

@@ -1,0 +1,194 @@
+"""Graph neural operator in NumPy.
+
+Per edge z = U dx + b_u, a = relu(z) with relu'(0) = 0, kernel = V a + b_v; per destination
+message_i = sum over e into i of K_e h_src(e). The mask of relu is ``not (z <= 0)``: it selects, it does not multiply,
+so that a NaN travels only to what depends on it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trigraph.gno import pack_gno_params, unpack_gno_params
+from trigraph.operators import result_type
+
+__all__ = [
+    "gno_aggregate_bwd",
+    "gno_aggregate_bwd2",
+    "gno_aggregate_fwd",
+    "gno_kernel_bwd",
+    "gno_kernel_bwd2",
+    "gno_kernel_fwd",
+    "gno_kernel_kinks",
+    "gno_message_bwd",
+    "gno_message_bwd2",
+    "gno_message_fwd",
+    "gno_message_kinks",
+]
+
+
+def masked(mask, x):
+    """Return x where the mask holds, else 0."""
+    return np.where(mask, x, np.zeros((), x.dtype))
+
+
+def results(name, wrt, **fields):
+    """Evaluate the fields asked for; each is given as a function."""
+    asked = fields if wrt is None else (wrt,) if isinstance(wrt, str) else wrt
+    return result_type(name)(**{f: compute() if f in asked else None for f, compute in fields.items()})
+
+
+def zero_if_none(x, like):
+    """Return a cotangent, None standing for zero."""
+    return np.zeros_like(like) if x is None else x
+
+
+def hidden_layer(coords, U, b_u):
+    """Return mask and a = relu(z) of every edge, each (num_edges, H)."""
+    z = coords @ U.T + b_u
+    mask = ~(z <= 0)
+    return mask, masked(mask, z)
+
+
+def gno_kernel_fwd(coords, params, f_in, f_out):
+    """Kernel = V a + b_v."""
+    U, b_u, V, b_v = unpack_gno_params(params, coords.shape[1], f_in, f_out)
+    _, a = hidden_layer(coords, U, b_u)
+    return a @ V.T + b_v
+
+
+def gno_kernel_bwd(grad_kernel, coords, params, f_in, f_out, wrt=None):
+    """s = mask (V^T g); coords = U^T s; dU = sum s dx^T, db_u = sum s, dV = sum g a^T, db_v = sum g."""
+    U, b_u, V, _ = unpack_gno_params(params, coords.shape[1], f_in, f_out)
+    g = grad_kernel
+    mask, a = hidden_layer(coords, U, b_u)
+    s = masked(mask, g @ V)
+    return results(
+        "gno_kernel_bwd",
+        wrt,
+        coords=lambda: s @ U,
+        params=lambda: pack_gno_params(s.T @ coords, s.sum(0), g.T @ a, g.sum(0)),
+    )
+
+
+def gno_kernel_bwd2(gg_coords, gg_params, grad_kernel, coords, params, f_in, f_out, wrt=None):
+    """With c = gg_coords and (Ugg, bgg_u, Vgg, bgg_v) = gg_params: t = mask (U c + Ugg dx + bgg_u), sgg = mask (Vgg^T g)."""
+    U, b_u, V, b_v = unpack_gno_params(params, coords.shape[1], f_in, f_out)
+    c = zero_if_none(gg_coords, coords)
+    Ugg, bgg_u, Vgg, bgg_v = unpack_gno_params(zero_if_none(gg_params, params), coords.shape[1], f_in, f_out)
+    g = grad_kernel
+    mask, a = hidden_layer(coords, U, b_u)
+    s, sgg = masked(mask, g @ V), masked(mask, g @ Vgg)
+    t = masked(mask, c @ U.T + coords @ Ugg.T + bgg_u)
+    return results(
+        "gno_kernel_bwd2",
+        wrt,
+        grad_kernel=lambda: t @ V.T + a @ Vgg.T + bgg_v,
+        coords=lambda: s @ Ugg + sgg @ U,
+        params=lambda: pack_gno_params(s.T @ c + sgg.T @ coords, sgg.sum(0), g.T @ t, np.zeros_like(b_v)),
+    )
+
+
+def gno_kernel_kinks(coords, params, f_in, f_out):
+    """Where gno_kernel is not smooth: z = 0."""
+    U, b_u, _, _ = unpack_gno_params(params, coords.shape[1], f_in, f_out)
+    return coords @ U.T + b_u
+
+
+def destinations(graph):
+    """Destination of every CSC position."""
+    return np.repeat(np.arange(graph.num_dst_nodes), np.diff(graph.offsets))
+
+
+def scatter(index, rows, num):
+    """Sum of the rows that share an index, in order of appearance."""
+    out = np.zeros((num, *rows.shape[1:]), rows.dtype)
+    np.add.at(out, index, rows)
+    return out
+
+
+def matrices(kernel, f_in, f_out):
+    """K[e, f, o]: f_out is the fast index."""
+    return kernel.reshape(len(kernel), f_in, f_out)
+
+
+def gno_aggregate_fwd(features, kernel, graph, f_in, f_out):
+    """message_i = sum over e into i of K_e h_src(e)."""
+    K = matrices(kernel, f_in, f_out)[graph.edge_ids]
+    return scatter(destinations(graph), np.einsum("pfo,pf->po", K, features[graph.indices]), graph.num_dst_nodes)
+
+
+def gno_aggregate_bwd(grad_message, features, kernel, graph, f_in, f_out, wrt=None):
+    """features_j = sum over e out of j of K_e^T g_dst(e); kernel_e = g_dst(e) h_src(e)^T."""
+    K = matrices(kernel, f_in, f_out)[graph.edge_ids]
+    g, h = grad_message[destinations(graph)], features[graph.indices]
+
+    def grad_kernel():
+        outer = np.einsum("po,pf->pfo", g, h).reshape(len(g), f_in * f_out)
+        return scatter(graph.edge_ids, outer, graph.num_edges)
+
+    return results(
+        "gno_aggregate_bwd",
+        wrt,
+        features=lambda: scatter(graph.indices, np.einsum("pfo,po->pf", K, g), graph.num_src_nodes),
+        kernel=grad_kernel,
+    )
+
+
+def gno_aggregate_bwd2(gg_features, gg_kernel, grad_message, features, kernel, graph, f_in, f_out, wrt=None):
+    """Polarisation of the bilinear form: each factor in turn replaced by its cotangent."""
+    hgg, Kgg = zero_if_none(gg_features, features), zero_if_none(gg_kernel, kernel)
+    args = (graph, f_in, f_out)
+    return results(
+        "gno_aggregate_bwd2",
+        wrt,
+        grad_message=lambda: gno_aggregate_fwd(hgg, kernel, *args) + gno_aggregate_fwd(features, Kgg, *args),
+        features=lambda: gno_aggregate_bwd(grad_message, features, Kgg, *args, wrt="features").features,
+        kernel=lambda: gno_aggregate_bwd(grad_message, hgg, kernel, *args, wrt="kernel").kernel,
+    )
+
+
+def gno_message_fwd(features, coords, params, graph, f_in, f_out):
+    """Kernel of every edge, then its aggregation."""
+    return gno_aggregate_fwd(features, gno_kernel_fwd(coords, params, f_in, f_out), graph, f_in, f_out)
+
+
+def gno_message_bwd(grad_message, features, coords, params, graph, f_in, f_out, wrt=None):
+    """Chain rule: the kernel's gradient is g h^T, which the kernel network takes back."""
+    kernel = gno_kernel_fwd(coords, params, f_in, f_out)
+    outer = gno_aggregate_bwd(grad_message, features, kernel, graph, f_in, f_out)
+    back = gno_kernel_bwd(outer.kernel, coords, params, f_in, f_out)
+    return results(
+        "gno_message_bwd",
+        wrt,
+        features=lambda: outer.features,
+        coords=lambda: back.coords,
+        params=lambda: back.params,
+    )
+
+
+def gno_message_bwd2(
+    gg_features, gg_coords, gg_params, grad_message, features, coords, params, graph, f_in, f_out, wrt=None
+):
+    """With Kgg the grad_kernel of gno_kernel_bwd2 at g h^T: the sums of gno_aggregate, and gno_kernel_bwd at g gg_h^T."""
+    hgg = zero_if_none(gg_features, features)
+    args = (graph, f_in, f_out)
+    kernel = gno_kernel_fwd(coords, params, f_in, f_out)
+    g_h = gno_aggregate_bwd(grad_message, features, kernel, *args, wrt="kernel").kernel
+    g_hgg = gno_aggregate_bwd(grad_message, hgg, kernel, *args, wrt="kernel").kernel
+    second = gno_kernel_bwd2(gg_coords, gg_params, g_h, coords, params, f_in, f_out)
+    first = gno_kernel_bwd(g_hgg, coords, params, f_in, f_out)
+    Kgg = second.grad_kernel
+    return results(
+        "gno_message_bwd2",
+        wrt,
+        grad_message=lambda: gno_aggregate_fwd(hgg, kernel, *args) + gno_aggregate_fwd(features, Kgg, *args),
+        features=lambda: gno_aggregate_bwd(grad_message, features, Kgg, *args, wrt="features").features,
+        coords=lambda: second.coords + first.coords,
+        params=lambda: second.params + first.params,
+    )
+
+
+def gno_message_kinks(features, coords, params, graph, f_in, f_out):
+    """Where gno_message is not smooth: where its kernel is not."""
+    return gno_kernel_kinks(coords, params, f_in, f_out)

@@ -1,0 +1,26 @@
+"""Graph and geometric message-passing operators, each in Fortran, NumPy and CUDA, with exact first and second derivatives.
+
+``trigraph.X(...)`` checks its arguments and calls the fast CPU path, or the CUDA kernels for device arrays; ``panel=``
+chooses another. See ``trigraph --help`` for the command line.
+"""
+
+from importlib.metadata import version as _version
+
+from trigraph.fortran.threads import get_num_threads, set_num_threads
+from trigraph.gno import pack_gno_params, unpack_gno_params
+from trigraph.graphs import CSC
+from trigraph.operators import OPERATORS
+from trigraph.panels import FUNCTIONS, PANELS
+
+__version__ = _version("trigraph")
+__all__ = [
+    "CSC",
+    "OPERATORS",
+    "PANELS",
+    "get_num_threads",
+    "pack_gno_params",
+    "set_num_threads",
+    "unpack_gno_params",
+    *FUNCTIONS,
+]
+globals().update(FUNCTIONS)

@@ -1,0 +1,257 @@
+"""Argument checks, all derived from the operator table; done once, at the front door.
+
+Order: kinds of arrays, dtypes, attributes, graph, shapes, `wrt`, `out`. Every message names operator and argument,
+what was expected and what came. Nothing has been computed when one is raised.
+"""
+
+from __future__ import annotations
+
+import operator as python_operator
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from trigraph.graphs import GRAPH_TYPES, array_kind, device_of
+from trigraph.operators import SYMBOLS, Array, Operator, evaluate, names_in
+
+__all__ = ["Checked", "bind_sizes", "check_call", "shape_of"]
+
+FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
+
+
+@dataclass(frozen=True)
+class Checked:
+    """A call that has passed every check: contiguous arrays, sizes of every symbol, fields asked for, outputs given."""
+
+    values: dict[str, Any]
+    sizes: dict[str, int]
+    wanted: tuple[str, ...]
+    out: dict[str, Any]
+
+
+def shape_of(array: Array, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """Shape of an array of the table for given sizes."""
+    return tuple(evaluate(dim, sizes) for dim in array.dims)
+
+
+def _expected(array: Array, sizes: Mapping[str, int]) -> str:
+    """Return ``(num_edges, f_out*f_in) = (8, 12)``, a symbol that has no size yet standing for itself."""
+    symbolic = ", ".join(array.dims) + ("," if len(array.dims) == 1 else "")
+    numbers = [str(evaluate(d, sizes)) if names_in(d) <= sizes.keys() else d for d in array.dims]
+    filled = ", ".join(numbers) + ("," if len(numbers) == 1 else "")
+    return f"({symbolic})" if filled == symbolic else f"({symbolic}) = ({filled})"
+
+
+def _solve(dim: str, symbol: str, sizes: Mapping[str, int], size: int) -> int | None:
+    """Return the whole `symbol` >= its minimum for which `dim`, linear in it, equals `size`; None if there is none."""
+    at_zero = evaluate(dim, {**sizes, symbol: 0})
+    slope = evaluate(dim, {**sizes, symbol: 1}) - at_zero
+    value, rest = divmod(size - at_zero, slope)
+    return value if rest == 0 and value >= SYMBOLS[symbol].minimum else None
+
+
+def bind_sizes(op: Operator, values: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+    """Size of every symbol, from the graph, the attributes and the shapes of the arrays.
+
+    Inputs bind before gradients and cotangents, so that a gradient of the wrong shape is the one reported.
+
+    Raises
+    ------
+    ValueError
+        If a shape does not fit.
+    """
+    sizes = {name: int(getattr(values["graph"], name)) for name in (op.graph.sizes if op.graph else ())}
+    sizes |= {a.name: int(values[a.name]) for a in op.attributes}
+    for array in op.binding_order:
+        if array.name in shapes and len(shapes[array.name]) != len(array.dims):
+            raise ValueError(
+                f"{op.name}: {array.name} has shape {shapes[array.name]} of rank {len(shapes[array.name])}; "
+                f"expected {_expected(array, sizes)} of rank {len(array.dims)}"
+            )
+    for array in op.binding_order:
+        shape = shapes.get(array.name)
+        if shape is None:
+            continue
+        for dim, size in zip(array.dims, shape, strict=True):
+            unknown = sorted(names_in(dim) - sizes.keys())
+            if unknown:
+                solved = _solve(dim, unknown[0], sizes, size)
+                if solved is None:
+                    known = ", ".join(f"{n} = {sizes[n]}" for n in sorted(names_in(dim) & sizes.keys()))
+                    raise ValueError(
+                        f"{op.name}: {array.name} has shape {shape}; expected {_expected(array, sizes)} with a whole "
+                        f"{unknown[0]} >= {SYMBOLS[unknown[0]].minimum}" + (f" for {known}" if known else "")
+                    )
+                sizes[unknown[0]] = solved
+            elif evaluate(dim, sizes) != size:
+                raise ValueError(f"{op.name}: {array.name} has shape {shape}; expected {_expected(array, sizes)}")
+    return sizes
+
+
+def _check_kind(op: Operator, name: str, value: Any, kind: str, panel: str) -> None:
+    found = array_kind(value)
+    if found is None:
+        raise TypeError(f"{op.name}: {name} is a {type(value).__name__}; expected a {kind}.ndarray of float32 or float64")
+    if found != kind:
+        raise TypeError(f"{op.name}: {name} is a {found}.ndarray; panel {panel!r} takes {kind}.ndarray")
+
+
+def _check_arrays(op: Operator, values: Mapping[str, Any], kind: str, panel: str) -> None:
+    """Kinds, dtypes and devices of the floating arrays."""
+    first: str | None = None
+    for array in op.binding_order:
+        value = values[array.name]
+        if value is None and array.nullable:
+            continue
+        _check_kind(op, array.name, value, kind, panel)
+        if value.dtype not in FLOATS or not value.dtype.isnative:
+            raise TypeError(f"{op.name}: {array.name} has dtype {value.dtype.str}; expected native float32 or float64")
+        if first is None:
+            first = array.name
+        elif value.dtype != values[first].dtype:
+            raise TypeError(
+                f"{op.name}: {array.name} has dtype {value.dtype}; expected {values[first].dtype}, the dtype of {first}"
+            )
+        elif device_of(value) != device_of(values[first]):
+            raise ValueError(
+                f"{op.name}: {array.name} is on {device_of(value)}; expected {device_of(values[first])}, where {first} is"
+            )
+
+
+def _check_attributes(op: Operator, values: dict[str, Any]) -> None:
+    for attribute in op.attributes:
+        value = values[attribute.name]
+        try:
+            if isinstance(value, (bool, np.bool_)):
+                raise TypeError
+            number = python_operator.index(value)
+        except TypeError:
+            raise TypeError(f"{op.name}: {attribute.name} is a {type(value).__name__}; expected an int") from None
+        minimum = SYMBOLS[attribute.name].minimum
+        if number < minimum:
+            raise ValueError(f"{op.name}: {attribute.name} is {number}; expected at least {minimum}")
+        values[attribute.name] = number
+
+
+def _check_graph(op: Operator, values: Mapping[str, Any], kind: str, panel: str) -> None:
+    if op.graph is None:
+        return
+    graph = values["graph"]
+    if not isinstance(graph, GRAPH_TYPES[op.graph.type_name]):
+        raise TypeError(f"{op.name}: graph is a {type(graph).__name__}; expected a trigraph.{op.graph.type_name}")
+    if graph.kind != kind:
+        raise TypeError(f"{op.name}: graph holds {graph.kind}.ndarray; panel {panel!r} takes {kind}.ndarray")
+    first = values[op.definition.inputs[0].name]
+    if graph.device != device_of(first):
+        raise ValueError(f"{op.name}: graph is on {graph.device}; expected {device_of(first)}, where the arrays are")
+
+
+def _check_wrt(op: Operator, wrt: Any) -> tuple[str, ...]:
+    names = tuple(f.name for f in op.fields)
+    if wrt is None:
+        return names
+    if not isinstance(wrt, (str, Iterable)):
+        raise TypeError(f"{op.name}: wrt is a {type(wrt).__name__}; expected a string or an iterable of strings")
+    asked = (wrt,) if isinstance(wrt, str) else tuple(wrt)
+    for name in asked:
+        if name not in names:
+            raise ValueError(f"{op.name}: wrt names {name!r}; expected one of {', '.join(names)}")
+    return tuple(n for n in names if n in asked)
+
+
+def _check_out(
+    op: Operator,
+    out: Any,
+    values: Mapping[str, Any],
+    sizes: Mapping[str, int],
+    wanted: tuple[str, ...],
+    kind: str,
+    panel: str,
+) -> dict[str, Any]:
+    """Outputs given by the caller: right kind, dtype, shape, writable, and clear of every input and of each other."""
+    if out is None:
+        return {}
+    if not isinstance(out, Mapping):
+        if len(wanted) != 1:
+            raise TypeError(
+                f"{op.name}: out is a {type(out).__name__}; expected a mapping from field to array for {', '.join(wanted)}"
+            )
+        out = {wanted[0]: out}
+    fields = {f.name: f for f in op.fields}
+    first = values[op.definition.inputs[0].name]
+    held = {a.name: values[a.name] for a in op.arguments if values[a.name] is not None}
+    if op.graph is not None:
+        held |= {f"graph.{n}": getattr(values["graph"], n) for n, _ in op.graph.forward}
+    for name, array in out.items():
+        label = f"out[{name!r}]"
+        if name not in wanted:
+            raise ValueError(f"{op.name}: {label} is not computed; expected one of {', '.join(wanted)}")
+        _check_kind(op, label, array, kind, panel)
+        if array.dtype != first.dtype:
+            raise TypeError(f"{op.name}: {label} has dtype {array.dtype}; expected {first.dtype}")
+        if array.shape != shape_of(fields[name], sizes):
+            raise ValueError(f"{op.name}: {label} has shape {array.shape}; expected {_expected(fields[name], sizes)}")
+        if not array.flags.c_contiguous:
+            raise ValueError(f"{op.name}: {label} is not C-contiguous")
+        if kind == "numpy" and not (array.flags.writeable and array.flags.aligned):
+            raise ValueError(f"{op.name}: {label} is not writable and aligned")
+        if device_of(array) != device_of(first):
+            raise ValueError(f"{op.name}: {label} is on {device_of(array)}; expected {device_of(first)}")
+        for other, value in held.items():
+            if _overlap(array, value):
+                raise ValueError(f"{op.name}: {label} overlaps {other}")
+        held[label] = array
+    return dict(out)
+
+
+def _overlap(a: Any, b: Any) -> bool:
+    if isinstance(a, np.ndarray):
+        return bool(np.shares_memory(a, b))
+    import cupy
+
+    return bool(cupy.may_share_memory(a, b))
+
+
+def _contiguous(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return np.require(value, requirements=("C", "A"))
+    import cupy
+
+    return cupy.ascontiguousarray(value)
+
+
+def check_call(op: Operator, values: dict[str, Any], wrt: Any, out: Any, kind: str, panel: str) -> Checked:
+    """Check one call.
+
+    Parameters
+    ----------
+    op : Operator
+    values : dict
+        Arrays, graph and attributes by parameter name.
+    wrt, out
+        As the caller gave them.
+    kind : {"numpy", "cupy"}
+        Kind of arrays the panel takes.
+    panel : str
+        For the messages.
+
+    Returns
+    -------
+    Checked
+
+    Raises
+    ------
+    TypeError, ValueError
+    """
+    _check_arrays(op, values, kind, panel)
+    _check_attributes(op, values)
+    _check_graph(op, values, kind, panel)
+    sizes = bind_sizes(op, values, {a.name: values[a.name].shape for a in op.arguments if values[a.name] is not None})
+    wanted = _check_wrt(op, wrt)
+    given = _check_out(op, out, values, sizes, wanted, kind, panel)
+    for a in op.arguments:
+        if values[a.name] is not None:
+            values[a.name] = _contiguous(values[a.name])
+    return Checked(values, sizes, wanted, given)

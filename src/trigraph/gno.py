@@ -1,0 +1,93 @@
+"""Packed parameters of the graph neural operator, as athena packs them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from trigraph.checks import FLOATS
+from trigraph.graphs import array_kind
+
+__all__ = ["GnoParams", "pack_gno_params", "unpack_gno_params"]
+
+
+class GnoParams(NamedTuple):
+    """Parameters of the kernel network: U (H, d), b_u (H,), V (F, H), b_v (F,), with F = f_in*f_out, f_out fast."""
+
+    U: Any
+    b_u: Any
+    V: Any
+    b_v: Any
+
+
+def pack_gno_params(U: Any, b_u: Any, V: Any, b_v: Any) -> Any:  # noqa: N803
+    """Pack the parameters of a GNO kernel into one vector: U | b_u | V | b_v, each block column-major.
+
+    Parameters
+    ----------
+    U : array, shape (hidden, d)
+    b_u : array, shape (hidden,)
+    V : array, shape (f_in*f_out, hidden)
+        Row ``o + f_out*f`` belongs to output feature o and input feature f.
+    b_v : array, shape (f_in*f_out,)
+
+    Returns
+    -------
+    array, shape (hidden*(d + 1 + F) + F,)
+
+    Raises
+    ------
+    TypeError, ValueError
+        If the arrays differ in kind or dtype, or their shapes do not fit.
+    """
+    arrays = {"U": (U, 2), "b_u": (b_u, 1), "V": (V, 2), "b_v": (b_v, 1)}
+    kind = array_kind(U)
+    for name, (value, rank) in arrays.items():
+        if array_kind(value) is None:
+            raise TypeError(f"pack_gno_params: {name} is a {type(value).__name__}; expected an ndarray")
+        if array_kind(value) != kind:
+            raise TypeError(f"pack_gno_params: {name} is a {array_kind(value)}.ndarray; expected {kind}.ndarray, as U is")
+        if value.dtype not in FLOATS or value.dtype != U.dtype:
+            raise TypeError(f"pack_gno_params: {name} has dtype {value.dtype}; expected float32 or float64, alike")
+        if value.ndim != rank:
+            raise ValueError(f"pack_gno_params: {name} has shape {value.shape}; expected rank {rank}")
+    hidden, f = U.shape[0], V.shape[0]
+    for name, value, expected in (("b_u", b_u, (hidden,)), ("V", V, (f, hidden)), ("b_v", b_v, (f,))):
+        if value.shape != expected:
+            raise ValueError(f"pack_gno_params: {name} has shape {value.shape}; expected {expected}")
+    xp = __import__(kind or "numpy")
+    return xp.concatenate([U.T.reshape(-1), b_u, V.T.reshape(-1), b_v])
+
+
+def unpack_gno_params(params: Any, d: int, f_in: int, f_out: int) -> GnoParams:
+    """Views of the blocks of packed parameters.
+
+    Parameters
+    ----------
+    params : array, shape (hidden*(d + 1 + F) + F,)
+    d, f_in, f_out : int
+
+    Returns
+    -------
+    GnoParams
+        Views: writing to them writes to `params`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `params` is no one-dimensional array, or hidden = (len(params) - F)/(d + 1 + F) is not a whole number >= 1.
+    """
+    if array_kind(params) is None:
+        raise TypeError(f"unpack_gno_params: params is a {type(params).__name__}; expected an ndarray")
+    if params.ndim != 1:
+        raise ValueError(f"unpack_gno_params: params has shape {params.shape}; expected rank 1")
+    f = f_in * f_out
+    hidden, rest = divmod(params.size - f, d + 1 + f)
+    if rest or hidden < 1:
+        raise ValueError(
+            f"unpack_gno_params: params has shape {params.shape}; expected (hidden*(d+1+f_out*f_in)+f_out*f_in,) with a "
+            f"whole hidden >= 1 for d = {d}, f_in = {f_in}, f_out = {f_out}"
+        )
+    bu, v, bv = hidden * d, hidden * (d + 1), hidden * (d + 1 + f)
+    return GnoParams(
+        params[:bu].reshape(d, hidden).T, params[bu:v], params[v:bv].reshape(hidden, f).T, params[bv:]
+    )

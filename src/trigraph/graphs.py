@@ -1,0 +1,399 @@
+"""Graph objects: validated once when they are built, immutable afterwards.
+
+A graph owns copies of its index arrays, so that what was range-checked cannot change under a kernel.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+__all__ = ["CSC", "GRAPH_TYPES", "ReverseCSC", "array_kind", "device_of"]
+
+INDEX_DTYPES = (np.dtype(np.int32), np.dtype(np.int64))
+
+
+def array_kind(value: Any) -> str | None:
+    """``"numpy"`` or ``"cupy"`` for an ndarray of either; None for anything else.
+
+    Masked arrays and matrices are something else: a kernel would drop the mask, and a matrix changes what ``*`` means.
+    """
+    if isinstance(value, np.ndarray):
+        return None if isinstance(value, (np.ma.MaskedArray, np.matrix)) else "numpy"
+    if type(value).__module__.partition(".")[0] == "cupy" and type(value).__name__ == "ndarray":
+        return "cupy"
+    return None
+
+
+def device_of(value: Any) -> str:
+    """``"host"``, or the CUDA device an array lives on."""
+    return "host" if isinstance(value, np.ndarray) else f"cuda:{value.device.id}"
+
+
+def _xp(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return np
+    import cupy
+
+    return cupy
+
+
+def _index_array(name: str, value: Any, like: Any = None) -> Any:
+    """Read-only contiguous copy of a one-dimensional index array.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it is not one, or differs from `like` in kind, dtype or device.
+    """
+    kind = array_kind(value)
+    if kind is None:
+        raise TypeError(f"CSC: {name} is a {type(value).__name__}; expected a numpy.ndarray or cupy.ndarray of integers")
+    if value.dtype not in INDEX_DTYPES or not value.dtype.isnative:
+        raise TypeError(f"CSC: {name} has dtype {value.dtype.str}; expected native int32 or int64")
+    if value.ndim != 1:
+        raise ValueError(f"CSC: {name} has shape {value.shape}; expected one dimension")
+    if like is not None:
+        if array_kind(like) != kind:
+            raise TypeError(f"CSC: {name} is a {kind}.ndarray; expected {array_kind(like)}.ndarray, as offsets is")
+        if like.dtype != value.dtype:
+            raise TypeError(f"CSC: {name} has dtype {value.dtype}; expected {like.dtype}, the dtype of offsets")
+        if device_of(like) != device_of(value):
+            raise ValueError(f"CSC: {name} is on {device_of(value)}; expected {device_of(like)}, where offsets is")
+    copy = _xp(value).array(value, copy=True, order="C")
+    if kind == "numpy":
+        copy.setflags(write=False)
+    return copy
+
+
+def _check_range(name: str, values: Any, bound: int, bound_name: str) -> None:
+    """Raise ValueError unless every value is in 0..bound-1; names the first that is not."""
+    if values.size == 0:
+        return
+    low, high = int(values.min()), int(values.max())
+    if low < 0 or high >= bound:
+        at = int(_xp(values).argmax((values < 0) | (values >= bound)))
+        raise ValueError(f"CSC: {name}[{at}] is {int(values[at])}; expected 0 <= {name} < {bound_name} = {bound}")
+
+
+def _count(name: str, value: Any) -> int:
+    if isinstance(value, (bool, np.bool_)) or not hasattr(value, "__index__"):
+        raise TypeError(f"CSC: {name} is a {type(value).__name__}; expected an int")
+    number = int(value)
+    if number < 0:
+        raise ValueError(f"CSC: {name} is {number}; expected at least 0")
+    return number
+
+
+@dataclass(frozen=True)
+class ReverseCSC:
+    """The orders the backward gathers in; arrays of the graph's kind and dtype.
+
+    Attributes
+    ----------
+    destinations : array, shape (num_positions,)
+        Destination of each position.
+    src_offsets : array, shape (num_src_nodes + 1,)
+    src_positions : array, shape (num_positions,)
+        Positions in a stable order by source: those of source j are ``src_positions[src_offsets[j]:src_offsets[j+1]]``.
+    row_offsets : array, shape (num_edges + 1,)
+    row_positions : array, shape (num_positions,)
+        Positions in a stable order by row of the edge arrays.
+    """
+
+    destinations: Any
+    src_offsets: Any
+    src_positions: Any
+    row_offsets: Any
+    row_positions: Any
+
+
+def _order_by(keys: Any, num_keys: int) -> tuple[Any, Any]:
+    """Offsets and positions of a stable sort by key: counting sort, linear in the number of positions."""
+    xp, dtype = _xp(keys), keys.dtype
+    if xp is np:
+        # The transposition of a sparse matrix is a counting sort: columns come out in order of appearance.
+        rows = np.array([0, keys.size], dtype=dtype)
+        matrix = sparse.csr_matrix((np.arange(keys.size, dtype=dtype), keys, rows), shape=(1, max(num_keys, 1))).tocsc()
+        offsets = np.asarray(matrix.indptr[: num_keys + 1], dtype)
+        positions = np.asarray(matrix.data, dtype)
+    else:
+        counts = xp.bincount(keys, minlength=max(num_keys, 1))[:num_keys]
+        offsets = xp.concatenate([xp.zeros(1, dtype), xp.cumsum(counts).astype(dtype)])
+        positions = xp.argsort(keys, kind="stable").astype(dtype)
+    return offsets, positions
+
+
+class CSC:
+    """A directed bipartite graph by destination.
+
+    The in-edges of destination `i` are the positions ``offsets[i]:offsets[i+1]``; their sources are ``indices[...]``.
+
+    Parameters
+    ----------
+    offsets : array of int32 or int64, shape (num_dst_nodes + 1,)
+        Starts at 0, never decreases, ends at the number of positions.
+    indices : array, same dtype, shape (num_positions,)
+        Source of each position.
+    num_src_nodes : int, optional
+        Defaults to the number of destinations.
+    edge_ids : array, same dtype, shape (num_positions,), optional
+        Row of the edge arrays for each position (default: the position itself). Positions may share a row (its
+        gradients add up), rows may be unused (their gradients are exactly 0).
+    num_edges : int, optional
+        Rows of edge arrays. Defaults to the number of positions, or ``max(edge_ids) + 1``.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an array has the wrong kind, dtype, rank or length, or a value is out of range.
+
+    Notes
+    -----
+    Immutable, picklable and safe to share between threads. `prepare` builds the order of the backward once, under a
+    lock; the first backward calls it.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> graph = CSC(np.array([0, 2, 3]), np.array([0, 1, 1]))
+    >>> graph.num_dst_nodes, graph.num_positions
+    (2, 3)
+    """
+
+    __slots__ = (
+        "_lock",
+        "_reverse",
+        "edge_ids",
+        "indices",
+        "max_in_degree",
+        "num_dst_nodes",
+        "num_edges",
+        "num_positions",
+        "num_src_nodes",
+        "offsets",
+    )
+
+    offsets: Any
+    indices: Any
+    edge_ids: Any
+    num_src_nodes: int
+    num_dst_nodes: int
+    num_positions: int
+    num_edges: int
+    max_in_degree: int
+
+    def __init__(
+        self,
+        offsets: Any,
+        indices: Any,
+        num_src_nodes: int | None = None,
+        edge_ids: Any = None,
+        num_edges: int | None = None,
+    ) -> None:
+        offsets = _index_array("offsets", offsets)
+        indices = _index_array("indices", indices, offsets)
+        if offsets.size == 0:
+            raise ValueError("CSC: offsets is empty; expected (num_dst_nodes + 1,) values")
+        num_dst, num_positions = int(offsets.size) - 1, int(indices.size)
+        degrees = _xp(offsets).diff(offsets)
+        if int(offsets[0]) != 0 or int(offsets[-1]) != num_positions:
+            raise ValueError(
+                f"CSC: offsets run from {int(offsets[0])} to {int(offsets[-1])}; expected 0 to len(indices) = {num_positions}"
+            )
+        if num_dst and int(degrees.min()) < 0:
+            at = int(_xp(offsets).argmax(degrees < 0))
+            raise ValueError(
+                f"CSC: offsets[{at + 1}] is {int(offsets[at + 1])}, below offsets[{at}] = {int(offsets[at])}; "
+                "expected offsets that never decrease"
+            )
+        num_src = num_dst if num_src_nodes is None else _count("num_src_nodes", num_src_nodes)
+        _check_range("indices", indices, num_src, "num_src_nodes")
+        if edge_ids is None:
+            rows = num_positions if num_edges is None else _count("num_edges", num_edges)
+            if rows < num_positions:
+                raise ValueError(f"CSC: num_edges is {rows}; expected at least len(indices) = {num_positions}")
+            edge_ids = _index_array("edge_ids", _xp(offsets).arange(num_positions, dtype=offsets.dtype), offsets)
+        else:
+            edge_ids = _index_array("edge_ids", edge_ids, offsets)
+            if edge_ids.size != num_positions:
+                raise ValueError(f"CSC: edge_ids has shape {edge_ids.shape}; expected (num_positions,) = ({num_positions},)")
+            largest = int(edge_ids.max()) + 1 if num_positions else 0
+            rows = max(largest, 0) if num_edges is None else _count("num_edges", num_edges)
+            _check_range("edge_ids", edge_ids, rows, "num_edges")
+        set_ = object.__setattr__
+        set_(self, "offsets", offsets)
+        set_(self, "indices", indices)
+        set_(self, "edge_ids", edge_ids)
+        set_(self, "num_src_nodes", num_src)
+        set_(self, "num_dst_nodes", num_dst)
+        set_(self, "num_positions", num_positions)
+        set_(self, "num_edges", rows)
+        set_(self, "max_in_degree", int(degrees.max()) if num_dst else 0)
+        set_(self, "_reverse", None)
+        set_(self, "_lock", threading.Lock())
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"CSC is immutable; cannot set {name}")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"CSC is immutable; cannot delete {name}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (CSC, (self.offsets, self.indices, self.num_src_nodes, self.edge_ids, self.num_edges))
+
+    def __copy__(self) -> CSC:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> CSC:
+        return self
+
+    def __repr__(self) -> str:
+        return (
+            f"CSC(num_src_nodes={self.num_src_nodes}, num_dst_nodes={self.num_dst_nodes}, "
+            f"num_positions={self.num_positions}, num_edges={self.num_edges}, {self.offsets.dtype}, {self.device})"
+        )
+
+    @property
+    def kind(self) -> str:
+        """``"numpy"`` or ``"cupy"``."""
+        return array_kind(self.offsets) or ""
+
+    @property
+    def device(self) -> str:
+        """``"host"`` or the CUDA device of its arrays."""
+        return device_of(self.offsets)
+
+    def prepare(self) -> ReverseCSC:
+        """Build the order of the backward, once; later calls return what the first built.
+
+        Returns
+        -------
+        ReverseCSC
+        """
+        if self._reverse is None:
+            with self._lock:
+                if self._reverse is None:
+                    object.__setattr__(self, "_reverse", self._build_reverse())
+        return self._reverse
+
+    def _build_reverse(self) -> ReverseCSC:
+        xp = _xp(self.offsets)
+        # searchsorted instead of repeat: cupy's repeat needs its counts on the host.
+        positions = xp.arange(self.num_positions, dtype=self.offsets.dtype)
+        destinations = xp.searchsorted(self.offsets[1:], positions, side="right").astype(self.offsets.dtype)
+        arrays = (
+            destinations,
+            *_order_by(self.indices, self.num_src_nodes),
+            *_order_by(self.edge_ids, self.num_edges),
+        )
+        if xp is np:
+            for array in arrays:
+                array.setflags(write=False)
+        return ReverseCSC(*arrays)
+
+    @classmethod
+    def from_coo(
+        cls,
+        src: Any,
+        dst: Any,
+        num_src_nodes: int | None = None,
+        num_dst_nodes: int | None = None,
+        edge_ids: Any = None,
+        num_edges: int | None = None,
+    ) -> CSC:
+        """Build from one source and one destination for each edge, in any order.
+
+        Parameters
+        ----------
+        src, dst : arrays of int32 or int64, shape (num_edges,)
+        num_src_nodes, num_dst_nodes : int, optional
+            Default to the largest value + 1; when only one is given, or neither, both default to the larger of the two.
+        edge_ids : array, shape (num_edges,), optional
+            Row of the edge arrays for each edge (default: its place in `src`).
+        num_edges : int, optional
+
+        Returns
+        -------
+        CSC
+            Edge arrays stay in the caller's order; `edge_ids` holds the permutation.
+        """
+        src, dst = _index_array("src", src), _index_array("dst", dst)
+        if src.dtype != dst.dtype or array_kind(src) != array_kind(dst):
+            raise TypeError(f"CSC: dst is {array_kind(dst)} {dst.dtype}; expected {array_kind(src)} {src.dtype}, as src is")
+        if src.size != dst.size:
+            raise ValueError(f"CSC: dst has shape {dst.shape}; expected {src.shape}, the shape of src")
+        xp = _xp(src)
+        largest = max((int(a.max()) + 1 for a in (src, dst) if a.size), default=0)
+        n_src = max(largest, num_dst_nodes or 0) if num_src_nodes is None else _count("num_src_nodes", num_src_nodes)
+        n_dst = max(largest, num_src_nodes or 0) if num_dst_nodes is None else _count("num_dst_nodes", num_dst_nodes)
+        _check_range("src", src, n_src, "num_src_nodes")
+        _check_range("dst", dst, n_dst, "num_dst_nodes")
+        offsets, order = _order_by(dst, n_dst)
+        rows = order if edge_ids is None else _index_array("edge_ids", edge_ids, src)[order]
+        if num_edges is None and edge_ids is None:
+            num_edges = int(src.size)
+        return cls(xp.asarray(offsets), src[order], n_src, rows, num_edges)
+
+    @classmethod
+    def from_edge_index(cls, edge_index: Any, num_nodes: int | None = None) -> CSC:
+        """Build from PyTorch Geometric's ``edge_index``: row 0 sources, row 1 destinations.
+
+        Parameters
+        ----------
+        edge_index : array of int32 or int64, shape (2, num_edges)
+        num_nodes : int, optional
+            Defaults to the largest index + 1.
+        """
+        if array_kind(edge_index) is None:
+            raise TypeError(f"CSC: edge_index is a {type(edge_index).__name__}; expected a numpy.ndarray or cupy.ndarray")
+        if edge_index.ndim != 2 or edge_index.shape[0] != 2:
+            raise ValueError(f"CSC: edge_index has shape {edge_index.shape}; expected (2, num_edges)")
+        return cls.from_coo(edge_index[0], edge_index[1], num_nodes, num_nodes)
+
+    @classmethod
+    def from_scipy(cls, matrix: Any) -> CSC:
+        """Build from a sparse matrix whose ``A[i, j]`` is the edge j -> i, so that sum aggregation is ``A @ X``.
+
+        Parameters
+        ----------
+        matrix : scipy.sparse matrix or array, shape (num_dst_nodes, num_src_nodes)
+            Stored entries are edges, explicit zeros and duplicates included; rows of the edge arrays are in the order of
+            ``matrix.tocsr().data``.
+        """
+        if not sparse.issparse(matrix):
+            raise TypeError(f"CSC: matrix is a {type(matrix).__name__}; expected a scipy.sparse matrix or array")
+        csr = matrix.tocsr(copy=False)
+        dtype = np.promote_types(csr.indptr.dtype, csr.indices.dtype)
+        return cls(csr.indptr.astype(dtype), csr.indices.astype(dtype), int(csr.shape[1]))
+
+    @classmethod
+    def from_networkx(cls, graph: Any) -> CSC:
+        """Build from a networkx graph; nodes are numbered in the order of ``graph.nodes``.
+
+        Parameters
+        ----------
+        graph : networkx.Graph, DiGraph, MultiGraph or MultiDiGraph
+            Edge u -> v of a directed graph is an in-edge of v. An undirected edge becomes two positions that share the
+            row of ``list(graph.edges)`` it has (a self loop one position).
+        """
+        if not (hasattr(graph, "is_directed") and hasattr(graph, "edges")):
+            raise TypeError(f"CSC: graph is a {type(graph).__name__}; expected a networkx graph")
+        number = {node: i for i, node in enumerate(graph.nodes)}
+        ends = np.array([(number[u], number[v]) for u, v in graph.edges(keys=False)] if graph.is_multigraph()
+                        else [(number[u], number[v]) for u, v in graph.edges], dtype=np.int64).reshape(-1, 2)
+        rows = np.arange(len(ends), dtype=np.int64)
+        if not graph.is_directed():
+            other = ends[:, 0] != ends[:, 1]
+            rows = np.concatenate([rows, rows[other]])
+            ends = np.concatenate([ends, ends[other, ::-1]])
+        src, dst = np.ascontiguousarray(ends[:, 0]), np.ascontiguousarray(ends[:, 1])
+        num_edges = int(rows.max()) + 1 if rows.size else 0
+        return cls.from_coo(src, dst, len(number), len(number), rows, num_edges)
+
+
+GRAPH_TYPES = {"CSC": CSC}

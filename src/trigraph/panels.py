@@ -1,0 +1,118 @@
+"""The front door: one checked function for each operator of the table.
+
+``trigraph.X(..., panel=None)`` checks its arguments against the table, chooses the panel and calls it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from trigraph.checks import check_call
+from trigraph.graphs import array_kind
+from trigraph.operators import OPERATORS, Operator
+
+__all__ = ["PANELS", "front_door", "panel_function"]
+
+# Panel: module that holds its functions, kind of arrays it takes, whether its functions write into `out` themselves.
+PANELS: dict[str, tuple[str, str, bool]] = {
+    "fortran": ("trigraph.fortran", "numpy", True),
+    "fortran-reference": ("trigraph.fortran.reference", "numpy", True),
+    "pyref": ("trigraph.pyref", "numpy", False),
+    "gpu": ("trigraph.gpu", "cupy", True),
+    "gpu-host": ("trigraph.gpu", "numpy", True),
+}
+
+
+@cache
+def panel_function(panel: str, name: str) -> Callable[..., Any]:
+    """Return the unchecked function of one operator in one panel."""
+    function: Callable[..., Any] = getattr(importlib.import_module(PANELS[panel][0]), name)
+    return function
+
+
+def _choose(op: Operator, values: dict[str, Any], panel: Any) -> str:
+    if panel is None:
+        return "gpu" if any(array_kind(values[a.name]) == "cupy" for a in op.arguments) else "fortran"
+    if not isinstance(panel, str):
+        raise TypeError(f"{op.name}: panel is a {type(panel).__name__}; expected a string")
+    if panel not in PANELS:
+        raise ValueError(f"{op.name}: panel is {panel!r}; expected one of {', '.join(PANELS)}")
+    return panel
+
+
+def _docstring(op: Operator) -> str:
+    spec = op.definition
+    lines = [spec.summary, ""]
+    if op.order:
+        of = f"{spec.name}_{'fwd' if op.order == 1 else 'bwd'}"
+        lines[0] = f"Vector-Jacobian product of `{of}`."
+    lines += [f"    {spec.formulas[op.order]}", "", "Parameters", "----------"]
+    for a in op.arguments:
+        lines += [f"{a.name} : array of float32 or float64, shape ({', '.join(a.dims)})" + (", or None" if a.nullable else "")]
+        lines += [f"    {a.doc}"]
+    if op.graph:
+        lines += [f"graph : {op.graph.type_name}", "    Whose rows the edge arrays have."]
+    for attribute in op.attributes:
+        lines += [f"{attribute.name} : int", f"    {attribute.doc}"]
+    if op.order:
+        lines += ["wrt : str or iterable of str, optional", "    Fields to compute (default: all); the others are None and cost nothing."]
+    lines += ["out : array or mapping from field to array, optional", "    Where to write: same dtype, C-contiguous, clear of the inputs."]
+    lines += ["panel : {" + ", ".join(f'"{p}"' for p in PANELS) + "}, optional"]
+    lines += ["    Default: the fast path of fortran for NumPy arrays, gpu for device arrays.", "", "Returns", "-------"]
+    if op.single:
+        field = op.fields[0]
+        lines += [f"{field.name} : array, shape ({', '.join(field.dims)})", f"    {field.doc}"]
+    else:
+        lines += ["NamedTuple"]
+        lines += [f"    {f.name} ({', '.join(f.dims)}): {f.doc}" for f in op.fields]
+    lines += ["", "Raises", "------", "TypeError", "    Wrong kind of array, dtype or argument."]
+    lines += ["ValueError", "    Wrong shape, size, field, overlap or panel.", "", "Notes", "-----", f"Source: {spec.source}"]
+    return "\n".join(lines)
+
+
+def _signature(op: Operator) -> inspect.Signature:
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    extra = [inspect.Parameter(name, keyword, default=None) for name in ("out", "panel")]
+    return op.signature.replace(parameters=[*op.signature.parameters.values(), *extra])
+
+
+def front_door(op: Operator) -> Callable[..., Any]:
+    """Return the checked public function of an operator."""
+
+    def call(*args: Any, out: Any = None, panel: str | None = None, **kwargs: Any) -> Any:
+        try:
+            values = op.signature.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            raise TypeError(f"{op.name}: {error}") from None
+        wrt = values.pop("wrt", None)
+        chosen = _choose(op, values, panel)
+        _, kind, writes_out = PANELS[chosen]
+        checked = check_call(op, values, wrt, out, kind, chosen)
+        keywords: dict[str, Any] = {"wrt": checked.wanted} if op.order else {}
+        if writes_out:
+            keywords["out"] = checked.out
+        result = panel_function(chosen, op.name)(**checked.values, **keywords)
+        return result if writes_out or not checked.out else _copy_out(op, result, checked.out)
+
+    call.__name__ = call.__qualname__ = op.name
+    call.__module__ = "trigraph"
+    call.__doc__ = _docstring(op)
+    call.__signature__ = _signature(op)  # type: ignore[attr-defined]
+    return call
+
+
+def _copy_out(op: Operator, result: Any, out: dict[str, Any]) -> Any:
+    if op.single:
+        (array,) = out.values()
+        array[...] = result
+        return array
+    for name, array in out.items():
+        array[...] = getattr(result, name)
+    return result._replace(**out)
+
+
+FUNCTIONS = {name: front_door(op) for name, op in OPERATORS.items()}

@@ -1,0 +1,84 @@
+"""What one check leaves behind: the row every table, plot and report is made of."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+__all__ = ["KINDS", "Check", "digest"]
+
+# What a check compares with what.
+KINDS = {
+    "accuracy": "a panel against the real128 judge, elementwise",
+    "differences": "central finite differences of one order against the next",
+    "golden": "a panel against vectors computed by other programs",
+    "adjoint": "<bwd(g), v> against <g, jvp(v)> from bwd2's grad_ field",
+    "symmetry": "second derivatives in exchanged directions",
+    "permutation": "edges renumbered: equal up to rounding",
+    "threads": "equal bits whatever the number of threads",
+    "repeat": "equal bits when called again",
+    "empty": "no edges, no nodes, isolated nodes: zeros",
+}
+
+
+@dataclass(frozen=True)
+class Check:
+    """One comparison of one field of one operator in one panel.
+
+    Attributes
+    ----------
+    operator, panel, dtype : str
+        ``gno_kernel_bwd``, ``gpu-host`` or ``judge``, ``float32`` / ``float64`` / ``real128``.
+    kind : str
+        A key of `KINDS`.
+    case : str
+        Name of the input, e.g. ``regular``, ``shared rows``, ``airfoil``, ``athena case03``.
+    field : str
+        Output or derivative compared; for differences, the input differentiated.
+    error, tolerance : float
+        In the unit the tolerance is stated in (see ``tolerances.py``): the check passes when error <= tolerance.
+    order : float or None
+        Observed order of a finite-difference curve; None where differences are exact up to rounding.
+    seconds : float
+        Time of the panel's call (of all calls of a curve).
+    curve : tuple of (step, error), optional
+        Error against step of a finite-difference check.
+    digest : str or None
+        SHA-256 of the bits of the field (accuracy checks).
+    note : str
+        Why it failed, or what the error is relative to.
+    """
+
+    operator: str
+    panel: str
+    dtype: str
+    kind: str
+    case: str
+    field: str
+    error: float
+    tolerance: float
+    order: float | None = None
+    seconds: float = 0.0
+    curve: tuple[tuple[float, float], ...] = field(default=())
+    digest: str | None = None
+    note: str = ""
+
+    @property
+    def passed(self) -> bool:
+        """Whether error <= tolerance; a NaN never passes."""
+        return bool(self.error <= self.tolerance)
+
+    def as_dict(self) -> dict[str, Any]:
+        """JSON-ready mapping, `passed` included."""
+        return {**asdict(self), "curve": [list(p) for p in self.curve], "passed": self.passed}
+
+
+def digest(array: np.ndarray) -> str:
+    """SHA-256 of dtype, shape and bits; every NaN counts as the same bits."""
+    canonical = np.where(np.isnan(array), np.array(np.nan, array.dtype), array)
+    state = hashlib.sha256(f"{array.dtype.str}{array.shape}".encode())
+    state.update(np.ascontiguousarray(canonical).tobytes())
+    return state.hexdigest()
