@@ -1,0 +1,275 @@
+"""Builds the CPU version of a kernel file: rewrites its ``__shared__`` declarations, adds a table of its instances, compiles.
+
+The rewrite keeps line numbers. ``extern __shared__ T x[];`` becomes a pointer to the launch's buffer, ``__shared__ T x[n];`` a
+reference to an allocation of its own; everything else of CUDA is the business of ``cuda_host.h``. Included ``.cuh`` files
+are put in place, rewritten alike. Only the standard library is used: meson runs this file before anything is installed::
+
+    python gpu/host/build.py --family gno --source-dir gpu --generate gno_host.cpp --depfile gno_host.d
+    python gpu/host/build.py --family gno --source-dir gpu --variant asan --compile _host_gno.so
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import os
+import re
+import runpy
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+HOST = Path(__file__).resolve().parent
+VARIANTS = ("fast", "asan", "race")
+RUNTIME_SOURCES = ("runtime.cpp", "fiber.cpp")
+FLAGS = ("-std=c++17", "-fPIC", "-ffp-contract=off", "-Wall", "-Wextra", "-Wno-unknown-pragmas")
+SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer")
+# Kernels and runtime are compiled apart: the race detector must not watch the runtime. Its kernels keep their loops as
+# written, since a loop turned into memset would escape it.
+KERNEL_FLAGS = {
+    "fast": ("-O2",),
+    "asan": ("-O1", "-g", *SANITIZE),
+    "race": ("-O1", "-g", "-fsanitize=thread", "-fno-tree-loop-distribute-patterns", "-fno-tree-vectorize"),
+}
+RUNTIME_FLAGS = {"fast": ("-O2",), "asan": ("-O1", "-g", *SANITIZE), "race": ("-O2", "-g", "-DCUDA_HOST_RACE")}
+
+_SKIPPED = r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'"
+_SHARED = re.compile(
+    rf"(?P<skipped>{_SKIPPED})"
+    r"|(?P<dynamic>\bextern\s+)?\b__shared__\s+(?:(?:__align__|alignas)\s*\([^()]*\)\s*)?"
+    r"(?P<type>[A-Za-z_][\w:<>\s]*?)\s*\b(?P<name>\w+)\s*(?P<extents>(?:\[[^\];]*\]\s*)*);"
+    r"|(?P<left>\b__shared__\b)",
+    re.DOTALL,
+)
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)".*$', re.MULTILINE)
+_KERNEL = re.compile(r"\b__global__\b[^;{]*?\b(?!__launch_bounds__\b)(\w+)\s*(?=\()")
+
+
+class SourceError(ValueError):
+    """A kernel source that cannot be rewritten."""
+
+
+def expand_includes(path: Path, root: Path, seen: dict[Path, str]) -> str:
+    """Return the text of a source with its ``#include "..."`` lines replaced by the files, each file once.
+
+    ``seen`` collects every file's text in the order of first use. ``#line`` keeps names (relative to ``root``) and numbers.
+    """
+    text = path.read_text(encoding="utf-8")
+    seen[path] = text
+    name = os.path.relpath(path, root).replace(os.sep, "/")
+
+    def replace(match: re.Match[str]) -> str:
+        included = (path.parent / match.group(1)).resolve()
+        line = text.count("\n", 0, match.start()) + 1
+        if included in seen:
+            return ""
+        if not included.is_file():
+            raise SourceError(f'{name}:{line}: cannot find "{match.group(1)}"')
+        return f'{expand_includes(included, root, seen)}\n#line {line + 1} "{name}"'.removesuffix("\n")
+
+    return f'#line 1 "{name}"\n' + _INCLUDE.sub(replace, text)
+
+
+def rewrite_shared(text: str) -> str:
+    """Replace every ``__shared__`` declaration by its host form, on the same lines."""
+    count = 0
+
+    def replace(match: re.Match[str]) -> str:
+        nonlocal count
+        if match["skipped"] is not None:
+            return match[0]
+        if match["left"] is not None:
+            raise SourceError(
+                f"{_place(text, match.start())}: a __shared__ declaration must be `__shared__ type name[extents];`, "
+                "one name in each, outside of macros"
+            )
+        declared, name, extents = match["type"], match["name"], match["extents"].strip()
+        lines = "\n" * match[0].count("\n")
+        if match["dynamic"] is not None:
+            if extents.replace(" ", "") != "[]":
+                raise SourceError(f"{_place(text, match.start())}: extern __shared__ {name} must be an array `{name}[]`")
+            return f'{declared}* const {name} = static_cast<{declared}*>(::cuda_host::dynamic_shared("{name}", sizeof({declared})));{lines}'
+        count += 1
+        array = f"{declared}{extents}"
+        return f'{declared} (&{name}){extents} = ::cuda_host::static_shared<{array}, {count}>("{name}");{lines}'
+
+    return _SHARED.sub(replace, text)
+
+
+def _place(text: str, position: int) -> str:
+    """Return "file:line" of a position, by the last ``#line`` before it."""
+    marks = list(re.finditer(r'^#line (\d+) "([^"]*)"$', text[:position], re.MULTILINE))
+    if not marks:
+        return f"line {text.count(chr(10), 0, position) + 1}"
+    mark = marks[-1]
+    return f"{mark[2]}:{int(mark[1]) + text.count(chr(10), mark.end(), position) - 1}"
+
+
+def kernel_parameters(text: str) -> dict[str, list[str]]:
+    """Return the parameter names of every ``__global__`` function."""
+    code = re.sub(_SKIPPED, lambda match: " " if match[0].startswith("/") else match[0], text, flags=re.DOTALL)
+    found: dict[str, list[str]] = {}
+    for match in _KERNEL.finditer(code):
+        depth, start, names, position = 0, match.end() + 1, [], match.end()
+        for position in range(match.end(), len(code)):
+            character = code[position]
+            depth += (character in "([{<") - (character in ")]}>")
+            if depth == 0 or (depth == 1 and character == ","):
+                words = re.findall(r"\w+", code[start:position])
+                names += words[-1:]
+                start = position + 1
+            if depth == 0:
+                break
+        found.setdefault(match[1], names)
+    return found
+
+
+def generate(source: Path, family: str, instances: Iterable[str], root: Path) -> tuple[str, list[Path]]:
+    """Return the C++ text of a kernel file's host version, and the files it was made from.
+
+    Parameters
+    ----------
+    source
+        The ``.cu`` file.
+    family
+        The name the library answers to.
+    instances
+        Name expressions of template instances (or of plain kernels), such as ``gno_hidden<float>``.
+    root
+        The folder that file names in messages are relative to.
+    """
+    seen: dict[Path, str] = {}
+    text = expand_includes(source.resolve(), root.resolve(), seen)
+    parameters: dict[str, list[str]] = {}
+    for content in seen.values():
+        parameters.update(kernel_parameters(content))
+    entries = []
+    for instance in instances:
+        kernel = instance.split("<", 1)[0]
+        if kernel not in parameters:
+            raise SourceError(f"{source.name} has no __global__ function {kernel} (wanted as {instance})")
+        entry = f"::cuda_host::Entry<&{instance}>"
+        names = ",".join(parameters[kernel])
+        entries.append(f'    {{"{instance}", "{names}", &{entry}::signature, &{entry}::run}},')
+    unlisted = set(kernel_parameters(seen[source.resolve()])) - {instance.split("<", 1)[0] for instance in instances}
+    if unlisted:
+        raise SourceError(f"{source.name}: no instance is listed of {', '.join(sorted(unlisted))}")
+    table = "\n".join(entries)
+    generated = f"""\
+// Generated by gpu/host/build.py from {source.name}.
+#include "cuda_host.h"
+{rewrite_shared(text)}
+#line 1 "instances of {family}"
+const char* const cuda_host::family = "{family}";
+const cuda_host::Kernel cuda_host::kernels[] = {{
+{table}
+}};
+const int cuda_host::num_kernels = {len(entries)};
+"""
+    return generated, list(seen)
+
+
+def compile_library(generated: str, library: Path, variant: str, extra_flags: Sequence[str] = ()) -> None:
+    """Compile generated C++ text and the runtime into a shared library.
+
+    Raises
+    ------
+    RuntimeError
+        The compiler failed; the message is its output.
+    """
+    command = [*os.environ.get("CXX", "g++").split(), *FLAGS, *extra_flags, f"-I{HOST}"]
+    library.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        kernels = Path(folder) / "kernels.cpp"
+        kernels.write_text(generated, encoding="utf-8")
+        jobs = [(kernels, KERNEL_FLAGS[variant])]
+        names = (*RUNTIME_SOURCES, "race.cpp") if variant == "race" else RUNTIME_SOURCES
+        jobs += [(HOST / name, RUNTIME_FLAGS[variant]) for name in names]
+        objects = []
+        for source, flags in jobs:
+            objects.append(str(Path(folder) / f"{source.stem}.o"))
+            _run([*command, *flags, "-c", str(source), "-o", objects[-1]])
+        partial = library.with_name(f"{library.name}.{os.getpid()}.part")
+        link_flags = SANITIZE if variant == "asan" else ()
+        _run([*command, *link_flags, "-shared", *objects, "-o", str(partial)])
+        partial.replace(library)  # whole or not there, whoever else builds the same
+
+
+def host_build(
+    family: str,
+    variant: str = "fast",
+    folder: Path | None = None,
+    source: Path | None = None,
+    instances: Iterable[str] | None = None,
+    extra_flags: Sequence[str] = (),
+) -> Path:
+    """Return a library with the CPU version of a kernel family, compiled unless the same one lies in `folder`.
+
+    Parameters
+    ----------
+    family
+        Kernel family. By default its source and instances are those of the package.
+    variant
+        ``"fast"``, ``"asan"`` or ``"race"``.
+    folder
+        Where libraries are kept, by a hash of everything that went into them; by default a folder of this user's under
+        the system's place for temporary files.
+    source, instances
+        Another kernel file and its instances, for tests.
+    extra_flags
+        More compiler flags, for tests.
+    """
+    if source is None:
+        source = HOST.parent / "kernels" / f"{family}.cu"
+    if instances is None:
+        instances = runpy.run_path(str(HOST.parent / "instances.py"))["INSTANCES"][family]
+    if folder is None:
+        folder = Path(tempfile.gettempdir()) / f"trigraph-host-{os.getuid()}"
+    generated, _ = generate(source, family, tuple(instances), source.parent.parent)
+    digest = hashlib.sha256(repr((generated, variant, extra_flags, os.environ.get("CXX"))).encode())
+    for file in sorted(HOST.iterdir()):
+        if file.suffix in (".h", ".cpp", ".py"):
+            digest.update(file.read_bytes())
+    library = folder / f"_host_{family}-{variant}-{digest.hexdigest()[:16]}.so"
+    if not library.exists():
+        compile_library(generated, library, variant, extra_flags)
+    return library
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)}\n{done.stderr}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line described at the top of this file."""
+    parser = argparse.ArgumentParser(description="Build the CPU version of a kernel family.")
+    parser.add_argument("--family", required=True, help="kernel family: kernels/FAMILY.cu and its entry in instances.py")
+    parser.add_argument("--source-dir", required=True, type=Path, help="the gpu folder")
+    parser.add_argument("--variant", choices=VARIANTS, default="fast", help="of --compile (default: fast)")
+    parser.add_argument("--generate", type=Path, metavar="OUT.cpp", help="write the C++ source")
+    parser.add_argument("--depfile", type=Path, help="write the files --generate depends on, in make's form")
+    parser.add_argument("--compile", type=Path, metavar="OUT.so", help="build the shared library")
+    options = parser.parse_args(arguments)
+    instances = runpy.run_path(str(options.source_dir / "instances.py"))["INSTANCES"]
+    source = options.source_dir / "kernels" / f"{options.family}.cu"
+    try:
+        generated, files = generate(source, options.family, instances[options.family], options.source_dir)
+        if options.generate:
+            options.generate.write_text(generated, encoding="utf-8")
+        if options.depfile:
+            needed = " ".join(str(file).replace(" ", "\\ ") for file in files)
+            options.depfile.write_text(f"{options.generate}: {needed}\n", encoding="utf-8")
+        if options.compile:
+            compile_library(generated, options.compile, options.variant)
+    except (SourceError, RuntimeError) as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

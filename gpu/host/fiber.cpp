@@ -1,0 +1,117 @@
+#include "fiber.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+#pragma GCC visibility push(hidden)
+
+namespace cuda_host {
+
+#ifdef __SANITIZE_ADDRESS__
+static Fiber* left = nullptr;  // the fiber the last switch came from
+
+static void finish_switch(void* fake_stack) {
+    const void* stack;
+    size_t size;
+    __sanitizer_finish_switch_fiber(fake_stack, &stack, &size);
+    if (left->stack == nullptr) {  // the launching thread's own stack becomes known when it is left
+        left->stack = static_cast<char*>(const_cast<void*>(stack));
+        left->stack_size = size;
+    }
+}
+#endif
+
+bool allocate_stack(Fiber& fiber) {
+    const size_t guard = size_t(sysconf(_SC_PAGESIZE));
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS;
+#ifdef MAP_NORESERVE
+    flags |= MAP_NORESERVE;
+#endif
+    void* const memory = mmap(nullptr, guard + stack_bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
+    if (memory == MAP_FAILED) {
+        return false;
+    }
+    mprotect(memory, guard, PROT_NONE);
+    fiber.stack = static_cast<char*>(memory) + guard;
+    fiber.stack_size = stack_bytes;
+    return true;
+}
+
+#ifndef CUDA_HOST_UCONTEXT
+extern "C" void cuda_host_swap(void** save_stack_pointer, void* load_stack_pointer);
+asm(R"(
+    .text
+    .hidden cuda_host_swap
+    .globl cuda_host_swap
+    .type cuda_host_swap, @function
+cuda_host_swap:
+    pushq %rbp
+    pushq %rbx
+    pushq %r12
+    pushq %r13
+    pushq %r14
+    pushq %r15
+    movq %rsp, (%rdi)
+    movq %rsi, %rsp
+    popq %r15
+    popq %r14
+    popq %r13
+    popq %r12
+    popq %rbx
+    popq %rbp
+    ret
+    .size cuda_host_swap, .-cuda_host_swap
+)");
+#endif
+
+void prepare(Fiber& fiber, void (*entry)(), unsigned colour) {
+    const size_t shift = (size_t(colour) * 448) % 4096 & ~size_t(63);
+    fiber.fake_stack = nullptr;
+#ifdef __SANITIZE_ADDRESS__
+    __asan_unpoison_memory_region(fiber.stack, fiber.stack_size);  // an abandoned thread leaves its red zones behind
+#endif
+#ifdef CUDA_HOST_UCONTEXT
+    getcontext(&fiber.context);
+    fiber.context.uc_stack.ss_sp = fiber.stack;
+    fiber.context.uc_stack.ss_size = fiber.stack_size - shift;
+    fiber.context.uc_link = nullptr;
+    makecontext(&fiber.context, entry, 0);
+#else
+    // As after a call: the return address of `entry` (there is none) at a multiple of 16, below it `entry` for the swap's ret.
+    void** top = reinterpret_cast<void**>(fiber.stack + fiber.stack_size - shift);
+    *--top = nullptr;
+    *--top = reinterpret_cast<void*>(entry);
+    for (int i = 0; i < 6; i++) {
+        *--top = nullptr;
+    }
+    fiber.stack_pointer = top;
+#endif
+}
+
+void switch_fiber(Fiber& from, Fiber& to, [[maybe_unused]] bool last) {
+#ifdef __SANITIZE_ADDRESS__
+    left = &from;
+    __sanitizer_start_switch_fiber(last ? nullptr : &from.fake_stack, to.stack, to.stack_size);
+#endif
+#ifdef CUDA_HOST_UCONTEXT
+    swapcontext(&from.context, &to.context);
+#else
+    cuda_host_swap(&from.stack_pointer, to.stack_pointer);
+#endif
+#ifdef __SANITIZE_ADDRESS__
+    finish_switch(from.fake_stack);
+#endif
+}
+
+void started() {
+#ifdef __SANITIZE_ADDRESS__
+    finish_switch(nullptr);
+#endif
+}
+
+}  // namespace cuda_host

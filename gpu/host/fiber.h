@@ -1,0 +1,46 @@
+// Fibers: stacks of their own that one OS thread switches between.
+//
+// On x86-64 a switch saves the six registers a callee must keep and swaps the stack pointer; elsewhere ucontext does it.
+// Under AddressSanitizer every switch is announced, or it would take the other stack for an overflow.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#if !defined(__x86_64__) && !defined(CUDA_HOST_UCONTEXT)
+#define CUDA_HOST_UCONTEXT
+#endif
+#ifdef CUDA_HOST_UCONTEXT
+#include <ucontext.h>
+#endif
+
+namespace cuda_host {
+
+// CUDA's own limit of local memory per thread is 512 KB; pages that are never touched cost nothing.
+constexpr size_t stack_bytes = size_t(1) << 20;
+
+struct Fiber {
+#ifdef CUDA_HOST_UCONTEXT
+    ucontext_t context;
+#else
+    void* stack_pointer = nullptr;
+#endif
+    char* stack = nullptr;  // lowest usable address; null for the launching thread's own stack
+    size_t stack_size = 0;
+    void* fake_stack = nullptr;  // AddressSanitizer's handle while the fiber is away
+};
+
+// A stack with a guard page below it. False: no memory.
+bool allocate_stack(Fiber& fiber);
+
+// Makes the fiber start `entry` at its next turn; what it was doing before is forgotten. `entry` must not return.
+// `colour` shifts the top of the stack, so that the hot ends of many stacks do not share one cache set.
+void prepare(Fiber& fiber, void (*entry)(), unsigned colour);
+
+// `last`: the running fiber will not come back to this point.
+void switch_fiber(Fiber& from, Fiber& to, bool last = false);
+
+// The first thing `entry` calls.
+void started();
+
+}  // namespace cuda_host

@@ -1,0 +1,605 @@
+// The scheduler: blocks in sequence, the threads of a block as fibers, barriers and warp collectives between them.
+//
+// A thread that never waits costs a function call: the fiber it ran on starts the next thread. Only a thread that waits
+// keeps its fiber, and another one takes over. Whatever goes wrong inside a kernel ends in fail(), which abandons all
+// fibers and returns to the caller of cuda_host_launch with a message.
+// The standard headers stand before ours, which redefine words that they use.
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <algorithm>
+#include <deque>
+#include <memory>
+#include <new>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "fiber.h"
+#include "runtime.h"
+
+uint3 threadIdx;
+uint3 blockIdx;
+dim3 blockDim;
+dim3 gridDim;
+
+namespace cuda_host {
+
+constexpr unsigned max_threads = 1024;
+constexpr size_t max_shared_bytes = 227 * 1024;  // the most any device grants a block
+
+enum class Order : int { forward, reverse, random };
+enum class State : unsigned char { unstarted, running, at_barrier, at_collective, returned };
+enum Status : int { succeeded = 0, refused = 1, failed = 2 };
+
+struct Thread {
+    State state;
+    Fiber* fiber;
+    const char* operation;  // what it waits for
+    Site site;
+    unsigned mask;
+    Bits result;
+};
+
+// The collectives of one warp that still wait for lanes: bit i of `open` says that entry i is one.
+struct Warp {
+    unsigned open;
+    unsigned absent;  // lanes that have returned or that the block does not have
+    struct Pending {
+        Collective call;
+        unsigned arrived;
+    } pending[32];
+};
+
+Thread* current = nullptr;
+Bits block_serial = 0;
+
+namespace {
+
+struct Launch {
+    const Kernel* kernel = nullptr;
+    const Argument* arguments = nullptr;
+    Order order = Order::forward;
+    unsigned num_threads = 0;
+    size_t shared_bytes = 0;
+    bool in_progress = false;
+    bool failed = false;
+    char* message = nullptr;
+    size_t message_capacity = 0;
+    std::mt19937_64 random;
+};
+
+Launch launch;
+Fiber main_fiber;
+Fiber* running_fiber = nullptr;
+std::deque<Fiber> fibers;       // kept from launch to launch
+std::vector<Fiber*> idle;       // fibers that are between two threads, or new
+std::vector<Thread> threads;    // by rank
+std::vector<uint3> indices;     // threadIdx by rank
+std::vector<unsigned> turns;    // ranks in the order in which threads start
+std::vector<Warp> warps;
+unsigned ready[max_threads];    // ring of the ranks that can go on
+unsigned first_ready = 0;
+unsigned num_ready = 0;
+unsigned num_started = 0;
+unsigned num_returned = 0;
+unsigned num_at_barrier = 0;
+std::unique_ptr<char, decltype(&free)> dynamic_data(nullptr, &free);
+
+// Null when there is none. The exact size, so that a sanitizer sees the end.
+void* allocate(size_t bytes) {
+    void* memory = nullptr;
+    return posix_memalign(&memory, 128, bytes) == 0 ? memory : nullptr;
+}
+
+// ---- choosing who goes on ----------------------------------------------------------------------------------------------
+
+void worker();
+
+Fiber& take_idle_fiber() {
+    if (idle.empty()) {
+        fibers.emplace_back();
+        Fiber& fiber = fibers.back();
+        if (!allocate_stack(fiber)) {
+            fibers.pop_back();
+            fail("no memory for the stack of a thread");
+        }
+        prepare(fiber, worker, unsigned(fibers.size()));
+        return fiber;
+    }
+    Fiber& fiber = *idle.back();
+    idle.pop_back();
+    return fiber;
+}
+
+unsigned& ready_at(unsigned place) { return ready[(first_ready + place) % max_threads]; }
+
+void make_ready(unsigned rank) { ready_at(num_ready++) = rank; }
+
+bool has_unstarted() { return num_started < launch.num_threads; }
+
+// Should a thread that waits be continued before a new one is started?
+bool prefer_ready() {
+    if (num_ready == 0 || !has_unstarted()) {
+        return num_ready > 0;
+    }
+    return launch.order != Order::random || (launch.random() & 1) == 0;
+}
+
+unsigned take_ready() {
+    if (launch.order == Order::random) {
+        std::swap(ready_at(0), ready_at(unsigned(launch.random() % num_ready)));
+    }
+    const unsigned rank = ready_at(0);
+    first_ready = (first_ready + 1) % max_threads;
+    num_ready--;
+    return rank;
+}
+
+void set_current(unsigned rank) {
+    current = &threads[rank];
+    threadIdx = indices[rank];
+    current->state = State::running;
+#ifdef CUDA_HOST_RACE
+    race_stack(running_fiber->stack, running_fiber->stack_size);
+#endif
+}
+
+void switch_to(Fiber& fiber) {
+    Fiber& from = *running_fiber;
+    running_fiber = &fiber;
+    switch_fiber(from, fiber);
+}
+
+// Gives a waiting thread its turn; if that is on this very fiber, simply returns.
+void resume(unsigned rank) {
+    Fiber* const fiber = threads[rank].fiber;
+    if (fiber != running_fiber) {
+        Fiber& from = *running_fiber;
+        running_fiber = fiber;
+        set_current(rank);
+        switch_fiber(from, *fiber);
+    } else {
+        set_current(rank);
+    }
+}
+
+std::string ranks_text(const std::vector<unsigned>& ranks) {
+    std::string text;
+    for (size_t i = 0; i < ranks.size();) {
+        size_t last = i;
+        while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) {
+            last++;
+        }
+        text += (text.empty() ? "" : ", ") + std::to_string(ranks[i]);
+        text += last > i ? "-" + std::to_string(ranks[last]) : "";
+        i = last + 1;
+    }
+    return text;
+}
+
+std::string site_text(const Site& site) { return std::string(site.file) + ":" + std::to_string(site.line); }
+
+std::string waiting_text(const Thread& thread) {
+    if (thread.state == State::returned) {
+        return "have returned";
+    }
+    std::string text = std::string("wait at ") + thread.operation;
+    if (thread.state == State::at_collective) {
+        char mask[32];
+        snprintf(mask, sizeof mask, " with mask 0x%08x", thread.mask);
+        text += mask;
+    }
+    return text + " (" + site_text(thread.site) + ")";
+}
+
+// Nobody can go on: says where everybody is.
+[[noreturn]] void deadlock() {
+    std::vector<std::pair<std::string, std::vector<unsigned>>> groups;
+    for (unsigned rank = 0; rank < launch.num_threads; rank++) {
+        const std::string text = waiting_text(threads[rank]);
+        auto group = std::find_if(groups.begin(), groups.end(), [&](const auto& entry) { return entry.first == text; });
+        if (group == groups.end()) {
+            groups.push_back({text, {}});
+            group = groups.end() - 1;
+        }
+        group->second.push_back(rank);
+    }
+    std::string text;
+    for (const auto& group : groups) {
+        text += (text.empty() ? "" : "; ") + ("threads " + ranks_text(group.second) + " " + group.first);
+    }
+    fail("deadlock: %s", text.c_str());
+}
+
+// The running thread cannot go on before somebody puts it into `ready`.
+void wait(State state, const char* operation, Site site, unsigned mask) {
+    current->state = state;
+    current->operation = operation;
+    current->site = site;
+    current->mask = mask;
+    current->fiber = running_fiber;
+    if (prefer_ready()) {
+        resume(take_ready());
+    } else if (has_unstarted()) {
+        switch_to(take_idle_fiber());
+    } else {
+        deadlock();
+    }
+}
+
+// Runs threads, one after the other, until one waits; taken up again when another thread can be started.
+void worker() {
+    started();
+    for (;;) {
+        while (has_unstarted() && !prefer_ready()) {
+            const unsigned turn = turns[num_started++];
+            set_current(turn);
+            launch.kernel->run(launch.arguments);
+            threads[turn].state = State::returned;
+            warps[turn / 32].absent |= 1u << turn % 32;
+            num_returned++;
+        }
+        idle.push_back(running_fiber);
+        if (num_ready > 0) {
+            resume(take_ready());
+        } else if (num_returned == launch.num_threads) {
+            switch_to(main_fiber);
+        } else {
+            deadlock();
+        }
+    }
+}
+
+// ---- launching -----------------------------------------------------------------------------------------------------------
+
+void forget_fibers() {
+    idle.clear();
+    unsigned colour = 0;
+    for (Fiber& fiber : fibers) {
+        prepare(fiber, worker, ++colour);
+        idle.push_back(&fiber);
+    }
+}
+
+void run_block(Bits block) {
+    blockIdx = {unsigned(block % gridDim.x), unsigned(block / gridDim.x % gridDim.y),
+                unsigned(block / gridDim.x / gridDim.y)};
+    block_serial++;
+    num_started = num_returned = num_at_barrier = num_ready = 0;
+    for (unsigned first = 0; first < launch.num_threads; first += 32) {
+        const unsigned lanes = launch.num_threads - first;
+        warps[first / 32].open = 0;
+        warps[first / 32].absent = lanes < 32 ? ~0u << lanes : 0;
+    }
+    if (launch.order == Order::random) {
+        std::shuffle(turns.begin(), turns.end(), launch.random);
+    }
+    if (launch.shared_bytes > 0) {
+        memset(dynamic_data.get(), 0xff, launch.shared_bytes);
+    }
+#ifdef CUDA_HOST_RACE
+    race_begin_block();
+#endif
+    switch_to(take_idle_fiber());
+    current = nullptr;
+}
+
+// Runs all blocks, or until something fails.
+void run_grid(Bits num_blocks) {
+    std::vector<Bits> shuffled(launch.order == Order::random ? num_blocks : 0);
+    std::iota(shuffled.begin(), shuffled.end(), Bits(0));
+    std::shuffle(shuffled.begin(), shuffled.end(), launch.random);
+    for (Bits turn = 0; turn < num_blocks && !launch.failed; turn++) {
+        const Bits forward = launch.order == Order::reverse ? num_blocks - 1 - turn : turn;
+        run_block(shuffled.empty() ? forward : shuffled[turn]);
+    }
+    if (launch.failed) {
+        forget_fibers();
+    }
+}
+
+void begin_launch() {
+    threads.assign(launch.num_threads, Thread{});
+    idle.reserve(max_threads + 1);
+    indices.resize(launch.num_threads);
+    turns.resize(launch.num_threads);
+    for (unsigned rank = 0; rank < launch.num_threads; rank++) {
+        indices[rank] = {rank % blockDim.x, rank / blockDim.x % blockDim.y, rank / blockDim.x / blockDim.y};
+        turns[rank] = launch.order == Order::reverse ? launch.num_threads - 1 - rank : rank;
+    }
+    const unsigned num_warps = (launch.num_threads + 31) / 32;
+    if (warps.size() < num_warps) {
+        warps.resize(num_warps);
+    }
+    dynamic_data.reset(static_cast<char*>(allocate(launch.shared_bytes)));
+    if (dynamic_data == nullptr) {
+        throw std::bad_alloc();
+    }
+    main_fiber = Fiber{};
+    running_fiber = &main_fiber;
+}
+
+const char* refusal(const unsigned* grid, const unsigned* block, size_t shared_bytes) {
+    const Bits num_threads = Bits(block[0]) * block[1] * block[2];
+    if (num_threads == 0 || block[0] > max_threads || block[1] > max_threads || block[2] > 64 || num_threads > max_threads) {
+        return "the block has no threads or more than a device grants (1024 in all, 64 along z)";
+    }
+    if (grid[0] == 0 || grid[1] == 0 || grid[2] == 0 || grid[0] > 0x7fffffffu || grid[1] > 65535 || grid[2] > 65535) {
+        return "the grid has no blocks or more than a device grants (2147483647, 65535, 65535)";
+    }
+    return shared_bytes > max_shared_bytes ? "more dynamic shared memory than any device grants (232448 bytes)" : nullptr;
+}
+
+}  // namespace
+
+// ---- what kernels call (cuda_host.h) -------------------------------------------------------------------------------------
+
+void fail(const char* format, ...) {
+    va_list values;
+    va_start(values, format);
+    const bool by_thread = current->state == State::running;
+    const int length = snprintf(launch.message, launch.message_capacity, "block (%u, %u, %u)%s%s: ", blockIdx.x, blockIdx.y,
+                                blockIdx.z, by_thread ? ", " : "", by_thread ? describe(rank(*current)).c_str() : "");
+    vsnprintf(launch.message + length, launch.message_capacity - size_t(length), format, values);
+    va_end(values);
+    launch.failed = true;
+    current = nullptr;
+    Fiber& from = *running_fiber;
+    running_fiber = &main_fiber;
+    switch_fiber(from, main_fiber, true);
+    abort();  // not reached: nobody switches back to an abandoned fiber
+}
+
+unsigned rank(const Thread& thread) { return unsigned(&thread - threads.data()); }
+
+std::string describe(unsigned rank) {
+    const uint3 index = indices[rank];
+    return "thread (" + std::to_string(index.x) + ", " + std::to_string(index.y) + ", " + std::to_string(index.z) + ")";
+}
+
+void barrier(Site site) {
+    num_at_barrier++;
+    if (num_at_barrier < launch.num_threads) {
+        wait(State::at_barrier, "__syncthreads", site, 0);
+        return;
+    }
+    for (const Thread& thread : threads) {
+        if (&thread != current && (thread.site.line != site.line || strcmp(thread.site.file, site.file) != 0)) {
+            fail("reached __syncthreads at %s while %s waits at another one, %s", site_text(site).c_str(),
+                 describe(rank(thread)).c_str(), site_text(thread.site).c_str());
+        }
+    }
+    num_at_barrier = 0;
+#ifdef CUDA_HOST_RACE
+    race_barrier();
+#endif
+    for (const unsigned turn : turns) {
+        make_ready(turn);
+    }
+    current->fiber = running_fiber;
+    resume(take_ready());
+}
+
+namespace {
+
+// The entry of the warp that this call belongs to: one that waits with the same mask, else a new one.
+Warp::Pending& join(Warp& warp, const char* name, unsigned mask, Site site) {
+    for (unsigned open = warp.open; open != 0; open &= open - 1) {
+        Warp::Pending& pending = warp.pending[__builtin_ctz(open)];
+        if (pending.call.mask == mask) {
+            if (strcmp(pending.call.name, name) != 0) {
+                fail("reached %s at %s while other lanes of its mask 0x%08x wait at %s", name, site_text(site).c_str(), mask,
+                     pending.call.name);
+            }
+            return pending;
+        }
+    }
+    const unsigned slot = unsigned(__builtin_ctz(~warp.open));  // each open entry has a waiting lane: 32 are enough
+    warp.open |= 1u << slot;
+    Warp::Pending& pending = warp.pending[slot];
+    pending.call.name = name;
+    pending.call.mask = mask;
+    pending.arrived = 0;
+    return pending;
+}
+
+void check_lanes(const char* name, unsigned mask, unsigned lane, unsigned first, Site site) {
+    if ((mask >> lane & 1) == 0) {
+        fail("%s at %s: lane %u calls with mask 0x%08x, which leaves it out", name, site_text(site).c_str(), lane, mask);
+    }
+    if (const unsigned absent = mask & warps[first / 32].absent) {
+        const unsigned other = unsigned(__builtin_ctz(absent));
+        fail("%s at %s: mask 0x%08x names lane %u, which %s", name, site_text(site).c_str(), mask, other,
+             first + other < launch.num_threads ? "has returned" : "the block does not have");
+    }
+}
+
+}  // namespace
+
+Bits collective(const char* name, unsigned mask, Finish finish, Bits value, Bits argument, Site site) {
+    Thread& self = *current;
+    const unsigned first = rank(self) / 32 * 32;
+    const unsigned lane = rank(self) - first;
+    check_lanes(name, mask, lane, first, site);
+    Warp& warp = warps[first / 32];
+    Warp::Pending& pending = join(warp, name, mask, site);
+    pending.call.value[lane] = value;
+    pending.call.argument[lane] = argument;
+    pending.arrived |= 1u << lane;
+    if (pending.arrived != mask) {
+        wait(State::at_collective, name, site, mask);
+        return self.result;
+    }
+    self.site = site;
+    warp.open &= ~(1u << (&pending - warp.pending));
+    finish(pending.call);
+    self.fiber = running_fiber;
+    for (unsigned turn = 0; turn < 32; turn++) {
+        const unsigned other = launch.order == Order::reverse ? 31 - turn : turn;
+        if ((mask >> other & 1) != 0) {
+            threads[first + other].result = pending.call.result[other];
+            make_ready(first + other);
+        }
+    }
+    resume(take_ready());
+    return self.result;
+}
+
+void finish_syncwarp([[maybe_unused]] Collective& warp) {
+#ifdef CUDA_HOST_RACE
+    race_syncwarp(rank(*current) / 32, warp.mask);
+#endif
+}
+
+void finish_ballot(Collective& warp) {
+    Bits votes = 0;
+    for (unsigned lane = 0; lane < 32; lane++) {
+        votes |= (warp.mask >> lane & 1) != 0 && warp.value[lane] != 0 ? Bits(1) << lane : 0;
+    }
+    std::fill_n(warp.result, 32, votes);
+}
+
+void finish_match_any(Collective& warp) {
+    for (unsigned lane = 0; lane < 32; lane++) {
+        warp.result[lane] = 0;
+        for (unsigned other = 0; other < 32; other++) {
+            const bool counts = (warp.mask >> other & 1) != 0 && warp.value[other] == warp.value[lane];
+            warp.result[lane] |= counts ? Bits(1) << other : 0;
+        }
+    }
+}
+
+namespace {
+
+// source(lane, operand, first, end) names the lane to read from; outside of what the shuffle can reach, a lane reads itself.
+template <class Source> void finish_shuffle(Collective& warp, Source source) {
+    for (int lane = 0; lane < 32; lane++) {
+        if ((warp.mask >> lane & 1) == 0) {
+            continue;
+        }
+        const int operand = int(unsigned(warp.argument[lane]) & 31);  // the hardware looks at five bits
+        const int width = int(warp.argument[lane] >> 32);
+        if (width < 1 || width > 32 || (width & (width - 1)) != 0) {
+            fail("%s at %s: width %d is not a power of two up to 32", warp.name, site_text(current->site).c_str(), width);
+        }
+        const int first = lane / width * width;
+        const int other = source(lane, operand, first, first + width);
+        if ((warp.mask >> other & 1) == 0) {
+            fail("%s at %s: lane %d reads from lane %d, which is not in mask 0x%08x", warp.name,
+                 site_text(current->site).c_str(), lane, other, warp.mask);
+        }
+        warp.result[lane] = warp.value[other];
+    }
+}
+
+}  // namespace
+
+void finish_shuffle_index(Collective& warp) {
+    finish_shuffle(warp, [](int, int operand, int first, int end) { return first + operand % (end - first); });
+}
+
+void finish_shuffle_up(Collective& warp) {
+    finish_shuffle(warp, [](int lane, int operand, int first, int) { return lane - operand < first ? lane : lane - operand; });
+}
+
+void finish_shuffle_down(Collective& warp) {
+    finish_shuffle(warp, [](int lane, int operand, int, int end) { return lane + operand < end ? lane + operand : lane; });
+}
+
+void finish_shuffle_xor(Collective& warp) {
+    finish_shuffle(warp, [](int lane, int operand, int, int end) { return (lane ^ operand) < end ? lane ^ operand : lane; });
+}
+
+void refill(SharedArray& array, [[maybe_unused]] const char* name) {
+    if (array.data == nullptr) {
+        array.data = allocate(array.bytes);
+        if (array.data == nullptr) {
+            fail("no memory for %zu bytes of shared memory", array.bytes);
+        }
+    }
+    memset(array.data, 0xff, array.bytes);
+    array.block = block_serial;
+#ifdef CUDA_HOST_RACE
+    race_shared(array.data, array.bytes, array.element_bytes, name);
+#endif
+}
+
+void* dynamic_shared([[maybe_unused]] const char* name, [[maybe_unused]] size_t element_bytes) {
+#ifdef CUDA_HOST_RACE
+    race_shared(dynamic_data.get(), launch.shared_bytes, element_bytes, name);
+#endif
+    return dynamic_data.get();
+}
+
+}  // namespace cuda_host
+
+#pragma GCC visibility pop
+
+// ---- the C interface -----------------------------------------------------------------------------------------------------
+// Calls must not overlap (launcher.py holds a lock). A launch that a fork interrupted in another thread is forgotten.
+
+extern "C" __attribute__((visibility("default"))) const char* cuda_host_family() { return cuda_host::family; }
+
+extern "C" __attribute__((visibility("default"))) int cuda_host_num_kernels() { return cuda_host::num_kernels; }
+
+extern "C" __attribute__((visibility("default"))) const char* cuda_host_kernel_name(int kernel) {
+    return cuda_host::kernels[kernel].name;
+}
+
+extern "C" __attribute__((visibility("default"))) const char* cuda_host_kernel_parameters(int kernel) {
+    return cuda_host::kernels[kernel].parameters;
+}
+
+// Valid until the next call.
+extern "C" __attribute__((visibility("default"))) const char* cuda_host_kernel_signature(int kernel) {
+    static std::string text;
+    text = cuda_host::kernels[kernel].signature();
+    return text.c_str();
+}
+
+extern "C" __attribute__((visibility("default"))) int cuda_host_launch(int kernel, const unsigned* grid,
+                                                                       const unsigned* block, size_t shared_bytes,
+                                                                       const cuda_host::Argument* arguments, int order,
+                                                                       unsigned long long seed, char* message,
+                                                                       size_t message_capacity) {
+    using namespace cuda_host;
+    if (const char* const reason = refusal(grid, block, shared_bytes)) {
+        snprintf(message, message_capacity, "%s", reason);
+        return refused;
+    }
+    const bool interrupted = launch.in_progress;
+    launch.kernel = &kernels[kernel];
+    launch.arguments = arguments;
+    launch.order = Order(order);
+    launch.num_threads = block[0] * block[1] * block[2];
+    launch.shared_bytes = shared_bytes;
+    launch.message = message;
+    launch.message_capacity = message_capacity;
+    launch.random.seed(seed);
+    launch.in_progress = true;
+    launch.failed = false;
+    gridDim = dim3(grid[0], grid[1], grid[2]);
+    blockDim = dim3(block[0], block[1], block[2]);
+    current = nullptr;
+    if (interrupted) {
+        forget_fibers();
+    }
+    try {
+        begin_launch();
+#ifdef CUDA_HOST_RACE
+        race_begin_launch(*launch.kernel, arguments, launch.num_threads);
+#endif
+        run_grid(Bits(grid[0]) * grid[1] * grid[2]);
+#ifdef CUDA_HOST_RACE
+        race_end_launch();
+#endif
+    } catch (const std::bad_alloc&) {
+        snprintf(message, message_capacity, "no memory");
+        launch.in_progress = false;
+        return refused;
+    }
+    launch.in_progress = false;
+    return launch.failed ? failed : succeeded;
+}

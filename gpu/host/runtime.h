@@ -1,0 +1,25 @@
+// What the scheduler (runtime.cpp) and the race detector (race.cpp) know of each other.
+#pragma once
+
+#include "cuda_host.h"
+
+namespace cuda_host {
+
+// The thread that has the turn; null outside of kernels.
+struct Thread;
+extern Thread* current;
+unsigned rank(const Thread& thread);  // its number within the block
+std::string describe(unsigned rank);  // "thread (3, 0, 0)"
+
+#ifdef CUDA_HOST_RACE
+// Called by the scheduler. Sizes in bytes; `element_bytes` sets how finely accesses are told apart.
+void race_begin_launch(const Kernel& kernel, const Argument* arguments, unsigned num_threads);
+void race_begin_block();
+void race_shared(void* data, size_t bytes, size_t element_bytes, const char* name);
+void race_barrier();
+void race_syncwarp(unsigned warp, unsigned mask);
+void race_stack(const void* low, size_t bytes);  // the stack of the thread that has the turn
+void race_end_launch();
+#endif
+
+}  // namespace cuda_host

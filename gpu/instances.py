@@ -1,0 +1,33 @@
+"""The template instances of every kernel, listed once: NVRTC and the host build compile exactly these.
+
+Names are C++ name expressions such as ``gno_hidden<float>``. Only the standard library is used, and no NumPy: meson reads
+this file before anything is installed.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+
+FLOATS = ("float", "double")
+INDICES = ("int", "long long")
+
+#: NumPy dtype name -> the C++ type of a template argument (and of a kernel's parameters).
+C_TYPES = {"float32": "float", "float64": "double", "int32": "int", "int64": "long long"}
+
+
+def instance(kernel: str, types: tuple[str, ...]) -> str:
+    """Return the name expression of a kernel with the given template arguments."""
+    return f"{kernel}<{', '.join(types)}>" if types else kernel
+
+
+def expand(kernel: str, *axes: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the instances of a kernel template for every combination of its arguments' choices.
+
+    >>> expand("gno_aggregate_fwd", ("float",), ("int", "long long"))
+    ('gno_aggregate_fwd<float, int>', 'gno_aggregate_fwd<float, long long>')
+    """
+    return tuple(instance(kernel, types) for types in product(*axes))
+
+
+#: Family (the name of its ``kernels/*.cu`` file) -> its instances.
+INSTANCES: dict[str, tuple[str, ...]] = {}

@@ -1,0 +1,445 @@
+"""One way to launch a kernel, on the device and on the CPU.
+
+A panel function asks :func:`runtime` for the place its arrays live in and launches through it; the same lines of Python run
+on both::
+
+    place = runtime(coords)
+    kernel = place.xp.empty((num_edges, hidden), coords.dtype)
+    place.launch("gno", "gno_hidden", (coords.dtype,), (blocks,), (256,), (coords, params, kernel, np.int32(num_edges)))
+
+On the device the kernels are compiled by NVRTC at their first use and launched on the caller's current stream, without any
+synchronisation. On the CPU (``gpu-host``) the same source, built by ``gpu/host``, runs in the calling thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib.util
+import math
+import os
+import re
+import shutil
+import subprocess
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from trigraph.gpu.instances import C_TYPES, INSTANCES, instance
+
+KERNELS = Path(__file__).resolve().parent / "kernels"
+ORDERS = ("forward", "reverse", "random")
+
+_STATIC_LIMIT = 48 * 1024  # bytes of shared memory a block may have without asking
+_DTYPES = {
+    "bool": np.bool_,
+    "signed char": np.int8,
+    "unsigned char": np.uint8,
+    "short": np.int16,
+    "unsigned short": np.uint16,
+    "int": np.int32,
+    "unsigned int": np.uint32,
+    "long long": np.int64,
+    "unsigned long long": np.uint64,
+    "float": np.float32,
+    "double": np.float64,
+}
+
+
+class KernelError(RuntimeError):
+    """A kernel did what CUDA leaves undefined, found by the CPU version (deadlock, absent lane, race, ...)."""
+
+
+class Runtime(Protocol):
+    """A place that kernels run in."""
+
+    #: ``"gpu"`` or ``"gpu-host"``.
+    name: str
+    #: The array library, ``cupy`` or ``numpy``.
+    xp: Any
+
+    def launch(
+        self,
+        family: str,
+        kernel: str,
+        template_types: Sequence[Any],
+        grid: Sequence[int],
+        block: Sequence[int],
+        args: Sequence[Any],
+        shared_mem: int = 0,
+    ) -> None:
+        """Launch one kernel.
+
+        Parameters
+        ----------
+        family
+            The kernel file (``kernels/<family>.cu``).
+        kernel
+            The name of the ``__global__`` function.
+        template_types
+            Its template arguments: dtypes, and integers for value parameters; empty for a plain function.
+        grid, block
+            One to three extents. A grid with an extent of 0 launches nothing: empty input is ordinary.
+        args
+            C-contiguous arrays of this place, NumPy scalars of the parameters' types, ``None`` for a null pointer.
+        shared_mem
+            Bytes of dynamic shared memory.
+
+        Raises
+        ------
+        TypeError
+            An argument's type is not the parameter's.
+        ValueError
+            An array is not contiguous, or the kernel has no such instance.
+        KernelError
+            Only on the CPU: the kernel itself is wrong.
+        """
+
+
+def runtime(array: Any) -> Runtime:
+    """Return the place an array lives in: NumPy arrays on the CPU, CuPy arrays on their device."""
+    if isinstance(array, np.ndarray):
+        return _HOST
+    if type(array).__module__.partition(".")[0] == "cupy":
+        return _device_runtime()
+    raise TypeError(f"expected a numpy.ndarray or a cupy.ndarray, got {type(array).__module__}.{type(array).__qualname__}")
+
+
+def instance_name(kernel: str, template_types: Sequence[Any]) -> str:
+    """Return the C++ name expression of a kernel, ``gno_aggregate_fwd<float, int>`` for float32 and int32."""
+    return instance(
+        kernel,
+        tuple(str(int(kind)) if isinstance(kind, int | np.integer) else C_TYPES[np.dtype(kind).name] for kind in template_types),
+    )
+
+
+def _extents(extents: Sequence[int]) -> tuple[int, int, int]:
+    x, y, z = (*map(int, extents), 1, 1, 1)[:3]
+    return x, y, z
+
+
+# ---- the CPU ---------------------------------------------------------------------------------------------------------------
+
+
+class _Argument(ctypes.Structure):
+    _fields_ = (("bits", ctypes.c_uint64), ("bytes", ctypes.c_uint64), ("element_bytes", ctypes.c_uint64))
+
+
+class _Parameter(NamedTuple):
+    name: str
+    c_type: str
+    dtype: np.dtype[Any]
+    is_pointer: bool
+    is_const: bool
+
+
+def _parameters(signature: str, names: str) -> tuple[_Parameter, ...]:
+    """Parse a library's description of a kernel: ``"const float*,int"`` and ``"coords,num_edges"``."""
+    types = signature.split(",") if signature else []
+    return tuple(
+        _Parameter(
+            name=name,
+            c_type=c_type,
+            # A vector type such as float4 is made of its elements: float4* takes a float32 array.
+            dtype=np.dtype(_DTYPES[re.sub(r"(?<=[a-z])[234]$", "", c_type.removeprefix("const ").removesuffix("*"))]),
+            is_pointer=c_type.endswith("*"),
+            is_const=c_type.startswith("const "),
+        )
+        for c_type, name in zip(types, names.split(",") if names else [], strict=True)
+    )
+
+
+class HostLibrary:
+    """A shared library made by ``gpu/host``: the kernels of one family, for the CPU.
+
+    Parameters
+    ----------
+    path
+        The library file.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(path)
+        self._library = ctypes.CDLL(str(self.path))
+        for function in ("family", "kernel_name", "kernel_parameters", "kernel_signature"):
+            getattr(self._library, f"cuda_host_{function}").restype = ctypes.c_char_p
+        self.family: str = self._library.cuda_host_family().decode()
+        self._kernels = {
+            self._text("name", i): (i, _parameters(self._text("signature", i), self._text("parameters", i)))
+            for i in range(self._library.cuda_host_num_kernels())
+        }
+        # One launch at a time: the library keeps its threads and shared arrays in one place.
+        self._lock = threading.Lock()
+        _LIBRARIES.append(self)
+
+    def _text(self, what: str, kernel: int) -> str:
+        return getattr(self._library, f"cuda_host_kernel_{what}")(kernel).decode()
+
+    def unlock(self) -> None:
+        """Forget a lock that another thread held when this process was forked."""
+        self._lock = threading.Lock()
+
+    def launch(
+        self,
+        name: str,
+        grid: Sequence[int],
+        block: Sequence[int],
+        args: Sequence[Any],
+        shared_mem: int,
+        order: str,
+        seed: int,
+    ) -> None:
+        """Run the kernel instance called `name`; see :meth:`Runtime.launch`."""
+        if name not in self._kernels:
+            raise ValueError(f"{self.family}: {name} is not among the instances of gpu/instances.py")
+        index, parameters = self._kernels[name]
+        if len(args) != len(parameters):
+            raise TypeError(f"{name}: takes {len(parameters)} arguments, got {len(args)}")
+        packed = (_Argument * len(args))(
+            *(_pack(name, i, parameter, value) for i, (parameter, value) in enumerate(zip(parameters, args, strict=True)))
+        )
+        triples = [(ctypes.c_uint * 3)(*_extents(extents)) for extents in (grid, block)]
+        message = ctypes.create_string_buffer(4096)
+        with self._lock:
+            status = self._library.cuda_host_launch(
+                ctypes.c_int(index),
+                *triples,
+                ctypes.c_size_t(shared_mem),
+                packed,
+                ctypes.c_int(ORDERS.index(order)),
+                ctypes.c_ulonglong(seed),
+                message,
+                ctypes.c_size_t(len(message)),
+            )
+        if status == 0:
+            return
+        text = f"{name}: {self._with_lines(message.value.decode(errors='replace'))}"
+        raise ValueError(text) if status == 1 else KernelError(text)
+
+    def _with_lines(self, message: str) -> str:
+        """Replace the code addresses in a message of the race build (``{0x1234}``) by source lines."""
+
+        def line(match: re.Match[str]) -> str:
+            addr2line = shutil.which("addr2line")
+            if addr2line is None:
+                return match[0]
+            command = [addr2line, "-s", "-i", "-e", str(self.path), match[1]]
+            found = subprocess.run(command, capture_output=True, text=True, check=False).stdout.split("\n")
+            ours = [place.split(" ")[0] for place in found if place and not place.startswith("cuda_host.h")]
+            return ours[0] if ours else match[0]
+
+        return re.sub(r"\{(0x[0-9a-f]+)\}", line, message)
+
+
+def _pack(kernel: str, position: int, parameter: _Parameter, value: Any) -> _Argument:
+    """Check one argument against the kernel's signature and return what the library takes."""
+    what = f"{kernel}: argument {position} ({parameter.name})"
+    if parameter.is_pointer:
+        if value is None:
+            return _Argument(0, 0, 1)
+        if not isinstance(value, np.ndarray) or value.dtype != parameter.dtype:
+            raise TypeError(f"{what} must be a {parameter.dtype} array for {parameter.c_type}, got {_kind(value)}")
+        if not value.flags.c_contiguous:
+            raise ValueError(f"{what} must be C-contiguous, got strides {value.strides} for shape {value.shape}")
+        if not (parameter.is_const or value.flags.writeable):
+            raise ValueError(f"{what} is written by the kernel, but the array is read-only")
+        return _Argument(value.ctypes.data, value.nbytes, value.itemsize)
+    if not isinstance(value, np.generic) or value.dtype != parameter.dtype:
+        raise TypeError(f"{what} must be a {parameter.dtype} scalar for {parameter.c_type}, got {_kind(value)}")
+    return _Argument(int.from_bytes(value.tobytes(), "little"), 0, 0)
+
+
+def _kind(value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return f"a {value.dtype} array"
+    return f"a {value.dtype} scalar" if isinstance(value, np.generic) else f"a {type(value).__qualname__}"
+
+
+class HostRuntime:
+    """Runs kernels on the CPU; see :class:`Runtime`."""
+
+    name = "gpu-host"
+    xp: Any = np
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._libraries: dict[str, HostLibrary] = {}
+        self._order = "forward"
+        self._seed = 0
+
+    def unlock(self) -> None:
+        """Forget a lock that another thread held when this process was forked."""
+        self._lock = threading.Lock()
+
+    def library(self, family: str) -> HostLibrary:
+        """Return the library of a kernel family, by default the one installed beside this module."""
+        with self._lock:
+            if family not in self._libraries:
+                spec = importlib.util.find_spec(f"trigraph.gpu._host_{family}")
+                if spec is None or spec.origin is None:
+                    raise ImportError(f"trigraph.gpu._host_{family} is not installed: this build has no CPU version of {family}")
+                self._libraries[family] = HostLibrary(spec.origin)
+            return self._libraries[family]
+
+    def launch(
+        self,
+        family: str,
+        kernel: str,
+        template_types: Sequence[Any],
+        grid: Sequence[int],
+        block: Sequence[int],
+        args: Sequence[Any],
+        shared_mem: int = 0,
+    ) -> None:
+        """Run a kernel and return when it is done; see :meth:`Runtime.launch`."""
+        if math.prod(grid) == 0:
+            return
+        name = instance_name(kernel, template_types)
+        self.library(family).launch(name, grid, block, args, shared_mem, self._order, self._seed)
+
+    @contextlib.contextmanager
+    def using(self, library: HostLibrary, order: str, seed: int) -> Iterator[None]:
+        """Let a library serve its family for the duration of a ``with`` block; see :func:`using_host_library`."""
+        before = self._libraries.get(library.family), self._order, self._seed
+        self._libraries[library.family], self._order, self._seed = library, order, seed
+        try:
+            yield
+        finally:
+            previous, self._order, self._seed = before
+            if previous is None:
+                del self._libraries[library.family]
+            else:
+                self._libraries[library.family] = previous
+
+
+@contextlib.contextmanager
+def using_host_library(
+    path: str | os.PathLike[str] | HostLibrary, order: str = "forward", seed: int = 0
+) -> Iterator[HostLibrary]:
+    """Run a family's kernels from another build (asan, race) or in another order of blocks and threads.
+
+    Parameters
+    ----------
+    path
+        The library; it serves the family it was built for.
+    order
+        ``"forward"``, ``"reverse"`` or ``"random"``: who goes first among blocks, and among threads that can go on. A correct
+        kernel gives the same bits in each.
+    seed
+        Of the random order.
+
+    Notes
+    -----
+    For tests: it changes the whole process, not one thread.
+    """
+    if order not in ORDERS:
+        raise ValueError(f"order must be one of {', '.join(ORDERS)}, got {order!r}")
+    library = path if isinstance(path, HostLibrary) else HostLibrary(path)
+    with _HOST.using(library, order, seed):
+        yield library
+
+
+_LIBRARIES: list[HostLibrary] = []
+_HOST = HostRuntime()
+
+
+# ---- the device ------------------------------------------------------------------------------------------------------------
+
+
+class DeviceRuntime:
+    """Launches kernels on the current CUDA device and stream; see :class:`Runtime`."""
+
+    name = "gpu"
+
+    def __init__(self) -> None:
+        import cupy
+
+        self.xp: Any = cupy
+        self._lock = threading.Lock()
+        self._modules: dict[tuple[int, str], Any] = {}
+        self._functions: dict[tuple[int, str, str], Any] = {}
+
+    def unlock(self) -> None:
+        """Forget a lock that another thread held when this process was forked."""
+        self._lock = threading.Lock()
+
+    def _function(self, device: int, family: str, name: str) -> Any:
+        """Return the compiled kernel for a device."""
+        function = self._functions.get((device, family, name))
+        if function is not None:
+            return function
+        if name not in INSTANCES[family]:
+            raise ValueError(f"{family}: {name} is not among the instances of gpu/instances.py")
+        with self._lock:
+            if (device, family) not in self._modules:
+                self._modules[device, family] = self.xp.RawModule(
+                    code=(KERNELS / f"{family}.cu").read_text(encoding="utf-8"),
+                    options=("-std=c++17", f"-I{KERNELS}"),
+                    name_expressions=INSTANCES[family],
+                )
+            function = self._modules[device, family].get_function(name)
+            self._functions[device, family, name] = function
+        return function
+
+    def launch(
+        self,
+        family: str,
+        kernel: str,
+        template_types: Sequence[Any],
+        grid: Sequence[int],
+        block: Sequence[int],
+        args: Sequence[Any],
+        shared_mem: int = 0,
+    ) -> None:
+        """Put a kernel on the current stream and return at once; see :meth:`Runtime.launch`."""
+        if math.prod(grid) == 0:
+            return
+        name = instance_name(kernel, template_types)
+        device = self.xp.cuda.runtime.getDevice()
+        function = self._function(device, family, name)
+        values = tuple(self._value(name, i, value, device) for i, value in enumerate(args))
+        if shared_mem > _STATIC_LIMIT and function.max_dynamic_shared_size_bytes < shared_mem:
+            function.max_dynamic_shared_size_bytes = shared_mem
+        function(tuple(grid), tuple(block), values, shared_mem=shared_mem)
+
+    def _value(self, kernel: str, position: int, value: Any, device: int) -> Any:
+        """Check one argument (CuPy would pass a Python number as 64 bits whatever the kernel takes)."""
+        what = f"{kernel}: argument {position}"
+        if value is None:
+            return np.uintp(0)
+        if isinstance(value, np.generic):
+            return value
+        if not isinstance(value, self.xp.ndarray):
+            raise TypeError(f"{what} must be a cupy.ndarray, a NumPy scalar or None, got {_kind(value)}")
+        if not value.flags.c_contiguous:
+            raise ValueError(f"{what} must be C-contiguous, got strides {value.strides} for shape {value.shape}")
+        if value.device.id != device:
+            raise ValueError(f"{what} is on device {value.device.id}, but device {device} is current")
+        return value
+
+
+_device_lock = threading.Lock()
+_device: DeviceRuntime | None = None
+
+
+def _device_runtime() -> DeviceRuntime:
+    global _device
+    with _device_lock:
+        if _device is None:
+            _device = DeviceRuntime()
+        return _device
+
+
+def _after_fork() -> None:
+    """Replace every lock: the thread that held it does not exist in the child."""
+    global _device_lock
+    _device_lock = threading.Lock()
+    for holder in (_HOST, _device, *_LIBRARIES):
+        if holder is not None:
+            holder.unlock()
+
+
+os.register_at_fork(after_in_child=_after_fork)
