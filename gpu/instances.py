@@ -1,7 +1,7 @@
 """The template instances of every kernel, listed once: NVRTC and the host build compile exactly these.
 
-Names are C++ name expressions such as ``gno_hidden<float>``. Only the standard library is used, and no NumPy: meson reads
-this file before anything is installed.
+Names are C++ name expressions such as ``gno_hidden<float>``. Only the standard library is used, and no NumPy: meson
+reads this file before anything is installed.
 """
 
 from __future__ import annotations

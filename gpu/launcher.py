@@ -1,14 +1,14 @@
 """One way to launch a kernel, on the device and on the CPU.
 
-A panel function asks :func:`runtime` for the place its arrays live in and launches through it; the same lines of Python run
-on both::
+A panel function asks :func:`runtime` for the place its arrays live in and launches through it; the same lines of
+Python run on both::
 
     place = runtime(coords)
     kernel = place.xp.empty((num_edges, hidden), coords.dtype)
     place.launch("gno", "gno_hidden", (coords.dtype,), (blocks,), (256,), (coords, params, kernel, np.int32(num_edges)))
 
-On the device the kernels are compiled by NVRTC at their first use and launched on the caller's current stream, without any
-synchronisation. On the CPU (``gpu-host``) the same source, built by ``gpu/host``, runs in the calling thread.
+On the device the kernels are compiled by NVRTC at their first use and launched on the caller's current stream, without
+any synchronisation. On the CPU (``gpu-host``) the same source, built by ``gpu/host``, runs in the calling thread.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ import re
 import shutil
 import subprocess
 import threading
+import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-
 from trigraph.gpu.instances import C_TYPES, INSTANCES, instance
 
 KERNELS = Path(__file__).resolve().parent / "kernels"
@@ -105,15 +105,24 @@ def runtime(array: Any) -> Runtime:
         return _HOST
     if type(array).__module__.partition(".")[0] == "cupy":
         return _device_runtime()
-    raise TypeError(f"expected a numpy.ndarray or a cupy.ndarray, got {type(array).__module__}.{type(array).__qualname__}")
+    kind = f"{type(array).__module__}.{type(array).__qualname__}"
+    raise TypeError(f"expected a numpy.ndarray or a cupy.ndarray, got {kind}")
 
 
 def instance_name(kernel: str, template_types: Sequence[Any]) -> str:
     """Return the C++ name expression of a kernel, ``gno_aggregate_fwd<float, int>`` for float32 and int32."""
-    return instance(
-        kernel,
-        tuple(str(int(kind)) if isinstance(kind, int | np.integer) else C_TYPES[np.dtype(kind).name] for kind in template_types),
-    )
+    return instance(kernel, tuple(map(_template_argument, template_types)))
+
+
+def _template_argument(kind: Any) -> str:
+    if isinstance(kind, bool):
+        return str(kind).lower()
+    if isinstance(kind, int):
+        return str(kind)
+    name = np.dtype(kind).name
+    if name not in C_TYPES:
+        raise TypeError(f"kernels are instantiated for {', '.join(C_TYPES)}, not for {name}")
+    return C_TYPES[name]
 
 
 def _extents(extents: Sequence[int]) -> tuple[int, int, int]:
@@ -121,7 +130,7 @@ def _extents(extents: Sequence[int]) -> tuple[int, int, int]:
     return x, y, z
 
 
-# ---- the CPU ---------------------------------------------------------------------------------------------------------------
+# ---- the CPU ---------------------------------------------------------------------------------------------------------
 
 
 class _Argument(ctypes.Structure):
@@ -173,10 +182,11 @@ class HostLibrary:
         }
         # One launch at a time: the library keeps its threads and shared arrays in one place.
         self._lock = threading.Lock()
-        _LIBRARIES.append(self)
+        _LIBRARIES.add(self)
 
     def _text(self, what: str, kernel: int) -> str:
-        return getattr(self._library, f"cuda_host_kernel_{what}")(kernel).decode()
+        text: bytes = getattr(self._library, f"cuda_host_kernel_{what}")(kernel)
+        return text.decode()
 
     def unlock(self) -> None:
         """Forget a lock that another thread held when this process was forked."""
@@ -198,9 +208,7 @@ class HostLibrary:
         index, parameters = self._kernels[name]
         if len(args) != len(parameters):
             raise TypeError(f"{name}: takes {len(parameters)} arguments, got {len(args)}")
-        packed = (_Argument * len(args))(
-            *(_pack(name, i, parameter, value) for i, (parameter, value) in enumerate(zip(parameters, args, strict=True)))
-        )
+        packed = (_Argument * len(args))(*(_pack(name, i, parameters[i], value) for i, value in enumerate(args)))
         triples = [(ctypes.c_uint * 3)(*_extents(extents)) for extents in (grid, block)]
         message = ctypes.create_string_buffer(4096)
         with self._lock:
@@ -242,8 +250,10 @@ def _pack(kernel: str, position: int, parameter: _Parameter, value: Any) -> _Arg
             return _Argument(0, 0, 1)
         if not isinstance(value, np.ndarray) or value.dtype != parameter.dtype:
             raise TypeError(f"{what} must be a {parameter.dtype} array for {parameter.c_type}, got {_kind(value)}")
-        if not value.flags.c_contiguous:
-            raise ValueError(f"{what} must be C-contiguous, got strides {value.strides} for shape {value.shape}")
+        if not (value.flags.c_contiguous and value.flags.aligned):
+            raise ValueError(
+                f"{what} must be C-contiguous and aligned, got strides {value.strides} for shape {value.shape}"
+            )
         if not (parameter.is_const or value.flags.writeable):
             raise ValueError(f"{what} is written by the kernel, but the array is read-only")
         return _Argument(value.ctypes.data, value.nbytes, value.itemsize)
@@ -278,9 +288,10 @@ class HostRuntime:
         """Return the library of a kernel family, by default the one installed beside this module."""
         with self._lock:
             if family not in self._libraries:
-                spec = importlib.util.find_spec(f"trigraph.gpu._host_{family}")
+                module = f"trigraph.gpu._host_{family}"
+                spec = importlib.util.find_spec(module)
                 if spec is None or spec.origin is None:
-                    raise ImportError(f"trigraph.gpu._host_{family} is not installed: this build has no CPU version of {family}")
+                    raise ImportError(f"{module} is not installed: this build has no CPU version of {family}")
                 self._libraries[family] = HostLibrary(spec.origin)
             return self._libraries[family]
 
@@ -326,8 +337,8 @@ def using_host_library(
     path
         The library; it serves the family it was built for.
     order
-        ``"forward"``, ``"reverse"`` or ``"random"``: who goes first among blocks, and among threads that can go on. A correct
-        kernel gives the same bits in each.
+        ``"forward"``, ``"reverse"`` or ``"random"``: who goes first among blocks, and among threads that can go on. A
+        correct kernel gives the same bits in each.
     seed
         Of the random order.
 
@@ -342,11 +353,11 @@ def using_host_library(
         yield library
 
 
-_LIBRARIES: list[HostLibrary] = []
+_LIBRARIES: weakref.WeakSet[HostLibrary] = weakref.WeakSet()
 _HOST = HostRuntime()
 
 
-# ---- the device ------------------------------------------------------------------------------------------------------------
+# ---- the device ------------------------------------------------------------------------------------------------------
 
 
 class DeviceRuntime:

@@ -1,8 +1,9 @@
-"""Builds the CPU version of a kernel file: rewrites its ``__shared__`` declarations, adds a table of its instances, compiles.
+"""Builds the CPU version of a kernel file: rewrites its shared arrays, adds a table of its instances, compiles.
 
-The rewrite keeps line numbers. ``extern __shared__ T x[];`` becomes a pointer to the launch's buffer, ``__shared__ T x[n];`` a
-reference to an allocation of its own; everything else of CUDA is the business of ``cuda_host.h``. Included ``.cuh`` files
-are put in place, rewritten alike. Only the standard library is used: meson runs this file before anything is installed::
+The rewrite keeps line numbers. ``extern __shared__ T x[];`` becomes a pointer to the launch's buffer,
+``__shared__ T x[n];`` a reference to an allocation of its own; everything else of CUDA is the business of
+``cuda_host.h``. Included ``.cuh`` files are put in place, rewritten alike. Only the standard library is used: meson
+runs this file before anything is installed::
 
     python gpu/host/build.py --family gno --source-dir gpu --generate gno_host.cpp --depfile gno_host.d
     python gpu/host/build.py --family gno --source-dir gpu --variant asan --compile _host_gno.so
@@ -54,7 +55,8 @@ class SourceError(ValueError):
 def expand_includes(path: Path, root: Path, seen: dict[Path, str]) -> str:
     """Return the text of a source with its ``#include "..."`` lines replaced by the files, each file once.
 
-    ``seen`` collects every file's text in the order of first use. ``#line`` keeps names (relative to ``root``) and numbers.
+    ``seen`` collects every file's text in the order of first use. ``#line`` keeps names (relative to ``root``) and
+    numbers.
     """
     text = path.read_text(encoding="utf-8")
     seen[path] = text
@@ -89,8 +91,9 @@ def rewrite_shared(text: str) -> str:
         lines = "\n" * match[0].count("\n")
         if match["dynamic"] is not None:
             if extents.replace(" ", "") != "[]":
-                raise SourceError(f"{_place(text, match.start())}: extern __shared__ {name} must be an array `{name}[]`")
-            return f'{declared}* const {name} = static_cast<{declared}*>(::cuda_host::dynamic_shared("{name}", sizeof({declared})));{lines}'
+                raise SourceError(f"{_place(text, match.start())}: extern __shared__ {name} must be `{name}[]`")
+            buffer = f'::cuda_host::dynamic_shared("{name}", sizeof({declared}))'
+            return f"{declared}* const {name} = static_cast<{declared}*>({buffer});{lines}"
         count += 1
         array = f"{declared}{extents}"
         return f'{declared} (&{name}){extents} = ::cuda_host::static_shared<{array}, {count}>("{name}");{lines}'
@@ -214,8 +217,7 @@ def host_build(
     variant
         ``"fast"``, ``"asan"`` or ``"race"``.
     folder
-        Where libraries are kept, by a hash of everything that went into them; by default a folder of this user's under
-        the system's place for temporary files.
+        Where libraries are kept, by a hash of everything that went into them; by default the user's cache.
     source, instances
         Another kernel file and its instances, for tests.
     extra_flags
@@ -226,7 +228,7 @@ def host_build(
     if instances is None:
         instances = runpy.run_path(str(HOST.parent / "instances.py"))["INSTANCES"][family]
     if folder is None:
-        folder = Path(tempfile.gettempdir()) / f"trigraph-host-{os.getuid()}"
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trigraph"
     generated, _ = generate(source, family, tuple(instances), source.parent.parent)
     digest = hashlib.sha256(repr((generated, variant, extra_flags, os.environ.get("CXX"))).encode())
     for file in sorted(HOST.iterdir()):
@@ -238,6 +240,23 @@ def host_build(
     return library
 
 
+def sanitizer_environment() -> dict[str, str]:
+    """Return the environment for a Python process that loads an asan library.
+
+    The sanitizer has to be loaded first, and Python has to leave small objects to malloc, or their ends go unwatched.
+    Leaks are not looked for: an interpreter that exits leaves plenty.
+    """
+    compiler = os.environ.get("CXX", "g++").split()
+    found = subprocess.run([*compiler, "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
+    return {
+        **os.environ,
+        "LD_PRELOAD": os.path.realpath(found.stdout.strip()),
+        "PYTHONMALLOC": "malloc",
+        "ASAN_OPTIONS": "detect_leaks=0",
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+    }
+
+
 def _run(command: list[str]) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
@@ -247,7 +266,9 @@ def _run(command: list[str]) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line described at the top of this file."""
     parser = argparse.ArgumentParser(description="Build the CPU version of a kernel family.")
-    parser.add_argument("--family", required=True, help="kernel family: kernels/FAMILY.cu and its entry in instances.py")
+    parser.add_argument(
+        "--family", required=True, help="the name of kernels/FAMILY.cu and of its entry in instances.py"
+    )
     parser.add_argument("--source-dir", required=True, type=Path, help="the gpu folder")
     parser.add_argument("--variant", choices=VARIANTS, default="fast", help="of --compile (default: fast)")
     parser.add_argument("--generate", type=Path, metavar="OUT.cpp", help="write the C++ source")

@@ -1,0 +1,182 @@
+"""Compiles every kernel instance with NVRTC for every supported architecture and holds its resources against a budget.
+
+Needs no GPU and no driver, only the packages cuda-core, nvidia-cuda-nvrtc and nvidia-cuda-runtime::
+
+    python -m trigraph.gpu.compile             # compare with gpu/budgets.json; exit status 1 when a kernel is over
+    python -m trigraph.gpu.compile --update    # write gpu/budgets.json
+
+Registers are budgeted in steps of 8, the unit in which a device grants them to a thread: within a step another compiler
+version may differ at no cost. Stack, spills, barriers and static shared memory are exact. A kernel that spills has to
+give its reason: a text under ``spill_reason`` in the file, which ``--update`` keeps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import json
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from trigraph.gpu.instances import INSTANCES
+
+ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100", "sm_120")
+KERNELS = Path(__file__).resolve().parent / "kernels"
+BUDGETS = Path(__file__).resolve().parent / "budgets.json"
+
+_REGISTER_STEP = 8
+
+
+class Usage(NamedTuple):
+    """What one kernel takes of the device: a count of registers and barriers, the rest in bytes."""
+
+    registers: int
+    stack: int
+    spill_stores: int
+    spill_loads: int
+    barriers: int
+    shared: int
+
+
+def compile_kernels(source: Path, instances: Iterable[str], architecture: str) -> dict[str, Usage]:
+    """Compile a kernel file and return what each instance uses.
+
+    Parameters
+    ----------
+    source
+        The ``.cu`` file; its folder is the include path.
+    instances
+        Name expressions, such as ``gno_hidden<float>``.
+    architecture
+        ``"sm_90"`` and the like.
+
+    Raises
+    ------
+    RuntimeError
+        NVRTC rejects the source; the message is its log.
+    """
+    from cuda.core import Program, ProgramOptions
+
+    options = ProgramOptions(
+        name=source.name, std="c++17", arch=architecture, include_path=str(source.parent), ptxas_options="-v"
+    )
+    log = io.StringIO()
+    program = Program(source.read_text(encoding="utf-8"), "c++", options)
+    code = program.compile("cubin", name_expressions=tuple(instances), logs=log)
+    symbols = {name: bytes(symbol).decode() for name, symbol in code.symbol_mapping.items()}
+    usage = parse_log(log.getvalue())
+    return {name: usage[symbol] for name, symbol in symbols.items()}
+
+
+def parse_log(log: str) -> dict[str, Usage]:
+    """Return the usage of each entry function, by its mangled name, from the log of ``ptxas -v``."""
+    usage: dict[str, Usage] = {}
+    memory: dict[str, tuple[int, int, int]] = {}
+    entry = function = ""
+    for line in log.splitlines():
+        if match := re.search(r"Compiling entry function '(\S+)'", line):
+            entry = match[1]
+        elif match := re.search(r"Function properties for (\S+)", line):
+            function = match[1]
+        elif match := re.search(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", line):
+            memory[function] = int(match[1]), int(match[2]), int(match[3])
+        elif match := re.search(r"Used (\d+) registers", line):
+            barriers = re.search(r"used (\d+) barriers", line)
+            shared = re.search(r"(\d+) bytes smem", line)
+            usage[entry] = Usage(
+                int(match[1]), *memory[entry], int(barriers[1]) if barriers else 0, int(shared[1]) if shared else 0
+            )
+    return usage
+
+
+def compare(family: str, architecture: str, measured: Mapping[str, Usage], budgets: Mapping[str, Any]) -> list[str]:
+    """Return what is wrong with a family's kernels on one architecture, one line each."""
+    problems = []
+    for name, usage in measured.items():
+        where = f"{family}: {name} on {architecture}"
+        entry = budgets.get(family, {}).get(name, {})
+        if architecture not in entry:
+            problems.append(f"{where} has no budget")
+            continue
+        budget = entry[architecture]
+        problems += [
+            f"{where} uses {amount} ({what}), budget {budget[what]}"
+            for what, amount in usage._asdict().items()
+            if amount > budget[what]
+        ]
+        if usage.spill_stores + usage.spill_loads > 0 and not entry.get("spill_reason"):
+            problems.append(f"{where} spills registers and the budget gives no spill_reason")
+    return problems
+
+
+def superfluous(budgets: Mapping[str, Any]) -> list[str]:
+    """Return the budgets of kernels that no longer exist, one line each."""
+    return [
+        f"{family}: {name} has a budget but is not an instance"
+        for family, kernels in budgets.items()
+        for name in kernels
+        if name not in INSTANCES.get(family, ())
+    ]
+
+
+def read_budgets() -> dict[str, Any]:
+    """Return gpu/budgets.json: family -> instance -> architecture -> budget."""
+    budgets: dict[str, Any] = json.loads(BUDGETS.read_text(encoding="utf-8"))
+    return budgets
+
+
+def make_budgets(
+    measured: Mapping[str, Mapping[str, Mapping[str, Usage]]], previous: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return budgets for what was measured (family -> architecture -> instance), keeping the reasons of spills."""
+    budgets: dict[str, Any] = {}
+    for family, architectures in measured.items():
+        for architecture, kernels in architectures.items():
+            for name, usage in kernels.items():
+                entry = budgets.setdefault(family, {}).setdefault(name, {})
+                registers = -(-usage.registers // _REGISTER_STEP) * _REGISTER_STEP
+                entry[architecture] = usage._replace(registers=registers)._asdict()
+        for name, entry in budgets.get(family, {}).items():
+            reason = previous.get(family, {}).get(name, {}).get("spill_reason")
+            if reason:
+                entry["spill_reason"] = reason
+    return budgets
+
+
+def format_budgets(budgets: Mapping[str, Any]) -> str:
+    """Return the JSON text, one line per kernel and architecture, so that a diff shows what changed."""
+    leaf = re.compile(r"\{\s+([^{}]*?)\s+\}")
+    text = json.dumps(budgets, indent=2)
+    return leaf.sub(lambda match: "{" + re.sub(r"\s+", " ", match[1]) + "}", text) + "\n"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line described at the top of this file."""
+    parser = argparse.ArgumentParser(description="Compile all kernels with NVRTC and compare them with their budgets.")
+    mode = parser.add_mutually_exclusive_group()
+    mode.add_argument("--check", action="store_true", help="compare with budgets.json (default)")
+    mode.add_argument("--update", action="store_true", help="write budgets.json")
+    options = parser.parse_args(arguments)
+    measured = {
+        family: {arch: compile_kernels(KERNELS / f"{family}.cu", instances, arch) for arch in ARCHITECTURES}
+        for family, instances in INSTANCES.items()
+    }
+    budgets = read_budgets()
+    if options.update:
+        budgets = make_budgets(measured, budgets)
+        BUDGETS.write_text(format_budgets(budgets), encoding="utf-8")
+    problems = superfluous(budgets)
+    for family, architectures in measured.items():
+        for arch, kernels in architectures.items():
+            problems += compare(family, arch, kernels, budgets)
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    print(f"{sum(map(len, INSTANCES.values()))} kernels, {len(ARCHITECTURES)} architectures: {len(problems)} problems")
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

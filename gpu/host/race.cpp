@@ -1,0 +1,397 @@
+// The race build: finds unordered accesses, reads of uninitialised shared memory and accesses out of bounds.
+//
+// The kernels are compiled with -fsanitize=thread, which puts a call before every access to memory; libtsan is not linked,
+// the calls end here. Every few bytes of the launch's arrays and of shared memory have a cell that remembers who wrote and
+// who read them, and when: by block, number of __syncthreads passed, and number of __syncwarp passed by the lane. Within a
+// block a barrier orders everything; within a warp __syncwarp orders its lanes (vector clocks); blocks are never ordered.
+// Shuffles and votes order nothing, as CUDA says. A launch stops at its first finding. There are no false alarms; what can
+// be missed: among more than four unordered readers of a cell, the pair that the kept ones do not show.
+#include <dlfcn.h>
+#include <link.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "runtime.h"
+
+namespace cuda_host {
+
+namespace {
+
+enum class Access : uint8_t { read, write, atomic };
+
+struct Stamp {
+    uint32_t block;  // serial number, 0: no access
+    uint32_t barrier;
+    uint32_t clock;
+    uint16_t thread;
+    bool is_atomic;
+    uint32_t code;  // where, as an offset into this library
+};
+
+constexpr int max_others = 4;
+
+// The last plain write, and the reads and atomic operations since.
+struct Cell {
+    bool initialised;
+    Stamp write;
+    Stamp others[max_others];
+};
+
+struct Region {
+    uintptr_t begin;
+    uintptr_t end;
+    size_t granule;        // bytes per cell
+    size_t element_bytes;  // for messages
+    bool is_shared;
+    std::string name;
+    std::vector<Cell> cells;
+};
+
+struct Range {
+    uintptr_t begin;
+    uintptr_t end;
+    bool contains(uintptr_t address) const { return begin <= address && address < end; }
+};
+
+std::vector<Region> regions;  // the launch's arrays first, then the block's shared arrays
+size_t num_arrays = 0;
+size_t last_hit = 0;
+std::vector<Range> image;  // this library's own data, and the argument table
+Range stack;
+uint32_t block_now = 0;
+uint32_t barrier_now = 0;
+std::vector<uint32_t> clocks;                 // by thread
+std::vector<std::vector<uint32_t>> seen;      // by thread: what each lane of its warp had done, as far as it is ordered
+
+uintptr_t library_base() {
+    Dl_info info;
+    return dladdr(reinterpret_cast<void*>(&library_base), &info) != 0 ? reinterpret_cast<uintptr_t>(info.dli_fbase) : 0;
+}
+
+const uintptr_t base = library_base();
+
+int add_segments(dl_phdr_info* object, size_t, void*) {
+    if (object->dlpi_addr == base) {
+        for (int i = 0; i < object->dlpi_phnum; i++) {
+            const auto& segment = object->dlpi_phdr[i];
+            if (segment.p_type == PT_LOAD) {
+                image.push_back({base + segment.p_vaddr, base + segment.p_vaddr + segment.p_memsz});
+            }
+        }
+    }
+    return 0;
+}
+
+size_t granule_of(size_t element_bytes) { return element_bytes >= 4 ? 4 : element_bytes == 2 ? 2 : 1; }
+
+void refine(Region& region, size_t granule) {
+    if (granule >= region.granule) {
+        return;
+    }
+    const size_t ratio = region.granule / granule;
+    std::vector<Cell> cells((region.end - region.begin + granule - 1) / granule);
+    for (size_t i = 0; i < cells.size(); i++) {
+        cells[i] = region.cells[i / ratio];
+    }
+    region.cells.swap(cells);
+    region.granule = granule;
+}
+
+void add_region(uintptr_t begin, size_t bytes, size_t element_bytes, bool is_shared, const std::string& name) {
+    const size_t granule = granule_of(element_bytes);
+    Region region{begin, begin + bytes, granule, element_bytes, is_shared, name, {}};
+    region.cells.resize((bytes + granule - 1) / granule);
+    regions.push_back(std::move(region));
+}
+
+// Has the access of `stamp` happened before, for the running thread?
+bool is_ordered(const Stamp& stamp, unsigned thread) {
+    if (stamp.block != block_now) {
+        return false;
+    }
+    if (stamp.thread == thread || stamp.barrier < barrier_now) {
+        return true;
+    }
+    return stamp.thread / 32 == thread / 32 && stamp.clock < seen[thread][stamp.thread % 32];
+}
+
+std::string element_text(const Region& region, uintptr_t address) {
+    return region.name + "[" + std::to_string((address - region.begin) / region.element_bytes) + "]" +
+           (region.is_shared ? " (shared)" : "");
+}
+
+const char* verb(Access access) {
+    return access == Access::read ? "reads" : access == Access::write ? "writes" : "atomically updates";
+}
+
+[[noreturn]] void report_race(const Region& region, uintptr_t address, Access access, uint32_t code, const Stamp& other,
+                              bool other_writes) {
+    const char* const did = other.is_atomic ? "atomically updated" : other_writes ? "wrote" : "read";
+    const std::string whose = other.block == block_now ? describe(other.thread) : "another block";
+    fail("race: %s %s at {0x%x}, which %s %s at {0x%x} without anything that orders the two", verb(access),
+         element_text(region, address).c_str(), code, whose.c_str(), did, other.code);
+}
+
+// Names the array whose end (or start) is nearest.
+[[noreturn]] void report_outside(uintptr_t address, Access access, uint32_t code) {
+    const auto distance = [&](const Region& region) {
+        return address < region.begin ? region.begin - address : address - region.end;
+    };
+    const auto nearest = std::min_element(regions.begin(), regions.end(), [&](const Region& a, const Region& b) {
+        return distance(a) < distance(b);
+    });
+    if (nearest == regions.end() || distance(*nearest) > 65536) {
+        const char* const what = address < 4096 ? "through a null pointer" : "far from any array";
+        fail("out of bounds: %s at {0x%x} %s", verb(access), code, what);
+    }
+    const auto offset = intptr_t(address) - intptr_t(nearest->begin);
+    const auto size = intptr_t(nearest->element_bytes);
+    const auto index = offset >= 0 ? offset / size : -((size - 1 - offset) / size);
+    fail("out of bounds: %s %s[%td]%s at {0x%x}, but there are %td elements", verb(access), nearest->name.c_str(), index,
+         nearest->is_shared ? " (shared)" : "", code, (intptr_t(nearest->end) - intptr_t(nearest->begin)) / size);
+}
+
+// Keeps a read or an atomic operation. One that is ordered before it, or its thread's own, is no longer needed; else a free
+// place, else that of a lane whose warp is kept twice.
+void keep(Cell& cell, const Stamp& stamp) {
+    int place = -1;
+    for (int i = 0; i < max_others; i++) {
+        const Stamp& old = cell.others[i];
+        if (old.block == 0 || (old.is_atomic == stamp.is_atomic && is_ordered(old, stamp.thread))) {
+            place = i;
+            break;
+        }
+    }
+    for (int i = 0; i < max_others && place < 0; i++) {
+        const Stamp& old = cell.others[i];
+        const auto same_warp = [&](const Stamp& other) {
+            return other.block == old.block && other.thread / 32 == old.thread / 32 && other.is_atomic == old.is_atomic;
+        };
+        if (std::count_if(cell.others, cell.others + max_others, same_warp) > 1) {
+            place = i;
+        }
+    }
+    if (place >= 0) {
+        cell.others[place] = stamp;
+    }
+}
+
+void check_cell(Region& region, Cell& cell, uintptr_t address, Access access, const Stamp& stamp) {
+    if (access != Access::write && region.is_shared && !cell.initialised) {
+        fail("uninitialised: %s %s at {0x%x}, which nobody has written", verb(access), element_text(region, address).c_str(),
+             stamp.code);
+    }
+    if (cell.write.block != 0 && !is_ordered(cell.write, stamp.thread)) {
+        report_race(region, address, access, stamp.code, cell.write, true);
+    }
+    for (const Stamp& other : cell.others) {
+        const bool conflict = access == Access::write || other.is_atomic != stamp.is_atomic;
+        if (other.block != 0 && conflict && !is_ordered(other, stamp.thread)) {
+            report_race(region, address, access, stamp.code, other, false);
+        }
+    }
+    if (access == Access::write) {
+        cell.initialised = true;
+        cell.write = stamp;
+        std::fill_n(cell.others, max_others, Stamp{});
+    } else {
+        keep(cell, stamp);
+    }
+}
+
+Region* find_region(uintptr_t address) {
+    const auto holds = [&](const Region& region) { return region.begin <= address && address < region.end; };
+    if (last_hit < regions.size() && holds(regions[last_hit])) {
+        return &regions[last_hit];
+    }
+    const auto found = std::find_if(regions.begin(), regions.end(), holds);
+    if (found == regions.end()) {
+        return nullptr;
+    }
+    last_hit = size_t(found - regions.begin());
+    return &*found;
+}
+
+void check(const volatile void* pointer, size_t bytes, Access access, void* return_address) {
+    const uintptr_t address = reinterpret_cast<uintptr_t>(pointer);
+    if (current == nullptr || stack.contains(address)) {
+        return;
+    }
+    // One byte back from the return address lies inside of the call, hence on its line.
+    const uint32_t code = uint32_t(reinterpret_cast<uintptr_t>(return_address) - 1 - base);
+    Region* const region = find_region(address);
+    if (region == nullptr) {
+        if (std::none_of(image.begin(), image.end(), [&](const Range& range) { return range.contains(address); })) {
+            report_outside(address, access, code);
+        }
+        return;
+    }
+    if (address + bytes > region->end) {
+        report_outside(region->end, access, code);
+    }
+    if (bytes < region->granule || (address - region->begin) % region->granule != 0) {
+        refine(*region, 1);
+    }
+    const unsigned thread = rank(*current);
+    const Stamp stamp{block_now, barrier_now, clocks[thread], uint16_t(thread), access == Access::atomic, code};
+    const size_t last = (address + bytes - 1 - region->begin) / region->granule;
+    for (size_t i = (address - region->begin) / region->granule; i <= last; i++) {
+        check_cell(*region, region->cells[i], region->begin + i * region->granule, access, stamp);
+    }
+}
+
+// Arrays that share memory become one region.
+void add_arrays(const Kernel& kernel, const Argument* arguments) {
+    struct Array {
+        uintptr_t begin;
+        size_t bytes;
+        size_t element_bytes;
+        std::string name;
+    };
+    std::vector<Array> arrays;
+    std::string names(kernel.parameters);
+    for (int i = 0; !names.empty(); i++) {
+        const size_t comma = std::min(names.find(','), names.size());
+        if (arguments[i].bytes > 0) {
+            arrays.push_back({uintptr_t(arguments[i].bits), size_t(arguments[i].bytes), size_t(arguments[i].element_bytes),
+                              names.substr(0, comma)});
+        }
+        image.push_back({reinterpret_cast<uintptr_t>(&arguments[i]), reinterpret_cast<uintptr_t>(&arguments[i + 1])});
+        names.erase(0, comma + 1);
+    }
+    std::sort(arrays.begin(), arrays.end(), [](const Array& a, const Array& b) { return a.begin < b.begin; });
+    for (const Array& array : arrays) {
+        Region* const previous = regions.empty() ? nullptr : &regions.back();
+        if (previous == nullptr || array.begin >= previous->end) {
+            add_region(array.begin, array.bytes, array.element_bytes, false, array.name);
+            continue;
+        }
+        previous->end = std::max(previous->end, array.begin + array.bytes);
+        previous->name += "/" + array.name;
+        previous->cells.resize((previous->end - previous->begin + previous->granule - 1) / previous->granule);
+        refine(*previous, granule_of(array.element_bytes));
+    }
+    num_arrays = regions.size();
+}
+
+}  // namespace
+
+void race_begin_launch(const Kernel& kernel, const Argument* arguments, unsigned num_threads) {
+    regions.clear();
+    image.clear();
+    block_now = 0;
+    clocks.assign(num_threads, 0);
+    seen.assign(num_threads, std::vector<uint32_t>(32, 0));
+    dl_iterate_phdr(add_segments, nullptr);
+    add_arrays(kernel, arguments);
+}
+
+void race_begin_block() {
+    regions.resize(num_arrays);
+    block_now++;
+    barrier_now = 0;
+    std::fill(clocks.begin(), clocks.end(), 0);
+    for (auto& thread : seen) {
+        std::fill(thread.begin(), thread.end(), 0);
+    }
+}
+
+void race_shared(void* data, size_t bytes, size_t element_bytes, const char* name) {
+    const uintptr_t begin = reinterpret_cast<uintptr_t>(data);
+    for (size_t i = num_arrays; i < regions.size(); i++) {
+        if (regions[i].begin == begin) {  // each thread asks for the dynamic buffer, perhaps as several types
+            refine(regions[i], granule_of(element_bytes));
+            return;
+        }
+    }
+    add_region(begin, bytes, element_bytes, true, name);
+}
+
+void race_barrier() { barrier_now++; }
+
+void race_syncwarp(unsigned warp, unsigned mask) {
+    uint32_t joined[32] = {};
+    for (unsigned lane = 0; lane < 32; lane++) {
+        if ((mask >> lane & 1) != 0) {
+            const unsigned thread = warp * 32 + lane;
+            clocks[thread]++;
+            seen[thread][lane] = clocks[thread];
+            for (unsigned other = 0; other < 32; other++) {
+                joined[other] = std::max(joined[other], seen[thread][other]);
+            }
+        }
+    }
+    for (unsigned lane = 0; lane < 32; lane++) {
+        if ((mask >> lane & 1) != 0) {
+            std::copy_n(joined, 32, seen[warp * 32 + lane].begin());
+        }
+    }
+}
+
+void race_stack(const void* low, size_t bytes) {
+    const uintptr_t begin = reinterpret_cast<uintptr_t>(low);
+    stack = {begin, begin + bytes};
+}
+
+void race_end_launch() { regions.clear(); }
+
+}  // namespace cuda_host
+
+// ---- what -fsanitize=thread calls ----------------------------------------------------------------------------------------
+#define WHERE __builtin_return_address(0)
+using cuda_host::Access;
+using cuda_host::check;
+
+extern "C" {
+
+void __tsan_init() {}
+void __tsan_func_entry(void*) {}
+void __tsan_func_exit() {}
+
+#define PLAIN(bytes)                                                                                   \
+    void __tsan_read##bytes(void* p) { check(p, bytes, Access::read, WHERE); }                         \
+    void __tsan_write##bytes(void* p) { check(p, bytes, Access::write, WHERE); }                       \
+    void __tsan_unaligned_read##bytes(void* p) { check(p, bytes, Access::read, WHERE); }               \
+    void __tsan_unaligned_write##bytes(void* p) { check(p, bytes, Access::write, WHERE); }
+PLAIN(1)
+PLAIN(2)
+PLAIN(4)
+PLAIN(8)
+PLAIN(16)
+void __tsan_read_range(void* p, size_t bytes) { check(p, bytes, Access::read, WHERE); }
+void __tsan_write_range(void* p, size_t bytes) { check(p, bytes, Access::write, WHERE); }
+
+#define UPDATE(bits, T, operation)                                               \
+    T __tsan_atomic##bits##_##operation(volatile T* p, T value, int) {           \
+        check(p, sizeof(T), Access::atomic, WHERE);                              \
+        return __atomic_##operation(p, value, __ATOMIC_RELAXED);                 \
+    }
+#define ATOMIC(bits, T)                                                                            \
+    UPDATE(bits, T, fetch_add)                                                                     \
+    UPDATE(bits, T, fetch_sub)                                                                     \
+    UPDATE(bits, T, fetch_and)                                                                     \
+    UPDATE(bits, T, fetch_or)                                                                      \
+    UPDATE(bits, T, fetch_xor)                                                                     \
+    T __tsan_atomic##bits##_exchange(volatile T* p, T value, int) {                                \
+        check(p, sizeof(T), Access::atomic, WHERE);                                                \
+        return __atomic_exchange_n(p, value, __ATOMIC_RELAXED);                                    \
+    }                                                                                              \
+    bool __tsan_atomic##bits##_compare_exchange_strong(volatile T* p, T* expected, T value, int, int) { \
+        check(p, sizeof(T), Access::atomic, WHERE);                                                \
+        return __atomic_compare_exchange_n(p, expected, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED); \
+    }                                                                                              \
+    T __tsan_atomic##bits##_load(const volatile T* p, int) {                                       \
+        check(p, sizeof(T), Access::atomic, WHERE);                                                \
+        return __atomic_load_n(p, __ATOMIC_RELAXED);                                               \
+    }                                                                                              \
+    void __tsan_atomic##bits##_store(volatile T* p, T value, int) {                                \
+        check(p, sizeof(T), Access::atomic, WHERE);                                                \
+        __atomic_store_n(p, value, __ATOMIC_RELAXED);                                              \
+    }
+ATOMIC(32, unsigned int)
+ATOMIC(64, unsigned long)
+
+}  // extern "C"
