@@ -153,7 +153,7 @@ def _parameters(signature: str, names: str) -> tuple[_Parameter, ...]:
             name=name,
             c_type=c_type,
             # A vector type such as float4 is made of its elements: float4* takes a float32 array.
-            dtype=np.dtype(_DTYPES[re.sub(r"(?<=[a-z])[234]$", "", c_type.removeprefix("const ").removesuffix("*"))]),
+            dtype=np.dtype(_DTYPES[re.sub(r"(?<=[a-z])[24]$", "", c_type.removeprefix("const ").removesuffix("*"))]),
             is_pointer=c_type.endswith("*"),
             is_const=c_type.startswith("const "),
         )

@@ -28,18 +28,20 @@ RUNTIME_SOURCES = ("runtime.cpp", "fiber.cpp")
 FLAGS = ("-std=c++17", "-fPIC", "-ffp-contract=off", "-Wall", "-Wextra", "-Wno-unknown-pragmas")
 SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer")
 # Kernels and runtime are compiled apart: the race detector must not watch the runtime. Its kernels keep their loops as
-# written, since a loop turned into memset would escape it.
+# written, since a loop turned into memset would escape it, and version 4 of the debug format, since addr2line (binutils
+# 2.40) takes `#line` names of version 5 for the generated file.
 KERNEL_FLAGS = {
     "fast": ("-O2",),
     "asan": ("-O1", "-g", *SANITIZE),
-    "race": ("-O1", "-g", "-fsanitize=thread", "-fno-tree-loop-distribute-patterns", "-fno-tree-vectorize"),
+    "race": ("-O1", "-gdwarf-4", "-fsanitize=thread", "-fno-tree-loop-distribute-patterns", "-fno-tree-vectorize"),
 }
 RUNTIME_FLAGS = {"fast": ("-O2",), "asan": ("-O1", "-g", *SANITIZE), "race": ("-O2", "-g", "-DCUDA_HOST_RACE")}
 
 _SKIPPED = r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'"
+_ALIGN = r"(?:(?:__align__|alignas)\s*\([^()]*\)\s*)?"  # every allocation of the host is aligned to 128 bytes
 _SHARED = re.compile(
     rf"(?P<skipped>{_SKIPPED})"
-    r"|(?P<dynamic>\bextern\s+)?\b__shared__\s+(?:(?:__align__|alignas)\s*\([^()]*\)\s*)?"
+    rf"|\b{_ALIGN}(?:static\s+)?(?P<dynamic>extern\s+)?__shared__\s+{_ALIGN}"
     r"(?P<type>[A-Za-z_][\w:<>\s]*?)\s*\b(?P<name>\w+)\s*(?P<extents>(?:\[[^\];]*\]\s*)*);"
     r"|(?P<left>\b__shared__\b)",
     re.DOTALL,
@@ -64,14 +66,15 @@ def expand_includes(path: Path, root: Path, seen: dict[Path, str]) -> str:
 
     def replace(match: re.Match[str]) -> str:
         included = (path.parent / match.group(1)).resolve()
-        line = text.count("\n", 0, match.start()) + 1
+        line = body.count("\n", 0, match.start()) + 1
         if included in seen:
             return ""
         if not included.is_file():
             raise SourceError(f'{name}:{line}: cannot find "{match.group(1)}"')
         return f'{expand_includes(included, root, seen)}\n#line {line + 1} "{name}"'.removesuffix("\n")
 
-    return f'#line 1 "{name}"\n' + _INCLUDE.sub(replace, text)
+    body = re.sub(r"^[ \t]*#[ \t]*pragma[ \t]+once\b.*$", "", text, flags=re.MULTILINE)
+    return f'#line 1 "{name}"\n' + _INCLUDE.sub(replace, body)
 
 
 def rewrite_shared(text: str) -> str:
@@ -87,7 +90,7 @@ def rewrite_shared(text: str) -> str:
                 f"{_place(text, match.start())}: a __shared__ declaration must be `__shared__ type name[extents];`, "
                 "one name in each, outside of macros"
             )
-        declared, name, extents = match["type"], match["name"], match["extents"].strip()
+        declared, name, extents = (" ".join(match[part].split()) for part in ("type", "name", "extents"))
         lines = "\n" * match[0].count("\n")
         if match["dynamic"] is not None:
             if extents.replace(" ", "") != "[]":
@@ -96,7 +99,8 @@ def rewrite_shared(text: str) -> str:
             return f"{declared}* const {name} = static_cast<{declared}*>({buffer});{lines}"
         count += 1
         array = f"{declared}{extents}"
-        return f'{declared} (&{name}){extents} = ::cuda_host::static_shared<{array}, {count}>("{name}");{lines}'
+        reference = f"{declared} (&{name}){extents}" if extents else f"{declared}& {name}"
+        return f'{reference} = ::cuda_host::static_shared<{array}, {count}>("{name}");{lines}'
 
     return _SHARED.sub(replace, text)
 

@@ -344,6 +344,11 @@ CUDA_HOST_TYPE(long long)
 CUDA_HOST_TYPE(unsigned long long)
 CUDA_HOST_TYPE(float)
 CUDA_HOST_TYPE(double)
+CUDA_HOST_TYPE(float2)
+CUDA_HOST_TYPE(float4)
+CUDA_HOST_TYPE(double2)
+CUDA_HOST_TYPE(int2)
+CUDA_HOST_TYPE(int4)
 #undef CUDA_HOST_TYPE
 template <class T> struct TypeName<const T> { static std::string text() { return "const " + TypeName<T>::text(); } };
 template <class T> struct TypeName<T*> { static std::string text() { return TypeName<T>::text() + "*"; } };

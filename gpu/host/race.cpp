@@ -59,6 +59,7 @@ struct Range {
 std::vector<Region> regions;  // the launch's arrays first, then the block's shared arrays
 size_t num_arrays = 0;
 size_t last_hit = 0;
+bool watching = false;
 std::vector<Range> image;  // this library's own data, and the argument table
 Range stack;
 uint32_t block_now = 0;
@@ -217,7 +218,7 @@ Region* find_region(uintptr_t address) {
 
 void check(const volatile void* pointer, size_t bytes, Access access, void* return_address) {
     const uintptr_t address = reinterpret_cast<uintptr_t>(pointer);
-    if (current == nullptr || stack.contains(address)) {
+    if (!watching || stack.contains(address)) {
         return;
     }
     // One byte back from the return address lies inside of the call, hence on its line.
@@ -283,6 +284,7 @@ void race_begin_launch(const Kernel& kernel, const Argument* arguments, unsigned
     regions.clear();
     image.clear();
     block_now = 0;
+    watching = true;
     clocks.assign(num_threads, 0);
     seen.assign(num_threads, std::vector<uint32_t>(32, 0));
     dl_iterate_phdr(add_segments, nullptr);
@@ -336,7 +338,9 @@ void race_stack(const void* low, size_t bytes) {
     stack = {begin, begin + bytes};
 }
 
-void race_end_launch() { regions.clear(); }
+void race_watch(bool watch) { watching = watch; }
+
+void race_end_launch() { watching = false; }
 
 }  // namespace cuda_host
 

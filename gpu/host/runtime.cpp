@@ -434,7 +434,13 @@ Bits collective(const char* name, unsigned mask, Finish finish, Bits value, Bits
     }
     self.site = site;
     warp.open &= ~(1u << (&pending - warp.pending));
+#ifdef CUDA_HOST_RACE
+    race_watch(false);  // a finish function of a kernel source reads the lanes' variables
+#endif
     finish(pending.call);
+#ifdef CUDA_HOST_RACE
+    race_watch(true);
+#endif
     self.fiber = running_fiber;
     for (unsigned turn = 0; turn < 32; turn++) {
         const unsigned other = launch.order == Order::reverse ? 31 - turn : turn;

@@ -1,0 +1,311 @@
+// Wrong kernels, each beside its right twin (the template argument says which): the checks must tell them apart.
+
+template <bool right>
+__global__ void missing_barrier(float* y) {
+    __shared__ float tile[64];
+    tile[threadIdx.x] = 0.0f;
+    __syncthreads();
+    tile[threadIdx.x] = float(threadIdx.x);
+    if constexpr (right) {
+        __syncthreads();
+    }
+    y[threadIdx.x] = tile[63 - threadIdx.x];
+}
+
+// What is read must have been read before the next round overwrites it.
+template <bool right>
+__global__ void missing_barrier_in_loop(float* y) {
+    __shared__ float tile[64];
+    float sum = 0.0f;
+    for (int round = 0; round < 3; round++) {
+        tile[threadIdx.x] = float(threadIdx.x + round);
+        __syncthreads();
+        sum += tile[63 - threadIdx.x];
+        if constexpr (right) {
+            __syncthreads();
+        }
+    }
+    y[threadIdx.x] = sum;
+}
+
+template <bool right>
+__global__ void missing_barrier_in_reduction(const float* x, float* y) {
+    __shared__ float tile[128];
+    tile[threadIdx.x] = x[threadIdx.x];
+    __syncthreads();
+    for (int step = 64; step > 0; step /= 2) {
+        if (threadIdx.x < step) {
+            tile[threadIdx.x] += tile[threadIdx.x + step];
+        }
+        if (right || step > 32) {
+            __syncthreads();
+        }
+    }
+    if (threadIdx.x == 0) {
+        y[0] = tile[0];
+    }
+}
+
+// A shuffle between the write and the read orders nothing.
+template <bool right>
+__global__ void missing_syncwarp(float* y) {
+    __shared__ float tile[64];
+    tile[threadIdx.x] = float(threadIdx.x);
+    if constexpr (right) {
+        __syncwarp();
+    } else {
+        y[threadIdx.x] = __shfl_sync(0xffffffffu, 1.0f, 0);
+    }
+    y[threadIdx.x] = tile[threadIdx.x / 32 * 32 + (threadIdx.x + 1) % 32];
+}
+
+// Half of the warp is not enough: lane 15 reads what lane 16 wrote.
+template <bool right>
+__global__ void syncwarp_of_half(float* y) {
+    __shared__ float tile[32];
+    tile[threadIdx.x] = float(threadIdx.x);
+    if constexpr (right) {
+        __syncwarp();
+    } else {
+        __syncwarp(threadIdx.x < 16 ? 0x0000ffffu : 0xffff0000u);
+    }
+    y[threadIdx.x] = tile[(threadIdx.x + 1) % 32];
+}
+
+// Order is transitive: 0-15 with 8-23 with 16-31. Lane 31 writes, lane 0 reads three steps later.
+template <bool right>
+__global__ void chain_of_syncwarps(float* y) {
+    __shared__ float cell;
+    const unsigned int lane = threadIdx.x;
+    if (lane == 31) {
+        cell = 5.0f;
+    }
+    if (lane >= 16) {
+        __syncwarp(0xffff0000u);
+    }
+    if (right && lane >= 8 && lane < 24) {
+        __syncwarp(0x00ffff00u);
+    }
+    if (lane < 16) {
+        __syncwarp(0x0000ffffu);
+    }
+    if (lane == 0) {
+        y[0] = cell;
+    }
+}
+
+template <bool right>
+__global__ void between_blocks(float* y) {
+    if (right || blockIdx.x == 0) {
+        y[blockIdx.x] = 1.0f;
+    }
+    if (!right && blockIdx.x == 1) {
+        y[1] = y[0];
+    }
+}
+
+template <bool right>
+__global__ void lost_update(int* count) {
+    if constexpr (right) {
+        atomicAdd(count, 1);
+    } else {
+        *count += 1;
+    }
+}
+
+template <bool right>
+__global__ void atomic_and_plain(int* count, int* out) {
+    atomicAdd(count, 1);
+    if constexpr (right) {
+        __syncthreads();
+    }
+    out[threadIdx.x] = *count;
+}
+
+// Many readers, then a writer that is ordered with those of its own warp only.
+template <bool right>
+__global__ void read_then_write(float* y) {
+    __shared__ float cell;
+    if (threadIdx.x == 0) {
+        cell = 1.0f;
+    }
+    __syncthreads();
+    y[threadIdx.x] = cell;
+    if constexpr (right) {
+        __syncthreads();
+    } else {
+        __syncwarp();
+    }
+    if (threadIdx.x == 0) {
+        cell = 2.0f;
+    }
+}
+
+template <bool right>
+__global__ void uninitialised(float* y) {
+    __shared__ float tile[64];
+    if (right || threadIdx.x != 5) {
+        tile[threadIdx.x] = 1.0f;
+    }
+    y[threadIdx.x] = tile[threadIdx.x];
+}
+
+// Bytes of one word belong to different threads: no conflict.
+template <bool right>
+__global__ void bytes_of_a_word(unsigned char* y) {
+    extern __shared__ int words[];
+    unsigned char* bytes = reinterpret_cast<unsigned char*>(words);
+    bytes[threadIdx.x] = (unsigned char)(threadIdx.x);
+    if constexpr (right) {
+        __syncthreads();
+    }
+    y[threadIdx.x] = bytes[(threadIdx.x + 1) % blockDim.x];
+}
+
+template <bool right>
+__global__ void read_outside(const float* x, float* y) {
+    y[threadIdx.x] = x[threadIdx.x + (right ? 0 : 1)];
+}
+
+template <bool right>
+__global__ void write_outside(float* y) {
+    y[int(threadIdx.x) - (right ? 0 : 1)] = 1.0f;
+}
+
+// The index is the caller's, so that no compiler can see it.
+template <bool right>
+__global__ void outside_shared(float* y, int beyond) {
+    __shared__ float tile[64];
+    tile[threadIdx.x] = 1.0f;
+    __syncthreads();
+    const float* row = tile;
+    y[threadIdx.x] = row[threadIdx.x + (right ? 0 : beyond)];
+}
+
+template <bool right>
+__global__ void outside_dynamic(float* y) {
+    extern __shared__ float buffer[];
+    buffer[threadIdx.x + (right ? 0 : 1)] = 1.0f;
+    __syncthreads();
+    y[threadIdx.x] = buffer[threadIdx.x];
+}
+
+template <bool right>
+__global__ void outside_local(float* y, int last) {
+    float local[8];
+    for (int i = 0; i < 8; i++) {
+        local[i] = float(i);
+    }
+    __syncthreads();  // the fiber's stack, after a switch
+    const float* row = local;
+    y[threadIdx.x] = row[right ? last : last + 1];
+}
+
+template <bool right>
+__global__ void misaligned(const float* x, float* y) {
+    const float4 v = *reinterpret_cast<const float4*>(x + (right ? 4 : 1));
+    y[threadIdx.x] = v.x + v.y + v.z + v.w;
+}
+
+template <bool right>
+__global__ void null_pointer(const float* x, float* y) {
+    y[threadIdx.x] = right && x == nullptr ? 0.0f : x[threadIdx.x];
+}
+
+// ---- found by every build: the schedule itself cannot go on ----------------------------------------------------------
+
+template <bool right>
+__global__ void deadlock(float* y) {
+    if (right || threadIdx.x < 40) {
+        __syncthreads();
+    }
+    y[threadIdx.x] = 1.0f;
+}
+
+template <bool right>
+__global__ void different_barriers(float* y) {
+    if (!right && threadIdx.x < 32) {
+        __syncthreads();
+    } else {
+        __syncthreads();
+    }
+    y[threadIdx.x] = 1.0f;
+}
+
+template <bool right>
+__global__ void different_collectives(int* y) {
+    if (right || threadIdx.x < 16) {
+        y[threadIdx.x] = __any_sync(0xffffffffu, 1);
+    } else {
+        y[threadIdx.x] = __all_sync(0xffffffffu, 1);
+    }
+}
+
+template <bool right>
+__global__ void returned_lane(float* y) {
+    if (threadIdx.x >= 20) {
+        return;
+    }
+    y[threadIdx.x] = __shfl_sync(right ? 0x000fffffu : 0xffffffffu, float(threadIdx.x), 0);
+}
+
+// The lanes that wait are there first; the one they wait for leaves.
+template <bool right>
+__global__ void leaving_lane(float* y) {
+    if (!right && threadIdx.x == 31) {
+        return;
+    }
+    __syncwarp(0xffffffffu);
+    y[threadIdx.x] = 1.0f;
+}
+
+template <bool right>
+__global__ void missing_lanes_of_block(int* y) {  // launched with 40 threads
+    const unsigned int mask = right && threadIdx.x >= 32 ? 0x000000ffu : 0xffffffffu;
+    y[threadIdx.x] = __any_sync(mask, 1);
+}
+
+template <bool right>
+__global__ void caller_not_in_mask(int* y) {
+    const unsigned int mask = 0x0000ffffu;
+    if (!right || threadIdx.x < 16) {
+        y[threadIdx.x] = __any_sync(mask, 1);
+    }
+}
+
+template <bool right>
+__global__ void source_not_in_mask(float* y) {
+    const unsigned int mask = 0x0000ffffu;
+    if (threadIdx.x < 16) {
+        y[threadIdx.x] = __shfl_down_sync(mask, float(threadIdx.x), 1, right ? 16 : 32);
+    }
+}
+
+template <bool right>
+__global__ void width_of_shuffle(float* y, int width) {
+    y[threadIdx.x] = __shfl_sync(0xffffffffu, float(threadIdx.x), 0, right ? 32 : width);
+}
+
+template <bool right>
+__global__ void trap(float* y) {
+    if (!right && threadIdx.x == 3) {
+        __trap();
+    }
+    y[threadIdx.x] = 1.0f;
+}
+
+// ---- slow on purpose, to overlap with another thread of Python ---------------------------------------------------------
+
+template <bool right>
+__global__ void busy(float* y, int rounds) {
+    __shared__ float tile[256];
+    tile[threadIdx.x] = float(blockIdx.x);
+    __syncthreads();
+    for (int round = 0; round < rounds; round++) {
+        const float next = tile[(threadIdx.x + 1) % 256];
+        __syncthreads();
+        tile[threadIdx.x] = next;
+        __syncthreads();
+    }
+    y[blockIdx.x * blockDim.x + threadIdx.x] = right ? tile[threadIdx.x] : 0.0f;
+}
