@@ -7,13 +7,27 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from scipy import sparse
 
-__all__ = ["CSC", "GRAPH_TYPES", "ReverseCSC", "array_kind", "device_of"]
+__all__ = [
+    "CSC",
+    "GRAPH_TYPES",
+    "Immutable",
+    "ReverseCSC",
+    "array_kind",
+    "check_range",
+    "count",
+    "device_of",
+    "freeze",
+    "index_array",
+    "namespace_of",
+    "order_by",
+]
 
+G = TypeVar("G", bound="Immutable")
 INDEX_DTYPES = (np.dtype(np.int32), np.dtype(np.int64))
 
 
@@ -34,7 +48,8 @@ def device_of(value: Any) -> str:
     return "host" if isinstance(value, np.ndarray) else f"cuda:{value.device.id}"
 
 
-def _xp(value: Any) -> Any:
+def namespace_of(value: Any) -> Any:
+    """NumPy for an array of NumPy, CuPy for one of CuPy."""
     if isinstance(value, np.ndarray):
         return np
     import cupy
@@ -42,8 +57,23 @@ def _xp(value: Any) -> Any:
     return cupy
 
 
-def _index_array(name: str, value: Any, like: Any = None) -> Any:
+def freeze(*arrays: Any) -> None:
+    """Make arrays read-only where their library can (NumPy)."""
+    for array in arrays:
+        if isinstance(array, np.ndarray):
+            array.setflags(write=False)
+
+
+def index_array(owner: str, name: str, value: Any, like: Any = None, like_name: str = "offsets") -> Any:
     """Read-only contiguous copy of a one-dimensional index array.
+
+    Parameters
+    ----------
+    owner, name : str
+        Class and argument, for the messages.
+    value : array
+    like : array, optional
+        Whose kind, dtype and device it must have; `like_name` is what messages call it.
 
     Raises
     ------
@@ -52,40 +82,48 @@ def _index_array(name: str, value: Any, like: Any = None) -> Any:
     """
     kind = array_kind(value)
     if kind is None:
-        raise TypeError(f"CSC: {name} is a {type(value).__name__}; expected a numpy.ndarray or cupy.ndarray of integers")
+        raise TypeError(
+            f"{owner}: {name} is a {type(value).__name__}; expected a numpy.ndarray or cupy.ndarray of integers"
+        )
     if value.dtype not in INDEX_DTYPES or not value.dtype.isnative:
-        raise TypeError(f"CSC: {name} has dtype {value.dtype.str}; expected native int32 or int64")
+        raise TypeError(f"{owner}: {name} has dtype {value.dtype.str}; expected native int32 or int64")
     if value.ndim != 1:
-        raise ValueError(f"CSC: {name} has shape {value.shape}; expected one dimension")
+        raise ValueError(f"{owner}: {name} has shape {value.shape}; expected one dimension")
+    if value.size > np.iinfo(value.dtype).max:
+        raise ValueError(f"{owner}: {name} has {value.size} values, more than {value.dtype} can count; expected int64")
     if like is not None:
         if array_kind(like) != kind:
-            raise TypeError(f"CSC: {name} is a {kind}.ndarray; expected {array_kind(like)}.ndarray, as offsets is")
+            raise TypeError(
+                f"{owner}: {name} is a {kind}.ndarray; expected {array_kind(like)}.ndarray, as {like_name} is"
+            )
         if like.dtype != value.dtype:
-            raise TypeError(f"CSC: {name} has dtype {value.dtype}; expected {like.dtype}, the dtype of offsets")
+            raise TypeError(f"{owner}: {name} has dtype {value.dtype}; expected {like.dtype}, the dtype of {like_name}")
         if device_of(like) != device_of(value):
-            raise ValueError(f"CSC: {name} is on {device_of(value)}; expected {device_of(like)}, where offsets is")
-    copy = _xp(value).array(value, copy=True, order="C")
-    if kind == "numpy":
-        copy.setflags(write=False)
+            raise ValueError(
+                f"{owner}: {name} is on {device_of(value)}; expected {device_of(like)}, where {like_name} is"
+            )
+    copy = namespace_of(value).array(value, copy=True, order="C")
+    freeze(copy)
     return copy
 
 
-def _check_range(name: str, values: Any, bound: int, bound_name: str) -> None:
+def check_range(owner: str, name: str, values: Any, bound: int, bound_name: str) -> None:
     """Raise ValueError unless every value is in 0..bound-1; names the first that is not."""
     if values.size == 0:
         return
     low, high = int(values.min()), int(values.max())
     if low < 0 or high >= bound:
-        at = int(_xp(values).argmax((values < 0) | (values >= bound)))
-        raise ValueError(f"CSC: {name}[{at}] is {int(values[at])}; expected 0 <= {name} < {bound_name} = {bound}")
+        at = int(namespace_of(values).argmax((values < 0) | (values >= bound)))
+        raise ValueError(f"{owner}: {name}[{at}] is {int(values[at])}; expected 0 <= {name} < {bound_name} = {bound}")
 
 
-def _count(name: str, value: Any) -> int:
+def count(owner: str, name: str, value: Any) -> int:
+    """Return `value` as an int; TypeError unless it is one, ValueError if it is negative."""
     if isinstance(value, (bool, np.bool_)) or not hasattr(value, "__index__"):
-        raise TypeError(f"CSC: {name} is a {type(value).__name__}; expected an int")
+        raise TypeError(f"{owner}: {name} is a {type(value).__name__}; expected an int")
     number = int(value)
     if number < 0:
-        raise ValueError(f"CSC: {name} is {number}; expected at least 0")
+        raise ValueError(f"{owner}: {name} is {number}; expected at least 0")
     return number
 
 
@@ -112,9 +150,9 @@ class ReverseCSC:
     row_positions: Any
 
 
-def _order_by(keys: Any, num_keys: int) -> tuple[Any, Any]:
+def order_by(keys: Any, num_keys: int) -> tuple[Any, Any]:
     """Offsets and positions of a stable sort by key: counting sort, linear in the number of positions."""
-    xp, dtype = _xp(keys), keys.dtype
+    xp, dtype = namespace_of(keys), keys.dtype
     if xp is np:
         # The transposition of a sparse matrix is a counting sort: columns come out in order of appearance.
         rows = np.array([0, keys.size], dtype=dtype)
@@ -128,7 +166,29 @@ def _order_by(keys: Any, num_keys: int) -> tuple[Any, Any]:
     return offsets, positions
 
 
-class CSC:
+class Immutable:
+    """Base of graph objects: attributes are set by ``_set`` alone, and a copy is the object itself."""
+
+    __slots__ = ()
+
+    def _set(self, **attributes: Any) -> None:
+        for name, value in attributes.items():
+            object.__setattr__(self, name, value)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"{type(self).__name__} is immutable; cannot set {name}")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"{type(self).__name__} is immutable; cannot delete {name}")
+
+    def __copy__(self: G) -> G:
+        return self
+
+    def __deepcopy__(self: G, memo: dict[int, Any]) -> G:
+        return self
+
+
+class CSC(Immutable):
     """A directed bipartite graph by destination.
 
     The in-edges of destination `i` are the positions ``offsets[i]:offsets[i+1]``; their sources are ``indices[...]``.
@@ -186,6 +246,8 @@ class CSC:
     num_positions: int
     num_edges: int
     max_in_degree: int
+    _reverse: ReverseCSC | None
+    _lock: threading.Lock
 
     def __init__(
         self,
@@ -195,62 +257,56 @@ class CSC:
         edge_ids: Any = None,
         num_edges: int | None = None,
     ) -> None:
-        offsets = _index_array("offsets", offsets)
-        indices = _index_array("indices", indices, offsets)
+        offsets = index_array("CSC", "offsets", offsets)
+        indices = index_array("CSC", "indices", indices, offsets)
         if offsets.size == 0:
             raise ValueError("CSC: offsets is empty; expected (num_dst_nodes + 1,) values")
         num_dst, num_positions = int(offsets.size) - 1, int(indices.size)
-        degrees = _xp(offsets).diff(offsets)
+        degrees = namespace_of(offsets).diff(offsets)
         if int(offsets[0]) != 0 or int(offsets[-1]) != num_positions:
             raise ValueError(
-                f"CSC: offsets run from {int(offsets[0])} to {int(offsets[-1])}; expected 0 to len(indices) = {num_positions}"
+                f"CSC: offsets run from {int(offsets[0])} to {int(offsets[-1])}; "
+                f"expected 0 to len(indices) = {num_positions}"
             )
         if num_dst and int(degrees.min()) < 0:
-            at = int(_xp(offsets).argmax(degrees < 0))
+            at = int(namespace_of(offsets).argmax(degrees < 0))
             raise ValueError(
                 f"CSC: offsets[{at + 1}] is {int(offsets[at + 1])}, below offsets[{at}] = {int(offsets[at])}; "
                 "expected offsets that never decrease"
             )
-        num_src = num_dst if num_src_nodes is None else _count("num_src_nodes", num_src_nodes)
-        _check_range("indices", indices, num_src, "num_src_nodes")
+        num_src = num_dst if num_src_nodes is None else count("CSC", "num_src_nodes", num_src_nodes)
+        check_range("CSC", "indices", indices, num_src, "num_src_nodes")
         if edge_ids is None:
-            rows = num_positions if num_edges is None else _count("num_edges", num_edges)
+            rows = num_positions if num_edges is None else count("CSC", "num_edges", num_edges)
             if rows < num_positions:
                 raise ValueError(f"CSC: num_edges is {rows}; expected at least len(indices) = {num_positions}")
-            edge_ids = _index_array("edge_ids", _xp(offsets).arange(num_positions, dtype=offsets.dtype), offsets)
+            edge_ids = index_array(
+                "CSC", "edge_ids", namespace_of(offsets).arange(num_positions, dtype=offsets.dtype), offsets
+            )
         else:
-            edge_ids = _index_array("edge_ids", edge_ids, offsets)
+            edge_ids = index_array("CSC", "edge_ids", edge_ids, offsets)
             if edge_ids.size != num_positions:
-                raise ValueError(f"CSC: edge_ids has shape {edge_ids.shape}; expected (num_positions,) = ({num_positions},)")
+                raise ValueError(
+                    f"CSC: edge_ids has shape {edge_ids.shape}; expected (num_positions,) = ({num_positions},)"
+                )
             largest = int(edge_ids.max()) + 1 if num_positions else 0
-            rows = max(largest, 0) if num_edges is None else _count("num_edges", num_edges)
-            _check_range("edge_ids", edge_ids, rows, "num_edges")
-        set_ = object.__setattr__
-        set_(self, "offsets", offsets)
-        set_(self, "indices", indices)
-        set_(self, "edge_ids", edge_ids)
-        set_(self, "num_src_nodes", num_src)
-        set_(self, "num_dst_nodes", num_dst)
-        set_(self, "num_positions", num_positions)
-        set_(self, "num_edges", rows)
-        set_(self, "max_in_degree", int(degrees.max()) if num_dst else 0)
-        set_(self, "_reverse", None)
-        set_(self, "_lock", threading.Lock())
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        raise AttributeError(f"CSC is immutable; cannot set {name}")
-
-    def __delattr__(self, name: str) -> None:
-        raise AttributeError(f"CSC is immutable; cannot delete {name}")
+            rows = max(largest, 0) if num_edges is None else count("CSC", "num_edges", num_edges)
+            check_range("CSC", "edge_ids", edge_ids, rows, "num_edges")
+        self._set(
+            offsets=offsets,
+            indices=indices,
+            edge_ids=edge_ids,
+            num_src_nodes=num_src,
+            num_dst_nodes=num_dst,
+            num_positions=num_positions,
+            num_edges=rows,
+            max_in_degree=int(degrees.max()) if num_dst else 0,
+            _reverse=None,
+            _lock=threading.Lock(),
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         return (CSC, (self.offsets, self.indices, self.num_src_nodes, self.edge_ids, self.num_edges))
-
-    def __copy__(self) -> CSC:
-        return self
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> CSC:
-        return self
 
     def __repr__(self) -> str:
         return (
@@ -275,25 +331,26 @@ class CSC:
         -------
         ReverseCSC
         """
-        if self._reverse is None:
+        reverse = self._reverse
+        if reverse is None:
             with self._lock:
-                if self._reverse is None:
-                    object.__setattr__(self, "_reverse", self._build_reverse())
-        return self._reverse
+                reverse = self._reverse
+                if reverse is None:
+                    reverse = self._build_reverse()
+                    self._set(_reverse=reverse)
+        return reverse
 
     def _build_reverse(self) -> ReverseCSC:
-        xp = _xp(self.offsets)
+        xp = namespace_of(self.offsets)
         # searchsorted instead of repeat: cupy's repeat needs its counts on the host.
         positions = xp.arange(self.num_positions, dtype=self.offsets.dtype)
         destinations = xp.searchsorted(self.offsets[1:], positions, side="right").astype(self.offsets.dtype)
         arrays = (
             destinations,
-            *_order_by(self.indices, self.num_src_nodes),
-            *_order_by(self.edge_ids, self.num_edges),
+            *order_by(self.indices, self.num_src_nodes),
+            *order_by(self.edge_ids, self.num_edges),
         )
-        if xp is np:
-            for array in arrays:
-                array.setflags(write=False)
+        freeze(*arrays)
         return ReverseCSC(*arrays)
 
     @classmethod
@@ -322,19 +379,25 @@ class CSC:
         CSC
             Edge arrays stay in the caller's order; `edge_ids` holds the permutation.
         """
-        src, dst = _index_array("src", src), _index_array("dst", dst)
+        src, dst = index_array("CSC", "src", src), index_array("CSC", "dst", dst)
         if src.dtype != dst.dtype or array_kind(src) != array_kind(dst):
-            raise TypeError(f"CSC: dst is {array_kind(dst)} {dst.dtype}; expected {array_kind(src)} {src.dtype}, as src is")
+            raise TypeError(
+                f"CSC: dst is {array_kind(dst)} {dst.dtype}; expected {array_kind(src)} {src.dtype}, as src is"
+            )
         if src.size != dst.size:
             raise ValueError(f"CSC: dst has shape {dst.shape}; expected {src.shape}, the shape of src")
-        xp = _xp(src)
+        xp = namespace_of(src)
         largest = max((int(a.max()) + 1 for a in (src, dst) if a.size), default=0)
-        n_src = max(largest, num_dst_nodes or 0) if num_src_nodes is None else _count("num_src_nodes", num_src_nodes)
-        n_dst = max(largest, num_src_nodes or 0) if num_dst_nodes is None else _count("num_dst_nodes", num_dst_nodes)
-        _check_range("src", src, n_src, "num_src_nodes")
-        _check_range("dst", dst, n_dst, "num_dst_nodes")
-        offsets, order = _order_by(dst, n_dst)
-        rows = order if edge_ids is None else _index_array("edge_ids", edge_ids, src)[order]
+        n_src = (
+            max(largest, num_dst_nodes or 0) if num_src_nodes is None else count("CSC", "num_src_nodes", num_src_nodes)
+        )
+        n_dst = (
+            max(largest, num_src_nodes or 0) if num_dst_nodes is None else count("CSC", "num_dst_nodes", num_dst_nodes)
+        )
+        check_range("CSC", "src", src, n_src, "num_src_nodes")
+        check_range("CSC", "dst", dst, n_dst, "num_dst_nodes")
+        offsets, order = order_by(dst, n_dst)
+        rows = order if edge_ids is None else index_array("CSC", "edge_ids", edge_ids, src)[order]
         if num_edges is None and edge_ids is None:
             num_edges = int(src.size)
         return cls(xp.asarray(offsets), src[order], n_src, rows, num_edges)
@@ -350,7 +413,9 @@ class CSC:
             Defaults to the largest index + 1.
         """
         if array_kind(edge_index) is None:
-            raise TypeError(f"CSC: edge_index is a {type(edge_index).__name__}; expected a numpy.ndarray or cupy.ndarray")
+            raise TypeError(
+                f"CSC: edge_index is a {type(edge_index).__name__}; expected a numpy.ndarray or cupy.ndarray"
+            )
         if edge_index.ndim != 2 or edge_index.shape[0] != 2:
             raise ValueError(f"CSC: edge_index has shape {edge_index.shape}; expected (2, num_edges)")
         return cls.from_coo(edge_index[0], edge_index[1], num_nodes, num_nodes)
@@ -362,8 +427,8 @@ class CSC:
         Parameters
         ----------
         matrix : scipy.sparse matrix or array, shape (num_dst_nodes, num_src_nodes)
-            Stored entries are edges, explicit zeros and duplicates included; rows of the edge arrays are in the order of
-            ``matrix.tocsr().data``.
+            Stored entries are edges, explicit zeros and duplicates included; rows of the edge arrays are in the order
+            of ``matrix.tocsr().data``.
         """
         if not sparse.issparse(matrix):
             raise TypeError(f"CSC: matrix is a {type(matrix).__name__}; expected a scipy.sparse matrix or array")
@@ -384,8 +449,12 @@ class CSC:
         if not (hasattr(graph, "is_directed") and hasattr(graph, "edges")):
             raise TypeError(f"CSC: graph is a {type(graph).__name__}; expected a networkx graph")
         number = {node: i for i, node in enumerate(graph.nodes)}
-        ends = np.array([(number[u], number[v]) for u, v in graph.edges(keys=False)] if graph.is_multigraph()
-                        else [(number[u], number[v]) for u, v in graph.edges], dtype=np.int64).reshape(-1, 2)
+        ends = np.array(
+            [(number[u], number[v]) for u, v in graph.edges(keys=False)]
+            if graph.is_multigraph()
+            else [(number[u], number[v]) for u, v in graph.edges],
+            dtype=np.int64,
+        ).reshape(-1, 2)
         rows = np.arange(len(ends), dtype=np.int64)
         if not graph.is_directed():
             other = ends[:, 0] != ends[:, 1]
