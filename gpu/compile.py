@@ -21,6 +21,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from trigraph.gpu.host.build import expand_includes
 from trigraph.gpu.instances import INSTANCES
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100", "sm_120")
@@ -47,7 +48,7 @@ def compile_kernels(source: Path, instances: Iterable[str], architecture: str) -
     Parameters
     ----------
     source
-        The ``.cu`` file; its folder is the include path.
+        The ``.cu`` file.
     instances
         Name expressions, such as ``gno_hidden<float>``.
     architecture
@@ -55,16 +56,14 @@ def compile_kernels(source: Path, instances: Iterable[str], architecture: str) -
 
     Raises
     ------
-    RuntimeError
-        NVRTC rejects the source; the message is its log.
+    Exception
+        Of a type of cuda.core's own: NVRTC rejects the source; the message has its log.
     """
     from cuda.core import Program, ProgramOptions
 
-    options = ProgramOptions(
-        name=source.name, std="c++17", arch=architecture, include_path=str(source.parent), ptxas_options="-v"
-    )
+    options = ProgramOptions(name=source.name, std="c++17", arch=architecture, ptxas_options="-v")
     log = io.StringIO()
-    program = Program(source.read_text(encoding="utf-8"), "c++", options)
+    program = Program(expand_includes(source.resolve(), source.resolve().parent.parent, {}), "c++", options)
     code = program.compile("cubin", name_expressions=tuple(instances), logs=log)
     symbols = {name: bytes(symbol).decode() for name, symbol in code.symbol_mapping.items()}
     usage = parse_log(log.getvalue())

@@ -22,12 +22,12 @@ import re
 import shutil
 import subprocess
 import threading
-import weakref
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from trigraph.gpu.host.build import expand_includes
 from trigraph.gpu.instances import C_TYPES, INSTANCES, instance
 
 KERNELS = Path(__file__).resolve().parent / "kernels"
@@ -51,6 +51,28 @@ _DTYPES = {
 
 class KernelError(RuntimeError):
     """A kernel did what CUDA leaves undefined, found by the CPU version (deadlock, absent lane, race, ...)."""
+
+
+class _Lock:
+    """A lock that a forked child finds open: the thread that held it does not exist there."""
+
+    def __init__(self) -> None:
+        self._renew()
+        os.register_at_fork(after_in_child=self._renew)
+
+    def _renew(self) -> None:
+        self._lock = threading.Lock()
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
+# One launch at a time: a library keeps its threads and shared arrays in one place, whoever has opened it.
+_HOST_LOCK = _Lock()
+_DEVICE_LOCK = _Lock()
 
 
 class Runtime(Protocol):
@@ -180,17 +202,10 @@ class HostLibrary:
             self._text("name", i): (i, _parameters(self._text("signature", i), self._text("parameters", i)))
             for i in range(self._library.cuda_host_num_kernels())
         }
-        # One launch at a time: the library keeps its threads and shared arrays in one place.
-        self._lock = threading.Lock()
-        _LIBRARIES.add(self)
 
     def _text(self, what: str, kernel: int) -> str:
         text: bytes = getattr(self._library, f"cuda_host_kernel_{what}")(kernel)
         return text.decode()
-
-    def unlock(self) -> None:
-        """Forget a lock that another thread held when this process was forked."""
-        self._lock = threading.Lock()
 
     def launch(
         self,
@@ -211,7 +226,7 @@ class HostLibrary:
         packed = (_Argument * len(args))(*(_pack(name, i, parameters[i], value) for i, value in enumerate(args)))
         triples = [(ctypes.c_uint * 3)(*_extents(extents)) for extents in (grid, block)]
         message = ctypes.create_string_buffer(4096)
-        with self._lock:
+        with _HOST_LOCK:
             status = self._library.cuda_host_launch(
                 ctypes.c_int(index),
                 *triples,
@@ -275,25 +290,19 @@ class HostRuntime:
     xp: Any = np
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
         self._libraries: dict[str, HostLibrary] = {}
         self._order = "forward"
         self._seed = 0
 
-    def unlock(self) -> None:
-        """Forget a lock that another thread held when this process was forked."""
-        self._lock = threading.Lock()
-
     def library(self, family: str) -> HostLibrary:
         """Return the library of a kernel family, by default the one installed beside this module."""
-        with self._lock:
-            if family not in self._libraries:
-                module = f"trigraph.gpu._host_{family}"
-                spec = importlib.util.find_spec(module)
-                if spec is None or spec.origin is None:
-                    raise ImportError(f"{module} is not installed: this build has no CPU version of {family}")
-                self._libraries[family] = HostLibrary(spec.origin)
-            return self._libraries[family]
+        if family not in self._libraries:
+            module = f"trigraph.gpu._host_{family}"
+            spec = importlib.util.find_spec(module)
+            if spec is None or spec.origin is None:
+                raise ImportError(f"{module} is not installed: this build has no CPU version of {family}")
+            self._libraries[family] = HostLibrary(spec.origin)
+        return self._libraries[family]
 
     def launch(
         self,
@@ -353,7 +362,6 @@ def using_host_library(
         yield library
 
 
-_LIBRARIES: weakref.WeakSet[HostLibrary] = weakref.WeakSet()
 _HOST = HostRuntime()
 
 
@@ -369,30 +377,26 @@ class DeviceRuntime:
         import cupy
 
         self.xp: Any = cupy
-        self._lock = threading.Lock()
-        self._modules: dict[tuple[int, str], Any] = {}
-        self._functions: dict[tuple[int, str, str], Any] = {}
+        self._modules: dict[str, Any] = {}
+        self._functions: dict[tuple[str, str], Any] = {}
 
-    def unlock(self) -> None:
-        """Forget a lock that another thread held when this process was forked."""
-        self._lock = threading.Lock()
-
-    def _function(self, device: int, family: str, name: str) -> Any:
-        """Return the compiled kernel for a device."""
-        function = self._functions.get((device, family, name))
+    def _function(self, family: str, name: str) -> Any:
+        """Return a kernel; CuPy compiles it for each device it is used on, and keeps it there and on disk."""
+        function = self._functions.get((family, name))
         if function is not None:
             return function
         if name not in INSTANCES[family]:
             raise ValueError(f"{family}: {name} is not among the instances of gpu/instances.py")
-        with self._lock:
-            if (device, family) not in self._modules:
-                self._modules[device, family] = self.xp.RawModule(
-                    code=(KERNELS / f"{family}.cu").read_text(encoding="utf-8"),
-                    options=("-std=c++17", f"-I{KERNELS}"),
+        with _DEVICE_LOCK:
+            if family not in self._modules:
+                # Included files are put in place: CuPy's cache on disk does not look into them.
+                self._modules[family] = self.xp.RawModule(
+                    code=expand_includes(KERNELS / f"{family}.cu", KERNELS.parent, {}),
+                    options=("-std=c++17",),
                     name_expressions=INSTANCES[family],
                 )
-            function = self._modules[device, family].get_function(name)
-            self._functions[device, family, name] = function
+            function = self._modules[family].get_function(name)
+            self._functions[family, name] = function
         return function
 
     def launch(
@@ -410,7 +414,7 @@ class DeviceRuntime:
             return
         name = instance_name(kernel, template_types)
         device = self.xp.cuda.runtime.getDevice()
-        function = self._function(device, family, name)
+        function = self._function(family, name)
         values = tuple(self._value(name, i, value, device) for i, value in enumerate(args))
         if shared_mem > _STATIC_LIMIT and function.max_dynamic_shared_size_bytes < shared_mem:
             function.max_dynamic_shared_size_bytes = shared_mem
@@ -420,7 +424,7 @@ class DeviceRuntime:
         """Check one argument (CuPy would pass a Python number as 64 bits whatever the kernel takes)."""
         what = f"{kernel}: argument {position}"
         if value is None:
-            return np.uintp(0)
+            return np.uintp(0)  # CuPy would pass no address of an argument at all
         if isinstance(value, np.generic):
             return value
         if not isinstance(value, self.xp.ndarray):
@@ -432,25 +436,12 @@ class DeviceRuntime:
         return value
 
 
-_device_lock = threading.Lock()
 _device: DeviceRuntime | None = None
 
 
 def _device_runtime() -> DeviceRuntime:
     global _device
-    with _device_lock:
+    with _DEVICE_LOCK:
         if _device is None:
             _device = DeviceRuntime()
         return _device
-
-
-def _after_fork() -> None:
-    """Replace every lock: the thread that held it does not exist in the child."""
-    global _device_lock
-    _device_lock = threading.Lock()
-    for holder in (_HOST, _device, *_LIBRARIES):
-        if holder is not None:
-            holder.unlock()
-
-
-os.register_at_fork(after_in_child=_after_fork)

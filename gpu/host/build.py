@@ -12,6 +12,7 @@ runs this file before anything is installed::
 from __future__ import annotations
 
 import argparse
+import contextlib
 import hashlib
 import os
 import re
@@ -19,6 +20,7 @@ import runpy
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -28,14 +30,14 @@ RUNTIME_SOURCES = ("runtime.cpp", "fiber.cpp")
 FLAGS = ("-std=c++17", "-fPIC", "-ffp-contract=off", "-Wall", "-Wextra", "-Wno-unknown-pragmas")
 SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer")
 # Kernels and runtime are compiled apart: the race detector must not watch the runtime. Its kernels keep their loops as
-# written, since a loop turned into memset would escape it, and version 4 of the debug format, since addr2line (binutils
-# 2.40) takes `#line` names of version 5 for the generated file.
+# written, since a loop turned into memset would escape it. Debug information is such that the readers of reports find
+# the lines: addr2line (binutils 2.40) loses the `#line` names of DWARF 5, libasan (gcc 12) the lines of weak functions.
 KERNEL_FLAGS = {
     "fast": ("-O2",),
-    "asan": ("-O1", "-g", *SANITIZE),
+    "asan": ("-O1", "-gdwarf-4", "-fno-weak", *SANITIZE),
     "race": ("-O1", "-gdwarf-4", "-fsanitize=thread", "-fno-tree-loop-distribute-patterns", "-fno-tree-vectorize"),
 }
-RUNTIME_FLAGS = {"fast": ("-O2",), "asan": ("-O1", "-g", *SANITIZE), "race": ("-O2", "-g", "-DCUDA_HOST_RACE")}
+RUNTIME_FLAGS = {"fast": ("-O2",), "asan": ("-O1", "-gdwarf-4", *SANITIZE), "race": ("-O2", "-g", "-DCUDA_HOST_RACE")}
 
 _SKIPPED = r"//[^\n]*|/\*.*?\*/|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'"
 _ALIGN = r"(?:(?:__align__|alignas)\s*\([^()]*\)\s*)?"  # every allocation of the host is aligned to 128 bytes
@@ -239,9 +241,20 @@ def host_build(
         if file.suffix in (".h", ".cpp", ".py"):
             digest.update(file.read_bytes())
     library = folder / f"_host_{family}-{variant}-{digest.hexdigest()[:16]}.so"
-    if not library.exists():
+    if library.exists():
+        library.touch()
+    else:
         compile_library(generated, library, variant, extra_flags)
+        _remove_unused(folder)
     return library
+
+
+def _remove_unused(folder: Path) -> None:
+    """Remove libraries of older sources that nobody has asked for in a week."""
+    for library in folder.glob("_host_*.so"):
+        with contextlib.suppress(FileNotFoundError):
+            if time.time() - library.stat().st_mtime > 7 * 86400:
+                library.unlink()
 
 
 def sanitizer_environment() -> dict[str, str]:

@@ -203,41 +203,47 @@ inline void __threadfence_block() {}
 #undef CUDA_HOST_SITE
 
 // ------------------------------------------------------------------------------------------------------------------------
-// Integer atomics. The relaxed builtins cost nothing here, and the race build sees that they are atomic.
+// Integer atomics, for the types that CUDA has them for. The relaxed builtins cost nothing here, and the race build sees
+// that they are atomic.
 // ------------------------------------------------------------------------------------------------------------------------
-template <class T> using cuda_host_integer = std::enable_if_t<std::is_integral<T>::value && sizeof(T) >= 4, T>;
-template <class T> using cuda_host_same = typename std::common_type<T>::type;  // the value converts to the pointer's type
+namespace cuda_host {
+template <class T, class... Types>
+using OneOf = std::enable_if_t<(std::is_same<T, Types>::value || ...), T>;
+template <class T> using Word = OneOf<T, int, unsigned int, unsigned long long>;
+template <class T> using Ordered = OneOf<T, int, unsigned int, long long, unsigned long long>;
+template <class T> using Value = std::common_type_t<T>;  // a value converts to what the pointer points to
+}  // namespace cuda_host
 
-template <class T> cuda_host_integer<T> atomicAdd(T* address, cuda_host_same<T> value) {
+template <class T> cuda_host::Word<T> atomicAdd(T* address, cuda_host::Value<T> value) {
     return __atomic_fetch_add(address, value, __ATOMIC_RELAXED);
 }
-template <class T> cuda_host_integer<T> atomicSub(T* address, cuda_host_same<T> value) {
+template <class T> cuda_host::OneOf<T, int, unsigned int> atomicSub(T* address, cuda_host::Value<T> value) {
     return __atomic_fetch_sub(address, value, __ATOMIC_RELAXED);
 }
-template <class T> cuda_host_integer<T> atomicAnd(T* address, cuda_host_same<T> value) {
+template <class T> cuda_host::Word<T> atomicAnd(T* address, cuda_host::Value<T> value) {
     return __atomic_fetch_and(address, value, __ATOMIC_RELAXED);
 }
-template <class T> cuda_host_integer<T> atomicOr(T* address, cuda_host_same<T> value) {
+template <class T> cuda_host::Word<T> atomicOr(T* address, cuda_host::Value<T> value) {
     return __atomic_fetch_or(address, value, __ATOMIC_RELAXED);
 }
-template <class T> cuda_host_integer<T> atomicXor(T* address, cuda_host_same<T> value) {
+template <class T> cuda_host::Word<T> atomicXor(T* address, cuda_host::Value<T> value) {
     return __atomic_fetch_xor(address, value, __ATOMIC_RELAXED);
 }
-template <class T> cuda_host_integer<T> atomicExch(T* address, cuda_host_same<T> value) {
+template <class T> cuda_host::Word<T> atomicExch(T* address, cuda_host::Value<T> value) {
     return __atomic_exchange_n(address, value, __ATOMIC_RELAXED);
 }
 template <class T>
-cuda_host_integer<T> atomicCAS(T* address, cuda_host_same<T> expected, cuda_host_same<T> desired) {
+cuda_host::Word<T> atomicCAS(T* address, cuda_host::Value<T> expected, cuda_host::Value<T> desired) {
     T found = expected;
     __atomic_compare_exchange_n(address, &found, desired, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
     return found;
 }
-template <class T> cuda_host_integer<T> atomicMax(T* address, cuda_host_same<T> value) {
+template <class T> cuda_host::Ordered<T> atomicMax(T* address, cuda_host::Value<T> value) {
     T old = __atomic_load_n(address, __ATOMIC_RELAXED);
     __atomic_store_n(address, old < value ? value : old, __ATOMIC_RELAXED);
     return old;
 }
-template <class T> cuda_host_integer<T> atomicMin(T* address, cuda_host_same<T> value) {
+template <class T> cuda_host::Ordered<T> atomicMin(T* address, cuda_host::Value<T> value) {
     T old = __atomic_load_n(address, __ATOMIC_RELAXED);
     __atomic_store_n(address, value < old ? value : old, __ATOMIC_RELAXED);
     return old;

@@ -7,7 +7,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#if !defined(__x86_64__) && !defined(CUDA_HOST_UCONTEXT)
+#if !(defined(__x86_64__) && defined(__ELF__)) && !defined(CUDA_HOST_UCONTEXT)
 #define CUDA_HOST_UCONTEXT
 #endif
 #ifdef CUDA_HOST_UCONTEXT

@@ -4,8 +4,11 @@
 // the calls end here. Every few bytes of the launch's arrays and of shared memory have a cell that remembers who wrote and
 // who read them, and when: by block, number of __syncthreads passed, and number of __syncwarp passed by the lane. Within a
 // block a barrier orders everything; within a warp __syncwarp orders its lanes (vector clocks); blocks are never ordered.
-// Shuffles and votes order nothing, as CUDA says. A launch stops at its first finding. There are no false alarms; what can
-// be missed: among more than four unordered readers of a cell, the pair that the kept ones do not show.
+// Shuffles, votes, atomics and fences order nothing. A launch stops at its first finding.
+//
+// Not seen: accesses to __device__ variables and beyond local arrays; and among more than four unordered readers of a cell
+// the pair that the four kept ones do not show. Called a race although CUDA would order it: blocks that hand data to each
+// other by atomics and __threadfence, which no kernel here may do.
 #include <dlfcn.h>
 #include <link.h>
 #include <stdint.h>

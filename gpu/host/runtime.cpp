@@ -97,16 +97,20 @@ void* allocate(size_t bytes) {
 
 void worker();
 
+bool add_idle_fiber() {
+    fibers.emplace_back();
+    if (!allocate_stack(fibers.back())) {
+        fibers.pop_back();
+        return false;
+    }
+    prepare(fibers.back(), worker, unsigned(fibers.size()));
+    idle.push_back(&fibers.back());
+    return true;
+}
+
 Fiber& take_idle_fiber() {
-    if (idle.empty()) {
-        fibers.emplace_back();
-        Fiber& fiber = fibers.back();
-        if (!allocate_stack(fiber)) {
-            fibers.pop_back();
-            fail("no memory for the stack of a thread");
-        }
-        prepare(fiber, worker, unsigned(fibers.size()));
-        return fiber;
+    if (idle.empty() && !add_idle_fiber()) {
+        fail("no memory for the stack of a thread");
     }
     Fiber& fiber = *idle.back();
     idle.pop_back();
@@ -314,7 +318,7 @@ void begin_launch() {
         warps.resize(num_warps);
     }
     dynamic_data.reset(static_cast<char*>(allocate(launch.shared_bytes)));
-    if (dynamic_data == nullptr) {
+    if (dynamic_data == nullptr || (idle.empty() && !add_idle_fiber())) {
         throw std::bad_alloc();
     }
     main_fiber = Fiber{};

@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 
 import pytest
-
 from trigraph.gpu.host.build import host_build, kernel_parameters, sanitizer_environment
 from trigraph.gpu.instances import FLOATS, expand
 from trigraph.gpu.launcher import HostLibrary, using_host_library
@@ -21,6 +20,7 @@ PRIMITIVES = (
     *expand("votes", ("int", "long long", *FLOATS)),
     *expand("two_groups"),
     *expand("atomics", ("int", "unsigned int", "unsigned long long")),
+    *expand("subtraction"),
     *expand("float_functions"),
     *expand("double_functions"),
     *expand("integer_functions"),
@@ -35,9 +35,7 @@ PRIMITIVES = (
     *expand("scale", FLOATS),
 )
 FAULTS = tuple(
-    name
-    for kernel in kernel_parameters((HERE / "faults.cu").read_text())
-    for name in expand(kernel, ("true", "false"))
+    name for kernel in kernel_parameters((HERE / "faults.cu").read_text()) for name in expand(kernel, ("true", "false"))
 )
 INSTANCES = {"primitives": PRIMITIVES, "faults": FAULTS}
 
@@ -92,6 +90,7 @@ def run_asan():
     """Run Python code under AddressSanitizer; returns (exit status, output, report)."""
     require(shutil.which("g++"), "g++ with libasan")
     environment = sanitizer_environment()
+    require(Path(environment["LD_PRELOAD"]).is_file(), "libasan")
 
     def run(code):
         done = subprocess.run(

@@ -51,14 +51,21 @@ template <typename T>
 __global__ void atomics(T* counters) {
     const T mine = T(threadIdx.x);
     atomicAdd(counters, T(1));
-    atomicSub(counters + 1, mine);
-    atomicMax(counters + 2, mine);
-    atomicMin(counters + 3, mine);
-    atomicAnd(counters + 4, ~(T(1) << threadIdx.x));
-    atomicOr(counters + 5, T(1) << threadIdx.x);
-    atomicXor(counters + 6, T(1) << threadIdx.x);
-    atomicCAS(counters + 7, T(0), T(5));
-    atomicExch(counters + 8, T(7));
+    atomicMax(counters + 1, mine);
+    atomicMin(counters + 2, mine);
+    atomicAnd(counters + 3, ~(T(1) << threadIdx.x));
+    atomicOr(counters + 4, T(1) << threadIdx.x);
+    atomicXor(counters + 5, T(1) << threadIdx.x);
+    atomicCAS(counters + 6, T(0), T(5));
+    atomicExch(counters + 7, T(7));
+}
+
+__global__ void subtraction(int* signed_count, unsigned int* unsigned_count) {
+    if (signed_count != nullptr) {
+        atomicSub(signed_count, threadIdx.x);
+    } else {
+        atomicSub(unsigned_count, threadIdx.x);
+    }
 }
 
 __global__ void float_functions(const float* x, float* out) {

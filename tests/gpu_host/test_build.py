@@ -1,0 +1,137 @@
+"""The builder: rewriting, included files, tables of parameters, and the command line that meson calls."""
+
+import ctypes
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+from conftest import HERE
+from trigraph.gpu.host import build
+from trigraph.gpu.host.build import SourceError, expand_includes, kernel_parameters, rewrite_shared
+
+COMMAND = [sys.executable, build.__file__]
+
+
+@pytest.mark.parametrize(
+    ("declaration", "rewritten"),
+    [
+        ("__shared__ float x[4];", "float (&x)[4] = ::cuda_host::static_shared<float[4], 1>("),
+        ("__shared__ int n;", "int& n = ::cuda_host::static_shared<int, 1>("),
+        ("static __shared__ unsigned long long x[2][3];", "unsigned long long (&x)[2][3] = "),
+        ("__shared__ __align__(16) T x[N + 1];", "T (&x)[N + 1] = ::cuda_host::static_shared<T[N + 1], 1>("),
+        ("alignas(16) __shared__ T x[N];", "T (&x)[N] = "),
+        ("__shared__ Pair<T> x[N];", "Pair<T> (&x)[N] = ::cuda_host::static_shared<Pair<T>[N], 1>("),
+        ("extern __shared__ T x[];", 'T* const x = static_cast<T*>(::cuda_host::dynamic_shared("x", sizeof(T)));'),
+        ("extern __shared__ __align__(8) char x[ ];", "char* const x = "),
+        ("// __shared__ float x[4];", "// __shared__ float x[4];"),
+        ("/* __shared__ */ int a;", "/* __shared__ */ int a;"),
+        ('f("__shared__ int");', 'f("__shared__ int");'),
+    ],
+)
+def test_rewrite(declaration, rewritten):
+    assert rewrite_shared(declaration).startswith(rewritten)
+
+
+@pytest.mark.parametrize(
+    "declaration",
+    [
+        "__shared__ float a[3], b;",
+        "#define TILE __shared__ float",
+        "extern __shared__ float x;",
+        "__shared__ float* p;",
+    ],
+)
+def test_rewrite_refuses(declaration):
+    with pytest.raises(SourceError, match=r"^y.cu:8: "):
+        rewrite_shared(f'#line 7 "y.cu"\n\n{declaration}\n')
+
+
+def test_lines_are_kept():
+    text = expand_includes(HERE / "primitives.cu", HERE, {})
+    assert "#include" not in text
+    assert text.count("thirds[4]") == 1
+    found, name, number = {}, "", 0
+    for line in rewrite_shared(text).splitlines():
+        if line.startswith("#line"):
+            number, name = int(line.split()[1]), line.split('"')[1]
+        else:
+            found[name, number] = line
+            number += 1
+    for name in ("primitives.cu", "parts.cuh", "parts_table.cuh"):
+        text = re.sub(r"^#.*|/\*.*\*/", "", (HERE / name).read_text(), flags=re.MULTILINE)
+        for number, line in enumerate(text.splitlines(), 1):
+            if line and "__shared__" not in line and "1];  // declared over two lines" not in line:
+                assert found[name, number] == line
+
+
+def test_missing_include(tmp_path):
+    (tmp_path / "a.cu").write_text('\n#include "b.cuh"\n')
+    with pytest.raises(SourceError, match=r'a.cu:2: cannot find "b.cuh"'):
+        expand_includes(tmp_path / "a.cu", tmp_path, {})
+
+
+def test_parameters():
+    text = """
+    template <typename T, int n = (1 < 2)> __global__ void __launch_bounds__(128, 2)
+    one(const T* __restrict__ x /* of (n, d) */, Pair<int, float> pair, // the second, of two
+        unsigned int n) {}
+    __global__ __launch_bounds__(64) void two() {}
+    // __global__ void three(int x) {}
+    """
+    assert kernel_parameters(text) == {"one": ["x", "pair", "n"], "two": []}
+
+
+@pytest.fixture
+def family(tmp_path):
+    """A gpu folder with one small family, as meson sees it."""
+    source = tmp_path / "gpu"
+    (source / "kernels").mkdir(parents=True)
+    (source / "kernels" / "toy.cu").write_text('#include "toy.cuh"\n__global__ void other(int n) {}\n')
+    (source / "kernels" / "toy.cuh").write_text(
+        "template <class T> __global__ void toy(T* x) { x[threadIdx.x] = T(1); }\n"
+    )
+    (source / "instances.py").write_text("INSTANCES = {'toy': ('toy<float>', 'toy<double>', 'other')}\n")
+    return source
+
+
+def run(family, *arguments):
+    command = [*COMMAND, "--family", "toy", "--source-dir", str(family), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def test_generate(family, tmp_path):
+    done = run(family, "--generate", tmp_path / "toy.cpp", "--depfile", tmp_path / "toy.d")
+    assert (done.returncode, done.stderr) == (0, "")
+    text = (tmp_path / "toy.cpp").read_text()
+    assert '{"toy<double>", "x", ' in text
+    kernels = family / "kernels"
+    assert (tmp_path / "toy.d").read_text() == f"{tmp_path}/toy.cpp: {kernels}/toy.cu {kernels}/toy.cuh\n"
+
+
+@pytest.mark.parametrize(
+    ("instances", "says"),
+    [
+        ("('toy<float>', 'thing', 'other')", "toy.cu has no __global__ function thing (wanted as thing)"),
+        ("('toy<float>',)", "toy.cu: no instance is listed of other"),
+    ],
+)
+def test_generate_refuses(family, tmp_path, instances, says):
+    (family / "instances.py").write_text(f"INSTANCES = {{'toy': {instances}}}\n")
+    done = run(family, "--generate", tmp_path / "toy.cpp")
+    assert done.returncode == 1
+    assert says in done.stderr
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="the library has to be compiled")
+def test_compile(family, tmp_path):
+    done = run(family, "--variant", "fast", "--compile", tmp_path / "toy.so")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert ctypes.CDLL(str(tmp_path / "toy.so")).cuda_host_num_kernels() == 3
+    assert [file.name for file in tmp_path.glob("toy.*")] == ["toy.so"]
+    (family / "kernels" / "toy.cu").write_text("__global__ void toy(float* x) { atomicAdd(x, 1.0f); }\n")
+    (family / "instances.py").write_text("INSTANCES = {'toy': ('toy',)}\n")
+    done = run(family, "--compile", tmp_path / "toy.so")
+    assert done.returncode == 1
+    assert "no matching function for call to ‘atomicAdd(float*&, float)’" in done.stderr.replace("'", "’")

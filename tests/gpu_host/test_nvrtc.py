@@ -1,0 +1,99 @@
+"""NVRTC, without a GPU: every kernel instance compiles for every architecture and keeps to its budget."""
+
+import importlib.util
+import json
+import sys
+
+import pytest
+from conftest import HERE, require
+from conftest import INSTANCES as OWN
+from trigraph.gpu import compile as gpu_compile
+from trigraph.gpu.compile import ARCHITECTURES, KERNELS, Usage, compare, compile_kernels, make_budgets
+from trigraph.gpu.instances import INSTANCES
+
+SMALL = Usage(registers=20, stack=0, spill_stores=0, spill_loads=0, barriers=1, shared=512)
+
+
+@pytest.fixture(scope="module")
+def nvrtc():
+    found = all(importlib.util.find_spec(name) for name in ("cuda", "cuda.core", "cuda.bindings"))
+    require(found, "cuda-core with nvidia-cuda-nvrtc and nvidia-cuda-runtime")
+
+
+@pytest.mark.usefixtures("nvrtc")
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("family", INSTANCES)
+def test_kernels_keep_to_their_budgets(family, architecture):
+    measured = compile_kernels(KERNELS / f"{family}.cu", INSTANCES[family], architecture)
+    assert set(measured) == set(INSTANCES[family])
+    assert compare(family, architecture, measured, gpu_compile.read_budgets()) == []
+
+
+def test_no_budget_is_superfluous():
+    assert gpu_compile.superfluous(gpu_compile.read_budgets()) == []
+
+
+@pytest.mark.usefixtures("nvrtc")
+@pytest.mark.parametrize("family", OWN)
+def test_emulated_primitives_are_cuda(family):
+    """What the header accepts here is what CUDA accepts, on the oldest architecture of all."""
+    usage = compile_kernels(HERE / f"{family}.cu", OWN[family], ARCHITECTURES[0])
+    assert set(usage) == set(OWN[family])
+    if family == "primitives":
+        assert usage["block_sum<double>"].shared == 256
+        assert usage["block_sum<float>"].barriers == 1
+
+
+@pytest.mark.usefixtures("nvrtc")
+def test_spills_are_seen(tmp_path):
+    source = tmp_path / "spilling.cu"
+    source.write_text("""
+__global__ void __launch_bounds__(1024) spilling(const double* x, double* y) {
+    double v[96];
+    #pragma unroll
+    for (int i = 0; i < 96; i++) v[i] = x[threadIdx.x + 1024 * i];
+    __syncthreads();
+    #pragma unroll
+    for (int i = 0; i < 96; i++) y[threadIdx.x + 1024 * i] = v[i] * v[95 - i];
+}
+""")
+    measured = compile_kernels(source, ["spilling"], "sm_90")
+    assert measured["spilling"].spill_stores > 0
+    budgets = make_budgets({"f": {"sm_90": measured}}, {})
+    (problem,) = compare("f", "sm_90", measured, budgets)
+    assert problem == "f: spilling on sm_90 spills registers and the budget gives no spill_reason"
+    reason = {"f": {"spilling": {"spill_reason": "it is a test"}}}
+    assert compare("f", "sm_90", measured, make_budgets({"f": {"sm_90": measured}}, reason)) == []
+
+
+def test_compare():
+    budgets = make_budgets({"f": {"sm_80": {"k": SMALL}}}, {})
+    assert budgets["f"]["k"]["sm_80"]["registers"] == 24
+    assert compare("f", "sm_80", {"k": SMALL._replace(registers=24)}, budgets) == []
+    assert compare("f", "sm_80", {"k": SMALL._replace(registers=25)}, budgets) == [
+        "f: k on sm_80 uses 25 (registers), budget 24"
+    ]
+    assert compare("f", "sm_80", {"k": SMALL._replace(stack=8, shared=513)}, budgets) == [
+        "f: k on sm_80 uses 8 (stack), budget 0",
+        "f: k on sm_80 uses 513 (shared), budget 512",
+    ]
+    assert compare("f", "sm_90", {"k": SMALL}, budgets) == ["f: k on sm_90 has no budget"]
+    assert gpu_compile.superfluous(budgets) == ["f: k has a budget but is not an instance"]
+
+
+@pytest.mark.usefixtures("nvrtc")
+def test_command_line(monkeypatch, tmp_path, capsys):
+    (tmp_path / "kernels").mkdir()
+    (tmp_path / "kernels" / "toy.cu").write_text("__global__ void toy(float* x) { x[threadIdx.x] = 1.0f; }\n")
+    (tmp_path / "budgets.json").write_text("{}")
+    monkeypatch.setattr(gpu_compile, "KERNELS", tmp_path / "kernels")
+    monkeypatch.setattr(gpu_compile, "BUDGETS", tmp_path / "budgets.json")
+    monkeypatch.setattr(gpu_compile, "INSTANCES", {"toy": ("toy",)})
+    assert gpu_compile.main([]) == 1
+    assert "toy: toy on sm_75 has no budget" in capsys.readouterr().err
+    assert gpu_compile.main(["--update"]) == 0
+    assert gpu_compile.main(["--check"]) == 0
+    text = (tmp_path / "budgets.json").read_text()
+    assert len(text.splitlines()) == len(ARCHITECTURES) + 6
+    assert set(json.loads(text)["toy"]["toy"]) == set(ARCHITECTURES)
+    assert "cupy" not in sys.modules
