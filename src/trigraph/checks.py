@@ -6,14 +6,13 @@ what was expected and what came. Nothing has been computed when one is raised.
 
 from __future__ import annotations
 
-import operator as python_operator
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from trigraph.graphs import GRAPH_TYPES, array_kind, device_of
+from trigraph.graphs import GRAPH_TYPES, array_kind, count, device_of
 from trigraph.operators import SYMBOLS, Array, Operator, evaluate, names_in
 
 __all__ = ["Checked", "bind_sizes", "check_call", "shape_of"]
@@ -122,17 +121,8 @@ def _check_arrays(op: Operator, values: Mapping[str, Any], kind: str, panel: str
 
 def _check_attributes(op: Operator, values: dict[str, Any]) -> None:
     for attribute in op.attributes:
-        value = values[attribute.name]
-        try:
-            if isinstance(value, (bool, np.bool_)):
-                raise TypeError
-            number = python_operator.index(value)
-        except TypeError:
-            raise TypeError(f"{op.name}: {attribute.name} is a {type(value).__name__}; expected an int") from None
-        minimum = SYMBOLS[attribute.name].minimum
-        if number < minimum:
-            raise ValueError(f"{op.name}: {attribute.name} is {number}; expected at least {minimum}")
-        values[attribute.name] = number
+        name = attribute.name
+        values[name] = count(op.name, name, values[name], SYMBOLS[name].minimum)
 
 
 def _check_graph(op: Operator, values: Mapping[str, Any], kind: str, panel: str) -> None:

@@ -5,6 +5,7 @@ A graph owns copies of its index arrays, so that what was range-checked cannot c
 
 from __future__ import annotations
 
+import operator
 import threading
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -117,13 +118,16 @@ def check_range(owner: str, name: str, values: Any, bound: int, bound_name: str)
         raise ValueError(f"{owner}: {name}[{at}] is {int(values[at])}; expected 0 <= {name} < {bound_name} = {bound}")
 
 
-def count(owner: str, name: str, value: Any) -> int:
-    """Return `value` as an int; TypeError unless it is one, ValueError if it is negative."""
-    if isinstance(value, (bool, np.bool_)) or not hasattr(value, "__index__"):
-        raise TypeError(f"{owner}: {name} is a {type(value).__name__}; expected an int")
-    number = int(value)
-    if number < 0:
-        raise ValueError(f"{owner}: {name} is {number}; expected at least 0")
+def count(owner: str, name: str, value: Any, minimum: int = 0) -> int:
+    """Return `value` as an int; TypeError unless it is one (a bool is none), ValueError if it is below `minimum`."""
+    try:
+        if isinstance(value, bool) or getattr(value, "dtype", None) == np.bool_:
+            raise TypeError
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{owner}: {name} is a {type(value).__name__}; expected an int") from None
+    if number < minimum:
+        raise ValueError(f"{owner}: {name} is {number}; expected at least {minimum}")
     return number
 
 
