@@ -192,6 +192,26 @@ class Immutable:
         return self
 
 
+def _edge_rows(edge_ids: Any, num_edges: Any, ends: Any, name: str) -> tuple[Any, int]:
+    """Row of the edge arrays for each of `ends` (which messages call `name`), and the number of rows."""
+    if edge_ids is None:
+        rows = ends.size if num_edges is None else count("CSC", "num_edges", num_edges)
+        if rows < ends.size:
+            raise ValueError(f"CSC: num_edges is {rows}; expected at least len({name}) = {ends.size}")
+        edge_ids = namespace_of(ends).arange(ends.size, dtype=ends.dtype)
+        freeze(edge_ids)
+        return edge_ids, int(rows)
+    edge_ids = index_array("CSC", "edge_ids", edge_ids, ends, name)
+    if edge_ids.size != ends.size:
+        raise ValueError(f"CSC: edge_ids has shape {edge_ids.shape}; expected {ends.shape}, the shape of {name}")
+    if num_edges is not None:
+        rows = count("CSC", "num_edges", num_edges)
+    else:
+        rows = max(int(edge_ids.max()) + 1, 0) if ends.size else 0
+    check_range("CSC", "edge_ids", edge_ids, rows, "num_edges")
+    return edge_ids, rows
+
+
 class CSC(Immutable):
     """A directed bipartite graph by destination.
 
@@ -280,22 +300,7 @@ class CSC(Immutable):
             )
         num_src = num_dst if num_src_nodes is None else count("CSC", "num_src_nodes", num_src_nodes)
         check_range("CSC", "indices", indices, num_src, "num_src_nodes")
-        if edge_ids is None:
-            rows = num_positions if num_edges is None else count("CSC", "num_edges", num_edges)
-            if rows < num_positions:
-                raise ValueError(f"CSC: num_edges is {rows}; expected at least len(indices) = {num_positions}")
-            edge_ids = index_array(
-                "CSC", "edge_ids", namespace_of(offsets).arange(num_positions, dtype=offsets.dtype), offsets
-            )
-        else:
-            edge_ids = index_array("CSC", "edge_ids", edge_ids, offsets)
-            if edge_ids.size != num_positions:
-                raise ValueError(
-                    f"CSC: edge_ids has shape {edge_ids.shape}; expected (num_positions,) = ({num_positions},)"
-                )
-            largest = int(edge_ids.max()) + 1 if num_positions else 0
-            rows = max(largest, 0) if num_edges is None else count("CSC", "num_edges", num_edges)
-            check_range("CSC", "edge_ids", edge_ids, rows, "num_edges")
+        edge_ids, rows = _edge_rows(edge_ids, num_edges, indices, "indices")
         self._set(
             offsets=offsets,
             indices=indices,
@@ -383,28 +388,21 @@ class CSC(Immutable):
         CSC
             Edge arrays stay in the caller's order; `edge_ids` holds the permutation.
         """
-        src, dst = index_array("CSC", "src", src), index_array("CSC", "dst", dst)
-        if src.dtype != dst.dtype or array_kind(src) != array_kind(dst):
-            raise TypeError(
-                f"CSC: dst is {array_kind(dst)} {dst.dtype}; expected {array_kind(src)} {src.dtype}, as src is"
-            )
-        if src.size != dst.size:
+        src = index_array("CSC", "src", src)
+        dst = index_array("CSC", "dst", dst, src, "src")
+        if dst.size != src.size:
             raise ValueError(f"CSC: dst has shape {dst.shape}; expected {src.shape}, the shape of src")
-        xp = namespace_of(src)
+        edge_ids, rows = _edge_rows(edge_ids, num_edges, src, "src")
+        given = [
+            None if value is None else count("CSC", name, value)
+            for name, value in (("num_src_nodes", num_src_nodes), ("num_dst_nodes", num_dst_nodes))
+        ]
         largest = max((int(a.max()) + 1 for a in (src, dst) if a.size), default=0)
-        n_src = (
-            max(largest, num_dst_nodes or 0) if num_src_nodes is None else count("CSC", "num_src_nodes", num_src_nodes)
-        )
-        n_dst = (
-            max(largest, num_src_nodes or 0) if num_dst_nodes is None else count("CSC", "num_dst_nodes", num_dst_nodes)
-        )
+        n_src, n_dst = (max(largest, *(n or 0 for n in given)) if n is None else n for n in given)
         check_range("CSC", "src", src, n_src, "num_src_nodes")
         check_range("CSC", "dst", dst, n_dst, "num_dst_nodes")
         offsets, order = order_by(dst, n_dst)
-        rows = order if edge_ids is None else index_array("CSC", "edge_ids", edge_ids, src)[order]
-        if num_edges is None and edge_ids is None:
-            num_edges = int(src.size)
-        return cls(xp.asarray(offsets), src[order], n_src, rows, num_edges)
+        return cls(offsets, src[order], n_src, edge_ids[order], rows)
 
     @classmethod
     def from_edge_index(cls, edge_index: Any, num_nodes: int | None = None) -> CSC:
