@@ -286,14 +286,14 @@ class CSC(Immutable):
         if offsets.size == 0:
             raise ValueError("CSC: offsets is empty; expected (num_dst_nodes + 1,) values")
         num_dst, num_positions = int(offsets.size) - 1, int(indices.size)
-        degrees = namespace_of(offsets).diff(offsets)
         if int(offsets[0]) != 0 or int(offsets[-1]) != num_positions:
             raise ValueError(
                 f"CSC: offsets run from {int(offsets[0])} to {int(offsets[-1])}; "
                 f"expected 0 to len(indices) = {num_positions}"
             )
-        if num_dst and int(degrees.min()) < 0:
-            at = int(namespace_of(offsets).argmax(degrees < 0))
+        falls = offsets[1:] < offsets[:-1]  # not the sign of a difference, which can overflow
+        if bool(falls.any()):
+            at = int(falls.argmax())
             raise ValueError(
                 f"CSC: offsets[{at + 1}] is {int(offsets[at + 1])}, below offsets[{at}] = {int(offsets[at])}; "
                 "expected offsets that never decrease"
@@ -309,7 +309,7 @@ class CSC(Immutable):
             num_dst_nodes=num_dst,
             num_positions=num_positions,
             num_edges=rows,
-            max_in_degree=int(degrees.max()) if num_dst else 0,
+            max_in_degree=int((offsets[1:] - offsets[:-1]).max()) if num_dst else 0,
             _reverse=None,
             _lock=threading.Lock(),
         )
