@@ -429,11 +429,13 @@ class CSC(Immutable):
         Parameters
         ----------
         matrix : scipy.sparse matrix or array, shape (num_dst_nodes, num_src_nodes)
-            Stored entries are edges, explicit zeros and duplicates included; rows of the edge arrays are in the order
-            of ``matrix.tocsr().data``.
+            Stored entries of ``matrix.tocsr()`` are edges, explicit zeros included, and rows of the edge arrays are in
+            the order of its ``data``. (SciPy adds up the duplicates of a COO matrix on the way, those of CSR it keeps.)
         """
         if not sparse.issparse(matrix):
             raise TypeError(f"CSC: matrix is a {type(matrix).__name__}; expected a scipy.sparse matrix or array")
+        if matrix.ndim != 2:
+            raise ValueError(f"CSC: matrix has shape {matrix.shape}; expected (num_dst_nodes, num_src_nodes)")
         csr = matrix.tocsr(copy=False)
         dtype = np.promote_types(csr.indptr.dtype, csr.indices.dtype)
         return cls(csr.indptr.astype(dtype), csr.indices.astype(dtype), int(csr.shape[1]))
