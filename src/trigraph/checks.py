@@ -64,15 +64,14 @@ def bind_sizes(op: Operator, values: Mapping[str, Any], shapes: Mapping[str, tup
     sizes = {name: int(getattr(values["graph"], name)) for name in (op.graph.sizes if op.graph else ())}
     sizes |= {a.name: int(values[a.name]) for a in op.attributes}
     for array in op.binding_order:
-        if array.name in shapes and len(shapes[array.name]) != len(array.dims):
-            raise ValueError(
-                f"{op.name}: {array.name} has shape {shapes[array.name]} of rank {len(shapes[array.name])}; "
-                f"expected {_expected(array, sizes)} of rank {len(array.dims)}"
-            )
-    for array in op.binding_order:
         shape = shapes.get(array.name)
         if shape is None:
             continue
+        if len(shape) != len(array.dims):
+            raise ValueError(
+                f"{op.name}: {array.name} has shape {shape} of rank {len(shape)}; "
+                f"expected {_expected(array, sizes)} of rank {len(array.dims)}"
+            )
         for dim, size in zip(array.dims, shape, strict=True):
             unknown = sorted(names_in(dim) - sizes.keys())
             if unknown:
