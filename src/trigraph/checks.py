@@ -145,6 +145,8 @@ def _check_wrt(op: Operator, wrt: Any) -> tuple[str, ...]:
         raise TypeError(f"{op.name}: wrt is a {type(wrt).__name__}; expected a string or an iterable of strings")
     asked = (wrt,) if isinstance(wrt, str) else tuple(wrt)
     for name in asked:
+        if not isinstance(name, str):
+            raise TypeError(f"{op.name}: wrt names a {type(name).__name__}; expected strings among {', '.join(names)}")
         if name not in names:
             raise ValueError(f"{op.name}: wrt names {name!r}; expected one of {', '.join(names)}")
     return tuple(n for n in names if n in asked)
