@@ -178,21 +178,23 @@ def _check_out(
     for name, array in out.items():
         label = f"out[{name!r}]"
         if name not in wanted:
-            raise ValueError(f"{op.name}: {label} is not computed; expected one of {', '.join(wanted)}")
+            raise ValueError(f"{op.name}: {label} is not computed; expected one of {', '.join(wanted) or 'none'}")
         _check_kind(op, label, array, kind, panel)
         if array.dtype != first.dtype:
             raise TypeError(f"{op.name}: {label} has dtype {array.dtype}; expected {first.dtype}")
         if array.shape != shape_of(fields[name], sizes):
             raise ValueError(f"{op.name}: {label} has shape {array.shape}; expected {_expected(fields[name], sizes)}")
         if not array.flags.c_contiguous:
-            raise ValueError(f"{op.name}: {label} is not C-contiguous")
-        if kind == "numpy" and not (array.flags.writeable and array.flags.aligned):
-            raise ValueError(f"{op.name}: {label} is not writable and aligned")
+            raise ValueError(f"{op.name}: {label} has strides {array.strides}; expected a C-contiguous array")
+        if kind == "numpy" and not array.flags.writeable:
+            raise ValueError(f"{op.name}: {label} is read-only; expected a writable array")
+        if kind == "numpy" and not array.flags.aligned:
+            raise ValueError(f"{op.name}: {label} is not aligned; expected memory aligned for {array.dtype}")
         if device_of(array) != device_of(first):
             raise ValueError(f"{op.name}: {label} is on {device_of(array)}; expected {device_of(first)}")
         for other, value in held.items():
             if _overlap(array, value):
-                raise ValueError(f"{op.name}: {label} overlaps {other}")
+                raise ValueError(f"{op.name}: {label} overlaps {other}; expected memory of its own")
         held[label] = array
     return dict(out)
 
