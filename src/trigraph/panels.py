@@ -87,7 +87,7 @@ def front_door(op: Operator) -> Callable[..., Any]:
         try:
             values = op.signature.bind(*args, **kwargs).arguments
         except TypeError as error:
-            raise TypeError(f"{op.name}: {error}") from None
+            raise TypeError(f"{op.name}: {error}; expected {op.name}{call.__signature__}") from None  # type: ignore[attr-defined]
         wrt = values.pop("wrt", None)
         chosen = _choose(op, values, panel)
         _, kind, writes_out = PANELS[chosen]
