@@ -209,7 +209,7 @@ def _overlap(a: Any, b: Any) -> bool:
 
 def _contiguous(value: Any) -> Any:
     if isinstance(value, np.ndarray):
-        return np.require(value, requirements=("C", "A"))
+        return np.require(value, requirements=("C", "A", "E"))  # E: a subclass would bring its own arithmetic
     import cupy
 
     return cupy.ascontiguousarray(value)
