@@ -7,6 +7,7 @@ serves every operator and all three layouts: the fast path, the direct reference
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
@@ -75,6 +76,10 @@ def bind(op: Operator, layout: str, load: Callable[[], ModuleType]) -> Callable[
 
     call.__name__ = call.__qualname__ = op.name
     call.__doc__ = f"{op.definition.summary} See `trigraph.{op.name}`."
+    out = inspect.Parameter("out", inspect.Parameter.KEYWORD_ONLY, default=None)
+    call.__signature__ = op.signature.replace(  # type: ignore[attr-defined]
+        parameters=[*op.signature.parameters.values(), out]
+    )
     return call
 
 
