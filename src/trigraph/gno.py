@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from trigraph.checks import FLOATS
-from trigraph.graphs import array_kind
+from trigraph.graphs import array_kind, count
 
 __all__ = ["GnoParams", "pack_gno_params", "unpack_gno_params"]
 
@@ -74,12 +74,16 @@ def unpack_gno_params(params: Any, d: int, f_in: int, f_out: int) -> GnoParams:
     Raises
     ------
     TypeError, ValueError
-        If `params` is no one-dimensional array, or hidden = (len(params) - F)/(d + 1 + F) is not a whole number >= 1.
+        If `params` is no one-dimensional array, a size no int >= 1, or hidden = (len(params) - F)/(d + 1 + F) is not a whole number >= 1.
     """
     if array_kind(params) is None:
         raise TypeError(f"unpack_gno_params: params is a {type(params).__name__}; expected an ndarray")
     if params.ndim != 1:
         raise ValueError(f"unpack_gno_params: params has shape {params.shape}; expected rank 1")
+    d, f_in, f_out = (
+        count("unpack_gno_params", name, value, minimum=1)
+        for name, value in (("d", d), ("f_in", f_in), ("f_out", f_out))
+    )
     f = f_in * f_out
     hidden, rest = divmod(params.size - f, d + 1 + f)
     if rest or hidden < 1:
