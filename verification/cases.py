@@ -107,6 +107,7 @@ VARIANTS: dict[str | None, tuple[Variant, ...]] = {
         Variant("square", 1, np.int32),
         Variant("skewed", 1, np.int64),
         Variant("wide", 0, np.int32),
+        Variant("integers", 0, np.int64),
         Variant("one edge", 0, np.int64),
         Variant("no edges", 0, np.int32),
         Variant("no nodes", 0, np.int64),
@@ -116,6 +117,7 @@ VARIANTS: dict[str | None, tuple[Variant, ...]] = {
         Variant("second sizes", 1, np.int64, True),
         Variant("long", 2, np.int64),
         Variant("wide", 0, np.int64),
+        Variant("integers", 0, np.int64),
         Variant("one edge", 0, np.int64),
         Variant("no edges", 0, np.int64),
     ),
@@ -264,10 +266,18 @@ def frozen(array: np.ndarray) -> np.ndarray:
 
 
 def draw(
-    arrays: Mapping[str, Array], sizes: Mapping[str, int], dtype: str, rng: np.random.Generator
+    arrays: Mapping[str, Array], sizes: Mapping[str, int], dtype: str, rng: np.random.Generator, integers: bool = False
 ) -> dict[str, np.ndarray]:
-    """Draw standard normal numbers, rounded to dtype: what everyone gets exactly, the judge too."""
-    return {name: frozen(rng.standard_normal(shape_of(a, sizes)).astype(dtype)) for name, a in arrays.items()}
+    """Draw numbers rounded to dtype, so that everyone gets them exactly, the judge too.
+
+    Standard normal numbers, or integers from -2 to 2: sums of products of those are exact in every order, so that the
+    values of a kink are often exactly zero, where an operator's convention (relu'(0) = 0) must hold.
+    """
+
+    def numbers(shape: tuple[int, ...]) -> np.ndarray:
+        return rng.integers(-2, 3, shape) if integers else rng.standard_normal(shape)
+
+    return {name: frozen(numbers(shape_of(a, sizes)).astype(dtype)) for name, a in arrays.items()}
 
 
 def kink_violations(
@@ -349,8 +359,9 @@ def build(definition: Definition, variant: Variant, dtype: str, seed: int) -> Ca
     graph = {} if definition.graph is None else {"graph": GRAPHS[definition.graph](variant, sizes, rng)}
     inputs = {a.name: a for a in definition.inputs}
     grads = {f"grad_{a.name}": a for a in definition.outputs}
+    integers = variant.name == "integers"
     drawn = [
-        draw(arrays, sizes, dtype, rng)
+        draw(arrays, sizes, dtype, rng, integers)
         for arrays in (inputs, grads, {f"gg_{n}": a for n, a in inputs.items()}, {**inputs, **grads})
     ]
     attributes = {a.name: sizes[a.name] for a in definition.attributes}
@@ -358,4 +369,4 @@ def build(definition: Definition, variant: Variant, dtype: str, seed: int) -> Ca
     case = Case(
         variant.name, definition, sizes, {**drawn[0], **graph, **attributes}, drawn[1], drawn[2], drawn[3], step
     )
-    return _resample(case, rng)
+    return case if integers else _resample(case, rng)

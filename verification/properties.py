@@ -58,7 +58,7 @@ def _two_sides(
         kind=kind,
         case=judged.case.name,
         field=", ".join(f.name for f in op.fields),
-        error=abs((left[0] - right[0]) + (left[1] - right[1])) / unit,
+        error=float(abs((left[0] - right[0]) + (left[1] - right[1])) / unit),
         tolerance=judged.tolerance(subject),
         seconds=sum(o.seconds for o in outcomes),
         note=next((o.problem for o in outcomes if o.problem), judged.case.note),
@@ -167,14 +167,14 @@ def _equal_bits(
 
 
 def check_repeat(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
-    """Call twice, with another call in between: equal bits, and what the first call returned is still what it was."""
+    """Call twice, then with other arguments: equal bits, and what the first call returned is still what it was."""
     arguments = judged.case.arguments(op)
     negated = {name: -value if isinstance(value, np.ndarray) else value for name, value in arguments.items()}
     first = attempt(subject, op, arguments)
     bits = _bits(first)
-    between = attempt(subject, op, negated)
     again = attempt(subject, op, arguments)
-    return _equal_bits(subject, judged, op, "repeat", [bits, _bits(first), _bits(again)], [first, between, again])
+    other = attempt(subject, op, negated)
+    return _equal_bits(subject, judged, op, "repeat", [bits, _bits(again), _bits(first)], [first, again, other])
 
 
 def check_threads(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
