@@ -26,9 +26,7 @@ LARGEST = 2**31 - 1
 
 def fast_module() -> ModuleType:
     """Return the build of the fast path that suits this processor."""
-    from trigraph.fortran import _reference
-
-    level = _reference.cpu_level()
+    level = importlib.import_module("trigraph.fortran._reference").cpu_level()
     return importlib.import_module(f"trigraph.fortran._fast_v{level}" if level else "trigraph.fortran._fast_base")
 
 
@@ -84,7 +82,12 @@ def bind(op: Operator, layout: str, load: Callable[[], ModuleType]) -> Callable[
 
 
 def _outputs(
-    op: Operator, sizes: Mapping[str, int], wanted: Sequence[str], dtype: np.dtype, layout: str, out: Mapping[str, np.ndarray]
+    op: Operator,
+    sizes: Mapping[str, int],
+    wanted: Sequence[str],
+    dtype: np.dtype,
+    layout: str,
+    out: Mapping[str, np.ndarray],
 ) -> dict[str, np.ndarray]:
     """One array for each field; a field that is not wanted gets a dummy of one element."""
     lead = (3,) if layout == "judge" else ()

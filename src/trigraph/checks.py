@@ -91,7 +91,9 @@ def bind_sizes(op: Operator, values: Mapping[str, Any], shapes: Mapping[str, tup
 def _check_kind(op: Operator, name: str, value: Any, kind: str, panel: str) -> None:
     found = array_kind(value)
     if found is None:
-        raise TypeError(f"{op.name}: {name} is a {type(value).__name__}; expected a {kind}.ndarray of float32 or float64")
+        raise TypeError(
+            f"{op.name}: {name} is a {type(value).__name__}; expected a {kind}.ndarray of float32 or float64"
+        )
     if found != kind:
         raise TypeError(f"{op.name}: {name} is a {found}.ndarray; panel {panel!r} takes {kind}.ndarray")
 
@@ -113,9 +115,8 @@ def _check_arrays(op: Operator, values: Mapping[str, Any], kind: str, panel: str
                 f"{op.name}: {array.name} has dtype {value.dtype}; expected {values[first].dtype}, the dtype of {first}"
             )
         elif device_of(value) != device_of(values[first]):
-            raise ValueError(
-                f"{op.name}: {array.name} is on {device_of(value)}; expected {device_of(values[first])}, where {first} is"
-            )
+            here, there = device_of(value), device_of(values[first])
+            raise ValueError(f"{op.name}: {array.name} is on {here}; expected {there}, where {first} is")
 
 
 def _check_attributes(op: Operator, values: dict[str, Any]) -> None:
@@ -161,14 +162,13 @@ def _check_out(
     kind: str,
     panel: str,
 ) -> dict[str, Any]:
-    """Outputs given by the caller: right kind, dtype, shape, writable, and clear of every input and of each other."""
+    """Check the outputs given by the caller: kind, dtype, shape, writable, clear of every input and of each other."""
     if out is None:
         return {}
     if not isinstance(out, Mapping):
         if len(wanted) != 1:
-            raise TypeError(
-                f"{op.name}: out is a {type(out).__name__}; expected a mapping from field to array for {', '.join(wanted)}"
-            )
+            expected = f"a mapping from field to array for {', '.join(wanted)}"
+            raise TypeError(f"{op.name}: out is a {type(out).__name__}; expected {expected}")
         out = {wanted[0]: out}
     fields = {f.name: f for f in op.fields}
     first = values[op.definition.inputs[0].name]
