@@ -45,6 +45,11 @@ def dying():
     os._exit(3)
 
 
+@pytest.fixture(autouse=True)
+def measure_once(monkeypatch):
+    monkeypatch.setattr(run, "ATTEMPTS", 1)
+
+
 @pytest.fixture
 def importable(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
@@ -223,12 +228,8 @@ def test_command_refuses(arguments):
 
 
 def test_file_names():
-    about = {
-        "created": "2026-11-21T10:00:00+00:00",
-        "machine": {"architecture": "x86_64", "processors": 2, "device": None},
-    }
-    assert (
-        stem({**about, "machine": {**about["machine"], "cpu": "Intel(R) Xeon(R) Processor"}}) == "2026-11-21-xeon-2core"
-    )
-    device = {**about["machine"], "cpu": "unknown", "device": "NVIDIA H200"}
-    assert stem({**about, "machine": device}) == "2026-11-21-x86_64-2core-nvidia-h200"
+    xeon = {"cpu": {"model": "Intel(R) Xeon(R) Processor", "processors": 2}, "device": {"name": None}}
+    kept = {"created": "2026-11-21T10:00:00+00:00", "architecture": "x86_64", "environment": xeon}
+    assert stem(kept) == "2026-11-21-xeon-2core"
+    other = {"cpu": {"model": "unknown", "processors": 16}, "device": {"name": "NVIDIA H200"}}
+    assert stem({**kept, "environment": other}) == "2026-11-21-x86_64-16core-nvidia-h200"
