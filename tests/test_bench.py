@@ -97,7 +97,7 @@ def test_only_what_agrees_with_the_baseline_is_timed():
 def test_peak_memory_is_the_calls_own_whatever_the_parent_holds():
     ballast = np.ones(200 * MEBIBYTE // 8)
     found = alternate({"x": Job(partial(steady, 1.0, 64 * MEBIBYTE))}, repeat=1, threads=1)
-    assert 64 <= found["x"].peak_bytes / MEBIBYTE < 66
+    assert 63.5 <= found["x"].peak_bytes / MEBIBYTE < 66  # the kernel counts pages in batches, a few dozen at a time
     assert ballast.size
 
 
