@@ -27,7 +27,7 @@ AIRFOIL = Path(__file__).parent / "data" / "airfoil.npz"
 WIDTH = 8  # features in and out, as the weights have them
 NEAR = 8  # destinations of the patch
 # Steps of differences on the full input; directions are relative (v_i = x_i times a normal number).
-STEPS = tuple(2.0**-k for k in range(10, 36, 6))
+STEPS = tuple(2.0**-k for k in range(10, 36, 8))
 
 
 @cache

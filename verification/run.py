@@ -41,6 +41,21 @@ DTYPES = ("float32", "float64")
 # Differences go through the panels whose calls are cheap; the kernels are compared with the judge, value by value.
 UNDIFFERENCED = ("gpu", "gpu-host")
 
+# Milliseconds that units took on one core, roughly; the emulated device takes a multiple of a panel's share.
+WEIGHTS = {
+    "accuracy": 8,
+    "threads": 12,
+    "calls": 6,
+    "algebra": 8,
+    "differences": 60,
+    "judge differences": 180,
+    "patch": 10,
+    "real adjoint": 25,
+    "real judge": 1000,
+    "real differences": 480,
+}
+SHARE = {"gpu-host": 5.0}
+
 Lazy = Callable[[], Judged]
 
 
@@ -202,17 +217,28 @@ class _Run:
         for scope in self.scopes:
             panel_name = scope.subject.name
             name = f"{label}: {panel_name}"
-            yield _unit(f"{name} accuracy", scope, 1.0, partial(_accuracy, scope, judged), threads=True)
+            yield _unit(f"{name} accuracy", scope, WEIGHTS["accuracy"], partial(_accuracy, scope, judged), threads=True)
             if panel_name == "fortran":
-                yield _unit(f"{name} threads", scope, 1.0, partial(_threads, scope, judged), threads=True)
+                yield _unit(
+                    f"{name} threads", scope, WEIGHTS["threads"], partial(_threads, scope, judged), threads=True
+                )
             if variant.differenced or variant.name == "skewed":
-                yield _unit(f"{name} calls", scope, 1.0, partial(_calls, scope, judged))
+                yield _unit(f"{name} calls", scope, WEIGHTS["calls"], partial(_calls, scope, judged))
             if variant.differenced:
-                yield _unit(f"{name} algebra", scope, 0.5, partial(_algebra, scope, judged, self.seed))
+                yield _unit(f"{name} algebra", scope, WEIGHTS["algebra"], partial(_algebra, scope, judged, self.seed))
             if differenced and panel_name not in UNDIFFERENCED:
-                yield _unit(f"{name} differences", scope, 5.0, partial(_differences, scope, judged, PANEL_STEPS))
+                yield _unit(
+                    f"{name} differences",
+                    scope,
+                    WEIGHTS["differences"],
+                    partial(_differences, scope, judged, PANEL_STEPS),
+                )
         if self.judge and differenced:
-            yield Unit(f"{label}: judge differences", 10.0, partial(_judge_differences, judged, self.selected))
+            yield Unit(
+                f"{label}: judge differences",
+                WEIGHTS["judge differences"],
+                partial(_judge_differences, judged, self.selected),
+            )
 
     def _real(self, definition: Definition, real: RealInput) -> Iterator[Unit]:
         def judged(dtype: str, patch: bool) -> Lazy:
@@ -222,15 +248,18 @@ class _Run:
             patch = judged(dtype, True)
             for scope in self.scopes:
                 label = f"{definition.name}, {real.name} patch, {dtype}: {scope.subject.name} accuracy"
-                yield _unit(label, scope, 2.0, partial(_accuracy, scope, patch), threads=True)
+                yield _unit(label, scope, WEIGHTS["patch"], partial(_accuracy, scope, patch), threads=True)
         if "float64" not in self.dtypes:
             return
         whole = judged("float64", False)
         for scope in self.scopes:
             label = f"{definition.name}, {real.name}, float64: {scope.subject.name}"
-            yield _unit(f"{label} adjoint", scope, 5.0, partial(_adjoint, scope, whole))
+            # Whoever comes first pays for the judge.
+            weight = WEIGHTS["real adjoint"] + (WEIGHTS["real judge"] if scope is self.scopes[0] else 0)
+            yield _unit(f"{label} adjoint", scope, weight, partial(_adjoint, scope, whole))
             if scope.subject.name not in UNDIFFERENCED:
-                yield _unit(f"{label} differences", scope, 20.0, partial(_differences, scope, whole, REAL_STEPS))
+                weight = WEIGHTS["real differences"]
+                yield _unit(f"{label} differences", scope, weight, partial(_differences, scope, whole, REAL_STEPS))
 
     def _read(self, name: str, path: Path) -> list[golden.Vector]:
         return [v for v in golden.vectors(name, path) if v.operator in self.selected]
@@ -238,14 +267,15 @@ class _Run:
     def _golden(self) -> Iterator[Unit]:
         for name, path in golden.files().items():
             vectors = cache(partial(self._read, name, path))
+            size = path.stat().st_size / 1000
             for scope in self.scopes:
                 for dtype in self.dtypes:
                     label = f"golden {name}, {dtype}: {scope.subject.name}"
-                    yield _unit(label, scope, 2.0, partial(_golden, scope, vectors, dtype))
+                    yield _unit(label, scope, 1 + size / 50, partial(_golden, scope, vectors, dtype))
             if self.judge:
-                yield Unit(f"golden {name}: judge", 2.0, partial(_golden, None, vectors, "float64"))
+                yield Unit(f"golden {name}: judge", size, partial(_golden, None, vectors, "float64"))
         if golden.check_missing():
-            yield Unit("golden vectors that are missing", 0.0, golden.check_missing)
+            yield Unit("golden vectors that are missing", 1, golden.check_missing)
 
 
 def _golden(scope: _Scope | None, vectors: Callable[[], list[golden.Vector]], dtype: str) -> list[Check]:
@@ -256,10 +286,6 @@ def _golden(scope: _Scope | None, vectors: Callable[[], list[golden.Vector]], dt
     return checks
 
 
-# Share of time of a panel's calls.
-COST = {"gpu-host": 5.0}
-
-
 def _unit(label: str, scope: _Scope, weight: float, check: Callable[[], list[Check]], threads: bool = False) -> Unit:
     def execute() -> list[Check]:
         if threads:
@@ -267,7 +293,7 @@ def _unit(label: str, scope: _Scope, weight: float, check: Callable[[], list[Che
         with _one_thread():
             return check()
 
-    return Unit(label, weight * COST.get(scope.subject.name, 1.0), execute)
+    return Unit(label, weight * SHARE.get(scope.subject.name, 1.0), execute)
 
 
 def plan(
