@@ -40,6 +40,11 @@ class Row:
     seconds: float
     passed: bool
 
+    @property
+    def others_text(self) -> str:
+        """Other checks as passed/all, a dash where there are none."""
+        return f"{self.others_passed}/{self.others}" if self.others else "–"
+
 
 def ratio(check: Check) -> float:
     """Error in units of its tolerance: at most 1 when the check passes; an infinity for a NaN."""

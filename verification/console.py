@@ -1,0 +1,103 @@
+"""What `trigraph verify` prints: the table of a run, what failed, what was skipped, what changed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from trigraph.verification.compare import FACTOR, Comparison
+from trigraph.verification.record import Check
+from trigraph.verification.summary import number, summarise
+
+__all__ = ["mark", "plain_console", "print_comparison", "print_failures", "summary_table"]
+
+# Lines of a file or a pipe are as long as tables need; COLUMNS overrides it, as everywhere.
+UNLIMITED = 240
+
+
+def plain_console(stderr: bool = False) -> Console:
+    """Return a console that shows whole tables when it is no terminal."""
+    console = Console(stderr=stderr, highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = UNLIMITED
+    return console
+
+
+def mark(console: Console, passed: bool) -> str:
+    """Return a coloured tick or cross, or words where the encoding has none."""
+    if console.options.ascii_only:
+        return "ok" if passed else "[red]FAILED[/]"
+    return "[green]✓[/]" if passed else "[bold red]✗[/]"
+
+
+def _table(words: Iterable[str], numbers: Iterable[str], title: str | None = None, caption: str | None = None) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", caption=caption, caption_justify="left")
+    for header in words:
+        table.add_column(header, overflow="fold")
+    for header in numbers:
+        table.add_column(header, justify="right", no_wrap=True)
+    return table
+
+
+def summary_table(console: Console, checks: Sequence[Check]) -> Table:
+    """One row for each operator, panel and dtype."""
+    table = _table(
+        ("", "operator", "panel", "dtype"),
+        ("error", "tolerance", "differences", "other checks", "seconds"),
+        caption=(
+            "error and tolerance in units of eps * scale, of the field closest to its tolerance; "
+            "differences: exact up to rounding, or their order"
+        ),
+    )
+    rows = summarise(checks)
+    for previous, row in zip([None, *rows], rows, strict=False):
+        if previous and previous.operator != row.operator:
+            table.add_section()
+        numbers = (number(row.error), number(row.tolerance), row.order, row.others_text)
+        names = (escape(n) for n in (row.operator, row.panel, row.dtype))
+        table.add_row(mark(console, row.passed), *names, *numbers, f"{row.seconds:.2f}")
+    return table
+
+
+def print_failures(console: Console, checks: Sequence[Check]) -> None:
+    """Print every check that failed: its error, its tolerance and its note."""
+    failures = [c for c in checks if not c.passed]
+    if not failures:
+        return
+    console.print(f"[bold red]Failed ({len(failures)})[/]")
+    for c in failures:
+        where = escape(", ".join(filter(None, (c.panel, c.dtype, c.case, c.field))))
+        note = f": {escape(c.note)}" if c.note else ""
+        comparison = f"{number(c.error)} > {number(c.tolerance)}"
+        console.print(f"  {mark(console, False)} {escape(c.operator)} {c.kind} [dim]({where})[/] {comparison}{note}")
+    console.print()
+
+
+def _pairs(title: str, changes: Sequence[tuple[Check, Check]]) -> Table:
+    table = _table(("operator", "panel", "dtype", "kind", "case", "field"), ("error then", "now"), title)
+    for then, now in changes:
+        texts = (escape(t) for t in (now.operator, now.panel, now.dtype, now.kind, now.case, now.field))
+        table.add_row(*texts, number(then.error), number(now.error))
+    return table
+
+
+def print_comparison(console: Console, comparison: Comparison) -> None:
+    """Print what changed since an earlier report."""
+    commit = f", commit {comparison.commit[:12]}" if comparison.commit else ""
+    console.print(f"[bold]Changes since {comparison.date}{commit}[/]")
+    for name, then, now in comparison.influences:
+        console.print(f"  {name}: {escape(then)} -> {escape(now)}")
+    bits, accuracy = comparison.changed_bits, comparison.changed_accuracy
+    console.print(f"  {comparison.same_bits} outputs have the same bits, {len(bits)} have other bits")
+    console.print(f"  {len(accuracy)} errors grew or shrank by more than a factor {FACTOR:g}")
+    for what, groups in (("new", comparison.new), ("gone", comparison.gone)):
+        for (operator, panel, dtype), count in groups.items():
+            console.print(f"  {count} checks {what}: {escape(operator)}, {escape(panel)}, {dtype}")
+    for title, changes in (("Changed bits", bits), ("Changed accuracy", accuracy)):
+        if changes:
+            console.print(_pairs(title, changes))
