@@ -1,4 +1,4 @@
-"""The command line: exit statuses, usage errors, and what is printed. Runs are of made-up checks but for the last ones."""
+"""The command line: exit statuses, usage errors, and what is printed. All but the last runs are of made-up checks."""
 
 import json
 import math
@@ -21,6 +21,7 @@ GOOD = Check(
     "gno_kernel_bwd", "pyref", "float64", "accuracy", "regular", "coords", 1.5, 8.0, seconds=0.25, digest="a" * 64
 )
 EXACT = replace(GOOD, kind="differences", error=1e-12, tolerance=1e-7, curve=((0.5, 1e-12),), digest=None)
+TWO_OPERATORS = ("--operator", "gno_kernel_fwd", "--operator", "gno_kernel_bwd")
 REPEAT = replace(GOOD, kind="repeat", error=0.0, tolerance=0.0, digest=None)
 
 
@@ -40,7 +41,7 @@ def verify(runner, monkeypatch):
 
         def plan(operators, panels, dtypes, seed, implementation=None):
             asked.append((operators, panels, dtypes, seed, implementation))
-            return [run.Unit(f"unit {len(asked)}", 1.0, lambda: list(checks) if len(asked) else [])]
+            return [run.Unit(f"unit {len(asked)}", 1.0, lambda: list(checks))]
 
         monkeypatch.setattr(run, "plan", plan)
         result = runner.invoke(main, ["verify", "--panel", "pyref", *map(str, options)], catch_exceptions=False)
@@ -119,10 +120,7 @@ def test_implementation_reaches_the_plan_alone(runner, monkeypatch):
         (("--implementation", "nonsense"), ("nonsense", "module:function")),
         (("--implementation", "no_such_module:f", "--operator", "gno_kernel_bwd"), ("no_such_module",)),
         (("--implementation", "math:cos", "--operator", "gno_kernel"), ("gno_kernel",)),
-        (
-            ("--implementation", "math:cos", "--operator", "gno_kernel_fwd", "--operator", "gno_kernel_bwd"),
-            ("one operator",),
-        ),
+        ((*TWO_OPERATORS, "--implementation", "math:cos"), ("one operator",)),
         (("--against", "no_such.json"), ("no_such.json",)),
     ],
 )
@@ -205,7 +203,8 @@ def test_version_and_help(runner):
 
 
 def test_import_is_light():
-    code = "import sys, trigraph.cli; print(*(m for m in ('rich', 'matplotlib', 'jinja2', 'jsonschema') if m in sys.modules))"
+    heavy = ("rich", "matplotlib", "jinja2", "jsonschema")
+    code = f"import sys, trigraph.cli; print(*(m for m in {heavy} if m in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
 
@@ -213,10 +212,8 @@ def test_import_is_light():
 def test_real_run_as_a_module(tmp_path):
     command = [sys.executable, "-m", "trigraph", "verify", "--operator", "gno_kernel_fwd", "--panel", "pyref"]
     environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "FORCE_COLOR")}
-    options = ["--dtype", "float32", "--report", str(tmp_path)]
-    done = subprocess.run(
-        [*command, *options], capture_output=True, text=True, check=False, env=environment, cwd=tmp_path
-    )
+    command += ["--dtype", "float32", "--report", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "\x1b" not in done.stdout + done.stderr
     assert json.loads((tmp_path / "report.json").read_text())["counts"]["passed"] > 0
