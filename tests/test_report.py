@@ -203,7 +203,7 @@ def test_summary_shows_the_worst():
 
 @pytest.mark.parametrize(
     ("orders", "error", "shown"),
-    [([None, None], 0.0, "exact"), ([None, 2.04], 0.0, "2.04"), ([None], math.nan, "failed"), ([], 0.0, "–")],
+    [([None, None], 0.0, "exact"), ([None, 2.04], 0.0, "2.04"), ([None], math.nan, "failed"), ([], 0.0, "-")],
 )
 def test_summary_of_differences(orders, error, shown):
     check = Check("gno_kernel_bwd", "pyref", "float64", "accuracy", "c", "coords", 1.0, 8.0)

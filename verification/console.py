@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from itertools import groupby
 
 from rich import box
 from rich.console import Console
@@ -14,7 +15,7 @@ from trigraph.verification.compare import FACTOR, Comparison
 from trigraph.verification.record import Check
 from trigraph.verification.summary import number, summarise
 
-__all__ = ["mark", "plain_console", "print_comparison", "print_failures", "summary_table"]
+__all__ = ["mark", "plain_console", "print_comparison", "print_failures", "print_summary"]
 
 # Lines of a file or a pipe are as long as tables need; COLUMNS overrides it, as everywhere.
 UNLIMITED = 240
@@ -29,14 +30,14 @@ def plain_console(stderr: bool = False) -> Console:
 
 
 def mark(console: Console, passed: bool) -> str:
-    """Return a coloured tick or cross, or words where the encoding has none."""
+    """Return a coloured tick or cross, or what an encoding without them has for it."""
     if console.options.ascii_only:
-        return "ok" if passed else "[red]FAILED[/]"
+        return "ok" if passed else "[bold red]x[/]"
     return "[green]✓[/]" if passed else "[bold red]✗[/]"
 
 
-def _table(words: Iterable[str], numbers: Iterable[str], title: str | None = None, caption: str | None = None) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", caption=caption, caption_justify="left")
+def _table(words: Iterable[str], numbers: Iterable[str], title: str | None = None) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
     for header in words:
         table.add_column(header, overflow="fold")
     for header in numbers:
@@ -44,24 +45,23 @@ def _table(words: Iterable[str], numbers: Iterable[str], title: str | None = Non
     return table
 
 
-def summary_table(console: Console, checks: Sequence[Check]) -> Table:
-    """One row for each operator, panel and dtype."""
-    table = _table(
-        ("", "operator", "panel", "dtype"),
-        ("error", "tolerance", "differences", "other checks", "seconds"),
-        caption=(
-            "error and tolerance in units of eps * scale, of the field closest to its tolerance; "
-            "differences: exact up to rounding, or their order"
-        ),
-    )
-    rows = summarise(checks)
-    for previous, row in zip([None, *rows], rows, strict=False):
-        if previous and previous.operator != row.operator:
-            table.add_section()
-        numbers = (number(row.error), number(row.tolerance), row.order, row.others_text)
-        names = (escape(n) for n in (row.operator, row.panel, row.dtype))
-        table.add_row(mark(console, row.passed), *names, *numbers, f"{row.seconds:.2f}")
-    return table
+LEGEND = """\
+error, tolerance: in units of eps * scale, where their ratio is largest
+order: of central differences; exact where they have rounding errors only
+other: golden vectors, symmetries, equal bits and so on, passed/all
+"""
+
+
+def print_summary(console: Console, checks: Sequence[Check]) -> None:
+    """Print one row for each panel and dtype under each operator, narrow enough for a terminal of 80 columns."""
+    table = _table(("operator, panel", "dtype"), ("error", "tolerance", "order", "other", "seconds"))
+    for operator, rows in groupby(summarise(checks), key=lambda row: row.operator):
+        table.add_row(f"[bold]{escape(operator)}[/]")
+        for row in rows:
+            numbers = (number(row.error), number(row.tolerance), row.order, row.others_text, f"{row.seconds:.2f}")
+            table.add_row(f"{mark(console, row.passed)} {escape(row.panel)}", row.dtype, *numbers)
+    console.print(table)
+    console.print(LEGEND, style="dim")
 
 
 def print_failures(console: Console, checks: Sequence[Check]) -> None:

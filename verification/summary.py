@@ -43,7 +43,7 @@ class Row:
     @property
     def others_text(self) -> str:
         """Other checks as passed/all, a dash where there are none."""
-        return f"{self.others_passed}/{self.others}" if self.others else "–"
+        return f"{self.others_passed}/{self.others}" if self.others else "-"
 
 
 def ratio(check: Check) -> float:
@@ -60,7 +60,7 @@ def worst(checks: Sequence[Check]) -> Check | None:
 
 def _order(checks: Sequence[Check]) -> str:
     if not checks:
-        return "–"
+        return "-"
     if not all(c.passed for c in checks):
         return "failed"
     slopes = [c.order for c in checks if c.order is not None]
@@ -94,4 +94,4 @@ def summarise(checks: Sequence[Check]) -> list[Row]:
 
 def number(value: float | None, digits: int = 3) -> str:
     """Short text of a number, a dash for None."""
-    return "–" if value is None else f"{value:.{digits}g}"
+    return "-" if value is None else f"{value:.{digits}g}"

@@ -184,14 +184,14 @@ def verify(
 
     Exit status: 0 when every check passed, 1 when one failed or none was run, 2 for wrong options.
     """
-    from trigraph.verification.console import plain_console, print_comparison, print_failures, summary_table
+    from trigraph.verification.console import plain_console, print_comparison, print_failures, print_summary
 
     earlier = _read(against)
     units = _plan(operators, panels, dtypes, seed, implementation)
     checks = _execute(units)
     skips = _skips(panels, implementation)
     console = plain_console()
-    console.print(summary_table(console, checks))
+    print_summary(console, checks)
     print_failures(console, checks)
     for what, reason in skips:
         console.print(f"Skipped: {what} ({reason})", markup=False)
