@@ -25,6 +25,7 @@ Array = NDArray[np.float64]
 x, p = np.ones((3, 2)), np.ones(7)
 kernel: Array = trigraph.gno_kernel_fwd(x, p, 1, np.int64(2))
 small: NDArray[np.float32] = trigraph.gno_kernel_fwd(x.astype(np.float32), p.astype(np.float32), 1, 2)
+first: GnoKernelBwd[Array] = trigraph.gno_kernel_bwd(kernel, x, p, 1, 2, wrt=["coords"], out={"coords": x})
 coords: Array | None = first.coords
 second: GnoKernelBwd2[Array] = trigraph.gno_kernel_bwd2(coords, None, kernel, x, p, f_in=1, f_out=2, panel="pyref")
 graph: trigraph.CSC = trigraph.CSC(np.array([0, 1]), np.array([0]))
