@@ -96,8 +96,10 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
     console.print(f"  {comparison.same_bits} outputs have the same bits, {len(bits)} have other bits")
     console.print(f"  {len(accuracy)} errors grew or shrank by more than a factor {FACTOR:g}")
     for what, groups in (("new", comparison.new), ("gone", comparison.gone)):
-        for (operator, panel, dtype), count in groups.items():
-            console.print(f"  {count} checks {what}: {escape(operator)}, {escape(panel)}, {dtype}")
+        for panel, dtype in dict.fromkeys(key[1:] for key in groups):
+            counts = {key[0]: n for key, n in groups.items() if key[1:] == (panel, dtype)}
+            names = escape(", ".join(counts))
+            console.print(f"  {sum(counts.values())} checks {what} of {escape(panel)}, {dtype}: {names}")
     for title, changes in (("Changed bits", bits), ("Changed accuracy", accuracy)):
         if changes:
             console.print(_pairs(title, changes))

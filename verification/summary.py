@@ -70,11 +70,12 @@ def _order(checks: Sequence[Check]) -> str:
 def summarise(checks: Sequence[Check]) -> list[Row]:
     """Rows in the order in which operators, panels and dtypes first appear."""
     groups: dict[tuple[str, str, str], list[Check]] = {}
-    operators = {name: position for position, name in enumerate(dict.fromkeys(c.operator for c in checks))}
-    for check in sorted(checks, key=lambda c: operators[c.operator]):
+    for check in checks:
         groups.setdefault((check.operator, check.panel, check.dtype), []).append(check)
+    appearance = [list(dict.fromkeys(names)) for names in zip(*groups, strict=True)]
     rows = []
-    for key, group in groups.items():
+    for key in sorted(groups, key=lambda key: [names.index(n) for names, n in zip(appearance, key, strict=True)]):
+        group = groups[key]
         accuracy = worst([c for c in group if c.kind == "accuracy"])
         others = [c for c in group if c.kind not in ("accuracy", "differences")]
         rows.append(
