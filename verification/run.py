@@ -43,8 +43,8 @@ UNDIFFERENCED = ("gpu", "gpu-host")
 
 # Milliseconds that units took on one core, roughly; the emulated device takes a multiple of a panel's share.
 WEIGHTS = {
-    "accuracy": 8,
-    "threads": 12,
+    "accuracy": 6,
+    "threads": 15,
     "calls": 6,
     "algebra": 8,
     "differences": 60,
@@ -54,7 +54,7 @@ WEIGHTS = {
     "real judge": 1000,
     "real differences": 480,
 }
-SHARE = {"gpu-host": 5.0}
+SHARE = {"gpu-host": 3.0}
 
 Lazy = Callable[[], Judged]
 
@@ -75,7 +75,7 @@ def available_panels() -> tuple[str, ...]:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Small calls spend their time on starting threads; results have the same bits (`check_threads`)."""
+    """Run on one thread: small calls would only wait for others, and all have the same bits (`check_threads`)."""
     before = get_num_threads()
     set_num_threads(1)
     try:
@@ -217,11 +217,9 @@ class _Run:
         for scope in self.scopes:
             panel_name = scope.subject.name
             name = f"{label}: {panel_name}"
-            yield _unit(f"{name} accuracy", scope, WEIGHTS["accuracy"], partial(_accuracy, scope, judged), threads=True)
+            yield _unit(f"{name} accuracy", scope, WEIGHTS["accuracy"], partial(_accuracy, scope, judged))
             if panel_name == "fortran":
-                yield _unit(
-                    f"{name} threads", scope, WEIGHTS["threads"], partial(_threads, scope, judged), threads=True
-                )
+                yield _unit(f"{name} threads", scope, WEIGHTS["threads"], partial(_threads, scope, judged))
             if variant.differenced or variant.name == "skewed":
                 yield _unit(f"{name} calls", scope, WEIGHTS["calls"], partial(_calls, scope, judged))
             if variant.differenced:
@@ -248,7 +246,7 @@ class _Run:
             patch = judged(dtype, True)
             for scope in self.scopes:
                 label = f"{definition.name}, {real.name} patch, {dtype}: {scope.subject.name} accuracy"
-                yield _unit(label, scope, WEIGHTS["patch"], partial(_accuracy, scope, patch), threads=True)
+                yield _unit(label, scope, WEIGHTS["patch"], partial(_accuracy, scope, patch))
         if "float64" not in self.dtypes:
             return
         whole = judged("float64", False)
@@ -286,10 +284,8 @@ def _golden(scope: _Scope | None, vectors: Callable[[], list[golden.Vector]], dt
     return checks
 
 
-def _unit(label: str, scope: _Scope, weight: float, check: Callable[[], list[Check]], threads: bool = False) -> Unit:
+def _unit(label: str, scope: _Scope, weight: float, check: Callable[[], list[Check]]) -> Unit:
     def execute() -> list[Check]:
-        if threads:
-            return check()
         with _one_thread():
             return check()
 
