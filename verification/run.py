@@ -25,6 +25,7 @@ from trigraph.verification.implementation import adapt
 from trigraph.verification.judged import Judged, operators_of
 from trigraph.verification.properties import (
     check_adjoint,
+    check_nan,
     check_permutation,
     check_repeat,
     check_symmetry,
@@ -112,12 +113,14 @@ def _accuracy(scope: _Scope, lazy: Lazy) -> list[Check]:
 
 
 def _calls(scope: _Scope, lazy: Lazy) -> list[Check]:
-    """Check calls repeated, with some fields only, with some cotangents None."""
+    """Check calls repeated, with some fields only, with some cotangents None, with a NaN in an argument."""
     judged = lazy()
     checks = []
     for op in operators_of(judged.case.definition):
         if scope.has(op):
             checks += check_repeat(scope.subject, judged, op)
+            if judged.case.name == "shared rows" or op.graph is None:
+                checks += check_nan(scope.subject, judged, op)
             if scope.subject.only is None:  # a user's function has no wrt
                 checks += check_subsets(scope.subject, judged, op)
     return checks
