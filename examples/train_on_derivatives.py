@@ -37,9 +37,9 @@ error = abs(difference - gradient @ direction) / abs(difference)
 print(f"gradient against a central difference: relative error {error:.1e}")
 
 loss = first
-for _ in range(200):
+for _ in range(100):
     loss, gradient = loss_and_gradient(params)
     params -= 1e-3 * gradient
-print(f"loss: {first:.3f} before, {loss:.3f} after 200 steps")
+print(f"loss: {first:.3f} before, {loss:.3f} after 100 steps")
 assert error < 1e-7
 assert loss < first / 2
