@@ -59,7 +59,7 @@ def gno_kernel_fwd(coords, params, f_in, f_out):
 
 
 def gno_kernel_bwd(grad_kernel, coords, params, f_in, f_out, wrt=None):
-    """s = mask (V^T g); coords = U^T s; dU = sum s dx^T, db_u = sum s, dV = sum g a^T, db_v = sum g."""
+    """With s = mask (V^T g): coords = U^T s; dU = sum s dx^T, db_u = sum s, dV = sum g a^T, db_v = sum g."""
     U, b_u, V, _ = unpack_gno_params(params, coords.shape[1], f_in, f_out)
     g = grad_kernel
     mask, a = hidden_layer(coords, U, b_u)
@@ -73,7 +73,7 @@ def gno_kernel_bwd(grad_kernel, coords, params, f_in, f_out, wrt=None):
 
 
 def gno_kernel_bwd2(gg_coords, gg_params, grad_kernel, coords, params, f_in, f_out, wrt=None):
-    """With c = gg_coords and (Ugg, bgg_u, Vgg, bgg_v) = gg_params: t = mask (U c + Ugg dx + bgg_u), sgg = mask (Vgg^T g)."""
+    """With (Ugg, bgg_u, Vgg, bgg_v) = gg_params: t = mask (U gg_coords + Ugg dx + bgg_u), sgg = mask (Vgg^T g)."""
     U, b_u, V, b_v = unpack_gno_params(params, coords.shape[1], f_in, f_out)
     c = zero_if_none(gg_coords, coords)
     Ugg, bgg_u, Vgg, bgg_v = unpack_gno_params(zero_if_none(gg_params, params), coords.shape[1], f_in, f_out)
