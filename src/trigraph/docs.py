@@ -58,8 +58,8 @@ def _definition(spec: Definition) -> str:
     rows += [(f"`{a.name}`", "attribute", "`int`", "", a.doc) for a in spec.attributes]
     rows += [(f"`{a.name}`", "output", _shape(a), "", a.doc) for a in spec.outputs]
     text += _table(("name", "", "shape", "degree", "meaning"), rows)
-    rows = [(f"`{op.name}`", f"`{spec.formulas[op.order]}`", f"`{op.operations}`") for op in ops]
-    text += _table(("operator", "formula", "floating operations"), rows)
+    formulas = [(f"`{op.name}`", f"`{spec.formulas[op.order]}`", f"`{op.operations}`") for op in ops]
+    text += _table(("operator", "formula", "floating operations"), formulas)
     for kink in spec.kinks:
         text += f"Not differentiable where a value of `trigraph.pyref.{kink.function}` is 0.\n\n"
     return text

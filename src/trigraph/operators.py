@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from types import CodeType
+from typing import Any
 
 __all__ = [
     "CSC_FORWARD",
@@ -394,7 +395,7 @@ OPERATORS: dict[str, Operator] = {
 
 
 @cache
-def result_type(name: str) -> type:
+def result_type(name: str) -> type[Any]:
     """Return the NamedTuple an operator returns: fields in table order, None where a derivative was not asked for."""
     typename = "".join(part.capitalize() for part in name.split("_"))
     cls = namedtuple(typename, [f.name for f in OPERATORS[name].fields])  # type: ignore[misc]
