@@ -13,7 +13,7 @@ ROOT = Path(__file__).parent.parent
 
 # What is wrong, in which file, the right text and the wrong one. A text stands there once.
 MUTATIONS = {
-    "reference: sign of V^T g": ("fortran/gno.fypp", "s(k) = s(k) + v(i, k) * g(i)", "s(k) = s(k) - v(i, k) * g(i)"),
+    "reference: bias left out": ("fortran/gno.fypp", "    kernel(i, e) = b_v(i)", "    kernel(i, e) = 0"),
     "reference: missing sum of the bias": (
         "fortran/gno.fypp",
         "gb_v(i) = gb_v(i) + grad_kernel(i, e)",
@@ -30,6 +30,11 @@ MUTATIONS = {
         "call add_features_grad_${K}$(f_in, f_out, kernel(:, e), grad_message(:, i), out_features(:, j))",
     ),
     "pyref: >= for > in relu'": ("pyref/gno.py", "mask = ~(z <= 0)", "mask = ~(z < 0)"),
+    "pyref: sign of a second-order term": (
+        "pyref/gno.py",
+        "coords=lambda: s @ Ugg + sgg @ U,",
+        "coords=lambda: s @ Ugg - sgg @ U,",
+    ),
     "pyref: transposed kernel": (
         "pyref/gno.py",
         "return kernel.reshape(len(kernel), f_in, f_out)",
