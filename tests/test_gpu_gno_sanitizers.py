@@ -24,8 +24,8 @@ from trigraph.gpu.launcher import HostLibrary, using_host_library
 ARGUMENTS = {("float",), ("double",), ("int",), ("long long",), ("float", "int"), ("double", "long long")}
 SUBSET = tuple(i for i in INSTANCES["gno"] if tuple(i[i.index("<") + 1 : -1].split(", ")) in ARGUMENTS)
 
-# float, index, in-degrees, d, H, f_in, f_out: a node with many in-edges and isolated ones; long chains of blocks; widths
-# beyond one tile in every direction; widths of one.
+# float, index, in-degrees, d, H, f_in, f_out: a node with many in-edges and isolated ones; more than one block; widths
+# beyond one tile in each direction; widths of one.
 CASES = {
     "hub": (np.float32, np.int32, [3, 0, 300, 128, 0, 1], 3, 5, 3, 2),
     "many": (np.float64, np.int64, [1, 0, 2] * 90, 1, 2, 2, 1),
@@ -102,7 +102,7 @@ def check(path, order):
                     for mine, right in zip(got[operator], fields, strict=True):
                         error = np.abs(mine - right).max(initial=0)
                         bound = 200 * np.finfo(right.dtype).eps * np.abs(right).max(initial=0)
-                        assert not error > bound and np.isfinite(mine).all(), f"{name}: {operator}: {error} > {bound}"
+                        assert error <= bound, f"{name}: {operator}: {error} > {bound}"
     finally:
         sums.WORKSPACE = workspace
     assert library.launched == set(SUBSET)
