@@ -1,4 +1,4 @@
-"""Builds the test kernels of this folder: `primitives` (right) and `faults` (wrong ones beside their right twins)."""
+"""Builds the test kernels of this folder: primitives, patterns, and faults (wrong ones beside their right twins)."""
 
 import os
 import re
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from trigraph.gpu.host.build import host_build, kernel_parameters, sanitizer_environment
-from trigraph.gpu.instances import FLOATS, expand
+from trigraph.gpu.instances import FLOATS, INDICES, expand
 from trigraph.gpu.launcher import HostLibrary, using_host_library
 
 HERE = Path(__file__).resolve().parent
@@ -37,7 +37,17 @@ PRIMITIVES = (
 FAULTS = tuple(
     name for kernel in kernel_parameters((HERE / "faults.cu").read_text()) for name in expand(kernel, ("true", "false"))
 )
-INSTANCES = {"primitives": PRIMITIVES, "faults": FAULTS}
+PATTERNS = (
+    "matrix_product",
+    "double_buffer",
+    "scan",
+    *expand("segment_sums", INDICES),
+    "cut_buffer",
+    "two_roles",
+    "histogram",
+    "tree_in_global",
+)
+INSTANCES = {"primitives": PRIMITIVES, "faults": FAULTS, "patterns": PATTERNS}
 
 
 def require(available, what):
