@@ -125,10 +125,10 @@ class Attribute:
     name, doc : str
         The name of a size is a symbol of :data:`SYMBOLS`.
     default : object
-        `REQUIRED` where the caller must give it.
+        `inspect.Parameter.empty` where the caller must give it.
     choices : tuple
         Allowed values; empty for a size. Fortran and CUDA receive the position in this tuple.
-    requires : mapping from choice to str
+    requires : tuple of (choice, str)
         Method of the graph that raises where the graph cannot serve a choice.
     """
 
@@ -137,6 +137,11 @@ class Attribute:
     default: Any = inspect.Parameter.empty
     choices: tuple[str | None, ...] = ()
     requires: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def required(self) -> bool:
+        """Whether the caller must give it."""
+        return self.default is inspect.Parameter.empty
 
 
 @dataclass(frozen=True)
@@ -154,11 +159,15 @@ class Kink:
 
 @dataclass(frozen=True)
 class GraphKind:
-    """A graph object: its class, the sizes it fixes and the arrays Fortran receives."""
+    """A graph object: its class, the sizes it fixes and the arrays Fortran receives (name and length).
+
+    `forward` go to every operator, `fast` to the fast path too, `reverse` (what `prepare` builds) to its derivatives.
+    """
 
     type_name: str
     sizes: tuple[str, ...]
     forward: tuple[tuple[str, str], ...]
+    fast: tuple[tuple[str, str], ...]
     reverse: tuple[tuple[str, str], ...]
 
 
@@ -170,17 +179,17 @@ CSC_REVERSE = (
     ("row_offsets", "num_edges+1"),
     ("row_positions", "num_positions"),
 )
-EDGES = (
+EDGES_FORWARD = (
     ("src", "num_edges"),
     ("dst", "num_edges"),
-    ("src_offsets", "num_nodes+1"),
     ("dst_offsets", "num_nodes+1"),
     ("dst_edge_index", "num_edges"),
     ("reverse_edge", "num_edges"),
 )
+EDGES_FAST = (("src_offsets", "num_nodes+1"), ("reverse_start", "num_edges"), ("reverse_stop", "num_edges"))
 GRAPHS: dict[str, GraphKind] = {
-    "csc": GraphKind("CSC", ("num_src_nodes", "num_dst_nodes", "num_positions", "num_edges"), CSC_FORWARD, CSC_REVERSE),
-    "edges": GraphKind("EdgeGraph", ("num_nodes", "num_edges"), EDGES, ()),
+    "csc": GraphKind("CSC", ("num_src_nodes", "num_dst_nodes", "num_positions", "num_edges"), CSC_FORWARD, (), CSC_REVERSE),
+    "edges": GraphKind("EdgeGraph", ("num_nodes", "num_edges"), EDGES_FORWARD, EDGES_FAST, ()),
 }
 
 
@@ -324,6 +333,21 @@ class Operator:
         return len(self.fields) == 1 and (self.order == 0 or self.restriction is not None)
 
     @property
+    def selective(self) -> bool:
+        """Whether the caller may ask for some fields only (`wrt`)."""
+        return self.order > 0 and not self.single
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """Names of the attributes that are choices."""
+        return tuple(a.name for a in self.attributes if a.choices)
+
+    @property
+    def formula(self) -> str:
+        """What it computes."""
+        return self.restriction.doc if self.restriction else self.definition.formulas[self.order]
+
+    @property
     def parameters(self) -> tuple[str, ...]:
         """Names of the positional parameters, `wrt` excluded."""
         graph = ("graph",) if self.graph else ()
@@ -342,7 +366,7 @@ class Operator:
         defaults = {a.name: a.default for a in self.attributes}
         empty = inspect.Parameter.empty
         parameters = [inspect.Parameter(n, positional, default=defaults.get(n, empty)) for n in self.parameters]
-        if self.order and not self.single:
+        if self.selective:
             parameters.append(inspect.Parameter("wrt", positional, default=None))
         return inspect.Signature(parameters)
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from trigraph.checks import check_call
+from trigraph.checks import Checked, check_call
 from trigraph.graphs import array_kind
 from trigraph.operators import OPERATORS, Operator
 
@@ -49,16 +49,18 @@ def _docstring(op: Operator) -> str:
     lines = [spec.summary, ""]
     if op.order:
         of = f"{spec.name}_{'fwd' if op.order == 1 else 'bwd'}"
-        lines[0] = f"Vector-Jacobian product of `{of}`."
-    lines += [f"    {spec.formulas[op.order]}", "", "Parameters", "----------"]
+        lines[0] = f"{'Part of the vector' if op.restriction else 'Vector'}-Jacobian product of `{of}`."
+    lines += [f"    {op.formula}", "", "Parameters", "----------"]
     for a in op.arguments:
         lines += [f"{a.name} : array of float32 or float64, shape ({', '.join(a.dims)})" + (", or None" if a.nullable else "")]
         lines += [f"    {a.doc}"]
     if op.graph:
         lines += [f"graph : {op.graph.type_name}", "    Whose rows the edge arrays have."]
     for attribute in op.attributes:
-        lines += [f"{attribute.name} : int", f"    {attribute.doc}"]
-    if op.order:
+        kind = "{" + ", ".join(map(repr, attribute.choices)) + "}" if attribute.choices else "int"
+        default = "" if attribute.required else f", default {attribute.default!r}"
+        lines += [f"{attribute.name} : {kind}{default}", f"    {attribute.doc}"]
+    if op.selective:
         lines += ["wrt : str or iterable of str, optional", "    Fields to compute (default: all); the others are None and cost nothing."]
     lines += ["out : array or mapping from field to array, optional", "    Where to write: same dtype, C-contiguous, clear of the inputs."]
     lines += ["panel : {" + ", ".join(f'"{p}"' for p in PANELS) + "}, optional"]
@@ -85,18 +87,24 @@ def front_door(op: Operator) -> Callable[..., Any]:
 
     def call(*args: Any, out: Any = None, panel: str | None = None, **kwargs: Any) -> Any:
         try:
-            values = op.signature.bind(*args, **kwargs).arguments
+            bound = op.signature.bind(*args, **kwargs)
         except TypeError as error:
             raise TypeError(f"{op.name}: {error}") from None
+        bound.apply_defaults()
+        values = bound.arguments
         wrt = values.pop("wrt", None)
         chosen = _choose(op, values, panel)
         _, kind, writes_out = PANELS[chosen]
         checked = check_call(op, values, wrt, out, kind, chosen)
-        keywords: dict[str, Any] = {"wrt": checked.wanted} if op.order else {}
+        keywords: dict[str, Any] = {"wrt": checked.wanted} if op.selective else {}
+        given = {n: a[..., 0] if n in checked.columns else a for n, a in checked.out.items()}
         if writes_out:
-            keywords["out"] = checked.out
+            keywords["out"] = given
         result = panel_function(chosen, op.name)(**checked.values, **keywords)
-        return result if writes_out or not checked.out else _copy_out(op, result, checked.out)
+        if not writes_out:
+            for name, array in given.items():
+                array[...] = result if op.single else getattr(result, name)
+        return _restore(op, result, checked)
 
     call.__name__ = call.__qualname__ = op.name
     call.__module__ = "trigraph"
@@ -105,14 +113,13 @@ def front_door(op: Operator) -> Callable[..., Any]:
     return call
 
 
-def _copy_out(op: Operator, result: Any, out: dict[str, Any]) -> Any:
+def _restore(op: Operator, result: Any, checked: Checked) -> Any:
+    """Return the caller's own arrays, and columns with the trailing axis their input had."""
     if op.single:
-        (array,) = out.values()
-        array[...] = result
-        return array
-    for name, array in out.items():
-        array[...] = getattr(result, name)
-    return result._replace(**out)
+        return next(iter(checked.out.values()), result)
+    columns = {n: getattr(result, n)[..., None] for n in checked.columns if getattr(result, n) is not None}
+    changed = columns | checked.out
+    return result._replace(**changed) if changed else result
 
 
 FUNCTIONS = {name: front_door(op) for name, op in OPERATORS.items()}
