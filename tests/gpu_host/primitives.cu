@@ -1,4 +1,4 @@
-// Every primitive that the host emulates, one kernel each; test_primitives.py knows the right answers.
+// Every primitive that the host emulates, one kernel each; test_host_primitives.py knows the right answers.
 /* The word __shared__ in a comment, and a second time: extern __shared__ nothing[]; */
 #include "parts.cuh"  // rewritten too
 #include "parts_table.cuh"

@@ -7,7 +7,7 @@ import subprocess
 import sys
 
 import pytest
-from conftest import HERE
+from host_kernels import HERE
 from trigraph.gpu.host import build
 from trigraph.gpu.host.build import SourceError, expand_includes, kernel_parameters, rewrite_shared
 

@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from conftest import library
+from host_kernels import library
 
 SETUP = """
 import numpy as np

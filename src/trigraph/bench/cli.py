@@ -1,0 +1,152 @@
+"""The command `trigraph bench`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from trigraph.bench.device import device_name
+from trigraph.bench.measure import ceilings
+from trigraph.bench.records import environment, record, stem
+from trigraph.bench.run import (
+    FAMILIES,
+    SIZES,
+    Options,
+    Result,
+    find_workloads,
+    operator_workload,
+    run_workload,
+    sweep,
+    untimed,
+)
+from trigraph.bench.tables import ceiling_table, workload_table
+from trigraph.bench.workloads import Workload
+from trigraph.fortran.threads import get_num_threads
+from trigraph.operators import OPERATORS, SYMBOLS
+
+__all__ = ["bench"]
+
+# Bytes copied and order of the matrices multiplied, for the ceilings.
+CEILING_SIZES = {"full": (2**29, 3072), "small": (2**26, 1024)}
+
+
+def _sizes(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, int]:
+    sizes = {}
+    for value in values:
+        name, _, number = value.partition("=")
+        if name not in SYMBOLS or not number.isdigit() or int(number) < max(1, SYMBOLS[name].minimum):
+            raise click.BadParameter(f"{value!r}; expected SYMBOL=NUMBER with one of {', '.join(SYMBOLS)}")
+        sizes[name] = int(number)
+    return sizes
+
+
+def _chosen(
+    families: tuple[str, ...], names: tuple[str, ...], operators: tuple[str, ...], sizes: dict[str, int]
+) -> list[Workload]:
+    if operators:
+        if families or names:
+            raise click.UsageError("--operator stands for a workload; leave out --family and --workload")
+        return [operator_workload(name, sizes) for name in operators]
+    if sizes:
+        raise click.UsageError("--sizes belongs to --operator; named workloads have their own")
+    return find_workloads(families, names)
+
+
+@click.command()
+@click.option(
+    "--family", "families", multiple=True, type=click.Choice(list(FAMILIES)), help="Workloads of this family only."
+)
+@click.option(
+    "--workload",
+    "names",
+    multiple=True,
+    type=click.Choice([w.name for f in FAMILIES.values() for w in f.WORKLOADS]),
+    help="This workload only; may be repeated.",
+)
+@click.option(
+    "--operator",
+    "operators",
+    multiple=True,
+    type=click.Choice(list(OPERATORS)),
+    help="Time the panels on one operator.",
+)
+@click.option(
+    "--sizes", multiple=True, callback=_sizes, metavar="SYMBOL=N", help="Sizes for --operator, e.g. num_edges=5000."
+)
+@click.option(
+    "--size", type=click.Choice(list(SIZES)), default="full", show_default=True, help="Small: a twentieth of it, quick."
+)
+@click.option(
+    "--threads", type=click.IntRange(1), default=get_num_threads, help="Of every contender [default: all processors]."
+)
+@click.option("--repeat", type=click.IntRange(1), default=9, show_default=True, help="Alternating rounds.")
+@click.option("--dtype", type=click.Choice(["float32", "float64"]), default="float32", show_default=True)
+@click.option(
+    "--out",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Write a record (JSON) and a plot of cost against size (PNG) here.",
+)
+@click.option("--no-peers", is_flag=True, help="trigraph's panels only.")
+def bench(
+    families: tuple[str, ...],
+    names: tuple[str, ...],
+    operators: tuple[str, ...],
+    sizes: dict[str, int],
+    size: str,
+    threads: int,
+    repeat: int,
+    dtype: str,
+    out: Path | None,
+    no_peers: bool,
+) -> None:
+    """Time the panels side by side with what users would otherwise run.
+
+    Each contender runs in a process of its own, all with the same number of threads, in alternating rounds; medians are
+    compared. A peer is timed only if its results agree with trigraph's. Peers that are not installed are left out and
+    named (pip install 'trigraph[bench]'). A missed target does not change the exit status.
+    """
+    console = Console()
+    options = Options(threads, repeat, dtype, size, not no_peers)
+    workloads = _chosen(families, names, operators, sizes)
+    with console.status("ceilings") as status:
+        places = {"host": "host"} | ({"gpu": "cupy"} if device_name() else {})
+        rounds = min(repeat, 5)
+        tops = {place: ceilings(clock, threads, rounds, *CEILING_SIZES[size]) for place, clock in places.items()}
+        results: list[Result] = []
+        sweeps: dict[str, list[Result]] = {}
+        for workload in workloads:
+            results.append(run_workload(workload, options, status.update))
+            console.print(workload_table(results[-1], options))
+            if out is not None and workload.sweep:
+                sweeps[workload.name] = sweep(workload, options, status.update)
+    console.print(ceiling_table(results, tops))
+    for name, note in untimed([*results, *(r for points in sweeps.values() for r in points)]).items():
+        console.print(f"Not timed: {name} ({note})")
+    if out is not None:
+        _write(out, options, tops, results, sweeps, console)
+
+
+def _write(
+    out: Path,
+    options: Options,
+    tops: dict[str, dict[str, float]],
+    results: list[Result],
+    sweeps: dict[str, list[Result]],
+    console: Console,
+) -> None:
+    about = environment(options)
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / f"{stem(about)}.json"
+    path.write_text(json.dumps(record(about, tops, results, sweeps, options), indent=1) + "\n")
+    console.print(f"Record: {path}")
+    if sweeps:
+        from trigraph.bench.plot import plot_sweeps  # matplotlib takes its time to load
+
+        machine = about["machine"]
+        where = machine["device"] or machine["cpu"]
+        caption = f"{options.dtype}, {options.threads} threads, {where}, {about['created'][:10]}"
+        plot_sweeps(sweeps, caption, path.with_suffix(".png"))
+        console.print(f"Plot: {path.with_suffix('.png')}")

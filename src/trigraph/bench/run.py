@@ -1,0 +1,218 @@
+"""One benchmark run: workloads and sweeps to results, ratios and verdicts."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from trigraph.bench import gno
+from trigraph.bench.measure import Measurement, alternate
+from trigraph.bench.worker import Job
+from trigraph.bench.workloads import Step, Workload, clock_of, make_call, scaled
+from trigraph.operators import OPERATORS, SYMBOLS
+from trigraph.panels import PANELS
+
+__all__ = [
+    "FAMILIES",
+    "SIZES",
+    "Options",
+    "Result",
+    "Verdict",
+    "find_workloads",
+    "operator_workload",
+    "panels_timed",
+    "run_workload",
+    "sweep",
+    "untimed",
+]
+
+FAMILIES = {"gno": gno}
+SIZES = {"full": 1.0, "small": 1 / 20}
+SWEEP_LIMIT = 2.0  # seconds of one call above which a contender is left out of larger sizes
+WARM_SIZE = 16  # entities of the tiny run that loads what is loaded at the first call
+DIRECT = ("fortran-reference", "pyref")
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to measure: threads of every contender, rounds, dtype, size (a key of `SIZES`), whether with peers."""
+
+    threads: int
+    repeat: int
+    dtype: str
+    size: str
+    peers: bool
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A target beside what was reached; `met` is None when it was not measured."""
+
+    what: str
+    least: float
+    reached: float | None
+    met: bool | None
+
+
+@dataclass(frozen=True)
+class Result:
+    """Measurements of a workload at one set of sizes.
+
+    `load` is the system's load average before and after, `others` the share of the processors that other processes used
+    meanwhile (None where that is unknown).
+    """
+
+    workload: Workload
+    sizes: Mapping[str, int]
+    dtype: str
+    measured: Mapping[str, Measurement]
+    load: tuple[float, float]
+    others: float | None
+
+    def fast(self, contender: str) -> str:
+        """Return the panel a contender is compared with: the fast one on the same kind of machine."""
+        return "fortran" if clock_of(self.workload, contender) == "host" else "gpu"
+
+    def ratios(self, contender: str) -> tuple[float | None, float | None]:
+        """Time and peak memory of a contender over those of the fast panel; None where one was not measured."""
+        own, fast = self.measured[contender], self.measured.get(self.fast(contender))
+        if fast is None or not own.seconds or not fast.seconds:
+            return None, None
+        return own.median / fast.median, own.peak_bytes / fast.peak_bytes if fast.peak_bytes else None
+
+    def rates(self, contender: str) -> tuple[float, float]:
+        """Operations and bytes of the table (not what the contender really spends) per second."""
+        operations = self.workload.operations(self.sizes)
+        moved = self.workload.bytes_moved(self.sizes, np.dtype(self.dtype))
+        return operations / self.measured[contender].median, moved / self.measured[contender].median
+
+    def verdicts(self, contender: str, options: Options) -> list[Verdict]:
+        """Targets against this contender; they are stated for the full size in float32."""
+        applies = options.dtype == "float32" and dict(self.sizes) == dict(self.workload.sizes)
+        found = []
+        for target in self.workload.targets if applies else ():
+            if target.peer != contender:
+                continue
+            wanted = ((target.time, "time"), (target.memory, "memory"))
+            for (least, what), reached in zip(wanted, self.ratios(contender), strict=True):
+                if least is not None:
+                    found.append(Verdict(what, least, reached, None if reached is None else reached >= least))
+        return found
+
+
+def find_workloads(families: tuple[str, ...], names: tuple[str, ...]) -> list[Workload]:
+    """Named workloads of the families (all, when empty), or those with the given names."""
+    known = [w for f in families or FAMILIES for w in FAMILIES[f].WORKLOADS]
+    return [w for w in known if not names or w.name in names]
+
+
+def operator_workload(name: str, sizes: Mapping[str, int]) -> Workload:
+    """Return a workload of one operator of the table, in all panels but gpu-host, whose times tell nothing of a device.
+
+    Parameters
+    ----------
+    name : str
+    sizes : mapping
+        Values of symbols; the others are the family's. Where only one of num_edges and num_positions is given, the
+        other is the same.
+    """
+    op = OPERATORS[name]
+    given = dict(sizes)
+    for one, other in (("num_edges", "num_positions"), ("num_positions", "num_edges")):
+        if one in given:
+            given.setdefault(other, given[one])
+    values = {s: {**FAMILIES[op.family].SIZES, **given}[s] for s in op.definition.symbols}
+    panels = ("fortran", *DIRECT, "gpu")
+    return Workload(name, op.family, op.definition.summary, (Step(name),), values, panels=panels)
+
+
+def _jobs(workload: Workload, sizes: Mapping[str, int], options: Options, panels: tuple[str, ...]) -> dict[str, Job]:
+    tiny = {n: min(v, WARM_SIZE) if SYMBOLS[n].minimum == 0 else v for n, v in sizes.items()}
+    names = (*panels, *(workload.peers if options.peers else ()))
+    return {
+        name: Job(
+            partial(make_call, workload, name, sizes, options.dtype),
+            partial(make_call, workload, name, tiny, options.dtype),
+            clock_of(workload, name),
+        )
+        for name in names
+    }
+
+
+def _tolerance(dtype: str) -> float:
+    """Relative 2-norm error above which a peer computes something else: rounding in sums stays far below it."""
+    return 200 * float(np.finfo(dtype).eps)
+
+
+def _processor_seconds() -> tuple[float, float, float]:
+    """Seconds all processors had and were busy since the start of the system, and those spent by this process tree."""
+    times = os.times()
+    own = times.user + times.system + times.children_user + times.children_system
+    stat = Path("/proc/stat")
+    if not stat.exists():
+        return math.nan, math.nan, own
+    ticks = [int(v) / os.sysconf("SC_CLK_TCK") for v in stat.read_text().splitlines()[0].split()[1:9]]
+    return sum(ticks), sum(ticks) - ticks[3] - ticks[4], own
+
+
+def _measure(
+    workload: Workload,
+    sizes: Mapping[str, int],
+    options: Options,
+    panels: tuple[str, ...],
+    repeat: int,
+    progress: Callable[[str], None],
+    without: frozenset[str] = frozenset(),
+) -> Result:
+    jobs = {n: j for n, j in _jobs(workload, sizes, options, panels).items() if n not in without}
+    load, before = os.getloadavg()[0], _processor_seconds()
+    measured = alternate(jobs, repeat, options.threads, _tolerance(options.dtype), progress=progress)
+    total, busy, own = (b - a for a, b in zip(before, _processor_seconds(), strict=True))
+    others = None if math.isnan(total) else max(0.0, (busy - own) / total)
+    return Result(workload, sizes, options.dtype, measured, (load, os.getloadavg()[0]), others)
+
+
+def run_workload(workload: Workload, options: Options, progress: Callable[[str], None] = lambda _: None) -> Result:
+    """Measure a workload at the size asked for."""
+
+    def say(what: str) -> None:
+        progress(f"{workload.name}: {what}")
+
+    sizes = scaled(workload.sizes, SIZES[options.size])
+    return _measure(workload, sizes, options, workload.panels, options.repeat, say)
+
+
+def sweep(workload: Workload, options: Options, progress: Callable[[str], None] = lambda _: None) -> list[Result]:
+    """Measure a workload over its sweep, the direct panels too, each contender as far as its calls stay short."""
+    panels = tuple(dict.fromkeys((*workload.panels, *DIRECT)))
+    results: list[Result] = []
+    out: set[str] = set()
+    points = [p for p in workload.sweep if options.size == "full" or p <= max(workload.sweep) // 10]
+    for place, point in enumerate(points):
+        sizes = scaled(workload.sizes, point / workload.sizes[workload.sweep_symbol])
+
+        def say(what: str, point: int = point) -> None:
+            progress(f"{workload.name}, {workload.sweep_symbol} = {point}: {what}")
+
+        results.append(_measure(workload, sizes, options, panels, min(options.repeat, 5), say, frozenset(out)))
+        growth = points[place + 1] / point if place + 1 < len(points) else 1.0
+        for name, found in results[-1].measured.items():
+            if found.status != "timed" or found.median * growth > SWEEP_LIMIT:
+                out.add(name)
+    return results
+
+
+def untimed(results: list[Result]) -> dict[str, str]:
+    """Contenders that were not timed, each with the reason."""
+    return {n: m.note for r in results for n, m in r.measured.items() if m.status != "timed"}
+
+
+def panels_timed(result: Result) -> list[str]:
+    """Panels of trigraph that were timed."""
+    return [n for n, m in result.measured.items() if n in PANELS and m.seconds]

@@ -1,0 +1,79 @@
+"""The tables `trigraph bench` prints."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich import box
+from rich.table import Table
+
+from trigraph.bench.run import Options, Result, panels_timed
+
+__all__ = ["ceiling_table", "workload_table"]
+
+VERDICTS = {True: "[green]met[/]", False: "[red]not met[/]", None: "not measured"}
+BUSY = 0.05  # share of the processors other processes may use before the table says so
+
+
+def _digits(value: float | None) -> str:
+    """Three digits, without an exponent."""
+    if value is None:
+        return ""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _table(title: str, caption: str, columns: tuple[str, ...], numbers: tuple[str, ...]) -> Table:
+    table = Table(title=title, caption=caption, box=box.SIMPLE_HEAD, title_justify="left", caption_justify="left")
+    for header in columns:
+        table.add_column(header, no_wrap=True)
+    for header in numbers:
+        table.add_column(header, justify="right", no_wrap=True)
+    return table
+
+
+def workload_table(result: Result, options: Options) -> Table:
+    """Contenders of one workload: time, ratio to the fast panel, peak memory, targets."""
+    workload = result.workload
+    caption = f"{result.dtype}; " + ", ".join(f"{n} = {v:,}" for n, v in result.sizes.items())
+    if result.others is not None and result.others > BUSY:
+        caption += f"; other processes used {result.others:.0%} of the processors meanwhile"
+    numbers = ("ms", "quartiles", "x time", "MiB", "x memory")
+    table = _table(f"{workload.name}: {workload.summary}", caption, ("contender",), numbers)
+    if any(result.verdicts(name, options) for name in result.measured):
+        table.add_column("target")
+    for name, m in result.measured.items():
+        verdicts = result.verdicts(name, options)
+        targets = ("\n".join(f"{v.what} x{v.least:g}: {VERDICTS[v.met]}" for v in verdicts),) if verdicts else ()
+        if m.seconds:
+            low, mid, high = (_digits(1e3 * t) for t in m.quartiles)
+            time, memory = result.ratios(name)
+            memory_columns = (f"{m.peak_bytes / 2**20:.1f}", _digits(memory))
+            table.add_row(name, mid, f"{low} - {high}", _digits(time), *memory_columns, *targets)
+        elif targets or m.status != "unavailable":
+            table.add_row(name, m.status, *[""] * (len(numbers) - 1), *targets)
+    return table
+
+
+def ceiling_table(results: list[Result], ceilings: dict[str, dict[str, float]]) -> Table:
+    """Tabulate the share of the machine's ceilings that each panel reaches."""
+    words = {"copy": "copy {:.3g} GB/s", "float32": "sgemm {:.3g} Gop/s", "float64": "dgemm {:.3g} Gop/s"}
+    parts = [
+        f"{place}: " + ", ".join(words[what].format(rate / 1e9) for what, rate in sorted(tops.items()))
+        for place, tops in ceilings.items()
+    ]
+    caption = "Operations of the operator table; bytes of inputs and outputs, each once."
+    numbers = ("Gop/s", "of gemm", "GB/s", "of copy")
+    table = _table(f"Measured ceilings: {'; '.join(parts)}", caption, ("workload", "panel"), numbers)
+    for result in results:
+        for panel in panels_timed(result):
+            top: dict[str, Any] = ceilings["gpu" if panel == "gpu" else "host"]
+            rate, bandwidth = result.rates(panel)
+            table.add_row(
+                result.workload.name,
+                panel,
+                f"{rate / 1e9:.3g}",
+                f"{rate / top[result.dtype]:.1%}",
+                f"{bandwidth / 1e9:.3g}",
+                f"{bandwidth / top['copy']:.1%}",
+            )
+    return table

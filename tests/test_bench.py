@@ -1,0 +1,234 @@
+"""The benchmark itself: does it measure what it says, and does it refuse to time what is wrong?"""
+
+import importlib.util
+import json
+import os
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from trigraph import pyref
+from trigraph.bench import cli, gno, run
+from trigraph.bench.measure import Measurement, alternate, relative_error
+from trigraph.bench.records import stem
+from trigraph.bench.worker import Job
+from trigraph.bench.workloads import Target, Unavailable, clock_of, make_call, make_case
+from trigraph.operators import OPERATORS, SYMBOLS, evaluate
+from trigraph.panels import PANELS
+
+MEBIBYTE = 2**20
+OPTIONS = run.Options(threads=1, repeat=1, dtype="float32", size="small", peers=True)
+
+
+def tiny(workload):
+    return {n: min(v, 23) if SYMBOLS[n].minimum == 0 else min(v, 5) for n, v in workload.sizes.items()}
+
+
+# What workers run: functions of this module, which the child processes import.
+def steady(value, nbytes=8):
+    return lambda: {"x": np.full(nbytes // 8, value)}
+
+
+def unavailable():
+    raise Unavailable("nothing there")
+
+
+def failing():
+    return lambda: 1 / 0
+
+
+def dying():
+    os._exit(3)
+
+
+@pytest.fixture
+def importable(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+
+
+def test_relative_error_never_passes_what_cannot_be_compared():
+    x = {"x": np.ones(3)}
+    assert relative_error(x, x) == 0
+    assert relative_error({"x": np.array([1, 1, 1.5])}, x) == pytest.approx(0.5 / np.sqrt(3))
+    assert not (relative_error({"x": np.array([1, 1, np.nan])}, x) <= 1e9)
+    assert not (relative_error({"x": np.ones(4)}, x) <= 1e9)
+    assert not (relative_error({"x": np.ones(3, np.float32)}, x) <= 1e9)
+    assert not (relative_error({"y": np.ones(3)}, x) <= 1e9)
+
+
+@pytest.mark.usefixtures("importable")
+def test_only_what_agrees_with_the_baseline_is_timed():
+    jobs = {
+        "absent": Job(unavailable),
+        "baseline": Job(partial(steady, 1.0), warm=partial(steady, 2.0)),
+        "same": Job(partial(steady, 1.0)),
+        "wrong": Job(partial(steady, 1.1)),
+        "nan": Job(partial(steady, np.nan)),
+        "failing": Job(failing),
+        "dying": Job(dying),
+    }
+    found = alternate(jobs, repeat=2, threads=1, tolerance=1e-3)
+    assert {n: m.status for n, m in found.items()} == {
+        "absent": "unavailable",
+        "baseline": "timed",
+        "same": "timed",
+        "wrong": "wrong",
+        "nan": "wrong",
+        "failing": "failed",
+        "dying": "failed",
+    }
+    assert [n for n, m in found.items() if len(m.seconds) == 2] == ["baseline", "same"]
+    assert found["same"].error == 0
+    assert "ZeroDivisionError" in found["failing"].note
+    assert "status 3" in found["dying"].note
+
+
+@pytest.mark.usefixtures("importable")
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the high-water mark can be reset on Linux only")
+def test_peak_memory_is_the_calls_own_whatever_the_parent_holds():
+    ballast = np.ones(200 * MEBIBYTE // 8)
+    found = alternate({"x": Job(partial(steady, 1.0, 64 * MEBIBYTE))}, repeat=1, threads=1)
+    assert 64 <= found["x"].peak_bytes / MEBIBYTE < 66
+    assert ballast.size
+
+
+@pytest.mark.parametrize("workload", gno.WORKLOADS, ids=lambda w: w.name)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch_geometric uses torch's own old names
+def test_peers_compute_what_the_panels_compute(workload, dtype):
+    sizes = tiny(workload)
+    expected = make_call(workload, "fortran", sizes, dtype)()
+    for name, peer in workload.peers.items():
+        if clock_of(workload, name) != "host" or any(importlib.util.find_spec(m) is None for m in peer.requires):
+            continue
+        results = make_call(workload, name, sizes, dtype)()
+        got = {n: v() if callable(v) else getattr(v, "detach", lambda v=v: v)() for n, v in results.items()}
+        assert relative_error({n: np.asarray(v) for n, v in got.items()}, expected) <= run._tolerance(dtype), name
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_every_operator_of_the_table_can_be_timed(name):
+    workload = run.operator_workload(name, {})
+    assert set(workload.sizes) == set(workload.definition.symbols)
+    assert "gpu-host" not in workload.panels
+    sizes = tiny(workload)
+    assert workload.operations(sizes) == evaluate(OPERATORS[name].operations, sizes)
+    results = {panel: make_call(workload, panel, sizes, "float64")() for panel in ("fortran", "pyref")}
+    assert relative_error(results["pyref"], results["fortran"]) <= run._tolerance("float64")
+    arrays = [*make_case(workload, sizes, np.dtype("float64")).arrays.values(), *results["pyref"].values()]
+    assert workload.bytes_moved(sizes, np.dtype("float64")) == sum(a.nbytes for a in arrays)
+
+
+def test_sizes_of_an_operator():
+    sizes = run.operator_workload("gno_message_fwd", {"num_edges": 100}).sizes
+    assert (sizes["num_edges"], sizes["num_positions"], sizes["hidden"]) == (100, 100, 64)
+
+
+@pytest.mark.parametrize("workload", gno.WORKLOADS, ids=lambda w: w.name)
+def test_workloads_are_honest(workload):
+    for step in workload.steps:
+        if step.operations is not None:
+            assert 0 < evaluate(step.operations, workload.sizes) < evaluate(step.op.operations, workload.sizes)
+    assert "gpu-host" not in {*workload.panels, *workload.peers}
+    assert not set(workload.peers) & set(PANELS)
+    assert {t.peer for t in workload.targets} <= set(workload.peers)
+
+
+def test_cases_stay_clear_of_kinks():
+    workload = gno.WORKLOADS[0]
+    sizes = {**workload.sizes, "num_edges": 2000}
+    case = make_case(workload, sizes, np.dtype("float32"))
+    z = pyref.gno_kernel_kinks(case["coords"], case["params"], sizes["f_in"], sizes["f_out"])
+    assert np.abs(z).min() >= 64 * np.finfo(np.float32).eps
+
+
+def result(sizes, fast, peer):
+    workload = replace(gno.WORKLOADS[0], targets=(Target("numpy", time=2.0, memory=3.0),))
+    return run.Result(workload, sizes or workload.sizes, "float32", {"fortran": fast, "numpy": peer}, (0, 0), None)
+
+
+def test_verdicts():
+    fast = Measurement((1.0, 3.0, 2.0), peak_bytes=10)
+    assert fast.quartiles == (1.5, 2.0, 2.5)
+    peer = Measurement((5.0,), peak_bytes=20)
+    options = replace(OPTIONS, size="full")
+    assert result(None, fast, peer).ratios("numpy") == (2.5, 2.0)
+    assert [(v.what, v.met) for v in result(None, fast, peer).verdicts("numpy", options)] == [
+        ("time", True),
+        ("memory", False),
+    ]
+    absent = Measurement(status="unavailable")
+    assert [v.met for v in result(None, fast, absent).verdicts("numpy", options)] == [None, None]
+    assert [v.met for v in result(None, absent, peer).verdicts("numpy", options)] == [None, None]
+    assert result({**gno.WORKLOADS[0].sizes, "num_edges": 5}, fast, peer).verdicts("numpy", options) == []
+
+
+def test_command_writes_record_and_plot(tmp_path, monkeypatch):
+    monkeypatch.setattr(gno, "WORKLOADS", (replace(gno.WORKLOADS[0], sweep=(300, 3000), panels=("fortran",)),))
+    arguments = [
+        "--workload",
+        "gno-coords-16",
+        "--size",
+        "small",
+        "--repeat",
+        "1",
+        "--threads",
+        "1",
+        "--out",
+        str(tmp_path),
+    ]
+    ran = CliRunner().invoke(cli.bench, arguments, catch_exceptions=False)
+    assert ran.exit_code == 0, ran.output
+    (path,) = tmp_path.glob("*.json")
+    assert path.with_suffix(".png").stat().st_size > 10_000
+    text = path.read_text()
+    assert str(Path.home()) not in text
+    record = json.loads(text)
+    assert path.stem == stem(record)
+    assert record["options"] == {"threads": 1, "repeat": 1, "dtype": "float32", "size": "small", "peers": True}
+    assert record["ceilings"]["host"].keys() == {"copy", "float32", "float64"}
+    (entry,) = record["results"]
+    contenders = entry["contenders"]
+    assert contenders["fortran"]["time_over_fast"] == 1
+    assert contenders["numpy"]["time_over_fast"] == contenders["numpy"]["median_s"] / contenders["fortran"]["median_s"]
+    assert contenders["numpy"]["relative_error"] <= run._tolerance("float32")
+    assert len(record["sweeps"]["gno-coords-16"]) == 1
+
+
+def test_command_without_peers_or_files():
+    arguments = ["--operator", "gno_aggregate_fwd", "--sizes", "num_edges=50", "--size", "small", "--repeat", "1"]
+    ran = CliRunner().invoke(cli.bench, [*arguments, "--no-peers"], catch_exceptions=False)
+    assert ran.exit_code == 0, ran.output
+    assert "fortran-reference" in ran.output
+    assert "Record" not in ran.output
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--sizes", "num_edges=5"],
+        ["--operator", "gno_kernel_fwd", "--sizes", "num_edges"],
+        ["--operator", "gno_kernel_fwd", "--sizes", "length=5"],
+        ["--operator", "gno_kernel_fwd", "--workload", "gno-message"],
+        ["--workload", "nothing"],
+        ["--threads", "0"],
+    ],
+)
+def test_command_refuses(arguments):
+    assert CliRunner().invoke(cli.bench, arguments).exit_code == 2
+
+
+def test_file_names():
+    about = {
+        "created": "2026-11-21T10:00:00+00:00",
+        "machine": {"architecture": "x86_64", "processors": 2, "device": None},
+    }
+    assert (
+        stem({**about, "machine": {**about["machine"], "cpu": "Intel(R) Xeon(R) Processor"}}) == "2026-11-21-xeon-2core"
+    )
+    device = {**about["machine"], "cpu": "unknown", "device": "NVIDIA H200"}
+    assert stem({**about, "machine": device}) == "2026-11-21-x86_64-2core-nvidia-h200"
