@@ -149,6 +149,7 @@ def generate(source: Path, family: str, instances: Iterable[str], root: Path) ->
     root
         The folder that file names in messages are relative to.
     """
+    instances = tuple(instances)
     seen: dict[Path, str] = {}
     text = expand_includes(source.resolve(), root.resolve(), seen)
     parameters: dict[str, list[str]] = {}
@@ -235,7 +236,7 @@ def host_build(
         instances = runpy.run_path(str(HOST.parent / "instances.py"))["INSTANCES"][family]
     if folder is None:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trigraph"
-    generated, _ = generate(source, family, tuple(instances), source.parent.parent)
+    generated, _ = generate(source, family, instances, source.parent.parent)
     digest = hashlib.sha256(repr((generated, variant, extra_flags, os.environ.get("CXX"))).encode())
     for file in sorted(HOST.iterdir()):
         if file.suffix in (".h", ".cpp", ".py"):
@@ -251,7 +252,7 @@ def host_build(
 
 def _remove_unused(folder: Path) -> None:
     """Remove libraries of older sources that nobody has asked for in a week."""
-    for library in folder.glob("_host_*.so"):
+    for library in folder.glob(f"_host_*-{'[0-9a-f]' * 16}.so"):
         with contextlib.suppress(FileNotFoundError):
             if time.time() - library.stat().st_mtime > 7 * 86400:
                 library.unlink()

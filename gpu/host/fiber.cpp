@@ -82,7 +82,8 @@ void prepare(Fiber& fiber, void (*entry)(), unsigned colour) {
     fiber.context.uc_link = nullptr;
     makecontext(&fiber.context, entry, 0);
 #else
-    // As after a call: the return address of `entry` (there is none) at a multiple of 16, below it `entry` for the swap's ret.
+    // As after a call: the return address of `entry` (there is none) at a multiple of 16, below it `entry` for the
+    // swap's ret.
     void** top = reinterpret_cast<void**>(fiber.stack + fiber.stack_size - shift);
     *--top = nullptr;
     *--top = reinterpret_cast<void*>(entry);

@@ -1,7 +1,7 @@
 // Fibers: stacks of their own that one OS thread switches between.
 //
-// On x86-64 a switch saves the six registers a callee must keep and swaps the stack pointer; elsewhere ucontext does it.
-// Under AddressSanitizer every switch is announced, or it would take the other stack for an overflow.
+// On x86-64 a switch saves the six registers a callee must keep and swaps the stack pointer; elsewhere ucontext does
+// it. Under AddressSanitizer every switch is announced, or it would take the other stack for an overflow.
 #pragma once
 
 #include <stddef.h>

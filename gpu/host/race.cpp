@@ -1,14 +1,14 @@
 // The race build: finds unordered accesses, reads of uninitialised shared memory and accesses out of bounds.
 //
-// The kernels are compiled with -fsanitize=thread, which puts a call before every access to memory; libtsan is not linked,
-// the calls end here. Every few bytes of the launch's arrays and of shared memory have a cell that remembers who wrote and
-// who read them, and when: by block, number of __syncthreads passed, and number of __syncwarp passed by the lane. Within a
-// block a barrier orders everything; within a warp __syncwarp orders its lanes (vector clocks); blocks are never ordered.
-// Shuffles, votes, atomics and fences order nothing. A launch stops at its first finding.
+// The kernels are compiled with -fsanitize=thread, which puts a call before every access to memory; libtsan is not
+// linked, the calls end here. Every few bytes of the launch's arrays and of shared memory have a cell that remembers
+// who wrote and who read them, and when: by block, number of __syncthreads passed, and number of __syncwarp passed by
+// the lane. Within a block a barrier orders everything; within a warp __syncwarp orders its lanes (vector clocks);
+// blocks are never ordered. Shuffles, votes, atomics and fences order nothing. A launch stops at its first finding.
 //
-// Not seen: accesses to __device__ variables and beyond local arrays; and among more than four unordered readers of a cell
-// the pair that the four kept ones do not show. Called a race although CUDA would order it: blocks that hand data to each
-// other by atomics and __threadfence, which no kernel here may do.
+// Not seen: accesses to __device__ variables and beyond local arrays; and among more than four unordered readers of a
+// cell the pair that the four kept ones do not show. Called a race although CUDA would order it: blocks that hand data
+// to each other by atomics and __threadfence, which no kernel here may do.
 #include <dlfcn.h>
 #include <link.h>
 #include <stdint.h>
@@ -67,8 +67,8 @@ std::vector<Range> image;  // this library's own data, and the argument table
 Range stack;
 uint32_t block_now = 0;
 uint32_t barrier_now = 0;
-std::vector<uint32_t> clocks;                 // by thread
-std::vector<std::vector<uint32_t>> seen;      // by thread: what each lane of its warp had done, as far as it is ordered
+std::vector<uint32_t> clocks;             // by thread
+std::vector<std::vector<uint32_t>> seen;  // by thread: what each lane of its warp had done, as far as it is ordered
 
 uintptr_t library_base() {
     Dl_info info;
@@ -144,9 +144,8 @@ const char* verb(Access access) {
     const auto distance = [&](const Region& region) {
         return address < region.begin ? region.begin - address : address - region.end;
     };
-    const auto nearest = std::min_element(regions.begin(), regions.end(), [&](const Region& a, const Region& b) {
-        return distance(a) < distance(b);
-    });
+    const auto nearest = std::min_element(regions.begin(), regions.end(),
+                                          [&](const Region& a, const Region& b) { return distance(a) < distance(b); });
     if (nearest == regions.end() || distance(*nearest) > 65536) {
         const char* const what = address < 4096 ? "through a null pointer" : "far from any array";
         fail("out of bounds: %s at {0x%x} %s", verb(access), code, what);
@@ -154,12 +153,13 @@ const char* verb(Access access) {
     const auto offset = intptr_t(address) - intptr_t(nearest->begin);
     const auto size = intptr_t(nearest->element_bytes);
     const auto index = offset >= 0 ? offset / size : -((size - 1 - offset) / size);
-    fail("out of bounds: %s %s[%td]%s at {0x%x}, but there are %td elements", verb(access), nearest->name.c_str(), index,
-         nearest->is_shared ? " (shared)" : "", code, (intptr_t(nearest->end) - intptr_t(nearest->begin)) / size);
+    fail("out of bounds: %s %s[%td]%s at {0x%x}, but there are %td elements", verb(access), nearest->name.c_str(),
+         index, nearest->is_shared ? " (shared)" : "", code,
+         (intptr_t(nearest->end) - intptr_t(nearest->begin)) / size);
 }
 
-// Keeps a read or an atomic operation. One that is ordered before it, or its thread's own, is no longer needed; else a free
-// place, else that of a lane whose warp is kept twice.
+// Keeps a read or an atomic operation. One that is ordered before it, or its thread's own, is no longer needed; else a
+// free place, else that of a lane whose warp is kept twice.
 void keep(Cell& cell, const Stamp& stamp) {
     int place = -1;
     for (int i = 0; i < max_others; i++) {
@@ -185,8 +185,8 @@ void keep(Cell& cell, const Stamp& stamp) {
 
 void check_cell(Region& region, Cell& cell, uintptr_t address, Access access, const Stamp& stamp) {
     if (access != Access::write && region.is_shared && !cell.initialised) {
-        fail("uninitialised: %s %s at {0x%x}, which nobody has written", verb(access), element_text(region, address).c_str(),
-             stamp.code);
+        fail("uninitialised: %s %s at {0x%x}, which nobody has written", verb(access),
+             element_text(region, address).c_str(), stamp.code);
     }
     if (cell.write.block != 0 && !is_ordered(cell.write, stamp.thread)) {
         report_race(region, address, access, stamp.code, cell.write, true);
@@ -260,8 +260,8 @@ void add_arrays(const Kernel& kernel, const Argument* arguments) {
     for (int i = 0; !names.empty(); i++) {
         const size_t comma = std::min(names.find(','), names.size());
         if (arguments[i].bytes > 0) {
-            arrays.push_back({uintptr_t(arguments[i].bits), size_t(arguments[i].bytes), size_t(arguments[i].element_bytes),
-                              names.substr(0, comma)});
+            arrays.push_back({uintptr_t(arguments[i].bits), size_t(arguments[i].bytes),
+                              size_t(arguments[i].element_bytes), names.substr(0, comma)});
         }
         image.push_back({reinterpret_cast<uintptr_t>(&arguments[i]), reinterpret_cast<uintptr_t>(&arguments[i + 1])});
         names.erase(0, comma + 1);
@@ -347,7 +347,7 @@ void race_end_launch() { watching = false; }
 
 }  // namespace cuda_host
 
-// ---- what -fsanitize=thread calls ----------------------------------------------------------------------------------------
+// ---- what -fsanitize=thread calls -----------------------------------------------------------------------------------
 #define WHERE __builtin_return_address(0)
 using cuda_host::Access;
 using cuda_host::check;
@@ -358,10 +358,10 @@ void __tsan_init() {}
 void __tsan_func_entry(void*) {}
 void __tsan_func_exit() {}
 
-#define PLAIN(bytes)                                                                                   \
-    void __tsan_read##bytes(void* p) { check(p, bytes, Access::read, WHERE); }                         \
-    void __tsan_write##bytes(void* p) { check(p, bytes, Access::write, WHERE); }                       \
-    void __tsan_unaligned_read##bytes(void* p) { check(p, bytes, Access::read, WHERE); }               \
+#define PLAIN(bytes)                                                                     \
+    void __tsan_read##bytes(void* p) { check(p, bytes, Access::read, WHERE); }           \
+    void __tsan_write##bytes(void* p) { check(p, bytes, Access::write, WHERE); }         \
+    void __tsan_unaligned_read##bytes(void* p) { check(p, bytes, Access::read, WHERE); } \
     void __tsan_unaligned_write##bytes(void* p) { check(p, bytes, Access::write, WHERE); }
 PLAIN(1)
 PLAIN(2)
@@ -371,32 +371,32 @@ PLAIN(16)
 void __tsan_read_range(void* p, size_t bytes) { check(p, bytes, Access::read, WHERE); }
 void __tsan_write_range(void* p, size_t bytes) { check(p, bytes, Access::write, WHERE); }
 
-#define UPDATE(bits, T, operation)                                               \
-    T __tsan_atomic##bits##_##operation(volatile T* p, T value, int) {           \
-        check(p, sizeof(T), Access::atomic, WHERE);                              \
-        return __atomic_##operation(p, value, __ATOMIC_RELAXED);                 \
+#define UPDATE(bits, T, operation)                                     \
+    T __tsan_atomic##bits##_##operation(volatile T* p, T value, int) { \
+        check(p, sizeof(T), Access::atomic, WHERE);                    \
+        return __atomic_##operation(p, value, __ATOMIC_RELAXED);       \
     }
-#define ATOMIC(bits, T)                                                                            \
-    UPDATE(bits, T, fetch_add)                                                                     \
-    UPDATE(bits, T, fetch_sub)                                                                     \
-    UPDATE(bits, T, fetch_and)                                                                     \
-    UPDATE(bits, T, fetch_or)                                                                      \
-    UPDATE(bits, T, fetch_xor)                                                                     \
-    T __tsan_atomic##bits##_exchange(volatile T* p, T value, int) {                                \
-        check(p, sizeof(T), Access::atomic, WHERE);                                                \
-        return __atomic_exchange_n(p, value, __ATOMIC_RELAXED);                                    \
-    }                                                                                              \
-    bool __tsan_atomic##bits##_compare_exchange_strong(volatile T* p, T* expected, T value, int, int) { \
-        check(p, sizeof(T), Access::atomic, WHERE);                                                \
+#define ATOMIC(bits, T)                                                                                    \
+    UPDATE(bits, T, fetch_add)                                                                             \
+    UPDATE(bits, T, fetch_sub)                                                                             \
+    UPDATE(bits, T, fetch_and)                                                                             \
+    UPDATE(bits, T, fetch_or)                                                                              \
+    UPDATE(bits, T, fetch_xor)                                                                             \
+    T __tsan_atomic##bits##_exchange(volatile T* p, T value, int) {                                        \
+        check(p, sizeof(T), Access::atomic, WHERE);                                                        \
+        return __atomic_exchange_n(p, value, __ATOMIC_RELAXED);                                            \
+    }                                                                                                      \
+    bool __tsan_atomic##bits##_compare_exchange_strong(volatile T* p, T* expected, T value, int, int) {    \
+        check(p, sizeof(T), Access::atomic, WHERE);                                                        \
         return __atomic_compare_exchange_n(p, expected, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED); \
-    }                                                                                              \
-    T __tsan_atomic##bits##_load(const volatile T* p, int) {                                       \
-        check(p, sizeof(T), Access::atomic, WHERE);                                                \
-        return __atomic_load_n(p, __ATOMIC_RELAXED);                                               \
-    }                                                                                              \
-    void __tsan_atomic##bits##_store(volatile T* p, T value, int) {                                \
-        check(p, sizeof(T), Access::atomic, WHERE);                                                \
-        __atomic_store_n(p, value, __ATOMIC_RELAXED);                                              \
+    }                                                                                                      \
+    T __tsan_atomic##bits##_load(const volatile T* p, int) {                                               \
+        check(p, sizeof(T), Access::atomic, WHERE);                                                        \
+        return __atomic_load_n(p, __ATOMIC_RELAXED);                                                       \
+    }                                                                                                      \
+    void __tsan_atomic##bits##_store(volatile T* p, T value, int) {                                        \
+        check(p, sizeof(T), Access::atomic, WHERE);                                                        \
+        __atomic_store_n(p, value, __ATOMIC_RELAXED);                                                      \
     }
 ATOMIC(32, unsigned int)
 ATOMIC(64, unsigned long)

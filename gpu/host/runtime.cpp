@@ -3,6 +3,7 @@
 // A thread that never waits costs a function call: the fiber it ran on starts the next thread. Only a thread that waits
 // keeps its fiber, and another one takes over. Whatever goes wrong inside a kernel ends in fail(), which abandons all
 // fibers and returns to the caller of cuda_host_launch with a message.
+
 // The standard headers stand before ours, which redefine words that they use.
 #include <stdarg.h>
 #include <stdint.h>
@@ -18,6 +19,7 @@
 
 #include "fiber.h"
 #include "runtime.h"
+#include "text.h"
 
 uint3 threadIdx;
 uint3 blockIdx;
@@ -73,13 +75,13 @@ struct Launch {
 Launch launch;
 Fiber main_fiber;
 Fiber* running_fiber = nullptr;
-std::deque<Fiber> fibers;       // kept from launch to launch
-std::vector<Fiber*> idle;       // fibers that are between two threads, or new
-std::vector<Thread> threads;    // by rank
-std::vector<uint3> indices;     // threadIdx by rank
-std::vector<unsigned> turns;    // ranks in the order in which threads start
+std::deque<Fiber> fibers;     // kept from launch to launch
+std::vector<Fiber*> idle;     // fibers that are between two threads, or new
+std::vector<Thread> threads;  // by rank
+std::vector<uint3> indices;   // threadIdx by rank
+std::vector<unsigned> turns;  // ranks in the order in which threads start
 std::vector<Warp> warps;
-unsigned ready[max_threads];    // ring of the ranks that can go on
+unsigned ready[max_threads];  // ring of the ranks that can go on
 unsigned first_ready = 0;
 unsigned num_ready = 0;
 unsigned num_started = 0;
@@ -93,7 +95,7 @@ void* allocate(size_t bytes) {
     return posix_memalign(&memory, 128, bytes) == 0 ? memory : nullptr;
 }
 
-// ---- choosing who goes on ----------------------------------------------------------------------------------------------
+// ---- choosing who goes on -------------------------------------------------------------------------------------------
 
 void worker();
 
@@ -169,22 +171,6 @@ void resume(unsigned rank) {
     }
 }
 
-std::string ranks_text(const std::vector<unsigned>& ranks) {
-    std::string text;
-    for (size_t i = 0; i < ranks.size();) {
-        size_t last = i;
-        while (last + 1 < ranks.size() && ranks[last + 1] == ranks[last] + 1) {
-            last++;
-        }
-        text += (text.empty() ? "" : ", ") + std::to_string(ranks[i]);
-        text += last > i ? "-" + std::to_string(ranks[last]) : "";
-        i = last + 1;
-    }
-    return text;
-}
-
-std::string site_text(const Site& site) { return std::string(site.file) + ":" + std::to_string(site.line); }
-
 std::string waiting_text(const Thread& thread) {
     if (thread.state == State::returned) {
         return "have returned";
@@ -256,7 +242,7 @@ void worker() {
     }
 }
 
-// ---- launching -----------------------------------------------------------------------------------------------------------
+// ---- launching ------------------------------------------------------------------------------------------------------
 
 void forget_fibers() {
     idle.clear();
@@ -327,25 +313,28 @@ void begin_launch() {
 
 const char* refusal(const unsigned* grid, const unsigned* block, size_t shared_bytes) {
     const Bits num_threads = Bits(block[0]) * block[1] * block[2];
-    if (num_threads == 0 || block[0] > max_threads || block[1] > max_threads || block[2] > 64 || num_threads > max_threads) {
+    if (num_threads == 0 || block[0] > max_threads || block[1] > max_threads || block[2] > 64 ||
+        num_threads > max_threads) {
         return "the block has no threads or more than a device grants (1024 in all, 64 along z)";
     }
     if (grid[0] == 0 || grid[1] == 0 || grid[2] == 0 || grid[0] > 0x7fffffffu || grid[1] > 65535 || grid[2] > 65535) {
         return "the grid has no blocks or more than a device grants (2147483647, 65535, 65535)";
     }
-    return shared_bytes > max_shared_bytes ? "more dynamic shared memory than any device grants (232448 bytes)" : nullptr;
+    return shared_bytes > max_shared_bytes ? "more dynamic shared memory than any device grants (232448 bytes)"
+                                           : nullptr;
 }
 
 }  // namespace
 
-// ---- what kernels call (cuda_host.h) -------------------------------------------------------------------------------------
+// ---- what kernels call (cuda_host.h) --------------------------------------------------------------------------------
 
 void fail(const char* format, ...) {
     va_list values;
     va_start(values, format);
     const bool by_thread = current->state == State::running;
-    const int length = snprintf(launch.message, launch.message_capacity, "block (%u, %u, %u)%s%s: ", blockIdx.x, blockIdx.y,
-                                blockIdx.z, by_thread ? ", " : "", by_thread ? describe(rank(*current)).c_str() : "");
+    const int length =
+        snprintf(launch.message, launch.message_capacity, "block (%u, %u, %u)%s%s: ", blockIdx.x, blockIdx.y,
+                 blockIdx.z, by_thread ? ", " : "", by_thread ? describe(rank(*current)).c_str() : "");
     vsnprintf(launch.message + length, launch.message_capacity - size_t(length), format, values);
     va_end(values);
     launch.failed = true;
@@ -394,8 +383,8 @@ Warp::Pending& join(Warp& warp, const char* name, unsigned mask, Site site) {
         Warp::Pending& pending = warp.pending[__builtin_ctz(open)];
         if (pending.call.mask == mask) {
             if (strcmp(pending.call.name, name) != 0) {
-                fail("reached %s at %s while other lanes of its mask 0x%08x wait at %s", name, site_text(site).c_str(), mask,
-                     pending.call.name);
+                fail("reached %s at %s while other lanes of its mask 0x%08x wait at %s", name, site_text(site).c_str(),
+                     mask, pending.call.name);
             }
             return pending;
         }
@@ -411,7 +400,8 @@ Warp::Pending& join(Warp& warp, const char* name, unsigned mask, Site site) {
 
 void check_lanes(const char* name, unsigned mask, unsigned lane, unsigned first, Site site) {
     if ((mask >> lane & 1) == 0) {
-        fail("%s at %s: lane %u calls with mask 0x%08x, which leaves it out", name, site_text(site).c_str(), lane, mask);
+        fail("%s at %s: lane %u calls with mask 0x%08x, which leaves it out", name, site_text(site).c_str(), lane,
+             mask);
     }
     if (const unsigned absent = mask & warps[first / 32].absent) {
         const unsigned other = unsigned(__builtin_ctz(absent));
@@ -483,8 +473,10 @@ void finish_match_any(Collective& warp) {
 
 namespace {
 
-// source(lane, operand, first, end) names the lane to read from; outside of what the shuffle can reach, a lane reads itself.
-template <class Source> void finish_shuffle(Collective& warp, Source source) {
+// source(lane, operand, first, end) names the lane to read from; outside of what the shuffle can reach, a lane reads
+// itself.
+template <class Source>
+void finish_shuffle(Collective& warp, Source source) {
     for (int lane = 0; lane < 32; lane++) {
         if ((warp.mask >> lane & 1) == 0) {
             continue;
@@ -492,7 +484,8 @@ template <class Source> void finish_shuffle(Collective& warp, Source source) {
         const int operand = int(unsigned(warp.argument[lane]) & 31);  // the hardware looks at five bits
         const int width = int(warp.argument[lane] >> 32);
         if (width < 1 || width > 32 || (width & (width - 1)) != 0) {
-            fail("%s at %s: width %d is not a power of two up to 32", warp.name, site_text(current->site).c_str(), width);
+            fail("%s at %s: width %d is not a power of two up to 32", warp.name, site_text(current->site).c_str(),
+                 width);
         }
         const int first = lane / width * width;
         const int other = source(lane, operand, first, first + width);
@@ -511,15 +504,18 @@ void finish_shuffle_index(Collective& warp) {
 }
 
 void finish_shuffle_up(Collective& warp) {
-    finish_shuffle(warp, [](int lane, int operand, int first, int) { return lane - operand < first ? lane : lane - operand; });
+    finish_shuffle(
+        warp, [](int lane, int operand, int first, int) { return lane - operand < first ? lane : lane - operand; });
 }
 
 void finish_shuffle_down(Collective& warp) {
-    finish_shuffle(warp, [](int lane, int operand, int, int end) { return lane + operand < end ? lane + operand : lane; });
+    finish_shuffle(warp,
+                   [](int lane, int operand, int, int end) { return lane + operand < end ? lane + operand : lane; });
 }
 
 void finish_shuffle_xor(Collective& warp) {
-    finish_shuffle(warp, [](int lane, int operand, int, int end) { return (lane ^ operand) < end ? lane ^ operand : lane; });
+    finish_shuffle(warp,
+                   [](int lane, int operand, int, int end) { return (lane ^ operand) < end ? lane ^ operand : lane; });
 }
 
 void refill(SharedArray& array, [[maybe_unused]] const char* name) {
@@ -547,33 +543,28 @@ void* dynamic_shared([[maybe_unused]] const char* name, [[maybe_unused]] size_t 
 
 #pragma GCC visibility pop
 
-// ---- the C interface -----------------------------------------------------------------------------------------------------
+// ---- the C interface ------------------------------------------------------------------------------------------------
 // Calls must not overlap (launcher.py holds a lock). A launch that a fork interrupted in another thread is forgotten.
+#define EXPORT extern "C" __attribute__((visibility("default")))
 
-extern "C" __attribute__((visibility("default"))) const char* cuda_host_family() { return cuda_host::family; }
+EXPORT const char* cuda_host_family() { return cuda_host::family; }
 
-extern "C" __attribute__((visibility("default"))) int cuda_host_num_kernels() { return cuda_host::num_kernels; }
+EXPORT int cuda_host_num_kernels() { return cuda_host::num_kernels; }
 
-extern "C" __attribute__((visibility("default"))) const char* cuda_host_kernel_name(int kernel) {
-    return cuda_host::kernels[kernel].name;
-}
+EXPORT const char* cuda_host_kernel_name(int kernel) { return cuda_host::kernels[kernel].name; }
 
-extern "C" __attribute__((visibility("default"))) const char* cuda_host_kernel_parameters(int kernel) {
-    return cuda_host::kernels[kernel].parameters;
-}
+EXPORT const char* cuda_host_kernel_parameters(int kernel) { return cuda_host::kernels[kernel].parameters; }
 
 // Valid until the next call.
-extern "C" __attribute__((visibility("default"))) const char* cuda_host_kernel_signature(int kernel) {
+EXPORT const char* cuda_host_kernel_signature(int kernel) {
     static std::string text;
     text = cuda_host::kernels[kernel].signature();
     return text.c_str();
 }
 
-extern "C" __attribute__((visibility("default"))) int cuda_host_launch(int kernel, const unsigned* grid,
-                                                                       const unsigned* block, size_t shared_bytes,
-                                                                       const cuda_host::Argument* arguments, int order,
-                                                                       unsigned long long seed, char* message,
-                                                                       size_t message_capacity) {
+EXPORT int cuda_host_launch(int kernel, const unsigned* grid, const unsigned* block, size_t shared_bytes,
+                            const cuda_host::Argument* arguments, int order, unsigned long long seed, char* message,
+                            size_t message_capacity) {
     using namespace cuda_host;
     if (const char* const reason = refusal(grid, block, shared_bytes)) {
         snprintf(message, message_capacity, "%s", reason);

@@ -212,7 +212,7 @@ __global__ void null_pointer(const float* x, float* y) {
     y[threadIdx.x] = right && x == nullptr ? 0.0f : x[threadIdx.x];
 }
 
-// ---- found by every build: the schedule itself cannot go on ----------------------------------------------------------
+// ---- found by every build: the schedule itself cannot go on ---------------------------------------------------------
 
 template <bool right>
 __global__ void deadlock(float* y) {
@@ -294,7 +294,7 @@ __global__ void trap(float* y) {
     y[threadIdx.x] = 1.0f;
 }
 
-// ---- slow on purpose, to overlap with another thread of Python ---------------------------------------------------------
+// ---- slow on purpose, to overlap with another thread of Python ------------------------------------------------------
 
 template <bool right>
 __global__ void busy(float* y, int rounds) {

@@ -2,13 +2,13 @@
 //
 // With all barriers the race build must be silent and the result right; without any one of them it must speak up.
 
-#define BARRIER(number)           \
-    if (without != (number)) {    \
-        __syncthreads();          \
+#define BARRIER(number)        \
+    if (without != (number)) { \
+        __syncthreads();       \
     }
-#define WARP_BARRIER(number)      \
-    if (without != (number)) {    \
-        __syncwarp();             \
+#define WARP_BARRIER(number)   \
+    if (without != (number)) { \
+        __syncwarp();          \
     }
 
 // c = a b, square of side n, tiles of 8 by 8; threads (8, 8), so that a warp spans four rows.

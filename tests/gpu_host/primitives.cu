@@ -13,7 +13,8 @@ __global__ void geometry(int* out) {
 }
 
 template <typename T>
-__global__ void __launch_bounds__(64) shuffles(const T* __restrict__ x, T* out, unsigned int mask, int operand, int width) {
+__global__ void __launch_bounds__(64)
+    shuffles(const T* __restrict__ x, T* out, unsigned int mask, int operand, int width) {
     const int lane = threadIdx.x % 32;
     T* row = out + 4 * threadIdx.x;
     if ((mask >> lane & 1) != 0) {
@@ -147,8 +148,7 @@ __global__ void cached(const T* x, T* y) {
 // Static shared memory of all forms, refilled for each block: a block must not see what the one before left.
 template <typename T, int rows>
 __global__ void static_memory(T* out, int* fresh) {
-    __shared__ T tile[rows][8 +
-                            1];  // declared over two lines
+    __shared__ T tile[rows][8 + 1];
     __shared__ __align__(16) T line[rows];
     __shared__ int count;
     fresh[blockIdx.x * blockDim.x + threadIdx.x] = count == -1 && tile[0][0] != tile[0][0] && line[0] != line[0];

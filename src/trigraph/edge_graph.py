@@ -1,0 +1,558 @@
+"""Edges of an interatomic graph, the edges that meet them, and which of those an angular sum leaves out.
+
+For the edge e = (j -> i) the sum of `agg_edge_to_edge` runs over the in-edges e' = (k -> j) of its source, except those
+that the exclusion rule leaves out. All that is decided when the graph is built, never at a call.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from trigraph.graphs import (
+    INDEX_DTYPES,
+    Immutable,
+    array_kind,
+    check_range,
+    count,
+    device_of,
+    freeze,
+    index_array,
+    namespace_of,
+    order_by,
+)
+from trigraph.neighbors import FLOATS, neighbors
+
+__all__ = ["EdgeGraph", "LeftOut", "NeighborEdges", "SortedEdges", "Triplets"]
+
+# A pair of nodes is numbered source * num_nodes + destination, in int64.
+MOST_NODES = math.isqrt(2**63 - 1)
+# Shifts of one edge are packed into one int64, three digits of base 2 * LARGEST_SHIFT + 1.
+LARGEST_SHIFT = 2**19
+# Rounding allowed between a vector and the opposite of its reverse, in units of eps of their dtype.
+OPPOSITE = 64
+
+
+class LeftOut(NamedTuple):
+    """The in-edges of its source that edge `e` leaves out: ``dst_edge_index[start[e]:stop[e]]``.
+
+    Leaving out is mutual: the edges that leave out `e` are the same ones.
+    """
+
+    start: Any
+    stop: Any
+
+
+class Triplets(NamedTuple):
+    """Edge `inner` enters the sum of edge `outer`; sorted by `outer`."""
+
+    outer: Any
+    inner: Any
+
+
+class SortedEdges(NamedTuple):
+    """A graph and the permutation that sorted its edges: edge arrays in its order are ``x[permutation]``."""
+
+    graph: EdgeGraph
+    permutation: Any
+
+
+class NeighborEdges(NamedTuple):
+    """A graph of neighbours, sorted by source, destination and shift.
+
+    For other positions of the same atoms ``vec = positions[graph.src] - positions[graph.dst] + offset``, and for
+    another cell ``offset = shifts @ cell``. `vec` and `offset` (num_edges, 3) have the dtype and unit of the positions;
+    `shifts` (num_edges, 3) are whole cells, ASE's S with i = dst and j = src.
+    """
+
+    graph: EdgeGraph
+    vec: np.ndarray
+    offset: np.ndarray
+    shifts: np.ndarray
+
+
+class EdgeGraph(Immutable):
+    """Directed edges sorted by source, with the order by destination and the edges each exclusion rule leaves out.
+
+    The vector of edge e is ``pos[src[e]] - pos[dst[e]] + offset[e]``, with an offset of whole cells if it is periodic.
+
+    Parameters
+    ----------
+    src, dst : arrays of int32 or int64, shape (num_edges,)
+        Ends of each edge; `src` never decreases (see `sorted`). Parallel edges are periodic images of each other.
+    num_nodes : int
+    shifts : array of int32 or int64, shape (num_edges, 3), optional
+        Cells crossed by each edge: ASE's S with i = dst and j = src. The reverse of (j, i, S) is (i, j, -S).
+    vec : array of float32 or float64, shape (num_edges, 3), optional
+        Vector of each edge. It decides which edge is the reverse if `shifts` is not given: the one with the opposite
+        vector, within 64 eps of its length. Not kept.
+
+    Attributes
+    ----------
+    src, dst : arrays, shape (num_edges,)
+    src_offsets, dst_offsets : arrays, shape (num_nodes + 1,)
+        Edges out of j are ``src_offsets[j]:src_offsets[j+1]``.
+    dst_edge_index : array, shape (num_edges,)
+        Edges in a stable order by destination: edges into j are ``dst_edge_index[dst_offsets[j]:dst_offsets[j+1]]``,
+        sorted by source.
+    reverse_start, reverse_stop : arrays, shape (num_edges,)
+        Edges from dst[e] to src[e], periodic images included: ``dst_edge_index[reverse_start[e]:reverse_stop[e]]``.
+    reverse_edge : array, shape (num_edges,), or None
+        The very reverse of each edge, -1 where there is none. None if nothing tells it: there are parallel edges, and
+        neither `shifts` nor `vec` was given.
+    num_nodes, num_edges : int
+    max_in_degree, max_out_degree : int
+    has_parallel_edges : bool
+        Whether two edges share source and destination.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an array has the wrong kind, dtype or shape, a value is out of range, the edges are not sorted by source, a
+        vector has no length, or an edge has two reverses.
+
+    Notes
+    -----
+    Immutable, picklable and safe to share between threads.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> graph = EdgeGraph(np.array([0, 0, 1, 2]), np.array([1, 2, 0, 0]), 3)
+    >>> graph.reverse_edge
+    array([2, 3, 0, 1])
+    >>> graph.triplets("node")
+    Triplets(outer=array([0, 1]), inner=array([3, 2]))
+    """
+
+    __slots__ = (
+        "_edge_start",
+        "_edge_stop",
+        "dst",
+        "dst_edge_index",
+        "dst_offsets",
+        "has_parallel_edges",
+        "max_in_degree",
+        "max_out_degree",
+        "num_edges",
+        "num_nodes",
+        "reverse_edge",
+        "reverse_start",
+        "reverse_stop",
+        "src",
+        "src_offsets",
+    )
+
+    src: Any
+    dst: Any
+    src_offsets: Any
+    dst_offsets: Any
+    dst_edge_index: Any
+    reverse_start: Any
+    reverse_stop: Any
+    reverse_edge: Any
+    num_nodes: int
+    num_edges: int
+    max_in_degree: int
+    max_out_degree: int
+    has_parallel_edges: bool
+    _edge_start: Any
+    _edge_stop: Any
+
+    def __init__(self, src: Any, dst: Any, num_nodes: int, shifts: Any = None, vec: Any = None) -> None:
+        src, dst, num_nodes = _check_ends(src, dst, num_nodes)
+        _check_sorted(src)
+        shifts, vec = _check_geometry(src, dst, shifts, vec)
+        xp, dtype = namespace_of(src), src.dtype
+        # src is sorted: the order by source is the edges' own.
+        src_offsets, _ = order_by(src, num_nodes)
+        dst_offsets, by_dst = order_by(dst, num_nodes)
+        # The in-edges of a node are in ascending order of their source, so that those from one node are neighbours.
+        pairs = _pair_number(dst[by_dst], src[by_dst], num_nodes)
+        wanted = _pair_number(src, dst, num_nodes)
+        start, stop = xp.searchsorted(pairs, wanted, side="left"), xp.searchsorted(pairs, wanted, side="right")
+        parallel = bool((pairs[1:] == pairs[:-1]).any())
+        edge_start = edge_stop = reverse_edge = None
+        if not parallel or shifts is not None or vec is not None:
+            position = _reverse_position(src, dst, by_dst, pairs, start, stop, shifts, vec)
+            found = position >= 0
+            edge_start = xp.where(found, position, start).astype(dtype)
+            edge_stop = (edge_start + found).astype(dtype)
+            reverse_edge = xp.where(found, by_dst[position], -1).astype(dtype)
+        arrays = {
+            "src": src,
+            "dst": dst,
+            "src_offsets": src_offsets,
+            "dst_offsets": dst_offsets,
+            "dst_edge_index": by_dst,
+            "reverse_start": start.astype(dtype),
+            "reverse_stop": stop.astype(dtype),
+            "reverse_edge": reverse_edge,
+            "_edge_start": edge_start,
+            "_edge_stop": edge_stop,
+        }
+        freeze(*arrays.values())
+        self._set(
+            **arrays,
+            num_nodes=num_nodes,
+            num_edges=int(src.size),
+            max_in_degree=int((dst_offsets[1:] - dst_offsets[:-1]).max()) if num_nodes else 0,
+            max_out_degree=int((src_offsets[1:] - src_offsets[:-1]).max()) if num_nodes else 0,
+            has_parallel_edges=parallel,
+        )
+
+    @classmethod
+    def sorted(cls, src: Any, dst: Any, num_nodes: int, shifts: Any = None, vec: Any = None) -> SortedEdges:
+        """Build from edges in any order.
+
+        Parameters
+        ----------
+        src, dst, num_nodes, shifts, vec
+            As of `EdgeGraph`, edges in any order.
+
+        Returns
+        -------
+        SortedEdges
+            The graph and the permutation: edge arrays in its order are ``x[permutation]``.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As `EdgeGraph`; where two edges are the reverse of one, their numbers are those in the sorted order.
+        """
+        src, dst, num_nodes = _check_ends(src, dst, num_nodes)
+        shifts, vec = _check_geometry(src, dst, shifts, vec)
+        _, permutation = order_by(src, num_nodes)
+        shifts, vec = (None if x is None else x[permutation] for x in (shifts, vec))
+        return SortedEdges(cls(src[permutation], dst[permutation], num_nodes, shifts, vec), permutation)
+
+    @classmethod
+    def from_positions(cls, positions: Any, cutoff: float, cell: Any = None, pbc: Any = False) -> NeighborEdges:
+        """Build from atoms: an edge for each pair closer than `cutoff`, periodic images included.
+
+        Parameters
+        ----------
+        positions : numpy.ndarray of float32 or float64, shape (num_nodes, 3)
+        cutoff : float
+            In the unit of the positions.
+        cell : numpy.ndarray of float32 or float64, shape (3, 3), optional
+            Cell vectors in rows; only those of periodic directions are read.
+        pbc : bool or three of them
+            Which directions are periodic.
+
+        Returns
+        -------
+        NeighborEdges
+            The graph (int64), and `vec`, `offset` and `shifts` of its edges.
+
+        Raises
+        ------
+        ImportError
+            If neither matscipy nor ase is installed.
+        TypeError, ValueError
+            If an argument is of the wrong kind, dtype or shape, a periodic direction has no cell vector, or two atoms
+            coincide.
+        """
+        src, dst, shifts, offset = neighbors(positions, cutoff, cell, pbc)
+        vec = positions[src] - positions[dst] + offset
+        return NeighborEdges(cls(src, dst, len(positions), shifts, vec), vec, offset, shifts)
+
+    @classmethod
+    def from_ase(cls, atoms: Any, cutoff: float) -> NeighborEdges:
+        """Build from ``ase.Atoms``, with their cell and periodic directions.
+
+        Parameters
+        ----------
+        atoms : ase.Atoms
+        cutoff : float
+            In the unit of the positions.
+
+        Returns
+        -------
+        NeighborEdges
+            As `from_positions`.
+        """
+        if not all(hasattr(atoms, name) for name in ("positions", "cell", "pbc")):
+            raise TypeError(f"EdgeGraph: atoms is a {type(atoms).__name__}; expected an ase.Atoms")
+        return cls.from_positions(atoms.positions, cutoff, np.asarray(atoms.cell), atoms.pbc)
+
+    def left_out(self, exclude: str | None, operator: str = "EdgeGraph") -> LeftOut:
+        """Return which in-edges of its source each edge leaves out.
+
+        Parameters
+        ----------
+        exclude : {"node", "edge", None}
+            "node": those that come from the edge's own destination. "edge": only the edge's very reverse.
+        operator : str
+            For the messages.
+
+        Returns
+        -------
+        LeftOut
+            Nothing is computed: the arrays were built with the graph.
+
+        Raises
+        ------
+        TypeError, ValueError
+            If there is no such rule, or it is "edge" and nothing tells the reverse of an edge.
+        """
+        if exclude is not None and not isinstance(exclude, str):
+            raise TypeError(f"{operator}: exclude is a {type(exclude).__name__}; expected 'node', 'edge' or None")
+        if exclude is None:
+            return LeftOut(self.reverse_start, self.reverse_start)
+        if exclude == "node":
+            return LeftOut(self.reverse_start, self.reverse_stop)
+        if exclude == "edge":
+            self.require_reverse(operator)
+            return LeftOut(self._edge_start, self._edge_stop)
+        raise ValueError(f"{operator}: exclude is {exclude!r}; expected 'node', 'edge' or None")
+
+    def require_reverse(self, operator: str) -> None:
+        """Raise ValueError if nothing tells which of several parallel edges is the reverse of an edge."""
+        if self.reverse_edge is not None:
+            return
+        src, dst = self.src[self.dst_edge_index], self.dst[self.dst_edge_index]
+        at = int(namespace_of(src).argmax((src[1:] == src[:-1]) & (dst[1:] == dst[:-1])))
+        first, second = int(self.dst_edge_index[at]), int(self.dst_edge_index[at + 1])
+        raise ValueError(
+            f"{operator}: exclude is 'edge' and graph has parallel edges ({first} and {second}, both from node "
+            f"{int(src[at])} to node {int(dst[at])}); expected an EdgeGraph built with shifts or vec, which tell the "
+            "reverse of an edge"
+        )
+
+    def num_triplets(self, exclude: str | None = "node") -> int:
+        """Return the number of terms of the sum over all edges."""
+        start, stop = self.left_out(exclude)
+        in_degree = self.dst_offsets[1:] - self.dst_offsets[:-1]
+        return int(in_degree[self.src].sum()) - int((stop - start).sum())
+
+    def triplets(self, exclude: str | None = "node") -> Triplets:
+        """Return the pairs of edges that the sum runs over.
+
+        Parameters
+        ----------
+        exclude : {"node", "edge", None}
+
+        Returns
+        -------
+        Triplets
+            Arrays of the graph's dtype, shape (num_triplets,).
+        """
+        xp, dtype = namespace_of(self.src), self.src.dtype
+        start, stop = self.left_out(exclude)
+        first = self.dst_offsets[self.src]
+        terms = self.dst_offsets[self.src + 1] - first - (stop - start)
+        ends = xp.cumsum(terms, dtype=np.int64)
+        triplet = xp.arange(int(ends[-1]) if self.num_edges else 0)
+        # searchsorted instead of repeat: cupy's repeat needs its counts on the host.
+        outer = xp.searchsorted(ends, triplet, side="right")
+        position = first[outer] + (triplet - (ends - terms)[outer])
+        position += xp.where(position >= start[outer], (stop - start)[outer], 0)
+        return Triplets(outer.astype(dtype), self.dst_edge_index[position])
+
+    def prepare(self) -> EdgeGraph:
+        """Return itself: every order is built with the object; other graphs build the backward's here."""
+        return self
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.__slots__}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        freeze(*state.values())
+        self._set(**state)
+
+    def __repr__(self) -> str:
+        return f"EdgeGraph(num_nodes={self.num_nodes}, num_edges={self.num_edges}, {self.src.dtype}, {self.device})"
+
+    @property
+    def kind(self) -> str:
+        """``"numpy"`` or ``"cupy"``."""
+        return array_kind(self.src) or ""
+
+    @property
+    def device(self) -> str:
+        """``"host"`` or the CUDA device of its arrays."""
+        return device_of(self.src)
+
+
+def _check_ends(src: Any, dst: Any, num_nodes: Any) -> tuple[Any, Any, int]:
+    src = index_array("EdgeGraph", "src", src)
+    dst = index_array("EdgeGraph", "dst", dst, src, "src")
+    if src.size != dst.size:
+        raise ValueError(f"EdgeGraph: dst has shape {dst.shape}; expected (num_edges,) = {src.shape}")
+    number = count("EdgeGraph", "num_nodes", num_nodes)
+    if number > MOST_NODES:
+        raise ValueError(f"EdgeGraph: num_nodes is {number}; expected at most {MOST_NODES}")
+    check_range("EdgeGraph", "src", src, number, "num_nodes")
+    check_range("EdgeGraph", "dst", dst, number, "num_nodes")
+    return src, dst, number
+
+
+def _check_sorted(src: Any) -> None:
+    falls = src[1:] < src[:-1]
+    if bool(falls.any()):
+        at = int(namespace_of(src).argmax(falls))
+        raise ValueError(
+            f"EdgeGraph: src[{at + 1}] is {int(src[at + 1])}, below src[{at}] = {int(src[at])}; "
+            "expected edges sorted by source (EdgeGraph.sorted sorts them)"
+        )
+
+
+def _check_rows(name: str, value: Any, src: Any, dtypes: tuple[Any, ...]) -> Any:
+    """Array of one row of three for each edge."""
+    kind, expected = array_kind(src), " or ".join(d.name for d in dtypes)
+    if array_kind(value) != kind:
+        came = array_kind(value)
+        came = type(value).__name__ if came is None else f"{came}.ndarray"
+        raise TypeError(f"EdgeGraph: {name} is a {came}; expected a {kind}.ndarray of {expected}")
+    if value.dtype not in dtypes or not value.dtype.isnative:
+        raise TypeError(f"EdgeGraph: {name} has dtype {value.dtype.str}; expected native {expected}")
+    if value.shape != (src.size, 3):
+        raise ValueError(f"EdgeGraph: {name} has shape {value.shape}; expected (num_edges, 3) = ({src.size}, 3)")
+    if device_of(value) != device_of(src):
+        raise ValueError(f"EdgeGraph: {name} is on {device_of(value)}; expected {device_of(src)}, where src is")
+    return value
+
+
+def _check_geometry(src: Any, dst: Any, shifts: Any, vec: Any) -> tuple[Any, Any]:
+    """Shapes and kinds, and that no edge is known to have zero length."""
+    xp = namespace_of(src)
+    if shifts is not None:
+        _check_rows("shifts", shifts, src, INDEX_DTYPES)
+        outside = ((shifts < -LARGEST_SHIFT) | (shifts > LARGEST_SHIFT)).any(axis=1)
+        if bool(outside.any()):
+            at = int(xp.argmax(outside))
+            raise ValueError(
+                f"EdgeGraph: shifts[{at}] is {shifts[at].tolist()}; expected at most {LARGEST_SHIFT} cells either way"
+            )
+        still = (src == dst) & (shifts == 0).all(axis=1)
+        if bool(still.any()):
+            at = int(xp.argmax(still))
+            raise ValueError(
+                f"EdgeGraph: shifts[{at}] is zero and edge {at} goes from node {int(src[at])} to itself; "
+                "expected edges of non-zero length"
+            )
+    if vec is not None:
+        _check_rows("vec", vec, src, FLOATS)
+        bad = ~(xp.isfinite(vec).all(axis=1) & (vec != 0).any(axis=1))
+        if bool(bad.any()):
+            at = int(xp.argmax(bad))
+            raise ValueError(
+                f"EdgeGraph: vec[{at}] is {vec[at].tolist()} (edge from node {int(src[at])} to node {int(dst[at])}); "
+                "expected a finite vector of non-zero length"
+            )
+    return shifts, vec
+
+
+def _pair_number(major: Any, minor: Any, num_nodes: int) -> Any:
+    return major.astype(np.int64) * num_nodes + minor
+
+
+def _reverse_position(src: Any, dst: Any, by_dst: Any, pairs: Any, start: Any, stop: Any, shifts: Any, vec: Any) -> Any:
+    """Position in `by_dst` of the very reverse of each edge, -1 where there is none."""
+    xp = namespace_of(src)
+    if src.size == 0:
+        return start
+    if shifts is None and vec is None:
+        # No parallel edges: the one edge back is the reverse. No edge is its own.
+        return xp.where((stop - start == 1) & (src != dst), start, -1)
+    if shifts is not None:
+        base = 2 * LARGEST_SHIFT + 1
+        digits = shifts.astype(np.int64)
+        odd = (digits[:, 0] * base + digits[:, 1]) * base + digits[:, 2]
+    else:
+        odd = _projection(vec)
+    # `odd` changes sign with the edge's direction. Sorted by pair and by it, the candidates of an edge are in
+    # pairs' own range start:stop, and the reverse is found there by bisection.
+    order = xp.argsort(odd[by_dst], kind="stable")
+    order = order[xp.argsort(pairs[order], kind="stable")]
+    values = odd[by_dst[order]]
+    if shifts is not None:
+        place = _reverse_by_shift(values, -odd, start, stop, by_dst[order])
+    else:
+        place = _reverse_by_vector(values, -odd, start, stop, by_dst[order], vec)
+    return xp.where(place >= 0, order[place], -1)
+
+
+def _projection(vec: Any) -> Any:
+    """Component along a direction in which no two vectors of a cubic lattice agree; exactly odd in `vec`."""
+    x, y, z = (vec[:, c].astype(np.float64) for c in range(3))
+    return math.sqrt(0.2) * x + math.sqrt(0.3) * y + math.sqrt(0.5) * z
+
+
+def _first_not_below(values: Any, targets: Any, start: Any, stop: Any) -> Any:
+    """First index of start:stop, where `values` ascends, whose value is not below the target, or `stop`."""
+    xp = namespace_of(values)
+    low, high = start, stop
+    for _ in range(int((stop - start).max()).bit_length()):
+        middle = (low + high) // 2
+        below = (low < high) & (values[xp.minimum(middle, values.size - 1)] < targets)
+        low, high = xp.where(below, middle + 1, low), xp.where(below, high, middle)
+    return low
+
+
+def _two_reverses(edge: int, first: int, second: int) -> ValueError:
+    return ValueError(
+        f"EdgeGraph: edges {first} and {second} are both the reverse of edge {edge}; expected every edge listed once"
+    )
+
+
+def _reverse_by_shift(values: Any, targets: Any, start: Any, stop: Any, edges: Any) -> Any:
+    xp = namespace_of(values)
+    place = _first_not_below(values, targets, start, stop)
+
+    def equal(index: Any) -> Any:
+        return (index < stop) & (values[xp.minimum(index, values.size - 1)] == targets)
+
+    twice = equal(place + 1) & equal(place)
+    if bool(twice.any()):
+        at = int(xp.argmax(twice))
+        raise _two_reverses(at, int(edges[place[at]]), int(edges[place[at] + 1]))
+    return xp.where(equal(place), place, -1)
+
+
+def _reverse_by_vector(values: Any, targets: Any, start: Any, stop: Any, edges: Any, vec: Any) -> Any:
+    """Place of the nearest candidate, where |v + v'| <= 64 eps |v|.
+
+    A candidate that is opposite to sqrt(eps) but not to 64 eps is no other image of the pair, whose distance would be
+    a lattice vector, but a reverse with too much rounding: that is refused.
+    """
+    xp = namespace_of(values)
+    eps = float(np.finfo(vec.dtype).eps)
+    v = vec.astype(np.float64)
+    length = _length(v)
+    window = math.sqrt(eps) * length
+    nearest, place = xp.full(values.size, np.inf), xp.full(values.size, -1, np.int64)
+    cursor = _first_not_below(values, targets - window, start, stop)
+    while True:
+        near = (cursor < stop) & (values[xp.minimum(cursor, values.size - 1)] <= targets + window)
+        e = xp.flatnonzero(near)
+        if e.size == 0:
+            break
+        candidate = edges[cursor[e]]
+        # The longer of the two lengths, so that being the reverse is mutual.
+        scale = xp.maximum(length[e], length[candidate])
+        gap = _length(v[e] + v[candidate]) / scale
+        twice = (gap <= OPPOSITE * eps) & (nearest[e] <= OPPOSITE * eps)
+        if bool(twice.any()):
+            at = int(xp.argmax(twice))
+            raise _two_reverses(int(e[at]), int(edges[place[e[at]]]), int(candidate[at]))
+        closer = gap < nearest[e]
+        nearest[e] = xp.where(closer, gap, nearest[e])
+        place[e] = xp.where(closer, cursor[e], place[e])
+        cursor[e] += 1
+    unsure = (nearest > OPPOSITE * eps) & (nearest <= math.sqrt(eps))
+    if bool(unsure.any()):
+        at = int(xp.argmax(unsure))
+        raise ValueError(
+            f"EdgeGraph: vec[{int(edges[place[at]])}] is opposite to vec[{at}] but for {float(nearest[at]):.1e} of its "
+            f"length; expected at most {OPPOSITE} eps = {OPPOSITE * eps:.1e}, or shifts to tell the reverse"
+        )
+    return xp.where(nearest <= OPPOSITE * eps, place, -1)
+
+
+def _length(v: Any) -> Any:
+    xp = namespace_of(v)
+    return xp.hypot(xp.hypot(v[:, 0], v[:, 1]), v[:, 2])

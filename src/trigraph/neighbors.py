@@ -1,0 +1,123 @@
+"""Neighbours of atoms, from the neighbour lists of matscipy or ASE, in an order that depends on neither."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from typing import Any
+
+import numpy as np
+
+from trigraph.graphs import array_kind
+
+__all__ = ["FLOATS", "neighbors"]
+
+FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
+
+
+def neighbors(
+    positions: Any, cutoff: Any, cell: Any, pbc: Any
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return source, destination, shifts and offset of every pair closer than the cutoff, sorted by the first three.
+
+    Arguments, shapes and errors are those of ``EdgeGraph.from_positions``; offsets have the dtype of the positions.
+    """
+    _check_matrix("positions", positions, "(num_nodes, 3)")
+    pbc = _check_pbc(pbc)
+    box = np.zeros((3, 3)) if cell is None else _check_matrix("cell", cell, "(3, 3)").astype(np.float64)
+    if np.linalg.matrix_rank(box[pbc]) < pbc.sum():
+        came = None if cell is None else box.tolist()
+        raise ValueError(
+            f"EdgeGraph: cell is {came} with pbc {pbc.tolist()}; expected independent vectors in periodic directions"
+        )
+    src, dst, shifts = _pairs(positions.astype(np.float64), _check_cutoff(cutoff), box, pbc)
+    return src, dst, shifts, _offset(shifts, box).astype(positions.dtype)
+
+
+def _check_pbc(pbc: Any) -> np.ndarray:
+    flags = np.asarray(pbc)
+    if flags.dtype != np.bool_:
+        raise TypeError(f"EdgeGraph: pbc is {pbc!r}; expected a bool or three of them")
+    if flags.shape not in ((), (3,)):
+        raise ValueError(f"EdgeGraph: pbc has shape {flags.shape}; expected a bool or three of them")
+    return np.array(np.broadcast_to(flags, (3,)))
+
+
+def _check_matrix(name: str, value: Any, expected: str) -> np.ndarray:
+    """Finite floating array of rows of three; `expected` is its shape."""
+    if array_kind(value) != "numpy":
+        raise TypeError(
+            f"EdgeGraph: {name} is a {type(value).__name__}; expected a numpy.ndarray of float32 or float64"
+        )
+    if value.dtype not in FLOATS or not value.dtype.isnative:
+        raise TypeError(f"EdgeGraph: {name} has dtype {value.dtype.str}; expected native float32 or float64")
+    if value.ndim != 2 or value.shape[1] != 3 or (expected == "(3, 3)" and len(value) != 3):
+        raise ValueError(f"EdgeGraph: {name} has shape {value.shape}; expected {expected}")
+    bad = ~np.isfinite(value).all(axis=1)
+    if bad.any():
+        at = int(bad.argmax())
+        raise ValueError(f"EdgeGraph: {name}[{at}] is {value[at].tolist()}; expected finite values")
+    matrix: np.ndarray = value
+    return matrix
+
+
+def _check_cutoff(cutoff: Any) -> float:
+    if isinstance(cutoff, (bool, np.bool_)) or not isinstance(cutoff, numbers.Real):
+        raise TypeError(f"EdgeGraph: cutoff is a {type(cutoff).__name__}; expected a number")
+    number = float(cutoff)
+    if not 0 < number < math.inf:
+        raise ValueError(f"EdgeGraph: cutoff is {number}; expected a finite number above 0")
+    return number
+
+
+def _pairs(
+    positions: np.ndarray, cutoff: float, cell: np.ndarray, pbc: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Source, destination and shifts of every pair closer than the cutoff, sorted by all of these."""
+    if len(positions) == 0:
+        return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, 3), np.int64)
+    box, moved = _search_box(positions, cutoff, cell, pbc)
+    # Searched a little further and decided here, by distances that are the same bits for an edge and its reverse.
+    i, j, shifts = (a.astype(np.int64) for a in _neighbor_list(moved, 1.000001 * cutoff, box, pbc))
+    inside = np.linalg.norm(positions[j] - positions[i] + _offset(shifts, cell), axis=1) < cutoff
+    i, j, shifts = i[inside], j[inside], shifts[inside]
+    order = np.lexsort((shifts[:, 2], shifts[:, 1], shifts[:, 0], i, j))
+    return j[order], i[order], shifts[order]
+
+
+def _offset(shifts: np.ndarray, cell: np.ndarray) -> np.ndarray:
+    """``shifts @ cell``, exactly odd in the shifts, which a matrix product need not be."""
+    total: np.ndarray = shifts[:, :1] * cell[0] + shifts[:, 1:2] * cell[1] + shifts[:, 2:] * cell[2]
+    return total
+
+
+def _search_box(
+    positions: np.ndarray, cutoff: float, cell: np.ndarray, pbc: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Cell that holds all atoms in the directions that are not periodic, and the atoms moved into it.
+
+    Neighbour lists sort atoms into parts of the cell; without one that fits, a molecule is one part and costs the
+    square of its size. Shifts along these directions are zero, so that the vectors chosen here appear in no result.
+    """
+    box = cell.copy()
+    periodic = box[pbc]
+    box[~pbc] = np.linalg.svd(periodic)[2][len(periodic) :]
+    at = np.linalg.solve(box.T, positions.T).T
+    low = np.where(pbc, 0.0, at.min(axis=0) - cutoff)
+    width = np.where(pbc, 1.0, at.max(axis=0) + cutoff - low)
+    return width[:, None] * box, positions - low @ box
+
+
+def _neighbor_list(positions: np.ndarray, cutoff: float, cell: np.ndarray, pbc: np.ndarray) -> Any:
+    """Return ASE's i, j and S, from matscipy if it is there: the same pairs, sooner."""
+    try:
+        from matscipy.neighbours import neighbour_list
+    except ImportError:
+        pass
+    else:
+        return neighbour_list("ijS", positions=positions, cell=cell, pbc=pbc, cutoff=cutoff)
+    try:
+        from ase.neighborlist import primitive_neighbor_list
+    except ImportError:
+        raise ImportError("EdgeGraph: neighbour lists need ase or matscipy: pip install 'trigraph[ase]'") from None
+    return primitive_neighbor_list("ijS", pbc, cell, positions, cutoff)

@@ -1,0 +1,500 @@
+"""EdgeGraph: orders, left-out edges and reverses against loops and golden vectors, and bad input with its texts."""
+
+import copy
+import os
+import pickle
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.special import eval_legendre
+
+from trigraph.edge_graph import EdgeGraph
+
+ROOT = Path(__file__).parent.parent
+RULES = ["node", "edge", None]
+DTYPES = [np.int32, np.int64]
+GOLDEN = ["C6H6", "CH3CH2OH", "H2O", "crystal_small_cell_edge", "slab_pbc_edge", "slab_pbc_node"]
+
+
+def golden(name):
+    folders = [ROOT / "tests" / "data", Path(os.environ.get("TRIGRAPH_GOLDEN", ROOT.parent / "shared" / "golden"))]
+    for folder in folders:
+        if (folder / name).exists():
+            return np.load(folder / name)
+    if os.environ.get("CI") == "true":
+        pytest.fail(f"golden vector {name} is missing")
+    return pytest.skip(f"golden vector {name} is missing (set TRIGRAPH_GOLDEN)")
+
+
+# By loops, as the specification words them.
+
+
+def loop_reverse(src, dst, shifts):
+    edge = {(j, i, *s): e for e, (j, i, s) in enumerate(zip(src.tolist(), dst.tolist(), shifts.tolist(), strict=True))}
+    return [edge.get((i, j, *(-c for c in s)), -1) for j, i, *s in edge]
+
+
+def loop_triplets(src, dst, exclude, reverse):
+    found = []
+    into = [[f for f in range(len(src)) if dst[f] == j] for j in range(max([*src, *dst], default=-1) + 1)]
+    for e in range(len(src)):
+        for f in into[src[e]]:
+            if exclude == "node" and src[f] == dst[e]:
+                continue
+            if exclude == "edge" and f == reverse[e]:
+                continue
+            found.append((e, f))
+    return found
+
+
+def check(graph, src, dst, num_nodes, reverse):
+    """Every array of a graph against loops; `reverse` is None where it cannot be told."""
+    np.testing.assert_array_equal(graph.src, src)
+    np.testing.assert_array_equal(graph.dst, dst)
+    assert (graph.num_nodes, graph.num_edges) == (num_nodes, len(src))
+    dst_order = np.argsort(dst, kind="stable")
+    np.testing.assert_array_equal(graph.dst_edge_index, dst_order)
+    np.testing.assert_array_equal(graph.src_offsets, np.searchsorted(src, np.arange(num_nodes + 1)))
+    np.testing.assert_array_equal(graph.dst_offsets, np.searchsorted(dst[dst_order], np.arange(num_nodes + 1)))
+    assert graph.max_in_degree == max(np.bincount(dst, minlength=1))
+    assert graph.max_out_degree == max(np.bincount(src, minlength=1))
+    ends = list(zip(src.tolist(), dst.tolist(), strict=True))
+    assert graph.has_parallel_edges == (len(set(ends)) < len(ends))
+    back = [[f for f in graph.dst_edge_index.tolist() if ends[f] == (i, j)] for j, i in ends]
+    spans = zip(graph.reverse_start.tolist(), graph.reverse_stop.tolist(), strict=True)
+    assert [graph.dst_edge_index[a:b].tolist() for a, b in spans] == back
+    if reverse is None:
+        assert graph.reverse_edge is None
+    else:
+        np.testing.assert_array_equal(graph.reverse_edge, reverse)
+    for rule in RULES:
+        if rule == "edge" and reverse is None:
+            continue
+        check_rule(graph, rule, reverse)
+    for array in arrays_of(graph):
+        assert array.dtype == src.dtype
+        assert array.flags.c_contiguous
+        assert not array.flags.writeable
+
+
+def arrays_of(graph):
+    return [a for a in graph.__getstate__().values() if isinstance(a, np.ndarray)]
+
+
+def check_rule(graph, rule, reverse):
+    expected = loop_triplets(graph.src.tolist(), graph.dst.tolist(), rule, reverse)
+    outer, inner = graph.triplets(rule)
+    assert outer.dtype == inner.dtype == graph.src.dtype
+    assert sorted(zip(outer.tolist(), inner.tolist(), strict=True)) == expected
+    assert bool((outer[1:] >= outer[:-1]).all())
+    assert graph.num_triplets(rule) == len(expected)
+    start, stop = graph.left_out(rule)
+    out = [graph.dst_edge_index[a:b].tolist() for a, b in zip(start.tolist(), stop.tolist(), strict=True)]
+    assert all(e in out[f] for e in range(graph.num_edges) for f in out[e]), "leaving out is mutual"
+    # The range lies among the in-edges of the source, so that a loop over them can step over it.
+    assert bool((start >= graph.dst_offsets[graph.src]).all())
+    assert bool((stop <= graph.dst_offsets[graph.src + 1]).all())
+
+
+# Golden vectors.
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_golden_arrays_and_triplets(name):
+    case = golden(f"dimenet_{name}.npz")
+    graph = EdgeGraph(case["in_src"], case["in_dst"], int(case["in_num_nodes"]), vec=case["in_vec"])
+    for field in ("src_offsets", "dst_offsets", "dst_edge_index"):
+        np.testing.assert_array_equal(getattr(graph, field), case[f"in_{field}"])
+    assert graph.num_triplets(str(case["in_exclude"])) == int(case["num_triplets"])
+    rows = list(zip(graph.src.tolist(), graph.dst.tolist(), case["in_vec"].tolist(), strict=True))
+    edge = {(j, i, *v): e for e, (j, i, v) in enumerate(rows)}
+    reverse = [edge.get((i, j, *(-c for c in v)), -1) for j, i, v in rows]
+    check(graph, case["in_src"], case["in_dst"], int(case["in_num_nodes"]), reverse)
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_golden_sum_over_the_triplets(name):
+    """The golden output, from the triplets: the rule leaves out the right edges and no others."""
+    case = golden(f"dimenet_{name}.npz")
+    graph = EdgeGraph(case["in_src"], case["in_dst"], int(case["in_num_nodes"]), vec=case["in_vec"])
+    outer, inner = graph.triplets(str(case["in_exclude"]))
+    u = case["in_vec"] / np.linalg.norm(case["in_vec"], axis=1, keepdims=True)
+    cosine = (u[outer] * u[inner]).sum(axis=1)
+    w1, w2 = case["in_weights"][:42], case["in_weights"][42:]
+    y = np.stack([np.sqrt((2 * n + 1) / (4 * np.pi)) * eval_legendre(n, cosine) for n in range(7)], axis=1)
+    q = (case["in_rbf"][inner].reshape(-1, 7, 6) * y[:, :, None]).reshape(-1, 42) @ w1 @ w2.T
+    out = np.zeros_like(case["in_embedding"])
+    np.add.at(out, outer, case["in_embedding"][inner] * q)
+    expected = case["out_embedding"]
+    assert not np.abs(out - expected).max() > 1e-13 * np.abs(expected).max()
+
+
+# Random graphs with cell shifts.
+
+
+@st.composite
+def edges(draw):
+    num_nodes = draw(st.integers(1, 4))
+    node, cell = st.integers(0, num_nodes - 1), st.integers(-1, 1)
+    rows = draw(st.lists(st.tuples(node, node, cell, cell, st.just(0)), max_size=14, unique=True))
+    rows += [(i, j, -x, -y, -z) for j, i, x, y, z in rows[: draw(st.integers(0, len(rows)))]]
+    rows = list(dict.fromkeys(r for r in rows if r[0] != r[1] or any(r[2:])))
+    return num_nodes, np.array(rows, np.int64).reshape(-1, 5)
+
+
+def lattice_vectors(src, dst, shifts, dtype=np.float64):
+    positions = np.random.default_rng(4).normal(size=(4, 3))
+    cell = np.array([[2.1, 0.3, 0.0], [0.0, 1.9, 0.4], [0.5, 0.0, 2.2]])
+    v = positions[src] - positions[dst]
+    return (v + sum(shifts[:, c : c + 1] * cell[c] for c in range(3))).astype(dtype)
+
+
+@settings(deadline=None, max_examples=80)
+@given(edges(), st.sampled_from(DTYPES))
+def test_random_graphs(case, dtype):
+    num_nodes, rows = case
+    rows = rows[np.argsort(rows[:, 0], kind="stable")]
+    src, dst, shifts = rows[:, 0].astype(dtype), rows[:, 1].astype(dtype), rows[:, 2:]
+    reverse = loop_reverse(src, dst, shifts)
+    check(EdgeGraph(src, dst, num_nodes, shifts), src, dst, num_nodes, reverse)
+    check(EdgeGraph(src, dst, num_nodes, shifts.astype(np.int32)), src, dst, num_nodes, reverse)
+    for vec_dtype in (np.float32, np.float64):
+        vec = lattice_vectors(src, dst, shifts, vec_dtype)
+        check(EdgeGraph(src, dst, num_nodes, vec=vec), src, dst, num_nodes, reverse)
+    undecided = len({(j, i) for j, i, *_ in rows.tolist()}) < len(rows)
+    single = [
+        next((f for f in range(len(src)) if f != e and (src[f], dst[f]) == (dst[e], src[e])), -1)
+        for e in range(len(src))
+    ]
+    check(EdgeGraph(src, dst, num_nodes), src, dst, num_nodes, None if undecided else single)
+
+
+@settings(deadline=None, max_examples=30)
+@given(edges(), st.randoms(use_true_random=False))
+def test_sorted_returns_graph_and_permutation(case, random):
+    num_nodes, rows = case
+    rows = rows[random.sample(range(len(rows)), len(rows))].reshape(-1, 5)
+    src, dst, shifts = rows[:, 0].copy(), rows[:, 1].copy(), rows[:, 2:]
+    order = np.argsort(src, kind="stable")
+    expected = loop_reverse(src[order], dst[order], shifts[order])
+    for given_ in ({"shifts": shifts}, {"vec": lattice_vectors(src, dst, shifts)}):
+        graph, permutation = EdgeGraph.sorted(src, dst, num_nodes, **given_)
+        np.testing.assert_array_equal(permutation, order)
+        check(graph, src[order], dst[order], num_nodes, expected)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("num_nodes", [0, 1, 5])
+@pytest.mark.parametrize("geometry", [{}, {"shifts": np.zeros((0, 3), int)}, {"vec": np.zeros((0, 3))}])
+def test_no_edges(dtype, num_nodes, geometry):
+    none = np.zeros(0, dtype)
+    check(EdgeGraph(none, none, num_nodes, **geometry), none, none, num_nodes, [])
+    check(EdgeGraph.sorted(none, none, num_nodes, **geometry).graph, none, none, num_nodes, [])
+
+
+def test_isolated_nodes():
+    src, dst = np.array([1, 3]), np.array([3, 1])
+    check(EdgeGraph(src, dst, 6), src, dst, 6, [1, 0])
+
+
+def test_directed_edges_have_no_reverse():
+    src, dst = np.array([0, 0, 1]), np.array([1, 2, 2])
+    check(EdgeGraph(src, dst, 3), src, dst, 3, [-1, -1, -1])
+
+
+def test_no_edge_is_its_own_reverse():
+    src, dst = np.array([0, 0]), np.array([0, 1])
+    check(EdgeGraph(src, dst, 2), src, dst, 2, [-1, -1])
+    check(EdgeGraph(src, dst, 2, vec=np.ones((2, 3))), src, dst, 2, [-1, -1])
+
+
+def test_shifts_decide_before_vec():
+    src, dst = np.array([0, 0, 1, 1]), np.array([1, 1, 0, 0])
+    shifts = np.array([[0, 0, 0], [1, 0, 0], [0, 0, 0], [-1, 0, 0]])
+    vec = np.array([[1.0, 0, 0], [2, 0, 0], [-2, 0, 0], [-1, 0, 0]])
+    np.testing.assert_array_equal(EdgeGraph(src, dst, 2, shifts).reverse_edge, [2, 3, 0, 1])
+    np.testing.assert_array_equal(EdgeGraph(src, dst, 2, vec=vec).reverse_edge, [3, 2, 1, 0])
+    np.testing.assert_array_equal(EdgeGraph(src, dst, 2, shifts, vec).reverse_edge, [2, 3, 0, 1])
+
+
+@pytest.mark.parametrize("shifts", [[[2**19, 1, -(2**19)]], [[0, -(2**19), 2**19]]])
+def test_the_largest_shifts(shifts):
+    both = np.array(shifts + [[-c for c in s] for s in shifts])
+    np.testing.assert_array_equal(EdgeGraph(np.array([0, 0]), np.array([0, 0]), 1, both).reverse_edge, [1, 0])
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_opposite_vector_may_be_rounded(dtype):
+    src, dst, eps = np.array([0, 1]), np.array([1, 0]), np.finfo(dtype).eps
+    vec = np.array([[1, 2, 2], [-1, -2, -2]], dtype)
+
+    def reverse(error):
+        moved = vec.astype(np.float64)
+        moved[1, 0] -= 3 * error
+        return EdgeGraph(src, dst, 2, vec=moved.astype(dtype)).reverse_edge.tolist()
+
+    assert reverse(60 * eps) == [1, 0]
+    with pytest.raises(ValueError, match="is opposite to"):
+        reverse(70 * eps)
+    with pytest.raises(ValueError, match="is opposite to"):
+        reverse(0.9 * np.sqrt(eps))
+    assert reverse(1.2 * np.sqrt(eps)) == [-1, -1]
+
+
+@pytest.mark.parametrize("scale", [1e-300, 1e-5, 1e5, 1e300])
+def test_the_unit_of_length_does_not_matter(scale):
+    src, dst = np.array([0, 0, 1, 1]), np.array([1, 1, 0, 0])
+    vec = scale * np.array([[1.0, 2, 3], [1, 2, -3], [-1, -2, 3], [-1, -2, -3]])
+    np.testing.assert_array_equal(EdgeGraph(src, dst, 2, vec=vec).reverse_edge, [3, 2, 1, 0])
+
+
+def test_equal_projections_are_told_apart():
+    """Candidates that agree in the component that is bisected are compared as vectors."""
+    direction = np.sqrt([0.2, 0.3, 0.5])
+    across = np.cross(direction, [1.0, 0, 0])
+    forward = np.array([3 * direction + c * across for c in np.linspace(-1, 1, 9)])
+    vec = np.concatenate([forward, -forward[::-1]])
+    src = np.repeat([0, 1], 9)
+    np.testing.assert_array_equal(EdgeGraph(src, 1 - src, 2, vec=vec).reverse_edge, np.arange(17, -1, -1))
+
+
+# The object.
+
+
+def sample(dtype=np.int64, **geometry):
+    return EdgeGraph(np.array([0, 0, 1, 2], dtype), np.array([1, 2, 0, 0], dtype), 3, **geometry)
+
+
+def parallel(**geometry):
+    return EdgeGraph(np.array([0, 1, 1, 1]), np.array([1, 0, 2, 0]), 3, **geometry)
+
+
+def test_arrays_are_copies():
+    src, dst = np.array([0, 0, 1, 2]), np.array([1, 2, 0, 0])
+    graph = EdgeGraph(src, dst, 3)
+    src[:], dst[:] = 9, 9
+    check(graph, sample().src, sample().dst, 3, [2, 3, 0, 1])
+
+
+def test_arrays_need_not_be_contiguous():
+    rows = np.array([[0, 1, 0, 0, 1], [0, 1, 1, 0, 0], [1, 0, -1, 0, 0], [1, 0, 0, 0, -1]])
+    graph = EdgeGraph(rows[:, 0], rows[:, 1], 2, rows[:, 2:])
+    np.testing.assert_array_equal(graph.reverse_edge, [3, 2, 1, 0])
+    vec = np.asfortranarray(rows[:, 2:].astype(float))
+    np.testing.assert_array_equal(EdgeGraph(rows[:, 0], rows[:, 1], 2, vec=vec).reverse_edge, [3, 2, 1, 0])
+
+
+def test_immutable():
+    graph = sample()
+    with pytest.raises(AttributeError, match=r"^EdgeGraph is immutable; cannot set src$"):
+        graph.src = None
+    with pytest.raises(AttributeError, match=r"^EdgeGraph is immutable; cannot delete src$"):
+        del graph.src
+    assert copy.copy(graph) is copy.deepcopy(graph) is graph.prepare() is graph
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize("build", [sample, parallel, lambda: parallel(vec=np.eye(4, 3) + 1)])
+def test_pickle(build, protocol):
+    graph = build()
+    restored = pickle.loads(pickle.dumps(graph, protocol))
+    check(restored, graph.src, graph.dst, 3, graph.reverse_edge)
+
+
+def test_repr_kind_and_device():
+    assert repr(sample(np.int32)) == "EdgeGraph(num_nodes=3, num_edges=4, int32, host)"
+    assert (sample().kind, sample().device) == ("numpy", "host")
+
+
+def test_left_out_computes_nothing():
+    graph = sample()
+    for rule in RULES:
+        assert all(a is b for a, b in zip(graph.left_out(rule), graph.left_out(rule), strict=True))
+
+
+def test_threads_share_one():
+    loop = np.zeros(400, np.int64)
+    shifts = np.random.default_rng(6).permutation(np.r_[-200:0, 1:201])
+    graph = EdgeGraph(loop, loop, 1, np.stack([shifts, 0 * shifts, 0 * shifts], axis=1))
+    counts = []
+    threads = [threading.Thread(target=lambda: counts.append([graph.num_triplets(r) for r in RULES])) for _ in range(8)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert counts == 8 * [[0, 400 * 399, 400 * 400]]
+
+
+def test_parallel_edges_need_geometry_for_the_edge_rule():
+    graph = parallel()
+    text = (
+        "agg_edge_to_edge_fwd: exclude is 'edge' and graph has parallel edges (1 and 3, both from node 1 to node 0); "
+        "expected an EdgeGraph built with shifts or vec, which tell the reverse of an edge"
+    )
+    for call in (graph.require_reverse, lambda operator: graph.left_out("edge", operator)):
+        with pytest.raises(ValueError, match="parallel") as caught:
+            call("agg_edge_to_edge_fwd")
+        assert str(caught.value) == text
+    for call in (graph.num_triplets, graph.triplets):
+        with pytest.raises(ValueError, match=r"^EdgeGraph: exclude is 'edge' and graph has parallel edges"):
+            call("edge")
+    check(graph, graph.src, graph.dst, 3, None)
+    parallel(vec=np.arange(1.0, 13).reshape(4, 3)).require_reverse("agg_edge_to_edge_fwd")
+    sample().require_reverse("agg_edge_to_edge_fwd")
+
+
+@pytest.mark.parametrize(
+    ("exclude", "error", "text"),
+    [
+        ("nodes", ValueError, "agg: exclude is 'nodes'; expected 'node', 'edge' or None"),
+        (3, TypeError, "agg: exclude is a int; expected 'node', 'edge' or None"),
+        (["edge"], TypeError, "agg: exclude is a list; expected 'node', 'edge' or None"),
+    ],
+)
+def test_unknown_rules(exclude, error, text):
+    with pytest.raises(error) as caught:
+        sample().left_out(exclude, "agg")
+    assert str(caught.value) == text
+
+
+# Bad input. `edge(...)` gives the arguments of two edges 0 -> 1 -> 0 with some replaced.
+
+
+def edge(**changes):
+    return {"src": np.array([0, 1]), "dst": np.array([1, 0]), "num_nodes": 2, **changes}
+
+
+V, S = np.array([[1.0, 0, 0], [-1.0, 0, 0]]), np.array([[1, 0, 0], [-1, 0, 0]])
+FINITE = "expected a finite vector of non-zero length"
+ARRAY = "expected a numpy.ndarray or cupy.ndarray of integers"
+BAD = [
+    (edge(src=[0, 1]), TypeError, f"EdgeGraph: src is a list; {ARRAY}"),
+    (edge(dst=[0, 1]), TypeError, f"EdgeGraph: dst is a list; {ARRAY}"),
+    (edge(src=np.array([0.0, 1.0])), TypeError, "EdgeGraph: src has dtype <f8; expected native int32 or int64"),
+    (edge(dst=np.array([1, 0], np.int16)), TypeError, "EdgeGraph: dst has dtype <i2; expected native int32 or int64"),
+    (
+        edge(dst=np.array([1, 0], np.int32)),
+        TypeError,
+        "EdgeGraph: dst has dtype int32; expected int64, the dtype of src",
+    ),
+    (edge(src=np.array([[0, 1]])), ValueError, "EdgeGraph: src has shape (1, 2); expected one dimension"),
+    (edge(dst=np.array([1, 0, 1])), ValueError, "EdgeGraph: dst has shape (3,); expected (num_edges,) = (2,)"),
+    (edge(src=np.array([0, 2])), ValueError, "EdgeGraph: src[1] is 2; expected 0 <= src < num_nodes = 2"),
+    (edge(dst=np.array([1, -1])), ValueError, "EdgeGraph: dst[1] is -1; expected 0 <= dst < num_nodes = 2"),
+    (edge(num_nodes=2.0), TypeError, "EdgeGraph: num_nodes is a float; expected an int"),
+    (edge(num_nodes=-1), ValueError, "EdgeGraph: num_nodes is -1; expected at least 0"),
+    (edge(num_nodes=2**32), ValueError, "EdgeGraph: num_nodes is 4294967296; expected at most 3037000499"),
+    (
+        edge(src=np.array([1, 0])),
+        ValueError,
+        "EdgeGraph: src[1] is 0, below src[0] = 1; expected edges sorted by source (EdgeGraph.sorted sorts them)",
+    ),
+    (edge(shifts=[0, 0, 0]), TypeError, "EdgeGraph: shifts is a list; expected a numpy.ndarray of int32 or int64"),
+    (edge(shifts=V), TypeError, "EdgeGraph: shifts has dtype <f8; expected native int32 or int64"),
+    (edge(shifts=S[:1]), ValueError, "EdgeGraph: shifts has shape (1, 3); expected (num_edges, 3) = (2, 3)"),
+    (edge(shifts=S[:, :2]), ValueError, "EdgeGraph: shifts has shape (2, 2); expected (num_edges, 3) = (2, 3)"),
+    (
+        edge(shifts=S * 2**20),
+        ValueError,
+        "EdgeGraph: shifts[0] is [1048576, 0, 0]; expected at most 524288 cells either way",
+    ),
+    (
+        edge(shifts=S * 0, dst=np.array([1, 1])),
+        ValueError,
+        "EdgeGraph: shifts[1] is zero and edge 1 goes from node 1 to itself; expected edges of non-zero length",
+    ),
+    (
+        edge(shifts=np.zeros((3, 3), int), src=np.array([0, 0, 1]), dst=np.array([1, 1, 0])),
+        ValueError,
+        "EdgeGraph: edges 0 and 1 are both the reverse of edge 2; expected every edge listed once",
+    ),
+    (edge(vec=V.tolist()), TypeError, "EdgeGraph: vec is a list; expected a numpy.ndarray of float32 or float64"),
+    (
+        edge(vec=np.ma.array(V)),
+        TypeError,
+        "EdgeGraph: vec is a MaskedArray; expected a numpy.ndarray of float32 or float64",
+    ),
+    (edge(vec=S), TypeError, "EdgeGraph: vec has dtype <i8; expected native float32 or float64"),
+    (edge(vec=V.astype(">f8")), TypeError, "EdgeGraph: vec has dtype >f8; expected native float32 or float64"),
+    (edge(vec=V[0]), ValueError, "EdgeGraph: vec has shape (3,); expected (num_edges, 3) = (2, 3)"),
+    (
+        edge(vec=V * [[1], [0]]),
+        ValueError,
+        f"EdgeGraph: vec[1] is [-0.0, 0.0, 0.0] (edge from node 1 to node 0); {FINITE}",
+    ),
+    (
+        edge(vec=V * [[np.nan, 1, 1], [1, 1, 1]], shifts=S),
+        ValueError,
+        f"EdgeGraph: vec[0] is [nan, 0.0, 0.0] (edge from node 0 to node 1); {FINITE}",
+    ),
+    (
+        edge(vec=np.array([[1.0, 0, 0], [-1.0, np.inf, 0]])),
+        ValueError,
+        f"EdgeGraph: vec[1] is [-1.0, inf, 0.0] (edge from node 1 to node 0); {FINITE}",
+    ),
+    (
+        edge(vec=V[[0, 0, 1]], src=np.array([0, 0, 1]), dst=np.array([1, 1, 0])),
+        ValueError,
+        "EdgeGraph: edges 0 and 1 are both the reverse of edge 2; expected every edge listed once",
+    ),
+    (
+        edge(vec=np.array([[1.0, 0, 0], [-1.0 + 1e-12, 0, 0]])),
+        ValueError,
+        "EdgeGraph: vec[1] is opposite to vec[0] but for 1.0e-12 of its length; "
+        "expected at most 64 eps = 1.4e-14, or shifts to tell the reverse",
+    ),
+]
+
+
+@pytest.mark.parametrize(("arguments", "error", "text"), BAD, ids=range(len(BAD)))
+def test_bad_input(arguments, error, text):
+    with pytest.raises(error) as caught:
+        EdgeGraph(**arguments)
+    assert str(caught.value) == text
+    if "sorted by source" not in text:
+        with pytest.raises(error):
+            EdgeGraph.sorted(**arguments)
+
+
+# Time.
+
+
+def timed(function, *args, **kwargs):
+    start = time.perf_counter()
+    result = function(*args, **kwargs)
+    return result, time.perf_counter() - start
+
+
+def test_a_hundred_thousand_edges_take_a_moment():
+    """A cubic lattice of 18 neighbours, periodic."""
+    n = 18
+    ends = np.stack(np.meshgrid(*3 * [np.arange(n)], indexing="ij"), axis=-1).reshape(-1, 1, 3)
+    steps = np.stack(np.meshgrid(*3 * [[-1, 0, 1]], indexing="ij"), axis=-1).reshape(-1, 3)
+    steps = steps[np.isin(np.abs(steps).sum(axis=1), [1, 2])]
+    shifts, others = np.divmod(ends + steps, n)
+    src = np.repeat(np.arange(n**3), len(steps))
+    dst = others.reshape(-1, 3) @ [n * n, n, 1]
+    assert src.size > 100_000
+    # The vector points from destination to source: against the step, and so do the cells it crosses.
+    back = np.argsort(dst * n**3 + src)
+    for given_ in ({"shifts": -shifts.reshape(-1, 3)}, {"vec": np.tile(-1.3 * steps, (n**3, 1))}, {}):
+        graph, seconds = timed(EdgeGraph, src, dst, n**3, **given_)
+        np.testing.assert_array_equal(graph.reverse_edge[back], np.argsort(src * n**3 + dst))
+        assert seconds < 1.0
+
+
+def test_many_images_of_few_atoms_take_a_moment():
+    """Parallel edges by the thousand: nothing compares each with each."""
+    n = np.arange(-20, 21)
+    shifts = np.stack(np.meshgrid(n, n, n, indexing="ij"), axis=-1).reshape(-1, 3)
+    shifts = shifts[shifts.any(axis=1)]
+    loop = np.zeros(len(shifts), np.int64)
+    for given_ in ({"shifts": shifts}, {"vec": shifts * 1.7}):
+        graph, seconds = timed(EdgeGraph, loop, loop, 1, **given_)
+        np.testing.assert_array_equal(graph.reverse_edge, loop + np.arange(len(shifts))[::-1])
+        assert seconds < 1.0
