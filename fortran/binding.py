@@ -115,8 +115,9 @@ def _invoke(
         graph = values["graph"]
         reverse = {a for a, _ in op.graph.reverse}
         arrays = [getattr(graph.prepare() if a in reverse else graph, a) for a in graph_arrays(op, layout)]
-        if judge:
-            arrays = [a.astype(np.int64) for a in arrays]
+        # An order the graph could not decide (EdgeGraph.reverse_edge) is one no call of this kind reads.
+        index = np.dtype(np.int64) if judge else arrays[0].dtype
+        arrays = [np.full(1, -1, index) if a is None else a.astype(index, copy=False) for a in arrays]
         name += f"_i{8 * arrays[0].dtype.itemsize}"
         arguments += arrays
     for a in op.arguments:

@@ -6,17 +6,21 @@ chooses another. See ``trigraph --help`` for the command line.
 
 from importlib.metadata import version as _version
 
+from trigraph.edge_graph import EdgeGraph
 from trigraph.fortran.threads import get_num_threads, set_num_threads
 from trigraph.gno import pack_gno_params, unpack_gno_params
 from trigraph.graphs import CSC
 from trigraph.operators import OPERATORS
 from trigraph.panels import FUNCTIONS, PANELS
+from trigraph.segments import Segments
 
 __version__ = _version("trigraph")
 __all__ = [
     "CSC",
+    "EdgeGraph",
     "OPERATORS",
     "PANELS",
+    "Segments",
     "get_num_threads",
     "pack_gno_params",
     "set_num_threads",

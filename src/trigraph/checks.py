@@ -13,12 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.graphs import GRAPH_TYPES, array_kind, device_of
+from trigraph.edge_graph import EdgeGraph
+from trigraph.graphs import CSC, array_kind, device_of
+from trigraph.neighbors import FLOATS
 from trigraph.operators import SYMBOLS, Array, Operator, evaluate, names_in
 
 __all__ = ["Checked", "bind_sizes", "check_call", "shape_of"]
 
-FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
+GRAPH_TYPES = {"CSC": CSC, "EdgeGraph": EdgeGraph}
 
 
 @dataclass(frozen=True)
