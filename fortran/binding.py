@@ -7,6 +7,7 @@ serves every operator and all three layouts: the fast path, the direct reference
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any
@@ -25,9 +26,7 @@ LARGEST = 2**31 - 1
 
 def fast_module() -> ModuleType:
     """Return the build of the fast path that suits this processor."""
-    from trigraph.fortran import _reference
-
-    level = _reference.cpu_level()
+    level = importlib.import_module("trigraph.fortran._reference").cpu_level()
     return importlib.import_module(f"trigraph.fortran._fast_v{level}" if level else "trigraph.fortran._fast_base")
 
 
@@ -77,11 +76,20 @@ def bind(op: Operator, layout: str, load: Callable[[], ModuleType]) -> Callable[
 
     call.__name__ = call.__qualname__ = op.name
     call.__doc__ = f"{op.definition.summary} See `trigraph.{op.name}`."
+    out = inspect.Parameter("out", inspect.Parameter.KEYWORD_ONLY, default=None)
+    call.__signature__ = op.signature.replace(  # type: ignore[attr-defined]
+        parameters=[*op.signature.parameters.values(), out]
+    )
     return call
 
 
 def _outputs(
-    op: Operator, sizes: Mapping[str, int], wanted: Sequence[str], dtype: np.dtype, layout: str, out: Mapping[str, np.ndarray]
+    op: Operator,
+    sizes: Mapping[str, int],
+    wanted: Sequence[str],
+    dtype: np.dtype,
+    layout: str,
+    out: Mapping[str, np.ndarray],
 ) -> dict[str, np.ndarray]:
     """One array for each field; a field that is not wanted gets a dummy of one element."""
     lead = (3,) if layout == "judge" else ()

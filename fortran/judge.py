@@ -5,12 +5,18 @@ pairs ``(2, ...)`` of float64, hi + lo; outputs are triples ``(3, ...)``: hi, lo
 """
 
 import importlib
+from types import ModuleType
 
 import numpy as np
 
 from trigraph.fortran.binding import functions
 
-globals().update(functions("judge", lambda: importlib.import_module("trigraph.fortran._judge")))
+
+def _module() -> ModuleType:
+    return importlib.import_module("trigraph.fortran._judge")
+
+
+globals().update(functions("judge", _module))
 
 
 def pair(values: np.ndarray, step: float = 0.0, direction: np.ndarray | None = None) -> np.ndarray:
@@ -38,11 +44,9 @@ def pair(values: np.ndarray, step: float = 0.0, direction: np.ndarray | None = N
 
 def dot(a: np.ndarray, b: np.ndarray) -> tuple[float, float, float]:
     """Return hi, lo and scale of ``sum(a * b)`` in real128; `a` and `b` are pairs."""
-    from trigraph.fortran import _judge
-
     total = np.zeros(3)
     if a.shape[1:] != b.shape[1:]:
         raise ValueError(f"dot: shapes {a.shape[1:]} and {b.shape[1:]} differ")
     if a.size:
-        _judge.dot(a.reshape(2, -1).T, b.reshape(2, -1).T, total)
+        _module().dot(a.reshape(2, -1).T, b.reshape(2, -1).T, total)
     return float(total[0]), float(total[1]), float(total[2])

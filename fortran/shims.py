@@ -23,6 +23,7 @@ import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 REALS = {"f32": ("sp", "real(c_float)"), "f64": ("dp", "real(c_double)")}
 INDICES = {"i32": "integer(c_int32_t)", "i64": "integer(c_int64_t)"}
@@ -36,7 +37,8 @@ def load_table() -> ModuleType:
     """Return the operator table, loaded by path because the package does not exist yet."""
     path = Path(__file__).resolve().parent.parent / "src" / "trigraph" / "operators.py"
     spec = importlib.util.spec_from_file_location("trigraph_operators", path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
     spec.loader.exec_module(module)
@@ -55,7 +57,7 @@ def wrapped(head: str, names: list[str], indent: str = "    ") -> str:
     return "\n".join(lines) + "\n"
 
 
-def graph_arrays(op, layout: str) -> list[str]:
+def graph_arrays(op: Any, layout: str) -> list[str]:
     """Names of the graph's arrays in argument order; only fast derivatives gather by source and by row."""
     if op.graph is None:
         return []
@@ -65,7 +67,7 @@ def graph_arrays(op, layout: str) -> list[str]:
     return [name for name, _ in (*op.graph.forward, *more)]
 
 
-def shim(op, layout: str, real: str, index: str | None) -> str:
+def shim(op: Any, layout: str, real: str, index: str | None) -> str:
     """Source of one shim."""
     judge = layout == "judge"
     suffix = ("dp" if judge else REALS[real][0]) + (f"_{index}" if index else "")
@@ -78,7 +80,8 @@ def shim(op, layout: str, real: str, index: str | None) -> str:
     arrays = graph + inputs + outputs
     scalars = threads + dims + wants
     procedure = op.name + ("_fast" if layout == "fast" else "")
-    text = wrapped(f"subroutine {name}", threads + dims + graph + inputs + wants + outputs + [f"n_{a}" for a in arrays], "")
+    lengths = [f"n_{a}" for a in arrays]
+    text = wrapped(f"subroutine {name}", threads + dims + graph + inputs + wants + outputs + lengths, "")
     text += "    use, intrinsic :: iso_c_binding, only: c_int, c_int32_t, c_int64_t, c_float, c_double\n"
     if judge:
         text += "    use trigraph_kinds, only: qp\n    use trigraph_scaled, only: scaled\n"
@@ -103,9 +106,15 @@ def shim(op, layout: str, real: str, index: str | None) -> str:
 
 
 def judge_body(
-    procedure: str, index: str | None, dims: list[str], graph: list[str], inputs: list[str], wants: list[str], outputs: list[str]
+    procedure: str,
+    index: str | None,
+    dims: list[str],
+    graph: list[str],
+    inputs: list[str],
+    wants: list[str],
+    outputs: list[str],
 ) -> str:
-    """Declarations and calls of a judge shim: value in real128, then scale through type(scaled)."""
+    """Return declarations and calls of a judge shim: value in real128, then scale through type(scaled)."""
     text, calls = "", ""
     for kind, declared in (("qp", "real(qp)"), ("sc", "type(scaled)")):
         text += "".join(f"    {declared}, allocatable :: {kind}_{a}(:)\n" for a in inputs + outputs)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import operator
 import os
+
+from trigraph.graphs import count
 
 __all__ = ["get_num_threads", "set_num_threads"]
 
@@ -17,6 +18,7 @@ def _default() -> int:
 
 
 _num_threads = _default()
+_forked = False
 
 
 def get_num_threads() -> int:
@@ -36,13 +38,23 @@ def set_num_threads(num_threads: int) -> None:
     ------
     TypeError, ValueError
         If it is not an integer, or below 1.
+    RuntimeError
+        If it is above 1 in a forked process: OpenMP would wait forever for threads that only the parent has.
     """
     global _num_threads
-    value = operator.index(num_threads)
-    if value < 1:
-        raise ValueError(f"set_num_threads: num_threads is {value}; expected at least 1")
+    value = count("set_num_threads", "num_threads", num_threads, minimum=1)
+    if value > 1 and _forked:
+        raise RuntimeError(
+            f"set_num_threads: num_threads is {value}; expected 1 in a forked process, which OpenMP's threads do not "
+            "survive (start processes by spawn or forkserver for more)"
+        )
     _num_threads = value
 
 
-# OpenMP's thread team does not survive a fork: a forked child runs on one thread, which starts no team.
-os.register_at_fork(after_in_child=lambda: set_num_threads(1))
+def _after_fork() -> None:
+    """OpenMP's thread team does not survive a fork: a forked child runs on one thread, which starts no team."""
+    global _num_threads, _forked
+    _num_threads, _forked = 1, True
+
+
+os.register_at_fork(after_in_child=_after_fork)

@@ -43,7 +43,7 @@ def bessel_zeros(n_spherical, n_radial):
 
 
 def envelope(x, envelope_exponent):
-    """env and its first two derivatives."""
+    """Env and its first two derivatives."""
     q = envelope_exponent + 1
     a, b, c = (q + 1) * (q + 2) // 2, q * (q + 2), q * (q + 1) // 2
     env = 1 / x - a * x ** (q - 1) + b * x**q - c * x ** (q + 1)
@@ -53,12 +53,12 @@ def envelope(x, envelope_exponent):
 
 
 def product_rule(env, f):
-    """env * f and its first two derivatives, from theirs."""
+    """Env * f and its first two derivatives, from theirs."""
     return env[0] * f[0], env[1] * f[0] + env[0] * f[1], env[2] * f[0] + 2 * env[1] * f[1] + env[0] * f[2]
 
 
 def sines(x, freq, env):
-    """rbf and its first two derivatives in x, each (num_edges, R)."""
+    """Rbf and its first two derivatives in x, each (num_edges, R)."""
     s, c = np.sin(x * freq), np.cos(x * freq)
     return product_rule(env, (s, freq * c, -(freq**2) * s))
 
@@ -77,14 +77,14 @@ def bessels(x, n_spherical, n_radial, env):
 
 
 def radial_basis_fwd(dist, freq, n_spherical=7, envelope_exponent=5):
-    """rbf = env sin(freq x); sbf_rad = env N j_l(z x)."""
+    """Rbf = env sin(freq x); sbf_rad = env N j_l(z x)."""
     x = dist[:, None]
     env = envelope(x, envelope_exponent)
     return result_type("radial_basis_fwd")(sines(x, freq, env)[0], bessels(x, n_spherical, len(freq), env)[0])
 
 
 def radial_basis_bwd(grad_rbf, grad_sbf_rad, dist, freq, n_spherical=7, envelope_exponent=5, wrt=None):
-    """dist = sum grad_rbf rbf' + sum grad_sbf_rad sbf_rad'; freq = sum over edges of grad_rbf env x cos(freq x)."""
+    """Dist = sum grad_rbf rbf' + sum grad_sbf_rad sbf_rad'; freq = sum over edges of grad_rbf env x cos(freq x)."""
     x = dist[:, None]
     env = envelope(x, envelope_exponent)
     return results(
@@ -238,7 +238,7 @@ def agg_edge_to_edge_bwd2_main(
 
 
 def unit_tangent(vec, vdot):
-    """u = v/|v|, |v|, and the derivative of u along vdot."""
+    """U = v/|v|, |v|, and the derivative of u along vdot."""
     length = np.sqrt(dot(vec, vec))
     u = vec / length
     return u, length, (vdot - u * dot(u, vdot)) / length

@@ -47,7 +47,7 @@ def gno_kernel_fwd(coords, params, f_in, f_out):
 
 
 def gno_kernel_bwd(grad_kernel, coords, params, f_in, f_out, wrt=None):
-    """s = mask (V^T g); coords = U^T s; dU = sum s dx^T, db_u = sum s, dV = sum g a^T, db_v = sum g."""
+    """S = mask (V^T g); coords = U^T s; dU = sum s dx^T, db_u = sum s, dV = sum g a^T, db_v = sum g."""
     U, b_u, V, _ = unpack_gno_params(params, coords.shape[1], f_in, f_out)
     g = grad_kernel
     mask, a = hidden_layer(coords, U, b_u)

@@ -45,6 +45,11 @@ def dying():
     os._exit(3)
 
 
+@pytest.fixture(autouse=True)
+def measure_once(monkeypatch):
+    monkeypatch.setattr(run, "ATTEMPTS", 1)
+
+
 @pytest.fixture
 def importable(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
@@ -92,7 +97,7 @@ def test_only_what_agrees_with_the_baseline_is_timed():
 def test_peak_memory_is_the_calls_own_whatever_the_parent_holds():
     ballast = np.ones(200 * MEBIBYTE // 8)
     found = alternate({"x": Job(partial(steady, 1.0, 64 * MEBIBYTE))}, repeat=1, threads=1)
-    assert 64 <= found["x"].peak_bytes / MEBIBYTE < 66
+    assert 63.5 <= found["x"].peak_bytes / MEBIBYTE < 66  # the kernel counts pages in batches, a few dozen at a time
     assert ballast.size
 
 
@@ -223,12 +228,8 @@ def test_command_refuses(arguments):
 
 
 def test_file_names():
-    about = {
-        "created": "2026-11-21T10:00:00+00:00",
-        "machine": {"architecture": "x86_64", "processors": 2, "device": None},
-    }
-    assert (
-        stem({**about, "machine": {**about["machine"], "cpu": "Intel(R) Xeon(R) Processor"}}) == "2026-11-21-xeon-2core"
-    )
-    device = {**about["machine"], "cpu": "unknown", "device": "NVIDIA H200"}
-    assert stem({**about, "machine": device}) == "2026-11-21-x86_64-2core-nvidia-h200"
+    xeon = {"cpu": {"model": "Intel(R) Xeon(R) Processor", "processors": 2}, "device": {"name": None}}
+    kept = {"created": "2026-11-21T10:00:00+00:00", "architecture": "x86_64", "environment": xeon}
+    assert stem(kept) == "2026-11-21-xeon-2core"
+    other = {"cpu": {"model": "unknown", "processors": 16}, "device": {"name": "NVIDIA H200"}}
+    assert stem({**kept, "environment": other}) == "2026-11-21-x86_64-16core-nvidia-h200"

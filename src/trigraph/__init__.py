@@ -1,4 +1,4 @@
-"""Graph and geometric message-passing operators, each in Fortran, NumPy and CUDA, with exact first and second derivatives.
+"""Graph and geometric message-passing operators in Fortran, NumPy and CUDA, with exact first and second derivatives.
 
 ``trigraph.X(...)`` checks its arguments and calls the fast CPU path, or the CUDA kernels for device arrays; ``panel=``
 chooses another. See ``trigraph --help`` for the command line.

@@ -6,7 +6,6 @@ what was expected and what came. Nothing has been computed when one is raised.
 
 from __future__ import annotations
 
-import operator as python_operator
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from trigraph.edge_graph import EdgeGraph
-from trigraph.graphs import CSC, array_kind, device_of
+from trigraph.graphs import CSC, array_kind, count, device_of
 from trigraph.neighbors import FLOATS
 from trigraph.operators import SYMBOLS, Array, Operator, evaluate, names_in
 
@@ -78,15 +77,14 @@ def bind_sizes(op: Operator, values: Mapping[str, Any], shapes: Mapping[str, tup
     sizes = {name: int(getattr(values["graph"], name)) for name in (op.graph.sizes if op.graph else ())}
     sizes |= {a.name: int(values[a.name]) for a in op.attributes if not a.choices}
     for array in op.binding_order:
-        if array.name in shapes and len(shapes[array.name]) != len(array.dims):
-            raise ValueError(
-                f"{op.name}: {array.name} has shape {shapes[array.name]} of rank {len(shapes[array.name])}; "
-                f"expected {_expected(array, sizes)} of rank {len(array.dims)}"
-            )
-    for array in op.binding_order:
         shape = shapes.get(array.name)
         if shape is None:
             continue
+        if len(shape) != len(array.dims):
+            raise ValueError(
+                f"{op.name}: {array.name} has shape {shape} of rank {len(shape)}; "
+                f"expected {_expected(array, sizes)} of rank {len(array.dims)}"
+            )
         for dim, size in zip(array.dims, shape, strict=True):
             unknown = sorted(names_in(dim) - sizes.keys())
             if unknown:
@@ -106,7 +104,9 @@ def bind_sizes(op: Operator, values: Mapping[str, Any], shapes: Mapping[str, tup
 def _check_kind(op: Operator, name: str, value: Any, kind: str, panel: str) -> None:
     found = array_kind(value)
     if found is None:
-        raise TypeError(f"{op.name}: {name} is a {type(value).__name__}; expected a {kind}.ndarray of float32 or float64")
+        raise TypeError(
+            f"{op.name}: {name} is a {type(value).__name__}; expected a {kind}.ndarray of float32 or float64"
+        )
     if found != kind:
         raise TypeError(f"{op.name}: {name} is a {found}.ndarray; panel {panel!r} takes {kind}.ndarray")
 
@@ -128,32 +128,23 @@ def _check_arrays(op: Operator, values: Mapping[str, Any], kind: str, panel: str
                 f"{op.name}: {array.name} has dtype {value.dtype}; expected {values[first].dtype}, the dtype of {first}"
             )
         elif device_of(value) != device_of(values[first]):
-            raise ValueError(
-                f"{op.name}: {array.name} is on {device_of(value)}; expected {device_of(values[first])}, where {first} is"
-            )
+            here, there = device_of(value), device_of(values[first])
+            raise ValueError(f"{op.name}: {array.name} is on {here}; expected {there}, where {first} is")
 
 
 def _check_attributes(op: Operator, values: dict[str, Any]) -> None:
     for attribute in op.attributes:
-        value = values[attribute.name]
+        name, value = attribute.name, values[attribute.name]
         if attribute.choices:
             if not any(value is c or (isinstance(value, str) and value == c) for c in attribute.choices):
                 expected = ", ".join(map(repr, attribute.choices))
                 error = ValueError if isinstance(value, str) else TypeError
-                raise error(f"{op.name}: {attribute.name} is {value!r}; expected one of {expected}")
+                raise error(f"{op.name}: {name} is {value!r}; expected one of {expected}")
             continue
-        try:
-            if isinstance(value, (bool, np.bool_)):
-                raise TypeError
-            number = python_operator.index(value)
-        except TypeError:
-            raise TypeError(f"{op.name}: {attribute.name} is a {type(value).__name__}; expected an int") from None
-        symbol = SYMBOLS[attribute.name]
-        if number < symbol.minimum:
-            raise ValueError(f"{op.name}: {attribute.name} is {number}; expected at least {symbol.minimum}")
-        if symbol.maximum is not None and number > symbol.maximum:
-            raise ValueError(f"{op.name}: {attribute.name} is {number}; expected at most {symbol.maximum}")
-        values[attribute.name] = number
+        symbol = SYMBOLS[name]
+        values[name] = count(op.name, name, value, symbol.minimum)
+        if symbol.maximum is not None and values[name] > symbol.maximum:
+            raise ValueError(f"{op.name}: {name} is {value}; expected at most {symbol.maximum}")
 
 
 def _check_graph(op: Operator, values: Mapping[str, Any], kind: str, panel: str) -> None:
@@ -181,6 +172,8 @@ def _check_wrt(op: Operator, wrt: Any) -> tuple[str, ...]:
         raise TypeError(f"{op.name}: wrt is a {type(wrt).__name__}; expected a string or an iterable of strings")
     asked = (wrt,) if isinstance(wrt, str) else tuple(wrt)
     for name in asked:
+        if not isinstance(name, str):
+            raise TypeError(f"{op.name}: wrt names a {type(name).__name__}; expected strings among {', '.join(names)}")
         if name not in names:
             raise ValueError(f"{op.name}: wrt names {name!r}; expected one of {', '.join(names)}")
     return tuple(n for n in names if n in asked)
@@ -207,14 +200,13 @@ def _check_out(
     kind: str,
     panel: str,
 ) -> dict[str, Any]:
-    """Outputs given by the caller: right kind, dtype, shape, writable, and clear of every input and of each other."""
+    """Check the outputs given by the caller: kind, dtype, shape, writable, clear of every input and of each other."""
     if out is None:
         return {}
     if not isinstance(out, Mapping):
         if len(wanted) != 1:
-            raise TypeError(
-                f"{op.name}: out is a {type(out).__name__}; expected a mapping from field to array for {', '.join(wanted)}"
-            )
+            expected = f"a mapping from field to array for {', '.join(wanted)}"
+            raise TypeError(f"{op.name}: out is a {type(out).__name__}; expected {expected}")
         out = {wanted[0]: out}
     fields = {f.name: f for f in op.fields}
     first = values[op.definition.inputs[0].name]
@@ -224,21 +216,23 @@ def _check_out(
     for name, array in out.items():
         label = f"out[{name!r}]"
         if name not in wanted:
-            raise ValueError(f"{op.name}: {label} is not computed; expected one of {', '.join(wanted)}")
+            raise ValueError(f"{op.name}: {label} is not computed; expected one of {', '.join(wanted) or 'none'}")
         _check_kind(op, label, array, kind, panel)
         if array.dtype != first.dtype:
             raise TypeError(f"{op.name}: {label} has dtype {array.dtype}; expected {first.dtype}")
         if array.shape != shape_of(fields[name], sizes) + ((1,) if name in columns else ()):
             raise ValueError(f"{op.name}: {label} has shape {array.shape}; expected {_expected(fields[name], sizes)}")
         if not array.flags.c_contiguous:
-            raise ValueError(f"{op.name}: {label} is not C-contiguous")
-        if kind == "numpy" and not (array.flags.writeable and array.flags.aligned):
-            raise ValueError(f"{op.name}: {label} is not writable and aligned")
+            raise ValueError(f"{op.name}: {label} has strides {array.strides}; expected a C-contiguous array")
+        if kind == "numpy" and not array.flags.writeable:
+            raise ValueError(f"{op.name}: {label} is read-only; expected a writable array")
+        if kind == "numpy" and not array.flags.aligned:
+            raise ValueError(f"{op.name}: {label} is not aligned; expected memory aligned for {array.dtype}")
         if device_of(array) != device_of(first):
             raise ValueError(f"{op.name}: {label} is on {device_of(array)}; expected {device_of(first)}")
         for other, value in held.items():
             if _overlap(array, value):
-                raise ValueError(f"{op.name}: {label} overlaps {other}")
+                raise ValueError(f"{op.name}: {label} overlaps {other}; expected memory of its own")
         held[label] = array
     return dict(out)
 
@@ -253,7 +247,7 @@ def _overlap(a: Any, b: Any) -> bool:
 
 def _contiguous(value: Any) -> Any:
     if isinstance(value, np.ndarray):
-        return np.require(value, requirements=("C", "A"))
+        return np.require(value, requirements=("C", "A", "E"))  # E: a subclass would bring its own arithmetic
     import cupy
 
     return cupy.ascontiguousarray(value)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from trigraph.graphs import array_kind
+from trigraph.graphs import array_kind, count
 from trigraph.neighbors import FLOATS
 
 __all__ = ["GnoParams", "pack_gno_params", "unpack_gno_params"]
@@ -19,7 +19,7 @@ class GnoParams(NamedTuple):
     b_v: Any
 
 
-def pack_gno_params(U: Any, b_u: Any, V: Any, b_v: Any) -> Any:  # noqa: N803
+def pack_gno_params(U: Any, b_u: Any, V: Any, b_v: Any) -> Any:
     """Pack the parameters of a GNO kernel into one vector: U | b_u | V | b_v, each block column-major.
 
     Parameters
@@ -45,7 +45,9 @@ def pack_gno_params(U: Any, b_u: Any, V: Any, b_v: Any) -> Any:  # noqa: N803
         if array_kind(value) is None:
             raise TypeError(f"pack_gno_params: {name} is a {type(value).__name__}; expected an ndarray")
         if array_kind(value) != kind:
-            raise TypeError(f"pack_gno_params: {name} is a {array_kind(value)}.ndarray; expected {kind}.ndarray, as U is")
+            raise TypeError(
+                f"pack_gno_params: {name} is a {array_kind(value)}.ndarray; expected {kind}.ndarray, as U is"
+            )
         if value.dtype not in FLOATS or value.dtype != U.dtype:
             raise TypeError(f"pack_gno_params: {name} has dtype {value.dtype}; expected float32 or float64, alike")
         if value.ndim != rank:
@@ -59,7 +61,7 @@ def pack_gno_params(U: Any, b_u: Any, V: Any, b_v: Any) -> Any:  # noqa: N803
 
 
 def unpack_gno_params(params: Any, d: int, f_in: int, f_out: int) -> GnoParams:
-    """Views of the blocks of packed parameters.
+    """Return views of the blocks of packed parameters.
 
     Parameters
     ----------
@@ -74,20 +76,23 @@ def unpack_gno_params(params: Any, d: int, f_in: int, f_out: int) -> GnoParams:
     Raises
     ------
     TypeError, ValueError
-        If `params` is no one-dimensional array, or hidden = (len(params) - F)/(d + 1 + F) is not a whole number >= 1.
+        If `params` is no one-dimensional array, a size no int >= 1, or hidden = (len(params) - F)/(d + 1 + F) not whole
+        and >= 1.
     """
     if array_kind(params) is None:
         raise TypeError(f"unpack_gno_params: params is a {type(params).__name__}; expected an ndarray")
     if params.ndim != 1:
         raise ValueError(f"unpack_gno_params: params has shape {params.shape}; expected rank 1")
+    d, f_in, f_out = (
+        count("unpack_gno_params", name, value, minimum=1)
+        for name, value in (("d", d), ("f_in", f_in), ("f_out", f_out))
+    )
     f = f_in * f_out
     hidden, rest = divmod(params.size - f, d + 1 + f)
     if rest or hidden < 1:
         raise ValueError(
-            f"unpack_gno_params: params has shape {params.shape}; expected (hidden*(d+1+f_out*f_in)+f_out*f_in,) with a "
-            f"whole hidden >= 1 for d = {d}, f_in = {f_in}, f_out = {f_out}"
+            f"unpack_gno_params: params has shape {params.shape}; expected (hidden*(d+1+f_out*f_in)+f_out*f_in,) with "
+            f"a whole hidden >= 1 for d = {d}, f_in = {f_in}, f_out = {f_out}"
         )
     bu, v, bv = hidden * d, hidden * (d + 1), hidden * (d + 1 + f)
-    return GnoParams(
-        params[:bu].reshape(d, hidden).T, params[bu:v], params[v:bv].reshape(hidden, f).T, params[bv:]
-    )
+    return GnoParams(params[:bu].reshape(d, hidden).T, params[bu:v], params[v:bv].reshape(hidden, f).T, params[bv:])

@@ -5,6 +5,7 @@ A graph owns copies of its index arrays, so that what was range-checked cannot c
 
 from __future__ import annotations
 
+import operator
 import threading
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -116,13 +117,16 @@ def check_range(owner: str, name: str, values: Any, bound: int, bound_name: str)
         raise ValueError(f"{owner}: {name}[{at}] is {int(values[at])}; expected 0 <= {name} < {bound_name} = {bound}")
 
 
-def count(owner: str, name: str, value: Any) -> int:
-    """Return `value` as an int; TypeError unless it is one, ValueError if it is negative."""
-    if isinstance(value, (bool, np.bool_)) or not hasattr(value, "__index__"):
-        raise TypeError(f"{owner}: {name} is a {type(value).__name__}; expected an int")
-    number = int(value)
-    if number < 0:
-        raise ValueError(f"{owner}: {name} is {number}; expected at least 0")
+def count(owner: str, name: str, value: Any, minimum: int = 0) -> int:
+    """Return `value` as an int; TypeError unless it is one (a bool is none), ValueError if it is below `minimum`."""
+    try:
+        if isinstance(value, bool) or getattr(value, "dtype", None) == np.bool_:
+            raise TypeError
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{owner}: {name} is a {type(value).__name__}; expected an int") from None
+    if number < minimum:
+        raise ValueError(f"{owner}: {name} is {number}; expected at least {minimum}")
     return number
 
 
@@ -185,6 +189,26 @@ class Immutable:
 
     def __deepcopy__(self: G, memo: dict[int, Any]) -> G:
         return self
+
+
+def _edge_rows(edge_ids: Any, num_edges: Any, ends: Any, name: str) -> tuple[Any, int]:
+    """Row of the edge arrays for each of `ends` (which messages call `name`), and the number of rows."""
+    if edge_ids is None:
+        rows = ends.size if num_edges is None else count("CSC", "num_edges", num_edges)
+        if rows < ends.size:
+            raise ValueError(f"CSC: num_edges is {rows}; expected at least len({name}) = {ends.size}")
+        edge_ids = namespace_of(ends).arange(ends.size, dtype=ends.dtype)
+        freeze(edge_ids)
+        return edge_ids, int(rows)
+    edge_ids = index_array("CSC", "edge_ids", edge_ids, ends, name)
+    if edge_ids.size != ends.size:
+        raise ValueError(f"CSC: edge_ids has shape {edge_ids.shape}; expected {ends.shape}, the shape of {name}")
+    if num_edges is not None:
+        rows = count("CSC", "num_edges", num_edges)
+    else:
+        rows = max(int(edge_ids.max()) + 1, 0) if ends.size else 0
+    check_range("CSC", "edge_ids", edge_ids, rows, "num_edges")
+    return edge_ids, rows
 
 
 class CSC(Immutable):
@@ -261,36 +285,21 @@ class CSC(Immutable):
         if offsets.size == 0:
             raise ValueError("CSC: offsets is empty; expected (num_dst_nodes + 1,) values")
         num_dst, num_positions = int(offsets.size) - 1, int(indices.size)
-        degrees = namespace_of(offsets).diff(offsets)
         if int(offsets[0]) != 0 or int(offsets[-1]) != num_positions:
             raise ValueError(
                 f"CSC: offsets run from {int(offsets[0])} to {int(offsets[-1])}; "
                 f"expected 0 to len(indices) = {num_positions}"
             )
-        if num_dst and int(degrees.min()) < 0:
-            at = int(namespace_of(offsets).argmax(degrees < 0))
+        falls = offsets[1:] < offsets[:-1]  # not the sign of a difference, which can overflow
+        if bool(falls.any()):
+            at = int(falls.argmax())
             raise ValueError(
                 f"CSC: offsets[{at + 1}] is {int(offsets[at + 1])}, below offsets[{at}] = {int(offsets[at])}; "
                 "expected offsets that never decrease"
             )
         num_src = num_dst if num_src_nodes is None else count("CSC", "num_src_nodes", num_src_nodes)
         check_range("CSC", "indices", indices, num_src, "num_src_nodes")
-        if edge_ids is None:
-            rows = num_positions if num_edges is None else count("CSC", "num_edges", num_edges)
-            if rows < num_positions:
-                raise ValueError(f"CSC: num_edges is {rows}; expected at least len(indices) = {num_positions}")
-            edge_ids = index_array(
-                "CSC", "edge_ids", namespace_of(offsets).arange(num_positions, dtype=offsets.dtype), offsets
-            )
-        else:
-            edge_ids = index_array("CSC", "edge_ids", edge_ids, offsets)
-            if edge_ids.size != num_positions:
-                raise ValueError(
-                    f"CSC: edge_ids has shape {edge_ids.shape}; expected (num_positions,) = ({num_positions},)"
-                )
-            largest = int(edge_ids.max()) + 1 if num_positions else 0
-            rows = max(largest, 0) if num_edges is None else count("CSC", "num_edges", num_edges)
-            check_range("CSC", "edge_ids", edge_ids, rows, "num_edges")
+        edge_ids, rows = _edge_rows(edge_ids, num_edges, indices, "indices")
         self._set(
             offsets=offsets,
             indices=indices,
@@ -299,7 +308,7 @@ class CSC(Immutable):
             num_dst_nodes=num_dst,
             num_positions=num_positions,
             num_edges=rows,
-            max_in_degree=int(degrees.max()) if num_dst else 0,
+            max_in_degree=int((offsets[1:] - offsets[:-1]).max()) if num_dst else 0,
             _reverse=None,
             _lock=threading.Lock(),
         )
@@ -378,28 +387,21 @@ class CSC(Immutable):
         CSC
             Edge arrays stay in the caller's order; `edge_ids` holds the permutation.
         """
-        src, dst = index_array("CSC", "src", src), index_array("CSC", "dst", dst)
-        if src.dtype != dst.dtype or array_kind(src) != array_kind(dst):
-            raise TypeError(
-                f"CSC: dst is {array_kind(dst)} {dst.dtype}; expected {array_kind(src)} {src.dtype}, as src is"
-            )
-        if src.size != dst.size:
+        src = index_array("CSC", "src", src)
+        dst = index_array("CSC", "dst", dst, src, "src")
+        if dst.size != src.size:
             raise ValueError(f"CSC: dst has shape {dst.shape}; expected {src.shape}, the shape of src")
-        xp = namespace_of(src)
+        edge_ids, rows = _edge_rows(edge_ids, num_edges, src, "src")
+        given = [
+            None if value is None else count("CSC", name, value)
+            for name, value in (("num_src_nodes", num_src_nodes), ("num_dst_nodes", num_dst_nodes))
+        ]
         largest = max((int(a.max()) + 1 for a in (src, dst) if a.size), default=0)
-        n_src = (
-            max(largest, num_dst_nodes or 0) if num_src_nodes is None else count("CSC", "num_src_nodes", num_src_nodes)
-        )
-        n_dst = (
-            max(largest, num_src_nodes or 0) if num_dst_nodes is None else count("CSC", "num_dst_nodes", num_dst_nodes)
-        )
+        n_src, n_dst = (max(largest, *(n or 0 for n in given)) if n is None else n for n in given)
         check_range("CSC", "src", src, n_src, "num_src_nodes")
         check_range("CSC", "dst", dst, n_dst, "num_dst_nodes")
         offsets, order = order_by(dst, n_dst)
-        rows = order if edge_ids is None else index_array("CSC", "edge_ids", edge_ids, src)[order]
-        if num_edges is None and edge_ids is None:
-            num_edges = int(src.size)
-        return cls(xp.asarray(offsets), src[order], n_src, rows, num_edges)
+        return cls(offsets, src[order], n_src, edge_ids[order], rows)
 
     @classmethod
     def from_edge_index(cls, edge_index: Any, num_nodes: int | None = None) -> CSC:
@@ -426,11 +428,13 @@ class CSC(Immutable):
         Parameters
         ----------
         matrix : scipy.sparse matrix or array, shape (num_dst_nodes, num_src_nodes)
-            Stored entries are edges, explicit zeros and duplicates included; rows of the edge arrays are in the order
-            of ``matrix.tocsr().data``.
+            Stored entries of ``matrix.tocsr()`` are edges, explicit zeros included, and rows of the edge arrays are in
+            the order of its ``data``. (SciPy adds up the duplicates of a COO matrix on the way, those of CSR it keeps.)
         """
         if not sparse.issparse(matrix):
             raise TypeError(f"CSC: matrix is a {type(matrix).__name__}; expected a scipy.sparse matrix or array")
+        if matrix.ndim != 2:
+            raise ValueError(f"CSC: matrix has shape {matrix.shape}; expected (num_dst_nodes, num_src_nodes)")
         csr = matrix.tocsr(copy=False)
         dtype = np.promote_types(csr.indptr.dtype, csr.indices.dtype)
         return cls(csr.indptr.astype(dtype), csr.indices.astype(dtype), int(csr.shape[1]))

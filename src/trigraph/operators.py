@@ -303,7 +303,9 @@ class Operator:
         """Array arguments in signature order: cotangents of gradients, gradients of outputs, inputs."""
         spec = self.definition
         inputs = tuple(Argument(a.name, a.shape, a.doc, a.degree, a.sample, a.column) for a in spec.inputs)
-        grads = tuple(Argument(f"grad_{a.name}", a.shape, f"Gradient of a scalar in {a.name}.", 1) for a in spec.outputs)
+        grads = tuple(
+            Argument(f"grad_{a.name}", a.shape, f"Gradient of a scalar in {a.name}.", 1) for a in spec.outputs
+        )
         ggs = tuple(
             Argument(f"gg_{a.name}", a.shape, f"Cotangent of {spec.name}_bwd's {a.name}; None is zero.", 1, nullable=True)
             for a in spec.inputs
@@ -355,7 +357,7 @@ class Operator:
 
     @cached_property
     def binding_order(self) -> tuple[Argument, ...]:
-        """Array arguments as sizes and dtypes are bound: inputs first, so that a gradient that does not fit is blamed."""
+        """Array arguments as sizes and dtypes are bound: inputs first, so that a wrong gradient is the one blamed."""
         inputs = {a.name for a in self.definition.inputs}
         return tuple(sorted(self.arguments, key=lambda a: a.name not in inputs))
 
@@ -463,7 +465,8 @@ DEFINITIONS: tuple[Definition, ...] = (
             "message = gno_aggregate_fwd(features, gno_kernel_fwd(coords, params))",
             "features = gno_aggregate_bwd(g).features; coords, params = gno_kernel_bwd(g_dst(e) h_src(e)^T)",
             "with Kdd the grad_kernel of gno_kernel_bwd2 at g h^T: grad_message = fwd(gg_h, K) + fwd(h, Kdd); "
-            "features = gno_aggregate_bwd(g; Kdd).features; coords, params = gno_kernel_bwd2 at g h^T + gno_kernel_bwd at g gg_h^T",
+            "features = gno_aggregate_bwd(g; Kdd).features; "
+            "coords, params = gno_kernel_bwd2 at g h^T + gno_kernel_bwd at g gg_h^T",
         ),
         source=ATHENA,
         inputs=(FEATURES, COORDS, Array("params", PARAMS, PARAMS_DOC, 2)),
@@ -573,8 +576,8 @@ OPERATORS: dict[str, Operator] = {
 
 @cache
 def result_type(name: str) -> type:
-    """The NamedTuple an operator returns (fields in table order, None where a derivative was not asked for)."""
+    """Return the NamedTuple an operator returns: fields in table order, None where a derivative was not asked for."""
     typename = "".join(part.capitalize() for part in name.split("_"))
-    cls = namedtuple(typename, [f.name for f in OPERATORS[name].fields])  # type: ignore[misc]  # noqa: PYI024
+    cls = namedtuple(typename, [f.name for f in OPERATORS[name].fields])  # type: ignore[misc]
     cls.__module__ = "trigraph.results"  # where pickle finds it
     return cls

@@ -44,35 +44,40 @@ def _choose(op: Operator, values: dict[str, Any], panel: Any) -> str:
     return panel
 
 
+def _described(name: str, kind: str, text: str) -> list[str]:
+    return [f"{name} : {kind}", f"    {text}"]
+
+
 def _docstring(op: Operator) -> str:
     spec = op.definition
-    lines = [spec.summary, ""]
-    if op.order:
-        of = f"{spec.name}_{'fwd' if op.order == 1 else 'bwd'}"
-        lines[0] = f"{'Part of the vector' if op.restriction else 'Vector'}-Jacobian product of `{of}`."
+    of = f"{spec.name}_{'fwd' if op.order == 1 else 'bwd'}"
+    part = "Part of the vector" if op.restriction else "Vector"
+    lines = [f"{part}-Jacobian product of `{of}`." if op.order else spec.summary, ""]
     lines += [f"    {op.formula}", "", "Parameters", "----------"]
     for a in op.arguments:
-        lines += [f"{a.name} : array of float32 or float64, shape ({', '.join(a.dims)})" + (", or None" if a.nullable else "")]
-        lines += [f"    {a.doc}"]
+        kind = f"array of float32 or float64, shape ({', '.join(a.dims)})" + (", or None" if a.nullable else "")
+        lines += _described(a.name, kind, a.doc)
     if op.graph:
-        lines += [f"graph : {op.graph.type_name}", "    Whose rows the edge arrays have."]
+        lines += _described("graph", op.graph.type_name, "Whose rows the edge arrays have.")
     for attribute in op.attributes:
         kind = "{" + ", ".join(map(repr, attribute.choices)) + "}" if attribute.choices else "int"
         default = "" if attribute.required else f", default {attribute.default!r}"
-        lines += [f"{attribute.name} : {kind}{default}", f"    {attribute.doc}"]
+        lines += _described(attribute.name, kind + default, attribute.doc)
     if op.selective:
-        lines += ["wrt : str or iterable of str, optional", "    Fields to compute (default: all); the others are None and cost nothing."]
-    lines += ["out : array or mapping from field to array, optional", "    Where to write: same dtype, C-contiguous, clear of the inputs."]
-    lines += ["panel : {" + ", ".join(f'"{p}"' for p in PANELS) + "}, optional"]
-    lines += ["    Default: the fast path of fortran for NumPy arrays, gpu for device arrays.", "", "Returns", "-------"]
+        text = "Fields to compute (default: all); the others are None and cost nothing."
+        lines += _described("wrt", "str or iterable of str, optional", text)
+    text = "Where to write: same dtype, C-contiguous, clear of the inputs."
+    lines += _described("out", "array or mapping from field to array, optional", text)
+    text = "Default: the fast path of fortran for NumPy arrays, gpu for device arrays."
+    lines += _described("panel", "{" + ", ".join(f'"{p}"' for p in PANELS) + "}, optional", text)
+    lines += ["", "Returns", "-------"]
     if op.single:
         field = op.fields[0]
-        lines += [f"{field.name} : array, shape ({', '.join(field.dims)})", f"    {field.doc}"]
+        lines += _described(field.name, f"array, shape ({', '.join(field.dims)})", field.doc)
     else:
-        lines += ["NamedTuple"]
-        lines += [f"    {f.name} ({', '.join(f.dims)}): {f.doc}" for f in op.fields]
-    lines += ["", "Raises", "------", "TypeError", "    Wrong kind of array, dtype or argument."]
-    lines += ["ValueError", "    Wrong shape, size, field, overlap or panel.", "", "Notes", "-----", f"Source: {spec.source}"]
+        lines += ["NamedTuple", *(f"    {f.name} ({', '.join(f.dims)}): {f.doc}" for f in op.fields)]
+    lines += ["", "Raises", "------", "TypeError", "    Wrong kind of array, dtype or argument.", "ValueError"]
+    lines += ["    Wrong shape, size, field, overlap or panel.", "", "Notes", "-----", f"Source: {spec.source}"]
     return "\n".join(lines)
 
 
@@ -89,7 +94,7 @@ def front_door(op: Operator) -> Callable[..., Any]:
         try:
             bound = op.signature.bind(*args, **kwargs)
         except TypeError as error:
-            raise TypeError(f"{op.name}: {error}") from None
+            raise TypeError(f"{op.name}: {error}; expected {op.name}{call.__signature__}") from None  # type: ignore[attr-defined]
         bound.apply_defaults()
         values = bound.arguments
         wrt = values.pop("wrt", None)

@@ -8,9 +8,8 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from trigraph.bench.device import device_name
 from trigraph.bench.measure import ceilings
-from trigraph.bench.records import environment, record, stem
+from trigraph.bench.records import record, stem
 from trigraph.bench.run import (
     FAMILIES,
     SIZES,
@@ -24,6 +23,7 @@ from trigraph.bench.run import (
 )
 from trigraph.bench.tables import ceiling_table, workload_table
 from trigraph.bench.workloads import Workload
+from trigraph.environment import device
 from trigraph.fortran.threads import get_num_threads
 from trigraph.operators import OPERATORS, SYMBOLS
 
@@ -112,7 +112,7 @@ def bench(
     options = Options(threads, repeat, dtype, size, not no_peers)
     workloads = _chosen(families, names, operators, sizes)
     with console.status("ceilings") as status:
-        places = {"host": "host"} | ({"gpu": "cupy"} if device_name() else {})
+        places = {"host": "host"} | ({"gpu": "cupy"} if device()["name"] else {})
         rounds = min(repeat, 5)
         tops = {place: ceilings(clock, threads, rounds, *CEILING_SIZES[size]) for place, clock in places.items()}
         results: list[Result] = []
@@ -137,16 +137,16 @@ def _write(
     sweeps: dict[str, list[Result]],
     console: Console,
 ) -> None:
-    about = environment(options)
+    kept = record(options, tops, results, sweeps)
     out.mkdir(parents=True, exist_ok=True)
-    path = out / f"{stem(about)}.json"
-    path.write_text(json.dumps(record(about, tops, results, sweeps, options), indent=1) + "\n")
+    path = out / f"{stem(kept)}.json"
+    path.write_text(json.dumps(kept, indent=1) + "\n")
     console.print(f"Record: {path}")
     if sweeps:
         from trigraph.bench.plot import plot_sweeps  # matplotlib takes its time to load
 
-        machine = about["machine"]
-        where = machine["device"] or machine["cpu"]
-        caption = f"{options.dtype}, {options.threads} threads, {where}, {about['created'][:10]}"
+        machine = kept["environment"]
+        where = ", ".join(name for name in (machine["cpu"]["model"], machine["device"]["name"]) if name)
+        caption = f"{options.dtype}, {options.threads} threads, {where}, {kept['created'][:10]}"
         plot_sweeps(sweeps, caption, path.with_suffix(".png"))
         console.print(f"Plot: {path.with_suffix('.png')}")

@@ -7,7 +7,7 @@ from typing import Any
 
 from trigraph.bench.workloads import Call, Unavailable
 
-__all__ = ["device_name", "peak_memory", "require_device", "timer"]
+__all__ = ["peak_memory", "require_device", "timer"]
 
 
 def require_device(clock: str) -> None:
@@ -91,13 +91,3 @@ def peak_memory(clock: str) -> Callable[[Call], tuple[dict[str, Any], int]]:
         return results, tally.peak
 
     return torch_peak if clock == "torch" else cupy_peak
-
-
-def device_name() -> str | None:
-    """Name of the current CUDA device, None where CuPy or the device is missing."""
-    try:
-        import cupy
-
-        return str(cupy.cuda.runtime.getDeviceProperties(cupy.cuda.Device().id)["name"].decode())
-    except Exception:
-        return None

@@ -1,105 +1,44 @@
-"""What is kept of a run: a JSON record with machine, versions and settings, and where it is written."""
+"""What is kept of a run: a JSON record with environment and settings, and the name it is filed under."""
 
 from __future__ import annotations
 
-import importlib.metadata
-import json
 import os
 import platform
 import re
-import subprocess
 from datetime import datetime, timezone
-from pathlib import Path
+from importlib.metadata import distributions
 from typing import Any
 
 import numpy as np
 
-import trigraph
-from trigraph.bench.device import device_name
+from trigraph import environment
 from trigraph.bench.run import Options, Result
 
-__all__ = ["environment", "record", "stem"]
+__all__ = ["about", "record", "stem"]
 
 FORMAT = 1
-PACKAGES = ("numpy", "scipy", "torch", "torch-geometric", "cupy-cuda12x", "cupy-cuda13x")
+PEERS = ("torch", "torch-geometric")
 KINDS = ("xeon", "epyc", "ryzen", "threadripper", "core", "neoverse", "graviton", "apple")
 
 
-def _cpu_model() -> str:
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        found = re.search(r"^model name\s*:\s*(.+)$", info.read_text(), re.MULTILINE)
-        if found:
-            return found[1].strip()
-    return platform.processor() or platform.machine()
-
-
-def _memory_bytes() -> int | None:
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    except (ValueError, OSError):
-        return None
-
-
-def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version(), "trigraph": trigraph.__version__}
-    installed = {d.metadata["Name"]: d.version for d in importlib.metadata.distributions()}
-    found |= {name: installed[name] for name in PACKAGES if name in installed}
+def _blas() -> str:
+    """BLAS of NumPy, which both the ceilings and the NumPy peers run on."""
     blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]  # type: ignore[call-arg,index,func-returns-value]
-    return {**found, "blas of numpy": f"{blas.get('name')} {blas.get('version')}"}
+    return f"{blas.get('name')} {blas.get('version')}"
 
 
-def _git(*arguments: str) -> str | None:
-    try:
-        run = subprocess.run(["git", *arguments], capture_output=True, text=True, check=True)
-    except (OSError, subprocess.CalledProcessError):
-        return None
-    return run.stdout.strip()
-
-
-def _source() -> dict[str, Any]:
-    """Commit of the checkout the command runs in, and whether what is installed was built from these very files.
-
-    Without the second, a record could name a commit whose code never ran.
-    """
-    top = _git("rev-parse", "--show-toplevel")
-    if top is None or not (Path(top) / "src/trigraph/operators.py").exists():
-        return {"commit": None}
-    package, root = Path(trigraph.__file__).parent, Path(top)
-    pairs = [(package / folder, root / folder) for folder in ("fortran", "gpu", "pyref")]
-    pairs.append((package, root / "src/trigraph"))
-    same = all(
-        (installed / path.relative_to(source)).is_file()
-        and (installed / path.relative_to(source)).read_bytes() == path.read_bytes()
-        for installed, source in pairs
-        for path in source.rglob("*")
-        if path.suffix in (".py", ".fypp", ".inc", ".f90", ".cu", ".cuh")
-    )
-    return {
-        "commit": _git("rev-parse", "HEAD"),
-        "uncommitted_changes": bool(_git("-C", top, "status", "--porcelain", "--", "src", "fortran", "gpu", "pyref")),
-        "installed_is_this_checkout": same,
-    }
-
-
-def environment(options: Options) -> dict[str, Any]:
-    """Machine, versions, build and settings of this run."""
-    build = Path(trigraph.__file__).parent / "build_info.json"
+def about(options: Options) -> dict[str, Any]:
+    """Environment and settings of this run."""
+    installed = {d.metadata["Name"]: d.version for d in distributions()}
     return {
         "format": FORMAT,
         "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
         "options": vars(options),
-        "machine": {
-            "cpu": _cpu_model(),
-            "architecture": platform.machine(),
-            "processors": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-            "memory_bytes": _memory_bytes(),
-            "system": f"{platform.system()} {platform.release()}",
-            "device": device_name(),
-        },
-        "versions": _versions(),
-        "build": json.loads(build.read_text()) if build.exists() else None,
-        "source": _source(),
+        "environment": environment.collect(),
+        "architecture": platform.machine(),
+        "peers": {name: installed[name] for name in PEERS if name in installed},
+        "blas": _blas(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
     }
 
 
@@ -115,7 +54,7 @@ def _result(result: Result, options: Options) -> dict[str, Any]:
             entry |= {
                 "median_s": mid,
                 "quartiles_s": [low, high],
-                "samples_s": list(m.seconds),
+                "samples_s": [float(f"{t:.5g}") for t in m.seconds],
                 "peak_bytes": m.peak_bytes,
                 "relative_error": m.error,
                 "time_over_fast": time,
@@ -144,27 +83,26 @@ def _result(result: Result, options: Options) -> dict[str, Any]:
 
 
 def record(
-    environment: dict[str, Any],
+    options: Options,
     ceilings: dict[str, dict[str, float]],
     results: list[Result],
     sweeps: dict[str, list[Result]],
-    options: Options,
 ) -> dict[str, Any]:
     """Everything about a run, JSON-ready."""
     return {
-        **environment,
+        **about(options),
         "ceilings": ceilings,
         "results": [_result(r, options) for r in results],
         "sweeps": {name: [_result(r, options) for r in points] for name, points in sweeps.items()},
     }
 
 
-def stem(environment: dict[str, Any]) -> str:
+def stem(record: dict[str, Any]) -> str:
     """File name without suffix: date, kind of machine, processors: ``2026-11-21-xeon-2core``."""
-    machine = environment["machine"]
-    model = machine["cpu"].lower()
-    kind = next((k for k in KINDS if re.search(rf"\b{k}\b", model)), machine["architecture"])
-    parts = [environment["created"][:10], kind, f"{machine['processors']}core"]
-    if machine["device"]:
-        parts.append(re.sub(r"[^a-z0-9]+", "-", machine["device"].lower()))
+    machine = record["environment"]
+    model = machine["cpu"]["model"].lower()
+    kind = next((k for k in KINDS if re.search(rf"\b{k}\b", model)), record["architecture"])
+    parts = [record["created"][:10], kind, f"{machine['cpu']['processors']}core"]
+    if machine["device"]["name"]:
+        parts.append(re.sub(r"[^a-z0-9]+", "-", machine["device"]["name"].lower()))
     return "-".join(parts)

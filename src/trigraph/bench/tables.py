@@ -7,12 +7,11 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from trigraph.bench.run import Options, Result, panels_timed
+from trigraph.bench.run import DISTURBED, Options, Result, panels_timed
 
 __all__ = ["ceiling_table", "workload_table"]
 
-VERDICTS = {True: "[green]met[/]", False: "[red]not met[/]", None: "not measured"}
-BUSY = 0.05  # share of the processors other processes may use before the table says so
+VERDICTS = {True: "[green]met[/]", False: "[red]missed[/]", None: "not measured"}
 
 
 def _digits(value: float | None) -> str:
@@ -35,15 +34,15 @@ def workload_table(result: Result, options: Options) -> Table:
     """Contenders of one workload: time, ratio to the fast panel, peak memory, targets."""
     workload = result.workload
     caption = f"{result.dtype}; " + ", ".join(f"{n} = {v:,}" for n, v in result.sizes.items())
-    if result.others is not None and result.others > BUSY:
+    if result.others is not None and result.others > DISTURBED:
         caption += f"; other processes used {result.others:.0%} of the processors meanwhile"
-    numbers = ("ms", "quartiles", "x time", "MiB", "x memory")
+    numbers = ("ms", "quartiles", "x time", "MiB", "x mem.")
     table = _table(f"{workload.name}: {workload.summary}", caption, ("contender",), numbers)
     if any(result.verdicts(name, options) for name in result.measured):
         table.add_column("target")
     for name, m in result.measured.items():
         verdicts = result.verdicts(name, options)
-        targets = ("\n".join(f"{v.what} x{v.least:g}: {VERDICTS[v.met]}" for v in verdicts),) if verdicts else ()
+        targets = ("\n".join(f"{v.what} {v.least:g}x {VERDICTS[v.met]}" for v in verdicts),) if verdicts else ()
         if m.seconds:
             low, mid, high = (_digits(1e3 * t) for t in m.quartiles)
             time, memory = result.ratios(name)

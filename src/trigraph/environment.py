@@ -1,0 +1,177 @@
+"""What a result depends on besides the sources: versions, compilers, processor, device.
+
+Shown by `trigraph info` and kept in every report. Nothing here raises because something is absent; the reason is told
+instead.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+import json
+import os
+import platform
+import subprocess
+from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, distribution, version
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+from trigraph.panels import PANELS
+
+__all__ = ["Commit", "PanelState", "build_info", "collect", "commit", "panel_states"]
+
+PACKAGES = ("numpy", "scipy", "rich", "click", "matplotlib", "jinja2", "jsonschema")
+CUPY_PACKAGES = ("cupy", "cupy-cuda12x", "cupy-cuda13x")
+
+
+@dataclass(frozen=True)
+class Commit:
+    """The commit the package was installed from; `dirty` when the checkout differs from it."""
+
+    id: str
+    dirty: bool
+
+
+@dataclass(frozen=True)
+class PanelState:
+    """Whether a panel can run here, and what it runs with or why it cannot."""
+
+    panel: str
+    available: bool
+    detail: str
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    command = ["git", "--no-optional-locks", "-C", str(folder), *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=10)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def commit() -> Commit | None:
+    """Commit of the sources the installed package came from (PEP 610); None when it came from no repository."""
+    try:
+        recorded = distribution("trigraph").read_text("direct_url.json")
+    except PackageNotFoundError:
+        return None
+    origin = json.loads(recorded) if recorded else {}
+    if "vcs_info" in origin:
+        return Commit(origin["vcs_info"]["commit_id"], False)
+    if "dir_info" not in origin:
+        return None
+    folder = Path(url2pathname(urlsplit(origin["url"]).path))
+    # An unpacked archive inside somebody else's repository is not that repository's commit.
+    top = _git(folder, "rev-parse", "--show-toplevel")
+    head = _git(folder, "rev-parse", "HEAD")
+    if top is None or head is None or Path(top).resolve() != folder.resolve():
+        return None
+    return Commit(head, bool(_git(folder, "status", "--porcelain")))
+
+
+def build_info() -> dict[str, Any] | None:
+    """Compilers and flags the package was built with; None where the build left no record."""
+    record = importlib.resources.files("trigraph") / "build_info.json"
+    if not record.is_file():
+        return None
+    info: dict[str, Any] = json.loads(record.read_text(encoding="utf-8"))
+    return info
+
+
+def cpu_model() -> str:
+    """Name of the processor."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def cpu_level() -> str | None:
+    """Return the instruction set of the fast path chosen here, such as ``x86-64-v3``; None without a fast path."""
+    from trigraph.fortran.binding import fast_module
+
+    try:
+        name = fast_module().__name__.rpartition("_fast_")[2]
+    except ImportError:
+        return None
+    return f"x86-64-{name}" if name.startswith("v") else name
+
+
+def device() -> dict[str, Any]:
+    """Return the current CUDA device: its `name` and the versions around it, or the `reason` why there is none."""
+    found: dict[str, Any] = dict.fromkeys(("name", "compute_capability", "driver", "runtime", "reason"))
+    try:
+        import cupy
+    except ImportError as error:
+        missing = isinstance(error, ModuleNotFoundError) and error.name == "cupy"
+        return {**found, "reason": "CuPy is not installed" if missing else f"CuPy cannot be imported: {error}"}
+    runtime = cupy.cuda.runtime
+    try:
+        number = runtime.getDevice()
+        properties = runtime.getDeviceProperties(number)
+        found["driver"] = runtime.driverGetVersion()
+        found["runtime"] = runtime.runtimeGetVersion()
+    except runtime.CUDARuntimeError as error:
+        return {**found, "reason": f"no CUDA device: {error}"}
+    name = properties["name"]
+    found["name"] = name.decode() if isinstance(name, bytes) else str(name)
+    found["compute_capability"] = f"{properties['major']}.{properties['minor']}"
+    return found
+
+
+def panel_states() -> list[PanelState]:
+    """State of every panel and of the judge, in the order of the table of panels."""
+    from trigraph.fortran.threads import get_num_threads
+    from trigraph.verification.subjects import unavailable
+
+    cuda = device()
+    level = cpu_level()
+    openmp = "with OpenMP" if (build_info() or {}).get("openmp") else "without OpenMP"
+    details = {
+        "fortran": f"fast path for {level}, {get_num_threads()} threads, {openmp}",
+        "fortran-reference": "direct formula",
+        "pyref": "NumPy",
+        "gpu": f"{cuda['name']}, compute capability {cuda['compute_capability']}",
+        "gpu-host": "the kernels of gpu, run on the CPU",
+        "judge": "fortran-reference in real128",
+    }
+    # The judge is compiled from the reference's source.
+    reasons = {panel: unavailable("fortran-reference" if panel == "judge" else panel) for panel in details}
+    if level is None:
+        reasons["fortran"] = "the fast path is not built"
+    return [PanelState(panel, not reasons[panel], reasons[panel] or details[panel]) for panel in (*PANELS, "judge")]
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def collect() -> dict[str, Any]:
+    """Everything about this environment that a report keeps, ready for JSON."""
+    from trigraph.fortran.threads import get_num_threads
+
+    source = commit()
+    return {
+        "trigraph": {"version": version("trigraph"), "commit": source and source.id, "dirty": source and source.dirty},
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}, {' '.join(platform.libc_ver())}".rstrip(", "),
+        "packages": {name: _version(name) for name in PACKAGES}
+        | {"cupy": next(filter(None, map(_version, CUPY_PACKAGES)), None)},
+        "build": build_info(),
+        "cpu": {
+            "model": cpu_model(),
+            "processors": os.cpu_count(),
+            "threads": get_num_threads(),
+            "level": cpu_level(),
+        },
+        "device": device(),
+        "panels": [asdict(state) for state in panel_states()],
+    }

@@ -1,0 +1,67 @@
+"""Small calls of every operator, drawn from the operator table: no operator is known by name here."""
+
+import numpy as np
+
+from trigraph import CSC
+from trigraph.checks import shape_of
+from trigraph.operators import OPERATORS, SYMBOLS
+from trigraph.panels import FUNCTIONS, PANELS
+
+OPS = tuple(OPERATORS.values())
+CPU_PANELS = tuple(name for name, (_, kind, _) in PANELS.items() if kind == "numpy")
+SIZES = {"num_edges": 8, "num_src_nodes": 6, "num_dst_nodes": 5, "num_positions": 11, "f_in": 3, "f_out": 4}
+
+
+def csc(sizes, index, rng):
+    """Rows shared by positions, rows and nodes that nothing uses, self loops and parallel edges."""
+    n_src, n_dst, n = (sizes[s] for s in ("num_src_nodes", "num_dst_nodes", "num_positions"))
+    src, dst = rng.integers(0, max(n_src - 1, 1), n), rng.integers(0, max(n_dst - 1, 1), n)
+    rows = rng.integers(0, max(sizes["num_edges"] - 1, 1), n)
+    return CSC.from_coo(*(a.astype(index) for a in (src, dst)), n_src, n_dst, rows.astype(index), sizes["num_edges"])
+
+
+GRAPHS = {"csc": csc}
+
+
+def draw(op, dtype=np.float64, index=np.int64, graph=None, seed=0, **sizes):
+    """Return arguments of `op` by name, in signature order; `sizes` replace the usual ones, `graph` the usual graph."""
+    rng = np.random.default_rng(seed)
+    chosen = {s: sizes.get(s, SIZES.get(s, SYMBOLS[s].typical[0])) for s in op.definition.symbols}
+    if op.graph is not None:
+        graph = graph or GRAPHS[op.definition.graph](chosen, index, rng)
+        chosen |= {s: getattr(graph, s) for s in op.graph.sizes}
+    arrays = {a.name: rng.standard_normal(shape_of(a, chosen)).astype(dtype) for a in op.arguments}
+    others = {a.name: chosen[a.name] for a in op.attributes} | ({"graph": graph} if op.graph else {})
+    values = arrays | others
+    return {name: values[name] for name in op.parameters}
+
+
+def fields(op, result):
+    """Return the result of `op` as a mapping from field to array."""
+    return {op.fields[0].name: result} if op.single else result._asdict()
+
+
+def call(op, values, **keywords):
+    """Call `op` through the front door; a mapping from field to array."""
+    return fields(op, FUNCTIONS[op.name](**values, **keywords))
+
+
+def assert_same_bits(got, expected):
+    assert got.keys() == expected.keys()
+    for name, value in expected.items():
+        if value is None:
+            assert got[name] is None
+            continue
+        assert type(got[name]) is np.ndarray
+        assert got[name].dtype == value.dtype
+        assert got[name].shape == value.shape
+        assert got[name].tobytes() == value.tobytes(), name
+
+
+def assert_close(got, expected):
+    """Equal up to rounding, relative to the largest value of each field: values are small sums of normal numbers."""
+    assert got.keys() == expected.keys()
+    for name, value in expected.items():
+        assert got[name].shape == value.shape
+        error = np.max(np.abs(got[name] - value), initial=0)
+        assert error <= 256 * np.finfo(value.dtype).eps * np.max(np.abs(value), initial=0), name

@@ -1,0 +1,470 @@
+"""Every argument of every operator is perturbed, and the exact exception is expected: nothing is known by name here."""
+
+import re
+
+import numpy as np
+import pytest
+from scipy import sparse
+from table_calls import CPU_PANELS, OPS, assert_same_bits, call, draw, fields
+
+from trigraph.checks import shape_of
+from trigraph.operators import OPERATORS, SYMBOLS, names_in
+from trigraph.panels import FUNCTIONS, PANELS
+
+ARRAYS = [pytest.param(op, a, id=f"{op.name}-{a.name}") for op in OPS for a in op.arguments]
+ATTRIBUTES = [pytest.param(op, a, id=f"{op.name}-{a.name}") for op in OPS for a in op.attributes]
+WITH_GRAPH = [pytest.param(op, id=op.name) for op in OPS if op.graph]
+DERIVATIVES = [pytest.param(op, id=op.name) for op in OPS if op.order]
+ALL = [pytest.param(op, id=op.name) for op in OPS]
+FIELDS = [pytest.param(op, f, id=f"{op.name}-{f.name}") for op in OPS for f in op.fields]
+
+
+def raises(kind, text, function, *args, **kwargs):
+    """Assert that a call raises exactly `kind` with exactly `text` (a compiled pattern: all of it matches)."""
+    with pytest.raises(kind) as caught:
+        function(*args, **kwargs)
+    assert caught.type is kind
+    if isinstance(text, re.Pattern):
+        assert text.fullmatch(str(caught.value)), str(caught.value)
+    else:
+        assert str(caught.value) == text
+
+
+def sizes_of(op, values):
+    """Size of every symbol of a good call, read off plain axes and solved for the one symbol that has none."""
+    sizes = {a.name: values[a.name] for a in op.attributes}
+    sizes |= {s: getattr(values["graph"], s) for s in (op.graph.sizes if op.graph else ())}
+    for a in op.definition.inputs:
+        sizes |= {dim: n for dim, n in zip(a.dims, values[a.name].shape, strict=True) if dim.isidentifier()}
+    for symbol in set(op.definition.symbols) - sizes.keys():
+        sizes[symbol] = SYMBOLS[symbol].typical[0]
+    return sizes
+
+
+def listed(items):
+    return f"({', '.join(map(str, items))}{',' if len(items) == 1 else ''})"
+
+
+def with_numbers(array, sizes, free=()):
+    """Return the symbolic shape and its numbers; symbols in `free` have none yet."""
+    numbers = [d if names_in(d) & set(free) else n for d, n in zip(array.dims, shape_of(array, sizes), strict=True)]
+    return f"{listed(array.dims)} = {listed(numbers)}"
+
+
+def bound_by(op, array, axis):
+    """Symbol that this axis of a good call defines, rather than has to agree with; None if there is none."""
+    known = {a.name for a in op.attributes} | set(op.graph.sizes if op.graph else ())
+    for a in op.definition.inputs:
+        for k, dim in enumerate(a.dims):
+            free = names_in(dim) - known
+            if (a.name, k) == (array.name, axis):
+                return next(iter(free), None)
+            known |= free
+    return None
+
+
+def blamed(op, array, symbol):
+    """Array that does not fit any more when `array` has redefined a symbol: the next one that uses it."""
+    later = op.binding_order[[a.name for a in op.binding_order].index(array.name) + 1 :]
+    return next((a for a in later if any(symbol in names_in(d) for d in a.dims)), None)
+
+
+# Shapes
+
+
+@pytest.mark.parametrize(("op", "array"), ARRAYS)
+@pytest.mark.parametrize("change", [1, -1])
+def test_wrong_size_on_each_axis(op, array, change):
+    good = draw(op)
+    for axis in range(len(array.dims)):
+        shape = list(good[array.name].shape)
+        shape[axis] += change
+        values = good | {array.name: np.ones(shape)}
+        symbol = bound_by(op, array, axis)
+        if symbol is None:
+            free = {bound_by(op, array, later) for later in range(axis + 1, len(array.dims))}
+            expected = with_numbers(array, sizes_of(op, good), free)
+            text = f"{op.name}: {array.name} has shape {tuple(shape)}; expected {expected}"
+            raises(ValueError, text, FUNCTIONS[op.name], **values)
+        elif array.dims[axis] != symbol:  # solved for: no whole number fits
+            known = {s: n for s, n in sizes_of(op, good).items() if s in names_in(array.dims[axis]) - {symbol}}
+            text = (
+                f"{op.name}: {array.name} has shape {tuple(shape)}; expected {listed(array.dims)} "
+                f"with a whole {symbol} >= {SYMBOLS[symbol].minimum} "
+                f"for {', '.join(f'{s} = {known[s]}' for s in sorted(known))}"
+            )
+            raises(ValueError, text, FUNCTIONS[op.name], **values)
+        elif (other := blamed(op, array, symbol)) is not None:
+            text = re.compile(rf"{op.name}: {other.name} has shape .*; expected {re.escape(listed(other.dims))}.*")
+            raises(ValueError, text, FUNCTIONS[op.name], **values)
+        else:
+            call(op, values)  # a size that nothing else shares
+
+
+@pytest.mark.parametrize(("op", "array"), ARRAYS)
+def test_wrong_rank(op, array):
+    good = draw(op)
+    value = good[array.name]
+    for bad in (value[None], value[..., None], value[0], np.float64(1).reshape(())):
+        start = f"{op.name}: {array.name} has shape {bad.shape} of rank {bad.ndim}; expected "
+        end = f" of rank {len(array.dims)}"
+        if array.name in [a.name for a in op.definition.inputs]:  # it would have fixed some of the numbers
+            text = re.compile(re.escape(start + listed(array.dims)) + r"( = \(.*\))?" + re.escape(end))
+        else:
+            text = start + with_numbers(array, sizes_of(op, good)) + end
+        raises(ValueError, text, FUNCTIONS[op.name], **(good | {array.name: np.asarray(bad)}))
+
+
+@pytest.mark.parametrize("op", WITH_GRAPH)
+def test_graph_of_other_sizes(op):
+    good = draw(op)
+    plain = {dim for a in op.arguments for dim in a.dims}
+    for symbol in op.graph.sizes:
+        other = draw(op, **{symbol: getattr(good["graph"], symbol) + 1})["graph"]
+        if symbol in plain:
+            first = next(a for a in op.binding_order if symbol in a.dims)
+            text = re.compile(
+                re.escape(f"{op.name}: {first.name} has shape {good[first.name].shape}; expected (")
+                + rf".*\) = \({getattr(other, symbol)}, .*\)"
+            )
+            raises(ValueError, text, FUNCTIONS[op.name], **(good | {"graph": other}))
+        else:
+            call(op, good | {"graph": other})
+
+
+def test_text_of_the_contract():
+    values = draw(OPERATORS["gno_kernel_bwd"])
+    values["grad_kernel"] = np.ones((7, 12))
+    text = "gno_kernel_bwd: grad_kernel has shape (7, 12); expected (num_edges, f_out*f_in) = (8, 12)"
+    raises(ValueError, text, FUNCTIONS["gno_kernel_bwd"], **values)
+
+
+# Kinds and dtypes
+
+DTYPES = [np.int32, np.int64, np.bool_, np.float16, np.longdouble, np.complex128, object, ">f8", ">f4", "S8"]
+
+
+@pytest.mark.parametrize(("op", "array"), ARRAYS)
+def test_wrong_dtype(op, array):
+    good = draw(op)
+    for dtype in DTYPES:
+        bad = np.ones(good[array.name].shape, dtype)
+        text = f"{op.name}: {array.name} has dtype {bad.dtype.str}; expected native float32 or float64"
+        raises(TypeError, text, FUNCTIONS[op.name], **(good | {array.name: bad}))
+
+
+@pytest.mark.parametrize(("op", "array"), ARRAYS)
+@pytest.mark.parametrize(("own", "rest"), [("float32", "float64"), ("float64", "float32")])
+def test_dtypes_that_differ(op, array, own, rest):
+    values = draw(op, rest)
+    values[array.name] = values[array.name].astype(own)
+    first, *later = op.binding_order
+    if array.name != first.name:
+        text = f"{op.name}: {array.name} has dtype {own}; expected {rest}, the dtype of {first.name}"
+    elif later:
+        text = f"{op.name}: {later[0].name} has dtype {rest}; expected {own}, the dtype of {first.name}"
+    else:
+        call(op, values)
+        return
+    raises(TypeError, text, FUNCTIONS[op.name], **values)
+
+
+@pytest.mark.parametrize(("op", "array"), ARRAYS)
+@pytest.mark.parametrize("panel", PANELS)
+def test_no_array_at_all(op, array, panel):
+    good = draw(op)
+    value = good[array.name]
+    kind = PANELS[panel][1]
+    first = op.binding_order[0].name
+    bad = [value.tolist(), memoryview(value), np.ma.masked_array(value), "text", 1, 1.0, np.float64(1), object(), type]
+    if value.ndim == 2:
+        bad += [value.view(np.matrix), sparse.csr_array(value)]
+    if not array.nullable:
+        bad.append(None)
+    for thing in bad:
+        text = f"{op.name}: {array.name} is a {type(thing).__name__}; expected a {kind}.ndarray of float32 or float64"
+        if kind != "numpy" and array.name != first:  # NumPy arrays come first, and are wrong there
+            text = f"{op.name}: {first} is a numpy.ndarray; panel {panel!r} takes {kind}.ndarray"
+        raises(TypeError, text, FUNCTIONS[op.name], **(good | {array.name: thing}), panel=panel)
+
+
+class Elsewhere:
+    """What the checks know of a CuPy array: a shape, a dtype and a device."""
+
+    def __init__(self, array, device=0):
+        self.shape, self.dtype, self.ndim = array.shape, array.dtype, array.ndim
+        self.device = type("Device", (), {"id": device})()
+
+
+Elsewhere.__name__, Elsewhere.__module__ = "ndarray", "cupy"
+
+
+@pytest.mark.parametrize(("op", "array"), ARRAYS)
+def test_arrays_of_the_wrong_device(op, array):
+    good = draw(op)
+    for panel in CPU_PANELS:
+        text = f"{op.name}: {array.name} is a cupy.ndarray; panel {panel!r} takes numpy.ndarray"
+        raises(TypeError, text, FUNCTIONS[op.name], **(good | {array.name: Elsewhere(good[array.name])}), panel=panel)
+    device = {name: Elsewhere(v) if isinstance(v, np.ndarray) else v for name, v in good.items()}
+    text = f"{op.name}: {array.name} is a numpy.ndarray; panel 'gpu' takes cupy.ndarray"
+    first, *later = op.binding_order
+    if len(op.arguments) > 1:  # one device array is enough for gpu to be the default
+        raises(TypeError, text, FUNCTIONS[op.name], **(device | {array.name: good[array.name]}))
+        name, here, there = (array.name, 1, 0) if array.name != first.name else (later[0].name, 0, 1)
+        text = f"{op.name}: {name} is on cuda:{here}; expected cuda:{there}, where {first.name} is"
+        moved = device | {array.name: Elsewhere(good[array.name], 1)}
+        raises(ValueError, text, FUNCTIONS[op.name], **moved)
+    text = f"{op.name}: {first.name} is a numpy.ndarray; panel 'gpu' takes cupy.ndarray"
+    raises(TypeError, text, FUNCTIONS[op.name], **good, panel="gpu")
+
+
+@pytest.mark.parametrize("op", WITH_GRAPH)
+def test_graph_of_the_wrong_device(op):
+    good = draw(op)
+    device = {name: Elsewhere(v) if isinstance(v, np.ndarray) else v for name, v in good.items()}
+    text = f"{op.name}: graph holds numpy.ndarray; panel 'gpu' takes cupy.ndarray"
+    raises(TypeError, text, FUNCTIONS[op.name], **device)
+    graph_type = type(good["graph"])
+    there = type("There", (graph_type,), {"kind": "cupy", "device": "cuda:1", "__slots__": ()})
+    moved = there(*good["graph"].__reduce__()[1])
+    text = f"{op.name}: graph is on cuda:1; expected cuda:0, where the arrays are"
+    raises(ValueError, text, FUNCTIONS[op.name], **(device | {"graph": moved}))
+    text = f"{op.name}: graph holds cupy.ndarray; panel 'fortran' takes numpy.ndarray"
+    raises(TypeError, text, FUNCTIONS[op.name], **(good | {"graph": moved}))
+
+
+# Attributes, graph and the call itself
+
+
+@pytest.mark.parametrize(("op", "attribute"), ATTRIBUTES)
+def test_attributes(op, attribute):
+    good, name = draw(op), attribute.name
+    for bad in (3.0, 3 + 0j, True, "3", None, [3], *map(np.array, (3.0, [3], True)), np.float64(3), np.True_):
+        text = f"{op.name}: {name} is a {type(bad).__name__}; expected an int"
+        raises(TypeError, text, FUNCTIONS[op.name], **(good | {name: bad}))
+    minimum = SYMBOLS[name].minimum
+    for bad in (minimum - 1, -1, -(10**30), np.int8(-3)):
+        text = f"{op.name}: {name} is {bad}; expected at least {minimum}"
+        raises(ValueError, text, FUNCTIONS[op.name], **(good | {name: bad}))
+    text = re.compile(f"{op.name}: .* has shape .*; expected .*")
+    raises(ValueError, text, FUNCTIONS[op.name], **(good | {name: 10**30}))
+    expected = call(op, good)
+    for same in (np.int64(good[name]), np.uint8(good[name]), np.array(good[name])):
+        assert_same_bits(call(op, good | {name: same}), expected)
+
+
+@pytest.mark.parametrize("op", WITH_GRAPH)
+def test_graph_of_the_wrong_type(op):
+    good = draw(op)
+    graph = good["graph"]
+    for bad in (None, 3, "graph", type(graph), (graph.offsets, graph.indices), graph.offsets, sparse.csr_array((3, 3))):
+        text = f"{op.name}: graph is a {type(bad).__name__}; expected a trigraph.{op.graph.type_name}"
+        raises(TypeError, text, FUNCTIONS[op.name], **(good | {"graph": bad}))
+
+
+@pytest.mark.parametrize("op", ALL)
+def test_wrong_calls(op):
+    good, function = draw(op), FUNCTIONS[op.name]
+    signature = re.escape("; expected " + op.name + str(function.__signature__))
+    for name in op.parameters:
+        rest = {n: v for n, v in good.items() if n != name}
+        raises(TypeError, re.compile(rf"{op.name}: missing a required.* '{name}'{signature}"), function, **rest)
+        twice = re.compile(rf"{op.name}: multiple values for argument '{name}'{signature}")
+        raises(TypeError, twice, function, *good.values(), **{name: good[name]})
+    raises(TypeError, re.compile(rf"{op.name}: .* keyword argument 'unknown'{signature}"), function, **good, unknown=1)
+    many = [*good.values(), *([None] if op.order else []), None]
+    raises(TypeError, re.compile(rf"{op.name}: too many positional arguments{signature}"), function, *many)
+    if not op.order:
+        raises(TypeError, re.compile(rf"{op.name}: .* keyword argument 'wrt'{signature}"), function, **good, wrt=None)
+
+
+@pytest.mark.parametrize("op", ALL)
+def test_panel(op):
+    good = draw(op)
+    for bad in (1, b"fortran", ("fortran",), True, PANELS):
+        text = f"{op.name}: panel is a {type(bad).__name__}; expected a string"
+        raises(TypeError, text, FUNCTIONS[op.name], **good, panel=bad)
+    for bad in ("", "cuda", "Fortran", "fortran "):
+        text = f"{op.name}: panel is {bad!r}; expected one of {', '.join(PANELS)}"
+        raises(ValueError, text, FUNCTIONS[op.name], **good, panel=bad)
+
+
+@pytest.mark.parametrize("op", DERIVATIVES)
+def test_wrt(op):
+    good, names = draw(op), [f.name for f in op.fields]
+    expected = ", ".join(names)
+    for bad in (3, 1.5, True, np.float64(1), object()):
+        text = f"{op.name}: wrt is a {type(bad).__name__}; expected a string or an iterable of strings"
+        raises(TypeError, text, FUNCTIONS[op.name], **good, wrt=bad)
+    for name in (3, None, b"x", np.ones(2), (names[0],)):
+        text = f"{op.name}: wrt names a {type(name).__name__}; expected strings among {expected}"
+        raises(TypeError, text, FUNCTIONS[op.name], **good, wrt=[names[0], name])
+    for name in ("", "unknown", names[0].upper(), f"gg_{names[0]}", expected):
+        text = f"{op.name}: wrt names {name!r}; expected one of {expected}"
+        raises(ValueError, text, FUNCTIONS[op.name], **good, wrt=name)
+        raises(ValueError, text, FUNCTIONS[op.name], **good, wrt=(names[0], name))
+
+
+# out
+
+
+def empty_like(shape, order="C", offset=0, dtype="float64"):
+    """Array in the given order; `offset` bytes off an address aligned for its dtype."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    memory = np.empty(size + 16, np.uint8)
+    start = -memory.ctypes.data % 8 + offset
+    return memory[start : start + size].view(dtype).reshape(shape, order=order)
+
+
+@pytest.mark.parametrize(("op", "field"), FIELDS)
+def test_out_of_the_wrong_kind(op, field):
+    good, name, label = draw(op), field.name, f"out[{field.name!r}]"
+    keywords = {"wrt": name} if op.order else {}
+    shape = call(op, good, **keywords)[name].shape
+
+    def expect(kind, text, out):
+        raises(kind, f"{op.name}: {text}", FUNCTIONS[op.name], **good, **keywords, out={name: out})
+        if not isinstance(out, dict):  # the same without the mapping: there is one field
+            raises(kind, f"{op.name}: {text}", FUNCTIONS[op.name], **good, **keywords, out=out)
+
+    for bad in (np.ones(shape).tolist(), "x", 1, np.ma.masked_array(np.ones(shape)), type):
+        expect(TypeError, f"{label} is a {type(bad).__name__}; expected a numpy.ndarray of float32 or float64", bad)
+    for dtype in (np.float32, np.int64, ">f8"):
+        bad = np.empty(shape, dtype)
+        expect(TypeError, f"{label} has dtype {bad.dtype}; expected float64", bad)
+    numbers = with_numbers(field, sizes_of(op, good))
+    for bad in ((shape[0] + 1, *shape[1:]), (*shape[:-1], shape[-1] - 1), (*shape, 1), shape[1:], ()):
+        expect(ValueError, f"{label} has shape {bad}; expected {numbers}", np.empty(bad))
+    strided = [np.empty((2 * shape[0], *shape[1:]))[::2], np.empty(shape)[::-1]]
+    if len(shape) > 1:
+        strided.append(empty_like(shape, "F"))
+    for bad in strided:
+        expect(ValueError, f"{label} has strides {bad.strides}; expected a C-contiguous array", bad)
+    frozen = np.empty(shape)
+    frozen.setflags(write=False)
+    expect(ValueError, f"{label} is read-only; expected a writable array", frozen)
+    expect(ValueError, f"{label} is not aligned; expected memory aligned for float64", empty_like(shape, offset=1))
+
+
+@pytest.mark.parametrize(("op", "field"), FIELDS)
+def test_out_that_overlaps(op, field):
+    good, name = draw(op), field.name
+    shape = call(op, good)[name].shape
+    for a in op.arguments:
+        value = good[a.name]
+        memory = np.zeros(max(value.size, int(np.prod(shape))) + 3)
+        out = memory[: int(np.prod(shape))].reshape(shape)
+        view = memory[out.size - 1 :][: value.size] if out.size + value.size <= memory.size else memory[: value.size]
+        view = view.reshape(value.shape)
+        view[...] = value
+        before = memory.copy()
+        text = f"{op.name}: out[{name!r}] overlaps {a.name}; expected memory of its own"
+        raises(ValueError, text, FUNCTIONS[op.name], **(good | {a.name: view}), out={name: out})
+        assert np.array_equal(memory, before)  # nothing was computed
+
+
+@pytest.mark.parametrize("op", DERIVATIVES)
+def test_outs_that_overlap(op):
+    good = draw(op)
+    shapes = {name: value.shape for name, value in call(op, good).items()}
+    for first, second in zip(list(shapes), list(shapes)[1:], strict=False):
+        n, m = (int(np.prod(shapes[name])) for name in (first, second))
+        memory = np.zeros(n + m)
+        out = {first: memory[:n].reshape(shapes[first]), second: memory[n - 1 : n - 1 + m].reshape(shapes[second])}
+        text = f"{op.name}: out[{second!r}] overlaps out[{first!r}]; expected memory of its own"
+        raises(ValueError, text, FUNCTIONS[op.name], **good, out=out)
+        assert not memory.any()
+
+
+@pytest.mark.parametrize("op", ALL)
+def test_out_of_the_wrong_field(op):
+    good, names = draw(op), [f.name for f in op.fields]
+    text = f"{op.name}: out['unknown'] is not computed; expected one of {', '.join(names)}"
+    raises(ValueError, text, FUNCTIONS[op.name], **good, out={"unknown": np.empty(3)})
+    if len(names) > 1:
+        for out in (np.empty(3), [np.empty(3)], "x", 3):
+            what = f"out is a {type(out).__name__}; expected a mapping from field to array for {', '.join(names)}"
+            raises(TypeError, f"{op.name}: {what}", FUNCTIONS[op.name], **good, out=out)
+    if op.order:
+        for name in names:
+            asked = [n for n in names if n != name]
+            text = f"{op.name}: out[{name!r}] is not computed; expected one of {', '.join(asked) or 'none'}"
+            raises(ValueError, text, FUNCTIONS[op.name], **good, wrt=asked, out={name: np.empty(3)})
+
+
+@pytest.mark.parametrize("panel", CPU_PANELS)
+@pytest.mark.parametrize("op", ALL)
+def test_out_is_written_and_returned(op, panel):
+    good = draw(op)
+    expected = call(op, good, panel=panel)
+    outs = {name: np.full_like(value, np.nan) for name, value in expected.items()}
+    got = call(op, good, panel=panel, out=outs)
+    assert_same_bits(got, expected)
+    assert all(got[name] is outs[name] for name in outs)
+    for name, value in expected.items():
+        keywords = {"wrt": name} if op.order else {}
+        for wrapped in (lambda a: a, lambda a, name=name: {name: a}):
+            array = np.full_like(value, np.nan)
+            got = FUNCTIONS[op.name](**good, **keywords, panel=panel, out=wrapped(array))
+            assert fields(op, got)[name] is array
+            assert array.tobytes() == value.tobytes()
+        if op.order:  # the other fields get arrays of their own
+            array = np.full_like(value, np.nan)
+            got = call(op, good, panel=panel, out={name: array})
+            assert_same_bits(got, expected)
+            assert got[name] is array
+
+
+# Memory layouts
+
+
+def strided(a):
+    return np.repeat(a, 2, axis=-1)[..., ::2]
+
+
+def reversed_view(a):
+    return a[::-1].copy()[::-1]
+
+
+def unaligned(a):
+    moved = empty_like(a.shape, offset=1, dtype=a.dtype)
+    moved[...] = a
+    assert not moved.flags.aligned
+    return moved
+
+
+def read_only(a):
+    a = a.copy()
+    a.setflags(write=False)
+    return a
+
+
+class Subclass(np.ndarray):
+    def __add__(self, other):
+        raise AssertionError("arithmetic of a subclass")
+
+    __radd__ = __mul__ = __matmul__ = __rmatmul__ = __add__
+
+
+LAYOUTS = {
+    "strided": strided,
+    "Fortran order": np.asfortranarray,
+    "reversed": reversed_view,
+    "unaligned": unaligned,
+    "read-only": read_only,
+    "broadcast": lambda a: np.broadcast_to(a, (2, *a.shape))[1],
+    "subclass": lambda a: a.view(Subclass),
+}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("panel", CPU_PANELS)
+@pytest.mark.parametrize("op", ALL)
+def test_layouts_give_the_same_bits(op, panel, layout):
+    for dtype in (np.float32, np.float64):
+        good = draw(op, dtype)
+        expected = call(op, good, panel=panel)
+        other = {name: LAYOUTS[layout](v) if isinstance(v, np.ndarray) else v for name, v in good.items()}
+        assert_same_bits(call(op, other, panel=panel), expected)
+        for name, value in good.items():  # inputs are left alone
+            assert not isinstance(value, np.ndarray) or np.array_equal(value, other[name])

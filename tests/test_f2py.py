@@ -1,0 +1,180 @@
+"""The dtype that reaches Fortran: f2py maps a kind it does not know to C float with a log line, and casts in silence."""
+
+import importlib
+import pkgutil
+import re
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from table_calls import OPS, draw, fields
+
+import trigraph.fortran
+from trigraph.fortran import binding, judge, reference, threads
+from trigraph.operators import OPERATORS
+
+MODULES = sorted(m.name for m in pkgutil.iter_modules(trigraph.fortran.__path__) if re.match("_(ref|jud|fast)", m.name))
+LAYOUTS = {"_reference": "reference", "_judge": "judge"}
+REALS = {"f32": "f", "f64": "d"}
+INDICES = {"i32": ("i",), "i64": ("q", "l")}
+STEP = 2.0**-40  # 1 + STEP is a float64 that float32 rounds to 1
+ALL = [pytest.param(op, id=op.name) for op in OPS]
+
+
+def functions(module):
+    """Wrapped functions of an extension module by name."""
+    found = {n: getattr(module, n) for n in dir(module) if not n.startswith("_")}
+    return {n: f for n, f in found.items() if type(f).__name__ == "fortran"}
+
+
+def arrays(function):
+    """Parse f2py's docstring: argument -> (intent, rank, type character)."""
+    pattern = r"^(\w+) : (input|in/output|output) rank-(\d) array\('(.)'\)"
+    return {n: (i, int(r), c) for n, i, r, c in re.findall(pattern, function.__doc__, re.MULTILINE)}
+
+
+def scalars(function):
+    return re.findall(r"^(\w+) : input (\w+)$", function.__doc__, re.MULTILINE)
+
+
+def expected_arrays(op, layout, real, index):
+    rank = 2 if layout == "judge" else 1
+    kind = REALS.get(real, "d")
+    reverse = op.graph.reverse if op.graph and layout == "fast" and op.order else ()
+    graph = (*op.graph.forward, *reverse) if op.graph else ()
+    expected = {name: ("input", 1, INDICES[index or "i64"]) for name, _ in graph}
+    expected |= {a.name: ("input", rank, (kind,)) for a in op.arguments}
+    return expected | {f"out_{f.name}": ("in/output", rank, (kind,)) for f in op.fields}
+
+
+def test_every_module_is_there():
+    assert {"_reference", "_judge"} < set(MODULES)
+    assert any(name.startswith("_fast_") for name in MODULES)
+    assert binding.fast_module().__name__.rpartition(".")[2] in MODULES
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_wrapped_types(module):
+    layout = LAYOUTS.get(module, "fast")
+    found = functions(importlib.import_module(f"trigraph.fortran.{module}"))
+    extra = {"judge": {"dot"}, "reference": {"cpu_level"}}.get(layout, set())
+    expected = set()
+    for op in OPERATORS.values():
+        for real in REALS if layout != "judge" else ("",):
+            for index in ("",) if op.graph is None else ("i64",) if layout == "judge" else INDICES:
+                name = "_".join(filter(None, (op.name, real, index)))
+                expected.add(name)
+                got = arrays(found[name])
+                want = expected_arrays(op, layout, real, index)
+                assert got.keys() == want.keys(), name
+                for array, (intent, rank, kinds) in want.items():
+                    assert got[array][:2] == (intent, rank), (name, array)
+                    assert got[array][2] in kinds, (name, array)
+                sizes = {f"n_{a}" for a in want}
+                wants = {f"want_{f.name}" for f in op.fields} if op.order else set()
+                threads_argument = {"num_threads"} if layout == "fast" else set()
+                given = dict(scalars(found[name]))
+                assert given.keys() - sizes == threads_argument | set(op.definition.symbols) | wants
+                assert set(given.values()) <= {"int", "long"}
+    assert found.keys() == expected | extra
+
+
+def test_the_judges_dot_takes_float64():
+    from trigraph.fortran import _judge
+
+    got = {name: (rank, kind) for name, (_, rank, kind) in arrays(_judge.dot).items()}
+    assert got == {"a": (2, "d"), "b": (2, "d"), "total": (1, "d")}
+
+
+def test_a_long_long_holds_int64():
+    for kind in ("q", "l"):
+        assert np.dtype(kind).itemsize == 8
+    assert np.dtype("i").itemsize == 4
+
+
+def ones(op):
+    """Arguments of ones: every mask holds, and every argument matters."""
+    values = draw(op, graph=None, d=1, hidden=2)
+    return {name: np.ones_like(v) if isinstance(v, np.ndarray) else v for name, v in values.items()}
+
+
+def largest_change(op, before, after):
+    before, after = fields(op, before), fields(op, after)
+    return max(np.max(np.abs(after[name] - before[name]), initial=0) for name in before)
+
+
+@pytest.mark.parametrize("panel", [reference, trigraph.fortran], ids=["reference", "fast"])
+@pytest.mark.parametrize("op", ALL)
+def test_float64_is_not_rounded_on_the_way(op, panel):
+    function, good = getattr(panel, op.name), ones(op)
+    plain = function(**good)
+    for a in op.arguments:
+        change = largest_change(op, plain, function(**(good | {a.name: good[a.name] * (1 + STEP)})))
+        assert STEP / 2 < change < 1e4 * STEP, a.name  # 0, or 1e-7, had it been through float32
+
+
+@pytest.mark.parametrize("op", ALL)
+def test_float32_stays_float32(op):
+    values = {name: v.astype(np.float32) if isinstance(v, np.ndarray) else v for name, v in ones(op).items()}
+    for panel in (reference, trigraph.fortran):
+        got = fields(op, getattr(panel, op.name)(**values))
+        assert {v.dtype for v in got.values()} == {np.dtype(np.float32)}
+
+
+@pytest.mark.parametrize("op", ALL)
+def test_the_judge_keeps_both_halves_of_a_pair(op):
+    good = {name: judge.pair(v) if isinstance(v, np.ndarray) else v for name, v in ones(op).items()}
+    function = getattr(judge, op.name)
+    plain = fields(op, function(**good))
+    for a in op.arguments:
+        for half, step in ((0, STEP), (1, STEP), (1, 2.0**-80)):
+            moved = good[a.name].copy()
+            moved[half] += step
+            got = fields(op, function(**(good | {a.name: moved})))
+            change = max(np.max(np.abs((got[name] - plain[name])[:2]), initial=0) for name in plain)
+            assert step / 2 < change < 1e4 * step, (a.name, half, step)
+
+
+def test_judge_pairs_are_exact():
+    x, v = np.random.default_rng(0).standard_normal((2, 50))
+    for step in (0.0, 2.0**-30, 2.0**-70, 2.0**-200):
+        pairs = judge.pair(x, step, v)
+        assert np.array_equal(pairs[0], x + step * v)
+        for numbers in zip(*pairs, x, v, strict=True):
+            hi, lo, a, b = map(Fraction, numbers)
+            assert hi + lo == a + Fraction(step) * b
+
+
+def test_dot_is_exact_beyond_float64():
+    a = np.array([1.0, 1.0, -1.0])
+    b = np.array([1.0, 2.0**-70, 1.0])
+    hi, lo, scale = judge.dot(judge.pair(a), judge.pair(b))
+    assert hi + lo == 2.0**-70
+    assert scale == 2.0
+    assert judge.dot(np.zeros((2, 0)), np.zeros((2, 0))) == (0.0, 0.0, 0.0)
+    with pytest.raises(ValueError, match="dot: shapes"):
+        judge.dot(np.zeros((2, 3)), np.zeros((2, 4)))
+
+
+def test_the_fast_module_suits_the_processor():
+    from trigraph.fortran import _reference
+
+    level = _reference.cpu_level()
+    assert level in (0, 2, 3, 4)
+    assert binding.fast_module().__name__.endswith(f"_v{level}" if level else "_base")
+    assert threads.get_num_threads() >= 1
+
+
+@pytest.mark.parametrize("op", ALL)
+def test_sizes_that_fortran_cannot_count(op):
+    entities = [s for s in op.definition.symbols if s.startswith("num_") and not op.graph]
+    values = draw(op, **dict.fromkeys(entities, 1), d=1)
+    for name in entities:
+        huge = {
+            a.name: np.broadcast_to(values[a.name][:1], (2**31, *values[a.name].shape[1:]))
+            for a in op.arguments
+            if a.dims[0] == name
+        }
+        for panel in (reference, trigraph.fortran):
+            with pytest.raises(ValueError, match=rf"^{op.name}: {name} is 2147483648; .* at most 2147483647$"):
+                getattr(panel, op.name)(**(values | huge))

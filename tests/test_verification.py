@@ -1,0 +1,181 @@
+"""The whole run on the panels of the package: everything is checked, and everything agrees."""
+
+import sys
+from collections import Counter
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from trigraph.fortran.threads import get_num_threads
+from trigraph.operators import DEFINITIONS, OPERATORS
+from trigraph.panels import PANELS
+from trigraph.verification import subjects
+from trigraph.verification.cases import build, variants
+from trigraph.verification.record import KINDS
+from trigraph.verification.run import available_panels, plan, run
+
+HOST = ("pyref", "fortran", "fortran-reference", "gpu-host")
+
+
+@pytest.fixture(scope="module")
+def units():
+    return []
+
+
+@pytest.fixture(scope="module")
+def checks(units):
+    threads = get_num_threads()
+    found = run(progress=lambda unit, checks: units.append((unit.label, checks)))
+    assert get_num_threads() == threads
+    return found
+
+
+def test_every_check_passes(checks):
+    assert [c for c in checks if not c.passed] == []
+
+
+def test_every_host_panel_is_there():
+    assert set(HOST) < set(available_panels())
+    assert available_panels()[-1] == "judge"
+
+
+def test_every_panel_is_checked_in_every_way(checks):
+    kinds = {(c.panel, c.kind) for c in checks}
+    assert {c.kind for c in checks} == set(KINDS)
+    for panel in available_panels()[:-1]:
+        common = {"accuracy", "golden", "adjoint", "symmetry", "permutation", "repeat", "empty"}
+        assert {(panel, kind) for kind in common} <= kinds
+    for panel in ("pyref", "fortran", "fortran-reference", "judge"):
+        assert (panel, "differences") in kinds
+    assert ("judge", "golden") in kinds
+    assert ("fortran", "threads") in kinds
+
+
+def test_every_field_is_compared_with_the_judge_in_every_case(checks):
+    found = Counter((c.operator, c.panel, c.dtype, c.case, c.field) for c in checks if c.kind == "accuracy")
+    assert set(found.values()) == {1}
+    for panel in available_panels()[:-1]:
+        for op in OPERATORS.values():
+            for variant in variants(op.definition):
+                for field in op.fields:
+                    for dtype in ("float32", "float64"):
+                        assert (op.name, panel, dtype, variant.name, field.name) in found
+
+
+def test_every_derivative_is_differenced(checks):
+    found = {(c.operator, c.panel, c.field) for c in checks if c.kind == "differences"}
+    for panel in ("pyref", "fortran", "fortran-reference", "judge"):
+        for op in (op for op in OPERATORS.values() if op.order):
+            assert {(op.name, panel, f.name) for f in op.fields} <= found
+    for c in checks:
+        if c.kind == "differences":
+            assert len(c.curve) >= 4
+            assert c.tolerance <= (1e-19 if c.panel == "judge" else 1e-7)
+
+
+def test_units_are_the_plan(units, checks):
+    planned = plan()
+    assert [u.label for u in planned] == [label for label, _ in units]
+    assert sum(len(found) for _, found in units) == len(checks)
+    assert all(u.weight > 0 for u in planned)
+
+
+def test_records_are_json(checks):
+    import json
+
+    for check in checks:
+        assert json.loads(json.dumps(check.as_dict()))["passed"] is True
+
+
+def test_selections():
+    for name in ("gno_aggregate_bwd", "gno_aggregate", "gno"):
+        ops = {
+            c.operator for u in plan([name], ["pyref"], ["float32"]) for c in u.execute() if "airfoil" not in u.label
+        }
+        assert ops == {o.name for o in OPERATORS.values() if name in (o.name, o.definition.name, o.family)}
+    checks = run(["gno_aggregate_bwd"], ["pyref", "judge"], ["float64"], seed=7)
+    assert {c.panel for c in checks} == {"pyref", "judge"}
+    assert {c.dtype for c in checks} == {"float64", "real128"}
+    assert all(c.passed for c in checks)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_other_seeds_agree(seed):
+    units = plan(panels=["pyref", "fortran"], seed=seed)
+    wanted = [u for u in units if "airfoil" not in u.label and "golden" not in u.label]
+    assert [c for u in wanted for c in u.execute() if not c.passed] == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"operators": ["gno_kernel_fwd", "nonsense"]}, "operator is 'nonsense'"),
+        ({"panels": ["nonsense"]}, "panel is 'nonsense'"),
+        ({"dtypes": ["float16"]}, "dtype is 'float16'"),
+    ],
+)
+def test_bad_requests_say_so(arguments, text):
+    with pytest.raises(ValueError, match=text):
+        run(**arguments)
+
+
+def test_a_panel_that_cannot_run_says_why(monkeypatch):
+    monkeypatch.setattr(subjects, "unavailable", lambda name: "no CUDA device")
+    with pytest.raises(ValueError, match="'gpu' cannot run here: no CUDA device"):
+        plan(panels=["gpu"])
+
+
+def test_arguments_move_to_the_device_and_back(monkeypatch):
+    """With a stand-in for CuPy that hands out copies: every array of a call and of its graph is moved, nothing else."""
+    moved = []
+
+    def asarray(array):
+        moved.append(array)
+        return array.copy()
+
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(asarray=asarray))
+    case = build(
+        OPERATORS["gno_message_bwd"].definition, variants(OPERATORS["gno_message_bwd"].definition)[1], "float64", 0
+    )
+    values = case.arguments(OPERATORS["gno_message_bwd"])
+    there = {name: subjects._to_device(value) for name, value in values.items()}
+    graph, copy = values["graph"], there["graph"]
+    assert copy is not graph
+    assert (copy.num_src_nodes, copy.num_dst_nodes, copy.num_edges) == (
+        graph.num_src_nodes,
+        graph.num_dst_nodes,
+        graph.num_edges,
+    )
+    for name in ("offsets", "indices", "edge_ids"):
+        assert any(getattr(graph, name) is array for array in moved)
+        assert np.array_equal(getattr(copy, name), getattr(graph, name))
+    assert len(moved) == 3 + sum(isinstance(value, np.ndarray) for value in values.values())
+    assert there["f_in"] == values["f_in"]
+
+
+def test_a_panel_that_fails_is_reported(monkeypatch):
+    """A panel that raises, or forgets a field, or is late with a dtype, is a failed check and no exception."""
+    definition = DEFINITIONS[0]
+    good = subjects.FUNCTIONS[f"{definition.name}_bwd"]
+
+    def broken(*args, **kwargs):
+        result = good(*args, **kwargs)
+        return result._replace(coords=None if result.coords is None else result.coords.astype(np.float32))
+
+    monkeypatch.setitem(subjects.FUNCTIONS, f"{definition.name}_bwd", broken)
+    failed = [c for c in run([f"{definition.name}_bwd"], ["pyref"], ["float64"]) if not c.passed]
+    assert {c.field for c in failed if c.kind == "accuracy"} == {"coords"}
+    assert {c.note for c in failed if c.kind == "accuracy"} == {"coords has dtype float32; expected float64"}
+
+    def raising(*args, **kwargs):
+        raise MemoryError("none left")
+
+    monkeypatch.setitem(subjects.FUNCTIONS, f"{definition.name}_bwd", raising)
+    failed = run([f"{definition.name}_bwd"], ["pyref"], ["float64"])
+    assert not any(c.passed for c in failed)
+    assert all("MemoryError: none left" in c.note for c in failed)
+
+
+def test_panels_are_those_of_the_package():
+    assert set(HOST) | {"gpu"} == set(PANELS)

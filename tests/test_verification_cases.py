@@ -1,0 +1,199 @@
+"""The case generator: what its cases contain, margins from kinks, and the accuracy rule itself."""
+
+import math
+
+import numpy as np
+import pytest
+
+from trigraph import pyref
+from trigraph.checks import bind_sizes, shape_of
+from trigraph.operators import DEFINITIONS
+from trigraph.verification import cases, tolerances
+from trigraph.verification.accuracy import form_problem, scaled_error
+from trigraph.verification.judged import Judged, operators_of
+from trigraph.verification.real import REAL, build_real
+
+ALL = [
+    pytest.param(definition, variant, dtype, id=f"{definition.name}-{variant.name}-{dtype}")
+    for definition in DEFINITIONS
+    for variant in cases.variants(definition)
+    for dtype in ("float32", "float64")
+]
+BY_NAME = {d.name: d for d in DEFINITIONS}
+
+
+def build(name, variant_name, dtype="float64", seed=0):
+    definition = BY_NAME[name]
+    (variant,) = (v for v in cases.variants(definition) if v.name == variant_name)
+    return cases.build(definition, variant, dtype, seed)
+
+
+@pytest.mark.parametrize(("definition", "variant", "dtype"), ALL)
+def test_arguments_fit_the_table(definition, variant, dtype):
+    case = cases.build(definition, variant, dtype, 3)
+    for op in operators_of(definition):
+        arguments = case.arguments(op)
+        assert tuple(arguments) == op.parameters
+        sizes = bind_sizes(op, arguments, {a.name: arguments[a.name].shape for a in op.arguments})
+        assert {**case.sizes, **sizes} == dict(case.sizes)
+        for array in op.arguments:
+            value = arguments[array.name]
+            assert value.shape == shape_of(array, case.sizes)
+            assert value.dtype == dtype
+            assert not value.flags.writeable
+    for name, direction in case.directions.items():
+        assert direction.shape == {**case.values, **case.grads}[name].shape
+    if variant.name != "integers":
+        bad = cases.kink_violations(definition, case.values, case.directions, case.largest_step)
+        assert not any(rows.any() for rows in bad.values())
+
+
+@pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda d: d.name)
+def test_cases_follow_from_the_seed(definition):
+    for variant in cases.variants(definition):
+        one, same, other = (cases.build(definition, variant, "float64", seed) for seed in (0, 0, 1))
+        single = cases.build(definition, variant, "float32", 0)
+        for name in (a.name for a in definition.inputs):
+            assert np.array_equal(one.values[name], same.values[name])
+            if one.values[name].size:
+                assert not np.array_equal(one.values[name], other.values[name])
+        assert dict(one.sizes) == dict(single.sizes)
+
+
+def test_a_graph_has_everything_that_is_awkward():
+    graph = build("gno_message", "regular").values["graph"]
+    destinations = graph.prepare().destinations
+    in_degrees, out_degrees = np.diff(graph.offsets), np.bincount(graph.indices, minlength=graph.num_src_nodes)
+    assert graph.num_src_nodes != graph.num_dst_nodes
+    assert 0 in in_degrees[:-1]
+    assert in_degrees[-1] == 0
+    assert 0 in out_degrees[:-1]
+    assert out_degrees[-1] == 0
+    assert (destinations == graph.indices).any()
+    pairs = np.stack([graph.indices, destinations])
+    assert np.unique(pairs, axis=1).shape[1] < pairs.shape[1]
+    assert np.array_equal(graph.edge_ids, np.arange(graph.num_positions))
+    assert (np.diff(graph.indices)[destinations[1:] == destinations[:-1]] < 0).any()  # sources are in no order
+
+
+def test_rows_are_shared_unused_and_permuted():
+    shared = build("gno_message", "shared rows").values["graph"]
+    uses = np.bincount(shared.edge_ids, minlength=shared.num_edges)
+    assert uses[0] == uses[-1] == 0
+    assert uses.max() > 1
+    square = build("gno_message", "square").values["graph"]
+    assert square.num_src_nodes == square.num_dst_nodes
+    assert np.array_equal(np.sort(square.edge_ids), np.arange(square.num_edges))
+    assert not np.array_equal(square.edge_ids, np.arange(square.num_edges))
+
+
+def test_chunks_are_crossed():
+    graph = build("gno_message", "skewed").values["graph"]
+    assert graph.max_in_degree > 600
+    assert np.bincount(graph.indices).max() > 600
+    assert np.bincount(graph.edge_ids).max() >= 600
+    assert build("gno_kernel", "long").sizes["num_edges"] > 600
+
+
+def test_both_index_dtypes_and_empty_graphs_occur():
+    graphs = [cases.build(BY_NAME["gno_message"], v, "float64", 0).values["graph"] for v in cases.VARIANTS["csc"]]
+    assert {str(g.offsets.dtype) for g in graphs} == {"int32", "int64"}
+    assert [g.num_positions for g in graphs].count(0) == 2
+    assert any(g.num_positions == 0 and g.num_edges > 0 and g.num_dst_nodes > 0 for g in graphs)
+    assert any(g.num_dst_nodes == g.num_src_nodes == g.num_edges == 0 for g in graphs)
+    assert any(g.num_positions == 1 for g in graphs)
+
+
+def test_integers_are_on_kinks():
+    case = build("gno_kernel", "integers")
+    assert (pyref.gno_kernel_kinks(**case.values) == 0).sum() > 10
+
+
+def test_kinks_that_cannot_be_avoided_are_an_error(monkeypatch):
+    monkeypatch.setattr(pyref, "gno_kernel_kinks", lambda coords, **_: np.sin(1e9 * coords))
+    monkeypatch.setattr(cases, "MAX_ROUNDS", 5)
+    with pytest.raises(RuntimeError, match="no inputs clear of kinks after 5 rounds"):
+        build("gno_kernel", "regular")
+
+
+def test_kinks_that_are_nan_are_violations(monkeypatch):
+    case = build("gno_kernel", "regular")
+    monkeypatch.setattr(pyref, "gno_kernel_kinks", lambda coords, **_: np.full(coords.shape, np.nan))
+    (bad,) = cases.kink_violations(case.definition, case.values, case.directions, case.largest_step).values()
+    assert bad.all()
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_renumbering_keeps_the_operator(name):
+    case = build(name, "regular")
+    other, orders = cases.renumbered(case, 5)
+    op = operators_of(case.definition)[0]
+    before, after = (getattr(pyref, op.name)(**c.arguments(op)) for c in (case, other))
+    np.testing.assert_allclose(after, before[orders[op.fields[0].dims[0]]], rtol=1e-12, atol=1e-13)
+    assert not np.array_equal(before, after)
+
+
+@pytest.mark.parametrize("definition", [d for d in DEFINITIONS if d.family in REAL], ids=lambda d: d.name)
+def test_real_input_keeps_clear_of_kinks_and_says_so(definition):
+    for real in REAL[definition.family]:
+        for patch in (True, False):
+            case = build_real(real, definition, "float64", 0, patch)
+            bad = cases.kink_violations(definition, case.values, case.directions, case.largest_step)
+            assert not any(rows.any() for rows in bad.values())
+            assert bool(definition.kinks) == bool(case.note)
+            if not patch:
+                assert case.sizes.get("num_positions", case.sizes["num_edges"]) > 1400
+                assert not case.note or "of 1808 edges left out" in case.note
+
+
+def test_judge_results_are_computed_once():
+    judged = Judged(build("gno_kernel", "regular"))
+    op = operators_of(judged.case.definition)[1]
+    assert judged.result(op) is judged.result(op)
+
+
+def triple(values, scale=None):
+    values = np.asarray(values, float)
+    return np.stack([values, np.zeros_like(values), abs(values) if scale is None else np.asarray(scale, float)])
+
+
+def test_the_rule_counts_epsilons_of_the_scale():
+    for dtype in ("float32", "float64"):
+        eps = np.finfo(dtype).eps
+        assert tolerances.eps(dtype) == eps
+        got = np.array([1, 1 + 3 * eps], dtype)
+        assert scaled_error(got, triple([1, 1]), dtype) == pytest.approx(3)
+        assert scaled_error(got, triple([1, 1], [1, 100]), dtype) == pytest.approx(0.03)
+    lo = np.array([[1.0], [1e-17], [1.0]])  # what float64 cannot hold counts
+    assert scaled_error(np.array([1.0]), lo, "float64") == pytest.approx(1e-17 / 2**-52)
+
+
+@pytest.mark.parametrize("where", ["got", "hi", "lo", "scale"])
+def test_a_nan_anywhere_is_no_agreement(where):
+    got, reference = np.ones(5), triple(np.ones(5))
+    target = {"got": got, "hi": reference[0], "lo": reference[1], "scale": reference[2]}[where]
+    target[2] = np.nan
+    assert math.isnan(scaled_error(got, reference, "float64"))
+
+
+def test_infinities_and_zero_scales():
+    assert not scaled_error(np.array([np.inf]), triple([1.0]), "float64") <= 1e300
+    assert not scaled_error(np.array([1.0]), triple([np.inf]), "float64") <= 1e300
+    assert not scaled_error(np.array([np.inf]), triple([np.inf]), "float64") <= 1e300
+    assert scaled_error(np.array([1e-300]), triple([0.0]), "float64") > 1e7
+    assert scaled_error(np.array([0.0]), triple([0.0]), "float64") == 0
+    assert scaled_error(np.zeros((0, 3)), triple(np.zeros((0, 3))), "float64") == 0
+
+
+def test_form_is_exact():
+    field, sizes = operators_of(BY_NAME["gno_kernel"])[0].fields[0], {"num_edges": 4, "f_in": 2, "f_out": 3}
+    good = np.zeros((4, 6), np.float32)
+    assert form_problem(good, field, sizes, "float32") == ""
+    for bad in (good.astype(np.float64), good.T, good[:3], good[None], good.astype(">f4"), good.tolist(), None, 0.0):
+        assert form_problem(bad, field, sizes, "float32")
+
+
+def test_tolerances_grow_with_direct_sums_only():
+    assert tolerances.accuracy(True, 10000) == 8
+    assert tolerances.accuracy(False, 100) == 18
+    assert all(row.reason.endswith(".") and row.value for row in tolerances.TABLE)

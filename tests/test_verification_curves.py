@@ -1,0 +1,125 @@
+"""The rule that accepts or rejects a finite-difference curve, on functions whose derivative is known."""
+
+import math
+
+import numpy as np
+import pytest
+
+from trigraph.verification.differences import STEPS, assess
+from trigraph.verification.record import Check
+
+EPS = 2.0**-52
+X = 0.7
+
+
+def curve(function, derivative, steps=STEPS):
+    """Errors and floors of central differences at X; `derivative` may depend on the step."""
+    errors, floors = [], []
+    for h in steps:
+        d = derivative(h) if callable(derivative) else derivative
+        errors.append(abs(function(X + h) - function(X - h) - d * 2 * h) / abs(d * 2 * h))
+        floors.append(8 * EPS * (2 * abs(function(X)) + 2 * h * abs(d)) / abs(d * 2 * h))
+    return errors, floors
+
+
+def verdict(function, derivative, degree, steps=STEPS):
+    return assess(steps, *curve(function, derivative, steps), degree)
+
+
+def quadratic(x):
+    return 3 * x * x - x + 2
+
+
+SLOPE = 6 * X - 1
+
+
+def test_smooth_functions_have_slope_two():
+    for function, derivative in (
+        (math.sin, math.cos(X)),
+        (math.exp, math.exp(X)),
+        (lambda x: x**3, 3 * X**2),
+        (lambda x: math.tanh(2 * x), 2 / math.cosh(2 * X) ** 2),
+        (lambda x: 1e6 * math.sin(x) + 1e6, 1e6 * math.cos(X)),
+    ):
+        found = verdict(function, derivative, None)
+        assert not found.problem
+        assert abs(found.order - 2) <= 0.1
+        assert found.best <= 1e-7
+
+
+def test_quadratics_sit_at_the_floor():
+    for degree in (1, 2, None):  # nothing is asked of a polynomial that is not declared one
+        found = verdict(quadratic, SLOPE, degree)
+        assert (found.problem, found.order) == ("", None)
+        assert found.best < 1e-13
+
+
+@pytest.mark.parametrize("degree", [2, None])
+@pytest.mark.parametrize("relative", [1e-3, 1e-6, 1e-9, 1e-11])
+def test_a_wrong_derivative_is_rejected(degree, relative):
+    assert verdict(quadratic, SLOPE * (1 + relative), degree).problem
+
+
+@pytest.mark.parametrize("relative", [-1e-3, -1e-6, -1e-8, 1e-8, 1e-6, 1e-3])
+def test_a_wrong_derivative_of_a_smooth_function_is_rejected(relative):
+    assert verdict(math.sin, math.cos(X) * (1 + relative), None).problem
+
+
+def test_a_cubic_is_no_quadratic():
+    assert "degree 2" in verdict(lambda x: x**3, 3 * X**2, 2).problem
+
+
+def test_a_first_order_error_is_rejected():
+    found = verdict(math.sin, lambda h: math.cos(X + h), None)
+    assert "slope 1.0" in found.problem
+    assert verdict(quadratic, lambda h: 6 * (X + h) - 1, 2).problem
+
+
+@pytest.mark.parametrize("at", [0, 3, 15, len(STEPS) - 1])
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize("degree", [1, None])
+def test_one_nan_is_rejected(at, value, degree):
+    errors, floors = curve(quadratic, SLOPE)
+    errors[at] = value
+    found = assess(STEPS, errors, floors, degree)
+    assert found.problem
+    assert not found.best <= 1e-7
+
+
+def test_a_nan_in_the_floor_is_rejected():
+    errors, _ = curve(math.sin, math.cos(X))
+    assert assess(STEPS, errors, [math.nan] * len(STEPS), 2).problem
+    errors, _ = curve(quadratic, SLOPE)
+    assert assess(STEPS, errors, [math.nan] * len(STEPS), None).problem
+
+
+def test_a_kink_within_the_steps_is_rejected():
+    def kinked(x):
+        return max(x - X - 1e-3, 0.0) + x
+
+    assert verdict(kinked, 1.0, 1).problem
+    assert verdict(kinked, 1.0, None).problem
+
+
+def test_one_error_above_the_floor_is_rejected():
+    errors, floors = curve(quadratic, SLOPE)
+    for at in range(len(STEPS)):
+        raised = list(errors)
+        raised[at] = 1.01 * floors[at]
+        assert assess(STEPS, raised, floors, 2).problem
+
+
+def test_a_range_of_less_than_two_decades_is_rejected():
+    assert "decades" in verdict(math.sin, math.cos(X), None, STEPS[:5]).problem
+
+
+def test_a_wrong_order_is_rejected():
+    steps = np.array(STEPS)
+    for order, wrong in ((1.0, True), (1.85, True), (1.95, False), (2.05, False), (2.15, True), (4.0, True)):
+        found = assess(STEPS, list(steps**order + 1e-16 / steps), [1e-17 / h for h in STEPS], None)
+        assert bool(found.problem) is wrong, order
+
+
+def test_a_check_with_a_nan_never_passes():
+    for error, tolerance in ((math.nan, 1.0), (0.0, math.nan), (math.nan, math.inf), (math.inf, 1.0)):
+        assert not Check("", "", "", "", "", "", error=error, tolerance=tolerance).passed

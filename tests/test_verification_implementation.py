@@ -1,0 +1,323 @@
+"""Wrong functions are caught, right ones pass: `trigraph verify` on functions of a user."""
+
+import sys
+
+import numpy as np
+import pytest
+
+from trigraph import pyref
+from trigraph.gno import pack_gno_params, unpack_gno_params
+from trigraph.operators import OPERATORS
+from trigraph.verification.implementation import adapt, load
+from trigraph.verification.run import plan, run
+
+
+def failures(function, operator, everything=False):
+    """Failed checks of a function; on generated cases only, unless everything is asked for."""
+    subject = adapt("user:function", operator, function)
+    units = plan(implementation=subject)
+    if not everything:
+        units = [u for u in units if "golden" not in u.label and "airfoil" not in u.label]
+    checks = [check for unit in units for check in unit.execute()]
+    assert checks
+    assert {(c.operator, c.panel) for c in checks} == {(operator, "user:function")}
+    return [c for c in checks if not c.passed]
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_a_right_function_passes(name):
+    assert failures(getattr(pyref, name), name) == []
+
+
+@pytest.mark.parametrize("name", ["gno_message_fwd", "gno_aggregate_bwd"])
+def test_a_right_function_passes_on_everything(name):
+    assert failures(getattr(pyref, name), name, everything=True) == []
+
+
+def destinations(graph):
+    return np.repeat(np.arange(graph.num_dst_nodes), np.diff(graph.offsets))
+
+
+def wrong_sign(**arguments):
+    return -pyref.gno_message_fwd(**arguments)
+
+
+def wrong_sign_of_one_field(**arguments):
+    features, coords, params = pyref.gno_message_bwd(**arguments)
+    return features, -coords, params
+
+
+def swapped_fields(**arguments):
+    """Right but for order; where the shapes agree nothing but the values tells."""
+    features, coords, params = pyref.gno_message_bwd(**arguments)
+    return coords, features, params
+
+
+def shared_rows_overwrite(grad_message, features, kernel, graph, f_in, f_out):
+    right = pyref.gno_aggregate_bwd(grad_message, features, kernel, graph, f_in, f_out)
+    outer = np.einsum("po,pf->pfo", grad_message[destinations(graph)], features[graph.indices])
+    grad = np.zeros_like(kernel)
+    grad[graph.edge_ids] = outer.reshape(len(outer), -1)
+    return {"features": right.features, "kernel": grad}
+
+
+def edge_ids_ignored(features, kernel, graph, f_in, f_out):
+    kernel = kernel[np.minimum(np.arange(graph.num_positions), max(len(kernel) - 1, 0))]
+    message = np.einsum("pfo,pf->po", kernel.reshape(-1, f_in, f_out), features[graph.indices])
+    return pyref.gno.scatter(destinations(graph), message, graph.num_dst_nodes)
+
+
+def transposed_kernel(features, kernel, graph, f_in, f_out):
+    kernel = kernel.reshape(len(kernel), f_out, f_in).transpose(0, 2, 1).reshape(kernel.shape)
+    return pyref.gno_aggregate_fwd(features, kernel, graph, f_in, f_out)
+
+
+def mask_at_zero(grad_kernel, coords, params, f_in, f_out):
+    """relu'(0) = 1."""
+    U, b_u, V, _ = unpack_gno_params(params, coords.shape[1], f_in, f_out)
+    z = coords @ U.T + b_u
+    s, a = np.where(z >= 0, grad_kernel @ V, 0), np.where(z >= 0, z, 0)
+    packed = pack_gno_params(s.T @ coords, s.sum(0), grad_kernel.T @ a, grad_kernel.sum(0))
+    return s @ U, packed
+
+
+def without(block):
+    def missing_bias(grad_kernel, coords, params, f_in, f_out):
+        right = pyref.gno_kernel_bwd(grad_kernel, coords, params, f_in, f_out)
+        packed = right.params.copy()
+        getattr(unpack_gno_params(packed, coords.shape[1], f_in, f_out), block)[:] = 0
+        return right.coords, packed
+
+    return missing_bias
+
+
+def offsets_off_by_one(features, kernel, graph, f_in, f_out):
+    """The last edge of each destination is left out."""
+    message = np.zeros((graph.num_dst_nodes, f_out), kernel.dtype)
+    matrices = kernel.reshape(len(kernel), f_in, f_out)
+    for i in range(graph.num_dst_nodes):
+        for p in range(graph.offsets[i], graph.offsets[i + 1] - 1):
+            message[i] += features[graph.indices[p]] @ matrices[graph.edge_ids[p]]
+    return message
+
+
+def only_two_chunks(features, kernel, graph, f_in, f_out):
+    """Edges of a destination after the first 512 are left out."""
+    position = np.arange(graph.num_positions) - graph.offsets[destinations(graph)]
+    message = np.einsum("pfo,pf->po", kernel.reshape(-1, f_in, f_out)[graph.edge_ids], features[graph.indices])
+    message[position >= 512] = 0
+    return pyref.gno.scatter(destinations(graph), message, graph.num_dst_nodes)
+
+
+def hidden_of_one_tile(coords, params, f_in, f_out):
+    U, b_u, V, b_v = unpack_gno_params(params, coords.shape[1], f_in, f_out)
+    V = V.copy()
+    V[:, 64:] = 0
+    return pyref.gno_kernel_fwd(coords, pack_gno_params(U, b_u, V, b_v), f_in, f_out)
+
+
+def computed_in_float32(coords, params, f_in, f_out):
+    low = pyref.gno_kernel_fwd(coords.astype(np.float32), params.astype(np.float32), f_in, f_out)
+    return low.astype(coords.dtype)
+
+
+def one_nan(coords, params, f_in, f_out):
+    kernel = pyref.gno_kernel_fwd(coords, params, f_in, f_out)
+    kernel[-1:, -1] = np.nan
+    return kernel
+
+
+def slightly_wrong(grad_kernel, coords, params, f_in, f_out):
+    """A relative error of 1e-13 in one element."""
+    right = pyref.gno_kernel_bwd(grad_kernel, coords, params, f_in, f_out)
+    right.coords[:1] *= 1 + (1e-13 if coords.dtype == np.float64 else 1e-5)
+    return tuple(right)
+
+
+def wrong_shape(coords, params, f_in, f_out):
+    return pyref.gno_kernel_fwd(coords, params, f_in, f_out).reshape(len(coords), f_in, f_out)
+
+
+def wrong_dtype(coords, params, f_in, f_out):
+    return pyref.gno_kernel_fwd(coords.astype(np.float64), params.astype(np.float64), f_in, f_out)
+
+
+def polarisation_forgotten(gg_features, gg_kernel, grad_message, features, kernel, graph, f_in, f_out):
+    """One of the two terms of grad_message is missing."""
+    return (
+        pyref.gno_aggregate_fwd(gg_features, kernel, graph, f_in, f_out),
+        pyref.gno_aggregate_bwd(grad_message, features, gg_kernel, graph, f_in, f_out).features,
+        pyref.gno_aggregate_bwd(grad_message, gg_features, kernel, graph, f_in, f_out).kernel,
+    )
+
+
+def second_derivative_of_zero_gg(**arguments):
+    """The cotangent of coords is forgotten."""
+    return tuple(pyref.gno_kernel_bwd2(**{**arguments, "gg_coords": None}))
+
+
+def as_list(coords, params, f_in, f_out):
+    return [pyref.gno_kernel_fwd(coords, params, f_in, f_out)]
+
+
+def none(coords, params, f_in, f_out):
+    return None
+
+
+def one_field_none(**arguments):
+    return pyref.gno_kernel_bwd(**arguments, wrt="coords")
+
+
+def mapping_short_of_a_field(**arguments):
+    return {"coords": pyref.gno_kernel_bwd(**arguments).coords}
+
+
+def changes_its_input(grad_kernel, coords, params, f_in, f_out):
+    right = pyref.gno_kernel_bwd(grad_kernel, coords, params, f_in, f_out)
+    grad_kernel *= 2
+    return tuple(right)
+
+
+class Memory:
+    """Functions that depend on what was called before."""
+
+    def __init__(self):
+        self.buffer, self.calls = {}, 0
+
+    def same_buffer(self, coords, params, f_in, f_out):
+        kernel = pyref.gno_kernel_fwd(coords, params, f_in, f_out)
+        buffer = self.buffer.setdefault((kernel.shape, kernel.dtype), kernel)
+        buffer[:] = kernel
+        return buffer
+
+    def last_bits_vary(self, coords, params, f_in, f_out):
+        self.calls += 1
+        return pyref.gno_kernel_fwd(coords, params, f_in, f_out) * (1 + self.calls % 2 * np.finfo(coords.dtype).eps)
+
+
+def raises(coords, params, f_in, f_out):
+    raise FloatingPointError("overflow in the user's code")
+
+
+def fails_without_edges(coords, params, f_in, f_out):
+    coords.max()
+    return pyref.gno_kernel_fwd(coords, params, f_in, f_out)
+
+
+def nan_without_edges(features, kernel, graph, f_in, f_out):
+    """A mean of nothing."""
+    message = pyref.gno_aggregate_fwd(features, kernel, graph, f_in, f_out)
+    message[np.diff(graph.offsets) == 0] = np.nan
+    return message
+
+
+# Function, operator, a kind of check and a case in which it must be caught (None: in every kind).
+WRONG = [
+    (wrong_sign, "gno_message_fwd", "differences", "regular"),
+    (wrong_sign_of_one_field, "gno_message_bwd", "adjoint", "regular"),
+    (swapped_fields, "gno_message_bwd", "accuracy", "regular"),
+    (shared_rows_overwrite, "gno_aggregate_bwd", "differences", "shared rows"),
+    (edge_ids_ignored, "gno_aggregate_fwd", "accuracy", "shared rows"),
+    (edge_ids_ignored, "gno_aggregate_fwd", "permutation", "regular"),
+    (transposed_kernel, "gno_aggregate_fwd", "differences", "regular"),
+    (mask_at_zero, "gno_kernel_bwd", "accuracy", "integers"),
+    (without("b_u"), "gno_kernel_bwd", "differences", "regular"),
+    (without("b_v"), "gno_kernel_bwd", "adjoint", "regular"),
+    (offsets_off_by_one, "gno_aggregate_fwd", "accuracy", "one edge"),
+    (only_two_chunks, "gno_aggregate_fwd", "accuracy", "skewed"),
+    (hidden_of_one_tile, "gno_kernel_fwd", "accuracy", "wide"),
+    (computed_in_float32, "gno_kernel_fwd", "accuracy", "regular"),
+    (computed_in_float32, "gno_kernel_fwd", "differences", "regular"),
+    (one_nan, "gno_kernel_fwd", "accuracy", "regular"),
+    (one_nan, "gno_kernel_fwd", "differences", "regular"),
+    (slightly_wrong, "gno_kernel_bwd", "accuracy", "regular"),
+    (wrong_shape, "gno_kernel_fwd", "accuracy", "regular"),
+    (wrong_dtype, "gno_kernel_fwd", "accuracy", "regular"),
+    (polarisation_forgotten, "gno_aggregate_bwd2", "adjoint", "regular"),
+    (second_derivative_of_zero_gg, "gno_kernel_bwd2", "symmetry", "regular"),
+    (as_list, "gno_kernel_fwd", None, None),
+    (none, "gno_kernel_fwd", None, None),
+    (one_field_none, "gno_kernel_bwd", "accuracy", "regular"),
+    (mapping_short_of_a_field, "gno_kernel_bwd", None, None),
+    (changes_its_input, "gno_kernel_bwd", "accuracy", "regular"),
+    (Memory().same_buffer, "gno_kernel_fwd", "repeat", "regular"),
+    (Memory().last_bits_vary, "gno_kernel_fwd", "repeat", "regular"),
+    (raises, "gno_kernel_fwd", None, None),
+    (fails_without_edges, "gno_kernel_fwd", "accuracy", "no edges"),
+    (nan_without_edges, "gno_aggregate_fwd", "empty", "regular"),
+    (nan_without_edges, "gno_aggregate_fwd", "empty", "no edges"),
+]
+
+
+@pytest.mark.parametrize(
+    ("function", "operator", "kind", "case"), WRONG, ids=[f"{w[0].__name__}-{w[2]}-{w[3]}" for w in WRONG]
+)
+def test_a_wrong_function_is_caught(function, operator, kind, case):
+    failed = failures(function, operator)
+    if kind is None:
+        kinds = {c.kind for c in failed}
+        assert kinds >= {"accuracy", "differences", "repeat", "permutation"}
+        assert all(c.note for c in failed)
+    else:
+        assert (kind, case) in {(c.kind, c.case) for c in failed}
+
+
+def test_silent_float32_is_caught_in_float64_only():
+    assert {c.dtype for c in failures(computed_in_float32, "gno_kernel_fwd")} == {"float64"}
+
+
+def test_notes_say_what_is_wrong():
+    notes = {
+        wrong_shape: "kernel has shape (37, 3, 4); expected (num_edges, f_out*f_in) = (37, 12)",
+        wrong_dtype: "kernel has dtype float64; expected float32",
+        as_list: "TypeError: gno_kernel_fwd: returned a list; expected an array, a tuple (kernel) or a mapping",
+        raises: "FloatingPointError: overflow in the user's code",
+    }
+    for function, note in notes.items():
+        assert note in {c.note for c in failures(function, "gno_kernel_fwd")}
+    assert "ValueError: gno_kernel_bwd: the function changed its argument grad_kernel" in {
+        c.note for c in failures(changes_its_input, "gno_kernel_bwd")
+    }
+
+
+def test_a_function_by_name(tmp_path, monkeypatch):
+    (tmp_path / "mymodule.py").write_text(
+        "from trigraph.pyref import gno_aggregate_fwd\n"
+        "class Layer:\n"
+        "    @staticmethod\n"
+        "    def forward(**arguments):\n"
+        "        return gno_aggregate_fwd(**arguments)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    checks = run(implementation="mymodule:gno_aggregate_fwd", dtypes=["float64"])
+    assert checks
+    assert all(c.passed for c in checks)
+    assert {c.panel for c in checks} == {"mymodule:gno_aggregate_fwd"}
+    kinds = {c.kind for c in run(["gno_aggregate_fwd"], implementation="mymodule:Layer.forward", dtypes=["float32"])}
+    assert {"accuracy", "repeat", "permutation", "golden", "empty"} <= kinds
+    both = plan(["gno_aggregate_fwd"], ["pyref"], implementation="mymodule:Layer.forward")
+    assert any("pyref" in u.label for u in both)
+
+
+@pytest.mark.parametrize(
+    ("name", "operators", "text"),
+    [
+        ("mymodule", None, "expected 'module:function'"),
+        (":f", None, "expected 'module:function'"),
+        ("no_such_module_here:f", None, "cannot be loaded"),
+        ("math:no_such_function", None, "cannot be loaded"),
+        ("math:pi", None, "is a float; expected a function"),
+        ("math:sin", None, "implements 'sin'; expected one of gno_kernel_fwd"),
+        ("math:sin", ["gno"], "implements 'gno'; expected one of"),
+        ("math:sin", ["gno_kernel_fwd", "gno_kernel_bwd"], "implements one operator"),
+    ],
+)
+def test_a_bad_name_says_so(name, operators, text):
+    with pytest.raises(ValueError, match="verify: ") as caught:
+        plan(operators, implementation=name)
+    assert text in str(caught.value)
+
+
+def test_load_returns_the_function():
+    assert load("trigraph.pyref:gno_kernel_fwd") is pyref.gno_kernel_fwd

@@ -1,0 +1,148 @@
+"""A subject against the judge, elementwise, and its form: shapes, dtypes, fields asked for, cotangents left out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from trigraph.checks import shape_of
+from trigraph.operators import Array, Operator
+from trigraph.verification import tolerances
+from trigraph.verification.judged import Judged
+from trigraph.verification.record import Check, digest
+from trigraph.verification.subjects import Subject, attempt
+
+__all__ = ["check_accuracy", "check_subsets", "form_problem", "largest", "scaled_error"]
+
+
+def largest(errors: np.ndarray) -> float:
+    """Largest error; 0 for none, NaN if one is NaN."""
+    return float(np.max(errors)) if errors.size else 0.0
+
+
+def scaled_error(got: np.ndarray, triple: np.ndarray, dtype: str) -> float:
+    """Largest |got - ref| / (eps * scale + tiny).
+
+    Parameters
+    ----------
+    got : ndarray
+    triple : ndarray, shape (3, *got.shape)
+        hi, lo and scale from the judge.
+    dtype : str
+        The precision `got` was computed in.
+
+    Returns
+    -------
+    float
+        NaN if there is a NaN in `got` or in the judge's result.
+    """
+    hi, lo, scale = triple
+    with np.errstate(invalid="ignore", over="ignore"):
+        difference = abs((np.asarray(got, np.float64) - hi) - lo)
+        return largest(difference / (tolerances.eps(dtype) * scale + tolerances.tiny(dtype)))
+
+
+def form_problem(got: Any, field: Array, sizes: Mapping[str, int], dtype: str) -> str:
+    """Return what is wrong with the kind, dtype or shape of a field; "" if nothing."""
+    if not isinstance(got, np.ndarray):
+        return f"{field.name} is a {type(got).__name__}; expected a numpy.ndarray"
+    if str(got.dtype) != dtype:
+        return f"{field.name} has dtype {got.dtype}; expected {dtype}"
+    expected = shape_of(field, sizes)
+    if got.shape != expected:
+        return f"{field.name} has shape {got.shape}; expected ({', '.join(field.dims)}) = {expected}"
+    return ""
+
+
+def check_accuracy(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
+    """Compare every field of an operator with the judge.
+
+    Returns
+    -------
+    list of Check
+        One for each field; `error` is in units of eps * scale, infinite where the form is wrong. One more (kind
+        ``empty``) for each field with elements to which nothing contributes, the judge's scale being 0: they must be
+        exactly 0.
+    """
+    case = judged.case
+    outcome = attempt(subject, op, case.arguments(op))
+    expected = judged.result(op)
+    checks = []
+    for field in op.fields:
+        got: Any = outcome.fields.get(field.name)
+        note = outcome.problem or form_problem(got, field, case.sizes, case.dtype)
+        check = Check(
+            operator=op.name,
+            panel=subject.name,
+            dtype=case.dtype,
+            kind="accuracy",
+            case=case.name,
+            field=field.name,
+            error=math.inf if note else scaled_error(got, expected[field.name], case.dtype),
+            tolerance=judged.tolerance(subject),
+            seconds=outcome.seconds,
+            digest=None if note else digest(got),
+            note=note or case.note,
+        )
+        checks.append(check)
+        nothing = expected[field.name][2] == 0
+        if nothing.any():
+            error = math.inf if note else largest(abs(got[nothing]))
+            checks.append(replace(check, kind="empty", error=error, tolerance=0.0, digest=None))
+    return checks
+
+
+def check_subsets(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
+    """Ask for one field at a time, and leave out one cotangent at a time.
+
+    Returns
+    -------
+    list of Check
+        For each field: asked for alone it has the bits it has among all, the others are None. For each ``gg_``
+        argument: None gives what zeros give. The error is the number of fields for which that does not hold.
+    """
+    case = judged.case
+    arguments = case.arguments(op)
+    trials = []
+    if len(op.fields) > 1:
+        every = attempt(subject, op, arguments)
+        for field in op.fields:
+            alone = attempt(subject, op, arguments, (field.name,))
+            wrong = [f.name for f in op.fields if not _same_subset(alone.fields, every.fields, f.name, field.name)]
+            trials.append((field.name, f"{case.name}, {field.name} alone", alone, wrong))
+    for argument in (a for a in op.arguments if a.nullable):
+        absent = attempt(subject, op, {**arguments, argument.name: None})
+        zeros = attempt(subject, op, {**arguments, argument.name: np.zeros_like(arguments[argument.name])})
+        wrong = [f.name for f in op.fields if not _equal(absent.fields.get(f.name), zeros.fields.get(f.name))]
+        trials.append((argument.name, f"{case.name}, {argument.name}=None", absent, wrong))
+    return [
+        Check(
+            operator=op.name,
+            panel=subject.name,
+            dtype=case.dtype,
+            kind="repeat",
+            case=name,
+            field=field,
+            error=float(len(wrong)),
+            tolerance=0.0,
+            seconds=outcome.seconds,
+            note=outcome.problem or (f"differ: {', '.join(wrong)}" if wrong else ""),
+        )
+        for field, name, outcome, wrong in trials
+    ]
+
+
+def _equal(a: Any, b: Any) -> bool:
+    """Equal values: a sum without zero terms may only differ in the sign of a zero."""
+    return isinstance(a, np.ndarray) and isinstance(b, np.ndarray) and bool(np.array_equal(a, b))
+
+
+def _same_subset(alone: Mapping[str, Any], every: Mapping[str, Any], name: str, asked: str) -> bool:
+    got, reference = alone.get(name, ""), every.get(name)
+    if name != asked:
+        return got is None
+    return isinstance(got, np.ndarray) and isinstance(reference, np.ndarray) and digest(got) == digest(reference)

@@ -1,0 +1,372 @@
+"""Cases: inputs for every operator of a definition, generated from the operator table.
+
+A case holds the values of all arguments that a definition's fwd, bwd and bwd2 take, and one direction for each
+differentiable argument. Cases are a function of definition, variant, dtype and seed alone.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from trigraph import pyref
+from trigraph.checks import shape_of
+from trigraph.graphs import CSC
+from trigraph.operators import SYMBOLS, Array, Definition, Operator
+
+__all__ = [
+    "POINT_STEP",
+    "VARIANTS",
+    "Case",
+    "Variant",
+    "build",
+    "draw",
+    "frozen",
+    "kink_violations",
+    "renumbered",
+    "variants",
+]
+
+# Margin from kinks: rows are drawn again until |value| >= 2 |change of value| for the largest step of any difference.
+LARGEST_STEP = 2.0**-6
+# Cases that are only compared at one point keep clear of kinks by more than rounding could carry them.
+POINT_STEP = 2.0**-12
+MAX_ROUNDS = 2000
+
+
+@dataclass(frozen=True)
+class Case:
+    """Arguments of the operators of one definition.
+
+    Attributes
+    ----------
+    name : str
+        Variant, or the real input's name.
+    definition : Definition
+    sizes : mapping
+        Size of every symbol.
+    values : mapping
+        Arguments of fwd: inputs, graph, attributes.
+    grads : mapping
+        ``grad_<output>``: cotangents of the outputs.
+    ggs : mapping
+        ``gg_<input>``: cotangents of the gradients.
+    directions : mapping
+        One direction for each input and each ``grad_<output>``.
+    largest_step : float
+        Steps up to here stay on one side of every kink.
+    note : str
+        What a reader of the results should know about it.
+    """
+
+    name: str
+    definition: Definition
+    sizes: Mapping[str, int]
+    values: Mapping[str, Any]
+    grads: Mapping[str, np.ndarray]
+    ggs: Mapping[str, np.ndarray]
+    directions: Mapping[str, np.ndarray]
+    largest_step: float
+    note: str = ""
+
+    @cached_property
+    def dtype(self) -> str:
+        """``"float32"`` or ``"float64"``."""
+        return str(self.values[self.definition.inputs[0].name].dtype)
+
+    def arguments(self, op: Operator) -> dict[str, Any]:
+        """Keyword arguments of one of the definition's operators, `wrt` excluded."""
+        known = {**self.values, **self.grads, **self.ggs}
+        return {name: known[name] for name in op.parameters}
+
+
+@dataclass(frozen=True)
+class Variant:
+    """How the sizes and the graph of a case are chosen.
+
+    `pick` chooses among the typical sizes; `differenced` cases keep the wide margin from kinks and are used for finite
+    differences and the algebraic properties.
+    """
+
+    name: str
+    pick: int
+    index: type[np.signedinteger[Any]]
+    differenced: bool = False
+
+
+# By kind of graph (None: no graph).
+VARIANTS: dict[str | None, tuple[Variant, ...]] = {
+    "csc": (
+        Variant("regular", 0, np.int64, True),
+        Variant("shared rows", 2, np.int32, True),
+        Variant("square", 1, np.int32),
+        Variant("skewed", 1, np.int64),
+        Variant("wide", 0, np.int32),
+        Variant("integers", 0, np.int64),
+        Variant("one edge", 0, np.int64),
+        Variant("no edges", 0, np.int32),
+        Variant("no nodes", 0, np.int64),
+    ),
+    None: (
+        Variant("regular", 0, np.int64, True),
+        Variant("second sizes", 1, np.int64, True),
+        Variant("long", 2, np.int64),
+        Variant("wide", 0, np.int64),
+        Variant("integers", 0, np.int64),
+        Variant("one edge", 0, np.int64),
+        Variant("no edges", 0, np.int64),
+    ),
+}
+
+
+def variants(definition: Definition) -> tuple[Variant, ...]:
+    """Variants a definition is tried on."""
+    return VARIANTS[definition.graph]
+
+
+def _sizes(definition: Definition, variant: Variant) -> dict[str, int]:
+    """Sizes of every symbol but those that a graph settles (`_csc`)."""
+    sizes = {}
+    for name in definition.symbols:
+        symbol = SYMBOLS[name]
+        size = symbol.typical[variant.pick % len(symbol.typical)]
+        if variant.name == "wide":
+            # Widths above tiles of 16, 32 and 64, and odd; few entities, since the judge pays for the widths.
+            size = 6 * symbol.typical[0] + 9 if symbol.minimum else 3
+        elif variant.name == "long" and not symbol.minimum:
+            size = 700  # more than two chunks of 256
+        elif variant.name == "skewed" and symbol.minimum:
+            size = min(symbol.typical)
+        elif variant.name == "one edge" and not symbol.minimum:
+            size = 1
+        elif variant.name == "no edges" and name == ("num_positions" if definition.graph else "num_edges"):
+            size = 0  # a graph keeps rows of edge arrays that nothing uses
+        elif variant.name == "no nodes" and not symbol.minimum:
+            size = 0
+        sizes[name] = size
+    return sizes
+
+
+def _pairs(variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Source and destination of every edge, in any order."""
+    n_src, n_dst, count = sizes["num_src_nodes"], sizes["num_dst_nodes"], sizes["num_positions"]
+    if variant.name == "skewed":
+        # Source 2 and destination 1 each have more than two chunks of 256 edges.
+        src = np.concatenate([rng.integers(0, n_src, 620), np.full(620, 2)])
+        dst = np.concatenate([np.full(620, 1), rng.integers(0, n_dst, 620)])
+        return src, dst
+    if min(n_src, n_dst, count) < 4:
+        return rng.integers(0, max(n_src, 1), count), rng.integers(0, max(n_dst, 1), count)
+    # Isolated: the last and a middle source and destination. Self loops at 0 and 1, the edge 2 -> 1 twice.
+    sources = np.setdiff1d(np.arange(n_src), [n_src // 2, n_src - 1])
+    targets = np.setdiff1d(np.arange(n_dst), [n_dst // 2, n_dst - 1])
+    src = np.concatenate([[0, 1, 2, 2], rng.choice(sources, count - 4)])
+    dst = np.concatenate([[0, 1, 1, 1], rng.choice(targets, count - 4)])
+    return src, dst
+
+
+def _csc(variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> CSC:
+    """Return the graph of a variant; writes the sizes it has into `sizes`."""
+    if variant.name == "square":
+        sizes["num_src_nodes"] = sizes["num_dst_nodes"]
+    src, dst = _pairs(variant, sizes, rng)
+    order = rng.permutation(len(src))
+    src, dst = src[order], dst[order]
+    count, edge_ids, rows = len(src), None, None
+    if variant.name == "no edges":
+        rows, edge_ids = sizes["num_edges"], np.empty(0, variant.index)
+    elif variant.name == "shared rows":
+        rows = sizes["num_edges"]
+        # Three rows unused, the others drawn with replacement: some shared by several positions.
+        edge_ids = rng.choice(np.setdiff1d(np.arange(rows), [0, rows // 2, rows - 1]), count).astype(variant.index)
+    elif variant.name == "skewed":
+        # One row shared by more than two chunks, the rest a permutation as `from_coo` makes.
+        rows = count - 599
+        edge_ids = rng.permutation(np.concatenate([np.zeros(600, int), np.arange(1, rows)])).astype(variant.index)
+    graph = CSC.from_coo(
+        src.astype(variant.index),
+        dst.astype(variant.index),
+        sizes["num_src_nodes"],
+        sizes["num_dst_nodes"],
+        edge_ids,
+        rows,
+    )
+    if variant.name == "regular":  # positions are rows
+        graph = CSC(graph.offsets, graph.indices, graph.num_src_nodes)
+    sizes |= {name: int(getattr(graph, name)) for name in ("num_positions", "num_edges")}
+    return graph
+
+
+GRAPHS = {"csc": _csc}
+
+
+def _renumber_csc(graph: CSC, orders: Mapping[str, np.ndarray], rng: np.random.Generator) -> CSC:
+    """Give nodes and rows new numbers, and positions of a destination a new order."""
+    new = {name: np.argsort(order).astype(graph.indices.dtype) for name, order in orders.items()}
+    positions = rng.permutation(graph.num_positions)
+    destinations = graph.prepare().destinations
+    return CSC.from_coo(
+        new["num_src_nodes"][graph.indices[positions]],
+        new["num_dst_nodes"][destinations[positions]],
+        graph.num_src_nodes,
+        graph.num_dst_nodes,
+        new["num_edges"][graph.edge_ids[positions]],
+        graph.num_edges,
+    )
+
+
+RENUMBER = {"csc": _renumber_csc}
+
+
+def renumbered(case: Case, seed: int) -> tuple[Case, dict[str, np.ndarray]]:
+    """Renumber the entities (edges, nodes) of a case.
+
+    Parameters
+    ----------
+    case : Case
+    seed : int
+
+    Returns
+    -------
+    case : Case
+        The same, in another order.
+    orders : mapping from size to array
+        Row k of an array whose leading size is `name` is row ``orders[name][k]`` of the first case's.
+    """
+    rng = np.random.default_rng(seed)
+    definition = case.definition
+    orders = {n: rng.permutation(case.sizes[n]) for n in definition.symbols if SYMBOLS[n].minimum == 0}
+
+    leading = {f"{prefix}{a.name}": a.dims[0] for a in definition.inputs for prefix in ("", "gg_")}
+    leading |= {f"grad_{a.name}": a.dims[0] for a in definition.outputs}
+
+    def reorder(name: str, array: np.ndarray) -> np.ndarray:
+        return frozen(array[orders[leading[name]]]) if leading[name] in orders else array
+
+    arrays = {a.name: reorder(a.name, case.values[a.name]) for a in definition.inputs}
+    graph = {}
+    if definition.graph is not None:
+        graph["graph"] = RENUMBER[definition.graph](case.values["graph"], orders, rng)
+    grads = {name: reorder(name, array) for name, array in case.grads.items()}
+    ggs = {name: reorder(name, array) for name, array in case.ggs.items()}
+    directions = {name: reorder(name, array) for name, array in case.directions.items()}
+    values = {**case.values, **arrays, **graph}
+    return replace(case, values=values, grads=grads, ggs=ggs, directions=directions), orders
+
+
+def frozen(array: np.ndarray) -> np.ndarray:
+    """Return the array, made read-only."""
+    array.setflags(write=False)
+    return array
+
+
+def draw(
+    arrays: Mapping[str, Array], sizes: Mapping[str, int], dtype: str, rng: np.random.Generator, integers: bool = False
+) -> dict[str, np.ndarray]:
+    """Draw numbers rounded to dtype, so that everyone gets them exactly, the judge too.
+
+    Standard normal numbers, or integers from -2 to 2: sums of products of those are exact in every order, so that the
+    values of a kink are often exactly zero, where an operator's convention (relu'(0) = 0) must hold.
+    """
+
+    def numbers(shape: tuple[int, ...]) -> np.ndarray:
+        return rng.integers(-2, 3, shape) if integers else rng.standard_normal(shape)
+
+    return {name: frozen(numbers(shape_of(a, sizes)).astype(dtype)) for name, a in arrays.items()}
+
+
+def kink_violations(
+    definition: Definition, values: Mapping[str, Any], directions: Mapping[str, np.ndarray], step: float
+) -> dict[str, np.ndarray]:
+    """Rows of each resampled input that come too near a kink.
+
+    Parameters
+    ----------
+    definition : Definition
+    values : mapping
+        Arguments of fwd.
+    directions : mapping
+        Directions of the inputs.
+    step : float
+        Largest step of any difference.
+
+    Returns
+    -------
+    mapping from input to boolean array
+        True where some |value| < 2 |change| for a step of +-`step` along some input's direction.
+    """
+    found: dict[str, np.ndarray] = {}
+    wide = {a.name: np.asarray(values[a.name], np.float64) for a in definition.inputs}
+    fixed = {name: v for name, v in values.items() if name not in wide}
+    for kink in definition.kinks:
+        function = getattr(pyref, kink.function)
+        here = function(**wide, **fixed)
+        change = np.zeros_like(here)
+        for array in definition.inputs:
+            for sign in (step, -step):
+                moved = {**wide, array.name: wide[array.name] + sign * directions[array.name]}
+                change = np.fmax(change, abs(function(**moved, **fixed) - here))
+        clear = abs(here) >= 2 * change
+        rows = ~clear.reshape(len(here), -1).all(axis=1) if here.size else np.zeros(len(here), bool)
+        found[kink.resample] = found.get(kink.resample, False) | rows
+    return found
+
+
+def _resample(case: Case, rng: np.random.Generator) -> Case:
+    """Draw rows again until every kink is clear.
+
+    Raises
+    ------
+    RuntimeError
+        If that does not come to an end.
+    """
+    for _ in range(MAX_ROUNDS):
+        bad = kink_violations(case.definition, case.values, case.directions, case.largest_step)
+        if not any(rows.any() for rows in bad.values()):
+            return case
+        values = dict(case.values)
+        for name, rows in bad.items():
+            array = values[name].copy()
+            array[rows] = rng.standard_normal(array[rows].shape).astype(array.dtype)
+            values[name] = frozen(array)
+        case = replace(case, values=values)
+    raise RuntimeError(f"{case.definition.name}, {case.name}: no inputs clear of kinks after {MAX_ROUNDS} rounds")
+
+
+def build(definition: Definition, variant: Variant, dtype: str, seed: int) -> Case:
+    """Build one case.
+
+    Parameters
+    ----------
+    definition : Definition
+    variant : Variant
+        One of `variants(definition)`.
+    dtype : {"float32", "float64"}
+    seed : int
+
+    Returns
+    -------
+    Case
+        Arrays are read-only: a panel that writes to its inputs fails.
+    """
+    rng = np.random.default_rng([seed, zlib.crc32(f"{definition.name}/{variant.name}".encode())])
+    sizes = _sizes(definition, variant)
+    graph = {} if definition.graph is None else {"graph": GRAPHS[definition.graph](variant, sizes, rng)}
+    inputs = {a.name: a for a in definition.inputs}
+    grads = {f"grad_{a.name}": a for a in definition.outputs}
+    integers = variant.name == "integers"
+    drawn = [
+        draw(arrays, sizes, dtype, rng, integers)
+        for arrays in (inputs, grads, {f"gg_{n}": a for n, a in inputs.items()}, {**inputs, **grads})
+    ]
+    attributes = {a.name: sizes[a.name] for a in definition.attributes}
+    step = LARGEST_STEP if variant.differenced else POINT_STEP
+    case = Case(
+        variant.name, definition, sizes, {**drawn[0], **graph, **attributes}, drawn[1], drawn[2], drawn[3], step
+    )
+    return case if integers else _resample(case, rng)

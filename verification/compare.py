@@ -1,0 +1,112 @@
+"""What changed since an earlier report: bits, accuracy, and which checks there are."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from trigraph.verification.record import Check
+
+__all__ = ["FACTOR", "Comparison", "compare"]
+
+# Accuracy has changed when an error grew or shrank by more than this.
+FACTOR = 2.0
+
+# What bits depend on, by its place in a report.
+INFLUENCES = {
+    "seed": ("seed",),
+    "trigraph": ("environment", "trigraph", "version"),
+    "commit": ("environment", "trigraph", "commit"),
+    "NumPy": ("environment", "packages", "numpy"),
+    "Fortran compiler": ("environment", "build", "fortran_version"),
+    "C++ compiler": ("environment", "build", "cpp_version"),
+    "instruction set": ("environment", "cpu", "level"),
+    "device": ("environment", "device", "name"),
+    "CuPy": ("environment", "packages", "cupy"),
+}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Differences between an earlier report and this one.
+
+    Attributes
+    ----------
+    date, commit : str or None
+        Of the earlier report.
+    influences : list of (name, then, now)
+        What differs among the things bits depend on.
+    same_bits : int
+        Number of outputs with equal digests.
+    changed_bits, changed_accuracy : list of (earlier check, check)
+    new, gone : dict
+        Number of checks by (operator, panel, dtype) that only one of the reports has.
+    """
+
+    date: str
+    commit: str | None
+    influences: list[tuple[str, str, str]]
+    same_bits: int
+    changed_bits: list[tuple[Check, Check]]
+    changed_accuracy: list[tuple[Check, Check]]
+    new: Counter[tuple[str, str, str]]
+    gone: Counter[tuple[str, str, str]]
+
+
+def _keyed(checks: Sequence[Check]) -> dict[tuple[tuple[str, ...], int], Check]:
+    """Key checks by what they check; the second of the same name gets number 1, and so on."""
+    seen: Counter[tuple[str, ...]] = Counter()
+    keyed: dict[tuple[tuple[str, ...], int], Check] = {}
+    for c in checks:
+        name = (c.operator, c.panel, c.dtype, c.kind, c.case, c.field)
+        keyed[name, seen[name]] = c
+        seen[name] += 1
+    return keyed
+
+
+def _accuracy_changed(then: Check, now: Check) -> bool:
+    if not (math.isfinite(then.error) and math.isfinite(now.error)):
+        return math.isfinite(then.error) != math.isfinite(now.error)
+    low, high = sorted((abs(then.error), abs(now.error)))
+    return high > FACTOR * low
+
+
+def _at(report: Mapping[str, Any], place: Sequence[str]) -> str:
+    value: Any = report
+    for key in place:
+        value = value[key] if value is not None else None
+    return "none" if value is None else str(value)
+
+
+def compare(
+    earlier: Mapping[str, Any], earlier_checks: Sequence[Check], report: Mapping[str, Any], checks: Sequence[Check]
+) -> Comparison:
+    """Compare two reports and their checks.
+
+    Parameters
+    ----------
+    earlier, report : mapping
+        Reports that fit the schema.
+    earlier_checks, checks : sequence of Check
+        Their checks.
+    """
+    before, after = _keyed(earlier_checks), _keyed(checks)
+    pairs = [(before[key], after[key]) for key in after if key in before]
+    digests = [(a, b) for a, b in pairs if a.digest is not None and b.digest is not None]
+    return Comparison(
+        date=earlier["date"],
+        commit=earlier["environment"]["trigraph"]["commit"],
+        influences=[
+            (name, _at(earlier, place), _at(report, place))
+            for name, place in INFLUENCES.items()
+            if _at(earlier, place) != _at(report, place)
+        ],
+        same_bits=sum(a.digest == b.digest for a, b in digests),
+        changed_bits=[(a, b) for a, b in digests if a.digest != b.digest],
+        changed_accuracy=[(a, b) for a, b in pairs if _accuracy_changed(a, b)],
+        new=Counter((c.operator, c.panel, c.dtype) for key, c in after.items() if key not in before),
+        gone=Counter((c.operator, c.panel, c.dtype) for key, c in before.items() if key not in after),
+    )

@@ -1,0 +1,247 @@
+"""Central differences of one derivative order against the next.
+
+The function differenced is phi(x) = sum over fields of <w, L.field(x)>: L = fwd with the cotangents ``grad_`` as w, or
+L = bwd with the cotangents ``gg_``; its gradient is what bwd, or bwd2, returns. Along one random direction v for each
+argument,
+
+    error(h) = |phi(x+) - phi(x-) - <grad, x+ - x->| / sum |grad_i (x+ - x-)_i|
+
+is evaluated for steps that are powers of two. The difference x+ - x- of the points that were really used (not 2 h v)
+and the sums, done in real128, keep rounding of inputs and of sums out of it: what is left is truncation, and the
+rounding of L and of the gradient.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from trigraph.fortran import judge
+from trigraph.operators import Operator
+from trigraph.verification import tolerances
+from trigraph.verification.judged import Judged, ask, operators_of
+from trigraph.verification.record import Check
+from trigraph.verification.subjects import Subject, attempt
+
+__all__ = ["JUDGE_STEPS", "STEPS", "Curve", "assess", "check_differences"]
+
+STEPS = tuple(2.0**-k for k in range(6, 37))
+JUDGE_STEPS = tuple(2.0**-k for k in range(6, 67, 3))
+
+# How the range in which truncation dominates is chosen from a curve: see `assess`.
+FLOOR_STEPS = 4
+ABOVE_FLOOR = 10.0
+DECADES = 2.0
+SLOPE, SLOPE_MARGIN = 2.0, 0.1
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Verdict on a curve: best error, order (None where exact up to rounding), what is wrong ("" if nothing)."""
+
+    best: float
+    order: float | None
+    problem: str
+
+
+def assess(steps: Sequence[float], errors: Sequence[float], floors: Sequence[float], degree: int | None) -> Curve:
+    """Accept or reject a curve of errors against steps.
+
+    Parameters
+    ----------
+    steps : sequence of float
+        Falling.
+    errors : sequence of float
+        Relative errors at these steps.
+    floors : sequence of float
+        What rounding alone may cause at each step.
+    degree : int or None
+        Polynomial degree of the function along the direction; None where it is not a polynomial.
+
+    Returns
+    -------
+    Curve
+
+    Notes
+    -----
+    A curve whose every error is within its floor is right: no wrong derivative gets there. Up to degree 2 no other is.
+    Otherwise truncation must show, with slope 2 +- 0.1 (least squares of the logarithms). The range is chosen from the
+    data: a floor F / h is fitted to the `FLOOR_STEPS` smallest steps (F the largest error * h). The range begins at the
+    smallest step from which on all errors are above `ABOVE_FLOOR` times that floor, and ends `DECADES` decades higher,
+    before the next order of truncation matters. A curve without such a range is rejected.
+    """
+    h, e, bound = np.array(steps), np.array(errors), np.array(floors)
+    if not np.isfinite(e).all():
+        return Curve(math.nan, None, f"error is {e[~np.isfinite(e)][0]} at step {h[~np.isfinite(e)][0]:.1e}")
+    best = float(e.min())
+    if (e <= bound).all():
+        return Curve(best, None, "")
+    if degree is not None and degree <= 2:
+        worst = int(np.argmax(e / bound))
+        return Curve(
+            best, None, f"degree {degree}, but error {e[worst]:.1e} at step {h[worst]:.1e} is above {bound[worst]:.1e}"
+        )
+    noise = np.max((e * h)[-FLOOR_STEPS:])
+    below = np.flatnonzero(e <= ABOVE_FLOOR * noise / h)
+    # Steps fall: the range is what comes before the first error near the floor.
+    end = int(below[0]) if below.size else len(h)
+    inside = np.arange(len(h)) < end
+    if end == 0 or h[0] / h[end - 1] < 10.0**DECADES:
+        return Curve(best, None, f"truncation dominates over less than {DECADES:.0f} decades of steps")
+    # The last factor lets in the step that closes the two decades.
+    inside &= h <= h[end - 1] * 10.0**DECADES * (h[0] / h[1])
+    slope = float(np.polyfit(np.log(h[inside]), np.log(e[inside]), 1)[0])
+    wrong = not abs(slope - SLOPE) <= SLOPE_MARGIN
+    return Curve(best, slope, f"slope {slope:.2f}; expected {SLOPE:.0f} +- {SLOPE_MARGIN}" if wrong else "")
+
+
+class _Failed(Exception):
+    """A call of the subject went wrong."""
+
+
+@dataclass(frozen=True)
+class _Machine:
+    """How a curve is computed: arithmetic of the lower operator L, its gradient, and the points x + h v.
+
+    `evaluate(op, values, names)` returns pairs; `shift(x, h, v)` a point; `gap(x, h, v)` the pair x(+h) - x(-h).
+    """
+
+    name: str
+    dtype: str
+    tolerance: float
+    evaluate: Callable[[Operator, Mapping[str, Any], Sequence[str]], dict[str, np.ndarray]]
+    shift: Callable[[np.ndarray, float, np.ndarray], np.ndarray]
+    gap: Callable[[np.ndarray, float, np.ndarray], np.ndarray]
+
+
+def _rounded(x: np.ndarray, step: float, direction: np.ndarray) -> np.ndarray:
+    return x + step * direction
+
+
+def _rounded_gap(x: np.ndarray, step: float, direction: np.ndarray) -> np.ndarray:
+    return judge.pair(x + step * direction, -1.0, x - step * direction)
+
+
+def _exact_gap(x: np.ndarray, step: float, direction: np.ndarray) -> np.ndarray:
+    return judge.pair(2 * step * direction)
+
+
+def _subject_machine(subject: Subject, judged: Judged) -> _Machine:
+    def evaluate(op: Operator, values: Mapping[str, Any], names: Sequence[str]) -> dict[str, np.ndarray]:
+        outcome = attempt(subject, op, values)
+        if outcome.problem:
+            raise _Failed(f"{op.name}: {outcome.problem}")
+        absent = [n for n in names if not isinstance(outcome.fields.get(n), np.ndarray)]
+        if absent:
+            raise _Failed(f"{op.name}: {absent[0]} is no array")
+        return {n: judge.pair(outcome.fields[n]) for n in names}
+
+    dtype = judged.case.dtype
+    return _Machine(subject.name, dtype, judged.tolerance(subject), evaluate, _rounded, _rounded_gap)
+
+
+def _judge_machine(judged: Judged) -> _Machine:
+    def evaluate(op: Operator, values: Mapping[str, Any], names: Sequence[str]) -> dict[str, np.ndarray]:
+        return {n: triple[:2] for n, triple in ask(op, values).items() if n in names}
+
+    return _Machine("judge", "real128", tolerances.accuracy(False, judged.terms), evaluate, judge.pair, _exact_gap)
+
+
+def _dot(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[float, float]:
+    """Value and sum of |terms| of a sum of inner products, in real128."""
+    left = np.concatenate([a.reshape(2, -1) for a, _ in pairs], axis=1)
+    right = np.concatenate([b.reshape(2, -1) for _, b in pairs], axis=1)
+    hi, _, scale = judge.dot(left, right)
+    return hi, scale
+
+
+def check_differences(
+    subject: Subject | None, judged: Judged, upper: Operator, steps: Sequence[float], operator: str | None = None
+) -> list[Check]:
+    """Differences of the operator below `upper` against `upper`, in every argument that it has a derivative for.
+
+    Parameters
+    ----------
+    subject : Subject or None
+        None for the judge, in real128.
+    judged : Judged
+        A case clear of kinks up to the largest step.
+    upper : Operator
+        A bwd or bwd2.
+    steps : sequence of float
+        Powers of two, falling.
+    operator : str, optional
+        Name for the record (default: that of `upper`).
+
+    Returns
+    -------
+    list of Check
+        One for each field of `upper`: `error` is the best relative error over the steps, infinite where the curve is
+        wrong.
+    """
+    machine = _judge_machine(judged) if subject is None else _subject_machine(subject, judged)
+    checks = []
+    for field in upper.fields:
+        start = time.perf_counter()
+        try:
+            errors, floors = _curve(machine, judged, upper, field.name, steps)
+            degree = next(a.degree for a in _lower(judged, upper).arguments if a.name == field.name)
+            verdict = assess(steps, errors, floors, degree)
+        except (_Failed, ValueError) as problem:  # ValueError: shapes that do not fit
+            errors, verdict = [], Curve(math.inf, None, str(problem))
+        note = f"{verdict.problem} (best error {verdict.best:.1e})" if errors and verdict.problem else verdict.problem
+        checks.append(
+            Check(
+                operator=operator or upper.name,
+                panel=machine.name,
+                dtype=machine.dtype,
+                kind="differences",
+                case=judged.case.name,
+                field=field.name,
+                error=math.inf if verdict.problem else verdict.best,
+                tolerance=tolerances.differences(machine.dtype),
+                order=verdict.order,
+                seconds=time.perf_counter() - start,
+                curve=tuple(zip(map(float, steps), errors, strict=True)) if errors else (),
+                note=note or judged.case.note,
+            )
+        )
+    return checks
+
+
+def _lower(judged: Judged, upper: Operator) -> Operator:
+    return operators_of(judged.case.definition)[upper.order - 1]
+
+
+def _curve(
+    machine: _Machine, judged: Judged, upper: Operator, name: str, steps: Sequence[float]
+) -> tuple[list[float], list[float]]:
+    """Relative errors and roundoff floors at the steps, along the direction of argument `name`."""
+    case, lower = judged.case, _lower(judged, upper)
+    cotangents = case.grads if upper.order == 1 else case.ggs
+    prefix = "grad_" if upper.order == 1 else "gg_"
+    weights = {f.name: judge.pair(cotangents[prefix + f.name]) for f in lower.fields}
+    names = tuple(weights)
+    values = case.arguments(lower)
+    gradient = machine.evaluate(upper, case.arguments(upper), (name,))[name]
+    phi_scale = sum(float(np.sum(abs(weights[n][0]) * t[2])) for n, t in judged.result(lower).items())
+    gradient_scale = judged.result(upper)[name][2]
+    unit = machine.tolerance * tolerances.eps(machine.dtype)
+    errors, floors = [], []
+    for step in steps:
+        x, v = values[name], case.directions[name]
+        plus = machine.evaluate(lower, {**values, name: machine.shift(x, step, v)}, names)
+        minus = machine.evaluate(lower, {**values, name: machine.shift(x, -step, v)}, names)
+        gap = machine.gap(x, step, v)
+        products = [(weights[n], plus[n]) for n in names] + [(-weights[n], minus[n]) for n in names]
+        residual, _ = _dot([*products, (-gradient, gap)])
+        _, size = _dot([(gradient, gap)])
+        size += tolerances.tiny("float64")  # a gradient that is zero: the residual must be, too
+        errors.append(abs(residual) / size)
+        floors.append(unit * 2 * (phi_scale + float(np.sum(gradient_scale * abs(gap[0])))) / size)
+    return errors, floors

@@ -1,0 +1,237 @@
+"""Golden vectors: results computed by other programs, compared with every panel.
+
+The vectors are looked for in the directory TRIGRAPH_GOLDEN, by default ``../shared/golden`` beside a checkout. The
+package holds a subset of its own, which is always compared; the rest is skipped, by name, where no such directory is.
+Only the adapters at the end know how one program lays out its arrays.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trigraph.checks import bind_sizes
+from trigraph.gno import pack_gno_params
+from trigraph.graphs import CSC
+from trigraph.operators import DEFINITIONS, OPERATORS, evaluate
+from trigraph.verification import tolerances
+from trigraph.verification.accuracy import form_problem, largest, scaled_error
+from trigraph.verification.judged import ask
+from trigraph.verification.record import Check
+from trigraph.verification.subjects import Subject, attempt
+
+__all__ = ["PACKAGED", "Vector", "check_golden", "check_missing", "directory", "files", "missing", "vectors"]
+
+PACKAGED = Path(__file__).parent / "data" / "golden"
+
+
+@dataclass(frozen=True)
+class Vector:
+    """One operator's arguments and what another program computed from them.
+
+    Attributes
+    ----------
+    case : str
+    operator : str
+    values : mapping
+        Arguments, `wrt` excluded.
+    expected : mapping from field to ndarray
+    single : bool
+        Whether the other program worked in float32: then float32 panels are compared too, by the largest error over the
+        largest value. Otherwise elementwise, in float64.
+    """
+
+    case: str
+    operator: str
+    values: Mapping[str, Any]
+    expected: Mapping[str, np.ndarray]
+    single: bool
+
+    @property
+    def dtypes(self) -> tuple[str, ...]:
+        """Precisions it can be compared in."""
+        return ("float32", "float64") if self.single else ("float64",)
+
+    def arguments(self, dtype: str) -> dict[str, Any]:
+        """Return the arguments in a precision; float32 to float64 is exact."""
+        return {n: v.astype(dtype) if isinstance(v, np.ndarray) else v for n, v in self.values.items()}
+
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        """Size of every symbol."""
+        op = OPERATORS[self.operator]
+        return bind_sizes(op, self.values, {a.name: self.values[a.name].shape for a in op.arguments})
+
+    @cached_property
+    def judged(self) -> dict[str, np.ndarray]:
+        """Triples of the fields that are compared."""
+        return ask(OPERATORS[self.operator], self.values, tuple(self.expected))
+
+    def tolerance(self, subject: Subject | None, dtype: str) -> float:
+        """Tolerance for a subject (None: the judge) in units of its norm."""
+        if self.single:
+            return tolerances.golden_maximum(dtype)
+        terms = evaluate(OPERATORS[self.operator].definition.terms, self.sizes)
+        own = 0.0 if subject is None else tolerances.accuracy(subject.chunked, terms)
+        return own + tolerances.accuracy(False, terms)
+
+    def error(self, got: np.ndarray, name: str) -> float:
+        """Error of a field in its norm; NaN if there is a NaN anywhere."""
+        expected = self.expected[name]
+        if not self.single:
+            triple = np.stack([expected, np.zeros_like(expected), self.judged[name][2]])
+            return scaled_error(got, triple, "float64")
+        size = largest(abs(expected))
+        return largest(abs(got - np.asarray(expected, np.float64))) / size if size else largest(abs(got))
+
+
+def check_golden(subject: Subject | None, vector: Vector, dtype: str) -> list[Check]:
+    """Compare a subject (None: the judge) with a vector.
+
+    Returns
+    -------
+    list of Check
+        One for each field that the vector has.
+    """
+    op = OPERATORS[vector.operator]
+    fields: Mapping[str, Any]
+    if subject is None:
+        fields, seconds, problem = {n: t[0] for n, t in vector.judged.items()}, 0.0, ""
+    else:
+        outcome = attempt(subject, op, vector.arguments(dtype))
+        fields, seconds, problem = outcome.fields, outcome.seconds, outcome.problem
+    checks = []
+    for field in (f for f in op.fields if f.name in vector.expected):
+        note = problem or form_problem(fields.get(field.name), field, vector.sizes, dtype)
+        checks.append(
+            Check(
+                operator=op.name,
+                panel="judge" if subject is None else subject.name,
+                dtype="real128" if subject is None else dtype,
+                kind="golden",
+                case=vector.case,
+                field=field.name,
+                error=math.inf if note else vector.error(fields[field.name], field.name),
+                tolerance=vector.tolerance(subject, dtype),
+                seconds=seconds,
+                note=note or ("relative to the largest value" if vector.single else ""),
+            )
+        )
+    return checks
+
+
+def directory() -> Path | None:
+    """Return where vectors that are not packaged lie: TRIGRAPH_GOLDEN, or ``../shared/golden`` beside a checkout."""
+    named = os.environ.get("TRIGRAPH_GOLDEN")
+    if named:
+        return Path(named)
+    roots = (Path(__file__).resolve().parent.parent, Path.cwd())
+    found = (r.parent / "shared" / "golden" for r in roots if (r / "pyproject.toml").is_file())
+    return next((d for d in found if d.is_dir()), None)
+
+
+def files() -> dict[str, Path]:
+    """Return the files there are, by name; the packaged ones first."""
+    places = [PACKAGED, *filter(None, [directory()])]
+    names = [name for d in dict.fromkeys(d.family for d in DEFINITIONS) for name in FILES[d]]
+    found = ((name, place / f"{name}.npz") for name in names for place in reversed(places))
+    return {name: path for name, path in found if path.is_file()}
+
+
+def missing() -> tuple[str, ...]:
+    """Return the names of vectors of families in the table that are not there: to be reported as skipped."""
+    there = files()
+    return tuple(n for f in dict.fromkeys(d.family for d in DEFINITIONS) for n in FILES[f] if n not in there)
+
+
+def check_missing() -> list[Check]:
+    """Failed checks for missing vectors, under CI=true.
+
+    A machine that has no directory of vectors at all compares the packaged ones, and that is all it can be asked for.
+    But where the directory exists or was named, under CI=true, a vector that it lacks is a failure and not a skip.
+    """
+    if os.environ.get("CI", "").lower() != "true" or directory() is None:
+        return []
+    note = f"not in {directory()}"
+    return [
+        Check(name, "", "float64", "golden", name, "", error=math.inf, tolerance=0.0, note=note) for name in missing()
+    ]
+
+
+def vectors(name: str, path: Path) -> Iterator[Vector]:
+    """Read the vectors of one file."""
+    adapter = ADAPTERS.get(name.split("_")[0])
+    if adapter is None:
+        raise KeyError(f"no adapter for the golden vectors {name}")
+    with np.load(path) as archive:
+        yield from adapter(name, dict(archive))
+
+
+def _gno(name: str, z: Mapping[str, np.ndarray]) -> Iterator[Vector]:
+    """gno_*: V and kernels are (..., f_out, f_in); parameters in four blocks."""
+    _, f_out, f_in = z["out_kappa"].shape
+
+    def matrices(kernels: np.ndarray) -> np.ndarray:
+        return np.reshape(kernels.transpose(0, 2, 1), (len(kernels), f_in * f_out))
+
+    def parameters(prefix: str) -> np.ndarray:
+        V = z[f"{prefix}V"].transpose(1, 0, 2).reshape(f_in * f_out, -1)
+        packed: np.ndarray = pack_gno_params(z[f"{prefix}U"], z[f"{prefix}b_u"], V, z[f"{prefix}b_v"].T.reshape(-1))
+        return packed
+
+    sizes = {"f_in": f_in, "f_out": f_out}
+    edge = {"coords": z["in_dx"], "params": z["in_packed_params"], **sizes}
+    graph = CSC(z["in_offsets"], z["in_indices"])
+    kernel = matrices(z["out_kappa"])
+    yield Vector(name, "gno_kernel_fwd", edge, {"kernel": kernel}, False)
+    grads = {"coords": z["kappa_grad_dx"], "params": parameters("kappa_grad_")}
+    yield Vector(name, "gno_kernel_bwd", {"grad_kernel": matrices(z["ct_kappa"]), **edge}, grads, False)
+    nodes = {"features": z["in_features"], "kernel": kernel, "graph": graph, **sizes}
+    yield Vector(name, "gno_aggregate_fwd", nodes, {"message": z["out_message"]}, False)
+    back = {"grad_message": z["ct_message"], **nodes}
+    yield Vector(name, "gno_aggregate_bwd", back, {"features": z["grad_features"]}, False)
+    every = {"features": z["in_features"], "graph": graph, **edge}
+    yield Vector(name, "gno_message_fwd", every, {"message": z["out_message"]}, False)
+    grads = {"features": z["grad_features"], "coords": z["grad_dx"], "params": parameters("grad_")}
+    every = {"grad_message": z["ct_message"], **every}
+    yield Vector(name, "gno_message_bwd", every, grads, False)
+    ggs = {"gg_features": z["gg_features"], "gg_coords": z["gg_dx"], "gg_params": parameters("gg_")}
+    grads2 = {"features": z["grad2_features"], "coords": z["grad2_dx"], "params": parameters("grad2_")}
+    expected = {"grad_message": z["grad2_ct_message"], **grads2}
+    yield Vector(name, "gno_message_bwd2", {**ggs, **every}, expected, False)
+
+
+def _athena(name: str, archive: Mapping[str, np.ndarray]) -> Iterator[Vector]:
+    """athena_gno: Fortran shapes (features first), 1-based adjacency, float32."""
+    for case in sorted({key.split("/")[0] for key in archive}):
+        z = {key.split("/")[1]: value for key, value in archive.items() if key.startswith(f"{case}/")}
+        _, _, f_in, f_out, num_nodes, num_edges, _ = (int(n) for n in z["dims"])
+        sources, rows = z["adj_ja"] - 1
+        label, sizes = f"athena {case}", {"f_in": f_in, "f_out": f_out}
+        edge = {"coords": z["coords"].T, "params": z["params"], **sizes}
+        yield Vector(label, "gno_kernel_fwd", edge, {"kernel": z["kernel"].T}, True)
+        grads = {"coords": z["grad_coords"].T, "params": z["grad_params"]}
+        yield Vector(label, "gno_kernel_bwd", {"grad_kernel": z["up_kernel"].T, **edge}, grads, True)
+        graph = CSC(z["adj_ia"] - 1, sources, num_nodes, rows, num_edges)
+        message = {"message": z["agg"].T}
+        nodes = {"features": z["features"].T, "kernel": z["kernel"].T, "graph": graph, **sizes}
+        yield Vector(label, "gno_aggregate_fwd", nodes, message, True)
+        up = {"grad_message": z["up_agg"].T}
+        grads = {"features": z["grad_features"].T, "kernel": z["grad_edge_kernels"].T}
+        yield Vector(label, "gno_aggregate_bwd", {**up, **nodes}, grads, True)
+        every = {"features": z["features"].T, "graph": graph, **edge}
+        yield Vector(label, "gno_message_fwd", every, message, True)
+        chain = {"coords": z["chain_grad_coords"].T, "params": z["chain_grad_params"]}
+        yield Vector(label, "gno_message_bwd", {**up, **every}, {"features": grads["features"], **chain}, True)
+
+
+# Vectors of each family of the table, and how a file is read (by the first word of its name).
+FILES = {"gno": ("gno_d1_H8_Fi1_Fo8", "gno_d2_H32_Fi8_Fo3", "gno_d3_H16_Fi4_Fo6", "athena_gno")}
+ADAPTERS: dict[str, Callable[[str, Mapping[str, np.ndarray]], Iterator[Vector]]] = {"gno": _gno, "athena": _athena}

@@ -1,0 +1,123 @@
+"""A user's function as a subject: the checks of a panel, for one operator implemented elsewhere.
+
+The function is called with the operator's arguments as keywords (NumPy arrays, graph, attributes; never `wrt`, and no
+cotangent is None). It returns the array of an operator with one field, or a tuple in field order, or a mapping from
+field to array. Where a check needs the operator's derivatives, or what it is the derivative of, those are
+fortran-reference's.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from trigraph.operators import OPERATORS, Operator
+from trigraph.verification.subjects import Subject, panel
+
+__all__ = ["adapt", "load"]
+
+
+def load(name: str) -> Callable[..., Any]:
+    """Import a function.
+
+    Parameters
+    ----------
+    name : str
+        ``"mymodule:function"``, or ``"package.module:Class.method"``; the current directory is searched first.
+
+    Returns
+    -------
+    callable
+
+    Raises
+    ------
+    ValueError
+        If the name has another form, or there is no such function.
+    """
+    module, colon, path = name.partition(":")
+    if not (module and colon and path):
+        raise ValueError(f"verify: implementation is {name!r}; expected 'module:function'")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found: Any = importlib.import_module(module)
+        for part in path.split("."):
+            found = getattr(found, part)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"verify: implementation {name!r} cannot be loaded: {error}") from error
+    if not callable(found):
+        raise ValueError(f"verify: implementation {name!r} is a {type(found).__name__}; expected a function")
+    function: Callable[..., Any] = found
+    return function
+
+
+def _fields(op: Operator, result: Any) -> dict[str, Any]:
+    """Fields of what a user's function returned."""
+    names = [f.name for f in op.fields]
+    expected = f"expected {'an array, ' if len(names) == 1 else ''}a tuple ({', '.join(names)}) or a mapping"
+    if isinstance(result, Mapping):
+        if set(result) != set(names):
+            raise TypeError(
+                f"{op.name}: returned a mapping with {', '.join(map(str, result)) or 'no keys'}; {expected}"
+            )
+        return dict(result)
+    if isinstance(result, tuple):
+        if len(result) != len(names) or getattr(result, "_fields", tuple(names)) != tuple(names):
+            described = ", ".join(getattr(result, "_fields", ())) or f"{len(result)} elements"
+            raise TypeError(f"{op.name}: returned a tuple with {described}; {expected}")
+        return dict(zip(names, result, strict=True))
+    if isinstance(result, np.ndarray) and len(names) == 1:
+        return {names[0]: result}
+    raise TypeError(f"{op.name}: returned a {type(result).__name__}; {expected}")
+
+
+def _call(
+    function: Callable[..., Any],
+    target: str,
+    companion: Subject,
+    op: Operator,
+    values: Mapping[str, Any],
+    wrt: Sequence[str] | None,
+) -> dict[str, Any]:
+    if op.name != target:
+        return companion.call(op, values, wrt)
+    given = {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in values.items()}
+    fields = _fields(op, function(**given))
+    for name, value in values.items():
+        if isinstance(value, np.ndarray) and not np.array_equal(given[name], value, equal_nan=True):
+            raise ValueError(f"{op.name}: the function changed its argument {name}")
+    return fields
+
+
+def adapt(name: str, operator: str | None = None, function: Callable[..., Any] | None = None) -> Subject:
+    """Make a user's function a subject.
+
+    Parameters
+    ----------
+    name : str
+        ``"mymodule:function"``; what checks call the panel.
+    operator : str, optional
+        The operator it implements (default: the function's own name).
+    function : callable, optional
+        Instead of importing `name`.
+
+    Returns
+    -------
+    Subject
+
+    Raises
+    ------
+    ValueError
+        If it cannot be loaded, or there is no such operator.
+    """
+    found = load(name) if function is None else function
+    target = operator or getattr(found, "__name__", "")
+    if target not in OPERATORS:
+        raise ValueError(f"verify: {name!r} implements {target!r}; expected one of {', '.join(OPERATORS)}")
+    return Subject(name, False, partial(_call, found, target, panel("fortran-reference")), target)

@@ -1,0 +1,75 @@
+"""What the judge says about a case: computed once for each operator, shared by all subjects."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from trigraph.fortran import judge
+from trigraph.operators import OPERATORS, Definition, Operator, evaluate
+from trigraph.verification import tolerances
+from trigraph.verification.cases import Case
+from trigraph.verification.subjects import Subject
+
+__all__ = ["Judged", "ask", "operators_of"]
+
+
+def operators_of(definition: Definition) -> tuple[Operator, ...]:
+    """Return fwd, bwd and bwd2 of a definition."""
+    return tuple(op for op in OPERATORS.values() if op.definition is definition)
+
+
+def ask(op: Operator, values: Mapping[str, Any], wrt: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+    """Ask the judge for an operator's fields.
+
+    Parameters
+    ----------
+    op : Operator
+    values : mapping
+        Arguments; arrays of float32 or float64 are taken exactly, arrays of pairs (2, ...) as they are.
+    wrt : sequence of str, optional
+
+    Returns
+    -------
+    mapping from field to ndarray, shape (3, ...)
+        hi, lo and scale; only fields asked for.
+    """
+    arrays = {a.name: len(a.dims) for a in op.arguments}
+    keywords = dict(values)
+    for name, rank in arrays.items():
+        keywords[name] = values[name] if values[name].ndim == rank + 1 else judge.pair(values[name])
+    if op.order and wrt is not None:
+        keywords["wrt"] = tuple(wrt)
+    result = getattr(judge, op.name)(**keywords)
+    fields = {op.fields[0].name: result} if op.single else result._asdict()
+    return {name: triple for name, triple in fields.items() if triple is not None}
+
+
+class Judged:
+    """A case with the judge's results, each computed when first asked for."""
+
+    def __init__(self, case: Case) -> None:
+        self.case = case
+        self.seconds = 0.0
+        self._results: dict[str, dict[str, np.ndarray]] = {}
+
+    def result(self, op: Operator) -> dict[str, np.ndarray]:
+        """Triples (hi, lo, scale) of every field of one of the case's operators."""
+        if op.name not in self._results:
+            start = time.perf_counter()
+            self._results[op.name] = ask(op, self.case.arguments(op))
+            self.seconds += time.perf_counter() - start
+        return self._results[op.name]
+
+    @cached_property
+    def terms(self) -> int:
+        """Number of terms of the longest direct sum."""
+        return evaluate(self.case.definition.terms, self.case.sizes)
+
+    def tolerance(self, subject: Subject) -> float:
+        """Tolerance of the accuracy rule for a subject."""
+        return tolerances.accuracy(subject.chunked, self.terms)

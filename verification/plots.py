@@ -1,0 +1,196 @@
+"""Pictures of a report: agreement of the panels with the judge, and finite-difference curves."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.collections import LineCollection
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Rectangle
+
+from trigraph.panels import PANELS
+from trigraph.verification.record import Check
+from trigraph.verification.summary import ratio, worst
+from trigraph.verification.tolerances import eps
+
+__all__ = ["PICTURES", "agreement", "differences", "png", "svg"]
+
+# Colour of all lines and texts outside coloured cells; pages replace it by the colour of their own text.
+INK = "#1d2129"
+MUTED = "#8a919c"
+WRONG = "#c62828"
+# Light where errors are far below their tolerance, dark at the tolerance; errors above it are red.
+WITHIN = LinearSegmentedColormap.from_list("within", ["#eef4fa", "#9cc3df", "#3d7fb3", "#1b4f7d"])
+# Okabe and Ito's colours, told apart by all kinds of colour vision.
+COLOURS = dict(zip((*PANELS, "judge"), ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", MUTED), strict=True))
+OTHER_COLOUR = "#56b4e9"  # a user's implementation
+DASHES: dict[str, Any] = {"float32": ":", "float64": "-", "real128": "--"}
+STYLE: dict[Any, Any] = {
+    "font.size": 9,
+    "text.color": INK,
+    "axes.edgecolor": MUTED,
+    "axes.labelcolor": INK,
+    "axes.titlecolor": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "axes.linewidth": 0.6,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "trigraph",
+}
+
+
+def _cell(axes: mpl.axes.Axes, x: int, y: int, check: Check | None) -> None:
+    if check is None:
+        axes.text(x, y, "–", ha="center", va="center", color=MUTED)
+        return
+    value = ratio(check)
+    colour = WITHIN(value) if check.passed else WRONG
+    text = "NaN" if math.isnan(check.error) else f"{value:.2f}" if value < 100 else f"{value:.0e}".replace("e+0", "e")
+    axes.add_patch(Rectangle((x - 0.47, y - 0.45), 0.94, 0.9, facecolor=colour, edgecolor="none"))
+    light = check.passed and value < 0.62
+    weight = "normal" if check.passed else "bold"
+    # Two colours that no page replaces: the cell's own is behind them.
+    axes.text(x, y, text, ha="center", va="center", color="#10202f" if light else "#ffffff", fontweight=weight)
+
+
+def agreement(checks: Sequence[Check]) -> Figure | None:
+    """Draw the matrix operator x (panel, dtype) of the largest error, in units of its tolerance.
+
+    Parameters
+    ----------
+    checks : sequence of Check
+
+    Returns
+    -------
+    Figure or None
+        None when nothing was compared with the judge.
+    """
+    accuracy = [c for c in checks if c.kind == "accuracy"]
+    if not accuracy:
+        return None
+    operators = list(dict.fromkeys(c.operator for c in accuracy))
+    panels = list(dict.fromkeys(c.panel for c in accuracy))
+    columns = [(p, d) for p in panels for d in dict.fromkeys(c.dtype for c in accuracy if c.panel == p)]
+    groups: dict[tuple[str, str, str], list[Check]] = {}
+    for check in accuracy:
+        groups.setdefault((check.operator, check.panel, check.dtype), []).append(check)
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(2.0 + 0.78 * max(len(columns), 3), 1.05 + 0.3 * len(operators)), layout="constrained")
+        axes = figure.add_subplot()
+        for y, operator in enumerate(operators):
+            for x, (panel, dtype) in enumerate(columns):
+                _cell(axes, x, y, worst(groups.get((operator, panel, dtype), [])))
+        axes.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(operators) - 0.5, -0.5))
+        axes.set_xticks(range(len(columns)), [dtype for _, dtype in columns])
+        axes.set_yticks(range(len(operators)), operators, family="monospace")
+        axes.tick_params(length=0, labeltop=True, labelbottom=False)
+        axes.spines[:].set_visible(False)
+        above = axes.secondary_xaxis("top")
+        centres = [np.mean([x for x, (p, _) in enumerate(columns) if p == panel]) for panel in panels]
+        above.set_xticks(centres, [f"{panel}\n" for panel in panels], fontweight="bold")
+        above.tick_params(length=0)
+        above.spines[:].set_visible(False)
+        axes.set_xlabel("largest error against the real128 judge, as a fraction of its tolerance (at most 1 passes)")
+    return figure
+
+
+def _curves(axes: mpl.axes.Axes, checks: Sequence[Check]) -> None:
+    """One line for each curve; a zero, which no logarithm shows, is a gap."""
+    for panel, dtype in dict.fromkeys((c.panel, c.dtype) for c in checks):
+        lines = [np.array(c.curve, float) for c in checks if (c.panel, c.dtype) == (panel, dtype)]
+        for line in lines:
+            line[:, 1][~(line[:, 1] > 0)] = np.nan
+        axes.add_collection(
+            LineCollection(
+                lines, colors=COLOURS.get(panel, OTHER_COLOUR), linestyles=DASHES[dtype], linewidths=0.9, alpha=0.75
+            )
+        )
+
+
+def _range(values: np.ndarray) -> tuple[float, float]:
+    low, high = float(values.min()), float(values.max())
+    return low / 3, high * 3
+
+
+def differences(checks: Sequence[Check]) -> Figure | None:
+    """Draw error against step of every finite-difference curve, one plot for each operator, on common axes.
+
+    Parameters
+    ----------
+    checks : sequence of Check
+
+    Returns
+    -------
+    Figure or None
+        None when there is no curve.
+    """
+    curves = [c for c in checks if c.curve]
+    if not curves:
+        return None
+    operators = list(dict.fromkeys(c.operator for c in curves))
+    points = np.array([p for c in curves for p in c.curve], float)
+    shown = points[:, 1][np.isfinite(points[:, 1]) & (points[:, 1] > 0)]
+    width = min(len(operators), 3)
+    height = math.ceil(len(operators) / width)
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(1.0 + 2.9 * width, 0.9 + 2.2 * height), layout="constrained")
+        grid = figure.subplots(height, width, sharex=True, sharey=True, squeeze=False)
+        steps = np.array(_range(points[:, 0]))
+        for axes, operator in zip(grid.flat, operators, strict=False):
+            own = [c for c in curves if c.operator == operator]
+            for dtype in dict.fromkeys(c.dtype for c in own):
+                axes.plot(steps, eps(dtype) / steps, color=INK, linewidth=0.8, linestyle=(0, (1, 2)))
+            if any(c.order is not None for c in own):
+                axes.plot(steps, steps**2, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
+            _curves(axes, own)
+            axes.set_title(operator, family="monospace", fontsize=9)
+            axes.set(xscale="log", yscale="log", xlim=steps)
+            if shown.size:
+                axes.set_ylim(_range(shown))
+            axes.grid(color=MUTED, alpha=0.25, linewidth=0.5)
+        for axes in list(grid.flat)[len(operators) :]:
+            axes.set_visible(False)
+        figure.supxlabel("step h", fontsize=9)
+        figure.supylabel("relative error of the central difference", fontsize=9)
+        handles = [
+            Line2D([], [], color=COLOURS.get(panel, OTHER_COLOUR), linestyle=DASHES[dtype], label=f"{panel}, {dtype}")
+            for panel, dtype in dict.fromkeys((c.panel, c.dtype) for c in curves)
+        ]
+        handles.append(Line2D([], [], color=INK, linewidth=0.8, linestyle=(0, (1, 2)), label="roundoff: eps / h"))
+        if any(c.order is not None for c in curves):
+            handles.append(Line2D([], [], color=INK, linewidth=0.8, linestyle=(0, (4, 3)), label="truncation: slope 2"))
+        figure.legend(handles=handles, loc="outside upper center", ncols=4 if width > 1 else 2, frameon=False)
+    return figure
+
+
+PICTURES: dict[str, Callable[[Sequence[Check]], Figure | None]] = {"agreement": agreement, "differences": differences}
+
+
+def png(figure: Figure) -> bytes:
+    """Return a figure as a PNG on white."""
+    data = io.BytesIO()
+    with mpl.rc_context(STYLE):
+        figure.savefig(data, format="png", dpi=160, facecolor="white")
+    return data.getvalue()
+
+
+def svg(figure: Figure) -> str:
+    """Return a figure as an SVG element to be put into a page: transparent, lines and texts in the page's colour."""
+    data = io.StringIO()
+    with mpl.rc_context(STYLE):
+        figure.savefig(
+            data, format="svg", transparent=True, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        )
+    text = data.getvalue()
+    text = text[text.index("<svg") :].replace(INK, "currentColor")
+    # The page sets the size; the view box keeps the proportions.
+    tag, _, rest = text.partition(">")
+    return re.sub(r' (width|height)="[^"]*"', "", tag) + ">" + rest

@@ -1,0 +1,190 @@
+"""What must hold whatever the values are: adjoints, symmetry, order of edges, and equal bits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from trigraph.fortran import judge
+from trigraph.fortran.threads import get_num_threads, set_num_threads
+from trigraph.operators import Operator
+from trigraph.verification import tolerances
+from trigraph.verification.accuracy import form_problem, scaled_error
+from trigraph.verification.cases import renumbered
+from trigraph.verification.judged import Judged, ask, operators_of
+from trigraph.verification.record import Check
+from trigraph.verification.subjects import Outcome, Subject, attempt
+
+__all__ = ["check_adjoint", "check_permutation", "check_repeat", "check_symmetry", "check_threads"]
+
+THREADS = (1, 2, 3)
+
+
+def _inner(weights: Mapping[str, np.ndarray], fields: Mapping[str, Any]) -> np.ndarray:
+    """Return (hi, lo, scale) of the sum over names of <weight, field>; NaN if a field is missing or does not fit."""
+    total = np.zeros(3)
+    for name, weight in weights.items():
+        field = fields.get(name)
+        if not isinstance(field, np.ndarray) or field.shape != weight.shape:
+            return np.full(3, math.nan)
+        total += judge.dot(judge.pair(weight), judge.pair(field))
+    return total
+
+
+def _scale(weights: Mapping[str, np.ndarray], triples: Mapping[str, np.ndarray]) -> float:
+    return sum(float(np.sum(abs(weight) * triples[name][2])) for name, weight in weights.items())
+
+
+def _two_sides(
+    subject: Subject,
+    judged: Judged,
+    op: Operator,
+    operator: str | None,
+    kind: str,
+    left: np.ndarray,
+    right: np.ndarray,
+    scale: float,
+    outcomes: Iterable[Outcome],
+) -> Check:
+    outcomes = list(outcomes)
+    unit = tolerances.eps(judged.case.dtype) * scale + tolerances.tiny(judged.case.dtype)
+    return Check(
+        operator=operator or op.name,
+        panel=subject.name,
+        dtype=judged.case.dtype,
+        kind=kind,
+        case=judged.case.name,
+        field=", ".join(f.name for f in op.fields),
+        error=float(abs((left[0] - right[0]) + (left[1] - right[1])) / unit),
+        tolerance=judged.tolerance(subject),
+        seconds=sum(o.seconds for o in outcomes),
+        note=next((o.problem for o in outcomes if o.problem), judged.case.note),
+    )
+
+
+def check_adjoint(subject: Subject, judged: Judged, operator: str | None = None) -> Check:
+    """<g, jvp(v)> = <bwd(g), v>, with the Jacobian-vector product jvp(v) = bwd2(gg=v).grad_<output>.
+
+    `operator` is the name for the record (default: that of bwd2).
+    """
+    case = judged.case
+    _, bwd, bwd2 = operators_of(case.definition)
+    first = attempt(subject, bwd, case.arguments(bwd))
+    second = attempt(subject, bwd2, case.arguments(bwd2))
+    ggs = {a.name: case.ggs[f"gg_{a.name}"] for a in case.definition.inputs}
+    scale = _scale(case.grads, judged.result(bwd2)) + _scale(ggs, judged.result(bwd))
+    sides = _inner(case.grads, second.fields), _inner(ggs, first.fields)
+    return _two_sides(subject, judged, bwd2, operator, "adjoint", *sides, scale, (first, second))
+
+
+def check_symmetry(subject: Subject, judged: Judged) -> Check:
+    """<bwd2(gg=v).inputs, w> = <bwd2(gg=w).inputs, v>: second derivatives of <g, fwd> are symmetric."""
+    case = judged.case
+    bwd2 = operators_of(case.definition)[2]
+    names = [a.name for a in case.definition.inputs]
+    v = {n: case.ggs[f"gg_{n}"] for n in names}
+    w = {n: case.directions[n] for n in names}
+    exchanged = {**case.arguments(bwd2), **{f"gg_{n}": w[n] for n in names}}
+    one = attempt(subject, bwd2, case.arguments(bwd2))
+    other = attempt(subject, bwd2, exchanged)
+    scale = _scale(w, judged.result(bwd2)) + _scale(v, ask(bwd2, exchanged, names))
+    sides = _inner(w, one.fields), _inner(v, other.fields)
+    return _two_sides(subject, judged, bwd2, None, "symmetry", *sides, scale, (one, other))
+
+
+def check_permutation(subject: Subject, judged: Judged, op: Operator, seed: int) -> list[Check]:
+    """Renumber edges and nodes: the results are renumbered, equal up to rounding."""
+    case = judged.case
+    other, orders = renumbered(case, seed)
+    before = attempt(subject, op, case.arguments(op))
+    after = attempt(subject, op, other.arguments(op))
+    checks = []
+    for field in op.fields:
+        got: Any = after.fields.get(field.name)
+        expected: Any = before.fields.get(field.name)
+        note = before.problem or after.problem or form_problem(got, field, case.sizes, case.dtype)
+        note = note or form_problem(expected, field, case.sizes, case.dtype)
+        error = math.inf
+        if not note:
+            triple = np.stack([expected, np.zeros_like(expected), judged.result(op)[field.name][2]])
+            if field.dims[0] in orders:
+                triple = triple[:, orders[field.dims[0]]]
+            error = scaled_error(got, triple, case.dtype)
+        checks.append(
+            Check(
+                operator=op.name,
+                panel=subject.name,
+                dtype=case.dtype,
+                kind="permutation",
+                case=case.name,
+                field=field.name,
+                error=error,
+                tolerance=2 * judged.tolerance(subject),
+                seconds=before.seconds + after.seconds,
+                note=note,
+            )
+        )
+    return checks
+
+
+def _bits(outcome: Outcome) -> dict[str, Any]:
+    """Return copies of the floating arrays as bytes, one row for each element."""
+    return {
+        name: np.ascontiguousarray(array).reshape(-1).view(np.uint8).reshape(-1, array.dtype.itemsize).copy()
+        for name, array in outcome.fields.items()
+        if isinstance(array, np.ndarray) and array.dtype.kind == "f"
+    }
+
+
+def _different(bits: Mapping[str, Any], name: str, reference: Mapping[str, Any]) -> float:
+    """Return the number of elements whose bits differ."""
+    if name not in bits or name not in reference or bits[name].shape != reference[name].shape:
+        return math.inf
+    return float(np.count_nonzero((bits[name] != reference[name]).any(axis=1)))
+
+
+def _equal_bits(
+    subject: Subject, judged: Judged, op: Operator, kind: str, trials: list[dict[str, Any]], outcomes: list[Outcome]
+) -> list[Check]:
+    return [
+        Check(
+            operator=op.name,
+            panel=subject.name,
+            dtype=judged.case.dtype,
+            kind=kind,
+            case=judged.case.name,
+            field=field.name,
+            error=max(_different(bits, field.name, trials[0]) for bits in trials[1:]),
+            tolerance=0.0,
+            seconds=sum(o.seconds for o in outcomes),
+            note=next((o.problem for o in outcomes if o.problem), ""),
+        )
+        for field in op.fields
+    ]
+
+
+def check_repeat(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
+    """Call twice, then with other arguments: equal bits, and what the first call returned is still what it was."""
+    arguments = judged.case.arguments(op)
+    negated = {name: -value if isinstance(value, np.ndarray) else value for name, value in arguments.items()}
+    first = attempt(subject, op, arguments)
+    bits = _bits(first)
+    again = attempt(subject, op, arguments)
+    other = attempt(subject, op, negated)
+    return _equal_bits(subject, judged, op, "repeat", [bits, _bits(again), _bits(first)], [first, again, other])
+
+
+def check_threads(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
+    """Call with 1, 2 and 3 threads: equal bits."""
+    before = get_num_threads()
+    outcomes = []
+    try:
+        for number in THREADS:
+            set_num_threads(number)
+            outcomes.append(attempt(subject, op, judged.case.arguments(op)))
+    finally:
+        set_num_threads(before)
+    return _equal_bits(subject, judged, op, "threads", [_bits(o) for o in outcomes], outcomes)

@@ -1,0 +1,125 @@
+"""Real inputs: small data files shipped with the package, made by scripts beside them.
+
+Real coordinates are not drawn again when they come near a kink: such edges are left out, and the case says how many.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trigraph.checks import bind_sizes
+from trigraph.graphs import CSC
+from trigraph.operators import Definition
+from trigraph.panels import panel_function
+from trigraph.verification.cases import POINT_STEP, Case, draw, frozen, kink_violations
+from trigraph.verification.judged import operators_of
+
+__all__ = ["REAL", "STEPS", "RealInput", "build_real"]
+
+AIRFOIL = Path(__file__).parent / "data" / "airfoil.npz"
+WIDTH = 8  # features in and out, as the weights have them
+NEAR = 8  # destinations of the patch
+# Steps of differences on the full input; directions are relative (v_i = x_i times a normal number).
+STEPS = tuple(2.0**-k for k in range(10, 36, 8))
+
+
+@cache
+def _airfoil() -> dict[str, np.ndarray]:
+    with np.load(AIRFOIL) as archive:
+        return dict(archive)
+
+
+def _mesh(patch: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Positions of the nodes, and source and destination of every edge; a patch is the in-edges of `NEAR` nodes."""
+    z = _airfoil()
+    positions, offsets, src = z["positions"], z["offsets"], z["indices"]
+    dst = np.repeat(np.arange(len(positions), dtype=src.dtype), np.diff(offsets))
+    if patch:
+        near = np.argsort(np.linalg.norm(positions, axis=1), kind="stable")[:NEAR]
+        inside = np.isin(dst, near)
+        src, dst = src[inside], dst[inside]
+        nodes, numbers = np.unique(np.concatenate([src, dst]), return_inverse=True)
+        src, dst = numbers.astype(src.dtype).reshape(2, -1)
+        positions = positions[nodes]
+    return positions, src, dst
+
+
+def _airfoil_values(definition: Definition, patch: bool, keep: np.ndarray | None) -> dict[str, Any]:
+    """GNO on pyamg's airfoil mesh: dx between nodes, smooth fields as features, athena's weights."""
+    positions, src, dst = _mesh(patch)
+    if keep is not None:
+        src, dst = src[keep], dst[keep]
+    waves = positions @ np.array([[0.3, 0.7, 0.2, 0.5], [0.6, -0.1, 0.4, -0.8]])
+    sizes = {"f_in": WIDTH, "f_out": WIDTH}
+    coords, params = positions[src] - positions[dst], _airfoil()["params"].astype(np.float64)
+    known = {
+        "coords": coords,
+        "params": params,
+        "features": np.concatenate([np.sin(waves), np.cos(waves)], axis=1),
+        "kernel": panel_function("pyref", "gno_kernel_fwd")(coords, params, **sizes),
+        "graph": CSC.from_coo(src, dst, len(positions), len(positions)),
+        **sizes,
+    }
+    return {name: known[name] for name in operators_of(definition)[0].parameters}
+
+
+@dataclass(frozen=True)
+class RealInput:
+    """A real input of a family.
+
+    `values(definition, patch, keep)` returns the arguments of fwd in float64, on a patch within the judge's budget or
+    on the whole input, with the rows of the resampled input for which `keep` is True (all for None).
+    """
+
+    name: str
+    values: Callable[[Definition, bool, np.ndarray | None], dict[str, Any]]
+
+
+REAL = {"gno": (RealInput("airfoil", _airfoil_values),)}
+
+
+def build_real(real: RealInput, definition: Definition, dtype: str, seed: int, patch: bool) -> Case:
+    """Build the case of a real input.
+
+    Parameters
+    ----------
+    real : RealInput
+        One of ``REAL[definition.family]``.
+    definition : Definition
+    dtype : {"float32", "float64"}
+    seed : int
+        Of cotangents and directions.
+    patch : bool
+        A patch for comparison with the judge, or the whole input for differences and adjoints.
+
+    Returns
+    -------
+    Case
+        Its note says how many edges were left out.
+    """
+
+    def typed(keep: np.ndarray | None) -> dict[str, Any]:
+        given = real.values(definition, patch, keep)
+        return {n: frozen(v.astype(dtype)) if isinstance(v, np.ndarray) else v for n, v in given.items()}
+
+    rng = np.random.default_rng([seed, zlib.crc32(f"{definition.name}/{real.name}".encode())])
+    step, note, values = POINT_STEP if patch else STEPS[0], "", typed(None)
+    inputs = {a.name: a for a in definition.inputs}
+    grads = {f"grad_{a.name}": a for a in definition.outputs}
+    directions = {n: frozen((values[n] * rng.standard_normal(values[n].shape)).astype(dtype)) for n in inputs}
+    for name, bad in kink_violations(definition, values, directions, step).items():
+        note = f"{np.count_nonzero(bad)} of {bad.size} edges left out: within 2 steps of {step:.1e} of a kink"
+        values = typed(~bad)
+        directions[name] = frozen(directions[name][~bad])
+    sizes = bind_sizes(operators_of(definition)[0], values, {n: values[n].shape for n in inputs})
+    cotangents = [draw(s, sizes, dtype, rng) for s in (grads, {f"gg_{n}": a for n, a in inputs.items()}, grads)]
+    label = f"{real.name} patch" if patch else real.name
+    directions |= cotangents[2]
+    return Case(label, definition, sizes, values, cotangents[0], cotangents[1], directions, step, note)

@@ -1,0 +1,197 @@
+"""The report of a run: ``report.json``, made to a schema, ``report.html``, a page in one file, and two pictures."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from trigraph.verification.compare import FACTOR, Comparison
+from trigraph.verification.record import KINDS, Check
+from trigraph.verification.summary import number, summarise
+from trigraph.verification.tolerances import TABLE
+
+__all__ = ["ReportError", "assemble", "checks_of", "read", "validate", "write"]
+
+SCHEMA_VERSION = 1
+
+
+class ReportError(ValueError):
+    """A report that does not fit the schema."""
+
+
+@cache
+def _schema() -> dict[str, Any]:
+    text = (resources.files("trigraph.verification") / "report.schema.json").read_text(encoding="utf-8")
+    schema: dict[str, Any] = json.loads(text)
+    return schema
+
+
+def validate(report: Any) -> None:
+    """Check a report against ``report.schema.json``.
+
+    Raises
+    ------
+    ReportError
+        If it does not fit; the message names the place.
+    """
+    from jsonschema import Draft202012Validator
+    from jsonschema.exceptions import best_match
+
+    error = best_match(Draft202012Validator(_schema()).iter_errors(report))
+    if error is not None:
+        raise ReportError(f"{error.json_path}: {error.message[:300]}")
+
+
+def _finite(value: Any) -> Any:
+    """Replace every number that is not finite by None."""
+    if isinstance(value, Mapping):
+        return {key: _finite(v) for key, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(v) for v in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def assemble(
+    checks: Sequence[Check], skips: Sequence[tuple[str, str]], seed: int, command: str, environment: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Put a report together.
+
+    Parameters
+    ----------
+    checks : sequence of Check
+    skips : sequence of (what, reason)
+        What did not run.
+    seed : int
+    command : str
+        The command line, to run it again.
+    environment : mapping
+        From `trigraph.environment.collect`.
+
+    Returns
+    -------
+    dict
+        Fits the schema.
+
+    Raises
+    ------
+    ReportError
+        If it does not.
+    """
+    passed = sum(c.passed for c in checks)
+    report: dict[str, Any] = _finite(
+        {
+            "schema_version": SCHEMA_VERSION,
+            "date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "command": command,
+            "seed": seed,
+            "verdict": "passed" if checks and passed == len(checks) else "failed",
+            "counts": {"passed": passed, "failed": len(checks) - passed, "skipped": len(skips)},
+            "environment": environment,
+            "checks": [c.as_dict() for c in checks],
+            "skips": [{"what": what, "reason": reason} for what, reason in skips],
+        }
+    )
+    validate(report)
+    return report
+
+
+def read(path: Path) -> dict[str, Any]:
+    """Read a ``report.json``.
+
+    Raises
+    ------
+    ReportError
+        If it cannot be read, is no JSON, or does not fit the schema.
+    """
+    try:
+        report = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ReportError(f"{path}: {error}") from error
+    try:
+        validate(report)
+    except ReportError as error:
+        raise ReportError(f"{path} is no report of trigraph verify: {error}") from error
+    checked: dict[str, Any] = report
+    return checked
+
+
+def checks_of(report: Mapping[str, Any]) -> list[Check]:
+    """Return the checks of a report; an error that was not finite comes back as NaN."""
+
+    def restored(value: float | None) -> float:
+        return math.nan if value is None else value
+
+    return [
+        Check(
+            **{key: value for key, value in entry.items() if key not in ("error", "curve", "passed")},
+            error=restored(entry["error"]),
+            curve=tuple((step, restored(error)) for step, error in entry["curve"]),
+        )
+        for entry in report["checks"]
+    ]
+
+
+def render(
+    report: Mapping[str, Any], checks: Sequence[Check], comparison: Comparison | None, svgs: Mapping[str, str]
+) -> str:
+    """Return the report as one HTML page that needs nothing else."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    environment = Environment(
+        loader=PackageLoader("trigraph.verification"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["number"] = number
+    return environment.get_template("report.html.j2").render(
+        report=report,
+        checks=checks,
+        rows=summarise(checks),
+        failures=[c for c in checks if not c.passed],
+        comparison=comparison,
+        factor=FACTOR,
+        kinds=KINDS,
+        tolerances=TABLE,
+        svgs=svgs,
+    )
+
+
+def write(
+    folder: Path, report: Mapping[str, Any], checks: Sequence[Check], comparison: Comparison | None = None
+) -> None:
+    """Write ``report.json``, ``report.html`` and the pictures ``agreement.png`` and ``differences.png`` into a folder.
+
+    Parameters
+    ----------
+    folder : Path
+        Made if it is not there. Pictures of which there is nothing to show are removed.
+    report : mapping
+        From `assemble`.
+    checks : sequence of Check
+        What it was assembled from.
+    comparison : Comparison, optional
+        With an earlier report, for the page.
+    """
+    from trigraph.verification.plots import PICTURES, png, svg
+
+    folder.mkdir(parents=True, exist_ok=True)
+    svgs = {}
+    for name, draw in PICTURES.items():
+        picture = folder / f"{name}.png"
+        figure = draw(checks)
+        if figure is None:
+            picture.unlink(missing_ok=True)
+        else:
+            picture.write_bytes(png(figure))
+            svgs[name] = svg(figure)
+    text = json.dumps(report, indent=1, allow_nan=False, ensure_ascii=False)
+    (folder / "report.json").write_text(text + "\n", encoding="utf-8")
+    (folder / "report.html").write_text(render(report, checks, comparison, svgs), encoding="utf-8")

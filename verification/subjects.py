@@ -1,0 +1,144 @@
+"""What is verified: the panels of the package and users' functions, all called alike."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any, cast
+
+import numpy as np
+
+from trigraph.checks import GRAPH_TYPES
+from trigraph.graphs import array_kind
+from trigraph.operators import Operator, result_type
+from trigraph.panels import FUNCTIONS, PANELS, panel_function
+
+__all__ = ["DIRECT", "Outcome", "Subject", "attempt", "named_fields", "panel", "unavailable"]
+
+# Panels whose sums are direct; the others sum in chunks (tolerances.py).
+DIRECT = ("pyref", "fortran-reference")
+
+Call = Callable[[Operator, Mapping[str, Any], Sequence[str] | None], dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A panel, or a user's function.
+
+    Attributes
+    ----------
+    name : str
+        What `Check.panel` says.
+    chunked : bool
+        Whether it sums in chunks (tolerance of the accuracy rule).
+    call : callable
+        ``call(op, values, wrt)`` returns a mapping from field to array, None for fields not asked for; `wrt` None asks
+        for all.
+    only : str or None
+        The one operator a user's function implements; the others are those of fortran-reference.
+    """
+
+    name: str
+    chunked: bool
+    call: Call
+    only: str | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a call left: fields, time in seconds, and what went wrong ("" if nothing)."""
+
+    fields: Mapping[str, Any]
+    seconds: float
+    problem: str
+
+
+def attempt(subject: Subject, op: Operator, values: Mapping[str, Any], wrt: Sequence[str] | None = None) -> Outcome:
+    """Call a subject; an exception becomes the outcome's problem."""
+    start = time.perf_counter()
+    try:
+        fields: Mapping[str, Any] = subject.call(op, values, wrt)
+        problem = ""
+    except Exception as error:  # whatever a panel raises is the finding
+        fields, problem = {}, f"{type(error).__name__}: {error}"
+    return Outcome(fields, time.perf_counter() - start, problem)
+
+
+def named_fields(op: Operator, result: Any) -> dict[str, Any]:
+    """Return what an operator of the package returned as a mapping from field to array.
+
+    Raises
+    ------
+    TypeError
+        If it is not the operator's type of result.
+    """
+    if op.single:
+        return {op.fields[0].name: result}
+    if not isinstance(result, result_type(op.name)):
+        raise TypeError(f"{op.name}: returned a {type(result).__name__}; expected {result_type(op.name).__name__}")
+    return dict(result._asdict())  # type: ignore[attr-defined]
+
+
+def _to_device(value: Any) -> Any:
+    import cupy
+
+    if isinstance(value, np.ndarray):
+        return cupy.asarray(value)
+    if isinstance(value, tuple(GRAPH_TYPES.values())):
+        kind, arguments = cast("tuple[Any, Any]", value.__reduce__())  # rebuilt from its arrays, as pickle does
+        return kind(*(_to_device(a) for a in arguments))
+    return value
+
+
+def _to_host(value: Any) -> Any:
+    if array_kind(value) == "cupy":
+        import cupy
+
+        return cupy.asnumpy(value)
+    return value
+
+
+def _call_panel(name: str, op: Operator, values: Mapping[str, Any], wrt: Sequence[str] | None) -> dict[str, Any]:
+    keywords = dict(values) if wrt is None else {**values, "wrt": wrt}
+    if PANELS[name][1] == "cupy":
+        keywords = {k: _to_device(v) for k, v in keywords.items()}
+    fields = named_fields(op, FUNCTIONS[op.name](**keywords, panel=name))
+    return {k: _to_host(v) for k, v in fields.items()}
+
+
+@cache
+def unavailable(name: str) -> str:
+    """Why a panel cannot run here; "" if it can."""
+    if PANELS[name][1] == "cupy":
+        try:
+            import cupy
+
+            if cupy.cuda.runtime.getDeviceCount() == 0:
+                return "no CUDA device"
+        except ImportError:
+            return "CuPy is not installed"
+        except Exception as error:  # cupy's CUDARuntimeError, without a driver
+            return f"no CUDA device ({error})"
+    try:
+        for op in FUNCTIONS:
+            panel_function(name, op)
+    except (ImportError, AttributeError) as error:
+        return f"not built ({error})"
+    return ""
+
+
+def panel(name: str) -> Subject:
+    """Return a panel of the package as a subject.
+
+    Raises
+    ------
+    ValueError
+        If there is no such panel, or it cannot run here.
+    """
+    if name not in PANELS:
+        raise ValueError(f"verify: panel is {name!r}; expected one of {', '.join(PANELS)}, judge")
+    if unavailable(name):
+        raise ValueError(f"verify: panel {name!r} cannot run here: {unavailable(name)}")
+    return Subject(name, name not in DIRECT, partial(_call_panel, name))

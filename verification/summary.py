@@ -1,0 +1,92 @@
+"""From checks to the rows people read: one for each operator, panel and dtype."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trigraph.verification.record import Check
+
+__all__ = ["Row", "number", "ratio", "summarise", "worst"]
+
+
+@dataclass(frozen=True)
+class Row:
+    """All checks of one operator in one panel and dtype.
+
+    Attributes
+    ----------
+    operator, panel, dtype : str
+    error, tolerance : float or None
+        Of the accuracy check that comes closest to its tolerance, in eps * scale; None where there is none.
+    order : str
+        Of the finite differences: ``exact``, the slope farthest from 2, ``failed``, or a dash where none was taken.
+    others_passed, others : int
+        Number of checks of every other kind.
+    seconds : float
+    passed : bool
+        Whether all checks passed.
+    """
+
+    operator: str
+    panel: str
+    dtype: str
+    error: float | None
+    tolerance: float | None
+    order: str
+    others_passed: int
+    others: int
+    seconds: float
+    passed: bool
+
+
+def ratio(check: Check) -> float:
+    """Error in units of its tolerance: at most 1 when the check passes; an infinity for a NaN."""
+    if check.passed:
+        return check.error / check.tolerance if check.tolerance > 0 else 0.0
+    return check.error / check.tolerance if check.tolerance > 0 and math.isfinite(check.error) else math.inf
+
+
+def worst(checks: Sequence[Check]) -> Check | None:
+    """Return the check whose error is the largest multiple of its tolerance."""
+    return max(checks, key=ratio, default=None)
+
+
+def _order(checks: Sequence[Check]) -> str:
+    if not checks:
+        return "–"
+    if not all(c.passed for c in checks):
+        return "failed"
+    slopes = [c.order for c in checks if c.order is not None]
+    return f"{max(slopes, key=lambda slope: abs(slope - 2)):.2f}" if slopes else "exact"
+
+
+def summarise(checks: Sequence[Check]) -> list[Row]:
+    """Rows in the order in which operators, panels and dtypes first appear."""
+    groups: dict[tuple[str, str, str], list[Check]] = {}
+    operators = {name: position for position, name in enumerate(dict.fromkeys(c.operator for c in checks))}
+    for check in sorted(checks, key=lambda c: operators[c.operator]):
+        groups.setdefault((check.operator, check.panel, check.dtype), []).append(check)
+    rows = []
+    for key, group in groups.items():
+        accuracy = worst([c for c in group if c.kind == "accuracy"])
+        others = [c for c in group if c.kind not in ("accuracy", "differences")]
+        rows.append(
+            Row(
+                *key,
+                error=accuracy.error if accuracy else None,
+                tolerance=accuracy.tolerance if accuracy else None,
+                order=_order([c for c in group if c.kind == "differences"]),
+                others_passed=sum(c.passed for c in others),
+                others=len(others),
+                seconds=sum(c.seconds for c in group),
+                passed=all(c.passed for c in group),
+            )
+        )
+    return rows
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """Short text of a number, a dash for None."""
+    return "–" if value is None else f"{value:.{digits}g}"

@@ -1,0 +1,117 @@
+"""The one table of tolerances, each a multiple of the machine epsilon (or a power of it) with its reason.
+
+Errors are divided by their scale before they are compared, so a tolerance is a pure number. `TABLE` is what reports and
+the documentation print; the functions below it are what the checks call.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+__all__ = ["TABLE", "Tolerance", "accuracy", "differences", "eps", "golden_maximum", "tiny"]
+
+
+@dataclass(frozen=True)
+class Tolerance:
+    """One row: `kind` of check, `unit` of its errors, `value` allowed, and the reason."""
+
+    kind: str
+    unit: str
+    value: str
+    reason: str
+
+
+# Epsilon of what a computation delivers. The judge computes in real128 (2**-112) and hands back pairs of float64, which
+# hold 106 bits: 2**-105 is the spacing of those.
+EPS = {"float32": 2.0**-23, "float64": 2.0**-52, "real128": 2.0**-105}
+
+CHUNKED = 8.0
+
+TABLE = (
+    Tolerance(
+        "accuracy",
+        "eps * scale",
+        "8 (fortran, gpu, gpu-host)",
+        "Sums in chunks of at most 256 terms: rounding errors of a chunk are independent and add up like sqrt(256)/2 "
+        "half-epsilons of the partial sums; scale is the sum of |terms| from the judge.",
+    ),
+    Tolerance(
+        "accuracy",
+        "eps * scale",
+        "8 + sqrt(n) (pyref, fortran-reference, implementations)",
+        "A direct sum of n terms: the errors of n additions, each at most half an epsilon of scale, add up like "
+        "sqrt(n); n is `terms` of the operator table.",
+    ),
+    Tolerance(
+        "accuracy",
+        "smallest normal number",
+        "1, added to eps * scale",
+        "Results that underflow have no relative accuracy; where the scale is 0 the result must be 0 but for this.",
+    ),
+    Tolerance(
+        "differences",
+        "sum |grad_i v_i|",
+        "at every step: c (2 S + 2 h S') eps / (2 h sum |grad_i v_i|)",
+        "The roundoff floor: two evaluations, each within c eps of its scale S, and the gradient within c eps of its "
+        "scale S' = sum scale_i |v_i|, c as for accuracy. Central differences have no other error up to degree 2; else "
+        "the slope is 2 +- 0.1 over two decades.",
+    ),
+    Tolerance("differences", "sum |grad_i v_i|", "best step 1e-7 (float64)", "What a usable derivative must reach."),
+    Tolerance(
+        "differences",
+        "sum |grad_i v_i|",
+        "best step 2**-64 = 5e-20 (real128)",
+        "Truncation h**2 balances a floor of K eps / h at (K eps)**(2/3), with eps = 2**-105 and K = 2**9.",
+    ),
+    Tolerance(
+        "golden",
+        "eps * scale",
+        "8 + sqrt(n), plus the panel's own",
+        "Both sides round: the vectors are direct float64 sums by automatic differentiation.",
+    ),
+    Tolerance(
+        "golden",
+        "maximum of the vector",
+        "8 eps32 (float64 panels), 16 eps32 (float32)",
+        "athena works in float32 and is within 9e-7 = 7.5 eps32 of float64; a float32 panel errs as much again.",
+    ),
+    Tolerance(
+        "adjoint, symmetry",
+        "eps * (scales of both sides)",
+        "c as for accuracy",
+        "Each side is a sum of fields within c eps of their scales; the sums over fields are exact (real128).",
+    ),
+    Tolerance("permutation", "eps * scale", "2 c", "Two results, each within c of the exact one."),
+    Tolerance("threads, repeat, empty", "different bits, or |value|", "0", "Equal is equal; nothing to sum is zero."),
+)
+
+# Best relative error over the steps of a finite-difference curve.
+BEST = {"float64": 1e-7, "real128": 2.0**-64}
+
+
+def eps(dtype: str) -> float:
+    """Machine epsilon of ``"float32"``, ``"float64"`` or ``"real128"``."""
+    return EPS[dtype]
+
+
+def tiny(dtype: str) -> float:
+    """Smallest normal number of ``"float32"`` or ``"float64"``."""
+    return float(np.finfo(dtype).tiny)
+
+
+def accuracy(chunked: bool, terms: int) -> float:
+    """Tolerance of the accuracy rule in units of eps * scale, for chunked sums or direct sums of `terms` terms."""
+    return CHUNKED if chunked else CHUNKED + math.sqrt(terms)
+
+
+def differences(dtype: str) -> float:
+    """Tolerance of the best relative error of a finite-difference curve."""
+    return BEST[dtype]
+
+
+def golden_maximum(dtype: str) -> float:
+    """Tolerance, relative to the largest value, against vectors computed in float32."""
+    return (16 if dtype == "float32" else 8) * EPS["float32"]
