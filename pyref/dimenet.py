@@ -1,14 +1,16 @@
 """DimeNet++ in NumPy: radial basis, and the direct sum over triplets k -> j -> i.
 
-Radial basis: env(x) = 1/x - (q+1)(q+2)/2 x^(q-1) + q(q+2) x^q - q(q+1)/2 x^(q+1) for x < 1, else 0, q = envelope_exponent + 1;
-rbf_k = env sin(freq_k x); sbf_lk = env N_lk j_l(z_lk x). Aggregation: for edge e = (j->i) and every edge f = (k->j) into its
-source, with unit vectors u and Y_l = sqrt((2l+1)/4pi) P_l(u_e.u_f): p_m = sum_{l,n} rbf_ln(f) Y_l W1_ln,m;
-q_c = sum_m W2_c,m p_m; out_c(e) = sum over f of embedding_c(f) q_c.
+Radial basis: x = distance / cutoff, q = envelope_exponent + 1,
+env(x) = 1/x - (q+1)(q+2)/2 x^(q-1) + q(q+2) x^q - q(q+1)/2 x^(q+1) for x < 1, else 0; rbf_k = env sin(freq_k x);
+sbf_lk = env N_lk j_l(z_lk x). Aggregation: for edge e = (j->i) and every edge f = (k->j) into its source, with unit
+vectors u and Y_l = sqrt((2l+1)/4pi) P_l(u_e.u_f): p_m = sum_{l,n} rbf_ln(f) Y_l W1_ln,m; q_c = sum_m W2_c,m p_m;
+out_c(e) = sum over f of embedding_c(f) q_c.
 """
 
 from __future__ import annotations
 
 from functools import cache
+from itertools import pairwise
 
 import numpy as np
 from scipy.optimize import brentq
@@ -36,7 +38,7 @@ def bessel_zeros(n_spherical, n_radial):
     zeros = np.pi * np.arange(1, n_radial + n_spherical)
     table = [zeros[:n_radial]]
     for l in range(1, n_spherical):
-        brackets = zip(zeros[:-1], zeros[1:], strict=True)
+        brackets = pairwise(zeros)
         zeros = np.array([brentq(lambda x, l=l: spherical_jn(l, x), a, b, xtol=1e-15, rtol=1e-15) for a, b in brackets])
         table.append(zeros[:n_radial])
     return np.array(table)
@@ -48,7 +50,8 @@ def envelope(x, envelope_exponent):
     a, b, c = (q + 1) * (q + 2) // 2, q * (q + 2), q * (q + 1) // 2
     env = 1 / x - a * x ** (q - 1) + b * x**q - c * x ** (q + 1)
     d1 = -1 / x**2 - a * (q - 1) * x ** (q - 2) + b * q * x ** (q - 1) - c * (q + 1) * x**q
-    d2 = 2 / x**3 - a * (q - 1) * (q - 2) * x ** (q - 3) + b * q * (q - 1) * x ** (q - 2) - c * (q + 1) * q * x ** (q - 1)
+    d2 = 2 / x**3 - a * (q - 1) * (q - 2) * x ** (q - 3)
+    d2 += b * q * (q - 1) * x ** (q - 2) - c * (q + 1) * q * x ** (q - 1)
     return [np.where(x >= 1, np.zeros((), x.dtype), f) for f in (env, d1, d2)]
 
 
@@ -90,8 +93,10 @@ def radial_basis_bwd(grad_rbf, grad_sbf_rad, dist, freq, n_spherical=7, envelope
     return results(
         "radial_basis_bwd",
         wrt,
-        dist=lambda: (grad_rbf * sines(x, freq, env)[1]).sum(1)
-        + (grad_sbf_rad * bessels(x, n_spherical, len(freq), env)[1]).sum(1),
+        dist=lambda: (
+            (grad_rbf * sines(x, freq, env)[1]).sum(1)
+            + (grad_sbf_rad * bessels(x, n_spherical, len(freq), env)[1]).sum(1)
+        ),
         freq=lambda: (grad_rbf * env[0] * x * np.cos(x * freq)).sum(0),
     )
 
@@ -99,7 +104,7 @@ def radial_basis_bwd(grad_rbf, grad_sbf_rad, dist, freq, n_spherical=7, envelope
 def radial_basis_bwd2(
     gg_dist, gg_freq, grad_rbf, grad_sbf_rad, dist, freq, n_spherical=7, envelope_exponent=5, wrt=None
 ):
-    """Derivatives of sum gg_dist dist + sum gg_freq freq, the fields of radial_basis_bwd."""
+    """Differentiate sum gg_dist dist + sum gg_freq freq, the fields of radial_basis_bwd."""
     x = dist[:, None]
     v, w = zero_if_none(gg_dist, dist)[:, None], zero_if_none(gg_freq, freq)
     env = envelope(x, envelope_exponent)
@@ -112,14 +117,16 @@ def radial_basis_bwd2(
         wrt,
         grad_rbf=lambda: v * d1 + w * by_freq,
         grad_sbf_rad=lambda: v * bessels(x, n_spherical, len(freq), env)[1],
-        dist=lambda: (grad_rbf * (v * d2 + w * mixed)).sum(1)
-        + (grad_sbf_rad * v * bessels(x, n_spherical, len(freq), env)[2]).sum(1),
+        dist=lambda: (
+            (grad_rbf * (v * d2 + w * mixed)).sum(1)
+            + (grad_sbf_rad * v * bessels(x, n_spherical, len(freq), env)[2]).sum(1)
+        ),
         freq=lambda: (grad_rbf * (v * mixed + w * by_freq_freq)).sum(0),
     )
 
 
 def radial_basis_kinks(dist, freq, n_spherical=7, envelope_exponent=5):
-    """The third derivative of the envelope jumps at x = 1."""
+    """Where radial_basis is not smooth: the third derivative of the envelope jumps at x = 1."""
     return dist[:, None] - 1
 
 
@@ -222,7 +229,18 @@ def agg_edge_to_edge_bwd2_grad(
 
 
 def agg_edge_to_edge_bwd2_main(
-    gg_rbf, gg_embedding, grad_out, vec, rbf, embedding, weights, graph, n_spherical=7, n_radial=6, exclude="node", wrt=None
+    gg_rbf,
+    gg_embedding,
+    grad_out,
+    vec,
+    rbf,
+    embedding,
+    weights,
+    graph,
+    n_spherical=7,
+    n_radial=6,
+    exclude="node",
+    wrt=None,
 ):
     """rbf: bwd_rbf(embedding := gg); embedding: bwd_embedding(rbf := gg); weights: the sum of both bwd_weights."""
     rest = (weights, graph, n_spherical, n_radial, exclude)

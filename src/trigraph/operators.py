@@ -188,7 +188,9 @@ EDGES_FORWARD = (
 )
 EDGES_FAST = (("src_offsets", "num_nodes+1"), ("reverse_start", "num_edges"), ("reverse_stop", "num_edges"))
 GRAPHS: dict[str, GraphKind] = {
-    "csc": GraphKind("CSC", ("num_src_nodes", "num_dst_nodes", "num_positions", "num_edges"), CSC_FORWARD, (), CSC_REVERSE),
+    "csc": GraphKind(
+        "CSC", ("num_src_nodes", "num_dst_nodes", "num_positions", "num_edges"), CSC_FORWARD, (), CSC_REVERSE
+    ),
     "edges": GraphKind("EdgeGraph", ("num_nodes", "num_edges"), EDGES_FORWARD, EDGES_FAST, ()),
 }
 
@@ -307,7 +309,9 @@ class Operator:
             Argument(f"grad_{a.name}", a.shape, f"Gradient of a scalar in {a.name}.", 1) for a in spec.outputs
         )
         ggs = tuple(
-            Argument(f"gg_{a.name}", a.shape, f"Cotangent of {spec.name}_bwd's {a.name}; None is zero.", 1, nullable=True)
+            Argument(
+                f"gg_{a.name}", a.shape, f"Cotangent of {spec.name}_bwd's {a.name}; None is zero.", 1, nullable=True
+            )
             for a in spec.inputs
         )
         found = (ggs if self.order == 2 else ()) + (grads if self.order else ()) + inputs
@@ -486,8 +490,8 @@ DEFINITIONS: tuple[Definition, ...] = (
         family="dimenet",
         summary="Radial basis of DimeNet++: sines for the edges, spherical Bessel functions for the triplets.",
         formulas=(
-            "x = dist; q = envelope_exponent + 1; env = 1/x - (q+1)(q+2)/2 x^(q-1) + q(q+2) x^q - q(q+1)/2 x^(q+1) for x < 1, "
-            "else 0; rbf[k] = env sin(freq_k x); sbf_rad[l*R+k] = env N_lk j_l(z_lk x)",
+            "x = dist; q = envelope_exponent + 1; env = 1/x - (q+1)(q+2)/2 x^(q-1) + q(q+2) x^q - q(q+1)/2 x^(q+1) "
+            "for x < 1, else 0; rbf[k] = env sin(freq_k x); sbf_rad[l*R+k] = env N_lk j_l(z_lk x)",
             "dist = sum grad_rbf drbf/dx + sum grad_sbf_rad dsbf_rad/dx; freq_k = sum grad_rbf env x cos(freq_k x)",
             "derivatives of sum gg_dist dist + sum gg_freq freq, j_l'' by the Bessel equation",
         ),
@@ -532,7 +536,7 @@ DEFINITIONS: tuple[Definition, ...] = (
             Attribute("n_radial", "Radial basis functions R.", 6),
             Attribute(
                 "exclude",
-                "Left out of the sum: every e' = (k->j) with k == i (\"node\"), only the very reverse edge (\"edge\"), nothing.",
+                "Left out of the sum: every e' = (k->j) with k == i (node), only the very reverse edge (edge), nothing.",
                 "node",
                 (None, "node", "edge"),
                 (("edge", "require_reverse"),),
