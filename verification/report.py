@@ -25,10 +25,13 @@ class ReportError(ValueError):
     """A report that does not fit the schema."""
 
 
+def _resource(*path: str) -> str:
+    return resources.files("trigraph.verification").joinpath(*path).read_text(encoding="utf-8")
+
+
 @cache
 def _schema() -> dict[str, Any]:
-    text = (resources.files("trigraph.verification") / "report.schema.json").read_text(encoding="utf-8")
-    schema: dict[str, Any] = json.loads(text)
+    schema: dict[str, Any] = json.loads(_resource("report.schema.json"))
     return schema
 
 
@@ -141,17 +144,11 @@ def render(
     report: Mapping[str, Any], checks: Sequence[Check], comparison: Comparison | None, svgs: Mapping[str, str]
 ) -> str:
     """Return the report as one HTML page that needs nothing else."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
+    from jinja2 import Environment, StrictUndefined
 
-    environment = Environment(
-        loader=PackageLoader("trigraph.verification"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["number"] = number
-    return environment.get_template("report.html.j2").render(
+    return environment.from_string(_resource("templates", "report.html.j2")).render(
         report=report,
         checks=checks,
         rows=summarise(checks),

@@ -40,6 +40,11 @@ class Row:
     seconds: float
     passed: bool
 
+    @property
+    def others_text(self) -> str:
+        """Other checks as passed/all, a dash where there are none."""
+        return f"{self.others_passed}/{self.others}" if self.others else "-"
+
 
 def ratio(check: Check) -> float:
     """Error in units of its tolerance: at most 1 when the check passes; an infinity for a NaN."""
@@ -55,7 +60,7 @@ def worst(checks: Sequence[Check]) -> Check | None:
 
 def _order(checks: Sequence[Check]) -> str:
     if not checks:
-        return "–"
+        return "-"
     if not all(c.passed for c in checks):
         return "failed"
     slopes = [c.order for c in checks if c.order is not None]
@@ -65,11 +70,12 @@ def _order(checks: Sequence[Check]) -> str:
 def summarise(checks: Sequence[Check]) -> list[Row]:
     """Rows in the order in which operators, panels and dtypes first appear."""
     groups: dict[tuple[str, str, str], list[Check]] = {}
-    operators = {name: position for position, name in enumerate(dict.fromkeys(c.operator for c in checks))}
-    for check in sorted(checks, key=lambda c: operators[c.operator]):
+    for check in checks:
         groups.setdefault((check.operator, check.panel, check.dtype), []).append(check)
+    appearance = [list(dict.fromkeys(names)) for names in zip(*groups, strict=True)]
     rows = []
-    for key, group in groups.items():
+    for key in sorted(groups, key=lambda key: [names.index(n) for names, n in zip(appearance, key, strict=True)]):
+        group = groups[key]
         accuracy = worst([c for c in group if c.kind == "accuracy"])
         others = [c for c in group if c.kind not in ("accuracy", "differences")]
         rows.append(
@@ -89,4 +95,4 @@ def summarise(checks: Sequence[Check]) -> list[Row]:
 
 def number(value: float | None, digits: int = 3) -> str:
     """Short text of a number, a dash for None."""
-    return "–" if value is None else f"{value:.{digits}g}"
+    return "-" if value is None else f"{value:.{digits}g}"

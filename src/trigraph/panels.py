@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import textwrap
 from collections.abc import Callable
 from functools import cache
 from typing import Any
@@ -44,8 +45,12 @@ def _choose(op: Operator, values: dict[str, Any], panel: Any) -> str:
     return panel
 
 
+def _indented(text: str) -> list[str]:
+    return textwrap.wrap(text, 112, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False)
+
+
 def _described(name: str, kind: str, text: str) -> list[str]:
-    return [f"{name} : {kind}", f"    {text}"]
+    return [f"{name} : {kind}", *_indented(text)]
 
 
 def _docstring(op: Operator) -> str:
@@ -53,7 +58,7 @@ def _docstring(op: Operator) -> str:
     of = f"{spec.name}_{'fwd' if op.order == 1 else 'bwd'}"
     part = "Part of the vector" if op.restriction else "Vector"
     lines = [f"{part}-Jacobian product of `{of}`." if op.order else spec.summary, ""]
-    lines += [f"    {op.formula}", "", "Parameters", "----------"]
+    lines += [*_indented(op.formula), "", "Parameters", "----------"]
     for a in op.arguments:
         kind = f"array of float32 or float64, shape ({', '.join(a.dims)})" + (", or None" if a.nullable else "")
         lines += _described(a.name, kind, a.doc)

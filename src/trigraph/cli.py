@@ -1,0 +1,284 @@
+"""The command line: ``trigraph verify``, ``info``, ``operators`` and ``bench``.
+
+What a command needs is imported when it runs, so that ``--help`` and completion are quick.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from trigraph import __version__
+from trigraph.operators import DEFINITIONS, OPERATORS, Argument, Array
+from trigraph.panels import PANELS
+
+if TYPE_CHECKING:
+    from trigraph.verification.record import Check
+    from trigraph.verification.run import Unit
+
+__all__ = ["main"]
+
+JUDGE, QUAD = "judge", "real128"
+FAMILIES = tuple(dict.fromkeys(spec.family for spec in DEFINITIONS))
+NAMES = (*OPERATORS, *(spec.name for spec in DEFINITIONS), *FAMILIES)
+
+
+class _Commands(click.Group):
+    """Imports `bench` when it is asked for: it brings the peers' adapters with it."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*super().list_commands(ctx), "bench"])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name == "bench":
+            from trigraph.bench.cli import bench
+
+            return bench
+        return super().get_command(ctx, cmd_name)
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="trigraph")
+def main() -> None:
+    """Graph and geometric message-passing operators in Fortran, NumPy and CUDA, checked against each other."""
+
+
+# ---- verify ----------------------------------------------------------------------------------------------------------
+
+
+def _read(against: Path | None) -> dict[str, Any] | None:
+    """Read the earlier report, before anything is run and before it might be overwritten."""
+    from trigraph.verification.report import ReportError, read
+
+    try:
+        return read(against) if against else None
+    except ReportError as error:
+        raise click.BadParameter(str(error), param_hint="'--against'") from error
+
+
+def _plan(
+    operators: Sequence[str], panels: Sequence[str], dtypes: Sequence[str], seed: int, implementation: str | None
+) -> list[Unit]:
+    """Units of the run; the judge computes in real128 alone, the others in float32 and float64."""
+    from trigraph.verification.run import DTYPES, available_panels, plan
+
+    floats = [d for d in dtypes if d != QUAD] if dtypes else list(DTYPES)
+    chosen = panels or (() if implementation else available_panels())
+    others = [p for p in chosen if p != JUDGE] if floats else []
+    units: dict[str, Unit] = {}
+    try:
+        if floats and (others or implementation):
+            units |= {u.label: u for u in plan(operators or None, others, floats, seed, implementation)}
+        if JUDGE in chosen and (not dtypes or QUAD in dtypes):
+            units |= {u.label: u for u in plan(operators or None, [JUDGE], ["float64"], seed)}
+    except ValueError as error:
+        raise click.UsageError(str(error).removeprefix("verify: ")) from error
+    if not units:
+        raise click.UsageError(
+            f"nothing to verify: {JUDGE} computes in {QUAD}, the other panels in {' and '.join(DTYPES)}"
+        )
+    return list(units.values())
+
+
+def _skips(panels: Sequence[str], implementation: str | None) -> list[tuple[str, str]]:
+    """Return what a run leaves out without having been asked to, and why."""
+    from trigraph.verification import golden
+    from trigraph.verification.subjects import unavailable
+
+    asked = panels or implementation
+    skips = [] if asked else [(f"panel {p}", unavailable(p)) for p in PANELS if unavailable(p)]
+    if not golden.check_missing():  # else they are failures
+        reason = "not there; TRIGRAPH_GOLDEN names their directory"
+        skips += [(f"golden vectors {name}", reason) for name in golden.missing()]
+    return skips
+
+
+def _execute(units: Sequence[Unit]) -> list[Check]:
+    """Run the units one after the other, with a progress bar on a terminal."""
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    from trigraph.verification.console import plain_console
+
+    console = plain_console(stderr=True)
+    columns = (BarColumn(), TaskProgressColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
+    checks: list[Check] = []
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("", total=sum(u.weight for u in units))
+        for unit in units:
+            progress.update(task, description=unit.label)
+            checks += unit.execute()
+            progress.advance(task, unit.weight)
+    return checks
+
+
+def _command(ctx: click.Context) -> str:
+    """Return the command line that runs this again: the options that were given."""
+    words = ["trigraph", ctx.info_name or ""]
+    for parameter in ctx.command.params:
+        assert isinstance(parameter, click.Option)
+        name = parameter.name or ""
+        if ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
+            values = ctx.params[name] if parameter.multiple else (ctx.params[name],)
+            words += [word for value in values for word in (parameter.opts[0], str(value))]
+    return shlex.join(words)
+
+
+@main.command(short_help="Check the panels: judge, differences, golden vectors.")
+@click.option(
+    "--operator",
+    "operators",
+    multiple=True,
+    type=click.Choice(NAMES),
+    metavar="NAME",
+    help="An operator, a definition (gno_kernel: its three operators) or a family; may be repeated [default: all].",
+)
+@click.option(
+    "--panel",
+    "panels",
+    multiple=True,
+    type=click.Choice((*PANELS, JUDGE)),
+    help="May be repeated [default: all that can run here].",
+)
+@click.option(
+    "--dtype",
+    "dtypes",
+    multiple=True,
+    type=click.Choice(("float32", "float64", QUAD)),
+    help="May be repeated; real128 is the judge's [default: all].",
+)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of every generated case.")
+@click.option(
+    "--report",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="Write report.json, report.html and pictures here.",
+)
+@click.option(
+    "--against",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="REPORT.JSON",
+    help="Tell what changed since an earlier report; the exit status does not depend on it.",
+)
+@click.option(
+    "--implementation",
+    metavar="MODULE:FUNCTION",
+    help="Verify your own function, for the one --operator it implements [default: the one of its name].",
+)
+@click.pass_context
+def verify(
+    ctx: click.Context,
+    operators: tuple[str, ...],
+    panels: tuple[str, ...],
+    dtypes: tuple[str, ...],
+    seed: int,
+    folder: Path | None,
+    against: Path | None,
+    implementation: str | None,
+) -> None:
+    """Check the panels against each other, the real128 judge, finite differences and golden vectors.
+
+    Exit status: 0 when every check passed, 1 when one failed or none was run, 2 for wrong options.
+    """
+    from trigraph.verification.console import plain_console, print_comparison, print_failures, print_summary
+
+    earlier = _read(against)
+    units = _plan(operators, panels, dtypes, seed, implementation)
+    checks = _execute(units)
+    skips = _skips(panels, implementation)
+    console = plain_console()
+    print_summary(console, checks)
+    print_failures(console, checks)
+    for what, reason in skips:
+        console.print(f"Skipped: {what} ({reason})", markup=False)
+    if folder or earlier:
+        from trigraph.environment import collect
+        from trigraph.verification.compare import compare
+        from trigraph.verification.report import assemble, checks_of, write
+
+        report = assemble(checks, skips, seed, _command(ctx), collect())
+        comparison = compare(earlier, checks_of(earlier), report, checks) if earlier else None
+        if comparison:
+            print_comparison(console, comparison)
+        if folder:
+            write(folder, report, checks, comparison)
+            console.print(f"Report: {folder / 'report.html'}", markup=False, soft_wrap=True)
+    passed = sum(c.passed for c in checks)
+    click.echo(f"{passed} checks passed, {len(checks) - passed} failed")
+    ctx.exit(0 if checks and passed == len(checks) else 1)
+
+
+# ---- info ------------------------------------------------------------------------------------------------------------
+
+
+@main.command(short_help="Show versions, panels and the build.")
+def info() -> None:
+    """Show versions, panels and how the package was built: what a bug report should hold."""
+    from rich.markup import escape
+    from rich.table import Table
+
+    from trigraph.environment import collect
+    from trigraph.verification.console import mark, plain_console
+
+    console = plain_console()
+    found = collect()
+    source, build, cpu, cuda = found["trigraph"], found["build"] or {}, found["cpu"], found["device"]
+    commit = f"commit {source['commit']}" if source["commit"] else "not installed from a repository"
+    rows = {
+        "trigraph": f"{source['version']}, {commit}{', changed since' if source['dirty'] else ''}",
+        "Python": f"{found['python']}, {found['system']}",
+        "packages": ", ".join(f"{name} {version}" for name, version in found["packages"].items() if version),
+        "processor": f"{cpu['model']}, {cpu['processors']} processors",
+        "fast path": f"{cpu['level'] or 'not built'}, {cpu['threads']} threads",
+        "device": cuda["reason"] or f"{cuda['name']}, driver {cuda['driver']}, CUDA runtime {cuda['runtime']}",
+    }
+    if build:
+        rows["Fortran"] = f"{build['fortran_compiler']} {build['fortran_version']}"
+        rows["C++"] = f"{build['cpp_compiler']} {build['cpp_version']}"
+        rows["OpenMP"] = "yes" if build["openmp"] else "no"
+        rows |= {f"flags, {library}": flags for library, flags in build["flags"].items()}
+    table = Table.grid(padding=(0, 2))
+    for name, text in rows.items():
+        table.add_row(f"[bold]{name}[/]", escape(text))
+    console.print(table)
+    console.print()
+    panels = Table.grid(padding=(0, 2))
+    for state in found["panels"]:
+        panels.add_row(mark(console, state["available"]), f"[bold]{state['panel']}[/]", escape(state["detail"]))
+    console.print(panels)
+
+
+# ---- operators -------------------------------------------------------------------------------------------------------
+
+
+def _shapes(arrays: Sequence[Array]) -> str:
+    return "\n".join(
+        f"{a.name} ({', '.join(a.dims)})" + (" or None" if isinstance(a, Argument) and a.nullable else "")
+        for a in arrays
+    )
+
+
+@main.command(short_help="List operators with shapes.")
+def operators() -> None:
+    """List every operator: its arguments and fields with their shapes."""
+    from rich import box
+    from rich.table import Table
+
+    from trigraph.verification.console import plain_console
+
+    console = plain_console()
+    for spec in DEFINITIONS:
+        table = Table(
+            box=box.SIMPLE_HEAD, title=f"[bold]{spec.name}[/]: {spec.summary}", title_justify="left", title_style=""
+        )
+        for header in ("operator", "arguments", "and", "returns"):
+            table.add_column(header, overflow="fold")
+        for op in (op for op in OPERATORS.values() if op.definition is spec):
+            others = ([f"graph ({op.graph.type_name})"] if op.graph else []) + [a.name for a in op.attributes]
+            table.add_row(op.name, _shapes(op.arguments), "\n".join(others), _shapes(op.fields))
+            table.add_section()
+        console.print(table)

@@ -1,0 +1,153 @@
+"""Type stubs from the operator table: ``python -m trigraph.stubs --write`` or ``--check``, at the repository's root.
+
+The operators are made from the table when the package is imported, where neither editors nor mypy see them. The stubs
+``src/trigraph/__init__.pyi`` and ``results.pyi`` say what they are, and are committed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import inspect
+import sys
+import textwrap
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from trigraph.operators import OPERATORS, Operator, result_type
+from trigraph.panels import FUNCTIONS, PANELS
+
+__all__ = ["generate", "main", "write_or_check"]
+
+HEADER = '"""Written by ``python -m trigraph.stubs --write`` from the operator table; do not edit."""\n\n'
+# One dtype for all arrays of a call. CuPy's arrays have no type information and pass as Any.
+ARRAY = '_A = TypeVar("_A", NDArray[np.float32], NDArray[np.float64])\n'
+
+
+def _parameter(name: str, op: Operator, fields: str) -> str:
+    """Return one line of a signature."""
+    optional = {
+        "wrt": f"{fields} | Iterable[{fields}]",
+        "out": f"_A | Mapping[{fields}, _A]",
+        "panel": "_Panel",
+    }
+    if name in optional:
+        return f"    {name}: {optional[name]} | None = None,\n"
+    if name == "graph" and op.graph is not None:
+        return f"    graph: {op.graph.type_name},\n"
+    for array in op.arguments:
+        if array.name == name:
+            return f"    {name}: _A{' | None' if array.nullable else ''},\n"
+    return f"    {name}: SupportsIndex,\n"
+
+
+def _function(op: Operator) -> str:
+    """Return the stub of one operator."""
+    fields = f"_{result_type(op.name).__name__}Field"
+    names = ", ".join(f'"{f.name}"' for f in op.fields)
+    text = f"{fields}: TypeAlias = Literal[{names}]\n\ndef {op.name}(\n"
+    star = False
+    for name, parameter in inspect.signature(FUNCTIONS[op.name]).parameters.items():
+        if parameter.kind is parameter.KEYWORD_ONLY and not star:
+            text, star = text + "    *,\n", True
+        text += _parameter(name, op, fields)
+    result = "_A" if op.single else f"{result_type(op.name).__name__}[_A]"
+    doc = textwrap.indent(f'"""{FUNCTIONS[op.name].__doc__}\n"""', "    ", lambda line: bool(line.strip()))
+    return f"{text}) -> {result}:\n{doc}\n\n"
+
+
+def _reexports(source: str) -> list[str]:
+    """Return the public imports of ``__init__.py`` in a stub's ``x as x`` form, those of the result types added."""
+    import trigraph
+
+    lines = []
+    for node in ast.parse(source).body:
+        if isinstance(node, ast.ImportFrom) and node.module is not None:
+            names = [a.name for a in node.names if a.name in trigraph.__all__]
+            lines += [f"from {node.module} import {name} as {name}\n" for name in names]
+    classes = sorted(result_type(op.name).__name__ for op in OPERATORS.values() if not op.single)
+    lines.append("from trigraph.results import (\n" + "".join(f"    {name},\n" for name in classes) + ")\n")
+    return sorted(lines)
+
+
+def _package(source: str) -> str:
+    """Return the stub of ``__init__.py``, whose source is given."""
+    import trigraph
+
+    panels = ", ".join(f'"{panel}"' for panel in PANELS)
+    names = sorted(trigraph.__all__, key=lambda n: (not n.isupper(), not n[0].isupper(), n))
+    text = HEADER + "from collections.abc import Iterable, Mapping\n"
+    text += "from typing import Literal, SupportsIndex, TypeAlias, TypeVar\n\n"
+    text += "import numpy as np\nfrom numpy.typing import NDArray\n\n"
+    text += "".join(_reexports(source)) + "\n__version__: str\n__all__ = [\n"
+    text += "".join(f'    "{name}",\n' for name in names) + "]\n\n"
+    text += ARRAY + f"_Panel: TypeAlias = Literal[{panels}]\n\n"
+    return text + "".join(_function(op) for op in OPERATORS.values()).rstrip("\n") + "\n"
+
+
+def _results() -> str:
+    """Return the stub of ``results.py``."""
+    text = HEADER + "from typing import Generic, NamedTuple, TypeVar\n\nimport numpy as np\n"
+    text += "from numpy.typing import NDArray\n\n" + ARRAY + "\n"
+    for op in OPERATORS.values():
+        if not op.single:
+            text += f"class {result_type(op.name).__name__}(NamedTuple, Generic[_A]):\n"
+            text += f'    """What `{op.name}` returns."""\n\n'
+            optional = " | None" if op.order else ""
+            text += "".join(f"    {f.name}: _A{optional}\n" for f in op.fields) + "\n"
+    return text.rstrip("\n") + "\n"
+
+
+def generate(root: Path) -> dict[Path, str]:
+    """Return the text of each stub by path.
+
+    Parameters
+    ----------
+    root : Path
+        Root of the repository.
+    """
+    package = root / "src" / "trigraph"
+    source = (package / "__init__.py").read_text()
+    return {package / "__init__.pyi": _package(source), package / "results.pyi": _results()}
+
+
+def write_or_check(module: str, generate: Callable[[Path], Mapping[Path, str]]) -> int:
+    """Command line of a generator of committed files.
+
+    Parameters
+    ----------
+    module : str
+        The generator's name.
+    generate : callable
+        From the root of the repository to the text of each file.
+
+    Returns
+    -------
+    int
+        Exit status: 1 if ``--check`` found a file that is missing or old.
+    """
+    parser = argparse.ArgumentParser(
+        prog=f"python -m {module}", description="Keep committed files in step with the table."
+    )
+    mode = parser.add_mutually_exclusive_group(required=True)
+    mode.add_argument("--write", action="store_true", help="write the files")
+    mode.add_argument("--check", action="store_true", help="exit with status 1 if a file is missing or old")
+    parser.add_argument("--root", type=Path, default=Path(), help="root of the repository (default: here)")
+    options = parser.parse_args()
+    status = 0
+    for path, text in generate(options.root).items():
+        if options.write:
+            path.write_text(text)
+        elif not path.is_file() or path.read_text() != text:
+            print(f"{path} is old: run `python -m {module} --write`")
+            status = 1
+    return status
+
+
+def main() -> int:
+    """Write or check the stubs."""
+    return write_or_check("trigraph.stubs", generate)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,238 @@
+"""The command line: exit statuses, usage errors, and what is printed. All but the last runs are of made-up checks."""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from dataclasses import replace
+
+import pytest
+from click.testing import CliRunner
+
+import trigraph
+from trigraph.cli import main
+from trigraph.operators import OPERATORS
+from trigraph.panels import PANELS
+from trigraph.verification import golden, run
+from trigraph.verification.record import Check
+
+GOOD = Check(
+    "gno_kernel_bwd", "pyref", "float64", "accuracy", "regular", "coords", 1.5, 8.0, seconds=0.25, digest="a" * 64
+)
+EXACT = replace(GOOD, kind="differences", error=1e-12, tolerance=1e-7, curve=((0.5, 1e-12),), digest=None)
+TWO_OPERATORS = ("--operator", "gno_kernel_fwd", "--operator", "gno_kernel_bwd")
+REPEAT = replace(GOOD, kind="repeat", error=0.0, tolerance=0.0, digest=None)
+
+
+@pytest.fixture
+def runner(monkeypatch):
+    for name in ("COLUMNS", "CI", "FORCE_COLOR", "TTY_COMPATIBLE"):
+        monkeypatch.delenv(name, raising=False)
+    return CliRunner()
+
+
+@pytest.fixture
+def verify(runner, monkeypatch):
+    """Run `trigraph verify` with the given checks in place of the real ones."""
+
+    def invoke(checks, *options):
+        asked = []
+
+        def plan(operators, panels, dtypes, seed, implementation=None):
+            asked.append((operators, panels, dtypes, seed, implementation))
+            return [run.Unit(f"unit {len(asked)}", 1.0, lambda: list(checks))]
+
+        monkeypatch.setattr(run, "plan", plan)
+        result = runner.invoke(main, ["verify", "--panel", "pyref", *map(str, options)], catch_exceptions=False)
+        result.asked = asked
+        return result
+
+    return invoke
+
+
+def last_line(result):
+    return result.stdout.rstrip("\n").split("\n")[-1]
+
+
+def test_success(verify):
+    result = verify([GOOD, EXACT, REPEAT])
+    assert result.exit_code == 0
+    assert last_line(result) == "3 checks passed, 0 failed"
+    lines = [line.split() for line in result.stdout.splitlines()]
+    row = lines[lines.index(["gno_kernel_bwd"]) + 1]
+    assert row == ["✓", "pyref", "float64", "1.5", "8", "exact", "1/1", "0.75"]
+    assert "eps * scale" in result.stdout
+
+
+def test_output_that_is_no_terminal_is_plain_text_without_progress(verify):
+    result = verify([GOOD, EXACT])
+    assert "\x1b" not in result.output
+    assert result.stderr == ""
+
+
+@pytest.mark.parametrize("error", [9.0, math.nan, math.inf])
+def test_failure(verify, error):
+    result = verify([GOOD, replace(GOOD, error=error, field="params", note="[off] by one")])
+    assert result.exit_code == 1
+    assert last_line(result) == "1 checks passed, 1 failed"
+    listed = next(line for line in result.stdout.splitlines() if "off" in line)
+    assert "gno_kernel_bwd accuracy (pyref, float64, regular, params)" in listed
+    assert f"{error:g} > 8: [off] by one" in listed
+
+
+def test_no_checks_is_a_failure(verify):
+    result = verify([])
+    assert result.exit_code == 1
+    assert last_line(result) == "0 checks passed, 0 failed"
+
+
+def test_order_of_a_slope(verify):
+    assert "2.03" in verify([GOOD, replace(EXACT, order=2.03)]).stdout
+
+
+def test_options_reach_the_plan(verify):
+    options = ("--operator", "gno_kernel", "--operator", "gno_aggregate_fwd", "--dtype", "float32", "--seed", "3")
+    result = verify([GOOD], *options, "--panel", "judge")
+    assert result.asked == [(("gno_kernel", "gno_aggregate_fwd"), ["pyref"], ["float32"], 3, None)]
+    result = verify([GOOD], "--panel", "judge", "--dtype", "float32", "--dtype", "real128")
+    assert result.asked == [(None, ["pyref"], ["float32"], 0, None), (None, ["judge"], ["float64"], 0, None)]
+    result = verify([GOOD], "--panel", "judge", "--dtype", "real128")
+    assert result.asked == [(None, ["judge"], ["float64"], 0, None)]
+
+
+def test_implementation_reaches_the_plan_alone(runner, monkeypatch):
+    asked = []
+    monkeypatch.setattr(run, "plan", lambda *a: asked.append(a) or [run.Unit("one", 1.0, lambda: [GOOD])])
+    result = runner.invoke(main, ["verify", "--implementation", "mine:f", "--operator", "gno_kernel_bwd"])
+    assert result.exit_code == 0
+    assert asked == [(("gno_kernel_bwd",), [], ["float32", "float64"], 0, "mine:f")]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (("--operator", "gno_kernal"), ("gno_kernal", "gno_kernel_bwd", "gno_kernel", "gno")),
+        (("--panel", "cuda"), ("cuda", *PANELS, "judge")),
+        (("--dtype", "float16"), ("float16", "float32", "float64", "real128")),
+        (("--seed", "-1"), ("-1",)),
+        (("--panel", "judge", "--dtype", "float32"), ("nothing to verify", "real128")),
+        (("--panel", "pyref", "--dtype", "real128"), ("nothing to verify", "float32")),
+        (("--implementation", "nonsense"), ("nonsense", "module:function")),
+        (("--implementation", "no_such_module:f", "--operator", "gno_kernel_bwd"), ("no_such_module",)),
+        (("--implementation", "math:cos", "--operator", "gno_kernel"), ("gno_kernel",)),
+        ((*TWO_OPERATORS, "--implementation", "math:cos"), ("one operator",)),
+        (("--against", "no_such.json"), ("no_such.json",)),
+    ],
+)
+def test_usage_errors(runner, options, expected):
+    result = runner.invoke(main, ["verify", *options])
+    assert result.exit_code == 2
+    for text in expected:
+        assert text in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_panel_that_cannot_run_is_a_usage_error(runner):
+    absent = [p for p in PANELS if p not in run.available_panels()]
+    for panel in absent:
+        result = runner.invoke(main, ["verify", "--panel", panel])
+        assert result.exit_code == 2
+        assert "cannot run here" in result.stderr
+
+
+def test_skips_are_told(runner, monkeypatch):
+    monkeypatch.setattr(run, "plan", lambda *a: [run.Unit("one", 1.0, lambda: [GOOD])])
+    monkeypatch.setattr(golden, "missing", lambda: ("athena_case99",))
+    result = runner.invoke(main, ["verify"])
+    assert result.exit_code == 0
+    assert "Skipped: golden vectors athena_case99" in result.stdout
+    for panel in (p for p in PANELS if p not in run.available_panels()):
+        assert f"Skipped: panel {panel} (" in result.stdout
+
+
+def test_report_and_comparison(verify, tmp_path):
+    folder = tmp_path / "deep" / "report"
+    assert verify([GOOD, EXACT], "--report", folder, "--seed", 5).exit_code == 0
+    report = json.loads((folder / "report.json").read_text())
+    assert report["seed"] == 5
+    assert report["command"].startswith("trigraph verify --panel pyref --seed 5 --report ")
+    assert report["environment"]["trigraph"]["version"] == trigraph.__version__
+    assert (folder / "report.html").is_file()
+
+    other_bits = replace(GOOD, digest="b" * 64, error=3.5)
+    again = verify([other_bits, EXACT, REPEAT], "--against", folder / "report.json", "--report", folder)
+    assert again.exit_code == 0
+    assert "0 outputs have the same bits, 1 have other bits" in again.stdout
+    assert "1 errors grew or shrank by more than a factor 2" in again.stdout
+    assert "seed: 5 -> 0" in again.stdout
+    assert "1 checks new of pyref, float64: gno_kernel_bwd" in again.stdout
+    assert last_line(again) == "3 checks passed, 0 failed"
+    assert "Changes since" in (folder / "report.html").read_text()
+
+
+def test_against_something_else_is_refused_before_the_run(verify, tmp_path):
+    path = tmp_path / "package.json"
+    path.write_text('{"name": "something else"}')
+    result = verify([GOOD], "--against", path)
+    assert result.exit_code == 2
+    assert "package.json is no report of trigraph verify" in result.stderr
+    assert result.asked == []
+
+
+def test_info(runner):
+    result = runner.invoke(main, ["info"])
+    assert result.exit_code == 0
+    for word in ("trigraph", "Python", "numpy", "processor", "device", *PANELS, "judge"):
+        assert word in result.stdout
+
+
+def test_operators(runner):
+    result = runner.invoke(main, ["operators"])
+    assert result.exit_code == 0
+    for name in OPERATORS:
+        assert name in result.stdout
+    assert "coords (num_edges, d)" in result.stdout
+
+
+def test_version_and_help(runner):
+    assert runner.invoke(main, ["--version"]).stdout.strip().endswith(trigraph.__version__)
+    shown = runner.invoke(main, ["--help"]).stdout
+    for command in ("verify", "info", "operators", "bench"):
+        assert command in shown
+    assert "--repeat" in runner.invoke(main, ["bench", "--help"]).stdout
+
+
+def test_import_is_light():
+    heavy = ("rich", "matplotlib", "jinja2", "jsonschema")
+    code = f"import sys, trigraph.cli; print(*(m for m in {heavy} if m in sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
+
+
+def test_real_run_as_a_module(tmp_path):
+    command = [sys.executable, "-m", "trigraph", "verify", "--operator", "gno_kernel_fwd", "--panel", "pyref"]
+    environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "FORCE_COLOR")}
+    command += ["--dtype", "float32", "--report", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "\x1b" not in done.stdout + done.stderr
+    assert json.loads((tmp_path / "report.json").read_text())["counts"]["passed"] > 0
+
+
+def test_real_implementation(runner, tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(
+        "import numpy as np\n"
+        "from trigraph import pyref\n"
+        "def right(**arguments):\n"
+        "    return pyref.gno_kernel_fwd(**arguments)\n"
+        "def wrong(**arguments):\n"
+        "    return np.full_like(right(**arguments), np.nan)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    options = ["verify", "--operator", "gno_kernel_fwd", "--dtype", "float32", "--implementation"]
+    assert runner.invoke(main, [*options, "mine:right"], catch_exceptions=False).exit_code == 0
+    result = runner.invoke(main, [*options, "mine:wrong"], catch_exceptions=False)
+    assert result.exit_code == 1
+    assert "nan > " in result.stdout

@@ -1,0 +1,127 @@
+"""Packing of the kernel network's parameters: U | b_u | V | b_v, each block column-major, f_out the fast index of V."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import trigraph
+from trigraph import pack_gno_params, unpack_gno_params
+from trigraph.gno import GnoParams
+
+D, H, F_IN, F_OUT = 3, 5, 2, 4
+F = F_IN * F_OUT
+
+
+def blocks(dtype=np.float64, d=D, h=H, f=F):
+    rng = np.random.default_rng(0)
+    shapes = {"U": (h, d), "b_u": (h,), "V": (f, h), "b_v": (f,)}
+    return {name: rng.standard_normal(shape).astype(dtype) for name, shape in shapes.items()}
+
+
+def raises(kind, text, function, *args, **kwargs):
+    with pytest.raises(kind) as caught:
+        function(*args, **kwargs)
+    assert caught.type is kind
+    assert str(caught.value) == text
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_layout(dtype):
+    given = blocks(dtype)
+    params = pack_gno_params(**given)
+    assert params.dtype == dtype
+    assert params.flags.c_contiguous
+    assert params.flags.owndata
+    expected = []
+    for name in ("U", "V"):  # column by column, each followed by its bias
+        matrix, bias = given[name], given["b_" + name.lower()]
+        expected += [matrix[row, column] for column in range(matrix.shape[1]) for row in range(matrix.shape[0])]
+        expected += list(bias)
+    assert params.tolist() == [x.item() for x in expected]
+
+
+@settings(deadline=None, max_examples=40, database=None)
+@given(*(st.integers(1, 4) for _ in range(4)))
+def test_round_trip(d, h, f_in, f_out):
+    given = blocks(d=d, h=h, f=f_in * f_out)
+    params = pack_gno_params(**given)
+    assert params.shape == (h * (d + 1 + f_in * f_out) + f_in * f_out,)
+    back = unpack_gno_params(params, d, f_in, f_out)
+    assert type(back) is GnoParams
+    for name, block in given.items():
+        assert np.array_equal(getattr(back, name), block)
+    assert np.array_equal(pack_gno_params(*back), params)
+
+
+def test_blocks_are_views():
+    params = pack_gno_params(**blocks())
+    back = unpack_gno_params(params, D, F_IN, F_OUT)
+    for block in back:
+        assert np.shares_memory(block, params)
+    back.V[1, 2] = 77
+    assert params[H * D + H + 2 * F + 1] == 77
+
+
+def test_row_of_v_is_f_out_fast():
+    """kernel[e, o + f_out*f] is the entry (o, f) of the edge's matrix."""
+    given = {name: np.zeros_like(block) for name, block in blocks().items()}
+    for f in range(F_IN):
+        for o in range(F_OUT):
+            given["b_v"][...] = 0
+            given["b_v"][o + F_OUT * f] = 1
+            params = pack_gno_params(**given)
+            graph = trigraph.CSC(np.array([0, 1]), np.array([0]))
+            features = np.zeros((1, F_IN))
+            features[0, f] = 3.0
+            message = trigraph.gno_message_fwd(features, np.zeros((1, D)), params, graph, F_IN, F_OUT)
+            assert message.tolist() == [[3.0 if k == o else 0.0 for k in range(F_OUT)]]
+
+
+@pytest.mark.parametrize("name", ["U", "b_u", "V", "b_v"])
+def test_pack_bad_input(name):
+    good = blocks()
+    for bad in ([1.0], None, 1.0, np.ma.masked_array(good[name])):
+        text = f"pack_gno_params: {name} is a {type(bad).__name__}; expected an ndarray"
+        raises(TypeError, text, pack_gno_params, **(good | {name: bad}))
+    for dtype in (np.int64, np.float16, np.complex128, ">f8"):
+        bad = good[name].astype(dtype)
+        text = f"pack_gno_params: {name} has dtype {bad.dtype}; expected float32 or float64, alike"
+        raises(TypeError, text, pack_gno_params, **(good | {name: bad}))
+    if name != "U":
+        text = f"pack_gno_params: {name} has dtype float32; expected float32 or float64, alike"
+        raises(TypeError, text, pack_gno_params, **(good | {name: good[name].astype(np.float32)}))
+    bad = good[name][None]
+    text = f"pack_gno_params: {name} has shape {bad.shape}; expected rank {good[name].ndim}"
+    raises(ValueError, text, pack_gno_params, **(good | {name: bad}))
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "expected"), [("b_u", (H + 1,), (H,)), ("V", (F, H - 1), (F, H)), ("b_v", (F - 1,), (F,))]
+)
+def test_pack_shapes_that_do_not_fit(name, shape, expected):
+    text = f"pack_gno_params: {name} has shape {shape}; expected {expected}"
+    raises(ValueError, text, pack_gno_params, **(blocks() | {name: np.ones(shape)}))
+
+
+def test_unpack_bad_input():
+    params = pack_gno_params(**blocks())
+    for bad in ([1.0], None, np.ma.masked_array(params)):
+        text = f"unpack_gno_params: params is a {type(bad).__name__}; expected an ndarray"
+        raises(TypeError, text, unpack_gno_params, bad, D, F_IN, F_OUT)
+    text = f"unpack_gno_params: params has shape (1, {params.size}); expected rank 1"
+    raises(ValueError, text, unpack_gno_params, params[None], D, F_IN, F_OUT)
+    for size in (params.size + 1, params.size - 1, F, 0):
+        text = (
+            f"unpack_gno_params: params has shape ({size},); expected (hidden*(d+1+f_out*f_in)+f_out*f_in,) with "
+            f"a whole hidden >= 1 for d = {D}, f_in = {F_IN}, f_out = {F_OUT}"
+        )
+        raises(ValueError, text, unpack_gno_params, np.ones(size), D, F_IN, F_OUT)
+    for i, name in enumerate(("d", "f_in", "f_out")):
+        for bad in (2.0, True, "2", None):
+            sizes = [D, F_IN, F_OUT]
+            sizes[i] = bad
+            text = f"unpack_gno_params: {name} is a {type(bad).__name__}; expected an int"
+            raises(TypeError, text, unpack_gno_params, params, *sizes)
+        sizes[i] = 0
+        raises(ValueError, f"unpack_gno_params: {name} is 0; expected at least 1", unpack_gno_params, params, *sizes)

@@ -1,0 +1,239 @@
+"""The report: JSON that fits its schema, a page that needs nothing else, and the comparison with an earlier one."""
+
+import json
+import math
+import re
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from trigraph.environment import collect
+from trigraph.operators import OPERATORS
+from trigraph.verification import plots
+from trigraph.verification.compare import compare
+from trigraph.verification.record import Check
+from trigraph.verification.report import ReportError, assemble, checks_of, read, validate, write
+from trigraph.verification.summary import ratio, summarise, worst
+
+STEPS = tuple(2.0**-k for k in range(6, 37, 3))
+
+
+def made_up_checks(seed=0):
+    """Return a small run in which everything passes."""
+    rng = np.random.default_rng(seed)
+    checks = []
+    for name in ("gno_kernel_fwd", "gno_kernel_bwd"):
+        op = OPERATORS[name]
+        for field in (f.name for f in op.fields):
+            for panel in ("fortran", "pyref"):
+                for dtype in ("float32", "float64"):
+                    made = Check(name, panel, dtype, "accuracy", "regular", field, 8 * rng.random(), 8.0, seconds=0.001)
+                    bits = f"{rng.integers(2**62):064x}"
+                    checks += [replace(made, digest=bits), replace(made, kind="repeat", error=0.0, tolerance=0.0)]
+                curve = tuple((h, 2e-16 * (0.1 + rng.random()) / h) for h in STEPS)
+                differences = Check(name, panel, "float64", "differences", "regular", field, 1e-14, 1e-7, curve=curve)
+                checks += [differences] * op.order
+            curve = tuple((h, h**2 + 1e-31 / h) for h in STEPS)
+            judge = Check(name, "judge", "real128", "differences", "regular", field, 1e-21, 5e-20, 2.01, curve=curve)
+            checks += [judge] * op.order
+    return checks
+
+
+@pytest.fixture(scope="module")
+def environment():
+    return collect()
+
+
+def assembled(checks, environment, seed=0):
+    return assemble(checks, [("panel gpu", "CuPy is not installed")], seed, "trigraph verify", environment)
+
+
+def test_report_fits_the_schema_and_comes_back(tmp_path, environment):
+    checks = made_up_checks()
+    report = assembled(checks, environment)
+    write(tmp_path, report, checks)
+    again = read(tmp_path / "report.json")
+    assert again == report
+    assert checks_of(again) == checks
+    assert report["verdict"] == "passed"
+    assert report["counts"] == {"passed": len(checks), "failed": 0, "skipped": 1}
+    assert {p.name for p in tmp_path.iterdir()} == {"report.json", "report.html", "agreement.png", "differences.png"}
+
+
+@pytest.mark.parametrize("error", [math.nan, math.inf])
+def test_what_is_not_finite_is_null_and_failed(tmp_path, environment, error):
+    checks = made_up_checks()
+    checks[0] = replace(checks[0], error=error, order=error, note="NaN")
+    checks[-1] = replace(checks[-1], error=error, curve=((0.5, error), (0.25, 1e-3)))
+    report = assembled(checks, environment)
+    write(tmp_path, report, checks)
+    text = (tmp_path / "report.json").read_text()
+    raw = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert raw["verdict"] == "failed"
+    assert raw["counts"]["failed"] == 2
+    assert raw["checks"][0]["error"] is None
+    assert raw["checks"][0]["passed"] is False
+    assert raw["checks"][-1]["curve"][0] == [0.5, None]
+    restored = checks_of(raw)
+    assert not restored[0].passed
+    assert math.isnan(restored[-1].curve[0][1])
+
+
+def test_no_checks_is_no_success(environment):
+    assert assembled([], environment)["verdict"] == "failed"
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("checks", 0, "passed"), "yes"),
+        (("checks", 0, "dtype"), "float16"),
+        (("checks", 0, "surprise"), 1),
+        (("checks", 0, "digest"), "abc"),
+        (("schema_version",), 2),
+        (("environment", "cpu", "threads"), 0),
+    ],
+)
+def test_schema_refuses(environment, place, value):
+    report = json.loads(json.dumps(assembled(made_up_checks(), environment)))
+    target = report
+    for key in place[:-1]:
+        target = target[key]
+    target[place[-1]] = value
+    with pytest.raises(ReportError):
+        validate(report)
+
+
+def test_schema_refuses_a_nan_that_passes(environment):
+    report = assembled(made_up_checks(), environment)
+    report["checks"][0]["error"] = None
+    with pytest.raises(ReportError, match=r"checks\[0\]"):
+        validate(report)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema_version": 1}'])
+def test_other_files_are_refused_by_name(tmp_path, text):
+    path = tmp_path / "other.json"
+    path.write_text(text)
+    with pytest.raises(ReportError, match=r"other\.json"):
+        read(path)
+
+
+class Page(HTMLParser):
+    """Collects what a page would load, and checks that its elements are closed."""
+
+    VOID = ("meta", "input", "br", "img", "link")
+
+    def __init__(self):
+        super().__init__()
+        self.open, self.loaded, self.scripts = [], [], 0
+
+    def handle_starttag(self, tag, attributes):
+        self.loaded += [
+            v for name, v in attributes if name in ("src", "href", "xlink:href", "data", "poster", "srcset")
+        ]
+        self.scripts += tag == "script"
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self.handle_starttag(tag, attributes)
+        if tag not in self.VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+
+def test_page_needs_nothing_else_and_escapes(tmp_path, environment):
+    checks = made_up_checks()
+    checks[0] = replace(checks[0], error=math.nan, note="<script>alert(1)</script> & more")
+    report = assembled(checks, environment)
+    earlier = assembled(checks[1:], environment)
+    write(tmp_path, report, checks, compare(earlier, checks[1:], report, checks))
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    page = Page()
+    page.feed(text)
+    assert page.open == []
+    assert page.scripts == 1
+    assert all(address.startswith("#") for address in page.loaded)
+    assert not re.search(r"@import|url\((?!#)", text)
+    assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; more" in text
+    assert text.count("<svg") == 2
+    assert 'class="verdict failed"' in text
+
+
+def test_pictures_that_have_nothing_to_show_are_not_left_over(tmp_path, environment):
+    checks = made_up_checks()
+    write(tmp_path, assembled(checks, environment), checks)
+    others = [c for c in checks if c.kind == "repeat"]
+    write(tmp_path, assembled(others, environment), others)
+    assert {p.name for p in tmp_path.iterdir()} == {"report.json", "report.html"}
+
+
+def test_pictures_of_odd_values():
+    check = Check("gno_kernel_bwd", "my:function", "float64", "differences", "c", "coords", math.inf, 1e-7)
+    curves = [((0.5, 0.0), (0.25, math.nan)), ((0.5, 0.0),), ((0.5, 1e-3), (0.25, math.inf))]
+    assert plots.png(plots.differences([replace(check, curve=c) for c in curves])).startswith(b"\x89PNG")
+    wrong = [
+        replace(check, kind="accuracy", panel=p, error=e) for p, e in [("a", math.nan), ("b", 1e9), ("c", math.inf)]
+    ]
+    assert plots.svg(plots.agreement(wrong)).count("NaN") == 1
+
+
+def test_summary_shows_the_worst():
+    check = Check("gno_kernel_bwd", "pyref", "float64", "accuracy", "c", "coords", 1.0, 8.0)
+    checks = [
+        check,
+        replace(check, error=10.0, tolerance=100.0),
+        replace(check, kind="differences", error=1e-9, tolerance=1e-7, order=1.97),
+        replace(check, kind="differences", error=1e-9, tolerance=1e-7, order=2.01),
+        replace(check, kind="golden"),
+        replace(check, kind="repeat", error=1.0, tolerance=0.0),
+    ]
+    (row,) = summarise(checks)
+    assert (row.error, row.tolerance, row.order, row.others_text, row.passed) == (1.0, 8.0, "1.97", "1/2", False)
+    nan = replace(check, error=math.nan)
+    assert worst([check, nan]) is nan
+    assert ratio(replace(check, error=0.0, tolerance=0.0)) == 0.0
+    assert ratio(checks[-1]) == math.inf
+
+
+@pytest.mark.parametrize(
+    ("orders", "error", "shown"),
+    [([None, None], 0.0, "exact"), ([None, 2.04], 0.0, "2.04"), ([None], math.nan, "failed"), ([], 0.0, "-")],
+)
+def test_summary_of_differences(orders, error, shown):
+    check = Check("gno_kernel_bwd", "pyref", "float64", "accuracy", "c", "coords", 1.0, 8.0)
+    curves = [replace(check, kind="differences", error=error, order=o) for o in orders]
+    assert summarise([check, *curves])[0].order == shown
+
+
+def test_comparison(environment):
+    before = [c for c in made_up_checks() if c.kind == "accuracy"]
+    digests = [i for i, c in enumerate(before) if c.digest]
+    after = list(before)
+    after[digests[0]] = replace(before[digests[0]], digest="0" * 64)
+    after[1] = replace(before[1], error=before[1].error * 2.1)
+    after[2] = replace(before[2], error=before[2].error * 1.9)
+    after[3] = replace(before[3], error=math.nan)
+    gone = after.pop()
+    after.append(replace(gone, operator="gno_message_fwd"))
+    found = compare(assembled(before, environment), before, assembled(after, environment, seed=1), after)
+    assert found.influences == [("seed", "0", "1")]
+    assert found.changed_bits == [(before[0], after[0])]
+    assert found.same_bits == len(before) - 2
+    assert found.changed_accuracy == [(before[1], after[1]), (before[3], after[3])]
+    assert list(found.gone) == [(gone.operator, gone.panel, gone.dtype)]
+    assert list(found.new) == [("gno_message_fwd", gone.panel, gone.dtype)]
+
+
+def test_comparison_keeps_checks_of_the_same_name_apart(environment):
+    check = made_up_checks()[0]
+    before, after = [check, check], [check, replace(check, digest="0" * 64)]
+    found = compare(assembled(before, environment), before, assembled(after, environment), after)
+    assert (found.same_bits, len(found.changed_bits)) == (1, 1)
+    assert not found.new
+    assert not found.gone

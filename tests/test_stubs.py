@@ -1,0 +1,114 @@
+"""The committed type stubs are what the table gives, and mypy reads in them what a call needs."""
+
+import ast
+import inspect
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import trigraph
+from trigraph import stubs
+from trigraph.operators import OPERATORS, result_type
+
+ROOT = Path(__file__).parent.parent
+
+GOOD = """
+import numpy as np
+import trigraph
+from numpy.typing import NDArray
+from trigraph.results import GnoKernelBwd, GnoKernelBwd2
+
+Array = NDArray[np.float64]
+x, p = np.ones((3, 2)), np.ones(7)
+kernel: Array = trigraph.gno_kernel_fwd(x, p, 1, np.int64(2))
+small: NDArray[np.float32] = trigraph.gno_kernel_fwd(x.astype(np.float32), p.astype(np.float32), 1, 2)
+first: GnoKernelBwd[Array] = trigraph.gno_kernel_bwd(kernel, x, p, 1, 2, wrt=["coords"], out={"coords": x})
+coords: Array | None = first.coords
+second: GnoKernelBwd2[Array] = trigraph.gno_kernel_bwd2(coords, None, kernel, x, p, f_in=1, f_out=2, panel="pyref")
+graph: trigraph.CSC = trigraph.CSC(np.array([0, 1]), np.array([0]))
+"""
+# Call and mypy's error code.
+BAD = {
+    "trigraph.gno_kernel_fwd(x, p.astype(np.float32), 1, 2)": "type-var",
+    "trigraph.gno_kernel_fwd([[1.0]], p, 1, 2)": "type-var",
+    "trigraph.gno_kernel_fwd(x, None, 1, 2)": "type-var",
+    "trigraph.gno_kernel_fwd(x, p, 1.0, 2)": "arg-type",
+    "trigraph.gno_kernel_fwd(x, p, 1)": "call-arg",
+    "trigraph.gno_kernel_fwd(x, p, 1, 2, wrt='coords')": "call-arg",
+    "trigraph.gno_kernel_bwd(kernel, x, p, 1, 2, wrt='coord')": "arg-type",
+    "trigraph.gno_kernel_bwd(kernel, x, p, 1, 2, panel='cuda')": "arg-type",
+    "trigraph.gno_kernel_bwd(kernel, x, p, 1, 2, out={'features': x})": "dict-item",
+    "trigraph.gno_kernel_bwd(kernel, x, p, 1, 2).features": "attr-defined",
+    "trigraph.gno_aggregate_fwd(x, kernel, None, 1, 2)": "arg-type",
+    "trigraph.gno_nothing": "attr-defined",
+}
+
+
+def test_stubs_are_fresh():
+    for path, text in stubs.generate(ROOT).items():
+        assert path.read_text() == text, "run `python -m trigraph.stubs --write`"
+    assert (ROOT / "src" / "trigraph" / "py.typed").is_file()
+
+
+@pytest.mark.parametrize("module", ["trigraph.stubs", "trigraph.docs"])
+def test_write_and_check(module, tmp_path):
+    def run(mode):
+        command = [sys.executable, "-m", module, mode, "--root", str(tmp_path)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+        return done.returncode, done.stdout, done.stderr
+
+    (tmp_path / "src").mkdir()
+    (tmp_path / "src" / "trigraph").mkdir()
+    (tmp_path / "src" / "trigraph" / "__init__.py").write_bytes((ROOT / "src/trigraph/__init__.py").read_bytes())
+    (tmp_path / "docs").mkdir()
+    for page in (ROOT / "docs").glob("*.md"):
+        old = re.sub(r"(<!-- generated: .*? -->\n).*?(<!-- end -->)", r"\1old\n\2", page.read_text(), flags=re.DOTALL)
+        (tmp_path / "docs" / page.name).write_text(old)
+    code, out, _ = run("--check")
+    assert code == 1
+    assert f"run `python -m {module} --write`" in out
+    assert run("--write") == (0, "", "")
+    assert run("--check") == (0, "", "")
+    for path in (*tmp_path.rglob("*.pyi"), *tmp_path.rglob("*.md")):
+        assert path.read_text() == (ROOT / path.relative_to(tmp_path)).read_text()
+
+
+def test_the_stub_says_what_the_package_is():
+    tree = ast.parse((ROOT / "src/trigraph/__init__.pyi").read_text())
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    assert functions.keys() == OPERATORS.keys()
+    for name, node in functions.items():
+        function = getattr(trigraph, name)
+        expected = inspect.signature(function).parameters
+        assert [a.arg for a in node.args.args + node.args.kwonlyargs] == list(expected)
+        assert [a.arg for a in node.args.kwonlyargs] == ["out", "panel"]
+        assert ast.get_docstring(node) == inspect.getdoc(function)
+    tree = ast.parse((ROOT / "src/trigraph/results.pyi").read_text())
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    expected = {result_type(n): op for n, op in OPERATORS.items() if not op.single}
+    assert classes.keys() == {kind.__name__ for kind in expected}
+    for kind in expected:
+        assert [n.target.id for n in classes[kind.__name__].body if isinstance(n, ast.AnnAssign)] == list(kind._fields)
+
+
+def test_mypy_reads_the_stubs(tmp_path):
+    (tmp_path / "good.py").write_text(GOOD)
+    (tmp_path / "bad.py").write_text(GOOD + "".join(f"{line}\n" for line in BAD))
+    command = [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", "--no-error-summary"]
+    done = subprocess.run(
+        [*command, "good.py", "bad.py"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
+    )
+    found = re.findall(r"^(\w+)\.py:(\d+): error: .*\[([\w-]+)\]$", done.stdout, re.MULTILINE)
+    first = len(GOOD.splitlines()) + 1
+    expected = [("bad", str(first + i), code) for i, code in enumerate(BAD.values())]
+    assert found == expected, done.stdout + done.stderr
+
+
+@pytest.mark.slow
+def test_mypy_over_the_package(tmp_path):
+    command = [sys.executable, "-m", "mypy", "--config-file", str(ROOT / "pyproject.toml"), "-p", "trigraph"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,191 @@
+"""The operator table agrees with itself and with the files of the panels."""
+
+import ast
+import inspect
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from table_calls import OPS
+
+import trigraph
+from trigraph import pyref
+from trigraph.checks import bind_sizes, shape_of
+from trigraph.operators import DEFINITIONS, GRAPHS, OPERATORS, SYMBOLS, Operator, evaluate, names_in, result_type
+
+DEFS = [pytest.param(d, id=d.name) for d in DEFINITIONS]
+ALL = [pytest.param(op, id=op.name) for op in OPS]
+FAMILIES = sorted({d.family for d in DEFINITIONS})
+ROOT = Path(__file__).parent.parent
+
+
+def typical(definition, k=0):
+    return {s: SYMBOLS[s].typical[k % len(SYMBOLS[s].typical)] for s in definition.symbols}
+
+
+def test_symbols():
+    for name, symbol in SYMBOLS.items():
+        assert name.isidentifier()
+        assert symbol.doc
+        assert symbol.minimum in (0, 1)
+        assert symbol.typical
+        assert all(n > symbol.minimum or n == 1 for n in symbol.typical)
+    used = {s for d in DEFINITIONS for s in d.symbols}
+    assert used == SYMBOLS.keys()  # nothing unknown, nothing dead
+
+
+def test_names_are_unique():
+    assert len({d.name for d in DEFINITIONS}) == len(DEFINITIONS)
+    assert len(OPERATORS) == 3 * len(DEFINITIONS)
+    assert len({result_type(name).__name__ for name in OPERATORS}) == len(OPERATORS)
+
+
+@pytest.mark.parametrize("definition", DEFS)
+def test_definition(definition):
+    arrays = definition.inputs + definition.outputs
+    names = [a.name for a in arrays] + [a.name for a in definition.attributes]
+    assert len(set(names)) == len(names)
+    assert not {"graph", "wrt", "out", "panel"} & set(names)
+    assert definition.inputs
+    assert definition.outputs
+    assert definition.summary.endswith(".")
+    assert definition.source
+    assert all(definition.formulas)
+    assert len(definition.formulas) == len(definition.operations) == 3
+    assert definition.graph is None or definition.graph in GRAPHS
+    for a in definition.inputs:
+        assert a.degree is None or a.degree >= 1, "degree of each input"
+    for a in (*arrays, *definition.attributes):
+        assert a.name.isidentifier()
+        assert a.doc.endswith(".")
+    for a in definition.attributes:
+        assert a.name in SYMBOLS
+    for kink in definition.kinks:
+        assert kink.resample in [a.name for a in definition.inputs]
+        parameters = list(inspect.signature(getattr(pyref, kink.function)).parameters)
+        assert parameters == list(OPERATORS[f"{definition.name}_fwd"].parameters)
+
+
+@pytest.mark.parametrize("definition", DEFS)
+def test_expressions(definition):
+    """Only sums and products of known symbols and whole numbers: they are evaluated, and read by people."""
+    shapes = [dim for a in definition.inputs + definition.outputs for dim in a.dims]
+    for expression in (*shapes, *definition.operations, definition.terms):
+        assert names_in(expression) <= set(definition.symbols)
+        tree = ast.parse(expression, mode="eval")
+        allowed = (ast.Expression, ast.BinOp, ast.Add, ast.Mult, ast.Name, ast.Load, ast.Constant)
+        assert all(isinstance(node, allowed) for node in ast.walk(tree)), expression
+        assert {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)} == names_in(expression)
+    for k in range(3):
+        sizes = typical(definition, k)
+        for a in definition.inputs + definition.outputs:
+            assert all(n >= 1 for n in shape_of(a, sizes))
+        operations = [evaluate(e, sizes) for e in definition.operations]
+        assert 0 < operations[0] < operations[1] < operations[2]
+        assert evaluate(definition.terms, sizes) > 0
+    zero = {s: SYMBOLS[s].minimum for s in definition.symbols}
+    assert all(n >= 0 for a in definition.inputs + definition.outputs for n in shape_of(a, zero))
+
+
+@pytest.mark.parametrize("definition", DEFS)
+def test_symbols_in_canonical_order(definition):
+    symbols = definition.symbols
+    graph = GRAPHS[definition.graph].sizes if definition.graph else ()
+    assert symbols[: len(graph)] == graph
+    attributes = tuple(a.name for a in definition.attributes)
+    assert symbols[len(symbols) - len(attributes) :] == attributes
+    assert len(set(symbols)) == len(symbols)
+
+
+@pytest.mark.parametrize("op", ALL)
+def test_sizes_follow_from_a_call(op):
+    """Every symbol is fixed by graph, attributes or one axis at a time, linear in it."""
+    for k in range(3):
+        sizes = typical(op.definition, k)
+        graph = type("Graph", (), sizes)
+        values = {a.name: sizes[a.name] for a in op.attributes} | ({"graph": graph} if op.graph else {})
+        shapes = {a.name: shape_of(a, sizes) for a in op.arguments}
+        assert bind_sizes(op, values, shapes) == sizes
+        required = {a.name: shapes[a.name] for a in op.arguments if not a.nullable}
+        assert bind_sizes(op, values, required) == sizes  # the cotangents may all be None
+    known = set(op.graph.sizes if op.graph else ()) | {a.name for a in op.attributes}
+    for a in op.binding_order:
+        for dim in a.dims:
+            unknown = names_in(dim) - known
+            assert len(unknown) <= 1
+            if unknown:
+                (symbol,) = unknown
+                values = [evaluate(dim, {**typical(op.definition), symbol: n}) for n in range(4)]
+                assert values[1] > values[0]
+                assert len(set(np.diff(values))) == 1
+            known |= unknown
+
+
+@pytest.mark.parametrize("op", ALL)
+def test_arguments_and_fields(op):
+    spec = op.definition
+    inputs, outputs = ([a.name for a in arrays] for arrays in (spec.inputs, spec.outputs))
+    expected = {
+        0: inputs,
+        1: [f"grad_{n}" for n in outputs] + inputs,
+        2: [f"gg_{n}" for n in inputs] + [f"grad_{n}" for n in outputs] + inputs,
+    }[op.order]
+    assert [a.name for a in op.arguments] == expected
+    assert [a.name for a in op.arguments if a.nullable] == [n for n in expected if n.startswith("gg_")]
+    shapes = {a.name: a.shape for a in spec.inputs + spec.outputs}
+    for a in (*op.arguments, *op.fields):
+        assert a.shape == shapes[a.name.removeprefix("grad_").removeprefix("gg_")]
+    assert op.single == (op.order == 0 and len(outputs) == 1)
+    assert [a.name for a in op.binding_order][: len(inputs)] == inputs
+    assert sorted(a.name for a in op.binding_order) == sorted(expected)
+    assert list(op.signature.parameters) == [*op.parameters, *(["wrt"] if op.order else [])]
+
+
+def test_expressions_cannot_reach_anything_else():
+    with pytest.raises(NameError):
+        evaluate("open", {})
+    with pytest.raises(NameError):
+        evaluate("num_edges", {"d": 3})
+
+
+def test_graph_kinds():
+    for kind in GRAPHS.values():
+        graph_type = getattr(trigraph, kind.type_name)
+        assert set(kind.sizes) <= SYMBOLS.keys()
+        assert set(kind.sizes) | {name for name, _ in kind.forward} <= graph_type.__annotations__.keys()
+        for _, shape in (*kind.forward, *kind.reverse):
+            assert names_in(shape) <= set(kind.sizes)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_each_family_has_the_same_files_in_every_panel(family):
+    names = [
+        f"fortran/{family}.fypp",
+        f"fortran/{family}_fast.fypp",
+        f"pyref/{family}.py",
+        f"gpu/{family}.py",
+        f"gpu/kernels/{family}.cu",
+    ]
+    assert [name for name in names if not (ROOT / name).is_file()] == []
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_same_function_names_inside(family):
+    operators = [op.name for op in OPS if op.family == family]
+    reference = (ROOT / "fortran" / f"{family}.fypp").read_text()
+    fast = (ROOT / "fortran" / f"{family}_fast.fypp").read_text()
+    for name in operators:
+        assert re.search(rf"^ *(pure )?subroutine {name}_\$", reference, re.MULTILINE), name
+        assert re.search(rf"\b{name}_fast_", fast), name
+    for panel in ("pyref", "gpu"):
+        tree = ast.parse((ROOT / panel / f"{family}.py").read_text())
+        defined = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+        assert set(operators) <= defined
+
+
+def test_an_entry_gives_three_operators():
+    spec = DEFINITIONS[0]
+    fwd, bwd, bwd2 = (OPERATORS[f"{spec.name}_{suffix}"] for suffix in ("fwd", "bwd", "bwd2"))
+    assert [op.order for op in (fwd, bwd, bwd2)] == [0, 1, 2]
+    assert all(isinstance(op, Operator) and op.definition is spec for op in (fwd, bwd, bwd2))

@@ -1,0 +1,171 @@
+"""Threads: the same bits whatever their number, calls from several Python threads, and forked processes."""
+
+import os
+import subprocess
+import sys
+import textwrap
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from table_calls import CPU_PANELS, OPS, assert_same_bits, call, draw
+
+from trigraph import get_num_threads, set_num_threads
+from trigraph.operators import SYMBOLS
+
+ALL = [pytest.param(op, id=op.name) for op in OPS]
+TIMEOUT = 60  # seconds; what hangs fails
+
+
+def large(op, seed=0, dtype=np.float64):
+    """Arguments with several chunks of 256 terms in every direction of summation."""
+    entities = {"num_positions": 3000, "num_edges": 2600}
+    sizes = {s: entities.get(s, 9) for s in op.definition.symbols if SYMBOLS[s].minimum == 0}
+    return draw(op, dtype, seed=seed, **sizes)
+
+
+def test_set_and_get():
+    for number in (1, 2, 7, np.int32(3)):
+        set_num_threads(number)
+        assert get_num_threads() == number
+        assert type(get_num_threads()) is int
+    for bad in (2.0, "2", None, True, np.array([2])):
+        with pytest.raises(TypeError) as caught:
+            set_num_threads(bad)
+        text = f"set_num_threads: num_threads is a {type(bad).__name__}; expected an int"
+        assert str(caught.value) == text
+    for bad in (0, -1):
+        with pytest.raises(ValueError, match=f"^set_num_threads: num_threads is {bad}; expected at least 1$"):
+            set_num_threads(bad)
+    assert get_num_threads() == 3
+
+
+@pytest.mark.parametrize(
+    ("setting", "expected"), [("3", 3), ("2,4", 2), (" 5 ", 5), ("0", None), ("", None), ("many", None), ("-1", None)]
+)
+def test_default_follows_the_environment(setting, expected, monkeypatch):
+    from trigraph.fortran import threads
+
+    monkeypatch.setenv("OMP_NUM_THREADS", setting)
+    default = threads._default()
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    assert default == (expected or threads._default())
+    assert default >= 1
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("op", ALL)
+def test_same_bits_whatever_the_number_of_threads(op, dtype):
+    values = large(op, dtype=dtype)
+    set_num_threads(1)
+    expected = call(op, values)
+    for number in (2, 3, 8):
+        set_num_threads(number)
+        assert_same_bits(call(op, values), expected)
+
+
+@pytest.mark.parametrize("panel", CPU_PANELS)
+@pytest.mark.parametrize("op", ALL)
+def test_repeated_calls_give_the_same_bits(op, panel):
+    values = draw(op)
+    expected = call(op, values, panel=panel)
+    for _ in range(3):
+        assert_same_bits(call(op, values, panel=panel), expected)
+
+
+@pytest.mark.parametrize("panel", CPU_PANELS)
+def test_calls_from_several_threads_at_once(panel):
+    size = large if panel != "gpu-host" else draw
+    jobs = [(op, size(op, seed=seed)) for op in OPS for seed in range(3)]
+    set_num_threads(2)
+    expected = [call(op, values, panel=panel) for op, values in jobs]
+    with ThreadPoolExecutor(6) as pool:
+        futures = [pool.submit(call, op, values, panel=panel) for op, values in jobs * 2]
+        for future, result in zip(futures, expected * 2, strict=True):
+            assert_same_bits(future.result(TIMEOUT), result)
+
+
+def run(script):
+    """Run a script in a process of its own: a hang fails, and threads of this process do not matter."""
+    setup = """
+        import os
+        import numpy as np
+        import trigraph
+        from table_calls import OPS, call, draw
+
+        values = [(op, draw(op, num_edges=700, num_positions=900)) for op in OPS]
+
+        def results():
+            return [{n: v.tobytes() for n, v in call(op, given).items()} for op, given in values]
+
+        trigraph.set_num_threads(2)
+        expected = results()  # starts OpenMP's threads
+    """
+    source = textwrap.dedent(setup) + textwrap.dedent(script)
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore::DeprecationWarning", "-c", source],
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parent)},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.split()
+
+
+def test_a_forked_child_computes():
+    printed = run("""
+        pid = os.fork()
+        if pid == 0:
+            same = results() == expected and trigraph.get_num_threads() == 1
+            os._exit(0 if same else 1)
+        _, status = os.waitpid(pid, 0)
+        print(os.waitstatus_to_exitcode(status), trigraph.get_num_threads(), results() == expected)
+    """)
+    assert printed == ["0", "2", "True"]
+
+
+def test_multiprocessing_by_fork():
+    printed = run("""
+        import multiprocessing
+
+        def work(number):
+            return results() == expected, trigraph.get_num_threads()
+
+        with multiprocessing.get_context("fork").Pool(2) as pool:
+            print(set(pool.map(work, range(4))) == {(True, 1)})
+        print(results() == expected)
+    """)
+    assert printed == ["True", "True"]
+
+
+def test_a_forked_child_refuses_more_threads():
+    printed = run("""
+        pid = os.fork()
+        if pid == 0:
+            trigraph.set_num_threads(1)
+            try:
+                trigraph.set_num_threads(2)
+            except RuntimeError as error:
+                right = str(error).startswith("set_num_threads: num_threads is 2; expected 1 in a forked process")
+                os._exit(0 if right and results() == expected else 1)
+            os._exit(2)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    """)
+    assert printed == ["0"]
+
+
+def test_a_spawned_child_may_have_threads():
+    printed = run("""
+        from concurrent.futures import ProcessPoolExecutor
+        import multiprocessing
+
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+            pool.submit(trigraph.set_num_threads, 2).result(30)
+            op, given = values[-1]
+            got = pool.submit(call, op, given).result(30)
+            print({n: v.tobytes() for n, v in got.items()} == expected[-1])
+    """)
+    assert printed == ["True"]

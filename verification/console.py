@@ -1,0 +1,105 @@
+"""What `trigraph verify` prints: the table of a run, what failed, what was skipped, what changed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Sequence
+from itertools import groupby
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from trigraph.verification.compare import FACTOR, Comparison
+from trigraph.verification.record import Check
+from trigraph.verification.summary import number, summarise
+
+__all__ = ["mark", "plain_console", "print_comparison", "print_failures", "print_summary"]
+
+# Lines of a file or a pipe are as long as tables need; COLUMNS overrides it, as everywhere.
+UNLIMITED = 240
+
+
+def plain_console(stderr: bool = False) -> Console:
+    """Return a console that shows whole tables when it is no terminal."""
+    console = Console(stderr=stderr, highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = UNLIMITED
+    return console
+
+
+def mark(console: Console, passed: bool) -> str:
+    """Return a coloured tick or cross, or what an encoding without them has for it."""
+    if console.options.ascii_only:
+        return "ok" if passed else "[bold red]x[/]"
+    return "[green]✓[/]" if passed else "[bold red]✗[/]"
+
+
+def _table(words: Iterable[str], numbers: Iterable[str], title: str | None = None) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")
+    for header in words:
+        table.add_column(header, overflow="fold")
+    for header in numbers:
+        table.add_column(header, justify="right", no_wrap=True)
+    return table
+
+
+LEGEND = """\
+error, tolerance: in units of eps * scale, where their ratio is largest
+order: of central differences; exact where they have rounding errors only
+other: golden vectors, symmetries, equal bits and so on, passed/all
+"""
+
+
+def print_summary(console: Console, checks: Sequence[Check]) -> None:
+    """Print one row for each panel and dtype under each operator, narrow enough for a terminal of 80 columns."""
+    table = _table(("operator, panel", "dtype"), ("error", "tolerance", "order", "other", "seconds"))
+    for operator, rows in groupby(summarise(checks), key=lambda row: row.operator):
+        table.add_row(f"[bold]{escape(operator)}[/]")
+        for row in rows:
+            numbers = (number(row.error), number(row.tolerance), row.order, row.others_text, f"{row.seconds:.2f}")
+            table.add_row(f"{mark(console, row.passed)} {escape(row.panel)}", row.dtype, *numbers)
+    console.print(table)
+    console.print(LEGEND, style="dim")
+
+
+def print_failures(console: Console, checks: Sequence[Check]) -> None:
+    """Print every check that failed: its error, its tolerance and its note."""
+    failures = [c for c in checks if not c.passed]
+    if not failures:
+        return
+    console.print(f"[bold red]Failed ({len(failures)})[/]")
+    for c in failures:
+        where = escape(", ".join(filter(None, (c.panel, c.dtype, c.case, c.field))))
+        note = f": {escape(c.note)}" if c.note else ""
+        comparison = f"{number(c.error)} > {number(c.tolerance)}"
+        console.print(f"  {mark(console, False)} {escape(c.operator)} {c.kind} [dim]({where})[/] {comparison}{note}")
+    console.print()
+
+
+def _pairs(title: str, changes: Sequence[tuple[Check, Check]]) -> Table:
+    table = _table(("operator", "panel", "dtype", "kind", "case", "field"), ("error then", "now"), title)
+    for then, now in changes:
+        texts = (escape(t) for t in (now.operator, now.panel, now.dtype, now.kind, now.case, now.field))
+        table.add_row(*texts, number(then.error), number(now.error))
+    return table
+
+
+def print_comparison(console: Console, comparison: Comparison) -> None:
+    """Print what changed since an earlier report."""
+    commit = f", commit {comparison.commit[:12]}" if comparison.commit else ""
+    console.print(f"[bold]Changes since {comparison.date}{commit}[/]")
+    for name, then, now in comparison.influences:
+        console.print(f"  {name}: {escape(then)} -> {escape(now)}")
+    bits, accuracy = comparison.changed_bits, comparison.changed_accuracy
+    console.print(f"  {comparison.same_bits} outputs have the same bits, {len(bits)} have other bits")
+    console.print(f"  {len(accuracy)} errors grew or shrank by more than a factor {FACTOR:g}")
+    for what, groups in (("new", comparison.new), ("gone", comparison.gone)):
+        for panel, dtype in dict.fromkeys(key[1:] for key in groups):
+            counts = {key[0]: n for key, n in groups.items() if key[1:] == (panel, dtype)}
+            names = escape(", ".join(counts))
+            console.print(f"  {sum(counts.values())} checks {what} of {escape(panel)}, {dtype}: {names}")
+    for title, changes in (("Changed bits", bits), ("Changed accuracy", accuracy)):
+        if changes:
+            console.print(_pairs(title, changes))
