@@ -22,7 +22,7 @@ from trigraph.verification.cases import Variant, build, variants
 from trigraph.verification.differences import JUDGE_STEPS, check_differences
 from trigraph.verification.differences import STEPS as PANEL_STEPS
 from trigraph.verification.implementation import adapt
-from trigraph.verification.judged import Judged, operators_of
+from trigraph.verification.judged import Judged, every_operator_of, operators_of
 from trigraph.verification.properties import (
     check_adjoint,
     check_permutation,
@@ -107,7 +107,7 @@ class _Scope:
 
 def _accuracy(scope: _Scope, lazy: Lazy) -> list[Check]:
     judged = lazy()
-    ops = [op for op in operators_of(judged.case.definition) if scope.has(op)]
+    ops = [op for op in every_operator_of(judged.case.definition) if scope.has(op)]
     return [check for op in ops for check in check_accuracy(scope.subject, judged, op)]
 
 
@@ -115,7 +115,7 @@ def _calls(scope: _Scope, lazy: Lazy) -> list[Check]:
     """Check calls repeated, with some fields only, with some cotangents None."""
     judged = lazy()
     checks = []
-    for op in operators_of(judged.case.definition):
+    for op in every_operator_of(judged.case.definition):
         if scope.has(op):
             checks += check_repeat(scope.subject, judged, op)
             if scope.subject.only is None:  # a user's function has no wrt
@@ -125,7 +125,7 @@ def _calls(scope: _Scope, lazy: Lazy) -> list[Check]:
 
 def _threads(scope: _Scope, lazy: Lazy) -> list[Check]:
     judged = lazy()
-    ops = [op for op in operators_of(judged.case.definition) if scope.has(op)]
+    ops = [op for op in every_operator_of(judged.case.definition) if scope.has(op)]
     return [check for op in ops for check in check_threads(scope.subject, judged, op)]
 
 
@@ -198,7 +198,7 @@ class _Run:
 
     def definitions(self) -> list[Definition]:
         """Definitions with a selected operator."""
-        return [d for d in DEFINITIONS if any(op.name in self.selected for op in operators_of(d))]
+        return [d for d in DEFINITIONS if any(op.name in self.selected for op in every_operator_of(d))]
 
     def units(self) -> Iterator[Unit]:
         """Units in order: generated cases, real inputs, golden vectors."""
