@@ -30,6 +30,16 @@ def expand(kernel: str, *axes: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(instance(kernel, types) for types in product(*axes))
 
 
+#: Kernels of kernels/sums.cuh, which every family may include.
+SUMS = (
+    *expand("cut_rows", INDICES),
+    *expand("add_overflow", FLOATS, INDICES),
+    *expand("gather_rows", FLOATS, INDICES),
+    *expand("spread_rows", FLOATS, INDICES),
+    *expand("first_pieces", FLOATS, INDICES),
+    *expand("sum_rows", FLOATS),
+)
+
 #: Family (the name of its ``kernels/*.cu`` file) -> its instances.
 INSTANCES: dict[str, tuple[str, ...]] = {
     "dimenet": (
@@ -45,5 +55,15 @@ INSTANCES: dict[str, tuple[str, ...]] = {
         *expand("dimenet_rbf_gradient", FLOATS),
         *expand("dimenet_weights_parts", FLOATS),
         *expand("dimenet_sum_parts", FLOATS),
+    ),
+    "gno": (
+        *SUMS,
+        *expand("gno_hidden", FLOATS),
+        *expand("gno_select", FLOATS),
+        *expand("gno_contract", FLOATS, INDICES),
+        *expand("gno_outer", FLOATS, INDICES),
+        *expand("gno_moments", FLOATS, INDICES),
+        *expand("gno_to_source", FLOATS, INDICES),
+        *expand("gno_first_layer", FLOATS, INDICES),
     ),
 }

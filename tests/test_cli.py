@@ -180,6 +180,13 @@ def test_against_something_else_is_refused_before_the_run(verify, tmp_path):
     assert result.asked == []
 
 
+def test_report_that_cannot_be_written_is_refused_before_the_run(verify, tmp_path):
+    (tmp_path / "file").write_text("")
+    result = verify([GOOD], "--report", tmp_path / "file" / "report")
+    assert result.exit_code == 2
+    assert "--report" in result.stderr
+
+
 def test_info(runner):
     result = runner.invoke(main, ["info"])
     assert result.exit_code == 0

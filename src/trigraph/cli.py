@@ -60,6 +60,14 @@ def _read(against: Path | None) -> dict[str, Any] | None:
         raise click.BadParameter(str(error), param_hint="'--against'") from error
 
 
+def _make(folder: Path) -> None:
+    """Make the folder of the report before the run, whose results would otherwise be lost."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise click.BadParameter(str(error), param_hint="'--report'") from error
+
+
 def _plan(
     operators: Sequence[str], panels: Sequence[str], dtypes: Sequence[str], seed: int, implementation: str | None
 ) -> list[Unit]:
@@ -188,6 +196,8 @@ def verify(
 
     earlier = _read(against)
     units = _plan(operators, panels, dtypes, seed, implementation)
+    if folder:
+        _make(folder)
     checks = _execute(units)
     skips = _skips(panels, implementation)
     console = plain_console()

@@ -1,0 +1,3 @@
+"""The production panel: CUDA kernels launched through CuPy, or gpu-host on the CPU for NumPy arrays."""
+
+from trigraph.gpu.gno import *  # noqa: F403

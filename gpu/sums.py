@@ -1,0 +1,200 @@
+"""Sums in a fixed order on the device, for every family: the same bits each time, and no long chain of roundings.
+
+The kernels are in kernels/sums.cuh; a family that uses them includes it and lists ``instances.SUMS``. Rows of a CSR
+array are summed in pieces of at most CHUNK positions, rows of matrices ROWS at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from trigraph.gpu.launcher import runtime
+
+__all__ = [
+    "CHUNK",
+    "ROWS",
+    "Kernels",
+    "Pieces",
+    "Rows",
+    "add_product",
+    "bits",
+    "blocks",
+    "by_destination",
+    "by_row",
+    "by_source",
+    "cover",
+    "cut",
+    "finish",
+    "gather",
+    "overflow_for",
+    "spread",
+    "sum_pieces",
+    "sum_rows",
+]
+
+CHUNK = 128  # most positions of a piece
+ROWS = 256  # rows of a matrix that are summed at a time
+WORKSPACE = 32 << 20  # bytes of the arrays of one block: they stay in the cache of a device
+MAX_BLOCKS = 256  # blocks grow instead, since their sums are added up one by one
+
+
+class Kernels:
+    """The kernels of a family, where an array lives.
+
+    Parameters
+    ----------
+    family : str
+    array : array
+        Of NumPy or CuPy.
+    """
+
+    def __init__(self, family: str, array: Any) -> None:
+        self.family = family
+        self.runtime = runtime(array)
+        self.xp = self.runtime.xp
+
+    def launch(
+        self,
+        kernel: str,
+        types: Sequence[Any],
+        grid: Sequence[int],
+        block: Sequence[int],
+        args: Sequence[Any],
+        shared_mem: int = 0,
+    ) -> None:
+        """Launch a kernel; a plain integer is an ``int`` of the kernel."""
+        values = [np.int32(value) if type(value) in (int, bool) else value for value in args]
+        self.runtime.launch(self.family, kernel, types, grid, block, values, shared_mem)
+
+
+def cover(count: int, size: int) -> int:
+    """Blocks of a size that cover a count."""
+    return -(-count // size)
+
+
+def bits(number: int) -> int:
+    """Exponent of the lowest power of two that is not below `number` >= 1."""
+    return (number - 1).bit_length()
+
+
+def blocks(count: int, bytes_per_row: int) -> Iterator[tuple[int, int]]:
+    """First row and number of rows of each block whose workspace is bounded; a multiple of ROWS, but for the last."""
+    step = cover(max(WORKSPACE // bytes_per_row, cover(count, MAX_BLOCKS)), ROWS) * ROWS
+    for first in range(0, count, step):
+        yield first, min(step, count - first)
+
+
+def add_product(kernels: Kernels, left: Any, right: Any, total: Any, transposed: bool = False) -> None:
+    """Add left^T right, or its transpose, to `total`; rows are summed ROWS at a time, then the results.
+
+    `left` is the factor with fewer columns: CuPy copies what it has to transpose in a batch of products.
+    """
+    m, n, whole = left.shape[1], right.shape[1], len(left) // ROWS
+    end = whole * ROWS
+    chunks = kernels.xp.empty((cover(len(left), ROWS), m, n), total.dtype)
+    if whole:
+        batch = left[:end].reshape(whole, ROWS, m).transpose(0, 2, 1)
+        kernels.xp.matmul(batch, right[:end].reshape(whole, ROWS, n), out=chunks[:whole])
+    if end < len(left):
+        kernels.xp.matmul(left[end:].T, right[end:], out=chunks[whole])
+    sum_rows(kernels, chunks, total, m if transposed else 1)
+
+
+def sum_rows(kernels: Kernels, values: Any, total: Any, outer: int = 1) -> None:
+    """Add the sum over the first axis of `values` to `total`, transposing (outer, rest) matrices."""
+    width = total.size
+    while True:
+        sums = cover(len(values), ROWS)
+        last = sums == 1
+        out = total if last else kernels.xp.empty((sums, width), total.dtype)
+        args = (values, np.int64(len(values)), np.int64(width), ROWS, np.int64(outer if last else 1), last, out)
+        kernels.launch("sum_rows", (total.dtype,), (cover(width, 32), sums), (32, 8), args)
+        if last:
+            return
+        values = out
+
+
+class Rows(NamedTuple):
+    """Rows of a CSR array: row i has the positions offsets[i]..offsets[i+1]-1, or what `order` holds there."""
+
+    offsets: Any
+    order: Any
+    num_rows: int
+    num_positions: int
+
+
+class Pieces(NamedTuple):
+    """Rows cut into pieces of at most CHUNK positions; the table is (3, count): row, begin and end of each."""
+
+    rows: Rows
+    table: Any
+    count: int
+
+
+def by_destination(graph: Any) -> Rows:
+    """Positions of a `CSC` by destination."""
+    return Rows(graph.offsets, None, graph.num_dst_nodes, graph.num_positions)
+
+
+def by_source(graph: Any) -> Rows:
+    """Positions of a `CSC` by source."""
+    reverse = graph.prepare()
+    return Rows(reverse.src_offsets, reverse.src_positions, graph.num_src_nodes, graph.num_positions)
+
+
+def by_row(graph: Any) -> Rows:
+    """Positions of a `CSC` by row of its edge arrays."""
+    reverse = graph.prepare()
+    return Rows(reverse.row_offsets, reverse.row_positions, graph.num_edges, graph.num_positions)
+
+
+def cut(kernels: Kernels, rows: Rows) -> Pieces:
+    """Cut rows into pieces."""
+    count = rows.num_rows + rows.num_positions // CHUNK
+    table = kernels.xp.empty((3, count), rows.offsets.dtype)
+    args = (rows.offsets, np.int64(rows.num_rows), CHUNK, np.int64(count), table)
+    kernels.launch("cut_rows", (table.dtype,), (cover(count, 128),), (128,), args)
+    return Pieces(rows, table, count)
+
+
+def overflow_for(kernels: Kernels, rows: Rows, out: Any) -> Any:
+    """Workspace for what the pieces of a row beyond the first one sum up to."""
+    return kernels.xp.empty((rows.num_positions // CHUNK + 1, out.shape[1]), out.dtype)
+
+
+def finish(kernels: Kernels, rows: Rows, overflow: Any, out: Any, by_piece: bool = False) -> None:
+    """Add to `out` what a row's pieces beyond the first one sum up to; `overflow` has a row for each tile or piece."""
+    width = out.shape[1]
+    grid = (rows.num_positions // CHUNK * cover(width, 32),)
+    args = (overflow, rows.offsets, np.int64(rows.num_rows), CHUNK, by_piece, width, out)
+    kernels.launch("add_overflow", (out.dtype, rows.offsets.dtype), grid, (32, 8), args)
+
+
+def gather(kernels: Kernels, values: Any, rows: Rows, out: Any) -> None:
+    """out[i] = sum of values[position] over the positions of row i."""
+    pieces, overflow, width = cut(kernels, rows), overflow_for(kernels, rows, out), out.shape[1]
+    lane_bits = min(bits(width), 7)
+    grid = (cover(pieces.count, 128 >> lane_bits),)
+    args = (values, rows.order, pieces.table, rows.offsets, np.int64(pieces.count), width, lane_bits, out, overflow)
+    kernels.launch("gather_rows", (out.dtype, rows.offsets.dtype), grid, (128,), args)
+    finish(kernels, rows, overflow, out)
+
+
+def spread(kernels: Kernels, pieces: Pieces, values: Any) -> Any:
+    """Return values[row] of each piece, zero where the piece is empty."""
+    out = kernels.xp.empty((pieces.count, values.shape[1]), values.dtype)
+    args = (values, pieces.table, np.int64(pieces.count), values.shape[1], out)
+    kernels.launch("spread_rows", (out.dtype, pieces.table.dtype), (cover(out.size, 128),), (128,), args)
+    return out
+
+
+def sum_pieces(kernels: Kernels, pieces: Pieces, values: Sequence[Any], out: Any) -> None:
+    """out[i] = sum over row i's pieces, which `values`, one array or two, have as rows."""
+    rows, second = pieces.rows, values[1] if len(values) > 1 else None
+    args = (values[0], second, rows.offsets, np.int64(rows.num_rows), CHUNK, out.shape[1], out)
+    kernels.launch("first_pieces", (out.dtype, rows.offsets.dtype), (cover(out.size, 128),), (128,), args)
+    for array in values:
+        finish(kernels, rows, array, out, by_piece=True)

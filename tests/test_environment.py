@@ -1,0 +1,121 @@
+"""What is told about commit, device and build, where these are there and where they are not."""
+
+import json
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+
+from trigraph import environment
+
+
+@pytest.fixture
+def installed_from(monkeypatch):
+    """Let the package have been installed from somewhere."""
+
+    def record(origin):
+        text = None if origin is None else json.dumps(origin)
+        monkeypatch.setattr(environment, "distribution", lambda name: SimpleNamespace(read_text=lambda file: text))
+
+    return record
+
+
+def git(folder, *arguments):
+    identity = ("-c", "user.name=somebody", "-c", "user.email=somebody@example.org")
+    subprocess.run(["git", "-C", str(folder), *identity, *arguments], check=True, capture_output=True)
+
+
+@pytest.fixture
+def repository(tmp_path):
+    git(tmp_path, "init")
+    (tmp_path / "pyproject.toml").write_text("")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "-m", "first")
+    return tmp_path
+
+
+def test_commit_of_a_checkout(installed_from, repository):
+    installed_from({"url": repository.as_uri(), "dir_info": {"editable": True}})
+    found = environment.commit()
+    assert len(found.id) == 40
+    assert not found.dirty
+    (repository / "new.py").write_text("")
+    assert environment.commit() == environment.Commit(found.id, True)
+
+
+def test_commit_of_an_address(installed_from):
+    installed_from({"url": "https://example.org/x.git", "vcs_info": {"vcs": "git", "commit_id": "abc"}})
+    assert environment.commit() == environment.Commit("abc", False)
+
+
+def test_no_commit(installed_from, repository):
+    (repository / "unpacked").mkdir()
+    nowhere = repository.parent / "nowhere"
+    for origin in (
+        None,
+        {"url": "https://example.org/x.whl", "archive_info": {}},
+        {"url": (repository / "unpacked").as_uri(), "dir_info": {}},
+        {"url": nowhere.as_uri(), "dir_info": {}},
+    ):
+        installed_from(origin)
+        assert environment.commit() is None
+
+
+def test_no_git(installed_from, repository, monkeypatch):
+    installed_from({"url": repository.as_uri(), "dir_info": {}})
+    monkeypatch.setenv("PATH", "")
+    assert environment.commit() is None
+
+
+class CudaError(RuntimeError):
+    pass
+
+
+def cupy(monkeypatch, get_device):
+    runtime = SimpleNamespace(
+        CUDARuntimeError=CudaError,
+        getDevice=get_device,
+        getDeviceProperties=lambda number: {"name": b"Made-up GPU", "major": 9, "minor": 0},
+        driverGetVersion=lambda: 12080,
+        runtimeGetVersion=lambda: 12060,
+    )
+    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=SimpleNamespace(runtime=runtime)))
+
+
+def test_device(monkeypatch):
+    cupy(monkeypatch, lambda: 0)
+    assert environment.device() == {
+        "name": "Made-up GPU",
+        "compute_capability": "9.0",
+        "driver": 12080,
+        "runtime": 12060,
+        "reason": None,
+    }
+
+
+def test_no_device(monkeypatch):
+    def get_device():
+        raise CudaError("no driver")
+
+    cupy(monkeypatch, get_device)
+    found = environment.device()
+    assert found["name"] is None
+    assert found["reason"] == "no CUDA device: no driver"
+
+
+def test_no_cupy(monkeypatch):
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    assert environment.device()["reason"] == "CuPy is not installed"
+
+
+def test_build_is_recorded():
+    info = environment.build_info()
+    assert {"fortran_compiler", "fortran_version", "cpp_compiler", "cpp_version", "openmp", "flags"} <= info.keys()
+
+
+def test_everything_can_be_written_down():
+    found = environment.collect()
+    assert json.loads(json.dumps(found)) == found
+    assert found["cpu"]["model"]
+    assert [state["panel"] for state in found["panels"]][-1] == "judge"
