@@ -35,6 +35,7 @@ __all__ = [
 FAMILY = "dimenet"
 CHUNK = 256  # longest sum in one accumulator
 LANES = 32  # channels in a tile
+DEGREES = 8  # of the spherical harmonics, at most
 THREADS = 128
 # Blocks of the kernel that sums up weight gradients; each has a copy of them.
 BLOCKS = 2048
@@ -216,13 +217,14 @@ class _Triplets:
         self.place.launch(FAMILY, kernel, (self.dtype,), (_blocks(count),), (THREADS,), args)
 
     def _directions(self) -> tuple[Any, Any]:
-        unit, unit_dot = self._empty(self.edges, 3), self._empty(self.edges, 3, wanted=self.second)
+        unit = self._empty(self.edges, 3)
+        unit_dot = self._empty(self.edges, 3, wanted=self.dots.vec is not None)
         args = (self.inputs.vec, self.dots.vec, unit, unit_dot, np.int64(self.edges))
         self._each("dimenet_directions", self.edges, *args)
         return unit, unit_dot
 
     def _project(self) -> tuple[Any, Any]:
-        shape = (self.edges, self.mid, self.spherical)
+        shape = (self.edges, self.mid, DEGREES)
         projected, projected_dot = self._empty(*shape), self._empty(*shape, wanted=self.second)
         arrays = (self.inputs.rbf, self.dots.rbf, self.inputs.weights, self.dots.weights, projected, projected_dot)
         self._each("dimenet_project", projected.size, *arrays, *self._sizes())

@@ -21,9 +21,11 @@ template <class T> __device__ T bessel_series(int l, T y) {
     constexpr int terms = sizeof(T) == 4 ? 12 : 20;  // enough for full precision where y < l
     const T h = T(0.5) * y * y;
     T sum = T(1);
+#pragma unroll 1
     for (int k = terms; k > 0; k--) {
         sum = T(1) - h * sum / T(k * (2 * l + 2 * k + 1));
     }
+#pragma unroll 1
     for (int i = 1; i <= l; i++) {
         sum *= y / T(2 * i + 1);
     }
@@ -36,6 +38,7 @@ template <class T> __device__ T bessel_series(int l, T y) {
 template <class T> __device__ void spherical_bessel(int l, T y, T& here, T& above) {
     here = sin(y) / y;
     above = (here - cos(y)) / y;
+#pragma unroll 1
     for (int n = 1; n <= l; n++) {
         const T next = T(2 * n + 1) / y * above - here;
         here = above;
@@ -71,6 +74,7 @@ template <class T> __device__ Jet<T> envelope(T x, int envelope_exponent) {
     }
     const int q = envelope_exponent + 1;
     T power = T(1);  // x^(q-3)
+#pragma unroll 1
     for (int n = 3; n < q; n++) {
         power *= x;
     }

@@ -112,7 +112,7 @@ dimenet_radial_freq(const T* __restrict__ gg_dist, const T* __restrict__ gg_freq
 
 // ---- before and after the triplets ----------------------------------------------------------------------------------
 
-// unit = vec / |vec| and its derivative along vec_dot.
+// unit = vec / |vec| and, if vec_dot is given, unit_dot, its derivative along that.
 template <class T>
 __global__ void __launch_bounds__(128)
 dimenet_directions(const T* __restrict__ vec, const T* __restrict__ vec_dot, T* __restrict__ unit, T* __restrict__ unit_dot,
@@ -124,7 +124,7 @@ dimenet_directions(const T* __restrict__ vec, const T* __restrict__ vec_dot, T* 
         const Vec<T> u = {v.x / length, v.y / length, v.z / length};
         store_sum(unit, e, u, true);
         if (unit_dot != nullptr) {
-            const Vec<T> d = vec_dot != nullptr ? load_vec(vec_dot, e) : Vec<T>{T(0), T(0), T(0)};
+            const Vec<T> d = load_vec(vec_dot, e);
             const T along = dot(u, d);
             const Vec<T> udot = {(d.x - u.x * along) / length, (d.y - u.y * along) / length, (d.z - u.z * along) / length};
             store_sum(unit_dot, e, udot, true);
@@ -135,18 +135,19 @@ dimenet_directions(const T* __restrict__ vec, const T* __restrict__ vec_dot, T* 
 // Norm of Y_l: sqrt((2l+1) / 4pi).
 template <class T> __device__ T angular_norm(int l) { return sqrt(T(2 * l + 1) * T(0.079577471545947667884)); }
 
-// projected[e,m,l] = norm_l sum_n rbf[e,l,n] weights[l,n,m], and projected_dot from rbf_dot and weights_dot.
+// projected[e,m,l] = norm_l sum_n rbf[e,l,n] weights[l,n,m], zero from l = n_spherical to 8; projected_dot from rbf_dot and
+// weights_dot.
 template <class T>
 __global__ void __launch_bounds__(128)
 dimenet_project(const T* __restrict__ rbf, const T* __restrict__ rbf_dot, const T* __restrict__ weights,
                 const T* __restrict__ weights_dot, T* __restrict__ projected, T* __restrict__ projected_dot, long long num_edges,
                 int n_mid, int n_spherical, int n_radial) {
     const long long i = (long long)(blockIdx.x) * blockDim.x + threadIdx.x;
-    if (i < num_edges * n_mid * n_spherical) {
-        const long long row = i / n_spherical, e = row / n_mid;
-        const int l = int(i - row * n_spherical), m = int(row - e * n_mid);
+    if (i < num_edges * n_mid * DEGREES) {
+        const long long row = i / DEGREES, e = row / n_mid;
+        const int l = int(i % DEGREES), m = int(row - e * n_mid), terms = l < n_spherical ? n_radial : 0;
         T sum = T(0), sum_dot = T(0);
-        for (int n = 0; n < n_radial; n++) {
+        for (int n = 0; n < terms; n++) {
             const long long at = (e * n_spherical + l) * n_radial + n, weight = (long long)(l * n_radial + n) * n_mid + m;
             sum += rbf[at] * weights[weight];
             sum_dot += rbf_dot != nullptr ? rbf_dot[at] * weights[weight] : T(0);

@@ -28,6 +28,7 @@ template <class T, class I, bool second> struct InEdges {
     __device__ T* state_dot() const { return state + ROWS * STRIDE; }
     __device__ T* features_dot() const { return features + EDGES * DEGREES * STRIDE; }
     __device__ T* rows_dot() const { return rows + EDGES * ROWS; }
+    __device__ bool turning() const { return second && unit_dot != nullptr; }
     __device__ int num_rows() const { return carried.degrees * carried.degrees; }
 
     __device__ T gradient(I e) const {
@@ -54,22 +55,25 @@ template <class T, class I, bool second> struct InEdges {
     __device__ void build(T& total, T& total_dot) const {
         T sum[ROWS_PER_THREAD] = {}, sum_dot[ROWS_PER_THREAD] = {};
         total = total_dot = T(0);
+#pragma unroll 1
         for (I first = node.out_begin; first < node.out_end; first += EDGES) {
             const int count = int(min(I(EDGES), node.out_end - first));
             stage_harmonics<T, I, second>(unit, unit_dot, nullptr, first, count, carried.degrees, rows);
             __syncthreads();
+#pragma unroll 1
             for (int k = 0; k < count; k++) {
                 const T g = gradient(first + k);
                 const T* const h = rows + k * ROWS;
                 const T* const hdot = rows_dot() + k * ROWS;
-                total += finite(size_of_rows(h, carried.degrees)) ? fabs(g) : size_of_rows(h, carried.degrees);
-                total_dot += second ? size_of_rows(hdot, carried.degrees) * fabs(g) : T(0);
+                const T length = size(h, carried.degrees, unit, first + k);
+                total += finite(length) ? fabs(g) : length;
+                total_dot += turning() ? size(hdot, carried.degrees, unit_dot, first + k) * fabs(g) : T(0);
 #pragma unroll
                 for (int i = 0; i < ROWS_PER_THREAD; i++) {
                     const int row = channel.warp + i * WARPS;
                     if (row < num_rows()) {
                         sum[i] += h[row] * g;
-                        sum_dot[i] += second ? hdot[row] * g : T(0);
+                        sum_dot[i] += turning() ? hdot[row] * g : T(0);
                     }
                 }
             }
@@ -84,11 +88,12 @@ template <class T, class I, bool second> struct InEdges {
     // Whether in-edge f may use the state.
     __device__ bool fair(I f, T total, T total_dot) const {
         T part = T(0), part_dot = T(0);
+#pragma unroll 1
         for (I position = graph.left_start[f]; position < graph.left_stop[f]; position++) {
             const I e = graph.dst_edge_index[position];
             const T grad = fabs(gradient(e));
             part += grad;
-            part_dot += second && carried.degrees > 1 ? grad * size(load_vec(unit_dot, e)) : T(0);
+            part_dot += turning() ? grad * size(load_vec(unit_dot, e)) : T(0);
         }
         return __all_sync(FULL, Balance<T>::fair(total, part) && Balance<T>::fair(total_dot, part_dot));
     }
@@ -104,17 +109,18 @@ template <class T, class I, bool second> struct InEdges {
                              Gradients& sums) const {
         const Direction<T, second> other(unit, unit_dot, e);
         const T grad = sign * gradient(e), cosine_dot = edge.cosine_dot(other);
-        const Legendre<T> legendre(dot(edge.u, other.u));
+        Legendre<T> legendre(dot(edge.u, other.u));
+        Pair<T, second> pair;
 #pragma unroll
         for (int l = 0; l < DEGREES; l++) {
             if (l < carried.degrees) {
-                sums.d[l] += legendre.p[l] * grad;
-                sums.ddot[l] += second ? legendre.d1[l] * cosine_dot * grad : T(0);
+                sums.d[l] += legendre.p * grad;
+                sums.ddot[l] += turning() ? legendre.d1 * cosine_dot * grad : T(0);
+                pair.add(legendre, turning(), cosine_dot, carries.f(l), carries.fdot(l));
+                legendre.climb(l);
             }
         }
         if (grads.unit != nullptr) {
-            const Pair<T, second> pair(legendre, cosine_dot, carried.degrees, [&](int l) { return carries.f(l); },
-                                       [&](int l) { return carries.fdot(l); });
             sums.pull.add(grad * pair.by_cosine, grad * pair.by_cosine_dot, other);
         }
     }
@@ -130,7 +136,7 @@ template <class T, class I, bool second> struct InEdges {
                 for (int row = l * l; row < (l + 1) * (l + 1); row++) {
                     const int at = row * STRIDE + channel.lane;
                     sums.d[l] += h[row] * state[at];
-                    sums.ddot[l] += second ? hdot[row] * state[at] + h[row] * state_dot()[at] : T(0);
+                    sums.ddot[l] += turning() ? hdot[row] * state[at] + h[row] * state_dot()[at] : T(0);
                 }
             }
         }
@@ -161,13 +167,15 @@ template <class T, class I, bool second> struct InEdges {
 
     // Replaces the staged rows of an edge by the cotangents of its harmonics: sum over channels of staged F times state.
     __device__ void contract(int k, T* along, T* along_dot) const {
+#pragma unroll 1
         for (int row = channel.lane; row < num_rows(); row += LANES) {
             const int from = (k * DEGREES + row_degree(row)) * STRIDE;
             T sum = T(0), sum_dot = T(0);
             for (int c = 0; c < channel.width; c++) {
                 const T f = features[from + c], at = state[row * STRIDE + c];
                 sum += f * at;
-                sum_dot += second ? f * state_dot()[row * STRIDE + c] + features_dot()[from + c] * at : T(0);
+                sum_dot += second ? features_dot()[from + c] * at : T(0);
+                sum_dot += turning() ? f * state_dot()[row * STRIDE + c] : T(0);
             }
             along[row] = sum;
             if (second) {
@@ -184,21 +192,22 @@ template <class T, class I, bool second> struct InEdges {
         Gradients sums;
         if (linear) {
             add_state(k, edge, carries, sums);
-            for (I left = graph.left_start[f]; left < graph.left_stop[f]; left++) {
-                add_pair(graph.dst_edge_index[left], T(-1), edge, carries, sums);
-            }
-        } else {
-            for (I e = node.out_begin; e < node.out_end; e++) {
-                if (!graph.leaves_out(e, position)) {
-                    add_pair(e, T(1), edge, carries, sums);
-                }
+        }
+        // All out-edges but those that leave out f, or these alone with the sign reversed.
+        const I begin = linear ? graph.left_start[f] : node.out_begin, end = linear ? graph.left_stop[f] : node.out_end;
+#pragma unroll 1
+        for (I i = begin; i < end; i++) {
+            const I e = linear ? graph.dst_edge_index[i] : i;
+            if (linear || !graph.leaves_out(e, position)) {
+                add_pair(e, linear ? T(-1) : T(1), edge, carries, sums);
             }
         }
         if (grads.embedding != nullptr && channel.inside) {
             T sum = T(0);
 #pragma unroll
             for (int l = 0; l < DEGREES; l++) {
-                sum += second ? carries.g[l] * sums.ddot[l] + carries.gdot[l] * sums.d[l] : carries.g[l] * sums.d[l];
+                sum += second ? carries.gdot[l] * sums.d[l] : carries.g[l] * sums.d[l];
+                sum += turning() ? carries.g[l] * sums.ddot[l] : T(0);
             }
             grads.embedding[(long long)(f) * carried.n_emb + channel.index] = sum;
         }
@@ -206,13 +215,17 @@ template <class T, class I, bool second> struct InEdges {
             sums.pull.store(grads.unit, grads.unit_dot, f, true);
         }
         __syncwarp();
-        stage(k, [&](int l) { return second ? carries.x * sums.ddot[l] + carries.xdot * sums.d[l] : carries.x * sums.d[l]; },
-              [&](int l) { return carries.x * sums.d[l]; });
+        const auto by_g = [&](int l) {
+            const T here = second ? carries.xdot * sums.d[l] : carries.x * sums.d[l];
+            return turning() ? here + carries.x * sums.ddot[l] : here;
+        };
+        stage(k, by_g, [&](int l) { return carries.x * sums.d[l]; });
     }
 
     // projected[f,m,l] (fresh, or add) = sum over channels of staged[l,c] W2[c,m], for the staged in-edges.
     __device__ void add_projected(I first, int count, bool fresh) const {
         const int width = carried.n_mid * carried.degrees;
+#pragma unroll 1
         for (int i = threadIdx.x; i < count * width; i += THREADS) {
             const int k = i / width, column = i - k * width, m = column / carried.degrees;
             const int from = (k * DEGREES + column - m * carried.degrees) * STRIDE;
@@ -235,10 +248,12 @@ template <class T, class I, bool second> struct InEdges {
 
     // Adds the staged in-edges to the second weights' gradient; `added` is how many times that has been done before.
     __device__ void add_weights(I first, int count, long long added) const {
+#pragma unroll 1
         for (int m = channel.warp; m < carried.n_mid; m += WARPS) {
             T sum = T(0);
+#pragma unroll 1
             for (int k = 0; k < count; k++) {
-                const long long row = ((long long)(graph.dst_edge_index[first + k]) * carried.n_mid + m) * carried.degrees;
+                const long long row = ((long long)(graph.dst_edge_index[first + k]) * carried.n_mid + m) * DEGREES;
                 for (int l = 0; l < carried.degrees; l++) {
                     const int at = (k * DEGREES + l) * STRIDE + channel.lane;
                     sum += features[at] * carried.projected[row + l];
@@ -262,12 +277,14 @@ template <class T, class I, bool second> struct InEdges {
         if (stateful) {
             build(total, total_dot);
         }
+#pragma unroll 1
         for (I first = node.in_begin; first < node.in_end; first += EDGES) {
             const int count = int(min(I(EDGES), node.in_end - first));
             if (stateful) {
                 stage_harmonics<T, I, second>(unit, unit_dot, graph.dst_edge_index, first, count, carried.degrees, rows);
                 __syncthreads();
             }
+#pragma unroll 1
             for (int k = channel.warp; k < count; k += WARPS) {
                 const bool linear = stateful && fair(graph.dst_edge_index[first + k], total, total_dot);
                 serve(first + k, k, linear);
@@ -291,7 +308,7 @@ template <class T, class I, bool second> struct InEdges {
 //     grad_embedding = sum_l G Ddot + Gdot D;   the cotangents of G and Gdot are x Ddot + xdot D and x D, from which
 //     grad_projected, grad_projected_dot and totals follow as above.
 template <class T, class I, bool second>
-__global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(THREADS, BLOCKS<T, second>)
 dimenet_in_edges(const I* __restrict__ src_offsets, const I* __restrict__ dst_offsets, const I* __restrict__ dst_edge_index,
                  const I* __restrict__ left_start, const I* __restrict__ left_stop, const T* __restrict__ unit,
                  const T* __restrict__ unit_dot, const T* __restrict__ projected, const T* __restrict__ projected_dot,

@@ -16,12 +16,19 @@ template <class T, class I, bool second> struct OutEdges {
     T* rows;                             // harmonics of the staged edges, then their derivatives
     int *place, *distrust;
 
+    struct Sums {
+        T row[ROWS_PER_THREAD] = {}, row_dot[ROWS_PER_THREAD] = {};
+        Balance<T> balance[DEGREES / WARPS], balance_dot[DEGREES / WARPS];
+    };
+
     __device__ T* state_dot() const { return state + ROWS * STRIDE; }
     __device__ T* features_dot() const { return features + EDGES * DEGREES * STRIDE; }
     __device__ T* rows_dot() const { return rows + EDGES * ROWS; }
+    __device__ bool turning() const { return second && unit_dot != nullptr; }
     __device__ int num_rows() const { return carried.degrees * carried.degrees; }
 
     __device__ void stage_features(I first, int count) const {
+#pragma unroll 1
         for (int k = channel.warp; k < count; k += WARPS) {
             const EdgeChannel<T, second> edge(carried, graph.dst_edge_index[first + k], channel);
 #pragma unroll
@@ -42,17 +49,17 @@ template <class T, class I, bool second> struct OutEdges {
 
     // Adds the staged edges to the rows of this thread.
     __device__ void add_edges(int count, T (&sum)[ROWS_PER_THREAD], T (&sum_dot)[ROWS_PER_THREAD]) const {
+#pragma unroll 1
+        for (int k = 0; k < count; k++) {
 #pragma unroll
-        for (int i = 0; i < ROWS_PER_THREAD; i++) {
-            const int row = channel.warp + i * WARPS;
-            if (row < num_rows()) {
-                for (int k = 0; k < count; k++) {
+            for (int i = 0; i < ROWS_PER_THREAD; i++) {
+                const int row = channel.warp + i * WARPS;
+                if (row < num_rows()) {
                     const int at = (k * DEGREES + row_degree(row)) * STRIDE + channel.lane;
                     const T h = rows[k * ROWS + row];
                     sum[i] += h * features[at];
-                    if (second) {
-                        sum_dot[i] += rows_dot()[k * ROWS + row] * features[at] + h * features_dot()[at];
-                    }
+                    sum_dot[i] += second ? h * features_dot()[at] : T(0);
+                    sum_dot[i] += turning() ? rows_dot()[k * ROWS + row] * features[at] : T(0);
                 }
             }
         }
@@ -74,40 +81,59 @@ template <class T, class I, bool second> struct OutEdges {
         }
     }
 
-    // The state of the node; whether it is fit for use.
-    __device__ bool build() const {
-        T sum[ROWS_PER_THREAD] = {}, sum_dot[ROWS_PER_THREAD] = {};
-        Balance<T> balance[DEGREES / WARPS], balance_dot[DEGREES / WARPS];
-        bool trusted = true;
-        for (I first = node.in_begin; first < node.in_end; first += EDGES) {
-            const int count = int(min(I(EDGES), node.in_end - first));
-            stage_harmonics<T, I, second>(unit, unit_dot, graph.dst_edge_index, first, count, carried.degrees, rows);
-            stage_features(first, count);
-            __syncthreads();
-            add_edges(count, sum, sum_dot);
-            for (int k = 0; k < count; k++) {
-                trusted = trusted && finite(size_of_rows(rows + k * ROWS, carried.degrees));
+    // What the staged edges give to the state; whether they are finite.
+    __device__ bool add_chunk(I first, int count, Sums& sums) const {
+        bool finite_edges = true;
+        add_edges(count, sums.row, sums.row_dot);
+#pragma unroll 1
+        for (int k = 0; k < count; k++) {
+            const I f = graph.dst_edge_index[first + k];
+            const T along = turning() ? size(rows_dot() + k * ROWS, carried.degrees, unit_dot, f) : T(0);
+            finite_edges = finite_edges && finite(along + size(rows + k * ROWS, carried.degrees, unit, f));
 #pragma unroll
-                for (int i = 0; i < DEGREES / WARPS; i++) {
-                    const int l = channel.warp + i * WARPS, at = (k * DEGREES + l) * STRIDE + channel.lane;
-                    if (l < carried.degrees) {
-                        balance[i].add(fabs(features[at]), place[k]);
-                        if (second) {
-                            const T along = size_of_rows(rows_dot() + k * ROWS, carried.degrees);
-                            balance_dot[i].add(fabs(features_dot()[at]) + along * fabs(features[at]), place[k]);
-                        }
+            for (int i = 0; i < DEGREES / WARPS; i++) {
+                const int l = channel.warp + i * WARPS, at = (k * DEGREES + l) * STRIDE + channel.lane;
+                if (l < carried.degrees) {
+                    const T here = fabs(features[at]);
+                    sums.balance[i].add(here, place[k]);
+                    if (second) {
+                        sums.balance_dot[i].add(fabs(features_dot()[at]) + along * here, place[k]);
                     }
                 }
             }
-            const I done = first + EDGES - node.in_begin;
-            if (done % CHUNK == 0 || first + EDGES >= node.in_end) {
-                flush(sum, sum_dot, done <= CHUNK);
+        }
+        const I done = first + EDGES - node.in_begin;
+        if (done % CHUNK == 0 || first + EDGES >= node.in_end) {
+            flush(sums.row, sums.row_dot, done <= CHUNK);
+        }
+        return finite_edges;
+    }
+
+    // Goes through the in-edges: makes the state of the node and returns whether it is fit for use, or (direct) serves the
+    // out-edges pair by pair.
+    __device__ bool gather(bool direct) const {
+        Sums sums;
+        bool trusted = true;
+        I first = node.in_begin;
+#pragma unroll 1
+        do {
+            const int count = int(min(I(EDGES), node.in_end - first));
+            stage_features(first, count);
+            if (!direct) {
+                stage_harmonics<T, I, second>(unit, unit_dot, graph.dst_edge_index, first, count, carried.degrees, rows);
             }
             __syncthreads();
-        }
+            if (direct) {
+                serve_pairs(first, count);
+            } else {
+                trusted = add_chunk(first, count, sums) && trusted;
+            }
+            __syncthreads();
+            first += EDGES;
+        } while (first < node.in_end);
 #pragma unroll
         for (int i = 0; i < DEGREES / WARPS; i++) {
-            trusted = trusted && balance[i].fair() && balance_dot[i].fair();
+            trusted = trusted && sums.balance[i].fair() && sums.balance_dot[i].fair();
         }
         if (!trusted) {
             atomicOr(distrust, 1);
@@ -121,7 +147,16 @@ template <class T, class I, bool second> struct OutEdges {
     __device__ void add_pair(I position, const Direction<T, second>& edge, T sign, T grad, const F& f, const Fdot& fdot,
                              T& value, Pull<T, second>& pull) const {
         const Direction<T, second> other(unit, unit_dot, graph.dst_edge_index[position]);
-        const Pair<T, second> pair(Legendre<T>(dot(edge.u, other.u)), edge.cosine_dot(other), carried.degrees, f, fdot);
+        const T cosine_dot = edge.cosine_dot(other);
+        Legendre<T> legendre(dot(edge.u, other.u));
+        Pair<T, second> pair;
+#pragma unroll
+        for (int l = 0; l < DEGREES; l++) {
+            if (l < carried.degrees) {
+                pair.add(legendre, turning(), cosine_dot, f(l), second ? fdot(l) : T(0));
+                legendre.climb(l);
+            }
+        }
         value += sign * pair.value;
         pull.add(sign * grad * pair.by_cosine, sign * grad * pair.by_cosine_dot, other);
     }
@@ -175,7 +210,8 @@ template <class T, class I, bool second> struct OutEdges {
         if (out != nullptr) {
             for (int row = 0; row < num_rows(); row++) {
                 const int at = row * STRIDE + channel.lane;
-                value += second ? hdot[row] * state[at] + h[row] * state_dot()[at] : h[row] * state[at];
+                value += second ? h[row] * state_dot()[at] : h[row] * state[at];
+                value += turning() ? hdot[row] * state[at] : T(0);
             }
         }
         const Direction<T, second> edge(unit, unit_dot, e);
@@ -189,6 +225,7 @@ template <class T, class I, bool second> struct OutEdges {
                 pull.add_harmonics(carried.degrees, channel.lane, edge, h, hdot);
             }
         }
+#pragma unroll 1
         for (I position = graph.left_start[e]; position < graph.left_stop[e]; position++) {
             const EdgeChannel<T, second> left(carried, graph.dst_edge_index[position], channel);
             add_pair(position, edge, T(-1), grad, [&](int l) { return left.f(l); }, [&](int l) { return left.fdot(l); }, value, pull);
@@ -197,10 +234,12 @@ template <class T, class I, bool second> struct OutEdges {
     }
 
     __device__ void serve_linear() const {
+#pragma unroll 1
         for (I first = node.out_begin; first < node.out_end; first += EDGES) {
             const int count = int(min(I(EDGES), node.out_end - first));
             stage_harmonics<T, I, second>(unit, unit_dot, nullptr, first, count, carried.degrees, rows);
             __syncthreads();
+#pragma unroll 1
             for (int k = channel.warp; k < count; k += WARPS) {
                 serve(first + k, k);
             }
@@ -208,31 +247,25 @@ template <class T, class I, bool second> struct OutEdges {
         }
     }
 
-    // The sum over pairs, for nodes with few in-edges and for those whose state is unfit.
-    __device__ void serve_direct() const {
-        I first = node.in_begin;
-        do {
-            const int count = int(min(I(EDGES), node.in_end - first));
-            stage_features(first, count);
-            __syncthreads();
-            for (I e = node.out_begin + channel.warp; e < node.out_end; e += WARPS) {
-                const Direction<T, second> edge(unit, unit_dot, e);
-                const T grad = gradient(e);
-                T value = T(0);
-                Pull<T, second> pull;
-                for (int k = 0; k < count; k++) {
-                    if (!graph.leaves_out(e, first + k)) {
-                        const T* const f = features + k * DEGREES * STRIDE + channel.lane;
-                        const T* const fdot = features_dot() + k * DEGREES * STRIDE + channel.lane;
-                        add_pair(first + k, edge, T(1), grad, [&](int l) { return f[l * STRIDE]; },
-                                 [&](int l) { return fdot[l * STRIDE]; }, value, pull);
-                    }
+    // Adds the terms of the staged edges to the out-edges.
+    __device__ void serve_pairs(I first, int count) const {
+#pragma unroll 1
+        for (I e = node.out_begin + channel.warp; e < node.out_end; e += WARPS) {
+            const Direction<T, second> edge(unit, unit_dot, e);
+            const T grad = gradient(e);
+            T value = T(0);
+            Pull<T, second> pull;
+#pragma unroll 1
+            for (int k = 0; k < count; k++) {
+                if (!graph.leaves_out(e, first + k)) {
+                    const T* const f = features + k * DEGREES * STRIDE + channel.lane;
+                    const T* const fdot = features_dot() + k * DEGREES * STRIDE + channel.lane;
+                    add_pair(first + k, edge, T(1), grad, [&](int l) { return f[l * STRIDE]; },
+                             [&](int l) { return fdot[l * STRIDE]; }, value, pull);
                 }
-                store(e, value, pull, first == node.in_begin);
             }
-            __syncthreads();
-            first += EDGES;
-        } while (first < node.in_end);
+            store(e, value, pull, first == node.in_begin);
+        }
     }
 };
 
@@ -240,7 +273,7 @@ template <class T, class I, bool second> struct OutEdges {
 // of the out-edges' directions, from grad_out. Second order: out = the sum's derivative along the cotangents of gradients;
 // grad_unit, grad_unit_dot = the cotangents of directions and of their derivatives.
 template <class T, class I, bool second>
-__global__ void __launch_bounds__(THREADS)
+__global__ void __launch_bounds__(THREADS, BLOCKS<T, second>)
 dimenet_out_edges(const I* __restrict__ src_offsets, const I* __restrict__ dst_offsets, const I* __restrict__ dst_edge_index,
                   const I* __restrict__ left_start, const I* __restrict__ left_stop, const T* __restrict__ unit,
                   const T* __restrict__ unit_dot, const T* __restrict__ projected, const T* __restrict__ projected_dot,
@@ -272,10 +305,14 @@ dimenet_out_edges(const I* __restrict__ src_offsets, const I* __restrict__ dst_o
         state,     features,
         rows,      place,
         &distrust};
-    // With as many in-edges as degrees the state is as large as what it sums up.
-    if (node.in_end - node.in_begin > I(n_spherical) && sum.build()) {
-        sum.serve_linear();
+    // Pair by pair for a node with few in-edges, whose state would be as large as what it sums up.
+    bool direct = node.in_end - node.in_begin <= I(n_spherical);
+    if (!direct) {
+        direct = !sum.gather(false);
+    }
+    if (direct) {
+        sum.gather(true);
     } else {
-        sum.serve_direct();
+        sum.serve_linear();
     }
 }

@@ -23,7 +23,7 @@ template <class T> __device__ Vec<T> load_vec(const T* vectors, long long e) {
 template <class T> struct HarmonicWeights {
     T row[64];
 
-    constexpr HarmonicWeights() : row() {
+    __device__ constexpr HarmonicWeights() : row() {
         for (int l = 0; l < 8; l++) {
             for (int m = 0; m <= l; m++) {
                 double weight = m > 0 ? 2 : 1;
@@ -49,6 +49,7 @@ template <class T> struct Powers {
     T c, s, c1, s1, c2, s2;
 
     __device__ Powers(T x, T y, int m) : c(T(1)), s(T(0)), c1(T(0)), s1(T(0)), c2(T(0)), s2(T(0)) {
+#pragma unroll 1
         for (int i = 0; i < m; i++) {
             c2 = c1;
             s2 = s1;
@@ -87,6 +88,7 @@ template <class T, int derivatives> struct Ladder {
 template <class T> __device__ void harmonics(int degrees, int m, const Vec<T>& u, T* rows) {
     const Powers<T> power(u.x, u.y, m);
     Ladder<T, 0> ladder;
+#pragma unroll 1
     for (int l = m; l < degrees; l++) {
         rows[l * l + l + m] = ladder.q * power.c;
         if (m > 0) {
@@ -102,6 +104,7 @@ __device__ void harmonics_along(int degrees, int m, const Vec<T>& u, const Vec<T
     const Powers<T> power(u.x, u.y, m);
     const T c_along = T(m) * (power.c1 * d.x - power.s1 * d.y), s_along = T(m) * (power.s1 * d.x + power.c1 * d.y);
     Ladder<T, 1> ladder;
+#pragma unroll 1
     for (int l = m; l < degrees; l++) {
         const T q_along = ladder.q1 * d.z;
         rows[l * l + l + m] = ladder.q * power.c;
@@ -119,6 +122,7 @@ template <class T> __device__ Vec<T> harmonics_gradient(int degrees, int m, cons
     const Powers<T> power(u.x, u.y, m);
     T a = T(0), b = T(0), a1 = T(0), b1 = T(0);
     Ladder<T, 1> ladder;
+#pragma unroll 1
     for (int l = m; l < degrees; l++) {
         const T factor_c = factors[l * l + l + m], factor_s = factors[l * l + l - m];  // for m = 0 the sine is zero
         a += ladder.q * factor_c;
@@ -136,6 +140,7 @@ __device__ Vec<T> harmonics_hessian(int degrees, int m, const Vec<T>& u, const V
     const Powers<T> power(u.x, u.y, m);
     T a = T(0), b = T(0), a1 = T(0), b1 = T(0), a2 = T(0), b2 = T(0);
     Ladder<T, 2> ladder;
+#pragma unroll 1
     for (int l = m; l < degrees; l++) {
         const T factor_c = factors[l * l + l + m], factor_s = factors[l * l + l - m];
         a += ladder.q * factor_c;
@@ -153,20 +158,22 @@ __device__ Vec<T> harmonics_hessian(int degrees, int m, const Vec<T>& u, const V
     return {xx * d.x + xy * d.y + xz * d.z, xy * d.x - xx * d.y + yz * d.z, xz * d.x + yz * d.y + zz * d.z};
 }
 
-// P_l(c) and its first two derivatives for l < 8. What a caller does not read is not computed.
+// P_l(c) and its first two derivatives, from l = 0 upwards; l of climb is a constant of an unrolled loop.
 template <class T> struct Legendre {
-    T p[8], d1[8], d2[8];
+    T c, p, d1, d2;
+    T below, below1, below2;
 
-    __device__ explicit Legendre(T c) {
-        p[0] = T(1);
-        p[1] = c;
-        d1[0] = d2[0] = d2[1] = T(0);
-        d1[1] = T(1);
-#pragma unroll
-        for (int l = 1; l < 7; l++) {
-            p[l + 1] = (T(2 * l + 1) * c * p[l] - T(l) * p[l - 1]) / T(l + 1);
-            d1[l + 1] = d1[l - 1] + T(2 * l + 1) * p[l];
-            d2[l + 1] = d2[l - 1] + T(2 * l + 1) * d1[l];
-        }
+    __device__ explicit Legendre(T cosine)
+        : c(cosine), p(T(1)), d1(T(0)), d2(T(0)), below(T(0)), below1(T(0)), below2(T(0)) {}
+
+    __device__ __forceinline__ void climb(int l) {
+        const T next = (T(2 * l + 1) * c * p - T(l) * below) / T(l + 1);
+        const T next1 = below1 + T(2 * l + 1) * p, next2 = below2 + T(2 * l + 1) * d1;
+        below = p;
+        below1 = d1;
+        below2 = d2;
+        p = next;
+        d1 = next1;
+        d2 = next2;
     }
 };

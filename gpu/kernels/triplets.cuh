@@ -2,8 +2,9 @@
 // out-edges e = (j -> i), and a tile of 32 channels c, one to a lane.
 //
 // In-edge f carries F_f[l,c] = x_f[c] G_f[l,c], G_f[l,c] = sum_m projected_f[m,l] up[m,c]; projected_f[m,l] =
-// Y_l-norm * sum_n rbf_f[l,n] W1[l,n,m] was made by dimenet_project and up is W2 transposed. Names ending in dot are derivatives
-// along the cotangents of gradients: Fdot = xdot G + x Gdot, Gdot = projected_dot up + projected up_dot.
+// norm of Y_l * sum_n rbf_f[l,n] W1[l,n,m] was made by dimenet_project (zero up to DEGREES) and up is W2 transposed. Names ending in dot are derivatives
+// along the cotangents of gradients: Fdot = xdot G + x Gdot, Gdot = projected_dot up + projected up_dot. Where the directions do not turn (no
+// unit_dot) the terms with their derivatives are left out, not multiplied by zero: NaN stays where it belongs.
 //
 // By the addition theorem a node's sum has a form linear in edges, which is right but for the edges that an edge leaves out:
 // their terms are subtracted. That is accurate unless they are most of the sum, and NaN would stay: see Balance.
@@ -18,6 +19,8 @@ constexpr unsigned FULL = 0xffffffffu;
 
 // Edges in shared memory at a time: with the states of one node they stay below 48 KB.
 template <class T, bool second> constexpr int STAGED = 32 / (int(sizeof(T)) * (second ? 2 : 1));
+// Blocks on a multiprocessor: what bounds the registers of a thread.
+template <class T, bool second> constexpr int BLOCKS = sizeof(T) == 4 ? (second ? 3 : 5) : 2;
 template <bool second> constexpr int ORDERS = second ? 2 : 1;
 
 template <class I> struct Node {
@@ -43,6 +46,30 @@ struct Channel {
           inside(tile * LANES + int(threadIdx.x % LANES) < n_emb) {}
 };
 
+// One number for each degree, DEGREES of them in memory, read in pieces of 16 bytes.
+template <class T> struct Degrees {
+    T at[DEGREES];
+
+    __device__ explicit Degrees(const float* from) {
+#pragma unroll
+        for (int i = 0; i < DEGREES / 4; i++) {
+            const float4 piece = reinterpret_cast<const float4*>(from)[i];
+            at[4 * i] = piece.x;
+            at[4 * i + 1] = piece.y;
+            at[4 * i + 2] = piece.z;
+            at[4 * i + 3] = piece.w;
+        }
+    }
+    __device__ explicit Degrees(const double* from) {
+#pragma unroll
+        for (int i = 0; i < DEGREES / 2; i++) {
+            const double2 piece = reinterpret_cast<const double2*>(from)[i];
+            at[2 * i] = piece.x;
+            at[2 * i + 1] = piece.y;
+        }
+    }
+};
+
 template <class T> struct Carried {
     const T *projected, *projected_dot, *embedding, *embedding_dot, *up, *up_dot;
     int n_emb, n_mid, degrees;
@@ -60,6 +87,7 @@ template <class T, bool second> struct EdgeChannel {
         for (int l = 0; l < DEGREES; l++) {
             g[l] = gdot[l] = T(0);
         }
+#pragma unroll 1
         for (int m = 0; m < carried.n_mid; m += CHUNK) {
             add(carried, f, channel, m, min(m + CHUNK, carried.n_mid));
         }
@@ -76,18 +104,26 @@ template <class T, bool second> struct EdgeChannel {
   private:
     __device__ void add(const Carried<T>& carried, long long f, const Channel& channel, int begin, int end) {
         T part[DEGREES] = {}, part_dot[DEGREES] = {};
-        const long long row = f * carried.n_mid * carried.degrees;
+#pragma unroll 1
         for (int m = begin; m < end; m++) {
-            const long long at = (long long)(m) * carried.n_emb + channel.index;
-            const T up = carried.up[at], up_dot = second && carried.up_dot != nullptr ? carried.up_dot[at] : T(0);
-            const long long first = row + (long long)(m) * carried.degrees;
+            const long long at = (long long)(m) * carried.n_emb + channel.index, row = (f * carried.n_mid + m) * DEGREES;
+            const T up = carried.up[at];
+            const Degrees<T> projected(carried.projected + row);
 #pragma unroll
             for (int l = 0; l < DEGREES; l++) {
-                if (l < carried.degrees) {
-                    part[l] += carried.projected[first + l] * up;
-                    if (second) {
-                        part_dot[l] += carried.projected_dot[first + l] * up + carried.projected[first + l] * up_dot;
-                    }
+                part[l] += projected.at[l] * up;
+            }
+            if (second) {
+                const Degrees<T> projected_dot(carried.projected_dot + row);
+#pragma unroll
+                for (int l = 0; l < DEGREES; l++) {
+                    part_dot[l] += projected_dot.at[l] * up;
+                }
+            }
+            if (second && carried.up_dot != nullptr) {
+#pragma unroll
+                for (int l = 0; l < DEGREES; l++) {
+                    part_dot[l] += projected.at[l] * carried.up_dot[at];
                 }
             }
         }
@@ -101,9 +137,9 @@ template <class T, bool second> struct EdgeChannel {
 
 template <class T> __device__ T size(const Vec<T>& v) { return fabs(v.x) + fabs(v.y) + fabs(v.z); }
 
-// The size of the vector whose harmonics (or their derivatives) these are: its components are the rows of degree 1.
-template <class T> __device__ T size_of_rows(const T* rows, int degrees) {
-    return degrees > 1 ? fabs(rows[1]) + fabs(rows[2]) + fabs(rows[3]) : T(0);
+// The size of a vector; if its harmonics (or, of a derivative, theirs) go beyond degree 0, the rows of degree 1 are at hand.
+template <class T> __device__ T size(const T* rows, int degrees, const T* vectors, long long e) {
+    return degrees > 1 ? fabs(rows[1]) + fabs(rows[2]) + fabs(rows[3]) : size(load_vec(vectors, e));
 }
 
 template <class T> __device__ bool finite(T x) { return x - x == T(0); }
@@ -164,15 +200,16 @@ template <class I> struct Graph {
     }
 };
 
-// Harmonics (and their derivatives along unit_dot) of `count` edges, ROWS apart. The edges are index[first], ..., or
+// Harmonics (and their derivatives along unit_dot, if given) of `count` edges, ROWS apart. The edges are index[first], ..., or
 // without index first, ....
 template <class T, class I, bool second>
 __device__ void stage_harmonics(const T* unit, const T* unit_dot, const I* index, I first, int count, int degrees, T* rows) {
+#pragma unroll 1
     for (int i = threadIdx.x; i < count * degrees; i += THREADS) {
         const int k = i / degrees, m = i - k * degrees;
         const I e = index != nullptr ? index[first + k] : first + k;
         const Vec<T> u = load_vec(unit, e);
-        if (second) {
+        if (second && unit_dot != nullptr) {
             T* const rows_dot = rows + STAGED<T, second> * ROWS;
             harmonics_along(degrees, m, u, load_vec(unit_dot, e), rows + k * ROWS, rows_dot + k * ROWS);
         } else {
@@ -186,32 +223,28 @@ __device__ void stage_harmonics(const T* unit, const T* unit_dot, const I* index
 template <class T, bool second> struct Pair {
     T value = T(0), by_cosine = T(0), by_cosine_dot = T(0);
 
-    template <class F, class Fdot>
-    __device__ Pair(const Legendre<T>& legendre, T cosine_dot, int degrees, const F& f, const Fdot& fdot) {
-#pragma unroll
-        for (int l = 0; l < DEGREES; l++) {
-            if (l < degrees) {
-                const T here = f(l);
-                if (second) {
-                    const T along = fdot(l);
-                    value += legendre.d1[l] * cosine_dot * here + legendre.p[l] * along;
-                    by_cosine += legendre.d2[l] * cosine_dot * here + legendre.d1[l] * along;
-                    by_cosine_dot += legendre.d1[l] * here;
-                } else {
-                    value += legendre.p[l] * here;
-                    by_cosine += legendre.d1[l] * here;
-                }
+    __device__ void add(const Legendre<T>& legendre, bool turning, T cosine_dot, T f, T fdot) {
+        if (second) {
+            value += legendre.p * fdot;
+            by_cosine += legendre.d1 * fdot;
+            by_cosine_dot += legendre.d1 * f;
+            if (turning) {
+                value += legendre.d1 * cosine_dot * f;
+                by_cosine += legendre.d2 * cosine_dot * f;
             }
+        } else {
+            value += legendre.p * f;
+            by_cosine += legendre.d1 * f;
         }
     }
 };
 
-// Unit vector of an edge, and its derivative.
+// Unit vector of an edge, and its derivative, zero if not given.
 template <class T, bool second> struct Direction {
     Vec<T> u, udot;
 
     __device__ Direction(const T* unit, const T* unit_dot, long long e) : u(load_vec(unit, e)), udot{T(0), T(0), T(0)} {
-        if (second) {
+        if (second && unit_dot != nullptr) {
             udot = load_vec(unit_dot, e);
         }
     }
