@@ -108,7 +108,7 @@ def check_subsets(subject: Subject, judged: Judged, op: Operator) -> list[Check]
     case = judged.case
     arguments = case.arguments(op)
     trials = []
-    if len(op.fields) > 1:
+    if op.selective:
         every = attempt(subject, op, arguments)
         for field in op.fields:
             alone = attempt(subject, op, arguments, (field.name,))

@@ -38,6 +38,7 @@ LARGEST_STEP = 2.0**-6
 # Cases that are only compared at one point keep clear of kinks by more than rounding could carry them.
 POINT_STEP = 2.0**-12
 MAX_ROUNDS = 2000
+LARGEST_FREQUENCY = 20.0
 
 
 @dataclass(frozen=True)
@@ -221,18 +222,24 @@ def _edges(variant: Variant, sizes: dict[str, int], rng: np.random.Generator) ->
     """
     nodes = sizes["num_nodes"]
     pairs = 0 if nodes == 0 or variant.name in ("no edges", "one edge") else 2 * nodes
-    near = 1 if variant.name == "periodic" else 0
+    near = 1 if variant.name in ("periodic", "wide") else 0
     first, second = (rng.integers(0, max(1, nodes - 1), pairs) for _ in range(2))  # the last node is isolated
     shift = rng.integers(-near, near + 1, (pairs, 3))
     if variant.name == "skewed":
-        # Node 1 has more than a chunk of 256 in-edges.
-        first, second = np.concatenate([first, rng.integers(2, nodes, 300)]), np.concatenate([second, np.ones(300, int)])
-        shift = np.concatenate([shift, rng.integers(-9, 10, (300, 3))])
+        # Node 1 has more than a chunk of 256 in-edges, node 0 as many out-edges: images of even and of odd nodes, and
+        # few edges besides, so that there are few triplets.
+        many, few, number = 270, nodes // 2, np.arange(270)
+        others = 2 * (number % (nodes // 2 - 1)) + 2
+        first = np.concatenate([first[:few], others, np.zeros(many, int)])
+        second = np.concatenate([second[:few], np.ones(many, int), others + 1])
+        far = np.tile(np.stack([number - 135, number // 16, number % 16], axis=1), (2, 1))
+        shift = np.concatenate([shift[:few], far])
     if variant.name == "one edge":
         first, second, shift = np.zeros(1, int), np.ones(1, int) % nodes, np.ones((1, 3), int)
     images = np.unique(np.column_stack([first, second, shift]), axis=0)
     images = images[(images[:, 0] != images[:, 1]) | images[:, 2:].any(axis=1)]
-    back = images[rng.random(len(images)) < 2 / 3] if len(images) > 1 else images[:0]
+    mirrored = rng.random(len(images)) < (0.02 if variant.name == "skewed" else 2 / 3)
+    back = images[mirrored] if len(images) > 1 else images[:0]
     both = np.unique(np.concatenate([images, np.column_stack([back[:, 1], back[:, 0], -back[:, 2:]])]), axis=0)
     src, dst = both[:, 0], both[:, 1]
     positions = rng.uniform(0, 1, (nodes, 3))
@@ -337,6 +344,10 @@ def draw(
     def numbers(shape: tuple[int, ...], sample: str) -> np.ndarray:
         if sample == "unit interval":  # and a little beyond its end, where a cutoff lies
             return rng.uniform(0.1, 1.1, shape)
+        if sample == "frequency":  # of waves in the unit interval: pi to 6 pi in DimeNet++
+            return rng.uniform(1, LARGEST_FREQUENCY, shape)
+        if sample == "change of frequency":
+            return LARGEST_FREQUENCY / 2 * rng.standard_normal(shape)
         return rng.integers(-2, 3, shape) if integers else rng.standard_normal(shape)
 
     return {name: frozen(numbers(shape_of(a, sizes), a.sample).astype(dtype)) for name, a in arrays.items()}
@@ -403,8 +414,13 @@ def _resample(case: Case, rng: np.random.Generator) -> Case:
 
 
 def plain(array: Array) -> Array:
-    """Return the array with standard normal numbers: cotangents and directions have no domain."""
+    """Return the array with standard normal numbers: cotangents have no domain."""
     return replace(array, sample="normal")
+
+
+def direction(array: Array) -> Array:
+    """Return the array with numbers of the size of a change: frequencies are not of order one."""
+    return replace(array, sample="change of frequency" if array.sample == "frequency" else "normal")
 
 
 def build(definition: Definition, variant: Variant, dtype: str, seed: int) -> Case:
@@ -430,7 +446,7 @@ def build(definition: Definition, variant: Variant, dtype: str, seed: int) -> Ca
         graph["graph"], belonging = GRAPHS[definition.graph](variant, sizes, rng)
     inputs = {a.name: a for a in definition.inputs}
     grads = {f"grad_{a.name}": a for a in definition.outputs}
-    directions = {n: plain(a) for n, a in {**inputs, **grads}.items()}
+    directions = {n: direction(a) for n, a in {**inputs, **grads}.items()}
     integers = variant.name == "integers"
     drawn = [
         draw(arrays, sizes, dtype, rng, integers)

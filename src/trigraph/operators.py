@@ -97,7 +97,7 @@ class Array:
     degree : int or None
         Polynomial degree of the outputs in this input, the other inputs fixed (piecewise between kinks); None
         where they are not polynomial. Central differences are exact up to degree 2.
-    sample : {"normal", "unit interval"}
+    sample : {"normal", "unit interval", "frequency"}
         Distribution cases are drawn from.
     column : bool
         Whether a trailing axis of one is accepted; derivatives come back in the shape given.
@@ -498,7 +498,7 @@ DEFINITIONS: tuple[Definition, ...] = (
         source=DIMENET,
         inputs=(
             Array("dist", "num_edges", "Distance over cutoff of each edge, > 0.", sample="unit interval", column=True),
-            Array("freq", "n_radial", "Frequencies of the sines; R = len(freq)."),
+            Array("freq", "n_radial", "Frequencies of the sines; R = len(freq).", sample="frequency"),
         ),
         outputs=(
             Array("rbf", "num_edges n_radial", "Radial basis of each edge."),
