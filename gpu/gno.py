@@ -203,9 +203,9 @@ def gno_message_fwd(
         message.fill(0)
         return message
     pieces = sums.cut(net.kernels, sums.by_destination(graph))
-    partial = net.empty(pieces.count, f_out)
-    for first, count in sums.blocks(pieces.count, (net.hidden + 1) * f_in * params.itemsize):
-        moments = _Block(net, graph, pieces, first, count).moments(features, None)
+    partial = net.empty(pieces.num_pieces, f_out)
+    for first, count in sums.blocks(pieces.num_pieces, (net.hidden + 1) * f_in * params.itemsize):
+        moments = _Block(net, graph, f_in, pieces, first, count).moments(features, None)
         net.xp.matmul(moments, net.v_hat(params).reshape(-1, f_out), out=partial[first : first + count])
     sums.sum_pieces(net.kernels, pieces, [partial], message)
     return message
@@ -272,21 +272,22 @@ def _message_derivatives(
     grads: dict[str, Any],
 ) -> None:
     """Write the module's formulas into `grads`; h' is `features_1`, V' that of `params_1`, None standing for zero."""
-    if graph.num_positions == 0:
+    if graph.num_positions == 0 or not grads:
         for array in grads.values():
             array.fill(0)
         return
     kernels, f_in, f_out = net.kernels, features.shape[1], grad_message.shape[1]
     pieces = sums.cut(kernels, sums.by_destination(graph))
-    v, v_1 = (None if p is None else net.v_hat(p).reshape(-1, f_out) for p in (net.params, params_1))
+    v = net.v_hat(net.params).reshape(-1, f_out)
+    v_1 = None if params_1 is None else net.v_hat(params_1).reshape(-1, f_out)
     tangent = net.gg_coords is not None or net.gg_params is not None  # or else t = 0
-    partial = [net.empty(pieces.count, f_out) for w in (v, v_1) if w is not None and "grad_message" in grads]
+    partial = [net.empty(pieces.num_pieces, f_out) for w in (v, v_1) if w is not None and "grad_message" in grads]
     to_source = net.empty(graph.num_positions, f_in) if "features" in grads else None
     to_coords = net.empty(graph.num_positions, net.d) if "coords" in grads else None
     g_pieces = None if grads.keys() == {"grad_message"} else sums.spread(kernels, pieces, grad_message)
     per_piece = (4 if second else 2) * len(v) + (net.d + 1) * net.hidden + len(v) * f_out // ROWS
-    for first, count in sums.blocks(pieces.count, per_piece * grad_message.itemsize):
-        block, rows = _Block(net, graph, pieces, first, count), slice(first, first + count)
+    for first, count in sums.blocks(pieces.num_pieces, per_piece * grad_message.itemsize):
+        block, rows = _Block(net, graph, f_in, pieces, first, count), slice(first, first + count)
         if partial or "params" in grads:
             t_1 = block.moments(features_1, features if tangent else None)
         if partial:
@@ -444,10 +445,10 @@ def _contract(
         return
     pieces, overflow = sums.cut(kernels, rows), sums.overflow_for(kernels, rows, out)
     num_y, _, _, _, y_bits, x_bits = shape
-    e_bits = min(bits(cover(rows.num_positions, pieces.count)), 7 - y_bits - x_bits)
-    grid = (cover(pieces.count, 128 >> (y_bits + x_bits + e_bits)) * cover(num_y, 4 << y_bits),)
+    e_bits = min(bits(cover(rows.num_positions, pieces.num_pieces)), 7 - y_bits - x_bits)
+    grid = (cover(pieces.num_pieces, 128 >> (y_bits + x_bits + e_bits)) * cover(num_y, 4 << y_bits),)
     arrays = (*given[0], *(given[1] if len(given) > 1 else (None, None)))
-    index = (pieces.table, rows.offsets, rows.order, graph.edge_ids, others, np.int64(pieces.count))
+    index = (pieces.table, rows.offsets, rows.order, graph.edge_ids, others, np.int64(pieces.num_pieces))
     args = (*arrays, *index, *shape, e_bits, out, overflow)
     kernels.launch("gno_contract", (out.dtype, rows.offsets.dtype), grid, (128,), args)
     sums.finish(kernels, rows, overflow, out)
@@ -460,10 +461,10 @@ def _to_kernel(kernels: Kernels, grad_message: Any, features: Any, graph: Any, f
         return
     rows = sums.by_row(graph)
     pieces, overflow = sums.cut(kernels, rows), sums.overflow_for(kernels, rows, out)
-    lane_bits = min(bits(cover(f_in * f_out, 8)), 7)
-    grid = (cover(pieces.count, 128 >> lane_bits) * cover(f_in * f_out, 8 << lane_bits),)
+    lane_bits = min(bits(cover(f_in * f_out, 4)), 7)
+    grid = (cover(pieces.num_pieces, 128 >> lane_bits) * cover(f_in * f_out, 4 << lane_bits),)
     index = (pieces.table, rows.offsets, rows.order, graph.prepare().destinations, graph.indices)
-    args = (grad_message, features, *index, np.int64(pieces.count), f_in, f_out, lane_bits, out, overflow)
+    args = (grad_message, features, *index, np.int64(pieces.num_pieces), f_in, f_out, lane_bits, out, overflow)
     kernels.launch("gno_outer", (out.dtype, rows.offsets.dtype), grid, (128,), args)
     sums.finish(kernels, rows, overflow, out)
 
@@ -511,52 +512,49 @@ class _Block:
 
     net: _Network
     graph: Any
+    f_in: int
     pieces: Pieces
     first: int
     count: int
 
     def moments(self, features_a: Any, features_t: Any) -> Any:
         """sum_e a^ h_a + t h_t of each piece, (count, (H + 1) * f_in); None stands for zero."""
-        net, f_in = self.net, (features_t if features_a is None else features_a).shape[1]
+        net, f_in = self.net, self.f_in
         out, tile = net.empty(self.count, (net.hidden + 1) * f_in), _Tile.of(net.hidden, f_in)
         arrays = (features_a, features_t, net.coords, net.params, net.gg_coords, net.gg_params)
         index = (self.pieces.table, self.graph.indices, self.graph.edge_ids)
         tiles = cover(net.hidden, tile.rows) * cover(f_in, tile.cols)
-        self._launch("gno_moments", tile, tiles, (*arrays, *index), (f_in,), (out,))
+        self._launch("gno_moments", tile, tiles, (*arrays, *index), (), (out,))
         return out
 
     def to_source(self, q_a: Any, q_t: Any, out: Any) -> None:
         """q_a a^ + q_t t of each edge into its position's row of `out`; None stands for zero."""
-        net, f_in = self.net, out.shape[1]
-        tile = self._edges_by(f_in)
+        net, tile = self.net, self._edges_by(self.f_in)
         arrays = (q_a, q_t, net.coords, net.params, net.gg_coords, net.gg_params)
         index = (self.pieces.table, self.graph.edge_ids)
-        self._launch("gno_to_source", tile, cover(f_in, tile.cols), (*arrays, *index), (f_in,), (out,))
+        self._launch("gno_to_source", tile, cover(self.f_in, tile.cols), (*arrays, *index), (), (out,))
 
     def first_layer(
         self, pairs: Sequence[tuple[Any, Any]], weights: Any, x: Any, add: bool, to_coords: Any, to_params: Any
     ) -> None:
         """With s = sum over the pairs of q h where active, write or add weights^T s and s x^T to the outputs."""
-        net = self.net
+        net, tile = self.net, self._edges_by(self.net.hidden)
         given = [pair for pair in pairs if pair[0] is not None and pair[1] is not None]
         given += [(None, None)] * (2 - len(given))
-        features = next(h for _, h in pairs if h is not None)
-        tile = self._edges_by(net.hidden)
         arrays = (*given[0], *given[1], net.coords, net.params, weights, x)
         index = (self.pieces.table, self.graph.indices, self.graph.edge_ids)
         extra = tile.groups * tile.rows * (tile.cols + 1)
-        sizes = (features.shape[1], not add, add)
-        self._launch("gno_first_layer", tile, 1, (*arrays, *index), sizes, (to_coords, to_params), extra)
+        self._launch("gno_first_layer", tile, 1, (*arrays, *index), (not add, add), (to_coords, to_params), extra)
 
     def _edges_by(self, cols: int) -> _Tile:
-        return _Tile.of(cover(self.graph.num_positions, self.pieces.count), cols)
+        return _Tile.of(cover(self.graph.num_positions, self.pieces.num_pieces), cols)
 
     def _launch(
-        self, kernel: str, tile: _Tile, tiles: int, arrays: Any, sizes: Any, outputs: Any, extra: int = 0
+        self, kernel: str, tile: _Tile, tiles: int, arrays: Any, flags: Any, outputs: Any, extra: int = 0
     ) -> None:
         net = self.net
-        span = tuple(map(np.int64, (self.first, self.count, self.pieces.count)))
-        args = (*arrays, *span, net.d, net.hidden, *sizes, *tile, *outputs)
+        span = tuple(map(np.int64, (self.first, self.count, self.pieces.num_pieces)))
+        args = (*arrays, *span, net.d, net.hidden, self.f_in, *flags, *tile, *outputs)
         shared = (tile.elements + extra) * net.params.itemsize
         types = (net.params.dtype, self.pieces.table.dtype)
         net.kernels.launch(kernel, types, (cover(self.count, tile.groups) * tiles,), (128,), args, shared)

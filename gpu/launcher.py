@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+
 from trigraph.gpu.host.build import expand_includes
 from trigraph.gpu.instances import C_TYPES, INSTANCES, instance
 

@@ -127,11 +127,11 @@ class Rows(NamedTuple):
 
 
 class Pieces(NamedTuple):
-    """Rows cut into pieces of at most CHUNK positions; the table is (3, count): row, begin and end of each."""
+    """Rows cut into pieces of at most CHUNK positions; the table is (3, num_pieces): row, begin and end of each."""
 
     rows: Rows
     table: Any
-    count: int
+    num_pieces: int
 
 
 def by_destination(graph: Any) -> Rows:
@@ -177,16 +177,26 @@ def gather(kernels: Kernels, values: Any, rows: Rows, out: Any) -> None:
     """out[i] = sum of values[position] over the positions of row i."""
     pieces, overflow, width = cut(kernels, rows), overflow_for(kernels, rows, out), out.shape[1]
     lane_bits = min(bits(width), 7)
-    grid = (cover(pieces.count, 128 >> lane_bits),)
-    args = (values, rows.order, pieces.table, rows.offsets, np.int64(pieces.count), width, lane_bits, out, overflow)
+    grid = (cover(pieces.num_pieces, 128 >> lane_bits),)
+    args = (
+        values,
+        rows.order,
+        pieces.table,
+        rows.offsets,
+        np.int64(pieces.num_pieces),
+        width,
+        lane_bits,
+        out,
+        overflow,
+    )
     kernels.launch("gather_rows", (out.dtype, rows.offsets.dtype), grid, (128,), args)
     finish(kernels, rows, overflow, out)
 
 
 def spread(kernels: Kernels, pieces: Pieces, values: Any) -> Any:
     """Return values[row] of each piece, zero where the piece is empty."""
-    out = kernels.xp.empty((pieces.count, values.shape[1]), values.dtype)
-    args = (values, pieces.table, np.int64(pieces.count), values.shape[1], out)
+    out = kernels.xp.empty((pieces.num_pieces, values.shape[1]), values.dtype)
+    args = (values, pieces.table, np.int64(pieces.num_pieces), values.shape[1], out)
     kernels.launch("spread_rows", (out.dtype, pieces.table.dtype), (cover(out.size, 128),), (128,), args)
     return out
 

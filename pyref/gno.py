@@ -10,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from trigraph.gno import pack_gno_params, unpack_gno_params
+from trigraph.graphs import CSC
 from trigraph.pyref.common import results, scatter, zero_if_none
 
 __all__ = [
@@ -47,7 +48,7 @@ def gno_kernel_fwd(coords, params, f_in, f_out):
 
 
 def gno_kernel_bwd(grad_kernel, coords, params, f_in, f_out, wrt=None):
-    """S = mask (V^T g); coords = U^T s; dU = sum s dx^T, db_u = sum s, dV = sum g a^T, db_v = sum g."""
+    """With s = mask (V^T g): coords = U^T s; dU = sum s dx^T, db_u = sum s, dV = sum g a^T, db_v = sum g."""
     U, b_u, V, _ = unpack_gno_params(params, coords.shape[1], f_in, f_out)
     g = grad_kernel
     mask, a = hidden_layer(coords, U, b_u)
@@ -61,7 +62,7 @@ def gno_kernel_bwd(grad_kernel, coords, params, f_in, f_out, wrt=None):
 
 
 def gno_kernel_bwd2(gg_coords, gg_params, grad_kernel, coords, params, f_in, f_out, wrt=None):
-    """With c = gg_coords and (Ugg, bgg_u, Vgg, bgg_v) = gg_params: t = mask (U c + Ugg dx + bgg_u), sgg = mask (Vgg^T g)."""
+    """With (Ugg, bgg_u, Vgg, bgg_v) = gg_params: t = mask (U gg_coords + Ugg dx + bgg_u), sgg = mask (Vgg^T g)."""
     U, b_u, V, b_v = unpack_gno_params(params, coords.shape[1], f_in, f_out)
     c = zero_if_none(gg_coords, coords)
     Ugg, bgg_u, Vgg, bgg_v = unpack_gno_params(zero_if_none(gg_params, params), coords.shape[1], f_in, f_out)
@@ -130,21 +131,28 @@ def gno_aggregate_bwd2(gg_features, gg_kernel, grad_message, features, kernel, g
     )
 
 
+def by_position(graph):
+    """Return the graph whose positions are rows of their own: gathered rows keep a NaN out of what does not use it."""
+    return CSC(graph.offsets, graph.indices, graph.num_src_nodes)
+
+
 def gno_message_fwd(features, coords, params, graph, f_in, f_out):
-    """Kernel of every edge, then its aggregation."""
-    return gno_aggregate_fwd(features, gno_kernel_fwd(coords, params, f_in, f_out), graph, f_in, f_out)
+    """Kernel of every position, then its aggregation."""
+    kernel = gno_kernel_fwd(coords[graph.edge_ids], params, f_in, f_out)
+    return gno_aggregate_fwd(features, kernel, by_position(graph), f_in, f_out)
 
 
 def gno_message_bwd(grad_message, features, coords, params, graph, f_in, f_out, wrt=None):
     """Chain rule: the kernel's gradient is g h^T, which the kernel network takes back."""
-    kernel = gno_kernel_fwd(coords, params, f_in, f_out)
-    outer = gno_aggregate_bwd(grad_message, features, kernel, graph, f_in, f_out)
-    back = gno_kernel_bwd(outer.kernel, coords, params, f_in, f_out)
+    dx = coords[graph.edge_ids]
+    kernel = gno_kernel_fwd(dx, params, f_in, f_out)
+    outer = gno_aggregate_bwd(grad_message, features, kernel, by_position(graph), f_in, f_out)
+    back = gno_kernel_bwd(outer.kernel, dx, params, f_in, f_out)
     return results(
         "gno_message_bwd",
         wrt,
         features=lambda: outer.features,
-        coords=lambda: back.coords,
+        coords=lambda: scatter(graph.edge_ids, back.coords, graph.num_edges),
         params=lambda: back.params,
     )
 
@@ -152,21 +160,22 @@ def gno_message_bwd(grad_message, features, coords, params, graph, f_in, f_out, 
 def gno_message_bwd2(
     gg_features, gg_coords, gg_params, grad_message, features, coords, params, graph, f_in, f_out, wrt=None
 ):
-    """With Kgg the grad_kernel of gno_kernel_bwd2 at g h^T: the sums of gno_aggregate, and gno_kernel_bwd at g gg_h^T."""
+    """With Kgg the grad_kernel of gno_kernel_bwd2 at g h^T: sums of gno_aggregate, and gno_kernel_bwd at g gg_h^T."""
     hgg = zero_if_none(gg_features, features)
-    args = (graph, f_in, f_out)
-    kernel = gno_kernel_fwd(coords, params, f_in, f_out)
+    dx, c = coords[graph.edge_ids], zero_if_none(gg_coords, coords)[graph.edge_ids]
+    args = (by_position(graph), f_in, f_out)
+    kernel = gno_kernel_fwd(dx, params, f_in, f_out)
     g_h = gno_aggregate_bwd(grad_message, features, kernel, *args, wrt="kernel").kernel
     g_hgg = gno_aggregate_bwd(grad_message, hgg, kernel, *args, wrt="kernel").kernel
-    second = gno_kernel_bwd2(gg_coords, gg_params, g_h, coords, params, f_in, f_out)
-    first = gno_kernel_bwd(g_hgg, coords, params, f_in, f_out)
+    second = gno_kernel_bwd2(c, gg_params, g_h, dx, params, f_in, f_out)
+    first = gno_kernel_bwd(g_hgg, dx, params, f_in, f_out)
     Kgg = second.grad_kernel
     return results(
         "gno_message_bwd2",
         wrt,
         grad_message=lambda: gno_aggregate_fwd(hgg, kernel, *args) + gno_aggregate_fwd(features, Kgg, *args),
         features=lambda: gno_aggregate_bwd(grad_message, features, Kgg, *args, wrt="features").features,
-        coords=lambda: second.coords + first.coords,
+        coords=lambda: scatter(graph.edge_ids, second.coords + first.coords, graph.num_edges),
         params=lambda: second.params + first.params,
     )
 

@@ -102,6 +102,26 @@ def test_wrong_size_on_each_axis(op, array, change):
 
 
 @pytest.mark.parametrize(("op", "array"), ARRAYS)
+def test_sizes_below_their_minimum(op, array):
+    good = draw(op)
+    for axis, dim in enumerate(array.dims):
+        symbol = bound_by(op, array, axis)
+        if symbol is None or not SYMBOLS[symbol].minimum:
+            continue
+        sizes = sizes_of(op, good) | {symbol: SYMBOLS[symbol].minimum - 1}
+        bad = np.ones(shape_of(array, sizes))
+        known = [f"{s} = {sizes[s]}" for s in sorted(names_in(dim) - {symbol})]
+        text = re.compile(
+            re.escape(f"{op.name}: {array.name} has shape {bad.shape}; expected {listed(array.dims)}")
+            + r"( = \(.*\))?"
+            + re.escape(
+                f" with a whole {symbol} >= {SYMBOLS[symbol].minimum}" + " for " * bool(known) + ", ".join(known)
+            )
+        )
+        raises(ValueError, text, FUNCTIONS[op.name], **(good | {array.name: bad}))
+
+
+@pytest.mark.parametrize(("op", "array"), ARRAYS)
 def test_wrong_rank(op, array):
     good = draw(op)
     value = good[array.name]
@@ -408,7 +428,9 @@ def test_out_is_written_and_returned(op, panel):
             got = FUNCTIONS[op.name](**good, **keywords, panel=panel, out=wrapped(array))
             assert fields(op, got)[name] is array
             assert array.tobytes() == value.tobytes()
-        if op.order:  # the other fields get arrays of their own
+        if op.order:  # a field asked for twice is one field; the others get arrays of their own
+            again = FUNCTIONS[op.name](**good, wrt=[name, name], panel=panel, out=array)
+            assert getattr(again, name) is array
             array = np.full_like(value, np.nan)
             got = call(op, good, panel=panel, out={name: array})
             assert_same_bits(got, expected)

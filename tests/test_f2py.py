@@ -1,4 +1,4 @@
-"""The dtype that reaches Fortran: f2py maps a kind it does not know to C float with a log line, and casts in silence."""
+"""The types that reach Fortran: f2py maps a kind it does not know to C float with a log line, and casts in silence."""
 
 import importlib
 import pkgutil

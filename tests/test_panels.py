@@ -214,8 +214,8 @@ def test_a_cotangent_that_is_none_is_zero(op, panel):
     for absent in [[n] for n in nullable] + [nullable]:
         none = values | dict.fromkeys(absent)
         zero = values | {n: np.zeros_like(values[n]) for n in absent}
-        got, expected = call(op, none, panel=panel), call(op, zero, panel=panel)
-        assert all(np.array_equal(got[name], expected[name]) for name in expected)
+        got = call(op, none, panel=panel)
+        assert_close(got, call(op, zero, panel=panel))  # not to the bit: BLAS sums other numbers of terms otherwise
     assert not any(v.any() for v in got.values())  # linear in them
 
 

@@ -53,8 +53,8 @@ def test_stubs_are_fresh():
     assert (ROOT / "src" / "trigraph" / "py.typed").is_file()
 
 
-@pytest.mark.parametrize("module", ["trigraph.stubs", "trigraph.docs"])
-def test_write_and_check(module, tmp_path):
+@pytest.mark.parametrize(("module", "files"), [("trigraph.stubs", "*.pyi"), ("trigraph.docs", "*.md")])
+def test_write_and_check(module, files, tmp_path):
     def run(mode):
         command = [sys.executable, "-m", module, mode, "--root", str(tmp_path)]
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
@@ -72,7 +72,7 @@ def test_write_and_check(module, tmp_path):
     assert f"run `python -m {module} --write`" in out
     assert run("--write") == (0, "", "")
     assert run("--check") == (0, "", "")
-    for path in (*tmp_path.rglob("*.pyi"), *tmp_path.rglob("*.md")):
+    for path in tmp_path.rglob(files):
         assert path.read_text() == (ROOT / path.relative_to(tmp_path)).read_text()
 
 

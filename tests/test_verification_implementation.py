@@ -294,7 +294,7 @@ def test_a_function_by_name(tmp_path, monkeypatch):
     assert checks
     assert all(c.passed for c in checks)
     assert {c.panel for c in checks} == {"mymodule:gno_aggregate_fwd"}
-    kinds = {c.kind for c in run(["gno_aggregate_fwd"], implementation="mymodule:Layer.forward", dtypes=["float32"])}
+    kinds = {c.kind for c in run(["gno_aggregate_fwd"], implementation="mymodule:Layer.forward", dtypes=["float64"])}
     assert {"accuracy", "repeat", "permutation", "golden", "empty"} <= kinds
     both = plan(["gno_aggregate_fwd"], ["pyref"], implementation="mymodule:Layer.forward")
     assert any("pyref" in u.label for u in both)

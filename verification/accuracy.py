@@ -58,8 +58,16 @@ def form_problem(got: Any, field: Array, sizes: Mapping[str, int], dtype: str) -
     return ""
 
 
-def check_accuracy(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
+def check_accuracy(subject: Subject, judged: Judged, op: Operator, absent: str | None = None) -> list[Check]:
     """Compare every field of an operator with the judge.
+
+    Parameters
+    ----------
+    subject : Subject
+    judged : Judged
+    op : Operator
+    absent : str, optional
+        An argument to be None.
 
     Returns
     -------
@@ -69,8 +77,8 @@ def check_accuracy(subject: Subject, judged: Judged, op: Operator) -> list[Check
         exactly 0.
     """
     case = judged.case
-    outcome = attempt(subject, op, case.arguments(op))
-    expected = judged.result(op)
+    outcome = attempt(subject, op, judged.arguments(op, absent))
+    expected = judged.result(op, absent)
     checks = []
     for field in op.fields:
         got: Any = outcome.fields.get(field.name)
@@ -80,7 +88,7 @@ def check_accuracy(subject: Subject, judged: Judged, op: Operator) -> list[Check
             panel=subject.name,
             dtype=case.dtype,
             kind="accuracy",
-            case=case.name,
+            case=case.name if absent is None else f"{case.name}, {absent}=None",
             field=field.name,
             error=math.inf if note else scaled_error(got, expected[field.name], case.dtype),
             tolerance=judged.tolerance(subject),
@@ -102,43 +110,35 @@ def check_subsets(subject: Subject, judged: Judged, op: Operator) -> list[Check]
     Returns
     -------
     list of Check
-        For each field: asked for alone it has the bits it has among all, the others are None. For each ``gg_``
-        argument: None gives what zeros give. The error is the number of fields for which that does not hold.
+        For each field asked for alone, the number of fields that are wrong: it has the bits it has among all, the
+        others are None. For each ``gg_`` argument that is None, the comparison of every field with the judge, for whom
+        None is zero.
     """
     case = judged.case
-    arguments = case.arguments(op)
-    trials = []
-    if op.selective:
-        every = attempt(subject, op, arguments)
-        for field in op.fields:
-            alone = attempt(subject, op, arguments, (field.name,))
-            wrong = [f.name for f in op.fields if not _same_subset(alone.fields, every.fields, f.name, field.name)]
-            trials.append((field.name, f"{case.name}, {field.name} alone", alone, wrong))
+    checks = []
     for argument in (a for a in op.arguments if a.nullable):
-        absent = attempt(subject, op, {**arguments, argument.name: None})
-        zeros = attempt(subject, op, {**arguments, argument.name: np.zeros_like(arguments[argument.name])})
-        wrong = [f.name for f in op.fields if not _equal(absent.fields.get(f.name), zeros.fields.get(f.name))]
-        trials.append((argument.name, f"{case.name}, {argument.name}=None", absent, wrong))
-    return [
-        Check(
-            operator=op.name,
-            panel=subject.name,
-            dtype=case.dtype,
-            kind="repeat",
-            case=name,
-            field=field,
-            error=float(len(wrong)),
-            tolerance=0.0,
-            seconds=outcome.seconds,
-            note=outcome.problem or (f"differ: {', '.join(wrong)}" if wrong else ""),
+        checks += check_accuracy(subject, judged, op, argument.name)
+    if not op.selective:
+        return checks
+    every = attempt(subject, op, case.arguments(op))
+    for field in op.fields:
+        alone = attempt(subject, op, case.arguments(op), (field.name,))
+        wrong = [f.name for f in op.fields if not _same_subset(alone.fields, every.fields, f.name, field.name)]
+        checks.append(
+            Check(
+                operator=op.name,
+                panel=subject.name,
+                dtype=case.dtype,
+                kind="repeat",
+                case=f"{case.name}, {field.name} alone",
+                field=field.name,
+                error=float(len(wrong)),
+                tolerance=0.0,
+                seconds=alone.seconds,
+                note=alone.problem or (f"differ: {', '.join(wrong)}" if wrong else ""),
+            )
         )
-        for field, name, outcome, wrong in trials
-    ]
-
-
-def _equal(a: Any, b: Any) -> bool:
-    """Equal values: a sum without zero terms may only differ in the sign of a zero."""
-    return isinstance(a, np.ndarray) and isinstance(b, np.ndarray) and bool(np.array_equal(a, b))
+    return checks
 
 
 def _same_subset(alone: Mapping[str, Any], every: Mapping[str, Any], name: str, asked: str) -> bool:

@@ -35,7 +35,7 @@ def ask(op: Operator, values: Mapping[str, Any], wrt: Sequence[str] | None = Non
     ----------
     op : Operator
     values : mapping
-        Arguments; arrays of float32 or float64 are taken exactly, arrays of pairs (2, ...) as they are.
+        Arguments; arrays of float32 or float64 are taken exactly, arrays of pairs (2, ...) as they are, None is zero.
     wrt : sequence of str, optional
 
     Returns
@@ -46,7 +46,8 @@ def ask(op: Operator, values: Mapping[str, Any], wrt: Sequence[str] | None = Non
     arrays = {a.name: len(a.dims) for a in op.arguments}
     keywords = dict(values)
     for name, rank in arrays.items():
-        keywords[name] = values[name] if values[name].ndim == rank + 1 else judge.pair(values[name])
+        value = values[name]
+        keywords[name] = value if value is None or value.ndim == rank + 1 else judge.pair(value)
     if op.selective and wrt is not None:
         keywords["wrt"] = tuple(wrt)
     result = getattr(judge, op.name)(**keywords)
@@ -60,15 +61,20 @@ class Judged:
     def __init__(self, case: Case) -> None:
         self.case = case
         self.seconds = 0.0
-        self._results: dict[str, dict[str, np.ndarray]] = {}
+        self._results: dict[tuple[str, str | None], dict[str, np.ndarray]] = {}
 
-    def result(self, op: Operator) -> dict[str, np.ndarray]:
-        """Triples (hi, lo, scale) of every field of one of the case's operators."""
-        if op.name not in self._results:
+    def result(self, op: Operator, absent: str | None = None) -> dict[str, np.ndarray]:
+        """Triples (hi, lo, scale) of every field of one of the case's operators; the argument `absent` is None."""
+        key = (op.name, absent)
+        if key not in self._results:
             start = time.perf_counter()
-            self._results[op.name] = ask(op, self.case.arguments(op))
+            self._results[key] = ask(op, self.arguments(op, absent))
             self.seconds += time.perf_counter() - start
-        return self._results[op.name]
+        return self._results[key]
+
+    def arguments(self, op: Operator, absent: str | None = None) -> dict[str, Any]:
+        """Keyword arguments of one of the case's operators; the argument `absent` is None."""
+        return self.case.arguments(op) | ({} if absent is None else {absent: None})
 
     @cached_property
     def terms(self) -> int:

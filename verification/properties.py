@@ -18,7 +18,7 @@ from trigraph.verification.judged import Judged, ask, operators_of
 from trigraph.verification.record import Check
 from trigraph.verification.subjects import Outcome, Subject, attempt
 
-__all__ = ["check_adjoint", "check_permutation", "check_repeat", "check_symmetry", "check_threads"]
+__all__ = ["check_adjoint", "check_nan", "check_permutation", "check_repeat", "check_symmetry", "check_threads"]
 
 THREADS = (1, 2, 3)
 
@@ -175,6 +175,45 @@ def check_repeat(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
     again = attempt(subject, op, arguments)
     other = attempt(subject, op, negated)
     return _equal_bits(subject, judged, op, "repeat", [bits, _bits(again), _bits(first)], [first, again, other])
+
+
+def check_nan(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
+    """Put a NaN into one element of each argument: it reaches what depends on it, as the judge has it, nothing else.
+
+    Returns
+    -------
+    list of Check
+        For each argument and field; the error is the number of elements that are NaN where the judge has none, or the
+        other way round.
+    """
+    case, checks = judged.case, []
+    for argument in op.arguments:
+        arguments = case.arguments(op)
+        spoiled = arguments[argument.name].copy()
+        spoiled.flat[spoiled.size // 2] = math.nan
+        arguments[argument.name] = spoiled
+        expected = ask(op, arguments)
+        with np.errstate(invalid="ignore"):
+            outcome = attempt(subject, op, arguments)
+        for field in op.fields:
+            got: Any = outcome.fields.get(field.name)
+            note = outcome.problem or form_problem(got, field, case.sizes, case.dtype)
+            wrong = math.inf if note else np.count_nonzero(np.isnan(got) != np.isnan(expected[field.name][0]))
+            checks.append(
+                Check(
+                    operator=op.name,
+                    panel=subject.name,
+                    dtype=case.dtype,
+                    kind="nan",
+                    case=f"{case.name}, NaN in {argument.name}",
+                    field=field.name,
+                    error=float(wrong),
+                    tolerance=0.0,
+                    seconds=outcome.seconds,
+                    note=note,
+                )
+            )
+    return checks
 
 
 def check_threads(subject: Subject, judged: Judged, op: Operator) -> list[Check]:

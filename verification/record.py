@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
-from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -20,11 +20,12 @@ KINDS = {
     "permutation": "edges renumbered: equal up to rounding",
     "threads": "equal bits whatever the number of threads",
     "repeat": "equal bits when called again",
+    "nan": "a NaN in one element of an argument reaches exactly what depends on it",
     "empty": "no edges, no nodes, isolated nodes: zeros",
 }
 
 
-@dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True)
 class Check:
     """One comparison of one field of one operator in one panel.
 
@@ -62,7 +63,7 @@ class Check:
     tolerance: float
     order: float | None = None
     seconds: float = 0.0
-    curve: tuple[tuple[float, float], ...] = field(default=())
+    curve: tuple[tuple[float, float], ...] = ()
     digest: str | None = None
     note: str = ""
 
@@ -73,7 +74,7 @@ class Check:
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-ready mapping, `passed` included."""
-        return {**asdict(self), "curve": [list(p) for p in self.curve], "passed": self.passed}
+        return {**dataclasses.asdict(self), "curve": [list(p) for p in self.curve], "passed": self.passed}
 
 
 def digest(array: np.ndarray) -> str:

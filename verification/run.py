@@ -25,6 +25,7 @@ from trigraph.verification.implementation import adapt
 from trigraph.verification.judged import Judged, every_operator_of, operators_of
 from trigraph.verification.properties import (
     check_adjoint,
+    check_nan,
     check_permutation,
     check_repeat,
     check_symmetry,
@@ -43,8 +44,8 @@ UNDIFFERENCED = ("gpu", "gpu-host")
 
 # Milliseconds that units took on one core, roughly; the emulated device takes a multiple of a panel's share.
 WEIGHTS = {
-    "accuracy": 8,
-    "threads": 12,
+    "accuracy": 6,
+    "threads": 15,
     "calls": 6,
     "algebra": 8,
     "differences": 60,
@@ -54,7 +55,7 @@ WEIGHTS = {
     "real judge": 1000,
     "real differences": 480,
 }
-SHARE = {"gpu-host": 5.0}
+SHARE = {"gpu-host": 3.0}
 
 Lazy = Callable[[], Judged]
 
@@ -75,7 +76,7 @@ def available_panels() -> tuple[str, ...]:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Small calls spend their time on starting threads; results have the same bits (`check_threads`)."""
+    """Run on one thread: small calls would only wait for others, and all have the same bits (`check_threads`)."""
     before = get_num_threads()
     set_num_threads(1)
     try:
@@ -112,12 +113,14 @@ def _accuracy(scope: _Scope, lazy: Lazy) -> list[Check]:
 
 
 def _calls(scope: _Scope, lazy: Lazy) -> list[Check]:
-    """Check calls repeated, with some fields only, with some cotangents None."""
+    """Check calls repeated, with some fields only, with some cotangents None, with a NaN in an argument."""
     judged = lazy()
     checks = []
     for op in every_operator_of(judged.case.definition):
         if scope.has(op):
             checks += check_repeat(scope.subject, judged, op)
+            if judged.case.name == "shared rows" or op.graph is None:
+                checks += check_nan(scope.subject, judged, op)
             if scope.subject.only is None:  # a user's function has no wrt
                 checks += check_subsets(scope.subject, judged, op)
     return checks
@@ -217,11 +220,9 @@ class _Run:
         for scope in self.scopes:
             panel_name = scope.subject.name
             name = f"{label}: {panel_name}"
-            yield _unit(f"{name} accuracy", scope, WEIGHTS["accuracy"], partial(_accuracy, scope, judged), threads=True)
+            yield _unit(f"{name} accuracy", scope, WEIGHTS["accuracy"], partial(_accuracy, scope, judged))
             if panel_name == "fortran":
-                yield _unit(
-                    f"{name} threads", scope, WEIGHTS["threads"], partial(_threads, scope, judged), threads=True
-                )
+                yield _unit(f"{name} threads", scope, WEIGHTS["threads"], partial(_threads, scope, judged))
             if variant.differenced or variant.name == "skewed":
                 yield _unit(f"{name} calls", scope, WEIGHTS["calls"], partial(_calls, scope, judged))
             if variant.differenced:
@@ -248,7 +249,7 @@ class _Run:
             patch = judged(dtype, True)
             for scope in self.scopes:
                 label = f"{definition.name}, {real.name} patch, {dtype}: {scope.subject.name} accuracy"
-                yield _unit(label, scope, WEIGHTS["patch"], partial(_accuracy, scope, patch), threads=True)
+                yield _unit(label, scope, WEIGHTS["patch"], partial(_accuracy, scope, patch))
         if "float64" not in self.dtypes:
             return
         whole = judged("float64", False)
@@ -286,10 +287,8 @@ def _golden(scope: _Scope | None, vectors: Callable[[], list[golden.Vector]], dt
     return checks
 
 
-def _unit(label: str, scope: _Scope, weight: float, check: Callable[[], list[Check]], threads: bool = False) -> Unit:
+def _unit(label: str, scope: _Scope, weight: float, check: Callable[[], list[Check]]) -> Unit:
     def execute() -> list[Check]:
-        if threads:
-            return check()
         with _one_thread():
             return check()
 

@@ -24,7 +24,9 @@ template <class T> struct Network {
         }
         return sum;
     }
-    __device__ T z(long long row, int k) const { return affine(params, coords, row, k, params[(long long)(d) * hidden + k]); }
+    __device__ T z(long long row, int k) const {
+        return affine(params, coords, row, k, params[(long long)(d) * hidden + k]);
+    }
     __device__ bool active(long long row, int k) const { return !(z(row, k) <= T(0)); }
     __device__ T a(long long row, int k) const {
         const T value = z(row, k);
@@ -87,7 +89,7 @@ gno_select(const T* __restrict__ coords, const T* __restrict__ params, long long
 // is a second pair. The kernel's axes (y, x) are (f_out, f_in) forward, (f_in, f_out) backward: hence the strides, one of
 // which is 1; lanes along that axis are neighbours. Forward p is the position, backward order[position].
 template <class T, class I>
-__global__ void __launch_bounds__(128)
+__global__ void __launch_bounds__(128, many_blocks<T>)
 gno_contract(const T* __restrict__ kernel, const T* __restrict__ values, const T* __restrict__ kernel_2,
              const T* __restrict__ values_2, const I* __restrict__ table, const I* __restrict__ offsets,
              const I* __restrict__ order, const I* __restrict__ edge_ids, const I* __restrict__ others,
@@ -101,7 +103,8 @@ gno_contract(const T* __restrict__ kernel, const T* __restrict__ values, const T
     const int y0 = int(blockIdx.x % tiles) * (4 << y_bits);
     const long long s = (long long)(blockIdx.x / tiles) * (128 >> lane_bits) + (threadIdx.x >> lane_bits);
     const Piece<I> piece = load_piece(table, num_pieces, s);
-    T total[4] = {T(0), T(0), T(0), T(0)};
+    Sum<T> total[4];
+    int terms = 0;
     for (int pair = 0; pair < 2; pair++) {
         const T* const matrices = pair == 0 ? kernel : kernel_2;
         const T* const vectors = pair == 0 ? values : values_2;
@@ -109,65 +112,57 @@ gno_contract(const T* __restrict__ kernel, const T* __restrict__ values, const T
             const I p = order == nullptr ? piece.begin + e : order[piece.begin + e];
             const T* const matrix = matrices + (long long)(edge_ids[p]) * num_y * num_x + (long long)(y0) * y_stride;
             const T* const vector = vectors + (long long)(others[p]) * num_x;
-            for (int x0 = 0; x0 < num_x; x0 += 128 << x_bits) {
-                T part[4] = {T(0), T(0), T(0), T(0)};
-                for (int x = x0 + x_lane; x < min(num_x, x0 + (128 << x_bits)); x += 1 << x_bits) {
-                    const T value = vector[x];
-#pragma unroll
-                    for (int r = 0; r < 4; r++) {
-                        const int y = y_lane + (r << y_bits);
-                        if (y0 + y < num_y) {
-                            part[r] += matrix[(long long)(y) * y_stride + (long long)(x) * x_stride] * value;
-                        }
-                    }
-                }
+            for (int x = x_lane; x < num_x; x += 1 << x_bits, terms++) {
+                const T value = vector[x];
 #pragma unroll
                 for (int r = 0; r < 4; r++) {
-                    total[r] += part[r];
+                    const int y = y_lane + (r << y_bits);
+                    if (y0 + y < num_y) {
+                        total[r].add(matrix[(long long)(y) * y_stride + (long long)(x) * x_stride] * value, terms);
+                    }
                 }
             }
         }
     }
 #pragma unroll
     for (int r = 0; r < 4; r++) {
-        sums[r][threadIdx.x] = total[r];
+        sums[r][threadIdx.x] = total[r].value();
     }
     __syncthreads();
     if (s < num_pieces) {
         T* const target = piece_target(piece, offsets, s, num_y, out, overflow) + y0;
         const int first = int(threadIdx.x) - lane;
         for (int y = lane; y < min(4 << y_bits, num_y - y0); y += 1 << lane_bits) {
-            T sum = T(0);
+            Sum<T> sum;
             for (int i = 0; i < 1 << (x_bits + e_bits); i++) {
                 const int x = i & ((1 << x_bits) - 1), e = i >> x_bits;
                 const int place = ((y & ((1 << y_bits) - 1)) << y_shift) + (x << x_shift) + (e << (y_bits + x_bits));
-                sum += sums[y >> y_bits][first + place];
+                sum.add(sums[y >> y_bits][first + place], i);
             }
-            target[y] = sum;
+            target[y] = sum.value();
         }
     }
 }
 
 // out[row] = sum over the positions p that share it of g[destinations[p]] h[indices[p]]^T, as (f_in, f_out).
 template <class T, class I>
-__global__ void __launch_bounds__(128)
+__global__ void __launch_bounds__(128, few_blocks<T>)
 gno_outer(const T* __restrict__ g, const T* __restrict__ h, const I* __restrict__ table, const I* __restrict__ offsets,
           const I* __restrict__ row_positions, const I* __restrict__ destinations, const I* __restrict__ indices,
           long long num_pieces, int f_in, int f_out, int lane_bits, T* __restrict__ out, T* __restrict__ overflow) {
-    constexpr int per_thread = 8;
+    constexpr int per_thread = 4;
     const int width = f_in * f_out;
     const unsigned tiles = (width + (per_thread << lane_bits) - 1) / (per_thread << lane_bits);
     const int j0 = int(blockIdx.x % tiles) * (per_thread << lane_bits) + int(threadIdx.x & ((1 << lane_bits) - 1));
     const long long s = (long long)(blockIdx.x / tiles) * (128 >> lane_bits) + (threadIdx.x >> lane_bits);
     const Piece<I> piece = load_piece(table, num_pieces, s);
-    T sum[per_thread];
+    Sum<T> sum[per_thread];
     int f[per_thread], o[per_thread];
 #pragma unroll
     for (int r = 0; r < per_thread; r++) {
         const int j = min(j0 + (r << lane_bits), width - 1);
         f[r] = j / f_out;
         o[r] = j - f[r] * f_out;
-        sum[r] = T(0);
     }
     for (int e = 0; e < piece.size; e++) {
         const I p = row_positions[piece.begin + e];
@@ -175,7 +170,7 @@ gno_outer(const T* __restrict__ g, const T* __restrict__ h, const I* __restrict_
         const T* const right = h + (long long)(indices[p]) * f_in;
 #pragma unroll
         for (int r = 0; r < per_thread; r++) {
-            sum[r] += left[o[r]] * right[f[r]];
+            sum[r].add(left[o[r]] * right[f[r]], e);
         }
     }
     if (s < num_pieces) {
@@ -183,7 +178,7 @@ gno_outer(const T* __restrict__ g, const T* __restrict__ h, const I* __restrict_
 #pragma unroll
         for (int r = 0; r < per_thread; r++) {
             if (j0 + (r << lane_bits) < width) {
-                target[j0 + (r << lane_bits)] = sum[r];
+                target[j0 + (r << lane_bits)] = sum[r].value();
             }
         }
     }
@@ -206,7 +201,7 @@ __device__ void load_factor(const Tile& tile, int y_bits, bool x_fast, int depth
 // moments[s, k, f] = sum over the piece's edges of a^[k] h_a[src, f] + t[k] h_t[src, f], k = 0..H, a^[H] = 1, t[H] = 0.
 // Tiles are hidden units by features, edges deep; the row k = H has sums of its own, with the first tile of hidden units.
 template <class T, class I>
-__global__ void __launch_bounds__(128)
+__global__ void __launch_bounds__(128, many_blocks<T>)
 gno_moments(const T* __restrict__ h_a, const T* __restrict__ h_t, const T* __restrict__ coords,
             const T* __restrict__ params, const T* __restrict__ gg_coords, const T* __restrict__ gg_params,
             const I* __restrict__ table, const I* __restrict__ indices, const I* __restrict__ edge_ids, long long first,
@@ -223,7 +218,8 @@ gno_moments(const T* __restrict__ h_a, const T* __restrict__ h_t, const T* __res
     const long long block = (long long)(blockIdx.x / tiles) * tile.groups(), s = block + tile.group();
     const Piece<I> piece = load_piece(table, num_pieces, s < count ? first + s : num_pieces);
     const int longest = longest_piece(table, num_pieces, first + block, tile.groups());
-    T sum[lane_rows][lane_cols] = {}, ones[lane_cols] = {};
+    T sum[lane_rows][lane_cols] = {};
+    Sum<T> ones[lane_cols];
     for (int tangent = h_a == nullptr; tangent < (h_t == nullptr ? 1 : 2); tangent++) {
         const T* const h = (tangent ? h_t : h_a) + f0;
         for (int e0 = 0; e0 < longest; e0 += tile.depth()) {
@@ -240,7 +236,7 @@ gno_moments(const T* __restrict__ h_a, const T* __restrict__ h_t, const T* __res
             for (int e = 0; e < depth && k0 == 0 && !tangent; e++) {
 #pragma unroll
                 for (int j = 0; j < lane_cols; j++) {
-                    ones[j] += right[e * tile.col_stride() + tile.col(j)];
+                    ones[j].add(right[e * tile.col_stride() + tile.col(j)], e0 + e);
                 }
             }
             __syncthreads();
@@ -258,7 +254,7 @@ gno_moments(const T* __restrict__ h_a, const T* __restrict__ h_t, const T* __res
             }
         }
         if (s < count && f < f_in && k0 + tile.row(0) == 0) {
-            target[(long long)(hidden) * f_in + f] = ones[j];
+            target[(long long)(hidden) * f_in + f] = ones[j].value();
         }
     }
 }
@@ -266,7 +262,7 @@ gno_moments(const T* __restrict__ h_a, const T* __restrict__ h_t, const T* __res
 // to_source[p, f] = sum over k = 0..H of a^[k] q_a[s, k, f] + t[k] q_t[s, k, f], for every position p of the pieces.
 // Tiles are edges by features, hidden units deep.
 template <class T, class I>
-__global__ void __launch_bounds__(128)
+__global__ void __launch_bounds__(128, many_blocks<T>)
 gno_to_source(const T* __restrict__ q_a, const T* __restrict__ q_t, const T* __restrict__ coords,
               const T* __restrict__ params, const T* __restrict__ gg_coords, const T* __restrict__ gg_params,
               const I* __restrict__ table, const I* __restrict__ edge_ids, long long first, long long count,
@@ -347,7 +343,7 @@ __device__ void first_layer_sums(const Tile& tile, const T* s, int edges, int un
 // what first_layer_sums makes of it: to_coords (num_positions, d), to_params (count, d + 1, H). Tiles are edges by hidden
 // units, features deep. With `add` the sums are added to what is there.
 template <class T, class I>
-__global__ void __launch_bounds__(128)
+__global__ void __launch_bounds__(128, few_blocks<T>)
 gno_first_layer(const T* __restrict__ q_1, const T* __restrict__ h_1, const T* __restrict__ q_2, const T* __restrict__ h_2,
                 const T* __restrict__ coords, const T* __restrict__ params, const T* __restrict__ weights,
                 const T* __restrict__ x, const I* __restrict__ table, const I* __restrict__ indices,

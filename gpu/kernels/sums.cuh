@@ -10,6 +10,22 @@
 // those in order.
 #pragma once
 
+// A sum in runs of 16 terms: the chain of roundings stays short, also where all terms are alike and round the same way.
+template <class T> struct Sum {
+    T total = T(0);
+    T run = T(0);
+
+    // Adds term number i, counted from 0.
+    __device__ void add(T term, int i) {
+        run += term;
+        if (i % 16 == 15) {
+            total += run;
+            run = T(0);
+        }
+    }
+    __device__ T value() const { return total + run; }
+};
+
 // What a thread knows of its piece.
 template <class I> struct Piece {
     I row;
@@ -108,13 +124,14 @@ add_overflow(const T* __restrict__ overflow, const I* __restrict__ offsets, long
     }
     const long long last = (end - 1) / chunk;
     const int j = int(blockIdx.x % col_tiles) * 32 + threadIdx.x;
-    T sum = T(0);
+    Sum<T> terms;
     if (j < width) {
+        int i = 0;
         for (long long t = tile + threadIdx.y; t <= last; t += 8) {
-            sum += overflow[(t + by_piece * low) * width + j];
+            terms.add(overflow[(t + by_piece * low) * width + j], i++);
         }
     }
-    sum = sum_over_y(sum, sums);
+    const T sum = sum_over_y(terms.value(), sums);
     if (threadIdx.y == 0 && j < width) {
         out[low * width + j] += sum;
     }
@@ -131,11 +148,11 @@ gather_rows(const T* __restrict__ values, const I* __restrict__ order, const I* 
     if (s < num_pieces) {
         T* const target = piece_target(piece, offsets, s, width, out, overflow);
         for (int j = threadIdx.x & ((1 << lane_bits) - 1); j < width; j += 1 << lane_bits) {
-            T sum = T(0);
+            Sum<T> sum;
             for (int e = 0; e < piece.size; e++) {
-                sum += values[(long long)(order[piece.begin + e]) * width + j];
+                sum.add(values[(long long)(order[piece.begin + e]) * width + j], e);
             }
-            target[j] = sum;
+            target[j] = sum.value();
         }
     }
 }
@@ -176,13 +193,14 @@ sum_rows(const T* __restrict__ values, long long num_rows, long long width, int 
     const long long j = (long long)(blockIdx.x) * 32 + threadIdx.x;
     const long long begin = (long long)(blockIdx.y) * chunk;
     const long long end = begin + chunk < num_rows ? begin + chunk : num_rows;
-    T sum = T(0);
+    Sum<T> terms;
     if (j < width) {
+        int i = 0;
         for (long long row = begin + threadIdx.y; row < end; row += 8) {
-            sum += values[row * width + j];
+            terms.add(values[row * width + j], i++);
         }
     }
-    sum = sum_over_y(sum, parts);
+    const T sum = sum_over_y(terms.value(), parts);
     if (threadIdx.y == 0 && j < width) {
         const long long inner = width / outer;
         T* const target = sums + blockIdx.y * width + j % inner * outer + j / inner;

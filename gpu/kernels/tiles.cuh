@@ -9,6 +9,10 @@ constexpr int tile_threads = 128;
 constexpr int lane_rows = 4;
 constexpr int lane_cols = 2;
 
+// Blocks that a multiprocessor shall hold at a time: this sets the registers of a thread, here so that none spill.
+template <class T> constexpr int many_blocks = sizeof(T) == 4 ? 8 : 5;
+template <class T> constexpr int few_blocks = sizeof(T) == 4 ? 5 : 4;
+
 struct Tile {
     int row_bits;
     int col_bits;
@@ -29,13 +33,15 @@ struct Tile {
     __device__ int factor_elements() const { return (row_stride() + col_stride()) << depth_bits; }
 };
 
-// sum[i][j] += sum over x < depth of left[x][row(i)] right[x][col(j)].
+// sum[i][j] += sum over x < depth of left[x][row(i)] right[x][col(j)]; that sum is rounded on its own, so that chains of
+// roundings stay as short as a tile is deep.
 template <class T>
 __device__ void multiply_tile(
     const Tile& tile, const T* left, const T* right, int depth, T (&sum)[lane_rows][lane_cols]) {
     const int row_step = 1 << tile.row_bits, col_step = 1 << tile.col_bits;
     left += tile.row(0);
     right += tile.col(0);
+    T part[lane_rows][lane_cols] = {};
     for (int x = 0; x < depth; x++) {
         T l[lane_rows], r[lane_cols];
 #pragma unroll
@@ -50,10 +56,17 @@ __device__ void multiply_tile(
         for (int i = 0; i < lane_rows; i++) {
 #pragma unroll
             for (int j = 0; j < lane_cols; j++) {
-                sum[i][j] += l[i] * r[j];
+                part[i][j] += l[i] * r[j];
             }
         }
         left += tile.row_stride();
         right += tile.col_stride();
+    }
+#pragma unroll
+    for (int i = 0; i < lane_rows; i++) {
+#pragma unroll
+        for (int j = 0; j < lane_cols; j++) {
+            sum[i][j] += part[i][j];
+        }
     }
 }

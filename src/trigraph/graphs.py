@@ -85,7 +85,7 @@ def index_array(owner: str, name: str, value: Any, like: Any = None, like_name: 
         raise TypeError(
             f"{owner}: {name} is a {type(value).__name__}; expected a numpy.ndarray or cupy.ndarray of integers"
         )
-    if value.dtype not in INDEX_DTYPES or not value.dtype.isnative:
+    if value.dtype not in INDEX_DTYPES:  # the other byte order is not in it
         raise TypeError(f"{owner}: {name} has dtype {value.dtype.str}; expected native int32 or int64")
     if value.ndim != 1:
         raise ValueError(f"{owner}: {name} has shape {value.shape}; expected one dimension")

@@ -579,7 +579,7 @@ OPERATORS: dict[str, Operator] = {
 
 
 @cache
-def result_type(name: str) -> type:
+def result_type(name: str) -> type[Any]:
     """Return the NamedTuple an operator returns: fields in table order, None where a derivative was not asked for."""
     typename = "".join(part.capitalize() for part in name.split("_"))
     cls = namedtuple(typename, [f.name for f in OPERATORS[name].fields])  # type: ignore[misc]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from host_kernels import library, require
+
 from trigraph.gpu.host.build import sanitizer_environment
 from trigraph.gpu.launcher import HostLibrary, using_host_library
 

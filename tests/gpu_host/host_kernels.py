@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+
 from trigraph.gpu.host.build import host_build, kernel_parameters
 from trigraph.gpu.instances import FLOATS, INDICES, expand
 

@@ -10,6 +10,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 from host_kernels import library
+
 from trigraph.gpu import launcher
 from trigraph.gpu.instances import INSTANCES, expand
 from trigraph.gpu.launcher import HostLibrary, KernelError, instance_name, runtime, using_host_library

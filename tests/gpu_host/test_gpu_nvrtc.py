@@ -7,6 +7,7 @@ import sys
 import pytest
 from host_kernels import HERE, require
 from host_kernels import INSTANCES as OWN
+
 from trigraph.gpu import compile as gpu_compile
 from trigraph.gpu.compile import ARCHITECTURES, KERNELS, Usage, compare, compile_kernels, make_budgets
 from trigraph.gpu.instances import INSTANCES

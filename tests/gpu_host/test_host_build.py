@@ -8,6 +8,7 @@ import sys
 
 import pytest
 from host_kernels import HERE
+
 from trigraph.gpu.host import build
 from trigraph.gpu.host.build import SourceError, expand_includes, kernel_parameters, rewrite_shared
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from host_kernels import HERE, INSTANCES, line_of
+
 from trigraph.gpu.launcher import KernelError, runtime, using_host_library
 
 TWINS = [True, False]

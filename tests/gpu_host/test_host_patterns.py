@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 from host_kernels import library
+
 from trigraph.gpu.launcher import HostLibrary, KernelError, runtime, using_host_library
 
 F4, I4, I8 = np.dtype("f4"), np.dtype("i4"), np.dtype("i8")

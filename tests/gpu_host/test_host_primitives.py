@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from scipy.special import erf
+
 from trigraph.gpu.launcher import KernelError, runtime
 
 LANES = np.arange(32)

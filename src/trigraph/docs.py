@@ -1,0 +1,120 @@
+"""Generated parts of the documentation: ``python -m trigraph.docs --write`` or ``--check``, at the repository's root.
+
+A page of ``docs/`` may hold blocks between ``<!-- generated: NAME -->`` and ``<!-- end -->``; each is a function here,
+and follows from the operator table or the table of tolerances.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+from trigraph.operators import DEFINITIONS, OPERATORS, SYMBOLS, Array, Definition, Operator, result_type
+from trigraph.stubs import write_or_check
+from trigraph.verification.record import KINDS
+from trigraph.verification.tolerances import TABLE
+
+__all__ = ["BLOCKS", "generate", "main"]
+
+BLOCK = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def _cell(text: str) -> str:
+    """Escape what Markdown would read as a column or as emphasis, code left alone but for columns."""
+    return re.sub(r"`[^`]*`|\*", lambda m: m[0] if len(m[0]) > 1 else "\\*", text).replace("|", "\\|")
+
+
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "".join("| " + " | ".join(map(_cell, line)) + " |\n" for line in lines) + "\n"
+
+
+def _shape(array: Array) -> str:
+    return f"`({', '.join(array.dims)}{',' if len(array.dims) == 1 else ''})`"
+
+
+def _returns(op: Operator) -> str:
+    if op.single:
+        return f"the array `{op.fields[0].name}`"
+    return f"`{result_type(op.name).__name__}({', '.join(f.name for f in op.fields)})`"
+
+
+def _degree(array: Array) -> str:
+    return "" if array.degree is None else str(array.degree)
+
+
+def _definition(spec: Definition) -> str:
+    """Return the section of one definition."""
+    ops = [op for op in OPERATORS.values() if op.definition is spec]
+    text = f"### {spec.name}\n\n{spec.summary} Source: {spec.source}\n\n"
+    text += _table(
+        ("operator", "arguments", "returns"), ((f"`{op.name}`", f"`{op.signature}`", _returns(op)) for op in ops)
+    )
+    rows = [(f"`{a.name}`", "input", _shape(a), _degree(a), a.doc) for a in spec.inputs]
+    if spec.graph:
+        rows.append(("`graph`", "graph", f"`{ops[0].graph.type_name if ops[0].graph else ''}`", "", "See above."))
+    rows += [(f"`{a.name}`", "attribute", "`int`", "", a.doc) for a in spec.attributes]
+    rows += [(f"`{a.name}`", "output", _shape(a), "", a.doc) for a in spec.outputs]
+    text += _table(("name", "", "shape", "degree", "meaning"), rows)
+    formulas = [(f"`{op.name}`", f"`{spec.formulas[op.order]}`", f"`{op.operations}`") for op in ops]
+    text += _table(("operator", "formula", "floating operations"), formulas)
+    for kink in spec.kinks:
+        text += f"Not differentiable where a value of `trigraph.pyref.{kink.function}` is 0.\n\n"
+    return text
+
+
+def _operators() -> str:
+    families = dict.fromkeys(spec.family for spec in DEFINITIONS)
+    return "".join(
+        f"## Family `{family}`\n\n" + "".join(_definition(spec) for spec in DEFINITIONS if spec.family == family)
+        for family in families
+    )
+
+
+def _symbols() -> str:
+    return _table(
+        ("symbol", "counts", "at least"), ((f"`{n}`", f"{s.doc}", str(s.minimum)) for n, s in SYMBOLS.items())
+    )
+
+
+def _tolerances() -> str:
+    rows = ((t.kind, t.unit, t.value, t.reason) for t in TABLE)
+    return _table(("kind of check", "unit of the error", "tolerance", "reason"), rows)
+
+
+def _kinds() -> str:
+    return _table(("kind", "compares"), KINDS.items())
+
+
+BLOCKS: dict[str, Callable[[], str]] = {
+    "kinds": _kinds,
+    "operators": _operators,
+    "symbols": _symbols,
+    "tolerances": _tolerances,
+}
+
+
+def generate(root: Path) -> dict[Path, str]:
+    """Return every page of ``docs/`` with its generated blocks filled in.
+
+    Parameters
+    ----------
+    root : Path
+        Root of the repository.
+    """
+
+    def fill(match: re.Match[str]) -> str:
+        return f"{match[1]}\n{BLOCKS[match[2]]()}{match[3]}"
+
+    return {path: BLOCK.sub(fill, path.read_text()) for path in sorted((root / "docs").glob("*.md"))}
+
+
+def main() -> int:
+    """Write or check the generated parts."""
+    return write_or_check("trigraph.docs", generate)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

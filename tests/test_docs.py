@@ -1,0 +1,108 @@
+"""The documentation is fresh, its code runs as printed, its links lead somewhere, and the examples work."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from trigraph import docs
+from trigraph.operators import OPERATORS
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+WITH_CODE = [page for page in PAGES if "```python" in page.read_text()]
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+
+def blocks(page, language):
+    return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
+
+
+def run(*command, cwd, **keywords):
+    """Run a command with this environment's programs first; its output."""
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    done = subprocess.run(
+        [str(c) for c in command],
+        cwd=cwd,
+        env={**os.environ, "PATH": path},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        **keywords,
+    )
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def test_pages_are_there():
+    names = {page.name for page in (ROOT / "docs").glob("*.md")}
+    assert {"operators.md", "accuracy.md", "implementation.md", "fortran.md", "gpu.md"} <= names
+    assert (ROOT / "CHANGELOG.md").is_file()
+    assert {path.name for path in EXAMPLES} == {"my_gno.py", "train_on_derivatives.py"}
+
+
+def test_generated_parts_are_fresh():
+    for path, text in docs.generate(ROOT).items():
+        assert path.read_text() == text, "run `python -m trigraph.docs --write`"
+
+
+def test_every_block_is_used():
+    used = re.findall(r"<!-- generated: (\w+) -->", "".join(page.read_text() for page in PAGES))
+    assert sorted(used) == sorted(docs.BLOCKS)
+
+
+def test_tables_name_everything():
+    text = (ROOT / "docs" / "operators.md").read_text()
+    for op in OPERATORS.values():
+        assert f"| `{op.name}` | `{op.signature}` |" in text
+        assert f"| `{op.name}` | `{op.definition.formulas[op.order]}` | `{op.operations}` |" in text
+        for a in op.definition.inputs + op.definition.outputs:
+            assert re.search(rf"\| `{a.name}` \| (input|output) \| `{re.escape('(' + ', '.join(a.dims))}", text)
+
+
+@pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: page.name)
+def test_python_of_the_pages_runs(page):
+    run(sys.executable, "-W", "error", "-c", "\n".join(blocks(page, "python")), cwd=ROOT)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links(page):
+    for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
+        assert target.startswith("https://") or (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_examples_run(path, tmp_path):
+    run(sys.executable, "-W", "error", path, cwd=tmp_path)
+
+
+def test_verifying_an_implementation():
+    right, wrong = blocks(ROOT / "docs" / "implementation.md", "sh")
+    printed = run("bash", "-e", "-c", right, cwd=ROOT / "examples")
+    assert "✓ my_gno:gno_kernel_bwd" in printed
+    assert re.search(r"^\d+ checks passed, 0 failed$", printed, re.MULTILINE)
+    printed = run("bash", "-e", "-c", wrong, cwd=ROOT / "examples")
+    assert "✗ my_gno:forgets_the_mask" in printed
+    for kind in ("accuracy", "adjoint", "differences", "golden"):
+        assert f"✗ gno_kernel_bwd {kind} (" in printed
+    assert not re.search("^0 checks passed", printed, re.MULTILINE)
+
+
+@pytest.mark.skipif(
+    not (shutil.which("gfortran") and shutil.which("fypp", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}"))
+    and "CI" not in os.environ,
+    reason="needs gfortran and fypp",
+)
+def test_the_fortran_program(tmp_path):
+    for folder in ("fortran", "examples"):
+        (tmp_path / folder).symlink_to(ROOT / folder)
+    (commands,) = blocks(ROOT / "docs" / "fortran.md", "sh")
+    printed = run("bash", "-e", "-c", commands, cwd=tmp_path)
+    fast, gradient = (float(line.rsplit(":")[1]) for line in printed.splitlines())
+    assert fast < 1e-14
+    assert gradient < 1e-14
