@@ -44,30 +44,42 @@ def bessel_zeros(n_spherical, n_radial):
     return np.array(table)
 
 
+def within(dist):
+    """Edges inside the cutoff, as a column: `not (x >= 1)`, so that a NaN is inside."""
+    return ~(dist >= 1)[:, None]
+
+
+def select(inside, *terms):
+    """Terms inside the cutoff, zero beyond it whatever they are there."""
+    return [np.where(inside, f, np.zeros((), f.dtype)) for f in terms]
+
+
 def envelope(x, envelope_exponent):
-    """Env and its first two derivatives."""
+    """env and its first two derivatives, inside the cutoff."""
     q = envelope_exponent + 1
     a, b, c = (q + 1) * (q + 2) // 2, q * (q + 2), q * (q + 1) // 2
     env = 1 / x - a * x ** (q - 1) + b * x**q - c * x ** (q + 1)
     d1 = -1 / x**2 - a * (q - 1) * x ** (q - 2) + b * q * x ** (q - 1) - c * (q + 1) * x**q
     d2 = 2 / x**3 - a * (q - 1) * (q - 2) * x ** (q - 3)
     d2 += b * q * (q - 1) * x ** (q - 2) - c * (q + 1) * q * x ** (q - 1)
-    return [np.where(x >= 1, np.zeros((), x.dtype), f) for f in (env, d1, d2)]
+    return env, d1, d2
 
 
 def product_rule(env, f):
-    """Env * f and its first two derivatives, from theirs."""
+    """env * f and its first two derivatives, from theirs."""
     return env[0] * f[0], env[1] * f[0] + env[0] * f[1], env[2] * f[0] + 2 * env[1] * f[1] + env[0] * f[2]
 
 
-def sines(x, freq, env):
-    """Rbf and its first two derivatives in x, each (num_edges, R)."""
+def sines(dist, freq, envelope_exponent):
+    """rbf and its first two derivatives in x, each (num_edges, R)."""
+    x = dist[:, None]
     s, c = np.sin(x * freq), np.cos(x * freq)
-    return product_rule(env, (s, freq * c, -(freq**2) * s))
+    return select(within(dist), *product_rule(envelope(x, envelope_exponent), (s, freq * c, -(freq**2) * s)))
 
 
-def bessels(x, n_spherical, n_radial, env):
+def bessels(dist, n_spherical, n_radial, envelope_exponent):
     """sbf_rad and its first two derivatives in x, each (num_edges, S*R)."""
+    x = dist[:, None]
     l = np.repeat(np.arange(n_spherical), n_radial)
     zeros = bessel_zeros(n_spherical, n_radial).reshape(-1)
     norm = np.sqrt(2) / np.abs(spherical_jn(l + 1, zeros))
@@ -76,28 +88,32 @@ def bessels(x, n_spherical, n_radial, env):
     d1 = l / y * j - above
     d2 = ((l * l - l) / y**2 - 1) * j + 2 / y * above
     # float32 evaluates the special functions in float64 and rounds them.
-    return product_rule(env, [(norm * zeros**n * f).astype(x.dtype) for n, f in enumerate((j, d1, d2))])
+    f = [(norm * zeros**n * f).astype(x.dtype) for n, f in enumerate((j, d1, d2))]
+    return select(within(dist), *product_rule(envelope(x, envelope_exponent), f))
 
 
 def radial_basis_fwd(dist, freq, n_spherical=7, envelope_exponent=5):
-    """Rbf = env sin(freq x); sbf_rad = env N j_l(z x)."""
-    x = dist[:, None]
-    env = envelope(x, envelope_exponent)
-    return result_type("radial_basis_fwd")(sines(x, freq, env)[0], bessels(x, n_spherical, len(freq), env)[0])
+    """rbf = env sin(freq x); sbf_rad = env N j_l(z x)."""
+    rbf = sines(dist, freq, envelope_exponent)[0]
+    return result_type("radial_basis_fwd")(rbf, bessels(dist, n_spherical, len(freq), envelope_exponent)[0])
 
 
 def radial_basis_bwd(grad_rbf, grad_sbf_rad, dist, freq, n_spherical=7, envelope_exponent=5, wrt=None):
-    """Dist = sum grad_rbf rbf' + sum grad_sbf_rad sbf_rad'; freq = sum over edges of grad_rbf env x cos(freq x)."""
-    x = dist[:, None]
+    """dist = sum grad_rbf rbf' + sum grad_sbf_rad sbf_rad'; freq = sum over edges of grad_rbf env x cos(freq x)."""
+    x, inside = dist[:, None], within(dist)
     env = envelope(x, envelope_exponent)
+
+    def grad_dist():
+        d_rbf = sines(dist, freq, envelope_exponent)[1]
+        d_sbf = bessels(dist, n_spherical, len(freq), envelope_exponent)[1]
+        by_rbf, by_sbf = select(inside, grad_rbf * d_rbf, grad_sbf_rad * d_sbf)
+        return by_rbf.sum(1) + by_sbf.sum(1)
+
     return results(
         "radial_basis_bwd",
         wrt,
-        dist=lambda: (
-            (grad_rbf * sines(x, freq, env)[1]).sum(1)
-            + (grad_sbf_rad * bessels(x, n_spherical, len(freq), env)[1]).sum(1)
-        ),
-        freq=lambda: (grad_rbf * env[0] * x * np.cos(x * freq)).sum(0),
+        dist=grad_dist,
+        freq=lambda: select(inside, grad_rbf * env[0] * x * np.cos(x * freq))[0].sum(0),
     )
 
 
@@ -105,23 +121,26 @@ def radial_basis_bwd2(
     gg_dist, gg_freq, grad_rbf, grad_sbf_rad, dist, freq, n_spherical=7, envelope_exponent=5, wrt=None
 ):
     """Differentiate sum gg_dist dist + sum gg_freq freq, the fields of radial_basis_bwd."""
-    x = dist[:, None]
+    x, inside = dist[:, None], within(dist)
     v, w = zero_if_none(gg_dist, dist)[:, None], zero_if_none(gg_freq, freq)
     env = envelope(x, envelope_exponent)
     s, c = np.sin(x * freq), np.cos(x * freq)
-    _, d1, d2 = sines(x, freq, env)
+    _, d1, d2 = sines(dist, freq, envelope_exponent)
+    _, b1, b2 = bessels(dist, n_spherical, len(freq), envelope_exponent)
     by_freq, by_freq_freq = env[0] * x * c, -env[0] * x**2 * s
     mixed = env[1] * x * c + env[0] * c - env[0] * freq * x * s
+
+    def out_dist():
+        by_rbf, by_sbf = select(inside, grad_rbf * (v * d2 + w * mixed), grad_sbf_rad * v * b2)
+        return by_rbf.sum(1) + by_sbf.sum(1)
+
     return results(
         "radial_basis_bwd2",
         wrt,
-        grad_rbf=lambda: v * d1 + w * by_freq,
-        grad_sbf_rad=lambda: v * bessels(x, n_spherical, len(freq), env)[1],
-        dist=lambda: (
-            (grad_rbf * (v * d2 + w * mixed)).sum(1)
-            + (grad_sbf_rad * v * bessels(x, n_spherical, len(freq), env)[2]).sum(1)
-        ),
-        freq=lambda: (grad_rbf * (v * mixed + w * by_freq_freq)).sum(0),
+        grad_rbf=lambda: select(inside, v * d1 + w * by_freq)[0],
+        grad_sbf_rad=lambda: select(inside, v * b1)[0],
+        dist=out_dist,
+        freq=lambda: select(inside, grad_rbf * (v * mixed + w * by_freq_freq))[0].sum(0),
     )
 
 
