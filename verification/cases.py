@@ -29,6 +29,7 @@ __all__ = [
     "draw",
     "frozen",
     "kink_violations",
+    "plain",
     "renumbered",
     "variants",
 ]
@@ -214,7 +215,9 @@ def _csc(variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> C
     return graph
 
 
-def _edges(variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> tuple[EdgeGraph, dict[str, np.ndarray]]:
+def _edges(
+    variant: Variant, sizes: dict[str, int], rng: np.random.Generator
+) -> tuple[EdgeGraph, dict[str, np.ndarray]]:
     """Return the graph of a variant and the vectors of its edges; writes the sizes it has into `sizes`.
 
     Atoms in a cell: an edge and its reverse have opposite vectors. Periodic cells have parallel edges (images of one
@@ -269,7 +272,8 @@ def _renumber_edges(case: Case, rng: np.random.Generator) -> tuple[EdgeGraph, di
     edges = orders["num_edges"]
     edges = edges[np.argsort(new[graph.src[edges]], kind="stable")]
     vec = case.values["vec"][edges]
-    return EdgeGraph(new[graph.src[edges]], new[graph.dst[edges]], graph.num_nodes, vec=vec), {**orders, "num_edges": edges}
+    other = EdgeGraph(new[graph.src[edges]], new[graph.dst[edges]], graph.num_nodes, vec=vec)
+    return other, {**orders, "num_edges": edges}
 
 
 def _renumber_csc(case: Case, rng: np.random.Generator) -> tuple[CSC, dict[str, np.ndarray]]:
