@@ -44,8 +44,9 @@ INVOLVED = {
     ),
     "invariance": ("agg_edge_to_edge_bwd", "agg_edge_to_edge_fwd", "radial_basis_fwd", "radial_basis_bwd"),
 }
-STEPS = tuple(2.0**-k for k in range(6, 31, 2))
+STEPS = tuple(2.0**-k for k in (*range(6, 20, 2), *range(21, 31, 3)))
 TRAINED = ("weights", "freq")
+SUM_ROUNDING = 2.0**-100  # of sums in real128, relative to the sum of |terms|
 TRANSLATION = np.array([3.7, -11.3, 5.9])
 Call = Callable[..., Mapping[str, np.ndarray]]
 Products = Sequence[tuple[np.ndarray, np.ndarray]]
@@ -141,8 +142,9 @@ def backward(call: Call, s: System, f: Forward) -> Backward:
     of_basis = call("radial_basis_bwd", grad_rbf=grad_rbf, grad_sbf_rad=of_sum["rbf"], **f.basis(s))
     edge = of_sum["vec"] + of_basis["dist"][:, None] * f.unit / s.cutoff
     forces = np.zeros_like(s.positions)
-    np.subtract.at(forces, s.graph.src, edge)
-    np.add.at(forces, s.graph.dst, edge)
+    other = s.graph.src != s.graph.dst  # an atom takes its own images along
+    np.subtract.at(forces, s.graph.src[other], edge[other])
+    np.add.at(forces, s.graph.dst[other], edge[other])
     return Backward(of_sum, grad_rbf, of_basis["dist"], edge, forces)
 
 
@@ -248,8 +250,10 @@ def _difference(
         minus = function(call, _moved(s, name, x - step * direction))
         products = [(judge.pair(gradient), rounded_gap(x, step, direction))]
         _, size = inner(products)
-        residual, _ = inner([*plus, *((-a, b) for a, b in minus), *((-a, b) for a, b in products)])
-        errors.append(abs(residual) / (size + tolerances.tiny("float64")))
+        residual, terms = inner([*plus, *((-a, b) for a, b in minus), *((-a, b) for a, b in products)])
+        # Nothing may depend on x, where an atom has no neighbours but its own images: equal but for the sum's rounding.
+        equal = abs(residual) <= SUM_ROUNDING * terms
+        errors.append(0.0 if equal else abs(residual) / (size + tolerances.tiny("float64")))
     return errors
 
 
@@ -421,7 +425,7 @@ def check_invariance(subject: Subject, s: System, operator: str = INVOLVED["inva
         try:
             before = before or measure(s)
             for i, (one, two) in enumerate(zip(before, measure(moved), strict=True)):
-                unit = tolerances.eps("float64") * s.rounding[i]
+                unit = tolerances.eps("float64") * s.rounding[i] + tolerances.tiny("float64")
                 errors[i] = float(abs((one[0] - two[0]) + (one[1] - two[1])) / unit)
         except (_Failed, ValueError) as error:
             problem = str(error)

@@ -30,7 +30,7 @@ NEAR = 8  # destinations of the patch
 # Steps of differences on the full input; directions are relative (v_i = x_i times a normal number). Pieces of GNO are
 # polynomials of degree 2 at most; DimeNet++ needs steps enough to show the order.
 AIRFOIL_STEPS = tuple(2.0**-k for k in range(10, 36, 8))
-STRUCTURE_STEPS = tuple(2.0**-k for k in range(6, 37, 3))
+STRUCTURE_STEPS = tuple(2.0**-k for k in (*range(6, 20, 2), *range(22, 36, 4)))
 
 
 @cache

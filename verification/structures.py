@@ -40,7 +40,7 @@ SUM = {"n_spherical": 7, "n_radial": 6, "exclude": "edge"}
 WIDTH, MIDDLE = 3, 2  # of the embedding, and between the two projections: the judge pays for them
 # Triplets of the patch that is compared with the judge, and of what differences and physics run on: pyref keeps
 # arrays of all triplets.
-PATCH, WHOLE = 1500, 20_000
+PATCH, WHOLE = 1500, 10_000
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,9 @@
     python make_structures.py      (needs ase)
 
 Geometries are those of ase.build: the G2 set's benzene and ethanol; Cu(111), 2x2 cells and two layers, with CO on top
-of a copper atom, periodic along the surface; the primitive cell of rock salt, in which every neighbour is an image of one
-of two atoms. The .npz files hold the same positions with the neighbours closer than the cutoff, so that NumPy alone reads
-them; the .extxyz files are what `trigraph verify --structure` reads.
+of a copper atom, periodic along the surface; the primitive cell of rock salt, where every neighbour is an image of one
+of two atoms. The .npz files hold the same positions with the neighbours closer than the cutoff, so that NumPy alone
+reads them; the .extxyz files are what `trigraph verify --structure` reads.
 """
 
 from pathlib import Path
