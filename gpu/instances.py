@@ -54,7 +54,7 @@ INSTANCES: dict[str, tuple[str, ...]] = {
         *expand("dimenet_vec_gradient", FLOATS),
         *expand("dimenet_rbf_gradient", FLOATS),
         *expand("dimenet_weights_parts", FLOATS),
-        *expand("dimenet_sum_parts", FLOATS),
+        *expand("sum_rows", FLOATS),
     ),
     "gno": (
         *SUMS,

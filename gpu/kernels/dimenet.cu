@@ -3,6 +3,7 @@
 #include "bessel.cuh"
 #include "in_edges.cuh"
 #include "out_edges.cuh"
+#include "sums.cuh"
 #include "triplets.cuh"
 
 // ---- radial basis ---------------------------------------------------------------------------------------------------
@@ -18,9 +19,9 @@ dimenet_radial(const T* __restrict__ dist, const T* __restrict__ freq, T* __rest
         const int k = int(i - pair * n_radial), l = int(pair - e * (n_spherical + 1));
         const T x = dist[e], env = envelope(x, envelope_exponent).value;
         if (l < n_spherical) {
-            sbf_rad[(e * n_spherical + l) * n_radial + k] = env * bessel_basis(l, k, x).value;
+            sbf_rad[(e * n_spherical + l) * n_radial + k] = x >= T(1) ? T(0) : env * bessel_basis(l, k, x).value;
         } else {
-            rbf[e * n_radial + k] = env * sin(freq[k] * x);
+            rbf[e * n_radial + k] = x >= T(1) ? T(0) : env * sin(freq[k] * x);
         }
     }
 }
@@ -47,10 +48,11 @@ dimenet_radial_edges(const T* __restrict__ gg_dist, const T* __restrict__ gg_fre
     if (active) {
         const T x = dist[e], v = second ? (gg_dist != nullptr ? gg_dist[e] : T(0)) : T(1);
         const T w = second && gg_freq != nullptr ? gg_freq[k] : T(0);
+        const bool beyond = x >= T(1);  // of the cutoff, where all is zero by selection: 0 * NaN is none
         const Jet<T> env = envelope(x, envelope_exponent);
         const Jet<T> sine = product(env, sine_basis(freq[k], x));
         if (second && out_rbf != nullptr) {
-            out_rbf[e * n_radial + k] = v * sine.d1 + w * env.value * x * cos(freq[k] * x);
+            out_rbf[e * n_radial + k] = beyond ? T(0) : v * sine.d1 + w * env.value * x * cos(freq[k] * x);
         }
         T sum = grad_rbf[e * n_radial + k] * (second ? v * sine.d2 + w * radial_mixed(env, freq[k], x) : sine.d1);
         if (!second || out_sbf_rad != nullptr || out_dist != nullptr) {
@@ -58,12 +60,12 @@ dimenet_radial_edges(const T* __restrict__ gg_dist, const T* __restrict__ gg_fre
                 const Jet<T> bessel = product(env, bessel_basis(l, k, x));
                 const long long at = (e * n_spherical + l) * n_radial + k;
                 if (second && out_sbf_rad != nullptr) {
-                    out_sbf_rad[at] = v * bessel.d1;
+                    out_sbf_rad[at] = beyond ? T(0) : v * bessel.d1;
                 }
                 sum += grad_sbf_rad[at] * (second ? v * bessel.d2 : bessel.d1);
             }
         }
-        parts[threadIdx.x] = sum;
+        parts[threadIdx.x] = beyond ? T(0) : sum;
     }
     __syncthreads();
     if (active && k == 0 && out_dist != nullptr) {
@@ -89,7 +91,7 @@ dimenet_radial_freq(const T* __restrict__ gg_dist, const T* __restrict__ gg_freq
     const Jet<T> env = envelope(x, envelope_exponent);
     for (int k = 0; k < n_radial; k++) {
         T value = T(0);
-        if (active) {
+        if (active && !(x >= T(1))) {
             const T w = second && gg_freq != nullptr ? gg_freq[k] : T(0);
             const T by_freq = second ? v * radial_mixed(env, freq[k], x) - w * env.value * x * x * sin(freq[k] * x)
                                      : env.value * x * cos(freq[k] * x);
@@ -247,19 +249,5 @@ dimenet_weights_parts(const T* __restrict__ rbf, const T* __restrict__ rbf_dot, 
             sum += rbf_dot != nullptr ? rbf_dot[e * width + column] * grad_projected_dot[at] : T(0);
         }
         parts[(long long)(blockIdx.x) * width * n_mid + i] = angular_norm<T>(l) * sum;
-    }
-}
-
-// out[group] = sum of up to 256 consecutive rows of parts (rows, width); out is transposed from (width / columns, columns).
-template <class T>
-__global__ void __launch_bounds__(128)
-dimenet_sum_parts(const T* __restrict__ parts, T* __restrict__ out, long long rows, long long width, long long columns) {
-    const long long i = (long long)(blockIdx.x) * blockDim.x + threadIdx.x, begin = (long long)(blockIdx.y) * CHUNK;
-    if (i < width) {
-        T sum = T(0);
-        for (long long row = begin; row < min(begin + CHUNK, rows); row++) {
-            sum += parts[row * width + i];
-        }
-        out[blockIdx.y * width + i % columns * (width / columns) + i / columns] = sum;
     }
 }

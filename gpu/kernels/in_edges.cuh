@@ -24,6 +24,7 @@ template <class T, class I, bool second> struct InEdges {
     T* state;     // B of the node: row of harmonics, lane; its derivative follows
     T* features;  // of the staged edges: edge, degree, lane; derivatives follow
     T* rows;      // harmonics of the staged edges, then their derivatives
+    int* distrust;
 
     __device__ T* state_dot() const { return state + ROWS * STRIDE; }
     __device__ T* features_dot() const { return features + EDGES * DEGREES * STRIDE; }
@@ -51,23 +52,22 @@ template <class T, class I, bool second> struct InEdges {
         }
     }
 
-    // The state of the node, and the sizes of its sums: not finite if an out-edge is not.
-    __device__ void build(T& total, T& total_dot) const {
+    // The state of the node, and the sizes of its sums; whether it is fit for use.
+    __device__ bool build(T& total, T& total_dot) const {
         T sum[ROWS_PER_THREAD] = {}, sum_dot[ROWS_PER_THREAD] = {};
         total = total_dot = T(0);
 #pragma unroll 1
         for (I first = node.out_begin; first < node.out_end; first += EDGES) {
             const int count = int(min(I(EDGES), node.out_end - first));
-            stage_harmonics<T, I, second>(unit, unit_dot, nullptr, first, count, carried.degrees, rows);
+            stage_harmonics<T, I, second>(unit, unit_dot, nullptr, first, count, carried.degrees, rows, distrust);
             __syncthreads();
 #pragma unroll 1
             for (int k = 0; k < count; k++) {
                 const T g = gradient(first + k);
                 const T* const h = rows + k * ROWS;
                 const T* const hdot = rows_dot() + k * ROWS;
-                const T length = size(h, carried.degrees, unit, first + k);
-                total += finite(length) ? fabs(g) : length;
-                total_dot += turning() ? size(hdot, carried.degrees, unit_dot, first + k) * fabs(g) : T(0);
+                total += fabs(g);
+                total_dot += turning() ? size(load_vec(unit_dot, first + k)) * fabs(g) : T(0);
 #pragma unroll
                 for (int i = 0; i < ROWS_PER_THREAD; i++) {
                     const int row = channel.warp + i * WARPS;
@@ -83,6 +83,7 @@ template <class T, class I, bool second> struct InEdges {
             }
             __syncthreads();
         }
+        return *distrust == 0;
     }
 
     // Whether in-edge f may use the state.
@@ -214,7 +215,6 @@ template <class T, class I, bool second> struct InEdges {
         if (grads.unit != nullptr) {
             sums.pull.store(grads.unit, grads.unit_dot, f, true);
         }
-        __syncwarp();
         const auto by_g = [&](int l) {
             const T here = second ? carries.xdot * sums.d[l] : carries.x * sums.d[l];
             return turning() ? here + carries.x * sums.ddot[l] : here;
@@ -272,16 +272,20 @@ template <class T, class I, bool second> struct InEdges {
     }
 
     __device__ void run(bool fresh, long long added) const {
-        const bool stateful = node.out_end - node.out_begin > I(carried.degrees) && node.in_begin < node.in_end;
+        bool stateful = node.out_end - node.out_begin > I(carried.degrees) && node.in_begin < node.in_end;
         T total = T(0), total_dot = T(0);
         if (stateful) {
-            build(total, total_dot);
+            if (threadIdx.x == 0) {
+                *distrust = 0;
+            }
+            __syncthreads();
+            stateful = build(total, total_dot);
         }
 #pragma unroll 1
         for (I first = node.in_begin; first < node.in_end; first += EDGES) {
             const int count = int(min(I(EDGES), node.in_end - first));
             if (stateful) {
-                stage_harmonics<T, I, second>(unit, unit_dot, graph.dst_edge_index, first, count, carried.degrees, rows);
+                stage_harmonics<T, I, second>(unit, unit_dot, graph.dst_edge_index, first, count, carried.degrees, rows, nullptr);
                 __syncthreads();
             }
 #pragma unroll 1
@@ -322,6 +326,7 @@ dimenet_in_edges(const I* __restrict__ src_offsets, const I* __restrict__ dst_of
     __shared__ T state[orders * ROWS * STRIDE];
     __shared__ T features[orders * edges * DEGREES * STRIDE];
     __shared__ T rows[orders * edges * ROWS];
+    __shared__ int distrust;
     const long long begin = blockIdx.x * nodes_per_block, end = min(begin + nodes_per_block, num_nodes);
     const long long weights = (long long)(n_mid) * n_emb * blockIdx.x;
     T* const block_parts = parts != nullptr ? parts + weights : nullptr;
@@ -337,13 +342,12 @@ dimenet_in_edges(const I* __restrict__ src_offsets, const I* __restrict__ dst_of
                 down, down_dot, unit, unit_dot, grad_out,
                 {grad_embedding, grad_projected, grad_projected_dot, grad_unit != nullptr ? grad_unit + vectors : nullptr,
                  grad_unit_dot != nullptr ? grad_unit_dot + vectors : nullptr, block_parts, block_totals},
-                tile * LANES, state, features, rows};
+                tile * LANES, state, features, rows, &distrust};
             sum.run(tile == 0, added);
         }
         added += (node.in_end - node.in_begin + edges - 1) / edges;
     }
     if (parts != nullptr) {
-        __syncthreads();
         for (int i = threadIdx.x; i < n_mid * n_emb; i += THREADS) {
             const T before = added >= CHUNK ? block_totals[i] : T(0);
             block_totals[i] = before + (added % CHUNK > 0 ? block_parts[i] : T(0));

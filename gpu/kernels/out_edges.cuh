@@ -81,15 +81,12 @@ template <class T, class I, bool second> struct OutEdges {
         }
     }
 
-    // What the staged edges give to the state; whether they are finite.
-    __device__ bool add_chunk(I first, int count, Sums& sums) const {
-        bool finite_edges = true;
+    // What the staged edges give to the state.
+    __device__ void add_chunk(I first, int count, Sums& sums) const {
         add_edges(count, sums.row, sums.row_dot);
 #pragma unroll 1
         for (int k = 0; k < count; k++) {
-            const I f = graph.dst_edge_index[first + k];
-            const T along = turning() ? size(rows_dot() + k * ROWS, carried.degrees, unit_dot, f) : T(0);
-            finite_edges = finite_edges && finite(along + size(rows + k * ROWS, carried.degrees, unit, f));
+            const T along = turning() ? size(load_vec(unit_dot, graph.dst_edge_index[first + k])) : T(0);
 #pragma unroll
             for (int i = 0; i < DEGREES / WARPS; i++) {
                 const int l = channel.warp + i * WARPS, at = (k * DEGREES + l) * STRIDE + channel.lane;
@@ -106,37 +103,34 @@ template <class T, class I, bool second> struct OutEdges {
         if (done % CHUNK == 0 || first + EDGES >= node.in_end) {
             flush(sums.row, sums.row_dot, done <= CHUNK);
         }
-        return finite_edges;
     }
 
     // Goes through the in-edges: makes the state of the node and returns whether it is fit for use, or (direct) serves the
     // out-edges pair by pair.
     __device__ bool gather(bool direct) const {
         Sums sums;
-        bool trusted = true;
         I first = node.in_begin;
 #pragma unroll 1
         do {
             const int count = int(min(I(EDGES), node.in_end - first));
             stage_features(first, count);
             if (!direct) {
-                stage_harmonics<T, I, second>(unit, unit_dot, graph.dst_edge_index, first, count, carried.degrees, rows);
+                stage_harmonics<T, I, second>(unit, unit_dot, graph.dst_edge_index, first, count, carried.degrees, rows, distrust);
             }
             __syncthreads();
             if (direct) {
                 serve_pairs(first, count);
             } else {
-                trusted = add_chunk(first, count, sums) && trusted;
+                add_chunk(first, count, sums);
             }
             __syncthreads();
             first += EDGES;
         } while (first < node.in_end);
 #pragma unroll
         for (int i = 0; i < DEGREES / WARPS; i++) {
-            trusted = trusted && sums.balance[i].fair() && sums.balance_dot[i].fair();
-        }
-        if (!trusted) {
-            atomicOr(distrust, 1);
+            if (!sums.balance[i].fair() || !sums.balance_dot[i].fair()) {
+                atomicOr(distrust, 1);
+            }
         }
         __syncthreads();
         return *distrust == 0;
@@ -237,7 +231,7 @@ template <class T, class I, bool second> struct OutEdges {
 #pragma unroll 1
         for (I first = node.out_begin; first < node.out_end; first += EDGES) {
             const int count = int(min(I(EDGES), node.out_end - first));
-            stage_harmonics<T, I, second>(unit, unit_dot, nullptr, first, count, carried.degrees, rows);
+            stage_harmonics<T, I, second>(unit, unit_dot, nullptr, first, count, carried.degrees, rows, nullptr);
             __syncthreads();
 #pragma unroll 1
             for (int k = channel.warp; k < count; k += WARPS) {

@@ -137,11 +137,6 @@ template <class T, bool second> struct EdgeChannel {
 
 template <class T> __device__ T size(const Vec<T>& v) { return fabs(v.x) + fabs(v.y) + fabs(v.z); }
 
-// The size of a vector; if its harmonics (or, of a derivative, theirs) go beyond degree 0, the rows of degree 1 are at hand.
-template <class T> __device__ T size(const T* rows, int degrees, const T* vectors, long long e) {
-    return degrees > 1 ? fabs(rows[1]) + fabs(rows[2]) + fabs(rows[3]) : size(load_vec(vectors, e));
-}
-
 template <class T> __device__ bool finite(T x) { return x - x == T(0); }
 
 // Whether a sum may be had as the sum over all less what is left out: no group of terms that is left out together makes up
@@ -200,20 +195,26 @@ template <class I> struct Graph {
     }
 };
 
-// Harmonics (and their derivatives along unit_dot, if given) of `count` edges, ROWS apart. The edges are index[first], ..., or
-// without index first, ....
+// Harmonics (and their derivatives along unit_dot, if given) of `count` edges, ROWS apart; sets distrust, if given,
+// where a direction is not finite. The edges are index[first], ..., or without index first, ....
 template <class T, class I, bool second>
-__device__ void stage_harmonics(const T* unit, const T* unit_dot, const I* index, I first, int count, int degrees, T* rows) {
+__device__ void stage_harmonics(const T* unit, const T* unit_dot, const I* index, I first, int count, int degrees, T* rows,
+                                int* distrust) {
 #pragma unroll 1
     for (int i = threadIdx.x; i < count * degrees; i += THREADS) {
         const int k = i / degrees, m = i - k * degrees;
         const I e = index != nullptr ? index[first + k] : first + k;
         const Vec<T> u = load_vec(unit, e);
+        bool sound = finite(size(u));
         if (second && unit_dot != nullptr) {
-            T* const rows_dot = rows + STAGED<T, second> * ROWS;
-            harmonics_along(degrees, m, u, load_vec(unit_dot, e), rows + k * ROWS, rows_dot + k * ROWS);
+            const Vec<T> along = load_vec(unit_dot, e);
+            sound = sound && finite(size(along));
+            harmonics_along(degrees, m, u, along, rows + k * ROWS, rows + (STAGED<T, second> + k) * ROWS);
         } else {
             harmonics(degrees, m, u, rows + k * ROWS);
+        }
+        if (!sound && distrust != nullptr) {
+            atomicOr(distrust, 1);
         }
     }
 }
