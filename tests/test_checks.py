@@ -12,9 +12,10 @@ from trigraph.operators import OPERATORS, SYMBOLS, names_in
 from trigraph.panels import FUNCTIONS, PANELS
 
 ARRAYS = [pytest.param(op, a, id=f"{op.name}-{a.name}") for op in OPS for a in op.arguments]
-ATTRIBUTES = [pytest.param(op, a, id=f"{op.name}-{a.name}") for op in OPS for a in op.attributes]
+ATTRIBUTES = [pytest.param(op, a, id=f"{op.name}-{a.name}") for op in OPS for a in op.attributes if not a.choices]
+CHOICES = [pytest.param(op, a, id=f"{op.name}-{a.name}") for op in OPS for a in op.attributes if a.choices]
 WITH_GRAPH = [pytest.param(op, id=op.name) for op in OPS if op.graph]
-DERIVATIVES = [pytest.param(op, id=op.name) for op in OPS if op.order]
+SELECTIVE = [pytest.param(op, id=op.name) for op in OPS if op.selective]
 ALL = [pytest.param(op, id=op.name) for op in OPS]
 FIELDS = [pytest.param(op, f, id=f"{op.name}-{f.name}") for op in OPS for f in op.fields]
 
@@ -32,7 +33,7 @@ def raises(kind, text, function, *args, **kwargs):
 
 def sizes_of(op, values):
     """Size of every symbol of a good call, read off plain axes and solved for the one symbol that has none."""
-    sizes = {a.name: values[a.name] for a in op.attributes}
+    sizes = {a.name: values[a.name] for a in op.attributes if not a.choices}
     sizes |= {s: getattr(values["graph"], s) for s in (op.graph.sizes if op.graph else ())}
     for a in op.definition.inputs:
         sizes |= {dim: n for dim, n in zip(a.dims, values[a.name].shape, strict=True) if dim.isidentifier()}
@@ -286,15 +287,17 @@ def test_graph_of_the_wrong_type(op):
 def test_wrong_calls(op):
     good, function = draw(op), FUNCTIONS[op.name]
     signature = re.escape("; expected " + op.name + str(function.__signature__))
-    for name in op.parameters:
+    required = [n for n, p in op.signature.parameters.items() if p.default is p.empty]
+    for name in required:
         rest = {n: v for n, v in good.items() if n != name}
         raises(TypeError, re.compile(rf"{op.name}: missing a required.* '{name}'{signature}"), function, **rest)
+    for name in op.parameters:
         twice = re.compile(rf"{op.name}: multiple values for argument '{name}'{signature}")
         raises(TypeError, twice, function, *good.values(), **{name: good[name]})
     raises(TypeError, re.compile(rf"{op.name}: .* keyword argument 'unknown'{signature}"), function, **good, unknown=1)
-    many = [*good.values(), *([None] if op.order else []), None]
+    many = [*good.values(), *([None] if op.selective else []), None]
     raises(TypeError, re.compile(rf"{op.name}: too many positional arguments{signature}"), function, *many)
-    if not op.order:
+    if not op.selective:
         raises(TypeError, re.compile(rf"{op.name}: .* keyword argument 'wrt'{signature}"), function, **good, wrt=None)
 
 
@@ -309,7 +312,7 @@ def test_panel(op):
         raises(ValueError, text, FUNCTIONS[op.name], **good, panel=bad)
 
 
-@pytest.mark.parametrize("op", DERIVATIVES)
+@pytest.mark.parametrize("op", SELECTIVE)
 def test_wrt(op):
     good, names = draw(op), [f.name for f in op.fields]
     expected = ", ".join(names)
@@ -339,12 +342,12 @@ def empty_like(shape, order="C", offset=0, dtype="float64"):
 @pytest.mark.parametrize(("op", "field"), FIELDS)
 def test_out_of_the_wrong_kind(op, field):
     good, name, label = draw(op), field.name, f"out[{field.name!r}]"
-    keywords = {"wrt": name} if op.order else {}
+    keywords = {"wrt": name} if op.selective else {}
     shape = call(op, good, **keywords)[name].shape
 
     def expect(kind, text, out):
         raises(kind, f"{op.name}: {text}", FUNCTIONS[op.name], **good, **keywords, out={name: out})
-        if not isinstance(out, dict):  # the same without the mapping: there is one field
+        if op.selective or op.single:  # the same without the mapping: there is one field
             raises(kind, f"{op.name}: {text}", FUNCTIONS[op.name], **good, **keywords, out=out)
 
     for bad in (np.ones(shape).tolist(), "x", 1, np.ma.masked_array(np.ones(shape)), type):
@@ -383,7 +386,7 @@ def test_out_that_overlaps(op, field):
         assert np.array_equal(memory, before)  # nothing was computed
 
 
-@pytest.mark.parametrize("op", DERIVATIVES)
+@pytest.mark.parametrize("op", SELECTIVE)
 def test_outs_that_overlap(op):
     good = draw(op)
     shapes = {name: value.shape for name, value in call(op, good).items()}
@@ -405,7 +408,7 @@ def test_out_of_the_wrong_field(op):
         for out in (np.empty(3), [np.empty(3)], "x", 3):
             what = f"out is a {type(out).__name__}; expected a mapping from field to array for {', '.join(names)}"
             raises(TypeError, f"{op.name}: {what}", FUNCTIONS[op.name], **good, out=out)
-    if op.order:
+    if op.selective:
         for name in names:
             asked = [n for n in names if n != name]
             text = f"{op.name}: out[{name!r}] is not computed; expected one of {', '.join(asked) or 'none'}"
@@ -422,13 +425,13 @@ def test_out_is_written_and_returned(op, panel):
     assert_same_bits(got, expected)
     assert all(got[name] is outs[name] for name in outs)
     for name, value in expected.items():
-        keywords = {"wrt": name} if op.order else {}
+        keywords = {"wrt": name} if op.selective else {}
         for wrapped in (lambda a: a, lambda a, name=name: {name: a}):
             array = np.full_like(value, np.nan)
             got = FUNCTIONS[op.name](**good, **keywords, panel=panel, out=wrapped(array))
             assert fields(op, got)[name] is array
             assert array.tobytes() == value.tobytes()
-        if op.order:  # a field asked for twice is one field; the others get arrays of their own
+        if op.selective:  # a field asked for twice is one field; the others get arrays of their own
             again = FUNCTIONS[op.name](**good, wrt=[name, name], panel=panel, out=array)
             assert getattr(again, name) is array
             array = np.full_like(value, np.nan)

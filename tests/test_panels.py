@@ -15,7 +15,7 @@ from trigraph.operators import DEFINITIONS, OPERATORS, result_type
 from trigraph.panels import FUNCTIONS, PANELS, panel_function
 
 ALL = [pytest.param(op, id=op.name) for op in OPS]
-DERIVATIVES = [pytest.param(op, id=op.name) for op in OPS if op.order]
+SELECTIVE = [pytest.param(op, id=op.name) for op in OPS if op.selective]
 # The GPU panel shares its functions with gpu-host, which every machine can import.
 IMPORTABLE = (*CPU_PANELS, "gpu")
 
@@ -59,12 +59,13 @@ def test_public_objects_have_docstrings():
 def test_signature_of_the_front_door(op):
     function = getattr(trigraph, op.name)
     signature = inspect.signature(function)
-    positional = [*op.parameters, *(["wrt"] if op.order else [])]
+    positional = [*op.parameters, *(["wrt"] if op.selective else [])]
     assert list(signature.parameters) == [*positional, "out", "panel"]
+    defaults = {a.name: a.default for a in op.attributes} | dict.fromkeys(("wrt", "out", "panel"))
     for name, parameter in signature.parameters.items():
         keyword = name in ("out", "panel")
         assert parameter.kind is (parameter.KEYWORD_ONLY if keyword else parameter.POSITIONAL_OR_KEYWORD)
-        assert parameter.default is (None if keyword or name == "wrt" else parameter.empty)
+        assert parameter.default == defaults.get(name, parameter.empty)
     assert function.__name__ == function.__qualname__ == op.name
     assert pickle.loads(pickle.dumps(function)) is function
 
@@ -93,7 +94,8 @@ def test_panels_have_every_operator(panel):
 
 
 def test_definitions_and_operators():
-    assert set(OPERATORS) == {f"{d.name}_{order}" for d in DEFINITIONS for order in ("fwd", "bwd", "bwd2")}
+    orders = {f"{d.name}_{order}" for d in DEFINITIONS for order in ("fwd", "bwd", "bwd2")}
+    assert set(OPERATORS) == orders | {f"{d.name}_{r.suffix}" for d in DEFINITIONS for r in d.restrictions}
     assert FUNCTIONS.keys() == OPERATORS.keys()
     assert list(PANELS) == ["fortran", "fortran-reference", "pyref", "gpu", "gpu-host"]
     assert CPU_PANELS == ("fortran", "fortran-reference", "pyref", "gpu-host")
@@ -112,7 +114,10 @@ def test_docstring_names_everything(op):
     for f in op.fields:
         assert re.search(rf"^ *{f.name} .*{re.escape(', '.join(f.dims))}", returns, re.MULTILINE)
     assert all(panel in parameters for panel in PANELS)
-    assert op.definition.formulas[op.order] in " ".join(text.split())
+    assert op.formula in " ".join(text.split())
+    for a in op.attributes:
+        assert a.doc in " ".join(parameters.split())
+        assert all(repr(choice) in parameters for choice in a.choices)
     assert op.definition.source in text
     assert max(map(len, text.splitlines())) <= 116
     assert "Raises\n------\n" in returns
@@ -179,7 +184,7 @@ def test_the_default_is_the_fast_path(op, monkeypatch):
 
 
 @pytest.mark.parametrize("panel", CPU_PANELS)
-@pytest.mark.parametrize("op", DERIVATIVES)
+@pytest.mark.parametrize("op", SELECTIVE)
 def test_wrt(op, panel):
     values = draw(op)
     full = call(op, values, panel=panel)
@@ -256,4 +261,6 @@ def test_order_of_results():
         inputs = [a.name for a in op.definition.inputs]
         grads = [f"grad_{a.name}" for a in op.definition.outputs]
         expected = {0: [a.name for a in op.definition.outputs], 1: inputs, 2: grads + inputs}[op.order]
-        assert [f.name for f in op.fields] == expected
+        wanted = op.restriction.fields if op.restriction else expected
+        assert [f.name for f in op.fields] == [name for name in expected if name in wanted]
+        assert op.order == 2 or not op.restriction
