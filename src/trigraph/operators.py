@@ -310,7 +310,12 @@ class Operator:
         )
         ggs = tuple(
             Argument(
-                f"gg_{a.name}", a.shape, f"Cotangent of {spec.name}_bwd's {a.name}; None is zero.", 1, nullable=True
+                f"gg_{a.name}",
+                a.shape,
+                f"Cotangent of {spec.name}_bwd's {a.name}; None is zero.",
+                1,
+                column=a.column,
+                nullable=True,
             )
             for a in spec.inputs
         )
