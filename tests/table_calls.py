@@ -27,6 +27,7 @@ def edges(sizes, index, rng):
         none = np.zeros(0, index)
         return EdgeGraph(none, none, nodes, np.zeros((0, 3), index))
     src, dst = rng.integers(0, max(nodes - 1, 1), (2, number // 2 + 1))
+    src[:2], dst[:2] = 0, min(1, nodes - 1)  # parallel, so that the rules for what is left out differ
     half = np.column_stack([src, dst, np.arange(len(src)) + 1, rng.integers(-1, 2, (len(src), 2))])
     back = np.column_stack([dst, src, -half[:, 2:]])
     both = np.concatenate([half, back])[:number]

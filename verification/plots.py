@@ -198,6 +198,7 @@ def bessel(checks: Sequence[Check]) -> Figure | None:
         for axes, (panel, dtype) in zip(grid.flat, ((p, d) for p in panels for d in dtypes), strict=True):
             for c in (c for c in curves if (c.panel, c.dtype) == (panel, dtype)):
                 line = np.array(c.curve, float)
+                line[:, 1][~(line[:, 1] > 0)] = np.nan
                 axes.plot(*line.T, color=WRONG if not c.passed else colours[c.field], linewidth=0.9)
                 axes.axhline(c.tolerance, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
             axes.set_title(f"{panel}, {dtype}", fontsize=9)
