@@ -31,7 +31,7 @@ def fast_module() -> ModuleType:
 
 
 def _wanted(op: Operator, wrt: str | Sequence[str] | None) -> tuple[str, ...]:
-    if wrt is None or op.order == 0:
+    if wrt is None or not op.selective:
         return tuple(f.name for f in op.fields)
     return (wrt,) if isinstance(wrt, str) else tuple(wrt)
 
@@ -55,7 +55,9 @@ def bind(op: Operator, layout: str, load: Callable[[], ModuleType]) -> Callable[
     lead = 1 if layout == "judge" else 0
 
     def call(*args: Any, out: Mapping[str, np.ndarray] | None = None, **kwargs: Any) -> Any:
-        values = op.signature.bind(*args, **kwargs).arguments
+        bound = op.signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        values = bound.arguments
         wanted = _wanted(op, values.get("wrt"))
         shapes = {a.name: values[a.name].shape[lead:] for a in op.arguments if values[a.name] is not None}
         sizes = bind_sizes(op, values, shapes)
@@ -116,13 +118,14 @@ def _invoke(
     name = op.name if judge else f"{op.name}_f{8 * first.dtype.itemsize}"
     arguments: list[Any] = [get_num_threads()] if layout == "fast" else []
     arguments += [sizes[s] for s in op.definition.symbols]
+    arguments += [a.choices.index(values[a.name]) for a in op.attributes if a.choices]
     if op.graph is not None:
         graph = values["graph"]
-        source = graph.prepare() if layout == "fast" and op.order else graph
-        forward = {a for a, _ in op.graph.forward}
-        arrays = [getattr(graph if a in forward else source, a) for a in graph_arrays(op, layout)]
-        if judge:
-            arrays = [a.astype(np.int64) for a in arrays]
+        reverse = {a for a, _ in op.graph.reverse}
+        arrays = [getattr(graph.prepare() if a in reverse else graph, a) for a in graph_arrays(op, layout)]
+        # An order the graph could not decide (EdgeGraph.reverse_edge) is one no call of this kind reads.
+        index = np.dtype(np.int64) if judge else arrays[0].dtype
+        arrays = [np.full(1, -1, index) if a is None else a.astype(index, copy=False) for a in arrays]
         name += f"_i{8 * arrays[0].dtype.itemsize}"
         arguments += arrays
     for a in op.arguments:
@@ -131,7 +134,7 @@ def _invoke(
             lead = (2,) if judge else ()
             value = np.zeros(lead + shape_of(a, sizes), first.dtype)
         arguments.append(value.reshape(2, -1).T if judge else value.reshape(-1))
-    if op.order:
+    if op.selective:
         arguments += [int(f.name in wanted) for f in op.fields]
     for f in op.fields:
         arguments.append(outputs[f.name].reshape(3, -1).T if judge else outputs[f.name].reshape(-1))

@@ -61,8 +61,10 @@ def graph_arrays(op: Any, layout: str) -> list[str]:
     """Names of the graph's arrays in argument order; only fast derivatives gather by source and by row."""
     if op.graph is None:
         return []
-    reverse = op.graph.reverse if layout == "fast" and op.order else ()
-    return [name for name, _ in (*op.graph.forward, *reverse)]
+    more = ()
+    if layout == "fast":
+        more = op.graph.fast + (op.graph.reverse if op.order else ())
+    return [name for name, _ in (*op.graph.forward, *more)]
 
 
 def shim(op: Any, layout: str, real: str, index: str | None) -> str:
@@ -71,9 +73,9 @@ def shim(op: Any, layout: str, real: str, index: str | None) -> str:
     suffix = ("dp" if judge else REALS[real][0]) + (f"_{index}" if index else "")
     name = op.name + ("" if judge else f"_{real}") + (f"_{index}" if index else "")
     threads = ["num_threads"] if layout == "fast" else []
-    dims, graph = list(op.definition.symbols), graph_arrays(op, layout)
+    dims, graph = [*op.definition.symbols, *op.choices], graph_arrays(op, layout)
     inputs = [a.name for a in op.arguments]
-    wants = [f"want_{f.name}" for f in op.fields] if op.order else []
+    wants = [f"want_{f.name}" for f in op.fields] if op.selective else []
     outputs = [f"out_{f.name}" for f in op.fields]
     arrays = graph + inputs + outputs
     scalars = threads + dims + wants

@@ -10,6 +10,7 @@ from itertools import product
 
 FLOATS = ("float", "double")
 INDICES = ("int", "long long")
+BOOLS = ("false", "true")
 
 #: NumPy dtype name -> the C++ type of a template argument (and of a kernel's parameters).
 C_TYPES = {"float32": "float", "float64": "double", "int32": "int", "int64": "long long"}
@@ -41,6 +42,20 @@ SUMS = (
 
 #: Family (the name of its ``kernels/*.cu`` file) -> its instances.
 INSTANCES: dict[str, tuple[str, ...]] = {
+    "dimenet": (
+        *expand("dimenet_radial", FLOATS),
+        *expand("dimenet_radial_edges", FLOATS, BOOLS),
+        *expand("dimenet_radial_freq", FLOATS, BOOLS),
+        *expand("dimenet_directions", FLOATS),
+        *expand("dimenet_project", FLOATS),
+        *expand("dimenet_transpose", FLOATS),
+        *expand("dimenet_out_edges", FLOATS, INDICES, BOOLS),
+        *expand("dimenet_in_edges", FLOATS, INDICES, BOOLS),
+        *expand("dimenet_vec_gradient", FLOATS),
+        *expand("dimenet_rbf_gradient", FLOATS),
+        *expand("dimenet_weights_parts", FLOATS),
+        *expand("sum_rows", FLOATS),
+    ),
     "gno": (
         *SUMS,
         *expand("gno_hidden", FLOATS),

@@ -11,7 +11,7 @@ import numpy as np
 
 from trigraph.gno import pack_gno_params, unpack_gno_params
 from trigraph.graphs import CSC
-from trigraph.operators import result_type
+from trigraph.pyref.common import results, scatter, zero_if_none
 
 __all__ = [
     "gno_aggregate_bwd",
@@ -31,17 +31,6 @@ __all__ = [
 def masked(mask, x):
     """Return x where the mask holds, else 0."""
     return np.where(mask, x, np.zeros((), x.dtype))
-
-
-def results(name, wrt, **fields):
-    """Evaluate the fields asked for; each is given as a function."""
-    asked = fields if wrt is None else (wrt,) if isinstance(wrt, str) else wrt
-    return result_type(name)(**{f: compute() if f in asked else None for f, compute in fields.items()})
-
-
-def zero_if_none(x, like):
-    """Return a cotangent, None standing for zero."""
-    return np.zeros_like(like) if x is None else x
 
 
 def hidden_layer(coords, U, b_u):
@@ -99,13 +88,6 @@ def gno_kernel_kinks(coords, params, f_in, f_out):
 def destinations(graph):
     """Destination of every CSC position."""
     return np.repeat(np.arange(graph.num_dst_nodes), np.diff(graph.offsets))
-
-
-def scatter(index, rows, num):
-    """Sum of the rows that share an index, in order of appearance."""
-    out = np.zeros((num, *rows.shape[1:]), rows.dtype)
-    np.add.at(out, index, rows)
-    return out
 
 
 def matrices(kernel, f_in, f_out):

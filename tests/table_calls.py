@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from trigraph import CSC
+from trigraph import CSC, EdgeGraph
 from trigraph.checks import shape_of
 from trigraph.operators import OPERATORS, SYMBOLS
 from trigraph.panels import FUNCTIONS, PANELS
@@ -20,7 +20,24 @@ def csc(sizes, index, rng):
     return CSC.from_coo(*(a.astype(index) for a in (src, dst)), n_src, n_dst, rows.astype(index), sizes["num_edges"])
 
 
-GRAPHS = {"csc": csc}
+def edges(sizes, index, rng):
+    """Self images and parallel edges, told apart by their shifts; about half have their reverse."""
+    nodes, number = sizes["num_nodes"], sizes["num_edges"]
+    if min(nodes, number) == 0:
+        none = np.zeros(0, index)
+        return EdgeGraph(none, none, nodes, np.zeros((0, 3), index))
+    src, dst = rng.integers(0, max(nodes - 1, 1), (2, number // 2 + 1))
+    src[:2], dst[:2] = 0, min(1, nodes - 1)  # parallel, so that the rules for what is left out differ
+    half = np.column_stack([src, dst, np.arange(len(src)) + 1, rng.integers(-1, 2, (len(src), 2))])
+    back = np.column_stack([dst, src, -half[:, 2:]])
+    both = np.concatenate([half, back])[:number]
+    both = both[np.argsort(both[:, 0], kind="stable")].astype(index)
+    return EdgeGraph(*(np.ascontiguousarray(both[:, c]) for c in (0, 1)), nodes, np.ascontiguousarray(both[:, 2:]))
+
+
+GRAPHS = {"csc": csc, "edges": edges}
+# Numbers of an array that cannot be any: distances are positive.
+SAMPLES = {"unit interval": lambda rng, shape: rng.uniform(0.1, 1.1, shape)}
 
 
 def draw(op, dtype=np.float64, index=np.int64, graph=None, seed=0, **sizes):
@@ -30,8 +47,10 @@ def draw(op, dtype=np.float64, index=np.int64, graph=None, seed=0, **sizes):
     if op.graph is not None:
         graph = graph or GRAPHS[op.definition.graph](chosen, index, rng)
         chosen |= {s: getattr(graph, s) for s in op.graph.sizes}
-    arrays = {a.name: rng.standard_normal(shape_of(a, chosen)).astype(dtype) for a in op.arguments}
-    others = {a.name: chosen[a.name] for a in op.attributes} | ({"graph": graph} if op.graph else {})
+    normal = np.random.Generator.standard_normal
+    arrays = {a.name: SAMPLES.get(a.sample, normal)(rng, shape_of(a, chosen)).astype(dtype) for a in op.arguments}
+    others = {a.name: a.choices[-1] if a.choices else chosen[a.name] for a in op.attributes}
+    others |= {"graph": graph} if op.graph else {}
     values = arrays | others
     return {name: values[name] for name in op.parameters}
 

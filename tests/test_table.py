@@ -28,7 +28,8 @@ def test_symbols():
     for name, symbol in SYMBOLS.items():
         assert name.isidentifier()
         assert symbol.doc
-        assert symbol.minimum in (0, 1)
+        assert symbol.minimum in (0, 1, 2)
+        assert symbol.maximum is None or max(symbol.typical) <= symbol.maximum
         assert symbol.typical
         assert all(n > symbol.minimum or n == 1 for n in symbol.typical)
     used = {s for d in DEFINITIONS for s in d.symbols}
@@ -37,7 +38,7 @@ def test_symbols():
 
 def test_names_are_unique():
     assert len({d.name for d in DEFINITIONS}) == len(DEFINITIONS)
-    assert len(OPERATORS) == 3 * len(DEFINITIONS)
+    assert len(OPERATORS) == 3 * len(DEFINITIONS) + sum(len(d.restrictions) for d in DEFINITIONS)
     assert len({result_type(name).__name__ for name in OPERATORS}) == len(OPERATORS)
 
 
@@ -46,7 +47,8 @@ def test_definition(definition):
     arrays = definition.inputs + definition.outputs
     names = [a.name for a in arrays] + [a.name for a in definition.attributes]
     assert len(set(names)) == len(names)
-    assert not {"graph", "wrt", "out", "panel"} & set(names)
+    reserved = {"graph", "wrt", "out", "panel"}  # an output is no parameter, but grad_<output> is
+    assert not reserved & (set(names) - {a.name for a in definition.outputs})
     assert definition.inputs
     assert definition.outputs
     assert definition.summary.endswith(".")
@@ -60,7 +62,13 @@ def test_definition(definition):
         assert a.name.isidentifier()
         assert a.doc.endswith(".")
     for a in definition.attributes:
-        assert a.name in SYMBOLS
+        assert bool(a.choices) != (a.name in SYMBOLS)
+        assert a.required or a.default in (a.choices or range(SYMBOLS[a.name].minimum, 100))
+        assert {choice for choice, _ in a.requires} <= set(a.choices)
+        graph_type = getattr(trigraph, GRAPHS[definition.graph].type_name) if definition.graph else None
+        assert all(callable(getattr(graph_type, method)) for _, method in a.requires)
+    for a in definition.inputs:
+        assert not a.column or len(a.dims) == 1
     for kink in definition.kinks:
         assert kink.resample in [a.name for a in definition.inputs]
         parameters = list(inspect.signature(getattr(pyref, kink.function)).parameters)
@@ -93,7 +101,7 @@ def test_symbols_in_canonical_order(definition):
     symbols = definition.symbols
     graph = GRAPHS[definition.graph].sizes if definition.graph else ()
     assert symbols[: len(graph)] == graph
-    attributes = tuple(a.name for a in definition.attributes)
+    attributes = tuple(a.name for a in definition.attributes if not a.choices)
     assert symbols[len(symbols) - len(attributes) :] == attributes
     assert len(set(symbols)) == len(symbols)
 
@@ -104,7 +112,8 @@ def test_sizes_follow_from_a_call(op):
     for k in range(3):
         sizes = typical(op.definition, k)
         graph = type("Graph", (), sizes)
-        values = {a.name: sizes[a.name] for a in op.attributes} | ({"graph": graph} if op.graph else {})
+        values = {a.name: a.default if a.choices else sizes[a.name] for a in op.attributes}
+        values |= {"graph": graph} if op.graph else {}
         shapes = {a.name: shape_of(a, sizes) for a in op.arguments}
         assert bind_sizes(op, values, shapes) == sizes
         required = {a.name: shapes[a.name] for a in op.arguments if not a.nullable}
@@ -131,15 +140,21 @@ def test_arguments_and_fields(op):
         1: [f"grad_{n}" for n in outputs] + inputs,
         2: [f"gg_{n}" for n in inputs] + [f"grad_{n}" for n in outputs] + inputs,
     }[op.order]
+    if op.restriction:
+        assert set(op.restriction.arguments) < set(expected)
+        assert set(inputs) <= set(op.restriction.arguments)
+        expected = [name for name in expected if name in op.restriction.arguments]
     assert [a.name for a in op.arguments] == expected
     assert [a.name for a in op.arguments if a.nullable] == [n for n in expected if n.startswith("gg_")]
     shapes = {a.name: a.shape for a in spec.inputs + spec.outputs}
     for a in (*op.arguments, *op.fields):
         assert a.shape == shapes[a.name.removeprefix("grad_").removeprefix("gg_")]
-    assert op.single == (op.order == 0 and len(outputs) == 1)
+    one = len(op.restriction.fields if op.restriction else outputs) == 1
+    assert op.single == (one and (op.order == 0 or op.restriction is not None))
+    assert op.selective == (op.order > 0 and not op.single)
     assert [a.name for a in op.binding_order][: len(inputs)] == inputs
     assert sorted(a.name for a in op.binding_order) == sorted(expected)
-    assert list(op.signature.parameters) == [*op.parameters, *(["wrt"] if op.order else [])]
+    assert list(op.signature.parameters) == [*op.parameters, *(["wrt"] if op.selective else [])]
 
 
 def test_expressions_cannot_reach_anything_else():
@@ -173,8 +188,9 @@ def test_each_family_has_the_same_files_in_every_panel(family):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_same_function_names_inside(family):
     operators = [op.name for op in OPS if op.family == family]
-    reference = (ROOT / "fortran" / f"{family}.fypp").read_text()
-    fast = (ROOT / "fortran" / f"{family}_fast.fypp").read_text()
+    files = {path.name: path.read_text() for path in (ROOT / "fortran").iterdir() if path.name.startswith(family)}
+    fast = "".join(text for name, text in files.items() if name.startswith(f"{family}_fast"))
+    reference = "".join(text for name, text in files.items() if not name.startswith(f"{family}_fast"))
     for name in operators:
         assert re.search(rf"^ *(pure )?subroutine {name}_\$", reference, re.MULTILINE), name
         assert re.search(rf"\b{name}_fast_", fast), name

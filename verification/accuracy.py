@@ -118,7 +118,7 @@ def check_subsets(subject: Subject, judged: Judged, op: Operator) -> list[Check]
     checks = []
     for argument in (a for a in op.arguments if a.nullable):
         checks += check_accuracy(subject, judged, op, argument.name)
-    if len(op.fields) == 1:
+    if not op.selective:
         return checks
     every = attempt(subject, op, case.arguments(op))
     for field in op.fields:

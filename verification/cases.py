@@ -16,6 +16,7 @@ import numpy as np
 
 from trigraph import pyref
 from trigraph.checks import shape_of
+from trigraph.edge_graph import EdgeGraph
 from trigraph.graphs import CSC
 from trigraph.operators import SYMBOLS, Array, Definition, Operator
 
@@ -28,6 +29,7 @@ __all__ = [
     "draw",
     "frozen",
     "kink_violations",
+    "plain",
     "renumbered",
     "variants",
 ]
@@ -37,6 +39,7 @@ LARGEST_STEP = 2.0**-6
 # Cases that are only compared at one point keep clear of kinks by more than rounding could carry them.
 POINT_STEP = 2.0**-12
 MAX_ROUNDS = 2000
+LARGEST_FREQUENCY = 20.0
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,16 @@ class Variant:
 
 # By kind of graph (None: no graph).
 VARIANTS: dict[str | None, tuple[Variant, ...]] = {
+    "edges": (
+        Variant("regular", 0, np.int64, True),
+        Variant("periodic", 1, np.int32, True),
+        Variant("square", 2, np.int32),
+        Variant("skewed", 1, np.int64),
+        Variant("wide", 0, np.int32),
+        Variant("one edge", 0, np.int64),
+        Variant("no edges", 0, np.int32),
+        Variant("no nodes", 0, np.int64),
+    ),
     "csc": (
         Variant("regular", 0, np.int64, True),
         Variant("shared rows", 2, np.int32, True),
@@ -148,7 +161,7 @@ def _sizes(definition: Definition, variant: Variant) -> dict[str, int]:
             size = 0  # a graph keeps rows of edge arrays that nothing uses
         elif variant.name == "no nodes" and not symbol.minimum:
             size = 0
-        sizes[name] = size
+        sizes[name] = size if symbol.maximum is None else min(size, symbol.maximum)
     return sizes
 
 
@@ -202,15 +215,74 @@ def _csc(variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> C
     return graph
 
 
-GRAPHS = {"csc": _csc}
+def _edges(
+    variant: Variant, sizes: dict[str, int], rng: np.random.Generator
+) -> tuple[EdgeGraph, dict[str, np.ndarray]]:
+    """Return the graph of a variant and the vectors of its edges; writes the sizes it has into `sizes`.
+
+    Atoms in a cell: an edge and its reverse have opposite vectors. Periodic cells have parallel edges (images of one
+    neighbour) and edges from an atom to its own image; a third of the edges has no reverse.
+    """
+    nodes = sizes["num_nodes"]
+    pairs = 0 if nodes == 0 or variant.name in ("no edges", "one edge") else 2 * nodes
+    near = 1 if variant.name in ("periodic", "wide") else 0
+    first, second = (rng.integers(0, max(1, nodes - 1), pairs) for _ in range(2))  # the last node is isolated
+    shift = rng.integers(-near, near + 1, (pairs, 3))
+    if variant.name == "skewed":
+        # Node 1 has more than a chunk of 256 in-edges, node 0 as many out-edges: images of even and of odd nodes, and
+        # few edges besides, so that there are few triplets.
+        many, few, number = 270, nodes // 2, np.arange(270)
+        others = 2 * (number % (nodes // 2 - 1)) + 2
+        first = np.concatenate([first[:few], others, np.zeros(many, int)])
+        second = np.concatenate([second[:few], np.ones(many, int), others + 1])
+        far = np.tile(np.stack([number - 135, number // 16, number % 16], axis=1), (2, 1))
+        shift = np.concatenate([shift[:few], far])
+    if variant.name == "one edge":
+        first, second, shift = np.zeros(1, int), np.ones(1, int) % nodes, np.ones((1, 3), int)
+    images = np.unique(np.column_stack([first, second, shift]), axis=0)
+    images = images[(images[:, 0] != images[:, 1]) | images[:, 2:].any(axis=1)]
+    mirrored = rng.random(len(images)) < (0.02 if variant.name == "skewed" else 2 / 3)
+    back = images[mirrored] if len(images) > 1 else images[:0]
+    both = np.unique(np.concatenate([images, np.column_stack([back[:, 1], back[:, 0], -back[:, 2:]])]), axis=0)
+    src, dst = both[:, 0], both[:, 1]
+    positions = rng.uniform(0, 1, (nodes, 3))
+    vec = positions[src] - positions[dst] + both[:, 2:] @ (np.eye(3) + 0.1)
+    graph = EdgeGraph(src.astype(variant.index), dst.astype(variant.index), nodes, vec=vec)
+    sizes["num_edges"] = graph.num_edges
+    return graph, {"vec": vec}
 
 
-def _renumber_csc(graph: CSC, orders: Mapping[str, np.ndarray], rng: np.random.Generator) -> CSC:
+# By kind of graph: the graph of a variant, and inputs that belong to it.
+GRAPHS = {"csc": lambda variant, sizes, rng: (_csc(variant, sizes, rng), {}), "edges": _edges}
+
+
+def _any_orders(case: Case, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    names = (n for n in case.definition.symbols if SYMBOLS[n].minimum == 0)
+    return {n: rng.permutation(case.sizes[n]) for n in names}
+
+
+def _renumber_nothing(case: Case, rng: np.random.Generator) -> tuple[None, dict[str, np.ndarray]]:
+    return None, _any_orders(case, rng)
+
+
+def _renumber_edges(case: Case, rng: np.random.Generator) -> tuple[EdgeGraph, dict[str, np.ndarray]]:
+    """Give nodes new numbers; edges follow, sorted by their new source, in any order within it."""
+    graph, orders = case.values["graph"], _any_orders(case, rng)
+    new = np.argsort(orders["num_nodes"]).astype(graph.src.dtype)
+    edges = orders["num_edges"]
+    edges = edges[np.argsort(new[graph.src[edges]], kind="stable")]
+    vec = case.values["vec"][edges]
+    other = EdgeGraph(new[graph.src[edges]], new[graph.dst[edges]], graph.num_nodes, vec=vec)
+    return other, {**orders, "num_edges": edges}
+
+
+def _renumber_csc(case: Case, rng: np.random.Generator) -> tuple[CSC, dict[str, np.ndarray]]:
     """Give nodes and rows new numbers, and positions of a destination a new order."""
+    graph, orders = case.values["graph"], _any_orders(case, rng)
     new = {name: np.argsort(order).astype(graph.indices.dtype) for name, order in orders.items()}
     positions = rng.permutation(graph.num_positions)
     destinations = graph.prepare().destinations
-    return CSC.from_coo(
+    other = CSC.from_coo(
         new["num_src_nodes"][graph.indices[positions]],
         new["num_dst_nodes"][destinations[positions]],
         graph.num_src_nodes,
@@ -218,9 +290,10 @@ def _renumber_csc(graph: CSC, orders: Mapping[str, np.ndarray], rng: np.random.G
         new["num_edges"][graph.edge_ids[positions]],
         graph.num_edges,
     )
+    return other, orders
 
 
-RENUMBER = {"csc": _renumber_csc}
+RENUMBER = {None: _renumber_nothing, "csc": _renumber_csc, "edges": _renumber_edges}
 
 
 def renumbered(case: Case, seed: int) -> tuple[Case, dict[str, np.ndarray]]:
@@ -240,7 +313,7 @@ def renumbered(case: Case, seed: int) -> tuple[Case, dict[str, np.ndarray]]:
     """
     rng = np.random.default_rng(seed)
     definition = case.definition
-    orders = {n: rng.permutation(case.sizes[n]) for n in definition.symbols if SYMBOLS[n].minimum == 0}
+    other, orders = RENUMBER[definition.graph](case, rng)
 
     leading = {f"{prefix}{a.name}": a.dims[0] for a in definition.inputs for prefix in ("", "gg_")}
     leading |= {f"grad_{a.name}": a.dims[0] for a in definition.outputs}
@@ -249,9 +322,7 @@ def renumbered(case: Case, seed: int) -> tuple[Case, dict[str, np.ndarray]]:
         return frozen(array[orders[leading[name]]]) if leading[name] in orders else array
 
     arrays = {a.name: reorder(a.name, case.values[a.name]) for a in definition.inputs}
-    graph = {}
-    if definition.graph is not None:
-        graph["graph"] = RENUMBER[definition.graph](case.values["graph"], orders, rng)
+    graph = {} if other is None else {"graph": other}
     grads = {name: reorder(name, array) for name, array in case.grads.items()}
     ggs = {name: reorder(name, array) for name, array in case.ggs.items()}
     directions = {name: reorder(name, array) for name, array in case.directions.items()}
@@ -274,10 +345,16 @@ def draw(
     values of a kink are often exactly zero, where an operator's convention (relu'(0) = 0) must hold.
     """
 
-    def numbers(shape: tuple[int, ...]) -> np.ndarray:
+    def numbers(shape: tuple[int, ...], sample: str) -> np.ndarray:
+        if sample == "unit interval":  # and a little beyond its end, where a cutoff lies
+            return rng.uniform(0.1, 1.1, shape)
+        if sample == "frequency":  # of waves in the unit interval: pi to 6 pi in DimeNet++
+            return rng.uniform(1, LARGEST_FREQUENCY, shape)
+        if sample == "change of frequency":
+            return LARGEST_FREQUENCY / 2 * rng.standard_normal(shape)
         return rng.integers(-2, 3, shape) if integers else rng.standard_normal(shape)
 
-    return {name: frozen(numbers(shape_of(a, sizes)).astype(dtype)) for name, a in arrays.items()}
+    return {name: frozen(numbers(shape_of(a, sizes), a.sample).astype(dtype)) for name, a in arrays.items()}
 
 
 def kink_violations(
@@ -332,10 +409,22 @@ def _resample(case: Case, rng: np.random.Generator) -> Case:
         values = dict(case.values)
         for name, rows in bad.items():
             array = values[name].copy()
-            array[rows] = rng.standard_normal(array[rows].shape).astype(array.dtype)
+            spec = next(a for a in case.definition.inputs if a.name == name)
+            again = draw({name: spec}, case.sizes, str(array.dtype), rng)[name]
+            array[rows] = again[rows]
             values[name] = frozen(array)
         case = replace(case, values=values)
     raise RuntimeError(f"{case.definition.name}, {case.name}: no inputs clear of kinks after {MAX_ROUNDS} rounds")
+
+
+def plain(array: Array) -> Array:
+    """Return the array with standard normal numbers: cotangents have no domain."""
+    return replace(array, sample="normal")
+
+
+def direction(array: Array) -> Array:
+    """Return the array with numbers of the size of a change: frequencies are not of order one."""
+    return replace(array, sample="change of frequency" if array.sample == "frequency" else "normal")
 
 
 def build(definition: Definition, variant: Variant, dtype: str, seed: int) -> Case:
@@ -356,15 +445,22 @@ def build(definition: Definition, variant: Variant, dtype: str, seed: int) -> Ca
     """
     rng = np.random.default_rng([seed, zlib.crc32(f"{definition.name}/{variant.name}".encode())])
     sizes = _sizes(definition, variant)
-    graph = {} if definition.graph is None else {"graph": GRAPHS[definition.graph](variant, sizes, rng)}
+    graph, belonging = {}, {}
+    if definition.graph is not None:
+        graph["graph"], belonging = GRAPHS[definition.graph](variant, sizes, rng)
     inputs = {a.name: a for a in definition.inputs}
     grads = {f"grad_{a.name}": a for a in definition.outputs}
+    directions = {n: direction(a) for n, a in {**inputs, **grads}.items()}
     integers = variant.name == "integers"
     drawn = [
         draw(arrays, sizes, dtype, rng, integers)
-        for arrays in (inputs, grads, {f"gg_{n}": a for n, a in inputs.items()}, {**inputs, **grads})
+        for arrays in (inputs, grads, {f"gg_{n}": plain(a) for n, a in inputs.items()}, directions)
     ]
-    attributes = {a.name: sizes[a.name] for a in definition.attributes}
+    drawn[0] |= {n: frozen(array.astype(dtype)) for n, array in belonging.items() if n in inputs}
+    attributes = {
+        a.name: a.choices[(1 + variant.pick) % len(a.choices)] if a.choices else sizes[a.name]
+        for a in definition.attributes
+    }
     step = LARGEST_STEP if variant.differenced else POINT_STEP
     case = Case(
         variant.name, definition, sizes, {**drawn[0], **graph, **attributes}, drawn[1], drawn[2], drawn[3], step

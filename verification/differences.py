@@ -28,10 +28,10 @@ from trigraph.verification.judged import Judged, ask, operators_of
 from trigraph.verification.record import Check
 from trigraph.verification.subjects import Subject, attempt
 
-__all__ = ["JUDGE_STEPS", "STEPS", "Curve", "assess", "check_differences"]
+__all__ = ["JUDGE_STEPS", "STEPS", "Curve", "assess", "check_differences", "inner", "rounded_gap"]
 
 STEPS = tuple(2.0**-k for k in range(6, 37))
-JUDGE_STEPS = tuple(2.0**-k for k in range(6, 67, 3))
+JUDGE_STEPS = tuple(2.0**-k for k in range(6, 67, 4))
 
 # How the range in which truncation dominates is chosen from a curve: see `assess`.
 FLOOR_STEPS = 4
@@ -123,7 +123,8 @@ def _rounded(x: np.ndarray, step: float, direction: np.ndarray) -> np.ndarray:
     return x + step * direction
 
 
-def _rounded_gap(x: np.ndarray, step: float, direction: np.ndarray) -> np.ndarray:
+def rounded_gap(x: np.ndarray, step: float, direction: np.ndarray) -> np.ndarray:
+    """Return the difference of the points ``x +- step * direction`` as they are when rounded, as a pair."""
     return judge.pair(x + step * direction, -1.0, x - step * direction)
 
 
@@ -142,7 +143,7 @@ def _subject_machine(subject: Subject, judged: Judged) -> _Machine:
         return {n: judge.pair(outcome.fields[n]) for n in names}
 
     dtype = judged.case.dtype
-    return _Machine(subject.name, dtype, judged.tolerance(subject), evaluate, _rounded, _rounded_gap)
+    return _Machine(subject.name, dtype, judged.tolerance(subject), evaluate, _rounded, rounded_gap)
 
 
 def _judge_machine(judged: Judged) -> _Machine:
@@ -152,8 +153,8 @@ def _judge_machine(judged: Judged) -> _Machine:
     return _Machine("judge", "real128", tolerances.accuracy(False, judged.terms), evaluate, judge.pair, _exact_gap)
 
 
-def _dot(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[float, float]:
-    """Value and sum of |terms| of a sum of inner products, in real128."""
+def inner(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[float, float]:
+    """Value and sum of |terms| of a sum of inner products of pairs, in real128."""
     left = np.concatenate([a.reshape(2, -1) for a, _ in pairs], axis=1)
     right = np.concatenate([b.reshape(2, -1) for _, b in pairs], axis=1)
     hi, _, scale = judge.dot(left, right)
@@ -239,8 +240,8 @@ def _curve(
         minus = machine.evaluate(lower, {**values, name: machine.shift(x, -step, v)}, names)
         gap = machine.gap(x, step, v)
         products = [(weights[n], plus[n]) for n in names] + [(-weights[n], minus[n]) for n in names]
-        residual, _ = _dot([*products, (-gradient, gap)])
-        _, size = _dot([(gradient, gap)])
+        residual, _ = inner([*products, (-gradient, gap)])
+        _, size = inner([(gradient, gap)])
         size += tolerances.tiny("float64")  # a gradient that is zero: the residual must be, too
         errors.append(abs(residual) / size)
         floors.append(unit * 2 * (phi_scale + float(np.sum(gradient_scale * abs(gap[0])))) / size)

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from trigraph.checks import bind_sizes
+from trigraph.edge_graph import EdgeGraph
 from trigraph.gno import pack_gno_params
 from trigraph.graphs import CSC
 from trigraph.operators import DEFINITIONS, OPERATORS, evaluate
@@ -232,6 +233,58 @@ def _athena(name: str, archive: Mapping[str, np.ndarray]) -> Iterator[Vector]:
         yield Vector(label, "gno_message_bwd", {**up, **every}, {"features": grads["features"], **chain}, True)
 
 
+def _dimenet(name: str, z: Mapping[str, np.ndarray]) -> Iterator[Vector]:
+    """dimenet_*: the aggregation on a molecule or crystal, reverse edges told by the vectors; or the radial basis."""
+    if name == "dimenet_radial_basis":
+        yield from _radial_basis(name, z)
+        return
+    n_mid = {"n_spherical": 7, "n_radial": 6}
+    graph = EdgeGraph(z["in_src"], z["in_dst"], int(z["in_num_nodes"]), vec=z["in_vec"])
+    names = ("vec", "rbf", "embedding", "weights")
+    values = {n: z[f"in_{n}"] for n in names} | {"graph": graph, **n_mid, "exclude": str(z["in_exclude"])}
+    yield Vector(name, "agg_edge_to_edge_fwd", values, {"out": z["out_embedding"]}, False)
+    back = {"grad_out": z["ct_out"], **values}
+    yield Vector(name, "agg_edge_to_edge_bwd", back, {n: z[f"grad_{n}"] for n in names}, False)
+    expected = {"grad_out": z["grad2_ct_out"], **{n: z[f"grad2_{n}"] for n in names}}
+    yield Vector(name, "agg_edge_to_edge_bwd2", {f"gg_{n}": z[f"gg_{n}"] for n in names} | back, expected, False)
+    seed = {n: z[n] for n in ("gg_rbf", "gg_embedding")}
+    expected = {"grad_out": z["seed2_grad_grad_out"]}
+    yield Vector(name, "agg_edge_to_edge_bwd2_grad", {**seed, **values}, expected, False)
+    expected = {n: z[f"seed2_grad_{n}"] for n in names[1:]}
+    yield Vector(name, "agg_edge_to_edge_bwd2_main", {**seed, **back}, expected, False)
+
+
+def _radial_basis(name: str, z: Mapping[str, np.ndarray]) -> Iterator[Vector]:
+    values = {"dist": z["in_dist"][:, 0], "freq": z["in_freq"], "n_spherical": 7, "envelope_exponent": 5}
+    yield Vector(name, "radial_basis_fwd", values, {"rbf": z["out_rbf"], "sbf_rad": z["out_sbf_rad"]}, False)
+    back = {"grad_rbf": z["ct_rbf"], "grad_sbf_rad": z["ct_sbf_rad"], **values}
+    expected = {"dist": z["grad_dist"][:, 0], "freq": z["grad_freq"]}
+    yield Vector(name, "radial_basis_bwd", back, expected, False)
+    expected = {
+        "grad_rbf": z["grad2_ct_rbf"],
+        "grad_sbf_rad": z["grad2_ct_sbf_rad"],
+        "dist": z["grad2_dist"][:, 0],
+        "freq": z["grad2_freq"],
+    }
+    ggs = {"gg_dist": z["gg_dist"][:, 0], "gg_freq": z["gg_freq"]}
+    yield Vector(name, "radial_basis_bwd2", {**ggs, **back}, expected, False)
+
+
 # Vectors of each family of the table, and how a file is read (by the first word of its name).
-FILES = {"gno": ("gno_d1_H8_Fi1_Fo8", "gno_d2_H32_Fi8_Fo3", "gno_d3_H16_Fi4_Fo6", "athena_gno")}
-ADAPTERS: dict[str, Callable[[str, Mapping[str, np.ndarray]], Iterator[Vector]]] = {"gno": _gno, "athena": _athena}
+FILES = {
+    "gno": ("gno_d1_H8_Fi1_Fo8", "gno_d2_H32_Fi8_Fo3", "gno_d3_H16_Fi4_Fo6", "athena_gno"),
+    "dimenet": (
+        "dimenet_radial_basis",
+        "dimenet_H2O",
+        "dimenet_CH3CH2OH",
+        "dimenet_C6H6",
+        "dimenet_crystal_small_cell_edge",
+        "dimenet_slab_pbc_edge",
+        "dimenet_slab_pbc_node",
+    ),
+}
+ADAPTERS: dict[str, Callable[[str, Mapping[str, np.ndarray]], Iterator[Vector]]] = {
+    "gno": _gno,
+    "athena": _athena,
+    "dimenet": _dimenet,
+}

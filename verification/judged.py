@@ -15,11 +15,16 @@ from trigraph.verification import tolerances
 from trigraph.verification.cases import Case
 from trigraph.verification.subjects import Subject
 
-__all__ = ["Judged", "ask", "operators_of"]
+__all__ = ["Judged", "ask", "every_operator_of", "operators_of"]
 
 
 def operators_of(definition: Definition) -> tuple[Operator, ...]:
     """Return fwd, bwd and bwd2 of a definition."""
+    return tuple(op for op in OPERATORS.values() if op.definition is definition and op.restriction is None)
+
+
+def every_operator_of(definition: Definition) -> tuple[Operator, ...]:
+    """Return all operators of a definition, parts of bwd2 with names of their own too."""
     return tuple(op for op in OPERATORS.values() if op.definition is definition)
 
 
@@ -43,7 +48,7 @@ def ask(op: Operator, values: Mapping[str, Any], wrt: Sequence[str] | None = Non
     for name, rank in arrays.items():
         value = values[name]
         keywords[name] = value if value is None or value.ndim == rank + 1 else judge.pair(value)
-    if op.order and wrt is not None:
+    if op.selective and wrt is not None:
         keywords["wrt"] = tuple(wrt)
     result = getattr(judge, op.name)(**keywords)
     fields = {op.fields[0].name: result} if op.single else result._asdict()

@@ -1,4 +1,4 @@
-"""Pictures of a report: agreement of the panels with the judge, and finite-difference curves."""
+"""Pictures of a report: agreement of the panels with the judge, finite-difference curves, radial functions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trigraph.verification.record import Check
 from trigraph.verification.summary import ratio, worst
 from trigraph.verification.tolerances import eps
 
-__all__ = ["PICTURES", "agreement", "differences", "png", "svg"]
+__all__ = ["PICTURES", "agreement", "bessel", "differences", "png", "svg"]
 
 # Colour of all lines and texts outside coloured cells; pages replace it by the colour of their own text.
 INK = "#1d2129"
@@ -131,7 +131,7 @@ def differences(checks: Sequence[Check]) -> Figure | None:
     Figure or None
         None when there is no curve.
     """
-    curves = [c for c in checks if c.curve]
+    curves = [c for c in checks if c.curve and c.kind != "bessel"]
     if not curves:
         return None
     operators = list(dict.fromkeys(c.operator for c in curves))
@@ -170,7 +170,53 @@ def differences(checks: Sequence[Check]) -> Figure | None:
     return figure
 
 
-PICTURES: dict[str, Callable[[Sequence[Check]], Figure | None]] = {"agreement": agreement, "differences": differences}
+def bessel(checks: Sequence[Check]) -> Figure | None:
+    """Draw the error of the radial functions against x, one line for each degree, one plot for each panel and dtype.
+
+    Parameters
+    ----------
+    checks : sequence of Check
+
+    Returns
+    -------
+    Figure or None
+        None when no radial function was compared with scipy's.
+    """
+    curves = [c for c in checks if c.kind == "bessel" and c.curve]
+    if not curves:
+        return None
+    panels = list(dict.fromkeys(c.panel for c in curves))
+    dtypes = list(dict.fromkeys(c.dtype for c in curves))
+    fields = list(dict.fromkeys(c.field for c in curves))
+    colours = dict(zip(fields, mpl.colormaps["viridis"](np.linspace(0, 0.92, len(fields))), strict=True))
+    x = _range(np.array([p[0] for c in curves for p in c.curve]))
+    top = max(c.tolerance for c in curves)
+    with mpl.rc_context(STYLE):
+        size = (1.0 + 3.4 * len(dtypes), 1.0 + 1.7 * len(panels))
+        figure = Figure(figsize=size, layout="constrained")
+        grid = figure.subplots(len(panels), len(dtypes), sharex=True, sharey=True, squeeze=False)
+        for axes, (panel, dtype) in zip(grid.flat, ((p, d) for p in panels for d in dtypes), strict=True):
+            for c in (c for c in curves if (c.panel, c.dtype) == (panel, dtype)):
+                line = np.array(c.curve, float)
+                line[:, 1][~(line[:, 1] > 0)] = np.nan
+                axes.plot(*line.T, color=WRONG if not c.passed else colours[c.field], linewidth=0.9)
+                axes.axhline(c.tolerance, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
+            axes.set_title(f"{panel}, {dtype}", fontsize=9)
+            axes.set(xscale="log", yscale="log", xlim=x, ylim=(1e-3, 5 * top))
+            axes.grid(color=MUTED, alpha=0.25, linewidth=0.5)
+        figure.supxlabel("x = distance / cutoff", fontsize=9)
+        figure.supylabel("largest |sbf_rad - scipy's| in eps * scale", fontsize=9)
+        handles = [Line2D([], [], color=colours[f], label=f.removeprefix("sbf_rad, ")) for f in fields]
+        handles.append(Line2D([], [], color=INK, linewidth=0.8, linestyle=(0, (4, 3)), label="tolerance"))
+        figure.legend(handles=handles, loc="outside upper center", ncols=5, frameon=False)
+    return figure
+
+
+PICTURES: dict[str, Callable[[Sequence[Check]], Figure | None]] = {
+    "agreement": agreement,
+    "differences": differences,
+    "bessel": bessel,
+}
 
 
 def png(figure: Figure) -> bytes:

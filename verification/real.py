@@ -1,4 +1,4 @@
-"""Real inputs: small data files shipped with the package, made by scripts beside them.
+"""Real inputs: small data files shipped with the package, made by scripts beside them, and structures the user names.
 
 Real coordinates are not drawn again when they come near a kink: such edges are left out, and the case says how many.
 """
@@ -6,7 +6,7 @@ Real coordinates are not drawn again when they come near a kink: such edges are 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -18,16 +18,19 @@ from trigraph.checks import bind_sizes
 from trigraph.graphs import CSC
 from trigraph.operators import Definition
 from trigraph.panels import panel_function
-from trigraph.verification.cases import POINT_STEP, Case, draw, frozen, kink_violations
+from trigraph.verification.cases import POINT_STEP, Case, draw, frozen, kink_violations, plain
 from trigraph.verification.judged import operators_of
+from trigraph.verification.structures import Structure, shipped
 
-__all__ = ["REAL", "STEPS", "RealInput", "build_real"]
+__all__ = ["RealInput", "build_real", "real_inputs"]
 
 AIRFOIL = Path(__file__).parent / "data" / "airfoil.npz"
 WIDTH = 8  # features in and out, as the weights have them
 NEAR = 8  # destinations of the patch
-# Steps of differences on the full input; directions are relative (v_i = x_i times a normal number).
-STEPS = tuple(2.0**-k for k in range(10, 36, 8))
+# Steps of differences on the full input; directions are relative (v_i = x_i times a normal number). Pieces of GNO are
+# polynomials of degree 2 at most; DimeNet++ needs steps enough to show the order.
+AIRFOIL_STEPS = tuple(2.0**-k for k in range(10, 36, 8))
+STRUCTURE_STEPS = tuple(2.0**-k for k in (*range(6, 20, 2), *range(22, 36, 4)))
 
 
 @cache
@@ -75,14 +78,23 @@ class RealInput:
     """A real input of a family.
 
     `values(definition, patch, keep)` returns the arguments of fwd in float64, on a patch within the judge's budget or
-    on the whole input, with the rows of the resampled input for which `keep` is True (all for None).
+    on the whole input, with the rows of the resampled input for which `keep` is True (all for None). `steps` are those
+    of differences on the whole; `remark(patch)` says what is left out.
     """
 
     name: str
     values: Callable[[Definition, bool, np.ndarray | None], dict[str, Any]]
+    steps: tuple[float, ...]
+    remark: Callable[[bool], str] = lambda patch: ""
 
 
-REAL = {"gno": (RealInput("airfoil", _airfoil_values),)}
+def real_inputs(family: str, structures: Iterable[Structure] = ()) -> tuple[RealInput, ...]:
+    """Return the real inputs of a family: those shipped, and structures of the user's for DimeNet++."""
+    if family == "gno":
+        return (RealInput("airfoil", _airfoil_values, AIRFOIL_STEPS),)
+    if family == "dimenet":
+        return tuple(RealInput(s.name, s.values, STRUCTURE_STEPS, s.remark) for s in (*shipped(), *structures))
+    return ()
 
 
 def build_real(real: RealInput, definition: Definition, dtype: str, seed: int, patch: bool) -> Case:
@@ -91,7 +103,7 @@ def build_real(real: RealInput, definition: Definition, dtype: str, seed: int, p
     Parameters
     ----------
     real : RealInput
-        One of ``REAL[definition.family]``.
+        One of `real_inputs(definition.family)`.
     definition : Definition
     dtype : {"float32", "float64"}
     seed : int
@@ -110,16 +122,18 @@ def build_real(real: RealInput, definition: Definition, dtype: str, seed: int, p
         return {n: frozen(v.astype(dtype)) if isinstance(v, np.ndarray) else v for n, v in given.items()}
 
     rng = np.random.default_rng([seed, zlib.crc32(f"{definition.name}/{real.name}".encode())])
-    step, note, values = POINT_STEP if patch else STEPS[0], "", typed(None)
+    step, values, notes = POINT_STEP if patch else real.steps[0], typed(None), [real.remark(patch)]
     inputs = {a.name: a for a in definition.inputs}
     grads = {f"grad_{a.name}": a for a in definition.outputs}
     directions = {n: frozen((values[n] * rng.standard_normal(values[n].shape)).astype(dtype)) for n in inputs}
     for name, bad in kink_violations(definition, values, directions, step).items():
-        note = f"{np.count_nonzero(bad)} of {bad.size} edges left out: within 2 steps of {step:.1e} of a kink"
+        notes.append(f"{np.count_nonzero(bad)} of {bad.size} edges left out: within 2 steps of {step:.1e} of a kink")
         values = typed(~bad)
         directions[name] = frozen(directions[name][~bad])
     sizes = bind_sizes(operators_of(definition)[0], values, {n: values[n].shape for n in inputs})
-    cotangents = [draw(s, sizes, dtype, rng) for s in (grads, {f"gg_{n}": a for n, a in inputs.items()}, grads)]
+    cotangents = [draw(s, sizes, dtype, rng) for s in (grads, {f"gg_{n}": plain(a) for n, a in inputs.items()}, grads)]
     label = f"{real.name} patch" if patch else real.name
     directions |= cotangents[2]
-    return Case(label, definition, sizes, values, cotangents[0], cotangents[1], directions, step, note)
+    return Case(
+        label, definition, sizes, values, cotangents[0], cotangents[1], directions, step, "; ".join(filter(None, notes))
+    )

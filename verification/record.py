@@ -21,6 +21,10 @@ KINDS = {
     "threads": "equal bits whatever the number of threads",
     "repeat": "equal bits when called again",
     "nan": "a NaN in one element of an argument reaches exactly what depends on it",
+    "forces": "forces by the chain of operators against differences of the energy in positions",
+    "force training": "gradients of a loss of forces in the parameters against differences",
+    "invariance": "energy and forces of atoms rotated, mirrored, translated and renumbered",
+    "bessel": "radial functions from x = 0.001 to 1, degree by degree, against scipy's",
     "empty": "no edges, no nodes, isolated nodes: zeros",
 }
 
@@ -46,7 +50,7 @@ class Check:
     seconds : float
         Time of the panel's call (of all calls of a curve).
     curve : tuple of (step, error), optional
-        Error against step of a finite-difference check.
+        Error against step of a finite-difference check; of ``bessel``, error against x.
     digest : str or None
         SHA-256 of the bits of the field (accuracy checks).
     note : str

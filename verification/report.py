@@ -1,4 +1,4 @@
-"""The report of a run: ``report.json``, made to a schema, ``report.html``, a page in one file, and two pictures."""
+"""The report of a run: ``report.json``, made to a schema, ``report.html``, a page in one file, and pictures."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def render(
 def write(
     folder: Path, report: Mapping[str, Any], checks: Sequence[Check], comparison: Comparison | None = None
 ) -> None:
-    """Write ``report.json``, ``report.html`` and the pictures ``agreement.png`` and ``differences.png`` into a folder.
+    """Write ``report.json``, ``report.html`` and the pictures of `PICTURES` (``agreement.png``...) into a folder.
 
     Parameters
     ----------

@@ -1,14 +1,14 @@
 """The verification run: everything `trigraph verify` does but showing it.
 
 `plan` lays out the run as units with weights, `run` executes them. What a unit checks follows from the operator table;
-only golden vectors and real inputs are tied to families (golden.py, real.py).
+only golden vectors, real inputs and physics are tied to families (golden.py, real.py, physics.py, bessel.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import pairwise
 from pathlib import Path
@@ -16,13 +16,14 @@ from pathlib import Path
 from trigraph.fortran.threads import get_num_threads, set_num_threads
 from trigraph.operators import DEFINITIONS, OPERATORS, Definition, Operator
 from trigraph.panels import PANELS
-from trigraph.verification import golden
+from trigraph.verification import golden, physics
 from trigraph.verification.accuracy import check_accuracy, check_subsets
+from trigraph.verification.bessel import CASE, check_bessel, decades
 from trigraph.verification.cases import Variant, build, variants
 from trigraph.verification.differences import JUDGE_STEPS, check_differences
 from trigraph.verification.differences import STEPS as PANEL_STEPS
 from trigraph.verification.implementation import adapt
-from trigraph.verification.judged import Judged, operators_of
+from trigraph.verification.judged import Judged, every_operator_of, operators_of
 from trigraph.verification.properties import (
     check_adjoint,
     check_nan,
@@ -31,9 +32,9 @@ from trigraph.verification.properties import (
     check_symmetry,
     check_threads,
 )
-from trigraph.verification.real import REAL, RealInput, build_real
-from trigraph.verification.real import STEPS as REAL_STEPS
+from trigraph.verification.real import RealInput, build_real, real_inputs
 from trigraph.verification.record import Check
+from trigraph.verification.structures import Structure, shipped
 from trigraph.verification.subjects import Subject, panel, unavailable
 
 __all__ = ["DTYPES", "Unit", "available_panels", "plan", "run"]
@@ -54,6 +55,10 @@ WEIGHTS = {
     "real adjoint": 25,
     "real judge": 1000,
     "real differences": 480,
+    "bessel": 60,
+    "forces": 100,
+    "force training": 500,
+    "invariance": 80,
 }
 SHARE = {"gpu-host": 3.0}
 
@@ -108,7 +113,7 @@ class _Scope:
 
 def _accuracy(scope: _Scope, lazy: Lazy) -> list[Check]:
     judged = lazy()
-    ops = [op for op in operators_of(judged.case.definition) if scope.has(op)]
+    ops = [op for op in every_operator_of(judged.case.definition) if scope.has(op)]
     return [check for op in ops for check in check_accuracy(scope.subject, judged, op)]
 
 
@@ -116,7 +121,7 @@ def _calls(scope: _Scope, lazy: Lazy) -> list[Check]:
     """Check calls repeated, with some fields only, with some cotangents None, with a NaN in an argument."""
     judged = lazy()
     checks = []
-    for op in operators_of(judged.case.definition):
+    for op in every_operator_of(judged.case.definition):
         if scope.has(op):
             checks += check_repeat(scope.subject, judged, op)
             if judged.case.name == "shared rows" or op.graph is None:
@@ -128,7 +133,7 @@ def _calls(scope: _Scope, lazy: Lazy) -> list[Check]:
 
 def _threads(scope: _Scope, lazy: Lazy) -> list[Check]:
     judged = lazy()
-    ops = [op for op in operators_of(judged.case.definition) if scope.has(op)]
+    ops = [op for op in every_operator_of(judged.case.definition) if scope.has(op)]
     return [check for op in ops for check in check_threads(scope.subject, judged, op)]
 
 
@@ -170,6 +175,19 @@ def _judge_differences(lazy: Lazy, selected: frozenset[str]) -> list[Check]:
     return [check for op in uppers for check in check_differences(None, judged, op, JUDGE_STEPS)]
 
 
+def _bessel(scope: _Scope, lazy: Lazy) -> list[Check]:
+    """Compare radial functions over three decades of x with the judge, and with scipy."""
+    checks = _accuracy(scope, lazy)
+    if scope.has(OPERATORS["radial_basis_fwd"]):
+        checks += check_bessel(scope.subject, lazy())
+    return checks
+
+
+def _physics(scope: _Scope, kind: str, system: Callable[[], physics.System]) -> list[Check]:
+    name = scope.record_as(*(OPERATORS[n] for n in physics.INVOLVED[kind]))
+    return physics.CHECKS[kind](scope.subject, system(), name) if name else []
+
+
 def _selection(operators: Iterable[str] | None) -> frozenset[str]:
     """Names of operators, from names of operators, definitions and families.
 
@@ -198,10 +216,11 @@ class _Run:
     selected: frozenset[str]
     dtypes: tuple[str, ...]
     seed: int
+    structures: tuple[Structure, ...]
 
     def definitions(self) -> list[Definition]:
         """Definitions with a selected operator."""
-        return [d for d in DEFINITIONS if any(op.name in self.selected for op in operators_of(d))]
+        return [d for d in DEFINITIONS if any(op.name in self.selected for op in every_operator_of(d))]
 
     def units(self) -> Iterator[Unit]:
         """Units in order: generated cases, real inputs, golden vectors."""
@@ -209,8 +228,10 @@ class _Run:
             for dtype in self.dtypes:
                 for variant in variants(definition):
                     yield from self._variant(definition, variant, dtype)
-            for real in REAL.get(definition.family, ()):
+            for real in real_inputs(definition.family, self.structures):
                 yield from self._real(definition, real)
+        if any(d.family == "dimenet" for d in self.definitions()):
+            yield from self._dimenet()
         yield from self._golden()
 
     def _variant(self, definition: Definition, variant: Variant, dtype: str) -> Iterator[Unit]:
@@ -260,7 +281,23 @@ class _Run:
             yield _unit(f"{label} adjoint", scope, weight, partial(_adjoint, scope, whole))
             if scope.subject.name not in UNDIFFERENCED:
                 weight = WEIGHTS["real differences"]
-                yield _unit(f"{label} differences", scope, weight, partial(_differences, scope, whole, REAL_STEPS))
+                yield _unit(f"{label} differences", scope, weight, partial(_differences, scope, whole, real.steps))
+
+    def _dimenet(self) -> Iterator[Unit]:
+        """Radial functions over three decades; forces on every structure."""
+        for dtype in self.dtypes:
+            judged = cache(partial(decades, dtype, self.seed))
+            for scope in self.scopes:
+                label = f"radial_basis, {CASE}, {dtype}: {scope.subject.name} accuracy"
+                yield _unit(label, scope, WEIGHTS["bessel"], partial(_bessel, scope, judged))
+        if "float64" not in self.dtypes:
+            return
+        for structure in (*shipped(), *self.structures):
+            system = cache(partial(physics.prepare, structure))
+            for scope in self.scopes:
+                for kind in physics.CHECKS:
+                    label = f"{structure.name}, float64: {scope.subject.name} {kind}"
+                    yield _unit(label, scope, WEIGHTS[kind], partial(_physics, scope, kind, system))
 
     def _read(self, name: str, path: Path) -> list[golden.Vector]:
         return [v for v in golden.vectors(name, path) if v.operator in self.selected]
@@ -301,6 +338,7 @@ def plan(
     dtypes: Iterable[str] | None = None,
     seed: int = 0,
     implementation: str | Subject | None = None,
+    structures: Iterable[Structure] = (),
 ) -> list[Unit]:
     """Lay out a run.
 
@@ -317,6 +355,8 @@ def plan(
         Every number drawn follows from it.
     implementation : str or Subject, optional
         ``"mymodule:function"``: a user's function to check.
+    structures : iterable of Structure, optional
+        Inputs of the DimeNet++ family beside those shipped (`structures.read`).
 
     Returns
     -------
@@ -325,7 +365,7 @@ def plan(
     Raises
     ------
     ValueError
-        If a name is unknown, or a panel cannot run here.
+        If a name is unknown, a panel cannot run here, or structures are given for no operator.
     """
     operators = None if operators is None else list(operators)
     scopes = []
@@ -347,7 +387,23 @@ def plan(
     for dtype in types:
         if dtype not in DTYPES:
             raise ValueError(f"verify: dtype is {dtype!r}; expected one of {', '.join(DTYPES)}")
-    return list(_Run(tuple(scopes), "judge" in chosen, selected, types, seed).units())
+    given = _distinct(structures)
+    if given and not any(OPERATORS[name].family == "dimenet" for name in selected):
+        raise ValueError("verify: structures are inputs of the dimenet family; none of its operators is asked for")
+    return list(_Run(tuple(scopes), "judge" in chosen, selected, types, seed, given).units())
+
+
+def _distinct(structures: Iterable[Structure]) -> tuple[Structure, ...]:
+    """Return structures with names of their own: two files may have one name."""
+    taken = {s.name for s in shipped()}
+    found = []
+    for structure in structures:
+        name, number = structure.name, 2
+        while name in taken:
+            name, number = f"{structure.name} ({number})", number + 1
+        taken.add(name)
+        found.append(replace(structure, name=name))
+    return tuple(found)
 
 
 def run(
@@ -357,12 +413,13 @@ def run(
     seed: int = 0,
     implementation: str | Subject | None = None,
     progress: Callable[[Unit, list[Check]], object] | None = None,
+    structures: Iterable[Structure] = (),
 ) -> list[Check]:
     """Verify.
 
     Parameters
     ----------
-    operators, panels, dtypes, seed, implementation
+    operators, panels, dtypes, seed, implementation, structures
         As for `plan`.
     progress : callable, optional
         Called with each unit and its checks when it is done. The units to come are those of `plan` with the same
@@ -373,7 +430,7 @@ def run(
     list of Check
     """
     checks = []
-    for unit in plan(operators, panels, dtypes, seed, implementation):
+    for unit in plan(operators, panels, dtypes, seed, implementation, structures):
         found = unit.execute()
         checks += found
         if progress is not None:

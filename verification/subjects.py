@@ -10,7 +10,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from trigraph.graphs import GRAPH_TYPES, array_kind
+from trigraph.checks import GRAPH_TYPES
+from trigraph.graphs import array_kind
 from trigraph.operators import Operator, result_type
 from trigraph.panels import FUNCTIONS, PANELS, panel_function
 
@@ -86,8 +87,12 @@ def _to_device(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return cupy.asarray(value)
     if isinstance(value, tuple(GRAPH_TYPES.values())):
-        kind, arguments = cast("tuple[Any, Any]", value.__reduce__())  # rebuilt from its arrays, as pickle does
-        return kind(*(_to_device(a) for a in arguments))
+        # Rebuilt from its arrays, as pickle does.
+        make, arguments, *state = cast("tuple[Any, ...]", value.__reduce_ex__(2))
+        moved = make(*(_to_device(a) for a in arguments))
+        if state and state[0] is not None:
+            moved.__setstate__({name: _to_device(v) for name, v in state[0].items()})
+        return moved
     return value
 
 

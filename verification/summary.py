@@ -10,6 +10,9 @@ from trigraph.verification.record import Check
 
 __all__ = ["Row", "number", "ratio", "summarise", "worst"]
 
+# Kinds of check that observe an order.
+CURVES = ("differences", "forces", "force training")
+
 
 @dataclass(frozen=True)
 class Row:
@@ -77,13 +80,13 @@ def summarise(checks: Sequence[Check]) -> list[Row]:
     for key in sorted(groups, key=lambda key: [names.index(n) for names, n in zip(appearance, key, strict=True)]):
         group = groups[key]
         accuracy = worst([c for c in group if c.kind == "accuracy"])
-        others = [c for c in group if c.kind not in ("accuracy", "differences")]
+        others = [c for c in group if c.kind not in ("accuracy", *CURVES)]
         rows.append(
             Row(
                 *key,
                 error=accuracy.error if accuracy else None,
                 tolerance=accuracy.tolerance if accuracy else None,
-                order=_order([c for c in group if c.kind == "differences"]),
+                order=_order([c for c in group if c.kind in CURVES]),
                 others_passed=sum(c.passed for c in others),
                 others=len(others),
                 seconds=sum(c.seconds for c in group),

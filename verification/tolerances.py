@@ -85,6 +85,26 @@ TABLE = (
         "Each side is a sum of fields within c eps of their scales; the sums over fields are exact (real128).",
     ),
     Tolerance("permutation", "eps * scale", "2 c", "Two results, each within c of the exact one."),
+    Tolerance(
+        "forces, force training",
+        "sum |grad_i v_i|",
+        "best step 1e-7, slope 2 +- 0.1 over two decades",
+        "As for differences; neither the energy in the positions nor the loss in these parameters is a polynomial of "
+        "degree 2.",
+    ),
+    Tolerance(
+        "invariance",
+        "eps * scale",
+        "2 c",
+        "As for permutation; scale is the sum over the steps of the chain of each step's scale times |the derivative "
+        "of energy or force in its result|, positions and cell vectors included.",
+    ),
+    Tolerance(
+        "bessel",
+        "eps * scale",
+        "c + 8",
+        "The panel's c, and as much for scipy in float64, where zeros, arguments and functions are rounded, too.",
+    ),
     Tolerance("threads, repeat, empty", "different bits, or |value|", "0", "Equal is equal; nothing to sum is zero."),
 )
 

@@ -12,22 +12,28 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.graphs import GRAPH_TYPES, array_kind, count, device_of
+from trigraph.edge_graph import EdgeGraph
+from trigraph.graphs import CSC, array_kind, count, device_of
+from trigraph.neighbors import FLOATS
 from trigraph.operators import SYMBOLS, Array, Operator, evaluate, names_in
 
 __all__ = ["Checked", "bind_sizes", "check_call", "shape_of"]
 
-FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
+GRAPH_TYPES = {"CSC": CSC, "EdgeGraph": EdgeGraph}
 
 
 @dataclass(frozen=True)
 class Checked:
-    """A call that has passed every check: contiguous arrays, sizes of every symbol, fields asked for, outputs given."""
+    """A call that has passed every check: contiguous arrays, sizes of every symbol, fields asked for, outputs given.
+
+    `columns` are the fields that come back with a trailing axis of one, since their input came so.
+    """
 
     values: dict[str, Any]
     sizes: dict[str, int]
     wanted: tuple[str, ...]
     out: dict[str, Any]
+    columns: frozenset[str]
 
 
 def shape_of(array: Array, sizes: Mapping[str, int]) -> tuple[int, ...]:
@@ -48,7 +54,14 @@ def _solve(dim: str, symbol: str, sizes: Mapping[str, int], size: int) -> int | 
     at_zero = evaluate(dim, {**sizes, symbol: 0})
     slope = evaluate(dim, {**sizes, symbol: 1}) - at_zero
     value, rest = divmod(size - at_zero, slope)
-    return value if rest == 0 and value >= SYMBOLS[symbol].minimum else None
+    limits = SYMBOLS[symbol]
+    fits = rest == 0 and value >= limits.minimum and (limits.maximum is None or value <= limits.maximum)
+    return value if fits else None
+
+
+def _limits(symbol: str) -> str:
+    limits = SYMBOLS[symbol]
+    return f">= {limits.minimum}" + ("" if limits.maximum is None else f" and <= {limits.maximum}")
 
 
 def bind_sizes(op: Operator, values: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
@@ -62,7 +75,7 @@ def bind_sizes(op: Operator, values: Mapping[str, Any], shapes: Mapping[str, tup
         If a shape does not fit.
     """
     sizes = {name: int(getattr(values["graph"], name)) for name in (op.graph.sizes if op.graph else ())}
-    sizes |= {a.name: int(values[a.name]) for a in op.attributes}
+    sizes |= {a.name: int(values[a.name]) for a in op.attributes if not a.choices}
     for array in op.binding_order:
         shape = shapes.get(array.name)
         if shape is None:
@@ -80,7 +93,7 @@ def bind_sizes(op: Operator, values: Mapping[str, Any], shapes: Mapping[str, tup
                     known = ", ".join(f"{n} = {sizes[n]}" for n in sorted(names_in(dim) & sizes.keys()))
                     raise ValueError(
                         f"{op.name}: {array.name} has shape {shape}; expected {_expected(array, sizes)} with a whole "
-                        f"{unknown[0]} >= {SYMBOLS[unknown[0]].minimum}" + (f" for {known}" if known else "")
+                        f"{unknown[0]} {_limits(unknown[0])}" + (f" for {known}" if known else "")
                     )
                 sizes[unknown[0]] = solved
             elif evaluate(dim, sizes) != size:
@@ -121,8 +134,17 @@ def _check_arrays(op: Operator, values: Mapping[str, Any], kind: str, panel: str
 
 def _check_attributes(op: Operator, values: dict[str, Any]) -> None:
     for attribute in op.attributes:
-        name = attribute.name
-        values[name] = count(op.name, name, values[name], SYMBOLS[name].minimum)
+        name, value = attribute.name, values[attribute.name]
+        if attribute.choices:
+            if not any(value is c or (isinstance(value, str) and value == c) for c in attribute.choices):
+                expected = ", ".join(map(repr, attribute.choices))
+                error = ValueError if isinstance(value, str) else TypeError
+                raise error(f"{op.name}: {name} is {value!r}; expected one of {expected}")
+            continue
+        symbol = SYMBOLS[name]
+        values[name] = count(op.name, name, value, symbol.minimum)
+        if symbol.maximum is not None and values[name] > symbol.maximum:
+            raise ValueError(f"{op.name}: {name} is {value}; expected at most {symbol.maximum}")
 
 
 def _check_graph(op: Operator, values: Mapping[str, Any], kind: str, panel: str) -> None:
@@ -136,6 +158,10 @@ def _check_graph(op: Operator, values: Mapping[str, Any], kind: str, panel: str)
     first = values[op.definition.inputs[0].name]
     if graph.device != device_of(first):
         raise ValueError(f"{op.name}: graph is on {graph.device}; expected {device_of(first)}, where the arrays are")
+    for attribute in op.attributes:
+        for choice, method in attribute.requires:
+            if values[attribute.name] == choice:
+                getattr(graph, method)(op.name)
 
 
 def _check_wrt(op: Operator, wrt: Any) -> tuple[str, ...]:
@@ -153,12 +179,24 @@ def _check_wrt(op: Operator, wrt: Any) -> tuple[str, ...]:
     return tuple(n for n in names if n in asked)
 
 
+def _squeeze_columns(op: Operator, values: dict[str, Any]) -> frozenset[str]:
+    """Drop the trailing axis of one that column arrays may have; return the names of those that had it."""
+    found = []
+    for a in op.arguments:
+        value = values[a.name]
+        if a.column and value is not None and value.ndim == len(a.dims) + 1 and value.shape[-1] == 1:
+            values[a.name] = value[..., 0]
+            found.append(a.name)
+    return frozenset(found)
+
+
 def _check_out(
     op: Operator,
     out: Any,
     values: Mapping[str, Any],
     sizes: Mapping[str, int],
     wanted: tuple[str, ...],
+    columns: frozenset[str],
     kind: str,
     panel: str,
 ) -> dict[str, Any]:
@@ -182,7 +220,7 @@ def _check_out(
         _check_kind(op, label, array, kind, panel)
         if array.dtype != first.dtype:
             raise TypeError(f"{op.name}: {label} has dtype {array.dtype}; expected {first.dtype}")
-        if array.shape != shape_of(fields[name], sizes):
+        if array.shape != shape_of(fields[name], sizes) + ((1,) if name in columns else ()):
             raise ValueError(f"{op.name}: {label} has shape {array.shape}; expected {_expected(fields[name], sizes)}")
         if not array.flags.c_contiguous:
             raise ValueError(f"{op.name}: {label} has strides {array.strides}; expected a C-contiguous array")
@@ -241,10 +279,11 @@ def check_call(op: Operator, values: dict[str, Any], wrt: Any, out: Any, kind: s
     _check_arrays(op, values, kind, panel)
     _check_attributes(op, values)
     _check_graph(op, values, kind, panel)
+    columns = _squeeze_columns(op, values)
     sizes = bind_sizes(op, values, {a.name: values[a.name].shape for a in op.arguments if values[a.name] is not None})
     wanted = _check_wrt(op, wrt)
-    given = _check_out(op, out, values, sizes, wanted, kind, panel)
+    given = _check_out(op, out, values, sizes, wanted, columns, kind, panel)
     for a in op.arguments:
         if values[a.name] is not None:
             values[a.name] = _contiguous(values[a.name])
-    return Checked(values, sizes, wanted, given)
+    return Checked(values, sizes, wanted, given, columns & {f.name for f in op.fields})

@@ -19,6 +19,7 @@ from trigraph.panels import PANELS
 if TYPE_CHECKING:
     from trigraph.verification.record import Check
     from trigraph.verification.run import Unit
+    from trigraph.verification.structures import Structure
 
 __all__ = ["main"]
 
@@ -68,8 +69,23 @@ def _make(folder: Path) -> None:
         raise click.BadParameter(str(error), param_hint="'--report'") from error
 
 
+def _structures(files: Sequence[Path], cutoff: float) -> list[Structure]:
+    """Read the structure files, before anything is run."""
+    from trigraph.verification.structures import read
+
+    try:
+        return [read(path, cutoff) for path in files]
+    except ValueError as error:
+        raise click.BadParameter(str(error).removeprefix("verify: "), param_hint="'--structure'") from error
+
+
 def _plan(
-    operators: Sequence[str], panels: Sequence[str], dtypes: Sequence[str], seed: int, implementation: str | None
+    operators: Sequence[str],
+    panels: Sequence[str],
+    dtypes: Sequence[str],
+    seed: int,
+    implementation: str | None,
+    structures: Sequence[Structure],
 ) -> list[Unit]:
     """Units of the run; the judge computes in real128 alone, the others in float32 and float64."""
     from trigraph.verification.run import DTYPES, available_panels, plan
@@ -80,7 +96,7 @@ def _plan(
     units: dict[str, Unit] = {}
     try:
         if floats and (others or implementation):
-            units |= {u.label: u for u in plan(operators or None, others, floats, seed, implementation)}
+            units |= {u.label: u for u in plan(operators or None, others, floats, seed, implementation, structures)}
         if JUDGE in chosen and (not dtypes or QUAD in dtypes):
             units |= {u.label: u for u in plan(operators or None, [JUDGE], ["float64"], seed)}
     except ValueError as error:
@@ -158,6 +174,21 @@ def _command(ctx: click.Context) -> str:
     type=click.Choice(("float32", "float64", QUAD)),
     help="May be repeated; real128 is the judge's [default: all].",
 )
+@click.option(
+    "--structure",
+    "files",
+    multiple=True,
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="A molecule or crystal, in any format ASE reads, for the dimenet family; may be repeated.",
+)
+@click.option(
+    "--cutoff",
+    type=click.FloatRange(0, min_open=True),
+    default=5.0,
+    show_default=True,
+    help="Of the neighbours in --structure files, in their unit of length.",
+)
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of every generated case.")
 @click.option(
     "--report",
@@ -183,6 +214,8 @@ def verify(
     operators: tuple[str, ...],
     panels: tuple[str, ...],
     dtypes: tuple[str, ...],
+    files: tuple[Path, ...],
+    cutoff: float,
     seed: int,
     folder: Path | None,
     against: Path | None,
@@ -195,7 +228,9 @@ def verify(
     from trigraph.verification.console import plain_console, print_comparison, print_failures, print_summary
 
     earlier = _read(against)
-    units = _plan(operators, panels, dtypes, seed, implementation)
+    if not files and ctx.get_parameter_source("cutoff") is click.core.ParameterSource.COMMANDLINE:
+        raise click.UsageError("--cutoff is of --structure files; none is given")
+    units = _plan(operators, panels, dtypes, seed, implementation, _structures(files, cutoff))
     if folder:
         _make(folder)
     checks = _execute(units)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from trigraph.checks import FLOATS
 from trigraph.graphs import array_kind, count
+from trigraph.neighbors import FLOATS
 
 __all__ = ["GnoParams", "pack_gno_params", "unpack_gno_params"]
 

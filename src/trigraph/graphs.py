@@ -15,7 +15,6 @@ from scipy import sparse
 
 __all__ = [
     "CSC",
-    "GRAPH_TYPES",
     "Immutable",
     "ReverseCSC",
     "array_kind",
@@ -467,6 +466,3 @@ class CSC(Immutable):
         src, dst = np.ascontiguousarray(ends[:, 0]), np.ascontiguousarray(ends[:, 1])
         num_edges = int(rows.max()) + 1 if rows.size else 0
         return cls.from_coo(src, dst, len(number), len(number), rows, num_edges)
-
-
-GRAPH_TYPES = {"CSC": CSC}

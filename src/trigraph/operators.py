@@ -54,11 +54,14 @@ class Symbol:
         0 for counts of entities (an empty graph is ordinary input), 1 for widths.
     typical : tuple of int
         Sizes from which cases are drawn; deliberately not powers of two.
+    maximum : int or None
+        Largest size, where there is one.
     """
 
     doc: str
     minimum: int
     typical: tuple[int, ...]
+    maximum: int | None = None
 
 
 SYMBOLS: dict[str, Symbol] = {
@@ -70,6 +73,12 @@ SYMBOLS: dict[str, Symbol] = {
     "hidden": Symbol("width H of the kernel network's hidden layer", 1, (13, 8)),
     "f_in": Symbol("features per source node", 1, (3, 5)),
     "f_out": Symbol("features per destination node", 1, (4, 3)),
+    "num_nodes": Symbol("nodes", 0, (9, 12)),
+    "n_radial": Symbol("radial basis functions R", 1, (6, 3), 16),
+    "n_spherical": Symbol("spherical basis functions S", 1, (7, 4), 8),
+    "envelope_exponent": Symbol("exponent p of the envelope", 2, (5, 4), 16),
+    "n_emb": Symbol("width C of the edge embedding", 1, (10, 5)),
+    "n_mid": Symbol("width M between the two projections of the basis", 1, (4, 3)),
 }
 
 
@@ -88,12 +97,18 @@ class Array:
     degree : int or None
         Polynomial degree of the outputs in this input, the other inputs fixed (piecewise between kinks); None
         where they are not polynomial. Central differences are exact up to degree 2.
+    sample : {"normal", "unit interval", "frequency"}
+        Distribution cases are drawn from.
+    column : bool
+        Whether a trailing axis of one is accepted; derivatives come back in the shape given.
     """
 
     name: str
     shape: str
     doc: str
     degree: int | None = None
+    sample: str = "normal"
+    column: bool = False
 
     @property
     def dims(self) -> tuple[str, ...]:
@@ -103,10 +118,30 @@ class Array:
 
 @dataclass(frozen=True)
 class Attribute:
-    """A size given by the caller (``f_in``); its name is a symbol of :data:`SYMBOLS`."""
+    """What the caller gives beside arrays and graph: a size, or one of several choices.
+
+    Parameters
+    ----------
+    name, doc : str
+        The name of a size is a symbol of :data:`SYMBOLS`.
+    default : object
+        `inspect.Parameter.empty` where the caller must give it.
+    choices : tuple
+        Allowed values; empty for a size. Fortran and CUDA receive the position in this tuple.
+    requires : tuple of (choice, str)
+        Method of the graph that raises where the graph cannot serve a choice.
+    """
 
     name: str
     doc: str
+    default: Any = inspect.Parameter.empty
+    choices: tuple[str | None, ...] = ()
+    requires: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def required(self) -> bool:
+        """Whether the caller must give it."""
+        return self.default is inspect.Parameter.empty
 
 
 @dataclass(frozen=True)
@@ -124,11 +159,15 @@ class Kink:
 
 @dataclass(frozen=True)
 class GraphKind:
-    """A graph object: its class, the sizes it fixes and the arrays Fortran receives."""
+    """A graph object: its class, the sizes it fixes and the arrays Fortran receives (name and length).
+
+    `forward` go to every operator, `fast` to the fast path too, `reverse` (what `prepare` builds) to its derivatives.
+    """
 
     type_name: str
     sizes: tuple[str, ...]
     forward: tuple[tuple[str, str], ...]
+    fast: tuple[tuple[str, str], ...]
     reverse: tuple[tuple[str, str], ...]
 
 
@@ -140,9 +179,41 @@ CSC_REVERSE = (
     ("row_offsets", "num_edges+1"),
     ("row_positions", "num_positions"),
 )
+EDGES_FORWARD = (
+    ("src", "num_edges"),
+    ("dst", "num_edges"),
+    ("dst_offsets", "num_nodes+1"),
+    ("dst_edge_index", "num_edges"),
+    ("reverse_edge", "num_edges"),
+)
+EDGES_FAST = (("src_offsets", "num_nodes+1"), ("reverse_start", "num_edges"), ("reverse_stop", "num_edges"))
 GRAPHS: dict[str, GraphKind] = {
-    "csc": GraphKind("CSC", ("num_src_nodes", "num_dst_nodes", "num_positions", "num_edges"), CSC_FORWARD, CSC_REVERSE)
+    "csc": GraphKind(
+        "CSC", ("num_src_nodes", "num_dst_nodes", "num_positions", "num_edges"), CSC_FORWARD, (), CSC_REVERSE
+    ),
+    "edges": GraphKind("EdgeGraph", ("num_nodes", "num_edges"), EDGES_FORWARD, EDGES_FAST, ()),
 }
+
+
+@dataclass(frozen=True)
+class Restriction:
+    """A part of bwd2 under a name of its own: some cotangents are zero, only some fields are returned.
+
+    Parameters
+    ----------
+    suffix : str
+        ``bwd2_main`` gives ``agg_edge_to_edge_bwd2_main``.
+    arguments : tuple of str
+        Array arguments it takes, in order; the others are zero (cotangents), or do not matter to its fields.
+    fields : tuple of str
+        What it returns.
+    doc : str
+    """
+
+    suffix: str
+    arguments: tuple[str, ...]
+    fields: tuple[str, ...]
+    doc: str
 
 
 @dataclass(frozen=True)
@@ -169,6 +240,8 @@ class Definition:
         Number of terms in the longest direct sum behind any output or derivative (accuracy rule).
     operations : tuple of str
         Floating operations (a multiply and an add count two) of fwd, bwd and bwd2.
+    restrictions : tuple of Restriction
+        Parts of bwd2 with names of their own.
     """
 
     name: str
@@ -183,12 +256,13 @@ class Definition:
     kinks: tuple[Kink, ...]
     terms: str
     operations: tuple[str, str, str]
+    restrictions: tuple[Restriction, ...] = ()
 
     @cached_property
     def symbols(self) -> tuple[str, ...]:
         """Sizes of the operator in canonical order: the graph's, then as they first appear, attributes last."""
         found: dict[str, None] = dict.fromkeys(GRAPHS[self.graph].sizes if self.graph else ())
-        attributes = [a.name for a in self.attributes]
+        attributes = [a.name for a in self.attributes if not a.choices]
         for array in self.inputs + self.outputs:
             for dim in array.dims:
                 found.update(dict.fromkeys(n for n in sorted(names_in(dim)) if n not in attributes))
@@ -209,6 +283,7 @@ class Operator:
     name: str
     order: int
     definition: Definition
+    restriction: Restriction | None = None
 
     @property
     def family(self) -> str:
@@ -229,15 +304,25 @@ class Operator:
     def arguments(self) -> tuple[Argument, ...]:
         """Array arguments in signature order: cotangents of gradients, gradients of outputs, inputs."""
         spec = self.definition
-        inputs = tuple(Argument(a.name, a.shape, a.doc, a.degree) for a in spec.inputs)
+        inputs = tuple(Argument(a.name, a.shape, a.doc, a.degree, a.sample, a.column) for a in spec.inputs)
         grads = tuple(
             Argument(f"grad_{a.name}", a.shape, f"Gradient of a scalar in {a.name}.", 1) for a in spec.outputs
         )
         ggs = tuple(
-            Argument(f"gg_{a.name}", a.shape, f"Cotangent of {spec.name}_bwd's {a.name}; None is zero.", 1, True)
+            Argument(
+                f"gg_{a.name}",
+                a.shape,
+                f"Cotangent of {spec.name}_bwd's {a.name}; None is zero.",
+                1,
+                column=a.column,
+                nullable=True,
+            )
             for a in spec.inputs
         )
-        return (ggs if self.order == 2 else ()) + (grads if self.order else ()) + inputs
+        found = (ggs if self.order == 2 else ()) + (grads if self.order else ()) + inputs
+        if self.restriction:
+            found = tuple(a for a in found if a.name in self.restriction.arguments)
+        return found
 
     @cached_property
     def fields(self) -> tuple[Array, ...]:
@@ -245,15 +330,33 @@ class Operator:
         spec = self.definition
         if self.order == 0:
             return spec.outputs
-        inputs = tuple(Array(a.name, a.shape, f"Derivative in {a.name}.") for a in spec.inputs)
+        inputs = tuple(Array(a.name, a.shape, f"Derivative in {a.name}.", column=a.column) for a in spec.inputs)
         if self.order == 1:
             return inputs
-        return tuple(Array(f"grad_{a.name}", a.shape, f"Derivative in grad_{a.name}.") for a in spec.outputs) + inputs
+        found = tuple(Array(f"grad_{a.name}", a.shape, f"Derivative in grad_{a.name}.") for a in spec.outputs) + inputs
+        if self.restriction:
+            found = tuple(f for f in found if f.name in self.restriction.fields)
+        return found
 
     @property
     def single(self) -> bool:
         """Whether it returns the array itself rather than a NamedTuple."""
-        return self.order == 0 and len(self.fields) == 1
+        return len(self.fields) == 1 and (self.order == 0 or self.restriction is not None)
+
+    @property
+    def selective(self) -> bool:
+        """Whether the caller may ask for some fields only (`wrt`)."""
+        return self.order > 0 and not self.single
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """Names of the attributes that are choices."""
+        return tuple(a.name for a in self.attributes if a.choices)
+
+    @property
+    def formula(self) -> str:
+        """What it computes."""
+        return self.restriction.doc if self.restriction else self.definition.formulas[self.order]
 
     @property
     def parameters(self) -> tuple[str, ...]:
@@ -269,10 +372,12 @@ class Operator:
 
     @cached_property
     def signature(self) -> inspect.Signature:
-        """Signature every panel shares; `wrt` belongs to derivatives."""
+        """Signature every panel shares; `wrt` belongs to derivatives with named fields."""
         positional = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        parameters = [inspect.Parameter(name, positional) for name in self.parameters]
-        if self.order:
+        defaults = {a.name: a.default for a in self.attributes}
+        empty = inspect.Parameter.empty
+        parameters = [inspect.Parameter(n, positional, default=defaults.get(n, empty)) for n in self.parameters]
+        if self.selective:
             parameters.append(inspect.Parameter("wrt", positional, default=None))
         return inspect.Signature(parameters)
 
@@ -307,6 +412,7 @@ def names_in(expression: str) -> frozenset[str]:
 F_IN = Attribute("f_in", "Features per source node.")
 F_OUT = Attribute("f_out", "Features per destination node; the fast index of the kernel.")
 ATHENA = "athena's GNO layer (kernel of Li et al., 2020, arXiv:2003.03485, with one hidden layer), packed as there."
+DIMENET = "Gasteiger et al., DimeNet++ (2020), arXiv:2011.14115; triplet sum as in pylibcugraphops.dimenet."
 PARAMS = "hidden*(d+1+f_out*f_in)+f_out*f_in"
 PARAMS_DOC = "U (H,d) | b_u (H) | V (F,H) | b_v (F), F = f_in*f_out, each block column-major."
 COORDS = Array("coords", "num_edges d", "dx of each edge, in the caller's length unit.", 1)
@@ -384,6 +490,85 @@ DEFINITIONS: tuple[Definition, ...] = (
             "2*num_positions*hidden*(8*d+8*f_in)+10*num_dst_nodes*(hidden+1)*f_in*f_out",
         ),
     ),
+    Definition(
+        name="radial_basis",
+        family="dimenet",
+        summary="Radial basis of DimeNet++: sines for the edges, spherical Bessel functions for the triplets.",
+        formulas=(
+            "x = dist; q = envelope_exponent + 1; env = 1/x - (q+1)(q+2)/2 x^(q-1) + q(q+2) x^q - q(q+1)/2 x^(q+1) "
+            "for x < 1, else 0; rbf[k] = env sin(freq_k x); sbf_rad[l*R+k] = env N_lk j_l(z_lk x)",
+            "dist = sum grad_rbf drbf/dx + sum grad_sbf_rad dsbf_rad/dx; freq_k = sum grad_rbf env x cos(freq_k x)",
+            "derivatives of sum gg_dist dist + sum gg_freq freq, j_l'' by the Bessel equation",
+        ),
+        source=DIMENET,
+        inputs=(
+            Array("dist", "num_edges", "Distance over cutoff of each edge, > 0.", sample="unit interval", column=True),
+            Array("freq", "n_radial", "Frequencies of the sines; R = len(freq).", sample="frequency"),
+        ),
+        outputs=(
+            Array("rbf", "num_edges n_radial", "Radial basis of each edge."),
+            Array("sbf_rad", "num_edges n_spherical*n_radial", "Radial part of the spherical basis of each edge."),
+        ),
+        attributes=(
+            Attribute("n_spherical", "Spherical basis functions S.", 7),
+            Attribute("envelope_exponent", "Exponent p of the smooth cutoff.", 5),
+        ),
+        graph=None,
+        kinks=(Kink("radial_basis_kinks", "dist"),),
+        terms="num_edges+n_radial*(n_spherical+1)",
+        operations=tuple(f"{n}*num_edges*n_radial*(n_spherical+1)" for n in (30, 40, 60)),
+    ),
+    Definition(
+        name="agg_edge_to_edge",
+        family="dimenet",
+        summary="Edge-to-edge aggregation of DimeNet++: triplets k -> j -> i weighted by a basis in their angle.",
+        formulas=(
+            "Y_l = sqrt((2l+1)/4pi) P_l(u_e.u_e'); q[c] = sum_m W2[c,m] sum_{l,n} rbf[e',l*R+n] Y_l W1[l*R+n,m]; "
+            "out[e,c] = sum over e' into src(e) of embedding[e',c] q[c]",
+            "the gradient of sum grad_out out, vec included (through u = vec/|vec|)",
+            "the gradient of the derivative of sum grad_out out along (gg_vec, gg_rbf, gg_embedding, gg_weights)",
+        ),
+        source=DIMENET,
+        inputs=(
+            Array("vec", "num_edges 3", "Vector of each edge, not zero; only its direction matters."),
+            Array("rbf", "num_edges n_spherical*n_radial", "Radial part of the spherical basis of each edge.", 1),
+            Array("embedding", "num_edges n_emb", "Embedding of each edge.", 1),
+            Array("weights", "n_spherical*n_radial+n_emb n_mid", "Rows of W1 (S*R, M), then of W2 (C, M).", 2),
+        ),
+        outputs=(Array("out", "num_edges n_emb", "Aggregated embedding of each edge."),),
+        attributes=(
+            Attribute("n_spherical", "Spherical basis functions S.", 7),
+            Attribute("n_radial", "Radial basis functions R.", 6),
+            Attribute(
+                "exclude",
+                "Left out of the sum: every e' = (k->j) with k == i (node), only the very reverse edge (edge), nothing.",
+                "node",
+                (None, "node", "edge"),
+                (("edge", "require_reverse"),),
+            ),
+        ),
+        graph="edges",
+        kinks=(),
+        terms="num_edges*n_spherical*n_radial*n_mid+n_emb*n_mid",
+        operations=tuple(
+            f"{n}*num_edges*(n_spherical**2*n_emb+n_mid*(n_spherical*n_radial+n_spherical*n_emb))" for n in (4, 12, 32)
+        ),
+        restrictions=(
+            Restriction(
+                "bwd2_grad",
+                ("gg_rbf", "gg_embedding", "vec", "rbf", "embedding", "weights"),
+                ("grad_out",),
+                "fwd(rbf := gg_rbf) + fwd(embedding := gg_embedding), vec constant",
+            ),
+            Restriction(
+                "bwd2_main",
+                ("gg_rbf", "gg_embedding", "grad_out", "vec", "rbf", "embedding", "weights"),
+                ("rbf", "embedding", "weights"),
+                "rbf: bwd_rbf(embedding := gg_embedding); embedding: bwd_embedding(rbf := gg_rbf); "
+                "weights: bwd_weights(rbf := gg_rbf) + bwd_weights(embedding := gg_embedding), vec constant",
+            ),
+        ),
+    ),
 )
 
 ORDERS = ("fwd", "bwd", "bwd2")
@@ -391,6 +576,10 @@ OPERATORS: dict[str, Operator] = {
     f"{spec.name}_{suffix}": Operator(f"{spec.name}_{suffix}", order, spec)
     for spec in DEFINITIONS
     for order, suffix in enumerate(ORDERS)
+} | {
+    f"{spec.name}_{r.suffix}": Operator(f"{spec.name}_{r.suffix}", 2, spec, r)
+    for spec in DEFINITIONS
+    for r in spec.restrictions
 }
 
 

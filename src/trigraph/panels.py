@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from trigraph.checks import check_call
+from trigraph.checks import Checked, check_call
 from trigraph.graphs import array_kind
 from trigraph.operators import OPERATORS, Operator
 
@@ -56,16 +56,19 @@ def _described(name: str, kind: str, text: str) -> list[str]:
 def _docstring(op: Operator) -> str:
     spec = op.definition
     of = f"{spec.name}_{'fwd' if op.order == 1 else 'bwd'}"
-    lines = [f"Vector-Jacobian product of `{of}`." if op.order else spec.summary, ""]
-    lines += [*_indented(spec.formulas[op.order]), "", "Parameters", "----------"]
+    part = "Part of the vector" if op.restriction else "Vector"
+    lines = [f"{part}-Jacobian product of `{of}`." if op.order else spec.summary, ""]
+    lines += [*_indented(op.formula), "", "Parameters", "----------"]
     for a in op.arguments:
         kind = f"array of float32 or float64, shape ({', '.join(a.dims)})" + (", or None" if a.nullable else "")
         lines += _described(a.name, kind, a.doc)
     if op.graph:
         lines += _described("graph", op.graph.type_name, "Whose rows the edge arrays have.")
     for attribute in op.attributes:
-        lines += _described(attribute.name, "int", attribute.doc)
-    if op.order:
+        kind = "{" + ", ".join(map(repr, attribute.choices)) + "}" if attribute.choices else "int"
+        default = "" if attribute.required else f", default {attribute.default!r}"
+        lines += _described(attribute.name, kind + default, attribute.doc)
+    if op.selective:
         text = "Fields to compute (default: all); the others are None and cost nothing."
         lines += _described("wrt", "str or iterable of str, optional", text)
     text = "Where to write: same dtype, C-contiguous, clear of the inputs."
@@ -94,18 +97,24 @@ def front_door(op: Operator) -> Callable[..., Any]:
 
     def call(*args: Any, out: Any = None, panel: str | None = None, **kwargs: Any) -> Any:
         try:
-            values = op.signature.bind(*args, **kwargs).arguments
+            bound = op.signature.bind(*args, **kwargs)
         except TypeError as error:
             raise TypeError(f"{op.name}: {error}; expected {op.name}{call.__signature__}") from None  # type: ignore[attr-defined]
+        bound.apply_defaults()
+        values = bound.arguments
         wrt = values.pop("wrt", None)
         chosen = _choose(op, values, panel)
         _, kind, writes_out = PANELS[chosen]
         checked = check_call(op, values, wrt, out, kind, chosen)
-        keywords: dict[str, Any] = {"wrt": checked.wanted} if op.order else {}
+        keywords: dict[str, Any] = {"wrt": checked.wanted} if op.selective else {}
+        given = {n: a[..., 0] if n in checked.columns else a for n, a in checked.out.items()}
         if writes_out:
-            keywords["out"] = checked.out
+            keywords["out"] = given
         result = panel_function(chosen, op.name)(**checked.values, **keywords)
-        return result if writes_out or not checked.out else _copy_out(op, result, checked.out)
+        if not writes_out:
+            for name, array in given.items():
+                array[...] = result if op.single else getattr(result, name)
+        return _restore(op, result, checked)
 
     call.__name__ = call.__qualname__ = op.name
     call.__module__ = "trigraph"
@@ -114,14 +123,13 @@ def front_door(op: Operator) -> Callable[..., Any]:
     return call
 
 
-def _copy_out(op: Operator, result: Any, out: dict[str, Any]) -> Any:
+def _restore(op: Operator, result: Any, checked: Checked) -> Any:
+    """Return the caller's own arrays, and columns with the trailing axis their input had."""
     if op.single:
-        (array,) = out.values()
-        array[...] = result
-        return array
-    for name, array in out.items():
-        array[...] = getattr(result, name)
-    return result._replace(**out)
+        return next(iter(checked.out.values()), result)
+    columns = {n: getattr(result, n)[..., None] for n in checked.columns if getattr(result, n) is not None}
+    changed = columns | checked.out
+    return result._replace(**changed) if changed else result
 
 
 FUNCTIONS = {name: front_door(op) for name, op in OPERATORS.items()}

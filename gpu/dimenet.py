@@ -1,0 +1,407 @@
+"""DimeNet++ on the device: radial basis, and the triplet sum in a form linear in the number of edges.
+
+With real spherical harmonics h of the edge directions, P_l(u.w) = sum over the rows r of degree l of
+weight_r h_r(u) h_r(w). So the sum over pairs of an in-edge f and an out-edge e of one node j,
+
+    out_e[c] = sum_f sum_l Y_l(u_e.u_f) F_f[l,c],    F_f[l,c] = x_f[c] sum_m W2[c,m] sum_n rbf_f[l,n] W1[l,n,m],
+
+is two sums over edges with the node's state Z[r,c] = weight_r sum_f h_r(u_f) F_f[l(r),c] between them, which a block
+keeps in shared memory; the gradients of in-edges come from B[r,c] = weight_r sum_e h_r(u_e) grad_out_e[c] alike. The
+edges that an edge leaves out are subtracted by the formula itself; where that would cancel, or something is not finite,
+and for nodes with few edges, the block sums over pairs (kernels/triplets.cuh).
+
+The second order is the gradient of the first order's derivative along the cotangents gg_: names ending in dot are such
+derivatives, and every kernel of the first order has a twin that carries them along.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from trigraph.gpu.sums import ROWS, Kernels, cover, sum_rows
+from trigraph.operators import result_type
+
+__all__ = [
+    "agg_edge_to_edge_bwd",
+    "agg_edge_to_edge_bwd2",
+    "agg_edge_to_edge_bwd2_grad",
+    "agg_edge_to_edge_bwd2_main",
+    "agg_edge_to_edge_fwd",
+    "radial_basis_bwd",
+    "radial_basis_bwd2",
+    "radial_basis_fwd",
+]
+
+LANES = 32  # channels in a tile
+DEGREES = 8  # of the spherical harmonics, at most
+THREADS = 128
+# Blocks of the kernel that sums up weight gradients: each has copies of them, WORKSPACE numbers together.
+BLOCKS = 2048
+WORKSPACE = 1 << 24
+
+Out = Mapping[str, Any] | None
+Wrt = Sequence[str] | None
+
+
+class _Fields:
+    """The results of one call: where they go, and which are asked for."""
+
+    def __init__(self, name: str, wrt: Wrt, out: Out, like: Mapping[str, Any], kernels: Kernels) -> None:
+        self._type = result_type(name)
+        self._arrays = {
+            field: out[field] if out and field in out else kernels.xp.empty(array.shape, array.dtype)
+            for field, array in like.items()
+            if wrt is None or field in wrt
+        }
+        for field in ("freq", "weights"):  # sums of parts, added to what is there
+            if field in self._arrays:
+                self._arrays[field].fill(0)
+
+    def __getitem__(self, field: str) -> Any:
+        return self._arrays.get(field)
+
+    def any_of(self, *fields: str) -> bool:
+        return any(field in self._arrays for field in fields)
+
+    def result(self) -> Any:
+        return self._type(*(self._arrays.get(field) for field in self._type._fields))  # type: ignore[attr-defined]
+
+
+def _output(kernels: Kernels, out: Out, field: str, shape: tuple[int, ...], dtype: Any) -> Any:
+    return out[field] if out and field in out else kernels.xp.empty(shape, dtype)
+
+
+# ---- radial basis ----------------------------------------------------------------------------------------------------
+
+
+def radial_basis_fwd(dist: Any, freq: Any, n_spherical: int = 7, envelope_exponent: int = 5, *, out: Out = None) -> Any:
+    """Return rbf = env sin(freq x) and sbf_rad = env N j_l(z x).
+
+    Parameters
+    ----------
+    dist, freq, n_spherical, envelope_exponent
+        As of ``trigraph.radial_basis_fwd``, `dist` of shape (num_edges,).
+    out
+        Field -> array to write to.
+    """
+    kernels, edges, radial = Kernels("dimenet", dist), len(dist), len(freq)
+    rbf = _output(kernels, out, "rbf", (edges, radial), dist.dtype)
+    sbf_rad = _output(kernels, out, "sbf_rad", (edges, n_spherical * radial), dist.dtype)
+    grid = (cover(edges * radial * (n_spherical + 1), THREADS),)
+    args = (dist, freq, rbf, sbf_rad, np.int64(edges), radial, n_spherical, envelope_exponent)
+    kernels.launch("dimenet_radial", (dist.dtype,), grid, (THREADS,), args)
+    return result_type("radial_basis_fwd")(rbf, sbf_rad)
+
+
+def _radial_gradients(
+    kernels: Kernels, second: bool, arrays: Sequence[Any], fields: _Fields, n_spherical: int, envelope_exponent: int
+) -> Any:
+    """Launch the kernels of first or second order; `arrays` are the six of radial_basis_bwd2."""
+    gg_dist, gg_freq, grad_rbf, _, dist, freq = arrays
+    edges, radial, types = len(dist), len(freq), (dist.dtype, second)
+    if fields.any_of("grad_rbf", "grad_sbf_rad", "dist"):
+        targets = (fields["grad_rbf"], fields["grad_sbf_rad"], fields["dist"])
+        args = (*arrays, *targets, np.int64(edges), radial, n_spherical, envelope_exponent)
+        grid = (cover(edges, THREADS // radial),)
+        kernels.launch("dimenet_radial_edges", types, grid, (THREADS,), args)
+    if fields.any_of("freq") and edges:
+        parts = kernels.xp.empty((cover(edges, ROWS), radial), dist.dtype)
+        args = (gg_dist, gg_freq, grad_rbf, dist, freq, parts, np.int64(edges), radial, envelope_exponent)
+        kernels.launch("dimenet_radial_freq", types, (len(parts),), (ROWS,), args)
+        sum_rows(kernels, parts, fields["freq"])
+    return fields.result()
+
+
+def radial_basis_bwd(
+    grad_rbf: Any,
+    grad_sbf_rad: Any,
+    dist: Any,
+    freq: Any,
+    n_spherical: int = 7,
+    envelope_exponent: int = 5,
+    wrt: Wrt = None,
+    *,
+    out: Out = None,
+) -> Any:
+    """Return the gradients in `dist` and `freq` (see `radial_basis_fwd`)."""
+    kernels = Kernels("dimenet", dist)
+    fields = _Fields("radial_basis_bwd", wrt, out, {"dist": dist, "freq": freq}, kernels)
+    arrays = (None, None, grad_rbf, grad_sbf_rad, dist, freq)
+    return _radial_gradients(kernels, False, arrays, fields, n_spherical, envelope_exponent)
+
+
+def radial_basis_bwd2(
+    gg_dist: Any,
+    gg_freq: Any,
+    grad_rbf: Any,
+    grad_sbf_rad: Any,
+    dist: Any,
+    freq: Any,
+    n_spherical: int = 7,
+    envelope_exponent: int = 5,
+    wrt: Wrt = None,
+    *,
+    out: Out = None,
+) -> Any:
+    """Return the derivatives of `radial_basis_bwd` along the cotangents `gg_` of its gradients; None is zero."""
+    kernels = Kernels("dimenet", dist)
+    like = {"grad_rbf": grad_rbf, "grad_sbf_rad": grad_sbf_rad, "dist": dist, "freq": freq}
+    fields = _Fields("radial_basis_bwd2", wrt, out, like, kernels)
+    arrays = (gg_dist, gg_freq, grad_rbf, grad_sbf_rad, dist, freq)
+    return _radial_gradients(kernels, True, arrays, fields, n_spherical, envelope_exponent)
+
+
+# ---- triplets --------------------------------------------------------------------------------------------------------
+
+
+class _Values(NamedTuple):
+    """The inputs of agg_edge_to_edge, or their cotangents (any of which may be None)."""
+
+    vec: Any
+    rbf: Any
+    embedding: Any
+    weights: Any
+
+
+class _Triplets:
+    """What the kernels of one call share: arguments, sizes, and what is computed once for each edge."""
+
+    def __init__(
+        self, inputs: _Values, dots: _Values | None, graph: Any, attributes: tuple[int, int, str | None]
+    ) -> None:
+        self.kernels = Kernels("dimenet", inputs.vec)
+        self.inputs, self.second, self.dots = inputs, dots is not None, dots or _Values(None, None, None, None)
+        self.graph, (self.spherical, self.radial, exclude) = graph, attributes
+        self.dtype, self.edges = inputs.vec.dtype, len(inputs.vec)
+        self.channels, self.mid = inputs.embedding.shape[1], inputs.weights.shape[1]
+        self.tiles = cover(self.channels, LANES)
+        left = graph.left_out(exclude)
+        self.graph_arrays = (graph.src_offsets, graph.dst_offsets, graph.dst_edge_index, left.start, left.stop)
+        embeddings = (inputs.embedding, self.dots.embedding)
+        self.edge_arrays = (*self._directions(), *self._project(), *embeddings)
+        self.down, self.up = self._second_weights(inputs.weights)
+        self.down_dot, self.up_dot = self._second_weights(self.dots.weights)
+
+    def _empty(self, *shape: int, wanted: bool = True) -> Any:
+        return self.kernels.xp.empty(shape, self.dtype) if wanted else None
+
+    def _each(self, kernel: str, count: int, *args: Any) -> None:
+        """Launch a kernel with one thread for each of `count` things."""
+        self.kernels.launch(kernel, (self.dtype,), (cover(count, THREADS),), (THREADS,), args)
+
+    def _directions(self) -> tuple[Any, Any]:
+        """Return unit vectors, and their derivatives if there are any."""
+        unit, unit_dot = self._empty(self.edges, 3), self._empty(self.edges, 3, wanted=self.dots.vec is not None)
+        args = (self.inputs.vec, self.dots.vec, unit, unit_dot, np.int64(self.edges))
+        self._each("dimenet_directions", self.edges, *args)
+        return unit, unit_dot
+
+    def _project(self) -> tuple[Any, Any]:
+        """Return W1^T rbf of each edge and degree, and its derivative."""
+        shape = (self.edges, self.mid, DEGREES)
+        projected, projected_dot = self._empty(*shape), self._empty(*shape, wanted=self.second)
+        arrays = (self.inputs.rbf, self.dots.rbf, self.inputs.weights, self.dots.weights, projected, projected_dot)
+        self._each("dimenet_project", projected.size, *arrays, *self._sizes())
+        return projected, projected_dot
+
+    def _sizes(self) -> tuple[Any, ...]:
+        return np.int64(self.edges), self.mid, self.spherical, self.radial
+
+    def _second_weights(self, weights: Any) -> tuple[Any, Any]:
+        """Return W2, and W2 transposed."""
+        if weights is None:
+            return None, None
+        down, up = weights[self.spherical * self.radial :], self._empty(self.mid, self.channels)
+        self._each("dimenet_transpose", up.size, down, up, np.int64(self.channels), np.int64(self.mid))
+        return down, up
+
+    def to_out_edges(self, grad_out: Any, out: Any, grad_unit: Any = None, grad_unit_dot: Any = None) -> None:
+        """Sum from in-edges to out-edges."""
+        numbers = (np.int64(self.edges), self.channels, self.mid, self.spherical)
+        args = (
+            *self.graph_arrays,
+            *self.edge_arrays,
+            self.up,
+            self.up_dot,
+            grad_out,
+            out,
+            grad_unit,
+            grad_unit_dot,
+            *numbers,
+        )
+        types, grid = (self.dtype, self.graph.src.dtype, self.second), (self.graph.num_nodes, self.tiles)
+        self.kernels.launch("dimenet_out_edges", types, grid, (THREADS,), args)
+
+    def to_in_edges(self, grad_out: Any, fields: _Fields, grad_unit: Any, grad_unit_dot: Any) -> None:
+        """Sum from out-edges to in-edges; fills in the gradients asked for."""
+        nodes, weights = self.graph.num_nodes, fields["weights"]
+        wanted, shape = fields.any_of("rbf", "weights"), (self.edges, self.mid, self.spherical)
+        grad = self._empty(*shape, wanted=wanted)
+        grad_dot = self._empty(*shape, wanted=wanted and self.second)
+        per_block = 1 if weights is None else self._nodes_per_block()
+        blocks, width = cover(nodes, per_block), self.channels * self.mid
+        parts, totals = (self._empty(blocks, width, wanted=weights is not None) for _ in range(2))
+        matrices = (self.up, self.up_dot, self.down, self.down_dot)
+        targets = (fields["embedding"], grad, grad_dot, grad_unit, grad_unit_dot, parts, totals)
+        numbers = (np.int64(self.edges), np.int64(nodes), np.int64(per_block), self.channels, self.mid, self.spherical)
+        args = (*self.graph_arrays, *self.edge_arrays, *matrices, grad_out, *targets, *numbers)
+        types = (self.dtype, self.graph.src.dtype, self.second)
+        self.kernels.launch("dimenet_in_edges", types, (blocks,), (THREADS,), args)
+        if fields.any_of("rbf"):
+            args = (grad, grad_dot, self.inputs.weights, self.dots.weights, fields["rbf"], *self._sizes())
+            self._each("dimenet_rbf_gradient", fields["rbf"].size, *args)
+        if weights is not None:
+            first = self.spherical * self.radial
+            self._first_weights(grad, grad_dot, weights[:first])
+            sum_rows(self.kernels, totals, weights[first:], self.mid)
+
+    def _nodes_per_block(self) -> int:
+        """How many nodes share a block's copy of the second weights' gradient: at most ROWS."""
+        blocks = max(1, min(BLOCKS, WORKSPACE // (2 * self.channels * self.mid)))
+        return min(cover(self.graph.num_nodes, blocks), ROWS)
+
+    def _first_weights(self, grad: Any, grad_dot: Any, out: Any) -> None:
+        parts = self._empty(cover(self.edges, ROWS), out.size)
+        args = (self.inputs.rbf, self.dots.rbf, grad, grad_dot, parts, *self._sizes())
+        grid = (len(parts), cover(out.size, THREADS))
+        self.kernels.launch("dimenet_weights_parts", (self.dtype,), grid, (THREADS,), args)
+        sum_rows(self.kernels, parts, out)
+
+    def gradients(self, grad_out: Any, fields: _Fields) -> Any:
+        """Fill in the fields asked for."""
+        if not self.edges:
+            return fields.result()
+        # The cotangents of directions: a part for each tile of channels from out-edges, then from in-edges.
+        shape, vec = (2 * self.tiles, self.edges, 3), fields["vec"]
+        unit = self._empty(*shape, wanted=vec is not None)
+        unit_dot = self._empty(*shape, wanted=vec is not None and self.second)
+        if fields.any_of("grad_out", "vec"):
+            self.to_out_edges(grad_out, fields["grad_out"], unit, unit_dot)
+        if fields.any_of("vec", "rbf", "embedding", "weights"):
+            self.to_in_edges(grad_out, fields, *(None if a is None else a[self.tiles :] for a in (unit, unit_dot)))
+        if vec is not None:
+            args = (unit, unit_dot, self.inputs.vec, self.dots.vec, vec, np.int64(self.edges), 2 * self.tiles)
+            self._each("dimenet_vec_gradient", self.edges, *args)
+        return fields.result()
+
+
+def agg_edge_to_edge_fwd(
+    vec: Any,
+    rbf: Any,
+    embedding: Any,
+    weights: Any,
+    graph: Any,
+    n_spherical: int = 7,
+    n_radial: int = 6,
+    exclude: str | None = "node",
+    *,
+    out: Out = None,
+) -> Any:
+    """Return out[e] = sum over the in-edges f of its source of embedding[f] q, except those that `exclude` leaves out.
+
+    Parameters
+    ----------
+    vec, rbf, embedding, weights, graph, n_spherical, n_radial, exclude
+        As of ``trigraph.agg_edge_to_edge_fwd``.
+    out
+        Field -> array to write to.
+    """
+    triplets = _Triplets(_Values(vec, rbf, embedding, weights), None, graph, (n_spherical, n_radial, exclude))
+    target = _output(triplets.kernels, out, "out", embedding.shape, embedding.dtype)
+    triplets.to_out_edges(None, target)
+    return target
+
+
+def agg_edge_to_edge_bwd(
+    grad_out: Any,
+    vec: Any,
+    rbf: Any,
+    embedding: Any,
+    weights: Any,
+    graph: Any,
+    n_spherical: int = 7,
+    n_radial: int = 6,
+    exclude: str | None = "node",
+    wrt: Wrt = None,
+    *,
+    out: Out = None,
+) -> Any:
+    """Return the gradients of sum grad_out out (see `agg_edge_to_edge_fwd`)."""
+    inputs = _Values(vec, rbf, embedding, weights)
+    triplets = _Triplets(inputs, None, graph, (n_spherical, n_radial, exclude))
+    fields = _Fields("agg_edge_to_edge_bwd", wrt, out, inputs._asdict(), triplets.kernels)
+    return triplets.gradients(grad_out, fields)
+
+
+def agg_edge_to_edge_bwd2_grad(
+    gg_rbf: Any,
+    gg_embedding: Any,
+    vec: Any,
+    rbf: Any,
+    embedding: Any,
+    weights: Any,
+    graph: Any,
+    n_spherical: int = 7,
+    n_radial: int = 6,
+    exclude: str | None = "node",
+    *,
+    out: Out = None,
+) -> Any:
+    """Return fwd(rbf := gg_rbf) + fwd(embedding := gg_embedding)."""
+    inputs, dots = _Values(vec, rbf, embedding, weights), _Values(None, gg_rbf, gg_embedding, None)
+    triplets = _Triplets(inputs, dots, graph, (n_spherical, n_radial, exclude))
+    target = _output(triplets.kernels, out, "grad_out", embedding.shape, embedding.dtype)
+    triplets.to_out_edges(None, target)
+    return target
+
+
+def agg_edge_to_edge_bwd2_main(
+    gg_rbf: Any,
+    gg_embedding: Any,
+    grad_out: Any,
+    vec: Any,
+    rbf: Any,
+    embedding: Any,
+    weights: Any,
+    graph: Any,
+    n_spherical: int = 7,
+    n_radial: int = 6,
+    exclude: str | None = "node",
+    wrt: Wrt = None,
+    *,
+    out: Out = None,
+) -> Any:
+    """Return rbf, embedding and weights of `agg_edge_to_edge_bwd2` with `vec` constant and no cotangent of weights."""
+    inputs, dots = _Values(vec, rbf, embedding, weights), _Values(None, gg_rbf, gg_embedding, None)
+    triplets = _Triplets(inputs, dots, graph, (n_spherical, n_radial, exclude))
+    like = {"rbf": rbf, "embedding": embedding, "weights": weights}
+    fields = _Fields("agg_edge_to_edge_bwd2_main", wrt, out, like, triplets.kernels)
+    return triplets.gradients(grad_out, fields)
+
+
+def agg_edge_to_edge_bwd2(
+    gg_vec: Any,
+    gg_rbf: Any,
+    gg_embedding: Any,
+    gg_weights: Any,
+    grad_out: Any,
+    vec: Any,
+    rbf: Any,
+    embedding: Any,
+    weights: Any,
+    graph: Any,
+    n_spherical: int = 7,
+    n_radial: int = 6,
+    exclude: str | None = "node",
+    wrt: Wrt = None,
+    *,
+    out: Out = None,
+) -> Any:
+    """Return the derivatives of `agg_edge_to_edge_bwd` along the cotangents `gg_` of its gradients; None is zero."""
+    inputs, dots = _Values(vec, rbf, embedding, weights), _Values(gg_vec, gg_rbf, gg_embedding, gg_weights)
+    triplets = _Triplets(inputs, dots, graph, (n_spherical, n_radial, exclude))
+    like = {"grad_out": grad_out, **inputs._asdict()}
+    return triplets.gradients(grad_out, _Fields("agg_edge_to_edge_bwd2", wrt, out, like, triplets.kernels))

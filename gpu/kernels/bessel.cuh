@@ -1,0 +1,87 @@
+// The radial functions of DimeNet++ and their first two derivatives in x = distance / cutoff.
+#pragma once
+#include "bessel_zeros.cuh"
+
+// A function of x: value, first and second derivative.
+template <class T> struct Jet {
+    T value, d1, d2;
+};
+
+template <class T> __device__ Jet<T> product(const Jet<T>& f, const Jet<T>& g) {
+    return {f.value * g.value, f.d1 * g.value + f.value * g.d1, f.d2 * g.value + T(2) * f.d1 * g.d1 + f.value * g.d2};
+}
+
+__device__ __forceinline__ float bessel_zero(float, int l, int k) { return bessel_zeros_float[l][k]; }
+__device__ __forceinline__ double bessel_zero(double, int l, int k) { return bessel_zeros_double[l][k]; }
+__device__ __forceinline__ float bessel_norm(float, int l, int k) { return bessel_norms_float[l][k]; }
+__device__ __forceinline__ double bessel_norm(double, int l, int k) { return bessel_norms_double[l][k]; }
+
+// j_l(y), 0 < y < 8, by the power series: y^l / (2l+1)!! (1 - h / (2l+3) (1 - h / (2 (2l+5)) (1 - ...))), h = y^2 / 2.
+template <class T> __device__ T bessel_series(int l, T y) {
+    constexpr int terms = sizeof(T) == 4 ? 12 : 20;  // enough for full precision where y < l
+    const T h = T(0.5) * y * y;
+    T sum = T(1);
+#pragma unroll 1
+    for (int k = terms; k > 0; k--) {
+        sum = T(1) - h * sum / T(k * (2 * l + 2 * k + 1));
+    }
+#pragma unroll 1
+    for (int i = 1; i <= l; i++) {
+        sum *= y / T(2 * i + 1);
+    }
+    return sum;
+}
+
+// j_l(y) and j_(l+1)(y), y > 0. The recurrence upwards from j_0 = sin y / y is stable while y exceeds the order; below it
+// loses digits without bound, and the series loses none. Where they meet either errs by less than 5 eps of
+// |j| + |y j'|, which the rounding of y costs anyway, in float as in double: float needs no double inside.
+template <class T> __device__ void spherical_bessel(int l, T y, T& here, T& above) {
+    here = sin(y) / y;
+    above = (here - cos(y)) / y;
+#pragma unroll 1
+    for (int n = 1; n <= l; n++) {
+        const T next = T(2 * n + 1) / y * above - here;
+        here = above;
+        above = next;
+    }
+    if (y < T(l)) {
+        here = bessel_series(l, y);
+    }
+    if (y < T(l + 1)) {
+        above = bessel_series(l + 1, y);
+    }
+}
+
+// N_lk j_l(z_lk x); the second derivative is the Bessel equation's.
+template <class T> __device__ Jet<T> bessel_basis(int l, int k, T x) {
+    const T zero = bessel_zero(x, l, k), norm = bessel_norm(x, l, k), y = zero * x;
+    T here, above;
+    spherical_bessel(l, y, here, above);
+    const T ratio = here / y;
+    return {norm * here, norm * zero * (T(l) * ratio - above),
+            norm * zero * zero * (T(l * l - l) * ratio / y - here + T(2) * above / y)};
+}
+
+template <class T> __device__ Jet<T> sine_basis(T freq, T x) {
+    const T s = sin(freq * x), c = cos(freq * x);
+    return {s, freq * c, -(freq * freq * s)};
+}
+
+// 1/x - (q+1)(q+2)/2 x^(q-1) + q(q+2) x^q - q(q+1)/2 x^(q+1) for x < 1, else 0; q = envelope_exponent + 1 >= 3.
+template <class T> __device__ Jet<T> envelope(T x, int envelope_exponent) {
+    if (x >= T(1)) {
+        return {T(0), T(0), T(0)};
+    }
+    const int q = envelope_exponent + 1;
+    T power = T(1);  // x^(q-3)
+#pragma unroll 1
+    for (int n = 3; n < q; n++) {
+        power *= x;
+    }
+    const T inverse = T(1) / x, a = T((q + 1) * (q + 2) / 2), b = T(q * (q + 2)), c = T(q * (q + 1) / 2);
+    const T p1 = power * x, p2 = p1 * x, p3 = p2 * x, p4 = p3 * x;
+    return {inverse - a * p2 + b * p3 - c * p4,
+            -inverse * inverse - a * T(q - 1) * p1 + b * T(q) * p2 - c * T(q + 1) * p3,
+            T(2) * inverse * inverse * inverse - a * T((q - 1) * (q - 2)) * power + b * T(q * (q - 1)) * p1 -
+                c * T(q * (q + 1)) * p2};
+}

@@ -1,0 +1,253 @@
+// DimeNet++: radial basis, and the sum over triplets k -> j -> i in a form linear in edges. gpu/dimenet.py puts the kernels
+// together. A null pointer leaves out what it stands for.
+#include "bessel.cuh"
+#include "in_edges.cuh"
+#include "out_edges.cuh"
+#include "sums.cuh"
+#include "triplets.cuh"
+
+// ---- radial basis ---------------------------------------------------------------------------------------------------
+
+// One thread for each (edge, degree or the sines, k).
+template <class T>
+__global__ void __launch_bounds__(128)
+dimenet_radial(const T* __restrict__ dist, const T* __restrict__ freq, T* __restrict__ rbf, T* __restrict__ sbf_rad,
+               long long num_edges, int n_radial, int n_spherical, int envelope_exponent) {
+    const long long i = (long long)(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (i < num_edges * (n_spherical + 1) * n_radial) {
+        const long long pair = i / n_radial, e = pair / (n_spherical + 1);
+        const int k = int(i - pair * n_radial), l = int(pair - e * (n_spherical + 1));
+        const T x = dist[e], env = envelope(x, envelope_exponent).value;
+        if (l < n_spherical) {
+            sbf_rad[(e * n_spherical + l) * n_radial + k] = x >= T(1) ? T(0) : env * bessel_basis(l, k, x).value;
+        } else {
+            rbf[e * n_radial + k] = x >= T(1) ? T(0) : env * sin(freq[k] * x);
+        }
+    }
+}
+
+// d/dx of the derivative in the frequency, env x cos(freq x).
+template <class T> __device__ T radial_mixed(const Jet<T>& env, T freq, T x) {
+    return env.d1 * x * cos(freq * x) + env.value * cos(freq * x) - env.value * freq * x * sin(freq * x);
+}
+
+// Derivatives by edge, one thread for each (edge, k), 128 / n_radial edges to a block. First order: out_dist = sum grad_rbf
+// rbf' + sum grad_sbf_rad sbf_rad'. Second order, of that along gg_dist and of the frequency's gradient along gg_freq:
+// out_rbf, out_sbf_rad and out_dist are the gradients.
+template <class T, bool second>
+__global__ void __launch_bounds__(128)
+dimenet_radial_edges(const T* __restrict__ gg_dist, const T* __restrict__ gg_freq, const T* __restrict__ grad_rbf,
+                     const T* __restrict__ grad_sbf_rad, const T* __restrict__ dist, const T* __restrict__ freq,
+                     T* __restrict__ out_rbf, T* __restrict__ out_sbf_rad, T* __restrict__ out_dist, long long num_edges,
+                     int n_radial, int n_spherical, int envelope_exponent) {
+    __shared__ T parts[128];
+    const int edges = int(blockDim.x) / n_radial, local = int(threadIdx.x) / n_radial;
+    const int k = int(threadIdx.x) - local * n_radial;
+    const long long e = (long long)(blockIdx.x) * edges + local;
+    const bool active = local < edges && e < num_edges;
+    if (active) {
+        const T x = dist[e], v = second ? (gg_dist != nullptr ? gg_dist[e] : T(0)) : T(1);
+        const T w = second && gg_freq != nullptr ? gg_freq[k] : T(0);
+        const bool beyond = x >= T(1);  // of the cutoff, where all is zero by selection: 0 * NaN is none
+        const Jet<T> env = envelope(x, envelope_exponent);
+        const Jet<T> sine = product(env, sine_basis(freq[k], x));
+        if (second && out_rbf != nullptr) {
+            out_rbf[e * n_radial + k] = beyond ? T(0) : v * sine.d1 + w * env.value * x * cos(freq[k] * x);
+        }
+        T sum = grad_rbf[e * n_radial + k] * (second ? v * sine.d2 + w * radial_mixed(env, freq[k], x) : sine.d1);
+        if (!second || out_sbf_rad != nullptr || out_dist != nullptr) {
+            for (int l = 0; l < n_spherical; l++) {
+                const Jet<T> bessel = product(env, bessel_basis(l, k, x));
+                const long long at = (e * n_spherical + l) * n_radial + k;
+                if (second && out_sbf_rad != nullptr) {
+                    out_sbf_rad[at] = beyond ? T(0) : v * bessel.d1;
+                }
+                sum += grad_sbf_rad[at] * (second ? v * bessel.d2 : bessel.d1);
+            }
+        }
+        parts[threadIdx.x] = beyond ? T(0) : sum;
+    }
+    __syncthreads();
+    if (active && k == 0 && out_dist != nullptr) {
+        T sum = T(0);
+        for (int i = 0; i < n_radial; i++) {
+            sum += parts[threadIdx.x + i];
+        }
+        out_dist[e] = sum;
+    }
+}
+
+// Derivatives in the frequencies, summed over the 256 edges of a block: parts (blocks, R).
+template <class T, bool second>
+__global__ void __launch_bounds__(256)
+dimenet_radial_freq(const T* __restrict__ gg_dist, const T* __restrict__ gg_freq, const T* __restrict__ grad_rbf,
+                    const T* __restrict__ dist, const T* __restrict__ freq, T* __restrict__ parts, long long num_edges,
+                    int n_radial, int envelope_exponent) {
+    __shared__ T sums[8][16];
+    const long long e = (long long)(blockIdx.x) * blockDim.x + threadIdx.x;
+    const bool active = e < num_edges;
+    const T x = active ? dist[e] : T(1);
+    const T v = second && active && gg_dist != nullptr ? gg_dist[e] : T(0);
+    const Jet<T> env = envelope(x, envelope_exponent);
+    for (int k = 0; k < n_radial; k++) {
+        T value = T(0);
+        if (active && !(x >= T(1))) {
+            const T w = second && gg_freq != nullptr ? gg_freq[k] : T(0);
+            const T by_freq = second ? v * radial_mixed(env, freq[k], x) - w * env.value * x * x * sin(freq[k] * x)
+                                     : env.value * x * cos(freq[k] * x);
+            value = grad_rbf[e * n_radial + k] * by_freq;
+        }
+        value = warp_sum(value);
+        if (threadIdx.x % LANES == 0) {
+            sums[threadIdx.x / LANES][k] = value;
+        }
+    }
+    __syncthreads();
+    if (threadIdx.x < n_radial) {
+        T sum = T(0);
+        for (int i = 0; i < 8; i++) {
+            sum += sums[i][threadIdx.x];
+        }
+        parts[(long long)(blockIdx.x) * n_radial + threadIdx.x] = sum;
+    }
+}
+
+// ---- before and after the triplets ----------------------------------------------------------------------------------
+
+// unit = vec / |vec| and, if vec_dot is given, unit_dot, its derivative along that.
+template <class T>
+__global__ void __launch_bounds__(128)
+dimenet_directions(const T* __restrict__ vec, const T* __restrict__ vec_dot, T* __restrict__ unit, T* __restrict__ unit_dot,
+                   long long num_edges) {
+    const long long e = (long long)(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (e < num_edges) {
+        const Vec<T> v = load_vec(vec, e);
+        const T length = sqrt(dot(v, v));
+        const Vec<T> u = {v.x / length, v.y / length, v.z / length};
+        store_sum(unit, e, u, true);
+        if (unit_dot != nullptr) {
+            const Vec<T> d = load_vec(vec_dot, e);
+            const T along = dot(u, d);
+            const Vec<T> udot = {(d.x - u.x * along) / length, (d.y - u.y * along) / length, (d.z - u.z * along) / length};
+            store_sum(unit_dot, e, udot, true);
+        }
+    }
+}
+
+// Norm of Y_l: sqrt((2l+1) / 4pi).
+template <class T> __device__ T angular_norm(int l) { return sqrt(T(2 * l + 1) * T(0.079577471545947667884)); }
+
+// projected[e,m,l] = norm_l sum_n rbf[e,l,n] weights[l,n,m], zero from l = n_spherical to 8; projected_dot from rbf_dot and
+// weights_dot.
+template <class T>
+__global__ void __launch_bounds__(128)
+dimenet_project(const T* __restrict__ rbf, const T* __restrict__ rbf_dot, const T* __restrict__ weights,
+                const T* __restrict__ weights_dot, T* __restrict__ projected, T* __restrict__ projected_dot, long long num_edges,
+                int n_mid, int n_spherical, int n_radial) {
+    const long long i = (long long)(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (i < num_edges * n_mid * DEGREES) {
+        const long long row = i / DEGREES, e = row / n_mid;
+        const int l = int(i % DEGREES), m = int(row - e * n_mid), terms = l < n_spherical ? n_radial : 0;
+        T sum = T(0), sum_dot = T(0);
+        for (int n = 0; n < terms; n++) {
+            const long long at = (e * n_spherical + l) * n_radial + n, weight = (long long)(l * n_radial + n) * n_mid + m;
+            sum += rbf[at] * weights[weight];
+            sum_dot += rbf_dot != nullptr ? rbf_dot[at] * weights[weight] : T(0);
+            sum_dot += weights_dot != nullptr ? rbf[at] * weights_dot[weight] : T(0);
+        }
+        projected[i] = angular_norm<T>(l) * sum;
+        if (projected_dot != nullptr) {
+            projected_dot[i] = angular_norm<T>(l) * sum_dot;
+        }
+    }
+}
+
+// out (columns, rows) = in (rows, columns) transposed.
+template <class T>
+__global__ void __launch_bounds__(128)
+dimenet_transpose(const T* __restrict__ in, T* __restrict__ out, long long rows, long long columns) {
+    const long long i = (long long)(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (i < rows * columns) {
+        out[i] = in[i % rows * columns + i / rows];
+    }
+}
+
+// The vector's gradient from the cotangents of its direction (and of the direction's derivative): `parts` of each, in order.
+template <class T>
+__global__ void __launch_bounds__(128)
+dimenet_vec_gradient(const T* __restrict__ grad_unit, const T* __restrict__ grad_unit_dot, const T* __restrict__ vec,
+                     const T* __restrict__ vec_dot, T* __restrict__ out, long long num_edges, int parts) {
+    const long long e = (long long)(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (e < num_edges) {
+        Vec<T> total = {T(0), T(0), T(0)}, g = total;
+        for (int part = 0; part < parts; part++) {
+            add_scaled(total, T(1), load_vec(grad_unit, part * num_edges + e));
+            if (grad_unit_dot != nullptr) {
+                add_scaled(g, T(1), load_vec(grad_unit_dot, part * num_edges + e));
+            }
+        }
+        const Vec<T> v = load_vec(vec, e);
+        const T length = sqrt(dot(v, v));
+        const Vec<T> u = {v.x / length, v.y / length, v.z / length};
+        T by_length = T(0);
+        if (grad_unit_dot != nullptr && vec_dot != nullptr) {
+            const Vec<T> d = load_vec(vec_dot, e);
+            const T along = dot(u, d), across = dot(g, u);
+            const Vec<T> udot = {(d.x - u.x * along) / length, (d.y - u.y * along) / length, (d.z - u.z * along) / length};
+            by_length = -dot(g, udot) / length;
+            total.x -= (along * g.x + across * d.x) / length;
+            total.y -= (along * g.y + across * d.y) / length;
+            total.z -= (along * g.z + across * d.z) / length;
+        }
+        by_length -= dot(total, u) / length;
+        store_sum(out, e,
+                  {total.x / length + by_length * u.x, total.y / length + by_length * u.y, total.z / length + by_length * u.z},
+                  true);
+    }
+}
+
+// rbf[e,l,n] = norm_l sum_m (weights[l,n,m] grad_projected[e,m,l] + weights_dot[l,n,m] grad_projected_dot[e,m,l]).
+template <class T>
+__global__ void __launch_bounds__(128)
+dimenet_rbf_gradient(const T* __restrict__ grad_projected, const T* __restrict__ grad_projected_dot,
+                     const T* __restrict__ weights, const T* __restrict__ weights_dot, T* __restrict__ out, long long num_edges,
+                     int n_mid, int n_spherical, int n_radial) {
+    const long long i = (long long)(blockIdx.x) * blockDim.x + threadIdx.x;
+    const int width = n_spherical * n_radial;
+    if (i < num_edges * width) {
+        const long long e = i / width;
+        const int column = int(i - e * width), l = column / n_radial;
+        T sum = T(0);
+        for (int begin = 0; begin < n_mid; begin += CHUNK) {
+            T part = T(0);
+            for (int m = begin; m < min(begin + CHUNK, n_mid); m++) {
+                const long long at = (e * n_mid + m) * n_spherical + l, weight = (long long)(column) * n_mid + m;
+                part += weights[weight] * grad_projected[at];
+                part += weights_dot != nullptr ? weights_dot[weight] * grad_projected_dot[at] : T(0);
+            }
+            sum += part;
+        }
+        out[i] = angular_norm<T>(l) * sum;
+    }
+}
+
+// parts[chunk,l,n,m] = norm_l sum over the chunk's 256 edges of rbf[e,l,n] grad_projected[e,m,l] + rbf_dot grad_projected_dot.
+template <class T>
+__global__ void __launch_bounds__(128)
+dimenet_weights_parts(const T* __restrict__ rbf, const T* __restrict__ rbf_dot, const T* __restrict__ grad_projected,
+                      const T* __restrict__ grad_projected_dot, T* __restrict__ parts, long long num_edges, int n_mid,
+                      int n_spherical, int n_radial) {
+    const int i = int(blockIdx.y * blockDim.x + threadIdx.x), width = n_spherical * n_radial;
+    if (i < width * n_mid) {
+        const int column = i / n_mid, m = i - column * n_mid, l = column / n_radial;
+        const long long begin = (long long)(blockIdx.x) * CHUNK;
+        const int count = int(min((long long)(CHUNK), num_edges - begin));
+        T sum = T(0);
+        for (int k = 0; k < count; k++) {
+            const long long e = begin + k, at = (e * n_mid + m) * n_spherical + l;
+            sum += rbf[e * width + column] * grad_projected[at];
+            sum += rbf_dot != nullptr ? rbf_dot[e * width + column] * grad_projected_dot[at] : T(0);
+        }
+        parts[(long long)(blockIdx.x) * width * n_mid + i] = angular_norm<T>(l) * sum;
+    }
+}

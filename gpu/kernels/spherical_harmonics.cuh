@@ -1,0 +1,179 @@
+// Real solid harmonics of a unit vector u = (x, y, z) as polynomials, their derivatives along a vector, gradients and
+// Hessian-vector products: no trigonometry, no division, nothing singular at the poles.
+//
+// h_lm = q_lm(z) Re (x + iy)^m and h_l,-m = q_lm(z) Im (x + iy)^m stand in rows l*l + l + m and l*l + l - m, with
+// q_lm = (l-m)! / (2m-1)!! d^m P_l / dz^m, for which the recurrence has whole coefficients and starts at 1:
+//     q_(l+1) = (2l+1) z q_l - (l+m)(l-m) q_(l-1),    q'_(l+1) = (l+1-m) ((2l+1) q_l + (l-m) q'_(l-1)).
+// Addition theorem: P_l(u.w) = sum over the rows of degree l of weight h(u) h(w), with
+//     weight_lm = (2 for m > 0) (2m-1)!!^2 / ((l+m)! (l-m)!).
+// The functions of one order m are independent of the others': S threads do the work of one edge.
+#pragma once
+
+template <class T> struct Vec {
+    T x, y, z;
+};
+
+template <class T> __device__ T dot(const Vec<T>& a, const Vec<T>& b) { return a.x * b.x + a.y * b.y + a.z * b.z; }
+
+template <class T> __device__ Vec<T> load_vec(const T* vectors, long long e) {
+    return {vectors[3 * e], vectors[3 * e + 1], vectors[3 * e + 2]};
+}
+
+// The weights of all rows, l < 8.
+template <class T> struct HarmonicWeights {
+    T row[64];
+
+    __device__ constexpr HarmonicWeights() : row() {
+        for (int l = 0; l < 8; l++) {
+            for (int m = 0; m <= l; m++) {
+                double weight = m > 0 ? 2 : 1;
+                for (int i = 2; i <= m; i++) {
+                    weight *= (2 * i - 1) * (2 * i - 1);
+                }
+                double factorials = 1;
+                for (int i = 2; i <= l + m; i++) {
+                    factorials *= i * (i <= l - m ? i : 1);
+                }
+                row[l * l + l + m] = row[l * l + l - m] = T(weight / factorials);
+            }
+        }
+    }
+};
+__constant__ HarmonicWeights<float> harmonic_weights_float;
+__constant__ HarmonicWeights<double> harmonic_weights_double;
+__device__ __forceinline__ float harmonic_weight(float, int row) { return harmonic_weights_float.row[row]; }
+__device__ __forceinline__ double harmonic_weight(double, int row) { return harmonic_weights_double.row[row]; }
+
+// (x + iy)^m and the two powers below it, zero where the exponent is negative.
+template <class T> struct Powers {
+    T c, s, c1, s1, c2, s2;
+
+    __device__ Powers(T x, T y, int m) : c(T(1)), s(T(0)), c1(T(0)), s1(T(0)), c2(T(0)), s2(T(0)) {
+#pragma unroll 1
+        for (int i = 0; i < m; i++) {
+            c2 = c1;
+            s2 = s1;
+            c1 = c;
+            s1 = s;
+            c = x * c1 - y * s1;
+            s = y * c1 + x * s1;
+        }
+    }
+};
+
+// q_lm and its first two derivatives, from degree l = m upwards.
+template <class T, int derivatives> struct Ladder {
+    T q = T(1), q1 = T(0), q2 = T(0);
+    T below = T(0), below1 = T(0), below2 = T(0);
+
+    __device__ void climb(int l, int m, T z) {
+        const T odd = T(2 * l + 1), up = T(l + 1 - m), both = T((l + 1 - m) * (l - m));
+        const T next = odd * z * q - T((l + m) * (l - m)) * below;
+        if (derivatives > 1) {
+            const T next2 = up * odd * q1 + both * below2;
+            below2 = q2;
+            q2 = next2;
+        }
+        if (derivatives > 0) {
+            const T next1 = up * odd * q + both * below1;
+            below1 = q1;
+            q1 = next1;
+        }
+        below = q;
+        q = next;
+    }
+};
+
+// Rows of order m, of degrees below `degrees`.
+template <class T> __device__ void harmonics(int degrees, int m, const Vec<T>& u, T* rows) {
+    const Powers<T> power(u.x, u.y, m);
+    Ladder<T, 0> ladder;
+#pragma unroll 1
+    for (int l = m; l < degrees; l++) {
+        rows[l * l + l + m] = ladder.q * power.c;
+        if (m > 0) {
+            rows[l * l + l - m] = ladder.q * power.s;
+        }
+        ladder.climb(l, m, u.z);
+    }
+}
+
+// Rows of order m, and their derivatives along d.
+template <class T>
+__device__ void harmonics_along(int degrees, int m, const Vec<T>& u, const Vec<T>& d, T* rows, T* rows_along) {
+    const Powers<T> power(u.x, u.y, m);
+    const T c_along = T(m) * (power.c1 * d.x - power.s1 * d.y), s_along = T(m) * (power.s1 * d.x + power.c1 * d.y);
+    Ladder<T, 1> ladder;
+#pragma unroll 1
+    for (int l = m; l < degrees; l++) {
+        const T q_along = ladder.q1 * d.z;
+        rows[l * l + l + m] = ladder.q * power.c;
+        rows_along[l * l + l + m] = ladder.q * c_along + q_along * power.c;
+        if (m > 0) {
+            rows[l * l + l - m] = ladder.q * power.s;
+            rows_along[l * l + l - m] = ladder.q * s_along + q_along * power.s;
+        }
+        ladder.climb(l, m, u.z);
+    }
+}
+
+// Gradient of sum over the rows of order m of factor h.
+template <class T> __device__ Vec<T> harmonics_gradient(int degrees, int m, const Vec<T>& u, const T* factors) {
+    const Powers<T> power(u.x, u.y, m);
+    T a = T(0), b = T(0), a1 = T(0), b1 = T(0);
+    Ladder<T, 1> ladder;
+#pragma unroll 1
+    for (int l = m; l < degrees; l++) {
+        const T factor_c = factors[l * l + l + m], factor_s = factors[l * l + l - m];  // for m = 0 the sine is zero
+        a += ladder.q * factor_c;
+        b += ladder.q * factor_s;
+        a1 += ladder.q1 * factor_c;
+        b1 += ladder.q1 * factor_s;
+        ladder.climb(l, m, u.z);
+    }
+    return {T(m) * (a * power.c1 + b * power.s1), T(m) * (b * power.c1 - a * power.s1), a1 * power.c + b1 * power.s};
+}
+
+// Hessian of sum over the rows of order m of factor h, times d.
+template <class T>
+__device__ Vec<T> harmonics_hessian(int degrees, int m, const Vec<T>& u, const Vec<T>& d, const T* factors) {
+    const Powers<T> power(u.x, u.y, m);
+    T a = T(0), b = T(0), a1 = T(0), b1 = T(0), a2 = T(0), b2 = T(0);
+    Ladder<T, 2> ladder;
+#pragma unroll 1
+    for (int l = m; l < degrees; l++) {
+        const T factor_c = factors[l * l + l + m], factor_s = factors[l * l + l - m];
+        a += ladder.q * factor_c;
+        b += ladder.q * factor_s;
+        a1 += ladder.q1 * factor_c;
+        b1 += ladder.q1 * factor_s;
+        a2 += ladder.q2 * factor_c;
+        b2 += ladder.q2 * factor_s;
+        ladder.climb(l, m, u.z);
+    }
+    const T pairs = T(m * (m - 1));
+    const T xx = pairs * (a * power.c2 + b * power.s2), xy = pairs * (b * power.c2 - a * power.s2);
+    const T xz = T(m) * (a1 * power.c1 + b1 * power.s1), yz = T(m) * (b1 * power.c1 - a1 * power.s1);
+    const T zz = a2 * power.c + b2 * power.s;
+    return {xx * d.x + xy * d.y + xz * d.z, xy * d.x - xx * d.y + yz * d.z, xz * d.x + yz * d.y + zz * d.z};
+}
+
+// P_l(c) and its first two derivatives, from l = 0 upwards; l of climb is a constant of an unrolled loop.
+template <class T> struct Legendre {
+    T c, p, d1, d2;
+    T below, below1, below2;
+
+    __device__ explicit Legendre(T cosine)
+        : c(cosine), p(T(1)), d1(T(0)), d2(T(0)), below(T(0)), below1(T(0)), below2(T(0)) {}
+
+    __device__ __forceinline__ void climb(int l) {
+        const T next = (T(2 * l + 1) * c * p - T(l) * below) / T(l + 1);
+        const T next1 = below1 + T(2 * l + 1) * p, next2 = below2 + T(2 * l + 1) * d1;
+        below = p;
+        below1 = d1;
+        below2 = d2;
+        p = next;
+        d1 = next1;
+        d2 = next2;
+    }
+};

@@ -1,0 +1,25 @@
+"""What the families of the readable panel share."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trigraph.operators import result_type
+
+
+def results(name, wrt, **fields):
+    """Evaluate the fields asked for; each is given as a function."""
+    asked = fields if wrt is None else (wrt,) if isinstance(wrt, str) else wrt
+    return result_type(name)(**{f: compute() if f in asked else None for f, compute in fields.items()})
+
+
+def zero_if_none(x, like):
+    """Return a cotangent, None standing for zero."""
+    return np.zeros_like(like) if x is None else x
+
+
+def scatter(index, rows, num):
+    """Sum of the rows that share an index, in order of appearance."""
+    out = np.zeros((num, *rows.shape[1:]), rows.dtype)
+    np.add.at(out, index, rows)
+    return out

@@ -1,0 +1,349 @@
+"""DimeNet++ in NumPy: radial basis, and the direct sum over triplets k -> j -> i.
+
+Radial basis: x = distance / cutoff, q = envelope_exponent + 1,
+env(x) = 1/x - (q+1)(q+2)/2 x^(q-1) + q(q+2) x^q - q(q+1)/2 x^(q+1) for x < 1, else 0; rbf_k = env sin(freq_k x);
+sbf_lk = env N_lk j_l(z_lk x). Aggregation: for edge e = (j->i) and every edge f = (k->j) into its source, with unit
+vectors u and Y_l = sqrt((2l+1)/4pi) P_l(u_e.u_f): p_m = sum_{l,n} rbf_ln(f) Y_l W1_ln,m; q_c = sum_m W2_c,m p_m;
+out_c(e) = sum over f of embedding_c(f) q_c.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import pairwise
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.special import spherical_jn
+
+from trigraph.operators import result_type
+from trigraph.pyref.common import results, scatter, zero_if_none
+
+__all__ = [
+    "agg_edge_to_edge_bwd",
+    "agg_edge_to_edge_bwd2",
+    "agg_edge_to_edge_bwd2_grad",
+    "agg_edge_to_edge_bwd2_main",
+    "agg_edge_to_edge_fwd",
+    "radial_basis_bwd",
+    "radial_basis_bwd2",
+    "radial_basis_fwd",
+    "radial_basis_kinks",
+]
+
+
+@cache
+def bessel_zeros(n_spherical, n_radial):
+    """z_lk, the k-th positive zero of j_l: it lies between two neighbouring zeros of j_(l-1)."""
+    zeros = np.pi * np.arange(1, n_radial + n_spherical)
+    table = [zeros[:n_radial]]
+    for l in range(1, n_spherical):
+        brackets = pairwise(zeros)
+        zeros = np.array([brentq(lambda x, l=l: spherical_jn(l, x), a, b, xtol=1e-15, rtol=1e-15) for a, b in brackets])
+        table.append(zeros[:n_radial])
+    return np.array(table)
+
+
+def within(dist):
+    """Edges inside the cutoff, as a column: `not (x >= 1)`, so that a NaN is inside."""
+    return ~(dist >= 1)[:, None]
+
+
+def select(inside, *terms):
+    """Terms inside the cutoff, zero beyond it whatever they are there."""
+    return [np.where(inside, f, np.zeros((), f.dtype)) for f in terms]
+
+
+def envelope(x, envelope_exponent):
+    """env and its first two derivatives, inside the cutoff."""
+    q = envelope_exponent + 1
+    a, b, c = (q + 1) * (q + 2) // 2, q * (q + 2), q * (q + 1) // 2
+    env = 1 / x - a * x ** (q - 1) + b * x**q - c * x ** (q + 1)
+    d1 = -1 / x**2 - a * (q - 1) * x ** (q - 2) + b * q * x ** (q - 1) - c * (q + 1) * x**q
+    d2 = 2 / x**3 - a * (q - 1) * (q - 2) * x ** (q - 3)
+    d2 += b * q * (q - 1) * x ** (q - 2) - c * (q + 1) * q * x ** (q - 1)
+    return env, d1, d2
+
+
+def product_rule(env, f):
+    """env * f and its first two derivatives, from theirs."""
+    return env[0] * f[0], env[1] * f[0] + env[0] * f[1], env[2] * f[0] + 2 * env[1] * f[1] + env[0] * f[2]
+
+
+def sines(dist, freq, envelope_exponent):
+    """rbf and its first two derivatives in x, each (num_edges, R)."""
+    x = dist[:, None]
+    s, c = np.sin(x * freq), np.cos(x * freq)
+    return select(within(dist), *product_rule(envelope(x, envelope_exponent), (s, freq * c, -(freq**2) * s)))
+
+
+def bessels(dist, n_spherical, n_radial, envelope_exponent):
+    """sbf_rad and its first two derivatives in x, each (num_edges, S*R)."""
+    x = dist[:, None]
+    l = np.repeat(np.arange(n_spherical), n_radial)
+    zeros = bessel_zeros(n_spherical, n_radial).reshape(-1)
+    norm = np.sqrt(2) / np.abs(spherical_jn(l + 1, zeros))
+    y = x.astype(np.float64) * zeros
+    j, above = spherical_jn(l, y), spherical_jn(l + 1, y)
+    d1 = l / y * j - above
+    d2 = ((l * l - l) / y**2 - 1) * j + 2 / y * above
+    # float32 evaluates the special functions in float64 and rounds them.
+    f = [(norm * zeros**n * f).astype(x.dtype) for n, f in enumerate((j, d1, d2))]
+    return select(within(dist), *product_rule(envelope(x, envelope_exponent), f))
+
+
+def radial_basis_fwd(dist, freq, n_spherical=7, envelope_exponent=5):
+    """rbf = env sin(freq x); sbf_rad = env N j_l(z x)."""
+    rbf = sines(dist, freq, envelope_exponent)[0]
+    return result_type("radial_basis_fwd")(rbf, bessels(dist, n_spherical, len(freq), envelope_exponent)[0])
+
+
+def radial_basis_bwd(grad_rbf, grad_sbf_rad, dist, freq, n_spherical=7, envelope_exponent=5, wrt=None):
+    """dist = sum grad_rbf rbf' + sum grad_sbf_rad sbf_rad'; freq = sum over edges of grad_rbf env x cos(freq x)."""
+    x, inside = dist[:, None], within(dist)
+    env = envelope(x, envelope_exponent)
+
+    def grad_dist():
+        d_rbf = sines(dist, freq, envelope_exponent)[1]
+        d_sbf = bessels(dist, n_spherical, len(freq), envelope_exponent)[1]
+        by_rbf, by_sbf = select(inside, grad_rbf * d_rbf, grad_sbf_rad * d_sbf)
+        return by_rbf.sum(1) + by_sbf.sum(1)
+
+    return results(
+        "radial_basis_bwd",
+        wrt,
+        dist=grad_dist,
+        freq=lambda: select(inside, grad_rbf * env[0] * x * np.cos(x * freq))[0].sum(0),
+    )
+
+
+def radial_basis_bwd2(
+    gg_dist, gg_freq, grad_rbf, grad_sbf_rad, dist, freq, n_spherical=7, envelope_exponent=5, wrt=None
+):
+    """Differentiate sum gg_dist dist + sum gg_freq freq, the fields of radial_basis_bwd."""
+    x, inside = dist[:, None], within(dist)
+    v, w = zero_if_none(gg_dist, dist)[:, None], zero_if_none(gg_freq, freq)
+    env = envelope(x, envelope_exponent)
+    s, c = np.sin(x * freq), np.cos(x * freq)
+    _, d1, d2 = sines(dist, freq, envelope_exponent)
+    _, b1, b2 = bessels(dist, n_spherical, len(freq), envelope_exponent)
+    by_freq, by_freq_freq = env[0] * x * c, -env[0] * x**2 * s
+    mixed = env[1] * x * c + env[0] * c - env[0] * freq * x * s
+
+    def out_dist():
+        by_rbf, by_sbf = select(inside, grad_rbf * (v * d2 + w * mixed), grad_sbf_rad * v * b2)
+        return by_rbf.sum(1) + by_sbf.sum(1)
+
+    return results(
+        "radial_basis_bwd2",
+        wrt,
+        grad_rbf=lambda: select(inside, v * d1 + w * by_freq)[0],
+        grad_sbf_rad=lambda: select(inside, v * b1)[0],
+        dist=out_dist,
+        freq=lambda: select(inside, grad_rbf * (v * mixed + w * by_freq_freq))[0].sum(0),
+    )
+
+
+def radial_basis_kinks(dist, freq, n_spherical=7, envelope_exponent=5):
+    """Where radial_basis is not smooth: the third derivative of the envelope jumps at x = 1."""
+    return dist[:, None] - 1
+
+
+def triplets(graph, exclude):
+    """Edges e = (j->i) and f = (k->j) of every triplet that is not left out."""
+    degree = np.diff(graph.dst_offsets)[graph.src]
+    e = np.repeat(np.arange(graph.num_edges), degree)
+    within = np.arange(len(e)) - np.repeat(np.cumsum(degree) - degree, degree)
+    f = graph.dst_edge_index[graph.dst_offsets[graph.src][e] + within]
+    if exclude == "node":
+        keep = graph.src[f] != graph.dst[e]
+    elif exclude == "edge":
+        keep = f != graph.reverse_edge[e]
+    else:
+        keep = np.ones(len(e), bool)
+    return e[keep], f[keep]
+
+
+def angular_basis(cosine, n_spherical):
+    """Y_l = sqrt((2l+1)/4pi) P_l and its first two derivatives in the cosine, each (num_triplets, S)."""
+    P = np.zeros((3, len(cosine), n_spherical), cosine.dtype)
+    P[0, :, 0] = 1
+    if n_spherical > 1:
+        P[0, :, 1] = cosine
+        P[1, :, 1] = 1
+    for l in range(1, n_spherical - 1):
+        P[0, :, l + 1] = ((2 * l + 1) * cosine * P[0, :, l] - l * P[0, :, l - 1]) / (l + 1)
+        P[1:, :, l + 1] = P[1:, :, l - 1] + (2 * l + 1) * P[:2, :, l]
+    return P * np.sqrt((2 * np.arange(n_spherical) + 1) / (4 * np.pi)).astype(cosine.dtype)
+
+
+def dot(a, b):
+    """Scalar product over the last axis, which is kept."""
+    return (a * b).sum(-1, keepdims=True)
+
+
+def split_weights(weights, n_spherical, n_radial):
+    """W1 as (S, R, M), and W2 (C, M)."""
+    first = n_spherical * n_radial
+    return weights[:first].reshape(n_spherical, n_radial, -1), weights[first:]
+
+
+def project(r, Y, W1):
+    """p_m = sum_{l,n} r_ln Y_l W1_ln,m of every triplet."""
+    return np.einsum("tln,tl,lnm->tm", r, Y, W1, optimize=True)
+
+
+def agg_edge_to_edge_fwd(vec, rbf, embedding, weights, graph, n_spherical=7, n_radial=6, exclude="node"):
+    """out_c(e) = sum over f of embedding_c(f) q_c."""
+    e, f = triplets(graph, exclude)
+    W1, W2 = split_weights(weights, n_spherical, n_radial)
+    u = vec / np.sqrt(dot(vec, vec))
+    Y = angular_basis(dot(u[e], u[f])[:, 0], n_spherical)[0]
+    p = project(rbf.reshape(-1, n_spherical, n_radial)[f], Y, W1)
+    return scatter(e, embedding[f] * (p @ W2.T), graph.num_edges)
+
+
+def agg_edge_to_edge_bwd(
+    grad_out, vec, rbf, embedding, weights, graph, n_spherical=7, n_radial=6, exclude="node", wrt=None
+):
+    """Chain rule through out, q, p, Y, the cosine and u = vec/|vec|."""
+    e, f = triplets(graph, exclude)
+    W1, W2 = split_weights(weights, n_spherical, n_radial)
+    length = np.sqrt(dot(vec, vec))
+    u = vec / length
+    Y, dY, _ = angular_basis(dot(u[e], u[f])[:, 0], n_spherical)
+    r = rbf.reshape(-1, n_spherical, n_radial)[f]
+    p = project(r, Y, W1)
+    gq = grad_out[e] * embedding[f]
+    gp = gq @ W2
+    back = np.einsum("lnm,tm->tln", W1, gp)
+
+    def grad_vec():
+        gcos = ((r * back).sum(-1) * dY).sum(-1, keepdims=True)
+        gu = scatter(e, gcos * u[f], graph.num_edges) + scatter(f, gcos * u[e], graph.num_edges)
+        return (gu - u * dot(u, gu)) / length
+
+    def grad_weights():
+        first = np.einsum("tln,tl,tm->lnm", r, Y, gp, optimize=True)
+        return np.concatenate([first.reshape(-1, weights.shape[1]), gq.T @ p])
+
+    return results(
+        "agg_edge_to_edge_bwd",
+        wrt,
+        vec=grad_vec,
+        rbf=lambda: scatter(f, Y[:, :, None] * back, graph.num_edges).reshape(rbf.shape),
+        embedding=lambda: scatter(f, grad_out[e] * (p @ W2.T), graph.num_edges),
+        weights=grad_weights,
+    )
+
+
+def agg_edge_to_edge_bwd2_grad(
+    gg_rbf, gg_embedding, vec, rbf, embedding, weights, graph, n_spherical=7, n_radial=6, exclude="node"
+):
+    """fwd(rbf := gg_rbf) + fwd(embedding := gg_embedding)."""
+    rest = (weights, graph, n_spherical, n_radial, exclude)
+    return agg_edge_to_edge_fwd(vec, zero_if_none(gg_rbf, rbf), embedding, *rest) + agg_edge_to_edge_fwd(
+        vec, rbf, zero_if_none(gg_embedding, embedding), *rest
+    )
+
+
+def agg_edge_to_edge_bwd2_main(
+    gg_rbf,
+    gg_embedding,
+    grad_out,
+    vec,
+    rbf,
+    embedding,
+    weights,
+    graph,
+    n_spherical=7,
+    n_radial=6,
+    exclude="node",
+    wrt=None,
+):
+    """rbf: bwd_rbf(embedding := gg); embedding: bwd_embedding(rbf := gg); weights: the sum of both bwd_weights."""
+    rest = (weights, graph, n_spherical, n_radial, exclude)
+    by_rbf = agg_edge_to_edge_bwd(grad_out, vec, zero_if_none(gg_rbf, rbf), embedding, *rest)
+    by_embedding = agg_edge_to_edge_bwd(grad_out, vec, rbf, zero_if_none(gg_embedding, embedding), *rest)
+    return results(
+        "agg_edge_to_edge_bwd2_main",
+        wrt,
+        rbf=lambda: by_embedding.rbf,
+        embedding=lambda: by_rbf.embedding,
+        weights=lambda: by_rbf.weights + by_embedding.weights,
+    )
+
+
+def unit_tangent(vec, vdot):
+    """U = v/|v|, |v|, and the derivative of u along vdot."""
+    length = np.sqrt(dot(vec, vec))
+    u = vec / length
+    return u, length, (vdot - u * dot(u, vdot)) / length
+
+
+def unit_tangent_vjp(vec, vdot, gu, gudot):
+    """From the cotangents of u and its derivative to that of v."""
+    u, length, udot = unit_tangent(vec, vdot)
+    total = gu - (dot(u, vdot) * gudot + dot(gudot, u) * vdot) / length
+    glength = -(dot(gudot, udot) + dot(total, u)) / length
+    return total / length + glength * u
+
+
+def agg_edge_to_edge_bwd2(
+    gg_vec,
+    gg_rbf,
+    gg_embedding,
+    gg_weights,
+    grad_out,
+    vec,
+    rbf,
+    embedding,
+    weights,
+    graph,
+    n_spherical=7,
+    n_radial=6,
+    exclude="node",
+    wrt=None,
+):
+    """Gradient of sum grad_out outdot: a name ending in dot is the derivative along the cotangents gg_."""
+    e, f = triplets(graph, exclude)
+    vdot, rdot = zero_if_none(gg_vec, vec), zero_if_none(gg_rbf, rbf).reshape(-1, n_spherical, n_radial)[f]
+    xdot = zero_if_none(gg_embedding, embedding)[f]
+    W1, W2 = split_weights(weights, n_spherical, n_radial)
+    W1dot, W2dot = split_weights(zero_if_none(gg_weights, weights), n_spherical, n_radial)
+    u, _, udot = unit_tangent(vec, vdot)
+    cosdot = dot(udot[e], u[f]) + dot(u[e], udot[f])
+    Y, dY, ddY = angular_basis(dot(u[e], u[f])[:, 0], n_spherical)
+    Ydot = dY * cosdot
+    r, x, g = rbf.reshape(-1, n_spherical, n_radial)[f], embedding[f], grad_out[e]
+    p = project(r, Y, W1)
+    pdot = project(rdot, Y, W1) + project(r, Ydot, W1) + project(r, Y, W1dot)
+    q, qdot = p @ W2.T, p @ W2dot.T + pdot @ W2.T
+    gq, gqdot = g * xdot, g * x
+    gp, gpdot = gq @ W2 + gqdot @ W2dot, gqdot @ W2
+    back = np.einsum("lnm,tm->tln", W1, gp) + np.einsum("lnm,tm->tln", W1dot, gpdot)
+    backdot = np.einsum("lnm,tm->tln", W1, gpdot)
+
+    def grad_vec():
+        gY, gYdot = (r * back + rdot * backdot).sum(-1), (r * backdot).sum(-1)
+        gcos = (dY * gY + ddY * cosdot * gYdot).sum(-1, keepdims=True)
+        gcosdot = (dY * gYdot).sum(-1, keepdims=True)
+        n = graph.num_edges
+        gu = scatter(e, gcos * u[f] + gcosdot * udot[f], n) + scatter(f, gcos * u[e] + gcosdot * udot[e], n)
+        gudot = scatter(e, gcosdot * u[f], n) + scatter(f, gcosdot * u[e], n)
+        return unit_tangent_vjp(vec, vdot, gu, gudot)
+
+    def grad_weights():
+        first = np.einsum("tln,tl,tm->lnm", r, Y, gp, optimize=True)
+        first += np.einsum("tln,tm->lnm", rdot * Y[:, :, None] + r * Ydot[:, :, None], gpdot, optimize=True)
+        return np.concatenate([first.reshape(-1, weights.shape[1]), gq.T @ p + gqdot.T @ pdot])
+
+    return results(
+        "agg_edge_to_edge_bwd2",
+        wrt,
+        grad_out=lambda: scatter(e, xdot * q + x * qdot, graph.num_edges),
+        vec=grad_vec,
+        rbf=lambda: scatter(f, Y[:, :, None] * back + Ydot[:, :, None] * backdot, graph.num_edges).reshape(rbf.shape),
+        embedding=lambda: scatter(f, g * qdot, graph.num_edges),
+        weights=grad_weights,
+    )

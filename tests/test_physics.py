@@ -1,0 +1,293 @@
+"""Forces, force training and invariance on real structures: right ones pass, wrong ones are found."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from scipy.special import spherical_jn
+
+from trigraph import verification
+from trigraph.cli import main
+from trigraph.verification import bessel, physics, structures
+from trigraph.verification.plots import bessel as plot_bessel
+from trigraph.verification.plots import differences as plot_differences
+from trigraph.verification.run import plan
+from trigraph.verification.subjects import Subject, panel
+
+SHIPPED = {s.name: s for s in structures.shipped()}
+FILES = Path(verification.__file__).parent / "data" / "structures"
+PANELS = ("pyref", "fortran-reference")
+
+
+def spoilt(operator, change):
+    """pyref, but for what `change` makes of the fields of one operator."""
+    right = panel("pyref")
+
+    def call(op, values, wrt):
+        fields = right.call(op, values, wrt)
+        return {**fields, **change(fields, values)} if op.name == operator else fields
+
+    return Subject("spoilt", False, call)
+
+
+@pytest.fixture(scope="module", params=SHIPPED)
+def system(request):
+    return physics.prepare(SHIPPED[request.param])
+
+
+@pytest.fixture(scope="module")
+def ethanol():
+    return physics.prepare(SHIPPED["ethanol"])
+
+
+# What is right
+
+
+@pytest.mark.parametrize("name", PANELS)
+@pytest.mark.parametrize("kind", physics.CHECKS)
+def test_panels_are_right(kind, name, system):
+    checks = physics.CHECKS[kind](panel(name), system, physics.INVOLVED[kind][0])
+    assert checks
+    for c in checks:
+        assert c.passed, c
+        assert c.kind == kind
+        assert (c.order is None) == (kind == "invariance")
+        assert kind == "invariance" or c.tolerance == 1e-7
+        assert c.error <= 1e-8 or kind == "invariance"
+
+
+def test_forces_against_an_independent_difference(ethanol):
+    """Each component by itself, with a step and a norm of the test's own."""
+    call, _ = physics._caller(panel("pyref"))
+    forces = physics.backward(call, ethanol, physics.forward(call, ethanol)).forces
+
+    def energy(x):
+        return np.sum(ethanol.model.readout * physics.forward(call, physics._moved(ethanol, "positions", x)).out)
+
+    h = 1e-5
+    for atom, axis in ((0, 0), (3, 1), (8, 2)):
+        step = np.zeros_like(ethanol.positions)
+        step[atom, axis] = h
+        expected = -(energy(ethanol.positions + step) - energy(ethanol.positions - step)) / (2 * h)
+        assert forces[atom, axis] == pytest.approx(expected, rel=1e-6, abs=1e-6 * abs(forces).max())
+    assert abs(forces.sum(0)).max() <= 1e-10 * abs(forces).max()
+    # The energy of a molecule does not change when it is turned: no torque.
+    assert abs(np.cross(ethanol.positions, forces).sum(0)).max() <= 1e-10 * abs(forces).max()
+
+
+# What is wrong
+
+WRONG_FORCES = {
+    "sign of the angular part": ("agg_edge_to_edge_bwd", lambda f, v: {"vec": -f["vec"]}),
+    "no angular part": ("agg_edge_to_edge_bwd", lambda f, v: {"vec": np.zeros_like(f["vec"])}),
+    "sign of the radial part": ("radial_basis_bwd", lambda f, v: {"dist": -f["dist"]}),
+    "no 1/cutoff": ("radial_basis_bwd", lambda f, v: {"dist": 5 * f["dist"]}),
+    "no radial part of the sum": ("agg_edge_to_edge_bwd", lambda f, v: {"rbf": np.zeros_like(f["rbf"])}),
+    "no embedding": ("agg_edge_to_edge_bwd", lambda f, v: {"embedding": np.zeros_like(f["embedding"])}),
+    "one off by 1e-5": (
+        "agg_edge_to_edge_bwd",
+        lambda f, v: {"vec": f["vec"] * np.where(f["vec"] < f["vec"].max(), 1, 1.00001)},
+    ),
+    "NaN": ("radial_basis_bwd", lambda f, v: {"dist": f["dist"] * np.nan}),
+}
+
+
+@pytest.mark.parametrize("mistake", WRONG_FORCES)
+def test_wrong_forces_are_found(mistake, ethanol):
+    (check,) = physics.check_forces(spoilt(*WRONG_FORCES[mistake]), ethanol)
+    assert not check.passed
+    assert check.note
+
+
+WRONG_TRAINING = {
+    "first order only": ("agg_edge_to_edge_bwd2", lambda f, v: {"weights": np.zeros_like(f["weights"])}),
+    "sign": ("agg_edge_to_edge_bwd2", lambda f, v: {"weights": -f["weights"]}),
+    # The seed holds vectors constant: the angular part of the forces is not trained.
+    "no gg_vec": (
+        "agg_edge_to_edge_bwd2",
+        lambda f, v: dict(
+            panel("pyref").call(
+                physics.OPERATORS["agg_edge_to_edge_bwd2"], {**v, "gg_vec": np.zeros_like(v["vec"])}, None
+            )
+        ),
+    ),
+    "no radial part": ("radial_basis_bwd2", lambda f, v: {"grad_sbf_rad": np.zeros_like(f["grad_sbf_rad"])}),
+}
+
+
+@pytest.mark.parametrize("mistake", WRONG_TRAINING)
+def test_wrong_training_gradients_are_found(mistake, ethanol):
+    checks = {c.field: c for c in physics.check_force_training(spoilt(*WRONG_TRAINING[mistake]), ethanol)}
+    assert not checks["weights"].passed
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [
+        (lambda f, v: {"out": f["out"] * (1 + 1e-6 * v["vec"][:, :1])}, {"rotated", "mirrored"}),
+        (lambda f, v: {"out": f["out"] * (1 + 1e-6 * np.arange(len(f["out"]))[:, None])}, {"renumbered"}),
+    ],
+)
+def test_what_depends_on_axes_or_numbers_is_found(change, found, ethanol):
+    checks = physics.check_invariance(spoilt("agg_edge_to_edge_fwd", change), ethanol)
+    assert {c.case.split(", ")[1] for c in checks if not c.passed} == found
+
+
+@pytest.mark.parametrize("kind", physics.CHECKS)
+def test_an_exception_is_a_finding(kind, ethanol):
+    def call(op, values, wrt):
+        raise RuntimeError("no memory")
+
+    for c in physics.CHECKS[kind](Subject("broken", False, call), ethanol, "agg_edge_to_edge_bwd"):
+        assert not c.passed
+        assert "no memory" in c.note
+
+
+# Radial functions
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", PANELS)
+def test_radial_functions_of_every_degree(name, dtype):
+    checks = bessel.check_bessel(panel(name), bessel.decades(dtype, 0))
+    assert [c.field for c in checks] == [f"sbf_rad, l = {degree}" for degree in range(8)]
+    for c in checks:
+        assert c.passed, c
+        x = [point[0] for point in c.curve]
+        assert x[0] == pytest.approx(1e-3)
+        assert x == sorted(x)
+
+
+def test_closed_forms_are_found():
+    """j_2 by its closed form has no digit left in float32 at x = 0.001."""
+
+    def closed(fields, values):
+        x = values["dist"].astype(np.float32)[:, None] * np.float32(bessel.bessel_zeros(8, 6)[2])
+        j = (np.float32(3) / x**3 - 1 / x) * np.sin(x) - 3 / x**2 * np.cos(x)
+        sbf = fields["sbf_rad"].reshape(len(x), 8, 6).copy()
+        exact = spherical_jn(2, x.astype(float))
+        sbf[:, 2] *= (j / exact).astype(sbf.dtype)
+        return {"sbf_rad": sbf.reshape(len(x), -1)}
+
+    checks = bessel.check_bessel(spoilt("radial_basis_fwd", closed), bessel.decades("float32", 0))
+    assert [c.field for c in checks if not c.passed] == ["sbf_rad, l = 2"]
+
+
+def test_pictures(ethanol):
+    judged = bessel.decades("float32", 0)
+    checks = bessel.check_bessel(panel("pyref"), judged)
+    forces = physics.check_forces(panel("pyref"), ethanol)
+    axes = [a for a in plot_bessel([*checks, *forces]).axes if a.get_visible()]
+    assert [len([line for line in a.lines if len(line.get_xdata()) > 2]) for a in axes] == [8]
+    assert plot_bessel(forces) is None
+    assert plot_differences(checks) is None
+    assert plot_differences(forces) is not None
+
+
+# Structures
+
+
+def test_shipped_structures():
+    assert set(SHIPPED) == {"benzene", "ethanol", "copper slab with CO", "rock salt"}
+    for s in SHIPPED.values():
+        length = np.linalg.norm(s.vec, axis=1)
+        assert s.graph.num_edges == len(s.src) > 0
+        assert length.min() > 0
+        assert length.max() < s.cutoff == 5.0
+        assert (s.graph.reverse_edge >= 0).all()
+        assert s.note == s.remark(False) == ""
+    assert SHIPPED["rock salt"].graph.has_parallel_edges
+    assert SHIPPED["rock salt"].graph.num_nodes == 2
+
+
+def test_patches_are_within_the_budget():
+    for s in SHIPPED.values():
+        for limit in (1, 40, 1500):
+            some = s.within(limit)
+            assert some.graph.triplets(None).outer.size <= limit
+            assert len(some.src) > 0
+            assert np.all(np.diff(some.src) >= 0)
+            assert bool(some.note) == (len(some.src) < len(s.src))
+
+
+def test_files_agree_with_the_arrays():
+    pytest.importorskip("ase")
+    for name, file in structures.SHIPPED.items():
+        found = structures.read(FILES / f"{file}.extxyz", 5.0)
+        for key in ("positions", "cell", "src", "dst", "shifts"):
+            np.testing.assert_array_equal(getattr(found, key), getattr(SHIPPED[name], key))
+
+
+def test_the_default_run_does_not_need_ase(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ase", None)
+    monkeypatch.setitem(sys.modules, "ase.io", None)
+    assert len(structures.shipped()) == 4
+    assert plan(operators=["dimenet"], panels=["pyref"], dtypes=["float64"])
+    with pytest.raises(ValueError, match=r"need ASE: pip install 'trigraph\[ase\]'"):
+        structures.read(FILES / "benzene.extxyz", 5.0)
+
+
+def xyz(tmp_path, *lines):
+    path = tmp_path / "some.xyz"
+    path.write_text("\n".join([str(len(lines)), "", *lines]) + "\n")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (("H 0 0 0", "H 0 0 0"), r"some\.xyz: .*non-zero length"),
+        (("H 0 0 0", "H 0 0 9"), r"no two of its 2 atoms are closer than 5"),
+        (("H 0 0",), r"some\.xyz cannot be read"),
+        (("H 0 0 0", "H 0 nan 1"), r"some\.xyz: .*finite"),
+    ],
+)
+def test_bad_structures(tmp_path, lines, message):
+    pytest.importorskip("ase")
+    with pytest.raises(ValueError, match=message):
+        structures.read(xyz(tmp_path, *lines), 5.0)
+
+
+def test_command_line_errors(tmp_path):
+    pytest.importorskip("ase")
+    good = str(FILES / "ethanol.extxyz")
+    for options, message in {
+        ("--structure", str(tmp_path / "none.xyz")): "does not exist",
+        ("--structure", str(xyz(tmp_path, "H 0 0 0", "H 0 0 0"))): "non-zero length",
+        ("--cutoff", "4"): "--cutoff is of --structure files",
+        ("--structure", good, "--cutoff", "0"): "0.0 is not in the range",
+        ("--structure", good, "--cutoff", "nan"): "nan",
+        ("--structure", good, "--operator", "gno"): "none of its operators is asked for",
+    }.items():
+        result = CliRunner().invoke(main, ["verify", *options])
+        assert result.exit_code == 2, result.output
+        assert message in " ".join(result.output.split())
+
+
+@pytest.mark.parametrize("kind", ["one atom and its images", "no triplets", "too many triplets"])
+def test_structures_at_the_limits(kind):
+    build = pytest.importorskip("ase.build")
+    atoms = {
+        "one atom and its images": lambda: build.bulk("Cu"),
+        "no triplets": lambda: build.molecule("H2"),
+        "too many triplets": lambda: build.bulk("Cu", cubic=True).repeat(3),
+    }[kind]()
+    structure = structures.from_atoms(kind, atoms, 3.0 if kind == "too many triplets" else 5.0)
+    limited = structure.within(3000)
+    assert (limited.note == "") == (kind != "too many triplets")
+    checks = [c for f in physics.CHECKS.values() for c in f(panel("pyref"), physics.prepare(limited), "agg")]
+    for c in checks:
+        assert c.passed, c
+        assert c.note == limited.note
+
+
+def test_a_structure_is_verified_like_the_shipped_ones(tmp_path):
+    pytest.importorskip("ase")
+    water = structures.read(xyz(tmp_path, "O 0 0 0.12", "H 0 0.76 -0.48", "H 0 -0.76 -0.48"), 5.0)
+    units = plan(operators=["dimenet"], panels=["pyref"], dtypes=["float64"], structures=[water, water])
+    own = [u for u in units if "some.xyz" in u.label]
+    assert len({u.label for u in own}) == len(own) == 2 * (2 * 3 + 3)
+    found = {c.kind for u in own for c in u.execute() if c.passed or pytest.fail(str(c))}
+    assert {"accuracy", "adjoint", "differences", "forces", "force training", "invariance"} <= found

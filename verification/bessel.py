@@ -1,0 +1,85 @@
+"""Radial functions over three decades of x, degree by degree: the closed forms of j_l cancel where x is small."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from scipy.special import spherical_jn
+
+from trigraph.operators import DEFINITIONS, OPERATORS
+from trigraph.pyref.dimenet import bessel_zeros
+from trigraph.verification import tolerances
+from trigraph.verification.cases import POINT_STEP, Case, draw, frozen, plain
+from trigraph.verification.judged import Judged
+from trigraph.verification.record import Check
+from trigraph.verification.subjects import Subject, attempt
+
+__all__ = ["CASE", "check_bessel", "decades"]
+
+CASE = "x = 0.001 to 1"
+POINTS, DEGREES, RADIAL, EXPONENT = 61, 8, 6, 5
+
+
+def decades(dtype: str, seed: int) -> Judged:
+    """Return a case of radial_basis whose distances are spaced evenly in the logarithm, for every degree there is."""
+    definition = next(d for d in DEFINITIONS if d.name == "radial_basis")
+    sizes = {"num_edges": POINTS, "n_radial": RADIAL, "n_spherical": DEGREES, "envelope_exponent": EXPONENT}
+    x = frozen(np.geomspace(1e-3, 1, POINTS, endpoint=False).astype(dtype))
+    freq = frozen((np.pi * np.arange(1, RADIAL + 1)).astype(dtype))
+    rng = np.random.default_rng([seed, POINTS])
+    inputs = {a.name: plain(a) for a in definition.inputs}
+    grads = draw({f"grad_{a.name}": a for a in definition.outputs}, sizes, dtype, rng)
+    ggs = draw({f"gg_{n}": a for n, a in inputs.items()}, sizes, dtype, rng)
+    values = {"dist": x, "freq": freq, "n_spherical": DEGREES, "envelope_exponent": EXPONENT}
+    return Judged(Case(CASE, definition, sizes, values, grads, ggs, draw(inputs, sizes, dtype, rng), POINT_STEP))
+
+
+def _scipy(x: np.ndarray) -> np.ndarray:
+    """Envelope times normalised spherical Bessel functions, (num_edges, degrees, radial), from scipy in float64."""
+    x = x.astype(np.float64)[:, None, None]
+    q = EXPONENT + 1
+    # Horner's rule in (1 - x) has no cancellation at the cutoff: env = (1 - x)^3 sum_n (n+1)(n+2)/2 x^n / x, n < q.
+    env = (1 - x) ** 3 / x * sum((n + 1) * (n + 2) / 2 * x**n for n in range(q))
+    degrees = np.arange(DEGREES)[:, None]
+    zeros = bessel_zeros(DEGREES, RADIAL)
+    norm = np.sqrt(2) / abs(spherical_jn(degrees + 1, zeros))
+    return np.asarray(env * norm * spherical_jn(degrees, zeros * x))
+
+
+def check_bessel(subject: Subject, judged: Judged, operator: str = "radial_basis_fwd") -> list[Check]:
+    """Compare sbf_rad with scipy, one check for each degree.
+
+    Returns
+    -------
+    list of Check
+        `error` in eps * scale, the judge's scale; `curve` has the largest error over the radial functions at each x.
+    """
+    case, op = judged.case, OPERATORS["radial_basis_fwd"]
+    outcome = attempt(subject, op, case.arguments(op))
+    got = outcome.fields.get("sbf_rad")
+    shape = (POINTS, DEGREES, RADIAL)
+    fits = isinstance(got, np.ndarray) and got.size == math.prod(shape)
+    problem = outcome.problem or ("" if fits else "sbf_rad has the wrong shape")
+    x = case.values["dist"]
+    errors = np.full(shape[:2], math.inf)
+    if not problem:
+        scale = judged.result(op)["sbf_rad"][2].reshape(shape)
+        unit = tolerances.eps(case.dtype) * scale + tolerances.tiny(case.dtype)
+        errors = (abs(np.asarray(got, np.float64).reshape(shape) - _scipy(x)) / unit).max(axis=2)
+    return [
+        Check(
+            operator=operator,
+            panel=subject.name,
+            dtype=case.dtype,
+            kind="bessel",
+            case=CASE,
+            field=f"sbf_rad, l = {degree}",
+            error=float(errors[:, degree].max()),
+            tolerance=judged.tolerance(subject) + tolerances.CHUNKED,
+            seconds=outcome.seconds if degree == 0 else 0.0,
+            curve=() if problem else tuple(zip(map(float, x), map(float, errors[:, degree]), strict=True)),
+            note=problem,
+        )
+        for degree in range(DEGREES)
+    ]

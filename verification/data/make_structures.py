@@ -1,0 +1,53 @@
+"""Make structures/*.extxyz and *.npz: two molecules, a slab with an adsorbate and a crystal, with their neighbours.
+
+    python make_structures.py      (needs ase)
+
+Geometries are those of ase.build: the G2 set's benzene and ethanol; Cu(111), 2x2 cells and two layers, with CO on top
+of a copper atom, periodic along the surface; the primitive cell of rock salt, where every neighbour is an image of one
+of two atoms. The .npz files hold the same positions with the neighbours closer than the cutoff, so that NumPy alone
+reads them; the .extxyz files are what `trigraph verify --structure` reads.
+"""
+
+from pathlib import Path
+
+import numpy as np
+from ase import Atoms
+from ase.build import add_adsorbate, bulk, fcc111, molecule
+from ase.io import read, write
+
+from trigraph.verification.structures import SHIPPED, from_atoms
+
+CUTOFF = 5.0  # angstrom
+
+
+def slab() -> Atoms:
+    """Copper with CO, carbon down."""
+    copper = fcc111("Cu", size=(2, 2, 2), vacuum=8.0)
+    add_adsorbate(copper, Atoms("CO", [[0, 0, 0], [0, 0, 1.15]]), 1.85, "ontop")
+    return copper
+
+
+STRUCTURES = {
+    "benzene": molecule("C6H6"),
+    "ethanol": molecule("CH3CH2OH"),
+    "copper slab with CO": slab(),
+    "rock salt": bulk("NaCl", "rocksalt", a=5.64),
+}
+
+
+def main() -> None:
+    """Write the files beside this script."""
+    folder = Path(__file__).with_name("structures")
+    for name, atoms in STRUCTURES.items():
+        path = folder / SHIPPED[name]
+        atoms.info.clear()
+        write(path.with_suffix(".extxyz"), atoms, format="extxyz")
+        # As the file has them: rounded.
+        structure = from_atoms(name, read(path.with_suffix(".extxyz")), CUTOFF)
+        neighbours = {key: getattr(structure, key).astype(np.int32) for key in ("src", "dst", "shifts")}
+        arrays = {"positions": structure.positions, "cell": structure.cell, "pbc": atoms.pbc, **neighbours}
+        np.savez_compressed(path.with_suffix(".npz"), cutoff=CUTOFF, **arrays)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,455 @@
+"""Forces and force training through the front door, on molecules, slabs and crystals, and what no rotation changes.
+
+One interaction block of DimeNet++ is an energy of the positions R of the atoms, with r_e = R_src - R_dst + offset:
+
+    x = |r| / cutoff;  rbf, sbf_rad = radial_basis_fwd(x, freq);  m = embedding * (rbf @ projection);
+    out = agg_edge_to_edge_fwd(r, sbf_rad, m, weights, graph);  E = sum(readout * out);  F = -dE/dR
+
+Forces come by the chain agg_edge_to_edge_bwd -> radial_basis_bwd -> r, the gradients of a loss of forces in the
+parameters by bwd2 of both. Both are compared with central differences: of E in R, of the loss in the parameters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from trigraph.edge_graph import EdgeGraph
+from trigraph.fortran import judge
+from trigraph.operators import OPERATORS, evaluate
+from trigraph.verification import tolerances
+from trigraph.verification.differences import assess, inner, rounded_gap
+from trigraph.verification.judged import ask
+from trigraph.verification.record import Check
+from trigraph.verification.structures import BASIS, MIDDLE, SUM, WHOLE, WIDTH, Model, Structure, model, numbers
+from trigraph.verification.subjects import Subject, attempt, panel
+
+__all__ = ["CHECKS", "INVOLVED", "System", "check_force_training", "check_forces", "check_invariance", "prepare"]
+
+# The check is recorded under the last of the operators it takes the chain through.
+INVOLVED = {
+    "forces": ("agg_edge_to_edge_bwd", "agg_edge_to_edge_fwd", "radial_basis_fwd", "radial_basis_bwd"),
+    "force training": (
+        "agg_edge_to_edge_bwd2",
+        "agg_edge_to_edge_fwd",
+        "agg_edge_to_edge_bwd",
+        "radial_basis_fwd",
+        "radial_basis_bwd",
+        "radial_basis_bwd2",
+    ),
+    "invariance": ("agg_edge_to_edge_bwd", "agg_edge_to_edge_fwd", "radial_basis_fwd", "radial_basis_bwd"),
+}
+STEPS = tuple(2.0**-k for k in (*range(6, 20, 2), *range(21, 31, 3)))
+TRAINED = ("weights", "freq")
+SUM_ROUNDING = 2.0**-100  # of sums in real128, relative to the sum of |terms|
+TRANSLATION = np.array([3.7, -11.3, 5.9])
+Call = Callable[..., Mapping[str, np.ndarray]]
+Products = Sequence[tuple[np.ndarray, np.ndarray]]
+
+
+class _Failed(Exception):
+    """A call of the subject went wrong."""
+
+
+@dataclass(frozen=True)
+class System:
+    """Atoms, graph and model; `target` (num_nodes, 3) are the forces the loss asks for."""
+
+    name: str
+    positions: np.ndarray
+    offset: np.ndarray
+    cutoff: float
+    graph: EdgeGraph
+    model: Model
+    target: np.ndarray
+    note: str = ""
+
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        """Sizes of both operators."""
+        widths = {"n_spherical": SUM["n_spherical"], "n_radial": SUM["n_radial"], "n_emb": WIDTH, "n_mid": MIDDLE}
+        return {"num_edges": self.graph.num_edges, "num_nodes": self.graph.num_nodes, **widths}
+
+    @cached_property
+    def rounding(self) -> tuple[float, float]:
+        """Scale of the rounding errors of energy and loss (`_rounding`), the judge's for each step of the chain."""
+        return _rounding(self)
+
+
+def prepare(structure: Structure) -> System:
+    """Return the system of a structure, or of the part that pyref has memory for."""
+    some = structure.within(WHOLE)
+    target = numbers(f"{structure.name} forces", len(some.positions), 3)
+    return System(some.name, some.positions, some.offset, some.cutoff, some.graph, model(some), target, some.note)
+
+
+# ---- the chain -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Forward:
+    """What the derivatives need of the energy."""
+
+    vec: np.ndarray
+    unit: np.ndarray
+    dist: np.ndarray
+    rbf: np.ndarray
+    sbf_rad: np.ndarray
+    message: np.ndarray
+    out: np.ndarray
+
+    def basis(self, s: System) -> dict[str, Any]:
+        """Arguments of radial_basis_fwd."""
+        return {"dist": self.dist, "freq": s.model.freq, **BASIS}
+
+    def sum(self, s: System) -> dict[str, Any]:
+        """Arguments of agg_edge_to_edge_fwd."""
+        arrays = {"vec": self.vec, "rbf": self.sbf_rad, "embedding": self.message, "weights": s.model.weights}
+        return {**arrays, "graph": s.graph, **SUM}
+
+
+@dataclass(frozen=True)
+class Backward:
+    """Gradients of the energy: in the vectors of edges (`edge`) and what it is made of."""
+
+    sum: Mapping[str, np.ndarray]
+    grad_rbf: np.ndarray
+    grad_dist: np.ndarray
+    edge: np.ndarray
+    forces: np.ndarray
+
+
+def forward(call: Call, s: System) -> Forward:
+    """Evaluate the energy's chain."""
+    vec = s.positions[s.graph.src] - s.positions[s.graph.dst] + s.offset
+    length = np.linalg.norm(vec, axis=1)
+    dist = length / s.cutoff
+    basis = call("radial_basis_fwd", dist=dist, freq=s.model.freq, **BASIS)
+    message = s.model.embedding * (basis["rbf"] @ s.model.projection)
+    part = Forward(vec, vec / length[:, None], dist, basis["rbf"], basis["sbf_rad"], message, np.empty(0))
+    return replace(part, out=call("agg_edge_to_edge_fwd", **part.sum(s))["out"])
+
+
+def backward(call: Call, s: System, f: Forward) -> Backward:
+    """Evaluate the forces: the gradient of sum(readout * out) through both operators to the atoms."""
+    of_sum = call("agg_edge_to_edge_bwd", grad_out=s.model.readout, **f.sum(s))
+    grad_rbf = (of_sum["embedding"] * s.model.embedding) @ s.model.projection.T
+    of_basis = call("radial_basis_bwd", grad_rbf=grad_rbf, grad_sbf_rad=of_sum["rbf"], **f.basis(s))
+    edge = of_sum["vec"] + of_basis["dist"][:, None] * f.unit / s.cutoff
+    forces = np.zeros_like(s.positions)
+    other = s.graph.src != s.graph.dst  # an atom takes its own images along
+    np.subtract.at(forces, s.graph.src[other], edge[other])
+    np.add.at(forces, s.graph.dst[other], edge[other])
+    return Backward(of_sum, grad_rbf, of_basis["dist"], edge, forces)
+
+
+@dataclass(frozen=True)
+class Second:
+    """Gradient of sum(t * forces): in parameters, and the cotangents of every step of the chain."""
+
+    parameters: dict[str, np.ndarray]
+    edge: np.ndarray
+    along: np.ndarray
+    of_basis: Mapping[str, np.ndarray]
+    of_sum: Mapping[str, np.ndarray]
+    gg_message: np.ndarray
+    grad_rbf: np.ndarray
+    vec: np.ndarray
+
+
+def second(call: Call, s: System, f: Forward, b: Backward, t: np.ndarray) -> Second:
+    """Differentiate sum(t * forces) in the parameters (and the vectors): bwd2 of both operators."""
+    m = s.model
+    edge = t[s.graph.dst] - t[s.graph.src]
+    along = (edge * f.unit).sum(1) / s.cutoff
+    of_basis = call(
+        "radial_basis_bwd2",
+        gg_dist=along,
+        gg_freq=np.zeros_like(m.freq),
+        grad_rbf=b.grad_rbf,
+        grad_sbf_rad=b.sum["rbf"],
+        **f.basis(s),
+    )
+    gg_message = (of_basis["grad_rbf"] @ m.projection) * m.embedding
+    of_sum = call(
+        "agg_edge_to_edge_bwd2",
+        gg_vec=edge,
+        gg_rbf=of_basis["grad_sbf_rad"],
+        gg_embedding=gg_message,
+        gg_weights=np.zeros_like(m.weights),
+        grad_out=m.readout,
+        **f.sum(s),
+    )
+    grad_rbf = (of_sum["embedding"] * m.embedding) @ m.projection.T
+    first = call("radial_basis_bwd", grad_rbf=grad_rbf, grad_sbf_rad=of_sum["rbf"], **f.basis(s))
+    parameters = {
+        "weights": of_sum["weights"],
+        "freq": of_basis["freq"] + first["freq"],
+    }
+    length = f.dist[:, None] * s.cutoff
+    bent = (edge - f.unit * (edge * f.unit).sum(1, keepdims=True)) / length * b.grad_dist[:, None] / s.cutoff
+    vec = of_sum["vec"] + (of_basis["dist"] + first["dist"])[:, None] * f.unit / s.cutoff + bent
+    return Second(parameters, edge, along, of_basis, of_sum, gg_message, grad_rbf, vec)
+
+
+def _caller(subject: Subject) -> tuple[Call, list[float]]:
+    """Return a function that calls the subject's operators by name, and the seconds they took."""
+    seconds = [0.0]
+
+    def call(name: str, **values: Any) -> Mapping[str, np.ndarray]:
+        op = OPERATORS[name]
+        outcome = attempt(subject, op, values)
+        seconds[0] += outcome.seconds
+        if outcome.problem:
+            raise _Failed(f"{name}: {outcome.problem}")
+        wrong = [n.name for n in op.fields if not isinstance(outcome.fields.get(n.name), np.ndarray)]
+        if wrong:
+            raise _Failed(f"{name}: {wrong[0]} is no array")
+        return outcome.fields
+
+    return call, seconds
+
+
+# ---- differences -----------------------------------------------------------------------------------------------------
+
+
+def _energy(call: Call, s: System) -> Products:
+    return [(judge.pair(s.model.readout), judge.pair(forward(call, s).out))]
+
+
+def _loss(call: Call, s: System) -> Products:
+    """Half the sum of squares of the forces' errors."""
+    missing = judge.pair(backward(call, s, forward(call, s)).forces - s.target)
+    return [(0.5 * missing, missing)]
+
+
+def _moved(s: System, name: str, value: np.ndarray) -> System:
+    if name == "positions":
+        return replace(s, positions=value)
+    return replace(s, model=replace(s.model, **{name: value}))
+
+
+def _difference(
+    call: Call,
+    s: System,
+    name: str,
+    gradient: np.ndarray,
+    function: Callable[[Call, System], Products],
+    direction: np.ndarray,
+) -> list[float]:
+    """|f(x+) - f(x-) - <gradient, x+ - x->| / sum |gradient_i (x+ - x-)_i| for each step, as in differences.py."""
+    x = s.positions if name == "positions" else getattr(s.model, name)
+    errors = []
+    for step in STEPS:
+        plus = function(call, _moved(s, name, x + step * direction))
+        minus = function(call, _moved(s, name, x - step * direction))
+        products = [(judge.pair(gradient), rounded_gap(x, step, direction))]
+        _, size = inner(products)
+        residual, terms = inner([*plus, *((-a, b) for a, b in minus), *((-a, b) for a, b in products)])
+        # Nothing may depend on x, where an atom has no neighbours but its own images: equal but for the sum's rounding.
+        equal = abs(residual) <= SUM_ROUNDING * terms
+        errors.append(0.0 if equal else abs(residual) / (size + tolerances.tiny("float64")))
+    return errors
+
+
+def _curve_check(
+    subject: Subject,
+    s: System,
+    operator: str,
+    kind: str,
+    field: str,
+    errors: Sequence[float],
+    problem: str,
+    took: float,
+) -> Check:
+    # No floor: neither energy nor loss is a polynomial, the order must show.
+    verdict = assess(STEPS, errors, [0.0] * len(STEPS), None) if errors else None
+    problem = problem or (verdict.problem if verdict else "")
+    return Check(
+        operator=operator,
+        panel=subject.name,
+        dtype="float64",
+        kind=kind,
+        case=s.name,
+        field=field,
+        error=math.inf if problem or verdict is None else verdict.best,
+        tolerance=tolerances.differences("float64"),
+        order=verdict.order if verdict else None,
+        seconds=took,
+        curve=tuple(zip(STEPS, errors, strict=True)) if errors else (),
+        note=f"{problem} (best error {min(errors):.1e})" if problem and errors else problem or s.note,
+    )
+
+
+def check_forces(subject: Subject, s: System, operator: str = INVOLVED["forces"][0]) -> list[Check]:
+    """Compare forces with differences of the energy in the positions of all atoms, along one random direction."""
+    call, took = _caller(subject)
+    errors, problem = [], ""
+    try:
+        forces = backward(call, s, forward(call, s)).forces
+        direction = numbers(f"{s.name} displacement", *s.positions.shape)
+        errors = _difference(call, s, "positions", -forces, _energy, direction)
+    except (_Failed, ValueError) as error:  # ValueError: shapes that do not fit
+        problem = str(error)
+    return [_curve_check(subject, s, operator, "forces", "positions", errors, problem, took[0])]
+
+
+def check_force_training(subject: Subject, s: System, operator: str = INVOLVED["force training"][0]) -> list[Check]:
+    """Compare gradients of a loss of forces in the parameters with its differences."""
+    checks = []
+    for name in TRAINED:
+        call, took = _caller(subject)
+        errors, problem = [], ""
+        try:
+            f = forward(call, s)
+            b = backward(call, s, f)
+            gradient = second(call, s, f, b, b.forces - s.target).parameters[name]
+            x = getattr(s.model, name)
+            direction = x * numbers(f"{s.name} {name} direction", *x.shape)
+            errors = _difference(call, s, name, gradient, _loss, direction)
+        except (_Failed, ValueError) as error:
+            problem = str(error)
+        checks.append(_curve_check(subject, s, operator, "force training", name, errors, problem, took[0]))
+    return checks
+
+
+# ---- invariance ------------------------------------------------------------------------------------------------------
+
+
+def _sum_of_products(*pairs: tuple[np.ndarray, np.ndarray]) -> float:
+    return float(sum(np.sum(abs(a) * abs(b)) for a, b in pairs))
+
+
+def _rounding(s: System) -> tuple[float, float]:
+    """Scales of the rounding errors of E and of sum(target * F): every step's own scale, times what it weighs in them.
+
+    Steps are the two operators and their derivatives (their scales are the judge's), the products with the projection,
+    and the vectors, whose rounding is that of positions and offset, wherever the motions take them.
+    """
+    call, _ = _caller(panel("pyref"))
+    f = forward(call, s)
+    b = backward(call, s, f)
+    d = second(call, s, f, b, s.target)
+    m = s.model
+
+    def scales(name: str, **values: Any) -> dict[str, np.ndarray]:
+        return {field: triple[2] for field, triple in ask(OPERATORS[name], values).items()}
+
+    basis, out = scales("radial_basis_fwd", **f.basis(s)), scales("agg_edge_to_edge_fwd", **f.sum(s))["out"]
+    of_sum = scales("agg_edge_to_edge_bwd", grad_out=m.readout, **f.sum(s))
+    dist = scales("radial_basis_bwd", grad_rbf=b.grad_rbf, grad_sbf_rad=b.sum["rbf"], **f.basis(s))["dist"]
+    message = abs(m.embedding) * (abs(f.rbf) @ abs(m.projection))
+    back_rbf = (abs(b.sum["embedding"]) * abs(m.embedding)) @ abs(m.projection).T
+    ends = abs(s.positions[s.graph.src]) + abs(s.positions[s.graph.dst]) + abs(s.offset)
+    reach = (ends + 2 * abs(TRANSLATION)).sum(1, keepdims=True)
+    energy = _sum_of_products(
+        (m.readout, out), (b.sum["rbf"], basis["sbf_rad"]), (b.grad_rbf, basis["rbf"]), (b.sum["embedding"], message),
+        (b.edge, reach),
+    )  # fmt: skip
+    forces = _sum_of_products(
+        (d.edge, of_sum["vec"]), (d.of_basis["grad_sbf_rad"], of_sum["rbf"]), (d.gg_message, of_sum["embedding"]),
+        (d.along, dist), (d.of_basis["grad_rbf"], back_rbf), (d.of_sum["rbf"], basis["sbf_rad"]),
+        (d.grad_rbf, basis["rbf"]), (d.of_sum["embedding"], message), (d.edge, b.edge), (d.vec, reach),
+    )  # fmt: skip
+    return energy, forces
+
+
+def _rotated(s: System) -> System:
+    """Turn it by an angle and about an axis that are no symmetry of anything."""
+    a, b, c, d = np.array([0.8, 0.1, -0.5, 0.3]) / math.sqrt(0.99)
+    turn = np.array(
+        [
+            [a * a + b * b - c * c - d * d, 2 * (b * c - a * d), 2 * (b * d + a * c)],
+            [2 * (b * c + a * d), a * a - b * b + c * c - d * d, 2 * (c * d - a * b)],
+            [2 * (b * d - a * c), 2 * (c * d + a * b), a * a - b * b - c * c + d * d],
+        ]
+    ).T
+    return replace(s, positions=s.positions @ turn, offset=s.offset @ turn, target=s.target @ turn)
+
+
+def _mirrored(s: System) -> System:
+    return replace(s, positions=-s.positions, offset=-s.offset, target=-s.target)
+
+
+def _translated(s: System) -> System:
+    return replace(s, positions=s.positions + TRANSLATION)
+
+
+def _renumbered(s: System) -> System:
+    """Give the atoms other numbers; edges sorted by their new source, in another order within it."""
+    rng = np.random.default_rng(len(s.positions))
+    order = rng.permutation(len(s.positions))
+    new = np.argsort(order)
+    edges = rng.permutation(s.graph.num_edges)
+    edges = edges[np.argsort(new[s.graph.src[edges]], kind="stable")]
+    vec = (s.positions[s.graph.src] - s.positions[s.graph.dst] + s.offset)[edges]
+    graph = EdgeGraph(new[s.graph.src[edges]], new[s.graph.dst[edges]], s.graph.num_nodes, vec=vec)
+    rows = {name: getattr(s.model, name)[edges] for name in ("embedding", "readout")}
+    return replace(
+        s,
+        positions=s.positions[order],
+        target=s.target[order],
+        offset=s.offset[edges],
+        graph=graph,
+        model=replace(s.model, **rows),
+    )
+
+
+MOTIONS = {"rotated": _rotated, "mirrored": _mirrored, "translated": _translated, "renumbered": _renumbered}
+
+
+def check_invariance(subject: Subject, s: System, operator: str = INVOLVED["invariance"][0]) -> list[Check]:
+    """Compare energy, and forces along `target` that moves with the atoms, before and after every motion of `MOTIONS`.
+
+    The unit is eps * scale of rounding errors; before and after, each is within c of the exact value.
+    """
+    call, took = _caller(subject)
+    terms = sum(evaluate(OPERATORS[n].definition.terms, s.sizes) for n in ("radial_basis_fwd", "agg_edge_to_edge_fwd"))
+
+    def measure(system: System) -> tuple[np.ndarray, np.ndarray]:
+        f = forward(call, system)
+        forces = backward(call, system, f).forces
+        pairs = (system.model.readout, f.out), (system.target, forces)
+        first, other = (np.array(judge.dot(judge.pair(a), judge.pair(b))[:2]) for a, b in pairs)
+        return first, other
+
+    checks, before = [], None
+    for name, motion in MOTIONS.items():
+        moved = motion(s)
+        errors, problem = [math.inf, math.inf], ""
+        try:
+            before = before or measure(s)
+            for i, (one, two) in enumerate(zip(before, measure(moved), strict=True)):
+                unit = tolerances.eps("float64") * s.rounding[i] + tolerances.tiny("float64")
+                errors[i] = float(abs((one[0] - two[0]) + (one[1] - two[1])) / unit)
+        except (_Failed, ValueError) as error:
+            problem = str(error)
+        checks += [
+            Check(
+                operator=operator,
+                panel=subject.name,
+                dtype="float64",
+                kind="invariance",
+                case=f"{s.name}, {name}",
+                field=field,
+                error=error,
+                tolerance=2 * tolerances.accuracy(subject.chunked, terms),
+                seconds=took[0],
+                note=problem or s.note,
+            )
+            for field, error in zip(("energy", "forces"), errors, strict=True)
+        ]
+        took[0] = 0.0
+    return checks
+
+
+CHECKS: dict[str, Callable[[Subject, System, str], list[Check]]] = {
+    "forces": check_forces,
+    "force training": check_force_training,
+    "invariance": check_invariance,
+}

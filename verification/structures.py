@@ -1,0 +1,224 @@
+"""Molecules, slabs and crystals as input of the DimeNet++ family: files, graphs with periodic images, a small model.
+
+The default run reads the shipped structures with NumPy alone; other files need ASE.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trigraph.edge_graph import EdgeGraph
+from trigraph.operators import Definition
+from trigraph.panels import panel_function
+from trigraph.verification.judged import operators_of
+
+__all__ = [
+    "BASIS",
+    "SHIPPED",
+    "SUM",
+    "WHOLE",
+    "Model",
+    "Structure",
+    "from_atoms",
+    "model",
+    "numbers",
+    "read",
+    "shipped",
+]
+
+FOLDER = Path(__file__).parent / "data" / "structures"
+SHIPPED = {"benzene": "benzene", "ethanol": "ethanol", "copper slab with CO": "copper_co", "rock salt": "rock_salt"}
+# Attributes of the radial basis and of the sum: DimeNet++'s, with the rule for periodic systems.
+BASIS = {"n_spherical": 7, "envelope_exponent": 5}
+SUM = {"n_spherical": 7, "n_radial": 6, "exclude": "edge"}
+WIDTH, MIDDLE = 3, 2  # of the embedding, and between the two projections: the judge pays for them
+# Triplets of the patch that is compared with the judge, and of what differences and physics run on: pyref keeps
+# arrays of all triplets.
+PATCH, WHOLE = 1500, 10_000
+
+
+@dataclass(frozen=True)
+class Structure:
+    """Atoms and their neighbours.
+
+    Attributes
+    ----------
+    name : str
+    positions : ndarray, shape (num_nodes, 3)
+    cell : ndarray, shape (3, 3)
+    cutoff : float
+        In the unit of the positions.
+    src, dst : ndarray of int64, shape (num_edges,)
+        Sorted by source.
+    shifts : ndarray of int64, shape (num_edges, 3)
+        Cells crossed by each edge.
+    note : str
+        What was left out.
+    """
+
+    name: str
+    positions: np.ndarray
+    cell: np.ndarray
+    cutoff: float
+    src: np.ndarray
+    dst: np.ndarray
+    shifts: np.ndarray
+    note: str = ""
+
+    @cached_property
+    def graph(self) -> EdgeGraph:
+        """Its graph; the very reverse of an edge is told by the shifts."""
+        return EdgeGraph(self.src, self.dst, len(self.positions), shifts=self.shifts)
+
+    @cached_property
+    def offset(self) -> np.ndarray:
+        """``shifts @ cell``, exactly odd in the shifts."""
+        s = self.shifts
+        return np.asarray(s[:, :1] * self.cell[0] + s[:, 1:2] * self.cell[1] + s[:, 2:] * self.cell[2])
+
+    @property
+    def vec(self) -> np.ndarray:
+        """Vector of each edge."""
+        return np.asarray(self.positions[self.src] - self.positions[self.dst] + self.offset)
+
+    def within(self, triplets: int) -> Structure:
+        """Return as much of it as has at most so many triplets (those that are left out of sums counted too).
+
+        Edges come in by the farther of their atoms from the middle, then by length; atoms stay, some without edges.
+        """
+        if _triplets(self.src, self.dst) <= triplets:
+            return self
+        middle = np.linalg.norm(self.positions - self.positions.mean(axis=0), axis=1)
+        rank = np.argsort(np.argsort(middle, kind="stable"), kind="stable")
+        length = np.linalg.norm(self.vec, axis=1)
+        order = np.lexsort((length, np.maximum(rank[self.src], rank[self.dst])))
+        few, many = 0, len(order)
+        while many - few > 1:
+            half = (few + many) // 2
+            fits = _triplets(self.src[order[:half]], self.dst[order[:half]]) <= triplets
+            few, many = (half, many) if fits else (few, half)
+        keep = np.sort(order[:few])
+        note = f"{few} of {len(order)} edges, those of at most {triplets} triplets around the middle"
+        return replace(self, src=self.src[keep], dst=self.dst[keep], shifts=self.shifts[keep], note=note)
+
+    def values(self, definition: Definition, patch: bool, keep: np.ndarray | None) -> dict[str, Any]:
+        """Arguments of fwd, as `RealInput.values`: DimeNet++'s frequencies, random embeddings and weights."""
+        some = self.within(PATCH if patch else WHOLE)
+        given = model(some)
+        dist = np.linalg.norm(some.vec, axis=1) / some.cutoff
+        if definition.name == "radial_basis":
+            return {"dist": dist if keep is None else dist[keep], "freq": given.freq, **BASIS}
+        basis = panel_function("pyref", "radial_basis_fwd")(dist, given.freq, **BASIS)
+        known = {
+            "vec": some.vec,
+            "rbf": basis.sbf_rad,
+            "embedding": given.embedding * (basis.rbf @ given.projection),
+            "weights": given.weights,
+            "graph": some.graph,
+            **SUM,
+        }
+        return {name: known[name] for name in operators_of(definition)[0].parameters}
+
+    def remark(self, patch: bool) -> str:
+        """Return what the patch, or the whole, leaves out."""
+        return self.within(PATCH if patch else WHOLE).note
+
+
+def _triplets(src: np.ndarray, dst: np.ndarray) -> int:
+    size = int(max(src.max(initial=-1), dst.max(initial=-1))) + 1
+    return int(np.bincount(dst, minlength=size)[src].sum())
+
+
+@dataclass(frozen=True)
+class Model:
+    """Parameters of one interaction block: embedding_e = `embedding`_e * (rbf_e @ `projection`), then the sum.
+
+    `freq` (R,), `embedding` (num_edges, C), `projection` (R, C), `weights` (S*R + C, M); `readout` (num_edges, C) makes
+    an energy of the sum.
+    """
+
+    freq: np.ndarray
+    embedding: np.ndarray
+    projection: np.ndarray
+    weights: np.ndarray
+    readout: np.ndarray
+
+
+def numbers(name: str, *shape: int) -> np.ndarray:
+    """Draw standard normal numbers that follow from a name."""
+    return np.random.default_rng(zlib.crc32(name.encode())).standard_normal(shape)
+
+
+def model(structure: Structure) -> Model:
+    """Return a model for a structure: the frequencies DimeNet++ starts from, the rest random numbers."""
+    radial, rows, edges = SUM["n_radial"], SUM["n_spherical"] * SUM["n_radial"], len(structure.src)
+    return Model(
+        freq=np.pi * np.arange(1, radial + 1),
+        embedding=numbers(f"{structure.name} embedding", edges, WIDTH),
+        projection=numbers(f"{structure.name} projection", radial, WIDTH) / np.sqrt(radial),
+        weights=numbers(f"{structure.name} weights", rows + WIDTH, MIDDLE) / np.sqrt(MIDDLE),
+        readout=numbers(f"{structure.name} readout", edges, WIDTH),
+    )
+
+
+def shipped() -> tuple[Structure, ...]:
+    """Return the structures of the default run."""
+    found = []
+    for name, file in SHIPPED.items():
+        with np.load(FOLDER / f"{file}.npz") as z:
+            neighbours = (z[key].astype(np.int64) for key in ("src", "dst", "shifts"))
+            found.append(Structure(name, z["positions"], z["cell"], float(z["cutoff"]), *neighbours))
+    return tuple(found)
+
+
+def from_atoms(name: str, atoms: Any, cutoff: float) -> Structure:
+    """Find the neighbours of an ``ase.Atoms``.
+
+    Raises
+    ------
+    ValueError
+        If two atoms coincide, none is closer to another than `cutoff`, or a periodic direction has no cell vector.
+    """
+    found = EdgeGraph.from_ase(atoms, cutoff)
+    if found.graph.num_edges == 0:
+        raise ValueError(f"verify: structure {name}: no two of its {len(atoms)} atoms are closer than {cutoff:g}")
+    cell = np.asarray(atoms.cell, np.float64)
+    return Structure(name, atoms.positions.copy(), cell, cutoff, found.graph.src, found.graph.dst, found.shifts)
+
+
+def read(path: Path, cutoff: float) -> Structure:
+    """Read a structure file, the last one of a trajectory.
+
+    Parameters
+    ----------
+    path : Path
+        In any format ASE reads.
+    cutoff : float
+        In the file's unit of length.
+
+    Raises
+    ------
+    ValueError
+        If ASE is not installed, the file cannot be read, or its atoms make no graph.
+    """
+    try:
+        from ase.io import read as read_atoms
+    except ImportError:
+        raise ValueError("verify: structure files need ASE: pip install 'trigraph[ase]'") from None
+    if not path.is_file():
+        raise ValueError(f"verify: structure {path} is no file")
+    try:
+        atoms = read_atoms(path)
+    except Exception as error:  # whatever a reader of ASE's many formats raises
+        raise ValueError(f"verify: structure {path} cannot be read: {type(error).__name__}: {error}") from error
+    try:
+        return from_atoms(path.name, atoms, cutoff)
+    except ValueError as error:
+        text = str(error).removeprefix("EdgeGraph: ").removeprefix("verify: ")
+        raise ValueError(f"verify: structure {path}: {text}") from error
