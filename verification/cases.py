@@ -445,7 +445,8 @@ def build(definition: Definition, variant: Variant, dtype: str, seed: int) -> Ca
     """
     rng = np.random.default_rng([seed, zlib.crc32(f"{definition.name}/{variant.name}".encode())])
     sizes = _sizes(definition, variant)
-    graph, belonging = {}, {}
+    graph: dict[str, Any] = {}
+    belonging: dict[str, np.ndarray] = {}
     if definition.graph is not None:
         graph["graph"], belonging = GRAPHS[definition.graph](variant, sizes, rng)
     inputs = {a.name: a for a in definition.inputs}

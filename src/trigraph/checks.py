@@ -19,7 +19,7 @@ from trigraph.operators import SYMBOLS, Array, Operator, evaluate, names_in
 
 __all__ = ["Checked", "bind_sizes", "check_call", "shape_of"]
 
-GRAPH_TYPES = {"CSC": CSC, "EdgeGraph": EdgeGraph}
+GRAPH_TYPES: dict[str, type[CSC | EdgeGraph]] = {"CSC": CSC, "EdgeGraph": EdgeGraph}
 
 
 @dataclass(frozen=True)

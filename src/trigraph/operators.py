@@ -419,6 +419,15 @@ COORDS = Array("coords", "num_edges d", "dx of each edge, in the caller's length
 FEATURES = Array("features", "num_src_nodes f_in", "h of each source node.", 1)
 KERNEL_SHAPE = "num_edges f_out*f_in"
 
+RADIAL_TERMS = "num_edges*n_radial*(n_spherical+1)"
+SUM_TERMS = "num_edges*(n_spherical*n_spherical*n_emb+n_mid*(n_spherical*n_radial+n_spherical*n_emb))"
+
+
+def _times(terms: str, fwd: int, bwd: int, bwd2: int) -> tuple[str, str, str]:
+    """Return the operations of each order, so many for every term."""
+    return f"{fwd}*{terms}", f"{bwd}*{terms}", f"{bwd2}*{terms}"
+
+
 DEFINITIONS: tuple[Definition, ...] = (
     Definition(
         name="gno_kernel",
@@ -516,7 +525,7 @@ DEFINITIONS: tuple[Definition, ...] = (
         graph=None,
         kinks=(Kink("radial_basis_kinks", "dist"),),
         terms="num_edges+n_radial*(n_spherical+1)",
-        operations=tuple(f"{n}*num_edges*n_radial*(n_spherical+1)" for n in (30, 40, 60)),
+        operations=_times(RADIAL_TERMS, 30, 40, 60),
     ),
     Definition(
         name="agg_edge_to_edge",
@@ -541,7 +550,7 @@ DEFINITIONS: tuple[Definition, ...] = (
             Attribute("n_radial", "Radial basis functions R.", 6),
             Attribute(
                 "exclude",
-                "Left out of the sum: every e' = (k->j) with k == i (node), only the very reverse edge (edge), nothing.",
+                "Left out: every e' = (k->j) with k == i (node), only the very reverse edge (edge), nothing (None).",
                 "node",
                 (None, "node", "edge"),
                 (("edge", "require_reverse"),),
@@ -550,9 +559,7 @@ DEFINITIONS: tuple[Definition, ...] = (
         graph="edges",
         kinks=(),
         terms="num_edges*n_spherical*n_radial*n_mid+n_emb*n_mid",
-        operations=tuple(
-            f"{n}*num_edges*(n_spherical**2*n_emb+n_mid*(n_spherical*n_radial+n_spherical*n_emb))" for n in (4, 12, 32)
-        ),
+        operations=_times(SUM_TERMS, 4, 12, 32),
         restrictions=(
             Restriction(
                 "bwd2_grad",

@@ -24,6 +24,11 @@ HEADER = '"""Written by ``python -m trigraph.stubs --write`` from the operator t
 ARRAY = '_A = TypeVar("_A", NDArray[np.float32], NDArray[np.float64])\n'
 
 
+def _literal(value: object) -> str:
+    """Return a value as source, strings in double quotes."""
+    return f'"{value}"' if isinstance(value, str) else repr(value)
+
+
 def _parameter(name: str, op: Operator, fields: str) -> str:
     """Return one line of a signature."""
     optional = {
@@ -38,7 +43,10 @@ def _parameter(name: str, op: Operator, fields: str) -> str:
     for array in op.arguments:
         if array.name == name:
             return f"    {name}: _A{' | None' if array.nullable else ''},\n"
-    return f"    {name}: SupportsIndex,\n"
+    attribute = next(a for a in op.attributes if a.name == name)
+    kind = f"Literal[{', '.join(map(_literal, attribute.choices))}]" if attribute.choices else "SupportsIndex"
+    default = "" if attribute.required else f" = {_literal(attribute.default)}"
+    return f"    {name}: {kind}{default},\n"
 
 
 def _function(op: Operator) -> str:
