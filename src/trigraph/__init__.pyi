@@ -834,7 +834,7 @@ def agg_edge_to_edge_bwd(
 ) -> AggEdgeToEdgeBwd[_A]:
     """Vector-Jacobian product of `agg_edge_to_edge_fwd`.
 
-        the gradient of sum grad_out out, vec included (through u = vec/|vec|)
+        the gradient of sum grad_out out, vec included (through u = vec/norm(vec))
 
     Parameters
     ----------

@@ -534,7 +534,7 @@ DEFINITIONS: tuple[Definition, ...] = (
         formulas=(
             "Y_l = sqrt((2l+1)/4pi) P_l(u_e.u_e'); q[c] = sum_m W2[c,m] sum_{l,n} rbf[e',l*R+n] Y_l W1[l*R+n,m]; "
             "out[e,c] = sum over e' into src(e) of embedding[e',c] q[c]",
-            "the gradient of sum grad_out out, vec included (through u = vec/|vec|)",
+            "the gradient of sum grad_out out, vec included (through u = vec/norm(vec))",
             "the gradient of the derivative of sum grad_out out along (gg_vec, gg_rbf, gg_embedding, gg_weights)",
         ),
         source=DIMENET,
