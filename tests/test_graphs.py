@@ -454,8 +454,8 @@ def test_odd_graphs(op, name, panel):
                 assert not any(value.any() for value in got.values())
 
 
-# Nodes, sources, destinations and shifts along one axis. A triplet of an edge with itself is never alone: its derivative
-# in vec is zero but for rounding, and results are compared relative to the largest value.
+# Nodes, sources, destinations and shifts along one axis. A triplet of an edge with itself is never alone: its
+# derivative in vec is zero but for rounding, and results are compared relative to the largest value.
 ODD_EDGES = {
     "nothing": (0,),
     "no edges": (3,),
