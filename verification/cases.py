@@ -271,8 +271,8 @@ def _edges(
 ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return the graph of a variant and the vectors of its edges; writes the sizes it has into `sizes`.
 
-    Atoms in a cell: an edge and its reverse have opposite vectors. Periodic cells have parallel edges (images of one
-    neighbour) and edges from an atom to its own image; a third of the edges has no reverse.
+    Atoms in a skew cell: an edge and its reverse have opposite vectors. Periodic cells have parallel edges (images of
+    one neighbour) and edges from an atom to its own image; a third of the edges has no reverse.
     """
     nodes = sizes["num_nodes"]
     pairs = 0 if nodes == 0 or variant.name in ("no edges", "one edge") else 2 * nodes
@@ -297,7 +297,8 @@ def _edges(
     both = np.unique(np.concatenate([images, np.column_stack([back[:, 1], back[:, 0], -back[:, 2:]])]), axis=0)
     src, dst = both[:, 0], both[:, 1]
     positions = rng.uniform(0, 1, (nodes, 3))
-    vec = positions[src] - positions[dst] + both[:, 2:] @ (np.eye(3) + 0.1)
+    cell = np.eye(3) + rng.uniform(0, 0.2, (3, 3))
+    vec = positions[src] - positions[dst] + both[:, 2:] @ cell
     graph = EdgeGraph(src.astype(variant.index), dst.astype(variant.index), nodes, vec=vec)
     sizes["num_edges"] = graph.num_edges
     return {"graph": graph}, {"vec": vec}

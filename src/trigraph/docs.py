@@ -35,6 +35,10 @@ def _shape(array: Array) -> str:
     return f"`({', '.join(array.dims)}{',' if len(array.dims) == 1 else ''})`"
 
 
+def _values(attribute: Attribute) -> str:
+    return ", ".join(f"`{choice!r}`" for choice in attribute.choices) or "`int`"
+
+
 def _returns(op: Operator) -> str:
     if op.single:
         return f"the array `{op.fields[0].name}`"
@@ -65,7 +69,7 @@ def _definition(spec: Definition) -> str:
     rows += [(f"`{a.name}`", "attribute", _values(a), "", a.doc) for a in spec.attributes]
     rows += [(f"`{a.name}`", "output", _shape(a), "", a.doc) for a in spec.outputs + spec.auxiliary]
     text += _table(("name", "", "shape", "degree", "meaning"), rows)
-    formulas = [(f"`{op.name}`", f"`{spec.formulas[op.order]}`", f"`{op.operations}`") for op in ops]
+    formulas = [(f"`{op.name}`", f"`{op.formula}`", f"`{op.operations}`") for op in ops]
     text += _table(("operator", "formula", "floating operations"), formulas)
     for kink in spec.kinks:
         text += f"Not differentiable where a value of `trigraph.pyref.{kink.function}` is 0.\n\n"
@@ -81,9 +85,8 @@ def _operators() -> str:
 
 
 def _symbols() -> str:
-    return _table(
-        ("symbol", "counts", "at least"), ((f"`{n}`", f"{s.doc}", str(s.minimum)) for n, s in SYMBOLS.items())
-    )
+    rows = ((f"`{n}`", s.doc, str(s.minimum), str(s.maximum or "")) for n, s in SYMBOLS.items())
+    return _table(("symbol", "counts", "at least", "at most"), rows)
 
 
 def _tolerances() -> str:

@@ -602,6 +602,15 @@ COORDS = Array("coords", "num_edges d", "dx of each edge, in the caller's length
 FEATURES = Array("features", "num_src_nodes f_in", "h of each source node.", 1)
 KERNEL_SHAPE = "num_edges f_out*f_in"
 
+RADIAL_TERMS = "num_edges*n_radial*(n_spherical+1)"
+SUM_TERMS = "num_edges*(n_spherical*n_spherical*n_emb+n_mid*(n_spherical*n_radial+n_spherical*n_emb))"
+
+
+def _times(terms: str, fwd: int, bwd: int, bwd2: int) -> tuple[str, str, str]:
+    """Return the operations of each order, so many for every term."""
+    return f"{fwd}*{terms}", f"{bwd}*{terms}", f"{bwd2}*{terms}"
+
+
 DEFINITIONS: tuple[Definition, ...] = (
     Definition(
         name="gno_kernel",
@@ -699,7 +708,7 @@ DEFINITIONS: tuple[Definition, ...] = (
         graph=None,
         kinks=(Kink("radial_basis_kinks", "dist"),),
         terms="num_edges+n_radial*(n_spherical+1)",
-        operations=tuple(f"{n}*num_edges*n_radial*(n_spherical+1)" for n in (30, 40, 60)),
+        operations=_times(RADIAL_TERMS, 30, 40, 60),
     ),
     Definition(
         name="agg_edge_to_edge",
@@ -708,7 +717,7 @@ DEFINITIONS: tuple[Definition, ...] = (
         formulas=(
             "Y_l = sqrt((2l+1)/4pi) P_l(u_e.u_e'); q[c] = sum_m W2[c,m] sum_{l,n} rbf[e',l*R+n] Y_l W1[l*R+n,m]; "
             "out[e,c] = sum over e' into src(e) of embedding[e',c] q[c]",
-            "the gradient of sum grad_out out, vec included (through u = vec/|vec|)",
+            "the gradient of sum grad_out out, vec included (through u = vec/norm(vec))",
             "the gradient of the derivative of sum grad_out out along (gg_vec, gg_rbf, gg_embedding, gg_weights)",
         ),
         source=DIMENET,
@@ -733,9 +742,7 @@ DEFINITIONS: tuple[Definition, ...] = (
         graph="edges",
         kinks=(),
         terms="num_edges*n_spherical*n_radial*n_mid+n_emb*n_mid",
-        operations=tuple(
-            f"{n}*num_edges*(n_spherical**2*n_emb+n_mid*(n_spherical*n_radial+n_spherical*n_emb))" for n in (4, 12, 32)
-        ),
+        operations=_times(SUM_TERMS, 4, 12, 32),
         restrictions=(
             Restriction(
                 "bwd2_grad",

@@ -24,6 +24,11 @@ HEADER = '"""Written by ``python -m trigraph.stubs --write`` from the operator t
 ARRAY = '_A = TypeVar("_A", NDArray[np.float32], NDArray[np.float64])\n'
 
 
+def _literal(value: object) -> str:
+    """Return a value as source, strings in double quotes."""
+    return f'"{value}"' if isinstance(value, str) else repr(value)
+
+
 def _parameter(name: str, op: Operator, fields: str) -> str:
     """Return one line of a signature."""
     optional = {
