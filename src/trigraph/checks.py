@@ -21,7 +21,7 @@ from trigraph.segments import Segments
 
 __all__ = ["Checked", "bind_sizes", "check_call", "index_dtype", "position", "shape_of"]
 
-GRAPH_TYPES = {"CSC": CSC, "EdgeGraph": EdgeGraph, "Segments": Segments}
+GRAPH_TYPES: dict[str, type[CSC | EdgeGraph | Segments]] = {"CSC": CSC, "EdgeGraph": EdgeGraph, "Segments": Segments}
 
 
 @dataclass(frozen=True)

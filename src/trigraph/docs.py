@@ -35,10 +35,6 @@ def _shape(array: Array) -> str:
     return f"`({', '.join(array.dims)}{',' if len(array.dims) == 1 else ''})`"
 
 
-def _values(attribute: Attribute) -> str:
-    return ", ".join(f"`{choice!r}`" for choice in attribute.choices) or "`int`"
-
-
 def _returns(op: Operator) -> str:
     if op.single:
         return f"the array `{op.fields[0].name}`"

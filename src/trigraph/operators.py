@@ -733,7 +733,7 @@ DEFINITIONS: tuple[Definition, ...] = (
             Attribute("n_radial", "Radial basis functions R.", 6),
             Attribute(
                 "exclude",
-                "Left out: every e' = (k->j) with k == i (node), only the very reverse edge (edge), nothing.",
+                "Left out: every e' = (k->j) with k == i (node), only the very reverse edge (edge), nothing (None).",
                 "node",
                 (None, "node", "edge"),
                 (("edge", "require_reverse"),),

@@ -55,10 +55,6 @@ def _parameter(name: str, op: Operator, fields: str) -> str:
     return f"    {name}: {kind}{default},\n"
 
 
-def _literal(value: object) -> str:
-    return f'"{value}"' if isinstance(value, str) else repr(value)
-
-
 def _function(op: Operator) -> str:
     """Return the stub of one operator."""
     fields = f"_{result_type(op.name).__name__}Field"
