@@ -759,6 +759,125 @@ DEFINITIONS: tuple[Definition, ...] = (
             ),
         ),
     ),
+    Definition(
+        name="mha_gat_n2n",
+        family="gat",
+        summary="Multi-head graph attention from source to destination nodes.",
+        formulas=(
+            "raw = a_s.x_src + a_d.x_dst (+ a_e.f_e) per head, a = attention_weights; pre = activation(raw); "
+            "post = softmax of pre over the in-edges of a destination; output_i = sum post x_src, heads concatenated or averaged; "
+            "softmax_scores = (pre, post)",
+            "dpost = g.x_src; dpre = post (dpost - sum post dpost); draw = dpre activation'(raw); "
+            "src: sum post g + a_s sum draw; dst: a_d sum draw; edge: a_e draw; weights: sum draw x",
+            "the gradient of the derivative of sum grad_output output along (gg_src, gg_dst, gg_weights, gg_edge)",
+        ),
+        source=GAT,
+        inputs=(
+            Array(
+                "src_embedding", f"num_src_nodes {HEADS}", "Embedding of each source node, heads one after the other."
+            ),
+            Array("dst_embedding", f"num_dst_nodes {HEADS}", "Embedding of each destination node."),
+            Array(
+                "attention_weights",
+                f"{HEADS}*(2+has_edge_embedding)",
+                "Weights of the source's half, of the destination's, and of the edge's where there is one.",
+            ),
+            Array(
+                "edge_embedding",
+                f"num_edges {HEADS}",
+                "Embedding of each edge row, or None.",
+                optional=True,
+                keyword=True,
+            ),
+        ),
+        outputs=(
+            Array(
+                "output_embedding",
+                "num_dst_nodes dim_head*(1+concat_heads*(num_heads-1))",
+                "Heads concatenated, or their mean.",
+            ),
+        ),
+        auxiliary=(
+            Array(
+                "softmax_scores", "2 num_heads num_positions", "Scores before and after the softmax, by CSC position."
+            ),
+        ),
+        given_back=("softmax_scores",),
+        attributes=(
+            Attribute("num_heads", "Attention heads."),
+            Attribute("concat_heads", "Concatenate the heads (True), or average them.", True, (False, True)),
+            Attribute("activation", "Of the scores.", "LeakyReLU", ACTIVATIONS),
+            Attribute("negative_slope", "Slope of LeakyReLU below zero.", 0.2, real=True),
+        ),
+        graph="csc",
+        kinks=(Kink("mha_gat_n2n_kinks", "src_embedding", "indices"),),
+        terms="num_positions+3*num_heads*dim_head+num_src_nodes",
+        operations=tuple(
+            f"{n}*(num_positions*({HEADS}+4*num_heads)+{HEADS}*(num_src_nodes+num_dst_nodes))" for n in (2, 6, 20)
+        ),
+        settings=(
+            {"activation": "LeakyReLU", "edge_embedding": None},
+            {"activation": "ELU", "concat_heads": False},
+            {"activation": "linear"},
+            {"activation": "ReLU", "concat_heads": False, "edge_embedding": None},
+            {"activation": "sigmoid", "edge_embedding": None},
+            {"activation": "LeakyReLU", "concat_heads": False, "negative_slope": 0.01},
+            {"activation": "tanh", "concat_heads": False},
+        ),
+    ),
+    Definition(
+        name="agg_weighted_n2n",
+        family="weighted",
+        summary="Sum, mean, minimum or maximum over in-edges of the edge's weight times the source's embedding.",
+        formulas=(
+            "message_e = w_e x_src(e); output_i = sum, minimum or maximum over e into i, or sum / node_degree with "
+            "node_degree = sum w_e (mean_by='weight') or the number of edges; location = CSC position of the extremum",
+            "sum: x_j = sum w_e g_dst(e), w_e = g_dst(e).x_src(e); mean: g / node_degree, and by weight "
+            "w_e = g_dst(e).(x_src(e) - output_dst(e)) / node_degree; min, max: of the edges at the locations alone",
+            "the gradient of the derivative of sum grad_output output along (gg_embedding, gg_edge_weight)",
+        ),
+        source=WEIGHTED,
+        inputs=(
+            Array("embedding", "num_src_nodes dim", "Embedding of each source node.", 1),
+            Array("edge_weight", "num_edges", "Weight of each edge row; None: ones.", sample="positive", optional=True),
+        ),
+        outputs=(Array("output_embedding", "num_dst_nodes dim", "Aggregated embedding; 0 without in-edges."),),
+        auxiliary=(
+            Array("node_degree", "num_dst_nodes", "Denominator of the mean; None for the others.", when="op==1"),
+            Array(
+                "output_extrema_location",
+                "num_dst_nodes dim",
+                "CSC position of the extremum, the lowest on ties, the first NaN before all; -1 without in-edges; "
+                "None for sum and mean.",
+                index=True,
+                when="op>1",
+            ),
+        ),
+        given_back=("output_embedding", "node_degree", "output_extrema_location"),
+        attributes=(
+            Attribute("op", "Aggregation.", "sum", ("sum", "mean", "min", "max")),
+            Attribute(
+                "mean_by",
+                "What the mean divides by: sum of weights, or number of edges.",
+                "weight",
+                ("weight", "count"),
+            ),
+        ),
+        graph="csc",
+        kinks=(Kink("agg_weighted_n2n_kinks", "embedding", "indices"),),
+        terms="num_positions+dim",
+        operations=("2*num_positions*dim", "4*num_positions*dim", "8*num_positions*dim"),
+        settings=(
+            {"op": "sum"},
+            {"op": "mean"},
+            {"op": "max"},
+            {"op": "min"},
+            {"op": "mean", "mean_by": "count"},
+            {"op": "sum", "edge_weight": None},
+            {"op": "mean", "edge_weight": None},
+            {"op": "max", "edge_weight": None},
+        ),
+    ),
 )
 
 ORDERS = ("fwd", "bwd", "bwd2")
