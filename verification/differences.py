@@ -243,7 +243,12 @@ def _curve(
         products = [(weights[n], plus[n]) for n in names] + [(-weights[n], minus[n]) for n in names]
         residual, _ = inner([*products, (-gradient, gap)])
         _, size = inner([(gradient, gap)])
-        size += tolerances.tiny("float64")  # a gradient that is zero: the residual must be, too
+        largest = float(np.sum(gradient_scale * abs(gap[0])))
+        if size <= unit * largest:
+            # A gradient that is zero up to rounding, as the softmax's is in what all scores share: the residual is
+            # measured against what a gradient of the size of phi would make of the step.
+            size = 2 * step * phi_scale
+        size += tolerances.tiny("float64")  # and where phi is zero, the residual must be, too
         errors.append(abs(residual) / size)
-        floors.append(unit * 2 * (phi_scale + float(np.sum(gradient_scale * abs(gap[0])))) / size)
+        floors.append(unit * 2 * (phi_scale + largest) / size)
     return errors, floors
