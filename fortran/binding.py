@@ -65,7 +65,7 @@ def bind(op: Operator, layout: str, load: Callable[[], ModuleType]) -> Callable[
         first = next(values[a.name] for a in op.arguments if not a.nullable)
         returned = {f.name for f in op.returned(values, sizes)}
         wanted = tuple(f for f in wanted if f in returned)
-        index = index_dtype(op, values) if op.graph else np.dtype(np.int64)
+        index = index_dtype(op, values) if op.graph and layout != "judge" else np.dtype(np.int64)
         outputs = _outputs(op, sizes, wanted, first.dtype, index, layout, out or {})
         if all(outputs[f].size for f in wanted) and all(sizes[s] for s in op.definition.symbols):
             _invoke(op, layout, load(), values, sizes, wanted, outputs)
