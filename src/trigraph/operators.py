@@ -864,7 +864,7 @@ DEFINITIONS: tuple[Definition, ...] = (
             ),
         ),
         graph="csc",
-        kinks=(Kink("agg_weighted_n2n_kinks", "embedding"),),
+        kinks=(Kink("agg_weighted_n2n_kinks", "embedding", "indices"),),
         terms="num_positions+dim",
         operations=("2*num_positions*dim", "4*num_positions*dim", "8*num_positions*dim"),
         settings=(
