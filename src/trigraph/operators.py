@@ -817,8 +817,8 @@ DEFINITIONS: tuple[Definition, ...] = (
         ),
         settings=(
             {"activation": "LeakyReLU", "edge_embedding": None},
-            {"activation": "ELU", "concat_heads": False},
-            {"activation": "linear"},
+            {"activation": "ELU"},
+            {"activation": "linear", "concat_heads": False},
             {"activation": "ReLU", "concat_heads": False, "edge_embedding": None},
             {"activation": "sigmoid", "edge_embedding": None},
             {"activation": "LeakyReLU", "concat_heads": False, "negative_slope": 0.01},
