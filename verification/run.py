@@ -274,11 +274,13 @@ class _Run:
             return
         whole = judged("float64", False)
         for scope in self.scopes:
+            if real.panels and scope.subject.name not in real.panels:
+                continue
             label = f"{definition.name}, {real.name}, float64: {scope.subject.name}"
             # Whoever comes first pays for the judge.
             weight = WEIGHTS["real adjoint"] + (WEIGHTS["real judge"] if scope is self.scopes[0] else 0)
             yield _unit(f"{label} adjoint", scope, weight, partial(_adjoint, scope, whole))
-            if scope.subject.name not in UNDIFFERENCED:
+            if scope.subject.name not in UNDIFFERENCED and real.steps:
                 weight = WEIGHTS["real differences"]
                 yield _unit(f"{label} differences", scope, weight, partial(_differences, scope, whole, real.steps))
 
