@@ -32,6 +32,7 @@ NEAR = 8  # destinations of the patch
 # polynomials of degree 2 at most; DimeNet++ needs steps enough to show the order.
 AIRFOIL_STEPS = tuple(2.0**-k for k in range(10, 36, 8))
 STRUCTURE_STEPS = tuple(2.0**-k for k in (*range(6, 20, 2), *range(22, 36, 4)))
+NETWORK_STEPS = tuple(2.0**-k for k in (*range(3, 20, 2), *range(22, 36, 4)))
 
 
 @cache
@@ -94,8 +95,8 @@ def real_inputs(family: str, structures: Iterable[Structure] = ()) -> tuple[Real
     """Return the real inputs of a family: those shipped or made, and structures of the user's for DimeNet++."""
     if family in ("gat", "weighted"):
         return (
-            RealInput("airfoil", networks.mesh_values(_mesh), STRUCTURE_STEPS),
-            RealInput("karate club", networks.club_values, STRUCTURE_STEPS),
+            RealInput("airfoil", networks.mesh_values(_mesh), NETWORK_STEPS),
+            RealInput("karate club", networks.club_values, NETWORK_STEPS),
             RealInput("power law", networks.power_law_values, (), panels=("fortran",)),
         )
     if family == "gno":
