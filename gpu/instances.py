@@ -65,7 +65,7 @@ INSTANCES: dict[str, tuple[str, ...]] = {
         *expand("gat_scores", FLOATS, INDICES),
         *expand("gat_join", FLOATS, INDICES),
         *expand("gat_rescale", FLOATS, INDICES),
-        *expand("gat_aggregate", FLOATS, INDICES, BOOLS),
+        *expand("gat_aggregate", FLOATS, INDICES, BOOLS, BOOLS),
         *expand("gat_dots", FLOATS, INDICES, BOOLS),
         *expand("gat_means", FLOATS, INDICES, BOOLS),
         *expand("gat_second_mean", FLOATS, INDICES),
