@@ -115,29 +115,25 @@ def basis_embedding_spherical_bwd2(gg_rad_basis, gg_weight, grad_rad_W1, rad_bas
 
 
 def basis_embedding_triplets_fwd(rad_basis, weight, sph_basis, triplets):
-    """rad_W1[t,i] = sum_s A[edge(t),i,s] sph_basis[t,s], A = basis_embedding_spherical."""
-    A = basis_embedding_spherical_fwd(rad_basis, weight)
-    return np.einsum("tis,ts->ti", A[triplets.index], sph_basis)
+    """rad_W1[t,i] = sum_s A_t[i,s] sph_basis[t,s], A_t = basis_embedding_spherical of the triplet's edge."""
+    A_t = basis_embedding_spherical_fwd(rad_basis[triplets.index], weight)
+    return np.einsum("tis,ts->ti", A_t, sph_basis)
 
 
 def basis_embedding_triplets_bwd(grad_rad_W1, rad_basis, weight, sph_basis, triplets, wrt=None):
-    """sph_basis[t] = A[edge(t)]^T g[t]; rad_basis and weight from A's gradient, sum over t of g[t] sph_basis[t]^T."""
-
-    def grad_sph_basis():
-        A = basis_embedding_spherical_fwd(rad_basis, weight)
-        return np.einsum("ti,tis->ts", grad_rad_W1, A[triplets.index])
+    """sph_basis[t] = A_t^T g[t]; rad_basis and weight from the gradient in A_t, g[t] sph_basis[t]^T."""
+    rad_t = rad_basis[triplets.index]
 
     def embedding(factor):
-        outer = np.einsum("ti,ts->tis", grad_rad_W1, sph_basis)
-        grad_A = scatter(triplets.index, outer, triplets.num_segments)
-        return getattr(basis_embedding_spherical_bwd(grad_A, rad_basis, weight, wrt=factor), factor)
+        grad_A_t = np.einsum("ti,ts->tis", grad_rad_W1, sph_basis)
+        return getattr(basis_embedding_spherical_bwd(grad_A_t, rad_t, weight, wrt=factor), factor)
 
     return results(
         "basis_embedding_triplets_bwd",
         wrt,
-        rad_basis=lambda: embedding("rad_basis"),
+        rad_basis=lambda: scatter(triplets.index, embedding("rad_basis"), triplets.num_segments),
         weight=lambda: embedding("weight"),
-        sph_basis=grad_sph_basis,
+        sph_basis=lambda: np.einsum("ti,tis->ts", grad_rad_W1, basis_embedding_spherical_fwd(rad_t, weight)),
     )
 
 
@@ -157,20 +153,32 @@ def basis_embedding_triplets_bwd2(
     )
 
 
+def select(rows, x):
+    """Return x in some rows, zero in the others whatever it is there."""
+    return np.where(rows.reshape(-1, *[1] * (x.ndim - 1)), x, np.zeros((), x.dtype))
+
+
+def edges_with_triplets(triplets):
+    """Return which edges have triplets; the sums of the others are empty, so that a NaN there reaches nothing."""
+    return np.diff(triplets.offsets) > 0
+
+
+def outputs_with_triplets(triplets, atoms):
+    """Return which outputs have triplets."""
+    edges = edges_with_triplets(triplets)
+    return edges if atoms is None else scatter(atoms.index, edges, atoms.num_segments)
+
+
 def sums_of_edges(sph, m, triplets, idx_in):
     """B_e[s,c] = sum over t of e of sph[t,s] m[t,c]."""
     m_t = m if idx_in is None else m[idx_in.index]
     return scatter(triplets.index, np.einsum("ts,tc->tsc", sph, m_t), triplets.num_segments)
 
 
-def sums_of_outputs(rad_W1, B, atoms):
-    """P[i,c] = sum_s rad_W1[e,i,s] B_e[s,c], of each edge or summed over the edges of each atom."""
-    P = np.einsum("eis,esc->eic", rad_W1, B)
-    return P if atoms is None else scatter(atoms.index, P, atoms.num_segments)
-
-
-def rows(P):
-    """vec(P): (num_outputs, interm*emb_in), emb_in fast."""
+def sums_of_outputs(rad_W1, B, triplets, atoms):
+    """vec(P), emb_in fast: P[i,c] = sum_s rad_W1[e,i,s] B_e[s,c] of each edge, or summed over an atom's edges."""
+    P = select(edges_with_triplets(triplets), np.einsum("eis,esc->eic", rad_W1, B))
+    P = P if atoms is None else scatter(atoms.index, P, atoms.num_segments)
     num_outputs, interm, emb_in = P.shape
     return P.reshape(num_outputs, interm * emb_in)
 
@@ -178,7 +186,8 @@ def rows(P):
 def interaction_bilinear_fwd(rad_W1, sph, m, weight, triplets, atoms=None, idx_in=None):
     """m_ca = weight vec(P)."""
     B = sums_of_edges(sph, m, triplets, idx_in)
-    return rows(sums_of_outputs(rad_W1, B, atoms)) @ weight.T
+    P = sums_of_outputs(rad_W1, B, triplets, atoms)
+    return select(outputs_with_triplets(triplets, atoms), P @ weight.T)
 
 
 def interaction_bilinear_bwd(grad_m_ca, rad_W1, sph, m, weight, triplets, atoms=None, idx_in=None, wrt=None):
@@ -187,11 +196,13 @@ def interaction_bilinear_bwd(grad_m_ca, rad_W1, sph, m, weight, triplets, atoms=
     rad_W1 = Q_e B_e^T; sph[t,s] = sum_c D_e[s,c] m[t,c]; m[t,c] = sum_s D_e[s,c] sph[t,s]; weight = g vec(P)^T.
     """
     _, interm, _ = rad_W1.shape
-    Q = (grad_m_ca @ weight).reshape(len(grad_m_ca), interm, m.shape[1])
+    g = select(outputs_with_triplets(triplets, atoms), grad_m_ca)
+    Q = (g @ weight).reshape(len(g), interm, m.shape[1])
     Q_e = Q if atoms is None else Q[atoms.index]
 
     def grad_rad_W1():
-        return np.einsum("eic,esc->eis", Q_e, sums_of_edges(sph, m, triplets, idx_in))
+        product = np.einsum("eic,esc->eis", Q_e, sums_of_edges(sph, m, triplets, idx_in))
+        return select(edges_with_triplets(triplets), product)
 
     def grad_B_t():
         return np.einsum("eis,eic->esc", rad_W1, Q_e)[triplets.index]
@@ -204,8 +215,7 @@ def interaction_bilinear_bwd(grad_m_ca, rad_W1, sph, m, weight, triplets, atoms=
         return grad_m_t if idx_in is None else scatter(idx_in.index, grad_m_t, idx_in.num_segments)
 
     def grad_weight():
-        P = sums_of_outputs(rad_W1, sums_of_edges(sph, m, triplets, idx_in), atoms)
-        return grad_m_ca.T @ rows(P)
+        return g.T @ sums_of_outputs(rad_W1, sums_of_edges(sph, m, triplets, idx_in), triplets, atoms)
 
     return results("interaction_bilinear_bwd", wrt, rad_W1=grad_rad_W1, sph=grad_sph, m=grad_m, weight=grad_weight)
 
