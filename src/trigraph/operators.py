@@ -772,8 +772,8 @@ DEFINITIONS: tuple[Definition, ...] = (
         summary="Multi-head graph attention from source to destination nodes.",
         formulas=(
             "raw = a_s.x_src + a_d.x_dst (+ a_e.f_e) per head, a = attention_weights; pre = activation(raw); "
-            "post = softmax of pre over the in-edges of a destination; output_i = sum post x_src, heads concatenated or averaged; "
-            "softmax_scores = (pre, post)",
+            "post = softmax of pre over the in-edges of a destination; output_i = sum post x_src, heads concatenated "
+            "or averaged; softmax_scores = (pre, post)",
             "dpost = g.x_src; dpre = post (dpost - sum post dpost); draw = dpre activation'(raw); "
             "src: sum post g + a_s sum draw; dst: a_d sum draw; edge: a_e draw; weights: sum draw x",
             "the gradient of the derivative of sum grad_output output along (gg_src, gg_dst, gg_weights, gg_edge)",
