@@ -199,6 +199,18 @@ def _check_graph(op: Operator, values: Mapping[str, Any], kind: str, panel: str)
                 getattr(values["graph"], method)(op.name)
 
 
+def _wrap_indices(op: Operator, values: dict[str, Any]) -> None:
+    """Make the graph object of an index array, where one is accepted: sorted at each call, if the caller does not."""
+    for argument in op.graph.arguments if op.graph else ():
+        value = values[argument.name]
+        if argument.rows and array_kind(value) is not None:
+            rows = values[argument.rows].shape
+            try:
+                values[argument.name] = Segments(value, rows[0] if rows else 0)
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"{op.name}: {argument.name}: {error}") from None
+
+
 def _check_members(op: Operator, values: Mapping[str, Any]) -> None:
     """Check that several graph objects fit each other."""
     assert op.graph is not None
@@ -362,6 +374,7 @@ def check_call(op: Operator, values: dict[str, Any], wrt: Any, out: Any, kind: s
     TypeError, ValueError
     """
     _check_arrays(op, values, kind, panel)
+    _wrap_indices(op, values)
     _check_attributes(op, values)
     _check_graph(op, values, kind, panel)
     _check_absent(op, values)

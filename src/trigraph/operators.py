@@ -194,11 +194,21 @@ class Kink:
 
 @dataclass(frozen=True)
 class GraphArgument:
-    """A graph object an operator takes: argument name, meaning, and whether it may be None (the identity)."""
+    """A graph object an operator takes.
+
+    Parameters
+    ----------
+    name, doc : str
+    optional : bool
+        Whether it may be None: the identity.
+    rows : str
+        Array whose rows its segments are; an index array is taken for the object it would make. Empty: it is not.
+    """
 
     name: str
     doc: str
     optional: bool = False
+    rows: str = ""
 
 
 @dataclass(frozen=True)
@@ -289,7 +299,7 @@ GRAPHS: dict[str, GraphKind] = {
         (
             TRIPLETS,
             GraphArgument("atoms", "Atom of each edge: edges of an atom are summed (None: they are not).", True),
-            GraphArgument("idx_in", "Row of m for each triplet (None: its own).", True),
+            GraphArgument("idx_in", "Row of m for each triplet (None: its own); or the index array.", True, "m"),
         ),
         {
             **TRIPLETS_PATHS,
@@ -900,7 +910,7 @@ DEFINITIONS: tuple[Definition, ...] = (
         graph=None,
         kinks=(),
         terms="num_edges+num_radial+interm",
-        operations=tuple(f"{n}*num_edges*num_radial*interm" for n in (2, 4, 8)),
+        operations=counted(2, 4, 8, "num_edges*num_radial*interm"),
     ),
     Definition(
         name="basis_embedding_spherical",
@@ -919,7 +929,7 @@ DEFINITIONS: tuple[Definition, ...] = (
         graph=None,
         kinks=(),
         terms="num_edges+num_radial+interm*num_spherical",
-        operations=tuple(f"{n}*num_edges*num_radial*interm*num_spherical" for n in (2, 4, 8)),
+        operations=counted(2, 4, 8, "num_edges*num_radial*interm*num_spherical"),
     ),
     Definition(
         name="basis_embedding_triplets",
@@ -942,7 +952,7 @@ DEFINITIONS: tuple[Definition, ...] = (
         graph="triplets",
         kinks=(),
         terms="num_triplets+num_edges+num_radial+interm*num_spherical",
-        operations=tuple(f"{n}*(num_edges*num_radial+num_triplets)*interm*num_spherical" for n in (2, 6, 18)),
+        operations=counted(2, 6, 18, "(num_edges*num_radial+num_triplets)*interm*num_spherical"),
     ),
     Definition(
         name="interaction_bilinear",
@@ -966,9 +976,11 @@ DEFINITIONS: tuple[Definition, ...] = (
         graph="bilinear",
         kinks=(),
         terms="num_triplets+num_edges+num_spherical*interm+interm*emb_in+emb_out",
-        operations=tuple(
-            f"{n}*(num_triplets*num_spherical*emb_in+num_edges*num_spherical*interm*emb_in+num_outputs*interm*emb_in*emb_out)"
-            for n in (2, 6, 24)
+        operations=counted(
+            2,
+            6,
+            24,
+            "num_triplets*num_spherical*emb_in+num_edges*num_spherical*interm*emb_in+num_outputs*interm*emb_in*emb_out",
         ),
         settings=(
             {"atoms": None, "idx_in": None},
