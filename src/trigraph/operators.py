@@ -252,9 +252,12 @@ DEFINITIONS: tuple[Definition, ...] = (
         source=GAT,
         inputs=(
             Array(
-                "src_embedding", f"num_src_nodes {HEADS}", "Embedding of each source node, heads one after the other."
+                "src_embedding",
+                f"num_src_nodes {HEADS}",
+                "Embedding of each source node, heads one after the other.",
+                half=True,
             ),
-            Array("dst_embedding", f"num_dst_nodes {HEADS}", "Embedding of each destination node."),
+            Array("dst_embedding", f"num_dst_nodes {HEADS}", "Embedding of each destination node.", half=True),
             Array(
                 "attention_weights",
                 f"{HEADS}*(2+has_edge_embedding)",
@@ -266,6 +269,7 @@ DEFINITIONS: tuple[Definition, ...] = (
                 "Embedding of each edge row, or None.",
                 optional=True,
                 keyword=True,
+                half=True,
             ),
         ),
         outputs=(
@@ -273,6 +277,7 @@ DEFINITIONS: tuple[Definition, ...] = (
                 "output_embedding",
                 "num_dst_nodes dim_head*(1+concat_heads*(num_heads-1))",
                 "Heads concatenated, or their mean.",
+                half=True,
             ),
         ),
         auxiliary=(

@@ -111,6 +111,8 @@ class Array:
         Whether it holds integers of the graph's dtype; -1 where there is nothing.
     when : str
         Condition in sizes and positions of choices under which this auxiliary output exists; empty: always.
+    half : bool
+        Whether the CUDA kernels take it in float16 or bfloat16, too; arrays without it are float32 then.
     """
 
     name: str
@@ -123,6 +125,7 @@ class Array:
     keyword: bool = False
     index: bool = False
     when: str = ""
+    half: bool = False
 
     @property
     def dims(self) -> tuple[str, ...]:
@@ -437,7 +440,8 @@ class Operator:
         spec = self.definition
         inputs = tuple(Argument(**vars(a), nullable=a.optional) for a in spec.inputs)
         grads = tuple(
-            Argument(f"grad_{a.name}", a.shape, f"Gradient of a scalar in {a.name}.", 1) for a in spec.outputs
+            Argument(f"grad_{a.name}", a.shape, f"Gradient of a scalar in {a.name}.", 1, half=a.half)
+            for a in spec.outputs
         )
         ggs = tuple(
             Argument(
@@ -446,6 +450,7 @@ class Operator:
                 f"Cotangent of {spec.name}_bwd's {a.name}; None is zero.",
                 1,
                 column=a.column,
+                half=a.half,
                 nullable=True,
             )
             for a in spec.inputs
@@ -474,12 +479,13 @@ class Operator:
         if self.order == 0:
             return spec.outputs + spec.auxiliary
         inputs = tuple(
-            Array(a.name, a.shape, f"Derivative in {a.name}.", column=a.column, optional=a.optional)
+            Array(a.name, a.shape, f"Derivative in {a.name}.", column=a.column, optional=a.optional, half=a.half)
             for a in spec.inputs
         )
         if self.order == 1:
             return inputs
-        found = tuple(Array(f"grad_{a.name}", a.shape, f"Derivative in grad_{a.name}.") for a in spec.outputs) + inputs
+        grads = (Array(f"grad_{a.name}", a.shape, f"Derivative in grad_{a.name}.", half=a.half) for a in spec.outputs)
+        found = (*grads, *inputs)
         if self.restriction:
             found = tuple(f for f in found if f.name in self.restriction.fields)
         return found
