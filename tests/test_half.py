@@ -1,4 +1,4 @@
-"""Half precision in the CUDA kernels, run as gpu-host: what may be half, what must be float32, and how far results are."""
+"""Half precision in the CUDA kernels, run as gpu-host: what may be half, what must be float32, how far results are."""
 
 import ml_dtypes
 import numpy as np
