@@ -149,7 +149,7 @@ def mha_gat_n2n_bwd(
     softmax_scores=None,
     wrt=None,
 ):
-    """With dpost = g.x_j, dpre = post (dpost - sum post dpost), draw = act' dpre: x[k] gets a[k] draw, x_j also post g."""
+    """With dpost = g.x_j, dpre = post (dpost - sum post dpost), draw = act' dpre: x[k] gets a[k] draw, x_j post g."""
     i, n = destinations(graph), graph.num_dst_nodes
     x = gather(src_embedding, dst_embedding, edge_embedding, graph, num_heads)
     a = split_weights(attention_weights, x)
