@@ -105,8 +105,9 @@ def shim(op: Any, layout: str, real: str, index: str | None) -> str:
             declared, pair = (kind, rest if judge else "") if a in reals else (whole, "")
             text += f"    {declared}, intent({intent}) :: {a}(n_{a}{pair})\n"
     if judge:
-        heads = [dims + numbers + graph, inputs, wants, outputs]
-        return text + judge_body(procedure, index, *heads, integers) + f"end subroutine {name}\n\n"
+        head = dims + numbers + graph
+        body = judge_body(procedure, index, head, inputs, wants, outputs, integers)
+        return text + body + f"end subroutine {name}\n\n"
     flags = [f"{w} /= 0" for w in wants]
     text += wrapped(f"call {procedure}_{suffix}", threads + dims + numbers + graph + inputs + flags + outputs)
     return text + f"end subroutine {name}\n\n"

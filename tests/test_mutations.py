@@ -40,7 +40,7 @@ GNO = {
         "return kernel.reshape(len(kernel), f_in, f_out)",
         "return kernel.reshape(len(kernel), f_out, f_in).swapaxes(1, 2)",
     ),
-    "pyref: shared rows overwrite": ("pyref/gno.py", "np.add.at(out, index, rows)", "out[index] = rows"),
+    "pyref: shared rows overwrite": ("pyref/common.py", "np.add.at(out, index, rows)", "out[index] = rows"),
     "fast: >= for > in relu'": (
         "fortran/gno_fast.fypp",
         "s(:z%hidden, q) = merge(0.0_${K}$, s(:z%hidden, q), a(:z%hidden, q) <= 0)",

@@ -12,8 +12,11 @@ HERE = (
     "dimenet_crystal_small_cell_edge",
     "dimenet_H2O",
     "dimenet_radial_basis",
+    "gat_ELU_edge",
+    "gat_tanh",
     "gno_d1_H8_Fi1_Fo8",
     "gno_d3_H16_Fi4_Fo6",
+    "weighted_random",
 )
 ELSEWHERE = (
     "gno_d2_H32_Fi8_Fo3",
@@ -22,9 +25,19 @@ ELSEWHERE = (
     "dimenet_C6H6",
     "dimenet_slab_pbc_edge",
     "dimenet_slab_pbc_node",
+    "gat_h1_d8_concat",
+    "gat_h4_d16_concat",
+    "gat_airfoil_h4_d8_concat",
+    "gat_h3_d5_mean",
+    "gat_h8_d8_mean",
+    "gat_linear_edge",
+    "gat_ReLU",
+    "gat_sigmoid_edge",
+    "weighted_airfoil_bipartite",
+    "weighted_skewed",
 )
 # Operators that a file has vectors of, by what its name begins with.
-OPERATORS_IN = {"gno": 7, "athena": 6, "dimenet": 5, "dimenet_radial_basis": 3}
+OPERATORS_IN = {"gno": 7, "athena": 6, "dimenet": 5, "dimenet_radial_basis": 3, "gat": 3, "weighted": 3}
 
 
 @pytest.fixture
@@ -44,6 +57,7 @@ def test_every_definition_has_packaged_vectors():
     found = {v.operator for name in HERE for v in golden.vectors(name, golden.PACKAGED / f"{name}.npz")}
     assert {f"{d.name}_{order}" for d in DEFINITIONS for order in ("fwd", "bwd")} <= found
     assert {"gno_message_bwd2", "radial_basis_bwd2", "agg_edge_to_edge_bwd2"} <= found
+    assert {"mha_gat_n2n_bwd2", "agg_weighted_n2n_bwd2"} <= found
     assert {op.name for op in OPERATORS.values() if op.restriction} <= found
 
 
@@ -98,6 +112,8 @@ CHANGED = (
     ("gno_d1_H8_Fi1_Fo8", "gno_message_bwd", 1e-12),
     ("dimenet_radial_basis", "radial_basis_bwd2", 1e-9),
     ("dimenet_H2O", "agg_edge_to_edge_bwd", 1e-9),
+    ("gat_tanh", "mha_gat_n2n_bwd", 1e-9),
+    ("weighted_random", "agg_weighted_n2n_bwd", 1e-12),
     ("dimenet_crystal_small_cell_edge", "agg_edge_to_edge_bwd2_main", 1e-9),
 )
 

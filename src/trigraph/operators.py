@@ -594,6 +594,13 @@ GEMNET = (
 )
 ACTIVATIONS = ("linear", "ReLU", "LeakyReLU", "ELU", "sigmoid", "tanh")
 HEADS = "num_heads*dim_head"
+
+
+def counted(fwd: int, bwd: int, bwd2: int, terms: str) -> tuple[str, str, str]:
+    """Operations of the three orders, as multiples of a number of terms."""
+    return f"{fwd}*({terms})", f"{bwd}*({terms})", f"{bwd2}*({terms})"
+
+
 RAD_BASIS = Array("rad_basis", "num_edges num_radial", "Radial basis of each edge.", 1)
 SPHERICAL_WEIGHT = Array("weight", "num_radial num_spherical interm", "Weight of BasisEmbedding.", 1)
 PARAMS = "hidden*(d+1+f_out*f_in)+f_out*f_in"
@@ -765,8 +772,8 @@ DEFINITIONS: tuple[Definition, ...] = (
         summary="Multi-head graph attention from source to destination nodes.",
         formulas=(
             "raw = a_s.x_src + a_d.x_dst (+ a_e.f_e) per head, a = attention_weights; pre = activation(raw); "
-            "post = softmax of pre over the in-edges of a destination; output_i = sum post x_src, heads concatenated or averaged; "
-            "softmax_scores = (pre, post)",
+            "post = softmax of pre over the in-edges of a destination; output_i = sum post x_src, heads concatenated "
+            "or averaged; softmax_scores = (pre, post)",
             "dpost = g.x_src; dpre = post (dpost - sum post dpost); draw = dpre activation'(raw); "
             "src: sum post g + a_s sum draw; dst: a_d sum draw; edge: a_e draw; weights: sum draw x",
             "the gradient of the derivative of sum grad_output output along (gg_src, gg_dst, gg_weights, gg_edge)",
@@ -812,9 +819,7 @@ DEFINITIONS: tuple[Definition, ...] = (
         graph="csc",
         kinks=(Kink("mha_gat_n2n_kinks", "src_embedding", "indices"),),
         terms="num_positions+3*num_heads*dim_head+num_src_nodes",
-        operations=tuple(
-            f"{n}*(num_positions*({HEADS}+4*num_heads)+{HEADS}*(num_src_nodes+num_dst_nodes))" for n in (2, 6, 20)
-        ),
+        operations=counted(2, 6, 20, f"num_positions*({HEADS}+4*num_heads)+{HEADS}*(num_src_nodes+num_dst_nodes)"),
         settings=(
             {"activation": "LeakyReLU", "edge_embedding": None},
             {"activation": "ELU"},
@@ -869,12 +874,12 @@ DEFINITIONS: tuple[Definition, ...] = (
         operations=("2*num_positions*dim", "4*num_positions*dim", "8*num_positions*dim"),
         settings=(
             {"op": "sum"},
-            {"op": "mean"},
+            {"op": "mean", "mean_by": "weight"},
             {"op": "max"},
             {"op": "min"},
             {"op": "mean", "mean_by": "count"},
             {"op": "sum", "edge_weight": None},
-            {"op": "mean", "edge_weight": None},
+            {"op": "mean", "mean_by": "weight", "edge_weight": None},
             {"op": "max", "edge_weight": None},
         ),
     ),
