@@ -57,7 +57,8 @@ def _dtype(c_type: str) -> np.dtype[Any]:
         return np.dtype(_DTYPES[c_type])
     if importlib.util.find_spec("ml_dtypes") is None:
         return np.dtype("V2")
-    return np.dtype(importlib.import_module("ml_dtypes").bfloat16)
+    bfloat16: type[np.generic] = importlib.import_module("ml_dtypes").bfloat16
+    return np.dtype(bfloat16)
 
 
 class KernelError(RuntimeError):
