@@ -157,7 +157,7 @@ def agg_weighted_n2n_bwd2(
         "agg_weighted_n2n_bwd2",
         wrt,
         grad_output_embedding=lambda: outdot,
-        embedding=lambda: scatter(graph.indices, masked(counts, dot * g), graph.num_src_nodes),
+        embedding=lambda: scatter(graph.indices, masked(counts & (edge_weight is not None), dot * g), graph.num_src_nodes),
         edge_weight=out_edge_weight,
     )
 
