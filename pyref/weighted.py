@@ -132,7 +132,8 @@ def agg_weighted_n2n_bwd2(
     wdot = np.zeros_like(w) if gg_edge_weight is None else weights(gg_edge_weight, embedding, graph)
     found = agg_weighted_n2n_fwd(embedding, edge_weight, graph, op, mean_by)
     counts = np.ones_like(x, bool)
-    centred = op == "mean" and mean_by == "weight" and edge_weight is not None
+    weighted = edge_weight is not None
+    centred = weighted and op == "mean" and mean_by == "weight"
     shift, shiftdot, dot = x, xdot, wdot  # of the messages' factors; selected, since 0 times infinity is NaN
     if op in ("min", "max"):
         counts = winning(found.output_extrema_location, graph)
@@ -140,7 +141,7 @@ def agg_weighted_n2n_bwd2(
         g = g / found.node_degree[i, None]
     if centred:
         shift = x - found.output_embedding[i]
-    moved = w * xdot if edge_weight is None else w * xdot + wdot * shift
+    moved = w * xdot + wdot * shift if weighted else w * xdot
     outdot = scatter(i, masked(counts, moved), n)
     if op == "mean":
         outdot = over(outdot, found.node_degree, graph)
@@ -157,7 +158,7 @@ def agg_weighted_n2n_bwd2(
         "agg_weighted_n2n_bwd2",
         wrt,
         grad_output_embedding=lambda: outdot,
-        embedding=lambda: scatter(graph.indices, masked(counts & (edge_weight is not None), dot * g), graph.num_src_nodes),
+        embedding=lambda: scatter(graph.indices, masked(weighted & counts, dot * g), graph.num_src_nodes),
         edge_weight=out_edge_weight,
     )
 
