@@ -3,12 +3,16 @@
 !! The reference is instantiated for this type beside the three real kinds, so that the very same loops yield, for
 !! every output, the scale of the accuracy rule |got - ref| <= c eps scale. The rules are those of running error
 !! analysis: |x| for an input, the sum for a sum, the product for a product, |f| + |f'| scale(x) for a function.
+!!
+!! The product of scales is right for sums of terms of the inputs: it is the sum of |terms| of the product, which some
+!! panel may have expanded. The scale of a quotient or function also holds what the errors of its arguments do to it,
+!! and that counts once, not in every term of the other factor: `times` is the product of such results.
 module trigraph_scaled
-    use trigraph_kinds, only: dp
+    use trigraph_kinds, only: sp, dp, qp
     implicit none
     private
     public :: scaled, input, assignment(=), operator(+), operator(-), operator(*), operator(/), operator(<=), operator(>=)
-    public :: sqrt, sin, cos
+    public :: times, sqrt, sin, cos, exp, tanh
 
     type :: scaled
         real(dp) :: v       !< value
@@ -22,7 +26,7 @@ module trigraph_scaled
         module procedure add
     end interface
     interface operator(-)
-        module procedure subtract, negate
+        module procedure subtract, subtract_integer, subtract_from_integer, negate
     end interface
     interface operator(*)
         module procedure multiply, multiply_integer
@@ -31,10 +35,13 @@ module trigraph_scaled
         module procedure divide, divide_integer
     end interface
     interface operator(<=)
-        module procedure at_most_integer
+        module procedure at_most, at_most_integer
     end interface
     interface operator(>=)
         module procedure at_least_integer
+    end interface
+    interface times
+        module procedure times_sp, times_dp, times_qp, times_scaled
     end interface
     interface sqrt
         module procedure sqrt_scaled
@@ -44,6 +51,12 @@ module trigraph_scaled
     end interface
     interface cos
         module procedure cos_scaled
+    end interface
+    interface exp
+        module procedure exp_scaled
+    end interface
+    interface tanh
+        module procedure tanh_scaled
     end interface
 
 contains
@@ -74,6 +87,20 @@ contains
         z = scaled(x%v - y%v, x%s + y%s)
     end function subtract
 
+    elemental function subtract_integer(x, n) result(z)
+        type(scaled), intent(in) :: x
+        integer, intent(in) :: n
+        type(scaled) :: z
+        z = scaled(x%v - n, x%s + abs(n))
+    end function subtract_integer
+
+    elemental function subtract_from_integer(n, x) result(z)
+        integer, intent(in) :: n
+        type(scaled), intent(in) :: x
+        type(scaled) :: z
+        z = scaled(n - x%v, x%s + abs(n))
+    end function subtract_from_integer
+
     elemental function negate(x) result(z)
         type(scaled), intent(in) :: x
         type(scaled) :: z
@@ -93,6 +120,31 @@ contains
         z = scaled(n * x%v, abs(n) * x%s)
     end function multiply_integer
 
+    !> The product to first order: each factor's scale times the value of the other; |x y| is in both.
+    elemental function times_scaled(x, y) result(z)
+        type(scaled), intent(in) :: x, y
+        type(scaled) :: z
+        z = scaled(x%v * y%v, abs(x%v) * y%s + x%s * abs(y%v) - abs(x%v * y%v))
+    end function times_scaled
+
+    elemental function times_sp(x, y) result(z)
+        real(sp), intent(in) :: x, y
+        real(sp) :: z
+        z = x * y
+    end function times_sp
+
+    elemental function times_dp(x, y) result(z)
+        real(dp), intent(in) :: x, y
+        real(dp) :: z
+        z = x * y
+    end function times_dp
+
+    elemental function times_qp(x, y) result(z)
+        real(qp), intent(in) :: x, y
+        real(qp) :: z
+        z = x * y
+    end function times_qp
+
     !> A denominator is a norm or an argument, known to a few roundings: its scale enters to first order.
     elemental function divide(x, y) result(z)
         type(scaled), intent(in) :: x, y
@@ -106,6 +158,12 @@ contains
         type(scaled) :: z
         z = scaled(x%v / n, x%s / abs(n))
     end function divide_integer
+
+    elemental function at_most(x, y) result(holds)
+        type(scaled), intent(in) :: x, y
+        logical :: holds
+        holds = x%v <= y%v
+    end function at_most
 
     elemental function at_most_integer(x, n) result(holds)
         type(scaled), intent(in) :: x
@@ -138,5 +196,17 @@ contains
         type(scaled) :: z
         z = scaled(cos(x%v), abs(cos(x%v)) + abs(sin(x%v)) * x%s)
     end function cos_scaled
+
+    elemental function exp_scaled(x) result(z)
+        type(scaled), intent(in) :: x
+        type(scaled) :: z
+        z = scaled(exp(x%v), exp(x%v) + exp(x%v) * x%s)
+    end function exp_scaled
+
+    elemental function tanh_scaled(x) result(z)
+        type(scaled), intent(in) :: x
+        type(scaled) :: z
+        z = scaled(tanh(x%v), abs(tanh(x%v)) + (1 - tanh(x%v)**2) * x%s)
+    end function tanh_scaled
 
 end module trigraph_scaled

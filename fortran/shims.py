@@ -73,15 +73,19 @@ def shim(op: Any, layout: str, real: str, index: str | None) -> str:
     suffix = ("dp" if judge else REALS[real][0]) + (f"_{index}" if index else "")
     name = op.name + ("" if judge else f"_{real}") + (f"_{index}" if index else "")
     threads = ["num_threads"] if layout == "fast" else []
-    dims, graph = [*op.definition.symbols, *op.choices], graph_arrays(op, layout)
-    inputs = [a.name for a in op.arguments]
+    graph, numbers = graph_arrays(op, layout), list(op.numbers)
+    dims = [*op.definition.symbols, *(f"has_{n}" for n in op.presence(layout == "fast")), *op.choices]
+    arguments = [a for a in op.arguments if layout == "fast" or not a.given_back]
+    inputs = [a.name for a in arguments]
+    integers = {a.name for a in arguments if a.index} | {f"out_{f.name}" for f in op.fields if f.index}
     wants = [f"want_{f.name}" for f in op.fields] if op.selective else []
     outputs = [f"out_{f.name}" for f in op.fields]
     arrays = graph + inputs + outputs
     scalars = threads + dims + wants
+    reals = [a for a in inputs + outputs if a not in integers]
     procedure = op.name + ("_fast" if layout == "fast" else "")
     lengths = [f"n_{a}" for a in arrays]
-    text = wrapped(f"subroutine {name}", threads + dims + graph + inputs + wants + outputs + lengths, "")
+    text = wrapped(f"subroutine {name}", threads + dims + numbers + graph + inputs + wants + outputs + lengths, "")
     text += "    use, intrinsic :: iso_c_binding, only: c_int, c_int32_t, c_int64_t, c_float, c_double\n"
     if judge:
         text += "    use trigraph_kinds, only: qp\n    use trigraph_scaled, only: scaled\n"
@@ -93,40 +97,53 @@ def shim(op: Any, layout: str, real: str, index: str | None) -> str:
     text += "    implicit none\n    !f2py threadsafe\n"
     text += "".join(f"    integer(c_int), intent(in) :: {s}\n" for s in scalars)
     text += "".join(f"    integer(c_int64_t), intent(in) :: n_{a}\n" for a in arrays)
-    text += "".join(f"    {INDICES[index or 'i64']}, intent(in) :: {a}(n_{a})\n" for a in graph)
-    kind = "real(c_double)" if judge else REALS[real][1]
-    rest_in, rest_out = (", 2", ", 3") if judge else ("", "")
-    text += "".join(f"    {kind}, intent(in) :: {a}(n_{a}{rest_in})\n" for a in inputs)
-    text += "".join(f"    {kind}, intent(inout) :: {a}(n_{a}{rest_out})\n" for a in outputs)
+    text += "".join(f"    real(c_double), intent(in) :: {a}\n" for a in numbers)
+    whole, kind = INDICES[index or "i64"], "real(c_double)" if judge else REALS[real][1]
+    text += "".join(f"    {whole}, intent(in) :: {a}(n_{a})\n" for a in graph)
+    for names, intent, rest in ((inputs, "in", ", 2"), (outputs, "inout", ", 3")):
+        for a in names:
+            declared, pair = (kind, rest if judge else "") if a in reals else (whole, "")
+            text += f"    {declared}, intent({intent}) :: {a}(n_{a}{pair})\n"
     if judge:
-        return text + judge_body(procedure, index, dims, graph, inputs, wants, outputs) + f"end subroutine {name}\n\n"
+        heads = [dims + numbers + graph, inputs, wants, outputs]
+        return text + judge_body(procedure, index, *heads, integers) + f"end subroutine {name}\n\n"
     flags = [f"{w} /= 0" for w in wants]
-    text += wrapped(f"call {procedure}_{suffix}", threads + dims + graph + inputs + flags + outputs)
+    text += wrapped(f"call {procedure}_{suffix}", threads + dims + numbers + graph + inputs + flags + outputs)
     return text + f"end subroutine {name}\n\n"
 
 
 def judge_body(
     procedure: str,
     index: str | None,
-    dims: list[str],
-    graph: list[str],
+    head: list[str],
     inputs: list[str],
     wants: list[str],
     outputs: list[str],
+    integers: set[str],
 ) -> str:
-    """Return declarations and calls of a judge shim: value in real128, then scale through type(scaled)."""
+    """Return declarations and calls of a judge shim: value in real128, then scale through type(scaled).
+
+    Integers are those of real128; what the scale's instance decided in float64 is dropped.
+    """
     text, calls = "", ""
+    text += "".join(f"    {INDICES[index or 'i64']}, allocatable :: sc_{a}(:)\n" for a in outputs if a in integers)
     for kind, declared in (("qp", "real(qp)"), ("sc", "type(scaled)")):
-        text += "".join(f"    {declared}, allocatable :: {kind}_{a}(:)\n" for a in inputs + outputs)
+        text += "".join(
+            f"    {declared}, allocatable :: {kind}_{a}(:)\n" for a in inputs + outputs if a not in integers
+        )
         calls += "".join(f"    {kind}_{a} = {'join' if kind == 'qp' else 'scale_input'}({a})\n" for a in inputs)
-        calls += "".join(f"    allocate ({kind}_{a}(n_{a}))\n" for a in outputs)
+        own = [a for a in outputs if kind == "sc" or a not in integers]
+        calls += "".join(f"    allocate ({kind}_{a}(n_{a}))\n" for a in own)
         flags = [f"{w} /= 0" for w in wants]
         real = [f"{kind}_{a}" for a in inputs]
         suffix = kind + (f"_{index}" if index else "")
-        calls += wrapped(f"call {procedure}_{suffix}", dims + graph + real + flags + [f"{kind}_{a}" for a in outputs])
+        results = [f"{kind}_{a}" if a in own else a for a in outputs]
+        calls += wrapped(f"call {procedure}_{suffix}", head + real + flags + results)
     for a, want in zip(outputs, wants or [""] * len(outputs), strict=True):
-        guard = f"if ({want} /= 0) " if want else ""
-        calls += f"    {guard}call split(qp_{a}, sc_{a}, {a})\n"
+        if a in integers:
+            continue
+        guard = f"    if ({want} /= 0) &\n    " if want else ""
+        calls += f"{guard}    call split(qp_{a}, sc_{a}, {a})\n"
     return text + calls
 
 

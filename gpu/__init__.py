@@ -2,3 +2,4 @@
 
 from trigraph.gpu.dimenet import *  # noqa: F403
 from trigraph.gpu.gno import *  # noqa: F403
+from trigraph.gpu.weighted import *  # noqa: F403

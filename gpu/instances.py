@@ -66,4 +66,16 @@ INSTANCES: dict[str, tuple[str, ...]] = {
         *expand("gno_to_source", FLOATS, INDICES),
         *expand("gno_first_layer", FLOATS, INDICES),
     ),
+    "weighted": (
+        *expand("cut_rows", INDICES),
+        *expand("add_overflow", FLOATS, INDICES),
+        *expand("weighted_degrees", FLOATS, INDICES),
+        *expand("weighted_sum", FLOATS, INDICES, BOOLS),
+        *expand("weighted_divide", FLOATS, INDICES),
+        *expand("weighted_extrema", FLOATS, INDICES, BOOLS),
+        *expand("weighted_extrema_overflow", FLOATS, INDICES),
+        *expand("weighted_pick", FLOATS, INDICES),
+        *expand("weighted_to_sources", FLOATS, INDICES, BOOLS),
+        *expand("weighted_to_rows", FLOATS, INDICES, BOOLS),
+    ),
 }

@@ -23,3 +23,13 @@ def scatter(index, rows, num):
     out = np.zeros((num, *rows.shape[1:]), rows.dtype)
     np.add.at(out, index, rows)
     return out
+
+
+def masked(mask, x):
+    """Return x where the mask holds, else 0: a NaN that is masked out goes nowhere."""
+    return np.where(mask, x, np.zeros((), x.dtype))
+
+
+def destinations(graph):
+    """Destination of every CSC position."""
+    return np.repeat(np.arange(graph.num_dst_nodes), np.diff(graph.offsets))

@@ -55,7 +55,7 @@ def select(inside, *terms):
 
 
 def envelope(x, envelope_exponent):
-    """env and its first two derivatives, inside the cutoff."""
+    """Envelope and its first two derivatives, inside the cutoff."""
     q = envelope_exponent + 1
     a, b, c = (q + 1) * (q + 2) // 2, q * (q + 2), q * (q + 1) // 2
     env = 1 / x - a * x ** (q - 1) + b * x**q - c * x ** (q + 1)
@@ -66,12 +66,12 @@ def envelope(x, envelope_exponent):
 
 
 def product_rule(env, f):
-    """env * f and its first two derivatives, from theirs."""
+    """Product env * f and its first two derivatives, from theirs."""
     return env[0] * f[0], env[1] * f[0] + env[0] * f[1], env[2] * f[0] + 2 * env[1] * f[1] + env[0] * f[2]
 
 
 def sines(dist, freq, envelope_exponent):
-    """rbf and its first two derivatives in x, each (num_edges, R)."""
+    """Values of rbf and their first two derivatives in x, each (num_edges, R)."""
     x = dist[:, None]
     s, c = np.sin(x * freq), np.cos(x * freq)
     return select(within(dist), *product_rule(envelope(x, envelope_exponent), (s, freq * c, -(freq**2) * s)))
@@ -93,13 +93,13 @@ def bessels(dist, n_spherical, n_radial, envelope_exponent):
 
 
 def radial_basis_fwd(dist, freq, n_spherical=7, envelope_exponent=5):
-    """rbf = env sin(freq x); sbf_rad = env N j_l(z x)."""
+    """Values rbf = env sin(freq x), sbf_rad = env N j_l(z x)."""
     rbf = sines(dist, freq, envelope_exponent)[0]
     return result_type("radial_basis_fwd")(rbf, bessels(dist, n_spherical, len(freq), envelope_exponent)[0])
 
 
 def radial_basis_bwd(grad_rbf, grad_sbf_rad, dist, freq, n_spherical=7, envelope_exponent=5, wrt=None):
-    """dist = sum grad_rbf rbf' + sum grad_sbf_rad sbf_rad'; freq = sum over edges of grad_rbf env x cos(freq x)."""
+    """Gradients dist = sum grad_rbf rbf' + sum grad_sbf_rad sbf_rad', freq = sum of grad_rbf env x cos(freq x)."""
     x, inside = dist[:, None], within(dist)
     env = envelope(x, envelope_exponent)
 

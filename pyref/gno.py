@@ -11,7 +11,7 @@ import numpy as np
 
 from trigraph.gno import pack_gno_params, unpack_gno_params
 from trigraph.graphs import CSC
-from trigraph.pyref.common import results, scatter, zero_if_none
+from trigraph.pyref.common import destinations, masked, results, scatter, zero_if_none
 
 __all__ = [
     "gno_aggregate_bwd",
@@ -26,11 +26,6 @@ __all__ = [
     "gno_message_fwd",
     "gno_message_kinks",
 ]
-
-
-def masked(mask, x):
-    """Return x where the mask holds, else 0."""
-    return np.where(mask, x, np.zeros((), x.dtype))
 
 
 def hidden_layer(coords, U, b_u):
@@ -83,11 +78,6 @@ def gno_kernel_kinks(coords, params, f_in, f_out):
     """Where gno_kernel is not smooth: z = 0."""
     U, b_u, _, _ = unpack_gno_params(params, coords.shape[1], f_in, f_out)
     return coords @ U.T + b_u
-
-
-def destinations(graph):
-    """Destination of every CSC position."""
-    return np.repeat(np.arange(graph.num_dst_nodes), np.diff(graph.offsets))
 
 
 def matrices(kernel, f_in, f_out):

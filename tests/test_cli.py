@@ -39,8 +39,8 @@ def verify(runner, monkeypatch):
     def invoke(checks, *options):
         asked = []
 
-        def plan(operators, panels, dtypes, seed, implementation=None):
-            asked.append((operators, panels, dtypes, seed, implementation))
+        def plan(operators, panels, dtypes, seed, implementation=None, structures=()):
+            asked.append((operators, panels, dtypes, seed, implementation, structures))
             return [run.Unit(f"unit {len(asked)}", 1.0, lambda: list(checks))]
 
         monkeypatch.setattr(run, "plan", plan)
@@ -94,11 +94,24 @@ def test_order_of_a_slope(verify):
 def test_options_reach_the_plan(verify):
     options = ("--operator", "gno_kernel", "--operator", "gno_aggregate_fwd", "--dtype", "float32", "--seed", "3")
     result = verify([GOOD], *options, "--panel", "judge")
-    assert result.asked == [(("gno_kernel", "gno_aggregate_fwd"), ["pyref"], ["float32"], 3, None)]
+    assert result.asked == [(("gno_kernel", "gno_aggregate_fwd"), ["pyref"], ["float32"], 3, None, [])]
     result = verify([GOOD], "--panel", "judge", "--dtype", "float32", "--dtype", "real128")
-    assert result.asked == [(None, ["pyref"], ["float32"], 0, None), (None, ["judge"], ["float64"], 0, None)]
+    assert result.asked == [(None, ["pyref"], ["float32"], 0, None, []), (None, ["judge"], ["float64"], 0, None, ())]
     result = verify([GOOD], "--panel", "judge", "--dtype", "real128")
-    assert result.asked == [(None, ["judge"], ["float64"], 0, None)]
+    assert result.asked == [(None, ["judge"], ["float64"], 0, None, ())]
+
+
+def test_structures_reach_the_plan(verify, tmp_path):
+    path = tmp_path / "hydrogen.xyz"
+    path.write_text("2\n\nH 0 0 0\nH 0 0 4.5\n")
+    (structure,) = verify([GOOD], "--structure", path).asked[0][-1]
+    assert (structure.name, structure.cutoff, len(structure.src)) == ("hydrogen.xyz", 5.0, 2)
+    result = verify([GOOD], "--structure", path, "--structure", path, "--cutoff", 6)
+    assert [s.cutoff for s in result.asked[0][-1]] == [6.0, 6.0]
+    result = verify([GOOD], "--structure", path, "--cutoff", 4)
+    assert result.exit_code == 2
+    assert result.asked == []
+    assert "no two of its 2 atoms are closer than 4" in " ".join(result.stderr.replace("│", " ").split())
 
 
 def test_implementation_reaches_the_plan_alone(runner, monkeypatch):
@@ -106,7 +119,7 @@ def test_implementation_reaches_the_plan_alone(runner, monkeypatch):
     monkeypatch.setattr(run, "plan", lambda *a: asked.append(a) or [run.Unit("one", 1.0, lambda: [GOOD])])
     result = runner.invoke(main, ["verify", "--implementation", "mine:f", "--operator", "gno_kernel_bwd"])
     assert result.exit_code == 0
-    assert asked == [(("gno_kernel_bwd",), [], ["float32", "float64"], 0, "mine:f")]
+    assert asked == [(("gno_kernel_bwd",), [], ["float32", "float64"], 0, "mine:f", [])]
 
 
 @pytest.mark.parametrize(

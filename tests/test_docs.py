@@ -60,7 +60,7 @@ def test_tables_name_everything():
     text = (ROOT / "docs" / "operators.md").read_text()
     for op in OPERATORS.values():
         assert f"| `{op.name}` | `{op.signature}` |" in text
-        assert f"| `{op.name}` | `{op.definition.formulas[op.order]}` | `{op.operations}` |" in text
+        assert f"| `{op.name}` | `{op.formula}` | `{op.operations}` |" in text
         for a in op.definition.inputs + op.definition.outputs:
             assert re.search(rf"\| `{a.name}` \| (input|output) \| `{re.escape('(' + ', '.join(a.dims))}", text)
 

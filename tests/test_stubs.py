@@ -19,7 +19,7 @@ GOOD = """
 import numpy as np
 import trigraph
 from numpy.typing import NDArray
-from trigraph.results import GnoKernelBwd, GnoKernelBwd2
+from trigraph.results import GnoKernelBwd, GnoKernelBwd2, RadialBasisFwd
 
 Array = NDArray[np.float64]
 x, p = np.ones((3, 2)), np.ones(7)
@@ -29,6 +29,9 @@ first: GnoKernelBwd[Array] = trigraph.gno_kernel_bwd(kernel, x, p, 1, 2, wrt=["c
 coords: Array | None = first.coords
 second: GnoKernelBwd2[Array] = trigraph.gno_kernel_bwd2(coords, None, kernel, x, p, f_in=1, f_out=2, panel="pyref")
 graph: trigraph.CSC = trigraph.CSC(np.array([0, 1]), np.array([0]))
+edges: trigraph.EdgeGraph = trigraph.EdgeGraph(np.array([0, 1]), np.array([1, 0]), 2)
+basis: RadialBasisFwd[Array] = trigraph.radial_basis_fwd(p, p, envelope_exponent=np.int64(6))
+out: Array = trigraph.agg_edge_to_edge_fwd(x, x, x, x, edges, 1, n_radial=2, exclude=None)
 """
 # Call and mypy's error code.
 BAD = {
@@ -43,6 +46,10 @@ BAD = {
     "trigraph.gno_kernel_bwd(kernel, x, p, 1, 2, out={'features': x})": "dict-item",
     "trigraph.gno_kernel_bwd(kernel, x, p, 1, 2).features": "attr-defined",
     "trigraph.gno_aggregate_fwd(x, kernel, None, 1, 2)": "arg-type",
+    "trigraph.agg_edge_to_edge_fwd(x, x, x, x, graph)": "arg-type",
+    "trigraph.agg_edge_to_edge_fwd(x, x, x, x, edges, exclude='nodes')": "arg-type",
+    "trigraph.agg_edge_to_edge_fwd(x, x, x, x, edges, exclude=1)": "arg-type",
+    "trigraph.agg_edge_to_edge_bwd2_main(x, x, x, x, x, x, x, edges).vec": "attr-defined",
     "trigraph.gno_nothing": "attr-defined",
 }
 
@@ -85,6 +92,9 @@ def test_the_stub_says_what_the_package_is():
         expected = inspect.signature(function).parameters
         assert [a.arg for a in node.args.args + node.args.kwonlyargs] == list(expected)
         assert [a.arg for a in node.args.kwonlyargs] == ["out", "panel"]
+        defaults = [ast.literal_eval(d) for d in node.args.defaults + node.args.kw_defaults]
+        given = [p.default for p in expected.values() if p.default is not p.empty]
+        assert repr(defaults) == repr(given)
         assert ast.get_docstring(node) == inspect.getdoc(function)
     tree = ast.parse((ROOT / "src/trigraph/results.pyi").read_text())
     classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}

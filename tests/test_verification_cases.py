@@ -1,6 +1,7 @@
 """The case generator: what its cases contain, margins from kinks, and the accuracy rule itself."""
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -8,16 +9,21 @@ import pytest
 from trigraph import pyref
 from trigraph.checks import bind_sizes, shape_of
 from trigraph.operators import DEFINITIONS
-from trigraph.verification import cases, tolerances
+from trigraph.verification import cases, structures, tolerances
 from trigraph.verification.accuracy import form_problem, scaled_error
 from trigraph.verification.judged import Judged, operators_of
-from trigraph.verification.real import REAL, build_real
+from trigraph.verification.real import build_real, real_inputs
 
 ALL = [
     pytest.param(definition, variant, dtype, id=f"{definition.name}-{variant.name}-{dtype}")
     for definition in DEFINITIONS
     for variant in cases.variants(definition)
     for dtype in ("float32", "float64")
+]
+REAL = [
+    pytest.param(definition, real, id=f"{definition.name}-{real.name}")
+    for definition in DEFINITIONS
+    for real in real_inputs(definition.family)
 ]
 BY_NAME = {d.name: d for d in DEFINITIONS}
 
@@ -128,22 +134,58 @@ def test_renumbering_keeps_the_operator(name):
     case = build(name, "regular")
     other, orders = cases.renumbered(case, 5)
     op = operators_of(case.definition)[0]
-    before, after = (getattr(pyref, op.name)(**c.arguments(op)) for c in (case, other))
-    np.testing.assert_allclose(after, before[orders[op.fields[0].dims[0]]], rtol=1e-12, atol=1e-13)
-    assert not np.array_equal(before, after)
+    results = [getattr(pyref, op.name)(**c.arguments(op)) for c in (case, other)]
+    for field, before, after in zip(op.fields, *([r] if op.single else r for r in results), strict=True):
+        np.testing.assert_allclose(after, before[orders[field.dims[0]]], rtol=1e-12, atol=1e-13)
+        assert not np.array_equal(before, after)
 
 
-@pytest.mark.parametrize("definition", [d for d in DEFINITIONS if d.family in REAL], ids=lambda d: d.name)
-def test_real_input_keeps_clear_of_kinks_and_says_so(definition):
-    for real in REAL[definition.family]:
-        for patch in (True, False):
-            case = build_real(real, definition, "float64", 0, patch)
-            bad = cases.kink_violations(definition, case.values, case.directions, case.largest_step)
-            assert not any(rows.any() for rows in bad.values())
-            assert bool(definition.kinks) == bool(case.note)
-            if not patch:
-                assert case.sizes.get("num_positions", case.sizes["num_edges"]) > 1400
-                assert not case.note or "of 1808 edges left out" in case.note
+@pytest.mark.parametrize(("definition", "real"), REAL)
+def test_real_input_keeps_clear_of_kinks_and_says_so(definition, real):
+    for patch in (True, False):
+        case = build_real(real, definition, "float64", 0, patch)
+        bad = cases.kink_violations(definition, case.values, case.directions, case.largest_step)
+        assert not any(rows.any() for rows in bad.values())
+        remark = real.remark(patch)
+        notes = case.note.removeprefix(remark).removeprefix("; " if remark else "")
+        assert case.note.startswith(remark)
+        # Only kinks leave out edges that the input itself, or the patch of it, has.
+        left_out = [int(n) for n in re.findall(r"(\d+) of \d+ edges left out: within 2 steps of \S+ of a kink", notes)]
+        assert len(left_out) == notes.count("left out") == len(definition.kinks)
+        assert bool(notes) == bool(definition.kinks)
+        assert sum(left_out) < case.sizes["num_edges"] / 4
+
+
+@pytest.mark.parametrize("definition", [d for d in DEFINITIONS if d.family == "gno"], ids=lambda d: d.name)
+def test_the_whole_mesh_has_most_of_its_edges(definition):
+    (airfoil,) = real_inputs("gno")
+    case = build_real(airfoil, definition, "float64", 0, patch=False)
+    assert airfoil.remark(True) == airfoil.remark(False) == ""
+    assert case.sizes.get("num_positions", case.sizes["num_edges"]) > 1400
+    assert not case.note or "of 1808 edges left out" in case.note
+
+
+@pytest.mark.parametrize("structure", structures.shipped(), ids=lambda s: s.name)
+def test_a_structure_says_what_a_patch_of_it_leaves_out(structure):
+    for patch, budget in ((True, structures.PATCH), (False, structures.WHOLE)):
+        some, total = structure.within(budget), len(structure.src)
+        triplets = np.bincount(some.dst, minlength=len(some.positions))[some.src].sum()
+        edges = len(some.src)
+        assert 0 < triplets <= budget
+        assert structure.remark(patch) == (
+            "" if edges == total else f"{edges} of {total} edges, those of at most {budget} triplets around the middle"
+        )
+        everything = np.bincount(structure.dst)[structure.src].sum()
+        assert (edges == total) == (everything <= budget)
+        if edges < total:  # as many as fit, or nearly: the next edge brings two neighbourhoods of triplets
+            assert triplets > 0.8 * budget
+        for definition in DEFINITIONS:
+            if definition.family == "dimenet":
+                (real,) = (r for r in real_inputs("dimenet") if r.name == structure.name)
+                case = build_real(real, definition, "float64", 0, patch)
+                left_out = sum(map(int, re.findall(r"(\d+) of \d+ edges left out", case.note)))
+                assert case.sizes["num_edges"] == edges - left_out
+                assert left_out == 0 or definition.kinks
 
 
 def test_judge_results_are_computed_once():

@@ -7,6 +7,7 @@ gpu/kernels/bessel_zeros.cuh.
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,18 +19,18 @@ ORDERS = 8
 ZEROS = 16
 
 
-def spherical_bessel(l: int, x: Any) -> Any:
-    """Return j_l(x)."""
-    return mp.sqrt(mp.pi / (2 * x)) * mp.besselj(l + mp.mpf(1) / 2, x)
+def spherical_bessel(order: int, x: Any) -> Any:
+    """Return j_l(x), l = order."""
+    return mp.sqrt(mp.pi / (2 * x)) * mp.besselj(order + mp.mpf(1) / 2, x)
 
 
 def zeros() -> list[list[Any]]:
     """Return the zeros of each order: each lies between two neighbouring ones of the order below."""
     below = [mp.pi * k for k in range(1, ZEROS + ORDERS + 1)]
     table = [below[:ZEROS]]
-    for l in range(1, ORDERS):
+    for order in range(1, ORDERS):
         below = [
-            mp.findroot(lambda x, l=l: spherical_bessel(l, x), ends, solver="anderson", tol=1e-45, verify=True)
+            mp.findroot(partial(spherical_bessel, order), ends, solver="anderson", tol=1e-45, verify=True)
             for ends in pairwise(below)
         ]
         table.append(below[:ZEROS])
@@ -60,10 +61,8 @@ def main() -> None:
     """Write both files."""
     mp.mp.dps = 60
     roots = zeros()
-    tables = {
-        "bessel_zeros": roots,
-        "bessel_norms": [[mp.sqrt(2) / abs(spherical_bessel(l + 1, z)) for z in row] for l, row in enumerate(roots)],
-    }
+    norms = [[mp.sqrt(2) / abs(spherical_bessel(order + 1, z)) for z in row] for order, row in enumerate(roots)]
+    tables = {"bessel_zeros": roots, "bessel_norms": norms}
     note = "Written by tools/make_bessel_zeros.py"
     text = "".join(fortran(name, table) for name, table in tables.items())
     (ROOT / "fortran/bessel_zeros.inc").write_text(f"! {note}: column l, row k.\n" + text, encoding="utf-8")

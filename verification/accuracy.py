@@ -12,11 +12,20 @@ import numpy as np
 from trigraph.checks import shape_of
 from trigraph.operators import Array, Operator
 from trigraph.verification import tolerances
-from trigraph.verification.judged import Judged
+from trigraph.verification.cases import Case
+from trigraph.verification.judged import Judged, operators_of
 from trigraph.verification.record import Check, digest
 from trigraph.verification.subjects import Subject, attempt
 
-__all__ = ["check_accuracy", "check_subsets", "form_problem", "largest", "scaled_error"]
+__all__ = [
+    "check_accuracy",
+    "check_subsets",
+    "dtype_of",
+    "field_error",
+    "form_problem",
+    "largest",
+    "scaled_error",
+]
 
 
 def largest(errors: np.ndarray) -> float:
@@ -58,7 +67,23 @@ def form_problem(got: Any, field: Array, sizes: Mapping[str, int], dtype: str) -
     return ""
 
 
-def check_accuracy(subject: Subject, judged: Judged, op: Operator, absent: str | None = None) -> list[Check]:
+def dtype_of(field: Array, case: Case) -> str:
+    """Dtype a field must have: that of the case, or of its graph for integers."""
+    return str(case.values["graph"].offsets.dtype) if field.index else case.dtype
+
+
+def field_error(got: np.ndarray, field: Array, expected: np.ndarray, dtype: str) -> float:
+    """Error in units of eps * scale; for integers, the number of wrong ones."""
+    return float(np.count_nonzero(got != expected)) if field.index else scaled_error(got, expected, dtype)
+
+
+def check_accuracy(
+    subject: Subject,
+    judged: Judged,
+    op: Operator,
+    absent: str | None = None,
+    back: Mapping[str, np.ndarray] | None = None,
+) -> list[Check]:
     """Compare every field of an operator with the judge.
 
     Parameters
@@ -68,6 +93,8 @@ def check_accuracy(subject: Subject, judged: Judged, op: Operator, absent: str |
     op : Operator
     absent : str, optional
         An argument to be None.
+    back : mapping, optional
+        What the subject's fwd returned, given back to its bwd.
 
     Returns
     -------
@@ -77,26 +104,29 @@ def check_accuracy(subject: Subject, judged: Judged, op: Operator, absent: str |
         exactly 0.
     """
     case = judged.case
-    outcome = attempt(subject, op, judged.arguments(op, absent))
+    outcome = attempt(subject, op, judged.arguments(op, absent) | dict(back or {}))
     expected = judged.result(op, absent)
     checks = []
-    for field in op.fields:
+    for field in case.returned(op):
         got: Any = outcome.fields.get(field.name)
-        note = outcome.problem or form_problem(got, field, case.sizes, case.dtype)
+        note = outcome.problem or form_problem(got, field, case.sizes, dtype_of(field, case))
+        error = math.inf if note else field_error(got, field, expected[field.name], case.dtype)
         check = Check(
             operator=op.name,
             panel=subject.name,
             dtype=case.dtype,
             kind="accuracy",
-            case=case.name if absent is None else f"{case.name}, {absent}=None",
+            case=", ".join([case.name, *([f"{absent}=None"] if absent else []), *(f"given {n}" for n in back or ())]),
             field=field.name,
-            error=math.inf if note else scaled_error(got, expected[field.name], case.dtype),
-            tolerance=judged.tolerance(subject),
+            error=error,
+            tolerance=0.0 if field.index else judged.tolerance(subject),
             seconds=outcome.seconds,
             digest=None if note else digest(got),
             note=note or case.note,
         )
         checks.append(check)
+        if field.index:
+            continue
         nothing = expected[field.name][2] == 0
         if nothing.any():
             error = math.inf if note else largest(abs(got[nothing]))
@@ -116,12 +146,14 @@ def check_subsets(subject: Subject, judged: Judged, op: Operator) -> list[Check]
     """
     case = judged.case
     checks = []
-    for argument in (a for a in op.arguments if a.nullable):
-        checks += check_accuracy(subject, judged, op, argument.name)
+    for argument in case.given(op):
+        if argument.nullable and not argument.optional:
+            checks += check_accuracy(subject, judged, op, argument.name)
+    checks += _given_back(subject, judged, op)
     if not op.selective:
         return checks
     every = attempt(subject, op, case.arguments(op))
-    for field in op.fields:
+    for field in case.returned(op):
         alone = attempt(subject, op, case.arguments(op), (field.name,))
         wrong = [f.name for f in op.fields if not _same_subset(alone.fields, every.fields, f.name, field.name)]
         checks.append(
@@ -139,6 +171,19 @@ def check_subsets(subject: Subject, judged: Judged, op: Operator) -> list[Check]
             )
         )
     return checks
+
+
+def _given_back(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
+    """Give bwd what fwd returned, one at a time and all together: its results stay what they are."""
+    names = [a.name for a in op.arguments if a.given_back]
+    fwd = operators_of(judged.case.definition)[0]
+    there = {f.name for f in judged.case.returned(fwd)} & set(names)
+    if not there:
+        return []
+    outcome = attempt(subject, fwd, judged.case.arguments(fwd))
+    found = {n: a for n, a in outcome.fields.items() if n in there and isinstance(a, np.ndarray)}
+    trials = [{n: a} for n, a in found.items()] + ([found] if len(found) > 1 else [])
+    return [check for back in trials for check in check_accuracy(subject, judged, op, back=back)]
 
 
 def _same_subset(alone: Mapping[str, Any], every: Mapping[str, Any], name: str, asked: str) -> bool:

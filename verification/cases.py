@@ -7,18 +7,19 @@ differentiable argument. Cases are a function of definition, variant, dtype and 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from trigraph import pyref
-from trigraph.checks import shape_of
+from trigraph.checks import position, shape_of
 from trigraph.edge_graph import EdgeGraph
 from trigraph.graphs import CSC
-from trigraph.operators import SYMBOLS, Array, Definition, Operator
+from trigraph.operators import SYMBOLS, Argument, Array, Attribute, Definition, Operator
+from trigraph.segments import Segments
 
 __all__ = [
     "POINT_STEP",
@@ -65,6 +66,8 @@ class Case:
         Steps up to here stay on one side of every kink.
     note : str
         What a reader of the results should know about it.
+    kind : str
+        Name of the variant, without its setting; "" for real inputs.
     """
 
     name: str
@@ -76,6 +79,24 @@ class Case:
     directions: Mapping[str, np.ndarray]
     largest_step: float
     note: str = ""
+    kind: str = ""
+
+    @property
+    def inputs(self) -> tuple[Array, ...]:
+        """Inputs that are there; optional ones may be absent."""
+        return tuple(a for a in self.definition.inputs if self.values[a.name] is not None)
+
+    def given(self, op: Operator) -> tuple[Argument, ...]:
+        """Array arguments of an operator that are there."""
+        return op.given(self.arguments(op))
+
+    def returned(self, op: Operator) -> tuple[Array, ...]:
+        """Fields an operator returns for these inputs and choices."""
+        return op.returned(self.values, self.sizes)
+
+    def derived(self, op: Operator) -> tuple[Array, ...]:
+        """Fields that have a derivative."""
+        return tuple(f for f in self.returned(op) if f not in self.definition.auxiliary)
 
     @cached_property
     def dtype(self) -> str:
@@ -83,8 +104,10 @@ class Case:
         return str(self.values[self.definition.inputs[0].name].dtype)
 
     def arguments(self, op: Operator) -> dict[str, Any]:
-        """Keyword arguments of one of the definition's operators, `wrt` excluded."""
-        known = {**self.values, **self.grads, **self.ggs}
+        """Keyword arguments of one of the definition's operators, `wrt` excluded; nothing is given back."""
+        absent = [f"gg_{a.name}" for a in self.definition.inputs if a.optional]
+        absent += [a.name for a in op.arguments if a.given_back]
+        known = {**dict.fromkeys(absent), **self.values, **self.grads, **self.ggs}
         return {name: known[name] for name in op.parameters}
 
 
@@ -93,13 +116,19 @@ class Variant:
     """How the sizes and the graph of a case are chosen.
 
     `pick` chooses among the typical sizes; `differenced` cases keep the wide margin from kinks and are used for finite
-    differences and the algebraic properties.
+    differences and the algebraic properties; `setting` fixes choices, and inputs that are absent.
     """
 
     name: str
     pick: int
     index: type[np.signedinteger[Any]]
     differenced: bool = False
+    setting: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """Its name, and its setting."""
+        return ", ".join([self.name, *(f"{name}={value}" for name, value in self.setting.items())])
 
 
 # By kind of graph (None: no graph).
@@ -137,9 +166,31 @@ VARIANTS: dict[str | None, tuple[Variant, ...]] = {
 }
 
 
+SEGMENTS = (
+    Variant("regular", 0, np.int64, True),
+    Variant("second sizes", 1, np.int32, True),
+    Variant("skewed", 1, np.int64),
+    Variant("wide", 0, np.int32),
+    Variant("integers", 0, np.int64),
+    Variant("one edge", 0, np.int32),
+    Variant("no edges", 0, np.int64),
+    Variant("no nodes", 0, np.int32),
+)
+VARIANTS |= {"triplets": SEGMENTS, "bilinear": SEGMENTS}
+
+
 def variants(definition: Definition) -> tuple[Variant, ...]:
-    """Variants a definition is tried on."""
-    return VARIANTS[definition.graph]
+    """Variants a definition is tried on: one setting each in turn; every setting on the first and on integers."""
+    base, settings = VARIANTS[definition.graph], definition.settings
+    if not settings:
+        return base
+    turns = [replace(v, setting=settings[i % len(settings)]) for i, v in enumerate(base)]
+    more = [replace(v, setting=s) for v in base if v.name in ("regular", "integers") for s in settings]
+    return (*turns, *(v for v in more if v not in turns))
+
+
+# What there is none of in "no edges", by kind of graph: rows of edge arrays stay, that nothing uses.
+MEMBERS = {"csc": "num_positions", "edges": "num_positions", "triplets": "num_triplets", "bilinear": "num_triplets"}
 
 
 def _sizes(definition: Definition, variant: Variant) -> dict[str, int]:
@@ -157,7 +208,7 @@ def _sizes(definition: Definition, variant: Variant) -> dict[str, int]:
             size = min(symbol.typical)
         elif variant.name == "one edge" and not symbol.minimum:
             size = 1
-        elif variant.name == "no edges" and name == ("num_positions" if definition.graph else "num_edges"):
+        elif variant.name == "no edges" and name == MEMBERS.get(definition.graph, "num_edges"):
             size = 0  # a graph keeps rows of edge arrays that nothing uses
         elif variant.name == "no nodes" and not symbol.minimum:
             size = 0
@@ -217,11 +268,11 @@ def _csc(variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> C
 
 def _edges(
     variant: Variant, sizes: dict[str, int], rng: np.random.Generator
-) -> tuple[EdgeGraph, dict[str, np.ndarray]]:
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return the graph of a variant and the vectors of its edges; writes the sizes it has into `sizes`.
 
-    Atoms in a cell: an edge and its reverse have opposite vectors. Periodic cells have parallel edges (images of one
-    neighbour) and edges from an atom to its own image; a third of the edges has no reverse.
+    Atoms in a skew cell: an edge and its reverse have opposite vectors. Periodic cells have parallel edges (images of
+    one neighbour) and edges from an atom to its own image; a third of the edges has no reverse.
     """
     nodes = sizes["num_nodes"]
     pairs = 0 if nodes == 0 or variant.name in ("no edges", "one edge") else 2 * nodes
@@ -246,14 +297,54 @@ def _edges(
     both = np.unique(np.concatenate([images, np.column_stack([back[:, 1], back[:, 0], -back[:, 2:]])]), axis=0)
     src, dst = both[:, 0], both[:, 1]
     positions = rng.uniform(0, 1, (nodes, 3))
-    vec = positions[src] - positions[dst] + both[:, 2:] @ (np.eye(3) + 0.1)
+    cell = np.eye(3) + rng.uniform(0, 0.2, (3, 3))
+    vec = positions[src] - positions[dst] + both[:, 2:] @ cell
     graph = EdgeGraph(src.astype(variant.index), dst.astype(variant.index), nodes, vec=vec)
     sizes["num_edges"] = graph.num_edges
-    return graph, {"vec": vec}
+    return {"graph": graph}, {"vec": vec}
 
 
-# By kind of graph: the graph of a variant, and inputs that belong to it.
-GRAPHS = {"csc": lambda variant, sizes, rng: (_csc(variant, sizes, rng), {}), "edges": _edges}
+def _members(variant: Variant, count: int, bound: int, rng: np.random.Generator) -> Segments:
+    """Members of segments in any order; the last and a middle segment have none, in "skewed" one has most."""
+    used = np.setdiff1d(np.arange(bound), [bound // 2, bound - 1]) if bound > 3 else np.arange(bound)
+    index = rng.choice(used, count) if count else np.empty(0, np.int64)
+    if variant.name == "skewed" and count:
+        index[rng.random(count) < 0.9] = used[1 % len(used)]
+    return Segments(index.astype(variant.index), bound)
+
+
+def _triplets(variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> dict[str, Segments | None]:
+    """Return the graph objects of a variant; writes the sizes they have into `sizes`."""
+    if variant.name == "skewed":
+        sizes |= {"num_triplets": 700, "num_edges": 290}
+    elif variant.name == "wide":
+        sizes |= {"num_triplets": 5, "num_edges": 3}
+    absent = {name for name, value in variant.setting.items() if value is None}
+    graphs: dict[str, Segments | None] = {
+        "triplets": _members(variant, sizes["num_triplets"], sizes["num_edges"], rng),
+        "atoms": None,
+        "idx_in": None,
+    }
+    if "num_outputs" not in sizes:
+        return {"triplets": graphs["triplets"]}
+    if "atoms" in absent or (sizes["num_edges"] and not sizes["num_outputs"]):
+        sizes["num_outputs"] = sizes["num_edges"]
+    else:
+        graphs["atoms"] = _members(variant, sizes["num_edges"], sizes["num_outputs"], rng)
+    if "idx_in" in absent or (sizes["num_triplets"] and not sizes["num_inputs"]):
+        sizes["num_inputs"] = sizes["num_triplets"]
+    else:
+        graphs["idx_in"] = _members(variant, sizes["num_triplets"], sizes["num_inputs"], rng)
+    return graphs
+
+
+# By kind of graph: the graph objects of a variant, and inputs that belong to them.
+GRAPHS: dict[str, Callable[[Variant, dict[str, int], np.random.Generator], tuple[dict[str, Any], dict[str, Any]]]] = {
+    "csc": lambda variant, sizes, rng: ({"graph": _csc(variant, sizes, rng)}, {}),
+    "edges": _edges,
+    "triplets": lambda variant, sizes, rng: (_triplets(variant, sizes, rng), {}),
+    "bilinear": lambda variant, sizes, rng: (_triplets(variant, sizes, rng), {}),
+}
 
 
 def _any_orders(case: Case, rng: np.random.Generator) -> dict[str, np.ndarray]:
@@ -261,11 +352,30 @@ def _any_orders(case: Case, rng: np.random.Generator) -> dict[str, np.ndarray]:
     return {n: rng.permutation(case.sizes[n]) for n in names}
 
 
-def _renumber_nothing(case: Case, rng: np.random.Generator) -> tuple[None, dict[str, np.ndarray]]:
-    return None, _any_orders(case, rng)
+def _renumber_nothing(case: Case, rng: np.random.Generator) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    return {}, _any_orders(case, rng)
 
 
-def _renumber_edges(case: Case, rng: np.random.Generator) -> tuple[EdgeGraph, dict[str, np.ndarray]]:
+def _renumber_segments(case: Case, rng: np.random.Generator) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Give edges, triplets and atoms new numbers; edges or triplets stand for atoms or inputs that are absent."""
+    orders, values = _any_orders(case, rng), case.values
+    owners = {"triplets": ("num_triplets", "num_edges")}
+    if "atoms" in values:
+        owners |= {"atoms": ("num_edges", "num_outputs"), "idx_in": ("num_triplets", "num_inputs")}
+    for name, (members, segments) in owners.items():
+        if values[name] is None:
+            orders[segments] = orders[members]
+    new = {name: np.argsort(order) for name, order in orders.items()}
+    graphs: dict[str, Any] = {}
+    for name, (members, segments) in owners.items():
+        old = values[name]
+        if old is not None:
+            index = new[segments][old.index[orders[members]]].astype(old.index.dtype)
+            graphs[name] = Segments(index, old.num_segments)
+    return graphs, orders
+
+
+def _renumber_edges(case: Case, rng: np.random.Generator) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Give nodes new numbers; edges follow, sorted by their new source, in any order within it."""
     graph, orders = case.values["graph"], _any_orders(case, rng)
     new = np.argsort(orders["num_nodes"]).astype(graph.src.dtype)
@@ -273,10 +383,10 @@ def _renumber_edges(case: Case, rng: np.random.Generator) -> tuple[EdgeGraph, di
     edges = edges[np.argsort(new[graph.src[edges]], kind="stable")]
     vec = case.values["vec"][edges]
     other = EdgeGraph(new[graph.src[edges]], new[graph.dst[edges]], graph.num_nodes, vec=vec)
-    return other, {**orders, "num_edges": edges}
+    return {"graph": other}, {**orders, "num_edges": edges}
 
 
-def _renumber_csc(case: Case, rng: np.random.Generator) -> tuple[CSC, dict[str, np.ndarray]]:
+def _renumber_csc(case: Case, rng: np.random.Generator) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Give nodes and rows new numbers, and positions of a destination a new order."""
     graph, orders = case.values["graph"], _any_orders(case, rng)
     new = {name: np.argsort(order).astype(graph.indices.dtype) for name, order in orders.items()}
@@ -290,10 +400,16 @@ def _renumber_csc(case: Case, rng: np.random.Generator) -> tuple[CSC, dict[str, 
         new["num_edges"][graph.edge_ids[positions]],
         graph.num_edges,
     )
-    return other, orders
+    return {"graph": other}, orders
 
 
-RENUMBER = {None: _renumber_nothing, "csc": _renumber_csc, "edges": _renumber_edges}
+RENUMBER = {
+    None: _renumber_nothing,
+    "csc": _renumber_csc,
+    "edges": _renumber_edges,
+    "triplets": _renumber_segments,
+    "bilinear": _renumber_segments,
+}
 
 
 def renumbered(case: Case, seed: int) -> tuple[Case, dict[str, np.ndarray]]:
@@ -313,7 +429,7 @@ def renumbered(case: Case, seed: int) -> tuple[Case, dict[str, np.ndarray]]:
     """
     rng = np.random.default_rng(seed)
     definition = case.definition
-    other, orders = RENUMBER[definition.graph](case, rng)
+    graphs, orders = RENUMBER[definition.graph](case, rng)
 
     leading = {f"{prefix}{a.name}": a.dims[0] for a in definition.inputs for prefix in ("", "gg_")}
     leading |= {f"grad_{a.name}": a.dims[0] for a in definition.outputs}
@@ -321,12 +437,11 @@ def renumbered(case: Case, seed: int) -> tuple[Case, dict[str, np.ndarray]]:
     def reorder(name: str, array: np.ndarray) -> np.ndarray:
         return frozen(array[orders[leading[name]]]) if leading[name] in orders else array
 
-    arrays = {a.name: reorder(a.name, case.values[a.name]) for a in definition.inputs}
-    graph = {} if other is None else {"graph": other}
+    arrays = {a.name: reorder(a.name, case.values[a.name]) for a in case.inputs}
     grads = {name: reorder(name, array) for name, array in case.grads.items()}
     ggs = {name: reorder(name, array) for name, array in case.ggs.items()}
     directions = {name: reorder(name, array) for name, array in case.directions.items()}
-    values = {**case.values, **arrays, **graph}
+    values = {**case.values, **arrays, **graphs}
     return replace(case, values=values, grads=grads, ggs=ggs, directions=directions), orders
 
 
@@ -352,6 +467,8 @@ def draw(
             return rng.uniform(1, LARGEST_FREQUENCY, shape)
         if sample == "change of frequency":
             return LARGEST_FREQUENCY / 2 * rng.standard_normal(shape)
+        if sample == "positive":  # weights, whose sum divides
+            return rng.integers(1, 3, shape) if integers else rng.uniform(0.5, 1.5, shape)
         return rng.integers(-2, 3, shape) if integers else rng.standard_normal(shape)
 
     return {name: frozen(numbers(shape_of(a, sizes), a.sample).astype(dtype)) for name, a in arrays.items()}
@@ -378,18 +495,23 @@ def kink_violations(
         True where some |value| < 2 |change| for a step of +-`step` along some input's direction.
     """
     found: dict[str, np.ndarray] = {}
-    wide = {a.name: np.asarray(values[a.name], np.float64) for a in definition.inputs}
+    present = [a for a in definition.inputs if values[a.name] is not None]
+    wide = {a.name: np.asarray(values[a.name], np.float64) for a in present}
     fixed = {name: v for name, v in values.items() if name not in wide}
     for kink in definition.kinks:
         function = getattr(pyref, kink.function)
         here = function(**wide, **fixed)
         change = np.zeros_like(here)
-        for array in definition.inputs:
+        for array in present:
             for sign in (step, -step):
                 moved = {**wide, array.name: wide[array.name] + sign * directions[array.name]}
                 change = np.fmax(change, abs(function(**moved, **fixed) - here))
         clear = abs(here) >= 2 * change
         rows = ~clear.reshape(len(here), -1).all(axis=1) if here.size else np.zeros(len(here), bool)
+        if kink.rows:
+            named = getattr(values["graph"], kink.rows)[rows]
+            rows = np.zeros(len(wide[kink.resample]), bool)
+            rows[named] = True
         found[kink.resample] = found.get(kink.resample, False) | rows
     return found
 
@@ -427,6 +549,14 @@ def direction(array: Array) -> Array:
     return replace(array, sample="change of frequency" if array.sample == "frequency" else "normal")
 
 
+def _attribute(a: Attribute, variant: Variant, sizes: Mapping[str, int]) -> Any:
+    if a.name in variant.setting:
+        return variant.setting[a.name]
+    if a.real:
+        return a.default
+    return a.choices[(1 + variant.pick) % len(a.choices)] if a.choices else sizes[a.name]
+
+
 def build(definition: Definition, variant: Variant, dtype: str, seed: int) -> Case:
     """Build one case.
 
@@ -443,12 +573,17 @@ def build(definition: Definition, variant: Variant, dtype: str, seed: int) -> Ca
     Case
         Arrays are read-only: a panel that writes to its inputs fails.
     """
-    rng = np.random.default_rng([seed, zlib.crc32(f"{definition.name}/{variant.name}".encode())])
+    rng = np.random.default_rng([seed, zlib.crc32(f"{definition.name}/{variant.label}".encode())])
     sizes = _sizes(definition, variant)
-    graph, belonging = {}, {}
+    graphs: dict[str, Any] = {}
+    belonging: dict[str, Any] = {}
     if definition.graph is not None:
-        graph["graph"], belonging = GRAPHS[definition.graph](variant, sizes, rng)
-    inputs = {a.name: a for a in definition.inputs}
+        graphs, belonging = GRAPHS[definition.graph](variant, sizes, rng)
+    attributes = {a.name: _attribute(a, variant, sizes) for a in definition.attributes}
+    inputs = {a.name: a for a in definition.inputs if variant.setting.get(a.name, a) is not None}
+    absent = dict.fromkeys(a.name for a in definition.inputs if a.name not in inputs)
+    sizes |= {f"has_{n}": int({**absent, **inputs, **graphs}[n] is not None) for n in definition.optional}
+    sizes |= {a.name: position(a.choices, attributes[a.name]) for a in definition.attributes if a.choices}
     grads = {f"grad_{a.name}": a for a in definition.outputs}
     directions = {n: direction(a) for n, a in {**inputs, **grads}.items()}
     integers = variant.name == "integers"
@@ -457,12 +592,7 @@ def build(definition: Definition, variant: Variant, dtype: str, seed: int) -> Ca
         for arrays in (inputs, grads, {f"gg_{n}": plain(a) for n, a in inputs.items()}, directions)
     ]
     drawn[0] |= {n: frozen(array.astype(dtype)) for n, array in belonging.items() if n in inputs}
-    attributes = {
-        a.name: a.choices[(1 + variant.pick) % len(a.choices)] if a.choices else sizes[a.name]
-        for a in definition.attributes
-    }
     step = LARGEST_STEP if variant.differenced else POINT_STEP
-    case = Case(
-        variant.name, definition, sizes, {**drawn[0], **graph, **attributes}, drawn[1], drawn[2], drawn[3], step
-    )
+    values = {**absent, **drawn[0], **graphs, **attributes}
+    case = Case(variant.label, definition, sizes, values, drawn[1], drawn[2], drawn[3], step, kind=variant.name)
     return case if integers else _resample(case, rng)

@@ -187,7 +187,7 @@ def check_differences(
     """
     machine = _judge_machine(judged) if subject is None else _subject_machine(subject, judged)
     checks = []
-    for field in upper.fields:
+    for field in judged.case.returned(upper):
         start = time.perf_counter()
         try:
             errors, floors = _curve(machine, judged, upper, field.name, steps)
@@ -226,11 +226,12 @@ def _curve(
     case, lower = judged.case, _lower(judged, upper)
     cotangents = case.grads if upper.order == 1 else case.ggs
     prefix = "grad_" if upper.order == 1 else "gg_"
-    weights = {f.name: judge.pair(cotangents[prefix + f.name]) for f in lower.fields}
+    weights = {f.name: judge.pair(cotangents[prefix + f.name]) for f in case.derived(lower)}
     names = tuple(weights)
     values = case.arguments(lower)
     gradient = machine.evaluate(upper, case.arguments(upper), (name,))[name]
-    phi_scale = sum(float(np.sum(abs(weights[n][0]) * t[2])) for n, t in judged.result(lower).items())
+    results = judged.result(lower)
+    phi_scale = sum(float(np.sum(abs(weights[n][0]) * results[n][2])) for n in names)
     gradient_scale = judged.result(upper)[name][2]
     unit = machine.tolerance * tolerances.eps(machine.dtype)
     errors, floors = [], []

@@ -41,9 +41,9 @@ def ask(op: Operator, values: Mapping[str, Any], wrt: Sequence[str] | None = Non
     Returns
     -------
     mapping from field to ndarray, shape (3, ...)
-        hi, lo and scale; only fields asked for.
+        hi, lo and scale; integers as they are. Only fields asked for, that exist.
     """
-    arrays = {a.name: len(a.dims) for a in op.arguments}
+    arrays = {a.name: len(a.dims) for a in op.arguments if not a.given_back}
     keywords = dict(values)
     for name, rank in arrays.items():
         value = values[name]

@@ -123,7 +123,7 @@ def build_real(real: RealInput, definition: Definition, dtype: str, seed: int, p
 
     rng = np.random.default_rng([seed, zlib.crc32(f"{definition.name}/{real.name}".encode())])
     step, values, notes = POINT_STEP if patch else real.steps[0], typed(None), [real.remark(patch)]
-    inputs = {a.name: a for a in definition.inputs}
+    inputs = {a.name: a for a in definition.inputs if values[a.name] is not None}
     grads = {f"grad_{a.name}": a for a in definition.outputs}
     directions = {n: frozen((values[n] * rng.standard_normal(values[n].shape)).astype(dtype)) for n in inputs}
     for name, bad in kink_violations(definition, values, directions, step).items():

@@ -124,7 +124,7 @@ def _calls(scope: _Scope, lazy: Lazy) -> list[Check]:
     for op in every_operator_of(judged.case.definition):
         if scope.has(op):
             checks += check_repeat(scope.subject, judged, op)
-            if judged.case.name == "shared rows" or op.graph is None:
+            if judged.case.kind in ("shared rows", "second sizes") or op.graph is None:
                 checks += check_nan(scope.subject, judged, op)
             if scope.subject.only is None:  # a user's function has no wrt
                 checks += check_subsets(scope.subject, judged, op)
@@ -236,7 +236,7 @@ class _Run:
 
     def _variant(self, definition: Definition, variant: Variant, dtype: str) -> Iterator[Unit]:
         judged = cache(lambda: Judged(build(definition, variant, dtype, self.seed)))
-        label = f"{definition.name}, {variant.name}, {dtype}"
+        label = f"{definition.name}, {variant.label}, {dtype}"
         differenced = variant.differenced and dtype == "float64"
         for scope in self.scopes:
             panel_name = scope.subject.name

@@ -35,8 +35,8 @@ __all__ = [
 FOLDER = Path(__file__).parent / "data" / "structures"
 SHIPPED = {"benzene": "benzene", "ethanol": "ethanol", "copper slab with CO": "copper_co", "rock salt": "rock_salt"}
 # Attributes of the radial basis and of the sum: DimeNet++'s, with the rule for periodic systems.
-BASIS = {"n_spherical": 7, "envelope_exponent": 5}
-SUM = {"n_spherical": 7, "n_radial": 6, "exclude": "edge"}
+BASIS: dict[str, Any] = {"n_spherical": 7, "envelope_exponent": 5}
+SUM: dict[str, Any] = {"n_spherical": 7, "n_radial": 6, "exclude": "edge"}
 WIDTH, MIDDLE = 3, 2  # of the embedding, and between the two projections: the judge pays for them
 # Triplets of the patch that is compared with the judge, and of what differences and physics run on: pyref keeps
 # arrays of all triplets.

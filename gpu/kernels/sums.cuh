@@ -99,16 +99,16 @@ template <class T> __device__ T sum_over_y(T sum, T (*sums)[32]) {
     return sum;
 }
 
-// out[row] += the overflow rows of a row's pieces beyond its head, in order; 32 columns to a block. The block of tile
-// t >= 1 works if the first cut of a row is where t begins. Piece (row, t) has overflow row t + by_piece * row.
-template <class T, class I>
-__global__ void __launch_bounds__(256)
-add_overflow(const T* __restrict__ overflow, const I* __restrict__ offsets, long long num_rows, int chunk, int by_piece,
-             int width, T* __restrict__ out) {
-    __shared__ T sums[8][32];
-    const unsigned col_tiles = (width + 31) / 32;
-    const long long tile = (long long)(blockIdx.x / col_tiles) + 1;
-    // Piece (row, t) for the last row that begins before t: the row that t cuts, if t cuts any.
+// The row whose first cut is where tile `tile` >= 1 begins, and the tiles of its pieces beyond the first one; none, first >
+// last, if that tile begins with no row's first cut.
+struct CutRow {
+    long long row;
+    long long first;
+    long long last;
+};
+
+template <class I> __device__ CutRow cut_row(const I* offsets, long long num_rows, int chunk, long long tile) {
+    // The last row that begins before the tile: the one that is cut, if any.
     long long low = 0, high = num_rows - 1;
     while (low < high) {
         const long long middle = (low + high + 1) / 2;
@@ -119,21 +119,33 @@ add_overflow(const T* __restrict__ overflow, const I* __restrict__ offsets, long
         }
     }
     const long long begin = offsets[low], end = offsets[low + 1];
-    if (end <= tile * chunk || begin / chunk != tile - 1) {
+    const bool none = end <= tile * chunk || begin / chunk != tile - 1;
+    return {low, tile, none ? tile - 1 : (end - 1) / chunk};
+}
+
+// out[row] += the overflow rows of a row's pieces beyond its head, in order; 32 columns to a block. The block of tile
+// t >= 1 works if the first cut of a row is where t begins. Piece (row, t) has overflow row t + by_piece * row.
+template <class T, class I>
+__global__ void __launch_bounds__(256)
+add_overflow(const T* __restrict__ overflow, const I* __restrict__ offsets, long long num_rows, int chunk, int by_piece,
+             int width, T* __restrict__ out) {
+    __shared__ T sums[8][32];
+    const unsigned col_tiles = (width + 31) / 32;
+    const CutRow cut = cut_row(offsets, num_rows, chunk, (long long)(blockIdx.x / col_tiles) + 1);
+    if (cut.first > cut.last) {
         return;
     }
-    const long long last = (end - 1) / chunk;
     const int j = int(blockIdx.x % col_tiles) * 32 + threadIdx.x;
     Sum<T> terms;
     if (j < width) {
         int i = 0;
-        for (long long t = tile + threadIdx.y; t <= last; t += 8) {
-            terms.add(overflow[(t + by_piece * low) * width + j], i++);
+        for (long long t = cut.first + threadIdx.y; t <= cut.last; t += 8) {
+            terms.add(overflow[(t + by_piece * cut.row) * width + j], i++);
         }
     }
     const T sum = sum_over_y(terms.value(), sums);
     if (threadIdx.y == 0 && j < width) {
-        out[low * width + j] += sum;
+        out[cut.row * width + j] += sum;
     }
 }
 

@@ -1,7 +1,7 @@
 """Written by ``python -m trigraph.stubs --write`` from the operator table; do not edit."""
 
 from collections.abc import Iterable, Mapping
-from typing import Literal, SupportsIndex, TypeAlias, TypeVar
+from typing import Any, Literal, SupportsIndex, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,12 +15,18 @@ from trigraph.graphs import CSC as CSC
 from trigraph.operators import OPERATORS as OPERATORS
 from trigraph.panels import PANELS as PANELS
 from trigraph.results import (
+    AggEdgeToEdgeBwd,
+    AggEdgeToEdgeBwd2,
+    AggEdgeToEdgeBwd2Main,
     GnoAggregateBwd,
     GnoAggregateBwd2,
     GnoKernelBwd,
     GnoKernelBwd2,
     GnoMessageBwd,
     GnoMessageBwd2,
+    RadialBasisBwd,
+    RadialBasisBwd2,
+    RadialBasisFwd,
 )
 from trigraph.segments import Segments as Segments
 
@@ -31,6 +37,11 @@ __all__ = [
     "PANELS",
     "EdgeGraph",
     "Segments",
+    "agg_edge_to_edge_bwd",
+    "agg_edge_to_edge_bwd2",
+    "agg_edge_to_edge_bwd2_grad",
+    "agg_edge_to_edge_bwd2_main",
+    "agg_edge_to_edge_fwd",
     "get_num_threads",
     "gno_aggregate_bwd",
     "gno_aggregate_bwd2",
@@ -42,6 +53,9 @@ __all__ = [
     "gno_message_bwd2",
     "gno_message_fwd",
     "pack_gno_params",
+    "radial_basis_bwd",
+    "radial_basis_bwd2",
+    "radial_basis_fwd",
     "set_num_threads",
     "unpack_gno_params",
 ]
@@ -568,4 +582,523 @@ def gno_message_bwd2(
     Notes
     -----
     Source: athena's GNO layer (kernel of Li et al., 2020, arXiv:2003.03485, with one hidden layer), packed as there.
+    """
+
+_RadialBasisFwdField: TypeAlias = Literal["rbf", "sbf_rad"]
+
+def radial_basis_fwd(
+    dist: _A,
+    freq: _A,
+    n_spherical: SupportsIndex = 7,
+    envelope_exponent: SupportsIndex = 5,
+    *,
+    out: _A | Mapping[_RadialBasisFwdField, _A] | None = None,
+    panel: _Panel | None = None,
+) -> RadialBasisFwd[_A]:
+    """Radial basis of DimeNet++: sines for the edges, spherical Bessel functions for the triplets.
+
+        x = dist; q = envelope_exponent + 1; env = 1/x - (q+1)(q+2)/2 x^(q-1) + q(q+2) x^q - q(q+1)/2 x^(q+1) for x
+        < 1, else 0; rbf[k] = env sin(freq_k x); sbf_rad[l*R+k] = env N_lk j_l(z_lk x)
+
+    Parameters
+    ----------
+    dist : array of float32 or float64, shape (num_edges)
+        Distance over cutoff of each edge, > 0.
+    freq : array of float32 or float64, shape (n_radial)
+        Frequencies of the sines; R = len(freq).
+    n_spherical : int, default 7
+        Spherical basis functions S.
+    envelope_exponent : int, default 5
+        Exponent p of the smooth cutoff.
+    out : array or mapping from field to array, optional
+        Where to write: same dtype, C-contiguous, clear of the inputs.
+    panel : {"fortran", "fortran-reference", "pyref", "gpu", "gpu-host"}, optional
+        Default: the fast path of fortran for NumPy arrays, gpu for device arrays.
+
+    Returns
+    -------
+    NamedTuple
+        rbf (num_edges, n_radial): Radial basis of each edge.
+        sbf_rad (num_edges, n_spherical*n_radial): Radial part of the spherical basis of each edge.
+
+    Raises
+    ------
+    TypeError
+        Wrong kind of array, dtype or argument.
+    ValueError
+        Wrong shape, size, field, overlap or panel.
+
+    Notes
+    -----
+    Source: Gasteiger et al., DimeNet++ (2020), arXiv:2011.14115; triplet sum as in pylibcugraphops.dimenet.
+    """
+
+_RadialBasisBwdField: TypeAlias = Literal["dist", "freq"]
+
+def radial_basis_bwd(
+    grad_rbf: _A,
+    grad_sbf_rad: _A,
+    dist: _A,
+    freq: _A,
+    n_spherical: SupportsIndex = 7,
+    envelope_exponent: SupportsIndex = 5,
+    wrt: _RadialBasisBwdField | Iterable[_RadialBasisBwdField] | None = None,
+    *,
+    out: _A | Mapping[_RadialBasisBwdField, _A] | None = None,
+    panel: _Panel | None = None,
+) -> RadialBasisBwd[_A]:
+    """Vector-Jacobian product of `radial_basis_fwd`.
+
+        dist = sum grad_rbf drbf/dx + sum grad_sbf_rad dsbf_rad/dx; freq_k = sum grad_rbf env x cos(freq_k x)
+
+    Parameters
+    ----------
+    grad_rbf : array of float32 or float64, shape (num_edges, n_radial)
+        Gradient of a scalar in rbf.
+    grad_sbf_rad : array of float32 or float64, shape (num_edges, n_spherical*n_radial)
+        Gradient of a scalar in sbf_rad.
+    dist : array of float32 or float64, shape (num_edges)
+        Distance over cutoff of each edge, > 0.
+    freq : array of float32 or float64, shape (n_radial)
+        Frequencies of the sines; R = len(freq).
+    n_spherical : int, default 7
+        Spherical basis functions S.
+    envelope_exponent : int, default 5
+        Exponent p of the smooth cutoff.
+    wrt : str or iterable of str, optional
+        Fields to compute (default: all); the others are None and cost nothing.
+    out : array or mapping from field to array, optional
+        Where to write: same dtype, C-contiguous, clear of the inputs.
+    panel : {"fortran", "fortran-reference", "pyref", "gpu", "gpu-host"}, optional
+        Default: the fast path of fortran for NumPy arrays, gpu for device arrays.
+
+    Returns
+    -------
+    NamedTuple
+        dist (num_edges): Derivative in dist.
+        freq (n_radial): Derivative in freq.
+
+    Raises
+    ------
+    TypeError
+        Wrong kind of array, dtype or argument.
+    ValueError
+        Wrong shape, size, field, overlap or panel.
+
+    Notes
+    -----
+    Source: Gasteiger et al., DimeNet++ (2020), arXiv:2011.14115; triplet sum as in pylibcugraphops.dimenet.
+    """
+
+_RadialBasisBwd2Field: TypeAlias = Literal["grad_rbf", "grad_sbf_rad", "dist", "freq"]
+
+def radial_basis_bwd2(
+    gg_dist: _A | None,
+    gg_freq: _A | None,
+    grad_rbf: _A,
+    grad_sbf_rad: _A,
+    dist: _A,
+    freq: _A,
+    n_spherical: SupportsIndex = 7,
+    envelope_exponent: SupportsIndex = 5,
+    wrt: _RadialBasisBwd2Field | Iterable[_RadialBasisBwd2Field] | None = None,
+    *,
+    out: _A | Mapping[_RadialBasisBwd2Field, _A] | None = None,
+    panel: _Panel | None = None,
+) -> RadialBasisBwd2[_A]:
+    """Vector-Jacobian product of `radial_basis_bwd`.
+
+        derivatives of sum gg_dist dist + sum gg_freq freq, j_l'' by the Bessel equation
+
+    Parameters
+    ----------
+    gg_dist : array of float32 or float64, shape (num_edges), or None
+        Cotangent of radial_basis_bwd's dist; None is zero.
+    gg_freq : array of float32 or float64, shape (n_radial), or None
+        Cotangent of radial_basis_bwd's freq; None is zero.
+    grad_rbf : array of float32 or float64, shape (num_edges, n_radial)
+        Gradient of a scalar in rbf.
+    grad_sbf_rad : array of float32 or float64, shape (num_edges, n_spherical*n_radial)
+        Gradient of a scalar in sbf_rad.
+    dist : array of float32 or float64, shape (num_edges)
+        Distance over cutoff of each edge, > 0.
+    freq : array of float32 or float64, shape (n_radial)
+        Frequencies of the sines; R = len(freq).
+    n_spherical : int, default 7
+        Spherical basis functions S.
+    envelope_exponent : int, default 5
+        Exponent p of the smooth cutoff.
+    wrt : str or iterable of str, optional
+        Fields to compute (default: all); the others are None and cost nothing.
+    out : array or mapping from field to array, optional
+        Where to write: same dtype, C-contiguous, clear of the inputs.
+    panel : {"fortran", "fortran-reference", "pyref", "gpu", "gpu-host"}, optional
+        Default: the fast path of fortran for NumPy arrays, gpu for device arrays.
+
+    Returns
+    -------
+    NamedTuple
+        grad_rbf (num_edges, n_radial): Derivative in grad_rbf.
+        grad_sbf_rad (num_edges, n_spherical*n_radial): Derivative in grad_sbf_rad.
+        dist (num_edges): Derivative in dist.
+        freq (n_radial): Derivative in freq.
+
+    Raises
+    ------
+    TypeError
+        Wrong kind of array, dtype or argument.
+    ValueError
+        Wrong shape, size, field, overlap or panel.
+
+    Notes
+    -----
+    Source: Gasteiger et al., DimeNet++ (2020), arXiv:2011.14115; triplet sum as in pylibcugraphops.dimenet.
+    """
+
+_AggEdgeToEdgeFwdField: TypeAlias = Literal["out"]
+
+def agg_edge_to_edge_fwd(
+    vec: _A,
+    rbf: _A,
+    embedding: _A,
+    weights: _A,
+    graph: EdgeGraph,
+    n_spherical: SupportsIndex = 7,
+    n_radial: SupportsIndex = 6,
+    exclude: Literal[None, "node", "edge"] = "node",
+    *,
+    out: _A | Mapping[_AggEdgeToEdgeFwdField, _A] | None = None,
+    panel: _Panel | None = None,
+) -> _A:
+    """Edge-to-edge aggregation of DimeNet++: triplets k -> j -> i weighted by a basis in their angle.
+
+        Y_l = sqrt((2l+1)/4pi) P_l(u_e.u_e'); q[c] = sum_m W2[c,m] sum_{l,n} rbf[e',l*R+n] Y_l W1[l*R+n,m]; out[e,c]
+        = sum over e' into src(e) of embedding[e',c] q[c]
+
+    Parameters
+    ----------
+    vec : array of float32 or float64, shape (num_edges, 3)
+        Vector of each edge, not zero; only its direction matters.
+    rbf : array of float32 or float64, shape (num_edges, n_spherical*n_radial)
+        Radial part of the spherical basis of each edge.
+    embedding : array of float32 or float64, shape (num_edges, n_emb)
+        Embedding of each edge.
+    weights : array of float32 or float64, shape (n_spherical*n_radial+n_emb, n_mid)
+        Rows of W1 (S*R, M), then of W2 (C, M).
+    graph : EdgeGraph
+        Whose rows the edge arrays have.
+    n_spherical : int, default 7
+        Spherical basis functions S.
+    n_radial : int, default 6
+        Radial basis functions R.
+    exclude : {None, 'node', 'edge'}, default 'node'
+        Left out: every e' = (k->j) with k == i (node), only the very reverse edge (edge), nothing (None).
+    out : array or mapping from field to array, optional
+        Where to write: same dtype, C-contiguous, clear of the inputs.
+    panel : {"fortran", "fortran-reference", "pyref", "gpu", "gpu-host"}, optional
+        Default: the fast path of fortran for NumPy arrays, gpu for device arrays.
+
+    Returns
+    -------
+    out : array, shape (num_edges, n_emb)
+        Aggregated embedding of each edge.
+
+    Raises
+    ------
+    TypeError
+        Wrong kind of array, dtype or argument.
+    ValueError
+        Wrong shape, size, field, overlap or panel.
+
+    Notes
+    -----
+    Source: Gasteiger et al., DimeNet++ (2020), arXiv:2011.14115; triplet sum as in pylibcugraphops.dimenet.
+    """
+
+_AggEdgeToEdgeBwdField: TypeAlias = Literal["vec", "rbf", "embedding", "weights"]
+
+def agg_edge_to_edge_bwd(
+    grad_out: _A,
+    vec: _A,
+    rbf: _A,
+    embedding: _A,
+    weights: _A,
+    graph: EdgeGraph,
+    n_spherical: SupportsIndex = 7,
+    n_radial: SupportsIndex = 6,
+    exclude: Literal[None, "node", "edge"] = "node",
+    wrt: _AggEdgeToEdgeBwdField | Iterable[_AggEdgeToEdgeBwdField] | None = None,
+    *,
+    out: _A | Mapping[_AggEdgeToEdgeBwdField, _A] | None = None,
+    panel: _Panel | None = None,
+) -> AggEdgeToEdgeBwd[_A]:
+    """Vector-Jacobian product of `agg_edge_to_edge_fwd`.
+
+        the gradient of sum grad_out out, vec included (through u = vec/norm(vec))
+
+    Parameters
+    ----------
+    grad_out : array of float32 or float64, shape (num_edges, n_emb)
+        Gradient of a scalar in out.
+    vec : array of float32 or float64, shape (num_edges, 3)
+        Vector of each edge, not zero; only its direction matters.
+    rbf : array of float32 or float64, shape (num_edges, n_spherical*n_radial)
+        Radial part of the spherical basis of each edge.
+    embedding : array of float32 or float64, shape (num_edges, n_emb)
+        Embedding of each edge.
+    weights : array of float32 or float64, shape (n_spherical*n_radial+n_emb, n_mid)
+        Rows of W1 (S*R, M), then of W2 (C, M).
+    graph : EdgeGraph
+        Whose rows the edge arrays have.
+    n_spherical : int, default 7
+        Spherical basis functions S.
+    n_radial : int, default 6
+        Radial basis functions R.
+    exclude : {None, 'node', 'edge'}, default 'node'
+        Left out: every e' = (k->j) with k == i (node), only the very reverse edge (edge), nothing (None).
+    wrt : str or iterable of str, optional
+        Fields to compute (default: all); the others are None and cost nothing.
+    out : array or mapping from field to array, optional
+        Where to write: same dtype, C-contiguous, clear of the inputs.
+    panel : {"fortran", "fortran-reference", "pyref", "gpu", "gpu-host"}, optional
+        Default: the fast path of fortran for NumPy arrays, gpu for device arrays.
+
+    Returns
+    -------
+    NamedTuple
+        vec (num_edges, 3): Derivative in vec.
+        rbf (num_edges, n_spherical*n_radial): Derivative in rbf.
+        embedding (num_edges, n_emb): Derivative in embedding.
+        weights (n_spherical*n_radial+n_emb, n_mid): Derivative in weights.
+
+    Raises
+    ------
+    TypeError
+        Wrong kind of array, dtype or argument.
+    ValueError
+        Wrong shape, size, field, overlap or panel.
+
+    Notes
+    -----
+    Source: Gasteiger et al., DimeNet++ (2020), arXiv:2011.14115; triplet sum as in pylibcugraphops.dimenet.
+    """
+
+_AggEdgeToEdgeBwd2Field: TypeAlias = Literal["grad_out", "vec", "rbf", "embedding", "weights"]
+
+def agg_edge_to_edge_bwd2(
+    gg_vec: _A | None,
+    gg_rbf: _A | None,
+    gg_embedding: _A | None,
+    gg_weights: _A | None,
+    grad_out: _A,
+    vec: _A,
+    rbf: _A,
+    embedding: _A,
+    weights: _A,
+    graph: EdgeGraph,
+    n_spherical: SupportsIndex = 7,
+    n_radial: SupportsIndex = 6,
+    exclude: Literal[None, "node", "edge"] = "node",
+    wrt: _AggEdgeToEdgeBwd2Field | Iterable[_AggEdgeToEdgeBwd2Field] | None = None,
+    *,
+    out: _A | Mapping[_AggEdgeToEdgeBwd2Field, _A] | None = None,
+    panel: _Panel | None = None,
+) -> AggEdgeToEdgeBwd2[_A]:
+    """Vector-Jacobian product of `agg_edge_to_edge_bwd`.
+
+        the gradient of the derivative of sum grad_out out along (gg_vec, gg_rbf, gg_embedding, gg_weights)
+
+    Parameters
+    ----------
+    gg_vec : array of float32 or float64, shape (num_edges, 3), or None
+        Cotangent of agg_edge_to_edge_bwd's vec; None is zero.
+    gg_rbf : array of float32 or float64, shape (num_edges, n_spherical*n_radial), or None
+        Cotangent of agg_edge_to_edge_bwd's rbf; None is zero.
+    gg_embedding : array of float32 or float64, shape (num_edges, n_emb), or None
+        Cotangent of agg_edge_to_edge_bwd's embedding; None is zero.
+    gg_weights : array of float32 or float64, shape (n_spherical*n_radial+n_emb, n_mid), or None
+        Cotangent of agg_edge_to_edge_bwd's weights; None is zero.
+    grad_out : array of float32 or float64, shape (num_edges, n_emb)
+        Gradient of a scalar in out.
+    vec : array of float32 or float64, shape (num_edges, 3)
+        Vector of each edge, not zero; only its direction matters.
+    rbf : array of float32 or float64, shape (num_edges, n_spherical*n_radial)
+        Radial part of the spherical basis of each edge.
+    embedding : array of float32 or float64, shape (num_edges, n_emb)
+        Embedding of each edge.
+    weights : array of float32 or float64, shape (n_spherical*n_radial+n_emb, n_mid)
+        Rows of W1 (S*R, M), then of W2 (C, M).
+    graph : EdgeGraph
+        Whose rows the edge arrays have.
+    n_spherical : int, default 7
+        Spherical basis functions S.
+    n_radial : int, default 6
+        Radial basis functions R.
+    exclude : {None, 'node', 'edge'}, default 'node'
+        Left out: every e' = (k->j) with k == i (node), only the very reverse edge (edge), nothing (None).
+    wrt : str or iterable of str, optional
+        Fields to compute (default: all); the others are None and cost nothing.
+    out : array or mapping from field to array, optional
+        Where to write: same dtype, C-contiguous, clear of the inputs.
+    panel : {"fortran", "fortran-reference", "pyref", "gpu", "gpu-host"}, optional
+        Default: the fast path of fortran for NumPy arrays, gpu for device arrays.
+
+    Returns
+    -------
+    NamedTuple
+        grad_out (num_edges, n_emb): Derivative in grad_out.
+        vec (num_edges, 3): Derivative in vec.
+        rbf (num_edges, n_spherical*n_radial): Derivative in rbf.
+        embedding (num_edges, n_emb): Derivative in embedding.
+        weights (n_spherical*n_radial+n_emb, n_mid): Derivative in weights.
+
+    Raises
+    ------
+    TypeError
+        Wrong kind of array, dtype or argument.
+    ValueError
+        Wrong shape, size, field, overlap or panel.
+
+    Notes
+    -----
+    Source: Gasteiger et al., DimeNet++ (2020), arXiv:2011.14115; triplet sum as in pylibcugraphops.dimenet.
+    """
+
+_AggEdgeToEdgeBwd2GradField: TypeAlias = Literal["grad_out"]
+
+def agg_edge_to_edge_bwd2_grad(
+    gg_rbf: _A | None,
+    gg_embedding: _A | None,
+    vec: _A,
+    rbf: _A,
+    embedding: _A,
+    weights: _A,
+    graph: EdgeGraph,
+    n_spherical: SupportsIndex = 7,
+    n_radial: SupportsIndex = 6,
+    exclude: Literal[None, "node", "edge"] = "node",
+    *,
+    out: _A | Mapping[_AggEdgeToEdgeBwd2GradField, _A] | None = None,
+    panel: _Panel | None = None,
+) -> _A:
+    """Part of the vector-Jacobian product of `agg_edge_to_edge_bwd`.
+
+        fwd(rbf := gg_rbf) + fwd(embedding := gg_embedding), vec constant
+
+    Parameters
+    ----------
+    gg_rbf : array of float32 or float64, shape (num_edges, n_spherical*n_radial), or None
+        Cotangent of agg_edge_to_edge_bwd's rbf; None is zero.
+    gg_embedding : array of float32 or float64, shape (num_edges, n_emb), or None
+        Cotangent of agg_edge_to_edge_bwd's embedding; None is zero.
+    vec : array of float32 or float64, shape (num_edges, 3)
+        Vector of each edge, not zero; only its direction matters.
+    rbf : array of float32 or float64, shape (num_edges, n_spherical*n_radial)
+        Radial part of the spherical basis of each edge.
+    embedding : array of float32 or float64, shape (num_edges, n_emb)
+        Embedding of each edge.
+    weights : array of float32 or float64, shape (n_spherical*n_radial+n_emb, n_mid)
+        Rows of W1 (S*R, M), then of W2 (C, M).
+    graph : EdgeGraph
+        Whose rows the edge arrays have.
+    n_spherical : int, default 7
+        Spherical basis functions S.
+    n_radial : int, default 6
+        Radial basis functions R.
+    exclude : {None, 'node', 'edge'}, default 'node'
+        Left out: every e' = (k->j) with k == i (node), only the very reverse edge (edge), nothing (None).
+    out : array or mapping from field to array, optional
+        Where to write: same dtype, C-contiguous, clear of the inputs.
+    panel : {"fortran", "fortran-reference", "pyref", "gpu", "gpu-host"}, optional
+        Default: the fast path of fortran for NumPy arrays, gpu for device arrays.
+
+    Returns
+    -------
+    grad_out : array, shape (num_edges, n_emb)
+        Derivative in grad_out.
+
+    Raises
+    ------
+    TypeError
+        Wrong kind of array, dtype or argument.
+    ValueError
+        Wrong shape, size, field, overlap or panel.
+
+    Notes
+    -----
+    Source: Gasteiger et al., DimeNet++ (2020), arXiv:2011.14115; triplet sum as in pylibcugraphops.dimenet.
+    """
+
+_AggEdgeToEdgeBwd2MainField: TypeAlias = Literal["rbf", "embedding", "weights"]
+
+def agg_edge_to_edge_bwd2_main(
+    gg_rbf: _A | None,
+    gg_embedding: _A | None,
+    grad_out: _A,
+    vec: _A,
+    rbf: _A,
+    embedding: _A,
+    weights: _A,
+    graph: EdgeGraph,
+    n_spherical: SupportsIndex = 7,
+    n_radial: SupportsIndex = 6,
+    exclude: Literal[None, "node", "edge"] = "node",
+    wrt: _AggEdgeToEdgeBwd2MainField | Iterable[_AggEdgeToEdgeBwd2MainField] | None = None,
+    *,
+    out: _A | Mapping[_AggEdgeToEdgeBwd2MainField, _A] | None = None,
+    panel: _Panel | None = None,
+) -> AggEdgeToEdgeBwd2Main[_A]:
+    """Part of the vector-Jacobian product of `agg_edge_to_edge_bwd`.
+
+        rbf: bwd_rbf(embedding := gg_embedding); embedding: bwd_embedding(rbf := gg_rbf); weights: bwd_weights(rbf
+        := gg_rbf) + bwd_weights(embedding := gg_embedding), vec constant
+
+    Parameters
+    ----------
+    gg_rbf : array of float32 or float64, shape (num_edges, n_spherical*n_radial), or None
+        Cotangent of agg_edge_to_edge_bwd's rbf; None is zero.
+    gg_embedding : array of float32 or float64, shape (num_edges, n_emb), or None
+        Cotangent of agg_edge_to_edge_bwd's embedding; None is zero.
+    grad_out : array of float32 or float64, shape (num_edges, n_emb)
+        Gradient of a scalar in out.
+    vec : array of float32 or float64, shape (num_edges, 3)
+        Vector of each edge, not zero; only its direction matters.
+    rbf : array of float32 or float64, shape (num_edges, n_spherical*n_radial)
+        Radial part of the spherical basis of each edge.
+    embedding : array of float32 or float64, shape (num_edges, n_emb)
+        Embedding of each edge.
+    weights : array of float32 or float64, shape (n_spherical*n_radial+n_emb, n_mid)
+        Rows of W1 (S*R, M), then of W2 (C, M).
+    graph : EdgeGraph
+        Whose rows the edge arrays have.
+    n_spherical : int, default 7
+        Spherical basis functions S.
+    n_radial : int, default 6
+        Radial basis functions R.
+    exclude : {None, 'node', 'edge'}, default 'node'
+        Left out: every e' = (k->j) with k == i (node), only the very reverse edge (edge), nothing (None).
+    wrt : str or iterable of str, optional
+        Fields to compute (default: all); the others are None and cost nothing.
+    out : array or mapping from field to array, optional
+        Where to write: same dtype, C-contiguous, clear of the inputs.
+    panel : {"fortran", "fortran-reference", "pyref", "gpu", "gpu-host"}, optional
+        Default: the fast path of fortran for NumPy arrays, gpu for device arrays.
+
+    Returns
+    -------
+    NamedTuple
+        rbf (num_edges, n_spherical*n_radial): Derivative in rbf.
+        embedding (num_edges, n_emb): Derivative in embedding.
+        weights (n_spherical*n_radial+n_emb, n_mid): Derivative in weights.
+
+    Raises
+    ------
+    TypeError
+        Wrong kind of array, dtype or argument.
+    ValueError
+        Wrong shape, size, field, overlap or panel.
+
+    Notes
+    -----
+    Source: Gasteiger et al., DimeNet++ (2020), arXiv:2011.14115; triplet sum as in pylibcugraphops.dimenet.
     """

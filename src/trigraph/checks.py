@@ -6,6 +6,7 @@ what was expected and what came. Nothing has been computed when one is raised.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,10 +17,11 @@ from trigraph.edge_graph import EdgeGraph
 from trigraph.graphs import CSC, array_kind, count, device_of
 from trigraph.neighbors import FLOATS
 from trigraph.operators import SYMBOLS, Array, Operator, evaluate, names_in
+from trigraph.segments import Segments
 
-__all__ = ["Checked", "bind_sizes", "check_call", "shape_of"]
+__all__ = ["Checked", "bind_sizes", "check_call", "index_dtype", "position", "shape_of"]
 
-GRAPH_TYPES = {"CSC": CSC, "EdgeGraph": EdgeGraph}
+GRAPH_TYPES: dict[str, type[CSC | EdgeGraph | Segments]] = {"CSC": CSC, "EdgeGraph": EdgeGraph, "Segments": Segments}
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,16 @@ class Checked:
 def shape_of(array: Array, sizes: Mapping[str, int]) -> tuple[int, ...]:
     """Shape of an array of the table for given sizes."""
     return tuple(evaluate(dim, sizes) for dim in array.dims)
+
+
+def position(choices: tuple[Any, ...], value: Any) -> int:
+    """Place of a value among the choices of an attribute; -1 if it is none. True is not 1."""
+    for place, choice in enumerate(choices):
+        if value is choice or (isinstance(choice, str) and isinstance(value, str) and value == choice):
+            return place
+        if isinstance(choice, bool) and isinstance(value, np.bool_) and bool(value) is choice:
+            return place
+    return -1
 
 
 def _expected(array: Array, sizes: Mapping[str, int]) -> str:
@@ -74,8 +86,10 @@ def bind_sizes(op: Operator, values: Mapping[str, Any], shapes: Mapping[str, tup
     ValueError
         If a shape does not fit.
     """
-    sizes = {name: int(getattr(values["graph"], name)) for name in (op.graph.sizes if op.graph else ())}
-    sizes |= {a.name: int(values[a.name]) for a in op.attributes if not a.choices}
+    sizes = {name: int(op.graph.find(name, values)) for name in op.graph.sizes} if op.graph else {}
+    sizes |= {f"has_{name}": int(values[name] is not None) for name in op.definition.optional}
+    sizes |= {a.name: position(a.choices, values[a.name]) for a in op.attributes if a.choices}
+    sizes |= {a.name: int(values[a.name]) for a in op.attributes if a.size}
     for array in op.binding_order:
         shape = shapes.get(array.name)
         if shape is None:
@@ -119,6 +133,8 @@ def _check_arrays(op: Operator, values: Mapping[str, Any], kind: str, panel: str
         if value is None and array.nullable:
             continue
         _check_kind(op, array.name, value, kind, panel)
+        if array.index:
+            continue
         if value.dtype not in FLOATS:  # the other byte order is not in it
             raise TypeError(f"{op.name}: {array.name} has dtype {value.dtype.str}; expected native float32 or float64")
         if first is None:
@@ -136,10 +152,13 @@ def _check_attributes(op: Operator, values: dict[str, Any]) -> None:
     for attribute in op.attributes:
         name, value = attribute.name, values[attribute.name]
         if attribute.choices:
-            if not any(value is c or (isinstance(value, str) and value == c) for c in attribute.choices):
+            if position(attribute.choices, value) < 0:
                 expected = ", ".join(map(repr, attribute.choices))
                 error = ValueError if isinstance(value, str) else TypeError
                 raise error(f"{op.name}: {name} is {value!r}; expected one of {expected}")
+            continue
+        if attribute.real:
+            values[name] = _number(op, name, value)
             continue
         symbol = SYMBOLS[name]
         values[name] = count(op.name, name, value, symbol.minimum)
@@ -147,21 +166,85 @@ def _check_attributes(op: Operator, values: dict[str, Any]) -> None:
             raise ValueError(f"{op.name}: {name} is {value}; expected at most {symbol.maximum}")
 
 
+def _number(op: Operator, name: str, value: Any) -> float:
+    """Return an attribute that is a number as a float."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
+        raise TypeError(f"{op.name}: {name} is a {type(value).__name__}; expected a float")
+    if not 0 <= float(value) < math.inf:
+        raise ValueError(f"{op.name}: {name} is {float(value)}; expected a finite number >= 0")
+    return float(value)
+
+
 def _check_graph(op: Operator, values: Mapping[str, Any], kind: str, panel: str) -> None:
     if op.graph is None:
         return
-    graph = values["graph"]
-    if not isinstance(graph, GRAPH_TYPES[op.graph.type_name]):
-        raise TypeError(f"{op.name}: graph is a {type(graph).__name__}; expected a trigraph.{op.graph.type_name}")
-    if graph.kind != kind:
-        raise TypeError(f"{op.name}: graph holds {graph.kind}.ndarray; panel {panel!r} takes {kind}.ndarray")
     first = values[op.definition.inputs[0].name]
-    if graph.device != device_of(first):
-        raise ValueError(f"{op.name}: graph is on {graph.device}; expected {device_of(first)}, where the arrays are")
+    for argument in op.graph.arguments:
+        name, graph = argument.name, values[argument.name]
+        if graph is None and argument.optional:
+            continue
+        if not isinstance(graph, GRAPH_TYPES[op.graph.type_name]):
+            or_none = " or None" if argument.optional else ""
+            expected = f"a trigraph.{op.graph.type_name}{or_none}"
+            raise TypeError(f"{op.name}: {name} is a {type(graph).__name__}; expected {expected}")
+        if graph.kind != kind:
+            raise TypeError(f"{op.name}: {name} holds {graph.kind}.ndarray; panel {panel!r} takes {kind}.ndarray")
+        if graph.device != device_of(first):
+            there = device_of(first)
+            raise ValueError(f"{op.name}: {name} is on {graph.device}; expected {there}, where the arrays are")
+    _check_members(op, values)
     for attribute in op.attributes:
         for choice, method in attribute.requires:
             if values[attribute.name] == choice:
-                getattr(graph, method)(op.name)
+                getattr(values["graph"], method)(op.name)
+
+
+def _check_members(op: Operator, values: Mapping[str, Any]) -> None:
+    """Check that several graph objects fit each other."""
+    assert op.graph is not None
+    sizes = {name: int(op.graph.find(name, values)) for name in op.graph.sizes}
+    arrays = {n: (op.graph.find(n, values), length) for n, length in op.graph.forward}
+    first, dtype = op.graph.arguments[0].name, index_dtype(op, values)
+    for name, (array, length) in arrays.items():
+        if array is None:
+            continue
+        argument = op.graph.paths.get(name, ("graph.",))[0].split(".")[0]
+        if array.dtype != dtype:
+            raise TypeError(f"{op.name}: {argument} has dtype {array.dtype}; expected {dtype}, the dtype of {first}")
+        if array.size != evaluate(length, sizes):
+            expected = f"{length} = {evaluate(length, sizes)}"
+            raise ValueError(f"{op.name}: {argument} has {array.size} members; expected {expected}")
+
+
+def index_dtype(op: Operator, values: Mapping[str, Any]) -> np.dtype:
+    """Dtype of the graph's arrays, and of what an operator returns as indices."""
+    assert op.graph is not None
+    dtype: np.dtype = op.graph.find(op.graph.forward[0][0], values).dtype
+    return dtype
+
+
+def _check_indices(op: Operator, values: Mapping[str, Any]) -> None:
+    """Integers given back have the graph's dtype."""
+    for a in (a for a in op.given(values) if a.index):
+        array, dtype = values[a.name], index_dtype(op, values)
+        if array.dtype != dtype:
+            raise TypeError(f"{op.name}: {a.name} has dtype {array.dtype}; expected {dtype}, the dtype of the graph")
+
+
+def _check_ranges(op: Operator, values: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
+    """Check positions given back on the host; on a device that would be a synchronisation, and kernels skip others."""
+    for a in (a for a in op.given(values) if a.index and isinstance(values[a.name], np.ndarray)):
+        array, bound = values[a.name], sizes["num_positions"]
+        if array.size and not (int(array.min()) >= -1 and int(array.max()) < bound):
+            raise ValueError(f"{op.name}: {a.name} is outside -1 .. num_positions-1 = {bound - 1}")
+
+
+def _check_absent(op: Operator, values: Mapping[str, Any]) -> None:
+    """Raise where an input is None, but not its cotangent."""
+    for a in op.definition.inputs:
+        gg = f"gg_{a.name}"
+        if a.optional and values[a.name] is None and values.get(gg) is not None:
+            raise ValueError(f"{op.name}: {gg} is given, but {a.name} is None; expected None")
 
 
 def _check_wrt(op: Operator, wrt: Any) -> tuple[str, ...]:
@@ -212,14 +295,16 @@ def _check_out(
     first = values[op.definition.inputs[0].name]
     held = {a.name: values[a.name] for a in op.arguments if values[a.name] is not None}
     if op.graph is not None:
-        held |= {f"graph.{n}": getattr(values["graph"], n) for n, _ in op.graph.forward}
+        arrays = {n: op.graph.find(n, values) for n, _ in op.graph.forward}
+        held |= {f"graph.{n}": a for n, a in arrays.items() if a is not None}
     for name, array in out.items():
         label = f"out[{name!r}]"
         if name not in wanted:
             raise ValueError(f"{op.name}: {label} is not computed; expected one of {', '.join(wanted) or 'none'}")
         _check_kind(op, label, array, kind, panel)
-        if array.dtype != first.dtype:
-            raise TypeError(f"{op.name}: {label} has dtype {array.dtype}; expected {first.dtype}")
+        dtype = index_dtype(op, values) if fields[name].index else first.dtype
+        if array.dtype != dtype:
+            raise TypeError(f"{op.name}: {label} has dtype {array.dtype}; expected {dtype}")
         if array.shape != shape_of(fields[name], sizes) + ((1,) if name in columns else ()):
             raise ValueError(f"{op.name}: {label} has shape {array.shape}; expected {_expected(fields[name], sizes)}")
         if not array.flags.c_contiguous:
@@ -279,9 +364,13 @@ def check_call(op: Operator, values: dict[str, Any], wrt: Any, out: Any, kind: s
     _check_arrays(op, values, kind, panel)
     _check_attributes(op, values)
     _check_graph(op, values, kind, panel)
+    _check_absent(op, values)
+    _check_indices(op, values)
     columns = _squeeze_columns(op, values)
     sizes = bind_sizes(op, values, {a.name: values[a.name].shape for a in op.arguments if values[a.name] is not None})
-    wanted = _check_wrt(op, wrt)
+    _check_ranges(op, values, sizes)
+    returned = {f.name for f in op.returned(values, sizes)}
+    wanted = tuple(n for n in _check_wrt(op, wrt) if n in returned)
     given = _check_out(op, out, values, sizes, wanted, columns, kind, panel)
     for a in op.arguments:
         if values[a.name] is not None:

@@ -323,7 +323,8 @@ def operators() -> None:
         for header in ("operator", "arguments", "and", "returns"):
             table.add_column(header, overflow="fold")
         for op in (op for op in OPERATORS.values() if op.definition is spec):
-            others = ([f"graph ({op.graph.type_name})"] if op.graph else []) + [a.name for a in op.attributes]
+            graphs = [f"{a.name} ({op.graph.type_name})" for a in op.graph.arguments] if op.graph else []
+            others = graphs + [a.name for a in op.attributes]
             table.add_row(op.name, _shapes(op.arguments), "\n".join(others), _shapes(op.fields))
             table.add_section()
         console.print(table)

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from trigraph.operators import DEFINITIONS, OPERATORS, SYMBOLS, Array, Definition, Operator, result_type
+from trigraph.operators import DEFINITIONS, OPERATORS, SYMBOLS, Array, Attribute, Definition, Operator, result_type
 from trigraph.stubs import write_or_check
 from trigraph.verification.record import KINDS
 from trigraph.verification.tolerances import TABLE
@@ -45,6 +45,12 @@ def _degree(array: Array) -> str:
     return "" if array.degree is None else str(array.degree)
 
 
+def _values(attribute: Attribute) -> str:
+    if attribute.choices:
+        return ", ".join(f"`{c!r}`" for c in attribute.choices)
+    return "`float`" if attribute.real else "`int`"
+
+
 def _definition(spec: Definition) -> str:
     """Return the section of one definition."""
     ops = [op for op in OPERATORS.values() if op.definition is spec]
@@ -53,12 +59,13 @@ def _definition(spec: Definition) -> str:
         ("operator", "arguments", "returns"), ((f"`{op.name}`", f"`{op.signature}`", _returns(op)) for op in ops)
     )
     rows = [(f"`{a.name}`", "input", _shape(a), _degree(a), a.doc) for a in spec.inputs]
-    if spec.graph:
-        rows.append(("`graph`", "graph", f"`{ops[0].graph.type_name if ops[0].graph else ''}`", "", "See above."))
-    rows += [(f"`{a.name}`", "attribute", "`int`", "", a.doc) for a in spec.attributes]
-    rows += [(f"`{a.name}`", "output", _shape(a), "", a.doc) for a in spec.outputs]
+    if ops[0].graph:
+        kind = ops[0].graph.type_name
+        rows += [(f"`{a.name}`", "graph", f"`{kind}`", "", a.doc) for a in ops[0].graph.arguments]
+    rows += [(f"`{a.name}`", "attribute", _values(a), "", a.doc) for a in spec.attributes]
+    rows += [(f"`{a.name}`", "output", _shape(a), "", a.doc) for a in spec.outputs + spec.auxiliary]
     text += _table(("name", "", "shape", "degree", "meaning"), rows)
-    formulas = [(f"`{op.name}`", f"`{spec.formulas[op.order]}`", f"`{op.operations}`") for op in ops]
+    formulas = [(f"`{op.name}`", f"`{op.formula}`", f"`{op.operations}`") for op in ops]
     text += _table(("operator", "formula", "floating operations"), formulas)
     for kink in spec.kinks:
         text += f"Not differentiable where a value of `trigraph.pyref.{kink.function}` is 0.\n\n"
@@ -74,9 +81,8 @@ def _operators() -> str:
 
 
 def _symbols() -> str:
-    return _table(
-        ("symbol", "counts", "at least"), ((f"`{n}`", f"{s.doc}", str(s.minimum)) for n, s in SYMBOLS.items())
-    )
+    rows = ((f"`{n}`", s.doc, str(s.minimum), str(s.maximum or "")) for n, s in SYMBOLS.items())
+    return _table(("symbol", "counts", "at least", "at most"), rows)
 
 
 def _tolerances() -> str:

@@ -14,7 +14,7 @@ from typing import Any
 
 from trigraph.checks import Checked, check_call
 from trigraph.graphs import array_kind
-from trigraph.operators import OPERATORS, Operator
+from trigraph.operators import OPERATORS, Argument, Operator
 
 __all__ = ["PANELS", "front_door", "panel_function"]
 
@@ -53,6 +53,11 @@ def _described(name: str, kind: str, text: str) -> list[str]:
     return [f"{name} : {kind}", *_indented(text)]
 
 
+def _kind(a: Argument) -> str:
+    numbers = "the graph's integers" if a.index else "float32 or float64"
+    return f"array of {numbers}, shape ({', '.join(a.dims)}){', or None' if a.nullable else ''}"
+
+
 def _docstring(op: Operator) -> str:
     spec = op.definition
     of = f"{spec.name}_{'fwd' if op.order == 1 else 'bwd'}"
@@ -60,14 +65,17 @@ def _docstring(op: Operator) -> str:
     lines = [f"{part}-Jacobian product of `{of}`." if op.order else spec.summary, ""]
     lines += [*_indented(op.formula), "", "Parameters", "----------"]
     for a in op.arguments:
-        kind = f"array of float32 or float64, shape ({', '.join(a.dims)})" + (", or None" if a.nullable else "")
-        lines += _described(a.name, kind, a.doc)
-    if op.graph:
-        lines += _described("graph", op.graph.type_name, "Whose rows the edge arrays have.")
+        if not a.keyword:
+            lines += _described(a.name, _kind(a), a.doc)
+    for graph in op.graph.arguments if op.graph else ():
+        lines += _described(graph.name, f"{op.graph.type_name}{', or None' if graph.optional else ''}", graph.doc)
     for attribute in op.attributes:
         kind = "{" + ", ".join(map(repr, attribute.choices)) + "}" if attribute.choices else "int"
         default = "" if attribute.required else f", default {attribute.default!r}"
-        lines += _described(attribute.name, kind + default, attribute.doc)
+        lines += _described(attribute.name, ("float" if attribute.real else kind) + default, attribute.doc)
+    for a in op.arguments:
+        if a.keyword:
+            lines += _described(a.name, _kind(a), a.doc)
     if op.selective:
         text = "Fields to compute (default: all); the others are None and cost nothing."
         lines += _described("wrt", "str or iterable of str, optional", text)

@@ -24,6 +24,11 @@ HEADER = '"""Written by ``python -m trigraph.stubs --write`` from the operator t
 ARRAY = '_A = TypeVar("_A", NDArray[np.float32], NDArray[np.float64])\n'
 
 
+def _literal(value: object) -> str:
+    """Return a value as source, strings in double quotes."""
+    return f'"{value}"' if isinstance(value, str) else repr(value)
+
+
 def _parameter(name: str, op: Operator, fields: str) -> str:
     """Return one line of a signature."""
     optional = {
@@ -33,12 +38,21 @@ def _parameter(name: str, op: Operator, fields: str) -> str:
     }
     if name in optional:
         return f"    {name}: {optional[name]} | None = None,\n"
-    if name == "graph" and op.graph is not None:
-        return f"    graph: {op.graph.type_name},\n"
+    for graph in op.graph.arguments if op.graph else ():
+        if graph.name == name:
+            kind = op.graph.type_name if op.graph else ""
+            return f"    {name}: {kind}{' | None = None' if graph.optional else ''},\n"
     for array in op.arguments:
         if array.name == name:
-            return f"    {name}: _A{' | None' if array.nullable else ''},\n"
-    return f"    {name}: SupportsIndex,\n"
+            kind = "NDArray[Any]" if array.index else "_A"
+            default = " = None" if array.keyword else ""
+            return f"    {name}: {kind}{' | None' if array.nullable else ''}{default},\n"
+    attribute = next(a for a in op.attributes if a.name == name)
+    kind = "float" if attribute.real else "SupportsIndex"
+    if attribute.choices:
+        kind = f"Literal[{', '.join(map(_literal, attribute.choices))}]"
+    default = "" if attribute.required else f" = {_literal(attribute.default)}"
+    return f"    {name}: {kind}{default},\n"
 
 
 def _function(op: Operator) -> str:
@@ -77,7 +91,7 @@ def _package(source: str) -> str:
     panels = ", ".join(f'"{panel}"' for panel in PANELS)
     names = sorted(trigraph.__all__, key=lambda n: (not n.isupper(), not n[0].isupper(), n))
     text = HEADER + "from collections.abc import Iterable, Mapping\n"
-    text += "from typing import Literal, SupportsIndex, TypeAlias, TypeVar\n\n"
+    text += "from typing import Any, Literal, SupportsIndex, TypeAlias, TypeVar\n\n"
     text += "import numpy as np\nfrom numpy.typing import NDArray\n\n"
     text += "".join(_reexports(source)) + "\n__version__: str\n__all__ = [\n"
     text += "".join(f'    "{name}",\n' for name in names) + "]\n\n"
@@ -87,14 +101,16 @@ def _package(source: str) -> str:
 
 def _results() -> str:
     """Return the stub of ``results.py``."""
-    text = HEADER + "from typing import Generic, NamedTuple, TypeVar\n\nimport numpy as np\n"
+    text = HEADER + "from typing import Any, Generic, NamedTuple, TypeVar\n\nimport numpy as np\n"
     text += "from numpy.typing import NDArray\n\n" + ARRAY + "\n"
     for op in OPERATORS.values():
         if not op.single:
             text += f"class {result_type(op.name).__name__}(NamedTuple, Generic[_A]):\n"
             text += f'    """What `{op.name}` returns."""\n\n'
-            optional = " | None" if op.order else ""
-            text += "".join(f"    {f.name}: _A{optional}\n" for f in op.fields) + "\n"
+            for f in op.fields:
+                optional = " | None" if op.order or f.when else ""
+                text += f"    {f.name}: {'NDArray[Any]' if f.index else '_A'}{optional}\n"
+            text += "\n"
     return text.rstrip("\n") + "\n"
 
 

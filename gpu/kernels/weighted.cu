@@ -1,0 +1,327 @@
+// Weighted aggregation: sum, mean, min or max of the messages w_e x_j over the in-edges of a destination i. gpu/weighted.py
+// states the formulas and puts the kernels together. Null pointers leave out what they stand for; null weights are ones.
+#include "rows.cuh"
+
+template <class T, class I> __device__ T weight_of(const T* weights, const I* edge_ids, I p) {
+    return weights == nullptr ? T(1) : weights[edge_ids[p]];
+}
+
+// out[row] = sum over its positions of the weights; the number of positions where these are null.
+template <class T, class I>
+__global__ void __launch_bounds__(128)
+weighted_degrees(const T* __restrict__ weights, const I* __restrict__ table, const I* __restrict__ offsets,
+                 const I* __restrict__ edge_ids, long long num_pieces, int position_bits, T* __restrict__ out,
+                 T* __restrict__ overflow) {
+    const Lanes lanes{0, position_bits};
+    const long long s = Place<1>(lanes, 1).piece;
+    const Piece<I> piece = load_piece(table, num_pieces, s);
+    Sum<T> sum;
+    int k = 0;
+    for (int e = lanes.position(); e < piece.size; e += lanes.positions()) {
+        sum.add(weight_of(weights, edge_ids, piece.begin + I(e)), k++);
+    }
+    const T total = sum_over_positions(lanes, sum.value());
+    if (s < num_pieces && lanes.position() == 0) {
+        *piece_target(piece, offsets, s, 1, out, overflow) = total;
+    }
+}
+
+// out[row] = sum over its positions of weights values[src] + weights_2 (values_2[src] - centre[row]), divided by
+// degree[row] where the row is whole; weighted_divide does it for the others when they are complete.
+template <class T, class I, bool wide>
+__global__ void __launch_bounds__(128)
+weighted_sum(const T* __restrict__ weights, const T* __restrict__ values, const T* __restrict__ weights_2,
+             const T* __restrict__ values_2, const T* __restrict__ centre, const T* __restrict__ degree,
+             const I* __restrict__ table, const I* __restrict__ offsets, const I* __restrict__ indices,
+             const I* __restrict__ edge_ids, long long num_pieces, int width, int column_bits, int position_bits,
+             T* __restrict__ out, T* __restrict__ overflow) {
+    constexpr int n = pack_elements<T, wide>;
+    const Lanes lanes{column_bits, position_bits};
+    const Place<n> place(lanes, width);
+    const Piece<I> piece = load_piece(table, num_pieces, place.piece);
+    const int size = place.column < width ? piece.size : 0;
+    Pack<T, n> base{};
+    if (centre != nullptr && size > 0) {
+        base = load_pack<n>(centre + (long long)(piece.row) * width + place.column);
+    }
+    Sum<T> sum[n];
+    int k = 0;
+    for (int e = lanes.position(); e < size; e += lanes.positions(), k++) {
+        const I p = piece.begin + I(e);
+        const long long from = (long long)(indices[p]) * width + place.column;
+        Pack<T, n> term{};
+        if (values != nullptr) {
+            const T w = weight_of(weights, edge_ids, p);
+            const Pack<T, n> x = load_pack<n>(values + from);
+#pragma unroll
+            for (int r = 0; r < n; r++) {
+                term.at[r] = w * x.at[r];
+            }
+        }
+        if (values_2 != nullptr) {
+            const T w = weight_of(weights_2, edge_ids, p);
+            const Pack<T, n> x = load_pack<n>(values_2 + from);
+#pragma unroll
+            for (int r = 0; r < n; r++) {
+                term.at[r] += w * (x.at[r] - base.at[r]);
+            }
+        }
+#pragma unroll
+        for (int r = 0; r < n; r++) {
+            sum[r].add(term.at[r], k);
+        }
+    }
+    Pack<T, n> total;
+#pragma unroll
+    for (int r = 0; r < n; r++) {
+        total.at[r] = sum_over_positions(lanes, sum[r].value());
+    }
+    if (place.piece < num_pieces && place.column < width && lanes.position() == 0) {
+        if (degree != nullptr && piece.size > 0 && piece.size == offsets[piece.row + 1] - offsets[piece.row]) {
+            const T by = degree[piece.row];
+#pragma unroll
+            for (int r = 0; r < n; r++) {
+                total.at[r] /= by;
+            }
+        }
+        store_pack(piece_target(piece, offsets, place.piece, width, out, overflow) + place.column, total);
+    }
+}
+
+// out[row] /= degree[row] for the rows that are cut, one block for each tile of `chunk` positions and 128 columns.
+template <class T, class I>
+__global__ void __launch_bounds__(128)
+weighted_divide(const T* __restrict__ degree, const I* __restrict__ offsets, long long num_rows, int chunk, int width,
+                T* __restrict__ out) {
+    const unsigned col_tiles = (width + 127) / 128;
+    const CutRow cut = cut_row(offsets, num_rows, chunk, (long long)(blockIdx.x / col_tiles) + 1);
+    const int j = int(blockIdx.x % col_tiles) * 128 + threadIdx.x;
+    if (cut.first <= cut.last && j < width) {
+        out[cut.row * width + j] /= degree[cut.row];
+    }
+}
+
+// ---- min and max ----------------------------------------------------------------------------------------------------
+
+// A message and its position, -1 for none.
+template <class T, class I> struct Candidate {
+    T value;
+    I location;
+};
+
+// Whether b goes before a, whichever was looked at first: NaN before numbers, the lowest location of equals.
+template <class T, class I> __device__ bool goes_before(const Candidate<T, I>& b, const Candidate<T, I>& a, bool largest) {
+    if (b.location < I(0) || a.location < I(0)) {
+        return b.location >= I(0);
+    }
+    const bool a_nan = a.value != a.value, b_nan = b.value != b.value;
+    if (a_nan || b_nan) {
+        return b_nan && (!a_nan || b.location < a.location);
+    }
+    return (largest ? b.value > a.value : b.value < a.value) || (b.value == a.value && b.location < a.location);
+}
+
+// The largest or smallest message of a row and its location; of its pieces beyond the first one into the overflow arrays.
+template <class T, class I, bool wide>
+__global__ void __launch_bounds__(128)
+weighted_extrema(const T* __restrict__ weights, const T* __restrict__ values, const I* __restrict__ table,
+                 const I* __restrict__ offsets, const I* __restrict__ indices, const I* __restrict__ edge_ids,
+                 long long num_pieces, int width, int largest, int column_bits, int position_bits, T* __restrict__ out,
+                 I* __restrict__ location, T* __restrict__ overflow, I* __restrict__ overflow_location) {
+    constexpr int n = pack_elements<T, wide>;
+    const Lanes lanes{column_bits, position_bits};
+    const Place<n> place(lanes, width);
+    const Piece<I> piece = load_piece(table, num_pieces, place.piece);
+    const int size = place.column < width ? piece.size : 0;
+    Candidate<T, I> best[n];
+#pragma unroll
+    for (int r = 0; r < n; r++) {
+        best[r] = {T(0), I(-1)};
+    }
+    for (int e = lanes.position(); e < size; e += lanes.positions()) {
+        const I p = piece.begin + I(e);
+        const T w = weight_of(weights, edge_ids, p);
+        const Pack<T, n> x = load_pack<n>(values + (long long)(indices[p]) * width + place.column);
+#pragma unroll
+        for (int r = 0; r < n; r++) {
+            const Candidate<T, I> next{w * x.at[r], p};
+            best[r] = goes_before(next, best[r], largest) ? next : best[r];
+        }
+    }
+    for (int bit = lanes.column_bits; bit < lanes.bits(); bit++) {
+#pragma unroll
+        for (int r = 0; r < n; r++) {
+            Candidate<T, I> next;
+            next.value = __shfl_xor_sync(0xffffffffu, best[r].value, 1 << bit);
+            next.location = __shfl_xor_sync(0xffffffffu, best[r].location, 1 << bit);
+            best[r] = goes_before(next, best[r], largest) ? next : best[r];
+        }
+    }
+    if (place.piece < num_pieces && place.column < width && lanes.position() == 0) {
+        T* const target = piece_target(piece, offsets, place.piece, width, out, overflow) + place.column;
+        I* const target_location =
+            piece_target(piece, offsets, place.piece, width, location, overflow_location) + place.column;
+        Pack<T, n> value;
+#pragma unroll
+        for (int r = 0; r < n; r++) {
+            value.at[r] = best[r].value;
+            target_location[r] = best[r].location;
+        }
+        store_pack(target, value);
+    }
+}
+
+// The winner among the pieces of a row that is cut; blocks as of add_overflow.
+template <class T, class I>
+__global__ void __launch_bounds__(256)
+weighted_extrema_overflow(const T* __restrict__ overflow, const I* __restrict__ overflow_location,
+                          const I* __restrict__ offsets, long long num_rows, int chunk, int width, int largest,
+                          T* __restrict__ out, I* __restrict__ location) {
+    __shared__ T values[8][32];
+    __shared__ I locations[8][32];
+    const unsigned col_tiles = (width + 31) / 32;
+    const CutRow cut = cut_row(offsets, num_rows, chunk, (long long)(blockIdx.x / col_tiles) + 1);
+    if (cut.first > cut.last) {
+        return;
+    }
+    const int j = int(blockIdx.x % col_tiles) * 32 + threadIdx.x;
+    const long long at = cut.row * width + j;
+    Candidate<T, I> best{T(0), I(-1)};
+    if (j < width) {
+        for (long long t = cut.first + threadIdx.y; t <= cut.last; t += 8) {
+            const Candidate<T, I> next{overflow[t * width + j], overflow_location[t * width + j]};
+            best = goes_before(next, best, largest) ? next : best;
+        }
+    }
+    values[threadIdx.y][threadIdx.x] = best.value;
+    locations[threadIdx.y][threadIdx.x] = best.location;
+    __syncthreads();
+    if (threadIdx.y == 0 && j < width) {
+        best = {out[at], location[at]};
+        for (int y = 0; y < 8; y++) {
+            const Candidate<T, I> next{values[y][threadIdx.x], locations[y][threadIdx.x]};
+            best = goes_before(next, best, largest) ? next : best;
+        }
+        out[at] = best.value;
+        location[at] = best.location;
+    }
+}
+
+// out[row, j] = weights values[src, j] + weights_2 values_2[src, j] of the position location[row, j], zero where it is -1.
+template <class T, class I>
+__global__ void __launch_bounds__(128)
+weighted_pick(const T* __restrict__ weights, const T* __restrict__ values, const T* __restrict__ weights_2,
+              const T* __restrict__ values_2, const I* __restrict__ location, const I* __restrict__ indices,
+              const I* __restrict__ edge_ids, long long num_rows, int width, T* __restrict__ out) {
+    const long long i = (long long)(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (i < num_rows * width) {
+        const I p = location[i];
+        T sum = T(0);
+        if (p >= I(0)) {
+            const long long from = (long long)(indices[p]) * width + i % width;
+            sum += values != nullptr ? weight_of(weights, edge_ids, p) * values[from] : T(0);
+            sum += values_2 != nullptr ? weight_of(weights_2, edge_ids, p) * values_2[from] : T(0);
+        }
+        out[i] = sum;
+    }
+}
+
+// ---- derivatives ----------------------------------------------------------------------------------------------------
+
+// out[src] = sum over its positions of c g[dst] with c = (weights - weights_2 degree_dot[dst] / degree[dst]) / degree[dst],
+// only where the position has won if there are locations.
+template <class T, class I, bool wide>
+__global__ void __launch_bounds__(128)
+weighted_to_sources(const T* __restrict__ g, const T* __restrict__ weights, const T* __restrict__ weights_2,
+                    const T* __restrict__ degree, const T* __restrict__ degree_dot, const I* __restrict__ location,
+                    const I* __restrict__ table, const I* __restrict__ src_offsets, const I* __restrict__ src_positions,
+                    const I* __restrict__ destinations, const I* __restrict__ edge_ids, long long num_pieces, int width,
+                    int column_bits, int position_bits, T* __restrict__ out, T* __restrict__ overflow) {
+    constexpr int n = pack_elements<T, wide>;
+    const Lanes lanes{column_bits, position_bits};
+    const Place<n> place(lanes, width);
+    const Piece<I> piece = load_piece(table, num_pieces, place.piece);
+    const int size = place.column < width ? piece.size : 0;
+    Sum<T> sum[n];
+    int k = 0;
+    for (int e = lanes.position(); e < size; e += lanes.positions(), k++) {
+        const I p = src_positions[piece.begin + e], i = destinations[p];
+        const long long from = (long long)(i) * width + place.column;
+        const Pack<T, n> value = load_pack<n>(g + from);
+        T c = weight_of(weights, edge_ids, p);
+        if (degree_dot != nullptr) {
+            c -= weight_of(weights_2, edge_ids, p) * (degree_dot[i] / degree[i]);
+        }
+        if (degree != nullptr) {
+            c /= degree[i];
+        }
+#pragma unroll
+        for (int r = 0; r < n; r++) {
+            const bool counts = location == nullptr || location[from + r] == p;
+            sum[r].add(counts ? c * value.at[r] : T(0), k);
+        }
+    }
+    Pack<T, n> total;
+#pragma unroll
+    for (int r = 0; r < n; r++) {
+        total.at[r] = sum_over_positions(lanes, sum[r].value());
+    }
+    if (place.piece < num_pieces && place.column < width && lanes.position() == 0) {
+        store_pack(piece_target(piece, src_offsets, place.piece, width, out, overflow) + place.column, total);
+    }
+}
+
+// out[row] = sum over the positions that share it of g[dst] . (values[src] - centre[dst] - r (values_2[src] - centre_2[dst]))
+// divided by degree[dst], r = degree_dot[dst] / degree[dst]; only over what the position has won if there are locations.
+template <class T, class I, bool wide>
+__global__ void __launch_bounds__(128)
+weighted_to_rows(const T* __restrict__ g, const T* __restrict__ values, const T* __restrict__ centre,
+                 const T* __restrict__ values_2, const T* __restrict__ centre_2, const T* __restrict__ degree,
+                 const T* __restrict__ degree_dot, const I* __restrict__ location, const I* __restrict__ table,
+                 const I* __restrict__ row_offsets, const I* __restrict__ row_positions, const I* __restrict__ destinations,
+                 const I* __restrict__ indices, long long num_pieces, int width, int column_bits, T* __restrict__ out,
+                 T* __restrict__ overflow) {
+    constexpr int n = pack_elements<T, wide>;
+    const Lanes lanes{column_bits, 0};
+    const long long s = (long long)(blockIdx.x) * lanes.groups() + lanes.group();
+    const Piece<I> piece = load_piece(table, num_pieces, s);
+    Sum<T> sum;
+    for (int e = 0; e < piece.size; e++) {
+        const I p = row_positions[piece.begin + e], i = destinations[p];
+        const long long to = (long long)(i) * width, from = (long long)(indices[p]) * width;
+        const T ratio = degree_dot != nullptr ? degree_dot[i] / degree[i] : T(0);
+        Sum<T> terms;
+        int k = 0;
+        for (int j = n * lanes.column(); j < width; j += n << column_bits) {
+            const Pack<T, n> left = load_pack<n>(g + to + j);
+            Pack<T, n> right{};
+            if (values != nullptr) {
+                right = load_pack<n>(values + from + j);
+            }
+            if (centre != nullptr) {
+                const Pack<T, n> c = load_pack<n>(centre + to + j);
+#pragma unroll
+                for (int r = 0; r < n; r++) {
+                    right.at[r] -= c.at[r];
+                }
+            }
+            if (degree_dot != nullptr) {
+                const Pack<T, n> x = load_pack<n>(values_2 + from + j), c = load_pack<n>(centre_2 + to + j);
+#pragma unroll
+                for (int r = 0; r < n; r++) {
+                    right.at[r] -= ratio * (x.at[r] - c.at[r]);
+                }
+            }
+#pragma unroll
+            for (int r = 0; r < n; r++) {
+                const bool counts = location == nullptr || location[to + j + r] == p;
+                terms.add(counts ? left.at[r] * right.at[r] : T(0), k++);
+            }
+        }
+        sum.add(degree != nullptr ? terms.value() / degree[i] : terms.value(), e);
+    }
+    const T total = sum_over_columns(lanes, sum.value());
+    if (s < num_pieces && lanes.column() == 0) {
+        *piece_target(piece, row_offsets, s, 1, out, overflow) = total;
+    }
+}

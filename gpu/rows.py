@@ -1,0 +1,104 @@
+"""Lanes for kernels that gather rows of columns (kernels/rows.cuh), and the arrays that results go to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from trigraph.gpu.sums import Kernels, bits, cover
+from trigraph.operators import result_type
+
+__all__ = ["THREADS", "Fields", "Lanes", "is_wide"]
+
+THREADS = 128  # of a block
+WARP_BITS = 5
+ACCESS = 16  # bytes that a lane reads at a time, where addresses and widths allow it
+
+
+def is_wide(width: int, *arrays: Any) -> bool:
+    """Whether rows of `width` elements can be read 16 bytes at a time in all arrays (None: there is none)."""
+    given = [array for array in arrays if array is not None]
+    aligned = all(_address(array) % ACCESS == 0 for array in given)
+    return aligned and width * given[0].itemsize % ACCESS == 0
+
+
+def _address(array: Any) -> int:
+    return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)
+
+
+class Lanes(NamedTuple):
+    """Lanes of a group as exponents of two: along the columns, and along the positions of a piece."""
+
+    column_bits: int
+    position_bits: int
+    elements: int  # columns of a lane
+
+    @classmethod
+    def of(cls, width: int, elements: int, positions: int) -> Lanes:
+        """Return at most a warp for rows of `width` columns and pieces of about this many positions."""
+        column_bits = min(bits(cover(max(width, 1), elements)), WARP_BITS)
+        return cls(column_bits, min(bits(max(positions, 1)), WARP_BITS - column_bits), elements)
+
+    @property
+    def groups(self) -> int:
+        """Groups of a block."""
+        return THREADS >> (self.column_bits + self.position_bits)
+
+    def tiles(self, width: int) -> int:
+        """Tiles of columns."""
+        return cover(width, self.elements << self.column_bits)
+
+    def grid(self, pieces: int, width: int) -> tuple[int]:
+        """Blocks for all tiles of all pieces."""
+        return (cover(pieces, self.groups) * self.tiles(width),)
+
+
+class Fields:
+    """The results of one call: where they go, and which are asked for.
+
+    Parameters
+    ----------
+    name : str
+        The operator.
+    wrt : sequence of str or None
+    out : mapping or None
+        Field -> the caller's array.
+    like : mapping
+        Field -> array of its shape and dtype; a field that is None there is None in the result.
+    kernels : Kernels
+    """
+
+    def __init__(
+        self,
+        name: str,
+        wrt: Sequence[str] | None,
+        out: Mapping[str, Any] | None,
+        like: Mapping[str, Any],
+        kernels: Kernels,
+    ) -> None:
+        self._type = result_type(name)
+        self.arrays = {
+            field: out[field] if out and field in out else kernels.xp.empty(array.shape, array.dtype)
+            for field, array in like.items()
+            if array is not None and (wrt is None or field in wrt)
+        }
+
+    def __getitem__(self, field: str) -> Any:
+        """Return the array of a field, None where it is not asked for."""
+        return self.arrays.get(field)
+
+    def any_of(self, *fields: str) -> bool:
+        """Whether one of these fields is asked for."""
+        return any(field in self.arrays for field in fields)
+
+    def zeros(self) -> Any:
+        """Return zeros in every field."""
+        for array in self.arrays.values():
+            array.fill(0)
+        return self.result()
+
+    def result(self) -> Any:
+        """Return the operator's NamedTuple."""
+        return self._type(*(self.arrays.get(field) for field in self._type._fields))

@@ -1,0 +1,304 @@
+"""Weighted aggregation, production version: the same code for CuPy arrays on a device and NumPy arrays (gpu-host).
+
+Messages m_p = w_e x_j of every position p (an in-edge of i from j, e its row) are summed, averaged, or their smallest or
+largest taken for every feature. A group of lanes, at most a warp, sums a piece (at most CHUNK positions of one row,
+see sums.py); the derivatives gather by source and by row of the edge arrays.
+
+With D the node degree (1 for a sum) and, for the mean by weight, c_p = x_j - out_i (otherwise c_p = x_j)::
+
+    embedding_j = sum_p w_p g_i / D_i                       edge_weight_e = sum_p g_i . c_p / D_i
+
+The second order, dots being derivatives along the cotangents gg_, with r_i = Ddot_i / D_i for the mean by weight, else 0::
+
+    outdot_i = sum_p (w_p xdot_j + wdot_p c_p) / D_i        embedding_j = sum_p (wdot_p - w_p r_i) g_i / D_i
+    edge_weight_e = sum_p g_i . (xdot_j - outdot_i - r_i c_p) / D_i     (outdot only for the mean by weight)
+
+For min and max all of these count only for the position that has won, feature by feature.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from trigraph.gpu import sums
+from trigraph.gpu.rows import THREADS, Fields, Lanes, is_wide
+from trigraph.gpu.sums import CHUNK, Kernels, Pieces, cover
+from trigraph.operators import result_type
+
+__all__ = ["agg_weighted_n2n_bwd", "agg_weighted_n2n_bwd2", "agg_weighted_n2n_fwd"]
+
+Out = Mapping[str, Any] | None
+Wrt = Sequence[str] | None
+
+
+def agg_weighted_n2n_fwd(
+    embedding: Any, edge_weight: Any, graph: Any, op: str = "sum", mean_by: str = "weight", *, out: Out = None
+) -> Any:
+    """Return sum, mean, min or max of w_e x_src; see `trigraph.agg_weighted_n2n_fwd`."""
+    call = _Call(embedding, edge_weight, graph, op, mean_by)
+    target = call.given(out, "output_embedding", (graph.num_dst_nodes, call.width))
+    degree = location = None
+    if op == "mean":
+        degree = call.given(out, "node_degree", (graph.num_dst_nodes,))
+        call.degrees(call.by_weight, edge_weight, degree)
+    if op in ("min", "max"):
+        shape = (graph.num_dst_nodes, call.width)
+        location = call.given(out, "output_extrema_location", shape, graph.offsets.dtype)
+        call.extrema(target, location)
+    else:
+        call.sum((edge_weight, embedding), (None, None), None, degree, target)
+    return result_type("agg_weighted_n2n_fwd")(target, degree, location)
+
+
+def agg_weighted_n2n_bwd(
+    grad_output_embedding: Any,
+    embedding: Any,
+    edge_weight: Any,
+    graph: Any,
+    op: str = "sum",
+    mean_by: str = "weight",
+    output_embedding: Any = None,
+    node_degree: Any = None,
+    output_extrema_location: Any = None,
+    wrt: Wrt = None,
+    *,
+    out: Out = None,
+) -> Any:
+    """First order of the module's formulas; see `trigraph.agg_weighted_n2n_bwd`."""
+    call = _Call(embedding, edge_weight, graph, op, mean_by, output_embedding, node_degree, output_extrema_location)
+    like = {"embedding": embedding, "edge_weight": edge_weight}
+    fields = Fields("agg_weighted_n2n_bwd", wrt, out, like, call.kernels)
+    if graph.num_positions == 0:
+        return fields.zeros()
+    if fields.any_of("embedding"):
+        call.to_sources(grad_output_embedding, edge_weight, None, None, fields["embedding"])
+    if fields.any_of("edge_weight"):
+        centre = call.output if call.by_weight else None
+        call.to_rows(grad_output_embedding, (embedding, centre), None, fields["edge_weight"])
+    return fields.result()
+
+
+def agg_weighted_n2n_bwd2(
+    gg_embedding: Any,
+    gg_edge_weight: Any,
+    grad_output_embedding: Any,
+    embedding: Any,
+    edge_weight: Any,
+    graph: Any,
+    op: str = "sum",
+    mean_by: str = "weight",
+    wrt: Wrt = None,
+    *,
+    out: Out = None,
+) -> Any:
+    """Second order of the module's formulas; see `trigraph.agg_weighted_n2n_bwd2`."""
+    call = _Call(embedding, edge_weight, graph, op, mean_by)
+    like = {"grad_output_embedding": grad_output_embedding, "embedding": embedding, "edge_weight": edge_weight}
+    fields = Fields("agg_weighted_n2n_bwd2", wrt, out, like, call.kernels)
+    if graph.num_positions == 0:
+        return fields.zeros()
+    varied, by_weight = gg_edge_weight is not None, call.by_weight
+    degree_dot = None
+    if by_weight and varied and fields.any_of("embedding", "edge_weight"):
+        degree_dot = call.empty(graph.num_dst_nodes)
+        call.degrees(True, gg_edge_weight, degree_dot)
+    out_dot = fields["grad_output_embedding"]
+    if out_dot is None and by_weight and fields.any_of("edge_weight"):
+        out_dot = call.empty(graph.num_dst_nodes, call.width)
+    if out_dot is not None:
+        call.output_dot(gg_embedding, gg_edge_weight, out_dot)
+    if fields.any_of("embedding") and varied:
+        call.to_sources(grad_output_embedding, gg_edge_weight, edge_weight, degree_dot, fields["embedding"])
+    elif fields.any_of("embedding"):
+        fields["embedding"].fill(0)
+    if fields.any_of("edge_weight"):
+        centre = out_dot if by_weight else None
+        call.to_rows(grad_output_embedding, (gg_embedding, centre), degree_dot, fields["edge_weight"])
+    return fields.result()
+
+
+@dataclass
+class _Call:
+    """The arguments of a call and the launches they need; what a backward was not given is computed when needed."""
+
+    embedding: Any
+    edge_weight: Any
+    graph: Any
+    op: str
+    mean_by: str
+    given_output: Any = None
+    given_degree: Any = None
+    given_location: Any = None
+
+    @cached_property
+    def kernels(self) -> Kernels:
+        return Kernels("weighted", self.embedding)
+
+    @property
+    def width(self) -> int:
+        return int(self.embedding.shape[1])
+
+    @property
+    def by_weight(self) -> bool:
+        """Whether messages are divided by the sum of weights."""
+        return self.op == "mean" and self.mean_by == "weight" and self.edge_weight is not None
+
+    @cached_property
+    def pieces(self) -> Pieces:
+        """Positions by destination."""
+        return sums.cut(self.kernels, sums.by_destination(self.graph))
+
+    @cached_property
+    def degree(self) -> Any:
+        """What sums are divided by; None for 1."""
+        if self.op != "mean":
+            return None
+        if self.given_degree is not None:
+            return self.given_degree
+        degree = self.empty(self.graph.num_dst_nodes)
+        self.degrees(self.by_weight, self.edge_weight, degree)
+        return degree
+
+    @cached_property
+    def output(self) -> Any:
+        """The mean."""
+        if self.given_output is not None:
+            return self.given_output
+        output = self.empty(self.graph.num_dst_nodes, self.width)
+        self.sum((self.edge_weight, self.embedding), (None, None), None, self.degree, output)
+        return output
+
+    @cached_property
+    def location(self) -> Any:
+        """Where the smallest or largest message is; None for other operations."""
+        if self.op not in ("min", "max"):
+            return None
+        if self.given_location is not None:
+            return self.given_location
+        shape = (self.graph.num_dst_nodes, self.width)
+        location = self.kernels.xp.empty(shape, self.graph.offsets.dtype)
+        self.extrema(self.empty(*shape), location)
+        return location
+
+    def empty(self, *shape: int) -> Any:
+        """Workspace."""
+        return self.kernels.xp.empty(shape, self.embedding.dtype)
+
+    def given(self, out: Out, field: str, shape: tuple[int, ...], dtype: Any = None) -> Any:
+        """Return the caller's array for a field, or a new one."""
+        if out and field in out:
+            return out[field]
+        return self.kernels.xp.empty(shape, dtype or self.embedding.dtype)
+
+    def degrees(self, weighted: bool, weights: Any, out: Any) -> None:
+        """out_i = sum of the incoming weights, or the number of in-edges."""
+        pieces = self.pieces
+        lanes = Lanes.of(1, 1, self._mean_size(pieces))
+        column = out.reshape(-1, 1)
+        overflow = sums.overflow_for(self.kernels, pieces.rows, column)
+        args = (
+            weights if weighted else None,
+            pieces.table,
+            pieces.rows.offsets,
+            self.graph.edge_ids,
+            np.int64(pieces.num_pieces),
+            lanes.position_bits,
+            out,
+            overflow,
+        )
+        self._launch("weighted_degrees", (), lanes.grid(pieces.num_pieces, 1), args)
+        sums.finish(self.kernels, pieces.rows, overflow, column)
+
+    def sum(self, pair: tuple[Any, Any], pair_2: tuple[Any, Any], centre: Any, degree: Any, out: Any) -> None:
+        """See kernel weighted_sum; a pair is weights and values, without values it is left out."""
+        pieces, graph = self.pieces, self.graph
+        overflow = sums.overflow_for(self.kernels, pieces.rows, out)
+        arrays = (*pair, *pair_2, centre, degree)
+        wide = is_wide(self.width, pair[1], pair_2[1], centre, out, overflow)
+        lanes = self._lanes(wide, pieces)
+        index = (pieces.table, pieces.rows.offsets, graph.indices, graph.edge_ids, np.int64(pieces.num_pieces))
+        args = (*arrays, *index, self.width, lanes.column_bits, lanes.position_bits, out, overflow)
+        self._launch("weighted_sum", (wide,), lanes.grid(pieces.num_pieces, self.width), args)
+        sums.finish(self.kernels, pieces.rows, overflow, out)
+        if degree is not None:
+            grid = (graph.num_positions // CHUNK * cover(self.width, THREADS),)
+            numbers = (np.int64(graph.num_dst_nodes), CHUNK, self.width)
+            self._launch("weighted_divide", (), grid, (degree, pieces.rows.offsets, *numbers, out))
+
+    def extrema(self, out: Any, location: Any) -> None:
+        """The smallest or largest messages and where they are."""
+        pieces, graph, largest = self.pieces, self.graph, self.op == "max"
+        overflow = sums.overflow_for(self.kernels, pieces.rows, out)
+        overflow_location = sums.overflow_for(self.kernels, pieces.rows, location)
+        wide = is_wide(self.width, self.embedding, out, overflow)
+        lanes = self._lanes(wide, pieces)
+        index = (pieces.table, pieces.rows.offsets, graph.indices, graph.edge_ids, np.int64(pieces.num_pieces))
+        numbers = (self.width, largest, lanes.column_bits, lanes.position_bits)
+        targets = (out, location, overflow, overflow_location)
+        args = (self.edge_weight, self.embedding, *index, *numbers, *targets)
+        self._launch("weighted_extrema", (wide,), lanes.grid(pieces.num_pieces, self.width), args)
+        grid = (graph.num_positions // CHUNK * cover(self.width, 32),)
+        numbers = (np.int64(graph.num_dst_nodes), CHUNK, self.width, largest)
+        args = (overflow, overflow_location, pieces.rows.offsets, *numbers, out, location)
+        self._launch("weighted_extrema_overflow", (), grid, args, (32, 8))
+
+    def output_dot(self, gg_embedding: Any, gg_edge_weight: Any, out: Any) -> None:
+        """Write the output's derivative along the cotangents."""
+        values_2 = None if gg_edge_weight is None else self.embedding
+        pairs = (self.edge_weight, gg_embedding), (gg_edge_weight, values_2)
+        if gg_embedding is None and values_2 is None:
+            out.fill(0)
+        elif self.location is not None:
+            index = (self.location, self.graph.indices, self.graph.edge_ids)
+            args = (*pairs[0], *pairs[1], *index, np.int64(len(out)), self.width, out)
+            self._launch("weighted_pick", (), (cover(out.size, THREADS),), args)
+        else:
+            centre = self.output if self.by_weight and values_2 is not None else None
+            self.sum(*pairs, centre, self.degree, out)
+
+    def to_sources(self, g: Any, weights: Any, weights_2: Any, degree_dot: Any, out: Any) -> None:
+        """See kernel weighted_to_sources."""
+        graph, reverse = self.graph, self.graph.prepare()
+        pieces = sums.cut(self.kernels, sums.by_source(graph))
+        overflow = sums.overflow_for(self.kernels, pieces.rows, out)
+        wide = is_wide(self.width, g, out, overflow)
+        lanes = self._lanes(wide, pieces)
+        index = (pieces.table, reverse.src_offsets, reverse.src_positions, reverse.destinations, graph.edge_ids)
+        arrays = (g, weights, weights_2, self.degree, degree_dot, self.location, *index, np.int64(pieces.num_pieces))
+        args = (*arrays, self.width, lanes.column_bits, lanes.position_bits, out, overflow)
+        self._launch("weighted_to_sources", (wide,), lanes.grid(pieces.num_pieces, self.width), args)
+        sums.finish(self.kernels, pieces.rows, overflow, out)
+
+    def to_rows(self, g: Any, pair: tuple[Any, Any], degree_dot: Any, out: Any) -> None:
+        """See kernel weighted_to_rows; the pair is values and centre, each may be None."""
+        graph, reverse, column = self.graph, self.graph.prepare(), out.reshape(-1, 1)
+        pair_2 = (None, None) if degree_dot is None else (self.embedding, self.output)
+        pieces = sums.cut(self.kernels, sums.by_row(graph))
+        overflow = sums.overflow_for(self.kernels, pieces.rows, column)
+        wide = is_wide(self.width, g, *pair, *pair_2)
+        lanes = Lanes.of(self.width, self._elements(wide), 1)
+        index = (pieces.table, reverse.row_offsets, reverse.row_positions, reverse.destinations, graph.indices)
+        arrays = (g, *pair, *pair_2, self.degree, degree_dot, self.location, *index, np.int64(pieces.num_pieces))
+        args = (*arrays, self.width, lanes.column_bits, out, overflow)
+        self._launch("weighted_to_rows", (wide,), (cover(pieces.num_pieces, lanes.groups),), args)
+        sums.finish(self.kernels, pieces.rows, overflow, column)
+
+    def _elements(self, wide: bool) -> int:
+        return 16 // int(self.embedding.itemsize) if wide else 1
+
+    def _mean_size(self, pieces: Pieces) -> int:
+        return cover(self.graph.num_positions, max(pieces.num_pieces, 1))
+
+    def _lanes(self, wide: bool, pieces: Pieces) -> Lanes:
+        return Lanes.of(self.width, self._elements(wide), self._mean_size(pieces))
+
+    def _launch(
+        self, kernel: str, options: tuple[bool, ...], grid: Any, args: Any, block: tuple[int, ...] = (THREADS,)
+    ) -> None:
+        types = (self.embedding.dtype, self.graph.offsets.dtype, *options)
+        self.kernels.launch(kernel, types, grid, block, args)

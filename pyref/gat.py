@@ -1,0 +1,241 @@
+"""Graph attention in NumPy.
+
+Per head and position (an in-edge of i from j), with attention weights a_s, a_d, a_e for source, destination and edge:
+raw = a_s.x_j + a_d.x_i + a_e.f_e, pre = act(raw), post = softmax of pre over the in-edges of i;
+out_i = sum post x_j, heads side by side or averaged. What a position reads is stacked: x[0] = x_j, x[1] = x_i, and
+x[2] = f_e where there are edge features, so that raw = sum_k a[k].x[k].
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.special import expit
+
+from trigraph.operators import result_type
+from trigraph.pyref.common import destinations, masked, results, scatter, zero_if_none
+
+__all__ = ["mha_gat_n2n_bwd", "mha_gat_n2n_bwd2", "mha_gat_n2n_fwd", "mha_gat_n2n_kinks"]
+
+
+def split_heads(rows, num_heads):
+    """Rows as (n, num_heads, dim_head)."""
+    return rows.reshape(len(rows), num_heads, rows.shape[1] // num_heads)
+
+
+def gather(src_embedding, dst_embedding, edge_embedding, graph, num_heads):
+    """x[k, p, h, :]: what position p reads of its source, its destination and its edge."""
+    x = [src_embedding[graph.indices], dst_embedding[destinations(graph)]]
+    if edge_embedding is not None:
+        x.append(edge_embedding[graph.edge_ids])
+    return np.stack([split_heads(rows, num_heads) for rows in x])
+
+
+def split_weights(attention_weights, x):
+    """a[k, h, :]: the part of the attention weights that meets x[k]."""
+    return attention_weights.reshape(len(x), x.shape[2], x.shape[3])
+
+
+def score(a, x):
+    """sum_k a[k].x[k] of every position and head."""
+    return np.einsum("khd,kphd->ph", a, x)
+
+
+def act(raw, activation, negative_slope):
+    """Activation of the scores; masks select, so that a NaN stays a NaN."""
+    positive = ~(raw <= 0)
+    if activation == "ReLU":
+        return masked(positive, raw)
+    if activation == "LeakyReLU":
+        return np.where(positive, raw, negative_slope * raw)
+    if activation == "ELU":
+        return np.where(positive, raw, np.expm1(np.minimum(raw, 0)))
+    if activation == "sigmoid":
+        return expit(raw)
+    return np.tanh(raw) if activation == "tanh" else raw
+
+
+def act_slope(raw, t, activation, negative_slope):
+    """act'(raw) t; at 0 the value of the negative side."""
+    positive = ~(raw <= 0)
+    if activation == "ReLU":
+        return masked(positive, t)
+    if activation == "LeakyReLU":
+        return np.where(positive, t, negative_slope * t)
+    if activation == "ELU":
+        return np.where(positive, t, np.exp(np.minimum(raw, 0)) * t)
+    if activation == "sigmoid":
+        return expit(raw) * (1 - expit(raw)) * t
+    return (1 - np.tanh(raw) ** 2) * t if activation == "tanh" else t
+
+
+def act_curvature(raw, t, activation):
+    """act''(raw) t."""
+    if activation == "ELU":
+        return masked(raw <= 0, np.exp(np.minimum(raw, 0)) * t)
+    if activation == "sigmoid":
+        return expit(raw) * (1 - expit(raw)) * (1 - 2 * expit(raw)) * t
+    return -2 * np.tanh(raw) * (1 - np.tanh(raw) ** 2) * t if activation == "tanh" else np.zeros_like(t)
+
+
+def softmax(pre, i, num_dst_nodes):
+    """Softmax over the positions of each destination."""
+    peak = np.full((num_dst_nodes, pre.shape[1]), -np.inf, pre.dtype)
+    np.maximum.at(peak, i, pre)
+    e = np.exp(pre - peak[i])
+    return e / scatter(i, e, num_dst_nodes)[i]
+
+
+def mean(post, t, i, num_dst_nodes):
+    """Sum over the positions of a destination of post t, given back to each of its positions."""
+    return scatter(i, post * t, num_dst_nodes)[i]
+
+
+def join_heads(out, concat_heads):
+    """Heads side by side, or their average."""
+    return out.reshape(len(out), out.shape[1] * out.shape[2]) if concat_heads else out.sum(1) / out.shape[1]
+
+
+def join_heads_vjp(grad_output_embedding, num_heads, concat_heads):
+    """Gradient in the output of every head."""
+    if concat_heads:
+        return split_heads(grad_output_embedding, num_heads)
+    return np.repeat(grad_output_embedding[:, None] / num_heads, num_heads, axis=1)
+
+
+def embedding_gradients(rows, graph):
+    """From the gradient in x to those in the source, destination and edge embedding (None without one)."""
+
+    def joined(k, index, num):
+        return scatter(index, join_heads(rows[k], True), num)
+
+    return {
+        "src_embedding": lambda: joined(0, graph.indices, graph.num_src_nodes),
+        "dst_embedding": lambda: joined(1, destinations(graph), graph.num_dst_nodes),
+        "edge_embedding": lambda: joined(2, graph.edge_ids, graph.num_edges) if len(rows) == 3 else None,
+    }
+
+
+def mha_gat_n2n_fwd(
+    src_embedding,
+    dst_embedding,
+    attention_weights,
+    graph,
+    num_heads,
+    concat_heads=True,
+    activation="LeakyReLU",
+    negative_slope=0.2,
+    edge_embedding=None,
+):
+    """out_i = sum post x_j."""
+    i, n = destinations(graph), graph.num_dst_nodes
+    x = gather(src_embedding, dst_embedding, edge_embedding, graph, num_heads)
+    pre = act(score(split_weights(attention_weights, x), x), activation, negative_slope)
+    post = softmax(pre, i, n)
+    out = scatter(i, post[:, :, None] * x[0], n)
+    return result_type("mha_gat_n2n_fwd")(join_heads(out, concat_heads), np.stack([pre.T, post.T]))
+
+
+def mha_gat_n2n_bwd(
+    grad_output_embedding,
+    src_embedding,
+    dst_embedding,
+    attention_weights,
+    graph,
+    num_heads,
+    concat_heads=True,
+    activation="LeakyReLU",
+    negative_slope=0.2,
+    edge_embedding=None,
+    softmax_scores=None,
+    wrt=None,
+):
+    """With dpost = g.x_j, dpre = post (dpost - sum post dpost), draw = act' dpre: x[k] gets a[k] draw, x_j post g."""
+    i, n = destinations(graph), graph.num_dst_nodes
+    x = gather(src_embedding, dst_embedding, edge_embedding, graph, num_heads)
+    a = split_weights(attention_weights, x)
+    raw = score(a, x)
+    post = softmax(act(raw, activation, negative_slope), i, n) if softmax_scores is None else softmax_scores[1].T
+    g = join_heads_vjp(grad_output_embedding, num_heads, concat_heads)[i]
+    dpost = (g * x[0]).sum(2)
+    dpre = post * (dpost - mean(post, dpost, i, n))
+    draw = act_slope(raw, dpre, activation, negative_slope)
+    rows = a[:, None] * draw[:, :, None]
+    rows[0] += post[:, :, None] * g
+    fields = embedding_gradients(rows, graph)
+    return results(
+        "mha_gat_n2n_bwd", wrt, attention_weights=lambda: np.einsum("ph,kphd->khd", draw, x).reshape(-1), **fields
+    )
+
+
+def mha_gat_n2n_bwd2(
+    gg_src_embedding,
+    gg_dst_embedding,
+    gg_attention_weights,
+    gg_edge_embedding,
+    grad_output_embedding,
+    src_embedding,
+    dst_embedding,
+    attention_weights,
+    graph,
+    num_heads,
+    concat_heads=True,
+    activation="LeakyReLU",
+    negative_slope=0.2,
+    edge_embedding=None,
+    wrt=None,
+):
+    """Gradient of sum g outdot: a name ending in dot is the derivative along the cotangents gg_.
+
+    postdot = post c with c = predot - sum post predot, and outdot_i = sum postdot x_j + post xdot_j. With u = g.x_j
+    and its mean U = sum post u, the cotangent of predot is post (u - U), and that of post is g.xdot_j + c (u - U), up
+    to a constant in each destination, which the derivative of the softmax takes out.
+    """
+    i, n = destinations(graph), graph.num_dst_nodes
+    x = gather(src_embedding, dst_embedding, edge_embedding, graph, num_heads)
+    gg = zero_if_none(gg_src_embedding, src_embedding), zero_if_none(gg_dst_embedding, dst_embedding)
+    gg_edge = None if edge_embedding is None else zero_if_none(gg_edge_embedding, edge_embedding)
+    xdot = gather(*gg, gg_edge, graph, num_heads)
+    a = split_weights(attention_weights, x)
+    adot = split_weights(zero_if_none(gg_attention_weights, attention_weights), x)
+    raw, rawdot = score(a, x), score(adot, x) + score(a, xdot)
+    post = softmax(act(raw, activation, negative_slope), i, n)
+    predot = act_slope(raw, rawdot, activation, negative_slope)
+    c = predot - mean(post, predot, i, n)
+    postdot = post * c
+    g = join_heads_vjp(grad_output_embedding, num_heads, concat_heads)[i]
+    u, v = (g * x[0]).sum(2), (g * xdot[0]).sum(2)
+    deviation = u - mean(post, u, i, n)
+    dpredot = post * deviation
+    dpost = v + c * deviation
+    dpre = post * (dpost - mean(post, dpost, i, n))
+    drawdot = act_slope(raw, dpredot, activation, negative_slope)
+    draw = act_slope(raw, dpre, activation, negative_slope) + act_curvature(raw, rawdot * dpredot, activation)
+    rows = a[:, None] * draw[:, :, None] + adot[:, None] * drawdot[:, :, None]
+    rows[0] += postdot[:, :, None] * g
+
+    def out_grad():
+        outdot = scatter(i, postdot[:, :, None] * x[0] + post[:, :, None] * xdot[0], n)
+        return join_heads(outdot, concat_heads)
+
+    def out_weights():
+        return (np.einsum("ph,kphd->khd", draw, x) + np.einsum("ph,kphd->khd", drawdot, xdot)).reshape(-1)
+
+    fields = embedding_gradients(rows, graph)
+    return results("mha_gat_n2n_bwd2", wrt, grad_output_embedding=out_grad, attention_weights=out_weights, **fields)
+
+
+def mha_gat_n2n_kinks(
+    src_embedding,
+    dst_embedding,
+    attention_weights,
+    graph,
+    num_heads,
+    concat_heads=True,
+    activation="LeakyReLU",
+    negative_slope=0.2,
+    edge_embedding=None,
+):
+    """Where graph attention is not smooth: raw = 0, (num_positions, num_heads); ELU's second derivative jumps there."""
+    x = gather(src_embedding, dst_embedding, edge_embedding, graph, num_heads)
+    raw = score(split_weights(attention_weights, x), x)
+    return raw if activation in ("ReLU", "LeakyReLU", "ELU") else np.ones_like(raw)

@@ -1,0 +1,183 @@
+"""Weighted aggregation in NumPy.
+
+Messages m_p = w_e x_j of every CSC position p (an in-edge of i from j, e its row; w = 1 where there are no weights) are
+summed, averaged, or their smallest or largest taken for every feature. mean = sum / node_degree, where node_degree is
+the sum of the incoming weights or the number of in-edges. A destination without in-edges gives zeros.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trigraph.operators import result_type
+from trigraph.pyref.common import destinations, masked, results, scatter, zero_if_none
+
+__all__ = ["agg_weighted_n2n_bwd", "agg_weighted_n2n_bwd2", "agg_weighted_n2n_fwd", "agg_weighted_n2n_kinks"]
+
+
+def weights(edge_weight, embedding, graph):
+    """Weight of every position, as a column."""
+    if edge_weight is None:
+        return np.ones((graph.num_positions, 1), embedding.dtype)
+    return edge_weight[graph.edge_ids][:, None]
+
+
+def degrees(w, graph, mean_by):
+    """node_degree: the sum of the incoming weights, or the number of in-edges."""
+    if mean_by == "weight":
+        return scatter(destinations(graph), w, graph.num_dst_nodes)[:, 0]
+    return np.diff(graph.offsets).astype(w.dtype)
+
+
+def over(sums, degree, graph):
+    """Divide sums by the degree: what IEEE gives where that is 0, but zero without in-edges."""
+    some = np.diff(graph.offsets)[:, None] > 0
+    return np.divide(sums, degree[:, None], out=np.zeros_like(sums), where=some)
+
+
+def extrema(messages, graph, op):
+    """Position of the smallest or largest message: the lowest of equals, the first NaN; -1 without in-edges."""
+    pick = np.argmin if op == "min" else np.argmax
+    location = np.full((graph.num_dst_nodes, messages.shape[1]), -1, graph.offsets.dtype)
+    for i, (start, stop) in enumerate(zip(graph.offsets[:-1], graph.offsets[1:], strict=True)):
+        if stop > start:
+            location[i] = start + pick(messages[start:stop], axis=0)
+    return location
+
+
+def winning(location, graph):
+    """Whether a position has won, for every feature."""
+    return location[destinations(graph)] == np.arange(graph.num_positions)[:, None]
+
+
+def agg_weighted_n2n_fwd(embedding, edge_weight, graph, op="sum", mean_by="weight"):
+    """out_i = sum, mean, min or max of w_e x_j."""
+    i, n = destinations(graph), graph.num_dst_nodes
+    w = weights(edge_weight, embedding, graph)
+    messages = w * embedding[graph.indices]
+    degree = location = None
+    if op in ("min", "max"):
+        location = extrema(messages, graph, op)
+        out = scatter(i, masked(winning(location, graph), messages), n)
+    else:
+        out = scatter(i, messages, n)
+    if op == "mean":
+        degree = degrees(w, graph, mean_by)
+        out = over(out, degree, graph)
+    return result_type("agg_weighted_n2n_fwd")(out, degree, location)
+
+
+def agg_weighted_n2n_bwd(
+    grad_output_embedding,
+    embedding,
+    edge_weight,
+    graph,
+    op="sum",
+    mean_by="weight",
+    output_embedding=None,
+    node_degree=None,
+    output_extrema_location=None,
+    wrt=None,
+):
+    """x_j = sum over out-edges of w g_i, w_e = g_i.x_j; only where a position has won for min and max.
+
+    mean: g_i / degree_i in place of g_i, and by weight x_j - out_i in place of x_j.
+    """
+    i = destinations(graph)
+    w, x, g = weights(edge_weight, embedding, graph), embedding[graph.indices], grad_output_embedding[i]
+    found = agg_weighted_n2n_fwd(embedding, edge_weight, graph, op, mean_by)
+    counts = np.ones_like(x, bool)
+    if op == "mean":
+        g = g / (found.node_degree if node_degree is None else node_degree)[i, None]
+    if op in ("min", "max"):
+        location = found.output_extrema_location if output_extrema_location is None else output_extrema_location
+        counts = winning(location, graph)
+
+    def grad_edge_weight():
+        if edge_weight is None:
+            return None
+        centre = 0
+        if op == "mean" and mean_by == "weight":
+            centre = (found.output_embedding if output_embedding is None else output_embedding)[i]
+        return scatter(graph.edge_ids, masked(counts, g * (x - centre)).sum(1), graph.num_edges)
+
+    return results(
+        "agg_weighted_n2n_bwd",
+        wrt,
+        embedding=lambda: scatter(graph.indices, masked(counts, w * g), graph.num_src_nodes),
+        edge_weight=grad_edge_weight,
+    )
+
+
+def agg_weighted_n2n_bwd2(
+    gg_embedding,
+    gg_edge_weight,
+    grad_output_embedding,
+    embedding,
+    edge_weight,
+    graph,
+    op="sum",
+    mean_by="weight",
+    wrt=None,
+):
+    """Gradient of sum g outdot: a name ending in dot is the derivative along the cotangents gg_.
+
+    Messages are bilinear: outdot = sum wdot x + w xdot over the same positions, divided by the same degree. The mean by
+    weight has D = sum w and r = Ddot / D besides: outdot = sum (w xdot + wdot (x - out)) / D, the cotangent of x is
+    sum (wdot - w r) g/D, and that of w is g/D . (xdot - outdot - r (x - out)).
+    """
+    i, n = destinations(graph), graph.num_dst_nodes
+    w, x, g = weights(edge_weight, embedding, graph), embedding[graph.indices], grad_output_embedding[i]
+    xdot = zero_if_none(gg_embedding, embedding)[graph.indices]
+    wdot = np.zeros_like(w) if gg_edge_weight is None else weights(gg_edge_weight, embedding, graph)
+    found = agg_weighted_n2n_fwd(embedding, edge_weight, graph, op, mean_by)
+    counts = np.ones_like(x, bool)
+    centre = centredot = ratio = 0
+    if op in ("min", "max"):
+        counts = winning(found.output_extrema_location, graph)
+    if op == "mean":
+        g = g / found.node_degree[i, None]
+    if op == "mean" and mean_by == "weight":
+        centre = found.output_embedding[i]
+        ratio = over(scatter(i, wdot, n), found.node_degree, graph)[i]
+    outdot = scatter(i, masked(counts, w * xdot + wdot * (x - centre)), n)
+    if op == "mean":
+        outdot = over(outdot, found.node_degree, graph)
+    if op == "mean" and mean_by == "weight":
+        centredot = outdot[i]
+
+    def out_edge_weight():
+        if edge_weight is None:
+            return None
+        inner = g * (xdot - centredot - ratio * (x - centre))
+        return scatter(graph.edge_ids, masked(counts, inner).sum(1), graph.num_edges)
+
+    return results(
+        "agg_weighted_n2n_bwd2",
+        wrt,
+        grad_output_embedding=lambda: outdot,
+        embedding=lambda: scatter(graph.indices, masked(counts, (wdot - w * ratio) * g), graph.num_src_nodes),
+        edge_weight=out_edge_weight,
+    )
+
+
+def agg_weighted_n2n_kinks(embedding, edge_weight, graph, op="sum", mean_by="weight"):
+    """Where the aggregation is not smooth: min and max where the two best messages of a destination are equal.
+
+    Returns the gap between them for the source of the best one, (num_src_nodes, dim): its smallest over the
+    destinations, at most 1, which also stands where there is no gap. Messages that are one and the same function
+    (one source, one row) have no kink between them.
+    """
+    gaps = np.ones_like(embedding)
+    if op not in ("min", "max"):
+        return gaps
+    messages = weights(edge_weight, embedding, graph) * embedding[graph.indices]
+    location = extrema(messages, graph, op)
+    rows = np.zeros_like(graph.edge_ids) if edge_weight is None else graph.edge_ids
+    for i in np.flatnonzero(np.diff(graph.offsets)):
+        at = slice(graph.offsets[i], graph.offsets[i + 1])
+        for c, best in enumerate(location[i]):
+            others = (graph.indices[at] != graph.indices[best]) | (rows[at] != rows[best])
+            gap = np.min(abs(messages[at, c][others] - messages[best, c]), initial=1)
+            gaps[graph.indices[best], c] = min(gaps[graph.indices[best], c], gap)
+    return gaps
