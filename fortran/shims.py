@@ -142,8 +142,8 @@ def judge_body(
     for a, want in zip(outputs, wants or [""] * len(outputs), strict=True):
         if a in integers:
             continue
-        guard = f"    if ({want} /= 0) &\n    " if want else ""
-        calls += f"{guard}    call split(qp_{a}, sc_{a}, {a})\n"
+        split = f"    call split(qp_{a}, sc_{a}, {a})\n"
+        calls += f"    if ({want} /= 0) then\n    {split}    end if\n" if want else split
     return text + calls
 
 

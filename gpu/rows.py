@@ -10,22 +10,33 @@ import numpy as np
 from trigraph.gpu.sums import Kernels, bits, cover
 from trigraph.operators import result_type
 
-__all__ = ["THREADS", "Fields", "Lanes", "is_wide"]
+__all__ = ["ACCESS", "THREADS", "Fields", "Lanes", "Like", "aligned", "is_wide"]
 
 THREADS = 128  # of a block
 WARP_BITS = 5
 ACCESS = 16  # bytes that a lane reads at a time, where addresses and widths allow it
 
 
-def is_wide(width: int, *arrays: Any) -> bool:
-    """Whether rows of `width` elements can be read 16 bytes at a time in all arrays (None: there is none)."""
-    given = [array for array in arrays if array is not None]
-    aligned = all(_address(array) % ACCESS == 0 for array in given)
-    return aligned and width * given[0].itemsize % ACCESS == 0
+def is_wide(width: int, dtype: Any) -> bool:
+    """Whether lanes read ACCESS bytes at a time. It depends on the width alone, and so do the bits of sums."""
+    return bool(width * dtype.itemsize % ACCESS == 0)
 
 
-def _address(array: Any) -> int:
-    return int(array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr)
+def aligned(array: Any) -> Any:
+    """Return the array, or a copy if its address does not allow for such accesses; None for None."""
+    return array if array is None or _is_aligned(array) else array.copy()
+
+
+def _is_aligned(array: Any) -> bool:
+    address = array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr
+    return bool(address % ACCESS == 0)
+
+
+class Like(NamedTuple):
+    """The shape and dtype of an array that is not there yet."""
+
+    shape: tuple[int, ...]
+    dtype: Any
 
 
 class Lanes(NamedTuple):
@@ -56,7 +67,7 @@ class Lanes(NamedTuple):
 
 
 class Fields:
-    """The results of one call: where they go, and which are asked for.
+    """The results of one call: where they go, and which are asked for; addresses allow for wide accesses.
 
     Parameters
     ----------
@@ -66,7 +77,7 @@ class Fields:
     out : mapping or None
         Field -> the caller's array.
     like : mapping
-        Field -> array of its shape and dtype; a field that is None there is None in the result.
+        Field -> something of its shape and dtype; a field that is None there is None in the result.
     kernels : Kernels
     """
 
@@ -79,11 +90,15 @@ class Fields:
         kernels: Kernels,
     ) -> None:
         self._type = result_type(name)
+        self._given = dict(out or {})
         self.arrays = {
-            field: out[field] if out and field in out else kernels.xp.empty(array.shape, array.dtype)
+            field: self._given[field] if self._usable(field) else kernels.xp.empty(array.shape, array.dtype)
             for field, array in like.items()
             if array is not None and (wrt is None or field in wrt)
         }
+
+    def _usable(self, field: str) -> bool:
+        return field in self._given and _is_aligned(self._given[field])
 
     def __getitem__(self, field: str) -> Any:
         """Return the array of a field, None where it is not asked for."""
@@ -101,4 +116,8 @@ class Fields:
 
     def result(self) -> Any:
         """Return the operator's NamedTuple."""
+        for field in self.arrays.keys() & self._given.keys():
+            if self.arrays[field] is not self._given[field]:
+                self._given[field][...] = self.arrays[field]
+                self.arrays[field] = self._given[field]
         return self._type(*(self.arrays.get(field) for field in self._type._fields))

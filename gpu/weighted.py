@@ -26,9 +26,8 @@ from typing import Any
 import numpy as np
 
 from trigraph.gpu import sums
-from trigraph.gpu.rows import THREADS, Fields, Lanes, is_wide
+from trigraph.gpu.rows import ACCESS, THREADS, Fields, Lanes, Like, aligned, is_wide
 from trigraph.gpu.sums import CHUNK, Kernels, Pieces, cover
-from trigraph.operators import result_type
 
 __all__ = ["agg_weighted_n2n_bwd", "agg_weighted_n2n_bwd2", "agg_weighted_n2n_fwd"]
 
@@ -40,19 +39,22 @@ def agg_weighted_n2n_fwd(
     embedding: Any, edge_weight: Any, graph: Any, op: str = "sum", mean_by: str = "weight", *, out: Out = None
 ) -> Any:
     """Return sum, mean, min or max of w_e x_src; see `trigraph.agg_weighted_n2n_fwd`."""
-    call = _Call(embedding, edge_weight, graph, op, mean_by)
-    target = call.given(out, "output_embedding", (graph.num_dst_nodes, call.width))
-    degree = location = None
+    call = _Call(aligned(embedding), edge_weight, graph, op, mean_by)
+    output = Like((graph.num_dst_nodes, call.width), embedding.dtype)
+    like = {
+        "output_embedding": output,
+        "node_degree": Like((graph.num_dst_nodes,), embedding.dtype) if op == "mean" else None,
+        "output_extrema_location": Like(output.shape, graph.offsets.dtype) if op in ("min", "max") else None,
+    }
+    fields = Fields("agg_weighted_n2n_fwd", None, out, like, call.kernels)
     if op == "mean":
-        degree = call.given(out, "node_degree", (graph.num_dst_nodes,))
-        call.degrees(call.by_weight, edge_weight, degree)
+        call.degrees(call.by_weight, edge_weight, fields["node_degree"])
     if op in ("min", "max"):
-        shape = (graph.num_dst_nodes, call.width)
-        location = call.given(out, "output_extrema_location", shape, graph.offsets.dtype)
-        call.extrema(target, location)
+        call.extrema(fields["output_embedding"], fields["output_extrema_location"])
     else:
-        call.sum((edge_weight, embedding), (None, None), None, degree, target)
-    return result_type("agg_weighted_n2n_fwd")(target, degree, location)
+        pair = edge_weight, call.embedding
+        call.sum(pair, (None, None), None, fields["node_degree"], fields["output_embedding"])
+    return fields.result()
 
 
 def agg_weighted_n2n_bwd(
@@ -70,16 +72,17 @@ def agg_weighted_n2n_bwd(
     out: Out = None,
 ) -> Any:
     """First order of the module's formulas; see `trigraph.agg_weighted_n2n_bwd`."""
-    call = _Call(embedding, edge_weight, graph, op, mean_by, output_embedding, node_degree, output_extrema_location)
-    like = {"embedding": embedding, "edge_weight": edge_weight}
+    given = aligned(output_embedding), node_degree, output_extrema_location
+    call = _Call(aligned(embedding), edge_weight, graph, op, mean_by, *given)
+    like, g = {"embedding": embedding, "edge_weight": edge_weight}, aligned(grad_output_embedding)
     fields = Fields("agg_weighted_n2n_bwd", wrt, out, like, call.kernels)
     if graph.num_positions == 0:
         return fields.zeros()
     if fields.any_of("embedding"):
-        call.to_sources(grad_output_embedding, edge_weight, None, None, fields["embedding"])
+        call.to_sources(g, edge_weight, None, None, fields["embedding"])
     if fields.any_of("edge_weight"):
         centre = call.output if call.by_weight else None
-        call.to_rows(grad_output_embedding, (embedding, centre), None, fields["edge_weight"])
+        call.to_rows(g, (call.embedding, centre), None, fields["edge_weight"])
     return fields.result()
 
 
@@ -97,7 +100,8 @@ def agg_weighted_n2n_bwd2(
     out: Out = None,
 ) -> Any:
     """Second order of the module's formulas; see `trigraph.agg_weighted_n2n_bwd2`."""
-    call = _Call(embedding, edge_weight, graph, op, mean_by)
+    call = _Call(aligned(embedding), edge_weight, graph, op, mean_by)
+    x_dot, g = aligned(gg_embedding), aligned(grad_output_embedding)
     like = {"grad_output_embedding": grad_output_embedding, "embedding": embedding, "edge_weight": edge_weight}
     fields = Fields("agg_weighted_n2n_bwd2", wrt, out, like, call.kernels)
     if graph.num_positions == 0:
@@ -111,14 +115,14 @@ def agg_weighted_n2n_bwd2(
     if out_dot is None and by_weight and fields.any_of("edge_weight"):
         out_dot = call.empty(graph.num_dst_nodes, call.width)
     if out_dot is not None:
-        call.output_dot(gg_embedding, gg_edge_weight, out_dot)
+        call.output_dot(x_dot, gg_edge_weight, out_dot)
     if fields.any_of("embedding") and varied:
-        call.to_sources(grad_output_embedding, gg_edge_weight, edge_weight, degree_dot, fields["embedding"])
+        call.to_sources(g, gg_edge_weight, edge_weight, degree_dot, fields["embedding"])
     elif fields.any_of("embedding"):
         fields["embedding"].fill(0)
     if fields.any_of("edge_weight"):
         centre = out_dot if by_weight else None
-        call.to_rows(grad_output_embedding, (gg_embedding, centre), degree_dot, fields["edge_weight"])
+        call.to_rows(g, (x_dot, centre), degree_dot, fields["edge_weight"])
     return fields.result()
 
 
@@ -142,6 +146,11 @@ class _Call:
     @property
     def width(self) -> int:
         return int(self.embedding.shape[1])
+
+    @property
+    def wide(self) -> bool:
+        """Whether rows are read 16 bytes at a time."""
+        return is_wide(self.width, self.embedding.dtype)
 
     @property
     def by_weight(self) -> bool:
@@ -189,12 +198,6 @@ class _Call:
         """Workspace."""
         return self.kernels.xp.empty(shape, self.embedding.dtype)
 
-    def given(self, out: Out, field: str, shape: tuple[int, ...], dtype: Any = None) -> Any:
-        """Return the caller's array for a field, or a new one."""
-        if out and field in out:
-            return out[field]
-        return self.kernels.xp.empty(shape, dtype or self.embedding.dtype)
-
     def degrees(self, weighted: bool, weights: Any, out: Any) -> None:
         """out_i = sum of the incoming weights, or the number of in-edges."""
         pieces = self.pieces
@@ -219,11 +222,10 @@ class _Call:
         pieces, graph = self.pieces, self.graph
         overflow = sums.overflow_for(self.kernels, pieces.rows, out)
         arrays = (*pair, *pair_2, centre, degree)
-        wide = is_wide(self.width, pair[1], pair_2[1], centre, out, overflow)
-        lanes = self._lanes(wide, pieces)
+        lanes = self._lanes(pieces)
         index = (pieces.table, pieces.rows.offsets, graph.indices, graph.edge_ids, np.int64(pieces.num_pieces))
         args = (*arrays, *index, self.width, lanes.column_bits, lanes.position_bits, out, overflow)
-        self._launch("weighted_sum", (wide,), lanes.grid(pieces.num_pieces, self.width), args)
+        self._launch("weighted_sum", (self.wide,), lanes.grid(pieces.num_pieces, self.width), args)
         sums.finish(self.kernels, pieces.rows, overflow, out)
         if degree is not None:
             grid = (graph.num_positions // CHUNK * cover(self.width, THREADS),)
@@ -235,13 +237,12 @@ class _Call:
         pieces, graph, largest = self.pieces, self.graph, self.op == "max"
         overflow = sums.overflow_for(self.kernels, pieces.rows, out)
         overflow_location = sums.overflow_for(self.kernels, pieces.rows, location)
-        wide = is_wide(self.width, self.embedding, out, overflow)
-        lanes = self._lanes(wide, pieces)
+        lanes = self._lanes(pieces)
         index = (pieces.table, pieces.rows.offsets, graph.indices, graph.edge_ids, np.int64(pieces.num_pieces))
         numbers = (self.width, largest, lanes.column_bits, lanes.position_bits)
         targets = (out, location, overflow, overflow_location)
         args = (self.edge_weight, self.embedding, *index, *numbers, *targets)
-        self._launch("weighted_extrema", (wide,), lanes.grid(pieces.num_pieces, self.width), args)
+        self._launch("weighted_extrema", (self.wide,), lanes.grid(pieces.num_pieces, self.width), args)
         grid = (graph.num_positions // CHUNK * cover(self.width, 32),)
         numbers = (np.int64(graph.num_dst_nodes), CHUNK, self.width, largest)
         args = (overflow, overflow_location, pieces.rows.offsets, *numbers, out, location)
@@ -266,12 +267,11 @@ class _Call:
         graph, reverse = self.graph, self.graph.prepare()
         pieces = sums.cut(self.kernels, sums.by_source(graph))
         overflow = sums.overflow_for(self.kernels, pieces.rows, out)
-        wide = is_wide(self.width, g, out, overflow)
-        lanes = self._lanes(wide, pieces)
+        lanes = self._lanes(pieces)
         index = (pieces.table, reverse.src_offsets, reverse.src_positions, reverse.destinations, graph.edge_ids)
         arrays = (g, weights, weights_2, self.degree, degree_dot, self.location, *index, np.int64(pieces.num_pieces))
         args = (*arrays, self.width, lanes.column_bits, lanes.position_bits, out, overflow)
-        self._launch("weighted_to_sources", (wide,), lanes.grid(pieces.num_pieces, self.width), args)
+        self._launch("weighted_to_sources", (self.wide,), lanes.grid(pieces.num_pieces, self.width), args)
         sums.finish(self.kernels, pieces.rows, overflow, out)
 
     def to_rows(self, g: Any, pair: tuple[Any, Any], degree_dot: Any, out: Any) -> None:
@@ -280,22 +280,21 @@ class _Call:
         pair_2 = (None, None) if degree_dot is None else (self.embedding, self.output)
         pieces = sums.cut(self.kernels, sums.by_row(graph))
         overflow = sums.overflow_for(self.kernels, pieces.rows, column)
-        wide = is_wide(self.width, g, *pair, *pair_2)
-        lanes = Lanes.of(self.width, self._elements(wide), 1)
+        lanes = Lanes.of(self.width, self._elements(), 1)
         index = (pieces.table, reverse.row_offsets, reverse.row_positions, reverse.destinations, graph.indices)
         arrays = (g, *pair, *pair_2, self.degree, degree_dot, self.location, *index, np.int64(pieces.num_pieces))
         args = (*arrays, self.width, lanes.column_bits, out, overflow)
-        self._launch("weighted_to_rows", (wide,), (cover(pieces.num_pieces, lanes.groups),), args)
+        self._launch("weighted_to_rows", (self.wide,), (cover(pieces.num_pieces, lanes.groups),), args)
         sums.finish(self.kernels, pieces.rows, overflow, column)
 
-    def _elements(self, wide: bool) -> int:
-        return 16 // int(self.embedding.itemsize) if wide else 1
+    def _elements(self) -> int:
+        return ACCESS // int(self.embedding.itemsize) if self.wide else 1
 
     def _mean_size(self, pieces: Pieces) -> int:
         return cover(self.graph.num_positions, max(pieces.num_pieces, 1))
 
-    def _lanes(self, wide: bool, pieces: Pieces) -> Lanes:
-        return Lanes.of(self.width, self._elements(wide), self._mean_size(pieces))
+    def _lanes(self, pieces: Pieces) -> Lanes:
+        return Lanes.of(self.width, self._elements(), self._mean_size(pieces))
 
     def _launch(
         self, kernel: str, options: tuple[bool, ...], grid: Any, args: Any, block: tuple[int, ...] = (THREADS,)

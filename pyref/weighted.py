@@ -162,22 +162,17 @@ def agg_weighted_n2n_bwd2(
 
 
 def agg_weighted_n2n_kinks(embedding, edge_weight, graph, op="sum", mean_by="weight"):
-    """Where the aggregation is not smooth: min and max where the two best messages of a destination are equal.
+    """Where the aggregation is not smooth: a message equals the smallest or largest one, (num_positions, dim).
 
-    Returns the gap between them for the source of the best one, (num_src_nodes, dim): its smallest over the
-    destinations, at most 1, which also stands where there is no gap. Messages that are one and the same function
-    (one source, one row) have no kink between them.
+    The winner has no gap to itself, nor has a message that is the same function (same source, same row): 1 there, and
+    everywhere for sum and mean.
     """
-    gaps = np.ones_like(embedding)
-    if op not in ("min", "max"):
-        return gaps
+    i = destinations(graph)
     messages = weights(edge_weight, embedding, graph) * embedding[graph.indices]
-    location = extrema(messages, graph, op)
-    rows = np.zeros_like(graph.edge_ids) if edge_weight is None else graph.edge_ids
-    for i in np.flatnonzero(np.diff(graph.offsets)):
-        at = slice(graph.offsets[i], graph.offsets[i + 1])
-        for c, best in enumerate(location[i]):
-            others = (graph.indices[at] != graph.indices[best]) | (rows[at] != rows[best])
-            gap = np.min(abs(messages[at, c][others] - messages[best, c]), initial=1)
-            gaps[graph.indices[best], c] = min(gaps[graph.indices[best], c], gap)
-    return gaps
+    if op not in ("min", "max"):
+        return np.ones_like(messages)
+    winner = extrema(messages, graph, op)[i]
+    same = graph.indices[:, None] == graph.indices[winner]
+    if edge_weight is not None:
+        same &= graph.edge_ids[:, None] == graph.edge_ids[winner]
+    return np.where(same, np.ones((), messages.dtype), messages - np.take_along_axis(messages, winner, 0))

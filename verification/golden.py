@@ -61,8 +61,9 @@ class Vector:
         return ("float32", "float64") if self.single else ("float64",)
 
     def arguments(self, dtype: str) -> dict[str, Any]:
-        """Return the arguments in a precision; float32 to float64 is exact."""
-        return {n: v.astype(dtype) if isinstance(v, np.ndarray) else v for n, v in self.values.items()}
+        """Return the arguments in a precision; float32 to float64 is exact. Integers stay as they are."""
+        real = (n for n, v in self.values.items() if isinstance(v, np.ndarray) and v.dtype.kind == "f")
+        return {**self.values, **{n: self.values[n].astype(dtype) for n in real}}
 
     @cached_property
     def sizes(self) -> dict[str, int]:
@@ -72,7 +73,7 @@ class Vector:
 
     @cached_property
     def judged(self) -> dict[str, np.ndarray]:
-        """Triples of the fields that are compared."""
+        """Triples of the fields that are compared; integers as they are."""
         return ask(OPERATORS[self.operator], self.values, tuple(self.expected))
 
     def tolerance(self, subject: Subject | None, dtype: str) -> float:
@@ -84,8 +85,10 @@ class Vector:
         return own + tolerances.accuracy(False, terms)
 
     def error(self, got: np.ndarray, name: str) -> float:
-        """Error of a field in its norm; NaN if there is a NaN anywhere."""
+        """Error of a field in its norm; NaN if there is a NaN anywhere. For integers, the number of wrong ones."""
         expected = self.expected[name]
+        if expected.dtype.kind == "i":
+            return float(np.count_nonzero(got != expected))
         if not self.single:
             triple = np.stack([expected, np.zeros_like(expected), self.judged[name][2]])
             return scaled_error(got, triple, "float64")
@@ -104,13 +107,15 @@ def check_golden(subject: Subject | None, vector: Vector, dtype: str) -> list[Ch
     op = OPERATORS[vector.operator]
     fields: Mapping[str, Any]
     if subject is None:
-        fields, seconds, problem = {n: t[0] for n, t in vector.judged.items()}, 0.0, ""
+        integers = {f.name for f in op.fields if f.index}
+        fields, seconds, problem = {n: t if n in integers else t[0] for n, t in vector.judged.items()}, 0.0, ""
     else:
         outcome = attempt(subject, op, vector.arguments(dtype))
         fields, seconds, problem = outcome.fields, outcome.seconds, outcome.problem
     checks = []
     for field in (f for f in op.fields if f.name in vector.expected):
-        note = problem or form_problem(fields.get(field.name), field, vector.sizes, dtype)
+        kind = str(vector.values["graph"].offsets.dtype) if field.index else dtype
+        note = problem or form_problem(fields.get(field.name), field, vector.sizes, kind)
         checks.append(
             Check(
                 operator=op.name,
@@ -120,7 +125,7 @@ def check_golden(subject: Subject | None, vector: Vector, dtype: str) -> list[Ch
                 case=vector.case,
                 field=field.name,
                 error=math.inf if note else vector.error(fields[field.name], field.name),
-                tolerance=vector.tolerance(subject, dtype),
+                tolerance=0.0 if field.index else vector.tolerance(subject, dtype),
                 seconds=seconds,
                 note=note or ("relative to the largest value" if vector.single else ""),
             )
@@ -270,6 +275,57 @@ def _radial_basis(name: str, z: Mapping[str, np.ndarray]) -> Iterator[Vector]:
     yield Vector(name, "radial_basis_bwd2", {**ggs, **back}, expected, False)
 
 
+def _gat(name: str, z: Mapping[str, np.ndarray]) -> Iterator[Vector]:
+    """gat_*: scores are (heads, positions), before and after the softmax apart; some without edge features."""
+    names = [n for n in ("src_embedding", "dst_embedding", "attention_weights", "edge_embedding") if f"in_{n}" in z]
+    absent = {"edge_embedding": None} if len(names) == 3 else {}
+    values: dict[str, Any] = {n: z[f"in_{n}"] for n in names} | absent
+    values |= {
+        "graph": CSC(z["in_offsets"], z["in_indices"], int(z["in_num_src_nodes"])),
+        "num_heads": int(z["in_num_heads"]),
+        "concat_heads": bool(z["in_concat_heads"]),
+        "activation": str(z["in_activation"]),
+        "negative_slope": float(z["in_negative_slope"]),
+    }
+    scores = np.stack([z["out_pre_softmax"], z["out_post_softmax"]])
+    out = {"output_embedding": z["out_embedding"], "softmax_scores": scores}
+    yield Vector(name, "mha_gat_n2n_fwd", values, out, False)
+    back = {"grad_output_embedding": z["ct_out"], **values}
+    expected = {n: z[f"grad_{n}"] for n in names}
+    yield Vector(name, "mha_gat_n2n_bwd", {**back, "softmax_scores": None}, expected, False)
+    yield Vector(f"{name}, scores given", "mha_gat_n2n_bwd", {**back, "softmax_scores": scores}, expected, False)
+    expected = {"grad_output_embedding": z["grad2_ct_out"], **{n: z[f"grad2_{n}"] for n in names}}
+    ggs = {f"gg_{n}": z[f"gg_{n}"] for n in names} | {f"gg_{n}": None for n in absent}
+    yield Vector(name, "mha_gat_n2n_bwd2", {**ggs, **back}, expected, False)
+
+
+def _weighted(name: str, z: Mapping[str, np.ndarray]) -> Iterator[Vector]:
+    """weighted_*: every aggregation, the mean by weight; second order for sum and mean."""
+    names = ("embedding", "edge_weight")
+    graph = CSC(z["in_offsets"], z["in_indices"], int(z["in_num_src_nodes"]))
+    for op in ("sum", "mean", "min", "max"):
+        case = f"{name}, {op}"
+        values: dict[str, Any] = {n: z[f"in_{n}"] for n in names}
+        values |= {"graph": graph, "op": op, "mean_by": "weight"}
+        out = {"output_embedding": z[f"out_{op}"]}
+        if op == "mean":
+            out["node_degree"] = z["out_node_degree"]
+        elif op != "sum":
+            out["output_extrema_location"] = z[f"out_{op}_edge_location"]
+        yield Vector(case, "agg_weighted_n2n_fwd", values, out, False)
+        back = {"grad_output_embedding": z["ct_out"], **values}
+        expected = {n: z[f"grad_{op}_{n}"] for n in names}
+        given = dict.fromkeys(("output_embedding", "node_degree", "output_extrema_location"))
+        yield Vector(case, "agg_weighted_n2n_bwd", {**back, **given}, expected, False)
+        yield Vector(f"{case}, outputs given", "agg_weighted_n2n_bwd", {**back, **given, **out}, expected, False)
+        if op in ("sum", "mean"):
+            expected = {"grad_output_embedding": z[f"grad2_{op}_ct_out"]}
+            expected |= {n: z[f"grad2_{op}_{n}"] for n in names}
+            yield Vector(
+                case, "agg_weighted_n2n_bwd2", {f"gg_{n}": z[f"gg_{n}"] for n in names} | back, expected, False
+            )
+
+
 # Vectors of each family of the table, and how a file is read (by the first word of its name).
 FILES = {
     "gno": ("gno_d1_H8_Fi1_Fo8", "gno_d2_H32_Fi8_Fo3", "gno_d3_H16_Fi4_Fo6", "athena_gno"),
@@ -282,9 +338,24 @@ FILES = {
         "dimenet_slab_pbc_edge",
         "dimenet_slab_pbc_node",
     ),
+    "gat": (
+        "gat_h1_d8_concat",
+        "gat_h4_d16_concat",
+        "gat_airfoil_h4_d8_concat",
+        "gat_h3_d5_mean",
+        "gat_h8_d8_mean",
+        "gat_linear_edge",
+        "gat_ReLU",
+        "gat_ELU_edge",
+        "gat_sigmoid_edge",
+        "gat_tanh",
+    ),
+    "weighted": ("weighted_airfoil_bipartite", "weighted_random", "weighted_skewed"),
 }
 ADAPTERS: dict[str, Callable[[str, Mapping[str, np.ndarray]], Iterator[Vector]]] = {
     "gno": _gno,
     "athena": _athena,
     "dimenet": _dimenet,
+    "gat": _gat,
+    "weighted": _weighted,
 }

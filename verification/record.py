@@ -83,7 +83,7 @@ class Check:
 
 def digest(array: np.ndarray) -> str:
     """SHA-256 of dtype, shape and bits; every NaN counts as the same bits."""
-    canonical = np.where(np.isnan(array), np.array(np.nan, array.dtype), array)
+    canonical = array if array.dtype.kind == "i" else np.where(np.isnan(array), np.array(np.nan, array.dtype), array)
     state = hashlib.sha256(f"{array.dtype.str}{array.shape}".encode())
     state.update(np.ascontiguousarray(canonical).tobytes())
     return state.hexdigest()

@@ -1,0 +1,414 @@
+"""Graph attention, production version: the same code for CuPy arrays on a device and NumPy arrays (gpu-host).
+
+For every head and position p (an in-edge of i from j, e its row): raw = a_s.x_j + a_d.x_i + a_e.f_e, the sum of scores that
+are computed once for each node and row; pre = act(raw); post = softmax of pre over the in-edges of i; out_i = sum post
+x_j, heads side by side or averaged. A group of lanes, at most a warp, works on a piece (at most CHUNK positions of one
+row, see sums.py); the softmax of a row that is cut is joined from its pieces' largest scores and sums.
+
+With g the gradient in the output of a head, u = g_i.x_j and overbars for means over the in-edges (mean of u = sum post u)::
+
+    drawdot = act' post (u - ubar)         src_embedding_j = sum_p post g_i + a_s drawdot
+    dst_embedding_i = a_d sum_p drawdot    weights a_s = sum_p drawdot x_j, and so on
+
+The second order, dots being derivatives along the cotangents gg_, is the gradient of sum g outdot::
+
+    postdot = post c, c = predot - predotbar            outdot_i = sum_p postdot x_j + post xdot_j
+    v = c (u - ubar) + g_i.xdot_j                       draw = act' post (v - vbar) + act'' rawdot post (u - ubar)
+    src_embedding_j = sum_p postdot g_i + a_s draw + adot_s drawdot       weights a_s = sum_p draw x_j + drawdot xdot_j
+
+draw and drawdot are summed for each node and row before they meet embeddings or weights. The first order is what remains
+of this with draw = drawdot, postdot = post and without the last terms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from trigraph.gpu import sums
+from trigraph.gpu.rows import ACCESS, THREADS, Fields, Lanes, Like, aligned, is_wide
+from trigraph.gpu.sums import CHUNK, ROWS, Kernels, Pieces, Rows, cover
+
+__all__ = ["mha_gat_n2n_bwd", "mha_gat_n2n_bwd2", "mha_gat_n2n_fwd"]
+
+ACTIVATIONS = ("linear", "ReLU", "LeakyReLU", "ELU", "sigmoid", "tanh")
+
+Out = Mapping[str, Any] | None
+Wrt = Sequence[str] | None
+
+
+def mha_gat_n2n_fwd(
+    src_embedding: Any,
+    dst_embedding: Any,
+    attention_weights: Any,
+    graph: Any,
+    num_heads: int,
+    concat_heads: bool = True,
+    activation: str = "LeakyReLU",
+    negative_slope: float = 0.2,
+    edge_embedding: Any = None,
+    *,
+    out: Out = None,
+) -> Any:
+    """Return out_i = sum post x_j and the scores; see `trigraph.mha_gat_n2n_fwd`."""
+    inputs = _Inputs.of(src_embedding, dst_embedding, edge_embedding, attention_weights)
+    call = _Attention(inputs, graph, num_heads, concat_heads, activation, negative_slope)
+    width = src_embedding.shape[1] if concat_heads else call.dim_head
+    like = {
+        "output_embedding": Like((graph.num_dst_nodes, width), src_embedding.dtype),
+        "softmax_scores": Like((2, num_heads, graph.num_positions), attention_weights.dtype),
+    }
+    fields = Fields("mha_gat_n2n_fwd", None, out, like, call.kernels)
+    scores = fields["softmax_scores"]
+    call.softmax(scores)
+    first = scores[1], 1, graph.num_positions, inputs.src_embedding
+    call.aggregate(first, (None, 0, 0, None), fields["output_embedding"])
+    return fields.result()
+
+
+def mha_gat_n2n_bwd(
+    grad_output_embedding: Any,
+    src_embedding: Any,
+    dst_embedding: Any,
+    attention_weights: Any,
+    graph: Any,
+    num_heads: int,
+    concat_heads: bool = True,
+    activation: str = "LeakyReLU",
+    negative_slope: float = 0.2,
+    edge_embedding: Any = None,
+    softmax_scores: Any = None,
+    wrt: Wrt = None,
+    *,
+    out: Out = None,
+) -> Any:
+    """First order of the module's formulas; see `trigraph.mha_gat_n2n_bwd`."""
+    inputs = _Inputs.of(src_embedding, dst_embedding, edge_embedding, attention_weights)
+    call = _Attention(inputs, graph, num_heads, concat_heads, activation, negative_slope, scores=softmax_scores)
+    fields = Fields("mha_gat_n2n_bwd", wrt, out, inputs._asdict(), call.kernels)
+    if graph.num_positions == 0:
+        return fields.zeros()
+    if fields.arrays:
+        g = aligned(grad_output_embedding)
+        call.inputs_gradients(g, call.coefficients(g), fields)
+    return fields.result()
+
+
+def mha_gat_n2n_bwd2(
+    gg_src_embedding: Any,
+    gg_dst_embedding: Any,
+    gg_attention_weights: Any,
+    gg_edge_embedding: Any,
+    grad_output_embedding: Any,
+    src_embedding: Any,
+    dst_embedding: Any,
+    attention_weights: Any,
+    graph: Any,
+    num_heads: int,
+    concat_heads: bool = True,
+    activation: str = "LeakyReLU",
+    negative_slope: float = 0.2,
+    edge_embedding: Any = None,
+    wrt: Wrt = None,
+    *,
+    out: Out = None,
+) -> Any:
+    """Second order of the module's formulas; see `trigraph.mha_gat_n2n_bwd2`."""
+    inputs = _Inputs.of(src_embedding, dst_embedding, edge_embedding, attention_weights)
+    dots = _Inputs.of(gg_src_embedding, gg_dst_embedding, gg_edge_embedding, gg_attention_weights)
+    call = _Attention(inputs, graph, num_heads, concat_heads, activation, negative_slope, dots)
+    like = {"grad_output_embedding": grad_output_embedding, **inputs._asdict()}
+    fields = Fields("mha_gat_n2n_bwd2", wrt, out, like, call.kernels)
+    if graph.num_positions == 0:
+        return fields.zeros()
+    if not fields.arrays:
+        return fields.result()
+    wants_inputs, g = fields.any_of(*inputs._fields), aligned(grad_output_embedding)
+    coefficients = call.coefficients(g if wants_inputs else None)
+    if fields.any_of("grad_output_embedding"):
+        per = coefficients.shape[2]
+        first = (coefficients, num_heads * per, per, inputs.src_embedding)
+        second = (call.post, 1, graph.num_positions, dots.src_embedding)
+        call.aggregate(first, second, fields["grad_output_embedding"])
+    if wants_inputs:
+        call.inputs_gradients(g, coefficients, fields)
+    return fields.result()
+
+
+class _Inputs(NamedTuple):
+    """The inputs of graph attention, or their cotangents (any of which may be None)."""
+
+    src_embedding: Any
+    dst_embedding: Any
+    edge_embedding: Any
+    attention_weights: Any
+
+    @classmethod
+    def of(cls, *arrays: Any) -> _Inputs:
+        """Return arrays whose addresses allow for wide accesses."""
+        return cls(*map(aligned, arrays))
+
+
+@dataclass
+class _Attention:
+    """The arguments of a call and the launches they need."""
+
+    inputs: _Inputs
+    graph: Any
+    num_heads: int
+    concat_heads: bool
+    activation: str
+    negative_slope: float
+    dots: _Inputs | None = None  # second order
+    scores: Any = None  # given back to the first order
+
+    @cached_property
+    def kernels(self) -> Kernels:
+        return Kernels("gat", self.inputs.src_embedding)
+
+    @property
+    def storage(self) -> Any:
+        """What embeddings are stored in."""
+        return self.inputs.src_embedding.dtype
+
+    @property
+    def dtype(self) -> Any:
+        """What scores and weights are, and sums."""
+        return self.inputs.attention_weights.dtype
+
+    @property
+    def dim_head(self) -> int:
+        return int(self.inputs.src_embedding.shape[1]) // self.num_heads
+
+    @property
+    def wide(self) -> bool:
+        """Whether rows are read 16 bytes at a time."""
+        return is_wide(self.dim_head, self.storage)
+
+    @cached_property
+    def pieces(self) -> Pieces:
+        """Positions by destination."""
+        return sums.cut(self.kernels, sums.by_destination(self.graph))
+
+    def empty(self, *shape: int) -> Any:
+        """Workspace."""
+        return self.kernels.xp.empty(shape, self.dtype)
+
+    # ---- scores by node and row
+
+    @cached_property
+    def projections(self) -> tuple[Any, Any, Any]:
+        """a.x of every source, destination and row of the edge arrays, (n, num_heads); None without edge features."""
+        src, dst, edge = (self._project([(self._part(self.inputs, k), x)], k) for k, x in enumerate(self.inputs[:3]))
+        return src, dst, edge
+
+    @cached_property
+    def projections_dot(self) -> tuple[Any, Any, Any]:
+        """Their derivatives; None stands for zero."""
+        if self.dots is None:
+            return None, None, None
+        dots = self.dots
+        src, dst, edge = (
+            self._project([(self._part(dots, k), self.inputs[k]), (self._part(self.inputs, k), dots[k])], k)
+            for k in range(3)
+        )
+        return src, dst, edge
+
+    def _part(self, inputs: _Inputs, k: int) -> Any:
+        """The weights that meet the source (0), destination (1) or edge (2) embedding."""
+        weights, width = inputs.attention_weights, self.inputs.src_embedding.shape[1]
+        return None if weights is None else weights[k * width : (k + 1) * width]
+
+    def _project(self, pairs: Sequence[tuple[Any, Any]], k: int) -> Any:
+        """Sum over pairs of weights and embeddings; None if every pair has a None."""
+        given = [pair for pair in pairs if pair[0] is not None and pair[1] is not None]
+        if not given or self.inputs[k] is None:
+            return None
+        (a, x), (a_2, x_2) = (*given, (None, None))[:2]
+        out = self.empty(len(x), self.num_heads)
+        lanes = Lanes.of(self.dim_head, self._elements(), 1)
+        args = (a, x, a_2, x_2, np.int64(out.size), self.num_heads, self.dim_head, lanes.column_bits, out)
+        self.kernels.launch("gat_project", (self.storage, self.wide), (cover(out.size, lanes.groups),), (THREADS,), args)
+        return out
+
+    # ---- softmax
+
+    @cached_property
+    def post(self) -> Any:
+        """The softmax, (num_heads, num_positions)."""
+        if self.scores is None:
+            self.scores = self.empty(2, self.num_heads, self.graph.num_positions)
+            self.softmax(self.scores)
+        return self.scores[1]
+
+    def softmax(self, scores: Any) -> None:
+        """Write pre and post of every position."""
+        pieces, heads, graph = self.pieces, self.num_heads, self.graph
+        stats = self.empty(graph.num_dst_nodes, 2 * heads)
+        overflow = sums.overflow_for(self.kernels, pieces.rows, stats)
+        lanes = self._position_lanes()
+        grid = (cover(pieces.num_pieces * heads, lanes.groups),)
+        index = (pieces.table, graph.offsets, graph.indices, graph.edge_ids)
+        numbers = (np.int64(pieces.num_pieces), np.int64(graph.num_positions), heads, *self._activation())
+        args = (*self.projections, *index, *numbers, lanes.position_bits, scores, stats, overflow)
+        self._launch("gat_scores", (), grid, args)
+        cuts = graph.num_positions // CHUNK
+        if cuts:
+            args = (overflow, graph.offsets, np.int64(graph.num_dst_nodes), CHUNK, heads, stats)
+            self._launch("gat_join", (), (cuts * cover(heads, 32),), args, (32, 8))
+            args = (stats, *index[:2], *numbers[:3], lanes.position_bits, scores)
+            self._launch("gat_rescale", (), grid, args)
+
+    # ---- sums of embeddings
+
+    def aggregate(self, first: tuple[Any, int, int, Any], second: tuple[Any, int, int, Any], out: Any) -> None:
+        """out_i = sum over both and over the in-edges of coefficient x_j; each is coefficients, strides and x (or None)."""
+        pieces, graph, width = self.pieces, self.graph, out.shape[1]
+        lanes = Lanes.of(width, self._elements(), self._mean_size(pieces))
+        overflow = self._overflow(pieces.rows, width)
+        terms = [value for c, p, h, x in (first, second) for value in (c, np.int64(p), np.int64(h), x)]
+        index = (pieces.table, graph.offsets, graph.indices, np.int64(pieces.num_pieces))
+        numbers = (self.num_heads, self.dim_head, self.concat_heads, lanes.column_bits, lanes.position_bits)
+        args = (*terms, *index, *numbers, out, overflow)
+        self._launch("gat_aggregate", (self.wide,), lanes.grid(pieces.num_pieces, width), args, types=self.storage)
+        self._finish(pieces.rows, overflow, out)
+
+    def _overflow(self, rows: Rows, width: int) -> Any:
+        """Workspace for the pieces of rows that are cut: two rows for each tile."""
+        return self.empty(2 * (rows.num_positions // CHUNK + 1), width)
+
+    def _finish(self, rows: Rows, overflow: Any, out: Any) -> None:
+        """Add up the pieces of the rows that are cut."""
+        width = out.shape[1]
+        args = (overflow, rows.offsets, np.int64(rows.num_rows), CHUNK, width, out)
+        grid = (rows.num_positions // CHUNK * cover(width, 32),)
+        self._launch("gat_finish", (), grid, args, (32, 8), self.storage)
+
+    # ---- derivatives
+
+    def coefficients(self, g: Any) -> Any:
+        """Of g, raw and, second order, raw's derivative at every position and head; only the first without g."""
+        graph, heads, second = self.graph, self.num_heads, self.dots is not None
+        reverse, (dots, dots_2) = graph.prepare(), self._dots(g)
+        scores = (*self.projections, *self.projections_dot)
+        means = self._means(dots, scores)
+        second_mean = self._second_mean(dots, dots_2, means, scores) if second and g is not None else None
+        out = self.empty(graph.num_positions, heads, 3 if second else 2)
+        arrays = (self.post, dots, dots_2, means, second_mean, *scores)
+        index = (reverse.destinations, graph.indices, graph.edge_ids)
+        args = (*arrays, *index, np.int64(graph.num_positions), heads, *self._activation(), out)
+        grid = (cover(graph.num_positions * heads, THREADS),)
+        self._launch("gat_coefficients", (second,), grid, args)
+        return out
+
+    def _dots(self, g: Any) -> tuple[Any, Any]:
+        """g.x_j and g.xdot_j of every position and head; None stands for zero."""
+        if g is None:
+            return None, None
+        graph, x, x_2 = self.graph, self.inputs.src_embedding, self.dots.src_embedding if self.dots else None
+        shape = (graph.num_positions, self.num_heads)
+        dots, dots_2 = self.empty(*shape), None if x_2 is None else self.empty(*shape)
+        lanes = Lanes.of(self.dim_head, self._elements(), 1)
+        index = (graph.prepare().destinations, graph.indices, np.int64(dots.size))
+        numbers = (self.num_heads, self.dim_head, self.concat_heads, lanes.column_bits)
+        grid = (cover(dots.size, lanes.groups),)
+        self._launch("gat_dots", (self.wide,), grid, (g, x, x_2, *index, *numbers, dots, dots_2), types=self.storage)
+        return dots, dots_2
+
+    def _means(self, dots: Any, scores: tuple[Any, ...]) -> Any:
+        """Means of the dots and, second order, of pre's derivative."""
+        second = self.dots is not None
+        out = self.empty(self.graph.num_dst_nodes, (2 if second else 1) * self.num_heads)
+        self._each_piece("gat_means", (second,), (self.post, dots, *scores), out)
+        return out
+
+    def _second_mean(self, dots: Any, dots_2: Any, means: Any, scores: tuple[Any, ...]) -> Any:
+        """Mean of the cotangent of post."""
+        out = self.empty(self.graph.num_dst_nodes, self.num_heads)
+        self._each_piece("gat_second_mean", (), (self.post, dots, dots_2, means, *scores), out)
+        return out
+
+    def _each_piece(self, kernel: str, options: tuple[bool, ...], arrays: tuple[Any, ...], out: Any) -> None:
+        """Launch a kernel that sums over the positions of every row and head."""
+        graph, pieces, lanes = self.graph, self.pieces, self._position_lanes()
+        overflow = sums.overflow_for(self.kernels, pieces.rows, out)
+        index = (pieces.table, graph.offsets, graph.indices, graph.edge_ids)
+        numbers = (np.int64(pieces.num_pieces), np.int64(graph.num_positions), self.num_heads, *self._activation())
+        args = (*arrays, *index, *numbers, lanes.position_bits, out, overflow)
+        self._launch(kernel, options, (cover(pieces.num_pieces * self.num_heads, lanes.groups),), args)
+        sums.finish(self.kernels, pieces.rows, overflow, out)
+
+    def inputs_gradients(self, g: Any, coefficients: Any, fields: Fields) -> None:
+        """Fill in the gradients in embeddings and weights that are asked for."""
+        rows = (sums.by_source, sums.by_destination, sums.by_row)
+        for k, name in enumerate(_Inputs._fields[:3]):
+            if self.inputs[k] is not None and fields.any_of(name, "attention_weights"):
+                totals = self._to_rows(k, rows[k](self.graph), None if k else g, coefficients, fields)
+                if totals is not None:
+                    self._to_weights(k, rows[k](self.graph), totals, fields["attention_weights"])
+
+    def _to_rows(self, k: int, rows: Rows, g: Any, coefficients: Any, fields: Fields) -> Any:
+        """Write the gradient in one embedding; return the sums of coefficients if weights are asked for."""
+        out, per = fields[_Inputs._fields[k]], coefficients.shape[2]
+        pieces = self.pieces if k == 1 else sums.cut(self.kernels, rows)
+        width, g = self.num_heads * self.dim_head, None if out is None else g
+        totals = totals_overflow = overflow = None
+        if fields.any_of("attention_weights"):
+            totals = self.empty(rows.num_rows, (per - 1) * self.num_heads)
+            totals_overflow = sums.overflow_for(self.kernels, rows, totals)
+        if out is not None:
+            overflow = self._overflow(rows, width)
+        lanes = Lanes.of(width, self._elements(), self._mean_size(pieces))
+        weights = self._part(self.inputs, k), self._part(self.dots, k) if self.dots else None
+        index = (pieces.table, rows.offsets, rows.order, self.graph.prepare().destinations, np.int64(pieces.num_pieces))
+        numbers = (self.num_heads, self.dim_head, self.concat_heads, lanes.column_bits, lanes.position_bits)
+        args = (coefficients, per, g, *weights, *index, *numbers, out, overflow, totals, totals_overflow)
+        self._launch("gat_to_rows", (self.wide,), lanes.grid(pieces.num_pieces, width), args, types=self.storage)
+        if out is not None:
+            self._finish(rows, overflow, out)
+        if totals is not None:
+            sums.finish(self.kernels, rows, totals_overflow, totals)
+        return totals
+
+    def _to_weights(self, k: int, rows: Rows, totals: Any, out: Any) -> None:
+        """Write the gradient in the weights that meet one embedding."""
+        width, per = self.num_heads * self.dim_head, totals.shape[1] // self.num_heads
+        target = out[k * width : (k + 1) * width]
+        target.fill(0)
+        parts = self.empty(cover(rows.num_rows, ROWS), width)
+        x_2 = self.dots[k] if self.dots else None
+        numbers = (np.int64(rows.num_rows), self.num_heads, self.dim_head)
+        args = (totals, per, self.inputs[k], x_2, rows.offsets, *numbers, parts)
+        self._launch("gat_weights", (), (len(parts) * cover(width, 32),), args, (32, 8), self.storage)
+        sums.sum_rows(self.kernels, parts, target)
+
+    # ---- launches
+
+    def _activation(self) -> tuple[int, Any]:
+        return ACTIVATIONS.index(self.activation), self.dtype.type(self.negative_slope)
+
+    def _elements(self) -> int:
+        return ACCESS // int(self.storage.itemsize) if self.wide else 1
+
+    def _mean_size(self, pieces: Pieces) -> int:
+        return cover(self.graph.num_positions, max(pieces.num_pieces, 1))
+
+    def _position_lanes(self) -> Lanes:
+        return Lanes.of(1, 1, self._mean_size(self.pieces))
+
+    def _launch(
+        self,
+        kernel: str,
+        options: tuple[bool, ...],
+        grid: tuple[int, ...],
+        args: Sequence[Any],
+        block: tuple[int, ...] = (THREADS,),
+        types: Any = None,
+    ) -> None:
+        """Launch a kernel instance for `types` (the scores' type by default) and the graph's index type."""
+        kinds = (self.dtype if types is None else types, self.graph.offsets.dtype, *options)
+        self.kernels.launch(kernel, kinds, grid, block, args)

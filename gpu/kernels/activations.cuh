@@ -1,0 +1,69 @@
+// Activations of attention scores with two derivatives. Masks select, and a NaN is positive; at 0 all derivatives are
+// those of the negative side. Differences such as 1 - tanh^2 are written without cancellation.
+#pragma once
+
+template <class T> struct Activation {
+    enum Kind : int { linear, relu, leaky_relu, elu, sigmoid, tangent };
+
+    int kind;
+    T negative_slope;
+
+    __device__ static bool positive(T x) { return !(x <= T(0)); }
+    // Of the sigmoid: s (1 - s), and minus that times 2 s - 1.
+    __device__ static T bell(T x) {
+        const T e = exp(-fabs(x));
+        return e / ((T(1) + e) * (T(1) + e));
+    }
+    __device__ static T bell_slope(T x) { return -bell(x) * tanh(x / T(2)); }
+
+    __device__ T value(T x) const {
+        switch (kind) {
+        case relu:
+            return positive(x) ? x : T(0);
+        case leaky_relu:
+            return positive(x) ? x : negative_slope * x;
+        case elu:
+            return positive(x) ? x : expm1(x);
+        case sigmoid: {
+            const T e = exp(-fabs(x));
+            return (x < T(0) ? e : T(1)) / (T(1) + e);
+        }
+        case tangent:
+            return tanh(x);
+        default:
+            return x;
+        }
+    }
+
+    // The first derivative at x, times t.
+    __device__ T slope(T x, T t) const {
+        switch (kind) {
+        case relu:
+            return positive(x) ? t : T(0);
+        case leaky_relu:
+            return positive(x) ? t : negative_slope * t;
+        case elu:
+            return positive(x) ? t : exp(x) * t;
+        case sigmoid:
+            return bell(x) * t;
+        case tangent:
+            return T(4) * bell(T(2) * x) * t;
+        default:
+            return t;
+        }
+    }
+
+    // The second derivative at x, times t.
+    __device__ T curvature(T x, T t) const {
+        switch (kind) {
+        case elu:
+            return positive(x) ? T(0) : exp(x) * t;
+        case sigmoid:
+            return bell_slope(x) * t;
+        case tangent:
+            return T(8) * bell_slope(T(2) * x) * t;
+        default:
+            return T(0);
+        }
+    }
+};

@@ -1,0 +1,563 @@
+// Graph attention. For every head and position p (an in-edge of i from j, e its row): raw = a_s.x_j + a_d.x_i + a_e.f_e,
+// pre = act(raw), post = softmax of pre over the in-edges of i, out_i = sum post x_j. gpu/gat.py states the formulas and
+// puts the kernels together. Null pointers leave out what they stand for.
+//
+// S is what embeddings and their gradients are stored in; scores, sums and weights are of type Compute<S>. Rows of
+// embeddings are (num_heads, dim_head); post is (num_heads, num_positions), what else belongs to positions (num_positions,
+// num_heads). A lane's columns lie within one head.
+#include "activations.cuh"
+#include "rows.cuh"
+#include "storage.cuh"
+
+// Scores by node and by row of the edge arrays, (n, num_heads) each, and their sum at position p into row i.
+template <class T, class I> struct Scores {
+    const T* src;
+    const T* dst;
+    const T* edge;
+    const I* indices;
+    const I* edge_ids;
+    int num_heads;
+
+    __device__ T raw(I p, I i, int h) const {
+        T sum = src != nullptr ? src[(long long)(indices[p]) * num_heads + h] : T(0);
+        sum += dst != nullptr ? dst[(long long)(i) * num_heads + h] : T(0);
+        return edge != nullptr ? sum + edge[(long long)(edge_ids[p]) * num_heads + h] : sum;
+    }
+};
+
+// One group of lanes for each piece and head.
+struct PieceAndHead {
+    long long piece;
+    int head;
+
+    __device__ PieceAndHead(const Lanes& lanes, int num_heads) {
+        const long long i = (long long)(blockIdx.x) * lanes.groups() + lanes.group();
+        piece = i / num_heads;
+        head = int(i - piece * num_heads);
+    }
+};
+
+template <class I> __device__ bool is_whole(const Piece<I>& piece, const I* offsets) {
+    return piece.begin == offsets[piece.row] && piece.size == offsets[piece.row + 1] - piece.begin;
+}
+
+// Writes a lane's columns of a piece's sum: to the row of `out` if that is whole, else to the overflow rows, which
+// gat_finish adds up before it rounds. Tile t has two of them: 2 t for the row that comes from the tile before, 2 t + 1 for
+// the row that goes on into the next.
+template <class S, class I, int n>
+__device__ void store_columns(const Piece<I>& piece, const I* offsets, long long s, int width, int column,
+                              const Pack<Compute<S>, n>& sum, S* out, Compute<S>* overflow) {
+    if (is_whole(piece, offsets)) {
+        Pack<S, n> rounded;
+#pragma unroll
+        for (int r = 0; r < n; r++) {
+            rounded.at[r] = Storage<S>::rounded(sum.at[r]);
+        }
+        store_pack(out + (long long)(piece.row) * width + column, rounded);
+    } else {
+        const bool head = piece.begin == offsets[piece.row];
+        Compute<S>* const target = overflow + (2 * (s - piece.row) + head) * width + column;
+#pragma unroll
+        for (int r = 0; r < n; r++) {
+            target[r] = sum.at[r];
+        }
+    }
+}
+
+// out[row] = sum of the overflow rows of its pieces, for the rows that are cut; blocks as of add_overflow.
+template <class S, class I>
+__global__ void __launch_bounds__(256)
+gat_finish(const Compute<S>* __restrict__ overflow, const I* __restrict__ offsets, long long num_rows, int chunk, int width,
+           S* __restrict__ out) {
+    using T = Compute<S>;
+    __shared__ T sums[8][32];
+    const unsigned col_tiles = (width + 31) / 32;
+    const CutRow cut = cut_row(offsets, num_rows, chunk, (long long)(blockIdx.x / col_tiles) + 1);
+    if (cut.first > cut.last) {
+        return;
+    }
+    const int j = int(blockIdx.x % col_tiles) * 32 + threadIdx.x;
+    Sum<T> terms;
+    if (j < width) {
+        int i = 0;
+        for (long long t = cut.first - 1 + threadIdx.y; t <= cut.last; t += 8) {
+            terms.add(overflow[(2 * t + (t < cut.first)) * width + j], i++);
+        }
+    }
+    const T sum = sum_over_y(terms.value(), sums);
+    if (threadIdx.y == 0 && j < width) {
+        out[cut.row * width + j] = Storage<S>::rounded(sum);
+    }
+}
+
+// ---- scores ---------------------------------------------------------------------------------------------------------
+
+// out[row, h] = a[h].x[row, h] + a_2[h].x_2[row, h]; one group of lanes for each.
+template <class S, bool wide>
+__global__ void __launch_bounds__(128)
+gat_project(const Compute<S>* __restrict__ a, const S* __restrict__ x, const Compute<S>* __restrict__ a_2,
+            const S* __restrict__ x_2, long long count, int num_heads, int dim_head, int column_bits,
+            Compute<S>* __restrict__ out) {
+    using T = Compute<S>;
+    constexpr int n = pack_elements<S, wide>;
+    const Lanes lanes{column_bits, 0};
+    const long long i = (long long)(blockIdx.x) * lanes.groups() + lanes.group();
+    Sum<T> sum;
+    for (int pair = 0; pair < 2; pair++) {
+        const S* const values = pair == 0 ? x : x_2;
+        if (values != nullptr && i < count) {
+            const T* const weights = (pair == 0 ? a : a_2) + i % num_heads * dim_head;
+            int k = 0;
+            for (int c = n * lanes.column(); c < dim_head; c += n << column_bits) {
+                const Pack<S, n> value = load_pack<n>(values + i * dim_head + c);
+#pragma unroll
+                for (int r = 0; r < n; r++) {
+                    sum.add(weights[c + r] * Storage<S>::value(value.at[r]), k++);
+                }
+            }
+        }
+    }
+    const T total = sum_over_columns(lanes, sum.value());
+    if (i < count && lanes.column() == 0) {
+        out[i] = total;
+    }
+}
+
+// pre and post of every position. stats[row] is (2, num_heads), the largest score and the sum of exp(pre - largest); post
+// and stats are those of a piece, final where the row is whole.
+template <class T, class I>
+__global__ void __launch_bounds__(128)
+gat_scores(const T* __restrict__ src, const T* __restrict__ dst, const T* __restrict__ edge, const I* __restrict__ table,
+           const I* __restrict__ offsets, const I* __restrict__ indices, const I* __restrict__ edge_ids,
+           long long num_pieces, long long num_positions, int num_heads, int activation, T negative_slope,
+           int position_bits, T* scores, T* __restrict__ stats, T* __restrict__ overflow) {
+    const Scores<T, I> nodes{src, dst, edge, indices, edge_ids, num_heads};
+    const Activation<T> act{activation, negative_slope};
+    const Lanes lanes{0, position_bits};
+    const PieceAndHead place(lanes, num_heads);
+    const Piece<I> piece = load_piece(table, num_pieces, place.piece);
+    T* const pre = scores + place.head * num_positions + piece.begin;
+    T* const post = pre + num_heads * num_positions;
+    const T lowest = -T(__int_as_float(0x7f800000));  // -infinity
+    T largest = lowest;
+    for (int e = lanes.position(); e < piece.size; e += lanes.positions()) {
+        const T value = act.value(nodes.raw(piece.begin + I(e), piece.row, place.head));
+        pre[e] = value;
+        largest = value > largest ? value : largest;
+    }
+    for (int bit = 0; bit < position_bits; bit++) {
+        const T other = __shfl_xor_sync(0xffffffffu, largest, 1 << bit);
+        largest = other > largest ? other : largest;
+    }
+    const T shift = largest == lowest ? T(0) : largest;  // exp(-inf) is 0 also where there is nothing else
+    Sum<T> sum;
+    int k = 0;
+    for (int e = lanes.position(); e < piece.size; e += lanes.positions()) {
+        sum.add(exp(pre[e] - shift), k++);
+    }
+    const T total = sum_over_positions(lanes, sum.value());
+    for (int e = lanes.position(); e < piece.size; e += lanes.positions()) {
+        post[e] = exp(pre[e] - shift) / total;
+    }
+    if (place.piece < num_pieces && lanes.position() == 0) {
+        T* const target = piece_target(piece, offsets, place.piece, 2 * num_heads, stats, overflow) + place.head;
+        target[0] = largest;
+        target[num_heads] = total;
+    }
+}
+
+// stats of the rows that are cut, from those of their pieces; blocks as of add_overflow, 32 heads each.
+template <class T, class I>
+__global__ void __launch_bounds__(256)
+gat_join(const T* __restrict__ overflow, const I* __restrict__ offsets, long long num_rows, int chunk, int num_heads,
+         T* __restrict__ stats) {
+    __shared__ T peaks[8][32];
+    __shared__ T sums[8][32];
+    const unsigned col_tiles = (num_heads + 31) / 32;
+    const CutRow cut = cut_row(offsets, num_rows, chunk, (long long)(blockIdx.x / col_tiles) + 1);
+    if (cut.first > cut.last) {
+        return;
+    }
+    const int h = min(int(blockIdx.x % col_tiles) * 32 + int(threadIdx.x), num_heads - 1);
+    T* const head = stats + cut.row * 2 * num_heads + h;
+    T peak = head[0];
+    for (long long t = cut.first + threadIdx.y; t <= cut.last; t += 8) {
+        const T other = overflow[t * 2 * num_heads + h];
+        peak = other > peak ? other : peak;
+    }
+    peaks[threadIdx.y][threadIdx.x] = peak;
+    __syncthreads();
+    for (int y = 0; y < 8; y++) {
+        const T other = peaks[y][threadIdx.x];
+        peak = other > peak ? other : peak;
+    }
+    Sum<T> terms;
+    int i = 0;
+    for (long long t = cut.first + threadIdx.y; t <= cut.last; t += 8) {
+        const T* const piece = overflow + t * 2 * num_heads + h;
+        terms.add(piece[num_heads] * exp(piece[0] - peak), i++);
+    }
+    T sum = terms.value();
+    if (threadIdx.y == 0) {
+        sum += head[num_heads] * exp(head[0] - peak);
+    }
+    sum = sum_over_y(sum, sums);
+    if (threadIdx.y == 0 && int(blockIdx.x % col_tiles) * 32 + int(threadIdx.x) < num_heads) {
+        head[0] = peak;
+        head[num_heads] = sum;
+    }
+}
+
+// post of the positions of rows that are cut.
+template <class T, class I>
+__global__ void __launch_bounds__(128)
+gat_rescale(const T* __restrict__ stats, const I* __restrict__ table, const I* __restrict__ offsets, long long num_pieces,
+            long long num_positions, int num_heads, int position_bits, T* scores) {
+    const Lanes lanes{0, position_bits};
+    const PieceAndHead place(lanes, num_heads);
+    const Piece<I> piece = load_piece(table, num_pieces, place.piece);
+    if (place.piece < num_pieces && !is_whole(piece, offsets)) {
+        const T* const row = stats + (long long)(piece.row) * 2 * num_heads + place.head;
+        const T peak = row[0], total = row[num_heads];
+        const T* const pre = scores + place.head * num_positions + piece.begin;
+        T* const post = scores + (num_heads + place.head) * num_positions + piece.begin;
+        for (int e = lanes.position(); e < piece.size; e += lanes.positions()) {
+            post[e] = exp(pre[e] - peak) / total;
+        }
+    }
+}
+
+// ---- output ---------------------------------------------------------------------------------------------------------
+
+// out[row] = sum over its positions of coefficient x[src] + coefficient_2 x_2[src], heads side by side or averaged; position
+// p and head h have coefficient[p * position_stride + h * head_stride].
+template <class S, class I, bool wide>
+__global__ void __launch_bounds__(128)
+gat_aggregate(const Compute<S>* __restrict__ coefficient, long long position_stride, long long head_stride,
+              const S* __restrict__ x, const Compute<S>* __restrict__ coefficient_2, long long position_stride_2,
+              long long head_stride_2, const S* __restrict__ x_2, const I* __restrict__ table, const I* __restrict__ offsets,
+              const I* __restrict__ indices, long long num_pieces, int num_heads, int dim_head, int concat_heads,
+              int column_bits, int position_bits, S* __restrict__ out, Compute<S>* __restrict__ overflow) {
+    using T = Compute<S>;
+    constexpr int n = pack_elements<S, wide>;
+    const int width = concat_heads ? num_heads * dim_head : dim_head;
+    const Lanes lanes{column_bits, position_bits};
+    const Place<n> place(lanes, width);
+    const Piece<I> piece = load_piece(table, num_pieces, place.piece);
+    const int size = place.column < width ? piece.size : 0;
+    const int first = concat_heads ? place.column / dim_head : 0, heads = concat_heads ? 1 : num_heads;
+    Sum<T> sum[n];
+    int k = 0;
+    for (int e = lanes.position(); e < size; e += lanes.positions(), k++) {
+        const long long p = piece.begin + e;
+        const long long from = (long long)(indices[p]) * num_heads * dim_head + place.column;
+        Pack<T, n> term{};
+        for (int h = 0; h < heads; h++) {
+            const T c = coefficient[p * position_stride + (first + h) * head_stride];
+            const Pack<S, n> value = load_pack<n>(x + from + (long long)(h) * dim_head);
+#pragma unroll
+            for (int r = 0; r < n; r++) {
+                term.at[r] += c * Storage<S>::value(value.at[r]);
+            }
+            if (x_2 != nullptr) {
+                const T c_2 = coefficient_2[p * position_stride_2 + (first + h) * head_stride_2];
+                const Pack<S, n> value_2 = load_pack<n>(x_2 + from + (long long)(h) * dim_head);
+#pragma unroll
+                for (int r = 0; r < n; r++) {
+                    term.at[r] += c_2 * Storage<S>::value(value_2.at[r]);
+                }
+            }
+        }
+#pragma unroll
+        for (int r = 0; r < n; r++) {
+            sum[r].add(term.at[r], k);
+        }
+    }
+    Pack<T, n> total;
+#pragma unroll
+    for (int r = 0; r < n; r++) {
+        total.at[r] = sum_over_positions(lanes, sum[r].value()) / T(heads);
+    }
+    if (place.piece < num_pieces && place.column < width && lanes.position() == 0) {
+        store_columns<S, I, n>(piece, offsets, place.piece, width, place.column, total, out, overflow);
+    }
+}
+
+// ---- derivatives ----------------------------------------------------------------------------------------------------
+
+// dots[p, h] = g[dst, h].x[src, h], dots_2 alike with x_2; g is the gradient in the output of a head. One group of lanes for
+// each position and head.
+template <class S, class I, bool wide>
+__global__ void __launch_bounds__(128)
+gat_dots(const S* __restrict__ g, const S* __restrict__ x, const S* __restrict__ x_2, const I* __restrict__ destinations,
+         const I* __restrict__ indices, long long count, int num_heads, int dim_head, int concat_heads, int column_bits,
+         Compute<S>* __restrict__ dots, Compute<S>* __restrict__ dots_2) {
+    using T = Compute<S>;
+    constexpr int n = pack_elements<S, wide>;
+    const Lanes lanes{column_bits, 0};
+    const long long i = (long long)(blockIdx.x) * lanes.groups() + lanes.group();
+    Sum<T> sum, sum_2;
+    if (i < count) {
+        const long long p = i / num_heads, to = destinations[p], from = indices[p];
+        const int h = int(i - p * num_heads);
+        const S* const left = g + (concat_heads ? to * num_heads + h : to) * dim_head;
+        const long long right = (from * num_heads + h) * dim_head;
+        int k = 0;
+        for (int c = n * lanes.column(); c < dim_head; c += n << column_bits) {
+            const Pack<S, n> a = load_pack<n>(left + c), b = load_pack<n>(x + right + c);
+            Pack<S, n> b_2{};
+            if (x_2 != nullptr) {
+                b_2 = load_pack<n>(x_2 + right + c);
+            }
+#pragma unroll
+            for (int r = 0; r < n; r++, k++) {
+                sum.add(Storage<S>::value(a.at[r]) * Storage<S>::value(b.at[r]), k);
+                if (x_2 != nullptr) {
+                    sum_2.add(Storage<S>::value(a.at[r]) * Storage<S>::value(b_2.at[r]), k);
+                }
+            }
+        }
+    }
+    const T divisor = concat_heads ? T(1) : T(num_heads);
+    const T total = sum_over_columns(lanes, sum.value()) / divisor;
+    const T total_2 = x_2 != nullptr ? sum_over_columns(lanes, sum_2.value()) / divisor : T(0);
+    if (i < count && lanes.column() == 0) {
+        dots[i] = total;
+        if (x_2 != nullptr) {
+            dots_2[i] = total_2;
+        }
+    }
+}
+
+// Means over the in-edges of a row: of the dots and, second order, of pre's derivative; out[row] is (1 or 2, num_heads).
+template <class T, class I, bool second>
+__global__ void __launch_bounds__(128)
+gat_means(const T* __restrict__ post, const T* __restrict__ dots, const T* __restrict__ src, const T* __restrict__ dst,
+          const T* __restrict__ edge, const T* __restrict__ src_dot, const T* __restrict__ dst_dot,
+          const T* __restrict__ edge_dot, const I* __restrict__ table, const I* __restrict__ offsets,
+          const I* __restrict__ indices, const I* __restrict__ edge_ids, long long num_pieces, long long num_positions,
+          int num_heads, int activation, T negative_slope, int position_bits, T* __restrict__ out,
+          T* __restrict__ overflow) {
+    const Scores<T, I> nodes{src, dst, edge, indices, edge_ids, num_heads};
+    const Scores<T, I> nodes_dot{src_dot, dst_dot, edge_dot, indices, edge_ids, num_heads};
+    const Activation<T> act{activation, negative_slope};
+    const Lanes lanes{0, position_bits};
+    const PieceAndHead place(lanes, num_heads);
+    const Piece<I> piece = load_piece(table, num_pieces, place.piece);
+    Sum<T> of_dots, of_pre;
+    int k = 0;
+    for (int e = lanes.position(); e < piece.size; e += lanes.positions(), k++) {
+        const I p = piece.begin + I(e);
+        const T share = post[place.head * num_positions + p];
+        if (dots != nullptr) {
+            of_dots.add(share * dots[(long long)(p) * num_heads + place.head], k);
+        }
+        if (second) {
+            const T raw = nodes.raw(p, piece.row, place.head), raw_dot = nodes_dot.raw(p, piece.row, place.head);
+            of_pre.add(share * act.slope(raw, raw_dot), k);
+        }
+    }
+    const T mean = sum_over_positions(lanes, of_dots.value());
+    const T mean_pre = second ? sum_over_positions(lanes, of_pre.value()) : T(0);
+    if (place.piece < num_pieces && lanes.position() == 0) {
+        const int width = second ? 2 * num_heads : num_heads;
+        T* const target = piece_target(piece, offsets, place.piece, width, out, overflow) + place.head;
+        target[0] = mean;
+        if (second) {
+            target[num_heads] = mean_pre;
+        }
+    }
+}
+
+// What the derivatives take from a position and head.
+template <class T> struct Deviations {
+    T share;      // post
+    T raw;
+    T raw_dot;
+    T of_dots;    // dots minus its mean
+    T of_pre;     // pre's derivative minus its mean
+    T dots_2;
+
+    // The cotangent of post, up to what all in-edges have in common.
+    __device__ T grad_post() const { return of_dots * of_pre + dots_2; }
+};
+
+template <class T, class I, bool second>
+__device__ Deviations<T> deviations(const T* post, const T* dots, const T* dots_2, const T* means,
+                                    const Scores<T, I>& nodes, const Scores<T, I>& nodes_dot, const Activation<T>& act,
+                                    I p, I i, int h, long long num_positions) {
+    const int num_heads = nodes.num_heads;
+    const long long at = (long long)(p) * num_heads + h;
+    const T* const mean = means + (long long)(i) * (second ? 2 * num_heads : num_heads) + h;
+    Deviations<T> d{};
+    d.share = post[h * num_positions + p];
+    d.raw = nodes.raw(p, i, h);
+    d.of_dots = dots != nullptr ? dots[at] - mean[0] : T(0);
+    if (second) {
+        d.raw_dot = nodes_dot.raw(p, i, h);
+        d.of_pre = act.slope(d.raw, d.raw_dot) - mean[num_heads];
+        d.dots_2 = dots_2 != nullptr ? dots_2[at] : T(0);
+    }
+    return d;
+}
+
+// Mean over the in-edges of a row of the cotangent of post, (num_heads).
+template <class T, class I>
+__global__ void __launch_bounds__(128)
+gat_second_mean(const T* __restrict__ post, const T* __restrict__ dots, const T* __restrict__ dots_2,
+                const T* __restrict__ means, const T* __restrict__ src, const T* __restrict__ dst,
+                const T* __restrict__ edge, const T* __restrict__ src_dot, const T* __restrict__ dst_dot,
+                const T* __restrict__ edge_dot, const I* __restrict__ table, const I* __restrict__ offsets,
+                const I* __restrict__ indices, const I* __restrict__ edge_ids, long long num_pieces,
+                long long num_positions, int num_heads, int activation, T negative_slope, int position_bits,
+                T* __restrict__ out, T* __restrict__ overflow) {
+    const Scores<T, I> nodes{src, dst, edge, indices, edge_ids, num_heads};
+    const Scores<T, I> nodes_dot{src_dot, dst_dot, edge_dot, indices, edge_ids, num_heads};
+    const Activation<T> act{activation, negative_slope};
+    const Lanes lanes{0, position_bits};
+    const PieceAndHead place(lanes, num_heads);
+    const Piece<I> piece = load_piece(table, num_pieces, place.piece);
+    Sum<T> sum;
+    int k = 0;
+    for (int e = lanes.position(); e < piece.size; e += lanes.positions()) {
+        const Deviations<T> d = deviations<T, I, true>(post, dots, dots_2, means, nodes, nodes_dot, act,
+                                                       piece.begin + I(e), piece.row, place.head, num_positions);
+        sum.add(d.share * d.grad_post(), k++);
+    }
+    const T mean = sum_over_positions(lanes, sum.value());
+    if (place.piece < num_pieces && lanes.position() == 0) {
+        piece_target(piece, offsets, place.piece, num_heads, out, overflow)[place.head] = mean;
+    }
+}
+
+// What gat_to_rows gathers, (num_positions, num_heads, 2 or 3): the coefficient of g, the cotangent of raw and, second order,
+// that of raw's derivative. One thread for each position and head.
+template <class T, class I, bool second>
+__global__ void __launch_bounds__(128)
+gat_coefficients(const T* __restrict__ post, const T* __restrict__ dots, const T* __restrict__ dots_2,
+                 const T* __restrict__ means, const T* __restrict__ second_mean, const T* __restrict__ src,
+                 const T* __restrict__ dst, const T* __restrict__ edge, const T* __restrict__ src_dot,
+                 const T* __restrict__ dst_dot, const T* __restrict__ edge_dot, const I* __restrict__ destinations,
+                 const I* __restrict__ indices, const I* __restrict__ edge_ids, long long num_positions, int num_heads,
+                 int activation, T negative_slope, T* __restrict__ out) {
+    const Scores<T, I> nodes{src, dst, edge, indices, edge_ids, num_heads};
+    const Scores<T, I> nodes_dot{src_dot, dst_dot, edge_dot, indices, edge_ids, num_heads};
+    const Activation<T> act{activation, negative_slope};
+    const long long at = (long long)(blockIdx.x) * blockDim.x + threadIdx.x;
+    if (at >= num_positions * num_heads) {
+        return;
+    }
+    const I p = I(at / num_heads), i = destinations[p];
+    const int h = int(at - (long long)(p) * num_heads);
+    const Deviations<T> d =
+        deviations<T, I, second>(post, dots, dots_2, means, nodes, nodes_dot, act, p, i, h, num_positions);
+    const T grad_raw = act.slope(d.raw, d.share * d.of_dots);
+    if (second) {
+        T* const target = out + 3 * at;
+        const T mean = dots != nullptr ? second_mean[(long long)(i) * num_heads + h] : T(0);
+        target[0] = d.share * d.of_pre;
+        target[1] = act.slope(d.raw, d.share * (d.grad_post() - mean)) +
+                    act.curvature(d.raw, d.raw_dot * (d.share * d.of_dots));
+        target[2] = grad_raw;
+    } else {
+        out[2 * at] = d.share;
+        out[2 * at + 1] = grad_raw;
+    }
+}
+
+// With c the `per` coefficients of a position and head, and C their sums over the positions of a row (of `order`, if given):
+// out[row, h] = sum c_0 g[dst, h] + a[h] C_1 + a_2[h] C_2, and sums[row] = C_1 (and C_2), (per - 1, num_heads).
+template <class S, class I, bool wide>
+__global__ void __launch_bounds__(128)
+gat_to_rows(const Compute<S>* __restrict__ coefficients, int per, const S* __restrict__ g, const Compute<S>* __restrict__ a,
+            const Compute<S>* __restrict__ a_2, const I* __restrict__ table, const I* __restrict__ offsets,
+            const I* __restrict__ order, const I* __restrict__ destinations, long long num_pieces, int num_heads,
+            int dim_head, int concat_heads, int column_bits, int position_bits, S* __restrict__ out,
+            Compute<S>* __restrict__ overflow, Compute<S>* __restrict__ sums, Compute<S>* __restrict__ sums_overflow) {
+    using T = Compute<S>;
+    constexpr int n = pack_elements<S, wide>;
+    const int width = num_heads * dim_head;
+    const Lanes lanes{column_bits, position_bits};
+    const Place<n> place(lanes, width);
+    const Piece<I> piece = load_piece(table, num_pieces, place.piece);
+    const int size = place.column < width ? piece.size : 0, h = place.column / dim_head;
+    const int within = place.column - h * dim_head;
+    Sum<T> of_g[n], of_1, of_2;
+    int k = 0;
+    for (int e = lanes.position(); e < size; e += lanes.positions(), k++) {
+        const I p = order == nullptr ? piece.begin + I(e) : order[piece.begin + e];
+        const T* const c = coefficients + ((long long)(p) * num_heads + h) * per;
+        of_1.add(c[1], k);
+        if (per == 3) {
+            of_2.add(c[2], k);
+        }
+        if (g != nullptr) {
+            const long long to = destinations[p];
+            const Pack<S, n> value = load_pack<n>(g + (concat_heads ? to * num_heads + h : to) * dim_head + within);
+            const T c_0 = c[0];
+#pragma unroll
+            for (int r = 0; r < n; r++) {
+                of_g[r].add(c_0 * Storage<S>::value(value.at[r]), k);
+            }
+        }
+    }
+    const T c_1 = sum_over_positions(lanes, of_1.value()), c_2 = sum_over_positions(lanes, of_2.value());
+    Pack<T, n> total;
+#pragma unroll
+    for (int r = 0; r < n; r++) {
+        total.at[r] = sum_over_positions(lanes, of_g[r].value()) / (concat_heads ? T(1) : T(num_heads));
+    }
+    if (place.piece >= num_pieces || place.column >= width || lanes.position() != 0) {
+        return;
+    }
+    if (sums != nullptr && within == 0) {
+        T* const target = piece_target(piece, offsets, place.piece, (per - 1) * num_heads, sums, sums_overflow) + h;
+        target[0] = c_1;
+        if (per == 3) {
+            target[num_heads] = c_2;
+        }
+    }
+    if (out != nullptr) {
+#pragma unroll
+        for (int r = 0; r < n && piece.size > 0; r++) {  // weights that meet no edge leave no trace
+            total.at[r] += a[place.column + r] * c_1;
+            total.at[r] += a_2 != nullptr ? a_2[place.column + r] * c_2 : T(0);
+        }
+        store_columns<S, I, n>(piece, offsets, place.piece, width, place.column, total, out, overflow);
+    }
+}
+
+// parts[chunk, h, :] = sum over the chunk's 256 rows of sums[row, 0, h] x[row, h] + sums[row, 1, h] x_2[row, h]; rows without
+// positions leave no trace. 32 columns to a block.
+template <class S, class I>
+__global__ void __launch_bounds__(256)
+gat_weights(const Compute<S>* __restrict__ sums, int per, const S* __restrict__ x, const S* __restrict__ x_2,
+            const I* __restrict__ offsets, long long num_rows, int num_heads, int dim_head,
+            Compute<S>* __restrict__ parts) {
+    using T = Compute<S>;
+    __shared__ T shared[8][32];
+    const int width = num_heads * dim_head;
+    const unsigned col_tiles = (width + 31) / 32;
+    const long long chunk = blockIdx.x / col_tiles, begin = chunk * 256;
+    const long long end = begin + 256 < num_rows ? begin + 256 : num_rows;
+    const int j = int(blockIdx.x % col_tiles) * 32 + threadIdx.x;
+    Sum<T> terms;
+    if (j < width) {
+        const int h = j / dim_head;
+        int i = 0;
+        for (long long row = begin + threadIdx.y; row < end; row += 8, i++) {
+            T term = T(0);
+            if (offsets[row] != offsets[row + 1]) {
+                term = sums[row * per * num_heads + h] * Storage<S>::value(x[row * width + j]);
+                if (x_2 != nullptr) {
+                    term += sums[(row * per + 1) * num_heads + h] * Storage<S>::value(x_2[row * width + j]);
+                }
+            }
+            terms.add(term, i);
+        }
+    }
+    const T sum = sum_over_y(terms.value(), shared);
+    if (threadIdx.y == 0 && j < width) {
+        parts[chunk * width + j] = sum;
+    }
+}
