@@ -2,5 +2,6 @@
 
 from trigraph.pyref.dimenet import *  # noqa: F403
 from trigraph.pyref.gat import *  # noqa: F403
+from trigraph.pyref.gemnet import *  # noqa: F403
 from trigraph.pyref.gno import *  # noqa: F403
 from trigraph.pyref.weighted import *  # noqa: F403

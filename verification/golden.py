@@ -22,6 +22,7 @@ from trigraph.edge_graph import EdgeGraph
 from trigraph.gno import pack_gno_params
 from trigraph.graphs import CSC
 from trigraph.operators import DEFINITIONS, OPERATORS, evaluate
+from trigraph.segments import Segments
 from trigraph.verification import tolerances
 from trigraph.verification.accuracy import form_problem, largest, scaled_error
 from trigraph.verification.judged import ask
@@ -325,6 +326,59 @@ def _weighted(name: str, z: Mapping[str, np.ndarray]) -> Iterator[Vector]:
             )
 
 
+def _gemnet(name: str, z: Mapping[str, np.ndarray]) -> Iterator[Vector]:
+    """gemnet_*: BasisEmbedding, then the bilinear; rad_W1 padded by atom where edges are summed into atoms.
+
+    Derivatives are those of the two as a chain. What passes from one to the other, which the vectors do not have, is
+    the judge's.
+    """
+    num_spherical = z["in_sph_basis"].shape[1]
+    rad_W1, atoms = z["out_rad_W1"], None
+    if "in_num_atoms" in z:
+        atoms = Segments(z["in_idx_agg2_outer"], int(z["in_num_atoms"]))
+        padded = rad_W1.reshape(*rad_W1.shape[:2], -1, num_spherical)
+        rad_W1 = padded[z["in_idx_agg2_outer"], :, z["in_idx_agg2_inner"]]
+    triplets = Segments(z["in_idx_agg_outer"], int(z["in_num_edges"]))
+    radial = {"rad_basis": z["in_rad_basis"], "weight": z["in_weight_radial_only"]}
+    yield Vector(name, "basis_embedding_radial_fwd", radial, {"rad_W1": z["out_radial_only"]}, False)
+    embedding = {"rad_basis": z["in_rad_basis"], "weight": z["in_basis_weight"]}
+    yield Vector(name, "basis_embedding_spherical_fwd", embedding, {"rad_W1": rad_W1}, False)
+    if "out_sph_W1_per_triplet" in z:
+        values = {**embedding, "sph_basis": z["in_sph_basis"], "triplets": triplets}
+        yield Vector(name, "basis_embedding_triplets_fwd", values, {"rad_W1": z["out_sph_W1_per_triplet"]}, False)
+
+    # The factors of the bilinear, as the vectors call them, rad_W1 aside.
+    factors = {"sph": "sph_basis", "m": "m", "weight": "bilinear_weight"}
+    graphs = {"triplets": triplets, "atoms": atoms, "idx_in": None}
+    bilinear = {"rad_W1": rad_W1, **{n: z[f"in_{f}"] for n, f in factors.items()}, **graphs}
+    yield Vector(name, "interaction_bilinear_fwd", bilinear, {"m_ca": z["out_m_ca"]}, False)
+    back = {"grad_m_ca": z["ct_m_ca"], **bilinear}
+    yield Vector(name, "interaction_bilinear_bwd", back, {n: z[f"grad_{f}"] for n, f in factors.items()}, False)
+    first = {"grad_rad_W1": _judged("interaction_bilinear_bwd", back, "rad_W1"), **embedding}
+    expected = {"rad_basis": z["grad_rad_basis"], "weight": z["grad_basis_weight"]}
+    yield Vector(name, "basis_embedding_spherical_bwd", first, expected, False)
+
+    # Second order: the cotangent of the gradient in rad_W1 is what the embedding's bwd2 makes of its own.
+    second = {"gg_rad_basis": z["gg_rad_basis"], "gg_weight": z["gg_basis_weight"], **first}
+    ggs = {"gg_rad_W1": _judged("basis_embedding_spherical_bwd2", second, "grad_rad_W1")}
+    ggs |= {f"gg_{n}": z[f"gg_{f}"] for n, f in factors.items()}
+    expected = {"grad_m_ca": z["grad2_ct_m_ca"], **{n: z[f"grad2_{f}"] for n, f in factors.items()}}
+    yield Vector(name, "interaction_bilinear_bwd2", {**ggs, **back}, expected, False)
+    # The rest of the chain's second order is the embedding's bwd at bwd2's rad_W1.
+    rest = {"grad_rad_W1": _judged("interaction_bilinear_bwd2", {**ggs, **back}, "rad_W1"), **embedding}
+    expected = {
+        "rad_basis": z["grad2_rad_basis"] - _judged("basis_embedding_spherical_bwd", rest, "rad_basis"),
+        "weight": z["grad2_basis_weight"] - _judged("basis_embedding_spherical_bwd", rest, "weight"),
+    }
+    yield Vector(name, "basis_embedding_spherical_bwd2", second, expected, False)
+
+
+def _judged(operator: str, values: Mapping[str, Any], field: str) -> np.ndarray:
+    """Return the judge's value of a field, rounded."""
+    value: np.ndarray = ask(OPERATORS[operator], values, (field,))[field][0]
+    return value
+
+
 # Vectors of each family of the table, and how a file is read (by the first word of its name).
 FILES = {
     "gno": ("gno_d1_H8_Fi1_Fo8", "gno_d2_H32_Fi8_Fo3", "gno_d3_H16_Fi4_Fo6", "athena_gno"),
@@ -350,6 +404,7 @@ FILES = {
         "gat_tanh",
     ),
     "weighted": ("weighted_airfoil_bipartite", "weighted_random", "weighted_skewed"),
+    "gemnet": ("gemnet_triplet", "gemnet_quadruplet_49", "gemnet_edge_to_atom"),
 }
 ADAPTERS: dict[str, Callable[[str, Mapping[str, np.ndarray]], Iterator[Vector]]] = {
     "gno": _gno,
@@ -357,4 +412,5 @@ ADAPTERS: dict[str, Callable[[str, Mapping[str, np.ndarray]], Iterator[Vector]]]
     "dimenet": _dimenet,
     "gat": _gat,
     "weighted": _weighted,
+    "gemnet": _gemnet,
 }

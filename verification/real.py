@@ -21,15 +21,17 @@ from trigraph.panels import panel_function
 from trigraph.verification.cases import POINT_STEP, Case, draw, frozen, kink_violations, plain
 from trigraph.verification.judged import operators_of
 from trigraph.verification.structures import Structure, shipped
+from trigraph.verification.triplets import sums_over
 
 __all__ = ["RealInput", "build_real", "real_inputs"]
 
 AIRFOIL = Path(__file__).parent / "data" / "airfoil.npz"
+SLAB = "copper slab with CO"
 WIDTH = 8  # features in and out, as the weights have them
 NEAR = 8  # destinations of the patch
 # Steps of differences on the full input; directions are relative (v_i = x_i times a normal number). Pieces of GNO are
-# polynomials of degree 2 at most; DimeNet++ needs steps enough to show the order.
-AIRFOIL_STEPS = tuple(2.0**-k for k in range(10, 36, 8))
+# polynomials of degree 2 at most, GemNet-OC is linear in each input; DimeNet++ needs steps enough to show the order.
+POLYNOMIAL_STEPS = tuple(2.0**-k for k in range(10, 36, 8))
 STRUCTURE_STEPS = tuple(2.0**-k for k in (*range(6, 20, 2), *range(22, 36, 4)))
 
 
@@ -91,9 +93,12 @@ class RealInput:
 def real_inputs(family: str, structures: Iterable[Structure] = ()) -> tuple[RealInput, ...]:
     """Return the real inputs of a family: those shipped, and structures of the user's for DimeNet++."""
     if family == "gno":
-        return (RealInput("airfoil", _airfoil_values, AIRFOIL_STEPS),)
+        return (RealInput("airfoil", _airfoil_values, POLYNOMIAL_STEPS),)
     if family == "dimenet":
         return tuple(RealInput(s.name, s.values, STRUCTURE_STEPS, s.remark) for s in (*shipped(), *structures))
+    if family == "gemnet":
+        (slab,) = (s for s in shipped() if s.name == SLAB)
+        return tuple(RealInput(n, s.values, POLYNOMIAL_STEPS, s.remark) for n, s in sums_over(slab).items())
     return ()
 
 

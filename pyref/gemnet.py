@@ -1,0 +1,238 @@
+"""GemNet-OC's efficient bilinear in NumPy.
+
+Basis embedding: rad_W1 = rad_basis @ weight for each intermediate channel i, and spherical function s; with a spherical
+basis, rad_W1[t,i] = sum_s rad_W1[edge(t),i,s] sph_basis[t,s]. Interaction: B_e[s,c] = sum over t of e of
+sph[t,s] m[t,c]; P_e[i,c] = sum_s rad_W1[e,i,s] B_e[s,c], summed over the edges of an atom where atoms are given;
+m_ca = weight vec(P).
+
+Every operator is linear in each of its inputs, so that its second order is a sum over pairs of inputs: one replaced by
+its cotangent, the other differentiated.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from trigraph.pyref.common import results, scatter, zero_if_none
+
+__all__ = [
+    "basis_embedding_radial_bwd",
+    "basis_embedding_radial_bwd2",
+    "basis_embedding_radial_fwd",
+    "basis_embedding_spherical_bwd",
+    "basis_embedding_spherical_bwd2",
+    "basis_embedding_spherical_fwd",
+    "basis_embedding_triplets_bwd",
+    "basis_embedding_triplets_bwd2",
+    "basis_embedding_triplets_fwd",
+    "interaction_bilinear_bwd",
+    "interaction_bilinear_bwd2",
+    "interaction_bilinear_fwd",
+]
+
+
+def polarised(name, wrt, fwd, bwd, grad, factors, cotangents, **graph):
+    """Second order of an operator f that is linear in each of its factors x_n; `grad` maps its one name to g.
+
+    g: sum_n f(x_n := gg_n); x_k: sum over n /= k of the gradient in x_k at x_n := gg_n.
+    """
+    ((output, g),) = grad.items()
+    replaced = {n: {**factors, n: zero_if_none(gg, factors[n])} for n, gg in cotangents.items()}
+
+    def derivative(k):
+        return sum(getattr(bwd(g, **x, **graph, wrt=k), k) for n, x in replaced.items() if n != k)
+
+    fields = {output: lambda: sum(fwd(**x, **graph) for x in replaced.values())}
+    return results(name, wrt, **fields, **{k: lambda k=k: derivative(k) for k in factors})
+
+
+def basis_embedding_radial_fwd(rad_basis, weight):
+    """rad_W1[e,i] = sum_r rad_basis[e,r] weight[i,r]."""
+    return rad_basis @ weight.T
+
+
+def basis_embedding_radial_bwd(grad_rad_W1, rad_basis, weight, wrt=None):
+    """rad_basis = g weight; weight = g^T rad_basis."""
+    return results(
+        "basis_embedding_radial_bwd",
+        wrt,
+        rad_basis=lambda: grad_rad_W1 @ weight,
+        weight=lambda: grad_rad_W1.T @ rad_basis,
+    )
+
+
+def basis_embedding_radial_bwd2(gg_rad_basis, gg_weight, grad_rad_W1, rad_basis, weight, wrt=None):
+    """Polarisation of the bilinear form."""
+    return polarised(
+        "basis_embedding_radial_bwd2",
+        wrt,
+        basis_embedding_radial_fwd,
+        basis_embedding_radial_bwd,
+        {"grad_rad_W1": grad_rad_W1},
+        {"rad_basis": rad_basis, "weight": weight},
+        {"rad_basis": gg_rad_basis, "weight": gg_weight},
+    )
+
+
+def matrix(weight):
+    """Return the weight as a matrix (num_radial, num_spherical*interm), interm fast."""
+    num_radial, num_spherical, interm = weight.shape
+    return weight.reshape(num_radial, num_spherical * interm)
+
+
+def basis_embedding_spherical_fwd(rad_basis, weight):
+    """Rows of rad_basis @ weight, reshaped to (interm, num_spherical).
+
+    A row's memory has the order (num_spherical, interm); it is reshaped, not transposed: checkpoints depend on it.
+    """
+    _, num_spherical, interm = weight.shape
+    return (rad_basis @ matrix(weight)).reshape(len(rad_basis), interm, num_spherical)
+
+
+def basis_embedding_spherical_bwd(grad_rad_W1, rad_basis, weight, wrt=None):
+    """With g reshaped back to the product's rows: rad_basis = g weight^T; weight = rad_basis^T g."""
+    num_edges, interm, num_spherical = grad_rad_W1.shape
+    g = grad_rad_W1.reshape(num_edges, interm * num_spherical)
+    return results(
+        "basis_embedding_spherical_bwd",
+        wrt,
+        rad_basis=lambda: g @ matrix(weight).T,
+        weight=lambda: (rad_basis.T @ g).reshape(weight.shape),
+    )
+
+
+def basis_embedding_spherical_bwd2(gg_rad_basis, gg_weight, grad_rad_W1, rad_basis, weight, wrt=None):
+    """Polarisation of the bilinear form."""
+    return polarised(
+        "basis_embedding_spherical_bwd2",
+        wrt,
+        basis_embedding_spherical_fwd,
+        basis_embedding_spherical_bwd,
+        {"grad_rad_W1": grad_rad_W1},
+        {"rad_basis": rad_basis, "weight": weight},
+        {"rad_basis": gg_rad_basis, "weight": gg_weight},
+    )
+
+
+def basis_embedding_triplets_fwd(rad_basis, weight, sph_basis, triplets):
+    """rad_W1[t,i] = sum_s A_t[i,s] sph_basis[t,s], A_t = basis_embedding_spherical of the triplet's edge."""
+    A_t = basis_embedding_spherical_fwd(rad_basis[triplets.index], weight)
+    return np.einsum("tis,ts->ti", A_t, sph_basis)
+
+
+def basis_embedding_triplets_bwd(grad_rad_W1, rad_basis, weight, sph_basis, triplets, wrt=None):
+    """sph_basis[t] = A_t^T g[t]; rad_basis and weight from the gradient in A_t, g[t] sph_basis[t]^T."""
+    rad_t = rad_basis[triplets.index]
+
+    def embedding(factor):
+        grad_A_t = np.einsum("ti,ts->tis", grad_rad_W1, sph_basis)
+        return getattr(basis_embedding_spherical_bwd(grad_A_t, rad_t, weight, wrt=factor), factor)
+
+    return results(
+        "basis_embedding_triplets_bwd",
+        wrt,
+        rad_basis=lambda: scatter(triplets.index, embedding("rad_basis"), triplets.num_segments),
+        weight=lambda: embedding("weight"),
+        sph_basis=lambda: np.einsum("ti,tis->ts", grad_rad_W1, basis_embedding_spherical_fwd(rad_t, weight)),
+    )
+
+
+def basis_embedding_triplets_bwd2(
+    gg_rad_basis, gg_weight, gg_sph_basis, grad_rad_W1, rad_basis, weight, sph_basis, triplets, wrt=None
+):
+    """Polarisation of the trilinear form."""
+    return polarised(
+        "basis_embedding_triplets_bwd2",
+        wrt,
+        basis_embedding_triplets_fwd,
+        basis_embedding_triplets_bwd,
+        {"grad_rad_W1": grad_rad_W1},
+        {"rad_basis": rad_basis, "weight": weight, "sph_basis": sph_basis},
+        {"rad_basis": gg_rad_basis, "weight": gg_weight, "sph_basis": gg_sph_basis},
+        triplets=triplets,
+    )
+
+
+def select(rows, x):
+    """Return x in some rows, zero in the others whatever it is there."""
+    return np.where(rows.reshape(-1, *[1] * (x.ndim - 1)), x, np.zeros((), x.dtype))
+
+
+def edges_with_triplets(triplets):
+    """Return which edges have triplets; the sums of the others are empty, so that a NaN there reaches nothing."""
+    return np.diff(triplets.offsets) > 0
+
+
+def outputs_with_triplets(triplets, atoms):
+    """Return which outputs have triplets."""
+    edges = edges_with_triplets(triplets)
+    return edges if atoms is None else scatter(atoms.index, edges, atoms.num_segments)
+
+
+def sums_of_edges(sph, m, triplets, idx_in):
+    """B_e[s,c] = sum over t of e of sph[t,s] m[t,c]."""
+    m_t = m if idx_in is None else m[idx_in.index]
+    return scatter(triplets.index, np.einsum("ts,tc->tsc", sph, m_t), triplets.num_segments)
+
+
+def sums_of_outputs(rad_W1, B, triplets, atoms):
+    """vec(P), emb_in fast: P[i,c] = sum_s rad_W1[e,i,s] B_e[s,c] of each edge, or summed over an atom's edges."""
+    P = select(edges_with_triplets(triplets), np.einsum("eis,esc->eic", rad_W1, B))
+    P = P if atoms is None else scatter(atoms.index, P, atoms.num_segments)
+    num_outputs, interm, emb_in = P.shape
+    return P.reshape(num_outputs, interm * emb_in)
+
+
+def interaction_bilinear_fwd(rad_W1, sph, m, weight, triplets, atoms=None, idx_in=None):
+    """m_ca = weight vec(P)."""
+    B = sums_of_edges(sph, m, triplets, idx_in)
+    P = sums_of_outputs(rad_W1, B, triplets, atoms)
+    return select(outputs_with_triplets(triplets, atoms), P @ weight.T)
+
+
+def interaction_bilinear_bwd(grad_m_ca, rad_W1, sph, m, weight, triplets, atoms=None, idx_in=None, wrt=None):
+    """With Q_e = weight^T g of the edge's output and D_e[s,c] = sum_i rad_W1[e,i,s] Q_e[i,c], the gradients of P and B.
+
+    rad_W1 = Q_e B_e^T; sph[t,s] = sum_c D_e[s,c] m[t,c]; m[t,c] = sum_s D_e[s,c] sph[t,s]; weight = g vec(P)^T.
+    """
+    _, interm, _ = rad_W1.shape
+    g = select(outputs_with_triplets(triplets, atoms), grad_m_ca)
+    Q = (g @ weight).reshape(len(g), interm, m.shape[1])
+    Q_e = Q if atoms is None else Q[atoms.index]
+
+    def grad_rad_W1():
+        product = np.einsum("eic,esc->eis", Q_e, sums_of_edges(sph, m, triplets, idx_in))
+        return select(edges_with_triplets(triplets), product)
+
+    def grad_B_t():
+        return np.einsum("eis,eic->esc", rad_W1, Q_e)[triplets.index]
+
+    def grad_sph():
+        return np.einsum("tsc,tc->ts", grad_B_t(), m if idx_in is None else m[idx_in.index])
+
+    def grad_m():
+        grad_m_t = np.einsum("tsc,ts->tc", grad_B_t(), sph)
+        return grad_m_t if idx_in is None else scatter(idx_in.index, grad_m_t, idx_in.num_segments)
+
+    def grad_weight():
+        return g.T @ sums_of_outputs(rad_W1, sums_of_edges(sph, m, triplets, idx_in), triplets, atoms)
+
+    return results("interaction_bilinear_bwd", wrt, rad_W1=grad_rad_W1, sph=grad_sph, m=grad_m, weight=grad_weight)
+
+
+def interaction_bilinear_bwd2(
+    gg_rad_W1, gg_sph, gg_m, gg_weight, grad_m_ca, rad_W1, sph, m, weight, triplets, atoms=None, idx_in=None, wrt=None
+):
+    """Polarisation of the form, linear in each of four factors."""
+    return polarised(
+        "interaction_bilinear_bwd2",
+        wrt,
+        interaction_bilinear_fwd,
+        interaction_bilinear_bwd,
+        {"grad_m_ca": grad_m_ca},
+        {"rad_W1": rad_W1, "sph": sph, "m": m, "weight": weight},
+        {"rad_W1": gg_rad_W1, "sph": gg_sph, "m": gg_m, "weight": gg_weight},
+        triplets=triplets,
+        atoms=atoms,
+        idx_in=idx_in,
+    )

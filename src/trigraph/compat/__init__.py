@@ -1,0 +1,1 @@
+"""Other packages' interfaces over trigraph's operators: one module for each family."""

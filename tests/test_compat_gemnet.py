@@ -1,0 +1,259 @@
+"""The padded interface of GemNet-OC's layers: golden vectors, padded sums of our own, empty lists, bad input."""
+
+import numpy as np
+import pytest
+from table_calls import CPU_PANELS
+
+from trigraph.compat.gemnet import basis_embedding, interaction_bilinear
+from trigraph.verification import golden
+
+VECTORS = ("gemnet_triplet", "gemnet_quadruplet_49", "gemnet_edge_to_atom")
+EDGES, ATOMS, RADIAL, SPHERICAL, INTERM, EMB_IN, EMB_OUT = 9, 5, 4, 3, 2, 6, 7
+
+
+def vectors(name):
+    if name not in golden.files():
+        assert not golden.check_missing()
+        pytest.skip(f"golden vectors {name}.npz are not on this machine")
+    with np.load(golden.files()[name]) as archive:
+        return dict(archive)
+
+
+def close(got, expected, eps=1e-12):
+    assert got.shape == expected.shape
+    assert got.dtype == expected.dtype
+    assert np.allclose(got, expected, rtol=eps, atol=eps * abs(expected).max(initial=0))
+
+
+def numbered(outer):
+    """Number of each member among those of its row, in order of appearance."""
+    return np.array([np.count_nonzero(outer[:k] == o) for k, o in enumerate(outer)], outer.dtype)
+
+
+class Padded:
+    """A case in any order of triplets, with edges and atoms that have none, and its sums over padded arrays."""
+
+    def __init__(self, dtype=np.float64, index=np.int64, seed=0):
+        rng = np.random.default_rng(seed)
+        self.outer = rng.integers(1, EDGES, 23).astype(index)
+        self.inner = numbered(self.outer)
+        self.atom = rng.integers(0, ATOMS - 1, EDGES).astype(index)
+        self.number = numbered(self.atom)
+        shapes = {
+            "weight": (RADIAL, SPHERICAL, INTERM),
+            "radial": (INTERM, RADIAL),
+            "rad_basis": (EDGES, RADIAL),
+            "sph_basis": (23, SPHERICAL),
+            "m": (23, EMB_IN),
+            "dense": (EMB_OUT, INTERM * EMB_IN),
+        }
+        for name, shape in shapes.items():
+            setattr(self, name, rng.standard_normal(shape).astype(dtype))
+
+    @property
+    def lists(self):
+        return {"idx_sph_outer": self.outer, "idx_sph_inner": self.inner}
+
+    @property
+    def atoms(self):
+        return {"idx_rad_outer": self.atom, "idx_rad_inner": self.number, "num_atoms": ATOMS}
+
+    def pad(self, outer, inner, rows, members):
+        padded = np.zeros((rows, inner.max() + 1, *members.shape[1:]), members.dtype)
+        for o, i, row in zip(outer, inner, members, strict=True):
+            padded[o, i] = row
+        return padded
+
+    def embedded(self):
+        """rad_W1 of each edge: the product's memory has the order (SPHERICAL, INTERM) and is not transposed."""
+        product = np.einsum("er,rsi->esi", self.rad_basis, self.weight)
+        return product.reshape(EDGES, -1).reshape(EDGES, INTERM, SPHERICAL)
+
+    def sph(self):
+        return np.einsum("eks->esk", self.pad(self.outer, self.inner, EDGES, self.sph_basis))
+
+    def by_atom(self, rows):
+        return self.pad(self.atom, self.number, ATOMS, rows)
+
+    def sums(self):
+        """Sum over each edge's slots, (EDGES, INTERM, EMB_IN)."""
+        m = self.pad(self.outer, self.inner, EDGES, self.m)
+        return np.einsum("eis,esk,ekc->eic", self.embedded(), self.sph(), m)
+
+    def result(self, P):
+        return np.einsum("oic,nic->no", self.dense.reshape(EMB_OUT, INTERM, EMB_IN), P)
+
+
+@pytest.mark.parametrize("panel", CPU_PANELS)
+@pytest.mark.parametrize("name", VECTORS)
+def test_golden(name, panel):
+    z = vectors(name)
+    lists = {"idx_sph_outer": z["in_idx_agg_outer"], "idx_sph_inner": z["in_idx_agg_inner"]}
+    atoms, sums = {}, {}
+    if "in_num_atoms" in z:
+        outer, inner, number = z["in_idx_agg2_outer"], z["in_idx_agg2_inner"], int(z["in_num_atoms"])
+        atoms = {"idx_rad_outer": outer, "idx_rad_inner": inner, "num_atoms": number}
+        sums = {"idx_agg2_outer": outer, "idx_agg2_inner": inner, "agg2_out_size": number}
+        got = basis_embedding(z["in_weight_radial_only"], z["in_rad_basis"], panel=panel, **atoms)
+        close(got, z["out_radial_only_padded"])
+    basis = basis_embedding(z["in_basis_weight"], z["in_rad_basis"], z["in_sph_basis"], panel=panel, **lists, **atoms)
+    close(basis[0], z["out_rad_W1"])
+    close(basis[1], z["out_sph_padded"], 0)
+    m_ca = interaction_bilinear(z["in_bilinear_weight"], basis, z["in_m"], *lists.values(), panel=panel, **sums)
+    close(m_ca, z["out_m_ca"])
+    close(basis_embedding(z["in_weight_radial_only"], z["in_rad_basis"], panel=panel), z["out_radial_only"])
+    if "out_sph_W1_per_triplet" in z:
+        given = (z["in_basis_weight"], z["in_rad_basis"], z["in_sph_basis"])
+        got = basis_embedding(*given, idx_sph_outer=z["in_idx_agg_outer"], panel=panel)
+        close(got, z["out_sph_W1_per_triplet"])
+
+
+@pytest.mark.parametrize(("dtype", "index", "eps"), [(np.float64, np.int32, 1e-13), (np.float32, np.int64, 1e-5)])
+@pytest.mark.parametrize("panel", CPU_PANELS)
+def test_padded_sums(panel, dtype, index, eps):
+    for seed in range(5):
+        case = Padded(dtype, index, seed)
+        basis = basis_embedding(case.weight, case.rad_basis, case.sph_basis, panel=panel, **case.lists)
+        close(basis[0], case.embedded(), eps)
+        close(basis[1], case.sph(), 0)
+        got = interaction_bilinear(case.dense, basis, case.m, case.outer, case.inner, panel=panel)
+        close(got, case.result(case.sums()), eps)
+
+
+@pytest.mark.parametrize("panel", CPU_PANELS)
+def test_padded_sums_into_atoms(panel):
+    for seed in range(5):
+        case = Padded(seed=seed)
+        basis = basis_embedding(case.weight, case.rad_basis, case.sph_basis, panel=panel, **case.lists, **case.atoms)
+        expected = np.einsum("akis->aiks", case.by_atom(case.embedded())).reshape(ATOMS, INTERM, -1)
+        close(basis[0], expected)
+        given = (case.outer, case.inner, case.atom, case.number, ATOMS)
+        got = interaction_bilinear(case.dense, basis, case.m, *given, panel=panel)
+        close(got, case.result(case.by_atom(case.sums()).sum(axis=1)))
+
+
+@pytest.mark.parametrize("panel", CPU_PANELS)
+def test_basis_without_padding(panel):
+    case = Padded()
+    close(basis_embedding(case.radial, case.rad_basis, panel=panel), case.rad_basis @ case.radial.T)
+    close(basis_embedding(case.weight, case.rad_basis, panel=panel), case.embedded())
+    got = basis_embedding(case.weight, case.rad_basis, case.sph_basis, idx_sph_outer=case.outer, panel=panel)
+    close(got, np.einsum("tis,ts->ti", case.embedded()[case.outer], case.sph_basis))
+
+
+@pytest.mark.parametrize("panel", CPU_PANELS)
+def test_radial_basis_padded_by_atom(panel):
+    case = Padded()
+    expected = np.swapaxes(case.by_atom(case.rad_basis @ case.radial.T), 1, 2)
+    close(basis_embedding(case.radial, case.rad_basis, panel=panel, **case.atoms), expected)
+    both = basis_embedding(case.radial, case.rad_basis, case.sph_basis, panel=panel, **case.lists, **case.atoms)
+    close(both[0], expected)
+    close(both[1], case.sph(), 0)
+
+
+@pytest.mark.parametrize("edges", [0, 4])
+@pytest.mark.parametrize("panel", CPU_PANELS)
+def test_empty_lists(panel, edges):
+    """Zeros without slots, where the original fails for some."""
+    none, each = np.zeros(0, np.int64), np.arange(edges)
+    ones = np.ones((RADIAL, SPHERICAL, INTERM)), np.ones((edges, RADIAL)), np.ones((0, SPHERICAL))
+    dense, m = np.ones((EMB_OUT, INTERM * EMB_IN)), np.ones((0, EMB_IN))
+    assert basis_embedding(*ones, idx_sph_outer=none, panel=panel).shape == (0, INTERM)
+    basis = basis_embedding(*ones, idx_sph_outer=none, idx_sph_inner=none, panel=panel)
+    assert [b.shape for b in basis] == [(edges, INTERM, SPHERICAL), (edges, SPHERICAL, 0)]
+    assert np.array_equal(interaction_bilinear(dense, basis, m, none, none, panel=panel), np.zeros((edges, EMB_OUT)))
+    basis = basis_embedding(*ones, 0 * each, each, none, none, 3, panel=panel)
+    assert basis[0].shape == (3, INTERM, edges * SPHERICAL)
+    got = interaction_bilinear(dense, basis, m, none, none, 0 * each, each, 3, panel=panel)
+    assert np.array_equal(got, np.zeros((3, EMB_OUT)))
+
+
+def test_slots_nobody_fills_are_zero():
+    """A NaN in one slot of an edge stays with that edge."""
+    case = Padded()
+    case.sph_basis[case.outer == 3] = np.nan
+    basis = basis_embedding(case.weight, case.rad_basis, case.sph_basis, panel="pyref", **case.lists)
+    got = interaction_bilinear(case.dense, basis, case.m, case.outer, case.inner, panel="pyref")
+    assert np.array_equal(np.isnan(got).any(axis=1), np.arange(EDGES) == 3)
+
+
+def changed(name, change):
+    """A case with one attribute changed, and the arguments of its two calls."""
+    case = Padded()
+    setattr(case, name, change(getattr(case, name)))
+    return case
+
+
+BAD_BASIS = [
+    ("weight", np.ndarray.tolist, TypeError, "weight is a list; expected an ndarray of float32 or float64"),
+    ("weight", lambda w: w[0, 0], ValueError, r"weight has shape \(2,\); expected \(interm, num_radial\) or"),
+    ("rad_basis", lambda x: x[0], ValueError, r"rad_basis has shape \(4,\); expected \(num_edges, num_radial\)"),
+    ("rad_basis", lambda x: x[:, 1:], ValueError, "weight has shape|rad_basis has shape"),
+    ("sph_basis", lambda x: x[:, 1:], ValueError, r"sph_basis has shape \(23, 2\); expected .* = \(23, 3\)"),
+    (
+        "sph_basis",
+        lambda x: x.astype("f"),
+        TypeError,
+        "sph_basis has dtype float32; expected float64, the dtype of rad",
+    ),
+    ("outer", lambda x: x[1:], ValueError, r"idx_sph_outer has shape \(22,\); expected \(num_triplets,\) = \(23,\)"),
+    ("outer", lambda x: x.astype(float), TypeError, "idx_sph_outer has dtype <f8; expected native int32 or int64"),
+    ("outer", lambda x: x + 1, ValueError, r"idx_sph_outer\[\d+\] is 9; expected 0 <= idx_sph_outer < num_edges = 9"),
+    ("outer", lambda x: None, TypeError, "idx_sph_outer is a NoneType"),
+    ("inner", lambda x: x - 1, ValueError, r"idx_sph_inner\[\d+\] is -1; expected at least 0"),
+    ("inner", lambda x: 0 * x, ValueError, "a slot that an earlier member has; expected one of its own for each"),
+    ("atom", lambda x: x[:-1], ValueError, r"idx_rad_outer has shape \(8,\); expected \(num_edges,\) = \(9,\)"),
+    ("number", lambda x: 0 * x, ValueError, r"idx_rad_outer\[\d\], idx_rad_inner\[\d\] are \d, 0, a slot that"),
+]
+
+
+@pytest.mark.parametrize(("name", "change", "error", "text"), BAD_BASIS)
+def test_bad_basis(name, change, error, text):
+    case = changed(name, change)
+    with pytest.raises(error, match=text) as caught:
+        basis_embedding(case.weight, case.rad_basis, case.sph_basis, panel="pyref", **case.lists, **case.atoms)
+    assert str(caught.value).startswith("basis_embedding")
+
+
+def test_what_is_given_must_fit():
+    case, three = Padded(), "weight, rad_basis, sph_basis"
+    weight, rad_basis, sph_basis = (getattr(case, n) for n in three.split(", "))
+    with pytest.raises(ValueError, match="idx_sph_inner is given, but sph_basis is None; expected both or none"):
+        basis_embedding(weight, rad_basis, idx_sph_inner=case.inner)
+    with pytest.raises(ValueError, match="idx_rad_inner and sph_basis are given; expected idx_sph_inner, too"):
+        basis_embedding(weight, rad_basis, sph_basis, idx_sph_outer=case.outer, **case.atoms)
+    with pytest.raises(ValueError, match="for a sph_basis without idx_sph_inner"):
+        basis_embedding(case.radial, rad_basis, sph_basis, idx_sph_outer=case.outer)
+    with pytest.raises(TypeError, match="num_atoms is a NoneType; expected an int"):
+        basis_embedding(weight, rad_basis, **{**case.atoms, "num_atoms": None})
+    with pytest.raises(ValueError, match="panel is 'cuda'; expected one of"):
+        basis_embedding(weight, rad_basis, panel="cuda")
+
+
+BAD_BILINEAR = [
+    ({"basis": np.ones(3)}, TypeError, "basis is a ndarray; expected a tuple of two arrays, rad_W1 and sph"),
+    ({"basis": lambda b: (b[0], b[1][:, :, 1:])}, ValueError, "sph has shape .*; expected .* Kmax"),
+    ({"basis": lambda b: (b[0][:, :, 1:], b[1])}, ValueError, r"rad_W1 has shape \(9, 2, 2\); expected .*\(9, 2, 3\)"),
+    ({"basis": lambda b: (b[0], b[1].astype("f"))}, TypeError, "dtype"),
+    ({"m": lambda m: m[1:]}, ValueError, r"idx_agg_outer has shape \(23,\); expected \(num_triplets,\) = \(22,\)"),
+    ({"weight": lambda w: w[:, 1:]}, ValueError, r"weight has shape \(7, 11\); expected \(emb_out, interm\*emb_in\)"),
+    ({"idx_agg_inner": lambda i: 0 * i}, ValueError, "a slot that an earlier member has"),
+    ({"idx_agg2_outer": np.zeros(EDGES, int)}, TypeError, "idx_agg2_inner is a NoneType|agg2_out_size is a NoneType"),
+    (
+        {"idx_agg2_outer": np.zeros(EDGES, int), "idx_agg2_inner": np.arange(EDGES), "agg2_out_size": 2},
+        ValueError,
+        r"rad_W1 has shape \(9, 2, 3\); expected \(agg2_out_size, interm, Kmax2\*num_spherical\) = \(2, 2, 27\)",
+    ),
+]
+
+
+@pytest.mark.parametrize(("changes", "error", "text"), BAD_BILINEAR)
+def test_bad_bilinear(changes, error, text):
+    case = Padded()
+    basis = basis_embedding(case.weight, case.rad_basis, case.sph_basis, panel="pyref", **case.lists)
+    given = {"weight": case.dense, "basis": basis, "m": case.m}
+    given |= {"idx_agg_outer": case.outer, "idx_agg_inner": case.inner}
+    given |= {n: c(given[n]) if callable(c) else c for n, c in changes.items()}
+    with pytest.raises(error, match=text) as caught:
+        interaction_bilinear(**given, panel="pyref")
+    assert str(caught.value).startswith("interaction_bilinear")
