@@ -8,6 +8,7 @@ from importlib.metadata import version as _version
 
 from trigraph.edge_graph import EdgeGraph
 from trigraph.fortran.threads import get_num_threads, set_num_threads
+from trigraph.gemnet import basis_embedding_bwd, basis_embedding_bwd2, basis_embedding_fwd
 from trigraph.gno import pack_gno_params, unpack_gno_params
 from trigraph.graphs import CSC
 from trigraph.operators import OPERATORS
@@ -21,6 +22,9 @@ __all__ = [
     "OPERATORS",
     "PANELS",
     "Segments",
+    "basis_embedding_bwd",
+    "basis_embedding_bwd2",
+    "basis_embedding_fwd",
     "get_num_threads",
     "pack_gno_params",
     "set_num_threads",

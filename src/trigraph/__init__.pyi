@@ -1,7 +1,7 @@
 """Written by ``python -m trigraph.stubs --write`` from the operator table; do not edit."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, SupportsIndex, TypeAlias, TypeVar
+from typing import Literal, SupportsIndex, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray

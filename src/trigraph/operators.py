@@ -878,6 +878,100 @@ DEFINITIONS: tuple[Definition, ...] = (
             {"op": "max", "edge_weight": None},
         ),
     ),
+    Definition(
+        name="basis_embedding_radial",
+        family="gemnet",
+        summary="Radial basis times a weight: BasisEmbedding without a spherical part.",
+        formulas=(
+            "rad_W1 = rad_basis weight^T",
+            "rad_basis = g weight; weight = g^T rad_basis",
+            "bilinear, by polarisation: grad_rad_W1 = gg_rad_basis weight^T + rad_basis gg_weight^T; "
+            "rad_basis = g gg_weight; weight = g^T gg_rad_basis",
+        ),
+        source=GEMNET,
+        inputs=(RAD_BASIS, Array("weight", "interm num_radial", "Weight of BasisEmbedding.", 1)),
+        outputs=(Array("rad_W1", "num_edges interm", "Embedded basis of each edge."),),
+        attributes=(),
+        graph=None,
+        kinks=(),
+        terms="num_edges+num_radial+interm",
+        operations=tuple(f"{n}*num_edges*num_radial*interm" for n in (2, 4, 8)),
+    ),
+    Definition(
+        name="basis_embedding_spherical",
+        family="gemnet",
+        summary="Radial basis times a weight for each spherical function: BasisEmbedding's first factor.",
+        formulas=(
+            "rad_W1 = (rad_basis weight.reshape(num_radial, S*interm)).reshape(num_edges, interm, S): a reshape of "
+            "memory in the order (S, interm), not a transpose",
+            "the same product backwards, through the same reshape",
+            "bilinear, by polarisation",
+        ),
+        source=GEMNET,
+        inputs=(RAD_BASIS, SPHERICAL_WEIGHT),
+        outputs=(Array("rad_W1", "num_edges interm num_spherical", "Embedded radial basis of each edge."),),
+        attributes=(),
+        graph=None,
+        kinks=(),
+        terms="num_edges+num_radial+interm*num_spherical",
+        operations=tuple(f"{n}*num_edges*num_radial*interm*num_spherical" for n in (2, 4, 8)),
+    ),
+    Definition(
+        name="basis_embedding_triplets",
+        family="gemnet",
+        summary="Embedded radial and spherical basis of each triplet: BasisEmbedding with a spherical basis.",
+        formulas=(
+            "rad_W1[t,i] = sum_s basis_embedding_spherical[edge(t),i,s] sph_basis[t,s]",
+            "sph_basis[t,s] = sum_i g[t,i] rad_W1[edge(t),i,s]; rad_basis and weight from the gradient of rad_W1, "
+            "sum over t of e of g[t,i] sph_basis[t,s]",
+            "trilinear, by polarisation",
+        ),
+        source=GEMNET,
+        inputs=(
+            RAD_BASIS,
+            SPHERICAL_WEIGHT,
+            Array("sph_basis", "num_triplets num_spherical", "Circular or spherical basis of each triplet.", 1),
+        ),
+        outputs=(Array("rad_W1", "num_triplets interm", "Embedded basis of each triplet."),),
+        attributes=(),
+        graph="triplets",
+        kinks=(),
+        terms="num_triplets+num_edges+num_radial+interm*num_spherical",
+        operations=tuple(f"{n}*(num_edges*num_radial+num_triplets)*interm*num_spherical" for n in (2, 6, 18)),
+    ),
+    Definition(
+        name="interaction_bilinear",
+        family="gemnet",
+        summary="Efficient bilinear interaction of GemNet-OC: triplets (or quadruplets) to edges, and on to atoms.",
+        formulas=(
+            "B_e[s,c] = sum over t of e of sph[t,s] m[t,c]; P[i,c] = sum_s rad_W1[e,i,s] B_e[s,c], summed over the "
+            "atom's edges where atoms are given; m_ca = weight vec(P), emb_in fast",
+            "the gradient of sum grad_m_ca m_ca",
+            "multilinear, by polarisation",
+        ),
+        source=GEMNET,
+        inputs=(
+            Array("rad_W1", "num_edges interm num_spherical", "Embedded radial basis of each edge.", 1),
+            Array("sph", "num_triplets num_spherical", "Circular or spherical basis of each triplet.", 1),
+            Array("m", "num_inputs emb_in", "Embedding of each triplet, or of each row idx_in names.", 1),
+            Array("weight", "emb_out interm*emb_in", "Weight of the bilinear layer, emb_in fast.", 1),
+        ),
+        outputs=(Array("m_ca", "num_outputs emb_out", "Embedding of each edge, or atom."),),
+        attributes=(),
+        graph="bilinear",
+        kinks=(),
+        terms="num_triplets+num_edges+num_spherical*interm+interm*emb_in+emb_out",
+        operations=tuple(
+            f"{n}*(num_triplets*num_spherical*emb_in+num_edges*num_spherical*interm*emb_in+num_outputs*interm*emb_in*emb_out)"
+            for n in (2, 6, 24)
+        ),
+        settings=(
+            {"atoms": None, "idx_in": None},
+            {},
+            {"atoms": None},
+            {"idx_in": None},
+        ),
+    ),
 )
 
 ORDERS = ("fwd", "bwd", "bwd2")

@@ -1,6 +1,6 @@
 """Written by ``python -m trigraph.stubs --write`` from the operator table; do not edit."""
 
-from typing import Any, Generic, NamedTuple, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray

@@ -1,0 +1,188 @@
+"""BasisEmbedding of GemNet-OC in one function for each order; its three forms are operators of the table.
+
+Which form is meant follows from the arguments: a `weight` of rank 2 is the purely radial layer, one of rank 3 has a
+spherical part, which `sph_basis` and `triplets` complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from trigraph.panels import FUNCTIONS
+
+__all__ = [
+    "BasisEmbeddingBwd",
+    "BasisEmbeddingBwd2",
+    "basis_embedding_bwd",
+    "basis_embedding_bwd2",
+    "basis_embedding_fwd",
+]
+
+
+class BasisEmbeddingBwd(NamedTuple):
+    """What `basis_embedding_bwd` returns; None where a derivative was not asked for, or there is no such input."""
+
+    rad_basis: Any
+    weight: Any
+    sph_basis: Any
+
+
+class BasisEmbeddingBwd2(NamedTuple):
+    """What `basis_embedding_bwd2` returns; None where a derivative was not asked for, or there is no such input."""
+
+    grad_rad_W1: Any
+    rad_basis: Any
+    weight: Any
+    sph_basis: Any
+
+
+def _form(owner: str, weight: Any, sph_basis: Any, triplets: Any) -> str:
+    """Return the form the arguments are meant for; its operator checks them."""
+    if (sph_basis is None) != (triplets is None):
+        missing, given = ("triplets", "sph_basis") if triplets is None else ("sph_basis", "triplets")
+        raise TypeError(f"{owner}: {missing} is None, but {given} is given; expected both or neither")
+    if sph_basis is not None:
+        return "triplets"
+    return "radial" if getattr(weight, "ndim", 3) == 2 else "spherical"
+
+
+def _spherical(form: str, sph_basis: Any, triplets: Any) -> dict[str, Any]:
+    return {"sph_basis": sph_basis, "triplets": triplets} if form == "triplets" else {}
+
+
+def _fields(owner: str, form: str, wrt: Any, names: tuple[str, ...]) -> Any:
+    """Return the fields asked for that the form has."""
+    if wrt is None:
+        return None
+    if not isinstance(wrt, (str, Iterable)):
+        raise TypeError(f"{owner}: wrt is a {type(wrt).__name__}; expected a string or an iterable of strings")
+    asked = (wrt,) if isinstance(wrt, str) else tuple(wrt)
+    for name in asked:
+        if name not in names:
+            raise ValueError(f"{owner}: wrt names {name!r}; expected one of {', '.join(names)}")
+    return tuple(name for name in asked if form == "triplets" or name != "sph_basis")
+
+
+def basis_embedding_fwd(
+    rad_basis: Any, weight: Any, sph_basis: Any = None, triplets: Any = None, *, out: Any = None, panel: Any = None
+) -> Any:
+    """Embed a radial, and a circular or spherical, basis: GemNet-OC's BasisEmbedding, ragged.
+
+    Parameters
+    ----------
+    rad_basis : array of float32 or float64, shape (num_edges, num_radial)
+    weight : array, shape (interm, num_radial) or (num_radial, num_spherical, interm)
+        As the layer stores it: without, or with a spherical part.
+    sph_basis : array, shape (num_triplets, num_spherical), optional
+    triplets : Segments, optional
+        Outer edge of each triplet; given with `sph_basis`.
+    out : array or mapping, optional
+        Where to write.
+    panel : str, optional
+        As of every operator.
+
+    Returns
+    -------
+    array, shape (num_edges, interm), (num_edges, interm, num_spherical) or (num_triplets, interm)
+        Without a spherical part; with one; with one and `sph_basis`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As ``basis_embedding_radial_fwd``, ``basis_embedding_spherical_fwd`` and ``basis_embedding_triplets_fwd``.
+
+    Notes
+    -----
+    Source: Gasteiger et al., GemNet-OC (2022), arXiv:2204.02782; fairchem's BasisEmbedding. The product with `weight`
+    of rank 3 has the memory order (num_spherical, interm) and is reshaped, not transposed: checkpoints depend on it.
+    """
+    form = _form("basis_embedding_fwd", weight, sph_basis, triplets)
+    function = FUNCTIONS[f"basis_embedding_{form}_fwd"]
+    return function(rad_basis, weight, **_spherical(form, sph_basis, triplets), out=out, panel=panel)
+
+
+def basis_embedding_bwd(
+    grad_rad_W1: Any,
+    rad_basis: Any,
+    weight: Any,
+    sph_basis: Any = None,
+    triplets: Any = None,
+    wrt: Any = None,
+    *,
+    out: Any = None,
+    panel: Any = None,
+) -> BasisEmbeddingBwd:
+    """Vector-Jacobian product of `basis_embedding_fwd`.
+
+    Parameters
+    ----------
+    grad_rad_W1 : array
+        Gradient of a scalar in the result of `basis_embedding_fwd`, and of its shape.
+    rad_basis, weight, sph_basis, triplets
+        As of `basis_embedding_fwd`.
+    wrt : str or iterable of str, optional
+        Fields to compute (default: all).
+    out, panel
+        As of `basis_embedding_fwd`.
+
+    Returns
+    -------
+    BasisEmbeddingBwd
+        Derivatives in `rad_basis`, `weight` and `sph_basis`.
+
+    Raises
+    ------
+    TypeError, ValueError
+    """
+    owner = "basis_embedding_bwd"
+    form = _form(owner, weight, sph_basis, triplets)
+    fields = _fields(owner, form, wrt, BasisEmbeddingBwd._fields)
+    function = FUNCTIONS[f"basis_embedding_{form}_bwd"]
+    more = _spherical(form, sph_basis, triplets)
+    found = function(grad_rad_W1, rad_basis, weight, **more, wrt=fields, out=out, panel=panel)
+    return BasisEmbeddingBwd(found.rad_basis, found.weight, getattr(found, "sph_basis", None))
+
+
+def basis_embedding_bwd2(
+    gg_rad_basis: Any,
+    gg_weight: Any,
+    gg_sph_basis: Any,
+    grad_rad_W1: Any,
+    rad_basis: Any,
+    weight: Any,
+    sph_basis: Any = None,
+    triplets: Any = None,
+    wrt: Any = None,
+    *,
+    out: Any = None,
+    panel: Any = None,
+) -> BasisEmbeddingBwd2:
+    """Vector-Jacobian product of `basis_embedding_bwd`.
+
+    Parameters
+    ----------
+    gg_rad_basis, gg_weight, gg_sph_basis : array or None
+        Cotangents of the fields of `basis_embedding_bwd`; None is zero.
+    grad_rad_W1, rad_basis, weight, sph_basis, triplets, wrt, out, panel
+        As of `basis_embedding_bwd`.
+
+    Returns
+    -------
+    BasisEmbeddingBwd2
+        Derivatives in `grad_rad_W1`, `rad_basis`, `weight` and `sph_basis`.
+
+    Raises
+    ------
+    TypeError, ValueError
+    """
+    owner = "basis_embedding_bwd2"
+    form = _form(owner, weight, sph_basis, triplets)
+    if form != "triplets" and gg_sph_basis is not None:
+        raise ValueError(f"{owner}: gg_sph_basis is given, but sph_basis is None; expected None")
+    fields = _fields(owner, form, wrt, BasisEmbeddingBwd2._fields)
+    function = FUNCTIONS[f"basis_embedding_{form}_bwd2"]
+    ggs = (gg_rad_basis, gg_weight) + ((gg_sph_basis,) if form == "triplets" else ())
+    more = _spherical(form, sph_basis, triplets)
+    found = function(*ggs, grad_rad_W1, rad_basis, weight, **more, wrt=fields, out=out, panel=panel)
+    return BasisEmbeddingBwd2(found.grad_rad_W1, found.rad_basis, found.weight, getattr(found, "sph_basis", None))
