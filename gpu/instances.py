@@ -73,6 +73,18 @@ INSTANCES: dict[str, tuple[str, ...]] = {
         *expand("gat_to_rows", FLOATS, INDICES, BOOLS),
         *expand("gat_weights", FLOATS, INDICES),
     ),
+    "gemnet": (
+        *expand("cut_rows", INDICES),
+        *expand("add_overflow", FLOATS, INDICES),
+        *expand("gather_rows", FLOATS, INDICES),
+        *expand("first_pieces", FLOATS, INDICES),
+        *expand("sum_rows", FLOATS),
+        *expand("gemnet_products", FLOATS, INDICES),
+        *expand("gemnet_gradients", FLOATS, INDICES),
+        *expand("gemnet_select", FLOATS, INDICES),
+        *expand("gemnet_embed", FLOATS, INDICES),
+        *expand("gemnet_outer", FLOATS, INDICES),
+    ),
     "gno": (
         *SUMS,
         *expand("gno_hidden", FLOATS),
