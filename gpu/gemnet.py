@@ -582,7 +582,7 @@ class _Bilinear:
         partial = units.partial(targets.get("output"))
         radial = targets.get("rad_W1")
         partial_radial = units.partial(radial) if per_edge else radial
-        inner = {**targets, "rad_W1": partial_radial}
+        inner = {**targets, "rad_W1": partial_radial} if radial is not None else targets
         per_unit = (4 if self.dots else 2) * w.shape[1] + w.size // ROWS
         for first, count, rows in units.blocks(per_unit * w.itemsize):
             if partial is not None or "weight" in targets:
@@ -614,11 +614,14 @@ class _Bilinear:
         interm, spherical, emb_in = self.sizes
         weights = (self.inputs.weight, self.dots.weight) if self.dots else (None, self.inputs.weight)
         q = [None if w is None else self.kernels.xp.matmul(g, w) for w in weights]
-        radial = self.inputs.rad_W1, self.dots.rad_W1 if self.dots else None
-        numbers = (np.int64(first), np.int64(self.units.count), *self.sizes, by_unit)
-        fields = (targets.get(name) for name in ("rad_W1", "sph", "m"))
-        args = (*q, *radial, *self._arrays(True), *numbers, *fields)
-        self._launch("gemnet_gradients", count, _Tile.of(max(interm, spherical), emb_in).threads, args)
+        arrays = (*self._arrays(True), np.int64(first), np.int64(self.units.count), *self.sizes)
+        threads = _Tile.of(max(interm, spherical), emb_in).threads
+        if "rad_W1" in targets:
+            self._launch("gemnet_radial", count, threads, (*q, *arrays, by_unit, targets["rad_W1"]))
+        if "sph" in targets or "m" in targets:
+            radial = self.inputs.rad_W1, self.dots.rad_W1 if self.dots else None
+            args = (*q, *radial, *arrays, targets.get("sph"), targets.get("m"))
+            self._launch("gemnet_triplets", count, threads, args)
 
     def _arrays(self, dot: bool) -> tuple[Any, ...]:
         """Arguments of kernels: basis and values with their derivatives, and where they are."""

@@ -122,37 +122,24 @@ gemnet_products(const T* __restrict__ r, const T* __restrict__ r_1, const T* __r
 
 // ---- gradients ------------------------------------------------------------------------------------------------------
 
-// Q of the unit and rad_W1 of the edge, and their derivatives.
-template <class T> struct EdgeFactors {
-    const T* q;
-    const T* q_1;
-    const T* r;
-    const T* r_1;
-};
-
-// target[i, s0 + z] (+)= sum over c of the tile of q_1[i, c] B[z, c] + q[i, c] B_1[z, c]; written if `fresh`, else added.
-template <class T, class I>
-__device__ void radial_gradient(const Tile& tile_b, const Sizes& sizes, const Pairs<T>& pairs, const EdgeFactors<T>& by,
-                                const Rows<I>& rows, const Piece<I>& edge, int s0, int c0, T* factors, T* b, T* b_1,
-                                T* target) {
-    const bool dot = by.q != nullptr && pairs.varied();
+// target[i, s0 + z] (+)= sum over c of the tile of q_1[i, c] B[z, c] + q[i, c] B_1[z, c]; added unless it is the first.
+template <class T>
+__device__ void radial_gradient(const Tile& tile_b, const Sizes& sizes, const T* q_1, const T* q, int s0, int c0, T* factors,
+                                const T* b, const T* b_1, T* target) {
     const int num_s = min(tile_b.rows(), sizes.spherical - s0), num_c = min(tile_b.cols(), sizes.emb_in - c0);
     const Tile tile = product_tile(sizes.interm, min(tile_b.rows(), sizes.spherical));
-    if (by.q_1 != nullptr) {
-        sum_triplets(tile_b, sizes, pairs, false, rows, edge, s0, c0, factors, b);
-    }
-    if (dot) {
-        sum_triplets(tile_b, sizes, pairs, true, rows, edge, s0, c0, factors, b_1);
-    }
     for (int i0 = 0; i0 < sizes.interm; i0 += tile.rows()) {
         const int num_i = min(tile.rows(), sizes.interm - i0);
         Product<T> product(tile, factors);
-        for (int k = by.q_1 == nullptr; k < (dot ? 2 : 1); k++) {
-            const T* const q = (k == 0 ? by.q_1 : by.q) + (long long)(i0) * sizes.emb_in + c0;
-            const T* const sums = k == 0 ? b : b_1;
-            product.add(
-                num_i, num_s, num_c, true, true, [&](int x, int y) { return q[(long long)(y) * sizes.emb_in + x]; },
-                [&](int x, int z) { return sums[z * product_stride + x]; });
+        for (int dot = 0; dot < 2; dot++) {
+            const T* const outer = dot ? q : q_1;
+            const T* const sums = dot ? b_1 : b;
+            if (outer != nullptr) {
+                product.add(
+                    num_i, num_s, num_c, true, true,
+                    [&](int x, int y) { return outer[(long long)(i0 + y) * sizes.emb_in + c0 + x]; },
+                    [&](int x, int z) { return sums[z * product_stride + x]; });
+            }
         }
         product.reduce();
         product.each(num_i, num_s, [&](int y, int z, T sum) {
@@ -223,17 +210,15 @@ __device__ void triplet_gradients(const Tile& tile_b, const Sizes& sizes, const 
     }
 }
 
-// The gradients in rad_W1, in sph and in m of the unit's triplets, with Q of the unit's output and its derivative q_1:
-//     rad_W1 = q_1 B^T + q B_1^T    d_1 = r^T q_1 + r_1^T q, d = r^T q    sph = d_1 m + d m_1    m = d_1 sph + d sph_1
-// grad_r has a row for each unit if `by_unit`, else for each edge; grad_m one for each triplet.
+// The gradient in rad_W1 of the unit's edges, q_1 B^T + q B_1^T with Q of the unit's output and its derivative q_1. It has a row
+// for each unit if `by_unit`, else for each edge.
 template <class T, class I>
 __global__ void __launch_bounds__(128, few_blocks<T>)
-gemnet_gradients(const T* __restrict__ q, const T* __restrict__ q_1, const T* __restrict__ r, const T* __restrict__ r_1,
-                 const T* __restrict__ sph, const T* __restrict__ sph_1, const T* __restrict__ m,
-                 const T* __restrict__ m_1, const I* __restrict__ table, const I* __restrict__ triplet_offsets,
-                 const I* __restrict__ atom_order, const I* __restrict__ triplet_order, const I* __restrict__ inputs,
-                 long long first, long long num_units, int interm, int spherical, int emb_in, int by_unit, T* grad_r,
-                 T* grad_sph, T* grad_m) {
+gemnet_radial(const T* __restrict__ q, const T* __restrict__ q_1, const T* __restrict__ sph, const T* __restrict__ sph_1,
+              const T* __restrict__ m, const T* __restrict__ m_1, const I* __restrict__ table,
+              const I* __restrict__ triplet_offsets, const I* __restrict__ atom_order,
+              const I* __restrict__ triplet_order, const I* __restrict__ inputs, long long first, long long num_units,
+              int interm, int spherical, int emb_in, int by_unit, T* __restrict__ out) {
     __shared__ T factors[product_elements];
     __shared__ T b[product_side * product_stride];
     __shared__ T b_1[product_side * product_stride];
@@ -241,32 +226,61 @@ gemnet_gradients(const T* __restrict__ q, const T* __restrict__ q_1, const T* __
     const Pairs<T> pairs{sph, sph_1, m, m_1};
     const Rows<I> rows{triplet_order, inputs};
     const Tile tile = product_tile(spherical, emb_in);
-    const long long s = blockIdx.x, q_size = (long long)(interm) * emb_in, r_size = (long long)(interm) * spherical;
+    const long long s = blockIdx.x, q_size = (long long)(interm) * emb_in, size = (long long)(interm) * spherical;
     const Unit<I> unit{load_piece(table, num_units, first + s), triplet_offsets, atom_order};
     for (int j = 0; j < unit.edges(); j++) {
         const Piece<I> edge = unit.edge(j);
-        T* const target = grad_r == nullptr ? nullptr : grad_r + (by_unit ? first + s : (long long)(edge.row)) * r_size;
-        for (int i = threadIdx.x; edge.size == 0 && target != nullptr && i < r_size; i += blockDim.x) {
+        T* const target = out + (by_unit ? first + s : (long long)(edge.row)) * size;
+        for (int i = threadIdx.x; edge.size == 0 && i < size; i += blockDim.x) {
             target[i] = T(0);
         }
-        if (edge.size == 0) {
-            continue;
-        }
-        const EdgeFactors<T> by{q == nullptr ? nullptr : q + s * q_size, q_1 == nullptr ? nullptr : q_1 + s * q_size,
-                             r + edge.row * r_size, r_1 == nullptr ? nullptr : r_1 + edge.row * r_size};
-        for (int c0 = 0; c0 < emb_in; c0 += tile.cols()) {
+        for (int c0 = 0; edge.size > 0 && c0 < emb_in; c0 += tile.cols()) {
             for (int s0 = 0; s0 < spherical; s0 += tile.rows()) {
-                if (target != nullptr) {
-                    radial_gradient(tile, sizes, pairs, by, rows, edge, s0, c0, factors, b, b_1, target);
+                if (q_1 != nullptr) {
+                    sum_triplets(tile, sizes, pairs, false, rows, edge, s0, c0, factors, b);
                 }
-                if (grad_sph == nullptr && grad_m == nullptr) {
-                    continue;
+                if (q != nullptr && pairs.varied()) {
+                    sum_triplets(tile, sizes, pairs, true, rows, edge, s0, c0, factors, b_1);
                 }
-                spread_outputs(tile, sizes, by.r, by.q_1, by.r_1, by.q, s0, c0, factors, b);
+                radial_gradient(tile, sizes, q_1 == nullptr ? nullptr : q_1 + s * q_size,
+                                q != nullptr && pairs.varied() ? q + s * q_size : nullptr, s0, c0, factors, b, b_1, target);
+            }
+        }
+    }
+}
+
+// The gradients in sph and in m of the unit's triplets: with d_1 = r^T q_1 + r_1^T q and d = r^T q of each edge,
+// grad_sph = d_1 m + d m_1 and grad_m = d_1 sph + d sph_1, which has a row for each triplet.
+template <class T, class I>
+__global__ void __launch_bounds__(128, few_blocks<T>)
+gemnet_triplets(const T* __restrict__ q, const T* __restrict__ q_1, const T* __restrict__ r, const T* __restrict__ r_1,
+                const T* __restrict__ sph, const T* __restrict__ sph_1, const T* __restrict__ m,
+                const T* __restrict__ m_1, const I* __restrict__ table, const I* __restrict__ triplet_offsets,
+                const I* __restrict__ atom_order, const I* __restrict__ triplet_order, const I* __restrict__ inputs,
+                long long first, long long num_units, int interm, int spherical, int emb_in, T* __restrict__ grad_sph,
+                T* __restrict__ grad_m) {
+    __shared__ T factors[product_elements];
+    __shared__ T d_1[product_side * product_stride];
+    __shared__ T d[product_side * product_stride];
+    const Sizes sizes{interm, spherical, emb_in};
+    const Pairs<T> pairs{sph, sph_1, m, m_1};
+    const Rows<I> rows{triplet_order, inputs};
+    const Tile tile = product_tile(spherical, emb_in);
+    const long long s = blockIdx.x, q_size = (long long)(interm) * emb_in, r_size = (long long)(interm) * spherical;
+    const T* const outer = q == nullptr ? nullptr : q + s * q_size;
+    const T* const outer_1 = q_1 == nullptr ? nullptr : q_1 + s * q_size;
+    const Unit<I> unit{load_piece(table, num_units, first + s), triplet_offsets, atom_order};
+    for (int j = 0; j < unit.edges(); j++) {
+        const Piece<I> edge = unit.edge(j);
+        const T* const radial = r + edge.row * r_size;
+        const T* const radial_1 = r_1 == nullptr ? nullptr : r_1 + edge.row * r_size;
+        for (int c0 = 0; edge.size > 0 && c0 < emb_in; c0 += tile.cols()) {
+            for (int s0 = 0; s0 < spherical; s0 += tile.rows()) {
+                spread_outputs(tile, sizes, radial, outer_1, radial_1, outer, s0, c0, factors, d_1);
                 if (pairs.varied()) {
-                    spread_outputs<T>(tile, sizes, by.r, by.q, nullptr, nullptr, s0, c0, factors, b_1);
+                    spread_outputs<T>(tile, sizes, radial, outer, nullptr, nullptr, s0, c0, factors, d);
                 }
-                triplet_gradients(tile, sizes, pairs, rows, edge, s0, c0, factors, b, b_1, grad_sph, grad_m);
+                triplet_gradients(tile, sizes, pairs, rows, edge, s0, c0, factors, d_1, d, grad_sph, grad_m);
             }
         }
     }
