@@ -6,7 +6,6 @@
 // the edges of an atom, each with all its triplets. Kernels have a block of threads for each unit, and take units from
 // number `first` on; their arrays over units start there. Null pointers leave out what they stand for.
 #include "products.cuh"
-#include "sums.cuh"
 
 struct Sizes {
     int interm;
@@ -76,21 +75,21 @@ __device__ void sum_triplets(const Tile& tile, const Sizes& sizes, const Pairs<T
     __syncthreads();
 }
 
-// p[s, i, c] = sum over the unit's edges of r_1 B + r B_1, B_1 being the derivative of B. A block does a tile of p, whose columns are
-// those of the tile of B as well.
+// p[s, i, c] = sum over the unit's edges of r_1 B + r B_1, B_1 being the derivative of B. A block does a tile of p;
+// the tile of B has the same columns.
 template <class T, class I>
-__global__ void __launch_bounds__(128, few_blocks<T>)
+__global__ void __launch_bounds__(128, product_blocks<T>)
 gemnet_products(const T* __restrict__ r, const T* __restrict__ r_1, const T* __restrict__ sph,
                 const T* __restrict__ sph_1, const T* __restrict__ m, const T* __restrict__ m_1,
                 const I* __restrict__ table, const I* __restrict__ triplet_offsets, const I* __restrict__ atom_order,
                 const I* __restrict__ triplet_order, const I* __restrict__ inputs, long long first, long long num_units,
                 int interm, int spherical, int emb_in, int row_bits, int col_bits, T* __restrict__ p) {
-    __shared__ T factors[product_elements];
+    __shared__ __align__(16) T factors[product_elements];
     __shared__ T b[product_side * product_stride];
     const Sizes sizes{interm, spherical, emb_in};
     const Pairs<T> pairs{sph, sph_1, m, m_1};
     const Rows<I> rows{triplet_order, inputs};
-    const Tile tile{row_bits, col_bits, product_depth_bits}, tile_b = product_tile(spherical, emb_in);
+    const Tile tile{row_bits, col_bits}, tile_b = Tile::of(spherical, emb_in);
     const unsigned col_tiles = (emb_in + tile.cols() - 1) / tile.cols();
     const unsigned tiles = col_tiles * ((interm + tile.rows() - 1) / tile.rows());
     const int i0 = int(blockIdx.x % tiles / col_tiles) * tile.rows(), c0 = int(blockIdx.x % col_tiles) * tile.cols();
@@ -127,7 +126,7 @@ template <class T>
 __device__ void radial_gradient(const Tile& tile_b, const Sizes& sizes, const T* q_1, const T* q, int s0, int c0, T* factors,
                                 const T* b, const T* b_1, T* target) {
     const int num_s = min(tile_b.rows(), sizes.spherical - s0), num_c = min(tile_b.cols(), sizes.emb_in - c0);
-    const Tile tile = product_tile(sizes.interm, min(tile_b.rows(), sizes.spherical));
+    const Tile tile = Tile::of(sizes.interm, min(tile_b.rows(), sizes.spherical));
     for (int i0 = 0; i0 < sizes.interm; i0 += tile.rows()) {
         const int num_i = min(tile.rows(), sizes.interm - i0);
         Product<T> product(tile, factors);
@@ -183,7 +182,7 @@ __device__ void triplet_gradients(const Tile& tile_b, const Sizes& sizes, const 
         const int width = k == 0 ? sizes.emb_in : sizes.spherical, width_x = k == 0 ? sizes.spherical : sizes.emb_in;
         const int z0 = k == 0 ? c0 : s0, x0 = k == 0 ? s0 : c0;
         const int d_x = k == 0 ? product_stride : 1, d_z = k == 0 ? 1 : product_stride;
-        const Tile tile = product_tile(product_side, num_z);
+        const Tile tile = Tile::of(product_side, num_z);
         for (int t0 = 0; out != nullptr && t0 < edge.size; t0 += tile.rows()) {
             const long long begin = edge.begin + t0;
             const int num_t = min(tile.rows(), edge.size - t0);
@@ -213,19 +212,19 @@ __device__ void triplet_gradients(const Tile& tile_b, const Sizes& sizes, const 
 // The gradient in rad_W1 of the unit's edges, q_1 B^T + q B_1^T with Q of the unit's output and its derivative q_1. It has a row
 // for each unit if `by_unit`, else for each edge.
 template <class T, class I>
-__global__ void __launch_bounds__(128, few_blocks<T>)
+__global__ void __launch_bounds__(128, product_blocks<T>)
 gemnet_radial(const T* __restrict__ q, const T* __restrict__ q_1, const T* __restrict__ sph, const T* __restrict__ sph_1,
               const T* __restrict__ m, const T* __restrict__ m_1, const I* __restrict__ table,
               const I* __restrict__ triplet_offsets, const I* __restrict__ atom_order,
               const I* __restrict__ triplet_order, const I* __restrict__ inputs, long long first, long long num_units,
               int interm, int spherical, int emb_in, int by_unit, T* __restrict__ out) {
-    __shared__ T factors[product_elements];
+    __shared__ __align__(16) T factors[product_elements];
     __shared__ T b[product_side * product_stride];
     __shared__ T b_1[product_side * product_stride];
     const Sizes sizes{interm, spherical, emb_in};
     const Pairs<T> pairs{sph, sph_1, m, m_1};
     const Rows<I> rows{triplet_order, inputs};
-    const Tile tile = product_tile(spherical, emb_in);
+    const Tile tile = Tile::of(spherical, emb_in);
     const long long s = blockIdx.x, q_size = (long long)(interm) * emb_in, size = (long long)(interm) * spherical;
     const Unit<I> unit{load_piece(table, num_units, first + s), triplet_offsets, atom_order};
     for (int j = 0; j < unit.edges(); j++) {
@@ -252,20 +251,20 @@ gemnet_radial(const T* __restrict__ q, const T* __restrict__ q_1, const T* __res
 // The gradients in sph and in m of the unit's triplets: with d_1 = r^T q_1 + r_1^T q and d = r^T q of each edge,
 // grad_sph = d_1 m + d m_1 and grad_m = d_1 sph + d sph_1, which has a row for each triplet.
 template <class T, class I>
-__global__ void __launch_bounds__(128, few_blocks<T>)
+__global__ void __launch_bounds__(128, product_blocks<T>)
 gemnet_triplets(const T* __restrict__ q, const T* __restrict__ q_1, const T* __restrict__ r, const T* __restrict__ r_1,
                 const T* __restrict__ sph, const T* __restrict__ sph_1, const T* __restrict__ m,
                 const T* __restrict__ m_1, const I* __restrict__ table, const I* __restrict__ triplet_offsets,
                 const I* __restrict__ atom_order, const I* __restrict__ triplet_order, const I* __restrict__ inputs,
                 long long first, long long num_units, int interm, int spherical, int emb_in, T* __restrict__ grad_sph,
                 T* __restrict__ grad_m) {
-    __shared__ T factors[product_elements];
+    __shared__ __align__(16) T factors[product_elements];
     __shared__ T d_1[product_side * product_stride];
     __shared__ T d[product_side * product_stride];
     const Sizes sizes{interm, spherical, emb_in};
     const Pairs<T> pairs{sph, sph_1, m, m_1};
     const Rows<I> rows{triplet_order, inputs};
-    const Tile tile = product_tile(spherical, emb_in);
+    const Tile tile = Tile::of(spherical, emb_in);
     const long long s = blockIdx.x, q_size = (long long)(interm) * emb_in, r_size = (long long)(interm) * spherical;
     const T* const outer = q == nullptr ? nullptr : q + s * q_size;
     const T* const outer_1 = q_1 == nullptr ? nullptr : q_1 + s * q_size;
@@ -310,13 +309,13 @@ gemnet_select(const T* values, const I* __restrict__ table, const I* __restrict_
 // out[t, y] = sum over x of left[t, x] a[s, y, x] + left_1[t, x] a_1[s, y, x] for the triplets t of unit s; the strides of a
 // say which of its axes is fast.
 template <class T, class I>
-__global__ void __launch_bounds__(128, few_blocks<T>)
+__global__ void __launch_bounds__(128, product_blocks<T>)
 gemnet_embed(const T* __restrict__ left, const T* __restrict__ a, const T* __restrict__ left_1,
              const T* __restrict__ a_1, const I* __restrict__ table, const I* __restrict__ triplet_order, long long first,
              long long num_units, int num_y, int num_x, int y_stride, int x_stride, T* __restrict__ out) {
-    __shared__ T factors[product_elements];
+    __shared__ __align__(16) T factors[product_elements];
     const Rows<I> rows{triplet_order, nullptr};
-    const Tile tile = product_tile(product_side, num_y);
+    const Tile tile = Tile::of(product_side, num_y);
     const long long s = blockIdx.x;
     const Piece<I> edge = load_piece(table, num_units, first + s);
     for (int t0 = 0; t0 < edge.size; t0 += tile.rows()) {
@@ -344,13 +343,13 @@ gemnet_embed(const T* __restrict__ left, const T* __restrict__ a, const T* __res
 
 // out[s, y, z] = sum over the triplets t of unit s of left[t, y] right[t, z].
 template <class T, class I>
-__global__ void __launch_bounds__(128, few_blocks<T>)
+__global__ void __launch_bounds__(128, product_blocks<T>)
 gemnet_outer(const T* __restrict__ left, const T* __restrict__ right, const I* __restrict__ table,
              const I* __restrict__ triplet_order, long long first, long long num_units, int num_y, int num_z,
              T* __restrict__ out) {
-    __shared__ T factors[product_elements];
+    __shared__ __align__(16) T factors[product_elements];
     const Rows<I> rows{triplet_order, nullptr};
-    const Tile tile = product_tile(num_y, num_z);
+    const Tile tile = Tile::of(num_y, num_z);
     const long long s = blockIdx.x;
     const Piece<I> edge = load_piece(table, num_units, first + s);
     for (int y0 = 0; y0 < num_y; y0 += tile.rows()) {
