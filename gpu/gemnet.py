@@ -1,14 +1,13 @@
-"""GemNet-OC's efficient bilinear, production version: the same code for CuPy arrays on a device and NumPy arrays (gpu-host).
+"""GemNet-OC's efficient bilinear, production version: the same code for CuPy arrays and NumPy arrays (gpu-host).
 
-Nothing is padded. Kernels sum over the triplets of units: edges, pieces of edges with many triplets (at most CHUNK, see
-sums.py), or pieces of an atom's edges where edges are summed into atoms. They keep the small matrices of an edge in
-shared memory; only the last matrix product is one of whole blocks of units::
+Nothing is padded. Kernels work on units of triplets or edges (see units.py) and keep the small matrices of an edge in
+shared memory; only the last matrix product is one of whole blocks of units. With R = rad_W1::
 
-    B_e[s, c] = sum over t of e of sph[t, s] m[t, c]    P[i, c] = sum over the unit's e of R_e[i, s] B_e[s, c], R = rad_W1
+    B_e[s, c] = sum over t of e of sph[t, s] m[t, c]    P[i, c] = sum over the unit's e and s of R_e[i, s] B_e[s, c]
     m_ca = sum over the output's units of P W^T
 
-The derivatives are written once for both orders. Dots are derivatives along the cotangents gg_, B' = sum sph' m + sph m',
-P' = R' B + R B', and with Q = g W, Q' = g W' of each unit::
+The derivatives are written once for both orders. Primes are derivatives along the cotangents gg_, with
+B' = sum sph' m + sph m', P' = R' B + R B', and with Q = g W, Q' = g W' of each unit::
 
     grad_m_ca = P' W^T + P W'^T         weight = g^T P'         rad_W1 = Q' B^T + Q B'^T
     D' = R^T Q' + R'^T Q, D = R^T Q     sph = D' m + D m'       m = D' sph + D sph'
@@ -22,7 +21,7 @@ from which out[t] = A_e sph[t] follows, and the gradient in A of a unit is G = s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -31,7 +30,8 @@ import numpy as np
 
 from trigraph.gpu import sums
 from trigraph.gpu.rows import Fields
-from trigraph.gpu.sums import CHUNK, ROWS, Kernels, Pieces, Rows, bits, cover
+from trigraph.gpu.sums import ROWS, Kernels
+from trigraph.gpu.units import SIDE, WHOLE, Pair, Tile, Units, add_product, given, members, product
 
 __all__ = [
     "basis_embedding_radial_bwd",
@@ -48,49 +48,13 @@ __all__ = [
     "interaction_bilinear_fwd",
 ]
 
-WHOLE = 256  # most triplets of an edge that is not cut
-WHOLE_EDGES = CHUNK  # most edges of an atom that is not cut
-UNCUT = 2**31 - 1  # as a chunk, more positions than there are
-SIDE = 32  # of a tile of kernels/products.cuh, rows and columns
-
 Out = Mapping[str, Any] | None
 Wrt = Sequence[str] | None
-Pair = tuple[Any, Any]
 
 
 def _output(kernels: Kernels, out: Out, field: str, shape: tuple[int, ...], dtype: Any) -> Any:
     """Return the caller's array for a field, or a new one."""
     return out[field] if out and field in out else kernels.xp.empty(shape, dtype)
-
-
-# ---- matrix products -------------------------------------------------------------------------------------------------
-
-
-def _given(pairs: Sequence[Pair]) -> list[Pair]:
-    """Leave out the pairs that have a None, which stands for zero."""
-    return [pair for pair in pairs if pair[0] is not None and pair[1] is not None]
-
-
-def _product(kernels: Kernels, pairs: Sequence[Pair], out: Any) -> None:
-    """Out = sum over the pairs of left right, in blocks of rows."""
-    given = _given(pairs)
-    if not given or out.size == 0:
-        out.fill(0)
-        return
-    for first, count in sums.blocks(len(out), out.shape[1] * out.itemsize):
-        rows, target = slice(first, first + count), out[first : first + count]
-        kernels.xp.matmul(given[0][0][rows], given[0][1], out=target)
-        for left, right in given[1:]:
-            target += kernels.xp.matmul(left[rows], right)
-
-
-def _add_product(kernels: Kernels, pairs: Sequence[Pair], total: Any) -> None:
-    """Add to `total` the sum over the pairs of left^T right."""
-    for left, right in _given(pairs):
-        per_row = (left.shape[1] + right.shape[1] + total.size // ROWS) * total.itemsize
-        for first, count in sums.blocks(len(left), per_row):
-            rows = slice(first, first + count)
-            sums.add_product(kernels, left[rows], right[rows], total)
 
 
 # ---- basis embedding of edges ----------------------------------------------------------------------------------------
@@ -100,7 +64,7 @@ def basis_embedding_radial_fwd(rad_basis: Any, weight: Any, *, out: Out = None) 
     """rad_W1 = rad_basis W^T; see `trigraph.basis_embedding_fwd`."""
     kernels = Kernels("gemnet", weight)
     rad_W1 = _output(kernels, out, "rad_W1", (len(rad_basis), len(weight)), weight.dtype)
-    _product(kernels, [(rad_basis, weight.T)], rad_W1)
+    product(kernels, [(rad_basis, weight.T)], rad_W1)
     return rad_W1
 
 
@@ -130,7 +94,7 @@ def basis_embedding_radial_bwd2(
     fields = Fields("basis_embedding_radial_bwd2", wrt, out, like, kernels)
     if fields.any_of("grad_rad_W1"):
         pairs = [(gg_rad_basis, weight.T), (rad_basis, None if gg_weight is None else gg_weight.T)]
-        _product(kernels, pairs, fields["grad_rad_W1"])
+        product(kernels, pairs, fields["grad_rad_W1"])
     _radial_gradients(kernels, grad_rad_W1, gg_rad_basis, gg_weight, fields)
     return fields.result()
 
@@ -138,17 +102,17 @@ def basis_embedding_radial_bwd2(
 def _radial_gradients(kernels: Kernels, g: Any, rad_basis: Any, weight: Any, fields: Fields) -> None:
     """Write the gradients in both factors that belong to these values of the other; None stands for zero."""
     if fields.any_of("rad_basis"):
-        _product(kernels, [(g, weight)], fields["rad_basis"])
+        product(kernels, [(g, weight)], fields["rad_basis"])
     if fields.any_of("weight"):
         fields["weight"].fill(0)
-        _add_product(kernels, [(g, rad_basis)], fields["weight"])
+        add_product(kernels, [(g, rad_basis)], fields["weight"])
 
 
 def basis_embedding_spherical_fwd(rad_basis: Any, weight: Any, *, out: Out = None) -> Any:
-    """rad_W1 = rad_basis W, whose rows are reshaped to (interm, S), not transposed; see `trigraph.basis_embedding_fwd`."""
+    """rad_W1 = rad_basis W, rows reshaped to (interm, S), not transposed; see `trigraph.basis_embedding_fwd`."""
     kernels, (_, spherical, interm) = Kernels("gemnet", weight), weight.shape
     rad_W1 = _output(kernels, out, "rad_W1", (len(rad_basis), interm, spherical), weight.dtype)
-    _product(kernels, [(rad_basis, _matrix(weight))], _rows(rad_W1))
+    product(kernels, [(rad_basis, _matrix(weight))], _rows(rad_W1))
     return rad_W1
 
 
@@ -178,7 +142,7 @@ def basis_embedding_spherical_bwd2(
     fields = Fields("basis_embedding_spherical_bwd2", wrt, out, like, kernels)
     if fields.any_of("grad_rad_W1"):
         pairs = [(gg_rad_basis, _matrix(weight)), (rad_basis, _matrix(gg_weight))]
-        _product(kernels, pairs, _rows(fields["grad_rad_W1"]))
+        product(kernels, pairs, _rows(fields["grad_rad_W1"]))
     _spherical_gradients(kernels, grad_rad_W1, gg_rad_basis, gg_weight, fields)
     return fields.result()
 
@@ -186,14 +150,14 @@ def basis_embedding_spherical_bwd2(
 def _spherical_gradients(kernels: Kernels, g: Any, rad_basis: Any, weight: Any, fields: Fields) -> None:
     """Write the gradients in both factors that belong to these values of the other; None stands for zero."""
     if fields.any_of("rad_basis"):
-        _product(kernels, [(_rows(g), _transposed(weight))], fields["rad_basis"])
+        product(kernels, [(_rows(g), _transposed(weight))], fields["rad_basis"])
     if fields.any_of("weight"):
         fields["weight"].fill(0)
-        _add_product(kernels, [(rad_basis, _rows(g))], _matrix(fields["weight"]))
+        add_product(kernels, [(rad_basis, _rows(g))], _matrix(fields["weight"]))
 
 
 def _matrix(weight: Any) -> Any:
-    """The weight as (num_radial, S*interm); None for None."""
+    """Return the weight as (num_radial, S*interm); None for None."""
     return None if weight is None else weight.reshape(len(weight), weight.shape[1] * weight.shape[2])
 
 
@@ -204,92 +168,6 @@ def _transposed(weight: Any) -> Any:
 def _rows(rad_W1: Any) -> Any:
     """(num_edges, interm, S) as (num_edges, interm*S)."""
     return rad_W1.reshape(len(rad_W1), rad_W1.shape[1] * rad_W1.shape[2])
-
-
-# ---- units of triplets -----------------------------------------------------------------------------------------------
-
-
-class _Tile(NamedTuple):
-    """Lanes of the largest of a block's small products, see kernels/products.cuh, as exponents of two."""
-
-    row_bits: int
-    col_bits: int
-
-    @classmethod
-    def of(cls, rows: int, cols: int) -> _Tile:
-        """Return lanes for a product of about these extents; at most 16 slices are left of a warp."""
-        col_bits = min(bits(cover(cols, 2)), 4)
-        return cls(max(min(bits(cover(rows, 4)), 3), 1 - col_bits), col_bits)
-
-    @property
-    def threads(self) -> int:
-        """Threads of a block."""
-        return 1 << max(self.row_bits + self.col_bits, 5)
-
-    def tiles(self, rows: int, cols: int) -> int:
-        """Tiles that cover a matrix."""
-        return cover(rows, 4 << self.row_bits) * cover(cols, 2 << self.col_bits)
-
-
-def _members(segments: Any) -> Rows:
-    """Members of `Segments` by segment."""
-    return Rows(segments.offsets, segments.order, segments.num_segments, segments.num_members)
-
-
-class _Units:
-    """The units of a call: pieces of the triplets of edges, or of the edges of atoms; whole where they are small."""
-
-    def __init__(self, kernels: Kernels, triplets: Any, atoms: Any = None) -> None:
-        self.kernels, self.by_edge = kernels, atoms is None
-        outputs, most = (triplets, WHOLE) if atoms is None else (atoms, WHOLE_EDGES)
-        self.cut = outputs.max_size > most or outputs.num_members >= UNCUT
-        self.pieces = sums.cut(kernels, _members(outputs)) if self.cut else self._whole(_members(outputs))
-        self.outputs = self.pieces.table, None if atoms is None else triplets.offsets, _order(atoms)
-        self.order = _order(triplets)
-
-    def _whole(self, rows: Rows) -> Pieces:
-        table = self.kernels.xp.empty((3, rows.num_rows), rows.offsets.dtype)
-        args = (rows.offsets, np.int64(rows.num_rows), UNCUT, np.int64(rows.num_rows), table)
-        self.kernels.launch("cut_rows", (table.dtype,), (cover(rows.num_rows, 128),), (128,), args)
-        return Pieces(rows, table, rows.num_rows)
-
-    @property
-    def count(self) -> int:
-        return self.pieces.num_pieces
-
-    def blocks(self, bytes_per_unit: int) -> Iterator[tuple[int, int, slice]]:
-        """First unit, number of units and the slice of both, of blocks whose workspace is bounded."""
-        for first, count in sums.blocks(self.count, bytes_per_unit):
-            yield first, count, slice(first, first + count)
-
-    def spread(self, values: Any) -> Any:
-        """Return the rows that units belong to, zero for those without triplets; None for None."""
-        if values is None:
-            return None
-        out = self.kernels.xp.empty((self.count, values.shape[1]), values.dtype)
-        self._select(values, True, out)
-        return out
-
-    def partial(self, out: Any) -> Any:
-        """Return an array with a row for each unit, whose sums go to `out` in the end; None for None."""
-        return self.kernels.xp.empty((self.count, out.shape[1]), out.dtype) if self.cut and out is not None else out
-
-    def collect(self, partial: Any, out: Any) -> None:
-        """Add up what the units have written, without the rows of those that have no triplets."""
-        self._select(partial, False, partial)
-        if self.cut:
-            sums.sum_pieces(self.kernels, self.pieces, [partial], out)
-
-    def _select(self, values: Any, by_row: bool, out: Any) -> None:
-        args = (values, *self.outputs, np.int64(self.count), by_row, out.shape[1], out)
-        self.kernels.launch(
-            "gemnet_select", (out.dtype, self.pieces.table.dtype), (cover(self.count, 4),), (128,), args
-        )
-
-
-def _order(segments: Any) -> Any:
-    """Members by segment; None if they are in that order."""
-    return None if segments is None or segments.is_sorted else segments.order
 
 
 # ---- basis embedding of triplets -------------------------------------------------------------------------------------
@@ -303,9 +181,7 @@ class _Basis(NamedTuple):
     sph_basis: Any
 
 
-def basis_embedding_triplets_fwd(
-    rad_basis: Any, weight: Any, sph_basis: Any, triplets: Any, *, out: Out = None
-) -> Any:
+def basis_embedding_triplets_fwd(rad_basis: Any, weight: Any, sph_basis: Any, triplets: Any, *, out: Out = None) -> Any:
     """rad_W1[t] = A_e sph_basis[t]; see `trigraph.basis_embedding_fwd`."""
     call = _Embedding(_Basis(rad_basis, weight, sph_basis), None, triplets)
     rad_W1 = _output(call.kernels, out, "rad_W1", (triplets.num_members, call.interm), weight.dtype)
@@ -344,7 +220,7 @@ def basis_embedding_triplets_bwd2(
     *,
     out: Out = None,
 ) -> Any:
-    """The gradient of the first order's derivative along the cotangents; see `trigraph.basis_embedding_bwd2`."""
+    """Return the gradient of the first order's derivative along the cotangents; see `trigraph.basis_embedding_bwd2`."""
     inputs = _Basis(rad_basis, weight, sph_basis)
     call = _Embedding(inputs, _Basis(gg_rad_basis, gg_weight, gg_sph_basis), triplets)
     like = {"grad_rad_W1": grad_rad_W1, **inputs._asdict()}
@@ -375,8 +251,8 @@ class _Embedding:
         return int(self.inputs.weight.shape[2])
 
     @cached_property
-    def units(self) -> _Units:
-        return _Units(self.kernels, self.triplets)
+    def units(self) -> Units:
+        return Units(self.kernels, self.triplets)
 
     def run(self, g: Any, targets: dict[str, Any]) -> None:
         """Write the gradients, and as "output" the output or its derivative."""
@@ -400,19 +276,19 @@ class _Embedding:
                 outer_1 = self._outer(first, count, g, dots.sph_basis)
             if partial is not None:
                 pairs = [(outer_1, w.T), (outer, _transposed(dots.weight))] if second else [(outer, w.T)]
-                _product(self.kernels, pairs, partial[rows])
+                product(self.kernels, pairs, partial[rows])
             if "weight" in targets:
                 pairs = [(here, outer_1), (here_1, outer)] if second else [(here, outer)]
-                _add_product(self.kernels, pairs, _matrix(targets["weight"]))
+                add_product(self.kernels, pairs, _matrix(targets["weight"]))
         if partial is not None:
             units.collect(partial, targets["rad_basis"])
 
     def _product(self, pairs: Sequence[Pair], count: int) -> Any:
-        """The sum of products with the weights, one row for each unit; None if there are none."""
-        if not _given(pairs):
+        """Return the sum of products with the weights, one row for each unit; None if there are none."""
+        if not given(pairs):
             return None
         out = self.kernels.xp.empty((count, self.spherical * self.interm), self.inputs.weight.dtype)
-        _product(self.kernels, pairs, out)
+        product(self.kernels, pairs, out)
         return out
 
     def _triplets(self, first: int, count: int, matrices: Pair, g: Any, targets: dict[str, Any]) -> None:
@@ -432,7 +308,7 @@ class _Embedding:
         """See kernel gemnet_embed; `shape` is num_y, num_x, y_stride, x_stride."""
         both = [*pairs, (None, None)][:2]
         span = self.units.pieces.table, self.units.order, np.int64(first), np.int64(self.units.count)
-        self._launch("gemnet_embed", count, _Tile.of(SIDE, shape[0]).threads, (*both[0], *both[1], *span, *shape, out))
+        self._launch("gemnet_embed", count, Tile.of(SIDE, shape[0]).threads, (*both[0], *both[1], *span, *shape, out))
 
     def _outer(self, first: int, count: int, g: Any, sph_basis: Any) -> Any:
         """See kernel gemnet_outer; None without a basis."""
@@ -441,7 +317,7 @@ class _Embedding:
         out = self.kernels.xp.empty((count, self.interm * self.spherical), g.dtype)
         span = self.units.pieces.table, self.units.order, np.int64(first), np.int64(self.units.count)
         args = (g, sph_basis, *span, self.interm, self.spherical, out)
-        self._launch("gemnet_outer", count, _Tile.of(self.interm, self.spherical).threads, args)
+        self._launch("gemnet_outer", count, Tile.of(self.interm, self.spherical).threads, args)
         return out
 
     def _launch(self, kernel: str, count: int, threads: int, args: tuple[Any, ...]) -> None:
@@ -540,12 +416,12 @@ class _Bilinear:
 
     @cached_property
     def by_edge(self) -> bool:
-        """Whether units are pieces of edges: where an edge with many triplets has to be cut, its atom's sum comes last."""
+        """Whether units are pieces of edges; where an edge has to be cut, sums over an atom's edges come last."""
         return self.atoms is None or self.triplets.max_size > WHOLE
 
     @cached_property
-    def units(self) -> _Units:
-        return _Units(self.kernels, self.triplets, None if self.by_edge else self.atoms)
+    def units(self) -> Units:
+        return Units(self.kernels, self.triplets, None if self.by_edge else self.atoms)
 
     def empty(self, *shape: int) -> Any:
         """Workspace."""
@@ -570,9 +446,9 @@ class _Bilinear:
             targets["rad_W1"] = _rows(rad_W1)
         self._run(g, targets)
         if atoms_last and m_ca is not None:
-            sums.gather(self.kernels, targets["output"], _members(self.atoms), m_ca)
+            sums.gather(self.kernels, targets["output"], members(self.atoms), m_ca)
         if self.idx_in is not None and m is not None:
-            sums.gather(self.kernels, targets["m"], _members(self.idx_in), m)
+            sums.gather(self.kernels, targets["m"], members(self.idx_in), m)
 
     def _run(self, g: Any, targets: dict[str, Any]) -> None:
         """`run` for outputs that units are pieces of, and with a gradient in m for each triplet."""
@@ -590,9 +466,9 @@ class _Bilinear:
             if partial is not None:
                 p_0 = None if dots.weight is None else self._products(first, count, False)
                 pairs = [(p, w.T), (p_0, None if p_0 is None else dots.weight.T)]
-                _product(self.kernels, pairs, partial[rows])
+                product(self.kernels, pairs, partial[rows])
             if "weight" in targets:
-                _add_product(self.kernels, [(g[rows], p)], targets["weight"])
+                add_product(self.kernels, [(g[rows], p)], targets["weight"])
             if {"rad_W1", "sph", "m"} & targets.keys():
                 self._gradients(first, count, g[rows], inner, per_edge)
         if partial is not None:
@@ -603,19 +479,19 @@ class _Bilinear:
     def _products(self, first: int, count: int, dot: bool) -> Any:
         """P of a block of units, or its derivative."""
         interm, _, emb_in = self.sizes
-        p, tile = self.empty(count, interm * emb_in), _Tile.of(interm, emb_in)
+        p, tile = self.empty(count, interm * emb_in), Tile.of(interm, emb_in)
         radial = (self.inputs.rad_W1, self.dots.rad_W1) if dot and self.dots else (None, self.inputs.rad_W1)
         args = (*radial, *self._arrays(dot), np.int64(first), np.int64(self.units.count), *self.sizes, *tile, p)
         self._launch("gemnet_products", count * tile.tiles(interm, emb_in), tile.threads, args)
         return p
 
     def _gradients(self, first: int, count: int, g: Any, targets: dict[str, Any], by_unit: bool) -> None:
-        """The gradients in rad_W1, in sph and of each triplet in m."""
+        """Write the gradients in rad_W1, in sph and, of each triplet, in m."""
         interm, spherical, emb_in = self.sizes
         weights = (self.inputs.weight, self.dots.weight) if self.dots else (None, self.inputs.weight)
         q = [None if w is None else self.kernels.xp.matmul(g, w) for w in weights]
         arrays = (*self._arrays(True), np.int64(first), np.int64(self.units.count), *self.sizes)
-        threads = _Tile.of(max(interm, spherical), emb_in).threads
+        threads = Tile.of(max(interm, spherical), emb_in).threads
         if "rad_W1" in targets:
             self._launch("gemnet_radial", count, threads, (*q, *arrays, by_unit, targets["rad_W1"]))
         if "sph" in targets or "m" in targets:

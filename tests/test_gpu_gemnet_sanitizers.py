@@ -25,9 +25,9 @@ from trigraph.gpu.launcher import HostLibrary, using_host_library
 ARGUMENTS = {("float",), ("double",), ("int",), ("long long",), ("float", "int"), ("double", "long long")}
 SUBSET = tuple(i for i in INSTANCES["gemnet"] if tuple(i[i.index("<") + 1 : -1].split(", ")) in ARGUMENTS)
 
-# float, index, sorted, triplets of each edge, atoms, interm, num_spherical, emb_in, emb_out: an edge that is cut and edges
-# without triplets; more than one block of units, and an atom that is cut; widths beyond one tile in each direction, which
-# take blocks of 128 threads; usual widths, whose blocks have 64; widths of one.
+# float, index, sorted, triplets of each edge, atoms, interm, num_spherical, emb_in, emb_out: an edge that is cut and
+# edges without triplets; more than one block of units, and an atom that is cut; widths beyond one tile in each
+# direction, which take blocks of 128 threads; usual widths, whose blocks have 64; widths of one.
 CASES = {
     "hub": (np.float32, np.int32, False, [3, 0, 0, 300, 128, 0, 1], 3, 3, 2, 5, 2),
     "many": (np.float64, np.int64, False, [1, 0, 2] * 90, 4, 2, 1, 2, 1),

@@ -1,6 +1,6 @@
 // GemNet-OC's efficient bilinear. Per edge B[s,c] = sum over its triplets t of sph[t,s] m[t,c] and, per output,
-// P[i,c] = sum over its edges and over s of rad_W1[e,i,s] B[s,c]; the rest is a matrix product. gpu/gemnet.py states the
-// formulas and puts the kernels together.
+// P[i,c] = sum over its edges and over s of rad_W1[e,i,s] B[s,c]; the rest is a matrix product. gpu/gemnet.py states
+// the formulas and puts the kernels together.
 //
 // A unit is a piece of a row (see sums.cuh): a piece of the triplets of an edge or, where triplet_offsets are given, of
 // the edges of an atom, each with all its triplets. Kernels have a block of threads for each unit, and take units from
@@ -121,10 +121,10 @@ gemnet_products(const T* __restrict__ r, const T* __restrict__ r_1, const T* __r
 
 // ---- gradients ------------------------------------------------------------------------------------------------------
 
-// target[i, s0 + z] (+)= sum over c of the tile of q_1[i, c] B[z, c] + q[i, c] B_1[z, c]; added unless it is the first.
+// target[i, s0 + z] (+)= sum over c of the tile of q_1[i, c] B[z, c] + q[i, c] B_1[z, c]; the first tile is not added.
 template <class T>
-__device__ void radial_gradient(const Tile& tile_b, const Sizes& sizes, const T* q_1, const T* q, int s0, int c0, T* factors,
-                                const T* b, const T* b_1, T* target) {
+__device__ void radial_gradient(const Tile& tile_b, const Sizes& sizes, const T* q_1, const T* q, int s0, int c0,
+                                T* factors, const T* b, const T* b_1, T* target) {
     const int num_s = min(tile_b.rows(), sizes.spherical - s0), num_c = min(tile_b.cols(), sizes.emb_in - c0);
     const Tile tile = Tile::of(sizes.interm, min(tile_b.rows(), sizes.spherical));
     for (int i0 = 0; i0 < sizes.interm; i0 += tile.rows()) {
@@ -209,7 +209,7 @@ __device__ void triplet_gradients(const Tile& tile_b, const Sizes& sizes, const 
     }
 }
 
-// The gradient in rad_W1 of the unit's edges, q_1 B^T + q B_1^T with Q of the unit's output and its derivative q_1. It has a row
+// The gradient in rad_W1 of the unit's edges, q_1 B^T + q B_1^T with Q of the unit's output and its derivative q_1: a row
 // for each unit if `by_unit`, else for each edge.
 template <class T, class I>
 __global__ void __launch_bounds__(128, product_blocks<T>)
@@ -226,6 +226,8 @@ gemnet_radial(const T* __restrict__ q, const T* __restrict__ q_1, const T* __res
     const Rows<I> rows{triplet_order, inputs};
     const Tile tile = Tile::of(spherical, emb_in);
     const long long s = blockIdx.x, q_size = (long long)(interm) * emb_in, size = (long long)(interm) * spherical;
+    const T* const outer = q == nullptr || !pairs.varied() ? nullptr : q + s * q_size;
+    const T* const outer_1 = q_1 == nullptr ? nullptr : q_1 + s * q_size;
     const Unit<I> unit{load_piece(table, num_units, first + s), triplet_offsets, atom_order};
     for (int j = 0; j < unit.edges(); j++) {
         const Piece<I> edge = unit.edge(j);
@@ -235,14 +237,13 @@ gemnet_radial(const T* __restrict__ q, const T* __restrict__ q_1, const T* __res
         }
         for (int c0 = 0; edge.size > 0 && c0 < emb_in; c0 += tile.cols()) {
             for (int s0 = 0; s0 < spherical; s0 += tile.rows()) {
-                if (q_1 != nullptr) {
+                if (outer_1 != nullptr) {
                     sum_triplets(tile, sizes, pairs, false, rows, edge, s0, c0, factors, b);
                 }
-                if (q != nullptr && pairs.varied()) {
+                if (outer != nullptr) {
                     sum_triplets(tile, sizes, pairs, true, rows, edge, s0, c0, factors, b_1);
                 }
-                radial_gradient(tile, sizes, q_1 == nullptr ? nullptr : q_1 + s * q_size,
-                                q != nullptr && pairs.varied() ? q + s * q_size : nullptr, s0, c0, factors, b, b_1, target);
+                radial_gradient(tile, sizes, outer_1, outer, s0, c0, factors, b, b_1, target);
             }
         }
     }
@@ -306,8 +307,8 @@ gemnet_select(const T* values, const I* __restrict__ table, const I* __restrict_
 
 // ---- basis embedding of triplets ------------------------------------------------------------------------------------
 
-// out[t, y] = sum over x of left[t, x] a[s, y, x] + left_1[t, x] a_1[s, y, x] for the triplets t of unit s; the strides of a
-// say which of its axes is fast.
+// out[t, y] = sum over x of left[t, x] a[s, y, x] + left_1[t, x] a_1[s, y, x] for the triplets t of unit s; the strides
+// of a say which of its axes is fast.
 template <class T, class I>
 __global__ void __launch_bounds__(128, product_blocks<T>)
 gemnet_embed(const T* __restrict__ left, const T* __restrict__ a, const T* __restrict__ left_1,
