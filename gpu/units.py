@@ -1,0 +1,135 @@
+"""Units of work of GemNet-OC's kernels, and the matrix products around them.
+
+A unit is an edge with its triplets or a piece of one with many (at most CHUNK of them, see sums.py); where edges are
+summed into atoms, an atom with its edges or a piece of one, each edge with all its triplets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from trigraph.gpu import sums
+from trigraph.gpu.sums import CHUNK, ROWS, Kernels, Pieces, Rows, bits, cover
+
+__all__ = ["SIDE", "WHOLE", "Pair", "Tile", "Units", "add_product", "given", "members", "product"]
+
+WHOLE = 256  # most triplets of an edge that is not cut
+WHOLE_EDGES = CHUNK  # most edges of an atom that is not cut
+UNCUT = 2**31 - 1  # as a chunk, more positions than there are
+SIDE = 32  # of a tile of kernels/products.cuh, rows and columns
+
+Pair = tuple[Any, Any]
+
+
+def given(pairs: Sequence[Pair]) -> list[Pair]:
+    """Leave out the pairs that have a None, which stands for zero."""
+    return [pair for pair in pairs if pair[0] is not None and pair[1] is not None]
+
+
+def product(kernels: Kernels, pairs: Sequence[Pair], out: Any) -> None:
+    """Write the sum over the pairs of left right, in blocks of rows."""
+    present = given(pairs)
+    if not present or out.size == 0:
+        out.fill(0)
+        return
+    for first, count in sums.blocks(len(out), out.shape[1] * out.itemsize):
+        rows, target = slice(first, first + count), out[first : first + count]
+        kernels.xp.matmul(present[0][0][rows], present[0][1], out=target)
+        for left, right in present[1:]:
+            target += kernels.xp.matmul(left[rows], right)
+
+
+def add_product(kernels: Kernels, pairs: Sequence[Pair], total: Any) -> None:
+    """Add to `total` the sum over the pairs of left^T right."""
+    for left, right in given(pairs):
+        per_row = (left.shape[1] + right.shape[1] + total.size // ROWS) * total.itemsize
+        for first, count in sums.blocks(len(left), per_row):
+            rows = slice(first, first + count)
+            sums.add_product(kernels, left[rows], right[rows], total)
+
+
+class Tile(NamedTuple):
+    """Lanes of the largest of a block's small products, see kernels/products.cuh, as exponents of two."""
+
+    row_bits: int
+    col_bits: int
+
+    @classmethod
+    def of(cls, rows: int, cols: int) -> Tile:
+        """Return lanes for a product of about these extents; at most 16 slices are left of a warp."""
+        col_bits = min(bits(cover(cols, 2)), 4)
+        return cls(max(min(bits(cover(rows, 4)), 3), 1 - col_bits), col_bits)
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 1 << max(self.row_bits + self.col_bits, 5)
+
+    def tiles(self, rows: int, cols: int) -> int:
+        """Tiles that cover a matrix."""
+        return cover(rows, 4 << self.row_bits) * cover(cols, 2 << self.col_bits)
+
+
+def members(segments: Any) -> Rows:
+    """Members of `Segments` by segment."""
+    return Rows(segments.offsets, segments.order, segments.num_segments, segments.num_members)
+
+
+class Units:
+    """The units of a call: pieces of the triplets of edges, or of the edges of atoms; whole where they are small."""
+
+    def __init__(self, kernels: Kernels, triplets: Any, atoms: Any = None) -> None:
+        self.kernels, self.by_edge = kernels, atoms is None
+        outputs, most = (triplets, WHOLE) if atoms is None else (atoms, WHOLE_EDGES)
+        self.cut = outputs.max_size > most or outputs.num_members >= UNCUT
+        self.pieces = sums.cut(kernels, members(outputs)) if self.cut else self._whole(members(outputs))
+        self.outputs = self.pieces.table, None if atoms is None else triplets.offsets, _order(atoms)
+        self.order = _order(triplets)
+
+    def _whole(self, rows: Rows) -> Pieces:
+        table = self.kernels.xp.empty((3, rows.num_rows), rows.offsets.dtype)
+        args = (rows.offsets, np.int64(rows.num_rows), UNCUT, np.int64(rows.num_rows), table)
+        self.kernels.launch("cut_rows", (table.dtype,), (cover(rows.num_rows, 128),), (128,), args)
+        return Pieces(rows, table, rows.num_rows)
+
+    @property
+    def count(self) -> int:
+        """Units of all outputs."""
+        return self.pieces.num_pieces
+
+    def blocks(self, bytes_per_unit: int) -> Iterator[tuple[int, int, slice]]:
+        """First unit and number of units, and the slice they make, of blocks whose workspace is bounded."""
+        for first, count in sums.blocks(self.count, bytes_per_unit):
+            yield first, count, slice(first, first + count)
+
+    def spread(self, values: Any) -> Any:
+        """Return the rows that units belong to, zero for those without triplets; None for None."""
+        if values is None:
+            return None
+        out = self.kernels.xp.empty((self.count, values.shape[1]), values.dtype)
+        self._select(values, True, out)
+        return out
+
+    def partial(self, out: Any) -> Any:
+        """Return an array with a row for each unit, whose sums go to `out` in the end; None for None."""
+        return self.kernels.xp.empty((self.count, out.shape[1]), out.dtype) if self.cut and out is not None else out
+
+    def collect(self, partial: Any, out: Any) -> None:
+        """Add up what the units have written, without the rows of those that have no triplets."""
+        self._select(partial, False, partial)
+        if self.cut:
+            sums.sum_pieces(self.kernels, self.pieces, [partial], out)
+
+    def _select(self, values: Any, by_row: bool, out: Any) -> None:
+        args = (values, *self.outputs, np.int64(self.count), by_row, out.shape[1], out)
+        self.kernels.launch(
+            "gemnet_select", (out.dtype, self.pieces.table.dtype), (cover(self.count, 4),), (128,), args
+        )
+
+
+def _order(segments: Any) -> Any:
+    """Members by segment; None if they are in that order."""
+    return None if segments is None or segments.is_sorted else segments.order
