@@ -412,7 +412,8 @@ class _Bilinear:
     @cached_property
     def sizes(self) -> tuple[int, int, int]:
         """interm, num_spherical and emb_in."""
-        return (*map(int, self.inputs.rad_W1.shape[1:]), int(self.inputs.m.shape[1]))
+        _, interm, spherical = self.inputs.rad_W1.shape
+        return interm, spherical, self.inputs.m.shape[1]
 
     @cached_property
     def by_edge(self) -> bool:

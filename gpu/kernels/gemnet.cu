@@ -75,10 +75,13 @@ __device__ void sum_triplets(const Tile& tile, const Sizes& sizes, const Pairs<T
     __syncthreads();
 }
 
+// As product_blocks, for a kernel whose totals are in registers too.
+template <class T> constexpr int total_blocks = sizeof(T) == 4 ? 5 : 3;
+
 // p[s, i, c] = sum over the unit's edges of r_1 B + r B_1, B_1 being the derivative of B. A block does a tile of p;
 // the tile of B has the same columns.
 template <class T, class I>
-__global__ void __launch_bounds__(128, product_blocks<T>)
+__global__ void __launch_bounds__(128, total_blocks<T>)
 gemnet_products(const T* __restrict__ r, const T* __restrict__ r_1, const T* __restrict__ sph,
                 const T* __restrict__ sph_1, const T* __restrict__ m, const T* __restrict__ m_1,
                 const I* __restrict__ table, const I* __restrict__ triplet_offsets, const I* __restrict__ atom_order,

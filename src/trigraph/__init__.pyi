@@ -1,7 +1,7 @@
 """Written by ``python -m trigraph.stubs --write`` from the operator table; do not edit."""
 
 from collections.abc import Iterable, Mapping
-from typing import Literal, SupportsIndex, TypeAlias, TypeVar
+from typing import Any, Literal, SupportsIndex, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -9,6 +9,9 @@ from numpy.typing import NDArray
 from trigraph.edge_graph import EdgeGraph as EdgeGraph
 from trigraph.fortran.threads import get_num_threads as get_num_threads
 from trigraph.fortran.threads import set_num_threads as set_num_threads
+from trigraph.gemnet import basis_embedding_bwd as basis_embedding_bwd
+from trigraph.gemnet import basis_embedding_bwd2 as basis_embedding_bwd2
+from trigraph.gemnet import basis_embedding_fwd as basis_embedding_fwd
 from trigraph.gno import pack_gno_params as pack_gno_params
 from trigraph.gno import unpack_gno_params as unpack_gno_params
 from trigraph.graphs import CSC as CSC
@@ -18,12 +21,26 @@ from trigraph.results import (
     AggEdgeToEdgeBwd,
     AggEdgeToEdgeBwd2,
     AggEdgeToEdgeBwd2Main,
+    AggWeightedN2nBwd,
+    AggWeightedN2nBwd2,
+    AggWeightedN2nFwd,
+    BasisEmbeddingRadialBwd,
+    BasisEmbeddingRadialBwd2,
+    BasisEmbeddingSphericalBwd,
+    BasisEmbeddingSphericalBwd2,
+    BasisEmbeddingTripletsBwd,
+    BasisEmbeddingTripletsBwd2,
     GnoAggregateBwd,
     GnoAggregateBwd2,
     GnoKernelBwd,
     GnoKernelBwd2,
     GnoMessageBwd,
     GnoMessageBwd2,
+    InteractionBilinearBwd,
+    InteractionBilinearBwd2,
+    MhaGatN2nBwd,
+    MhaGatN2nBwd2,
+    MhaGatN2nFwd,
     RadialBasisBwd,
     RadialBasisBwd2,
     RadialBasisFwd,
@@ -42,6 +59,21 @@ __all__ = [
     "agg_edge_to_edge_bwd2_grad",
     "agg_edge_to_edge_bwd2_main",
     "agg_edge_to_edge_fwd",
+    "agg_weighted_n2n_bwd",
+    "agg_weighted_n2n_bwd2",
+    "agg_weighted_n2n_fwd",
+    "basis_embedding_bwd",
+    "basis_embedding_bwd2",
+    "basis_embedding_fwd",
+    "basis_embedding_radial_bwd",
+    "basis_embedding_radial_bwd2",
+    "basis_embedding_radial_fwd",
+    "basis_embedding_spherical_bwd",
+    "basis_embedding_spherical_bwd2",
+    "basis_embedding_spherical_fwd",
+    "basis_embedding_triplets_bwd",
+    "basis_embedding_triplets_bwd2",
+    "basis_embedding_triplets_fwd",
     "get_num_threads",
     "gno_aggregate_bwd",
     "gno_aggregate_bwd2",
@@ -52,6 +84,12 @@ __all__ = [
     "gno_message_bwd",
     "gno_message_bwd2",
     "gno_message_fwd",
+    "interaction_bilinear_bwd",
+    "interaction_bilinear_bwd2",
+    "interaction_bilinear_fwd",
+    "mha_gat_n2n_bwd",
+    "mha_gat_n2n_bwd2",
+    "mha_gat_n2n_fwd",
     "pack_gno_params",
     "radial_basis_bwd",
     "radial_basis_bwd2",
@@ -962,6 +1000,1072 @@ def agg_edge_to_edge_bwd2(
     Notes
     -----
     Source: Gasteiger et al., DimeNet++ (2020), arXiv:2011.14115; triplet sum as in pylibcugraphops.dimenet.
+    """
+
+_MhaGatN2nFwdField: TypeAlias = Literal["output_embedding", "softmax_scores"]
+
+def mha_gat_n2n_fwd(
+    src_embedding: _A,
+    dst_embedding: _A,
+    attention_weights: _A,
+    graph: CSC,
+    num_heads: SupportsIndex,
+    concat_heads: Literal[False, True] = True,
+    activation: Literal["linear", "ReLU", "LeakyReLU", "ELU", "sigmoid", "tanh"] = "LeakyReLU",
+    negative_slope: float = 0.2,
+    edge_embedding: _A | None = None,
+    *,
+    out: _A | Mapping[_MhaGatN2nFwdField, _A] | None = None,
+    panel: _Panel | None = None,
+) -> MhaGatN2nFwd[_A]:
+    """Multi-head graph attention from source to destination nodes.
+
+        raw = a_s.x_src + a_d.x_dst (+ a_e.f_e) per head, a = attention_weights; pre = activation(raw); post =
+        softmax of pre over the in-edges of a destination; output_i = sum post x_src, heads concatenated or
+        averaged; softmax_scores = (pre, post)
+
+    Parameters
+    ----------
+    src_embedding : array of float32 or float64, in gpu float16 or bfloat16, shape (num_src_nodes, num_heads*dim_head)
+        Embedding of each source node, heads one after the other.
+    dst_embedding : array of float32 or float64, in gpu float16 or bfloat16, shape (num_dst_nodes, num_heads*dim_head)
+        Embedding of each destination node.
+    attention_weights : array of float32 or float64, shape (num_heads*dim_head*(2+has_edge_embedding))
+        Weights of the source's half, of the destination's, and of the edge's where there is one.
+    graph : CSC
+        Whose rows the edge arrays have.
+    num_heads : int
+        Attention heads.
+    concat_heads : {False, True}, default True
+        Concatenate the heads (True), or average them.
+    activation : {'linear', 'ReLU', 'LeakyReLU', 'ELU', 'sigmoid', 'tanh'}, default 'LeakyReLU'
+        Of the scores.
+    negative_slope : float, default 0.2
+        Slope of LeakyReLU below zero.
+    edge_embedding : array of float32 or float64, in gpu float16 or bfloat16, shape (num_edges, num_heads*dim_head), or None
+        Embedding of each edge row, or None.
+    out : array or mapping from field to array, optional
+        Where to write: same dtype, C-contiguous, clear of the inputs.
+    panel : {"fortran", "fortran-reference", "pyref", "gpu", "gpu-host"}, optional
+        Default: the fast path of fortran for NumPy arrays, gpu for device arrays.
+
+    Returns
+    -------
+    NamedTuple
+        output_embedding (num_dst_nodes, dim_head*(1+concat_heads*(num_heads-1))): Heads concatenated, or their mean.
+        softmax_scores (2, num_heads, num_positions): Scores before and after the softmax, by CSC position.
+
+    Raises
+    ------
+    TypeError
+        Wrong kind of array, dtype or argument.
+    ValueError
+        Wrong shape, size, field, overlap or panel.
+
+    Notes
+    -----
+    Source: Velickovic et al. (2018), arXiv:1710.10903; parameters as in pylibcugraphops' mha_gat_n2n.
+    """
+
+_MhaGatN2nBwdField: TypeAlias = Literal["src_embedding", "dst_embedding", "attention_weights", "edge_embedding"]
+
+def mha_gat_n2n_bwd(
+    grad_output_embedding: _A,
+    src_embedding: _A,
+    dst_embedding: _A,
+    attention_weights: _A,
+    graph: CSC,
+    num_heads: SupportsIndex,
+    concat_heads: Literal[False, True] = True,
+    activation: Literal["linear", "ReLU", "LeakyReLU", "ELU", "sigmoid", "tanh"] = "LeakyReLU",
+    negative_slope: float = 0.2,
+    edge_embedding: _A | None = None,
+    softmax_scores: _A | None = None,
+    wrt: _MhaGatN2nBwdField | Iterable[_MhaGatN2nBwdField] | None = None,
+    *,
+    out: _A | Mapping[_MhaGatN2nBwdField, _A] | None = None,
+    panel: _Panel | None = None,
+) -> MhaGatN2nBwd[_A]:
+    """Vector-Jacobian product of `mha_gat_n2n_fwd`.
+
+        dpost = g.x_src; dpre = post (dpost - sum post dpost); draw = dpre activation'(raw); src: sum post g + a_s
+        sum draw; dst: a_d sum draw; edge: a_e draw; weights: sum draw x
+
+    Parameters
+    ----------
+    grad_output_embedding : array of float32 or float64, in gpu float16 or bfloat16, shape (num_dst_nodes, dim_head*(1+concat_heads*(num_heads-1)))
+        Gradient of a scalar in output_embedding.
+    src_embedding : array of float32 or float64, in gpu float16 or bfloat16, shape (num_src_nodes, num_heads*dim_head)
+        Embedding of each source node, heads one after the other.
+    dst_embedding : array of float32 or float64, in gpu float16 or bfloat16, shape (num_dst_nodes, num_heads*dim_head)
+        Embedding of each destination node.
+    attention_weights : array of float32 or float64, shape (num_heads*dim_head*(2+has_edge_embedding))
+        Weights of the source's half, of the destination's, and of the edge's where there is one.
+    graph : CSC
+        Whose rows the edge arrays have.
+    num_heads : int
+        Attention heads.
+    concat_heads : {False, True}, default True
+        Concatenate the heads (True), or average them.
+    activation : {'linear', 'ReLU', 'LeakyReLU', 'ELU', 'sigmoid', 'tanh'}, default 'LeakyReLU'
+        Of the scores.
+    negative_slope : float, default 0.2
+        Slope of LeakyReLU below zero.
+    edge_embedding : array of float32 or float64, in gpu float16 or bfloat16, shape (num_edges, num_heads*dim_head), or None
+        Embedding of each edge row, or None.
+    softmax_scores : array of float32 or float64, shape (2, num_heads, num_positions), or None
+        As mha_gat_n2n_fwd returned it; None: computed again.
+    wrt : str or iterable of str, optional
+        Fields to compute (default: all); the others are None and cost nothing.
+    out : array or mapping from field to array, optional
+        Where to write: same dtype, C-contiguous, clear of the inputs.
+    panel : {"fortran", "fortran-reference", "pyref", "gpu", "gpu-host"}, optional
+        Default: the fast path of fortran for NumPy arrays, gpu for device arrays.
+
+    Returns
+    -------
+    NamedTuple
+        src_embedding (num_src_nodes, num_heads*dim_head): Derivative in src_embedding.
+        dst_embedding (num_dst_nodes, num_heads*dim_head): Derivative in dst_embedding.
+        attention_weights (num_heads*dim_head*(2+has_edge_embedding)): Derivative in attention_weights.
+        edge_embedding (num_edges, num_heads*dim_head): Derivative in edge_embedding.
+
+    Raises
+    ------
+    TypeError
+        Wrong kind of array, dtype or argument.
+    ValueError
+        Wrong shape, size, field, overlap or panel.
+
+    Notes
+    -----
+    Source: Velickovic et al. (2018), arXiv:1710.10903; parameters as in pylibcugraphops' mha_gat_n2n.
+    """
+
+_MhaGatN2nBwd2Field: TypeAlias = Literal["grad_output_embedding", "src_embedding", "dst_embedding", "attention_weights", "edge_embedding"]
+
+def mha_gat_n2n_bwd2(
+    gg_src_embedding: _A | None,
+    gg_dst_embedding: _A | None,
+    gg_attention_weights: _A | None,
+    gg_edge_embedding: _A | None,
+    grad_output_embedding: _A,
+    src_embedding: _A,
+    dst_embedding: _A,
+    attention_weights: _A,
+    graph: CSC,
+    num_heads: SupportsIndex,
+    concat_heads: Literal[False, True] = True,
+    activation: Literal["linear", "ReLU", "LeakyReLU", "ELU", "sigmoid", "tanh"] = "LeakyReLU",
+    negative_slope: float = 0.2,
+    edge_embedding: _A | None = None,
+    wrt: _MhaGatN2nBwd2Field | Iterable[_MhaGatN2nBwd2Field] | None = None,
+    *,
+    out: _A | Mapping[_MhaGatN2nBwd2Field, _A] | None = None,
+    panel: _Panel | None = None,
+) -> MhaGatN2nBwd2[_A]:
+    """Vector-Jacobian product of `mha_gat_n2n_bwd`.
+
+        the gradient of the derivative of sum grad_output output along (gg_src, gg_dst, gg_weights, gg_edge)
+
+    Parameters
+    ----------
+    gg_src_embedding : array of float32 or float64, in gpu float16 or bfloat16, shape (num_src_nodes, num_heads*dim_head), or None
+        Cotangent of mha_gat_n2n_bwd's src_embedding; None is zero.
+    gg_dst_embedding : array of float32 or float64, in gpu float16 or bfloat16, shape (num_dst_nodes, num_heads*dim_head), or None
+        Cotangent of mha_gat_n2n_bwd's dst_embedding; None is zero.
+    gg_attention_weights : array of float32 or float64, shape (num_heads*dim_head*(2+has_edge_embedding)), or None
+        Cotangent of mha_gat_n2n_bwd's attention_weights; None is zero.
+    gg_edge_embedding : array of float32 or float64, in gpu float16 or bfloat16, shape (num_edges, num_heads*dim_head), or None
+        Cotangent of mha_gat_n2n_bwd's edge_embedding; None is zero.
+    grad_output_embedding : array of float32 or float64, in gpu float16 or bfloat16, shape (num_dst_nodes, dim_head*(1+concat_heads*(num_heads-1)))
+        Gradient of a scalar in output_embedding.
+    src_embedding : array of float32 or float64, in gpu float16 or bfloat16, shape (num_src_nodes, num_heads*dim_head)
+        Embedding of each source node, heads one after the other.
+    dst_embedding : array of float32 or float64, in gpu float16 or bfloat16, shape (num_dst_nodes, num_heads*dim_head)
+        Embedding of each destination node.
+    attention_weights : array of float32 or float64, shape (num_heads*dim_head*(2+has_edge_embedding))
+        Weights of the source's half, of the destination's, and of the edge's where there is one.
+    graph : CSC
+        Whose rows the edge arrays have.
+    num_heads : int
+        Attention heads.
+    concat_heads : {False, True}, default True
+        Concatenate the heads (True), or average them.
+    activation : {'linear', 'ReLU', 'LeakyReLU', 'ELU', 'sigmoid', 'tanh'}, default 'LeakyReLU'
+        Of the scores.
+    negative_slope : float, default 0.2
+        Slope of LeakyReLU below zero.
+    edge_embedding : array of float32 or float64, in gpu float16 or bfloat16, shape (num_edges, num_heads*dim_head), or None
+        Embedding of each edge row, or None.
+    wrt : str or iterable of str, optional
+        Fields to compute (default: all); the others are None and cost nothing.
+    out : array or mapping from field to array, optional
+        Where to write: same dtype, C-contiguous, clear of the inputs.
+    panel : {"fortran", "fortran-reference", "pyref", "gpu", "gpu-host"}, optional
+        Default: the fast path of fortran for NumPy arrays, gpu for device arrays.
+
+    Returns
+    -------
+    NamedTuple
+        grad_output_embedding (num_dst_nodes, dim_head*(1+concat_heads*(num_heads-1))): Derivative in grad_output_embedding.
+        src_embedding (num_src_nodes, num_heads*dim_head): Derivative in src_embedding.
+        dst_embedding (num_dst_nodes, num_heads*dim_head): Derivative in dst_embedding.
+        attention_weights (num_heads*dim_head*(2+has_edge_embedding)): Derivative in attention_weights.
+        edge_embedding (num_edges, num_heads*dim_head): Derivative in edge_embedding.
+
+    Raises
+    ------
+    TypeError
+        Wrong kind of array, dtype or argument.
+    ValueError
+        Wrong shape, size, field, overlap or panel.
+
+    Notes
+    -----
+    Source: Velickovic et al. (2018), arXiv:1710.10903; parameters as in pylibcugraphops' mha_gat_n2n.
+    """
+
+_AggWeightedN2nFwdField: TypeAlias = Literal["output_embedding", "node_degree", "output_extrema_location"]
+
+def agg_weighted_n2n_fwd(
+    embedding: _A,
+    edge_weight: _A | None,
+    graph: CSC,
+    op: Literal["sum", "mean", "min", "max"] = "sum",
+    mean_by: Literal["weight", "count"] = "weight",
+    *,
+    out: _A | Mapping[_AggWeightedN2nFwdField, _A] | None = None,
+    panel: _Panel | None = None,
+) -> AggWeightedN2nFwd[_A]:
+    """Sum, mean, minimum or maximum over in-edges of the edge's weight times the source's embedding.
+
+        message_e = w_e x_src(e); output_i = sum, minimum or maximum over e into i, or sum / node_degree with
+        node_degree = sum w_e (mean_by='weight') or the number of edges; location = CSC position of the extremum
+
+    Parameters
+    ----------
+    embedding : array of float32 or float64, shape (num_src_nodes, dim)
+        Embedding of each source node.
+    edge_weight : array of float32 or float64, shape (num_edges), or None
+        Weight of each edge row; None: ones.
+    graph : CSC
+        Whose rows the edge arrays have.
+    op : {'sum', 'mean', 'min', 'max'}, default 'sum'
+        Aggregation.
+    mean_by : {'weight', 'count'}, default 'weight'
+        What the mean divides by: sum of weights, or number of edges.
+    out : array or mapping from field to array, optional
+        Where to write: same dtype, C-contiguous, clear of the inputs.
+    panel : {"fortran", "fortran-reference", "pyref", "gpu", "gpu-host"}, optional
+        Default: the fast path of fortran for NumPy arrays, gpu for device arrays.
+
+    Returns
+    -------
+    NamedTuple
+        output_embedding (num_dst_nodes, dim): Aggregated embedding; 0 without in-edges.
+        node_degree (num_dst_nodes): Denominator of the mean; None for the others.
+        output_extrema_location (num_dst_nodes, dim): CSC position of the extremum, the lowest on ties, the first NaN before all; -1 without in-edges; None for sum and mean.
+
+    Raises
+    ------
+    TypeError
+        Wrong kind of array, dtype or argument.
+    ValueError
+        Wrong shape, size, field, overlap or panel.
+
+    Notes
+    -----
+    Source: Weighted sum, mean, minimum and maximum over in-edges, as in pylibcugraphops' agg_weighted_n2n.
+    """
+
+_AggWeightedN2nBwdField: TypeAlias = Literal["embedding", "edge_weight"]
+
+def agg_weighted_n2n_bwd(
+    grad_output_embedding: _A,
+    embedding: _A,
+    edge_weight: _A | None,
+    graph: CSC,
+    op: Literal["sum", "mean", "min", "max"] = "sum",
+    mean_by: Literal["weight", "count"] = "weight",
+    output_embedding: _A | None = None,
+    node_degree: _A | None = None,
+    output_extrema_location: NDArray[Any] | None = None,
+    wrt: _AggWeightedN2nBwdField | Iterable[_AggWeightedN2nBwdField] | None = None,
+    *,
+    out: _A | Mapping[_AggWeightedN2nBwdField, _A] | None = None,
+    panel: _Panel | None = None,
+) -> AggWeightedN2nBwd[_A]:
+    """Vector-Jacobian product of `agg_weighted_n2n_fwd`.
+
+        sum: x_j = sum w_e g_dst(e), w_e = g_dst(e).x_src(e); mean: g / node_degree, and by weight w_e =
+        g_dst(e).(x_src(e) - output_dst(e)) / node_degree; min, max: of the edges at the locations alone
+
+    Parameters
+    ----------
+    grad_output_embedding : array of float32 or float64, shape (num_dst_nodes, dim)
+        Gradient of a scalar in output_embedding.
+    embedding : array of float32 or float64, shape (num_src_nodes, dim)
+        Embedding of each source node.
+    edge_weight : array of float32 or float64, shape (num_edges), or None
+        Weight of each edge row; None: ones.
+    graph : CSC
+        Whose rows the edge arrays have.
+    op : {'sum', 'mean', 'min', 'max'}, default 'sum'
+        Aggregation.
+    mean_by : {'weight', 'count'}, default 'weight'
+        What the mean divides by: sum of weights, or number of edges.
+    output_embedding : array of float32 or float64, shape (num_dst_nodes, dim), or None
+        As agg_weighted_n2n_fwd returned it; None: computed again.
+    node_degree : array of float32 or float64, shape (num_dst_nodes), or None
+        As agg_weighted_n2n_fwd returned it; None: computed again.
+    output_extrema_location : array of the graph's integers, shape (num_dst_nodes, dim), or None
+        As agg_weighted_n2n_fwd returned it; None: computed again.
+    wrt : str or iterable of str, optional
+        Fields to compute (default: all); the others are None and cost nothing.
+    out : array or mapping from field to array, optional
+        Where to write: same dtype, C-contiguous, clear of the inputs.
+    panel : {"fortran", "fortran-reference", "pyref", "gpu", "gpu-host"}, optional
+        Default: the fast path of fortran for NumPy arrays, gpu for device arrays.
+
+    Returns
+    -------
+    NamedTuple
+        embedding (num_src_nodes, dim): Derivative in embedding.
+        edge_weight (num_edges): Derivative in edge_weight.
+
+    Raises
+    ------
+    TypeError
+        Wrong kind of array, dtype or argument.
+    ValueError
+        Wrong shape, size, field, overlap or panel.
+
+    Notes
+    -----
+    Source: Weighted sum, mean, minimum and maximum over in-edges, as in pylibcugraphops' agg_weighted_n2n.
+    """
+
+_AggWeightedN2nBwd2Field: TypeAlias = Literal["grad_output_embedding", "embedding", "edge_weight"]
+
+def agg_weighted_n2n_bwd2(
+    gg_embedding: _A | None,
+    gg_edge_weight: _A | None,
+    grad_output_embedding: _A,
+    embedding: _A,
+    edge_weight: _A | None,
+    graph: CSC,
+    op: Literal["sum", "mean", "min", "max"] = "sum",
+    mean_by: Literal["weight", "count"] = "weight",
+    wrt: _AggWeightedN2nBwd2Field | Iterable[_AggWeightedN2nBwd2Field] | None = None,
+    *,
+    out: _A | Mapping[_AggWeightedN2nBwd2Field, _A] | None = None,
+    panel: _Panel | None = None,
+) -> AggWeightedN2nBwd2[_A]:
+    """Vector-Jacobian product of `agg_weighted_n2n_bwd`.
+
+        the gradient of the derivative of sum grad_output output along (gg_embedding, gg_edge_weight)
+
+    Parameters
+    ----------
+    gg_embedding : array of float32 or float64, shape (num_src_nodes, dim), or None
+        Cotangent of agg_weighted_n2n_bwd's embedding; None is zero.
+    gg_edge_weight : array of float32 or float64, shape (num_edges), or None
+        Cotangent of agg_weighted_n2n_bwd's edge_weight; None is zero.
+    grad_output_embedding : array of float32 or float64, shape (num_dst_nodes, dim)
+        Gradient of a scalar in output_embedding.
+    embedding : array of float32 or float64, shape (num_src_nodes, dim)
+        Embedding of each source node.
+    edge_weight : array of float32 or float64, shape (num_edges), or None
+        Weight of each edge row; None: ones.
+    graph : CSC
+        Whose rows the edge arrays have.
+    op : {'sum', 'mean', 'min', 'max'}, default 'sum'
+        Aggregation.
+    mean_by : {'weight', 'count'}, default 'weight'
+        What the mean divides by: sum of weights, or number of edges.
+    wrt : str or iterable of str, optional
+        Fields to compute (default: all); the others are None and cost nothing.
+    out : array or mapping from field to array, optional
+        Where to write: same dtype, C-contiguous, clear of the inputs.
+    panel : {"fortran", "fortran-reference", "pyref", "gpu", "gpu-host"}, optional
+        Default: the fast path of fortran for NumPy arrays, gpu for device arrays.
+
+    Returns
+    -------
+    NamedTuple
+        grad_output_embedding (num_dst_nodes, dim): Derivative in grad_output_embedding.
+        embedding (num_src_nodes, dim): Derivative in embedding.
+        edge_weight (num_edges): Derivative in edge_weight.
+
+    Raises
+    ------
+    TypeError
+        Wrong kind of array, dtype or argument.
+    ValueError
+        Wrong shape, size, field, overlap or panel.
+
+    Notes
+    -----
+    Source: Weighted sum, mean, minimum and maximum over in-edges, as in pylibcugraphops' agg_weighted_n2n.
+    """
+
+_BasisEmbeddingRadialFwdField: TypeAlias = Literal["rad_W1"]
+
+def basis_embedding_radial_fwd(
+    rad_basis: _A,
+    weight: _A,
+    *,
+    out: _A | Mapping[_BasisEmbeddingRadialFwdField, _A] | None = None,
+    panel: _Panel | None = None,
+) -> _A:
+    """Radial basis times a weight: BasisEmbedding without a spherical part.
+
+        rad_W1 = rad_basis weight^T
+
+    Parameters
+    ----------
+    rad_basis : array of float32 or float64, shape (num_edges, num_radial)
+        Radial basis of each edge.
+    weight : array of float32 or float64, shape (interm, num_radial)
+        Weight of BasisEmbedding.
+    out : array or mapping from field to array, optional
+        Where to write: same dtype, C-contiguous, clear of the inputs.
+    panel : {"fortran", "fortran-reference", "pyref", "gpu", "gpu-host"}, optional
+        Default: the fast path of fortran for NumPy arrays, gpu for device arrays.
+
+    Returns
+    -------
+    rad_W1 : array, shape (num_edges, interm)
+        Embedded basis of each edge.
+
+    Raises
+    ------
+    TypeError
+        Wrong kind of array, dtype or argument.
+    ValueError
+        Wrong shape, size, field, overlap or panel.
+
+    Notes
+    -----
+    Source: Gasteiger et al., GemNet-OC (2022), arXiv:2204.02782; weights and results of fairchem's BasisEmbedding and EfficientInteractionBilinear, ragged instead of padded.
+    """
+
+_BasisEmbeddingRadialBwdField: TypeAlias = Literal["rad_basis", "weight"]
+
+def basis_embedding_radial_bwd(
+    grad_rad_W1: _A,
+    rad_basis: _A,
+    weight: _A,
+    wrt: _BasisEmbeddingRadialBwdField | Iterable[_BasisEmbeddingRadialBwdField] | None = None,
+    *,
+    out: _A | Mapping[_BasisEmbeddingRadialBwdField, _A] | None = None,
+    panel: _Panel | None = None,
+) -> BasisEmbeddingRadialBwd[_A]:
+    """Vector-Jacobian product of `basis_embedding_radial_fwd`.
+
+        rad_basis = g weight; weight = g^T rad_basis
+
+    Parameters
+    ----------
+    grad_rad_W1 : array of float32 or float64, shape (num_edges, interm)
+        Gradient of a scalar in rad_W1.
+    rad_basis : array of float32 or float64, shape (num_edges, num_radial)
+        Radial basis of each edge.
+    weight : array of float32 or float64, shape (interm, num_radial)
+        Weight of BasisEmbedding.
+    wrt : str or iterable of str, optional
+        Fields to compute (default: all); the others are None and cost nothing.
+    out : array or mapping from field to array, optional
+        Where to write: same dtype, C-contiguous, clear of the inputs.
+    panel : {"fortran", "fortran-reference", "pyref", "gpu", "gpu-host"}, optional
+        Default: the fast path of fortran for NumPy arrays, gpu for device arrays.
+
+    Returns
+    -------
+    NamedTuple
+        rad_basis (num_edges, num_radial): Derivative in rad_basis.
+        weight (interm, num_radial): Derivative in weight.
+
+    Raises
+    ------
+    TypeError
+        Wrong kind of array, dtype or argument.
+    ValueError
+        Wrong shape, size, field, overlap or panel.
+
+    Notes
+    -----
+    Source: Gasteiger et al., GemNet-OC (2022), arXiv:2204.02782; weights and results of fairchem's BasisEmbedding and EfficientInteractionBilinear, ragged instead of padded.
+    """
+
+_BasisEmbeddingRadialBwd2Field: TypeAlias = Literal["grad_rad_W1", "rad_basis", "weight"]
+
+def basis_embedding_radial_bwd2(
+    gg_rad_basis: _A | None,
+    gg_weight: _A | None,
+    grad_rad_W1: _A,
+    rad_basis: _A,
+    weight: _A,
+    wrt: _BasisEmbeddingRadialBwd2Field | Iterable[_BasisEmbeddingRadialBwd2Field] | None = None,
+    *,
+    out: _A | Mapping[_BasisEmbeddingRadialBwd2Field, _A] | None = None,
+    panel: _Panel | None = None,
+) -> BasisEmbeddingRadialBwd2[_A]:
+    """Vector-Jacobian product of `basis_embedding_radial_bwd`.
+
+        bilinear, by polarisation: grad_rad_W1 = gg_rad_basis weight^T + rad_basis gg_weight^T; rad_basis = g
+        gg_weight; weight = g^T gg_rad_basis
+
+    Parameters
+    ----------
+    gg_rad_basis : array of float32 or float64, shape (num_edges, num_radial), or None
+        Cotangent of basis_embedding_radial_bwd's rad_basis; None is zero.
+    gg_weight : array of float32 or float64, shape (interm, num_radial), or None
+        Cotangent of basis_embedding_radial_bwd's weight; None is zero.
+    grad_rad_W1 : array of float32 or float64, shape (num_edges, interm)
+        Gradient of a scalar in rad_W1.
+    rad_basis : array of float32 or float64, shape (num_edges, num_radial)
+        Radial basis of each edge.
+    weight : array of float32 or float64, shape (interm, num_radial)
+        Weight of BasisEmbedding.
+    wrt : str or iterable of str, optional
+        Fields to compute (default: all); the others are None and cost nothing.
+    out : array or mapping from field to array, optional
+        Where to write: same dtype, C-contiguous, clear of the inputs.
+    panel : {"fortran", "fortran-reference", "pyref", "gpu", "gpu-host"}, optional
+        Default: the fast path of fortran for NumPy arrays, gpu for device arrays.
+
+    Returns
+    -------
+    NamedTuple
+        grad_rad_W1 (num_edges, interm): Derivative in grad_rad_W1.
+        rad_basis (num_edges, num_radial): Derivative in rad_basis.
+        weight (interm, num_radial): Derivative in weight.
+
+    Raises
+    ------
+    TypeError
+        Wrong kind of array, dtype or argument.
+    ValueError
+        Wrong shape, size, field, overlap or panel.
+
+    Notes
+    -----
+    Source: Gasteiger et al., GemNet-OC (2022), arXiv:2204.02782; weights and results of fairchem's BasisEmbedding and EfficientInteractionBilinear, ragged instead of padded.
+    """
+
+_BasisEmbeddingSphericalFwdField: TypeAlias = Literal["rad_W1"]
+
+def basis_embedding_spherical_fwd(
+    rad_basis: _A,
+    weight: _A,
+    *,
+    out: _A | Mapping[_BasisEmbeddingSphericalFwdField, _A] | None = None,
+    panel: _Panel | None = None,
+) -> _A:
+    """Radial basis times a weight for each spherical function: BasisEmbedding's first factor.
+
+        rad_W1 = (rad_basis weight.reshape(num_radial, S*interm)).reshape(num_edges, interm, S): a reshape of memory
+        in the order (S, interm), not a transpose
+
+    Parameters
+    ----------
+    rad_basis : array of float32 or float64, shape (num_edges, num_radial)
+        Radial basis of each edge.
+    weight : array of float32 or float64, shape (num_radial, num_spherical, interm)
+        Weight of BasisEmbedding.
+    out : array or mapping from field to array, optional
+        Where to write: same dtype, C-contiguous, clear of the inputs.
+    panel : {"fortran", "fortran-reference", "pyref", "gpu", "gpu-host"}, optional
+        Default: the fast path of fortran for NumPy arrays, gpu for device arrays.
+
+    Returns
+    -------
+    rad_W1 : array, shape (num_edges, interm, num_spherical)
+        Embedded radial basis of each edge.
+
+    Raises
+    ------
+    TypeError
+        Wrong kind of array, dtype or argument.
+    ValueError
+        Wrong shape, size, field, overlap or panel.
+
+    Notes
+    -----
+    Source: Gasteiger et al., GemNet-OC (2022), arXiv:2204.02782; weights and results of fairchem's BasisEmbedding and EfficientInteractionBilinear, ragged instead of padded.
+    """
+
+_BasisEmbeddingSphericalBwdField: TypeAlias = Literal["rad_basis", "weight"]
+
+def basis_embedding_spherical_bwd(
+    grad_rad_W1: _A,
+    rad_basis: _A,
+    weight: _A,
+    wrt: _BasisEmbeddingSphericalBwdField | Iterable[_BasisEmbeddingSphericalBwdField] | None = None,
+    *,
+    out: _A | Mapping[_BasisEmbeddingSphericalBwdField, _A] | None = None,
+    panel: _Panel | None = None,
+) -> BasisEmbeddingSphericalBwd[_A]:
+    """Vector-Jacobian product of `basis_embedding_spherical_fwd`.
+
+        the same product backwards, through the same reshape
+
+    Parameters
+    ----------
+    grad_rad_W1 : array of float32 or float64, shape (num_edges, interm, num_spherical)
+        Gradient of a scalar in rad_W1.
+    rad_basis : array of float32 or float64, shape (num_edges, num_radial)
+        Radial basis of each edge.
+    weight : array of float32 or float64, shape (num_radial, num_spherical, interm)
+        Weight of BasisEmbedding.
+    wrt : str or iterable of str, optional
+        Fields to compute (default: all); the others are None and cost nothing.
+    out : array or mapping from field to array, optional
+        Where to write: same dtype, C-contiguous, clear of the inputs.
+    panel : {"fortran", "fortran-reference", "pyref", "gpu", "gpu-host"}, optional
+        Default: the fast path of fortran for NumPy arrays, gpu for device arrays.
+
+    Returns
+    -------
+    NamedTuple
+        rad_basis (num_edges, num_radial): Derivative in rad_basis.
+        weight (num_radial, num_spherical, interm): Derivative in weight.
+
+    Raises
+    ------
+    TypeError
+        Wrong kind of array, dtype or argument.
+    ValueError
+        Wrong shape, size, field, overlap or panel.
+
+    Notes
+    -----
+    Source: Gasteiger et al., GemNet-OC (2022), arXiv:2204.02782; weights and results of fairchem's BasisEmbedding and EfficientInteractionBilinear, ragged instead of padded.
+    """
+
+_BasisEmbeddingSphericalBwd2Field: TypeAlias = Literal["grad_rad_W1", "rad_basis", "weight"]
+
+def basis_embedding_spherical_bwd2(
+    gg_rad_basis: _A | None,
+    gg_weight: _A | None,
+    grad_rad_W1: _A,
+    rad_basis: _A,
+    weight: _A,
+    wrt: _BasisEmbeddingSphericalBwd2Field | Iterable[_BasisEmbeddingSphericalBwd2Field] | None = None,
+    *,
+    out: _A | Mapping[_BasisEmbeddingSphericalBwd2Field, _A] | None = None,
+    panel: _Panel | None = None,
+) -> BasisEmbeddingSphericalBwd2[_A]:
+    """Vector-Jacobian product of `basis_embedding_spherical_bwd`.
+
+        bilinear, by polarisation
+
+    Parameters
+    ----------
+    gg_rad_basis : array of float32 or float64, shape (num_edges, num_radial), or None
+        Cotangent of basis_embedding_spherical_bwd's rad_basis; None is zero.
+    gg_weight : array of float32 or float64, shape (num_radial, num_spherical, interm), or None
+        Cotangent of basis_embedding_spherical_bwd's weight; None is zero.
+    grad_rad_W1 : array of float32 or float64, shape (num_edges, interm, num_spherical)
+        Gradient of a scalar in rad_W1.
+    rad_basis : array of float32 or float64, shape (num_edges, num_radial)
+        Radial basis of each edge.
+    weight : array of float32 or float64, shape (num_radial, num_spherical, interm)
+        Weight of BasisEmbedding.
+    wrt : str or iterable of str, optional
+        Fields to compute (default: all); the others are None and cost nothing.
+    out : array or mapping from field to array, optional
+        Where to write: same dtype, C-contiguous, clear of the inputs.
+    panel : {"fortran", "fortran-reference", "pyref", "gpu", "gpu-host"}, optional
+        Default: the fast path of fortran for NumPy arrays, gpu for device arrays.
+
+    Returns
+    -------
+    NamedTuple
+        grad_rad_W1 (num_edges, interm, num_spherical): Derivative in grad_rad_W1.
+        rad_basis (num_edges, num_radial): Derivative in rad_basis.
+        weight (num_radial, num_spherical, interm): Derivative in weight.
+
+    Raises
+    ------
+    TypeError
+        Wrong kind of array, dtype or argument.
+    ValueError
+        Wrong shape, size, field, overlap or panel.
+
+    Notes
+    -----
+    Source: Gasteiger et al., GemNet-OC (2022), arXiv:2204.02782; weights and results of fairchem's BasisEmbedding and EfficientInteractionBilinear, ragged instead of padded.
+    """
+
+_BasisEmbeddingTripletsFwdField: TypeAlias = Literal["rad_W1"]
+
+def basis_embedding_triplets_fwd(
+    rad_basis: _A,
+    weight: _A,
+    sph_basis: _A,
+    triplets: Segments,
+    *,
+    out: _A | Mapping[_BasisEmbeddingTripletsFwdField, _A] | None = None,
+    panel: _Panel | None = None,
+) -> _A:
+    """Embedded radial and spherical basis of each triplet: BasisEmbedding with a spherical basis.
+
+        rad_W1[t,i] = sum_s basis_embedding_spherical[edge(t),i,s] sph_basis[t,s]
+
+    Parameters
+    ----------
+    rad_basis : array of float32 or float64, shape (num_edges, num_radial)
+        Radial basis of each edge.
+    weight : array of float32 or float64, shape (num_radial, num_spherical, interm)
+        Weight of BasisEmbedding.
+    sph_basis : array of float32 or float64, shape (num_triplets, num_spherical)
+        Circular or spherical basis of each triplet.
+    triplets : Segments
+        Outer edge of each triplet.
+    out : array or mapping from field to array, optional
+        Where to write: same dtype, C-contiguous, clear of the inputs.
+    panel : {"fortran", "fortran-reference", "pyref", "gpu", "gpu-host"}, optional
+        Default: the fast path of fortran for NumPy arrays, gpu for device arrays.
+
+    Returns
+    -------
+    rad_W1 : array, shape (num_triplets, interm)
+        Embedded basis of each triplet.
+
+    Raises
+    ------
+    TypeError
+        Wrong kind of array, dtype or argument.
+    ValueError
+        Wrong shape, size, field, overlap or panel.
+
+    Notes
+    -----
+    Source: Gasteiger et al., GemNet-OC (2022), arXiv:2204.02782; weights and results of fairchem's BasisEmbedding and EfficientInteractionBilinear, ragged instead of padded.
+    """
+
+_BasisEmbeddingTripletsBwdField: TypeAlias = Literal["rad_basis", "weight", "sph_basis"]
+
+def basis_embedding_triplets_bwd(
+    grad_rad_W1: _A,
+    rad_basis: _A,
+    weight: _A,
+    sph_basis: _A,
+    triplets: Segments,
+    wrt: _BasisEmbeddingTripletsBwdField | Iterable[_BasisEmbeddingTripletsBwdField] | None = None,
+    *,
+    out: _A | Mapping[_BasisEmbeddingTripletsBwdField, _A] | None = None,
+    panel: _Panel | None = None,
+) -> BasisEmbeddingTripletsBwd[_A]:
+    """Vector-Jacobian product of `basis_embedding_triplets_fwd`.
+
+        sph_basis[t,s] = sum_i g[t,i] rad_W1[edge(t),i,s]; rad_basis and weight from the gradient of rad_W1, sum
+        over t of e of g[t,i] sph_basis[t,s]
+
+    Parameters
+    ----------
+    grad_rad_W1 : array of float32 or float64, shape (num_triplets, interm)
+        Gradient of a scalar in rad_W1.
+    rad_basis : array of float32 or float64, shape (num_edges, num_radial)
+        Radial basis of each edge.
+    weight : array of float32 or float64, shape (num_radial, num_spherical, interm)
+        Weight of BasisEmbedding.
+    sph_basis : array of float32 or float64, shape (num_triplets, num_spherical)
+        Circular or spherical basis of each triplet.
+    triplets : Segments
+        Outer edge of each triplet.
+    wrt : str or iterable of str, optional
+        Fields to compute (default: all); the others are None and cost nothing.
+    out : array or mapping from field to array, optional
+        Where to write: same dtype, C-contiguous, clear of the inputs.
+    panel : {"fortran", "fortran-reference", "pyref", "gpu", "gpu-host"}, optional
+        Default: the fast path of fortran for NumPy arrays, gpu for device arrays.
+
+    Returns
+    -------
+    NamedTuple
+        rad_basis (num_edges, num_radial): Derivative in rad_basis.
+        weight (num_radial, num_spherical, interm): Derivative in weight.
+        sph_basis (num_triplets, num_spherical): Derivative in sph_basis.
+
+    Raises
+    ------
+    TypeError
+        Wrong kind of array, dtype or argument.
+    ValueError
+        Wrong shape, size, field, overlap or panel.
+
+    Notes
+    -----
+    Source: Gasteiger et al., GemNet-OC (2022), arXiv:2204.02782; weights and results of fairchem's BasisEmbedding and EfficientInteractionBilinear, ragged instead of padded.
+    """
+
+_BasisEmbeddingTripletsBwd2Field: TypeAlias = Literal["grad_rad_W1", "rad_basis", "weight", "sph_basis"]
+
+def basis_embedding_triplets_bwd2(
+    gg_rad_basis: _A | None,
+    gg_weight: _A | None,
+    gg_sph_basis: _A | None,
+    grad_rad_W1: _A,
+    rad_basis: _A,
+    weight: _A,
+    sph_basis: _A,
+    triplets: Segments,
+    wrt: _BasisEmbeddingTripletsBwd2Field | Iterable[_BasisEmbeddingTripletsBwd2Field] | None = None,
+    *,
+    out: _A | Mapping[_BasisEmbeddingTripletsBwd2Field, _A] | None = None,
+    panel: _Panel | None = None,
+) -> BasisEmbeddingTripletsBwd2[_A]:
+    """Vector-Jacobian product of `basis_embedding_triplets_bwd`.
+
+        trilinear, by polarisation
+
+    Parameters
+    ----------
+    gg_rad_basis : array of float32 or float64, shape (num_edges, num_radial), or None
+        Cotangent of basis_embedding_triplets_bwd's rad_basis; None is zero.
+    gg_weight : array of float32 or float64, shape (num_radial, num_spherical, interm), or None
+        Cotangent of basis_embedding_triplets_bwd's weight; None is zero.
+    gg_sph_basis : array of float32 or float64, shape (num_triplets, num_spherical), or None
+        Cotangent of basis_embedding_triplets_bwd's sph_basis; None is zero.
+    grad_rad_W1 : array of float32 or float64, shape (num_triplets, interm)
+        Gradient of a scalar in rad_W1.
+    rad_basis : array of float32 or float64, shape (num_edges, num_radial)
+        Radial basis of each edge.
+    weight : array of float32 or float64, shape (num_radial, num_spherical, interm)
+        Weight of BasisEmbedding.
+    sph_basis : array of float32 or float64, shape (num_triplets, num_spherical)
+        Circular or spherical basis of each triplet.
+    triplets : Segments
+        Outer edge of each triplet.
+    wrt : str or iterable of str, optional
+        Fields to compute (default: all); the others are None and cost nothing.
+    out : array or mapping from field to array, optional
+        Where to write: same dtype, C-contiguous, clear of the inputs.
+    panel : {"fortran", "fortran-reference", "pyref", "gpu", "gpu-host"}, optional
+        Default: the fast path of fortran for NumPy arrays, gpu for device arrays.
+
+    Returns
+    -------
+    NamedTuple
+        grad_rad_W1 (num_triplets, interm): Derivative in grad_rad_W1.
+        rad_basis (num_edges, num_radial): Derivative in rad_basis.
+        weight (num_radial, num_spherical, interm): Derivative in weight.
+        sph_basis (num_triplets, num_spherical): Derivative in sph_basis.
+
+    Raises
+    ------
+    TypeError
+        Wrong kind of array, dtype or argument.
+    ValueError
+        Wrong shape, size, field, overlap or panel.
+
+    Notes
+    -----
+    Source: Gasteiger et al., GemNet-OC (2022), arXiv:2204.02782; weights and results of fairchem's BasisEmbedding and EfficientInteractionBilinear, ragged instead of padded.
+    """
+
+_InteractionBilinearFwdField: TypeAlias = Literal["m_ca"]
+
+def interaction_bilinear_fwd(
+    rad_W1: _A,
+    sph: _A,
+    m: _A,
+    weight: _A,
+    triplets: Segments,
+    atoms: Segments | None = None,
+    idx_in: Segments | None = None,
+    *,
+    out: _A | Mapping[_InteractionBilinearFwdField, _A] | None = None,
+    panel: _Panel | None = None,
+) -> _A:
+    """Efficient bilinear interaction of GemNet-OC: triplets (or quadruplets) to edges, and on to atoms.
+
+        B_e[s,c] = sum over t of e of sph[t,s] m[t,c]; P[i,c] = sum_s rad_W1[e,i,s] B_e[s,c], summed over the atom's
+        edges where atoms are given; m_ca = weight vec(P), emb_in fast
+
+    Parameters
+    ----------
+    rad_W1 : array of float32 or float64, shape (num_edges, interm, num_spherical)
+        Embedded radial basis of each edge.
+    sph : array of float32 or float64, shape (num_triplets, num_spherical)
+        Circular or spherical basis of each triplet.
+    m : array of float32 or float64, shape (num_inputs, emb_in)
+        Embedding of each triplet, or of each row idx_in names.
+    weight : array of float32 or float64, shape (emb_out, interm*emb_in)
+        Weight of the bilinear layer, emb_in fast.
+    triplets : Segments
+        Outer edge of each triplet.
+    atoms : Segments, or None
+        Atom of each edge: edges of an atom are summed (None: they are not).
+    idx_in : Segments, or None
+        Row of m for each triplet (None: its own); or the index array.
+    out : array or mapping from field to array, optional
+        Where to write: same dtype, C-contiguous, clear of the inputs.
+    panel : {"fortran", "fortran-reference", "pyref", "gpu", "gpu-host"}, optional
+        Default: the fast path of fortran for NumPy arrays, gpu for device arrays.
+
+    Returns
+    -------
+    m_ca : array, shape (num_outputs, emb_out)
+        Embedding of each edge, or atom.
+
+    Raises
+    ------
+    TypeError
+        Wrong kind of array, dtype or argument.
+    ValueError
+        Wrong shape, size, field, overlap or panel.
+
+    Notes
+    -----
+    Source: Gasteiger et al., GemNet-OC (2022), arXiv:2204.02782; weights and results of fairchem's BasisEmbedding and EfficientInteractionBilinear, ragged instead of padded.
+    """
+
+_InteractionBilinearBwdField: TypeAlias = Literal["rad_W1", "sph", "m", "weight"]
+
+def interaction_bilinear_bwd(
+    grad_m_ca: _A,
+    rad_W1: _A,
+    sph: _A,
+    m: _A,
+    weight: _A,
+    triplets: Segments,
+    atoms: Segments | None = None,
+    idx_in: Segments | None = None,
+    wrt: _InteractionBilinearBwdField | Iterable[_InteractionBilinearBwdField] | None = None,
+    *,
+    out: _A | Mapping[_InteractionBilinearBwdField, _A] | None = None,
+    panel: _Panel | None = None,
+) -> InteractionBilinearBwd[_A]:
+    """Vector-Jacobian product of `interaction_bilinear_fwd`.
+
+        the gradient of sum grad_m_ca m_ca
+
+    Parameters
+    ----------
+    grad_m_ca : array of float32 or float64, shape (num_outputs, emb_out)
+        Gradient of a scalar in m_ca.
+    rad_W1 : array of float32 or float64, shape (num_edges, interm, num_spherical)
+        Embedded radial basis of each edge.
+    sph : array of float32 or float64, shape (num_triplets, num_spherical)
+        Circular or spherical basis of each triplet.
+    m : array of float32 or float64, shape (num_inputs, emb_in)
+        Embedding of each triplet, or of each row idx_in names.
+    weight : array of float32 or float64, shape (emb_out, interm*emb_in)
+        Weight of the bilinear layer, emb_in fast.
+    triplets : Segments
+        Outer edge of each triplet.
+    atoms : Segments, or None
+        Atom of each edge: edges of an atom are summed (None: they are not).
+    idx_in : Segments, or None
+        Row of m for each triplet (None: its own); or the index array.
+    wrt : str or iterable of str, optional
+        Fields to compute (default: all); the others are None and cost nothing.
+    out : array or mapping from field to array, optional
+        Where to write: same dtype, C-contiguous, clear of the inputs.
+    panel : {"fortran", "fortran-reference", "pyref", "gpu", "gpu-host"}, optional
+        Default: the fast path of fortran for NumPy arrays, gpu for device arrays.
+
+    Returns
+    -------
+    NamedTuple
+        rad_W1 (num_edges, interm, num_spherical): Derivative in rad_W1.
+        sph (num_triplets, num_spherical): Derivative in sph.
+        m (num_inputs, emb_in): Derivative in m.
+        weight (emb_out, interm*emb_in): Derivative in weight.
+
+    Raises
+    ------
+    TypeError
+        Wrong kind of array, dtype or argument.
+    ValueError
+        Wrong shape, size, field, overlap or panel.
+
+    Notes
+    -----
+    Source: Gasteiger et al., GemNet-OC (2022), arXiv:2204.02782; weights and results of fairchem's BasisEmbedding and EfficientInteractionBilinear, ragged instead of padded.
+    """
+
+_InteractionBilinearBwd2Field: TypeAlias = Literal["grad_m_ca", "rad_W1", "sph", "m", "weight"]
+
+def interaction_bilinear_bwd2(
+    gg_rad_W1: _A | None,
+    gg_sph: _A | None,
+    gg_m: _A | None,
+    gg_weight: _A | None,
+    grad_m_ca: _A,
+    rad_W1: _A,
+    sph: _A,
+    m: _A,
+    weight: _A,
+    triplets: Segments,
+    atoms: Segments | None = None,
+    idx_in: Segments | None = None,
+    wrt: _InteractionBilinearBwd2Field | Iterable[_InteractionBilinearBwd2Field] | None = None,
+    *,
+    out: _A | Mapping[_InteractionBilinearBwd2Field, _A] | None = None,
+    panel: _Panel | None = None,
+) -> InteractionBilinearBwd2[_A]:
+    """Vector-Jacobian product of `interaction_bilinear_bwd`.
+
+        multilinear, by polarisation
+
+    Parameters
+    ----------
+    gg_rad_W1 : array of float32 or float64, shape (num_edges, interm, num_spherical), or None
+        Cotangent of interaction_bilinear_bwd's rad_W1; None is zero.
+    gg_sph : array of float32 or float64, shape (num_triplets, num_spherical), or None
+        Cotangent of interaction_bilinear_bwd's sph; None is zero.
+    gg_m : array of float32 or float64, shape (num_inputs, emb_in), or None
+        Cotangent of interaction_bilinear_bwd's m; None is zero.
+    gg_weight : array of float32 or float64, shape (emb_out, interm*emb_in), or None
+        Cotangent of interaction_bilinear_bwd's weight; None is zero.
+    grad_m_ca : array of float32 or float64, shape (num_outputs, emb_out)
+        Gradient of a scalar in m_ca.
+    rad_W1 : array of float32 or float64, shape (num_edges, interm, num_spherical)
+        Embedded radial basis of each edge.
+    sph : array of float32 or float64, shape (num_triplets, num_spherical)
+        Circular or spherical basis of each triplet.
+    m : array of float32 or float64, shape (num_inputs, emb_in)
+        Embedding of each triplet, or of each row idx_in names.
+    weight : array of float32 or float64, shape (emb_out, interm*emb_in)
+        Weight of the bilinear layer, emb_in fast.
+    triplets : Segments
+        Outer edge of each triplet.
+    atoms : Segments, or None
+        Atom of each edge: edges of an atom are summed (None: they are not).
+    idx_in : Segments, or None
+        Row of m for each triplet (None: its own); or the index array.
+    wrt : str or iterable of str, optional
+        Fields to compute (default: all); the others are None and cost nothing.
+    out : array or mapping from field to array, optional
+        Where to write: same dtype, C-contiguous, clear of the inputs.
+    panel : {"fortran", "fortran-reference", "pyref", "gpu", "gpu-host"}, optional
+        Default: the fast path of fortran for NumPy arrays, gpu for device arrays.
+
+    Returns
+    -------
+    NamedTuple
+        grad_m_ca (num_outputs, emb_out): Derivative in grad_m_ca.
+        rad_W1 (num_edges, interm, num_spherical): Derivative in rad_W1.
+        sph (num_triplets, num_spherical): Derivative in sph.
+        m (num_inputs, emb_in): Derivative in m.
+        weight (emb_out, interm*emb_in): Derivative in weight.
+
+    Raises
+    ------
+    TypeError
+        Wrong kind of array, dtype or argument.
+    ValueError
+        Wrong shape, size, field, overlap or panel.
+
+    Notes
+    -----
+    Source: Gasteiger et al., GemNet-OC (2022), arXiv:2204.02782; weights and results of fairchem's BasisEmbedding and EfficientInteractionBilinear, ragged instead of padded.
     """
 
 _AggEdgeToEdgeBwd2GradField: TypeAlias = Literal["grad_out"]
