@@ -102,10 +102,14 @@ def test_wrong_size_on_each_axis(op, array, change):
             text = f"{op.name}: {array.name} has shape {tuple(shape)}; expected {expected}"
             raises(ValueError, text, FUNCTIONS[op.name], **values)
         elif array.dims[axis] != symbol:  # solved for: no whole number fits
-            named = names_in(array.dims[axis]) - {symbol}
+            named, free = names_in(array.dims[axis]) - {symbol}, {symbol}
+            free |= {bound_by(op, array, later) for later in range(axis + 1, len(array.dims))}
+            shape_text = with_numbers(array, sizes_of(op, good), free)
+            if shape_text == f"{listed(array.dims)} = {listed(array.dims)}":
+                shape_text = listed(array.dims)
             known = {s: n for s, n in sizes_of(op, good).items() if s in named}
             text = (
-                f"{op.name}: {array.name} has shape {tuple(shape)}; expected {listed(array.dims)} "
+                f"{op.name}: {array.name} has shape {tuple(shape)}; expected {shape_text} "
                 f"with a whole {symbol} {limits(symbol)} "
                 f"for {', '.join(f'{s} = {known[s]}' for s in sorted(known))}"
             )

@@ -112,9 +112,8 @@ def test_docstring_names_everything(op):
     assert named == list(inspect.signature(getattr(trigraph, op.name)).parameters)
     for a in op.arguments:
         numbers = "the graph's integers" if a.index else "float32 or float64"
-        numbers += ", in gpu float16 or bfloat16" if a.half else ""
         assert f"{a.name} : array of {numbers}, shape ({', '.join(a.dims)})" in parameters
-        assert a.doc in parameters
+        assert a.doc in " ".join(parameters.split())
         assert (f"{', '.join(a.dims)}), or None" in parameters) or not a.nullable
     for f in op.fields:
         assert re.search(rf"^ *{f.name} .*{re.escape(', '.join(f.dims))}", returns, re.MULTILINE)
@@ -123,7 +122,7 @@ def test_docstring_names_everything(op):
     for a in op.attributes:
         assert a.doc in " ".join(parameters.split())
         assert all(repr(choice) in parameters for choice in a.choices)
-    assert op.definition.source in text
+    assert op.definition.source in " ".join(text.split())
     assert max(map(len, text.splitlines())) <= 116
     assert "Raises\n------\n" in returns
 

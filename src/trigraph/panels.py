@@ -45,16 +45,24 @@ def _choose(op: Operator, values: dict[str, Any], panel: Any) -> str:
     return panel
 
 
+def _wrapped(text: str, first: str = "", rest: str = "") -> list[str]:
+    return textwrap.wrap(text, 112, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
+
+
 def _indented(text: str) -> list[str]:
-    return textwrap.wrap(text, 112, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False)
+    return _wrapped(text, "    ", "    ")
 
 
 def _described(name: str, kind: str, text: str) -> list[str]:
     return [f"{name} : {kind}", *_indented(text)]
 
 
+def _doc(a: Argument) -> str:
+    return a.doc + " The gpu panels take float16 and bfloat16, too." * a.half
+
+
 def _kind(a: Argument) -> str:
-    numbers = "the graph's integers" if a.index else "float32 or float64" + ", in gpu float16 or bfloat16" * a.half
+    numbers = "the graph's integers" if a.index else "float32 or float64"
     return f"array of {numbers}, shape ({', '.join(a.dims)}){', or None' if a.nullable else ''}"
 
 
@@ -66,7 +74,7 @@ def _docstring(op: Operator) -> str:
     lines += [*_indented(op.formula), "", "Parameters", "----------"]
     for a in op.arguments:
         if not a.keyword:
-            lines += _described(a.name, _kind(a), a.doc)
+            lines += _described(a.name, _kind(a), _doc(a))
     if op.graph:
         for graph in op.graph.arguments:
             kind = f"{op.graph.type_name}{', or None' if graph.optional else ''}"
@@ -77,7 +85,7 @@ def _docstring(op: Operator) -> str:
         lines += _described(attribute.name, ("float" if attribute.real else kind) + default, attribute.doc)
     for a in op.arguments:
         if a.keyword:
-            lines += _described(a.name, _kind(a), a.doc)
+            lines += _described(a.name, _kind(a), _doc(a))
     if op.selective:
         text = "Fields to compute (default: all); the others are None and cost nothing."
         lines += _described("wrt", "str or iterable of str, optional", text)
@@ -90,9 +98,11 @@ def _docstring(op: Operator) -> str:
         field = op.fields[0]
         lines += _described(field.name, f"array, shape ({', '.join(field.dims)})", field.doc)
     else:
-        lines += ["NamedTuple", *(f"    {f.name} ({', '.join(f.dims)}): {f.doc}" for f in op.fields)]
+        lines.append("NamedTuple")
+        for f in op.fields:
+            lines += _wrapped(f"{f.name} ({', '.join(f.dims)}): {f.doc}", "    ", "        ")
     lines += ["", "Raises", "------", "TypeError", "    Wrong kind of array, dtype or argument.", "ValueError"]
-    lines += ["    Wrong shape, size, field, overlap or panel.", "", "Notes", "-----", f"Source: {spec.source}"]
+    lines += ["    Wrong shape, size, field, overlap or panel.", "", "Notes", "-----", *_wrapped(f"Source: {spec.source}")]
     return "\n".join(lines)
 
 
