@@ -35,13 +35,14 @@ F2CMAP = {
 
 def load_table() -> ModuleType:
     """Return the operator table, loaded by path because the package does not exist yet."""
-    path = Path(__file__).resolve().parent.parent / "src" / "trigraph" / "operators.py"
-    spec = importlib.util.spec_from_file_location("trigraph_operators", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
+    folder = Path(__file__).resolve().parent.parent / "src" / "trigraph"
+    for name in ("table", "operators"):  # the second imports the first, by the name it is registered under
+        spec = importlib.util.spec_from_file_location(f"trigraph.{name}", folder / f"{name}.py")
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module
+        spec.loader.exec_module(module)
     return module
 
 
@@ -105,8 +106,9 @@ def shim(op: Any, layout: str, real: str, index: str | None) -> str:
             declared, pair = (kind, rest if judge else "") if a in reals else (whole, "")
             text += f"    {declared}, intent({intent}) :: {a}(n_{a}{pair})\n"
     if judge:
-        heads = [dims + numbers + graph, inputs, wants, outputs]
-        return text + judge_body(procedure, index, *heads, integers) + f"end subroutine {name}\n\n"
+        head = dims + numbers + graph
+        body = judge_body(procedure, index, head, inputs, wants, outputs, integers)
+        return text + body + f"end subroutine {name}\n\n"
     flags = [f"{w} /= 0" for w in wants]
     text += wrapped(f"call {procedure}_{suffix}", threads + dims + numbers + graph + inputs + flags + outputs)
     return text + f"end subroutine {name}\n\n"

@@ -245,17 +245,18 @@ class _Triplets:
         blocks, width = cover(nodes, per_block), self.channels * self.mid
         parts, totals = (self._empty(blocks, width, wanted=weights is not None) for _ in range(2))
         matrices = (self.up, self.up_dot, self.down, self.down_dot)
-        targets = (fields["embedding"], grad, grad_dot, grad_unit, grad_unit_dot, parts, totals)
+        alone = self.kernels.xp.empty(self.edges, np.int32) if wanted else None
+        targets = (fields["embedding"], grad, grad_dot, grad_unit, grad_unit_dot, parts, totals, alone)
         numbers = (np.int64(self.edges), np.int64(nodes), np.int64(per_block), self.channels, self.mid, self.spherical)
         args = (*self.graph_arrays, *self.edge_arrays, *matrices, grad_out, *targets, *numbers)
         types = (self.dtype, self.graph.src.dtype, self.second)
         self.kernels.launch("dimenet_in_edges", types, (blocks,), (THREADS,), args)
         if fields.any_of("rbf"):
-            args = (grad, grad_dot, self.inputs.weights, self.dots.weights, fields["rbf"], *self._sizes())
+            args = (grad, grad_dot, self.inputs.weights, self.dots.weights, alone, fields["rbf"], *self._sizes())
             self._each("dimenet_rbf_gradient", fields["rbf"].size, *args)
         if weights is not None:
             first = self.spherical * self.radial
-            self._first_weights(grad, grad_dot, weights[:first])
+            self._first_weights((grad, grad_dot, alone), weights[:first])
             sum_rows(self.kernels, totals, weights[first:], self.mid)
 
     def _nodes_per_block(self) -> int:
@@ -263,9 +264,9 @@ class _Triplets:
         blocks = max(1, min(BLOCKS, WORKSPACE // (2 * self.channels * self.mid)))
         return min(cover(self.graph.num_nodes, blocks), ROWS)
 
-    def _first_weights(self, grad: Any, grad_dot: Any, out: Any) -> None:
+    def _first_weights(self, grads: tuple[Any, Any, Any], out: Any) -> None:
         parts = self._empty(cover(self.edges, ROWS), out.size)
-        args = (self.inputs.rbf, self.dots.rbf, grad, grad_dot, parts, *self._sizes())
+        args = (self.inputs.rbf, self.dots.rbf, *grads, parts, *self._sizes())
         grid = (len(parts), cover(out.size, THREADS))
         self.kernels.launch("dimenet_weights_parts", (self.dtype,), grid, (THREADS,), args)
         sum_rows(self.kernels, parts, out)

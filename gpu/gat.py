@@ -1,11 +1,11 @@
 """Graph attention, production version: the same code for CuPy arrays on a device and NumPy arrays (gpu-host).
 
-For every head and position p (an in-edge of i from j, e its row): raw = a_s.x_j + a_d.x_i + a_e.f_e, the sum of scores that
-are computed once for each node and row; pre = act(raw); post = softmax of pre over the in-edges of i; out_i = sum post
-x_j, heads side by side or averaged. A group of lanes, at most a warp, works on a piece (at most CHUNK positions of one
-row, see sums.py); the softmax of a row that is cut is joined from its pieces' largest scores and sums.
+For every head and position p (an in-edge of i from j, e its row): raw = a_s.x_j + a_d.x_i + a_e.f_e, the sum of scores
+that are computed once for each node and row; pre = act(raw); post = softmax of pre over the in-edges of i; out_i = sum
+post x_j, heads side by side or averaged. A group of lanes, at most a warp, works on a piece (at most CHUNK positions of
+one row, see sums.py); the softmax of a row that is cut is joined from its pieces' largest scores and sums.
 
-With g the gradient in the output of a head, u = g_i.x_j and overbars for means over the in-edges (mean of u = sum post u)::
+With g the gradient in the output of a head, u = g_i.x_j, and bars for means over the in-edges (ubar = sum post u)::
 
     drawdot = act' post (u - ubar)         src_embedding_j = sum_p post g_i + a_s drawdot
     dst_embedding_i = a_d sum_p drawdot    weights a_s = sum_p drawdot x_j, and so on
@@ -16,8 +16,8 @@ The second order, dots being derivatives along the cotangents gg_, is the gradie
     v = c (u - ubar) + g_i.xdot_j                       draw = act' post (v - vbar) + act'' rawdot post (u - ubar)
     src_embedding_j = sum_p postdot g_i + a_s draw + adot_s drawdot       weights a_s = sum_p draw x_j + drawdot xdot_j
 
-draw and drawdot are summed for each node and row before they meet embeddings or weights. The first order is what remains
-of this with draw = drawdot, postdot = post and without the last terms.
+draw and drawdot are summed for each node and row before they meet embeddings or weights. The first order is what
+remains of this with draw = drawdot, postdot = post and without the last terms.
 """
 
 from __future__ import annotations
@@ -219,7 +219,7 @@ class _Attention:
         return src, dst, edge
 
     def _part(self, inputs: _Inputs, k: int) -> Any:
-        """The weights that meet the source (0), destination (1) or edge (2) embedding."""
+        """Return the weights that meet the source (0), destination (1) or edge (2) embedding."""
         weights, width = inputs.attention_weights, self.inputs.src_embedding.shape[1]
         return None if weights is None else weights[k * width : (k + 1) * width]
 
@@ -232,7 +232,9 @@ class _Attention:
         out = self.empty(len(x), self.num_heads)
         lanes = Lanes.of(self.dim_head, self._elements(), 1)
         args = (a, x, a_2, x_2, np.int64(out.size), self.num_heads, self.dim_head, lanes.column_bits, out)
-        self.kernels.launch("gat_project", (self.storage, self.wide), (cover(out.size, lanes.groups),), (THREADS,), args)
+        self.kernels.launch(
+            "gat_project", (self.storage, self.wide), (cover(out.size, lanes.groups),), (THREADS,), args
+        )
         return out
 
     # ---- softmax
@@ -258,15 +260,14 @@ class _Attention:
         self._launch("gat_scores", (), grid, args)
         cuts = graph.num_positions // CHUNK
         if cuts:
-            args = (overflow, graph.offsets, np.int64(graph.num_dst_nodes), CHUNK, heads, stats)
-            self._launch("gat_join", (), (cuts * cover(heads, 32),), args, (32, 8))
-            args = (stats, *index[:2], *numbers[:3], lanes.position_bits, scores)
-            self._launch("gat_rescale", (), grid, args)
+            join = (overflow, graph.offsets, np.int64(graph.num_dst_nodes), CHUNK, heads, stats)
+            self._launch("gat_join", (), (cuts * cover(heads, 32),), join, (32, 8))
+            self._launch("gat_rescale", (), grid, (stats, *index[:2], *numbers[:3], lanes.position_bits, scores))
 
     # ---- sums of embeddings
 
     def aggregate(self, first: tuple[Any, int, int, Any], second: tuple[Any, int, int, Any], out: Any) -> None:
-        """out_i = sum over both and over the in-edges of coefficient x_j; each is coefficients, strides and x (or None)."""
+        """out_i = sum over both and the in-edges of coefficient x_j; each is coefficients, strides and x (or None)."""
         pieces, graph, width = self.pieces, self.graph, out.shape[1]
         lanes = Lanes.of(width, self._elements(), self._mean_size(pieces))
         overflow = self._overflow(pieces.rows, width)
@@ -274,7 +275,13 @@ class _Attention:
         index = (pieces.table, graph.offsets, graph.indices, np.int64(pieces.num_pieces))
         numbers = (self.num_heads, self.dim_head, self.concat_heads, lanes.column_bits, lanes.position_bits)
         args = (*terms, *index, *numbers, out, overflow)
-        self._launch("gat_aggregate", (self.wide,), lanes.grid(pieces.num_pieces, width), args, types=self.storage)
+        self._launch(
+            "gat_aggregate",
+            (self.wide, second[3] is not None),
+            lanes.grid(pieces.num_pieces, width),
+            args,
+            types=self.storage,
+        )
         self._finish(pieces.rows, overflow, out)
 
     def _overflow(self, rows: Rows, width: int) -> Any:
@@ -392,7 +399,7 @@ class _Attention:
         return ACTIVATIONS.index(self.activation), self.dtype.type(self.negative_slope)
 
     def _elements(self) -> int:
-        return ACCESS // int(self.storage.itemsize) if self.wide else 1
+        return ACCESS // self.storage.itemsize if self.wide else 1
 
     def _mean_size(self, pieces: Pieces) -> int:
         return cover(self.graph.num_positions, max(pieces.num_pieces, 1))

@@ -1,14 +1,14 @@
 """Weighted aggregation, production version: the same code for CuPy arrays on a device and NumPy arrays (gpu-host).
 
-Messages m_p = w_e x_j of every position p (an in-edge of i from j, e its row) are summed, averaged, or their smallest or
-largest taken for every feature. A group of lanes, at most a warp, sums a piece (at most CHUNK positions of one row,
+Messages m_p = w_e x_j of every position p (an in-edge of i from j, e its row) are summed, averaged, or their smallest
+or largest taken for every feature. A group of lanes, at most a warp, sums a piece (at most CHUNK positions of one row,
 see sums.py); the derivatives gather by source and by row of the edge arrays.
 
 With D the node degree (1 for a sum) and, for the mean by weight, c_p = x_j - out_i (otherwise c_p = x_j)::
 
     embedding_j = sum_p w_p g_i / D_i                       edge_weight_e = sum_p g_i . c_p / D_i
 
-The second order, dots being derivatives along the cotangents gg_, with r_i = Ddot_i / D_i for the mean by weight, else 0::
+The second order, dots being derivatives along the cotangents gg_; r_i = Ddot_i / D_i for the mean by weight, else 0::
 
     outdot_i = sum_p (w_p xdot_j + wdot_p c_p) / D_i        embedding_j = sum_p (wdot_p - w_p r_i) g_i / D_i
     edge_weight_e = sum_p g_i . (xdot_j - outdot_i - r_i c_p) / D_i     (outdot only for the mean by weight)
@@ -233,7 +233,7 @@ class _Call:
             self._launch("weighted_divide", (), grid, (degree, pieces.rows.offsets, *numbers, out))
 
     def extrema(self, out: Any, location: Any) -> None:
-        """The smallest or largest messages and where they are."""
+        """Write the smallest or largest messages and where they are."""
         pieces, graph, largest = self.pieces, self.graph, self.op == "max"
         overflow = sums.overflow_for(self.kernels, pieces.rows, out)
         overflow_location = sums.overflow_for(self.kernels, pieces.rows, location)
@@ -244,9 +244,9 @@ class _Call:
         args = (self.edge_weight, self.embedding, *index, *numbers, *targets)
         self._launch("weighted_extrema", (self.wide,), lanes.grid(pieces.num_pieces, self.width), args)
         grid = (graph.num_positions // CHUNK * cover(self.width, 32),)
-        numbers = (np.int64(graph.num_dst_nodes), CHUNK, self.width, largest)
-        args = (overflow, overflow_location, pieces.rows.offsets, *numbers, out, location)
-        self._launch("weighted_extrema_overflow", (), grid, args, (32, 8))
+        sizes = (np.int64(graph.num_dst_nodes), CHUNK, self.width, largest)
+        joined = (overflow, overflow_location, pieces.rows.offsets, *sizes, out, location)
+        self._launch("weighted_extrema_overflow", (), grid, joined, (32, 8))
 
     def output_dot(self, gg_embedding: Any, gg_edge_weight: Any, out: Any) -> None:
         """Write the output's derivative along the cotangents."""

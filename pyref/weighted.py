@@ -132,31 +132,33 @@ def agg_weighted_n2n_bwd2(
     wdot = np.zeros_like(w) if gg_edge_weight is None else weights(gg_edge_weight, embedding, graph)
     found = agg_weighted_n2n_fwd(embedding, edge_weight, graph, op, mean_by)
     counts = np.ones_like(x, bool)
-    centre = centredot = ratio = 0
+    weighted = edge_weight is not None
+    centred = weighted and op == "mean" and mean_by == "weight"
+    shift, shiftdot, dot = x, xdot, wdot  # of the messages' factors; selected, since 0 times infinity is NaN
     if op in ("min", "max"):
         counts = winning(found.output_extrema_location, graph)
     if op == "mean":
         g = g / found.node_degree[i, None]
-    if op == "mean" and mean_by == "weight":
-        centre = found.output_embedding[i]
-        ratio = over(scatter(i, wdot, n), found.node_degree, graph)[i]
-    outdot = scatter(i, masked(counts, w * xdot + wdot * (x - centre)), n)
+    if centred:
+        shift = x - found.output_embedding[i]
+    moved = w * xdot + wdot * shift if weighted else w * xdot
+    outdot = scatter(i, masked(counts, moved), n)
     if op == "mean":
         outdot = over(outdot, found.node_degree, graph)
-    if op == "mean" and mean_by == "weight":
-        centredot = outdot[i]
+    if centred:
+        ratio = over(scatter(i, wdot, n), found.node_degree, graph)[i]
+        shiftdot, dot = xdot - outdot[i] - ratio * shift, wdot - w * ratio
 
     def out_edge_weight():
         if edge_weight is None:
             return None
-        inner = g * (xdot - centredot - ratio * (x - centre))
-        return scatter(graph.edge_ids, masked(counts, inner).sum(1), graph.num_edges)
+        return scatter(graph.edge_ids, masked(counts, g * shiftdot).sum(1), graph.num_edges)
 
     return results(
         "agg_weighted_n2n_bwd2",
         wrt,
         grad_output_embedding=lambda: outdot,
-        embedding=lambda: scatter(graph.indices, masked(counts, (wdot - w * ratio) * g), graph.num_src_nodes),
+        embedding=lambda: scatter(graph.indices, masked(weighted & counts, dot * g), graph.num_src_nodes),
         edge_weight=out_edge_weight,
     )
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from trigraph import CSC, EdgeGraph
-from trigraph.checks import shape_of
+from trigraph import CSC, EdgeGraph, Segments
+from trigraph.checks import position, shape_of
 from trigraph.operators import OPERATORS, SYMBOLS
 from trigraph.panels import FUNCTIONS, PANELS
 
@@ -35,29 +35,73 @@ def edges(sizes, index, rng):
     return EdgeGraph(*(np.ascontiguousarray(both[:, c]) for c in (0, 1)), nodes, np.ascontiguousarray(both[:, 2:]))
 
 
-GRAPHS = {"csc": csc, "edges": edges}
+def segments(sizes, index, rng):
+    """Members in any order, of segments some of which have none; atoms and rows of m where the operator has them."""
+
+    def members(count, bound):
+        return Segments(rng.integers(0, max(bound - 1, 1), count).astype(index), bound)
+
+    graphs = {"triplets": members(sizes["num_triplets"], sizes["num_edges"])}
+    if "num_outputs" in sizes:
+        graphs["atoms"] = members(sizes["num_edges"], sizes["num_outputs"])
+        graphs["idx_in"] = members(sizes["num_triplets"], sizes["num_inputs"])
+    return graphs
+
+
+GRAPHS = {
+    "csc": lambda *args: {"graph": csc(*args)},
+    "edges": lambda *args: {"graph": edges(*args)},
+    "triplets": segments,
+    "bilinear": segments,
+}
 # Numbers of an array that cannot be any: distances are positive.
-SAMPLES = {"unit interval": lambda rng, shape: rng.uniform(0.1, 1.1, shape)}
+SAMPLES = {
+    "unit interval": lambda rng, shape: rng.uniform(0.1, 1.1, shape),
+    "positive": lambda rng, shape: rng.uniform(0.5, 1.5, shape),
+}
 
 
-def draw(op, dtype=np.float64, index=np.int64, graph=None, seed=0, **sizes):
-    """Return arguments of `op` by name, in signature order; `sizes` replace the usual ones, `graph` the usual graph."""
+def draw(op, dtype=np.float64, index=np.int64, graph=None, seed=0, setting=None, **sizes):
+    """Return arguments of `op` by name, in signature order; `sizes` replace the usual ones, `graph` the usual graph.
+
+    Everything optional is there, unless `setting` says None; what bwd is given back is what fwd returns.
+    """
     rng = np.random.default_rng(seed)
     chosen = {s: sizes.get(s, SIZES.get(s, SYMBOLS[s].typical[0])) for s in op.definition.symbols}
+    graphs, setting = {}, setting or {}
     if op.graph is not None:
-        graph = graph or GRAPHS[op.definition.graph](chosen, index, rng)
-        chosen |= {s: getattr(graph, s) for s in op.graph.sizes}
+        graphs = {"graph": graph} if graph is not None else GRAPHS[op.definition.graph](chosen, index, rng)
+        graphs |= {n: None for n in graphs if n in setting}
+        chosen |= {s: op.graph.find(s, graphs) for s in op.graph.sizes}
+    others = {a.name: a.choices[-1] if a.choices else a.default if a.real else chosen[a.name] for a in op.attributes}
+    others |= {n: v for n, v in setting.items() if n in others}
+    chosen |= {f"has_{n}": int(n not in setting or setting[n] is not None) for n in op.definition.optional}
+    chosen |= {a.name: position(a.choices, others[a.name]) for a in op.attributes if a.choices}
     normal = np.random.Generator.standard_normal
-    arrays = {a.name: SAMPLES.get(a.sample, normal)(rng, shape_of(a, chosen)).astype(dtype) for a in op.arguments}
-    others = {a.name: a.choices[-1] if a.choices else chosen[a.name] for a in op.attributes}
-    others |= {"graph": graph} if op.graph else {}
-    values = arrays | others
+    arrays = {}
+    for a in op.arguments:
+        if not a.given_back:
+            arrays[a.name] = SAMPLES.get(a.sample, normal)(rng, shape_of(a, chosen)).astype(dtype)
+    absent = [n for n in op.definition.optional if n in setting]
+    arrays |= {n: None for n in arrays if n.removeprefix("gg_") in absent}
+    values = arrays | others | graphs
+    if any(a.given_back for a in op.arguments):
+        fwd = OPERATORS[f"{op.definition.name}_fwd"]
+        found = FUNCTIONS[fwd.name](**{n: values[n] for n in fwd.parameters}, panel="fortran-reference")
+        values |= {a.name: getattr(found, a.name) for a in op.arguments if a.given_back}
     return {name: values[name] for name in op.parameters}
 
 
+def graphs_of(op, values):
+    """Return the graph objects among the arguments of `op`."""
+    return {a.name: values[a.name] for a in op.graph.arguments} if op.graph else {}
+
+
 def fields(op, result):
-    """Return the result of `op` as a mapping from field to array."""
-    return {op.fields[0].name: result} if op.single else result._asdict()
+    """Return the result of `op` as a mapping from field to array; without what the choices do not give."""
+    if op.single:
+        return {op.fields[0].name: result}
+    return {f.name: v for f, v in zip(op.fields, result, strict=True) if v is not None or not f.when}
 
 
 def call(op, values, **keywords):
@@ -82,5 +126,8 @@ def assert_close(got, expected):
     assert got.keys() == expected.keys()
     for name, value in expected.items():
         assert got[name].shape == value.shape
+        if value.dtype.kind == "i":
+            np.testing.assert_array_equal(got[name], value)
+            continue
         error = np.max(np.abs(got[name] - value), initial=0)
         assert error <= 256 * np.finfo(value.dtype).eps * np.max(np.abs(value), initial=0), name

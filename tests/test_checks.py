@@ -5,19 +5,25 @@ import re
 import numpy as np
 import pytest
 from scipy import sparse
-from table_calls import CPU_PANELS, OPS, assert_same_bits, call, draw, fields
+from table_calls import CPU_PANELS, OPS, assert_same_bits, call, draw, fields, graphs_of
 
-from trigraph.checks import shape_of
+from trigraph.checks import position, shape_of
 from trigraph.operators import OPERATORS, SYMBOLS, names_in
 from trigraph.panels import FUNCTIONS, PANELS
 
-ARRAYS = [pytest.param(op, a, id=f"{op.name}-{a.name}") for op in OPS for a in op.arguments]
-ATTRIBUTES = [pytest.param(op, a, id=f"{op.name}-{a.name}") for op in OPS for a in op.attributes if not a.choices]
+# What the choices of `draw` do not give is not there.
+GIVEN = [(op, a) for op in OPS for a in op.given(draw(op))]
+ARRAYS = [pytest.param(op, a, id=f"{op.name}-{a.name}") for op, a in GIVEN if not a.index]
+INDICES = [pytest.param(op, a, id=f"{op.name}-{a.name}") for op, a in GIVEN if a.index]
+ATTRIBUTES = [pytest.param(op, a, id=f"{op.name}-{a.name}") for op in OPS for a in op.attributes if a.size]
+NUMBERS = [pytest.param(op, a, id=f"{op.name}-{a.name}") for op in OPS for a in op.attributes if a.real]
 CHOICES = [pytest.param(op, a, id=f"{op.name}-{a.name}") for op in OPS for a in op.attributes if a.choices]
 WITH_GRAPH = [pytest.param(op, id=op.name) for op in OPS if op.graph]
 SELECTIVE = [pytest.param(op, id=op.name) for op in OPS if op.selective]
 ALL = [pytest.param(op, id=op.name) for op in OPS]
-FIELDS = [pytest.param(op, f, id=f"{op.name}-{f.name}") for op in OPS for f in op.fields]
+FIELDS = [
+    pytest.param(op, f, id=f"{op.name}-{f.name}") for op in OPS for f in op.fields if f.name in call(op, draw(op))
+]
 
 
 def raises(kind, text, function, *args, **kwargs):
@@ -33,8 +39,10 @@ def raises(kind, text, function, *args, **kwargs):
 
 def sizes_of(op, values):
     """Size of every symbol of a good call, read off plain axes and solved for the one symbol that has none."""
-    sizes = {a.name: values[a.name] for a in op.attributes if not a.choices}
-    sizes |= {s: getattr(values["graph"], s) for s in (op.graph.sizes if op.graph else ())}
+    sizes = {a.name: values[a.name] for a in op.attributes if a.size}
+    sizes |= {a.name: position(a.choices, values[a.name]) for a in op.attributes if a.choices}
+    sizes |= {f"has_{n}": int(values[n] is not None) for n in op.definition.optional}
+    sizes |= {s: op.graph.find(s, values) for s in (op.graph.sizes if op.graph else ())}
     for a in op.definition.inputs:
         sizes |= {dim: n for dim, n in zip(a.dims, values[a.name].shape, strict=True) if dim.isidentifier()}
     for symbol in set(op.definition.symbols) - sizes.keys():
@@ -60,6 +68,7 @@ def with_numbers(array, sizes, free=()):
 def bound_by(op, array, axis):
     """Symbol that this axis of a good call defines, rather than has to agree with; None if there is none."""
     known = {a.name for a in op.attributes} | set(op.graph.sizes if op.graph else ())
+    known |= {f"has_{n}" for n in op.definition.optional}
     for a in op.definition.inputs:
         for k, dim in enumerate(a.dims):
             free = names_in(dim) - known
@@ -93,7 +102,8 @@ def test_wrong_size_on_each_axis(op, array, change):
             text = f"{op.name}: {array.name} has shape {tuple(shape)}; expected {expected}"
             raises(ValueError, text, FUNCTIONS[op.name], **values)
         elif array.dims[axis] != symbol:  # solved for: no whole number fits
-            known = {s: n for s, n in sizes_of(op, good).items() if s in names_in(array.dims[axis]) - {symbol}}
+            named = names_in(array.dims[axis]) - {symbol}
+            known = {s: n for s, n in sizes_of(op, good).items() if s in named}
             text = (
                 f"{op.name}: {array.name} has shape {tuple(shape)}; expected {listed(array.dims)} "
                 f"with a whole {symbol} {limits(symbol)} "
@@ -145,16 +155,16 @@ def test_graph_of_other_sizes(op):
     good = draw(op)
     plain = {dim for a in op.arguments for dim in a.dims}
     for symbol in op.graph.sizes:
-        other = draw(op, **{symbol: getattr(good["graph"], symbol) + 1})["graph"]
+        graphs = graphs_of(op, draw(op, **{symbol: op.graph.find(symbol, good) + 1}))
         if symbol in plain:
             first = next(a for a in op.binding_order if symbol in a.dims)
             text = re.compile(
                 re.escape(f"{op.name}: {first.name} has shape {good[first.name].shape}; expected (")
-                + rf".*\) = \({getattr(other, symbol)}, .*\)"
+                + rf".*\) = \({op.graph.find(symbol, graphs)}, .*\)"
             )
-            raises(ValueError, text, FUNCTIONS[op.name], **(good | {"graph": other}))
+            raises(ValueError, text, FUNCTIONS[op.name], **(good | graphs))
         else:
-            call(op, good | {"graph": other})
+            call(op, good | graphs | {a.name: None for a in op.arguments if a.given_back})
 
 
 def test_text_of_the_contract():
@@ -247,18 +257,19 @@ def test_arrays_of_the_wrong_device(op, array):
 def test_graph_of_the_wrong_device(op):
     good = draw(op)
     device = {name: Elsewhere(v) if isinstance(v, np.ndarray) else v for name, v in good.items()}
-    text = f"{op.name}: graph holds numpy.ndarray; panel 'gpu' takes cupy.ndarray"
+    name = op.graph.arguments[0].name
+    text = f"{op.name}: {name} holds numpy.ndarray; panel 'gpu' takes cupy.ndarray"
     raises(TypeError, text, FUNCTIONS[op.name], **device)
-    graph_type = type(good["graph"])
+    graph_type = type(good[name])
     there = type("There", (graph_type,), {"kind": "cupy", "device": "cuda:1", "__slots__": ()})
-    make, arguments, *state = good["graph"].__reduce_ex__(2)
+    make, arguments, *state = good[name].__reduce_ex__(2)
     moved = there(*arguments) if make is graph_type else there.__new__(there)
     if state:
         moved.__setstate__(state[0])
-    text = f"{op.name}: graph is on cuda:1; expected cuda:0, where the arrays are"
-    raises(ValueError, text, FUNCTIONS[op.name], **(device | {"graph": moved}))
-    text = f"{op.name}: graph holds cupy.ndarray; panel 'fortran' takes numpy.ndarray"
-    raises(TypeError, text, FUNCTIONS[op.name], **(good | {"graph": moved}))
+    text = f"{op.name}: {name} is on cuda:1; expected cuda:0, where the arrays are"
+    raises(ValueError, text, FUNCTIONS[op.name], **(device | {name: moved}))
+    text = f"{op.name}: {name} holds cupy.ndarray; panel 'fortran' takes numpy.ndarray"
+    raises(TypeError, text, FUNCTIONS[op.name], **(good | {name: moved}))
 
 
 # Attributes, graph and the call itself
@@ -286,11 +297,52 @@ def test_attributes(op, attribute):
         assert_same_bits(call(op, good | {name: same}), expected)
 
 
+@pytest.mark.parametrize(("op", "attribute"), NUMBERS)
+def test_numbers(op, attribute):
+    good, name = draw(op), attribute.name
+    for bad in (True, "0.2", None, [0.2], 0.2 + 0j, np.True_, np.array([0.2])):
+        text = f"{op.name}: {name} is a {type(bad).__name__}; expected a float"
+        raises(TypeError, text, FUNCTIONS[op.name], **(good | {name: bad}))
+    for bad in (-0.1, np.nan, np.inf, np.float32(-1)):
+        text = f"{op.name}: {name} is {float(bad)}; expected a finite number >= 0"
+        raises(ValueError, text, FUNCTIONS[op.name], **(good | {name: bad}))
+    expected = call(op, good | {name: 0.25})
+    for same in (np.float32(0.25), np.float64(0.25)):
+        assert_same_bits(call(op, good | {name: same}), expected)
+
+
+@pytest.mark.parametrize(("op", "array"), INDICES)
+def test_indices_given_back(op, array):
+    good, name = draw(op), array.name
+    for dtype in (np.int32, np.uint64, np.float64):
+        text = f"{op.name}: {name} has dtype {np.dtype(dtype)}; expected int64, the dtype of the graph"
+        raises(TypeError, text, FUNCTIONS[op.name], **(good | {name: good[name].astype(dtype)}))
+    shape = (*good[name].shape[:-1], good[name].shape[-1] + 1)
+    text = f"{op.name}: {name} has shape {shape}; expected {with_numbers(array, sizes_of(op, good))}"
+    raises(ValueError, text, FUNCTIONS[op.name], **(good | {name: np.zeros(shape, np.int64)}))
+    bound = good["graph"].num_positions
+    for place in (-2, bound):
+        bad = good[name].copy()
+        bad.flat[0] = place
+        text = f"{op.name}: {name} is outside -1 .. num_positions-1 = {bound - 1}"
+        raises(ValueError, text, FUNCTIONS[op.name], **(good | {name: bad}))
+
+
+@pytest.mark.parametrize("op", [pytest.param(op, id=op.name) for op in OPS if op.order == 2 and op.definition.optional])
+def test_cotangent_of_what_is_absent(op):
+    for a in op.definition.inputs:
+        if a.optional:
+            good = draw(op, setting={a.name: None})
+            call(op, good)
+            text = f"{op.name}: gg_{a.name} is given, but {a.name} is None; expected None"
+            raises(ValueError, text, FUNCTIONS[op.name], **(good | {f"gg_{a.name}": draw(op)[f"gg_{a.name}"]}))
+
+
 @pytest.mark.parametrize(("op", "attribute"), CHOICES)
 def test_choices(op, attribute):
     good, name = draw(op), attribute.name
     expected = ", ".join(map(repr, attribute.choices))
-    for bad in (0, 1.0, True, b"node", object, ("node",)):
+    for bad in (0, 1.0, None if True in attribute.choices else True, b"node", object, ("node",)):
         raises(
             TypeError,
             f"{op.name}: {name} is {bad!r}; expected one of {expected}",
@@ -304,7 +356,9 @@ def test_choices(op, attribute):
             FUNCTIONS[op.name],
             **(good | {name: bad}),
         )
-    assert len({str(call(op, good | {name: choice})) for choice in attribute.choices}) == len(attribute.choices)
+    setting = next((s for s in op.definition.settings if name in s), {})
+    results = {str(call(op, draw(op, setting={**setting, name: choice}))) for choice in attribute.choices}
+    assert len(results) == len(attribute.choices)
 
 
 @pytest.mark.parametrize("op", [pytest.param(op, id=op.name) for op in OPS if op.attributes])
@@ -312,7 +366,7 @@ def test_defaults(op):
     good = draw(op)
     defaults = {a.name: a.default for a in op.attributes if not a.required}
     explicit = good | defaults
-    arrays = draw(op, **{n: v for n, v in defaults.items() if isinstance(v, int)})
+    arrays = draw(op, setting=defaults, **{n: v for n, v in defaults.items() if type(v) is int})
     explicit = arrays | defaults
     assert_same_bits(call(op, {n: v for n, v in explicit.items() if n not in defaults}), call(op, explicit))
 
@@ -333,11 +387,15 @@ def test_columns(op, array, panel):
 @pytest.mark.parametrize("op", WITH_GRAPH)
 def test_graph_of_the_wrong_type(op):
     good = draw(op)
-    graph = good["graph"]
-    arrays = tuple(getattr(graph, name) for name, _ in op.graph.forward)
-    for bad in (None, 3, "graph", type(graph), arrays, arrays[0], sparse.csr_array((3, 3))):
-        text = f"{op.name}: graph is a {type(bad).__name__}; expected a trigraph.{op.graph.type_name}"
-        raises(TypeError, text, FUNCTIONS[op.name], **(good | {"graph": bad}))
+    arrays = tuple(op.graph.find(name, good) for name, _ in op.graph.forward)
+    for argument in op.graph.arguments:
+        kind = type(good[argument.name])
+        wrong = (3, "graph", kind, arrays, sparse.csr_array((3, 3)))
+        more = () if argument.optional else (None, arrays[0])
+        for bad in (*wrong, *more):
+            expected = f"a trigraph.{op.graph.type_name}{' or None' if argument.optional else ''}"
+            text = f"{op.name}: {argument.name} is a {type(bad).__name__}; expected {expected}"
+            raises(TypeError, text, FUNCTIONS[op.name], **(good | {argument.name: bad}))
 
 
 @pytest.mark.parametrize("op", ALL)
@@ -409,28 +467,32 @@ def test_out_of_the_wrong_kind(op, field):
 
     for bad in (np.ones(shape).tolist(), "x", 1, np.ma.masked_array(np.ones(shape)), type):
         expect(TypeError, f"{label} is a {type(bad).__name__}; expected a numpy.ndarray of float32 or float64", bad)
-    for dtype in (np.float32, np.int64, ">f8"):
+    right = np.dtype(np.int64 if field.index else np.float64)
+    for dtype in (np.float32, np.int32, right.newbyteorder()):
         bad = np.empty(shape, dtype)
-        expect(TypeError, f"{label} has dtype {bad.dtype}; expected float64", bad)
+        expect(TypeError, f"{label} has dtype {bad.dtype}; expected {right}", bad)
     numbers = with_numbers(field, sizes_of(op, good))
     for bad in ((shape[0] + 1, *shape[1:]), (*shape[:-1], shape[-1] - 1), (*shape, 1), shape[1:], ()):
-        expect(ValueError, f"{label} has shape {bad}; expected {numbers}", np.empty(bad))
-    strided = [np.empty((2 * shape[0], *shape[1:]))[::2], np.empty(shape)[::-1]]
+        expect(ValueError, f"{label} has shape {bad}; expected {numbers}", np.empty(bad, right))
+    strided = [np.empty((2 * shape[0], *shape[1:]), right)[::2], np.empty(shape, right)[::-1]]
     if len(shape) > 1:
-        strided.append(empty_like(shape, "F"))
+        strided.append(empty_like(shape, "F", dtype=right))
     for bad in strided:
         expect(ValueError, f"{label} has strides {bad.strides}; expected a C-contiguous array", bad)
-    frozen = np.empty(shape)
+    frozen = np.empty(shape, right)
     frozen.setflags(write=False)
     expect(ValueError, f"{label} is read-only; expected a writable array", frozen)
-    expect(ValueError, f"{label} is not aligned; expected memory aligned for float64", empty_like(shape, offset=1))
+    unaligned = empty_like(shape, offset=1, dtype=right)
+    expect(ValueError, f"{label} is not aligned; expected memory aligned for {right}", unaligned)
 
 
 @pytest.mark.parametrize(("op", "field"), FIELDS)
 def test_out_that_overlaps(op, field):
     good, name = draw(op), field.name
     shape = call(op, good)[name].shape
-    for a in op.arguments:
+    for a in op.given(good):
+        if a.index or field.index:
+            continue
         value = good[a.name]
         memory = np.zeros(max(value.size, int(np.prod(shape))) + 3)
         out = memory[: int(np.prod(shape))].reshape(shape)
@@ -472,26 +534,30 @@ def test_out_of_the_wrong_field(op):
             raises(ValueError, text, FUNCTIONS[op.name], **good, wrt=asked, out={name: np.empty(3)})
 
 
+def garbage(value):
+    return np.full_like(value, np.nan if value.dtype.kind == "f" else 77)
+
+
 @pytest.mark.parametrize("panel", CPU_PANELS)
 @pytest.mark.parametrize("op", ALL)
 def test_out_is_written_and_returned(op, panel):
     good = draw(op)
     expected = call(op, good, panel=panel)
-    outs = {name: np.full_like(value, np.nan) for name, value in expected.items()}
+    outs = {name: garbage(value) for name, value in expected.items()}
     got = call(op, good, panel=panel, out=outs)
     assert_same_bits(got, expected)
     assert all(got[name] is outs[name] for name in outs)
     for name, value in expected.items():
         keywords = {"wrt": name} if op.selective else {}
         for wrapped in (lambda a: a, lambda a, name=name: {name: a})[not (op.single or op.selective) :]:
-            array = np.full_like(value, np.nan)
+            array = garbage(value)
             got = FUNCTIONS[op.name](**good, **keywords, panel=panel, out=wrapped(array))
             assert fields(op, got)[name] is array
             assert array.tobytes() == value.tobytes()
         if op.selective:  # a field asked for twice is one field; the others get arrays of their own
             again = FUNCTIONS[op.name](**good, wrt=[name, name], panel=panel, out=array)
             assert getattr(again, name) is array
-            array = np.full_like(value, np.nan)
+            array = garbage(value)
             got = call(op, good, panel=panel, out={name: array})
             assert_same_bits(got, expected)
             assert got[name] is array

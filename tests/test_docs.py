@@ -43,7 +43,7 @@ def test_pages_are_there():
     names = {page.name for page in (ROOT / "docs").glob("*.md")}
     assert {"operators.md", "accuracy.md", "implementation.md", "fortran.md", "gpu.md"} <= names
     assert (ROOT / "CHANGELOG.md").is_file()
-    assert {path.name for path in EXAMPLES} == {"my_gno.py", "train_on_derivatives.py"}
+    assert {path.name for path in EXAMPLES} == {"dimenet_forces.py", "my_gno.py", "train_on_derivatives.py"}
 
 
 def test_generated_parts_are_fresh():

@@ -11,8 +11,8 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
-# What is wrong, in which file, the right text and the wrong one. A text stands there once.
-MUTATIONS = {
+# By family: what is wrong, in which file, the right text and the wrong one. A text stands there once.
+GNO = {
     "reference: bias left out": ("fortran/gno.fypp", "    kernel(i, e) = b_v(i)", "    kernel(i, e) = 0"),
     "reference: missing sum of the bias": (
         "fortran/gno.fypp",
@@ -40,7 +40,7 @@ MUTATIONS = {
         "return kernel.reshape(len(kernel), f_in, f_out)",
         "return kernel.reshape(len(kernel), f_out, f_in).swapaxes(1, 2)",
     ),
-    "pyref: shared rows overwrite": ("pyref/gno.py", "np.add.at(out, index, rows)", "out[index] = rows"),
+    "pyref: shared rows overwrite": ("pyref/common.py", "np.add.at(out, index, rows)", "out[index] = rows"),
     "fast: >= for > in relu'": (
         "fortran/gno_fast.fypp",
         "s(:z%hidden, q) = merge(0.0_${K}$, s(:z%hidden, q), a(:z%hidden, q) <= 0)",
@@ -67,6 +67,94 @@ MUTATIONS = {
         "matrices + (long long)(p) * num_y * num_x",
     ),
 }
+DIMENET = {
+    "reference: k == i not left out": ("fortran/dimenet.fypp", "src(f) == dst(e)) .or.", "src(f) == src(e)) .or."),
+    "reference: gradient of the direction along itself": (
+        "fortran/dimenet.fypp",
+        "grad_vec(l, e) = (grad_u(l, e) - gc * u(l)) / length",
+        "grad_vec(l, e) = grad_u(l, e) / length",
+    ),
+    "reference: second derivative of P_l dropped": (
+        "fortran/dimenet.fypp",
+        "gc = gc + dy(l) * gy + ddy(l) * cdot * gydot",
+        "gc = gc + dy(l) * gy",
+    ),
+    "pyref: prefactor of l": (
+        "pyref/dimenet.py",
+        "np.sqrt((2 * np.arange(n_spherical) + 1) / (4 * np.pi))",
+        "np.sqrt((2 * np.arange(n_spherical) + 3) / (4 * np.pi))",
+    ),
+    "pyref: k == i compares destinations": (
+        "pyref/dimenet.py",
+        "keep = graph.src[f] != graph.dst[e]",
+        "keep = graph.dst[f] != graph.dst[e]",
+    ),
+    "pyref: sign of a cotangent of directions": (
+        "pyref/dimenet.py",
+        "gudot = scatter(e, gcosdot * u[f], n) + scatter(f, gcosdot * u[e], n)",
+        "gudot = scatter(e, gcosdot * u[f], n) - scatter(f, gcosdot * u[e], n)",
+    ),
+    "pyref: transposed weights": (
+        "pyref/dimenet.py",
+        "return weights[:first].reshape(n_spherical, n_radial, -1), weights[first:]",
+        "return weights[:first].reshape(n_radial, n_spherical, -1).swapaxes(0, 1), weights[first:]",
+    ),
+    "pyref: mixed derivative without a term": (
+        "pyref/dimenet.py",
+        "mixed = env[1] * x * c + env[0] * c - env[0] * freq * x * s",
+        "mixed = env[1] * x * c - env[0] * freq * x * s",
+    ),
+    "fast: left-out edges stay in the sum": (
+        "fortran/dimenet_fast_kernels.inc",
+        "        o = o - s\n",
+        "        o = o\n",
+    ),
+    "fast: second-order term replaces the first": (
+        "fortran/dimenet_fast_sums.inc",
+        "if (z%complete) call to_out(v%z, v%out%yd, .true.)",
+        "if (z%complete) call to_out(v%z, v%out%yd, .false.)",
+    ),
+    "fast: norm of the harmonics of order zero": (
+        "fortran/dimenet_fast.fypp",
+        "merge(1, 2, mm == 0)",
+        "merge(2, 1, mm == 0)",
+    ),
+    "fast: NaN of an edge in no triplet": (
+        "fortran/dimenet_fast.fypp",
+        "if (z%rbf) call clear_columns_${K}$(b%n_alone, b%alone, z%sr, v%gr)",
+        "if (.false.) call clear_columns_${K}$(b%n_alone, b%alone, z%sr, v%gr)",
+    ),
+    "gpu: weight of the harmonics of order zero": (
+        "gpu/kernels/spherical_harmonics.cuh",
+        "double weight = m > 0 ? 2 : 1;",
+        "double weight = 2;",
+    ),
+    "gpu: sign of the left-out edges": (
+        "gpu/kernels/in_edges.cuh",
+        "add_pair(e, linear ? T(-1) : T(1), edge",
+        "add_pair(e, T(1), edge",
+    ),
+    "gpu: weights not transposed": (
+        "gpu/kernels/dimenet.cu",
+        "out[i] = in[i % rows * columns + i / rows];",
+        "out[i] = in[i];",
+    ),
+    "gpu: second derivative of P_l dropped": (
+        "gpu/kernels/triplets.cuh",
+        "by_cosine += legendre.d2 * cosine_dot * f;",
+        "by_cosine += T(0);",
+    ),
+    "gpu: NaN of an edge in no triplet": (
+        "gpu/kernels/dimenet.cu",
+        "sum += alone[e] ? T(0) : rbf[e * width + column] * grad_projected[at];",
+        "sum += rbf[e * width + column] * grad_projected[at];",
+    ),
+}
+MUTATIONS = {
+    f"{family} {name}": (family, *m)
+    for family, found in (("gno", GNO), ("dimenet", DIMENET))
+    for name, m in found.items()
+}
 
 
 @pytest.fixture(scope="module")
@@ -89,7 +177,7 @@ def sandbox(tmp_path_factory):
     return folder
 
 
-def build_and_verify(folder):
+def build_and_verify(folder, family):
     binaries = folder / "venv" / "bin"
     path = os.pathsep.join([str(binaries), str(Path(sys.executable).parent), os.environ["PATH"]])
     environment = {**os.environ, "PATH": path}
@@ -99,26 +187,34 @@ def build_and_verify(folder):
         install, cwd=folder / "checkout", env=environment, capture_output=True, text=True, check=False
     )
     assert built.returncode == 0, built.stdout + built.stderr
-    verify = [binaries / "python", "-m", "trigraph", "verify", "--operator", "gno"]
+    verify = [binaries / "python", "-m", "trigraph", "verify", "--operator", family]
     return subprocess.run(verify, cwd=folder, env=environment, capture_output=True, text=True, check=False)
 
 
 @pytest.mark.slow
-def test_the_right_lines_pass(sandbox):
-    done = build_and_verify(sandbox)
+@pytest.mark.parametrize("family", ["gno", "dimenet"])
+def test_the_right_lines_pass(sandbox, family):
+    done = build_and_verify(sandbox, family)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", MUTATIONS)
+def test_a_right_line_stands_there_once(name):
+    _, file, right, wrong = MUTATIONS[name]
+    text = (ROOT / file).read_text()
+    assert text.count(right) == 1
+    assert text.replace(right, wrong) != text
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_wrong_line_is_found(sandbox, name):
-    file, right, wrong = MUTATIONS[name]
+    family, file, right, wrong = MUTATIONS[name]
     path = sandbox / "checkout" / file
     text = path.read_text()
-    assert text.count(right) == 1, f"{file} has {text.count(right)} of: {right}"
     path.write_text(text.replace(right, wrong))
     try:
-        done = build_and_verify(sandbox)
+        done = build_and_verify(sandbox, family)
     finally:
         path.write_text(text)
     assert done.returncode == 1, done.stdout[-3000:] + done.stderr

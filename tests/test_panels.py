@@ -63,6 +63,8 @@ def test_signature_of_the_front_door(op):
     positional = [*op.parameters, *(["wrt"] if op.selective else [])]
     assert list(signature.parameters) == [*positional, "out", "panel"]
     defaults = {a.name: a.default for a in op.attributes} | dict.fromkeys(("wrt", "out", "panel"))
+    defaults |= dict.fromkeys(a.name for a in op.arguments if a.keyword)
+    defaults |= dict.fromkeys(op.graph.optional if op.graph else ())
     for name, parameter in signature.parameters.items():
         keyword = name in ("out", "panel")
         assert parameter.kind is (parameter.KEYWORD_ONLY if keyword else parameter.POSITIONAL_OR_KEYWORD)
@@ -109,7 +111,9 @@ def test_docstring_names_everything(op):
     named = re.findall(r"^(\w+) : ", parameters, re.MULTILINE)
     assert named == list(inspect.signature(getattr(trigraph, op.name)).parameters)
     for a in op.arguments:
-        assert f"{a.name} : array of float32 or float64, shape ({', '.join(a.dims)})" in parameters
+        numbers = "the graph's integers" if a.index else "float32 or float64"
+        numbers += ", in gpu float16 or bfloat16" if a.half else ""
+        assert f"{a.name} : array of {numbers}, shape ({', '.join(a.dims)})" in parameters
         assert a.doc in parameters
         assert (f"{', '.join(a.dims)}), or None" in parameters) or not a.nullable
     for f in op.fields:
@@ -134,7 +138,8 @@ def test_panels_agree(op, panel):
         values = draw(op, dtype, index)
         got = call(op, values, panel=panel)
         assert_close(got, call(op, values, panel="fortran-reference"))
-        assert all(type(v) is np.ndarray and v.dtype == dtype and v.flags.c_contiguous for v in got.values())
+        assert all(type(v) is np.ndarray and v.flags.c_contiguous for v in got.values())
+        assert all(v.dtype == (index if v.dtype.kind == "i" else dtype) for v in got.values())
         assert all(v.flags.owndata or v.base is not None for v in got.values())
 
 
@@ -207,7 +212,7 @@ def test_wrt(op, panel):
 @pytest.mark.parametrize("op", [pytest.param(op, id=op.name) for op in OPS if op.order == 2])
 def test_a_cotangent_that_is_none_is_zero(op, panel):
     values = draw(op)
-    nullable = [a.name for a in op.arguments if a.nullable]
+    nullable = [a.name for a in op.arguments if a.name.startswith("gg_")]
     for absent in [[n] for n in nullable] + [nullable]:
         none = values | dict.fromkeys(absent)
         zero = values | {n: np.zeros_like(values[n]) for n in absent}
@@ -252,7 +257,8 @@ def test_order_of_results():
     for op in OPS:
         inputs = [a.name for a in op.definition.inputs]
         grads = [f"grad_{a.name}" for a in op.definition.outputs]
-        expected = {0: [a.name for a in op.definition.outputs], 1: inputs, 2: grads + inputs}[op.order]
+        outputs = [a.name for a in op.definition.outputs + op.definition.auxiliary]
+        expected = {0: outputs, 1: inputs, 2: grads + inputs}[op.order]
         wanted = op.restriction.fields if op.restriction else expected
         assert [f.name for f in op.fields] == [name for name in expected if name in wanted]
         assert op.order == 2 or not op.restriction

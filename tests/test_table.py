@@ -11,7 +11,7 @@ from table_calls import OPS
 
 import trigraph
 from trigraph import pyref
-from trigraph.checks import bind_sizes, shape_of
+from trigraph.checks import bind_sizes, position, shape_of
 from trigraph.operators import DEFINITIONS, GRAPHS, OPERATORS, SYMBOLS, Operator, evaluate, names_in, result_type
 
 DEFS = [pytest.param(d, id=d.name) for d in DEFINITIONS]
@@ -21,7 +21,10 @@ ROOT = Path(__file__).parent.parent
 
 
 def typical(definition, k=0):
-    return {s: SYMBOLS[s].typical[k % len(SYMBOLS[s].typical)] for s in definition.symbols}
+    """Sizes, presence of everything optional, and places of the default choices."""
+    sizes = {s: SYMBOLS[s].typical[k % len(SYMBOLS[s].typical)] for s in definition.symbols}
+    sizes |= {f"has_{n}": 1 for n in definition.optional}
+    return sizes | {a.name: position(a.choices, a.default) for a in definition.attributes if a.choices}
 
 
 def test_symbols():
@@ -44,11 +47,14 @@ def test_names_are_unique():
 
 @pytest.mark.parametrize("definition", DEFS)
 def test_definition(definition):
-    arrays = definition.inputs + definition.outputs
+    arrays = definition.inputs + definition.outputs + definition.auxiliary
     names = [a.name for a in arrays] + [a.name for a in definition.attributes]
     assert len(set(names)) == len(names)
     reserved = {"graph", "wrt", "out", "panel"}  # an output is no parameter, but grad_<output> is
-    assert not reserved & (set(names) - {a.name for a in definition.outputs})
+    assert not reserved & (set(names) - {a.name for a in definition.outputs + definition.auxiliary})
+    assert set(definition.given_back) <= {a.name for a in definition.outputs + definition.auxiliary}
+    known = {a.name for a in definition.attributes} | set(definition.optional)
+    assert all(set(setting) <= known for setting in definition.settings)
     assert definition.inputs
     assert definition.outputs
     assert definition.summary.endswith(".")
@@ -62,8 +68,8 @@ def test_definition(definition):
         assert a.name.isidentifier()
         assert a.doc.endswith(".")
     for a in definition.attributes:
-        assert bool(a.choices) != (a.name in SYMBOLS)
-        assert a.required or a.default in (a.choices or range(SYMBOLS[a.name].minimum, 100))
+        assert [bool(a.choices), a.real, a.name in SYMBOLS].count(True) == 1
+        assert a.required or a.real or a.default in (a.choices or range(SYMBOLS[a.name].minimum, 100))
         assert {choice for choice, _ in a.requires} <= set(a.choices)
         graph_type = getattr(trigraph, GRAPHS[definition.graph].type_name) if definition.graph else None
         assert all(callable(getattr(graph_type, method)) for _, method in a.requires)
@@ -78,11 +84,14 @@ def test_definition(definition):
 @pytest.mark.parametrize("definition", DEFS)
 def test_expressions(definition):
     """Only sums and products of known symbols and whole numbers: they are evaluated, and read by people."""
-    shapes = [dim for a in definition.inputs + definition.outputs for dim in a.dims]
+    arrays = definition.inputs + definition.outputs + definition.auxiliary
+    shapes = [dim for a in arrays for dim in a.dims]
+    known = {*definition.symbols, *(f"has_{n}" for n in definition.optional)}
+    known |= {a.name for a in definition.attributes if a.choices}
     for expression in (*shapes, *definition.operations, definition.terms):
-        assert names_in(expression) <= set(definition.symbols)
+        assert names_in(expression) <= known
         tree = ast.parse(expression, mode="eval")
-        allowed = (ast.Expression, ast.BinOp, ast.Add, ast.Mult, ast.Name, ast.Load, ast.Constant)
+        allowed = (ast.Expression, ast.BinOp, ast.Add, ast.Sub, ast.Mult, ast.Name, ast.Load, ast.Constant)
         assert all(isinstance(node, allowed) for node in ast.walk(tree)), expression
         assert {n.id for n in ast.walk(tree) if isinstance(n, ast.Name)} == names_in(expression)
     for k in range(3):
@@ -92,7 +101,8 @@ def test_expressions(definition):
         operations = [evaluate(e, sizes) for e in definition.operations]
         assert 0 < operations[0] < operations[1] < operations[2]
         assert evaluate(definition.terms, sizes) > 0
-    zero = {s: SYMBOLS[s].minimum for s in definition.symbols}
+    zero = typical(definition) | {s: SYMBOLS[s].minimum for s in definition.symbols}
+    zero |= {f"has_{n}": 0 for n in definition.optional}
     assert all(n >= 0 for a in definition.inputs + definition.outputs for n in shape_of(a, zero))
 
 
@@ -101,7 +111,7 @@ def test_symbols_in_canonical_order(definition):
     symbols = definition.symbols
     graph = GRAPHS[definition.graph].sizes if definition.graph else ()
     assert symbols[: len(graph)] == graph
-    attributes = tuple(a.name for a in definition.attributes if not a.choices)
+    attributes = tuple(a.name for a in definition.attributes if a.size)
     assert symbols[len(symbols) - len(attributes) :] == attributes
     assert len(set(symbols)) == len(symbols)
 
@@ -111,14 +121,19 @@ def test_sizes_follow_from_a_call(op):
     """Every symbol is fixed by graph, attributes or one axis at a time, linear in it."""
     for k in range(3):
         sizes = typical(op.definition, k)
-        graph = type("Graph", (), sizes)
-        values = {a.name: a.default if a.choices else sizes[a.name] for a in op.attributes}
-        values |= {"graph": graph} if op.graph else {}
+        values = {a.name: sizes[a.name] if a.size else a.default for a in op.attributes}
+        values |= dict.fromkeys(op.definition.optional, "there")
+        if op.graph:
+            paths = {s: op.graph.paths.get(s, (f"graph.{s}",))[0].split(".") for s in op.graph.sizes}
+            for argument in op.graph.arguments:
+                own = {path[1]: sizes[s] for s, path in paths.items() if path[0] == argument.name}
+                values[argument.name] = type("Graph", (), own)
         shapes = {a.name: shape_of(a, sizes) for a in op.arguments}
         assert bind_sizes(op, values, shapes) == sizes
-        required = {a.name: shapes[a.name] for a in op.arguments if not a.nullable}
+        required = {a.name: shapes[a.name] for a in op.arguments if not a.nullable or a.optional}
         assert bind_sizes(op, values, required) == sizes  # the cotangents may all be None
     known = set(op.graph.sizes if op.graph else ()) | {a.name for a in op.attributes}
+    known |= {f"has_{n}" for n in op.definition.optional}
     for a in op.binding_order:
         for dim in a.dims:
             unknown = names_in(dim) - known
@@ -140,16 +155,18 @@ def test_arguments_and_fields(op):
         1: [f"grad_{n}" for n in outputs] + inputs,
         2: [f"gg_{n}" for n in inputs] + [f"grad_{n}" for n in outputs] + inputs,
     }[op.order]
+    expected = [*expected, *(spec.given_back if op.order == 1 else ())]
     if op.restriction:
         assert set(op.restriction.arguments) < set(expected)
         assert set(inputs) <= set(op.restriction.arguments)
         expected = [name for name in expected if name in op.restriction.arguments]
     assert [a.name for a in op.arguments] == expected
-    assert [a.name for a in op.arguments if a.nullable] == [n for n in expected if n.startswith("gg_")]
-    shapes = {a.name: a.shape for a in spec.inputs + spec.outputs}
+    optional = {a.name for a in spec.inputs if a.optional} | {a.name for a in op.arguments if a.given_back}
+    assert [a.name for a in op.arguments if a.nullable] == [n for n in expected if n[:3] == "gg_" or n in optional]
+    shapes = {a.name: a.shape for a in spec.inputs + spec.outputs + spec.auxiliary}
     for a in (*op.arguments, *op.fields):
         assert a.shape == shapes[a.name.removeprefix("grad_").removeprefix("gg_")]
-    one = len(op.restriction.fields if op.restriction else outputs) == 1
+    one = len(op.restriction.fields if op.restriction else (*outputs, *spec.auxiliary)) == 1
     assert op.single == (one and (op.order == 0 or op.restriction is not None))
     assert op.selective == (op.order > 0 and not op.single)
     assert [a.name for a in op.binding_order][: len(inputs)] == inputs
@@ -168,7 +185,11 @@ def test_graph_kinds():
     for kind in GRAPHS.values():
         graph_type = getattr(trigraph, kind.type_name)
         assert set(kind.sizes) <= SYMBOLS.keys()
-        assert set(kind.sizes) | {name for name, _ in kind.forward} <= graph_type.__annotations__.keys()
+        for name in (*kind.sizes, *(name for name, _ in (*kind.forward, *kind.fast))):
+            for path in kind.paths.get(name, (f"graph.{name}",)):
+                argument, attribute = path.split(".")
+                assert argument in [a.name for a in kind.arguments]
+                assert attribute in graph_type.__annotations__
         for _, shape in (*kind.forward, *kind.reverse):
             assert names_in(shape) <= set(kind.sizes)
 

@@ -30,7 +30,7 @@ BY_NAME = {d.name: d for d in DEFINITIONS}
 
 def build(name, variant_name, dtype="float64", seed=0):
     definition = BY_NAME[name]
-    (variant,) = (v for v in cases.variants(definition) if v.name == variant_name)
+    variant = next(v for v in cases.variants(definition) if v.name == variant_name)  # with its first setting
     return cases.build(definition, variant, dtype, seed)
 
 
@@ -40,9 +40,9 @@ def test_arguments_fit_the_table(definition, variant, dtype):
     for op in operators_of(definition):
         arguments = case.arguments(op)
         assert tuple(arguments) == op.parameters
-        sizes = bind_sizes(op, arguments, {a.name: arguments[a.name].shape for a in op.arguments})
+        sizes = bind_sizes(op, arguments, {a.name: arguments[a.name].shape for a in op.given(arguments)})
         assert {**case.sizes, **sizes} == dict(case.sizes)
-        for array in op.arguments:
+        for array in op.given(arguments):
             value = arguments[array.name]
             assert value.shape == shape_of(array, case.sizes)
             assert value.dtype == dtype
@@ -59,7 +59,8 @@ def test_cases_follow_from_the_seed(definition):
     for variant in cases.variants(definition):
         one, same, other = (cases.build(definition, variant, "float64", seed) for seed in (0, 0, 1))
         single = cases.build(definition, variant, "float32", 0)
-        for name in (a.name for a in definition.inputs):
+        assert [n for n, v in one.values.items() if v is None] == [n for n, v in other.values.items() if v is None]
+        for name in (a.name for a in definition.inputs if one.values[a.name] is not None):
             assert np.array_equal(one.values[name], same.values[name])
             if one.values[name].size:
                 assert not np.array_equal(one.values[name], other.values[name])
@@ -136,6 +137,8 @@ def test_renumbering_keeps_the_operator(name):
     op = operators_of(case.definition)[0]
     results = [getattr(pyref, op.name)(**c.arguments(op)) for c in (case, other)]
     for field, before, after in zip(op.fields, *([r] if op.single else r for r in results), strict=True):
+        if before is None or field.dims[0] not in orders:  # not by row: scores have positions last
+            continue
         np.testing.assert_allclose(after, before[orders[field.dims[0]]], rtol=1e-12, atol=1e-13)
         assert not np.array_equal(before, after)
 

@@ -190,7 +190,12 @@ def variants(definition: Definition) -> tuple[Variant, ...]:
 
 
 # What there is none of in "no edges", by kind of graph: rows of edge arrays stay, that nothing uses.
-MEMBERS = {"csc": "num_positions", "edges": "num_positions", "triplets": "num_triplets", "bilinear": "num_triplets"}
+MEMBERS: dict[str | None, str] = {
+    "csc": "num_positions",
+    "edges": "num_positions",
+    "triplets": "num_triplets",
+    "bilinear": "num_triplets",
+}
 
 
 def _sizes(definition: Definition, variant: Variant) -> dict[str, int]:

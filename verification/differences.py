@@ -1,8 +1,8 @@
 """Central differences of one derivative order against the next.
 
 The function differenced is phi(x) = sum over fields of <w, L.field(x)>: L = fwd with the cotangents ``grad_`` as w, or
-L = bwd with the cotangents ``gg_``; its gradient is what bwd, or bwd2, returns. Along one random direction v for each
-argument,
+L = bwd with the cotangents ``gg_``; its gradient is what bwd, or bwd2 or a part of it, returns. Along one random
+direction v for each argument,
 
     error(h) = |phi(x+) - phi(x-) - <grad, x+ - x->| / sum |grad_i (x+ - x-)_i|
 
@@ -173,7 +173,7 @@ def check_differences(
     judged : Judged
         A case clear of kinks up to the largest step.
     upper : Operator
-        A bwd or bwd2.
+        A bwd, a bwd2 or a part of that.
     steps : sequence of float
         Powers of two, falling.
     operator : str, optional
@@ -226,7 +226,9 @@ def _curve(
     case, lower = judged.case, _lower(judged, upper)
     cotangents = case.grads if upper.order == 1 else case.ggs
     prefix = "grad_" if upper.order == 1 else "gg_"
-    weights = {f.name: judge.pair(cotangents[prefix + f.name]) for f in case.derived(lower)}
+    # A part of bwd2 takes some cotangents only, and is the gradient of phi with these.
+    given = {a.name for a in upper.arguments}
+    weights = {f.name: judge.pair(cotangents[prefix + f.name]) for f in case.derived(lower) if prefix + f.name in given}
     names = tuple(weights)
     values = case.arguments(lower)
     gradient = machine.evaluate(upper, case.arguments(upper), (name,))[name]

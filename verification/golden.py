@@ -280,7 +280,7 @@ def _gat(name: str, z: Mapping[str, np.ndarray]) -> Iterator[Vector]:
     """gat_*: scores are (heads, positions), before and after the softmax apart; some without edge features."""
     names = [n for n in ("src_embedding", "dst_embedding", "attention_weights", "edge_embedding") if f"in_{n}" in z]
     absent = {"edge_embedding": None} if len(names) == 3 else {}
-    values = {n: z[f"in_{n}"] for n in names} | absent
+    values: dict[str, Any] = {n: z[f"in_{n}"] for n in names} | absent
     values |= {
         "graph": CSC(z["in_offsets"], z["in_indices"], int(z["in_num_src_nodes"])),
         "num_heads": int(z["in_num_heads"]),
@@ -305,7 +305,8 @@ def _weighted(name: str, z: Mapping[str, np.ndarray]) -> Iterator[Vector]:
     names = ("embedding", "edge_weight")
     graph = CSC(z["in_offsets"], z["in_indices"], int(z["in_num_src_nodes"]))
     for op in ("sum", "mean", "min", "max"):
-        case, values = f"{name}, {op}", {n: z[f"in_{n}"] for n in names}
+        case = f"{name}, {op}"
+        values: dict[str, Any] = {n: z[f"in_{n}"] for n in names}
         values |= {"graph": graph, "op": op, "mean_by": "weight"}
         out = {"output_embedding": z[f"out_{op}"]}
         if op == "mean":

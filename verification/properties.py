@@ -204,7 +204,7 @@ def check_nan(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
             wrong: float = math.inf
             if not note:
                 same = got == reference if field.index else np.isnan(got) == np.isnan(reference[0])
-                wrong = np.count_nonzero(~same)
+                wrong = float(np.count_nonzero(~same))
             checks.append(
                 Check(
                     operator=op.name,

@@ -18,6 +18,7 @@ from trigraph.checks import bind_sizes
 from trigraph.graphs import CSC
 from trigraph.operators import Definition
 from trigraph.panels import panel_function
+from trigraph.verification import networks
 from trigraph.verification.cases import POINT_STEP, Case, draw, frozen, kink_violations, plain
 from trigraph.verification.judged import operators_of
 from trigraph.verification.structures import Structure, shipped
@@ -33,6 +34,7 @@ NEAR = 8  # destinations of the patch
 # polynomials of degree 2 at most, GemNet-OC is linear in each input; DimeNet++ needs steps enough to show the order.
 POLYNOMIAL_STEPS = tuple(2.0**-k for k in range(10, 36, 8))
 STRUCTURE_STEPS = tuple(2.0**-k for k in (*range(6, 20, 2), *range(22, 36, 4)))
+NETWORK_STEPS = tuple(2.0**-k for k in (*range(3, 20, 2), *range(22, 36, 4)))
 
 
 @cache
@@ -81,17 +83,24 @@ class RealInput:
 
     `values(definition, patch, keep)` returns the arguments of fwd in float64, on a patch within the judge's budget or
     on the whole input, with the rows of the resampled input for which `keep` is True (all for None). `steps` are those
-    of differences on the whole; `remark(patch)` says what is left out.
+    of differences on the whole; `remark(patch)` says what is left out. The whole is for `panels`, where it is large.
     """
 
     name: str
     values: Callable[[Definition, bool, np.ndarray | None], dict[str, Any]]
     steps: tuple[float, ...]
     remark: Callable[[bool], str] = lambda patch: ""
+    panels: tuple[str, ...] = ()
 
 
 def real_inputs(family: str, structures: Iterable[Structure] = ()) -> tuple[RealInput, ...]:
-    """Return the real inputs of a family: those shipped, and structures of the user's for DimeNet++."""
+    """Return the real inputs of a family: those shipped or made, and structures of the user's for DimeNet++."""
+    if family in ("gat", "weighted"):
+        return (
+            RealInput("airfoil", networks.mesh_values(_mesh), NETWORK_STEPS),
+            RealInput("karate club", networks.club_values, NETWORK_STEPS),
+            RealInput("power law", networks.power_law_values, (), panels=("fortran",)),
+        )
     if family == "gno":
         return (RealInput("airfoil", _airfoil_values, POLYNOMIAL_STEPS),)
     if family == "dimenet":
@@ -127,7 +136,7 @@ def build_real(real: RealInput, definition: Definition, dtype: str, seed: int, p
         return {n: frozen(v.astype(dtype)) if isinstance(v, np.ndarray) else v for n, v in given.items()}
 
     rng = np.random.default_rng([seed, zlib.crc32(f"{definition.name}/{real.name}".encode())])
-    step, values, notes = POINT_STEP if patch else real.steps[0], typed(None), [real.remark(patch)]
+    step, values, notes = POINT_STEP if patch or not real.steps else real.steps[0], typed(None), [real.remark(patch)]
     inputs = {a.name: a for a in definition.inputs if values[a.name] is not None}
     grads = {f"grad_{a.name}": a for a in definition.outputs}
     directions = {n: frozen((values[n] * rng.standard_normal(values[n].shape)).astype(dtype)) for n in inputs}

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from itertools import pairwise
 from pathlib import Path
 
 from trigraph.fortran.threads import get_num_threads, set_num_threads
@@ -124,7 +123,7 @@ def _calls(scope: _Scope, lazy: Lazy) -> list[Check]:
     for op in every_operator_of(judged.case.definition):
         if scope.has(op):
             checks += check_repeat(scope.subject, judged, op)
-            if judged.case.kind in ("shared rows", "second sizes") or op.graph is None:
+            if judged.case.kind in ("shared rows", "periodic", "second sizes") or op.graph is None:
                 checks += check_nan(scope.subject, judged, op)
             if scope.subject.only is None:  # a user's function has no wrt
                 checks += check_subsets(scope.subject, judged, op)
@@ -160,10 +159,10 @@ def _adjoint(scope: _Scope, lazy: Lazy) -> list[Check]:
 
 def _differences(scope: _Scope, lazy: Lazy, steps: tuple[float, ...]) -> list[Check]:
     judged = lazy()
-    ops = operators_of(judged.case.definition)
+    fwd, bwd, _ = operators_of(judged.case.definition)
     checks = []
-    for lower, upper in pairwise(ops):
-        name = scope.record_as(upper, lower)
+    for upper in every_operator_of(judged.case.definition)[1:]:
+        name = scope.record_as(upper, fwd if upper is bwd else bwd)
         if name:
             checks += check_differences(scope.subject, judged, upper, steps, name)
     return checks
@@ -171,7 +170,7 @@ def _differences(scope: _Scope, lazy: Lazy, steps: tuple[float, ...]) -> list[Ch
 
 def _judge_differences(lazy: Lazy, selected: frozenset[str]) -> list[Check]:
     judged = lazy()
-    uppers = [op for op in operators_of(judged.case.definition)[1:] if op.name in selected]
+    uppers = [op for op in every_operator_of(judged.case.definition)[1:] if op.name in selected]
     return [check for op in uppers for check in check_differences(None, judged, op, JUDGE_STEPS)]
 
 
@@ -275,11 +274,13 @@ class _Run:
             return
         whole = judged("float64", False)
         for scope in self.scopes:
+            if real.panels and scope.subject.name not in real.panels:
+                continue
             label = f"{definition.name}, {real.name}, float64: {scope.subject.name}"
             # Whoever comes first pays for the judge.
             weight = WEIGHTS["real adjoint"] + (WEIGHTS["real judge"] if scope is self.scopes[0] else 0)
             yield _unit(f"{label} adjoint", scope, weight, partial(_adjoint, scope, whole))
-            if scope.subject.name not in UNDIFFERENCED:
+            if scope.subject.name not in UNDIFFERENCED and real.steps:
                 weight = WEIGHTS["real differences"]
                 yield _unit(f"{label} differences", scope, weight, partial(_differences, scope, whole, real.steps))
 

@@ -134,8 +134,35 @@ dimenet_directions(const T* __restrict__ vec, const T* __restrict__ vec_dot, T* 
     }
 }
 
-// Norm of Y_l: sqrt((2l+1) / 4pi).
-template <class T> __device__ T angular_norm(int l) { return sqrt(T(2 * l + 1) * T(0.079577471545947667884)); }
+// Norms of Y_l: sqrt((2l+1) / 4pi), by Newton's method.
+template <class T> struct AngularNorms {
+    T degree[DEGREES];
+
+    __device__ constexpr AngularNorms() : degree() {
+        for (int l = 0; l < DEGREES; l++) {
+            const double square = (2 * l + 1) * 0.079577471545947667884;
+            double root = 1;
+            for (int i = 0; i < 8; i++) {
+                root = (root + square / root) / 2;
+            }
+            degree[l] = T(root);
+        }
+    }
+};
+__constant__ AngularNorms<float> angular_norms_float;
+__constant__ AngularNorms<double> angular_norms_double;
+__device__ __forceinline__ float angular_norm(float, int l) { return angular_norms_float.degree[l]; }
+__device__ __forceinline__ double angular_norm(double, int l) { return angular_norms_double.degree[l]; }
+
+// Sum of `terms` products, of numbers in a row with numbers `stride` apart.
+template <class T>
+__device__ T product_sum(const T* row, const T* column, long long at, long long from, int terms, int stride) {
+    T sum = T(0);
+    for (int n = 0; n < terms; n++) {
+        sum += row[at + n] * column[from + (long long)(n) * stride];
+    }
+    return sum;
+}
 
 // projected[e,m,l] = norm_l sum_n rbf[e,l,n] weights[l,n,m], zero from l = n_spherical to 8; projected_dot from rbf_dot and
 // weights_dot.
@@ -148,16 +175,13 @@ dimenet_project(const T* __restrict__ rbf, const T* __restrict__ rbf_dot, const 
     if (i < num_edges * n_mid * DEGREES) {
         const long long row = i / DEGREES, e = row / n_mid;
         const int l = int(i % DEGREES), m = int(row - e * n_mid), terms = l < n_spherical ? n_radial : 0;
-        T sum = T(0), sum_dot = T(0);
-        for (int n = 0; n < terms; n++) {
-            const long long at = (e * n_spherical + l) * n_radial + n, weight = (long long)(l * n_radial + n) * n_mid + m;
-            sum += rbf[at] * weights[weight];
-            sum_dot += rbf_dot != nullptr ? rbf_dot[at] * weights[weight] : T(0);
-            sum_dot += weights_dot != nullptr ? rbf[at] * weights_dot[weight] : T(0);
-        }
-        projected[i] = angular_norm<T>(l) * sum;
+        const long long at = (e * n_spherical + l) * n_radial, weight = (long long)(l * n_radial) * n_mid + m;
+        const T norm = angular_norm(T(0), l);
+        projected[i] = norm * product_sum(rbf, weights, at, weight, terms, n_mid);
         if (projected_dot != nullptr) {
-            projected_dot[i] = angular_norm<T>(l) * sum_dot;
+            const T by_rbf = rbf_dot != nullptr ? product_sum(rbf_dot, weights, at, weight, terms, n_mid) : T(0);
+            const T by_weights = weights_dot != nullptr ? product_sum(rbf, weights_dot, at, weight, terms, n_mid) : T(0);
+            projected_dot[i] = norm * (by_rbf + by_weights);
         }
     }
 }
@@ -186,57 +210,59 @@ dimenet_vec_gradient(const T* __restrict__ grad_unit, const T* __restrict__ grad
                 add_scaled(g, T(1), load_vec(grad_unit_dot, part * num_edges + e));
             }
         }
+        // One division, since each takes registers.
         const Vec<T> v = load_vec(vec, e);
-        const T length = sqrt(dot(v, v));
-        const Vec<T> u = {v.x / length, v.y / length, v.z / length};
+        const T inverse = T(1) / sqrt(dot(v, v));
+        const Vec<T> u = {v.x * inverse, v.y * inverse, v.z * inverse};
         T by_length = T(0);
         if (grad_unit_dot != nullptr && vec_dot != nullptr) {
             const Vec<T> d = load_vec(vec_dot, e);
             const T along = dot(u, d), across = dot(g, u);
-            const Vec<T> udot = {(d.x - u.x * along) / length, (d.y - u.y * along) / length, (d.z - u.z * along) / length};
-            by_length = -dot(g, udot) / length;
-            total.x -= (along * g.x + across * d.x) / length;
-            total.y -= (along * g.y + across * d.y) / length;
-            total.z -= (along * g.z + across * d.z) / length;
+            const Vec<T> udot = {(d.x - u.x * along) * inverse, (d.y - u.y * along) * inverse, (d.z - u.z * along) * inverse};
+            by_length = -dot(g, udot) * inverse;
+            total.x -= (along * g.x + across * d.x) * inverse;
+            total.y -= (along * g.y + across * d.y) * inverse;
+            total.z -= (along * g.z + across * d.z) * inverse;
         }
-        by_length -= dot(total, u) / length;
-        store_sum(out, e,
-                  {total.x / length + by_length * u.x, total.y / length + by_length * u.y, total.z / length + by_length * u.z},
-                  true);
+        by_length -= dot(total, u) * inverse;
+        const Vec<T> by_unit = {total.x * inverse, total.y * inverse, total.z * inverse};
+        store_sum(out, e, {by_unit.x + by_length * u.x, by_unit.y + by_length * u.y, by_unit.z + by_length * u.z}, true);
     }
 }
 
-// rbf[e,l,n] = norm_l sum_m (weights[l,n,m] grad_projected[e,m,l] + weights_dot[l,n,m] grad_projected_dot[e,m,l]).
+// rbf[e,l,n] = norm_l sum_m (weights[l,n,m] grad_projected[e,m,l] + weights_dot[l,n,m] grad_projected_dot[e,m,l]), zero where
+// the edge is in no triplet.
 template <class T>
 __global__ void __launch_bounds__(128)
 dimenet_rbf_gradient(const T* __restrict__ grad_projected, const T* __restrict__ grad_projected_dot,
-                     const T* __restrict__ weights, const T* __restrict__ weights_dot, T* __restrict__ out, long long num_edges,
-                     int n_mid, int n_spherical, int n_radial) {
+                     const T* __restrict__ weights, const T* __restrict__ weights_dot, const int* __restrict__ alone,
+                     T* __restrict__ out, long long num_edges, int n_mid, int n_spherical, int n_radial) {
     const long long i = (long long)(blockIdx.x) * blockDim.x + threadIdx.x;
     const int width = n_spherical * n_radial;
     if (i < num_edges * width) {
         const long long e = i / width;
-        const int column = int(i - e * width), l = column / n_radial;
+        const int column = int(i - e * width), l = column / n_radial, terms = alone[e] ? 0 : n_mid;
+        const long long at = e * n_mid * n_spherical + l, weight = (long long)(column) * n_mid;
         T sum = T(0);
-        for (int begin = 0; begin < n_mid; begin += CHUNK) {
-            T part = T(0);
-            for (int m = begin; m < min(begin + CHUNK, n_mid); m++) {
-                const long long at = (e * n_mid + m) * n_spherical + l, weight = (long long)(column) * n_mid + m;
-                part += weights[weight] * grad_projected[at];
-                part += weights_dot != nullptr ? weights_dot[weight] * grad_projected_dot[at] : T(0);
+        for (int m = 0; m < terms; m += CHUNK) {
+            const long long from = at + (long long)(m) * n_spherical;
+            const int count = min(CHUNK, terms - m);
+            sum += product_sum(weights, grad_projected, weight + m, from, count, n_spherical);
+            if (weights_dot != nullptr) {
+                sum += product_sum(weights_dot, grad_projected_dot, weight + m, from, count, n_spherical);
             }
-            sum += part;
         }
-        out[i] = angular_norm<T>(l) * sum;
+        out[i] = angular_norm(T(0), l) * sum;
     }
 }
 
-// parts[chunk,l,n,m] = norm_l sum over the chunk's 256 edges of rbf[e,l,n] grad_projected[e,m,l] + rbf_dot grad_projected_dot.
+// parts[chunk,l,n,m] = norm_l sum over the chunk's 256 edges of rbf[e,l,n] grad_projected[e,m,l] + rbf_dot grad_projected_dot,
+// those in no triplet left out.
 template <class T>
 __global__ void __launch_bounds__(128)
 dimenet_weights_parts(const T* __restrict__ rbf, const T* __restrict__ rbf_dot, const T* __restrict__ grad_projected,
-                      const T* __restrict__ grad_projected_dot, T* __restrict__ parts, long long num_edges, int n_mid,
-                      int n_spherical, int n_radial) {
+                      const T* __restrict__ grad_projected_dot, const int* __restrict__ alone, T* __restrict__ parts,
+                      long long num_edges, int n_mid, int n_spherical, int n_radial) {
     const int i = int(blockIdx.y * blockDim.x + threadIdx.x), width = n_spherical * n_radial;
     if (i < width * n_mid) {
         const int column = i / n_mid, m = i - column * n_mid, l = column / n_radial;
@@ -245,9 +271,16 @@ dimenet_weights_parts(const T* __restrict__ rbf, const T* __restrict__ rbf_dot, 
         T sum = T(0);
         for (int k = 0; k < count; k++) {
             const long long e = begin + k, at = (e * n_mid + m) * n_spherical + l;
-            sum += rbf[e * width + column] * grad_projected[at];
-            sum += rbf_dot != nullptr ? rbf_dot[e * width + column] * grad_projected_dot[at] : T(0);
+            sum += alone[e] ? T(0) : rbf[e * width + column] * grad_projected[at];
         }
-        parts[(long long)(blockIdx.x) * width * n_mid + i] = angular_norm<T>(l) * sum;
+        if (rbf_dot != nullptr) {
+            T sum_dot = T(0);
+            for (int k = 0; k < count; k++) {
+                const long long e = begin + k, at = (e * n_mid + m) * n_spherical + l;
+                sum_dot += alone[e] ? T(0) : rbf_dot[e * width + column] * grad_projected_dot[at];
+            }
+            sum += sum_dot;
+        }
+        parts[(long long)(blockIdx.x) * width * n_mid + i] = angular_norm(T(0), l) * sum;
     }
 }

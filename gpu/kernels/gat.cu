@@ -94,7 +94,7 @@ gat_finish(const Compute<S>* __restrict__ overflow, const I* __restrict__ offset
 
 // out[row, h] = a[h].x[row, h] + a_2[h].x_2[row, h]; one group of lanes for each.
 template <class S, bool wide>
-__global__ void __launch_bounds__(128)
+__global__ void __launch_bounds__(128, row_blocks)
 gat_project(const Compute<S>* __restrict__ a, const S* __restrict__ x, const Compute<S>* __restrict__ a_2,
             const S* __restrict__ x_2, long long count, int num_heads, int dim_head, int column_bits,
             Compute<S>* __restrict__ out) {
@@ -126,7 +126,7 @@ gat_project(const Compute<S>* __restrict__ a, const S* __restrict__ x, const Com
 // pre and post of every position. stats[row] is (2, num_heads), the largest score and the sum of exp(pre - largest); post
 // and stats are those of a piece, final where the row is whole.
 template <class T, class I>
-__global__ void __launch_bounds__(128)
+__global__ void __launch_bounds__(128, row_blocks)
 gat_scores(const T* __restrict__ src, const T* __restrict__ dst, const T* __restrict__ edge, const I* __restrict__ table,
            const I* __restrict__ offsets, const I* __restrict__ indices, const I* __restrict__ edge_ids,
            long long num_pieces, long long num_positions, int num_heads, int activation, T negative_slope,
@@ -210,7 +210,7 @@ gat_join(const T* __restrict__ overflow, const I* __restrict__ offsets, long lon
 
 // post of the positions of rows that are cut.
 template <class T, class I>
-__global__ void __launch_bounds__(128)
+__global__ void __launch_bounds__(128, row_blocks)
 gat_rescale(const T* __restrict__ stats, const I* __restrict__ table, const I* __restrict__ offsets, long long num_pieces,
             long long num_positions, int num_heads, int position_bits, T* scores) {
     const Lanes lanes{0, position_bits};
@@ -229,10 +229,12 @@ gat_rescale(const T* __restrict__ stats, const I* __restrict__ table, const I* _
 
 // ---- output ---------------------------------------------------------------------------------------------------------
 
-// out[row] = sum over its positions of coefficient x[src] + coefficient_2 x_2[src], heads side by side or averaged; position
-// p and head h have coefficient[p * position_stride + h * head_stride].
-template <class S, class I, bool wide>
-__global__ void __launch_bounds__(128)
+template <class S, bool second> constexpr int aggregate_blocks = sizeof(S) == 2 && second ? few_row_blocks<S> : row_blocks;
+
+// out[row] = sum over its positions of coefficient x[src] and, if `second`, coefficient_2 x_2[src], heads side by side or
+// averaged; position p and head h have coefficient[p * position_stride + h * head_stride].
+template <class S, class I, bool wide, bool second>
+__global__ void __launch_bounds__(128, aggregate_blocks<S, second>)
 gat_aggregate(const Compute<S>* __restrict__ coefficient, long long position_stride, long long head_stride,
               const S* __restrict__ x, const Compute<S>* __restrict__ coefficient_2, long long position_stride_2,
               long long head_stride_2, const S* __restrict__ x_2, const I* __restrict__ table, const I* __restrict__ offsets,
@@ -252,6 +254,7 @@ gat_aggregate(const Compute<S>* __restrict__ coefficient, long long position_str
         const long long p = piece.begin + e;
         const long long from = (long long)(indices[p]) * num_heads * dim_head + place.column;
         Pack<T, n> term{};
+#pragma unroll 1
         for (int h = 0; h < heads; h++) {
             const T c = coefficient[p * position_stride + (first + h) * head_stride];
             const Pack<S, n> value = load_pack<n>(x + from + (long long)(h) * dim_head);
@@ -259,7 +262,7 @@ gat_aggregate(const Compute<S>* __restrict__ coefficient, long long position_str
             for (int r = 0; r < n; r++) {
                 term.at[r] += c * Storage<S>::value(value.at[r]);
             }
-            if (x_2 != nullptr) {
+            if (second) {
                 const T c_2 = coefficient_2[p * position_stride_2 + (first + h) * head_stride_2];
                 const Pack<S, n> value_2 = load_pack<n>(x_2 + from + (long long)(h) * dim_head);
 #pragma unroll
@@ -288,7 +291,7 @@ gat_aggregate(const Compute<S>* __restrict__ coefficient, long long position_str
 // dots[p, h] = g[dst, h].x[src, h], dots_2 alike with x_2; g is the gradient in the output of a head. One group of lanes for
 // each position and head.
 template <class S, class I, bool wide>
-__global__ void __launch_bounds__(128)
+__global__ void __launch_bounds__(128, row_blocks)
 gat_dots(const S* __restrict__ g, const S* __restrict__ x, const S* __restrict__ x_2, const I* __restrict__ destinations,
          const I* __restrict__ indices, long long count, int num_heads, int dim_head, int concat_heads, int column_bits,
          Compute<S>* __restrict__ dots, Compute<S>* __restrict__ dots_2) {
@@ -303,6 +306,7 @@ gat_dots(const S* __restrict__ g, const S* __restrict__ x, const S* __restrict__
         const S* const left = g + (concat_heads ? to * num_heads + h : to) * dim_head;
         const long long right = (from * num_heads + h) * dim_head;
         int k = 0;
+#pragma unroll 2
         for (int c = n * lanes.column(); c < dim_head; c += n << column_bits) {
             const Pack<S, n> a = load_pack<n>(left + c), b = load_pack<n>(x + right + c);
             Pack<S, n> b_2{};
@@ -331,7 +335,7 @@ gat_dots(const S* __restrict__ g, const S* __restrict__ x, const S* __restrict__
 
 // Means over the in-edges of a row: of the dots and, second order, of pre's derivative; out[row] is (1 or 2, num_heads).
 template <class T, class I, bool second>
-__global__ void __launch_bounds__(128)
+__global__ void __launch_bounds__(128, row_blocks)
 gat_means(const T* __restrict__ post, const T* __restrict__ dots, const T* __restrict__ src, const T* __restrict__ dst,
           const T* __restrict__ edge, const T* __restrict__ src_dot, const T* __restrict__ dst_dot,
           const T* __restrict__ edge_dot, const I* __restrict__ table, const I* __restrict__ offsets,
@@ -403,7 +407,7 @@ __device__ Deviations<T> deviations(const T* post, const T* dots, const T* dots_
 
 // Mean over the in-edges of a row of the cotangent of post, (num_heads).
 template <class T, class I>
-__global__ void __launch_bounds__(128)
+__global__ void __launch_bounds__(128, row_blocks)
 gat_second_mean(const T* __restrict__ post, const T* __restrict__ dots, const T* __restrict__ dots_2,
                 const T* __restrict__ means, const T* __restrict__ src, const T* __restrict__ dst,
                 const T* __restrict__ edge, const T* __restrict__ src_dot, const T* __restrict__ dst_dot,
@@ -433,7 +437,7 @@ gat_second_mean(const T* __restrict__ post, const T* __restrict__ dots, const T*
 // What gat_to_rows gathers, (num_positions, num_heads, 2 or 3): the coefficient of g, the cotangent of raw and, second order,
 // that of raw's derivative. One thread for each position and head.
 template <class T, class I, bool second>
-__global__ void __launch_bounds__(128)
+__global__ void __launch_bounds__(128, row_blocks)
 gat_coefficients(const T* __restrict__ post, const T* __restrict__ dots, const T* __restrict__ dots_2,
                  const T* __restrict__ means, const T* __restrict__ second_mean, const T* __restrict__ src,
                  const T* __restrict__ dst, const T* __restrict__ edge, const T* __restrict__ src_dot,
@@ -468,7 +472,7 @@ gat_coefficients(const T* __restrict__ post, const T* __restrict__ dots, const T
 // With c the `per` coefficients of a position and head, and C their sums over the positions of a row (of `order`, if given):
 // out[row, h] = sum c_0 g[dst, h] + a[h] C_1 + a_2[h] C_2, and sums[row] = C_1 (and C_2), (per - 1, num_heads).
 template <class S, class I, bool wide>
-__global__ void __launch_bounds__(128)
+__global__ void __launch_bounds__(128, row_blocks)
 gat_to_rows(const Compute<S>* __restrict__ coefficients, int per, const S* __restrict__ g, const Compute<S>* __restrict__ a,
             const Compute<S>* __restrict__ a_2, const I* __restrict__ table, const I* __restrict__ offsets,
             const I* __restrict__ order, const I* __restrict__ destinations, long long num_pieces, int num_heads,

@@ -6,8 +6,9 @@
 #include "triplets.cuh"
 
 template <class T> struct InEdgeOutputs {
-    T *embedding, *projected, *projected_dot, *unit, *unit_dot;  // gradients; unit of this tile
-    T *parts, *totals;                                           // of the second weights (n_mid, n_emb): current chunk, chunks before
+    T *embedding, *projected, *projected_dot, *unit, *unit_dot;  // gradients; unit of every tile
+    T *parts, *totals;  // of the second weights (blocks, n_mid, n_emb): current chunk, chunks before
+    int* alone;         // whether an edge is in no triplet
 };
 
 // A block's node, tile of channels, arguments and shared arrays.
@@ -20,7 +21,8 @@ template <class T, class I, bool second> struct InEdges {
     const T *down, *down_dot;  // W2 (n_emb, n_mid)
     const T *unit, *unit_dot, *grad_out;
     InEdgeOutputs<T> grads;
-    int first_channel;
+    int tile;
+    long long num_edges;
     T* state;     // B of the node: row of harmonics, lane; its derivative follows
     T* features;  // of the staged edges: edge, degree, lane; derivatives follow
     T* rows;      // harmonics of the staged edges, then their derivatives
@@ -31,6 +33,8 @@ template <class T, class I, bool second> struct InEdges {
     __device__ T* rows_dot() const { return rows + EDGES * ROWS; }
     __device__ bool turning() const { return second && unit_dot != nullptr; }
     __device__ int num_rows() const { return carried.degrees * carried.degrees; }
+    // Whether all out-edges leave out in-edge f: its gradients are zero by selection, since what it carries may be NaN.
+    __device__ bool alone(I f) const { return graph.left_stop[f] - graph.left_start[f] == node.out_end - node.out_begin; }
 
     __device__ T gradient(I e) const {
         return channel.inside ? grad_out[(long long)(e) * carried.n_emb + channel.index] : T(0);
@@ -213,13 +217,29 @@ template <class T, class I, bool second> struct InEdges {
             grads.embedding[(long long)(f) * carried.n_emb + channel.index] = sum;
         }
         if (grads.unit != nullptr) {
-            sums.pull.store(grads.unit, grads.unit_dot, f, true);
+            store(sums.pull, f);
         }
         const auto by_g = [&](int l) {
             const T here = second ? carries.xdot * sums.d[l] : carries.x * sums.d[l];
             return turning() ? here + carries.x * sums.ddot[l] : here;
         };
         stage(k, by_g, [&](int l) { return carries.x * sums.d[l]; });
+    }
+
+    __device__ void store(const Pull<T, second>& pull, I f) const {
+        const long long vectors = tile * num_edges * 3;
+        pull.store(grads.unit + vectors, second ? grads.unit_dot + vectors : nullptr, f, true);
+    }
+
+    // In-edge f, staged at k, is in no triplet.
+    __device__ void serve_none(I f, int k) const {
+        if (grads.embedding != nullptr && channel.inside) {
+            grads.embedding[(long long)(f) * carried.n_emb + channel.index] = T(0);
+        }
+        if (grads.unit != nullptr) {
+            store(Pull<T, second>(), f);
+        }
+        stage(k, [](int) { return T(0); }, [](int) { return T(0); });
     }
 
     // projected[f,m,l] (fresh, or add) = sum over channels of staged[l,c] W2[c,m], for the staged in-edges.
@@ -229,16 +249,18 @@ template <class T, class I, bool second> struct InEdges {
         for (int i = threadIdx.x; i < count * width; i += THREADS) {
             const int k = i / width, column = i - k * width, m = column / carried.degrees;
             const int from = (k * DEGREES + column - m * carried.degrees) * STRIDE;
+            const I f = graph.dst_edge_index[first + k];
+            const int terms = alone(f) ? 0 : channel.width;
             T sum = T(0), sum_dot = T(0);
-            for (int c = 0; c < channel.width; c++) {
-                const long long weight = (long long)(first_channel + c) * carried.n_mid + m;
+            for (int c = 0; c < terms; c++) {
+                const long long weight = (long long)(tile * LANES + c) * carried.n_mid + m;
                 sum += features[from + c] * down[weight];
                 if (second) {
                     sum += down_dot != nullptr ? features_dot()[from + c] * down_dot[weight] : T(0);
                     sum_dot += features_dot()[from + c] * down[weight];
                 }
             }
-            const long long at = (long long)(graph.dst_edge_index[first + k]) * width + column;
+            const long long at = (long long)(f) * width + column;
             grads.projected[at] = fresh ? sum : grads.projected[at] + sum;
             if (second) {
                 grads.projected_dot[at] = fresh ? sum_dot : grads.projected_dot[at] + sum_dot;
@@ -253,15 +275,17 @@ template <class T, class I, bool second> struct InEdges {
             T sum = T(0);
 #pragma unroll 1
             for (int k = 0; k < count; k++) {
-                const long long row = ((long long)(graph.dst_edge_index[first + k]) * carried.n_mid + m) * DEGREES;
-                for (int l = 0; l < carried.degrees; l++) {
+                const I f = graph.dst_edge_index[first + k];
+                const long long row = ((long long)(f) * carried.n_mid + m) * DEGREES;
+                const int terms = alone(f) ? 0 : carried.degrees;
+                for (int l = 0; l < terms; l++) {
                     const int at = (k * DEGREES + l) * STRIDE + channel.lane;
                     sum += features[at] * carried.projected[row + l];
                     sum += second ? features_dot()[at] * carried.projected_dot[row + l] : T(0);
                 }
             }
             if (channel.inside) {
-                const long long at = (long long)(m) * carried.n_emb + channel.index;
+                const long long at = ((long long)(blockIdx.x) * carried.n_mid + m) * carried.n_emb + channel.index;
                 const T part = added % CHUNK == 0 ? sum : grads.parts[at] + sum;
                 grads.parts[at] = part;
                 if ((added + 1) % CHUNK == 0) {
@@ -290,8 +314,16 @@ template <class T, class I, bool second> struct InEdges {
             }
 #pragma unroll 1
             for (int k = channel.warp; k < count; k += WARPS) {
-                const bool linear = stateful && fair(graph.dst_edge_index[first + k], total, total_dot);
-                serve(first + k, k, linear);
+                const I f = graph.dst_edge_index[first + k];
+                const bool none = alone(f);
+                if (none) {
+                    serve_none(f, k);
+                } else {
+                    serve(first + k, k, stateful && fair(f, total, total_dot));
+                }
+                if (grads.alone != nullptr && channel.lane == 0) {
+                    grads.alone[f] = none;
+                }
             }
             __syncthreads();
             if (grads.projected != nullptr) {
@@ -311,6 +343,7 @@ template <class T, class I, bool second> struct InEdges {
 // Second order, of the derivative along the cotangents of gradients: with Ddot,
 //     grad_embedding = sum_l G Ddot + Gdot D;   the cotangents of G and Gdot are x Ddot + xdot D and x D, from which
 //     grad_projected, grad_projected_dot and totals follow as above.
+// edge_alone tells the edges in no triplet.
 template <class T, class I, bool second>
 __global__ void __launch_bounds__(THREADS, BLOCKS<T, second>)
 dimenet_in_edges(const I* __restrict__ src_offsets, const I* __restrict__ dst_offsets, const I* __restrict__ dst_edge_index,
@@ -320,37 +353,33 @@ dimenet_in_edges(const I* __restrict__ src_offsets, const I* __restrict__ dst_of
                  const T* __restrict__ up_dot, const T* __restrict__ down, const T* __restrict__ down_dot,
                  const T* __restrict__ grad_out, T* __restrict__ grad_embedding, T* __restrict__ grad_projected,
                  T* __restrict__ grad_projected_dot, T* __restrict__ grad_unit, T* __restrict__ grad_unit_dot,
-                 T* __restrict__ parts, T* __restrict__ totals, long long num_edges, long long num_nodes,
-                 long long nodes_per_block, int n_emb, int n_mid, int n_spherical) {
+                 T* __restrict__ parts, T* __restrict__ totals, int* __restrict__ edge_alone, long long num_edges,
+                 long long num_nodes, long long nodes_per_block, int n_emb, int n_mid, int n_spherical) {
     constexpr int orders = ORDERS<second>, edges = STAGED<T, second>;
     __shared__ T state[orders * ROWS * STRIDE];
     __shared__ T features[orders * edges * DEGREES * STRIDE];
     __shared__ T rows[orders * edges * ROWS];
     __shared__ int distrust;
     const long long begin = blockIdx.x * nodes_per_block, end = min(begin + nodes_per_block, num_nodes);
-    const long long weights = (long long)(n_mid) * n_emb * blockIdx.x;
-    T* const block_parts = parts != nullptr ? parts + weights : nullptr;
-    T* const block_totals = parts != nullptr ? totals + weights : nullptr;
     long long added = 0;
     for (long long j = begin; j < end; j++) {
         const Node<I> node(src_offsets, dst_offsets, I(j));
         for (int tile = 0; tile * LANES < n_emb; tile++) {
-            const long long vectors = tile * num_edges * 3;
             const InEdges<T, I, second> sum = {
                 node, Channel(tile, n_emb), {dst_edge_index, left_start, left_stop},
                 {projected, projected_dot, embedding, embedding_dot, up, up_dot, n_emb, n_mid, n_spherical},
                 down, down_dot, unit, unit_dot, grad_out,
-                {grad_embedding, grad_projected, grad_projected_dot, grad_unit != nullptr ? grad_unit + vectors : nullptr,
-                 grad_unit_dot != nullptr ? grad_unit_dot + vectors : nullptr, block_parts, block_totals},
-                tile * LANES, state, features, rows, &distrust};
+                {grad_embedding, grad_projected, grad_projected_dot, grad_unit, grad_unit_dot, parts, totals, edge_alone},
+                tile, num_edges, state, features, rows, &distrust};
             sum.run(tile == 0, added);
         }
         added += (node.in_end - node.in_begin + edges - 1) / edges;
     }
     if (parts != nullptr) {
-        for (int i = threadIdx.x; i < n_mid * n_emb; i += THREADS) {
-            const T before = added >= CHUNK ? block_totals[i] : T(0);
-            block_totals[i] = before + (added % CHUNK > 0 ? block_parts[i] : T(0));
+        const long long weights = (long long)(n_mid) * n_emb * blockIdx.x;
+        for (long long i = weights + threadIdx.x; i < weights + n_mid * n_emb; i += THREADS) {
+            const T before = added >= CHUNK ? totals[i] : T(0);
+            totals[i] = before + (added % CHUNK > 0 ? parts[i] : T(0));
         }
     }
 }

@@ -167,7 +167,7 @@ template <class T> struct Legendre {
         : c(cosine), p(T(1)), d1(T(0)), d2(T(0)), below(T(0)), below1(T(0)), below2(T(0)) {}
 
     __device__ __forceinline__ void climb(int l) {
-        const T next = (T(2 * l + 1) * c * p - T(l) * below) / T(l + 1);
+        const T next = (T(2 * l + 1) * c * p - T(l) * below) * (T(1) / T(l + 1));
         const T next1 = below1 + T(2 * l + 1) * p, next2 = below2 + T(2 * l + 1) * d1;
         below = p;
         below1 = d1;

@@ -8,7 +8,7 @@ template <class T, class I> __device__ T weight_of(const T* weights, const I* ed
 
 // out[row] = sum over its positions of the weights; the number of positions where these are null.
 template <class T, class I>
-__global__ void __launch_bounds__(128)
+__global__ void __launch_bounds__(128, row_blocks)
 weighted_degrees(const T* __restrict__ weights, const I* __restrict__ table, const I* __restrict__ offsets,
                  const I* __restrict__ edge_ids, long long num_pieces, int position_bits, T* __restrict__ out,
                  T* __restrict__ overflow) {
@@ -29,7 +29,7 @@ weighted_degrees(const T* __restrict__ weights, const I* __restrict__ table, con
 // out[row] = sum over its positions of weights values[src] + weights_2 (values_2[src] - centre[row]), divided by
 // degree[row] where the row is whole; weighted_divide does it for the others when they are complete.
 template <class T, class I, bool wide>
-__global__ void __launch_bounds__(128)
+__global__ void __launch_bounds__(128, row_blocks)
 weighted_sum(const T* __restrict__ weights, const T* __restrict__ values, const T* __restrict__ weights_2,
              const T* __restrict__ values_2, const T* __restrict__ centre, const T* __restrict__ degree,
              const I* __restrict__ table, const I* __restrict__ offsets, const I* __restrict__ indices,
@@ -90,7 +90,7 @@ weighted_sum(const T* __restrict__ weights, const T* __restrict__ values, const 
 
 // out[row] /= degree[row] for the rows that are cut, one block for each tile of `chunk` positions and 128 columns.
 template <class T, class I>
-__global__ void __launch_bounds__(128)
+__global__ void __launch_bounds__(128, row_blocks)
 weighted_divide(const T* __restrict__ degree, const I* __restrict__ offsets, long long num_rows, int chunk, int width,
                 T* __restrict__ out) {
     const unsigned col_tiles = (width + 127) / 128;
@@ -123,7 +123,7 @@ template <class T, class I> __device__ bool goes_before(const Candidate<T, I>& b
 
 // The largest or smallest message of a row and its location; of its pieces beyond the first one into the overflow arrays.
 template <class T, class I, bool wide>
-__global__ void __launch_bounds__(128)
+__global__ void __launch_bounds__(128, row_blocks)
 weighted_extrema(const T* __restrict__ weights, const T* __restrict__ values, const I* __restrict__ table,
                  const I* __restrict__ offsets, const I* __restrict__ indices, const I* __restrict__ edge_ids,
                  long long num_pieces, int width, int largest, int column_bits, int position_bits, T* __restrict__ out,
@@ -209,7 +209,7 @@ weighted_extrema_overflow(const T* __restrict__ overflow, const I* __restrict__ 
 
 // out[row, j] = weights values[src, j] + weights_2 values_2[src, j] of the position location[row, j], zero where it is -1.
 template <class T, class I>
-__global__ void __launch_bounds__(128)
+__global__ void __launch_bounds__(128, row_blocks)
 weighted_pick(const T* __restrict__ weights, const T* __restrict__ values, const T* __restrict__ weights_2,
               const T* __restrict__ values_2, const I* __restrict__ location, const I* __restrict__ indices,
               const I* __restrict__ edge_ids, long long num_rows, int width, T* __restrict__ out) {
@@ -231,7 +231,7 @@ weighted_pick(const T* __restrict__ weights, const T* __restrict__ values, const
 // out[src] = sum over its positions of c g[dst] with c = (weights - weights_2 degree_dot[dst] / degree[dst]) / degree[dst],
 // only where the position has won if there are locations.
 template <class T, class I, bool wide>
-__global__ void __launch_bounds__(128)
+__global__ void __launch_bounds__(128, few_row_blocks<T>)
 weighted_to_sources(const T* __restrict__ g, const T* __restrict__ weights, const T* __restrict__ weights_2,
                     const T* __restrict__ degree, const T* __restrict__ degree_dot, const I* __restrict__ location,
                     const I* __restrict__ table, const I* __restrict__ src_offsets, const I* __restrict__ src_positions,
@@ -274,7 +274,7 @@ weighted_to_sources(const T* __restrict__ g, const T* __restrict__ weights, cons
 // out[row] = sum over the positions that share it of g[dst] . (values[src] - centre[dst] - r (values_2[src] - centre_2[dst]))
 // divided by degree[dst], r = degree_dot[dst] / degree[dst]; only over what the position has won if there are locations.
 template <class T, class I, bool wide>
-__global__ void __launch_bounds__(128)
+__global__ void __launch_bounds__(128, few_row_blocks<T>)
 weighted_to_rows(const T* __restrict__ g, const T* __restrict__ values, const T* __restrict__ centre,
                  const T* __restrict__ values_2, const T* __restrict__ centre_2, const T* __restrict__ degree,
                  const T* __restrict__ degree_dot, const I* __restrict__ location, const I* __restrict__ table,
@@ -292,6 +292,7 @@ weighted_to_rows(const T* __restrict__ g, const T* __restrict__ values, const T*
         const T ratio = degree_dot != nullptr ? degree_dot[i] / degree[i] : T(0);
         Sum<T> terms;
         int k = 0;
+#pragma unroll 2
         for (int j = n * lanes.column(); j < width; j += n << column_bits) {
             const Pack<T, n> left = load_pack<n>(g + to + j);
             Pack<T, n> right{};

@@ -54,7 +54,7 @@ def _described(name: str, kind: str, text: str) -> list[str]:
 
 
 def _kind(a: Argument) -> str:
-    numbers = "the graph's integers" if a.index else "float32 or float64"
+    numbers = "the graph's integers" if a.index else "float32 or float64" + ", in gpu float16 or bfloat16" * a.half
     return f"array of {numbers}, shape ({', '.join(a.dims)}){', or None' if a.nullable else ''}"
 
 
@@ -67,8 +67,10 @@ def _docstring(op: Operator) -> str:
     for a in op.arguments:
         if not a.keyword:
             lines += _described(a.name, _kind(a), a.doc)
-    for graph in op.graph.arguments if op.graph else ():
-        lines += _described(graph.name, f"{op.graph.type_name}{', or None' if graph.optional else ''}", graph.doc)
+    if op.graph:
+        for graph in op.graph.arguments:
+            kind = f"{op.graph.type_name}{', or None' if graph.optional else ''}"
+            lines += _described(graph.name, kind, graph.doc)
     for attribute in op.attributes:
         kind = "{" + ", ".join(map(repr, attribute.choices)) + "}" if attribute.choices else "int"
         default = "" if attribute.required else f", default {attribute.default!r}"

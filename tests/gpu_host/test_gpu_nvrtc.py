@@ -2,7 +2,10 @@
 
 import importlib.util
 import json
+import multiprocessing
+import os
 import sys
+from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 from host_kernels import HERE, require
@@ -21,11 +24,21 @@ def nvrtc():
     require(found, "cuda-core with nvidia-cuda-nvrtc and nvidia-cuda-runtime")
 
 
-@pytest.mark.usefixtures("nvrtc")
+@pytest.fixture(scope="module")
+def compiled(nvrtc):
+    """Every family for every architecture, compiled by as many processes as there are cores."""
+    with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
+        yield {
+            (family, arch): pool.submit(compile_kernels, KERNELS / f"{family}.cu", INSTANCES[family], arch)
+            for family in INSTANCES
+            for arch in ARCHITECTURES
+        }
+
+
 @pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("family", INSTANCES)
-def test_kernels_keep_to_their_budgets(family, architecture):
-    measured = compile_kernels(KERNELS / f"{family}.cu", INSTANCES[family], architecture)
+def test_kernels_keep_to_their_budgets(compiled, family, architecture):
+    measured = compiled[family, architecture].result()
     assert set(measured) == set(INSTANCES[family])
     assert compare(family, architecture, measured, gpu_compile.read_budgets()) == []
 

@@ -1,0 +1,141 @@
+"""Graphs of graph attention and weighted aggregation that were not drawn for a case: a mesh, a club, a power law.
+
+The mesh is pyamg's airfoil, the club Zachary's, the third has the uneven degrees of a social network or a knowledge
+graph: a million edges, made here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trigraph.graphs import CSC
+from trigraph.operators import Definition
+from trigraph.verification.judged import operators_of
+
+__all__ = ["EDGES", "NODES", "club", "club_values", "mesh_values", "power_law", "power_law_values"]
+
+KARATE = Path(__file__).parent / "data" / "karate.npz"
+NODES, EDGES = 100_000, 1_000_000
+PATCH = 40  # destinations of the power law's patch, from its middle ranks: tens of edges each
+HEADS, DIM_HEAD = 2, 3
+
+
+def power_law(nodes: int = NODES, edges: int = EDGES, exponent: float = 0.6, seed: int = 0) -> CSC:
+    """Graph whose in- and out-degrees fall as rank**-exponent.
+
+    Parameters
+    ----------
+    nodes, edges : int
+    exponent : float
+        Of the degrees by rank, above 0 and below 1: the largest degree is about
+        ``(1 - exponent) * edges / nodes**(1 - exponent)``.
+    seed : int
+
+    Returns
+    -------
+    CSC
+        Rows of edge arrays are positions.
+
+    Notes
+    -----
+    The generator: both ends of every edge are drawn independently, the node of rank r with a probability proportional
+    to ``r**-exponent`` by inversion of its continuous distribution, ``r = nodes * u**(1/(1 - exponent))`` with u
+    uniform in [0, 1) from NumPy's PCG64; ranks are given to nodes by a random permutation of destinations and another
+    of sources. Edges are sorted by destination, stably. Duplicates and self-loops stay.
+    """
+    rng = np.random.default_rng(seed)
+    ends = []
+    for _ in range(2):
+        ranks = (nodes * rng.random(edges) ** (1 / (1 - exponent))).astype(np.int64)
+        ends.append(rng.permutation(nodes)[ranks])
+    dst, src = ends
+    offsets = np.concatenate([[0], np.cumsum(np.bincount(dst, minlength=nodes))])
+    return CSC(offsets, src[np.argsort(dst, kind="stable")], nodes)
+
+
+@cache
+def club() -> tuple[CSC, np.ndarray, np.ndarray]:
+    """Zachary's karate club: both directions of a friendship share a row; weights of rows, side of members."""
+    with np.load(KARATE) as archive:
+        ends, weights, side = archive["ends"], archive["weights"], archive["side"]
+    rows = np.tile(np.arange(len(ends)), 2)
+    src, dst = np.concatenate([ends, ends[:, ::-1]]).T
+    return CSC.from_coo(src, dst, len(side), len(side), rows, len(ends)), weights, side
+
+
+def _some(graph: CSC, nodes: np.ndarray) -> CSC:
+    """Return the in-edges of some destinations; sources and rows are numbered anew."""
+    spans = [np.arange(graph.offsets[i], graph.offsets[i + 1]) for i in nodes]
+    sources, numbers = np.unique(graph.indices[np.concatenate(spans)], return_inverse=True)
+    offsets = np.concatenate([[0], np.cumsum([len(s) for s in spans])])
+    return CSC(offsets, numbers.astype(np.int64), len(sources))
+
+
+def _waves(nodes: int, width: int, phase: float) -> np.ndarray:
+    """Features of nodes without any of their own: a sine for each column, none alike."""
+    return np.sin(np.outer(np.arange(nodes) + 1, np.sqrt(np.arange(width) + 2)) + phase)
+
+
+def _arguments(definition: Definition, graph: CSC, settings: dict[str, Any], **known: Any) -> dict[str, Any]:
+    """Return arguments of fwd: the given ones, waves for the features that are not."""
+    heads, width = settings.get("num_heads", HEADS), settings.get("num_heads", HEADS) * DIM_HEAD
+    values = {
+        "graph": graph,
+        "num_heads": heads,
+        "concat_heads": True,
+        "activation": "tanh",
+        "negative_slope": 0.2,
+        "src_embedding": _waves(graph.num_src_nodes, width, 0.0),
+        "dst_embedding": _waves(graph.num_dst_nodes, width, 1.0),
+        "edge_embedding": None,
+        "embedding": _waves(graph.num_src_nodes, width, 0.0),
+        "edge_weight": 1 + 0.5 * np.sin(np.arange(graph.num_edges)),
+        "op": "mean",
+        "mean_by": "weight",
+        **settings,
+        **known,
+    }
+    parts = 2 if values["edge_embedding"] is None else 3
+    values.setdefault("attention_weights", np.cos(np.arange(parts * width) + 0.5))
+    return {name: values[name] for name in operators_of(definition)[0].parameters}
+
+
+def mesh_values(mesh: Callable[[bool], tuple[np.ndarray, np.ndarray, np.ndarray]]) -> Callable[..., dict[str, Any]]:
+    """Return the values of the airfoil mesh: positions are features, edges weigh what they are short."""
+
+    def values(definition: Definition, patch: bool, keep: np.ndarray | None) -> dict[str, Any]:
+        positions, src, dst = mesh(patch)
+        graph = CSC.from_coo(src, dst, len(positions), len(positions))
+        along = positions[src] - positions[dst]
+        waves = np.concatenate(
+            [np.sin(positions), np.cos(positions), np.sin(positions.sum(1, keepdims=True)), positions[:, :1]], 1
+        )
+        directions = np.tile(along / np.linalg.norm(along, axis=1, keepdims=True), (1, HEADS * DIM_HEAD // 2))
+        nearness = 1 / (1 + np.linalg.norm(along, axis=1))
+        known = {"src_embedding": waves, "dst_embedding": waves, "edge_embedding": directions, "embedding": waves}
+        return _arguments(definition, graph, {}, **known, edge_weight=nearness)
+
+    return values
+
+
+def club_values(definition: Definition, patch: bool, keep: np.ndarray | None) -> dict[str, Any]:
+    """Return the values of the karate club: who took which side, and with whom one met how often."""
+    graph, weights, side = club()
+    member = _waves(graph.num_src_nodes, HEADS * DIM_HEAD, 0.0)
+    member[:, 0] = 2 * side - 1
+    known = {"src_embedding": member, "dst_embedding": member, "embedding": member, "edge_weight": weights}
+    return _arguments(definition, graph, {"activation": "sigmoid", "concat_heads": False, "op": "sum"}, **known)
+
+
+def power_law_values(definition: Definition, patch: bool, keep: np.ndarray | None) -> dict[str, Any]:
+    """Return the values of the power law; its patch is the in-edges of some destinations of middle rank."""
+    graph = power_law()
+    if patch:
+        order = np.argsort(-np.diff(graph.offsets), kind="stable")
+        graph = _some(graph, order[1000 : 1000 + PATCH])
+    return _arguments(definition, graph, {"num_heads": 1})
