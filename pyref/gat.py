@@ -132,7 +132,7 @@ def mha_gat_n2n_fwd(
     pre = act(score(split_weights(attention_weights, x), x), activation, negative_slope)
     post = softmax(pre, i, n)
     out = scatter(i, post[:, :, None] * x[0], n)
-    return result_type("mha_gat_n2n_fwd")(join_heads(out, concat_heads), np.stack([pre.T, post.T]))
+    return result_type("mha_gat_n2n_fwd")(join_heads(out, concat_heads), np.ascontiguousarray([pre.T, post.T]))
 
 
 def mha_gat_n2n_bwd(
