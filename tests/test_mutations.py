@@ -121,8 +121,8 @@ DIMENET = {
     ),
     "fast: NaN of an edge in no triplet": (
         "fortran/dimenet_fast.fypp",
-        "if (z%rbf) call clear_columns_${K}$(b%n_alone, b%alone, z%sr, v%gr)",
-        "if (.false.) call clear_columns_${K}$(b%n_alone, b%alone, z%sr, v%gr)",
+        "if (z%rbf) call clear_columns_${K}$(b%n_alone, b%alone, z%lr*z%ns, v%gr)",
+        "if (.false.) call clear_columns_${K}$(b%n_alone, b%alone, z%lr*z%ns, v%gr)",
     ),
     "gpu: weight of the harmonics of order zero": (
         "gpu/kernels/spherical_harmonics.cuh",
