@@ -16,12 +16,13 @@ from trigraph.bench.run import (
     Options,
     Result,
     find_workloads,
+    flatness,
     operator_workload,
     run_workload,
     sweep,
     untimed,
 )
-from trigraph.bench.tables import ceiling_table, workload_table
+from trigraph.bench.tables import ceiling_table, sweep_verdict, workload_table
 from trigraph.bench.workloads import Workload
 from trigraph.environment import device
 from trigraph.fortran.threads import get_num_threads
@@ -119,9 +120,11 @@ def bench(
         sweeps: dict[str, list[Result]] = {}
         for workload in workloads:
             results.append(run_workload(workload, options, status.update))
-            console.print(workload_table(results[-1], options))
+            console.print(workload_table(results[-1], options, tops["host"].get(dtype)))
             if out is not None and workload.sweep:
                 sweeps[workload.name] = sweep(workload, options, status.update)
+                for verdict in flatness(sweeps[workload.name], options):
+                    console.print(sweep_verdict(workload.name, verdict))
     console.print(ceiling_table(results, tops))
     for name, note in untimed([*results, *(r for points in sweeps.values() for r in points)]).items():
         console.print(f"Not timed: {name} ({note})")

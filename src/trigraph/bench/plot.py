@@ -38,7 +38,7 @@ def plot_sweeps(sweeps: dict[str, list[Result]], caption: str, path: Path) -> No
         workload = results[0].workload
         times, memories = axes[0, column], axes[1, column]
         for name in dict.fromkeys(n for r in results for n in r.measured):
-            points = [(r.sizes[workload.sweep_symbol], r.measured[name]) for r in results if name in r.measured]
+            points = [(workload.position(r.sizes), r.measured[name]) for r in results if name in r.measured]
             points = [(x, m) for x, m in points if m.seconds]
             if not points:
                 continue
@@ -54,7 +54,7 @@ def plot_sweeps(sweeps: dict[str, list[Result]], caption: str, path: Path) -> No
             axis.set_yscale("log")
             axis.grid(which="major", alpha=0.3)
         times.set_title(workload.name, fontsize=10)
-        memories.set_xlabel(workload.sweep_symbol)
+        memories.set_xlabel(workload.sweep_symbol.replace("in_degree", "mean in-degree"))
     axes[0, 0].set_ylabel("ms of one run (median, quartiles)")
     axes[1, 0].set_ylabel("peak memory beyond the inputs, MiB")
     columns = min(len(shown), 8)

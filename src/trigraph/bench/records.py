@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from trigraph import environment
-from trigraph.bench.run import Options, Result
+from trigraph.bench.run import Options, Result, flatness
 
 __all__ = ["about", "record", "stem"]
 
@@ -42,7 +42,7 @@ def about(options: Options) -> dict[str, Any]:
     }
 
 
-def _result(result: Result, options: Options) -> dict[str, Any]:
+def _result(result: Result, options: Options, gemm: float | None) -> dict[str, Any]:
     workload = result.workload
     contenders = {}
     for name, m in result.measured.items():
@@ -62,7 +62,7 @@ def _result(result: Result, options: Options) -> dict[str, Any]:
                 "operations_per_s": rate,
                 "bytes_per_s": bandwidth,
                 "pools": list(m.pools),
-                "verdicts": [vars(v) for v in result.verdicts(name, options)],
+                "verdicts": [vars(v) for v in result.verdicts(name, options, gemm)],
             }
         if name in workload.peers:
             entry["about"] = workload.peers[name].about
@@ -71,7 +71,9 @@ def _result(result: Result, options: Options) -> dict[str, Any]:
         "workload": workload.name,
         "family": workload.family,
         "summary": workload.summary,
-        "steps": [{"operator": s.operator, "wrt": s.wrt, "zero": s.zero} for s in workload.steps],
+        "steps": [
+            {"operator": s.operator, "wrt": s.wrt, "zero": s.zero, "given": dict(s.given)} for s in workload.steps
+        ],
         "sizes": dict(result.sizes),
         "dtype": result.dtype,
         "operations": workload.operations(result.sizes),
@@ -89,11 +91,13 @@ def record(
     sweeps: dict[str, list[Result]],
 ) -> dict[str, Any]:
     """Everything about a run, JSON-ready."""
+    gemm = ceilings["host"].get(options.dtype)
     return {
         **about(options),
         "ceilings": ceilings,
-        "results": [_result(r, options) for r in results],
-        "sweeps": {name: [_result(r, options) for r in points] for name, points in sweeps.items()},
+        "results": [_result(r, options, gemm) for r in results],
+        "sweeps": {name: [_result(r, options, gemm) for r in points] for name, points in sweeps.items()},
+        "sweep_verdicts": {name: [vars(v) for v in flatness(points, options)] for name, points in sweeps.items()},
     }
 
 

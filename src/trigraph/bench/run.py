@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trigraph.bench import gno
+from trigraph.bench import dimenet, gno
 from trigraph.bench.measure import Measurement, alternate
 from trigraph.bench.worker import Job
 from trigraph.bench.workloads import Step, Workload, clock_of, make_call, scaled
@@ -26,6 +26,7 @@ __all__ = [
     "Result",
     "Verdict",
     "find_workloads",
+    "flatness",
     "operator_workload",
     "panels_timed",
     "run_workload",
@@ -33,7 +34,7 @@ __all__ = [
     "untimed",
 ]
 
-FAMILIES = {"gno": gno}
+FAMILIES = {"gno": gno, "dimenet": dimenet}
 SIZES = {"full": 1.0, "small": 1 / 20}
 SWEEP_LIMIT = 2.0  # seconds of one call above which a contender is left out of larger sizes
 WARM_SIZE = 16  # entities of the tiny run that loads what is loaded at the first call
@@ -95,18 +96,40 @@ class Result:
         moved = self.workload.bytes_moved(self.sizes, np.dtype(self.dtype))
         return operations / self.measured[contender].median, moved / self.measured[contender].median
 
-    def verdicts(self, contender: str, options: Options) -> list[Verdict]:
-        """Targets against this contender; they are stated for the full size in float32."""
+    def verdicts(self, contender: str, options: Options, gemm: float | None = None) -> list[Verdict]:
+        """Targets against this contender, or its own; they are stated for the full size in float32.
+
+        `gemm` is the rate of BLAS's matrix product. Targets of a whole sweep are left to `flatness`.
+        """
         applies = options.dtype == "float32" and dict(self.sizes) == dict(self.workload.sizes)
         found = []
         for target in self.workload.targets if applies else ():
             if target.peer != contender:
                 continue
-            wanted = ((target.time, "time"), (target.memory, "memory"))
-            for (least, what), reached in zip(wanted, self.ratios(contender), strict=True):
-                if least is not None:
-                    found.append(Verdict(what, least, reached, None if reached is None else reached >= least))
+            time, memory = self.ratios(contender)
+            share = self.rates(contender)[0] / gemm if gemm and self.measured[contender].seconds else None
+            wanted = (("time", target.time, time), ("memory", target.memory, memory), ("gemm", target.gemm, share))
+            found += [_verdict(what, least, reached) for what, least, reached in wanted if least is not None]
         return found
+
+
+def _verdict(what: str, least: float, reached: float | None) -> Verdict:
+    return Verdict(what, least, reached, None if reached is None else reached >= least)
+
+
+def flatness(results: list[Result], options: Options) -> list[Verdict]:
+    """Targets of a sweep: the smallest cost per edge over the largest."""
+    workload = results[0].workload
+    targets = workload.targets if (options.dtype, options.size) == ("float32", "full") else ()
+    found = []
+    for target in targets:
+        if target.flat is None:
+            continue
+        points = [(r.sizes["num_edges"], r.measured.get(target.peer)) for r in results]
+        costs = [m.median / edges for edges, m in points if m is not None and m.seconds]
+        reached = min(costs) / max(costs) if len(costs) == len(results) else None
+        found.append(_verdict("flat", target.flat, reached))
+    return found
 
 
 def find_workloads(families: tuple[str, ...], names: tuple[str, ...]) -> list[Workload]:
@@ -200,9 +223,13 @@ def sweep(workload: Workload, options: Options, progress: Callable[[str], None] 
     panels = tuple(dict.fromkeys((*workload.panels, *DIRECT)))
     results: list[Result] = []
     out: set[str] = set()
-    points = [p for p in workload.sweep if options.size == "full" or p <= max(workload.sweep) // 10]
+    points, whole = workload.sweep, workload.sizes
+    if options.size != "full" and workload.sweep_symbol == "in_degree":
+        whole = scaled(whole, SIZES[options.size])
+    elif options.size != "full":
+        points = tuple(p for p in points if p <= max(points) // 10)
     for place, point in enumerate(points):
-        sizes = scaled(workload.sizes, point / workload.sizes[workload.sweep_symbol])
+        sizes = workload.at(point, whole)
 
         def say(what: str, point: int = point) -> None:
             progress(f"{workload.name}, {workload.sweep_symbol} = {point}: {what}")

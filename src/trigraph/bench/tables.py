@@ -7,9 +7,9 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from trigraph.bench.run import DISTURBED, Options, Result, panels_timed
+from trigraph.bench.run import DISTURBED, Options, Result, Verdict, panels_timed
 
-__all__ = ["ceiling_table", "workload_table"]
+__all__ = ["ceiling_table", "sweep_verdict", "workload_table"]
 
 VERDICTS = {True: "[green]met[/]", False: "[red]missed[/]", None: "not measured"}
 
@@ -30,7 +30,17 @@ def _table(title: str, caption: str, columns: tuple[str, ...], numbers: tuple[st
     return table
 
 
-def workload_table(result: Result, options: Options) -> Table:
+def _target(verdict: Verdict) -> str:
+    unit = "x" if verdict.what in ("time", "memory") else ""
+    return f"{verdict.what} {verdict.least:.3g}{unit} {VERDICTS[verdict.met]}"
+
+
+def sweep_verdict(name: str, verdict: Verdict) -> str:
+    """Tell whether the cost per edge of a sweep is flat enough."""
+    return f"{name}: smallest over largest cost per edge of the sweep {_digits(verdict.reached)}; {_target(verdict)}"
+
+
+def workload_table(result: Result, options: Options, gemm: float | None) -> Table:
     """Contenders of one workload: time, ratio to the fast panel, peak memory, targets."""
     workload = result.workload
     caption = f"{result.dtype}; " + ", ".join(f"{n} = {v:,}" for n, v in result.sizes.items())
@@ -38,11 +48,11 @@ def workload_table(result: Result, options: Options) -> Table:
         caption += f"; other processes used {result.others:.0%} of the processors meanwhile"
     numbers = ("ms", "quartiles", "x time", "MiB", "x mem.")
     table = _table(f"{workload.name}: {workload.summary}", caption, ("contender",), numbers)
-    if any(result.verdicts(name, options) for name in result.measured):
+    if any(result.verdicts(name, options, gemm) for name in result.measured):
         table.add_column("target")
     for name, m in result.measured.items():
-        verdicts = result.verdicts(name, options)
-        targets = ("\n".join(f"{v.what} {v.least:g}x {VERDICTS[v.met]}" for v in verdicts),) if verdicts else ()
+        verdicts = result.verdicts(name, options, gemm)
+        targets = ("\n".join(_target(v) for v in verdicts),) if verdicts else ()
         if m.seconds:
             low, mid, high = (_digits(1e3 * t) for t in m.quartiles)
             time, memory = result.ratios(name)

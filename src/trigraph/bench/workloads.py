@@ -11,6 +11,7 @@ import numpy as np
 
 from trigraph import pyref
 from trigraph.checks import shape_of
+from trigraph.edge_graph import EdgeGraph
 from trigraph.graphs import CSC
 from trigraph.operators import OPERATORS, SYMBOLS, Array, Definition, Operator, evaluate
 from trigraph.panels import FUNCTIONS, PANELS
@@ -50,13 +51,16 @@ class Step:
     zero : tuple of str
         Cotangents passed as None.
     operations : str or None
-        Floating operations where `wrt` asks for less than the table counts.
+        Floating operations where they are fewer than the table counts: it counts every field.
+    given : dict of str to str
+        Arguments that are results of earlier steps: ``{"rbf": "radial_basis_fwd.sbf_rad"}``.
     """
 
     operator: str
     wrt: tuple[str, ...] | None = None
     zero: tuple[str, ...] = ()
     operations: str | None = None
+    given: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def op(self) -> Operator:
@@ -65,8 +69,8 @@ class Step:
 
     @property
     def arguments(self) -> tuple[Array, ...]:
-        """Arrays it is given."""
-        return tuple(a for a in self.op.arguments if a.name not in self.zero)
+        """Arrays it is given from outside."""
+        return tuple(a for a in self.op.arguments if a.name not in (*self.zero, *self.given))
 
     @property
     def fields(self) -> tuple[Array, ...]:
@@ -98,18 +102,25 @@ class Peer:
 
 @dataclass(frozen=True)
 class Target:
-    """What the fast panel must reach against a peer, at full size in float32 on the host.
+    """What the fast panel must reach, against a peer or by itself, at full size in float32 on the host.
 
     Attributes
     ----------
     peer : str
+        ``"fortran"`` for the targets of the fast panel itself, `gemm` and `flat`.
     time, memory : float or None
         Least ratio peer / fast path of the medians and of the peak memory.
+    gemm : float or None
+        Least share of the rate of BLAS's matrix product.
+    flat : float or None
+        Least ratio of the smallest cost per edge to the largest over the sweep.
     """
 
     peer: str
     time: float | None = None
     memory: float | None = None
+    gemm: float | None = None
+    flat: float | None = None
 
 
 @dataclass(frozen=True)
@@ -128,7 +139,8 @@ class Workload:
         Panels timed at these sizes; the direct ones take long at large sizes.
     targets : tuple of Target
     sweep : tuple of int
-        Numbers of edges (values of `sweep_symbol`) for the plot; the other counts of entities grow alike.
+        Numbers of edges (values of `sweep_symbol`) for the plot; the other counts of entities grow alike. With
+        ``"in_degree"`` they are mean in-degrees: the number of edges stays, that of nodes follows.
     """
 
     name: str
@@ -143,9 +155,21 @@ class Workload:
     sweep_symbol: str = "num_edges"
 
     @property
-    def definition(self) -> Definition:
-        """The definition all steps belong to."""
-        return self.steps[0].op.definition
+    def definitions(self) -> tuple[Definition, ...]:
+        """The definitions its steps belong to."""
+        return tuple(dict.fromkeys(s.op.definition for s in self.steps))
+
+    def at(self, point: int, sizes: Mapping[str, int]) -> dict[str, int]:
+        """Return the sizes of one point of the sweep."""
+        if self.sweep_symbol == "in_degree":
+            return {**sizes, "num_nodes": max(1, round(sizes["num_edges"] / point))}
+        return scaled(sizes, point / sizes[self.sweep_symbol])
+
+    def position(self, sizes: Mapping[str, int]) -> float:
+        """Where sizes lie in the sweep."""
+        if self.sweep_symbol == "in_degree":
+            return sizes["num_edges"] / sizes["num_nodes"]
+        return sizes[self.sweep_symbol]
 
     def operations(self, sizes: Mapping[str, int]) -> int:
         """Floating operations of one run, as the table counts them."""
@@ -185,52 +209,92 @@ def _random_csc(sizes: Mapping[str, int], rng: np.random.Generator) -> CSC:
     return CSC(offsets, rng.integers(n_src, size=positions), n_src, edge_ids, rows)
 
 
-GRAPH_MAKERS = {"csc": _random_csc}
+def _random_edges(sizes: Mapping[str, int], rng: np.random.Generator) -> EdgeGraph:
+    """Draw pairs of nodes, different as far as there are enough; each is an edge in both directions, as of atoms."""
+    nodes, rows = sizes["num_nodes"], sizes["num_edges"]
+    pairs, half = max(nodes * (nodes - 1) // 2, 1), (rows + 1) // 2
+    number = rng.choice(pairs, half, replace=half > pairs)
+    # Pair number i (i - 1) / 2 + j, j < i; a single node has a self loop instead.
+    i = np.floor((1 + np.sqrt(8.0 * number + 1)) / 2).astype(np.int64)
+    j = number - i * (i - 1) // 2
+    i %= nodes
+    src, dst = np.concatenate([i, j])[:rows], np.concatenate([j, i])[:rows]
+    return EdgeGraph.sorted(src, dst, nodes).graph
+
+
+GRAPH_MAKERS: dict[str, Callable[[Mapping[str, int], np.random.Generator], Any]] = {
+    "csc": _random_csc,
+    "edges": _random_edges,
+}
+
+
+def _draw(sample: str, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+    """Numbers of a distribution the table names.
+
+    Distances over the cutoff begin where those of atoms do: much nearer, PyTorch Geometric's closed forms of the
+    spherical Bessel functions lose all digits in float32.
+    """
+    if sample == "unit interval":
+        return rng.uniform(0.3, 1, shape)
+    if sample == "frequency":
+        return rng.uniform(np.pi, 6 * np.pi, shape)
+    return rng.standard_normal(shape)
+
+
+def _attributes(op: Operator, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Sizes the caller gives; choices keep their defaults."""
+    return {a.name: sizes[a.name] for a in op.attributes if not a.choices}
 
 
 def make_case(workload: Workload, sizes: Mapping[str, int], dtype: np.dtype, seed: int = 0) -> Case:
-    """Draw the inputs of a workload: standard normal, clear of the kinks the table names.
+    """Draw the inputs of a workload as the table says, clear of the kinks it names.
 
     At a kink two correct programs may differ by a whole term, since they round z differently; without that, the
     comparison of their results can be tight.
     """
     rng = np.random.default_rng(seed)
-    spec = workload.definition
-    graph = GRAPH_MAKERS[spec.graph](sizes, rng) if spec.graph else None
-    wanted = {a.name: a for a in spec.inputs} | {a.name: a for s in workload.steps for a in s.arguments}
-    arrays = {name: rng.standard_normal(shape_of(a, sizes), np.float64).astype(dtype) for name, a in wanted.items()}
-    given = {"graph": graph} if spec.graph else {}
-    attributes = {a.name: sizes[a.name] for a in spec.attributes}
+    kinds = {spec.graph for spec in workload.definitions if spec.graph}
+    graph = GRAPH_MAKERS[kinds.pop()](sizes, rng) if kinds else None
+    given = {name for s in workload.steps for name in s.given}
+    wanted = {a.name: a for spec in workload.definitions for a in spec.inputs if a.name not in given}
+    wanted |= {a.name: a for s in workload.steps for a in s.arguments}
+    arrays = {n: _draw(a.sample, shape_of(a, sizes), rng).astype(dtype) for n, a in wanted.items()}
     margin = 64 * np.finfo(dtype).eps
-    for kink in spec.kinks:
-        target = arrays[kink.resample]
-        values_of = getattr(pyref, kink.function)
-        while True:
-            values = values_of(**{a.name: arrays[a.name] for a in spec.inputs}, **given, **attributes)
-            close = np.flatnonzero((np.abs(values) < margin).reshape(len(target), -1).any(1))
-            if close.size == 0:
-                break
-            target[close] = rng.standard_normal((close.size, *target.shape[1:]))
+    for spec in workload.definitions:
+        forward = OPERATORS[f"{spec.name}_fwd"]
+        inputs = _attributes(forward, sizes) | ({"graph": graph} if spec.graph else {})
+        for kink in spec.kinks:
+            target, values_of = arrays[kink.resample], getattr(pyref, kink.function)
+            while True:
+                values = values_of(**{a.name: arrays[a.name] for a in spec.inputs}, **inputs)
+                close = np.flatnonzero((np.abs(values) < margin).reshape(len(target), -1).any(1))
+                if close.size == 0:
+                    break
+                target[close] = _draw(wanted[kink.resample].sample, (close.size, *target.shape[1:]), rng)
     return Case(dict(sizes), arrays, graph)
 
 
 def _panel_call(workload: Workload, panel: str, case: Case) -> Call:
-    """Return the steps through the front door, checks included, as a user calls them."""
+    """Return the steps through the front door, checks included, as a user calls them.
+
+    What steps hand to each other is no result.
+    """
+    between = {source for step in workload.steps for source in step.given.values()}
     calls = []
     for step in workload.steps:
-        given = {a.name: None if a.name in step.zero else case[a.name] for a in step.op.arguments}
-        given |= {a.name: case.sizes[a.name] for a in step.op.attributes}
-        given |= {"graph": case.graph} if step.op.graph else {}
-        given |= {"wrt": step.wrt} if step.op.order else {}
-        calls.append((step, FUNCTIONS[step.operator], given))
+        values = {a.name: None if a.name in step.zero else case.arrays.get(a.name) for a in step.op.arguments}
+        values |= _attributes(step.op, case.sizes)
+        values |= {"graph": case.graph} if step.op.graph else {}
+        values |= {"wrt": step.wrt} if step.op.selective else {}
+        calls.append((step, FUNCTIONS[step.operator], values))
 
     def call() -> dict[str, Any]:
-        results = {}
-        for step, function, given in calls:
-            result = function(**given, panel=panel)
+        results: dict[str, Any] = {}
+        for step, function, values in calls:
+            result = function(**values | {n: results[source] for n, source in step.given.items()}, panel=panel)
             for f in step.fields:
                 results[f"{step.operator}.{f.name}"] = result if step.op.single else getattr(result, f.name)
-        return results
+        return {n: value for n, value in results.items() if n not in between}
 
     return call
 
@@ -239,9 +303,11 @@ def _on_device(case: Case) -> Case:
     import cupy
 
     graph = case.graph
-    if graph is not None:
+    if isinstance(graph, CSC):
         offsets, indices, rows = (cupy.asarray(a) for a in (graph.offsets, graph.indices, graph.edge_ids))
         graph = CSC(offsets, indices, graph.num_src_nodes, rows, graph.num_edges)
+    elif isinstance(graph, EdgeGraph):
+        graph = EdgeGraph(cupy.asarray(graph.src), cupy.asarray(graph.dst), graph.num_nodes)
     return Case(case.sizes, {n: cupy.asarray(a) for n, a in case.arrays.items()}, graph)
 
 
