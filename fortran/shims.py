@@ -35,13 +35,14 @@ F2CMAP = {
 
 def load_table() -> ModuleType:
     """Return the operator table, loaded by path because the package does not exist yet."""
-    path = Path(__file__).resolve().parent.parent / "src" / "trigraph" / "operators.py"
-    spec = importlib.util.spec_from_file_location("trigraph_operators", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
+    folder = Path(__file__).resolve().parent.parent / "src" / "trigraph"
+    for name in ("table", "operators"):  # the second imports the first, by the name it is registered under
+        spec = importlib.util.spec_from_file_location(f"trigraph.{name}", folder / f"{name}.py")
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = module
+        spec.loader.exec_module(module)
     return module
 
 

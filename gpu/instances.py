@@ -9,11 +9,19 @@ from __future__ import annotations
 from itertools import product
 
 FLOATS = ("float", "double")
+STORAGE = (*FLOATS, "float16", "bfloat16")  # the latter are of kernels/storage.cuh
 INDICES = ("int", "long long")
 BOOLS = ("false", "true")
 
 #: NumPy dtype name -> the C++ type of a template argument (and of a kernel's parameters).
-C_TYPES = {"float32": "float", "float64": "double", "int32": "int", "int64": "long long"}
+C_TYPES = {
+    "float32": "float",
+    "float64": "double",
+    "float16": "float16",
+    "bfloat16": "bfloat16",
+    "int32": "int",
+    "int64": "long long",
+}
 
 
 def instance(kernel: str, types: tuple[str, ...]) -> str:
@@ -60,18 +68,18 @@ INSTANCES: dict[str, tuple[str, ...]] = {
         *expand("cut_rows", INDICES),
         *expand("add_overflow", FLOATS, INDICES),
         *expand("sum_rows", FLOATS),
-        *expand("gat_finish", FLOATS, INDICES),
-        *expand("gat_project", FLOATS, BOOLS),
+        *expand("gat_finish", STORAGE, INDICES),
+        *expand("gat_project", STORAGE, BOOLS),
         *expand("gat_scores", FLOATS, INDICES),
         *expand("gat_join", FLOATS, INDICES),
         *expand("gat_rescale", FLOATS, INDICES),
-        *expand("gat_aggregate", FLOATS, INDICES, BOOLS, BOOLS),
-        *expand("gat_dots", FLOATS, INDICES, BOOLS),
+        *expand("gat_aggregate", STORAGE, INDICES, BOOLS, BOOLS),
+        *expand("gat_dots", STORAGE, INDICES, BOOLS),
         *expand("gat_means", FLOATS, INDICES, BOOLS),
         *expand("gat_second_mean", FLOATS, INDICES),
         *expand("gat_coefficients", FLOATS, INDICES, BOOLS),
-        *expand("gat_to_rows", FLOATS, INDICES, BOOLS),
-        *expand("gat_weights", FLOATS, INDICES),
+        *expand("gat_to_rows", STORAGE, INDICES, BOOLS),
+        *expand("gat_weights", STORAGE, INDICES),
     ),
     "gno": (
         *SUMS,

@@ -47,7 +47,18 @@ _DTYPES = {
     "unsigned long long": np.uint64,
     "float": np.float32,
     "double": np.float64,
+    "float16": np.float16,
 }
+
+
+def _dtype(c_type: str) -> np.dtype[Any]:
+    """Return the dtype of a C++ type; bfloat16 is that of ml_dtypes, and without it no array has that dtype."""
+    if c_type != "bfloat16":
+        return np.dtype(_DTYPES[c_type])
+    if importlib.util.find_spec("ml_dtypes") is None:
+        return np.dtype("V2")
+    bfloat16: type[np.generic] = importlib.import_module("ml_dtypes").bfloat16
+    return np.dtype(bfloat16)
 
 
 class KernelError(RuntimeError):
@@ -176,7 +187,7 @@ def _parameters(signature: str, names: str) -> tuple[_Parameter, ...]:
             name=name,
             c_type=c_type,
             # A vector type such as float4 is made of its elements: float4* takes a float32 array.
-            dtype=np.dtype(_DTYPES[re.sub(r"(?<=[a-z])[24]$", "", c_type.removeprefix("const ").removesuffix("*"))]),
+            dtype=_dtype(re.sub(r"(?<=[a-z])[24]$", "", c_type.removeprefix("const ").removesuffix("*"))),
             is_pointer=c_type.endswith("*"),
             is_const=c_type.startswith("const "),
         )

@@ -13,11 +13,13 @@ import trigraph.gpu as gpu
 import trigraph.pyref as pyref
 from trigraph import CSC
 
+ml_dtypes = pytest.importorskip("ml_dtypes")
+
 SUBSET = sanitizers.subset("gat")
 
-# float, index, in-degrees, heads, dim_head, concat_heads, activation, edge features: a node with many in-edges and
-# isolated ones, rows of two and of three pieces; head dims that 16 bytes divide and others, wider than a warp and of
-# one; more heads than a block of the softmax has.
+# What embeddings are stored in, index, in-degrees, heads, dim_head, concat_heads, activation, edge features: a node
+# with many in-edges and isolated ones, rows of two and of three pieces; head dims that 16 bytes divide and others, some
+# wider than a warp and some of one; more heads than a block of the softmax has.
 CASES = {
     "hub": (np.float32, np.int32, [3, 0, 0, 0, 300, 128, 0, 1], 2, 3, True, "LeakyReLU", True),
     "hub, wide": (np.float32, np.int32, [3, 0, 0, 0, 300, 128, 0, 1], 3, 4, False, "ELU", True),
@@ -26,6 +28,10 @@ CASES = {
     "many": (np.float64, np.int64, [1, 0, 2] * 90, 1, 1, True, "ReLU", False),
     "many heads": (np.float64, np.int64, [2, 140], 35, 1, True, "LeakyReLU", True),
     "broad float": (np.float32, np.int32, [2, 3], 1, 132, True, "ELU", False),
+    "half": (np.float16, np.int32, [3, 0, 0, 0, 300, 128, 0, 1], 2, 3, True, "LeakyReLU", True),
+    "half, wide": (np.float16, np.int32, [3, 0, 0, 0, 300, 128, 0, 1], 2, 8, False, "ELU", True),
+    "brain": (ml_dtypes.bfloat16, np.int32, [3, 0, 130], 2, 3, False, "tanh", False),
+    "brain, wide": (ml_dtypes.bfloat16, np.int32, [3, 0, 130], 3, 16, True, "sigmoid", True),
 }
 
 
@@ -38,9 +44,10 @@ def make(name):
     rows = rng.permutation(np.maximum(0, np.arange(positions) - positions // 2)).astype(index)
     graph = CSC(offsets, rng.integers(0, sources - 1, positions).astype(index), sources, rows, positions)
     shapes = [(sources, width), (len(degrees), width), (width * (3 if with_edges else 2),), (positions, width)]
-    inputs = [rng.standard_normal(shape).astype(real) for shape in shapes]
-    cotangents = [rng.standard_normal(shape).astype(real) for shape in shapes]
-    inputs[2] /= real(dim_head**0.5)
+    reals = [real, real, np.float32 if np.dtype(real).itemsize == 2 else real, real]
+    inputs = [rng.standard_normal(shape).astype(kind) for shape, kind in zip(shapes, reals, strict=True)]
+    cotangents = [rng.standard_normal(shape).astype(kind) for shape, kind in zip(shapes, reals, strict=True)]
+    inputs[2] /= reals[2](dim_head**0.5)
     if not with_edges:
         inputs[3] = cotangents[3] = None
     g = rng.standard_normal((len(degrees), width if concat else dim_head)).astype(real)
@@ -77,7 +84,8 @@ def run():
         double = as_double(cotangents), g.astype(np.float64), as_double(inputs)
         expected = results(pyref, graph, *double, attributes)
         for what, mine in results(gpu, graph, cotangents, g, inputs, attributes).items():
-            sanitizers.close(f"{name}: {what}", mine, expected[what], 2000)
+            factor = 1 if mine is not None and mine.itemsize == 2 else 2000  # one rounding, or many
+            sanitizers.close(f"{name}: {what}", mine, expected[what], factor)
             if mine is not None:
                 collected[f"{name}: {what}"] = mine
     return collected

@@ -112,6 +112,7 @@ def test_docstring_names_everything(op):
     assert named == list(inspect.signature(getattr(trigraph, op.name)).parameters)
     for a in op.arguments:
         numbers = "the graph's integers" if a.index else "float32 or float64"
+        numbers += ", in gpu float16 or bfloat16" if a.half else ""
         assert f"{a.name} : array of {numbers}, shape ({', '.join(a.dims)})" in parameters
         assert a.doc in parameters
         assert (f"{', '.join(a.dims)}), or None" in parameters) or not a.nullable

@@ -229,10 +229,12 @@ gat_rescale(const T* __restrict__ stats, const I* __restrict__ table, const I* _
 
 // ---- output ---------------------------------------------------------------------------------------------------------
 
+template <class S, bool second> constexpr int aggregate_blocks = sizeof(S) == 2 && second ? few_row_blocks<S> : row_blocks;
+
 // out[row] = sum over its positions of coefficient x[src] and, if `second`, coefficient_2 x_2[src], heads side by side or
 // averaged; position p and head h have coefficient[p * position_stride + h * head_stride].
 template <class S, class I, bool wide, bool second>
-__global__ void __launch_bounds__(128, row_blocks)
+__global__ void __launch_bounds__(128, aggregate_blocks<S, second>)
 gat_aggregate(const Compute<S>* __restrict__ coefficient, long long position_stride, long long head_stride,
               const S* __restrict__ x, const Compute<S>* __restrict__ coefficient_2, long long position_stride_2,
               long long head_stride_2, const S* __restrict__ x_2, const I* __restrict__ table, const I* __restrict__ offsets,

@@ -11,7 +11,7 @@ constexpr int row_threads = 128;
 
 // Blocks that a multiprocessor shall hold at a time: this sets the registers of a thread, here so that none spill.
 constexpr int row_blocks = 8;
-template <class T> constexpr int few_row_blocks = sizeof(T) == 4 ? 6 : 5;
+template <class T> constexpr int few_row_blocks = sizeof(T) <= 4 ? 6 : 5;
 
 // Neighbours in memory, read and written as one.
 template <class S, int n> struct alignas(sizeof(S) * n) Pack {

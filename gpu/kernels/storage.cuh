@@ -1,6 +1,65 @@
 // Types that arrays are stored in, and the type that is computed in: a kernel that takes a storage type S computes in
-// Compute<S>, reads with `value` and writes with `rounded`.
+// Compute<S>, reads with `value` and writes with `rounded`. Types of 16 bits are bits alone, since not every compiler of
+// the host version has such numbers; float is computed in, and rounding is to the nearest, to even from half way.
 #pragma once
+
+struct float16 {
+    unsigned short bits;
+};
+
+struct bfloat16 {
+    unsigned short bits;
+};
+
+__device__ inline float value_of(bfloat16 stored) { return __uint_as_float((unsigned)(stored.bits) << 16); }
+
+__device__ inline bfloat16 rounded_to_bfloat16(float value) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+    bfloat16 rounded;
+    asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(rounded.bits) : "f"(value));
+    return rounded;
+#else
+    const unsigned bits = __float_as_uint(value);
+    const bool nan = (bits & 0x7fffffffu) > 0x7f800000u;
+    return {(unsigned short)(nan ? (bits >> 16) | 0x40u : (bits + 0x7fffu + (bits >> 16 & 1u)) >> 16)};
+#endif
+}
+
+__device__ inline float value_of(float16 stored) {
+#if defined(__CUDA_ARCH__)
+    float value;
+    asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(stored.bits));
+    return value;
+#else
+    const unsigned sign = (stored.bits & 0x8000u) << 16, magnitude = stored.bits & 0x7fffu;
+    if (magnitude < 0x400u) {  // below the normal numbers: a multiple of 2^-24
+        return __uint_as_float(sign | __float_as_uint(float(magnitude) * 5.9604644775390625e-8f));
+    }
+    const unsigned bias = magnitude < 0x7c00u ? 112u << 23 : 224u << 23;  // the latter for infinity and NaN
+    return __uint_as_float(sign | ((magnitude << 13) + bias));
+#endif
+}
+
+__device__ inline float16 rounded_to_float16(float value) {
+#if defined(__CUDA_ARCH__)
+    float16 rounded;
+    asm("cvt.rn.f16.f32 %0, %1;" : "=h"(rounded.bits) : "f"(value));
+    return rounded;
+#else
+    const unsigned bits = __float_as_uint(value), sign = bits >> 16 & 0x8000u, magnitude = bits & 0x7fffffffu;
+    if (magnitude > 0x7f800000u) {
+        return {(unsigned short)(sign | 0x7e00u)};  // NaN
+    }
+    if (magnitude >= 0x47800000u) {  // 65536 and above
+        return {(unsigned short)(sign | 0x7c00u)};
+    }
+    if (magnitude < 0x38800000u) {  // below the normal numbers: numbers from 0.5 to 1 are as far apart as these shall be
+        const float shifted = __uint_as_float(magnitude) + 0.5f;
+        return {(unsigned short)(sign | (__float_as_uint(shifted) - 0x3f000000u))};
+    }
+    return {(unsigned short)(sign | ((magnitude - (112u << 23) + 0xfffu + (magnitude >> 13 & 1u)) >> 13))};
+#endif
+}
 
 template <class S> struct Storage {
     using Compute = S;
@@ -8,4 +67,25 @@ template <class S> struct Storage {
     static __device__ S rounded(S value) { return value; }
 };
 
+template <> struct Storage<float16> {
+    using Compute = float;
+    static __device__ float value(float16 stored) { return value_of(stored); }
+    static __device__ float16 rounded(float value) { return rounded_to_float16(value); }
+};
+
+template <> struct Storage<bfloat16> {
+    using Compute = float;
+    static __device__ float value(bfloat16 stored) { return value_of(stored); }
+    static __device__ bfloat16 rounded(float value) { return rounded_to_bfloat16(value); }
+};
+
 template <class S> using Compute = typename Storage<S>::Compute;
+
+#ifdef TRIGRAPH_GPU_HOST
+template <> struct cuda_host::TypeName<float16> {
+    static std::string text() { return "float16"; }
+};
+template <> struct cuda_host::TypeName<bfloat16> {
+    static std::string text() { return "bfloat16"; }
+};
+#endif

@@ -21,6 +21,8 @@ from trigraph.segments import Segments
 
 __all__ = ["Checked", "bind_sizes", "check_call", "index_dtype", "position", "shape_of"]
 
+HALF = ("float16", "bfloat16")
+HALF_PANELS = ("gpu", "gpu-host")
 GRAPH_TYPES: dict[str, type[CSC | EdgeGraph | Segments]] = {"CSC": CSC, "EdgeGraph": EdgeGraph, "Segments": Segments}
 
 
@@ -125,6 +127,16 @@ def _check_kind(op: Operator, name: str, value: Any, kind: str, panel: str) -> N
         raise TypeError(f"{op.name}: {name} is a {found}.ndarray; panel {panel!r} takes {kind}.ndarray")
 
 
+def is_half(dtype: np.dtype) -> bool:
+    """Whether a dtype is float16, or ml_dtypes' bfloat16."""
+    return dtype.name in HALF and dtype.isnative
+
+
+def _dtype_of(array: Array, first: Any) -> np.dtype:
+    """Dtype that goes with the first input: the same, but float32 where that is half and the array cannot be."""
+    return first.dtype if array.half or not is_half(first.dtype) else np.dtype(np.float32)
+
+
 def _check_arrays(op: Operator, values: Mapping[str, Any], kind: str, panel: str) -> None:
     """Kinds, dtypes and devices of the floating arrays."""
     first: str | None = None
@@ -135,14 +147,18 @@ def _check_arrays(op: Operator, values: Mapping[str, Any], kind: str, panel: str
         _check_kind(op, array.name, value, kind, panel)
         if array.index:
             continue
-        if value.dtype not in FLOATS:  # the other byte order is not in it
-            raise TypeError(f"{op.name}: {array.name} has dtype {value.dtype.str}; expected native float32 or float64")
+        half = array.half and panel in HALF_PANELS
+        if value.dtype not in FLOATS and not (half and is_half(value.dtype)):  # the other byte order is in neither
+            more = ", float16 or bfloat16" if half else ""
+            raise TypeError(
+                f"{op.name}: {array.name} has dtype {value.dtype.str}; expected native float32 or float64{more}"
+            )
         if first is None:
             first = array.name
-        elif value.dtype != values[first].dtype:
-            raise TypeError(
-                f"{op.name}: {array.name} has dtype {value.dtype}; expected {values[first].dtype}, the dtype of {first}"
-            )
+        elif value.dtype != (expected := _dtype_of(array, values[first])):
+            same = expected == values[first].dtype
+            reason = f"the dtype of {first}" if same else f"since {first} has {values[first].dtype}"
+            raise TypeError(f"{op.name}: {array.name} has dtype {value.dtype}; expected {expected}, {reason}")
         elif device_of(value) != device_of(values[first]):
             here, there = device_of(value), device_of(values[first])
             raise ValueError(f"{op.name}: {array.name} is on {here}; expected {there}, where {first} is")
@@ -314,7 +330,7 @@ def _check_out(
         if name not in wanted:
             raise ValueError(f"{op.name}: {label} is not computed; expected one of {', '.join(wanted) or 'none'}")
         _check_kind(op, label, array, kind, panel)
-        dtype = index_dtype(op, values) if fields[name].index else first.dtype
+        dtype = index_dtype(op, values) if fields[name].index else _dtype_of(fields[name], first)
         if array.dtype != dtype:
             raise TypeError(f"{op.name}: {label} has dtype {array.dtype}; expected {dtype}")
         if array.shape != shape_of(fields[name], sizes) + ((1,) if name in columns else ()):

@@ -54,7 +54,7 @@ def _described(name: str, kind: str, text: str) -> list[str]:
 
 
 def _kind(a: Argument) -> str:
-    numbers = "the graph's integers" if a.index else "float32 or float64"
+    numbers = "the graph's integers" if a.index else "float32 or float64" + ", in gpu float16 or bfloat16" * a.half
     return f"array of {numbers}, shape ({', '.join(a.dims)}){', or None' if a.nullable else ''}"
 
 

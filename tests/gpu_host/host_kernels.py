@@ -1,4 +1,4 @@
-"""The test kernels of this folder: primitives, patterns, and faults (wrong ones beside their right twins)."""
+"""The test kernels of this folder: primitives, patterns, storage, and faults (wrong ones beside their right twins)."""
 
 import os
 import re
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from trigraph.gpu.host.build import host_build, kernel_parameters
-from trigraph.gpu.instances import FLOATS, INDICES, expand
+from trigraph.gpu.instances import FLOATS, INDICES, STORAGE, expand
 
 HERE = Path(__file__).resolve().parent
 
@@ -45,7 +45,8 @@ PATTERNS = (
     "histogram",
     "tree_in_global",
 )
-INSTANCES = {"primitives": PRIMITIVES, "faults": FAULTS, "patterns": PATTERNS}
+STORED = (*expand("storage_read", STORAGE), *expand("storage_round", STORAGE))
+INSTANCES = {"primitives": PRIMITIVES, "faults": FAULTS, "patterns": PATTERNS, "storage": STORED}
 
 
 def require(available, what):

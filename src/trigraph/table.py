@@ -1,0 +1,588 @@
+"""What the operator table is made of: sizes, arrays, attributes, graphs, definitions, and the operators they give.
+
+Only the standard library is used here: the build runs this module before the package exists.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property
+from types import CodeType
+from typing import Any
+
+__all__ = [
+    "CSC_FORWARD",
+    "CSC_REVERSE",
+    "GRAPHS",
+    "SYMBOLS",
+    "Argument",
+    "Array",
+    "Attribute",
+    "Definition",
+    "GraphArgument",
+    "GraphKind",
+    "Kink",
+    "Operator",
+    "Restriction",
+    "Symbol",
+    "evaluate",
+    "names_in",
+]
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """A size that appears in shapes.
+
+    Parameters
+    ----------
+    doc : str
+        What it counts.
+    minimum : int
+        0 for counts of entities (an empty graph is ordinary input), 1 for widths.
+    typical : tuple of int
+        Sizes from which cases are drawn; deliberately not powers of two.
+    maximum : int or None
+        Largest size, where there is one.
+    """
+
+    doc: str
+    minimum: int
+    typical: tuple[int, ...]
+    maximum: int | None = None
+
+
+SYMBOLS: dict[str, Symbol] = {
+    "num_edges": Symbol("rows of the edge arrays", 0, (37, 58)),
+    "num_src_nodes": Symbol("source nodes", 0, (11, 14)),
+    "num_dst_nodes": Symbol("destination nodes", 0, (9, 14)),
+    "num_positions": Symbol("positions of the CSC graph (in-edges over all destinations)", 0, (41, 63)),
+    "d": Symbol("dimension of the coordinates", 1, (3, 2, 1)),
+    "hidden": Symbol("width H of the kernel network's hidden layer", 1, (13, 8)),
+    "f_in": Symbol("features per source node", 1, (3, 5)),
+    "f_out": Symbol("features per destination node", 1, (4, 3)),
+    "num_nodes": Symbol("nodes", 0, (9, 12)),
+    "n_radial": Symbol("radial basis functions R", 1, (6, 3), 16),
+    "n_spherical": Symbol("spherical basis functions S", 1, (7, 4), 8),
+    "envelope_exponent": Symbol("exponent p of the envelope", 2, (5, 4), 16),
+    "n_emb": Symbol("width C of the edge embedding", 1, (10, 5)),
+    "n_mid": Symbol("width M between the two projections of the basis", 1, (4, 3)),
+    "dim": Symbol("width of the node embedding", 1, (7, 4, 5)),
+    "dim_head": Symbol("width of one attention head", 1, (5, 4, 3)),
+    "num_heads": Symbol("attention heads", 1, (3, 2)),
+    "num_triplets": Symbol("triplets", 0, (53, 41)),
+    "num_inputs": Symbol("rows of m", 0, (31, 23)),
+    "num_outputs": Symbol("rows of the result: atoms, or edges", 0, (11, 7)),
+    "num_radial": Symbol("radial basis functions", 1, (6, 4)),
+    "num_spherical": Symbol("circular or spherical basis functions S", 1, (7, 5)),
+    "interm": Symbol("width of the intermediate embedding", 1, (5, 3)),
+    "emb_in": Symbol("width of the embedding of the inputs", 1, (4, 6)),
+    "emb_out": Symbol("width of the embedding of the outputs", 1, (6, 5)),
+}
+
+
+@dataclass(frozen=True)
+class Array:
+    """A floating array of an operator.
+
+    Parameters
+    ----------
+    name : str
+        Argument name.
+    shape : str
+        Symbols or expressions in them, separated by spaces: ``"num_edges f_out*f_in"``.
+    doc : str
+        Meaning and units.
+    degree : int or None
+        Polynomial degree of the outputs in this input, the other inputs fixed (piecewise between kinks); None
+        where they are not polynomial. Central differences are exact up to degree 2.
+    sample : {"normal", "unit interval", "frequency", "positive"}
+        Distribution cases are drawn from.
+    column : bool
+        Whether a trailing axis of one is accepted; derivatives come back in the shape given.
+    optional : bool
+        Whether this input may be None: it is absent then, and so is its derivative. Shapes may use ``has_<name>``.
+    keyword : bool
+        Whether it stands after the attributes, None by default.
+    index : bool
+        Whether it holds integers of the graph's dtype; -1 where there is nothing.
+    when : str
+        Condition in sizes and positions of choices under which this auxiliary output exists; empty: always.
+    half : bool
+        Whether the CUDA kernels take it in float16 or bfloat16, too; arrays without it are float32 then.
+    """
+
+    name: str
+    shape: str
+    doc: str
+    degree: int | None = None
+    sample: str = "normal"
+    column: bool = False
+    optional: bool = False
+    keyword: bool = False
+    index: bool = False
+    when: str = ""
+    half: bool = False
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        """Expressions of the axes."""
+        return tuple(self.shape.split())
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """What the caller gives beside arrays and graph: a size, one of several choices, or a number that is not negative.
+
+    Parameters
+    ----------
+    name, doc : str
+        The name of a size is a symbol of :data:`SYMBOLS`.
+    default : object
+        `inspect.Parameter.empty` where the caller must give it.
+    choices : tuple
+        Allowed values; empty for a size or number. Fortran and CUDA receive the position in this tuple, and so do
+        expressions of shapes.
+    requires : tuple of (choice, str)
+        Method of the graph that raises where the graph cannot serve a choice.
+    real : bool
+        Whether it is a number (a finite float >= 0) rather than a size.
+    """
+
+    name: str
+    doc: str
+    default: Any = inspect.Parameter.empty
+    choices: tuple[str | bool | None, ...] = ()
+    requires: tuple[tuple[str, str], ...] = ()
+    real: bool = False
+
+    @property
+    def required(self) -> bool:
+        """Whether the caller must give it."""
+        return self.default is inspect.Parameter.empty
+
+    @property
+    def size(self) -> bool:
+        """Whether it is a size."""
+        return not self.choices and not self.real
+
+
+@dataclass(frozen=True)
+class Kink:
+    """Where an operator is not differentiable.
+
+    `function` names a function of the pyref panel, called with the inputs, graph and attributes of the forward
+    operator; the operator has a kink where one of the values it returns is zero. Its first axis follows the rows of
+    the input `resample`, which the case generator draws again until every value is clear of zero; `rows` names the
+    array of the graph that holds the row for each value, where that is another.
+    """
+
+    function: str
+    resample: str
+    rows: str = ""
+
+
+@dataclass(frozen=True)
+class GraphArgument:
+    """A graph object an operator takes.
+
+    Parameters
+    ----------
+    name, doc : str
+    optional : bool
+        Whether it may be None: the identity.
+    rows : str
+        Array whose rows its segments are; an index array is taken for the object it would make. Empty: it is not.
+    """
+
+    name: str
+    doc: str
+    optional: bool = False
+    rows: str = ""
+
+
+@dataclass(frozen=True)
+class GraphKind:
+    """The graph objects of an operator: their class, the sizes they fix and the arrays Fortran receives.
+
+    Parameters
+    ----------
+    type_name : str
+    sizes : tuple of str
+    forward, fast, reverse : tuple of (name, length)
+        Arrays that go to every operator; to the fast path too; to its derivatives (what `prepare` builds).
+    arguments : tuple of GraphArgument
+    paths : mapping from size or array to tuple of str
+        Where it is found, ``argument.attribute``, the first whose argument is not None (default: ``graph.<name>``).
+    """
+
+    type_name: str
+    sizes: tuple[str, ...]
+    forward: tuple[tuple[str, str], ...]
+    fast: tuple[tuple[str, str], ...]
+    reverse: tuple[tuple[str, str], ...]
+    arguments: tuple[GraphArgument, ...] = (GraphArgument("graph", "Whose rows the edge arrays have."),)
+    paths: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def optional(self) -> tuple[str, ...]:
+        """Names of the graph objects that may be None."""
+        return tuple(a.name for a in self.arguments if a.optional)
+
+    def find(self, name: str, values: Mapping[str, Any]) -> Any:
+        """Return a size, or an array, of the graph objects among `values`; None where the object is absent."""
+        for path in self.paths.get(name, (f"graph.{name}",)):
+            argument, attribute = path.split(".")
+            graph = values[argument]
+            if graph is not None:
+                prepared = graph.prepare() if name in dict(self.reverse) else graph
+                return getattr(prepared, attribute)
+        return None
+
+
+CSC_FORWARD = (("offsets", "num_dst_nodes+1"), ("indices", "num_positions"), ("edge_ids", "num_positions"))
+CSC_REVERSE = (
+    ("destinations", "num_positions"),
+    ("src_offsets", "num_src_nodes+1"),
+    ("src_positions", "num_positions"),
+    ("row_offsets", "num_edges+1"),
+    ("row_positions", "num_positions"),
+)
+EDGES_FORWARD = (
+    ("src", "num_edges"),
+    ("dst", "num_edges"),
+    ("dst_offsets", "num_nodes+1"),
+    ("dst_edge_index", "num_edges"),
+    ("reverse_edge", "num_edges"),
+)
+EDGES_FAST = (("src_offsets", "num_nodes+1"), ("reverse_start", "num_edges"), ("reverse_stop", "num_edges"))
+TRIPLETS = GraphArgument("triplets", "Outer edge of each triplet.")
+TRIPLETS_FORWARD = (("triplet_edge", "num_triplets"),)
+TRIPLETS_FAST = (("triplet_offsets", "num_edges+1"), ("triplet_order", "num_triplets"))
+TRIPLETS_PATHS = {
+    "num_edges": ("triplets.num_segments",),
+    "num_triplets": ("triplets.num_members",),
+    "triplet_edge": ("triplets.index",),
+    "triplet_offsets": ("triplets.offsets",),
+    "triplet_order": ("triplets.order",),
+}
+GRAPHS: dict[str, GraphKind] = {
+    "csc": GraphKind(
+        "CSC", ("num_src_nodes", "num_dst_nodes", "num_positions", "num_edges"), CSC_FORWARD, (), CSC_REVERSE
+    ),
+    "edges": GraphKind("EdgeGraph", ("num_nodes", "num_edges"), EDGES_FORWARD, EDGES_FAST, ()),
+    "triplets": GraphKind(
+        "Segments", ("num_edges", "num_triplets"), TRIPLETS_FORWARD, TRIPLETS_FAST, (), (TRIPLETS,), TRIPLETS_PATHS
+    ),
+    "bilinear": GraphKind(
+        "Segments",
+        ("num_edges", "num_triplets", "num_inputs", "num_outputs"),
+        (*TRIPLETS_FORWARD, ("atom_of_edge", "num_edges"), ("input_of_triplet", "num_triplets")),
+        (
+            *TRIPLETS_FAST,
+            ("atom_offsets", "num_outputs+1"),
+            ("atom_order", "num_edges"),
+            ("input_offsets", "num_inputs+1"),
+            ("input_order", "num_triplets"),
+        ),
+        (),
+        (
+            TRIPLETS,
+            GraphArgument("atoms", "Atom of each edge: edges of an atom are summed (None: they are not).", True),
+            GraphArgument("idx_in", "Row of m for each triplet (None: its own); or the index array.", True, "m"),
+        ),
+        {
+            **TRIPLETS_PATHS,
+            "num_inputs": ("idx_in.num_segments", "triplets.num_members"),
+            "num_outputs": ("atoms.num_segments", "triplets.num_segments"),
+            "atom_of_edge": ("atoms.index",),
+            "atom_offsets": ("atoms.offsets",),
+            "atom_order": ("atoms.order",),
+            "input_of_triplet": ("idx_in.index",),
+            "input_offsets": ("idx_in.offsets",),
+            "input_order": ("idx_in.order",),
+        },
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Restriction:
+    """A part of bwd2 under a name of its own: some cotangents are zero, only some fields are returned.
+
+    Parameters
+    ----------
+    suffix : str
+        ``bwd2_main`` gives ``agg_edge_to_edge_bwd2_main``.
+    arguments : tuple of str
+        Array arguments it takes, in order; the others are zero (cotangents), or do not matter to its fields.
+    fields : tuple of str
+        What it returns.
+    doc : str
+    """
+
+    suffix: str
+    arguments: tuple[str, ...]
+    fields: tuple[str, ...]
+    doc: str
+
+
+@dataclass(frozen=True)
+class Definition:
+    """One differentiable operator.
+
+    Parameters
+    ----------
+    name, family : str
+        ``gno_kernel`` in ``gno``; the family is the file name in every panel.
+    summary : str
+        One sentence.
+    formulas : tuple of str
+        Formulas of fwd, bwd and bwd2.
+    source : str
+        Where the formula comes from.
+    inputs, outputs : tuple of Array
+        In signature order.
+    attributes : tuple of Attribute
+    graph : str or None
+        Key of :data:`GRAPHS`.
+    kinks : tuple of Kink
+    terms : str
+        Number of terms in the longest direct sum behind any output or derivative (accuracy rule).
+    operations : tuple of str
+        Floating operations (a multiply and an add count two) of fwd, bwd and bwd2.
+    restrictions : tuple of Restriction
+        Parts of bwd2 with names of their own.
+    auxiliary : tuple of Array
+        What fwd returns beside the outputs: not differentiable.
+    given_back : tuple of str
+        Outputs and auxiliary outputs that bwd takes as keywords (recomputed when None). The direct formula always
+        recomputes them.
+    settings : tuple of mappings
+        Choices and absent inputs (None) that cases must cover; empty: chosen by the case.
+    """
+
+    name: str
+    family: str
+    summary: str
+    formulas: tuple[str, str, str]
+    source: str
+    inputs: tuple[Array, ...]
+    outputs: tuple[Array, ...]
+    attributes: tuple[Attribute, ...]
+    graph: str | None
+    kinks: tuple[Kink, ...]
+    terms: str
+    operations: tuple[str, str, str]
+    restrictions: tuple[Restriction, ...] = ()
+    auxiliary: tuple[Array, ...] = ()
+    given_back: tuple[str, ...] = ()
+    settings: tuple[Mapping[str, Any], ...] = ()
+
+    @cached_property
+    def symbols(self) -> tuple[str, ...]:
+        """Sizes of the operator in canonical order: the graph's, then as they first appear, attributes last."""
+        found: dict[str, None] = dict.fromkeys(GRAPHS[self.graph].sizes if self.graph else ())
+        others = {a.name for a in self.attributes} | {f"has_{n}" for n in self.optional}
+        for array in self.inputs + self.outputs:
+            for dim in array.dims:
+                found.update(dict.fromkeys(n for n in sorted(names_in(dim)) if n not in others))
+        return (*found, *(a.name for a in self.attributes if a.size))
+
+    @property
+    def optional(self) -> tuple[str, ...]:
+        """Names of inputs and graph objects that may be None."""
+        graphs = GRAPHS[self.graph].optional if self.graph else ()
+        return (*(a.name for a in self.inputs if a.optional), *graphs)
+
+
+@dataclass(frozen=True)
+class Argument(Array):
+    """An array argument of one operator.
+
+    `nullable` arguments may be None: cotangents, which are zero then; optional inputs; what fwd gave back.
+    """
+
+    nullable: bool = False
+    given_back: bool = False
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One callable: a definition at derivative order 0 (fwd), 1 (bwd) or 2 (bwd2)."""
+
+    name: str
+    order: int
+    definition: Definition
+    restriction: Restriction | None = None
+
+    @property
+    def family(self) -> str:
+        """File name of the operator in every panel."""
+        return self.definition.family
+
+    @property
+    def graph(self) -> GraphKind | None:
+        """The kind of graph it takes."""
+        return GRAPHS[self.definition.graph] if self.definition.graph else None
+
+    @property
+    def attributes(self) -> tuple[Attribute, ...]:
+        """Attributes in signature order."""
+        return self.definition.attributes
+
+    @cached_property
+    def arguments(self) -> tuple[Argument, ...]:
+        """Array arguments: cotangents of gradients, gradients of outputs, inputs, what bwd is given back."""
+        spec = self.definition
+        inputs = tuple(Argument(**vars(a), nullable=a.optional) for a in spec.inputs)
+        grads = tuple(
+            Argument(f"grad_{a.name}", a.shape, f"Gradient of a scalar in {a.name}.", 1, half=a.half)
+            for a in spec.outputs
+        )
+        ggs = tuple(
+            Argument(
+                f"gg_{a.name}",
+                a.shape,
+                f"Cotangent of {spec.name}_bwd's {a.name}; None is zero.",
+                1,
+                column=a.column,
+                half=a.half,
+                nullable=True,
+            )
+            for a in spec.inputs
+        )
+        found = (ggs if self.order == 2 else ()) + (grads if self.order else ()) + inputs
+        if self.order == 1:
+            known = {a.name: a for a in (*spec.outputs, *spec.auxiliary)}
+            found += tuple(
+                Argument(
+                    **vars(
+                        replace(known[n], keyword=True, doc=f"As {spec.name}_fwd returned it; None: computed again.")
+                    ),
+                    nullable=True,
+                    given_back=True,
+                )
+                for n in spec.given_back
+            )
+        if self.restriction:
+            found = tuple(a for a in found if a.name in self.restriction.arguments)
+        return found
+
+    @cached_property
+    def fields(self) -> tuple[Array, ...]:
+        """What it returns: the outputs and auxiliary outputs, or one derivative for each field."""
+        spec = self.definition
+        if self.order == 0:
+            return spec.outputs + spec.auxiliary
+        inputs = tuple(
+            Array(a.name, a.shape, f"Derivative in {a.name}.", column=a.column, optional=a.optional, half=a.half)
+            for a in spec.inputs
+        )
+        if self.order == 1:
+            return inputs
+        grads = (Array(f"grad_{a.name}", a.shape, f"Derivative in grad_{a.name}.", half=a.half) for a in spec.outputs)
+        found = (*grads, *inputs)
+        if self.restriction:
+            found = tuple(f for f in found if f.name in self.restriction.fields)
+        return found
+
+    def given(self, values: Mapping[str, Any]) -> tuple[Argument, ...]:
+        """Array arguments that are not None."""
+        return tuple(a for a in self.arguments if values.get(a.name) is not None)
+
+    def returned(self, values: Mapping[str, Any], sizes: Mapping[str, int]) -> tuple[Array, ...]:
+        """Fields that exist for these inputs and choices; the others are None."""
+        return tuple(
+            f
+            for f in self.fields
+            if not (f.optional and values[f.name] is None) and (not f.when or evaluate(f.when, sizes))
+        )
+
+    def presence(self, given_back: bool) -> tuple[str, ...]:
+        """Names of what may be absent: optional inputs and graph objects and, if asked, what is given back."""
+        back = tuple(a.name for a in self.arguments if a.given_back) if given_back else ()
+        return (*self.definition.optional, *back)
+
+    @property
+    def single(self) -> bool:
+        """Whether it returns the array itself rather than a NamedTuple."""
+        return len(self.fields) == 1 and (self.order == 0 or self.restriction is not None)
+
+    @property
+    def selective(self) -> bool:
+        """Whether the caller may ask for some fields only (`wrt`)."""
+        return self.order > 0 and not self.single
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """Names of the attributes that are choices."""
+        return tuple(a.name for a in self.attributes if a.choices)
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """Names of the attributes that are real numbers."""
+        return tuple(a.name for a in self.attributes if a.real)
+
+    @property
+    def formula(self) -> str:
+        """What it computes."""
+        return self.restriction.doc if self.restriction else self.definition.formulas[self.order]
+
+    @property
+    def parameters(self) -> tuple[str, ...]:
+        """Names of the positional parameters, `wrt` excluded."""
+        graphs = tuple(a.name for a in self.graph.arguments) if self.graph else ()
+        arrays = tuple(a.name for a in self.arguments if not a.keyword)
+        keywords = tuple(a.name for a in self.arguments if a.keyword)
+        return (*arrays, *graphs, *(a.name for a in self.attributes), *keywords)
+
+    @cached_property
+    def binding_order(self) -> tuple[Argument, ...]:
+        """Array arguments as sizes and dtypes are bound: inputs first, so that a wrong gradient is the one blamed."""
+        inputs = {a.name for a in self.definition.inputs}
+        return tuple(sorted(self.arguments, key=lambda a: a.name not in inputs))
+
+    @cached_property
+    def signature(self) -> inspect.Signature:
+        """Signature every panel shares; `wrt` belongs to derivatives with named fields."""
+        positional = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        defaults = {a.name: a.default for a in self.attributes}
+        defaults |= dict.fromkeys(
+            (*(a.name for a in self.arguments if a.keyword), *(self.graph.optional if self.graph else ()))
+        )
+        empty = inspect.Parameter.empty
+        parameters = [inspect.Parameter(n, positional, default=defaults.get(n, empty)) for n in self.parameters]
+        if self.selective:
+            parameters.append(inspect.Parameter("wrt", positional, default=None))
+        return inspect.Signature(parameters)
+
+    @property
+    def operations(self) -> str:
+        """Expression of the floating operations."""
+        return self.definition.operations[self.order]
+
+
+@cache
+def _code(expression: str) -> CodeType:
+    return compile(expression, "<operator table>", "eval")
+
+
+def evaluate(expression: str, sizes: Mapping[str, int]) -> int:
+    """Value of an expression of the table for given sizes.
+
+    Raises
+    ------
+    NameError
+        A symbol has no size yet.
+    """
+    return int(eval(_code(expression), {"__builtins__": {}}, dict(sizes)))
+
+
+@cache
+def names_in(expression: str) -> frozenset[str]:
+    """Symbols of an expression."""
+    return frozenset(re.findall(r"[a-z_]\w*", expression))
