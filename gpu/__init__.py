@@ -2,5 +2,6 @@
 
 from trigraph.gpu.dimenet import *  # noqa: F403
 from trigraph.gpu.gat import *  # noqa: F403
+from trigraph.gpu.gemnet import *  # noqa: F403
 from trigraph.gpu.gno import *  # noqa: F403
 from trigraph.gpu.weighted import *  # noqa: F403

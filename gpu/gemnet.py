@@ -1,0 +1,634 @@
+"""GemNet-OC's efficient bilinear, production version: the same code for CuPy arrays on a device and NumPy arrays (gpu-host).
+
+Nothing is padded. Kernels sum over the triplets of units: edges, pieces of edges with many triplets (at most CHUNK, see
+sums.py), or pieces of an atom's edges where edges are summed into atoms. They keep the small matrices of an edge in
+shared memory; only the last matrix product is one of whole blocks of units::
+
+    B_e[s, c] = sum over t of e of sph[t, s] m[t, c]    P[i, c] = sum over the unit's e of R_e[i, s] B_e[s, c], R = rad_W1
+    m_ca = sum over the output's units of P W^T
+
+The derivatives are written once for both orders. Dots are derivatives along the cotangents gg_, B' = sum sph' m + sph m',
+P' = R' B + R B', and with Q = g W, Q' = g W' of each unit::
+
+    grad_m_ca = P' W^T + P W'^T         weight = g^T P'         rad_W1 = Q' B^T + Q B'^T
+    D' = R^T Q' + R'^T Q, D = R^T Q     sph = D' m + D m'       m = D' sph + D sph'
+
+The first order is what remains of this with R' = R in P' and W' = W in Q', and without all else that is primed, and Q.
+What no triplet reads leaves no trace, NaN or not: units without triplets are skipped, and the products' rows selected.
+
+`basis_embedding` is a matrix product, rad_W1 = rad_basis W; with a spherical basis, one for each block of units, A,
+from which out[t] = A_e sph[t] follows, and the gradient in A of a unit is G = sum over its t of g[t] sph[t]^T.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from trigraph.gpu import sums
+from trigraph.gpu.rows import Fields
+from trigraph.gpu.sums import CHUNK, ROWS, Kernels, Pieces, Rows, bits, cover
+
+__all__ = [
+    "basis_embedding_radial_bwd",
+    "basis_embedding_radial_bwd2",
+    "basis_embedding_radial_fwd",
+    "basis_embedding_spherical_bwd",
+    "basis_embedding_spherical_bwd2",
+    "basis_embedding_spherical_fwd",
+    "basis_embedding_triplets_bwd",
+    "basis_embedding_triplets_bwd2",
+    "basis_embedding_triplets_fwd",
+    "interaction_bilinear_bwd",
+    "interaction_bilinear_bwd2",
+    "interaction_bilinear_fwd",
+]
+
+WHOLE = 256  # most triplets of an edge that is not cut
+WHOLE_EDGES = CHUNK  # most edges of an atom that is not cut
+UNCUT = 2**31 - 1  # as a chunk, more positions than there are
+SIDE = 32  # of a tile of kernels/products.cuh, rows and columns
+
+Out = Mapping[str, Any] | None
+Wrt = Sequence[str] | None
+Pair = tuple[Any, Any]
+
+
+def _output(kernels: Kernels, out: Out, field: str, shape: tuple[int, ...], dtype: Any) -> Any:
+    """Return the caller's array for a field, or a new one."""
+    return out[field] if out and field in out else kernels.xp.empty(shape, dtype)
+
+
+# ---- matrix products -------------------------------------------------------------------------------------------------
+
+
+def _given(pairs: Sequence[Pair]) -> list[Pair]:
+    """Leave out the pairs that have a None, which stands for zero."""
+    return [pair for pair in pairs if pair[0] is not None and pair[1] is not None]
+
+
+def _product(kernels: Kernels, pairs: Sequence[Pair], out: Any) -> None:
+    """Out = sum over the pairs of left right, in blocks of rows."""
+    given = _given(pairs)
+    if not given or out.size == 0:
+        out.fill(0)
+        return
+    for first, count in sums.blocks(len(out), out.shape[1] * out.itemsize):
+        rows, target = slice(first, first + count), out[first : first + count]
+        kernels.xp.matmul(given[0][0][rows], given[0][1], out=target)
+        for left, right in given[1:]:
+            target += kernels.xp.matmul(left[rows], right)
+
+
+def _add_product(kernels: Kernels, pairs: Sequence[Pair], total: Any) -> None:
+    """Add to `total` the sum over the pairs of left^T right."""
+    for left, right in _given(pairs):
+        per_row = (left.shape[1] + right.shape[1] + total.size // ROWS) * total.itemsize
+        for first, count in sums.blocks(len(left), per_row):
+            rows = slice(first, first + count)
+            sums.add_product(kernels, left[rows], right[rows], total)
+
+
+# ---- basis embedding of edges ----------------------------------------------------------------------------------------
+
+
+def basis_embedding_radial_fwd(rad_basis: Any, weight: Any, *, out: Out = None) -> Any:
+    """rad_W1 = rad_basis W^T; see `trigraph.basis_embedding_fwd`."""
+    kernels = Kernels("gemnet", weight)
+    rad_W1 = _output(kernels, out, "rad_W1", (len(rad_basis), len(weight)), weight.dtype)
+    _product(kernels, [(rad_basis, weight.T)], rad_W1)
+    return rad_W1
+
+
+def basis_embedding_radial_bwd(
+    grad_rad_W1: Any, rad_basis: Any, weight: Any, wrt: Wrt = None, *, out: Out = None
+) -> Any:
+    """rad_basis = g W, weight = g^T rad_basis; see `trigraph.basis_embedding_bwd`."""
+    kernels = Kernels("gemnet", weight)
+    fields = Fields("basis_embedding_radial_bwd", wrt, out, {"rad_basis": rad_basis, "weight": weight}, kernels)
+    _radial_gradients(kernels, grad_rad_W1, rad_basis, weight, fields)
+    return fields.result()
+
+
+def basis_embedding_radial_bwd2(
+    gg_rad_basis: Any,
+    gg_weight: Any,
+    grad_rad_W1: Any,
+    rad_basis: Any,
+    weight: Any,
+    wrt: Wrt = None,
+    *,
+    out: Out = None,
+) -> Any:
+    """Bilinear: each factor in turn replaced by its cotangent; see `trigraph.basis_embedding_bwd2`."""
+    kernels = Kernels("gemnet", weight)
+    like = {"grad_rad_W1": grad_rad_W1, "rad_basis": rad_basis, "weight": weight}
+    fields = Fields("basis_embedding_radial_bwd2", wrt, out, like, kernels)
+    if fields.any_of("grad_rad_W1"):
+        pairs = [(gg_rad_basis, weight.T), (rad_basis, None if gg_weight is None else gg_weight.T)]
+        _product(kernels, pairs, fields["grad_rad_W1"])
+    _radial_gradients(kernels, grad_rad_W1, gg_rad_basis, gg_weight, fields)
+    return fields.result()
+
+
+def _radial_gradients(kernels: Kernels, g: Any, rad_basis: Any, weight: Any, fields: Fields) -> None:
+    """Write the gradients in both factors that belong to these values of the other; None stands for zero."""
+    if fields.any_of("rad_basis"):
+        _product(kernels, [(g, weight)], fields["rad_basis"])
+    if fields.any_of("weight"):
+        fields["weight"].fill(0)
+        _add_product(kernels, [(g, rad_basis)], fields["weight"])
+
+
+def basis_embedding_spherical_fwd(rad_basis: Any, weight: Any, *, out: Out = None) -> Any:
+    """rad_W1 = rad_basis W, whose rows are reshaped to (interm, S), not transposed; see `trigraph.basis_embedding_fwd`."""
+    kernels, (_, spherical, interm) = Kernels("gemnet", weight), weight.shape
+    rad_W1 = _output(kernels, out, "rad_W1", (len(rad_basis), interm, spherical), weight.dtype)
+    _product(kernels, [(rad_basis, _matrix(weight))], _rows(rad_W1))
+    return rad_W1
+
+
+def basis_embedding_spherical_bwd(
+    grad_rad_W1: Any, rad_basis: Any, weight: Any, wrt: Wrt = None, *, out: Out = None
+) -> Any:
+    """rad_basis = g W^T, weight = rad_basis^T g; see `trigraph.basis_embedding_bwd`."""
+    kernels = Kernels("gemnet", weight)
+    fields = Fields("basis_embedding_spherical_bwd", wrt, out, {"rad_basis": rad_basis, "weight": weight}, kernels)
+    _spherical_gradients(kernels, grad_rad_W1, rad_basis, weight, fields)
+    return fields.result()
+
+
+def basis_embedding_spherical_bwd2(
+    gg_rad_basis: Any,
+    gg_weight: Any,
+    grad_rad_W1: Any,
+    rad_basis: Any,
+    weight: Any,
+    wrt: Wrt = None,
+    *,
+    out: Out = None,
+) -> Any:
+    """Bilinear: each factor in turn replaced by its cotangent; see `trigraph.basis_embedding_bwd2`."""
+    kernels = Kernels("gemnet", weight)
+    like = {"grad_rad_W1": grad_rad_W1, "rad_basis": rad_basis, "weight": weight}
+    fields = Fields("basis_embedding_spherical_bwd2", wrt, out, like, kernels)
+    if fields.any_of("grad_rad_W1"):
+        pairs = [(gg_rad_basis, _matrix(weight)), (rad_basis, _matrix(gg_weight))]
+        _product(kernels, pairs, _rows(fields["grad_rad_W1"]))
+    _spherical_gradients(kernels, grad_rad_W1, gg_rad_basis, gg_weight, fields)
+    return fields.result()
+
+
+def _spherical_gradients(kernels: Kernels, g: Any, rad_basis: Any, weight: Any, fields: Fields) -> None:
+    """Write the gradients in both factors that belong to these values of the other; None stands for zero."""
+    if fields.any_of("rad_basis"):
+        _product(kernels, [(_rows(g), _transposed(weight))], fields["rad_basis"])
+    if fields.any_of("weight"):
+        fields["weight"].fill(0)
+        _add_product(kernels, [(rad_basis, _rows(g))], _matrix(fields["weight"]))
+
+
+def _matrix(weight: Any) -> Any:
+    """The weight as (num_radial, S*interm); None for None."""
+    return None if weight is None else weight.reshape(len(weight), weight.shape[1] * weight.shape[2])
+
+
+def _transposed(weight: Any) -> Any:
+    return None if weight is None else _matrix(weight).T
+
+
+def _rows(rad_W1: Any) -> Any:
+    """(num_edges, interm, S) as (num_edges, interm*S)."""
+    return rad_W1.reshape(len(rad_W1), rad_W1.shape[1] * rad_W1.shape[2])
+
+
+# ---- units of triplets -----------------------------------------------------------------------------------------------
+
+
+class _Tile(NamedTuple):
+    """Lanes of the largest of a block's small products, see kernels/products.cuh, as exponents of two."""
+
+    row_bits: int
+    col_bits: int
+
+    @classmethod
+    def of(cls, rows: int, cols: int) -> _Tile:
+        """Return lanes for a product of about these extents; at most 16 slices are left of a warp."""
+        col_bits = min(bits(cover(cols, 2)), 4)
+        return cls(max(min(bits(cover(rows, 4)), 3), 1 - col_bits), col_bits)
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        return 1 << max(self.row_bits + self.col_bits, 5)
+
+    def tiles(self, rows: int, cols: int) -> int:
+        """Tiles that cover a matrix."""
+        return cover(rows, 4 << self.row_bits) * cover(cols, 2 << self.col_bits)
+
+
+def _members(segments: Any) -> Rows:
+    """Members of `Segments` by segment."""
+    return Rows(segments.offsets, segments.order, segments.num_segments, segments.num_members)
+
+
+class _Units:
+    """The units of a call: pieces of the triplets of edges, or of the edges of atoms; whole where they are small."""
+
+    def __init__(self, kernels: Kernels, triplets: Any, atoms: Any = None) -> None:
+        self.kernels, self.by_edge = kernels, atoms is None
+        outputs, most = (triplets, WHOLE) if atoms is None else (atoms, WHOLE_EDGES)
+        self.cut = outputs.max_size > most or outputs.num_members >= UNCUT
+        self.pieces = sums.cut(kernels, _members(outputs)) if self.cut else self._whole(_members(outputs))
+        self.outputs = self.pieces.table, None if atoms is None else triplets.offsets, _order(atoms)
+        self.order = _order(triplets)
+
+    def _whole(self, rows: Rows) -> Pieces:
+        table = self.kernels.xp.empty((3, rows.num_rows), rows.offsets.dtype)
+        args = (rows.offsets, np.int64(rows.num_rows), UNCUT, np.int64(rows.num_rows), table)
+        self.kernels.launch("cut_rows", (table.dtype,), (cover(rows.num_rows, 128),), (128,), args)
+        return Pieces(rows, table, rows.num_rows)
+
+    @property
+    def count(self) -> int:
+        return self.pieces.num_pieces
+
+    def blocks(self, bytes_per_unit: int) -> Iterator[tuple[int, int, slice]]:
+        """First unit, number of units and the slice of both, of blocks whose workspace is bounded."""
+        for first, count in sums.blocks(self.count, bytes_per_unit):
+            yield first, count, slice(first, first + count)
+
+    def spread(self, values: Any) -> Any:
+        """Return the rows that units belong to, zero for those without triplets; None for None."""
+        if values is None:
+            return None
+        out = self.kernels.xp.empty((self.count, values.shape[1]), values.dtype)
+        self._select(values, True, out)
+        return out
+
+    def partial(self, out: Any) -> Any:
+        """Return an array with a row for each unit, whose sums go to `out` in the end; None for None."""
+        return self.kernels.xp.empty((self.count, out.shape[1]), out.dtype) if self.cut and out is not None else out
+
+    def collect(self, partial: Any, out: Any) -> None:
+        """Add up what the units have written, without the rows of those that have no triplets."""
+        self._select(partial, False, partial)
+        if self.cut:
+            sums.sum_pieces(self.kernels, self.pieces, [partial], out)
+
+    def _select(self, values: Any, by_row: bool, out: Any) -> None:
+        args = (values, *self.outputs, np.int64(self.count), by_row, out.shape[1], out)
+        self.kernels.launch(
+            "gemnet_select", (out.dtype, self.pieces.table.dtype), (cover(self.count, 4),), (128,), args
+        )
+
+
+def _order(segments: Any) -> Any:
+    """Members by segment; None if they are in that order."""
+    return None if segments is None or segments.is_sorted else segments.order
+
+
+# ---- basis embedding of triplets -------------------------------------------------------------------------------------
+
+
+class _Basis(NamedTuple):
+    """The inputs of basis_embedding_triplets, or their cotangents (any of which may be None)."""
+
+    rad_basis: Any
+    weight: Any
+    sph_basis: Any
+
+
+def basis_embedding_triplets_fwd(
+    rad_basis: Any, weight: Any, sph_basis: Any, triplets: Any, *, out: Out = None
+) -> Any:
+    """rad_W1[t] = A_e sph_basis[t]; see `trigraph.basis_embedding_fwd`."""
+    call = _Embedding(_Basis(rad_basis, weight, sph_basis), None, triplets)
+    rad_W1 = _output(call.kernels, out, "rad_W1", (triplets.num_members, call.interm), weight.dtype)
+    call.run(None, {"output": rad_W1})
+    return rad_W1
+
+
+def basis_embedding_triplets_bwd(
+    grad_rad_W1: Any,
+    rad_basis: Any,
+    weight: Any,
+    sph_basis: Any,
+    triplets: Any,
+    wrt: Wrt = None,
+    *,
+    out: Out = None,
+) -> Any:
+    """sph_basis = A_e^T g[t], rad_basis = G W^T, weight = rad_basis^T G; see `trigraph.basis_embedding_bwd`."""
+    inputs = _Basis(rad_basis, weight, sph_basis)
+    call = _Embedding(inputs, None, triplets)
+    fields = Fields("basis_embedding_triplets_bwd", wrt, out, inputs._asdict(), call.kernels)
+    call.run(grad_rad_W1, fields.arrays)
+    return fields.result()
+
+
+def basis_embedding_triplets_bwd2(
+    gg_rad_basis: Any,
+    gg_weight: Any,
+    gg_sph_basis: Any,
+    grad_rad_W1: Any,
+    rad_basis: Any,
+    weight: Any,
+    sph_basis: Any,
+    triplets: Any,
+    wrt: Wrt = None,
+    *,
+    out: Out = None,
+) -> Any:
+    """The gradient of the first order's derivative along the cotangents; see `trigraph.basis_embedding_bwd2`."""
+    inputs = _Basis(rad_basis, weight, sph_basis)
+    call = _Embedding(inputs, _Basis(gg_rad_basis, gg_weight, gg_sph_basis), triplets)
+    like = {"grad_rad_W1": grad_rad_W1, **inputs._asdict()}
+    fields = Fields("basis_embedding_triplets_bwd2", wrt, out, like, call.kernels)
+    renamed = {"output" if name == "grad_rad_W1" else name: array for name, array in fields.arrays.items()}
+    call.run(grad_rad_W1, renamed)
+    return fields.result()
+
+
+@dataclass
+class _Embedding:
+    """The arguments of a call and the launches they need."""
+
+    inputs: _Basis
+    dots: _Basis | None  # second order
+    triplets: Any
+
+    @cached_property
+    def kernels(self) -> Kernels:
+        return Kernels("gemnet", self.inputs.weight)
+
+    @property
+    def spherical(self) -> int:
+        return int(self.inputs.weight.shape[1])
+
+    @property
+    def interm(self) -> int:
+        return int(self.inputs.weight.shape[2])
+
+    @cached_property
+    def units(self) -> _Units:
+        return _Units(self.kernels, self.triplets)
+
+    def run(self, g: Any, targets: dict[str, Any]) -> None:
+        """Write the gradients, and as "output" the output or its derivative."""
+        for name, array in targets.items():
+            if name == "weight" or self.triplets.num_members == 0:
+                array.fill(0)
+        if self.triplets.num_members == 0 or not targets:
+            return
+        units, w, dots = self.units, _matrix(self.inputs.weight), self.dots or _Basis(None, None, None)
+        w_1, second = _matrix(dots.weight), self.dots is not None
+        rad, rad_1 = units.spread(self.inputs.rad_basis), units.spread(dots.rad_basis)
+        partial = units.partial(targets.get("rad_basis"))
+        for first, count, rows in units.blocks((4 * w.shape[1] + w.size // ROWS) * w.itemsize):
+            here, here_1 = rad[rows], None if rad_1 is None else rad_1[rows]
+            if "output" in targets or "sph_basis" in targets:
+                a = self._product([(here, w)], count)
+                a_1 = self._product([(here_1, w), (here, w_1)], count) if second else None
+                self._triplets(first, count, (a, a_1), g, targets)
+            if "rad_basis" in targets or "weight" in targets:
+                outer = self._outer(first, count, g, self.inputs.sph_basis)
+                outer_1 = self._outer(first, count, g, dots.sph_basis)
+            if partial is not None:
+                pairs = [(outer_1, w.T), (outer, _transposed(dots.weight))] if second else [(outer, w.T)]
+                _product(self.kernels, pairs, partial[rows])
+            if "weight" in targets:
+                pairs = [(here, outer_1), (here_1, outer)] if second else [(here, outer)]
+                _add_product(self.kernels, pairs, _matrix(targets["weight"]))
+        if partial is not None:
+            units.collect(partial, targets["rad_basis"])
+
+    def _product(self, pairs: Sequence[Pair], count: int) -> Any:
+        """The sum of products with the weights, one row for each unit; None if there are none."""
+        if not _given(pairs):
+            return None
+        out = self.kernels.xp.empty((count, self.spherical * self.interm), self.inputs.weight.dtype)
+        _product(self.kernels, pairs, out)
+        return out
+
+    def _triplets(self, first: int, count: int, matrices: Pair, g: Any, targets: dict[str, Any]) -> None:
+        """Write what belongs to the triplets of a block of units."""
+        (a, a_1), sph = matrices, self.inputs.sph_basis
+        sph_1 = self.dots.sph_basis if self.dots else None
+        if "output" in targets:
+            pairs = [(sph, a_1), (sph_1, a)] if self.dots else [(sph, a)]
+            shape = (self.interm, self.spherical, self.spherical, 1)
+            self._embed(first, count, pairs, shape, targets["output"])
+        if "sph_basis" in targets:
+            pairs = [(g, a_1)] if self.dots else [(g, a)]
+            shape = (self.spherical, self.interm, 1, self.spherical)
+            self._embed(first, count, pairs, shape, targets["sph_basis"])
+
+    def _embed(self, first: int, count: int, pairs: Sequence[Pair], shape: tuple[int, ...], out: Any) -> None:
+        """See kernel gemnet_embed; `shape` is num_y, num_x, y_stride, x_stride."""
+        both = [*pairs, (None, None)][:2]
+        span = self.units.pieces.table, self.units.order, np.int64(first), np.int64(self.units.count)
+        self._launch("gemnet_embed", count, _Tile.of(SIDE, shape[0]).threads, (*both[0], *both[1], *span, *shape, out))
+
+    def _outer(self, first: int, count: int, g: Any, sph_basis: Any) -> Any:
+        """See kernel gemnet_outer; None without a basis."""
+        if sph_basis is None:
+            return None
+        out = self.kernels.xp.empty((count, self.interm * self.spherical), g.dtype)
+        span = self.units.pieces.table, self.units.order, np.int64(first), np.int64(self.units.count)
+        args = (g, sph_basis, *span, self.interm, self.spherical, out)
+        self._launch("gemnet_outer", count, _Tile.of(self.interm, self.spherical).threads, args)
+        return out
+
+    def _launch(self, kernel: str, count: int, threads: int, args: tuple[Any, ...]) -> None:
+        types = (self.inputs.weight.dtype, self.units.pieces.table.dtype)
+        self.kernels.launch(kernel, types, (count,), (threads,), args)
+
+
+# ---- bilinear --------------------------------------------------------------------------------------------------------
+
+
+class _Factors(NamedTuple):
+    """The inputs of interaction_bilinear, or their cotangents (any of which may be None)."""
+
+    rad_W1: Any
+    sph: Any
+    m: Any
+    weight: Any
+
+
+def interaction_bilinear_fwd(
+    rad_W1: Any, sph: Any, m: Any, weight: Any, triplets: Any, atoms: Any = None, idx_in: Any = None, *, out: Out = None
+) -> Any:
+    """m_ca = sum over the output's units of P W^T; see `trigraph.interaction_bilinear_fwd`."""
+    call = _Bilinear(_Factors(rad_W1, sph, m, weight), None, triplets, atoms, idx_in)
+    outputs = triplets if atoms is None else atoms
+    m_ca = _output(call.kernels, out, "m_ca", (outputs.num_segments, len(weight)), weight.dtype)
+    call.run(None, {"output": m_ca})
+    return m_ca
+
+
+def interaction_bilinear_bwd(
+    grad_m_ca: Any,
+    rad_W1: Any,
+    sph: Any,
+    m: Any,
+    weight: Any,
+    triplets: Any,
+    atoms: Any = None,
+    idx_in: Any = None,
+    wrt: Wrt = None,
+    *,
+    out: Out = None,
+) -> Any:
+    """First order of the module's formulas; see `trigraph.interaction_bilinear_bwd`."""
+    inputs = _Factors(rad_W1, sph, m, weight)
+    call = _Bilinear(inputs, None, triplets, atoms, idx_in)
+    fields = Fields("interaction_bilinear_bwd", wrt, out, inputs._asdict(), call.kernels)
+    call.run(grad_m_ca, fields.arrays)
+    return fields.result()
+
+
+def interaction_bilinear_bwd2(
+    gg_rad_W1: Any,
+    gg_sph: Any,
+    gg_m: Any,
+    gg_weight: Any,
+    grad_m_ca: Any,
+    rad_W1: Any,
+    sph: Any,
+    m: Any,
+    weight: Any,
+    triplets: Any,
+    atoms: Any = None,
+    idx_in: Any = None,
+    wrt: Wrt = None,
+    *,
+    out: Out = None,
+) -> Any:
+    """Second order of the module's formulas; see `trigraph.interaction_bilinear_bwd2`."""
+    inputs = _Factors(rad_W1, sph, m, weight)
+    call = _Bilinear(inputs, _Factors(gg_rad_W1, gg_sph, gg_m, gg_weight), triplets, atoms, idx_in)
+    fields = Fields("interaction_bilinear_bwd2", wrt, out, {"grad_m_ca": grad_m_ca, **inputs._asdict()}, call.kernels)
+    renamed = {"output" if name == "grad_m_ca" else name: array for name, array in fields.arrays.items()}
+    call.run(grad_m_ca, renamed)
+    return fields.result()
+
+
+@dataclass
+class _Bilinear:
+    """The arguments of a call and the launches they need."""
+
+    inputs: _Factors
+    dots: _Factors | None  # second order
+    triplets: Any
+    atoms: Any
+    idx_in: Any
+
+    @cached_property
+    def kernels(self) -> Kernels:
+        return Kernels("gemnet", self.inputs.weight)
+
+    @cached_property
+    def sizes(self) -> tuple[int, int, int]:
+        """interm, num_spherical and emb_in."""
+        return (*map(int, self.inputs.rad_W1.shape[1:]), int(self.inputs.m.shape[1]))
+
+    @cached_property
+    def by_edge(self) -> bool:
+        """Whether units are pieces of edges: where an edge with many triplets has to be cut, its atom's sum comes last."""
+        return self.atoms is None or self.triplets.max_size > WHOLE
+
+    @cached_property
+    def units(self) -> _Units:
+        return _Units(self.kernels, self.triplets, None if self.by_edge else self.atoms)
+
+    def empty(self, *shape: int) -> Any:
+        """Workspace."""
+        return self.kernels.xp.empty(shape, self.inputs.weight.dtype)
+
+    def run(self, g: Any, targets: dict[str, Any]) -> None:
+        """Write the gradients, and as "output" the output or its derivative."""
+        for name, array in targets.items():
+            if name == "weight" or self.triplets.num_members == 0:
+                array.fill(0)
+        if self.triplets.num_members == 0 or not targets:
+            return
+        targets, atoms_last = dict(targets), self.by_edge and self.atoms is not None
+        m_ca, m, rad_W1 = targets.get("output"), targets.get("m"), targets.get("rad_W1")
+        if atoms_last and g is not None:
+            g = self.kernels.xp.take(g, self.atoms.index, axis=0)
+        if atoms_last and m_ca is not None:
+            targets["output"] = self.empty(self.triplets.num_segments, m_ca.shape[1])
+        if self.idx_in is not None and m is not None:
+            targets["m"] = self.empty(self.triplets.num_members, m.shape[1])
+        if rad_W1 is not None:
+            targets["rad_W1"] = _rows(rad_W1)
+        self._run(g, targets)
+        if atoms_last and m_ca is not None:
+            sums.gather(self.kernels, targets["output"], _members(self.atoms), m_ca)
+        if self.idx_in is not None and m is not None:
+            sums.gather(self.kernels, targets["m"], _members(self.idx_in), m)
+
+    def _run(self, g: Any, targets: dict[str, Any]) -> None:
+        """`run` for outputs that units are pieces of, and with a gradient in m for each triplet."""
+        units, dots, w = self.units, self.dots or _Factors(None, None, None, None), self.inputs.weight
+        g = units.spread(g)
+        per_edge = units.by_edge and units.cut
+        partial = units.partial(targets.get("output"))
+        radial = targets.get("rad_W1")
+        partial_radial = units.partial(radial) if per_edge else radial
+        inner = {**targets, "rad_W1": partial_radial} if radial is not None else targets
+        per_unit = (4 if self.dots else 2) * w.shape[1] + w.size // ROWS
+        for first, count, rows in units.blocks(per_unit * w.itemsize):
+            if partial is not None or "weight" in targets:
+                p = self._products(first, count, self.dots is not None)
+            if partial is not None:
+                p_0 = None if dots.weight is None else self._products(first, count, False)
+                pairs = [(p, w.T), (p_0, None if p_0 is None else dots.weight.T)]
+                _product(self.kernels, pairs, partial[rows])
+            if "weight" in targets:
+                _add_product(self.kernels, [(g[rows], p)], targets["weight"])
+            if {"rad_W1", "sph", "m"} & targets.keys():
+                self._gradients(first, count, g[rows], inner, per_edge)
+        if partial is not None:
+            units.collect(partial, targets["output"])
+        if per_edge and radial is not None:
+            units.collect(partial_radial, radial)
+
+    def _products(self, first: int, count: int, dot: bool) -> Any:
+        """P of a block of units, or its derivative."""
+        interm, _, emb_in = self.sizes
+        p, tile = self.empty(count, interm * emb_in), _Tile.of(interm, emb_in)
+        radial = (self.inputs.rad_W1, self.dots.rad_W1) if dot and self.dots else (None, self.inputs.rad_W1)
+        args = (*radial, *self._arrays(dot), np.int64(first), np.int64(self.units.count), *self.sizes, *tile, p)
+        self._launch("gemnet_products", count * tile.tiles(interm, emb_in), tile.threads, args)
+        return p
+
+    def _gradients(self, first: int, count: int, g: Any, targets: dict[str, Any], by_unit: bool) -> None:
+        """The gradients in rad_W1, in sph and of each triplet in m."""
+        interm, spherical, emb_in = self.sizes
+        weights = (self.inputs.weight, self.dots.weight) if self.dots else (None, self.inputs.weight)
+        q = [None if w is None else self.kernels.xp.matmul(g, w) for w in weights]
+        arrays = (*self._arrays(True), np.int64(first), np.int64(self.units.count), *self.sizes)
+        threads = _Tile.of(max(interm, spherical), emb_in).threads
+        if "rad_W1" in targets:
+            self._launch("gemnet_radial", count, threads, (*q, *arrays, by_unit, targets["rad_W1"]))
+        if "sph" in targets or "m" in targets:
+            radial = self.inputs.rad_W1, self.dots.rad_W1 if self.dots else None
+            args = (*q, *radial, *arrays, targets.get("sph"), targets.get("m"))
+            self._launch("gemnet_triplets", count, threads, args)
+
+    def _arrays(self, dot: bool) -> tuple[Any, ...]:
+        """Arguments of kernels: basis and values with their derivatives, and where they are."""
+        sph_1, m_1 = (self.dots.sph, self.dots.m) if dot and self.dots else (None, None)
+        inputs = None if self.idx_in is None else self.idx_in.index
+        return (self.inputs.sph, sph_1, self.inputs.m, m_1, *self.units.outputs, self.units.order, inputs)
+
+    def _launch(self, kernel: str, count: int, threads: int, args: tuple[Any, ...]) -> None:
+        types = (self.inputs.weight.dtype, self.units.pieces.table.dtype)
+        self.kernels.launch(kernel, types, (count,), (threads,), args)

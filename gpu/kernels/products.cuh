@@ -1,0 +1,168 @@
+// Small matrix products by all threads of a block, 32, 64 or 128 of them, of factors that functions give element by
+// element. A lane has 4 by 2 sums in registers. Lanes that a tile does not need split the depth; their sums meet at the
+// end, in order.
+#pragma once
+
+#include "rows.cuh"
+
+constexpr int lane_rows = 4;
+constexpr int lane_cols = 2;
+constexpr int product_depth = 16;  // of what is loaded at a time
+constexpr int product_side = 32;   // rows and columns of a tile at most
+// Of rows in shared memory: a multiple of what a lane reads at a time, and columns fall into different banks.
+constexpr int product_stride = product_side + 4;
+constexpr int product_elements = 2 * product_stride * product_depth;
+
+// Blocks that a multiprocessor shall hold at a time: this sets the registers of a thread, here so that none spill.
+template <class T> constexpr int product_blocks = sizeof(T) == 4 ? 5 : 4;
+
+__device__ inline int bits(int number) { return number <= 1 ? 0 : 32 - __clz(number - 1); }
+
+// Lanes of a tile, as exponents of two.
+struct Tile {
+    int row_bits;
+    int col_bits;
+
+    // For a product of so many rows and columns; it may have fewer of either, or more.
+    static __device__ Tile of(int rows, int cols) {
+        const int lane_bits = bits(blockDim.x), col_bits = min(bits((cols + lane_cols - 1) / lane_cols), 4);
+        const int row_bits = min(bits((rows + lane_rows - 1) / lane_rows), min(3, lane_bits - col_bits));
+        return {max(row_bits, lane_bits - col_bits - 4), col_bits};
+    }
+    __device__ int rows() const { return lane_rows << row_bits; }
+    __device__ int cols() const { return lane_cols << col_bits; }
+    __device__ int row() const { return (threadIdx.x >> col_bits & ((1 << row_bits) - 1)) * lane_rows; }
+    __device__ int col() const { return (threadIdx.x & ((1 << col_bits) - 1)) * lane_cols; }
+    __device__ int slices() const { return blockDim.x >> (row_bits + col_bits); }
+    __device__ int slice() const { return threadIdx.x >> (row_bits + col_bits); }
+};
+
+// Neighbours in shared memory, up to 16 bytes at a time.
+template <class T, int n> __device__ void read(const T* from, T (&to)[n]) {
+    constexpr int step = n * int(sizeof(T)) < 16 ? n : 16 / int(sizeof(T));
+#pragma unroll
+    for (int i = 0; i < n; i += step) {
+        const Pack<T, step> pack = load_pack<step>(from + i);
+#pragma unroll
+        for (int k = 0; k < step; k++) {
+            to[i + k] = pack.at[k];
+        }
+    }
+}
+
+template <class T> struct Product {
+    Tile tile;
+    T* buffer;  // product_elements in shared memory, aligned to 16 bytes
+    T sum[lane_rows][lane_cols];
+
+    __device__ Product(const Tile& tile, T* buffer) : tile(tile), buffer(buffer), sum{} {}
+
+    // total += sum; sum = 0: chains of roundings stay short.
+    __device__ void move_to(T (&total)[lane_rows][lane_cols]) {
+#pragma unroll
+        for (int i = 0; i < lane_rows; i++) {
+#pragma unroll
+            for (int j = 0; j < lane_cols; j++) {
+                total[i][j] += sum[i][j];
+                sum[i][j] = T(0);
+            }
+        }
+    }
+
+    // sum(y, z) += sum over x < depth of left(x, y) right(x, z), y < rows and z < cols. Neighbouring threads load neighbours
+    // along x where `left_x` or `right_x` says so. All threads have to come; what they have stored before is not yet seen.
+    template <class Left, class Right>
+    __device__ void add(int rows, int cols, int depth, bool left_x, bool right_x, const Left& left, const Right& right) {
+        T* const other = buffer + product_depth * product_stride;
+        for (int x0 = 0; x0 < depth; x0 += product_depth) {
+            const int here = min(product_depth, depth - x0);
+            load(x0, here, rows, tile.row_bits + 2, left_x, buffer, left);
+            load(x0, here, cols, tile.col_bits + 1, right_x, other, right);
+            __syncthreads();
+            multiply(other, here);
+            __syncthreads();
+        }
+    }
+
+    // Leave the whole sums with the threads of the first slice.
+    __device__ void reduce() {
+        const int slices = tile.slices(), size = tile.rows() * tile.cols();
+        const int place = tile.row() * tile.cols() + tile.col();
+        if (slices == 1) {
+            return;
+        }
+#pragma unroll
+        for (int i = 0; i < lane_rows; i++) {
+#pragma unroll
+            for (int j = 0; j < lane_cols; j++) {
+                buffer[tile.slice() * size + place + i * tile.cols() + j] = sum[i][j];
+            }
+        }
+        __syncthreads();
+        for (int slice = 1; slice < slices && tile.slice() == 0; slice++) {
+#pragma unroll
+            for (int i = 0; i < lane_rows; i++) {
+#pragma unroll
+                for (int j = 0; j < lane_cols; j++) {
+                    sum[i][j] += buffer[slice * size + place + i * tile.cols() + j];
+                }
+            }
+        }
+        __syncthreads();
+    }
+
+    // to(y, z, sum(y, z)) of every whole sum, each by one thread.
+    template <class To> __device__ void each(int rows, int cols, const To& to) const {
+#pragma unroll
+        for (int i = 0; i < lane_rows; i++) {
+#pragma unroll
+            for (int j = 0; j < lane_cols; j++) {
+                const int y = tile.row() + i, z = tile.col() + j;
+                if (tile.slice() == 0 && y < rows && z < cols) {
+                    to(y, z, sum[i][j]);
+                }
+            }
+        }
+    }
+
+private:
+    // to[x][y] = from(x0 + x, y), zero outside of x < depth and y < width.
+    template <class From>
+    __device__ void load(int x0, int depth, int width, int y_bits, bool x_fast, T* to, const From& from) const {
+        for (int i = threadIdx.x; i < product_depth << y_bits; i += blockDim.x) {
+            const int x = x_fast ? i % product_depth : i >> y_bits;
+            const int y = x_fast ? i / product_depth : i & ((1 << y_bits) - 1);
+            to[x * product_stride + y] = x < depth && y < width ? from(x0 + x, y) : T(0);
+        }
+    }
+
+    // The slice's share of what is loaded; it is rounded on its own, so that chains of roundings stay short.
+    __device__ void multiply(const T* other, int depth) {
+        const int share = product_depth / tile.slices(), begin = tile.slice() * share;
+        const T* left = buffer + begin * product_stride + tile.row();
+        const T* right = other + begin * product_stride + tile.col();
+        T part[lane_rows][lane_cols] = {};
+#pragma unroll 2
+        for (int x = begin; x < min(begin + share, depth); x++) {
+            T l[lane_rows], r[lane_cols];
+            read(left, l);
+            read(right, r);
+#pragma unroll
+            for (int i = 0; i < lane_rows; i++) {
+#pragma unroll
+                for (int j = 0; j < lane_cols; j++) {
+                    part[i][j] += l[i] * r[j];
+                }
+            }
+            left += product_stride;
+            right += product_stride;
+        }
+#pragma unroll
+        for (int i = 0; i < lane_rows; i++) {
+#pragma unroll
+            for (int j = 0; j < lane_cols; j++) {
+                sum[i][j] += part[i][j];
+            }
+        }
+    }
+};
