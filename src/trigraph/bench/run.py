@@ -99,7 +99,7 @@ class Result:
         return operations / self.measured[contender].median, moved / self.measured[contender].median
 
     def lean(self, contender: str) -> float | None:
-        """Outputs and the graph's order of the backward, over the peak memory."""
+        """Return outputs and the graph's order of the backward over the peak memory; None where it was not measured."""
         measured, workload = self.measured[contender], self.workload
         needed = workload.output_bytes(self.sizes, np.dtype(self.dtype)) + workload.order_bytes(self.sizes)
         return needed / measured.peak_bytes if measured.seconds and measured.peak_bytes else None
