@@ -175,7 +175,7 @@ class Workload:
     @property
     def definitions(self) -> tuple[Definition, ...]:
         """The definitions its steps belong to."""
-        return tuple(dict.fromkeys(s.op.definition for s in self.steps))
+        return tuple({s.op.definition.name: s.op.definition for s in self.steps}.values())
 
     def at(self, point: int, sizes: Mapping[str, int]) -> dict[str, int]:
         """Return the sizes of one point of the sweep."""
@@ -390,7 +390,7 @@ def make_case(workload: Workload, sizes: Mapping[str, int], dtype: np.dtype, see
     kinds = {spec.graph for spec in workload.definitions if spec.graph}
     graphs = GRAPH_MAKERS[kinds.pop(), workload.layout](known, rng) if kinds else {}
     given = {name for s in workload.steps for name in s.given}
-    wanted = {}
+    wanted: dict[str, Array] = {}
     for spec in workload.definitions:
         forward = OPERATORS[f"{spec.name}_fwd"]
         inputs = (a for a in spec.inputs if a.name not in given and not workload.absent(a.name))
