@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from trigraph import pyref
-from trigraph.bench import cli, dimenet, gno, run
+from trigraph.bench import cli, dimenet, gat, gemnet, gno, run, weighted
 from trigraph.bench.measure import Measurement, alternate, relative_error
 from trigraph.bench.records import stem
 from trigraph.bench.worker import Job
@@ -27,7 +27,8 @@ OPTIONS = run.Options(threads=1, repeat=1, dtype="float32", size="small", peers=
 
 def tiny(workload):
     """Sizes of a quick run; few nodes, so that every edge meets others."""
-    most = {"num_nodes": 9, "n_spherical": 7}
+    most = {"num_nodes": 9, "num_src_nodes": 9, "num_dst_nodes": 9, "n_spherical": 7}
+    most |= {"num_triplets": 61, "num_inputs": 61}
     return {n: min(v, most.get(n, 23 if SYMBOLS[n].minimum == 0 else 5)) for n, v in workload.sizes.items()}
 
 
@@ -116,7 +117,7 @@ def test_peers_compute_what_the_panels_compute(workload, dtype):
         try:
             results = make_call(workload, name, sizes, dtype)()
         except Unavailable:
-            assert dtype == "float64"
+            assert dtype == "float64" or workload.family == "gemnet"
             continue
         got = {n: v() if callable(v) else getattr(v, "detach", lambda v=v: v)() for n, v in results.items()}
         assert relative_error({n: np.asarray(v) for n, v in got.items()}, expected) <= run._tolerance(dtype), name
@@ -193,6 +194,117 @@ def test_steps_hand_results_on():
     )
     assert np.array_equal(results["agg_edge_to_edge_fwd.out"], out)
     assert not {s for step in workload.steps for s in step.given.values()} & set(results)
+
+
+def test_what_is_absent_is_neither_drawn_nor_returned():
+    workload = gat.WORKLOADS[0]
+    sizes = tiny(workload)
+    case = make_case(workload, sizes, np.dtype("float32"))
+    assert set(case.arrays) == {"src_embedding", "dst_embedding", "attention_weights", "grad_output_embedding"}
+    assert case["attention_weights"].shape == (2 * sizes["num_heads"] * sizes["dim_head"],)
+    results = make_call(workload, "pyref", sizes, "float32")()
+    assert set(results) == {"mha_gat_n2n_fwd.output_embedding", *(f"mha_gat_n2n_bwd.{n}" for n in gat.GRADIENTS)}
+    outputs = workload.output_bytes(sizes, np.dtype("float32"))
+    scores = 4 * 2 * sizes["num_heads"] * sizes["num_positions"]
+    assert outputs == scores + sum(a.nbytes for a in results.values())
+
+
+def test_settings_choose():
+    workload = replace(weighted.WORKLOADS[-1], settings={"op": "max"})
+    sizes = tiny(workload)
+    results = make_call(workload, "fortran", sizes, "float64")()
+    assert set(results) - {weighted.OUT} == {
+        "agg_weighted_n2n_fwd.output_extrema_location",
+        "agg_weighted_n2n_bwd.embedding",
+        "agg_weighted_n2n_bwd.edge_weight",
+    }
+    case = make_case(workload, sizes, np.dtype("float64"))
+    messages = case["edge_weight"][:, None] * case["embedding"][case.graph.indices]
+    first = messages[: case.graph.offsets[1]]
+    assert np.array_equal(results[weighted.OUT][0], first.max(0) if len(first) else np.zeros(sizes["dim"]))
+    assert case["edge_weight"].min() >= 0.5
+
+
+def test_arguments_of_one_name_and_two_shapes():
+    workload = gemnet.WORKLOADS[0]
+    case = make_case(workload, tiny(workload), np.dtype("float32"))
+    assert {"basis_embedding_spherical.weight", "interaction_bilinear.weight"} < set(case.arrays)
+    assert not {"weight", "rad_W1", "grad_rad_W1"} & set(case.arrays)
+
+
+def test_layouts():
+    even, uneven, quadruplets = (make_case(w, w.sizes, np.dtype("float32")) for w in gemnet.WORKLOADS)
+    assert set(np.diff(even.graphs["triplets"].offsets)) == {12}
+    assert set(np.diff(quadruplets.graphs["triplets"].offsets)) == {30}
+    assert uneven.graphs["triplets"].max_size == 600
+    assert uneven.graphs["atoms"] is None
+    sizes = {**weighted.SIZES, "num_positions": 40_000, "num_edges": 40_000, "num_src_nodes": 2000, "dim": 1}
+    sizes["num_dst_nodes"] = 2000
+    uniform, law = (make_case(w, sizes, np.dtype("float32")).graph for w in weighted.WORKLOADS[:2])
+    assert uniform.max_in_degree < 60
+    assert law.max_in_degree > 500
+    assert (law.num_src_nodes, law.num_positions, law.num_edges) == (2000, 40_000, 40_000)
+
+
+def test_order_of_the_backward_is_what_the_graph_builds():
+    workload = weighted.WORKLOADS[-1]
+    sizes = tiny(workload)
+    order = make_case(workload, sizes, np.dtype("float32")).graph.prepare()
+    assert workload.order_bytes(sizes) == sum(a.nbytes for a in vars(order).values())
+    assert gno.WORKLOADS[0].order_bytes(gno.WORKLOADS[0].sizes) == 0
+
+
+def test_memory_beyond_outputs():
+    workload = weighted.WORKLOADS[-1]
+    options = replace(OPTIONS, size="full")
+    least = workload.output_bytes(workload.sizes, np.dtype("float32")) + workload.order_bytes(workload.sizes)
+    for peak, met in ((least, True), (least + 10**6, False)):
+        found = run.Result(workload, workload.sizes, "float32", {"fortran": Measurement((1.0,), peak)}, (0, 0), None)
+        assert [(v.what, v.met) for v in found.verdicts("fortran", options)] == [("lean", met)]
+
+
+def test_verdict_on_scaling():
+    options = replace(OPTIONS, size="full", threads=2)
+
+    def found(own, copy):
+        seconds = {"fortran, threads: 1": own, "fortran, threads: 2": 1.0, "copy, threads: 1": copy}
+        measured = {n: Measurement((t,)) for n, t in seconds.items()} | {"copy, threads: 2": Measurement((1.0,))}
+        return run.Scaling(weighted.WORKLOADS[0], 2, measured, (0, 0), None)
+
+    assert found(1.53, 1.8).gain("copy") == 1.8
+    assert [v.met for v in found(1.54, 1.8).verdicts(options)] == [True]
+    assert [v.met for v in found(1.52, 1.8).verdicts(options)] == [False]
+    assert found(1.54, 1.8).verdicts(replace(options, size="small")) == []
+    absent = replace(found(1.0, 1.0), measured={**found(1.0, 1.0).measured, "copy, threads: 1": Measurement()})
+    assert [v.met for v in absent.verdicts(options)] == [None]
+
+
+def test_scaling_is_measured_with_both_numbers_of_threads():
+    workload = replace(weighted.WORKLOADS[0], sizes={**tiny(weighted.WORKLOADS[0])})
+    assert run.scaling(workload, OPTIONS, 2**16) is None
+    assert run.scaling(gno.WORKLOADS[0], replace(OPTIONS, threads=2), 2**16) is None
+    found = run.scaling(workload, replace(OPTIONS, threads=2), 2**16)
+    assert len(found.measured) == 4
+    assert all(m.status == "timed" for m in found.measured.values())
+    assert found.measured["fortran, threads: 2"].error == 0
+    pools = {n: m.pools for n, m in found.measured.items()}
+    for name, threads in (("fortran, threads: 1", 1), ("fortran, threads: 2", 2)):
+        assert all(p["num_threads"] <= threads for p in pools[name])
+
+
+def test_fairchem_is_found_in_a_folder_or_its_wheel(tmp_path, monkeypatch):
+    monkeypatch.delenv(gemnet.VARIABLE, raising=False)
+    monkeypatch.setattr(gemnet, "VERSION", "0.0.1")
+    with pytest.raises(Unavailable, match=r"pip download fairchem-core==0\.0\.1 --no-deps"):
+        gemnet._root()
+    monkeypatch.setenv(gemnet.VARIABLE, str(tmp_path))
+    with pytest.raises(Unavailable):
+        gemnet._root()
+    wheel = tmp_path / "fairchem_core-0.0.1-py3-none-any.whl"
+    wheel.touch()
+    assert gemnet._root() == str(wheel)
+    (tmp_path / "fairchem" / "core").mkdir(parents=True)
+    assert gemnet._root() == str(tmp_path)
 
 
 def test_sweep_over_in_degrees():
@@ -275,6 +387,7 @@ def test_command_writes_record_and_plot(tmp_path, monkeypatch):
     assert contenders["numpy"]["time_over_fast"] == contenders["numpy"]["median_s"] / contenders["fortran"]["median_s"]
     assert contenders["numpy"]["relative_error"] <= run._tolerance("float32")
     assert len(record["sweeps"]["gno-coords-16"]) == 1
+    assert record["scalings"] == {}
 
 
 def test_command_without_peers_or_files():

@@ -15,14 +15,16 @@ from trigraph.bench.run import (
     SIZES,
     Options,
     Result,
+    Scaling,
     find_workloads,
     flatness,
     operator_workload,
     run_workload,
+    scaling,
     sweep,
     untimed,
 )
-from trigraph.bench.tables import ceiling_table, sweep_verdict, workload_table
+from trigraph.bench.tables import ceiling_table, scaling_verdict, sweep_verdict, workload_table
 from trigraph.bench.workloads import Workload
 from trigraph.environment import device
 from trigraph.fortran.threads import get_num_threads
@@ -118,9 +120,14 @@ def bench(
         tops = {place: ceilings(clock, threads, rounds, *CEILING_SIZES[size]) for place, clock in places.items()}
         results: list[Result] = []
         sweeps: dict[str, list[Result]] = {}
+        scalings: dict[str, Scaling] = {}
         for workload in workloads:
             results.append(run_workload(workload, options, status.update))
             console.print(workload_table(results[-1], options, tops["host"].get(dtype)))
+            gain = scaling(workload, options, CEILING_SIZES[size][0], status.update)
+            if gain is not None:
+                scalings[workload.name] = gain
+                console.print(scaling_verdict(gain, options))
             if out is not None and workload.sweep:
                 sweeps[workload.name] = sweep(workload, options, status.update)
                 for verdict in flatness(sweeps[workload.name], options):
@@ -129,7 +136,7 @@ def bench(
     for name, note in untimed([*results, *(r for points in sweeps.values() for r in points)]).items():
         console.print(f"Not timed: {name} ({note})")
     if out is not None:
-        _write(out, options, tops, results, sweeps, console)
+        _write(out, options, tops, results, sweeps, scalings, console)
 
 
 def _write(
@@ -138,9 +145,10 @@ def _write(
     tops: dict[str, dict[str, float]],
     results: list[Result],
     sweeps: dict[str, list[Result]],
+    scalings: dict[str, Scaling],
     console: Console,
 ) -> None:
-    kept = record(options, tops, results, sweeps)
+    kept = record(options, tops, results, sweeps, scalings)
     out.mkdir(parents=True, exist_ok=True)
     path = out / f"{stem(kept)}.json"
     path.write_text(json.dumps(kept, indent=1) + "\n")

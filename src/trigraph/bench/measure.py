@@ -20,7 +20,7 @@ import numpy as np
 from trigraph.bench.worker import Job
 from trigraph.bench.workloads import Call
 
-__all__ = ["Measurement", "Worker", "alternate", "ceilings", "relative_error"]
+__all__ = ["Measurement", "Worker", "alternate", "ceilings", "copy_job", "relative_error"]
 
 LEAST_SAMPLES = 3
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
@@ -152,7 +152,7 @@ def alternate(
     repeat : int
         Rounds; the order turns round each time.
     threads : int
-        Threads of each contender.
+        Threads of each contender that does not say itself.
     tolerance : float
         Largest relative error of a contender's results.
     budget : float
@@ -170,7 +170,7 @@ def alternate(
         workers: dict[str, Worker] = {}
         for name, job in jobs.items():
             progress(name)
-            worker = stack.enter_context(Worker(threads))
+            worker = stack.enter_context(Worker(job.threads or threads))
             found[name], results = _begin(worker, job, expected, tolerance)
             if found[name].status == "timed":
                 workers[name] = worker
@@ -213,6 +213,11 @@ def _copy_call(clock: str, nbytes: int, threads: int) -> Call:
     return call
 
 
+def copy_job(clock: str, nbytes: int, threads: int) -> Job:
+    """Return the copy of `nbytes` by so many threads."""
+    return Job(partial(_copy_call, clock, nbytes, threads), clock=clock, threads=threads)
+
+
 def _matmul_call(clock: str, n: int, dtype: str) -> Call:
     xp = importlib.import_module("cupy" if clock == "cupy" else "numpy")
     a = xp.ones((n, n), dtype)
@@ -245,6 +250,6 @@ def ceilings(clock: str, threads: int, repeat: int, nbytes: int, n: int) -> dict
     """
     work = {"copy": 2.0 * nbytes, "float32": 2.0 * n**3, "float64": 2.0 * n**3}
     jobs = {name: Job(partial(_matmul_call, clock, n, name), clock=clock) for name in ("float32", "float64")}
-    jobs["copy"] = Job(partial(_copy_call, clock, nbytes, threads), clock=clock)
+    jobs["copy"] = copy_job(clock, nbytes, threads)
     measured = alternate(jobs, repeat, threads)
     return {name: work[name] / min(m.seconds) for name, m in measured.items() if m.seconds}

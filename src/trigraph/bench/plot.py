@@ -22,8 +22,13 @@ STYLES = {
     "cupy": ("#e8a86b", "^"),
     "torch": ("#b3261e", "P"),
     "pyg": ("#7b2d8b", "X"),
+    "scipy": ("#8d8d2a", "<"),
+    "torch-sparse": ("#c2185b", ">"),
+    "fairchem": ("#00838f", "h"),
     "torch-cuda": ("#e0736d", "P"),
     "pyg-cuda": ("#b583c0", "X"),
+    "torch-sparse-cuda": ("#e58ab0", ">"),
+    "fairchem-cuda": ("#6fb9c2", "h"),
     "torch-compile-cuda": ("#6d4c41", "*"),
 }
 

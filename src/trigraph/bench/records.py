@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from trigraph import environment
-from trigraph.bench.run import Options, Result, flatness
+from trigraph.bench.run import Options, Result, Scaling, flatness
 
 __all__ = ["about", "record", "stem"]
 
 FORMAT = 1
-PEERS = ("torch", "torch-geometric")
+PEERS = ("torch", "torch-geometric", "scipy", "fairchem-core")
 KINDS = ("xeon", "epyc", "ryzen", "threadripper", "core", "neoverse", "graviton", "apple")
 
 
@@ -43,7 +43,8 @@ def about(options: Options) -> dict[str, Any]:
 
 
 def _result(result: Result, options: Options, gemm: float | None) -> dict[str, Any]:
-    workload = result.workload
+    workload, dtype = result.workload, np.dtype(result.dtype)
+    outputs = workload.output_bytes(result.sizes, dtype)
     contenders = {}
     for name, m in result.measured.items():
         entry: dict[str, Any] = {"status": m.status, "note": m.note}
@@ -56,6 +57,7 @@ def _result(result: Result, options: Options, gemm: float | None) -> dict[str, A
                 "quartiles_s": [low, high],
                 "samples_s": [float(f"{t:.5g}") for t in m.seconds],
                 "peak_bytes": m.peak_bytes,
+                "bytes_beyond_outputs": m.peak_bytes - outputs,
                 "relative_error": m.error,
                 "time_over_fast": time,
                 "memory_over_fast": memory,
@@ -74,13 +76,29 @@ def _result(result: Result, options: Options, gemm: float | None) -> dict[str, A
         "steps": [
             {"operator": s.operator, "wrt": s.wrt, "zero": s.zero, "given": dict(s.given)} for s in workload.steps
         ],
+        "settings": dict(workload.settings),
+        "layout": workload.layout,
         "sizes": dict(result.sizes),
         "dtype": result.dtype,
         "operations": workload.operations(result.sizes),
-        "bytes": workload.bytes_moved(result.sizes, np.dtype(result.dtype)),
+        "bytes": workload.bytes_moved(result.sizes, dtype),
+        "output_bytes": outputs,
+        "order_bytes": workload.order_bytes(result.sizes),
         "load_before_after": list(result.load),
         "processors_used_by_others": result.others,
         "contenders": contenders,
+    }
+
+
+def _scaling(found: Scaling, options: Options) -> dict[str, Any]:
+    return {
+        "threads": [1, found.threads],
+        "samples_s": {name: [float(f"{t:.5g}") for t in m.seconds] for name, m in found.measured.items()},
+        "gain": found.gain("fortran"),
+        "gain_of_copy": found.gain("copy"),
+        "load_before_after": list(found.load),
+        "processors_used_by_others": found.others,
+        "verdicts": [vars(v) for v in found.verdicts(options)],
     }
 
 
@@ -89,6 +107,7 @@ def record(
     ceilings: dict[str, dict[str, float]],
     results: list[Result],
     sweeps: dict[str, list[Result]],
+    scalings: dict[str, Scaling],
 ) -> dict[str, Any]:
     """Everything about a run, JSON-ready."""
     gemm = ceilings["host"].get(options.dtype)
@@ -97,6 +116,7 @@ def record(
         "ceilings": ceilings,
         "results": [_result(r, options, gemm) for r in results],
         "sweeps": {name: [_result(r, options, gemm) for r in points] for name, points in sweeps.items()},
+        "scalings": {name: _scaling(found, options) for name, found in scalings.items()},
         "sweep_verdicts": {name: [vars(v) for v in flatness(points, options)] for name, points in sweeps.items()},
     }
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from trigraph.bench import dimenet, gno
-from trigraph.bench.measure import Measurement, alternate
+from trigraph.bench import dimenet, gat, gemnet, gno, weighted
+from trigraph.bench.measure import Measurement, alternate, copy_job
 from trigraph.bench.worker import Job
 from trigraph.bench.workloads import Step, Workload, clock_of, make_call, scaled
 from trigraph.operators import OPERATORS, SYMBOLS
@@ -24,17 +24,19 @@ __all__ = [
     "SIZES",
     "Options",
     "Result",
+    "Scaling",
     "Verdict",
     "find_workloads",
     "flatness",
     "operator_workload",
     "panels_timed",
     "run_workload",
+    "scaling",
     "sweep",
     "untimed",
 ]
 
-FAMILIES = {"gno": gno, "dimenet": dimenet}
+FAMILIES = {"gno": gno, "dimenet": dimenet, "gat": gat, "weighted": weighted, "gemnet": gemnet}
 SIZES = {"full": 1.0, "small": 1 / 20}
 SWEEP_LIMIT = 2.0  # seconds of one call above which a contender is left out of larger sizes
 WARM_SIZE = 16  # entities of the tiny run that loads what is loaded at the first call
@@ -96,10 +98,17 @@ class Result:
         moved = self.workload.bytes_moved(self.sizes, np.dtype(self.dtype))
         return operations / self.measured[contender].median, moved / self.measured[contender].median
 
+    def lean(self, contender: str) -> float | None:
+        """Return outputs and the graph's order of the backward over the peak memory; None where it was not measured."""
+        measured, workload = self.measured[contender], self.workload
+        needed = workload.output_bytes(self.sizes, np.dtype(self.dtype)) + workload.order_bytes(self.sizes)
+        return needed / measured.peak_bytes if measured.seconds and measured.peak_bytes else None
+
     def verdicts(self, contender: str, options: Options, gemm: float | None = None) -> list[Verdict]:
         """Targets against this contender, or its own; they are stated for the full size in float32.
 
-        `gemm` is the rate of BLAS's matrix product. Targets of a whole sweep are left to `flatness`.
+        `gemm` is the rate of BLAS's matrix product. Targets of a whole sweep are left to `flatness`, those of several
+        numbers of threads to `Scaling`.
         """
         applies = options.dtype == "float32" and dict(self.sizes) == dict(self.workload.sizes)
         found = []
@@ -108,13 +117,53 @@ class Result:
                 continue
             time, memory = self.ratios(contender)
             share = self.rates(contender)[0] / gemm if gemm and self.measured[contender].seconds else None
-            wanted = (("time", target.time, time), ("memory", target.memory, memory), ("gemm", target.gemm, share))
+            wanted = (
+                ("time", target.time, time),
+                ("memory", target.memory, memory),
+                ("gemm", target.gemm, share),
+                ("lean", target.lean, self.lean(contender)),
+            )
             found += [_verdict(what, least, reached) for what, least, reached in wanted if least is not None]
         return found
 
 
 def _verdict(what: str, least: float, reached: float | None) -> Verdict:
     return Verdict(what, least, reached, None if reached is None else reached >= least)
+
+
+@dataclass(frozen=True)
+class Scaling:
+    """Times of the fast panel and of a copy of memory with one thread and with all, measured in turn.
+
+    `load` and `others` as in `Result`.
+    """
+
+    workload: Workload
+    threads: int
+    measured: Mapping[str, Measurement]
+    load: tuple[float, float]
+    others: float | None
+
+    def gain(self, contender: str) -> float | None:
+        """Time with one thread over the time with all; None where one was not measured."""
+        one, all_ = (self.measured[_with_threads(contender, n)] for n in (1, self.threads))
+        return one.median / all_.median if one.seconds and all_.seconds else None
+
+    def verdicts(self, options: Options) -> list[Verdict]:
+        """Targets: the gain of the fast panel over that of the copy."""
+        own, copy = self.gain("fortran"), self.gain("copy")
+        reached = None if own is None or copy is None else own / copy
+        least = _scaling_targets(self.workload, options)
+        return [_verdict("scaling", target, reached) for target in least]
+
+
+def _with_threads(contender: str, threads: int) -> str:
+    return f"{contender}, threads: {threads}"
+
+
+def _scaling_targets(workload: Workload, options: Options) -> list[float]:
+    stated = (options.dtype, options.size) == ("float32", "full")
+    return [t.scaling for t in workload.targets if t.scaling is not None] if stated else []
 
 
 def flatness(results: list[Result], options: Options) -> list[Verdict]:
@@ -187,6 +236,23 @@ def _processor_seconds() -> tuple[float, float, float]:
     return sum(ticks), sum(ticks) - ticks[3] - ticks[4], own
 
 
+def _undisturbed(
+    measure: Callable[[], dict[str, Measurement]],
+) -> tuple[dict[str, Measurement], tuple[float, float], float | None]:
+    """Measure once; again where other processes got in the way; return the least disturbed attempt.
+
+    Measurements, load average before and after, and the share of the processors that others used.
+    """
+    attempts: list[tuple[dict[str, Measurement], tuple[float, float], float | None]] = []
+    while not attempts or (len(attempts) < ATTEMPTS and all((others or 0.0) > DISTURBED for _, _, others in attempts)):
+        load, before = os.getloadavg()[0], _processor_seconds()
+        measured = measure()
+        total, busy, own = (b - a for a, b in zip(before, _processor_seconds(), strict=True))
+        others = None if math.isnan(total) else max(0.0, (busy - own) / total)
+        attempts.append((measured, (load, os.getloadavg()[0]), others))
+    return min(attempts, key=lambda attempt: attempt[2] or 0.0)
+
+
 def _measure(
     workload: Workload,
     sizes: Mapping[str, int],
@@ -196,16 +262,11 @@ def _measure(
     progress: Callable[[str], None],
     without: frozenset[str] = frozenset(),
 ) -> Result:
-    """Measure once; again where other processes got in the way, and keep the least disturbed attempt."""
+    """Measure panels and peers at one set of sizes."""
     jobs = {n: j for n, j in _jobs(workload, sizes, options, panels).items() if n not in without}
-    attempts: list[Result] = []
-    while not attempts or (len(attempts) < ATTEMPTS and all((r.others or 0.0) > DISTURBED for r in attempts)):
-        load, before = os.getloadavg()[0], _processor_seconds()
-        measured = alternate(jobs, repeat, options.threads, _tolerance(options.dtype), progress=progress)
-        total, busy, own = (b - a for a, b in zip(before, _processor_seconds(), strict=True))
-        others = None if math.isnan(total) else max(0.0, (busy - own) / total)
-        attempts.append(Result(workload, sizes, options.dtype, measured, (load, os.getloadavg()[0]), others))
-    return min(attempts, key=lambda r: r.others or 0.0)
+    tolerance = _tolerance(options.dtype)
+    found = _undisturbed(lambda: alternate(jobs, repeat, options.threads, tolerance, progress=progress))
+    return Result(workload, sizes, options.dtype, *found)
 
 
 def run_workload(workload: Workload, options: Options, progress: Callable[[str], None] = lambda _: None) -> Result:
@@ -216,6 +277,27 @@ def run_workload(workload: Workload, options: Options, progress: Callable[[str],
 
     sizes = scaled(workload.sizes, SIZES[options.size])
     return _measure(workload, sizes, options, workload.panels, options.repeat, say)
+
+
+def scaling(
+    workload: Workload, options: Options, nbytes: int, progress: Callable[[str], None] = lambda _: None
+) -> Scaling | None:
+    """Measure the fast panel, and the copy of `nbytes`, with one thread and with all.
+
+    None where the workload has no such target, or there is just one thread.
+    """
+    if options.threads == 1 or not any(t.scaling for t in workload.targets):
+        return None
+    sizes = scaled(workload.sizes, SIZES[options.size])
+    panel = _jobs(workload, sizes, replace(options, peers=False), ("fortran",))["fortran"]
+    jobs = {_with_threads("fortran", n): replace(panel, threads=n) for n in (1, options.threads)}
+    jobs |= {_with_threads("copy", n): copy_job("host", nbytes, n) for n in (1, options.threads)}
+
+    def say(what: str) -> None:
+        progress(f"{workload.name}, scaling: {what}")
+
+    found = _undisturbed(lambda: alternate(jobs, options.repeat, options.threads, progress=say))
+    return Scaling(workload, options.threads, *found)
 
 
 def sweep(workload: Workload, options: Options, progress: Callable[[str], None] = lambda _: None) -> list[Result]:

@@ -7,9 +7,9 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from trigraph.bench.run import DISTURBED, Options, Result, Verdict, panels_timed
+from trigraph.bench.run import DISTURBED, Options, Result, Scaling, Verdict, panels_timed
 
-__all__ = ["ceiling_table", "sweep_verdict", "workload_table"]
+__all__ = ["ceiling_table", "scaling_verdict", "sweep_verdict", "workload_table"]
 
 VERDICTS = {True: "[green]met[/]", False: "[red]missed[/]", None: "not measured"}
 
@@ -38,6 +38,13 @@ def _target(verdict: Verdict) -> str:
 def sweep_verdict(name: str, verdict: Verdict) -> str:
     """Tell whether the cost per edge of a sweep is flat enough."""
     return f"{name}: smallest over largest cost per edge of the sweep {_digits(verdict.reached)}; {_target(verdict)}"
+
+
+def scaling_verdict(found: Scaling, options: Options) -> str:
+    """Tell what more than one thread gains, beside what it gains a copy of memory."""
+    own, copy = (_digits(found.gain(contender)) or "not measured" for contender in ("fortran", "copy"))
+    targets = "".join(f"; {_target(v)}, reached {_digits(v.reached)}" for v in found.verdicts(options))
+    return f"{found.workload.name}: gain from 1 to {found.threads} threads {own}, of a copy {copy}{targets}"
 
 
 def workload_table(result: Result, options: Options, gemm: float | None) -> Table:

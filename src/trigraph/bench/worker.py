@@ -42,11 +42,14 @@ class Job:
     warm : callable or None
         Returns the same on tiny inputs: loads what is loaded at the first call.
     clock : {"host", "torch", "cupy"}
+    threads : int or None
+        Threads it has, where contenders differ in that.
     """
 
     make: Callable[[], Call]
     warm: Callable[[], Call] | None = None
     clock: str = "host"
+    threads: int | None = None
 
 
 @dataclass(frozen=True)

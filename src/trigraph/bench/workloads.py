@@ -5,18 +5,21 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from trigraph import pyref
-from trigraph.checks import shape_of
+from trigraph.checks import position, shape_of
 from trigraph.edge_graph import EdgeGraph
 from trigraph.graphs import CSC
-from trigraph.operators import OPERATORS, SYMBOLS, Array, Definition, Operator, evaluate
+from trigraph.operators import GRAPHS, OPERATORS, SYMBOLS, Array, Definition, Operator, evaluate
 from trigraph.panels import FUNCTIONS, PANELS
+from trigraph.segments import Segments
 
 __all__ = [
+    "EXPONENT",
     "Call",
     "Case",
     "Peer",
@@ -29,6 +32,9 @@ __all__ = [
     "make_case",
     "scaled",
 ]
+
+EXPONENT = 0.6  # of the power laws: degrees fall as rank**-EXPONENT
+INDEX = np.dtype(np.int64)  # of the graphs drawn here
 
 Call = Callable[[], dict[str, Any]]
 """A contender ready to run: returns its results by name, ``gno_message_bwd.coords``, each an array or, where its form
@@ -69,8 +75,8 @@ class Step:
 
     @property
     def arguments(self) -> tuple[Array, ...]:
-        """Arrays it is given from outside."""
-        return tuple(a for a in self.op.arguments if a.name not in (*self.zero, *self.given))
+        """Arrays it may be given from outside; what fwd returned it is given by an earlier step, or not."""
+        return tuple(a for a in self.op.arguments if not a.given_back and a.name not in (*self.zero, *self.given))
 
     @property
     def fields(self) -> tuple[Array, ...]:
@@ -114,6 +120,10 @@ class Target:
         Least share of the rate of BLAS's matrix product.
     flat : float or None
         Least ratio of the smallest cost per edge to the largest over the sweep.
+    lean : float or None
+        Least ratio of outputs and the graph's order of the backward together to the peak memory.
+    scaling : float or None
+        Least share of the gain a copy of memory has from the second to the last thread.
     """
 
     peer: str
@@ -121,6 +131,8 @@ class Target:
     memory: float | None = None
     gemm: float | None = None
     flat: float | None = None
+    lean: float | None = None
+    scaling: float | None = None
 
 
 @dataclass(frozen=True)
@@ -141,6 +153,10 @@ class Workload:
     sweep : tuple of int
         Numbers of edges (values of `sweep_symbol`) for the plot; the other counts of entities grow alike. With
         ``"in_degree"`` they are mean in-degrees: the number of edges stays, that of nodes follows.
+    settings : dict
+        Choices and numbers that are not the defaults, and optional inputs that are absent (None).
+    layout : {"uniform", "power law"}
+        How edges, or triplets, are spread.
     """
 
     name: str
@@ -153,11 +169,13 @@ class Workload:
     targets: tuple[Target, ...] = ()
     sweep: tuple[int, ...] = ()
     sweep_symbol: str = "num_edges"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    layout: str = "uniform"
 
     @property
     def definitions(self) -> tuple[Definition, ...]:
         """The definitions its steps belong to."""
-        return tuple(dict.fromkeys(s.op.definition for s in self.steps))
+        return tuple({s.op.definition.name: s.op.definition for s in self.steps}.values())
 
     def at(self, point: int, sizes: Mapping[str, int]) -> dict[str, int]:
         """Return the sizes of one point of the sweep."""
@@ -177,9 +195,51 @@ class Workload:
 
     def bytes_moved(self, sizes: Mapping[str, int], dtype: np.dtype) -> int:
         """Bytes of inputs and outputs of one run, each counted once, index arrays left out."""
-        inputs = {a.name: a for s in self.steps for a in s.arguments}
-        arrays = [*inputs.values(), *(f for s in self.steps for f in s.fields)]
-        return sum(int(np.prod(shape_of(a, sizes))) for a in arrays) * dtype.itemsize
+        known = self.bound(sizes)
+        inputs = {self.key(s.op, a.name): a for s in self.steps for a in self.arguments(s)}
+        inputs_bytes = sum(int(np.prod(shape_of(a, known))) for a in inputs.values()) * dtype.itemsize
+        return inputs_bytes + self.output_bytes(sizes, dtype)
+
+    def output_bytes(self, sizes: Mapping[str, int], dtype: np.dtype) -> int:
+        """Bytes of what the steps of one run return, index arrays left out."""
+        known, fields = self.bound(sizes), (f for s in self.steps for f in self.fields(s) if not f.index)
+        return sum(int(np.prod(shape_of(f, known))) for f in fields) * dtype.itemsize
+
+    def order_bytes(self, sizes: Mapping[str, int]) -> int:
+        """Bytes of the orders that the graphs build for the backward, once."""
+        kinds = [GRAPHS[k] for k in dict.fromkeys(spec.graph for spec in self.definitions if spec.graph)]
+        return sum(evaluate(length, sizes) for kind in kinds for _, length in kind.reverse) * INDEX.itemsize
+
+    def bound(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """Sizes, and what else shapes depend on: whether optional inputs are there, positions of choices."""
+        known = dict(sizes)
+        for spec in self.definitions:
+            known |= {f"has_{n}": int(not self.absent(n)) for n in spec.optional}
+            choices = (a for a in spec.attributes if a.choices)
+            known |= {a.name: position(a.choices, self.settings.get(a.name, a.default)) for a in choices}
+        return known
+
+    def absent(self, name: str) -> bool:
+        """Whether an input or graph object, or the cotangent of an input, is left out."""
+        return self.settings.get(name.removeprefix("gg_"), name) is None
+
+    def arguments(self, step: Step) -> tuple[Array, ...]:
+        """Arrays a step is given from outside, those that are absent left out."""
+        return tuple(a for a in step.arguments if not self.absent(a.name))
+
+    def fields(self, step: Step) -> tuple[Array, ...]:
+        """Arrays a step returns with these settings."""
+        values = {a.name: None if self.absent(a.name) else a for a in step.op.definition.inputs}
+        returned = step.op.returned(values, self.bound({}))
+        return tuple(f for f in step.fields if f in returned)
+
+    def key(self, op: Operator, name: str) -> str:
+        """Return the name of an operator's argument in a case.
+
+        Definitions that give a name (``weight``) different shapes each have their own: ``interaction_bilinear.weight``.
+        """
+        named = {a.shape for spec in self.definitions for a in spec.inputs if a.name == name.removeprefix("gg_")}
+        return f"{op.definition.name}.{name}" if len(named) > 1 else name
 
 
 def scaled(sizes: Mapping[str, int], factor: float) -> dict[str, int]:
@@ -189,27 +249,42 @@ def scaled(sizes: Mapping[str, int], factor: float) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Case:
-    """Arrays of one run by argument name, the graph (None where there is none) and the sizes."""
+    """Arrays of one run by `Workload.key`, graph objects by argument name (None: absent) and the sizes."""
 
     sizes: Mapping[str, int]
     arrays: Mapping[str, Any]
-    graph: Any
+    graphs: Mapping[str, Any]
 
     def __getitem__(self, name: str) -> Any:
         return self.arrays[name]
 
+    @property
+    def graph(self) -> Any:
+        """The graph of operators that have just one."""
+        return self.graphs["graph"]
 
-def _random_csc(sizes: Mapping[str, int], rng: np.random.Generator) -> CSC:
+
+GraphMaker = Callable[[Mapping[str, int], np.random.Generator], Mapping[str, Any]]
+
+
+def _random_csc(sizes: Mapping[str, int], rng: np.random.Generator) -> dict[str, CSC]:
     """Edges with random ends; each has its own row of the edge arrays where there are as many rows as positions."""
     n_dst, n_src = sizes["num_dst_nodes"], sizes["num_src_nodes"]
     positions, rows = sizes["num_positions"], sizes["num_edges"]
     degrees = np.bincount(rng.integers(n_dst, size=positions), minlength=n_dst)
     offsets = np.concatenate([[0], np.cumsum(degrees)])
     edge_ids = None if rows == positions else rng.integers(rows, size=positions)
-    return CSC(offsets, rng.integers(n_src, size=positions), n_src, edge_ids, rows)
+    return {"graph": CSC(offsets, rng.integers(n_src, size=positions), n_src, edge_ids, rows)}
 
 
-def _random_edges(sizes: Mapping[str, int], rng: np.random.Generator) -> EdgeGraph:
+def _power_law_csc(sizes: Mapping[str, int], rng: np.random.Generator) -> dict[str, CSC]:
+    """Draw the power law of the verification, as many sources as destinations, each position with its own row."""
+    from trigraph.verification.networks import power_law  # the verification takes its time to load
+
+    return {"graph": power_law(sizes["num_dst_nodes"], sizes["num_positions"], EXPONENT, int(rng.integers(2**31)))}
+
+
+def _random_edges(sizes: Mapping[str, int], rng: np.random.Generator) -> dict[str, EdgeGraph]:
     """Draw pairs of nodes, different as far as there are enough; each is an edge in both directions, as of atoms."""
     nodes, rows = sizes["num_nodes"], sizes["num_edges"]
     pairs, half = max(nodes * (nodes - 1) // 2, 1), (rows + 1) // 2
@@ -219,12 +294,44 @@ def _random_edges(sizes: Mapping[str, int], rng: np.random.Generator) -> EdgeGra
     j = number - i * (i - 1) // 2
     i %= nodes
     src, dst = np.concatenate([i, j])[:rows], np.concatenate([j, i])[:rows]
-    return EdgeGraph.sorted(src, dst, nodes).graph
+    return {"graph": EdgeGraph.sorted(src, dst, nodes).graph}
 
 
-GRAPH_MAKERS: dict[str, Callable[[Mapping[str, int], np.random.Generator], Any]] = {
-    "csc": _random_csc,
-    "edges": _random_edges,
+def _even_triplets(sizes: Mapping[str, int], rng: np.random.Generator) -> dict[str, Segments]:
+    """Give every edge the same number of triplets, as far as that goes, one edge after the other."""
+    triplets, edges = sizes["num_triplets"], sizes["num_edges"]
+    return {"triplets": Segments(np.arange(triplets) * edges // max(triplets, 1), edges)}
+
+
+def _power_law_triplets(sizes: Mapping[str, int], rng: np.random.Generator) -> dict[str, Segments]:
+    """Let the numbers of triplets fall as rank**-EXPONENT, the ranks at random; one edge after the other."""
+    triplets, edges = sizes["num_triplets"], sizes["num_edges"]
+    share = np.cumsum(np.arange(1, edges + 1) ** -EXPONENT)
+    ranks = np.searchsorted(share, share[-1] * (np.arange(triplets) + 0.5) / triplets)
+    counts = rng.permutation(np.bincount(ranks, minlength=edges))
+    return {"triplets": Segments(np.repeat(np.arange(edges), counts), edges)}
+
+
+def _bilinear(triplets: GraphMaker, sizes: Mapping[str, int], rng: np.random.Generator) -> dict[str, Segments | None]:
+    """Triplets; edges of atoms one atom after the other, rows of m at random, where they are not absent."""
+    graphs: dict[str, Segments | None] = {**triplets(sizes, rng), "atoms": None, "idx_in": None}
+    if sizes["has_atoms"]:
+        atoms = sizes["num_outputs"]
+        graphs["atoms"] = Segments(np.sort(rng.integers(atoms, size=sizes["num_edges"])), atoms)
+    if sizes["has_idx_in"]:
+        rows = sizes["num_inputs"]
+        graphs["idx_in"] = Segments(rng.integers(rows, size=sizes["num_triplets"]), rows)
+    return graphs
+
+
+# By kind of graph and layout.
+GRAPH_MAKERS: dict[tuple[str, str], GraphMaker] = {
+    ("csc", "uniform"): _random_csc,
+    ("csc", "power law"): _power_law_csc,
+    ("edges", "uniform"): _random_edges,
+    ("triplets", "uniform"): _even_triplets,
+    ("bilinear", "uniform"): partial(_bilinear, _even_triplets),
+    ("bilinear", "power law"): partial(_bilinear, _power_law_triplets),
 }
 
 
@@ -238,12 +345,38 @@ def _draw(sample: str, shape: tuple[int, ...], rng: np.random.Generator) -> np.n
         return rng.uniform(0.3, 1, shape)
     if sample == "frequency":
         return rng.uniform(np.pi, 6 * np.pi, shape)
+    if sample == "positive":
+        return rng.uniform(0.5, 1.5, shape)
     return rng.standard_normal(shape)
 
 
-def _attributes(op: Operator, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Sizes the caller gives; choices keep their defaults."""
-    return {a.name: sizes[a.name] for a in op.attributes if not a.choices}
+def _attributes(workload: Workload, op: Operator, sizes: Mapping[str, int]) -> dict[str, Any]:
+    """Sizes the caller gives; choices and numbers keep their defaults where no setting changes them."""
+    return {a.name: sizes[a.name] if a.size else workload.settings.get(a.name, a.default) for a in op.attributes}
+
+
+def _graphs(op: Operator, case: Case) -> dict[str, Any]:
+    """Graph objects of an operator."""
+    return {a.name: case.graphs[a.name] for a in op.graph.arguments} if op.graph else {}
+
+
+def _clear_kinks(workload: Workload, case: Case, samples: Mapping[str, str], rng: np.random.Generator) -> None:
+    """Draw rows again until no value of a kink is so close to zero that rounding could carry it across."""
+    for spec in workload.definitions:
+        forward = OPERATORS[f"{spec.name}_fwd"]
+        others = _attributes(workload, forward, case.sizes) | _graphs(forward, case)
+        for kink in spec.kinks:
+            key, values_of = workload.key(forward, kink.resample), getattr(pyref, kink.function)
+            target = case.arrays[key]
+            while True:
+                inputs = {a.name: case.arrays.get(workload.key(forward, a.name)) for a in spec.inputs}
+                values = values_of(**inputs, **others)
+                margin = 64 * np.finfo(target.dtype).eps
+                close = np.flatnonzero((np.abs(values) < margin).reshape(len(values), -1).any(1))
+                if close.size == 0:
+                    break
+                rows = np.unique(getattr(case.graph, kink.rows)[close]) if kink.rows else close
+                target[rows] = _draw(samples[key], (rows.size, *target.shape[1:]), rng)
 
 
 def make_case(workload: Workload, sizes: Mapping[str, int], dtype: np.dtype, seed: int = 0) -> Case:
@@ -253,25 +386,20 @@ def make_case(workload: Workload, sizes: Mapping[str, int], dtype: np.dtype, see
     comparison of their results can be tight.
     """
     rng = np.random.default_rng(seed)
+    known = workload.bound(sizes)
     kinds = {spec.graph for spec in workload.definitions if spec.graph}
-    graph = GRAPH_MAKERS[kinds.pop()](sizes, rng) if kinds else None
+    graphs = GRAPH_MAKERS[kinds.pop(), workload.layout](known, rng) if kinds else {}
     given = {name for s in workload.steps for name in s.given}
-    wanted = {a.name: a for spec in workload.definitions for a in spec.inputs if a.name not in given}
-    wanted |= {a.name: a for s in workload.steps for a in s.arguments}
-    arrays = {n: _draw(a.sample, shape_of(a, sizes), rng).astype(dtype) for n, a in wanted.items()}
-    margin = 64 * np.finfo(dtype).eps
+    wanted: dict[str, Array] = {}
     for spec in workload.definitions:
         forward = OPERATORS[f"{spec.name}_fwd"]
-        inputs = _attributes(forward, sizes) | ({"graph": graph} if spec.graph else {})
-        for kink in spec.kinks:
-            target, values_of = arrays[kink.resample], getattr(pyref, kink.function)
-            while True:
-                values = values_of(**{a.name: arrays[a.name] for a in spec.inputs}, **inputs)
-                close = np.flatnonzero((np.abs(values) < margin).reshape(len(target), -1).any(1))
-                if close.size == 0:
-                    break
-                target[close] = _draw(wanted[kink.resample].sample, (close.size, *target.shape[1:]), rng)
-    return Case(dict(sizes), arrays, graph)
+        inputs = (a for a in spec.inputs if a.name not in given and not workload.absent(a.name))
+        wanted |= {workload.key(forward, a.name): a for a in inputs}
+    wanted |= {workload.key(s.op, a.name): a for s in workload.steps for a in workload.arguments(s)}
+    arrays = {n: _draw(a.sample, shape_of(a, known), rng).astype(dtype) for n, a in wanted.items()}
+    case = Case(dict(sizes), arrays, graphs)
+    _clear_kinks(workload, case, {n: a.sample for n, a in wanted.items()}, rng)
+    return case
 
 
 def _panel_call(workload: Workload, panel: str, case: Case) -> Call:
@@ -282,9 +410,9 @@ def _panel_call(workload: Workload, panel: str, case: Case) -> Call:
     between = {source for step in workload.steps for source in step.given.values()}
     calls = []
     for step in workload.steps:
-        values = {a.name: None if a.name in step.zero else case.arrays.get(a.name) for a in step.op.arguments}
-        values |= _attributes(step.op, case.sizes)
-        values |= {"graph": case.graph} if step.op.graph else {}
+        keys = {a.name: workload.key(step.op, a.name) for a in step.op.arguments}
+        values = {n: None if n in step.zero else case.arrays.get(key) for n, key in keys.items()}
+        values |= _attributes(workload, step.op, case.sizes) | _graphs(step.op, case)
         values |= {"wrt": step.wrt} if step.op.selective else {}
         calls.append((step, FUNCTIONS[step.operator], values))
 
@@ -292,7 +420,7 @@ def _panel_call(workload: Workload, panel: str, case: Case) -> Call:
         results: dict[str, Any] = {}
         for step, function, values in calls:
             result = function(**values | {n: results[source] for n, source in step.given.items()}, panel=panel)
-            for f in step.fields:
+            for f in workload.fields(step):
                 results[f"{step.operator}.{f.name}"] = result if step.op.single else getattr(result, f.name)
         return {n: value for n, value in results.items() if n not in between}
 
@@ -302,13 +430,16 @@ def _panel_call(workload: Workload, panel: str, case: Case) -> Call:
 def _on_device(case: Case) -> Case:
     import cupy
 
-    graph = case.graph
-    if isinstance(graph, CSC):
-        offsets, indices, rows = (cupy.asarray(a) for a in (graph.offsets, graph.indices, graph.edge_ids))
-        graph = CSC(offsets, indices, graph.num_src_nodes, rows, graph.num_edges)
-    elif isinstance(graph, EdgeGraph):
-        graph = EdgeGraph(cupy.asarray(graph.src), cupy.asarray(graph.dst), graph.num_nodes)
-    return Case(case.sizes, {n: cupy.asarray(a) for n, a in case.arrays.items()}, graph)
+    def moved(graph: Any) -> Any:
+        if isinstance(graph, CSC):
+            offsets, indices, rows = (cupy.asarray(a) for a in (graph.offsets, graph.indices, graph.edge_ids))
+            return CSC(offsets, indices, graph.num_src_nodes, rows, graph.num_edges)
+        if isinstance(graph, EdgeGraph):
+            return EdgeGraph(cupy.asarray(graph.src), cupy.asarray(graph.dst), graph.num_nodes)
+        return graph and Segments(cupy.asarray(graph.index), graph.num_segments)
+
+    graphs = {n: moved(graph) for n, graph in case.graphs.items()}
+    return Case(case.sizes, {n: cupy.asarray(a) for n, a in case.arrays.items()}, graphs)
 
 
 def clock_of(workload: Workload, contender: str) -> str:
