@@ -145,7 +145,8 @@ def gno_kernel_fwd(
 
     Notes
     -----
-    Source: athena's GNO layer (kernel of Li et al., 2020, arXiv:2003.03485, with one hidden layer), packed as there.
+    Source: athena's GNO layer (kernel of Li et al., 2020, arXiv:2003.03485, with one hidden layer), packed as
+    there.
     """
 
 _GnoKernelBwdField: TypeAlias = Literal["coords", "params"]
@@ -199,7 +200,8 @@ def gno_kernel_bwd(
 
     Notes
     -----
-    Source: athena's GNO layer (kernel of Li et al., 2020, arXiv:2003.03485, with one hidden layer), packed as there.
+    Source: athena's GNO layer (kernel of Li et al., 2020, arXiv:2003.03485, with one hidden layer), packed as
+    there.
     """
 
 _GnoKernelBwd2Field: TypeAlias = Literal["grad_kernel", "coords", "params"]
@@ -261,7 +263,8 @@ def gno_kernel_bwd2(
 
     Notes
     -----
-    Source: athena's GNO layer (kernel of Li et al., 2020, arXiv:2003.03485, with one hidden layer), packed as there.
+    Source: athena's GNO layer (kernel of Li et al., 2020, arXiv:2003.03485, with one hidden layer), packed as
+    there.
     """
 
 _GnoAggregateFwdField: TypeAlias = Literal["message"]
@@ -311,7 +314,8 @@ def gno_aggregate_fwd(
 
     Notes
     -----
-    Source: athena's GNO layer (kernel of Li et al., 2020, arXiv:2003.03485, with one hidden layer), packed as there.
+    Source: athena's GNO layer (kernel of Li et al., 2020, arXiv:2003.03485, with one hidden layer), packed as
+    there.
     """
 
 _GnoAggregateBwdField: TypeAlias = Literal["features", "kernel"]
@@ -368,7 +372,8 @@ def gno_aggregate_bwd(
 
     Notes
     -----
-    Source: athena's GNO layer (kernel of Li et al., 2020, arXiv:2003.03485, with one hidden layer), packed as there.
+    Source: athena's GNO layer (kernel of Li et al., 2020, arXiv:2003.03485, with one hidden layer), packed as
+    there.
     """
 
 _GnoAggregateBwd2Field: TypeAlias = Literal["grad_message", "features", "kernel"]
@@ -433,7 +438,8 @@ def gno_aggregate_bwd2(
 
     Notes
     -----
-    Source: athena's GNO layer (kernel of Li et al., 2020, arXiv:2003.03485, with one hidden layer), packed as there.
+    Source: athena's GNO layer (kernel of Li et al., 2020, arXiv:2003.03485, with one hidden layer), packed as
+    there.
     """
 
 _GnoMessageFwdField: TypeAlias = Literal["message"]
@@ -486,7 +492,8 @@ def gno_message_fwd(
 
     Notes
     -----
-    Source: athena's GNO layer (kernel of Li et al., 2020, arXiv:2003.03485, with one hidden layer), packed as there.
+    Source: athena's GNO layer (kernel of Li et al., 2020, arXiv:2003.03485, with one hidden layer), packed as
+    there.
     """
 
 _GnoMessageBwdField: TypeAlias = Literal["features", "coords", "params"]
@@ -547,7 +554,8 @@ def gno_message_bwd(
 
     Notes
     -----
-    Source: athena's GNO layer (kernel of Li et al., 2020, arXiv:2003.03485, with one hidden layer), packed as there.
+    Source: athena's GNO layer (kernel of Li et al., 2020, arXiv:2003.03485, with one hidden layer), packed as
+    there.
     """
 
 _GnoMessageBwd2Field: TypeAlias = Literal["grad_message", "features", "coords", "params"]
@@ -619,7 +627,8 @@ def gno_message_bwd2(
 
     Notes
     -----
-    Source: athena's GNO layer (kernel of Li et al., 2020, arXiv:2003.03485, with one hidden layer), packed as there.
+    Source: athena's GNO layer (kernel of Li et al., 2020, arXiv:2003.03485, with one hidden layer), packed as
+    there.
     """
 
 _RadialBasisFwdField: TypeAlias = Literal["rbf", "sbf_rad"]
@@ -1026,10 +1035,10 @@ def mha_gat_n2n_fwd(
 
     Parameters
     ----------
-    src_embedding : array of float32 or float64, in gpu float16 or bfloat16, shape (num_src_nodes, num_heads*dim_head)
-        Embedding of each source node, heads one after the other.
-    dst_embedding : array of float32 or float64, in gpu float16 or bfloat16, shape (num_dst_nodes, num_heads*dim_head)
-        Embedding of each destination node.
+    src_embedding : array of float32 or float64, shape (num_src_nodes, num_heads*dim_head)
+        Embedding of each source node, heads one after the other. The gpu panels take float16 and bfloat16, too.
+    dst_embedding : array of float32 or float64, shape (num_dst_nodes, num_heads*dim_head)
+        Embedding of each destination node. The gpu panels take float16 and bfloat16, too.
     attention_weights : array of float32 or float64, shape (num_heads*dim_head*(2+has_edge_embedding))
         Weights of the source's half, of the destination's, and of the edge's where there is one.
     graph : CSC
@@ -1042,8 +1051,8 @@ def mha_gat_n2n_fwd(
         Of the scores.
     negative_slope : float, default 0.2
         Slope of LeakyReLU below zero.
-    edge_embedding : array of float32 or float64, in gpu float16 or bfloat16, shape (num_edges, num_heads*dim_head), or None
-        Embedding of each edge row, or None.
+    edge_embedding : array of float32 or float64, shape (num_edges, num_heads*dim_head), or None
+        Embedding of each edge row, or None. The gpu panels take float16 and bfloat16, too.
     out : array or mapping from field to array, optional
         Where to write: same dtype, C-contiguous, clear of the inputs.
     panel : {"fortran", "fortran-reference", "pyref", "gpu", "gpu-host"}, optional
@@ -1052,7 +1061,8 @@ def mha_gat_n2n_fwd(
     Returns
     -------
     NamedTuple
-        output_embedding (num_dst_nodes, dim_head*(1+concat_heads*(num_heads-1))): Heads concatenated, or their mean.
+        output_embedding (num_dst_nodes, dim_head*(1+concat_heads*(num_heads-1))): Heads concatenated, or their
+            mean.
         softmax_scores (2, num_heads, num_positions): Scores before and after the softmax, by CSC position.
 
     Raises
@@ -1093,12 +1103,12 @@ def mha_gat_n2n_bwd(
 
     Parameters
     ----------
-    grad_output_embedding : array of float32 or float64, in gpu float16 or bfloat16, shape (num_dst_nodes, dim_head*(1+concat_heads*(num_heads-1)))
-        Gradient of a scalar in output_embedding.
-    src_embedding : array of float32 or float64, in gpu float16 or bfloat16, shape (num_src_nodes, num_heads*dim_head)
-        Embedding of each source node, heads one after the other.
-    dst_embedding : array of float32 or float64, in gpu float16 or bfloat16, shape (num_dst_nodes, num_heads*dim_head)
-        Embedding of each destination node.
+    grad_output_embedding : array of float32 or float64, shape (num_dst_nodes, dim_head*(1+concat_heads*(num_heads-1)))
+        Gradient of a scalar in output_embedding. The gpu panels take float16 and bfloat16, too.
+    src_embedding : array of float32 or float64, shape (num_src_nodes, num_heads*dim_head)
+        Embedding of each source node, heads one after the other. The gpu panels take float16 and bfloat16, too.
+    dst_embedding : array of float32 or float64, shape (num_dst_nodes, num_heads*dim_head)
+        Embedding of each destination node. The gpu panels take float16 and bfloat16, too.
     attention_weights : array of float32 or float64, shape (num_heads*dim_head*(2+has_edge_embedding))
         Weights of the source's half, of the destination's, and of the edge's where there is one.
     graph : CSC
@@ -1111,8 +1121,8 @@ def mha_gat_n2n_bwd(
         Of the scores.
     negative_slope : float, default 0.2
         Slope of LeakyReLU below zero.
-    edge_embedding : array of float32 or float64, in gpu float16 or bfloat16, shape (num_edges, num_heads*dim_head), or None
-        Embedding of each edge row, or None.
+    edge_embedding : array of float32 or float64, shape (num_edges, num_heads*dim_head), or None
+        Embedding of each edge row, or None. The gpu panels take float16 and bfloat16, too.
     softmax_scores : array of float32 or float64, shape (2, num_heads, num_positions), or None
         As mha_gat_n2n_fwd returned it; None: computed again.
     wrt : str or iterable of str, optional
@@ -1170,20 +1180,20 @@ def mha_gat_n2n_bwd2(
 
     Parameters
     ----------
-    gg_src_embedding : array of float32 or float64, in gpu float16 or bfloat16, shape (num_src_nodes, num_heads*dim_head), or None
-        Cotangent of mha_gat_n2n_bwd's src_embedding; None is zero.
-    gg_dst_embedding : array of float32 or float64, in gpu float16 or bfloat16, shape (num_dst_nodes, num_heads*dim_head), or None
-        Cotangent of mha_gat_n2n_bwd's dst_embedding; None is zero.
+    gg_src_embedding : array of float32 or float64, shape (num_src_nodes, num_heads*dim_head), or None
+        Cotangent of mha_gat_n2n_bwd's src_embedding; None is zero. The gpu panels take float16 and bfloat16, too.
+    gg_dst_embedding : array of float32 or float64, shape (num_dst_nodes, num_heads*dim_head), or None
+        Cotangent of mha_gat_n2n_bwd's dst_embedding; None is zero. The gpu panels take float16 and bfloat16, too.
     gg_attention_weights : array of float32 or float64, shape (num_heads*dim_head*(2+has_edge_embedding)), or None
         Cotangent of mha_gat_n2n_bwd's attention_weights; None is zero.
-    gg_edge_embedding : array of float32 or float64, in gpu float16 or bfloat16, shape (num_edges, num_heads*dim_head), or None
-        Cotangent of mha_gat_n2n_bwd's edge_embedding; None is zero.
-    grad_output_embedding : array of float32 or float64, in gpu float16 or bfloat16, shape (num_dst_nodes, dim_head*(1+concat_heads*(num_heads-1)))
-        Gradient of a scalar in output_embedding.
-    src_embedding : array of float32 or float64, in gpu float16 or bfloat16, shape (num_src_nodes, num_heads*dim_head)
-        Embedding of each source node, heads one after the other.
-    dst_embedding : array of float32 or float64, in gpu float16 or bfloat16, shape (num_dst_nodes, num_heads*dim_head)
-        Embedding of each destination node.
+    gg_edge_embedding : array of float32 or float64, shape (num_edges, num_heads*dim_head), or None
+        Cotangent of mha_gat_n2n_bwd's edge_embedding; None is zero. The gpu panels take float16 and bfloat16, too.
+    grad_output_embedding : array of float32 or float64, shape (num_dst_nodes, dim_head*(1+concat_heads*(num_heads-1)))
+        Gradient of a scalar in output_embedding. The gpu panels take float16 and bfloat16, too.
+    src_embedding : array of float32 or float64, shape (num_src_nodes, num_heads*dim_head)
+        Embedding of each source node, heads one after the other. The gpu panels take float16 and bfloat16, too.
+    dst_embedding : array of float32 or float64, shape (num_dst_nodes, num_heads*dim_head)
+        Embedding of each destination node. The gpu panels take float16 and bfloat16, too.
     attention_weights : array of float32 or float64, shape (num_heads*dim_head*(2+has_edge_embedding))
         Weights of the source's half, of the destination's, and of the edge's where there is one.
     graph : CSC
@@ -1196,8 +1206,8 @@ def mha_gat_n2n_bwd2(
         Of the scores.
     negative_slope : float, default 0.2
         Slope of LeakyReLU below zero.
-    edge_embedding : array of float32 or float64, in gpu float16 or bfloat16, shape (num_edges, num_heads*dim_head), or None
-        Embedding of each edge row, or None.
+    edge_embedding : array of float32 or float64, shape (num_edges, num_heads*dim_head), or None
+        Embedding of each edge row, or None. The gpu panels take float16 and bfloat16, too.
     wrt : str or iterable of str, optional
         Fields to compute (default: all); the others are None and cost nothing.
     out : array or mapping from field to array, optional
@@ -1208,7 +1218,8 @@ def mha_gat_n2n_bwd2(
     Returns
     -------
     NamedTuple
-        grad_output_embedding (num_dst_nodes, dim_head*(1+concat_heads*(num_heads-1))): Derivative in grad_output_embedding.
+        grad_output_embedding (num_dst_nodes, dim_head*(1+concat_heads*(num_heads-1))): Derivative in
+            grad_output_embedding.
         src_embedding (num_src_nodes, num_heads*dim_head): Derivative in src_embedding.
         dst_embedding (num_dst_nodes, num_heads*dim_head): Derivative in dst_embedding.
         attention_weights (num_heads*dim_head*(2+has_edge_embedding)): Derivative in attention_weights.
@@ -1265,7 +1276,8 @@ def agg_weighted_n2n_fwd(
     NamedTuple
         output_embedding (num_dst_nodes, dim): Aggregated embedding; 0 without in-edges.
         node_degree (num_dst_nodes): Denominator of the mean; None for the others.
-        output_extrema_location (num_dst_nodes, dim): CSC position of the extremum, the lowest on ties, the first NaN before all; -1 without in-edges; None for sum and mean.
+        output_extrema_location (num_dst_nodes, dim): CSC position of the extremum, the lowest on ties, the first
+            NaN before all; -1 without in-edges; None for sum and mean.
 
     Raises
     ------
@@ -1448,7 +1460,8 @@ def basis_embedding_radial_fwd(
 
     Notes
     -----
-    Source: Gasteiger et al., GemNet-OC (2022), arXiv:2204.02782; weights and results of fairchem's BasisEmbedding and EfficientInteractionBilinear, ragged instead of padded.
+    Source: Gasteiger et al., GemNet-OC (2022), arXiv:2204.02782; weights and results of fairchem's BasisEmbedding
+    and EfficientInteractionBilinear, ragged instead of padded.
     """
 
 _BasisEmbeddingRadialBwdField: TypeAlias = Literal["rad_basis", "weight"]
@@ -1496,7 +1509,8 @@ def basis_embedding_radial_bwd(
 
     Notes
     -----
-    Source: Gasteiger et al., GemNet-OC (2022), arXiv:2204.02782; weights and results of fairchem's BasisEmbedding and EfficientInteractionBilinear, ragged instead of padded.
+    Source: Gasteiger et al., GemNet-OC (2022), arXiv:2204.02782; weights and results of fairchem's BasisEmbedding
+    and EfficientInteractionBilinear, ragged instead of padded.
     """
 
 _BasisEmbeddingRadialBwd2Field: TypeAlias = Literal["grad_rad_W1", "rad_basis", "weight"]
@@ -1552,7 +1566,8 @@ def basis_embedding_radial_bwd2(
 
     Notes
     -----
-    Source: Gasteiger et al., GemNet-OC (2022), arXiv:2204.02782; weights and results of fairchem's BasisEmbedding and EfficientInteractionBilinear, ragged instead of padded.
+    Source: Gasteiger et al., GemNet-OC (2022), arXiv:2204.02782; weights and results of fairchem's BasisEmbedding
+    and EfficientInteractionBilinear, ragged instead of padded.
     """
 
 _BasisEmbeddingSphericalFwdField: TypeAlias = Literal["rad_W1"]
@@ -1594,7 +1609,8 @@ def basis_embedding_spherical_fwd(
 
     Notes
     -----
-    Source: Gasteiger et al., GemNet-OC (2022), arXiv:2204.02782; weights and results of fairchem's BasisEmbedding and EfficientInteractionBilinear, ragged instead of padded.
+    Source: Gasteiger et al., GemNet-OC (2022), arXiv:2204.02782; weights and results of fairchem's BasisEmbedding
+    and EfficientInteractionBilinear, ragged instead of padded.
     """
 
 _BasisEmbeddingSphericalBwdField: TypeAlias = Literal["rad_basis", "weight"]
@@ -1642,7 +1658,8 @@ def basis_embedding_spherical_bwd(
 
     Notes
     -----
-    Source: Gasteiger et al., GemNet-OC (2022), arXiv:2204.02782; weights and results of fairchem's BasisEmbedding and EfficientInteractionBilinear, ragged instead of padded.
+    Source: Gasteiger et al., GemNet-OC (2022), arXiv:2204.02782; weights and results of fairchem's BasisEmbedding
+    and EfficientInteractionBilinear, ragged instead of padded.
     """
 
 _BasisEmbeddingSphericalBwd2Field: TypeAlias = Literal["grad_rad_W1", "rad_basis", "weight"]
@@ -1697,7 +1714,8 @@ def basis_embedding_spherical_bwd2(
 
     Notes
     -----
-    Source: Gasteiger et al., GemNet-OC (2022), arXiv:2204.02782; weights and results of fairchem's BasisEmbedding and EfficientInteractionBilinear, ragged instead of padded.
+    Source: Gasteiger et al., GemNet-OC (2022), arXiv:2204.02782; weights and results of fairchem's BasisEmbedding
+    and EfficientInteractionBilinear, ragged instead of padded.
     """
 
 _BasisEmbeddingTripletsFwdField: TypeAlias = Literal["rad_W1"]
@@ -1744,7 +1762,8 @@ def basis_embedding_triplets_fwd(
 
     Notes
     -----
-    Source: Gasteiger et al., GemNet-OC (2022), arXiv:2204.02782; weights and results of fairchem's BasisEmbedding and EfficientInteractionBilinear, ragged instead of padded.
+    Source: Gasteiger et al., GemNet-OC (2022), arXiv:2204.02782; weights and results of fairchem's BasisEmbedding
+    and EfficientInteractionBilinear, ragged instead of padded.
     """
 
 _BasisEmbeddingTripletsBwdField: TypeAlias = Literal["rad_basis", "weight", "sph_basis"]
@@ -1800,7 +1819,8 @@ def basis_embedding_triplets_bwd(
 
     Notes
     -----
-    Source: Gasteiger et al., GemNet-OC (2022), arXiv:2204.02782; weights and results of fairchem's BasisEmbedding and EfficientInteractionBilinear, ragged instead of padded.
+    Source: Gasteiger et al., GemNet-OC (2022), arXiv:2204.02782; weights and results of fairchem's BasisEmbedding
+    and EfficientInteractionBilinear, ragged instead of padded.
     """
 
 _BasisEmbeddingTripletsBwd2Field: TypeAlias = Literal["grad_rad_W1", "rad_basis", "weight", "sph_basis"]
@@ -1865,7 +1885,8 @@ def basis_embedding_triplets_bwd2(
 
     Notes
     -----
-    Source: Gasteiger et al., GemNet-OC (2022), arXiv:2204.02782; weights and results of fairchem's BasisEmbedding and EfficientInteractionBilinear, ragged instead of padded.
+    Source: Gasteiger et al., GemNet-OC (2022), arXiv:2204.02782; weights and results of fairchem's BasisEmbedding
+    and EfficientInteractionBilinear, ragged instead of padded.
     """
 
 _InteractionBilinearFwdField: TypeAlias = Literal["m_ca"]
@@ -1922,7 +1943,8 @@ def interaction_bilinear_fwd(
 
     Notes
     -----
-    Source: Gasteiger et al., GemNet-OC (2022), arXiv:2204.02782; weights and results of fairchem's BasisEmbedding and EfficientInteractionBilinear, ragged instead of padded.
+    Source: Gasteiger et al., GemNet-OC (2022), arXiv:2204.02782; weights and results of fairchem's BasisEmbedding
+    and EfficientInteractionBilinear, ragged instead of padded.
     """
 
 _InteractionBilinearBwdField: TypeAlias = Literal["rad_W1", "sph", "m", "weight"]
@@ -1987,7 +2009,8 @@ def interaction_bilinear_bwd(
 
     Notes
     -----
-    Source: Gasteiger et al., GemNet-OC (2022), arXiv:2204.02782; weights and results of fairchem's BasisEmbedding and EfficientInteractionBilinear, ragged instead of padded.
+    Source: Gasteiger et al., GemNet-OC (2022), arXiv:2204.02782; weights and results of fairchem's BasisEmbedding
+    and EfficientInteractionBilinear, ragged instead of padded.
     """
 
 _InteractionBilinearBwd2Field: TypeAlias = Literal["grad_m_ca", "rad_W1", "sph", "m", "weight"]
@@ -2065,7 +2088,8 @@ def interaction_bilinear_bwd2(
 
     Notes
     -----
-    Source: Gasteiger et al., GemNet-OC (2022), arXiv:2204.02782; weights and results of fairchem's BasisEmbedding and EfficientInteractionBilinear, ragged instead of padded.
+    Source: Gasteiger et al., GemNet-OC (2022), arXiv:2204.02782; weights and results of fairchem's BasisEmbedding
+    and EfficientInteractionBilinear, ragged instead of padded.
     """
 
 _AggEdgeToEdgeBwd2GradField: TypeAlias = Literal["grad_out"]
