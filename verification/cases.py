@@ -36,7 +36,6 @@ __all__ = [
 ]
 
 # Margin from kinks: rows are drawn again until |value| >= 2 |change of value| for the largest step of any difference.
-LARGEST_STEP = 2.0**-6
 # Cases that are only compared at one point keep clear of kinks by more than rounding could carry them.
 POINT_STEP = 2.0**-12
 MAX_ROUNDS = 2000
@@ -597,7 +596,7 @@ def build(definition: Definition, variant: Variant, dtype: str, seed: int) -> Ca
         for arrays in (inputs, grads, {f"gg_{n}": plain(a) for n, a in inputs.items()}, directions)
     ]
     drawn[0] |= {n: frozen(array.astype(dtype)) for n, array in belonging.items() if n in inputs}
-    step = LARGEST_STEP if variant.differenced else POINT_STEP
+    step = definition.largest_step if variant.differenced else POINT_STEP
     values = {**absent, **drawn[0], **graphs, **attributes}
     case = Case(variant.label, definition, sizes, values, drawn[1], drawn[2], drawn[3], step, kind=variant.name)
     return case if integers else _resample(case, rng)

@@ -30,7 +30,7 @@ from trigraph.verification.subjects import Subject, attempt
 
 __all__ = ["JUDGE_STEPS", "STEPS", "Curve", "assess", "check_differences", "inner", "rounded_gap"]
 
-STEPS = tuple(2.0**-k for k in range(6, 37))
+STEPS = tuple(2.0**-k for k in range(4, 37))  # from the largest step of the case
 JUDGE_STEPS = tuple(2.0**-k for k in range(6, 67, 4))
 
 # How the range in which truncation dominates is chosen from a curve: see `assess`.
@@ -185,6 +185,7 @@ def check_differences(
         One for each field of `upper`: `error` is the best relative error over the steps, infinite where the curve is
         wrong.
     """
+    steps = [step for step in steps if step <= judged.case.largest_step]
     machine = _judge_machine(judged) if subject is None else _subject_machine(subject, judged)
     checks = []
     for field in judged.case.returned(upper):

@@ -286,6 +286,7 @@ DEFINITIONS: tuple[Definition, ...] = (
             ),
         ),
         given_back=("softmax_scores",),
+        largest_step=2.0**-4,  # third derivatives of a softmax are small
         attributes=(
             Attribute("num_heads", "Attention heads."),
             Attribute("concat_heads", "Concatenate the heads (True), or average them.", True, (False, True)),

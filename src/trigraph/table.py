@@ -363,6 +363,8 @@ class Definition:
         recomputes them.
     settings : tuple of mappings
         Choices and absent inputs (None) that cases must cover; empty: chosen by the case.
+    largest_step : float
+        Of finite differences on generated cases: inputs are of order one, some have a domain.
     """
 
     name: str
@@ -381,6 +383,7 @@ class Definition:
     auxiliary: tuple[Array, ...] = ()
     given_back: tuple[str, ...] = ()
     settings: tuple[Mapping[str, Any], ...] = ()
+    largest_step: float = 2.0**-6
 
     @cached_property
     def symbols(self) -> tuple[str, ...]:
