@@ -1152,7 +1152,9 @@ def mha_gat_n2n_bwd(
     Source: Velickovic et al. (2018), arXiv:1710.10903; parameters as in pylibcugraphops' mha_gat_n2n.
     """
 
-_MhaGatN2nBwd2Field: TypeAlias = Literal["grad_output_embedding", "src_embedding", "dst_embedding", "attention_weights", "edge_embedding"]
+_MhaGatN2nBwd2Field: TypeAlias = Literal[
+    "grad_output_embedding", "src_embedding", "dst_embedding", "attention_weights", "edge_embedding"
+]
 
 def mha_gat_n2n_bwd2(
     gg_src_embedding: _A | None,

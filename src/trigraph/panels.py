@@ -102,7 +102,13 @@ def _docstring(op: Operator) -> str:
         for f in op.fields:
             lines += _wrapped(f"{f.name} ({', '.join(f.dims)}): {f.doc}", "    ", "        ")
     lines += ["", "Raises", "------", "TypeError", "    Wrong kind of array, dtype or argument.", "ValueError"]
-    lines += ["    Wrong shape, size, field, overlap or panel.", "", "Notes", "-----", *_wrapped(f"Source: {spec.source}")]
+    lines += [
+        "    Wrong shape, size, field, overlap or panel.",
+        "",
+        "Notes",
+        "-----",
+        *_wrapped(f"Source: {spec.source}"),
+    ]
     return "\n".join(lines)
 
 

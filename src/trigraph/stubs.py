@@ -59,7 +59,9 @@ def _function(op: Operator) -> str:
     """Return the stub of one operator."""
     fields = f"_{result_type(op.name).__name__}Field"
     names = ", ".join(f'"{f.name}"' for f in op.fields)
-    text = f"{fields}: TypeAlias = Literal[{names}]\n\ndef {op.name}(\n"
+    head = f"{fields}: TypeAlias = Literal["
+    alias = f"{head}{names}]" if len(head + names) < 120 else f"{head}\n    {names}\n]"
+    text = f"{alias}\n\ndef {op.name}(\n"
     star = False
     for name, parameter in inspect.signature(FUNCTIONS[op.name]).parameters.items():
         if parameter.kind is parameter.KEYWORD_ONLY and not star:
