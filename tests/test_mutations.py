@@ -150,11 +150,84 @@ DIMENET = {
         "sum += rbf[e * width + column] * grad_projected[at];",
     ),
 }
-MUTATIONS = {
-    f"{family} {name}": (family, *m)
-    for family, found in (("gno", GNO), ("dimenet", DIMENET))
-    for name, m in found.items()
+GAT = {
+    "reference: sign of the activation's curvature": (
+        "fortran/gat.fypp",
+        "& + act_curvature_${K}$(activation, raw(p), times(rawdot(p), dpredot))",
+        "& - act_curvature_${K}$(activation, raw(p), times(rawdot(p), dpredot))",
+    ),
+    "reference: cotangent of the weights dropped": (
+        "fortran/gat.fypp",
+        "gx(c, k, p) = a(c, k) * draw(p) + adot(c, k) * drawdot(p)",
+        "gx(c, k, p) = a(c, k) * draw(p)",
+    ),
+    "pyref: second order without the softmax's own change": (
+        "pyref/gat.py",
+        "dpost = v + c * deviation",
+        "dpost = v",
+    ),
+    "pyref: sign of a second-order term": (
+        "pyref/gat.py",
+        "rows[0] += postdot[:, :, None] * g",
+        "rows[0] -= postdot[:, :, None] * g",
+    ),
+    "fast: heads summed, not averaged": (
+        "fortran/gat_fast_steps.inc",
+        "b%post(:, :b%n) = b%post(:, :b%n)/z%num_heads",
+        "b%post(:, :b%n) = b%post(:, :b%n)",
+    ),
+    "gpu: second order without the mean": (
+        "gpu/kernels/gat.cu",
+        "act.slope(d.raw, d.share * (d.grad_post() - mean))",
+        "act.slope(d.raw, d.share * d.grad_post())",
+    ),
 }
+WEIGHTED = {
+    "reference: sign of the degree's change": (
+        "fortran/weighted.fypp",
+        "if (centred) wdot = wdot - w * ratio",
+        "if (centred) wdot = wdot + w * ratio",
+    ),
+    "pyref: weights' gradient not centred": (
+        "pyref/weighted.py",
+        "centre = (found.output_embedding if output_embedding is None else output_embedding)[i]",
+        "centre = 0",
+    ),
+    "pyref: location within the row": (
+        "pyref/weighted.py",
+        "location[i] = start + pick(messages[start:stop], axis=0)",
+        "location[i] = pick(messages[start:stop], axis=0)",
+    ),
+    "gpu: sign of the centre": (
+        "gpu/kernels/weighted.cu",
+        "term.at[r] += w * (x.at[r] - base.at[r]);",
+        "term.at[r] += w * (x.at[r] + base.at[r]);",
+    ),
+    "gpu: the highest of equals wins": (
+        "gpu/kernels/weighted.cu",
+        "(b.value == a.value && b.location < a.location)",
+        "(b.value == a.value && b.location > a.location)",
+    ),
+}
+GEMNET = {
+    "reference: second-order term of the radial basis dropped": (
+        "fortran/gemnet.fypp",
+        "out_rad_basis(:, e) = out_rad_basis(:, e) + rad_part + rad_dot",
+        "out_rad_basis(:, e) = out_rad_basis(:, e) + rad_part",
+    ),
+    "pyref: B_e for another edge": (
+        "pyref/gemnet.py",
+        'np.einsum("eis,eic->esc", rad_W1, Q_e)[triplets.index]',
+        'np.einsum("eis,eic->esc", rad_W1, Q_e)[triplets.order]',
+    ),
+    "gpu: tiles of emb_in overwrite": (
+        "gpu/kernels/gemnet.cu",
+        "*to = c0 == 0 ? sum : *to + sum;",
+        "*to = sum;",
+    ),
+}
+FAMILIES = {"gno": GNO, "dimenet": DIMENET, "gat": GAT, "weighted": WEIGHTED, "gemnet": GEMNET}
+MUTATIONS = {f"{family} {name}": (family, *m) for family, found in FAMILIES.items() for name, m in found.items()}
 
 
 @pytest.fixture(scope="module")
@@ -192,7 +265,7 @@ def build_and_verify(folder, family):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["gno", "dimenet"])
+@pytest.mark.parametrize("family", FAMILIES)
 def test_the_right_lines_pass(sandbox, family):
     done = build_and_verify(sandbox, family)
     assert done.returncode == 0, done.stdout + done.stderr

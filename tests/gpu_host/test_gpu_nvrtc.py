@@ -24,18 +24,25 @@ def nvrtc():
     require(found, "cuda-core with nvidia-cuda-nvrtc and nvidia-cuda-runtime")
 
 
+# The oldest, and the one most would use; the others are slow.
+QUICK = (ARCHITECTURES[0], "sm_90")
+
+
 @pytest.fixture(scope="module")
-def compiled(nvrtc):
-    """Every family for every architecture, compiled by as many processes as there are cores."""
+def compiled(nvrtc, request):
+    """The families and architectures of the tests to be run, compiled by as many processes as there are cores."""
+    parameters = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
+    wanted = [(p["family"], p["architecture"]) for p in parameters if "architecture" in p]
     with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
         yield {
             (family, arch): pool.submit(compile_kernels, KERNELS / f"{family}.cu", INSTANCES[family], arch)
-            for family in INSTANCES
-            for arch in ARCHITECTURES
+            for family, arch in wanted
         }
 
 
-@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize(
+    "architecture", [pytest.param(a, marks=() if a in QUICK else pytest.mark.slow) for a in ARCHITECTURES]
+)
 @pytest.mark.parametrize("family", INSTANCES)
 def test_kernels_keep_to_their_budgets(compiled, family, architecture):
     measured = compiled[family, architecture].result()
