@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
-from table_calls import CPU_PANELS, OPS, assert_close, call, draw
+from table_calls import CPU_PANELS, OPS, assert_close, assert_right, call, draw
 
 import trigraph
 from trigraph import CSC, EdgeGraph
@@ -442,7 +442,7 @@ def test_odd_graphs(op, name, panel):
         for dtype in (np.float32, np.float64):
             values = draw(op, dtype, graph=graph)
             got = call(op, values, panel=panel)
-            assert_close(got, call(op, values, panel="pyref"))
+            assert_right(op, values, got)
             for field in (f for f in op.fields if f.name in got):
                 value, rows = got[field.name], np.ones(got[field.name].shape[0], bool)
                 used = {"num_edges": graph.edge_ids, "num_src_nodes": graph.indices}.get(field.dims[0], rows)
