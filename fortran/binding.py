@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from trigraph.checks import bind_sizes, index_dtype, position, shape_of
+from trigraph.fortran.memory import empty
 from trigraph.fortran.shims import graph_arrays
 from trigraph.fortran.threads import get_num_threads
 from trigraph.operators import OPERATORS, Argument, Operator, result_type
@@ -106,7 +107,7 @@ def _outputs(
         elif field.name in out:
             arrays[field.name] = out[field.name]
         else:
-            arrays[field.name] = np.empty(lead + shape_of(field, sizes), kind)
+            arrays[field.name] = empty(lead + shape_of(field, sizes), kind)
     return arrays
 
 
