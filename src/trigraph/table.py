@@ -582,6 +582,8 @@ def evaluate(expression: str, sizes: Mapping[str, int]) -> int:
     NameError
         A symbol has no size yet.
     """
+    if expression in sizes:  # most are one symbol
+        return int(sizes[expression])
     return int(eval(_code(expression), {"__builtins__": {}}, dict(sizes)))
 
 
