@@ -149,6 +149,16 @@ DIMENET = {
         "sum += alone[e] ? T(0) : rbf[e * width + column] * grad_projected[at];",
         "sum += rbf[e * width + column] * grad_projected[at];",
     ),
+    "fast: a Bessel function's recurrence where it cancels": (
+        "fortran/dimenet_fast_radial.inc",
+        "if (y(i) < ${l}$) j(i) = power*p",
+        "if (y(i) < ${l}$ - 1) j(i) = power*p",
+    ),
+    "fast: distances of other edges": (
+        "fortran/dimenet_fast_radial.inc",
+        "b%x(:n) = real(dist(b%edge(:n)), dp)",
+        "b%x(:n) = real(dist(b%edge(n:1:-1)), dp)",
+    ),
 }
 GAT = {
     "reference: sign of the activation's curvature": (
@@ -181,6 +191,11 @@ GAT = {
         "act.slope(d.raw, d.share * (d.grad_post() - mean))",
         "act.slope(d.raw, d.share * d.grad_post())",
     ),
+    "fast: the last chunk of a sum replaces it": (
+        "fortran/gat_fast_kernels.inc",
+        "            total = total + s\n",
+        "            total = s\n",
+    ),
 }
 WEIGHTED = {
     "reference: sign of the degree's change": (
@@ -208,6 +223,21 @@ WEIGHTED = {
         "(b.value == a.value && b.location < a.location)",
         "(b.value == a.value && b.location > a.location)",
     ),
+    "fast: sign of the centre": (
+        "fortran/weighted_fast_sums.inc",
+        "if (weighted) c = c - mean(i)/degree(i)",
+        "if (weighted) c = c + mean(i)/degree(i)",
+    ),
+    "fast: edges of several positions taken for edges of one": (
+        "fortran/weighted_fast_sums.inc",
+        "single = single .and. row_offsets(e) == e - 1",
+        "single = .true.",
+    ),
+    "fast: the last chunk of a sum replaces it": (
+        "fortran/pieces.fypp",
+        "                total(${V*L}$ + i) = total(${V*L}$ + i) + s${V}$(i)",
+        "                total(${V*L}$ + i) = s${V}$(i)",
+    ),
 }
 GEMNET = {
     "reference: second-order term of the radial basis dropped": (
@@ -224,6 +254,16 @@ GEMNET = {
         "gpu/kernels/gemnet.cu",
         "*to = c0 == 0 ? sum : *to + sum;",
         "*to = sum;",
+    ),
+    "fast: second-order term replaces the first": (
+        "fortran/gemnet_fast_direct.inc",
+        "call gemm_nt_${K}$(z%c, z%i, n, mt2, z%lc, h, z%li, p2, z%lc, .true.)",
+        "call gemm_nt_${K}$(z%c, z%i, n, mt2, z%lc, h, z%li, p2, z%lc, .false.)",
+    ),
+    "fast: second-order term of D replaces the first": (
+        "fortran/gemnet_fast_interaction.inc",
+        "call gemm_nt_${K}$(z%c, z%s, z%i, q, z%lc, gg_rad(1, e), z%s, w%d2, z%lc, .true.)",
+        "call gemm_nt_${K}$(z%c, z%s, z%i, q, z%lc, gg_rad(1, e), z%s, w%d2, z%lc, .false.)",
     ),
 }
 FAMILIES = {"gno": GNO, "dimenet": DIMENET, "gat": GAT, "weighted": WEIGHTED, "gemnet": GEMNET}
