@@ -107,7 +107,8 @@ def test_selections():
 
 def test_another_seed_agrees():
     units = plan(panels=["pyref", "fortran"], seed=1)
-    wanted = [u for u in units if "airfoil" not in u.label and "golden" not in u.label]
+    large = ("golden", "airfoil", "power law", "copper slab")  # the first has no seed, the others take a minute
+    wanted = [u for u in units if not any(name in u.label for name in large)]
     assert [c for u in wanted for c in u.execute() if not c.passed] == []
 
 
