@@ -88,6 +88,7 @@ def test_rows_are_shared_unused_and_permuted():
     uses = np.bincount(shared.edge_ids, minlength=shared.num_edges)
     assert uses[0] == uses[-1] == 0
     assert uses.max() > 1
+    assert shared.num_edges == shared.num_positions  # their numbers do not tell
     square = build("gno_message", "square").values["graph"]
     assert square.num_src_nodes == square.num_dst_nodes
     assert np.array_equal(np.sort(square.edge_ids), np.arange(square.num_edges))
