@@ -57,6 +57,18 @@ def close(what, mine, right, factor=200):
     assert error <= bound, f"{what}: {error} > {bound}"
 
 
+def close_fields(name, got, expected):
+    """Compare the fields of every operator; return those there are, by name."""
+    found = {}
+    for operator, fields in expected.items():
+        for k, (mine, right) in enumerate(zip(got[operator], fields, strict=True)):
+            what = f"{name}: {operator}, field {k}"
+            close(what, mine, right)
+            if mine is not None:
+                found[what] = mine
+    return found
+
+
 def check(path, order, instances, run):
     """Run all cases with every kernel; sanitizers speak up by themselves, and every order gives the same bits."""
     library = Recorder(path)

@@ -1,34 +1,22 @@
 """Every kernel of the DimeNet++ family under the race build, AddressSanitizer and three orders of blocks and threads.
 
-Run as a program with the path of a library, it does the work of one build in a process of its own: AddressSanitizer has
-to be the first thing a process loads.
+Run as a program with the path of a library, it does the work of one build in a process of its own.
 """
 
-import os
-import shutil
-import subprocess
 import sys
 from typing import NamedTuple
 from unittest import mock
 
 import numpy as np
 import pytest
+import sanitizers
 
 import trigraph.gpu as gpu
 import trigraph.gpu.dimenet as panel
 import trigraph.pyref as pyref
 from trigraph import EdgeGraph
-from trigraph.gpu.host.build import host_build, sanitizer_environment
-from trigraph.gpu.instances import INSTANCES
-from trigraph.gpu.launcher import HostLibrary, using_host_library
 
-# Each kernel in float32 with int32 and in float64 with int64: half the instances, half the time of the compiler.
-PAIRS = ({"float", "int"}, {"double", "long long"})
-SUBSET = tuple(
-    instance
-    for instance in INSTANCES["dimenet"]
-    if any({*instance[instance.index("<") + 1 : -1].split(", ")} - {"true", "false"} <= pair for pair in PAIRS)
-)
+SUBSET = sanitizers.subset("dimenet")
 
 
 class Case(NamedTuple):
@@ -104,71 +92,27 @@ def results(where, graph, v, attributes):
     }
 
 
-class Recorder(HostLibrary):
-    """A library that remembers what was launched."""
-
-    def __init__(self, path):
-        super().__init__(path)
-        self.launched = set()
-
-    def launch(self, name, *args):
-        self.launched.add(name)
-        super().launch(name, *args)
-
-
-def nan_filled(shape, dtype):
-    """Workspace that nobody has written."""
-    return np.full(shape, np.nan if np.dtype(dtype).kind == "f" else -1, dtype)
+def run():
+    """Compare all cases with the readable panel and return what the kernels gave."""
+    collected = {}
+    with mock.patch.object(panel, "BLOCKS", 1), np.errstate(invalid="ignore"):
+        for name, spoil in [*((name, False) for name in CASES), ("dense", True)]:
+            case = make(name, spoil)
+            label = f"{name}, spoilt" if spoil else name
+            collected |= sanitizers.close_fields(label, results(gpu, *case), results(pyref, *case))
+    return collected
 
 
-def compare(name: str, spoil: bool = False) -> None:
-    """What is finite in the reference is so here, and close to it; what is not, is not."""
-    case = make(name, spoil)
-    with mock.patch.object(np, "empty", nan_filled):
-        got = results(gpu, *case)
-    with np.errstate(invalid="ignore"):
-        expected = results(pyref, *case)
-    for operator, fields in expected.items():
-        for mine, right in zip(got[operator], fields, strict=True):
-            assert (np.isfinite(mine) == np.isfinite(right)).all(), f"{name}: {operator}"
-            finite = np.isfinite(right)
-            error = np.abs(mine[finite] - right[finite]).max(initial=0)
-            bound = 200 * np.finfo(right.dtype).eps * np.abs(right[finite]).max(initial=0)
-            assert error <= bound, f"{name}: {operator}: {error} > {bound}"
-
-
-def check(path: str, order: str) -> None:
-    """Run all cases with every kernel; sanitizers speak up by themselves, and results must be right in every order."""
-    library = Recorder(path)
-    with using_host_library(library, order, seed=5), mock.patch.object(panel, "BLOCKS", 1):
-        for name in CASES:
-            compare(name)
-        compare("dense", spoil=True)
-    assert library.launched == set(SUBSET)
-
-
-def build(variant: str) -> str:
-    if shutil.which(os.environ.get("CXX", "g++").split()[0]) is None:
-        if os.environ.get("CI") == "true":
-            pytest.fail("a C++ compiler is missing")
-        pytest.skip("a C++ compiler is missing")
-    return str(host_build("dimenet", variant, instances=SUBSET))
-
-
-@pytest.mark.parametrize("order", ["forward", "reverse", "random"])
+@pytest.mark.parametrize("order", sanitizers.ORDERS)
 def test_race(order):
-    check(build("race"), order)
+    sanitizers.check(sanitizers.build("dimenet", "race", SUBSET), order, SUBSET, run)
 
 
 def test_asan():
-    command = [sys.executable, __file__, build("asan")]
-    done = subprocess.run(
-        command, env=sanitizer_environment(), capture_output=True, text=True, timeout=300, check=False
-    )
-    assert (done.returncode, done.stdout) == (0, "all right\n"), done.stderr
+    sanitizers.run_program(__file__, sanitizers.build("dimenet", "asan", SUBSET))
 
 
 if __name__ == "__main__":
-    for each in ("forward", "reverse", "random"):
-        check(sys.argv[1], each)
+    for each in sanitizers.ORDERS:
+        sanitizers.check(sys.argv[1], each, SUBSET, run)
     print("all right")

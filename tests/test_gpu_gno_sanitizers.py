@@ -1,29 +1,21 @@
 """Every kernel of the GNO family under the race build, AddressSanitizer and three orders of blocks and threads.
 
-Run as a program with the path of a library, it does the work of one build in a process of its own: AddressSanitizer has
-to be the first thing a process loads.
+Run as a program with the path of a library, it does the work of one build in a process of its own.
 """
 
-import os
-import shutil
-import subprocess
 import sys
 from unittest import mock
 
 import numpy as np
 import pytest
+import sanitizers
 
 import trigraph.gpu as gpu
 import trigraph.pyref as pyref
 from trigraph import CSC
 from trigraph.gpu import sums
-from trigraph.gpu.host.build import host_build, sanitizer_environment
-from trigraph.gpu.instances import INSTANCES
-from trigraph.gpu.launcher import HostLibrary, using_host_library
 
-# Each kernel in float32 with int32 and in float64 with int64: half the instances, half the time of the compiler.
-ARGUMENTS = {("float",), ("double",), ("int",), ("long long",), ("float", "int"), ("double", "long long")}
-SUBSET = tuple(i for i in INSTANCES["gno"] if tuple(i[i.index("<") + 1 : -1].split(", ")) in ARGUMENTS)
+SUBSET = sanitizers.subset("gno")
 
 # float, index, in-degrees, d, H, f_in, f_out: a node with many in-edges and isolated ones; more than one block; widths
 # beyond one tile in each direction; widths of one.
@@ -78,63 +70,25 @@ def results(panel, name):
     }
 
 
-class Recorder(HostLibrary):
-    """A library that remembers what was launched."""
-
-    def __init__(self, path):
-        super().__init__(path)
-        self.launched = set()
-
-    def launch(self, name, *args):
-        self.launched.add(name)
-        super().launch(name, *args)
+def run():
+    """Compare all cases with the readable panel and return what the kernels gave."""
+    collected = {}
+    with mock.patch.object(sums, "WORKSPACE", 1):  # blocks as small as they get
+        for name in CASES:
+            collected |= sanitizers.close_fields(name, results(gpu, name), results(pyref, name))
+    return collected
 
 
-def nan_filled(shape, dtype):
-    """Workspace that nobody has written."""
-    return np.full(shape, np.nan if np.dtype(dtype).kind == "f" else -1, dtype)
-
-
-def check(path, order):
-    """Run all cases with every kernel; sanitizers speak up by themselves, and results must be right in every order."""
-    library = Recorder(path)
-    workspace, sums.WORKSPACE = sums.WORKSPACE, 1  # blocks as small as they get
-    try:
-        with using_host_library(library, order, seed=5), mock.patch.object(np, "empty", nan_filled):
-            for name in CASES:
-                got, expected = results(gpu, name), results(pyref, name)
-                for operator, fields in expected.items():
-                    for mine, right in zip(got[operator], fields, strict=True):
-                        error = np.abs(mine - right).max(initial=0)
-                        bound = 200 * np.finfo(right.dtype).eps * np.abs(right).max(initial=0)
-                        assert error <= bound, f"{name}: {operator}: {error} > {bound}"
-    finally:
-        sums.WORKSPACE = workspace
-    assert library.launched == set(SUBSET)
-
-
-def build(variant):
-    if shutil.which(os.environ.get("CXX", "g++").split()[0]) is None:
-        if os.environ.get("CI") == "true":
-            pytest.fail("a C++ compiler is missing")
-        pytest.skip("a C++ compiler is missing")
-    return str(host_build("gno", variant, instances=SUBSET))
-
-
-@pytest.mark.parametrize("order", ["forward", "reverse", "random"])
+@pytest.mark.parametrize("order", sanitizers.ORDERS)
 def test_race(order):
-    check(build("race"), order)
+    sanitizers.check(sanitizers.build("gno", "race", SUBSET), order, SUBSET, run)
 
 
 def test_asan():
-    command = [sys.executable, __file__, build("asan")]
-    done = subprocess.run(
-        command, env=sanitizer_environment(), capture_output=True, text=True, timeout=300, check=False
-    )
-    assert (done.returncode, done.stdout) == (0, "all right\n"), done.stderr
+    sanitizers.run_program(__file__, sanitizers.build("gno", "asan", SUBSET))
 
 
 if __name__ == "__main__":
-    for each in ("forward", "reverse", "random"):
-        check(sys.argv[1], each)
+    for each in sanitizers.ORDERS:
+        sanitizers.check(sys.argv[1], each, SUBSET, run)
     print("all right")

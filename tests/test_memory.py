@@ -44,7 +44,7 @@ def test_memory_is_used_again(blocks: Blocks) -> None:
 
 
 @pytest.mark.parametrize("refer", [lambda a: a[1:], lambda a: a.reshape(2, -1).T, memoryview, np.from_dlpack])
-def test_memory_in_use_is_left_alone(blocks: Blocks, refer) -> None:  # noqa: ANN001
+def test_memory_in_use_is_left_alone(blocks: Blocks, refer) -> None:
     array = blocks.empty(LARGE, np.dtype(np.float32))
     array[...] = 7
     view = refer(array)
