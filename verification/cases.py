@@ -250,7 +250,7 @@ def _csc(variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> C
         rows, edge_ids = sizes["num_edges"], np.empty(0, variant.index)
     elif variant.name == "shared rows":
         rows = count
-        # As many rows as positions, yet three unused, the others drawn with replacement: some shared by several positions.
+        # As many as positions. Three unused, the others drawn with replacement: some shared by several positions.
         edge_ids = rng.choice(np.setdiff1d(np.arange(rows), [0, rows // 2, rows - 1]), count).astype(variant.index)
     elif variant.name == "skewed":
         # One row shared by more than two chunks, the rest a permutation as `from_coo` makes.
