@@ -70,10 +70,11 @@ def assess(steps: Sequence[float], errors: Sequence[float], floors: Sequence[flo
     Notes
     -----
     A curve whose every error is within its floor is right: no wrong derivative gets there. Up to degree 2 no other is.
-    Otherwise truncation must show, with slope 2 +- 0.1 (least squares of the logarithms). The range is chosen from the
-    data: a floor F / h is fitted to the `FLOOR_STEPS` smallest steps (F the largest error * h). The range begins at the
-    smallest step from which on all errors are above `ABOVE_FLOOR` times that floor, and ends `DECADES` decades higher,
-    before the next order of truncation matters. A curve without such a range is rejected.
+    Otherwise truncation must show, with slope 2 +- 0.1: the median of the slopes between any two points in logarithms
+    (Theil and Sen), which one error that rounding lifted does not move. The range is chosen from the data: a floor
+    F / h is fitted to the `FLOOR_STEPS` smallest steps (F the largest error * h). The range begins at the smallest step
+    from which on all errors are above `ABOVE_FLOOR` times that floor, and ends `DECADES` decades higher, before the
+    next order of truncation matters. A curve without such a range is rejected.
     """
     h, e, bound = np.array(steps), np.array(errors), np.array(floors)
     if not np.isfinite(e).all():
@@ -95,7 +96,9 @@ def assess(steps: Sequence[float], errors: Sequence[float], floors: Sequence[flo
         return Curve(best, None, f"truncation dominates over less than {DECADES:.0f} decades of steps")
     # The last factor lets in the step that closes the two decades.
     inside &= h <= h[end - 1] * 10.0**DECADES * (h[0] / h[1])
-    slope = float(np.polyfit(np.log(h[inside]), np.log(e[inside]), 1)[0])
+    x, y = np.log(h[inside]), np.log(e[inside])
+    i, j = np.triu_indices(len(x), 1)
+    slope = float(np.median((y[i] - y[j]) / (x[i] - x[j])))
     wrong = not abs(slope - SLOPE) <= SLOPE_MARGIN
     return Curve(best, slope, f"slope {slope:.2f}; expected {SLOPE:.0f} +- {SLOPE_MARGIN}" if wrong else "")
 
