@@ -81,6 +81,7 @@ def test_no_more_is_kept_than_allowed(blocks: Blocks) -> None:
     assert sum(len(b[0]) for b in blocks.blocks) <= blocks.kept
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12: other threads are idle here
 def test_a_forked_process_has_memory_of_its_own(blocks: Blocks) -> None:
     array = blocks.empty(LARGE, np.dtype(np.float32))
     array[...] = 1
