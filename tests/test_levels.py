@@ -1,6 +1,7 @@
-"""The build of the fast path: which one runs, how another is chosen, and what a team of threads that cannot be had does."""
+"""The build of the fast path: which one runs, and how another is chosen. A team of threads that cannot be had."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -57,7 +58,7 @@ def test_levels_that_cannot_run():
         ValueError, match="^set_cpu_level: level is 'v9'; expected one of .*, which this processor can run$"
     ):
         trigraph.set_cpu_level("v9")
-    with pytest.raises(TypeError, match="^set_cpu_level: level is a int; expected a string$"):
+    with pytest.raises(TypeError, match=r"^set_cpu_level: level is a int; expected a string$"):
         trigraph.set_cpu_level(3)
     code = "import trigraph; trigraph.get_cpu_level()"
     found = in_a_child(code, **{levels.ENVIRONMENT: "v9"})
