@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from trigraph.graphs import array_kind, check_range, count, index_array, namespace_of
+from trigraph.graphs import advice, array_kind, check_range, count, index_array, namespace_of
 from trigraph.panels import FUNCTIONS
 from trigraph.segments import Segments
 
@@ -81,7 +81,10 @@ def _slots(
 def _check_rank(owner: str, name: str, value: Any, *expected: str) -> None:
     """Raise unless `value` is an array with one of the shapes, given in symbols."""
     if array_kind(value) is None:
-        raise TypeError(f"{owner}: {name} is a {type(value).__name__}; expected an ndarray of float32 or float64")
+        raise TypeError(
+            f"{owner}: {name} is a {type(value).__name__}; expected an ndarray of float32 or float64"
+            f"{advice(name, value)}"
+        )
     if value.ndim not in [len(shape.split(", ")) for shape in expected]:
         raise ValueError(f"{owner}: {name} has shape {value.shape}; expected ({') or ('.join(expected)})")
 
