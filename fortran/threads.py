@@ -15,7 +15,7 @@ MOST = max(16, 4 * (os.cpu_count() or 1))
 
 
 def _default() -> int:
-    """Return OMP_NUM_THREADS (its first level) when it is a number this machine can run, else the processors we have."""
+    """Return OMP_NUM_THREADS (its first level) when it is a number this machine can run, else our processors."""
     processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     if not first.isdecimal() or not first.strip("0"):

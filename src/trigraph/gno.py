@@ -43,8 +43,8 @@ def pack_gno_params(U: Any, b_u: Any, V: Any, b_v: Any) -> Any:
     kind = array_kind(U)
     for name, (value, rank) in arrays.items():
         if array_kind(value) is None:
-            expected = f"expected an ndarray{advice(name, value)}"
-            raise TypeError(f"pack_gno_params: {name} is a {type(value).__name__}; {expected}")
+            came = type(value).__name__
+            raise TypeError(f"pack_gno_params: {name} is a {came}; expected an ndarray{advice(name, value)}")
         if array_kind(value) != kind:
             raise TypeError(
                 f"pack_gno_params: {name} is a {array_kind(value)}.ndarray; expected {kind}.ndarray, as U is"

@@ -1,8 +1,8 @@
 """Graph objects: validated once when they are built, immutable afterwards.
 
-A graph owns copies of its index arrays, so that what was range-checked cannot change under a kernel. NumPy's copies lie in
-bytes objects, which nothing makes writeable: neither ``setflags``, nor an array's base. CuPy has no read-only arrays: who
-writes to those of a graph on a device gets a graph that nobody has checked.
+A graph owns copies of its index arrays, so that what was range-checked cannot change under a kernel. NumPy's copies
+lie in bytes objects, which nothing makes writeable: neither ``setflags``, nor an array's base. CuPy has no read-only
+arrays: whoever writes to those of a graph on a device has a graph that nobody has checked.
 """
 
 from __future__ import annotations

@@ -59,13 +59,13 @@ def _described(name: str, kind: str, text: str) -> list[str]:
 
 
 def _doc(a: Argument) -> str:
-    return a.doc + " The gpu panels take float16 and bfloat16, too." * a.half
+    left_out = " May be left out where what follows comes by keyword." * (a.nullable and not a.keyword)
+    return a.doc + left_out + " The gpu panels take float16 and bfloat16, too." * a.half
 
 
 def _kind(a: Argument) -> str:
     numbers = "the graph's integers" if a.index else "float32 or float64"
-    optional = ", or None" + ("" if a.keyword else " (or left out, by keyword)") if a.nullable else ""
-    return f"array of {numbers}, shape ({', '.join(a.dims)}){optional}"
+    return f"array of {numbers}, shape ({', '.join(a.dims)}){', or None' if a.nullable else ''}"
 
 
 def _docstring(op: Operator) -> str:

@@ -36,7 +36,7 @@ __all__ = [
 T = TypeVar("T")
 
 
-class lazy(Generic[T]):  # noqa: N801
+class lazy(Generic[T]):
     """`functools.cached_property` without the lock it has before Python 3.12.
 
     All objects of a class share that lock, and a process forked while another thread computes one of them waits for it
@@ -504,7 +504,7 @@ class Operator:
 
     @lazy
     def fields(self) -> tuple[Array, ...]:
-        """What it returns: the outputs and auxiliary outputs, or one derivative for each field."""
+        """Return what the operator returns: outputs and auxiliary outputs, or one derivative for each field."""
         spec = self.definition
         if self.order == 0:
             return spec.outputs + spec.auxiliary
