@@ -519,8 +519,6 @@ def test_index_arrays_for_graph_objects(op, panel, index):
 @pytest.mark.parametrize("op", ALL)
 def test_refused_memory_names_the_operator(op, monkeypatch):
     """What NumPy raises; what CuPy raises passes through."""
-    import trigraph.panels
-
     good = draw(op)
     own = type("OutOfMemoryError", (MemoryError,), {"__module__": "cupy.cuda.memory"})("3 bytes")
     for error, text in (
