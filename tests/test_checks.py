@@ -1,6 +1,8 @@
 """Every argument of every operator is perturbed, and the exact exception is expected: nothing is known by name here."""
 
+import fractions
 import importlib.util
+import inspect
 import re
 
 import numpy as np
@@ -686,6 +688,32 @@ def test_out_is_written_and_returned(op, panel):
             got = call(op, good, panel=panel, out={name: array})
             assert_same_bits(got, expected)
             assert got[name] is array
+
+
+ODD = [0, -1, 2**31, 2**48, 2**62, 2**63, 2**70, 10**400, 10**5000, -(2**70), True, None, 1.5, np.nan, np.inf, 3j]
+ODD += ["3", b"3", [3], (3,), {}, object(), type, slice(3), range(3), ..., np.int8(3), np.uint64(2**64 - 1)]
+ODD += [np.float16(2), np.longdouble(2), np.datetime64("2020"), fractions.Fraction(1, 2), np.ma.masked]
+ODD += [np.array(a) for a in (3, [3], 2**62, True, 2.0, "sum", None, [], [2**63 - 1, 0], [0, -(2**63)], [True, False])]
+ODD += [np.zeros((0, 3)), np.array([0, 2**31 - 1], np.int32)]
+
+
+@pytest.mark.parametrize("op", ALL)
+def test_odd_values_are_taken_or_refused_by_name(op):
+    """A TypeError or ValueError that names the operator; nothing else, whatever comes."""
+    good, function = draw(op), FUNCTIONS[op.name]
+
+    def refused(name, value):
+        try:
+            function(**(good | {name: value}))
+        except Exception as error:
+            return error
+        return None
+
+    for name in inspect.signature(function).parameters:
+        for value in ODD:
+            error = refused(name, value)
+            assert type(error) in (type(None), TypeError, ValueError), (name, value, error)
+            assert error is None or str(error).startswith(f"{op.name}: "), (name, value, error)
 
 
 # Memory layouts

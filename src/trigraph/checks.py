@@ -7,14 +7,14 @@ what was expected and what came. Nothing has been computed when one is raised.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from trigraph.edge_graph import EdgeGraph
-from trigraph.graphs import CSC, LARGEST_INT, advice, array_kind, count, device_of
+from trigraph.graphs import CSC, LARGEST_INT, advice, array_kind, count, device_of, shown
 from trigraph.neighbors import FLOATS
 from trigraph.operators import SYMBOLS, Array, Operator, evaluate, names_in
 from trigraph.segments import Segments
@@ -179,7 +179,7 @@ def _check_attributes(op: Operator, values: dict[str, Any]) -> None:
             if place < 0:
                 expected = ", ".join(map(repr, attribute.choices))
                 error = ValueError if isinstance(value, str) else TypeError
-                raise error(f"{op.name}: {name} is {value!r}; expected one of {expected}")
+                raise error(f"{op.name}: {name} is {shown(value)}; expected one of {expected}")
             values[name] = attribute.choices[place]
             continue
         if attribute.real:
@@ -292,11 +292,14 @@ def _check_absent(op: Operator, values: Mapping[str, Any]) -> None:
 
 def _check_wrt(op: Operator, wrt: Any) -> tuple[str, ...]:
     names = tuple(f.name for f in op.fields)
+    wrt = _scalar(wrt)
     if wrt is None:
         return names
-    if not isinstance(wrt, (str, Iterable)):
-        raise TypeError(f"{op.name}: wrt is a {type(wrt).__name__}; expected a string or an iterable of strings")
-    asked = (wrt,) if isinstance(wrt, str) else tuple(wrt)
+    try:
+        asked = (wrt,) if isinstance(wrt, str) else tuple(wrt)
+    except TypeError:
+        expected = "expected a string or an iterable of strings"
+        raise TypeError(f"{op.name}: wrt is a {type(wrt).__name__}; {expected}") from None
     for name in asked:
         if not isinstance(name, str):
             raise TypeError(f"{op.name}: wrt names a {type(name).__name__}; expected strings among {', '.join(names)}")

@@ -28,6 +28,7 @@ __all__ = [
     "most",
     "namespace_of",
     "order_by",
+    "shown",
 ]
 
 G = TypeVar("G", bound="Immutable")
@@ -67,7 +68,11 @@ def frozen(array: Any) -> Any:
     """Return an array that nobody can write to, a copy; for CuPy, which has none, the array itself."""
     if not isinstance(array, np.ndarray):
         return array
-    return np.ndarray(array.shape, array.dtype, buffer=array.tobytes())
+    try:
+        memory = array.tobytes()
+    except MemoryError:
+        raise MemoryError(f"the system has no {array.nbytes} bytes for a copy of an array of a graph") from None
+    return np.ndarray(array.shape, array.dtype, buffer=memory)
 
 
 def advice(name: str, value: Any) -> str:
@@ -130,6 +135,13 @@ def check_range(owner: str, name: str, values: Any, bound: int, bound_name: str)
         raise ValueError(f"{owner}: {name}[{at}] is {int(values[at])}; expected 0 <= {name} < {bound_name} = {bound}")
 
 
+def shown(value: Any) -> str:
+    """Return how a message shows a value: Python refuses to write down an integer of thousands of digits."""
+    if isinstance(value, int) and value.bit_length() > 1024:
+        return f"an integer of {value.bit_length()} bits"
+    return repr(value)
+
+
 def count(owner: str, name: str, value: Any, minimum: int = 0, maximum: int = LARGEST_INT) -> int:
     """Return `value` as an int; TypeError unless it is one (a bool is none), ValueError if it is out of range."""
     try:
@@ -139,10 +151,8 @@ def count(owner: str, name: str, value: Any, minimum: int = 0, maximum: int = LA
     except TypeError:
         raise TypeError(f"{owner}: {name} is a {type(value).__name__}; expected an int") from None
     if not minimum <= number <= maximum:
-        # Python refuses to write down an integer of thousands of digits.
-        shown = number if number.bit_length() < 1024 else f"an integer of {number.bit_length()} bits"
         bound = f"at least {minimum}" if number < minimum else f"at most {maximum}"
-        raise ValueError(f"{owner}: {name} is {shown}; expected {bound}")
+        raise ValueError(f"{owner}: {name} is {shown(number)}; expected {bound}")
     return number
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.graphs import advice, array_kind
+from trigraph.graphs import advice, array_kind, shown
 
 __all__ = ["FLOATS", "neighbors"]
 
@@ -37,7 +37,7 @@ def neighbors(
 def _check_pbc(pbc: Any) -> np.ndarray:
     flags = np.asarray(pbc)
     if flags.dtype != np.bool_:
-        raise TypeError(f"EdgeGraph: pbc is {pbc!r}; expected a bool or three of them")
+        raise TypeError(f"EdgeGraph: pbc is {shown(pbc)}; expected a bool or three of them")
     if flags.shape not in ((), (3,)):
         raise ValueError(f"EdgeGraph: pbc has shape {flags.shape}; expected a bool or three of them")
     return np.array(np.broadcast_to(flags, (3,)))
