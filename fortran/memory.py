@@ -8,9 +8,9 @@ own. A block belongs to one result as long as anything refers to that result or 
 
 from __future__ import annotations
 
+import contextlib
 import math
 import mmap
-import threading
 import weakref
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,46 +36,79 @@ class _Lease:
         self.__array_interface__ = {"data": address, "shape": shape, "typestr": dtype.str, "version": 3}
 
 
+_Block = tuple[mmap.mmap, weakref.ref[_Lease]]
+
+
 @dataclass
 class Blocks:
-    """Blocks of at most `kept` bytes together, each with the lease that has it or had it last."""
+    """Blocks of at most `kept` bytes together, each with the lease that has it or had it last.
+
+    There is no lock, which a forked process could find held by a thread that it does not have, and which a signal
+    handler or finaliser could wait for in the very thread that holds it. The list is changed by single operations that
+    the interpreter does not interrupt: whoever removes a block from it has that block, and whoever comes too late looks
+    for another. A block outside the list belongs to one call, and goes back to the system if that call fails.
+    """
 
     kept: int
-    blocks: list[tuple[mmap.mmap, weakref.ref[_Lease]]] = field(default_factory=list)
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    blocks: list[_Block] = field(default_factory=list)
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         """Return an array with anything in it, as `numpy.empty` does."""
         size = math.prod(shape) * dtype.itemsize
         if not LEAST <= size <= self.kept:
             return np.empty(shape, dtype)
-        with self.lock:
-            memory = self._find(size)
-            if memory is None:
-                return np.empty(shape, dtype)
-            lease = _Lease(memory, shape, dtype)
-            self.blocks.append((memory, weakref.ref(lease)))
+        memory = self._find(size) or self._make(size)
+        if memory is None:
+            return np.empty(shape, dtype)
+        lease = _Lease(memory, shape, dtype)
+        self.blocks.append((memory, weakref.ref(lease)))
         return np.asarray(lease)
 
+    def _free(self) -> list[_Block]:
+        """Return the blocks that nothing refers to. A copy of the list is looked at: others may change it meanwhile."""
+        return [b for b in list(self.blocks) if b[1]() is None]
+
+    def _take(self, block: _Block) -> bool:
+        """Remove a block; whether it was still there."""
+        try:
+            self.blocks.remove(block)
+        except ValueError:
+            return False
+        return True
+
     def _find(self, size: int) -> mmap.mmap | None:
-        """Take out the smallest free block that fits, or make one, in the place of free ones if need be."""
-        free = [b for b in self.blocks if b[1]() is None]
-        fitting = [b for b in free if size <= len(b[0]) <= SLACK * size]
-        if fitting:
-            best = min(fitting, key=lambda b: len(b[0]))
-            self.blocks.remove(best)
-            return best[0]
-        total = sum(len(b[0]) for b in self.blocks)
-        while free and total + size > self.kept:
-            total -= len(free[0][0])
-            self.blocks.remove(free.pop(0))
-        if total + size > self.kept:
+        """Take out the smallest free block that fits."""
+        fitting = [b for b in self._free() if size <= len(b[0]) <= SLACK * size]
+        return next((b[0] for b in sorted(fitting, key=lambda b: len(b[0])) if self._take(b)), None)
+
+    def _make(self, size: int) -> mmap.mmap | None:
+        """Make a block, in the place of free ones if need be; None if those in use leave no room for it."""
+        total = sum(len(b[0]) for b in list(self.blocks)) + size
+        for block in self._free():
+            if total <= self.kept:
+                break
+            if self._take(block):
+                total -= len(block[0])
+        if total > self.kept:
             return None
-        # Private, lest a forked process share its results with its parent.
-        memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        try:
+            memory = _map(size)
+        except OSError:
+            for block in self._free():
+                self._take(block)
+            try:
+                memory = _map(size)
+            except OSError as error:
+                raise MemoryError(f"the system has no {size} bytes for a result: {error.strerror}") from None
         if size >= HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
-            memory.madvise(mmap.MADV_HUGEPAGE)
+            with contextlib.suppress(OSError):  # a system without large pages
+                memory.madvise(mmap.MADV_HUGEPAGE)
         return memory
+
+
+def _map(size: int) -> mmap.mmap:
+    """Private memory, lest a forked process share its results with its parent."""
+    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
 _blocks = Blocks(KEPT)
@@ -93,5 +126,10 @@ def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     -------
     ndarray
         Contiguous; it does not own its memory. At least `LEAST` bytes begin a page.
+
+    Raises
+    ------
+    MemoryError
+        If the system refuses the memory, that of free blocks included, which are given back first.
     """
     return _blocks.empty(shape, np.dtype(dtype))

@@ -3,26 +3,47 @@
 from __future__ import annotations
 
 import os
+import warnings
 
 from trigraph.graphs import count
 
 __all__ = ["get_num_threads", "set_num_threads"]
 
+# More threads than processors only wait for each other; far more are refused by the system, which OpenMP answers by
+# ending the process. Sixteen are allowed anywhere, so that a program for a larger machine can be tried on a small one.
+MOST = max(16, 4 * (os.cpu_count() or 1))
+
 
 def _default() -> int:
-    """Return OMP_NUM_THREADS (its first level) when it is a positive number, else the processors of this process."""
+    """Return OMP_NUM_THREADS (its first level) when it is a number this machine can run, else our processors."""
+    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
-    if first.isdigit() and int(first) > 0:
+    if not first.isdecimal() or not first.strip("0"):
+        return processors
+    if len(first) < 10 and int(first) <= MOST:
         return int(first)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    shown = first if len(first) < 20 else f"a number of {len(first)} digits"
+    warnings.warn(
+        f"OMP_NUM_THREADS is {shown}; trigraph runs at most {MOST} threads on this machine, and uses {processors}",
+        RuntimeWarning,
+        stacklevel=3,
+    )
+    return processors
 
 
-_num_threads = _default()
+_num_threads: int | None = None
 _forked = False
 
 
 def get_num_threads() -> int:
-    """Return the number of threads of the fast CPU path."""
+    """Return the number of threads of the fast CPU path.
+
+    Until it is set it is OMP_NUM_THREADS as it is at the first call, or the number of processors of this process; a
+    value that is no number, or too large, counts as none, the latter with a warning.
+    """
+    global _num_threads
+    if _num_threads is None:
+        _num_threads = _default()
     return _num_threads
 
 
@@ -32,17 +53,17 @@ def set_num_threads(num_threads: int) -> None:
     Parameters
     ----------
     num_threads : int
-        At least 1.
+        At least 1, at most four for each processor of the machine, or 16 if that is more.
 
     Raises
     ------
     TypeError, ValueError
-        If it is not an integer, or below 1.
+        If it is not an integer, or out of range.
     RuntimeError
         If it is above 1 in a forked process: OpenMP would wait forever for threads that only the parent has.
     """
     global _num_threads
-    value = count("set_num_threads", "num_threads", num_threads, minimum=1)
+    value = count("set_num_threads", "num_threads", num_threads, minimum=1, maximum=MOST)
     if value > 1 and _forked:
         raise RuntimeError(
             f"set_num_threads: num_threads is {value}; expected 1 in a forked process, which OpenMP's threads do not "

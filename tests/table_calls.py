@@ -67,13 +67,17 @@ SAMPLES = {
 def draw(op, dtype=np.float64, index=np.int64, graph=None, seed=0, setting=None, **sizes):
     """Return arguments of `op` by name, in signature order; `sizes` replace the usual ones, `graph` the usual graph.
 
+    For an operator of several graph objects `graph` is a mapping from name to object.
+
     Everything optional is there, unless `setting` says None; what bwd is given back is what fwd returns.
     """
     rng = np.random.default_rng(seed)
     chosen = {s: sizes.get(s, SIZES.get(s, SYMBOLS[s].typical[0])) for s in op.definition.symbols}
     graphs, setting = {}, setting or {}
     if op.graph is not None:
-        graphs = {"graph": graph} if graph is not None else GRAPHS[op.definition.graph](chosen, index, rng)
+        graphs = graph if isinstance(graph, dict) else {"graph": graph}
+        if graph is None:
+            graphs = GRAPHS[op.definition.graph](chosen, index, rng)
         graphs |= {n: None for n in graphs if n in setting}
         chosen |= {s: op.graph.find(s, graphs) for s in op.graph.sizes}
     others = {a.name: a.choices[-1] if a.choices else a.default if a.real else chosen[a.name] for a in op.attributes}

@@ -257,3 +257,14 @@ def test_bad_bilinear(changes, error, text):
     with pytest.raises(error, match=text) as caught:
         interaction_bilinear(**given, panel="pyref")
     assert str(caught.value).startswith("interaction_bilinear")
+
+
+@pytest.mark.parametrize("slot", [2**62, 2**63 - 1, 2**48])
+def test_slots_that_no_memory_holds(slot):
+    """Never an OverflowError, nor a product of sizes that wraps around."""
+    weight, rad_basis, outer = np.ones((4, 2)), np.ones((2, 2)), np.array([0, 1])
+    inner = np.array([0, slot])
+    with pytest.raises(ValueError, match=rf"^basis_embedding: idx_rad_inner\[1\] is {slot}; expected less than "):
+        basis_embedding(weight, rad_basis, None, outer, inner, num_atoms=2)
+    with pytest.raises(ValueError, match=rf"^basis_embedding: num_atoms is {2 * slot}; expected at most "):
+        basis_embedding(weight, rad_basis, None, outer, outer, num_atoms=2 * slot)

@@ -83,7 +83,7 @@ def check(graph, src, dst, num_nodes, reverse):
 
 
 def arrays_of(graph):
-    return [a for a in graph.__getstate__().values() if isinstance(a, np.ndarray)]
+    return [a for n in graph.__slots__ if isinstance(a := getattr(graph, n), np.ndarray)]
 
 
 def check_rule(graph, rule, reverse):

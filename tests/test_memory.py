@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+import errno
+import gc
+import itertools
 import os
+import signal
+import sys
 import threading
+import time
 
 import numpy as np
 import pytest
 
+import trigraph
 from trigraph.fortran import memory
 from trigraph.fortran.memory import LEAST, Blocks
 
@@ -113,8 +121,6 @@ def test_threads_never_share_a_block(blocks: Blocks) -> None:
 
 def test_an_operators_results_stay_as_they_are() -> None:
     """Two calls, the first one's results alive: the second one has memory of its own."""
-    import trigraph
-
     rng = np.random.default_rng(0)
     weight = rng.standard_normal((16, 8)).astype(np.float32)
     first, second = (rng.standard_normal((20_000, 8)).astype(np.float32) for _ in range(2))
@@ -124,3 +130,198 @@ def test_an_operators_results_stay_as_they_are() -> None:
     trigraph.basis_embedding_radial_fwd(second, weight)
     np.testing.assert_array_equal(kept, expected)
     assert any(len(b[0]) >= kept.nbytes for b in memory._blocks.blocks)
+
+
+# Forks, signals and finalisers; refused memory
+
+
+class Refused(Exception):
+    """What an interrupted call raises."""
+
+
+def at_every_step(action):
+    """Return a trace function that runs `action` once, before the n-th step of the interpreter in memory.py."""
+    state = {"left": 0, "busy": False}
+
+    def trace(frame, event, _):
+        if frame.f_code.co_filename != memory.__file__ or state["busy"]:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            state["left"] -= 1
+            if state["left"] == 0:
+                state["busy"] = True
+                try:
+                    action()
+                finally:
+                    state["busy"] = False
+        return trace
+
+    return trace, state
+
+
+@pytest.mark.parametrize("free", [0, 1, 3])
+@pytest.mark.parametrize("outcome", ["returns", "raises"])
+def test_a_call_may_run_within_a_call(outcome: str, free: int) -> None:
+    """Whatever step of one call a signal handler or finaliser runs in: no block is lost, none has two results."""
+    held = []
+
+    def handler() -> None:
+        held.append(blocks.empty(LARGE, np.dtype(np.float32)))
+        if outcome == "raises":
+            raise Refused
+
+    step, finished = 0, False
+    while not finished:
+        step += 1
+        blocks = Blocks(kept=8 * LEAST)
+        kept = [blocks.empty(LARGE, np.dtype(np.float32)) for _ in range(free)]
+        kept.clear()
+        held.clear()
+        trace, state = at_every_step(handler)
+        state["left"] = step
+        before = sys.gettrace()
+        sys.settrace(trace)
+        try:
+            held.append(blocks.empty(LARGE, np.dtype(np.float32)))
+        except Refused:
+            pass
+        finally:
+            sys.settrace(before)
+        finished = state["left"] > 0
+        starts = sorted(address(a) for a in held)
+        assert all(b - a >= LEAST for a, b in itertools.pairwise(starts)), step
+        assert len({id(b[0]) for b in blocks.blocks}) == len(blocks.blocks)
+        assert len(blocks.blocks) >= len(held)
+        number = len(blocks.blocks)
+        held.clear()  # every block can be had again
+        held.extend(blocks.empty(LARGE, np.dtype(np.float32)) for _ in range(number))
+        assert len(blocks.blocks) == number
+    assert step > 100
+
+
+def test_a_finaliser_may_run_an_operator(blocks: Blocks) -> None:
+    made = []
+
+    class Dies:
+        def __init__(self) -> None:
+            self.itself = self
+
+        def __del__(self) -> None:
+            array = blocks.empty(LARGE, np.dtype(np.float32))
+            array[...] = 1
+            made.append(array)
+            del made[:-2]
+
+    before = gc.get_threshold()
+    gc.set_threshold(1)
+    try:
+        for number in range(300):
+            Dies()
+            array = blocks.empty(LARGE, np.dtype(np.float32))
+            array[...] = number
+            Dies()
+            assert np.all(array == number)
+    finally:
+        gc.set_threshold(*before)
+    assert made
+
+
+def test_refused_memory(blocks: Blocks, monkeypatch: pytest.MonkeyPatch) -> None:
+    used = blocks.empty(LARGE, np.dtype(np.float32))
+    free = blocks.empty((3 * LEAST,), np.dtype(np.int8))
+    del free
+    in_use = blocks.blocks[0]
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(memory.mmap, "mmap", refuse)
+        with pytest.raises(MemoryError, match=rf"^the system has no {2 * LEAST} bytes for a result: Cannot allocate"):
+            blocks.empty((2 * LEAST,), np.dtype(np.int8))
+    assert blocks.blocks == [in_use]  # free memory was given back, used memory is known still
+    del used
+    again = blocks.empty(LARGE, np.dtype(np.float32))
+    assert blocks.blocks[0][0] is in_use[0]
+    assert not again.flags.owndata
+
+
+def test_free_memory_is_given_back_before_a_result_is_refused(blocks: Blocks, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks.empty((3 * LEAST,), np.dtype(np.int8))
+    make = memory.mmap.mmap
+
+    def scarce(*args: object, **keywords: object) -> object:
+        if blocks.blocks:
+            raise OSError(errno.ENOMEM, "Cannot allocate memory")
+        return make(*args, **keywords)
+
+    monkeypatch.setattr(memory.mmap, "mmap", scarce)
+    assert not blocks.empty((2 * LEAST,), np.dtype(np.int8)).flags.owndata
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+def test_forks_while_a_thread_is_anywhere_in_memory_graphs_and_table() -> None:
+    """A child never waits for what only another thread of its parent could have given free."""
+    graphs = [some_graph()]
+    stop = threading.Event()
+
+    def work() -> None:
+        while not stop.is_set():
+            memory.empty((LEAST,), np.int8)
+            graphs[0] = some_graph()
+            graphs[0].prepare()
+            use_the_table()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        for _ in range(120):
+            child = os.fork()
+            if child == 0:
+                signal.alarm(10)  # ends the child
+                memory.empty((LEAST,), np.int8)
+                graphs[0].prepare()
+                use_the_table()
+                os._exit(0)
+            assert os.waitpid(child, 0)[1] == 0
+    finally:
+        stop.set()
+        thread.join()
+
+
+def some_graph() -> trigraph.CSC:
+    return trigraph.CSC(np.arange(0, 3001, 3), np.arange(3000) % 1000)
+
+
+def use_the_table() -> None:
+    """Compute what operators and definitions keep, in new ones."""
+    op = dataclasses.replace(trigraph.OPERATORS["gno_message_bwd2"])
+    assert op.signature is op.signature
+    assert dataclasses.replace(op.definition).symbols
+
+
+def test_an_operator_in_a_signal_handler() -> None:
+    op = trigraph.OPERATORS["basis_embedding_radial_fwd"]
+    rng = np.random.default_rng(0)
+    rad_basis, weight = rng.standard_normal((20_000, 8)).astype(np.float32), np.ones((16, 8), np.float32)
+    function = getattr(trigraph, op.name)
+    expected = function(rad_basis, weight).copy()
+    assert expected.nbytes >= LEAST
+    found = []
+
+    def handler(*_: object) -> None:
+        found.append(np.array_equal(function(rad_basis, weight), expected))
+        signal.setitimer(signal.ITIMER_REAL, 3e-4)
+
+    before = signal.signal(signal.SIGALRM, handler)
+    signal.setitimer(signal.ITIMER_REAL, 3e-4)
+    try:
+        end = time.monotonic() + 20
+        while len(found) < 300 and time.monotonic() < end:
+            assert np.array_equal(function(rad_basis, weight), expected)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert len(found) >= 20
+    assert all(found)

@@ -30,6 +30,10 @@ coords: Array | None = first.coords
 second: GnoKernelBwd2[Array] = trigraph.gno_kernel_bwd2(coords, None, kernel, x, p, f_in=1, f_out=2, panel="pyref")
 graph: trigraph.CSC = trigraph.CSC(np.array([0, 1]), np.array([0]))
 edges: trigraph.EdgeGraph = trigraph.EdgeGraph(np.array([0, 1]), np.array([1, 0]), 2)
+third: GnoKernelBwd2[Array] = trigraph.gno_kernel_bwd2(grad_kernel=kernel, coords=x, params=p, f_in=1, f_out=2)
+ones: Array | None = trigraph.agg_weighted_n2n_fwd(x, graph=graph, op="mean").node_degree
+members = np.array([0])
+m_ca: Array = trigraph.interaction_bilinear_fwd(x, x, x, x, members, idx_in=members)
 basis: RadialBasisFwd[Array] = trigraph.radial_basis_fwd(p, p, envelope_exponent=np.int64(6))
 out: Array = trigraph.agg_edge_to_edge_fwd(x, x, x, x, edges, 1, n_radial=2, exclude=None)
 """
@@ -50,6 +54,8 @@ BAD = {
     "trigraph.agg_edge_to_edge_fwd(x, x, x, x, edges, exclude='nodes')": "arg-type",
     "trigraph.agg_edge_to_edge_fwd(x, x, x, x, edges, exclude=1)": "arg-type",
     "trigraph.agg_edge_to_edge_bwd2_main(x, x, x, x, x, x, x, edges).vec": "attr-defined",
+    "trigraph.gno_kernel_bwd2(coords=x, params=p, f_in=1, f_out=2)": "call-overload",
+    "trigraph.interaction_bilinear_fwd(x, x, x, x, members, atoms=members)": "arg-type",
     "trigraph.gno_nothing": "attr-defined",
 }
 

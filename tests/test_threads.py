@@ -171,3 +171,53 @@ def test_a_spawned_child_may_have_threads():
             print({n: v.tobytes() for n, v in got.items()} == expected[-1])
     """)
     assert printed == ["True"]
+
+
+def test_an_upper_bound():
+    """OpenMP ends the process when the system refuses it threads."""
+    from trigraph.fortran.threads import MOST
+
+    assert max(16, os.cpu_count()) <= MOST <= max(16, 8 * os.cpu_count())
+    set_num_threads(MOST)
+    for bad in (MOST + 1, 100_000, 2**31, 2**63):
+        with pytest.raises(ValueError, match=f"^set_num_threads: num_threads is {bad}; expected at most {MOST}$"):
+            set_num_threads(bad)
+    assert get_num_threads() == MOST
+    op = OPS[0]
+    values = large(op)
+    expected = call(op, values)
+    set_num_threads(1)
+    assert_same_bits(call(op, values), expected)
+
+
+@pytest.mark.parametrize("setting", ["99999999999", "100000", str(2**31), "9" * 5000, "²", "1" + "0" * 18])
+def test_a_useless_setting_of_the_environment(setting):
+    """Importing works; the first use warns of a number that is too large, and goes on with the processors."""
+    script = """
+        import warnings
+        import trigraph
+
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            print(trigraph.get_num_threads(), trigraph.get_num_threads())
+        print(*(str(w.message) for w in caught), sep="|")
+    """
+    environment = {n: v for n, v in os.environ.items() if n != "OMP_NUM_THREADS"}
+    printed = [
+        subprocess.run(
+            [sys.executable, "-W", "error", "-c", textwrap.dedent(script)],
+            env=environment | more,
+            capture_output=True,
+            text=True,
+            timeout=TIMEOUT,
+            check=True,
+        ).stdout.split("\n")
+        for more in ({}, {"OMP_NUM_THREADS": setting})
+    ]
+    assert printed[0][0] == printed[1][0]
+    assert printed[0][1] == ""
+    number = setting if len(setting) < 20 else f"a number of {len(setting)} digits"
+    if setting.isdecimal():
+        assert printed[1][1].startswith(f"OMP_NUM_THREADS is {number}; trigraph runs at most ")
+    else:
+        assert printed[1][1] == ""

@@ -1,7 +1,7 @@
 """Written by ``python -m trigraph.stubs --write`` from the operator table; do not edit."""
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, SupportsIndex, TypeAlias, TypeVar
+from typing import Any, Literal, SupportsIndex, TypeAlias, TypeVar, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -206,6 +206,21 @@ def gno_kernel_bwd(
 
 _GnoKernelBwd2Field: TypeAlias = Literal["grad_kernel", "coords", "params"]
 
+@overload
+def gno_kernel_bwd2(
+    *,
+    gg_coords: _A | None = None,
+    gg_params: _A | None = None,
+    grad_kernel: _A,
+    coords: _A,
+    params: _A,
+    f_in: SupportsIndex,
+    f_out: SupportsIndex,
+    wrt: _GnoKernelBwd2Field | Iterable[_GnoKernelBwd2Field] | None = None,
+    out: _A | Mapping[_GnoKernelBwd2Field, _A] | None = None,
+    panel: _Panel | None = None,
+) -> GnoKernelBwd2[_A]: ...
+@overload
 def gno_kernel_bwd2(
     gg_coords: _A | None,
     gg_params: _A | None,
@@ -227,9 +242,9 @@ def gno_kernel_bwd2(
     Parameters
     ----------
     gg_coords : array of float32 or float64, shape (num_edges, d), or None
-        Cotangent of gno_kernel_bwd's coords; None is zero.
+        Cotangent of gno_kernel_bwd's coords; None is zero. May be left out where what follows comes by keyword.
     gg_params : array of float32 or float64, shape (hidden*(d+1+f_out*f_in)+f_out*f_in), or None
-        Cotangent of gno_kernel_bwd's params; None is zero.
+        Cotangent of gno_kernel_bwd's params; None is zero. May be left out where what follows comes by keyword.
     grad_kernel : array of float32 or float64, shape (num_edges, f_out*f_in)
         Gradient of a scalar in kernel.
     coords : array of float32 or float64, shape (num_edges, d)
@@ -378,6 +393,22 @@ def gno_aggregate_bwd(
 
 _GnoAggregateBwd2Field: TypeAlias = Literal["grad_message", "features", "kernel"]
 
+@overload
+def gno_aggregate_bwd2(
+    *,
+    gg_features: _A | None = None,
+    gg_kernel: _A | None = None,
+    grad_message: _A,
+    features: _A,
+    kernel: _A,
+    graph: CSC,
+    f_in: SupportsIndex,
+    f_out: SupportsIndex,
+    wrt: _GnoAggregateBwd2Field | Iterable[_GnoAggregateBwd2Field] | None = None,
+    out: _A | Mapping[_GnoAggregateBwd2Field, _A] | None = None,
+    panel: _Panel | None = None,
+) -> GnoAggregateBwd2[_A]: ...
+@overload
 def gno_aggregate_bwd2(
     gg_features: _A | None,
     gg_kernel: _A | None,
@@ -400,9 +431,10 @@ def gno_aggregate_bwd2(
     Parameters
     ----------
     gg_features : array of float32 or float64, shape (num_src_nodes, f_in), or None
-        Cotangent of gno_aggregate_bwd's features; None is zero.
+        Cotangent of gno_aggregate_bwd's features; None is zero. May be left out where what follows comes by
+        keyword.
     gg_kernel : array of float32 or float64, shape (num_edges, f_out*f_in), or None
-        Cotangent of gno_aggregate_bwd's kernel; None is zero.
+        Cotangent of gno_aggregate_bwd's kernel; None is zero. May be left out where what follows comes by keyword.
     grad_message : array of float32 or float64, shape (num_dst_nodes, f_out)
         Gradient of a scalar in message.
     features : array of float32 or float64, shape (num_src_nodes, f_in)
@@ -560,6 +592,24 @@ def gno_message_bwd(
 
 _GnoMessageBwd2Field: TypeAlias = Literal["grad_message", "features", "coords", "params"]
 
+@overload
+def gno_message_bwd2(
+    *,
+    gg_features: _A | None = None,
+    gg_coords: _A | None = None,
+    gg_params: _A | None = None,
+    grad_message: _A,
+    features: _A,
+    coords: _A,
+    params: _A,
+    graph: CSC,
+    f_in: SupportsIndex,
+    f_out: SupportsIndex,
+    wrt: _GnoMessageBwd2Field | Iterable[_GnoMessageBwd2Field] | None = None,
+    out: _A | Mapping[_GnoMessageBwd2Field, _A] | None = None,
+    panel: _Panel | None = None,
+) -> GnoMessageBwd2[_A]: ...
+@overload
 def gno_message_bwd2(
     gg_features: _A | None,
     gg_coords: _A | None,
@@ -584,11 +634,11 @@ def gno_message_bwd2(
     Parameters
     ----------
     gg_features : array of float32 or float64, shape (num_src_nodes, f_in), or None
-        Cotangent of gno_message_bwd's features; None is zero.
+        Cotangent of gno_message_bwd's features; None is zero. May be left out where what follows comes by keyword.
     gg_coords : array of float32 or float64, shape (num_edges, d), or None
-        Cotangent of gno_message_bwd's coords; None is zero.
+        Cotangent of gno_message_bwd's coords; None is zero. May be left out where what follows comes by keyword.
     gg_params : array of float32 or float64, shape (hidden*(d+1+f_out*f_in)+f_out*f_in), or None
-        Cotangent of gno_message_bwd's params; None is zero.
+        Cotangent of gno_message_bwd's params; None is zero. May be left out where what follows comes by keyword.
     grad_message : array of float32 or float64, shape (num_dst_nodes, f_out)
         Gradient of a scalar in message.
     features : array of float32 or float64, shape (num_src_nodes, f_in)
@@ -739,6 +789,22 @@ def radial_basis_bwd(
 
 _RadialBasisBwd2Field: TypeAlias = Literal["grad_rbf", "grad_sbf_rad", "dist", "freq"]
 
+@overload
+def radial_basis_bwd2(
+    *,
+    gg_dist: _A | None = None,
+    gg_freq: _A | None = None,
+    grad_rbf: _A,
+    grad_sbf_rad: _A,
+    dist: _A,
+    freq: _A,
+    n_spherical: SupportsIndex = 7,
+    envelope_exponent: SupportsIndex = 5,
+    wrt: _RadialBasisBwd2Field | Iterable[_RadialBasisBwd2Field] | None = None,
+    out: _A | Mapping[_RadialBasisBwd2Field, _A] | None = None,
+    panel: _Panel | None = None,
+) -> RadialBasisBwd2[_A]: ...
+@overload
 def radial_basis_bwd2(
     gg_dist: _A | None,
     gg_freq: _A | None,
@@ -760,9 +826,9 @@ def radial_basis_bwd2(
     Parameters
     ----------
     gg_dist : array of float32 or float64, shape (num_edges), or None
-        Cotangent of radial_basis_bwd's dist; None is zero.
+        Cotangent of radial_basis_bwd's dist; None is zero. May be left out where what follows comes by keyword.
     gg_freq : array of float32 or float64, shape (n_radial), or None
-        Cotangent of radial_basis_bwd's freq; None is zero.
+        Cotangent of radial_basis_bwd's freq; None is zero. May be left out where what follows comes by keyword.
     grad_rbf : array of float32 or float64, shape (num_edges, n_radial)
         Gradient of a scalar in rbf.
     grad_sbf_rad : array of float32 or float64, shape (num_edges, n_spherical*n_radial)
@@ -932,6 +998,27 @@ def agg_edge_to_edge_bwd(
 
 _AggEdgeToEdgeBwd2Field: TypeAlias = Literal["grad_out", "vec", "rbf", "embedding", "weights"]
 
+@overload
+def agg_edge_to_edge_bwd2(
+    *,
+    gg_vec: _A | None = None,
+    gg_rbf: _A | None = None,
+    gg_embedding: _A | None = None,
+    gg_weights: _A | None = None,
+    grad_out: _A,
+    vec: _A,
+    rbf: _A,
+    embedding: _A,
+    weights: _A,
+    graph: EdgeGraph,
+    n_spherical: SupportsIndex = 7,
+    n_radial: SupportsIndex = 6,
+    exclude: Literal[None, "node", "edge"] = "node",
+    wrt: _AggEdgeToEdgeBwd2Field | Iterable[_AggEdgeToEdgeBwd2Field] | None = None,
+    out: _A | Mapping[_AggEdgeToEdgeBwd2Field, _A] | None = None,
+    panel: _Panel | None = None,
+) -> AggEdgeToEdgeBwd2[_A]: ...
+@overload
 def agg_edge_to_edge_bwd2(
     gg_vec: _A | None,
     gg_rbf: _A | None,
@@ -958,13 +1045,15 @@ def agg_edge_to_edge_bwd2(
     Parameters
     ----------
     gg_vec : array of float32 or float64, shape (num_edges, 3), or None
-        Cotangent of agg_edge_to_edge_bwd's vec; None is zero.
+        Cotangent of agg_edge_to_edge_bwd's vec; None is zero. May be left out where what follows comes by keyword.
     gg_rbf : array of float32 or float64, shape (num_edges, n_spherical*n_radial), or None
-        Cotangent of agg_edge_to_edge_bwd's rbf; None is zero.
+        Cotangent of agg_edge_to_edge_bwd's rbf; None is zero. May be left out where what follows comes by keyword.
     gg_embedding : array of float32 or float64, shape (num_edges, n_emb), or None
-        Cotangent of agg_edge_to_edge_bwd's embedding; None is zero.
+        Cotangent of agg_edge_to_edge_bwd's embedding; None is zero. May be left out where what follows comes by
+        keyword.
     gg_weights : array of float32 or float64, shape (n_spherical*n_radial+n_emb, n_mid), or None
-        Cotangent of agg_edge_to_edge_bwd's weights; None is zero.
+        Cotangent of agg_edge_to_edge_bwd's weights; None is zero. May be left out where what follows comes by
+        keyword.
     grad_out : array of float32 or float64, shape (num_edges, n_emb)
         Gradient of a scalar in out.
     vec : array of float32 or float64, shape (num_edges, 3)
@@ -1156,6 +1245,28 @@ _MhaGatN2nBwd2Field: TypeAlias = Literal[
     "grad_output_embedding", "src_embedding", "dst_embedding", "attention_weights", "edge_embedding"
 ]
 
+@overload
+def mha_gat_n2n_bwd2(
+    *,
+    gg_src_embedding: _A | None = None,
+    gg_dst_embedding: _A | None = None,
+    gg_attention_weights: _A | None = None,
+    gg_edge_embedding: _A | None = None,
+    grad_output_embedding: _A,
+    src_embedding: _A,
+    dst_embedding: _A,
+    attention_weights: _A,
+    graph: CSC,
+    num_heads: SupportsIndex,
+    concat_heads: Literal[False, True] = True,
+    activation: Literal["linear", "ReLU", "LeakyReLU", "ELU", "sigmoid", "tanh"] = "LeakyReLU",
+    negative_slope: float = 0.2,
+    edge_embedding: _A | None = None,
+    wrt: _MhaGatN2nBwd2Field | Iterable[_MhaGatN2nBwd2Field] | None = None,
+    out: _A | Mapping[_MhaGatN2nBwd2Field, _A] | None = None,
+    panel: _Panel | None = None,
+) -> MhaGatN2nBwd2[_A]: ...
+@overload
 def mha_gat_n2n_bwd2(
     gg_src_embedding: _A | None,
     gg_dst_embedding: _A | None,
@@ -1183,13 +1294,17 @@ def mha_gat_n2n_bwd2(
     Parameters
     ----------
     gg_src_embedding : array of float32 or float64, shape (num_src_nodes, num_heads*dim_head), or None
-        Cotangent of mha_gat_n2n_bwd's src_embedding; None is zero. The gpu panels take float16 and bfloat16, too.
+        Cotangent of mha_gat_n2n_bwd's src_embedding; None is zero. May be left out where what follows comes by
+        keyword. The gpu panels take float16 and bfloat16, too.
     gg_dst_embedding : array of float32 or float64, shape (num_dst_nodes, num_heads*dim_head), or None
-        Cotangent of mha_gat_n2n_bwd's dst_embedding; None is zero. The gpu panels take float16 and bfloat16, too.
+        Cotangent of mha_gat_n2n_bwd's dst_embedding; None is zero. May be left out where what follows comes by
+        keyword. The gpu panels take float16 and bfloat16, too.
     gg_attention_weights : array of float32 or float64, shape (num_heads*dim_head*(2+has_edge_embedding)), or None
-        Cotangent of mha_gat_n2n_bwd's attention_weights; None is zero.
+        Cotangent of mha_gat_n2n_bwd's attention_weights; None is zero. May be left out where what follows comes by
+        keyword.
     gg_edge_embedding : array of float32 or float64, shape (num_edges, num_heads*dim_head), or None
-        Cotangent of mha_gat_n2n_bwd's edge_embedding; None is zero. The gpu panels take float16 and bfloat16, too.
+        Cotangent of mha_gat_n2n_bwd's edge_embedding; None is zero. May be left out where what follows comes by
+        keyword. The gpu panels take float16 and bfloat16, too.
     grad_output_embedding : array of float32 or float64, shape (num_dst_nodes, dim_head*(1+concat_heads*(num_heads-1)))
         Gradient of a scalar in output_embedding. The gpu panels take float16 and bfloat16, too.
     src_embedding : array of float32 or float64, shape (num_src_nodes, num_heads*dim_head)
@@ -1241,6 +1356,18 @@ def mha_gat_n2n_bwd2(
 
 _AggWeightedN2nFwdField: TypeAlias = Literal["output_embedding", "node_degree", "output_extrema_location"]
 
+@overload
+def agg_weighted_n2n_fwd(
+    embedding: _A,
+    *,
+    edge_weight: _A | None = None,
+    graph: CSC,
+    op: Literal["sum", "mean", "min", "max"] = "sum",
+    mean_by: Literal["weight", "count"] = "weight",
+    out: _A | Mapping[_AggWeightedN2nFwdField, _A] | None = None,
+    panel: _Panel | None = None,
+) -> AggWeightedN2nFwd[_A]: ...
+@overload
 def agg_weighted_n2n_fwd(
     embedding: _A,
     edge_weight: _A | None,
@@ -1261,7 +1388,7 @@ def agg_weighted_n2n_fwd(
     embedding : array of float32 or float64, shape (num_src_nodes, dim)
         Embedding of each source node.
     edge_weight : array of float32 or float64, shape (num_edges), or None
-        Weight of each edge row; None: ones.
+        Weight of each edge row; None: ones. May be left out where what follows comes by keyword.
     graph : CSC
         Whose rows the edge arrays have.
     op : {'sum', 'mean', 'min', 'max'}, default 'sum'
@@ -1295,6 +1422,23 @@ def agg_weighted_n2n_fwd(
 
 _AggWeightedN2nBwdField: TypeAlias = Literal["embedding", "edge_weight"]
 
+@overload
+def agg_weighted_n2n_bwd(
+    grad_output_embedding: _A,
+    embedding: _A,
+    *,
+    edge_weight: _A | None = None,
+    graph: CSC,
+    op: Literal["sum", "mean", "min", "max"] = "sum",
+    mean_by: Literal["weight", "count"] = "weight",
+    output_embedding: _A | None = None,
+    node_degree: _A | None = None,
+    output_extrema_location: NDArray[Any] | None = None,
+    wrt: _AggWeightedN2nBwdField | Iterable[_AggWeightedN2nBwdField] | None = None,
+    out: _A | Mapping[_AggWeightedN2nBwdField, _A] | None = None,
+    panel: _Panel | None = None,
+) -> AggWeightedN2nBwd[_A]: ...
+@overload
 def agg_weighted_n2n_bwd(
     grad_output_embedding: _A,
     embedding: _A,
@@ -1322,7 +1466,7 @@ def agg_weighted_n2n_bwd(
     embedding : array of float32 or float64, shape (num_src_nodes, dim)
         Embedding of each source node.
     edge_weight : array of float32 or float64, shape (num_edges), or None
-        Weight of each edge row; None: ones.
+        Weight of each edge row; None: ones. May be left out where what follows comes by keyword.
     graph : CSC
         Whose rows the edge arrays have.
     op : {'sum', 'mean', 'min', 'max'}, default 'sum'
@@ -1362,6 +1506,22 @@ def agg_weighted_n2n_bwd(
 
 _AggWeightedN2nBwd2Field: TypeAlias = Literal["grad_output_embedding", "embedding", "edge_weight"]
 
+@overload
+def agg_weighted_n2n_bwd2(
+    *,
+    gg_embedding: _A | None = None,
+    gg_edge_weight: _A | None = None,
+    grad_output_embedding: _A,
+    embedding: _A,
+    edge_weight: _A | None = None,
+    graph: CSC,
+    op: Literal["sum", "mean", "min", "max"] = "sum",
+    mean_by: Literal["weight", "count"] = "weight",
+    wrt: _AggWeightedN2nBwd2Field | Iterable[_AggWeightedN2nBwd2Field] | None = None,
+    out: _A | Mapping[_AggWeightedN2nBwd2Field, _A] | None = None,
+    panel: _Panel | None = None,
+) -> AggWeightedN2nBwd2[_A]: ...
+@overload
 def agg_weighted_n2n_bwd2(
     gg_embedding: _A | None,
     gg_edge_weight: _A | None,
@@ -1383,15 +1543,17 @@ def agg_weighted_n2n_bwd2(
     Parameters
     ----------
     gg_embedding : array of float32 or float64, shape (num_src_nodes, dim), or None
-        Cotangent of agg_weighted_n2n_bwd's embedding; None is zero.
+        Cotangent of agg_weighted_n2n_bwd's embedding; None is zero. May be left out where what follows comes by
+        keyword.
     gg_edge_weight : array of float32 or float64, shape (num_edges), or None
-        Cotangent of agg_weighted_n2n_bwd's edge_weight; None is zero.
+        Cotangent of agg_weighted_n2n_bwd's edge_weight; None is zero. May be left out where what follows comes by
+        keyword.
     grad_output_embedding : array of float32 or float64, shape (num_dst_nodes, dim)
         Gradient of a scalar in output_embedding.
     embedding : array of float32 or float64, shape (num_src_nodes, dim)
         Embedding of each source node.
     edge_weight : array of float32 or float64, shape (num_edges), or None
-        Weight of each edge row; None: ones.
+        Weight of each edge row; None: ones. May be left out where what follows comes by keyword.
     graph : CSC
         Whose rows the edge arrays have.
     op : {'sum', 'mean', 'min', 'max'}, default 'sum'
@@ -1517,6 +1679,19 @@ def basis_embedding_radial_bwd(
 
 _BasisEmbeddingRadialBwd2Field: TypeAlias = Literal["grad_rad_W1", "rad_basis", "weight"]
 
+@overload
+def basis_embedding_radial_bwd2(
+    *,
+    gg_rad_basis: _A | None = None,
+    gg_weight: _A | None = None,
+    grad_rad_W1: _A,
+    rad_basis: _A,
+    weight: _A,
+    wrt: _BasisEmbeddingRadialBwd2Field | Iterable[_BasisEmbeddingRadialBwd2Field] | None = None,
+    out: _A | Mapping[_BasisEmbeddingRadialBwd2Field, _A] | None = None,
+    panel: _Panel | None = None,
+) -> BasisEmbeddingRadialBwd2[_A]: ...
+@overload
 def basis_embedding_radial_bwd2(
     gg_rad_basis: _A | None,
     gg_weight: _A | None,
@@ -1536,9 +1711,11 @@ def basis_embedding_radial_bwd2(
     Parameters
     ----------
     gg_rad_basis : array of float32 or float64, shape (num_edges, num_radial), or None
-        Cotangent of basis_embedding_radial_bwd's rad_basis; None is zero.
+        Cotangent of basis_embedding_radial_bwd's rad_basis; None is zero. May be left out where what follows comes
+        by keyword.
     gg_weight : array of float32 or float64, shape (interm, num_radial), or None
-        Cotangent of basis_embedding_radial_bwd's weight; None is zero.
+        Cotangent of basis_embedding_radial_bwd's weight; None is zero. May be left out where what follows comes by
+        keyword.
     grad_rad_W1 : array of float32 or float64, shape (num_edges, interm)
         Gradient of a scalar in rad_W1.
     rad_basis : array of float32 or float64, shape (num_edges, num_radial)
@@ -1666,6 +1843,19 @@ def basis_embedding_spherical_bwd(
 
 _BasisEmbeddingSphericalBwd2Field: TypeAlias = Literal["grad_rad_W1", "rad_basis", "weight"]
 
+@overload
+def basis_embedding_spherical_bwd2(
+    *,
+    gg_rad_basis: _A | None = None,
+    gg_weight: _A | None = None,
+    grad_rad_W1: _A,
+    rad_basis: _A,
+    weight: _A,
+    wrt: _BasisEmbeddingSphericalBwd2Field | Iterable[_BasisEmbeddingSphericalBwd2Field] | None = None,
+    out: _A | Mapping[_BasisEmbeddingSphericalBwd2Field, _A] | None = None,
+    panel: _Panel | None = None,
+) -> BasisEmbeddingSphericalBwd2[_A]: ...
+@overload
 def basis_embedding_spherical_bwd2(
     gg_rad_basis: _A | None,
     gg_weight: _A | None,
@@ -1684,9 +1874,11 @@ def basis_embedding_spherical_bwd2(
     Parameters
     ----------
     gg_rad_basis : array of float32 or float64, shape (num_edges, num_radial), or None
-        Cotangent of basis_embedding_spherical_bwd's rad_basis; None is zero.
+        Cotangent of basis_embedding_spherical_bwd's rad_basis; None is zero. May be left out where what follows
+        comes by keyword.
     gg_weight : array of float32 or float64, shape (num_radial, num_spherical, interm), or None
-        Cotangent of basis_embedding_spherical_bwd's weight; None is zero.
+        Cotangent of basis_embedding_spherical_bwd's weight; None is zero. May be left out where what follows comes
+        by keyword.
     grad_rad_W1 : array of float32 or float64, shape (num_edges, interm, num_spherical)
         Gradient of a scalar in rad_W1.
     rad_basis : array of float32 or float64, shape (num_edges, num_radial)
@@ -1726,7 +1918,7 @@ def basis_embedding_triplets_fwd(
     rad_basis: _A,
     weight: _A,
     sph_basis: _A,
-    triplets: Segments,
+    triplets: Segments | NDArray[Any],
     *,
     out: _A | Mapping[_BasisEmbeddingTripletsFwdField, _A] | None = None,
     panel: _Panel | None = None,
@@ -1744,7 +1936,7 @@ def basis_embedding_triplets_fwd(
     sph_basis : array of float32 or float64, shape (num_triplets, num_spherical)
         Circular or spherical basis of each triplet.
     triplets : Segments
-        Outer edge of each triplet.
+        Outer edge of each triplet; or the index array.
     out : array or mapping from field to array, optional
         Where to write: same dtype, C-contiguous, clear of the inputs.
     panel : {"fortran", "fortran-reference", "pyref", "gpu", "gpu-host"}, optional
@@ -1775,7 +1967,7 @@ def basis_embedding_triplets_bwd(
     rad_basis: _A,
     weight: _A,
     sph_basis: _A,
-    triplets: Segments,
+    triplets: Segments | NDArray[Any],
     wrt: _BasisEmbeddingTripletsBwdField | Iterable[_BasisEmbeddingTripletsBwdField] | None = None,
     *,
     out: _A | Mapping[_BasisEmbeddingTripletsBwdField, _A] | None = None,
@@ -1797,7 +1989,7 @@ def basis_embedding_triplets_bwd(
     sph_basis : array of float32 or float64, shape (num_triplets, num_spherical)
         Circular or spherical basis of each triplet.
     triplets : Segments
-        Outer edge of each triplet.
+        Outer edge of each triplet; or the index array.
     wrt : str or iterable of str, optional
         Fields to compute (default: all); the others are None and cost nothing.
     out : array or mapping from field to array, optional
@@ -1827,6 +2019,22 @@ def basis_embedding_triplets_bwd(
 
 _BasisEmbeddingTripletsBwd2Field: TypeAlias = Literal["grad_rad_W1", "rad_basis", "weight", "sph_basis"]
 
+@overload
+def basis_embedding_triplets_bwd2(
+    *,
+    gg_rad_basis: _A | None = None,
+    gg_weight: _A | None = None,
+    gg_sph_basis: _A | None = None,
+    grad_rad_W1: _A,
+    rad_basis: _A,
+    weight: _A,
+    sph_basis: _A,
+    triplets: Segments | NDArray[Any],
+    wrt: _BasisEmbeddingTripletsBwd2Field | Iterable[_BasisEmbeddingTripletsBwd2Field] | None = None,
+    out: _A | Mapping[_BasisEmbeddingTripletsBwd2Field, _A] | None = None,
+    panel: _Panel | None = None,
+) -> BasisEmbeddingTripletsBwd2[_A]: ...
+@overload
 def basis_embedding_triplets_bwd2(
     gg_rad_basis: _A | None,
     gg_weight: _A | None,
@@ -1835,7 +2043,7 @@ def basis_embedding_triplets_bwd2(
     rad_basis: _A,
     weight: _A,
     sph_basis: _A,
-    triplets: Segments,
+    triplets: Segments | NDArray[Any],
     wrt: _BasisEmbeddingTripletsBwd2Field | Iterable[_BasisEmbeddingTripletsBwd2Field] | None = None,
     *,
     out: _A | Mapping[_BasisEmbeddingTripletsBwd2Field, _A] | None = None,
@@ -1848,11 +2056,14 @@ def basis_embedding_triplets_bwd2(
     Parameters
     ----------
     gg_rad_basis : array of float32 or float64, shape (num_edges, num_radial), or None
-        Cotangent of basis_embedding_triplets_bwd's rad_basis; None is zero.
+        Cotangent of basis_embedding_triplets_bwd's rad_basis; None is zero. May be left out where what follows
+        comes by keyword.
     gg_weight : array of float32 or float64, shape (num_radial, num_spherical, interm), or None
-        Cotangent of basis_embedding_triplets_bwd's weight; None is zero.
+        Cotangent of basis_embedding_triplets_bwd's weight; None is zero. May be left out where what follows comes
+        by keyword.
     gg_sph_basis : array of float32 or float64, shape (num_triplets, num_spherical), or None
-        Cotangent of basis_embedding_triplets_bwd's sph_basis; None is zero.
+        Cotangent of basis_embedding_triplets_bwd's sph_basis; None is zero. May be left out where what follows
+        comes by keyword.
     grad_rad_W1 : array of float32 or float64, shape (num_triplets, interm)
         Gradient of a scalar in rad_W1.
     rad_basis : array of float32 or float64, shape (num_edges, num_radial)
@@ -1862,7 +2073,7 @@ def basis_embedding_triplets_bwd2(
     sph_basis : array of float32 or float64, shape (num_triplets, num_spherical)
         Circular or spherical basis of each triplet.
     triplets : Segments
-        Outer edge of each triplet.
+        Outer edge of each triplet; or the index array.
     wrt : str or iterable of str, optional
         Fields to compute (default: all); the others are None and cost nothing.
     out : array or mapping from field to array, optional
@@ -1898,9 +2109,9 @@ def interaction_bilinear_fwd(
     sph: _A,
     m: _A,
     weight: _A,
-    triplets: Segments,
+    triplets: Segments | NDArray[Any],
     atoms: Segments | None = None,
-    idx_in: Segments | None = None,
+    idx_in: Segments | NDArray[Any] | None = None,
     *,
     out: _A | Mapping[_InteractionBilinearFwdField, _A] | None = None,
     panel: _Panel | None = None,
@@ -1921,7 +2132,7 @@ def interaction_bilinear_fwd(
     weight : array of float32 or float64, shape (emb_out, interm*emb_in)
         Weight of the bilinear layer, emb_in fast.
     triplets : Segments
-        Outer edge of each triplet.
+        Outer edge of each triplet; or the index array.
     atoms : Segments, or None
         Atom of each edge: edges of an atom are summed (None: they are not).
     idx_in : Segments, or None
@@ -1957,9 +2168,9 @@ def interaction_bilinear_bwd(
     sph: _A,
     m: _A,
     weight: _A,
-    triplets: Segments,
+    triplets: Segments | NDArray[Any],
     atoms: Segments | None = None,
-    idx_in: Segments | None = None,
+    idx_in: Segments | NDArray[Any] | None = None,
     wrt: _InteractionBilinearBwdField | Iterable[_InteractionBilinearBwdField] | None = None,
     *,
     out: _A | Mapping[_InteractionBilinearBwdField, _A] | None = None,
@@ -1982,7 +2193,7 @@ def interaction_bilinear_bwd(
     weight : array of float32 or float64, shape (emb_out, interm*emb_in)
         Weight of the bilinear layer, emb_in fast.
     triplets : Segments
-        Outer edge of each triplet.
+        Outer edge of each triplet; or the index array.
     atoms : Segments, or None
         Atom of each edge: edges of an atom are summed (None: they are not).
     idx_in : Segments, or None
@@ -2017,6 +2228,26 @@ def interaction_bilinear_bwd(
 
 _InteractionBilinearBwd2Field: TypeAlias = Literal["grad_m_ca", "rad_W1", "sph", "m", "weight"]
 
+@overload
+def interaction_bilinear_bwd2(
+    *,
+    gg_rad_W1: _A | None = None,
+    gg_sph: _A | None = None,
+    gg_m: _A | None = None,
+    gg_weight: _A | None = None,
+    grad_m_ca: _A,
+    rad_W1: _A,
+    sph: _A,
+    m: _A,
+    weight: _A,
+    triplets: Segments | NDArray[Any],
+    atoms: Segments | None = None,
+    idx_in: Segments | NDArray[Any] | None = None,
+    wrt: _InteractionBilinearBwd2Field | Iterable[_InteractionBilinearBwd2Field] | None = None,
+    out: _A | Mapping[_InteractionBilinearBwd2Field, _A] | None = None,
+    panel: _Panel | None = None,
+) -> InteractionBilinearBwd2[_A]: ...
+@overload
 def interaction_bilinear_bwd2(
     gg_rad_W1: _A | None,
     gg_sph: _A | None,
@@ -2027,9 +2258,9 @@ def interaction_bilinear_bwd2(
     sph: _A,
     m: _A,
     weight: _A,
-    triplets: Segments,
+    triplets: Segments | NDArray[Any],
     atoms: Segments | None = None,
-    idx_in: Segments | None = None,
+    idx_in: Segments | NDArray[Any] | None = None,
     wrt: _InteractionBilinearBwd2Field | Iterable[_InteractionBilinearBwd2Field] | None = None,
     *,
     out: _A | Mapping[_InteractionBilinearBwd2Field, _A] | None = None,
@@ -2042,13 +2273,17 @@ def interaction_bilinear_bwd2(
     Parameters
     ----------
     gg_rad_W1 : array of float32 or float64, shape (num_edges, interm, num_spherical), or None
-        Cotangent of interaction_bilinear_bwd's rad_W1; None is zero.
+        Cotangent of interaction_bilinear_bwd's rad_W1; None is zero. May be left out where what follows comes by
+        keyword.
     gg_sph : array of float32 or float64, shape (num_triplets, num_spherical), or None
-        Cotangent of interaction_bilinear_bwd's sph; None is zero.
+        Cotangent of interaction_bilinear_bwd's sph; None is zero. May be left out where what follows comes by
+        keyword.
     gg_m : array of float32 or float64, shape (num_inputs, emb_in), or None
-        Cotangent of interaction_bilinear_bwd's m; None is zero.
+        Cotangent of interaction_bilinear_bwd's m; None is zero. May be left out where what follows comes by
+        keyword.
     gg_weight : array of float32 or float64, shape (emb_out, interm*emb_in), or None
-        Cotangent of interaction_bilinear_bwd's weight; None is zero.
+        Cotangent of interaction_bilinear_bwd's weight; None is zero. May be left out where what follows comes by
+        keyword.
     grad_m_ca : array of float32 or float64, shape (num_outputs, emb_out)
         Gradient of a scalar in m_ca.
     rad_W1 : array of float32 or float64, shape (num_edges, interm, num_spherical)
@@ -2060,7 +2295,7 @@ def interaction_bilinear_bwd2(
     weight : array of float32 or float64, shape (emb_out, interm*emb_in)
         Weight of the bilinear layer, emb_in fast.
     triplets : Segments
-        Outer edge of each triplet.
+        Outer edge of each triplet; or the index array.
     atoms : Segments, or None
         Atom of each edge: edges of an atom are summed (None: they are not).
     idx_in : Segments, or None
@@ -2096,6 +2331,23 @@ def interaction_bilinear_bwd2(
 
 _AggEdgeToEdgeBwd2GradField: TypeAlias = Literal["grad_out"]
 
+@overload
+def agg_edge_to_edge_bwd2_grad(
+    *,
+    gg_rbf: _A | None = None,
+    gg_embedding: _A | None = None,
+    vec: _A,
+    rbf: _A,
+    embedding: _A,
+    weights: _A,
+    graph: EdgeGraph,
+    n_spherical: SupportsIndex = 7,
+    n_radial: SupportsIndex = 6,
+    exclude: Literal[None, "node", "edge"] = "node",
+    out: _A | Mapping[_AggEdgeToEdgeBwd2GradField, _A] | None = None,
+    panel: _Panel | None = None,
+) -> _A: ...
+@overload
 def agg_edge_to_edge_bwd2_grad(
     gg_rbf: _A | None,
     gg_embedding: _A | None,
@@ -2118,9 +2370,10 @@ def agg_edge_to_edge_bwd2_grad(
     Parameters
     ----------
     gg_rbf : array of float32 or float64, shape (num_edges, n_spherical*n_radial), or None
-        Cotangent of agg_edge_to_edge_bwd's rbf; None is zero.
+        Cotangent of agg_edge_to_edge_bwd's rbf; None is zero. May be left out where what follows comes by keyword.
     gg_embedding : array of float32 or float64, shape (num_edges, n_emb), or None
-        Cotangent of agg_edge_to_edge_bwd's embedding; None is zero.
+        Cotangent of agg_edge_to_edge_bwd's embedding; None is zero. May be left out where what follows comes by
+        keyword.
     vec : array of float32 or float64, shape (num_edges, 3)
         Vector of each edge, not zero; only its direction matters.
     rbf : array of float32 or float64, shape (num_edges, n_spherical*n_radial)
@@ -2161,6 +2414,25 @@ def agg_edge_to_edge_bwd2_grad(
 
 _AggEdgeToEdgeBwd2MainField: TypeAlias = Literal["rbf", "embedding", "weights"]
 
+@overload
+def agg_edge_to_edge_bwd2_main(
+    *,
+    gg_rbf: _A | None = None,
+    gg_embedding: _A | None = None,
+    grad_out: _A,
+    vec: _A,
+    rbf: _A,
+    embedding: _A,
+    weights: _A,
+    graph: EdgeGraph,
+    n_spherical: SupportsIndex = 7,
+    n_radial: SupportsIndex = 6,
+    exclude: Literal[None, "node", "edge"] = "node",
+    wrt: _AggEdgeToEdgeBwd2MainField | Iterable[_AggEdgeToEdgeBwd2MainField] | None = None,
+    out: _A | Mapping[_AggEdgeToEdgeBwd2MainField, _A] | None = None,
+    panel: _Panel | None = None,
+) -> AggEdgeToEdgeBwd2Main[_A]: ...
+@overload
 def agg_edge_to_edge_bwd2_main(
     gg_rbf: _A | None,
     gg_embedding: _A | None,
@@ -2186,9 +2458,10 @@ def agg_edge_to_edge_bwd2_main(
     Parameters
     ----------
     gg_rbf : array of float32 or float64, shape (num_edges, n_spherical*n_radial), or None
-        Cotangent of agg_edge_to_edge_bwd's rbf; None is zero.
+        Cotangent of agg_edge_to_edge_bwd's rbf; None is zero. May be left out where what follows comes by keyword.
     gg_embedding : array of float32 or float64, shape (num_edges, n_emb), or None
-        Cotangent of agg_edge_to_edge_bwd's embedding; None is zero.
+        Cotangent of agg_edge_to_edge_bwd's embedding; None is zero. May be left out where what follows comes by
+        keyword.
     grad_out : array of float32 or float64, shape (num_edges, n_emb)
         Gradient of a scalar in out.
     vec : array of float32 or float64, shape (num_edges, 3)

@@ -7,14 +7,14 @@ what was expected and what came. Nothing has been computed when one is raised.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from trigraph.edge_graph import EdgeGraph
-from trigraph.graphs import CSC, array_kind, count, device_of
+from trigraph.graphs import CSC, LARGEST_INT, advice, array_kind, count, device_of, shown
 from trigraph.neighbors import FLOATS
 from trigraph.operators import SYMBOLS, Array, Operator, evaluate, names_in
 from trigraph.segments import Segments
@@ -47,12 +47,18 @@ def shape_of(array: Array, sizes: Mapping[str, int]) -> tuple[int, ...]:
 
 def position(choices: tuple[Any, ...], value: Any) -> int:
     """Place of a value among the choices of an attribute; -1 if it is none. True is not 1."""
+    value = _scalar(value)
+    if isinstance(value, np.bool_):
+        value = bool(value)
     for place, choice in enumerate(choices):
         if value is choice or (isinstance(choice, str) and isinstance(value, str) and value == choice):
             return place
-        if isinstance(choice, bool) and isinstance(value, np.bool_) and bool(value) is choice:
-            return place
     return -1
+
+
+def _scalar(value: Any) -> Any:
+    """Return what an array of no dimension holds, anything else as it is."""
+    return value[()] if array_kind(value) == "numpy" and value.ndim == 0 else value
 
 
 def _expected(array: Array, sizes: Mapping[str, int]) -> str:
@@ -122,6 +128,7 @@ def _check_kind(op: Operator, name: str, value: Any, kind: str, panel: str) -> N
     if found is None:
         raise TypeError(
             f"{op.name}: {name} is a {type(value).__name__}; expected a {kind}.ndarray of float32 or float64"
+            f"{advice(name, value)}"
         )
     if found != kind:
         raise TypeError(f"{op.name}: {name} is a {found}.ndarray; panel {panel!r} takes {kind}.ndarray")
@@ -168,27 +175,35 @@ def _check_attributes(op: Operator, values: dict[str, Any]) -> None:
     for attribute in op.attributes:
         name, value = attribute.name, values[attribute.name]
         if attribute.choices:
-            if position(attribute.choices, value) < 0:
+            place = position(attribute.choices, value)
+            if place < 0:
                 expected = ", ".join(map(repr, attribute.choices))
                 error = ValueError if isinstance(value, str) else TypeError
-                raise error(f"{op.name}: {name} is {value!r}; expected one of {expected}")
+                raise error(f"{op.name}: {name} is {shown(value)}; expected one of {expected}")
+            values[name] = attribute.choices[place]
             continue
         if attribute.real:
-            values[name] = _number(op, name, value)
+            values[name] = _number(op, name, value, values[op.definition.inputs[0].name].dtype)
             continue
         symbol = SYMBOLS[name]
-        values[name] = count(op.name, name, value, symbol.minimum)
-        if symbol.maximum is not None and values[name] > symbol.maximum:
-            raise ValueError(f"{op.name}: {name} is {value}; expected at most {symbol.maximum}")
+        maximum = LARGEST_INT if symbol.maximum is None else symbol.maximum
+        values[name] = count(op.name, name, value, symbol.minimum, maximum)
 
 
-def _number(op: Operator, name: str, value: Any) -> float:
-    """Return an attribute that is a number as a float."""
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
+def _number(op: Operator, name: str, value: Any, dtype: np.dtype) -> float:
+    """Return an attribute that is a number as a float, which panels turn into the dtype they compute in."""
+    scalar = _scalar(value)
+    if isinstance(scalar, (bool, np.bool_)) or not isinstance(scalar, (int, float, np.integer, np.floating)):
         raise TypeError(f"{op.name}: {name} is a {type(value).__name__}; expected a float")
-    if not 0 <= float(value) < math.inf:
-        raise ValueError(f"{op.name}: {name} is {float(value)}; expected a finite number >= 0")
-    return float(value)
+    try:
+        number = float(scalar)
+    except OverflowError:  # an integer beyond any float
+        number = math.inf if scalar > 0 else -math.inf
+    if not 0 <= number < math.inf:
+        raise ValueError(f"{op.name}: {name} is {number}; expected a finite number >= 0")
+    if number > (largest := float(np.finfo(np.float32 if is_half(dtype) else dtype).max)):
+        raise ValueError(f"{op.name}: {name} is {number}; expected at most {largest}, the largest of {dtype}")
+    return number
 
 
 def _check_graph(op: Operator, values: Mapping[str, Any], kind: str, panel: str) -> None:
@@ -200,8 +215,8 @@ def _check_graph(op: Operator, values: Mapping[str, Any], kind: str, panel: str)
         if graph is None and argument.optional:
             continue
         if not isinstance(graph, GRAPH_TYPES[op.graph.type_name]):
-            or_none = " or None" if argument.optional else ""
-            expected = f"a trigraph.{op.graph.type_name}{or_none}"
+            others = ", an array of indices" * bool(argument.rows) + " or None" * argument.optional
+            expected = f"a trigraph.{op.graph.type_name}{others}{advice(name, graph) if argument.rows else ''}"
             raise TypeError(f"{op.name}: {name} is a {type(graph).__name__}; expected {expected}")
         if graph.kind != kind:
             raise TypeError(f"{op.name}: {name} holds {graph.kind}.ndarray; panel {panel!r} takes {kind}.ndarray")
@@ -277,11 +292,14 @@ def _check_absent(op: Operator, values: Mapping[str, Any]) -> None:
 
 def _check_wrt(op: Operator, wrt: Any) -> tuple[str, ...]:
     names = tuple(f.name for f in op.fields)
+    wrt = _scalar(wrt)
     if wrt is None:
         return names
-    if not isinstance(wrt, (str, Iterable)):
-        raise TypeError(f"{op.name}: wrt is a {type(wrt).__name__}; expected a string or an iterable of strings")
-    asked = (wrt,) if isinstance(wrt, str) else tuple(wrt)
+    try:
+        asked = (wrt,) if isinstance(wrt, str) else tuple(wrt)
+    except TypeError:
+        expected = "expected a string or an iterable of strings"
+        raise TypeError(f"{op.name}: wrt is a {type(wrt).__name__}; {expected}") from None
     for name in asked:
         if not isinstance(name, str):
             raise TypeError(f"{op.name}: wrt names a {type(name).__name__}; expected strings among {', '.join(names)}")

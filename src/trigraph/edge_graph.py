@@ -14,12 +14,14 @@ import numpy as np
 from trigraph.graphs import (
     INDEX_DTYPES,
     Immutable,
+    advice,
     array_kind,
     check_range,
     count,
     device_of,
-    freeze,
+    frozen,
     index_array,
+    most,
     namespace_of,
     order_by,
 )
@@ -115,7 +117,8 @@ class EdgeGraph(Immutable):
 
     Notes
     -----
-    Immutable, picklable and safe to share between threads.
+    Immutable, picklable and safe to share between threads; arrays on a device can be written to all the same (see
+    `CSC`).
 
     Examples
     --------
@@ -165,6 +168,10 @@ class EdgeGraph(Immutable):
         src, dst, num_nodes = _check_ends(src, dst, num_nodes)
         _check_sorted(src)
         shifts, vec = _check_geometry(src, dst, shifts, vec)
+        self._build(src, dst, num_nodes, shifts, vec, None)
+
+    def _build(self, src: Any, dst: Any, num_nodes: int, shifts: Any, vec: Any, reverse_edge: Any) -> None:
+        """Set every attribute; the reverse of an edge is decided by what is given of the last three."""
         xp, dtype = namespace_of(src), src.dtype
         # src is sorted: the order by source is the edges' own.
         src_offsets, _ = order_by(src, num_nodes)
@@ -174,28 +181,29 @@ class EdgeGraph(Immutable):
         wanted = _pair_number(src, dst, num_nodes)
         start, stop = xp.searchsorted(pairs, wanted, side="left"), xp.searchsorted(pairs, wanted, side="right")
         parallel = bool((pairs[1:] == pairs[:-1]).any())
-        edge_start = edge_stop = reverse_edge = None
-        if not parallel or shifts is not None or vec is not None:
-            position = _reverse_position(src, dst, by_dst, pairs, start, stop, shifts, vec)
+        edge_start = edge_stop = None
+        if reverse_edge is not None or shifts is not None or vec is not None or not parallel:
+            if reverse_edge is None:
+                position = _reverse_position(src, dst, by_dst, pairs, start, stop, shifts, vec)
+            else:
+                place = xp.empty_like(by_dst)
+                place[by_dst] = xp.arange(by_dst.size, dtype=dtype)
+                position = xp.where(reverse_edge >= 0, place[reverse_edge], -1)
             found = position >= 0
-            edge_start = xp.where(found, position, start).astype(dtype)
-            edge_stop = (edge_start + found).astype(dtype)
-            reverse_edge = xp.where(found, by_dst[position], -1).astype(dtype)
-        arrays = {
-            "src": src,
-            "dst": dst,
-            "src_offsets": src_offsets,
-            "dst_offsets": dst_offsets,
-            "dst_edge_index": by_dst,
-            "reverse_start": start.astype(dtype),
-            "reverse_stop": stop.astype(dtype),
-            "reverse_edge": reverse_edge,
-            "_edge_start": edge_start,
-            "_edge_stop": edge_stop,
-        }
-        freeze(*arrays.values())
+            edge_start = frozen(xp.where(found, position, start).astype(dtype))
+            edge_stop = frozen((edge_start + found).astype(dtype))
+            reverse_edge = frozen(xp.where(found, by_dst[position], -1).astype(dtype))
         self._set(
-            **arrays,
+            src=src,
+            dst=dst,
+            src_offsets=frozen(src_offsets),
+            dst_offsets=frozen(dst_offsets),
+            dst_edge_index=frozen(by_dst),
+            reverse_start=frozen(start.astype(dtype)),
+            reverse_stop=frozen(stop.astype(dtype)),
+            reverse_edge=reverse_edge,
+            _edge_start=edge_start,
+            _edge_stop=edge_stop,
             num_nodes=num_nodes,
             num_edges=int(src.size),
             max_in_degree=int((dst_offsets[1:] - dst_offsets[:-1]).max()) if num_nodes else 0,
@@ -356,12 +364,8 @@ class EdgeGraph(Immutable):
         """Return itself: every order is built with the object; other graphs build the backward's here."""
         return self
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        freeze(*state.values())
-        self._set(**state)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_unpickled, (self.src, self.dst, self.num_nodes, self.reverse_edge))
 
     def __repr__(self) -> str:
         return f"EdgeGraph(num_nodes={self.num_nodes}, num_edges={self.num_edges}, {self.src.dtype}, {self.device})"
@@ -377,14 +381,39 @@ class EdgeGraph(Immutable):
         return device_of(self.src)
 
 
+def _unpickled(src: Any, dst: Any, num_nodes: int, reverse_edge: Any) -> EdgeGraph:
+    """Build a graph whose reverse edges are known, everything checked: a pickle may lie in memory that changes."""
+    src, dst, num_nodes = _check_ends(src, dst, num_nodes)
+    _check_sorted(src)
+    if reverse_edge is not None:
+        reverse_edge = _check_reverse(src, dst, reverse_edge)
+    graph = EdgeGraph.__new__(EdgeGraph)
+    graph._build(src, dst, num_nodes, None, None, reverse_edge)
+    return graph
+
+
+def _check_reverse(src: Any, dst: Any, reverse_edge: Any) -> Any:
+    """Return a copy; raise unless each edge's reverse goes back, and has that edge as its own."""
+    xp = namespace_of(src)
+    reverse_edge = index_array("EdgeGraph", "reverse_edge", reverse_edge, src, "src")
+    if reverse_edge.size != src.size:
+        raise ValueError(f"EdgeGraph: reverse_edge has shape {reverse_edge.shape}; expected (num_edges,) = {src.shape}")
+    edges, known = xp.arange(src.size), reverse_edge != -1
+    back = xp.where(known, reverse_edge, 0)
+    check_range("EdgeGraph", "reverse_edge", back, src.size, "num_edges")
+    wrong = known & ((src[back] != dst) | (dst[back] != src) | (reverse_edge[back] != edges) | (back == edges))
+    if bool(wrong.any()):
+        at = int(xp.argmax(wrong))
+        raise ValueError(f"EdgeGraph: reverse_edge[{at}] is {int(back[at])}, which is not the reverse of edge {at}")
+    return reverse_edge
+
+
 def _check_ends(src: Any, dst: Any, num_nodes: Any) -> tuple[Any, Any, int]:
     src = index_array("EdgeGraph", "src", src)
     dst = index_array("EdgeGraph", "dst", dst, src, "src")
     if src.size != dst.size:
         raise ValueError(f"EdgeGraph: dst has shape {dst.shape}; expected (num_edges,) = {src.shape}")
-    number = count("EdgeGraph", "num_nodes", num_nodes)
-    if number > MOST_NODES:
-        raise ValueError(f"EdgeGraph: num_nodes is {number}; expected at most {MOST_NODES}")
+    number = count("EdgeGraph", "num_nodes", num_nodes, maximum=min(MOST_NODES, most(src.dtype)))
     check_range("EdgeGraph", "src", src, number, "num_nodes")
     check_range("EdgeGraph", "dst", dst, number, "num_nodes")
     return src, dst, number
@@ -406,7 +435,7 @@ def _check_rows(name: str, value: Any, src: Any, dtypes: tuple[Any, ...]) -> Any
     if array_kind(value) != kind:
         came = array_kind(value)
         came = type(value).__name__ if came is None else f"{came}.ndarray"
-        raise TypeError(f"EdgeGraph: {name} is a {came}; expected a {kind}.ndarray of {expected}")
+        raise TypeError(f"EdgeGraph: {name} is a {came}; expected a {kind}.ndarray of {expected}{advice(name, value)}")
     if value.dtype not in dtypes or not value.dtype.isnative:
         raise TypeError(f"EdgeGraph: {name} has dtype {value.dtype.str}; expected native {expected}")
     if value.shape != (src.size, 3):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from trigraph.graphs import array_kind, count
+from trigraph.graphs import advice, array_kind, count
 from trigraph.neighbors import FLOATS
 
 __all__ = ["GnoParams", "pack_gno_params", "unpack_gno_params"]
@@ -43,7 +43,8 @@ def pack_gno_params(U: Any, b_u: Any, V: Any, b_v: Any) -> Any:
     kind = array_kind(U)
     for name, (value, rank) in arrays.items():
         if array_kind(value) is None:
-            raise TypeError(f"pack_gno_params: {name} is a {type(value).__name__}; expected an ndarray")
+            came = type(value).__name__
+            raise TypeError(f"pack_gno_params: {name} is a {came}; expected an ndarray{advice(name, value)}")
         if array_kind(value) != kind:
             raise TypeError(
                 f"pack_gno_params: {name} is a {array_kind(value)}.ndarray; expected {kind}.ndarray, as U is"
@@ -80,7 +81,9 @@ def unpack_gno_params(params: Any, d: int, f_in: int, f_out: int) -> GnoParams:
         and >= 1.
     """
     if array_kind(params) is None:
-        raise TypeError(f"unpack_gno_params: params is a {type(params).__name__}; expected an ndarray")
+        raise TypeError(
+            f"unpack_gno_params: params is a {type(params).__name__}; expected an ndarray{advice('params', params)}"
+        )
     if params.ndim != 1:
         raise ValueError(f"unpack_gno_params: params has shape {params.shape}; expected rank 1")
     d, f_in, f_out = (

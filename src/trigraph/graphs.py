@@ -1,14 +1,15 @@
 """Graph objects: validated once when they are built, immutable afterwards.
 
-A graph owns copies of its index arrays, so that what was range-checked cannot change under a kernel.
+A graph owns copies of its index arrays, so that what was range-checked cannot change under a kernel. NumPy's copies
+lie in bytes objects, which nothing makes writeable: neither ``setflags``, nor an array's base. CuPy has no read-only
+arrays: whoever writes to those of a graph on a device has a graph that nobody has checked.
 """
 
 from __future__ import annotations
 
 import operator
-import threading
-from dataclasses import dataclass
-from typing import Any, TypeVar
+from importlib.util import find_spec
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from scipy import sparse
@@ -17,18 +18,24 @@ __all__ = [
     "CSC",
     "Immutable",
     "ReverseCSC",
+    "advice",
     "array_kind",
     "check_range",
     "count",
     "device_of",
-    "freeze",
+    "frozen",
     "index_array",
+    "most",
     "namespace_of",
     "order_by",
+    "shown",
 ]
 
 G = TypeVar("G", bound="Immutable")
 INDEX_DTYPES = (np.dtype(np.int32), np.dtype(np.int64))
+# Nodes, segments, and rows of edge arrays: offsets of more would fill 2 PiB.
+MOST = 2**48
+LARGEST_INT = 2**63 - 1
 
 
 def array_kind(value: Any) -> str | None:
@@ -57,11 +64,23 @@ def namespace_of(value: Any) -> Any:
     return cupy
 
 
-def freeze(*arrays: Any) -> None:
-    """Make arrays read-only where their library can (NumPy)."""
-    for array in arrays:
-        if isinstance(array, np.ndarray):
-            array.setflags(write=False)
+def frozen(array: Any) -> Any:
+    """Return an array that nobody can write to, a copy; for CuPy, which has none, the array itself."""
+    if not isinstance(array, np.ndarray):
+        return array
+    try:
+        memory = array.tobytes()
+    except MemoryError:
+        raise MemoryError(f"the system has no {array.nbytes} bytes for a copy of an array of a graph") from None
+    return np.ndarray(array.shape, array.dtype, buffer=memory)
+
+
+def advice(name: str, value: Any) -> str:
+    """Return what to pass instead of an object that is no array, for the end of a message; empty for most."""
+    if not any(c.__module__.partition(".")[0] == "torch" for c in type(value).__mro__):
+        return ""
+    instead = ", or use trigraph.torch" if find_spec("trigraph.torch") else ""
+    return f": pass {name}.detach().cpu().numpy(){instead}"
 
 
 def index_array(owner: str, name: str, value: Any, like: Any = None, like_name: str = "offsets") -> Any:
@@ -84,6 +103,7 @@ def index_array(owner: str, name: str, value: Any, like: Any = None, like_name: 
     if kind is None:
         raise TypeError(
             f"{owner}: {name} is a {type(value).__name__}; expected a numpy.ndarray or cupy.ndarray of integers"
+            f"{advice(name, value)}"
         )
     if value.dtype not in INDEX_DTYPES:  # the other byte order is not in it
         raise TypeError(f"{owner}: {name} has dtype {value.dtype.str}; expected native int32 or int64")
@@ -102,9 +122,7 @@ def index_array(owner: str, name: str, value: Any, like: Any = None, like_name: 
             raise ValueError(
                 f"{owner}: {name} is on {device_of(value)}; expected {device_of(like)}, where {like_name} is"
             )
-    copy = namespace_of(value).array(value, copy=True, order="C")
-    freeze(copy)
-    return copy
+    return frozen(value) if kind == "numpy" else namespace_of(value).array(value, copy=True, order="C")
 
 
 def check_range(owner: str, name: str, values: Any, bound: int, bound_name: str) -> None:
@@ -117,21 +135,33 @@ def check_range(owner: str, name: str, values: Any, bound: int, bound_name: str)
         raise ValueError(f"{owner}: {name}[{at}] is {int(values[at])}; expected 0 <= {name} < {bound_name} = {bound}")
 
 
-def count(owner: str, name: str, value: Any, minimum: int = 0) -> int:
-    """Return `value` as an int; TypeError unless it is one (a bool is none), ValueError if it is below `minimum`."""
+def shown(value: Any) -> str:
+    """Return how a message shows a value: Python refuses to write down an integer of thousands of digits."""
+    if isinstance(value, int) and value.bit_length() > 1024:
+        return f"an integer of {value.bit_length()} bits"
+    return repr(value)
+
+
+def count(owner: str, name: str, value: Any, minimum: int = 0, maximum: int = LARGEST_INT) -> int:
+    """Return `value` as an int; TypeError unless it is one (a bool is none), ValueError if it is out of range."""
     try:
         if isinstance(value, bool) or getattr(value, "dtype", None) == np.bool_:
             raise TypeError
         number = operator.index(value)
     except TypeError:
         raise TypeError(f"{owner}: {name} is a {type(value).__name__}; expected an int") from None
-    if number < minimum:
-        raise ValueError(f"{owner}: {name} is {number}; expected at least {minimum}")
+    if not minimum <= number <= maximum:
+        bound = f"at least {minimum}" if number < minimum else f"at most {maximum}"
+        raise ValueError(f"{owner}: {name} is {shown(number)}; expected {bound}")
     return number
 
 
-@dataclass(frozen=True)
-class ReverseCSC:
+def most(dtype: np.dtype) -> int:
+    """Return how many nodes, segments or rows indices of this dtype can name, of those that any memory could hold."""
+    return min(MOST, int(np.iinfo(dtype).max))
+
+
+class ReverseCSC(NamedTuple):
     """The orders the backward gathers in; arrays of the graph's kind and dtype.
 
     Attributes
@@ -170,11 +200,13 @@ def order_by(keys: Any, num_keys: int) -> tuple[Any, Any]:
 
 
 class Immutable:
-    """Base of graph objects: attributes are set by ``_set`` alone, and a copy is the object itself."""
+    """Base of graph objects: attributes are set by ``_set`` alone, once, and a copy is the object itself."""
 
     __slots__ = ()
 
     def _set(self, **attributes: Any) -> None:
+        if hasattr(self, next(iter(attributes))):  # __init__ once more: calls may be running on what was checked
+            raise AttributeError(f"{type(self).__name__} is immutable; cannot initialize it again")
         for name, value in attributes.items():
             object.__setattr__(self, name, value)
 
@@ -191,22 +223,31 @@ class Immutable:
         return self
 
 
+def number_of(name: str, values: Any) -> int:
+    """Return the largest value + 1; ValueError if that is more than such values may name."""
+    if values.size == 0:
+        return 0
+    number, largest = int(values.max()) + 1, most(values.dtype)
+    if number > largest:
+        at = int(values.argmax())
+        raise ValueError(f"CSC: {name}[{at}] is {int(values[at])}; expected less than {largest}")
+    return max(number, 0)
+
+
 def _edge_rows(edge_ids: Any, num_edges: Any, ends: Any, name: str) -> tuple[Any, int]:
     """Row of the edge arrays for each of `ends` (which messages call `name`), and the number of rows."""
     if edge_ids is None:
-        rows = ends.size if num_edges is None else count("CSC", "num_edges", num_edges)
+        rows = ends.size if num_edges is None else count("CSC", "num_edges", num_edges, maximum=most(ends.dtype))
         if rows < ends.size:
             raise ValueError(f"CSC: num_edges is {rows}; expected at least len({name}) = {ends.size}")
-        edge_ids = namespace_of(ends).arange(ends.size, dtype=ends.dtype)
-        freeze(edge_ids)
-        return edge_ids, int(rows)
+        return frozen(namespace_of(ends).arange(ends.size, dtype=ends.dtype)), int(rows)
     edge_ids = index_array("CSC", "edge_ids", edge_ids, ends, name)
     if edge_ids.size != ends.size:
         raise ValueError(f"CSC: edge_ids has shape {edge_ids.shape}; expected {ends.shape}, the shape of {name}")
     if num_edges is not None:
-        rows = count("CSC", "num_edges", num_edges)
+        rows = count("CSC", "num_edges", num_edges, maximum=most(ends.dtype))
     else:
-        rows = max(int(edge_ids.max()) + 1, 0) if ends.size else 0
+        rows = number_of("edge_ids", edge_ids)
     check_range("CSC", "edge_ids", edge_ids, rows, "num_edges")
     return edge_ids, rows
 
@@ -237,8 +278,9 @@ class CSC(Immutable):
 
     Notes
     -----
-    Immutable, picklable and safe to share between threads. `prepare` builds the order of the backward once, under a
-    lock; the first backward calls it.
+    Immutable, picklable and safe to share between threads. `prepare` builds the order of the backward; the first
+    backward calls it. Arrays of NumPy are read-only for good; CuPy's are not, and whoever writes to them has a graph
+    that nobody has checked.
 
     Examples
     --------
@@ -249,8 +291,7 @@ class CSC(Immutable):
     """
 
     __slots__ = (
-        "_lock",
-        "_reverse",
+        "_built",
         "edge_ids",
         "indices",
         "max_in_degree",
@@ -269,8 +310,7 @@ class CSC(Immutable):
     num_positions: int
     num_edges: int
     max_in_degree: int
-    _reverse: ReverseCSC | None
-    _lock: threading.Lock
+    _built: dict[str, ReverseCSC]
 
     def __init__(
         self,
@@ -297,7 +337,10 @@ class CSC(Immutable):
                 f"CSC: offsets[{at + 1}] is {int(offsets[at + 1])}, below offsets[{at}] = {int(offsets[at])}; "
                 "expected offsets that never decrease"
             )
-        num_src = num_dst if num_src_nodes is None else count("CSC", "num_src_nodes", num_src_nodes)
+        if num_src_nodes is None:
+            num_src = num_dst
+        else:
+            num_src = count("CSC", "num_src_nodes", num_src_nodes, maximum=most(indices.dtype))
         check_range("CSC", "indices", indices, num_src, "num_src_nodes")
         edge_ids, rows = _edge_rows(edge_ids, num_edges, indices, "indices")
         self._set(
@@ -309,8 +352,7 @@ class CSC(Immutable):
             num_positions=num_positions,
             num_edges=rows,
             max_in_degree=int((offsets[1:] - offsets[:-1]).max()) if num_dst else 0,
-            _reverse=None,
-            _lock=threading.Lock(),
+            _built={},
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -335,31 +377,22 @@ class CSC(Immutable):
     def prepare(self) -> ReverseCSC:
         """Build the order of the backward, once; later calls return what the first built.
 
+        Threads that come while it is being built build it, too, rather than wait: a lock would be held for ever in a
+        process forked meanwhile, and by a signal handler that interrupts its holder. All get the one done first.
+
         Returns
         -------
         ReverseCSC
         """
-        reverse = self._reverse
-        if reverse is None:
-            with self._lock:
-                reverse = self._reverse
-                if reverse is None:
-                    reverse = self._build_reverse()
-                    self._set(_reverse=reverse)
-        return reverse
+        return self._built.get("reverse") or self._built.setdefault("reverse", self._build_reverse())
 
     def _build_reverse(self) -> ReverseCSC:
         xp = namespace_of(self.offsets)
         # searchsorted instead of repeat: cupy's repeat needs its counts on the host.
         positions = xp.arange(self.num_positions, dtype=self.offsets.dtype)
         destinations = xp.searchsorted(self.offsets[1:], positions, side="right").astype(self.offsets.dtype)
-        arrays = (
-            destinations,
-            *order_by(self.indices, self.num_src_nodes),
-            *order_by(self.edge_ids, self.num_edges),
-        )
-        freeze(*arrays)
-        return ReverseCSC(*arrays)
+        by_src, by_row = order_by(self.indices, self.num_src_nodes), order_by(self.edge_ids, self.num_edges)
+        return ReverseCSC(*map(frozen, (destinations, *by_src, *by_row)))
 
     @classmethod
     def from_coo(
@@ -393,10 +426,10 @@ class CSC(Immutable):
             raise ValueError(f"CSC: dst has shape {dst.shape}; expected {src.shape}, the shape of src")
         edge_ids, rows = _edge_rows(edge_ids, num_edges, src, "src")
         given = [
-            None if value is None else count("CSC", name, value)
+            None if value is None else count("CSC", name, value, maximum=most(src.dtype))
             for name, value in (("num_src_nodes", num_src_nodes), ("num_dst_nodes", num_dst_nodes))
         ]
-        largest = max((int(a.max()) + 1 for a in (src, dst) if a.size), default=0)
+        largest = max(number_of("src", src), number_of("dst", dst)) if None in given else 0
         n_src, n_dst = (max(largest, *(n or 0 for n in given)) if n is None else n for n in given)
         check_range("CSC", "src", src, n_src, "num_src_nodes")
         check_range("CSC", "dst", dst, n_dst, "num_dst_nodes")
@@ -416,6 +449,7 @@ class CSC(Immutable):
         if array_kind(edge_index) is None:
             raise TypeError(
                 f"CSC: edge_index is a {type(edge_index).__name__}; expected a numpy.ndarray or cupy.ndarray"
+                f"{advice('edge_index', edge_index)}"
             )
         if edge_index.ndim != 2 or edge_index.shape[0] != 2:
             raise ValueError(f"CSC: edge_index has shape {edge_index.shape}; expected (2, num_edges)")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.graphs import array_kind
+from trigraph.graphs import advice, array_kind, shown
 
 __all__ = ["FLOATS", "neighbors"]
 
@@ -37,7 +37,7 @@ def neighbors(
 def _check_pbc(pbc: Any) -> np.ndarray:
     flags = np.asarray(pbc)
     if flags.dtype != np.bool_:
-        raise TypeError(f"EdgeGraph: pbc is {pbc!r}; expected a bool or three of them")
+        raise TypeError(f"EdgeGraph: pbc is {shown(pbc)}; expected a bool or three of them")
     if flags.shape not in ((), (3,)):
         raise ValueError(f"EdgeGraph: pbc has shape {flags.shape}; expected a bool or three of them")
     return np.array(np.broadcast_to(flags, (3,)))
@@ -48,6 +48,7 @@ def _check_matrix(name: str, value: Any, expected: str) -> np.ndarray:
     if array_kind(value) != "numpy":
         raise TypeError(
             f"EdgeGraph: {name} is a {type(value).__name__}; expected a numpy.ndarray of float32 or float64"
+            f"{advice(name, value)}"
         )
     if value.dtype not in FLOATS or not value.dtype.isnative:
         raise TypeError(f"EdgeGraph: {name} has dtype {value.dtype.str}; expected native float32 or float64")
@@ -62,9 +63,13 @@ def _check_matrix(name: str, value: Any, expected: str) -> np.ndarray:
 
 
 def _check_cutoff(cutoff: Any) -> float:
-    if isinstance(cutoff, (bool, np.bool_)) or not isinstance(cutoff, numbers.Real):
+    scalar = cutoff[()] if array_kind(cutoff) == "numpy" and cutoff.ndim == 0 else cutoff
+    if isinstance(scalar, (bool, np.bool_)) or not isinstance(scalar, numbers.Real):
         raise TypeError(f"EdgeGraph: cutoff is a {type(cutoff).__name__}; expected a number")
-    number = float(cutoff)
+    try:
+        number = float(scalar)
+    except OverflowError:  # an integer beyond any float
+        number = math.inf
     if not 0 < number < math.inf:
         raise ValueError(f"EdgeGraph: cutoff is {number}; expected a finite number above 0")
     return number

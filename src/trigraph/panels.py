@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 import inspect
 import textwrap
@@ -58,7 +59,8 @@ def _described(name: str, kind: str, text: str) -> list[str]:
 
 
 def _doc(a: Argument) -> str:
-    return a.doc + " The gpu panels take float16 and bfloat16, too." * a.half
+    left_out = " May be left out where what follows comes by keyword." * (a.nullable and not a.keyword)
+    return a.doc + left_out + " The gpu panels take float16 and bfloat16, too." * a.half
 
 
 def _kind(a: Argument) -> str:
@@ -118,16 +120,34 @@ def _signature(op: Operator) -> inspect.Signature:
     return op.signature.replace(parameters=[*op.signature.parameters.values(), *extra])
 
 
+def _bind(op: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return all arguments by name; arrays that may be None are None where they were left out."""
+    names = tuple(op.signature.parameters)
+    absent = {a.name for a in op.arguments if a.nullable}.difference(names[: len(args)], kwargs)
+    try:
+        for name in (n for n in kwargs if n not in names):
+            near = difflib.get_close_matches(name, [*names, "out", "panel"], 1)
+            meant = f" (did you mean {near[0]!r}?)" if near else ""
+            raise TypeError(f"got an unexpected keyword argument {name!r}{meant}")
+        bound = op.signature.bind(*args, **dict.fromkeys(absent), **kwargs)
+    except TypeError as error:
+        raise TypeError(f"{op.name}: {error}; expected {op.name}{_signature(op)}") from None
+    bound.apply_defaults()
+    return bound.arguments
+
+
 def front_door(op: Operator) -> Callable[..., Any]:
     """Return the checked public function of an operator."""
 
     def call(*args: Any, out: Any = None, panel: str | None = None, **kwargs: Any) -> Any:
         try:
-            bound = op.signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise TypeError(f"{op.name}: {error}; expected {op.name}{call.__signature__}") from None  # type: ignore[attr-defined]
-        bound.apply_defaults()
-        values = bound.arguments
+            return checked_call(_bind(op, args, kwargs), out, panel)
+        except MemoryError as error:
+            if type(error).__module__.partition(".")[0] == "cupy" or str(error).startswith(f"{op.name}: "):
+                raise
+            raise MemoryError(f"{op.name}: {str(error) or 'out of memory'}") from error
+
+    def checked_call(values: dict[str, Any], out: Any, panel: str | None) -> Any:
         wrt = values.pop("wrt", None)
         chosen = _choose(op, values, panel)
         _, kind, writes_out = PANELS[chosen]

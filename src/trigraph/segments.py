@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trigraph.graphs import Immutable, array_kind, check_range, count, device_of, freeze, index_array, order_by
+from trigraph.graphs import Immutable, array_kind, check_range, count, device_of, frozen, index_array, most, order_by
 
 __all__ = ["Segments"]
 
@@ -39,8 +39,8 @@ class Segments(Immutable):
 
     Notes
     -----
-    Immutable, picklable and safe to share between threads. Arrays over members stay in the caller's order. Building
-    takes linear time on the host.
+    Immutable, picklable and safe to share between threads; arrays on a device can be written to all the same (see
+    `CSC`). Arrays over members stay in the caller's order. Building takes linear time on the host.
 
     Examples
     --------
@@ -62,14 +62,13 @@ class Segments(Immutable):
 
     def __init__(self, index: Any, num_segments: int) -> None:
         index = index_array("Segments", "index", index)
-        num_segments = count("Segments", "num_segments", num_segments)
+        num_segments = count("Segments", "num_segments", num_segments, maximum=most(index.dtype))
         check_range("Segments", "index", index, num_segments, "num_segments")
         offsets, order = order_by(index, num_segments)
-        freeze(offsets, order)
         self._set(
             index=index,
-            offsets=offsets,
-            order=order,
+            offsets=frozen(offsets),
+            order=frozen(order),
             num_members=int(index.size),
             num_segments=num_segments,
             max_size=int((offsets[1:] - offsets[:-1]).max()) if num_segments else 0,

@@ -29,8 +29,8 @@ def _literal(value: object) -> str:
     return f'"{value}"' if isinstance(value, str) else repr(value)
 
 
-def _parameter(name: str, op: Operator, fields: str) -> str:
-    """Return one line of a signature."""
+def _parameter(name: str, op: Operator, fields: str, left_out: bool) -> str:
+    """Return one line of a signature; an array that may be None has that default where it may be left out."""
     optional = {
         "wrt": f"{fields} | Iterable[{fields}]",
         "out": f"_A | Mapping[{fields}, _A]",
@@ -41,11 +41,12 @@ def _parameter(name: str, op: Operator, fields: str) -> str:
     for graph in op.graph.arguments if op.graph else ():
         if graph.name == name:
             kind = op.graph.type_name if op.graph else ""
+            kind += " | NDArray[Any]" if graph.rows else ""
             return f"    {name}: {kind}{' | None = None' if graph.optional else ''},\n"
     for array in op.arguments:
         if array.name == name:
             kind = "NDArray[Any]" if array.index else "_A"
-            default = " = None" if array.keyword else ""
+            default = " = None" if array.keyword or (left_out and array.nullable) else ""
             return f"    {name}: {kind}{' | None' if array.nullable else ''}{default},\n"
     attribute = next(a for a in op.attributes if a.name == name)
     kind = "float" if attribute.real else "SupportsIndex"
@@ -55,21 +56,28 @@ def _parameter(name: str, op: Operator, fields: str) -> str:
     return f"    {name}: {kind}{default},\n"
 
 
+def _signature(op: Operator, fields: str, keywords: str) -> str:
+    """Return the head of a function whose parameters from `keywords` on are keywords, and may be left out."""
+    text, star = f"def {op.name}(\n", False
+    for name in inspect.signature(FUNCTIONS[op.name]).parameters:
+        if name == keywords:
+            text, star = text + "    *,\n", True
+        text += _parameter(name, op, fields, star)
+    return f"{text}) -> {'_A' if op.single else f'{result_type(op.name).__name__}[_A]'}:"
+
+
 def _function(op: Operator) -> str:
-    """Return the stub of one operator."""
+    """Return the stub of one operator: two overloads where arrays may be left out, which takes keywords."""
     fields = f"_{result_type(op.name).__name__}Field"
     names = ", ".join(f'"{f.name}"' for f in op.fields)
     head = f"{fields}: TypeAlias = Literal["
     alias = f"{head}{names}]" if len(head + names) < 120 else f"{head}\n    {names}\n]"
-    text = f"{alias}\n\ndef {op.name}(\n"
-    star = False
-    for name, parameter in inspect.signature(FUNCTIONS[op.name]).parameters.items():
-        if parameter.kind is parameter.KEYWORD_ONLY and not star:
-            text, star = text + "    *,\n", True
-        text += _parameter(name, op, fields)
-    result = "_A" if op.single else f"{result_type(op.name).__name__}[_A]"
     doc = textwrap.indent(f'"""{FUNCTIONS[op.name].__doc__}\n"""', "    ", lambda line: bool(line.strip()))
-    return f"{text}) -> {result}:\n{doc}\n\n"
+    positional = f"{_signature(op, fields, 'out')}\n{doc}\n\n"
+    left_out = next((a.name for a in op.arguments if a.nullable and not a.keyword), None)
+    if left_out is None:
+        return f"{alias}\n\n{positional}"
+    return f"{alias}\n\n@overload\n{_signature(op, fields, left_out)} ...\n@overload\n{positional}"
 
 
 def _reexports(source: str) -> list[str]:
@@ -93,7 +101,7 @@ def _package(source: str) -> str:
     panels = ", ".join(f'"{panel}"' for panel in PANELS)
     names = sorted(trigraph.__all__, key=lambda n: (not n.isupper(), not n[0].isupper(), n))
     text = HEADER + "from collections.abc import Iterable, Mapping\n"
-    text += "from typing import Any, Literal, SupportsIndex, TypeAlias, TypeVar\n\n"
+    text += "from typing import Any, Literal, SupportsIndex, TypeAlias, TypeVar, overload\n\n"
     text += "import numpy as np\nfrom numpy.typing import NDArray\n\n"
     text += "".join(_reexports(source)) + "\n__version__: str\n__all__ = [\n"
     text += "".join(f'    "{name}",\n' for name in names) + "]\n\n"

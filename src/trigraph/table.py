@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property
+from functools import cache
 from types import CodeType
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 __all__ = [
     "CSC_FORWARD",
@@ -29,8 +29,29 @@ __all__ = [
     "Restriction",
     "Symbol",
     "evaluate",
+    "lazy",
     "names_in",
 ]
+
+T = TypeVar("T")
+
+
+class lazy(Generic[T]):
+    """`functools.cached_property` without the lock it has before Python 3.12.
+
+    All objects of a class share that lock, and a process forked while another thread computes one of them waits for it
+    for ever. Here two threads may both compute a value, and one of the equal results is kept.
+    """
+
+    def __init__(self, function: Callable[[Any], T]) -> None:
+        self.function = function
+        self.__doc__ = function.__doc__
+
+    def __get__(self, instance: Any, owner: type | None = None) -> T:
+        if instance is None:
+            return self  # type: ignore[return-value]
+        values: dict[str, T] = vars(instance)  # found there, not here, from now on
+        return values.setdefault(self.function.__name__, self.function(instance))
 
 
 @dataclass(frozen=True)
@@ -259,7 +280,7 @@ EDGES_FORWARD = (
     ("reverse_edge", "num_edges"),
 )
 EDGES_FAST = (("src_offsets", "num_nodes+1"), ("reverse_start", "num_edges"), ("reverse_stop", "num_edges"))
-TRIPLETS = GraphArgument("triplets", "Outer edge of each triplet.")
+TRIPLETS_DOC = "Outer edge of each triplet; or the index array."
 TRIPLETS_FORWARD = (("triplet_edge", "num_triplets"),)
 TRIPLETS_FAST = (("triplet_offsets", "num_edges+1"), ("triplet_order", "num_triplets"))
 TRIPLETS_PATHS = {
@@ -275,7 +296,13 @@ GRAPHS: dict[str, GraphKind] = {
     ),
     "edges": GraphKind("EdgeGraph", ("num_nodes", "num_edges"), EDGES_FORWARD, EDGES_FAST, ()),
     "triplets": GraphKind(
-        "Segments", ("num_edges", "num_triplets"), TRIPLETS_FORWARD, TRIPLETS_FAST, (), (TRIPLETS,), TRIPLETS_PATHS
+        "Segments",
+        ("num_edges", "num_triplets"),
+        TRIPLETS_FORWARD,
+        TRIPLETS_FAST,
+        (),
+        (GraphArgument("triplets", TRIPLETS_DOC, rows="rad_basis"),),
+        TRIPLETS_PATHS,
     ),
     "bilinear": GraphKind(
         "Segments",
@@ -290,7 +317,7 @@ GRAPHS: dict[str, GraphKind] = {
         ),
         (),
         (
-            TRIPLETS,
+            GraphArgument("triplets", TRIPLETS_DOC, rows="rad_W1"),
             GraphArgument("atoms", "Atom of each edge: edges of an atom are summed (None: they are not).", True),
             GraphArgument("idx_in", "Row of m for each triplet (None: its own); or the index array.", True, "m"),
         ),
@@ -385,7 +412,7 @@ class Definition:
     settings: tuple[Mapping[str, Any], ...] = ()
     largest_step: float = 2.0**-6
 
-    @cached_property
+    @lazy
     def symbols(self) -> tuple[str, ...]:
         """Sizes of the operator in canonical order: the graph's, then as they first appear, attributes last."""
         found: dict[str, None] = dict.fromkeys(GRAPHS[self.graph].sizes if self.graph else ())
@@ -437,7 +464,7 @@ class Operator:
         """Attributes in signature order."""
         return self.definition.attributes
 
-    @cached_property
+    @lazy
     def arguments(self) -> tuple[Argument, ...]:
         """Array arguments: cotangents of gradients, gradients of outputs, inputs, what bwd is given back."""
         spec = self.definition
@@ -475,9 +502,9 @@ class Operator:
             found = tuple(a for a in found if a.name in self.restriction.arguments)
         return found
 
-    @cached_property
+    @lazy
     def fields(self) -> tuple[Array, ...]:
-        """What it returns: the outputs and auxiliary outputs, or one derivative for each field."""
+        """Return what the operator returns: outputs and auxiliary outputs, or one derivative for each field."""
         spec = self.definition
         if self.order == 0:
             return spec.outputs + spec.auxiliary
@@ -543,13 +570,13 @@ class Operator:
         keywords = tuple(a.name for a in self.arguments if a.keyword)
         return (*arrays, *graphs, *(a.name for a in self.attributes), *keywords)
 
-    @cached_property
+    @lazy
     def binding_order(self) -> tuple[Argument, ...]:
         """Array arguments as sizes and dtypes are bound: inputs first, so that a wrong gradient is the one blamed."""
         inputs = {a.name for a in self.definition.inputs}
         return tuple(sorted(self.arguments, key=lambda a: a.name not in inputs))
 
-    @cached_property
+    @lazy
     def signature(self) -> inspect.Signature:
         """Signature every panel shares; `wrt` belongs to derivatives with named fields."""
         positional = inspect.Parameter.POSITIONAL_OR_KEYWORD

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from trigraph.graphs import array_kind, check_range, count, index_array, namespace_of
+from trigraph.graphs import MOST, advice, array_kind, check_range, count, index_array, namespace_of
 from trigraph.panels import FUNCTIONS
 from trigraph.segments import Segments
 
@@ -66,6 +66,11 @@ def _slots(
         at = int(inner.argmin())
         raise ValueError(f"{owner}: {inner_name}[{at}] is {int(inner[at])}; expected at least 0")
     width = int(inner.max()) + 1
+    if rows[1] * width > MOST:
+        at, limit = int(inner.argmax()), MOST // rows[1]
+        raise ValueError(
+            f"{owner}: {inner_name}[{at}] is {width - 1}; expected less than {limit} for {rows[0]} = {rows[1]}"
+        )
     slot = outer.astype(xp.int64) * width + inner
     order = xp.argsort(slot, kind="stable")
     again = order[1:][slot[order[1:]] == slot[order[:-1]]]
@@ -81,7 +86,10 @@ def _slots(
 def _check_rank(owner: str, name: str, value: Any, *expected: str) -> None:
     """Raise unless `value` is an array with one of the shapes, given in symbols."""
     if array_kind(value) is None:
-        raise TypeError(f"{owner}: {name} is a {type(value).__name__}; expected an ndarray of float32 or float64")
+        raise TypeError(
+            f"{owner}: {name} is a {type(value).__name__}; expected an ndarray of float32 or float64"
+            f"{advice(name, value)}"
+        )
     if value.ndim not in [len(shape.split(", ")) for shape in expected]:
         raise ValueError(f"{owner}: {name} has shape {value.shape}; expected ({') or ('.join(expected)})")
 
@@ -145,7 +153,7 @@ def basis_embedding(
         return form(rad_basis, weight, sph_basis, Segments(outer, edges[1]), panel=panel)
     by_atom = by_edge = None
     if idx_rad_inner is not None:
-        atoms = ("num_atoms", count(owner, "num_atoms", num_atoms))
+        atoms = ("num_atoms", count(owner, "num_atoms", num_atoms, maximum=MOST))
         by_atom = _slots(owner, "idx_rad", (idx_rad_outer, idx_rad_inner), edges, atoms, rad_basis)
     if sph_basis is not None:
         by_edge = _slots(owner, "idx_sph", (idx_sph_outer, idx_sph_inner), triplets, edges, rad_basis)
@@ -242,7 +250,7 @@ def interaction_bilinear(
     if idx_agg2_outer is None:
         _check_shape(owner, "rad_W1", rad_W1, "num_edges, interm, num_spherical", (edges[1], interm, num_spherical))
     else:
-        size = ("agg2_out_size", count(owner, "agg2_out_size", agg2_out_size))
+        size = ("agg2_out_size", count(owner, "agg2_out_size", agg2_out_size, maximum=MOST))
         slots2 = _slots(owner, "idx_agg2", (idx_agg2_outer, idx_agg2_inner), edges, size, sph)
         shape = (size[1], interm, slots2.width * num_spherical)
         _check_shape(owner, "rad_W1", rad_W1, "agg2_out_size, interm, Kmax2*num_spherical", shape)
