@@ -14,7 +14,7 @@ program gno_program
     real(dp) :: message(f_out, num_nodes), fast(f_out, num_nodes), direction(d, num_edges)
     real(dp) :: grad_features(f_in, num_nodes), grad_coords(d, num_edges), grad_params(num_params)
     real(qp) :: difference, error
-    integer :: i
+    integer :: i, status
 
     ! Every node has three in-edges; position p reads row edge_ids(p) of the edge arrays.
     offsets = [(int(3*i, i32), i=0, num_nodes)]
