@@ -184,7 +184,7 @@ def dot(a, b):
 
 
 def directions(vec):
-    """u = v/|v|, |w| and n where v = 2^n w, 2^n the largest component's: no square overflows or vanishes."""
+    """Return v/|v|, |w| and n where v = 2^n w, 2^n the largest component's: no square overflows or vanishes."""
     _, n = np.frexp(np.abs(vec).max(-1, keepdims=True))
     w = np.ldexp(vec, -n)
     length = np.sqrt(dot(w, w))

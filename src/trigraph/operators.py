@@ -175,8 +175,8 @@ DEFINITIONS: tuple[Definition, ...] = (
             Array(
                 "dist",
                 "num_edges",
-                "Distance over cutoff of each edge, > 0: others raise in NumPy arrays, and give NaN in an edge's results "
-                "(and in freq's gradient) on a device or where a panel is called directly.",
+                "Distance over cutoff of each edge, > 0: others raise in NumPy arrays; on a device, or where a panel is "
+                "called directly, the edge's results and the gradient of freq are NaN.",
                 sample="unit interval",
                 column=True,
                 positive=True,
@@ -211,7 +211,7 @@ DEFINITIONS: tuple[Definition, ...] = (
             Array(
                 "vec",
                 "num_edges 3",
-                "Vector of each edge, not zero, of any length: only its direction matters. Its gradient is of size 1/length.",
+                "Vector of each edge, not zero; only its direction matters. Its gradient is of size 1/norm(vec).",
             ),
             Array("rbf", "num_edges n_spherical*n_radial", "Radial part of the spherical basis of each edge.", 1),
             Array("embedding", "num_edges n_emb", "Embedding of each edge.", 1),
