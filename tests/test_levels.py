@@ -54,9 +54,8 @@ def test_a_level_is_chosen_by_the_environment(level):
 
 
 def test_levels_that_cannot_run():
-    with pytest.raises(
-        ValueError, match="^set_cpu_level: level is 'v9'; expected one of .*, which this processor can run$"
-    ):
+    expected = f"set_cpu_level: level is 'v9'; expected one of {', '.join(AVAILABLE)}, which this processor can run"
+    with pytest.raises(ValueError, match=f"^{re.escape(expected)}$"):
         trigraph.set_cpu_level("v9")
     with pytest.raises(TypeError, match=r"^set_cpu_level: level is a int; expected a string$"):
         trigraph.set_cpu_level(3)
