@@ -340,12 +340,14 @@ def test_indices_given_back(op, array):
     shape = (*good[name].shape[:-1], good[name].shape[-1] + 1)
     text = f"{op.name}: {name} has shape {shape}; expected {with_numbers(array, sizes_of(op, good))}"
     raises(ValueError, text, FUNCTIONS[op.name], **(good | {name: np.zeros(shape, np.int64)}))
-    bound = good["graph"].num_positions
-    for place in (-2, bound):
-        bad = good[name].copy()
-        bad.flat[0] = place
-        text = f"{op.name}: {name} is outside -1 .. num_positions-1 = {bound - 1}"
-        raises(ValueError, text, FUNCTIONS[op.name], **(good | {name: bad}))
+    graph = good["graph"]
+    for i, (start, stop) in enumerate(zip(graph.offsets[:-1], graph.offsets[1:], strict=True)):
+        expected = f"an in-edge of destination {i}, {start} .. {stop - 1}" if start < stop else "-1, without in-edges"
+        for place in {-2, graph.num_positions, stop, start - 1} - ({-1} if start == stop else set()):
+            bad = good[name].copy()
+            bad[i, 0] = place
+            text = f"{op.name}: {name}[{i}, 0] is {place}; expected {expected}"
+            raises(ValueError, text, FUNCTIONS[op.name], **(good | {name: bad}))
 
 
 @pytest.mark.parametrize("op", [pytest.param(op, id=op.name) for op in OPS if op.order == 2 and op.definition.optional])

@@ -274,12 +274,21 @@ def _check_indices(op: Operator, values: Mapping[str, Any]) -> None:
             raise TypeError(f"{op.name}: {a.name} has dtype {array.dtype}; expected {dtype}, the dtype of the graph")
 
 
-def _check_ranges(op: Operator, values: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
-    """Check positions given back on the host; on a device that would be a synchronisation, and kernels skip others."""
+def _check_positions(op: Operator, values: Mapping[str, Any]) -> None:
+    """Check on the host that positions given back are those of in-edges of their destinations.
+
+    On a device that would be a synchronisation; there, as in every panel, what is no in-edge counts for nothing.
+    """
     for a in (a for a in op.given(values) if a.index and isinstance(values[a.name], np.ndarray)):
-        array, bound = values[a.name], sizes["num_positions"]
-        if array.size and not (int(array.min()) >= -1 and int(array.max()) < bound):
-            raise ValueError(f"{op.name}: {a.name} is outside -1 .. num_positions-1 = {bound - 1}")
+        assert op.graph is not None
+        array, offsets = values[a.name], op.graph.find("offsets", values)
+        start, stop = offsets[:-1, None], offsets[1:, None]
+        wrong = np.where(start < stop, (array < start) | (array >= stop), array != -1)
+        if wrong.any():
+            i, j = np.argwhere(wrong)[0]
+            first, last = int(offsets[i]), int(offsets[i + 1]) - 1
+            expected = f"an in-edge of destination {i}, {first} .. {last}" if first <= last else "-1, without in-edges"
+            raise ValueError(f"{op.name}: {a.name}[{i}, {j}] is {array[i, j]}; expected {expected}")
 
 
 def _check_positive(op: Operator, values: Mapping[str, Any]) -> None:
@@ -424,7 +433,7 @@ def check_call(op: Operator, values: dict[str, Any], wrt: Any, out: Any, kind: s
     _check_indices(op, values)
     columns = _squeeze_columns(op, values)
     sizes = bind_sizes(op, values, {a.name: values[a.name].shape for a in op.arguments if values[a.name] is not None})
-    _check_ranges(op, values, sizes)
+    _check_positions(op, values)
     _check_positive(op, values)
     returned = {f.name for f in op.returned(values, sizes)}
     wanted = tuple(n for n in _check_wrt(op, wrt) if n in returned)

@@ -258,8 +258,10 @@ DEFINITIONS: tuple[Definition, ...] = (
             "post = softmax of pre over the in-edges of a destination; output_i = sum post x_src, heads concatenated "
             "or averaged; softmax_scores = (pre, post)",
             "dpost = g.x_src; dpre = post (dpost - sum post dpost); draw = dpre activation'(raw); "
-            "src: sum post g + a_s sum draw; dst: a_d sum draw; edge: a_e draw; weights: sum draw x",
-            "the gradient of the derivative of sum grad_output output along (gg_src, gg_dst, gg_weights, gg_edge)",
+            "src: sum post g + a_s sum draw; dst: a_d sum draw; edge: a_e draw; weights: sum draw x; "
+            "activation'(0) is the negative side's value",
+            "the gradient of the derivative of sum grad_output output along (gg_src, gg_dst, gg_weights, gg_edge); "
+            "activation''(0), which is 1 on ELU's negative side and 0 on the other, is the negative side's value too",
         ),
         source=GAT,
         inputs=(
