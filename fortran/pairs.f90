@@ -17,7 +17,7 @@ contains
     pure subroutine scale_input(pairs, x)
         real(dp), intent(in) :: pairs(:, :)
         type(scaled), intent(out) :: x(:)
-        x = input(pairs(:, 1))
+        x = input(real(pairs(:, 1), qp) + real(pairs(:, 2), qp))
     end subroutine scale_input
 
     !> The float64 pair nearest to x; lo is 0 where hi is not finite (inf - inf would be NaN).
@@ -34,7 +34,7 @@ contains
         type(scaled), intent(in) :: s(:)
         real(dp), intent(out) :: triples(:, :)
         call put(x, triples(:, 1), triples(:, 2))
-        triples(:, 3) = s%s
+        triples(:, 3) = real(s%s, dp)
     end subroutine split
 
 end module trigraph_pairs

@@ -7,6 +7,9 @@
 !! The product of scales is right for sums of terms of the inputs: it is the sum of |terms| of the product, which some
 !! panel may have expanded. The scale of a quotient or function also holds what the errors of its arguments do to it,
 !! and that counts once, not in every term of the other factor: `times` is the product of such results.
+!!
+!! Both numbers are of the judge's own kind: in float64 the difference of a sigmoid from 1 is 0 from 37 on, and the scale of all
+!! that it multiplies would be 0 with it, where another panel rightly has 1e-17.
 module trigraph_scaled
     use trigraph_kinds, only: sp, dp, qp
     implicit none
@@ -15,8 +18,8 @@ module trigraph_scaled
     public :: times, sqrt, sin, cos, exp, tanh
 
     type :: scaled
-        real(dp) :: v       !< value
-        real(dp) :: s       !< sum of |terms|
+        real(qp) :: v       !< value
+        real(qp) :: s       !< sum of |terms|
     end type scaled
 
     interface assignment(=)
@@ -63,7 +66,7 @@ contains
 
     !> An input of an operator: one term.
     elemental function input(value) result(x)
-        real(dp), intent(in) :: value
+        real(qp), intent(in) :: value
         type(scaled) :: x
         x = scaled(value, abs(value))
     end function input
