@@ -15,7 +15,7 @@ module trigraph_scaled
     implicit none
     private
     public :: scaled, input, assignment(=), operator(+), operator(-), operator(*), operator(/), operator(<=), operator(>=)
-    public :: times, sqrt, sin, cos, exp, tanh
+    public :: times, sqrt, sin, cos, exp, tanh, exponent, scale
 
     type :: scaled
         real(qp) :: v       !< value
@@ -60,6 +60,12 @@ module trigraph_scaled
     end interface
     interface tanh
         module procedure tanh_scaled
+    end interface
+    interface exponent
+        module procedure exponent_scaled
+    end interface
+    interface scale
+        module procedure scale_scaled
     end interface
 
 contains
@@ -211,5 +217,19 @@ contains
         type(scaled) :: z
         z = scaled(tanh(x%v), abs(tanh(x%v)) + (1 - tanh(x%v)**2) * x%s)
     end function tanh_scaled
+
+    elemental function exponent_scaled(x) result(n)
+        type(scaled), intent(in) :: x
+        integer :: n
+        n = exponent(x%v)
+    end function exponent_scaled
+
+    !> x 2^n, which rounds nothing.
+    elemental function scale_scaled(x, n) result(z)
+        type(scaled), intent(in) :: x
+        integer, intent(in) :: n
+        type(scaled) :: z
+        z = scaled(scale(x%v, n), scale(x%s, n))
+    end function scale_scaled
 
 end module trigraph_scaled

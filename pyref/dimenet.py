@@ -55,7 +55,8 @@ def select(inside, *terms):
 
 
 def envelope(x, envelope_exponent):
-    """Envelope and its first two derivatives, inside the cutoff."""
+    """Envelope and its first two derivatives, inside the cutoff; NaN for x <= 0."""
+    x = np.where(x <= 0, np.nan, x).astype(x.dtype)
     q = envelope_exponent + 1
     a, b, c = (q + 1) * (q + 2) // 2, q * (q + 2), q * (q + 1) // 2
     env = 1 / x - a * x ** (q - 1) + b * x**q - c * x ** (q + 1)
@@ -182,10 +183,23 @@ def dot(a, b):
     return (a * b).sum(-1, keepdims=True)
 
 
+def directions(vec):
+    """Return v/|v|, |w| and n where v = 2^n w, 2^n the largest component's: no square overflows or vanishes."""
+    _, n = np.frexp(np.abs(vec).max(-1, keepdims=True))
+    w = np.ldexp(vec, -n)
+    length = np.sqrt(dot(w, w))
+    return w / length, length, n
+
+
 def split_weights(weights, n_spherical, n_radial):
     """W1 as (S, R, M), and W2 (C, M)."""
     first = n_spherical * n_radial
     return weights[:first].reshape(n_spherical, n_radial, -1), weights[first:]
+
+
+def join_weights(W1, W2):
+    """Undo `split_weights`, in C order whatever that of einsum's results."""
+    return np.ascontiguousarray(np.concatenate([W1.reshape(-1, W2.shape[1]), W2]))
 
 
 def project(r, Y, W1):
@@ -197,7 +211,7 @@ def agg_edge_to_edge_fwd(vec, rbf, embedding, weights, graph, n_spherical=7, n_r
     """out_c(e) = sum over f of embedding_c(f) q_c."""
     e, f = triplets(graph, exclude)
     W1, W2 = split_weights(weights, n_spherical, n_radial)
-    u = vec / np.sqrt(dot(vec, vec))
+    u = directions(vec)[0]
     Y = angular_basis(dot(u[e], u[f])[:, 0], n_spherical)[0]
     p = project(rbf.reshape(-1, n_spherical, n_radial)[f], Y, W1)
     return scatter(e, embedding[f] * (p @ W2.T), graph.num_edges)
@@ -209,8 +223,7 @@ def agg_edge_to_edge_bwd(
     """Chain rule through out, q, p, Y, the cosine and u = vec/|vec|."""
     e, f = triplets(graph, exclude)
     W1, W2 = split_weights(weights, n_spherical, n_radial)
-    length = np.sqrt(dot(vec, vec))
-    u = vec / length
+    u, length, n = directions(vec)
     Y, dY, _ = angular_basis(dot(u[e], u[f])[:, 0], n_spherical)
     r = rbf.reshape(-1, n_spherical, n_radial)[f]
     p = project(r, Y, W1)
@@ -219,13 +232,12 @@ def agg_edge_to_edge_bwd(
     back = np.einsum("lnm,tm->tln", W1, gp)
 
     def grad_vec():
-        gcos = ((r * back).sum(-1) * dY).sum(-1, keepdims=True)
+        gcos = ((r * back).sum(-1) * dY)[:, 1:].sum(-1, keepdims=True)  # Y_0 is constant
         gu = scatter(e, gcos * u[f], graph.num_edges) + scatter(f, gcos * u[e], graph.num_edges)
-        return (gu - u * dot(u, gu)) / length
+        return np.ldexp((gu - u * dot(u, gu)) / length, -n)
 
     def grad_weights():
-        first = np.einsum("tln,tl,tm->lnm", r, Y, gp, optimize=True)
-        return np.concatenate([first.reshape(-1, weights.shape[1]), gq.T @ p])
+        return join_weights(np.einsum("tln,tl,tm->lnm", r, Y, gp, optimize=True), gq.T @ p)
 
     return results(
         "agg_edge_to_edge_bwd",
@@ -275,18 +287,20 @@ def agg_edge_to_edge_bwd2_main(
 
 
 def unit_tangent(vec, vdot):
-    """U = v/|v|, |v|, and the derivative of u along vdot."""
-    length = np.sqrt(dot(vec, vec))
-    u = vec / length
-    return u, length, (vdot - u * dot(u, vdot)) / length
+    """U = v/|v| and its derivative along vdot: (vdot - u (u.vdot)) / |v|."""
+    u, length, n = directions(vec)
+    wdot = np.ldexp(vdot, -n)
+    return u, (wdot - u * dot(u, wdot)) / length
 
 
 def unit_tangent_vjp(vec, vdot, gu, gudot):
     """From the cotangents of u and its derivative to that of v."""
-    u, length, udot = unit_tangent(vec, vdot)
-    total = gu - (dot(u, vdot) * gudot + dot(gudot, u) * vdot) / length
+    u, length, n = directions(vec)
+    _, udot = unit_tangent(vec, vdot)
+    wdot = np.ldexp(vdot, -n)
+    total = gu - (dot(u, wdot) * gudot + dot(gudot, u) * wdot) / length
     glength = -(dot(gudot, udot) + dot(total, u)) / length
-    return total / length + glength * u
+    return np.ldexp(total / length + glength * u, -n)
 
 
 def agg_edge_to_edge_bwd2(
@@ -311,13 +325,14 @@ def agg_edge_to_edge_bwd2(
     xdot = zero_if_none(gg_embedding, embedding)[f]
     W1, W2 = split_weights(weights, n_spherical, n_radial)
     W1dot, W2dot = split_weights(zero_if_none(gg_weights, weights), n_spherical, n_radial)
-    u, _, udot = unit_tangent(vec, vdot)
+    u, udot = unit_tangent(vec, vdot)
     cosdot = dot(udot[e], u[f]) + dot(u[e], udot[f])
     Y, dY, ddY = angular_basis(dot(u[e], u[f])[:, 0], n_spherical)
     Ydot = dY * cosdot
+    Ydot[:, 0] = 0  # Y_0 is constant, even where cosdot is NaN
     r, x, g = rbf.reshape(-1, n_spherical, n_radial)[f], embedding[f], grad_out[e]
     p = project(r, Y, W1)
-    pdot = project(rdot, Y, W1) + project(r, Ydot, W1) + project(r, Y, W1dot)
+    pdot = project(rdot, Y, W1) + project(r[:, 1:], Ydot[:, 1:], W1[1:]) + project(r, Y, W1dot)
     q, qdot = p @ W2.T, p @ W2dot.T + pdot @ W2.T
     gq, gqdot = g * xdot, g * x
     gp, gpdot = gq @ W2 + gqdot @ W2dot, gqdot @ W2
@@ -326,8 +341,8 @@ def agg_edge_to_edge_bwd2(
 
     def grad_vec():
         gY, gYdot = (r * back + rdot * backdot).sum(-1), (r * backdot).sum(-1)
-        gcos = (dY * gY + ddY * cosdot * gYdot).sum(-1, keepdims=True)
-        gcosdot = (dY * gYdot).sum(-1, keepdims=True)
+        gcos = (dY * gY + ddY * cosdot * gYdot)[:, 1:].sum(-1, keepdims=True)
+        gcosdot = (dY * gYdot)[:, 1:].sum(-1, keepdims=True)
         n = graph.num_edges
         gu = scatter(e, gcos * u[f] + gcosdot * udot[f], n) + scatter(f, gcos * u[e] + gcosdot * udot[e], n)
         gudot = scatter(e, gcosdot * u[f], n) + scatter(f, gcosdot * u[e], n)
@@ -336,7 +351,7 @@ def agg_edge_to_edge_bwd2(
     def grad_weights():
         first = np.einsum("tln,tl,tm->lnm", r, Y, gp, optimize=True)
         first += np.einsum("tln,tm->lnm", rdot * Y[:, :, None] + r * Ydot[:, :, None], gpdot, optimize=True)
-        return np.concatenate([first.reshape(-1, weights.shape[1]), gq.T @ p + gqdot.T @ pdot])
+        return join_weights(first, gq.T @ p + gqdot.T @ pdot)
 
     return results(
         "agg_edge_to_edge_bwd2",

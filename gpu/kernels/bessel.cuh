@@ -67,10 +67,14 @@ template <class T> __device__ Jet<T> sine_basis(T freq, T x) {
     return {s, freq * c, -(freq * freq * s)};
 }
 
-// 1/x - (q+1)(q+2)/2 x^(q-1) + q(q+2) x^q - q(q+1)/2 x^(q+1) for x < 1, else 0; q = envelope_exponent + 1 >= 3.
+// 1/x - (q+1)(q+2)/2 x^(q-1) + q(q+2) x^q - q(q+1)/2 x^(q+1) for x < 1, else 0; NaN for x <= 0. q = envelope_exponent + 1 >= 3.
 template <class T> __device__ Jet<T> envelope(T x, int envelope_exponent) {
     if (x >= T(1)) {
         return {T(0), T(0), T(0)};
+    }
+    if (x <= T(0)) {
+        const T none = (x - x) / (x - x);
+        return {none, none, none};
     }
     const int q = envelope_exponent + 1;
     T power = T(1);  // x^(q-3)

@@ -114,6 +114,16 @@ dimenet_radial_freq(const T* __restrict__ gg_dist, const T* __restrict__ gg_freq
 
 // ---- before and after the triplets ----------------------------------------------------------------------------------
 
+// A power of two, 1 / 2^n with 2^n about the largest component of v: no square of a component times it overflows or vanishes. Subnormal
+// numbers count as the smallest normal one, whose inverse is a number.
+template <class T> __device__ T factor_of(const Vec<T>& v) {
+    int n;
+    frexp(max(max(fabs(v.x), fabs(v.y)), fabs(v.z)), &n);
+    return ldexp(T(1), -max(n, sizeof(T) == 4 ? -125 : -1021));
+}
+
+template <class T> __device__ Vec<T> times(T factor, const Vec<T>& v) { return {factor * v.x, factor * v.y, factor * v.z}; }
+
 // unit = vec / |vec| and, if vec_dot is given, unit_dot, its derivative along that.
 template <class T>
 __global__ void __launch_bounds__(128)
@@ -121,12 +131,14 @@ dimenet_directions(const T* __restrict__ vec, const T* __restrict__ vec_dot, T* 
                    long long num_edges) {
     const long long e = (long long)(blockIdx.x) * blockDim.x + threadIdx.x;
     if (e < num_edges) {
-        const Vec<T> v = load_vec(vec, e);
+        Vec<T> v = load_vec(vec, e);
+        const T factor = factor_of(v);
+        v = times(factor, v);
         const T length = sqrt(dot(v, v));
         const Vec<T> u = {v.x / length, v.y / length, v.z / length};
         store_sum(unit, e, u, true);
         if (unit_dot != nullptr) {
-            const Vec<T> d = load_vec(vec_dot, e);
+            const Vec<T> d = times(factor, load_vec(vec_dot, e));
             const T along = dot(u, d);
             const Vec<T> udot = {(d.x - u.x * along) / length, (d.y - u.y * along) / length, (d.z - u.z * along) / length};
             store_sum(unit_dot, e, udot, true);
@@ -211,12 +223,14 @@ dimenet_vec_gradient(const T* __restrict__ grad_unit, const T* __restrict__ grad
             }
         }
         // One division, since each takes registers.
-        const Vec<T> v = load_vec(vec, e);
+        Vec<T> v = load_vec(vec, e);
+        const T factor = factor_of(v);
+        v = times(factor, v);
         const T inverse = T(1) / sqrt(dot(v, v));
         const Vec<T> u = {v.x * inverse, v.y * inverse, v.z * inverse};
         T by_length = T(0);
         if (grad_unit_dot != nullptr && vec_dot != nullptr) {
-            const Vec<T> d = load_vec(vec_dot, e);
+            const Vec<T> d = times(factor, load_vec(vec_dot, e));
             const T along = dot(u, d), across = dot(g, u);
             const Vec<T> udot = {(d.x - u.x * along) * inverse, (d.y - u.y * along) * inverse, (d.z - u.z * along) * inverse};
             by_length = -dot(g, udot) * inverse;
@@ -226,7 +240,7 @@ dimenet_vec_gradient(const T* __restrict__ grad_unit, const T* __restrict__ grad
         }
         by_length -= dot(total, u) * inverse;
         const Vec<T> by_unit = {total.x * inverse, total.y * inverse, total.z * inverse};
-        store_sum(out, e, {by_unit.x + by_length * u.x, by_unit.y + by_length * u.y, by_unit.z + by_length * u.z}, true);
+        store_sum(out, e, times(factor, {by_unit.x + by_length * u.x, by_unit.y + by_length * u.y, by_unit.z + by_length * u.z}), true);
     }
 }
 

@@ -120,8 +120,8 @@ template <class T, class I, bool second> struct InEdges {
         for (int l = 0; l < DEGREES; l++) {
             if (l < carried.degrees) {
                 sums.d[l] += legendre.p * grad;
-                sums.ddot[l] += turning() ? legendre.d1 * cosine_dot * grad : T(0);
-                pair.add(legendre, turning(), cosine_dot, carries.f(l), carries.fdot(l));
+                sums.ddot[l] += turning() && l > 0 ? legendre.d1 * cosine_dot * grad : T(0);
+                pair.add(l, legendre, turning(), cosine_dot, carries.f(l), carries.fdot(l));
                 legendre.climb(l);
             }
         }

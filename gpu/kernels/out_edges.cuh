@@ -147,7 +147,7 @@ template <class T, class I, bool second> struct OutEdges {
 #pragma unroll
         for (int l = 0; l < DEGREES; l++) {
             if (l < carried.degrees) {
-                pair.add(legendre, turning(), cosine_dot, f(l), second ? fdot(l) : T(0));
+                pair.add(l, legendre, turning(), cosine_dot, f(l), second ? fdot(l) : T(0));
                 legendre.climb(l);
             }
         }

@@ -6,7 +6,8 @@
 //     q_(l+1) = (2l+1) z q_l - (l+m)(l-m) q_(l-1),    q'_(l+1) = (l+1-m) ((2l+1) q_l + (l-m) q'_(l-1)).
 // Addition theorem: P_l(u.w) = sum over the rows of degree l of weight h(u) h(w), with
 //     weight_lm = (2 for m > 0) (2m-1)!!^2 / ((l+m)! (l-m)!).
-// The functions of one order m are independent of the others': S threads do the work of one edge.
+// The functions of one order m are independent of the others': S threads do the work of one edge. That of degree 0 is constant: its
+// derivatives are left out, lest NaN in a factor of theirs reach the sum.
 #pragma once
 
 template <class T> struct Vec {
@@ -108,7 +109,7 @@ __device__ void harmonics_along(int degrees, int m, const Vec<T>& u, const Vec<T
     for (int l = m; l < degrees; l++) {
         const T q_along = ladder.q1 * d.z;
         rows[l * l + l + m] = ladder.q * power.c;
-        rows_along[l * l + l + m] = ladder.q * c_along + q_along * power.c;
+        rows_along[l * l + l + m] = l > 0 ? ladder.q * c_along + q_along * power.c : T(0);
         if (m > 0) {
             rows[l * l + l - m] = ladder.q * power.s;
             rows_along[l * l + l - m] = ladder.q * s_along + q_along * power.s;
@@ -124,7 +125,8 @@ template <class T> __device__ Vec<T> harmonics_gradient(int degrees, int m, cons
     Ladder<T, 1> ladder;
 #pragma unroll 1
     for (int l = m; l < degrees; l++) {
-        const T factor_c = factors[l * l + l + m], factor_s = factors[l * l + l - m];  // for m = 0 the sine is zero
+        // For m = 0 the sine is zero.
+        const T factor_c = l > 0 ? factors[l * l + l + m] : T(0), factor_s = l > 0 ? factors[l * l + l - m] : T(0);
         a += ladder.q * factor_c;
         b += ladder.q * factor_s;
         a1 += ladder.q1 * factor_c;
@@ -142,7 +144,7 @@ __device__ Vec<T> harmonics_hessian(int degrees, int m, const Vec<T>& u, const V
     Ladder<T, 2> ladder;
 #pragma unroll 1
     for (int l = m; l < degrees; l++) {
-        const T factor_c = factors[l * l + l + m], factor_s = factors[l * l + l - m];
+        const T factor_c = l > 0 ? factors[l * l + l + m] : T(0), factor_s = l > 0 ? factors[l * l + l - m] : T(0);
         a += ladder.q * factor_c;
         b += ladder.q * factor_s;
         a1 += ladder.q1 * factor_c;

@@ -224,18 +224,19 @@ __device__ void stage_harmonics(const T* unit, const T* unit_dot, const I* index
 template <class T, bool second> struct Pair {
     T value = T(0), by_cosine = T(0), by_cosine_dot = T(0);
 
-    __device__ void add(const Legendre<T>& legendre, bool turning, T cosine_dot, T f, T fdot) {
+    // Degree l, whose value changes with the cosine from l = 1 on.
+    __device__ void add(int l, const Legendre<T>& legendre, bool turning, T cosine_dot, T f, T fdot) {
+        value += legendre.p * (second ? fdot : f);
+        if (l == 0) {
+            return;
+        }
+        by_cosine += legendre.d1 * (second ? fdot : f);
         if (second) {
-            value += legendre.p * fdot;
-            by_cosine += legendre.d1 * fdot;
             by_cosine_dot += legendre.d1 * f;
             if (turning) {
                 value += legendre.d1 * cosine_dot * f;
                 by_cosine += legendre.d2 * cosine_dot * f;
             }
-        } else {
-            value += legendre.p * f;
-            by_cosine += legendre.d1 * f;
         }
     }
 };

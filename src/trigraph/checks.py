@@ -267,6 +267,15 @@ def _check_ranges(op: Operator, values: Mapping[str, Any], sizes: Mapping[str, i
             raise ValueError(f"{op.name}: {a.name} is outside -1 .. num_positions-1 = {bound - 1}")
 
 
+def _check_positive(op: Operator, values: Mapping[str, Any]) -> None:
+    """Numbers that must be positive, on the host; NaN passes, and travels to what depends on it."""
+    for a in (a for a in op.arguments if a.positive and isinstance(values[a.name], np.ndarray)):
+        wrong = values[a.name] <= 0
+        if wrong.any():
+            row = int(wrong.argmax())
+            raise ValueError(f"{op.name}: {a.name}[{row}] is {values[a.name].flat[row]}; expected a number > 0")
+
+
 def _check_absent(op: Operator, values: Mapping[str, Any]) -> None:
     """Raise where an input is None, but not its cotangent."""
     for a in op.definition.inputs:
@@ -398,6 +407,7 @@ def check_call(op: Operator, values: dict[str, Any], wrt: Any, out: Any, kind: s
     columns = _squeeze_columns(op, values)
     sizes = bind_sizes(op, values, {a.name: values[a.name].shape for a in op.arguments if values[a.name] is not None})
     _check_ranges(op, values, sizes)
+    _check_positive(op, values)
     returned = {f.name for f in op.returned(values, sizes)}
     wanted = tuple(n for n in _check_wrt(op, wrt) if n in returned)
     given = _check_out(op, out, values, sizes, wanted, columns, kind, panel)

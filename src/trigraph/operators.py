@@ -172,7 +172,15 @@ DEFINITIONS: tuple[Definition, ...] = (
         ),
         source=DIMENET,
         inputs=(
-            Array("dist", "num_edges", "Distance over cutoff of each edge, > 0.", sample="unit interval", column=True),
+            Array(
+                "dist",
+                "num_edges",
+                "Distance over cutoff of each edge, > 0: others raise in NumPy arrays; on a device, or where a panel "
+                "is called directly, the edge's results and the gradient of freq are NaN.",
+                sample="unit interval",
+                column=True,
+                positive=True,
+            ),
             Array("freq", "n_radial", "Frequencies of the sines; R = len(freq).", sample="frequency"),
         ),
         outputs=(
@@ -200,7 +208,11 @@ DEFINITIONS: tuple[Definition, ...] = (
         ),
         source=DIMENET,
         inputs=(
-            Array("vec", "num_edges 3", "Vector of each edge, not zero; only its direction matters."),
+            Array(
+                "vec",
+                "num_edges 3",
+                "Vector of each edge, not zero; only its direction matters. Its gradient is of size 1/norm(vec).",
+            ),
             Array("rbf", "num_edges n_spherical*n_radial", "Radial part of the spherical basis of each edge.", 1),
             Array("embedding", "num_edges n_emb", "Embedding of each edge.", 1),
             Array("weights", "n_spherical*n_radial+n_emb n_mid", "Rows of W1 (S*R, M), then of W2 (C, M).", 2),

@@ -113,6 +113,8 @@ class Array:
         Condition in sizes and positions of choices under which this auxiliary output exists; empty: always.
     half : bool
         Whether the CUDA kernels take it in float16 or bfloat16, too; arrays without it are float32 then.
+    positive : bool
+        Whether numbers <= 0 are refused: in NumPy arrays, since looking at a device's would wait for it.
     """
 
     name: str
@@ -126,6 +128,7 @@ class Array:
     index: bool = False
     when: str = ""
     half: bool = False
+    positive: bool = False
 
     @property
     def dims(self) -> tuple[str, ...]:
