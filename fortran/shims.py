@@ -174,7 +174,7 @@ def source(layout: str) -> str:
 
 
 # Families whose procedures return a status.
-STATUS_FAMILIES = {"dimenet", "gat", "gemnet", "weighted"}
+STATUS_FAMILIES = {"dimenet", "gat", "gemnet", "gno", "weighted"}
 
 TEAM = """    interface
         function trigraph_reserve_team(num_threads) bind(c) result(status)
