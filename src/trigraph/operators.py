@@ -175,8 +175,8 @@ DEFINITIONS: tuple[Definition, ...] = (
             Array(
                 "dist",
                 "num_edges",
-                "Distance over cutoff of each edge, > 0: others raise in NumPy arrays; on a device, or where a panel is "
-                "called directly, the edge's results and the gradient of freq are NaN.",
+                "Distance over cutoff of each edge, > 0: others raise in NumPy arrays; on a device, or where a panel "
+                "is called directly, the edge's results and the gradient of freq are NaN.",
                 sample="unit interval",
                 column=True,
                 positive=True,
