@@ -14,7 +14,7 @@ program gno_program
     real(dp) :: message(f_out, num_nodes), fast(f_out, num_nodes), direction(d, num_edges)
     real(dp) :: grad_features(f_in, num_nodes), grad_coords(d, num_edges), grad_params(num_params)
     real(qp) :: difference, error
-    integer :: i
+    integer :: i, status
 
     ! Every node has three in-edges; position p reads row edge_ids(p) of the edge arrays.
     offsets = [(int(3*i, i32), i=0, num_nodes)]
@@ -28,13 +28,14 @@ program gno_program
     params = params - 0.5_dp
 
     call gno_message_fwd(num_nodes, num_nodes, num_edges, num_edges, d, hidden, f_in, f_out, offsets, indices, edge_ids, &
-        & features, coords, params, message)
+        & features, coords, params, message, status)
     call gno_message_fwd_fast(1, num_nodes, num_nodes, num_edges, num_edges, d, hidden, f_in, f_out, offsets, indices, &
-        & edge_ids, features, coords, params, fast)
+        & edge_ids, features, coords, params, fast, status)
 
     ! Gradient of E = sum(message**2)/2 in the coordinates alone: what is not wanted is not touched.
     call gno_message_bwd(num_nodes, num_nodes, num_edges, num_edges, d, hidden, f_in, f_out, offsets, indices, edge_ids, &
-        & message, features, coords, params, .false., .true., .false., grad_features, grad_coords, grad_params)
+        & message, features, coords, params, .false., .true., .false., grad_features, grad_coords, grad_params, &
+        & status)
 
     difference = (energy(step) - energy(-step))/(2*step)
     error = abs(difference - sum(real(grad_coords, qp)*direction))/abs(difference)
@@ -51,7 +52,7 @@ contains
         real(qp) :: e, m(f_out, num_nodes)
 
         call gno_message_fwd(num_nodes, num_nodes, num_edges, num_edges, d, hidden, f_in, f_out, offsets, indices, &
-            & edge_ids, real(features, qp), coords + t*direction, real(params, qp), m)
+            & edge_ids, real(features, qp), coords + t*direction, real(params, qp), m, status)
         e = sum(m**2)/2
     end function energy
 end program gno_program

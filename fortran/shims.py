@@ -174,7 +174,7 @@ def source(layout: str) -> str:
 
 
 # Families whose procedures return a status.
-STATUS_FAMILIES: set[str] = {"dimenet"}
+STATUS_FAMILIES = {"dimenet", "gemnet", "gno"}
 
 TEAM = """    interface
         function trigraph_reserve_team(num_threads) bind(c) result(status)
