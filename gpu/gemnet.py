@@ -495,7 +495,7 @@ class _Bilinear:
         """Write the gradients in rad_W1, in sph and, of each triplet, in m."""
         interm, spherical, emb_in = self.sizes
         weights = (self.inputs.weight, self.dots.weight) if self.dots else (None, self.inputs.weight)
-        q = [None if w is None else self.kernels.xp.matmul(g, w) for w in weights]
+        q = [None if w is None else self.kernels.matmul(g, w) for w in weights]
         arrays = (*self._arrays(True), np.int64(first), np.int64(self.units.count), *self.sizes)
         threads = Tile.of(max(interm, spherical), emb_in).threads
         if "rad_W1" in targets:

@@ -59,7 +59,7 @@ def gno_kernel_fwd(coords: Any, params: Any, f_in: int, f_out: int, *, out: Out 
     for first, count in sums.blocks(len(coords), (net.hidden + 1) * params.itemsize):
         a = net.empty(count, net.hidden + 1)
         net.load(first, count, a.shape[1], a=a)
-        net.xp.matmul(a, net.v_hat(params), out=kernel[first : first + count])
+        net.kernels.matmul(a, net.v_hat(params), out=kernel[first : first + count])
     return kernel
 
 
@@ -74,10 +74,10 @@ def gno_kernel_bwd(
         for first, count in sums.blocks(len(coords), per_edge * params.itemsize):
             g = grad_kernel[first : first + count]
             s = net.empty(count, net.hidden)
-            net.xp.matmul(g, net.v(params).T, out=s)
+            net.kernels.matmul(g, net.v(params).T, out=s)
             net.select(first, count, 1, s)
             if "coords" in grads:
-                net.xp.matmul(s, net.u(params).T, out=grads["coords"][first : first + count])
+                net.kernels.matmul(s, net.u(params).T, out=grads["coords"][first : first + count])
             if "params" in grads:
                 a, x = net.empty(count, net.hidden + 1), net.empty(count, net.d + 1)
                 net.load(first, count, a.shape[1], a=a, x=x)
@@ -121,15 +121,15 @@ def gno_kernel_bwd2(
                 a = ta.reshape(-1)[hidden:] if second else None
                 net.load(first, count, ta.shape[1], t=ta, a=a, x=x)
             if "grad_kernel" in grads:
-                net.xp.matmul(ta, left, out=grads["grad_kernel"][rows])
+                net.kernels.matmul(ta, left, out=grads["grad_kernel"][rows])
             if "params" in grads:
                 of_v.add(product_rows(net.kernels, Columns(ta, 0, hidden), g))
             if "coords" in grads or "params" in grads:
                 s = net.empty(count, len(back))
-                net.xp.matmul(g, back.T, out=s)
+                net.kernels.matmul(g, back.T, out=s)
                 net.select(first, count, len(back) // hidden, s)
                 if "coords" in grads and second:
-                    net.xp.matmul(s, down, out=grads["coords"][rows])
+                    net.kernels.matmul(s, down, out=grads["coords"][rows])
                 if "params" in grads and second:
                     of_u_hat.add(product_rows(net.kernels, x, Columns(s, hidden, hidden)))
                 if "params" in grads and gg_coords is not None:
@@ -213,7 +213,7 @@ def gno_message_fwd(
     partial = net.empty(pieces.num_pieces, f_out)
     for first, count in sums.blocks(pieces.num_pieces, (net.hidden + 1) * f_in * params.itemsize):
         moments = _Block(net, graph, f_in, pieces, first, count).moments(features, None)
-        net.xp.matmul(moments, net.v_hat(params).reshape(-1, f_out), out=partial[first : first + count])
+        net.kernels.matmul(moments, net.v_hat(params).reshape(-1, f_out), out=partial[first : first + count])
     sums.sum_pieces(net.kernels, pieces, [partial], message)
     return message
 
@@ -299,16 +299,16 @@ def _message_derivatives(
             if partial or "params" in grads:
                 t_1 = block.moments(features_1, features if tangent else None)
             if partial:
-                net.xp.matmul(t_1, v, out=partial[0][rows])
+                net.kernels.matmul(t_1, v, out=partial[0][rows])
                 if v_1 is not None:
-                    net.xp.matmul(block.moments(features, None), v_1, out=partial[1][rows])
+                    net.kernels.matmul(block.moments(features, None), v_1, out=partial[1][rows])
             if g_pieces is None:
                 continue
             g = g_pieces[rows]
             if "params" in grads:
                 of_v.add(product_rows(kernels, g, t_1))
-            q = net.xp.matmul(g, v.T) if second else None
-            q_1 = None if v_1 is None else net.xp.matmul(g, v_1.T)
+            q = net.kernels.matmul(g, v.T) if second else None
+            q_1 = None if v_1 is None else net.kernels.matmul(g, v_1.T)
             if to_source is not None:
                 block.to_source(q_1, q if tangent else None, to_source)
             if to_coords is not None or "params" in grads:

@@ -70,6 +70,11 @@ class Kernels:
         values = [np.int32(value) if type(value) in (int, bool) else value for value in args]
         self.runtime.launch(self.family, kernel, types, grid, block, values, shared_mem)
 
+    def matmul(self, left: Any, right: Any, out: Any = None) -> Any:
+        """Return left right."""
+        self.runtime.before_product()
+        return self.xp.matmul(left, right, out=out)
+
 
 def cover(count: int, size: int) -> int:
     """Blocks of a size that cover a count."""

@@ -38,9 +38,9 @@ def product(kernels: Kernels, pairs: Sequence[Pair], out: Any) -> None:
         return
     for first, count in sums.blocks(len(out), out.shape[1] * out.itemsize):
         rows, target = slice(first, first + count), out[first : first + count]
-        kernels.xp.matmul(present[0][0][rows], present[0][1], out=target)
+        kernels.matmul(present[0][0][rows], present[0][1], out=target)
         for left, right in present[1:]:
-            target += kernels.xp.matmul(left[rows], right)
+            target += kernels.matmul(left[rows], right)
 
 
 def add_products(kernels: Kernels, pairs: Sequence[Pair], total: Total) -> None:
