@@ -29,9 +29,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trigraph.gpu import sums
+from trigraph.gpu.products import Tile
 from trigraph.gpu.rows import Fields
-from trigraph.gpu.sums import ROWS, Kernels
-from trigraph.gpu.units import SIDE, WHOLE, Pair, Tile, Units, add_product, given, members, product
+from trigraph.gpu.sums import ROWS, Kernels, Total
+from trigraph.gpu.units import SIDE, WHOLE, Pair, Units, add_products, given, members, product
 
 __all__ = [
     "basis_embedding_radial_bwd",
@@ -105,7 +106,8 @@ def _radial_gradients(kernels: Kernels, g: Any, rad_basis: Any, weight: Any, fie
         product(kernels, [(g, weight)], fields["rad_basis"])
     if fields.any_of("weight"):
         fields["weight"].fill(0)
-        add_product(kernels, [(g, rad_basis)], fields["weight"])
+        with Total(kernels, fields["weight"]) as total:
+            add_products(kernels, [(g, rad_basis)], total)
 
 
 def basis_embedding_spherical_fwd(rad_basis: Any, weight: Any, *, out: Out = None) -> Any:
@@ -153,7 +155,8 @@ def _spherical_gradients(kernels: Kernels, g: Any, rad_basis: Any, weight: Any, 
         product(kernels, [(_rows(g), _transposed(weight))], fields["rad_basis"])
     if fields.any_of("weight"):
         fields["weight"].fill(0)
-        add_product(kernels, [(rad_basis, _rows(g))], _matrix(fields["weight"]))
+        with Total(kernels, fields["weight"]) as total:
+            add_products(kernels, [(rad_basis, _rows(g))], total)
 
 
 def _matrix(weight: Any) -> Any:
@@ -265,21 +268,22 @@ class _Embedding:
         w_1, second = _matrix(dots.weight), self.dots is not None
         rad, rad_1 = units.spread(self.inputs.rad_basis), units.spread(dots.rad_basis)
         partial = units.partial(targets.get("rad_basis"))
-        for first, count, rows in units.blocks((4 * w.shape[1] + w.size // ROWS) * w.itemsize):
-            here, here_1 = rad[rows], None if rad_1 is None else rad_1[rows]
-            if "output" in targets or "sph_basis" in targets:
-                a = self._product([(here, w)], count)
-                a_1 = self._product([(here_1, w), (here, w_1)], count) if second else None
-                self._triplets(first, count, (a, a_1), g, targets)
-            if "rad_basis" in targets or "weight" in targets:
-                outer = self._outer(first, count, g, self.inputs.sph_basis)
-                outer_1 = self._outer(first, count, g, dots.sph_basis)
-            if partial is not None:
-                pairs = [(outer_1, w.T), (outer, _transposed(dots.weight))] if second else [(outer, w.T)]
-                product(self.kernels, pairs, partial[rows])
-            if "weight" in targets:
-                pairs = [(here, outer_1), (here_1, outer)] if second else [(here, outer)]
-                add_product(self.kernels, pairs, _matrix(targets["weight"]))
+        with Total(self.kernels, targets.get("weight")) as total:
+            for first, count, rows in units.blocks((4 * w.shape[1] + w.size // ROWS) * w.itemsize):
+                here, here_1 = rad[rows], None if rad_1 is None else rad_1[rows]
+                if "output" in targets or "sph_basis" in targets:
+                    a = self._product([(here, w)], count)
+                    a_1 = self._product([(here_1, w), (here, w_1)], count) if second else None
+                    self._triplets(first, count, (a, a_1), g, targets)
+                if "rad_basis" in targets or "weight" in targets:
+                    outer = self._outer(first, count, g, self.inputs.sph_basis)
+                    outer_1 = self._outer(first, count, g, dots.sph_basis)
+                if partial is not None:
+                    pairs = [(outer_1, w.T), (outer, _transposed(dots.weight))] if second else [(outer, w.T)]
+                    product(self.kernels, pairs, partial[rows])
+                if "weight" in targets:
+                    pairs = [(here, outer_1), (here_1, outer)] if second else [(here, outer)]
+                    add_products(self.kernels, pairs, total)
         if partial is not None:
             units.collect(partial, targets["rad_basis"])
 
@@ -461,17 +465,18 @@ class _Bilinear:
         partial_radial = units.partial(radial) if per_edge else radial
         inner = {**targets, "rad_W1": partial_radial} if radial is not None else targets
         per_unit = (4 if self.dots else 2) * w.shape[1] + w.size // ROWS
-        for first, count, rows in units.blocks(per_unit * w.itemsize):
-            if partial is not None or "weight" in targets:
-                p = self._products(first, count, self.dots is not None)
-            if partial is not None:
-                p_0 = None if dots.weight is None else self._products(first, count, False)
-                pairs = [(p, w.T), (p_0, None if p_0 is None else dots.weight.T)]
-                product(self.kernels, pairs, partial[rows])
-            if "weight" in targets:
-                add_product(self.kernels, [(g[rows], p)], targets["weight"])
-            if {"rad_W1", "sph", "m"} & targets.keys():
-                self._gradients(first, count, g[rows], inner, per_edge)
+        with Total(self.kernels, targets.get("weight")) as total:
+            for first, count, rows in units.blocks(per_unit * w.itemsize):
+                if partial is not None or "weight" in targets:
+                    p = self._products(first, count, self.dots is not None)
+                if partial is not None:
+                    p_0 = None if dots.weight is None else self._products(first, count, False)
+                    pairs = [(p, w.T), (p_0, None if p_0 is None else dots.weight.T)]
+                    product(self.kernels, pairs, partial[rows])
+                if "weight" in targets:
+                    add_products(self.kernels, [(g[rows], p)], total)
+                if {"rad_W1", "sph", "m"} & targets.keys():
+                    self._gradients(first, count, g[rows], inner, per_edge)
         if partial is not None:
             units.collect(partial, targets["output"])
         if per_edge and radial is not None:
@@ -490,7 +495,7 @@ class _Bilinear:
         """Write the gradients in rad_W1, in sph and, of each triplet, in m."""
         interm, spherical, emb_in = self.sizes
         weights = (self.inputs.weight, self.dots.weight) if self.dots else (None, self.inputs.weight)
-        q = [None if w is None else self.kernels.xp.matmul(g, w) for w in weights]
+        q = [None if w is None else self.kernels.matmul(g, w) for w in weights]
         arrays = (*self._arrays(True), np.int64(first), np.int64(self.units.count), *self.sizes)
         threads = Tile.of(max(interm, spherical), emb_in).threads
         if "rad_W1" in targets:

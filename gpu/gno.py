@@ -21,7 +21,7 @@ The first order is what remains of this with h' = h, V' = V^ and without the pro
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -29,7 +29,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trigraph.gpu import sums
-from trigraph.gpu.sums import ROWS, Kernels, Pieces, bits, cover
+from trigraph.gpu.products import Columns, product_rows
+from trigraph.gpu.sums import ROWS, Kernels, Pieces, Total, bits, cover
 from trigraph.operators import result_type
 
 __all__ = [
@@ -58,7 +59,7 @@ def gno_kernel_fwd(coords: Any, params: Any, f_in: int, f_out: int, *, out: Out 
     for first, count in sums.blocks(len(coords), (net.hidden + 1) * params.itemsize):
         a = net.empty(count, net.hidden + 1)
         net.load(first, count, a.shape[1], a=a)
-        net.xp.matmul(a, net.v_hat(params), out=kernel[first : first + count])
+        net.kernels.matmul(a, net.v_hat(params), out=kernel[first : first + count])
     return kernel
 
 
@@ -69,18 +70,19 @@ def gno_kernel_bwd(
     net = _Network(coords, params, f_in * f_out)
     grads = _outputs(net.kernels, "gno_kernel_bwd", wrt, out, coords=coords, params=params)
     per_edge = 2 * net.hidden + net.d + 2 + (net.hidden + 1) * f_in * f_out // ROWS
-    for first, count in sums.blocks(len(coords), per_edge * params.itemsize):
-        g = grad_kernel[first : first + count]
-        s = net.empty(count, net.hidden)
-        net.xp.matmul(g, net.v(params).T, out=s)
-        net.select(first, count, 1, s)
-        if "coords" in grads:
-            net.xp.matmul(s, net.u(params).T, out=grads["coords"][first : first + count])
-        if "params" in grads:
-            a, x = net.empty(count, net.hidden + 1), net.empty(count, net.d + 1)
-            net.load(first, count, a.shape[1], a=a, x=x)
-            sums.add_product(net.kernels, x, s, net.u_hat(grads["params"]))
-            sums.add_product(net.kernels, a, g, net.v_hat(grads["params"]))
+    with net.total(net.u_hat, grads) as of_u, net.total(net.v_hat, grads) as of_v:
+        for first, count in sums.blocks(len(coords), per_edge * params.itemsize):
+            g = grad_kernel[first : first + count]
+            s = net.empty(count, net.hidden)
+            net.kernels.matmul(g, net.v(params).T, out=s)
+            net.select(first, count, 1, s)
+            if "coords" in grads:
+                net.kernels.matmul(s, net.u(params).T, out=grads["coords"][first : first + count])
+            if "params" in grads:
+                a, x = net.empty(count, net.hidden + 1), net.empty(count, net.d + 1)
+                net.load(first, count, a.shape[1], a=a, x=x)
+                of_u.add(product_rows(net.kernels, x, s))
+                of_v.add(product_rows(net.kernels, a, g))
     return _result("gno_kernel_bwd", grads)
 
 
@@ -106,27 +108,32 @@ def gno_kernel_bwd2(
     if "coords" in grads and not second:
         grads["coords"].fill(0)
     per_edge = 5 * hidden + net.d + 2 + hidden * f_in * f_out // ROWS
-    for first, count in sums.blocks(len(coords), per_edge * params.itemsize):
-        rows = slice(first, first + count)
-        g = grad_kernel[rows]
-        ta, x = net.empty(count, len(left)), net.empty(count, net.d + 1)
-        if "grad_kernel" in grads or "params" in grads:
-            a = ta.reshape(-1)[hidden:] if second else None
-            net.load(first, count, ta.shape[1], t=ta, a=a, x=x)
-        if "grad_kernel" in grads:
-            net.xp.matmul(ta, left, out=grads["grad_kernel"][rows])
-        if "params" in grads:
-            sums.add_product(net.kernels, ta[:, :hidden], g, net.v(grads["params"]))
-        if "coords" in grads or "params" in grads:
-            s = net.empty(count, len(back))
-            net.xp.matmul(g, back.T, out=s)
-            net.select(first, count, len(back) // hidden, s)
-            if "coords" in grads and second:
-                net.xp.matmul(s, down, out=grads["coords"][rows])
-            if "params" in grads and second:
-                sums.add_product(net.kernels, x, s[:, hidden:], net.u_hat(grads["params"]))
-            if "params" in grads and gg_coords is not None:
-                sums.add_product(net.kernels, gg_coords[rows], s[:, :hidden], net.u(grads["params"]))
+    with (
+        net.total(net.u_hat, grads) as of_u_hat,
+        net.total(net.u, grads) as of_u,
+        net.total(net.v, grads) as of_v,
+    ):
+        for first, count in sums.blocks(len(coords), per_edge * params.itemsize):
+            rows = slice(first, first + count)
+            g = grad_kernel[rows]
+            ta, x = net.empty(count, len(left)), net.empty(count, net.d + 1)
+            if "grad_kernel" in grads or "params" in grads:
+                a = ta.reshape(-1)[hidden:] if second else None
+                net.load(first, count, ta.shape[1], t=ta, a=a, x=x)
+            if "grad_kernel" in grads:
+                net.kernels.matmul(ta, left, out=grads["grad_kernel"][rows])
+            if "params" in grads:
+                of_v.add(product_rows(net.kernels, Columns(ta, 0, hidden), g))
+            if "coords" in grads or "params" in grads:
+                s = net.empty(count, len(back))
+                net.kernels.matmul(g, back.T, out=s)
+                net.select(first, count, len(back) // hidden, s)
+                if "coords" in grads and second:
+                    net.kernels.matmul(s, down, out=grads["coords"][rows])
+                if "params" in grads and second:
+                    of_u_hat.add(product_rows(net.kernels, x, Columns(s, hidden, hidden)))
+                if "params" in grads and gg_coords is not None:
+                    of_u.add(product_rows(net.kernels, gg_coords[rows], Columns(s, 0, hidden)))
     return _result("gno_kernel_bwd2", grads)
 
 
@@ -206,7 +213,7 @@ def gno_message_fwd(
     partial = net.empty(pieces.num_pieces, f_out)
     for first, count in sums.blocks(pieces.num_pieces, (net.hidden + 1) * f_in * params.itemsize):
         moments = _Block(net, graph, f_in, pieces, first, count).moments(features, None)
-        net.xp.matmul(moments, net.v_hat(params).reshape(-1, f_out), out=partial[first : first + count])
+        net.kernels.matmul(moments, net.v_hat(params).reshape(-1, f_out), out=partial[first : first + count])
     sums.sum_pieces(net.kernels, pieces, [partial], message)
     return message
 
@@ -286,30 +293,31 @@ def _message_derivatives(
     to_coords = net.empty(graph.num_positions, net.d) if "coords" in grads else None
     g_pieces = None if grads.keys() == {"grad_message"} else sums.spread(kernels, pieces, grad_message)
     per_piece = (4 if second else 2) * len(v) + (net.d + 1) * net.hidden + len(v) * f_out // ROWS
-    for first, count in sums.blocks(pieces.num_pieces, per_piece * grad_message.itemsize):
-        block, rows = _Block(net, graph, f_in, pieces, first, count), slice(first, first + count)
-        if partial or "params" in grads:
-            t_1 = block.moments(features_1, features if tangent else None)
-        if partial:
-            net.xp.matmul(t_1, v, out=partial[0][rows])
-            if v_1 is not None:
-                net.xp.matmul(block.moments(features, None), v_1, out=partial[1][rows])
-        if g_pieces is None:
-            continue
-        g = g_pieces[rows]
-        if "params" in grads:
-            sums.add_product(kernels, g, t_1, net.v_hat(grads["params"]), transposed=True)
-        q = net.xp.matmul(g, v.T) if second else None
-        q_1 = None if v_1 is None else net.xp.matmul(g, v_1.T)
-        if to_source is not None:
-            block.to_source(q_1, q if tangent else None, to_source)
-        if to_coords is not None or "params" in grads:
-            to_params = net.empty(count, net.d + 1, net.hidden) if "params" in grads else None
-            block.first_layer([(q_1, features), (q, features_1)], net.params, net.coords, False, to_coords, to_params)
-            if tangent:
-                block.first_layer([(q, features)], net.gg_params, net.gg_coords, True, to_coords, to_params)
-            if to_params is not None:
-                sums.sum_rows(kernels, to_params, net.u_hat(grads["params"]))
+    with net.total(net.u_hat, grads) as of_u, net.total(net.v_hat, grads, f_out) as of_v:
+        for first, count in sums.blocks(pieces.num_pieces, per_piece * grad_message.itemsize):
+            block, rows = _Block(net, graph, f_in, pieces, first, count), slice(first, first + count)
+            if partial or "params" in grads:
+                t_1 = block.moments(features_1, features if tangent else None)
+            if partial:
+                net.kernels.matmul(t_1, v, out=partial[0][rows])
+                if v_1 is not None:
+                    net.kernels.matmul(block.moments(features, None), v_1, out=partial[1][rows])
+            if g_pieces is None:
+                continue
+            g = g_pieces[rows]
+            if "params" in grads:
+                of_v.add(product_rows(kernels, g, t_1))
+            q = net.kernels.matmul(g, v.T) if second else None
+            q_1 = None if v_1 is None else net.kernels.matmul(g, v_1.T)
+            if to_source is not None:
+                block.to_source(q_1, q if tangent else None, to_source)
+            if to_coords is not None or "params" in grads:
+                to_params = net.empty(count, net.d + 1, net.hidden) if "params" in grads else None
+                block.first_layer([(q_1, features), (q, features_1)], net.params, net.coords, False, to_coords, to_params)
+                if tangent:
+                    block.first_layer([(q, features)], net.gg_params, net.gg_coords, True, to_coords, to_params)
+                if to_params is not None:
+                    of_u.add(to_params)
     if partial:
         sums.sum_pieces(kernels, pieces, partial, grads["grad_message"])
     if to_source is not None:
@@ -388,6 +396,10 @@ class _Network:
     def v(self, params: Any) -> Any:
         """V alone, (H, F)."""
         return self.v_hat(params)[:-1]
+
+    def total(self, part: Callable[[Any], Any], grads: Mapping[str, Any], outer: int = 1) -> Total:
+        """Return the sum that goes to a part of the gradient in the parameters, where that is asked for."""
+        return Total(self.kernels, part(grads["params"]) if "params" in grads else None, outer)
 
     def stack(self, above: Any, below: Any) -> Any:
         """Return one matrix above another."""

@@ -87,6 +87,7 @@ INSTANCES: dict[str, tuple[str, ...]] = {
         *expand("gather_rows", FLOATS, INDICES),
         *expand("first_pieces", FLOATS, INDICES),
         *expand("sum_rows", FLOATS),
+        *expand("product_rows", FLOATS),
         *expand("gemnet_products", FLOATS, INDICES),
         *expand("gemnet_radial", FLOATS, INDICES),
         *expand("gemnet_triplets", FLOATS, INDICES),
@@ -96,6 +97,7 @@ INSTANCES: dict[str, tuple[str, ...]] = {
     ),
     "gno": (
         *SUMS,
+        *expand("product_rows", FLOATS),
         *expand("gno_hidden", FLOATS),
         *expand("gno_select", FLOATS),
         *expand("gno_contract", FLOATS, INDICES),

@@ -17,6 +17,7 @@ import contextlib
 import ctypes
 import importlib.util
 import math
+import mmap
 import os
 import re
 import shutil
@@ -35,6 +36,7 @@ KERNELS = Path(__file__).resolve().parent / "kernels"
 ORDERS = ("forward", "reverse", "random")
 
 _STATIC_LIMIT = 48 * 1024  # bytes of shared memory a block may have without asking
+_BLAS_BUFFER = 128 << 20  # bytes, more than OpenBLAS takes for a product
 _DTYPES = {
     "bool": np.bool_,
     "signed char": np.int8,
@@ -81,6 +83,9 @@ class _Lock:
     def __exit__(self, *_: object) -> None:
         self._lock.release()
 
+
+#: What a launch on the CPU ends with, by the status that ``cuda_host_launch`` returns.
+_ERRORS: dict[int, type[Exception]] = {1: ValueError, 2: KernelError, 3: MemoryError}
 
 # One launch at a time: a library keeps its threads and shared arrays in one place, whoever has opened it.
 _HOST_LOCK = _Lock()
@@ -130,7 +135,13 @@ class Runtime(Protocol):
             An array is not contiguous, or the kernel has no such instance.
         KernelError
             Only on the CPU: the kernel itself is wrong.
+        MemoryError
+            The system refuses memory; on the device CuPy's ``OutOfMemoryError``, raised where arrays are made. What the
+            call wrote so far is abandoned; the next call works.
         """
+
+    def before_product(self) -> None:
+        """Raise MemoryError where a matrix product of `xp` would end the process instead."""
 
 
 def runtime(array: Any) -> Runtime:
@@ -195,6 +206,16 @@ def _parameters(signature: str, names: str) -> tuple[_Parameter, ...]:
     )
 
 
+def _open(path: Path) -> ctypes.CDLL:
+    """Load a library; what the dynamic linker says of refused memory is a MemoryError."""
+    try:
+        return ctypes.CDLL(str(path))
+    except OSError as error:
+        if not re.search("failed to map segment|[Cc]annot allocate memory", str(error)):
+            raise
+        raise MemoryError(f"the system refused the {path.stat().st_size} bytes of a library: {error}") from error
+
+
 class HostLibrary:
     """A shared library made by ``gpu/host``: the kernels of one family, for the CPU.
 
@@ -206,7 +227,7 @@ class HostLibrary:
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
-        self._library = ctypes.CDLL(str(self.path))
+        self._library = _open(self.path)
         for function in ("family", "kernel_name", "kernel_parameters", "kernel_signature"):
             getattr(self._library, f"cuda_host_{function}").restype = ctypes.c_char_p
         self.family: str = self._library.cuda_host_family().decode()
@@ -252,7 +273,7 @@ class HostLibrary:
         if status == 0:
             return
         text = f"{name}: {self._with_lines(message.value.decode(errors='replace'))}"
-        raise ValueError(text) if status == 1 else KernelError(text)
+        raise _ERRORS[status](text)
 
     def _with_lines(self, message: str) -> str:
         """Replace the code addresses in a message of the race build (``{0x1234}``) by source lines."""
@@ -331,6 +352,13 @@ class HostRuntime:
             return
         name = instance_name(kernel, template_types)
         self.library(family).launch(name, grid, block, args, shared_mem, self._order, self._seed)
+
+    def before_product(self) -> None:
+        """See :meth:`Runtime.before_product`: OpenBLAS ends the process where it is refused a buffer."""
+        try:
+            mmap.mmap(-1, _BLAS_BUFFER).close()
+        except OSError as error:
+            raise MemoryError(f"the system refused {_BLAS_BUFFER} bytes for a matrix product of NumPy") from error
 
     @contextlib.contextmanager
     def using(self, library: HostLibrary, order: str, seed: int) -> Iterator[None]:
@@ -431,6 +459,9 @@ class DeviceRuntime:
         if shared_mem > _STATIC_LIMIT and function.max_dynamic_shared_size_bytes < shared_mem:
             function.max_dynamic_shared_size_bytes = shared_mem
         function(tuple(grid), tuple(block), values, shared_mem=shared_mem)
+
+    def before_product(self) -> None:
+        """CuPy raises by itself."""
 
     def _value(self, kernel: str, position: int, value: Any, device: int) -> Any:
         """Check one argument (CuPy would pass a Python number as 64 bits whatever the kernel takes)."""

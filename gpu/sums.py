@@ -19,7 +19,7 @@ __all__ = [
     "Kernels",
     "Pieces",
     "Rows",
-    "add_product",
+    "Total",
     "bits",
     "blocks",
     "by_destination",
@@ -38,7 +38,8 @@ __all__ = [
 CHUNK = 128  # most positions of a piece
 ROWS = 256  # rows of a matrix that are summed at a time
 WORKSPACE = 32 << 20  # bytes of the arrays of one block: they stay in the cache of a device
-MAX_BLOCKS = 256  # blocks grow instead, since their sums are added up one by one
+MAX_BLOCKS = 256  # blocks grow instead
+MAX_LEVELS = 16  # of the tree that their sums are added up in
 
 
 class Kernels:
@@ -69,6 +70,11 @@ class Kernels:
         values = [np.int32(value) if type(value) in (int, bool) else value for value in args]
         self.runtime.launch(self.family, kernel, types, grid, block, values, shared_mem)
 
+    def matmul(self, left: Any, right: Any, out: Any = None) -> Any:
+        """Return left right."""
+        self.runtime.before_product()
+        return self.xp.matmul(left, right, out=out)
+
 
 def cover(count: int, size: int) -> int:
     """Blocks of a size that cover a count."""
@@ -87,34 +93,67 @@ def blocks(count: int, bytes_per_row: int) -> Iterator[tuple[int, int]]:
         yield first, min(step, count - first)
 
 
-def add_product(kernels: Kernels, left: Any, right: Any, total: Any, transposed: bool = False) -> None:
-    """Add left^T right, or its transpose, to `total`; rows are summed ROWS at a time, then the results.
-
-    `left` is the factor with fewer columns: CuPy copies what it has to transpose in a batch of products.
-    """
-    m, n, whole = left.shape[1], right.shape[1], len(left) // ROWS
-    end = whole * ROWS
-    chunks = kernels.xp.empty((cover(len(left), ROWS), m, n), total.dtype)
-    if whole:
-        batch = left[:end].reshape(whole, ROWS, m).transpose(0, 2, 1)
-        kernels.xp.matmul(batch, right[:end].reshape(whole, ROWS, n), out=chunks[:whole])
-    if end < len(left):
-        kernels.xp.matmul(left[end:].T, right[end:], out=chunks[whole])
-    sum_rows(kernels, chunks, total, m if transposed else 1)
-
-
 def sum_rows(kernels: Kernels, values: Any, total: Any, outer: int = 1) -> None:
     """Add the sum over the first axis of `values` to `total`, transposing (outer, rest) matrices."""
-    width = total.size
-    while True:
-        sums = cover(len(values), ROWS)
-        last = sums == 1
-        out = total if last else kernels.xp.empty((sums, width), total.dtype)
-        args = (values, np.int64(len(values)), np.int64(width), ROWS, np.int64(outer if last else 1), last, out)
-        kernels.launch("sum_rows", (total.dtype,), (cover(width, 32), sums), (32, 8), args)
-        if last:
+    with Total(kernels, total, outer) as sums:
+        sums.add(values)
+
+
+class Total:
+    """A sum that comes in parts and goes to `total` when the ``with`` block ends, all parts added pairwise.
+
+    The sums of 1, 2, 4, ... parts that wait for as many others are rows of one array. Each part is summed and added to
+    those that it completes by the same launch; the last one adds up all of them, so it waits for the end.
+
+    Parameters
+    ----------
+    kernels : Kernels
+    total : array
+        What is there is added to.
+    outer : int
+        The parts' rows are matrices (outer, rest), and `total` is their transpose.
+    """
+
+    def __init__(self, kernels: Kernels, total: Any, outer: int = 1) -> None:
+        self._kernels, self._total, self._outer = kernels, total, outer
+        self._waiting: Any = None  # the last part, at most ROWS rows
+        self._sums: Any = None
+        self._count = 0  # parts in `_sums`; its bits say which rows there are
+
+    def add(self, values: Any) -> None:
+        """Add the sum over the first axis of a part."""
+        if len(values) == 0:
             return
-        values = out
+        if self._waiting is not None:
+            self._complete()
+        while len(values) > ROWS:
+            sums = self._kernels.xp.empty((cover(len(values), ROWS), self._total.size), self._total.dtype)
+            self._sum(values, sums, 1, None, 0, False)
+            values = sums
+        self._waiting = values
+
+    def _complete(self) -> None:
+        """Add the waiting part to the sums of as many parts as it completes."""
+        if self._sums is None:
+            self._sums = self._kernels.xp.empty((MAX_LEVELS, self._total.size), self._total.dtype)
+        completed = (self._count ^ (self._count + 1)).bit_length() - 1  # ones at the end
+        there = self._count.bit_count() - completed
+        self._sum(self._waiting, self._sums[there:], 1, self._sums[there:], completed, False)
+        self._count += 1
+
+    def _sum(self, values: Any, out: Any, outer: int, earlier: Any, num_earlier: int, accumulate: bool) -> None:
+        width = self._total.size
+        grid = (cover(width, 32), cover(len(values), ROWS))
+        sizes = (np.int64(len(values)), np.int64(width), ROWS, np.int64(outer))
+        args = (values, *sizes, earlier, num_earlier, accumulate, out)
+        self._kernels.launch("sum_rows", (out.dtype,), grid, (32, 8), args)
+
+    def __enter__(self) -> Total:
+        return self
+
+    def __exit__(self, kind: Any, *_: object) -> None:
+        if kind is None and self._waiting is not None:
+            self._sum(self._waiting, self._total, self._outer, self._sums, self._count.bit_count(), True)
 
 
 class Rows(NamedTuple):

@@ -7,14 +7,15 @@ summed into atoms, an atom with its edges or a piece of one, each edge with all 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from trigraph.gpu import sums
-from trigraph.gpu.sums import CHUNK, ROWS, Kernels, Pieces, Rows, bits, cover
+from trigraph.gpu.products import product_rows
+from trigraph.gpu.sums import CHUNK, ROWS, Kernels, Pieces, Rows, Total, cover
 
-__all__ = ["SIDE", "WHOLE", "Pair", "Tile", "Units", "add_product", "given", "members", "product"]
+__all__ = ["SIDE", "WHOLE", "Pair", "Units", "add_products", "given", "members", "product"]
 
 WHOLE = 256  # most triplets of an edge that is not cut
 WHOLE_EDGES = CHUNK  # most edges of an atom that is not cut
@@ -37,40 +38,18 @@ def product(kernels: Kernels, pairs: Sequence[Pair], out: Any) -> None:
         return
     for first, count in sums.blocks(len(out), out.shape[1] * out.itemsize):
         rows, target = slice(first, first + count), out[first : first + count]
-        kernels.xp.matmul(present[0][0][rows], present[0][1], out=target)
+        kernels.matmul(present[0][0][rows], present[0][1], out=target)
         for left, right in present[1:]:
-            target += kernels.xp.matmul(left[rows], right)
+            target += kernels.matmul(left[rows], right)
 
 
-def add_product(kernels: Kernels, pairs: Sequence[Pair], total: Any) -> None:
+def add_products(kernels: Kernels, pairs: Sequence[Pair], total: Total) -> None:
     """Add to `total` the sum over the pairs of left^T right."""
     for left, right in given(pairs):
-        per_row = (left.shape[1] + right.shape[1] + total.size // ROWS) * total.itemsize
+        per_row = (left.shape[1] + right.shape[1] + left.shape[1] * right.shape[1] // ROWS) * left.itemsize
         for first, count in sums.blocks(len(left), per_row):
             rows = slice(first, first + count)
-            sums.add_product(kernels, left[rows], right[rows], total)
-
-
-class Tile(NamedTuple):
-    """Lanes of the largest of a block's small products, see kernels/products.cuh, as exponents of two."""
-
-    row_bits: int
-    col_bits: int
-
-    @classmethod
-    def of(cls, rows: int, cols: int) -> Tile:
-        """Return lanes for a product of about these extents; at most 16 slices are left of a warp."""
-        col_bits = min(bits(cover(cols, 2)), 4)
-        return cls(max(min(bits(cover(rows, 4)), 3), 1 - col_bits), col_bits)
-
-    @property
-    def threads(self) -> int:
-        """Threads of a block."""
-        return 1 << max(self.row_bits + self.col_bits, 5)
-
-    def tiles(self, rows: int, cols: int) -> int:
-        """Tiles that cover a matrix."""
-        return cover(rows, 4 << self.row_bits) * cover(cols, 2 << self.col_bits)
+            total.add(product_rows(kernels, left[rows], right[rows]))
 
 
 def members(segments: Any) -> Rows:

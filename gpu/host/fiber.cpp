@@ -36,7 +36,10 @@ bool allocate_stack(Fiber& fiber) {
     if (memory == MAP_FAILED) {
         return false;
     }
-    mprotect(memory, guard, PROT_NONE);
+    if (mprotect(memory, guard, PROT_NONE) != 0) {
+        munmap(memory, guard + stack_bytes);
+        return false;
+    }
     fiber.stack = static_cast<char*>(memory) + guard;
     fiber.stack_size = stack_bytes;
     return true;

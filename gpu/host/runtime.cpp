@@ -1,8 +1,11 @@
 // The scheduler: blocks in sequence, the threads of a block as fibers, barriers and warp collectives between them.
 //
 // A thread that never waits costs a function call: the fiber it ran on starts the next thread. Only a thread that waits
-// keeps its fiber, and another one takes over. Whatever goes wrong inside a kernel ends in fail(), which abandons all
-// fibers and returns to the caller of cuda_host_launch with a message.
+// keeps its fiber, and another one takes over. Whatever goes wrong inside a kernel ends in fail() or, where the system
+// refuses memory, in refuse(): they abandon all fibers and return to the caller of cuda_host_launch with a message.
+//
+// A launch takes memory for stacks and shared arrays alone; all else has its place from the start, since C++ has no way
+// to report refused memory that takes none itself.
 
 // The standard headers stand before ours, which redefine words that they use.
 #include <stdarg.h>
@@ -10,7 +13,6 @@
 #include <stdlib.h>
 
 #include <algorithm>
-#include <deque>
 #include <memory>
 #include <new>
 #include <numeric>
@@ -33,7 +35,7 @@ constexpr size_t max_shared_bytes = 227 * 1024;  // the most any device grants a
 
 enum class Order : int { forward, reverse, random };
 enum class State : unsigned char { unstarted, running, at_barrier, at_collective, returned };
-enum Status : int { succeeded = 0, refused = 1, failed = 2 };
+enum Status : int { succeeded = 0, refused = 1, failed = 2, no_memory = 3 };
 
 struct Thread {
     State state;
@@ -66,7 +68,7 @@ struct Launch {
     unsigned num_threads = 0;
     size_t shared_bytes = 0;
     bool in_progress = false;
-    bool failed = false;
+    Status status = succeeded;
     char* message = nullptr;
     size_t message_capacity = 0;
     std::mt19937_64 random;
@@ -75,12 +77,14 @@ struct Launch {
 Launch launch;
 Fiber main_fiber;
 Fiber* running_fiber = nullptr;
-std::deque<Fiber> fibers;     // kept from launch to launch
-std::vector<Fiber*> idle;     // fibers that are between two threads, or new
-std::vector<Thread> threads;  // by rank
-std::vector<uint3> indices;   // threadIdx by rank
-std::vector<unsigned> turns;  // ranks in the order in which threads start
-std::vector<Warp> warps;
+Fiber fibers[max_threads];  // the first num_fibers have stacks; kept from launch to launch
+Fiber* idle[max_threads];   // the num_idle fibers that are between two threads, or new
+Thread threads[max_threads];   // by rank
+uint3 indices[max_threads];    // threadIdx by rank
+unsigned turns[max_threads];   // ranks in the order in which threads start
+Warp warps[max_threads / 32];
+unsigned num_fibers = 0;
+unsigned num_idle = 0;
 unsigned ready[max_threads];  // ring of the ranks that can go on
 unsigned first_ready = 0;
 unsigned num_ready = 0;
@@ -100,23 +104,40 @@ void* allocate(size_t bytes) {
 void worker();
 
 bool add_idle_fiber() {
-    fibers.emplace_back();
-    if (!allocate_stack(fibers.back())) {
-        fibers.pop_back();
+    Fiber& fiber = fibers[num_fibers];
+    if (!allocate_stack(fiber)) {
         return false;
     }
-    prepare(fibers.back(), worker, unsigned(fibers.size()));
-    idle.push_back(&fibers.back());
+    prepare(fiber, worker, ++num_fibers);
+    idle[num_idle++] = &fiber;
     return true;
 }
 
+// Notes that the system refuses memory.
+void note_refusal(const char* what, size_t bytes) {
+    snprintf(launch.message, launch.message_capacity, "the system refused %zu bytes for %s", bytes, what);
+    launch.status = no_memory;
+}
+
+// The launch ends here, whatever the threads were doing.
+[[noreturn]] void abandon() {
+    current = nullptr;
+    Fiber& from = *running_fiber;
+    running_fiber = &main_fiber;
+    switch_fiber(from, main_fiber, true);
+    abort();  // not reached: nobody switches back to an abandoned fiber
+}
+
+[[noreturn]] void refuse(const char* what, size_t bytes) {
+    note_refusal(what, bytes);
+    abandon();
+}
+
 Fiber& take_idle_fiber() {
-    if (idle.empty() && !add_idle_fiber()) {
-        fail("no memory for the stack of a thread");
+    if (num_idle == 0 && !add_idle_fiber()) {
+        refuse("the stack of a thread", stack_bytes);
     }
-    Fiber& fiber = *idle.back();
-    idle.pop_back();
-    return fiber;
+    return *idle[--num_idle];
 }
 
 unsigned& ready_at(unsigned place) { return ready[(first_ready + place) % max_threads]; }
@@ -220,8 +241,7 @@ void wait(State state, const char* operation, Site site, unsigned mask) {
 }
 
 // Runs threads, one after the other, until one waits; taken up again when another thread can be started.
-void worker() {
-    started();
+void run_threads() {
     for (;;) {
         while (has_unstarted() && !prefer_ready()) {
             const unsigned turn = turns[num_started++];
@@ -231,7 +251,7 @@ void worker() {
             warps[turn / 32].absent |= 1u << turn % 32;
             num_returned++;
         }
-        idle.push_back(running_fiber);
+        idle[num_idle++] = running_fiber;
         if (num_ready > 0) {
             resume(take_ready());
         } else if (num_returned == launch.num_threads) {
@@ -242,14 +262,21 @@ void worker() {
     }
 }
 
+void worker() {
+    started();
+    try {
+        run_threads();
+    } catch (const std::bad_alloc&) {  // of a message's text
+    }
+    refuse("a message", launch.message_capacity);
+}
+
 // ---- launching ------------------------------------------------------------------------------------------------------
 
 void forget_fibers() {
-    idle.clear();
-    unsigned colour = 0;
-    for (Fiber& fiber : fibers) {
-        prepare(fiber, worker, ++colour);
-        idle.push_back(&fiber);
+    for (num_idle = 0; num_idle < num_fibers; num_idle++) {
+        prepare(fibers[num_idle], worker, num_idle + 1);
+        idle[num_idle] = &fibers[num_idle];
     }
 }
 
@@ -264,7 +291,7 @@ void run_block(Bits block) {
         warps[first / 32].absent = lanes < 32 ? ~0u << lanes : 0;
     }
     if (launch.order == Order::random) {
-        std::shuffle(turns.begin(), turns.end(), launch.random);
+        std::shuffle(turns, turns + launch.num_threads, launch.random);
     }
     if (launch.shared_bytes > 0) {
         memset(dynamic_data.get(), 0xff, launch.shared_bytes);
@@ -281,34 +308,34 @@ void run_grid(Bits num_blocks) {
     std::vector<Bits> shuffled(launch.order == Order::random ? num_blocks : 0);
     std::iota(shuffled.begin(), shuffled.end(), Bits(0));
     std::shuffle(shuffled.begin(), shuffled.end(), launch.random);
-    for (Bits turn = 0; turn < num_blocks && !launch.failed; turn++) {
+    for (Bits turn = 0; turn < num_blocks && launch.status == succeeded; turn++) {
         const Bits forward = launch.order == Order::reverse ? num_blocks - 1 - turn : turn;
         run_block(shuffled.empty() ? forward : shuffled[turn]);
     }
-    if (launch.failed) {
+    if (launch.status != succeeded) {
         forget_fibers();
     }
 }
 
-void begin_launch() {
-    threads.assign(launch.num_threads, Thread{});
-    idle.reserve(max_threads + 1);
-    indices.resize(launch.num_threads);
-    turns.resize(launch.num_threads);
+// False: no memory.
+bool begin_launch() {
     for (unsigned rank = 0; rank < launch.num_threads; rank++) {
+        threads[rank] = Thread{};
         indices[rank] = {rank % blockDim.x, rank / blockDim.x % blockDim.y, rank / blockDim.x / blockDim.y};
         turns[rank] = launch.order == Order::reverse ? launch.num_threads - 1 - rank : rank;
     }
-    const unsigned num_warps = (launch.num_threads + 31) / 32;
-    if (warps.size() < num_warps) {
-        warps.resize(num_warps);
-    }
     dynamic_data.reset(static_cast<char*>(allocate(launch.shared_bytes)));
-    if (dynamic_data == nullptr || (idle.empty() && !add_idle_fiber())) {
-        throw std::bad_alloc();
+    if (dynamic_data == nullptr) {
+        note_refusal("dynamic shared memory", launch.shared_bytes);
+        return false;
+    }
+    if (num_idle == 0 && !add_idle_fiber()) {
+        note_refusal("the stack of a thread", stack_bytes);
+        return false;
     }
     main_fiber = Fiber{};
     running_fiber = &main_fiber;
+    return true;
 }
 
 const char* refusal(const unsigned* grid, const unsigned* block, size_t shared_bytes) {
@@ -337,15 +364,11 @@ void fail(const char* format, ...) {
                  blockIdx.z, by_thread ? ", " : "", by_thread ? describe(rank(*current)).c_str() : "");
     vsnprintf(launch.message + length, launch.message_capacity - size_t(length), format, values);
     va_end(values);
-    launch.failed = true;
-    current = nullptr;
-    Fiber& from = *running_fiber;
-    running_fiber = &main_fiber;
-    switch_fiber(from, main_fiber, true);
-    abort();  // not reached: nobody switches back to an abandoned fiber
+    launch.status = failed;
+    abandon();
 }
 
-unsigned rank(const Thread& thread) { return unsigned(&thread - threads.data()); }
+unsigned rank(const Thread& thread) { return unsigned(&thread - threads); }
 
 std::string describe(unsigned rank) {
     const uint3 index = indices[rank];
@@ -358,18 +381,19 @@ void barrier(Site site) {
         wait(State::at_barrier, "__syncthreads", site, 0);
         return;
     }
-    for (const Thread& thread : threads) {
+    for (unsigned other = 0; other < launch.num_threads; other++) {
+        const Thread& thread = threads[other];
         if (&thread != current && (thread.site.line != site.line || strcmp(thread.site.file, site.file) != 0)) {
             fail("reached __syncthreads at %s while %s waits at another one, %s", site_text(site).c_str(),
-                 describe(rank(thread)).c_str(), site_text(thread.site).c_str());
+                 describe(other).c_str(), site_text(thread.site).c_str());
         }
     }
     num_at_barrier = 0;
 #ifdef CUDA_HOST_RACE
     race_barrier();
 #endif
-    for (const unsigned turn : turns) {
-        make_ready(turn);
+    for (unsigned place = 0; place < launch.num_threads; place++) {
+        make_ready(turns[place]);
     }
     current->fiber = running_fiber;
     resume(take_ready());
@@ -522,7 +546,7 @@ void refill(SharedArray& array, [[maybe_unused]] const char* name) {
     if (array.data == nullptr) {
         array.data = allocate(array.bytes);
         if (array.data == nullptr) {
-            fail("no memory for %zu bytes of shared memory", array.bytes);
+            refuse("a shared array", array.bytes);
         }
     }
     memset(array.data, 0xff, array.bytes);
@@ -580,7 +604,7 @@ EXPORT int cuda_host_launch(int kernel, const unsigned* grid, const unsigned* bl
     launch.message_capacity = message_capacity;
     launch.random.seed(seed);
     launch.in_progress = true;
-    launch.failed = false;
+    launch.status = succeeded;
     gridDim = dim3(grid[0], grid[1], grid[2]);
     blockDim = dim3(block[0], block[1], block[2]);
     current = nullptr;
@@ -588,19 +612,18 @@ EXPORT int cuda_host_launch(int kernel, const unsigned* grid, const unsigned* bl
         forget_fibers();
     }
     try {
-        begin_launch();
+        if (begin_launch()) {
 #ifdef CUDA_HOST_RACE
-        race_begin_launch(*launch.kernel, arguments, launch.num_threads);
+            race_begin_launch(*launch.kernel, arguments, launch.num_threads);
 #endif
-        run_grid(Bits(grid[0]) * grid[1] * grid[2]);
+            run_grid(Bits(grid[0]) * grid[1] * grid[2]);
 #ifdef CUDA_HOST_RACE
-        race_end_launch();
+            race_end_launch();
 #endif
-    } catch (const std::bad_alloc&) {
-        snprintf(message, message_capacity, "no memory");
-        launch.in_progress = false;
-        return refused;
+        }
+    } catch (const std::bad_alloc&) {  // of the race detector, or of the random order of blocks
+        note_refusal("the order of blocks", Bits(grid[0]) * grid[1] * grid[2] * sizeof(Bits));
     }
     launch.in_progress = false;
-    return launch.failed ? failed : succeeded;
+    return launch.status;
 }

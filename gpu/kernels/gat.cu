@@ -77,7 +77,7 @@ gat_finish(const Compute<S>* __restrict__ overflow, const I* __restrict__ offset
         return;
     }
     const int j = int(blockIdx.x % col_tiles) * 32 + threadIdx.x;
-    Sum<T> terms;
+    LongSum<T> terms;
     if (j < width) {
         int i = 0;
         for (long long t = cut.first - 1 + threadIdx.y; t <= cut.last; t += 8) {
@@ -191,7 +191,7 @@ gat_join(const T* __restrict__ overflow, const I* __restrict__ offsets, long lon
         const T other = peaks[y][threadIdx.x];
         peak = other > peak ? other : peak;
     }
-    Sum<T> terms;
+    LongSum<T> terms;
     int i = 0;
     for (long long t = cut.first + threadIdx.y; t <= cut.last; t += 8) {
         const T* const piece = overflow + t * 2 * num_heads + h;

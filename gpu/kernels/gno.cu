@@ -4,7 +4,6 @@
 // Packed parameters are row-major here: U (d, H) | b_u (H) | V (H, F) | b_v (F), F = (f_in, f_out), f_out fast. A kernel
 // that takes a range of pieces has `first` and `count`; its arrays over pieces start at piece `first`. Null pointers
 // leave out what they stand for. Edge arrays are read at row edge_ids[p] of position p.
-#include "sums.cuh"
 #include "tiles.cuh"
 
 // The hidden layer of an edge row, and its tangent t = U c + Ugg dx + bgg_u where the layer is active, c = gg_coords.
@@ -103,7 +102,7 @@ gno_contract(const T* __restrict__ kernel, const T* __restrict__ values, const T
     const int y0 = int(blockIdx.x % tiles) * (4 << y_bits);
     const long long s = (long long)(blockIdx.x / tiles) * (128 >> lane_bits) + (threadIdx.x >> lane_bits);
     const Piece<I> piece = load_piece(table, num_pieces, s);
-    Sum<T> total[4];
+    Sum<T, 3> total[4];
     int terms = 0;
     for (int pair = 0; pair < 2; pair++) {
         const T* const matrices = pair == 0 ? kernel : kernel_2;
@@ -133,7 +132,7 @@ gno_contract(const T* __restrict__ kernel, const T* __restrict__ values, const T
         T* const target = piece_target(piece, offsets, s, num_y, out, overflow) + y0;
         const int first = int(threadIdx.x) - lane;
         for (int y = lane; y < min(4 << y_bits, num_y - y0); y += 1 << lane_bits) {
-            Sum<T> sum;
+            Sum<T, 4, 2> sum;
             for (int i = 0; i < 1 << (x_bits + e_bits); i++) {
                 const int x = i & ((1 << x_bits) - 1), e = i >> x_bits;
                 const int place = ((y & ((1 << y_bits) - 1)) << y_shift) + (x << x_shift) + (e << (y_bits + x_bits));
@@ -189,7 +188,7 @@ gno_outer(const T* __restrict__ g, const T* __restrict__ h, const I* __restrict_
 // One factor of a tile, loaded by the lanes of a group: to[x][y] = from(x, y), zero outside of x < depth and y < width.
 // `y_bits` says how many y there are; with `x_fast` neighbouring lanes load neighbouring x instead of y.
 template <class T, class From>
-__device__ void load_factor(const Tile& tile, int y_bits, bool x_fast, int depth, int width, T* to, const From& from) {
+__device__ void load_factor(const PieceTile& tile, int y_bits, bool x_fast, int depth, int width, T* to, const From& from) {
     const int stride = (1 << y_bits) + 1;
     for (int i = tile.lane(); i < 1 << (y_bits + tile.depth_bits); i += tile.lanes()) {
         const int x = x_fast ? i & (tile.depth() - 1) : i >> y_bits;
@@ -209,7 +208,7 @@ gno_moments(const T* __restrict__ h_a, const T* __restrict__ h_t, const T* __res
             int depth_bits, T* __restrict__ moments) {
     extern __shared__ double buffer[];
     const Network<T> network{coords, params, gg_coords, gg_params, d, hidden};
-    const Tile tile{row_bits, col_bits, depth_bits};
+    const PieceTile tile{row_bits, col_bits, depth_bits};
     T* const left = reinterpret_cast<T*>(buffer) + tile.group() * tile.factor_elements();
     T* const right = left + tile.depth() * tile.row_stride();
     const unsigned col_tiles = (f_in + tile.cols() - 1) / tile.cols();
@@ -270,7 +269,7 @@ gno_to_source(const T* __restrict__ q_a, const T* __restrict__ q_t, const T* __r
               T* __restrict__ to_source) {
     extern __shared__ double buffer[];
     const Network<T> network{coords, params, gg_coords, gg_params, d, hidden};
-    const Tile tile{row_bits, col_bits, depth_bits};
+    const PieceTile tile{row_bits, col_bits, depth_bits};
     T* const left = reinterpret_cast<T*>(buffer) + tile.group() * tile.factor_elements();
     T* const right = left + tile.depth() * tile.row_stride();
     const unsigned tiles = (f_in + tile.cols() - 1) / tile.cols();
@@ -315,7 +314,7 @@ gno_to_source(const T* __restrict__ q_a, const T* __restrict__ q_t, const T* __r
 // to_params[c, k0 + k] (+)= sum over e of s[e, k] x[row, c], with x[row, d] = 1 if `bias`, added unless `fresh_params`.
 // Every sum belongs to one lane for as long as the kernel runs.
 template <class T, class I>
-__device__ void first_layer_sums(const Tile& tile, const T* s, int edges, int units, const I* edge_ids, long long p, int k0,
+__device__ void first_layer_sums(const PieceTile& tile, const T* s, int edges, int units, const I* edge_ids, long long p, int k0,
                                  int d, int hidden, const T* weights, const T* x, int bias, bool fresh_coords,
                                  bool fresh_params, T* to_coords, T* to_params) {
     for (int i = tile.lane(); to_coords != nullptr && weights != nullptr && i < edges * d; i += tile.lanes()) {
@@ -329,13 +328,13 @@ __device__ void first_layer_sums(const Tile& tile, const T* s, int edges, int un
     }
     for (int i = tile.lane(); to_params != nullptr && x != nullptr && i < units * (d + bias); i += tile.lanes()) {
         const int c = i / units, k = i - c * units;
-        T sum = T(0);
+        Sum<T> sum;
         for (int e = 0; e < edges; e++) {
             const T value = s[e * tile.col_stride() + k];
-            sum += c < d ? value * x[(long long)(edge_ids[p + e]) * d + c] : value;
+            sum.add(c < d ? value * x[(long long)(edge_ids[p + e]) * d + c] : value, e);
         }
         T* const target = to_params + (long long)(c) * hidden + k0 + k;
-        *target = fresh_params ? sum : *target + sum;
+        *target = fresh_params ? sum.value() : *target + sum.value();
     }
 }
 
@@ -351,7 +350,7 @@ gno_first_layer(const T* __restrict__ q_1, const T* __restrict__ h_1, const T* _
                 int f_in, int bias, int add, int row_bits, int col_bits, int depth_bits, T* to_coords, T* to_params) {
     extern __shared__ double buffer[];
     const Network<T> network{coords, params, nullptr, nullptr, d, hidden};
-    const Tile tile{row_bits, col_bits, depth_bits};
+    const PieceTile tile{row_bits, col_bits, depth_bits};
     T* const left = reinterpret_cast<T*>(buffer) +
                     tile.group() * (tile.factor_elements() + tile.rows() * tile.col_stride());
     T* const right = left + tile.depth() * tile.row_stride();

@@ -1,6 +1,6 @@
 // Small matrix products by all threads of a block, 32, 64 or 128 of them, of factors that functions give element by
 // element. A lane has 4 by 2 sums in registers. Lanes that a tile does not need split the depth; their sums meet at the
-// end, in order.
+// end, in order. No depth beyond 256: chains of roundings stay short.
 #pragma once
 
 #include "rows.cuh"
@@ -166,3 +166,29 @@ private:
         }
     }
 };
+
+// products[c, y, z] = sum over the rows x of chunk c, `chunk` of them or what is left, of left[x, left_first + y]
+// right[x, right_first + z]; rows of left and right are `left_stride` and `right_stride` apart. A block for each tile.
+template <class T>
+__global__ void __launch_bounds__(128, product_blocks<T>)
+product_rows(const T* __restrict__ left, long long left_stride, int left_first, const T* __restrict__ right,
+             long long right_stride, int right_first, long long num_rows, int chunk, int num_y, int num_z, int row_bits,
+             int col_bits, T* __restrict__ products) {
+    __shared__ __align__(16) T factors[product_elements];
+    const Tile tile{row_bits, col_bits};
+    const unsigned col_tiles = (num_z + tile.cols() - 1) / tile.cols();
+    const unsigned tiles = col_tiles * ((num_y + tile.rows() - 1) / tile.rows());
+    const int y0 = int(blockIdx.x % tiles / col_tiles) * tile.rows(), z0 = int(blockIdx.x % col_tiles) * tile.cols();
+    const int num_rows_y = min(tile.rows(), num_y - y0), num_cols_z = min(tile.cols(), num_z - z0);
+    const long long c = blockIdx.x / tiles, first = c * chunk;
+    const int depth = int(num_rows - first < chunk ? num_rows - first : chunk);
+    const T* const left_tile = left + first * left_stride + left_first + y0;
+    const T* const right_tile = right + first * right_stride + right_first + z0;
+    Product<T> product(tile, factors);
+    product.add(
+        num_rows_y, num_cols_z, depth, false, false, [&](int x, int y) { return left_tile[x * left_stride + y]; },
+        [&](int x, int z) { return right_tile[x * right_stride + z]; });
+    product.reduce();
+    T* const target = products + (c * num_y + y0) * num_z + z0;
+    product.each(num_rows_y, num_cols_z, [&](int y, int z, T sum) { target[(long long)(y) * num_z + z] = sum; });
+}

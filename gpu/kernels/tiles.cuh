@@ -1,19 +1,19 @@
-// Small matrix products in shared memory, several of them side by side in a block of 128 threads.
+// Small matrix products of the edges of pieces in shared memory, several of them side by side in a block of 128 threads.
 //
 // A product is done by 2^row_bits times 2^col_bits lanes, each with 4 by 2 sums in registers: a tile of 4 * 2^row_bits
 // rows and 2 * 2^col_bits columns. What remains of the 128 threads makes further groups, each with a product of its own.
 // Lanes are runtime numbers, so that a width of 1 wastes no more than a width of 100. Both factors lie depth first.
 #pragma once
 
+#include "products.cuh"
+
 constexpr int tile_threads = 128;
-constexpr int lane_rows = 4;
-constexpr int lane_cols = 2;
 
 // Blocks that a multiprocessor shall hold at a time: this sets the registers of a thread, here so that none spill.
 template <class T> constexpr int many_blocks = sizeof(T) == 4 ? 8 : 5;
 template <class T> constexpr int few_blocks = sizeof(T) == 4 ? 5 : 4;
 
-struct Tile {
+struct PieceTile {
     int row_bits;
     int col_bits;
     int depth_bits;
@@ -37,7 +37,7 @@ struct Tile {
 // roundings stay as short as a tile is deep.
 template <class T>
 __device__ void multiply_tile(
-    const Tile& tile, const T* left, const T* right, int depth, T (&sum)[lane_rows][lane_cols]) {
+    const PieceTile& tile, const T* left, const T* right, int depth, T (&sum)[lane_rows][lane_cols]) {
     const int row_step = 1 << tile.row_bits, col_step = 1 << tile.col_bits;
     left += tile.row(0);
     right += tile.col(0);

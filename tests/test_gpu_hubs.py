@@ -1,0 +1,87 @@
+"""Hubs on gpu-host: 1e5 and 1e6 equal positive terms in one node, one row or one parameter, within 8 eps of the scale.
+
+Roundings of equal terms all go the same way, so a chain of additions shows here what it hides in random data.
+"""
+
+import numpy as np
+import pytest
+from table_calls import FUNCTIONS, OPERATORS, SIZES, fields, position, shape_of
+
+from trigraph import CSC, Segments
+from trigraph.operators import SYMBOLS
+from trigraph.verification import tolerances
+from trigraph.verification.accuracy import field_error
+from trigraph.verification.judged import ask
+
+TOLERANCE = tolerances.accuracy(True, 1)
+LINEAR = [
+    op.name
+    for op in OPERATORS.values()
+    if op.restriction is None and op.definition.graph != "edges" and op.definition.name not in ("mha_gat_n2n", "radial_basis")
+]
+CASES = [(name, shared) for name in LINEAR for shared in (False, True) if OPERATORS[name].graph or not shared]
+OTHERS = [f"{name}_{mode}" for name in ("mha_gat_n2n", "agg_weighted_n2n") for mode in ("fwd", "bwd", "bwd2")]
+
+
+def graph_of(kind, count, shared):
+    """Return `count` positions from node 0 into node 0; `shared`: of one row (triplets: of as many edges of one atom)."""
+    zeros = np.zeros(count, np.int32)
+    if kind == "csc":
+        return {"graph": CSC(np.array([0, count], np.int32), zeros, 1, *((zeros, 1) if shared else (None, count)))}
+    triplets = Segments(np.arange(count, dtype=np.int32), count) if shared else Segments(zeros, 1)
+    if kind == "triplets":
+        return {"triplets": triplets}
+    edges = triplets.num_segments
+    return {"triplets": triplets, "atoms": Segments(np.zeros(edges, np.int32), 1), "idx_in": Segments(zeros, 1)}
+
+
+def alike(op, count, dtype, shared=False, seed=0, **attributes):
+    """Arguments of `op` for `count` edges or triplets, each array filled with one positive number of its own."""
+    rng = np.random.default_rng(seed)
+    graphs = graph_of(op.definition.graph, count, shared) if op.graph else {}
+    sizes = {s: SIZES.get(s, SYMBOLS[s].typical[0]) for s in op.definition.symbols}
+    sizes |= {s: op.graph.find(s, graphs) for s in op.graph.sizes} if op.graph else {"num_edges": count}
+    others = {a.name: a.choices[0] if a.choices else a.default if a.real else sizes[a.name] for a in op.attributes}
+    others |= attributes
+    sizes |= {f"has_{name}": 1 for name in op.definition.optional}
+    sizes |= {a.name: position(a.choices, others[a.name]) for a in op.attributes if a.choices}
+    arrays = {
+        a.name: None if a.given_back else np.full(shape_of(a, sizes), rng.uniform(0.5, 1.5), dtype) for a in op.arguments
+    }
+    values = arrays | others | graphs
+    return {name: values[name] for name in op.parameters}
+
+
+def judged(op, values):
+    return ask(op, {n: v for n, v in values.items() if not any(a.given_back and a.name == n for a in op.arguments)})
+
+
+def assert_accurate(op, values, expected, times=1):
+    """Compare with the judge's triples, which are multiplied by `times` where they have the result's shape."""
+    got = fields(op, FUNCTIONS[op.name](**values, panel="gpu-host"))
+    for field in op.fields:
+        if field.name in expected and not field.index:
+            array, triple = got[field.name], expected[field.name]
+            triple = triple * times if triple.shape[1:] == array.shape else triple
+            error = field_error(array, field, triple, str(array.dtype))
+            assert error <= TOLERANCE, f"{op.name}, {field.name}: {error} eps of the scale"
+
+
+@pytest.mark.parametrize(("count", "dtype"), [(100_000, "float64"), (1_000_000, "float32")])
+@pytest.mark.parametrize(("name", "shared"), CASES)
+def test_equal_terms(name, count, dtype, shared):
+    """What `count` like edges give is `count` times what the judge says of one, where edges are summed."""
+    op = OPERATORS[name]
+    attributes = {"op": "sum"} if name.startswith("agg_weighted") else {}
+    many, one = (alike(op, n, dtype, shared, **attributes) for n in (count, 1))
+    assert_accurate(op, many, judged(op, one), count)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", OTHERS)
+def test_means_of_equal_terms(name, dtype):
+    """Softmax and mean, whose terms depend on their number: the judge adds all of them."""
+    op = OPERATORS[name]
+    attributes = {"op": "mean"} if name.startswith("agg_weighted") else {}
+    values = alike(op, 100_000, dtype, **attributes)
+    assert_accurate(op, values, judged(op, values))
