@@ -13,9 +13,9 @@ from trigraph.fortran.threads import get_num_threads, set_num_threads
 from trigraph.operators import Operator
 from trigraph.verification import tolerances
 from trigraph.verification.accuracy import dtype_of, form_problem, scaled_error
-from trigraph.verification.cases import renumbered
 from trigraph.verification.judged import Judged, ask, operators_of
 from trigraph.verification.record import Check
+from trigraph.verification.renumber import renumbered
 from trigraph.verification.subjects import Outcome, Subject, attempt
 
 __all__ = ["check_adjoint", "check_nan", "check_permutation", "check_repeat", "check_symmetry", "check_threads"]

@@ -6,7 +6,7 @@ only golden vectors, real inputs and physics are tied to families (golden.py, re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -18,7 +18,7 @@ from trigraph.panels import PANELS
 from trigraph.verification import golden, physics
 from trigraph.verification.accuracy import check_accuracy, check_subsets
 from trigraph.verification.bessel import CASE, check_bessel, decades
-from trigraph.verification.cases import Variant, build, variants
+from trigraph.verification.cases import Variant, build, hubs, variants
 from trigraph.verification.differences import JUDGE_STEPS, check_differences
 from trigraph.verification.differences import STEPS as PANEL_STEPS
 from trigraph.verification.implementation import adapt
@@ -41,6 +41,7 @@ __all__ = ["DTYPES", "Unit", "available_panels", "plan", "run"]
 DTYPES = ("float32", "float64")
 # Differences go through the panels whose calls are cheap; the kernels are compared with the judge, value by value.
 UNDIFFERENCED = ("gpu", "gpu-host")
+EMULATED = ("gpu-host",)
 
 # Milliseconds that units took on one core, roughly; the emulated device takes a multiple of a panel's share.
 WEIGHTS = {
@@ -55,11 +56,17 @@ WEIGHTS = {
     "real judge": 1000,
     "real differences": 480,
     "bessel": 60,
+    "hub": 0.03,
     "forces": 100,
     "force training": 500,
     "invariance": 80,
 }
 SHARE = {"gpu-host": 3.0}
+
+# Hubs: every subject meets ten thousand terms at one place (the emulated device in float32 alone, equal ones). The
+# judge can pay for the longest sums once, and there only sums in chunks are asked: it is they that promise the same
+# accuracy whatever the number of terms.
+HUB, LONGEST_HUB = 10_000, 100_000
 
 Lazy = Callable[[], Judged]
 
@@ -114,6 +121,17 @@ def _accuracy(scope: _Scope, lazy: Lazy) -> list[Check]:
     judged = lazy()
     ops = [op for op in every_operator_of(judged.case.definition) if scope.has(op)]
     return [check for op in ops for check in check_accuracy(scope.subject, judged, op)]
+
+
+def _hub(scopes: Sequence[_Scope], definition: Definition, variant: Variant, dtype: str, seed: int) -> list[Check]:
+    judged = Judged(build(definition, variant, dtype, seed))
+    checks = []
+    for scope in scopes:
+        with _one_thread():
+            checks += _accuracy(scope, lambda: judged)
+        if scope.subject.name == "fortran":
+            checks += _threads(scope, lambda: judged)
+    return checks
 
 
 def _calls(scope: _Scope, lazy: Lazy) -> list[Check]:
@@ -227,6 +245,8 @@ class _Run:
             for dtype in self.dtypes:
                 for variant in variants(definition):
                     yield from self._variant(definition, variant, dtype)
+            for dtype in self.dtypes:
+                yield from self._hubs(definition, dtype)
             for real in real_inputs(definition.family, self.structures):
                 yield from self._real(definition, real)
         if any(d.family == "dimenet" for d in self.definitions()):
@@ -260,6 +280,21 @@ class _Run:
                 WEIGHTS["judge differences"],
                 partial(_judge_differences, judged, self.selected),
             )
+
+    def _hubs(self, definition: Definition, dtype: str) -> Iterator[Unit]:
+        real = tuple(s for s in self.scopes if s.subject.name not in EMULATED)
+        single = dtype == "float32"
+        some = [(real, v) for v in hubs(definition, HUB, "positive")]
+        some += [(self.scopes if single else real, v) for v in hubs(definition, HUB, "constant")]
+        if single:
+            chunked = tuple(s for s in real if s.subject.chunked)
+            some += [(chunked, v) for v in hubs(definition, LONGEST_HUB, "constant")]
+        for scopes, variant in some:
+            if scopes:
+                # One unit for all subjects: what the judge said of so many edges is kept no longer than that.
+                check = partial(_hub, scopes, definition, variant, dtype, self.seed)
+                label = f"{definition.name}, {variant.label}, {dtype}"
+                yield Unit(label, WEIGHTS["hub"] * variant.degree, check)
 
     def _real(self, definition: Definition, real: RealInput) -> Iterator[Unit]:
         def judged(dtype: str, patch: bool) -> Lazy:

@@ -43,7 +43,15 @@ TABLE = (
         "eps * scale",
         "8 + sqrt(n) (pyref, fortran-reference, implementations)",
         "A direct sum of n terms: the errors of n additions, each at most half an epsilon of scale, add up like "
-        "sqrt(n); n is `terms` of the operator table.",
+        "sqrt(n), as they are independent; n is `terms` of the operator table.",
+    ),
+    Tolerance(
+        "accuracy",
+        "eps * scale",
+        "8 + n/2 (the same, where terms are equal)",
+        "The bound of a direct sum: equal addends are rounded alike, so that n errors of half an epsilon of scale can "
+        "have one sign. It is for the cases named constant, and for whatever data of that kind users have; sums in "
+        "chunks keep 8, since partial sums are added pairwise.",
     ),
     Tolerance(
         "accuracy",
@@ -122,9 +130,21 @@ def tiny(dtype: str) -> float:
     return float(np.finfo(dtype).tiny)
 
 
-def accuracy(chunked: bool, terms: int) -> float:
-    """Tolerance of the accuracy rule in units of eps * scale, for chunked sums or direct sums of `terms` terms."""
-    return CHUNKED if chunked else CHUNKED + math.sqrt(terms)
+def accuracy(chunked: bool, terms: int, equal: bool = False) -> float:
+    """Tolerance of the accuracy rule in units of eps * scale.
+
+    Parameters
+    ----------
+    chunked : bool
+        Whether sums are made in chunks, or directly.
+    terms : int
+        Number of terms of a direct sum.
+    equal : bool
+        Whether the terms are equal, so that the rounding errors of a direct sum can have one sign.
+    """
+    if chunked:
+        return CHUNKED
+    return CHUNKED + (terms / 2 if equal else math.sqrt(terms))
 
 
 def differences(dtype: str) -> float:
