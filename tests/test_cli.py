@@ -14,7 +14,7 @@ import trigraph
 from trigraph.cli import main
 from trigraph.operators import OPERATORS
 from trigraph.panels import PANELS
-from trigraph.verification import golden, run
+from trigraph.verification import golden, isolated, run, units
 from trigraph.verification.record import Check
 
 GOOD = Check(
@@ -41,7 +41,7 @@ def verify(runner, monkeypatch):
 
         def plan(operators, panels, dtypes, seed, implementation=None, structures=()):
             asked.append((operators, panels, dtypes, seed, implementation, structures))
-            return [run.Unit(f"unit {len(asked)}", 1.0, lambda: list(checks))]
+            return [units.Unit(f"unit {len(asked)}", 1.0, lambda: len(checks), lambda: list(checks))]
 
         monkeypatch.setattr(run, "plan", plan)
         result = runner.invoke(main, ["verify", "--panel", "pyref", *map(str, options)], catch_exceptions=False)
@@ -116,10 +116,20 @@ def test_structures_reach_the_plan(verify, tmp_path):
 
 def test_implementation_reaches_the_plan_alone(runner, monkeypatch):
     asked = []
-    monkeypatch.setattr(run, "plan", lambda *a: asked.append(a) or [run.Unit("one", 1.0, lambda: [GOOD])])
+    unit = units.Unit("one", 1.0, lambda: 1, lambda: [GOOD])
+    monkeypatch.setattr(isolated, "plan_apart", lambda request: asked.append(request) or [unit])
     result = runner.invoke(main, ["verify", "--implementation", "mine:f", "--operator", "gno_kernel_bwd"])
     assert result.exit_code == 0
-    assert asked == [(("gno_kernel_bwd",), [], ["float32", "float64"], 0, "mine:f", [])]
+    assert asked == [
+        {
+            "operators": ("gno_kernel_bwd",),
+            "panels": [],
+            "dtypes": ["float32", "float64"],
+            "seed": 0,
+            "implementation": "mine:f",
+            "structures": [],
+        }
+    ]
 
 
 @pytest.mark.parametrize(
@@ -155,8 +165,8 @@ def test_panel_that_cannot_run_is_a_usage_error(runner):
 
 
 def test_skips_are_told(runner, monkeypatch):
-    monkeypatch.setattr(run, "plan", lambda *a: [run.Unit("one", 1.0, lambda: [GOOD])])
-    monkeypatch.setattr(golden, "missing", lambda: ("athena_case99",))
+    monkeypatch.setattr(run, "plan", lambda *a: [units.Unit("one", 1.0, lambda: 1, lambda: [GOOD])])
+    monkeypatch.setattr(golden, "missing", lambda families: ("athena_case99",))
     result = runner.invoke(main, ["verify"])
     assert result.exit_code == 0
     assert "Skipped: golden vectors athena_case99" in result.stdout

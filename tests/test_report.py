@@ -16,6 +16,7 @@ from trigraph.verification.compare import compare
 from trigraph.verification.record import Check
 from trigraph.verification.report import ReportError, assemble, checks_of, read, validate, write
 from trigraph.verification.summary import ratio, summarise, worst
+from trigraph.verification.units import counted
 
 STEPS = tuple(2.0**-k for k in range(6, 37, 3))
 
@@ -47,7 +48,9 @@ def environment():
 
 
 def assembled(checks, environment, seed=0):
-    return assemble(checks, [("panel gpu", "CuPy is not installed")], seed, "trigraph verify", environment)
+    return assemble(
+        checks, [("panel gpu", "CuPy is not installed")], seed, "trigraph verify", environment, counted(checks)
+    )
 
 
 def test_report_fits_the_schema_and_comes_back(tmp_path, environment):
@@ -58,7 +61,7 @@ def test_report_fits_the_schema_and_comes_back(tmp_path, environment):
     assert again == report
     assert checks_of(again) == checks
     assert report["verdict"] == "passed"
-    assert report["counts"] == {"passed": len(checks), "failed": 0, "skipped": 1}
+    assert report["counts"] == {"planned": len(checks), "passed": len(checks), "failed": 0, "skipped": 1}
     assert {p.name for p in tmp_path.iterdir()} == {"report.json", "report.html", "agreement.png", "differences.png"}
 
 

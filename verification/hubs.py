@@ -64,7 +64,7 @@ def _segments(
     """Edge 0 has `degree` triplets, the other edges one each; atom 0 all edges but one; input 0 half the triplets."""
     count, index = variant.degree, variant.index
     hub, others = np.zeros(count, index), np.arange(1, count + 1, dtype=index)
-    graphs = {"triplets": Segments(np.concatenate([hub, others]), count + 1)}
+    graphs: dict[str, Any] = {"triplets": Segments(np.concatenate([hub, others]), count + 1)}
     sizes |= {"num_triplets": 2 * count, "num_edges": count + 1}
     if "num_outputs" in sizes:
         atoms = None if "atoms" in variant.setting else Segments(np.concatenate([hub[:1] + 1, hub]), 2)

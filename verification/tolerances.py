@@ -113,7 +113,13 @@ TABLE = (
         "c + 8",
         "The panel's c, and as much for scipy in float64, where zeros, arguments and functions are rounded, too.",
     ),
-    Tolerance("threads, repeat, empty", "different bits, or |value|", "0", "Equal is equal; nothing to sum is zero."),
+    Tolerance(
+        "threads, levels, repeat, empty",
+        "different bits, or |value|",
+        "0",
+        "Equal is equal; nothing to sum is zero. Levels that are not v4 are compared with the judge as well.",
+    ),
+    Tolerance("layout, complete", "arrays, or checks", "0", "None may be wrong; none may be missing."),
 )
 
 # Best relative error over the steps of a finite-difference curve.
