@@ -143,6 +143,7 @@ VARIANTS: dict[str | None, tuple[Variant, ...]] = {
         Variant("square", 2, np.int32),
         Variant("skewed", 1, np.int64),
         Variant("wide", 0, np.int32),
+        Variant("one channel", 0, np.int64),
         Variant("one edge", 0, np.int64),
         Variant("no edges", 0, np.int32),
         Variant("no nodes", 0, np.int64),
@@ -153,6 +154,7 @@ VARIANTS: dict[str | None, tuple[Variant, ...]] = {
         Variant("square", 1, np.int32),
         Variant("skewed", 1, np.int64),
         Variant("wide", 0, np.int32),
+        Variant("one channel", 0, np.int32),
         Variant("integers", 0, np.int64, data="integers"),
         Variant("one edge", 0, np.int64),
         Variant("no edges", 0, np.int32),
@@ -163,6 +165,7 @@ VARIANTS: dict[str | None, tuple[Variant, ...]] = {
         Variant("second sizes", 1, np.int64, True),
         Variant("long", 2, np.int64),
         Variant("wide", 0, np.int64),
+        Variant("one channel", 0, np.int64),
         Variant("integers", 0, np.int64, data="integers"),
         Variant("one edge", 0, np.int64),
         Variant("no edges", 0, np.int64),
@@ -175,6 +178,7 @@ SEGMENTS = (
     Variant("second sizes", 1, np.int32, True),
     Variant("skewed", 1, np.int64),
     Variant("wide", 0, np.int32),
+    Variant("one channel", 0, np.int64),
     Variant("integers", 0, np.int64, data="integers"),
     Variant("one edge", 0, np.int32),
     Variant("no edges", 0, np.int64),
@@ -202,6 +206,9 @@ def hubs(definition: Definition, degree: int, data: str) -> tuple[Variant, ...]:
     )
 
 
+# Widths that are 1 in "one channel", beside others that are not: an axis of one has any stride.
+CHANNELS = ("d", "dim", "f_in", "n_emb", "n_spherical", "num_heads", "num_spherical")
+
 # What there is none of in "no edges", by kind of graph: rows of edge arrays stay, that nothing uses.
 MEMBERS: dict[str | None, str] = {
     "csc": "num_positions",
@@ -222,6 +229,8 @@ def _sizes(definition: Definition, variant: Variant) -> dict[str, int]:
         if variant.name == "wide":
             # Widths above tiles of 16, 32 and 64, and odd; few entities, since the judge pays for the widths.
             size = 6 * symbol.typical[0] + 9 if symbol.minimum else 3
+        elif variant.name == "one channel" and name in CHANNELS:
+            size = 1
         elif variant.name == "long" and not symbol.minimum:
             size = 700  # more than two chunks of 256
         elif variant.name == "skewed" and symbol.minimum:

@@ -313,25 +313,28 @@ def check_layout(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
     """
     case = judged.case
     values, calls = case.arguments(op), []
-    owned: dict[str, Any] = {}
+    given: dict[str, Any] = {}
 
     def call() -> Mapping[str, Any]:
-        given, fields = subject.native(op, values) if subject.native else (values, subject.call(op, values, None))
-        owned.update({f"argument {n}": a for n, a in given.items() if hasattr(a, "strides")})
+        handed, fields = subject.native(op, values) if subject.native else (values, subject.call(op, values, None))
+        given.update({f"argument {n}": a for n, a in handed.items() if hasattr(a, "strides")})
         return fields
 
     problems: dict[str, str] = {}
-    for which in ("an earlier result's", "this result's"):
+    earlier: dict[str, Any] = {}
+    for _ in range(2):
         outcome = observe(call)
         calls.append(outcome)
+        own: dict[str, Any] = {}
         for field in case.returned(op):
             got = outcome.fields.get(field.name)
             if outcome.problem or not hasattr(got, "strides"):
                 problem = outcome.problem or f"it is a {type(got).__name__}; expected an array"
             else:
-                problem = _layout_problem(got, dtype_of(field, case), owned)
-                owned[f"{which} {field.name}"] = got
+                problem = _layout_problem(got, dtype_of(field, case), given | earlier | own)
+                own[f"field {field.name}"] = got
             problems[field.name] = problems.get(field.name) or problem
+        earlier = {f"an earlier result's {name}": array for name, array in own.items()}
     return [
         Check(
             operator=op.name,

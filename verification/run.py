@@ -125,7 +125,7 @@ class _Run:
             if panel_name == "fortran":
                 yield _unit(f"{name} threads", scope, WEIGHTS["threads"], partial(tasks.of_threads, scope, judged))
                 yield _unit(f"{name} levels", scope, WEIGHTS["levels"], partial(tasks.of_levels, scope, judged))
-            if variant.differenced or variant.name == "skewed":
+            if variant.differenced or variant.name in ("skewed", "one channel"):
                 yield _unit(f"{name} calls", scope, WEIGHTS["calls"], partial(tasks.of_calls, scope, judged))
             if variant.differenced:
                 algebra = partial(tasks.of_algebra, scope, judged, self.seed)
