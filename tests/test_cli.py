@@ -287,8 +287,18 @@ def test_report_that_cannot_be_written_is_refused_before_the_run(verify, tmp_pat
 def test_info(runner):
     result = runner.invoke(main, ["info"])
     assert result.exit_code == 0
-    for word in ("trigraph", "Python", "numpy", "processor", "device", *PANELS, "judge"):
+    for word in ("trigraph", "Python", "numpy", "processor", "device", *PANELS, "judge", trigraph.get_cpu_level()):
         assert word in result.stdout
+
+
+def test_a_level_that_cannot_run_is_told(runner):
+    environment = {**os.environ, "TRIGRAPH_CPU_LEVEL": "v9"}
+    for words, status in ((["info"], 0), (["verify", "--operator", "gno_kernel", "--panel", "fortran"], 2)):
+        command = [sys.executable, "-m", "trigraph", *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+        assert done.returncode == status, done.stderr
+        assert "TRIGRAPH_CPU_LEVEL is 'v9'; expected one of" in " ".join((done.stdout + done.stderr).split())
+        assert "Traceback" not in done.stderr
 
 
 def test_operators(runner):

@@ -7,10 +7,12 @@ only golden vectors, real inputs and physics are tied to families (golden.py, re
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 
+from trigraph.fortran.levels import get_cpu_level
 from trigraph.operators import DEFINITIONS, OPERATORS, Definition
 from trigraph.panels import PANELS
 from trigraph.verification import golden, physics, tasks
@@ -251,8 +253,11 @@ def plan(
     Raises
     ------
     ValueError
-        If a name is unknown, a panel cannot run here, or structures are given for no operator.
+        If a name is unknown, a panel cannot run here, structures are given for no operator, or `TRIGRAPH_CPU_LEVEL` is
+        no level that can run here.
     """
+    with suppress(ImportError):  # of a panel that is not built, if it is asked for, is told below
+        get_cpu_level()
     operators = None if operators is None else list(operators)
     scopes = []
     if implementation is not None:

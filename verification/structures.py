@@ -199,12 +199,13 @@ def edges_expected(atoms: Any, cutoff: float) -> float:
 
     within = pairs(positions) - len(positions)
     number = len(periodic)
-    size = math.sqrt(max(0.0, np.linalg.det(periodic @ periodic.T))) if number else 1.0
+    size = math.sqrt(max(0.0, float(np.linalg.det(periodic @ periodic.T)))) if number else 1.0
     if number == 0 or size == 0:  # no such cell is refused elsewhere
         return within
     across = np.linalg.svd(periodic)[2][number:]
     near = pairs(positions @ across.T) if number < 3 else float(len(positions)) ** 2
-    return max(within, near * (math.pi ** (number / 2) / math.gamma(number / 2 + 1)) * cutoff**number / size)
+    ball = math.pi ** (number / 2) / math.gamma(number / 2 + 1) * math.pow(cutoff, number)
+    return max(within, float(near * ball / size))
 
 
 def _memory() -> float:

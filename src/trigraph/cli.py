@@ -317,7 +317,7 @@ def info() -> None:
         "Python": f"{found['python']}, {found['system']}",
         "packages": ", ".join(f"{name} {version}" for name, version in found["packages"].items() if version),
         "processor": f"{cpu['model']}, {cpu['processors']} processors",
-        "fast path": f"{cpu['level'] or 'not built'}, {cpu['threads']} threads",
+        "fast path": f"{cpu['level'] or 'none'} of {', '.join(cpu['levels']) or 'none'}, {cpu['threads']} threads",
         "device": cuda["reason"] or f"{cuda['name']}, driver {cuda['driver']}, CUDA runtime {cuda['runtime']}",
     }
     if build:
