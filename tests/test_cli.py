@@ -1,8 +1,10 @@
 """The command line: exit statuses, usage errors, and what is printed. All but the last runs are of made-up checks."""
 
+import errno
 import json
 import math
 import os
+import pathlib
 import subprocess
 import sys
 from dataclasses import replace
@@ -14,7 +16,7 @@ import trigraph
 from trigraph.cli import main
 from trigraph.operators import OPERATORS
 from trigraph.panels import PANELS
-from trigraph.verification import golden, run
+from trigraph.verification import golden, isolated, run, units
 from trigraph.verification.record import Check
 
 GOOD = Check(
@@ -41,7 +43,7 @@ def verify(runner, monkeypatch):
 
         def plan(operators, panels, dtypes, seed, implementation=None, structures=()):
             asked.append((operators, panels, dtypes, seed, implementation, structures))
-            return [run.Unit(f"unit {len(asked)}", 1.0, lambda: list(checks))]
+            return [units.Unit(f"unit {len(asked)}", 1.0, lambda: len(checks), lambda: list(checks))]
 
         monkeypatch.setattr(run, "plan", plan)
         result = runner.invoke(main, ["verify", "--panel", "pyref", *map(str, options)], catch_exceptions=False)
@@ -116,10 +118,20 @@ def test_structures_reach_the_plan(verify, tmp_path):
 
 def test_implementation_reaches_the_plan_alone(runner, monkeypatch):
     asked = []
-    monkeypatch.setattr(run, "plan", lambda *a: asked.append(a) or [run.Unit("one", 1.0, lambda: [GOOD])])
+    unit = units.Unit("one", 1.0, lambda: 1, lambda: [GOOD])
+    monkeypatch.setattr(isolated, "plan_apart", lambda request: asked.append(request) or [unit])
     result = runner.invoke(main, ["verify", "--implementation", "mine:f", "--operator", "gno_kernel_bwd"])
     assert result.exit_code == 0
-    assert asked == [(("gno_kernel_bwd",), [], ["float32", "float64"], 0, "mine:f", [])]
+    assert asked == [
+        {
+            "operators": ("gno_kernel_bwd",),
+            "panels": [],
+            "dtypes": ["float32", "float64"],
+            "seed": 0,
+            "implementation": "mine:f",
+            "structures": [],
+        }
+    ]
 
 
 @pytest.mark.parametrize(
@@ -155,8 +167,8 @@ def test_panel_that_cannot_run_is_a_usage_error(runner):
 
 
 def test_skips_are_told(runner, monkeypatch):
-    monkeypatch.setattr(run, "plan", lambda *a: [run.Unit("one", 1.0, lambda: [GOOD])])
-    monkeypatch.setattr(golden, "missing", lambda: ("athena_case99",))
+    monkeypatch.setattr(run, "plan", lambda *a: [units.Unit("one", 1.0, lambda: 1, lambda: [GOOD])])
+    monkeypatch.setattr(golden, "missing", lambda families: ("athena_case99",))
     result = runner.invoke(main, ["verify"])
     assert result.exit_code == 0
     assert "Skipped: golden vectors athena_case99" in result.stdout
@@ -193,6 +205,78 @@ def test_against_something_else_is_refused_before_the_run(verify, tmp_path):
     assert result.asked == []
 
 
+def test_against_a_pipe_or_nested_json_is_refused_before_the_run(verify, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "nested.json").write_text("[" * 200_000)
+    for name in ("pipe", "nested.json"):
+        result = verify([GOOD], "--against", tmp_path / name)
+        assert result.exit_code == 2
+        assert "--against" in result.stderr
+        assert "Traceback" not in result.stderr
+        assert result.asked == []
+
+
+def test_against_compares_what_was_run(verify, tmp_path):
+    other = replace(GOOD, operator="mha_gat_n2n_fwd", field="output_embedding")
+    judge = replace(GOOD, panel="judge", dtype="real128", kind="golden", digest=None)
+    assert verify([GOOD, EXACT, other, judge], "--report", tmp_path).exit_code == 0
+    result = verify([GOOD], "--operator", "gno_kernel_bwd", "--against", tmp_path / "report.json")
+    assert "mha_gat_n2n" not in result.stdout
+    assert "judge" not in result.stdout
+    assert "1 checks gone of pyref, float64: gno_kernel_bwd" in result.stdout
+    # All operators were asked for: what is not there any more is told.
+    result = verify([GOOD, EXACT], "--against", tmp_path / "report.json")
+    assert "1 checks gone of pyref, float64: mha_gat_n2n_fwd" in result.stdout
+
+
+def test_a_report_that_cannot_be_written_at_the_end_fails_the_run(verify, tmp_path, monkeypatch):
+    assert verify([GOOD], "--report", tmp_path).exit_code == 0
+    before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+
+    def full(path, content):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(pathlib.Path, "write_bytes", full)
+    result = verify([GOOD, EXACT], "--report", tmp_path)
+    assert result.exit_code == 1
+    assert "the report is not written" in result.stderr
+    assert last_line(result) == "2 checks passed, 0 failed"
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
+
+
+def test_fewer_checks_than_planned_are_a_failure(runner, monkeypatch):
+    monkeypatch.setattr(run, "plan", lambda *a: [units.Unit("one", 1.0, lambda: 2, lambda: [GOOD])])
+    result = runner.invoke(main, ["verify", "--panel", "pyref"])
+    assert result.exit_code == 1
+    assert "1 of 2 checks that were planned were made" in result.stderr
+
+
+@pytest.mark.parametrize("cutoff", ["nan", "inf", "-inf", "0"])
+def test_a_bad_cutoff_is_blamed_on_cutoff(runner, tmp_path, cutoff):
+    path = tmp_path / "hydrogen.xyz"
+    path.write_text("2\n\nH 0 0 0\nH 0 0 4.5\n")
+    result = runner.invoke(main, ["verify", "--structure", str(path), "--cutoff", cutoff])
+    assert result.exit_code == 2
+    assert "'--cutoff'" in result.stderr
+
+
+def test_a_structure_of_too_many_edges_is_refused_before_it_is_built(runner, tmp_path):
+    path = tmp_path / "salt.xyz"
+    path.write_text('2\nLattice="4 0 0 0 4 0 0 0 4" Properties=species:S:1:pos:R:3 pbc="T T T"\nH 0 0 0\nH 2 2 2\n')
+    result = runner.invoke(main, ["verify", "--operator", "dimenet", "--structure", str(path), "--cutoff", "100000"])
+    assert result.exit_code == 2
+    text = " ".join(result.stderr.replace("│", " ").split())
+    assert "salt.xyz: about 2.6e+14 edges within 100000 need 6.7e+16 bytes" in text
+
+
+def test_skipped_vectors_are_of_families_that_were_checked(runner, monkeypatch, tmp_path):
+    monkeypatch.setattr(run, "plan", lambda *a: [units.Unit("one", 1.0, lambda: 1, lambda: [GOOD])])
+    monkeypatch.setenv("TRIGRAPH_GOLDEN", str(tmp_path))
+    listed = [line for line in runner.invoke(main, ["verify"]).stdout.splitlines() if "golden vectors" in line]
+    assert listed
+    assert not any("gat" in line or "gemnet" in line for line in listed)
+
+
 def test_report_that_cannot_be_written_is_refused_before_the_run(verify, tmp_path):
     (tmp_path / "file").write_text("")
     result = verify([GOOD], "--report", tmp_path / "file" / "report")
@@ -203,8 +287,18 @@ def test_report_that_cannot_be_written_is_refused_before_the_run(verify, tmp_pat
 def test_info(runner):
     result = runner.invoke(main, ["info"])
     assert result.exit_code == 0
-    for word in ("trigraph", "Python", "numpy", "processor", "device", *PANELS, "judge"):
+    for word in ("trigraph", "Python", "numpy", "processor", "device", *PANELS, "judge", trigraph.get_cpu_level()):
         assert word in result.stdout
+
+
+def test_a_level_that_cannot_run_is_told(runner):
+    environment = {**os.environ, "TRIGRAPH_CPU_LEVEL": "v9"}
+    for words, status in ((["info"], 0), (["verify", "--operator", "gno_kernel", "--panel", "fortran"], 2)):
+        command = [sys.executable, "-m", "trigraph", *words]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+        assert done.returncode == status, done.stderr
+        assert "TRIGRAPH_CPU_LEVEL is 'v9'; expected one of" in " ".join((done.stdout + done.stderr).split())
+        assert "Traceback" not in done.stderr
 
 
 def test_operators(runner):

@@ -1,7 +1,10 @@
 """The report: JSON that fits its schema, a page that needs nothing else, and the comparison with an earlier one."""
 
+import errno
 import json
 import math
+import os
+import pathlib
 import re
 from dataclasses import replace
 from html.parser import HTMLParser
@@ -12,10 +15,12 @@ import pytest
 from trigraph.environment import collect
 from trigraph.operators import OPERATORS
 from trigraph.verification import plots
+from trigraph.verification import report as report_module
 from trigraph.verification.compare import compare
 from trigraph.verification.record import Check
 from trigraph.verification.report import ReportError, assemble, checks_of, read, validate, write
 from trigraph.verification.summary import ratio, summarise, worst
+from trigraph.verification.units import counted
 
 STEPS = tuple(2.0**-k for k in range(6, 37, 3))
 
@@ -47,7 +52,9 @@ def environment():
 
 
 def assembled(checks, environment, seed=0):
-    return assemble(checks, [("panel gpu", "CuPy is not installed")], seed, "trigraph verify", environment)
+    return assemble(
+        checks, [("panel gpu", "CuPy is not installed")], seed, "trigraph verify", environment, counted(checks)
+    )
 
 
 def test_report_fits_the_schema_and_comes_back(tmp_path, environment):
@@ -58,7 +65,7 @@ def test_report_fits_the_schema_and_comes_back(tmp_path, environment):
     assert again == report
     assert checks_of(again) == checks
     assert report["verdict"] == "passed"
-    assert report["counts"] == {"passed": len(checks), "failed": 0, "skipped": 1}
+    assert report["counts"] == {"planned": len(checks), "passed": len(checks), "failed": 0, "skipped": 1}
     assert {p.name for p in tmp_path.iterdir()} == {"report.json", "report.html", "agreement.png", "differences.png"}
 
 
@@ -237,3 +244,77 @@ def test_comparison_keeps_checks_of_the_same_name_apart(environment):
     assert (found.same_bits, len(found.changed_bits)) == (1, 1)
     assert not found.new
     assert not found.gone
+
+
+def test_a_comparison_leaves_aside_what_was_not_asked_for(environment):
+    checks = made_up_checks()
+    earlier = assembled(checks, environment)
+    now = [c for c in checks if c.operator == "gno_kernel_bwd" and c.panel == "pyref" and c.dtype == "float64"]
+    now, lost = now[1:], now[0]
+    report = assembled(now, environment)
+    assert sum(compare(earlier, checks, report, now).gone.values()) == len(checks) - len(now)
+    asked = ({"gno_kernel_bwd"}, {"pyref"}, {"float64"})
+    comparison = compare(earlier, checks, report, now, asked)
+    assert comparison.gone == {(lost.operator, lost.panel, lost.dtype): 1}
+    assert comparison.new == {}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[" * 200_000, "nested too deeply"),
+        ('{"a":' * 200_000, "nested too deeply"),
+        ('{"schema_version": ' + "1" * 10_000 + "}", "digits"),
+        ('{"schema_version": 1, "checks": [', "Expecting value"),
+        ('{"schema_version": NaN}', "NaN is no JSON"),
+        ("\0" * 100, "Expecting value"),
+    ],
+)
+def test_json_that_is_nested_huge_or_truncated_is_refused_in_a_sentence(tmp_path, text, says):
+    path = tmp_path / "other.json"
+    path.write_text(text)
+    with pytest.raises(ReportError, match=r"other\.json") as caught:
+        read(path)
+    assert says in str(caught.value)
+    assert len(str(caught.value)) < 400 + len(str(path))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_report_that_is_too_large_or_no_file_is_refused(tmp_path, monkeypatch):
+    path = tmp_path / "report.json"
+    path.write_text("{}")
+    monkeypatch.setattr(report_module, "LARGEST", 1)
+    with pytest.raises(ReportError, match="has 2 bytes; no report has more than 1"):
+        read(path)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ReportError, match="pipe is no file"):
+        read(tmp_path / "pipe")
+
+
+def test_a_disk_that_is_full_leaves_the_earlier_report(tmp_path, environment, monkeypatch):
+    checks = made_up_checks()
+    report = assembled(checks, environment)
+    write(tmp_path, report, checks)
+    before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
+    other = [replace(c, error=c.error / 2) for c in checks]
+    for fails_at in range(len(before)):
+        calls = iter(range(100))
+        good = pathlib.Path.write_bytes
+
+        def full(path, content, calls=calls, good=good, fails_at=fails_at):
+            good(path, content[: len(content) // 2])
+            if next(calls) == fails_at:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return good(path, content)
+
+        monkeypatch.setattr(pathlib.Path, "write_bytes", full)
+        with pytest.raises(OSError, match="No space left"):
+            write(tmp_path, assembled(other, environment), other)
+        monkeypatch.setattr(pathlib.Path, "write_bytes", good)
+        assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
+
+
+def test_checks_that_are_missing_are_no_success(environment):
+    checks = made_up_checks()
+    report = assemble(checks, [], 0, "trigraph verify", environment, len(checks) + 1)
+    assert report["verdict"] == "failed"

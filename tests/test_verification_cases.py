@@ -13,6 +13,7 @@ from trigraph.verification import cases, structures, tolerances
 from trigraph.verification.accuracy import form_problem, scaled_error
 from trigraph.verification.judged import Judged, operators_of
 from trigraph.verification.real import build_real, real_inputs
+from trigraph.verification.renumber import renumbered
 
 ALL = [
     pytest.param(definition, variant, dtype, id=f"{definition.name}-{variant.name}-{dtype}")
@@ -134,7 +135,7 @@ def test_kinks_that_are_nan_are_violations(monkeypatch):
 @pytest.mark.parametrize("name", BY_NAME)
 def test_renumbering_keeps_the_operator(name):
     case = build(name, "regular")
-    other, orders = cases.renumbered(case, 5)
+    other, orders = renumbered(case, 5)
     op = operators_of(case.definition)[0]
     results = [getattr(pyref, op.name)(**c.arguments(op)) for c in (case, other)]
     for field, before, after in zip(op.fields, *([r] if op.single else r for r in results), strict=True):

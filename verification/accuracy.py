@@ -20,6 +20,7 @@ from trigraph.verification.subjects import Subject, attempt
 __all__ = [
     "check_accuracy",
     "check_subsets",
+    "count_subsets",
     "dtype_of",
     "field_error",
     "form_problem",
@@ -173,11 +174,23 @@ def check_subsets(subject: Subject, judged: Judged, op: Operator) -> list[Check]
     return checks
 
 
+def count_subsets(case: Case, op: Operator) -> int:
+    """Return the number of checks of `check_subsets`."""
+    fields = len(case.returned(op))
+    absent = [a for a in case.given(op) if a.nullable and not a.optional]
+    back = len(_there(case, op))
+    return fields * (len(absent) + back + (back > 1) + op.selective)
+
+
+def _there(case: Case, op: Operator) -> set[str]:
+    """Names of what fwd returns that may be given back."""
+    fwd = operators_of(case.definition)[0]
+    return {f.name for f in case.returned(fwd)} & {a.name for a in op.arguments if a.given_back}
+
+
 def _given_back(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
     """Give bwd what fwd returned, one at a time and all together: its results stay what they are."""
-    names = [a.name for a in op.arguments if a.given_back]
-    fwd = operators_of(judged.case.definition)[0]
-    there = {f.name for f in judged.case.returned(fwd)} & set(names)
+    fwd, there = operators_of(judged.case.definition)[0], _there(judged.case, op)
     if not there:
         return []
     outcome = attempt(subject, fwd, judged.case.arguments(fwd))

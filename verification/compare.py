@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,7 +82,11 @@ def _at(report: Mapping[str, Any], place: Sequence[str]) -> str:
 
 
 def compare(
-    earlier: Mapping[str, Any], earlier_checks: Sequence[Check], report: Mapping[str, Any], checks: Sequence[Check]
+    earlier: Mapping[str, Any],
+    earlier_checks: Sequence[Check],
+    report: Mapping[str, Any],
+    checks: Sequence[Check],
+    asked: tuple[Collection[str], Collection[str], Collection[str]] | None = None,
 ) -> Comparison:
     """Compare two reports and their checks.
 
@@ -92,7 +96,14 @@ def compare(
         Reports that fit the schema.
     earlier_checks, checks : sequence of Check
         Their checks.
+    asked : tuple of (operators, panels, dtypes), optional
+        What this run was asked for: earlier checks of others are left aside (default: none is).
     """
+    if asked is not None:
+        operators, panels, dtypes = asked
+        earlier_checks = [
+            c for c in earlier_checks if c.operator in operators and c.panel in panels and c.dtype in dtypes
+        ]
     before, after = _keyed(earlier_checks), _keyed(checks)
     pairs = [(before[key], after[key]) for key in after if key in before]
     digests = [(a, b) for a, b in pairs if a.digest is not None and b.digest is not None]

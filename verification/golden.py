@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -152,10 +152,11 @@ def files() -> dict[str, Path]:
     return {name: path for name, path in found if path.is_file()}
 
 
-def missing() -> tuple[str, ...]:
-    """Return the names of vectors of families in the table that are not there: to be reported as skipped."""
+def missing(families: Collection[str] | None = None) -> tuple[str, ...]:
+    """Return the names of vectors of families (default: all) that are not there: to be reported as skipped."""
     there = files()
-    return tuple(n for f in dict.fromkeys(d.family for d in DEFINITIONS) for n in FILES[f] if n not in there)
+    every = dict.fromkeys(d.family for d in DEFINITIONS if families is None or d.family in families)
+    return tuple(n for f in every for n in FILES[f] if n not in there)
 
 
 def check_missing() -> list[Check]:

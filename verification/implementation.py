@@ -18,9 +18,13 @@ from typing import Any
 import numpy as np
 
 from trigraph.operators import OPERATORS, Operator
-from trigraph.verification.subjects import Subject, panel
+from trigraph.verification.subjects import Subject, panel, told
 
-__all__ = ["adapt", "load"]
+__all__ = ["LoadError", "adapt", "load"]
+
+
+class LoadError(ValueError):
+    """The module of an implementation fails when it is imported; the cause is chained."""
 
 
 def load(name: str) -> Callable[..., Any]:
@@ -38,19 +42,22 @@ def load(name: str) -> Callable[..., Any]:
     Raises
     ------
     ValueError
-        If the name has another form, or there is no such function.
+        If the name has another form, or there is no such function; `LoadError` if its module fails.
     """
     module, colon, path = name.partition(":")
     if not (module and colon and path):
         raise ValueError(f"verify: implementation is {name!r}; expected 'module:function'")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
+    found: Any = None
     try:
-        found: Any = importlib.import_module(module)
+        found = importlib.import_module(module)
         for part in path.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"verify: implementation {name!r} cannot be loaded: {error}") from error
+    except BaseException as error:  # whatever the module's own statements raise, SystemExit too
+        absent = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
+        kind = ValueError if absent or (isinstance(error, AttributeError) and found is not None) else LoadError
+        raise kind(f"verify: implementation {name!r} cannot be loaded: {told(error)}") from error
     if not callable(found):
         raise ValueError(f"verify: implementation {name!r} is a {type(found).__name__}; expected a function")
     function: Callable[..., Any] = found
@@ -62,11 +69,12 @@ def _fields(op: Operator, result: Any) -> dict[str, Any]:
     names = [f.name for f in op.fields]
     expected = f"expected {'an array, ' if len(names) == 1 else ''}a tuple ({', '.join(names)}) or a mapping"
     if isinstance(result, Mapping):
-        if set(result) != set(names):
+        mapping = dict(result)
+        if set(mapping) != set(names):
             raise TypeError(
-                f"{op.name}: returned a mapping with {', '.join(map(str, result)) or 'no keys'}; {expected}"
+                f"{op.name}: returned a mapping with {', '.join(map(str, mapping)) or 'no keys'}; {expected}"
             )
-        return dict(result)
+        return mapping
     if isinstance(result, tuple):
         if len(result) != len(names) or getattr(result, "_fields", tuple(names)) != tuple(names):
             described = ", ".join(getattr(result, "_fields", ())) or f"{len(result)} elements"
@@ -77,6 +85,24 @@ def _fields(op: Operator, result: Any) -> dict[str, Any]:
     raise TypeError(f"{op.name}: returned a {type(result).__name__}; {expected}")
 
 
+def _own(
+    function: Callable[..., Any], op: Operator, values: Mapping[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Call the user's function with copies; return these, and the fields."""
+    given = {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in values.items()}
+    fields = _fields(op, function(**given))
+    for name, array in fields.items():
+        # The methods of a class of the user's own could say anything.
+        if isinstance(array, np.ndarray) and (type(array) is not np.ndarray or array.dtype.kind not in "fi"):
+            raise TypeError(
+                f"{op.name}: {name} is a {type(array).__name__} of {array.dtype}; expected a numpy.ndarray of numbers"
+            )
+    for name, value in values.items():
+        if isinstance(value, np.ndarray) and not np.array_equal(given[name], value, equal_nan=True):
+            raise ValueError(f"{op.name}: the function changed its argument {name}")
+    return given, fields
+
+
 def _call(
     function: Callable[..., Any],
     target: str,
@@ -85,14 +111,7 @@ def _call(
     values: Mapping[str, Any],
     wrt: Sequence[str] | None,
 ) -> dict[str, Any]:
-    if op.name != target:
-        return companion.call(op, values, wrt)
-    given = {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in values.items()}
-    fields = _fields(op, function(**given))
-    for name, value in values.items():
-        if isinstance(value, np.ndarray) and not np.array_equal(given[name], value, equal_nan=True):
-            raise ValueError(f"{op.name}: the function changed its argument {name}")
-    return fields
+    return _own(function, op, values)[1] if op.name == target else companion.call(op, values, wrt)
 
 
 def adapt(name: str, operator: str | None = None, function: Callable[..., Any] | None = None) -> Subject:
@@ -120,4 +139,5 @@ def adapt(name: str, operator: str | None = None, function: Callable[..., Any] |
     target = operator or getattr(found, "__name__", "")
     if target not in OPERATORS:
         raise ValueError(f"verify: {name!r} implements {target!r}; expected one of {', '.join(OPERATORS)}")
-    return Subject(name, False, partial(_call, found, target, panel("fortran-reference")), target)
+    call = partial(_call, found, target, panel("fortran-reference"))
+    return Subject(name, False, call, target, partial(_own, found))

@@ -83,4 +83,4 @@ class Judged:
 
     def tolerance(self, subject: Subject) -> float:
         """Tolerance of the accuracy rule for a subject."""
-        return tolerances.accuracy(subject.chunked, self.terms)
+        return tolerances.accuracy(subject.chunked, self.terms, self.case.equal_terms)

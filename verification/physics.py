@@ -453,3 +453,5 @@ CHECKS: dict[str, Callable[[Subject, System, str], list[Check]]] = {
     "force training": check_force_training,
     "invariance": check_invariance,
 }
+# Number of checks of each kind.
+COUNTS = {"forces": 1, "force training": len(TRAINED), "invariance": 2 * len(MOTIONS)}

@@ -4,21 +4,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from trigraph.fortran import judge
+from trigraph.fortran.levels import EQUAL_BITS, available, get_cpu_level, set_cpu_level
 from trigraph.fortran.threads import get_num_threads, set_num_threads
-from trigraph.operators import Operator
+from trigraph.operators import Array, Operator
 from trigraph.verification import tolerances
-from trigraph.verification.accuracy import dtype_of, form_problem, scaled_error
-from trigraph.verification.cases import renumbered
+from trigraph.verification.accuracy import check_accuracy, dtype_of, form_problem, scaled_error
+from trigraph.verification.cases import Case
 from trigraph.verification.judged import Judged, ask, operators_of
 from trigraph.verification.record import Check
-from trigraph.verification.subjects import Outcome, Subject, attempt
+from trigraph.verification.renumber import renumbered
+from trigraph.verification.subjects import Outcome, Subject, attempt, observe
 
-__all__ = ["check_adjoint", "check_nan", "check_permutation", "check_repeat", "check_symmetry", "check_threads"]
+__all__ = [
+    "check_adjoint",
+    "check_layout",
+    "check_levels",
+    "check_nan",
+    "check_permutation",
+    "check_repeat",
+    "check_symmetry",
+    "check_threads",
+    "levels",
+    "renumbered_fields",
+]
 
 THREADS = (1, 2, 3)
 
@@ -95,6 +109,11 @@ def check_symmetry(subject: Subject, judged: Judged) -> Check:
     return _two_sides(subject, judged, bwd2, None, "symmetry", *sides, scale, (one, other))
 
 
+def renumbered_fields(case: Case, op: Operator) -> list[Array]:
+    """Fields that renumbering leaves the same but for their order: a renumbered graph has other positions."""
+    return [f for f in case.returned(op) if not ("num_positions" in f.dims or f.index)]
+
+
 def check_permutation(subject: Subject, judged: Judged, op: Operator, seed: int) -> list[Check]:
     """Renumber edges and nodes: the results are renumbered, equal up to rounding."""
     case = judged.case
@@ -102,9 +121,7 @@ def check_permutation(subject: Subject, judged: Judged, op: Operator, seed: int)
     before = attempt(subject, op, case.arguments(op))
     after = attempt(subject, op, other.arguments(op))
     checks = []
-    for field in case.returned(op):
-        if "num_positions" in field.dims or field.index:  # a renumbered graph has other positions
-            continue
+    for field in renumbered_fields(case, op):
         got: Any = after.fields.get(field.name)
         expected: Any = before.fields.get(field.name)
         note = before.problem or after.problem or form_problem(got, field, case.sizes, case.dtype)
@@ -233,3 +250,103 @@ def check_threads(subject: Subject, judged: Judged, op: Operator) -> list[Check]
     finally:
         set_num_threads(before)
     return _equal_bits(subject, judged, op, "threads", [_bits(o) for o in outcomes], outcomes)
+
+
+def levels() -> tuple[list[str], list[str]]:
+    """Return the processor's levels that are not in use, and those whose bits must be equal (none or 2)."""
+    equal = [level for level in EQUAL_BITS if level in available()]
+    return [level for level in available() if level != get_cpu_level()], equal if len(equal) > 1 else []
+
+
+def check_levels(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
+    """Run the builds for the other levels of the processor against the judge; equal bits at `EQUAL_BITS`."""
+    others, equal = levels()
+    before = get_cpu_level()
+    checks, outcomes = [], []
+    try:
+        for level in others:
+            set_cpu_level(level)
+            found = check_accuracy(subject, judged, op)
+            checks += [replace(c, case=f"{c.case}, {level}") for c in found]
+        for level in equal:
+            set_cpu_level(level)
+            outcomes.append(attempt(subject, op, judged.case.arguments(op)))
+    finally:
+        set_cpu_level(before)
+    if equal:
+        checks += _equal_bits(subject, judged, op, "levels", [_bits(o) for o in outcomes], outcomes)
+    return checks
+
+
+def _extent(array: Any) -> tuple[int, int]:
+    """First and last address of an array, of a device array on the device."""
+    interface = getattr(array, "__cuda_array_interface__", None) or array.__array_interface__
+    start, strides = interface["data"][0], interface["strides"]
+    if strides is None:
+        return start, start + array.nbytes
+    ends = [(n - 1) * step for n, step in zip(array.shape, strides, strict=True)]
+    return start + sum(min(e, 0) for e in ends), start + sum(max(e, 0) for e in ends) + array.itemsize
+
+
+def _layout_problem(array: Any, dtype: str, others: Mapping[str, Any]) -> str:
+    if str(array.dtype) != dtype:
+        return f"dtype is {array.dtype}; expected {dtype}"
+    if not array.flags.c_contiguous:
+        return f"strides are {array.strides} for shape {array.shape}; expected a C-contiguous array"
+    if not getattr(array.flags, "writeable", True):
+        return "it is read-only; expected an array of the caller's own"
+    start, stop = _extent(array)
+    for name, other in others.items():
+        low, high = _extent(other)
+        if array.size and other.size and start < high and low < stop:
+            return f"it shares memory with {name}"
+    return ""
+
+
+def check_layout(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
+    """Every field is C-contiguous, of the case's dtype, writeable, and in memory of its own.
+
+    Returns
+    -------
+    list of Check
+        The error is 1 where something is wrong with a field of the first call or of a second one.
+    """
+    case = judged.case
+    values, calls = case.arguments(op), []
+    given: dict[str, Any] = {}
+
+    def call() -> Mapping[str, Any]:
+        handed, fields = subject.native(op, values) if subject.native else (values, subject.call(op, values, None))
+        given.update({f"argument {n}": a for n, a in handed.items() if hasattr(a, "strides")})
+        return fields
+
+    problems: dict[str, str] = {}
+    earlier: dict[str, Any] = {}
+    for _ in range(2):
+        outcome = observe(call)
+        calls.append(outcome)
+        own: dict[str, Any] = {}
+        for field in case.returned(op):
+            got = outcome.fields.get(field.name)
+            if outcome.problem or not hasattr(got, "strides"):
+                problem = outcome.problem or f"it is a {type(got).__name__}; expected an array"
+            else:
+                problem = _layout_problem(got, dtype_of(field, case), given | earlier | own)
+                own[f"field {field.name}"] = got
+            problems[field.name] = problems.get(field.name) or problem
+        earlier = {f"an earlier result's {name}": array for name, array in own.items()}
+    return [
+        Check(
+            operator=op.name,
+            panel=subject.name,
+            dtype=case.dtype,
+            kind="layout",
+            case=case.name,
+            field=field.name,
+            error=float(bool(problems[field.name])),
+            tolerance=0.0,
+            seconds=sum(o.seconds for o in calls),
+            note=problems[field.name],
+        )
+        for field in case.returned(op)
+    ]

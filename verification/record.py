@@ -19,13 +19,16 @@ KINDS = {
     "symmetry": "second derivatives in exchanged directions",
     "permutation": "edges renumbered: equal up to rounding",
     "threads": "equal bits whatever the number of threads",
+    "levels": "equal bits of the fast path's builds for x86-64-v3 and -v4",
     "repeat": "equal bits when called again",
+    "layout": "results are C-contiguous, writeable, of the right dtype, and share memory with nothing",
     "nan": "a NaN in one element of an argument reaches exactly what depends on it",
     "forces": "forces by the chain of operators against differences of the energy in positions",
     "force training": "gradients of a loss of forces in the parameters against differences",
     "invariance": "energy and forces of atoms rotated, mirrored, translated and renumbered",
     "bessel": "radial functions from x = 0.001 to 1, degree by degree, against scipy's",
     "empty": "no edges, no nodes, isolated nodes: zeros",
+    "complete": "checks that were planned and not made: only there when it fails",
 }
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from functools import cache
@@ -15,10 +16,12 @@ from trigraph.verification.compare import FACTOR, Comparison
 from trigraph.verification.record import KINDS, Check
 from trigraph.verification.summary import number, summarise
 from trigraph.verification.tolerances import TABLE
+from trigraph.verification.units import counted
 
 __all__ = ["ReportError", "assemble", "checks_of", "read", "validate", "write"]
 
 SCHEMA_VERSION = 1
+LARGEST = 2**28  # bytes of a report: a complete run makes a tenth of that
 
 
 class ReportError(ValueError):
@@ -48,7 +51,7 @@ def validate(report: Any) -> None:
 
     error = best_match(Draft202012Validator(_schema()).iter_errors(report))
     if error is not None:
-        raise ReportError(f"{error.json_path}: {error.message[:300]}")
+        raise ReportError(f"{error.json_path[:300]}: {error.message[:300]}")
 
 
 def _finite(value: Any) -> Any:
@@ -61,7 +64,12 @@ def _finite(value: Any) -> Any:
 
 
 def assemble(
-    checks: Sequence[Check], skips: Sequence[tuple[str, str]], seed: int, command: str, environment: Mapping[str, Any]
+    checks: Sequence[Check],
+    skips: Sequence[tuple[str, str]],
+    seed: int,
+    command: str,
+    environment: Mapping[str, Any],
+    planned: int,
 ) -> dict[str, Any]:
     """Put a report together.
 
@@ -75,6 +83,8 @@ def assemble(
         The command line, to run it again.
     environment : mapping
         From `trigraph.environment.collect`.
+    planned : int
+        Number of checks that were planned, those of kind ``empty`` aside.
 
     Returns
     -------
@@ -93,8 +103,13 @@ def assemble(
             "date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
             "command": command,
             "seed": seed,
-            "verdict": "passed" if checks and passed == len(checks) else "failed",
-            "counts": {"passed": passed, "failed": len(checks) - passed, "skipped": len(skips)},
+            "verdict": "passed" if checks and passed == len(checks) and counted(checks) == planned else "failed",
+            "counts": {
+                "planned": planned,
+                "passed": passed,
+                "failed": len(checks) - passed,
+                "skipped": len(skips),
+            },
             "environment": environment,
             "checks": [c.as_dict() for c in checks],
             "skips": [{"what": what, "reason": reason} for what, reason in skips],
@@ -113,15 +128,27 @@ def read(path: Path) -> dict[str, Any]:
         If it cannot be read, is no JSON, or does not fit the schema.
     """
     try:
-        report = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise ReportError(f"{path}: {error}") from error
-    try:
+        if not path.is_file():  # to read a pipe might wait for ever
+            raise ReportError(f"{path} is no file")
+        if path.stat().st_size > LARGEST:
+            raise ReportError(f"{path} has {path.stat().st_size} bytes; no report has more than {LARGEST}")
+        report = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
         validate(report)
     except ReportError as error:
-        raise ReportError(f"{path} is no report of trigraph verify: {error}") from error
+        problem = f"{path} is no report of trigraph verify: {error}" if str(error).startswith("$") else str(error)
+        raise ReportError(problem) from error
+    except RecursionError:
+        raise ReportError(f"{path} is no report of trigraph verify: it is nested too deeply") from None
+    except MemoryError:
+        raise ReportError(f"{path}: there is no memory to read it") from None
+    except (OSError, ValueError) as error:  # ValueError: no text, no JSON, a number of too many digits
+        raise ReportError(f"{path}: {error}") from error
     checked: dict[str, Any] = report
     return checked
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
 
 
 def checks_of(report: Mapping[str, Any]) -> list[Check]:
@@ -176,19 +203,33 @@ def write(
         What it was assembled from.
     comparison : Comparison, optional
         With an earlier report, for the page.
+
+    Raises
+    ------
+    OSError
+        If there is no room, or no right to write; the files of an earlier report are as they were.
     """
     from trigraph.verification.plots import PICTURES, png, svg
 
-    folder.mkdir(parents=True, exist_ok=True)
-    svgs = {}
+    svgs, files = {}, {}
     for name, draw in PICTURES.items():
-        picture = folder / f"{name}.png"
         figure = draw(checks)
-        if figure is None:
-            picture.unlink(missing_ok=True)
-        else:
-            picture.write_bytes(png(figure))
+        if figure is not None:
+            files[f"{name}.png"] = png(figure)
             svgs[name] = svg(figure)
     text = json.dumps(report, indent=1, allow_nan=False, ensure_ascii=False)
-    (folder / "report.json").write_text(text + "\n", encoding="utf-8")
-    (folder / "report.html").write_text(render(report, checks, comparison, svgs), encoding="utf-8")
+    files["report.json"] = f"{text}\n".encode()
+    files["report.html"] = render(report, checks, comparison, svgs).encode()
+    folder.mkdir(parents=True, exist_ok=True)
+    beside = {name: folder / f".{name}.{os.getpid()}" for name in files}
+    try:
+        for name, content in files.items():
+            beside[name].write_bytes(content)
+        for name, path in beside.items():
+            path.replace(folder / name)
+    finally:
+        for path in beside.values():
+            path.unlink(missing_ok=True)
+    for name in PICTURES:
+        if f"{name}.png" not in files:
+            (folder / f"{name}.png").unlink(missing_ok=True)

@@ -6,46 +6,41 @@ only golden vectors, real inputs and physics are tied to families (golden.py, re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 
-from trigraph.fortran.threads import get_num_threads, set_num_threads
-from trigraph.operators import DEFINITIONS, OPERATORS, Definition, Operator
+from trigraph.fortran.levels import get_cpu_level
+from trigraph.operators import DEFINITIONS, OPERATORS, Definition
 from trigraph.panels import PANELS
-from trigraph.verification import golden, physics
-from trigraph.verification.accuracy import check_accuracy, check_subsets
-from trigraph.verification.bessel import CASE, check_bessel, decades
-from trigraph.verification.cases import Variant, build, variants
-from trigraph.verification.differences import JUDGE_STEPS, check_differences
+from trigraph.verification import golden, physics, tasks
+from trigraph.verification.bessel import CASE, decades
+from trigraph.verification.cases import Variant, build, hubs, variants
+from trigraph.verification.differences import JUDGE_STEPS
 from trigraph.verification.differences import STEPS as PANEL_STEPS
 from trigraph.verification.implementation import adapt
-from trigraph.verification.judged import Judged, every_operator_of, operators_of
-from trigraph.verification.properties import (
-    check_adjoint,
-    check_nan,
-    check_permutation,
-    check_repeat,
-    check_symmetry,
-    check_threads,
-)
+from trigraph.verification.judged import Judged, every_operator_of
 from trigraph.verification.real import RealInput, build_real, real_inputs
 from trigraph.verification.record import Check
 from trigraph.verification.structures import Structure, shipped
 from trigraph.verification.subjects import Subject, panel, unavailable
+from trigraph.verification.tasks import Lazy, Scope
+from trigraph.verification.units import Task, Unit, execute, unit_of
 
-__all__ = ["DTYPES", "Unit", "available_panels", "plan", "run"]
+__all__ = ["DTYPES", "available_panels", "plan", "run"]
 
 DTYPES = ("float32", "float64")
 # Differences go through the panels whose calls are cheap; the kernels are compared with the judge, value by value.
 UNDIFFERENCED = ("gpu", "gpu-host")
+EMULATED = ("gpu-host",)
 
 # Milliseconds that units took on one core, roughly; the emulated device takes a multiple of a panel's share.
 WEIGHTS = {
     "accuracy": 6,
     "threads": 15,
+    "levels": 15,
     "calls": 6,
     "algebra": 8,
     "differences": 60,
@@ -55,136 +50,22 @@ WEIGHTS = {
     "real judge": 1000,
     "real differences": 480,
     "bessel": 60,
+    "hub": 0.03,
     "forces": 100,
     "force training": 500,
     "invariance": 80,
 }
 SHARE = {"gpu-host": 3.0}
 
-Lazy = Callable[[], Judged]
-
-
-@dataclass(frozen=True)
-class Unit:
-    """A part of the run: its label, its share of the time, and the function that does it."""
-
-    label: str
-    weight: float
-    execute: Callable[[], list[Check]]
+# Hubs: every subject meets ten thousand terms at one place (the emulated device in float32 alone, equal ones). The
+# judge can pay for the longest sums once, and there only sums in chunks are asked: it is they that promise the same
+# accuracy whatever the number of terms.
+HUB, LONGEST_HUB = 10_000, 100_000
 
 
 def available_panels() -> tuple[str, ...]:
     """Return the panels that can run here; the judge is always one."""
     return (*(name for name in PANELS if not unavailable(name)), "judge")
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Run on one thread: small calls would only wait for others, and all have the same bits (`check_threads`)."""
-    before = get_num_threads()
-    set_num_threads(1)
-    try:
-        yield
-    finally:
-        set_num_threads(before)
-
-
-@dataclass(frozen=True)
-class _Scope:
-    """A subject and the operators that are asked for."""
-
-    subject: Subject
-    selected: frozenset[str]
-
-    def has(self, op: Operator) -> bool:
-        """Whether the subject's operator is to be checked."""
-        return op.name in self.selected and self.subject.only in (None, op.name)
-
-    def record_as(self, *ops: Operator) -> str | None:
-        """Return the name a check that involves `ops`, the checked one first, is recorded under; None: not to be done.
-
-        For a user's function that is the operator it implements, whichever of the two it is.
-        """
-        if self.subject.only is not None:
-            return self.subject.only if self.subject.only in {op.name for op in ops} else None
-        return ops[0].name if ops[0].name in self.selected else None
-
-
-def _accuracy(scope: _Scope, lazy: Lazy) -> list[Check]:
-    judged = lazy()
-    ops = [op for op in every_operator_of(judged.case.definition) if scope.has(op)]
-    return [check for op in ops for check in check_accuracy(scope.subject, judged, op)]
-
-
-def _calls(scope: _Scope, lazy: Lazy) -> list[Check]:
-    """Check calls repeated, with some fields only, with some cotangents None, with a NaN in an argument."""
-    judged = lazy()
-    checks = []
-    for op in every_operator_of(judged.case.definition):
-        if scope.has(op):
-            checks += check_repeat(scope.subject, judged, op)
-            if judged.case.kind in ("shared rows", "periodic", "second sizes") or op.graph is None:
-                checks += check_nan(scope.subject, judged, op)
-            if scope.subject.only is None:  # a user's function has no wrt
-                checks += check_subsets(scope.subject, judged, op)
-    return checks
-
-
-def _threads(scope: _Scope, lazy: Lazy) -> list[Check]:
-    judged = lazy()
-    ops = [op for op in every_operator_of(judged.case.definition) if scope.has(op)]
-    return [check for op in ops for check in check_threads(scope.subject, judged, op)]
-
-
-def _algebra(scope: _Scope, lazy: Lazy, seed: int) -> list[Check]:
-    """Adjoint, symmetry, permutation."""
-    judged = lazy()
-    fwd, bwd, bwd2 = operators_of(judged.case.definition)
-    checks = _adjoint(scope, lazy)
-    name = scope.record_as(bwd2)
-    if name:
-        checks.append(check_symmetry(scope.subject, judged))
-    for op in (fwd, bwd, bwd2):
-        if scope.has(op):
-            checks += check_permutation(scope.subject, judged, op, seed)
-    return checks
-
-
-def _adjoint(scope: _Scope, lazy: Lazy) -> list[Check]:
-    judged = lazy()
-    _, bwd, bwd2 = operators_of(judged.case.definition)
-    name = scope.record_as(bwd2, bwd)
-    return [check_adjoint(scope.subject, judged, name)] if name else []
-
-
-def _differences(scope: _Scope, lazy: Lazy, steps: tuple[float, ...]) -> list[Check]:
-    judged = lazy()
-    fwd, bwd, _ = operators_of(judged.case.definition)
-    checks = []
-    for upper in every_operator_of(judged.case.definition)[1:]:
-        name = scope.record_as(upper, fwd if upper is bwd else bwd)
-        if name:
-            checks += check_differences(scope.subject, judged, upper, steps, name)
-    return checks
-
-
-def _judge_differences(lazy: Lazy, selected: frozenset[str]) -> list[Check]:
-    judged = lazy()
-    uppers = [op for op in every_operator_of(judged.case.definition)[1:] if op.name in selected]
-    return [check for op in uppers for check in check_differences(None, judged, op, JUDGE_STEPS)]
-
-
-def _bessel(scope: _Scope, lazy: Lazy) -> list[Check]:
-    """Compare radial functions over three decades of x with the judge, and with scipy."""
-    checks = _accuracy(scope, lazy)
-    if scope.has(OPERATORS["radial_basis_fwd"]):
-        checks += check_bessel(scope.subject, lazy())
-    return checks
-
-
-def _physics(scope: _Scope, kind: str, system: Callable[[], physics.System]) -> list[Check]:
-    name = scope.record_as(*(OPERATORS[n] for n in physics.INVOLVED[kind]))
-    return physics.CHECKS[kind](scope.subject, system(), name) if name else []
 
 
 def _selection(operators: Iterable[str] | None) -> frozenset[str]:
@@ -210,7 +91,7 @@ def _selection(operators: Iterable[str] | None) -> frozenset[str]:
 class _Run:
     """What a run was asked for."""
 
-    scopes: tuple[_Scope, ...]
+    scopes: tuple[Scope, ...]
     judge: bool
     selected: frozenset[str]
     dtypes: tuple[str, ...]
@@ -227,6 +108,8 @@ class _Run:
             for dtype in self.dtypes:
                 for variant in variants(definition):
                     yield from self._variant(definition, variant, dtype)
+            for dtype in self.dtypes:
+                yield from self._hubs(definition, dtype)
             for real in real_inputs(definition.family, self.structures):
                 yield from self._real(definition, real)
         if any(d.family == "dimenet" for d in self.definitions()):
@@ -240,26 +123,39 @@ class _Run:
         for scope in self.scopes:
             panel_name = scope.subject.name
             name = f"{label}: {panel_name}"
-            yield _unit(f"{name} accuracy", scope, WEIGHTS["accuracy"], partial(_accuracy, scope, judged))
+            yield _unit(f"{name} accuracy", scope, WEIGHTS["accuracy"], partial(tasks.of_accuracy, scope, judged))
             if panel_name == "fortran":
-                yield _unit(f"{name} threads", scope, WEIGHTS["threads"], partial(_threads, scope, judged))
-            if variant.differenced or variant.name == "skewed":
-                yield _unit(f"{name} calls", scope, WEIGHTS["calls"], partial(_calls, scope, judged))
+                yield _unit(f"{name} threads", scope, WEIGHTS["threads"], partial(tasks.of_threads, scope, judged))
+                yield _unit(f"{name} levels", scope, WEIGHTS["levels"], partial(tasks.of_levels, scope, judged))
+            if variant.differenced or variant.name in ("skewed", "one channel"):
+                yield _unit(f"{name} calls", scope, WEIGHTS["calls"], partial(tasks.of_calls, scope, judged))
             if variant.differenced:
-                yield _unit(f"{name} algebra", scope, WEIGHTS["algebra"], partial(_algebra, scope, judged, self.seed))
+                algebra = partial(tasks.of_algebra, scope, judged, self.seed)
+                yield _unit(f"{name} algebra", scope, WEIGHTS["algebra"], algebra)
             if differenced and panel_name not in UNDIFFERENCED:
-                yield _unit(
-                    f"{name} differences",
-                    scope,
-                    WEIGHTS["differences"],
-                    partial(_differences, scope, judged, PANEL_STEPS),
-                )
+                curves = partial(tasks.of_differences, scope, judged, PANEL_STEPS)
+                yield _unit(f"{name} differences", scope, WEIGHTS["differences"], curves)
         if self.judge and differenced:
-            yield Unit(
-                f"{label}: judge differences",
-                WEIGHTS["judge differences"],
-                partial(_judge_differences, judged, self.selected),
-            )
+            curves = partial(tasks.of_judge_differences, judged, self.selected, JUDGE_STEPS)
+            yield unit_of(f"{label}: judge differences", WEIGHTS["judge differences"], curves)
+
+    def _hubs(self, definition: Definition, dtype: str) -> Iterator[Unit]:
+        real = tuple(s for s in self.scopes if s.subject.name not in EMULATED)
+        single = dtype == "float32"
+        some = [(real, v) for v in hubs(definition, HUB, "positive")]
+        some += [(self.scopes if single else real, v) for v in hubs(definition, HUB, "constant")]
+        if single:
+            chunked = tuple(s for s in real if s.subject.chunked)
+            some += [(chunked, v) for v in hubs(definition, LONGEST_HUB, "constant")]
+        for scopes, variant in some:
+            if scopes:
+                # One unit for all subjects: what the judge said of so many edges is kept no longer than that.
+                check = partial(self._hub, scopes, definition, variant, dtype)
+                label = f"{definition.name}, {variant.label}, {dtype}"
+                yield unit_of(label, WEIGHTS["hub"] * variant.degree, check)
+
+    def _hub(self, scopes: Sequence[Scope], definition: Definition, variant: Variant, dtype: str) -> list[Task]:
+        return tasks.of_hub(scopes, Judged(build(definition, variant, dtype, self.seed)))
 
     def _real(self, definition: Definition, real: RealInput) -> Iterator[Unit]:
         def judged(dtype: str, patch: bool) -> Lazy:
@@ -269,7 +165,7 @@ class _Run:
             patch = judged(dtype, True)
             for scope in self.scopes:
                 label = f"{definition.name}, {real.name} patch, {dtype}: {scope.subject.name} accuracy"
-                yield _unit(label, scope, WEIGHTS["patch"], partial(_accuracy, scope, patch))
+                yield _unit(label, scope, WEIGHTS["patch"], partial(tasks.of_accuracy, scope, patch))
         if "float64" not in self.dtypes:
             return
         whole = judged("float64", False)
@@ -279,10 +175,12 @@ class _Run:
             label = f"{definition.name}, {real.name}, float64: {scope.subject.name}"
             # Whoever comes first pays for the judge.
             weight = WEIGHTS["real adjoint"] + (WEIGHTS["real judge"] if scope is self.scopes[0] else 0)
-            yield _unit(f"{label} adjoint", scope, weight, partial(_adjoint, scope, whole))
+            yield _unit(f"{label} adjoint", scope, weight, partial(tasks.of_adjoint, scope, whole))
             if scope.subject.name not in UNDIFFERENCED and real.steps:
                 weight = WEIGHTS["real differences"]
-                yield _unit(f"{label} differences", scope, weight, partial(_differences, scope, whole, real.steps))
+                yield _unit(
+                    f"{label} differences", scope, weight, partial(tasks.of_differences, scope, whole, real.steps)
+                )
 
     def _dimenet(self) -> Iterator[Unit]:
         """Radial functions over three decades; forces on every structure."""
@@ -290,7 +188,7 @@ class _Run:
             judged = cache(partial(decades, dtype, self.seed))
             for scope in self.scopes:
                 label = f"radial_basis, {CASE}, {dtype}: {scope.subject.name} accuracy"
-                yield _unit(label, scope, WEIGHTS["bessel"], partial(_bessel, scope, judged))
+                yield _unit(label, scope, WEIGHTS["bessel"], partial(tasks.of_bessel, scope, judged))
         if "float64" not in self.dtypes:
             return
         for structure in (*shipped(), *self.structures):
@@ -298,7 +196,7 @@ class _Run:
             for scope in self.scopes:
                 for kind in physics.CHECKS:
                     label = f"{structure.name}, float64: {scope.subject.name} {kind}"
-                    yield _unit(label, scope, WEIGHTS[kind], partial(_physics, scope, kind, system))
+                    yield _unit(label, scope, WEIGHTS[kind], partial(tasks.of_physics, scope, kind, system))
 
     def _read(self, name: str, path: Path) -> list[golden.Vector]:
         return [v for v in golden.vectors(name, path) if v.operator in self.selected]
@@ -310,27 +208,16 @@ class _Run:
             for scope in self.scopes:
                 for dtype in self.dtypes:
                     label = f"golden {name}, {dtype}: {scope.subject.name}"
-                    yield _unit(label, scope, 1 + size / 50, partial(_golden, scope, vectors, dtype))
+                    yield _unit(label, scope, 1 + size / 50, partial(tasks.of_golden, scope, vectors, dtype))
             if self.judge:
-                yield Unit(f"golden {name}: judge", size, partial(_golden, None, vectors, "float64"))
-        if golden.check_missing():
-            yield Unit("golden vectors that are missing", 1, golden.check_missing)
+                yield unit_of(f"golden {name}: judge", size, partial(tasks.of_golden, None, vectors, "float64"))
+        absent = golden.check_missing()
+        if absent:
+            yield Unit("golden vectors that are missing", 1, lambda: len(absent), lambda: absent)
 
 
-def _golden(scope: _Scope | None, vectors: Callable[[], list[golden.Vector]], dtype: str) -> list[Check]:
-    checks = []
-    for vector in vectors():
-        if dtype in vector.dtypes and (scope is None or scope.has(OPERATORS[vector.operator])):
-            checks += golden.check_golden(scope.subject if scope else None, vector, dtype)
-    return checks
-
-
-def _unit(label: str, scope: _Scope, weight: float, check: Callable[[], list[Check]]) -> Unit:
-    def execute() -> list[Check]:
-        with _one_thread():
-            return check()
-
-    return Unit(label, weight * SHARE.get(scope.subject.name, 1.0), execute)
+def _unit(label: str, scope: Scope, weight: float, found: Callable[[], list[Task]]) -> Unit:
+    return unit_of(label, weight * SHARE.get(scope.subject.name, 1.0), found)
 
 
 def plan(
@@ -366,8 +253,11 @@ def plan(
     Raises
     ------
     ValueError
-        If a name is unknown, a panel cannot run here, or structures are given for no operator.
+        If a name is unknown, a panel cannot run here, structures are given for no operator, or `TRIGRAPH_CPU_LEVEL` is
+        no level that can run here.
     """
+    with suppress(ImportError):  # of a panel that is not built, if it is asked for, is told below
+        get_cpu_level()
     operators = None if operators is None else list(operators)
     scopes = []
     if implementation is not None:
@@ -378,12 +268,12 @@ def plan(
                 )
             implementation = adapt(implementation, operators[0] if operators else None)
         operators = [implementation.only] if operators is None and implementation.only else operators
-        scopes.append(_Scope(implementation, _selection(operators)))
+        scopes.append(Scope(implementation, _selection(operators)))
     selected = _selection(operators)
     if panels is None:
         panels = available_panels() if implementation is None else ()
     chosen = list(dict.fromkeys(panels))
-    scopes += [_Scope(panel(name), selected) for name in chosen if name != "judge"]
+    scopes += [Scope(panel(name), selected) for name in chosen if name != "judge"]
     types = DTYPES if dtypes is None else tuple(dtypes)
     for dtype in types:
         if dtype not in DTYPES:
@@ -431,8 +321,7 @@ def run(
     list of Check
     """
     checks = []
-    for unit in plan(operators, panels, dtypes, seed, implementation, structures):
-        found = unit.execute()
+    for unit, found in execute(plan(operators, panels, dtypes, seed, implementation, structures)):
         checks += found
         if progress is not None:
             progress(unit, found)

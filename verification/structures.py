@@ -5,6 +5,9 @@ The default run reads the shipped structures with NumPy alone; other files need 
 
 from __future__ import annotations
 
+import math
+import os
+import resource
 import zlib
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -12,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.spatial import cKDTree
 
 from trigraph.edge_graph import EdgeGraph
 from trigraph.operators import Definition
@@ -41,6 +45,8 @@ WIDTH, MIDDLE = 3, 2  # of the embedding, and between the two projections: the j
 # Triplets of the patch that is compared with the judge, and of what differences and physics run on: pyref keeps
 # arrays of all triplets.
 PATCH, WHOLE = 1500, 10_000
+# Bytes that finding the neighbours and sorting them takes at its peak, for each edge (measured: 253).
+BYTES_PER_EDGE = 256
 
 
 @dataclass(frozen=True)
@@ -177,14 +183,61 @@ def shipped() -> tuple[Structure, ...]:
     return tuple(found)
 
 
+def edges_expected(atoms: Any, cutoff: float) -> float:
+    """Return about how many edges an ``ase.Atoms`` has: exact where nothing is periodic, else by the mean density.
+
+    Pairs that are near enough across the directions that are not periodic each have as many images in reach as the
+    periodic cell has room for in a ball of radius `cutoff`; there are no fewer than the pairs within one cell.
+    """
+    positions, periodic = np.asarray(atoms.positions, np.float64), np.asarray(atoms.cell)[np.asarray(atoms.pbc)]
+    if len(positions) == 0 or not np.isfinite(positions).all():
+        return 0.0
+
+    def pairs(points: np.ndarray) -> float:
+        tree = cKDTree(points)
+        return float(tree.count_neighbors(tree, cutoff))
+
+    within = pairs(positions) - len(positions)
+    number = len(periodic)
+    size = math.sqrt(max(0.0, float(np.linalg.det(periodic @ periodic.T)))) if number else 1.0
+    if number == 0 or size == 0:  # no such cell is refused elsewhere
+        return within
+    across = np.linalg.svd(periodic)[2][number:]
+    near = pairs(positions @ across.T) if number < 3 else float(len(positions)) ** 2
+    ball = math.pi ** (number / 2) / math.gamma(number / 2 + 1) * math.pow(cutoff, number)
+    return max(within, float(near * ball / size))
+
+
+def _memory() -> float:
+    """Bytes that may still be had: what the system has available, or the process's limit."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+        free = next(float(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    except (OSError, StopIteration):
+        free = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return free if limit == resource.RLIM_INFINITY else min(free, float(limit))
+
+
+def _refuse_too_many(name: str, atoms: Any, cutoff: float) -> None:
+    edges, memory = edges_expected(atoms, cutoff), _memory()
+    if not edges * BYTES_PER_EDGE <= memory:
+        raise ValueError(
+            f"verify: structure {name}: about {edges:.2g} edges within {cutoff:g} need {edges * BYTES_PER_EDGE:.2g} "
+            f"bytes; {memory:.2g} are there"
+        )
+
+
 def from_atoms(name: str, atoms: Any, cutoff: float) -> Structure:
     """Find the neighbours of an ``ase.Atoms``.
 
     Raises
     ------
     ValueError
-        If two atoms coincide, none is closer to another than `cutoff`, or a periodic direction has no cell vector.
+        If two atoms coincide, none is closer to another than `cutoff`, a periodic direction has no cell vector, or
+        there is no memory for so many edges.
     """
+    _refuse_too_many(name, atoms, cutoff)
     found = EdgeGraph.from_ase(atoms, cutoff)
     if found.graph.num_edges == 0:
         raise ValueError(f"verify: structure {name}: no two of its {len(atoms)} atoms are closer than {cutoff:g}")
@@ -220,5 +273,5 @@ def read(path: Path, cutoff: float) -> Structure:
     try:
         return from_atoms(path.name, atoms, cutoff)
     except ValueError as error:
-        text = str(error).removeprefix("EdgeGraph: ").removeprefix("verify: ")
+        text = str(error).removeprefix("EdgeGraph: ").removeprefix(f"verify: structure {path.name}: ")
         raise ValueError(f"verify: structure {path}: {text}") from error

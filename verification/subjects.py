@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, cast
@@ -15,12 +18,24 @@ from trigraph.graphs import array_kind
 from trigraph.operators import Operator, result_type
 from trigraph.panels import FUNCTIONS, PANELS, panel_function
 
-__all__ = ["DIRECT", "Outcome", "Subject", "attempt", "named_fields", "panel", "unavailable"]
+__all__ = [
+    "DIRECT",
+    "Outcome",
+    "Subject",
+    "attempt",
+    "named_fields",
+    "observe",
+    "own_interrupts",
+    "panel",
+    "told",
+    "unavailable",
+]
 
 # Panels whose sums are direct; the others sum in chunks (tolerances.py).
 DIRECT = ("pyref", "fortran-reference")
 
 Call = Callable[[Operator, Mapping[str, Any], Sequence[str] | None], dict[str, Any]]
+Native = Callable[[Operator, Mapping[str, Any]], tuple[Mapping[str, Any], Mapping[str, Any]]]
 
 
 @dataclass(frozen=True)
@@ -38,12 +53,16 @@ class Subject:
         for all.
     only : str or None
         The one operator a user's function implements; the others are those of fortran-reference.
+    native : callable or None
+        ``native(op, values)`` returns the arguments as they were handed over and the fields as they came back, where
+        those are not the arrays that `call` takes and returns (None: they are).
     """
 
     name: str
     chunked: bool
     call: Call
     only: str | None = None
+    native: Native | None = None
 
 
 @dataclass(frozen=True)
@@ -55,14 +74,63 @@ class Outcome:
     problem: str
 
 
-def attempt(subject: Subject, op: Operator, values: Mapping[str, Any], wrt: Sequence[str] | None = None) -> Outcome:
-    """Call a subject; an exception becomes the outcome's problem."""
-    start = time.perf_counter()
+class _Interrupts:
+    """Whether Ctrl-C is listened to, and whether it was pressed."""
+
+    listening = False
+    pressed = False
+
+
+@contextmanager
+def own_interrupts() -> Iterator[None]:
+    """Tell the user's Ctrl-C, which ends a run, from a KeyboardInterrupt that a function raises, which is a finding.
+
+    Outside, and in a thread other than the main one, nobody can tell: then every KeyboardInterrupt goes on.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def pressed(number: int, frame: Any) -> None:
+        _Interrupts.pressed = True
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGINT, pressed)
+    _Interrupts.listening, _Interrupts.pressed = True, False
     try:
-        fields: Mapping[str, Any] = subject.call(op, values, wrt)
-        problem = ""
-    except Exception as error:  # whatever a panel raises is the finding
-        fields, problem = {}, f"{type(error).__name__}: {error}"
+        yield
+    finally:
+        _Interrupts.listening = _Interrupts.pressed = False
+        signal.signal(signal.SIGINT, before if before is not None else signal.SIG_DFL)
+
+
+def told(error: BaseException) -> str:
+    """Return the name and text of an exception, whose own methods may fail."""
+    try:
+        return f"{type(error).__name__}: {error}"[:2000]
+    except BaseException as another:  # raised by its __str__
+        return f"{type(error).__name__}, whose text cannot be had ({type(another).__name__})"
+
+
+def attempt(subject: Subject, op: Operator, values: Mapping[str, Any], wrt: Sequence[str] | None = None) -> Outcome:
+    """Call a subject; whatever it raises becomes the outcome's problem, but for the user's Ctrl-C."""
+    return observe(lambda: subject.call(op, values, wrt))
+
+
+def observe(call: Callable[[], Mapping[str, Any]]) -> Outcome:
+    """Make a call of a subject, as `attempt`."""
+    start = time.perf_counter()
+    fields: Mapping[str, Any] = {}
+    try:
+        fields, problem = call(), ""
+    except KeyboardInterrupt as error:
+        if not _Interrupts.listening:
+            raise
+        problem = told(error)
+    except BaseException as error:  # whatever a panel raises is the finding, SystemExit too
+        problem = told(error)
+    if _Interrupts.pressed:  # also where the function swallowed it
+        raise KeyboardInterrupt
     return Outcome(fields, time.perf_counter() - start, problem)
 
 
@@ -106,9 +174,16 @@ def _to_host(value: Any) -> Any:
 
 def _call_panel(name: str, op: Operator, values: Mapping[str, Any], wrt: Sequence[str] | None) -> dict[str, Any]:
     keywords = dict(values) if wrt is None else {**values, "wrt": wrt}
-    if PANELS[name][1] == "cupy":
-        keywords = {k: _to_device(v) for k, v in keywords.items()}
-    fields = named_fields(op, FUNCTIONS[op.name](**keywords, panel=name))
+    return named_fields(op, FUNCTIONS[op.name](**keywords, panel=name))
+
+
+def _native_on_device(name: str, op: Operator, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    given = {k: _to_device(v) for k, v in values.items()}
+    return given, _call_panel(name, op, given, None)
+
+
+def _call_on_device(name: str, op: Operator, values: Mapping[str, Any], wrt: Sequence[str] | None) -> dict[str, Any]:
+    fields = _call_panel(name, op, {k: _to_device(v) for k, v in values.items()}, wrt)
     return {k: _to_host(v) for k, v in fields.items()}
 
 
@@ -145,4 +220,6 @@ def panel(name: str) -> Subject:
         raise ValueError(f"verify: panel is {name!r}; expected one of {', '.join(PANELS)}, judge")
     if unavailable(name):
         raise ValueError(f"verify: panel {name!r} cannot run here: {unavailable(name)}")
+    if PANELS[name][1] == "cupy":
+        return Subject(name, True, partial(_call_on_device, name), None, partial(_native_on_device, name))
     return Subject(name, name not in DIRECT, partial(_call_panel, name))

@@ -5,8 +5,9 @@ What a command needs is imported when it runs, so that ``--help`` and completion
 
 from __future__ import annotations
 
+import math
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,8 +19,8 @@ from trigraph.panels import PANELS
 
 if TYPE_CHECKING:
     from trigraph.verification.record import Check
-    from trigraph.verification.run import Unit
     from trigraph.verification.structures import Structure
+    from trigraph.verification.units import Unit
 
 __all__ = ["main"]
 
@@ -69,6 +70,13 @@ def _make(folder: Path) -> None:
         raise click.BadParameter(str(error), param_hint="'--report'") from error
 
 
+def _finite(ctx: click.Context, parameter: click.Parameter, value: float) -> float:
+    """Refuse what a range lets through: NaN and infinity."""
+    if not math.isfinite(value):
+        raise click.BadParameter(f"{value} is no finite number")
+    return value
+
+
 def _structures(files: Sequence[Path], cutoff: float) -> list[Structure]:
     """Read the structure files, before anything is run."""
     from trigraph.verification.structures import read
@@ -88,6 +96,7 @@ def _plan(
     structures: Sequence[Structure],
 ) -> list[Unit]:
     """Units of the run; the judge computes in real128 alone, the others in float32 and float64."""
+    from trigraph.verification.isolated import Refused, plan_apart
     from trigraph.verification.run import DTYPES, available_panels, plan
 
     floats = [d for d in dtypes if d != QUAD] if dtypes else list(DTYPES)
@@ -95,11 +104,17 @@ def _plan(
     others = [p for p in chosen if p != JUDGE] if floats else []
     units: dict[str, Unit] = {}
     try:
-        if floats and (others or implementation):
-            units |= {u.label: u for u in plan(operators or None, others, floats, seed, implementation, structures)}
+        if floats and implementation:
+            request = {"operators": operators or None, "panels": others, "dtypes": floats, "seed": seed}
+            found = plan_apart({**request, "implementation": implementation, "structures": structures})
+            units |= {u.label: u for u in found}
+        elif floats and others:
+            units |= {u.label: u for u in plan(operators or None, others, floats, seed, None, structures)}
         if JUDGE in chosen and (not dtypes or QUAD in dtypes):
             units |= {u.label: u for u in plan(operators or None, [JUDGE], ["float64"], seed)}
     except ValueError as error:
+        if isinstance(error, Refused) and error.trace:
+            click.echo(error.trace, err=True)
         raise click.UsageError(str(error).removeprefix("verify: ")) from error
     if not units:
         raise click.UsageError(
@@ -108,8 +123,8 @@ def _plan(
     return list(units.values())
 
 
-def _skips(panels: Sequence[str], implementation: str | None) -> list[tuple[str, str]]:
-    """Return what a run leaves out without having been asked to, and why."""
+def _skips(checks: Sequence[Check], panels: Sequence[str], implementation: str | None) -> list[tuple[str, str]]:
+    """Return what a run leaves out without having been asked to, and why; vectors are those of families it checked."""
     from trigraph.verification import golden
     from trigraph.verification.subjects import unavailable
 
@@ -117,7 +132,8 @@ def _skips(panels: Sequence[str], implementation: str | None) -> list[tuple[str,
     skips = [] if asked else [(f"panel {p}", unavailable(p)) for p in PANELS if unavailable(p)]
     if not golden.check_missing():  # else they are failures
         reason = "not there; TRIGRAPH_GOLDEN names their directory"
-        skips += [(f"golden vectors {name}", reason) for name in golden.missing()]
+        families = {OPERATORS[c.operator].family for c in checks if c.operator in OPERATORS}
+        skips += [(f"golden vectors {name}", reason) for name in golden.missing(families)]
     return skips
 
 
@@ -126,17 +142,26 @@ def _execute(units: Sequence[Unit]) -> list[Check]:
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
     from trigraph.verification.console import plain_console
+    from trigraph.verification.units import execute
 
     console = plain_console(stderr=True)
     columns = (BarColumn(), TaskProgressColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
     checks: list[Check] = []
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("", total=sum(u.weight for u in units))
-        for unit in units:
-            progress.update(task, description=unit.label)
-            checks += unit.execute()
-            progress.advance(task, unit.weight)
+        task = progress.add_task(units[0].label, total=sum(u.weight for u in units))
+        following = iter([*(u.label for u in units[1:]), ""])
+        for unit, found in execute(units):
+            checks += found
+            progress.update(task, description=next(following), advance=unit.weight)
     return checks
+
+
+def _asked(
+    operators: Sequence[str], implementation: str | None, checks: Sequence[Check]
+) -> tuple[Collection[str], Collection[str], Collection[str]]:
+    """Return the operators, panels and dtypes of a run: what an earlier report is compared in."""
+    names = {c.operator for c in checks} if operators or implementation else OPERATORS.keys()
+    return names, {c.panel for c in checks}, {c.dtype for c in checks}
 
 
 def _command(ctx: click.Context) -> str:
@@ -185,6 +210,7 @@ def _command(ctx: click.Context) -> str:
 @click.option(
     "--cutoff",
     type=click.FloatRange(0, min_open=True),
+    callback=_finite,
     default=5.0,
     show_default=True,
     help="Of the neighbours in --structure files, in their unit of length.",
@@ -223,9 +249,11 @@ def verify(
 ) -> None:
     """Check the panels against each other, the real128 judge, finite differences and golden vectors.
 
-    Exit status: 0 when every check passed, 1 when one failed or none was run, 2 for wrong options.
+    Exit status: 0 when every check that was planned was made and passed, 1 when one failed or is missing or the report
+    could not be written, 2 for wrong options and for an implementation that cannot be imported.
     """
     from trigraph.verification.console import plain_console, print_comparison, print_failures, print_summary
+    from trigraph.verification.units import counted
 
     earlier = _read(against)
     if not files and ctx.get_parameter_source("cutoff") is click.core.ParameterSource.COMMANDLINE:
@@ -233,28 +261,39 @@ def verify(
     units = _plan(operators, panels, dtypes, seed, implementation, _structures(files, cutoff))
     if folder:
         _make(folder)
+    planned = sum(unit.planned() for unit in units)
+    click.echo(f"{planned} checks are planned, and zeros where nothing contributes.")
     checks = _execute(units)
-    skips = _skips(panels, implementation)
+    made = counted(checks)
+    skips = _skips(checks, panels, implementation)
     console = plain_console()
     print_summary(console, checks)
     print_failures(console, checks)
     for what, reason in skips:
         console.print(f"Skipped: {what} ({reason})", markup=False)
+    written = True
     if folder or earlier:
         from trigraph.environment import collect
         from trigraph.verification.compare import compare
         from trigraph.verification.report import assemble, checks_of, write
 
-        report = assemble(checks, skips, seed, _command(ctx), collect())
-        comparison = compare(earlier, checks_of(earlier), report, checks) if earlier else None
+        report = assemble(checks, skips, seed, _command(ctx), collect(), planned)
+        asked = _asked(operators, implementation, checks)
+        comparison = compare(earlier, checks_of(earlier), report, checks, asked) if earlier else None
         if comparison:
             print_comparison(console, comparison)
         if folder:
-            write(folder, report, checks, comparison)
-            console.print(f"Report: {folder / 'report.html'}", markup=False, soft_wrap=True)
+            try:
+                write(folder, report, checks, comparison)
+                console.print(f"Report: {folder / 'report.html'}", markup=False, soft_wrap=True)
+            except OSError as error:
+                written = False
+                click.echo(f"Error: the report is not written, an earlier one is as it was: {error}", err=True)
     passed = sum(c.passed for c in checks)
+    if made != planned:
+        click.echo(f"Error: {made} of {planned} checks that were planned were made", err=True)
     click.echo(f"{passed} checks passed, {len(checks) - passed} failed")
-    ctx.exit(0 if checks and passed == len(checks) else 1)
+    ctx.exit(0 if checks and passed == len(checks) and made == planned and written else 1)
 
 
 # ---- info ------------------------------------------------------------------------------------------------------------
@@ -278,7 +317,7 @@ def info() -> None:
         "Python": f"{found['python']}, {found['system']}",
         "packages": ", ".join(f"{name} {version}" for name, version in found["packages"].items() if version),
         "processor": f"{cpu['model']}, {cpu['processors']} processors",
-        "fast path": f"{cpu['level'] or 'not built'}, {cpu['threads']} threads",
+        "fast path": f"{cpu['level'] or 'none'} of {', '.join(cpu['levels']) or 'none'}, {cpu['threads']} threads",
         "device": cuda["reason"] or f"{cuda['name']}, driver {cuda['driver']}, CUDA runtime {cuda['runtime']}",
     }
     if build:

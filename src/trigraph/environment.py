@@ -91,15 +91,20 @@ def cpu_model() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def cpu_level() -> str | None:
-    """Return the instruction set of the fast path chosen here, such as ``x86-64-v3``; None without a fast path."""
+def fast_path() -> tuple[str | None, str]:
+    """Return the level of the fast path in use, such as ``x86-64-v3``, or None and the reason why there is none."""
     from trigraph.fortran.levels import get_cpu_level
 
     try:
-        name = get_cpu_level()
+        return _level_name(get_cpu_level()), ""
     except ImportError:
-        return None
-    return f"x86-64-{name}" if name.startswith("v") else name
+        return None, "the fast path is not built"
+    except ValueError as error:  # TRIGRAPH_CPU_LEVEL names one that cannot run here
+        return None, str(error)
+
+
+def _level_name(level: str) -> str:
+    return f"x86-64-{level}" if level.startswith("v") else level
 
 
 def device() -> dict[str, Any]:
@@ -130,7 +135,7 @@ def panel_states() -> list[PanelState]:
     from trigraph.verification.subjects import unavailable
 
     cuda = device()
-    level = cpu_level()
+    level, problem = fast_path()
     openmp = "with OpenMP" if (build_info() or {}).get("openmp") else "without OpenMP"
     details = {
         "fortran": f"fast path for {level}, {get_num_threads()} threads, {openmp}",
@@ -142,8 +147,7 @@ def panel_states() -> list[PanelState]:
     }
     # The judge is compiled from the reference's source.
     reasons = {panel: unavailable("fortran-reference" if panel == "judge" else panel) for panel in details}
-    if level is None:
-        reasons["fortran"] = "the fast path is not built"
+    reasons["fortran"] = reasons["fortran"] or problem
     return [PanelState(panel, not reasons[panel], reasons[panel] or details[panel]) for panel in (*PANELS, "judge")]
 
 
@@ -156,6 +160,7 @@ def _version(name: str) -> str | None:
 
 def collect() -> dict[str, Any]:
     """Everything about this environment that a report keeps, ready for JSON."""
+    from trigraph.fortran.levels import available
     from trigraph.fortran.threads import get_num_threads
 
     source = commit()
@@ -170,7 +175,8 @@ def collect() -> dict[str, Any]:
             "model": cpu_model(),
             "processors": os.cpu_count(),
             "threads": get_num_threads(),
-            "level": cpu_level(),
+            "level": fast_path()[0],
+            "levels": [_level_name(level) for level in available()],
         },
         "device": device(),
         "panels": [asdict(state) for state in panel_states()],

@@ -1,0 +1,147 @@
+"""What a panel hands out is C-contiguous, of the right dtype, writeable and nobody else's; every level is run."""
+
+import numpy as np
+import pytest
+
+from trigraph import get_cpu_level, pyref
+from trigraph.fortran import levels
+from trigraph.operators import DEFINITIONS, OPERATORS
+from trigraph.verification import properties, subjects
+from trigraph.verification.cases import build, variants
+from trigraph.verification.implementation import adapt
+from trigraph.verification.judged import Judged, every_operator_of
+from trigraph.verification.properties import check_layout, check_levels
+from trigraph.verification.run import available_panels, plan
+from trigraph.verification.subjects import panel
+
+NAME = "gno_kernel_bwd"
+
+
+def judged(name, variant="regular", dtype="float64"):
+    definition = OPERATORS[name].definition
+    return Judged(build(definition, next(v for v in variants(definition) if v.name == variant), dtype, 0))
+
+
+def notes(function, name=NAME):
+    checks = check_layout(adapt("user:function", name, function), judged(name), OPERATORS[name])
+    assert all(c.passed == (c.note == "") for c in checks)
+    return {c.field: c.note for c in checks}
+
+
+class Keeps:
+    def __call__(self, **arguments):
+        if not hasattr(self, "result"):
+            self.result = pyref.gno_kernel_bwd(**arguments)
+        return self.result
+
+
+def changed(field, change):
+    def function(**arguments):
+        result = pyref.gno_kernel_bwd(**arguments)
+        return result._replace(**{field: change(getattr(result, field), arguments)})
+
+    return function
+
+
+def read_only(array, arguments):
+    array.setflags(write=False)
+    return array
+
+
+@pytest.mark.parametrize(
+    ("function", "field", "note"),
+    [
+        (changed("coords", lambda a, _: np.asfortranarray(a)), "coords", "expected a C-contiguous array"),
+        (changed("params", lambda a, _: np.repeat(a, 2)[::2]), "params", "expected a C-contiguous array"),
+        (changed("coords", lambda a, _: a.astype(np.float32)), "coords", "dtype is float32; expected float64"),
+        (changed("coords", read_only), "coords", "it is read-only"),
+        (changed("coords", lambda a, v: v["coords"]), "coords", "it shares memory with argument coords"),
+        (changed("params", lambda a, v: v["params"][:]), "params", "it shares memory with argument params"),
+        (Keeps(), "coords", "it shares memory with an earlier result's field coords"),
+        (changed("coords", lambda a, _: a.tolist()), "coords", "it is a list; expected an array"),
+    ],
+)
+def test_wrong_layouts_are_found(function, field, note):
+    assert note in notes(function)[field]
+
+
+def test_fields_that_share_memory_are_found():
+    def function(**arguments):
+        result = pyref.mha_gat_n2n_bwd(**arguments)
+        both = np.concatenate([result.src_embedding, result.dst_embedding])
+        first, second = both[: len(result.src_embedding)], both[1:][: len(result.dst_embedding)]
+        return {"src_embedding": first, "dst_embedding": second, **{n: getattr(result, n) for n in result._fields[2:]}}
+
+    found = notes(function, "mha_gat_n2n_bwd")
+    assert "shares memory with field src_embedding" in found["dst_embedding"]
+
+
+def test_what_is_raised_is_told():
+    def function(**arguments):
+        raise SystemExit(0)
+
+    assert set(notes(function).values()) == {"SystemExit: 0"}
+    assert set(notes(lambda **arguments: pyref.gno_kernel_bwd(**arguments)).values()) == {""}
+
+
+@pytest.mark.parametrize("name", [p for p in available_panels() if p != "judge"])
+@pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda d: d.name)
+def test_panels_hand_out_arrays_of_their_own(definition, name):
+    for variant in ("regular", "one channel"):
+        case = judged(f"{definition.name}_fwd", variant)
+        for op in every_operator_of(definition):
+            assert [c for c in check_layout(panel(name), case, op) if not c.passed] == []
+
+
+def test_one_channel_has_an_axis_of_one_beside_others():
+    case = judged("agg_edge_to_edge_fwd", "one channel").case
+    assert case.sizes["n_spherical"] == 1
+    assert min(case.sizes[n] for n in ("n_radial", "n_mid")) > 1
+    assert case.values["weights"].shape[0] > 1
+
+
+# Levels
+
+
+def test_every_level_is_compared_with_the_judge_and_bits_are_compared():
+    op = OPERATORS["agg_weighted_n2n_fwd"]
+    before = get_cpu_level()
+    checks = check_levels(panel("fortran"), judged(op.name), op)
+    assert get_cpu_level() == before
+    others = [level for level in levels.available() if level != before]
+    assert [c.case for c in checks if c.kind == "accuracy"] == [f"regular, op=sum, {level}" for level in others]
+    equal = set(levels.EQUAL_BITS) <= set(levels.available())
+    assert [c.kind for c in checks if c.kind not in ("accuracy", "empty")] == ["levels"] * equal
+
+
+@pytest.mark.skipif(not set(levels.EQUAL_BITS) <= set(levels.available()), reason="the processor has not both levels")
+def test_other_bits_at_one_level_are_found(monkeypatch):
+    op = OPERATORS["gno_kernel_fwd"]
+    good = subjects.FUNCTIONS[op.name]
+
+    def differs(**arguments):
+        kernel = good(**arguments)
+        if get_cpu_level() == "v3":
+            kernel.flat[0] = np.nextafter(kernel.flat[0], np.inf)
+        return kernel
+
+    monkeypatch.setitem(subjects.FUNCTIONS, op.name, differs)
+    failed = [c for c in check_levels(panel("fortran"), judged(op.name), op) if not c.passed]
+    assert [(c.kind, c.error) for c in failed] == [("levels", 1.0)]
+
+    def wrong(**arguments):
+        return good(**arguments) * (2 if get_cpu_level() == "v2" else 1)
+
+    monkeypatch.setitem(subjects.FUNCTIONS, op.name, wrong)
+    failed = [c for c in check_levels(panel("fortran"), judged(op.name), op) if not c.passed]
+    assert [(c.kind, c.case) for c in failed] == [("accuracy", "regular, v2")]
+
+
+def test_layout_and_levels_are_in_the_plan():
+    def kinds(units):
+        return {c.kind for u in units if "regular" in u.label for c in u.execute()}
+
+    found = kinds(plan(["gno_kernel"], ["fortran"], ["float32"]))
+    assert {"layout"} | ({"levels"} if properties.levels()[1] else set()) <= found
+    subject = adapt("user:function", NAME, pyref.gno_kernel_bwd)
+    assert "layout" in kinds(plan(implementation=subject, dtypes=["float32"]))

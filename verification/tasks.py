@@ -1,0 +1,226 @@
+"""The tasks of a unit: which checks a subject undergoes on a case, and how many."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+from trigraph.fortran.threads import get_num_threads, set_num_threads
+from trigraph.operators import OPERATORS, Operator
+from trigraph.verification import accuracy, bessel, differences, golden, physics, properties
+from trigraph.verification.cases import Case
+from trigraph.verification.judged import Judged, every_operator_of, operators_of
+from trigraph.verification.record import Check
+from trigraph.verification.subjects import Subject
+from trigraph.verification.units import Task
+
+__all__ = ["Lazy", "Scope"]
+
+Lazy = Callable[[], Judged]
+
+
+@dataclass(frozen=True)
+class Scope:
+    """A subject and the operators that are asked for."""
+
+    subject: Subject
+    selected: frozenset[str]
+
+    def has(self, op: Operator) -> bool:
+        """Whether the subject's operator is to be checked."""
+        return op.name in self.selected and self.subject.only in (None, op.name)
+
+    def operators(self, case: Case) -> list[Operator]:
+        """Operators of a case that are to be checked."""
+        return [op for op in every_operator_of(case.definition) if self.has(op)]
+
+    def record_as(self, *ops: Operator) -> str | None:
+        """Return the name a check that involves `ops`, the checked one first, is recorded under; None: not to be done.
+
+        For a user's function that is the operator it implements, whichever of the two it is.
+        """
+        if self.subject.only is not None:
+            return self.subject.only if self.subject.only in {op.name for op in ops} else None
+        return ops[0].name if ops[0].name in self.selected else None
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Run on one thread: small calls would only wait for others, and all have the same bits (`check_threads`)."""
+    before = get_num_threads()
+    set_num_threads(1)
+    try:
+        yield
+    finally:
+        set_num_threads(before)
+
+
+def _alone(make: Callable[[], list[Check]]) -> list[Check]:
+    with _one_thread():
+        return make()
+
+
+def _task(scope: Scope, operator: str, dtype: str, count: int, make: Callable[[], list[Check]]) -> Task:
+    return Task(operator, scope.subject.name, dtype, count, partial(_alone, make))
+
+
+def of_accuracy(scope: Scope, lazy: Lazy) -> list[Task]:
+    """Compare with the judge."""
+    judged = lazy()
+    case, subject = judged.case, scope.subject
+    return [
+        _task(scope, op.name, case.dtype, len(case.returned(op)), partial(accuracy.check_accuracy, subject, judged, op))
+        for op in scope.operators(case)
+    ]
+
+
+def of_calls(scope: Scope, lazy: Lazy) -> list[Task]:
+    """Call again; look at the arrays that come; give a NaN; ask for some fields, leave out some cotangents."""
+    judged = lazy()
+    case, subject, tasks = judged.case, scope.subject, []
+    for op in scope.operators(case):
+        fields, arguments = len(case.returned(op)), len(case.given(op))
+        parts = [
+            (fields, partial(properties.check_repeat, subject, judged, op)),
+            (fields, partial(properties.check_layout, subject, judged, op)),
+        ]
+        if case.kind in ("shared rows", "periodic", "second sizes") or op.graph is None:
+            parts.append((arguments * fields, partial(properties.check_nan, subject, judged, op)))
+        if subject.only is None:  # a user's function has no wrt
+            number = accuracy.count_subsets(case, op)
+            parts.append((number, partial(accuracy.check_subsets, subject, judged, op)))
+        tasks += [_task(scope, op.name, case.dtype, *part) for part in parts]
+    return tasks
+
+
+def of_threads(scope: Scope, lazy: Lazy) -> list[Task]:
+    """Call with several numbers of threads."""
+    judged = lazy()
+    case, subject = judged.case, scope.subject
+    return [
+        _task(
+            scope, op.name, case.dtype, len(case.returned(op)), partial(properties.check_threads, subject, judged, op)
+        )
+        for op in scope.operators(case)
+    ]
+
+
+def of_levels(scope: Scope, lazy: Lazy) -> list[Task]:
+    """Run the builds of the fast path for every level of the processor."""
+    judged = lazy()
+    case, subject = judged.case, scope.subject
+    others, equal = properties.levels()
+    return [
+        _task(
+            scope,
+            op.name,
+            case.dtype,
+            len(case.returned(op)) * (len(others) + bool(equal)),
+            partial(properties.check_levels, subject, judged, op),
+        )
+        for op in scope.operators(case)
+    ]
+
+
+def of_algebra(scope: Scope, lazy: Lazy, seed: int) -> list[Task]:
+    """Adjoint, symmetry, permutation."""
+    judged = lazy()
+    case, subject = judged.case, scope.subject
+    tasks = of_adjoint(scope, lazy)
+    fwd, bwd, bwd2 = operators_of(case.definition)
+    name = scope.record_as(bwd2)
+    if name:
+        symmetry = partial(properties.check_symmetry, subject, judged)
+        tasks.append(_task(scope, name, case.dtype, 1, lambda: [symmetry()]))
+    for op in (o for o in (fwd, bwd, bwd2) if scope.has(o)):
+        count = len(properties.renumbered_fields(case, op))
+        check = partial(properties.check_permutation, subject, judged, op, seed)
+        tasks.append(_task(scope, op.name, case.dtype, count, check))
+    return tasks
+
+
+def of_adjoint(scope: Scope, lazy: Lazy) -> list[Task]:
+    """Compare bwd with the Jacobian-vector product in bwd2."""
+    judged = lazy()
+    _, bwd, bwd2 = operators_of(judged.case.definition)
+    name = scope.record_as(bwd2, bwd)
+    if not name:
+        return []
+    check = partial(properties.check_adjoint, scope.subject, judged, name)
+    return [_task(scope, name, judged.case.dtype, 1, lambda: [check()])]
+
+
+def of_differences(scope: Scope, lazy: Lazy, steps: tuple[float, ...]) -> list[Task]:
+    """Difference one order against the next."""
+    judged = lazy()
+    case, tasks = judged.case, []
+    fwd, bwd, _ = operators_of(case.definition)
+    for upper in every_operator_of(case.definition)[1:]:
+        name = scope.record_as(upper, fwd if upper is bwd else bwd)
+        if name:
+            check = partial(differences.check_differences, scope.subject, judged, upper, steps, name)
+            tasks.append(_task(scope, name, case.dtype, len(case.returned(upper)), check))
+    return tasks
+
+
+def of_judge_differences(lazy: Lazy, selected: frozenset[str], steps: Sequence[float]) -> list[Task]:
+    """Difference the judge, in real128."""
+    judged = lazy()
+    uppers = [op for op in every_operator_of(judged.case.definition)[1:] if op.name in selected]
+    return [
+        Task(
+            op.name,
+            "judge",
+            "real128",
+            len(judged.case.returned(op)),
+            partial(differences.check_differences, None, judged, op, steps),
+        )
+        for op in uppers
+    ]
+
+
+def of_hub(scopes: Sequence[Scope], judged: Judged) -> list[Task]:
+    """Accuracy of all subjects on one case of hubs, and the fast path's bits."""
+    tasks = []
+    for scope in scopes:
+        tasks += of_accuracy(scope, lambda: judged)
+        if scope.subject.name == "fortran":
+            tasks += of_threads(scope, lambda: judged) + of_levels(scope, lambda: judged)
+    return tasks
+
+
+def of_bessel(scope: Scope, lazy: Lazy) -> list[Task]:
+    """Compare radial functions over three decades of x with the judge, and with scipy."""
+    tasks, fwd = of_accuracy(scope, lazy), OPERATORS["radial_basis_fwd"]
+    if scope.has(fwd):
+        judged = lazy()
+        check = partial(bessel.check_bessel, scope.subject, judged)
+        tasks.append(_task(scope, fwd.name, judged.case.dtype, bessel.DEGREES, check))
+    return tasks
+
+
+def of_physics(scope: Scope, kind: str, system: Callable[[], physics.System]) -> list[Task]:
+    """Compare forces on a structure with differences, and after motions."""
+    name = scope.record_as(*(OPERATORS[n] for n in physics.INVOLVED[kind]))
+    if not name:
+        return []
+
+    def check() -> list[Check]:
+        return physics.CHECKS[kind](scope.subject, system(), name)
+
+    return [_task(scope, name, "float64", physics.COUNTS[kind], check)]
+
+
+def of_golden(scope: Scope | None, vectors: Callable[[], list[golden.Vector]], dtype: str) -> list[Task]:
+    """Compare a subject (None: the judge) with vectors of other programs."""
+    tasks = []
+    for vector in vectors():
+        if dtype in vector.dtypes and (scope is None or scope.has(OPERATORS[vector.operator])):
+            check = partial(golden.check_golden, scope.subject if scope else None, vector, dtype)
+            if scope is None:
+                tasks.append(Task(vector.operator, "judge", "real128", len(vector.expected), check))
+            else:
+                tasks.append(_task(scope, vector.operator, dtype, len(vector.expected), check))
+    return tasks

@@ -1,0 +1,110 @@
+"""Units of a run and the tasks they consist of: every task says how many checks it will make before it makes them.
+
+A check that does not come back, because a function under test ended it or took the process with it, is noticed by that
+number: a run with fewer checks than planned has failed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+from trigraph.verification.record import Check
+from trigraph.verification.subjects import own_interrupts, told
+
+__all__ = ["Ended", "Task", "Unit", "counted", "execute", "missing", "unit_of"]
+
+
+class Ended(Exception):
+    """The process that ran the units is gone; the message says how."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """Checks to be made: of what, how many (those of kind ``empty`` aside), and the function that makes them."""
+
+    operator: str
+    panel: str
+    dtype: str
+    count: int
+    make: Callable[[], list[Check]]
+
+
+@dataclass(frozen=True)
+class Unit:
+    """A part of the run.
+
+    Attributes
+    ----------
+    label : str
+    weight : float
+        Its share of the time.
+    planned : callable
+        Returns the number of checks it will make, those of kind ``empty`` aside: only the judge knows where nothing
+        contributes.
+    execute : callable
+        Makes them. What goes wrong is a failed check of kind ``complete``.
+    """
+
+    label: str
+    weight: float
+    planned: Callable[[], int]
+    execute: Callable[[], list[Check]]
+
+
+def counted(checks: Iterable[Check]) -> int:
+    """Return the number of checks that plans count."""
+    return sum(c.kind not in ("empty", "complete") for c in checks)
+
+
+def missing(operator: str, panel: str, dtype: str, case: str, number: float, note: str) -> Check:
+    """Return the failed check for `number` checks that were planned and not made."""
+    return Check(operator, panel, dtype, "complete", case, "", error=number, tolerance=0.0, note=note)
+
+
+def _run(label: str, task: Task) -> list[Check]:
+    try:
+        found = task.make()
+    except (KeyboardInterrupt, Ended):
+        raise
+    except BaseException as error:  # whatever it is, the checks are not there
+        return [missing(task.operator, task.panel, task.dtype, label, math.inf, told(error))]
+    made = counted(found)
+    if made == task.count:
+        return found
+    note = f"{made} checks were made; {task.count} were planned"
+    return [*found, missing(task.operator, task.panel, task.dtype, label, abs(made - task.count), note)]
+
+
+def unit_of(label: str, weight: float, tasks: Callable[[], Sequence[Task]]) -> Unit:
+    """Make a unit of tasks, which are asked for when it is counted and when it is executed."""
+
+    def execute() -> list[Check]:
+        return [check for task in tasks() for check in _run(label, task)]
+
+    return Unit(label, weight, partial(_planned, tasks), execute)
+
+
+def _planned(tasks: Callable[[], Sequence[Task]]) -> int:
+    return sum(task.count for task in tasks())
+
+
+def execute(units: Iterable[Unit]) -> Iterator[tuple[Unit, list[Check]]]:
+    """Execute units one after the other; Ctrl-C ends it, and a KeyboardInterrupt that a function raises does not.
+
+    Yields
+    ------
+    unit : Unit
+    checks : list of Check
+        The last one has a failed check, and the rest is left out, if the process that ran the units is gone.
+    """
+    with own_interrupts():
+        for unit in units:
+            try:
+                found = unit.execute()
+            except Ended as error:
+                yield unit, [missing("", "", "float64", unit.label, math.inf, str(error))]
+                return
+            yield unit, found
