@@ -68,8 +68,8 @@ class KernelError(RuntimeError):
 class _Lock:
     """A lock that a forked child finds open: the thread that held it does not exist there.
 
-    ``with lock.here:`` is one step to the interpreter, so that no exception of a signal handler leaves it locked; and it may
-    be entered again by the thread that has it, so that signal handlers and finalisers may call operators.
+    ``with lock.here:`` is one step to the interpreter, so that no exception of a signal handler leaves it locked; and
+    the thread that has it may enter again, so that signal handlers and finalisers may call operators.
     """
 
     def __init__(self) -> None:

@@ -2,8 +2,8 @@
 
 ``python -m trigraph.verification.soak --seconds 3600`` draws calls of random sizes and repeats each of them in several
 Python threads at once, with any number of OpenMP threads, at every level of the instruction set, in forked processes,
-with memory refused, interrupted by a signal, in signal handlers and in finalisers, with graphs that went through pickle.
-It fails when
+with memory refused, interrupted by a signal, in signal handlers and finalisers, with graphs out of a pickle. It fails
+when
 
 - the bits of a result are not those of the first result of the same call (v3 and v4 of the fast path count as one),
 - an interrupted or refused call of a Fortran panel leaves half a result in `out`, or any panel's spoils the next call,
@@ -17,10 +17,8 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
-import functools
 import gc
 import hashlib
-import json
 import os
 import pickle
 import resource
@@ -31,7 +29,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,9 +44,9 @@ from trigraph.fortran import levels, memory
 from trigraph.fortran.threads import set_num_threads
 from trigraph.graphs import CSC
 from trigraph.operators import DEFINITIONS, OPERATORS, SYMBOLS, Definition, Operator, evaluate
-from trigraph.panels import FUNCTIONS, PANELS
+from trigraph.panels import FUNCTIONS
 from trigraph.segments import Segments
-from trigraph.verification.cases import Case, draw, plain
+from trigraph.verification.cases import Case, build, draw, plain, variants
 from trigraph.verification.judged import every_operator_of
 
 __all__ = ["Soak", "main"]
@@ -59,7 +57,9 @@ SHARE = {"fortran": 0.6, "fortran-reference": 0.15, "pyref": 0.15, "gpu-host": 0
 LARGEST, WIDEST = 20_000, 20  # entities, widths
 CASES = 12  # drawn together
 HANG = 120  # seconds after which a phase, or a forked process, is said to hang
-GROWTH = 32 * 2**20  # bytes that the trend of resident memory may rise from the end of the warm-up to the end of the run
+GROWTH = (
+    32 * 2**20
+)  # bytes that the trend of resident memory may rise from the end of the warm-up to the end of the run
 SENTINEL = 0xA5  # every byte of `out` before a call
 PAGE = resource.getpagesize()
 
@@ -68,7 +68,7 @@ class Failure(Exception):
     """What the soak test looks for."""
 
 
-# ---- calls -------------------------------------------------------------------------------------------------------------
+# ---- calls -----------------------------------------------------------------------------------------------------------
 
 
 def _csc(sizes: dict[str, int], index: type, rng: np.random.Generator) -> dict[str, Any]:
@@ -132,15 +132,15 @@ def draw_case(number: int) -> Case:
     definition: Definition = DEFINITIONS[rng.integers(len(DEFINITIONS))]
     dtype, index = str(rng.choice(["float32", "float64"])), (np.int32, np.int64)[rng.integers(2)]
     sizes = {name: _size(name, rng) for name in definition.symbols}
-    widths = [n for n in sizes if SYMBOLS[n].minimum]
-    while widths and evaluate(definition.operations[2], sizes) > rng.choice([MOST["gpu-host"], MOST["fortran"]]):
+    most = MOST[str(rng.choice(list(MOST)))]
+    while evaluate(definition.operations[2], sizes) > most:
         sizes = {n: max(SYMBOLS[n].minimum, s * 2 // 3) for n, s in sizes.items()}
     settings = definition.settings
     setting = settings[rng.integers(len(settings))] if settings else {}
     graphs: dict[str, Any] = {}
     if definition.graph is not None:
-        graphs = {n: g for n, g in GRAPHS[definition.graph](sizes, index, rng).items()}
-        graphs = {n: None if n in setting else g for n, g in graphs.items()}
+        graphs = GRAPHS[definition.graph](sizes, index, rng)
+        graphs |= {n: None for n in graphs if n in setting}
     op = OPERATORS[f"{definition.name}_fwd"]
     if op.graph is not None:
         sizes |= {s: int(op.graph.find(s, graphs)) for s in op.graph.sizes}
@@ -156,10 +156,10 @@ def draw_case(number: int) -> Case:
     ggs = {f"gg_{n}": plain(a) for n, a in inputs.items()}
     values, grad, gg = (draw(arrays, sizes, dtype, rng) for arrays in (inputs, grads, ggs))
     case = Case(str(number), definition, sizes, {**absent, **values, **graphs, **attributes}, grad, gg, {}, 0.0)
-    if rng.random() < 0.5:  # what the derivative may be given back
+    back = {a.name for o in every_operator_of(definition) for a in o.arguments if a.given_back}
+    if back and rng.random() < 0.5:
         result = fields_of(op, FUNCTIONS[op.name](**case.arguments(op), panel="fortran-reference"))
-        names = {a.name for o in every_operator_of(definition) for a in o.arguments if a.given_back}
-        case = Case(str(number), definition, sizes, {**{n: result[n] for n in names}, **case.values}, grad, gg, {}, 0.0)
+        case = replace(case, values={**case.values, **{n: result[n] for n in back}})
     return case
 
 
@@ -217,7 +217,7 @@ class Job:
         return f"{self.op.name}, {self.panel}{wrt}, case {self.case.name}"
 
 
-# ---- the test ----------------------------------------------------------------------------------------------------------
+# ---- the test --------------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -246,7 +246,7 @@ class Soak:
     failures: list[str] = field(default_factory=list)
     cases: list[Case] = field(default_factory=list)
     block: int = 0
-    on_alarm: Callable[[], None] | None = None
+    on_alarm: Callable[[], None] = lambda: None
 
     # -- single calls
 
@@ -361,6 +361,8 @@ class Soak:
                 try:
                     soak.check(job, job.call(), "in a finaliser")
                     soak.events["calls in finalisers"] += 1
+                except KeyboardInterrupt:
+                    soak.events["interruptions"] += 1
                 except Exception as error:
                     soak.note(error)
 
@@ -438,7 +440,7 @@ class Soak:
         while time.monotonic() < end and not self.failures:
             try:
                 actions[rng.integers(len(actions))](rng)
-            except Exception as error:
+            except Exception as error:  # noqa: PERF203
                 self.note(error)
 
     def busy(self, seconds: float, rng: np.random.Generator) -> None:
@@ -460,6 +462,14 @@ class Soak:
         end = time.monotonic() + seconds
         self.repeat([self.refused] * 5 + [self.threads], [int(rng.integers(2**32))], end)
 
+    def warm_up(self) -> None:
+        """Call everything once: Python's imports do not survive KeyboardInterrupt, and what is loaded stays."""
+        for definition in DEFINITIONS:
+            case = build(definition, variants(definition)[0], "float64", 0)
+            for op in every_operator_of(definition):
+                for panel in SHARE:
+                    Job(case, op, panel, None).call()
+
     def run_block(self, seconds: float) -> None:
         """Draw cases; call them at every level, and with little memory."""
         self.block += 1
@@ -469,14 +479,14 @@ class Soak:
         available = levels.available()
         for level in rng.permutation(available):
             levels.set_cpu_level(str(level))
-            faulthandler.dump_traceback_later(HANG + seconds, exit=True)
+            faulthandler.dump_traceback_later(HANG + seconds, exit=True, file=sys.__stderr__)
             self.busy(seconds / (len(available) + 1), rng)
             self.scarce(seconds / (len(available) + 1) / len(available), rng)
         self.cases, self.digests = [], {}
         set_num_threads(1)
 
 
-# ---- resources ---------------------------------------------------------------------------------------------------------
+# ---- resources -------------------------------------------------------------------------------------------------------
 
 
 def pages(what: int) -> int:
@@ -510,11 +520,11 @@ def trend(samples: list[tuple[float, int]]) -> float:
     return float(np.median(slopes)) if slopes else 0.0
 
 
-# ---- the command -------------------------------------------------------------------------------------------------------
+# ---- the command -----------------------------------------------------------------------------------------------------
 
 
 def summary(soak: Soak) -> Table:
-    """Calls by operator and panel."""
+    """Return the numbers of calls by operator and panel."""
     table = Table(title="calls")
     table.add_column("operator")
     for panel in SHARE:
@@ -541,10 +551,10 @@ def run(seconds: float, seed: int, case: int | None, console: Console) -> bool:
     -------
     bool
     """
-    faulthandler.enable()
     soak = Soak(seed, case)
-    signal.signal(signal.SIGALRM, lambda *_: soak.on_alarm and soak.on_alarm())
+    before = signal.signal(signal.SIGALRM, lambda *_: soak.on_alarm())
     console.print(f"soak: seed {seed}, {seconds:g} s, levels {', '.join(levels.available())}")
+    soak.warm_up()
     start = time.monotonic()
     block = min(max(seconds / 20, 0.5), 20)
     samples: list[tuple[float, int]] = []
@@ -562,6 +572,7 @@ def run(seconds: float, seed: int, case: int | None, console: Console) -> bool:
                 f"resident {samples[-1][1] / 2**20:.0f} MiB, {files[-1]} open files"
             )
     faulthandler.cancel_dump_traceback_later()
+    signal.signal(signal.SIGALRM, before)
     settled = samples[len(samples) // 4 :]
     growth = trend(settled) * (settled[-1][0] - settled[0][0])
     if not growth <= GROWTH:
@@ -592,6 +603,7 @@ def main(seconds: float, seed: int | None, case: int | None) -> None:
         # NumPy's OpenBLAS waits for ever in a product during which another thread forks, unless it has no threads.
         command = [sys.executable, "-m", "trigraph.verification.soak", *sys.argv[1:]]
         os.execve(sys.executable, command, os.environ | {"OPENBLAS_NUM_THREADS": "1"})
+    faulthandler.enable()
     if seed is None:
         seed = int.from_bytes(os.urandom(4), "little")
     sys.exit(0 if run(seconds, seed, case, Console(soft_wrap=True, highlight=False)) else 1)
