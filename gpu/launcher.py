@@ -68,20 +68,18 @@ class KernelError(RuntimeError):
 
 
 class _Lock:
-    """A lock that a forked child finds open: the thread that held it does not exist there."""
+    """A lock that a forked child finds open: the thread that held it does not exist there.
+
+    ``with lock.here:`` is one step to the interpreter, so that no exception of a signal handler leaves it locked; and
+    the thread that has it may enter again, so that signal handlers and finalisers may call operators.
+    """
 
     def __init__(self) -> None:
         self._renew()
         os.register_at_fork(after_in_child=self._renew)
 
     def _renew(self) -> None:
-        self._lock = threading.Lock()
-
-    def __enter__(self) -> None:
-        self._lock.acquire()
-
-    def __exit__(self, *_: object) -> None:
-        self._lock.release()
+        self.here = threading.RLock()
 
 
 #: What a launch on the CPU ends with, by the status that ``cuda_host_launch`` returns.
@@ -259,7 +257,7 @@ class HostLibrary:
         packed = (_Argument * len(args))(*(_pack(name, i, parameters[i], value) for i, value in enumerate(args)))
         triples = [(ctypes.c_uint * 3)(*_extents(extents)) for extents in (grid, block)]
         message = ctypes.create_string_buffer(4096)
-        with _HOST_LOCK:
+        with _HOST_LOCK.here:
             status = self._library.cuda_host_launch(
                 ctypes.c_int(index),
                 *triples,
@@ -427,7 +425,7 @@ class DeviceRuntime:
             return function
         if name not in INSTANCES[family]:
             raise ValueError(f"{family}: {name} is not among the instances of gpu/instances.py")
-        with _DEVICE_LOCK:
+        with _DEVICE_LOCK.here:
             if family not in self._modules:
                 # Included files are put in place: CuPy's cache on disk does not look into them.
                 self._modules[family] = self.xp.RawModule(
@@ -484,7 +482,7 @@ _device: DeviceRuntime | None = None
 
 def _device_runtime() -> DeviceRuntime:
     global _device
-    with _DEVICE_LOCK:
+    with _DEVICE_LOCK.here:
         if _device is None:
             _device = DeviceRuntime()
         return _device
