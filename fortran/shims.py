@@ -111,14 +111,13 @@ def shim(op: Any, layout: str, real: str, index: str | None) -> str:
             text += f"    {declared}, intent({intent}) :: {a}(n_{a}{pair})\n"
     if judge:
         head = dims + numbers + graph
-        body = judge_body(procedure, index, head, inputs, wants, outputs, integers, op.family in STATUS_FAMILIES)
+        body = judge_body(procedure, index, head, inputs, wants, outputs, integers)
         return text + body + f"end subroutine {name}\n\n"
     if layout == "fast":
         text += "    status = trigraph_reserve_team(num_threads)\n    if (status /= 0) return\n"
     flags = [f"{w} /= 0" for w in wants]
-    state = ["status"] if op.family in STATUS_FAMILIES else []
-    text += wrapped(f"call {procedure}_{suffix}", threads + dims + numbers + graph + inputs + flags + outputs + state)
-    return text + ("" if state else "    status = 0\n") + f"end subroutine {name}\n\n"
+    passed = threads + dims + numbers + graph + inputs + flags + outputs
+    return text + wrapped(f"call {procedure}_{suffix}", [*passed, "status"]) + f"end subroutine {name}\n\n"
 
 
 def judge_body(
@@ -129,7 +128,6 @@ def judge_body(
     wants: list[str],
     outputs: list[str],
     integers: set[str],
-    converted: bool,
 ) -> str:
     """Return declarations and calls of a judge shim: value in real128, then scale through type(scaled).
 
@@ -149,8 +147,7 @@ def judge_body(
         real = [f"{kind}_{a}" for a in inputs]
         suffix = kind + (f"_{index}" if index else "")
         results = [f"{kind}_{a}" if a in own else a for a in outputs]
-        state = ["status"] if converted else []
-        calls += wrapped(f"call {procedure}_{suffix}", head + real + flags + results + state)
+        calls += wrapped(f"call {procedure}_{suffix}", [*head, *real, *flags, *results, "status"])
         calls += "    if (status /= 0) return\n"
     for a, want in zip(outputs, wants or [""] * len(outputs), strict=True):
         if a in integers:
@@ -172,9 +169,6 @@ def source(layout: str) -> str:
         text += "".join(shim(op, layout, real, index) for real in reals for index in indices)
     return text + REFUSED_BYTES + EXTRA.get(layout, "")
 
-
-# Families whose procedures return a status.
-STATUS_FAMILIES = {"dimenet", "gat", "gemnet", "gno", "weighted"}
 
 TEAM = """    interface
         function trigraph_reserve_team(num_threads) bind(c) result(status)
