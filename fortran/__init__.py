@@ -3,8 +3,7 @@
 Functions have the names and signatures of the operator table and trust their arguments; `trigraph.X` checks them.
 """
 
-from functools import cache
+from trigraph.fortran.binding import functions
+from trigraph.fortran.levels import fast_module
 
-from trigraph.fortran.binding import fast_module, functions
-
-globals().update(functions("fast", cache(fast_module)))
+globals().update(functions("fast", fast_module))

@@ -6,7 +6,6 @@ serves every operator and all three layouts: the fast path, the direct reference
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
@@ -23,12 +22,6 @@ from trigraph.operators import OPERATORS, Argument, Operator, result_type
 __all__ = ["bind", "functions"]
 
 LARGEST = 2**31 - 1
-
-
-def fast_module() -> ModuleType:
-    """Return the build of the fast path that suits this processor."""
-    level = importlib.import_module("trigraph.fortran._reference").cpu_level()
-    return importlib.import_module(f"trigraph.fortran._fast_v{level}" if level else "trigraph.fortran._fast_base")
 
 
 def _wanted(op: Operator, wrt: str | Sequence[str] | None) -> tuple[str, ...]:
@@ -51,7 +44,7 @@ def bind(op: Operator, layout: str, load: Callable[[], ModuleType]) -> Callable[
     op : Operator
     layout : {"fast", "reference", "judge"}
     load : callable
-        Returns the extension module; called at the first use.
+        Returns the extension module; called at each use.
     """
     lead = 1 if layout == "judge" else 0
 
@@ -142,7 +135,10 @@ def _invoke(
     for f in op.fields:
         pairs = judge and not f.index
         arguments.append(outputs[f.name].reshape(3, -1).T if pairs else outputs[f.name].reshape(-1))
-    getattr(module, name)(*arguments)
+    if getattr(module, name)(*arguments) != 0:
+        refused = module.refused_bytes()
+        what = f"{refused} bytes of work space" if refused else "work space, or threads"
+        raise MemoryError(f"{op.name}: the system refused {what}")
 
 
 def _argument(

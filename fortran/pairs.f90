@@ -8,17 +8,17 @@ module trigraph_pairs
 
 contains
 
-    pure function join(pairs) result(x)
+    pure subroutine join(pairs, x)
         real(dp), intent(in) :: pairs(:, :)
-        real(qp) :: x(size(pairs, 1))
+        real(qp), intent(out) :: x(:)
         x = real(pairs(:, 1), qp) + real(pairs(:, 2), qp)
-    end function join
+    end subroutine join
 
-    pure function scale_input(pairs) result(x)
+    pure subroutine scale_input(pairs, x)
         real(dp), intent(in) :: pairs(:, :)
-        type(scaled) :: x(size(pairs, 1))
+        type(scaled), intent(out) :: x(:)
         x = input(pairs(:, 1))
-    end function scale_input
+    end subroutine scale_input
 
     !> The float64 pair nearest to x; lo is 0 where hi is not finite (inf - inf would be NaN).
     elemental subroutine put(x, hi, lo)

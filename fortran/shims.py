@@ -13,7 +13,8 @@ procedures. Three sets exist, with the same argument order:
     the scale coming from the same source instantiated for type(scaled).
 
 Arrays cross flat (rank 1): shape and memory order were settled by the front door, and Fortran's sequence association
-gives them their shape again.
+gives them their shape again. Every shim returns a status: 0, or not 0 where the system refused memory or threads; no
+output has been touched then.
 """
 
 from __future__ import annotations
@@ -76,9 +77,9 @@ def shim(op: Any, layout: str, real: str, index: str | None) -> str:
     threads = ["num_threads"] if layout == "fast" else []
     graph, numbers = graph_arrays(op, layout), list(op.numbers)
     dims = [*op.definition.symbols, *(f"has_{n}" for n in op.presence(layout == "fast")), *op.choices]
-    arguments = [a for a in op.arguments if layout == "fast" or not a.given_back]
-    inputs = [a.name for a in arguments]
-    integers = {a.name for a in arguments if a.index} | {f"out_{f.name}" for f in op.fields if f.index}
+    crossing = [a for a in op.arguments if layout == "fast" or not a.given_back]
+    inputs = [a.name for a in crossing]
+    integers = {a.name for a in crossing if a.index} | {f"out_{f.name}" for f in op.fields if f.index}
     wants = [f"want_{f.name}" for f in op.fields] if op.selective else []
     outputs = [f"out_{f.name}" for f in op.fields]
     arrays = graph + inputs + outputs
@@ -86,7 +87,8 @@ def shim(op: Any, layout: str, real: str, index: str | None) -> str:
     reals = [a for a in inputs + outputs if a not in integers]
     procedure = op.name + ("_fast" if layout == "fast" else "")
     lengths = [f"n_{a}" for a in arrays]
-    text = wrapped(f"subroutine {name}", threads + dims + numbers + graph + inputs + wants + outputs + lengths, "")
+    arguments = threads + dims + numbers + graph + inputs + wants + outputs
+    text = wrapped(f"subroutine {name}", [*arguments, "status", *lengths], "")
     text += "    use, intrinsic :: iso_c_binding, only: c_int, c_int32_t, c_int64_t, c_float, c_double\n"
     if judge:
         text += "    use trigraph_kinds, only: qp\n    use trigraph_scaled, only: scaled\n"
@@ -96,6 +98,8 @@ def shim(op: Any, layout: str, real: str, index: str | None) -> str:
         module = f"trigraph_{op.family}" + ("_fast" if layout == "fast" else "")
         text += f"    use {module}, only: {procedure}_{suffix}\n"
     text += "    implicit none\n    !f2py threadsafe\n"
+    text += TEAM if layout == "fast" else ""
+    text += "    integer(c_int), intent(out) :: status\n"
     text += "".join(f"    integer(c_int), intent(in) :: {s}\n" for s in scalars)
     text += "".join(f"    integer(c_int64_t), intent(in) :: n_{a}\n" for a in arrays)
     text += "".join(f"    real(c_double), intent(in) :: {a}\n" for a in numbers)
@@ -107,11 +111,14 @@ def shim(op: Any, layout: str, real: str, index: str | None) -> str:
             text += f"    {declared}, intent({intent}) :: {a}(n_{a}{pair})\n"
     if judge:
         head = dims + numbers + graph
-        body = judge_body(procedure, index, head, inputs, wants, outputs, integers)
+        body = judge_body(procedure, index, head, inputs, wants, outputs, integers, op.family in STATUS_FAMILIES)
         return text + body + f"end subroutine {name}\n\n"
+    if layout == "fast":
+        text += "    status = trigraph_reserve_team(num_threads)\n    if (status /= 0) return\n"
     flags = [f"{w} /= 0" for w in wants]
-    text += wrapped(f"call {procedure}_{suffix}", threads + dims + numbers + graph + inputs + flags + outputs)
-    return text + f"end subroutine {name}\n\n"
+    state = ["status"] if op.family in STATUS_FAMILIES else []
+    text += wrapped(f"call {procedure}_{suffix}", threads + dims + numbers + graph + inputs + flags + outputs + state)
+    return text + ("" if state else "    status = 0\n") + f"end subroutine {name}\n\n"
 
 
 def judge_body(
@@ -122,6 +129,7 @@ def judge_body(
     wants: list[str],
     outputs: list[str],
     integers: set[str],
+    converted: bool,
 ) -> str:
     """Return declarations and calls of a judge shim: value in real128, then scale through type(scaled).
 
@@ -133,14 +141,17 @@ def judge_body(
         text += "".join(
             f"    {declared}, allocatable :: {kind}_{a}(:)\n" for a in inputs + outputs if a not in integers
         )
-        calls += "".join(f"    {kind}_{a} = {'join' if kind == 'qp' else 'scale_input'}({a})\n" for a in inputs)
         own = [a for a in outputs if kind == "sc" or a not in integers]
-        calls += "".join(f"    allocate ({kind}_{a}(n_{a}))\n" for a in own)
+        for a in inputs + own:
+            calls += f"    allocate ({kind}_{a}(n_{a}), stat=status)\n    if (status /= 0) return\n"
+        calls += "".join(f"    call {'join' if kind == 'qp' else 'scale_input'}({a}, {kind}_{a})\n" for a in inputs)
         flags = [f"{w} /= 0" for w in wants]
         real = [f"{kind}_{a}" for a in inputs]
         suffix = kind + (f"_{index}" if index else "")
         results = [f"{kind}_{a}" if a in own else a for a in outputs]
-        calls += wrapped(f"call {procedure}_{suffix}", head + real + flags + results)
+        state = ["status"] if converted else []
+        calls += wrapped(f"call {procedure}_{suffix}", head + real + flags + results + state)
+        calls += "    if (status /= 0) return\n"
     for a, want in zip(outputs, wants or [""] * len(outputs), strict=True):
         if a in integers:
             continue
@@ -159,24 +170,59 @@ def source(layout: str) -> str:
         if op.graph is not None:
             indices = ("i64",) if layout == "judge" else tuple(INDICES)
         text += "".join(shim(op, layout, real, index) for real in reals for index in indices)
-    return text + EXTRA.get(layout, "")
+    return text + REFUSED_BYTES + EXTRA.get(layout, "")
 
+
+# Families whose procedures return a status.
+STATUS_FAMILIES: set[str] = set()
+
+TEAM = """    interface
+        function trigraph_reserve_team(num_threads) bind(c) result(status)
+            import :: c_int
+            integer(c_int), value :: num_threads
+            integer(c_int) :: status
+        end function trigraph_reserve_team
+    end interface
+"""
+
+REFUSED_BYTES = """!> Bytes of the request that the system refused last; 0 where they are not known.
+subroutine refused_bytes(bytes)
+    use, intrinsic :: iso_c_binding, only: c_int64_t
+    implicit none
+    integer(c_int64_t), intent(out) :: bytes
+    interface
+        function trigraph_refused_bytes() bind(c) result(found)
+            import :: c_int64_t
+            integer(c_int64_t) :: found
+        end function trigraph_refused_bytes
+    end interface
+    bytes = trigraph_refused_bytes()
+end subroutine refused_bytes
+
+"""
 
 EXTRA = {
     "judge": """!> sum over i of a(i) b(i) and of |a(i) b(i)| in real128: what finite differences are compared with.
 subroutine dot(a, b, total, n_a)
     use, intrinsic :: iso_c_binding, only: c_double, c_int64_t
     use trigraph_kinds, only: qp
-    use trigraph_pairs, only: join, put
+    use trigraph_pairs, only: put
     implicit none
     !f2py threadsafe
     integer(c_int64_t), intent(in) :: n_a
     real(c_double), intent(in) :: a(n_a, 2), b(n_a, 2)
     real(c_double), intent(inout) :: total(3)
-    real(qp) :: products(n_a)
-    products = join(a) * join(b)
-    call put(sum(products), total(1), total(2))
-    total(3) = real(sum(abs(products)), c_double)
+    real(qp) :: product, products, scale
+    integer(c_int64_t) :: i
+    products = 0
+    scale = 0
+    do i = 1, n_a
+        product = (real(a(i, 1), qp) + real(a(i, 2), qp))*(real(b(i, 1), qp) + real(b(i, 2), qp))
+        products = products + product
+        scale = scale + abs(product)
+    end do
+    call put(products, total(1), total(2))
+    total(3) = real(scale, c_double)
 end subroutine dot
 """,
     "reference": """!> Level of the processor's instruction set: which build of the fast path it can run.

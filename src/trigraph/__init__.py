@@ -7,6 +7,7 @@ chooses another. See ``trigraph --help`` for the command line.
 from importlib.metadata import version as _version
 
 from trigraph.edge_graph import EdgeGraph
+from trigraph.fortran.levels import get_cpu_level, set_cpu_level
 from trigraph.fortran.threads import get_num_threads, set_num_threads
 from trigraph.gemnet import basis_embedding_bwd, basis_embedding_bwd2, basis_embedding_fwd
 from trigraph.gno import pack_gno_params, unpack_gno_params
@@ -25,8 +26,10 @@ __all__ = [
     "basis_embedding_bwd",
     "basis_embedding_bwd2",
     "basis_embedding_fwd",
+    "get_cpu_level",
     "get_num_threads",
     "pack_gno_params",
+    "set_cpu_level",
     "set_num_threads",
     "unpack_gno_params",
     *FUNCTIONS,

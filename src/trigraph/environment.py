@@ -93,10 +93,10 @@ def cpu_model() -> str:
 
 def cpu_level() -> str | None:
     """Return the instruction set of the fast path chosen here, such as ``x86-64-v3``; None without a fast path."""
-    from trigraph.fortran.binding import fast_module
+    from trigraph.fortran.levels import get_cpu_level
 
     try:
-        name = fast_module().__name__.rpartition("_fast_")[2]
+        name = get_cpu_level()
     except ImportError:
         return None
     return f"x86-64-{name}" if name.startswith("v") else name

@@ -1,0 +1,84 @@
+"""Which build of the fast path runs: there is one for each level of the processor's instruction set.
+
+On x86-64 the levels are v2 (vectors of 16 bytes), v3 (32 bytes, AVX2) and v4 (64 bytes, AVX-512); elsewhere there is
+one build, ``base``. v3 and v4 give equal bits; v2, which has no fused multiply-add, rounds differently.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+from functools import cache
+from types import ModuleType
+
+__all__ = ["ENVIRONMENT", "EQUAL_BITS", "available", "fast_module", "get_cpu_level", "set_cpu_level"]
+
+ENVIRONMENT = "TRIGRAPH_CPU_LEVEL"
+EQUAL_BITS = ("v3", "v4")
+
+_chosen: ModuleType | None = None
+
+
+@cache
+def available() -> tuple[str, ...]:
+    """Return the levels that are built and that this processor can run, the highest last."""
+    highest = importlib.import_module("trigraph.fortran._reference").cpu_level()
+    levels = [f"v{level}" for level in range(2, highest + 1)] or ["base"]
+    return tuple(level for level in levels if importlib.util.find_spec(f"trigraph.fortran._fast_{level}"))
+
+
+def _load(level: str, origin: str) -> ModuleType:
+    if level not in available():
+        raise ValueError(
+            f"{origin} is {level!r}; expected one of {', '.join(available())}, which this processor can run"
+        )
+    return importlib.import_module(f"trigraph.fortran._fast_{level}")
+
+
+def fast_module() -> ModuleType:
+    """Return the build of the fast path that is in use.
+
+    Raises
+    ------
+    ImportError
+        If no build is there.
+    ValueError
+        If the environment variable `TRIGRAPH_CPU_LEVEL` names a level that cannot run here.
+    """
+    global _chosen
+    if _chosen is None:
+        if not available():
+            raise ImportError("trigraph.fortran: no build of the fast path is installed that this processor can run")
+        _chosen = _load(os.environ.get(ENVIRONMENT) or available()[-1], ENVIRONMENT)
+    return _chosen
+
+
+def get_cpu_level() -> str:
+    """Return the level of the fast path in use: the highest of the processor unless another was chosen.
+
+    Raises
+    ------
+    ImportError, ValueError
+        As for a call of an operator: no build is there, or `TRIGRAPH_CPU_LEVEL` names one that cannot run here.
+    """
+    return fast_module().__name__.rpartition("_fast_")[2]
+
+
+def set_cpu_level(level: str) -> None:
+    """Choose the build of the fast path for all calls from now on, as `TRIGRAPH_CPU_LEVEL` does from the start.
+
+    Parameters
+    ----------
+    level : str
+        ``"v2"``, ``"v3"`` or ``"v4"`` on x86-64, at most that of the processor.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it is not a string, or cannot run here.
+    """
+    global _chosen
+    if not isinstance(level, str):
+        raise TypeError(f"set_cpu_level: level is a {type(level).__name__}; expected a string")
+    _chosen = _load(level, "set_cpu_level: level")

@@ -1,0 +1,91 @@
+"""The build of the fast path: which one runs, and how another is chosen. A team of threads that cannot be had."""
+
+import os
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import trigraph
+from trigraph.fortran import levels
+
+AVAILABLE = levels.available()
+
+
+@pytest.fixture(autouse=True)
+def restore():
+    before = trigraph.get_cpu_level()
+    yield
+    trigraph.set_cpu_level(before)
+
+
+def in_a_child(code, **environment):
+    return subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | environment, capture_output=True, text=True, timeout=120
+    )
+
+
+def test_the_highest_level_of_the_processor_is_the_default():
+    from trigraph.fortran import _reference
+
+    level = _reference.cpu_level()
+    assert level in (0, 2, 3, 4)
+    assert (tuple(f"v{n}" for n in range(2, level + 1)) if level else ("base",)) == AVAILABLE
+    if levels.ENVIRONMENT not in os.environ:
+        code = "import trigraph; print(trigraph.get_cpu_level())"
+        assert in_a_child(code).stdout.strip() == AVAILABLE[-1]
+
+
+@pytest.mark.parametrize("level", AVAILABLE)
+def test_a_level_is_chosen_in_python(level):
+    trigraph.set_cpu_level(level)
+    assert trigraph.get_cpu_level() == level
+    assert levels.fast_module().__name__ == f"trigraph.fortran._fast_{level}"
+    kernel = trigraph.gno_kernel_fwd(np.ones((3, 2)), np.ones(2 * 3 + 1 * 3), f_in=1, f_out=1)
+    assert kernel.shape == (3, 1)
+
+
+@pytest.mark.parametrize("level", AVAILABLE)
+def test_a_level_is_chosen_by_the_environment(level):
+    code = "import trigraph; print(trigraph.get_cpu_level())"
+    assert in_a_child(code, **{levels.ENVIRONMENT: level}).stdout.strip() == level
+
+
+def test_levels_that_cannot_run():
+    expected = f"set_cpu_level: level is 'v9'; expected one of {', '.join(AVAILABLE)}, which this processor can run"
+    with pytest.raises(ValueError, match=f"^{re.escape(expected)}$"):
+        trigraph.set_cpu_level("v9")
+    with pytest.raises(TypeError, match=r"^set_cpu_level: level is a int; expected a string$"):
+        trigraph.set_cpu_level(3)
+    code = "import trigraph; trigraph.get_cpu_level()"
+    found = in_a_child(code, **{levels.ENVIRONMENT: "v9"})
+    assert found.returncode == 1
+    assert f"ValueError: {levels.ENVIRONMENT} is 'v9'; expected one of" in found.stderr
+
+
+REFUSED_THREADS = """
+import resource, numpy as np, trigraph
+arguments = (np.ones((2000, 2)), np.ones(2*64 + 64 + 64 + 1))
+expected = trigraph.gno_kernel_fwd(*arguments, f_in=1, f_out=1)
+trigraph.set_num_threads(1)
+trigraph.gno_kernel_fwd(*arguments, f_in=1, f_out=1)
+pages = int(open("/proc/self/statm").read().split()[0])
+soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+resource.setrlimit(resource.RLIMIT_AS, (pages*resource.getpagesize() + 2**21, hard))
+trigraph.set_num_threads(2*trigraph.fortran.threads._default())
+try:
+    trigraph.gno_kernel_fwd(*arguments, f_in=1, f_out=1)
+except MemoryError as error:
+    print(error)
+resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+print(np.array_equal(trigraph.gno_kernel_fwd(*arguments, f_in=1, f_out=1), expected))
+"""
+
+
+def test_threads_that_the_system_refuses_are_a_memory_error():
+    """OpenMP's runtime would end the process; a stack of a thread needs more than the address space that is left."""
+    found = in_a_child(REFUSED_THREADS)
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.splitlines() == ["gno_kernel_fwd: the system refused work space, or threads", "True"]
