@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,6 +30,7 @@ import numpy as np
 from trigraph.gpu import sums
 from trigraph.gpu.sums import ROWS, Kernels, Pieces, bits, cover
 from trigraph.operators import result_type
+from trigraph.table import lazy
 
 __all__ = [
     "gno_aggregate_bwd",
@@ -353,7 +353,7 @@ class _Network:
     gg_coords: Any = None
     gg_params: Any = None
 
-    @cached_property
+    @lazy
     def kernels(self) -> Kernels:
         return Kernels("gno", self.params)
 
@@ -365,7 +365,7 @@ class _Network:
     def d(self) -> int:
         return int(self.coords.shape[1])
 
-    @cached_property
+    @lazy
     def hidden(self) -> int:
         return int((self.params.size - self.width) // (self.d + 1 + self.width))
 

@@ -66,14 +66,14 @@ class KernelError(RuntimeError):
 
 
 class _Lock:
-    """A lock that a forked child finds open: the thread that held it does not exist there."""
+    """A lock that a forked child finds open, and so does a signal handler: no launch runs within another all the same."""
 
     def __init__(self) -> None:
         self._renew()
         os.register_at_fork(after_in_child=self._renew)
 
     def _renew(self) -> None:
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
 
     def __enter__(self) -> None:
         self._lock.acquire()
