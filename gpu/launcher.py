@@ -66,7 +66,7 @@ class KernelError(RuntimeError):
 
 
 class _Lock:
-    """A lock that a forked child finds open, and so does a signal handler: no launch runs within another all the same."""
+    """A lock that a forked child finds open, and a signal handler too: no launch runs within another all the same."""
 
     def __init__(self) -> None:
         self._renew()
