@@ -24,7 +24,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,6 +31,7 @@ import numpy as np
 from trigraph.gpu import sums
 from trigraph.gpu.rows import ACCESS, THREADS, Fields, Lanes, Like, aligned, is_wide
 from trigraph.gpu.sums import CHUNK, ROWS, Kernels, Pieces, Rows, cover
+from trigraph.table import lazy
 
 __all__ = ["mha_gat_n2n_bwd", "mha_gat_n2n_bwd2", "mha_gat_n2n_fwd"]
 
@@ -166,7 +166,7 @@ class _Attention:
     dots: _Inputs | None = None  # second order
     scores: Any = None  # given back to the first order
 
-    @cached_property
+    @lazy
     def kernels(self) -> Kernels:
         return Kernels("gat", self.inputs.src_embedding)
 
@@ -189,7 +189,7 @@ class _Attention:
         """Whether rows are read 16 bytes at a time."""
         return is_wide(self.dim_head, self.storage)
 
-    @cached_property
+    @lazy
     def pieces(self) -> Pieces:
         """Positions by destination."""
         return sums.cut(self.kernels, sums.by_destination(self.graph))
@@ -200,13 +200,13 @@ class _Attention:
 
     # ---- scores by node and row
 
-    @cached_property
+    @lazy
     def projections(self) -> tuple[Any, Any, Any]:
         """a.x of every source, destination and row of the edge arrays, (n, num_heads); None without edge features."""
         src, dst, edge = (self._project([(self._part(self.inputs, k), x)], k) for k, x in enumerate(self.inputs[:3]))
         return src, dst, edge
 
-    @cached_property
+    @lazy
     def projections_dot(self) -> tuple[Any, Any, Any]:
         """Their derivatives; None stands for zero."""
         if self.dots is None:
@@ -239,7 +239,7 @@ class _Attention:
 
     # ---- softmax
 
-    @cached_property
+    @lazy
     def post(self) -> Any:
         """The softmax, (num_heads, num_positions)."""
         if self.scores is None:

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,6 +32,7 @@ from trigraph.gpu.products import Tile
 from trigraph.gpu.rows import Fields
 from trigraph.gpu.sums import ROWS, Kernels, Total
 from trigraph.gpu.units import SIDE, WHOLE, Pair, Units, add_products, given, members, product
+from trigraph.table import lazy
 
 __all__ = [
     "basis_embedding_radial_bwd",
@@ -241,7 +241,7 @@ class _Embedding:
     dots: _Basis | None  # second order
     triplets: Any
 
-    @cached_property
+    @lazy
     def kernels(self) -> Kernels:
         return Kernels("gemnet", self.inputs.weight)
 
@@ -253,7 +253,7 @@ class _Embedding:
     def interm(self) -> int:
         return int(self.inputs.weight.shape[2])
 
-    @cached_property
+    @lazy
     def units(self) -> Units:
         return Units(self.kernels, self.triplets)
 
@@ -409,22 +409,22 @@ class _Bilinear:
     atoms: Any
     idx_in: Any
 
-    @cached_property
+    @lazy
     def kernels(self) -> Kernels:
         return Kernels("gemnet", self.inputs.weight)
 
-    @cached_property
+    @lazy
     def sizes(self) -> tuple[int, int, int]:
         """interm, num_spherical and emb_in."""
         _, interm, spherical = self.inputs.rad_W1.shape
         return interm, spherical, self.inputs.m.shape[1]
 
-    @cached_property
+    @lazy
     def by_edge(self) -> bool:
         """Whether units are pieces of edges; where an edge has to be cut, sums over an atom's edges come last."""
         return self.atoms is None or self.triplets.max_size > WHOLE
 
-    @cached_property
+    @lazy
     def units(self) -> Units:
         return Units(self.kernels, self.triplets, None if self.by_edge else self.atoms)
 

@@ -23,7 +23,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,6 +31,7 @@ from trigraph.gpu import sums
 from trigraph.gpu.products import Columns, product_rows
 from trigraph.gpu.sums import ROWS, Kernels, Pieces, Total, bits, cover
 from trigraph.operators import result_type
+from trigraph.table import lazy
 
 __all__ = [
     "gno_aggregate_bwd",
@@ -361,7 +361,7 @@ class _Network:
     gg_coords: Any = None
     gg_params: Any = None
 
-    @cached_property
+    @lazy
     def kernels(self) -> Kernels:
         return Kernels("gno", self.params)
 
@@ -373,7 +373,7 @@ class _Network:
     def d(self) -> int:
         return int(self.coords.shape[1])
 
-    @cached_property
+    @lazy
     def hidden(self) -> int:
         return int((self.params.size - self.width) // (self.d + 1 + self.width))
 

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -28,6 +27,7 @@ import numpy as np
 from trigraph.gpu import sums
 from trigraph.gpu.rows import ACCESS, THREADS, Fields, Lanes, Like, aligned, is_wide
 from trigraph.gpu.sums import CHUNK, Kernels, Pieces, cover
+from trigraph.table import lazy
 
 __all__ = ["agg_weighted_n2n_bwd", "agg_weighted_n2n_bwd2", "agg_weighted_n2n_fwd"]
 
@@ -139,7 +139,7 @@ class _Call:
     given_degree: Any = None
     given_location: Any = None
 
-    @cached_property
+    @lazy
     def kernels(self) -> Kernels:
         return Kernels("weighted", self.embedding)
 
@@ -157,12 +157,12 @@ class _Call:
         """Whether messages are divided by the sum of weights."""
         return self.op == "mean" and self.mean_by == "weight" and self.edge_weight is not None
 
-    @cached_property
+    @lazy
     def pieces(self) -> Pieces:
         """Positions by destination."""
         return sums.cut(self.kernels, sums.by_destination(self.graph))
 
-    @cached_property
+    @lazy
     def degree(self) -> Any:
         """What sums are divided by; None for 1."""
         if self.op != "mean":
@@ -173,7 +173,7 @@ class _Call:
         self.degrees(self.by_weight, self.edge_weight, degree)
         return degree
 
-    @cached_property
+    @lazy
     def output(self) -> Any:
         """The mean."""
         if self.given_output is not None:
@@ -182,7 +182,7 @@ class _Call:
         self.sum((self.edge_weight, self.embedding), (None, None), None, self.degree, output)
         return output
 
-    @cached_property
+    @lazy
     def location(self) -> Any:
         """Where the smallest or largest message is; None for other operations."""
         if self.op not in ("min", "max"):

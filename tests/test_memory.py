@@ -11,6 +11,8 @@ import signal
 import sys
 import threading
 import time
+import types
+import weakref
 
 import numpy as np
 import pytest
@@ -200,7 +202,7 @@ def test_a_call_may_run_within_a_call(outcome: str, free: int) -> None:
     assert step > 100
 
 
-def test_a_finaliser_may_run_an_operator(blocks: Blocks) -> None:
+def test_a_finaliser_may_run_an_operator(blocks: Blocks, monkeypatch: pytest.MonkeyPatch) -> None:
     made = []
 
     class Dies:
@@ -209,21 +211,21 @@ def test_a_finaliser_may_run_an_operator(blocks: Blocks) -> None:
 
         def __del__(self) -> None:
             array = blocks.empty(LARGE, np.dtype(np.float32))
-            array[...] = 1
+            array[...] = -1
             made.append(array)
             del made[:-2]
 
-    before = gc.get_threshold()
-    gc.set_threshold(1)
-    try:
-        for number in range(300):
-            Dies()
-            array = blocks.empty(LARGE, np.dtype(np.float32))
-            array[...] = number
-            Dies()
-            assert np.all(array == number)
-    finally:
-        gc.set_threshold(*before)
+    def collecting(lease: object) -> weakref.ref:
+        gc.collect(0)  # as any allocation may
+        return weakref.ref(lease)
+
+    monkeypatch.setattr(memory, "weakref", types.SimpleNamespace(ref=collecting))
+    for number in range(50):
+        Dies()
+        array = blocks.empty(LARGE, np.dtype(np.float32))
+        array[...] = number
+        Dies()
+        assert np.all(array == number)
     assert made
 
 

@@ -7,6 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trigraph.edge_graph import EdgeGraph as EdgeGraph
+from trigraph.fortran.levels import get_cpu_level as get_cpu_level
+from trigraph.fortran.levels import set_cpu_level as set_cpu_level
 from trigraph.fortran.threads import get_num_threads as get_num_threads
 from trigraph.fortran.threads import set_num_threads as set_num_threads
 from trigraph.gemnet import basis_embedding_bwd as basis_embedding_bwd
@@ -74,6 +76,7 @@ __all__ = [
     "basis_embedding_triplets_bwd",
     "basis_embedding_triplets_bwd2",
     "basis_embedding_triplets_fwd",
+    "get_cpu_level",
     "get_num_threads",
     "gno_aggregate_bwd",
     "gno_aggregate_bwd2",
@@ -94,6 +97,7 @@ __all__ = [
     "radial_basis_bwd",
     "radial_basis_bwd2",
     "radial_basis_fwd",
+    "set_cpu_level",
     "set_num_threads",
     "unpack_gno_params",
 ]

@@ -47,13 +47,12 @@ def shape_of(array: Array, sizes: Mapping[str, int]) -> tuple[int, ...]:
 
 def position(choices: tuple[Any, ...], value: Any) -> int:
     """Place of a value among the choices of an attribute; -1 if it is none. True is not 1."""
-    value = _scalar(value)
-    if isinstance(value, np.bool_):
-        value = bool(value)
     for place, choice in enumerate(choices):
         if value is choice or (isinstance(choice, str) and isinstance(value, str) and value == choice):
             return place
-    return -1
+    scalar = _scalar(value)
+    plain = bool(scalar) if isinstance(scalar, np.bool_) else scalar
+    return -1 if plain is value else position(choices, plain)
 
 
 def _scalar(value: Any) -> Any:
@@ -201,7 +200,7 @@ def _number(op: Operator, name: str, value: Any, dtype: np.dtype) -> float:
         number = math.inf if scalar > 0 else -math.inf
     if not 0 <= number < math.inf:
         raise ValueError(f"{op.name}: {name} is {number}; expected a finite number >= 0")
-    if number > (largest := float(np.finfo(np.float32 if is_half(dtype) else dtype).max)):
+    if number > 1e38 and number > (largest := float(np.finfo(np.float32 if is_half(dtype) else dtype).max)):
         raise ValueError(f"{op.name}: {name} is {number}; expected at most {largest}, the largest of {dtype}")
     return number
 

@@ -120,11 +120,11 @@ def _signature(op: Operator) -> inspect.Signature:
     return op.signature.replace(parameters=[*op.signature.parameters.values(), *extra])
 
 
-def _bind(op: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return all arguments by name; arrays that may be None are None where they were left out."""
-    names = tuple(op.signature.parameters)
-    absent = {a.name for a in op.arguments if a.nullable}.difference(names[: len(args)], kwargs)
+def _bind(op: Operator, nullable: dict[str, int], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return all arguments by name; arrays that may be None (with their places) are None where they were left out."""
+    absent = [name for name, place in nullable.items() if place >= len(args) and name not in kwargs]
     try:
+        names = op.signature.parameters
         for name in (n for n in kwargs if n not in names):
             near = difflib.get_close_matches(name, [*names, "out", "panel"], 1)
             meant = f" (did you mean {near[0]!r}?)" if near else ""
@@ -138,10 +138,11 @@ def _bind(op: Operator, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[s
 
 def front_door(op: Operator) -> Callable[..., Any]:
     """Return the checked public function of an operator."""
+    nullable = {a.name: op.parameters.index(a.name) for a in op.arguments if a.nullable}
 
     def call(*args: Any, out: Any = None, panel: str | None = None, **kwargs: Any) -> Any:
         try:
-            return checked_call(_bind(op, args, kwargs), out, panel)
+            return checked_call(_bind(op, nullable, args, kwargs), out, panel)
         except MemoryError as error:
             if type(error).__module__.partition(".")[0] == "cupy" or str(error).startswith(f"{op.name}: "):
                 raise
