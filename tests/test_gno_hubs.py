@@ -1,4 +1,4 @@
-"""GNO where sums are long and memory is short: hubs of 1e5 equal terms, bits of a node by itself, levels, refused memory."""
+"""GNO where sums are long and memory is short: hubs of equal terms, bits of a node alone, levels, refused memory."""
 
 import os
 import subprocess
@@ -108,7 +108,7 @@ def test_equal_bits_on_v3_and_v4(dtype, widths):
 
 @pytest.mark.parametrize("panel", ["fortran", "fortran.reference"])
 def test_refused_memory(panel):
-    """Under a falling limit of memory a call raises MemoryError and leaves its outputs alone, or is right; it never ends."""
+    """Under a falling limit a call raises MemoryError and leaves its outputs alone, or is right; it never ends."""
     code = f"""
         import importlib, resource, sys
         import numpy as np
