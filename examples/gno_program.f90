@@ -34,8 +34,7 @@ program gno_program
 
     ! Gradient of E = sum(message**2)/2 in the coordinates alone: what is not wanted is not touched.
     call gno_message_bwd(num_nodes, num_nodes, num_edges, num_edges, d, hidden, f_in, f_out, offsets, indices, edge_ids, &
-        & message, features, coords, params, .false., .true., .false., grad_features, grad_coords, grad_params, &
-        & status)
+        & message, features, coords, params, .false., .true., .false., grad_features, grad_coords, grad_params, status)
 
     difference = (energy(step) - energy(-step))/(2*step)
     error = abs(difference - sum(real(grad_coords, qp)*direction))/abs(difference)
