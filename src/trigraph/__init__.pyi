@@ -7,6 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trigraph.edge_graph import EdgeGraph as EdgeGraph
+from trigraph.fortran.levels import get_cpu_level as get_cpu_level
+from trigraph.fortran.levels import set_cpu_level as set_cpu_level
 from trigraph.fortran.threads import get_num_threads as get_num_threads
 from trigraph.fortran.threads import set_num_threads as set_num_threads
 from trigraph.gemnet import basis_embedding_bwd as basis_embedding_bwd
@@ -74,6 +76,7 @@ __all__ = [
     "basis_embedding_triplets_bwd",
     "basis_embedding_triplets_bwd2",
     "basis_embedding_triplets_fwd",
+    "get_cpu_level",
     "get_num_threads",
     "gno_aggregate_bwd",
     "gno_aggregate_bwd2",
@@ -94,6 +97,7 @@ __all__ = [
     "radial_basis_bwd",
     "radial_basis_bwd2",
     "radial_basis_fwd",
+    "set_cpu_level",
     "set_num_threads",
     "unpack_gno_params",
 ]
@@ -1099,7 +1103,8 @@ def mha_gat_n2n_bwd(
     """Vector-Jacobian product of `mha_gat_n2n_fwd`.
 
         dpost = g.x_src; dpre = post (dpost - sum post dpost); draw = dpre activation'(raw); src: sum post g + a_s
-        sum draw; dst: a_d sum draw; edge: a_e draw; weights: sum draw x
+        sum draw; dst: a_d sum draw; edge: a_e draw; weights: sum draw x; activation'(0) is the negative side's
+        value
 
     Parameters
     ----------
@@ -1178,7 +1183,8 @@ def mha_gat_n2n_bwd2(
 ) -> MhaGatN2nBwd2[_A]:
     """Vector-Jacobian product of `mha_gat_n2n_bwd`.
 
-        the gradient of the derivative of sum grad_output output along (gg_src, gg_dst, gg_weights, gg_edge)
+        the gradient of the derivative of sum grad_output output along (gg_src, gg_dst, gg_weights, gg_edge);
+        activation''(0), which is 1 on ELU's negative side and 0 on the other, is the negative side's value too
 
     Parameters
     ----------
