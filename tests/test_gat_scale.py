@@ -18,6 +18,7 @@ def parallel(score):
         "attention_weights": np.array([1.0, 0.0, 0.0, 0.0]),
         "graph": CSC(np.array([0, 2]), np.zeros(2, np.int64), 1),
         "num_heads": 1,
+        "edge_embedding": None,
     }
 
 
