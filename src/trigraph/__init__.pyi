@@ -1192,7 +1192,8 @@ def mha_gat_n2n_bwd(
     """Vector-Jacobian product of `mha_gat_n2n_fwd`.
 
         dpost = g.x_src; dpre = post (dpost - sum post dpost); draw = dpre activation'(raw); src: sum post g + a_s
-        sum draw; dst: a_d sum draw; edge: a_e draw; weights: sum draw x
+        sum draw; dst: a_d sum draw; edge: a_e draw; weights: sum draw x; activation'(0) is the negative side's
+        value
 
     Parameters
     ----------
@@ -1293,7 +1294,8 @@ def mha_gat_n2n_bwd2(
 ) -> MhaGatN2nBwd2[_A]:
     """Vector-Jacobian product of `mha_gat_n2n_bwd`.
 
-        the gradient of the derivative of sum grad_output output along (gg_src, gg_dst, gg_weights, gg_edge)
+        the gradient of the derivative of sum grad_output output along (gg_src, gg_dst, gg_weights, gg_edge);
+        activation''(0), which is 1 on ELU's negative side and 0 on the other, is the negative side's value too
 
     Parameters
     ----------
