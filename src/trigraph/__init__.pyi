@@ -7,6 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trigraph.edge_graph import EdgeGraph as EdgeGraph
+from trigraph.fortran.levels import get_cpu_level as get_cpu_level
+from trigraph.fortran.levels import set_cpu_level as set_cpu_level
 from trigraph.fortran.threads import get_num_threads as get_num_threads
 from trigraph.fortran.threads import set_num_threads as set_num_threads
 from trigraph.gemnet import basis_embedding_bwd as basis_embedding_bwd
@@ -74,6 +76,7 @@ __all__ = [
     "basis_embedding_triplets_bwd",
     "basis_embedding_triplets_bwd2",
     "basis_embedding_triplets_fwd",
+    "get_cpu_level",
     "get_num_threads",
     "gno_aggregate_bwd",
     "gno_aggregate_bwd2",
@@ -94,6 +97,7 @@ __all__ = [
     "radial_basis_bwd",
     "radial_basis_bwd2",
     "radial_basis_fwd",
+    "set_cpu_level",
     "set_num_threads",
     "unpack_gno_params",
 ]
@@ -650,7 +654,8 @@ def radial_basis_fwd(
     Parameters
     ----------
     dist : array of float32 or float64, shape (num_edges)
-        Distance over cutoff of each edge, > 0.
+        Distance over cutoff of each edge, > 0: others raise in NumPy arrays; on a device, or where a panel is
+        called directly, the edge's results and the gradient of freq are NaN.
     freq : array of float32 or float64, shape (n_radial)
         Frequencies of the sines; R = len(freq).
     n_spherical : int, default 7
@@ -705,7 +710,8 @@ def radial_basis_bwd(
     grad_sbf_rad : array of float32 or float64, shape (num_edges, n_spherical*n_radial)
         Gradient of a scalar in sbf_rad.
     dist : array of float32 or float64, shape (num_edges)
-        Distance over cutoff of each edge, > 0.
+        Distance over cutoff of each edge, > 0: others raise in NumPy arrays; on a device, or where a panel is
+        called directly, the edge's results and the gradient of freq are NaN.
     freq : array of float32 or float64, shape (n_radial)
         Frequencies of the sines; R = len(freq).
     n_spherical : int, default 7
@@ -768,7 +774,8 @@ def radial_basis_bwd2(
     grad_sbf_rad : array of float32 or float64, shape (num_edges, n_spherical*n_radial)
         Gradient of a scalar in sbf_rad.
     dist : array of float32 or float64, shape (num_edges)
-        Distance over cutoff of each edge, > 0.
+        Distance over cutoff of each edge, > 0: others raise in NumPy arrays; on a device, or where a panel is
+        called directly, the edge's results and the gradient of freq are NaN.
     freq : array of float32 or float64, shape (n_radial)
         Frequencies of the sines; R = len(freq).
     n_spherical : int, default 7
@@ -825,7 +832,7 @@ def agg_edge_to_edge_fwd(
     Parameters
     ----------
     vec : array of float32 or float64, shape (num_edges, 3)
-        Vector of each edge, not zero; only its direction matters.
+        Vector of each edge, not zero; only its direction matters. Its gradient is of size 1/norm(vec).
     rbf : array of float32 or float64, shape (num_edges, n_spherical*n_radial)
         Radial part of the spherical basis of each edge.
     embedding : array of float32 or float64, shape (num_edges, n_emb)
@@ -888,7 +895,7 @@ def agg_edge_to_edge_bwd(
     grad_out : array of float32 or float64, shape (num_edges, n_emb)
         Gradient of a scalar in out.
     vec : array of float32 or float64, shape (num_edges, 3)
-        Vector of each edge, not zero; only its direction matters.
+        Vector of each edge, not zero; only its direction matters. Its gradient is of size 1/norm(vec).
     rbf : array of float32 or float64, shape (num_edges, n_spherical*n_radial)
         Radial part of the spherical basis of each edge.
     embedding : array of float32 or float64, shape (num_edges, n_emb)
@@ -968,7 +975,7 @@ def agg_edge_to_edge_bwd2(
     grad_out : array of float32 or float64, shape (num_edges, n_emb)
         Gradient of a scalar in out.
     vec : array of float32 or float64, shape (num_edges, 3)
-        Vector of each edge, not zero; only its direction matters.
+        Vector of each edge, not zero; only its direction matters. Its gradient is of size 1/norm(vec).
     rbf : array of float32 or float64, shape (num_edges, n_spherical*n_radial)
         Radial part of the spherical basis of each edge.
     embedding : array of float32 or float64, shape (num_edges, n_emb)
@@ -2122,7 +2129,7 @@ def agg_edge_to_edge_bwd2_grad(
     gg_embedding : array of float32 or float64, shape (num_edges, n_emb), or None
         Cotangent of agg_edge_to_edge_bwd's embedding; None is zero.
     vec : array of float32 or float64, shape (num_edges, 3)
-        Vector of each edge, not zero; only its direction matters.
+        Vector of each edge, not zero; only its direction matters. Its gradient is of size 1/norm(vec).
     rbf : array of float32 or float64, shape (num_edges, n_spherical*n_radial)
         Radial part of the spherical basis of each edge.
     embedding : array of float32 or float64, shape (num_edges, n_emb)
@@ -2192,7 +2199,7 @@ def agg_edge_to_edge_bwd2_main(
     grad_out : array of float32 or float64, shape (num_edges, n_emb)
         Gradient of a scalar in out.
     vec : array of float32 or float64, shape (num_edges, 3)
-        Vector of each edge, not zero; only its direction matters.
+        Vector of each edge, not zero; only its direction matters. Its gradient is of size 1/norm(vec).
     rbf : array of float32 or float64, shape (num_edges, n_spherical*n_radial)
         Radial part of the spherical basis of each edge.
     embedding : array of float32 or float64, shape (num_edges, n_emb)
