@@ -71,8 +71,8 @@ DIMENET = {
     "reference: k == i not left out": ("fortran/dimenet.fypp", "src(f) == dst(e)) .or.", "src(f) == src(e)) .or."),
     "reference: gradient of the direction along itself": (
         "fortran/dimenet.fypp",
-        "grad_vec(l, e) = (grad_u(l, e) - gc * u(l)) / length",
-        "grad_vec(l, e) = grad_u(l, e) / length",
+        "grad_vec(l, e) = scale((grad_u(l, e) - gc * u(l)) / length, -power)",
+        "grad_vec(l, e) = scale(grad_u(l, e) / length, -power)",
     ),
     "reference: second derivative of P_l dropped": (
         "fortran/dimenet.fypp",
@@ -156,8 +156,8 @@ DIMENET = {
     ),
     "fast: distances of other edges": (
         "fortran/dimenet_fast_radial.inc",
-        "b%x(:n) = real(dist(b%edge(:n)), dp)",
-        "b%x(:n) = real(dist(b%edge(n:1:-1)), dp)",
+        "b%x(e) = real(dist(b%edge(e)), dp)",
+        "b%x(e) = real(dist(b%edge(n + 1 - e)), dp)",
     ),
 }
 GAT = {

@@ -704,7 +704,8 @@ def radial_basis_fwd(
     Parameters
     ----------
     dist : array of float32 or float64, shape (num_edges)
-        Distance over cutoff of each edge, > 0.
+        Distance over cutoff of each edge, > 0: others raise in NumPy arrays; on a device, or where a panel is
+        called directly, the edge's results and the gradient of freq are NaN.
     freq : array of float32 or float64, shape (n_radial)
         Frequencies of the sines; R = len(freq).
     n_spherical : int, default 7
@@ -759,7 +760,8 @@ def radial_basis_bwd(
     grad_sbf_rad : array of float32 or float64, shape (num_edges, n_spherical*n_radial)
         Gradient of a scalar in sbf_rad.
     dist : array of float32 or float64, shape (num_edges)
-        Distance over cutoff of each edge, > 0.
+        Distance over cutoff of each edge, > 0: others raise in NumPy arrays; on a device, or where a panel is
+        called directly, the edge's results and the gradient of freq are NaN.
     freq : array of float32 or float64, shape (n_radial)
         Frequencies of the sines; R = len(freq).
     n_spherical : int, default 7
@@ -838,7 +840,8 @@ def radial_basis_bwd2(
     grad_sbf_rad : array of float32 or float64, shape (num_edges, n_spherical*n_radial)
         Gradient of a scalar in sbf_rad.
     dist : array of float32 or float64, shape (num_edges)
-        Distance over cutoff of each edge, > 0.
+        Distance over cutoff of each edge, > 0: others raise in NumPy arrays; on a device, or where a panel is
+        called directly, the edge's results and the gradient of freq are NaN.
     freq : array of float32 or float64, shape (n_radial)
         Frequencies of the sines; R = len(freq).
     n_spherical : int, default 7
@@ -895,7 +898,7 @@ def agg_edge_to_edge_fwd(
     Parameters
     ----------
     vec : array of float32 or float64, shape (num_edges, 3)
-        Vector of each edge, not zero; only its direction matters.
+        Vector of each edge, not zero; only its direction matters. Its gradient is of size 1/norm(vec).
     rbf : array of float32 or float64, shape (num_edges, n_spherical*n_radial)
         Radial part of the spherical basis of each edge.
     embedding : array of float32 or float64, shape (num_edges, n_emb)
@@ -958,7 +961,7 @@ def agg_edge_to_edge_bwd(
     grad_out : array of float32 or float64, shape (num_edges, n_emb)
         Gradient of a scalar in out.
     vec : array of float32 or float64, shape (num_edges, 3)
-        Vector of each edge, not zero; only its direction matters.
+        Vector of each edge, not zero; only its direction matters. Its gradient is of size 1/norm(vec).
     rbf : array of float32 or float64, shape (num_edges, n_spherical*n_radial)
         Radial part of the spherical basis of each edge.
     embedding : array of float32 or float64, shape (num_edges, n_emb)
@@ -1061,7 +1064,7 @@ def agg_edge_to_edge_bwd2(
     grad_out : array of float32 or float64, shape (num_edges, n_emb)
         Gradient of a scalar in out.
     vec : array of float32 or float64, shape (num_edges, 3)
-        Vector of each edge, not zero; only its direction matters.
+        Vector of each edge, not zero; only its direction matters. Its gradient is of size 1/norm(vec).
     rbf : array of float32 or float64, shape (num_edges, n_spherical*n_radial)
         Radial part of the spherical basis of each edge.
     embedding : array of float32 or float64, shape (num_edges, n_emb)
@@ -2381,7 +2384,7 @@ def agg_edge_to_edge_bwd2_grad(
         Cotangent of agg_edge_to_edge_bwd's embedding; None is zero. May be left out where what follows comes by
         keyword.
     vec : array of float32 or float64, shape (num_edges, 3)
-        Vector of each edge, not zero; only its direction matters.
+        Vector of each edge, not zero; only its direction matters. Its gradient is of size 1/norm(vec).
     rbf : array of float32 or float64, shape (num_edges, n_spherical*n_radial)
         Radial part of the spherical basis of each edge.
     embedding : array of float32 or float64, shape (num_edges, n_emb)
@@ -2471,7 +2474,7 @@ def agg_edge_to_edge_bwd2_main(
     grad_out : array of float32 or float64, shape (num_edges, n_emb)
         Gradient of a scalar in out.
     vec : array of float32 or float64, shape (num_edges, 3)
-        Vector of each edge, not zero; only its direction matters.
+        Vector of each edge, not zero; only its direction matters. Its gradient is of size 1/norm(vec).
     rbf : array of float32 or float64, shape (num_edges, n_spherical*n_radial)
         Radial part of the spherical basis of each edge.
     embedding : array of float32 or float64, shape (num_edges, n_emb)
