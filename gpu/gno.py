@@ -313,7 +313,9 @@ def _message_derivatives(
                 block.to_source(q_1, q if tangent else None, to_source)
             if to_coords is not None or "params" in grads:
                 to_params = net.empty(count, net.d + 1, net.hidden) if "params" in grads else None
-                block.first_layer([(q_1, features), (q, features_1)], net.params, net.coords, False, to_coords, to_params)
+                block.first_layer(
+                    [(q_1, features), (q, features_1)], net.params, net.coords, False, to_coords, to_params
+                )
                 if tangent:
                     block.first_layer([(q, features)], net.gg_params, net.gg_coords, True, to_coords, to_params)
                 if to_params is not None:

@@ -17,14 +17,14 @@ TOLERANCE = tolerances.accuracy(True, 1)
 LINEAR = [
     op.name
     for op in OPERATORS.values()
-    if op.restriction is None and op.definition.graph != "edges" and op.definition.name not in ("mha_gat_n2n", "radial_basis")
+    if op.restriction is None and op.definition.name not in ("agg_edge_to_edge", "mha_gat_n2n", "radial_basis")
 ]
 CASES = [(name, shared) for name in LINEAR for shared in (False, True) if OPERATORS[name].graph or not shared]
 OTHERS = [f"{name}_{mode}" for name in ("mha_gat_n2n", "agg_weighted_n2n") for mode in ("fwd", "bwd", "bwd2")]
 
 
 def graph_of(kind, count, shared):
-    """Return `count` positions from node 0 into node 0; `shared`: of one row (triplets: of as many edges of one atom)."""
+    """Return `count` positions from node 0 into node 0; if `shared`, of one row (triplets: of as many edges)."""
     zeros = np.zeros(count, np.int32)
     if kind == "csc":
         return {"graph": CSC(np.array([0, count], np.int32), zeros, 1, *((zeros, 1) if shared else (None, count)))}
@@ -35,9 +35,9 @@ def graph_of(kind, count, shared):
     return {"triplets": triplets, "atoms": Segments(np.zeros(edges, np.int32), 1), "idx_in": Segments(zeros, 1)}
 
 
-def alike(op, count, dtype, shared=False, seed=0, **attributes):
+def alike(op, count, dtype, shared=False, /, **attributes):
     """Arguments of `op` for `count` edges or triplets, each array filled with one positive number of its own."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     graphs = graph_of(op.definition.graph, count, shared) if op.graph else {}
     sizes = {s: SIZES.get(s, SYMBOLS[s].typical[0]) for s in op.definition.symbols}
     sizes |= {s: op.graph.find(s, graphs) for s in op.graph.sizes} if op.graph else {"num_edges": count}
@@ -45,9 +45,9 @@ def alike(op, count, dtype, shared=False, seed=0, **attributes):
     others |= attributes
     sizes |= {f"has_{name}": 1 for name in op.definition.optional}
     sizes |= {a.name: position(a.choices, others[a.name]) for a in op.attributes if a.choices}
-    arrays = {
-        a.name: None if a.given_back else np.full(shape_of(a, sizes), rng.uniform(0.5, 1.5), dtype) for a in op.arguments
-    }
+    inputs = [a for a in op.arguments if not a.given_back]
+    arrays = {a.name: None for a in op.arguments}
+    arrays |= {a.name: np.full(shape_of(a, sizes), rng.uniform(0.5, 1.5), dtype) for a in inputs}
     values = arrays | others | graphs
     return {name: values[name] for name in op.parameters}
 

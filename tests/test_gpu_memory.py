@@ -1,4 +1,4 @@
-"""Every operator on gpu-host under a limit of the address space that falls: MemoryError or the right result, never death."""
+"""Every operator on gpu-host under limits of the address space: MemoryError or the right result, never death."""
 
 import subprocess
 import sys
@@ -26,12 +26,12 @@ def run(op, values, more):
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
-sizes = {"num_positions": 30000, "num_edges": 20000, "num_src_nodes": 4000, "num_dst_nodes": 4000, "num_triplets": 30000}
+sizes = {"num_positions": 9000, "num_edges": 6000, "num_src_nodes": 900, "num_dst_nodes": 900, "num_triplets": 9000}
 for name in sys.argv[2:]:
     op = OPERATORS[name]
     few = {s: n for s, n in sizes.items() if s in op.definition.symbols or op.graph and s in op.graph.sizes}
     values = draw(op, **few)
-    limited = [run(op, values, more) for more in (0, 1 << 20, 4 << 20, 16 << 20, 200 << 20)]
+    limited = [run(op, values, more) for more in (0, 1 << 20, 16 << 20, 200 << 20)]
     whole = run(op, values, 4 << 30)
     for result in limited:
         if isinstance(result, str):

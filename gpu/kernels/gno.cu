@@ -102,7 +102,7 @@ gno_contract(const T* __restrict__ kernel, const T* __restrict__ values, const T
     const int y0 = int(blockIdx.x % tiles) * (4 << y_bits);
     const long long s = (long long)(blockIdx.x / tiles) * (128 >> lane_bits) + (threadIdx.x >> lane_bits);
     const Piece<I> piece = load_piece(table, num_pieces, s);
-    Sum<T, 3> total[4];
+    TreeSum<T, 3, 4> total[4];
     int terms = 0;
     for (int pair = 0; pair < 2; pair++) {
         const T* const matrices = pair == 0 ? kernel : kernel_2;
@@ -132,7 +132,7 @@ gno_contract(const T* __restrict__ kernel, const T* __restrict__ values, const T
         T* const target = piece_target(piece, offsets, s, num_y, out, overflow) + y0;
         const int first = int(threadIdx.x) - lane;
         for (int y = lane; y < min(4 << y_bits, num_y - y0); y += 1 << lane_bits) {
-            Sum<T, 4, 2> sum;
+            TreeSum<T, 4, 2> sum;
             for (int i = 0; i < 1 << (x_bits + e_bits); i++) {
                 const int x = i & ((1 << x_bits) - 1), e = i >> x_bits;
                 const int place = ((y & ((1 << y_bits) - 1)) << y_shift) + (x << x_shift) + (e << (y_bits + x_bits));

@@ -13,8 +13,24 @@
 // eps, 256 by 32 eps. So no chain has more than 16 terms, and there are few levels of those.
 #pragma once
 
+// A sum in runs of 16 terms, for up to 256 of them.
+template <class T> struct Sum {
+    T total = T(0);
+    T run = T(0);
+
+    // Adds term number i, counted from 0.
+    __device__ void add(T term, int i) {
+        run += term;
+        if (i % 16 == 15) {
+            total += run;
+            run = T(0);
+        }
+    }
+    __device__ T value() const { return total + run; }
+};
+
 // A sum in runs of 2^run_bits terms, whose sums are summed alike, and so on; at the last level, in one chain.
-template <class T, int levels = 2, int run_bits = 4> struct Sum {
+template <class T, int levels, int run_bits> struct TreeSum {
     T sums[levels] = {};
 
     // Adds term number i, counted from 0.
@@ -22,11 +38,9 @@ template <class T, int levels = 2, int run_bits = 4> struct Sum {
 #pragma unroll
         for (int level = 0; level < levels; level++) {
             sums[level] += term;
-            i++;
-            if (level == levels - 1 || i & ((1 << run_bits) - 1)) {
+            if (level == levels - 1 || (i + 1) & ((1 << run_bits * (level + 1)) - 1)) {
                 return;
             }
-            i = (i >> run_bits) - 1;
             term = sums[level];
             sums[level] = T(0);
         }
@@ -41,8 +55,8 @@ template <class T, int levels = 2, int run_bits = 4> struct Sum {
     }
 };
 
-// For sums of any length: a tree with four branches at each node, for up to 2^20 terms.
-template <class T> using LongSum = Sum<T, 10, 2>;
+// For sums of any length.
+template <class T> using LongSum = TreeSum<T, 6, 3>;
 
 // What a thread knows of its piece.
 template <class I> struct Piece {
@@ -110,12 +124,8 @@ template <class T> __device__ T sum_over_y(T sum, T (*sums)[32]) {
     sums[threadIdx.y][threadIdx.x] = sum;
     __syncthreads();
     if (threadIdx.y == 0) {
-        Sum<T, 2, 2> terms;
-#pragma unroll
-        for (int y = 0; y < 8; y++) {
-            terms.add(sums[y][threadIdx.x], y);
-        }
-        sum = terms.value();
+        const int x = threadIdx.x;
+        sum = ((sum + sums[1][x]) + (sums[2][x] + sums[3][x])) + ((sums[4][x] + sums[5][x]) + (sums[6][x] + sums[7][x]));
     }
     return sum;
 }
@@ -226,7 +236,7 @@ sum_rows(const T* __restrict__ values, long long num_rows, long long width, int 
     const long long j = (long long)(blockIdx.x) * 32 + threadIdx.x;
     const long long begin = (long long)(blockIdx.y) * chunk;
     const long long end = begin + chunk < num_rows ? begin + chunk : num_rows;
-    Sum<T, 3, 2> terms;
+    TreeSum<T, 3, 2> terms;
     if (j < width) {
         int i = 0;
         for (long long row = begin + threadIdx.y; row < end; row += 8) {

@@ -1,10 +1,12 @@
 """The launcher: argument checks, refusals, threads, fork, and what it asks of CuPy."""
 
+import gc
 import os
 import subprocess
 import sys
 import threading
 import types
+import weakref
 from typing import ClassVar
 
 import numpy as np
@@ -279,6 +281,28 @@ class TestDevice:
 
     def test_empty_grid_launches_nothing(self, device):
         assert self.launch(device, grid=(0,)) is None
+
+    @pytest.mark.parametrize(("owner", "method"), [(FakeKernel, "__call__"), (FakeModule, "get_function")])
+    def test_refused_memory_passes_through(self, device, monkeypatch, owner, method):
+        """The launcher keeps no array of a call that failed, so that the pool gets them back, and works on."""
+
+        class OutOfMemoryError(MemoryError):
+            """As CuPy's."""
+
+        def refuse(*_, **__):
+            raise OutOfMemoryError("Out of memory allocating 512 bytes")
+
+        workspace = FakeArray()
+        kept = weakref.ref(workspace)
+        with monkeypatch.context() as refusing:
+            refusing.setattr(owner, method, refuse)
+            with pytest.raises(OutOfMemoryError, match="512 bytes"):
+                self.launch(device, workspace)
+        del workspace
+        gc.collect()
+        assert kept() is None
+        self.launch(device, FakeArray())
+        assert len(device._functions["toy", "toy<float>"].calls) == 1
 
     @pytest.mark.parametrize(
         ("value", "error", "says"),

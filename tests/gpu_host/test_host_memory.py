@@ -1,4 +1,4 @@
-"""Memory that the system refuses is a MemoryError that says how much, on the CPU and on the device; then all goes on."""
+"""Memory that the system refuses to a launch is a MemoryError that says how much; then all goes on."""
 
 import subprocess
 import sys
@@ -6,10 +6,8 @@ import sys
 import pytest
 from host_kernels import library
 
-
-
-# Runs a kernel whose threads wait (a stack for each) and which has a large dynamic array, under limits of the address
-# space that rise from what is in use now; prints what becomes of each. No thread has a stack before.
+# Runs a kernel whose threads wait, so that each needs a stack, under limits of the address space that rise from what is
+# in use now, and says what becomes of each.
 CHILD = """
 import re, resource, sys
 import numpy as np
