@@ -143,7 +143,9 @@ class _Run:
         real = tuple(s for s in self.scopes if s.subject.name not in EMULATED)
         single = dtype == "float32"
         some = [(real, v) for v in hubs(definition, HUB, "positive")]
-        some += [(self.scopes if single else real, v) for v in hubs(definition, HUB, "constant")]
+        # Equal terms say little of a user's function: half their number is allowed in a direct sum.
+        panels = tuple(s for s in (self.scopes if single else real) if s.subject.only is None)
+        some += [(panels, v) for v in hubs(definition, HUB, "constant")]
         if single:
             chunked = tuple(s for s in real if s.subject.chunked)
             some += [(chunked, v) for v in hubs(definition, LONGEST_HUB, "constant")]
