@@ -57,10 +57,10 @@ WEIGHTS = {
 }
 SHARE = {"gpu-host": 3.0}
 
-# Hubs: every subject meets ten thousand terms at one place (the emulated device in float32 alone, equal ones). The
+# Hubs: every subject meets five thousand terms at one place (the emulated device in float32 alone, equal ones). The
 # judge can pay for the longest sums once, and there only sums in chunks are asked: it is they that promise the same
 # accuracy whatever the number of terms.
-HUB, LONGEST_HUB = 10_000, 100_000
+HUB, LONGEST_HUB = 5_000, 50_000
 
 
 def available_panels() -> tuple[str, ...]:
@@ -157,7 +157,8 @@ class _Run:
                 yield unit_of(label, WEIGHTS["hub"] * variant.degree, check)
 
     def _hub(self, scopes: Sequence[Scope], definition: Definition, variant: Variant, dtype: str) -> list[Task]:
-        return tasks.of_hub(scopes, Judged(build(definition, variant, dtype, self.seed)))
+        judged = Judged(build(definition, variant, dtype, self.seed))
+        return tasks.of_hub(scopes, judged, variant.degree == HUB)
 
     def _real(self, definition: Definition, real: RealInput) -> Iterator[Unit]:
         def judged(dtype: str, patch: bool) -> Lazy:
