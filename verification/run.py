@@ -57,10 +57,10 @@ WEIGHTS = {
 }
 SHARE = {"gpu-host": 3.0}
 
-# Hubs: every subject meets ten thousand terms at one place (the emulated device in float32 alone, equal ones). The
+# Hubs: every subject meets five thousand terms at one place (the emulated device in float32 alone, equal ones). The
 # judge can pay for the longest sums once, and there only sums in chunks are asked: it is they that promise the same
 # accuracy whatever the number of terms.
-HUB, LONGEST_HUB = 10_000, 100_000
+HUB, LONGEST_HUB = 5_000, 50_000
 
 
 def available_panels() -> tuple[str, ...]:
@@ -143,7 +143,9 @@ class _Run:
         real = tuple(s for s in self.scopes if s.subject.name not in EMULATED)
         single = dtype == "float32"
         some = [(real, v) for v in hubs(definition, HUB, "positive")]
-        some += [(self.scopes if single else real, v) for v in hubs(definition, HUB, "constant")]
+        # Equal terms say little of a user's function: half their number is allowed in a direct sum.
+        panels = tuple(s for s in (self.scopes if single else real) if s.subject.only is None)
+        some += [(panels, v) for v in hubs(definition, HUB, "constant")]
         if single:
             chunked = tuple(s for s in real if s.subject.chunked)
             some += [(chunked, v) for v in hubs(definition, LONGEST_HUB, "constant")]
@@ -155,7 +157,8 @@ class _Run:
                 yield unit_of(label, WEIGHTS["hub"] * variant.degree, check)
 
     def _hub(self, scopes: Sequence[Scope], definition: Definition, variant: Variant, dtype: str) -> list[Task]:
-        return tasks.of_hub(scopes, Judged(build(definition, variant, dtype, self.seed)))
+        judged = Judged(build(definition, variant, dtype, self.seed))
+        return tasks.of_hub(scopes, judged, variant.degree == HUB)
 
     def _real(self, definition: Definition, real: RealInput) -> Iterator[Unit]:
         def judged(dtype: str, patch: bool) -> Lazy:

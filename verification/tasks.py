@@ -181,13 +181,13 @@ def of_judge_differences(lazy: Lazy, selected: frozenset[str], steps: Sequence[f
     ]
 
 
-def of_hub(scopes: Sequence[Scope], judged: Judged) -> list[Task]:
-    """Accuracy of all subjects on one case of hubs, and the fast path's bits."""
+def of_hub(scopes: Sequence[Scope], judged: Judged, threads: bool) -> list[Task]:
+    """Accuracy of all subjects on one case of hubs, and the fast path's bits; with `threads` also by their number."""
     tasks = []
     for scope in scopes:
         tasks += of_accuracy(scope, lambda: judged)
         if scope.subject.name == "fortran":
-            tasks += of_threads(scope, lambda: judged) + of_levels(scope, lambda: judged)
+            tasks += of_levels(scope, lambda: judged) + (of_threads(scope, lambda: judged) if threads else [])
     return tasks
 
 
