@@ -599,10 +599,11 @@ def run(seconds: float, seed: int, case: int | None, console: Console) -> bool:
 @click.option("--case", type=click.IntRange(min=0), default=None, help="Call this case alone, to repeat a failure.")
 def main(seconds: float, seed: int | None, case: int | None) -> None:
     """Run the soak test from the command line: exit status 1 if anything failed."""
-    if os.environ.get("OPENBLAS_NUM_THREADS") != "1":
-        # NumPy's OpenBLAS waits for ever in a product during which another thread forks, unless it has no threads.
-        command = [sys.executable, "-m", "trigraph.verification.soak", *sys.argv[1:]]
-        os.execve(sys.executable, command, os.environ | {"OPENBLAS_NUM_THREADS": "1"})
+    # NumPy's OpenBLAS waits for ever in a product during which another thread forks, unless it has no threads. With one
+    # heap for all threads, what grows is not the empty space of many.
+    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
+    if environment != os.environ:
+        os.execve(sys.executable, [sys.executable, "-m", "trigraph.verification.soak", *sys.argv[1:]], environment)
     faulthandler.enable()
     if seed is None:
         seed = int.from_bytes(os.urandom(4), "little")
