@@ -28,7 +28,7 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -434,7 +434,7 @@ class Soak:
         what = f"--seed {self.seed}, block {self.block}, level {levels.get_cpu_level()}"
         print(f"soak: FAILED ({what}): {text}", file=sys.stderr, flush=True)
 
-    def repeat(self, actions: list[Callable[[np.random.Generator], None]], seed: list[int], end: float) -> None:
+    def repeat(self, actions: Sequence[Callable[[np.random.Generator], None]], seed: list[int], end: float) -> None:
         """Do any of the actions until the time has come, or something failed."""
         rng = np.random.default_rng(seed)
         while time.monotonic() < end and not self.failures:
@@ -479,7 +479,7 @@ class Soak:
         available = levels.available()
         for level in rng.permutation(available):
             levels.set_cpu_level(str(level))
-            faulthandler.dump_traceback_later(HANG + seconds, exit=True, file=sys.__stderr__)
+            faulthandler.dump_traceback_later(HANG + seconds, exit=True, file=2)
             self.busy(seconds / (len(available) + 1), rng)
             self.scarce(seconds / (len(available) + 1) / len(available), rng)
         self.cases, self.digests = [], {}
