@@ -439,7 +439,7 @@ class Soak:
         rng = np.random.default_rng(seed)
         while time.monotonic() < end and not self.failures:
             try:
-                actions[rng.integers(len(actions))](rng)
+                actions[int(rng.integers(len(actions)))](rng)
             except Exception as error:  # noqa: PERF203
                 self.note(error)
 
