@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,7 +32,6 @@ from trigraph.gpu import sums
 from trigraph.gpu.rows import Fields
 from trigraph.gpu.sums import ROWS, Kernels
 from trigraph.gpu.units import SIDE, WHOLE, Pair, Tile, Units, add_product, given, members, product
-from trigraph.table import cached_property
 
 __all__ = [
     "basis_embedding_radial_bwd",

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,7 +31,6 @@ import numpy as np
 from trigraph.gpu import sums
 from trigraph.gpu.sums import ROWS, Kernels, Pieces, bits, cover
 from trigraph.operators import result_type
-from trigraph.table import cached_property
 
 __all__ = [
     "gno_aggregate_bwd",

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 from types import CodeType
-from typing import Any, Generic, TypeVar, overload
+from typing import Any
 
 __all__ = [
     "CSC_FORWARD",
@@ -28,37 +28,9 @@ __all__ = [
     "Operator",
     "Restriction",
     "Symbol",
-    "cached_property",
     "evaluate",
     "names_in",
 ]
-
-T = TypeVar("T")
-
-
-class cached_property(Generic[T]):
-    """`functools.cached_property` without the lock it has before Python 3.12, which a forked child may find held.
-
-    Threads that meet here compute the value once each; all of them get the first one's.
-    """
-
-    def __init__(self, function: Callable[[Any], T]) -> None:
-        self.function = function
-        self.__doc__ = function.__doc__
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
-
-    @overload
-    def __get__(self, instance: None, owner: type) -> cached_property[T]: ...
-
-    @overload
-    def __get__(self, instance: object, owner: type) -> T: ...
-
-    def __get__(self, instance: object | None, owner: type) -> Any:
-        if instance is None:
-            return self
-        return instance.__dict__.setdefault(self.name, self.function(instance))
 
 
 @dataclass(frozen=True)
@@ -505,7 +477,7 @@ class Operator:
 
     @cached_property
     def fields(self) -> tuple[Array, ...]:
-        """Return its fields: the outputs and auxiliary outputs, or one derivative for each field."""
+        """What it returns: the outputs and auxiliary outputs, or one derivative for each field."""
         spec = self.definition
         if self.order == 0:
             return spec.outputs + spec.auxiliary
