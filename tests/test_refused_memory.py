@@ -207,10 +207,10 @@ class Call:
         for given in (False,) if self.sweep.panel == "judge" else (True, False):
             need = PAGE
             while not self.step(need, given):
-                need *= 2
+                need *= 4
                 if need > MOST:
                     raise Wrong(f"{self.name}: MemoryError with {MOST} bytes left")
-            pages, count = need // PAGE, 400 if dense else 8
+            pages, count = need // PAGE, 400 if dense else 6
             for budget in sorted({PAGE * (pages * k // count) for k in range(count)}):
                 self.step(budget, given)
 
