@@ -1,9 +1,9 @@
 """Refused memory: with little of the address space left, an operator returns a right result or raises MemoryError.
 
-Child processes (this file, run as a script) limit their address space to what they have and a budget between nothing
-and all that the call needs. Either MemoryError is raised, and arrays given as `out=` hold what they held before; or the result
-has the bits it has without a limit. The next call, without the limit, has them as well. A child that ends or hangs fails
-the operator it was at, and another child goes on with the next one.
+Child processes (this file, run as a script) limit their address space to what they have and a budget, between nothing
+and all that the call needs. Either MemoryError is raised, and arrays given as `out=` hold what they held before; or the
+result has the bits it has without a limit. The next call, without the limit, has them as well. A child that ends or
+hangs fails the operator it was at, and another child goes on with the next one.
 """
 
 from __future__ import annotations
@@ -207,10 +207,10 @@ class Call:
         for given in (False,) if self.sweep.panel == "judge" else (True, False):
             need = PAGE
             while not self.step(need, given):
-                need *= 2
+                need *= 4
                 if need > MOST:
                     raise Wrong(f"{self.name}: MemoryError with {MOST} bytes left")
-            pages, count = need // PAGE, 400 if dense else 8
+            pages, count = need // PAGE, 400 if dense else 6
             for budget in sorted({PAGE * (pages * k // count) for k in range(count)}):
                 self.step(budget, given)
 

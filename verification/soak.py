@@ -28,7 +28,7 @@ import threading
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -434,12 +434,12 @@ class Soak:
         what = f"--seed {self.seed}, block {self.block}, level {levels.get_cpu_level()}"
         print(f"soak: FAILED ({what}): {text}", file=sys.stderr, flush=True)
 
-    def repeat(self, actions: list[Callable[[np.random.Generator], None]], seed: list[int], end: float) -> None:
+    def repeat(self, actions: Sequence[Callable[[np.random.Generator], None]], seed: list[int], end: float) -> None:
         """Do any of the actions until the time has come, or something failed."""
         rng = np.random.default_rng(seed)
         while time.monotonic() < end and not self.failures:
             try:
-                actions[rng.integers(len(actions))](rng)
+                actions[int(rng.integers(len(actions)))](rng)
             except Exception as error:  # noqa: PERF203
                 self.note(error)
 
@@ -479,7 +479,7 @@ class Soak:
         available = levels.available()
         for level in rng.permutation(available):
             levels.set_cpu_level(str(level))
-            faulthandler.dump_traceback_later(HANG + seconds, exit=True, file=sys.__stderr__)
+            faulthandler.dump_traceback_later(HANG + seconds, exit=True, file=2)
             self.busy(seconds / (len(available) + 1), rng)
             self.scarce(seconds / (len(available) + 1) / len(available), rng)
         self.cases, self.digests = [], {}
@@ -599,10 +599,11 @@ def run(seconds: float, seed: int, case: int | None, console: Console) -> bool:
 @click.option("--case", type=click.IntRange(min=0), default=None, help="Call this case alone, to repeat a failure.")
 def main(seconds: float, seed: int | None, case: int | None) -> None:
     """Run the soak test from the command line: exit status 1 if anything failed."""
-    if os.environ.get("OPENBLAS_NUM_THREADS") != "1":
-        # NumPy's OpenBLAS waits for ever in a product during which another thread forks, unless it has no threads.
-        command = [sys.executable, "-m", "trigraph.verification.soak", *sys.argv[1:]]
-        os.execve(sys.executable, command, os.environ | {"OPENBLAS_NUM_THREADS": "1"})
+    # NumPy's OpenBLAS waits for ever in a product during which another thread forks, unless it has no threads. With one
+    # heap for all threads, what grows is not the empty space of many.
+    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "MALLOC_ARENA_MAX": "1"}
+    if environment != os.environ:
+        os.execve(sys.executable, [sys.executable, "-m", "trigraph.verification.soak", *sys.argv[1:]], environment)
     faulthandler.enable()
     if seed is None:
         seed = int.from_bytes(os.urandom(4), "little")
