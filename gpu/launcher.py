@@ -66,14 +66,14 @@ class KernelError(RuntimeError):
 
 
 class _Lock:
-    """A lock that a forked child finds open, and a signal handler too: no launch runs within another all the same."""
+    """A lock that a forked child finds open: the thread that held it does not exist there."""
 
     def __init__(self) -> None:
         self._renew()
         os.register_at_fork(after_in_child=self._renew)
 
     def _renew(self) -> None:
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
 
     def __enter__(self) -> None:
         self._lock.acquire()
