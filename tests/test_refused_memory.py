@@ -60,7 +60,7 @@ SWEEPS = {
     "fortran, coarse": Sweep("fortran", 60_000, 3000, fine=False),
     "fortran, teams": Sweep("fortran", 6000, 300, teams=True),
     "fortran-reference": Sweep("fortran-reference", 2000, 300),
-    "pyref": Sweep("pyref", 3000, 1500, fine=False),
+    "pyref": Sweep("pyref", 8000, 4000, fine=False),
     "gpu-host": Sweep("gpu-host", 400, 40, untouched=False),
     "judge": Sweep("judge", 60, 9),
 }
