@@ -61,14 +61,19 @@ def _edges(variant: Variant, sizes: dict[str, int], rng: np.random.Generator) ->
 def _segments(
     variant: Variant, sizes: dict[str, int], rng: np.random.Generator
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Edge 0 has `degree` triplets, the other edges one each; atom 0 all edges but one; input 0 half the triplets."""
+    """The last edge has `degree` triplets, the others one each; atom 0 all edges but one; an input half the triplets.
+
+    That edge is the last, since a first term that outweighs all others makes every later addition err alike, however
+    few terms a chunk has: sums over edges would be beyond what chunks promise.
+    """
     count, index = variant.degree, variant.index
-    hub, others = np.zeros(count, index), np.arange(1, count + 1, dtype=index)
-    graphs: dict[str, Any] = {"triplets": Segments(np.concatenate([hub, others]), count + 1)}
+    hub, others = np.full(count, count, index), np.arange(count, dtype=index)
+    graphs: dict[str, Any] = {"triplets": Segments(np.concatenate([others, hub]), count + 1)}
     sizes |= {"num_triplets": 2 * count, "num_edges": count + 1}
     if "num_outputs" in sizes:
-        atoms = None if "atoms" in variant.setting else Segments(np.concatenate([hub[:1] + 1, hub]), 2)
-        graphs |= {"atoms": atoms, "idx_in": Segments(np.concatenate([others, hub]), count + 1)}
+        atom = np.repeat(np.array([0, 1], index), [count, 1])
+        atoms = None if "atoms" in variant.setting else Segments(atom, 2)
+        graphs |= {"atoms": atoms, "idx_in": Segments(np.concatenate([hub, others]), count + 1)}
         sizes |= {"num_inputs": count + 1, "num_outputs": count + 1 if atoms is None else 2}
     return graphs, {}
 
