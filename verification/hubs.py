@@ -61,7 +61,7 @@ def _edges(variant: Variant, sizes: dict[str, int], rng: np.random.Generator) ->
 def _segments(
     variant: Variant, sizes: dict[str, int], rng: np.random.Generator
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The last edge has `degree` triplets, the others one each; atom 0 all edges but one; an input half the triplets.
+    """Give the last edge `degree` triplets, the others one each; atom 0 all edges but one; an input half the triplets.
 
     That edge is the last, since a first term that outweighs all others makes every later addition err alike, however
     few terms a chunk has: sums over edges would be beyond what chunks promise.

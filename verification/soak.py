@@ -407,6 +407,7 @@ class Soak:
         """
         job = self.choose(rng, ("fortran", "fortran-reference"))
         out = self.outputs(job)
+        gc.collect()  # finalisers call operators, too, and are not to be refused memory
         memory._blocks.blocks.clear()
         trim()
         size, hard = pages(0) * PAGE, resource.getrlimit(resource.RLIMIT_AS)[1]
