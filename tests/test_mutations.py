@@ -66,6 +66,16 @@ GNO = {
         "matrices + (long long)(edge_ids[p]) * num_y * num_x",
         "matrices + (long long)(p) * num_y * num_x",
     ),
+    "fast: chunks of a hub added one after the other": (
+        "fortran/blas_like.fypp",
+        "integer, parameter :: leaf = 128",
+        "integer, parameter :: leaf = 2**30",
+    ),
+    "fast: a level of a hub's sum is lost": (
+        "fortran/blas_like.fypp",
+        "if (.not. btest(count, l - 1)) cycle",
+        "if (.not. btest(count, l - 1) .or. l == 2) cycle",
+    ),
 }
 DIMENET = {
     "reference: k == i not left out": ("fortran/dimenet.fypp", "src(f) == dst(e)) .or.", "src(f) == src(e)) .or."),
@@ -196,6 +206,16 @@ GAT = {
         "            total = total + s\n",
         "            total = s\n",
     ),
+    "fast: as many partial sums of a dot product as a vector holds": (
+        "fortran/pieces.fypp",
+        "('sp', VECTOR_BYTES//4, 16)",
+        "('sp', VECTOR_BYTES//4, VECTOR_BYTES//4)",
+    ),
+    "fast: sign within tanh": (
+        "fortran/gat_fast_kernels.inc",
+        "p = power*p + (power - 1)",
+        "p = power*p - (power - 1)",
+    ),
 }
 WEIGHTED = {
     "reference: sign of the degree's change": (
@@ -237,6 +257,16 @@ WEIGHTED = {
         "fortran/pieces.fypp",
         "                total(${V*L}$ + i) = total(${V*L}$ + i) + s${V}$(i)",
         "                total(${V*L}$ + i) = s${V}$(i)",
+    ),
+    "fast: parts of a long row are lost": (
+        "fortran/pieces.fypp",
+        "source(i, j) = source(i, j) + source(i, j + step)",
+        "source(i, j) = source(i, j)",
+    ),
+    "gpu: pieces of a hub are lost": (
+        "gpu/kernels/sums.cuh",
+        "            term = sums[level];",
+        "            term = T(0);",
     ),
 }
 GEMNET = {
