@@ -170,7 +170,8 @@ template <class T, class I, bool second> struct InEdges {
         }
     }
 
-    // Replaces the staged rows of an edge by the cotangents of its harmonics: sum over channels of staged F times state.
+    // Replaces the staged rows of an edge by the cotangents of its harmonics: sum over channels of staged F times state, and zero
+    // for row 0, a constant.
     __device__ void contract(int k, T* along, T* along_dot) const {
 #pragma unroll 1
         for (int row = channel.lane; row < num_rows(); row += LANES) {
@@ -182,9 +183,9 @@ template <class T, class I, bool second> struct InEdges {
                 sum_dot += second ? features_dot()[from + c] * at : T(0);
                 sum_dot += turning() ? f * state_dot()[row * STRIDE + c] : T(0);
             }
-            along[row] = sum;
+            along[row] = row > 0 ? sum : T(0);
             if (second) {
-                along_dot[row] = sum_dot;
+                along_dot[row] = row > 0 ? sum_dot : T(0);
             }
         }
     }

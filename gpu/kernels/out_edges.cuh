@@ -170,7 +170,8 @@ template <class T, class I, bool second> struct OutEdges {
         }
     }
 
-    // Replaces the staged rows of an edge by the cotangents of its harmonics: sum over channels of grad times state.
+    // Replaces the staged rows of an edge by the cotangents of its harmonics: sum over channels of grad times state, and zero
+    // for row 0, a constant.
     __device__ void contract(T grad, T* along, T* along_dot) const {
         T sum[2] = {}, sum_dot[2] = {};
         for (int c = 0; c < channel.width; c++) {
@@ -188,9 +189,9 @@ template <class T, class I, bool second> struct OutEdges {
         for (int i = 0; i < 2; i++) {
             const int row = channel.lane + i * LANES;
             if (row < num_rows()) {
-                along[row] = sum[i];
+                along[row] = row > 0 ? sum[i] : T(0);
                 if (second) {
-                    along_dot[row] = sum_dot[i];
+                    along_dot[row] = row > 0 ? sum_dot[i] : T(0);
                 }
             }
         }
