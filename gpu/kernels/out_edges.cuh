@@ -68,6 +68,10 @@ template <class T, class I, bool second> struct OutEdges {
     // What the staged edges give to the state.
     __device__ void add_chunk(I first, int count, Sums& sums) const {
         add_edges(count, sums.rows);
+        const I done = first + EDGES - node.in_begin;
+        if (done % RUN == 0 || first + EDGES >= node.in_end) {
+            sums.rows.flush(channel, num_rows(), state, state_dot(), done <= RUN);
+        }
 #pragma unroll 1
         for (int k = 0; k < count; k++) {
             const T along = turning() ? size(load_vec(unit_dot, graph.dst_edge_index[first + k])) : T(0);
@@ -82,10 +86,6 @@ template <class T, class I, bool second> struct OutEdges {
                     }
                 }
             }
-        }
-        const I done = first + EDGES - node.in_begin;
-        if (done % RUN == 0 || first + EDGES >= node.in_end) {
-            sums.rows.flush(channel, num_rows(), state, state_dot(), done <= RUN);
         }
     }
 
