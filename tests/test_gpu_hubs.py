@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from table_calls import FUNCTIONS, OPERATORS, SIZES, fields, position, shape_of
 
-from trigraph import CSC, Segments
+from trigraph import CSC, EdgeGraph, Segments
 from trigraph.operators import SYMBOLS
 from trigraph.verification import tolerances
 from trigraph.verification.accuracy import field_error
@@ -84,4 +84,33 @@ def test_means_of_equal_terms(name, dtype):
     op = OPERATORS[name]
     attributes = {"op": "mean"} if name.startswith("agg_weighted") else {}
     values = alike(op, 100_000, dtype, **attributes)
+    assert_accurate(op, values, judged(op, values))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("mode", ["fwd", "bwd", "bwd2"])
+def test_equal_edges_of_the_radial_basis(mode, dtype):
+    op = OPERATORS[f"radial_basis_{mode}"]
+    many, one = (alike(op, count, dtype) for count in (100_000, 1))
+    for values in (many, one):
+        values["dist"] /= 2  # below the cutoff
+    assert_accurate(op, many, judged(op, one), 100_000)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("ins", "outs"), [(100_000, 9), (9, 100_000)])
+@pytest.mark.parametrize("mode", ["fwd", "bwd", "bwd2"])
+def test_equal_edges_of_one_node(mode, ins, outs, dtype):
+    """A node with more in-edges and out-edges than degrees, so that its state is summed, over very many of either."""
+    op, sizes = OPERATORS[f"agg_edge_to_edge_{mode}"], {"n_spherical": 2, "n_radial": 1, "n_emb": 1, "n_mid": 1}
+    ends = [np.repeat([0, ins], [ins, outs]), np.repeat([ins, 0], [ins, outs])]
+    ends[0][:ins], ends[1][ins:] = np.arange(ins), ins + 1 + np.arange(outs)
+    vec = np.repeat(np.array([[0.5, 0.75, 1.25], [1.5, 0.5, 0.75]], dtype), [ins, outs], axis=0)
+    graph = EdgeGraph(*(end.astype(np.int32) for end in ends), ins + outs + 1, vec=vec)
+    rng = np.random.default_rng(0)
+    sizes |= {symbol: op.graph.find(symbol, {"graph": graph}) for symbol in op.graph.sizes}
+    values = {
+        a.name: np.full(shape_of(a, sizes), rng.uniform(0.5, 1.5), dtype) for a in op.arguments if not a.given_back
+    }
+    values |= {"vec": vec, "graph": graph, "n_spherical": 2, "n_radial": 1, "exclude": "node"}
     assert_accurate(op, values, judged(op, values))

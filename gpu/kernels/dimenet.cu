@@ -282,18 +282,19 @@ dimenet_weights_parts(const T* __restrict__ rbf, const T* __restrict__ rbf_dot, 
         const int column = i / n_mid, m = i - column * n_mid, l = column / n_radial;
         const long long begin = (long long)(blockIdx.x) * CHUNK;
         const int count = int(min((long long)(CHUNK), num_edges - begin));
-        T sum = T(0);
+        TreeSum<T, 4, 2> terms;
         for (int k = 0; k < count; k++) {
             const long long e = begin + k, at = (e * n_mid + m) * n_spherical + l;
-            sum += alone[e] ? T(0) : rbf[e * width + column] * grad_projected[at];
+            terms.add(alone[e] ? T(0) : rbf[e * width + column] * grad_projected[at], k);
         }
+        T sum = terms.value();
         if (rbf_dot != nullptr) {
-            T sum_dot = T(0);
+            TreeSum<T, 4, 2> terms_dot;
             for (int k = 0; k < count; k++) {
                 const long long e = begin + k, at = (e * n_mid + m) * n_spherical + l;
-                sum_dot += alone[e] ? T(0) : rbf_dot[e * width + column] * grad_projected_dot[at];
+                terms_dot.add(alone[e] ? T(0) : rbf_dot[e * width + column] * grad_projected_dot[at], k);
             }
-            sum += sum_dot;
+            sum += terms_dot.value();
         }
         parts[(long long)(blockIdx.x) * width * n_mid + i] = angular_norm(T(0), l) * sum;
     }

@@ -7,7 +7,7 @@
 
 template <class T> struct InEdgeOutputs {
     T *embedding, *projected, *projected_dot, *unit, *unit_dot;  // gradients; unit of every tile
-    T *parts, *totals;  // of the second weights (blocks, n_mid, n_emb): current chunk, chunks before
+    T *parts, *totals;  // of the second weights (blocks, n_mid, n_emb): current run, runs before
     int* alone;         // whether an edge is in no triplet
 };
 
@@ -40,25 +40,9 @@ template <class T, class I, bool second> struct InEdges {
         return channel.inside ? grad_out[(long long)(e) * carried.n_emb + channel.index] : T(0);
     }
 
-    // Adds the sums to the state and clears them.
-    __device__ void flush(T (&sum)[ROWS_PER_THREAD], T (&sum_dot)[ROWS_PER_THREAD], bool fresh) const {
-#pragma unroll
-        for (int i = 0; i < ROWS_PER_THREAD; i++) {
-            const int row = channel.warp + i * WARPS, at = row * STRIDE + channel.lane;
-            if (row < num_rows()) {
-                const T weight = harmonic_weight(T(0), row);
-                state[at] = fresh ? weight * sum[i] : state[at] + weight * sum[i];
-                if (second) {
-                    state_dot()[at] = fresh ? weight * sum_dot[i] : state_dot()[at] + weight * sum_dot[i];
-                }
-            }
-            sum[i] = sum_dot[i] = T(0);
-        }
-    }
-
     // The state of the node, and the sizes of its sums; whether it is fit for use.
     __device__ bool build(T& total, T& total_dot) const {
-        T sum[ROWS_PER_THREAD] = {}, sum_dot[ROWS_PER_THREAD] = {};
+        StateRows<T, second> sums;
         total = total_dot = T(0);
 #pragma unroll 1
         for (I first = node.out_begin; first < node.out_end; first += EDGES) {
@@ -76,17 +60,18 @@ template <class T, class I, bool second> struct InEdges {
                 for (int i = 0; i < ROWS_PER_THREAD; i++) {
                     const int row = channel.warp + i * WARPS;
                     if (row < num_rows()) {
-                        sum[i] += h[row] * g;
-                        sum_dot[i] += turning() ? hdot[row] * g : T(0);
+                        sums.sum[i] += h[row] * g;
+                        sums.sum_dot[i] += turning() ? hdot[row] * g : T(0);
                     }
                 }
             }
             const I done = first + EDGES - node.out_begin;
-            if (done % CHUNK == 0 || first + EDGES >= node.out_end) {
-                flush(sum, sum_dot, done <= CHUNK);
+            if (done % RUN == 0 || first + EDGES >= node.out_end) {
+                sums.flush(channel, num_rows(), state, state_dot(), done <= RUN);
             }
             __syncthreads();
         }
+        weigh_state<T, second>(channel, num_rows(), state, state_dot());
         return *distrust == 0;
     }
 
@@ -170,7 +155,8 @@ template <class T, class I, bool second> struct InEdges {
         }
     }
 
-    // Replaces the staged rows of an edge by the cotangents of its harmonics: sum over channels of staged F times state.
+    // Replaces the staged rows of an edge by the cotangents of its harmonics: sum over channels of staged F times state, and zero
+    // for row 0, a constant.
     __device__ void contract(int k, T* along, T* along_dot) const {
 #pragma unroll 1
         for (int row = channel.lane; row < num_rows(); row += LANES) {
@@ -182,9 +168,9 @@ template <class T, class I, bool second> struct InEdges {
                 sum_dot += second ? features_dot()[from + c] * at : T(0);
                 sum_dot += turning() ? f * state_dot()[row * STRIDE + c] : T(0);
             }
-            along[row] = sum;
+            along[row] = row > 0 ? sum : T(0);
             if (second) {
-                along_dot[row] = sum_dot;
+                along_dot[row] = row > 0 ? sum_dot : T(0);
             }
         }
     }
@@ -278,19 +264,21 @@ template <class T, class I, bool second> struct InEdges {
                 const I f = graph.dst_edge_index[first + k];
                 const long long row = ((long long)(f) * carried.n_mid + m) * DEGREES;
                 const int terms = alone(f) ? 0 : carried.degrees;
+                T here = T(0);
                 for (int l = 0; l < terms; l++) {
                     const int at = (k * DEGREES + l) * STRIDE + channel.lane;
-                    sum += features[at] * carried.projected[row + l];
-                    sum += second ? features_dot()[at] * carried.projected_dot[row + l] : T(0);
+                    here += features[at] * carried.projected[row + l];
+                    here += second ? features_dot()[at] * carried.projected_dot[row + l] : T(0);
                 }
+                sum += here;
             }
             if (channel.inside) {
                 const long long at = ((long long)(blockIdx.x) * carried.n_mid + m) * carried.n_emb + channel.index;
-                const T part = added % CHUNK == 0 ? sum : grads.parts[at] + sum;
-                grads.parts[at] = part;
-                if ((added + 1) % CHUNK == 0) {
-                    grads.totals[at] = added + 1 == CHUNK ? part : grads.totals[at] + part;
+                T part = added == 0 ? sum : grads.parts[at] + sum;
+                if ((added + 1) % RUN == 0) {
+                    add_run(part, grads.totals[at], added + 1 == RUN);
                 }
+                grads.parts[at] = part;
             }
         }
     }
@@ -378,8 +366,8 @@ dimenet_in_edges(const I* __restrict__ src_offsets, const I* __restrict__ dst_of
     if (parts != nullptr) {
         const long long weights = (long long)(n_mid) * n_emb * blockIdx.x;
         for (long long i = weights + threadIdx.x; i < weights + n_mid * n_emb; i += THREADS) {
-            const T before = added >= CHUNK ? totals[i] : T(0);
-            totals[i] = before + (added % CHUNK > 0 ? parts[i] : T(0));
+            const T before = added >= RUN ? totals[i] : T(0);
+            totals[i] = before + (added > 0 ? parts[i] : T(0));
         }
     }
 }

@@ -17,7 +17,7 @@ template <class T, class I, bool second> struct OutEdges {
     int *place, *distrust;
 
     struct Sums {
-        T row[ROWS_PER_THREAD] = {}, row_dot[ROWS_PER_THREAD] = {};
+        StateRows<T, second> rows;
         Balance<T> balance[DEGREES / WARPS], balance_dot[DEGREES / WARPS];
     };
 
@@ -48,7 +48,7 @@ template <class T, class I, bool second> struct OutEdges {
     }
 
     // Adds the staged edges to the rows of this thread.
-    __device__ void add_edges(int count, T (&sum)[ROWS_PER_THREAD], T (&sum_dot)[ROWS_PER_THREAD]) const {
+    __device__ void add_edges(int count, StateRows<T, second>& sums) const {
 #pragma unroll 1
         for (int k = 0; k < count; k++) {
 #pragma unroll
@@ -57,33 +57,21 @@ template <class T, class I, bool second> struct OutEdges {
                 if (row < num_rows()) {
                     const int at = (k * DEGREES + row_degree(row)) * STRIDE + channel.lane;
                     const T h = rows[k * ROWS + row];
-                    sum[i] += h * features[at];
-                    sum_dot[i] += second ? h * features_dot()[at] : T(0);
-                    sum_dot[i] += turning() ? rows_dot()[k * ROWS + row] * features[at] : T(0);
+                    sums.sum[i] += h * features[at];
+                    sums.sum_dot[i] += second ? h * features_dot()[at] : T(0);
+                    sums.sum_dot[i] += turning() ? rows_dot()[k * ROWS + row] * features[at] : T(0);
                 }
             }
-        }
-    }
-
-    // Adds the sums to the state and clears them.
-    __device__ void flush(T (&sum)[ROWS_PER_THREAD], T (&sum_dot)[ROWS_PER_THREAD], bool fresh) const {
-#pragma unroll
-        for (int i = 0; i < ROWS_PER_THREAD; i++) {
-            const int row = channel.warp + i * WARPS, at = row * STRIDE + channel.lane;
-            if (row < num_rows()) {
-                const T weight = harmonic_weight(T(0), row);
-                state[at] = fresh ? weight * sum[i] : state[at] + weight * sum[i];
-                if (second) {
-                    state_dot()[at] = fresh ? weight * sum_dot[i] : state_dot()[at] + weight * sum_dot[i];
-                }
-            }
-            sum[i] = sum_dot[i] = T(0);
         }
     }
 
     // What the staged edges give to the state.
     __device__ void add_chunk(I first, int count, Sums& sums) const {
-        add_edges(count, sums.row, sums.row_dot);
+        add_edges(count, sums.rows);
+        const I done = first + EDGES - node.in_begin;
+        if (done % RUN == 0 || first + EDGES >= node.in_end) {
+            sums.rows.flush(channel, num_rows(), state, state_dot(), done <= RUN);
+        }
 #pragma unroll 1
         for (int k = 0; k < count; k++) {
             const T along = turning() ? size(load_vec(unit_dot, graph.dst_edge_index[first + k])) : T(0);
@@ -99,13 +87,9 @@ template <class T, class I, bool second> struct OutEdges {
                 }
             }
         }
-        const I done = first + EDGES - node.in_begin;
-        if (done % CHUNK == 0 || first + EDGES >= node.in_end) {
-            flush(sums.row, sums.row_dot, done <= CHUNK);
-        }
     }
 
-    // Goes through the in-edges: makes the state of the node and returns whether it is fit for use, or (direct) serves the
+    // Goes through the in-edges: makes the state of the node, without weights, and returns whether it is fit for use, or (direct) serves the
     // out-edges pair by pair.
     __device__ bool gather(bool direct) const {
         Sums sums;
@@ -170,7 +154,8 @@ template <class T, class I, bool second> struct OutEdges {
         }
     }
 
-    // Replaces the staged rows of an edge by the cotangents of its harmonics: sum over channels of grad times state.
+    // Replaces the staged rows of an edge by the cotangents of its harmonics: sum over channels of grad times state, and zero
+    // for row 0, a constant.
     __device__ void contract(T grad, T* along, T* along_dot) const {
         T sum[2] = {}, sum_dot[2] = {};
         for (int c = 0; c < channel.width; c++) {
@@ -188,9 +173,9 @@ template <class T, class I, bool second> struct OutEdges {
         for (int i = 0; i < 2; i++) {
             const int row = channel.lane + i * LANES;
             if (row < num_rows()) {
-                along[row] = sum[i];
+                along[row] = row > 0 ? sum[i] : T(0);
                 if (second) {
-                    along_dot[row] = sum_dot[i];
+                    along_dot[row] = row > 0 ? sum_dot[i] : T(0);
                 }
             }
         }
@@ -228,6 +213,7 @@ template <class T, class I, bool second> struct OutEdges {
     }
 
     __device__ void serve_linear() const {
+        weigh_state<T, second>(channel, num_rows(), state, state_dot());
 #pragma unroll 1
         for (I first = node.out_begin; first < node.out_end; first += EDGES) {
             const int count = int(min(I(EDGES), node.out_end - first));

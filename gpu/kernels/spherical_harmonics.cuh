@@ -7,7 +7,7 @@
 // Addition theorem: P_l(u.w) = sum over the rows of degree l of weight h(u) h(w), with
 //     weight_lm = (2 for m > 0) (2m-1)!!^2 / ((l+m)! (l-m)!).
 // The functions of one order m are independent of the others': S threads do the work of one edge. That of degree 0 is constant: its
-// derivatives are left out, lest NaN in a factor of theirs reach the sum.
+// derivatives are zero by selection, and so are the factors of row 0 that a gradient or Hessian gets, lest NaN reach the sum.
 #pragma once
 
 template <class T> struct Vec {
@@ -126,7 +126,7 @@ template <class T> __device__ Vec<T> harmonics_gradient(int degrees, int m, cons
 #pragma unroll 1
     for (int l = m; l < degrees; l++) {
         // For m = 0 the sine is zero.
-        const T factor_c = l > 0 ? factors[l * l + l + m] : T(0), factor_s = l > 0 ? factors[l * l + l - m] : T(0);
+        const T factor_c = factors[l * l + l + m], factor_s = factors[l * l + l - m];
         a += ladder.q * factor_c;
         b += ladder.q * factor_s;
         a1 += ladder.q1 * factor_c;
@@ -144,7 +144,7 @@ __device__ Vec<T> harmonics_hessian(int degrees, int m, const Vec<T>& u, const V
     Ladder<T, 2> ladder;
 #pragma unroll 1
     for (int l = m; l < degrees; l++) {
-        const T factor_c = l > 0 ? factors[l * l + l + m] : T(0), factor_s = l > 0 ? factors[l * l + l - m] : T(0);
+        const T factor_c = factors[l * l + l + m], factor_s = factors[l * l + l - m];
         a += ladder.q * factor_c;
         b += ladder.q * factor_s;
         a1 += ladder.q1 * factor_c;

@@ -14,7 +14,8 @@
 constexpr int THREADS = 128, LANES = 32, WARPS = THREADS / LANES;
 constexpr int DEGREES = 8, ROWS = DEGREES * DEGREES, ROWS_PER_THREAD = ROWS / WARPS;
 constexpr int STRIDE = LANES + 1;  // of a tile row in shared memory: no bank conflicts along rows or columns
-constexpr int CHUNK = 256;         // longest sum in one accumulator
+constexpr int CHUNK = 256;         // most terms of a sum over channels or edges that a thread makes at once
+constexpr int RUN = 16;            // longest sum over edges in one accumulator
 constexpr unsigned FULL = 0xffffffffu;
 
 // Edges in shared memory at a time: with the states of one node they stay below 48 KB.
@@ -154,6 +155,14 @@ template <class T> struct Balance {
     __device__ static bool fair(T total, T part) { return part <= T(0.75) * total && finite(total); }
 };
 
+// Adds the sum of a run of terms to the total before, and leaves in it what that addition rounded off: the next run begins with
+// it (Kahan), so that any number of runs errs little more than one of them.
+template <class T> __device__ __forceinline__ void add_run(T& run, T& total, bool first) {
+    const T before = first ? T(0) : total, after = before + run;
+    run -= after - before;
+    total = after;
+}
+
 // Degree of a row of harmonics.
 __device__ __forceinline__ int row_degree(int row) {
     return (row >= 1) + (row >= 4) + (row >= 9) + (row >= 16) + (row >= 25) + (row >= 36) + (row >= 49);
@@ -215,6 +224,38 @@ __device__ void stage_harmonics(const T* unit, const T* unit_dot, const I* index
         }
         if (!sound && distrust != nullptr) {
             atomicOr(distrust, 1);
+        }
+    }
+}
+
+// The rows of a thread of a node's state, summed over edges.
+template <class T, bool second> struct StateRows {
+    T sum[ROWS_PER_THREAD] = {}, sum_dot[ROWS_PER_THREAD] = {};
+
+    // Adds the current run to the state, which has `num_rows` rows.
+    __device__ void flush(const Channel& channel, int num_rows, T* state, T* state_dot, bool first) {
+#pragma unroll
+        for (int i = 0; i < ROWS_PER_THREAD; i++) {
+            const int row = channel.warp + i * WARPS, at = row * STRIDE + channel.lane;
+            if (row < num_rows) {
+                add_run(sum[i], state[at], first);
+                if (second) {
+                    add_run(sum_dot[i], state_dot[at], first);
+                }
+            }
+        }
+    }
+};
+
+// Multiplies the rows of a thread of the state by the weights of the harmonics.
+template <class T, bool second>
+__device__ void weigh_state(const Channel& channel, int num_rows, T* state, T* state_dot) {
+#pragma unroll 1
+    for (int row = channel.warp; row < num_rows; row += WARPS) {
+        const int at = row * STRIDE + channel.lane;
+        state[at] *= harmonic_weight(T(0), row);
+        if (second) {
+            state_dot[at] *= harmonic_weight(T(0), row);
         }
     }
 }
