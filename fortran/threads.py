@@ -32,16 +32,28 @@ def _default() -> int:
 
 
 _num_threads: int | None = None
-_forked = False
+_process = os.getpid()
+
+
+def _forked() -> bool:
+    """Whether this process was forked from the one that imported this module.
+
+    The number of the process tells, not a function that the interpreter calls after a fork: a finaliser may run an
+    operator before that.
+    """
+    return os.getpid() != _process
 
 
 def get_num_threads() -> int:
     """Return the number of threads of the fast CPU path.
 
     Until it is set it is OMP_NUM_THREADS as it is at the first call, or the number of processors of this process; a
-    value that is no number, or too large, counts as none, the latter with a warning.
+    value that is no number, or too large, counts as none, the latter with a warning. In a forked process it is 1, since
+    OpenMP's team of threads does not survive a fork, and one thread starts none.
     """
     global _num_threads
+    if _forked():
+        return 1
     if _num_threads is None:
         _num_threads = _default()
     return _num_threads
@@ -64,18 +76,9 @@ def set_num_threads(num_threads: int) -> None:
     """
     global _num_threads
     value = count("set_num_threads", "num_threads", num_threads, minimum=1, maximum=MOST)
-    if value > 1 and _forked:
+    if value > 1 and _forked():
         raise RuntimeError(
             f"set_num_threads: num_threads is {value}; expected 1 in a forked process, which OpenMP's threads do not "
             "survive (start processes by spawn or forkserver for more)"
         )
     _num_threads = value
-
-
-def _after_fork() -> None:
-    """OpenMP's thread team does not survive a fork: a forked child runs on one thread, which starts no team."""
-    global _num_threads, _forked
-    _num_threads, _forked = 1, True
-
-
-os.register_at_fork(after_in_child=_after_fork)

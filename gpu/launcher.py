@@ -70,16 +70,17 @@ class KernelError(RuntimeError):
 class _Lock:
     """A lock that a forked child finds open: the thread that held it does not exist there.
 
-    ``with lock.here:`` is one step to the interpreter, so that no exception of a signal handler leaves it locked; and
-    the thread that has it may enter again, so that signal handlers and finalisers may call operators.
+    ``with lock.here:`` enters in one step of the interpreter, so that no exception of a signal handler leaves it
+    locked; and the thread that has it may enter again, so that signal handlers and finalisers may call operators.
     """
 
     def __init__(self) -> None:
-        self._renew()
-        os.register_at_fork(after_in_child=self._renew)
+        self._by_process: dict[int, contextlib.AbstractContextManager[Any]] = {}
 
-    def _renew(self) -> None:
-        self.here = threading.RLock()
+    @property
+    def here(self) -> contextlib.AbstractContextManager[Any]:
+        """Return the lock of this process, made when it is first asked for: a forked child has another number."""
+        return self._by_process.setdefault(os.getpid(), threading.RLock())
 
 
 #: What a launch on the CPU ends with, by the status that ``cuda_host_launch`` returns.

@@ -2,6 +2,7 @@
 
 import functools
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -141,6 +142,32 @@ def test_multiprocessing_by_fork():
         print(results() == expected)
     """)
     assert printed == ["True", "True"]
+
+
+def test_what_runs_first_in_a_forked_child_may_call_operators():
+    """A finaliser may run before the functions that libraries register for a fork, and would wait for a lost team."""
+    source = """
+        import os
+        os.register_at_fork(after_in_child=lambda: ran.append(operator()))  # before trigraph registers anything
+        import numpy as np, trigraph
+
+        ran = []
+        operator = lambda: trigraph.gno_kernel_fwd(np.ones((4000, 2)), np.ones(2*64 + 64 + 64 + 1), f_in=1, f_out=1)
+        trigraph.set_num_threads(2)
+        expected = operator()
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0 if np.array_equal(ran[0], expected) else 1)
+        print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+    """
+    done = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(source)], stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        assert done.communicate(timeout=TIMEOUT)[0].split() == ["0"]
+    finally:
+        if done.poll() is None:
+            os.killpg(done.pid, signal.SIGKILL)  # the child that waits, too
 
 
 def test_a_forked_child_refuses_more_threads():
