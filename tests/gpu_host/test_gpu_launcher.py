@@ -185,8 +185,13 @@ class TestConcurrency:
 
     @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Python 3.12: fork in a process with threads
     def test_fork_in_the_middle_of_a_launch(self):
-        place = runtime(np.empty(0))
-        background = threading.Thread(target=busy, args=(place, 3000))
+        place, done = runtime(np.empty(0)), threading.Event()
+
+        def launch_until_done():
+            while not done.is_set():
+                busy(place, 20)
+
+        background = threading.Thread(target=launch_until_done)
         background.start()
         for _ in range(5):
             child = os.fork()
@@ -199,6 +204,7 @@ class TestConcurrency:
                     os._exit(status)
             assert os.waitpid(child, 0)[1] == 0
         assert background.is_alive()  # else this tested nothing
+        done.set()
         background.join()
         busy(place, 20)
 
