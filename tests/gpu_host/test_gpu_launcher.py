@@ -191,7 +191,7 @@ class TestConcurrency:
             while not done.is_set():
                 busy(place, 20)
 
-        background = threading.Thread(target=launch_until_done)
+        background = threading.Thread(target=launch_until_done, daemon=True)
         background.start()
         for _ in range(5):
             child = os.fork()
