@@ -156,8 +156,8 @@ DIMENET = {
     ),
     "gpu: NaN of an edge in no triplet": (
         "gpu/kernels/dimenet.cu",
-        "sum += alone[e] ? T(0) : rbf[e * width + column] * grad_projected[at];",
-        "sum += rbf[e * width + column] * grad_projected[at];",
+        "terms.add(alone[e] ? T(0) : rbf[e * width + column] * grad_projected[at], k);",
+        "terms.add(rbf[e * width + column] * grad_projected[at], k);",
     ),
     "fast: a Bessel function's recurrence where it cancels": (
         "fortran/dimenet_fast_radial.inc",
