@@ -256,13 +256,17 @@ class GraphKind:
         """Names of the graph objects that may be None."""
         return tuple(a.name for a in self.arguments if a.optional)
 
+    @lazy
+    def _reversed(self) -> frozenset[str]:
+        return frozenset(name for name, _ in self.reverse)
+
     def find(self, name: str, values: Mapping[str, Any]) -> Any:
         """Return a size, or an array, of the graph objects among `values`; None where the object is absent."""
         for path in self.paths.get(name, (f"graph.{name}",)):
             argument, attribute = path.split(".")
             graph = values[argument]
             if graph is not None:
-                prepared = graph.prepare() if name in dict(self.reverse) else graph
+                prepared = graph.prepare() if name in self._reversed else graph
                 return getattr(prepared, attribute)
         return None
 
@@ -457,7 +461,7 @@ class Operator:
         """File name of the operator in every panel."""
         return self.definition.family
 
-    @property
+    @lazy
     def graph(self) -> GraphKind | None:
         """The kind of graph it takes."""
         return GRAPHS[self.definition.graph] if self.definition.graph else None
