@@ -1,6 +1,6 @@
 """Sums of very many terms at one place: a hub's in-edges, its out-edges, a row that many positions share, parameters.
 
-`trigraph verify` runs 5,000 terms everywhere and 50,000 on the fast path; here is a million, and that the cases find
+`trigraph verify` runs 5,000 terms everywhere and 20,000 on the fast path; here is a million, and that the cases find
 what they are for.
 """
 
