@@ -7,13 +7,14 @@ BUILD := build/$(shell $(PYTHON) -c 'import sys; print(sys.implementation.cache_
 SOURCES := pyproject.toml meson.build build_info.json.in $(shell find src fortran pyref gpu verification -type f \
 	-not -path '*/__pycache__/*' 2>/dev/null)
 
-.PHONY: verify test test-all lint bench soak wheel develop clean help
+.PHONY: verify test test-all lint bench soak mutants wheel develop clean help
 
 help:
 	@echo "make verify    the three panels against each other, the judge and finite differences; report in verification-report/"
 	@echo "make test      the test suite (make test-all: with the slow sweeps)"
 	@echo "make lint      ruff and mypy        make bench   timings beside what users would otherwise run"
 	@echo "make soak SECONDS=3600   random operators, threads, forks, refused memory and interrupted calls for an hour"
+	@echo "make mutants   random wrong lines, each built and verified; prints those that are not found (OPTIONS=\"--seed 1 --jobs 2\")"
 	@echo "make wheel     self-contained wheel in dist/        make develop  editable install in $(VENV)"
 
 verify: $(VENV)/installed
@@ -36,6 +37,9 @@ bench: $(VENV)/installed
 SECONDS ?= 600
 soak: $(VENV)/installed
 	$(BIN)/python -m trigraph.verification.soak --seconds $(SECONDS)
+
+mutants: $(VENV)/installed-tests
+	$(BIN)/python tools/mutants.py $(OPTIONS)
 
 $(VENV)/created: tools/setup
 	tools/setup $(PYTHON)
