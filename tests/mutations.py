@@ -65,6 +65,21 @@ GNO = {
         "if (.not. btest(count, l - 1)) cycle",
         "if (.not. btest(count, l - 1) .or. l == 2) cycle",
     ),
+    "fast: a sum over waves of nodes takes all but the last": (
+        "fortran/gno_fast_message.inc",
+        "            do wave = 0, waves - 1\n",
+        "            do wave = 0, max(waves - 2, 0)\n",
+    ),
+    "fast: a sum over waves of edges takes the first alone": (
+        "fortran/gno_fast.fypp",
+        "            do wave = 0, waves - 1\n",
+        "            do wave = 0, 0\n",
+    ),
+    "gpu: a sum over blocks takes the first alone": (
+        "gpu/sums.py",
+        "    for first in range(0, count, step):\n",
+        "    for first in range(0, min(count, step), step):\n",
+    ),
 }
 DIMENET = {
     "reference: k == i not left out": ("fortran/dimenet.fypp", "src(f) == dst(e)) .or.", "src(f) == src(e)) .or."),
@@ -205,6 +220,31 @@ GAT = {
         "p = power*p + (power - 1)",
         "p = power*p - (power - 1)",
     ),
+    "fast: the output of a row of several parts is left out": (
+        "fortran/gat_fast_sums.inc",
+        "if (step == mean_v .or. .not. z%out) return",
+        "if (step == mean_v .or. z%out) return",
+    ),
+    "fast: the output of a row of several parts is written where it is not asked for": (
+        "fortran/gat_fast_sums.inc",
+        "if (step == mean_v .or. .not. z%out) return",
+        "if (step == mean_v) return",
+    ),
+    "gpu: gradients of a long edge row are those of its first piece": (
+        "gpu/gat.py",
+        "            self._finish(rows, overflow, out)\n        if totals",
+        "            pass\n        if totals",
+    ),
+    "gpu: gradients of scores in a long edge row are those of its first piece": (
+        "gpu/gat.py",
+        "            sums.finish(self.kernels, rows, totals_overflow, totals)",
+        "            pass",
+    ),
+    "gpu: arrays of the caller's that are not aligned": (
+        "gpu/rows.py",
+        "return field in self._given and _is_aligned(self._given[field])",
+        "return field in self._given",
+    ),
 }
 WEIGHTED = {
     "reference: sign of the degree's change": (
@@ -257,6 +297,37 @@ WEIGHTED = {
         "            term = sums[level];",
         "            term = T(0);",
     ),
+    "gpu: gradients of weights in a long edge row are those of its first piece": (
+        "gpu/weighted.py",
+        "        sums.finish(self.kernels, pieces.rows, overflow, column)\n\n    def _elements",
+        "\n    def _elements",
+    ),
+    "gpu: a number before NaN": ("gpu/kernels/weighted.cu", "if (a_nan || b_nan) {", "if (a_nan && b_nan) {"),
+    "pyref: weights where there are none": (
+        "pyref/weighted.py",
+        "    weighted = edge_weight is not None\n    centred",
+        "    weighted = True\n    centred",
+    ),
+    "pyref: a number before NaN in min": (
+        "pyref/weighted.py",
+        "pick = np.argmin if",
+        "pick = (lambda x, axis: np.argmin(np.where(np.isnan(x), np.inf, x), axis)) if",
+    ),
+    "fast: a number after NaN in min": (
+        "fortran/weighted_fast_extrema.inc",
+        "takes = .not. (best(f) <= message(f)) .and. best(f) == best(f)",
+        "takes = .not. (best(f) <= message(f))",
+    ),
+    "fast: NaN after a number in min": (
+        "fortran/weighted_fast_extrema.inc",
+        "takes = .not. (best(f) <= message(f)) .and. best(f) == best(f)",
+        "takes = best(f) > message(f) .and. best(f) == best(f)",
+    ),
+    "gpu: arrays of the caller's that are not aligned": (
+        "gpu/rows.py",
+        "return field in self._given and _is_aligned(self._given[field])",
+        "return field in self._given",
+    ),
 }
 GEMNET = {
     "reference: second-order term of the radial basis dropped": (
@@ -283,6 +354,41 @@ GEMNET = {
         "fortran/gemnet_fast_interaction.inc",
         "call gemm_nt_${K}$(z%c, z%s, z%i, q, z%lc, gg_rad(1, e), z%s, w%d2, z%lc, .true.)",
         "call gemm_nt_${K}$(z%c, z%s, z%i, q, z%lc, gg_rad(1, e), z%s, w%d2, z%lc, .false.)",
+    ),
+    "gpu: cotangents of atoms taken for those of edges": (
+        "gpu/gemnet.py",
+        "            g = self.kernels.xp.take(g, self.atoms.index, axis=0)",
+        "            pass",
+    ),
+    "gpu: sums of edges written to the place of atoms": (
+        "gpu/gemnet.py",
+        '            targets["output"] = self.empty(self.triplets.num_segments, m_ca.shape[1])',
+        "            pass",
+    ),
+    "gpu: edges are not summed into atoms": (
+        "gpu/gemnet.py",
+        '            sums.gather(self.kernels, targets["output"], members(self.atoms), m_ca)',
+        "            pass",
+    ),
+    "fast: parts of an atom are left out": (
+        "fortran/gemnet_fast_interaction.inc",
+        "            if (atoms%parts > 0) call long_atoms(b, w, x)\n",
+        "            if (atoms%parts > 1000) call long_atoms(b, w, x)\n",
+    ),
+    "fast: cotangents of an atom of several parts": (
+        "fortran/gemnet_fast_interaction.inc",
+        "call make_q(atoms%long_row(l), 1, long_q2(1, l), long_q(1, l), z%ci)",
+        "call make_q(atoms%long_row(1), 1, long_q2(1, l), long_q(1, l), z%ci)",
+    ),
+    "fast: an atom of several parts takes the first": (
+        "fortran/gemnet_fast_interaction.inc",
+        "call add_parts(atoms%part(l), atoms%part(l + 1) - atoms%part(l), b%p2",
+        "call add_parts(atoms%part(l), 1, b%p2",
+    ),
+    "fast: an edge of as many triplets as a part has": (
+        "fortran/gemnet_fast_interaction.inc",
+        "            if (n <= piece) then\n                call finish_triplets",
+        "            if (n < piece) then\n                call finish_triplets",
     ),
 }
 FAMILIES = {"gno": GNO, "dimenet": DIMENET, "gat": GAT, "weighted": WEIGHTED, "gemnet": GEMNET}
