@@ -14,6 +14,7 @@ help:
 	@echo "make test      the test suite (make test-all: with the slow sweeps)"
 	@echo "make lint      ruff and mypy        make bench   timings beside what users would otherwise run"
 	@echo "make soak SECONDS=3600   random operators, threads, forks, refused memory and interrupted calls for an hour"
+	@echo "make test-pythons   the wheel in every Python that is found, with the newest and the oldest dependencies"
 	@echo "make wheel     self-contained wheel in dist/, for glibc 2.28 on        make develop  editable install in $(VENV)"
 
 verify: $(VENV)/installed
@@ -28,7 +29,7 @@ test-all: $(VENV)/installed-tests
 # A wheel for every Python that is found, installed and tried with the newest dependencies, on the oldest Python also with the oldest.
 test-pythons: $(VENV)/created
 	$(BIN)/python -m pip install --quiet nox
-	$(BIN)/python -m nox
+	$(BIN)/python -m nox $(if $(SESSIONS),--session $(SESSIONS))
 
 lint: $(VENV)/installed-tests
 	$(BIN)/ruff check .
