@@ -91,8 +91,7 @@ def of_calls(scope: Scope, lazy: Lazy) -> list[Task]:
         ]
         if case.kind in SPOILED:
             for argument in case.given(op):
-                # Numbers that must be positive: others are refused.
-                for spoiler in (s for s in nonfinite.SPOILERS if not (argument.positive and s.value < 0)):
+                for spoiler in nonfinite.spoilers(argument):
                     check = partial(nonfinite.check_nonfinite, subject, judged, op, argument.name, spoiler)
                     parts.append((fields, check))
         if subject.into is not None:
