@@ -240,11 +240,6 @@ GAT = {
         "            sums.finish(self.kernels, rows, totals_overflow, totals)",
         "            pass",
     ),
-    "gpu: arrays of the caller's that are not aligned": (
-        "gpu/rows.py",
-        "return field in self._given and _is_aligned(self._given[field])",
-        "return field in self._given",
-    ),
 }
 WEIGHTED = {
     "reference: sign of the degree's change": (

@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 
 __all__ = ["GRAPHS"]
 
-# Lengths of rows: of 256 and 512 members, which are whole pieces, of one more, and long ones first and last.
-BY_DESTINATION = np.array([257, *[1] * 40, 256, 0, 512])
-BY_SOURCE = np.array([512, 0, 256, *[1] * 40, 257])
-BY_ROW = np.array([256, *[1] * 40, 257, 512])
+# Lengths of rows: of 256 and 512 members, which are whole pieces, of one more, and long ones first and last;
+# in all more rows than two blocks of nodes (48) have.
+BY_DESTINATION = np.array([257, *[1] * 100, 256, 0, 512])
+BY_SOURCE = np.array([512, 0, 256, *[1] * 100, 257])
+BY_ROW = np.array([256, *[1] * 100, 257, 512])
 
 
 def _in_rows(lengths: np.ndarray, rng: np.random.Generator) -> np.ndarray:
