@@ -65,7 +65,7 @@ $(VENV)/installed-tests: $(VENV)/installed
 # For systems from glibc 2.28 on, whatever this one has: auditwheel fails where the wheel needs more.
 OLDER := $(CURDIR)/build/glibc-2.28
 LINK_OLDER := -Wl,--push-state,--no-as-needed $(OLDER)/link/libm.so.6 $(OLDER)/link/libpthread.so.0 -Wl,--pop-state,--allow-shlib-undefined
-$(OLDER)/bundle/libgomp.so.1: tools/older_glibc $(VENV)/build-tools
+$(OLDER)/bundle/libgomp.so.1: tools/older_glibc | $(VENV)/build-tools
 	$(BIN)/python tools/older_glibc $(OLDER)
 
 wheel: $(VENV)/build-tools $(OLDER)/bundle/libgomp.so.1
