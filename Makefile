@@ -7,7 +7,7 @@ BUILD := build/$(shell $(PYTHON) -c 'import sys; print(sys.implementation.cache_
 SOURCES := pyproject.toml meson.build build_info.json.in $(shell find src fortran pyref gpu verification -type f \
 	-not -path '*/__pycache__/*' 2>/dev/null)
 
-.PHONY: verify test test-all lint bench soak wheel test-pythons develop clean help
+.PHONY: verify test test-all lint bench soak mutants wheel test-pythons develop clean help
 
 help:
 	@echo "make verify    the three panels against each other, the judge and finite differences; report in verification-report/"
@@ -16,6 +16,7 @@ help:
 	@echo "make soak SECONDS=3600   random operators, threads, forks, refused memory and interrupted calls for an hour"
 	@echo "make test-pythons   the wheel in every Python that is found, with the newest and the oldest dependencies"
 	@echo "make wheel     self-contained wheel in dist/, for glibc 2.28 on        make develop  editable install in $(VENV)"
+	@echo "make mutants   random wrong lines, each built and verified; prints those that are not found (OPTIONS=\"--seed 1 --jobs 2\")"
 
 verify: $(VENV)/installed
 	$(BIN)/trigraph verify --report verification-report
@@ -42,6 +43,9 @@ bench: $(VENV)/installed
 SECONDS ?= 600
 soak: $(VENV)/installed
 	$(BIN)/python -m trigraph.verification.soak --seconds $(SECONDS)
+
+mutants: $(VENV)/installed-tests
+	$(BIN)/python tools/mutants.py $(OPTIONS)
 
 $(VENV)/created: tools/setup
 	tools/setup $(PYTHON)

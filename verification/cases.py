@@ -21,6 +21,7 @@ from trigraph.verification.case_graphs import GRAPHS
 from trigraph.verification.hubs import HUBS, SETTINGS, WIDTH, WIDTHS
 
 __all__ = [
+    "MANY",
     "POINT_STEP",
     "VARIANTS",
     "Case",
@@ -67,7 +68,8 @@ class Case:
     kind : str
         Name of the variant, without its setting; "" for real inputs.
     equal_terms : bool
-        Whether the terms of its sums are equal: rounding errors of a direct sum add up, instead of cancelling in part.
+        Whether the terms of its sums are equal, or many of them, since many edges share the same few rows: rounding
+        errors of a direct sum add up, instead of cancelling in part.
     """
 
     name: str
@@ -135,6 +137,9 @@ class Variant:
         return ", ".join([self.name, *(f"{name}={value}" for name, value in self.setting.items())])
 
 
+# Edges without a graph: more than two chunks of 256, and whole ones.
+LENGTHS = {"length 700": 700, "length 256": 256, "length 257": 257, "length 512": 512}
+
 # By kind of graph (None: no graph).
 VARIANTS: dict[str | None, tuple[Variant, ...]] = {
     "edges": (
@@ -142,6 +147,7 @@ VARIANTS: dict[str | None, tuple[Variant, ...]] = {
         Variant("periodic", 1, np.int32, True),
         Variant("square", 2, np.int32),
         Variant("skewed", 1, np.int64),
+        Variant("boundaries", 1, np.int32),
         Variant("wide", 0, np.int32),
         Variant("one channel", 0, np.int64),
         Variant("one edge", 0, np.int64),
@@ -153,6 +159,7 @@ VARIANTS: dict[str | None, tuple[Variant, ...]] = {
         Variant("shared rows", 2, np.int32, True),
         Variant("square", 1, np.int32),
         Variant("skewed", 1, np.int64),
+        Variant("boundaries", 1, np.int32),
         Variant("wide", 0, np.int32),
         Variant("one channel", 0, np.int32),
         Variant("integers", 0, np.int64, data="integers"),
@@ -163,7 +170,7 @@ VARIANTS: dict[str | None, tuple[Variant, ...]] = {
     None: (
         Variant("regular", 0, np.int64, True),
         Variant("second sizes", 1, np.int64, True),
-        Variant("long", 2, np.int64),
+        *(Variant(name, 2, np.int64) for name in LENGTHS),
         Variant("wide", 0, np.int64),
         Variant("one channel", 0, np.int64),
         Variant("integers", 0, np.int64, data="integers"),
@@ -177,6 +184,7 @@ SEGMENTS = (
     Variant("regular", 0, np.int64, True),
     Variant("second sizes", 1, np.int32, True),
     Variant("skewed", 1, np.int64),
+    Variant("boundaries", 1, np.int32),
     Variant("wide", 0, np.int32),
     Variant("one channel", 0, np.int64),
     Variant("integers", 0, np.int64, data="integers"),
@@ -187,13 +195,16 @@ SEGMENTS = (
 VARIANTS |= {"triplets": SEGMENTS, "bilinear": SEGMENTS}
 
 
+EVERY_SETTING = ("regular", "skewed", "boundaries", "integers")
+
+
 def variants(definition: Definition) -> tuple[Variant, ...]:
-    """Variants a definition is tried on: one setting each in turn; every setting on the first and on integers."""
+    """Variants a definition is tried on: one setting each in turn, every setting on those of `EVERY_SETTING`."""
     base, settings = VARIANTS[definition.graph], definition.settings
     if not settings:
         return base
     turns = [replace(v, setting=settings[i % len(settings)]) for i, v in enumerate(base)]
-    more = [replace(v, setting=s) for v in base if v.name in ("regular", "integers") for s in settings]
+    more = [replace(v, setting=s) for v in base if v.name in EVERY_SETTING for s in settings]
     return (*turns, *(v for v in more if v not in turns))
 
 
@@ -208,6 +219,9 @@ def hubs(definition: Definition, degree: int, data: str) -> tuple[Variant, ...]:
 
 # Widths that are 1 in "one channel", beside others that are not: an axis of one has any stride.
 CHANNELS = ("d", "dim", "f_in", "n_emb", "n_spherical", "num_heads", "num_spherical")
+
+# Graphs with more edges at one place than a chunk has; widths are small in return.
+MANY = ("skewed", "boundaries", *LENGTHS)
 
 # What there is none of in "no edges", by kind of graph: rows of edge arrays stay, that nothing uses.
 MEMBERS: dict[str | None, str] = {
@@ -231,9 +245,9 @@ def _sizes(definition: Definition, variant: Variant) -> dict[str, int]:
             size = 6 * symbol.typical[0] + 9 if symbol.minimum else 3
         elif variant.name == "one channel" and name in CHANNELS:
             size = 1
-        elif variant.name == "long" and not symbol.minimum:
-            size = 700  # more than two chunks of 256
-        elif variant.name == "skewed" and symbol.minimum:
+        elif variant.name in LENGTHS and not symbol.minimum:
+            size = LENGTHS[variant.name]
+        elif variant.name in MANY and symbol.minimum:
             size = min(symbol.typical)
         elif variant.name == "one edge" and not symbol.minimum:
             size = 1
@@ -403,6 +417,6 @@ def build(definition: Definition, variant: Variant, dtype: str, seed: int) -> Ca
     drawn[0] |= {n: frozen(array.astype(dtype)) for n, array in belonging.items() if n in inputs}
     step = definition.largest_step if variant.differenced else POINT_STEP
     values = {**absent, **drawn[0], **graphs, **attributes}
-    equal = variant.data == "constant"
+    equal = variant.data == "constant" or variant.name == "boundaries"
     case = Case(variant.label, definition, sizes, values, drawn[1], drawn[2], drawn[3], step, "", variant.name, equal)
     return case if variant.data != "any" else _resample(case, rng)

@@ -6,8 +6,9 @@ What a command needs is imported when it runs, so that ``--help`` and completion
 from __future__ import annotations
 
 import math
+import os
 import shlex
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -94,33 +95,40 @@ def _plan(
     seed: int,
     implementation: str | None,
     structures: Sequence[Structure],
-) -> list[Unit]:
-    """Units of the run; the judge computes in real128 alone, the others in float32 and float64."""
-    from trigraph.verification.isolated import Refused, plan_apart
+    jobs: int,
+) -> tuple[Sequence[Unit], Iterable[tuple[Unit, list[Check]]]]:
+    """Return the units of the run, and these with their checks as they come.
+
+    The judge computes in real128 alone, the others in float32 and float64. A user's function runs in one process of its
+    own, whatever `jobs` says; it may not expect to be called in several.
+    """
+    from trigraph.verification.isolated import Refused, Workers
     from trigraph.verification.run import DTYPES, available_panels, plan
+    from trigraph.verification.units import execute
 
     floats = [d for d in dtypes if d != QUAD] if dtypes else list(DTYPES)
     chosen = panels or (() if implementation else available_panels())
     others = [p for p in chosen if p != JUDGE] if floats else []
-    units: dict[str, Unit] = {}
+    requests: list[dict[str, Any]] = []
+    common = {"operators": operators or None, "seed": seed, "structures": structures}
+    if floats and (others or implementation):
+        requests.append({**common, "panels": others, "dtypes": floats, "implementation": implementation})
+    if JUDGE in chosen and (not dtypes or QUAD in dtypes):
+        requests.append({**common, "panels": [JUDGE], "dtypes": ["float64"], "structures": ()})
+    if not requests:
+        raise click.UsageError(
+            f"nothing to verify: {JUDGE} computes in {QUAD}, the other panels in {' and '.join(DTYPES)}"
+        )
     try:
-        if floats and implementation:
-            request = {"operators": operators or None, "panels": others, "dtypes": floats, "seed": seed}
-            found = plan_apart({**request, "implementation": implementation, "structures": structures})
-            units |= {u.label: u for u in found}
-        elif floats and others:
-            units |= {u.label: u for u in plan(operators or None, others, floats, seed, None, structures)}
-        if JUDGE in chosen and (not dtypes or QUAD in dtypes):
-            units |= {u.label: u for u in plan(operators or None, [JUDGE], ["float64"], seed)}
+        if implementation or jobs > 1:
+            workers = Workers(requests, 1 if implementation else jobs)
+            return workers.units, workers.execute()
+        units = list({unit.label: unit for request in requests for unit in plan(**request)}.values())
+        return units, execute(units)
     except ValueError as error:
         if isinstance(error, Refused) and error.trace:
             click.echo(error.trace, err=True)
         raise click.UsageError(str(error).removeprefix("verify: ")) from error
-    if not units:
-        raise click.UsageError(
-            f"nothing to verify: {JUDGE} computes in {QUAD}, the other panels in {' and '.join(DTYPES)}"
-        )
-    return list(units.values())
 
 
 def _skips(checks: Sequence[Check], panels: Sequence[str], implementation: str | None) -> list[tuple[str, str]]:
@@ -137,22 +145,20 @@ def _skips(checks: Sequence[Check], panels: Sequence[str], implementation: str |
     return skips
 
 
-def _execute(units: Sequence[Unit]) -> list[Check]:
-    """Run the units one after the other, with a progress bar on a terminal."""
+def _execute(units: Sequence[Unit], results: Iterable[tuple[Unit, list[Check]]]) -> list[Check]:
+    """Collect the checks of the units as they come, with a progress bar on a terminal."""
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
     from trigraph.verification.console import plain_console
-    from trigraph.verification.units import execute
 
     console = plain_console(stderr=True)
     columns = (BarColumn(), TaskProgressColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
     checks: list[Check] = []
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task(units[0].label, total=sum(u.weight for u in units))
-        following = iter([*(u.label for u in units[1:]), ""])
-        for unit, found in execute(units):
+        task = progress.add_task("", total=sum(u.weight for u in units))
+        for unit, found in results:
             checks += found
-            progress.update(task, description=next(following), advance=unit.weight)
+            progress.update(task, description=unit.label, advance=unit.weight)
     return checks
 
 
@@ -234,6 +240,12 @@ def _command(ctx: click.Context) -> str:
     metavar="MODULE:FUNCTION",
     help="Verify your own function, for the one --operator it implements [default: the one of its name].",
 )
+@click.option(
+    "--jobs",
+    type=click.IntRange(1),
+    default=lambda: len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+    help="Processes that share the work [default: one for each processor]; an implementation has one.",
+)
 @click.pass_context
 def verify(
     ctx: click.Context,
@@ -246,6 +258,7 @@ def verify(
     folder: Path | None,
     against: Path | None,
     implementation: str | None,
+    jobs: int,
 ) -> None:
     """Check the panels against each other, the real128 judge, finite differences and golden vectors.
 
@@ -258,12 +271,12 @@ def verify(
     earlier = _read(against)
     if not files and ctx.get_parameter_source("cutoff") is click.core.ParameterSource.COMMANDLINE:
         raise click.UsageError("--cutoff is of --structure files; none is given")
-    units = _plan(operators, panels, dtypes, seed, implementation, _structures(files, cutoff))
+    units, results = _plan(operators, panels, dtypes, seed, implementation, _structures(files, cutoff), jobs)
     if folder:
         _make(folder)
     planned = sum(unit.planned() for unit in units)
     click.echo(f"{planned} checks are planned, and zeros where nothing contributes.")
-    checks = _execute(units)
+    checks = _execute(units, results)
     made = counted(checks)
     skips = _skips(checks, panels, implementation)
     console = plain_console()
