@@ -281,18 +281,6 @@ class Run:
                 (work / str(number)).mkdir(parents=True, exist_ok=True)
                 self._boxes.put(Sandbox(work / str(number)))
 
-    def _limit(self, box: Sandbox, panel: str, family: str) -> float:
-        """Return seconds after which verification hangs: from how long it takes with the sources as they are."""
-        key = {"panel": panel, "family": family, "file": "", "start": 0, "stop": 0, "new": ""}
-        found = self._record.get(**key)
-        if found is None:
-            outcome = box.verify(panel, family, 3600)
-            if outcome.status != "passed":
-                raise click.ClickException(f"{family}, {panel}: sources as they are: {outcome.status}: {outcome.why}")
-            found = self._record.add(**key, status="", why="", seconds=outcome.seconds)
-            self._console.print(f"{panel} {family}: sources as they are pass in {outcome.seconds:.0f} s")
-        return 60 + 5 * float(found["seconds"])
-
     def _outcome(self, box: Sandbox, group: Group, mutation: Mutation) -> Outcome:
         text = mutated(mutation)
         if mutation.file.endswith(".py"):
@@ -300,9 +288,7 @@ class Run:
                 compile(text, mutation.file, "exec")
             except SyntaxError as error:
                 return Outcome("not built", str(error), 0.0)
-        families = users(group.panel, mutation.file)
-        limits = [self._limit(box, group.panel, family) for family in families]
-        return box.outcome(group.panel, mutation.file, text, families, limits)
+        return box.outcome(group.panel, mutation.file, text, users(group.panel, mutation.file))
 
     def group(self, group: Group, seeds: Sequence[int], number: int) -> list[dict[str, Any]]:
         """Return the results of a group's first mutations that can be built, and of those before that cannot."""
@@ -388,6 +374,8 @@ def main(
         try:
             for done in as_completed(pending):
                 results |= {r["panel"] + r["diff"]: r for r in done.result()}
+        except RuntimeError as error:
+            raise click.ClickException(str(error)) from error
         finally:
             pool.shutdown(cancel_futures=True)
     report(console, list(results.values()))
