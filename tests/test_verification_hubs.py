@@ -101,7 +101,7 @@ def test_hubs_are_in_the_plan():
             assert any(
                 label.startswith(f"{definition.name}, hub of 5000, constant") and dtype in label for label in labels
             )
-        assert any(label.startswith(f"{definition.name}, hub of 50000, constant") for label in labels)
+        assert any(label.startswith(f"{definition.name}, hub of 20000, constant") for label in labels)
 
 
 @pytest.mark.slow

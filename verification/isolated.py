@@ -51,6 +51,7 @@ def _planned(requests: Sequence[Mapping[str, Any]]) -> list[Unit]:
 
 def _serve(connection: Connection, folder: str, requests: Sequence[Mapping[str, Any]]) -> None:
     """Plan, then count or execute the units that the parent asks for, in the child."""
+    os.setpgrp()  # with the processes that a user's function starts, or that its forks are: all end together
     os.chdir(folder)
     try:
         with own_interrupts():
@@ -94,8 +95,18 @@ class _Child:
         self.process: BaseProcess = context.Process(target=_serve, args=(theirs, os.getcwd(), list(requests)))
         self.process.start()
         theirs.close()
-        atexit.register(self.process.kill)
+        atexit.register(self.kill)
         self.asked: deque[int] = deque()
+
+    def kill(self) -> None:
+        """End the process and those it has started; the second time does nothing."""
+        if self.connection.closed:
+            return
+        self.connection.close()
+        self.process.kill()
+        if self.process.pid is not None:
+            with suppress(ProcessLookupError, PermissionError):  # they have ended, or it had not begun
+                os.killpg(self.process.pid, signal.SIGKILL)
 
     def ask(self, what: str, numbers: Sequence[int]) -> None:
         """Ask for the units' numbers of checks ("count"), or for the checks ("execute")."""
@@ -221,7 +232,7 @@ class Workers:
 
     def _stop(self) -> None:
         for child in self._children:
-            child.process.kill()
+            child.kill()
 
 
 class _Over(Exception):

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trigraph.operators import Operator
+from trigraph.operators import Argument, Operator
 from trigraph.verification.accuracy import dtype_of, form_problem
 from trigraph.verification.judged import Judged, ask
 from trigraph.verification.record import Check
 from trigraph.verification.subjects import Subject, attempt
 
-__all__ = ["SPOILERS", "Spoiler", "check_nonfinite"]
+__all__ = ["SPOILERS", "Spoiler", "check_nonfinite", "spoilers"]
 
 
 class Spoiler(NamedTuple):
@@ -31,6 +31,11 @@ class Spoiler(NamedTuple):
 
 # With several NaN, some meet in one sum or one extremum, whose first NaN wins.
 SPOILERS = (Spoiler(math.nan, 1 / 2), Spoiler(math.nan, 0, 5), Spoiler(math.inf, 1 / 3), Spoiler(-math.inf, 2 / 3))
+
+
+def spoilers(argument: Argument) -> tuple[Spoiler, ...]:
+    """Return what spoils an argument; one that must be positive is refused otherwise."""
+    return tuple(s for s in SPOILERS if not (argument.positive and s.value < 0))
 
 
 def _spoiled(array: np.ndarray, spoiler: Spoiler) -> np.ndarray:

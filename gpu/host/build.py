@@ -31,8 +31,8 @@ RUNTIME_SOURCES = ("runtime.cpp", "fiber.cpp")
 FLAGS = ("-std=c++17", "-fPIC", "-ffp-contract=off", "-Wall", "-Wextra", "-Wno-unknown-pragmas")
 SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer")
 # Kernels and runtime are compiled apart: the race detector must not watch the runtime. Its kernels keep their loops as
-# written, since a loop turned into memset would escape it. Kernels under AddressSanitizer are not optimised, which would
-# take longer than running them. Debug information is such that the readers of reports find the lines: addr2line
+# written, since a loop turned into memset would escape it. Kernels under AddressSanitizer are not optimised, since that
+# takes longer than running them. Debug information is such that the readers of reports find the lines: addr2line
 # (binutils 2.40) loses the `#line` names of DWARF 5, libasan (gcc 12) the lines of weak functions.
 KERNEL_FLAGS = {
     "fast": ("-O2",),
