@@ -21,11 +21,13 @@ help:
 verify: $(VENV)/installed
 	$(BIN)/trigraph verify --report verification-report
 
+# Tests of a file stay together: one process does them after each other, and makes their fixtures once.
+PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile
 test: $(VENV)/installed-tests
-	$(BIN)/python -m pytest -m "not slow"
+	$(PYTEST) -m "not slow"
 
 test-all: $(VENV)/installed-tests
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 # A wheel for every Python that is found, installed and tried with the newest dependencies, on the oldest Python also with the oldest.
 test-pythons: $(VENV)/created
