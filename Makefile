@@ -21,11 +21,13 @@ help:
 verify: $(VENV)/installed
 	$(BIN)/trigraph verify --report verification-report
 
+# Tests of a file stay together: one process does them after each other, and makes their fixtures once.
+PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile
 test: $(VENV)/installed-tests
-	$(BIN)/python -m pytest -m "not slow"
+	$(PYTEST) -m "not slow"
 
 test-all: $(VENV)/installed-tests
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 # A wheel for every Python that is found, installed and tried with the newest dependencies, on the oldest Python also with the oldest.
 test-pythons: $(VENV)/created
@@ -69,7 +71,7 @@ $(VENV)/installed-tests: $(VENV)/installed
 # For systems from glibc 2.28 on, whatever this one has: auditwheel fails where the wheel needs more.
 OLDER := $(CURDIR)/build/glibc-2.28
 LINK_OLDER := -Wl,--push-state,--no-as-needed $(OLDER)/link/libm.so.6 $(OLDER)/link/libpthread.so.0 -Wl,--pop-state,--allow-shlib-undefined
-$(OLDER)/bundle/libgomp.so.1: tools/older_glibc $(VENV)/build-tools
+$(OLDER)/bundle/libgomp.so.1: tools/older_glibc | $(VENV)/build-tools
 	$(BIN)/python tools/older_glibc $(OLDER)
 
 wheel: $(VENV)/build-tools $(OLDER)/bundle/libgomp.so.1

@@ -39,7 +39,7 @@ def spoilers(argument: Argument) -> tuple[Spoiler, ...]:
 
 
 def _spoiled(array: np.ndarray, spoiler: Spoiler) -> np.ndarray:
-    changed = array.copy()
+    changed: np.ndarray = array.copy()
     first = int(spoiler.part * (changed.size - 1))
     changed.flat[slice(first, None if spoiler.step else first + 1, spoiler.step)] = spoiler.value
     return changed
@@ -47,7 +47,8 @@ def _spoiled(array: np.ndarray, spoiler: Spoiler) -> np.ndarray:
 
 def _marks(array: np.ndarray, value: float) -> np.ndarray:
     """Return where a result is spoilt: where it is NaN, or after an infinity, which may become NaN, not finite."""
-    return np.isnan(array) if math.isnan(value) else ~np.isfinite(array)
+    marks: np.ndarray = np.isnan(array) if math.isnan(value) else ~np.isfinite(array)
+    return marks
 
 
 def _expected(judged: Judged, op: Operator, name: str, spoiler: Spoiler) -> dict[str, np.ndarray]:
