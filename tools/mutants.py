@@ -167,8 +167,8 @@ def _python_statements(file: str, text: str) -> Iterator[Mutation]:
     lines = [0, *(m.end() for m in re.finditer("\n", text))]
     functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)]
     for node in dict.fromkeys(inner for function in functions for inner in ast.walk(function)):  # some are nested
-        call = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
-        if call or isinstance(node, ast.Assign | ast.AugAssign):
+        called = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+        if isinstance(node, ast.stmt) and (called or isinstance(node, ast.Assign | ast.AugAssign)):
             assert node.end_lineno
             assert node.end_col_offset
             start, stop = lines[node.lineno - 1] + node.col_offset, lines[node.end_lineno - 1] + node.end_col_offset
