@@ -19,6 +19,7 @@ from trigraph.checks import position, shape_of
 from trigraph.operators import SYMBOLS, Argument, Array, Attribute, Definition, Operator
 from trigraph.verification.case_graphs import GRAPHS
 from trigraph.verification.hubs import HUBS, SETTINGS, WIDTH, WIDTHS
+from trigraph.verification.settings import Where, settings_of
 
 __all__ = [
     "POINT_STEP",
@@ -187,9 +188,12 @@ SEGMENTS = (
 VARIANTS |= {"triplets": SEGMENTS, "bilinear": SEGMENTS}
 
 
-def variants(definition: Definition) -> tuple[Variant, ...]:
-    """Variants a definition is tried on: one setting each in turn; every setting on the first and on integers."""
-    base, settings = VARIANTS[definition.graph], definition.settings
+def variants(definition: Definition, where: Where | None = None) -> tuple[Variant, ...]:
+    """Variants a definition is tried on: one setting each in turn; every setting on the first and on integers.
+
+    `where` restricts the settings.
+    """
+    base, settings = VARIANTS[definition.graph], settings_of(definition, where or {})
     if not settings:
         return base
     turns = [replace(v, setting=settings[i % len(settings)]) for i, v in enumerate(base)]

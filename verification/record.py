@@ -29,6 +29,7 @@ KINDS = {
     "bessel": "radial functions from x = 0.001 to 1, degree by degree, against scipy's",
     "empty": "no edges, no nodes, isolated nodes: zeros",
     "complete": "checks that were planned and not made: only there when it fails",
+    "not offered": "checks not made since the function under test offers no such thing; neither passed nor failed",
 }
 
 
@@ -58,6 +59,8 @@ class Check:
         SHA-256 of the bits of the field (accuracy checks).
     note : str
         Why it failed, or what the error is relative to.
+    trace : str
+        Traceback of the exception that `note` tells, at the first check it comes up in.
     """
 
     operator: str
@@ -73,11 +76,22 @@ class Check:
     curve: tuple[tuple[float, float], ...] = ()
     digest: str | None = None
     note: str = ""
+    trace: str = ""
 
     @property
     def passed(self) -> bool:
         """Whether error <= tolerance; a NaN never passes."""
-        return bool(self.error <= self.tolerance)
+        return bool(self.error <= self.tolerance) and self.offered
+
+    @property
+    def failed(self) -> bool:
+        """Whether it did not pass; what was not offered did neither."""
+        return not self.passed and self.offered
+
+    @property
+    def offered(self) -> bool:
+        """Whether it is a check: of kind ``not offered``, `error` is the number of checks that were not made."""
+        return self.kind != "not offered"
 
     def as_dict(self) -> dict[str, Any]:
         """JSON-ready mapping, `passed` included."""
