@@ -18,12 +18,12 @@ SHOWN = 8  # cases that are named
 # Kinds of check whose notes always tell what is wrong; those of the others may say what was left out of a case.
 REASONED = ("repeat", "threads", "levels", "layout", "complete")
 
-# What is special about generated cases, by the name of their variant; "regular" is what the others differ from.
+# Cases in which nothing is special, and what is in the others, by the name of their variant.
+ORDINARY = ("regular", "second sizes")
 REMARKS = {
     "periodic": "several images of one neighbour, and edges from an atom to its own image",
     "shared rows": "several positions of the graph read one row of the edge arrays, and some rows are unused",
     "square": "as many sources as destinations",
-    "second sizes": "other sizes, as odd",
     "skewed": "one node, row or segment has more than 256 terms to sum",
     "long": "700 edges: sums of more than 512 terms",
     "wide": "widths above 64, and odd",
@@ -131,24 +131,22 @@ def _failure(group: Sequence[Check], checks: Sequence[Check]) -> Failure:
     dtypes = dict.fromkeys(c.dtype for c in group)
     only = " only" if len(dtypes) < len({c.dtype for c in similar}) else ""
     if told:
-        parts, what = [_counts(group)], told
+        parts = [_counts(group)] if len(kinds) > 1 else []
+        what = told if len(kinds) > 1 else f"{first.kind}: {told}"
     else:
         parts = [f"error {number(largest.error)} > {number(largest.tolerance)} in {largest.case}"]
         fields = ", ".join(dict.fromkeys(c.field for c in group))
         what = f"{first.kind} of {fields} ({KINDS[first.kind]})"
-    parts.append(f"in {len(cases)} of {len(every)} cases")
-    if len(cases) < len(every):
-        parts.append(_list(cases))
-    named = [] if any(c.partition(",")[0] == "regular" for c in cases) else list(cases)
-    remarks = {case.partition(",")[0]: remark(case, first.operator) for case in named}
-    notes = dict.fromkeys(c.note for c in group if not told and c.note)
+    parts.append(f"in {len(cases)} of {len(every)} cases" + (f": {_list(cases)}" if len(cases) < len(every) else ""))
+    names = dict.fromkeys(case.partition(",")[0] for case in cases)
+    remarks = {} if set(names) & set(ORDINARY) else {name: remark(name, first.operator) for name in names}
     return Failure(
         operator=first.operator,
         panel=first.panel,
         what=what,
         count=len(group),
         where="; ".join([f"{', '.join(dtypes)}{only}", *parts]),
-        remarks=[*(f"{n}: {r}" for n, r in remarks.items() if r), *list(notes)[:1]],
+        remarks=[f"{name}: {text}" for name, text in remarks.items() if text],
         trace=next((c.trace for c in group if c.trace), ""),
     )
 

@@ -52,22 +52,22 @@ def follow(
     unit, checks
         As they come.
     line : str
-        About the part that is finished with this unit; "" while it is not. Its time is counted from the result before
-        its first.
+        About the part that is finished with this unit; "" while it is not. Its time is the time spent waiting for its
+        units.
     """
     left = Counter(map(part_of, units))
     checks: dict[str, list[Check]] = {part: [] for part in left}
-    began: dict[str, float] = {}
+    seconds = dict.fromkeys(left, 0.0)
     before = time.perf_counter()
     for unit, made in found:
         part = part_of(unit)
-        began.setdefault(part, before)
-        before = time.perf_counter()
+        now = time.perf_counter()
+        seconds[part], before = seconds[part] + now - before, now
         checks[part] += made
         left[part] -= 1
         line = ""
         if left[part] == 0 and checks[part]:
-            line = f"{part}: {result(checks[part])}, {duration(before - began[part])}"
+            line = f"{part}: {result(checks[part])}, {duration(seconds[part])}"
         yield unit, made, line
 
 

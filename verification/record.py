@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from typing import Any
 
 import numpy as np
 
@@ -56,7 +55,7 @@ class Check:
     curve : tuple of (step, error), optional
         Error against step of a finite-difference check; of ``bessel``, error against x.
     digest : str or None
-        SHA-256 of the bits of the field (accuracy checks).
+        Of the bits of the field (accuracy checks), see `digest`.
     note : str
         Why it failed, or what the error is relative to.
     trace : str
@@ -93,14 +92,10 @@ class Check:
         """Whether it is a check: of kind ``not offered``, `error` is the number of checks that were not made."""
         return self.kind != "not offered"
 
-    def as_dict(self) -> dict[str, Any]:
-        """JSON-ready mapping, `passed` included."""
-        return {**dataclasses.asdict(self), "curve": [list(p) for p in self.curve], "passed": self.passed}
-
 
 def digest(array: np.ndarray) -> str:
-    """SHA-256 of dtype, shape and bits; every NaN counts as the same bits."""
+    """First 64 bits of the SHA-256 of dtype, shape and bits; every NaN counts as the same bits."""
     canonical = array if array.dtype.kind == "i" else np.where(np.isnan(array), np.array(np.nan, array.dtype), array)
     state = hashlib.sha256(f"{array.dtype.str}{array.shape}".encode())
     state.update(np.ascontiguousarray(canonical).tobytes())
-    return state.hexdigest()
+    return state.hexdigest()[:16]

@@ -104,18 +104,21 @@ def _plan(
     floats = [d for d in dtypes if d != QUAD] if dtypes else list(DTYPES)
     chosen = panels or (() if implementation else available_panels())
     others = [p for p in chosen if p != JUDGE] if floats else []
+    judge = JUDGE in chosen and (not dtypes or QUAD in dtypes)
     request = {"operators": operators or None, "seed": seed, "where": where}
     # Structures alone, where nothing else is asked for; the judge does not judge itself on them.
     alone = {"structures": structures, "alone": bool(structures) and not operators}
-    units: dict[str, Unit] = {}
+    units: list[Unit] = []
     try:
+        if judge and "float64" in floats:  # whose cases it takes
+            others, judge = [*others, JUDGE], False
         if floats and implementation:
             given = {**request, **alone, "panels": others, "dtypes": floats, "implementation": implementation}
-            units |= {u.label: u for u in plan_apart(given)}
+            units += plan_apart(given)
         elif floats and others:
-            units |= {u.label: u for u in plan(**request, **alone, panels=others, dtypes=floats)}
-        if JUDGE in chosen and (not dtypes or QUAD in dtypes) and not alone["alone"]:
-            units |= {u.label: u for u in plan(**request, panels=[JUDGE], dtypes=["float64"])}
+            units += plan(**request, **alone, panels=others, dtypes=floats)
+        if judge and not alone["alone"]:
+            units += plan(**request, panels=[JUDGE], dtypes=["float64"])
     except ValueError as error:
         if isinstance(error, Refused) and error.trace:
             click.echo(error.trace, err=True)
@@ -124,7 +127,7 @@ def _plan(
         raise click.UsageError(
             f"nothing to verify: {JUDGE} computes in {QUAD}, the other panels in {' and '.join(DTYPES)}"
         )
-    return list(units.values())
+    return list({unit.label: unit for unit in units}.values())
 
 
 def _skips(
