@@ -74,7 +74,10 @@ def print_failures(console: Console, checks: Sequence[Check]) -> None:
         console.print(f"[bold red]Failed: {sum(f.count for f in found)} checks[/]")
     for f in found:
         name = " in ".join(filter(None, (f.operator, f.panel)))
-        console.print(f"  {mark(console, False)} [bold]{escape(name)}[/]: {escape(f.what)}: {f.count} checks", end="")
+        console.print(
+            f"  {mark(console, False)} [bold]{escape(name)}[/]: {escape(f.what)}: {f.count} check{'s'[: f.count > 1]}",
+            end="",
+        )
         console.print(f" [dim]({escape(f.where)})[/]")
         for text in (*f.remarks, *f.trace.splitlines()):
             console.print(f"      {escape(text)}", style="dim")

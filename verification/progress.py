@@ -42,9 +42,7 @@ def duration(seconds: float) -> str:
     return f"{round(seconds) // 60} min {round(seconds) % 60} s"
 
 
-def follow(
-    units: Sequence[Unit], found: Iterable[tuple[Unit, list[Check]]]
-) -> Iterator[tuple[Unit, list[Check], str]]:
+def follow(units: Sequence[Unit], found: Iterable[tuple[Unit, list[Check]]]) -> Iterator[tuple[Unit, list[Check], str]]:
     """Tell of each part of a run when all its units are back, in whatever order they come.
 
     Yields

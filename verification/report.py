@@ -8,6 +8,7 @@ import json
 import math
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from functools import cache
 from importlib import resources
@@ -29,7 +30,7 @@ SCHEMA_VERSION = 2
 LARGEST = 2**28  # bytes of a report: a complete run makes a fiftieth of that
 # Attributes of a check that are texts, and its numbers, as columns of the table of checks.
 TEXTS = ("operator", "panel", "dtype", "kind", "case", "field", "note", "trace")
-NUMBERS = ("error", "tolerance", "order", "seconds")
+NUMBERS = ("error", "tolerance", "seconds")
 
 
 class ReportError(ValueError):
@@ -106,21 +107,21 @@ def _error(check: Check) -> float | None:
 
 def _tabulated(checks: Sequence[Check]) -> dict[str, Any]:
     """Return checks as columns: texts and the steps of curves are numbers of entries of lists."""
-    texts: dict[str, int] = {}
+    texts = {"": 0}
     steps: dict[tuple[float, ...], int] = {}
     columns = {name: [texts.setdefault(getattr(c, name), len(texts)) for c in checks] for name in TEXTS}
     curves: list[dict[str, Any]] = []
     for row, c in enumerate(checks):
         if c.curve:
             number = steps.setdefault(tuple(step for step, _ in c.curve), len(steps))
-            curves.append({"check": row, "steps": number, "errors": [_rounded(error, 4) for _, error in c.curve]})
+            errors = [_rounded(error, 4) for _, error in c.curve]
+            curves.append({"check": row, "order": _rounded(c.order, 4), "steps": number, "errors": errors})
     return {
         "texts": list(texts),
         **columns,
         "error": [_error(c) for c in checks],
         "tolerance": [c.tolerance for c in checks],
-        "order": [_rounded(c.order, 4) for c in checks],
-        "seconds": [_rounded(c.seconds, 3) for c in checks],
+        "seconds": [_rounded(c.seconds, 2) for c in checks],
         "digest": [c.digest for c in checks],
         "steps": [list(s) for s in steps],
         "curves": curves,
@@ -228,19 +229,20 @@ def checks_of(report: Mapping[str, Any]) -> list[Check]:
     columns = {name: [table["texts"][code] for code in table[name]] for name in TEXTS}
     columns |= {name: table[name] for name in (*NUMBERS, "digest")}
     columns["error"] = [restored(error) for error in table["error"]]
-    curves = {
-        curve["check"]: tuple(zip(table["steps"][curve["steps"]], map(restored, curve["errors"]), strict=True))
-        for curve in table["curves"]
-    }
-    rows = zip(*columns.values(), strict=True)
-    return [Check(**dict(zip(columns, row, strict=True)), curve=curves.get(i, ())) for i, row in enumerate(rows)]
+    checks = [Check(**dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True)]
+    for curve in table["curves"]:
+        points = zip(table["steps"][curve["steps"]], map(restored, curve["errors"]), strict=True)
+        checks[curve["check"]] = replace(checks[curve["check"]], order=curve["order"], curve=tuple(points))
+    return checks
 
 
 def _packed(report: Mapping[str, Any]) -> str:
     """Return what the page's table of checks shows, as compressed JSON in base64."""
     table = report["checks"]
-    shown = {name: table[name] for name in ("texts", *TEXTS[:6], "order", "seconds", "tolerance", "error")}
-    shown["error"], shown["tolerance"] = ([_rounded(v, 3) for v in table[name]] for name in ("error", "tolerance"))
+    shown = {name: table[name] for name in ("texts", *TEXTS[:6], *NUMBERS)}
+    shown["order"] = [None] * len(table["error"])
+    for curve in table["curves"]:
+        shown["order"][curve["check"]] = curve["order"]
     text = json.dumps(shown, separators=(",", ":"), allow_nan=False)
     return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
 

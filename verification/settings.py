@@ -78,7 +78,9 @@ def settings_of(definition: Definition, where: Where) -> Sequence[Mapping[str, A
         return definition.settings
     there = _choices(definition)
     given = dict.fromkeys(definition.optional, ...)
-    left = [s for s in definition.settings if all(_text(v) in where.get(n, (_text(v),)) for n, v in (given | s).items())]
+    left = [
+        s for s in definition.settings if all(_text(v) in where.get(n, (_text(v),)) for n, v in (given | s).items())
+    ]
     if not left:
         left = [dict(zip(where, values, strict=True)) for values in product(*(
             [there[name][value] for value in allowed] for name, allowed in where.items()
