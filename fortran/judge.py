@@ -38,8 +38,9 @@ def pair(values: np.ndarray, step: float = 0.0, direction: np.ndarray | None = N
     x = np.asarray(values, np.float64)
     y = np.zeros_like(x) if direction is None else step * np.asarray(direction, np.float64)
     hi = x + y
-    part = hi - x
-    return np.stack([hi, (x - (hi - part)) + (y - part)])
+    with np.errstate(invalid="ignore"):  # of infinity, which has nothing to add
+        part = hi - x
+        return np.stack([hi, np.where(np.isfinite(hi), (x - (hi - part)) + (y - part), 0)])
 
 
 def dot(a: np.ndarray, b: np.ndarray) -> tuple[float, float, float]:

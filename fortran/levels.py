@@ -9,10 +9,12 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from types import ModuleType
 
-__all__ = ["ENVIRONMENT", "EQUAL_BITS", "available", "fast_module", "get_cpu_level", "set_cpu_level"]
+__all__ = ["ENVIRONMENT", "EQUAL_BITS", "available", "fast_module", "get_cpu_level", "set_cpu_level", "small_blocks"]
 
 ENVIRONMENT = "TRIGRAPH_CPU_LEVEL"
 EQUAL_BITS = ("v3", "v4")
@@ -82,3 +84,17 @@ def set_cpu_level(level: str) -> None:
     if not isinstance(level, str):
         raise TypeError(f"set_cpu_level: level is a {type(level).__name__}; expected a string")
     _chosen = _load(level, "set_cpu_level: level")
+
+
+@contextmanager
+def small_blocks() -> Iterator[None]:
+    """Let sums over blocks of nodes or edges take one block at a time, as they take many thousands for a large graph.
+
+    For verification: small graphs then go through what large ones do. No operator may run in another thread meanwhile.
+    """
+    module = fast_module()
+    module.limit_blocks(1, 1)
+    try:
+        yield
+    finally:
+        module.limit_blocks(0, 0)

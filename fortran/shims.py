@@ -219,6 +219,15 @@ subroutine dot(a, b, total, n_a)
     total(3) = real(scale, c_double)
 end subroutine dot
 """,
+    "fast": """!> Limits of the sums over blocks, for verification: 0 restores what is usual.
+subroutine limit_blocks(slots, span)
+    use, intrinsic :: iso_c_binding, only: c_int
+    use trigraph_blas_like, only: limit_spans
+    implicit none
+    integer(c_int), intent(in) :: slots, span
+    call limit_spans(slots, span)
+end subroutine limit_blocks
+""",
     "reference": """!> Level of the processor's instruction set: which build of the fast path it can run.
 subroutine cpu_level(level)
     use, intrinsic :: iso_c_binding, only: c_int

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trigraph.gpu.sums import ROWS, Kernels, cover, sum_rows
+from trigraph.gpu.sums import ROWS, Kernels, cover, sum_rows, workspace
 from trigraph.operators import result_type
 
 __all__ = [
@@ -261,7 +261,7 @@ class _Triplets:
 
     def _nodes_per_block(self) -> int:
         """How many nodes share a block's copy of the second weights' gradient: at most ROWS."""
-        blocks = max(1, min(BLOCKS, WORKSPACE // (2 * self.channels * self.mid)))
+        blocks = max(1, min(BLOCKS, workspace(WORKSPACE) // (2 * self.channels * self.mid)))
         return min(cover(self.graph.num_nodes, blocks), ROWS)
 
     def _first_weights(self, grads: tuple[Any, Any, Any], out: Any) -> None:

@@ -7,6 +7,7 @@ array are summed in pieces of at most CHUNK positions, rows of matrices ROWS at 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,9 +31,11 @@ __all__ = [
     "finish",
     "gather",
     "overflow_for",
+    "small_blocks",
     "spread",
     "sum_pieces",
     "sum_rows",
+    "workspace",
 ]
 
 CHUNK = 128  # most positions of a piece
@@ -86,9 +89,31 @@ def bits(number: int) -> int:
     return (number - 1).bit_length()
 
 
+_small = False  # see small_blocks
+
+
+def workspace(usual: int) -> int:
+    """Return how large a work space may be: as large as usual, or as small as can be within `small_blocks`."""
+    return 1 if _small else usual
+
+
+@contextmanager
+def small_blocks() -> Iterator[None]:
+    """Let work spaces be as small as can be: small graphs then take the many blocks that large ones take.
+
+    For verification. No operator may run in another thread meanwhile.
+    """
+    global _small
+    _small = True
+    try:
+        yield
+    finally:
+        _small = False
+
+
 def blocks(count: int, bytes_per_row: int) -> Iterator[tuple[int, int]]:
     """First row and number of rows of each block whose workspace is bounded; a multiple of ROWS, but for the last."""
-    step = cover(max(WORKSPACE // bytes_per_row, cover(count, MAX_BLOCKS)), ROWS) * ROWS
+    step = cover(max(workspace(WORKSPACE) // bytes_per_row, cover(count, MAX_BLOCKS)), ROWS) * ROWS
     for first in range(0, count, step):
         yield first, min(step, count - first)
 

@@ -33,6 +33,7 @@ REPEAT = replace(GOOD, kind="repeat", error=0.0, tolerance=0.0, digest=None)
 @pytest.fixture
 def runner(monkeypatch, tmp_path):
     monkeypatch.setattr(progress, "_file", lambda: tmp_path / "times.json")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0}, raising=False)  # no processes to share the work
     for name in ("COLUMNS", "CI", "FORCE_COLOR", "TTY_COMPATIBLE"):
         monkeypatch.delenv(name, raising=False)
     return CliRunner()
@@ -93,9 +94,8 @@ def test_output_that_is_no_terminal_is_plain_text_with_a_line_for_each_part(runn
     ]
     assert all(line.endswith(" s") for line in result.stderr.splitlines())
     first = result.stdout.splitlines()[0]
-    assert first == (
-        "10 checks are planned, and zeros where nothing contributes, of gno_kernel, mha_gat_n2n, golden vectors, forces."
-    )
+    parts = "gno_kernel, mha_gat_n2n, golden vectors, forces"
+    assert first == (f"10 checks are planned, and zeros where nothing contributes, of {parts}.")
 
 
 def test_every_unit_of_a_run_belongs_to_a_part():
@@ -207,7 +207,7 @@ def test_options_reach_the_plan(verify):
     options = ("--operator", "gno_kernel", "--operator", "gno_aggregate_fwd", "--dtype", "float32", "--seed", "3")
     result = verify([GOOD], *options, "--panel", "judge")
     request = {"operators": ("gno_kernel", "gno_aggregate_fwd"), "seed": 3, "where": ()}
-    nothing = {"structures": [], "alone": False}
+    nothing = {"structures": [], "alone": False, "implementation": None}
     assert result.asked == [{**request, **nothing, "panels": ["pyref"], "dtypes": ["float32"]}]
     request = {"operators": None, "seed": 0, "where": ("op=sum", "op=max")}
     where = ("--where", "op=sum", "--where", "op=max")
@@ -240,8 +240,16 @@ def test_structures_reach_the_plan(verify, tmp_path):
 
 def test_implementation_reaches_the_plan_alone(runner, monkeypatch):
     asked = []
-    unit = units.Unit("one", 1.0, lambda: 1, lambda: [GOOD])
-    monkeypatch.setattr(isolated, "plan_apart", lambda request: asked.append(request) or [unit])
+
+    class Workers:
+        def __init__(self, requests, processes):
+            asked.extend([*requests, processes])
+            self.units = [units.Unit("one", 1.0, lambda: 1, lambda: [GOOD])]
+
+        def execute(self):
+            return units.execute(self.units)
+
+    monkeypatch.setattr(isolated, "Workers", Workers)
     result = runner.invoke(main, ["verify", "--implementation", "mine:f", "--operator", "gno_kernel_bwd"])
     assert result.exit_code == 0
     assert asked == [
@@ -254,7 +262,8 @@ def test_implementation_reaches_the_plan_alone(runner, monkeypatch):
             "structures": [],
             "alone": False,
             "where": (),
-        }
+        },
+        1,
     ]
 
 

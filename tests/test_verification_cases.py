@@ -101,7 +101,7 @@ def test_chunks_are_crossed():
     assert graph.max_in_degree > 600
     assert np.bincount(graph.indices).max() > 600
     assert np.bincount(graph.edge_ids).max() >= 600
-    assert build("gno_kernel", "long").sizes["num_edges"] > 600
+    assert build("gno_kernel", "length 700").sizes["num_edges"] > 600
 
 
 def test_both_index_dtypes_and_empty_graphs_occur():

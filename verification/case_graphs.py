@@ -16,6 +16,16 @@ if TYPE_CHECKING:
 
 __all__ = ["GRAPHS"]
 
+# Lengths of rows: of 256 and 512 members, which are whole pieces, of one more, and long ones first and last.
+BY_DESTINATION = np.array([257, *[1] * 40, 256, 0, 512])
+BY_SOURCE = np.array([512, 0, 256, *[1] * 40, 257])
+BY_ROW = np.array([256, *[1] * 40, 257, 512])
+
+
+def _in_rows(lengths: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return the row of each member, in any order."""
+    return rng.permutation(np.repeat(np.arange(len(lengths)), lengths))
+
 
 def _pairs(variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Source and destination of every edge, in any order."""
@@ -39,7 +49,11 @@ def _csc(variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> C
     """Return the graph of a variant; writes the sizes it has into `sizes`."""
     if variant.name == "square":
         sizes["num_src_nodes"] = sizes["num_dst_nodes"]
-    src, dst = _pairs(variant, sizes, rng)
+    if variant.name == "boundaries":
+        sizes |= {"num_src_nodes": len(BY_SOURCE), "num_dst_nodes": len(BY_DESTINATION)}
+        src, dst = _in_rows(BY_SOURCE, rng), _in_rows(BY_DESTINATION, rng)
+    else:
+        src, dst = _pairs(variant, sizes, rng)
     order = rng.permutation(len(src))
     src, dst = src[order], dst[order]
     count, edge_ids, rows = len(src), None, None
@@ -49,6 +63,8 @@ def _csc(variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> C
         rows = count
         # As many as positions. Three unused, the others drawn with replacement: some shared by several positions.
         edge_ids = rng.choice(np.setdiff1d(np.arange(rows), [0, rows // 2, rows - 1]), count).astype(variant.index)
+    elif variant.name == "boundaries":
+        rows, edge_ids = len(BY_ROW), _in_rows(BY_ROW, rng).astype(variant.index)
     elif variant.name == "skewed":
         # One row shared by more than two chunks, the rest a permutation as `from_coo` makes.
         rows = count - 599
@@ -75,6 +91,8 @@ def _edges(
     Atoms in a skew cell: an edge and its reverse have opposite vectors. Periodic cells have parallel edges (images of
     one neighbour) and edges from an atom to its own image; a third of the edges has no reverse.
     """
+    if variant.name == "boundaries":
+        return _edge_boundaries(variant, sizes, rng)
     nodes = sizes["num_nodes"]
     pairs = 0 if nodes == 0 or variant.name in ("no edges", "one edge") else 2 * nodes
     near = 1 if variant.name in ("periodic", "wide") else 0
@@ -105,6 +123,28 @@ def _edges(
     return {"graph": graph}, {"vec": vec}
 
 
+def _edge_boundaries(
+    variant: Variant, sizes: dict[str, int], rng: np.random.Generator
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Return nodes with 256, 257 or 512 in-edges and two out-edges, or the other way round; the rest have few triplets.
+
+    In-edges come from nodes 2 to 11 and out-edges go to nodes 12 to 21, but for one that goes back to node 2.
+    """
+    wide = ((0, 257), (22, 256), (25, 512))  # node, in-edges: the first and the last node are among them
+    pairs = [
+        pair for node, count in wide for pair in [*((2 + n % 10, node) for n in range(count)), (node, 2), (node, 12)]
+    ]
+    tall = ((1, 256), (23, 257), (24, 512))  # node, out-edges
+    pairs += [
+        pair for node, count in tall for pair in [*((node, 12 + n % 10) for n in range(count)), (3, node), (4, node)]
+    ]
+    src, dst = np.array(sorted(pairs, key=lambda pair: (pair[0], rng.random())), variant.index).T
+    vec = rng.standard_normal((len(src), 3))
+    graph = EdgeGraph(src, dst, 26, vec=vec)
+    sizes |= {"num_nodes": graph.num_nodes, "num_edges": graph.num_edges}
+    return {"graph": graph}, {"vec": vec}
+
+
 def _members(variant: Variant, count: int, bound: int, rng: np.random.Generator) -> Segments:
     """Members of segments in any order; the last and a middle segment have none, in "skewed" one has most."""
     used = np.setdiff1d(np.arange(bound), [bound // 2, bound - 1]) if bound > 3 else np.arange(bound)
@@ -116,6 +156,8 @@ def _members(variant: Variant, count: int, bound: int, rng: np.random.Generator)
 
 def _triplets(variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> dict[str, Segments | None]:
     """Return the graph objects of a variant; writes the sizes they have into `sizes`."""
+    if variant.name == "boundaries":
+        return _segment_boundaries(variant, sizes, rng)
     if variant.name == "skewed":
         sizes |= {"num_triplets": 700, "num_edges": 290}
     elif variant.name == "wide":
@@ -136,6 +178,29 @@ def _triplets(variant: Variant, sizes: dict[str, int], rng: np.random.Generator)
         sizes["num_inputs"] = sizes["num_triplets"]
     else:
         graphs["idx_in"] = _members(variant, sizes["num_triplets"], sizes["num_inputs"], rng)
+    return graphs
+
+
+def _segment_boundaries(
+    variant: Variant, sizes: dict[str, int], rng: np.random.Generator
+) -> dict[str, Segments | None]:
+    """Return edges, atoms and inputs with 256, 257 or 512 members, the first and the last among them."""
+    several = "num_outputs" in sizes
+    total, index = int(BY_DESTINATION.sum()), variant.index
+
+    def segments(lengths: np.ndarray) -> Segments:
+        return Segments(_in_rows(lengths, rng).astype(index), len(lengths))
+
+    # As many edges as triplets where atoms are segments of them: most edges then have no triplet.
+    lengths = np.insert(BY_DESTINATION, -1, np.zeros(total - len(BY_DESTINATION), int)) if several else BY_DESTINATION
+    graphs: dict[str, Segments | None] = {"triplets": segments(lengths)}
+    sizes |= {"num_triplets": total, "num_edges": len(lengths)}
+    if several:
+        absent = {name for name, value in variant.setting.items() if value is None}
+        graphs["atoms"] = None if "atoms" in absent else segments(BY_SOURCE)
+        graphs["idx_in"] = None if "idx_in" in absent else segments(BY_ROW)
+        sizes |= {"num_outputs": total if "atoms" in absent else len(BY_SOURCE)}
+        sizes |= {"num_inputs": total if "idx_in" in absent else len(BY_ROW)}
     return graphs
 
 

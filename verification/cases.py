@@ -22,6 +22,7 @@ from trigraph.verification.hubs import HUBS, SETTINGS, WIDTH, WIDTHS
 from trigraph.verification.settings import Where, settings_of
 
 __all__ = [
+    "MANY",
     "POINT_STEP",
     "VARIANTS",
     "Case",
@@ -68,7 +69,8 @@ class Case:
     kind : str
         Name of the variant, without its setting; "" for real inputs.
     equal_terms : bool
-        Whether the terms of its sums are equal: rounding errors of a direct sum add up, instead of cancelling in part.
+        Whether the terms of its sums are equal, or many of them, since many edges share the same few rows: rounding
+        errors of a direct sum add up, instead of cancelling in part.
     """
 
     name: str
@@ -136,6 +138,9 @@ class Variant:
         return ", ".join([self.name, *(f"{name}={value}" for name, value in self.setting.items())])
 
 
+# Edges without a graph: more than two chunks of 256, and whole ones.
+LENGTHS = {"length 700": 700, "length 256": 256, "length 257": 257, "length 512": 512}
+
 # By kind of graph (None: no graph).
 VARIANTS: dict[str | None, tuple[Variant, ...]] = {
     "edges": (
@@ -143,6 +148,7 @@ VARIANTS: dict[str | None, tuple[Variant, ...]] = {
         Variant("periodic", 1, np.int32, True),
         Variant("square", 2, np.int32),
         Variant("skewed", 1, np.int64),
+        Variant("boundaries", 1, np.int32),
         Variant("wide", 0, np.int32),
         Variant("one channel", 0, np.int64),
         Variant("one edge", 0, np.int64),
@@ -154,6 +160,7 @@ VARIANTS: dict[str | None, tuple[Variant, ...]] = {
         Variant("shared rows", 2, np.int32, True),
         Variant("square", 1, np.int32),
         Variant("skewed", 1, np.int64),
+        Variant("boundaries", 1, np.int32),
         Variant("wide", 0, np.int32),
         Variant("one channel", 0, np.int32),
         Variant("integers", 0, np.int64, data="integers"),
@@ -164,7 +171,7 @@ VARIANTS: dict[str | None, tuple[Variant, ...]] = {
     None: (
         Variant("regular", 0, np.int64, True),
         Variant("second sizes", 1, np.int64, True),
-        Variant("long", 2, np.int64),
+        *(Variant(name, 2, np.int64) for name in LENGTHS),
         Variant("wide", 0, np.int64),
         Variant("one channel", 0, np.int64),
         Variant("integers", 0, np.int64, data="integers"),
@@ -178,6 +185,7 @@ SEGMENTS = (
     Variant("regular", 0, np.int64, True),
     Variant("second sizes", 1, np.int32, True),
     Variant("skewed", 1, np.int64),
+    Variant("boundaries", 1, np.int32),
     Variant("wide", 0, np.int32),
     Variant("one channel", 0, np.int64),
     Variant("integers", 0, np.int64, data="integers"),
@@ -188,8 +196,11 @@ SEGMENTS = (
 VARIANTS |= {"triplets": SEGMENTS, "bilinear": SEGMENTS}
 
 
+EVERY_SETTING = ("regular", "skewed", "boundaries", "integers")
+
+
 def variants(definition: Definition, where: Where | None = None) -> tuple[Variant, ...]:
-    """Variants a definition is tried on: one setting each in turn; every setting on the first and on integers.
+    """Variants a definition is tried on: one setting each in turn, every setting on those of `EVERY_SETTING`.
 
     `where` restricts the settings.
     """
@@ -197,7 +208,7 @@ def variants(definition: Definition, where: Where | None = None) -> tuple[Varian
     if not settings:
         return base
     turns = [replace(v, setting=settings[i % len(settings)]) for i, v in enumerate(base)]
-    more = [replace(v, setting=s) for v in base if v.name in ("regular", "integers") for s in settings]
+    more = [replace(v, setting=s) for v in base if v.name in EVERY_SETTING for s in settings]
     return (*turns, *(v for v in more if v not in turns))
 
 
@@ -212,6 +223,9 @@ def hubs(definition: Definition, degree: int, data: str) -> tuple[Variant, ...]:
 
 # Widths that are 1 in "one channel", beside others that are not: an axis of one has any stride.
 CHANNELS = ("d", "dim", "f_in", "n_emb", "n_spherical", "num_heads", "num_spherical")
+
+# Graphs with more edges at one place than a chunk has; widths are small in return.
+MANY = ("skewed", "boundaries", *LENGTHS)
 
 # What there is none of in "no edges", by kind of graph: rows of edge arrays stay, that nothing uses.
 MEMBERS: dict[str | None, str] = {
@@ -235,9 +249,9 @@ def _sizes(definition: Definition, variant: Variant) -> dict[str, int]:
             size = 6 * symbol.typical[0] + 9 if symbol.minimum else 3
         elif variant.name == "one channel" and name in CHANNELS:
             size = 1
-        elif variant.name == "long" and not symbol.minimum:
-            size = 700  # more than two chunks of 256
-        elif variant.name == "skewed" and symbol.minimum:
+        elif variant.name in LENGTHS and not symbol.minimum:
+            size = LENGTHS[variant.name]
+        elif variant.name in MANY and symbol.minimum:
             size = min(symbol.typical)
         elif variant.name == "one edge" and not symbol.minimum:
             size = 1
@@ -407,6 +421,6 @@ def build(definition: Definition, variant: Variant, dtype: str, seed: int) -> Ca
     drawn[0] |= {n: frozen(array.astype(dtype)) for n, array in belonging.items() if n in inputs}
     step = definition.largest_step if variant.differenced else POINT_STEP
     values = {**absent, **drawn[0], **graphs, **attributes}
-    equal = variant.data == "constant"
+    equal = variant.data == "constant" or variant.name == "boundaries"
     case = Case(variant.label, definition, sizes, values, drawn[1], drawn[2], drawn[3], step, "", variant.name, equal)
     return case if variant.data != "any" else _resample(case, rng)

@@ -30,7 +30,7 @@ from trigraph.verification.subjects import Subject, attempt
 
 __all__ = ["JUDGE_STEPS", "STEPS", "Curve", "assess", "check_differences", "inner", "rounded_gap"]
 
-STEPS = tuple(2.0**-k for k in range(4, 37))  # from the largest step of the case
+STEPS = tuple(2.0**-k for k in range(4, 37, 2))  # from the largest step of the case
 JUDGE_STEPS = tuple(2.0**-k for k in range(6, 67, 4))
 
 # How the range in which truncation dominates is chosen from a curve: see `assess`.

@@ -1,4 +1,4 @@
-"""Failures as people read them: one entry for each kind of failure, with its count, its cases and what is special there."""
+"""Failures as people read them: an entry for each kind of failure, with its count, cases and what is special there."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ REMARKS = {
     "shared rows": "several positions of the graph read one row of the edge arrays, and some rows are unused",
     "square": "as many sources as destinations",
     "skewed": "one node, row or segment has more than 256 terms to sum",
+    "boundaries": "sums of 256, 257 and 512 terms, and long sums first and last",
     "long": "700 edges: sums of more than 512 terms",
     "wide": "widths above 64, and odd",
     "one channel": "an axis of length 1",

@@ -1,50 +1,62 @@
-"""A run in a process of its own: a user's function can end its process, but not the run.
+"""A run in processes of its own: they share the work, and a user's function can end its process but not the run.
 
-The child imports the function, plans, and hands over each unit's checks; the parent counts them. An ``os._exit`` or a
-crash in the function, which leaves no exception behind, is thereby a failed run, whatever status it left.
+Each process plans the whole run, which takes a moment, and is asked for the units of one case after the other, since
+these share what the judge says. The parent counts the checks that come back. An ``os._exit`` or a crash in a function,
+which leaves no exception behind, is thereby a failed run, whatever status it left.
 """
 
 from __future__ import annotations
 
 import atexit
+import math
 import os
 import signal
 import traceback
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import groupby
 from multiprocessing import get_context
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
 from trigraph.verification.implementation import LoadError
 from trigraph.verification.record import Check
 from trigraph.verification.subjects import own_interrupts
-from trigraph.verification.units import Ended, Unit
+from trigraph.verification.units import Ended, Unit, missing
 
-__all__ = ["Refused", "plan_apart"]
+__all__ = ["Refused", "Workers"]
 
-PATIENCE = 0.5  # seconds between looks whether the child still lives: its children may keep the pipe open
+PATIENCE = 0.5  # seconds between looks whether a child still lives: its children may keep the pipe open
+# Libraries that NumPy's products come from would start as many threads in every process as there are processors.
+LIBRARY_THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 
 
 class Refused(ValueError):
-    """The child could not plan: what is wrong, and the traceback of the module's own failure ("" if that is not it)."""
+    """No child could plan: what is wrong, and the traceback of a module's own failure ("" if that is not it)."""
 
     def __init__(self, text: str, trace: str = "") -> None:
         super().__init__(text)
         self.trace = trace
 
 
-def _serve(connection: Connection, folder: str, request: Mapping[str, Any]) -> None:
-    """Plan and execute in the child."""
+def _planned(requests: Sequence[Mapping[str, Any]]) -> list[Unit]:
+    """Return the units of several plans; what two of them have in common is done once."""
     from trigraph.verification.run import plan
 
+    return list({unit.label: unit for request in requests for unit in plan(**request)}.values())
+
+
+def _serve(connection: Connection, folder: str, requests: Sequence[Mapping[str, Any]]) -> None:
+    """Plan, then count or execute the units that the parent asks for, in the child."""
+    os.setpgrp()  # with the processes that a user's function starts, or that its forks are: all end together
     os.chdir(folder)
     try:
         with own_interrupts():
             try:
-                units = plan(**request)
-                listed = [(u.label, u.weight, u.planned()) for u in units]
+                units = _planned(requests)
             except LoadError as error:
                 cause = error.__cause__
                 connection.send(("refused", str(error), "".join(traceback.format_exception(cause)) if cause else ""))
@@ -52,23 +64,55 @@ def _serve(connection: Connection, folder: str, request: Mapping[str, Any]) -> N
             except ValueError as error:
                 connection.send(("refused", str(error), ""))
                 return
-            connection.send(("planned", listed))
-            for number, unit in enumerate(units):
-                connection.send((number, unit.execute()))
-    except KeyboardInterrupt:
-        pass  # the parent was interrupted, too
+            connection.send(("planned", [(unit.label, unit.weight, unit.group) for unit in units]))
+            while True:
+                wanted, numbers = connection.recv()
+                for number in numbers:
+                    unit = units[number]
+                    connection.send((number, unit.planned() if wanted == "count" else unit.execute()))
+    except (KeyboardInterrupt, EOFError, BrokenPipeError):
+        pass  # the parent was interrupted, or is gone
+
+
+@contextmanager
+def _one_library_thread(processes: int) -> Iterator[None]:
+    """Start processes whose libraries use one thread, unless there is one process, or the user has said otherwise."""
+    unset = [name for name in LIBRARY_THREADS if name not in os.environ] if processes > 1 else []
+    os.environ.update(dict.fromkeys(unset, "1"))
+    try:
+        yield
+    finally:
+        for name in unset:
+            del os.environ[name]
 
 
 class _Child:
-    """The process and what it sends."""
+    """A process, what it sends, and the numbers of the units it was asked for last."""
 
-    def __init__(self, request: Mapping[str, Any]) -> None:
+    def __init__(self, requests: Sequence[Mapping[str, Any]]) -> None:
         context = get_context("spawn")
-        self.connection, theirs = context.Pipe(duplex=False)
-        self.process: BaseProcess = context.Process(target=_serve, args=(theirs, os.getcwd(), dict(request)))
+        self.connection, theirs = context.Pipe()
+        self.process: BaseProcess = context.Process(target=_serve, args=(theirs, os.getcwd(), list(requests)))
         self.process.start()
         theirs.close()
-        atexit.register(self.process.kill)
+        atexit.register(self.kill)
+        self.asked: deque[int] = deque()
+
+    def kill(self) -> None:
+        """End the process and those it has started; the second time does nothing."""
+        if self.connection.closed:
+            return
+        self.connection.close()
+        self.process.kill()
+        if self.process.pid is not None:
+            with suppress(ProcessLookupError, PermissionError):  # they have ended, or it had not begun
+                os.killpg(self.process.pid, signal.SIGKILL)
+
+    def ask(self, what: str, numbers: Sequence[int]) -> None:
+        """Ask for the units' numbers of checks ("count"), or for the checks ("execute")."""
+        self.asked.extend(numbers)
+        with suppress(OSError):  # of a child that is gone; `receive` tells how
+            self.connection.send((what, numbers))
 
     def receive(self) -> Any:
         """Return the next message.
@@ -84,50 +128,116 @@ class _Child:
                     raise EOFError
             return self.connection.recv()
         except (EOFError, OSError):
-            self.process.join()
-            raise Ended(f"the process that runs it {_status(self.process.exitcode)}") from None
+            raise self._ended() from None
 
-    def checks(self, number: int) -> list[Check]:
-        """Return the checks of a unit."""
-        sent, checks = self.receive()
-        if sent != number:
-            raise Ended(f"the process that runs it sent the checks of unit {sent}; expected those of {number}")
-        found: list[Check] = checks
-        return found
+    def answer(self) -> tuple[int, Any]:
+        """Return the number of the next unit that was asked for, and what was asked."""
+        number, found = self.receive()
+        if number != self.asked[0]:
+            raise Ended(f"the process that runs it answered for unit {number}; expected {self.asked[0]}")
+        self.asked.popleft()
+        return number, found
+
+    def _ended(self) -> Ended:
+        self.process.join()
+        code = self.process.exitcode
+        status = f"ended with status {code}"
+        if code is not None and code < 0:
+            status = f"was ended by signal {signal.Signals(-code).name}"
+        return Ended(f"the process that runs it {status}")
 
 
-def _status(code: int | None) -> str:
-    if code is not None and code < 0:
-        return f"was ended by signal {signal.Signals(-code).name}"
-    return f"ended with status {code}"
-
-
-def plan_apart(request: Mapping[str, Any]) -> list[Unit]:
-    """Lay out a run whose units are executed in another process, in their order.
+class Workers:
+    """Processes that lay out a run and share its units.
 
     Parameters
     ----------
-    request : mapping
-        Arguments of `run.plan`; the implementation is a name.
+    requests : sequence of mappings
+        Arguments of `run.plan`, one for each plan; implementations are names.
+    processes : int
 
-    Returns
-    -------
-    list of Unit
+    Attributes
+    ----------
+    units : list of Unit
 
     Raises
     ------
     Refused
-        If the plan's arguments are wrong, or the implementation cannot be imported.
+        If the arguments are wrong, or the implementation cannot be imported.
     """
-    child = _Child(request)
-    try:
-        kind, *content = child.receive()
-    except Ended as error:
-        raise Refused(f"verify: importing implementation {request['implementation']!r}: {error}") from None
-    if kind == "refused":
-        raise Refused(*content)
-    (listed,) = content
-    return [
-        Unit(label, weight, partial(int, planned), partial(child.checks, number))
-        for number, (label, weight, planned) in enumerate(listed)
-    ]
+
+    def __init__(self, requests: Sequence[Mapping[str, Any]], processes: int) -> None:
+        with _one_library_thread(processes):
+            self._children = [_Child(requests) for _ in range(processes)]
+        try:
+            replies = [child.receive() for child in self._children]
+        except Ended as error:
+            raise Refused(f"verify: importing implementation {requests[0].get('implementation')!r}: {error}") from None
+        for kind, *content in replies:
+            if kind == "refused":
+                self._stop()
+                raise Refused(*content)
+        listed = replies[0][1]
+        cases = [[n for n, _ in members] for _, members in groupby(enumerate(listed), key=lambda item: item[1][2])]
+        # Each child counts the checks of its own share, which builds the cases, and begins with executing it.
+        self._shares = [deque(cases[i::processes]) for i in range(processes)]
+        for child, share in zip(self._children, self._shares, strict=True):
+            child.ask("count", [n for case in share for n in case])
+        counts = dict(child.answer() for child in self._children for _ in range(len(child.asked)))
+        self.units = [
+            Unit(label, weight, partial(int, counts[n]), list, group) for n, (label, weight, group) in enumerate(listed)
+        ]
+
+    def execute(self) -> Iterator[tuple[Unit, list[Check]]]:
+        """Execute the units, those of a case in one process and in order.
+
+        Yields
+        ------
+        unit : Unit
+        checks : list of Check
+            The last one has a failed check, and the rest is left out, if a process is gone.
+        """
+        with own_interrupts():
+            try:
+                for child in self._children:
+                    self._hand_out(child)
+                while busy := [child for child in self._children if child.asked]:
+                    # A child that ended while its own children keep the pipe open is found by its sentinel.
+                    waiting = [c.connection for c in busy] + [c.process.sentinel for c in busy]
+                    ready = wait(waiting)
+                    for child in busy:
+                        if child.connection in ready or child.process.sentinel in ready:
+                            yield self._next(child)
+            except _Over as over:
+                yield over.unit, [missing("", "", "float64", over.unit.label, math.inf, str(over.__cause__))]
+            finally:
+                self._stop()
+
+    def _next(self, child: _Child) -> tuple[Unit, list[Check]]:
+        unit = self.units[child.asked[0]]
+        try:
+            number, checks = child.answer()
+            if not child.asked:
+                self._hand_out(child)
+        except Ended as error:
+            raise _Over(unit) from error
+        return self.units[number], checks
+
+    def _hand_out(self, child: _Child) -> None:
+        """Give a child the next case of its share, or the last of the longest share that is left."""
+        own = self._shares[self._children.index(child)]
+        longest = max(self._shares, key=len)
+        if own or longest:
+            child.ask("execute", own.popleft() if own else longest.pop())
+
+    def _stop(self) -> None:
+        for child in self._children:
+            child.kill()
+
+
+class _Over(Exception):
+    """A process is gone while this unit was to be executed."""
+
+    def __init__(self, unit: Unit) -> None:
+        super().__init__(unit.label)
+        self.unit = unit

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -14,6 +14,8 @@ from trigraph.operators import OPERATORS, Definition, Operator, evaluate
 from trigraph.verification import tolerances
 from trigraph.verification.cases import Case
 from trigraph.verification.subjects import Subject
+
+T = TypeVar("T")
 
 __all__ = ["Judged", "ask", "every_operator_of", "operators_of"]
 
@@ -61,16 +63,20 @@ class Judged:
     def __init__(self, case: Case) -> None:
         self.case = case
         self.seconds = 0.0
-        self._results: dict[tuple[str, str | None], dict[str, np.ndarray]] = {}
+        self._kept: dict[Hashable, Any] = {}
 
     def result(self, op: Operator, absent: str | None = None) -> dict[str, np.ndarray]:
         """Triples (hi, lo, scale) of every field of one of the case's operators; the argument `absent` is None."""
-        key = (op.name, absent)
-        if key not in self._results:
+        return self.kept((op.name, absent), lambda: ask(op, self.arguments(op, absent)))
+
+    def kept(self, key: Hashable, compute: Callable[[], T]) -> T:
+        """Return what `compute` returned for this key when it was first asked for."""
+        if key not in self._kept:
             start = time.perf_counter()
-            self._results[key] = ask(op, self.arguments(op, absent))
+            self._kept[key] = compute()
             self.seconds += time.perf_counter() - start
-        return self._results[key]
+        found: T = self._kept[key]
+        return found
 
     def arguments(self, op: Operator, absent: str | None = None) -> dict[str, Any]:
         """Keyword arguments of one of the case's operators; the argument `absent` is None."""

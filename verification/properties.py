@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
+from trigraph.checks import shape_of
 from trigraph.fortran import judge
 from trigraph.fortran.levels import EQUAL_BITS, available, get_cpu_level, set_cpu_level
 from trigraph.fortran.threads import get_num_threads, set_num_threads
@@ -19,13 +21,14 @@ from trigraph.verification.cases import Case
 from trigraph.verification.judged import Judged, ask, operators_of
 from trigraph.verification.record import Check
 from trigraph.verification.renumber import renumbered
-from trigraph.verification.subjects import Outcome, Subject, attempt, observe
+from trigraph.verification.subjects import Outcome, Subject, attempt, extent, observe
 
 __all__ = [
     "check_adjoint",
+    "check_blocks",
     "check_layout",
     "check_levels",
-    "check_nan",
+    "check_out",
     "check_permutation",
     "check_repeat",
     "check_symmetry",
@@ -196,47 +199,41 @@ def check_repeat(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
     return _equal_bits(subject, judged, op, "repeat", [bits, _bits(again), _bits(first)], [first, again, other])
 
 
-def check_nan(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
-    """Put a NaN into one element of each argument: it reaches what depends on it, as the judge has it, nothing else.
+def check_out(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
+    """Write into arrays of the caller's, at the start of a cache line and 8 bytes after one, that hold NaN before.
 
     Returns
     -------
     list of Check
-        For each argument and field; the error is the number of elements that are NaN where the judge has none, or the
-        other way round.
+        For each field; the error is the number of elements whose bits differ from those of an ordinary call, plus 1 for
+        each array that was not the one returned, or that was written beside.
     """
-    case, checks = judged.case, []
-    for argument in case.given(op):
-        arguments = case.arguments(op)
-        spoiled = arguments[argument.name].copy()
-        spoiled.flat[spoiled.size // 2] = math.nan
-        arguments[argument.name] = spoiled
-        expected = ask(op, arguments)
-        with np.errstate(invalid="ignore"):
-            outcome = attempt(subject, op, arguments)
-        for field in case.returned(op):
-            got: Any = outcome.fields.get(field.name)
-            note = outcome.problem or form_problem(got, field, case.sizes, dtype_of(field, case))
-            reference = expected[field.name]
-            wrong: float = math.inf
-            if not note:
-                same = got == reference if field.index else np.isnan(got) == np.isnan(reference[0])
-                wrong = float(np.count_nonzero(~same))
-            checks.append(
-                Check(
-                    operator=op.name,
-                    panel=subject.name,
-                    dtype=case.dtype,
-                    kind="nan",
-                    case=f"{case.name}, NaN in {argument.name}",
-                    field=field.name,
-                    error=float(wrong),
-                    tolerance=0.0,
-                    seconds=outcome.seconds,
-                    note=note,
-                )
-            )
-    return checks
+    assert subject.into is not None
+    case, fields = judged.case, judged.case.returned(op)
+    forms = {f.name: (shape_of(f, case.sizes), dtype_of(f, case)) for f in fields}
+    reference = attempt(subject, op, case.arguments(op))
+    bits, outcomes, wrong = _bits(reference), [reference], dict.fromkeys(forms, 0.0)
+    for offset in (0, 8):
+        strays: list[str] = []
+        outcome = observe(partial(subject.into, op, case.arguments(op), forms, offset, strays))
+        outcomes.append(outcome)
+        for name in forms:
+            wrong[name] += _different(_bits(outcome), name, bits) + strays.count(name)
+    return [
+        Check(
+            operator=op.name,
+            panel=subject.name,
+            dtype=case.dtype,
+            kind="out",
+            case=case.name,
+            field=name,
+            error=wrong[name],
+            tolerance=0.0,
+            seconds=sum(o.seconds for o in outcomes),
+            note=next((o.problem for o in outcomes if o.problem), ""),
+        )
+        for name in forms
+    ]
 
 
 def check_threads(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
@@ -250,6 +247,13 @@ def check_threads(subject: Subject, judged: Judged, op: Operator) -> list[Check]
     finally:
         set_num_threads(before)
     return _equal_bits(subject, judged, op, "threads", [_bits(o) for o in outcomes], outcomes)
+
+
+def check_blocks(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
+    """Compare with the judge where sums over blocks take one block at a time, as they take many for a large graph."""
+    assert subject.small_blocks is not None
+    with subject.small_blocks():
+        return [replace(c, case=f"{c.case}, small blocks") for c in check_accuracy(subject, judged, op)]
 
 
 def levels() -> tuple[list[str], list[str]]:
@@ -278,16 +282,6 @@ def check_levels(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
     return checks
 
 
-def _extent(array: Any) -> tuple[int, int]:
-    """First and last address of an array, of a device array on the device."""
-    interface = getattr(array, "__cuda_array_interface__", None) or array.__array_interface__
-    start, strides = interface["data"][0], interface["strides"]
-    if strides is None:
-        return start, start + array.nbytes
-    ends = [(n - 1) * step for n, step in zip(array.shape, strides, strict=True)]
-    return start + sum(min(e, 0) for e in ends), start + sum(max(e, 0) for e in ends) + array.itemsize
-
-
 def _layout_problem(array: Any, dtype: str, others: Mapping[str, Any]) -> str:
     if str(array.dtype) != dtype:
         return f"dtype is {array.dtype}; expected {dtype}"
@@ -295,9 +289,9 @@ def _layout_problem(array: Any, dtype: str, others: Mapping[str, Any]) -> str:
         return f"strides are {array.strides} for shape {array.shape}; expected a C-contiguous array"
     if not getattr(array.flags, "writeable", True):
         return "it is read-only; expected an array of the caller's own"
-    start, stop = _extent(array)
+    start, stop = extent(array)
     for name, other in others.items():
-        low, high = _extent(other)
+        low, high = extent(other)
         if array.size and other.size and start < high and low < stop:
             return f"it shares memory with {name}"
     return ""

@@ -48,7 +48,7 @@ def _schema() -> dict[str, Any]:
 
 
 def _extremes(value: Any) -> Any:
-    """Return the value with arrays cut down to what a schema of their items can tell: it would look at each of 10**6."""
+    """Return the value with long arrays cut down to what tells their items apart for a schema, which is slow."""
     if isinstance(value, Mapping):
         return {key: _extremes(v) for key, v in value.items()}
     if not isinstance(value, list):

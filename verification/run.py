@@ -17,7 +17,7 @@ from trigraph.operators import DEFINITIONS, OPERATORS, Definition
 from trigraph.panels import PANELS
 from trigraph.verification import golden, physics, tasks
 from trigraph.verification.bessel import CASE, decades
-from trigraph.verification.cases import Variant, build, hubs, variants
+from trigraph.verification.cases import MANY, Variant, build, hubs, variants
 from trigraph.verification.differences import JUDGE_STEPS
 from trigraph.verification.differences import STEPS as PANEL_STEPS
 from trigraph.verification.implementation import adapt
@@ -36,6 +36,8 @@ DTYPES = ("float32", "float64")
 # Differences go through the panels whose calls are cheap; the kernels are compared with the judge, value by value.
 UNDIFFERENCED = ("gpu", "gpu-host")
 EMULATED = ("gpu-host",)
+# Work for one thread, whatever their number.
+TINY = ("one edge", "no edges", "no nodes")
 
 # Milliseconds that units took on one core, roughly; the emulated device takes a multiple of a panel's share.
 WEIGHTS = {
@@ -61,7 +63,7 @@ SHARE = {"gpu-host": 3.0}
 # Hubs: every subject meets five thousand terms at one place (the emulated device in float32 alone, equal ones). The
 # judge can pay for the longest sums once, and there only sums in chunks are asked: it is they that promise the same
 # accuracy whatever the number of terms.
-HUB, LONGEST_HUB = 5_000, 50_000
+HUB, LONGEST_HUB = 5_000, 20_000
 
 
 def available_panels() -> tuple[str, ...]:
@@ -134,8 +136,11 @@ class _Run:
             name = f"{label}: {panel_name}"
             yield _unit(f"{name} accuracy", scope, WEIGHTS["accuracy"], partial(tasks.of_accuracy, scope, judged))
             if panel_name == "fortran":
-                yield _unit(f"{name} threads", scope, WEIGHTS["threads"], partial(tasks.of_threads, scope, judged))
+                if variant.name not in TINY:
+                    yield _unit(f"{name} threads", scope, WEIGHTS["threads"], partial(tasks.of_threads, scope, judged))
                 yield _unit(f"{name} levels", scope, WEIGHTS["levels"], partial(tasks.of_levels, scope, judged))
+            if variant.name in MANY and scope.subject.small_blocks is not None:
+                yield _unit(f"{name} blocks", scope, WEIGHTS["accuracy"], partial(tasks.of_blocks, scope, judged))
             if variant.differenced or variant.name in ("skewed", "one channel"):
                 yield _unit(f"{name} calls", scope, WEIGHTS["calls"], partial(tasks.of_calls, scope, judged))
             if variant.differenced:
@@ -144,7 +149,7 @@ class _Run:
             if differenced and panel_name not in UNDIFFERENCED:
                 curves = partial(tasks.of_differences, scope, judged, PANEL_STEPS)
                 yield _unit(f"{name} differences", scope, WEIGHTS["differences"], curves)
-        if self.judge and differenced and admits(self.where, judged().case.values):
+        if self.judge and differenced and (not self.where or admits(self.where, judged().case.values)):
             curves = partial(tasks.of_judge_differences, judged, self.selected, JUDGE_STEPS)
             yield unit_of(f"{label}: judge differences", WEIGHTS["judge differences"], curves)
 

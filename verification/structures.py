@@ -302,7 +302,7 @@ def read(name: str | Path, cutoff: float) -> Structure:
         raise ValueError("verify: structure files need ASE: pip install 'trigraph[ase]'") from None
     path, frame = _located(str(name))
     try:
-        # One after the other: ASE's readers differ in what they do where there are fewer frames than the index asks for.
+        # One after the other: ASE's readers differ in what they do with the index of a frame that is not there.
         frames = iread(str(path), index=":", do_not_split_by_at_sign=True)
         found = list(islice(frames, frame, frame + 1)) if frame >= 0 else list(deque(frames, -frame))
     except Exception as error:  # whatever a reader of ASE's many formats raises

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache, partial
@@ -26,6 +27,7 @@ __all__ = [
     "Outcome",
     "Subject",
     "attempt",
+    "extent",
     "leave_out",
     "leaving_out",
     "named_fields",
@@ -44,6 +46,8 @@ DIRECT = ("pyref", "fortran-reference")
 TRACE_FRAMES, TRACE_LENGTH = 12, 4000
 
 Call = Callable[[Operator, Mapping[str, Any], Sequence[str] | None], dict[str, Any]]
+Forms = Mapping[str, tuple[tuple[int, ...], str]]
+Into = Callable[[Operator, Mapping[str, Any], Forms, int, list[str]], dict[str, Any]]
 Native = Callable[[Operator, Mapping[str, Any]], tuple[Mapping[str, Any], Mapping[str, Any]]]
 
 
@@ -65,6 +69,12 @@ class Subject:
     native : callable or None
         ``native(op, values)`` returns the arguments as they were handed over and the fields as they came back, where
         those are not the arrays that `call` takes and returns (None: they are).
+    into : callable or None
+        ``into(op, values, forms, offset, strays)`` calls with arrays of the caller's as `out`, `offset` bytes after the
+        start of a cache line, of the shapes and dtypes in `forms`, and returns the fields. It appends to `strays` the
+        name of each field that came back as another array, or whose array was written beside. None: there is no `out`.
+    small_blocks : callable or None
+        Context in which work is cut into blocks as small as can be; None: it is not cut by size.
     """
 
     name: str
@@ -72,6 +82,8 @@ class Subject:
     call: Call
     only: str | None = None
     native: Native | None = None
+    into: Into | None = None
+    small_blocks: Callable[[], AbstractContextManager[None]] | None = None
 
 
 @dataclass(frozen=True)
@@ -251,6 +263,41 @@ def _call_on_device(name: str, op: Operator, values: Mapping[str, Any], wrt: Seq
     return {k: _to_host(v) for k, v in fields.items()}
 
 
+def extent(array: Any) -> tuple[int, int]:
+    """Return the first address of an array, and the one after its last; of a device array on the device."""
+    interface = getattr(array, "__cuda_array_interface__", None) or array.__array_interface__
+    start, strides = interface["data"][0], interface["strides"]
+    if strides is None:
+        return start, start + array.nbytes
+    ends = [(n - 1) * step for n, step in zip(array.shape, strides, strict=True)]
+    return start + sum(min(e, 0) for e in ends), start + sum(max(e, 0) for e in ends) + array.itemsize
+
+
+LINE, AROUND = 64, 0x5A  # bytes of a cache line, and what stands before and after an array that is written to
+
+
+def _call_into(
+    name: str, op: Operator, values: Mapping[str, Any], forms: Forms, offset: int, strays: list[str]
+) -> dict[str, Any]:
+    """Call a panel with `out`, see `Subject.into`."""
+    xp: Any = np
+    if PANELS[name][1] == "cupy":
+        import cupy as xp
+
+        values = {k: _to_device(v) for k, v in values.items()}
+    memory, out = {}, {}
+    for field, (shape, dtype) in forms.items():
+        size = math.prod(shape) * np.dtype(dtype).itemsize
+        whole = xp.full(size + 4 * LINE, AROUND, xp.uint8)
+        start = LINE - extent(whole)[0] % LINE + LINE + offset
+        out[field] = whole[start : start + size].view(dtype).reshape(shape)
+        out[field][...] = -77 if np.dtype(dtype).kind == "i" else math.nan
+        memory[field] = (whole[:start], whole[start + size :])
+    fields = named_fields(op, FUNCTIONS[op.name](**values, out=out, panel=name))
+    strays += [f for f in forms if fields[f] is not out[f] or any((m != AROUND).any() for m in memory[f])]
+    return {k: _to_host(v) for k, v in fields.items()}
+
+
 @cache
 def unavailable(name: str) -> str:
     """Why a panel cannot run here; "" if it can."""
@@ -272,6 +319,18 @@ def unavailable(name: str) -> str:
     return ""
 
 
+def _small_blocks(name: str) -> Callable[[], AbstractContextManager[None]] | None:
+    if name == "fortran":
+        from trigraph.fortran.levels import small_blocks
+
+        return small_blocks
+    if name.startswith("gpu"):
+        from trigraph.gpu.sums import small_blocks
+
+        return small_blocks
+    return None
+
+
 def panel(name: str) -> Subject:
     """Return a panel of the package as a subject.
 
@@ -284,6 +343,8 @@ def panel(name: str) -> Subject:
         raise ValueError(f"verify: panel is {name!r}; expected one of {', '.join(PANELS)}, judge")
     if unavailable(name):
         raise ValueError(f"verify: panel {name!r} cannot run here: {unavailable(name)}")
+    into = partial(_call_into, name)
     if PANELS[name][1] == "cupy":
-        return Subject(name, True, partial(_call_on_device, name), None, partial(_native_on_device, name))
-    return Subject(name, name not in DIRECT, partial(_call_panel, name))
+        native = partial(_native_on_device, name)
+        return Subject(name, True, partial(_call_on_device, name), None, native, into, _small_blocks(name))
+    return Subject(name, name not in DIRECT, partial(_call_panel, name), None, None, into, _small_blocks(name))

@@ -10,7 +10,7 @@ from typing import Any
 
 from trigraph.fortran.threads import get_num_threads, set_num_threads
 from trigraph.operators import OPERATORS, Operator
-from trigraph.verification import accuracy, bessel, differences, golden, physics, properties
+from trigraph.verification import accuracy, bessel, differences, golden, nonfinite, physics, properties
 from trigraph.verification.cases import Case
 from trigraph.verification.judged import Judged, every_operator_of, operators_of
 from trigraph.verification.record import Check
@@ -22,6 +22,9 @@ from trigraph.verification.units import Task
 __all__ = ["Lazy", "Scope"]
 
 Lazy = Callable[[], Judged]
+
+# Cases whose arguments are spoilt by NaN and infinity; "regular" comes with every setting.
+SPOILED = ("regular", "shared rows", "periodic", "second sizes")
 
 
 @dataclass(frozen=True)
@@ -85,22 +88,39 @@ def of_accuracy(scope: Scope, lazy: Lazy) -> list[Task]:
 
 
 def of_calls(scope: Scope, lazy: Lazy) -> list[Task]:
-    """Call again; look at the arrays that come; give a NaN; ask for some fields, leave out some cotangents."""
+    """Look at repetition, layout and `out`; give NaN and infinity; ask for some fields, leave out some cotangents."""
     judged = lazy()
     case, subject, tasks = judged.case, scope.subject, []
     for op in scope.operators(case):
-        fields, arguments = len(case.returned(op)), len(case.given(op))
-        parts = [
+        fields = len(case.returned(op))
+        parts: list[tuple[int, Callable[[], list[Check]]]] = [
             (fields, partial(properties.check_repeat, subject, judged, op)),
             (fields, partial(properties.check_layout, subject, judged, op)),
         ]
-        if case.kind in ("shared rows", "periodic", "second sizes") or op.graph is None:
-            parts.append((arguments * fields, partial(properties.check_nan, subject, judged, op)))
+        if case.kind in SPOILED:
+            for argument in case.given(op):
+                for spoiler in nonfinite.SPOILERS:
+                    check = partial(nonfinite.check_nonfinite, subject, judged, op, argument.name, spoiler)
+                    parts.append((fields, check))
+        if subject.into is not None:
+            parts.append((fields, partial(properties.check_out, subject, judged, op)))
         if subject.only is None:  # a user's function has no wrt
             number = accuracy.count_subsets(case, op)
             parts.append((number, partial(accuracy.check_subsets, subject, judged, op)))
         tasks += [_task(scope, op.name, case.dtype, *part) for part in parts]
     return tasks
+
+
+def of_blocks(scope: Scope, lazy: Lazy) -> list[Task]:
+    """Compare with the judge where sums over blocks take one block at a time."""
+    if scope.subject.small_blocks is None:
+        return []
+    judged = lazy()
+    case, subject = judged.case, scope.subject
+    return [
+        _task(scope, op.name, case.dtype, len(case.returned(op)), partial(properties.check_blocks, subject, judged, op))
+        for op in scope.operators(case)
+    ]
 
 
 def of_threads(scope: Scope, lazy: Lazy) -> list[Task]:

@@ -46,12 +46,15 @@ class Unit:
         contributes.
     execute : callable
         Makes them. What goes wrong is a failed check of kind ``complete``.
+    group : str
+        Units that follow one another with one group share a case, and what the judge says of it.
     """
 
     label: str
     weight: float
     planned: Callable[[], int]
     execute: Callable[[], list[Check]]
+    group: str = ""
 
 
 def counted(checks: Iterable[Check]) -> int:
@@ -103,7 +106,7 @@ def unit_of(label: str, weight: float, tasks: Callable[[], Sequence[Task]]) -> U
     def execute() -> list[Check]:
         return [check for task in tasks() for check in _run(label, task)]
 
-    return Unit(label, weight, partial(_planned, tasks), execute)
+    return Unit(label, weight, partial(_planned, tasks), execute, label.partition(":")[0])
 
 
 def _planned(tasks: Callable[[], Sequence[Task]]) -> int:

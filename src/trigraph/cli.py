@@ -6,9 +6,10 @@ What a command needs is imported when it runs, so that ``--help`` and completion
 from __future__ import annotations
 
 import math
+import os
 import shlex
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -96,38 +97,45 @@ def _plan(
     implementation: str | None,
     structures: Sequence[Structure],
     where: Sequence[str],
-) -> list[Unit]:
-    """Units of the run; the judge computes in real128 alone, the others in float32 and float64."""
-    from trigraph.verification.isolated import Refused, plan_apart
+    jobs: int,
+) -> tuple[Sequence[Unit], Iterable[tuple[Unit, list[Check]]]]:
+    """Return the units of the run, and these with their checks as they come.
+
+    The judge computes in real128 alone, the others in float32 and float64. A user's function runs in one process of its
+    own, whatever `jobs` says; it may not expect to be called in several.
+    """
+    from trigraph.verification.isolated import Refused, Workers
     from trigraph.verification.run import DTYPES, available_panels, plan
+    from trigraph.verification.units import execute
 
     floats = [d for d in dtypes if d != QUAD] if dtypes else list(DTYPES)
     chosen = panels or (() if implementation else available_panels())
     others = [p for p in chosen if p != JUDGE] if floats else []
     judge = JUDGE in chosen and (not dtypes or QUAD in dtypes)
-    request = {"operators": operators or None, "seed": seed, "where": where}
-    # Structures alone, where nothing else is asked for; the judge does not judge itself on them.
-    alone = {"structures": structures, "alone": bool(structures) and not operators}
-    units: list[Unit] = []
+    if judge and others and "float64" in floats:  # whose cases it takes
+        others, judge = [*others, JUDGE], False
+    alone = bool(structures) and not operators
+    requests: list[dict[str, Any]] = []
+    common = {"operators": operators or None, "seed": seed, "where": where}
+    if floats and (others or implementation):
+        given = {"panels": others, "dtypes": floats, "implementation": implementation}
+        requests.append({**common, **given, "structures": structures, "alone": alone})
+    if judge and not alone:
+        requests.append({**common, "panels": [JUDGE], "dtypes": ["float64"]})
+    if not requests:
+        raise click.UsageError(
+            f"nothing to verify: {JUDGE} computes in {QUAD}, the other panels in {' and '.join(DTYPES)}"
+        )
     try:
-        if judge and "float64" in floats:  # whose cases it takes
-            others, judge = [*others, JUDGE], False
-        if floats and implementation:
-            given = {**request, **alone, "panels": others, "dtypes": floats, "implementation": implementation}
-            units += plan_apart(given)
-        elif floats and others:
-            units += plan(**request, **alone, panels=others, dtypes=floats)
-        if judge and not alone["alone"]:
-            units += plan(**request, panels=[JUDGE], dtypes=["float64"])
+        if implementation or jobs > 1:
+            workers = Workers(requests, 1 if implementation else jobs)
+            return workers.units, workers.execute()
+        units = list({unit.label: unit for request in requests for unit in plan(**request)}.values())
+        return units, execute(units)
     except ValueError as error:
         if isinstance(error, Refused) and error.trace:
             click.echo(error.trace, err=True)
         raise click.UsageError(str(error).removeprefix("verify: ")) from error
-    if not units:
-        raise click.UsageError(
-            f"nothing to verify: {JUDGE} computes in {QUAD}, the other panels in {' and '.join(DTYPES)}"
-        )
-    return list({unit.label: unit for unit in units}.values())
 
 
 def _skips(
@@ -149,20 +157,19 @@ def _skips(
     return skips
 
 
-def _execute(units: Sequence[Unit]) -> list[Check]:
-    """Run the units: a line for each part of the run that is finished, and a progress bar on a terminal."""
+def _execute(units: Sequence[Unit], results: Iterable[tuple[Unit, list[Check]]]) -> list[Check]:
+    """Collect the checks of the units as they come: a line for each part that is finished, a bar on a terminal."""
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
     from trigraph.verification.console import plain_console
     from trigraph.verification.progress import follow
-    from trigraph.verification.units import execute
 
     console = plain_console(stderr=True)
     columns = (BarColumn(), TaskProgressColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
     checks: list[Check] = []
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("", total=sum(u.weight for u in units))
-        for unit, found, line in follow(units, execute(units)):
+        for unit, found, line in follow(units, results):
             checks += found
             progress.update(task, description=unit.label, advance=unit.weight)
             if line:
@@ -255,6 +262,12 @@ def _command(ctx: click.Context, without: Collection[str] = ()) -> str:
     help="Check only these settings: op=sum, or edge_weight=None (given) for an optional input; may be repeated, "
     "values of one name are alternatives.",
 )
+@click.option(
+    "--jobs",
+    type=click.IntRange(1),
+    default=lambda: len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+    help="Processes that share the work [default: one for each processor]; an implementation has one.",
+)
 @click.pass_context
 def verify(
     ctx: click.Context,
@@ -268,6 +281,7 @@ def verify(
     against: Path | None,
     implementation: str | None,
     where: tuple[str, ...],
+    jobs: int,
 ) -> None:
     """Check the panels against each other, the real128 judge, finite differences and golden vectors.
 
@@ -291,7 +305,7 @@ def verify(
     if not files and ctx.get_parameter_source("cutoff") is click.core.ParameterSource.COMMANDLINE:
         raise click.UsageError("--cutoff is of --structure files; none is given")
     structures = _structures(files, cutoff)
-    units = _plan(operators, panels, dtypes, seed, implementation, structures, where)
+    units, results = _plan(operators, panels, dtypes, seed, implementation, structures, where, jobs)
     if folder:
         _make(folder)
     numbers = {unit.label: unit.planned() for unit in units}
@@ -306,7 +320,7 @@ def verify(
     before = progress.last_time(run)
     took = f" This took {progress.duration(before)} here last time." if before is not None else ""
     click.echo(f"{planned} checks are planned, and zeros where nothing contributes, of {', '.join(parts)}.{took}")
-    checks = _execute(units)
+    checks = _execute(units, results)
     made = counted(checks)
     if made == planned:
         progress.remember(run, time.perf_counter() - started)

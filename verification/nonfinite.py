@@ -1,0 +1,94 @@
+"""NaN and infinity in an argument reach exactly what depends on it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from trigraph.operators import Operator
+from trigraph.verification.accuracy import dtype_of, form_problem
+from trigraph.verification.judged import Judged, ask
+from trigraph.verification.record import Check
+from trigraph.verification.subjects import Subject, attempt
+
+__all__ = ["SPOILERS", "Spoiler", "check_nonfinite"]
+
+
+class Spoiler(NamedTuple):
+    """A number that spoils an argument, from which part of its elements on, and every how many (None: just one)."""
+
+    value: float
+    part: float
+    step: int | None = None
+
+    @property
+    def label(self) -> str:
+        """As it stands in the name of a case."""
+        return f"{self.value} in" if self.step is None else f"{self.value} in every {self.step}th of"
+
+
+# With several NaN, some meet in one sum or one extremum, whose first NaN wins.
+SPOILERS = (Spoiler(math.nan, 1 / 2), Spoiler(math.nan, 0, 5), Spoiler(math.inf, 1 / 3), Spoiler(-math.inf, 2 / 3))
+
+
+def _spoiled(array: np.ndarray, spoiler: Spoiler) -> np.ndarray:
+    changed = array.copy()
+    first = int(spoiler.part * (changed.size - 1))
+    changed.flat[slice(first, None if spoiler.step else first + 1, spoiler.step)] = spoiler.value
+    return changed
+
+
+def _marks(array: np.ndarray, value: float) -> np.ndarray:
+    """Return where a result is spoilt: where it is NaN, or after an infinity, which may become NaN, not finite."""
+    return np.isnan(array) if math.isnan(value) else ~np.isfinite(array)
+
+
+def _expected(judged: Judged, op: Operator, name: str, spoiler: Spoiler) -> dict[str, np.ndarray]:
+    """Return what the judge says: the marks of each field, or the field where it is one of integers."""
+    arguments = judged.case.arguments(op)
+    arguments[name] = _spoiled(arguments[name], spoiler)
+    with np.errstate(invalid="ignore"):
+        found = ask(op, arguments)
+    integers = {f.name for f in op.fields if f.index}
+    return {n: a if n in integers else _marks(a[0], spoiler.value) for n, a in found.items()}
+
+
+def check_nonfinite(subject: Subject, judged: Judged, op: Operator, name: str, spoiler: Spoiler) -> list[Check]:
+    """Spoil some elements of an argument: that reaches what depends on them, as the judge has it, nothing else.
+
+    Returns
+    -------
+    list of Check
+        For each field; the error is the number of elements that are spoilt where the judge has them whole, or the other
+        way round, and of integers that differ.
+    """
+    case, checks = judged.case, []
+    expected = judged.kept((op.name, name, spoiler), lambda: _expected(judged, op, name, spoiler))
+    arguments = case.arguments(op)
+    arguments[name] = _spoiled(arguments[name], spoiler)
+    with np.errstate(invalid="ignore", over="ignore"):
+        outcome = attempt(subject, op, arguments)
+    for field in case.returned(op):
+        got: Any = outcome.fields.get(field.name)
+        note = outcome.problem or form_problem(got, field, case.sizes, dtype_of(field, case))
+        wrong: float = math.inf
+        if not note:
+            found = got if field.index else _marks(got, spoiler.value)
+            wrong = float(np.count_nonzero(found != expected[field.name]))
+        checks.append(
+            Check(
+                operator=op.name,
+                panel=subject.name,
+                dtype=case.dtype,
+                kind="nan",
+                case=f"{case.name}, {spoiler.label} {name}",
+                field=field.name,
+                error=wrong,
+                tolerance=0.0,
+                seconds=outcome.seconds,
+                note=note,
+            )
+        )
+    return checks
