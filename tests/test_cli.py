@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import replace
 
+import ase.build
 import pytest
 from click.testing import CliRunner
 
@@ -16,7 +17,7 @@ import trigraph
 from trigraph.cli import main
 from trigraph.operators import DEFINITIONS, OPERATORS
 from trigraph.panels import PANELS
-from trigraph.verification import golden, isolated, progress, run, units
+from trigraph.verification import golden, isolated, progress, run, structures, units
 from trigraph.verification.cases import VARIANTS
 from trigraph.verification.failures import ORDINARY, remark
 from trigraph.verification.record import Check
@@ -491,3 +492,45 @@ def test_real_implementation(runner, tmp_path, monkeypatch):
     result = runner.invoke(main, [*options, "mine:wrong"], catch_exceptions=False)
     assert result.exit_code == 1
     assert "nan > " in result.stdout
+
+
+def test_a_frame_of_a_trajectory(tmp_path):
+    path = tmp_path / "h@2.xyz"
+    path.write_text("".join(f"2\n\nH 0 0 0\nH 0 0 {z}\n" for z in (1, 2, 3)))
+    heights = {"": 3, "@0": 1, "@1": 2, "@-1": 3, "@-3": 1}
+    for index, height in heights.items():
+        found = structures.read(f"{path}{index}", 5.0)
+        assert (found.name, found.positions[1, 2]) == (f"h@2.xyz{index}", height)
+    for index in ("@3", "@-4"):
+        with pytest.raises(ValueError, match=rf"h@2.xyz has no frame {index[1:]}; 0 is the first, -1 the last"):
+            structures.read(f"{path}{index}", 5.0)
+    for index in ("@", "@:", "@1:2"):
+        with pytest.raises(ValueError, match="expected one number"):
+            structures.read(f"{path}{index}", 5.0)
+
+
+@pytest.mark.parametrize("text", ["garbage\n", ""])
+def test_a_bad_file_is_named_once(runner, tmp_path, text):
+    path = tmp_path / "bad.xyz"
+    path.write_text(text)
+    result = runner.invoke(main, ["verify", "--structure", str(path)])
+    assert result.exit_code == 2
+    assert result.stderr.count("bad.xyz") == 1
+
+
+def test_what_is_cut_off_a_structure_is_said():
+    atoms = ase.build.bulk("Cu", cubic=True) * (3, 3, 3)
+    whole = structures.from_atoms("copper", atoms, 4.0)
+    text = whole.described()
+    assert f"108 atoms, {len(whole.src)} edges within 4" in text
+    edges = len(whole.within(structures.WHOLE).src)
+    share = f"{100 * edges / len(whole.src):.2g} percent; at most {structures.WHOLE} triplets"
+    assert f"invariances are of {edges} edges ({share}" in text
+
+
+def test_structures_alone(tmp_path):
+    path = tmp_path / "hydrogen.xyz"
+    path.write_text("2\n\nH 0 0 0\nH 0 0 0.7\n")
+    found = run.plan(panels=["pyref"], structures=[structures.read(path, 5.0)], alone=True)
+    assert all("hydrogen.xyz" in u.label for u in found)
+    assert {progress.part_of(u) for u in found} == {"radial_basis", "agg_edge_to_edge", "forces"}

@@ -26,7 +26,6 @@ REMARKS = {
     "square": "as many sources as destinations",
     "skewed": "one node, row or segment has more than 256 terms to sum",
     "boundaries": "sums of 256, 257 and 512 terms, and long sums first and last",
-    "long": "700 edges: sums of more than 512 terms",
     "wide": "widths above 64, and odd",
     "one channel": "an axis of length 1",
     "integers": "small integers: sums are exact in every order",
@@ -50,6 +49,8 @@ def remark(case: str, operator: str) -> str:
         return CONVENTIONS.get(OPERATORS[operator].definition.name, REMARKS[name])
     if name.startswith("hub of "):
         return f"sums of {name.removeprefix('hub of ')} terms at one place"
+    if name.startswith("length "):
+        return f"sums of {name.removeprefix('length ')} terms over the edges"
     return REMARKS.get(name, "")
 
 

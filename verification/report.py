@@ -53,7 +53,7 @@ def _extremes(value: Any) -> Any:
         return {key: _extremes(v) for key, v in value.items()}
     if not isinstance(value, list):
         return value
-    kinds = {kind: [v for v in value if type(v) is kind] for kind in dict.fromkeys(map(type, value))}
+    kinds: dict[type, list[Any]] = {kind: [v for v in value if type(v) is kind] for kind in set(map(type, value))}
     found: list[Any] = []
     for kind, same in kinds.items():
         if kind in (int, float):

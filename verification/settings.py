@@ -77,9 +77,9 @@ def settings_of(definition: Definition, where: Where) -> Sequence[Mapping[str, A
     if not where:
         return definition.settings
     there = _choices(definition)
-    given = dict.fromkeys(definition.optional, ...)
+    given: dict[str, Any] = dict.fromkeys(definition.optional, ...)
     left = [
-        s for s in definition.settings if all(_text(v) in where.get(n, (_text(v),)) for n, v in (given | s).items())
+        s for s in definition.settings if all(_text(v) in where.get(n, (_text(v),)) for n, v in {**given, **s}.items())
     ]
     if not left:
         left = [dict(zip(where, values, strict=True)) for values in product(*(

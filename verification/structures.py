@@ -306,7 +306,7 @@ def read(name: str | Path, cutoff: float) -> Structure:
         frames = iread(str(path), index=":", do_not_split_by_at_sign=True)
         found = list(islice(frames, frame, frame + 1)) if frame >= 0 else list(deque(frames, -frame))
     except Exception as error:  # whatever a reader of ASE's many formats raises
-        told = str(error).removeprefix(str(path)).lstrip(": ")  # some begin with the file
+        told = str(error).replace(str(path), "").strip(": ")  # some name the file themselves
         problem = ": ".join(filter(None, [type(error).__name__, told]))
         raise ValueError(f"verify: structure {path} cannot be read: {problem}") from error
     if len(found) < max(1, -frame):
