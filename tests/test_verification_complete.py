@@ -72,8 +72,12 @@ def gone_late(coords, **arguments):
 def crashes(**arguments):
     ctypes.string_at(0)
 
+forked = []
+
 def two_of_it(**arguments):
-    os.fork()
+    if not forked:  # both of them would fork at the next call, and four at the one after it
+        forked.append(True)
+        os.fork()
     return right(**arguments)
 
 def liar(**arguments):

@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trigraph.operators import Operator
+from trigraph.operators import Argument, Operator
 from trigraph.verification.accuracy import dtype_of, form_problem
 from trigraph.verification.judged import Judged, ask
 from trigraph.verification.record import Check
 from trigraph.verification.subjects import Subject, attempt
 
-__all__ = ["SPOILERS", "Spoiler", "check_nonfinite"]
+__all__ = ["SPOILERS", "Spoiler", "check_nonfinite", "spoilers"]
 
 
 class Spoiler(NamedTuple):
@@ -33,8 +33,13 @@ class Spoiler(NamedTuple):
 SPOILERS = (Spoiler(math.nan, 1 / 2), Spoiler(math.nan, 0, 5), Spoiler(math.inf, 1 / 3), Spoiler(-math.inf, 2 / 3))
 
 
+def spoilers(argument: Argument) -> tuple[Spoiler, ...]:
+    """Return what spoils an argument; one that must be positive is refused otherwise."""
+    return tuple(s for s in SPOILERS if not (argument.positive and s.value < 0))
+
+
 def _spoiled(array: np.ndarray, spoiler: Spoiler) -> np.ndarray:
-    changed = array.copy()
+    changed: np.ndarray = array.copy()
     first = int(spoiler.part * (changed.size - 1))
     changed.flat[slice(first, None if spoiler.step else first + 1, spoiler.step)] = spoiler.value
     return changed
@@ -42,7 +47,8 @@ def _spoiled(array: np.ndarray, spoiler: Spoiler) -> np.ndarray:
 
 def _marks(array: np.ndarray, value: float) -> np.ndarray:
     """Return where a result is spoilt: where it is NaN, or after an infinity, which may become NaN, not finite."""
-    return np.isnan(array) if math.isnan(value) else ~np.isfinite(array)
+    marks: np.ndarray = np.isnan(array) if math.isnan(value) else ~np.isfinite(array)
+    return marks
 
 
 def _expected(judged: Judged, op: Operator, name: str, spoiler: Spoiler) -> dict[str, np.ndarray]:

@@ -36,8 +36,8 @@ DTYPES = ("float32", "float64")
 # Differences go through the panels whose calls are cheap; the kernels are compared with the judge, value by value.
 UNDIFFERENCED = ("gpu", "gpu-host")
 EMULATED = ("gpu-host",)
-# Work for one thread, whatever their number.
-TINY = ("one edge", "no edges", "no nodes")
+# Variants whose work one thread does, whatever their number, or that differ from "regular" in numbers alone.
+ONE_THREAD = ("one edge", "no edges", "no nodes", "one channel", "integers")
 
 # Milliseconds that units took on one core, roughly; the emulated device takes a multiple of a panel's share.
 WEIGHTS = {
@@ -136,7 +136,7 @@ class _Run:
             name = f"{label}: {panel_name}"
             yield _unit(f"{name} accuracy", scope, WEIGHTS["accuracy"], partial(tasks.of_accuracy, scope, judged))
             if panel_name == "fortran":
-                if variant.name not in TINY:
+                if variant.name not in ONE_THREAD:
                     yield _unit(f"{name} threads", scope, WEIGHTS["threads"], partial(tasks.of_threads, scope, judged))
                 yield _unit(f"{name} levels", scope, WEIGHTS["levels"], partial(tasks.of_levels, scope, judged))
             if variant.name in MANY and scope.subject.small_blocks is not None:

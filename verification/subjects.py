@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import signal
 import threading
@@ -282,8 +283,7 @@ def _call_into(
     """Call a panel with `out`, see `Subject.into`."""
     xp: Any = np
     if PANELS[name][1] == "cupy":
-        import cupy as xp
-
+        xp = importlib.import_module("cupy")
         values = {k: _to_device(v) for k, v in values.items()}
     memory, out = {}, {}
     for field, (shape, dtype) in forms.items():

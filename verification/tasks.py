@@ -99,7 +99,7 @@ def of_calls(scope: Scope, lazy: Lazy) -> list[Task]:
         ]
         if case.kind in SPOILED:
             for argument in case.given(op):
-                for spoiler in nonfinite.SPOILERS:
+                for spoiler in nonfinite.spoilers(argument):
                     check = partial(nonfinite.check_nonfinite, subject, judged, op, argument.name, spoiler)
                     parts.append((fields, check))
         if subject.into is not None:

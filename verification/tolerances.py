@@ -114,8 +114,8 @@ TABLE = (
         "The panel's c, and as much for scipy in float64, where zeros, arguments and functions are rounded, too.",
     ),
     Tolerance(
-        "threads, levels, repeat, empty",
-        "different bits, or |value|",
+        "threads, levels, repeat, out, nan, empty",
+        "different bits, elements spoilt or not, or |value|",
         "0",
         "Equal is equal; nothing to sum is zero. Levels that are not v4 are compared with the judge as well.",
     ),

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import fcntl
 import hashlib
 import os
 import re
@@ -30,11 +31,12 @@ RUNTIME_SOURCES = ("runtime.cpp", "fiber.cpp")
 FLAGS = ("-std=c++17", "-fPIC", "-ffp-contract=off", "-Wall", "-Wextra", "-Wno-unknown-pragmas")
 SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer")
 # Kernels and runtime are compiled apart: the race detector must not watch the runtime. Its kernels keep their loops as
-# written, since a loop turned into memset would escape it. Debug information is such that the readers of reports find
-# the lines: addr2line (binutils 2.40) loses the `#line` names of DWARF 5, libasan (gcc 12) the lines of weak functions.
+# written, since a loop turned into memset would escape it. Kernels under AddressSanitizer are not optimised, since that
+# takes longer than running them. Debug information is such that the readers of reports find the lines: addr2line
+# (binutils 2.40) loses the `#line` names of DWARF 5, libasan (gcc 12) the lines of weak functions.
 KERNEL_FLAGS = {
     "fast": ("-O2",),
-    "asan": ("-O1", "-gdwarf-4", "-fno-weak", *SANITIZE),
+    "asan": ("-O0", "-gdwarf-4", "-fno-weak", *SANITIZE),
     "race": ("-O1", "-gdwarf-4", "-fsanitize=thread", "-fno-tree-loop-distribute-patterns", "-fno-tree-vectorize"),
 }
 RUNTIME_FLAGS = {"fast": ("-O2",), "asan": ("-O1", "-gdwarf-4", *SANITIZE), "race": ("-O2", "-g", "-DCUDA_HOST_RACE")}
@@ -181,8 +183,17 @@ const int cuda_host::num_kernels = {len(entries)};
     return generated, list(seen)
 
 
-def compile_library(generated: str, library: Path, variant: str, extra_flags: Sequence[str] = ()) -> None:
+def compile_library(
+    generated: str, library: Path, variant: str, extra_flags: Sequence[str] = (), runtime: Path | None = None
+) -> None:
     """Compile generated C++ text and the runtime into a shared library.
+
+    Parameters
+    ----------
+    generated, library, variant, extra_flags
+        As for `host_build`.
+    runtime
+        An object file with the runtime of this variant and these flags: linked if it is there, else made there.
 
     Raises
     ------
@@ -194,17 +205,26 @@ def compile_library(generated: str, library: Path, variant: str, extra_flags: Se
     with tempfile.TemporaryDirectory() as folder:
         kernels = Path(folder) / "kernels.cpp"
         kernels.write_text(generated, encoding="utf-8")
-        jobs = [(kernels, KERNEL_FLAGS[variant])]
-        names = (*RUNTIME_SOURCES, "race.cpp") if variant == "race" else RUNTIME_SOURCES
-        jobs += [(HOST / name, RUNTIME_FLAGS[variant]) for name in names]
-        objects = []
-        for source, flags in jobs:
-            objects.append(str(Path(folder) / f"{source.stem}.o"))
-            _run([*command, *flags, "-c", str(source), "-o", objects[-1]])
-        partial = library.with_name(f"{library.name}.{os.getpid()}.part")
+
+        def compiled(source: Path, flags: Sequence[str]) -> str:
+            _run([*command, *flags, "-c", str(source), "-o", str(Path(folder) / f"{source.stem}.o")])
+            return str(Path(folder) / f"{source.stem}.o")
+
+        if runtime is None:
+            runtime = Path(folder) / "all_of_it.o"
+        if not runtime.exists():
+            names = (*RUNTIME_SOURCES, "race.cpp") if variant == "race" else RUNTIME_SOURCES
+            objects = [compiled(HOST / name, RUNTIME_FLAGS[variant]) for name in names]
+            _link([*command, "-r", "-nostdlib"], objects, runtime)
         link_flags = SANITIZE if variant == "asan" else ()
-        _run([*command, *link_flags, "-shared", *objects, "-o", str(partial)])
-        partial.replace(library)  # whole or not there, whoever else builds the same
+        _link([*command, *link_flags, "-shared"], [compiled(kernels, KERNEL_FLAGS[variant]), str(runtime)], library)
+
+
+def _link(command: Sequence[str], objects: Sequence[str], output: Path) -> None:
+    """Link into a file that is whole or not there, whoever else makes the same."""
+    partial = output.with_name(f"{output.name}.{os.getpid()}.part")
+    _run([*command, *objects, "-o", str(partial)])
+    partial.replace(output)
 
 
 def host_build(
@@ -237,25 +257,30 @@ def host_build(
     if folder is None:
         folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trigraph"
     generated, _ = generate(source, family, instances, source.parent.parent)
-    digest = hashlib.sha256(repr((generated, variant, extra_flags, os.environ.get("CXX"))).encode())
+    digest = hashlib.sha256(repr((variant, extra_flags, os.environ.get("CXX"))).encode())
     for file in sorted(HOST.iterdir()):
         if file.suffix in (".h", ".cpp", ".py"):
             digest.update(file.read_bytes())
+    runtime = folder / f"_host_runtime-{variant}-{digest.hexdigest()[:16]}.o"
+    digest.update(repr((family, generated)).encode())
     library = folder / f"_host_{family}-{variant}-{digest.hexdigest()[:16]}.so"
-    if library.exists():
-        library.touch()
-    else:
-        compile_library(generated, library, variant, extra_flags)
-        _remove_unused(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    with library.with_suffix(".lock").open("w") as lock:  # one process compiles it, the others wait
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if library.exists():
+            library.touch()
+        else:
+            compile_library(generated, library, variant, extra_flags, runtime)
+            _remove_unused(folder)
     return library
 
 
 def _remove_unused(folder: Path) -> None:
-    """Remove libraries of older sources that nobody has asked for in a week."""
-    for library in folder.glob(f"_host_*-{'[0-9a-f]' * 16}.so"):
+    """Remove files of older sources that nobody has asked for in a week."""
+    for file in folder.glob(f"_host_*-{'[0-9a-f]' * 16}.*"):
         with contextlib.suppress(FileNotFoundError):
-            if time.time() - library.stat().st_mtime > 7 * 86400:
-                library.unlink()
+            if time.time() - file.stat().st_mtime > 7 * 86400:
+                file.unlink()
 
 
 def sanitizer_environment() -> dict[str, str]:

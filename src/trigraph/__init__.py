@@ -4,7 +4,8 @@
 chooses another. See ``trigraph --help`` for the command line.
 """
 
-from importlib.metadata import version as _version
+import importlib as _importlib
+from typing import Any as _Any
 
 from trigraph.edge_graph import EdgeGraph
 from trigraph.fortran.levels import get_cpu_level, set_cpu_level
@@ -16,7 +17,6 @@ from trigraph.operators import OPERATORS
 from trigraph.panels import FUNCTIONS, PANELS
 from trigraph.segments import Segments
 
-__version__ = _version("trigraph")
 __all__ = [
     "CSC",
     "EdgeGraph",
@@ -35,3 +35,20 @@ __all__ = [
     *FUNCTIONS,
 ]
 globals().update(FUNCTIONS)
+
+# Imported when they are first asked for, as `trigraph.compat` or by an import statement.
+_MODULES = ("compat", "fortran", "gpu", "pyref", "results", "verification")
+
+
+def __getattr__(name: str) -> _Any:
+    if name in _MODULES:
+        return _importlib.import_module(f"trigraph.{name}")
+    if name == "__version__":
+        from importlib.metadata import version  # slow to import
+
+        return version("trigraph")
+    raise AttributeError(f"module 'trigraph' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, *_MODULES, "__version__"])

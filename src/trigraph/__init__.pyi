@@ -6,6 +6,12 @@ from typing import Any, Literal, SupportsIndex, TypeAlias, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from trigraph import compat as compat
+from trigraph import fortran as fortran
+from trigraph import gpu as gpu
+from trigraph import pyref as pyref
+from trigraph import results as results
+from trigraph import verification as verification
 from trigraph.edge_graph import EdgeGraph as EdgeGraph
 from trigraph.fortran.levels import get_cpu_level as get_cpu_level
 from trigraph.fortran.levels import set_cpu_level as set_cpu_level

@@ -12,7 +12,6 @@ from importlib.util import find_spec
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from scipy import sparse
 
 __all__ = [
     "CSC",
@@ -187,6 +186,8 @@ def order_by(keys: Any, num_keys: int) -> tuple[Any, Any]:
     """Offsets and positions of a stable sort by key: counting sort, linear in the number of positions."""
     xp, dtype = namespace_of(keys), keys.dtype
     if xp is np:
+        from scipy import sparse  # slow to import, and not needed to import trigraph
+
         # The transposition of a sparse matrix is a counting sort: columns come out in order of appearance.
         rows = np.array([0, keys.size], dtype=dtype)
         matrix = sparse.csr_matrix((np.arange(keys.size, dtype=dtype), keys, rows), shape=(1, max(num_keys, 1))).tocsc()
@@ -465,6 +466,8 @@ class CSC(Immutable):
             Stored entries of ``matrix.tocsr()`` are edges, explicit zeros included, and rows of the edge arrays are in
             the order of its ``data``. (SciPy adds up the duplicates of a COO matrix on the way, those of CSR it keeps.)
         """
+        from scipy import sparse
+
         if not sparse.issparse(matrix):
             raise TypeError(f"CSC: matrix is a {type(matrix).__name__}; expected a scipy.sparse matrix or array")
         if matrix.ndim != 2:

@@ -25,7 +25,8 @@ def neighbors(
     _check_matrix("positions", positions, "(num_nodes, 3)")
     pbc = _check_pbc(pbc)
     box = np.zeros((3, 3)) if cell is None else _check_matrix("cell", cell, "(3, 3)").astype(np.float64)
-    if np.linalg.matrix_rank(box[pbc]) < pbc.sum():
+    # Zeros for the other directions, not a selection: NumPy 2.0 to 2.4.0 knows no rank of a matrix without rows.
+    if np.linalg.matrix_rank(box * pbc[:, None]) < pbc.sum():
         came = None if cell is None else box.tolist()
         raise ValueError(
             f"EdgeGraph: cell is {came} with pbc {pbc.tolist()}; expected independent vectors in periodic directions"

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import difflib
 import importlib
 import inspect
 import textwrap
@@ -126,6 +125,8 @@ def _bind(op: Operator, nullable: dict[str, int], args: tuple[Any, ...], kwargs:
     try:
         names = op.signature.parameters
         for name in (n for n in kwargs if n not in names):
+            import difflib
+
             near = difflib.get_close_matches(name, [*names, "out", "panel"], 1)
             meant = f" (did you mean {near[0]!r}?)" if near else ""
             raise TypeError(f"got an unexpected keyword argument {name!r}{meant}")

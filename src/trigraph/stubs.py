@@ -81,10 +81,11 @@ def _function(op: Operator) -> str:
 
 
 def _reexports(source: str) -> list[str]:
-    """Return the public imports of ``__init__.py`` in a stub's ``x as x`` form, those of the result types added."""
+    """Return the public imports of ``__init__.py`` in a stub's ``x as x`` form, modules and result types added."""
     import trigraph
 
-    lines = []
+    modules = [name for name in dir(trigraph) if inspect.ismodule(getattr(trigraph, name))]
+    lines = [f"from trigraph import {name} as {name}\n" for name in modules]
     for node in ast.parse(source).body:
         if isinstance(node, ast.ImportFrom) and node.module is not None:
             names = [a.name for a in node.names if a.name in trigraph.__all__]

@@ -183,7 +183,6 @@ class TestConcurrency:
             worker.join()
         assert not failures
 
-    @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # Python 3.12: fork in a process with threads
     def test_fork_in_the_middle_of_a_launch(self):
         place, done = runtime(np.empty(0)), threading.Event()
 

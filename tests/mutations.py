@@ -1,0 +1,394 @@
+"""Wrong lines that `trigraph verify` must find, see test_mutations.py."""
+
+# By family: what is wrong, in which file, the right text and the wrong one. A text stands there once.
+GNO = {
+    "reference: bias left out": ("fortran/gno.fypp", "    kernel(i, e) = b_v(i)", "    kernel(i, e) = 0"),
+    "reference: missing sum of the bias": (
+        "fortran/gno.fypp",
+        "gb_v(i) = gb_v(i) + grad_kernel(i, e)",
+        "gb_v(i) = grad_kernel(i, e)",
+    ),
+    "reference: wrong offset of b_v": (
+        "fortran/gno.fypp",
+        "off_bv = off_v + f*hidden",
+        "off_bv = off_v + f*hidden - 1",
+    ),
+    "reference: kernel for its cotangent": (
+        "fortran/gno.fypp",
+        "call add_features_grad_${K}$(f_in, f_out, gg_kernel(:, e), grad_message(:, i), out_features(:, j))",
+        "call add_features_grad_${K}$(f_in, f_out, kernel(:, e), grad_message(:, i), out_features(:, j))",
+    ),
+    "pyref: >= for > in relu'": ("pyref/gno.py", "mask = ~(z <= 0)", "mask = ~(z < 0)"),
+    "pyref: sign of a second-order term": (
+        "pyref/gno.py",
+        "coords=lambda: s @ Ugg + sgg @ U,",
+        "coords=lambda: s @ Ugg - sgg @ U,",
+    ),
+    "pyref: transposed kernel": (
+        "pyref/gno.py",
+        "return kernel.reshape(len(kernel), f_in, f_out)",
+        "return kernel.reshape(len(kernel), f_out, f_in).swapaxes(1, 2)",
+    ),
+    "pyref: shared rows overwrite": ("pyref/common.py", "np.add.at(out, index, rows)", "out[index] = rows"),
+    "fast: >= for > in relu'": (
+        "fortran/gno_fast.fypp",
+        "s(:z%hidden, q) = merge(0.0_${K}$, s(:z%hidden, q), a(:z%hidden, q) <= 0)",
+        "s(:z%hidden, q) = merge(0.0_${K}$, s(:z%hidden, q), a(:z%hidden, q) < 0)",
+    ),
+    "fast: second-order term replaces the first": (
+        "fortran/gno_fast.fypp",
+        "if (want_coords) call gemm_packed_${K}$(z%d, n, z%hidden, ut2, w%s, z%ls, coords, z%d, .true.)",
+        "if (want_coords) call gemm_packed_${K}$(z%d, n, z%hidden, ut2, w%s, z%ls, coords, z%d, .false.)",
+    ),
+    "gpu: >= for > in relu'": (
+        "gpu/kernels/gno.cu",
+        "return !(z(row, k) <= T(0));",
+        "return !(z(row, k) < T(0));",
+    ),
+    "gpu: sign of g h^T": (
+        "gpu/kernels/gno.cu",
+        "sum[r].add(left[o[r]] * right[f[r]], e);",
+        "sum[r].add(-left[o[r]] * right[f[r]], e);",
+    ),
+    "gpu: position for row": (
+        "gpu/kernels/gno.cu",
+        "matrices + (long long)(edge_ids[p]) * num_y * num_x",
+        "matrices + (long long)(p) * num_y * num_x",
+    ),
+    "fast: chunks of a hub added one after the other": (
+        "fortran/blas_like.fypp",
+        "integer, parameter :: leaf = 128",
+        "integer, parameter :: leaf = 2**30",
+    ),
+    "fast: a level of a hub's sum is lost": (
+        "fortran/blas_like.fypp",
+        "if (.not. btest(count, l - 1)) cycle",
+        "if (.not. btest(count, l - 1) .or. l == 2) cycle",
+    ),
+    "fast: a sum over waves of nodes takes all but the last": (
+        "fortran/gno_fast_message.inc",
+        "            do wave = 0, waves - 1\n",
+        "            do wave = 0, max(waves - 2, 0)\n",
+    ),
+    "fast: a sum over waves of edges takes the first alone": (
+        "fortran/gno_fast.fypp",
+        "            do wave = 0, waves - 1\n",
+        "            do wave = 0, 0\n",
+    ),
+    "gpu: a sum over blocks takes the first alone": (
+        "gpu/sums.py",
+        "    for first in range(0, count, step):\n",
+        "    for first in range(0, min(count, step), step):\n",
+    ),
+}
+DIMENET = {
+    "reference: k == i not left out": ("fortran/dimenet.fypp", "src(f) == dst(e)) .or.", "src(f) == src(e)) .or."),
+    "reference: gradient of the direction along itself": (
+        "fortran/dimenet.fypp",
+        "grad_vec(l, e) = scale((grad_u(l, e) - gc * u(l)) / length, -power)",
+        "grad_vec(l, e) = scale(grad_u(l, e) / length, -power)",
+    ),
+    "reference: second derivative of P_l dropped": (
+        "fortran/dimenet.fypp",
+        "gc = gc + dy(l) * gy + ddy(l) * cdot * gydot",
+        "gc = gc + dy(l) * gy",
+    ),
+    "pyref: prefactor of l": (
+        "pyref/dimenet.py",
+        "np.sqrt((2 * np.arange(n_spherical) + 1) / (4 * np.pi))",
+        "np.sqrt((2 * np.arange(n_spherical) + 3) / (4 * np.pi))",
+    ),
+    "pyref: k == i compares destinations": (
+        "pyref/dimenet.py",
+        "keep = graph.src[f] != graph.dst[e]",
+        "keep = graph.dst[f] != graph.dst[e]",
+    ),
+    "pyref: sign of a cotangent of directions": (
+        "pyref/dimenet.py",
+        "gudot = scatter(e, gcosdot * u[f], n) + scatter(f, gcosdot * u[e], n)",
+        "gudot = scatter(e, gcosdot * u[f], n) - scatter(f, gcosdot * u[e], n)",
+    ),
+    "pyref: transposed weights": (
+        "pyref/dimenet.py",
+        "return weights[:first].reshape(n_spherical, n_radial, -1), weights[first:]",
+        "return weights[:first].reshape(n_radial, n_spherical, -1).swapaxes(0, 1), weights[first:]",
+    ),
+    "pyref: mixed derivative without a term": (
+        "pyref/dimenet.py",
+        "mixed = env[1] * x * c + env[0] * c - env[0] * freq * x * s",
+        "mixed = env[1] * x * c - env[0] * freq * x * s",
+    ),
+    "fast: left-out edges stay in the sum": (
+        "fortran/dimenet_fast_kernels.inc",
+        "        o = o - s\n",
+        "        o = o\n",
+    ),
+    "fast: second-order term replaces the first": (
+        "fortran/dimenet_fast_sums.inc",
+        "if (z%complete) call to_out(v%z, v%out%yd, .true.)",
+        "if (z%complete) call to_out(v%z, v%out%yd, .false.)",
+    ),
+    "fast: norm of the harmonics of order zero": (
+        "fortran/dimenet_fast.fypp",
+        "merge(1, 2, mm == 0)",
+        "merge(2, 1, mm == 0)",
+    ),
+    "fast: NaN of an edge in no triplet": (
+        "fortran/dimenet_fast.fypp",
+        "if (z%rbf) call clear_columns_${K}$(b%n_alone, b%alone, z%lr*z%ns, v%gr)",
+        "if (.false.) call clear_columns_${K}$(b%n_alone, b%alone, z%lr*z%ns, v%gr)",
+    ),
+    "gpu: weight of the harmonics of order zero": (
+        "gpu/kernels/spherical_harmonics.cuh",
+        "double weight = m > 0 ? 2 : 1;",
+        "double weight = 2;",
+    ),
+    "gpu: sign of the left-out edges": (
+        "gpu/kernels/in_edges.cuh",
+        "add_pair(e, linear ? T(-1) : T(1), edge",
+        "add_pair(e, T(1), edge",
+    ),
+    "gpu: weights not transposed": (
+        "gpu/kernels/dimenet.cu",
+        "out[i] = in[i % rows * columns + i / rows];",
+        "out[i] = in[i];",
+    ),
+    "gpu: second derivative of P_l dropped": (
+        "gpu/kernels/triplets.cuh",
+        "by_cosine += legendre.d2 * cosine_dot * f;",
+        "by_cosine += T(0);",
+    ),
+    "gpu: NaN of an edge in no triplet": (
+        "gpu/kernels/dimenet.cu",
+        "terms.add(alone[e] ? T(0) : rbf[e * width + column] * grad_projected[at], k);",
+        "terms.add(rbf[e * width + column] * grad_projected[at], k);",
+    ),
+    "fast: a Bessel function's recurrence where it cancels": (
+        "fortran/dimenet_fast_radial.inc",
+        "if (y(i) < ${l}$) j(i) = power*p",
+        "if (y(i) < ${l}$ - 1) j(i) = power*p",
+    ),
+    "fast: distances of other edges": (
+        "fortran/dimenet_fast_radial.inc",
+        "b%x(e) = real(dist(b%edge(e)), dp)",
+        "b%x(e) = real(dist(b%edge(n + 1 - e)), dp)",
+    ),
+}
+GAT = {
+    "reference: sign of the activation's curvature": (
+        "fortran/gat.fypp",
+        "& + act_curvature_${K}$(activation, raw(p), times(rawdot(p), dpredot))",
+        "& - act_curvature_${K}$(activation, raw(p), times(rawdot(p), dpredot))",
+    ),
+    "reference: cotangent of the weights dropped": (
+        "fortran/gat.fypp",
+        "gx(c, k, p) = a(c, k) * draw(p) + adot(c, k) * drawdot(p)",
+        "gx(c, k, p) = a(c, k) * draw(p)",
+    ),
+    "pyref: second order without the softmax's own change": (
+        "pyref/gat.py",
+        "dpost = v + c * deviation",
+        "dpost = v",
+    ),
+    "pyref: sign of a second-order term": (
+        "pyref/gat.py",
+        "rows[0] += postdot[:, :, None] * g",
+        "rows[0] -= postdot[:, :, None] * g",
+    ),
+    "fast: heads summed, not averaged": (
+        "fortran/gat_fast_steps.inc",
+        "b%post(:, :b%n) = b%post(:, :b%n)/z%num_heads",
+        "b%post(:, :b%n) = b%post(:, :b%n)",
+    ),
+    "gpu: second order without the mean": (
+        "gpu/kernels/gat.cu",
+        "act.slope(d.raw, d.share * (d.grad_post() - mean))",
+        "act.slope(d.raw, d.share * d.grad_post())",
+    ),
+    "fast: the last chunk of a sum replaces it": (
+        "fortran/gat_fast_kernels.inc",
+        "            total = total + s\n",
+        "            total = s\n",
+    ),
+    "fast: as many partial sums of a dot product as a vector holds": (
+        "fortran/pieces.fypp",
+        "('sp', VECTOR_BYTES//4, 16)",
+        "('sp', VECTOR_BYTES//4, VECTOR_BYTES//4)",
+    ),
+    "fast: sign within tanh": (
+        "fortran/gat_fast_kernels.inc",
+        "p = power*p + (power - 1)",
+        "p = power*p - (power - 1)",
+    ),
+    "fast: the output of a row of several parts is left out": (
+        "fortran/gat_fast_sums.inc",
+        "if (step == mean_v .or. .not. z%out) return",
+        "if (step == mean_v .or. z%out) return",
+    ),
+    "fast: the output of a row of several parts is written where it is not asked for": (
+        "fortran/gat_fast_sums.inc",
+        "if (step == mean_v .or. .not. z%out) return",
+        "if (step == mean_v) return",
+    ),
+    "gpu: gradients of a long edge row are those of its first piece": (
+        "gpu/gat.py",
+        "            self._finish(rows, overflow, out)\n        if totals",
+        "            pass\n        if totals",
+    ),
+    "gpu: gradients of scores in a long edge row are those of its first piece": (
+        "gpu/gat.py",
+        "            sums.finish(self.kernels, rows, totals_overflow, totals)",
+        "            pass",
+    ),
+    "gpu: arrays of the caller's that are not aligned": (
+        "gpu/rows.py",
+        "return field in self._given and _is_aligned(self._given[field])",
+        "return field in self._given",
+    ),
+}
+WEIGHTED = {
+    "reference: sign of the degree's change": (
+        "fortran/weighted.fypp",
+        "if (centred) wdot = wdot - w * ratio",
+        "if (centred) wdot = wdot + w * ratio",
+    ),
+    "pyref: weights' gradient not centred": (
+        "pyref/weighted.py",
+        "centre = (found.output_embedding if output_embedding is None else output_embedding)[i]",
+        "centre = 0",
+    ),
+    "pyref: location within the row": (
+        "pyref/weighted.py",
+        "location[i] = start + pick(messages[start:stop], axis=0)",
+        "location[i] = pick(messages[start:stop], axis=0)",
+    ),
+    "gpu: sign of the centre": (
+        "gpu/kernels/weighted.cu",
+        "term.at[r] += w * (x.at[r] - base.at[r]);",
+        "term.at[r] += w * (x.at[r] + base.at[r]);",
+    ),
+    "gpu: the highest of equals wins": (
+        "gpu/kernels/weighted.cu",
+        "(b.value == a.value && b.location < a.location)",
+        "(b.value == a.value && b.location > a.location)",
+    ),
+    "fast: sign of the centre": (
+        "fortran/weighted_fast_sums.inc",
+        "if (weighted) c = c - mean(i)/degree(i)",
+        "if (weighted) c = c + mean(i)/degree(i)",
+    ),
+    "fast: edges of several positions taken for edges of one": (
+        "fortran/weighted_fast_sums.inc",
+        "single = single .and. row_offsets(e) == e - 1",
+        "single = .true.",
+    ),
+    "fast: the last chunk of a sum replaces it": (
+        "fortran/pieces.fypp",
+        "                total(${V*L}$ + i) = total(${V*L}$ + i) + s${V}$(i)",
+        "                total(${V*L}$ + i) = s${V}$(i)",
+    ),
+    "fast: parts of a long row are lost": (
+        "fortran/pieces.fypp",
+        "source(i, j) = source(i, j) + source(i, j + step)",
+        "source(i, j) = source(i, j)",
+    ),
+    "gpu: pieces of a hub are lost": (
+        "gpu/kernels/sums.cuh",
+        "            term = sums[level];",
+        "            term = T(0);",
+    ),
+    "gpu: gradients of weights in a long edge row are those of its first piece": (
+        "gpu/weighted.py",
+        "        sums.finish(self.kernels, pieces.rows, overflow, column)\n\n    def _elements",
+        "\n    def _elements",
+    ),
+    "gpu: a number before NaN": ("gpu/kernels/weighted.cu", "if (a_nan || b_nan) {", "if (a_nan && b_nan) {"),
+    "pyref: weights where there are none": (
+        "pyref/weighted.py",
+        "    weighted = edge_weight is not None\n    centred",
+        "    weighted = True\n    centred",
+    ),
+    "pyref: a number before NaN in min": (
+        "pyref/weighted.py",
+        "pick = np.argmin if",
+        "pick = (lambda x, axis: np.argmin(np.where(np.isnan(x), np.inf, x), axis)) if",
+    ),
+    "fast: a number after NaN in min": (
+        "fortran/weighted_fast_extrema.inc",
+        "takes = .not. (best(f) <= message(f)) .and. best(f) == best(f)",
+        "takes = .not. (best(f) <= message(f))",
+    ),
+    "fast: NaN after a number in min": (
+        "fortran/weighted_fast_extrema.inc",
+        "takes = .not. (best(f) <= message(f)) .and. best(f) == best(f)",
+        "takes = best(f) > message(f) .and. best(f) == best(f)",
+    ),
+    "gpu: arrays of the caller's that are not aligned": (
+        "gpu/rows.py",
+        "return field in self._given and _is_aligned(self._given[field])",
+        "return field in self._given",
+    ),
+}
+GEMNET = {
+    "reference: second-order term of the radial basis dropped": (
+        "fortran/gemnet.fypp",
+        "out_rad_basis(:, e) = out_rad_basis(:, e) + rad_part + rad_dot",
+        "out_rad_basis(:, e) = out_rad_basis(:, e) + rad_part",
+    ),
+    "pyref: B_e for another edge": (
+        "pyref/gemnet.py",
+        'np.einsum("eis,eic->esc", rad_W1, Q_e)[triplets.index]',
+        'np.einsum("eis,eic->esc", rad_W1, Q_e)[triplets.order]',
+    ),
+    "gpu: tiles of emb_in overwrite": (
+        "gpu/kernels/gemnet.cu",
+        "*to = c0 == 0 ? sum : *to + sum;",
+        "*to = sum;",
+    ),
+    "fast: second-order term replaces the first": (
+        "fortran/gemnet_fast_direct.inc",
+        "call gemm_nt_${K}$(z%c, z%i, n, mt2, z%lc, h, z%li, p2, z%lc, .true.)",
+        "call gemm_nt_${K}$(z%c, z%i, n, mt2, z%lc, h, z%li, p2, z%lc, .false.)",
+    ),
+    "fast: second-order term of D replaces the first": (
+        "fortran/gemnet_fast_interaction.inc",
+        "call gemm_nt_${K}$(z%c, z%s, z%i, q, z%lc, gg_rad(1, e), z%s, w%d2, z%lc, .true.)",
+        "call gemm_nt_${K}$(z%c, z%s, z%i, q, z%lc, gg_rad(1, e), z%s, w%d2, z%lc, .false.)",
+    ),
+    "gpu: cotangents of atoms taken for those of edges": (
+        "gpu/gemnet.py",
+        "            g = self.kernels.xp.take(g, self.atoms.index, axis=0)",
+        "            pass",
+    ),
+    "gpu: sums of edges written to the place of atoms": (
+        "gpu/gemnet.py",
+        '            targets["output"] = self.empty(self.triplets.num_segments, m_ca.shape[1])',
+        "            pass",
+    ),
+    "gpu: edges are not summed into atoms": (
+        "gpu/gemnet.py",
+        '            sums.gather(self.kernels, targets["output"], members(self.atoms), m_ca)',
+        "            pass",
+    ),
+    "fast: parts of an atom are left out": (
+        "fortran/gemnet_fast_interaction.inc",
+        "            if (atoms%parts > 0) call long_atoms(b, w, x)\n",
+        "            if (atoms%parts > 1000) call long_atoms(b, w, x)\n",
+    ),
+    "fast: cotangents of an atom of several parts": (
+        "fortran/gemnet_fast_interaction.inc",
+        "call make_q(atoms%long_row(l), 1, long_q2(1, l), long_q(1, l), z%ci)",
+        "call make_q(atoms%long_row(1), 1, long_q2(1, l), long_q(1, l), z%ci)",
+    ),
+    "fast: an atom of several parts takes the first": (
+        "fortran/gemnet_fast_interaction.inc",
+        "call add_parts(atoms%part(l), atoms%part(l + 1) - atoms%part(l), b%p2",
+        "call add_parts(atoms%part(l), 1, b%p2",
+    ),
+    "fast: an edge of as many triplets as a part has": (
+        "fortran/gemnet_fast_interaction.inc",
+        "            if (n <= piece) then\n                call finish_triplets",
+        "            if (n < piece) then\n                call finish_triplets",
+    ),
+}
+FAMILIES = {"gno": GNO, "dimenet": DIMENET, "gat": GAT, "weighted": WEIGHTED, "gemnet": GEMNET}

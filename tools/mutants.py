@@ -1,0 +1,385 @@
+"""Random single-token mutations, each built and verified: what `trigraph verify` would not notice (`make mutants`).
+
+Mutations are drawn from the sources of each family and panel, and of what several families share. One changes an
+operator (``+`` to ``-``, ``<`` to ``<=``, ``and`` to ``or``, ...), a whole number, a truth value, min or max, or leaves
+out a negation or a simple statement. Comments, texts, declared types, interfaces and directives are left alone.
+
+A mutation that does not compile is drawn again. One is killed when a check of its family and panel fails, or
+verification crashes or hangs; one of a shared source survives if all families do that use it. Survivors are printed as
+differences, to be read: those that no call can show (a block size, a larger work space) are no holes.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import io
+import json
+import keyword
+import random
+import re
+import threading
+import tokenize
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from datetime import date
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any, NamedTuple
+
+import click
+from mutation_sandbox import FAMILIES, PANELS, ROOT, Outcome, Sandbox, family_files, sources_digest, users
+from rich.console import Console
+from rich.syntax import Syntax
+from rich.table import Table
+
+SHARED = "shared"
+
+TOKEN = re.compile(
+    r"(?P<real>\d+\.(?!\w*\.)\d*(?:[eEdD][-+]?\d+)?|\.\d+(?:[eEdD][-+]?\d+)?|\d+[eEdD][-+]?\d+|0[xX]\w+)"
+    r"|(?P<int>\d+)|(?P<name>[A-Za-z_]\w*)|(?P<dotted>\.[A-Za-z]+\.)"
+    r"|(?P<op>\*\*|//|->|=>|\+\+|--|<<|>>|&&|\|\||::|[-+*/<>=!:]=|[-+*/<>=!])|(?P<other>\S)"
+)
+SWAPS = {
+    "+": ("-",),
+    "-": ("+",),
+    "*": ("+", "/"),
+    "<": ("<=",),
+    "<=": ("<",),
+    ">": (">=",),
+    ">=": (">",),
+    "==": ("!=",),
+    "!=": ("==",),
+    "+=": ("-=",),
+    "-=": ("+=",),
+    "&&": ("||",),
+    "||": ("&&",),
+    ".and.": (".or.",),
+    ".or.": (".and.",),
+    ".true.": (".false.",),
+    ".false.": (".true.",),
+    ".not.": ("",),
+    "!": ("",),
+    "true": ("false",),
+    "false": ("true",),
+    "True": ("False",),
+    "False": ("True",),
+    "and": ("or",),
+    "or": ("and",),
+    "not": ("",),
+    "min": ("max",),
+    "max": ("min",),
+    "minimum": ("maximum",),
+    "maximum": ("minimum",),
+}
+BETWEEN = ("+", "-", "*", "<", "<=", ">", ">=")  # of two operands, else it is a sign, a pointer or a template's bracket
+FORTRAN_ONLY = {"==": ("/=",), "/=": ("==",)}
+
+
+class Mutation(NamedTuple):
+    """A change of a source: its characters from start to stop become `new`."""
+
+    file: str
+    start: int
+    stop: int
+    new: str
+
+
+# ---- what is code ----------------------------------------------------------------------------------------------------
+
+
+def _blank(text: str, start: int, stop: int) -> str:
+    """Replace characters by spaces; lines stay."""
+    return text[:start] + re.sub(r"[^\n]", " ", text[start:stop]) + text[stop:]
+
+
+def _blank_all(text: str, pattern: str, flags: int = re.MULTILINE) -> str:
+    for match in re.finditer(pattern, text, flags):
+        text = _blank(text, *match.span(match.lastindex or 0))
+    return text
+
+
+def _python_code(text: str) -> str:
+    lines = [0, *(m.end() for m in re.finditer("\n", text))]
+    inside, start = 0, 0
+    code = text
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        at = lines[token.start[0] - 1] + token.start[1]
+        stop = lines[token.end[0] - 1] + token.end[1]
+        kind = tokenize.tok_name[token.type]
+        if kind == "FSTRING_START":
+            start, inside = (start if inside else at), inside + 1
+        elif kind == "FSTRING_END":
+            inside -= 1
+            code = code if inside else _blank(code, start, stop)
+        elif kind in ("STRING", "COMMENT"):
+            code = _blank(code, at, stop)
+    return _blank_all(code, r"^[ \t]*(?:@|import\b|from\b|def\b)[^\n]*")
+
+
+def _fortran_code(text: str) -> str:
+    # A directive of fypp goes on where its line ends with &.
+    code = _blank_all(text, r"^[ \t]*[#$@][:!](?:[^\n]*&[ \t]*\n)*[^\n]*")
+    code = re.sub(r"\$\{.*?\}\$", lambda m: "X" * len(m[0]), code)
+    code = _blank_all(code, r"#\{.*?\}#")
+    code = _blank_all(code, r"'[^'\n]*'|\"[^\"\n]*\"|![^\n]*")
+    code = _blank_all(code, r"^[ \t]*(?:use|implicit|private|public|include|end|import)\b[^\n]*")
+    code = _blank_all(code, r"^[^\n]*\bintent *\([^\n]*")
+    code = _blank_all(code, r"^[^\n]*\b(?:subroutine|function)\b(?:[^\n]*&[ \t]*\n)*[^\n]*")
+    return _blank_all(code, r"^([^\n]*?)::")
+
+
+def _cuda_code(text: str) -> str:
+    code = _blank_all(text, r"/\*.*?\*/|//[^\n]*|\"[^\"\n]*\"|'[^'\n]*'", re.DOTALL)
+    code = _blank_all(code, r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*")
+    code = _blank_all(code, r"^[ \t]*(?:template|using|static_assert)\b[^\n]*")
+    # The CPU has no registers to share out, and an order of unrolled loops gives equal bits.
+    code = _blank_all(code, r"__launch_bounds__\([^\n)]*\)")
+    # Barriers are for the race detector of the tests: one after another, threads may not need them.
+    return _blank_all(code, r"__sync\w+\([^\n]*\);")
+
+
+# ---- where it can change ---------------------------------------------------------------------------------------------
+
+
+def _tokens(file: str, code: str) -> Iterator[Mutation]:
+    swaps = {**SWAPS, **FORTRAN_ONLY} if file.startswith("fortran/") else SWAPS
+    previous = None
+    for token in TOKEN.finditer(code):
+        word, kind = token[0], token.lastgroup
+        is_operand = previous is not None and (
+            previous.lastgroup in ("real", "int")
+            or previous[0] in (")", "]")
+            or (previous.lastgroup == "name" and not keyword.iskeyword(previous[0]))
+        )
+        # In CUDA an operator between two operands stands between spaces.
+        spaced = not file.endswith((".cu", ".cuh")) or (code[token.start() - 1] + code[token.end()]).isspace()
+        if kind == "int":
+            yield Mutation(file, *token.span(), str(int(word) + 1))
+        elif word in swaps and (word not in BETWEEN or (is_operand and spaced)):
+            for new in swaps[word]:
+                yield Mutation(file, *token.span(), new)
+        previous = token
+
+
+def _python_statements(file: str, text: str) -> Iterator[Mutation]:
+    lines = [0, *(m.end() for m in re.finditer("\n", text))]
+    functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)]
+    for node in dict.fromkeys(inner for function in functions for inner in ast.walk(function)):  # some are nested
+        call = isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+        if call or isinstance(node, ast.Assign | ast.AugAssign):
+            assert node.end_lineno
+            assert node.end_col_offset
+            start, stop = lines[node.lineno - 1] + node.col_offset, lines[node.end_lineno - 1] + node.end_col_offset
+            yield Mutation(file, start, stop, "pass")
+
+
+def _fortran_statements(file: str, code: str) -> Iterator[Mutation]:
+    for line in re.finditer(r"^[^\n]*\S[^\n]*(?:(?<=&)\n[^\n]*)*", code, re.MULTILINE):
+        statement = line[0].strip()
+        plain = re.sub(r"\((?:[^()]|\((?:[^()]|\([^()]*\))*\))*\)", "()", statement)  # without what is in brackets
+        if re.match(r"(?:if \(\) )?(?:call \w+|[\w%]+(?:\(\)[\w%]*)* = )", plain) and not plain.startswith("do "):
+            start = line.start() + len(line[0]) - len(line[0].lstrip())
+            yield Mutation(file, start, line.start() + len(line[0].rstrip()), "")
+
+
+def _cuda_statements(file: str, code: str) -> Iterator[Mutation]:
+    place = r"\*?\w+(?:\.\w+|->\w+|::\w+|\[[^;{}]*?\]|\([^;{}]*?\))*"
+    pattern = rf"(?<=[;{{}}])\s*((?!return\b|using\b)(?:{place}\s*(?:[-+*/|&]?=)[^;{{}}]*|{place}\([^;{{}}]*\));)"
+    for statement in re.finditer(pattern, code):
+        if not re.match(r"(?:if|for|while|switch)\b", statement[1]):
+            yield Mutation(file, *statement.span(1), ";")
+
+
+def candidates(file: str) -> list[Mutation]:
+    """Return all mutations of a source that can be drawn."""
+    text = (ROOT / file).read_text()
+    if file.endswith(".py"):
+        return [*_tokens(file, _python_code(text)), *_python_statements(file, text)]
+    if file.endswith((".cu", ".cuh")):
+        code = _cuda_code(text)
+        return [*_tokens(file, code), *_cuda_statements(file, code)]
+    code = _fortran_code(text)
+    return [*_tokens(file, code), *_fortran_statements(file, code)]
+
+
+def mutated(mutation: Mutation) -> str:
+    """Return the text of a source with a mutation; lines keep their numbers."""
+    text = (ROOT / mutation.file).read_text()
+    lines = text[mutation.start : mutation.stop].count("\n")
+    new = mutation.new + ("" if mutation.file.endswith(".py") else "\n" * lines)
+    return text[: mutation.start] + new + text[mutation.stop :]
+
+
+def difference(mutation: Mutation) -> str:
+    """Return a mutation as a unified difference."""
+    old = (ROOT / mutation.file).read_text().splitlines()
+    new = mutated(mutation).splitlines()
+    return "\n".join(difflib.unified_diff(old, new, mutation.file, mutation.file, n=1, lineterm=""))
+
+
+# ---- a run -----------------------------------------------------------------------------------------------------------
+
+
+class Group(NamedTuple):
+    """Sources that mutations are drawn from together: those of a family in a panel, or those that several share."""
+
+    panel: str
+    family: str
+
+    def files(self) -> list[str]:
+        """Return the sources."""
+        some = dict.fromkeys(file for family in FAMILIES for file in family_files(self.panel, family))
+        if self.family == SHARED:
+            return [file for file in some if len(users(self.panel, file)) > 1]
+        return [file for file in some if users(self.panel, file) == (self.family,)]
+
+    def drawn(self, seed: int) -> list[Mutation]:
+        """Return every mutation in an order that the seed decides: long sources come more often."""
+        found = [m for file in self.files() for m in candidates(file)]
+        random.Random(f"{seed} {self.panel} {self.family}").shuffle(found)
+        return found
+
+
+class Record:
+    """Results so far, one a line of a file: a run that was interrupted goes on where it was."""
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._lock = path, threading.Lock()
+        self._digest = sources_digest()
+        lines = path.read_text().splitlines() if path.exists() else []
+        self._found = {self._key(r): r for r in map(json.loads, lines) if r["sources"] == self._digest}
+
+    @staticmethod
+    def _key(result: dict[str, Any]) -> tuple[Any, ...]:
+        return tuple(result[name] for name in ("panel", "family", "file", "start", "stop", "new"))
+
+    def get(self, **what: Any) -> dict[str, Any] | None:
+        """Return the result of a mutation, if there is one of these sources."""
+        return self._found.get(self._key(what))
+
+    def add(self, **result: Any) -> dict[str, Any]:
+        """Write a result."""
+        with self._lock:
+            self._found[self._key(result)] = result
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            with self._path.open("a") as stream:
+                stream.write(json.dumps({**result, "sources": self._digest}) + "\n")
+        return result
+
+
+class Run:
+    """Mutations of groups, in as many sandboxes as there are jobs."""
+
+    def __init__(self, work: Path, jobs: int, record: Record, console: Console) -> None:
+        self._record, self._console = record, console
+        self._boxes: SimpleQueue[Sandbox] = SimpleQueue()
+        self.jobs = jobs
+        with console.status("copying the checkout"):
+            for number in range(jobs):
+                (work / str(number)).mkdir(parents=True, exist_ok=True)
+                self._boxes.put(Sandbox(work / str(number)))
+
+    def _outcome(self, box: Sandbox, group: Group, mutation: Mutation) -> Outcome:
+        text = mutated(mutation)
+        if mutation.file.endswith(".py"):
+            try:
+                compile(text, mutation.file, "exec")
+            except SyntaxError as error:
+                return Outcome("not built", str(error), 0.0)
+        return box.outcome(group.panel, mutation.file, text, users(group.panel, mutation.file))
+
+    def group(self, group: Group, seeds: Sequence[int], number: int) -> list[dict[str, Any]]:
+        """Return the results of a group's first mutations that can be built, and of those before that cannot."""
+        box, found = self._boxes.get(), []
+        try:
+            for seed in seeds:
+                built = 0
+                for mutation in group.drawn(seed):
+                    found.append(self._result(box, group, mutation))
+                    built += found[-1]["status"] != "not viable"
+                    if built == number:
+                        break
+        finally:
+            self._boxes.put(box)
+        return found
+
+    def _result(self, box: Sandbox, group: Group, mutation: Mutation) -> dict[str, Any]:
+        key = {**group._asdict(), **mutation._asdict()}
+        result = self._record.get(**key)
+        if result is None:
+            outcome = self._outcome(box, group, mutation)
+            result = self._record.add(
+                **key,
+                line=(ROOT / mutation.file).read_text().count("\n", 0, mutation.start) + 1,
+                status={"passed": "survived", "failed": "killed", "not built": "not viable"}[outcome.status],
+                why=outcome.why[-2000:],
+                seconds=round(outcome.seconds, 1),
+                diff=difference(mutation),
+            )
+        why = f" by {result['why']}" if result["status"] == "killed" else ""
+        place = f"{result['panel']} {result['family']}: {result['file']}:{result['line']}"
+        seconds = f"({result['seconds']:.0f} s)"
+        self._console.print(place, result["status"] + why, seconds, markup=False, highlight=False, soft_wrap=True)
+        return result
+
+
+def report(console: Console, results: Sequence[dict[str, Any]]) -> None:
+    """Print the survivors as differences, and the share that was killed by panel."""
+    for result in results:
+        if result["status"] == "survived":
+            console.print(f"\n[bold]survived: {result['panel']}, {result['file']}:{result['line']}[/bold]")
+            console.print(Syntax(result["diff"], "diff", word_wrap=True))
+    table = Table("panel", "killed", "survived", "share killed", "not viable")
+    for panel in PANELS:
+        number = Counter(r["status"] for r in results if r["panel"] == panel)
+        total = number["killed"] + number["survived"]
+        if total:
+            share = f"{number['killed'] / total:.1%}"
+            table.add_row(panel, *map(str, (number["killed"], number["survived"], share, number["not viable"])))
+    console.print(table)
+
+
+@click.command(context_settings={"show_default": True})
+@click.option(
+    "--seed", "seeds", type=int, multiple=True, help="Of the draw; may be repeated [default: today, YYYYMMDD]."
+)
+@click.option(
+    "--number", type=click.IntRange(1), default=2, help="Mutations of each family and panel, and of what is shared."
+)
+@click.option("--family", "families", type=click.Choice((*FAMILIES, SHARED)), multiple=True, help="[default: all]")
+@click.option("--panel", "panels", type=click.Choice(tuple(PANELS)), multiple=True, help="[default: all]")
+@click.option("--jobs", type=click.IntRange(1), default=1, help="Builds and verifications at a time.")
+@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), default=ROOT / "build" / "mutants.jsonl")
+@click.option("--work", type=click.Path(file_okay=False, path_type=Path), default=ROOT / "build" / "mutants")
+def main(
+    seeds: Sequence[int],
+    number: int,
+    families: Sequence[str],
+    panels: Sequence[str],
+    jobs: int,
+    out: Path,
+    work: Path,
+) -> None:
+    """Verify random single-token mutations and list those that survive."""
+    console = Console()
+    seeds = seeds or (int(f"{date.today():%Y%m%d}"),)
+    console.print(f"seeds {', '.join(map(str, seeds))}; results go to {out}")
+    groups = [Group(p, f) for f in families or (*FAMILIES, SHARED) for p in panels or PANELS]
+    run = Run(work.resolve(), jobs, Record(out), console)
+    results: dict[str, dict[str, Any]] = {}
+    with ThreadPoolExecutor(jobs) as pool:
+        pending = [pool.submit(run.group, group, seeds, number) for group in groups if group.files()]
+        try:
+            for done in as_completed(pending):
+                results |= {r["panel"] + r["diff"]: r for r in done.result()}
+        except RuntimeError as error:
+            raise click.ClickException(str(error)) from error
+        finally:
+            pool.shutdown(cancel_futures=True)
+    report(console, list(results.values()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,289 @@
+"""A copy of the checkout where sources are changed, built and verified; only what a change concerns is built.
+
+`tools/mutants.py` draws the changes at random; `tests/test_mutations.py` has a list of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+__all__ = ["FAMILIES", "PANELS", "ROOT", "Outcome", "Sandbox", "family_files", "panel_of", "sources_digest", "users"]
+
+ROOT = Path(__file__).resolve().parent.parent
+FAMILIES = ("gno", "dimenet", "gat", "weighted", "gemnet")
+
+# The first files of a family by panel; what they include, import or use belongs to it as well.
+PANELS = {
+    "fortran": ("fortran/{}_fast.fypp",),
+    "fortran-reference": ("fortran/{}.fypp",),
+    "pyref": ("pyref/{}.py",),
+    "gpu-host": ("gpu/{}.py", "gpu/kernels/{}.cu"),
+}
+USED = re.compile(
+    r"^\s*(?:#:?include\s+['\"]([\w.]+)['\"]|use trigraph_(\w+)"
+    r"|from trigraph\.(?:gpu|pyref)(?:\.(\w+))? import ([\w, ]+))",
+    re.MULTILINE,
+)
+# Tables of numbers, names of kinds, and what runs kernels rather than being one.
+LEFT_OUT = ("kinds", "types.fypp", "status.inc", "bessel_zeros.inc", "bessel_zeros.cuh", "launcher")
+
+# What `trigraph verify --operator FAMILY --panel PANEL ...` does, but cheap units first, and with an end at the first
+# check that fails or unit that hangs. Prints the unit it is at, and what fails there. A label asks for that unit alone.
+VERIFY = """
+import faulthandler, resource, sys
+from trigraph.verification.run import plan
+from trigraph.verification.units import counted, execute
+
+resource.setrlimit(resource.RLIMIT_AS, (16 << 30, 16 << 30))
+family, panels, label = sys.argv[1], sys.argv[2].split(), sys.argv[3]
+units = plan([family], [p for p in panels if p != "judge"], None, 0)
+if "judge" in panels:
+    units += plan([family], ["judge"], ["float64"], 0)
+for unit in sorted({u.label: u for u in units}.values(), key=lambda u: u.weight):
+    if label in ("", unit.label):
+        print(unit.label, flush=True)
+        faulthandler.dump_traceback_later(300, exit=True)
+        ((_, found),) = execute([unit])
+        failed = [c for c in found if not c.passed]
+        for check in failed[:1]:
+            sys.exit(f"{check.kind}: {check.operator}, {check.case}, {check.dtype}: {check.panel} {check.field}")
+        if counted(found) != unit.planned():
+            sys.exit(f"{unit.label}: {counted(found)} checks were made; {unit.planned()} were planned")
+"""
+
+# f2py and gfortran run again where a template's output changed, not where only the template did.
+FYPP = """#!{python}
+import pathlib, subprocess, sys
+*arguments, out = sys.argv[1:]
+status = subprocess.run([{fypp!r}, *arguments, out + ".new"]).returncode
+new, old = pathlib.Path(out + ".new"), pathlib.Path(out)
+if status == 0 and not (old.exists() and old.read_bytes() == new.read_bytes()):
+    new.replace(old)
+sys.exit(status)
+"""
+
+
+@cache
+def _used_by(file: str) -> tuple[str, ...]:
+    """Return the files that one includes, imports or uses, of its own folder."""
+    found = []
+    for match in USED.finditer((ROOT / file).read_text()):
+        include, module, source, imported = match.groups()
+        names = [include, module, source, *(imported.split(", ") if imported and not source else ())]
+        for name in filter(None, names):
+            if name in LEFT_OUT:
+                continue
+            paths = [Path(file).parent / (name + end) for end in ("", ".fypp", ".f90", ".py")]
+            found += [str(p) for p in paths if (ROOT / p).is_file()]
+    return tuple(dict.fromkeys(found))
+
+
+@cache
+def family_files(panel: str, family: str) -> tuple[str, ...]:
+    """Return the sources of a family in a panel, shared ones included."""
+    found = [name.format(family) for name in PANELS[panel]]
+    for file in found:
+        found += [name for name in _used_by(file) if name not in found]
+    return tuple(found)
+
+
+def users(panel: str, file: str) -> tuple[str, ...]:
+    """Return the families whose sources in a panel include a file."""
+    return tuple(family for family in FAMILIES if file in family_files(panel, family))
+
+
+def panel_of(file: str) -> str:
+    """Return the panel that a source belongs to."""
+    return next(panel for panel in PANELS if users(panel, file))
+
+
+def _listed() -> list[str]:
+    listed = subprocess.run(
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+    ).stdout.decode()
+    return sorted(name for name in listed.split("\0") if name and (ROOT / name).is_file())
+
+
+def _sources() -> list[str]:
+    """Return what is installed, or what is installed is made of."""
+    return [name for name in _listed() if name.startswith(("src/", "fortran/", "pyref/", "gpu/", "verification/"))]
+
+
+def sources_digest() -> str:
+    """Return a digest of all sources of the package: what was found of others does not count."""
+    found = hashlib.sha256()
+    for name in _sources():
+        found.update(name.encode() + b"\0" + (ROOT / name).read_bytes())
+    return found.hexdigest()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a change: ``"passed"``, ``"failed"`` or ``"not built"``; the reason, and seconds that it took."""
+
+    status: str
+    why: str
+    seconds: float
+
+
+class Sandbox:
+    """A copy of the checkout, with a build and an installed package of its own.
+
+    Parameters
+    ----------
+    folder : Path
+        Where they are; a folder of an earlier run is brought up to date.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.checkout, self._build, self._site, self._bin = (folder / n for n in ("checkout", "build", "site", "bin"))
+        self._folder = folder
+        self._copy_checkout()
+        self._install()
+        self._configure()
+
+    def _copy_checkout(self) -> None:
+        listed = _listed()
+        if self.checkout.is_dir():
+            for path in [p for p in self.checkout.rglob("*") if p.is_file()]:
+                if str(path.relative_to(self.checkout)) not in listed:
+                    path.unlink()
+        for name in listed:
+            to = self.checkout / name
+            if not to.is_file() or to.read_bytes() != (ROOT / name).read_bytes():
+                to.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy(ROOT / name, to)
+
+    def _install(self) -> None:
+        """Copy the package that is installed, with the one build of the fast path that is used here."""
+        import trigraph
+        from trigraph.fortran.levels import available, get_cpu_level
+
+        shutil.rmtree(self._site, ignore_errors=True)
+        # Compiled Python is told from changed sources by seconds alone.
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(Path(trigraph.__file__).parent, self._site / "trigraph", ignore=ignored)
+        self._level = get_cpu_level()
+        for level in available():
+            if level != self._level:  # its bits would differ from those of a changed one
+                (self._site / "trigraph" / self._library("fortran", f"_fast_{level}")).unlink()
+        for name in _sources():
+            installed = self._site / "trigraph" / name.removeprefix("src/trigraph/")
+            if installed.is_file() and installed.read_bytes() != (ROOT / name).read_bytes():
+                raise RuntimeError(f"{name} differs from what is installed; `make .venv/installed` installs it")
+
+    def _configure(self) -> None:
+        """Set up meson, with a fypp that leaves alone what it would write again."""
+        self._bin.mkdir(exist_ok=True)
+        search = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+        fypp = shutil.which("fypp", path=search)
+        (self._bin / "fypp").write_text(FYPP.format(python=sys.executable, fypp=fypp))
+        (self._bin / "fypp").chmod(0o755)
+        self._right = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "TRIGRAPH_CPU_LEVEL")}
+        self._environment = {
+            **self._right,
+            "PATH": os.pathsep.join([str(self._bin), search]),
+            "PYTHONPATH": str(self._site),
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+        if not (self._build / "build.ninja").is_file():
+            done = self._call(["meson", "setup", str(self._build), str(self.checkout)])
+            if done.returncode:
+                raise RuntimeError(done.stdout + done.stderr)
+
+    def _call(
+        self, command: Sequence[str], environment: Mapping[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            command,
+            cwd=self._folder,
+            env=environment or self._environment,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            check=False,
+        )
+
+    @staticmethod
+    def _library(panel: str, name: str) -> str:
+        return f"{panel}/{name}{sysconfig.get_config_var('EXT_SUFFIX')}"
+
+    def _libraries(self, panel: str, family: str) -> list[str]:
+        """Return the built files that a panel's results come from."""
+        if panel == "fortran":
+            return [self._library("fortran", f"_fast_{self._level}")]
+        if panel == "fortran-reference":
+            return [self._library("fortran", name) for name in ("_reference", "_judge")]
+        return [self._library("gpu", f"_host_{family}")] if panel == "gpu-host" else []
+
+    def build(self, panel: str, family: str) -> str:
+        """Build what a panel needs for a family, and install it; return what the compiler says, "" for success."""
+        libraries = self._libraries(panel, family)
+        if libraries:
+            done = self._call(["ninja", "-C", str(self._build), *libraries])
+            if done.returncode:
+                return done.stdout + done.stderr
+        for library in libraries:
+            shutil.copy(self._build / library, self._site / "trigraph" / library)
+        return ""
+
+    def verify(self, panel: str, family: str) -> Outcome:
+        """Build, and verify a family in a panel; the reference, which the judge is made of, with all panels.
+
+        Raises
+        ------
+        RuntimeError
+            If what fails does so with the sources as they are, too.
+        """
+        start = time.monotonic()
+        said = self.build(panel, family)
+        if said:
+            return Outcome("not built", said, time.monotonic() - start)
+        panels = " ".join([*PANELS, "judge"]) if panel == "fortran-reference" else panel
+        done = self._call([sys.executable, "-c", VERIFY, family, panels, ""])
+        found = Outcome("passed", "", time.monotonic() - start)
+        if done.returncode:
+            (*_, unit) = ["", *done.stdout.splitlines()]
+            (*_, why) = [f"status {done.returncode}", *done.stderr.splitlines()]
+            hangs = "hangs" if done.stderr.startswith("Timeout") else ""
+            found = Outcome("failed", hangs or why, found.seconds)
+            # Without a unit it was an import that failed: a label that no unit has asks for nothing else.
+            right = self._call([sys.executable, "-c", VERIFY, family, panels, unit or "none"], self._right)
+            if right.returncode:
+                raise RuntimeError(f"{unit} fails with the sources as they are: {right.stderr}")
+        return found
+
+    def write(self, file: str, text: str) -> None:
+        """Write a source, of the checkout and as it is installed."""
+        (self.checkout / file).write_text(text)
+        installed = self._site / "trigraph" / file
+        installed.write_text(text)
+
+    def outcome(self, panel: str, file: str, text: str, families: Sequence[str]) -> Outcome:
+        """Verify families in order with another text of one source, until one fails; the source is then as before."""
+        right = (ROOT / file).read_text()
+        self.write(file, text)
+        seconds = 0.0
+        try:
+            for family in families:
+                found = self.verify(panel, family)
+                seconds += found.seconds
+                if found.status != "passed":
+                    break
+        finally:
+            self.write(file, right)
+        return Outcome(found.status, found.why, seconds)
