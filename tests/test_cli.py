@@ -9,26 +9,32 @@ import subprocess
 import sys
 from dataclasses import replace
 
+import ase.build
 import pytest
 from click.testing import CliRunner
 
 import trigraph
 from trigraph.cli import main
-from trigraph.operators import OPERATORS
+from trigraph.operators import DEFINITIONS, OPERATORS
 from trigraph.panels import PANELS
-from trigraph.verification import golden, isolated, run, units
+from trigraph.verification import golden, isolated, progress, run, structures, units
+from trigraph.verification.cases import VARIANTS
+from trigraph.verification.failures import ORDINARY, remark
 from trigraph.verification.record import Check
 
 GOOD = Check(
-    "gno_kernel_bwd", "pyref", "float64", "accuracy", "regular", "coords", 1.5, 8.0, seconds=0.25, digest="a" * 64
+    "gno_kernel_bwd", "pyref", "float64", "accuracy", "regular", "coords", 1.5, 8.0, seconds=0.25, digest="a" * 16
 )
 EXACT = replace(GOOD, kind="differences", error=1e-12, tolerance=1e-7, curve=((0.5, 1e-12),), digest=None)
 TWO_OPERATORS = ("--operator", "gno_kernel_fwd", "--operator", "gno_kernel_bwd")
+FILE = progress._file
 REPEAT = replace(GOOD, kind="repeat", error=0.0, tolerance=0.0, digest=None)
 
 
 @pytest.fixture
-def runner(monkeypatch):
+def runner(monkeypatch, tmp_path):
+    monkeypatch.setattr(progress, "_file", lambda: tmp_path / "times.json")
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0}, raising=False)  # no processes to share the work
     for name in ("COLUMNS", "CI", "FORCE_COLOR", "TTY_COMPATIBLE"):
         monkeypatch.delenv(name, raising=False)
     return CliRunner()
@@ -41,8 +47,8 @@ def verify(runner, monkeypatch):
     def invoke(checks, *options):
         asked = []
 
-        def plan(operators, panels, dtypes, seed, implementation=None, structures=()):
-            asked.append((operators, panels, dtypes, seed, implementation, structures))
+        def plan(**given):
+            asked.append(given)
             return [units.Unit(f"unit {len(asked)}", 1.0, lambda: len(checks), lambda: list(checks))]
 
         monkeypatch.setattr(run, "plan", plan)
@@ -67,20 +73,125 @@ def test_success(verify):
     assert "eps * scale" in result.stdout
 
 
-def test_output_that_is_no_terminal_is_plain_text_without_progress(verify):
-    result = verify([GOOD, EXACT])
+def test_output_that_is_no_terminal_is_plain_text_with_a_line_for_each_part(runner, monkeypatch):
+    bad = replace(GOOD, error=9.0)
+    parts = {"gno_kernel": [GOOD, bad], "mha_gat_n2n": [GOOD], "golden gno_x": [GOOD], "benzene": [GOOD]}
+    # Two units of each part, whose results come back in any order.
+    planned = [
+        units.Unit(f"{name}, regular, float64: {i}", 1.0, lambda c=checks: len(c), lambda c=checks: c)
+        for name, checks in parts.items()
+        for i in range(2)
+    ]
+    order = [0, 2, 1, 4, 6, 3, 5, 7]
+    monkeypatch.setattr(run, "plan", lambda **a: planned)
+    monkeypatch.setattr(units, "execute", lambda found: ((found[i], found[i].execute()) for i in order))
+    result = runner.invoke(main, ["verify", "--panel", "pyref"])
     assert "\x1b" not in result.output
-    assert result.stderr == ""
+    assert [line.rpartition(",")[0] for line in result.stderr.splitlines()] == [
+        "gno_kernel: 2 checks passed, 2 failed",
+        "mha_gat_n2n: 2 checks passed, 0 failed",
+        "golden vectors: 2 checks passed, 0 failed",
+        "forces: 2 checks passed, 0 failed",
+    ]
+    assert all(line.endswith(" s") for line in result.stderr.splitlines())
+    first = result.stdout.splitlines()[0]
+    parts = "gno_kernel, mha_gat_n2n, golden vectors, forces"
+    assert first == (f"10 checks are planned, and zeros where nothing contributes, of {parts}.")
+
+
+def test_every_unit_of_a_run_belongs_to_a_part():
+    found = run.plan(panels=["pyref", "judge"])
+    assert {progress.part_of(u) for u in found} == {*(d.name for d in DEFINITIONS), "golden vectors", "forces"}
+    labels = [progress.part_of(u) for u in found if u.label.endswith("judge differences")]
+    assert set(labels) == {d.name for d in DEFINITIONS}
+
+
+def test_how_long_a_run_took_is_told_next_time(verify, tmp_path, monkeypatch):
+    monkeypatch.setattr(progress, "_file", FILE)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert "last time" not in verify([GOOD]).stdout
+    assert "This took 0.0 s here last time." in verify([GOOD], "--seed", 7).stdout
+    assert "last time" not in verify([GOOD], "--dtype", "float32").stdout
+    file = tmp_path / "trigraph" / "verify.json"
+    times = json.loads(file.read_text())
+    assert set(times) == {"trigraph verify --panel pyref", "trigraph verify --panel pyref --dtype float32"}
+    file.write_text(json.dumps(dict.fromkeys(times, 754.3)))
+    assert "This took 12 min 34 s here last time." in verify([GOOD]).stdout
+    # What is no such file, or cannot be written, is no error.
+    for content in ("[1]", "{", '{"a": "b"}'):
+        file.write_text(content)
+        result = verify([GOOD])
+        assert (result.exit_code, "last time" in result.stdout) == (0, False)
+    (tmp_path / "no folder").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "no folder"))
+    assert verify([GOOD]).exit_code == 0
 
 
 @pytest.mark.parametrize("error", [9.0, math.nan, math.inf])
 def test_failure(verify, error):
-    result = verify([GOOD, replace(GOOD, error=error, field="params", note="[off] by one")])
+    bad = replace(GOOD, error=error, field="params", note="[off] by one")
+    result = verify([GOOD, bad, replace(bad, case="wide"), replace(GOOD, case="long")])
     assert result.exit_code == 1
-    assert last_line(result) == "1 checks passed, 1 failed"
-    listed = next(line for line in result.stdout.splitlines() if "off" in line)
-    assert "gno_kernel_bwd accuracy (pyref, float64, regular, params)" in listed
-    assert f"{error:g} > 8: [off] by one" in listed
+    assert last_line(result) == "2 checks passed, 2 failed"
+    (listed,) = (line for line in result.stdout.splitlines() if "✗ gno_kernel_bwd in pyref" in line)
+    reason = "accuracy of params" if math.isfinite(error) else "accuracy: [off] by one"
+    assert reason in listed
+    assert "2 checks (float64" in listed
+    assert "in 2 of 3 cases: regular; wide" in listed
+    assert ("error 9 > 8 in regular" in listed) == math.isfinite(error)
+
+
+def test_one_mistake_is_one_failure(verify):
+    trace = "Traceback (most recent call last):\n  in mine\nKeyError: 'missing'"
+    bad = replace(GOOD, error=math.inf, note="KeyError: 'missing'")
+    kinds = [
+        replace(bad, kind=kind, case=case) for kind in ("accuracy", "nan", "layout") for case in ("regular", "wide")
+    ]
+    other = replace(bad, kind="differences", note="gno_kernel_bwd: KeyError: 'missing'")
+    shapes = [replace(bad, note=f"coords has shape ({n}, 3); expected (num_edges, d) = ({n}, 2)") for n in (3, 40)]
+    result = verify([replace(kinds[0], trace=trace), *kinds[1:], other, *shapes])
+    lines = result.stdout.splitlines()
+    failed = lines[lines.index("Failed: 9 checks") :]
+    assert failed[1] == (
+        "  ✗ gno_kernel_bwd in pyref: KeyError: 'missing': 7 checks "
+        "(float64; accuracy 2, nan 2, layout 2, differences 1; in 2 of 2 cases)"
+    )
+    assert failed[2:5] == [f"      {line}" for line in trace.splitlines()]
+    assert "accuracy: coords has shape (3, 3); expected (num_edges, d) = (3, 2): 2 checks" in failed[5]
+    assert "✗" not in "".join(failed[6:])
+
+
+def test_what_is_special_about_a_case_is_said_where_it_fails(verify):
+    bad = replace(GOOD, error=9.0)
+    said = "integers: values before relu are exactly 0 here; convention: relu'(0) = 0"
+    assert said in verify([GOOD, replace(bad, case="integers")]).stdout
+    assert said not in verify([bad, replace(bad, case="integers")]).stdout
+    names = {v.name for base in VARIANTS.values() for v in base} - set(ORDINARY)
+    for definition in DEFINITIONS:
+        assert all(remark(name, f"{definition.name}_bwd") for name in (*names, "hub of 5000, positive"))
+        exact = remark("integers", f"{definition.name}_fwd")
+        # DimeNet++'s kinks are those of lengths and angles, which no integers meet.
+        assert ("convention" in exact) == bool(definition.kinks) or definition.family == "dimenet"
+
+
+def test_what_is_not_offered_is_neither_passed_nor_failed(verify, tmp_path):
+    absent = replace(GOOD, kind="not offered", case="gno_kernel, wide, float64: f accuracy", error=3, note="only d = 1")
+    result = verify([GOOD, absent], "--report", tmp_path)  # four are planned: two units' worth
+    assert last_line(result) == "1 checks passed, 0 failed, 3 not offered"
+    assert "Not offered by pyref: 3 checks of gno_kernel_bwd: only d = 1" in result.stdout
+    assert "(3 not offered)" in result.stdout
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert (report["counts"]["passed"], report["counts"]["failed"], report["counts"]["not_offered"]) == (1, 0, 3)
+
+
+@pytest.mark.parametrize(("made", "status"), [(1, 0), (0, 1)])
+def test_nothing_but_what_is_not_offered_is_no_success(runner, monkeypatch, made, status):
+    absent = replace(GOOD, kind="not offered", case="all", field="", error=3, note="NotImplementedError")
+    checks = [absent, *[GOOD] * made]
+    monkeypatch.setattr(run, "plan", lambda **a: [units.Unit("one", 1.0, lambda: 3 + made, lambda: checks)])
+    result = runner.invoke(main, ["verify", "--panel", "pyref"])
+    assert result.exit_code == status
+    assert last_line(result) == f"{made} checks passed, 0 failed, 3 not offered"
 
 
 def test_no_checks_is_a_failure(verify):
@@ -96,20 +207,32 @@ def test_order_of_a_slope(verify):
 def test_options_reach_the_plan(verify):
     options = ("--operator", "gno_kernel", "--operator", "gno_aggregate_fwd", "--dtype", "float32", "--seed", "3")
     result = verify([GOOD], *options, "--panel", "judge")
-    assert result.asked == [(("gno_kernel", "gno_aggregate_fwd"), ["pyref"], ["float32"], 3, None, [])]
-    result = verify([GOOD], "--panel", "judge", "--dtype", "float32", "--dtype", "real128")
-    assert result.asked == [(None, ["pyref"], ["float32"], 0, None, []), (None, ["judge"], ["float64"], 0, None, ())]
-    result = verify([GOOD], "--panel", "judge", "--dtype", "real128")
-    assert result.asked == [(None, ["judge"], ["float64"], 0, None, ())]
+    request = {"operators": ("gno_kernel", "gno_aggregate_fwd"), "seed": 3, "where": ()}
+    nothing = {"structures": [], "alone": False, "implementation": None}
+    assert result.asked == [{**request, **nothing, "panels": ["pyref"], "dtypes": ["float32"]}]
+    request = {"operators": None, "seed": 0, "where": ("op=sum", "op=max")}
+    where = ("--where", "op=sum", "--where", "op=max")
+    result = verify([GOOD], "--panel", "judge", "--dtype", "float32", "--dtype", "real128", *where)
+    judge = {**request, "panels": ["judge"], "dtypes": ["float64"]}
+    assert result.asked == [{**request, **nothing, "panels": ["pyref"], "dtypes": ["float32"]}, judge]
+    result = verify([GOOD], "--panel", "judge", "--dtype", "real128", *where)
+    assert result.asked == [judge]
+    result = verify([GOOD], "--panel", "judge", *where)
+    assert result.asked == [{**request, **nothing, "panels": ["pyref", "judge"], "dtypes": ["float32", "float64"]}]
 
 
 def test_structures_reach_the_plan(verify, tmp_path):
     path = tmp_path / "hydrogen.xyz"
     path.write_text("2\n\nH 0 0 0\nH 0 0 4.5\n")
-    (structure,) = verify([GOOD], "--structure", path).asked[0][-1]
+    result = verify([GOOD], "--structure", path)
+    (structure,) = result.asked[0]["structures"]
     assert (structure.name, structure.cutoff, len(structure.src)) == ("hydrogen.xyz", 5.0, 2)
-    result = verify([GOOD], "--structure", path, "--structure", path, "--cutoff", 6)
-    assert [s.cutoff for s in result.asked[0][-1]] == [6.0, 6.0]
+    assert result.asked[0]["alone"]
+    assert result.stdout.startswith("Structure hydrogen.xyz: 2 atoms, 2 edges within 5, 2 triplets. The judge is asked")
+    assert "files of golden vectors" not in result.stdout
+    result = verify([GOOD], "--structure", path, "--structure", path, "--cutoff", 6, "--operator", "dimenet")
+    assert [s.cutoff for s in result.asked[0]["structures"]] == [6.0, 6.0]
+    assert not result.asked[0]["alone"]
     result = verify([GOOD], "--structure", path, "--cutoff", 4)
     assert result.exit_code == 2
     assert result.asked == []
@@ -118,8 +241,16 @@ def test_structures_reach_the_plan(verify, tmp_path):
 
 def test_implementation_reaches_the_plan_alone(runner, monkeypatch):
     asked = []
-    unit = units.Unit("one", 1.0, lambda: 1, lambda: [GOOD])
-    monkeypatch.setattr(isolated, "plan_apart", lambda request: asked.append(request) or [unit])
+
+    class Workers:
+        def __init__(self, requests, processes):
+            asked.extend([*requests, processes])
+            self.units = [units.Unit("one", 1.0, lambda: 1, lambda: [GOOD])]
+
+        def execute(self):
+            return units.execute(self.units)
+
+    monkeypatch.setattr(isolated, "Workers", Workers)
     result = runner.invoke(main, ["verify", "--implementation", "mine:f", "--operator", "gno_kernel_bwd"])
     assert result.exit_code == 0
     assert asked == [
@@ -130,7 +261,10 @@ def test_implementation_reaches_the_plan_alone(runner, monkeypatch):
             "seed": 0,
             "implementation": "mine:f",
             "structures": [],
-        }
+            "alone": False,
+            "where": (),
+        },
+        1,
     ]
 
 
@@ -148,6 +282,12 @@ def test_implementation_reaches_the_plan_alone(runner, monkeypatch):
         (("--implementation", "math:cos", "--operator", "gno_kernel"), ("gno_kernel",)),
         ((*TWO_OPERATORS, "--implementation", "math:cos"), ("one operator",)),
         (("--against", "no_such.json"), ("no_such.json",)),
+        (("--operator", "weighted", "--where", "op=median"), ("'op=median'", "sum, mean, min, max")),
+        (("--operator", "weighted", "--where", "aggregation=sum"), ("'aggregation'", "op, mean_by, edge_weight")),
+        (("--operator", "weighted", "--where", "edge_weight=1"), ("edge_weight", "None, given")),
+        (("--operator", "weighted", "--where", "op"), ("'op'", "NAME=VALUE")),
+        (("--where", "op=sum"), ("gno_kernel has no setting 'op'",)),
+        (("--structure", "no_such.xyz@2"), ("no_such.xyz is no file",)),
     ],
 )
 def test_usage_errors(runner, options, expected):
@@ -167,13 +307,14 @@ def test_panel_that_cannot_run_is_a_usage_error(runner):
 
 
 def test_skips_are_told(runner, monkeypatch):
-    monkeypatch.setattr(run, "plan", lambda *a: [units.Unit("one", 1.0, lambda: 1, lambda: [GOOD])])
-    monkeypatch.setattr(golden, "missing", lambda families: ("athena_case99",))
+    monkeypatch.setattr(run, "plan", lambda **a: [units.Unit("one", 1.0, lambda: 1, lambda: [GOOD])])
+    monkeypatch.setattr(golden, "missing", lambda families: ("athena_case99", "athena_case98"))
     result = runner.invoke(main, ["verify"])
     assert result.exit_code == 0
-    assert "Skipped: golden vectors athena_case99" in result.stdout
+    (line,) = (line for line in result.stdout.splitlines() if "golden" in line and "Skipped" in line)
+    assert line.startswith("Skipped: 2 files of golden vectors (2 of gno): not there; TRIGRAPH_GOLDEN")
     for panel in (p for p in PANELS if p not in run.available_panels()):
-        assert f"Skipped: panel {panel} (" in result.stdout
+        assert f"Skipped: panel {panel}: " in result.stdout
 
 
 def test_report_and_comparison(verify, tmp_path):
@@ -185,7 +326,7 @@ def test_report_and_comparison(verify, tmp_path):
     assert report["environment"]["trigraph"]["version"] == trigraph.__version__
     assert (folder / "report.html").is_file()
 
-    other_bits = replace(GOOD, digest="b" * 64, error=3.5)
+    other_bits = replace(GOOD, digest="b" * 16, error=3.5)
     again = verify([other_bits, EXACT, REPEAT], "--against", folder / "report.json", "--report", folder)
     assert again.exit_code == 0
     assert "0 outputs have the same bits, 1 have other bits" in again.stdout
@@ -245,7 +386,7 @@ def test_a_report_that_cannot_be_written_at_the_end_fails_the_run(verify, tmp_pa
 
 
 def test_fewer_checks_than_planned_are_a_failure(runner, monkeypatch):
-    monkeypatch.setattr(run, "plan", lambda *a: [units.Unit("one", 1.0, lambda: 2, lambda: [GOOD])])
+    monkeypatch.setattr(run, "plan", lambda **a: [units.Unit("one", 1.0, lambda: 2, lambda: [GOOD])])
     result = runner.invoke(main, ["verify", "--panel", "pyref"])
     assert result.exit_code == 1
     assert "1 of 2 checks that were planned were made" in result.stderr
@@ -270,11 +411,12 @@ def test_a_structure_of_too_many_edges_is_refused_before_it_is_built(runner, tmp
 
 
 def test_skipped_vectors_are_of_families_that_were_checked(runner, monkeypatch, tmp_path):
-    monkeypatch.setattr(run, "plan", lambda *a: [units.Unit("one", 1.0, lambda: 1, lambda: [GOOD])])
+    monkeypatch.setattr(run, "plan", lambda **a: [units.Unit("one", 1.0, lambda: 1, lambda: [GOOD])])
     monkeypatch.setenv("TRIGRAPH_GOLDEN", str(tmp_path))
-    listed = [line for line in runner.invoke(main, ["verify"]).stdout.splitlines() if "golden vectors" in line]
-    assert listed
-    assert not any("gat" in line or "gemnet" in line for line in listed)
+    (line,) = (s for s in runner.invoke(main, ["verify"]).stdout.splitlines() if "files of golden vectors" in s)
+    assert "of gno" in line
+    assert "gat" not in line
+    assert "gemnet" not in line
 
 
 def test_report_that_cannot_be_written_is_refused_before_the_run(verify, tmp_path):
@@ -350,3 +492,45 @@ def test_real_implementation(runner, tmp_path, monkeypatch):
     result = runner.invoke(main, [*options, "mine:wrong"], catch_exceptions=False)
     assert result.exit_code == 1
     assert "nan > " in result.stdout
+
+
+def test_a_frame_of_a_trajectory(tmp_path):
+    path = tmp_path / "h@2.xyz"
+    path.write_text("".join(f"2\n\nH 0 0 0\nH 0 0 {z}\n" for z in (1, 2, 3)))
+    heights = {"": 3, "@0": 1, "@1": 2, "@-1": 3, "@-3": 1}
+    for index, height in heights.items():
+        found = structures.read(f"{path}{index}", 5.0)
+        assert (found.name, found.positions[1, 2]) == (f"h@2.xyz{index}", height)
+    for index in ("@3", "@-4"):
+        with pytest.raises(ValueError, match=rf"h@2.xyz has no frame {index[1:]}; 0 is the first, -1 the last"):
+            structures.read(f"{path}{index}", 5.0)
+    for index in ("@", "@:", "@1:2"):
+        with pytest.raises(ValueError, match="expected one number"):
+            structures.read(f"{path}{index}", 5.0)
+
+
+@pytest.mark.parametrize("text", ["garbage\n", ""])
+def test_a_bad_file_is_named_once(runner, tmp_path, text):
+    path = tmp_path / "bad.xyz"
+    path.write_text(text)
+    result = runner.invoke(main, ["verify", "--structure", str(path)])
+    assert result.exit_code == 2
+    assert result.stderr.count("bad.xyz") == 1
+
+
+def test_what_is_cut_off_a_structure_is_said():
+    atoms = ase.build.bulk("Cu", cubic=True) * (3, 3, 3)
+    whole = structures.from_atoms("copper", atoms, 4.0)
+    text = whole.described()
+    assert f"108 atoms, {len(whole.src)} edges within 4" in text
+    edges = len(whole.within(structures.WHOLE).src)
+    share = f"{100 * edges / len(whole.src):.2g} percent; at most {structures.WHOLE} triplets"
+    assert f"invariances are of {edges} edges ({share}" in text
+
+
+def test_structures_alone(tmp_path):
+    path = tmp_path / "hydrogen.xyz"
+    path.write_text("2\n\nH 0 0 0\nH 0 0 0.7\n")
+    found = run.plan(panels=["pyref"], structures=[structures.read(path, 5.0)], alone=True)
+    assert all("hydrogen.xyz" in u.label for u in found)
+    assert {progress.part_of(u) for u in found} == {"radial_basis", "agg_edge_to_edge", "forces"}

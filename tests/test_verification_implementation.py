@@ -4,12 +4,15 @@ import sys
 
 import numpy as np
 import pytest
+import scipy.sparse
 
 from trigraph import pyref
 from trigraph.gno import pack_gno_params, unpack_gno_params
 from trigraph.operators import OPERATORS
 from trigraph.verification.implementation import adapt, load
 from trigraph.verification.run import plan, run
+from trigraph.verification.subjects import Subject
+from trigraph.verification.units import counted
 
 
 def failures(function, operator, everything=False):
@@ -278,6 +281,121 @@ def test_notes_say_what_is_wrong():
     assert "ValueError: gno_kernel_bwd: the function changed its argument grad_kernel" in {
         c.note for c in failures(changes_its_input, "gno_kernel_bwd")
     }
+
+
+def sparse_sum(embedding, edge_weight, graph, op, mean_by):
+    """Sum by scipy, which has no other aggregation."""
+    if op != "sum":
+        raise NotImplementedError(f"no {op}")
+    weight = np.ones(graph.num_edges, embedding.dtype) if edge_weight is None else edge_weight
+    weight = weight if graph.edge_ids is None else weight[graph.edge_ids]
+    shape = (graph.num_dst_nodes, graph.num_src_nodes)
+    return scipy.sparse.csr_array((weight, graph.indices, graph.offsets), shape) @ embedding
+
+
+def checks_of(function, operator, where=()):
+    """Checks of a function on generated cases and golden vectors, and how many were planned."""
+    found = plan(implementation=adapt("user:function", operator, function), where=where)
+    found = [u for u in found if not any(name in u.label for name in ("airfoil", "power law", "karate"))]
+    return [c for u in found for c in u.execute()], sum(u.planned() for u in found)
+
+
+def test_a_part_of_an_operator():
+    checks, planned = checks_of(sparse_sum, "agg_weighted_n2n_fwd", ["op=sum"])
+    assert counted(checks) == planned
+    assert [c for c in checks if not c.passed] == []
+    accuracy = {c.case for c in checks if c.kind == "accuracy"}
+    names = {"regular", "skewed", "wide", "no edges", "integers", "shared rows", "one channel"}
+    assert {case.split(", ")[0] for case in accuracy} >= names
+    assert any("edge_weight=None" in case for case in accuracy)
+    assert not any(f"op={other}" in case for case in accuracy for other in ("mean", "min", "max"))
+    checks, planned = checks_of(sparse_sum, "agg_weighted_n2n_fwd", ["op=sum", "edge_weight=given"])
+    assert planned > 0
+    assert not any("edge_weight=None" in c.case for c in checks)
+    # A combination that the table does not have is made.
+    checks, planned = checks_of(pyref.agg_weighted_n2n_fwd, "agg_weighted_n2n_fwd", ["op=min", "edge_weight=None"])
+    assert counted(checks) == planned > 0
+    assert {c.case.split(", ", 1)[1] for c in checks if c.kind == "layout"} == {"op=min, edge_weight=None"}
+    assert all(c.passed for c in checks)
+
+
+def test_restrictions_are_of_every_panel_and_of_the_judge():
+    units = plan(["mha_gat_n2n"], ["pyref", "judge"], ["float64"], where=["activation=tanh", "activation=ELU"])
+    assert sum(u.planned() for u in units) > 0
+    labels = [u.label for u in units if u.planned()]
+    assert any("judge differences" in label for label in labels)
+    assert all("activation=tanh" in s or "activation=ELU" in s for s in labels if s.startswith("mha_gat_n2n, regular"))
+    assert not any("golden gat_ReLU" in label for label in labels)
+
+
+def test_what_is_not_implemented_is_not_offered_and_counted():
+    checks, planned = checks_of(sparse_sum, "agg_weighted_n2n_fwd")
+    absent = [c for c in checks if c.kind == "not offered"]
+    assert counted(checks) == planned
+    assert sum(c.error for c in absent) == counted(absent) > 50
+    assert not any(c.passed or c.failed for c in absent)
+    assert {c.note for c in absent} == {f"NotImplementedError: no {op}" for op in ("mean", "min", "max")}
+    assert [c for c in checks if c.failed] == []
+    assert any(c.passed for c in checks)
+    # What is wrong is wrong beside what is not offered.
+    wrong, _ = checks_of(lambda **a: sparse_sum(**a) * 1.01, "agg_weighted_n2n_fwd")
+    assert {c.kind for c in wrong if c.failed} >= {"accuracy", "differences", "golden"}
+
+
+def test_a_panel_has_no_such_excuse():
+    def absent(op, values, wrt):
+        raise NotImplementedError("no such panel")
+
+    units = plan(["gno_kernel_fwd"], [], ["float64"], implementation=Subject("pyref", False, absent))
+    assert all(c.failed for u in units[:3] for c in u.execute())
+
+
+AUXILIARY = {
+    "array": lambda out: out[0],
+    "tuple": lambda out: out[:1],
+    "mapping": lambda out: {"output_embedding": out[0]},
+    "all": tuple,
+}
+
+
+@pytest.mark.parametrize("form", AUXILIARY)
+def test_auxiliary_outputs_may_be_left_out(form):
+    def mine(**arguments):
+        return AUXILIARY[form](pyref.mha_gat_n2n_fwd(**arguments))
+
+    checks, planned = checks_of(mine, "mha_gat_n2n_fwd", ["activation=ELU", "activation=tanh"])
+    assert counted(checks) == planned
+    assert [c for c in checks if c.failed] == []
+    absent = [c for c in checks if c.kind == "not offered"]
+    assert bool(absent) == (form != "all")
+    assert all((c.field, c.note.startswith("auxiliary outputs")) == ("softmax_scores", True) for c in absent)
+    fields = {c.field for c in checks if c.kind != "not offered"}
+    assert {"output_embedding"} <= fields
+    assert ("softmax_scores" in fields) == (form == "all")
+
+
+def test_outputs_may_not_be_left_out():
+    text = "expected an array, a tuple (output_embedding, softmax_scores) or a mapping; softmax_scores may be left out"
+    for result in ({"softmax_scores": 1}, (1, 2, 3), {}, None, {"output_embedding": 1, "other": 2}):
+        subject = adapt("user:function", "mha_gat_n2n_fwd", lambda result=result, **a: result)
+        checks = plan(implementation=subject, dtypes=["float64"])[0].execute()
+        assert all(c.failed and text in c.note for c in checks)
+
+
+def test_the_first_traceback_comes_once_and_begins_in_the_function():
+    def helper(arguments):
+        return arguments["missing"]
+
+    def mine(**arguments):
+        return helper(arguments)
+
+    traces = [c.trace for c in failures(mine, "gno_kernel_fwd") if c.trace]
+    (trace,) = traces
+    assert trace.startswith("Traceback (most recent call last):\n  File ")
+    assert "in mine" in trace
+    assert "in helper" in trace
+    assert "verification/subjects.py" not in trace
+    assert trace.endswith("KeyError: 'missing'")
 
 
 def test_a_function_by_name(tmp_path, monkeypatch):

@@ -19,6 +19,7 @@ from trigraph.checks import position, shape_of
 from trigraph.operators import SYMBOLS, Argument, Array, Attribute, Definition, Operator
 from trigraph.verification.case_graphs import GRAPHS
 from trigraph.verification.hubs import HUBS, SETTINGS, WIDTH, WIDTHS
+from trigraph.verification.settings import Where, settings_of
 
 __all__ = [
     "MANY",
@@ -198,9 +199,12 @@ VARIANTS |= {"triplets": SEGMENTS, "bilinear": SEGMENTS}
 EVERY_SETTING = ("regular", "skewed", "boundaries", "integers")
 
 
-def variants(definition: Definition) -> tuple[Variant, ...]:
-    """Variants a definition is tried on: one setting each in turn, every setting on those of `EVERY_SETTING`."""
-    base, settings = VARIANTS[definition.graph], definition.settings
+def variants(definition: Definition, where: Where | None = None) -> tuple[Variant, ...]:
+    """Variants a definition is tried on: one setting each in turn, every setting on those of `EVERY_SETTING`.
+
+    `where` restricts the settings.
+    """
+    base, settings = VARIANTS[definition.graph], settings_of(definition, where or {})
     if not settings:
         return base
     turns = [replace(v, setting=settings[i % len(settings)]) for i, v in enumerate(base)]

@@ -1,4 +1,4 @@
-"""What `trigraph verify` prints: the table of a run, what failed, what was skipped, what changed."""
+"""What `trigraph verify` prints: the table of a run, what failed, what was not offered, what changed."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from rich.markup import escape
 from rich.table import Table
 
 from trigraph.verification.compare import FACTOR, Comparison
+from trigraph.verification.failures import failures, withheld
 from trigraph.verification.record import Check
 from trigraph.verification.summary import number, summarise
 
-__all__ = ["mark", "plain_console", "print_comparison", "print_failures", "print_summary"]
+__all__ = ["mark", "plain_console", "print_comparison", "print_failures", "print_summary", "print_withheld"]
 
 # Lines of a file or a pipe are as long as tables need; COLUMNS overrides it, as everywhere.
 UNLIMITED = 240
@@ -29,8 +30,10 @@ def plain_console(stderr: bool = False) -> Console:
     return console
 
 
-def mark(console: Console, passed: bool) -> str:
-    """Return a coloured tick or cross, or what an encoding without them has for it."""
+def mark(console: Console, passed: bool | None) -> str:
+    """Return a coloured tick or cross, or what an encoding without them has for it; a dash for None."""
+    if passed is None:
+        return "-"
     if console.options.ascii_only:
         return "ok" if passed else "[bold red]x[/]"
     return "[green]✓[/]" if passed else "[bold red]✗[/]"
@@ -65,17 +68,31 @@ def print_summary(console: Console, checks: Sequence[Check]) -> None:
 
 
 def print_failures(console: Console, checks: Sequence[Check]) -> None:
-    """Print every check that failed: its error, its tolerance and its note."""
-    failures = [c for c in checks if not c.passed]
-    if not failures:
-        return
-    console.print(f"[bold red]Failed ({len(failures)})[/]")
-    for c in failures:
-        where = escape(", ".join(filter(None, (c.panel, c.dtype, c.case, c.field))))
-        note = f": {escape(c.note)}" if c.note else ""
-        comparison = f"{number(c.error)} > {number(c.tolerance)}"
-        console.print(f"  {mark(console, False)} {escape(c.operator)} {c.kind} [dim]({where})[/] {comparison}{note}")
-    console.print()
+    """Print each kind of failure: what is wrong, how often and where; the traceback of the first exception."""
+    found = failures(checks)
+    if found:
+        console.print(f"[bold red]Failed: {sum(f.count for f in found)} checks[/]")
+    for f in found:
+        name = " in ".join(filter(None, (f.operator, f.panel)))
+        console.print(
+            f"  {mark(console, False)} [bold]{escape(name)}[/]: {escape(f.what)}: {f.count} check{'s'[: f.count > 1]}",
+            end="",
+        )
+        console.print(f" [dim]({escape(f.where)})[/]")
+        for text in (*f.remarks, *f.trace.splitlines()):
+            console.print(f"      {escape(text)}", style="dim")
+    if found:
+        console.print()
+
+
+def print_withheld(console: Console, checks: Sequence[Check]) -> None:
+    """Print what a user's function does not offer, and why."""
+    found = withheld(checks)
+    for w in found:
+        console.print(f"Not offered by {escape(w.panel)}: {w.count} checks of {escape(w.operator)}: {escape(w.reason)}")
+        console.print(f"      {escape(w.cases)}", style="dim")
+    if found:
+        console.print()
 
 
 def _pairs(title: str, changes: Sequence[tuple[Check, Check]]) -> Table:

@@ -2,7 +2,8 @@
 
 The function is called with the operator's arguments as keywords (NumPy arrays, graph, attributes; never `wrt`, and no
 cotangent is None). It returns the array of an operator with one field, or a tuple in field order, or a mapping from
-field to array. Where a check needs the operator's derivatives, or what it is the derivative of, those are
+field to array; auxiliary outputs may be left out. NotImplementedError says that it does not offer what it is asked for
+(`NotOffered`). Where a check needs the operator's derivatives, or what it is the derivative of, those are
 fortran-reference's.
 """
 
@@ -18,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from trigraph.operators import OPERATORS, Operator
-from trigraph.verification.subjects import Subject, panel, told
+from trigraph.verification.subjects import NotOffered, Subject, leave_out, panel, told
 
 __all__ = ["LoadError", "adapt", "load"]
 
@@ -66,23 +67,30 @@ def load(name: str) -> Callable[..., Any]:
 
 def _fields(op: Operator, result: Any) -> dict[str, Any]:
     """Fields of what a user's function returned."""
+    extra = [a.name for a in op.definition.auxiliary]
     names = [f.name for f in op.fields]
-    expected = f"expected {'an array, ' if len(names) == 1 else ''}a tuple ({', '.join(names)}) or a mapping"
+    needed = [name for name in names if name not in extra]
+    expected = f"expected {'an array, ' if len(needed) == 1 else ''}a tuple ({', '.join(names)}) or a mapping"
+    if len(needed) < len(names):
+        expected += f"; {', '.join(n for n in names if n in extra)} may be left out"
     if isinstance(result, Mapping):
         mapping = dict(result)
-        if set(mapping) != set(names):
+        if not set(needed) <= set(mapping) <= set(names):
             raise TypeError(
                 f"{op.name}: returned a mapping with {', '.join(map(str, mapping)) or 'no keys'}; {expected}"
             )
-        return mapping
-    if isinstance(result, tuple):
-        if len(result) != len(names) or getattr(result, "_fields", tuple(names)) != tuple(names):
+    elif isinstance(result, tuple):
+        own = getattr(result, "_fields", tuple(names if len(result) == len(names) else needed))
+        if len(own) != len(result) or own not in (tuple(names), tuple(needed)):
             described = ", ".join(getattr(result, "_fields", ())) or f"{len(result)} elements"
             raise TypeError(f"{op.name}: returned a tuple with {described}; {expected}")
-        return dict(zip(names, result, strict=True))
-    if isinstance(result, np.ndarray) and len(names) == 1:
-        return {names[0]: result}
-    raise TypeError(f"{op.name}: returned a {type(result).__name__}; {expected}")
+        mapping = dict(zip(own, result, strict=True))
+    elif isinstance(result, np.ndarray) and len(needed) == 1:
+        mapping = {needed[0]: result}
+    else:
+        raise TypeError(f"{op.name}: returned a {type(result).__name__}; {expected}")
+    leave_out(name for name in names if name not in mapping)
+    return mapping
 
 
 def _own(
@@ -90,7 +98,11 @@ def _own(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Call the user's function with copies; return these, and the fields."""
     given = {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in values.items()}
-    fields = _fields(op, function(**given))
+    try:
+        returned = function(**given)
+    except NotImplementedError as error:
+        raise NotOffered(told(error)) from error
+    fields = _fields(op, returned)
     for name, array in fields.items():
         # The methods of a class of the user's own could say anything.
         if isinstance(array, np.ndarray) and (type(array) is not np.ndarray or array.dtype.kind not in "fi"):

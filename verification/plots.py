@@ -1,4 +1,4 @@
-"""Pictures of a report: agreement of the panels with the judge, finite-difference curves, radial functions."""
+"""Pictures of a report: the worst of each operator and panel, finite-difference curves, radial functions."""
 
 from __future__ import annotations
 
@@ -46,13 +46,16 @@ STYLE: dict[Any, Any] = {
 }
 
 
-def _cell(axes: mpl.axes.Axes, x: int, y: int, check: Check | None) -> None:
+def _cell(axes: mpl.axes.Axes, x: int, y: int, checks: Sequence[Check]) -> None:
+    check = worst(checks)
     if check is None:
         axes.text(x, y, "–", ha="center", va="center", color=MUTED)
         return
     value = ratio(check)
     colour = WITHIN(value) if check.passed else WRONG
-    text = "NaN" if math.isnan(check.error) else f"{value:.2f}" if value < 100 else f"{value:.0e}".replace("e+0", "e")
+    text = f"{value:.2f}" if value < 100 else f"{value:.0e}".replace("e+0", "e").replace("e+", "e")
+    if not math.isfinite(value):  # a NaN, an exception, or bits that must be equal
+        text = "NaN" if math.isnan(check.error) else "✗"
     axes.add_patch(Rectangle((x - 0.47, y - 0.45), 0.94, 0.9, facecolor=colour, edgecolor="none"))
     light = check.passed and value < 0.62
     weight = "normal" if check.passed else "bold"
@@ -61,7 +64,7 @@ def _cell(axes: mpl.axes.Axes, x: int, y: int, check: Check | None) -> None:
 
 
 def agreement(checks: Sequence[Check]) -> Figure | None:
-    """Draw the matrix operator x (panel, dtype) of the largest error, in units of its tolerance.
+    """Draw the matrix operator x panel of the largest error of any check, in units of its tolerance.
 
     Parameters
     ----------
@@ -70,34 +73,27 @@ def agreement(checks: Sequence[Check]) -> Figure | None:
     Returns
     -------
     Figure or None
-        None when nothing was compared with the judge.
+        None when nothing was checked. It is as narrow as the screen of a telephone.
     """
-    accuracy = [c for c in checks if c.kind == "accuracy"]
-    if not accuracy:
+    groups: dict[tuple[str, str], list[Check]] = {}
+    for check in checks:
+        if check.offered and check.panel and check.operator:
+            groups.setdefault((check.operator, check.panel), []).append(check)
+    if not groups:
         return None
-    operators = list(dict.fromkeys(c.operator for c in accuracy))
-    panels = list(dict.fromkeys(c.panel for c in accuracy))
-    columns = [(p, d) for p in panels for d in dict.fromkeys(c.dtype for c in accuracy if c.panel == p)]
-    groups: dict[tuple[str, str, str], list[Check]] = {}
-    for check in accuracy:
-        groups.setdefault((check.operator, check.panel, check.dtype), []).append(check)
-    with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(2.0 + 0.78 * max(len(columns), 3), 1.2 + 0.3 * len(operators)), layout="constrained")
+    operators, panels = (list(dict.fromkeys(names)) for names in zip(*groups, strict=True))
+    with mpl.rc_context({**STYLE, "font.size": 8}):
+        size = (2.2 + 0.42 * max(len(panels), 2), 1.5 + 0.19 * len(operators))
+        figure = Figure(figsize=size, layout="constrained")
         axes = figure.add_subplot()
         for y, operator in enumerate(operators):
-            for x, (panel, dtype) in enumerate(columns):
-                _cell(axes, x, y, worst(groups.get((operator, panel, dtype), [])))
-        axes.set(xlim=(-0.5, len(columns) - 0.5), ylim=(len(operators) - 0.5, -0.5))
-        axes.set_xticks(range(len(columns)), [dtype for _, dtype in columns])
-        axes.set_yticks(range(len(operators)), operators, family="monospace")
-        axes.tick_params(length=0, labeltop=True, labelbottom=False)
+            for x, panel in enumerate(panels):
+                _cell(axes, x, y, groups.get((operator, panel), []))
+        axes.set(xlim=(-0.5, len(panels) - 0.5), ylim=(len(operators) - 0.5, -0.5))
+        axes.set_xticks(range(len(panels)), [p[-24:] for p in panels], rotation=40, ha="left", rotation_mode="anchor")
+        axes.set_yticks(range(len(operators)), operators, family="monospace", fontsize=7)
+        axes.tick_params(length=0, labeltop=True, labelbottom=False, pad=1)
         axes.spines[:].set_visible(False)
-        above = axes.secondary_xaxis("top")
-        centres = [np.mean([x for x, (p, _) in enumerate(columns) if p == panel]) for panel in panels]
-        above.set_xticks(centres, [f"{panel}\n" for panel in panels], fontweight="bold")
-        above.tick_params(length=0)
-        above.spines[:].set_visible(False)
-        figure.supxlabel("largest error against the real128 judge,\nas a fraction of its tolerance", fontsize=9)
     return figure
 
 

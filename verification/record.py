@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-from typing import Any
 
 import numpy as np
 
@@ -30,6 +29,7 @@ KINDS = {
     "bessel": "radial functions from x = 0.001 to 1, degree by degree, against scipy's",
     "empty": "no edges, no nodes, isolated nodes: zeros",
     "complete": "checks that were planned and not made: only there when it fails",
+    "not offered": "checks not made since the function under test offers no such thing; neither passed nor failed",
 }
 
 
@@ -56,9 +56,11 @@ class Check:
     curve : tuple of (step, error), optional
         Error against step of a finite-difference check; of ``bessel``, error against x.
     digest : str or None
-        SHA-256 of the bits of the field (accuracy checks).
+        Of the bits of the field (accuracy checks), see `digest`.
     note : str
         Why it failed, or what the error is relative to.
+    trace : str
+        Traceback of the exception that `note` tells, at the first check it comes up in.
     """
 
     operator: str
@@ -74,20 +76,27 @@ class Check:
     curve: tuple[tuple[float, float], ...] = ()
     digest: str | None = None
     note: str = ""
+    trace: str = ""
 
     @property
     def passed(self) -> bool:
         """Whether error <= tolerance; a NaN never passes."""
-        return bool(self.error <= self.tolerance)
+        return bool(self.error <= self.tolerance) and self.offered
 
-    def as_dict(self) -> dict[str, Any]:
-        """JSON-ready mapping, `passed` included."""
-        return {**dataclasses.asdict(self), "curve": [list(p) for p in self.curve], "passed": self.passed}
+    @property
+    def failed(self) -> bool:
+        """Whether it did not pass; what was not offered did neither."""
+        return not self.passed and self.offered
+
+    @property
+    def offered(self) -> bool:
+        """Whether it is a check: of kind ``not offered``, `error` is the number of checks that were not made."""
+        return self.kind != "not offered"
 
 
 def digest(array: np.ndarray) -> str:
-    """SHA-256 of dtype, shape and bits; every NaN counts as the same bits."""
+    """First 64 bits of the SHA-256 of dtype, shape and bits; every NaN counts as the same bits."""
     canonical = array if array.dtype.kind == "i" else np.where(np.isnan(array), np.array(np.nan, array.dtype), array)
     state = hashlib.sha256(f"{array.dtype.str}{array.shape}".encode())
     state.update(np.ascontiguousarray(canonical).tobytes())
-    return state.hexdigest()
+    return state.hexdigest()[:16]

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
 import math
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from trigraph.verification import progress
 from trigraph.verification.compare import FACTOR, Comparison
-from trigraph.verification.record import KINDS, Check
+from trigraph.verification.evidence import evidence
+from trigraph.verification.failures import failures, withheld
+from trigraph.verification.record import Check
 from trigraph.verification.summary import number, summarise
 from trigraph.verification.tolerances import TABLE
 from trigraph.verification.units import counted
 
 __all__ = ["ReportError", "assemble", "checks_of", "read", "validate", "write"]
 
-SCHEMA_VERSION = 1
-LARGEST = 2**28  # bytes of a report: a complete run makes a tenth of that
+SCHEMA_VERSION = 2
+LARGEST = 2**28  # bytes of a report: a complete run makes a fiftieth of that
+# Attributes of a check that are texts, and its numbers, as columns of the table of checks.
+TEXTS = ("operator", "panel", "dtype", "kind", "case", "field", "note", "trace")
+NUMBERS = ("error", "tolerance", "seconds")
 
 
 class ReportError(ValueError):
@@ -38,6 +47,22 @@ def _schema() -> dict[str, Any]:
     return schema
 
 
+def _extremes(value: Any) -> Any:
+    """Return the value with long arrays cut down to what tells their items apart for a schema, which is slow."""
+    if isinstance(value, Mapping):
+        return {key: _extremes(v) for key, v in value.items()}
+    if not isinstance(value, list):
+        return value
+    kinds: dict[type, list[Any]] = {kind: [v for v in value if type(v) is kind] for kind in set(map(type, value))}
+    found: list[Any] = []
+    for kind, same in kinds.items():
+        if kind in (int, float):
+            found += {min(same), max(same)}
+        else:
+            found += map(_extremes, same) if kind in (dict, list) else dict.fromkeys(same)
+    return found
+
+
 def validate(report: Any) -> None:
     """Check a report against ``report.schema.json``.
 
@@ -49,18 +74,58 @@ def validate(report: Any) -> None:
     from jsonschema import Draft202012Validator
     from jsonschema.exceptions import best_match
 
-    error = best_match(Draft202012Validator(_schema()).iter_errors(report))
+    if isinstance(report, dict) and report.get("schema_version", SCHEMA_VERSION) != SCHEMA_VERSION:
+        raise ReportError(f"$.schema_version: it is {report['schema_version']!r}; this version reads {SCHEMA_VERSION}")
+    error = best_match(Draft202012Validator(_schema()).iter_errors(_extremes(report)))
     if error is not None:
         raise ReportError(f"{error.json_path[:300]}: {error.message[:300]}")
+    # What no schema can say.
+    table = report["checks"]
+    number = len(table["error"])
+    for name in (*TEXTS, *NUMBERS, "digest"):
+        if len(table[name]) != number:
+            raise ReportError(f"$.checks.{name}: it has {len(table[name])} entries; the column of errors has {number}")
+    for name in TEXTS:
+        if max(table[name], default=0) >= max(1, len(table["texts"])):
+            raise ReportError(f"$.checks.{name}: {max(table[name])} is the number of no text")
+    for curve in table["curves"]:
+        if curve["check"] >= number or curve["steps"] >= len(table["steps"]):
+            raise ReportError(f"$.checks.curves: there is no check {curve['check']}, or there are no such steps")
+        if len(curve["errors"]) != len(table["steps"][curve["steps"]]):
+            raise ReportError(f"$.checks.curves: that of check {curve['check']} has another number of steps and errors")
 
 
-def _finite(value: Any) -> Any:
-    """Replace every number that is not finite by None."""
-    if isinstance(value, Mapping):
-        return {key: _finite(v) for key, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(v) for v in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def _rounded(value: float | None, digits: int) -> float | None:
+    return None if value is None or not math.isfinite(value) else float(f"{value:.{digits}g}")
+
+
+def _error(check: Check) -> float | None:
+    """Six digits of the error, or all where the six would be on the other side of the tolerance."""
+    short = _rounded(check.error, 6)
+    return short if short is None or (short <= check.tolerance) == (check.error <= check.tolerance) else check.error
+
+
+def _tabulated(checks: Sequence[Check]) -> dict[str, Any]:
+    """Return checks as columns: texts and the steps of curves are numbers of entries of lists."""
+    texts = {"": 0}
+    steps: dict[tuple[float, ...], int] = {}
+    columns = {name: [texts.setdefault(getattr(c, name), len(texts)) for c in checks] for name in TEXTS}
+    curves: list[dict[str, Any]] = []
+    for row, c in enumerate(checks):
+        if c.curve:
+            number = steps.setdefault(tuple(step for step, _ in c.curve), len(steps))
+            errors = [_rounded(error, 4) for _, error in c.curve]
+            curves.append({"check": row, "order": _rounded(c.order, 4), "steps": number, "errors": errors})
+    return {
+        "texts": list(texts),
+        **columns,
+        "error": [_error(c) for c in checks],
+        "tolerance": [c.tolerance for c in checks],
+        "seconds": [_rounded(c.seconds, 2) for c in checks],
+        "digest": [c.digest for c in checks],
+        "steps": [list(s) for s in steps],
+        "curves": curves,
+    }
 
 
 def assemble(
@@ -70,6 +135,7 @@ def assemble(
     command: str,
     environment: Mapping[str, Any],
     planned: int,
+    structures: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Put a report together.
 
@@ -85,6 +151,8 @@ def assemble(
         From `trigraph.environment.collect`.
     planned : int
         Number of checks that were planned, those of kind ``empty`` aside.
+    structures : sequence of str
+        Descriptions of the user's structures.
 
     Returns
     -------
@@ -96,25 +164,25 @@ def assemble(
     ReportError
         If it does not.
     """
-    passed = sum(c.passed for c in checks)
-    report: dict[str, Any] = _finite(
-        {
-            "schema_version": SCHEMA_VERSION,
-            "date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
-            "command": command,
-            "seed": seed,
-            "verdict": "passed" if checks and passed == len(checks) and counted(checks) == planned else "failed",
-            "counts": {
-                "planned": planned,
-                "passed": passed,
-                "failed": len(checks) - passed,
-                "skipped": len(skips),
-            },
-            "environment": environment,
-            "checks": [c.as_dict() for c in checks],
-            "skips": [{"what": what, "reason": reason} for what, reason in skips],
-        }
-    )
+    passed, failed = sum(c.passed for c in checks), sum(c.failed for c in checks)
+    report: dict[str, Any] = {
+        "schema_version": SCHEMA_VERSION,
+        "date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "command": command,
+        "seed": seed,
+        "verdict": "passed" if passed and not failed and counted(checks) == planned else "failed",
+        "counts": {
+            "planned": planned,
+            "passed": passed,
+            "failed": failed,
+            "not_offered": counted(c for c in checks if not c.offered),
+            "skipped": len(skips),
+        },
+        "environment": environment,
+        "structures": list(structures),
+        "skips": [{"what": what, "reason": reason} for what, reason in skips],
+        "checks": _tabulated(checks),
+    }
     validate(report)
     return report
 
@@ -157,14 +225,26 @@ def checks_of(report: Mapping[str, Any]) -> list[Check]:
     def restored(value: float | None) -> float:
         return math.nan if value is None else value
 
-    return [
-        Check(
-            **{key: value for key, value in entry.items() if key not in ("error", "curve", "passed")},
-            error=restored(entry["error"]),
-            curve=tuple((step, restored(error)) for step, error in entry["curve"]),
-        )
-        for entry in report["checks"]
-    ]
+    table = report["checks"]
+    columns = {name: [table["texts"][code] for code in table[name]] for name in TEXTS}
+    columns |= {name: table[name] for name in (*NUMBERS, "digest")}
+    columns["error"] = [restored(error) for error in table["error"]]
+    checks = [Check(**dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True)]
+    for curve in table["curves"]:
+        points = zip(table["steps"][curve["steps"]], map(restored, curve["errors"]), strict=True)
+        checks[curve["check"]] = replace(checks[curve["check"]], order=curve["order"], curve=tuple(points))
+    return checks
+
+
+def _packed(report: Mapping[str, Any]) -> str:
+    """Return what the page's table of checks shows, as compressed JSON in base64."""
+    table = report["checks"]
+    shown = {name: table[name] for name in ("texts", *TEXTS[:6], *NUMBERS)}
+    shown["order"] = [None] * len(table["error"])
+    for curve in table["curves"]:
+        shown["order"][curve["check"]] = curve["order"]
+    text = json.dumps(shown, separators=(",", ":"), allow_nan=False)
+    return base64.b64encode(gzip.compress(text.encode(), mtime=0)).decode()
 
 
 def render(
@@ -177,15 +257,28 @@ def render(
     environment.filters["number"] = number
     return environment.from_string(_resource("templates", "report.html.j2")).render(
         report=report,
-        checks=checks,
+        result=progress.result(checks),
+        evidence=evidence(checks),
         rows=summarise(checks),
-        failures=[c for c in checks if not c.passed],
+        failures=failures(checks),
+        withheld=withheld(checks),
+        packed=_packed(report),
         comparison=comparison,
         factor=FACTOR,
-        kinds=KINDS,
         tolerances=TABLE,
         svgs=svgs,
     )
+
+
+def _json(report: Mapping[str, Any]) -> str:
+    """Return the report as JSON: a line for each of its parts, and for each column of the table of checks."""
+
+    def dump(value: Any) -> str:
+        return json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+
+    columns = ",\n".join(f"{dump(name)}:{dump(column)}" for name, column in report["checks"].items())
+    parts = [f"{dump(name)}:{dump(value)}" for name, value in report.items() if name != "checks"]
+    return "{" + ",\n".join([*parts, f'"checks":{{\n{columns}\n}}']) + "}\n"
 
 
 def write(
@@ -217,8 +310,7 @@ def write(
         if figure is not None:
             files[f"{name}.png"] = png(figure)
             svgs[name] = svg(figure)
-    text = json.dumps(report, indent=1, allow_nan=False, ensure_ascii=False)
-    files["report.json"] = f"{text}\n".encode()
+    files["report.json"] = _json(report).encode()
     files["report.html"] = render(report, checks, comparison, svgs).encode()
     folder.mkdir(parents=True, exist_ok=True)
     beside = {name: folder / f".{name}.{os.getpid()}" for name in files}

@@ -24,6 +24,7 @@ from trigraph.verification.implementation import adapt
 from trigraph.verification.judged import Judged, every_operator_of
 from trigraph.verification.real import RealInput, build_real, real_inputs
 from trigraph.verification.record import Check
+from trigraph.verification.settings import Where, admits, restriction
 from trigraph.verification.structures import Structure, shipped
 from trigraph.verification.subjects import Subject, panel, unavailable
 from trigraph.verification.tasks import Lazy, Scope
@@ -99,16 +100,24 @@ class _Run:
     dtypes: tuple[str, ...]
     seed: int
     structures: tuple[Structure, ...]
+    alone: bool
+    where: Where
 
     def definitions(self) -> list[Definition]:
         """Definitions with a selected operator."""
         return [d for d in DEFINITIONS if any(op.name in self.selected for op in every_operator_of(d))]
 
     def units(self) -> Iterator[Unit]:
-        """Units in order: generated cases, real inputs, golden vectors."""
+        """Units in order: generated cases, real inputs, golden vectors; or those of the structures alone."""
+        if self.alone:
+            for definition in (d for d in self.definitions() if d.family == "dimenet"):
+                for real in real_inputs("dimenet", self.structures)[len(shipped()) :]:
+                    yield from self._real(definition, real)
+            yield from self._forces(self.structures)
+            return
         for definition in self.definitions():
             for dtype in self.dtypes:
-                for variant in variants(definition):
+                for variant in variants(definition, self.where):
                     yield from self._variant(definition, variant, dtype)
             for dtype in self.dtypes:
                 yield from self._hubs(definition, dtype)
@@ -140,7 +149,7 @@ class _Run:
             if differenced and panel_name not in UNDIFFERENCED:
                 curves = partial(tasks.of_differences, scope, judged, PANEL_STEPS)
                 yield _unit(f"{name} differences", scope, WEIGHTS["differences"], curves)
-        if self.judge and differenced:
+        if self.judge and differenced and (not self.where or admits(self.where, judged().case.values)):
             curves = partial(tasks.of_judge_differences, judged, self.selected, JUDGE_STEPS)
             yield unit_of(f"{label}: judge differences", WEIGHTS["judge differences"], curves)
 
@@ -191,15 +200,18 @@ class _Run:
                 )
 
     def _dimenet(self) -> Iterator[Unit]:
-        """Radial functions over three decades; forces on every structure."""
+        """Radial functions over three decades; forces on structures."""
         for dtype in self.dtypes:
             judged = cache(partial(decades, dtype, self.seed))
             for scope in self.scopes:
                 label = f"radial_basis, {CASE}, {dtype}: {scope.subject.name} accuracy"
                 yield _unit(label, scope, WEIGHTS["bessel"], partial(tasks.of_bessel, scope, judged))
+        yield from self._forces((*shipped(), *self.structures))
+
+    def _forces(self, structures: Iterable[Structure]) -> Iterator[Unit]:
         if "float64" not in self.dtypes:
             return
-        for structure in (*shipped(), *self.structures):
+        for structure in structures:
             system = cache(partial(physics.prepare, structure))
             for scope in self.scopes:
                 for kind in physics.CHECKS:
@@ -207,7 +219,8 @@ class _Run:
                     yield _unit(label, scope, WEIGHTS[kind], partial(tasks.of_physics, scope, kind, system))
 
     def _read(self, name: str, path: Path) -> list[golden.Vector]:
-        return [v for v in golden.vectors(name, path) if v.operator in self.selected]
+        vectors = golden.vectors(name, path)
+        return [v for v in vectors if v.operator in self.selected and admits(self.where, v.values)]
 
     def _golden(self) -> Iterator[Unit]:
         for name, path in golden.files().items():
@@ -235,6 +248,8 @@ def plan(
     seed: int = 0,
     implementation: str | Subject | None = None,
     structures: Iterable[Structure] = (),
+    alone: bool = False,
+    where: Iterable[str] = (),
 ) -> list[Unit]:
     """Lay out a run.
 
@@ -253,6 +268,10 @@ def plan(
         ``"mymodule:function"``: a user's function to check.
     structures : iterable of Structure, optional
         Inputs of the DimeNet++ family beside those shipped (`structures.read`).
+    alone : bool
+        Check nothing but these structures.
+    where : iterable of str
+        ``"name=value"``: settings that all operators are restricted to (`settings.restriction`).
 
     Returns
     -------
@@ -278,10 +297,14 @@ def plan(
         operators = [implementation.only] if operators is None and implementation.only else operators
         scopes.append(Scope(implementation, _selection(operators)))
     selected = _selection(operators)
+    if alone:
+        selected = frozenset(name for name in selected if OPERATORS[name].family == "dimenet")
+    restricted = restriction(where, [name for name in OPERATORS if name in selected])
+    scopes = [replace(s, where=restricted) for s in scopes]
     if panels is None:
         panels = available_panels() if implementation is None else ()
     chosen = list(dict.fromkeys(panels))
-    scopes += [Scope(panel(name), selected) for name in chosen if name != "judge"]
+    scopes += [Scope(panel(name), selected, restricted) for name in chosen if name != "judge"]
     types = DTYPES if dtypes is None else tuple(dtypes)
     for dtype in types:
         if dtype not in DTYPES:
@@ -289,7 +312,7 @@ def plan(
     given = _distinct(structures)
     if given and not any(OPERATORS[name].family == "dimenet" for name in selected):
         raise ValueError("verify: structures are inputs of the dimenet family; none of its operators is asked for")
-    return list(_Run(tuple(scopes), "judge" in chosen, selected, types, seed, given).units())
+    return list(_Run(tuple(scopes), "judge" in chosen, selected, types, seed, given, alone, restricted).units())
 
 
 def _distinct(structures: Iterable[Structure]) -> tuple[Structure, ...]:
@@ -313,12 +336,13 @@ def run(
     implementation: str | Subject | None = None,
     progress: Callable[[Unit, list[Check]], object] | None = None,
     structures: Iterable[Structure] = (),
+    where: Iterable[str] = (),
 ) -> list[Check]:
     """Verify.
 
     Parameters
     ----------
-    operators, panels, dtypes, seed, implementation, structures
+    operators, panels, dtypes, seed, implementation, structures, where
         As for `plan`.
     progress : callable, optional
         Called with each unit and its checks when it is done. The units to come are those of `plan` with the same
@@ -329,7 +353,7 @@ def run(
     list of Check
     """
     checks = []
-    for unit, found in execute(plan(operators, panels, dtypes, seed, implementation, structures)):
+    for unit, found in execute(plan(operators, panels, dtypes, seed, implementation, structures, False, where)):
         checks += found
         if progress is not None:
             progress(unit, found)

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import resource
 import zlib
+from collections import deque
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -131,6 +134,20 @@ class Structure:
         }
         return {name: known[name] for name in operators_of(definition)[0].parameters}
 
+    def described(self) -> str:
+        """Return what it consists of, and how much of it is compared with the judge and used by the other checks."""
+
+        def part(triplets: int) -> str:
+            edges = len(self.within(triplets).src)
+            share = f"{100 * edges / len(self.src):.2g} percent; at most {triplets} triplets around the middle"
+            return f"{edges} edges ({share})" if edges < len(self.src) else "all edges"
+
+        return (
+            f"Structure {self.name}: {len(self.positions)} atoms, {len(self.src)} edges within {self.cutoff:g}, "
+            f"{_triplets(self.src, self.dst)} triplets. The judge is asked for {part(PATCH)}, differences, forces and "
+            f"invariances are of {part(WHOLE)}."
+        )
+
     def remark(self, patch: bool) -> str:
         """Return what the patch, or the whole, leaves out."""
         return self.within(PATCH if patch else WHOLE).note
@@ -245,13 +262,32 @@ def from_atoms(name: str, atoms: Any, cutoff: float) -> Structure:
     return Structure(name, atoms.positions.copy(), cell, cutoff, found.graph.src, found.graph.dst, found.shifts)
 
 
-def read(path: Path, cutoff: float) -> Structure:
-    """Read a structure file, the last one of a trajectory.
+def _located(name: str) -> tuple[Path, int]:
+    """Return file and frame of ``file@frame``; the last of a file, if there is one of the whole name.
+
+    Raises
+    ------
+    ValueError
+        If there is no such file, or the frame is no integer.
+    """
+    if Path(name).is_file():
+        return Path(name), -1
+    file, at, frame = name.rpartition("@")
+    path = Path(file if at else name)
+    if not path.is_file():
+        raise ValueError(f"verify: structure {path} is no file")
+    if not re.fullmatch(r"[-+]?\d+", frame):
+        raise ValueError(f"verify: structure {name}: frame is {frame!r}; expected one number, 0 the first, -1 the last")
+    return path, int(frame)
+
+
+def read(name: str | Path, cutoff: float) -> Structure:
+    """Read a structure file, or a frame of a trajectory.
 
     Parameters
     ----------
-    path : Path
-        In any format ASE reads.
+    name : str or Path
+        ``file`` (the last frame) or ``file@frame``, in any format ASE reads.
     cutoff : float
         In the file's unit of length.
 
@@ -261,17 +297,23 @@ def read(path: Path, cutoff: float) -> Structure:
         If ASE is not installed, the file cannot be read, or its atoms make no graph.
     """
     try:
-        from ase.io import read as read_atoms
+        from ase.io import iread
     except ImportError:
         raise ValueError("verify: structure files need ASE: pip install 'trigraph[ase]'") from None
-    if not path.is_file():
-        raise ValueError(f"verify: structure {path} is no file")
+    path, frame = _located(str(name))
     try:
-        atoms = read_atoms(path)
+        # One after the other: ASE's readers differ in what they do with the index of a frame that is not there.
+        frames = iread(str(path), index=":", do_not_split_by_at_sign=True)
+        found = list(islice(frames, frame, frame + 1)) if frame >= 0 else list(deque(frames, -frame))
     except Exception as error:  # whatever a reader of ASE's many formats raises
-        raise ValueError(f"verify: structure {path} cannot be read: {type(error).__name__}: {error}") from error
+        told = str(error).replace(str(path), "").strip(": ")  # some name the file themselves
+        problem = ": ".join(filter(None, [type(error).__name__, told]))
+        raise ValueError(f"verify: structure {path} cannot be read: {problem}") from error
+    if len(found) < max(1, -frame):
+        raise ValueError(f"verify: structure {path} has no frame {frame}; 0 is the first, -1 the last")
+    own = Path(name).name
     try:
-        return from_atoms(path.name, atoms, cutoff)
+        return from_atoms(own, found[0], cutoff)
     except ValueError as error:
-        text = str(error).removeprefix("EdgeGraph: ").removeprefix(f"verify: structure {path.name}: ")
-        raise ValueError(f"verify: structure {path}: {text}") from error
+        text = str(error).removeprefix("EdgeGraph: ").removeprefix(f"verify: structure {own}: ")
+        raise ValueError(f"verify: structure {name}: {text}") from error

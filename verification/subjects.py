@@ -7,11 +7,13 @@ import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import numpy as np
 
@@ -22,20 +24,27 @@ from trigraph.panels import FUNCTIONS, PANELS, panel_function
 
 __all__ = [
     "DIRECT",
+    "NotOffered",
     "Outcome",
     "Subject",
     "attempt",
     "extent",
+    "leave_out",
+    "leaving_out",
     "named_fields",
     "observe",
     "own_interrupts",
     "panel",
     "told",
+    "trace_of",
     "unavailable",
 ]
 
 # Panels whose sums are direct; the others sum in chunks (tolerances.py).
 DIRECT = ("pyref", "fortran-reference")
+
+# Of a traceback that is shown: the last frames, and the last characters.
+TRACE_FRAMES, TRACE_LENGTH = 12, 4000
 
 Call = Callable[[Operator, Mapping[str, Any], Sequence[str] | None], dict[str, Any]]
 Forms = Mapping[str, tuple[tuple[int, ...], str]]
@@ -87,6 +96,58 @@ class Outcome:
     problem: str
 
 
+class NotOffered(Exception):
+    """A user's function raised NotImplementedError: it does not offer what it is asked for."""
+
+
+_LEFT_OUT: ContextVar[set[str]] = ContextVar("_LEFT_OUT")
+
+
+@contextmanager
+def leaving_out() -> Iterator[set[str]]:
+    """Collect the auxiliary outputs that a user's function leaves out meanwhile."""
+    names: set[str] = set()
+    token = _LEFT_OUT.set(names)
+    try:
+        yield names
+    finally:
+        _LEFT_OUT.reset(token)
+
+
+def leave_out(names: Iterable[str]) -> None:
+    """Note that a user's function left out auxiliary outputs."""
+    _LEFT_OUT.get(set()).update(names)
+
+
+class _Traces:
+    """Where exceptions came from: places that were told, and tracebacks that wait to be told, by exception."""
+
+    places: ClassVar[set[tuple[str, ...]]] = set()
+    waiting: ClassVar[dict[str, str]] = {}
+
+
+def _keep_trace(error: BaseException, problem: str) -> None:
+    """Keep the traceback of the first exception from a place, without the frames of the verification."""
+    where = error.__traceback__
+    while where is not None and where.tb_frame.f_globals.get("__name__", "").startswith("trigraph.verification"):
+        where = where.tb_next
+    frames = traceback.extract_tb(where)
+    if frames:
+        place = (type(error).__name__, frames[-1].filename, str(frames[-1].lineno))
+        if place not in _Traces.places:
+            _Traces.places.add(place)
+            text = "".join(traceback.format_list(frames[-TRACE_FRAMES:]))
+            _Traces.waiting[problem] = f"Traceback (most recent call last):\n{text}{problem}"[-TRACE_LENGTH:]
+
+
+def trace_of(note: str) -> str:
+    """Return the traceback of the exception that a note tells, once; "" if there is none, or it was told."""
+    for problem in _Traces.waiting:
+        if note.endswith(problem):
+            return _Traces.waiting.pop(problem)
+    return ""
+
+
 class _Interrupts:
     """Whether Ctrl-C is listened to, and whether it was pressed."""
 
@@ -120,13 +181,13 @@ def own_interrupts() -> Iterator[None]:
 def told(error: BaseException) -> str:
     """Return the name and text of an exception, whose own methods may fail."""
     try:
-        return f"{type(error).__name__}: {error}"[:2000]
+        return ": ".join(filter(None, [type(error).__name__, str(error)]))[:2000]
     except BaseException as another:  # raised by its __str__
         return f"{type(error).__name__}, whose text cannot be had ({type(another).__name__})"
 
 
 def attempt(subject: Subject, op: Operator, values: Mapping[str, Any], wrt: Sequence[str] | None = None) -> Outcome:
-    """Call a subject; whatever it raises becomes the outcome's problem, but for the user's Ctrl-C."""
+    """Call a subject; whatever it raises becomes the outcome's problem, but for the user's Ctrl-C and `NotOffered`."""
     return observe(lambda: subject.call(op, values, wrt))
 
 
@@ -140,8 +201,11 @@ def observe(call: Callable[[], Mapping[str, Any]]) -> Outcome:
         if not _Interrupts.listening:
             raise
         problem = told(error)
+    except NotOffered:
+        raise
     except BaseException as error:  # whatever a panel raises is the finding, SystemExit too
         problem = told(error)
+        _keep_trace(error, problem)
     if _Interrupts.pressed:  # also where the function swallowed it
         raise KeyboardInterrupt
     return Outcome(fields, time.perf_counter() - start, problem)

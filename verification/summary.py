@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trigraph.verification.record import Check
+from trigraph.verification.units import counted
 
 __all__ = ["Row", "number", "ratio", "summarise", "worst"]
 
@@ -27,9 +28,11 @@ class Row:
         Of the finite differences: ``exact``, the slope farthest from 2, ``failed``, or a dash where none was taken.
     others_passed, others : int
         Number of checks of every other kind.
+    absent : int
+        Number of checks that were not offered.
     seconds : float
-    passed : bool
-        Whether all checks passed.
+    passed : bool or None
+        Whether no check failed; None where none was made.
     """
 
     operator: str
@@ -40,13 +43,15 @@ class Row:
     order: str
     others_passed: int
     others: int
+    absent: int
     seconds: float
-    passed: bool
+    passed: bool | None
 
     @property
     def others_text(self) -> str:
-        """Other checks as passed/all, a dash where there are none."""
-        return f"{self.others_passed}/{self.others}" if self.others else "-"
+        """Other checks as passed/all, a dash where there are none; how many were not offered, if any."""
+        made = f"{self.others_passed}/{self.others}" if self.others else "-"
+        return f"{made} ({self.absent} not offered)" if self.absent else made
 
 
 def ratio(check: Check) -> float:
@@ -78,7 +83,7 @@ def summarise(checks: Sequence[Check]) -> list[Row]:
     appearance = [list(dict.fromkeys(names)) for names in zip(*groups, strict=True)]
     rows = []
     for key in sorted(groups, key=lambda key: [names.index(n) for names, n in zip(appearance, key, strict=True)]):
-        group = groups[key]
+        group = [c for c in groups[key] if c.offered]
         accuracy = worst([c for c in group if c.kind == "accuracy"])
         others = [c for c in group if c.kind not in ("accuracy", *CURVES)]
         rows.append(
@@ -89,8 +94,9 @@ def summarise(checks: Sequence[Check]) -> list[Row]:
                 order=_order([c for c in group if c.kind in CURVES]),
                 others_passed=sum(c.passed for c in others),
                 others=len(others),
+                absent=counted(c for c in groups[key] if not c.offered),
                 seconds=sum(c.seconds for c in group),
-                passed=all(c.passed for c in group),
+                passed=all(c.passed for c in group) if group else None,
             )
         )
     return rows

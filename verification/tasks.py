@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 from trigraph.fortran.threads import get_num_threads, set_num_threads
 from trigraph.operators import OPERATORS, Operator
@@ -13,6 +14,8 @@ from trigraph.verification import accuracy, bessel, differences, golden, nonfini
 from trigraph.verification.cases import Case
 from trigraph.verification.judged import Judged, every_operator_of, operators_of
 from trigraph.verification.record import Check
+from trigraph.verification.settings import Where, admits
+from trigraph.verification.structures import BASIS, SUM
 from trigraph.verification.subjects import Subject
 from trigraph.verification.units import Task
 
@@ -26,10 +29,11 @@ SPOILED = ("regular", "shared rows", "periodic", "second sizes")
 
 @dataclass(frozen=True)
 class Scope:
-    """A subject and the operators that are asked for."""
+    """A subject, the operators that are asked for, and the settings they are restricted to."""
 
     subject: Subject
     selected: frozenset[str]
+    where: Where = field(default_factory=dict)
 
     def has(self, op: Operator) -> bool:
         """Whether the subject's operator is to be checked."""
@@ -37,13 +41,17 @@ class Scope:
 
     def operators(self, case: Case) -> list[Operator]:
         """Operators of a case that are to be checked."""
-        return [op for op in every_operator_of(case.definition) if self.has(op)]
+        return [op for op in every_operator_of(case.definition) if self.has(op) and admits(self.where, case.values)]
 
-    def record_as(self, *ops: Operator) -> str | None:
+    def record_as(self, values: Mapping[str, Any], *ops: Operator) -> str | None:
         """Return the name a check that involves `ops`, the checked one first, is recorded under; None: not to be done.
+
+        `values` are arguments of the definition.
 
         For a user's function that is the operator it implements, whichever of the two it is.
         """
+        if not admits(self.where, values):
+            return None
         if self.subject.only is not None:
             return self.subject.only if self.subject.only in {op.name for op in ops} else None
         return ops[0].name if ops[0].name in self.selected else None
@@ -150,11 +158,11 @@ def of_algebra(scope: Scope, lazy: Lazy, seed: int) -> list[Task]:
     case, subject = judged.case, scope.subject
     tasks = of_adjoint(scope, lazy)
     fwd, bwd, bwd2 = operators_of(case.definition)
-    name = scope.record_as(bwd2)
+    name = scope.record_as(case.values, bwd2)
     if name:
         symmetry = partial(properties.check_symmetry, subject, judged)
         tasks.append(_task(scope, name, case.dtype, 1, lambda: [symmetry()]))
-    for op in (o for o in (fwd, bwd, bwd2) if scope.has(o)):
+    for op in (o for o in (fwd, bwd, bwd2) if o in scope.operators(case)):
         count = len(properties.renumbered_fields(case, op))
         check = partial(properties.check_permutation, subject, judged, op, seed)
         tasks.append(_task(scope, op.name, case.dtype, count, check))
@@ -165,7 +173,7 @@ def of_adjoint(scope: Scope, lazy: Lazy) -> list[Task]:
     """Compare bwd with the Jacobian-vector product in bwd2."""
     judged = lazy()
     _, bwd, bwd2 = operators_of(judged.case.definition)
-    name = scope.record_as(bwd2, bwd)
+    name = scope.record_as(judged.case.values, bwd2, bwd)
     if not name:
         return []
     check = partial(properties.check_adjoint, scope.subject, judged, name)
@@ -178,7 +186,7 @@ def of_differences(scope: Scope, lazy: Lazy, steps: tuple[float, ...]) -> list[T
     case, tasks = judged.case, []
     fwd, bwd, _ = operators_of(case.definition)
     for upper in every_operator_of(case.definition)[1:]:
-        name = scope.record_as(upper, fwd if upper is bwd else bwd)
+        name = scope.record_as(case.values, upper, fwd if upper is bwd else bwd)
         if name:
             check = partial(differences.check_differences, scope.subject, judged, upper, steps, name)
             tasks.append(_task(scope, name, case.dtype, len(case.returned(upper)), check))
@@ -213,9 +221,8 @@ def of_hub(scopes: Sequence[Scope], judged: Judged, threads: bool) -> list[Task]
 
 def of_bessel(scope: Scope, lazy: Lazy) -> list[Task]:
     """Compare radial functions over three decades of x with the judge, and with scipy."""
-    tasks, fwd = of_accuracy(scope, lazy), OPERATORS["radial_basis_fwd"]
-    if scope.has(fwd):
-        judged = lazy()
+    tasks, fwd, judged = of_accuracy(scope, lazy), OPERATORS["radial_basis_fwd"], lazy()
+    if fwd in scope.operators(judged.case):
         check = partial(bessel.check_bessel, scope.subject, judged)
         tasks.append(_task(scope, fwd.name, judged.case.dtype, bessel.DEGREES, check))
     return tasks
@@ -223,7 +230,7 @@ def of_bessel(scope: Scope, lazy: Lazy) -> list[Task]:
 
 def of_physics(scope: Scope, kind: str, system: Callable[[], physics.System]) -> list[Task]:
     """Compare forces on a structure with differences, and after motions."""
-    name = scope.record_as(*(OPERATORS[n] for n in physics.INVOLVED[kind]))
+    name = scope.record_as({**BASIS, **SUM}, *(OPERATORS[n] for n in physics.INVOLVED[kind]))
     if not name:
         return []
 

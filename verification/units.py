@@ -7,12 +7,12 @@ number: a run with fewer checks than planned has failed.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 from trigraph.verification.record import Check
-from trigraph.verification.subjects import own_interrupts, told
+from trigraph.verification.subjects import NotOffered, leaving_out, own_interrupts, told, trace_of
 
 __all__ = ["Ended", "Task", "Unit", "counted", "execute", "missing", "unit_of"]
 
@@ -58,8 +58,8 @@ class Unit:
 
 
 def counted(checks: Iterable[Check]) -> int:
-    """Return the number of checks that plans count."""
-    return sum(c.kind not in ("empty", "complete") for c in checks)
+    """Return the number of checks that plans count; those that were not offered are among them."""
+    return sum(c.kind not in ("empty", "complete") if c.offered else int(c.error) for c in checks)
 
 
 def missing(operator: str, panel: str, dtype: str, case: str, number: float, note: str) -> Check:
@@ -67,11 +67,30 @@ def missing(operator: str, panel: str, dtype: str, case: str, number: float, not
     return Check(operator, panel, dtype, "complete", case, "", error=number, tolerance=0.0, note=note)
 
 
+def _not_offered(label: str, task: Task, number: int, fields: Collection[str], note: str) -> Check:
+    """Return what stands for `number` checks that a user's function does not offer."""
+    return Check(
+        task.operator, task.panel, task.dtype, "not offered", label, ", ".join(fields), number, tolerance=0.0, note=note
+    )
+
+
+def _without(label: str, task: Task, found: list[Check], absent: Collection[str]) -> list[Check]:
+    """Leave out the checks of auxiliary outputs that the function did not return, and say how many."""
+    kept = [c for c in found if c.field not in absent]
+    fields = [name for name in dict.fromkeys(c.field for c in found) if name in absent]
+    note = "auxiliary outputs that the function leaves out"
+    return [*kept, _not_offered(label, task, counted(found) - counted(kept), fields, note)] if fields else found
+
+
 def _run(label: str, task: Task) -> list[Check]:
     try:
-        found = task.make()
+        with leaving_out() as absent:
+            found = _without(label, task, task.make(), absent)
+        found = [replace(c, trace=trace_of(c.note)) if c.failed else c for c in found]
     except (KeyboardInterrupt, Ended):
         raise
+    except NotOffered as error:
+        return [_not_offered(label, task, task.count, (), str(error))]
     except BaseException as error:  # whatever it is, the checks are not there
         return [missing(task.operator, task.panel, task.dtype, label, math.inf, told(error))]
     made = counted(found)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import os
 import shlex
+import time
 from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -78,7 +79,7 @@ def _finite(ctx: click.Context, parameter: click.Parameter, value: float) -> flo
     return value
 
 
-def _structures(files: Sequence[Path], cutoff: float) -> list[Structure]:
+def _structures(files: Sequence[str], cutoff: float) -> list[Structure]:
     """Read the structure files, before anything is run."""
     from trigraph.verification.structures import read
 
@@ -95,6 +96,7 @@ def _plan(
     seed: int,
     implementation: str | None,
     structures: Sequence[Structure],
+    where: Sequence[str],
     jobs: int,
 ) -> tuple[Sequence[Unit], Iterable[tuple[Unit, list[Check]]]]:
     """Return the units of the run, and these with their checks as they come.
@@ -109,12 +111,17 @@ def _plan(
     floats = [d for d in dtypes if d != QUAD] if dtypes else list(DTYPES)
     chosen = panels or (() if implementation else available_panels())
     others = [p for p in chosen if p != JUDGE] if floats else []
+    judge = JUDGE in chosen and (not dtypes or QUAD in dtypes)
+    if judge and others and "float64" in floats:  # whose cases it takes
+        others, judge = [*others, JUDGE], False
+    alone = bool(structures) and not operators
     requests: list[dict[str, Any]] = []
-    common = {"operators": operators or None, "seed": seed, "structures": structures}
+    common = {"operators": operators or None, "seed": seed, "where": where}
     if floats and (others or implementation):
-        requests.append({**common, "panels": others, "dtypes": floats, "implementation": implementation})
-    if JUDGE in chosen and (not dtypes or QUAD in dtypes):
-        requests.append({**common, "panels": [JUDGE], "dtypes": ["float64"], "structures": ()})
+        given = {"panels": others, "dtypes": floats, "implementation": implementation}
+        requests.append({**common, **given, "structures": structures, "alone": alone})
+    if judge and not alone:
+        requests.append({**common, "panels": [JUDGE], "dtypes": ["float64"]})
     if not requests:
         raise click.UsageError(
             f"nothing to verify: {JUDGE} computes in {QUAD}, the other panels in {' and '.join(DTYPES)}"
@@ -131,34 +138,42 @@ def _plan(
         raise click.UsageError(str(error).removeprefix("verify: ")) from error
 
 
-def _skips(checks: Sequence[Check], panels: Sequence[str], implementation: str | None) -> list[tuple[str, str]]:
+def _skips(
+    checks: Sequence[Check], panels: Sequence[str], implementation: str | None, alone: bool
+) -> list[tuple[str, str]]:
     """Return what a run leaves out without having been asked to, and why; vectors are those of families it checked."""
     from trigraph.verification import golden
     from trigraph.verification.subjects import unavailable
 
     asked = panels or implementation
     skips = [] if asked else [(f"panel {p}", unavailable(p)) for p in PANELS if unavailable(p)]
-    if not golden.check_missing():  # else they are failures
+    if not alone and not golden.check_missing():  # else they are failures
         reason = "not there; TRIGRAPH_GOLDEN names their directory"
-        families = {OPERATORS[c.operator].family for c in checks if c.operator in OPERATORS}
-        skips += [(f"golden vectors {name}", reason) for name in golden.missing(families)]
+        families = dict.fromkeys(OPERATORS[c.operator].family for c in checks if c.operator in OPERATORS)
+        absent = {family: len(golden.missing([family])) for family in families}
+        if any(absent.values()):
+            counts = ", ".join(f"{number} of {family}" for family, number in absent.items() if number)
+            skips.append((f"{sum(absent.values())} files of golden vectors ({counts})", reason))
     return skips
 
 
 def _execute(units: Sequence[Unit], results: Iterable[tuple[Unit, list[Check]]]) -> list[Check]:
-    """Collect the checks of the units as they come, with a progress bar on a terminal."""
+    """Collect the checks of the units as they come: a line for each part that is finished, a bar on a terminal."""
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
     from trigraph.verification.console import plain_console
+    from trigraph.verification.progress import follow
 
     console = plain_console(stderr=True)
     columns = (BarColumn(), TaskProgressColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
     checks: list[Check] = []
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("", total=sum(u.weight for u in units))
-        for unit, found in results:
+        for unit, found, line in follow(units, results):
             checks += found
             progress.update(task, description=unit.label, advance=unit.weight)
+            if line:
+                console.print(line, markup=False, soft_wrap=True)
     return checks
 
 
@@ -170,13 +185,13 @@ def _asked(
     return names, {c.panel for c in checks}, {c.dtype for c in checks}
 
 
-def _command(ctx: click.Context) -> str:
-    """Return the command line that runs this again: the options that were given."""
+def _command(ctx: click.Context, without: Collection[str] = ()) -> str:
+    """Return the command line that runs this again: the options that were given, but for those of names `without`."""
     words = ["trigraph", ctx.info_name or ""]
     for parameter in ctx.command.params:
         assert isinstance(parameter, click.Option)
         name = parameter.name or ""
-        if ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
+        if name not in without and ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
             values = ctx.params[name] if parameter.multiple else (ctx.params[name],)
             words += [word for value in values for word in (parameter.opts[0], str(value))]
     return shlex.join(words)
@@ -209,9 +224,9 @@ def _command(ctx: click.Context) -> str:
     "--structure",
     "files",
     multiple=True,
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    metavar="FILE",
-    help="A molecule or crystal, in any format ASE reads, for the dimenet family; may be repeated.",
+    metavar="FILE[@INDEX]",
+    help="A molecule or crystal, in any format ASE reads, or a frame of a trajectory [default: the last], for the "
+    "dimenet family; may be repeated. Without --operator nothing else is checked.",
 )
 @click.option(
     "--cutoff",
@@ -241,6 +256,13 @@ def _command(ctx: click.Context) -> str:
     help="Verify your own function, for the one --operator it implements [default: the one of its name].",
 )
 @click.option(
+    "--where",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Check only these settings: op=sum, or edge_weight=None (given) for an optional input; may be repeated, "
+    "values of one name are alternatives.",
+)
+@click.option(
     "--jobs",
     type=click.IntRange(1),
     default=lambda: len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
@@ -252,45 +274,70 @@ def verify(
     operators: tuple[str, ...],
     panels: tuple[str, ...],
     dtypes: tuple[str, ...],
-    files: tuple[Path, ...],
+    files: tuple[str, ...],
     cutoff: float,
     seed: int,
     folder: Path | None,
     against: Path | None,
     implementation: str | None,
+    where: tuple[str, ...],
     jobs: int,
 ) -> None:
     """Check the panels against each other, the real128 judge, finite differences and golden vectors.
 
     Exit status: 0 when every check that was planned was made and passed, 1 when one failed or is missing or the report
-    could not be written, 2 for wrong options and for an implementation that cannot be imported.
+    could not be written, 2 for wrong options and for an implementation that cannot be imported. Checks that an
+    implementation does not offer (NotImplementedError) are counted apart; when it offers none, the status is 1.
     """
-    from trigraph.verification.console import plain_console, print_comparison, print_failures, print_summary
+    from trigraph.verification import progress
+    from trigraph.verification.console import (
+        plain_console,
+        print_comparison,
+        print_failures,
+        print_summary,
+        print_withheld,
+    )
     from trigraph.verification.units import counted
+
+    started = time.perf_counter()
 
     earlier = _read(against)
     if not files and ctx.get_parameter_source("cutoff") is click.core.ParameterSource.COMMANDLINE:
         raise click.UsageError("--cutoff is of --structure files; none is given")
-    units, results = _plan(operators, panels, dtypes, seed, implementation, _structures(files, cutoff), jobs)
+    structures = _structures(files, cutoff)
+    units, results = _plan(operators, panels, dtypes, seed, implementation, structures, where, jobs)
     if folder:
         _make(folder)
-    planned = sum(unit.planned() for unit in units)
-    click.echo(f"{planned} checks are planned, and zeros where nothing contributes.")
+    numbers = {unit.label: unit.planned() for unit in units}
+    planned = sum(numbers.values())
+    if where and not planned:
+        raise click.UsageError(f"nothing to verify: no case has {', '.join(where)}")
+    inputs = [structure.described() for structure in structures]
+    for text in inputs:
+        click.echo(text)
+    run = _command(ctx, ("folder", "against", "seed"))
+    parts = dict.fromkeys(progress.part_of(unit) for unit in units if numbers[unit.label])
+    before = progress.last_time(run)
+    took = f" This took {progress.duration(before)} here last time." if before is not None else ""
+    click.echo(f"{planned} checks are planned, and zeros where nothing contributes, of {', '.join(parts)}.{took}")
     checks = _execute(units, results)
     made = counted(checks)
-    skips = _skips(checks, panels, implementation)
+    if made == planned:
+        progress.remember(run, time.perf_counter() - started)
+    skips = _skips(checks, panels, implementation, bool(structures) and not operators)
     console = plain_console()
     print_summary(console, checks)
     print_failures(console, checks)
+    print_withheld(console, checks)
     for what, reason in skips:
-        console.print(f"Skipped: {what} ({reason})", markup=False)
+        console.print(f"Skipped: {what}: {reason}", markup=False, soft_wrap=True)
     written = True
     if folder or earlier:
         from trigraph.environment import collect
         from trigraph.verification.compare import compare
         from trigraph.verification.report import assemble, checks_of, write
 
-        report = assemble(checks, skips, seed, _command(ctx), collect(), planned)
+        report = assemble(checks, skips, seed, _command(ctx), collect(), planned, inputs)
         asked = _asked(operators, implementation, checks)
         comparison = compare(earlier, checks_of(earlier), report, checks, asked) if earlier else None
         if comparison:
@@ -302,11 +349,11 @@ def verify(
             except OSError as error:
                 written = False
                 click.echo(f"Error: the report is not written, an earlier one is as it was: {error}", err=True)
-    passed = sum(c.passed for c in checks)
     if made != planned:
         click.echo(f"Error: {made} of {planned} checks that were planned were made", err=True)
-    click.echo(f"{passed} checks passed, {len(checks) - passed} failed")
-    ctx.exit(0 if checks and passed == len(checks) and made == planned and written else 1)
+    click.echo(progress.result(checks))
+    good = any(c.passed for c in checks) and not any(c.failed for c in checks)
+    ctx.exit(0 if good and made == planned and written else 1)
 
 
 # ---- info ------------------------------------------------------------------------------------------------------------

@@ -1,0 +1,183 @@
+"""Failures as people read them: an entry for each kind of failure, with its count, cases and what is special there."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from trigraph.operators import OPERATORS
+from trigraph.verification.record import KINDS, Check
+from trigraph.verification.summary import number, worst
+
+__all__ = ["Failure", "Withheld", "failures", "remark", "withheld"]
+
+SHOWN = 8  # cases that are named
+# Kinds of check whose notes always tell what is wrong; those of the others may say what was left out of a case.
+REASONED = ("repeat", "threads", "levels", "layout", "complete")
+
+# Cases in which nothing is special, and what is in the others, by the name of their variant.
+ORDINARY = ("regular", "second sizes")
+REMARKS = {
+    "periodic": "several images of one neighbour, and edges from an atom to its own image",
+    "shared rows": "several positions of the graph read one row of the edge arrays, and some rows are unused",
+    "square": "as many sources as destinations",
+    "skewed": "one node, row or segment has more than 256 terms to sum",
+    "boundaries": "sums of 256, 257 and 512 terms, and long sums first and last",
+    "wide": "widths above 64, and odd",
+    "one channel": "an axis of length 1",
+    "integers": "small integers: sums are exact in every order",
+    "one edge": "a single edge",
+    "no edges": "rows of edge arrays that nothing uses, and every sum is empty",
+    "no nodes": "arrays of length 0",
+}
+# What the integers are for, where an operator has a kink.
+CONVENTIONS = {
+    "gno_kernel": "values before relu are exactly 0 here; convention: relu'(0) = 0",
+    "gno_message": "values before relu are exactly 0 here; convention: relu'(0) = 0",
+    "mha_gat_n2n": "scores are exactly 0 here; convention: the derivative of the negative side",
+    "agg_weighted_n2n": "messages of an extremum are equal here; convention: the lowest CSC position",
+}
+
+
+def remark(case: str, operator: str) -> str:
+    """Return what is special about a case; "" if nothing is."""
+    name = case.partition(",")[0]
+    if name == "integers" and operator in OPERATORS:
+        return CONVENTIONS.get(OPERATORS[operator].definition.name, REMARKS[name])
+    if name.startswith("hub of "):
+        return f"sums of {name.removeprefix('hub of ')} terms at one place"
+    if name.startswith("length "):
+        return f"sums of {name.removeprefix('length ')} terms over the edges"
+    return REMARKS.get(name, "")
+
+
+def _list(names: Iterable[str]) -> str:
+    """Join names, which may hold commas."""
+    names = list(dict.fromkeys(filter(None, names)))
+    more = len(names) - SHOWN
+    return "; ".join(names[:SHOWN]) + (f"; and {more} more" if more > 0 else "")
+
+
+def _counts(checks: Sequence[Check]) -> str:
+    kinds = Counter(c.kind for c in checks)
+    return ", ".join(f"{kind} {n}" for kind, n in kinds.items())
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Failures of one kind of an operator in a panel.
+
+    Attributes
+    ----------
+    operator, panel : str
+    what : str
+        What is wrong: the note, where that is why it fails, else the kind of check and the fields.
+    count : int
+        Number of checks.
+    where : str
+        Dtypes; kinds of check, or the largest error; cases, and among how many.
+    remarks : list of str
+        What is special about the cases.
+    trace : str
+        Traceback of the first exception.
+    """
+
+    operator: str
+    panel: str
+    what: str
+    count: int
+    where: str
+    remarks: list[str]
+    trace: str
+
+
+def _told(check: Check) -> str:
+    """Return the note without the operator that it begins with, where it is why the check fails; else ""."""
+    if math.isfinite(check.error) and check.kind not in REASONED:
+        return ""
+    head, colon, rest = check.note.partition(": ")
+    return rest if colon and head in OPERATORS else check.note
+
+
+def _key(check: Check) -> tuple[str, str, str]:
+    # Numbers differ from case to case where the mistake is the same.
+    told = re.sub(r"[-+]?\d[\w.+-]*|\((?:\d+, ?)*\d*\)", "#", _told(check))
+    return check.operator, check.panel, told or check.kind
+
+
+def failures(checks: Sequence[Check]) -> list[Failure]:
+    """Group the checks that failed: by what they say is wrong, whatever the kind of check, else by that.
+
+    Returns
+    -------
+    list of Failure
+        In the order in which they first appear.
+    """
+    groups: dict[tuple[str, str, str], list[Check]] = {}
+    for check in checks:
+        if check.failed:
+            groups.setdefault(_key(check), []).append(check)
+    return [_failure(group, checks) for group in groups.values()]
+
+
+def _failure(group: Sequence[Check], checks: Sequence[Check]) -> Failure:
+    first, largest = group[0], worst(group)
+    assert largest is not None
+    kinds = {c.kind for c in group}
+    told = _told(first)
+    similar = [c for c in checks if (c.operator, c.panel) == (first.operator, first.panel) and c.kind in kinds]
+    cases, every = dict.fromkeys(c.case for c in group), {c.case for c in similar}
+    dtypes = dict.fromkeys(c.dtype for c in group)
+    only = " only" if len(dtypes) < len({c.dtype for c in similar}) else ""
+    if told:
+        parts = [_counts(group)] if len(kinds) > 1 else []
+        what = told if len(kinds) > 1 else f"{first.kind}: {told}"
+    else:
+        parts = [f"error {number(largest.error)} > {number(largest.tolerance)} in {largest.case}"]
+        fields = ", ".join(dict.fromkeys(c.field for c in group))
+        what = f"{first.kind} of {fields} ({KINDS[first.kind]})"
+    parts.append(f"in {len(cases)} of {len(every)} cases" + (f": {_list(cases)}" if len(cases) < len(every) else ""))
+    names = dict.fromkeys(case.partition(",")[0] for case in cases)
+    remarks = {} if set(names) & set(ORDINARY) else {name: remark(name, first.operator) for name in names}
+    return Failure(
+        operator=first.operator,
+        panel=first.panel,
+        what=what,
+        count=len(group),
+        where="; ".join([f"{', '.join(dtypes)}{only}", *parts]),
+        remarks=[f"{name}: {text}" for name, text in remarks.items() if text],
+        trace=next((c.trace for c in group if c.trace), ""),
+    )
+
+
+@dataclass(frozen=True)
+class Withheld:
+    """Checks that a user's function does not offer: of what operator, how many, why, and in which cases."""
+
+    operator: str
+    panel: str
+    count: int
+    reason: str
+    cases: str
+
+
+def withheld(checks: Sequence[Check]) -> list[Withheld]:
+    """Group the checks that were not offered by the reason."""
+    groups: dict[tuple[str, str, str], list[Check]] = {}
+    for check in checks:
+        if not check.offered:
+            reason = f"{check.note}: {check.field}" if check.field else check.note
+            groups.setdefault((check.operator, check.panel, reason), []).append(check)
+    return [
+        Withheld(operator, panel, sum(int(c.error) for c in group), reason, _list(map(_case, group)))
+        for (operator, panel, reason), group in groups.items()
+    ]
+
+
+def _case(check: Check) -> str:
+    """Return the case in a unit's label, which is ``definition, case, dtype: panel kind``."""
+    case = check.case.partition(": ")[0].removesuffix(f", {check.dtype}")
+    return case.removeprefix(f"{OPERATORS[check.operator].definition.name}, ") if check.operator in OPERATORS else case

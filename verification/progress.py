@@ -1,0 +1,102 @@
+"""What a run says while it runs: a line for each part that is finished, and how long all of it took here last time."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from trigraph.operators import DEFINITIONS
+from trigraph.verification.record import Check
+from trigraph.verification.units import Unit, counted
+
+__all__ = ["duration", "follow", "last_time", "part_of", "remember", "result"]
+
+NAMES = {spec.name for spec in DEFINITIONS}
+REMEMBERED = 100  # runs whose time is kept
+
+
+def part_of(unit: Unit) -> str:
+    """Return the part of the run that a unit belongs to: a definition, the forces, or the golden vectors."""
+    name = unit.label.partition(",")[0]
+    if name in NAMES:
+        return name
+    return "golden vectors" if name.startswith("golden ") else "forces"
+
+
+def result(checks: Iterable[Check]) -> str:
+    """Return how many checks passed, failed, and were not offered, if any."""
+    checks = list(checks)
+    passed, failed = sum(c.passed for c in checks), sum(c.failed for c in checks)
+    absent = counted(c for c in checks if not c.offered)
+    return f"{passed} checks passed, {failed} failed" + (f", {absent} not offered" if absent else "")
+
+
+def duration(seconds: float) -> str:
+    """Return a time as a text."""
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    return f"{round(seconds) // 60} min {round(seconds) % 60} s"
+
+
+def follow(units: Sequence[Unit], found: Iterable[tuple[Unit, list[Check]]]) -> Iterator[tuple[Unit, list[Check], str]]:
+    """Tell of each part of a run when all its units are back, in whatever order they come.
+
+    Yields
+    ------
+    unit, checks
+        As they come.
+    line : str
+        About the part that is finished with this unit; "" while it is not. Its time is the time spent waiting for its
+        units.
+    """
+    left = Counter(map(part_of, units))
+    checks: dict[str, list[Check]] = {part: [] for part in left}
+    seconds = dict.fromkeys(left, 0.0)
+    before = time.perf_counter()
+    for unit, made in found:
+        part = part_of(unit)
+        now = time.perf_counter()
+        seconds[part], before = seconds[part] + now - before, now
+        checks[part] += made
+        left[part] -= 1
+        line = ""
+        if left[part] == 0 and checks[part]:
+            line = f"{part}: {result(checks[part])}, {duration(seconds[part])}"
+        yield unit, made, line
+
+
+# ---- how long it took ------------------------------------------------------------------------------------------------
+
+
+def _file() -> Path:
+    root = os.environ.get("XDG_CACHE_HOME", "")
+    return Path(root if os.path.isabs(root) else os.path.expanduser("~/.cache")) / "trigraph" / "verify.json"
+
+
+def _times() -> dict[str, float]:
+    try:
+        times = json.loads(_file().read_text(encoding="utf-8"))
+        return {str(name): float(seconds) for name, seconds in times.items()}
+    except (OSError, ValueError, AttributeError, TypeError):  # not there, or not what was written
+        return {}
+
+
+def last_time(run: str) -> float | None:
+    """Return the seconds that a run of this description took when it was last made here."""
+    return _times().get(run)
+
+
+def remember(run: str, seconds: float) -> None:
+    """Keep how long a run took in the user's cache directory, if that can be written."""
+    times = _times()
+    times.pop(run, None)
+    times = dict([*times.items(), (run, round(seconds, 1))][-REMEMBERED:])
+    try:
+        _file().parent.mkdir(parents=True, exist_ok=True)
+        _file().write_text(json.dumps(times, indent=1), encoding="utf-8")
+    except OSError:
+        pass

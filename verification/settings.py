@@ -1,0 +1,96 @@
+"""Part of an operator: the settings that ``trigraph verify --where NAME=VALUE`` leaves, of those that cases have.
+
+A setting is named by an argument of the operator: an attribute with choices, by its value (``op=sum``,
+``concat_heads=False``); an optional input or graph object, by ``None`` or ``given`` (``edge_weight=None``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
+from typing import Any
+
+from trigraph.operators import OPERATORS, Definition
+
+__all__ = ["Where", "admits", "described", "restriction", "settings_of"]
+
+# Values that are left, by the name of an argument; arguments that are not named may have any value.
+Where = Mapping[str, tuple[str, ...]]
+
+ABSENT, GIVEN = "None", "given"
+
+
+def _choices(definition: Definition) -> dict[str, dict[str, Any]]:
+    """Values of every argument that a restriction may name, by their texts; what is given has no value of its own."""
+    attributes = {a.name: {str(value): value for value in a.choices} for a in definition.attributes if a.choices}
+    return attributes | {name: {ABSENT: None, GIVEN: ...} for name in definition.optional}
+
+
+def _text(value: Any) -> str:
+    return ABSENT if value is None else str(value) if isinstance(value, (str, bool)) else GIVEN
+
+
+def restriction(words: Iterable[str], operators: Iterable[str]) -> Where:
+    """Read a restriction.
+
+    Parameters
+    ----------
+    words : iterable of str
+        ``"name=value"``; several values of one name are alternatives.
+    operators : iterable of str
+        Names of the operators that are to be restricted: each must have the settings.
+
+    Raises
+    ------
+    ValueError
+        If a word has another form, or an operator has no such setting or value; the message lists those it has.
+    """
+    where: dict[str, tuple[str, ...]] = {}
+    definitions = {OPERATORS[name].definition.name: OPERATORS[name].definition for name in operators}
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not (name and equals and value):
+            raise ValueError(f"verify: restriction is {word!r}; expected NAME=VALUE")
+        for definition in definitions.values():
+            there = _choices(definition)
+            if name not in there:
+                expected = f"its settings are {', '.join(there)}" if there else "it has no settings"
+                raise ValueError(f"verify: restriction {word!r}: {definition.name} has no setting {name!r}; {expected}")
+            if value not in there[name]:
+                raise ValueError(
+                    f"verify: restriction {word!r}: {name} of {definition.name} is one of {', '.join(there[name])}"
+                )
+        where[name] = (*where.get(name, ()), value)
+    return where
+
+
+def admits(where: Where, values: Mapping[str, Any]) -> bool:
+    """Return whether arguments of an operator are among those that a restriction leaves."""
+    return all(_text(values[name]) in allowed for name, allowed in where.items())
+
+
+def settings_of(definition: Definition, where: Where) -> Sequence[Mapping[str, Any]]:
+    """Return the definition's settings that a restriction leaves, with what it asks for made explicit.
+
+    Where none of the table's settings is left, they are all combinations of the values that are asked for.
+    """
+    if not where:
+        return definition.settings
+    there = _choices(definition)
+    given: dict[str, Any] = dict.fromkeys(definition.optional, ...)
+    left = [
+        s for s in definition.settings if all(_text(v) in where.get(n, (_text(v),)) for n, v in {**given, **s}.items())
+    ]
+    if not left:
+        left = [dict(zip(where, values, strict=True)) for values in product(*(
+            [there[name][value] for value in allowed] for name, allowed in where.items()
+        ))]  # fmt: skip
+    explicit = [
+        {**{n: there[n][allowed[i % len(allowed)]] for n, allowed in where.items()}, **s} for i, s in enumerate(left)
+    ]
+    return [{n: v for n, v in s.items() if v is not ...} for s in explicit]
+
+
+def described(where: Where) -> str:
+    """Return a restriction as a text."""
+    return ", ".join(f"{name}={' or '.join(values)}" for name, values in where.items())
