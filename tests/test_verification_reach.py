@@ -9,7 +9,7 @@ from trigraph import pyref
 from trigraph.operators import DEFINITIONS, OPERATORS
 from trigraph.verification import cases, nonfinite, subjects
 from trigraph.verification.judged import Judged
-from trigraph.verification.nonfinite import SPOILERS, check_nonfinite
+from trigraph.verification.nonfinite import SPOILERS, check_nonfinite, spoilers
 from trigraph.verification.properties import check_blocks, check_out
 from trigraph.verification.subjects import panel
 
@@ -116,8 +116,10 @@ def test_out_that_is_not_written_is_found(monkeypatch):
 
 
 def spoilt(subject, case, op, name):
-    checks = [c for spoiler in SPOILERS for c in check_nonfinite(subject, case, op, name, spoiler)]
-    return {c.case.rpartition(", ")[2].partition(" in")[0] for c in checks if not c.passed}
+    (argument,) = (a for a in op.arguments if a.name == name)
+    wrong = [(s, f) for s in spoilers(argument) for f in nonfinite._wrong(subject, case, op, name, s).values()]
+    assert all(c.passed for c in check_nonfinite(subject, case, op, name)) == (not any(f.error for _, f in wrong))
+    return {str(s.value) for s, f in wrong if not f.error <= 0}
 
 
 @pytest.mark.parametrize("choice", ["max", "min", "sum", "mean"])

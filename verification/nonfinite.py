@@ -25,8 +25,16 @@ class Spoiler(NamedTuple):
 
     @property
     def label(self) -> str:
-        """As it stands in the name of a case."""
+        """As it stands in a note."""
         return f"{self.value} in" if self.step is None else f"{self.value} in every {self.step}th of"
+
+
+class Finding(NamedTuple):
+    """Of one field: how many elements are wrong, the time of the call, and a note."""
+
+    error: float
+    seconds: float
+    note: str
 
 
 # With several NaN, some meet in one sum or one extremum, whose first NaN wins.
@@ -61,16 +69,9 @@ def _expected(judged: Judged, op: Operator, name: str, spoiler: Spoiler) -> dict
     return {n: a if n in integers else _marks(a[0], spoiler.value) for n, a in found.items()}
 
 
-def check_nonfinite(subject: Subject, judged: Judged, op: Operator, name: str, spoiler: Spoiler) -> list[Check]:
-    """Spoil some elements of an argument: that reaches what depends on them, as the judge has it, nothing else.
-
-    Returns
-    -------
-    list of Check
-        For each field; the error is the number of elements that are spoilt where the judge has them whole, or the other
-        way round, and of integers that differ.
-    """
-    case, checks = judged.case, []
+def _wrong(subject: Subject, judged: Judged, op: Operator, name: str, spoiler: Spoiler) -> dict[str, Finding]:
+    """Return of each field how many elements are wrong, the time of the call, and what went wrong with it."""
+    case, found = judged.case, {}
     expected = judged.kept((op.name, name, spoiler), lambda: _expected(judged, op, name, spoiler))
     arguments = case.arguments(op)
     arguments[name] = _spoiled(arguments[name], spoiler)
@@ -79,22 +80,37 @@ def check_nonfinite(subject: Subject, judged: Judged, op: Operator, name: str, s
     for field in case.returned(op):
         got: Any = outcome.fields.get(field.name)
         note = outcome.problem or form_problem(got, field, case.sizes, dtype_of(field, case))
-        wrong: float = math.inf
+        error = math.inf
         if not note:
-            found = got if field.index else _marks(got, spoiler.value)
-            wrong = float(np.count_nonzero(found != expected[field.name]))
-        checks.append(
-            Check(
-                operator=op.name,
-                panel=subject.name,
-                dtype=case.dtype,
-                kind="nan",
-                case=f"{case.name}, {spoiler.label} {name}",
-                field=field.name,
-                error=wrong,
-                tolerance=0.0,
-                seconds=outcome.seconds,
-                note=note,
-            )
+            marks = got if field.index else _marks(got, spoiler.value)
+            error = float(np.count_nonzero(marks != expected[field.name]))
+        found[field.name] = Finding(error, outcome.seconds, note or (f"{spoiler.label} {name}" if error else ""))
+    return found
+
+
+def check_nonfinite(subject: Subject, judged: Judged, op: Operator, name: str) -> list[Check]:
+    """Spoil some elements of an argument: that reaches what depends on them, as the judge has it, nothing else.
+
+    Returns
+    -------
+    list of Check
+        For each field; the error is the number of elements that are spoilt where the judge has them whole, or the other
+        way round, and of integers that differ, over all spoilers; the note says which was the first.
+    """
+    (argument,) = (a for a in op.arguments if a.name == name)
+    trials = [_wrong(subject, judged, op, name, spoiler) for spoiler in spoilers(argument)]
+    return [
+        Check(
+            operator=op.name,
+            panel=subject.name,
+            dtype=judged.case.dtype,
+            kind="nan",
+            case=f"{judged.case.name}, spoilt {name}",
+            field=field.name,
+            error=sum(t[field.name].error for t in trials),
+            tolerance=0.0,
+            seconds=sum(t[field.name].seconds for t in trials),
+            note=next((t[field.name].note for t in trials if t[field.name].note), ""),
         )
-    return checks
+        for field in judged.case.returned(op)
+    ]

@@ -98,10 +98,8 @@ def of_calls(scope: Scope, lazy: Lazy) -> list[Task]:
             (fields, partial(properties.check_layout, subject, judged, op)),
         ]
         if case.kind in SPOILED:
-            for argument in case.given(op):
-                for spoiler in nonfinite.spoilers(argument):
-                    check = partial(nonfinite.check_nonfinite, subject, judged, op, argument.name, spoiler)
-                    parts.append((fields, check))
+            names = [argument.name for argument in case.given(op)]
+            parts += [(fields, partial(nonfinite.check_nonfinite, subject, judged, op, name)) for name in names]
         if subject.into is not None:
             parts.append((fields, partial(properties.check_out, subject, judged, op)))
         if subject.only is None:  # a user's function has no wrt
