@@ -25,10 +25,11 @@ def blocks(page, language):
 def run(*command, cwd, **keywords):
     """Run a command with this environment's programs first; its output."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    own = {name: value for name, value in os.environ.items() if name != "COLUMNS"}  # pytest-xdist sets it
     done = subprocess.run(
         [str(c) for c in command],
         cwd=cwd,
-        env={**os.environ, "PATH": path},
+        env={**own, "PATH": path},
         capture_output=True,
         text=True,
         timeout=300,

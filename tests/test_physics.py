@@ -254,7 +254,7 @@ def test_command_line_errors(tmp_path):
     pytest.importorskip("ase")
     good = str(FILES / "ethanol.extxyz")
     for options, message in {
-        ("--structure", str(tmp_path / "none.xyz")): "does not exist",
+        ("--structure", str(tmp_path / "none.xyz")): "is no file",
         ("--structure", str(xyz(tmp_path, "H 0 0 0", "H 0 0 0"))): "non-zero length",
         ("--cutoff", "4"): "--cutoff is of --structure files",
         ("--structure", good, "--cutoff", "0"): "0.0 is not in the range",

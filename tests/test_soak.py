@@ -13,7 +13,7 @@ import pytest
 from trigraph.operators import DEFINITIONS
 from trigraph.verification import soak
 
-SECONDS = 10
+SECONDS = 20
 TIMEOUT = 5 * soak.HANG
 
 
