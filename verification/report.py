@@ -7,6 +7,7 @@ import gzip
 import json
 import math
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timezone
@@ -96,7 +97,11 @@ def validate(report: Any) -> None:
 
 
 def _rounded(value: float | None, digits: int) -> float | None:
-    return None if value is None or not math.isfinite(value) else float(f"{value:.{digits}g}")
+    """Return a number of so many digits, whole ones as integers, which take less room; None if it is not finite."""
+    if value is None or not math.isfinite(value):
+        return None
+    short = float(f"{value:.{digits}g}")
+    return int(short) if short.is_integer() and abs(short) < 10**digits else short
 
 
 def _error(check: Check) -> float | None:
@@ -107,9 +112,11 @@ def _error(check: Check) -> float | None:
 
 def _tabulated(checks: Sequence[Check]) -> dict[str, Any]:
     """Return checks as columns: texts and the steps of curves are numbers of entries of lists."""
-    texts = {"": 0}
+    # The most frequent texts have the shortest numbers; the empty one is 0.
+    frequent = Counter(getattr(c, name) for c in checks for name in TEXTS).most_common()
+    texts = {text: number for number, text in enumerate(["", *(text for text, _ in frequent if text)])}
     steps: dict[tuple[float, ...], int] = {}
-    columns = {name: [texts.setdefault(getattr(c, name), len(texts)) for c in checks] for name in TEXTS}
+    columns = {name: [texts[getattr(c, name)] for c in checks] for name in TEXTS}
     curves: list[dict[str, Any]] = []
     for row, c in enumerate(checks):
         if c.curve:
@@ -120,7 +127,7 @@ def _tabulated(checks: Sequence[Check]) -> dict[str, Any]:
         "texts": list(texts),
         **columns,
         "error": [_error(c) for c in checks],
-        "tolerance": [c.tolerance for c in checks],
+        "tolerance": [_rounded(c.tolerance, 17) for c in checks],
         "seconds": [_rounded(c.seconds, 2) for c in checks],
         "digest": [c.digest for c in checks],
         "steps": [list(s) for s in steps],
@@ -223,12 +230,11 @@ def checks_of(report: Mapping[str, Any]) -> list[Check]:
     """Return the checks of a report; an error that was not finite comes back as NaN."""
 
     def restored(value: float | None) -> float:
-        return math.nan if value is None else value
+        return math.nan if value is None else float(value)
 
     table = report["checks"]
     columns = {name: [table["texts"][code] for code in table[name]] for name in TEXTS}
-    columns |= {name: table[name] for name in (*NUMBERS, "digest")}
-    columns["error"] = [restored(error) for error in table["error"]]
+    columns |= {name: [restored(value) for value in table[name]] for name in NUMBERS} | {"digest": table["digest"]}
     checks = [Check(**dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True)]
     for curve in table["curves"]:
         points = zip(table["steps"][curve["steps"]], map(restored, curve["errors"]), strict=True)
