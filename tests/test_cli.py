@@ -117,7 +117,7 @@ def test_how_long_a_run_took_is_told_next_time(verify, tmp_path, monkeypatch):
     assert set(times) == {"trigraph verify --panel pyref", "trigraph verify --panel pyref --dtype float32"}
     file.write_text(json.dumps(dict.fromkeys(times, 754.3)))
     assert "This took 12 min 34 s here last time." in verify([GOOD]).stdout
-    # What is no such file, or cannot be written, is no error.
+    # A file of times that has other contents, or cannot be written, is no error.
     for content in ("[1]", "{", '{"a": "b"}'):
         file.write_text(content)
         result = verify([GOOD])

@@ -134,7 +134,7 @@ def _cuda_code(text: str) -> str:
     code = _blank_all(text, r"/\*.*?\*/|//[^\n]*|\"[^\"\n]*\"|'[^'\n]*'", re.DOTALL)
     code = _blank_all(code, r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*")
     code = _blank_all(code, r"^[ \t]*(?:template|using|static_assert)\b[^\n]*")
-    # The CPU has no registers to share out, and an order of unrolled loops gives equal bits.
+    # A launch bound changes how a device shares out its registers, of which the emulated device has none.
     code = _blank_all(code, r"__launch_bounds__\([^\n)]*\)")
     # Barriers are for the race detector of the tests: one after another, threads may not need them.
     return _blank_all(code, r"__sync\w+\([^\n]*\);")

@@ -174,7 +174,7 @@ class Sandbox:
         from trigraph.fortran.levels import available, get_cpu_level
 
         shutil.rmtree(self._site, ignore_errors=True)
-        # Compiled Python is told from changed sources by seconds alone.
+        # A .pyc file counts as new while its source has the same second and size: mutations come faster than that.
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(Path(trigraph.__file__).parent, self._site / "trigraph", ignore=ignored)
         self._level = get_cpu_level()

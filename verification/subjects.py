@@ -43,7 +43,7 @@ __all__ = [
 # Panels whose sums are direct; the others sum in chunks (tolerances.py).
 DIRECT = ("pyref", "fortran-reference")
 
-# Of a traceback that is shown: the last frames, and the last characters.
+# A traceback is shown with at most so many of its last frames, and so many of its last characters.
 TRACE_FRAMES, TRACE_LENGTH = 12, 4000
 
 Call = Callable[[Operator, Mapping[str, Any], Sequence[str] | None], dict[str, Any]]
