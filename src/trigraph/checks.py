@@ -16,10 +16,20 @@ import numpy as np
 from trigraph.edge_graph import EdgeGraph
 from trigraph.graphs import CSC, LARGEST_INT, advice, array_kind, count, device_of, shown
 from trigraph.neighbors import FLOATS
-from trigraph.operators import SYMBOLS, Array, Operator, evaluate, names_in
+from trigraph.operators import SYMBOLS, Array, Attribute, GraphArgument, Operator, evaluate, names_in
 from trigraph.segments import Segments
 
-__all__ = ["Checked", "bind_arguments", "bind_sizes", "check_call", "index_dtype", "position", "shape_of"]
+__all__ = [
+    "Checked",
+    "bind_arguments",
+    "bind_sizes",
+    "check_call",
+    "checked_attribute",
+    "graph_expected",
+    "index_dtype",
+    "position",
+    "shape_of",
+]
 
 HALF = ("float16", "bfloat16")
 HALF_PANELS = ("gpu", "gpu-host")
@@ -100,7 +110,7 @@ def _solve(dim: str, symbol: str, sizes: Mapping[str, int], size: int) -> int | 
     """Return the whole `symbol` >= its minimum for which `dim`, linear in it, equals `size`; None if there is none."""
     at_zero = evaluate(dim, {**sizes, symbol: 0})
     slope = evaluate(dim, {**sizes, symbol: 1}) - at_zero
-    value, rest = divmod(size - at_zero, slope)
+    value, rest = (size - at_zero) // slope, (size - at_zero) % slope
     limits = SYMBOLS[symbol]
     fits = rest == 0 and value >= limits.minimum and (limits.maximum is None or value <= limits.maximum)
     return value if fits else None
@@ -206,23 +216,27 @@ def _check_arrays(op: Operator, values: Mapping[str, Any], kind: str, panel: str
             raise ValueError(f"{op.name}: {array.name} is on {here}; expected {there}, where {first} is")
 
 
-def _check_attributes(op: Operator, values: dict[str, Any]) -> None:
-    for attribute in op.attributes:
-        name, value = attribute.name, values[attribute.name]
-        if attribute.choices:
-            place = position(attribute.choices, value)
-            if place < 0:
-                expected = ", ".join(map(repr, attribute.choices))
-                error = ValueError if isinstance(value, str) else TypeError
-                raise error(f"{op.name}: {name} is {shown(value)}; expected one of {expected}")
-            values[name] = attribute.choices[place]
-            continue
-        if attribute.real:
-            values[name] = _number(op, name, value, values[op.definition.inputs[0].name].dtype)
-            continue
-        symbol = SYMBOLS[name]
-        maximum = LARGEST_INT if symbol.maximum is None else symbol.maximum
-        values[name] = count(op.name, name, value, symbol.minimum, maximum)
+def checked_attribute(op: Operator, attribute: Attribute, value: Any, dtype: np.dtype) -> Any:
+    """Return the value of an attribute as one of its choices, a float or an int; `dtype` is that of the inputs.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it is none of these, or out of range.
+    """
+    name = attribute.name
+    if attribute.choices:
+        place = position(attribute.choices, value)
+        if place < 0:
+            expected = ", ".join(map(repr, attribute.choices))
+            error = ValueError if isinstance(value, str) else TypeError
+            raise error(f"{op.name}: {name} is {shown(value)}; expected one of {expected}")
+        return attribute.choices[place]
+    if attribute.real:
+        return _number(op, name, value, dtype)
+    symbol = SYMBOLS[name]
+    maximum = LARGEST_INT if symbol.maximum is None else symbol.maximum
+    return count(op.name, name, value, symbol.minimum, maximum)
 
 
 def _number(op: Operator, name: str, value: Any, dtype: np.dtype) -> float:
@@ -241,6 +255,13 @@ def _number(op: Operator, name: str, value: Any, dtype: np.dtype) -> float:
     return number
 
 
+def graph_expected(op: Operator, argument: GraphArgument) -> str:
+    """Return what a graph argument may be, for messages."""
+    assert op.graph is not None
+    others = ", an array of indices" * bool(argument.rows) + " or None" * argument.optional
+    return f"a trigraph.{op.graph.type_name}{others}"
+
+
 def _check_graph(op: Operator, values: Mapping[str, Any], kind: str, panel: str) -> None:
     if op.graph is None:
         return
@@ -250,11 +271,13 @@ def _check_graph(op: Operator, values: Mapping[str, Any], kind: str, panel: str)
         if graph is None and argument.optional:
             continue
         if not isinstance(graph, GRAPH_TYPES[op.graph.type_name]):
-            others = ", an array of indices" * bool(argument.rows) + " or None" * argument.optional
-            expected = f"a trigraph.{op.graph.type_name}{others}{advice(name, graph) if argument.rows else ''}"
-            raise TypeError(f"{op.name}: {name} is a {type(graph).__name__}; expected {expected}")
+            more = advice(name, graph) if argument.rows else ""
+            raise TypeError(
+                f"{op.name}: {name} is a {type(graph).__name__}; expected {graph_expected(op, argument)}{more}"
+            )
         if graph.kind != kind:
-            raise TypeError(f"{op.name}: {name} holds {graph.kind}.ndarray; panel {panel!r} takes {kind}.ndarray")
+            held = "torch.Tensor" if graph.kind == "torch" else f"{graph.kind}.ndarray"
+            raise TypeError(f"{op.name}: {name} holds {held}; panel {panel!r} takes {kind}.ndarray")
         if kind != "numpy" and graph.device != device_of(first):
             there = device_of(first)
             raise ValueError(f"{op.name}: {name} is on {graph.device}; expected {there}, where the arrays are")
@@ -463,7 +486,9 @@ def check_call(op: Operator, values: dict[str, Any], wrt: Any, out: Any, kind: s
     """
     _check_arrays(op, values, kind, panel)
     _wrap_indices(op, values)
-    _check_attributes(op, values)
+    for attribute in op.attributes:
+        dtype = values[op.definition.inputs[0].name].dtype
+        values[attribute.name] = checked_attribute(op, attribute, values[attribute.name], dtype)
     _check_graph(op, values, kind, panel)
     _check_absent(op, values)
     _check_indices(op, values)

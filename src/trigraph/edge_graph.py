@@ -209,6 +209,7 @@ class EdgeGraph(Immutable):
             max_in_degree=int((dst_offsets[1:] - dst_offsets[:-1]).max()) if num_nodes else 0,
             max_out_degree=int((src_offsets[1:] - src_offsets[:-1]).max()) if num_nodes else 0,
             has_parallel_edges=parallel,
+            _built={},
         )
 
     @classmethod
@@ -372,8 +373,8 @@ class EdgeGraph(Immutable):
 
     @property
     def kind(self) -> str:
-        """``"numpy"`` or ``"cupy"``."""
-        return array_kind(self.src) or ""
+        """``"numpy"`` or ``"cupy"``; ``"torch"`` for what torch has put together of tensors."""
+        return array_kind(self.src) or "torch"
 
     @property
     def device(self) -> str:

@@ -52,8 +52,12 @@ def array_kind(value: Any) -> str | None:
 
 
 def device_of(value: Any) -> str:
-    """``"host"``, or the CUDA device an array lives on."""
-    return "host" if isinstance(value, np.ndarray) else f"cuda:{value.device.id}"
+    """``"host"``, or the CUDA device an array or a tensor lives on."""
+    if isinstance(value, np.ndarray):
+        return "host"
+    if array_kind(value) == "cupy":
+        return f"cuda:{value.device.id}"
+    return "host" if value.device.type == "cpu" else str(value.device)
 
 
 def namespace_of(value: Any) -> Any:
@@ -205,7 +209,9 @@ def order_by(keys: Any, num_keys: int) -> tuple[Any, Any]:
 class Immutable:
     """Base of graph objects: attributes are set by ``_set`` alone, once, and a copy is the object itself."""
 
-    __slots__ = ()
+    __slots__ = ("_built",)  # what is built when it is first asked for: orders, tensors
+
+    _built: dict[str, Any]
 
     def _set(self, **attributes: Any) -> None:
         if hasattr(self, next(iter(attributes))):  # __init__ once more: calls may be running on what was checked
@@ -294,7 +300,6 @@ class CSC(Immutable):
     """
 
     __slots__ = (
-        "_built",
         "edge_ids",
         "indices",
         "max_in_degree",
@@ -313,7 +318,6 @@ class CSC(Immutable):
     num_positions: int
     num_edges: int
     max_in_degree: int
-    _built: dict[str, ReverseCSC]
 
     def __init__(
         self,
@@ -369,8 +373,8 @@ class CSC(Immutable):
 
     @property
     def kind(self) -> str:
-        """``"numpy"`` or ``"cupy"``."""
-        return array_kind(self.offsets) or ""
+        """``"numpy"`` or ``"cupy"``; ``"torch"`` for what torch has put together of tensors."""
+        return array_kind(self.offsets) or "torch"
 
     @property
     def device(self) -> str:
@@ -387,7 +391,8 @@ class CSC(Immutable):
         -------
         ReverseCSC
         """
-        return self._built.get("reverse") or self._built.setdefault("reverse", self._build_reverse())
+        found: ReverseCSC = self._built.get("reverse") or self._built.setdefault("reverse", self._build_reverse())
+        return found
 
     def _build_reverse(self) -> ReverseCSC:
         xp = namespace_of(self.offsets)

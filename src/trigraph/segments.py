@@ -72,6 +72,7 @@ class Segments(Immutable):
             num_members=int(index.size),
             num_segments=num_segments,
             max_size=int((offsets[1:] - offsets[:-1]).max()) if num_segments else 0,
+            _built={},
             is_sorted=bool((index[1:] >= index[:-1]).all()),
         )
 
@@ -86,8 +87,8 @@ class Segments(Immutable):
 
     @property
     def kind(self) -> str:
-        """``"numpy"`` or ``"cupy"``."""
-        return array_kind(self.index) or ""
+        """``"numpy"`` or ``"cupy"``; ``"torch"`` for what torch has put together of tensors."""
+        return array_kind(self.index) or "torch"
 
     @property
     def device(self) -> str:
