@@ -81,8 +81,8 @@ def bind_arguments(
     """
     names = op.names
     values = {**op.defaults, **dict(zip(names, args, strict=False)), **kwargs}
-    twice = kwargs and not kwargs.keys().isdisjoint(names[: len(args)])
-    if len(args) <= len(names) and not twice and values.keys() == set(names):
+    twice = any(n in kwargs for n in names[: len(args)]) if kwargs else False
+    if len(args) <= len(names) and not twice and set(values) == set(names):
         return values
     try:
         for name in (n for n in kwargs if n not in names):

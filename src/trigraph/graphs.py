@@ -8,6 +8,7 @@ arrays: whoever writes to those of a graph on a device has a graph that nobody h
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any, NamedTuple, TypeVar
 
@@ -206,16 +207,32 @@ def order_by(keys: Any, num_keys: int) -> tuple[Any, Any]:
     return offsets, positions
 
 
+# Called with every new graph object: `trigraph.torch` gives it views of its arrays as tensors.
+VIEWS: list[Callable[[Any], object]] = []
+
+
 class Immutable:
     """Base of graph objects: attributes are set by ``_set`` alone, once, and a copy is the object itself."""
 
-    __slots__ = ("_built",)  # what is built when it is first asked for: orders, tensors
+    __slots__ = ("_built", "device", "kind")
 
-    _built: dict[str, Any]
+    kind: str  # "numpy" or "cupy"; "torch" for what torch has put together of tensors
+    device: str  # "host", or the CUDA device of its arrays
+    _built: dict[str, Any]  # what is made when it is first asked for: orders, tensors
+
+    @staticmethod
+    def _place(array: Any) -> dict[str, Any]:
+        """Return the attributes that every graph object has; `array` is one of its arrays."""
+        return {"kind": array_kind(array) or "torch", "device": device_of(array), "_built": {}}
 
     def _set(self, **attributes: Any) -> None:
         if hasattr(self, next(iter(attributes))):  # __init__ once more: calls may be running on what was checked
             raise AttributeError(f"{type(self).__name__} is immutable; cannot initialize it again")
+        self._assign(**attributes)
+        for view in VIEWS:
+            view(self)
+
+    def _assign(self, **attributes: Any) -> None:
         for name, value in attributes.items():
             object.__setattr__(self, name, value)
 
@@ -359,7 +376,7 @@ class CSC(Immutable):
             num_positions=num_positions,
             num_edges=rows,
             max_in_degree=int((offsets[1:] - offsets[:-1]).max()) if num_dst else 0,
-            _built={},
+            **self._place(offsets),
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -370,16 +387,6 @@ class CSC(Immutable):
             f"CSC(num_src_nodes={self.num_src_nodes}, num_dst_nodes={self.num_dst_nodes}, "
             f"num_positions={self.num_positions}, num_edges={self.num_edges}, {self.offsets.dtype}, {self.device})"
         )
-
-    @property
-    def kind(self) -> str:
-        """``"numpy"`` or ``"cupy"``; ``"torch"`` for what torch has put together of tensors."""
-        return array_kind(self.offsets) or "torch"
-
-    @property
-    def device(self) -> str:
-        """``"host"`` or the CUDA device of its arrays."""
-        return device_of(self.offsets)
 
     def prepare(self) -> ReverseCSC:
         """Build the order of the backward, once; later calls return what the first built.

@@ -6,7 +6,8 @@ There is one function for each definition of the operator table, ``trigraph.torc
 
 from trigraph.torch.functions import FUNCTIONS
 from trigraph.torch.graphs import register as _register
+from trigraph.torch.library import LIBRARY as _LIBRARY
 
-_register()
+_register(_LIBRARY)
 globals().update(FUNCTIONS)
 __all__ = sorted(FUNCTIONS)

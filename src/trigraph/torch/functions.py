@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import textwrap
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -13,7 +14,7 @@ from trigraph.checks import bind_arguments, check_call, checked_attribute, graph
 from trigraph.operators import DEFINITIONS, Definition, Operator, evaluate, result_type
 from trigraph.panels import PANELS, choose_panel, execute, public_signature
 from trigraph.segments import Segments
-from trigraph.torch.arrays import array_of, on_device
+from trigraph.torch.arrays import array_of, on_device, tensor_from
 from trigraph.torch.graphs import CLASSES, numbers, tensors
 from trigraph.torch.library import OPERATORS_OF_TORCH, TorchOperator
 
@@ -91,6 +92,16 @@ def _crossing(op: TorchOperator, values: Mapping[str, Any], panel: str | None, r
     return found
 
 
+def _existing(op: Operator) -> dict[tuple[Any, ...], tuple[bool, ...]]:
+    """Return for all choices of the attributes which fields exist."""
+    attributes = [a for a in op.attributes if a.choices]
+    found = {}
+    for values in itertools.product(*(a.choices for a in attributes)):
+        chosen = {a.name: position(a.choices, v) for a, v in zip(attributes, values, strict=True)}
+        found[values] = tuple(bool(not f.when or evaluate(f.when, chosen)) for f in op.fields)
+    return found
+
+
 def _into(op: TorchOperator, crossing: list[Any], out: Any, first: torch.Tensor) -> Any:
     """Compute into the caller's tensors."""
     table = op.op
@@ -108,8 +119,10 @@ def _into(op: TorchOperator, crossing: list[Any], out: Any, first: torch.Tensor)
         values = op.values(crossing, array_of)
         panel = choose_panel(table, values, values.pop("panel") or None)
         arrays = {n: array_of(t) for n, t in given.items()}
-        execute(table, check_call(table, values, None, arrays, PANELS[panel][1], panel), panel)
-    return given
+        result = execute(table, check_call(table, values, None, arrays, PANELS[panel][1], panel), panel)
+        if table.single:
+            return given
+        return {n: None if a is None else given.get(n, tensor_from(a)) for n, a in result._asdict().items()}
 
 
 def _docstring(spec: Definition, op: Operator) -> str:
@@ -148,6 +161,8 @@ def _function(spec: Definition) -> Callable[..., Any]:
     op = OPERATORS_OF_TORCH[f"{spec.name}_fwd"]
     table = op.op
     signature = public_signature(table)
+    result = None if table.single else result_type(table.name)
+    exists = _existing(table)
 
     def call(*args: Any, out: Any = None, panel: str | None = None, **kwargs: Any) -> Any:
         values = bind_arguments(table, args, kwargs, signature)
@@ -159,19 +174,12 @@ def _function(spec: Definition) -> Callable[..., Any]:
         crossing = _crossing(op, values, panel, torch.is_grad_enabled())
         if out is not None:
             found = _into(op, crossing, out, first)
-            if table.single:
-                return found[table.fields[0].name]
-            missing = [f.name for f in table.fields if f.name not in found]
-            results = dict(zip((f.name for f in table.fields), op.overload(*crossing), strict=True)) if missing else {}
-            return result_type(table.name)(**(results | found))
-        result = op.overload(*crossing)
-        if table.single:
-            return result
-        if any(f.when for f in table.fields):
-            chosen = {a.name: position(a.choices, values[a.name]) for a in table.attributes if a.choices}
-            pairs = zip(table.fields, result, strict=True)
-            result = (t if not f.when or evaluate(f.when, chosen) else None for f, t in pairs)
-        return result_type(table.name)(*result)
+            return found[table.fields[0].name] if result is None else result(**found)
+        found = op.overload(*crossing)
+        if result is None:
+            return found
+        there = exists[tuple(values[n] for n in table.choices)]
+        return result(*(t if t_exists else None for t, t_exists in zip(found, there, strict=True)))
 
     call.__name__ = call.__qualname__ = spec.name
     call.__module__ = "trigraph.torch"

@@ -14,8 +14,9 @@ import torch
 from torch.utils import _pytree
 
 from trigraph.edge_graph import EdgeGraph
-from trigraph.graphs import CSC, Immutable, ReverseCSC, namespace_of
+from trigraph.graphs import CSC, VIEWS, Immutable, ReverseCSC, namespace_of
 from trigraph.segments import Segments
+from trigraph.torch.arrays import array_of, on_device
 
 __all__ = ["PARTS", "Parts", "assemble", "numbers", "register", "tensor_of", "tensors"]
 
@@ -83,20 +84,53 @@ def tensor_of(array: Any) -> Any:
         return torch.from_numpy(array)
 
 
-def tensors(graph: Any, reverse: bool) -> tuple[Any, ...]:
-    """Return the arrays of a graph as tensors: forward ones, then those of the backward, or None in their places."""
-    parts, built = PARTS[type(graph).__name__], graph._built
-    found = built.get("tensors")
+def _view(graph: Any) -> tuple[Any, ...]:
+    """Return the arrays of a graph as tensors, made once."""
+    found: tuple[Any, ...] | None = graph._built.get("tensors")
     if found is None:
-        found = built.setdefault("tensors", tuple(tensor_of(getattr(graph, name)) for name in parts.arrays))
+        parts = PARTS[type(graph).__name__]
+        found = graph._built.setdefault("tensors", tuple(tensor_of(getattr(graph, name)) for name in parts.arrays))
+    return found
+
+
+def tensors(graph: Any, reverse: bool) -> tuple[Any, ...]:
+    """Return the arrays of a graph as tensors: forward ones, then those of the backward, or None in their places.
+
+    The orders of the backward are built once for a graph. A compiled program that meets a graph without them builds
+    them at each call.
+    """
+    parts, built = PARTS[type(graph).__name__], graph._built
+    found: tuple[Any, ...] | None = built.get("tensors")
+    if found is None:
+        if torch.compiler.is_compiling():
+            raise RuntimeError(
+                f"{type(graph).__name__}: this graph is older than the import of trigraph.torch; expected one built, "
+                "or used, after it where a program is compiled"
+            )
+        found = _view(graph)
     if not parts.reverse:
-        return found  # type: ignore[no-any-return]
+        return found
     if not reverse:
         return (*found, *(None for _ in parts.reverse))
-    backward = built.get("reverse_tensors")
+    backward: tuple[Any, ...] | None = built.get("reverse_tensors")
+    if backward is None and torch.compiler.is_compiling():
+        return (*found, *torch.ops.trigraph.reverse_csc(*found, graph.num_src_nodes, graph.num_edges))
     if backward is None:
         backward = built.setdefault("reverse_tensors", tuple(tensor_of(array) for array in graph.prepare()))
     return (*found, *backward)
+
+
+def _reverse(offsets: Any, indices: Any, edge_ids: Any, num_src_nodes: int, num_edges: int) -> tuple[Any, ...]:
+    """Return the orders of the backward of a CSC graph, as tensors of their own."""
+    with on_device(offsets):
+        arrays = tuple(map(array_of, (offsets, indices, edge_ids)))
+        graph = assemble("CSC", (*arrays, *(None for _ in ReverseCSC._fields)), (num_src_nodes, num_edges, 0))
+        return tuple(tensor_of(array).clone() for array in graph.prepare())
+
+
+def _fake_reverse(offsets: Any, indices: Any, edge_ids: Any, num_src_nodes: int, num_edges: int) -> tuple[Any, ...]:
+    counts = (indices.shape[0], num_src_nodes + 1, indices.shape[0], num_edges + 1, indices.shape[0])
+    return tuple(offsets.new_empty(n) for n in counts)
 
 
 def numbers(graph: Any) -> tuple[int, ...]:
@@ -111,10 +145,15 @@ def assemble(type_name: str, arrays: Any, given: Any) -> Any:
         return None
     found = dict(zip(parts.arrays, arrays, strict=False))
     reverse = arrays[len(parts.arrays) :]
-    built = {"reverse": ReverseCSC(*reverse)} if reverse and reverse[0] is not None else {}
     lengths = {name: found[array].shape[0] - less for name, array, less in parts.lengths}
     graph = cls.__new__(cls)
-    graph._set(**found, **dict(zip(parts.numbers, given, strict=True)), **lengths, _built=built)
+    place = cls._place(arrays[0])
+    if reverse and reverse[0] is not None:
+        place["_built"]["reverse"] = ReverseCSC(*reverse)
+    if isinstance(arrays[0], torch.Tensor):
+        place["_built"]["tensors"] = tuple(arrays[: len(parts.arrays)])
+        place["_built"]["reverse_tensors"] = reverse
+    graph._assign(**found, **dict(zip(parts.numbers, given, strict=True)), **lengths, **place)
     return graph
 
 
@@ -126,7 +165,16 @@ def _unflatten(leaves: Any, context: Any) -> Any:
     return assemble(context[0], tuple(leaves), context[1])
 
 
-def register() -> None:
-    """Tell torch how to take graph objects apart."""
+def register(library: torch.library.Library) -> None:
+    """Tell torch how to take graph objects apart, and give those that are built from now on their tensors."""
+    results = ", ".join("Tensor" for _ in ReverseCSC._fields)
+    library.define(
+        "reverse_csc(Tensor offsets, Tensor indices, Tensor edge_ids, SymInt num_src_nodes, SymInt num_edges) -> "
+        f"({results})"
+    )
+    for key in ("CPU", "CUDA"):
+        library.impl("reverse_csc", _reverse, key)
+    torch.library.register_fake("trigraph::reverse_csc", _fake_reverse, lib=library)
+    VIEWS.append(_view)
     for name, cls in CLASSES.items():
         _pytree.register_pytree_node(cls, _flatten, _unflatten, serialized_type_name=f"trigraph.{name}")
