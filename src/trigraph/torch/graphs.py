@@ -11,6 +11,7 @@ import warnings
 from typing import Any, NamedTuple
 
 import torch
+import torch.utils.dlpack
 from torch.utils import _pytree
 
 from trigraph.edge_graph import EdgeGraph
@@ -78,7 +79,7 @@ def tensor_of(array: Any) -> Any:
     if array is None or isinstance(array, torch.Tensor):
         return array
     if namespace_of(array).__name__ == "cupy":
-        return torch.from_dlpack(array)
+        return torch.utils.dlpack.from_dlpack(array)
     with warnings.catch_warnings():  # the arrays of graphs are read-only, and so are the operators' uses of them
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(array)
