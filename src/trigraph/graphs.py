@@ -238,7 +238,7 @@ VIEWS: list[Callable[[Any], object]] = []
 class Immutable:
     """Base of graph objects: attributes are set by ``_set`` alone, once, and a copy is the object itself."""
 
-    __slots__ = ("_built", "device", "kind")
+    __slots__ = ("__weakref__", "_built", "device", "kind")
 
     kind: str  # "numpy" or "cupy"; "torch" for what torch has put together of tensors
     device: str  # "host", or the CUDA device of its arrays

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+import numpy as np
+
 from trigraph.checks import Checked, bind_arguments, check_call
 from trigraph.graphs import array_kind
 from trigraph.operators import OPERATORS, Argument, Operator
@@ -38,7 +40,10 @@ def panel_function(panel: str, name: str) -> Callable[..., Any]:
 def choose_panel(op: Operator, values: dict[str, Any], panel: Any) -> str:
     """Return the panel that was asked for, or the one that goes with the arrays."""
     if panel is None:
-        return "gpu" if any(array_kind(values[a.name]) == "cupy" for a in op.arguments) else "fortran"
+        for a in op.arguments:
+            if type(values[a.name]) is not np.ndarray and array_kind(values[a.name]) == "cupy":
+                return "gpu"
+        return "fortran"
     if not isinstance(panel, str):
         raise TypeError(f"{op.name}: panel is a {type(panel).__name__}; expected a string")
     if panel not in PANELS:

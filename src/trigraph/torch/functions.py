@@ -79,21 +79,25 @@ def _check_attributes(op: Operator, values: dict[str, Any]) -> None:
 
 def _crossing(op: TorchOperator, values: Mapping[str, Any], panel: str | None, reverse: bool) -> list[Any]:
     """Return the arguments of torch's operator; orders of the backward only where they are needed."""
-    found = [values[name] for name in op.array_names]
+    found, plain = [values[name] for name in op.array_names], []
     for name, parts in op.graphs:
         graph = values[name]
         if graph is None:
-            found += [None] * (len(parts.arrays) + len(parts.reverse)) + [0] * len(parts.numbers)
+            found += [None] * (len(parts.arrays) + len(parts.reverse))
+            plain += [0] * len(parts.numbers)
         else:
             found += tensors(graph, reverse)
-            found += numbers(graph)
+            plain += numbers(graph)
+    found += plain
     found += [values[a.name] for a in op.op.attributes]
     found.append(panel or "")
     return found
 
 
-def _existing(op: Operator) -> dict[tuple[Any, ...], tuple[bool, ...]]:
-    """Return for all choices of the attributes which fields exist."""
+def _existing(op: Operator) -> dict[tuple[Any, ...], tuple[bool, ...]] | None:
+    """Return for all choices of the attributes which fields exist; None where all do."""
+    if not any(f.when for f in op.fields):
+        return None
     attributes = [a for a in op.attributes if a.choices]
     found = {}
     for values in itertools.product(*(a.choices for a in attributes)):
@@ -178,8 +182,10 @@ def _function(spec: Definition) -> Callable[..., Any]:
         found = op.overload(*crossing)
         if result is None:
             return found
-        there = exists[tuple(values[n] for n in table.choices)]
-        return result(*(t if t_exists else None for t, t_exists in zip(found, there, strict=True)))
+        if exists is not None:
+            there = exists[tuple(values[n] for n in table.choices)]
+            found = [t if t_exists else None for t, t_exists in zip(found, there, strict=True)]
+        return result(*found)
 
     call.__name__ = call.__qualname__ = spec.name
     call.__module__ = "trigraph.torch"

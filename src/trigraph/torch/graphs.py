@@ -7,7 +7,9 @@ what they put together again holds tensors in place of arrays, and only `trigrap
 
 from __future__ import annotations
 
+import operator
 import warnings
+import weakref
 from typing import Any, NamedTuple
 
 import torch
@@ -91,7 +93,18 @@ def _view(graph: Any) -> tuple[Any, ...]:
     if found is None:
         parts = PARTS[type(graph).__name__]
         found = graph._built.setdefault("tensors", tuple(tensor_of(getattr(graph, name)) for name in parts.arrays))
+        found[0].trigraph = weakref.ref(graph)
     return found
+
+
+def graph_of(tensors: tuple[Any, ...]) -> Any:
+    """Return the graph whose own tensors these are, all of them; None if there is none, or it is gone."""
+    reference = getattr(tensors[0], "trigraph", None)
+    graph = None if reference is None else reference()
+    if graph is None:
+        return None
+    own = (*graph._built["tensors"], *graph._built.get("reverse_tensors", ()))
+    return graph if all(map(operator.is_, tensors, own)) and not any(tensors[len(own) :]) else None
 
 
 def tensors(graph: Any, reverse: bool) -> tuple[Any, ...]:
