@@ -61,11 +61,11 @@ WEIGHTS = {
 }
 SHARE = {"gpu-host": 3.0}
 
-# Hubs: every subject meets two thousand terms at one place (the emulated device in float32 alone, equal ones). The
+# Hubs: every subject meets 1,950 terms at one place (the emulated device in float32 alone, equal ones). The
 # judge can pay for the longest sums once, and there only sums in chunks are asked: it is they that promise the same
 # accuracy whatever the number of terms. Both have 2**k - 1 whole chunks, of 128 and of 256 terms, before the last one:
 # partial sums then wait at every level of the tree that adds them.
-HUB, LONGEST_HUB = 2_000, 8_100
+HUB, LONGEST_HUB = 1_950, 8_100
 
 
 def available_panels() -> tuple[str, ...]:
