@@ -209,6 +209,7 @@ class EdgeGraph(Immutable):
             max_in_degree=int((dst_offsets[1:] - dst_offsets[:-1]).max()) if num_nodes else 0,
             max_out_degree=int((src_offsets[1:] - src_offsets[:-1]).max()) if num_nodes else 0,
             has_parallel_edges=parallel,
+            **self._place(src),
         )
 
     @classmethod
@@ -369,16 +370,6 @@ class EdgeGraph(Immutable):
 
     def __repr__(self) -> str:
         return f"EdgeGraph(num_nodes={self.num_nodes}, num_edges={self.num_edges}, {self.src.dtype}, {self.device})"
-
-    @property
-    def kind(self) -> str:
-        """``"numpy"`` or ``"cupy"``."""
-        return array_kind(self.src) or ""
-
-    @property
-    def device(self) -> str:
-        """``"host"`` or the CUDA device of its arrays."""
-        return device_of(self.src)
 
 
 def _unpickled(src: Any, dst: Any, num_nodes: int, reverse_edge: Any) -> EdgeGraph:

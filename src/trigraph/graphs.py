@@ -8,6 +8,7 @@ arrays: whoever writes to those of a graph on a device has a graph that nobody h
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
 from importlib.util import find_spec
 from typing import Any, NamedTuple, TypeVar
 
@@ -42,6 +43,8 @@ def array_kind(value: Any) -> str | None:
 
     Masked arrays and matrices are something else: a kernel would drop the mask, and a matrix changes what ``*`` means.
     """
+    if type(value) is np.ndarray:  # most are
+        return "numpy"
     if isinstance(value, np.ndarray):
         return None if isinstance(value, (np.ma.MaskedArray, np.matrix)) else "numpy"
     if type(value).__module__.partition(".")[0] == "cupy" and type(value).__name__ == "ndarray":
@@ -50,8 +53,12 @@ def array_kind(value: Any) -> str | None:
 
 
 def device_of(value: Any) -> str:
-    """``"host"``, or the CUDA device an array lives on."""
-    return "host" if isinstance(value, np.ndarray) else f"cuda:{value.device.id}"
+    """``"host"``, or the CUDA device an array or a tensor lives on."""
+    if isinstance(value, np.ndarray):
+        return "host"
+    if array_kind(value) == "cupy":
+        return f"cuda:{value.device.id}"
+    return "host" if value.device.type == "cpu" else str(value.device)
 
 
 def namespace_of(value: Any) -> Any:
@@ -200,14 +207,32 @@ def order_by(keys: Any, num_keys: int) -> tuple[Any, Any]:
     return offsets, positions
 
 
+# Called with every new graph object: `trigraph.torch` gives it views of its arrays as tensors.
+VIEWS: list[Callable[[Any], object]] = []
+
+
 class Immutable:
     """Base of graph objects: attributes are set by ``_set`` alone, once, and a copy is the object itself."""
 
-    __slots__ = ()
+    __slots__ = ("_built", "device", "kind")
+
+    kind: str  # "numpy" or "cupy"; "torch" for what torch has put together of tensors
+    device: str  # "host", or the CUDA device of its arrays
+    _built: dict[str, Any]  # what is made when it is first asked for: orders, tensors
+
+    @staticmethod
+    def _place(array: Any) -> dict[str, Any]:
+        """Return the attributes that every graph object has; `array` is one of its arrays."""
+        return {"kind": array_kind(array) or "torch", "device": device_of(array), "_built": {}}
 
     def _set(self, **attributes: Any) -> None:
         if hasattr(self, next(iter(attributes))):  # __init__ once more: calls may be running on what was checked
             raise AttributeError(f"{type(self).__name__} is immutable; cannot initialize it again")
+        self._assign(**attributes)
+        for view in VIEWS:
+            view(self)
+
+    def _assign(self, **attributes: Any) -> None:
         for name, value in attributes.items():
             object.__setattr__(self, name, value)
 
@@ -292,7 +317,6 @@ class CSC(Immutable):
     """
 
     __slots__ = (
-        "_built",
         "edge_ids",
         "indices",
         "max_in_degree",
@@ -311,7 +335,6 @@ class CSC(Immutable):
     num_positions: int
     num_edges: int
     max_in_degree: int
-    _built: dict[str, ReverseCSC]
 
     def __init__(
         self,
@@ -353,7 +376,7 @@ class CSC(Immutable):
             num_positions=num_positions,
             num_edges=rows,
             max_in_degree=int((offsets[1:] - offsets[:-1]).max()) if num_dst else 0,
-            _built={},
+            **self._place(offsets),
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -365,16 +388,6 @@ class CSC(Immutable):
             f"num_positions={self.num_positions}, num_edges={self.num_edges}, {self.offsets.dtype}, {self.device})"
         )
 
-    @property
-    def kind(self) -> str:
-        """``"numpy"`` or ``"cupy"``."""
-        return array_kind(self.offsets) or ""
-
-    @property
-    def device(self) -> str:
-        """``"host"`` or the CUDA device of its arrays."""
-        return device_of(self.offsets)
-
     def prepare(self) -> ReverseCSC:
         """Build the order of the backward, once; later calls return what the first built.
 
@@ -385,7 +398,8 @@ class CSC(Immutable):
         -------
         ReverseCSC
         """
-        return self._built.get("reverse") or self._built.setdefault("reverse", self._build_reverse())
+        found: ReverseCSC = self._built.get("reverse") or self._built.setdefault("reverse", self._build_reverse())
+        return found
 
     def _build_reverse(self) -> ReverseCSC:
         xp = namespace_of(self.offsets)
