@@ -61,10 +61,10 @@ WEIGHTS = {
 }
 SHARE = {"gpu-host": 3.0}
 
-# Hubs: every subject meets 1,950 terms at one place (the emulated device in float32 alone, equal ones). The
-# judge can pay for the longest sums once, and there only sums in chunks are asked: it is they that promise the same
-# accuracy whatever the number of terms. Both have 2**k - 1 whole chunks, of 128 and of 256 terms, before the last one:
-# partial sums then wait at every level of the tree that adds them.
+# Hubs: every subject but the emulated device meets 1,950 terms at one place. The judge can pay for the longest sums once,
+# and there only sums in chunks are asked, the emulated device's too: it is they that promise the same accuracy whatever
+# the number of terms. Both have 2**k - 1 whole chunks, of 128 and of 256 terms, before the last one: partial sums then
+# wait at every level of the tree that adds them. The kernels add 8 by 8 partial sums of the longest one.
 HUB, LONGEST_HUB = 1_950, 8_100
 
 
@@ -161,13 +161,12 @@ class _Run:
 
     def _hubs(self, definition: Definition, dtype: str) -> Iterator[Unit]:
         real = tuple(s for s in self.scopes if s.subject.name not in EMULATED)
-        single = dtype == "float32"
         some = [(real, v) for v in hubs(definition, HUB, "positive")]
         # Equal terms say little of a user's function: half their number is allowed in a direct sum.
-        panels = tuple(s for s in (self.scopes if single else real) if s.subject.only is None)
+        panels = tuple(s for s in real if s.subject.only is None)
         some += [(panels, v) for v in hubs(definition, HUB, "constant")]
-        if single:
-            chunked = tuple(s for s in real if s.subject.chunked)
+        if dtype == "float32":
+            chunked = tuple(s for s in self.scopes if s.subject.chunked)
             some += [(chunked, v) for v in hubs(definition, LONGEST_HUB, "constant")]
         for scopes, variant in some:
             if scopes:
