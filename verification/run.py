@@ -61,10 +61,10 @@ WEIGHTS = {
 }
 SHARE = {"gpu-host": 3.0}
 
-# Hubs: every subject but the emulated device meets 1,950 terms at one place. The judge can pay for the longest sums once,
-# and there only sums in chunks are asked, the emulated device's too: it is they that promise the same accuracy whatever
-# the number of terms. Both have 2**k - 1 whole chunks, of 128 and of 256 terms, before the last one: partial sums then
-# wait at every level of the tree that adds them. The kernels add 8 by 8 partial sums of the longest one.
+# Hubs: every subject but the emulated device meets 1,950 terms at one place. The judge can pay for the longest sums
+# once, and there only sums in chunks are asked, the emulated device's too: it is they that promise the same accuracy
+# whatever the number of terms. Both have 2**k - 1 whole chunks, of 128 and of 256 terms, before the last one: partial
+# sums then wait at every level of the tree that adds them. The kernels add 8 by 8 partial sums of the longest one.
 HUB, LONGEST_HUB = 1_950, 8_100
 
 
