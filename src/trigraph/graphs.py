@@ -9,22 +9,25 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from importlib.util import find_spec
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 __all__ = [
     "CSC",
+    "VIEWS",
     "Immutable",
     "ReverseCSC",
     "advice",
     "array_kind",
+    "as_array",
     "check_range",
     "count",
     "device_of",
     "frozen",
     "index_array",
+    "is_tensor",
+    "like_given",
     "most",
     "namespace_of",
     "order_by",
@@ -81,16 +84,36 @@ def frozen(array: Any) -> Any:
     return np.ndarray(array.shape, array.dtype, buffer=memory)
 
 
+def is_tensor(value: Any) -> bool:
+    """Whether a value is a tensor of PyTorch, which need not be installed."""
+    return any(c.__module__.partition(".")[0] == "torch" and c.__name__ == "Tensor" for c in type(value).__mro__)
+
+
+def as_array(value: Any) -> Any:
+    """Return the array that views a dense tensor's memory; anything else is returned as it is."""
+    if not is_tensor(value) or str(value.layout) != "torch.strided" or value.device.type not in ("cpu", "cuda"):
+        return value
+    from trigraph.torch.arrays import array_of
+
+    return array_of(value)
+
+
+def like_given(array: Any, given: Any) -> Any:
+    """Return an array as a tensor where what the caller gave is one."""
+    if not is_tensor(given):
+        return array
+    from trigraph.torch.arrays import tensor_from
+
+    return tensor_from(array)
+
+
 def advice(name: str, value: Any) -> str:
     """Return what to pass instead of an object that is no array, for the end of a message; empty for most."""
-    if not any(c.__module__.partition(".")[0] == "torch" for c in type(value).__mro__):
-        return ""
-    instead = ", or use trigraph.torch" if find_spec("trigraph.torch") else ""
-    return f": pass {name}.detach().cpu().numpy(){instead}"
+    return f": pass {name}.detach().cpu().numpy(), or use trigraph.torch" if is_tensor(value) else ""
 
 
 def index_array(owner: str, name: str, value: Any, like: Any = None, like_name: str = "offsets") -> Any:
-    """Read-only contiguous copy of a one-dimensional index array.
+    """Read-only contiguous copy of a one-dimensional index array, or of a tensor as an array.
 
     Parameters
     ----------
@@ -105,11 +128,12 @@ def index_array(owner: str, name: str, value: Any, like: Any = None, like_name: 
     TypeError, ValueError
         If it is not one, or differs from `like` in kind, dtype or device.
     """
+    value, like = as_array(value), as_array(like)
     kind = array_kind(value)
     if kind is None:
         raise TypeError(
-            f"{owner}: {name} is a {type(value).__name__}; expected a numpy.ndarray or cupy.ndarray of integers"
-            f"{advice(name, value)}"
+            f"{owner}: {name} is a {type(value).__name__}; expected a numpy.ndarray, cupy.ndarray or torch.Tensor of "
+            "integers"
         )
     if value.dtype not in INDEX_DTYPES:  # the other byte order is not in it
         raise TypeError(f"{owner}: {name} has dtype {value.dtype.str}; expected native int32 or int64")
@@ -457,14 +481,15 @@ class CSC(Immutable):
 
         Parameters
         ----------
-        edge_index : array of int32 or int64, shape (2, num_edges)
+        edge_index : array or tensor of int32 or int64, shape (2, num_edges)
         num_nodes : int, optional
             Defaults to the largest index + 1.
         """
+        edge_index = as_array(edge_index)
         if array_kind(edge_index) is None:
             raise TypeError(
-                f"CSC: edge_index is a {type(edge_index).__name__}; expected a numpy.ndarray or cupy.ndarray"
-                f"{advice('edge_index', edge_index)}"
+                f"CSC: edge_index is a {type(edge_index).__name__}; expected a numpy.ndarray, cupy.ndarray or "
+                "torch.Tensor"
             )
         if edge_index.ndim != 2 or edge_index.shape[0] != 2:
             raise ValueError(f"CSC: edge_index has shape {edge_index.shape}; expected (2, num_edges)")

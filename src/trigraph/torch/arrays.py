@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.utils.dlpack
 
 __all__ = ["array_of", "on_device", "tensor_from"]
 
@@ -32,7 +33,7 @@ def tensor_from(array: Any) -> torch.Tensor:
     """Return the tensor that views an array's memory."""
     if array.dtype.name == "bfloat16":
         return tensor_from(array.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(array) if isinstance(array, np.ndarray) else torch.from_dlpack(array)
+    return torch.from_numpy(array) if isinstance(array, np.ndarray) else torch.utils.dlpack.from_dlpack(array)
 
 
 @contextlib.contextmanager
