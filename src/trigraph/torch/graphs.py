@@ -104,7 +104,7 @@ def graph_of(tensors: tuple[Any, ...]) -> Any:
     if graph is None:
         return None
     own = (*graph._built["tensors"], *graph._built.get("reverse_tensors", ()))
-    return graph if all(map(operator.is_, tensors, own)) and not any(tensors[len(own) :]) else None
+    return graph if all(map(operator.is_, tensors, own)) and all(t is None for t in tensors[len(own) :]) else None
 
 
 def tensors(graph: Any, reverse: bool) -> tuple[Any, ...]:

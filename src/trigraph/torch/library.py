@@ -27,6 +27,7 @@ from trigraph.torch.graphs import PARTS, assemble, graph_of
 
 __all__ = ["LIBRARY", "OPERATORS_OF_TORCH", "TorchOperator"]
 
+COMPUTING = (_C.DispatchKey.CPU, _C.DispatchKey.CUDA)
 HERE = contextlib.nullcontext()
 LIBRARY = torch.library.Library("trigraph", "DEF")
 
@@ -42,12 +43,8 @@ class TorchOperator:
         self.num_arrays = len(self.array_names)
         self.first = self.place[op.definition.inputs[0].name]
         self.num_tensors = self.num_arrays + sum(len(p.arrays) + len(p.reverse) for _, p in self.graphs)
-        self.plain_names = (
-            *(f"{name}_{number}" for name, parts in self.graphs for number in parts.numbers),
-            *(a.name for a in op.attributes),
-            "panel",
-            *(("wanted",) if op.selective else ()),
-        )
+        self.num_numbers = sum(len(p.numbers) for _, p in self.graphs)
+        self.plain_names = (*(a.name for a in op.attributes), "panel", *(("wanted",) if op.selective else ()))
 
     @lazy
     def overload(self) -> Any:
@@ -73,17 +70,21 @@ class TorchOperator:
     def values(self, args: Sequence[Any], convert: Callable[[Any], Any]) -> dict[str, Any]:
         """Return arguments by name, tensors converted and graph objects put together; `panel` and `wanted` too."""
         found = dict(zip(self.array_names, map(convert, args), strict=False))
-        plain = dict(zip(self.plain_names, args[self.num_tensors :], strict=True))
-        i = self.num_arrays
+        found |= self.plain(args)
+        i, number = self.num_arrays, self.num_tensors
         for name, parts in self.graphs:
             stop = i + len(parts.arrays) + len(parts.reverse)
             graph = graph_of(args[i:stop])
             if graph is None:
-                given = [plain[f"{name}_{number}"] for number in parts.numbers]
+                given = args[number : number + len(parts.numbers)]
                 graph = assemble(self.op.graph.type_name, tuple(map(convert, args[i:stop])), given)  # type: ignore[union-attr]
             found[name] = graph
-            i = stop
-        return found | plain
+            i, number = stop, number + len(parts.numbers)
+        return found
+
+    def plain(self, args: Sequence[Any]) -> dict[str, Any]:
+        """Return attributes, `panel` and `wanted` by name."""
+        return dict(zip(self.plain_names, args[self.num_tensors + self.num_numbers :], strict=True))
 
     def run(self, *args: Any) -> Any:
         """Compute on the tensors' device."""
@@ -135,6 +136,14 @@ def _outer_levels() -> contextlib.AbstractContextManager[None]:
     return _recording() if _C._are_functorch_transforms_active() else contextlib.nullcontext()
 
 
+def _compute(op: TorchOperator, keyset: Any, args: tuple[Any, ...]) -> Any:
+    """Return the results, by what comes after autograd; most often that is the computation itself."""
+    if (keyset & _C._after_ADInplaceOrView_keyset).highestPriorityTypeId() in COMPUTING:
+        return op.run(*args)
+    with _C._AutoDispatchBelowAutograd():
+        return op.overload.redispatch(keyset & _C._after_autograd_keyset, *args)
+
+
 class _Kept(NamedTuple):
     """Arguments that are not tensors, and the shapes of the outputs."""
 
@@ -179,7 +188,7 @@ class _Derivative:
             return frozenset(self.fields).difference(args[-1].split(","))
         if not self.conditional:
             return frozenset()
-        plain = dict(zip(self.op.plain_names, args[self.op.num_tensors :], strict=True))
+        plain = self.op.plain(args)
         chosen = {a.name: position(a.choices, plain[a.name]) for a in self.op.op.attributes if a.choices}
         return frozenset(f.name for f in self.conditional if not evaluate(f.when, chosen))
 
@@ -263,8 +272,8 @@ class _Derivative:
 
         def forward(ctx: Any, keyset: Any, *args: Any) -> Any:
             # A Function's forward runs without gradients, but outer levels of torch.func may record this call, too.
-            with _outer_levels(), _C._AutoDispatchBelowAutograd():
-                result = op.overload.redispatch(keyset & _C._after_autograd_keyset, *args)
+            with _outer_levels():
+                result = _compute(op, keyset, args)
             self.save(ctx, args, result if isinstance(result, tuple) else (result,))
             return result
 
@@ -283,8 +292,7 @@ def _autograd(op: TorchOperator) -> Callable[..., Any]:
                 return function.apply(keyset, *args)
             with enable_single_level_autograd_function():
                 return function.apply(keyset, *args)
-        with _C._AutoDispatchBelowAutograd():
-            return op.overload.redispatch(keyset & _C._after_autograd_keyset, *args)
+        return _compute(op, keyset, args)
 
     return kernel
 
