@@ -202,9 +202,8 @@ def _check_arrays(op: Operator, values: Mapping[str, Any], kind: str, panel: str
         half = takes_half and array.half
         if value.dtype not in FLOATS and not (half and is_half(value.dtype)):  # the other byte order is in neither
             more = ", float16 or bfloat16" if half else ""
-            raise TypeError(
-                f"{op.name}: {array.name} has dtype {value.dtype.str}; expected native float32 or float64{more}"
-            )
+            came = value.dtype.name if value.dtype.kind == "V" else value.dtype.str  # bfloat16, or with a byte order
+            raise TypeError(f"{op.name}: {array.name} has dtype {came}; expected native float32 or float64{more}")
         if first is None:
             first = array.name
         elif value.dtype is not values[first].dtype and value.dtype != (expected := _dtype_of(array, values[first])):

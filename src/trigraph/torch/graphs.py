@@ -15,7 +15,7 @@ import torch.utils.dlpack
 from torch.utils import _pytree
 
 from trigraph.edge_graph import EdgeGraph
-from trigraph.graphs import CSC, VIEWS, Immutable, ReverseCSC, namespace_of
+from trigraph.graphs import CSC, VIEWS, Immutable, ReverseCSC, array_kind, device_of, namespace_of
 from trigraph.segments import Segments
 from trigraph.torch.arrays import array_of, on_device
 
@@ -141,29 +141,46 @@ def numbers(graph: Any) -> tuple[int, ...]:
 
 def assemble(type_name: str, arrays: Any, given: Any) -> Any:
     """Return a graph of arrays that were checked when they were built, and numbers; None where the first array is."""
-    parts, cls = PARTS[type_name], CLASSES[type_name]
     if arrays[0] is None:
         return None
+    parts = PARTS[type_name]
     found = dict(zip(parts.arrays, arrays, strict=False))
+    lengths = [found[array].shape[0] - less for _, array, less in parts.lengths]
+    return _put_together(type_name, arrays, given, lengths, device_of(arrays[0]))
+
+
+def _put_together(type_name: str, arrays: Any, given: Any, lengths: Any, device: str) -> Any:
+    parts, cls = PARTS[type_name], CLASSES[type_name]
     reverse = arrays[len(parts.arrays) :]
-    lengths = {name: found[array].shape[0] - less for name, array, less in parts.lengths}
     graph = cls.__new__(cls)
-    place = cls._place(arrays[0])
+    graph._assign(**dict(zip(parts.arrays, arrays, strict=False)), **dict(zip(parts.numbers, given, strict=True)))
+    graph._assign(**{name: length for (name, _, _), length in zip(parts.lengths, lengths, strict=True)})
+    kind = array_kind(arrays[0]) or "torch"
+    built: dict[str, Any] = {}
     if reverse and reverse[0] is not None:
-        place["_built"]["reverse"] = ReverseCSC(*reverse)
-    if isinstance(arrays[0], torch.Tensor):
-        place["_built"]["tensors"] = tuple(arrays[: len(parts.arrays)])
-        place["_built"]["reverse_tensors"] = reverse
-    graph._assign(**found, **dict(zip(parts.numbers, given, strict=True)), **lengths, **place)
+        built["reverse"] = ReverseCSC(*reverse)
+    if kind == "torch":
+        built |= {"tensors": tuple(arrays[: len(parts.arrays)]), "reverse_tensors": reverse}
+    graph._assign(kind=kind, device=device, _built=built)
     return graph
 
 
 def _flatten(graph: Any) -> tuple[list[Any], Any]:
-    return list(tensors(graph, True)), (type(graph).__name__, numbers(graph))
+    lengths = tuple(getattr(graph, name) for name, _, _ in PARTS[type(graph).__name__].lengths)
+    return list(tensors(graph, True)), (type(graph).__name__, numbers(graph), lengths, graph.device)
+
+
+def _flatten_with_names(graph: Any) -> tuple[list[tuple[Any, Any]], Any]:
+    leaves, context = _flatten(graph)
+    parts = PARTS[context[0]]
+    return [(_pytree.GetAttrKey(n), t) for n, t in zip(parts.arrays + parts.reverse, leaves, strict=True)], context
 
 
 def _unflatten(leaves: Any, context: Any) -> Any:
-    return assemble(context[0], tuple(leaves), context[1])
+    if isinstance(leaves[0], torch.Tensor):
+        return assemble(context[0], tuple(leaves), context[1])
+    # Torch's tracers put objects in the places of tensors that have neither a shape nor a device.
+    return _put_together(context[0], tuple(leaves), *context[1:])
 
 
 def register(library: torch.library.Library) -> None:
@@ -178,4 +195,10 @@ def register(library: torch.library.Library) -> None:
     torch.library.register_fake("trigraph::reverse_csc", _fake_reverse, lib=library)
     VIEWS.append(_view)
     for name, cls in CLASSES.items():
-        _pytree.register_pytree_node(cls, _flatten, _unflatten, serialized_type_name=f"trigraph.{name}")
+        _pytree.register_pytree_node(
+            cls,
+            _flatten,
+            _unflatten,
+            serialized_type_name=f"trigraph.{name}",
+            flatten_with_keys_fn=_flatten_with_names,
+        )
