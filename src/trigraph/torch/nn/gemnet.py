@@ -305,8 +305,8 @@ class EfficientInteractionBilinear(torch.nn.Module):
         _rank(owner, "m", m, "num_triplets, emb_size_in")
         _shape(owner, "m", m, "num_triplets, emb_size_in", (len(m), self.emb_size_in))
         members, size = ("num_triplets", len(m)), 0
-        if idx_agg2_outer is not None:
-            size = count(owner, "agg2_out_size", agg2_out_size)
+        if idx_agg2_outer is not None:  # torch cannot compile `count`
+            size = agg2_out_size if type(agg2_out_size) is int else count(owner, "agg2_out_size", agg2_out_size)
         edges = ("num_edges", len(sph) if sph.dim() == 3 else len(rad_W1))
         triplets = _segments(owner, "idx_agg_outer", idx_agg_outer, members, edges[1])
         atoms = None if idx_agg2_outer is None else _segments(owner, "idx_agg2_outer", idx_agg2_outer, edges, size)
