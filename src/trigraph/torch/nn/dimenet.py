@@ -7,7 +7,6 @@ Non-Equilibrium Molecules", arXiv:2011.14115.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -18,27 +17,13 @@ from torch.nn import functional as F
 from trigraph.checks import shown
 from trigraph.edge_graph import EdgeGraph
 from trigraph.torch.functions import FUNCTIONS
+from trigraph.torch.nn.activations import Activation, activation
 from trigraph.torch.nn.structures import EnergyForcesStress, Neighbors, check_positions, find_neighbors, stack_cells
 
 __all__ = ["DimeNetPlusPlus", "InteractionBlock", "RadialBasis"]
 
 NUM_ELEMENTS = 95  # rows of the embedding: atomic numbers 0 to 94
 _radial_basis, _agg_edge_to_edge = FUNCTIONS["radial_basis"], FUNCTIONS["agg_edge_to_edge"]
-
-Activation = Callable[[Tensor], Tensor]
-
-
-def _activation(act: str | Activation) -> Activation:
-    """Return an activation, or the class of that name in torch.nn; "swish" is SiLU."""
-    if not isinstance(act, str):
-        return act
-    plain = act.lower().replace("_", "").replace("-", "")
-    known = {name.lower(): getattr(torch.nn, name) for name in torch.nn.modules.activation.__all__}
-    known["swish"] = torch.nn.SiLU
-    if plain not in known:
-        raise ValueError(f"DimeNetPlusPlus: act is {shown(act)}; expected a callable or one of {sorted(known)}")
-    found: Activation = known[plain]()
-    return found
 
 
 @torch.no_grad()
@@ -321,7 +306,7 @@ class DimeNetPlusPlus(Module):
                 f"DimeNetPlusPlus: output_initializer is {shown(output_initializer)}; expected 'zeros' or "
                 "'glorot_orthogonal'"
             )
-        act = _activation(act)
+        act = activation("DimeNetPlusPlus", act)
         self.cutoff, self.max_num_neighbors, self.out_channels = float(cutoff), max_num_neighbors, out_channels
         self.rbf = RadialBasis(num_radial, num_spherical, self.cutoff, envelope_exponent)
         self.emb = _Embedding(num_radial, hidden_channels, act)
