@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from trigraph.checks import shown
 
@@ -76,6 +77,10 @@ class SiLU(torch.nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the activation of each element."""
+        # A program that is traced holds the operations inside, of which `silu_backward` has no derivative; a compiler
+        # fuses those of torch's own.
+        if torch.compiler.is_compiling() or get_proxy_mode() is not None:
+            return torch.nn.functional.silu(x)
         found: Tensor = _SiLU.apply(x)
         return found
 
