@@ -8,10 +8,10 @@ what they put together again holds tensors in place of arrays, and only `trigrap
 from __future__ import annotations
 
 import operator
-import warnings
 import weakref
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.utils.dlpack
 from torch.utils import _pytree
@@ -76,25 +76,31 @@ PARTS: dict[str, Parts] = {
 CLASSES: dict[str, type[Immutable]] = {"CSC": CSC, "EdgeGraph": EdgeGraph, "Segments": Segments}
 
 
+class _Memory:
+    """Memory of a read-only array that claims to be writeable: torch knows no other, and warns of those that say so."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+        self.__array_interface__ = {**array.__array_interface__, "data": (array.ctypes.data, False)}
+
+
 def tensor_of(array: Any) -> Any:
     """Return a view of an array's memory, on its device; tensors and None are returned as they are."""
     if array is None or isinstance(array, torch.Tensor):
         return array
     if namespace_of(array).__name__ == "cupy":
         return torch.utils.dlpack.from_dlpack(array)
-    with warnings.catch_warnings():  # the arrays of graphs are read-only, and so are the operators' uses of them
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return torch.from_numpy(array)
+    return torch.from_numpy(np.asarray(_Memory(array)))
 
 
-def _view(graph: Any) -> tuple[Any, ...]:
-    """Return the arrays of a graph as tensors, made once."""
-    found: tuple[Any, ...] | None = graph._built.get("tensors")
-    if found is None:
-        parts = PARTS[type(graph).__name__]
-        found = graph._built.setdefault("tensors", tuple(tensor_of(getattr(graph, name)) for name in parts.arrays))
+def _view(graph: Any) -> None:
+    """Keep the arrays of a graph as tensors, those of the backward once they are there."""
+    parts, built = PARTS[type(graph).__name__], graph._built
+    if "tensors" not in built:
+        found = built.setdefault("tensors", tuple(tensor_of(getattr(graph, name)) for name in parts.arrays))
         found[0].trigraph = weakref.ref(graph)
-    return found
+    if "reverse" in built and "reverse_tensors" not in built:
+        built.setdefault("reverse_tensors", tuple(map(tensor_of, built["reverse"])))
 
 
 def graph_of(tensors: tuple[Any, ...]) -> Any:
@@ -121,7 +127,8 @@ def tensors(graph: Any, reverse: bool) -> tuple[Any, ...]:
                 f"{type(graph).__name__}: this graph is older than the import of trigraph.torch; expected one built, "
                 "or used, after it where a program is compiled"
             )
-        found = _view(graph)
+        _view(graph)
+        found = built["tensors"]
     if not parts.reverse:
         return found
     if not reverse:
@@ -130,7 +137,9 @@ def tensors(graph: Any, reverse: bool) -> tuple[Any, ...]:
     if backward is None and torch.compiler.is_compiling():
         return (*found, *torch.ops.trigraph.reverse_csc(*found, graph.num_src_nodes, graph.num_edges))
     if backward is None:
-        backward = built.setdefault("reverse_tensors", tuple(tensor_of(array) for array in graph.prepare()))
+        graph.prepare()
+        _view(graph)
+        backward = built["reverse_tensors"]
     return (*found, *backward)
 
 

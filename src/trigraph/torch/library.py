@@ -74,7 +74,7 @@ class TorchOperator:
         i, number = self.num_arrays, self.num_tensors
         for name, parts in self.graphs:
             stop = i + len(parts.arrays) + len(parts.reverse)
-            graph = graph_of(args[i:stop])
+            graph = graph_of(tuple(args[i:stop]))
             if graph is None:
                 given = args[number : number + len(parts.numbers)]
                 graph = assemble(self.op.graph.type_name, tuple(map(convert, args[i:stop])), given)  # type: ignore[union-attr]
