@@ -7,7 +7,9 @@ what they put together again holds tensors in place of arrays, and only `trigrap
 
 from __future__ import annotations
 
+import operator
 import warnings
+import weakref
 from typing import Any, NamedTuple
 
 import torch
@@ -85,13 +87,24 @@ def tensor_of(array: Any) -> Any:
         return torch.from_numpy(array)
 
 
-def _view(graph: Any) -> tuple[Any, ...]:
-    """Return the arrays of a graph as tensors, made once."""
-    found: tuple[Any, ...] | None = graph._built.get("tensors")
-    if found is None:
-        parts = PARTS[type(graph).__name__]
-        found = graph._built.setdefault("tensors", tuple(tensor_of(getattr(graph, name)) for name in parts.arrays))
-    return found
+def _view(graph: Any) -> None:
+    """Keep the arrays of a graph as tensors, those of the backward once they are there."""
+    parts, built = PARTS[type(graph).__name__], graph._built
+    if "tensors" not in built:
+        found = built.setdefault("tensors", tuple(tensor_of(getattr(graph, name)) for name in parts.arrays))
+        found[0].trigraph = weakref.ref(graph)
+    if "reverse" in built and "reverse_tensors" not in built:
+        built.setdefault("reverse_tensors", tuple(map(tensor_of, built["reverse"])))
+
+
+def graph_of(tensors: tuple[Any, ...]) -> Any:
+    """Return the graph whose own tensors these are, all of them; None if there is none, or it is gone."""
+    reference = getattr(tensors[0], "trigraph", None)
+    graph = None if reference is None else reference()
+    if graph is None:
+        return None
+    own = (*graph._built["tensors"], *graph._built.get("reverse_tensors", ()))
+    return graph if all(map(operator.is_, tensors, own)) and all(t is None for t in tensors[len(own) :]) else None
 
 
 def tensors(graph: Any, reverse: bool) -> tuple[Any, ...]:
@@ -108,7 +121,8 @@ def tensors(graph: Any, reverse: bool) -> tuple[Any, ...]:
                 f"{type(graph).__name__}: this graph is older than the import of trigraph.torch; expected one built, "
                 "or used, after it where a program is compiled"
             )
-        found = _view(graph)
+        _view(graph)
+        found = built["tensors"]
     if not parts.reverse:
         return found
     if not reverse:
@@ -117,7 +131,9 @@ def tensors(graph: Any, reverse: bool) -> tuple[Any, ...]:
     if backward is None and torch.compiler.is_compiling():
         return (*found, *torch.ops.trigraph.reverse_csc(*found, graph.num_src_nodes, graph.num_edges))
     if backward is None:
-        backward = built.setdefault("reverse_tensors", tuple(tensor_of(array) for array in graph.prepare()))
+        graph.prepare()
+        _view(graph)
+        backward = built["reverse_tensors"]
     return (*found, *backward)
 
 

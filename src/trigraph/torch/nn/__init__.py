@@ -1,4 +1,4 @@
-"""Layers of PyTorch models over the operators of `trigraph.torch`."""
+"""Layers and models of PyTorch over the operators."""
 
 from trigraph.torch.nn.edges import add_self_loops
 from trigraph.torch.nn.gat import GATConv
