@@ -2,8 +2,8 @@
 
 The equation is -laplace(u) = f in a disc around an airfoil, u = 0 on the circle and on the airfoil. The solution is an
 integral of f with a kernel, Green's function of this domain, which nobody can write down: a layer of a graph neural
-operator learns it from pairs of f and u on one mesh of 322 nodes. Every node is a neighbour of every node, f is
-weighted by the area around its node, and the kernel sees where the two nodes are, how far apart, and how far from the
+operator learns it from pairs of f and u on one mesh of 322 nodes. Every node is a neighbour of every node, f enters
+by its integral around each node, and the kernel sees where the two nodes are, how far apart, and how far from the
 boundary. Nothing in it depends on the mesh, so the same layer solves for other f on refined meshes, too.
 
 Needs torch: pip install 'trigraph[torch]'.
@@ -86,7 +86,7 @@ class Forces:
     def __init__(self, rng, number):
         angle, radius = rng.uniform(0, 2 * np.pi, (number, 3)), 4 * np.sqrt(rng.uniform(0, 1, (number, 3)))
         self.centers = np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=2)
-        self.widths, self.heights = rng.uniform(0.8, 2, (number, 3)), rng.standard_normal((number, 3))
+        self.widths, self.heights = rng.uniform(1, 2.5, (number, 3)), rng.standard_normal((number, 3))
 
     def at(self, points):
         """Return (number, points)."""
@@ -100,7 +100,7 @@ class Solver(torch.nn.Module):
     def __init__(self, airfoil, hidden):
         super().__init__()
         self.airfoil, self.scale = cKDTree(airfoil), 1.0
-        self.layer = GNOLayer(1, 1, COORD_DIM, hidden, bias=False)
+        self.layer = GNOLayer(1, 1, COORD_DIM, hidden, bias=False)  # its linear term W h is left out: it knows no area
 
     def distances(self, points):
         """Return the distances to the circle and to the airfoil."""
@@ -121,9 +121,8 @@ class Solver(torch.nn.Module):
         graph, coords = self.edges(at, mesh.points)
         circle, airfoil = self.distances(at)
         edge = torch.tensor(circle * airfoil / (circle + airfoil + 1e-9), dtype=torch.float32)
-        f = torch.tensor(f, dtype=torch.float32)
-        rows = zip(f * torch.tensor(mesh.area, dtype=torch.float32), f[:, nodes], strict=True)
-        found = [self.layer((source[:, None], own[:, None]), graph, coords)[:, 0] for source, own in rows]
+        integrals = torch.tensor((mesh.mass @ f.T).T, dtype=torch.float32)  # of f around each node
+        found = [self.layer((around[:, None], None), graph, coords)[:, 0] for around in integrals]
         return self.scale * edge * torch.stack(found)
 
     @torch.no_grad()
