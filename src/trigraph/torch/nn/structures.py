@@ -9,9 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trigraph.checks import shown
 from trigraph.edge_graph import EdgeGraph
-from trigraph.graphs import CSC
+from trigraph.graphs import CSC, shown
 from trigraph.neighbors import neighbors
 from trigraph.torch.functions import FUNCTIONS
 from trigraph.torch.graphs import tensors
@@ -154,7 +153,8 @@ def stack_cells(owner: str, cell: Any, pos: Tensor, num_structures: int) -> Tens
         raise ValueError(
             f"{owner}: cell has shape {tuple(cell.shape)}; expected (num_structures, 3, 3) = ({num_structures}, 3, 3)"
         )
-    return cell.to(pos)
+    stacked: Tensor = cell.to(pos)
+    return stacked
 
 
 def _number_of_structures(owner: str, batch: Tensor | None, cell: Any, num_atoms: int) -> int:
