@@ -1,5 +1,6 @@
 """The DimeNet++ of trigraph.torch.nn: PyG's numbers and parameters, exact derivatives, periodic cells, batches."""
 
+import pickle
 import re
 
 import numpy as np
@@ -306,6 +307,7 @@ def test_kept_neighbors_and_edges_beyond_the_cutoff():
     kept = wider.neighbors(pos, cell=cell, pbc=pbc)
     assert kept.graph.num_edges > model.neighbors(pos, cell=cell, pbc=pbc).graph.num_edges
     pos = pos + 0.01
+    model, kept = pickle.loads(pickle.dumps((model, kept)))
     close(model(z, pos, cell=cell, neighbors=kept), model(z, pos, cell=cell, pbc=pbc), 1e-13)
     assert kept.num_structures == 1
 
