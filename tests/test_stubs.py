@@ -75,8 +75,7 @@ def test_write_and_check(module, files, tmp_path):
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
         return done.returncode, done.stdout, done.stderr
 
-    (tmp_path / "src").mkdir()
-    (tmp_path / "src" / "trigraph").mkdir()
+    (tmp_path / "src" / "trigraph" / "torch").mkdir(parents=True)
     (tmp_path / "src" / "trigraph" / "__init__.py").write_bytes((ROOT / "src/trigraph/__init__.py").read_bytes())
     (tmp_path / "docs").mkdir()
     for page in (ROOT / "docs").glob("*.md"):
@@ -89,6 +88,17 @@ def test_write_and_check(module, files, tmp_path):
     assert run("--check") == (0, "", "")
     for path in tmp_path.rglob(files):
         assert path.read_text() == (ROOT / path.relative_to(tmp_path)).read_text()
+
+
+def test_the_stub_of_torch_says_what_its_functions_are():
+    torch = pytest.importorskip("trigraph.torch.functions")
+    tree = ast.parse((ROOT / "src/trigraph/torch/__init__.pyi").read_text())
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    assert functions.keys() == torch.FUNCTIONS.keys()
+    for name, node in functions.items():
+        expected = inspect.signature(torch.FUNCTIONS[name]).parameters
+        assert [a.arg for a in node.args.args + node.args.kwonlyargs] == list(expected)
+        assert ast.get_docstring(node) == inspect.getdoc(torch.FUNCTIONS[name])
 
 
 def test_the_stub_says_what_the_package_is():

@@ -1,4 +1,4 @@
-"""trigraph.torch: results, derivatives of both orders, and torch's own checks of its operators, for every definition."""
+"""trigraph.torch: results, derivatives of both orders and torch's own checks of its operators, for every definition."""
 
 import numpy as np
 import pytest

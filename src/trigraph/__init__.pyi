@@ -11,6 +11,7 @@ from trigraph import fortran as fortran
 from trigraph import gpu as gpu
 from trigraph import pyref as pyref
 from trigraph import results as results
+from trigraph import torch as torch
 from trigraph import verification as verification
 from trigraph.edge_graph import EdgeGraph as EdgeGraph
 from trigraph.fortran.levels import get_cpu_level as get_cpu_level

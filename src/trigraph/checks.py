@@ -108,8 +108,11 @@ def _expected(array: Array, sizes: Mapping[str, int]) -> str:
 
 def _solve(dim: str, symbol: str, sizes: Mapping[str, int], size: int) -> int | None:
     """Return the whole `symbol` >= its minimum for which `dim`, linear in it, equals `size`; None if there is none."""
-    at_zero = evaluate(dim, {**sizes, symbol: 0})
-    slope = evaluate(dim, {**sizes, symbol: 1}) - at_zero
+    if dim == symbol:
+        at_zero, slope = 0, 1
+    else:
+        at_zero = evaluate(dim, {**sizes, symbol: 0})
+        slope = evaluate(dim, {**sizes, symbol: 1}) - at_zero
     value, rest = (size - at_zero) // slope, (size - at_zero) % slope
     limits = SYMBOLS[symbol]
     fits = rest == 0 and value >= limits.minimum and (limits.maximum is None or value <= limits.maximum)
@@ -131,7 +134,7 @@ def bind_sizes(op: Operator, values: Mapping[str, Any], shapes: Mapping[str, tup
     ValueError
         If a shape does not fit.
     """
-    sizes = {name: op.graph.find(name, values) for name in op.graph.sizes} if op.graph else {}
+    sizes = op.graph.find_sizes(values) if op.graph else {}
     for name in op.definition.optional:
         sizes[f"has_{name}"] = int(values[name] is not None)
     for a in op.attributes:
@@ -139,6 +142,7 @@ def bind_sizes(op: Operator, values: Mapping[str, Any], shapes: Mapping[str, tup
             sizes[a.name] = position(a.choices, values[a.name])
         elif a.size:
             sizes[a.name] = int(values[a.name])
+    lengths: dict[str, int] = {}  # of expressions that occurred
     for array, dims in op.axes:
         shape = shapes.get(array.name)
         if shape is None:
@@ -150,8 +154,10 @@ def bind_sizes(op: Operator, values: Mapping[str, Any], shapes: Mapping[str, tup
             )
         for (dim, names), size in zip(dims, shape, strict=True):
             expected = sizes.get(dim)  # most are one symbol
+            if expected is None:
+                expected = lengths.get(dim)
             if expected is None and names <= sizes.keys():
-                expected = evaluate(dim, sizes)
+                expected = lengths[dim] = evaluate(dim, sizes)
             if expected is None:
                 unknown = sorted(names - sizes.keys())
                 solved = _solve(dim, unknown[0], sizes, size)
@@ -162,6 +168,7 @@ def bind_sizes(op: Operator, values: Mapping[str, Any], shapes: Mapping[str, tup
                         f"{unknown[0]} {_limits(unknown[0])}" + (f" for {known}" if known else "")
                     )
                 sizes[unknown[0]] = solved
+                lengths[dim] = size
             elif expected != size:
                 raise ValueError(f"{op.name}: {array.name} has shape {shape}; expected {_expected(array, sizes)}")
     return sizes
@@ -202,9 +209,8 @@ def _check_arrays(op: Operator, values: Mapping[str, Any], kind: str, panel: str
         half = takes_half and array.half
         if value.dtype not in FLOATS and not (half and is_half(value.dtype)):  # the other byte order is in neither
             more = ", float16 or bfloat16" if half else ""
-            raise TypeError(
-                f"{op.name}: {array.name} has dtype {value.dtype.str}; expected native float32 or float64{more}"
-            )
+            came = value.dtype.name if value.dtype.kind == "V" else value.dtype.str  # bfloat16, or with a byte order
+            raise TypeError(f"{op.name}: {array.name} has dtype {came}; expected native float32 or float64{more}")
         if first is None:
             first = array.name
         elif value.dtype is not values[first].dtype and value.dtype != (expected := _dtype_of(array, values[first])):
@@ -304,7 +310,7 @@ def _wrap_indices(op: Operator, values: dict[str, Any]) -> None:
 def _check_members(op: Operator, values: Mapping[str, Any]) -> None:
     """Check that several graph objects fit each other."""
     assert op.graph is not None
-    sizes = {name: int(op.graph.find(name, values)) for name in op.graph.sizes}
+    sizes = op.graph.find_sizes(values)
     arrays = {n: (op.graph.find(n, values), length) for n, length in op.graph.forward}
     first, dtype = op.graph.arguments[0].name, index_dtype(op, values)
     for name, (array, length) in arrays.items():

@@ -231,14 +231,14 @@ def order_by(keys: Any, num_keys: int) -> tuple[Any, Any]:
     return offsets, positions
 
 
-# Called with every new graph object: `trigraph.torch` gives it views of its arrays as tensors.
+# Called with every new graph object, and once it is prepared: `trigraph.torch` makes tensors that view its arrays.
 VIEWS: list[Callable[[Any], object]] = []
 
 
 class Immutable:
     """Base of graph objects: attributes are set by ``_set`` alone, once, and a copy is the object itself."""
 
-    __slots__ = ("_built", "device", "kind")
+    __slots__ = ("__weakref__", "_built", "device", "kind")
 
     kind: str  # "numpy" or "cupy"; "torch" for what torch has put together of tensors
     device: str  # "host", or the CUDA device of its arrays
@@ -422,7 +422,11 @@ class CSC(Immutable):
         -------
         ReverseCSC
         """
-        found: ReverseCSC = self._built.get("reverse") or self._built.setdefault("reverse", self._build_reverse())
+        found: ReverseCSC | None = self._built.get("reverse")
+        if found is None:
+            found = self._built.setdefault("reverse", self._build_reverse())
+            for view in VIEWS:
+                view(self)
         return found
 
     def _build_reverse(self) -> ReverseCSC:

@@ -12,11 +12,13 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+import numpy as np
+
 from trigraph.checks import Checked, bind_arguments, check_call
 from trigraph.graphs import array_kind
 from trigraph.operators import OPERATORS, Argument, Operator
 
-__all__ = ["PANELS", "choose_panel", "execute", "front_door", "panel_function", "public_signature"]
+__all__ = ["PANELS", "choose_panel", "execute", "front_door", "panel_function", "public_signature", "wrapped"]
 
 # Panel: module that holds its functions, kind of arrays it takes, whether its functions write into `out` themselves.
 PANELS: dict[str, tuple[str, str, bool]] = {
@@ -38,7 +40,10 @@ def panel_function(panel: str, name: str) -> Callable[..., Any]:
 def choose_panel(op: Operator, values: dict[str, Any], panel: Any) -> str:
     """Return the panel that was asked for, or the one that goes with the arrays."""
     if panel is None:
-        return "gpu" if any(array_kind(values[a.name]) == "cupy" for a in op.arguments) else "fortran"
+        for a in op.arguments:
+            if type(values[a.name]) is not np.ndarray and array_kind(values[a.name]) == "cupy":
+                return "gpu"
+        return "fortran"
     if not isinstance(panel, str):
         raise TypeError(f"{op.name}: panel is a {type(panel).__name__}; expected a string")
     if panel not in PANELS:
@@ -46,12 +51,13 @@ def choose_panel(op: Operator, values: dict[str, Any], panel: Any) -> str:
     return panel
 
 
-def _wrapped(text: str, first: str = "", rest: str = "") -> list[str]:
+def wrapped(text: str, first: str = "", rest: str = "") -> list[str]:
+    """Return the lines of a paragraph of a docstring."""
     return textwrap.wrap(text, 112, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
 
 
 def _indented(text: str) -> list[str]:
-    return _wrapped(text, "    ", "    ")
+    return wrapped(text, "    ", "    ")
 
 
 def _described(name: str, kind: str, text: str) -> list[str]:
@@ -102,14 +108,14 @@ def _docstring(op: Operator) -> str:
     else:
         lines.append("NamedTuple")
         for f in op.fields:
-            lines += _wrapped(f"{f.name} ({', '.join(f.dims)}): {f.doc}", "    ", "        ")
+            lines += wrapped(f"{f.name} ({', '.join(f.dims)}): {f.doc}", "    ", "        ")
     lines += ["", "Raises", "------", "TypeError", "    Wrong kind of array, dtype or argument.", "ValueError"]
     lines += [
         "    Wrong shape, size, field, overlap or panel.",
         "",
         "Notes",
         "-----",
-        *_wrapped(f"Source: {spec.source}"),
+        *wrapped(f"Source: {spec.source}"),
     ]
     return "\n".join(lines)
 

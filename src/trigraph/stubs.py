@@ -1,7 +1,7 @@
 """Type stubs from the operator table: ``python -m trigraph.stubs --write`` or ``--check``, at the repository's root.
 
 The operators are made from the table when the package is imported, where neither editors nor mypy see them. The stubs
-``src/trigraph/__init__.pyi`` and ``results.pyi`` say what they are, and are committed.
+``__init__.pyi``, ``results.pyi`` and ``torch/__init__.pyi`` in ``src/trigraph`` say what they are, and are committed.
 """
 
 from __future__ import annotations
@@ -125,6 +125,33 @@ def _results() -> str:
     return text.rstrip("\n") + "\n"
 
 
+def _torch() -> str:
+    """Return the stub of ``torch/__init__.py``: one function for each definition, tensors in place of arrays."""
+    from trigraph.torch.functions import FUNCTIONS as functions  # torch is an extra
+
+    panels = ", ".join(f'"{panel}"' for panel in PANELS)
+    text = HEADER + "from collections.abc import Mapping\n"
+    text += "from typing import Literal, NamedTuple, SupportsIndex, TypeAlias\n\nfrom torch import Tensor\n\n"
+    text += "from trigraph import CSC, EdgeGraph, Segments\nfrom trigraph.torch import nn as nn\n\n"
+    text += "__all__ = [\n" + "".join(f'    "{name}",\n' for name in sorted([*functions, "nn"])) + "]\n\n"
+    text += f"_Panel: TypeAlias = Literal[{panels}]\n\n"
+    for name, function in functions.items():
+        op = OPERATORS[f"{name}_fwd"]
+        result = "Tensor" if op.single else f"_{result_type(op.name).__name__.removesuffix('Fwd')}"
+        if not op.single:
+            text += f"class {result}(NamedTuple):\n"
+            text += "".join(f"    {f.name}: Tensor{' | None' if f.when else ''}\n" for f in op.fields) + "\n"
+        text += f"def {name}(\n"
+        for parameter in inspect.signature(function).parameters:
+            line = _parameter(parameter, op, "str", False)
+            text += ("    *,\n" if parameter == "out" else "") + line.replace("NDArray[Any]", "_A").replace(
+                "_A", "Tensor"
+            )
+        doc = textwrap.indent(f'"""{function.__doc__}\n"""', "    ", lambda line: bool(line.strip()))
+        text += f") -> {result}:\n{doc}\n\n"
+    return text.rstrip("\n") + "\n"
+
+
 def generate(root: Path) -> dict[Path, str]:
     """Return the text of each stub by path.
 
@@ -135,7 +162,11 @@ def generate(root: Path) -> dict[Path, str]:
     """
     package = root / "src" / "trigraph"
     source = (package / "__init__.py").read_text()
-    return {package / "__init__.pyi": _package(source), package / "results.pyi": _results()}
+    return {
+        package / "__init__.pyi": _package(source),
+        package / "results.pyi": _results(),
+        package / "torch" / "__init__.pyi": _torch(),
+    }
 
 
 def write_or_check(module: str, generate: Callable[[Path], Mapping[Path, str]]) -> int:

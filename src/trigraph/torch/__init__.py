@@ -4,10 +4,23 @@ There is one function for each definition of the operator table, ``trigraph.torc
 ``mha_gat_n2n_fwd``, ``_bwd`` and ``_bwd2``, with the arguments of the front door and tensors in place of arrays.
 """
 
+try:
+    import torch as _torch  # noqa: F401
+except ImportError as _error:
+    raise ImportError("trigraph.torch needs PyTorch: pip install 'trigraph[torch]'") from _error
+
+import importlib as _importlib
+
 from trigraph.torch.functions import FUNCTIONS
 from trigraph.torch.graphs import register as _register
 from trigraph.torch.library import LIBRARY as _LIBRARY
 
 _register(_LIBRARY)
 globals().update(FUNCTIONS)
-__all__ = sorted(FUNCTIONS)
+__all__ = ["nn", *sorted(FUNCTIONS)]
+
+
+def __getattr__(name: str) -> object:
+    if name == "nn":
+        return _importlib.import_module("trigraph.torch.nn")
+    raise AttributeError(f"module 'trigraph.torch' has no attribute {name!r}")

@@ -17,27 +17,30 @@ def array_of(value: Any) -> Any:
     """Return the array that views a tensor's memory, strides included; None is returned as it is."""
     if value is None:
         return None
-    tensor = value.detach()
-    if tensor.dtype is torch.bfloat16:  # NumPy knows it by ml_dtypes alone
+    if value.dtype is torch.bfloat16:  # NumPy knows it by ml_dtypes alone
         import ml_dtypes
 
-        return array_of(tensor.view(torch.int16)).view(ml_dtypes.bfloat16)
-    if tensor.device.type == "cpu":
-        return tensor.numpy()
+        return array_of(value.detach().view(torch.int16)).view(ml_dtypes.bfloat16)
+    if value.is_cpu:
+        return value.detach().numpy() if value.requires_grad else value.numpy()
     import cupy
 
-    return cupy.from_dlpack(tensor)
+    return cupy.from_dlpack(value.detach())
 
 
 def tensor_from(array: Any) -> torch.Tensor:
     """Return the tensor that views an array's memory."""
-    if array.dtype.name == "bfloat16":
+    if array.dtype.kind == "V":  # bfloat16
         return tensor_from(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array) if isinstance(array, np.ndarray) else torch.utils.dlpack.from_dlpack(array)
 
 
 @contextlib.contextmanager
-def _on_cuda(tensor: torch.Tensor) -> Iterator[None]:
+def on_device(tensor: torch.Tensor) -> Iterator[None]:
+    """Run CuPy on a CUDA tensor's device, on torch's current stream there, with memory from torch's allocator."""
+    if not tensor.is_cuda:
+        yield
+        return
     import cupy
 
     device = tensor.device.index
@@ -57,8 +60,3 @@ def _on_cuda(tensor: torch.Tensor) -> Iterator[None]:
         cupy.cuda.using_allocator(allocator.malloc),
     ):
         yield
-
-
-def on_device(tensor: torch.Tensor) -> contextlib.AbstractContextManager[None]:
-    """Run CuPy on the tensor's device, on torch's current stream there, with memory from torch's allocator."""
-    return _on_cuda(tensor) if tensor.is_cuda else contextlib.nullcontext()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import textwrap
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -11,8 +10,9 @@ import numpy as np
 import torch
 
 from trigraph.checks import bind_arguments, check_call, checked_attribute, graph_expected, position
+from trigraph.lazy import lazy
 from trigraph.operators import DEFINITIONS, Definition, Operator, evaluate, result_type
-from trigraph.panels import PANELS, choose_panel, execute, public_signature
+from trigraph.panels import PANELS, choose_panel, execute, public_signature, wrapped
 from trigraph.segments import Segments
 from trigraph.torch.arrays import array_of, on_device, tensor_from
 from trigraph.torch.graphs import CLASSES, numbers, tensors
@@ -79,21 +79,25 @@ def _check_attributes(op: Operator, values: dict[str, Any]) -> None:
 
 def _crossing(op: TorchOperator, values: Mapping[str, Any], panel: str | None, reverse: bool) -> list[Any]:
     """Return the arguments of torch's operator; orders of the backward only where they are needed."""
-    found = [values[name] for name in op.array_names]
+    found, plain = [values[name] for name in op.array_names], []
     for name, parts in op.graphs:
         graph = values[name]
         if graph is None:
-            found += [None] * (len(parts.arrays) + len(parts.reverse)) + [0] * len(parts.numbers)
+            found += [None] * (len(parts.arrays) + len(parts.reverse))
+            plain += [0] * len(parts.numbers)
         else:
             found += tensors(graph, reverse)
-            found += numbers(graph)
+            plain += numbers(graph)
+    found += plain
     found += [values[a.name] for a in op.op.attributes]
     found.append(panel or "")
     return found
 
 
-def _existing(op: Operator) -> dict[tuple[Any, ...], tuple[bool, ...]]:
-    """Return for all choices of the attributes which fields exist."""
+def _existing(op: Operator) -> dict[tuple[Any, ...], tuple[bool, ...]] | None:
+    """Return for all choices of the attributes which fields exist; None where all do."""
+    if not any(f.when for f in op.fields):
+        return None
     attributes = [a for a in op.attributes if a.choices]
     found = {}
     for values in itertools.product(*(a.choices for a in attributes)):
@@ -126,35 +130,36 @@ def _into(op: TorchOperator, crossing: list[Any], out: Any, first: torch.Tensor)
 
 
 def _docstring(spec: Definition, op: Operator) -> str:
-    text = f"""
-        {spec.summary}
-
-        Parameters
-        ----------
-        {", ".join(op.parameters)}
-            As of `trigraph.{op.name}`, with tensors in place of arrays, on the CPU or a CUDA device.
-        out : tensor or mapping from field to tensor, optional
-            Where to write; nothing is recorded for differentiation then.
-        panel : str, optional
-            As of `trigraph.{op.name}`; the derivatives are computed there, too.
-
-        Returns
-        -------
-        tensor or NamedTuple of tensors
-            As of `trigraph.{op.name}`, differentiable twice in every floating input; auxiliary fields are constants.
-
-        Raises
-        ------
-        TypeError, ValueError
-            As `trigraph.{op.name}`.
-        RuntimeError
-            Where a third derivative is asked for.
-
-        Notes
-        -----
-        Source: {spec.source}
-        """
-    return textwrap.dedent(text).strip()
+    lines = [
+        spec.summary,
+        "",
+        "Parameters",
+        "----------",
+        *wrapped(", ".join(op.parameters)),
+        f"    As of `trigraph.{op.name}`, tensors of the CPU or of a CUDA device in place of arrays.",
+        "out : tensor or mapping from field to tensor, optional",
+        "    Where to write; nothing is recorded for differentiation then.",
+        "panel : str, optional",
+        f"    As of `trigraph.{op.name}`; derivatives are computed there, too.",
+        "",
+        "Returns",
+        "-------",
+        "tensor" if op.single else "NamedTuple of tensors",
+        f"    As of `trigraph.{op.name}`, differentiable twice in every floating input.",
+        *([] if not spec.auxiliary else [f"    Constants: {', '.join(a.name for a in spec.auxiliary)}."]),
+        "",
+        "Raises",
+        "------",
+        "TypeError, ValueError",
+        f"    As `trigraph.{op.name}`.",
+        "RuntimeError",
+        "    Where a third derivative is asked for.",
+        "",
+        "Notes",
+        "-----",
+        *wrapped(f"Source: {spec.source}"),
+    ]
+    return "\n".join(lines)
 
 
 def _function(spec: Definition) -> Callable[..., Any]:
@@ -163,6 +168,10 @@ def _function(spec: Definition) -> Callable[..., Any]:
     signature = public_signature(table)
     result = None if table.single else result_type(table.name)
     exists = _existing(table)
+    for thing in (table, table.definition, table.graph, op):  # a compiled program guards what it has found computed
+        for name, value in vars(type(thing)).items():
+            if isinstance(value, lazy):
+                getattr(thing, name)
 
     def call(*args: Any, out: Any = None, panel: str | None = None, **kwargs: Any) -> Any:
         values = bind_arguments(table, args, kwargs, signature)
@@ -178,8 +187,10 @@ def _function(spec: Definition) -> Callable[..., Any]:
         found = op.overload(*crossing)
         if result is None:
             return found
-        there = exists[tuple(values[n] for n in table.choices)]
-        return result(*(t if t_exists else None for t, t_exists in zip(found, there, strict=True)))
+        if exists is not None:
+            there = exists[tuple(values[n] for n in table.choices)]
+            found = [t if t_exists else None for t, t_exists in zip(found, there, strict=True)]
+        return result(*found)
 
     call.__name__ = call.__qualname__ = spec.name
     call.__module__ = "trigraph.torch"

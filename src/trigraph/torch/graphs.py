@@ -7,15 +7,17 @@ what they put together again holds tensors in place of arrays, and only `trigrap
 
 from __future__ import annotations
 
-import warnings
+import operator
+import weakref
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.utils.dlpack
 from torch.utils import _pytree
 
 from trigraph.edge_graph import EdgeGraph
-from trigraph.graphs import CSC, VIEWS, Immutable, ReverseCSC, namespace_of
+from trigraph.graphs import CSC, VIEWS, Immutable, ReverseCSC, array_kind, device_of, namespace_of
 from trigraph.segments import Segments
 from trigraph.torch.arrays import array_of, on_device
 
@@ -74,24 +76,41 @@ PARTS: dict[str, Parts] = {
 CLASSES: dict[str, type[Immutable]] = {"CSC": CSC, "EdgeGraph": EdgeGraph, "Segments": Segments}
 
 
+class _Memory:
+    """Memory of a read-only array that claims to be writeable: torch knows no other, and warns of those that say so."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+        self.__array_interface__ = {**array.__array_interface__, "data": (array.ctypes.data, False)}
+
+
 def tensor_of(array: Any) -> Any:
     """Return a view of an array's memory, on its device; tensors and None are returned as they are."""
     if array is None or isinstance(array, torch.Tensor):
         return array
     if namespace_of(array).__name__ == "cupy":
         return torch.utils.dlpack.from_dlpack(array)
-    with warnings.catch_warnings():  # the arrays of graphs are read-only, and so are the operators' uses of them
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return torch.from_numpy(array)
+    return torch.from_numpy(np.asarray(_Memory(array)))
 
 
-def _view(graph: Any) -> tuple[Any, ...]:
-    """Return the arrays of a graph as tensors, made once."""
-    found: tuple[Any, ...] | None = graph._built.get("tensors")
-    if found is None:
-        parts = PARTS[type(graph).__name__]
-        found = graph._built.setdefault("tensors", tuple(tensor_of(getattr(graph, name)) for name in parts.arrays))
-    return found
+def _view(graph: Any) -> None:
+    """Keep the arrays of a graph as tensors, those of the backward once they are there."""
+    parts, built = PARTS[type(graph).__name__], graph._built
+    if "tensors" not in built:
+        found = built.setdefault("tensors", tuple(tensor_of(getattr(graph, name)) for name in parts.arrays))
+        found[0].trigraph = weakref.ref(graph)
+    if "reverse" in built and "reverse_tensors" not in built:
+        built.setdefault("reverse_tensors", tuple(map(tensor_of, built["reverse"])))
+
+
+def graph_of(tensors: tuple[Any, ...]) -> Any:
+    """Return the graph whose own tensors these are, all of them; None if there is none, or it is gone."""
+    reference = getattr(tensors[0], "trigraph", None)
+    graph = None if reference is None else reference()
+    if graph is None:
+        return None
+    own = (*graph._built["tensors"], *graph._built.get("reverse_tensors", ()))
+    return graph if all(map(operator.is_, tensors, own)) and all(t is None for t in tensors[len(own) :]) else None
 
 
 def tensors(graph: Any, reverse: bool) -> tuple[Any, ...]:
@@ -108,7 +127,8 @@ def tensors(graph: Any, reverse: bool) -> tuple[Any, ...]:
                 f"{type(graph).__name__}: this graph is older than the import of trigraph.torch; expected one built, "
                 "or used, after it where a program is compiled"
             )
-        found = _view(graph)
+        _view(graph)
+        found = built["tensors"]
     if not parts.reverse:
         return found
     if not reverse:
@@ -117,7 +137,9 @@ def tensors(graph: Any, reverse: bool) -> tuple[Any, ...]:
     if backward is None and torch.compiler.is_compiling():
         return (*found, *torch.ops.trigraph.reverse_csc(*found, graph.num_src_nodes, graph.num_edges))
     if backward is None:
-        backward = built.setdefault("reverse_tensors", tuple(tensor_of(array) for array in graph.prepare()))
+        graph.prepare()
+        _view(graph)
+        backward = built["reverse_tensors"]
     return (*found, *backward)
 
 
@@ -141,29 +163,46 @@ def numbers(graph: Any) -> tuple[int, ...]:
 
 def assemble(type_name: str, arrays: Any, given: Any) -> Any:
     """Return a graph of arrays that were checked when they were built, and numbers; None where the first array is."""
-    parts, cls = PARTS[type_name], CLASSES[type_name]
     if arrays[0] is None:
         return None
+    parts = PARTS[type_name]
     found = dict(zip(parts.arrays, arrays, strict=False))
+    lengths = [found[array].shape[0] - less for _, array, less in parts.lengths]
+    return _put_together(type_name, arrays, given, lengths, device_of(arrays[0]))
+
+
+def _put_together(type_name: str, arrays: Any, given: Any, lengths: Any, device: str) -> Any:
+    parts, cls = PARTS[type_name], CLASSES[type_name]
     reverse = arrays[len(parts.arrays) :]
-    lengths = {name: found[array].shape[0] - less for name, array, less in parts.lengths}
     graph = cls.__new__(cls)
-    place = cls._place(arrays[0])
+    graph._assign(**dict(zip(parts.arrays, arrays, strict=False)), **dict(zip(parts.numbers, given, strict=True)))
+    graph._assign(**{name: length for (name, _, _), length in zip(parts.lengths, lengths, strict=True)})
+    kind = array_kind(arrays[0]) or "torch"
+    built: dict[str, Any] = {}
     if reverse and reverse[0] is not None:
-        place["_built"]["reverse"] = ReverseCSC(*reverse)
-    if isinstance(arrays[0], torch.Tensor):
-        place["_built"]["tensors"] = tuple(arrays[: len(parts.arrays)])
-        place["_built"]["reverse_tensors"] = reverse
-    graph._assign(**found, **dict(zip(parts.numbers, given, strict=True)), **lengths, **place)
+        built["reverse"] = ReverseCSC(*reverse)
+    if kind == "torch":
+        built |= {"tensors": tuple(arrays[: len(parts.arrays)]), "reverse_tensors": reverse}
+    graph._assign(kind=kind, device=device, _built=built)
     return graph
 
 
 def _flatten(graph: Any) -> tuple[list[Any], Any]:
-    return list(tensors(graph, True)), (type(graph).__name__, numbers(graph))
+    lengths = tuple(getattr(graph, name) for name, _, _ in PARTS[type(graph).__name__].lengths)
+    return list(tensors(graph, True)), (type(graph).__name__, numbers(graph), lengths, graph.device)
+
+
+def _flatten_with_names(graph: Any) -> tuple[list[tuple[Any, Any]], Any]:
+    leaves, context = _flatten(graph)
+    parts = PARTS[context[0]]
+    return [(_pytree.GetAttrKey(n), t) for n, t in zip(parts.arrays + parts.reverse, leaves, strict=True)], context
 
 
 def _unflatten(leaves: Any, context: Any) -> Any:
-    return assemble(context[0], tuple(leaves), context[1])
+    if isinstance(leaves[0], torch.Tensor):
+        return assemble(context[0], tuple(leaves), context[1])
+    # Torch's tracers put objects in the places of tensors that have neither a shape nor a device.
+    return _put_together(context[0], tuple(leaves), *context[1:])
 
 
 def register(library: torch.library.Library) -> None:
@@ -178,4 +217,10 @@ def register(library: torch.library.Library) -> None:
     torch.library.register_fake("trigraph::reverse_csc", _fake_reverse, lib=library)
     VIEWS.append(_view)
     for name, cls in CLASSES.items():
-        _pytree.register_pytree_node(cls, _flatten, _unflatten, serialized_type_name=f"trigraph.{name}")
+        _pytree.register_pytree_node(
+            cls,
+            _flatten,
+            _unflatten,
+            serialized_type_name=f"trigraph.{name}",
+            flatten_with_keys_fn=_flatten_with_names,
+        )

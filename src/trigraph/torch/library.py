@@ -23,10 +23,12 @@ from trigraph.lazy import lazy
 from trigraph.operators import OPERATORS, Operator, evaluate
 from trigraph.panels import PANELS, choose_panel, execute
 from trigraph.torch.arrays import array_of, on_device, tensor_from
-from trigraph.torch.graphs import PARTS, assemble
+from trigraph.torch.graphs import PARTS, assemble, graph_of
 
 __all__ = ["LIBRARY", "OPERATORS_OF_TORCH", "TorchOperator"]
 
+COMPUTING = (_C.DispatchKey.CPU, _C.DispatchKey.CUDA)
+HERE = contextlib.nullcontext()
 LIBRARY = torch.library.Library("trigraph", "DEF")
 
 
@@ -39,6 +41,10 @@ class TorchOperator:
         self.place = {name: i for i, name in enumerate(self.array_names)}
         self.graphs = tuple((a.name, PARTS[op.graph.type_name]) for a in op.graph.arguments) if op.graph else ()
         self.num_arrays = len(self.array_names)
+        self.first = self.place[op.definition.inputs[0].name]
+        self.num_tensors = self.num_arrays + sum(len(p.arrays) + len(p.reverse) for _, p in self.graphs)
+        self.num_numbers = sum(len(p.numbers) for _, p in self.graphs)
+        self.plain_names = (*(a.name for a in op.attributes), "panel", *(("wanted",) if op.selective else ()))
 
     @lazy
     def overload(self) -> Any:
@@ -53,7 +59,7 @@ class TorchOperator:
             for array in (*parts.arrays, *parts.reverse):
                 absent = argument.optional or array in parts.optional or array in parts.reverse
                 found.append(f"Tensor{'?' * absent} {name}_{array}")
-            found += [f"SymInt {name}_{number}" for number in parts.numbers]
+        found += [f"SymInt {name}_{number}" for name, parts in self.graphs for number in parts.numbers]
         for a in self.op.attributes:
             kind = "float" if a.real else "int" if a.size else "bool" if True in a.choices else "str"
             found.append(f"{kind}{'?' * (None in a.choices)} {a.name}")
@@ -63,33 +69,36 @@ class TorchOperator:
 
     def values(self, args: Sequence[Any], convert: Callable[[Any], Any]) -> dict[str, Any]:
         """Return arguments by name, tensors converted and graph objects put together; `panel` and `wanted` too."""
-        found = {name: convert(args[i]) for i, name in enumerate(self.array_names)}
-        i = self.num_arrays
+        found = dict(zip(self.array_names, map(convert, args), strict=False))
+        found |= self.plain(args)
+        i, number = self.num_arrays, self.num_tensors
         for name, parts in self.graphs:
             stop = i + len(parts.arrays) + len(parts.reverse)
-            arrays = tuple(map(convert, args[i:stop]))
-            found[name] = assemble(self.op.graph.type_name, arrays, args[stop : stop + len(parts.numbers)])  # type: ignore[union-attr]
-            i = stop + len(parts.numbers)
-        for a in self.op.attributes:
-            found[a.name] = args[i]
-            i += 1
-        found["panel"] = args[i]
-        if self.op.selective:
-            found["wanted"] = args[i + 1]
+            graph = graph_of(tuple(args[i:stop]))
+            if graph is None:
+                given = args[number : number + len(parts.numbers)]
+                graph = assemble(self.op.graph.type_name, tuple(map(convert, args[i:stop])), given)  # type: ignore[union-attr]
+            found[name] = graph
+            i, number = stop, number + len(parts.numbers)
         return found
+
+    def plain(self, args: Sequence[Any]) -> dict[str, Any]:
+        """Return attributes, `panel` and `wanted` by name."""
+        return dict(zip(self.plain_names, args[self.num_tensors + self.num_numbers :], strict=True))
 
     def run(self, *args: Any) -> Any:
         """Compute on the tensors' device."""
-        first = next(t for t in args if isinstance(t, torch.Tensor))
-        with on_device(first):
+        first: torch.Tensor = args[self.first]
+        with on_device(first) if first.is_cuda else HERE:
             values = self.values(args, array_of)
-            panel, wanted = choose_panel(self.op, values, values.pop("panel") or None), values.pop("wanted", None)
-            wrt = None if wanted is None else tuple(wanted.split(",")) if wanted else ()
+            panel, wanted = values.pop("panel"), values.pop("wanted", None)
+            panel = choose_panel(self.op, values, panel) if panel else "gpu" if first.is_cuda else "fortran"
+            wrt = None if wanted is None else wanted.split(",") if wanted else ()
             checked = check_call(self.op, values, wrt, None, PANELS[panel][1], panel)
             result = execute(self.op, checked, panel)
             if self.op.single:
                 return tensor_from(result)
-            return tuple(first.new_empty(0) if r is None else tensor_from(r) for r in result)
+            return tuple([first.new_empty(0) if r is None else tensor_from(r) for r in result])
 
     def fake(self, *args: Any) -> Any:
         """Return tensors of the shapes and dtypes that `run` returns, with nothing in them."""
@@ -127,10 +136,18 @@ def _outer_levels() -> contextlib.AbstractContextManager[None]:
     return _recording() if _C._are_functorch_transforms_active() else contextlib.nullcontext()
 
 
-class _Kept(NamedTuple):
-    """Arguments that are not tensors, None in the places of those that are, and the shapes of the outputs."""
+def _compute(op: TorchOperator, keyset: Any, args: tuple[Any, ...]) -> Any:
+    """Return the results, by what comes after autograd; most often that is the computation itself."""
+    if (keyset & _C._after_ADInplaceOrView_keyset).highestPriorityTypeId() in COMPUTING:
+        return op.run(*args)
+    with _C._AutoDispatchBelowAutograd():
+        return op.overload.redispatch(keyset & _C._after_autograd_keyset, *args)
 
-    others: tuple[Any, ...]
+
+class _Kept(NamedTuple):
+    """Arguments that are not tensors, and the shapes of the outputs."""
+
+    plain: tuple[Any, ...]
     shapes: tuple[torch.Size, ...]
 
 
@@ -144,6 +161,7 @@ class _Derivative:
         self.outputs = tuple(a.name for a in self.spec.outputs)
         self.inputs = tuple(a.name for a in self.spec.inputs)
         self.differentiable = self.outputs if self.order == 0 else self.fields
+        self.conditional = tuple(f for f in op.op.fields if f.when)
 
     @property
     def later(self) -> tuple[TorchOperator, TorchOperator]:
@@ -153,11 +171,12 @@ class _Derivative:
     def save(self, ctx: Any, args: tuple[Any, ...], results: tuple[Any, ...]) -> None:
         """Keep what derivatives need: the arguments, and the results that the first derivative can be given."""
         kept = [results[self.fields.index(n)] for n in self.spec.given_back] if self.order == 0 else []
-        tensors = [a if isinstance(a, torch.Tensor) else None for a in args]
+        tensors = args[: self.op.num_tensors]
         ctx.save_for_backward(*tensors, *kept)
-        ctx.save_for_forward(*tensors, *kept)
-        shapes = tuple(t.shape for n, t in zip(self.fields, results, strict=True) if n in self.outputs)
-        ctx.kept = _Kept(tuple(None if isinstance(a, torch.Tensor) else a for a in args), shapes)
+        if forward_ad._current_level >= 0:
+            ctx.save_for_forward(*tensors, *kept)
+        shapes = tuple([t.shape for n, t in zip(self.fields, results, strict=True) if n in self.outputs])
+        ctx.kept = _Kept(args[self.op.num_tensors :], shapes)
         ctx.set_materialize_grads(False)
         absent = self.absent(args)
         left = [t for n, t in zip(self.fields, results, strict=True) if n not in self.differentiable or n in absent]
@@ -166,19 +185,21 @@ class _Derivative:
     def absent(self, args: tuple[Any, ...]) -> frozenset[str]:
         """Return the fields that came back without elements: not wanted, or not existing for these choices."""
         if self.op.op.selective:
-            return frozenset(self.fields) - set(args[-1].split(","))
-        at = len(args) - 1 - len(self.op.op.attributes)
-        chosen = {a.name: position(a.choices, args[at + i]) for i, a in enumerate(self.op.op.attributes) if a.choices}
-        return frozenset(f.name for f in self.op.op.fields if f.when and not evaluate(f.when, chosen))
+            return frozenset(self.fields).difference(args[-1].split(","))
+        if not self.conditional:
+            return frozenset()
+        plain = self.op.plain(args)
+        chosen = {a.name: position(a.choices, plain[a.name]) for a in self.op.op.attributes if a.choices}
+        return frozenset(f.name for f in self.conditional if not evaluate(f.when, chosen))
 
     def arguments(self, ctx: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments of the call, and its arrays by name with the results that can be given back."""
-        saved, others = ctx.saved_tensors, ctx.kept.others
-        args = tuple(o if t is None else t for t, o in zip(saved, others, strict=False))
+        saved, count = ctx.saved_tensors, self.op.num_tensors
+        args = (*saved[:count], *ctx.kept.plain)
         values = dict(zip(self.op.array_names, args, strict=False))
         if self.order == 0:
             absent = self.absent(args)
-            back = zip(self.spec.given_back, saved[len(others) :], strict=True)
+            back = zip(self.spec.given_back, saved[count:], strict=True)
             values |= {n: None if n in absent else t for n, t in back}
         return args, values
 
@@ -251,8 +272,8 @@ class _Derivative:
 
         def forward(ctx: Any, keyset: Any, *args: Any) -> Any:
             # A Function's forward runs without gradients, but outer levels of torch.func may record this call, too.
-            with _outer_levels(), _C._AutoDispatchBelowAutograd():
-                result = op.overload.redispatch(keyset & _C._after_autograd_keyset, *args)
+            with _outer_levels():
+                result = _compute(op, keyset, args)
             self.save(ctx, args, result if isinstance(result, tuple) else (result,))
             return result
 
@@ -267,10 +288,11 @@ def _autograd(op: TorchOperator) -> Callable[..., Any]:
 
     def kernel(keyset: Any, *args: Any) -> Any:
         if (_C.is_grad_enabled() and _C._any_requires_grad(*args)) or forward_ad._current_level >= 0:
+            if not _C._are_functorch_transforms_active():
+                return function.apply(keyset, *args)
             with enable_single_level_autograd_function():
                 return function.apply(keyset, *args)
-        with _C._AutoDispatchBelowAutograd():
-            return op.overload.redispatch(keyset & _C._after_autograd_keyset, *args)
+        return _compute(op, keyset, args)
 
     return kernel
 

@@ -244,8 +244,8 @@ def _prepared(
     pos: Tensor,
 ) -> Neighbors:
     """Return the graph of the edges and the orders of sums over it, on the device of the positions."""
-    order = np.argsort(src, kind="stable")
-    src, dst, shifts, vec = src[order], dst[order], shifts[order], vec[order]
+    by_src = np.argsort(src, kind="stable")
+    src, dst, shifts, vec = src[by_src], dst[by_src], shifts[by_src], vec[by_src]
     num_atoms, num_edges = len(of_atom), len(src)
 
     def placed(array: np.ndarray) -> Tensor:
@@ -257,4 +257,6 @@ def _prepared(
     )
     into = CSC(graph.dst_offsets, graph.dst_edge_index, num_edges)
     members = CSC.from_coo(placed(np.arange(num_atoms)), placed(of_atom), num_atoms, num_structures)
+    for csc in (ends, into, members):
+        csc.prepare()  # derivatives need it, and compiled programs would do it at each call
     return Neighbors(graph, placed(shifts) if shifts.any() else None, placed(of_atom), ends, into, members)
