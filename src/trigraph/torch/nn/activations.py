@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
-from trigraph.checks import shown
+from trigraph.graphs import shown
 
 __all__ = ["Activation", "SiLU", "activation"]
 
@@ -18,7 +18,7 @@ _silu_backward = torch.ops.aten.silu_backward.default
 
 
 class _SiLU(torch.autograd.Function):
-    """x sigmoid(x), whose derivative is one operation even where it is differentiated in turn; torch's is eight then."""
+    """x sigmoid(x); its derivative is one operation, and torch's is several where it is differentiated again."""
 
     generate_vmap_rule = True
 
@@ -33,11 +33,11 @@ class _SiLU(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        return _SiLUDerivative.apply(grad, *ctx.saved_tensors)
+        return _derivative(grad, *ctx.saved_tensors)
 
     @staticmethod
     def jvp(ctx: Any, tangent: Tensor) -> Any:
-        return _SiLUDerivative.apply(tangent, *ctx.saved_tensors)
+        return _derivative(tangent, *ctx.saved_tensors)
 
 
 class _SiLUDerivative(torch.autograd.Function):
@@ -58,18 +58,24 @@ class _SiLUDerivative(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_grad: Tensor) -> Any:
         grad, x = ctx.saved_tensors
-        return _SiLUDerivative.apply(grad_grad, x), _curved(grad_grad * grad, x)
+        return _derivative(grad_grad, x), _curved(grad_grad * grad, x)
 
     @staticmethod
     def jvp(ctx: Any, tangent_grad: Tensor, tangent: Tensor) -> Any:
         grad, x = ctx.saved_tensors
-        return _SiLUDerivative.apply(tangent_grad, x) + _curved(tangent * grad, x)
+        return _derivative(tangent_grad, x) + _curved(tangent * grad, x)
+
+
+def _derivative(grad: Tensor, x: Tensor) -> Tensor:
+    found: Tensor = _SiLUDerivative.apply(grad, x)  # type: ignore[no-untyped-call]
+    return found
 
 
 def _curved(factor: Tensor, x: Tensor) -> Tensor:
     """Return the factor times SiLU's second derivative, s (1 - s) (2 + x (1 - 2 s)) with s = sigmoid(x)."""
     s = torch.sigmoid(x)
-    return torch.ops.aten.sigmoid_backward.default(factor * torch.addcmul(x + 2.0, x, s, value=-2.0), s)
+    found: Tensor = torch.ops.aten.sigmoid_backward.default(factor * torch.addcmul(x + 2.0, x, s, value=-2.0), s)
+    return found
 
 
 class SiLU(torch.nn.Module):
@@ -81,7 +87,7 @@ class SiLU(torch.nn.Module):
         # fuses those of torch's own.
         if torch.compiler.is_compiling() or get_proxy_mode() is not None:
             return torch.nn.functional.silu(x)
-        found: Tensor = _SiLU.apply(x)
+        found: Tensor = _SiLU.apply(x)  # type: ignore[no-untyped-call]
         return found
 
 

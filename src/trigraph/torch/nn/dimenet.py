@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.nn import Embedding, Linear, Module, ModuleList, Parameter
 from torch.nn import functional as F
 
-from trigraph.checks import shown
 from trigraph.edge_graph import EdgeGraph
+from trigraph.graphs import shown
 from trigraph.torch.functions import FUNCTIONS
 from trigraph.torch.nn.activations import Activation, activation
 from trigraph.torch.nn.structures import EnergyForcesStress, Neighbors, check_positions, find_neighbors, stack_cells
@@ -230,7 +230,8 @@ class _Output(Module):
         x = self.lin_up(neighbors.into_atoms(self.lin_rbf(rbf) * x))
         for lin in self.lins:
             x = self.act(lin(x))
-        return self.lin(x)
+        found: Tensor = self.lin(x)
+        return found
 
 
 class DimeNetPlusPlus(Module):
@@ -266,8 +267,8 @@ class DimeNetPlusPlus(Module):
 
     Notes
     -----
-    The sum over the edges k -> j that meet the edge j -> i leaves out its very reverse. PyG's rule leaves out every edge
-    with k = i: the same without periodic images, and with them not the same for a cell and its repetition.
+    The sum over the edges k -> j that meet the edge j -> i leaves out its very reverse. PyG's rule leaves out every
+    edge with k = i: the same without periodic images; with them, a cell and its repetition would differ.
     """
 
     def __init__(
@@ -417,7 +418,9 @@ class DimeNetPlusPlus(Module):
             As `forward`, or if `out_channels` is not 1.
         """
         if self.out_channels != 1:
-            raise ValueError(f"DimeNetPlusPlus: out_channels is {self.out_channels}; expected 1 for energy_forces_stress")
+            raise ValueError(
+                f"DimeNetPlusPlus: out_channels is {self.out_channels}; expected 1 for energy_forces_stress"
+            )
         neighbors, cells = self._prepare(z, pos, batch, cell, pbc, neighbors)
         with torch.enable_grad():
             if not (create_graph and pos.requires_grad):
@@ -451,7 +454,7 @@ class DimeNetPlusPlus(Module):
                     raise ValueError(f"DimeNetPlusPlus: {name} is given with neighbors; expected None, as they hold it")
             if neighbors.graph.num_nodes != len(z):
                 raise ValueError(
-                    f"DimeNetPlusPlus: neighbors are of {neighbors.graph.num_nodes} atoms; expected num_atoms = {len(z)}"
+                    f"DimeNetPlusPlus: neighbors have {neighbors.graph.num_nodes} atoms; expected num_atoms = {len(z)}"
                 )
         return neighbors, stack_cells("DimeNetPlusPlus", cell, pos, neighbors.num_structures)
 
@@ -469,7 +472,7 @@ class DimeNetPlusPlus(Module):
 def _stress(vec: Tensor, by_vec: Tensor, cells: Tensor, neighbors: Neighbors) -> Tensor:
     """Return the derivative of the energies in a symmetric strain, over the volume of the cells."""
     of_edges = (vec.unsqueeze(2) * by_vec.unsqueeze(1)).flatten(1)
-    virial = neighbors.into_structures(neighbors.into_atoms(of_edges)).unflatten(1, (3, 3))
+    virial = neighbors.into_structures(neighbors.into_atoms(of_edges)).reshape(-1, 3, 3)
     volume = torch.linalg.det(cells).abs()[:, None, None]
     symmetric = 0.5 * (virial + virial.transpose(1, 2))
     there = volume > 0

@@ -9,9 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trigraph.checks import shown
 from trigraph.edge_graph import EdgeGraph
-from trigraph.graphs import CSC
+from trigraph.graphs import CSC, shown
 from trigraph.neighbors import neighbors
 from trigraph.torch.functions import FUNCTIONS
 from trigraph.torch.graphs import tensors
@@ -154,7 +153,8 @@ def stack_cells(owner: str, cell: Any, pos: Tensor, num_structures: int) -> Tens
         raise ValueError(
             f"{owner}: cell has shape {tuple(cell.shape)}; expected (num_structures, 3, 3) = ({num_structures}, 3, 3)"
         )
-    return cell.to(pos)
+    stacked: Tensor = cell.to(pos)
+    return stacked
 
 
 def _number_of_structures(owner: str, batch: Tensor | None, cell: Any, num_atoms: int) -> int:
@@ -244,8 +244,8 @@ def _prepared(
     pos: Tensor,
 ) -> Neighbors:
     """Return the graph of the edges and the orders of sums over it, on the device of the positions."""
-    order = np.argsort(src, kind="stable")
-    src, dst, shifts, vec = src[order], dst[order], shifts[order], vec[order]
+    by_src = np.argsort(src, kind="stable")
+    src, dst, shifts, vec = src[by_src], dst[by_src], shifts[by_src], vec[by_src]
     num_atoms, num_edges = len(of_atom), len(src)
 
     def placed(array: np.ndarray) -> Tensor:
@@ -257,4 +257,6 @@ def _prepared(
     )
     into = CSC(graph.dst_offsets, graph.dst_edge_index, num_edges)
     members = CSC.from_coo(placed(np.arange(num_atoms)), placed(of_atom), num_atoms, num_structures)
+    for csc in (ends, into, members):
+        csc.prepare()  # derivatives need it, and compiled programs would do it at each call
     return Neighbors(graph, placed(shifts) if shifts.any() else None, placed(of_atom), ends, into, members)
