@@ -164,7 +164,7 @@ def test_what_a_contender_requires():
 def test_families_and_names_choose():
     assert {p.name for p in run.find_programs(("models",), ())} == {
         "dimenet-energy-forces",
-        "dimenet-force-training",
+        "dimenet-energy-forces-training",
         "dimenet-size",
         "gat-training",
         "torch-overhead",
@@ -173,6 +173,7 @@ def test_families_and_names_choose():
     assert len(run.find_programs((), ("small-graphs",))) == 4
     assert run.find_workloads((), ("small-graphs",)) == []
     assert run.find_programs(("gno",), ()) == []
+    assert not {p.name for p in models.PROGRAMS} & {w.name for w in run.find_workloads((), ())}
 
 
 def test_command_records_programs(tmp_path, monkeypatch):

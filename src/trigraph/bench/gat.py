@@ -72,10 +72,13 @@ def forward(case: Case, device: str, form: str) -> Callable[[Any, Any, Any], Any
 
     graph, heads = case.graph, (case.sizes["num_heads"], case.sizes["dim_head"])
     if form == "trigraph":
-        from trigraph.torch.functions import FUNCTIONS
+        from trigraph.torch import mha_gat_n2n
 
-        attend = FUNCTIONS["mha_gat_n2n"]
-        return lambda *leaves: attend(*leaves, graph, heads[0], negative_slope=SLOPE).output_embedding
+        return lambda src_embedding, dst_embedding, attention_weights: (
+            mha_gat_n2n(
+                src_embedding, dst_embedding, attention_weights, graph, heads[0], negative_slope=SLOPE
+            ).output_embedding
+        )
     dst = np.repeat(np.arange(graph.num_dst_nodes), np.diff(graph.offsets))
     edge_index = torch.as_tensor(np.stack([graph.indices, dst]), device=device)
     attend = {"pyg": _pyg_attention}.get(form, _torch_attention)(case, edge_index)

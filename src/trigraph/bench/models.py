@@ -290,7 +290,7 @@ PROGRAMS = (
         profiled=True,
     ),
     Program(
-        name="dimenet-force-training",
+        name="dimenet-energy-forces-training",
         family="models",
         summary="DimeNet++, loss of energy and forces of a periodic slab and its gradients in all parameters",
         contenders=_dimenet_contenders(force_training),
