@@ -82,6 +82,7 @@ def test_slab_has_the_size_that_is_stated():
     graph = EdgeGraph.from_ase(models._slab(models.SLAB, (1, 1)), models.CUTOFF).graph
     assert graph.num_nodes == 96
     assert 45 < graph.num_edges / graph.num_nodes < 55
+    assert graph.num_triplets("edge") == models.TRIPLETS
     for structure, counts in models.GRAPHS.items():
         if structure != "random":
             small = models._small_graph(structure)
@@ -154,6 +155,12 @@ def test_costs_are_compared_for_the_same_work():
     assert [v.met for v in flat(3.2).verdicts("own", OPTIONS)] == [False]
     unknown = replace(flat(4.0), measured={"own": Measurement((1.0,), 10), "large": Measurement(status="failed")})
     assert [v.met for v in unknown.verdicts("own", OPTIONS)] == [None]
+
+
+def test_tolerance_grows_with_the_sums_of_a_peer():
+    eps = float(np.finfo("float32").eps)
+    assert run._tolerance("float32", 90_000) == 300 * eps
+    assert run._tolerance("float32", 10_000) == run._tolerance("float32") == 200 * eps
 
 
 def test_what_a_contender_requires():

@@ -55,6 +55,9 @@ class Program:
         `peer` is a contender.
     profiled : bool
         Whether to find what share of the first contender's time is spent in trigraph's operators.
+    terms : int
+        Terms of the longest sum of a peer. One that is added up term after term is off by about the square root of
+        their number, in units of eps.
     """
 
     name: str
@@ -65,6 +68,7 @@ class Program:
     small: Mapping[str, int]
     targets: tuple[Target, ...] = ()
     profiled: bool = False
+    terms: int = 0
 
     def jobs(self, sizes: Mapping[str, int], dtype: str, peers: bool) -> dict[str, Job]:
         """Return what the workers run."""

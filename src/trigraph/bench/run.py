@@ -275,9 +275,12 @@ def _jobs(workload: Workload, sizes: Mapping[str, int], options: Options, panels
     }
 
 
-def _tolerance(dtype: str) -> float:
-    """Relative 2-norm error above which a peer computes something else: rounding in sums stays far below it."""
-    return 200 * float(np.finfo(dtype).eps)
+def _tolerance(dtype: str, terms: int = 0) -> float:
+    """Relative 2-norm error above which a peer computes something else.
+
+    Rounding in sums stays below it; `terms` is the number of terms where a peer adds up more than 40,000 one by one.
+    """
+    return max(200.0, math.sqrt(terms)) * float(np.finfo(dtype).eps)
 
 
 def _processor_seconds() -> tuple[float, float, float]:
@@ -341,7 +344,7 @@ def run_program(program: Program, options: Options, progress: Callable[[str], No
         progress(f"{program.name}: {what}")
 
     sizes = dict(program.sizes) if options.size == "full" else {**program.sizes, **program.small}
-    jobs, tolerance = program.jobs(sizes, options.dtype, options.peers), _tolerance(options.dtype)
+    jobs, tolerance = program.jobs(sizes, options.dtype, options.peers), _tolerance(options.dtype, program.terms)
     found = _undisturbed(lambda: alternate(jobs, options.repeat, options.threads, tolerance, progress=say))
     return ProgramResult(program, sizes, options.dtype, *found)
 
