@@ -34,7 +34,7 @@ WIDTHS = {
     "num_radial": 6,
 }
 SLAB = {"nx": 4, "ny": 4, "layers": 6, **WIDTHS}
-TRIPLETS = 225_636  # of the slab; PyTorch Geometric's gradients of weights are sums over them
+TRIPLETS = 225_636  # of the slab
 SMALL_SLAB = {"nx": 2, "ny": 2, "layers": 2}
 CUTOFF = 5.0
 REPEATS = {"1x": (1, 1), "2x": (2, 1), "4x": (2, 2), "8x": (4, 2)}
@@ -328,6 +328,7 @@ PROGRAMS = (
         small={"num_nodes": 5_000, "num_edges": 80_000},
         targets=(Target("pyg", time=5),),
         profiled=True,
+        terms=GAT["num_edges"],
     ),
     Program(
         name="torch-overhead",

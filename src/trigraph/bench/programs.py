@@ -56,8 +56,8 @@ class Program:
     profiled : bool
         Whether to find what share of the first contender's time is spent in trigraph's operators.
     terms : int
-        Terms of the longest sum of a peer. One that is added up term after term is off by about the square root of
-        their number, in units of eps.
+        Terms of the longest sum in the gradient of a weight: triplets or edges. One that is added up term after term
+        is off by about the square root of their number, in units of eps.
     """
 
     name: str
