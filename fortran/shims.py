@@ -37,7 +37,7 @@ F2CMAP = {
 def load_table() -> ModuleType:
     """Return the operator table, loaded by path because the package does not exist yet."""
     folder = Path(__file__).resolve().parent.parent / "src" / "trigraph"
-    for name in ("table", "operators"):  # the second imports the first, by the name it is registered under
+    for name in ("lazy", "graph_kinds", "table", "operators"):  # each is imported by those after it, under its name
         spec = importlib.util.spec_from_file_location(f"trigraph.{name}", folder / f"{name}.py")
         assert spec is not None
         assert spec.loader is not None

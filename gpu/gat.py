@@ -31,7 +31,7 @@ import numpy as np
 from trigraph.gpu import sums
 from trigraph.gpu.rows import ACCESS, THREADS, Fields, Lanes, Like, aligned, is_wide
 from trigraph.gpu.sums import CHUNK, ROWS, Kernels, Pieces, Rows, cover
-from trigraph.table import lazy
+from trigraph.lazy import lazy
 
 __all__ = ["mha_gat_n2n_bwd", "mha_gat_n2n_bwd2", "mha_gat_n2n_fwd"]
 

@@ -32,7 +32,7 @@ from trigraph.gpu.products import Tile
 from trigraph.gpu.rows import Fields
 from trigraph.gpu.sums import ROWS, Kernels, Total
 from trigraph.gpu.units import SIDE, WHOLE, Pair, Units, add_products, given, members, product
-from trigraph.table import lazy
+from trigraph.lazy import lazy
 
 __all__ = [
     "basis_embedding_radial_bwd",

@@ -30,8 +30,8 @@ import numpy as np
 from trigraph.gpu import sums
 from trigraph.gpu.products import Columns, product_rows
 from trigraph.gpu.sums import ROWS, Kernels, Pieces, Total, bits, cover
+from trigraph.lazy import lazy
 from trigraph.operators import result_type
-from trigraph.table import lazy
 
 __all__ = [
     "gno_aggregate_bwd",

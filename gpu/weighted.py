@@ -27,7 +27,7 @@ import numpy as np
 from trigraph.gpu import sums
 from trigraph.gpu.rows import ACCESS, THREADS, Fields, Lanes, Like, aligned, is_wide
 from trigraph.gpu.sums import CHUNK, Kernels, Pieces, cover
-from trigraph.table import lazy
+from trigraph.lazy import lazy
 
 __all__ = ["agg_weighted_n2n_bwd", "agg_weighted_n2n_bwd2", "agg_weighted_n2n_fwd"]
 

@@ -6,10 +6,10 @@ what was expected and what came. Nothing has been computed when one is raised.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -19,15 +19,14 @@ from trigraph.neighbors import FLOATS
 from trigraph.operators import SYMBOLS, Array, Operator, evaluate, names_in
 from trigraph.segments import Segments
 
-__all__ = ["Checked", "bind_sizes", "check_call", "index_dtype", "position", "shape_of"]
+__all__ = ["Checked", "bind_arguments", "bind_sizes", "check_call", "index_dtype", "position", "shape_of"]
 
 HALF = ("float16", "bfloat16")
 HALF_PANELS = ("gpu", "gpu-host")
 GRAPH_TYPES: dict[str, type[CSC | EdgeGraph | Segments]] = {"CSC": CSC, "EdgeGraph": EdgeGraph, "Segments": Segments}
 
 
-@dataclass(frozen=True)
-class Checked:
+class Checked(NamedTuple):
     """A call that has passed every check: contiguous arrays, sizes of every symbol, fields asked for, outputs given.
 
     `columns` are the fields that come back with a trailing axis of one, since their input came so.
@@ -58,6 +57,35 @@ def position(choices: tuple[Any, ...], value: Any) -> int:
 def _scalar(value: Any) -> Any:
     """Return what an array of no dimension holds, anything else as it is."""
     return value[()] if array_kind(value) == "numpy" and value.ndim == 0 else value
+
+
+def bind_arguments(
+    op: Operator, args: tuple[Any, ...], kwargs: Mapping[str, Any], signature: inspect.Signature
+) -> dict[str, Any]:
+    """Return all arguments by name; what was left out is None, or the default of an attribute.
+
+    Raises
+    ------
+    TypeError
+        If an argument is missing, given twice or unknown; the message shows `signature`, that of the function called.
+    """
+    names = op.names
+    values = {**op.defaults, **dict(zip(names, args, strict=False)), **kwargs}
+    twice = kwargs and not kwargs.keys().isdisjoint(names[: len(args)])
+    if len(args) <= len(names) and not twice and values.keys() == set(names):
+        return values
+    try:
+        for name in (n for n in kwargs if n not in names):
+            import difflib
+
+            near = difflib.get_close_matches(name, [*names, "out", "panel"], 1)
+            meant = f" (did you mean {near[0]!r}?)" if near else ""
+            raise TypeError(f"got an unexpected keyword argument {name!r}{meant}")
+        absent = [n for n in op.defaults if n not in kwargs and n not in names[: len(args)]]
+        op.signature.bind(*args, **kwargs, **{n: op.defaults[n] for n in absent})
+    except TypeError as error:
+        raise TypeError(f"{op.name}: {error}; expected {op.name}{signature}") from None
+    raise AssertionError(f"{op.name}: arguments were refused that fit {signature}")
 
 
 def _expected(array: Array, sizes: Mapping[str, int]) -> str:
@@ -93,22 +121,29 @@ def bind_sizes(op: Operator, values: Mapping[str, Any], shapes: Mapping[str, tup
     ValueError
         If a shape does not fit.
     """
-    sizes = {name: int(op.graph.find(name, values)) for name in op.graph.sizes} if op.graph else {}
-    sizes |= {f"has_{name}": int(values[name] is not None) for name in op.definition.optional}
-    sizes |= {a.name: position(a.choices, values[a.name]) for a in op.attributes if a.choices}
-    sizes |= {a.name: int(values[a.name]) for a in op.attributes if a.size}
-    for array in op.binding_order:
+    sizes = {name: op.graph.find(name, values) for name in op.graph.sizes} if op.graph else {}
+    for name in op.definition.optional:
+        sizes[f"has_{name}"] = int(values[name] is not None)
+    for a in op.attributes:
+        if a.choices:
+            sizes[a.name] = position(a.choices, values[a.name])
+        elif a.size:
+            sizes[a.name] = int(values[a.name])
+    for array, dims in op.axes:
         shape = shapes.get(array.name)
         if shape is None:
             continue
-        if len(shape) != len(array.dims):
+        if len(shape) != len(dims):
             raise ValueError(
                 f"{op.name}: {array.name} has shape {shape} of rank {len(shape)}; "
-                f"expected {_expected(array, sizes)} of rank {len(array.dims)}"
+                f"expected {_expected(array, sizes)} of rank {len(dims)}"
             )
-        for dim, size in zip(array.dims, shape, strict=True):
-            unknown = sorted(names_in(dim) - sizes.keys())
-            if unknown:
+        for (dim, names), size in zip(dims, shape, strict=True):
+            expected = sizes.get(dim)  # most are one symbol
+            if expected is None and names <= sizes.keys():
+                expected = evaluate(dim, sizes)
+            if expected is None:
+                unknown = sorted(names - sizes.keys())
                 solved = _solve(dim, unknown[0], sizes, size)
                 if solved is None:
                     known = ", ".join(f"{n} = {sizes[n]}" for n in sorted(names_in(dim) & sizes.keys()))
@@ -117,20 +152,19 @@ def bind_sizes(op: Operator, values: Mapping[str, Any], shapes: Mapping[str, tup
                         f"{unknown[0]} {_limits(unknown[0])}" + (f" for {known}" if known else "")
                     )
                 sizes[unknown[0]] = solved
-            elif evaluate(dim, sizes) != size:
+            elif expected != size:
                 raise ValueError(f"{op.name}: {array.name} has shape {shape}; expected {_expected(array, sizes)}")
     return sizes
 
 
-def _check_kind(op: Operator, name: str, value: Any, kind: str, panel: str) -> None:
+def _refuse_kind(op: Operator, name: str, value: Any, kind: str, panel: str) -> None:
     found = array_kind(value)
     if found is None:
         raise TypeError(
             f"{op.name}: {name} is a {type(value).__name__}; expected a {kind}.ndarray of float32 or float64"
             f"{advice(name, value)}"
         )
-    if found != kind:
-        raise TypeError(f"{op.name}: {name} is a {found}.ndarray; panel {panel!r} takes {kind}.ndarray")
+    raise TypeError(f"{op.name}: {name} is a {found}.ndarray; panel {panel!r} takes {kind}.ndarray")
 
 
 def is_half(dtype: np.dtype) -> bool:
@@ -146,14 +180,16 @@ def _dtype_of(array: Array, first: Any) -> np.dtype:
 def _check_arrays(op: Operator, values: Mapping[str, Any], kind: str, panel: str) -> None:
     """Kinds, dtypes and devices of the floating arrays."""
     first: str | None = None
+    takes_half = panel in HALF_PANELS
     for array in op.binding_order:
         value = values[array.name]
         if value is None and array.nullable:
             continue
-        _check_kind(op, array.name, value, kind, panel)
+        if array_kind(value) != kind:
+            _refuse_kind(op, array.name, value, kind, panel)
         if array.index:
             continue
-        half = array.half and panel in HALF_PANELS
+        half = takes_half and array.half
         if value.dtype not in FLOATS and not (half and is_half(value.dtype)):  # the other byte order is in neither
             more = ", float16 or bfloat16" if half else ""
             raise TypeError(
@@ -161,11 +197,11 @@ def _check_arrays(op: Operator, values: Mapping[str, Any], kind: str, panel: str
             )
         if first is None:
             first = array.name
-        elif value.dtype != (expected := _dtype_of(array, values[first])):
+        elif value.dtype is not values[first].dtype and value.dtype != (expected := _dtype_of(array, values[first])):
             same = expected == values[first].dtype
             reason = f"the dtype of {first}" if same else f"since {first} has {values[first].dtype}"
             raise TypeError(f"{op.name}: {array.name} has dtype {value.dtype}; expected {expected}, {reason}")
-        elif device_of(value) != device_of(values[first]):
+        elif kind != "numpy" and device_of(value) != device_of(values[first]):
             here, there = device_of(value), device_of(values[first])
             raise ValueError(f"{op.name}: {array.name} is on {here}; expected {there}, where {first} is")
 
@@ -219,10 +255,11 @@ def _check_graph(op: Operator, values: Mapping[str, Any], kind: str, panel: str)
             raise TypeError(f"{op.name}: {name} is a {type(graph).__name__}; expected {expected}")
         if graph.kind != kind:
             raise TypeError(f"{op.name}: {name} holds {graph.kind}.ndarray; panel {panel!r} takes {kind}.ndarray")
-        if graph.device != device_of(first):
+        if kind != "numpy" and graph.device != device_of(first):
             there = device_of(first)
             raise ValueError(f"{op.name}: {name} is on {graph.device}; expected {there}, where the arrays are")
-    _check_members(op, values)
+    if len(op.graph.arguments) > 1:  # a graph fits itself
+        _check_members(op, values)
     for attribute in op.attributes:
         for choice, method in attribute.requires:
             if values[attribute.name] == choice:
@@ -267,9 +304,9 @@ def index_dtype(op: Operator, values: Mapping[str, Any]) -> np.dtype:
 
 def _check_indices(op: Operator, values: Mapping[str, Any]) -> None:
     """Integers given back have the graph's dtype."""
-    for a in (a for a in op.given(values) if a.index):
+    for a in op.index_arguments:
         array, dtype = values[a.name], index_dtype(op, values)
-        if array.dtype != dtype:
+        if array is not None and array.dtype != dtype:
             raise TypeError(f"{op.name}: {a.name} has dtype {array.dtype}; expected {dtype}, the dtype of the graph")
 
 
@@ -278,7 +315,7 @@ def _check_positions(op: Operator, values: Mapping[str, Any]) -> None:
 
     On a device that would be a synchronisation; there, as in every panel, what is no in-edge counts for nothing.
     """
-    for a in (a for a in op.given(values) if a.index and isinstance(values[a.name], np.ndarray)):
+    for a in (a for a in op.index_arguments if isinstance(values[a.name], np.ndarray)):
         assert op.graph is not None
         array, offsets = values[a.name], op.graph.find("offsets", values)
         start, stop = offsets[:-1, None], offsets[1:, None]
@@ -292,7 +329,7 @@ def _check_positions(op: Operator, values: Mapping[str, Any]) -> None:
 
 def _check_positive(op: Operator, values: Mapping[str, Any]) -> None:
     """Numbers that must be positive, on the host; NaN passes, and travels to what depends on it."""
-    for a in (a for a in op.arguments if a.positive and isinstance(values[a.name], np.ndarray)):
+    for a in (a for a in op.positive_arguments if isinstance(values[a.name], np.ndarray)):
         wrong = values[a.name] <= 0
         if wrong.any():
             row = int(wrong.argmax())
@@ -302,16 +339,13 @@ def _check_positive(op: Operator, values: Mapping[str, Any]) -> None:
 def _check_absent(op: Operator, values: Mapping[str, Any]) -> None:
     """Raise where an input is None, but not its cotangent."""
     for a in op.definition.inputs:
-        gg = f"gg_{a.name}"
-        if a.optional and values[a.name] is None and values.get(gg) is not None:
+        if a.optional and values[a.name] is None and values.get(gg := f"gg_{a.name}") is not None:
             raise ValueError(f"{op.name}: {gg} is given, but {a.name} is None; expected None")
 
 
 def _check_wrt(op: Operator, wrt: Any) -> tuple[str, ...]:
     names = tuple(f.name for f in op.fields)
     wrt = _scalar(wrt)
-    if wrt is None:
-        return names
     try:
         asked = (wrt,) if isinstance(wrt, str) else tuple(wrt)
     except TypeError:
@@ -364,7 +398,8 @@ def _check_out(
         label = f"out[{name!r}]"
         if name not in wanted:
             raise ValueError(f"{op.name}: {label} is not computed; expected one of {', '.join(wanted) or 'none'}")
-        _check_kind(op, label, array, kind, panel)
+        if array_kind(array) != kind:
+            _refuse_kind(op, label, array, kind, panel)
         dtype = index_dtype(op, values) if fields[name].index else _dtype_of(fields[name], first)
         if array.dtype != dtype:
             raise TypeError(f"{op.name}: {label} has dtype {array.dtype}; expected {dtype}")
@@ -394,6 +429,8 @@ def _overlap(a: Any, b: Any) -> bool:
 
 
 def _contiguous(value: Any) -> Any:
+    if type(value) is np.ndarray and value.flags.c_contiguous and value.flags.aligned:
+        return value
     if isinstance(value, np.ndarray):
         return np.require(value, requirements=("C", "A", "E"))  # E: a subclass would bring its own arithmetic
     import cupy
@@ -434,10 +471,10 @@ def check_call(op: Operator, values: dict[str, Any], wrt: Any, out: Any, kind: s
     sizes = bind_sizes(op, values, {a.name: values[a.name].shape for a in op.arguments if values[a.name] is not None})
     _check_positions(op, values)
     _check_positive(op, values)
-    returned = {f.name for f in op.returned(values, sizes)}
-    wanted = tuple(n for n in _check_wrt(op, wrt) if n in returned)
+    returned = [f.name for f in op.returned(values, sizes)]
+    wanted = tuple(returned) if wrt is None else tuple(n for n in _check_wrt(op, wrt) if n in returned)
     given = _check_out(op, out, values, sizes, wanted, columns, kind, panel)
     for a in op.arguments:
         if values[a.name] is not None:
             values[a.name] = _contiguous(values[a.name])
-    return Checked(values, sizes, wanted, given, columns & {f.name for f in op.fields})
+    return Checked(values, sizes, wanted, given, columns and columns & {f.name for f in op.fields})

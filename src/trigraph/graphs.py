@@ -42,6 +42,8 @@ def array_kind(value: Any) -> str | None:
 
     Masked arrays and matrices are something else: a kernel would drop the mask, and a matrix changes what ``*`` means.
     """
+    if type(value) is np.ndarray:  # most are
+        return "numpy"
     if isinstance(value, np.ndarray):
         return None if isinstance(value, (np.ma.MaskedArray, np.matrix)) else "numpy"
     if type(value).__module__.partition(".")[0] == "cupy" and type(value).__name__ == "ndarray":

@@ -17,17 +17,13 @@ from collections import namedtuple
 from functools import cache
 from typing import Any
 
+from trigraph.graph_kinds import CSC_FORWARD, CSC_REVERSE, GRAPHS, GraphArgument, GraphKind
 from trigraph.table import (
-    CSC_FORWARD,
-    CSC_REVERSE,
-    GRAPHS,
     SYMBOLS,
     Argument,
     Array,
     Attribute,
     Definition,
-    GraphArgument,
-    GraphKind,
     Kink,
     Operator,
     Restriction,

@@ -12,11 +12,11 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from trigraph.checks import Checked, check_call
+from trigraph.checks import Checked, bind_arguments, check_call
 from trigraph.graphs import array_kind
 from trigraph.operators import OPERATORS, Argument, Operator
 
-__all__ = ["PANELS", "front_door", "panel_function"]
+__all__ = ["PANELS", "choose_panel", "execute", "front_door", "panel_function"]
 
 # Panel: module that holds its functions, kind of arrays it takes, whether its functions write into `out` themselves.
 PANELS: dict[str, tuple[str, str, bool]] = {
@@ -35,7 +35,8 @@ def panel_function(panel: str, name: str) -> Callable[..., Any]:
     return function
 
 
-def _choose(op: Operator, values: dict[str, Any], panel: Any) -> str:
+def choose_panel(op: Operator, values: dict[str, Any], panel: Any) -> str:
+    """Return the panel that was asked for, or the one that goes with the arrays."""
     if panel is None:
         return "gpu" if any(array_kind(values[a.name]) == "cupy" for a in op.arguments) else "fortran"
     if not isinstance(panel, str):
@@ -119,31 +120,13 @@ def _signature(op: Operator) -> inspect.Signature:
     return op.signature.replace(parameters=[*op.signature.parameters.values(), *extra])
 
 
-def _bind(op: Operator, nullable: dict[str, int], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return all arguments by name; arrays that may be None (with their places) are None where they were left out."""
-    absent = [name for name, place in nullable.items() if place >= len(args) and name not in kwargs]
-    try:
-        names = op.signature.parameters
-        for name in (n for n in kwargs if n not in names):
-            import difflib
-
-            near = difflib.get_close_matches(name, [*names, "out", "panel"], 1)
-            meant = f" (did you mean {near[0]!r}?)" if near else ""
-            raise TypeError(f"got an unexpected keyword argument {name!r}{meant}")
-        bound = op.signature.bind(*args, **dict.fromkeys(absent), **kwargs)
-    except TypeError as error:
-        raise TypeError(f"{op.name}: {error}; expected {op.name}{_signature(op)}") from None
-    bound.apply_defaults()
-    return bound.arguments
-
-
 def front_door(op: Operator) -> Callable[..., Any]:
     """Return the checked public function of an operator."""
-    nullable = {a.name: op.parameters.index(a.name) for a in op.arguments if a.nullable}
+    signature = _signature(op)
 
     def call(*args: Any, out: Any = None, panel: str | None = None, **kwargs: Any) -> Any:
         try:
-            return checked_call(_bind(op, nullable, args, kwargs), out, panel)
+            return checked_call(bind_arguments(op, args, kwargs, signature), out, panel)
         except MemoryError as error:
             if type(error).__module__.partition(".")[0] == "cupy" or str(error).startswith(f"{op.name}: "):
                 raise
@@ -151,30 +134,39 @@ def front_door(op: Operator) -> Callable[..., Any]:
 
     def checked_call(values: dict[str, Any], out: Any, panel: str | None) -> Any:
         wrt = values.pop("wrt", None)
-        chosen = _choose(op, values, panel)
-        _, kind, writes_out = PANELS[chosen]
-        checked = check_call(op, values, wrt, out, kind, chosen)
-        keywords: dict[str, Any] = {"wrt": checked.wanted} if op.selective else {}
-        given = {n: a[..., 0] if n in checked.columns else a for n, a in checked.out.items()}
-        if writes_out:
-            keywords["out"] = given
-        result = panel_function(chosen, op.name)(**checked.values, **keywords)
-        if not writes_out:
-            for name, array in given.items():
-                array[...] = result if op.single else getattr(result, name)
-        return _restore(op, result, checked)
+        chosen = choose_panel(op, values, panel)
+        return execute(op, check_call(op, values, wrt, out, PANELS[chosen][1], chosen), chosen)
 
     call.__name__ = call.__qualname__ = op.name
     call.__module__ = "trigraph"
     call.__doc__ = _docstring(op)
-    call.__signature__ = _signature(op)  # type: ignore[attr-defined]
+    call.__signature__ = signature  # type: ignore[attr-defined]
     return call
+
+
+def execute(op: Operator, checked: Checked, panel: str) -> Any:
+    """Run a call that has passed every check in a panel, and return what the public function returns."""
+    function = panel_function(panel, op.name)
+    given = {n: a[..., 0] if n in checked.columns else a for n, a in checked.out.items()}
+    if hasattr(function, "execute"):  # the Fortran panels take the sizes that the checks have found
+        return _restore(op, function.execute(checked.values, checked.sizes, checked.wanted, given), checked)
+    keywords: dict[str, Any] = {"wrt": checked.wanted} if op.selective else {}
+    writes_out = PANELS[panel][2]
+    if writes_out:
+        keywords["out"] = given
+    result = function(**checked.values, **keywords)
+    if not writes_out:
+        for name, array in given.items():
+            array[...] = result if op.single else getattr(result, name)
+    return _restore(op, result, checked)
 
 
 def _restore(op: Operator, result: Any, checked: Checked) -> Any:
     """Return the caller's own arrays, and columns with the trailing axis their input had."""
     if op.single:
         return next(iter(checked.out.values()), result)
+    if not checked.columns and not checked.out:
+        return result
     columns = {n: getattr(result, n)[..., None] for n in checked.columns if getattr(result, n) is not None}
     changed = columns | checked.out
     return result._replace(**changed) if changed else result

@@ -1,4 +1,4 @@
-"""What the operator table is made of: sizes, arrays, attributes, graphs, definitions, and the operators they give.
+"""What the operator table is made of: sizes, arrays, attributes, definitions, and the operators they give.
 
 Only the standard library is used here: the build runs this module before the package exists.
 """
@@ -7,51 +7,28 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from functools import cache
 from types import CodeType
-from typing import Any, Generic, TypeVar
+from typing import Any
+
+from trigraph.graph_kinds import GRAPHS, GraphKind
+from trigraph.lazy import lazy
 
 __all__ = [
-    "CSC_FORWARD",
-    "CSC_REVERSE",
-    "GRAPHS",
     "SYMBOLS",
     "Argument",
     "Array",
     "Attribute",
     "Definition",
-    "GraphArgument",
-    "GraphKind",
     "Kink",
     "Operator",
     "Restriction",
     "Symbol",
     "evaluate",
-    "lazy",
     "names_in",
 ]
-
-T = TypeVar("T")
-
-
-class lazy(Generic[T]):
-    """`functools.cached_property` without the lock it has before Python 3.12.
-
-    All objects of a class share that lock, and a process forked while another thread computes one of them waits for it
-    for ever. Here two threads may both compute a value, and one of the equal results is kept.
-    """
-
-    def __init__(self, function: Callable[[Any], T]) -> None:
-        self.function = function
-        self.__doc__ = function.__doc__
-
-    def __get__(self, instance: Any, owner: type | None = None) -> T:
-        if instance is None:
-            return self  # type: ignore[return-value]
-        values: dict[str, T] = vars(instance)  # found there, not here, from now on
-        return values.setdefault(self.function.__name__, self.function(instance))
 
 
 @dataclass(frozen=True)
@@ -154,7 +131,7 @@ class Array:
     @property
     def dims(self) -> tuple[str, ...]:
         """Expressions of the axes."""
-        return tuple(self.shape.split())
+        return _dims(self.shape)
 
 
 @dataclass(frozen=True)
@@ -207,140 +184,6 @@ class Kink:
     function: str
     resample: str
     rows: str = ""
-
-
-@dataclass(frozen=True)
-class GraphArgument:
-    """A graph object an operator takes.
-
-    Parameters
-    ----------
-    name, doc : str
-    optional : bool
-        Whether it may be None: the identity.
-    rows : str
-        Array whose rows its segments are; an index array is taken for the object it would make. Empty: it is not.
-    """
-
-    name: str
-    doc: str
-    optional: bool = False
-    rows: str = ""
-
-
-@dataclass(frozen=True)
-class GraphKind:
-    """The graph objects of an operator: their class, the sizes they fix and the arrays Fortran receives.
-
-    Parameters
-    ----------
-    type_name : str
-    sizes : tuple of str
-    forward, fast, reverse : tuple of (name, length)
-        Arrays that go to every operator; to the fast path too; to its derivatives (what `prepare` builds).
-    arguments : tuple of GraphArgument
-    paths : mapping from size or array to tuple of str
-        Where it is found, ``argument.attribute``, the first whose argument is not None (default: ``graph.<name>``).
-    """
-
-    type_name: str
-    sizes: tuple[str, ...]
-    forward: tuple[tuple[str, str], ...]
-    fast: tuple[tuple[str, str], ...]
-    reverse: tuple[tuple[str, str], ...]
-    arguments: tuple[GraphArgument, ...] = (GraphArgument("graph", "Whose rows the edge arrays have."),)
-    paths: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-
-    @property
-    def optional(self) -> tuple[str, ...]:
-        """Names of the graph objects that may be None."""
-        return tuple(a.name for a in self.arguments if a.optional)
-
-    @lazy
-    def _reversed(self) -> frozenset[str]:
-        return frozenset(name for name, _ in self.reverse)
-
-    def find(self, name: str, values: Mapping[str, Any]) -> Any:
-        """Return a size, or an array, of the graph objects among `values`; None where the object is absent."""
-        for path in self.paths.get(name, (f"graph.{name}",)):
-            argument, attribute = path.split(".")
-            graph = values[argument]
-            if graph is not None:
-                prepared = graph.prepare() if name in self._reversed else graph
-                return getattr(prepared, attribute)
-        return None
-
-
-CSC_FORWARD = (("offsets", "num_dst_nodes+1"), ("indices", "num_positions"), ("edge_ids", "num_positions"))
-CSC_REVERSE = (
-    ("destinations", "num_positions"),
-    ("src_offsets", "num_src_nodes+1"),
-    ("src_positions", "num_positions"),
-    ("row_offsets", "num_edges+1"),
-    ("row_positions", "num_positions"),
-)
-EDGES_FORWARD = (
-    ("src", "num_edges"),
-    ("dst", "num_edges"),
-    ("dst_offsets", "num_nodes+1"),
-    ("dst_edge_index", "num_edges"),
-    ("reverse_edge", "num_edges"),
-)
-EDGES_FAST = (("src_offsets", "num_nodes+1"), ("reverse_start", "num_edges"), ("reverse_stop", "num_edges"))
-TRIPLETS_DOC = "Outer edge of each triplet; or the index array."
-TRIPLETS_FORWARD = (("triplet_edge", "num_triplets"),)
-TRIPLETS_FAST = (("triplet_offsets", "num_edges+1"), ("triplet_order", "num_triplets"))
-TRIPLETS_PATHS = {
-    "num_edges": ("triplets.num_segments",),
-    "num_triplets": ("triplets.num_members",),
-    "triplet_edge": ("triplets.index",),
-    "triplet_offsets": ("triplets.offsets",),
-    "triplet_order": ("triplets.order",),
-}
-GRAPHS: dict[str, GraphKind] = {
-    "csc": GraphKind(
-        "CSC", ("num_src_nodes", "num_dst_nodes", "num_positions", "num_edges"), CSC_FORWARD, (), CSC_REVERSE
-    ),
-    "edges": GraphKind("EdgeGraph", ("num_nodes", "num_edges"), EDGES_FORWARD, EDGES_FAST, ()),
-    "triplets": GraphKind(
-        "Segments",
-        ("num_edges", "num_triplets"),
-        TRIPLETS_FORWARD,
-        TRIPLETS_FAST,
-        (),
-        (GraphArgument("triplets", TRIPLETS_DOC, rows="rad_basis"),),
-        TRIPLETS_PATHS,
-    ),
-    "bilinear": GraphKind(
-        "Segments",
-        ("num_edges", "num_triplets", "num_inputs", "num_outputs"),
-        (*TRIPLETS_FORWARD, ("atom_of_edge", "num_edges"), ("input_of_triplet", "num_triplets")),
-        (
-            *TRIPLETS_FAST,
-            ("atom_offsets", "num_outputs+1"),
-            ("atom_order", "num_edges"),
-            ("input_offsets", "num_inputs+1"),
-            ("input_order", "num_triplets"),
-        ),
-        (),
-        (
-            GraphArgument("triplets", TRIPLETS_DOC, rows="rad_W1"),
-            GraphArgument("atoms", "Atom of each edge: edges of an atom are summed (None: they are not).", True),
-            GraphArgument("idx_in", "Row of m for each triplet (None: its own); or the index array.", True, "m"),
-        ),
-        {
-            **TRIPLETS_PATHS,
-            "num_inputs": ("idx_in.num_segments", "triplets.num_members"),
-            "num_outputs": ("atoms.num_segments", "triplets.num_segments"),
-            "atom_of_edge": ("atoms.index",),
-            "atom_offsets": ("atoms.offsets",),
-            "atom_order": ("atoms.order",),
-            "input_of_triplet": ("idx_in.index",),
-            "input_offsets": ("idx_in.offsets",),
-            "input_order": ("idx_in.order",),
-        },
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -429,7 +272,7 @@ class Definition:
                 found.update(dict.fromkeys(n for n in sorted(names_in(dim)) if n not in others))
         return (*found, *(a.name for a in self.attributes if a.size))
 
-    @property
+    @lazy
     def optional(self) -> tuple[str, ...]:
         """Names of inputs and graph objects that may be None."""
         graphs = GRAPHS[self.graph].optional if self.graph else ()
@@ -466,7 +309,7 @@ class Operator:
         """The kind of graph it takes."""
         return GRAPHS[self.definition.graph] if self.definition.graph else None
 
-    @property
+    @lazy
     def attributes(self) -> tuple[Attribute, ...]:
         """Attributes in signature order."""
         return self.definition.attributes
@@ -544,22 +387,22 @@ class Operator:
         back = tuple(a.name for a in self.arguments if a.given_back) if given_back else ()
         return (*self.definition.optional, *back)
 
-    @property
+    @lazy
     def single(self) -> bool:
         """Whether it returns the array itself rather than a NamedTuple."""
         return len(self.fields) == 1 and (self.order == 0 or self.restriction is not None)
 
-    @property
+    @lazy
     def selective(self) -> bool:
         """Whether the caller may ask for some fields only (`wrt`)."""
         return self.order > 0 and not self.single
 
-    @property
+    @lazy
     def choices(self) -> tuple[str, ...]:
         """Names of the attributes that are choices."""
         return tuple(a.name for a in self.attributes if a.choices)
 
-    @property
+    @lazy
     def numbers(self) -> tuple[str, ...]:
         """Names of the attributes that are real numbers."""
         return tuple(a.name for a in self.attributes if a.real)
@@ -569,7 +412,7 @@ class Operator:
         """What it computes."""
         return self.restriction.doc if self.restriction else self.definition.formulas[self.order]
 
-    @property
+    @lazy
     def parameters(self) -> tuple[str, ...]:
         """Names of the positional parameters, `wrt` excluded."""
         graphs = tuple(a.name for a in self.graph.arguments) if self.graph else ()
@@ -584,18 +427,39 @@ class Operator:
         return tuple(sorted(self.arguments, key=lambda a: a.name not in inputs))
 
     @lazy
+    def axes(self) -> tuple[tuple[Argument, tuple[tuple[str, frozenset[str]], ...]], ...]:
+        """Array arguments in `binding_order`, each with the expressions of its axes and the symbols in them."""
+        return tuple((a, tuple((dim, names_in(dim)) for dim in a.dims)) for a in self.binding_order)
+
+    @lazy
+    def index_arguments(self) -> tuple[Argument, ...]:
+        """Array arguments that hold integers."""
+        return tuple(a for a in self.arguments if a.index)
+
+    @lazy
+    def positive_arguments(self) -> tuple[Argument, ...]:
+        """Array arguments whose numbers must be positive."""
+        return tuple(a for a in self.arguments if a.positive)
+
+    @lazy
     def signature(self) -> inspect.Signature:
         """Signature every panel shares; `wrt` belongs to derivatives with named fields."""
-        positional = inspect.Parameter.POSITIONAL_OR_KEYWORD
-        defaults = {a.name: a.default for a in self.attributes}
-        defaults |= dict.fromkeys(
-            (*(a.name for a in self.arguments if a.keyword), *(self.graph.optional if self.graph else ()))
-        )
-        empty = inspect.Parameter.empty
-        parameters = [inspect.Parameter(n, positional, default=defaults.get(n, empty)) for n in self.parameters]
-        if self.selective:
-            parameters.append(inspect.Parameter("wrt", positional, default=None))
-        return inspect.Signature(parameters)
+        positional, empty = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
+        nullable = {a.name for a in self.arguments if a.nullable and not a.keyword}  # only the front door omits these
+        known = {n: value for n, value in self.defaults.items() if n not in nullable}
+        return inspect.Signature([inspect.Parameter(n, positional, default=known.get(n, empty)) for n in self.names])
+
+    @lazy
+    def names(self) -> tuple[str, ...]:
+        """Names of the positional parameters; `wrt` is the last, where there is one."""
+        return (*self.parameters, *(("wrt",) if self.selective else ()))
+
+    @lazy
+    def defaults(self) -> dict[str, Any]:
+        """Parameters that a caller of the front door may leave out, and what they are then."""
+        absent = (*(a.name for a in self.arguments if a.nullable), *(self.graph.optional if self.graph else ()), "wrt")
+        found = {a.name: a.default for a in self.attributes if not a.required} | dict.fromkeys(absent)
+        return {n: found[n] for n in self.names if n in found}
 
     @property
     def operations(self) -> str:
@@ -604,8 +468,16 @@ class Operator:
 
 
 @cache
+def _dims(shape: str) -> tuple[str, ...]:
+    return tuple(shape.split())
+
+
+@cache
 def _code(expression: str) -> CodeType:
     return compile(expression, "<operator table>", "eval")
+
+
+_NOTHING: dict[str, Any] = {"__builtins__": {}}
 
 
 def evaluate(expression: str, sizes: Mapping[str, int]) -> int:
@@ -617,8 +489,9 @@ def evaluate(expression: str, sizes: Mapping[str, int]) -> int:
         A symbol has no size yet.
     """
     if expression in sizes:  # most are one symbol
-        return int(sizes[expression])
-    return int(eval(_code(expression), {"__builtins__": {}}, dict(sizes)))
+        return sizes[expression]
+    value: int = eval(_code(expression), _NOTHING, sizes)
+    return value
 
 
 @cache

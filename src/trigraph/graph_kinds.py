@@ -1,0 +1,152 @@
+"""The graph objects that operators take: which sizes they fix, which arrays they hold and where these are found.
+
+Only the standard library is used here: the build runs this module before the package exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from trigraph.lazy import lazy
+
+__all__ = ["CSC_FORWARD", "CSC_REVERSE", "GRAPHS", "GraphArgument", "GraphKind"]
+
+
+@dataclass(frozen=True)
+class GraphArgument:
+    """A graph object an operator takes.
+
+    Parameters
+    ----------
+    name, doc : str
+    optional : bool
+        Whether it may be None: the identity.
+    rows : str
+        Array whose rows its segments are; an index array is taken for the object it would make. Empty: it is not.
+    """
+
+    name: str
+    doc: str
+    optional: bool = False
+    rows: str = ""
+
+
+@dataclass(frozen=True)
+class GraphKind:
+    """The graph objects of an operator: their class, the sizes they fix and the arrays Fortran receives.
+
+    Parameters
+    ----------
+    type_name : str
+    sizes : tuple of str
+    forward, fast, reverse : tuple of (name, length)
+        Arrays that go to every operator; to the fast path too; to its derivatives (what `prepare` builds).
+    arguments : tuple of GraphArgument
+    paths : mapping from size or array to tuple of str
+        Where it is found, ``argument.attribute``, the first whose argument is not None (default: ``graph.<name>``).
+    """
+
+    type_name: str
+    sizes: tuple[str, ...]
+    forward: tuple[tuple[str, str], ...]
+    fast: tuple[tuple[str, str], ...]
+    reverse: tuple[tuple[str, str], ...]
+    arguments: tuple[GraphArgument, ...] = (GraphArgument("graph", "Whose rows the edge arrays have."),)
+    paths: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    @lazy
+    def optional(self) -> tuple[str, ...]:
+        """Names of the graph objects that may be None."""
+        return tuple(a.name for a in self.arguments if a.optional)
+
+    @lazy
+    def _reversed(self) -> frozenset[str]:
+        return frozenset(name for name, _ in self.reverse)
+
+    @lazy
+    def _places(self) -> dict[str, tuple[tuple[str, str], ...]]:
+        """`paths`, each split into argument and attribute."""
+        return {name: tuple((p.split(".")[0], p.split(".")[1]) for p in found) for name, found in self.paths.items()}
+
+    def find(self, name: str, values: Mapping[str, Any]) -> Any:
+        """Return a size, or an array, of the graph objects among `values`; None where the object is absent."""
+        for argument, attribute in self._places.get(name) or (("graph", name),):
+            graph = values[argument]
+            if graph is not None:
+                prepared = graph.prepare() if name in self._reversed else graph
+                return getattr(prepared, attribute)
+        return None
+
+
+CSC_FORWARD = (("offsets", "num_dst_nodes+1"), ("indices", "num_positions"), ("edge_ids", "num_positions"))
+CSC_REVERSE = (
+    ("destinations", "num_positions"),
+    ("src_offsets", "num_src_nodes+1"),
+    ("src_positions", "num_positions"),
+    ("row_offsets", "num_edges+1"),
+    ("row_positions", "num_positions"),
+)
+EDGES_FORWARD = (
+    ("src", "num_edges"),
+    ("dst", "num_edges"),
+    ("dst_offsets", "num_nodes+1"),
+    ("dst_edge_index", "num_edges"),
+    ("reverse_edge", "num_edges"),
+)
+EDGES_FAST = (("src_offsets", "num_nodes+1"), ("reverse_start", "num_edges"), ("reverse_stop", "num_edges"))
+TRIPLETS_DOC = "Outer edge of each triplet; or the index array."
+TRIPLETS_FORWARD = (("triplet_edge", "num_triplets"),)
+TRIPLETS_FAST = (("triplet_offsets", "num_edges+1"), ("triplet_order", "num_triplets"))
+TRIPLETS_PATHS = {
+    "num_edges": ("triplets.num_segments",),
+    "num_triplets": ("triplets.num_members",),
+    "triplet_edge": ("triplets.index",),
+    "triplet_offsets": ("triplets.offsets",),
+    "triplet_order": ("triplets.order",),
+}
+GRAPHS: dict[str, GraphKind] = {
+    "csc": GraphKind(
+        "CSC", ("num_src_nodes", "num_dst_nodes", "num_positions", "num_edges"), CSC_FORWARD, (), CSC_REVERSE
+    ),
+    "edges": GraphKind("EdgeGraph", ("num_nodes", "num_edges"), EDGES_FORWARD, EDGES_FAST, ()),
+    "triplets": GraphKind(
+        "Segments",
+        ("num_edges", "num_triplets"),
+        TRIPLETS_FORWARD,
+        TRIPLETS_FAST,
+        (),
+        (GraphArgument("triplets", TRIPLETS_DOC, rows="rad_basis"),),
+        TRIPLETS_PATHS,
+    ),
+    "bilinear": GraphKind(
+        "Segments",
+        ("num_edges", "num_triplets", "num_inputs", "num_outputs"),
+        (*TRIPLETS_FORWARD, ("atom_of_edge", "num_edges"), ("input_of_triplet", "num_triplets")),
+        (
+            *TRIPLETS_FAST,
+            ("atom_offsets", "num_outputs+1"),
+            ("atom_order", "num_edges"),
+            ("input_offsets", "num_inputs+1"),
+            ("input_order", "num_triplets"),
+        ),
+        (),
+        (
+            GraphArgument("triplets", TRIPLETS_DOC, rows="rad_W1"),
+            GraphArgument("atoms", "Atom of each edge: edges of an atom are summed (None: they are not).", True),
+            GraphArgument("idx_in", "Row of m for each triplet (None: its own); or the index array.", True, "m"),
+        ),
+        {
+            **TRIPLETS_PATHS,
+            "num_inputs": ("idx_in.num_segments", "triplets.num_members"),
+            "num_outputs": ("atoms.num_segments", "triplets.num_segments"),
+            "atom_of_edge": ("atoms.index",),
+            "atom_offsets": ("atoms.offsets",),
+            "atom_order": ("atoms.order",),
+            "input_of_triplet": ("idx_in.index",),
+            "input_offsets": ("idx_in.offsets",),
+            "input_order": ("idx_in.order",),
+        },
+    ),
+}

@@ -1,0 +1,31 @@
+"""Values computed when they are first asked for.
+
+Only the standard library is used here: the build runs this module before the package exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+__all__ = ["lazy"]
+
+T = TypeVar("T")
+
+
+class lazy(Generic[T]):
+    """`functools.cached_property` without the lock it has before Python 3.12.
+
+    All objects of a class share that lock, and a process forked while another thread computes one of them waits for it
+    for ever. Here two threads may both compute a value, and one of the equal results is kept.
+    """
+
+    def __init__(self, function: Callable[[Any], T]) -> None:
+        self.function = function
+        self.__doc__ = function.__doc__
+
+    def __get__(self, instance: Any, owner: type | None = None) -> T:
+        if instance is None:
+            return self  # type: ignore[return-value]
+        values: dict[str, T] = vars(instance)  # found there, not here, from now on
+        return values.setdefault(self.function.__name__, self.function(instance))
