@@ -1,5 +1,6 @@
 """The whole run on the panels of the package: everything is checked, and everything agrees."""
 
+import os
 import sys
 from collections import Counter
 from types import SimpleNamespace
@@ -10,12 +11,12 @@ import pytest
 from trigraph.fortran.threads import get_num_threads
 from trigraph.operators import DEFINITIONS, OPERATORS
 from trigraph.panels import PANELS
-from trigraph.verification import subjects
+from trigraph.verification import isolated, subjects
 from trigraph.verification.cases import build, variants
 from trigraph.verification.isolated import Workers
 from trigraph.verification.properties import levels
 from trigraph.verification.record import KINDS
-from trigraph.verification.run import available_panels, plan, run
+from trigraph.verification.run import DTYPES, available_panels, plan, run
 from trigraph.verification.units import counted
 
 HOST = ("pyref", "fortran", "fortran-reference", "gpu-host")
@@ -82,12 +83,47 @@ def test_every_derivative_is_differenced(checks):
             assert c.tolerance <= (1e-19 if c.panel == "judge" else 1e-7)
 
 
+def test_checks_in_one_dtype_meet_every_setting_and_both_dtypes(checks):
+    """NaN, and calls of some cases, take dtypes in turn; together they leave out no operator, panel or setting."""
+    kinds = {"nan": None, "out": ("skewed", "one channel"), "layout": ("skewed", "one channel")}
+    for kind, names in kinds.items():
+        found = {(c.operator, c.panel, c.case.split(", spoilt")[0]) for c in checks if c.kind == kind}
+        dtypes = {(c.operator, c.panel, c.dtype) for c in checks if c.kind == kind}
+        for panel in HOST:
+            for op in OPERATORS.values():
+                for variant in variants(op.definition):
+                    if variant.differenced if names is None else variant.name in names:
+                        assert (op.name, panel, variant.label) in found
+                assert {(op.name, panel, dtype) for dtype in DTYPES} <= dtypes
+
+
+@pytest.mark.parametrize("name", ["gno_kernel", "agg_weighted_n2n"])
+def test_one_dtype_alone_is_checked_in_full(name):
+    both, single = ([u.label for u in plan([name], ["pyref"], dtypes)] for dtypes in (DTYPES, ["float32"]))
+    for end in ("nan", "calls"):
+        taken, alone = ([label for label in labels if label.endswith(end)] for labels in (both, single))
+        assert {label.replace("float64", "float32") for label in taken} == set(alone)
+
+
 def test_units_are_the_plan(units, checks):
     planned = plan()
     assert sorted(u.label for u in planned) == sorted(label for label, _ in units)
     assert sum(len(found) for _, found in units) == len(checks)
     assert sum(u.planned() for u in planned) == counted(checks)
     assert all(u.weight > 0 for u in planned)
+
+
+def test_processes_share_the_processors(monkeypatch):
+    monkeypatch.delenv("OPENBLAS_NUM_THREADS", raising=False)
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    monkeypatch.setenv("MKL_NUM_THREADS", "3")
+    before = dict(os.environ)
+    with isolated._sharing_processors(1):
+        assert dict(os.environ) == before
+    with isolated._sharing_processors(2):
+        there = {name: os.environ[name] for name in isolated.SHARING}
+        assert there == {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "3", "OMP_WAIT_POLICY": "passive"}
+    assert dict(os.environ) == before
 
 
 def test_selections():

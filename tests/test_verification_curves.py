@@ -1,11 +1,13 @@
 """The rule that accepts or rejects a finite-difference curve, on functions whose derivative is known."""
 
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
 
-from trigraph.verification.differences import STEPS, assess
+from trigraph.verification.differences import APART, JUDGE_STEPS, STEPS, _taken, assess
+from trigraph.verification.real import NETWORK_STEPS, POLYNOMIAL_STEPS, STRUCTURE_STEPS
 from trigraph.verification.record import Check
 
 EPS = 2.0**-52
@@ -75,7 +77,7 @@ def test_a_first_order_error_is_rejected():
     assert verdict(quadratic, lambda h: 6 * (X + h) - 1, 2).problem
 
 
-@pytest.mark.parametrize("at", [0, 3, 15, len(STEPS) - 1])
+@pytest.mark.parametrize("at", [0, 3, 7, len(STEPS) - 1])
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 @pytest.mark.parametrize("degree", [1, None])
 def test_one_nan_is_rejected(at, value, degree):
@@ -99,6 +101,28 @@ def test_a_kink_within_the_steps_is_rejected():
 
     assert verdict(kinked, 1.0, 1).problem
     assert verdict(kinked, 1.0, None).problem
+
+
+@pytest.mark.parametrize("steps", [STEPS, JUDGE_STEPS, STRUCTURE_STEPS, NETWORK_STEPS, POLYNOMIAL_STEPS])
+@pytest.mark.parametrize("largest", [2.0**-4, 2.0**-6, 1.0])
+def test_steps_of_polynomials_are_few_and_far_apart(steps, largest):
+    up_to = [h for h in steps if h <= largest]
+    for degree in (None, 3):
+        assert _taken(steps, largest, degree) == up_to
+    for degree in (0, 1, 2):
+        few = _taken(steps, largest, degree)
+        assert set(few) <= set(up_to)
+        assert few[0] == up_to[0]
+        assert len(few) >= 4
+        assert all(a >= APART * b for a, b in pairwise(few))
+
+
+@pytest.mark.parametrize("relative", [1e-3, 1e-6, 1e-9, 1e-11])
+def test_few_steps_reject_a_wrong_derivative_of_a_polynomial(relative):
+    few = _taken(STEPS, 2.0**-6, 2)
+    assert not verdict(quadratic, SLOPE, 2, few).problem
+    assert verdict(quadratic, SLOPE * (1 + relative), 2, few).problem
+    assert "degree 2" in verdict(lambda x: x**3, 3 * X**2, 2, few).problem
 
 
 def test_one_error_above_the_floor_is_rejected():

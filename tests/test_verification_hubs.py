@@ -1,6 +1,6 @@
 """Sums of very many terms at one place: a hub's in-edges, its out-edges, a row that many positions share, parameters.
 
-`trigraph verify` runs 5,000 terms everywhere and 20,000 on the fast path; here is a million, and that the cases find
+`trigraph verify` runs 1,950 terms everywhere and 8,100 on the fast path; here is a million, and that the cases find
 what they are for.
 """
 
@@ -12,7 +12,7 @@ from trigraph.verification import tolerances
 from trigraph.verification.accuracy import check_accuracy
 from trigraph.verification.cases import build, hubs
 from trigraph.verification.judged import Judged, every_operator_of
-from trigraph.verification.run import plan
+from trigraph.verification.run import HUB, LONGEST_HUB, plan
 from trigraph.verification.subjects import panel
 
 BY_NAME = {d.name: d for d in DEFINITIONS}
@@ -94,14 +94,23 @@ def test_the_bound_of_equal_terms_is_half_their_number():
     assert tolerances.accuracy(False, 100_000) < error < tolerances.accuracy(False, 100_000, True)
 
 
+@pytest.mark.parametrize("degree", [HUB, LONGEST_HUB])
+@pytest.mark.parametrize("chunk", [128, 256])
+def test_partial_sums_wait_at_every_level(degree, chunk):
+    """A tree that adds chunks pairwise keeps one sum for each one among the binary digits of their number."""
+    whole = (degree - 1) // chunk
+    assert whole > 1
+    assert whole & (whole + 1) == 0
+
+
 def test_hubs_are_in_the_plan():
     labels = [u.label for u in plan(panels=["fortran", "pyref"])]
     for definition in DEFINITIONS:
         for dtype in ("float32", "float64"):
             assert any(
-                label.startswith(f"{definition.name}, hub of 5000, constant") and dtype in label for label in labels
+                label.startswith(f"{definition.name}, hub of {HUB}, constant") and dtype in label for label in labels
             )
-        assert any(label.startswith(f"{definition.name}, hub of 20000, constant") for label in labels)
+        assert any(label.startswith(f"{definition.name}, hub of {LONGEST_HUB}, constant") for label in labels)
 
 
 @pytest.mark.slow

@@ -30,8 +30,11 @@ from trigraph.verification.subjects import Subject, attempt
 
 __all__ = ["JUDGE_STEPS", "STEPS", "Curve", "assess", "check_differences", "inner", "rounded_gap"]
 
-STEPS = tuple(2.0**-k for k in range(4, 37, 2))  # from the largest step of the case
-JUDGE_STEPS = tuple(2.0**-k for k in range(6, 67, 4))
+# From the largest step of the case; close to one another where truncation dominates, or the error is smallest.
+STEPS = tuple(2.0**-k for k in (*range(4, 20, 2), *range(22, 36, 4)))
+JUDGE_STEPS = tuple(2.0**-k for k in (*range(6, 30, 6), *range(30, 40, 4), *range(46, 64, 8)))
+# Where there is no truncation, whose slope many steps show, they are as far apart at least.
+APART = 2.0**8
 
 # How the range in which truncation dominates is chosen from a curve: see `assess`.
 FLOOR_STEPS = 4
@@ -107,11 +110,15 @@ class _Failed(Exception):
     """A call of the subject went wrong."""
 
 
+Products = Sequence[tuple[np.ndarray, np.ndarray]]
+
+
 @dataclass(frozen=True)
 class _Machine:
     """How a curve is computed: arithmetic of the lower operator L, its gradient, and the points x + h v.
 
-    `evaluate(op, values, names)` returns pairs; `shift(x, h, v)` a point; `gap(x, h, v)` the pair x(+h) - x(-h).
+    `evaluate(op, values, names)` returns arrays; `shift(x, h, v)` a point; `gap(x, h, v)` the pair x(+h) - x(-h);
+    `pair(array)` an array as a pair; `change(weight, plus, minus)` the products whose sum is <weight, plus - minus>.
     """
 
     name: str
@@ -120,6 +127,8 @@ class _Machine:
     evaluate: Callable[[Operator, Mapping[str, Any], Sequence[str]], dict[str, np.ndarray]]
     shift: Callable[[np.ndarray, float, np.ndarray], np.ndarray]
     gap: Callable[[np.ndarray, float, np.ndarray], np.ndarray]
+    pair: Callable[[np.ndarray], np.ndarray]
+    change: Callable[[np.ndarray, np.ndarray, np.ndarray], Products]
 
 
 def _rounded(x: np.ndarray, step: float, direction: np.ndarray) -> np.ndarray:
@@ -135,6 +144,14 @@ def _exact_gap(x: np.ndarray, step: float, direction: np.ndarray) -> np.ndarray:
     return judge.pair(2 * step * direction)
 
 
+def _rounded_change(weight: np.ndarray, plus: np.ndarray, minus: np.ndarray) -> Products:
+    return [(weight, judge.pair(plus, -1.0, minus))]
+
+
+def _exact_change(weight: np.ndarray, plus: np.ndarray, minus: np.ndarray) -> Products:
+    return [(weight, plus), (-weight, minus)]
+
+
 def _subject_machine(subject: Subject, judged: Judged) -> _Machine:
     def evaluate(op: Operator, values: Mapping[str, Any], names: Sequence[str]) -> dict[str, np.ndarray]:
         outcome = attempt(subject, op, values)
@@ -143,20 +160,21 @@ def _subject_machine(subject: Subject, judged: Judged) -> _Machine:
         absent = [n for n in names if not isinstance(outcome.fields.get(n), np.ndarray)]
         if absent:
             raise _Failed(f"{op.name}: {absent[0]} is no array")
-        return {n: judge.pair(outcome.fields[n]) for n in names}
+        return {n: outcome.fields[n] for n in names}
 
-    dtype = judged.case.dtype
-    return _Machine(subject.name, dtype, judged.tolerance(subject), evaluate, _rounded, rounded_gap)
+    dtype, tolerance = judged.case.dtype, judged.tolerance(subject)
+    return _Machine(subject.name, dtype, tolerance, evaluate, _rounded, rounded_gap, judge.pair, _rounded_change)
 
 
 def _judge_machine(judged: Judged) -> _Machine:
     def evaluate(op: Operator, values: Mapping[str, Any], names: Sequence[str]) -> dict[str, np.ndarray]:
         return {n: triple[:2] for n, triple in ask(op, values).items() if n in names}
 
-    return _Machine("judge", "real128", tolerances.accuracy(False, judged.terms), evaluate, judge.pair, _exact_gap)
+    tolerance = tolerances.accuracy(False, judged.terms)
+    return _Machine("judge", "real128", tolerance, evaluate, judge.pair, _exact_gap, lambda pair: pair, _exact_change)
 
 
-def inner(pairs: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[float, float]:
+def inner(pairs: Products) -> tuple[float, float]:
     """Value and sum of |terms| of a sum of inner products of pairs, in real128."""
     left = np.concatenate([a.reshape(2, -1) for a, _ in pairs], axis=1)
     right = np.concatenate([b.reshape(2, -1) for _, b in pairs], axis=1)
@@ -188,15 +206,15 @@ def check_differences(
         One for each field of `upper`: `error` is the best relative error over the steps, infinite where the curve is
         wrong.
     """
-    steps = [step for step in steps if step <= judged.case.largest_step]
     machine = _judge_machine(judged) if subject is None else _subject_machine(subject, judged)
     checks = []
     for field in judged.case.returned(upper):
         start = time.perf_counter()
+        degree = next(a.degree for a in _lower(judged, upper).arguments if a.name == field.name)
+        taken = _taken(steps, judged.case.largest_step, degree)
         try:
-            errors, floors = _curve(machine, judged, upper, field.name, steps)
-            degree = next(a.degree for a in _lower(judged, upper).arguments if a.name == field.name)
-            verdict = assess(steps, errors, floors, degree)
+            errors, floors = _curve(machine, judged, upper, field.name, taken)
+            verdict = assess(taken, errors, floors, degree)
         except (_Failed, ValueError) as problem:  # ValueError: shapes that do not fit
             errors, verdict = [], Curve(math.inf, None, str(problem))
         note = f"{verdict.problem} (best error {verdict.best:.1e})" if errors and verdict.problem else verdict.problem
@@ -212,11 +230,20 @@ def check_differences(
                 tolerance=tolerances.differences(machine.dtype),
                 order=verdict.order,
                 seconds=time.perf_counter() - start,
-                curve=tuple(zip(map(float, steps), errors, strict=True)) if errors else (),
+                curve=tuple(zip(map(float, taken), errors, strict=True)) if errors else (),
                 note=note or judged.case.note,
             )
         )
     return checks
+
+
+def _taken(steps: Sequence[float], largest: float, degree: int | None) -> list[float]:
+    """Return the steps up to `largest`; where there is no truncation, at least `APART` from one another."""
+    taken: list[float] = []
+    for step in steps:
+        if step <= largest and (degree is None or degree > 2 or not taken or step * APART <= taken[-1]):
+            taken.append(step)
+    return taken
 
 
 def _lower(judged: Judged, upper: Operator) -> Operator:
@@ -235,7 +262,7 @@ def _curve(
     weights = {f.name: judge.pair(cotangents[prefix + f.name]) for f in case.derived(lower) if prefix + f.name in given}
     names = tuple(weights)
     values = case.arguments(lower)
-    gradient = machine.evaluate(upper, case.arguments(upper), (name,))[name]
+    gradient = machine.pair(machine.evaluate(upper, case.arguments(upper), (name,))[name])
     results = judged.result(lower)
     phi_scale = sum(float(np.sum(abs(weights[n][0]) * results[n][2])) for n in names)
     gradient_scale = judged.result(upper)[name][2]
@@ -246,9 +273,9 @@ def _curve(
         plus = machine.evaluate(lower, {**values, name: machine.shift(x, step, v)}, names)
         minus = machine.evaluate(lower, {**values, name: machine.shift(x, -step, v)}, names)
         gap = machine.gap(x, step, v)
-        products = [(weights[n], plus[n]) for n in names] + [(-weights[n], minus[n]) for n in names]
+        products = [product for n in names for product in machine.change(weights[n], plus[n], minus[n])]
         residual, _ = inner([*products, (-gradient, gap)])
-        _, size = inner([(gradient, gap)])
+        size = float(np.sum(abs(gradient[0] * gap[0])))
         largest = float(np.sum(gradient_scale * abs(gap[0])))
         if size <= unit * largest:
             # A gradient that is zero up to rounding, as the softmax's is in what all scores share: the residual is

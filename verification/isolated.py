@@ -30,8 +30,9 @@ from trigraph.verification.units import Ended, Unit, missing
 __all__ = ["Refused", "Workers"]
 
 PATIENCE = 0.5  # seconds between looks whether a child still lives: its children may keep the pipe open
-# Libraries that NumPy's products come from would start as many threads in every process as there are processors.
-LIBRARY_THREADS = ("OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+# Where several processes share the processors. Libraries that NumPy's products come from would start as many threads in
+# every process as there are processors; threads of the fast path that wait for others would keep a processor busy.
+SHARING = {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
 
 
 class Refused(ValueError):
@@ -75,10 +76,10 @@ def _serve(connection: Connection, folder: str, requests: Sequence[Mapping[str, 
 
 
 @contextmanager
-def _one_library_thread(processes: int) -> Iterator[None]:
-    """Start processes whose libraries use one thread, unless there is one process, or the user has said otherwise."""
-    unset = [name for name in LIBRARY_THREADS if name not in os.environ] if processes > 1 else []
-    os.environ.update(dict.fromkeys(unset, "1"))
+def _sharing_processors(processes: int) -> Iterator[None]:
+    """Start processes as `SHARING` says, unless there is one process, or the user has said otherwise."""
+    unset = [name for name in SHARING if name not in os.environ] if processes > 1 else []
+    os.environ.update({name: SHARING[name] for name in unset})
     try:
         yield
     finally:
@@ -167,7 +168,7 @@ class Workers:
     """
 
     def __init__(self, requests: Sequence[Mapping[str, Any]], processes: int) -> None:
-        with _one_library_thread(processes):
+        with _sharing_processors(processes):
             self._children = [_Child(requests) for _ in range(processes)]
         try:
             replies = [child.receive() for child in self._children]

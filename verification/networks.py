@@ -1,7 +1,7 @@
 """Graphs of graph attention and weighted aggregation that were not drawn for a case: a mesh, a club, a power law.
 
 The mesh is pyamg's airfoil, the club Zachary's, the third has the uneven degrees of a social network or a knowledge
-graph: a hundred thousand edges, made here.
+graph: thirty thousand edges, made here.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from trigraph.verification.judged import operators_of
 __all__ = ["EDGES", "NODES", "club", "club_values", "mesh_values", "power_law", "power_law_values"]
 
 KARATE = Path(__file__).parent / "data" / "karate.npz"
-NODES, EDGES = 10_000, 100_000
+NODES, EDGES = 3_000, 30_000
 PATCH = 40  # destinations of the power law's patch, from its middle ranks: tens of edges each
 HEADS, DIM_HEAD = 2, 3
 
@@ -137,5 +137,5 @@ def power_law_values(definition: Definition, patch: bool, keep: np.ndarray | Non
     graph = power_law()
     if patch:
         order = np.argsort(-np.diff(graph.offsets), kind="stable")
-        graph = _some(graph, order[1000 : 1000 + PATCH])
+        graph = _some(graph, order[NODES // 10 : NODES // 10 + PATCH])
     return _arguments(definition, graph, {"num_heads": 1})

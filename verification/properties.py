@@ -107,7 +107,8 @@ def check_symmetry(subject: Subject, judged: Judged) -> Check:
     exchanged = {**case.arguments(bwd2), **{f"gg_{n}": w[n] for n in names}}
     one = attempt(subject, bwd2, case.arguments(bwd2))
     other = attempt(subject, bwd2, exchanged)
-    scale = _scale(w, judged.result(bwd2)) + _scale(v, ask(bwd2, exchanged, names))
+    turned = judged.kept((bwd2.name, "exchanged"), lambda: ask(bwd2, exchanged, names))
+    scale = _scale(w, judged.result(bwd2)) + _scale(v, turned)
     sides = _inner(w, one.fields), _inner(v, other.fields)
     return _two_sides(subject, judged, bwd2, None, "symmetry", *sides, scale, (one, other))
 

@@ -45,6 +45,7 @@ WEIGHTS = {
     "threads": 15,
     "levels": 15,
     "calls": 6,
+    "nan": 15,
     "algebra": 8,
     "differences": 60,
     "judge differences": 180,
@@ -60,10 +61,11 @@ WEIGHTS = {
 }
 SHARE = {"gpu-host": 3.0}
 
-# Hubs: every subject meets five thousand terms at one place (the emulated device in float32 alone, equal ones). The
-# judge can pay for the longest sums once, and there only sums in chunks are asked: it is they that promise the same
-# accuracy whatever the number of terms.
-HUB, LONGEST_HUB = 5_000, 20_000
+# Hubs: every subject but the emulated device meets 1,950 terms at one place. The judge can pay for the longest sums
+# once, and there only sums in chunks are asked, the emulated device's too: it is they that promise the same accuracy
+# whatever the number of terms. Both have 2**k - 1 whole chunks, of 128 and of 256 terms, before the last one: partial
+# sums then wait at every level of the tree that adds them. The kernels add 8 by 8 partial sums of the longest one.
+HUB, LONGEST_HUB = 1_950, 8_100
 
 
 def available_panels() -> tuple[str, ...]:
@@ -117,8 +119,9 @@ class _Run:
             return
         for definition in self.definitions():
             for dtype in self.dtypes:
-                for variant in variants(definition, self.where):
-                    yield from self._variant(definition, variant, dtype)
+                for number, variant in enumerate(variants(definition, self.where)):
+                    turn = self.dtypes[number % len(self.dtypes)] == dtype
+                    yield from self._variant(definition, variant, dtype, turn)
             for dtype in self.dtypes:
                 yield from self._hubs(definition, dtype)
             for real in real_inputs(definition.family, self.structures):
@@ -127,7 +130,8 @@ class _Run:
             yield from self._dimenet()
         yield from self._golden()
 
-    def _variant(self, definition: Definition, variant: Variant, dtype: str) -> Iterator[Unit]:
+    def _variant(self, definition: Definition, variant: Variant, dtype: str, turn: bool) -> Iterator[Unit]:
+        """Units of a case; those of `turn` are made in one dtype of each, for which the judge need not answer twice."""
         judged = cache(lambda: Judged(build(definition, variant, dtype, self.seed)))
         label = f"{definition.name}, {variant.label}, {dtype}"
         differenced = variant.differenced and dtype == "float64"
@@ -141,8 +145,10 @@ class _Run:
                 yield _unit(f"{name} levels", scope, WEIGHTS["levels"], partial(tasks.of_levels, scope, judged))
             if variant.name in MANY and scope.subject.small_blocks is not None:
                 yield _unit(f"{name} blocks", scope, WEIGHTS["accuracy"], partial(tasks.of_blocks, scope, judged))
-            if variant.differenced or variant.name in ("skewed", "one channel"):
+            if variant.differenced or (turn and variant.name in ("skewed", "one channel")):
                 yield _unit(f"{name} calls", scope, WEIGHTS["calls"], partial(tasks.of_calls, scope, judged))
+            if turn and variant.differenced:
+                yield _unit(f"{name} nan", scope, WEIGHTS["nan"], partial(tasks.of_nonfinite, scope, judged))
             if variant.differenced:
                 algebra = partial(tasks.of_algebra, scope, judged, self.seed)
                 yield _unit(f"{name} algebra", scope, WEIGHTS["algebra"], algebra)
@@ -155,13 +161,12 @@ class _Run:
 
     def _hubs(self, definition: Definition, dtype: str) -> Iterator[Unit]:
         real = tuple(s for s in self.scopes if s.subject.name not in EMULATED)
-        single = dtype == "float32"
         some = [(real, v) for v in hubs(definition, HUB, "positive")]
         # Equal terms say little of a user's function: half their number is allowed in a direct sum.
-        panels = tuple(s for s in (self.scopes if single else real) if s.subject.only is None)
+        panels = tuple(s for s in real if s.subject.only is None)
         some += [(panels, v) for v in hubs(definition, HUB, "constant")]
-        if single:
-            chunked = tuple(s for s in real if s.subject.chunked)
+        if dtype == "float32":
+            chunked = tuple(s for s in self.scopes if s.subject.chunked)
             some += [(chunked, v) for v in hubs(definition, LONGEST_HUB, "constant")]
         for scopes, variant in some:
             if scopes:

@@ -23,9 +23,6 @@ __all__ = ["Lazy", "Scope"]
 
 Lazy = Callable[[], Judged]
 
-# Cases whose arguments are spoilt by NaN and infinity; "regular" comes with every setting.
-SPOILED = ("regular", "shared rows", "periodic", "second sizes")
-
 
 @dataclass(frozen=True)
 class Scope:
@@ -88,7 +85,7 @@ def of_accuracy(scope: Scope, lazy: Lazy) -> list[Task]:
 
 
 def of_calls(scope: Scope, lazy: Lazy) -> list[Task]:
-    """Look at repetition, layout and `out`; give NaN and infinity; ask for some fields, leave out some cotangents."""
+    """Look at repetition, layout and `out`; ask for some fields, leave out some cotangents."""
     judged = lazy()
     case, subject, tasks = judged.case, scope.subject, []
     for op in scope.operators(case):
@@ -97,9 +94,6 @@ def of_calls(scope: Scope, lazy: Lazy) -> list[Task]:
             (fields, partial(properties.check_repeat, subject, judged, op)),
             (fields, partial(properties.check_layout, subject, judged, op)),
         ]
-        if case.kind in SPOILED:
-            names = [argument.name for argument in case.given(op)]
-            parts += [(fields, partial(nonfinite.check_nonfinite, subject, judged, op, name)) for name in names]
         if subject.into is not None:
             parts.append((fields, partial(properties.check_out, subject, judged, op)))
         if subject.only is None:  # a user's function has no wrt
@@ -107,6 +101,23 @@ def of_calls(scope: Scope, lazy: Lazy) -> list[Task]:
             parts.append((number, partial(accuracy.check_subsets, subject, judged, op)))
         tasks += [_task(scope, op.name, case.dtype, *part) for part in parts]
     return tasks
+
+
+def of_nonfinite(scope: Scope, lazy: Lazy) -> list[Task]:
+    """Give NaN and infinity in each argument."""
+    judged = lazy()
+    case, subject = judged.case, scope.subject
+    return [
+        _task(
+            scope,
+            op.name,
+            case.dtype,
+            len(case.returned(op)),
+            partial(nonfinite.check_nonfinite, subject, judged, op, argument.name),
+        )
+        for op in scope.operators(case)
+        for argument in case.given(op)
+    ]
 
 
 def of_blocks(scope: Scope, lazy: Lazy) -> list[Task]:

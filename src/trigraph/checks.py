@@ -16,10 +16,20 @@ import numpy as np
 from trigraph.edge_graph import EdgeGraph
 from trigraph.graphs import CSC, LARGEST_INT, advice, array_kind, count, device_of, shown
 from trigraph.neighbors import FLOATS
-from trigraph.operators import SYMBOLS, Array, Operator, evaluate, names_in
+from trigraph.operators import SYMBOLS, Array, Attribute, GraphArgument, Operator, evaluate, names_in
 from trigraph.segments import Segments
 
-__all__ = ["Checked", "bind_arguments", "bind_sizes", "check_call", "index_dtype", "position", "shape_of"]
+__all__ = [
+    "Checked",
+    "bind_arguments",
+    "bind_sizes",
+    "check_call",
+    "checked_attribute",
+    "graph_expected",
+    "index_dtype",
+    "position",
+    "shape_of",
+]
 
 HALF = ("float16", "bfloat16")
 HALF_PANELS = ("gpu", "gpu-host")
@@ -71,8 +81,8 @@ def bind_arguments(
     """
     names = op.names
     values = {**op.defaults, **dict(zip(names, args, strict=False)), **kwargs}
-    twice = kwargs and not kwargs.keys().isdisjoint(names[: len(args)])
-    if len(args) <= len(names) and not twice and values.keys() == set(names):
+    twice = any(n in kwargs for n in names[: len(args)]) if kwargs else False
+    if len(args) <= len(names) and not twice and set(values) == set(names):
         return values
     try:
         for name in (n for n in kwargs if n not in names):
@@ -98,9 +108,12 @@ def _expected(array: Array, sizes: Mapping[str, int]) -> str:
 
 def _solve(dim: str, symbol: str, sizes: Mapping[str, int], size: int) -> int | None:
     """Return the whole `symbol` >= its minimum for which `dim`, linear in it, equals `size`; None if there is none."""
-    at_zero = evaluate(dim, {**sizes, symbol: 0})
-    slope = evaluate(dim, {**sizes, symbol: 1}) - at_zero
-    value, rest = divmod(size - at_zero, slope)
+    if dim == symbol:
+        at_zero, slope = 0, 1
+    else:
+        at_zero = evaluate(dim, {**sizes, symbol: 0})
+        slope = evaluate(dim, {**sizes, symbol: 1}) - at_zero
+    value, rest = (size - at_zero) // slope, (size - at_zero) % slope
     limits = SYMBOLS[symbol]
     fits = rest == 0 and value >= limits.minimum and (limits.maximum is None or value <= limits.maximum)
     return value if fits else None
@@ -121,7 +134,7 @@ def bind_sizes(op: Operator, values: Mapping[str, Any], shapes: Mapping[str, tup
     ValueError
         If a shape does not fit.
     """
-    sizes = {name: op.graph.find(name, values) for name in op.graph.sizes} if op.graph else {}
+    sizes = op.graph.find_sizes(values) if op.graph else {}
     for name in op.definition.optional:
         sizes[f"has_{name}"] = int(values[name] is not None)
     for a in op.attributes:
@@ -129,6 +142,7 @@ def bind_sizes(op: Operator, values: Mapping[str, Any], shapes: Mapping[str, tup
             sizes[a.name] = position(a.choices, values[a.name])
         elif a.size:
             sizes[a.name] = int(values[a.name])
+    lengths: dict[str, int] = {}  # of expressions that occurred
     for array, dims in op.axes:
         shape = shapes.get(array.name)
         if shape is None:
@@ -140,8 +154,10 @@ def bind_sizes(op: Operator, values: Mapping[str, Any], shapes: Mapping[str, tup
             )
         for (dim, names), size in zip(dims, shape, strict=True):
             expected = sizes.get(dim)  # most are one symbol
+            if expected is None:
+                expected = lengths.get(dim)
             if expected is None and names <= sizes.keys():
-                expected = evaluate(dim, sizes)
+                expected = lengths[dim] = evaluate(dim, sizes)
             if expected is None:
                 unknown = sorted(names - sizes.keys())
                 solved = _solve(dim, unknown[0], sizes, size)
@@ -152,6 +168,7 @@ def bind_sizes(op: Operator, values: Mapping[str, Any], shapes: Mapping[str, tup
                         f"{unknown[0]} {_limits(unknown[0])}" + (f" for {known}" if known else "")
                     )
                 sizes[unknown[0]] = solved
+                lengths[dim] = size
             elif expected != size:
                 raise ValueError(f"{op.name}: {array.name} has shape {shape}; expected {_expected(array, sizes)}")
     return sizes
@@ -192,9 +209,8 @@ def _check_arrays(op: Operator, values: Mapping[str, Any], kind: str, panel: str
         half = takes_half and array.half
         if value.dtype not in FLOATS and not (half and is_half(value.dtype)):  # the other byte order is in neither
             more = ", float16 or bfloat16" if half else ""
-            raise TypeError(
-                f"{op.name}: {array.name} has dtype {value.dtype.str}; expected native float32 or float64{more}"
-            )
+            came = value.dtype.name if value.dtype.kind == "V" else value.dtype.str  # bfloat16, or with a byte order
+            raise TypeError(f"{op.name}: {array.name} has dtype {came}; expected native float32 or float64{more}")
         if first is None:
             first = array.name
         elif value.dtype is not values[first].dtype and value.dtype != (expected := _dtype_of(array, values[first])):
@@ -206,23 +222,27 @@ def _check_arrays(op: Operator, values: Mapping[str, Any], kind: str, panel: str
             raise ValueError(f"{op.name}: {array.name} is on {here}; expected {there}, where {first} is")
 
 
-def _check_attributes(op: Operator, values: dict[str, Any]) -> None:
-    for attribute in op.attributes:
-        name, value = attribute.name, values[attribute.name]
-        if attribute.choices:
-            place = position(attribute.choices, value)
-            if place < 0:
-                expected = ", ".join(map(repr, attribute.choices))
-                error = ValueError if isinstance(value, str) else TypeError
-                raise error(f"{op.name}: {name} is {shown(value)}; expected one of {expected}")
-            values[name] = attribute.choices[place]
-            continue
-        if attribute.real:
-            values[name] = _number(op, name, value, values[op.definition.inputs[0].name].dtype)
-            continue
-        symbol = SYMBOLS[name]
-        maximum = LARGEST_INT if symbol.maximum is None else symbol.maximum
-        values[name] = count(op.name, name, value, symbol.minimum, maximum)
+def checked_attribute(op: Operator, attribute: Attribute, value: Any, dtype: np.dtype) -> Any:
+    """Return the value of an attribute as one of its choices, a float or an int; `dtype` is that of the inputs.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it is none of these, or out of range.
+    """
+    name = attribute.name
+    if attribute.choices:
+        place = position(attribute.choices, value)
+        if place < 0:
+            expected = ", ".join(map(repr, attribute.choices))
+            error = ValueError if isinstance(value, str) else TypeError
+            raise error(f"{op.name}: {name} is {shown(value)}; expected one of {expected}")
+        return attribute.choices[place]
+    if attribute.real:
+        return _number(op, name, value, dtype)
+    symbol = SYMBOLS[name]
+    maximum = LARGEST_INT if symbol.maximum is None else symbol.maximum
+    return count(op.name, name, value, symbol.minimum, maximum)
 
 
 def _number(op: Operator, name: str, value: Any, dtype: np.dtype) -> float:
@@ -241,6 +261,13 @@ def _number(op: Operator, name: str, value: Any, dtype: np.dtype) -> float:
     return number
 
 
+def graph_expected(op: Operator, argument: GraphArgument) -> str:
+    """Return what a graph argument may be, for messages."""
+    assert op.graph is not None
+    others = ", an array of indices" * bool(argument.rows) + " or None" * argument.optional
+    return f"a trigraph.{op.graph.type_name}{others}"
+
+
 def _check_graph(op: Operator, values: Mapping[str, Any], kind: str, panel: str) -> None:
     if op.graph is None:
         return
@@ -250,11 +277,13 @@ def _check_graph(op: Operator, values: Mapping[str, Any], kind: str, panel: str)
         if graph is None and argument.optional:
             continue
         if not isinstance(graph, GRAPH_TYPES[op.graph.type_name]):
-            others = ", an array of indices" * bool(argument.rows) + " or None" * argument.optional
-            expected = f"a trigraph.{op.graph.type_name}{others}{advice(name, graph) if argument.rows else ''}"
-            raise TypeError(f"{op.name}: {name} is a {type(graph).__name__}; expected {expected}")
+            more = advice(name, graph) if argument.rows else ""
+            raise TypeError(
+                f"{op.name}: {name} is a {type(graph).__name__}; expected {graph_expected(op, argument)}{more}"
+            )
         if graph.kind != kind:
-            raise TypeError(f"{op.name}: {name} holds {graph.kind}.ndarray; panel {panel!r} takes {kind}.ndarray")
+            held = "torch.Tensor" if graph.kind == "torch" else f"{graph.kind}.ndarray"
+            raise TypeError(f"{op.name}: {name} holds {held}; panel {panel!r} takes {kind}.ndarray")
         if kind != "numpy" and graph.device != device_of(first):
             there = device_of(first)
             raise ValueError(f"{op.name}: {name} is on {graph.device}; expected {there}, where the arrays are")
@@ -281,7 +310,7 @@ def _wrap_indices(op: Operator, values: dict[str, Any]) -> None:
 def _check_members(op: Operator, values: Mapping[str, Any]) -> None:
     """Check that several graph objects fit each other."""
     assert op.graph is not None
-    sizes = {name: int(op.graph.find(name, values)) for name in op.graph.sizes}
+    sizes = op.graph.find_sizes(values)
     arrays = {n: (op.graph.find(n, values), length) for n, length in op.graph.forward}
     first, dtype = op.graph.arguments[0].name, index_dtype(op, values)
     for name, (array, length) in arrays.items():
@@ -463,7 +492,9 @@ def check_call(op: Operator, values: dict[str, Any], wrt: Any, out: Any, kind: s
     """
     _check_arrays(op, values, kind, panel)
     _wrap_indices(op, values)
-    _check_attributes(op, values)
+    for attribute in op.attributes:
+        dtype = values[op.definition.inputs[0].name].dtype
+        values[attribute.name] = checked_attribute(op, attribute, values[attribute.name], dtype)
     _check_graph(op, values, kind, panel)
     _check_absent(op, values)
     _check_indices(op, values)

@@ -14,13 +14,14 @@ import numpy as np
 from trigraph.graphs import (
     INDEX_DTYPES,
     Immutable,
-    advice,
     array_kind,
+    as_array,
     check_range,
     count,
     device_of,
     frozen,
     index_array,
+    like_given,
     most,
     namespace_of,
     order_by,
@@ -70,9 +71,9 @@ class NeighborEdges(NamedTuple):
     """
 
     graph: EdgeGraph
-    vec: np.ndarray
-    offset: np.ndarray
-    shifts: np.ndarray
+    vec: Any
+    offset: Any
+    shifts: Any
 
 
 class EdgeGraph(Immutable):
@@ -209,6 +210,7 @@ class EdgeGraph(Immutable):
             max_in_degree=int((dst_offsets[1:] - dst_offsets[:-1]).max()) if num_nodes else 0,
             max_out_degree=int((src_offsets[1:] - src_offsets[:-1]).max()) if num_nodes else 0,
             has_parallel_edges=parallel,
+            **self._place(src),
         )
 
     @classmethod
@@ -230,11 +232,13 @@ class EdgeGraph(Immutable):
         TypeError, ValueError
             As `EdgeGraph`; where two edges are the reverse of one, their numbers are those in the sorted order.
         """
+        given = src
         src, dst, num_nodes = _check_ends(src, dst, num_nodes)
         shifts, vec = _check_geometry(src, dst, shifts, vec)
         _, permutation = order_by(src, num_nodes)
         shifts, vec = (None if x is None else x[permutation] for x in (shifts, vec))
-        return SortedEdges(cls(src[permutation], dst[permutation], num_nodes, shifts, vec), permutation)
+        graph = cls(src[permutation], dst[permutation], num_nodes, shifts, vec)
+        return SortedEdges(graph, like_given(permutation, given))
 
     @classmethod
     def from_positions(cls, positions: Any, cutoff: float, cell: Any = None, pbc: Any = False) -> NeighborEdges:
@@ -242,10 +246,10 @@ class EdgeGraph(Immutable):
 
         Parameters
         ----------
-        positions : numpy.ndarray of float32 or float64, shape (num_nodes, 3)
+        positions : numpy.ndarray or CPU tensor of float32 or float64, shape (num_nodes, 3)
         cutoff : float
             In the unit of the positions.
-        cell : numpy.ndarray of float32 or float64, shape (3, 3), optional
+        cell : numpy.ndarray or CPU tensor of float32 or float64, shape (3, 3), optional
             Cell vectors in rows; only those of periodic directions are read.
         pbc : bool or three of them
             Which directions are periodic.
@@ -253,7 +257,8 @@ class EdgeGraph(Immutable):
         Returns
         -------
         NeighborEdges
-            The graph (int64), and `vec`, `offset` and `shifts` of its edges.
+            The graph (int64), and `vec`, `offset` and `shifts` of its edges: tensors where `positions` is one, without
+            a gradient.
 
         Raises
         ------
@@ -263,9 +268,11 @@ class EdgeGraph(Immutable):
             If an argument is of the wrong kind, dtype or shape, a periodic direction has no cell vector, or two atoms
             coincide.
         """
-        src, dst, shifts, offset = neighbors(positions, cutoff, cell, pbc)
+        given, positions = positions, as_array(positions)
+        src, dst, shifts, offset = neighbors(positions, cutoff, as_array(cell), as_array(pbc))
         vec = positions[src] - positions[dst] + offset
-        return NeighborEdges(cls(src, dst, len(positions), shifts, vec), vec, offset, shifts)
+        graph = cls(src, dst, len(positions), shifts, vec)
+        return NeighborEdges(graph, *(like_given(a, given) for a in (vec, offset, shifts)))
 
     @classmethod
     def from_ase(cls, atoms: Any, cutoff: float) -> NeighborEdges:
@@ -370,16 +377,6 @@ class EdgeGraph(Immutable):
     def __repr__(self) -> str:
         return f"EdgeGraph(num_nodes={self.num_nodes}, num_edges={self.num_edges}, {self.src.dtype}, {self.device})"
 
-    @property
-    def kind(self) -> str:
-        """``"numpy"`` or ``"cupy"``."""
-        return array_kind(self.src) or ""
-
-    @property
-    def device(self) -> str:
-        """``"host"`` or the CUDA device of its arrays."""
-        return device_of(self.src)
-
 
 def _unpickled(src: Any, dst: Any, num_nodes: int, reverse_edge: Any) -> EdgeGraph:
     """Build a graph whose reverse edges are known, everything checked: a pickle may lie in memory that changes."""
@@ -432,10 +429,11 @@ def _check_sorted(src: Any) -> None:
 def _check_rows(name: str, value: Any, src: Any, dtypes: tuple[Any, ...]) -> Any:
     """Array of one row of three for each edge."""
     kind, expected = array_kind(src), " or ".join(d.name for d in dtypes)
+    value = as_array(value)
     if array_kind(value) != kind:
         came = array_kind(value)
         came = type(value).__name__ if came is None else f"{came}.ndarray"
-        raise TypeError(f"EdgeGraph: {name} is a {came}; expected a {kind}.ndarray of {expected}{advice(name, value)}")
+        raise TypeError(f"EdgeGraph: {name} is a {came}; expected a {kind}.ndarray of {expected}")
     if value.dtype not in dtypes or not value.dtype.isnative:
         raise TypeError(f"EdgeGraph: {name} has dtype {value.dtype.str}; expected native {expected}")
     if value.shape != (src.size, 3):
@@ -449,7 +447,7 @@ def _check_geometry(src: Any, dst: Any, shifts: Any, vec: Any) -> tuple[Any, Any
     """Shapes and kinds, and that no edge is known to have zero length."""
     xp = namespace_of(src)
     if shifts is not None:
-        _check_rows("shifts", shifts, src, INDEX_DTYPES)
+        shifts = _check_rows("shifts", shifts, src, INDEX_DTYPES)
         outside = ((shifts < -LARGEST_SHIFT) | (shifts > LARGEST_SHIFT)).any(axis=1)
         if bool(outside.any()):
             at = int(xp.argmax(outside))
@@ -464,7 +462,7 @@ def _check_geometry(src: Any, dst: Any, shifts: Any, vec: Any) -> tuple[Any, Any
                 "expected edges of non-zero length"
             )
     if vec is not None:
-        _check_rows("vec", vec, src, FLOATS)
+        vec = _check_rows("vec", vec, src, FLOATS)
         bad = ~(xp.isfinite(vec).all(axis=1) & (vec != 0).any(axis=1))
         if bool(bad.any()):
             at = int(xp.argmax(bad))

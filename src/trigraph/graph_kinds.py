@@ -70,6 +70,13 @@ class GraphKind:
         """`paths`, each split into argument and attribute."""
         return {name: tuple((p.split(".")[0], p.split(".")[1]) for p in found) for name, found in self.paths.items()}
 
+    def find_sizes(self, values: Mapping[str, Any]) -> dict[str, int]:
+        """Return the sizes that the graph objects among `values` fix, by name."""
+        if self.paths:
+            return {name: self.find(name, values) for name in self.sizes}
+        graph = values["graph"]
+        return {name: getattr(graph, name) for name in self.sizes}
+
     def find(self, name: str, values: Mapping[str, Any]) -> Any:
         """Return a size, or an array, of the graph objects among `values`; None where the object is absent."""
         for argument, attribute in self._places.get(name) or (("graph", name),):

@@ -8,22 +8,26 @@ arrays: whoever writes to those of a graph on a device has a graph that nobody h
 from __future__ import annotations
 
 import operator
-from importlib.util import find_spec
+from collections.abc import Callable
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 __all__ = [
     "CSC",
+    "VIEWS",
     "Immutable",
     "ReverseCSC",
     "advice",
     "array_kind",
+    "as_array",
     "check_range",
     "count",
     "device_of",
     "frozen",
     "index_array",
+    "is_tensor",
+    "like_given",
     "most",
     "namespace_of",
     "order_by",
@@ -52,8 +56,12 @@ def array_kind(value: Any) -> str | None:
 
 
 def device_of(value: Any) -> str:
-    """``"host"``, or the CUDA device an array lives on."""
-    return "host" if isinstance(value, np.ndarray) else f"cuda:{value.device.id}"
+    """``"host"``, or the CUDA device an array or a tensor lives on."""
+    if isinstance(value, np.ndarray):
+        return "host"
+    if array_kind(value) == "cupy":
+        return f"cuda:{value.device.id}"
+    return "host" if value.device.type == "cpu" else str(value.device)
 
 
 def namespace_of(value: Any) -> Any:
@@ -76,16 +84,36 @@ def frozen(array: Any) -> Any:
     return np.ndarray(array.shape, array.dtype, buffer=memory)
 
 
+def is_tensor(value: Any) -> bool:
+    """Whether a value is a tensor of PyTorch, which need not be installed."""
+    return any(c.__module__.partition(".")[0] == "torch" and c.__name__ == "Tensor" for c in type(value).__mro__)
+
+
+def as_array(value: Any) -> Any:
+    """Return the array that views a dense tensor's memory; anything else is returned as it is."""
+    if not is_tensor(value) or str(value.layout) != "torch.strided" or value.device.type not in ("cpu", "cuda"):
+        return value
+    from trigraph.torch.arrays import array_of
+
+    return array_of(value)
+
+
+def like_given(array: Any, given: Any) -> Any:
+    """Return an array as a tensor where what the caller gave is one."""
+    if not is_tensor(given):
+        return array
+    from trigraph.torch.arrays import tensor_from
+
+    return tensor_from(array)
+
+
 def advice(name: str, value: Any) -> str:
     """Return what to pass instead of an object that is no array, for the end of a message; empty for most."""
-    if not any(c.__module__.partition(".")[0] == "torch" for c in type(value).__mro__):
-        return ""
-    instead = ", or use trigraph.torch" if find_spec("trigraph.torch") else ""
-    return f": pass {name}.detach().cpu().numpy(){instead}"
+    return f": pass {name}.detach().cpu().numpy(), or use trigraph.torch" if is_tensor(value) else ""
 
 
 def index_array(owner: str, name: str, value: Any, like: Any = None, like_name: str = "offsets") -> Any:
-    """Read-only contiguous copy of a one-dimensional index array.
+    """Read-only contiguous copy of a one-dimensional index array, or of a tensor as an array.
 
     Parameters
     ----------
@@ -100,11 +128,12 @@ def index_array(owner: str, name: str, value: Any, like: Any = None, like_name: 
     TypeError, ValueError
         If it is not one, or differs from `like` in kind, dtype or device.
     """
+    value, like = as_array(value), as_array(like)
     kind = array_kind(value)
     if kind is None:
         raise TypeError(
-            f"{owner}: {name} is a {type(value).__name__}; expected a numpy.ndarray or cupy.ndarray of integers"
-            f"{advice(name, value)}"
+            f"{owner}: {name} is a {type(value).__name__}; expected a numpy.ndarray, cupy.ndarray or torch.Tensor of "
+            "integers"
         )
     if value.dtype not in INDEX_DTYPES:  # the other byte order is not in it
         raise TypeError(f"{owner}: {name} has dtype {value.dtype.str}; expected native int32 or int64")
@@ -202,14 +231,32 @@ def order_by(keys: Any, num_keys: int) -> tuple[Any, Any]:
     return offsets, positions
 
 
+# Called with every new graph object: `trigraph.torch` gives it views of its arrays as tensors.
+VIEWS: list[Callable[[Any], object]] = []
+
+
 class Immutable:
     """Base of graph objects: attributes are set by ``_set`` alone, once, and a copy is the object itself."""
 
-    __slots__ = ()
+    __slots__ = ("__weakref__", "_built", "device", "kind")
+
+    kind: str  # "numpy" or "cupy"; "torch" for what torch has put together of tensors
+    device: str  # "host", or the CUDA device of its arrays
+    _built: dict[str, Any]  # what is made when it is first asked for: orders, tensors
+
+    @staticmethod
+    def _place(array: Any) -> dict[str, Any]:
+        """Return the attributes that every graph object has; `array` is one of its arrays."""
+        return {"kind": array_kind(array) or "torch", "device": device_of(array), "_built": {}}
 
     def _set(self, **attributes: Any) -> None:
         if hasattr(self, next(iter(attributes))):  # __init__ once more: calls may be running on what was checked
             raise AttributeError(f"{type(self).__name__} is immutable; cannot initialize it again")
+        self._assign(**attributes)
+        for view in VIEWS:
+            view(self)
+
+    def _assign(self, **attributes: Any) -> None:
         for name, value in attributes.items():
             object.__setattr__(self, name, value)
 
@@ -294,7 +341,6 @@ class CSC(Immutable):
     """
 
     __slots__ = (
-        "_built",
         "edge_ids",
         "indices",
         "max_in_degree",
@@ -313,7 +359,6 @@ class CSC(Immutable):
     num_positions: int
     num_edges: int
     max_in_degree: int
-    _built: dict[str, ReverseCSC]
 
     def __init__(
         self,
@@ -355,7 +400,7 @@ class CSC(Immutable):
             num_positions=num_positions,
             num_edges=rows,
             max_in_degree=int((offsets[1:] - offsets[:-1]).max()) if num_dst else 0,
-            _built={},
+            **self._place(offsets),
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -367,16 +412,6 @@ class CSC(Immutable):
             f"num_positions={self.num_positions}, num_edges={self.num_edges}, {self.offsets.dtype}, {self.device})"
         )
 
-    @property
-    def kind(self) -> str:
-        """``"numpy"`` or ``"cupy"``."""
-        return array_kind(self.offsets) or ""
-
-    @property
-    def device(self) -> str:
-        """``"host"`` or the CUDA device of its arrays."""
-        return device_of(self.offsets)
-
     def prepare(self) -> ReverseCSC:
         """Build the order of the backward, once; later calls return what the first built.
 
@@ -387,7 +422,8 @@ class CSC(Immutable):
         -------
         ReverseCSC
         """
-        return self._built.get("reverse") or self._built.setdefault("reverse", self._build_reverse())
+        found: ReverseCSC = self._built.get("reverse") or self._built.setdefault("reverse", self._build_reverse())
+        return found
 
     def _build_reverse(self) -> ReverseCSC:
         xp = namespace_of(self.offsets)
@@ -445,14 +481,15 @@ class CSC(Immutable):
 
         Parameters
         ----------
-        edge_index : array of int32 or int64, shape (2, num_edges)
+        edge_index : array or tensor of int32 or int64, shape (2, num_edges)
         num_nodes : int, optional
             Defaults to the largest index + 1.
         """
+        edge_index = as_array(edge_index)
         if array_kind(edge_index) is None:
             raise TypeError(
-                f"CSC: edge_index is a {type(edge_index).__name__}; expected a numpy.ndarray or cupy.ndarray"
-                f"{advice('edge_index', edge_index)}"
+                f"CSC: edge_index is a {type(edge_index).__name__}; expected a numpy.ndarray, cupy.ndarray or "
+                "torch.Tensor"
             )
         if edge_index.ndim != 2 or edge_index.shape[0] != 2:
             raise ValueError(f"CSC: edge_index has shape {edge_index.shape}; expected (2, num_edges)")

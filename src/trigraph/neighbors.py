@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.graphs import advice, array_kind, shown
+from trigraph.graphs import array_kind, shown
 
 __all__ = ["FLOATS", "neighbors"]
 
@@ -48,8 +48,8 @@ def _check_matrix(name: str, value: Any, expected: str) -> np.ndarray:
     """Finite floating array of rows of three; `expected` is its shape."""
     if array_kind(value) != "numpy":
         raise TypeError(
-            f"EdgeGraph: {name} is a {type(value).__name__}; expected a numpy.ndarray of float32 or float64"
-            f"{advice(name, value)}"
+            f"EdgeGraph: {name} is a {type(value).__name__}; expected a numpy.ndarray or a CPU tensor of float32 or "
+            "float64"
         )
     if value.dtype not in FLOATS or not value.dtype.isnative:
         raise TypeError(f"EdgeGraph: {name} has dtype {value.dtype.str}; expected native float32 or float64")

@@ -12,11 +12,13 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
+import numpy as np
+
 from trigraph.checks import Checked, bind_arguments, check_call
 from trigraph.graphs import array_kind
 from trigraph.operators import OPERATORS, Argument, Operator
 
-__all__ = ["PANELS", "choose_panel", "execute", "front_door", "panel_function"]
+__all__ = ["PANELS", "choose_panel", "execute", "front_door", "panel_function", "public_signature"]
 
 # Panel: module that holds its functions, kind of arrays it takes, whether its functions write into `out` themselves.
 PANELS: dict[str, tuple[str, str, bool]] = {
@@ -38,7 +40,10 @@ def panel_function(panel: str, name: str) -> Callable[..., Any]:
 def choose_panel(op: Operator, values: dict[str, Any], panel: Any) -> str:
     """Return the panel that was asked for, or the one that goes with the arrays."""
     if panel is None:
-        return "gpu" if any(array_kind(values[a.name]) == "cupy" for a in op.arguments) else "fortran"
+        for a in op.arguments:
+            if type(values[a.name]) is not np.ndarray and array_kind(values[a.name]) == "cupy":
+                return "gpu"
+        return "fortran"
     if not isinstance(panel, str):
         raise TypeError(f"{op.name}: panel is a {type(panel).__name__}; expected a string")
     if panel not in PANELS:
@@ -114,7 +119,8 @@ def _docstring(op: Operator) -> str:
     return "\n".join(lines)
 
 
-def _signature(op: Operator) -> inspect.Signature:
+def public_signature(op: Operator) -> inspect.Signature:
+    """Return the signature of the public function: that of every panel, `out` and `panel`."""
     keyword = inspect.Parameter.KEYWORD_ONLY
     extra = [inspect.Parameter(name, keyword, default=None) for name in ("out", "panel")]
     return op.signature.replace(parameters=[*op.signature.parameters.values(), *extra])
@@ -122,7 +128,7 @@ def _signature(op: Operator) -> inspect.Signature:
 
 def front_door(op: Operator) -> Callable[..., Any]:
     """Return the checked public function of an operator."""
-    signature = _signature(op)
+    signature = public_signature(op)
 
     def call(*args: Any, out: Any = None, panel: str | None = None, **kwargs: Any) -> Any:
         try:

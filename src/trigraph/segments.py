@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trigraph.graphs import Immutable, array_kind, check_range, count, device_of, frozen, index_array, most, order_by
+from trigraph.graphs import Immutable, check_range, count, frozen, index_array, most, order_by
 
 __all__ = ["Segments"]
 
@@ -72,6 +72,7 @@ class Segments(Immutable):
             num_members=int(index.size),
             num_segments=num_segments,
             max_size=int((offsets[1:] - offsets[:-1]).max()) if num_segments else 0,
+            **self._place(index),
             is_sorted=bool((index[1:] >= index[:-1]).all()),
         )
 
@@ -83,16 +84,6 @@ class Segments(Immutable):
             f"Segments(num_members={self.num_members}, num_segments={self.num_segments}, max_size={self.max_size}, "
             f"{self.index.dtype}, {self.device})"
         )
-
-    @property
-    def kind(self) -> str:
-        """``"numpy"`` or ``"cupy"``."""
-        return array_kind(self.index) or ""
-
-    @property
-    def device(self) -> str:
-        """``"host"`` or the CUDA device of its arrays."""
-        return device_of(self.index)
 
     def prepare(self) -> Segments:
         """Return itself: every order is built with the object; other graphs build the backward's here."""

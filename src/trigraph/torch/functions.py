@@ -1,0 +1,197 @@
+"""The public functions: they bind and look at their arguments as the front door does, and call torch's operators."""
+
+from __future__ import annotations
+
+import itertools
+import textwrap
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from trigraph.checks import bind_arguments, check_call, checked_attribute, graph_expected, position
+from trigraph.operators import DEFINITIONS, Definition, Operator, evaluate, result_type
+from trigraph.panels import PANELS, choose_panel, execute, public_signature
+from trigraph.segments import Segments
+from trigraph.torch.arrays import array_of, on_device, tensor_from
+from trigraph.torch.graphs import CLASSES, numbers, tensors
+from trigraph.torch.library import OPERATORS_OF_TORCH, TorchOperator
+
+__all__ = ["FUNCTIONS"]
+
+
+def _place(tensor: torch.Tensor) -> str:
+    return "host" if tensor.device.type == "cpu" else str(tensor.device)
+
+
+def _check_tensors(op: Operator, values: Mapping[str, Any]) -> torch.Tensor:
+    """Raise unless array arguments are dense tensors on one device that has panels; return the first input."""
+    first: torch.Tensor | None = None
+    for a in op.binding_order:
+        value = values[a.name]
+        if value is None and a.nullable:
+            continue
+        if not isinstance(value, torch.Tensor):
+            raise TypeError(
+                f"{op.name}: {a.name} is a {type(value).__name__}; expected a torch.Tensor of float32 or float64"
+            )
+        if value.layout is not torch.strided:
+            raise TypeError(f"{op.name}: {a.name} is a tensor of layout {value.layout}; expected torch.strided")
+        if first is None:
+            first = value
+            if value.device.type not in ("cpu", "cuda"):
+                raise ValueError(f"{op.name}: {a.name} is on {value.device}; expected a CPU or CUDA device")
+        elif value.device != first.device:
+            raise ValueError(
+                f"{op.name}: {a.name} is on {_place(value)}; expected {_place(first)}, where "
+                f"{op.binding_order[0].name} is"
+            )
+    assert first is not None
+    return first
+
+
+def _check_graphs(op: Operator, values: dict[str, Any], first: torch.Tensor) -> None:
+    """Raise unless graph arguments are graph objects where the tensors are; make those of tensors of indices."""
+    for argument in op.graph.arguments if op.graph else ():
+        name, graph = argument.name, values[argument.name]
+        if graph is None and argument.optional:
+            continue
+        if argument.rows and isinstance(graph, torch.Tensor):
+            rows = values[argument.rows].shape
+            try:
+                values[name] = graph = Segments(graph, rows[0] if rows else 0)
+            except (TypeError, ValueError) as error:
+                raise type(error)(f"{op.name}: {name}: {error}") from None
+        if not isinstance(graph, CLASSES[op.graph.type_name]):  # type: ignore[union-attr]
+            raise TypeError(f"{op.name}: {name} is a {type(graph).__name__}; expected {graph_expected(op, argument)}")
+        if graph.device != _place(first):
+            raise ValueError(f"{op.name}: {name} is on {graph.device}; expected {_place(first)}, where the arrays are")
+
+
+def _check_attributes(op: Operator, values: dict[str, Any]) -> None:
+    """Make attributes of the plain types that torch's operators take; these check their values."""
+    for a in op.attributes:
+        kinds: set[type] = {type(c) for c in a.choices} or ({float, int} if a.real else {int})
+        if type(values[a.name]) not in kinds:
+            values[a.name] = checked_attribute(op, a, values[a.name], np.dtype(np.float64))
+
+
+def _crossing(op: TorchOperator, values: Mapping[str, Any], panel: str | None, reverse: bool) -> list[Any]:
+    """Return the arguments of torch's operator; orders of the backward only where they are needed."""
+    found, plain = [values[name] for name in op.array_names], []
+    for name, parts in op.graphs:
+        graph = values[name]
+        if graph is None:
+            found += [None] * (len(parts.arrays) + len(parts.reverse))
+            plain += [0] * len(parts.numbers)
+        else:
+            found += tensors(graph, reverse)
+            plain += numbers(graph)
+    found += plain
+    found += [values[a.name] for a in op.op.attributes]
+    found.append(panel or "")
+    return found
+
+
+def _existing(op: Operator) -> dict[tuple[Any, ...], tuple[bool, ...]] | None:
+    """Return for all choices of the attributes which fields exist; None where all do."""
+    if not any(f.when for f in op.fields):
+        return None
+    attributes = [a for a in op.attributes if a.choices]
+    found = {}
+    for values in itertools.product(*(a.choices for a in attributes)):
+        chosen = {a.name: position(a.choices, v) for a, v in zip(attributes, values, strict=True)}
+        found[values] = tuple(bool(not f.when or evaluate(f.when, chosen)) for f in op.fields)
+    return found
+
+
+def _into(op: TorchOperator, crossing: list[Any], out: Any, first: torch.Tensor) -> Any:
+    """Compute into the caller's tensors."""
+    table = op.op
+    given = dict(out) if isinstance(out, Mapping) else {table.fields[0].name: out}
+    for name, tensor in given.items():
+        label = f"{table.name}: out[{name!r}]"
+        if not isinstance(tensor, torch.Tensor):
+            raise TypeError(f"{label} is a {type(tensor).__name__}; expected a torch.Tensor")
+        if tensor.requires_grad:
+            raise ValueError(f"{label} requires grad; expected a tensor that does not")
+    for name, tensor in zip(op.array_names, crossing, strict=False):
+        if torch.is_grad_enabled() and tensor is not None and tensor.requires_grad:
+            raise ValueError(f"{table.name}: {name} requires grad and out is given; expected torch.no_grad() around it")
+    with on_device(first):
+        values = op.values(crossing, array_of)
+        panel = choose_panel(table, values, values.pop("panel") or None)
+        arrays = {n: array_of(t) for n, t in given.items()}
+        result = execute(table, check_call(table, values, None, arrays, PANELS[panel][1], panel), panel)
+        if table.single:
+            return given
+        return {n: None if a is None else given.get(n, tensor_from(a)) for n, a in result._asdict().items()}
+
+
+def _docstring(spec: Definition, op: Operator) -> str:
+    text = f"""
+        {spec.summary}
+
+        Parameters
+        ----------
+        {", ".join(op.parameters)}
+            As of `trigraph.{op.name}`, with tensors in place of arrays, on the CPU or a CUDA device.
+        out : tensor or mapping from field to tensor, optional
+            Where to write; nothing is recorded for differentiation then.
+        panel : str, optional
+            As of `trigraph.{op.name}`; the derivatives are computed there, too.
+
+        Returns
+        -------
+        tensor or NamedTuple of tensors
+            As of `trigraph.{op.name}`, differentiable twice in every floating input; auxiliary fields are constants.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As `trigraph.{op.name}`.
+        RuntimeError
+            Where a third derivative is asked for.
+
+        Notes
+        -----
+        Source: {spec.source}
+        """
+    return textwrap.dedent(text).strip()
+
+
+def _function(spec: Definition) -> Callable[..., Any]:
+    op = OPERATORS_OF_TORCH[f"{spec.name}_fwd"]
+    table = op.op
+    signature = public_signature(table)
+    result = None if table.single else result_type(table.name)
+    exists = _existing(table)
+
+    def call(*args: Any, out: Any = None, panel: str | None = None, **kwargs: Any) -> Any:
+        values = bind_arguments(table, args, kwargs, signature)
+        first = _check_tensors(table, values)
+        _check_graphs(table, values, first)
+        _check_attributes(table, values)
+        if panel is not None:
+            choose_panel(table, values, panel)
+        crossing = _crossing(op, values, panel, torch.is_grad_enabled())
+        if out is not None:
+            found = _into(op, crossing, out, first)
+            return found[table.fields[0].name] if result is None else result(**found)
+        found = op.overload(*crossing)
+        if result is None:
+            return found
+        if exists is not None:
+            there = exists[tuple(values[n] for n in table.choices)]
+            found = [t if t_exists else None for t, t_exists in zip(found, there, strict=True)]
+        return result(*found)
+
+    call.__name__ = call.__qualname__ = spec.name
+    call.__module__ = "trigraph.torch"
+    call.__doc__ = _docstring(spec, table)
+    call.__signature__ = signature  # type: ignore[attr-defined]
+    return call
+
+
+FUNCTIONS = {spec.name: _function(spec) for spec in DEFINITIONS}

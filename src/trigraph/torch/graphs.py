@@ -1,0 +1,217 @@
+"""Graph objects as tensors: how they cross into torch's operators, and how torch takes them apart.
+
+A graph object holds arrays of NumPy or CuPy. Torch's operators take tensors and numbers, so a graph crosses as views
+of its arrays, made once, and numbers. Torch's own tools (`make_fx`, `export`, `torch.func`) take it apart as a pytree;
+what they put together again holds tensors in place of arrays, and only `trigraph.torch` takes such a graph.
+"""
+
+from __future__ import annotations
+
+import operator
+import warnings
+import weakref
+from typing import Any, NamedTuple
+
+import torch
+import torch.utils.dlpack
+from torch.utils import _pytree
+
+from trigraph.edge_graph import EdgeGraph
+from trigraph.graphs import CSC, VIEWS, Immutable, ReverseCSC, array_kind, device_of, namespace_of
+from trigraph.segments import Segments
+from trigraph.torch.arrays import array_of, on_device
+
+__all__ = ["PARTS", "Parts", "assemble", "numbers", "register", "tensor_of", "tensors"]
+
+
+class Parts(NamedTuple):
+    """What a graph object is made of.
+
+    Attributes
+    ----------
+    arrays : tuple of str
+        Attributes that are arrays and that every call needs; those in `optional` may be None.
+    optional : frozenset of str
+    reverse : tuple of str
+        Arrays of what `prepare` returns, which derivatives need too.
+    numbers : tuple of str
+        Attributes that are numbers.
+    lengths : tuple of (str, str, int)
+        Attributes that follow from arrays: name, array, and what to subtract from its length.
+    """
+
+    arrays: tuple[str, ...]
+    optional: frozenset[str]
+    reverse: tuple[str, ...]
+    numbers: tuple[str, ...]
+    lengths: tuple[tuple[str, str, int], ...]
+
+
+PARTS: dict[str, Parts] = {
+    "CSC": Parts(
+        ("offsets", "indices", "edge_ids"),
+        frozenset(),
+        ReverseCSC._fields,
+        ("num_src_nodes", "num_edges", "max_in_degree"),
+        (("num_dst_nodes", "offsets", 1), ("num_positions", "indices", 0)),
+    ),
+    "EdgeGraph": Parts(
+        (
+            *("src", "dst", "src_offsets", "dst_offsets", "dst_edge_index", "reverse_start", "reverse_stop"),
+            *("reverse_edge", "_edge_start", "_edge_stop"),
+        ),
+        frozenset(("reverse_edge", "_edge_start", "_edge_stop")),
+        (),
+        ("max_in_degree", "max_out_degree", "has_parallel_edges"),
+        (("num_nodes", "src_offsets", 1), ("num_edges", "src", 0)),
+    ),
+    "Segments": Parts(
+        ("index", "offsets", "order"),
+        frozenset(),
+        (),
+        ("max_size", "is_sorted"),
+        (("num_segments", "offsets", 1), ("num_members", "index", 0)),
+    ),
+}
+CLASSES: dict[str, type[Immutable]] = {"CSC": CSC, "EdgeGraph": EdgeGraph, "Segments": Segments}
+
+
+def tensor_of(array: Any) -> Any:
+    """Return a view of an array's memory, on its device; tensors and None are returned as they are."""
+    if array is None or isinstance(array, torch.Tensor):
+        return array
+    if namespace_of(array).__name__ == "cupy":
+        return torch.utils.dlpack.from_dlpack(array)
+    with warnings.catch_warnings():  # the arrays of graphs are read-only, and so are the operators' uses of them
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        return torch.from_numpy(array)
+
+
+def _view(graph: Any) -> tuple[Any, ...]:
+    """Return the arrays of a graph as tensors, made once."""
+    found: tuple[Any, ...] | None = graph._built.get("tensors")
+    if found is None:
+        parts = PARTS[type(graph).__name__]
+        found = graph._built.setdefault("tensors", tuple(tensor_of(getattr(graph, name)) for name in parts.arrays))
+        found[0].trigraph = weakref.ref(graph)
+    return found
+
+
+def graph_of(tensors: tuple[Any, ...]) -> Any:
+    """Return the graph whose own tensors these are, all of them; None if there is none, or it is gone."""
+    reference = getattr(tensors[0], "trigraph", None)
+    graph = None if reference is None else reference()
+    if graph is None:
+        return None
+    own = (*graph._built["tensors"], *graph._built.get("reverse_tensors", ()))
+    return graph if all(map(operator.is_, tensors, own)) and all(t is None for t in tensors[len(own) :]) else None
+
+
+def tensors(graph: Any, reverse: bool) -> tuple[Any, ...]:
+    """Return the arrays of a graph as tensors: forward ones, then those of the backward, or None in their places.
+
+    The orders of the backward are built once for a graph. A compiled program that meets a graph without them builds
+    them at each call.
+    """
+    parts, built = PARTS[type(graph).__name__], graph._built
+    found: tuple[Any, ...] | None = built.get("tensors")
+    if found is None:
+        if torch.compiler.is_compiling():
+            raise RuntimeError(
+                f"{type(graph).__name__}: this graph is older than the import of trigraph.torch; expected one built, "
+                "or used, after it where a program is compiled"
+            )
+        found = _view(graph)
+    if not parts.reverse:
+        return found
+    if not reverse:
+        return (*found, *(None for _ in parts.reverse))
+    backward: tuple[Any, ...] | None = built.get("reverse_tensors")
+    if backward is None and torch.compiler.is_compiling():
+        return (*found, *torch.ops.trigraph.reverse_csc(*found, graph.num_src_nodes, graph.num_edges))
+    if backward is None:
+        backward = built.setdefault("reverse_tensors", tuple(tensor_of(array) for array in graph.prepare()))
+    return (*found, *backward)
+
+
+def _reverse(offsets: Any, indices: Any, edge_ids: Any, num_src_nodes: int, num_edges: int) -> tuple[Any, ...]:
+    """Return the orders of the backward of a CSC graph, as tensors of their own."""
+    with on_device(offsets):
+        arrays = tuple(map(array_of, (offsets, indices, edge_ids)))
+        graph = assemble("CSC", (*arrays, *(None for _ in ReverseCSC._fields)), (num_src_nodes, num_edges, 0))
+        return tuple(tensor_of(array).clone() for array in graph.prepare())
+
+
+def _fake_reverse(offsets: Any, indices: Any, edge_ids: Any, num_src_nodes: int, num_edges: int) -> tuple[Any, ...]:
+    counts = (indices.shape[0], num_src_nodes + 1, indices.shape[0], num_edges + 1, indices.shape[0])
+    return tuple(offsets.new_empty(n) for n in counts)
+
+
+def numbers(graph: Any) -> tuple[int, ...]:
+    """Return the numbers of a graph, those that are true or false as 1 or 0."""
+    return tuple(int(getattr(graph, name)) for name in PARTS[type(graph).__name__].numbers)
+
+
+def assemble(type_name: str, arrays: Any, given: Any) -> Any:
+    """Return a graph of arrays that were checked when they were built, and numbers; None where the first array is."""
+    if arrays[0] is None:
+        return None
+    parts = PARTS[type_name]
+    found = dict(zip(parts.arrays, arrays, strict=False))
+    lengths = [found[array].shape[0] - less for _, array, less in parts.lengths]
+    return _put_together(type_name, arrays, given, lengths, device_of(arrays[0]))
+
+
+def _put_together(type_name: str, arrays: Any, given: Any, lengths: Any, device: str) -> Any:
+    parts, cls = PARTS[type_name], CLASSES[type_name]
+    reverse = arrays[len(parts.arrays) :]
+    graph = cls.__new__(cls)
+    graph._assign(**dict(zip(parts.arrays, arrays, strict=False)), **dict(zip(parts.numbers, given, strict=True)))
+    graph._assign(**{name: length for (name, _, _), length in zip(parts.lengths, lengths, strict=True)})
+    kind = array_kind(arrays[0]) or "torch"
+    built: dict[str, Any] = {}
+    if reverse and reverse[0] is not None:
+        built["reverse"] = ReverseCSC(*reverse)
+    if kind == "torch":
+        built |= {"tensors": tuple(arrays[: len(parts.arrays)]), "reverse_tensors": reverse}
+    graph._assign(kind=kind, device=device, _built=built)
+    return graph
+
+
+def _flatten(graph: Any) -> tuple[list[Any], Any]:
+    lengths = tuple(getattr(graph, name) for name, _, _ in PARTS[type(graph).__name__].lengths)
+    return list(tensors(graph, True)), (type(graph).__name__, numbers(graph), lengths, graph.device)
+
+
+def _flatten_with_names(graph: Any) -> tuple[list[tuple[Any, Any]], Any]:
+    leaves, context = _flatten(graph)
+    parts = PARTS[context[0]]
+    return [(_pytree.GetAttrKey(n), t) for n, t in zip(parts.arrays + parts.reverse, leaves, strict=True)], context
+
+
+def _unflatten(leaves: Any, context: Any) -> Any:
+    if isinstance(leaves[0], torch.Tensor):
+        return assemble(context[0], tuple(leaves), context[1])
+    # Torch's tracers put objects in the places of tensors that have neither a shape nor a device.
+    return _put_together(context[0], tuple(leaves), *context[1:])
+
+
+def register(library: torch.library.Library) -> None:
+    """Tell torch how to take graph objects apart, and give those that are built from now on their tensors."""
+    results = ", ".join("Tensor" for _ in ReverseCSC._fields)
+    library.define(
+        "reverse_csc(Tensor offsets, Tensor indices, Tensor edge_ids, SymInt num_src_nodes, SymInt num_edges) -> "
+        f"({results})"
+    )
+    for key in ("CPU", "CUDA"):
+        library.impl("reverse_csc", _reverse, key)
+    torch.library.register_fake("trigraph::reverse_csc", _fake_reverse, lib=library)
+    VIEWS.append(_view)
+    for name, cls in CLASSES.items():
+        _pytree.register_pytree_node(
+            cls,
+            _flatten,
+            _unflatten,
+            serialized_type_name=f"trigraph.{name}",
+            flatten_with_keys_fn=_flatten_with_names,
+        )

@@ -1,0 +1,330 @@
+"""Torch's operators ``trigraph::X_fwd``, ``X_bwd`` and ``X_bwd2``, one for each order of each definition of the table.
+
+Arguments of an operator are its arrays, the tensors and numbers of its graph objects, its attributes, the panel, and
+for derivatives the names of the fields wanted. It returns a tensor for each field, one without elements where the field
+is not wanted or does not exist. The derivative of X_fwd is X_bwd, that of X_bwd is X_bwd2; tangents (forward mode)
+follow from the same three.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import _C
+from torch._functorch.utils import enable_single_level_autograd_function
+from torch.autograd import forward_ad
+from torch.autograd.function import _SingleLevelFunction
+
+from trigraph.checks import bind_sizes, check_call, position, shape_of
+from trigraph.lazy import lazy
+from trigraph.operators import OPERATORS, Operator, evaluate
+from trigraph.panels import PANELS, choose_panel, execute
+from trigraph.torch.arrays import array_of, on_device, tensor_from
+from trigraph.torch.graphs import PARTS, assemble, graph_of
+
+__all__ = ["LIBRARY", "OPERATORS_OF_TORCH", "TorchOperator"]
+
+COMPUTING = (_C.DispatchKey.CPU, _C.DispatchKey.CUDA)
+HERE = contextlib.nullcontext()
+LIBRARY = torch.library.Library("trigraph", "DEF")
+
+
+class TorchOperator:
+    """One operator of the table as torch's: its schema, its places among the arguments, its kernels."""
+
+    def __init__(self, op: Operator) -> None:
+        self.op = op
+        self.array_names = tuple(a.name for a in op.arguments)
+        self.place = {name: i for i, name in enumerate(self.array_names)}
+        self.graphs = tuple((a.name, PARTS[op.graph.type_name]) for a in op.graph.arguments) if op.graph else ()
+        self.num_arrays = len(self.array_names)
+        self.first = self.place[op.definition.inputs[0].name]
+        self.num_tensors = self.num_arrays + sum(len(p.arrays) + len(p.reverse) for _, p in self.graphs)
+        self.num_numbers = sum(len(p.numbers) for _, p in self.graphs)
+        self.plain_names = (*(a.name for a in op.attributes), "panel", *(("wanted",) if op.selective else ()))
+
+    @lazy
+    def overload(self) -> Any:
+        """The operator as torch calls it."""
+        return getattr(torch.ops.trigraph, self.op.name).default
+
+    @property
+    def schema(self) -> str:
+        """Names and types of arguments and results."""
+        found = [f"Tensor{'?' * a.nullable} {a.name}" for a in self.op.arguments]
+        for argument, (name, parts) in zip(self.op.graph.arguments if self.op.graph else (), self.graphs, strict=True):
+            for array in (*parts.arrays, *parts.reverse):
+                absent = argument.optional or array in parts.optional or array in parts.reverse
+                found.append(f"Tensor{'?' * absent} {name}_{array}")
+        found += [f"SymInt {name}_{number}" for name, parts in self.graphs for number in parts.numbers]
+        for a in self.op.attributes:
+            kind = "float" if a.real else "int" if a.size else "bool" if True in a.choices else "str"
+            found.append(f"{kind}{'?' * (None in a.choices)} {a.name}")
+        found += ["str panel"] + ["str wanted"] * self.op.selective
+        results = ", ".join("Tensor" for _ in self.op.fields)
+        return f"{self.op.name}({', '.join(found)}) -> " + (f"({results})" if len(self.op.fields) > 1 else results)
+
+    def values(self, args: Sequence[Any], convert: Callable[[Any], Any]) -> dict[str, Any]:
+        """Return arguments by name, tensors converted and graph objects put together; `panel` and `wanted` too."""
+        found = dict(zip(self.array_names, map(convert, args), strict=False))
+        found |= self.plain(args)
+        i, number = self.num_arrays, self.num_tensors
+        for name, parts in self.graphs:
+            stop = i + len(parts.arrays) + len(parts.reverse)
+            graph = graph_of(args[i:stop])
+            if graph is None:
+                given = args[number : number + len(parts.numbers)]
+                graph = assemble(self.op.graph.type_name, tuple(map(convert, args[i:stop])), given)  # type: ignore[union-attr]
+            found[name] = graph
+            i, number = stop, number + len(parts.numbers)
+        return found
+
+    def plain(self, args: Sequence[Any]) -> dict[str, Any]:
+        """Return attributes, `panel` and `wanted` by name."""
+        return dict(zip(self.plain_names, args[self.num_tensors + self.num_numbers :], strict=True))
+
+    def run(self, *args: Any) -> Any:
+        """Compute on the tensors' device."""
+        first: torch.Tensor = args[self.first]
+        with on_device(first) if first.is_cuda else HERE:
+            values = self.values(args, array_of)
+            panel, wanted = values.pop("panel"), values.pop("wanted", None)
+            panel = choose_panel(self.op, values, panel) if panel else "gpu" if first.is_cuda else "fortran"
+            wrt = None if wanted is None else wanted.split(",") if wanted else ()
+            checked = check_call(self.op, values, wrt, None, PANELS[panel][1], panel)
+            result = execute(self.op, checked, panel)
+            if self.op.single:
+                return tensor_from(result)
+            return tuple([first.new_empty(0) if r is None else tensor_from(r) for r in result])
+
+    def fake(self, *args: Any) -> Any:
+        """Return tensors of the shapes and dtypes that `run` returns, with nothing in them."""
+        values = self.values(args, lambda t: t)
+        op, first = self.op, values[self.op.definition.inputs[0].name]
+        columns = set()
+        for a in op.arguments:
+            value = values[a.name]
+            if a.column and value is not None and value.dim() == len(a.dims) + 1:
+                values[a.name] = value[..., 0]
+                columns.add(a.name)
+        sizes = bind_sizes(op, values, {a.name: tuple(values[a.name].shape) for a in op.given(values)})
+        returned = {f.name for f in op.returned(values, sizes)}
+        if op.selective:
+            returned &= set(values["wanted"].split(","))
+        found = []
+        for f in op.fields:
+            if f.name not in returned:
+                found.append(first.new_empty(0))
+                continue
+            half = first.dtype in (torch.float16, torch.bfloat16) and not f.half
+            dtype = args[self.num_arrays].dtype if f.index else torch.float32 if half else first.dtype
+            column = (1,) if f.name in columns else ()
+            found.append(first.new_empty(shape_of(f, sizes) + column, dtype=dtype))
+        return found[0] if op.single else tuple(found)
+
+
+@contextlib.contextmanager
+def _recording() -> Iterator[None]:
+    with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):
+        yield
+
+
+def _outer_levels() -> contextlib.AbstractContextManager[None]:
+    return _recording() if _C._are_functorch_transforms_active() else contextlib.nullcontext()
+
+
+def _compute(op: TorchOperator, keyset: Any, args: tuple[Any, ...]) -> Any:
+    """Return the results, by what comes after autograd; most often that is the computation itself."""
+    if (keyset & _C._after_ADInplaceOrView_keyset).highestPriorityTypeId() in COMPUTING:
+        return op.run(*args)
+    with _C._AutoDispatchBelowAutograd():
+        return op.overload.redispatch(keyset & _C._after_autograd_keyset, *args)
+
+
+class _Kept(NamedTuple):
+    """Arguments that are not tensors, and the shapes of the outputs."""
+
+    plain: tuple[Any, ...]
+    shapes: tuple[torch.Size, ...]
+
+
+class _Derivative:
+    """How an operator is differentiated, backwards and forwards: the parts of its torch.autograd.Function."""
+
+    def __init__(self, op: TorchOperator) -> None:
+        self.op, self.order = op, op.op.order
+        self.spec = op.op.definition
+        self.fields = tuple(f.name for f in op.op.fields)
+        self.outputs = tuple(a.name for a in self.spec.outputs)
+        self.inputs = tuple(a.name for a in self.spec.inputs)
+        self.differentiable = self.outputs if self.order == 0 else self.fields
+        self.conditional = tuple(f for f in op.op.fields if f.when)
+
+    @property
+    def later(self) -> tuple[TorchOperator, TorchOperator]:
+        """The first and second derivative of the definition."""
+        return OPERATORS_OF_TORCH[f"{self.spec.name}_bwd"], OPERATORS_OF_TORCH[f"{self.spec.name}_bwd2"]
+
+    def save(self, ctx: Any, args: tuple[Any, ...], results: tuple[Any, ...]) -> None:
+        """Keep what derivatives need: the arguments, and the results that the first derivative can be given."""
+        kept = [results[self.fields.index(n)] for n in self.spec.given_back] if self.order == 0 else []
+        tensors = args[: self.op.num_tensors]
+        ctx.save_for_backward(*tensors, *kept)
+        if forward_ad._current_level >= 0:
+            ctx.save_for_forward(*tensors, *kept)
+        shapes = tuple([t.shape for n, t in zip(self.fields, results, strict=True) if n in self.outputs])
+        ctx.kept = _Kept(args[self.op.num_tensors :], shapes)
+        ctx.set_materialize_grads(False)
+        absent = self.absent(args)
+        left = [t for n, t in zip(self.fields, results, strict=True) if n not in self.differentiable or n in absent]
+        ctx.mark_non_differentiable(*left)
+
+    def absent(self, args: tuple[Any, ...]) -> frozenset[str]:
+        """Return the fields that came back without elements: not wanted, or not existing for these choices."""
+        if self.op.op.selective:
+            return frozenset(self.fields).difference(args[-1].split(","))
+        if not self.conditional:
+            return frozenset()
+        plain = self.op.plain(args)
+        chosen = {a.name: position(a.choices, plain[a.name]) for a in self.op.op.attributes if a.choices}
+        return frozenset(f.name for f in self.conditional if not evaluate(f.when, chosen))
+
+    def arguments(self, ctx: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Return the arguments of the call, and its arrays by name with the results that can be given back."""
+        saved, count = ctx.saved_tensors, self.op.num_tensors
+        args = (*saved[:count], *ctx.kept.plain)
+        values = dict(zip(self.op.array_names, args, strict=False))
+        if self.order == 0:
+            absent = self.absent(args)
+            back = zip(self.spec.given_back, saved[count:], strict=True)
+            values |= {n: None if n in absent else t for n, t in back}
+        return args, values
+
+    def call(self, op: TorchOperator, values: dict[str, Any], args: tuple[Any, ...], fields: Sequence[str]) -> Any:
+        """Return the fields of a derivative by name; graph, attributes and panel are those of `args`."""
+        if not fields:
+            return {}
+        rest = args[self.op.num_arrays : len(args) - self.op.op.selective]
+        arrays = (values.get(name) for name in op.array_names)
+        result = op.overload(*arrays, *rest, ",".join(fields))
+        found = zip((f.name for f in op.op.fields), result if isinstance(result, tuple) else (result,), strict=True)
+        return {n: t for n, t in found if n in fields}
+
+    def zeros(self, ctx: Any, args: tuple[Any, ...]) -> dict[str, torch.Tensor]:
+        """Return zeros in the shapes of the outputs, under the names of their gradients."""
+        like = args[self.op.place[self.inputs[0]]]
+        return {f"grad_{n}": like.new_zeros(s) for n, s in zip(self.outputs, ctx.kept.shapes, strict=True)}
+
+    def refuse(self) -> None:
+        """Raise where the second derivative is differentiated."""
+        if self.order == 2:
+            raise RuntimeError(
+                f"{self.op.op.name}: its derivative was asked for, the third of {self.spec.name}; expected at most two "
+                "derivatives"
+            )
+
+    def backward(self, ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
+        """Return the gradients of the arguments that need one."""
+        self.refuse()
+        args, values = self.arguments(ctx)
+        needed = dict(zip(self.op.array_names, ctx.needs_input_grad[1:], strict=False))
+        prefix = "grad_" if self.order == 0 else "gg_"
+        given = {f"{prefix}{n}": t for n, t in zip(self.fields, cotangents, strict=True) if n in self.differentiable}
+        if self.order == 0 and any(t is None for t in given.values()):
+            given = self.zeros(ctx, args) | {n: t for n, t in given.items() if t is not None}
+        op = self.later[self.order]
+        fields = [f.name for f in op.op.fields if needed.get(f.name)]
+        found = self.call(op, values | given, args, fields)
+        return (None, *(found.get(n) for n in self.op.array_names), *(None for _ in args[self.op.num_arrays :]))
+
+    def tangents(self, ctx: Any, *tangents: Any) -> Any:
+        """Return the derivatives of the results along tangents of the arguments (forward mode).
+
+        The second derivative's grad_output is the product of the Jacobian with (gg_input); its other fields are the
+        change of the gradient along the same direction, since second derivatives are symmetric.
+        """
+        self.refuse()
+        args, values = self.arguments(ctx)
+        along = {n: t for n, t in zip(self.op.array_names, tangents[1:], strict=False) if t is not None}
+        bwd, bwd2 = self.later
+        direction = {f"gg_{n}": along[n] for n in self.inputs if n in along}
+        if self.order == 0:
+            names = tuple(f"grad_{n}" for n in self.outputs)
+            found = self.call(bwd2, values | self.zeros(ctx, args) | direction, args, names)
+            found = {n.removeprefix("grad_"): t for n, t in found.items()}
+        else:
+            fields = tuple(n for n in self.fields if n not in self.absent(args))
+            found = self.call(bwd2, values | direction, args, fields) if direction else {}
+            grads = tuple(f"grad_{n}" for n in self.outputs)
+            if any(n in along for n in grads):
+                more = values | {n: along.get(n, torch.zeros_like(values[n])) for n in grads}
+                for n, t in self.call(bwd, more, args, fields).items():
+                    found[n] = found[n] + t if n in found else t
+        results = tuple(found.get(n) for n in self.fields)
+        return results if len(results) > 1 else results[0]
+
+    def function(self) -> Any:
+        """Return the torch.autograd.Function, for one level of torch.func: its dispatcher sends each here in turn."""
+        op = self.op
+
+        def forward(ctx: Any, keyset: Any, *args: Any) -> Any:
+            # A Function's forward runs without gradients, but outer levels of torch.func may record this call, too.
+            with _outer_levels():
+                result = _compute(op, keyset, args)
+            self.save(ctx, args, result if isinstance(result, tuple) else (result,))
+            return result
+
+        methods = {"forward": forward, "backward": self.backward, "jvp": self.tangents}
+        static = {name: staticmethod(method) for name, method in methods.items()}
+        return type(f"Trigraph_{op.op.name}", (_SingleLevelFunction,), static)
+
+
+def _autograd(op: TorchOperator) -> Callable[..., Any]:
+    """Return the kernel that records a call for differentiation, where an argument takes part in one."""
+    function = _Derivative(op).function()
+
+    def kernel(keyset: Any, *args: Any) -> Any:
+        if (_C.is_grad_enabled() and _C._any_requires_grad(*args)) or forward_ad._current_level >= 0:
+            if not _C._are_functorch_transforms_active():
+                return function.apply(keyset, *args)
+            with enable_single_level_autograd_function():
+                return function.apply(keyset, *args)
+        return _compute(op, keyset, args)
+
+    return kernel
+
+
+def _vmap(op: TorchOperator) -> Callable[..., Any]:
+    """Return the rule of torch.vmap: the operator for one entry after the other."""
+
+    def rule(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:
+        moved = [a if d is None else a.movedim(d, 0) for a, d in zip(args, in_dims, strict=True)]
+        entries = []
+        for i in range(info.batch_size):
+            result = op.overload(*(a if d is None else a[i] for a, d in zip(moved, in_dims, strict=True)))
+            entries.append(result if isinstance(result, tuple) else (result,))
+        stacked = tuple(torch.stack(column) for column in zip(*entries, strict=True))
+        return (stacked, (0,) * len(stacked)) if len(stacked) > 1 else (stacked[0], 0)
+
+    return rule
+
+
+def _register(op: TorchOperator) -> TorchOperator:
+    name = f"trigraph::{op.op.name}"
+    LIBRARY.define(op.schema)
+    for key in ("CPU", "CUDA"):
+        LIBRARY.impl(op.op.name, op.run, key)
+    LIBRARY.impl(op.op.name, _autograd(op), "Autograd", with_keyset=True)
+    torch.library.register_fake(name, op.fake, lib=LIBRARY)
+    torch.library.register_vmap(name, _vmap(op), lib=LIBRARY)
+    for device in ("cpu", "cuda"):
+        torch.library.register_autocast(name, device, torch.float32, lib=LIBRARY)
+    return op
+
+
+OPERATORS_OF_TORCH: dict[str, TorchOperator] = {
+    name: _register(TorchOperator(op)) for name, op in OPERATORS.items() if op.restriction is None
+}

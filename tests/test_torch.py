@@ -1,0 +1,126 @@
+"""trigraph.torch: results, derivatives of both orders and torch's own checks of its operators, for every definition."""
+
+import numpy as np
+import pytest
+from table_calls import draw, fields
+
+torch = pytest.importorskip("torch")
+
+import trigraph.torch as tt  # noqa: E402
+from trigraph.operators import DEFINITIONS, OPERATORS  # noqa: E402
+from trigraph.panels import FUNCTIONS  # noqa: E402
+from trigraph.torch.library import OPERATORS_OF_TORCH  # noqa: E402
+
+SMALL = {"num_edges": 5, "num_src_nodes": 4, "num_dst_nodes": 3, "num_positions": 6, "num_nodes": 3, "num_triplets": 6}
+SMALL |= {"hidden": 3, "f_in": 2, "f_out": 2, "d": 2, "n_radial": 2, "n_spherical": 2, "n_emb": 2, "n_mid": 2}
+SMALL |= {"dim": 2, "dim_head": 2, "num_heads": 2, "num_inputs": 4, "num_outputs": 3, "num_radial": 2}
+SMALL |= {"num_spherical": 2, "interm": 2, "emb_in": 2, "emb_out": 2}
+CASES = [
+    pytest.param(spec, setting, id="-".join([spec.name, *(f"{n}={v}" for n, v in setting.items())]))
+    for spec in DEFINITIONS
+    for setting in (spec.settings or ({},))
+] + [pytest.param(DEFINITIONS[4], {"exclude": e}, id=f"agg_edge_to_edge-exclude={e}") for e in (None, "node")]
+
+
+def tensors(values):
+    """Return arrays as leaves of a graph of derivatives, all else as it is."""
+    return {
+        n: torch.from_numpy(v.copy()).requires_grad_(v.dtype.kind == "f") if isinstance(v, np.ndarray) else v
+        for n, v in values.items()
+    }
+
+
+def arguments(spec, setting, **keywords):
+    """Return arguments of the function of a definition, and the names of its floating inputs that are there."""
+    values = draw(OPERATORS[f"{spec.name}_fwd"], setting=setting, **{**SMALL, **keywords})
+    names = [a.name for a in spec.inputs if values[a.name] is not None]
+    return values, names
+
+
+def outputs(spec, result):
+    """Return the differentiable fields."""
+    found = (result,) if isinstance(result, torch.Tensor) else result
+    return tuple(found[: len(spec.outputs)])
+
+
+def function_of_inputs(spec, values, names):
+    """Return the function of the floating inputs alone that torch's checks take."""
+
+    def function(*inputs):
+        return outputs(spec, getattr(tt, spec.name)(**{**values, **dict(zip(names, inputs, strict=True))}))
+
+    return function
+
+
+@pytest.mark.parametrize(("spec", "setting"), CASES)
+def test_results_and_derivatives_are_those_of_the_front_door(spec, setting):
+    values, names = arguments(spec, setting)
+    given = tensors(values)
+    fwd, bwd, bwd2 = (OPERATORS[f"{spec.name}_{o}"] for o in ("fwd", "bwd", "bwd2"))
+    expected = fields(fwd, FUNCTIONS[fwd.name](**values))
+    result = getattr(tt, spec.name)(**given)
+    got = {fwd.fields[0].name: result} if fwd.single else result._asdict()
+    for name, array in expected.items():
+        np.testing.assert_array_equal(got[name].detach().numpy(), array)
+    assert all(got[f.name] is None for f in fwd.fields if f.name not in expected)
+    assert not any(got[a.name].requires_grad for a in spec.auxiliary if got[a.name] is not None)
+    rng = np.random.default_rng(1)
+    grads = {f"grad_{a.name}": rng.standard_normal(expected[a.name].shape) for a in spec.outputs}
+    inputs = [given[n] for n in names]
+    cotangents = [torch.from_numpy(g).requires_grad_() for g in grads.values()]
+    first = torch.autograd.grad(outputs(spec, result), inputs, cotangents, create_graph=True)
+    known = FUNCTIONS[bwd.name](**grads, **values)
+    for name, gradient in zip(names, first, strict=True):
+        np.testing.assert_array_equal(gradient.detach().numpy(), getattr(known, name))
+    ggs = {f"gg_{n}": rng.standard_normal(values[n].shape) for n in names}
+    second = torch.autograd.grad(
+        first, [*cotangents, *inputs], [torch.from_numpy(g) for g in ggs.values()], allow_unused=True
+    )
+    known = FUNCTIONS[bwd2.name](**ggs, **grads, **values)
+    for name, gradient in zip([*grads, *names], second, strict=True):
+        np.testing.assert_array_equal(0 if gradient is None else gradient.numpy(), getattr(known, name))
+
+
+@pytest.mark.parametrize(("spec", "setting"), CASES)
+def test_torch_finds_the_derivatives_right(spec, setting):
+    """By torch's own finite differences: backward and forward mode, and backward twice."""
+    values, names = arguments(spec, setting)
+    inputs = tuple(tensors(values)[n] for n in names)
+    function = function_of_inputs(spec, values, names)
+    fast = {"fast_mode": True, "atol": 1e-6, "rtol": 1e-4}
+    assert torch.autograd.gradcheck(function, inputs, check_forward_ad=True, **fast)
+    assert torch.autograd.gradgradcheck(function, inputs, check_fwd_over_rev=True, **fast)
+
+
+@pytest.mark.parametrize("spec", DEFINITIONS, ids=lambda s: s.name)
+def test_operators_pass_torchs_checks(spec, monkeypatch):
+    """Schemas, registration of derivatives, fake kernels, and tracing with sizes that are symbols."""
+    calls = {}
+    for order in ("fwd", "bwd", "bwd2"):
+        op = OPERATORS_OF_TORCH[f"{spec.name}_{order}"]
+        true, autograd = op.overload, op
+
+        def record(*args, true=true, name=op.op.name):
+            calls.setdefault(
+                name,
+                tuple(a.detach().requires_grad_(a.requires_grad) if isinstance(a, torch.Tensor) else a for a in args),
+            )
+            return true(*args)
+
+        record.redispatch = true.redispatch
+        monkeypatch.setitem(vars(autograd), "overload", record)
+    values, names = arguments(spec, spec.settings[1] if len(spec.settings) > 1 else {})
+    given = tensors(values)
+    first = torch.autograd.grad(
+        sum(o.square().sum() for o in outputs(spec, getattr(tt, spec.name)(**given))),
+        [given[n] for n in names],
+        create_graph=True,
+    )
+    sum(g.square().sum() for g in first).backward()
+    monkeypatch.undo()
+    assert len(calls) == 3
+    for name, args in calls.items():
+        tests = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
+        if name.endswith("bwd2"):  # tracing it asks for its derivative
+            tests = tests[:3]
+        torch.library.opcheck(getattr(torch.ops.trigraph, name).default, args, test_utils=tests)

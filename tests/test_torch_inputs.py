@@ -1,0 +1,276 @@
+"""trigraph.torch: memory of tensors, bad input, `out` and panels."""
+
+import re
+
+import numpy as np
+import pytest
+from table_calls import draw
+
+torch = pytest.importorskip("torch")
+
+import trigraph  # noqa: E402
+import trigraph.torch as tt  # noqa: E402
+from trigraph import CSC, EdgeGraph, Segments  # noqa: E402
+from trigraph.operators import DEFINITIONS, OPERATORS  # noqa: E402
+from trigraph.panels import FUNCTIONS  # noqa: E402
+
+
+def graph(index=np.int64):
+    return CSC(np.array([0, 2, 3, 6, 6], index), np.array([0, 1, 2, 0, 1, 3], index))
+
+
+def attention_arguments(dtype=torch.float32):
+    torch.manual_seed(0)
+    x, y, weights = (torch.randn(*s, dtype=dtype) for s in ((4, 6), (4, 6), (12,)))
+    return {"src_embedding": x, "dst_embedding": y, "attention_weights": weights, "graph": graph(), "num_heads": 2}
+
+
+def refused(kind, text, **changes):
+    """Raise unless attention with these changes is refused with this text."""
+    with pytest.raises(kind, match="^" + re.escape(text)) as caught:
+        tt.mha_gat_n2n(**{**attention_arguments(), **changes})
+    assert caught.type is kind
+
+
+META = torch.ones(4, 6, device="meta")
+WRONG = [
+    (TypeError, "src_embedding is a list; expected a torch.Tensor of float32 or float64", {"src_embedding": [1.0]}),
+    (TypeError, "src_embedding is a ndarray; expected a torch.Tensor", {"src_embedding": np.ones((4, 6))}),
+    (TypeError, "src_embedding is a tensor of layout torch.sparse_coo", {"src_embedding": torch.eye(4, 6).to_sparse()}),
+    (ValueError, "src_embedding is on meta; expected a CPU or CUDA device", {"src_embedding": META}),
+    (ValueError, "dst_embedding is on meta; expected host", {"dst_embedding": META}),
+    (TypeError, "src_embedding has dtype <f2; expected native float32 or", {"src_embedding": torch.ones(4, 6).half()}),
+    (TypeError, "src_embedding has dtype bfloat16; expected", {"src_embedding": torch.ones(4, 6).bfloat16()}),
+    (TypeError, "src_embedding has dtype <i8; expected", {"src_embedding": torch.ones(4, 6, dtype=torch.int64)}),
+    (TypeError, "dst_embedding has dtype float64; expected float32", {"dst_embedding": torch.ones(4, 6).double()}),
+    (ValueError, "src_embedding has shape (4, 7); expected", {"src_embedding": torch.ones(4, 7)}),
+    (ValueError, "dst_embedding has shape (3, 6); expected", {"dst_embedding": torch.ones(3, 6)}),
+    (TypeError, "graph is a Tensor; expected a trigraph.CSC", {"graph": torch.ones(2, 3)}),
+    (TypeError, "num_heads is a str; expected an int", {"num_heads": "2"}),
+    (ValueError, "num_heads is 0; expected at least 1", {"num_heads": 0}),
+    (ValueError, "activation is 'GELU'; expected one of", {"activation": "GELU"}),
+    (ValueError, "negative_slope is -1.0; expected a finite number >= 0", {"negative_slope": -1.0}),
+    (ValueError, "panel is 'cpu'; expected one of", {"panel": "cpu"}),
+    (TypeError, "got an unexpected keyword argument 'heads'", {"heads": 3}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "text", "changes"), WRONG, ids=lambda v: v if isinstance(v, str) else "")
+def test_bad_input_is_refused_by_name(kind, text, changes):
+    refused(kind, f"mha_gat_n2n_fwd: {text}", **changes)
+
+
+def test_a_graph_elsewhere_is_refused():
+    far = graph()
+    object.__setattr__(far, "device", "cuda:0")  # no device is needed to be refused
+    refused(ValueError, "mha_gat_n2n_fwd: graph is on cuda:0; expected host, where the arrays are", graph=far)
+
+
+def test_a_gradient_of_the_wrong_kind_is_refused_in_the_backward():
+    arguments = attention_arguments()
+    arguments["src_embedding"].requires_grad_()
+    result = tt.mha_gat_n2n(**arguments).output_embedding
+    result.register_hook(lambda g: g.double())
+    with pytest.raises(RuntimeError, match="Double"):  # torch's own engine looks first
+        result.backward(torch.ones_like(result))
+    args = {**attention_arguments(), "grad_output_embedding": torch.ones(3, 6)}
+    with pytest.raises(ValueError, match=r"mha_gat_n2n_bwd: grad_output_embedding has shape \(3, 6\); expected"):
+        call_bwd(args)
+
+
+def call_bwd(arguments):
+    """Call torch's operator of the first derivative, as its autograd does."""
+    from trigraph.torch.functions import _crossing
+    from trigraph.torch.library import OPERATORS_OF_TORCH
+
+    op = OPERATORS_OF_TORCH["mha_gat_n2n_bwd"]
+    values = {a.name: None for a in op.op.arguments} | {a.name: a.default for a in op.op.attributes} | arguments
+    return op.overload(*_crossing(op, values, None, True), "src_embedding")
+
+
+def test_a_third_derivative_is_refused():
+    arguments = attention_arguments(torch.float64)
+    x = arguments["src_embedding"].requires_grad_()
+    value = tt.mha_gat_n2n(**arguments, activation="ELU").output_embedding.square().sum()
+    for _ in range(2):
+        (gradient,) = torch.autograd.grad(value, x, create_graph=True)
+        value = gradient.square().sum()
+    with pytest.raises(RuntimeError, match="mha_gat_n2n_bwd2: its derivative was asked for, the third of mha_gat_n2n"):
+        torch.autograd.grad(value, x)
+
+
+def test_only_what_needs_a_gradient_is_computed(monkeypatch):
+    from trigraph.torch import library
+
+    seen = []
+    real = library.check_call
+
+    def check_call(op, values, wrt, *rest):
+        seen.append((op.name, wrt and tuple(wrt)))
+        return real(op, values, wrt, *rest)
+
+    monkeypatch.setattr(library, "check_call", check_call)
+    arguments = attention_arguments(torch.float64)
+    weights = arguments["attention_weights"].requires_grad_()
+    value = tt.mha_gat_n2n(**arguments).output_embedding.square().sum()
+    (gradient,) = torch.autograd.grad(value, weights, create_graph=True)
+    gradient.sum().backward()
+    names = [name for name, _ in seen]
+    assert names == ["mha_gat_n2n_fwd", "mha_gat_n2n_bwd", "mha_gat_n2n_bwd2", "mha_gat_n2n_bwd"]
+    assert seen[1][1] == ("attention_weights",)
+    assert seen[2][1] == ("grad_output_embedding", "attention_weights")
+
+
+VIEWS = {
+    "transposed": lambda t: t.t().contiguous().t(),
+    "strided": lambda t: torch.stack([t, -t], dim=-1)[..., 0],
+    "offset": lambda t: torch.cat([t.new_zeros(1), t.reshape(-1)])[1:].view(t.shape),
+    "flipped": lambda t: torch.flip(torch.flip(t, (0,)), (0,)),
+    "of NumPy, negative strides": lambda t: torch.flip(torch.from_numpy(t.numpy()[::-1].copy()), (0,)),
+    "expanded": lambda t: t[:1].expand(t.shape),
+}
+
+
+@pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
+def test_any_strides_give_the_same(view):
+    arguments = attention_arguments(torch.float64)
+    for name in ("src_embedding", "dst_embedding"):
+
+        def function(t, name=name):
+            return tt.mha_gat_n2n(**{**arguments, name: t}).output_embedding
+
+        seen = view(arguments[name].clone())
+        whole = seen.clone(memory_format=torch.contiguous_format)
+        got, expected = (torch.autograd.functional.jacobian(function, t) for t in (seen, whole))
+        assert torch.equal(got, expected)
+
+
+def test_gradients_of_any_strides_give_the_same():
+    arguments = attention_arguments(torch.float64)
+    x = arguments["src_embedding"].requires_grad_()
+    result = tt.mha_gat_n2n(**arguments).output_embedding
+    expanded = torch.ones(1, 1, dtype=torch.float64).expand(result.shape)
+    a, b = (torch.autograd.grad(result, x, g, retain_graph=True)[0] for g in (expanded, expanded.clone()))
+    assert torch.equal(a, b)
+
+
+def test_nothing_is_copied_on_the_way(monkeypatch):
+    """Arrays that reach the panel are the tensors' memory, and tensors that come back are its results' memory."""
+    from trigraph.torch import library
+
+    seen = {}
+    real = library.execute
+
+    def execute(op, checked, panel):
+        result = real(op, checked, panel)
+        seen.update(checked.values, result=result[0])
+        return result
+
+    monkeypatch.setattr(library, "execute", execute)
+    arguments = attention_arguments()
+    result = tt.mha_gat_n2n(**arguments)
+    for name in ("src_embedding", "dst_embedding", "attention_weights"):
+        assert seen[name].ctypes.data == arguments[name].data_ptr()
+    assert seen["graph"].indices.ctypes.data == arguments["graph"].indices.ctypes.data
+    assert seen["result"].ctypes.data == result.output_embedding.data_ptr()
+
+
+@pytest.mark.parametrize("panel", ["fortran", "fortran-reference", "pyref", "gpu-host"])
+@pytest.mark.parametrize("spec", DEFINITIONS, ids=lambda s: s.name)
+def test_panels_can_be_asked_for(spec, panel):
+    values = draw(OPERATORS[f"{spec.name}_fwd"], num_edges=6, num_positions=6)
+    expected = FUNCTIONS[f"{spec.name}_fwd"](**values, panel=panel)
+    given = {n: torch.from_numpy(v).requires_grad_() if isinstance(v, np.ndarray) else v for n, v in values.items()}
+    result = getattr(tt, spec.name)(**given, panel=panel)
+    first, known = (result, expected) if isinstance(result, torch.Tensor) else (result[0], expected[0])
+    np.testing.assert_array_equal(first.detach().numpy(), known)
+    first.backward(torch.ones_like(first))
+    grads = {f"grad_{a.name}": np.zeros(getattr(expected, a.name, expected).shape) for a in spec.outputs}
+    grads[f"grad_{spec.outputs[0].name}"] = np.ones(known.shape)
+    back = FUNCTIONS[f"{spec.name}_bwd"](**grads, **values, panel=panel)
+    for a in spec.inputs:
+        np.testing.assert_array_equal(given[a.name].grad.numpy(), getattr(back, a.name))
+
+
+def test_out_is_written_and_returned():
+    arguments = attention_arguments()
+    expected = tt.mha_gat_n2n(**arguments)
+    out = torch.full((4, 6), torch.nan)
+    result = tt.mha_gat_n2n(**arguments, out={"output_embedding": out})
+    assert result.output_embedding is out
+    assert torch.equal(out, expected.output_embedding)
+    assert torch.equal(result.softmax_scores, expected.softmax_scores)
+    kernel = draw(OPERATORS["gno_kernel_fwd"])
+    given = {n: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for n, v in kernel.items()}
+    out = torch.empty_like(tt.gno_kernel(**given))
+    assert tt.gno_kernel(**given, out=out) is out
+    assert torch.equal(out, tt.gno_kernel(**given))
+
+
+def test_out_that_cannot_be_written_is_refused():
+    out = torch.zeros(4, 6)
+    text = "mha_gat_n2n_fwd: out['output_embedding'] "
+    refused(ValueError, text + "requires grad", out={"output_embedding": out.clone().requires_grad_()})
+    refused(TypeError, text + "is a ndarray; expected a torch.Tensor", out={"output_embedding": np.zeros((4, 6))})
+    refused(ValueError, text + "has shape (3, 6)", out={"output_embedding": out[:3]})
+    refused(ValueError, text + "has strides", out={"output_embedding": torch.zeros(6, 4).t()})
+    x = torch.randn(4, 6)
+    refused(ValueError, text + "overlaps src_embedding", out={"output_embedding": x}, src_embedding=x)
+    x = torch.randn(4, 6, requires_grad=True)
+    text = "mha_gat_n2n_fwd: src_embedding requires grad and out is given"
+    refused(ValueError, text, out={"output_embedding": out}, src_embedding=x)
+    with torch.no_grad():
+        tt.mha_gat_n2n(**{**attention_arguments(), "src_embedding": x}, out={"output_embedding": out})
+
+
+@pytest.mark.parametrize("index", [torch.int32, torch.int64])
+def test_graphs_are_built_from_tensors(index):
+    edge_index = torch.tensor([[0, 1, 2, 3, 1], [1, 0, 0, 2, 2]], dtype=index)
+    got = CSC.from_edge_index(edge_index, 5)
+    expected = CSC.from_edge_index(edge_index.numpy(), 5)
+    for name in ("offsets", "indices", "edge_ids"):
+        np.testing.assert_array_equal(getattr(got, name), getattr(expected, name))
+        assert getattr(got, name).dtype == edge_index.numpy().dtype
+    edge_index[:] = 0  # a graph owns its arrays
+    assert got.indices.tolist() == expected.indices.tolist()
+    members = Segments(torch.tensor([1, 0, 1], dtype=index), 3)
+    assert members.offsets.tolist() == [0, 1, 3, 3]
+    positions = torch.randn(5, 3, dtype=torch.float64, requires_grad=True)
+    found = EdgeGraph.from_positions(positions, 2.0)
+    known = EdgeGraph.from_positions(positions.detach().numpy(), 2.0)
+    assert found.graph.src.tolist() == known.graph.src.tolist()
+    for a, b in zip(found[1:], known[1:], strict=True):
+        assert isinstance(a, torch.Tensor)
+        np.testing.assert_array_equal(a.numpy(), b)
+    ends = torch.tensor([[2, 0, 1, 0], [0, 2, 0, 1]], dtype=index)
+    ordered = EdgeGraph.sorted(*ends, 3, vec=torch.tensor([[1.0, 0, 0], [-1, 0, 0], [0, 1, 0], [0, -1, 0]]))
+    assert isinstance(ordered.permutation, torch.Tensor)
+    assert ends[0][ordered.permutation.long()].tolist() == ordered.graph.src.tolist()
+    with pytest.raises(TypeError, match="CSC: edge_index is a Tensor; expected"):
+        CSC.from_edge_index(torch.eye(2).to_sparse(), 3)
+
+
+def test_empty_graphs_and_isolated_nodes_have_zero_gradients():
+    none = CSC(np.zeros(4, np.int64), np.zeros(0, np.int64))
+    x, weights = torch.randn(3, 4, requires_grad=True), torch.randn(8, requires_grad=True)
+    result = tt.mha_gat_n2n(x, x, weights, none, 2).output_embedding
+    result.sum().backward()
+    assert result.tolist() == [[0.0] * 4] * 3
+    assert not x.grad.any()
+    assert not weights.grad.any()
+
+
+def test_index_tensors_serve_for_segments():
+    rad, sph = torch.randn(4, 3, dtype=torch.float64), torch.randn(6, 2, dtype=torch.float64)
+    weight, index = torch.randn(3, 2, 5, dtype=torch.float64), torch.tensor([0, 3, 1, 1, 0, 2])
+    got = tt.basis_embedding_triplets(rad, weight, sph, index)
+    assert torch.equal(got, tt.basis_embedding_triplets(rad, weight, sph, Segments(index.numpy(), 4)))
+    with pytest.raises(
+        ValueError, match=r"basis_embedding_triplets_fwd: triplets: Segments: index\[1\] is 3; expected"
+    ):
+        tt.basis_embedding_triplets(rad[:3], weight, sph, index)
+
+
+def test_the_module_is_found_lazily():
+    assert "torch" in dir(trigraph)
+    assert trigraph.torch is tt

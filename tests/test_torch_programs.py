@@ -1,0 +1,214 @@
+"""trigraph.torch in torch's programs: compiled, traced, exported, mapped, in mixed precision, in other processes."""
+
+import copy
+import multiprocessing
+import pickle
+import threading
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
+
+import trigraph  # noqa: E402
+import trigraph.torch as tt  # noqa: E402
+from trigraph import CSC, EdgeGraph, Segments  # noqa: E402
+
+DTYPE = torch.float64
+
+
+def attention_graph():
+    return CSC(np.array([0, 2, 3, 6, 6]), np.array([0, 1, 2, 0, 1, 3]))
+
+
+def attention(x, weights, graph):
+    return tt.mha_gat_n2n(x, x, weights, graph, 2, activation="ELU").output_embedding.tanh().square().sum()
+
+
+def attention_inputs(dtype=DTYPE):
+    torch.manual_seed(0)
+    return tuple(torch.randn(*s, dtype=dtype, requires_grad=True) for s in ((4, 6), (12,)))
+
+
+def molecule():
+    """Return positions, their graph and its ends, weights and frequencies."""
+    torch.manual_seed(0)
+    positions = torch.randn(6, 3, dtype=DTYPE)
+    graph = EdgeGraph.from_positions(positions, 3.0).graph
+    ends = torch.from_numpy(np.array(graph.src)), torch.from_numpy(np.array(graph.dst))
+    weights = 0.3 * torch.randn(7 * 6 + 4, 3, dtype=DTYPE)
+    return positions.requires_grad_(), weights.requires_grad_(), graph, *ends, np.pi * torch.arange(1, 7, dtype=DTYPE)
+
+
+def energy(positions, weights, graph, src, dst, frequencies):
+    vec = positions[src] - positions[dst]
+    basis = tt.radial_basis(vec.norm(dim=1) / 3.0, frequencies)
+    return tt.agg_edge_to_edge(vec, basis.sbf_rad, basis.rbf[:, :4].tanh(), weights, graph).square().sum()
+
+
+def energy_and_forces(positions, *rest):
+    total = energy(positions, *rest)
+    (gradient,) = torch.autograd.grad(total, positions, create_graph=True)
+    return total, -gradient
+
+
+def assert_near(got, expected):
+    """Equal up to the rounding of sums in another order: values of a few hundred operations on numbers of order one."""
+    np.testing.assert_allclose(got.detach().numpy(), expected.detach().numpy(), rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("prepared", [True, False])
+def test_a_compiled_model_gives_equal_results_and_gradients(prepared):
+    x, weights = attention_inputs()
+    compiled = torch.compile(attention, fullgraph=True, backend="aot_eager")
+    for graph in (attention_graph(), CSC(np.array([0, 1, 4, 5, 7]), np.array([3, 0, 1, 2, 2, 1, 0]))):
+        if prepared:
+            graph.prepare()
+            attention(x, weights, graph)
+        got, expected = compiled(x, weights, graph), attention(x, weights, graph)
+        assert got.item() == expected.item()
+        for a, b in zip(
+            torch.autograd.grad(got, (x, weights)), torch.autograd.grad(expected, (x, weights)), strict=True
+        ):
+            assert_near(a, b)
+
+
+def test_a_graph_older_than_the_tensors_is_refused_in_a_compiled_model():
+    graph = attention_graph()
+    graph._built.clear()
+    with pytest.raises(Exception, match=r"this graph is older than the import of trigraph\.torch"):
+        torch.compile(attention, fullgraph=True, backend="aot_eager")(*attention_inputs(), graph)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("mode", ["real", "fake", "symbolic"])
+def test_traced_and_compiled_forces_train_as_eager_ones(mode, backend):
+    arguments = molecule()
+    expected = energy_and_forces(*arguments)
+    (wanted,) = torch.autograd.grad(expected[1].square().sum(), arguments[1])
+    traced = make_fx(energy_and_forces, tracing_mode=mode)(*arguments)
+    names = {str(node.target) for node in traced.graph.nodes}
+    assert {"trigraph.agg_edge_to_edge_fwd.default", "trigraph.agg_edge_to_edge_bwd.default"} <= names
+    for function in (traced, torch.compile(traced, fullgraph=True, backend=backend)):
+        total, forces = function(*arguments)
+        assert_near(total, expected[0])
+        assert_near(forces, expected[1])
+        (gradient,) = torch.autograd.grad(forces.square().sum(), arguments[1])
+        np.testing.assert_allclose(gradient.numpy(), wanted.numpy(), rtol=1e-9, atol=1e-9 * wanted.abs().max().item())
+
+
+def test_hessians_in_every_way_are_one():
+    positions, *rest = molecule()
+    positions = positions.detach()
+    function = lambda p: energy(p, *(r.detach() if isinstance(r, torch.Tensor) else r for r in rest))  # noqa: E731
+    expected = torch.autograd.functional.hessian(function, positions)
+    for hessian in (torch.func.hessian, lambda f: torch.func.jacrev(torch.func.jacrev(f))):
+        assert_near(hessian(function)(positions) / expected.abs().max(), expected / expected.abs().max())
+
+
+def test_vmap_is_a_loop():
+    graph, x = attention_graph(), torch.randn(3, 4, 5, dtype=DTYPE)
+    weight = torch.rand(6, dtype=DTYPE)
+    mapped = torch.vmap(lambda x: tt.agg_weighted_n2n(x, weight, graph, op="max")[::2])(x)
+    for i in range(3):
+        single = tt.agg_weighted_n2n(x[i], weight, graph, op="max")
+        assert torch.equal(mapped[0][i], single.output_embedding)
+        assert torch.equal(mapped[1][i], single.output_extrema_location)
+
+
+def test_an_exported_model_takes_a_graph():
+    class Model(torch.nn.Module):
+        def forward(self, x, weights, graph):
+            return attention(x, weights, graph)
+
+    arguments = (*attention_inputs(), attention_graph())
+    program = torch.export.export(Model(), arguments)
+    assert program.module()(*arguments).item() == attention(*arguments).item()
+
+
+def test_autocast_computes_in_float32():
+    x, weights = attention_inputs(torch.float32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        half = x @ torch.eye(6)
+        assert half.dtype is torch.bfloat16
+        result = tt.mha_gat_n2n(half, half, weights, attention_graph(), 2).output_embedding
+    assert result.dtype is torch.float32
+    result.sum().backward()
+    assert x.grad.dtype is torch.float32
+    exact = tt.mha_gat_n2n(half.float(), half.float(), weights, attention_graph(), 2).output_embedding
+    assert torch.equal(result, exact)
+
+
+def test_graphs_are_pytrees():
+    graphs = [
+        attention_graph(),
+        EdgeGraph(np.array([0, 0, 1, 2]), np.array([1, 2, 0, 0]), 3),
+        Segments(np.array([1, 0, 1]), 3),
+    ]
+    for graph in graphs:
+        leaves, structure = torch.utils._pytree.tree_flatten(graph)
+        assert all(isinstance(t, torch.Tensor) for t in leaves if t is not None)
+        again = torch.utils._pytree.tree_unflatten(leaves, structure)
+        assert type(again) is type(graph)
+        assert again.kind == "torch"
+        assert repr(again).split(",")[0] == repr(graph).split(",")[0]
+    x, weights = attention_inputs()
+    again = torch.utils._pytree.tree_map(lambda t: t.clone(), graphs[0])
+    assert attention(x, weights, again).item() == attention(x, weights, graphs[0]).item()
+    with pytest.raises(TypeError, match=r"graph holds torch\.Tensor; panel 'fortran' takes numpy\.ndarray"):
+        trigraph.agg_weighted_n2n_fwd(np.ones((4, 2)), None, again)
+
+
+def test_graphs_and_results_travel():
+    x, weights = attention_inputs()
+    graph = attention_graph()
+    expected = attention(x, weights, graph)
+    for other in (pickle.loads(pickle.dumps(graph)), copy.deepcopy(graph)):
+        assert attention(x, weights, other).item() == expected.item()
+    result = tt.mha_gat_n2n(x.detach(), x.detach(), weights.detach(), graph, 2)
+    again = pickle.loads(pickle.dumps(result))
+    assert type(again) is type(result)
+    assert torch.equal(again.output_embedding, result.output_embedding)
+
+
+def _in_child(queue, graph):
+    x, weights = attention_inputs()
+    value = attention(x, weights, graph)
+    value.backward()
+    queue.put((value.item(), x.grad.tolist()))
+
+
+def test_forked_workers_compute_the_same():
+    x, weights = attention_inputs()
+    graph = attention_graph()
+    value = attention(x, weights, graph)
+    value.backward()
+    context = multiprocessing.get_context("fork")
+    queue = context.Queue()
+    children = [context.Process(target=_in_child, args=(queue, graph)) for _ in range(2)]
+    for child in children:
+        child.start()
+    found = [queue.get(timeout=60) for _ in children]
+    for child in children:
+        child.join()
+    assert found == [(value.item(), x.grad.tolist())] * 2
+
+
+def test_threads_compute_the_same():
+    x, weights = attention_inputs()
+    graph, found = attention_graph(), []
+    expected = torch.autograd.grad(attention(x, weights, graph), (x, weights))
+
+    def work():
+        for _ in range(20):
+            got = torch.autograd.grad(attention(x, weights, attention_graph()), (x, weights))
+            found.append(all(torch.equal(a, b) for a, b in zip(got, expected, strict=True)))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [True] * 80
