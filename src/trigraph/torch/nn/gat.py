@@ -1,0 +1,286 @@
+"""Graph attention as a layer: GATConv with the parameters and results of PyTorch Geometric's."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import Any
+
+import torch
+from torch.nn.functional import dropout, leaky_relu
+
+from trigraph.graphs import CSC
+from trigraph.torch.functions import FUNCTIONS
+from trigraph.torch.nn.edges import (
+    add_self_loops,
+    check_edge_index,
+    check_rows,
+    ends_of,
+    graph_of,
+    source_and_destination,
+)
+
+__all__ = ["GATConv"]
+
+
+def _glorot(weight: torch.Tensor) -> None:
+    """Draw uniformly, with a bound from the last two sizes."""
+    bound = math.sqrt(6 / (weight.shape[-2] + weight.shape[-1]))
+    torch.nn.init.uniform_(weight, -bound, bound)
+
+
+class _Linear(torch.nn.Linear):
+    def reset_parameters(self) -> None:
+        _glorot(self.weight)
+
+
+class _LazyLinear(torch.nn.LazyLinear):
+    cls_to_become = _Linear  # type: ignore[assignment]
+
+    def reset_parameters(self) -> None:
+        if self.in_features and not self.has_uninitialized_params():  # type: ignore[no-untyped-call]
+            _glorot(self.weight)
+
+
+def _linear(in_channels: int, out_channels: int) -> torch.nn.Linear:
+    """Return a linear layer without bias; its number of inputs is found at the first call where it is -1."""
+    if in_channels != -1:
+        return _Linear(in_channels, out_channels, bias=False)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="Lazy modules are a new feature")
+        return _LazyLinear(out_channels, bias=False)
+
+
+class GATConv(torch.nn.Module):
+    """Graph attention: the parameters, the state_dict and the results of ``torch_geometric.nn.GATConv``.
+
+    Scores, softmax and sum are one operator, `trigraph.torch.mha_gat_n2n`, which keeps nothing of the size of edges
+    times channels. There are two exceptions, computed by torch's own operators as PyTorch Geometric does: dropout of
+    attention coefficients in training, and attention weights that are returned, since these are differentiable.
+
+    Parameters
+    ----------
+    in_channels : int or tuple of int
+        Width of the node features; a pair has a linear layer of its own for sources and for destinations. -1 is found
+        at the first call.
+    out_channels : int
+        Width of each head.
+    heads : int, optional
+    concat : bool, optional
+        Put the heads side by side, or average them.
+    negative_slope : float, optional
+        Of the leaky ReLU, at least 0.
+    dropout : float, optional
+        Probability with which an attention coefficient is dropped in training.
+    add_self_loops : bool, optional
+        Give every node one self loop, in place of those that there are. For a bipartite graph, as many as the smaller
+        number of nodes.
+    edge_dim : int, optional
+        Width of the edge features. Without it, edge features are ignored.
+    fill_value : float, tensor or str, optional
+        Edge features of the self loops, as in :func:`add_self_loops`.
+    bias : bool, optional
+    residual : bool, optional
+        Add a linear function of the destinations' features.
+
+    Notes
+    -----
+    PyTorch Geometric's keywords of message passing (``aggr``, ``flow``) are not taken, nor are its sparse matrices.
+
+    Source: Velickovic et al. (2018), arXiv:1710.10903.
+
+    Examples
+    --------
+    >>> layer = GATConv(4, 2, heads=3)
+    >>> layer(torch.ones(3, 4), torch.tensor([[0, 1], [1, 2]])).shape
+    torch.Size([3, 6])
+    """
+
+    def __init__(
+        self,
+        in_channels: int | tuple[int, int],
+        out_channels: int,
+        heads: int = 1,
+        concat: bool = True,
+        negative_slope: float = 0.2,
+        dropout: float = 0.0,
+        add_self_loops: bool = True,
+        edge_dim: int | None = None,
+        fill_value: float | torch.Tensor | str = "mean",
+        bias: bool = True,
+        residual: bool = False,
+    ) -> None:
+        super().__init__()
+        self.in_channels, self.out_channels, self.heads, self.concat = in_channels, out_channels, heads, concat
+        self.negative_slope, self.dropout = negative_slope, dropout
+        self.add_self_loops, self.edge_dim, self.fill_value = add_self_loops, edge_dim, fill_value
+        self.residual = residual
+        width, total = heads * out_channels, out_channels * (heads if concat else 1)
+        shared = isinstance(in_channels, int)
+        sizes = (in_channels, in_channels) if isinstance(in_channels, int) else in_channels
+        self.lin = _linear(sizes[0], width) if shared else None
+        self.lin_src = None if shared else _linear(sizes[0], width)
+        self.lin_dst = None if shared else _linear(sizes[1], width)
+        self.att_src, self.att_dst = (torch.nn.Parameter(torch.empty(1, heads, out_channels)) for _ in range(2))
+        self.lin_edge = None if edge_dim is None else _linear(edge_dim, width)
+        self.att_edge = None if edge_dim is None else torch.nn.Parameter(torch.empty(1, heads, out_channels))
+        self.res = _linear(sizes[1], total) if residual else None
+        self.bias = torch.nn.Parameter(torch.empty(total)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters anew."""
+        for linear in (self.lin, self.lin_src, self.lin_dst, self.lin_edge, self.res):
+            if linear is not None:
+                linear.reset_parameters()
+        for attention in (self.att_src, self.att_dst, self.att_edge):
+            if attention is not None:
+                _glorot(attention)
+        if self.bias is not None:
+            torch.nn.init.zeros_(self.bias)
+
+    def extra_repr(self) -> str:
+        """Return the sizes."""
+        return f"{self.in_channels}, {self.out_channels}, heads={self.heads}"
+
+    def _apply_linear(self, linear: torch.nn.Linear, name: str, value: Any, symbols: str) -> torch.Tensor:
+        if not isinstance(linear, _LazyLinear):
+            check_rows("GATConv", name, value, linear.in_features, symbols)
+        return linear(value)  # type: ignore[no-any-return]
+
+    def _embed(self, x: Any) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+        """Return the embeddings of sources and destinations and the residual; None for those that are not there."""
+        src, dst = source_and_destination(x)
+        pair = src is not dst
+        names = ("x[0]", "x[1]") if pair else ("x", "x")
+        x_src = self._apply_linear(self.lin or self.lin_src, names[0], src, "num_src_nodes, in_channels")  # type: ignore[arg-type]
+        if dst is None:
+            return x_src, None, None
+        x_dst = x_src
+        if pair or self.lin is None:
+            x_dst = self._apply_linear(self.lin or self.lin_dst, names[1], dst, "num_dst_nodes, in_channels")  # type: ignore[arg-type]
+        return x_src, x_dst, None if self.res is None else self.res(dst)
+
+    def _embed_edges(self, edge_attr: Any) -> torch.Tensor | None:
+        if edge_attr is None or self.lin_edge is None:
+            return None
+        return self._apply_linear(self.lin_edge, "edge_attr", edge_attr, "num_edges, edge_dim")
+
+    def _sizes(self, x_src: torch.Tensor, x_dst: torch.Tensor | None, edge_index: Any, size: Any) -> tuple[int, int]:
+        """Return the numbers of sources and destinations."""
+        if isinstance(edge_index, CSC):
+            found = (edge_index.num_src_nodes, edge_index.num_dst_nodes)
+        else:
+            found = (len(x_src), len(x_src) if x_dst is None else len(x_dst))
+        if size is None:
+            return found
+        if x_dst is None and not isinstance(edge_index, CSC):
+            found = (found[0], size[1])
+        if tuple(size) != found:
+            raise ValueError(f"GATConv: size is {tuple(size)}; expected (num_src_nodes, num_dst_nodes) = {found}")
+        return found
+
+    def _with_loops(self, edge_index: Any, edge_attr: Any, num_nodes: int) -> tuple[Any, Any]:
+        """Return edges and their features with the self loops that are asked for."""
+        edge_attr = None if self.lin_edge is None else edge_attr
+        if edge_attr is not None and isinstance(edge_attr, torch.Tensor) and edge_attr.dim() == 1:
+            edge_attr = edge_attr[:, None]
+        if not self.add_self_loops:
+            return edge_index, edge_attr
+        if isinstance(edge_index, CSC):
+            raise ValueError(
+                "GATConv: edge_index is a CSC and add_self_loops is True; expected add_self_loops=False: a prepared "
+                "graph is taken as it is, and trigraph.torch.nn.add_self_loops makes edges to build it of"
+            )
+        return add_self_loops(edge_index, edge_attr, num_nodes, self.fill_value)
+
+    def forward(
+        self,
+        x: Any,
+        edge_index: torch.Tensor | CSC,
+        edge_attr: torch.Tensor | None = None,
+        size: tuple[int, int] | None = None,
+        return_attention_weights: bool | None = None,
+    ) -> Any:
+        """Return new features of the destinations.
+
+        Parameters
+        ----------
+        x : tensor or tuple of two tensors, shape (num_nodes, in_channels)
+            Features of the nodes, or of sources and of destinations; those of destinations may be None.
+        edge_index : tensor of int32 or int64, shape (2, num_edges), or CSC
+            Sources and destinations, of which a graph is built at each call; or a prepared graph. This is taken as it
+            is, for `add_self_loops` of the layer False, and its rows of edge arrays are those of `edge_attr`. Programs
+            that are compiled as a whole take a prepared graph.
+        edge_attr : tensor, shape (num_edges, edge_dim) or (num_edges,), optional
+        size : tuple of int, optional
+            Numbers of sources and destinations.
+        return_attention_weights : bool, optional
+            Return the attention weights, too.
+
+        Returns
+        -------
+        tensor, shape (num_dst_nodes, heads*out_channels) or (num_dst_nodes, out_channels)
+            With attention weights a pair of this and a pair: edges (2, num_edges), self loops included, and the weight
+            of each (num_edges, heads); for a prepared graph in the order of its positions.
+
+        Raises
+        ------
+        TypeError, ValueError
+        """
+        if not isinstance(edge_index, CSC):
+            check_edge_index("GATConv", edge_index)
+        x_src, x_dst, residual = self._embed(x)
+        num_src, num_dst = self._sizes(x_src, x_dst, edge_index, size)
+        edge_index, edge_attr = self._with_loops(edge_index, edge_attr, min(num_src, num_dst))
+        edges = self._embed_edges(edge_attr)
+        attention = None
+        if return_attention_weights or (self.training and self.dropout > 0):
+            ends = ends_of(edge_index) if isinstance(edge_index, CSC) else (*edge_index, None)
+            out, attention = self._by_edge(x_src, x_dst, edges, ends, num_dst)  # type: ignore[arg-type]
+            edge_index = torch.stack(ends[:2])  # type: ignore[arg-type]
+        else:
+            if x_dst is None:
+                x_dst = x_src.new_zeros(num_dst, x_src.shape[1])
+            weights = (self.att_src, self.att_dst) + (() if edges is None else (self.att_edge,))
+            out = FUNCTIONS["mha_gat_n2n"](
+                x_src,
+                x_dst,
+                torch.cat([w.flatten() for w in weights if w is not None]),
+                graph_of("GATConv", edge_index, num_src, num_dst),
+                self.heads,
+                self.concat,
+                negative_slope=self.negative_slope,
+                edge_embedding=edges,
+            ).output_embedding
+        for term in (residual, self.bias):
+            out = out if term is None else out + term
+        return (out, (edge_index, attention)) if return_attention_weights else out
+
+    def _by_edge(
+        self,
+        x_src: torch.Tensor,
+        x_dst: torch.Tensor | None,
+        edges: torch.Tensor | None,
+        ends: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None],
+        num_dst: int,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return output and attention coefficients, which dropout has thinned in training, by torch's own operators."""
+        heads = (self.heads, self.out_channels)
+        (src, dst, rows), values = ends, x_src.view(-1, *heads)
+        score = (values * self.att_src).sum(-1)[src]
+        if x_dst is not None:
+            score = score + (x_dst.view(-1, *heads) * self.att_dst).sum(-1)[dst]
+        if edges is not None and self.att_edge is not None:
+            of_edges = (edges.view(-1, *heads) * self.att_edge).sum(-1)
+            score = score + (of_edges if rows is None else of_edges[rows])
+        score = leaky_relu(score, self.negative_slope)
+        each = dst.long()[:, None].expand_as(score)
+        zeros = score.new_zeros(num_dst, self.heads)
+        peak = zeros.scatter_reduce(0, each, score.detach(), "amax", include_self=False)
+        powers = (score - peak[dst]).exp()
+        attention = powers / zeros.index_add(0, dst, powers)[dst]
+        attention = dropout(attention, self.dropout, self.training)
+        messages = values[src] * attention[:, :, None]
+        out = values.new_zeros(num_dst, *heads).index_add(0, dst, messages)
+        return out.flatten(1) if self.concat else out.mean(1), attention

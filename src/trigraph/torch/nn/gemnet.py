@@ -1,0 +1,327 @@
+"""The efficient layers of GemNet-OC: BasisEmbedding and its bilinear, with the parameters and results of fairchem's.
+
+The original keeps lists of lists as dense arrays: member number `inner` of row `outer` lies in slot ``[outer, inner]``,
+slots nobody fills are zero, and there are as many as the longest row needs. These layers take and return such arrays,
+and with ``padded=False`` the lists as they are, which needs less memory and gives the same sums.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from trigraph.graphs import MOST, as_array, check_range, count
+from trigraph.segments import Segments
+from trigraph.torch.functions import FUNCTIONS
+from trigraph.torch.graphs import tensors
+
+__all__ = ["BasisEmbedding", "EfficientInteractionBilinear"]
+
+Index = torch.Tensor | Segments
+
+
+def _he_orthogonal(weight: torch.Tensor) -> None:
+    """Draw an orthogonal matrix, standardized over what is summed, with the variance 1 / (number of summands)."""
+    torch.nn.init.orthogonal_(weight)
+    summed = (0, 1) if weight.dim() == 3 else (1,)
+    terms = weight[..., 0].numel() if weight.dim() == 3 else weight.shape[1]
+    with torch.no_grad():
+        var, mean = torch.var_mean(weight, dim=summed, correction=int(terms > 1), keepdim=True)
+        weight.copy_((weight - mean) / (terms * (var + 1e-6)).sqrt())
+
+
+def _rank(owner: str, name: str, value: Any, *expected: str) -> None:
+    """Raise unless a value is a tensor with one of the shapes, given in symbols."""
+    if not isinstance(value, torch.Tensor):
+        raise TypeError(f"{owner}: {name} is a {type(value).__name__}; expected a torch.Tensor of float32 or float64")
+    if value.dim() not in [len(shape.split(", ")) for shape in expected]:
+        raise ValueError(f"{owner}: {name} has shape {tuple(value.shape)}; expected ({') or ('.join(expected)})")
+
+
+def _shape(owner: str, name: str, value: torch.Tensor, symbols: str, shape: tuple[int, ...]) -> None:
+    if value.shape != shape:
+        raise ValueError(f"{owner}: {name} has shape {tuple(value.shape)}; expected ({symbols}) = {shape}")
+
+
+def _segments(owner: str, name: str, index: Any, num_members: tuple[str, int], num_segments: int) -> Segments:
+    """Return prepared segments as they are, and those of an index."""
+    try:
+        found = index if isinstance(index, Segments) else Segments(index, num_segments)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{owner}: {name}: {error}") from None
+    if (found.num_members, found.num_segments) != (num_members[1], num_segments):
+        raise ValueError(
+            f"{owner}: {name} has {found.num_members} values below {found.num_segments}; expected {num_members[0]} = "
+            f"{num_members[1]} below {num_segments}"
+        )
+    return found
+
+
+class _Slots:
+    """Where the members of lists lie in a padded array of `num_rows` rows with `width` slots."""
+
+    def __init__(
+        self, owner: str, prefix: str, outer: Any, inner: Any, members: tuple[str, int], rows: tuple[str, int]
+    ) -> None:
+        by_row = _segments(owner, f"{prefix}_outer", outer, members, rows[1])
+        name, self.outer, self.num_rows = f"{prefix}_inner", tensors(by_row, False)[0].long(), rows[1]
+        if not isinstance(inner, torch.Tensor) or inner.dtype not in (torch.int32, torch.int64):
+            came = f"of {inner.dtype}" if isinstance(inner, torch.Tensor) else f"a {type(inner).__name__}"
+            raise TypeError(f"{owner}: {name} is {came}; expected a torch.Tensor of int32 or int64")
+        _shape(owner, name, inner, members[0], (members[1],))
+        self.inner, self.width = inner.long(), int(inner.max()) + 1 if inner.numel() else 0
+        check_range(owner, name, as_array(inner), min(self.width, MOST // max(self.num_rows, 1)), "Kmax")
+        # Sorted by row, then by place in it: equal slots become neighbours.
+        order = torch.argsort(self.inner, stable=True)
+        order = order[torch.argsort(self.outer[order], stable=True)]
+        outer_sorted, inner_sorted = self.outer[order], self.inner[order]
+        again = (outer_sorted[1:] == outer_sorted[:-1]) & (inner_sorted[1:] == inner_sorted[:-1])
+        if bool(again.any()):
+            at = int(order[1:][again].min())
+            raise ValueError(
+                f"{owner}: {prefix}_outer[{at}], {name}[{at}] are {int(self.outer[at])}, {int(self.inner[at])}, a slot "
+                "that an earlier member has; expected one of its own for each"
+            )
+
+    def pad(self, members: torch.Tensor) -> torch.Tensor:
+        """Return (num_rows, width, ...): every member in its slot, zero elsewhere."""
+        padded = members.new_zeros(self.num_rows, self.width, *members.shape[1:])
+        return padded.index_put((self.outer, self.inner), members)
+
+
+class BasisEmbedding(torch.nn.Module):
+    """Embed a radial, and a circular or spherical, basis: fairchem's layer of this name.
+
+    Parameters
+    ----------
+    num_radial : int
+    emb_size_interm : int
+    num_spherical : int, optional
+        Number of circular or spherical functions; without it the layer is purely radial.
+    padded : bool, optional
+        Pad the results as fairchem does, or leave lists as they are: rad_W1 has a row for each edge, sph is
+        `sph_basis`. `EfficientInteractionBilinear` takes either. Programs that are compiled as a whole take lists.
+
+    Attributes
+    ----------
+    weight : Parameter, shape (emb_size_interm, num_radial) or (num_radial, num_spherical, emb_size_interm)
+
+    Notes
+    -----
+    Source: Gasteiger et al., GemNet-OC (2022), arXiv:2204.02782; weights and results of fairchem-core 1.10.0.
+
+    Examples
+    --------
+    >>> layer = BasisEmbedding(4, 2)
+    >>> layer(torch.ones(5, 4)).shape
+    torch.Size([5, 2])
+    """
+
+    def __init__(
+        self, num_radial: int, emb_size_interm: int, num_spherical: int | None = None, padded: bool = True
+    ) -> None:
+        super().__init__()
+        self.num_radial, self.num_spherical, self.padded = num_radial, num_spherical, padded
+        shape = (emb_size_interm, num_radial) if num_spherical is None else (num_radial, num_spherical, emb_size_interm)
+        self.weight = torch.nn.Parameter(torch.empty(shape))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the weight anew."""
+        _he_orthogonal(self.weight)
+
+    def extra_repr(self) -> str:
+        """Return the sizes."""
+        return f"weight={tuple(self.weight.shape)}, padded={self.padded}"
+
+    def forward(
+        self,
+        rad_basis: torch.Tensor,
+        sph_basis: torch.Tensor | None = None,
+        idx_rad_outer: Index | None = None,
+        idx_rad_inner: torch.Tensor | None = None,
+        idx_sph_outer: Index | None = None,
+        idx_sph_inner: torch.Tensor | None = None,
+        num_atoms: int | None = None,
+    ) -> Any:
+        """Return the embedded basis.
+
+        Parameters
+        ----------
+        rad_basis : tensor, shape (num_edges, num_radial)
+        sph_basis : tensor, shape (num_triplets, num_spherical), optional
+            Circular or spherical basis of each triplet or quadruplet.
+        idx_rad_outer, idx_rad_inner : tensor of int32 or int64, shape (num_edges,), optional
+            Atom of each edge and its number among the atom's edges. Given `idx_rad_inner`, rad_W1 is padded by atom.
+        idx_sph_outer : tensor of int32 or int64, shape (num_triplets,), or Segments
+            Edge of each triplet. For a `sph_basis`.
+        idx_sph_inner : tensor of int32 or int64, shape (num_triplets,), optional
+            Number of each triplet among the edge's. Without it the two bases are multiplied, triplet by triplet.
+        num_atoms : int
+            For `idx_rad_inner`.
+
+        Returns
+        -------
+        tensor or tuple of two tensors
+            Without `sph_basis` rad_W1: (num_edges, interm), or (num_atoms, interm, Kmax2) padded by atom. With
+            `sph_basis` and no `idx_sph_inner` (num_triplets, interm). With both the pair rad_W1 (num_edges, interm,
+            num_spherical), or (num_atoms, interm, Kmax2*num_spherical) with num_spherical fast, and sph (num_edges,
+            num_spherical, Kmax). Kmax2 and Kmax are the longest lists of an atom and of an edge. Not padded: the pair
+            (num_edges, interm, num_spherical) and (num_triplets, num_spherical).
+
+        Raises
+        ------
+        TypeError, ValueError
+        """
+        owner = "BasisEmbedding"
+        _rank(owner, "rad_basis", rad_basis, "num_edges, num_radial")
+        _shape(owner, "rad_basis", rad_basis, "num_edges, num_radial", (len(rad_basis), self.num_radial))
+        edges = ("num_edges", len(rad_basis))
+        if sph_basis is None:
+            if idx_sph_inner is not None:
+                raise ValueError(f"{owner}: idx_sph_inner is given, but sph_basis is None; expected both or none")
+        else:
+            _rank(owner, "sph_basis", sph_basis, "num_triplets, num_spherical")
+            if self.num_spherical is not None:
+                expected = (len(sph_basis), self.num_spherical)
+                _shape(owner, "sph_basis", sph_basis, "num_triplets, num_spherical", expected)
+            if idx_sph_inner is None:
+                return self._by_triplet(rad_basis, sph_basis, idx_rad_inner, idx_sph_outer, edges)
+        form = "radial" if self.num_spherical is None else "spherical"
+        rad_W1 = FUNCTIONS[f"basis_embedding_{form}"](rad_basis, self.weight)
+        if not self.padded:
+            return rad_W1 if sph_basis is None else (rad_W1, sph_basis)
+        if idx_rad_inner is not None:
+            atoms = ("num_atoms", count(owner, "num_atoms", num_atoms))
+            slots = _Slots(owner, "idx_rad", idx_rad_outer, idx_rad_inner, edges, atoms)
+            width = slots.width * (rad_W1.shape[2] if rad_W1.dim() == 3 else 1)
+            rad_W1 = slots.pad(rad_W1).transpose(1, 2).reshape(atoms[1], rad_W1.shape[1], width)
+        if sph_basis is None:
+            return rad_W1
+        by_edge = _Slots(owner, "idx_sph", idx_sph_outer, idx_sph_inner, ("num_triplets", len(sph_basis)), edges)
+        return rad_W1, by_edge.pad(sph_basis).transpose(1, 2)
+
+    def _by_triplet(
+        self, rad_basis: torch.Tensor, sph_basis: torch.Tensor, idx_rad_inner: Any, outer: Any, edges: tuple[str, int]
+    ) -> torch.Tensor:
+        """Return the product of both bases."""
+        owner = "BasisEmbedding"
+        if self.num_spherical is None:
+            raise ValueError(f"{owner}: num_spherical is None; expected an int for a sph_basis without idx_sph_inner")
+        if idx_rad_inner is not None:
+            raise ValueError(f"{owner}: idx_rad_inner and sph_basis are given; expected idx_sph_inner, too")
+        triplets = _segments(owner, "idx_sph_outer", outer, ("num_triplets", len(sph_basis)), edges[1])
+        found: torch.Tensor = FUNCTIONS["basis_embedding_triplets"](rad_basis, self.weight, sph_basis, triplets)
+        return found
+
+
+class EfficientInteractionBilinear(torch.nn.Module):
+    """Sum triplets or quadruplets into edges or atoms: fairchem's layer of this name.
+
+    Parameters
+    ----------
+    emb_size_in, emb_size_interm, emb_size_out : int
+
+    Attributes
+    ----------
+    bilinear.linear.weight : Parameter, shape (emb_size_out, emb_size_interm*emb_size_in)
+
+    Notes
+    -----
+    Source: Gasteiger et al., GemNet-OC (2022), arXiv:2204.02782; weights and results of fairchem-core 1.10.0.
+
+    Examples
+    --------
+    >>> embed, interact = BasisEmbedding(4, 2, 3, padded=False), EfficientInteractionBilinear(6, 2, 7)
+    >>> edge, number = torch.tensor([0, 0, 1]), torch.tensor([0, 1, 0])
+    >>> basis = embed(torch.ones(2, 4), torch.ones(3, 3), idx_sph_outer=edge, idx_sph_inner=number)
+    >>> interact(basis, torch.ones(3, 6), edge).shape
+    torch.Size([2, 7])
+    """
+
+    def __init__(self, emb_size_in: int, emb_size_interm: int, emb_size_out: int) -> None:
+        super().__init__()
+        self.emb_size_in, self.emb_size_interm, self.emb_size_out = emb_size_in, emb_size_interm, emb_size_out
+        linear = torch.nn.Linear(emb_size_in * emb_size_interm, emb_size_out, bias=False)
+        self.bilinear = torch.nn.ModuleDict({"linear": linear})
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the weight anew."""
+        _he_orthogonal(self.weight)
+
+    @property
+    def weight(self) -> torch.Tensor:
+        """The bilinear layer's weight, with emb_size_in fast."""
+        weight: torch.Tensor = self.bilinear["linear"].weight  # type: ignore[assignment]
+        return weight
+
+    def extra_repr(self) -> str:
+        """Return the sizes."""
+        return f"{self.emb_size_in}, {self.emb_size_interm}, {self.emb_size_out}"
+
+    def forward(
+        self,
+        basis: tuple[torch.Tensor, torch.Tensor],
+        m: torch.Tensor,
+        idx_agg_outer: Index,
+        idx_agg_inner: torch.Tensor | None = None,
+        idx_agg2_outer: Index | None = None,
+        idx_agg2_inner: torch.Tensor | None = None,
+        agg2_out_size: int | None = None,
+    ) -> torch.Tensor:
+        """Return the embedding of each edge, or of each atom.
+
+        Parameters
+        ----------
+        basis : tuple of two tensors
+            What :class:`BasisEmbedding` returns, padded or not.
+        m : tensor, shape (num_triplets, emb_size_in)
+            Embedding of the input of each triplet.
+        idx_agg_outer, idx_agg_inner : tensor of int32 or int64, shape (num_triplets,)
+            Edge of each triplet, which may be Segments, and its number among the edge's. The number is for a padded
+            basis alone.
+        idx_agg2_outer, idx_agg2_inner : tensor of int32 or int64, shape (num_edges,), optional
+            Atom of each edge, which may be Segments, and its number among the atom's. The number is for a padded basis
+            alone.
+        agg2_out_size : int
+            Number of atoms. For `idx_agg2_outer`.
+
+        Returns
+        -------
+        tensor, shape (num_edges, emb_size_out) or (agg2_out_size, emb_size_out)
+
+        Raises
+        ------
+        TypeError, ValueError
+        """
+        owner = "EfficientInteractionBilinear"
+        if not isinstance(basis, (tuple, list)) or len(basis) != 2:
+            raise TypeError(f"{owner}: basis is a {type(basis).__name__}; expected a tuple of two tensors")
+        rad_W1, sph = basis
+        _rank(owner, "rad_W1", rad_W1, "num_edges, interm, num_spherical", "num_atoms, interm, Kmax2*num_spherical")
+        _rank(owner, "sph", sph, "num_edges, num_spherical, Kmax", "num_triplets, num_spherical")
+        _rank(owner, "m", m, "num_triplets, emb_size_in")
+        _shape(owner, "m", m, "num_triplets, emb_size_in", (len(m), self.emb_size_in))
+        members, size = ("num_triplets", len(m)), 0
+        if idx_agg2_outer is not None:  # torch cannot compile `count`
+            size = agg2_out_size if type(agg2_out_size) is int else count(owner, "agg2_out_size", agg2_out_size)
+        edges = ("num_edges", len(sph) if sph.dim() == 3 else len(rad_W1))
+        triplets = _segments(owner, "idx_agg_outer", idx_agg_outer, members, edges[1])
+        atoms = None if idx_agg2_outer is None else _segments(owner, "idx_agg2_outer", idx_agg2_outer, edges, size)
+        if sph.dim() == 3:
+            slots = _Slots(owner, "idx_agg", triplets, idx_agg_inner, members, edges)
+            num_spherical = sph.shape[1]
+            _shape(owner, "sph", sph, "num_edges, num_spherical, Kmax", (edges[1], num_spherical, slots.width))
+            sph = sph[slots.outer, :, slots.inner]
+            if atoms is not None:
+                slots = _Slots(owner, "idx_agg2", atoms, idx_agg2_inner, edges, ("agg2_out_size", size))
+                shape = (size, self.emb_size_interm, slots.width * num_spherical)
+                _shape(owner, "rad_W1", rad_W1, "agg2_out_size, interm, Kmax2*num_spherical", shape)
+                by_slot = rad_W1.reshape(size, self.emb_size_interm, slots.width, num_spherical)
+                rad_W1 = by_slot[slots.outer, :, slots.inner]
+        expected = (edges[1], self.emb_size_interm, sph.shape[1])
+        _shape(owner, "rad_W1", rad_W1, "num_edges, interm, num_spherical", expected)
+        found: torch.Tensor = FUNCTIONS["interaction_bilinear"](rad_W1, sph, m, self.weight, triplets, atoms)
+        return found

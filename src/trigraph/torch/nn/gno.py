@@ -1,0 +1,155 @@
+"""The layer of a graph neural operator, with athena's packed parameters."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from trigraph.graphs import CSC
+from trigraph.torch.functions import FUNCTIONS
+from trigraph.torch.nn.edges import check_rows, graph_of, source_and_destination
+
+__all__ = ["GNOLayer"]
+
+
+class GNOLayer(torch.nn.Module):
+    """Integrate a learned kernel over neighbours: ``out_i = activation(W h_i + sum_j kappa(dx_ij) h_j + b)``.
+
+    The kernel ``kappa(dx) = V relu(U dx + b_u) + b_v`` is a matrix (out_channels, in_channels) for each edge, which
+    `trigraph.torch.gno_message` never stores.
+
+    Parameters
+    ----------
+    in_channels : int or tuple of int
+        Width of the node features; a pair for sources and destinations.
+    out_channels : int
+    coord_dim : int
+        Width of `coords`.
+    hidden : int, optional
+        Hidden width of the kernel (default: `out_channels`).
+    activation : callable, optional
+        From tensor to tensor, a module for instance (default: none).
+    bias : bool, optional
+
+    Attributes
+    ----------
+    params : Parameter, shape (hidden*(coord_dim + 1 + F) + F,)
+        U | b_u | V | b_v, each block column-major, F = in_channels*out_channels: what `trigraph.pack_gno_params`
+        returns and `trigraph.unpack_gno_params` takes.
+    weight : Parameter, shape (out_channels, in_channels)
+    bias : Parameter, shape (out_channels,), or None
+
+    Notes
+    -----
+    Source: the graph neural operator layer of athena; Li et al. (2020), arXiv:2003.03485.
+
+    Examples
+    --------
+    >>> layer = GNOLayer(4, 2, coord_dim=3, hidden=8, activation=torch.nn.ReLU())
+    >>> layer(torch.ones(3, 4), torch.tensor([[0, 1], [1, 2]]), torch.ones(2, 3)).shape
+    torch.Size([3, 2])
+    """
+
+    def __init__(
+        self,
+        in_channels: int | tuple[int, int],
+        out_channels: int,
+        coord_dim: int,
+        hidden: int | None = None,
+        activation: Callable[[torch.Tensor], torch.Tensor] | None = None,
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        sizes = (in_channels, in_channels) if isinstance(in_channels, int) else in_channels
+        self.in_channels, self.out_channels, self.coord_dim = in_channels, out_channels, coord_dim
+        self.hidden, self.activation = out_channels if hidden is None else hidden, activation
+        F = sizes[0] * out_channels
+        self.params = torch.nn.Parameter(torch.empty(self.hidden * (coord_dim + 1 + F) + F))
+        self.weight = torch.nn.Parameter(torch.empty(out_channels, sizes[1]))
+        self.bias = torch.nn.Parameter(torch.empty(out_channels)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters anew: uniformly, with bounds as of linear layers."""
+        first = self.hidden * (self.coord_dim + 1)
+        f_in = self.sizes[0]
+        with torch.no_grad():
+            self.params[:first].uniform_(-1, 1).mul_(1 / math.sqrt(self.coord_dim))
+            self.params[first:].uniform_(-1, 1).mul_(1 / math.sqrt(self.hidden * f_in))
+            self.weight.uniform_(-1, 1).mul_(1 / math.sqrt(self.weight.shape[1]))
+            if self.bias is not None:
+                self.bias.zero_()
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        """Width of the features of sources and of destinations."""
+        return (self.in_channels, self.in_channels) if isinstance(self.in_channels, int) else self.in_channels
+
+    def extra_repr(self) -> str:
+        """Return the sizes."""
+        return f"{self.in_channels}, {self.out_channels}, coord_dim={self.coord_dim}, hidden={self.hidden}"
+
+    def load_packed(self, values: torch.Tensor) -> None:
+        """Take all parameters from one vector, as athena writes them: U | b_u | V | b_v | W | b, blocks column-major.
+
+        Parameters
+        ----------
+        values : tensor of one dimension
+
+        Raises
+        ------
+        TypeError, ValueError
+        """
+        if not isinstance(values, torch.Tensor):
+            raise TypeError(f"GNOLayer: values is a {type(values).__name__}; expected a torch.Tensor")
+        parameters = [self.params, self.weight.T, *([] if self.bias is None else [self.bias])]
+        lengths = [p.numel() for p in parameters]
+        if values.shape != (sum(lengths),):
+            raise ValueError(
+                f"GNOLayer: values has shape {tuple(values.shape)}; expected (params + weight + bias,) = "
+                f"({sum(lengths)},)"
+            )
+        with torch.no_grad():
+            for parameter, block in zip(parameters, torch.split(values, lengths), strict=True):
+                parameter.copy_(block.view(parameter.shape))
+
+    def forward(self, x: Any, edge_index: torch.Tensor | CSC, coords: torch.Tensor) -> torch.Tensor:
+        """Return new features of the destinations.
+
+        Parameters
+        ----------
+        x : tensor or tuple of two tensors, shape (num_nodes, in_channels)
+            Features of the nodes, or of sources and of destinations. Where those of destinations are None, the term W h
+            is left out, and `edge_index` is a prepared graph.
+        edge_index : tensor of int32 or int64, shape (2, num_edges), or CSC
+            Sources and destinations, of which a graph is built at each call; or a prepared graph.
+        coords : tensor, shape (num_edges, coord_dim)
+            What the kernel depends on: for athena the difference of the nodes' positions.
+
+        Returns
+        -------
+        tensor, shape (num_dst_nodes, out_channels)
+
+        Raises
+        ------
+        TypeError, ValueError
+        """
+        src, dst = source_and_destination(x)
+        check_rows("GNOLayer", "x" if src is dst else "x[0]", src, self.sizes[0], "num_nodes, in_channels")
+        check_rows("GNOLayer", "coords", coords, self.coord_dim, "num_edges, coord_dim")
+        if dst is not None:
+            check_rows("GNOLayer", "x" if src is dst else "x[1]", dst, self.sizes[1], "num_dst_nodes, in_channels")
+        elif not isinstance(edge_index, CSC):
+            raise ValueError("GNOLayer: x[1] is None and edge_index is a tensor; expected a trigraph.CSC")
+        graph = graph_of("GNOLayer", edge_index, len(src), 0 if dst is None else len(dst))
+        out: torch.Tensor = FUNCTIONS["gno_message"](
+            src, coords, self.params, graph, f_in=self.sizes[0], f_out=self.out_channels
+        )
+        if dst is not None:
+            out = torch.nn.functional.linear(dst, self.weight) + out
+        if self.bias is not None:
+            out = out + self.bias
+        return out if self.activation is None else self.activation(out)

@@ -1,0 +1,110 @@
+"""Weighted aggregation as a layer: a linear layer, then sum, mean, minimum or maximum over the in-edges."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from trigraph.graphs import CSC
+from trigraph.torch.functions import FUNCTIONS
+from trigraph.torch.nn.edges import check_rows, graph_of, source_and_destination
+
+__all__ = ["WeightedConv"]
+
+AGGREGATIONS = ("sum", "mean", "min", "max")
+
+
+class WeightedConv(torch.nn.Module):
+    """Aggregate weighted neighbours: ``out_i = aggr over j -> i of w_ji (W x_j) [+ R x_i] + b``.
+
+    Parameters
+    ----------
+    in_channels : int or tuple of int
+        Width of the node features; a pair for sources and destinations.
+    out_channels : int
+    aggr : {"sum", "mean", "min", "max"}, optional
+    mean_by : {"weight", "count"}, optional
+        What the mean divides by: the sum of the weights of a node's in-edges, or their number.
+    root_weight : bool, optional
+        Add a linear function R of the destination's own features.
+    bias : bool, optional
+
+    Raises
+    ------
+    ValueError
+
+    Notes
+    -----
+    The sum is `trigraph.torch.agg_weighted_n2n`. A destination without in-edges gets the other terms alone.
+
+    Examples
+    --------
+    >>> layer = WeightedConv(4, 2, "max")
+    >>> layer(torch.ones(3, 4), torch.tensor([[0, 1], [1, 2]]), torch.tensor([0.5, 2.0])).shape
+    torch.Size([3, 2])
+    """
+
+    def __init__(
+        self,
+        in_channels: int | tuple[int, int],
+        out_channels: int,
+        aggr: str = "sum",
+        mean_by: str = "weight",
+        root_weight: bool = False,
+        bias: bool = True,
+    ) -> None:
+        super().__init__()
+        for name, value, choices in (("aggr", aggr, AGGREGATIONS), ("mean_by", mean_by, ("weight", "count"))):
+            if value not in choices:
+                raise ValueError(f"WeightedConv: {name} is {value!r}; expected one of {', '.join(choices)}")
+        self.in_channels, self.out_channels = in_channels, out_channels
+        self.aggr, self.mean_by = aggr, mean_by
+        sizes = (in_channels, in_channels) if isinstance(in_channels, int) else in_channels
+        self.lin = torch.nn.Linear(sizes[0], out_channels, bias=False)
+        self.lin_root = torch.nn.Linear(sizes[1], out_channels, bias=False) if root_weight else None
+        self.bias = torch.nn.Parameter(torch.zeros(out_channels)) if bias else None
+
+    def reset_parameters(self) -> None:
+        """Draw all parameters anew."""
+        for linear in (self.lin, self.lin_root):
+            if linear is not None:
+                linear.reset_parameters()
+        if self.bias is not None:
+            torch.nn.init.zeros_(self.bias)
+
+    def extra_repr(self) -> str:
+        """Return sizes and aggregation."""
+        return f"{self.in_channels}, {self.out_channels}, aggr={self.aggr!r}"
+
+    def forward(self, x: Any, edge_index: torch.Tensor | CSC, edge_weight: torch.Tensor | None = None) -> torch.Tensor:
+        """Return new features of the destinations.
+
+        Parameters
+        ----------
+        x : tensor or tuple of two tensors, shape (num_nodes, in_channels)
+            Features of the nodes, or of sources and of destinations.
+        edge_index : tensor of int32 or int64, shape (2, num_edges), or CSC
+            Sources and destinations, of which a graph is built at each call; or a prepared graph.
+        edge_weight : tensor, shape (num_edges,), optional
+            Default: ones.
+
+        Returns
+        -------
+        tensor, shape (num_dst_nodes, out_channels)
+
+        Raises
+        ------
+        TypeError, ValueError
+        """
+        src, dst = source_and_destination(x)
+        check_rows("WeightedConv", "x" if src is dst else "x[0]", src, self.lin.in_features, "num_nodes, in_channels")
+        if self.lin_root is not None or src is not dst:
+            width = dst.shape[-1] if self.lin_root is None else self.lin_root.in_features
+            check_rows("WeightedConv", "x" if src is dst else "x[1]", dst, width, "num_dst_nodes, in_channels")
+        graph = graph_of("WeightedConv", edge_index, len(src), len(dst))
+        found = FUNCTIONS["agg_weighted_n2n"](self.lin(src), edge_weight, graph, self.aggr, self.mean_by)
+        out: torch.Tensor = found.output_embedding
+        if self.lin_root is not None:
+            out = out + self.lin_root(dst)
+        return out if self.bias is None else out + self.bias

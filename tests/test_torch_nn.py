@@ -1,0 +1,435 @@
+"""Layers of trigraph.torch.nn: PyG's GATConv and its state_dict, scatters of torch, panels, odd graphs, bad input."""
+
+import copy
+import doctest
+import pickle
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+import trigraph  # noqa: E402
+import trigraph.pyref as pyref  # noqa: E402
+from trigraph.torch import nn  # noqa: E402
+
+pyg = pytest.importorskip("torch_geometric.nn")
+from torch_geometric.utils import add_self_loops, remove_self_loops  # noqa: E402
+
+EPS = 1e-12  # of values of order 1, after sums of some hundred terms in float64
+NODES, EDGES = 9, 40
+
+
+def close(got, expected, eps=EPS):
+    assert got.shape == expected.shape
+    assert got.dtype == expected.dtype
+    scale = max(1.0, float(expected.detach().abs().max())) if expected.numel() else 1.0
+    assert bool(((got - expected).abs() <= eps * scale).all())
+
+
+def edges(num_src=NODES, num_dst=NODES, num_edges=EDGES, dtype=torch.int64):
+    """Some edges, self loops and parallel edges among them; the last node of either side has none."""
+    rng = np.random.default_rng(0)
+    return torch.tensor(
+        np.stack([rng.integers(0, num_src - 1, num_edges), rng.integers(0, num_dst - 1, num_edges)])
+    ).to(dtype)
+
+
+def rows(number, width, seed=1):
+    return torch.from_numpy(np.random.default_rng(seed).standard_normal((number, width))).requires_grad_()
+
+
+def gradients(module, out, *inputs):
+    """Return the gradients of a scalar of the output in parameters and inputs."""
+    g = torch.from_numpy(np.random.default_rng(7).standard_normal(tuple(out.shape)))
+    return torch.autograd.grad(out, [*module.parameters(), *inputs], g, retain_graph=True, allow_unused=True)
+
+
+def pair_of(*args, seed=0, **kwargs):
+    """PyG's layer, and ours with its parameters."""
+    torch.manual_seed(seed)
+    theirs, ours = pyg.GATConv(*args, **kwargs).double(), nn.GATConv(*args, **kwargs).double()
+    with torch.no_grad():
+        for p in theirs.parameters():
+            p.normal_()
+    ours.load_state_dict(theirs.state_dict(), strict=True)
+    theirs.load_state_dict(ours.state_dict(), strict=True)
+    assert [n for n, _ in ours.named_parameters()] == [n for n, _ in theirs.named_parameters()]
+    return theirs, ours
+
+
+OPTIONS = [
+    {},
+    {"heads": 3},
+    {"heads": 3, "concat": False, "residual": True},
+    {"heads": 2, "add_self_loops": False, "bias": False},
+    {"heads": 2, "negative_slope": 0.5, "edge_dim": 3},
+    {"heads": 2, "edge_dim": 3, "add_self_loops": False, "concat": False},
+    {"edge_dim": 3, "fill_value": 0.5},
+    {"edge_dim": 3, "fill_value": torch.tensor([0.5, -1.0, 2.0])},
+    *({"heads": 2, "edge_dim": 3, "fill_value": how} for how in ("add", "min", "max", "mul")),
+]
+
+
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+def test_gat_is_pygs(options):
+    theirs, ours = pair_of(4, 5, **options)
+    x, edge_index = rows(NODES, 4), edges()
+    attr = rows(EDGES, 3, 2) if "edge_dim" in options else None
+    inputs = (x,) if attr is None else (x, attr)
+    expected, (loops, attention) = theirs(x, edge_index, attr, return_attention_weights=True)
+    known = gradients(theirs, expected, *inputs)
+    fused = ours(x, edge_index, attr)
+    out, (got_loops, got_attention) = ours(x, edge_index, attr, return_attention_weights=True)
+    close(got_attention, attention)
+    assert torch.equal(got_loops, loops)
+    for got in (fused, out):
+        close(got, expected)
+        for a, b in zip(gradients(ours, got, *inputs), known, strict=True):
+            close(a, b)
+    weights = gradients(theirs, attention, *inputs) if options.get("bias") is False else None
+    if weights:  # attention weights are differentiable, too
+        for a, b in zip(gradients(ours, got_attention, *inputs), weights, strict=True):
+            close(a, b)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("sizes", [(NODES, 6), (6, NODES)])
+@pytest.mark.parametrize("options", [{}, {"heads": 2, "residual": True, "edge_dim": 3}], ids=str)
+def test_gat_between_two_kinds_of_nodes(options, sizes, dtype):
+    theirs, ours = pair_of((4, 3), 5, **options)
+    x, edge_index = (rows(sizes[0], 4), rows(sizes[1], 3, 5)), edges(*sizes)
+    # PyG's fill_value="mean" fails for more destinations than sources.
+    attr = rows(EDGES, 3, 2) if "edge_dim" in options and sizes[1] < sizes[0] else None
+    inputs = x if attr is None else (*x, attr)
+    used = [p for n, p in theirs.named_parameters() if attr is not None or "edge" not in n]
+    mine = [p for n, p in ours.named_parameters() if attr is not None or "edge" not in n]
+    for size in (None, sizes):
+        expected = theirs(x, edge_index, attr, size=size)
+        got = ours(x, edge_index.to(dtype), attr, size=size)
+        close(got, expected)
+        g = torch.ones_like(expected)
+        known = torch.autograd.grad(expected, [*used, *inputs], g)
+        for a, b in zip(torch.autograd.grad(got, [*mine, *inputs], g), known, strict=True):
+            close(a, b)
+    if not options:
+        got, expected = (layer((x[0], None), edge_index, size=sizes) for layer in (ours, theirs))
+        close(got, expected)
+
+
+def test_gat_of_one_tensor_and_two_linear_layers_and_of_a_pair_and_one():
+    theirs, ours = pair_of((4, 4), 5, heads=2)
+    close(ours(rows(NODES, 4), edges()), theirs(rows(NODES, 4), edges()))
+    theirs, ours = pair_of(4, 5, heads=2, residual=True)
+    x = (rows(NODES, 4), rows(6, 4, 5))
+    close(ours(x, edges(NODES, 6)), theirs(x, edges(NODES, 6)))
+
+
+def test_edge_features_that_are_numbers_missing_or_ignored():
+    theirs, ours = pair_of(4, 5, edge_dim=1)
+    attr = rows(EDGES, 1)[:, 0]
+    close(ours(rows(NODES, 4), edges(), attr), theirs(rows(NODES, 4), edges(), attr))
+    close(ours(rows(NODES, 4), edges()), theirs(rows(NODES, 4), edges()))
+    theirs, ours = pair_of(4, 5)
+    close(ours(rows(NODES, 4), edges(), attr), theirs(rows(NODES, 4), edges(), attr))
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+def test_dropout_drops_what_pyg_drops(prepared):
+    theirs, ours = pair_of(4, 5, heads=2, dropout=0.4, edge_dim=3, add_self_loops=False)
+    edge_index = edges()
+    order = torch.argsort(edge_index[1], stable=True)
+    edge_index, x, attr = edge_index[:, order], rows(NODES, 4), rows(EDGES, 3, 2)
+    graph = trigraph.CSC.from_edge_index(edge_index, NODES) if prepared else edge_index
+    torch.manual_seed(3)
+    expected = theirs(x, edge_index, attr)
+    torch.manual_seed(3)
+    got = ours(x, graph, attr)
+    close(got, expected)
+    for a, b in zip(gradients(ours, got, x, attr), gradients(theirs, expected, x, attr), strict=True):
+        close(a, b)
+    assert not torch.equal(got, ours.eval()(x, graph, attr))
+    close(ours(x, graph, attr), theirs.eval()(x, edge_index, attr))
+
+
+def test_gat_on_a_prepared_graph():
+    theirs, ours = pair_of(4, 5, heads=2, edge_dim=3)
+    x, edge_index, attr = rows(NODES, 4), edges(), rows(EDGES, 3, 2)
+    with pytest.raises(ValueError, match=r"^GATConv: edge_index is a CSC and add_self_loops is True;"):
+        ours(x, trigraph.CSC.from_edge_index(edge_index, NODES), attr)
+    looped, more = nn.add_self_loops(edge_index, attr, NODES)
+    ours.add_self_loops = False
+    graph = trigraph.CSC.from_edge_index(looped, NODES)
+    expected, (_, attention) = theirs(x, edge_index, attr, return_attention_weights=True)
+    close(ours(x, graph, more), expected)
+    out, (pairs, weights) = ours(x, graph, more, return_attention_weights=True)
+    close(out, expected)
+    assert torch.equal(pairs, looped[:, graph.edge_ids])
+    close(weights, attention[torch.from_numpy(graph.edge_ids.copy())])
+
+
+@pytest.mark.parametrize("fill_value", ["mean", "add", "sum", "min", "max", "mul", 2.0])
+def test_self_loops_are_pygs(fill_value):
+    edge_index, attr = edges(), rows(EDGES, 2)
+    known = add_self_loops(*remove_self_loops(edge_index, attr), fill_value=fill_value, num_nodes=NODES)
+    got = nn.add_self_loops(edge_index, attr, NODES, fill_value)
+    assert torch.equal(got[0], known[0])
+    close(got[1], known[1])
+    assert nn.add_self_loops(edge_index)[0].shape[1] == int((edge_index[0] != edge_index[1]).sum()) + NODES - 1
+    assert nn.add_self_loops(edge_index[:, :0])[0].shape == (2, 0)
+
+
+def test_channels_found_at_the_first_call():
+    theirs, ours = pyg.GATConv((-1, -1), 5, residual=True), nn.GATConv((-1, -1), 5, residual=True)
+    x = (rows(NODES, 4).float(), rows(6, 3).float())
+    theirs(x, edges(NODES, 6))
+    ours(x, edges(NODES, 6))
+    ours.load_state_dict(theirs.state_dict(), strict=True)
+    close(ours(x, edges(NODES, 6)), theirs(x, edges(NODES, 6)), 1e-5)
+
+
+def scattered(x, edge_index, weight, op, num_dst, mean_by):
+    """Aggregation by torch's scatter_reduce."""
+    messages = x[edge_index[0]] if weight is None else weight[:, None] * x[edge_index[0]]
+    zeros = x.new_zeros(num_dst, x.shape[1])
+    if op in ("min", "max"):
+        each = edge_index[1][:, None].expand_as(messages)
+        return zeros.scatter_reduce(0, each, messages, f"a{op}", include_self=False)
+    total = zeros.index_add(0, edge_index[1], messages)
+    if op == "sum":
+        return total
+    ones = torch.ones(len(messages), dtype=x.dtype)
+    by = ones if mean_by == "count" or weight is None else weight
+    degree = torch.zeros(num_dst, dtype=x.dtype).index_add(0, edge_index[1], by)
+    none = torch.bincount(edge_index[1], minlength=num_dst) == 0
+    return total / torch.where(none, torch.ones_like(degree), degree)[:, None]
+
+
+@pytest.mark.parametrize("root_weight", [False, True])
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize(
+    ("op", "mean_by"), [("sum", "weight"), ("mean", "weight"), ("mean", "count"), ("min", "weight"), ("max", "weight")]
+)
+def test_weighted(op, mean_by, weighted, root_weight):
+    layer = nn.WeightedConv((4, 3), 5, op, mean_by, root_weight).double()
+    x = (rows(NODES, 4), rows(6, 3, 5))
+    edge_index = edges(NODES, 6)
+    weight = (rows(EDGES, 1)[:, 0].detach().abs() + 0.1).requires_grad_() if weighted else None
+    expected = scattered(x[0] @ layer.lin.weight.T, edge_index, weight, op, 6, mean_by) + layer.bias
+    if root_weight:
+        expected = expected + x[1] @ layer.lin_root.weight.T
+    inputs = [x[0], *([x[1]] if root_weight else []), *([weight] if weighted else [])]
+    graph = trigraph.CSC.from_coo(edge_index[0], edge_index[1], NODES, 6)
+    for given in (edge_index, graph):
+        got = layer(x, given, weight)
+        close(got, expected)
+        known = gradients(layer, expected, *inputs)
+        for a, b in zip(gradients(layer, got, *inputs), known, strict=True):
+            close(a, b)
+
+
+def gno(in_channels=3, seed=0, **options):
+    torch.manual_seed(seed)
+    return nn.GNOLayer(in_channels, 4, 2, **{"hidden": 5, "activation": torch.tanh, **options}).double()
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_gno_is_the_readable_version(bias):
+    layer, x, coords, edge_index = gno(bias=bias), rows(NODES, 3), rows(EDGES, 2, 2), edges()
+    if bias:
+        torch.nn.init.normal_(layer.bias)
+    graph = trigraph.CSC.from_edge_index(edge_index.numpy(), NODES)
+    given = [a.detach().numpy() for a in (x, coords, layer.params)]
+    message = torch.from_numpy(pyref.gno_message_fwd(*given, graph, 3, 4))
+    U, b_u, V, b_v = trigraph.unpack_gno_params(given[2], 2, 3, 4)
+    kernel = (V @ np.maximum(U @ given[1].T + b_u[:, None], 0) + b_v[:, None]).T.reshape(EDGES, 3, 4)
+    direct = np.zeros((NODES, 4))
+    np.add.at(direct, edge_index[1].numpy(), np.einsum("efo,ef->eo", kernel, given[0][edge_index[0]]))
+    close(message, torch.from_numpy(direct))
+    expected = torch.tanh(x @ layer.weight.T + message + (layer.bias if bias else 0))
+    for edge_like in (edge_index, graph):
+        close(layer(x, edge_like, coords), expected)
+    assert torch.autograd.gradcheck(lambda *a: layer(a[0], graph, a[1]), (x, coords), fast_mode=True)
+    assert torch.autograd.gradgradcheck(lambda *a: layer(a[0], graph, a[1]), (x, coords), fast_mode=True)
+
+
+def test_gno_takes_athenas_parameters():
+    """U | b_u | V | b_v | W | b in one vector, W column-major."""
+    layer = gno()
+    F, first = 12, 5 * (2 + 1 + 12) + 12
+    values = torch.arange(first + F + 4.0).double()
+    layer.load_packed(values)
+    assert torch.equal(layer.params, values[:first])
+    np.testing.assert_array_equal(layer.weight.detach(), values[first:-4].numpy().reshape(4, 3, order="F"))
+    assert torch.equal(layer.bias, values[-4:])
+    packed = trigraph.pack_gno_params(*trigraph.unpack_gno_params(values[:first].numpy(), 2, 3, 4))
+    np.testing.assert_array_equal(packed, layer.params.detach())
+    with pytest.raises(
+        ValueError, match=r"^GNOLayer: values has shape \(3,\); expected \(params \+ weight \+ bias,\) ="
+    ):
+        layer.load_packed(values[:3])
+
+
+def test_gno_between_two_kinds_of_nodes():
+    layer, edge_index = gno((3, 2)), edges(NODES, 6)
+    x, coords = (rows(NODES, 3), rows(6, 2)), rows(EDGES, 2, 2)
+    graph = trigraph.CSC.from_coo(edge_index[0], edge_index[1], NODES, 6)
+    own = layer.weight @ x[1].T
+    message = torch.atanh(layer((x[0], None), graph, coords))
+    close(layer(x, edge_index, coords), torch.tanh(own.T + message), 1e-10)
+
+
+LAYERS = {
+    "gat": (lambda: nn.GATConv(3, 4, heads=2, edge_dim=2, add_self_loops=False), rows(EDGES, 2, 2)),
+    "gat-dropout": (
+        lambda: nn.GATConv(3, 4, heads=2, edge_dim=2, add_self_loops=False, dropout=1e-300),
+        rows(EDGES, 2),
+    ),
+    "weighted": (lambda: nn.WeightedConv(3, 4, root_weight=True), rows(EDGES, 1)[:, 0].detach().requires_grad_()),
+    "gno": (lambda: nn.GNOLayer(3, 4, 2, activation=torch.nn.Softplus()), rows(EDGES, 2, 2)),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_travel(name):
+    """Copies, pickles, other dtypes, repr."""
+    make, attr = LAYERS[name]
+    layer, x = make().double(), rows(NODES, 3)
+    expected = layer(x, edges(), attr)
+    for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        close(other(x, edges(), attr), expected, 0)
+    single = layer.float()(x.float(), edges(), attr.float())
+    close(single, expected.float(), 1e-5)
+    assert type(layer).__name__ in repr(layer)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_compile(name):
+    make, attr = LAYERS[name]
+    layer, x = make().double(), rows(NODES, 3)
+    graph = trigraph.CSC.from_edge_index(edges(), NODES)
+    graph.prepare()
+    compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
+    expected, got = layer(x, graph, attr), compiled(x, graph, attr)
+    close(got, expected)
+    for a, b in zip(gradients(layer, got, x, attr), gradients(layer, expected, x, attr), strict=True):
+        close(a, b)
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_graphs_without_edges_or_nodes(name):
+    make, attr = LAYERS[name]
+    layer, none = make().double(), edges()[:, :0]
+    out = layer(rows(NODES, 3), none, attr[:0])
+    alone = layer(rows(NODES, 3), trigraph.CSC.from_edge_index(none, NODES), attr[:0])
+    close(out, alone, 0)
+    own = layer(rows(NODES, 3), edges(), attr)[-1]  # the last node is isolated
+    close(out[-1], own, EPS)
+    assert layer(rows(0, 3), none, attr[:0]).shape == (0, out.shape[1])
+    grads = gradients(layer, out)
+    assert all(bool(torch.isfinite(g).all()) for g in grads)
+
+
+BAD = [
+    ("gat", {"x": [1.0]}, TypeError, "^GATConv: x is a list; expected a torch.Tensor"),
+    (
+        "gat",
+        {"x": rows(NODES, 4)},
+        ValueError,
+        r"^GATConv: x has shape \(9, 4\); expected \(num_src_nodes, in_channels\)",
+    ),
+    (
+        "gat",
+        {"edge_index": [[0], [1]]},
+        TypeError,
+        "^GATConv: edge_index is a list; expected a torch.Tensor or a trigr",
+    ),
+    (
+        "gat",
+        {"edge_index": edges().T},
+        ValueError,
+        r"^GATConv: edge_index has shape \(40, 2\); expected \(2, num_edges",
+    ),
+    ("gat", {"edge_index": edges().double()}, TypeError, "edge_index has dtype torch.float64; expected torch.int32 or"),
+    (
+        "gat",
+        {"edge_index": edges().to_sparse()},
+        TypeError,
+        "edge_index is a tensor of layout torch.sparse_coo; expected",
+    ),
+    (
+        "gat",
+        {"edge_index": edges() + 5},
+        ValueError,
+        r"GATConv: edge_index: CSC: src\[\d+\] is \d+; expected 0 <= src < ",
+    ),
+    (
+        "gat",
+        {"attr": rows(EDGES, 3)},
+        ValueError,
+        r"GATConv: edge_attr has shape \(40, 3\); expected \(num_edges, edge_",
+    ),
+    (
+        "gat",
+        {"attr": rows(7, 2)},
+        ValueError,
+        r"edge_embedding has shape \(7, 8\); expected \(num_edges, num_heads\*dim",
+    ),
+    (
+        "gat",
+        {"size": (9, 8)},
+        ValueError,
+        r"GATConv: size is \(9, 8\); expected \(num_src_nodes, num_dst_nodes\) = \(9, 9",
+    ),
+    ("weighted", {"x": rows(NODES, 4)}, ValueError, r"^WeightedConv: x has shape \(9, 4\); expected .* with 3 columns"),
+    ("weighted", {"edge_index": edges() - 1}, ValueError, r"^WeightedConv: edge_index: CSC: .* is -1; expected 0 <= "),
+    (
+        "weighted",
+        {"attr": rows(EDGES, 1)},
+        ValueError,
+        r"edge_weight has shape \(40, 1\) of rank 2; expected \(num_edges",
+    ),
+    (
+        "gno",
+        {"x": (rows(NODES, 3), None)},
+        ValueError,
+        r"^GNOLayer: x\[1\] is None and edge_index is a tensor; expected",
+    ),
+    ("gno", {"attr": rows(EDGES, 3)}, ValueError, r"^GNOLayer: coords has shape \(40, 3\); expected .* with 2 columns"),
+    ("gno", {"attr": rows(7, 2)}, ValueError, r"coords has shape \(7, 2\); expected \(num_edges, d\) = \(40, d\)"),
+    (
+        "gno",
+        {"edge_index": None},
+        TypeError,
+        "^GNOLayer: edge_index is a NoneType; expected a torch.Tensor or a trigraph",
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "changes", "error", "text"), BAD)
+def test_bad_input(name, changes, error, text):
+    make, attr = LAYERS[name]
+    given = {"x": rows(NODES, 3), "edge_index": edges(), "attr": attr} | changes
+    more = {"size": given["size"]} if "size" in given else {}
+    with pytest.raises(error, match=text):
+        make().double()(given["x"], given["edge_index"], given["attr"], **more)
+
+
+def test_bad_settings():
+    with pytest.raises(ValueError, match=r"^WeightedConv: aggr is 'add'; expected one of sum, mean, min, max"):
+        nn.WeightedConv(3, 4, "add")
+    with pytest.raises(
+        ValueError, match=r"^add_self_loops: fill_value is 'median'; expected a number, a tensor, or one of"
+    ):
+        nn.add_self_loops(edges(), rows(EDGES, 2), NODES, "median")
+    with pytest.raises(ValueError, match=r"^add_self_loops: edge_attr has shape \(3, 2\); expected .* with 40 rows"):
+        nn.add_self_loops(edges(), rows(3, 2), NODES)
+    with pytest.raises(ValueError, match="negative_slope"):
+        nn.GATConv(3, 4, negative_slope=-1.0)(rows(NODES, 3).float(), edges())
+
+
+def test_examples_of_the_docstrings():
+    for module in ("gat", "weighted", "gno", "gemnet"):
+        found = doctest.testmod(__import__(f"trigraph.torch.nn.{module}", fromlist=["nn"]))
+        assert found.attempted
+        assert not found.failed

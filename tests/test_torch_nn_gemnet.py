@@ -1,0 +1,265 @@
+"""GemNet-OC's layers in torch: the padded interface in NumPy, golden vectors of fairchem, derivatives, bad input."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+from test_compat_gemnet import ATOMS, EDGES, EMB_IN, EMB_OUT, INTERM, RADIAL, SPHERICAL, VECTORS, Padded, vectors
+
+torch = pytest.importorskip("torch")
+
+from trigraph import Segments  # noqa: E402
+from trigraph.compat.gemnet import basis_embedding, interaction_bilinear  # noqa: E402
+from trigraph.torch import nn  # noqa: E402
+
+
+def close(got, expected, eps=1e-13):
+    expected = np.asarray(expected)
+    assert tuple(got.shape) == expected.shape
+    assert np.allclose(got.detach(), expected, rtol=eps, atol=eps * abs(expected).max(initial=0))
+
+
+def embedding(weight, padded=True):
+    """A layer with a weight, which its state_dict names as fairchem's does."""
+    interm, radial, *spherical = weight.shape if weight.ndim == 2 else (weight.shape[2], *weight.shape[:2])
+    layer = nn.BasisEmbedding(radial, interm, *spherical, padded=padded)
+    layer = layer.to(torch.from_numpy(weight).dtype)
+    layer.load_state_dict({"weight": torch.from_numpy(weight)}, strict=True)
+    return layer
+
+
+def bilinear(weight, emb_in):
+    layer = nn.EfficientInteractionBilinear(emb_in, weight.shape[1] // emb_in, len(weight))
+    layer = layer.to(torch.from_numpy(weight).dtype)
+    layer.load_state_dict({"bilinear.linear.weight": torch.from_numpy(weight)}, strict=True)
+    return layer
+
+
+def tensors(mapping):
+    return {n: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for n, v in mapping.items()}
+
+
+@pytest.mark.parametrize("padded", [True, False])
+@pytest.mark.parametrize("name", VECTORS)
+def test_golden(name, padded):
+    """Weights and results of fairchem's own modules."""
+    z = tensors(vectors(name))
+    lists = {"idx_sph_outer": z["in_idx_agg_outer"], "idx_sph_inner": z["in_idx_agg_inner"]}
+    atoms, sums = {}, {}
+    if "in_num_atoms" in z:
+        outer, inner, number = z["in_idx_agg2_outer"], z["in_idx_agg2_inner"], int(z["in_num_atoms"])
+        atoms = {"idx_rad_outer": outer, "idx_rad_inner": inner, "num_atoms": number}
+        sums = {"idx_agg2_outer": outer, "idx_agg2_inner": inner, "agg2_out_size": number}
+    layer = embedding(z["in_basis_weight"].numpy(), padded)
+    basis = layer(z["in_rad_basis"], z["in_sph_basis"], **lists, **atoms)
+    interact = bilinear(z["in_bilinear_weight"].numpy(), z["in_m"].shape[1])
+    close(interact(basis, z["in_m"], *lists.values(), **sums), z["out_m_ca"], 1e-12)
+    close(embedding(z["in_weight_radial_only"].numpy())(z["in_rad_basis"]), z["out_radial_only"], 1e-12)
+    if "out_sph_W1_per_triplet" in z:
+        got = layer(z["in_rad_basis"], z["in_sph_basis"], idx_sph_outer=z["in_idx_agg_outer"])
+        close(got, z["out_sph_W1_per_triplet"], 1e-12)
+    if padded:
+        close(basis[0], z["out_rad_W1"], 1e-12)
+        close(basis[1], z["out_sph_padded"], 0)
+        if atoms:
+            radial = embedding(z["in_weight_radial_only"].numpy())
+            close(radial(z["in_rad_basis"], **atoms), z["out_radial_only_padded"], 1e-12)
+
+
+def modes(case):
+    """Arguments of BasisEmbedding in every mode, and whether its weight is the radial one."""
+    return [
+        (False, {}),
+        (True, {}),
+        (True, case.atoms),
+        (False, case.atoms),
+        (False, {"sph_basis": case.sph_basis, "idx_sph_outer": case.outer}),
+        (False, {"sph_basis": case.sph_basis, **case.lists}),
+        (False, {"sph_basis": case.sph_basis, **case.lists, **case.atoms}),
+        (True, {"sph_basis": case.sph_basis, **case.lists, **case.atoms}),
+    ]
+
+
+@pytest.mark.parametrize(("dtype", "index", "eps"), [(np.float64, np.int32, 1e-13), (np.float32, np.int64, 1e-5)])
+def test_every_mode(dtype, index, eps):
+    case = Padded(dtype, index)
+    for radial, given in modes(case):
+        weight = case.radial if radial else case.weight
+        got = embedding(weight)(torch.from_numpy(case.rad_basis), **tensors(given))
+        expected = basis_embedding(weight, case.rad_basis, **given)
+        pairs = [(got, expected)] if isinstance(got, torch.Tensor) else zip(got, expected, strict=True)
+        for a, b in pairs:
+            close(a, b, eps)
+
+
+@pytest.mark.parametrize("into_atoms", [False, True])
+def test_sums_of_either_kind(into_atoms):
+    """Padded, not padded, and with the segments built before: the same sums."""
+    case = Padded()
+    atoms = case.atoms if into_atoms else {}
+    basis = basis_embedding(case.weight, case.rad_basis, case.sph_basis, **case.lists, **atoms)
+    sums = (case.atom, case.number, ATOMS) if into_atoms else ()
+    expected = interaction_bilinear(case.dense, basis, case.m, case.outer, case.inner, *sums)
+    rad, sph, m = (torch.from_numpy(a).requires_grad_() for a in (case.rad_basis, case.sph_basis, case.m))
+    interact, found = bilinear(case.dense, EMB_IN), []
+    g = torch.from_numpy(np.random.default_rng(5).standard_normal(expected.shape))
+    for padded in (True, False):
+        embed = embedding(case.weight, padded)
+        got = embed(rad, sph, **tensors({**case.lists, **atoms}))
+        numbers = (
+            (case.outer, case.inner, *sums)
+            if padded
+            else (case.outer, None, *((case.atom, None, ATOMS) if sums else ()))
+        )
+        out = interact(got, m, *(torch.from_numpy(a) if isinstance(a, np.ndarray) else a for a in numbers))
+        close(out, expected)
+        found.append(torch.autograd.grad(out, [rad, sph, m, embed.weight, interact.weight], g))
+    for a, b in zip(*found, strict=True):
+        close(a, b)
+    triplets, by_atom = Segments(case.outer, EDGES), Segments(case.atom, ATOMS)
+    close(interact(got, m, triplets, None, *((by_atom, None, ATOMS) if into_atoms else ())), expected)
+
+
+@pytest.mark.parametrize("padded", [True, False])
+def test_derivatives_of_both_orders(padded):
+    case = Padded()
+    embed, interact = embedding(case.weight, padded), bilinear(case.dense, EMB_IN)
+    given = tensors({**case.lists, **case.atoms})
+    numbers = [torch.from_numpy(a) for a in (case.outer, case.inner, case.atom, case.number)]
+
+    def function(rad, sph, m):
+        return interact(embed(rad, sph, **given), m, *numbers, ATOMS)
+
+    inputs = tuple(torch.from_numpy(a).requires_grad_() for a in (case.rad_basis, case.sph_basis, case.m))
+    assert torch.autograd.gradcheck(function, inputs, fast_mode=True)
+    assert torch.autograd.gradgradcheck(function, inputs, fast_mode=True)
+
+
+def test_compiled_and_copied():
+    case = Padded()
+    triplets, atoms = Segments(case.outer, EDGES), Segments(case.atom, ATOMS)
+    inner = torch.from_numpy(case.inner)
+    embed, interact = embedding(case.weight, padded=False), bilinear(case.dense, EMB_IN)
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.interact = embed, interact
+
+        def forward(self, rad, sph, m):
+            basis = self.embed(rad, sph, idx_sph_outer=triplets, idx_sph_inner=inner)
+            return self.interact(basis, m, triplets, None, atoms, None, ATOMS)
+
+    inputs = [torch.from_numpy(a).requires_grad_() for a in (case.rad_basis, case.sph_basis, case.m)]
+    expected = Model()(*inputs)
+    got = torch.compile(Model(), fullgraph=True, backend="aot_eager")(*inputs)
+    close(got, expected.detach())
+    pairs = zip(*(torch.autograd.grad(o.square().sum(), inputs) for o in (got, expected)), strict=True)
+    for a, b in pairs:
+        close(a, b)
+    for layer in (embed, interact):
+        for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+            assert torch.equal(other.weight, layer.weight)
+        assert type(layer).__name__ in repr(layer)
+
+
+@pytest.mark.parametrize("num_edges", [0, 4])
+@pytest.mark.parametrize("padded", [True, False])
+def test_empty_lists(padded, num_edges):
+    """Zeros without slots, where the original fails for some."""
+    none, each = torch.zeros(0, dtype=torch.int64), torch.arange(num_edges)
+    embed = nn.BasisEmbedding(RADIAL, INTERM, SPHERICAL, padded=padded)
+    interact = nn.EfficientInteractionBilinear(EMB_IN, INTERM, EMB_OUT)
+    rad, sph, m = torch.ones(num_edges, RADIAL), torch.ones(0, SPHERICAL), torch.ones(0, EMB_IN)
+    assert embed(rad, sph, idx_sph_outer=none).shape == (0, INTERM)
+    basis = embed(rad, sph, None, None, none, none)
+    assert torch.equal(interact(basis, m, none, none), torch.zeros(num_edges, EMB_OUT))
+    basis = embed(rad, sph, 0 * each, each, none, none, 3)
+    got = interact(basis, m, none, none, 0 * each, each, 3)
+    assert torch.equal(got, torch.zeros(3, EMB_OUT))
+
+
+def test_initial_weights():
+    """Standardized over the summands, with the variance of He's rule."""
+    torch.manual_seed(0)
+    for layer in (nn.BasisEmbedding(16, 8, 7), nn.BasisEmbedding(16, 8), nn.EfficientInteractionBilinear(6, 4, 9)):
+        weight = layer.weight
+        summed = weight.flatten(0, 1).T if weight.dim() == 3 else weight
+        assert torch.allclose(summed.mean(1), torch.zeros(len(summed)), atol=1e-6)
+        assert torch.allclose(summed.var(1) * summed.shape[1], torch.ones(len(summed)), atol=1e-2)
+    assert torch.isfinite(nn.BasisEmbedding(1, 8).weight).all()
+
+
+BAD = [
+    ({"rad_basis": [1.0]}, TypeError, "^BasisEmbedding: rad_basis is a list; expected a torch.Tensor of float32"),
+    ({"rad_basis": torch.ones(9, 5)}, ValueError, r"rad_basis has shape \(9, 5\); expected .* = \(9, 4\)"),
+    ({"sph_basis": torch.ones(23, 2)}, ValueError, r"sph_basis has shape \(23, 2\); expected .* = \(23, 3\)"),
+    ({"sph_basis": None}, ValueError, "idx_sph_inner is given, but sph_basis is None; expected both or none"),
+    ({"idx_sph_inner": None}, ValueError, "idx_rad_inner and sph_basis are given; expected idx_sph_inner, too"),
+    ({"idx_sph_outer": None}, TypeError, "^BasisEmbedding: idx_sph_outer: Segments: index is a NoneType; expected"),
+    (
+        {"idx_sph_outer": lambda i: i + 1},
+        ValueError,
+        r"idx_sph_outer: Segments: index\[\d+\] is 9; expected 0 <= index",
+    ),
+    ({"idx_sph_outer": lambda i: i[1:]}, ValueError, "idx_sph_outer has 22 values below 9; expected num_triplets = 23"),
+    ({"idx_sph_inner": lambda i: i - 1}, ValueError, r"idx_sph_inner\[\d+\] is -1; expected 0 <= idx_sph_inner < Kmax"),
+    ({"idx_sph_inner": lambda i: 0 * i}, ValueError, "a slot that an earlier member has; expected one of its own for"),
+    ({"idx_sph_inner": lambda i: i[1:]}, ValueError, r"idx_sph_inner has shape \(22,\); expected \(num_triplets\) = "),
+    (
+        {"idx_sph_inner": lambda i: i.double()},
+        TypeError,
+        "idx_sph_inner is of torch.float64; expected a torch.Tensor of",
+    ),
+    (
+        {"idx_sph_inner": lambda i: i + 2**61},
+        ValueError,
+        r"idx_sph_inner\[\d+\] is \d+; expected 0 <= idx_sph_inner < ",
+    ),
+    ({"num_atoms": None}, TypeError, "^BasisEmbedding: num_atoms is a NoneType; expected an int"),
+    ({"idx_rad_outer": lambda i: i[1:]}, ValueError, "idx_rad_outer has 8 values below 5; expected num_edges = 9"),
+]
+
+
+@pytest.mark.parametrize(("changes", "error", "text"), BAD)
+def test_bad_basis(changes, error, text):
+    case = Padded()
+    given = {"rad_basis": case.rad_basis, "sph_basis": case.sph_basis, **case.lists, **case.atoms}
+    given = tensors(given)
+    given |= {n: c(given[n]) if callable(c) else c for n, c in changes.items()}
+    given |= {n: v.double() for n, v in given.items() if isinstance(v, torch.Tensor) and v.dtype == torch.float32}
+    with pytest.raises(error, match=text):
+        embedding(case.weight)(**given)
+
+
+def test_a_spherical_basis_for_a_radial_layer():
+    with pytest.raises(
+        ValueError, match="num_spherical is None; expected an int for a sph_basis without idx_sph_inner"
+    ):
+        nn.BasisEmbedding(4, 2)(torch.ones(2, 4), torch.ones(1, 3), idx_sph_outer=torch.tensor([0]))
+
+
+BAD_SUMS = [
+    ({"basis": torch.ones(3)}, TypeError, "basis is a Tensor; expected a tuple of two tensors"),
+    ({"basis": lambda b: (b[0], b[1][:, :, 1:])}, ValueError, r"sph has shape .*; expected .*Kmax"),
+    ({"basis": lambda b: (b[0][:, :, 1:], b[1])}, ValueError, r"rad_W1 has shape \(9, 2, 2\); expected .*\(9, 2, 3\)"),
+    ({"m": lambda m: m[:, 1:]}, ValueError, r"m has shape \(23, 5\); expected .* = \(23, 6\)"),
+    ({"m": lambda m: m[1:]}, ValueError, "idx_agg_outer has 23 values below 9; expected num_triplets = 22 below 9"),
+    ({"idx_agg_inner": None}, TypeError, "idx_agg_inner is a NoneType; expected a torch.Tensor of int32 or int64"),
+    ({"idx_agg2_outer": torch.zeros(9, dtype=torch.int64)}, TypeError, "agg2_out_size is a NoneType; expected an int"),
+]
+
+
+@pytest.mark.parametrize(("changes", "error", "text"), BAD_SUMS)
+def test_bad_sums(changes, error, text):
+    case = Padded()
+    given = {
+        "basis": embedding(case.weight)(
+            *tensors({"r": case.rad_basis, "s": case.sph_basis}).values(), **tensors(case.lists)
+        )
+    }
+    given |= tensors({"m": case.m, "idx_agg_outer": case.outer, "idx_agg_inner": case.inner})
+    given |= {n: c(given[n]) if callable(c) else c for n, c in changes.items()}
+    with pytest.raises(error, match=f"^EfficientInteractionBilinear: .*{text}"):
+        bilinear(case.dense, EMB_IN)(**given)
