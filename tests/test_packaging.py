@@ -66,7 +66,7 @@ def test_modules_are_there_after_the_import(tmp_path):
         except AttributeError as error:
             print(error)
     """
-    modules = ["__version__", "compat", "fortran", "gpu", "pyref", "results", "verification"]
+    modules = ["__version__", "ase", "compat", "fortran", "gpu", "pyref", "results", "torch", "verification"]
     text = f"{modules}\nbasis_embedding GnoKernelBwd\nmodule 'trigraph' has no attribute 'nothing'\n"
     assert run(sys.executable, "-c", textwrap.dedent(code), cwd=tmp_path) == text
 

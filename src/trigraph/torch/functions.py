@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from trigraph.checks import bind_arguments, check_call, checked_attribute, graph_expected, position
+from trigraph.lazy import lazy
 from trigraph.operators import DEFINITIONS, Definition, Operator, evaluate, result_type
 from trigraph.panels import PANELS, choose_panel, execute, public_signature, wrapped
 from trigraph.segments import Segments
@@ -167,6 +168,10 @@ def _function(spec: Definition) -> Callable[..., Any]:
     signature = public_signature(table)
     result = None if table.single else result_type(table.name)
     exists = _existing(table)
+    for thing in (table, table.definition, table.graph, op):  # a compiled program guards what it has found computed
+        for name, value in vars(type(thing)).items():
+            if isinstance(value, lazy):
+                getattr(thing, name)
 
     def call(*args: Any, out: Any = None, panel: str | None = None, **kwargs: Any) -> Any:
         values = bind_arguments(table, args, kwargs, signature)

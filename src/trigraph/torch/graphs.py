@@ -8,10 +8,10 @@ what they put together again holds tensors in place of arrays, and only `trigrap
 from __future__ import annotations
 
 import operator
-import warnings
 import weakref
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.utils.dlpack
 from torch.utils import _pytree
@@ -76,15 +76,21 @@ PARTS: dict[str, Parts] = {
 CLASSES: dict[str, type[Immutable]] = {"CSC": CSC, "EdgeGraph": EdgeGraph, "Segments": Segments}
 
 
+class _Memory:
+    """Memory of a read-only array that claims to be writeable: torch knows no other, and warns of those that say so."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self.array = array
+        self.__array_interface__ = {**array.__array_interface__, "data": (array.ctypes.data, False)}
+
+
 def tensor_of(array: Any) -> Any:
     """Return a view of an array's memory, on its device; tensors and None are returned as they are."""
     if array is None or isinstance(array, torch.Tensor):
         return array
     if namespace_of(array).__name__ == "cupy":
         return torch.utils.dlpack.from_dlpack(array)
-    with warnings.catch_warnings():  # the arrays of graphs are read-only, and so are the operators' uses of them
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
-        return torch.from_numpy(array)
+    return torch.from_numpy(np.asarray(_Memory(array)))
 
 
 def _view(graph: Any) -> None:

@@ -1,16 +1,23 @@
-"""Layers and models of PyTorch over the operators."""
+"""Layers and models of PyTorch over the operators, with the constructors and parameters of the packages people use."""
 
+from trigraph.torch.nn.dimenet import DimeNetPlusPlus, InteractionBlock, RadialBasis
 from trigraph.torch.nn.edges import add_self_loops
 from trigraph.torch.nn.gat import GATConv
 from trigraph.torch.nn.gemnet import BasisEmbedding, EfficientInteractionBilinear
 from trigraph.torch.nn.gno import GNOLayer
+from trigraph.torch.nn.structures import EnergyForcesStress, Neighbors
 from trigraph.torch.nn.weighted import WeightedConv
 
 __all__ = [
     "BasisEmbedding",
+    "DimeNetPlusPlus",
     "EfficientInteractionBilinear",
+    "EnergyForcesStress",
     "GATConv",
     "GNOLayer",
+    "InteractionBlock",
+    "Neighbors",
+    "RadialBasis",
     "WeightedConv",
     "add_self_loops",
 ]

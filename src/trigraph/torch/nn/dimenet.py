@@ -1,0 +1,479 @@
+"""DimeNet++ over the operators: PyTorch Geometric's constructors and parameters, linear in the edges, no triplet list.
+
+J. Gasteiger, S. Giri, J. T. Margraf, S. Günnemann, "Fast and Uncertainty-Aware Directional Message Passing for
+Non-Equilibrium Molecules", arXiv:2011.14115.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Embedding, Linear, Module, ModuleList, Parameter
+from torch.nn import functional as F
+
+from trigraph.edge_graph import EdgeGraph
+from trigraph.graphs import shown
+from trigraph.torch.functions import FUNCTIONS
+from trigraph.torch.nn.activations import Activation, activation
+from trigraph.torch.nn.structures import EnergyForcesStress, Neighbors, check_positions, find_neighbors, stack_cells
+
+__all__ = ["DimeNetPlusPlus", "InteractionBlock", "RadialBasis"]
+
+NUM_ELEMENTS = 95  # rows of the embedding: atomic numbers 0 to 94
+_radial_basis, _agg_edge_to_edge = FUNCTIONS["radial_basis"], FUNCTIONS["agg_edge_to_edge"]
+
+
+@torch.no_grad()
+def _glorot_orthogonal(linear: Linear) -> None:
+    """Fill the weight with an orthogonal matrix of variance 2 / (fan in + fan out), the bias with zeros."""
+    weight = linear.weight
+    torch.nn.init.orthogonal_(weight)
+    weight.mul_(torch.sqrt(2.0 / (sum(weight.shape) * weight.var())))
+    if linear.bias is not None:
+        linear.bias.zero_()
+
+
+def _product(x: Tensor, first: Linear, second: Linear) -> Tensor:
+    """Return ``second(first(x))`` of layers without bias, by the product of their small weights."""
+    return F.linear(x, second.weight @ first.weight)
+
+
+class RadialBasis(Module):
+    """Radial parts of both bases of DimeNet++; `freq` is the parameter of PyG's ``BesselBasisLayer``.
+
+    Parameters
+    ----------
+    num_radial, num_spherical : int
+    cutoff : float
+        In the unit of the distances.
+    envelope_exponent : int
+        Exponent of the smooth cutoff.
+    """
+
+    def __init__(
+        self, num_radial: int, num_spherical: int = 7, cutoff: float = 5.0, envelope_exponent: int = 5
+    ) -> None:
+        super().__init__()
+        self.num_spherical, self.cutoff, self.envelope_exponent = num_spherical, cutoff, envelope_exponent
+        self.freq = Parameter(torch.empty(num_radial))
+        self.reset_parameters()
+
+    @torch.no_grad()
+    def reset_parameters(self) -> None:
+        """Set the frequencies to the multiples of pi."""
+        self.freq.copy_(math.pi * torch.arange(1, len(self.freq) + 1, dtype=torch.float64))
+
+    def forward(self, dist: Tensor) -> Any:
+        """Return the bases of distances.
+
+        Parameters
+        ----------
+        dist : Tensor, shape (num_edges,)
+
+        Returns
+        -------
+        NamedTuple
+            `rbf` (num_edges, num_radial) and `sbf_rad` (num_edges, num_spherical * num_radial).
+        """
+        return _radial_basis(dist / self.cutoff, self.freq, self.num_spherical, self.envelope_exponent)
+
+
+class _Embedding(Module):
+    """Embedding of each edge from the elements of its ends and its length."""
+
+    def __init__(self, num_radial: int, hidden_channels: int, act: Activation) -> None:
+        super().__init__()
+        self.act = act
+        self.emb = Embedding(NUM_ELEMENTS, hidden_channels)
+        self.lin_rbf = Linear(num_radial, hidden_channels)
+        self.lin = Linear(3 * hidden_channels, hidden_channels)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the parameters anew."""
+        torch.nn.init.uniform_(self.emb.weight, -math.sqrt(3), math.sqrt(3))
+        self.lin_rbf.reset_parameters()
+        self.lin.reset_parameters()
+
+    def forward(self, z: Tensor, rbf: Tensor, neighbors: Neighbors) -> Tensor:
+        """Return the embedding of each edge; the parts of `lin` that see atoms are done for atoms, not for edges."""
+        of_dst, of_src, of_rbf = self.lin.weight.chunk(3, dim=1)
+        atoms = self.emb(z)
+        ends = neighbors.of_ends(F.linear(atoms, of_src), F.linear(atoms, of_dst))
+        return self.act(F.linear(self.act(self.lin_rbf(rbf)), of_rbf, self.lin.bias) + ends)
+
+
+class _Residual(Module):
+    """Two layers beside an identity."""
+
+    def __init__(self, hidden_channels: int, act: Activation) -> None:
+        super().__init__()
+        self.act = act
+        self.lin1 = Linear(hidden_channels, hidden_channels)
+        self.lin2 = Linear(hidden_channels, hidden_channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.act(self.lin2(self.act(self.lin1(x))))
+
+
+class InteractionBlock(Module):
+    """Interaction block of DimeNet++, with the parameters of PyG's ``InteractionPPBlock``.
+
+    Parameters
+    ----------
+    hidden_channels, int_emb_size, basis_emb_size, num_spherical, num_radial, num_before_skip, num_after_skip : int
+    act : callable
+    exclude : {"node", "edge", None}
+        Which in-edges of its source an edge leaves out; as of `trigraph.torch.agg_edge_to_edge`.
+    """
+
+    def __init__(
+        self,
+        hidden_channels: int,
+        int_emb_size: int,
+        basis_emb_size: int,
+        num_spherical: int,
+        num_radial: int,
+        num_before_skip: int,
+        num_after_skip: int,
+        act: Activation,
+        exclude: str | None = "node",
+    ) -> None:
+        super().__init__()
+        self.act, self.exclude = act, exclude
+        self.num_spherical, self.num_radial = num_spherical, num_radial
+        self.lin_rbf1 = Linear(num_radial, basis_emb_size, bias=False)
+        self.lin_rbf2 = Linear(basis_emb_size, hidden_channels, bias=False)
+        self.lin_sbf1 = Linear(num_spherical * num_radial, basis_emb_size, bias=False)
+        self.lin_sbf2 = Linear(basis_emb_size, int_emb_size, bias=False)
+        self.lin_kj = Linear(hidden_channels, hidden_channels)
+        self.lin_ji = Linear(hidden_channels, hidden_channels)
+        self.lin_down = Linear(hidden_channels, int_emb_size, bias=False)
+        self.lin_up = Linear(int_emb_size, hidden_channels, bias=False)
+        self.layers_before_skip = ModuleList(_Residual(hidden_channels, act) for _ in range(num_before_skip))
+        self.lin = Linear(hidden_channels, hidden_channels)
+        self.layers_after_skip = ModuleList(_Residual(hidden_channels, act) for _ in range(num_after_skip))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the parameters anew."""
+        for module in self.modules():
+            if isinstance(module, Linear):
+                _glorot_orthogonal(module)
+
+    def forward(self, x: Tensor, rbf: Tensor, sbf_rad: Tensor, vec: Tensor, graph: EdgeGraph) -> Tensor:
+        """Return the new embedding of each edge.
+
+        Parameters
+        ----------
+        x : Tensor, shape (num_edges, hidden_channels)
+        rbf, sbf_rad : Tensor
+            Of `RadialBasis`.
+        vec : Tensor, shape (num_edges, 3)
+            From the destination of each edge to its source.
+        graph : EdgeGraph
+
+        Returns
+        -------
+        Tensor, shape (num_edges, hidden_channels)
+        """
+        act = self.act
+        x_ji = act(self.lin_ji(x))
+        x_kj = act(self.lin_kj(x)) * _product(rbf, self.lin_rbf1, self.lin_rbf2)
+        x_kj = act(self.lin_down(x_kj))
+        weights = torch.cat([self.lin_sbf1.weight.t(), self.lin_sbf2.weight])
+        x_kj = _agg_edge_to_edge(
+            vec, sbf_rad, x_kj, weights, graph, self.num_spherical, self.num_radial, exclude=self.exclude
+        )
+        h = x_ji + act(self.lin_up(x_kj))
+        for layer in self.layers_before_skip:
+            h = layer(h)
+        h = act(self.lin(h)) + x
+        for layer in self.layers_after_skip:
+            h = layer(h)
+        return h
+
+
+class _Output(Module):
+    """Contribution of the embeddings of the edges to the atoms that they enter."""
+
+    def __init__(
+        self,
+        num_radial: int,
+        hidden_channels: int,
+        out_emb_channels: int,
+        out_channels: int,
+        num_layers: int,
+        act: Activation,
+        output_initializer: str,
+    ) -> None:
+        super().__init__()
+        self.act, self.output_initializer = act, output_initializer
+        self.lin_rbf = Linear(num_radial, hidden_channels, bias=False)
+        self.lin_up = Linear(hidden_channels, out_emb_channels, bias=False)
+        self.lins = ModuleList(Linear(out_emb_channels, out_emb_channels) for _ in range(num_layers))
+        self.lin = Linear(out_emb_channels, out_channels, bias=False)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the parameters anew."""
+        for module in self.modules():
+            if isinstance(module, Linear):
+                _glorot_orthogonal(module)
+        if self.output_initializer == "zeros":
+            torch.nn.init.zeros_(self.lin.weight)
+
+    def forward(self, x: Tensor, rbf: Tensor, neighbors: Neighbors) -> Tensor:
+        x = self.lin_up(neighbors.into_atoms(self.lin_rbf(rbf) * x))
+        for lin in self.lins:
+            x = self.act(lin(x))
+        found: Tensor = self.lin(x)
+        return found
+
+
+class DimeNetPlusPlus(Module):
+    """DimeNet++ with the constructor and the parameters of PyG's ``DimeNetPlusPlus``, whose checkpoints load.
+
+    No list of triplets is made: time and memory are linear in the number of edges. Structures may be periodic.
+
+    Parameters
+    ----------
+    hidden_channels : int
+    out_channels : int
+        Numbers returned for each structure; `energy_forces_stress` takes 1.
+    num_blocks, int_emb_size, basis_emb_size, out_emb_channels : int
+    num_spherical : int
+        From 2 to 8.
+    num_radial : int
+        From 1 to 16.
+    cutoff : float
+        In the unit of the positions.
+    max_num_neighbors : int, optional
+        Keep only that many shortest edges into each atom. None keeps all; PyG keeps 32, and does not say so. What the
+        model returns then jumps where neighbours change places.
+    envelope_exponent, num_before_skip, num_after_skip, num_output_layers : int
+    act : str or callable
+        Name of an activation of torch.nn, or "swish", which is its SiLU. Forces that train need one with two
+        derivatives.
+    output_initializer : {"zeros", "glorot_orthogonal"}
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is of the wrong type or out of range.
+
+    Notes
+    -----
+    The sum over the edges k -> j that meet the edge j -> i leaves out its very reverse. PyG's rule leaves out every
+    edge with k = i: the same without periodic images; with them, a cell and its repetition would differ.
+    """
+
+    def __init__(
+        self,
+        hidden_channels: int,
+        out_channels: int,
+        num_blocks: int,
+        int_emb_size: int,
+        basis_emb_size: int,
+        out_emb_channels: int,
+        num_spherical: int,
+        num_radial: int,
+        cutoff: float = 5.0,
+        max_num_neighbors: int | None = None,
+        envelope_exponent: int = 5,
+        num_before_skip: int = 1,
+        num_after_skip: int = 2,
+        num_output_layers: int = 3,
+        act: str | Activation = "swish",
+        output_initializer: str = "zeros",
+    ) -> None:
+        super().__init__()
+        whole = {"num_spherical": (num_spherical, 2, 8), "num_radial": (num_radial, 1, 16)}
+        if max_num_neighbors is not None:
+            whole["max_num_neighbors"] = (max_num_neighbors, 1, None)  # type: ignore[assignment]
+        for name, (value, low, high) in whole.items():
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise TypeError(f"DimeNetPlusPlus: {name} is a {type(value).__name__}; expected an int")
+            if value < low or (high is not None and value > high):
+                bound = f"at least {low}" if high is None else f"from {low} to {high}"
+                raise ValueError(f"DimeNetPlusPlus: {name} is {value}; expected {bound}")
+        if not 0 < cutoff < math.inf:
+            raise ValueError(f"DimeNetPlusPlus: cutoff is {cutoff}; expected a finite number above 0")
+        if output_initializer not in ("zeros", "glorot_orthogonal"):
+            raise ValueError(
+                f"DimeNetPlusPlus: output_initializer is {shown(output_initializer)}; expected 'zeros' or "
+                "'glorot_orthogonal'"
+            )
+        act = activation("DimeNetPlusPlus", act)
+        self.cutoff, self.max_num_neighbors, self.out_channels = float(cutoff), max_num_neighbors, out_channels
+        self.rbf = RadialBasis(num_radial, num_spherical, self.cutoff, envelope_exponent)
+        self.emb = _Embedding(num_radial, hidden_channels, act)
+        self.output_blocks = ModuleList(
+            _Output(
+                num_radial, hidden_channels, out_emb_channels, out_channels, num_output_layers, act, output_initializer
+            )
+            for _ in range(num_blocks + 1)
+        )
+        self.interaction_blocks = ModuleList(
+            InteractionBlock(
+                hidden_channels,
+                int_emb_size,
+                basis_emb_size,
+                num_spherical,
+                num_radial,
+                num_before_skip,
+                num_after_skip,
+                act,
+                exclude="edge",
+            )
+            for _ in range(num_blocks)
+        )
+
+    def reset_parameters(self) -> None:
+        """Draw the parameters anew."""
+        for module in (self.rbf, self.emb, *self.output_blocks, *self.interaction_blocks):
+            module.reset_parameters()
+
+    def neighbors(self, pos: Tensor, batch: Tensor | None = None, cell: Any = None, pbc: Any = None) -> Neighbors:
+        """Return the neighbours that `forward` would find, to be kept while the same atoms are neighbours.
+
+        Parameters
+        ----------
+        pos, batch, cell, pbc
+            As of `forward`.
+
+        Returns
+        -------
+        Neighbors
+        """
+        return find_neighbors("DimeNetPlusPlus", pos, self.cutoff, batch, cell, pbc, self.max_num_neighbors)
+
+    def forward(
+        self,
+        z: Tensor,
+        pos: Tensor,
+        batch: Tensor | None = None,
+        cell: Any = None,
+        pbc: Any = None,
+        neighbors: Neighbors | None = None,
+    ) -> Tensor:
+        """Return the sum over the atoms of each structure.
+
+        Parameters
+        ----------
+        z : Tensor of int64 or int32, shape (num_atoms,)
+            Atomic numbers, from 0 to 94.
+        pos : Tensor, shape (num_atoms, 3)
+            Positions, in the dtype and on the device of the parameters.
+        batch : Tensor of int64 or int32, shape (num_atoms,), optional
+            Structure of each atom; one structure if it is not given.
+        cell : Tensor of shape (3, 3) or (num_structures, 3, 3), or a list with one or None per structure, optional
+            Cell vectors in rows.
+        pbc : bool, three of them, or three for each structure, optional
+            Which directions are periodic: by default all where `cell` is given, none otherwise.
+        neighbors : Neighbors, optional
+            Of `neighbors`, if they are kept; then `batch` and `pbc` are theirs.
+
+        Returns
+        -------
+        Tensor, shape (num_structures, out_channels)
+
+        Raises
+        ------
+        TypeError, ValueError
+            If an argument is of the wrong type, dtype, shape or device, or two atoms coincide.
+        """
+        neighbors, cells = self._prepare(z, pos, batch, cell, pbc, neighbors)
+        return self._of_vectors(z, neighbors.vectors(pos, cells), neighbors)
+
+    def energy_forces_stress(
+        self,
+        z: Tensor,
+        pos: Tensor,
+        batch: Tensor | None = None,
+        cell: Any = None,
+        pbc: Any = None,
+        neighbors: Neighbors | None = None,
+        create_graph: bool = False,
+    ) -> EnergyForcesStress:
+        """Return energies, forces and stresses.
+
+        Parameters
+        ----------
+        z, pos, batch, cell, pbc, neighbors
+            As of `forward`.
+        create_graph : bool
+            Whether the results can be differentiated: a loss of energies, forces and stresses then trains.
+
+        Returns
+        -------
+        EnergyForcesStress
+
+        Raises
+        ------
+        TypeError, ValueError
+            As `forward`, or if `out_channels` is not 1.
+        """
+        if self.out_channels != 1:
+            raise ValueError(
+                f"DimeNetPlusPlus: out_channels is {self.out_channels}; expected 1 for energy_forces_stress"
+            )
+        neighbors, cells = self._prepare(z, pos, batch, cell, pbc, neighbors)
+        with torch.enable_grad():
+            if not (create_graph and pos.requires_grad):
+                pos = pos.detach().requires_grad_()
+            vec = neighbors.vectors(pos, cells)
+            energy = self._of_vectors(z, vec, neighbors)[:, 0]
+            by_pos, by_vec = torch.autograd.grad(energy.sum(), (pos, vec), create_graph=create_graph)
+            # A strain changes vectors as it changes positions and cell: the derivative in it is the sum of the edges'.
+            stress = None if cells is None else _stress(vec, by_vec, cells, neighbors)
+        found = EnergyForcesStress(energy, -by_pos, stress)
+        if create_graph:
+            return found
+        return EnergyForcesStress(*(None if t is None else t.detach() for t in found))  # type: ignore[arg-type]
+
+    def _prepare(
+        self, z: Tensor, pos: Tensor, batch: Tensor | None, cell: Any, pbc: Any, neighbors: Neighbors | None
+    ) -> tuple[Neighbors, Tensor | None]:
+        """Look at the arguments; return neighbours and cells."""
+        freq = self.rbf.freq
+        check_positions("DimeNetPlusPlus", z, pos, freq.dtype, freq.device)
+        if neighbors is None:
+            if len(z) and not 0 <= int(z.min()) <= int(z.max()) < NUM_ELEMENTS:
+                raise ValueError(
+                    f"DimeNetPlusPlus: z goes from {int(z.min())} to {int(z.max())}; expected atomic numbers from 0 to "
+                    f"{NUM_ELEMENTS - 1}"
+                )
+            neighbors = self.neighbors(pos, batch, cell, pbc)
+        else:
+            for name, value in (("batch", batch), ("pbc", pbc)):
+                if value is not None:
+                    raise ValueError(f"DimeNetPlusPlus: {name} is given with neighbors; expected None, as they hold it")
+            if neighbors.graph.num_nodes != len(z):
+                raise ValueError(
+                    f"DimeNetPlusPlus: neighbors have {neighbors.graph.num_nodes} atoms; expected num_atoms = {len(z)}"
+                )
+        return neighbors, stack_cells("DimeNetPlusPlus", cell, pos, neighbors.num_structures)
+
+    def _of_vectors(self, z: Tensor, vec: Tensor, neighbors: Neighbors) -> Tensor:
+        """Return what `forward` returns, from the vectors of the edges."""
+        rbf, sbf_rad = self.rbf(vec.square().sum(dim=1).sqrt())
+        x = self.emb(z, rbf, neighbors)
+        atoms = self.output_blocks[0](x, rbf, neighbors)
+        for interaction, output in zip(self.interaction_blocks, self.output_blocks[1:], strict=True):
+            x = interaction(x, rbf, sbf_rad, vec, neighbors.graph)
+            atoms = atoms + output(x, rbf, neighbors)
+        return neighbors.into_structures(atoms)
+
+
+def _stress(vec: Tensor, by_vec: Tensor, cells: Tensor, neighbors: Neighbors) -> Tensor:
+    """Return the derivative of the energies in a symmetric strain, over the volume of the cells."""
+    of_edges = (vec.unsqueeze(2) * by_vec.unsqueeze(1)).flatten(1)
+    virial = neighbors.into_structures(neighbors.into_atoms(of_edges)).reshape(-1, 3, 3)
+    volume = torch.linalg.det(cells).abs()[:, None, None]
+    symmetric = 0.5 * (virial + virial.transpose(1, 2))
+    there = volume > 0
+    return torch.where(there, symmetric / torch.where(there, volume, 1.0), math.nan)

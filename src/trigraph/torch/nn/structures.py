@@ -1,0 +1,262 @@
+"""Atomic structures as models take them: their neighbours, the vectors between these, and sums over them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trigraph.edge_graph import EdgeGraph
+from trigraph.graphs import CSC, shown
+from trigraph.neighbors import neighbors
+from trigraph.torch.functions import FUNCTIONS
+from trigraph.torch.graphs import tensors
+
+__all__ = ["EnergyForcesStress", "Neighbors", "check_positions", "find_neighbors", "stack_cells"]
+
+_sum = FUNCTIONS["agg_weighted_n2n"]
+
+
+class EnergyForcesStress(NamedTuple):
+    """Energies and their derivatives, in the units of the model.
+
+    Attributes
+    ----------
+    energy : Tensor, shape (num_structures,)
+    forces : Tensor, shape (num_atoms, 3)
+        Minus the derivative of the energy in the positions.
+    stress : Tensor, shape (num_structures, 3, 3), or None
+        Derivative of the energy in a symmetric strain of positions and cell, over the volume of the cell; NaN for a
+        structure whose cell has no volume. None where no cell was given.
+    """
+
+    energy: Tensor
+    forces: Tensor
+    stress: Tensor | None
+
+
+class Neighbors(NamedTuple):
+    """Which atoms are neighbours, for any positions and cells for which they still are.
+
+    Attributes
+    ----------
+    graph : EdgeGraph
+        An edge for each pair of neighbours and direction; periodic images are parallel edges.
+    shifts : Tensor or None
+        Whole cells crossed by each edge, shape (num_edges, 3); None where no edge crosses one.
+    batch : Tensor
+        Structure of each atom, shape (num_atoms,).
+    ends : CSC
+        From the 2 * num_atoms rows ``cat([at_source, at_destination])`` to the edges: both ends of each.
+    into : CSC
+        From the edges to the atoms that they enter.
+    members : CSC
+        From the atoms to their structures.
+    """
+
+    graph: EdgeGraph
+    shifts: Tensor | None
+    batch: Tensor
+    ends: CSC
+    into: CSC
+    members: CSC
+
+    @property
+    def num_structures(self) -> int:
+        """Number of structures, empty ones included."""
+        return int(self.members.num_dst_nodes)
+
+    def of_ends(self, at_source: Tensor, at_destination: Tensor) -> Tensor:
+        """Return for each edge the row of its source in one array of atoms plus that of its destination in another."""
+        return _summed(torch.cat([at_source, at_destination]), self.ends)
+
+    def into_atoms(self, values: Tensor) -> Tensor:
+        """Return for each atom the sum of the rows of the edges that enter it."""
+        return _summed(values, self.into)
+
+    def into_structures(self, values: Tensor) -> Tensor:
+        """Return for each structure the sum of the rows of its atoms."""
+        return _summed(values, self.members)
+
+    def vectors(self, pos: Tensor, cell: Tensor | None) -> Tensor:
+        """Return the vector of each edge, from its destination to its source, shape (num_edges, 3).
+
+        Parameters
+        ----------
+        pos : Tensor, shape (num_atoms, 3)
+        cell : Tensor, shape (num_structures, 3, 3), or None
+        """
+        vec = self.of_ends(pos, -pos)
+        if self.shifts is None:
+            return vec
+        if cell is None:
+            raise ValueError("Neighbors: cell is None; expected the cells of neighbors that cross their boundaries")
+        shifts = self.shifts.to(pos.dtype)
+        if len(cell) == 1:
+            return vec + shifts @ cell[0]
+        of_edge = cell.index_select(0, self.batch.index_select(0, tensors(self.graph, False)[0]))
+        return vec + (shifts.unsqueeze(1) @ of_edge).squeeze(1)
+
+
+def _summed(values: Tensor, graph: CSC) -> Tensor:
+    result: Tensor = _sum(values, None, graph).output_embedding
+    return result
+
+
+def check_positions(owner: str, z: Any, pos: Any, dtype: torch.dtype, device: torch.device) -> None:
+    """Raise unless `z` and `pos` are tensors of atoms, where the model is and in its dtype."""
+    for name, value in (("z", z), ("pos", pos)):
+        if not isinstance(value, Tensor):
+            raise TypeError(f"{owner}: {name} is a {type(value).__name__}; expected a torch.Tensor")
+        if value.device != device:
+            raise ValueError(f"{owner}: {name} is on {value.device}; expected {device}, where the parameters are")
+    if z.dtype not in (torch.int64, torch.int32):
+        raise TypeError(f"{owner}: z has dtype {z.dtype}; expected torch.int64 or torch.int32")
+    if z.dim() != 1:
+        raise ValueError(f"{owner}: z has shape {tuple(z.shape)}; expected (num_atoms,)")
+    if pos.dtype != dtype:
+        raise TypeError(f"{owner}: pos has dtype {pos.dtype}; expected {dtype}, that of the parameters")
+    if tuple(pos.shape) != (len(z), 3):
+        raise ValueError(f"{owner}: pos has shape {tuple(pos.shape)}; expected (num_atoms, 3) = ({len(z)}, 3)")
+
+
+def stack_cells(owner: str, cell: Any, pos: Tensor, num_structures: int) -> Tensor | None:
+    """Return the cells as a tensor (num_structures, 3, 3), in it zeros for a structure without one.
+
+    Parameters
+    ----------
+    owner : str
+        For the messages.
+    cell : None, Tensor of shape (3, 3) or (num_structures, 3, 3), or a sequence of such, or None, for each structure
+    pos : Tensor
+        Its dtype and device are those of the result.
+    num_structures : int
+    """
+    if cell is None:
+        return None
+    if not isinstance(cell, (Tensor, Sequence)):
+        raise TypeError(f"{owner}: cell is a {type(cell).__name__}; expected a torch.Tensor or a list of them")
+    if not isinstance(cell, Tensor):
+        for i, one in enumerate(cell):
+            if one is not None and not isinstance(one, Tensor):
+                raise TypeError(f"{owner}: cell[{i}] is a {type(one).__name__}; expected a torch.Tensor or None")
+            if one is not None and tuple(one.shape) != (3, 3):
+                raise ValueError(f"{owner}: cell[{i}] has shape {tuple(one.shape)}; expected (3, 3)")
+        cells = [pos.new_zeros(3, 3) if one is None else one.to(pos) for one in cell]
+        cell = torch.stack(cells) if cells else pos.new_zeros(0, 3, 3)
+    elif cell.dim() == 2:
+        cell = cell.unsqueeze(0)
+    if tuple(cell.shape) != (num_structures, 3, 3):
+        raise ValueError(
+            f"{owner}: cell has shape {tuple(cell.shape)}; expected (num_structures, 3, 3) = ({num_structures}, 3, 3)"
+        )
+    stacked: Tensor = cell.to(pos)
+    return stacked
+
+
+def _number_of_structures(owner: str, batch: Tensor | None, cell: Any, num_atoms: int) -> int:
+    """Return how many structures there are: what the cells say, or up to the last that has an atom."""
+    several = (isinstance(cell, Tensor) and cell.dim() == 3) or isinstance(cell, Sequence)
+    if batch is None:
+        if several and len(cell) != 1:
+            raise ValueError(f"{owner}: batch is None and cell has {len(cell)} structures; expected one")
+        return 1
+    if not isinstance(batch, Tensor) or batch.dtype not in (torch.int64, torch.int32):
+        came = batch.dtype if isinstance(batch, Tensor) else type(batch).__name__
+        raise TypeError(f"{owner}: batch is {came}; expected a torch.Tensor of torch.int64 or torch.int32")
+    if tuple(batch.shape) != (num_atoms,):
+        raise ValueError(f"{owner}: batch has shape {tuple(batch.shape)}; expected (num_atoms,) = ({num_atoms},)")
+    number = len(cell) if several else int(batch.max()) + 1 if num_atoms else 0
+    if num_atoms and not 0 <= int(batch.min()) <= int(batch.max()) < number:
+        raise ValueError(
+            f"{owner}: batch goes from {int(batch.min())} to {int(batch.max())}; expected from 0 to num_structures - 1 "
+            f"= {number - 1}"
+        )
+    return number
+
+
+def _periodic(owner: str, pbc: Any, has_cell: bool, num_structures: int) -> np.ndarray:
+    """Return for each structure which directions are periodic, shape (num_structures, 3)."""
+    flags = np.asarray(has_cell if pbc is None else pbc.cpu() if isinstance(pbc, Tensor) else pbc)
+    if flags.dtype != np.bool_:
+        raise TypeError(f"{owner}: pbc is {shown(pbc)}; expected bools")
+    if flags.shape not in ((), (3,), (num_structures, 3)):
+        raise ValueError(
+            f"{owner}: pbc has shape {flags.shape}; expected (), (3,) or (num_structures, 3) = ({num_structures}, 3)"
+        )
+    return np.broadcast_to(flags, (num_structures, 3))
+
+
+def _nearest(src: np.ndarray, dst: np.ndarray, length: np.ndarray, number: int) -> np.ndarray:
+    """Return which edges are among the `number` shortest into their destination; the first of equal ones."""
+    order = np.lexsort((np.arange(src.size), length, dst))
+    sorted_dst = dst[order]
+    rank = np.arange(src.size) - np.searchsorted(sorted_dst, sorted_dst)
+    keep = np.zeros(src.size, bool)
+    keep[order[rank < number]] = True
+    return keep
+
+
+def find_neighbors(
+    owner: str,
+    pos: Tensor,
+    cutoff: float,
+    batch: Tensor | None = None,
+    cell: Any = None,
+    pbc: Any = None,
+    max_num_neighbors: int | None = None,
+) -> Neighbors:
+    """Return the neighbours of each atom within its structure; arguments are those of `DimeNetPlusPlus.neighbors`."""
+    num_structures = _number_of_structures(owner, batch, cell, len(pos))
+    cells = stack_cells(owner, cell, pos, num_structures)
+    flags = _periodic(owner, pbc, cells is not None, num_structures)
+    positions = pos.detach().cpu().numpy()
+    boxes = None if cells is None else cells.detach().cpu().numpy()
+    of_atom = np.zeros(len(positions), np.int64) if batch is None else batch.cpu().numpy().astype(np.int64)
+    # Atoms of one structure, wherever they are; the edges of all are sorted by source at the end.
+    by_structure = np.argsort(of_atom, kind="stable")
+    stops = np.cumsum(np.bincount(of_atom, minlength=num_structures))
+    found = []
+    for structure, atoms in enumerate(np.split(by_structure, stops[:-1]) if num_structures else []):
+        box = None if boxes is None else boxes[structure]
+        src, dst, shifts, offset = neighbors(positions[atoms], cutoff, box, flags[structure])
+        vec = positions[atoms[src]] - positions[atoms[dst]] + offset
+        if max_num_neighbors is not None:
+            keep = _nearest(src, dst, np.linalg.norm(vec, axis=1), max_num_neighbors)
+            src, dst, shifts, vec = src[keep], dst[keep], shifts[keep], vec[keep]
+        found.append((atoms[src], atoms[dst], shifts, vec))
+    if not found:
+        found = [(of_atom, of_atom, np.zeros((0, 3), np.int64), positions)]
+    src, dst, shifts, vec = (np.concatenate(parts) for parts in zip(*found, strict=True))
+    return _prepared(src, dst, shifts, vec, of_atom, num_structures, pos)
+
+
+def _prepared(
+    src: np.ndarray,
+    dst: np.ndarray,
+    shifts: np.ndarray,
+    vec: np.ndarray,
+    of_atom: np.ndarray,
+    num_structures: int,
+    pos: Tensor,
+) -> Neighbors:
+    """Return the graph of the edges and the orders of sums over it, on the device of the positions."""
+    by_src = np.argsort(src, kind="stable")
+    src, dst, shifts, vec = src[by_src], dst[by_src], shifts[by_src], vec[by_src]
+    num_atoms, num_edges = len(of_atom), len(src)
+
+    def placed(array: np.ndarray) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(pos.device)
+
+    graph = EdgeGraph(placed(src), placed(dst), num_atoms, placed(shifts), placed(vec))
+    ends = CSC(
+        placed(2 * np.arange(num_edges + 1)), placed(np.stack([src, num_atoms + dst], axis=1).ravel()), 2 * num_atoms
+    )
+    into = CSC(graph.dst_offsets, graph.dst_edge_index, num_edges)
+    members = CSC.from_coo(placed(np.arange(num_atoms)), placed(of_atom), num_atoms, num_structures)
+    for csc in (ends, into, members):
+        csc.prepare()  # derivatives need it, and compiled programs would do it at each call
+    return Neighbors(graph, placed(shifts) if shifts.any() else None, placed(of_atom), ends, into, members)

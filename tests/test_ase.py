@@ -1,0 +1,101 @@
+"""trigraph.ase.Calculator: ASE's relaxations and dynamics with models of trigraph.torch.nn."""
+
+import doctest
+import math
+
+import numpy as np
+import pytest
+import torch
+from ase import Atoms, units
+from ase.build import bulk, molecule
+from ase.calculators.calculator import PropertyNotImplementedError
+from ase.filters import FrechetCellFilter
+from ase.md.verlet import VelocityVerlet
+from ase.optimize import BFGS
+
+import trigraph.ase
+from trigraph.torch.nn import DimeNetPlusPlus
+
+
+@pytest.fixture
+def calculator():
+    torch.manual_seed(1)
+    model = DimeNetPlusPlus(
+        8, 1, 1, 4, 2, 8, 3, 3, cutoff=4.0, num_output_layers=1, output_initializer="glorot_orthogonal"
+    )
+    return trigraph.ase.Calculator(model.double())
+
+
+def crystal():
+    atoms = bulk("Cu", cubic=True)
+    atoms.symbols[0] = "Au"
+    atoms.rattle(0.1, seed=0)
+    return atoms
+
+
+def test_results(calculator):
+    atoms = crystal()
+    atoms.calc = calculator
+    found = calculator.model.energy_forces_stress(
+        torch.tensor(atoms.numbers), torch.tensor(atoms.positions), cell=torch.tensor(np.array(atoms.cell))
+    )
+    assert atoms.get_potential_energy() == found.energy.item()
+    assert atoms.get_potential_energy(force_consistent=True) == found.energy.item()
+    np.testing.assert_array_equal(atoms.get_forces(), found.forces)
+    np.testing.assert_array_equal(atoms.get_stress(voigt=False), found.stress[0])
+    xx, yy, zz, yz, xz, xy = atoms.get_stress()
+    np.testing.assert_array_equal([[xx, xy, xz], [xy, yy, yz], [xz, yz, zz]], found.stress[0])
+    calculator.model.float()
+    calculator.reset()
+    assert atoms.get_potential_energy() == pytest.approx(found.energy.item(), rel=500 * 2**-24)
+    assert atoms.get_forces().dtype == np.float64
+
+
+def test_molecules_have_no_stress(calculator):
+    atoms = molecule("C2H6")
+    atoms.calc = calculator
+    assert atoms.get_forces().shape == (8, 3)
+    with pytest.raises(PropertyNotImplementedError):
+        atoms.get_stress()
+    wire = Atoms("CuAu", [[0, 0, 0], [0, 0, 2]], cell=[0, 0, 4], pbc=[False, False, True], calculator=calculator)
+    assert wire.get_forces().any()
+    with pytest.raises(PropertyNotImplementedError):
+        wire.get_stress()
+
+
+def test_relaxation(calculator):
+    """The random model has minima, too: forces vanish, with the cell free the stress as well."""
+    atoms = crystal()
+    atoms.calc = calculator
+    before = atoms.get_potential_energy()
+    assert BFGS(FrechetCellFilter(atoms, mask=[True] * 3 + [False] * 3), logfile=None).run(fmax=np.inf, steps=1)
+    assert BFGS(atoms, logfile=None).run(fmax=1e-3 * np.abs(atoms.get_forces()).max(), steps=200)
+    assert atoms.get_potential_energy() < before
+
+
+def test_dynamics_conserve_energy(calculator):
+    """The error of a Verlet step is of third order, that of the energy over a fixed time of second."""
+    drifts = []
+    for step in (2.0, 1.0):
+        atoms = crystal()
+        atoms.calc = calculator
+        spread = np.sqrt(atoms.get_masses()[:, None] * units.kB * 300)
+        atoms.set_momenta(spread * np.random.default_rng(0).standard_normal((4, 3)))
+        energies = []
+        dynamics = VelocityVerlet(atoms, timestep=step * units.fs)
+        dynamics.attach(lambda energies=energies, atoms=atoms: energies.append(atoms.get_total_energy()))
+        dynamics.run(int(40 / step))
+        drifts.append(np.abs(np.array(energies) - energies[0]).max())
+    assert drifts[0] > 0
+    assert math.log2(drifts[0] / drifts[1]) == pytest.approx(2, abs=0.5)
+
+
+def test_bad_model():
+    with pytest.raises(TypeError, match=r"Calculator: model is a Linear; expected a torch\.nn\.Module with energy"):
+        trigraph.ase.Calculator(torch.nn.Linear(3, 1))
+
+
+def test_example_of_the_docstring():
+    results = doctest.testmod(trigraph.ase)
+    assert results.attempted
+    assert not results.failed

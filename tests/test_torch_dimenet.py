@@ -1,0 +1,460 @@
+"""The DimeNet++ of trigraph.torch.nn: PyG's numbers and parameters, exact derivatives, periodic cells, batches."""
+
+import pickle
+import re
+
+import numpy as np
+import pytest
+import torch
+from ase.build import bulk, fcc111
+from scipy import special
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import trigraph.torch
+from trigraph.torch.nn import DimeNetPlusPlus, InteractionBlock, RadialBasis
+from trigraph.torch.nn.activations import SiLU
+
+peer = pytest.importorskip("torch_geometric.nn.models.dimenet")
+SIZES = {
+    "hidden_channels": 12,
+    "out_channels": 1,
+    "num_blocks": 2,
+    "int_emb_size": 8,
+    "basis_emb_size": 4,
+    "out_emb_channels": 10,
+    "num_spherical": 4,
+    "num_radial": 3,
+    "cutoff": 3.5,
+    "output_initializer": "glorot_orthogonal",
+}
+
+
+def model_of(dtype=torch.float64, **sizes):
+    torch.manual_seed(0)
+    model = DimeNetPlusPlus(**(SIZES | sizes))
+    with torch.no_grad():  # biases that are not zero
+        for p in model.parameters():
+            p += 0.05 * torch.randn_like(p)
+    return model.to(dtype)
+
+
+def tensors_of(atoms, dtype=torch.float64):
+    cell = torch.tensor(np.array(atoms.cell), dtype=dtype)
+    return torch.tensor(atoms.numbers), torch.tensor(atoms.positions, dtype=dtype), cell, torch.tensor(atoms.pbc)
+
+
+def cluster(number=14, seed=0):
+    """Atoms on a distorted lattice: none closer than 1."""
+    rng = np.random.default_rng(seed)
+    lattice = 1.9 * np.stack(np.meshgrid(*[np.arange(3)] * 3), axis=-1).reshape(-1, 3)
+    positions = rng.permutation(lattice)[:number] + rng.uniform(-0.4, 0.4, (number, 3))
+    return torch.tensor(rng.integers(1, 30, number)), torch.tensor(positions)
+
+
+def slab(repeat=(1, 1, 1)):
+    atoms = fcc111("Cu", (1, 2, 2), vacuum=4.0)
+    atoms.numbers[1] = 79
+    atoms.rattle(0.05, seed=3)
+    return atoms.repeat(repeat)
+
+
+def close(got, expected, tolerance):
+    got, expected = got.detach(), expected.detach()
+    error = (got - expected).abs().max() / expected.abs().max()
+    assert got.shape == expected.shape
+    assert error <= tolerance, float(error)
+
+
+# PyG's model, given the two functions that a plain installation lacks.
+
+
+def radius_graph(pos, r, batch, max_num_neighbors):
+    near = torch.cdist(pos.detach(), pos.detach(), compute_mode="donot_use_mm_for_euclid_dist")
+    batch = torch.zeros(len(pos)) if batch is None else batch
+    near = near.masked_fill((batch[:, None] != batch) | torch.eye(len(pos), dtype=bool), torch.inf)
+    keep = (near < r) & (near.argsort(1).argsort(1) < max_num_neighbors)
+    return torch.stack(keep.nonzero(as_tuple=True)[::-1])
+
+
+def triplets(edge_index, num_nodes):
+    j, i = edge_index
+    ji, kj = ((i[None] == j[:, None]) & (j[None] != i[:, None])).nonzero(as_tuple=True)
+    return i, j, i[ji], j[ji], j[kj], kj, ji
+
+
+def exact_zeros(n, k):
+    """Zeros of the spherical Bessel functions: those of one order lie between those of the one before."""
+    zeros = [np.pi * np.arange(1, k + n)]
+    for order in range(1, n):
+        low, high = zeros[-1][:-1].copy(), zeros[-1][1:].copy()
+        sign = np.sign(special.spherical_jn(order, low))
+        for _ in range(80):
+            middle = (low + high) / 2
+            left = np.sign(special.spherical_jn(order, middle)) == sign
+            low, high = np.where(left, middle, low), np.where(left, high, middle)
+        zeros.append((low + high) / 2)
+    return np.stack([z[:k] for z in zeros])
+
+
+@pytest.fixture(params=["float32 zeros", "exact zeros"])
+def tolerance_of_peer(request, monkeypatch):
+    """PyG's constants and a tolerance.
+
+    Its zeros z are float32 numbers, wrong by up to 2^-24 of z. The basis at x changes by x j'(z x) times that, its
+    derivative in x by more by z: for the sizes below z < 15, and three derivatives come in, so 2^-24 15^2 for what is
+    compared with a maximum. With exact zeros, rounding: its closed forms lose z^-l x^-l of the digits, 1e4 here.
+    """
+    monkeypatch.setattr(peer, "radius_graph", radius_graph)
+    monkeypatch.setattr(peer, "triplets", triplets)
+    if request.param == "float32 zeros":
+        return 2**-24 * 15**2
+    import torch_geometric.nn.models.dimenet_utils as utils
+
+    monkeypatch.setattr(utils, "Jn_zeros", exact_zeros)
+    return 2**-53 * 1e5
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_pyg(tolerance_of_peer):
+    ours, theirs = model_of(), peer.DimeNetPlusPlus(**SIZES, max_num_neighbors=1000).double()
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+    theirs.load_state_dict(ours.state_dict(), strict=True)
+    ours.load_state_dict(theirs.state_dict(), strict=True)
+    z, pos = cluster()
+    for limit in (1000, 5):
+        ours.max_num_neighbors = theirs.max_num_neighbors = limit
+        compare(ours, theirs, z, pos, tolerance_of_peer)
+
+
+def compare(ours, theirs, z, pos, tolerance):
+    pos.requires_grad_()
+    batch = (torch.arange(14) >= 6).long()
+    energy = theirs(z, pos, batch)
+    got = ours(z, pos, batch)
+    close(got, energy, tolerance)
+    weight = torch.randn(14, 3, dtype=torch.float64)
+    results = []
+    for model, e in ((theirs, energy), (ours, got)):
+        (grad,) = torch.autograd.grad(e.sum(), pos, create_graph=True)
+        of_params = torch.autograd.grad((weight * grad).sum(), list(model.parameters()), allow_unused=True)
+        results.append((grad, *of_params))
+    found = ours.energy_forces_stress(z, pos, batch)
+    close(-found.forces, results[0][0], tolerance)
+    largest = max(p.abs().max() for p in results[0] if p is not None)
+    for expected, result in zip(*results, strict=True):
+        assert (expected is None) == (result is None)
+        if expected is not None:
+            assert (result - expected).abs().max() <= tolerance * largest
+
+
+def test_initial_parameters():
+    """Scaled orthogonal weights, zero biases, zero output: as PyG's."""
+    torch.manual_seed(5)
+    ours = DimeNetPlusPlus(**(SIZES | {"output_initializer": "zeros"}))
+    ours.reset_parameters()
+    for name, p in ours.interaction_blocks[0].named_parameters():
+        if name.endswith("bias"):
+            assert not p.any()
+        else:
+            assert p.var().item() == pytest.approx(2 / sum(p.shape), rel=1e-5)
+    assert not ours.output_blocks[0].lin.weight.any()
+    assert torch.equal(ours.rbf.freq, torch.pi * torch.arange(1.0, 4))
+    z, pos = cluster()
+    assert ours(z, pos.float()).tolist() == [[0.0]]
+
+
+def test_parts():
+    """The layers alone: radial basis and interaction block give what their parts give in a model."""
+    basis = RadialBasis(3, 4, cutoff=2.0).double()
+    found = basis(torch.tensor([0.5, 1.9, 2.5], dtype=torch.float64))
+    expected = trigraph.torch.radial_basis(torch.tensor([0.25, 0.95, 1.25], dtype=torch.float64), basis.freq, 4)
+    assert torch.equal(found.rbf, expected.rbf)
+    assert torch.equal(found.sbf_rad, expected.sbf_rad)
+    assert not found.rbf[2].any()
+    block = InteractionBlock(12, 8, 4, 4, 3, 1, 2, torch.tanh)
+    theirs = peer.InteractionPPBlock(12, 8, 4, 4, 3, 1, 2, torch.tanh)
+    block.load_state_dict(theirs.state_dict(), strict=True)
+    assert block.exclude == "node"
+
+
+@pytest.mark.parametrize("periodic", [False, True])
+def test_forces_and_stress_are_derivatives(periodic):
+    """Central differences, in float64: h = eps^(1/3), so an error of order eps^(2/3) relative to the largest force."""
+    model = model_of()
+    z, pos, cell, pbc = tensors_of(slab())
+    cell, pbc = (cell, pbc) if periodic else (None, None)
+    neighbors = model.neighbors(pos, cell=cell, pbc=pbc)
+    found = model.energy_forces_stress(z, pos, cell=cell, neighbors=neighbors)
+    h = torch.finfo(torch.float64).eps ** (1 / 3)
+    scale = found.forces.abs().max()
+    for atom, axis in [(0, 0), (1, 2), (3, 1)]:
+        step = torch.zeros_like(pos)
+        step[atom, axis] = h
+        plus, minus = (model(z, pos + s, cell=cell, neighbors=neighbors) for s in (step, -step))
+        assert abs(-(plus - minus).item() / (2 * h) - found.forces[atom, axis]) <= 100 * h**2 * scale
+    assert found.forces.sum(dim=0).abs().max() <= 1e-12 * scale
+    if not periodic:
+        assert found.stress is None
+        return
+    volume = torch.linalg.det(cell).abs()
+    for a, b in [(0, 0), (2, 2), (0, 1), (1, 2)]:
+        strain = torch.zeros(3, 3, dtype=torch.float64)
+        strain[a, b] += h / 2
+        strain[b, a] += h / 2
+        plus, minus = (
+            model(z, pos @ m, cell=cell @ m, pbc=pbc) for m in (torch.eye(3) + strain, torch.eye(3) - strain)
+        )
+        difference = (plus - minus).item() / (2 * h) / volume
+        assert abs(difference - found.stress[0, a, b]) <= 100 * h**2 * found.stress.abs().max()
+    assert torch.equal(found.stress[0], found.stress[0].T)
+
+
+def test_a_force_loss_trains():
+    """The gradient of a loss of energies, forces and stresses in the parameters, against central differences."""
+    model = model_of()
+    z, pos, cell, pbc = tensors_of(slab())
+    weights = torch.randn(4, 3, dtype=torch.float64), torch.randn(1, 3, 3, dtype=torch.float64)
+
+    def loss():
+        found = model.energy_forces_stress(z, pos, cell=cell, pbc=pbc, create_graph=True)
+        return found.energy.sum() + (weights[0] * found.forces).sum() + 100 * (weights[1] * found.stress).sum()
+
+    parameters = list(model.parameters())
+    direction = [torch.randn_like(p) for p in parameters]
+    grads = torch.autograd.grad(loss(), parameters, allow_unused=True)
+    expected = sum((g * d).sum() for g, d in zip(grads, direction, strict=True) if g is not None)
+    h, values = 1e-5, []
+    for sign in (1, -1):
+        with torch.no_grad():
+            for p, d in zip(parameters, direction, strict=True):
+                p += sign * h * d
+        values.append(loss().item())
+        with torch.no_grad():
+            for p, d in zip(parameters, direction, strict=True):
+                p -= sign * h * d
+    scale = sum((g * d).abs().sum() for g, d in zip(grads, direction, strict=True) if g is not None)
+    # Error of the difference: h^2 times a third derivative, 1e-10 of the first ones' sum here, and eps / h of the loss.
+    assert abs((values[0] - values[1]) / (2 * h) - expected) <= 1e-8 * scale
+
+
+def test_batch_is_its_structures():
+    """Structures with cells of their own, one without, atoms of different structures in turns."""
+    model = model_of()
+    structures = [tensors_of(slab()), tensors_of(bulk("NaCl", "rocksalt", a=5.0)), (*cluster(5), None, None)]
+    alone = [model.energy_forces_stress(z, p, cell=c, pbc=b) for z, p, c, b in structures]
+    batch = torch.cat([torch.full((len(s[0]),), i) for i, s in enumerate(structures)])
+    order = torch.randperm(len(batch), generator=torch.Generator().manual_seed(0))
+    z, pos = (torch.cat([s[k] for s in structures])[order] for k in (0, 1))
+    pbc = torch.stack([torch.zeros(3, dtype=bool) if s[3] is None else s[3] for s in structures])
+    cells = [s[2] for s in structures]
+    found = model.energy_forces_stress(z, pos, batch[order], cells, pbc)
+    close(found.energy, torch.cat([a.energy for a in alone]), 1e-14)
+    close(found.forces, torch.cat([a.forces for a in alone])[order], 1e-13)
+    close(found.stress[:2], torch.cat([a.stress for a in alone[:2]]), 1e-13)
+    assert found.stress[2].isnan().all()
+    stacked = torch.stack([torch.zeros(3, 3, dtype=torch.float64) if c is None else c for c in cells])
+    again = model.energy_forces_stress(z, pos, batch[order].int(), stacked, pbc)
+    assert torch.equal(again.forces, found.forces)
+
+
+def test_a_repeated_slab_is_the_slab():
+    """Per atom, also where atoms meet images of their neighbours' neighbours and of themselves."""
+    model = model_of(cutoff=4.5)
+    single, repeated = (
+        model.energy_forces_stress(z, pos, cell=cell, pbc=pbc)
+        for z, pos, cell, pbc in map(tensors_of, (slab(), slab((2, 2, 1))))
+    )
+    close(repeated.energy, 4 * single.energy, 1e-13)
+    close(repeated.forces, single.forces.repeat(4, 1), 1e-12)
+    close(repeated.stress, single.stress, 1e-12)
+
+
+def test_isolated_atoms_and_empty_structures():
+    model = model_of()
+    z, pos = torch.tensor([29, 79]), torch.tensor([[0.0, 0, 0], [9, 0, 0]], dtype=torch.float64)
+    apart = model.energy_forces_stress(z, pos, create_graph=True)
+    close(apart.energy, sum(model(z[i : i + 1], pos[i : i + 1])[0] for i in range(2)), 1e-14)
+    assert not apart.forces.any()
+    (apart.energy.sum() + apart.forces.sum()).backward()
+    empty = model.energy_forces_stress(z[:0], pos[:0])
+    assert empty.energy.tolist() == [0]
+    assert empty.forces.shape == (0, 3)
+    cells = torch.eye(3, dtype=torch.float64).repeat(3, 1, 1) * 20
+    found = model.energy_forces_stress(z, pos, torch.tensor([0, 2]), cells)
+    assert found.energy[1] == 0
+    assert not found.stress[1].any()
+    assert model(z[:0], pos[:0], torch.zeros(0, dtype=torch.int64)).shape == (0, 1)
+
+
+def test_max_num_neighbors():
+    """The nearest neighbours of each atom; a limit that none reaches changes nothing."""
+    z, pos = cluster()
+    full, limited, wide = (model_of(max_num_neighbors=n) for n in (None, 3, 100))
+    assert torch.equal(full(z, pos), wide(z, pos))
+    graph = limited.neighbors(pos).graph
+    degree = np.diff(graph.dst_offsets)
+    assert degree.max() == 3
+    distance = torch.cdist(pos, pos).fill_diagonal_(torch.inf)
+    for i in range(len(pos)):
+        into = graph.dst_edge_index[graph.dst_offsets[i] : graph.dst_offsets[i + 1]]
+        assert set(graph.src[into]) == set(distance[i].argsort()[: degree[i]].tolist())
+
+
+def test_kept_neighbors_and_edges_beyond_the_cutoff():
+    """Edges longer than the cutoff contribute nothing, so that a list of a larger one may be kept."""
+    model, wider = model_of(), model_of(cutoff=4.2)
+    z, pos, cell, pbc = tensors_of(slab())
+    kept = wider.neighbors(pos, cell=cell, pbc=pbc)
+    assert kept.graph.num_edges > model.neighbors(pos, cell=cell, pbc=pbc).graph.num_edges
+    pos = pos + 0.01
+    model, kept = pickle.loads(pickle.dumps((model, kept)))
+    close(model(z, pos, cell=cell, neighbors=kept), model(z, pos, cell=cell, pbc=pbc), 1e-13)
+    assert kept.num_structures == 1
+
+
+def test_traced_and_compiled():
+    """`make_fx` of energy, forces and stress; the trace compiled, and its force-training gradient."""
+    model = model_of(num_blocks=1)
+    z, pos, cell, pbc = tensors_of(slab())
+    neighbors = model.neighbors(pos, cell=cell, pbc=pbc)
+
+    class Derivatives(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def forward(self, pos):
+            return tuple(self.model.energy_forces_stress(z, pos, cell=cell, neighbors=neighbors, create_graph=True))
+
+    module = Derivatives()
+    parameters = dict(module.named_parameters())
+
+    def eager(parameters, pos):
+        return torch.func.functional_call(module, parameters, (pos,))
+
+    traced = make_fx(eager)(parameters, pos)
+    results = []
+    for function in (eager, traced, torch.compile(traced, backend="aot_eager", fullgraph=True)):
+        found = function(parameters, pos)
+        loss = sum(f.square().sum() for f in found)
+        grads = torch.autograd.grad(loss, list(parameters.values()), allow_unused=True)
+        results.append((*(f.detach() for f in found), *(g for g in grads if g is not None)))
+    for other in results[1:]:
+        for got, expected in zip(other, results[0], strict=True):
+            assert (got - expected).abs().max() <= 1e-13 * expected.abs().max()
+    compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
+    close(compiled(z, pos, cell=cell, neighbors=neighbors), model(z, pos, cell=cell, neighbors=neighbors), 1e-14)
+
+
+def test_silu():
+    x = torch.linspace(-30, 30, 41, dtype=torch.float64, requires_grad=True)
+    act = SiLU()
+    assert torch.equal(act(x), torch.nn.functional.silu(x))
+    near = x[15:26].detach().requires_grad_()
+    assert torch.autograd.gradcheck(act, near, check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(act, near, check_fwd_over_rev=True)
+    got, expected = (
+        torch.func.vmap(torch.func.grad(torch.func.grad(torch.func.grad(f))))(x) for f in (act, torch.nn.SiLU())
+    )
+    assert (got - expected).abs().max() <= 1e-14
+    for name in ("swish", "SiLU", "tanh", "leaky_relu"):
+        model_of(act=name)(*cluster(3))
+
+
+def test_float32_and_hessian():
+    z, pos = cluster(6)
+    model = model_of(num_blocks=1)
+    single = model_of(torch.float32, num_blocks=1).energy_forces_stress(z, pos.float())
+    assert single.energy.dtype == single.forces.dtype == torch.float32
+    # A few hundred operations in a row, each of which rounds to 2^-24 of its terms.
+    close(single.forces.double(), model.energy_forces_stress(z, pos).forces, 500 * 2**-24)
+    neighbors = model.neighbors(pos)
+    hessian = torch.func.hessian(lambda p: model(z, p, neighbors=neighbors).sum())(pos).reshape(18, 18)
+    close(hessian, hessian.T, 1e-13)
+    by_pos = pos.clone().requires_grad_()
+    forces = model.energy_forces_stress(z, by_pos, create_graph=True).forces
+    close(-torch.autograd.grad(forces[2, 1], by_pos)[0].flatten(), hessian[7], 1e-12)
+
+
+ATOMS = {"z": torch.tensor([1, 8]), "pos": torch.tensor([[0.0, 0, 0], [1, 0, 0]], dtype=torch.float64)}
+BAD = [
+    ({"z": [1, 8]}, TypeError, "z is a list; expected a torch.Tensor"),
+    ({"z": torch.tensor([1.0, 8])}, TypeError, "z has dtype torch.float32; expected torch.int64 or torch.int32"),
+    ({"z": torch.tensor([1, 95])}, ValueError, "z goes from 1 to 95; expected atomic numbers from 0 to 94"),
+    ({"z": torch.tensor([[1, 8]])}, ValueError, "z has shape (1, 2); expected (num_atoms,)"),
+    ({"z": torch.tensor([1])}, ValueError, "pos has shape (2, 3); expected (num_atoms, 3) = (1, 3)"),
+    ({"pos": np.zeros((2, 3))}, TypeError, "pos is a ndarray; expected a torch.Tensor"),
+    (
+        {"pos": torch.zeros(2, 3)},
+        TypeError,
+        "pos has dtype torch.float32; expected torch.float64, that of the parameters",
+    ),
+    ({"pos": torch.zeros(2, 3).double()}, ValueError, "expected a finite vector of non-zero length"),
+    (
+        {"pos": torch.full((2, 3), torch.nan).double()},
+        ValueError,
+        "positions[0] is [nan, nan, nan]; expected finite values",
+    ),
+    (
+        {"pos": torch.zeros(2, 3, device="meta").double()},
+        ValueError,
+        "pos is on meta; expected cpu, where the parameters",
+    ),
+    ({"batch": [0, 0]}, TypeError, "batch is list; expected a torch.Tensor of torch.int64 or torch.int32"),
+    ({"batch": torch.tensor([0])}, ValueError, "batch has shape (1,); expected (num_atoms,) = (2,)"),
+    (
+        {"batch": torch.tensor([-1, 0])},
+        ValueError,
+        "batch goes from -1 to 0; expected from 0 to num_structures - 1 = 0",
+    ),
+    ({"cell": 3.0}, TypeError, "cell is a float; expected a torch.Tensor or a list of them"),
+    ({"cell": torch.eye(2)}, ValueError, "cell has shape (1, 2, 2); expected (num_structures, 3, 3) = (1, 3, 3)"),
+    ({"cell": [None, torch.eye(3)]}, ValueError, "batch is None and cell has 2 structures; expected one"),
+    ({"cell": [torch.eye(2)]}, ValueError, "cell[0] has shape (2, 2); expected (3, 3)"),
+    ({"cell": [3]}, TypeError, "cell[0] is a int; expected a torch.Tensor or None"),
+    ({"cell": torch.zeros(3, 3)}, ValueError, "expected independent vectors in periodic directions"),
+    ({"pbc": True}, ValueError, "cell is None with pbc [True, True, True]; expected independent vectors"),
+    ({"pbc": 1}, TypeError, "pbc is 1; expected bools"),
+    ({"pbc": [True, False]}, ValueError, "pbc has shape (2,); expected (), (3,) or (num_structures, 3) = (1, 3)"),
+]
+
+
+@pytest.mark.parametrize(("change", "error", "text"), BAD, ids=[t for _, _, t in BAD])
+def test_bad_input(change, error, text):
+    model = model_of()
+    for function in (model, model.energy_forces_stress):
+        with pytest.raises(error, match=re.escape(text)):
+            function(**(ATOMS | change))
+
+
+def test_bad_neighbors_and_channels():
+    model, (z, pos, cell, pbc) = model_of(), tensors_of(slab())
+    neighbors = model.neighbors(pos, cell=cell, pbc=pbc)
+    for more, text in [
+        ({"batch": torch.zeros(4, dtype=torch.int64)}, "batch is given with neighbors; expected None, as they hold it"),
+        ({"pbc": pbc}, "pbc is given with neighbors; expected None, as they hold it"),
+        ({}, "Neighbors: cell is None; expected the cells of neighbors that cross their boundaries"),
+    ]:
+        with pytest.raises(ValueError, match=re.escape(text)):
+            model(z, pos, neighbors=neighbors, **more)
+    with pytest.raises(ValueError, match="neighbors have 4 atoms; expected num_atoms = 3"):
+        model(z[:3], pos[:3], cell=cell, neighbors=neighbors)
+    with pytest.raises(ValueError, match="out_channels is 2; expected 1 for energy_forces_stress"):
+        model_of(out_channels=2).energy_forces_stress(z, pos)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "text"),
+    [
+        ({"num_spherical": 1}, ValueError, "num_spherical is 1; expected from 2 to 8"),
+        ({"num_radial": 2.0}, TypeError, "num_radial is a float; expected an int"),
+        ({"max_num_neighbors": 0}, ValueError, "max_num_neighbors is 0; expected at least 1"),
+        ({"cutoff": float("nan")}, ValueError, "cutoff is nan; expected a finite number above 0"),
+        ({"act": "swich"}, ValueError, "act is 'swich'; expected a callable or one of "),
+        ({"act": 3}, TypeError, "act is a int; expected a callable or the name of an activation"),
+        ({"output_initializer": "ones"}, ValueError, "output_initializer is 'ones'; expected 'zeros' or"),
+    ],
+)
+def test_bad_sizes(change, error, text):
+    with pytest.raises(error, match="DimeNetPlusPlus: " + re.escape(text)):
+        model_of(**change)
