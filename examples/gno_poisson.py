@@ -143,8 +143,8 @@ def train(solver, mesh, forces, steps, rng, batch=4, num_nodes=80):
     f = forces.at(mesh.points)
     u = mesh.solve(f)
     solver.scale = float(u.std())
-    optimizer = torch.optim.Adam(solver.parameters(), lr=0.005)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.005, total_steps=steps)
+    optimizer = torch.optim.Adam(solver.parameters(), lr=0.01)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.01, total_steps=steps)
     course = []
     for _ in track(range(steps), "training"):
         some, nodes = rng.choice(len(f), batch, replace=False), rng.choice(mesh.inside, num_nodes, replace=False)
