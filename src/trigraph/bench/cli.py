@@ -9,16 +9,21 @@ import click
 from rich.console import Console
 
 from trigraph.bench.measure import ceilings
+from trigraph.bench.programs import Program
 from trigraph.bench.records import record, stem
 from trigraph.bench.run import (
     FAMILIES,
+    PROGRAMS,
     SIZES,
     Options,
+    ProgramResult,
     Result,
     Scaling,
+    find_programs,
     find_workloads,
     flatness,
     operator_workload,
+    run_program,
     run_workload,
     scaling,
     sweep,
@@ -48,25 +53,29 @@ def _sizes(context: click.Context, parameter: click.Parameter, values: tuple[str
 
 def _chosen(
     families: tuple[str, ...], names: tuple[str, ...], operators: tuple[str, ...], sizes: dict[str, int]
-) -> list[Workload]:
+) -> tuple[list[Workload], list[Program]]:
     if operators:
         if families or names:
             raise click.UsageError("--operator stands for a workload; leave out --family and --workload")
-        return [operator_workload(name, sizes) for name in operators]
+        return [operator_workload(name, sizes) for name in operators], []
     if sizes:
         raise click.UsageError("--sizes belongs to --operator; named workloads have their own")
-    return find_workloads(families, names)
+    return find_workloads(families, names), find_programs(families, names)
 
 
 @click.command()
 @click.option(
-    "--family", "families", multiple=True, type=click.Choice(list(FAMILIES)), help="Workloads of this family only."
+    "--family",
+    "families",
+    multiple=True,
+    type=click.Choice(list(dict.fromkeys([*FAMILIES, *(p.family for p in PROGRAMS)]))),
+    help="Workloads of this family only.",
 )
 @click.option(
     "--workload",
     "names",
     multiple=True,
-    type=click.Choice([w.name for f in FAMILIES.values() for w in f.WORKLOADS]),
+    type=click.Choice(list(dict.fromkeys([*(w.name for w in find_workloads((), ())), *(p.name for p in PROGRAMS)]))),
     help="This workload only; may be repeated.",
 )
 @click.option(
@@ -113,7 +122,7 @@ def bench(
     """
     console = Console()
     options = Options(threads, repeat, dtype, size, not no_peers)
-    workloads = _chosen(families, names, operators, sizes)
+    workloads, programs = _chosen(families, names, operators, sizes)
     with console.status("ceilings") as status:
         places = {"host": "host"} | ({"gpu": "cupy"} if device()["name"] else {})
         rounds = min(repeat, 5)
@@ -121,6 +130,7 @@ def bench(
         results: list[Result] = []
         sweeps: dict[str, list[Result]] = {}
         scalings: dict[str, Scaling] = {}
+        models: list[ProgramResult] = []
         for workload in workloads:
             results.append(run_workload(workload, options, status.update))
             console.print(workload_table(results[-1], options, tops["host"].get(dtype)))
@@ -132,11 +142,14 @@ def bench(
                 sweeps[workload.name] = sweep(workload, options, status.update)
                 for verdict in flatness(sweeps[workload.name], options):
                     console.print(sweep_verdict(workload.name, verdict))
+        for program in programs:
+            models.append(run_program(program, options, status.update))
+            console.print(workload_table(models[-1], options, None))
     console.print(ceiling_table(results, tops))
-    for name, note in untimed([*results, *(r for points in sweeps.values() for r in points)]).items():
+    for name, note in untimed([*results, *models, *(r for points in sweeps.values() for r in points)]).items():
         console.print(f"Not timed: {name} ({note})")
     if out is not None:
-        _write(out, options, tops, results, sweeps, scalings, console)
+        _write(out, options, tops, results, sweeps, scalings, models, console)
 
 
 def _write(
@@ -146,9 +159,10 @@ def _write(
     results: list[Result],
     sweeps: dict[str, list[Result]],
     scalings: dict[str, Scaling],
+    programs: list[ProgramResult],
     console: Console,
 ) -> None:
-    kept = record(options, tops, results, sweeps, scalings)
+    kept = record(options, tops, results, sweeps, scalings, programs)
     out.mkdir(parents=True, exist_ok=True)
     path = out / f"{stem(kept)}.json"
     path.write_text(json.dumps(kept, indent=1) + "\n")

@@ -14,7 +14,7 @@ import numpy as np
 
 from trigraph.bench.workloads import Call, Case, Peer, Step, Target, Workload
 
-__all__ = ["SIZES", "WORKLOADS"]
+__all__ = ["ABOUT", "GRADIENTS", "SIZES", "WORKLOADS", "forward", "torch_attention"]
 
 SIZES = {
     "num_src_nodes": 20_000,
@@ -26,6 +26,11 @@ SIZES = {
 }
 SWEEP = (3_000, 10_000, 30_000, 100_000, 300_000)
 SLOPE = 0.2
+ABOUT = {
+    "torch": "plain torch, autograd",
+    "pyg": "PyTorch Geometric GATConv after its linear layer, autograd",
+    "compiled": "torch.compile, autograd",
+}
 GRADIENTS = ("src_embedding", "dst_embedding", "attention_weights")
 Attention = Callable[[Any, Any, Any, Any], Any]
 
@@ -61,27 +66,41 @@ def _torch_attention(case: Case, edge_index: Any) -> Attention:
     return attend
 
 
-def torch_attention(case: Case, device: str, form: str) -> Call:
-    """Forward, then autograd's backward to embeddings and attention weights."""
+def forward(case: Case, device: str, form: str) -> Callable[[Any, Any, Any], Any]:
+    """Return attention as a function of both embeddings and the attention weights, all tensors."""
     import torch
 
     graph, heads = case.graph, (case.sizes["num_heads"], case.sizes["dim_head"])
+    if form == "trigraph":
+        from trigraph.torch import mha_gat_n2n
+
+        return lambda src_embedding, dst_embedding, attention_weights: (
+            mha_gat_n2n(
+                src_embedding, dst_embedding, attention_weights, graph, heads[0], negative_slope=SLOPE
+            ).output_embedding
+        )
     dst = np.repeat(np.arange(graph.num_dst_nodes), np.diff(graph.offsets))
     edge_index = torch.as_tensor(np.stack([graph.indices, dst]), device=device)
     attend = {"pyg": _pyg_attention}.get(form, _torch_attention)(case, edge_index)
-    leaves = [torch.tensor(case[n], device=device, requires_grad=True) for n in GRADIENTS]
-    g = torch.tensor(case["grad_output_embedding"], device=device)
 
-    def forward(src_embedding: Any, dst_embedding: Any, attention_weights: Any) -> Any:
+    def function(src_embedding: Any, dst_embedding: Any, attention_weights: Any) -> Any:
         src, dst = src_embedding.view(-1, *heads), dst_embedding.view(-1, *heads)
         src_weights, dst_weights = attention_weights.view(2, *heads)
         return attend(src, dst, (src * src_weights).sum(-1), (dst * dst_weights).sum(-1)).flatten(1)
 
-    if form == "compiled":
-        forward = torch.compile(forward)
+    return torch.compile(function) if form == "compiled" else function
+
+
+def torch_attention(case: Case, device: str, form: str) -> Call:
+    """Forward, then autograd's backward to embeddings and attention weights."""
+    import torch
+
+    function = forward(case, device, form)
+    leaves = [torch.tensor(case[n], device=device, requires_grad=True) for n in GRADIENTS]
+    g = torch.tensor(case["grad_output_embedding"], device=device)
 
     def call() -> dict[str, Any]:
-        out = forward(*leaves)
+        out = function(*leaves)
         gradients = torch.autograd.grad(out, leaves, g)
         named = {f"mha_gat_n2n_bwd.{name}": value for name, value in zip(GRADIENTS, gradients, strict=True)}
         return {"mha_gat_n2n_fwd.output_embedding": out} | named
@@ -90,11 +109,6 @@ def torch_attention(case: Case, device: str, form: str) -> Call:
 
 
 def _peers() -> dict[str, Peer]:
-    about = {
-        "torch": "plain torch, autograd",
-        "pyg": "PyTorch Geometric GATConv after its linear layer, autograd",
-        "compiled": "torch.compile, autograd",
-    }
     peers = {}
     for device, clock in (("cpu", "host"), ("cuda", "torch")):
         for form in ("torch", "pyg", "compiled"):
@@ -102,7 +116,7 @@ def _peers() -> dict[str, Peer]:
                 continue
             requires = ("torch", "torch_geometric") if form == "pyg" else ("torch",)
             name = form.replace("compiled", "torch-compile") + ("-cuda" if device == "cuda" else "")
-            peers[name] = Peer(partial(torch_attention, device=device, form=form), about[form], requires, clock)
+            peers[name] = Peer(partial(torch_attention, device=device, form=form), ABOUT[form], requires, clock)
     return peers
 
 

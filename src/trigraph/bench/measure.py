@@ -43,6 +43,8 @@ class Measurement:
         Why it was not timed.
     pools : list of dict
         Its thread pools.
+    share : float or None
+        Share of its time spent in trigraph's operators of torch, where that was asked for.
     """
 
     seconds: tuple[float, ...] = ()
@@ -51,6 +53,7 @@ class Measurement:
     status: str = "timed"
     note: str = ""
     pools: tuple[dict[str, Any], ...] = ()
+    share: float | None = None
 
     @property
     def median(self) -> float:
@@ -125,7 +128,7 @@ def _begin(
     status, first = worker.ask("first")
     if status != "done":
         return Measurement(status=status, note=first), {}
-    known = Measurement(peak_bytes=first.peak_bytes, pools=tuple(pools))
+    known = Measurement(peak_bytes=first.peak_bytes, pools=tuple(pools), share=first.share)
     if expected is None:
         return known, first.results
     error = relative_error(first.results, expected)

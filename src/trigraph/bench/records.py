@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from trigraph import environment
-from trigraph.bench.run import Options, Result, Scaling, flatness
+from trigraph.bench.run import Options, ProgramResult, Result, Scaling, flatness
 
 __all__ = ["about", "record", "stem"]
 
@@ -47,24 +47,13 @@ def _result(result: Result, options: Options, gemm: float | None) -> dict[str, A
     outputs = workload.output_bytes(result.sizes, dtype)
     contenders = {}
     for name, m in result.measured.items():
-        entry: dict[str, Any] = {"status": m.status, "note": m.note}
+        entry = _measured(result, name, options, gemm)
         if m.seconds:
-            low, mid, high = m.quartiles
-            time, memory = result.ratios(name)
             rate, bandwidth = result.rates(name)
             entry |= {
-                "median_s": mid,
-                "quartiles_s": [low, high],
-                "samples_s": [float(f"{t:.5g}") for t in m.seconds],
-                "peak_bytes": m.peak_bytes,
                 "bytes_beyond_outputs": m.peak_bytes - outputs,
-                "relative_error": m.error,
-                "time_over_fast": time,
-                "memory_over_fast": memory,
                 "operations_per_s": rate,
                 "bytes_per_s": bandwidth,
-                "pools": list(m.pools),
-                "verdicts": [vars(v) for v in result.verdicts(name, options, gemm)],
             }
         if name in workload.peers:
             entry["about"] = workload.peers[name].about
@@ -90,6 +79,47 @@ def _result(result: Result, options: Options, gemm: float | None) -> dict[str, A
     }
 
 
+def _measured(result: Result | ProgramResult, name: str, options: Options, gemm: float | None) -> dict[str, Any]:
+    """Return what is known of a contender of a workload or a program."""
+    m = result.measured[name]
+    entry: dict[str, Any] = {"status": m.status, "note": m.note}
+    if m.seconds:
+        low, mid, high = m.quartiles
+        time, memory = result.ratios(name)
+        entry |= {
+            "median_s": mid,
+            "quartiles_s": [low, high],
+            "samples_s": [float(f"{t:.5g}") for t in m.seconds],
+            "peak_bytes": m.peak_bytes,
+            "relative_error": m.error,
+            "time_over_fast": time,
+            "memory_over_fast": memory,
+            "pools": list(m.pools),
+            "verdicts": [vars(v) for v in result.verdicts(name, options, gemm)],
+        }
+    return entry
+
+
+def _program(result: ProgramResult, options: Options) -> dict[str, Any]:
+    program = result.workload
+    contenders = {}
+    for name, m in result.measured.items():
+        own = program.contenders[name]
+        contenders[name] = {"about": own.about, "work": own.work, **_measured(result, name, options, None)}
+        if m.share is not None:
+            contenders[name]["share_of_operators"] = m.share
+    return {
+        "workload": program.name,
+        "family": program.family,
+        "summary": program.summary,
+        "sizes": dict(result.sizes),
+        "dtype": result.dtype,
+        "load_before_after": list(result.load),
+        "processors_used_by_others": result.others,
+        "contenders": contenders,
+    }
+
+
 def _scaling(found: Scaling, options: Options) -> dict[str, Any]:
     return {
         "threads": [1, found.threads],
@@ -108,6 +138,7 @@ def record(
     results: list[Result],
     sweeps: dict[str, list[Result]],
     scalings: dict[str, Scaling],
+    programs: list[ProgramResult],
 ) -> dict[str, Any]:
     """Everything about a run, JSON-ready."""
     gemm = ceilings["host"].get(options.dtype)
@@ -116,6 +147,7 @@ def record(
         "ceilings": ceilings,
         "results": [_result(r, options, gemm) for r in results],
         "sweeps": {name: [_result(r, options, gemm) for r in points] for name, points in sweeps.items()},
+        "programs": [_program(p, options) for p in programs],
         "scalings": {name: _scaling(found, options) for name, found in scalings.items()},
         "sweep_verdicts": {name: [vars(v) for v in flatness(points, options)] for name, points in sweeps.items()},
     }

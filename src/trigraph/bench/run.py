@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from trigraph.bench import dimenet, gat, gemnet, gno, weighted
+from trigraph.bench import dimenet, gat, gemnet, gno, models, weighted
 from trigraph.bench.measure import Measurement, alternate, copy_job
+from trigraph.bench.programs import Program
 from trigraph.bench.worker import Job
 from trigraph.bench.workloads import Step, Workload, clock_of, make_call, scaled
 from trigraph.operators import OPERATORS, SYMBOLS
@@ -21,15 +22,19 @@ from trigraph.panels import PANELS
 __all__ = [
     "DISTURBED",
     "FAMILIES",
+    "PROGRAMS",
     "SIZES",
     "Options",
+    "ProgramResult",
     "Result",
     "Scaling",
     "Verdict",
+    "find_programs",
     "find_workloads",
     "flatness",
     "operator_workload",
     "panels_timed",
+    "run_program",
     "run_workload",
     "scaling",
     "sweep",
@@ -37,6 +42,7 @@ __all__ = [
 ]
 
 FAMILIES = {"gno": gno, "dimenet": dimenet, "gat": gat, "weighted": weighted, "gemnet": gemnet}
+PROGRAMS = models.PROGRAMS
 SIZES = {"full": 1.0, "small": 1 / 20}
 SWEEP_LIMIT = 2.0  # seconds of one call above which a contender is left out of larger sizes
 WARM_SIZE = 16  # entities of the tiny run that loads what is loaded at the first call
@@ -127,8 +133,52 @@ class Result:
         return found
 
 
+@dataclass(frozen=True)
+class ProgramResult:
+    """Measurements of a program at one set of sizes; attributes as of `Result`."""
+
+    workload: Program
+    sizes: Mapping[str, int]
+    dtype: str
+    measured: Mapping[str, Measurement]
+    load: tuple[float, float]
+    others: float | None
+
+    def costs(self, contender: str) -> tuple[float, float]:
+        """Seconds and bytes of a contender for the work that the first does in a call; NaN where it was not timed."""
+        work, measured = self.workload.contenders[contender].work, self.measured.get(contender, Measurement())
+        return measured.median / work, measured.peak_bytes / work
+
+    def ratios(self, contender: str) -> tuple[float | None, float | None]:
+        """Time and peak memory of a contender over those of the first; None where one was not measured."""
+        own, first = self.costs(contender), self.costs(next(iter(self.workload.contenders)))
+        if math.isnan(own[0] + first[0]):
+            return None, None
+        return own[0] / first[0], own[1] / first[1] if first[1] else None
+
+    def verdicts(self, contender: str, options: Options, gemm: float | None = None) -> list[Verdict]:
+        """Targets that concern this contender; they are stated for the full size in float32."""
+        applies = options.dtype == "float32" and dict(self.sizes) == dict(self.workload.sizes)
+        costs = [self.costs(name)[0] for name in self.workload.contenders]
+        time, memory = self.ratios(contender)
+        found = []
+        for target in self.workload.targets if applies else ():
+            if target.peer != contender:
+                continue
+            wanted = (
+                ("time", target.time, time),
+                ("memory", target.memory, memory),
+                ("flat", target.flat, float(np.min(costs) / np.max(costs))),
+                ("rate", target.rate, 1 / self.costs(contender)[0]),
+            )
+            found += [_verdict(what, least, reached) for what, least, reached in wanted if least is not None]
+        return found
+
+
 def _verdict(what: str, least: float, reached: float | None) -> Verdict:
-    return Verdict(what, least, reached, None if reached is None else reached >= least)
+    if reached is None or math.isnan(reached):
+        return Verdict(what, least, None, None)
+    return Verdict(what, least, reached, reached >= least)
 
 
 @dataclass(frozen=True)
@@ -183,8 +233,13 @@ def flatness(results: list[Result], options: Options) -> list[Verdict]:
 
 def find_workloads(families: tuple[str, ...], names: tuple[str, ...]) -> list[Workload]:
     """Named workloads of the families (all, when empty), or those with the given names."""
-    known = [w for f in families or FAMILIES for w in FAMILIES[f].WORKLOADS]
+    known = [w for f in families or FAMILIES if f in FAMILIES for w in FAMILIES[f].WORKLOADS]
     return [w for w in known if not names or w.name in names]
+
+
+def find_programs(families: tuple[str, ...], names: tuple[str, ...]) -> list[Program]:
+    """Programs of the families (all, when empty), or those with the given names."""
+    return [p for p in PROGRAMS if (not families or p.family in families) and (not names or p.name in names)]
 
 
 def operator_workload(name: str, sizes: Mapping[str, int]) -> Workload:
@@ -279,6 +334,18 @@ def run_workload(workload: Workload, options: Options, progress: Callable[[str],
     return _measure(workload, sizes, options, workload.panels, options.repeat, say)
 
 
+def run_program(program: Program, options: Options, progress: Callable[[str], None] = lambda _: None) -> ProgramResult:
+    """Measure a program at the size asked for."""
+
+    def say(what: str) -> None:
+        progress(f"{program.name}: {what}")
+
+    sizes = dict(program.sizes) if options.size == "full" else {**program.sizes, **program.small}
+    jobs, tolerance = program.jobs(sizes, options.dtype, options.peers), _tolerance(options.dtype)
+    found = _undisturbed(lambda: alternate(jobs, options.repeat, options.threads, tolerance, progress=say))
+    return ProgramResult(program, sizes, options.dtype, *found)
+
+
 def scaling(
     workload: Workload, options: Options, nbytes: int, progress: Callable[[str], None] = lambda _: None
 ) -> Scaling | None:
@@ -324,7 +391,7 @@ def sweep(workload: Workload, options: Options, progress: Callable[[str], None] 
     return results
 
 
-def untimed(results: list[Result]) -> dict[str, str]:
+def untimed(results: Sequence[Result | ProgramResult]) -> dict[str, str]:
     """Contenders that were not timed, each with the reason."""
     return {n: m.note for r in results for n, m in r.measured.items() if m.status != "timed"}
 

@@ -7,7 +7,7 @@ from typing import Any
 from rich import box
 from rich.table import Table
 
-from trigraph.bench.run import DISTURBED, Options, Result, Scaling, Verdict, panels_timed
+from trigraph.bench.run import DISTURBED, Options, ProgramResult, Result, Scaling, Verdict, panels_timed
 
 __all__ = ["ceiling_table", "scaling_verdict", "sweep_verdict", "workload_table"]
 
@@ -32,7 +32,8 @@ def _table(title: str, caption: str, columns: tuple[str, ...], numbers: tuple[st
 
 def _target(verdict: Verdict) -> str:
     unit = "x" if verdict.what in ("time", "memory") else ""
-    return f"{verdict.what} {verdict.least:.3g}{unit} {VERDICTS[verdict.met]}"
+    least = f"{verdict.least:,.0f}/s" if verdict.what == "rate" else f"{verdict.least:.3g}{unit}"
+    return f"{verdict.what} {least} {VERDICTS[verdict.met]}"
 
 
 def sweep_verdict(name: str, verdict: Verdict) -> str:
@@ -47,13 +48,18 @@ def scaling_verdict(found: Scaling, options: Options) -> str:
     return f"{found.workload.name}: gain from 1 to {found.threads} threads {own}, of a copy {copy}{targets}"
 
 
-def workload_table(result: Result, options: Options, gemm: float | None) -> Table:
-    """Contenders of one workload: time, ratio to the fast panel, peak memory, targets."""
+def workload_table(result: Result | ProgramResult, options: Options, gemm: float | None) -> Table:
+    """Contenders of one workload: time, ratio to the fast panel (or the first contender), peak memory, targets."""
     workload = result.workload
     caption = f"{result.dtype}; " + ", ".join(f"{n} = {v:,}" for n, v in result.sizes.items())
     if result.others is not None and result.others > DISTURBED:
         caption += f"; other processes used {result.others:.0%} of the processors meanwhile"
-    numbers = ("ms", "quartiles", "x time", "MiB", "x mem.")
+    for name, m in result.measured.items():
+        if m.share is not None:
+            caption += f"; {name} spends {m.share:.0%} of the time in trigraph's operators, the rest in torch"
+    quick = any(m.median < 1e-3 for m in result.measured.values())
+    unit, scale = ("us", 1e6) if quick else ("ms", 1e3)
+    numbers = (unit, "quartiles", "x time", "MiB", "x mem.")
     table = _table(f"{workload.name}: {workload.summary}", caption, ("contender",), numbers)
     if any(result.verdicts(name, options, gemm) for name in result.measured):
         table.add_column("target")
@@ -61,7 +67,7 @@ def workload_table(result: Result, options: Options, gemm: float | None) -> Tabl
         verdicts = result.verdicts(name, options, gemm)
         targets = ("\n".join(_target(v) for v in verdicts),) if verdicts else ()
         if m.seconds:
-            low, mid, high = (_digits(1e3 * t) for t in m.quartiles)
+            low, mid, high = (_digits(scale * t) for t in m.quartiles)
             time, memory = result.ratios(name)
             memory_columns = (f"{m.peak_bytes / 2**20:.1f}", _digits(memory))
             table.add_row(name, mid, f"{low} - {high}", _digits(time), *memory_columns, *targets)

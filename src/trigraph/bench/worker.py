@@ -22,7 +22,7 @@ import numpy as np
 
 from trigraph.bench.workloads import Call, Unavailable
 
-__all__ = ["First", "Job", "main", "peak_memory", "pools"]
+__all__ = ["First", "Job", "main", "peak_memory", "pools", "share_of_operators"]
 
 STATUS = Path("/proc/self/status")
 CLEAR_REFS = Path("/proc/self/clear_refs")
@@ -44,20 +44,24 @@ class Job:
     clock : {"host", "torch", "cupy"}
     threads : int or None
         Threads it has, where contenders differ in that.
+    profiled : bool
+        Whether to find the share of its time spent in trigraph's operators of torch.
     """
 
     make: Callable[[], Call]
     warm: Callable[[], Call] | None = None
     clock: str = "host"
     threads: int | None = None
+    profiled: bool = False
 
 
 @dataclass(frozen=True)
 class First:
-    """Results of the first run as NumPy arrays, and the memory it took beyond its inputs."""
+    """Results of the first run as NumPy arrays, the memory it took beyond its inputs, the share of the operators."""
 
     results: dict[str, np.ndarray]
     peak_bytes: int
+    share: float | None = None
 
 
 def _high_water() -> int:
@@ -93,6 +97,18 @@ def peak_memory(call: Call) -> tuple[dict[str, Any], int]:
     return results, _high_water() - before
 
 
+def share_of_operators(call: Call) -> float:
+    """Run once under torch's profiler; return the share of the time that is spent in trigraph's operators."""
+    import torch
+
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
+        start = time.perf_counter()
+        call()
+        seconds = time.perf_counter() - start
+    ours = (event.cpu_time_total for event in profile.events() if event.name.startswith("trigraph::"))
+    return float(sum(ours) * 1e-6 / seconds)
+
+
 def pools() -> list[dict[str, Any]]:
     """Thread pools of this process (library, version, threads), where threadpoolctl is installed."""
     try:
@@ -123,7 +139,7 @@ class _Runner:
     def __init__(self, job: Job) -> None:
         if job.warm is not None:
             job.warm()()
-        self.call = job.make()
+        self.call, self.profiled = job.make(), job.profiled
         self.peak: Callable[[Call], tuple[dict[str, Any], int]] = peak_memory
         self.time: Callable[[Call, int], float] = _host_time
         if job.clock != "host":
@@ -133,12 +149,12 @@ class _Runner:
         self.seconds = 0.0
 
     def first(self) -> First:
-        """Run once for results and memory, once more for an idea of the time."""
+        """Run once for results and memory, once more for an idea of the time, and once to be profiled."""
         results, peak = self.peak(self.call)
-        first = First({n: _to_numpy(v) for n, v in results.items()}, peak)
+        named = {n: _to_numpy(v) for n, v in results.items()}
         del results
         self.seconds = self.time(self.call, 1)
-        return first
+        return First(named, peak, share_of_operators(self.call) if self.profiled else None)
 
     def sample(self) -> float:
         """Seconds of one call, over a block of calls where they are short."""

@@ -124,6 +124,8 @@ class Target:
         Least ratio of outputs and the graph's order of the backward together to the peak memory.
     scaling : float or None
         Least share of the gain a copy of memory has from the second to the last thread.
+    rate : float or None
+        Least number of calls in a second.
     """
 
     peer: str
@@ -133,6 +135,7 @@ class Target:
     flat: float | None = None
     lean: float | None = None
     scaling: float | None = None
+    rate: float | None = None
 
 
 @dataclass(frozen=True)
