@@ -9,7 +9,8 @@ import nox
 PYTHONS = ["3.10", "3.11", "3.12", "3.13", "3.14"]
 FAMILIES = ["gno", "weighted"]
 # Tests of the front door, which need neither a compiler nor what else the extra `test` brings.
-FRONT_DOOR = ["checks", "edge_graph", "gemnet", "gno_params", "graphs", "neighbors", "panels", "segments"]
+FRONT_DOOR = ["checks_arrays", "checks_calls", "checks_out", "edge_graph", "gemnet", "gno_params"]
+FRONT_DOOR += ["graph_checks", "graphs", "neighbors", "panels", "segments"]
 NEEDED = ["pytest", "hypothesis", "networkx", "ase", "matscipy"]
 
 nox.options.default_venv_backend = "venv"

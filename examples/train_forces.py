@@ -112,8 +112,8 @@ def run_dynamics(model, atoms, steps, rng, progress):
 
 def plot(history, model, held_out, energies, path):
     """Learning curve, parity of the forces, and energies over time."""
-    figure = Figure(figsize=(12, 3.6), layout="constrained")
-    learning, parity, drift = figure.subplots(1, 3)
+    figure = Figure(figsize=(15, 3.4), layout="constrained")
+    learning, parity, potential, total = figure.subplots(1, 4)
     learning.semilogy(history, label=["energy (meV/atom)", "forces (meV/Å)"])
     learning.set(xlabel="epoch", ylabel="error on held-out structures")
     learning.legend()
@@ -122,9 +122,9 @@ def plot(history, model, held_out, energies, path):
     parity.plot(forces_true, forces, ".", markersize=3)
     parity.axline((0, 0), slope=1, color="0.5", linewidth=1)
     parity.set(xlabel="force by EMT (eV/Å)", ylabel="force by DimeNet++ (eV/Å)")
-    drift.plot(energies - energies[0], label=["potential", "total"])
-    drift.set(xlabel="time (fs)", ylabel="change of energy (meV/atom)")
-    drift.legend()
+    for axes, change, name in zip((potential, total), (energies - energies[0]).T, ("potential", "total"), strict=True):
+        axes.plot(change)
+        axes.set(xlabel="time (fs)", ylabel=f"change of {name} energy (meV/atom)")
     figure.savefig(path, dpi=150)
 
 

@@ -1,6 +1,9 @@
 """Small calls of every operator, drawn from the operator table: no operator is known by name here."""
 
+import re
+
 import numpy as np
+import pytest
 
 from trigraph import CSC, EdgeGraph, Segments
 from trigraph.checks import bind_sizes, position, shape_of
@@ -149,3 +152,14 @@ def assert_close(got, expected):
             continue
         error = np.max(np.abs(got[name] - value), initial=0)
         assert error <= 256 * np.finfo(value.dtype).eps * np.max(np.abs(value), initial=0), name
+
+
+def raises(kind, text, function, *args, **kwargs):
+    """Assert that a call raises exactly `kind` with exactly `text` (a compiled pattern: all of it matches)."""
+    with pytest.raises(kind) as caught:
+        function(*args, **kwargs)
+    assert caught.type is kind
+    if isinstance(text, re.Pattern):
+        assert text.fullmatch(str(caught.value)), str(caught.value)
+    else:
+        assert str(caught.value) == text

@@ -16,11 +16,7 @@ ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 WITH_CODE = [page for page in PAGES if "```python" in page.read_text()]
 # Those with options take minutes without them, and have tests of their own at small size.
-EXAMPLES = [
-    path
-    for path in sorted((ROOT / "examples").glob("*.py"))
-    if "--small" not in path.read_text() and "@click.command" not in path.read_text()
-]
+EXAMPLES = [path for path in sorted((ROOT / "examples").glob("*.py")) if "@click.command" not in path.read_text()]
 
 
 def blocks(page, language):

@@ -371,7 +371,7 @@ def edge(**changes):
 
 V, S = np.array([[1.0, 0, 0], [-1.0, 0, 0]]), np.array([[1, 0, 0], [-1, 0, 0]])
 FINITE = "expected a finite vector of non-zero length"
-ARRAY = "expected a numpy.ndarray or cupy.ndarray of integers"
+ARRAY = "expected a numpy.ndarray, cupy.ndarray or torch.Tensor of integers"
 BAD = [
     (edge(src=[0, 1]), TypeError, f"EdgeGraph: src is a list; {ARRAY}"),
     (edge(dst=[0, 1]), TypeError, f"EdgeGraph: dst is a list; {ARRAY}"),

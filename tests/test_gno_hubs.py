@@ -24,11 +24,11 @@ def graph(num_positions, num_edges):
     return trigraph.CSC.from_coo(none, none, 1, 1, rows, num_edges)
 
 
-def values(op, dtype, num_positions, num_edges, *, d=3, hidden=5, f_in=4, f_out=2):
+def values(op, dtype, num_positions, num_edges, *, d=3, hidden=5, f_in=4, f_out=2, seed=1):
     """Positive arguments, alike for all edges and nodes."""
     num_params = hidden * (d + 1) + f_out * f_in * (hidden + 1)
     widths = {"coords": d, "features": f_in, "kernel": f_out * f_in, "message": f_out}
-    rng = np.random.default_rng(1)
+    rng = np.random.default_rng(seed)
     found = {"f_in": f_in, "f_out": f_out}
     if op.graph is not None:
         found["graph"] = graph(num_positions, num_edges)
@@ -58,6 +58,35 @@ def test_equal_positive_terms(op, dtype, shared):
         times = 1 if of_edges and name in ("coords", "kernel", "grad_kernel") else TERMS
         error = np.abs(fields[name] - times * (high + low))
         assert np.all(error <= 8 * np.finfo(dtype).eps * times * scale), f"{op.name}.{name}"
+
+
+@pytest.mark.parametrize(
+    "degrees",
+    [
+        pytest.param([1_950] + [1] * 1_950, id="hub first"),
+        pytest.param([1] * 1_000 + [1_950] + [1] * 950, id="hub between"),
+        pytest.param(([256] + [1] * 47) * 20, id="hub in every block"),
+        pytest.param([64] + [1] * 47, id="one block"),
+    ],
+)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("op", [pytest.param(op, id=op.name) for op in GNO if op.name.startswith("gno_message_bwd")])
+def test_equal_terms_at_nodes_of_unequal_degrees(op, dtype, degrees):
+    """The gradient of the parameters, a sum over nodes: within 8 eps of the terms' number times the judge's for one."""
+    degrees = np.array(degrees)
+    total = degrees.sum()
+    dst = np.repeat(np.arange(len(degrees)), degrees)
+    csc = trigraph.CSC.from_coo(dst * 0, dst, 1, len(degrees))
+    for seed in range(12):
+        one = values(op, dtype, 1, 1, d=2, hidden=2, f_in=2, f_out=2, seed=seed)
+        rows = {"coords": total, "message": len(degrees)}
+        many = dict(one) | {"graph": csc}
+        for a in op.arguments:
+            number = rows.get(a.name.removeprefix("gg_").removeprefix("grad_"))
+            many |= {a.name: np.repeat(one[a.name], number, axis=0)} if number else {}
+        high, low, scale = ask(op, one)["params"].astype(np.longdouble)
+        error = np.abs(getattr(trigraph, op.name)(**many, wrt=("params",)).params - total * (high + low))
+        assert np.all(error <= 8 * np.finfo(dtype).eps * total * scale)
 
 
 def test_bits_of_a_node_by_itself():

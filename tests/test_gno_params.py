@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from table_calls import raises
 
 import trigraph
 from trigraph import pack_gno_params, unpack_gno_params
@@ -17,13 +18,6 @@ def blocks(dtype=np.float64, d=D, h=H, f=F):
     rng = np.random.default_rng(0)
     shapes = {"U": (h, d), "b_u": (h,), "V": (f, h), "b_v": (f,)}
     return {name: rng.standard_normal(shape).astype(dtype) for name, shape in shapes.items()}
-
-
-def raises(kind, text, function, *args, **kwargs):
-    with pytest.raises(kind) as caught:
-        function(*args, **kwargs)
-    assert caught.type is kind
-    assert str(caught.value) == text
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

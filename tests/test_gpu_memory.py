@@ -1,4 +1,7 @@
-"""Every operator on gpu-host under limits of the address space: MemoryError or the right result, never death."""
+"""Every operator on gpu-host under limits of the address space: MemoryError or the right result, never death.
+
+Slow: test_refused_memory tries the same with smaller graphs and more limits.
+"""
 
 import subprocess
 import sys
@@ -46,6 +49,7 @@ for name in sys.argv[2:]:
 FAMILIES = ("gno", "mha_gat", "agg_weighted", "basis", "interaction")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", FAMILIES)
 def test_falling_limit(family):
     names = [name for name in OPERATORS if name.startswith(family)]

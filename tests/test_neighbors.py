@@ -192,7 +192,11 @@ def place(**changes):
 FLAT = np.array([[1.0, 0, 0], [2.0, 0, 0], [0, 0, 1.0]])
 INDEPENDENT = "expected independent vectors in periodic directions"
 BAD_PLACES = [
-    (place(positions=[[0, 0, 0]]), TypeError, "positions is a list; expected a numpy.ndarray of float32 or float64"),
+    (
+        place(positions=[[0, 0, 0]]),
+        TypeError,
+        "positions is a list; expected a numpy.ndarray or a CPU tensor of float32 or float64",
+    ),
     (place(positions=np.eye(3, dtype=int)), TypeError, "positions has dtype <i8; expected native float32 or float64"),
     (place(positions=np.eye(2)), ValueError, "positions has shape (2, 2); expected (num_nodes, 3)"),
     (place(positions=np.zeros(3)), ValueError, "positions has shape (3,); expected (num_nodes, 3)"),
@@ -213,7 +217,11 @@ BAD_PLACES = [
     (place(cutoff=np.inf), ValueError, "cutoff is inf; expected a finite number above 0"),
     (place(pbc=1), TypeError, "pbc is 1; expected a bool or three of them"),
     (place(pbc=[True, False]), ValueError, "pbc has shape (2,); expected a bool or three of them"),
-    (place(cell=[1, 1, 1]), TypeError, "cell is a list; expected a numpy.ndarray of float32 or float64"),
+    (
+        place(cell=[1, 1, 1]),
+        TypeError,
+        "cell is a list; expected a numpy.ndarray or a CPU tensor of float32 or float64",
+    ),
     (place(cell=np.ones(3)), ValueError, "cell has shape (3,); expected (3, 3)"),
     (place(cell=np.ones((2, 3))), ValueError, "cell has shape (2, 3); expected (3, 3)"),
     (place(cell=np.diag([1, np.inf, 1])), ValueError, "cell[1] is [0.0, inf, 0.0]; expected finite values"),

@@ -129,8 +129,17 @@ def settings(op: Any) -> list[dict[str, Any]]:
     return [{}] + [{a.name: choice} for a in op.attributes if a.choices for choice in a.choices]
 
 
-def jobs(op: Any, sweep: Sweep, dense: bool) -> Iterator[tuple[str, dict[str, Any], int]]:
-    """Calls of one operator: a name, the arguments, the number of threads; few of them for the ordinary test."""
+class Job(NamedTuple):
+    """Arguments of a call, the number of threads, and whether `out=` is given; in a dense sweep it is and is not."""
+
+    name: str
+    values: dict[str, Any]
+    threads: int
+    given: tuple[bool, ...]
+
+
+def jobs(op: Any, sweep: Sweep, dense: bool) -> Iterator[Job]:
+    """Calls of one operator; few of them for the ordinary test, where one has `out=` and the next one has not."""
     entities = {"num_positions": sweep.many, "num_edges": sweep.many, "num_triplets": sweep.many}
     sizes = {s: entities.get(s, sweep.few) for s in op.definition.symbols if not SYMBOLS[s].minimum}
     kinds = [(np.float32, np.int32, 2), (np.float64, np.int64, 1), (np.float32, np.int64, 1), (np.float64, np.int32, 2)]
@@ -142,9 +151,12 @@ def jobs(op: Any, sweep: Sweep, dense: bool) -> Iterator[tuple[str, dict[str, An
     pairs = [(s, k) for s in chosen for k in kinds]
     if not dense:
         pairs = list(zip((chosen * 2)[:2], kinds[:2], strict=False))
-    for setting, (dtype, index, threads) in pairs:
+    for number, (setting, (dtype, index, threads)) in enumerate(pairs):
         name = f"{op.name} {setting} {dtype.__name__} {index.__name__} {threads} threads"
-        yield name, draw(op, dtype, index, setting=setting, **sizes), threads
+        given = (True, False) if dense else (number % 2 == 0,)
+        if sweep.panel == "judge":
+            given = (False,)
+        yield Job(name, draw(op, dtype, index, setting=setting, **sizes), threads, given)
 
 
 def same(got: dict[str, Any], expected: dict[str, Any]) -> bool:
@@ -157,10 +169,11 @@ def same(got: dict[str, Any], expected: dict[str, Any]) -> bool:
 class Call:
     """One call under a falling limit; counts what was refused and what was not."""
 
-    def __init__(self, name: str, op: Any, sweep: Sweep, values: dict[str, Any]) -> None:
-        self.name, self.op, self.sweep, self.values = name, op, sweep, values
+    def __init__(self, op: Any, sweep: Sweep, job: Job) -> None:
+        self.op, self.sweep = op, sweep
+        self.name, self.values, _, self.given = job
         self.refused = self.complete = 0
-        self.expected = {n: None if v is None else v.copy() for n, v in self.result(values).items()}
+        self.expected = {n: None if v is None else v.copy() for n, v in self.result(self.values).items()}
         self.out = {n: np.empty_like(v) for n, v in self.expected.items() if v is not None}
         self.graphs = {a.name for a in op.graph.arguments} if op.graph else set()
 
@@ -204,8 +217,8 @@ class Call:
 
     def run(self, dense: bool) -> None:
         """Find out what the call needs, and try less."""
-        for given in (False,) if self.sweep.panel == "judge" else (True, False):
-            need = PAGE
+        for given in self.given:
+            need = BLOCK[self.sweep.fine]  # no smaller request is refused
             while not self.step(need, given):
                 need *= 4
                 if need > MOST:
@@ -228,9 +241,9 @@ def try_operator(op: Any, sweep: Sweep, dense: bool) -> tuple[int, int]:
     Wrong, and whatever a call raises
     """
     refused = complete = 0
-    for name, values, threads in jobs(op, sweep, dense):
-        set_num_threads(threads)
-        tried = Call(name, op, sweep, values)
+    for job in jobs(op, sweep, dense):
+        set_num_threads(job.threads)
+        tried = Call(op, sweep, job)
         if sweep.teams:
             tried.run_teams()
         else:

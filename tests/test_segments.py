@@ -118,12 +118,17 @@ def test_threads_share_one():
 
 
 BAD = [
-    ([0, 1], 2, TypeError, "Segments: index is a list; expected a numpy.ndarray or cupy.ndarray of integers"),
+    (
+        [0, 1],
+        2,
+        TypeError,
+        "Segments: index is a list; expected a numpy.ndarray, cupy.ndarray or torch.Tensor of integers",
+    ),
     (
         np.ma.array([0]),
         2,
         TypeError,
-        "Segments: index is a MaskedArray; expected a numpy.ndarray or cupy.ndarray of integers",
+        "Segments: index is a MaskedArray; expected a numpy.ndarray, cupy.ndarray or torch.Tensor of integers",
     ),
     (np.array([0.0]), 2, TypeError, "Segments: index has dtype <f8; expected native int32 or int64"),
     (np.array([0], np.uint32), 2, TypeError, "Segments: index has dtype <u4; expected native int32 or int64"),

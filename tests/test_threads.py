@@ -1,6 +1,5 @@
 """Threads: the same bits whatever their number, calls from several Python threads, and forked processes."""
 
-import functools
 import os
 import signal
 import subprocess
@@ -78,8 +77,7 @@ def test_repeated_calls_give_the_same_bits(op, panel):
 
 @pytest.mark.parametrize("panel", CPU_PANELS)
 def test_calls_from_several_threads_at_once(panel):
-    # The direct panels have no chunks, and pay for every triplet.
-    size = {"fortran": large, "gpu-host": draw}.get(panel, functools.partial(large, nodes=300))
+    size = large if panel == "fortran" else draw  # the others have no chunks
     jobs = [(op, size(op, seed=seed)) for op in OPS for seed in range(3)]
     set_num_threads(2)
     expected = [call(op, values, panel=panel) for op, values in jobs]

@@ -27,7 +27,7 @@ from pathlib import Path
 
 HOST = Path(__file__).resolve().parent
 VARIANTS = ("fast", "asan", "race")
-RUNTIME_SOURCES = ("runtime.cpp", "fiber.cpp")
+RUNTIME_SOURCES = ("runtime.cpp", "collectives.cpp", "fiber.cpp")
 FLAGS = ("-std=c++17", "-fPIC", "-ffp-contract=off", "-Wall", "-Wextra", "-Wno-unknown-pragmas")
 SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer")
 # Kernels and runtime are compiled apart: the race detector must not watch the runtime. Its kernels keep their loops as

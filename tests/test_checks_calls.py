@@ -1,0 +1,341 @@
+"""Attributes, graphs, choices, `panel`, `wrt` and the call itself are perturbed; the exact exception is expected."""
+
+import fractions
+import importlib.util
+import inspect
+import re
+
+import numpy as np
+import pytest
+from scipy import sparse
+from table_calls import CPU_PANELS, OPS, assert_same_bits, call, draw, fields, raises
+from table_errors import (
+    ALL,
+    ARRAYS,
+    ATTRIBUTES,
+    CHOICES,
+    INDICES,
+    NUMBERS,
+    SELECTIVE,
+    WITH_GRAPH,
+    sizes_of,
+    with_numbers,
+)
+
+from trigraph import panels
+from trigraph.operators import SYMBOLS
+from trigraph.panels import FUNCTIONS, PANELS
+
+
+@pytest.mark.parametrize(("op", "attribute"), ATTRIBUTES)
+def test_attributes(op, attribute):
+    good, name = draw(op), attribute.name
+    for bad in (3.0, 3 + 0j, True, "3", None, [3], *map(np.array, (3.0, [3], True)), np.float64(3), np.True_):
+        text = f"{op.name}: {name} is a {type(bad).__name__}; expected an int"
+        raises(TypeError, text, FUNCTIONS[op.name], **(good | {name: bad}))
+    minimum = SYMBOLS[name].minimum
+    for bad in (minimum - 1, -1, -(10**30), np.int8(-3)):
+        text = f"{op.name}: {name} is {bad}; expected at least {minimum}"
+        raises(ValueError, text, FUNCTIONS[op.name], **(good | {name: bad}))
+    maximum = SYMBOLS[name].maximum
+    if maximum is None:
+        maximum = 2**63 - 1
+        text = re.compile(f"{op.name}: .* has shape .*; expected .*")
+        for bad in (2**31, 2**62, maximum):
+            raises(ValueError, text, FUNCTIONS[op.name], **(good | {name: bad}))
+    for bad in (maximum + 1, 10**30):
+        text = f"{op.name}: {name} is {bad}; expected at most {maximum}"
+        raises(ValueError, text, FUNCTIONS[op.name], **(good | {name: bad}))
+    text = f"{op.name}: {name} is an integer of 16610 bits; expected at most {maximum}"
+    raises(ValueError, text, FUNCTIONS[op.name], **(good | {name: 10**5000}))
+    expected = call(op, good)
+    for same in (np.int64(good[name]), np.uint8(good[name]), np.array(good[name])):
+        assert_same_bits(call(op, good | {name: same}), expected)
+
+
+@pytest.mark.parametrize(("op", "attribute"), NUMBERS)
+def test_numbers(op, attribute):
+    good, name = draw(op), attribute.name
+    for bad in (True, "0.2", None, [0.2], 0.2 + 0j, np.True_, np.array([0.2])):
+        text = f"{op.name}: {name} is a {type(bad).__name__}; expected a float"
+        raises(TypeError, text, FUNCTIONS[op.name], **(good | {name: bad}))
+    for bad in (-0.1, np.nan, np.inf, np.float32(-1), np.array(-2)):
+        text = f"{op.name}: {name} is {float(bad)}; expected a finite number >= 0"
+        raises(ValueError, text, FUNCTIONS[op.name], **(good | {name: bad}))
+    for bad, shown in ((10**400, "inf"), (-(10**5000), "-inf")):
+        text = f"{op.name}: {name} is {shown}; expected a finite number >= 0"
+        raises(ValueError, text, FUNCTIONS[op.name], **(good | {name: bad}))
+    single = draw(op, np.float32)
+    text = f"{op.name}: {name} is 1e+39; expected at most 3.4028234663852886e+38, the largest of float32"
+    raises(ValueError, text, FUNCTIONS[op.name], **(single | {name: 1e39}))
+    for panel in CPU_PANELS:
+        call(op, good | {name: 1e39}, panel=panel)
+    expected = call(op, good | {name: 0.25})
+    for same in (np.float32(0.25), np.float64(0.25), np.array(0.25), np.array(0.25, np.float16)):
+        assert_same_bits(call(op, good | {name: same}), expected)
+
+
+@pytest.mark.parametrize(("op", "array"), INDICES)
+def test_indices_given_back(op, array):
+    good, name = draw(op), array.name
+    for dtype in (np.int32, np.uint64, np.float64):
+        text = f"{op.name}: {name} has dtype {np.dtype(dtype)}; expected int64, the dtype of the graph"
+        raises(TypeError, text, FUNCTIONS[op.name], **(good | {name: good[name].astype(dtype)}))
+    shape = (*good[name].shape[:-1], good[name].shape[-1] + 1)
+    text = f"{op.name}: {name} has shape {shape}; expected {with_numbers(array, sizes_of(op, good))}"
+    raises(ValueError, text, FUNCTIONS[op.name], **(good | {name: np.zeros(shape, np.int64)}))
+    graph = good["graph"]
+    for i, (start, stop) in enumerate(zip(graph.offsets[:-1], graph.offsets[1:], strict=True)):
+        expected = f"an in-edge of destination {i}, {start} .. {stop - 1}" if start < stop else "-1, without in-edges"
+        for place in {-2, graph.num_positions, stop, start - 1} - ({-1} if start == stop else set()):
+            bad = good[name].copy()
+            bad[i, 0] = place
+            text = f"{op.name}: {name}[{i}, 0] is {place}; expected {expected}"
+            raises(ValueError, text, FUNCTIONS[op.name], **(good | {name: bad}))
+
+
+@pytest.mark.parametrize("op", [pytest.param(op, id=op.name) for op in OPS if op.order == 2 and op.definition.optional])
+def test_cotangent_of_what_is_absent(op):
+    for a in op.definition.inputs:
+        if a.optional:
+            good = draw(op, setting={a.name: None})
+            call(op, good)
+            text = f"{op.name}: gg_{a.name} is given, but {a.name} is None; expected None"
+            raises(ValueError, text, FUNCTIONS[op.name], **(good | {f"gg_{a.name}": draw(op)[f"gg_{a.name}"]}))
+
+
+@pytest.mark.parametrize(("op", "attribute"), CHOICES)
+def test_choices(op, attribute):
+    good, name = draw(op), attribute.name
+    expected = ", ".join(map(repr, attribute.choices))
+    for bad in (0, 1.0, None if True in attribute.choices else True, b"node", object, ("node",)):
+        raises(
+            TypeError,
+            f"{op.name}: {name} is {bad!r}; expected one of {expected}",
+            FUNCTIONS[op.name],
+            **(good | {name: bad}),
+        )
+    for bad in ("", "None", "Node", "nodes"):
+        raises(
+            ValueError,
+            f"{op.name}: {name} is {bad!r}; expected one of {expected}",
+            FUNCTIONS[op.name],
+            **(good | {name: bad}),
+        )
+    setting = next((s for s in op.definition.settings if name in s), {})
+    for choice in attribute.choices:
+        good = draw(op, setting={**setting, name: choice})
+        expected = call(op, good)
+        for same in (np.array(choice), np.array(choice)[()]) if choice is not None else ():
+            assert_same_bits(call(op, good | {name: same}), expected)
+    results = {str(call(op, draw(op, setting={**setting, name: choice}))) for choice in attribute.choices}
+    assert len(results) == len(attribute.choices)
+
+
+@pytest.mark.parametrize("op", [pytest.param(op, id=op.name) for op in OPS if op.attributes])
+def test_defaults(op):
+    good = draw(op)
+    defaults = {a.name: a.default for a in op.attributes if not a.required}
+    explicit = good | defaults
+    arrays = draw(op, setting=defaults, **{n: v for n, v in defaults.items() if type(v) is int})
+    explicit = arrays | defaults
+    assert_same_bits(call(op, {n: v for n, v in explicit.items() if n not in defaults}), call(op, explicit))
+
+
+@pytest.mark.parametrize(("op", "array"), [p for p in ARRAYS if p.values[1].column])
+@pytest.mark.parametrize("panel", CPU_PANELS)
+def test_columns(op, array, panel):
+    """A trailing axis of one is taken, and given back by the derivative in this input."""
+    good = draw(op)
+    flat = call(op, good, panel=panel)
+    got = call(op, good | {array.name: good[array.name][..., None]}, panel=panel)
+    for name, value in flat.items():
+        column = name == array.name
+        assert got[name].shape == (*value.shape, 1) if column else value.shape
+        assert got[name].tobytes() == value.tobytes()
+
+
+@pytest.mark.parametrize("op", WITH_GRAPH)
+def test_graph_of_the_wrong_type(op):
+    good = draw(op)
+    arrays = tuple(op.graph.find(name, good) for name, _ in op.graph.forward)
+    for argument in op.graph.arguments:
+        kind = type(good[argument.name])
+        wrong = (3, "graph", kind, arrays, sparse.csr_array((3, 3)))
+        more = () if argument.optional else (None,)
+        more += () if argument.rows else (arrays[0],)
+        for bad in (*wrong, *more):
+            expected = f"a trigraph.{op.graph.type_name}{', an array of indices' if argument.rows else ''}"
+            expected += " or None" if argument.optional else ""
+            text = f"{op.name}: {argument.name} is a {type(bad).__name__}; expected {expected}"
+            raises(TypeError, text, FUNCTIONS[op.name], **(good | {argument.name: bad}))
+
+
+@pytest.mark.parametrize("op", ALL)
+def test_wrong_calls(op):
+    good, function = draw(op), FUNCTIONS[op.name]
+    signature = re.escape("; expected " + op.name + str(function.__signature__))
+    nullable = {a.name for a in op.arguments if a.nullable}
+    required = [n for n, p in op.signature.parameters.items() if p.default is p.empty and n not in nullable]
+    for name in required:
+        rest = {n: v for n, v in good.items() if n != name}
+        raises(TypeError, re.compile(rf"{op.name}: missing a required.* '{name}'{signature}"), function, **rest)
+    for name in op.parameters:
+        twice = re.compile(rf"{op.name}: multiple values for argument '{name}'{signature}")
+        raises(TypeError, twice, function, *good.values(), **{name: good[name]})
+    raises(TypeError, re.compile(rf"{op.name}: .* keyword argument 'unknown'{signature}"), function, **good, unknown=1)
+    many = [*good.values(), *([None] if op.selective else []), None]
+    raises(TypeError, re.compile(rf"{op.name}: too many positional arguments{signature}"), function, *many)
+    if not op.selective:
+        raises(TypeError, re.compile(rf"{op.name}: .* keyword argument 'wrt'{signature}"), function, **good, wrt=None)
+
+
+@pytest.mark.parametrize("op", [p for p in ALL if any(a.nullable for a in p.values[0].arguments)])
+def test_what_may_be_none_may_be_left_out(op):
+    """By keyword; positions stay what they are."""
+    function, optional = FUNCTIONS[op.name], [a.name for a in op.definition.inputs if a.optional]
+    for setting in [{}, *({name: None} for name in optional)]:
+        good = draw(op, setting=setting)
+        free = [a for a in op.arguments if a.nullable and (a.name not in optional or a.name in setting)]
+        for left_out in [*([a] for a in free), *([free] if free else [])]:
+            explicit = good | {a.name: None for a in left_out}
+            expected = call(op, explicit)
+            given = {n: v for n, v in explicit.items() if n not in [a.name for a in left_out]}
+            assert_same_bits(call(op, given), expected)
+            first = min(op.parameters.index(a.name) for a in left_out)  # those before it may come by position
+            head = [given.pop(n) for n in op.parameters[:first]]
+            assert_same_bits(fields(op, function(*head, **given)), expected)
+
+
+@pytest.mark.parametrize("op", ALL)
+def test_misspelt_keywords(op):
+    good, function = draw(op), FUNCTIONS[op.name]
+    names = [*op.parameters, *(["wrt"] if op.selective else []), "out", "panel"]
+    for name in names:
+        wrong = name[:-1] + ("x" if name[-1] != "x" else "y") if len(name) > 4 else name + "s"
+        values = {n: v for n, v in good.items() if n != name}
+        with pytest.raises(TypeError) as caught:
+            function(**values, **{wrong: good.get(name)})
+        text = r"(\w+): got an unexpected keyword argument '(\w+)' \(did you mean '(\w+)'\?\); expected .*"
+        said = re.fullmatch(text, str(caught.value))
+        assert said, str(caught.value)
+        assert said[1] == op.name
+        assert said[2] == wrong
+        assert said[3] in names
+        assert said[3] == name or len(name) < 6
+
+
+class Tensor:
+    """What is known of a torch tensor: where its class comes from."""
+
+
+Tensor.__module__ = "torch"
+
+
+@pytest.mark.parametrize(("op", "array"), ARRAYS)
+def test_a_tensor_is_told_what_to_pass(op, array):
+    good = draw(op)
+    text = f"{op.name}: {array.name} is a Tensor; expected a numpy.ndarray of float32 or float64"
+    instead = ", or use trigraph.torch" if importlib.util.find_spec("trigraph.torch") else ""
+    text += f": pass {array.name}.detach().cpu().numpy(){instead}"
+    raises(TypeError, text, FUNCTIONS[op.name], **(good | {array.name: Tensor()}))
+
+
+@pytest.mark.parametrize("op", [p for p in WITH_GRAPH if any(a.rows for a in p.values[0].graph.arguments)])
+@pytest.mark.parametrize("panel", CPU_PANELS)
+@pytest.mark.parametrize("index", [np.int32, np.int64])
+def test_index_arrays_for_graph_objects(op, panel, index):
+    good = draw(op, index=index)
+    expected = call(op, good, panel=panel)
+    arrays = {a.name: good[a.name].index for a in op.graph.arguments if a.rows}
+    assert "triplets" in arrays
+    for names in ([n] for n in arrays):
+        assert_same_bits(call(op, good | {n: arrays[n] for n in names}, panel=panel), expected)
+    assert_same_bits(call(op, good | arrays, panel=panel), expected)
+    bad = arrays["triplets"].copy()
+    bad[2] = good["triplets"].num_segments
+    text = f"{op.name}: triplets: Segments: index[2] is {bad[2]}; expected 0 <= index < num_segments = {bad[2]}"
+    raises(ValueError, text, FUNCTIONS[op.name], **(good | {"triplets": bad}))
+    text = f"{op.name}: triplets: Segments: index has dtype <f8; expected native int32 or int64"
+    raises(TypeError, text, FUNCTIONS[op.name], **(good | {"triplets": bad.astype(float)}))
+    text = f"{op.name}: triplets is a Tensor; expected a trigraph.Segments, an array of indices"
+    instead = ", or use trigraph.torch" if importlib.util.find_spec("trigraph.torch") else ""
+    text += f": pass triplets.detach().cpu().numpy(){instead}"
+    raises(TypeError, text, FUNCTIONS[op.name], **(good | {"triplets": Tensor()}))
+
+
+@pytest.mark.parametrize("op", ALL)
+def test_refused_memory_names_the_operator(op, monkeypatch):
+    """What NumPy raises; what CuPy raises passes through."""
+    good = draw(op)
+    own = type("OutOfMemoryError", (MemoryError,), {"__module__": "cupy.cuda.memory"})("3 bytes")
+    for error, text in (
+        (None, f"{op.name}: Unable to allocate"),
+        (MemoryError(), f"{op.name}: out of memory"),
+        (MemoryError(f"{op.name}: 96 bytes"), f"{op.name}: 96 bytes"),
+        (own, "3 bytes"),
+    ):
+
+        def refuse(*_, error=error, **__):
+            if error is None:
+                np.empty((2**28, 2**27))
+            raise error
+
+        monkeypatch.setattr(panels, "panel_function", lambda *_, refuse=refuse: refuse)
+        with pytest.raises(MemoryError) as caught:
+            FUNCTIONS[op.name](**good, panel="pyref")
+        assert caught.type is (type(own) if error is own else MemoryError)
+        assert str(caught.value).startswith(text)
+
+
+@pytest.mark.parametrize("op", ALL)
+def test_panel(op):
+    good = draw(op)
+    for bad in (1, b"fortran", ("fortran",), True, PANELS):
+        text = f"{op.name}: panel is a {type(bad).__name__}; expected a string"
+        raises(TypeError, text, FUNCTIONS[op.name], **good, panel=bad)
+    for bad in ("", "cuda", "Fortran", "fortran "):
+        text = f"{op.name}: panel is {bad!r}; expected one of {', '.join(PANELS)}"
+        raises(ValueError, text, FUNCTIONS[op.name], **good, panel=bad)
+
+
+@pytest.mark.parametrize("op", SELECTIVE)
+def test_wrt(op):
+    good, names = draw(op), [f.name for f in op.fields]
+    expected = ", ".join(names)
+    for bad in (3, 1.5, True, np.float64(1), object()):
+        text = f"{op.name}: wrt is a {type(bad).__name__}; expected a string or an iterable of strings"
+        raises(TypeError, text, FUNCTIONS[op.name], **good, wrt=bad)
+    for name in (3, None, b"x", np.ones(2), (names[0],)):
+        text = f"{op.name}: wrt names a {type(name).__name__}; expected strings among {expected}"
+        raises(TypeError, text, FUNCTIONS[op.name], **good, wrt=[names[0], name])
+    for name in ("", "unknown", names[0].upper(), f"gg_{names[0]}", expected):
+        text = f"{op.name}: wrt names {name!r}; expected one of {expected}"
+        raises(ValueError, text, FUNCTIONS[op.name], **good, wrt=name)
+        raises(ValueError, text, FUNCTIONS[op.name], **good, wrt=(names[0], name))
+
+
+ODD = [0, -1, 2**31, 2**48, 2**62, 2**63, 2**70, 10**400, 10**5000, -(2**70), True, None, 1.5, np.nan, np.inf, 3j]
+ODD += ["3", b"3", [3], (3,), {}, object(), type, slice(3), range(3), ..., np.int8(3), np.uint64(2**64 - 1)]
+ODD += [np.float16(2), np.longdouble(2), np.datetime64("2020"), fractions.Fraction(1, 2), np.ma.masked]
+ODD += [np.array(a) for a in (3, [3], 2**62, True, 2.0, "sum", None, [], [2**63 - 1, 0], [0, -(2**63)], [True, False])]
+ODD += [np.zeros((0, 3)), np.array([0, 2**31 - 1], np.int32)]
+
+
+@pytest.mark.parametrize("op", ALL)
+def test_odd_values_are_taken_or_refused_by_name(op):
+    """A TypeError or ValueError that names the operator; nothing else, whatever comes."""
+    good, function = draw(op), FUNCTIONS[op.name]
+
+    def refused(name, value):
+        try:
+            function(**(good | {name: value}))
+        except Exception as error:
+            return error
+        return None
+
+    for name in inspect.signature(function).parameters:
+        for value in ODD:
+            error = refused(name, value)
+            assert type(error) in (type(None), TypeError, ValueError), (name, value, error)
+            assert error is None or str(error).startswith(f"{op.name}: "), (name, value, error)

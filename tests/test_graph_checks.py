@@ -1,0 +1,182 @@
+"""Bad input of CSC and its constructors, huge numbers and foreign tensors get the exact exception."""
+
+import networkx as nx
+import numpy as np
+import pytest
+from scipy import sparse
+from small_graphs import ARRAYS, INDEX, arguments, ints
+from table_calls import raises
+
+import trigraph
+from trigraph import CSC, EdgeGraph, Segments
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_arrays_of_the_wrong_kind(name):
+    value = arguments()[name]
+    for bad in (value.tolist(), tuple(value), "x", 3, np.ma.masked_array(value), value.view(np.matrix), object()):
+        text = (
+            f"CSC: {name} is a {type(bad).__name__}; expected a numpy.ndarray, cupy.ndarray or torch.Tensor of integers"
+        )
+        raises(TypeError, text, CSC, **(arguments() | {name: bad}))
+    for dtype in (np.bool_, np.int8, np.int16, np.uint32, np.uint64, np.float64, object, ">i4", ">i8"):
+        bad = value.astype(dtype)
+        text = f"CSC: {name} has dtype {bad.dtype.str}; expected native int32 or int64"
+        raises(TypeError, text, CSC, **(arguments() | {name: bad}))
+    for bad in (value[None], value[:, None], np.asarray(value[0])):
+        text = f"CSC: {name} has shape {bad.shape}; expected one dimension"
+        raises(ValueError, text, CSC, **(arguments() | {name: bad}))
+
+
+@pytest.mark.parametrize(("name", "like"), [("indices", "offsets"), ("edge_ids", "indices")])
+def test_dtypes_that_differ(name, like):
+    bad = arguments()[name].astype(np.int32)
+    text = f"CSC: {name} has dtype int32; expected int64, the dtype of {like}"
+    raises(TypeError, text, CSC, **(arguments() | {name: bad}))
+
+
+BAD_VALUES = [
+    ({"offsets": ints()}, "offsets is empty; expected (num_dst_nodes + 1,) values"),
+    ({"offsets": ints(1, 2, 2, 3)}, "offsets run from 1 to 3; expected 0 to len(indices) = 3"),
+    ({"offsets": ints(-1, 2, 2, 3)}, "offsets run from -1 to 3; expected 0 to len(indices) = 3"),
+    ({"offsets": ints(0, 2, 2, 4)}, "offsets run from 0 to 4; expected 0 to len(indices) = 3"),
+    ({"offsets": ints(0, 2, 2, 2)}, "offsets run from 0 to 2; expected 0 to len(indices) = 3"),
+    ({"offsets": ints(0)}, "offsets run from 0 to 0; expected 0 to len(indices) = 3"),
+    (
+        {"offsets": ints(0, 2, 1, 3)},
+        "offsets[2] is 1, below offsets[1] = 2; expected offsets that never decrease",
+    ),
+    (
+        {"offsets": ints(0, 4, 3)},
+        "offsets[2] is 3, below offsets[1] = 4; expected offsets that never decrease",
+    ),
+    ({"indices": ints(1, -1, 3)}, "indices[1] is -1; expected 0 <= indices < num_src_nodes = 4"),
+    ({"indices": ints(1, 0, 4)}, "indices[2] is 4; expected 0 <= indices < num_src_nodes = 4"),
+    ({"num_src_nodes": 3}, "indices[2] is 3; expected 0 <= indices < num_src_nodes = 3"),
+    ({"num_src_nodes": None}, "indices[2] is 3; expected 0 <= indices < num_src_nodes = 3"),
+    ({"num_src_nodes": -1}, "num_src_nodes is -1; expected at least 0"),
+    ({"edge_ids": ints(0, 1)}, "edge_ids has shape (2,); expected (3,), the shape of indices"),
+    ({"edge_ids": ints(0, 1, 2, 0)}, "edge_ids has shape (4,); expected (3,), the shape of indices"),
+    ({"edge_ids": ints(0, -1, 2)}, "edge_ids[1] is -1; expected 0 <= edge_ids < num_edges = 3"),
+    ({"edge_ids": ints(0, -1, -1), "num_edges": None}, "edge_ids[1] is -1; expected 0 <= edge_ids < num_edges = 1"),
+    ({"edge_ids": ints(-1, -1, -1), "num_edges": None}, "edge_ids[0] is -1; expected 0 <= edge_ids < num_edges = 0"),
+    ({"edge_ids": ints(0, 1, 3)}, "edge_ids[2] is 3; expected 0 <= edge_ids < num_edges = 3"),
+    ({"num_edges": 1}, "edge_ids[1] is 1; expected 0 <= edge_ids < num_edges = 1"),
+    ({"edge_ids": None, "num_edges": 2}, "num_edges is 2; expected at least len(indices) = 3"),
+    ({"num_edges": -1}, "num_edges is -1; expected at least 0"),
+]
+
+
+@pytest.mark.parametrize(("change", "text"), BAD_VALUES)
+def test_bad_values(change, text):
+    raises(ValueError, f"CSC: {text}", CSC, **(arguments() | change))
+
+
+def test_offsets_whose_differences_overflow():
+    top = np.iinfo(np.int32).max
+    offsets = ints(0, top, -2, 3, dtype=np.int32)
+    text = f"CSC: offsets[2] is -2, below offsets[1] = {top}; expected offsets that never decrease"
+    raises(ValueError, text, CSC, offsets, ints(0, 0, 0, dtype=np.int32))
+
+
+@pytest.mark.parametrize("name", ["num_src_nodes", "num_edges"])
+def test_counts(name):
+    for bad in (3.0, True, np.True_, "3", [4], np.array([4]), np.array(4.5), 4 + 0j):
+        text = f"CSC: {name} is a {type(bad).__name__}; expected an int"
+        raises(TypeError, text, CSC, **(arguments() | {name: bad}))
+    for good in (np.int8(5), np.uint64(5), np.array(5)):
+        assert getattr(CSC(**(arguments() | {name: good})), name) == 5
+
+
+def test_from_coo_bad_input():
+    src, dst = ints(0, 1, 2), ints(1, 1, 0)
+    kind = "expected a numpy.ndarray, cupy.ndarray or torch.Tensor of integers"
+    raises(TypeError, f"CSC: src is a list; {kind}", CSC.from_coo, [0, 1], dst)
+    raises(TypeError, f"CSC: dst is a list; {kind}", CSC.from_coo, src, [0, 1, 2])
+    raises(TypeError, f"CSC: edge_ids is a list; {kind}", CSC.from_coo, src, dst, edge_ids=[0, 1, 2])
+    small = src.astype(np.int32)
+    raises(TypeError, "CSC: dst has dtype int32; expected int64, the dtype of src", CSC.from_coo, src, small)
+    text = "CSC: edge_ids has dtype int32; expected int64, the dtype of src"
+    raises(TypeError, text, CSC.from_coo, src, dst, edge_ids=small)
+    raises(ValueError, "CSC: dst has shape (2,); expected (3,), the shape of src", CSC.from_coo, src, dst[:2])
+    for bad in (dst[:2], ints(0, 1, 2, 3)):
+        text = f"CSC: edge_ids has shape {bad.shape}; expected (3,), the shape of src"
+        raises(ValueError, text, CSC.from_coo, src, dst, edge_ids=bad)
+    text = "CSC: src[2] is 2; expected 0 <= src < num_src_nodes = 2"
+    raises(ValueError, text, CSC.from_coo, src, dst, 2, 2)
+    text = "CSC: dst[0] is 1; expected 0 <= dst < num_dst_nodes = 1"
+    raises(ValueError, text, CSC.from_coo, src, dst, 3, 1)
+    text = "CSC: src[1] is -1; expected 0 <= src < num_src_nodes = 2"
+    raises(ValueError, text, CSC.from_coo, ints(0, -1, 1), dst)
+    text = "CSC: edge_ids[2] is 7; expected 0 <= edge_ids < num_edges = 3"
+    raises(ValueError, text, CSC.from_coo, src, dst, edge_ids=ints(0, 1, 7), num_edges=3)
+    raises(ValueError, "CSC: num_edges is 2; expected at least len(src) = 3", CSC.from_coo, src, dst, num_edges=2)
+    for name in ("num_src_nodes", "num_dst_nodes", "num_edges"):
+        for bad in (3.5, "3", True):
+            text = f"CSC: {name} is a {type(bad).__name__}; expected an int"
+            raises(TypeError, text, CSC.from_coo, src, dst, **{name: bad})
+        raises(ValueError, f"CSC: {name} is -2; expected at least 0", CSC.from_coo, src, dst, **{name: -2})
+
+
+def test_other_constructors_bad_input():
+    for bad in ([[0], [1]], sparse.csr_array((2, 2)), None):
+        text = f"CSC: edge_index is a {type(bad).__name__}; expected a numpy.ndarray, cupy.ndarray or torch.Tensor"
+        raises(TypeError, text, CSC.from_edge_index, bad)
+    for shape in ((3, 2), (2,), (2, 3, 1), (1, 4)):
+        text = f"CSC: edge_index has shape {shape}; expected (2, num_edges)"
+        raises(ValueError, text, CSC.from_edge_index, np.zeros(shape, np.int64))
+    text = "CSC: src has dtype <f8; expected native int32 or int64"
+    raises(TypeError, text, CSC.from_edge_index, np.zeros((2, 3)))
+    for bad in (np.eye(3), [[0, 1]], nx.path_graph(3)):
+        text = f"CSC: matrix is a {type(bad).__name__}; expected a scipy.sparse matrix or array"
+        raises(TypeError, text, CSC.from_scipy, bad)
+    text = "CSC: matrix has shape (3,); expected (num_dst_nodes, num_src_nodes)"
+    raises(ValueError, text, CSC.from_scipy, sparse.coo_array(np.ones(3)))
+    for bad in (np.eye(3), {0: [1]}, [(0, 1)]):
+        text = f"CSC: graph is a {type(bad).__name__}; expected a networkx graph"
+        raises(TypeError, text, CSC.from_networkx, bad)
+
+
+TOP = 2**63 - 1
+HUGE = [2**31, 2**48 + 1, TOP, 2**63, 2**64, 2**70, 10**30, 10**5000]
+
+
+@pytest.mark.parametrize("number", [*HUGE, *(-n for n in HUGE)], ids=lambda n: f"{n.bit_length()} bits {n > 0}")
+def test_huge_numbers_are_value_errors(number):
+    """Never an OverflowError, nor memory asked for."""
+    src, dst = ints(0, 1, 1, dtype=np.int32), ints(1, 0, 1, dtype=np.int32)
+    calls = [
+        lambda: Segments(src, number),
+        lambda: EdgeGraph(src, dst, number),
+        lambda: EdgeGraph.sorted(src, dst, number),
+        lambda: CSC(ints(0, 1, 3, dtype=np.int32), src, number),
+        lambda: CSC(ints(0, 1, 3, dtype=np.int32), src, num_edges=number),
+        lambda: CSC(ints(0, 1, 3, dtype=np.int32), src, edge_ids=src, num_edges=number),
+        lambda: CSC.from_coo(src, dst, number),
+        lambda: CSC.from_coo(src, dst, None, number),
+        lambda: CSC.from_coo(src, dst, num_edges=number),
+        lambda: CSC.from_edge_index(np.stack([src, dst]), number),
+        lambda: trigraph.set_num_threads(number),
+        lambda: trigraph.unpack_gno_params(np.zeros(9), number, 1, 1),
+    ]
+    for build in calls:
+        with pytest.raises(ValueError, match=r"expected (at (least|most) |.* with a whole hidden)") as caught:
+            build()
+        assert len(str(caught.value)) < 700
+
+
+@pytest.mark.parametrize("dtype", INDEX)
+@pytest.mark.parametrize("below", [0, 1, 2])
+def test_indices_near_the_largest_integer(dtype, below):
+    most = 2**48 if dtype is np.int64 else np.iinfo(dtype).max
+    value = np.iinfo(dtype).max - (0 if dtype is np.int32 else below)
+    big, small = ints(0, value, dtype=dtype), ints(0, 1, dtype=dtype)
+    offsets = ints(0, 1, 2, dtype=dtype)
+    text = f"is {value}; expected less than {most}"
+    raises(ValueError, f"CSC: edge_ids[1] {text}", CSC, offsets, small, edge_ids=big)
+    raises(ValueError, f"CSC: src[1] {text}", CSC.from_coo, big, small)
+    raises(ValueError, f"CSC: dst[1] {text}", CSC.from_coo, small, big)
+    raises(ValueError, f"CSC: edge_ids[1] {text}", CSC.from_coo, small, small, edge_ids=big)
+    raises(ValueError, f"CSC: src[1] {text}", CSC.from_edge_index, np.stack([big, small]))
+    raises(ValueError, f"CSC: src[1] is {value}; expected 0 <= src < num_src_nodes = 5", CSC.from_coo, big, small, 5, 5)
+    raises(ValueError, f"Segments: index[1] is {value}; expected 0 <= index < num_segments = 3", Segments, big, 3)
