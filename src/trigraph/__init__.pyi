@@ -6,6 +6,7 @@ from typing import Any, Literal, SupportsIndex, TypeAlias, TypeVar, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from trigraph import ase as ase
 from trigraph import compat as compat
 from trigraph import fortran as fortran
 from trigraph import gpu as gpu
