@@ -232,8 +232,8 @@ class _Run:
             vectors = cache(partial(self._read, name, path))
             size = path.stat().st_size / 1000
             for scope in self.scopes:
-                for dtype in self.dtypes:
-                    label = f"golden {name}, {dtype}: {scope.subject.name}"
+                for dtype in self.dtypes:  # all in one process, which asks the judge once
+                    label = f"golden {name}: {scope.subject.name}, {dtype}"
                     yield _unit(label, scope, 1 + size / 50, partial(tasks.of_golden, scope, vectors, dtype))
             if self.judge:
                 yield unit_of(f"golden {name}: judge", size, partial(tasks.of_golden, None, vectors, "float64"))
