@@ -92,7 +92,7 @@ def test_packaged_vectors_suffice(elsewhere):
     assert sorted(golden.files()) == sorted(HERE)
     assert golden.missing() == ELSEWHERE
     assert golden.check_missing() == []
-    labels = {u.label.split(",")[0] for u in plan(panels=["pyref"]) if "golden" in u.label}
+    labels = {u.label.split(":")[0] for u in plan(panels=["pyref"]) if "golden" in u.label}
     assert labels == {f"golden {name}" for name in HERE}
 
 
