@@ -1,6 +1,9 @@
 """trigraph.torch: memory of tensors, bad input, `out` and panels."""
 
+import os
 import re
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -269,6 +272,20 @@ def test_index_tensors_serve_for_segments():
         ValueError, match=r"basis_embedding_triplets_fwd: triplets: Segments: index\[1\] is 3; expected"
     ):
         tt.basis_embedding_triplets(rad[:3], weight, sph, index)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("first", ["import trigraph", "import torch, trigraph"])
+def test_there_is_one_openmp_library(first):
+    """Torch's own, whichever is imported first: two in one process take the processors from each other."""
+    program = (
+        f"{first}\nimport numpy as np\ntrigraph.gno_kernel_fwd(np.ones((4, 3)), np.ones(86), 2, 3)\nimport torch\n"
+        "maps = open('/proc/self/maps').read().split()\n"
+        "print(*sorted({word for word in maps if 'libgomp' in word}))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    (library,) = done.stdout.split()
+    assert os.path.realpath(library).startswith(os.path.realpath(os.path.dirname(torch.__file__)))
 
 
 def test_the_module_is_found_lazily():
