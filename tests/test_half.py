@@ -56,7 +56,8 @@ def test_only_the_kernels_take_it(op):
         values = stored(op, dtype)
         first = op.binding_order[0].name
         for panel in ("fortran", "fortran-reference", "pyref"):
-            text = f"{op.name}: {first} has dtype {dtype.name if dtype.kind == 'V' else dtype.str}; expected native float32 or float64"
+            came = dtype.name if dtype.kind == "V" else dtype.str
+            text = f"{op.name}: {first} has dtype {came}; expected native float32 or float64"
             with pytest.raises(TypeError) as caught:
                 call(op, values, panel=panel)
             assert str(caught.value) == text
