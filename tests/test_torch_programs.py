@@ -162,6 +162,14 @@ def test_graphs_are_pytrees():
         trigraph.agg_weighted_n2n_fwd(np.ones((4, 2)), None, again)
 
 
+def test_tensors_of_graphs_travel():
+    leaves, structure = torch.utils._pytree.tree_flatten(attention_graph())
+    x, weights = attention_inputs()
+    for again in (pickle.loads(pickle.dumps(leaves)), copy.deepcopy(leaves)):
+        graph = torch.utils._pytree.tree_unflatten(again, structure)
+        assert attention(x, weights, graph).item() == attention(x, weights, attention_graph()).item()
+
+
 def test_graphs_and_results_travel():
     x, weights = attention_inputs()
     graph = attention_graph()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import operator
 import weakref
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -84,6 +85,16 @@ class _Memory:
         self.__array_interface__ = {**array.__array_interface__, "data": (array.ctypes.data, False)}
 
 
+class _Owner:
+    """What the first tensor of a graph remembers: the graph, as long as it is there. A copy of the tensor has none."""
+
+    def __init__(self, graph: Callable[[], Any] = lambda: None) -> None:
+        self.graph = graph
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_Owner, ())
+
+
 def tensor_of(array: Any) -> Any:
     """Return a view of an array's memory, on its device; tensors and None are returned as they are."""
     if array is None or isinstance(array, torch.Tensor):
@@ -98,15 +109,15 @@ def _view(graph: Any) -> None:
     parts, built = PARTS[type(graph).__name__], graph._built
     if "tensors" not in built:
         found = built.setdefault("tensors", tuple(tensor_of(getattr(graph, name)) for name in parts.arrays))
-        found[0].trigraph = weakref.ref(graph)
+        found[0].trigraph = _Owner(weakref.ref(graph))
     if "reverse" in built and "reverse_tensors" not in built:
         built.setdefault("reverse_tensors", tuple(map(tensor_of, built["reverse"])))
 
 
 def graph_of(tensors: tuple[Any, ...]) -> Any:
     """Return the graph whose own tensors these are, all of them; None if there is none, or it is gone."""
-    reference = getattr(tensors[0], "trigraph", None)
-    graph = None if reference is None else reference()
+    owner = getattr(tensors[0], "trigraph", None)
+    graph = None if owner is None else owner.graph()
     if graph is None:
         return None
     own = (*graph._built["tensors"], *graph._built.get("reverse_tensors", ()))
