@@ -14,7 +14,8 @@ procedures. Three sets exist, with the same argument order:
 
 Arrays cross flat (rank 1): shape and memory order were settled by the front door, and Fortran's sequence association
 gives them their shape again. Every shim returns a status: 0, or not 0 where the system refused memory or threads; no
-output has been touched then.
+output has been touched then. A shim sets it to UNSET before a call: a procedure that forgot to would otherwise return
+whatever the caller's memory held, mostly 0.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from types import ModuleType
 from typing import Any
 
 REALS = {"f32": ("sp", "real(c_float)"), "f64": ("dp", "real(c_double)")}
+UNSET = "status = -1"
 INDICES = {"i32": "integer(c_int32_t)", "i64": "integer(c_int64_t)"}
 F2CMAP = {
     "real": {"c_float": "float", "c_double": "double"},
@@ -117,6 +119,7 @@ def shim(op: Any, layout: str, real: str, index: str | None) -> str:
         text += "    status = trigraph_reserve_team(num_threads)\n    if (status /= 0) return\n"
     flags = [f"{w} /= 0" for w in wants]
     passed = threads + dims + numbers + graph + inputs + flags + outputs
+    text += f"    {UNSET}\n"
     return text + wrapped(f"call {procedure}_{suffix}", [*passed, "status"]) + f"end subroutine {name}\n\n"
 
 
@@ -147,6 +150,7 @@ def judge_body(
         real = [f"{kind}_{a}" for a in inputs]
         suffix = kind + (f"_{index}" if index else "")
         results = [f"{kind}_{a}" if a in own else a for a in outputs]
+        calls += f"    {UNSET}\n"
         calls += wrapped(f"call {procedure}_{suffix}", [*head, *real, *flags, *results, "status"])
         calls += "    if (status /= 0) return\n"
     for a, want in zip(outputs, wants or [""] * len(outputs), strict=True):
