@@ -28,6 +28,9 @@ ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100", "sm_120")
 KERNELS = Path(__file__).resolve().parent / "kernels"
 BUDGETS = Path(__file__).resolve().parent / "budgets.json"
 
+# The launcher's options, and the one that CuPy adds to them.
+OPTIONS = {"std": "c++17", "ftz": False, "device_as_default_execution_space": True}
+
 _REGISTER_STEP = 8
 
 
@@ -61,7 +64,7 @@ def compile_kernels(source: Path, instances: Iterable[str], architecture: str) -
     """
     from cuda.core import Program, ProgramOptions
 
-    options = ProgramOptions(name=source.name, std="c++17", arch=architecture, ptxas_options="-v")
+    options = ProgramOptions(name=source.name, arch=architecture, ptxas_options="-v", **OPTIONS)
     log = io.StringIO()
     program = Program(expand_includes(source.resolve(), source.resolve().parent.parent, {}), "c++", options)
     code = program.compile("cubin", name_expressions=tuple(instances), logs=log)

@@ -7,14 +7,16 @@ Python run on both::
     kernel = place.xp.empty((num_edges, hidden), coords.dtype)
     place.launch("gno", "gno_hidden", (coords.dtype,), (blocks,), (256,), (coords, params, kernel, np.int32(num_edges)))
 
-On the device the kernels are compiled by NVRTC at their first use and launched on the caller's current stream, without
-any synchronisation. On the CPU (``gpu-host``) the same source, built by ``gpu/host``, runs in the calling thread.
+On the device each instance of a kernel is compiled by NVRTC at its first use, kept on disk, and launched on the
+caller's current stream, without any synchronisation. On the CPU (``gpu-host``) the same source, built by ``gpu/host``,
+runs in the calling thread.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import hashlib
 import importlib.util
 import math
 import mmap
@@ -22,6 +24,7 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -35,6 +38,10 @@ from trigraph.gpu.instances import C_TYPES, INSTANCES, instance
 KERNELS = Path(__file__).resolve().parent / "kernels"
 ORDERS = ("forward", "reverse", "random")
 
+# What every kernel is compiled with on a device, and measured with by compile.py.
+OPTIONS = ("--std=c++17", "--ftz=false")
+
+_NULL = np.uintp(0)
 _STATIC_LIMIT = 48 * 1024  # bytes of shared memory a block may have without asking
 _BLAS_BUFFER = 128 << 20  # bytes, more than OpenBLAS takes for a product
 _DTYPES = {
@@ -416,27 +423,8 @@ class DeviceRuntime:
         import cupy
 
         self.xp: Any = cupy
-        self._modules: dict[str, Any] = {}
-        self._functions: dict[tuple[str, str], Any] = {}
-
-    def _function(self, family: str, name: str) -> Any:
-        """Return a kernel; CuPy compiles it for each device it is used on, and keeps it there and on disk."""
-        function = self._functions.get((family, name))
-        if function is not None:
-            return function
-        if name not in INSTANCES[family]:
-            raise ValueError(f"{family}: {name} is not among the instances of gpu/instances.py")
-        with _DEVICE_LOCK.here:
-            if family not in self._modules:
-                # Included files are put in place: CuPy's cache on disk does not look into them.
-                self._modules[family] = self.xp.RawModule(
-                    code=expand_includes(KERNELS / f"{family}.cu", KERNELS.parent, {}),
-                    options=("-std=c++17",),
-                    name_expressions=INSTANCES[family],
-                )
-            function = self._modules[family].get_function(name)
-            self._functions[family, name] = function
-        return function
+        self._sources: dict[str, str] = {}
+        self._functions: dict[tuple[Any, ...], Any] = {}  # by device, family, kernel and template arguments
 
     def launch(
         self,
@@ -448,34 +436,66 @@ class DeviceRuntime:
         args: Sequence[Any],
         shared_mem: int = 0,
     ) -> None:
-        """Put a kernel on the current stream and return at once; see :meth:`Runtime.launch`."""
+        """Put a kernel on the current stream and return at once; see :meth:`Runtime.launch`.
+
+        Arguments are checked at the first launch of an instance: later ones are made by the same lines of Python.
+        """
         if math.prod(grid) == 0:
             return
-        name = instance_name(kernel, template_types)
-        device = self.xp.cuda.runtime.getDevice()
-        function = self._function(family, name)
-        values = tuple(self._value(name, i, value, device) for i, value in enumerate(args))
+        key = (self.xp.cuda.runtime.getDevice(), family, kernel, *template_types)
+        function = self._functions.get(key)
+        if function is None:
+            name = instance_name(kernel, template_types)
+            for position, value in enumerate(args):
+                self._check(name, position, value, key[0])
+            with _DEVICE_LOCK.here:
+                function = self._functions[key] = self._compiled(family, name)
         if shared_mem > _STATIC_LIMIT and function.max_dynamic_shared_size_bytes < shared_mem:
             function.max_dynamic_shared_size_bytes = shared_mem
+        # CuPy would pass no address at all for None.
+        values = tuple(_NULL if value is None else value for value in args)
         function(tuple(grid), tuple(block), values, shared_mem=shared_mem)
 
     def before_product(self) -> None:
         """CuPy raises by itself."""
 
-    def _value(self, kernel: str, position: int, value: Any, device: int) -> Any:
+    def _compiled(self, family: str, name: str) -> Any:
+        """Return one instance for the current device, compiled alone, or as an earlier process has compiled it.
+
+        Not by ``RawModule(code=...)``: it would add ``-ftz=true`` behind our options.
+        """
+        if name not in INSTANCES[family]:
+            raise ValueError(f"{family}: {name} is not among the instances of gpu/instances.py")
+        if family not in self._sources:
+            self._sources[family] = expand_includes(KERNELS / f"{family}.cu", KERNELS.parent, {})
+        source, cuda = self._sources[family], self.xp.cuda
+        architecture = cuda.Device().compute_capability
+        made_by = self.xp.__version__, cuda.nvrtc.getVersion(), architecture, OPTIONS, name, source
+        folder = Path(os.environ.get("CUPY_CACHE_DIR", "~/.cupy/kernel_cache")).expanduser() / "trigraph"
+        folder /= hashlib.sha256(repr(made_by).encode()).hexdigest()
+        found = next(folder.glob("*.cubin"), None)  # its name is that of the function in it
+        if found is None:
+            code, symbols = cuda.compiler.compile_using_nvrtc(
+                source, OPTIONS, filename=f"{family}.cu", name_expressions=(name,)
+            )
+            folder.mkdir(parents=True, exist_ok=True)
+            found = folder / f"{symbols[name]}.cubin"
+            with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
+                file.write(code)
+            os.replace(file.name, found)  # no other process sees half of it
+        return self.xp.RawModule(path=str(found)).get_function(found.stem)
+
+    def _check(self, kernel: str, position: int, value: Any, device: int) -> None:
         """Check one argument (CuPy would pass a Python number as 64 bits whatever the kernel takes)."""
         what = f"{kernel}: argument {position}"
-        if value is None:
-            return np.uintp(0)  # CuPy would pass no address of an argument at all
-        if isinstance(value, np.generic):
-            return value
+        if value is None or isinstance(value, np.generic):
+            return
         if not isinstance(value, self.xp.ndarray):
             raise TypeError(f"{what} must be a cupy.ndarray, a NumPy scalar or None, got {_kind(value)}")
         if not value.flags.c_contiguous:
             raise ValueError(f"{what} must be C-contiguous, got strides {value.strides} for shape {value.shape}")
         if value.device.id != device:
             raise ValueError(f"{what} is on device {value.device.id}, but device {device} is current")
-        return value
 
 
 _device: DeviceRuntime | None = None

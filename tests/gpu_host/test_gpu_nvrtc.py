@@ -12,6 +12,7 @@ from host_kernels import HERE, require
 from host_kernels import INSTANCES as OWN
 
 from trigraph.gpu import compile as gpu_compile
+from trigraph.gpu import launcher
 from trigraph.gpu.compile import ARCHITECTURES, KERNELS, Usage, compare, compile_kernels, make_budgets
 from trigraph.gpu.instances import INSTANCES
 
@@ -75,6 +76,14 @@ def test_emulated_primitives_are_cuda(family):
     if family == "primitives":
         assert usage["block_sum<double>"].shared == 256
         assert usage["block_sum<float>"].barriers == 1
+
+
+@pytest.mark.usefixtures("nvrtc")
+def test_budgets_are_of_what_is_launched():
+    from cuda.core import ProgramOptions
+
+    given = {option.decode() for option in ProgramOptions(arch="sm_90", **gpu_compile.OPTIONS).as_bytes("nvrtc")}
+    assert given == {*launcher.OPTIONS, "--device-as-default-execution-space", "-arch=sm_90"}
 
 
 @pytest.mark.usefixtures("nvrtc")
