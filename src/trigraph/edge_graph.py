@@ -24,6 +24,7 @@ from trigraph.graphs import (
     like_given,
     most,
     namespace_of,
+    on_device,
     order_by,
 )
 from trigraph.neighbors import FLOATS, neighbors
@@ -165,6 +166,7 @@ class EdgeGraph(Immutable):
     _edge_start: Any
     _edge_stop: Any
 
+    @on_device
     def __init__(self, src: Any, dst: Any, num_nodes: int, shifts: Any = None, vec: Any = None) -> None:
         src, dst, num_nodes = _check_ends(src, dst, num_nodes)
         _check_sorted(src)
@@ -214,6 +216,7 @@ class EdgeGraph(Immutable):
         )
 
     @classmethod
+    @on_device
     def sorted(cls, src: Any, dst: Any, num_nodes: int, shifts: Any = None, vec: Any = None) -> SortedEdges:
         """Build from edges in any order.
 
@@ -324,6 +327,7 @@ class EdgeGraph(Immutable):
             return LeftOut(self._edge_start, self._edge_stop)
         raise ValueError(f"{operator}: exclude is {exclude!r}; expected 'node', 'edge' or None")
 
+    @on_device
     def require_reverse(self, operator: str) -> None:
         """Raise ValueError if nothing tells which of several parallel edges is the reverse of an edge."""
         if self.reverse_edge is not None:
@@ -337,12 +341,14 @@ class EdgeGraph(Immutable):
             "reverse of an edge"
         )
 
+    @on_device
     def num_triplets(self, exclude: str | None = "node") -> int:
         """Return the number of terms of the sum over all edges."""
         start, stop = self.left_out(exclude)
         in_degree = self.dst_offsets[1:] - self.dst_offsets[:-1]
         return int(in_degree[self.src].sum()) - int((stop - start).sum())
 
+    @on_device
     def triplets(self, exclude: str | None = "node") -> Triplets:
         """Return the pairs of edges that the sum runs over.
 
@@ -378,6 +384,7 @@ class EdgeGraph(Immutable):
         return f"EdgeGraph(num_nodes={self.num_nodes}, num_edges={self.num_edges}, {self.src.dtype}, {self.device})"
 
 
+@on_device
 def _unpickled(src: Any, dst: Any, num_nodes: int, reverse_edge: Any) -> EdgeGraph:
     """Build a graph whose reverse edges are known, everything checked: a pickle may lie in memory that changes."""
     src, dst, num_nodes = _check_ends(src, dst, num_nodes)

@@ -7,9 +7,11 @@ arrays: whoever writes to those of a graph on a device has a graph that nobody h
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import operator
 from collections.abc import Callable
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 
@@ -24,17 +26,22 @@ __all__ = [
     "check_range",
     "count",
     "device_of",
+    "entered",
     "frozen",
     "index_array",
     "is_tensor",
     "like_given",
     "most",
     "namespace_of",
+    "on_device",
     "order_by",
     "shown",
+    "wait_for",
 ]
 
 G = TypeVar("G", bound="Immutable")
+P = ParamSpec("P")
+R = TypeVar("R")
 INDEX_DTYPES = (np.dtype(np.int32), np.dtype(np.int64))
 # Nodes, segments, and rows of edge arrays: offsets of more would fill 2 PiB.
 MOST = 2**48
@@ -71,6 +78,40 @@ def namespace_of(value: Any) -> Any:
     import cupy
 
     return cupy
+
+
+def entered(*values: Any) -> contextlib.AbstractContextManager[Any]:
+    """Return the context in which the device of the first array, tensor or graph object on one is the current one."""
+    context: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+    for value in values:
+        array = as_array(value)
+        if array_kind(array) == "cupy":
+            context = array.device
+        elif isinstance(value, Immutable) and getattr(value, "kind", "") == "cupy":  # which a new one has not yet
+            import cupy
+
+            context = cupy.cuda.Device(int(value.device.removeprefix("cuda:")))
+        else:
+            continue
+        break
+    return context
+
+
+def on_device(function: Callable[P, R]) -> Callable[P, R]:
+    """Let a function run on the device of its arguments, whichever is the current one; see `entered`."""
+
+    @functools.wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        with entered(*args, *kwargs.values()):
+            return function(*args, **kwargs)
+
+    return run
+
+
+def wait_for(array: Any) -> None:
+    """Wait until the current stream has written what lies on a device: other streams may read it then."""
+    if array_kind(array) == "cupy":
+        namespace_of(array).cuda.get_current_stream().synchronize()
 
 
 def frozen(array: Any) -> Any:
@@ -253,6 +294,10 @@ class Immutable:
         if hasattr(self, next(iter(attributes))):  # __init__ once more: calls may be running on what was checked
             raise AttributeError(f"{type(self).__name__} is immutable; cannot initialize it again")
         self._assign(**attributes)
+        for value in attributes.values():
+            if array_kind(value):
+                wait_for(value)
+                break
         for view in VIEWS:
             view(self)
 
@@ -360,6 +405,7 @@ class CSC(Immutable):
     num_edges: int
     max_in_degree: int
 
+    @on_device
     def __init__(
         self,
         offsets: Any,
@@ -429,15 +475,19 @@ class CSC(Immutable):
                 view(self)
         return found
 
+    @on_device
     def _build_reverse(self) -> ReverseCSC:
         xp = namespace_of(self.offsets)
         # searchsorted instead of repeat: cupy's repeat needs its counts on the host.
         positions = xp.arange(self.num_positions, dtype=self.offsets.dtype)
         destinations = xp.searchsorted(self.offsets[1:], positions, side="right").astype(self.offsets.dtype)
         by_src, by_row = order_by(self.indices, self.num_src_nodes), order_by(self.edge_ids, self.num_edges)
-        return ReverseCSC(*map(frozen, (destinations, *by_src, *by_row)))
+        reverse = ReverseCSC(*map(frozen, (destinations, *by_src, *by_row)))
+        wait_for(self.offsets)
+        return reverse
 
     @classmethod
+    @on_device
     def from_coo(
         cls,
         src: Any,

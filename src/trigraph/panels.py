@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from trigraph.checks import Checked, bind_arguments, check_call
-from trigraph.graphs import array_kind
+from trigraph.graphs import array_kind, entered
 from trigraph.operators import OPERATORS, Argument, Operator
 
 __all__ = ["PANELS", "choose_panel", "execute", "front_door", "panel_function", "public_signature", "wrapped"]
@@ -142,7 +142,10 @@ def front_door(op: Operator) -> Callable[..., Any]:
     def checked_call(values: dict[str, Any], out: Any, panel: str | None) -> Any:
         wrt = values.pop("wrt", None)
         chosen = choose_panel(op, values, panel)
-        return execute(op, check_call(op, values, wrt, out, PANELS[chosen][1], chosen), chosen)
+        if PANELS[chosen][1] == "numpy":
+            return execute(op, check_call(op, values, wrt, out, "numpy", chosen), chosen)
+        with entered(*values.values()):
+            return execute(op, check_call(op, values, wrt, out, PANELS[chosen][1], chosen), chosen)
 
     call.__name__ = call.__qualname__ = op.name
     call.__module__ = "trigraph"

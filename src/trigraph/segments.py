@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trigraph.graphs import Immutable, check_range, count, frozen, index_array, most, order_by
+from trigraph.graphs import Immutable, check_range, count, frozen, index_array, most, on_device, order_by
 
 __all__ = ["Segments"]
 
@@ -60,6 +60,7 @@ class Segments(Immutable):
     max_size: int
     is_sorted: bool
 
+    @on_device
     def __init__(self, index: Any, num_segments: int) -> None:
         index = index_array("Segments", "index", index)
         num_segments = count("Segments", "num_segments", num_segments, maximum=most(index.dtype))

@@ -1,0 +1,287 @@
+"""A stand-in for CuPy where there is no device: arrays are NumPy's, kernels run on the CPU, and it is stricter than CuPy.
+
+What CuPy leaves to luck is an error here: an operation on arrays of a device that is not the current one, an array read
+on a stream while another stream still writes it, a synchronisation or a matrix product while a stream is captured. It
+is evidence for the code around the kernels (devices, streams, copies, launches), and for nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import sys
+import types
+from pathlib import Path
+
+import numpy as np
+
+from trigraph.gpu import launcher
+from trigraph.gpu.instances import INSTANCES
+
+
+class Misuse(AssertionError):
+    """What a device would answer with wrong numbers, or not at all."""
+
+
+class Device:
+    """A device; ``with`` makes it the current one."""
+
+    compute_capability = "90"
+
+    def __init__(self, number=None):
+        self.id = state.device if number is None else number
+
+    def __enter__(self):
+        self._before, state.device = state.device, self.id
+        return self
+
+    def __exit__(self, *_):
+        state.device = self._before
+
+    def __eq__(self, other):
+        return self.id == other.id
+
+    def __hash__(self):
+        return self.id
+
+
+class Stream:
+    """A stream that has done nothing before somebody waits for it; ``with`` makes it the current one."""
+
+    def __init__(self):
+        self.waited = 0  # what was put on the stream before this time is done
+        self.captured = False
+
+    def __enter__(self):
+        self._before, state.stream = state.stream, self
+        return self
+
+    def __exit__(self, *_):
+        state.stream = self._before
+
+    def synchronize(self):
+        if self.captured:
+            raise Misuse("the stream is captured: nothing can wait for it")
+        state.waits += 1
+        self.waited = next(state.clock)
+
+
+class State:
+    """The current device and stream, and counts."""
+
+    def __init__(self):
+        self.clock = itertools.count(1)
+        self.device = 0
+        self.stream = Stream()
+        self.waits = self.launches = self.products = 0
+
+
+state = State()
+
+
+class Memory:
+    """Where an array and its views lie: the device, and which stream wrote there last, when."""
+
+    def __init__(self):
+        self.device = state.device
+        self.written()
+
+    def written(self):
+        self.stream, self.time = state.stream, next(state.clock)
+
+    def used(self):
+        if self.device != state.device:
+            raise Misuse(f"an array on device {self.device} is used while device {state.device} is current")
+        if self.stream is not state.stream and self.time > self.stream.waited:
+            raise Misuse("an array is used that another stream may still write")
+
+
+def _plain(value):
+    """Return a value with NumPy arrays in place of the stand-in's."""
+    if isinstance(value, ndarray):
+        value.memory.used()
+        return value.array
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_plain, value))
+    return value
+
+
+def _wrapped(value):
+    """Return a result as CuPy has it: an array, also where NumPy has a number."""
+    if isinstance(value, (np.ndarray, np.generic)):
+        return ndarray(np.asarray(value))
+    return tuple(map(_wrapped, value)) if isinstance(value, tuple) else value
+
+
+class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
+    """An array of a device."""
+
+    def __init__(self, array, memory=None):
+        self.array = array
+        self.memory = memory or Memory()
+
+    shape, dtype, size, ndim, itemsize, nbytes, strides, flags = (
+        property(lambda self, name=name: getattr(self.array, name))
+        for name in ("shape", "dtype", "size", "ndim", "itemsize", "nbytes", "strides", "flags")
+    )
+    device = property(lambda self: Device(self.memory.device))
+    data = property(lambda self: types.SimpleNamespace(ptr=self.array.ctypes.data))
+    T = property(lambda self: ndarray(self.array.T, self.memory))
+
+    def __array_ufunc__(self, ufunc, method, *inputs, out=None, **kwargs):
+        result = getattr(ufunc, method)(*map(_plain, inputs), **kwargs)
+        if out is None:
+            return _wrapped(result)
+        out[0].array[...] = result
+        out[0].memory.written()
+        return out[0]
+
+    def __array__(self, *_, **__):
+        raise TypeError("Implicit conversion to a NumPy array is not allowed.")
+
+    def __getitem__(self, key):
+        found = self.array[_plain(key)]
+        shares = isinstance(found, np.ndarray) and found.base is not None and np.shares_memory(found, self.array)
+        return ndarray(found, self.memory) if shares else ndarray(np.asarray(found))
+
+    def __setitem__(self, key, value):
+        self.memory.used()
+        self.array[_plain(key)] = _plain(value)
+        self.memory.written()
+
+    def __len__(self):
+        return len(self.array)
+
+    def fill(self, value):
+        self[...] = value
+
+    def reshape(self, *shape):
+        return ndarray(self.array.reshape(*shape), self.memory)
+
+    def get(self):
+        """Return a NumPy array, after waiting for the current stream."""
+        state.stream.synchronize()
+        return _plain(self).copy()
+
+    def __int__(self):
+        return int(self.get())
+
+    def __float__(self):
+        return float(self.get())
+
+    def __bool__(self):
+        return bool(self.get())
+
+    __index__ = __int__
+
+    def __getattr__(self, name):
+        if name not in ("astype", "copy", "sum", "min", "max", "argmax", "any", "all", "cumsum"):
+            raise AttributeError(name)
+        return lambda *args, **kwargs: _wrapped(getattr(_plain(self), name)(*_plain(args), **kwargs))
+
+
+ndarray.__module__ = "cupy"
+
+
+class Kernel:
+    """One instance of a kernel."""
+
+    def __init__(self, family, name):
+        self.family, self.name = family, name
+        self.max_dynamic_shared_size_bytes = 48 * 1024
+
+    def __call__(self, grid, block, args, shared_mem=0):
+        if shared_mem > self.max_dynamic_shared_size_bytes:
+            raise Misuse(f"{self.name} is launched with {shared_mem} bytes of shared memory, which nobody asked for")
+        library = launcher._HOST.library(self.family)
+        _, parameters = library._kernels[self.name]
+        plain = [
+            None if p.is_pointer and not isinstance(a, ndarray) else _plain(a)
+            for a, p in zip(args, parameters, strict=True)
+        ]
+        library.launch(self.name, grid, block, plain, shared_mem, "forward", 0)
+        state.launches += 1
+        for value, parameter in zip(args, parameters, strict=True):
+            if isinstance(value, ndarray) and not parameter.is_const:
+                value.memory.written()
+
+
+class RawModule:
+    """A compiled file, which holds the family and the instance's name here."""
+
+    def __init__(self, *, path):
+        self._family, self._name = Path(path).read_text().split("\n")
+
+    def get_function(self, name):
+        assert name == "function"
+        return Kernel(self._family, self._name)
+
+
+def compile_using_nvrtc(source, options, filename, name_expressions):
+    family, (name,) = Path(filename).stem, name_expressions
+    assert name in INSTANCES[family]
+    return f"{family}\n{name}".encode(), {name: "function"}
+
+
+def matmul(left, right, out=None):
+    """Return a product by cuBLAS, which CuPy refuses on a stream that is captured."""
+    if state.stream.captured:
+        raise NotImplementedError("calling cuBLAS API during stream capture is currently unsupported")
+    state.products += 1
+    result = _plain(left) @ _plain(right)
+    if out is None:
+        return ndarray(result)
+    out[...] = ndarray(result)
+    return out
+
+
+@contextlib.contextmanager
+def capturing():
+    """Capture the current stream: what waits for it, or asks cuBLAS for a product, is an error meanwhile."""
+    state.stream.captured = True
+    try:
+        yield
+    finally:
+        state.stream.captured = False
+
+
+def asarray(value):
+    """Return a device array that holds what a NumPy array does; the copy is done when this returns."""
+    array = ndarray(np.array(value))
+    array.memory.time = 0
+    return array
+
+
+def install(monkeypatch, cache):
+    """Make ``import cupy`` find the stand-in; kernels are "compiled" into the folder `cache`."""
+    global state
+    state = State()
+    cupy = types.ModuleType("cupy")
+    cupy.__version__ = "14.2.0"
+    cupy.ndarray, cupy.RawModule, cupy.matmul, cupy.asarray = ndarray, RawModule, matmul, asarray
+    cupy.cuda = types.SimpleNamespace(
+        Device=Device,
+        Stream=Stream,
+        get_current_stream=lambda: state.stream,
+        runtime=types.SimpleNamespace(getDevice=lambda: state.device),
+        nvrtc=types.SimpleNamespace(getVersion=lambda: (13, 0)),
+        compiler=types.SimpleNamespace(compile_using_nvrtc=compile_using_nvrtc),
+    )
+    cupy.may_share_memory = lambda a, b: np.may_share_memory(a.array, b.array)
+
+    def function(name):
+        return lambda *args, **kwargs: _wrapped(getattr(np, name)(*_plain(args), **_plain_items(kwargs)))
+
+    for name in (
+        "arange", "argmax", "argsort", "array", "ascontiguousarray", "bincount", "concatenate", "cumsum", "empty",
+        "empty_like", "nonzero", "repeat", "searchsorted", "where", "zeros",
+    ):  # fmt: skip
+        setattr(cupy, name, function(name))
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setenv("CUPY_CACHE_DIR", str(cache))
+    monkeypatch.setattr(launcher, "_device", None)
+    return cupy
+
+
+def _plain_items(kwargs):
+    return {name: _plain(value) for name, value in kwargs.items()}

@@ -1,0 +1,118 @@
+"""The device path with a stand-in for CuPy (see cupy_stand_in.py): devices, streams, captures and waits."""
+
+import cupy_stand_in
+import numpy as np
+import pytest
+from cupy_stand_in import Misuse, asarray, capturing
+from table_calls import FUNCTIONS, GRAPHS, OPERATORS, call, draw, fields, graphs_of
+
+from trigraph import CSC, EdgeGraph, Segments
+from trigraph.operators import SYMBOLS
+
+CAPTURABLE = [name for name in OPERATORS if not name.startswith(("gno_kernel", "gno_message", "basis", "interaction"))]
+
+
+@pytest.fixture
+def cupy(monkeypatch, tmp_path):
+    return cupy_stand_in.install(monkeypatch, tmp_path)
+
+
+def moved(value):
+    """Return an argument with device arrays in place of NumPy's."""
+    if isinstance(value, np.ndarray):
+        return asarray(value)
+    if isinstance(value, (CSC, EdgeGraph, Segments)):
+        function, arguments = value.__reduce__()
+        return function(*map(moved, arguments))
+    return value
+
+
+def moved_call(op, dtype=np.float32, **options):
+    values = draw(op, dtype, **options)
+    return values, {name: moved(value) for name, value in values.items()}
+
+
+@pytest.mark.usefixtures("cupy")
+@pytest.mark.parametrize("name", OPERATORS)
+def test_bits_of_gpu_host(name):
+    values, on_device = moved_call(OPERATORS[name])
+    expected = fields(OPERATORS[name], FUNCTIONS[name](**values, panel="gpu-host"))
+    found = fields(OPERATORS[name], FUNCTIONS[name](**on_device))
+    for field, array in expected.items():
+        assert (array is None) == (found[field] is None)
+        assert array is None or found[field].get().tobytes() == array.tobytes(), field
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_arrays_of_another_device(cupy, name):
+    """The device of the arrays is entered, whichever is the current one; results are there, too."""
+    with cupy.cuda.Device(1):
+        _, on_device = moved_call(OPERATORS[name])
+    found = fields(OPERATORS[name], FUNCTIONS[name](**on_device))
+    assert {array.device.id for array in found.values() if array is not None} == {1}
+    assert cupy.cuda.Device().id == 0
+
+
+@pytest.mark.parametrize("graph", ["csc", "edges", "triplets"])
+def test_graphs_of_another_device(cupy, graph):
+    values = GRAPHS[graph]({"num_nodes": 5, **dict.fromkeys(SYMBOLS, 5)}, np.int32, np.random.default_rng(0))
+    for value in values.values() if isinstance(values, dict) else (values,):
+        function, arguments = value.__reduce__()
+        with cupy.cuda.Device(1):
+            given = [moved(a) for a in arguments]
+        graph = function(*given)
+        assert graph.device == "cuda:1"
+        assert graph.prepare() is not None
+
+
+@pytest.mark.parametrize("name", [name for name, op in OPERATORS.items() if op.graph])
+def test_a_graph_is_done_when_it_is_there(cupy, name):
+    """Another stream may use a graph, and its order of the backward, as soon as they are there."""
+    op = OPERATORS[name]
+    values, on_device = moved_call(op)
+    with cupy.cuda.Stream():
+        graphs = {n: moved(graph) for n, graph in graphs_of(op, values).items()}
+        for graph in graphs.values():
+            graph.prepare()
+    call(op, {**on_device, **graphs})
+
+
+@pytest.mark.usefixtures("cupy")
+@pytest.mark.parametrize("name", OPERATORS)
+def test_calls_wait_for_nothing(name):
+    op = OPERATORS[name]
+    _, on_device = moved_call(op)
+    for graph in graphs_of(op, on_device).values():
+        graph.prepare()
+    call(op, on_device)
+    before = cupy_stand_in.state.waits
+    call(op, on_device)
+    assert cupy_stand_in.state.waits == before
+
+
+@pytest.mark.usefixtures("cupy")
+@pytest.mark.parametrize("name", OPERATORS)
+def test_what_can_be_captured(name):
+    """Operators without products of cuBLAS; the others say so."""
+    op = OPERATORS[name]
+    _, on_device = moved_call(op)
+    call(op, on_device)
+    with capturing():
+        if name in CAPTURABLE:
+            call(op, on_device)
+        else:
+            with pytest.raises(NotImplementedError, match="stream capture"):
+                call(op, on_device)
+
+
+def test_the_stand_in_is_strict(cupy):
+    """What it is for: each of these would be a wrong number on a device, or none."""
+    x = asarray(np.ones(3))
+    with cupy.cuda.Device(1), pytest.raises(Misuse, match="device 0 is used while device 1"):
+        x + x
+    with cupy.cuda.Stream():
+        y = x + x
+    with pytest.raises(Misuse, match="another stream"):
+        y + y
+    with capturing(), pytest.raises(Misuse, match="captured"):
+        float(x.sum())
