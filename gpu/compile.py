@@ -4,6 +4,7 @@ Needs no GPU and no driver, only the packages cuda-core, nvidia-cuda-nvrtc and n
 
     python -m trigraph.gpu.compile             # compare with gpu/budgets.json; exit status 1 when a kernel is over
     python -m trigraph.gpu.compile --update    # write gpu/budgets.json
+    python -m trigraph.gpu.compile --raise --nvrtc DIR/libnvrtc.so.13    # allow for another version of the compiler
 
 Registers are budgeted in steps of 8, the unit in which a device grants them to a thread: within a step another compiler
 version may differ at no cost. Stack, spills, barriers and static shared memory are exact. A kernel that spills has to
@@ -13,6 +14,7 @@ give its reason: a text under ``spill_reason`` in the file, which ``--update`` k
 from __future__ import annotations
 
 import argparse
+import ctypes
 import io
 import json
 import re
@@ -131,9 +133,12 @@ def read_budgets() -> dict[str, Any]:
 
 
 def make_budgets(
-    measured: Mapping[str, Mapping[str, Mapping[str, Usage]]], previous: Mapping[str, Any]
+    measured: Mapping[str, Mapping[str, Mapping[str, Usage]]], previous: Mapping[str, Any], raised: bool = False
 ) -> dict[str, Any]:
-    """Return budgets for what was measured (family -> architecture -> instance), keeping the reasons of spills."""
+    """Return budgets for what was measured (family -> architecture -> instance), keeping the reasons of spills.
+
+    Where they are `raised`, an amount that was larger before stays.
+    """
     budgets: dict[str, Any] = {}
     for family, architectures in measured.items():
         for architecture, kernels in architectures.items():
@@ -141,6 +146,8 @@ def make_budgets(
                 entry = budgets.setdefault(family, {}).setdefault(name, {})
                 registers = -(-usage.registers // _REGISTER_STEP) * _REGISTER_STEP
                 entry[architecture] = usage._replace(registers=registers)._asdict()
+                if raised and (before := previous.get(family, {}).get(name, {}).get(architecture)):
+                    entry[architecture] = {what: max(n, before[what]) for what, n in entry[architecture].items()}
         for name, entry in budgets.get(family, {}).items():
             reason = previous.get(family, {}).get(name, {}).get("spill_reason")
             if reason:
@@ -161,14 +168,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     mode = parser.add_mutually_exclusive_group()
     mode.add_argument("--check", action="store_true", help="compare with budgets.json (default)")
     mode.add_argument("--update", action="store_true", help="write budgets.json")
+    mode.add_argument("--raise", dest="raised", action="store_true", help="raise the budgets that are too small")
+    parser.add_argument("--nvrtc", help="a libnvrtc.so.13 to compile with (default: that of nvidia-cuda-nvrtc)")
     options = parser.parse_args(arguments)
+    if options.nvrtc:
+        ctypes.CDLL(options.nvrtc)  # cuda-bindings takes the library that is loaded already
     measured = {
         family: {arch: compile_kernels(KERNELS / f"{family}.cu", instances, arch) for arch in ARCHITECTURES}
         for family, instances in INSTANCES.items()
     }
     budgets = read_budgets()
-    if options.update:
-        budgets = make_budgets(measured, budgets)
+    if options.update or options.raised:
+        budgets = make_budgets(measured, budgets, options.raised)
         BUDGETS.write_text(format_budgets(budgets), encoding="utf-8")
     problems = superfluous(budgets)
     for family, architectures in measured.items():

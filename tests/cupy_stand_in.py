@@ -1,4 +1,4 @@
-"""A stand-in for CuPy where there is no device: arrays are NumPy's, kernels run on the CPU, and it is stricter than CuPy.
+"""A stand-in for CuPy where there is no device: NumPy's arrays, kernels that run on the CPU, and stricter rules.
 
 What CuPy leaves to luck is an error here: an operation on arrays of a device that is not the current one, an array read
 on a stream while another stream still writes it, a synchronisation or a matrix product while a stream is captured. It
@@ -73,7 +73,7 @@ class State:
         self.clock = itertools.count(1)
         self.device = 0
         self.stream = Stream()
-        self.waits = self.launches = self.products = 0
+        self.waits = self.launches = 0  # launches of our kernels, and of those that CuPy and cuBLAS would need
 
 
 state = State()
@@ -130,6 +130,7 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
 
     def __array_ufunc__(self, ufunc, method, *inputs, out=None, **kwargs):
         result = getattr(ufunc, method)(*map(_plain, inputs), **kwargs)
+        state.launches += 1
         if out is None:
             return _wrapped(result)
         out[0].array[...] = result
@@ -148,6 +149,7 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
         self.memory.used()
         self.array[_plain(key)] = _plain(value)
         self.memory.written()
+        state.launches += 1
 
     def __len__(self):
         return len(self.array)
@@ -177,6 +179,7 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
     def __getattr__(self, name):
         if name not in ("astype", "copy", "sum", "min", "max", "argmax", "any", "all", "cumsum"):
             raise AttributeError(name)
+        state.launches += 1
         return lambda *args, **kwargs: _wrapped(getattr(_plain(self), name)(*_plain(args), **kwargs))
 
 
@@ -227,7 +230,7 @@ def matmul(left, right, out=None):
     """Return a product by cuBLAS, which CuPy refuses on a stream that is captured."""
     if state.stream.captured:
         raise NotImplementedError("calling cuBLAS API during stream capture is currently unsupported")
-    state.products += 1
+    state.launches += 1
     result = _plain(left) @ _plain(right)
     if out is None:
         return ndarray(result)
@@ -270,7 +273,11 @@ def install(monkeypatch, cache):
     cupy.may_share_memory = lambda a, b: np.may_share_memory(a.array, b.array)
 
     def function(name):
-        return lambda *args, **kwargs: _wrapped(getattr(np, name)(*_plain(args), **_plain_items(kwargs)))
+        def run(*args, **kwargs):
+            state.launches += not name.startswith("empty")
+            return _wrapped(getattr(np, name)(*_plain(args), **_plain_items(kwargs)))
+
+        return run
 
     for name in (
         "arange", "argmax", "argsort", "array", "ascontiguousarray", "bincount", "concatenate", "cumsum", "empty",

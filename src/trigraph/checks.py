@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trigraph.edge_graph import EdgeGraph
-from trigraph.graphs import CSC, LARGEST_INT, advice, array_kind, count, device_of, shown
+from trigraph.graphs import CSC, LARGEST_INT, advice, array_kind, count, device_of, namespace_of, shown
 from trigraph.neighbors import FLOATS
 from trigraph.operators import SYMBOLS, Array, Attribute, GraphArgument, Operator, evaluate, names_in
 from trigraph.segments import Segments
@@ -462,9 +462,7 @@ def _contiguous(value: Any) -> Any:
         return value
     if isinstance(value, np.ndarray):
         return np.require(value, requirements=("C", "A", "E"))  # E: a subclass would bring its own arithmetic
-    import cupy
-
-    return cupy.ascontiguousarray(value)
+    return value if value.flags.c_contiguous else namespace_of(value).ascontiguousarray(value)
 
 
 def check_call(op: Operator, values: dict[str, Any], wrt: Any, out: Any, kind: str, panel: str) -> Checked:

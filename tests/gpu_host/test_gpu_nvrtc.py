@@ -123,6 +123,15 @@ def test_compare():
     assert gpu_compile.superfluous(budgets) == ["f: k has a budget but is not an instance"]
 
 
+def test_budgets_for_two_compilers():
+    first = make_budgets({"f": {"sm_80": {"k": SMALL}}}, {"f": {"k": {"spill_reason": "small"}}})
+    other = SMALL._replace(registers=30, shared=100, stack=4)
+    raised = make_budgets({"f": {"sm_80": {"k": other}}}, first, raised=True)
+    assert raised["f"]["k"]["sm_80"] == SMALL._replace(registers=32, stack=4)._asdict()
+    assert raised["f"]["k"]["spill_reason"] == "small"
+    assert compare("f", "sm_80", {"k": SMALL}, raised) == compare("f", "sm_80", {"k": other}, raised) == []
+
+
 @pytest.mark.usefixtures("nvrtc")
 def test_command_line(monkeypatch, tmp_path, capsys):
     (tmp_path / "kernels").mkdir()
@@ -135,6 +144,7 @@ def test_command_line(monkeypatch, tmp_path, capsys):
     assert "toy: toy on sm_75 has no budget" in capsys.readouterr().err
     assert gpu_compile.main(["--update"]) == 0
     assert gpu_compile.main(["--check"]) == 0
+    assert gpu_compile.main(["--raise"]) == 0
     text = (tmp_path / "budgets.json").read_text()
     assert len(text.splitlines()) == len(ARCHITECTURES) + 6
     assert set(json.loads(text)["toy"]["toy"]) == set(ARCHITECTURES)
