@@ -30,7 +30,7 @@ import numpy as np
 
 from trigraph.gpu import sums
 from trigraph.gpu.rows import ACCESS, THREADS, Fields, Lanes, Like, aligned, is_wide
-from trigraph.gpu.sums import CHUNK, ROWS, Kernels, Pieces, Rows, cover
+from trigraph.gpu.sums import ROWS, Kernels, Rows, cover
 from trigraph.lazy import lazy
 
 __all__ = ["mha_gat_n2n_bwd", "mha_gat_n2n_bwd2", "mha_gat_n2n_fwd"]
@@ -190,9 +190,9 @@ class _Attention:
         return is_wide(self.dim_head, self.storage)
 
     @lazy
-    def pieces(self) -> Pieces:
+    def rows(self) -> Rows:
         """Positions by destination."""
-        return sums.cut(self.kernels, sums.by_destination(self.graph))
+        return sums.by_destination(self.graph)
 
     def empty(self, *shape: int) -> Any:
         """Workspace."""
@@ -249,51 +249,42 @@ class _Attention:
 
     def softmax(self, scores: Any) -> None:
         """Write pre and post of every position."""
-        pieces, heads, graph = self.pieces, self.num_heads, self.graph
-        stats = self.empty(graph.num_dst_nodes, 2 * heads)
-        overflow = sums.overflow_for(self.kernels, pieces.rows, stats)
-        lanes = self._position_lanes()
-        grid = (cover(pieces.num_pieces * heads, lanes.groups),)
-        index = (pieces.table, graph.offsets, graph.indices, graph.edge_ids)
-        numbers = (np.int64(pieces.num_pieces), np.int64(graph.num_positions), heads, *self._activation())
-        args = (*self.projections, *index, *numbers, lanes.position_bits, scores, stats, overflow)
-        self._launch("gat_scores", (), grid, args)
-        cuts = graph.num_positions // CHUNK
-        if cuts:
-            join = (overflow, graph.offsets, np.int64(graph.num_dst_nodes), CHUNK, heads, stats)
-            self._launch("gat_join", (), (cuts * cover(heads, 32),), join, (32, 8))
-            self._launch("gat_rescale", (), grid, (stats, *index[:2], *numbers[:3], lanes.position_bits, scores))
+        rows, heads, graph, lanes = self.rows, self.num_heads, self.graph, self._position_lanes()
+        stats = None if rows.long is None else self.empty(graph.num_dst_nodes, 2 * heads)
+        overflow = None if stats is None else sums.overflow_for(self.kernels, rows, stats)
+        numbers = (np.int64(graph.num_positions), heads)
+        index = (*rows.cut, graph.indices, graph.edge_ids)
+        options = (*self._activation(), lanes.position_bits)
+        args = (*self.projections, *index, *numbers, *options, scores, stats, overflow)
+        self._launch("gat_scores", (), (cover(rows.num_pieces * heads, lanes.groups),), args)
+        if rows.long is not None:
+            grid, long_rows = rows.long_blocks(heads)
+            self._launch("gat_join", (), grid, (overflow, *long_rows, heads, stats), (32, 8))
+            grid = (cover(rows.num_parts * heads, lanes.groups),)
+            self._launch("gat_rescale", (), grid, (stats, *rows.cut, *numbers, lanes.position_bits, scores))
 
     # ---- sums of embeddings
 
     def aggregate(self, first: tuple[Any, int, int, Any], second: tuple[Any, int, int, Any], out: Any) -> None:
         """out_i = sum over both and the in-edges of coefficient x_j; each is coefficients, strides and x (or None)."""
-        pieces, graph, width = self.pieces, self.graph, out.shape[1]
-        lanes = Lanes.of(width, self._elements(), self._mean_size(pieces))
-        overflow = self._overflow(pieces.rows, width)
+        rows, width = self.rows, out.shape[1]
+        lanes, overflow = Lanes.of(width, self._elements(), self._mean_size(rows)), self._overflow(rows, width)
         terms = [value for c, p, h, x in (first, second) for value in (c, np.int64(p), np.int64(h), x)]
-        index = (pieces.table, graph.offsets, graph.indices, np.int64(pieces.num_pieces))
         numbers = (self.num_heads, self.dim_head, self.concat_heads, lanes.column_bits, lanes.position_bits)
-        args = (*terms, *index, *numbers, out, overflow)
-        self._launch(
-            "gat_aggregate",
-            (self.wide, second[3] is not None),
-            lanes.grid(pieces.num_pieces, width),
-            args,
-            types=self.storage,
-        )
-        self._finish(pieces.rows, overflow, out)
+        args = (*terms, *rows.cut, self.graph.indices, *numbers, out, overflow)
+        options, grid = (self.wide, second[3] is not None), lanes.grid(rows.num_pieces, width)
+        self._launch("gat_aggregate", options, grid, args, types=self.storage)
+        self._finish(rows, overflow, out)
 
     def _overflow(self, rows: Rows, width: int) -> Any:
-        """Workspace for the pieces of rows that are cut: two rows for each tile."""
-        return self.empty(2 * (rows.num_positions // CHUNK + 1), width)
+        """Workspace for the parts of long rows; None where there are none."""
+        return None if rows.long is None else self.empty(rows.num_parts, width)
 
     def _finish(self, rows: Rows, overflow: Any, out: Any) -> None:
-        """Add up the pieces of the rows that are cut."""
-        width = out.shape[1]
-        args = (overflow, rows.offsets, np.int64(rows.num_rows), CHUNK, width, out)
-        grid = (rows.num_positions // CHUNK * cover(width, 32),)
-        self._launch("gat_finish", (), grid, args, (32, 8), self.storage)
+        """Add up the parts of the long rows."""
+        if rows.long is not None:
+            grid, long_rows = rows.long_blocks(out.shape[1])
+            self._launch("gat_finish", (), grid, (overflow, *long_rows, out.shape[1], out), (32, 8), self.storage)
 
     # ---- derivatives
 
@@ -341,13 +332,12 @@ class _Attention:
 
     def _each_piece(self, kernel: str, options: tuple[bool, ...], arrays: tuple[Any, ...], out: Any) -> None:
         """Launch a kernel that sums over the positions of every row and head."""
-        graph, pieces, lanes = self.graph, self.pieces, self._position_lanes()
-        overflow = sums.overflow_for(self.kernels, pieces.rows, out)
-        index = (pieces.table, graph.offsets, graph.indices, graph.edge_ids)
-        numbers = (np.int64(pieces.num_pieces), np.int64(graph.num_positions), self.num_heads, *self._activation())
-        args = (*arrays, *index, *numbers, lanes.position_bits, out, overflow)
-        self._launch(kernel, options, (cover(pieces.num_pieces * self.num_heads, lanes.groups),), args)
-        sums.finish(self.kernels, pieces.rows, overflow, out)
+        graph, rows, lanes = self.graph, self.rows, self._position_lanes()
+        overflow = sums.overflow_for(self.kernels, rows, out)
+        numbers = (np.int64(graph.num_positions), self.num_heads, *self._activation())
+        args = (*arrays, *rows.cut, graph.indices, graph.edge_ids, *numbers, lanes.position_bits, out, overflow)
+        self._launch(kernel, options, (cover(rows.num_pieces * self.num_heads, lanes.groups),), args)
+        sums.finish(self.kernels, rows, overflow, out)
 
     def inputs_gradients(self, g: Any, coefficients: Any, fields: Fields) -> None:
         """Fill in the gradients in embeddings and weights that are asked for."""
@@ -361,7 +351,6 @@ class _Attention:
     def _to_rows(self, k: int, rows: Rows, g: Any, coefficients: Any, fields: Fields) -> Any:
         """Write the gradient in one embedding; return the sums of coefficients if weights are asked for."""
         out, per = fields[_Inputs._fields[k]], coefficients.shape[2]
-        pieces = self.pieces if k == 1 else sums.cut(self.kernels, rows)
         width, g = self.num_heads * self.dim_head, None if out is None else g
         totals = totals_overflow = overflow = None
         if fields.any_of("attention_weights"):
@@ -369,12 +358,12 @@ class _Attention:
             totals_overflow = sums.overflow_for(self.kernels, rows, totals)
         if out is not None:
             overflow = self._overflow(rows, width)
-        lanes = Lanes.of(width, self._elements(), self._mean_size(pieces))
+        lanes = Lanes.of(width, self._elements(), self._mean_size(rows))
         weights = self._part(self.inputs, k), self._part(self.dots, k) if self.dots else None
-        index = (pieces.table, rows.offsets, rows.order, self.graph.prepare().destinations, np.int64(pieces.num_pieces))
+        index = (*rows.cut, rows.order, self.graph.prepare().destinations)
         numbers = (self.num_heads, self.dim_head, self.concat_heads, lanes.column_bits, lanes.position_bits)
         args = (coefficients, per, g, *weights, *index, *numbers, out, overflow, totals, totals_overflow)
-        self._launch("gat_to_rows", (self.wide,), lanes.grid(pieces.num_pieces, width), args, types=self.storage)
+        self._launch("gat_to_rows", (self.wide,), lanes.grid(rows.num_pieces, width), args, types=self.storage)
         if out is not None:
             self._finish(rows, overflow, out)
         if totals is not None:
@@ -401,11 +390,11 @@ class _Attention:
     def _elements(self) -> int:
         return ACCESS // self.storage.itemsize if self.wide else 1
 
-    def _mean_size(self, pieces: Pieces) -> int:
-        return cover(self.graph.num_positions, max(pieces.num_pieces, 1))
+    def _mean_size(self, rows: Rows) -> int:
+        return cover(self.graph.num_positions, max(rows.num_pieces, 1))
 
     def _position_lanes(self) -> Lanes:
-        return Lanes.of(1, 1, self._mean_size(self.pieces))
+        return Lanes.of(1, 1, self._mean_size(self.rows))
 
     def _launch(
         self,

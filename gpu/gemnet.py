@@ -311,7 +311,7 @@ class _Embedding:
     def _embed(self, first: int, count: int, pairs: Sequence[Pair], shape: tuple[int, ...], out: Any) -> None:
         """See kernel gemnet_embed; `shape` is num_y, num_x, y_stride, x_stride."""
         both = [*pairs, (None, None)][:2]
-        span = self.units.pieces.table, self.units.order, np.int64(first), np.int64(self.units.count)
+        span = *self.units.pieces.cut, self.units.order, np.int64(first)
         self._launch("gemnet_embed", count, Tile.of(SIDE, shape[0]).threads, (*both[0], *both[1], *span, *shape, out))
 
     def _outer(self, first: int, count: int, g: Any, sph_basis: Any) -> Any:
@@ -319,13 +319,13 @@ class _Embedding:
         if sph_basis is None:
             return None
         out = self.kernels.xp.empty((count, self.interm * self.spherical), g.dtype)
-        span = self.units.pieces.table, self.units.order, np.int64(first), np.int64(self.units.count)
+        span = *self.units.pieces.cut, self.units.order, np.int64(first)
         args = (g, sph_basis, *span, self.interm, self.spherical, out)
         self._launch("gemnet_outer", count, Tile.of(self.interm, self.spherical).threads, args)
         return out
 
     def _launch(self, kernel: str, count: int, threads: int, args: tuple[Any, ...]) -> None:
-        types = (self.inputs.weight.dtype, self.units.pieces.table.dtype)
+        types = (self.inputs.weight.dtype, self.units.pieces.offsets.dtype)
         self.kernels.launch(kernel, types, (count,), (threads,), args)
 
 
@@ -487,7 +487,7 @@ class _Bilinear:
         interm, _, emb_in = self.sizes
         p, tile = self.empty(count, interm * emb_in), Tile.of(interm, emb_in)
         radial = (self.inputs.rad_W1, self.dots.rad_W1) if dot and self.dots else (None, self.inputs.rad_W1)
-        args = (*radial, *self._arrays(dot), np.int64(first), np.int64(self.units.count), *self.sizes, *tile, p)
+        args = (*radial, *self._arrays(dot), np.int64(first), *self.sizes, *tile, p)
         self._launch("gemnet_products", count * tile.tiles(interm, emb_in), tile.threads, args)
         return p
 
@@ -496,7 +496,7 @@ class _Bilinear:
         interm, spherical, emb_in = self.sizes
         weights = (self.inputs.weight, self.dots.weight) if self.dots else (None, self.inputs.weight)
         q = [None if w is None else self.kernels.matmul(g, w) for w in weights]
-        arrays = (*self._arrays(True), np.int64(first), np.int64(self.units.count), *self.sizes)
+        arrays = (*self._arrays(True), np.int64(first), *self.sizes)
         threads = Tile.of(max(interm, spherical), emb_in).threads
         if "rad_W1" in targets:
             self._launch("gemnet_radial", count, threads, (*q, *arrays, by_unit, targets["rad_W1"]))
@@ -512,5 +512,5 @@ class _Bilinear:
         return (self.inputs.sph, sph_1, self.inputs.m, m_1, *self.units.outputs, self.units.order, inputs)
 
     def _launch(self, kernel: str, count: int, threads: int, args: tuple[Any, ...]) -> None:
-        types = (self.inputs.weight.dtype, self.units.pieces.table.dtype)
+        types = (self.inputs.weight.dtype, self.units.pieces.offsets.dtype)
         self.kernels.launch(kernel, types, (count,), (threads,), args)

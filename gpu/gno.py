@@ -29,7 +29,7 @@ import numpy as np
 
 from trigraph.gpu import sums
 from trigraph.gpu.products import Columns, product_rows
-from trigraph.gpu.sums import ROWS, Kernels, Pieces, Total, bits, cover
+from trigraph.gpu.sums import ROWS, Kernels, Rows, Total, bits, cover
 from trigraph.lazy import lazy
 from trigraph.operators import result_type
 
@@ -209,12 +209,12 @@ def gno_message_fwd(
     if graph.num_positions == 0:
         message.fill(0)
         return message
-    pieces = sums.cut(net.kernels, sums.by_destination(graph))
+    pieces = sums.by_destination(graph)
     partial = net.empty(pieces.num_pieces, f_out)
     for first, count in sums.blocks(pieces.num_pieces, (net.hidden + 1) * f_in * params.itemsize):
         moments = _Block(net, graph, f_in, pieces, first, count).moments(features, None)
         net.kernels.matmul(moments, net.v_hat(params).reshape(-1, f_out), out=partial[first : first + count])
-    sums.sum_pieces(net.kernels, pieces, [partial], message)
+    sums.sum_pieces(net.kernels, pieces, partial, message)
     return message
 
 
@@ -284,11 +284,11 @@ def _message_derivatives(
             array.fill(0)
         return
     kernels, f_in, f_out = net.kernels, features.shape[1], grad_message.shape[1]
-    pieces = sums.cut(kernels, sums.by_destination(graph))
+    pieces = sums.by_destination(graph)
     v = net.v_hat(net.params).reshape(-1, f_out)
     v_1 = None if params_1 is None else net.v_hat(params_1).reshape(-1, f_out)
     tangent = net.gg_coords is not None or net.gg_params is not None  # or else t = 0
-    partial = [net.empty(pieces.num_pieces, f_out) for w in (v, v_1) if w is not None and "grad_message" in grads]
+    partial = net.empty(pieces.num_pieces, f_out) if "grad_message" in grads else None
     to_source = net.empty(graph.num_positions, f_in) if "features" in grads else None
     to_coords = net.empty(graph.num_positions, net.d) if "coords" in grads else None
     g_pieces = None if grads.keys() == {"grad_message"} else sums.spread(kernels, pieces, grad_message)
@@ -296,12 +296,12 @@ def _message_derivatives(
     with net.total(net.u_hat, grads) as of_u, net.total(net.v_hat, grads, f_out) as of_v:
         for first, count in sums.blocks(pieces.num_pieces, per_piece * grad_message.itemsize):
             block, rows = _Block(net, graph, f_in, pieces, first, count), slice(first, first + count)
-            if partial or "params" in grads:
+            if partial is not None or "params" in grads:
                 t_1 = block.moments(features_1, features if tangent else None)
-            if partial:
-                net.kernels.matmul(t_1, v, out=partial[0][rows])
+            if partial is not None:
+                net.kernels.matmul(t_1, v, out=partial[rows])
                 if v_1 is not None:
-                    net.kernels.matmul(block.moments(features, None), v_1, out=partial[1][rows])
+                    partial[rows] += net.kernels.matmul(block.moments(features, None), v_1)
             if g_pieces is None:
                 continue
             g = g_pieces[rows]
@@ -320,7 +320,7 @@ def _message_derivatives(
                     block.first_layer([(q, features)], net.gg_params, net.gg_coords, True, to_coords, to_params)
                 if to_params is not None:
                     of_u.add(to_params)
-    if partial:
+    if partial is not None:
         sums.sum_pieces(kernels, pieces, partial, grads["grad_message"])
     if to_source is not None:
         sums.gather(kernels, to_source, sums.by_source(graph), grads["features"])
@@ -457,12 +457,12 @@ def _contract(
     if not given or rows.num_positions == 0:
         out.fill(0)
         return
-    pieces, overflow = sums.cut(kernels, rows), sums.overflow_for(kernels, rows, out)
+    overflow = sums.overflow_for(kernels, rows, out)
     num_y, _, _, _, y_bits, x_bits = shape
-    e_bits = min(bits(cover(rows.num_positions, pieces.num_pieces)), 7 - y_bits - x_bits)
-    grid = (cover(pieces.num_pieces, 128 >> (y_bits + x_bits + e_bits)) * cover(num_y, 4 << y_bits),)
+    e_bits = min(bits(cover(rows.num_positions, rows.num_pieces)), 7 - y_bits - x_bits)
+    grid = (cover(rows.num_pieces, 128 >> (y_bits + x_bits + e_bits)) * cover(num_y, 4 << y_bits),)
     arrays = (*given[0], *(given[1] if len(given) > 1 else (None, None)))
-    index = (pieces.table, rows.offsets, rows.order, graph.edge_ids, others, np.int64(pieces.num_pieces))
+    index = (*rows.cut, rows.order, graph.edge_ids, others)
     args = (*arrays, *index, *shape, e_bits, out, overflow)
     kernels.launch("gno_contract", (out.dtype, rows.offsets.dtype), grid, (128,), args)
     sums.finish(kernels, rows, overflow, out)
@@ -474,11 +474,11 @@ def _to_kernel(kernels: Kernels, grad_message: Any, features: Any, graph: Any, f
         out.fill(0)
         return
     rows = sums.by_row(graph)
-    pieces, overflow = sums.cut(kernels, rows), sums.overflow_for(kernels, rows, out)
+    overflow = sums.overflow_for(kernels, rows, out)
     lane_bits = min(bits(cover(f_in * f_out, 4)), 7)
-    grid = (cover(pieces.num_pieces, 128 >> lane_bits) * cover(f_in * f_out, 4 << lane_bits),)
-    index = (pieces.table, rows.offsets, rows.order, graph.prepare().destinations, graph.indices)
-    args = (grad_message, features, *index, np.int64(pieces.num_pieces), f_in, f_out, lane_bits, out, overflow)
+    grid = (cover(rows.num_pieces, 128 >> lane_bits) * cover(f_in * f_out, 4 << lane_bits),)
+    index = (*rows.cut, rows.order, graph.prepare().destinations, graph.indices)
+    args = (grad_message, features, *index, f_in, f_out, lane_bits, out, overflow)
     kernels.launch("gno_outer", (out.dtype, rows.offsets.dtype), grid, (128,), args)
     sums.finish(kernels, rows, overflow, out)
 
@@ -527,7 +527,7 @@ class _Block:
     net: _Network
     graph: Any
     f_in: int
-    pieces: Pieces
+    pieces: Rows
     first: int
     count: int
 
@@ -536,7 +536,7 @@ class _Block:
         net, f_in = self.net, self.f_in
         out, tile = net.empty(self.count, (net.hidden + 1) * f_in), _Tile.of(net.hidden, f_in)
         arrays = (features_a, features_t, net.coords, net.params, net.gg_coords, net.gg_params)
-        index = (self.pieces.table, self.graph.indices, self.graph.edge_ids)
+        index = (*self.pieces.cut, self.graph.indices, self.graph.edge_ids)
         tiles = cover(net.hidden, tile.rows) * cover(f_in, tile.cols)
         self._launch("gno_moments", tile, tiles, (*arrays, *index), (), (out,))
         return out
@@ -545,7 +545,7 @@ class _Block:
         """q_a a^ + q_t t of each edge into its position's row of `out`; None stands for zero."""
         net, tile = self.net, self._edges_by(self.f_in)
         arrays = (q_a, q_t, net.coords, net.params, net.gg_coords, net.gg_params)
-        index = (self.pieces.table, self.graph.edge_ids)
+        index = (*self.pieces.cut, self.graph.edge_ids)
         self._launch("gno_to_source", tile, cover(self.f_in, tile.cols), (*arrays, *index), (), (out,))
 
     def first_layer(
@@ -556,7 +556,7 @@ class _Block:
         given = [pair for pair in pairs if pair[0] is not None and pair[1] is not None]
         given += [(None, None)] * (2 - len(given))
         arrays = (*given[0], *given[1], net.coords, net.params, weights, x)
-        index = (self.pieces.table, self.graph.indices, self.graph.edge_ids)
+        index = (*self.pieces.cut, self.graph.indices, self.graph.edge_ids)
         extra = tile.groups * tile.rows * (tile.cols + 1)
         self._launch("gno_first_layer", tile, 1, (*arrays, *index), (not add, add), (to_coords, to_params), extra)
 
@@ -567,8 +567,8 @@ class _Block:
         self, kernel: str, tile: _Tile, tiles: int, arrays: Any, flags: Any, outputs: Any, extra: int = 0
     ) -> None:
         net = self.net
-        span = tuple(map(np.int64, (self.first, self.count, self.pieces.num_pieces)))
+        span = np.int64(self.first), np.int64(self.count)
         args = (*arrays, *span, net.d, net.hidden, self.f_in, *flags, *tile, *outputs)
         shared = (tile.elements + extra) * net.params.itemsize
-        types = (net.params.dtype, self.pieces.table.dtype)
+        types = (net.params.dtype, self.pieces.offsets.dtype)
         net.kernels.launch(kernel, types, (cover(self.count, tile.groups) * tiles,), (128,), args, shared)

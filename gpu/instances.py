@@ -40,11 +40,10 @@ def expand(kernel: str, *axes: tuple[str, ...]) -> tuple[str, ...]:
 
 #: Kernels of kernels/sums.cuh, which every family may include.
 SUMS = (
-    *expand("cut_rows", INDICES),
-    *expand("add_overflow", FLOATS, INDICES),
+    *expand("finish_rows", FLOATS, INDICES),
     *expand("gather_rows", FLOATS, INDICES),
     *expand("spread_rows", FLOATS, INDICES),
-    *expand("first_pieces", FLOATS, INDICES),
+    *expand("rows_of_pieces", FLOATS, INDICES),
     *expand("sum_rows", FLOATS),
 )
 
@@ -65,8 +64,7 @@ INSTANCES: dict[str, tuple[str, ...]] = {
         *expand("sum_rows", FLOATS),
     ),
     "gat": (
-        *expand("cut_rows", INDICES),
-        *expand("add_overflow", FLOATS, INDICES),
+        *expand("finish_rows", FLOATS, INDICES),
         *expand("sum_rows", FLOATS),
         *expand("gat_finish", STORAGE, INDICES),
         *expand("gat_project", STORAGE, BOOLS),
@@ -82,10 +80,9 @@ INSTANCES: dict[str, tuple[str, ...]] = {
         *expand("gat_weights", STORAGE, INDICES),
     ),
     "gemnet": (
-        *expand("cut_rows", INDICES),
-        *expand("add_overflow", FLOATS, INDICES),
+        *expand("finish_rows", FLOATS, INDICES),
         *expand("gather_rows", FLOATS, INDICES),
-        *expand("first_pieces", FLOATS, INDICES),
+        *expand("rows_of_pieces", FLOATS, INDICES),
         *expand("sum_rows", FLOATS),
         *expand("product_rows", FLOATS),
         *expand("gemnet_products", FLOATS, INDICES),
@@ -107,11 +104,9 @@ INSTANCES: dict[str, tuple[str, ...]] = {
         *expand("gno_first_layer", FLOATS, INDICES),
     ),
     "weighted": (
-        *expand("cut_rows", INDICES),
-        *expand("add_overflow", FLOATS, INDICES),
+        *expand("finish_rows", FLOATS, INDICES),
         *expand("weighted_degrees", FLOATS, INDICES),
         *expand("weighted_sum", FLOATS, INDICES, BOOLS),
-        *expand("weighted_divide", FLOATS, INDICES),
         *expand("weighted_extrema", FLOATS, INDICES, BOOLS),
         *expand("weighted_extrema_overflow", FLOATS, INDICES),
         *expand("weighted_pick", FLOATS, INDICES),

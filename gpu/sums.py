@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trigraph.gpu.launcher import runtime
+from trigraph.graphs import CHUNK, LongRows
 
 __all__ = [
     "CHUNK",
     "ROWS",
     "Kernels",
-    "Pieces",
     "Rows",
     "Total",
     "bits",
@@ -27,7 +27,6 @@ __all__ = [
     "by_row",
     "by_source",
     "cover",
-    "cut",
     "finish",
     "gather",
     "overflow_for",
@@ -38,7 +37,6 @@ __all__ = [
     "workspace",
 ]
 
-CHUNK = 128  # most positions of a piece
 ROWS = 256  # rows of a matrix that are summed at a time
 WORKSPACE = 32 << 20  # bytes of the arrays of one block: they stay in the cache of a device
 MAX_BLOCKS = 256  # blocks grow instead
@@ -182,93 +180,93 @@ class Total:
 
 
 class Rows(NamedTuple):
-    """Rows of a CSR array: row i has the positions offsets[i]..offsets[i+1]-1, or what `order` holds there."""
+    """Rows of a CSR array and their pieces.
+
+    Row i has the positions offsets[i]..offsets[i+1]-1, or what `order` holds there. A row of at most CHUNK
+    positions is the piece of its number; part t of the longer ones is piece num_rows + t.
+    """
 
     offsets: Any
     order: Any
     num_rows: int
     num_positions: int
+    long: LongRows | None  # None where all rows are whole
 
+    @property
+    def num_parts(self) -> int:
+        """Parts of all long rows."""
+        return 0 if self.long is None else int(self.long.parts.shape[1])
 
-class Pieces(NamedTuple):
-    """Rows cut into pieces of at most CHUNK positions; the table is (3, num_pieces): row, begin and end of each."""
+    @property
+    def num_pieces(self) -> int:
+        """Rows and parts."""
+        return self.num_rows + self.num_parts
 
-    rows: Rows
-    table: Any
-    num_pieces: int
+    @property
+    def cut(self) -> tuple[Any, Any, Any, Any]:
+        """What kernels take for their ``Cut``."""
+        parts = None if self.long is None else self.long.parts
+        return self.offsets, parts, np.int64(self.num_rows), np.int64(self.num_pieces)
+
+    def long_blocks(self, width: int) -> tuple[tuple[int], tuple[Any, Any]]:
+        """Grid of a kernel with a block for each long row and 32 columns, and what it takes for its ``LongRow``."""
+        assert self.long is not None
+        count = self.long.rows.shape[1]
+        return (count * cover(width, 32),), (self.long.rows, np.int64(count))
 
 
 def by_destination(graph: Any) -> Rows:
     """Positions of a `CSC` by destination."""
-    return Rows(graph.offsets, None, graph.num_dst_nodes, graph.num_positions)
+    long = graph.long_rows("offsets", graph.offsets) if graph.max_in_degree > CHUNK else None
+    return Rows(graph.offsets, None, graph.num_dst_nodes, graph.num_positions, long)
 
 
 def by_source(graph: Any) -> Rows:
     """Positions of a `CSC` by source."""
-    reverse = graph.prepare()
-    return Rows(reverse.src_offsets, reverse.src_positions, graph.num_src_nodes, graph.num_positions)
+    offsets, order = graph.prepare()[1:3]
+    return Rows(offsets, order, graph.num_src_nodes, graph.num_positions, graph.long_rows("src_offsets", offsets))
 
 
 def by_row(graph: Any) -> Rows:
     """Positions of a `CSC` by row of its edge arrays."""
-    reverse = graph.prepare()
-    return Rows(reverse.row_offsets, reverse.row_positions, graph.num_edges, graph.num_positions)
-
-
-def cut(kernels: Kernels, rows: Rows) -> Pieces:
-    """Cut rows into pieces."""
-    count = rows.num_rows + rows.num_positions // CHUNK
-    table = kernels.xp.empty((3, count), rows.offsets.dtype)
-    args = (rows.offsets, np.int64(rows.num_rows), CHUNK, np.int64(count), table)
-    kernels.launch("cut_rows", (table.dtype,), (cover(count, 128),), (128,), args)
-    return Pieces(rows, table, count)
+    offsets, order = graph.prepare()[3:]
+    return Rows(offsets, order, graph.num_edges, graph.num_positions, graph.long_rows("row_offsets", offsets))
 
 
 def overflow_for(kernels: Kernels, rows: Rows, out: Any) -> Any:
-    """Workspace for what the pieces of a row beyond the first one sum up to."""
-    return kernels.xp.empty((rows.num_positions // CHUNK + 1, out.shape[1]), out.dtype)
+    """Workspace for what the parts of long rows sum up to; None where there are none."""
+    return None if rows.long is None else kernels.xp.empty((rows.num_parts, out.shape[1]), out.dtype)
 
 
-def finish(kernels: Kernels, rows: Rows, overflow: Any, out: Any, by_piece: bool = False) -> None:
-    """Add to `out` what a row's pieces beyond the first one sum up to; `overflow` has a row for each tile or piece."""
-    width = out.shape[1]
-    grid = (rows.num_positions // CHUNK * cover(width, 32),)
-    args = (overflow, rows.offsets, np.int64(rows.num_rows), CHUNK, by_piece, width, out)
-    kernels.launch("add_overflow", (out.dtype, rows.offsets.dtype), grid, (32, 8), args)
+def finish(kernels: Kernels, rows: Rows, overflow: Any, out: Any, divisor: Any = None) -> None:
+    """Write what the parts of each long row sum up to, divided by the row's divisor, to its row of `out`."""
+    if rows.long is None:
+        return
+    grid, index = rows.long_blocks(out.shape[1])
+    args = (overflow, *index, out.shape[1], divisor, out)
+    kernels.launch("finish_rows", (out.dtype, rows.offsets.dtype), grid, (32, 8), args)
 
 
 def gather(kernels: Kernels, values: Any, rows: Rows, out: Any) -> None:
     """out[i] = sum of values[position] over the positions of row i."""
-    pieces, overflow, width = cut(kernels, rows), overflow_for(kernels, rows, out), out.shape[1]
+    overflow, width = overflow_for(kernels, rows, out), out.shape[1]
     lane_bits = min(bits(width), 7)
-    grid = (cover(pieces.num_pieces, 128 >> lane_bits),)
-    args = (
-        values,
-        rows.order,
-        pieces.table,
-        rows.offsets,
-        np.int64(pieces.num_pieces),
-        width,
-        lane_bits,
-        out,
-        overflow,
-    )
+    args = (values, rows.order, *rows.cut, width, lane_bits, out, overflow)
+    grid = (cover(rows.num_pieces, 128 >> lane_bits),)
     kernels.launch("gather_rows", (out.dtype, rows.offsets.dtype), grid, (128,), args)
     finish(kernels, rows, overflow, out)
 
 
-def spread(kernels: Kernels, pieces: Pieces, values: Any) -> Any:
+def spread(kernels: Kernels, rows: Rows, values: Any) -> Any:
     """Return values[row] of each piece, zero where the piece is empty."""
-    out = kernels.xp.empty((pieces.num_pieces, values.shape[1]), values.dtype)
-    args = (values, pieces.table, np.int64(pieces.num_pieces), values.shape[1], out)
-    kernels.launch("spread_rows", (out.dtype, pieces.table.dtype), (cover(out.size, 128),), (128,), args)
+    out = kernels.xp.empty((rows.num_pieces, values.shape[1]), values.dtype)
+    args = (values, *rows.cut, values.shape[1], out)
+    kernels.launch("spread_rows", (out.dtype, rows.offsets.dtype), (cover(out.size, 128),), (128,), args)
     return out
 
 
-def sum_pieces(kernels: Kernels, pieces: Pieces, values: Sequence[Any], out: Any) -> None:
-    """out[i] = sum over row i's pieces, which `values`, one array or two, have as rows."""
-    rows, second = pieces.rows, values[1] if len(values) > 1 else None
-    args = (values[0], second, rows.offsets, np.int64(rows.num_rows), CHUNK, out.shape[1], out)
-    kernels.launch("first_pieces", (out.dtype, rows.offsets.dtype), (cover(out.size, 128),), (128,), args)
-    for array in values:
-        finish(kernels, rows, array, out, by_piece=True)
+def sum_pieces(kernels: Kernels, rows: Rows, values: Any, out: Any) -> None:
+    """out[i] = sum over row i's pieces, which `values` has as rows."""
+    args = (values, rows.offsets, np.int64(rows.num_rows), out.shape[1], out)
+    kernels.launch("rows_of_pieces", (out.dtype, rows.offsets.dtype), (cover(out.size, 128),), (128,), args)
+    finish(kernels, rows, values[rows.num_rows :], out)

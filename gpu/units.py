@@ -9,17 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
 from trigraph.gpu import sums
 from trigraph.gpu.products import product_rows
-from trigraph.gpu.sums import CHUNK, ROWS, Kernels, Pieces, Rows, Total, cover
+from trigraph.gpu.sums import CHUNK, ROWS, Kernels, Rows, Total, cover
 
 __all__ = ["SIDE", "WHOLE", "Pair", "Units", "add_products", "given", "members", "product"]
 
 WHOLE = 256  # most triplets of an edge that is not cut
-WHOLE_EDGES = CHUNK  # most edges of an atom that is not cut
-UNCUT = 2**31 - 1  # as a chunk, more positions than there are
 SIDE = 32  # of a tile of kernels/products.cuh, rows and columns
 
 Pair = tuple[Any, Any]
@@ -52,9 +48,10 @@ def add_products(kernels: Kernels, pairs: Sequence[Pair], total: Total) -> None:
             total.add(product_rows(kernels, left[rows], right[rows]))
 
 
-def members(segments: Any) -> Rows:
-    """Members of `Segments` by segment."""
-    return Rows(segments.offsets, segments.order, segments.num_segments, segments.num_members)
+def members(segments: Any, whole: int = CHUNK) -> Rows:
+    """Members of `Segments` by segment, none of which is cut unless one has more than `whole` members."""
+    long = segments.long_rows("offsets", segments.offsets) if segments.max_size > whole else None
+    return Rows(segments.offsets, segments.order, segments.num_segments, segments.num_members, long)
 
 
 class Units:
@@ -62,17 +59,10 @@ class Units:
 
     def __init__(self, kernels: Kernels, triplets: Any, atoms: Any = None) -> None:
         self.kernels, self.by_edge = kernels, atoms is None
-        outputs, most = (triplets, WHOLE) if atoms is None else (atoms, WHOLE_EDGES)
-        self.cut = outputs.max_size > most or outputs.num_members >= UNCUT
-        self.pieces = sums.cut(kernels, members(outputs)) if self.cut else self._whole(members(outputs))
-        self.outputs = self.pieces.table, None if atoms is None else triplets.offsets, _order(atoms)
+        self.pieces = members(triplets, WHOLE) if atoms is None else members(atoms)
+        self.cut = self.pieces.long is not None
+        self.outputs = *self.pieces.cut, None if atoms is None else triplets.offsets, _order(atoms)
         self.order = _order(triplets)
-
-    def _whole(self, rows: Rows) -> Pieces:
-        table = self.kernels.xp.empty((3, rows.num_rows), rows.offsets.dtype)
-        args = (rows.offsets, np.int64(rows.num_rows), UNCUT, np.int64(rows.num_rows), table)
-        self.kernels.launch("cut_rows", (table.dtype,), (cover(rows.num_rows, 128),), (128,), args)
-        return Pieces(rows, table, rows.num_rows)
 
     @property
     def count(self) -> int:
@@ -100,13 +90,12 @@ class Units:
         """Add up what the units have written, without the rows of those that have no triplets."""
         self._select(partial, False, partial)
         if self.cut:
-            sums.sum_pieces(self.kernels, self.pieces, [partial], out)
+            sums.sum_pieces(self.kernels, self.pieces, partial, out)
 
     def _select(self, values: Any, by_row: bool, out: Any) -> None:
-        args = (values, *self.outputs, np.int64(self.count), by_row, out.shape[1], out)
-        self.kernels.launch(
-            "gemnet_select", (out.dtype, self.pieces.table.dtype), (cover(self.count, 4),), (128,), args
-        )
+        args = (values, *self.outputs, by_row, out.shape[1], out)
+        types = (out.dtype, self.pieces.offsets.dtype)
+        self.kernels.launch("gemnet_select", types, (cover(self.count, 4),), (128,), args)
 
 
 def _order(segments: Any) -> Any:

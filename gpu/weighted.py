@@ -26,7 +26,7 @@ import numpy as np
 
 from trigraph.gpu import sums
 from trigraph.gpu.rows import ACCESS, THREADS, Fields, Lanes, Like, aligned, is_wide
-from trigraph.gpu.sums import CHUNK, Kernels, Pieces, cover
+from trigraph.gpu.sums import Kernels, Rows, cover
 from trigraph.lazy import lazy
 
 __all__ = ["agg_weighted_n2n_bwd", "agg_weighted_n2n_bwd2", "agg_weighted_n2n_fwd"]
@@ -158,9 +158,9 @@ class _Call:
         return self.op == "mean" and self.mean_by == "weight" and self.edge_weight is not None
 
     @lazy
-    def pieces(self) -> Pieces:
+    def rows(self) -> Rows:
         """Positions by destination."""
-        return sums.cut(self.kernels, sums.by_destination(self.graph))
+        return sums.by_destination(self.graph)
 
     @lazy
     def degree(self) -> Any:
@@ -200,53 +200,33 @@ class _Call:
 
     def degrees(self, weighted: bool, weights: Any, out: Any) -> None:
         """out_i = sum of the incoming weights, or the number of in-edges."""
-        pieces = self.pieces
-        lanes = Lanes.of(1, 1, self._mean_size(pieces))
-        column = out.reshape(-1, 1)
-        overflow = sums.overflow_for(self.kernels, pieces.rows, column)
-        args = (
-            weights if weighted else None,
-            pieces.table,
-            pieces.rows.offsets,
-            self.graph.edge_ids,
-            np.int64(pieces.num_pieces),
-            lanes.position_bits,
-            out,
-            overflow,
-        )
-        self._launch("weighted_degrees", (), lanes.grid(pieces.num_pieces, 1), args)
-        sums.finish(self.kernels, pieces.rows, overflow, column)
+        rows, column = self.rows, out.reshape(-1, 1)
+        lanes, overflow = Lanes.of(1, 1, self._mean_size(rows)), sums.overflow_for(self.kernels, rows, column)
+        args = (weights if weighted else None, *rows.cut, self.graph.edge_ids, lanes.position_bits, out, overflow)
+        self._launch("weighted_degrees", (), lanes.grid(rows.num_pieces, 1), args)
+        sums.finish(self.kernels, rows, overflow, column)
 
     def sum(self, pair: tuple[Any, Any], pair_2: tuple[Any, Any], centre: Any, degree: Any, out: Any) -> None:
         """See kernel weighted_sum; a pair is weights and values, without values it is left out."""
-        pieces, graph = self.pieces, self.graph
-        overflow = sums.overflow_for(self.kernels, pieces.rows, out)
-        arrays = (*pair, *pair_2, centre, degree)
-        lanes = self._lanes(pieces)
-        index = (pieces.table, pieces.rows.offsets, graph.indices, graph.edge_ids, np.int64(pieces.num_pieces))
-        args = (*arrays, *index, self.width, lanes.column_bits, lanes.position_bits, out, overflow)
-        self._launch("weighted_sum", (self.wide,), lanes.grid(pieces.num_pieces, self.width), args)
-        sums.finish(self.kernels, pieces.rows, overflow, out)
-        if degree is not None:
-            grid = (graph.num_positions // CHUNK * cover(self.width, THREADS),)
-            numbers = (np.int64(graph.num_dst_nodes), CHUNK, self.width)
-            self._launch("weighted_divide", (), grid, (degree, pieces.rows.offsets, *numbers, out))
+        rows, graph, lanes = self.rows, self.graph, self._lanes(self.rows)
+        overflow = sums.overflow_for(self.kernels, rows, out)
+        arrays = (*pair, *pair_2, centre, degree, *rows.cut, graph.indices, graph.edge_ids)
+        args = (*arrays, self.width, lanes.column_bits, lanes.position_bits, out, overflow)
+        self._launch("weighted_sum", (self.wide,), lanes.grid(rows.num_pieces, self.width), args)
+        sums.finish(self.kernels, rows, overflow, out, degree)
 
     def extrema(self, out: Any, location: Any) -> None:
         """Write the smallest or largest messages and where they are."""
-        pieces, graph, largest = self.pieces, self.graph, self.op == "max"
-        overflow = sums.overflow_for(self.kernels, pieces.rows, out)
-        overflow_location = sums.overflow_for(self.kernels, pieces.rows, location)
-        lanes = self._lanes(pieces)
-        index = (pieces.table, pieces.rows.offsets, graph.indices, graph.edge_ids, np.int64(pieces.num_pieces))
+        rows, graph, largest, lanes = self.rows, self.graph, self.op == "max", self._lanes(self.rows)
+        overflow = sums.overflow_for(self.kernels, rows, out), sums.overflow_for(self.kernels, rows, location)
+        index = (*rows.cut, graph.indices, graph.edge_ids)
         numbers = (self.width, largest, lanes.column_bits, lanes.position_bits)
-        targets = (out, location, overflow, overflow_location)
-        args = (self.edge_weight, self.embedding, *index, *numbers, *targets)
-        self._launch("weighted_extrema", (self.wide,), lanes.grid(pieces.num_pieces, self.width), args)
-        grid = (graph.num_positions // CHUNK * cover(self.width, 32),)
-        sizes = (np.int64(graph.num_dst_nodes), CHUNK, self.width, largest)
-        joined = (overflow, overflow_location, pieces.rows.offsets, *sizes, out, location)
-        self._launch("weighted_extrema_overflow", (), grid, joined, (32, 8))
+        args = (self.edge_weight, self.embedding, *index, *numbers, out, location, *overflow)
+        self._launch("weighted_extrema", (self.wide,), lanes.grid(rows.num_pieces, self.width), args)
+        if rows.long is not None:
+            grid, index = rows.long_blocks(self.width)
+            joined = (*overflow, *index, self.width, largest, out, location)
+            self._launch("weighted_extrema_overflow", (), grid, joined, (32, 8))
 
     def output_dot(self, gg_embedding: Any, gg_edge_weight: Any, out: Any) -> None:
         """Write the output's derivative along the cotangents."""
@@ -264,37 +244,33 @@ class _Call:
 
     def to_sources(self, g: Any, weights: Any, weights_2: Any, degree_dot: Any, out: Any) -> None:
         """See kernel weighted_to_sources."""
-        graph, reverse = self.graph, self.graph.prepare()
-        pieces = sums.cut(self.kernels, sums.by_source(graph))
-        overflow = sums.overflow_for(self.kernels, pieces.rows, out)
-        lanes = self._lanes(pieces)
-        index = (pieces.table, reverse.src_offsets, reverse.src_positions, reverse.destinations, graph.edge_ids)
-        arrays = (g, weights, weights_2, self.degree, degree_dot, self.location, *index, np.int64(pieces.num_pieces))
+        graph, rows = self.graph, sums.by_source(self.graph)
+        lanes, overflow = self._lanes(rows), sums.overflow_for(self.kernels, rows, out)
+        index = (*rows.cut, rows.order, graph.prepare().destinations, graph.edge_ids)
+        arrays = (g, weights, weights_2, self.degree, degree_dot, self.location, *index)
         args = (*arrays, self.width, lanes.column_bits, lanes.position_bits, out, overflow)
-        self._launch("weighted_to_sources", (self.wide,), lanes.grid(pieces.num_pieces, self.width), args)
-        sums.finish(self.kernels, pieces.rows, overflow, out)
+        self._launch("weighted_to_sources", (self.wide,), lanes.grid(rows.num_pieces, self.width), args)
+        sums.finish(self.kernels, rows, overflow, out)
 
     def to_rows(self, g: Any, pair: tuple[Any, Any], degree_dot: Any, out: Any) -> None:
         """See kernel weighted_to_rows; the pair is values and centre, each may be None."""
-        graph, reverse, column = self.graph, self.graph.prepare(), out.reshape(-1, 1)
+        graph, rows, column = self.graph, sums.by_row(self.graph), out.reshape(-1, 1)
         pair_2 = (None, None) if degree_dot is None else (self.embedding, self.output)
-        pieces = sums.cut(self.kernels, sums.by_row(graph))
-        overflow = sums.overflow_for(self.kernels, pieces.rows, column)
-        lanes = Lanes.of(self.width, self._elements(), 1)
-        index = (pieces.table, reverse.row_offsets, reverse.row_positions, reverse.destinations, graph.indices)
-        arrays = (g, *pair, *pair_2, self.degree, degree_dot, self.location, *index, np.int64(pieces.num_pieces))
+        lanes, overflow = Lanes.of(self.width, self._elements(), 1), sums.overflow_for(self.kernels, rows, column)
+        index = (*rows.cut, rows.order, graph.prepare().destinations, graph.indices)
+        arrays = (g, *pair, *pair_2, self.degree, degree_dot, self.location, *index)
         args = (*arrays, self.width, lanes.column_bits, out, overflow)
-        self._launch("weighted_to_rows", (self.wide,), (cover(pieces.num_pieces, lanes.groups),), args)
-        sums.finish(self.kernels, pieces.rows, overflow, column)
+        self._launch("weighted_to_rows", (self.wide,), (cover(rows.num_pieces, lanes.groups),), args)
+        sums.finish(self.kernels, rows, overflow, column)
 
     def _elements(self) -> int:
         return ACCESS // int(self.embedding.itemsize) if self.wide else 1
 
-    def _mean_size(self, pieces: Pieces) -> int:
-        return cover(self.graph.num_positions, max(pieces.num_pieces, 1))
+    def _mean_size(self, rows: Rows) -> int:
+        return cover(self.graph.num_positions, max(rows.num_pieces, 1))
 
-    def _lanes(self, pieces: Pieces) -> Lanes:
-        return Lanes.of(self.width, self._elements(), self._mean_size(pieces))
+    def _lanes(self, rows: Rows) -> Lanes:
+        return Lanes.of(self.width, self._elements(), self._mean_size(rows))
 
     def _launch(
         self, kernel: str, options: tuple[bool, ...], grid: Any, args: Any, block: tuple[int, ...] = (THREADS,)

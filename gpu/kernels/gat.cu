@@ -37,26 +37,20 @@ struct PieceAndHead {
     }
 };
 
-template <class I> __device__ bool is_whole(const Piece<I>& piece, const I* offsets) {
-    return piece.begin == offsets[piece.row] && piece.size == offsets[piece.row + 1] - piece.begin;
-}
-
-// Writes a lane's columns of a piece's sum: to the row of `out` if that is whole, else to the overflow rows, which
-// gat_finish adds up before it rounds. Tile t has two of them: 2 t for the row that comes from the tile before, 2 t + 1 for
-// the row that goes on into the next.
+// Writes a lane's columns of a piece's sum: a whole row's to `out`, a part's to its overflow row, which gat_finish adds up
+// before it rounds.
 template <class S, class I, int n>
-__device__ void store_columns(const Piece<I>& piece, const I* offsets, long long s, int width, int column,
-                              const Pack<Compute<S>, n>& sum, S* out, Compute<S>* overflow) {
-    if (is_whole(piece, offsets)) {
+__device__ void store_columns(const Cut<I>& cut, long long s, int width, int column, const Pack<Compute<S>, n>& sum, S* out,
+                              Compute<S>* overflow) {
+    if (cut.is_row(s)) {
         Pack<S, n> rounded;
 #pragma unroll
         for (int r = 0; r < n; r++) {
             rounded.at[r] = Storage<S>::rounded(sum.at[r]);
         }
-        store_pack(out + (long long)(piece.row) * width + column, rounded);
+        store_pack(out + s * width + column, rounded);
     } else {
-        const bool head = piece.begin == offsets[piece.row];
-        Compute<S>* const target = overflow + (2 * (s - piece.row) + head) * width + column;
+        Compute<S>* const target = overflow + (s - cut.num_rows) * width + column;
 #pragma unroll
         for (int r = 0; r < n; r++) {
             target[r] = sum.at[r];
@@ -64,29 +58,17 @@ __device__ void store_columns(const Piece<I>& piece, const I* offsets, long long
     }
 }
 
-// out[row] = sum of the overflow rows of its pieces, for the rows that are cut; blocks as of add_overflow.
+// out[row] = sum of the overflow rows of its parts, for every long row.
 template <class S, class I>
 __global__ void __launch_bounds__(256)
-gat_finish(const Compute<S>* __restrict__ overflow, const I* __restrict__ offsets, long long num_rows, int chunk, int width,
+gat_finish(const Compute<S>* __restrict__ overflow, const I* __restrict__ long_rows, long long num_long, int width,
            S* __restrict__ out) {
     using T = Compute<S>;
     __shared__ T sums[8][32];
-    const unsigned col_tiles = (width + 31) / 32;
-    const CutRow cut = cut_row(offsets, num_rows, chunk, (long long)(blockIdx.x / col_tiles) + 1);
-    if (cut.first > cut.last) {
-        return;
-    }
-    const int j = int(blockIdx.x % col_tiles) * 32 + threadIdx.x;
-    LongSum<T> terms;
-    if (j < width) {
-        int i = 0;
-        for (long long t = cut.first - 1 + threadIdx.y; t <= cut.last; t += 8) {
-            terms.add(overflow[(2 * t + (t < cut.first)) * width + j], i++);
-        }
-    }
-    const T sum = sum_over_y(terms.value(), sums);
-    if (threadIdx.y == 0 && j < width) {
-        out[cut.row * width + j] = Storage<S>::rounded(sum);
+    const LongRow<I> place(long_rows, num_long, width);
+    const T sum = place.sum(overflow, width, sums);
+    if (threadIdx.y == 0 && place.column < width) {
+        out[place.row * width + place.column] = Storage<S>::rounded(sum);
     }
 }
 
@@ -123,19 +105,20 @@ gat_project(const Compute<S>* __restrict__ a, const S* __restrict__ x, const Com
     }
 }
 
-// pre and post of every position. stats[row] is (2, num_heads), the largest score and the sum of exp(pre - largest); post
-// and stats are those of a piece, final where the row is whole.
+// pre and post of every position. stats[row] is (2, num_heads), the largest score and the sum of exp(pre - largest), wanted
+// where rows are cut; post and stats are those of a piece, final where the row is whole.
 template <class T, class I>
 __global__ void __launch_bounds__(128, row_blocks)
-gat_scores(const T* __restrict__ src, const T* __restrict__ dst, const T* __restrict__ edge, const I* __restrict__ table,
-           const I* __restrict__ offsets, const I* __restrict__ indices, const I* __restrict__ edge_ids,
-           long long num_pieces, long long num_positions, int num_heads, int activation, T negative_slope,
+gat_scores(const T* __restrict__ src, const T* __restrict__ dst, const T* __restrict__ edge, const I* __restrict__ offsets,
+           const I* __restrict__ parts, long long num_rows, long long num_pieces, const I* __restrict__ indices,
+           const I* __restrict__ edge_ids, long long num_positions, int num_heads, int activation, T negative_slope,
            int position_bits, T* scores, T* __restrict__ stats, T* __restrict__ overflow) {
     const Scores<T, I> nodes{src, dst, edge, indices, edge_ids, num_heads};
     const Activation<T> act{activation, negative_slope};
     const Lanes lanes{0, position_bits};
     const PieceAndHead place(lanes, num_heads);
-    const Piece<I> piece = load_piece(table, num_pieces, place.piece);
+    const Cut<I> cut{offsets, parts, num_rows, num_pieces};
+    const Piece<I> piece = cut.piece(place.piece);
     T* const pre = scores + place.head * num_positions + piece.begin;
     T* const post = pre + num_heads * num_positions;
     const T lowest = -T(__int_as_float(0x7f800000));  // -infinity
@@ -159,29 +142,24 @@ gat_scores(const T* __restrict__ src, const T* __restrict__ dst, const T* __rest
     for (int e = lanes.position(); e < piece.size; e += lanes.positions()) {
         post[e] = exp(pre[e] - shift) / total;
     }
-    if (place.piece < num_pieces && lanes.position() == 0) {
-        T* const target = piece_target(piece, offsets, place.piece, 2 * num_heads, stats, overflow) + place.head;
+    if (stats != nullptr && place.piece < num_pieces && lanes.position() == 0) {
+        T* const target = cut.target(place.piece, 2 * num_heads, stats, overflow) + place.head;
         target[0] = largest;
         target[num_heads] = total;
     }
 }
 
-// stats of the rows that are cut, from those of their pieces; blocks as of add_overflow, 32 heads each.
+// stats of every long row, from those of its parts; blocks take 32 heads each.
 template <class T, class I>
 __global__ void __launch_bounds__(256)
-gat_join(const T* __restrict__ overflow, const I* __restrict__ offsets, long long num_rows, int chunk, int num_heads,
+gat_join(const T* __restrict__ overflow, const I* __restrict__ long_rows, long long num_long, int num_heads,
          T* __restrict__ stats) {
     __shared__ T peaks[8][32];
     __shared__ T sums[8][32];
-    const unsigned col_tiles = (num_heads + 31) / 32;
-    const CutRow cut = cut_row(offsets, num_rows, chunk, (long long)(blockIdx.x / col_tiles) + 1);
-    if (cut.first > cut.last) {
-        return;
-    }
-    const int h = min(int(blockIdx.x % col_tiles) * 32 + int(threadIdx.x), num_heads - 1);
-    T* const head = stats + cut.row * 2 * num_heads + h;
-    T peak = head[0];
-    for (long long t = cut.first + threadIdx.y; t <= cut.last; t += 8) {
+    const LongRow<I> place(long_rows, num_long, num_heads);
+    const int h = min(place.column, num_heads - 1);
+    T peak = overflow[place.first * 2 * num_heads + h];
+    for (long long t = place.first + threadIdx.y; t < place.end; t += 8) {
         const T other = overflow[t * 2 * num_heads + h];
         peak = other > peak ? other : peak;
     }
@@ -193,37 +171,31 @@ gat_join(const T* __restrict__ overflow, const I* __restrict__ offsets, long lon
     }
     LongSum<T> terms;
     int i = 0;
-    for (long long t = cut.first + threadIdx.y; t <= cut.last; t += 8) {
-        const T* const piece = overflow + t * 2 * num_heads + h;
-        terms.add(piece[num_heads] * exp(piece[0] - peak), i++);
+    for (long long t = place.first + threadIdx.y; t < place.end; t += 8) {
+        const T* const part = overflow + t * 2 * num_heads + h;
+        terms.add(part[num_heads] * exp(part[0] - peak), i++);
     }
-    T sum = terms.value();
-    if (threadIdx.y == 0) {
-        sum += head[num_heads] * exp(head[0] - peak);
-    }
-    sum = sum_over_y(sum, sums);
-    if (threadIdx.y == 0 && int(blockIdx.x % col_tiles) * 32 + int(threadIdx.x) < num_heads) {
+    const T sum = sum_over_y(terms.value(), sums);
+    if (threadIdx.y == 0 && place.column < num_heads) {
+        T* const head = stats + place.row * 2 * num_heads + h;
         head[0] = peak;
         head[num_heads] = sum;
     }
 }
 
-// post of the positions of rows that are cut.
+// post of the positions of long rows; one group of lanes for each part and head.
 template <class T, class I>
 __global__ void __launch_bounds__(128, row_blocks)
-gat_rescale(const T* __restrict__ stats, const I* __restrict__ table, const I* __restrict__ offsets, long long num_pieces,
-            long long num_positions, int num_heads, int position_bits, T* scores) {
+gat_rescale(const T* __restrict__ stats, const I* __restrict__ offsets, const I* __restrict__ parts, long long num_rows,
+            long long num_pieces, long long num_positions, int num_heads, int position_bits, T* scores) {
     const Lanes lanes{0, position_bits};
     const PieceAndHead place(lanes, num_heads);
-    const Piece<I> piece = load_piece(table, num_pieces, place.piece);
-    if (place.piece < num_pieces && !is_whole(piece, offsets)) {
-        const T* const row = stats + (long long)(piece.row) * 2 * num_heads + place.head;
-        const T peak = row[0], total = row[num_heads];
-        const T* const pre = scores + place.head * num_positions + piece.begin;
-        T* const post = scores + (num_heads + place.head) * num_positions + piece.begin;
-        for (int e = lanes.position(); e < piece.size; e += lanes.positions()) {
-            post[e] = exp(pre[e] - peak) / total;
-        }
+    const Piece<I> piece = Cut<I>{offsets, parts, num_rows, num_pieces}.piece(num_rows + place.piece);
+    const T* const row = stats + (long long)(piece.row) * 2 * num_heads + place.head;
+    const T* const pre = scores + place.head * num_positions + piece.begin;
+    T* const post = scores + (num_heads + place.head) * num_positions + piece.begin;
+    for (int e = lanes.position(); e < piece.size; e += lanes.positions()) {
+        post[e] = exp(pre[e] - row[0]) / row[num_heads];
     }
 }
 
@@ -237,15 +209,16 @@ template <class S, class I, bool wide, bool second>
 __global__ void __launch_bounds__(128, aggregate_blocks<S, second>)
 gat_aggregate(const Compute<S>* __restrict__ coefficient, long long position_stride, long long head_stride,
               const S* __restrict__ x, const Compute<S>* __restrict__ coefficient_2, long long position_stride_2,
-              long long head_stride_2, const S* __restrict__ x_2, const I* __restrict__ table, const I* __restrict__ offsets,
-              const I* __restrict__ indices, long long num_pieces, int num_heads, int dim_head, int concat_heads,
+              long long head_stride_2, const S* __restrict__ x_2, const I* __restrict__ offsets, const I* __restrict__ parts,
+              long long num_rows, long long num_pieces, const I* __restrict__ indices, int num_heads, int dim_head, int concat_heads,
               int column_bits, int position_bits, S* __restrict__ out, Compute<S>* __restrict__ overflow) {
     using T = Compute<S>;
     constexpr int n = pack_elements<S, wide>;
     const int width = concat_heads ? num_heads * dim_head : dim_head;
     const Lanes lanes{column_bits, position_bits};
     const Place<n> place(lanes, width);
-    const Piece<I> piece = load_piece(table, num_pieces, place.piece);
+    const Cut<I> cut{offsets, parts, num_rows, num_pieces};
+    const Piece<I> piece = cut.piece(place.piece);
     const int size = place.column < width ? piece.size : 0;
     const int first = concat_heads ? place.column / dim_head : 0, heads = concat_heads ? 1 : num_heads;
     Sum<T> sum[n];
@@ -282,7 +255,7 @@ gat_aggregate(const Compute<S>* __restrict__ coefficient, long long position_str
         total.at[r] = sum_over_positions(lanes, sum[r].value()) / T(heads);
     }
     if (place.piece < num_pieces && place.column < width && lanes.position() == 0) {
-        store_columns<S, I, n>(piece, offsets, place.piece, width, place.column, total, out, overflow);
+        store_columns<S, I, n>(cut, place.piece, width, place.column, total, out, overflow);
     }
 }
 
@@ -338,8 +311,8 @@ template <class T, class I, bool second>
 __global__ void __launch_bounds__(128, row_blocks)
 gat_means(const T* __restrict__ post, const T* __restrict__ dots, const T* __restrict__ src, const T* __restrict__ dst,
           const T* __restrict__ edge, const T* __restrict__ src_dot, const T* __restrict__ dst_dot,
-          const T* __restrict__ edge_dot, const I* __restrict__ table, const I* __restrict__ offsets,
-          const I* __restrict__ indices, const I* __restrict__ edge_ids, long long num_pieces, long long num_positions,
+          const T* __restrict__ edge_dot, const I* __restrict__ offsets, const I* __restrict__ parts, long long num_rows,
+          long long num_pieces, const I* __restrict__ indices, const I* __restrict__ edge_ids, long long num_positions,
           int num_heads, int activation, T negative_slope, int position_bits, T* __restrict__ out,
           T* __restrict__ overflow) {
     const Scores<T, I> nodes{src, dst, edge, indices, edge_ids, num_heads};
@@ -347,7 +320,8 @@ gat_means(const T* __restrict__ post, const T* __restrict__ dots, const T* __res
     const Activation<T> act{activation, negative_slope};
     const Lanes lanes{0, position_bits};
     const PieceAndHead place(lanes, num_heads);
-    const Piece<I> piece = load_piece(table, num_pieces, place.piece);
+    const Cut<I> cut{offsets, parts, num_rows, num_pieces};
+    const Piece<I> piece = cut.piece(place.piece);
     Sum<T> of_dots, of_pre;
     int k = 0;
     for (int e = lanes.position(); e < piece.size; e += lanes.positions(), k++) {
@@ -365,7 +339,7 @@ gat_means(const T* __restrict__ post, const T* __restrict__ dots, const T* __res
     const T mean_pre = second ? sum_over_positions(lanes, of_pre.value()) : T(0);
     if (place.piece < num_pieces && lanes.position() == 0) {
         const int width = second ? 2 * num_heads : num_heads;
-        T* const target = piece_target(piece, offsets, place.piece, width, out, overflow) + place.head;
+        T* const target = cut.target(place.piece, width, out, overflow) + place.head;
         target[0] = mean;
         if (second) {
             target[num_heads] = mean_pre;
@@ -411,8 +385,8 @@ __global__ void __launch_bounds__(128, row_blocks)
 gat_second_mean(const T* __restrict__ post, const T* __restrict__ dots, const T* __restrict__ dots_2,
                 const T* __restrict__ means, const T* __restrict__ src, const T* __restrict__ dst,
                 const T* __restrict__ edge, const T* __restrict__ src_dot, const T* __restrict__ dst_dot,
-                const T* __restrict__ edge_dot, const I* __restrict__ table, const I* __restrict__ offsets,
-                const I* __restrict__ indices, const I* __restrict__ edge_ids, long long num_pieces,
+                const T* __restrict__ edge_dot, const I* __restrict__ offsets, const I* __restrict__ parts,
+                long long num_rows, long long num_pieces, const I* __restrict__ indices, const I* __restrict__ edge_ids,
                 long long num_positions, int num_heads, int activation, T negative_slope, int position_bits,
                 T* __restrict__ out, T* __restrict__ overflow) {
     const Scores<T, I> nodes{src, dst, edge, indices, edge_ids, num_heads};
@@ -420,7 +394,8 @@ gat_second_mean(const T* __restrict__ post, const T* __restrict__ dots, const T*
     const Activation<T> act{activation, negative_slope};
     const Lanes lanes{0, position_bits};
     const PieceAndHead place(lanes, num_heads);
-    const Piece<I> piece = load_piece(table, num_pieces, place.piece);
+    const Cut<I> cut{offsets, parts, num_rows, num_pieces};
+    const Piece<I> piece = cut.piece(place.piece);
     Sum<T> sum;
     int k = 0;
     for (int e = lanes.position(); e < piece.size; e += lanes.positions()) {
@@ -430,7 +405,7 @@ gat_second_mean(const T* __restrict__ post, const T* __restrict__ dots, const T*
     }
     const T mean = sum_over_positions(lanes, sum.value());
     if (place.piece < num_pieces && lanes.position() == 0) {
-        piece_target(piece, offsets, place.piece, num_heads, out, overflow)[place.head] = mean;
+        cut.target(place.piece, num_heads, out, overflow)[place.head] = mean;
     }
 }
 
@@ -474,16 +449,17 @@ gat_coefficients(const T* __restrict__ post, const T* __restrict__ dots, const T
 template <class S, class I, bool wide>
 __global__ void __launch_bounds__(128, row_blocks)
 gat_to_rows(const Compute<S>* __restrict__ coefficients, int per, const S* __restrict__ g, const Compute<S>* __restrict__ a,
-            const Compute<S>* __restrict__ a_2, const I* __restrict__ table, const I* __restrict__ offsets,
-            const I* __restrict__ order, const I* __restrict__ destinations, long long num_pieces, int num_heads,
-            int dim_head, int concat_heads, int column_bits, int position_bits, S* __restrict__ out,
+            const Compute<S>* __restrict__ a_2, const I* __restrict__ offsets, const I* __restrict__ parts,
+            long long num_rows, long long num_pieces, const I* __restrict__ order, const I* __restrict__ destinations,
+            int num_heads, int dim_head, int concat_heads, int column_bits, int position_bits, S* __restrict__ out,
             Compute<S>* __restrict__ overflow, Compute<S>* __restrict__ sums, Compute<S>* __restrict__ sums_overflow) {
     using T = Compute<S>;
     constexpr int n = pack_elements<S, wide>;
     const int width = num_heads * dim_head;
     const Lanes lanes{column_bits, position_bits};
     const Place<n> place(lanes, width);
-    const Piece<I> piece = load_piece(table, num_pieces, place.piece);
+    const Cut<I> cut{offsets, parts, num_rows, num_pieces};
+    const Piece<I> piece = cut.piece(place.piece);
     const int size = place.column < width ? piece.size : 0, h = place.column / dim_head;
     const int within = place.column - h * dim_head;
     Sum<T> of_g[n], of_1, of_2;
@@ -515,7 +491,7 @@ gat_to_rows(const Compute<S>* __restrict__ coefficients, int per, const S* __res
         return;
     }
     if (sums != nullptr && within == 0) {
-        T* const target = piece_target(piece, offsets, place.piece, (per - 1) * num_heads, sums, sums_overflow) + h;
+        T* const target = cut.target(place.piece, (per - 1) * num_heads, sums, sums_overflow) + h;
         target[0] = c_1;
         if (per == 3) {
             target[num_heads] = c_2;
@@ -527,7 +503,7 @@ gat_to_rows(const Compute<S>* __restrict__ coefficients, int per, const S* __res
             total.at[r] += a[place.column + r] * c_1;
             total.at[r] += a_2 != nullptr ? a_2[place.column + r] * c_2 : T(0);
         }
-        store_columns<S, I, n>(piece, offsets, place.piece, width, place.column, total, out, overflow);
+        store_columns<S, I, n>(cut, place.piece, width, place.column, total, out, overflow);
     }
 }
 

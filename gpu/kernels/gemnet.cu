@@ -84,9 +84,10 @@ template <class T, class I>
 __global__ void __launch_bounds__(128, total_blocks<T>)
 gemnet_products(const T* __restrict__ r, const T* __restrict__ r_1, const T* __restrict__ sph,
                 const T* __restrict__ sph_1, const T* __restrict__ m, const T* __restrict__ m_1,
-                const I* __restrict__ table, const I* __restrict__ triplet_offsets, const I* __restrict__ atom_order,
-                const I* __restrict__ triplet_order, const I* __restrict__ inputs, long long first, long long num_units,
-                int interm, int spherical, int emb_in, int row_bits, int col_bits, T* __restrict__ p) {
+                const I* __restrict__ offsets, const I* __restrict__ parts, long long num_rows, long long num_units,
+                const I* __restrict__ triplet_offsets, const I* __restrict__ atom_order,
+                const I* __restrict__ triplet_order, const I* __restrict__ inputs, long long first, int interm,
+                int spherical, int emb_in, int row_bits, int col_bits, T* __restrict__ p) {
     __shared__ __align__(16) T factors[product_elements];
     __shared__ T b[product_side * product_stride];
     const Sizes sizes{interm, spherical, emb_in};
@@ -98,7 +99,7 @@ gemnet_products(const T* __restrict__ r, const T* __restrict__ r_1, const T* __r
     const int i0 = int(blockIdx.x % tiles / col_tiles) * tile.rows(), c0 = int(blockIdx.x % col_tiles) * tile.cols();
     const int num_i = min(tile.rows(), interm - i0), num_c = min(tile.cols(), emb_in - c0);
     const long long s = blockIdx.x / tiles;
-    const Unit<I> unit{load_piece(table, num_units, first + s), triplet_offsets, atom_order};
+    const Unit<I> unit{Cut<I>{offsets, parts, num_rows, num_units}.piece(first + s), triplet_offsets, atom_order};
     Product<T> product(tile, factors), total(tile, factors);
     for (int j = 0; j < unit.edges(); j++) {
         const Piece<I> edge = unit.edge(j);
@@ -217,10 +218,11 @@ __device__ void triplet_gradients(const Tile& tile_b, const Sizes& sizes, const 
 template <class T, class I>
 __global__ void __launch_bounds__(128, product_blocks<T>)
 gemnet_radial(const T* __restrict__ q, const T* __restrict__ q_1, const T* __restrict__ sph, const T* __restrict__ sph_1,
-              const T* __restrict__ m, const T* __restrict__ m_1, const I* __restrict__ table,
+              const T* __restrict__ m, const T* __restrict__ m_1, const I* __restrict__ offsets,
+              const I* __restrict__ parts, long long num_rows, long long num_units,
               const I* __restrict__ triplet_offsets, const I* __restrict__ atom_order,
-              const I* __restrict__ triplet_order, const I* __restrict__ inputs, long long first, long long num_units,
-              int interm, int spherical, int emb_in, int by_unit, T* __restrict__ out) {
+              const I* __restrict__ triplet_order, const I* __restrict__ inputs, long long first, int interm,
+              int spherical, int emb_in, int by_unit, T* __restrict__ out) {
     __shared__ __align__(16) T factors[product_elements];
     __shared__ T b[product_side * product_stride];
     __shared__ T b_1[product_side * product_stride];
@@ -231,7 +233,7 @@ gemnet_radial(const T* __restrict__ q, const T* __restrict__ q_1, const T* __res
     const long long s = blockIdx.x, q_size = (long long)(interm) * emb_in, size = (long long)(interm) * spherical;
     const T* const outer = q == nullptr || !pairs.varied() ? nullptr : q + s * q_size;
     const T* const outer_1 = q_1 == nullptr ? nullptr : q_1 + s * q_size;
-    const Unit<I> unit{load_piece(table, num_units, first + s), triplet_offsets, atom_order};
+    const Unit<I> unit{Cut<I>{offsets, parts, num_rows, num_units}.piece(first + s), triplet_offsets, atom_order};
     for (int j = 0; j < unit.edges(); j++) {
         const Piece<I> edge = unit.edge(j);
         T* const target = out + (by_unit ? first + s : (long long)(edge.row)) * size;
@@ -258,9 +260,9 @@ template <class T, class I>
 __global__ void __launch_bounds__(128, product_blocks<T>)
 gemnet_triplets(const T* __restrict__ q, const T* __restrict__ q_1, const T* __restrict__ r, const T* __restrict__ r_1,
                 const T* __restrict__ sph, const T* __restrict__ sph_1, const T* __restrict__ m,
-                const T* __restrict__ m_1, const I* __restrict__ table, const I* __restrict__ triplet_offsets,
-                const I* __restrict__ atom_order, const I* __restrict__ triplet_order, const I* __restrict__ inputs,
-                long long first, long long num_units, int interm, int spherical, int emb_in, T* __restrict__ grad_sph,
+                const T* __restrict__ m_1, const I* __restrict__ offsets, const I* __restrict__ parts, long long num_rows,
+                long long num_units, const I* __restrict__ triplet_offsets, const I* __restrict__ atom_order,
+                const I* __restrict__ triplet_order, const I* __restrict__ inputs, long long first, int interm, int spherical, int emb_in, T* __restrict__ grad_sph,
                 T* __restrict__ grad_m) {
     __shared__ __align__(16) T factors[product_elements];
     __shared__ T d_1[product_side * product_stride];
@@ -272,7 +274,7 @@ gemnet_triplets(const T* __restrict__ q, const T* __restrict__ q_1, const T* __r
     const long long s = blockIdx.x, q_size = (long long)(interm) * emb_in, r_size = (long long)(interm) * spherical;
     const T* const outer = q == nullptr ? nullptr : q + s * q_size;
     const T* const outer_1 = q_1 == nullptr ? nullptr : q_1 + s * q_size;
-    const Unit<I> unit{load_piece(table, num_units, first + s), triplet_offsets, atom_order};
+    const Unit<I> unit{Cut<I>{offsets, parts, num_rows, num_units}.piece(first + s), triplet_offsets, atom_order};
     for (int j = 0; j < unit.edges(); j++) {
         const Piece<I> edge = unit.edge(j);
         const T* const radial = r + edge.row * r_size;
@@ -292,11 +294,11 @@ gemnet_triplets(const T* __restrict__ q, const T* __restrict__ q_1, const T* __r
 // out[s] = values[row of unit s if `by_row`, else s] if the unit has triplets, else 0; a warp to a unit.
 template <class T, class I>
 __global__ void __launch_bounds__(128)
-gemnet_select(const T* values, const I* __restrict__ table, const I* __restrict__ triplet_offsets,
-              const I* __restrict__ atom_order, long long num_units, int by_row, int width, T* out) {
+gemnet_select(const T* values, const I* __restrict__ offsets, const I* __restrict__ parts, long long num_rows,
+              long long num_units, const I* __restrict__ triplet_offsets, const I* __restrict__ atom_order, int by_row, int width, T* out) {
     const long long s = (long long)(blockIdx.x) * 4 + threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
-    const Unit<I> unit{load_piece(table, num_units, s), triplet_offsets, atom_order};
+    const Unit<I> unit{Cut<I>{offsets, parts, num_rows, num_units}.piece(s), triplet_offsets, atom_order};
     bool any = false;
     for (int j = lane; s < num_units && j < unit.edges(); j += 32) {
         any = any || unit.edge(j).size > 0;
@@ -315,13 +317,13 @@ gemnet_select(const T* values, const I* __restrict__ table, const I* __restrict_
 template <class T, class I>
 __global__ void __launch_bounds__(128, product_blocks<T>)
 gemnet_embed(const T* __restrict__ left, const T* __restrict__ a, const T* __restrict__ left_1,
-             const T* __restrict__ a_1, const I* __restrict__ table, const I* __restrict__ triplet_order, long long first,
-             long long num_units, int num_y, int num_x, int y_stride, int x_stride, T* __restrict__ out) {
+             const T* __restrict__ a_1, const I* __restrict__ offsets, const I* __restrict__ parts, long long num_rows,
+             long long num_units, const I* __restrict__ triplet_order, long long first, int num_y, int num_x, int y_stride, int x_stride, T* __restrict__ out) {
     __shared__ __align__(16) T factors[product_elements];
     const Rows<I> rows{triplet_order, nullptr};
     const Tile tile = Tile::of(product_side, num_y);
     const long long s = blockIdx.x;
-    const Piece<I> edge = load_piece(table, num_units, first + s);
+    const Piece<I> edge = Cut<I>{offsets, parts, num_rows, num_units}.piece(first + s);
     for (int t0 = 0; t0 < edge.size; t0 += tile.rows()) {
         const int num_t = min(tile.rows(), edge.size - t0);
         for (int y0 = 0; y0 < num_y; y0 += tile.cols()) {
@@ -348,14 +350,15 @@ gemnet_embed(const T* __restrict__ left, const T* __restrict__ a, const T* __res
 // out[s, y, z] = sum over the triplets t of unit s of left[t, y] right[t, z].
 template <class T, class I>
 __global__ void __launch_bounds__(128, product_blocks<T>)
-gemnet_outer(const T* __restrict__ left, const T* __restrict__ right, const I* __restrict__ table,
-             const I* __restrict__ triplet_order, long long first, long long num_units, int num_y, int num_z,
+gemnet_outer(const T* __restrict__ left, const T* __restrict__ right, const I* __restrict__ offsets,
+             const I* __restrict__ parts, long long num_rows, long long num_units, const I* __restrict__ triplet_order,
+             long long first, int num_y, int num_z,
              T* __restrict__ out) {
     __shared__ __align__(16) T factors[product_elements];
     const Rows<I> rows{triplet_order, nullptr};
     const Tile tile = Tile::of(num_y, num_z);
     const long long s = blockIdx.x;
-    const Piece<I> edge = load_piece(table, num_units, first + s);
+    const Piece<I> edge = Cut<I>{offsets, parts, num_rows, num_units}.piece(first + s);
     for (int y0 = 0; y0 < num_y; y0 += tile.rows()) {
         for (int z0 = 0; z0 < num_z; z0 += tile.cols()) {
             Product<T> product(tile, factors);

@@ -90,9 +90,9 @@ gno_select(const T* __restrict__ coords, const T* __restrict__ params, long long
 template <class T, class I>
 __global__ void __launch_bounds__(128, many_blocks<T>)
 gno_contract(const T* __restrict__ kernel, const T* __restrict__ values, const T* __restrict__ kernel_2,
-             const T* __restrict__ values_2, const I* __restrict__ table, const I* __restrict__ offsets,
-             const I* __restrict__ order, const I* __restrict__ edge_ids, const I* __restrict__ others,
-             long long num_pieces, int num_y, int num_x, int y_stride, int x_stride, int y_bits, int x_bits, int e_bits,
+             const T* __restrict__ values_2, const I* __restrict__ offsets, const I* __restrict__ parts,
+             long long num_rows, long long num_pieces, const I* __restrict__ order, const I* __restrict__ edge_ids,
+             const I* __restrict__ others, int num_y, int num_x, int y_stride, int x_stride, int y_bits, int x_bits, int e_bits,
              T* __restrict__ out, T* __restrict__ overflow) {
     __shared__ T sums[4][128];
     const int lane_bits = y_bits + x_bits + e_bits, lane = threadIdx.x & ((1 << lane_bits) - 1);
@@ -101,7 +101,8 @@ gno_contract(const T* __restrict__ kernel, const T* __restrict__ values, const T
     const unsigned tiles = (num_y + (4 << y_bits) - 1) / (4 << y_bits);
     const int y0 = int(blockIdx.x % tiles) * (4 << y_bits);
     const long long s = (long long)(blockIdx.x / tiles) * (128 >> lane_bits) + (threadIdx.x >> lane_bits);
-    const Piece<I> piece = load_piece(table, num_pieces, s);
+    const Cut<I> cut{offsets, parts, num_rows, num_pieces};
+    const Piece<I> piece = cut.piece(s);
     TreeSum<T, 3, 4> total[4];
     int terms = 0;
     for (int pair = 0; pair < 2; pair++) {
@@ -129,7 +130,7 @@ gno_contract(const T* __restrict__ kernel, const T* __restrict__ values, const T
     }
     __syncthreads();
     if (s < num_pieces) {
-        T* const target = piece_target(piece, offsets, s, num_y, out, overflow) + y0;
+        T* const target = cut.target(s, num_y, out, overflow) + y0;
         const int first = int(threadIdx.x) - lane;
         for (int y = lane; y < min(4 << y_bits, num_y - y0); y += 1 << lane_bits) {
             TreeSum<T, 4, 2> sum;
@@ -146,15 +147,16 @@ gno_contract(const T* __restrict__ kernel, const T* __restrict__ values, const T
 // out[row] = sum over the positions p that share it of g[destinations[p]] h[indices[p]]^T, as (f_in, f_out).
 template <class T, class I>
 __global__ void __launch_bounds__(128, few_blocks<T>)
-gno_outer(const T* __restrict__ g, const T* __restrict__ h, const I* __restrict__ table, const I* __restrict__ offsets,
-          const I* __restrict__ row_positions, const I* __restrict__ destinations, const I* __restrict__ indices,
-          long long num_pieces, int f_in, int f_out, int lane_bits, T* __restrict__ out, T* __restrict__ overflow) {
+gno_outer(const T* __restrict__ g, const T* __restrict__ h, const I* __restrict__ offsets, const I* __restrict__ parts,
+          long long num_rows, long long num_pieces, const I* __restrict__ row_positions, const I* __restrict__ destinations,
+          const I* __restrict__ indices, int f_in, int f_out, int lane_bits, T* __restrict__ out, T* __restrict__ overflow) {
     constexpr int per_thread = 4;
     const int width = f_in * f_out;
     const unsigned tiles = (width + (per_thread << lane_bits) - 1) / (per_thread << lane_bits);
     const int j0 = int(blockIdx.x % tiles) * (per_thread << lane_bits) + int(threadIdx.x & ((1 << lane_bits) - 1));
     const long long s = (long long)(blockIdx.x / tiles) * (128 >> lane_bits) + (threadIdx.x >> lane_bits);
-    const Piece<I> piece = load_piece(table, num_pieces, s);
+    const Cut<I> cut{offsets, parts, num_rows, num_pieces};
+    const Piece<I> piece = cut.piece(s);
     Sum<T> sum[per_thread];
     int f[per_thread], o[per_thread];
 #pragma unroll
@@ -173,7 +175,7 @@ gno_outer(const T* __restrict__ g, const T* __restrict__ h, const I* __restrict_
         }
     }
     if (s < num_pieces) {
-        T* const target = piece_target(piece, offsets, s, width, out, overflow);
+        T* const target = cut.target(s, width, out, overflow);
 #pragma unroll
         for (int r = 0; r < per_thread; r++) {
             if (j0 + (r << lane_bits) < width) {
@@ -203,8 +205,8 @@ template <class T, class I>
 __global__ void __launch_bounds__(128, many_blocks<T>)
 gno_moments(const T* __restrict__ h_a, const T* __restrict__ h_t, const T* __restrict__ coords,
             const T* __restrict__ params, const T* __restrict__ gg_coords, const T* __restrict__ gg_params,
-            const I* __restrict__ table, const I* __restrict__ indices, const I* __restrict__ edge_ids, long long first,
-            long long count, long long num_pieces, int d, int hidden, int f_in, int row_bits, int col_bits,
+            const I* __restrict__ offsets, const I* __restrict__ parts, long long num_rows, long long num_pieces,
+            const I* __restrict__ indices, const I* __restrict__ edge_ids, long long first, long long count, int d, int hidden, int f_in, int row_bits, int col_bits,
             int depth_bits, T* __restrict__ moments) {
     extern __shared__ double buffer[];
     const Network<T> network{coords, params, gg_coords, gg_params, d, hidden};
@@ -215,8 +217,9 @@ gno_moments(const T* __restrict__ h_a, const T* __restrict__ h_t, const T* __res
     const unsigned tiles = col_tiles * ((hidden + tile.rows() - 1) / tile.rows());
     const int k0 = int(blockIdx.x % tiles / col_tiles) * tile.rows(), f0 = int(blockIdx.x % col_tiles) * tile.cols();
     const long long block = (long long)(blockIdx.x / tiles) * tile.groups(), s = block + tile.group();
-    const Piece<I> piece = load_piece(table, num_pieces, s < count ? first + s : num_pieces);
-    const int longest = longest_piece(table, num_pieces, first + block, tile.groups());
+    const Cut<I> cut{offsets, parts, num_rows, num_pieces};
+    const Piece<I> piece = cut.piece(s < count ? first + s : num_pieces);
+    const int longest = cut.longest(first + block, tile.groups());
     T sum[lane_rows][lane_cols] = {};
     Sum<T> ones[lane_cols];
     for (int tangent = h_a == nullptr; tangent < (h_t == nullptr ? 1 : 2); tangent++) {
@@ -264,8 +267,8 @@ template <class T, class I>
 __global__ void __launch_bounds__(128, many_blocks<T>)
 gno_to_source(const T* __restrict__ q_a, const T* __restrict__ q_t, const T* __restrict__ coords,
               const T* __restrict__ params, const T* __restrict__ gg_coords, const T* __restrict__ gg_params,
-              const I* __restrict__ table, const I* __restrict__ edge_ids, long long first, long long count,
-              long long num_pieces, int d, int hidden, int f_in, int row_bits, int col_bits, int depth_bits,
+              const I* __restrict__ offsets, const I* __restrict__ parts, long long num_rows, long long num_pieces,
+              const I* __restrict__ edge_ids, long long first, long long count, int d, int hidden, int f_in, int row_bits, int col_bits, int depth_bits,
               T* __restrict__ to_source) {
     extern __shared__ double buffer[];
     const Network<T> network{coords, params, gg_coords, gg_params, d, hidden};
@@ -275,8 +278,9 @@ gno_to_source(const T* __restrict__ q_a, const T* __restrict__ q_t, const T* __r
     const unsigned tiles = (f_in + tile.cols() - 1) / tile.cols();
     const int f0 = int(blockIdx.x % tiles) * tile.cols();
     const long long block = (long long)(blockIdx.x / tiles) * tile.groups(), s = block + tile.group();
-    const Piece<I> piece = load_piece(table, num_pieces, s < count ? first + s : num_pieces);
-    const int longest = longest_piece(table, num_pieces, first + block, tile.groups());
+    const Cut<I> cut{offsets, parts, num_rows, num_pieces};
+    const Piece<I> piece = cut.piece(s < count ? first + s : num_pieces);
+    const int longest = cut.longest(first + block, tile.groups());
     for (int e0 = 0; e0 < longest; e0 += tile.rows()) {
         const int edges = min(tile.rows(), piece.size - e0);
         T sum[lane_rows][lane_cols] = {};
@@ -345,9 +349,9 @@ template <class T, class I>
 __global__ void __launch_bounds__(128, few_blocks<T>)
 gno_first_layer(const T* __restrict__ q_1, const T* __restrict__ h_1, const T* __restrict__ q_2, const T* __restrict__ h_2,
                 const T* __restrict__ coords, const T* __restrict__ params, const T* __restrict__ weights,
-                const T* __restrict__ x, const I* __restrict__ table, const I* __restrict__ indices,
-                const I* __restrict__ edge_ids, long long first, long long count, long long num_pieces, int d, int hidden,
-                int f_in, int bias, int add, int row_bits, int col_bits, int depth_bits, T* to_coords, T* to_params) {
+                const T* __restrict__ x, const I* __restrict__ offsets, const I* __restrict__ parts, long long num_rows,
+                long long num_pieces, const I* __restrict__ indices, const I* __restrict__ edge_ids, long long first,
+                long long count, int d, int hidden, int f_in, int bias, int add, int row_bits, int col_bits, int depth_bits, T* to_coords, T* to_params) {
     extern __shared__ double buffer[];
     const Network<T> network{coords, params, nullptr, nullptr, d, hidden};
     const PieceTile tile{row_bits, col_bits, depth_bits};
@@ -356,8 +360,9 @@ gno_first_layer(const T* __restrict__ q_1, const T* __restrict__ h_1, const T* _
     T* const right = left + tile.depth() * tile.row_stride();
     T* const s_tile = right + tile.depth() * tile.col_stride();
     const long long block = (long long)(blockIdx.x) * tile.groups(), s = block + tile.group();
-    const Piece<I> piece = load_piece(table, num_pieces, s < count ? first + s : num_pieces);
-    const int longest = longest_piece(table, num_pieces, first + block, tile.groups());
+    const Cut<I> cut{offsets, parts, num_rows, num_pieces};
+    const Piece<I> piece = cut.piece(s < count ? first + s : num_pieces);
+    const int longest = cut.longest(first + block, tile.groups());
     for (int e0 = 0; e0 == 0 || e0 < longest; e0 += tile.rows()) {
         const int edges = max(0, min(tile.rows(), piece.size - e0));
         for (int k0 = 0; k0 < hidden; k0 += tile.cols()) {

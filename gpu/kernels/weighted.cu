@@ -9,12 +9,13 @@ template <class T, class I> __device__ T weight_of(const T* weights, const I* ed
 // out[row] = sum over its positions of the weights; the number of positions where these are null.
 template <class T, class I>
 __global__ void __launch_bounds__(128, row_blocks)
-weighted_degrees(const T* __restrict__ weights, const I* __restrict__ table, const I* __restrict__ offsets,
-                 const I* __restrict__ edge_ids, long long num_pieces, int position_bits, T* __restrict__ out,
-                 T* __restrict__ overflow) {
+weighted_degrees(const T* __restrict__ weights, const I* __restrict__ offsets, const I* __restrict__ parts,
+                 long long num_rows, long long num_pieces, const I* __restrict__ edge_ids, int position_bits,
+                 T* __restrict__ out, T* __restrict__ overflow) {
     const Lanes lanes{0, position_bits};
     const long long s = Place<1>(lanes, 1).piece;
-    const Piece<I> piece = load_piece(table, num_pieces, s);
+    const Cut<I> cut{offsets, parts, num_rows, num_pieces};
+    const Piece<I> piece = cut.piece(s);
     Sum<T> sum;
     int k = 0;
     for (int e = lanes.position(); e < piece.size; e += lanes.positions()) {
@@ -22,23 +23,24 @@ weighted_degrees(const T* __restrict__ weights, const I* __restrict__ table, con
     }
     const T total = sum_over_positions(lanes, sum.value());
     if (s < num_pieces && lanes.position() == 0) {
-        *piece_target(piece, offsets, s, 1, out, overflow) = total;
+        *cut.target(s, 1, out, overflow) = total;
     }
 }
 
 // out[row] = sum over its positions of weights values[src] + weights_2 (values_2[src] - centre[row]), divided by
-// degree[row] where the row is whole; weighted_divide does it for the others when they are complete.
+// degree[row] where the row is whole; finish_rows does it for the others.
 template <class T, class I, bool wide>
 __global__ void __launch_bounds__(128, row_blocks)
 weighted_sum(const T* __restrict__ weights, const T* __restrict__ values, const T* __restrict__ weights_2,
              const T* __restrict__ values_2, const T* __restrict__ centre, const T* __restrict__ degree,
-             const I* __restrict__ table, const I* __restrict__ offsets, const I* __restrict__ indices,
-             const I* __restrict__ edge_ids, long long num_pieces, int width, int column_bits, int position_bits,
+             const I* __restrict__ offsets, const I* __restrict__ parts, long long num_rows, long long num_pieces,
+             const I* __restrict__ indices, const I* __restrict__ edge_ids, int width, int column_bits, int position_bits,
              T* __restrict__ out, T* __restrict__ overflow) {
     constexpr int n = pack_elements<T, wide>;
     const Lanes lanes{column_bits, position_bits};
     const Place<n> place(lanes, width);
-    const Piece<I> piece = load_piece(table, num_pieces, place.piece);
+    const Cut<I> cut{offsets, parts, num_rows, num_pieces};
+    const Piece<I> piece = cut.piece(place.piece);
     const int size = place.column < width ? piece.size : 0;
     Pack<T, n> base{};
     if (centre != nullptr && size > 0) {
@@ -77,27 +79,14 @@ weighted_sum(const T* __restrict__ weights, const T* __restrict__ values, const 
         total.at[r] = sum_over_positions(lanes, sum[r].value());
     }
     if (place.piece < num_pieces && place.column < width && lanes.position() == 0) {
-        if (degree != nullptr && piece.size > 0 && piece.size == offsets[piece.row + 1] - offsets[piece.row]) {
+        if (degree != nullptr && piece.size > 0 && cut.is_row(place.piece)) {
             const T by = degree[piece.row];
 #pragma unroll
             for (int r = 0; r < n; r++) {
                 total.at[r] /= by;
             }
         }
-        store_pack(piece_target(piece, offsets, place.piece, width, out, overflow) + place.column, total);
-    }
-}
-
-// out[row] /= degree[row] for the rows that are cut, one block for each tile of `chunk` positions and 128 columns.
-template <class T, class I>
-__global__ void __launch_bounds__(128, row_blocks)
-weighted_divide(const T* __restrict__ degree, const I* __restrict__ offsets, long long num_rows, int chunk, int width,
-                T* __restrict__ out) {
-    const unsigned col_tiles = (width + 127) / 128;
-    const CutRow cut = cut_row(offsets, num_rows, chunk, (long long)(blockIdx.x / col_tiles) + 1);
-    const int j = int(blockIdx.x % col_tiles) * 128 + threadIdx.x;
-    if (cut.first <= cut.last && j < width) {
-        out[cut.row * width + j] /= degree[cut.row];
+        store_pack(cut.target(place.piece, width, out, overflow) + place.column, total);
     }
 }
 
@@ -121,17 +110,18 @@ template <class T, class I> __device__ bool goes_before(const Candidate<T, I>& b
     return (largest ? b.value > a.value : b.value < a.value) || (b.value == a.value && b.location < a.location);
 }
 
-// The largest or smallest message of a row and its location; of its pieces beyond the first one into the overflow arrays.
+// The largest or smallest message of a row and its location; those of parts into the overflow arrays.
 template <class T, class I, bool wide>
 __global__ void __launch_bounds__(128, row_blocks)
-weighted_extrema(const T* __restrict__ weights, const T* __restrict__ values, const I* __restrict__ table,
-                 const I* __restrict__ offsets, const I* __restrict__ indices, const I* __restrict__ edge_ids,
-                 long long num_pieces, int width, int largest, int column_bits, int position_bits, T* __restrict__ out,
+weighted_extrema(const T* __restrict__ weights, const T* __restrict__ values, const I* __restrict__ offsets,
+                 const I* __restrict__ parts, long long num_rows, long long num_pieces, const I* __restrict__ indices,
+                 const I* __restrict__ edge_ids, int width, int largest, int column_bits, int position_bits, T* __restrict__ out,
                  I* __restrict__ location, T* __restrict__ overflow, I* __restrict__ overflow_location) {
     constexpr int n = pack_elements<T, wide>;
     const Lanes lanes{column_bits, position_bits};
     const Place<n> place(lanes, width);
-    const Piece<I> piece = load_piece(table, num_pieces, place.piece);
+    const Cut<I> cut{offsets, parts, num_rows, num_pieces};
+    const Piece<I> piece = cut.piece(place.piece);
     const int size = place.column < width ? piece.size : 0;
     Candidate<T, I> best[n];
 #pragma unroll
@@ -158,9 +148,9 @@ weighted_extrema(const T* __restrict__ weights, const T* __restrict__ values, co
         }
     }
     if (place.piece < num_pieces && place.column < width && lanes.position() == 0) {
-        T* const target = piece_target(piece, offsets, place.piece, width, out, overflow) + place.column;
+        T* const target = cut.target(place.piece, width, out, overflow) + place.column;
         I* const target_location =
-            piece_target(piece, offsets, place.piece, width, location, overflow_location) + place.column;
+            cut.target(place.piece, width, location, overflow_location) + place.column;
         Pack<T, n> value;
 #pragma unroll
         for (int r = 0; r < n; r++) {
@@ -171,39 +161,32 @@ weighted_extrema(const T* __restrict__ weights, const T* __restrict__ values, co
     }
 }
 
-// The winner among the pieces of a row that is cut; blocks as of add_overflow.
+// The winner among the parts of every long row.
 template <class T, class I>
 __global__ void __launch_bounds__(256)
 weighted_extrema_overflow(const T* __restrict__ overflow, const I* __restrict__ overflow_location,
-                          const I* __restrict__ offsets, long long num_rows, int chunk, int width, int largest,
+                          const I* __restrict__ long_rows, long long num_long, int width, int largest,
                           T* __restrict__ out, I* __restrict__ location) {
     __shared__ T values[8][32];
     __shared__ I locations[8][32];
-    const unsigned col_tiles = (width + 31) / 32;
-    const CutRow cut = cut_row(offsets, num_rows, chunk, (long long)(blockIdx.x / col_tiles) + 1);
-    if (cut.first > cut.last) {
-        return;
-    }
-    const int j = int(blockIdx.x % col_tiles) * 32 + threadIdx.x;
-    const long long at = cut.row * width + j;
+    const LongRow<I> place(long_rows, num_long, width);
     Candidate<T, I> best{T(0), I(-1)};
-    if (j < width) {
-        for (long long t = cut.first + threadIdx.y; t <= cut.last; t += 8) {
-            const Candidate<T, I> next{overflow[t * width + j], overflow_location[t * width + j]};
+    if (place.column < width) {
+        for (long long t = place.first + threadIdx.y; t < place.end; t += 8) {
+            const Candidate<T, I> next{overflow[t * width + place.column], overflow_location[t * width + place.column]};
             best = goes_before(next, best, largest) ? next : best;
         }
     }
     values[threadIdx.y][threadIdx.x] = best.value;
     locations[threadIdx.y][threadIdx.x] = best.location;
     __syncthreads();
-    if (threadIdx.y == 0 && j < width) {
-        best = {out[at], location[at]};
-        for (int y = 0; y < 8; y++) {
+    if (threadIdx.y == 0 && place.column < width) {
+        for (int y = 1; y < 8; y++) {
             const Candidate<T, I> next{values[y][threadIdx.x], locations[y][threadIdx.x]};
             best = goes_before(next, best, largest) ? next : best;
         }
-        out[at] = best.value;
-        location[at] = best.location;
+        out[place.row * width + place.column] = best.value;
+        location[place.row * width + place.column] = best.location;
     }
 }
 
@@ -234,13 +217,15 @@ template <class T, class I, bool wide>
 __global__ void __launch_bounds__(128, few_row_blocks<T>)
 weighted_to_sources(const T* __restrict__ g, const T* __restrict__ weights, const T* __restrict__ weights_2,
                     const T* __restrict__ degree, const T* __restrict__ degree_dot, const I* __restrict__ location,
-                    const I* __restrict__ table, const I* __restrict__ src_offsets, const I* __restrict__ src_positions,
-                    const I* __restrict__ destinations, const I* __restrict__ edge_ids, long long num_pieces, int width,
+                    const I* __restrict__ offsets, const I* __restrict__ parts, long long num_rows, long long num_pieces,
+                    const I* __restrict__ src_positions, const I* __restrict__ destinations,
+                    const I* __restrict__ edge_ids, int width,
                     int column_bits, int position_bits, T* __restrict__ out, T* __restrict__ overflow) {
     constexpr int n = pack_elements<T, wide>;
     const Lanes lanes{column_bits, position_bits};
     const Place<n> place(lanes, width);
-    const Piece<I> piece = load_piece(table, num_pieces, place.piece);
+    const Cut<I> cut{offsets, parts, num_rows, num_pieces};
+    const Piece<I> piece = cut.piece(place.piece);
     const int size = place.column < width ? piece.size : 0;
     Sum<T> sum[n];
     int k = 0;
@@ -267,7 +252,7 @@ weighted_to_sources(const T* __restrict__ g, const T* __restrict__ weights, cons
         total.at[r] = sum_over_positions(lanes, sum[r].value());
     }
     if (place.piece < num_pieces && place.column < width && lanes.position() == 0) {
-        store_pack(piece_target(piece, src_offsets, place.piece, width, out, overflow) + place.column, total);
+        store_pack(cut.target(place.piece, width, out, overflow) + place.column, total);
     }
 }
 
@@ -277,14 +262,16 @@ template <class T, class I, bool wide>
 __global__ void __launch_bounds__(128, few_row_blocks<T>)
 weighted_to_rows(const T* __restrict__ g, const T* __restrict__ values, const T* __restrict__ centre,
                  const T* __restrict__ values_2, const T* __restrict__ centre_2, const T* __restrict__ degree,
-                 const T* __restrict__ degree_dot, const I* __restrict__ location, const I* __restrict__ table,
-                 const I* __restrict__ row_offsets, const I* __restrict__ row_positions, const I* __restrict__ destinations,
-                 const I* __restrict__ indices, long long num_pieces, int width, int column_bits, T* __restrict__ out,
+                 const T* __restrict__ degree_dot, const I* __restrict__ location, const I* __restrict__ offsets,
+                 const I* __restrict__ parts, long long num_rows, long long num_pieces,
+                 const I* __restrict__ row_positions, const I* __restrict__ destinations, const I* __restrict__ indices,
+                 int width, int column_bits, T* __restrict__ out,
                  T* __restrict__ overflow) {
     constexpr int n = pack_elements<T, wide>;
     const Lanes lanes{column_bits, 0};
     const long long s = (long long)(blockIdx.x) * lanes.groups() + lanes.group();
-    const Piece<I> piece = load_piece(table, num_pieces, s);
+    const Cut<I> cut{offsets, parts, num_rows, num_pieces};
+    const Piece<I> piece = cut.piece(s);
     Sum<T> sum;
     for (int e = 0; e < piece.size; e++) {
         const I p = row_positions[piece.begin + e], i = destinations[p];
@@ -323,6 +310,6 @@ weighted_to_rows(const T* __restrict__ g, const T* __restrict__ values, const T*
     }
     const T total = sum_over_columns(lanes, sum.value());
     if (s < num_pieces && lanes.column() == 0) {
-        *piece_target(piece, row_offsets, s, 1, out, overflow) = total;
+        *cut.target(s, 1, out, overflow) = total;
     }
 }

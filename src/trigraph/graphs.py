@@ -16,9 +16,11 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 import numpy as np
 
 __all__ = [
+    "CHUNK",
     "CSC",
     "VIEWS",
     "Immutable",
+    "LongRows",
     "ReverseCSC",
     "advice",
     "array_kind",
@@ -272,6 +274,39 @@ def order_by(keys: Any, num_keys: int) -> tuple[Any, Any]:
     return offsets, positions
 
 
+CHUNK = 128  # positions of a row that kernels of the GPU panels take at a time
+
+
+class LongRows(NamedTuple):
+    """The rows of a CSR array that have more than CHUNK positions, and their parts of at most CHUNK positions.
+
+    Attributes
+    ----------
+    rows : array, shape (3, number of such rows)
+        Row, its first part, and the part after its last.
+    parts : array, shape (2, number of parts)
+        Row and first position.
+    """
+
+    rows: Any
+    parts: Any
+
+
+def find_long_rows(offsets: Any) -> LongRows | None:
+    """Return the long rows of a CSR array, None if there is none; on a device this waits for their number."""
+    xp, dtype = namespace_of(offsets), offsets.dtype
+    sizes = offsets[1:] - offsets[:-1]
+    rows = xp.flatnonzero(sizes > CHUNK)
+    if rows.size == 0:
+        return None
+    ends = xp.cumsum((sizes[rows] - 1) // CHUNK + 1)
+    firsts = xp.concatenate([ends[:1] * 0, ends[:-1]])
+    part = xp.arange(int(ends[-1]))
+    of = xp.searchsorted(ends, part, side="right")
+    begins = offsets[rows[of]] + (part - firsts[of]) * CHUNK
+    return LongRows(xp.stack([rows, firsts, ends]).astype(dtype), xp.stack([rows[of], begins]).astype(dtype))
+
+
 # Called with every new graph object, and once it is prepared: `trigraph.torch` makes tensors that view its arrays.
 VIEWS: list[Callable[[Any], object]] = []
 
@@ -300,6 +335,14 @@ class Immutable:
                 break
         for view in VIEWS:
             view(self)
+
+    def long_rows(self, name: str, offsets: Any) -> LongRows | None:
+        """Return the long rows of the offsets called `name`; they are found once and kept, as by `prepare`."""
+        key = f"long rows of {name}"
+        if key not in self._built:
+            self._built.setdefault(key, find_long_rows(offsets))
+        found: LongRows | None = self._built[key]
+        return found
 
     def _assign(self, **attributes: Any) -> None:
         for name, value in attributes.items():
