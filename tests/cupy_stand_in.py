@@ -281,7 +281,7 @@ def install(monkeypatch, cache):
 
     for name in (
         "arange", "argmax", "argsort", "array", "ascontiguousarray", "bincount", "concatenate", "cumsum", "empty",
-        "empty_like", "nonzero", "repeat", "searchsorted", "where", "zeros",
+        "empty_like", "flatnonzero", "searchsorted", "stack", "where", "zeros",
     ):  # fmt: skip
         setattr(cupy, name, function(name))
     monkeypatch.setitem(sys.modules, "cupy", cupy)

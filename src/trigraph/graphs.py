@@ -340,7 +340,10 @@ class Immutable:
         """Return the long rows of the offsets called `name`; they are found once and kept, as by `prepare`."""
         key = f"long rows of {name}"
         if key not in self._built:
-            self._built.setdefault(key, find_long_rows(offsets))
+            with entered(offsets):
+                rows = find_long_rows(offsets)
+                wait_for(offsets)
+            self._built.setdefault(key, rows)
         found: LongRows | None = self._built[key]
         return found
 
@@ -514,6 +517,10 @@ class CSC(Immutable):
         found: ReverseCSC | None = self._built.get("reverse")
         if found is None:
             found = self._built.setdefault("reverse", self._build_reverse())
+            if self.kind == "cupy":  # calls then wait for nothing, and can be captured
+                names = "offsets", "src_offsets", "row_offsets"
+                for name, offsets in zip(names, (self.offsets, found.src_offsets, found.row_offsets), strict=True):
+                    self.long_rows(name, offsets)
             for view in VIEWS:
                 view(self)
         return found
