@@ -106,7 +106,7 @@ INSTANCES: dict[str, tuple[str, ...]] = {
     "weighted": (
         *expand("finish_rows", FLOATS, INDICES),
         *expand("weighted_degrees", FLOATS, INDICES),
-        *expand("weighted_sum", FLOATS, INDICES, BOOLS),
+        *expand("weighted_sum", FLOATS, INDICES, BOOLS, BOOLS),
         *expand("weighted_extrema", FLOATS, INDICES, BOOLS),
         *expand("weighted_extrema_overflow", FLOATS, INDICES),
         *expand("weighted_pick", FLOATS, INDICES),

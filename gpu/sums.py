@@ -26,7 +26,9 @@ __all__ = [
     "by_destination",
     "by_row",
     "by_source",
+    "clear_unused",
     "cover",
+    "edge_ids",
     "finish",
     "gather",
     "overflow_for",
@@ -228,9 +230,22 @@ def by_source(graph: Any) -> Rows:
 
 
 def by_row(graph: Any) -> Rows:
-    """Positions of a `CSC` by row of its edge arrays."""
+    """Positions of a `CSC` by row of its edge arrays; no offsets and no order where row and position are the same."""
+    if graph.edges_in_order:
+        return Rows(None, None, graph.num_positions, graph.num_positions, None)
     offsets, order = graph.prepare()[3:]
     return Rows(offsets, order, graph.num_edges, graph.num_positions, graph.long_rows("row_offsets", offsets))
+
+
+def edge_ids(graph: Any) -> Any:
+    """Rows of the edge arrays by position; None where row and position are the same."""
+    return None if graph.edges_in_order else graph.edge_ids
+
+
+def clear_unused(graph: Any, out: Any) -> None:
+    """Set to zero what `by_row` leaves out: rows of the edge arrays after the last position."""
+    if graph.edges_in_order and graph.num_edges > graph.num_positions:
+        out[graph.num_positions :].fill(0)
 
 
 def overflow_for(kernels: Kernels, rows: Rows, out: Any) -> Any:
