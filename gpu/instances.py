@@ -71,7 +71,7 @@ INSTANCES: dict[str, tuple[str, ...]] = {
         *expand("gat_scores", FLOATS, INDICES),
         *expand("gat_join", FLOATS, INDICES),
         *expand("gat_rescale", FLOATS, INDICES),
-        *expand("gat_aggregate", STORAGE, INDICES, BOOLS, BOOLS),
+        *expand("gat_aggregate", STORAGE, INDICES, BOOLS, BOOLS, BOOLS),
         *expand("gat_dots", STORAGE, INDICES, BOOLS),
         *expand("gat_means", FLOATS, INDICES, BOOLS),
         *expand("gat_second_mean", FLOATS, INDICES),
