@@ -30,7 +30,7 @@ import numpy as np
 
 from trigraph.gpu import sums
 from trigraph.gpu.rows import ACCESS, THREADS, Fields, Lanes, Like, aligned, is_wide
-from trigraph.gpu.sums import ROWS, Kernels, Rows, cover
+from trigraph.gpu.sums import ROWS, Kernels, Rows, Total, cover
 from trigraph.lazy import lazy
 
 __all__ = ["mha_gat_n2n_bwd", "mha_gat_n2n_bwd2", "mha_gat_n2n_fwd"]
@@ -370,14 +370,14 @@ class _Attention:
 
     def _to_weights(self, rows: Sequence[Rows], counts: Sequence[int], totals: Any, out: Any) -> None:
         """Write the gradient in the weights."""
-        out.fill(0)
         parts = self.empty(cover(max(counts), ROWS), out.size)
         offsets = [of.offsets for of in rows] + [None] * (3 - len(rows))
         dots = self.dots[:3] if self.dots else (None, None, None)
         sizes = (*map(np.int64, counts), len(rows), self.num_heads, self.dim_head)
         args = (totals, totals.shape[1] // self.num_heads, *self.inputs[:3], *dots, *offsets, *sizes, parts)
         self._launch("gat_weights", (), (len(parts) * cover(out.size, 32),), args, (32, 8), self.storage)
-        sums.sum_rows(self.kernels, parts, out)
+        with Total(self.kernels, out, fresh=True) as total:
+            total.add(parts)
 
     # ---- launches
 

@@ -134,13 +134,14 @@ class Total:
     ----------
     kernels : Kernels
     total : array
-        What is there is added to.
     outer : int
         The parts' rows are matrices (outer, rest), and `total` is their transpose.
+    fresh : bool
+        Whether the sum replaces what is in `total`; by default it is added to that.
     """
 
-    def __init__(self, kernels: Kernels, total: Any, outer: int = 1) -> None:
-        self._kernels, self._total, self._outer = kernels, total, outer
+    def __init__(self, kernels: Kernels, total: Any, outer: int = 1, fresh: bool = False) -> None:
+        self._kernels, self._total, self._outer, self._fresh = kernels, total, outer, fresh
         self._waiting: Any = None  # the last part, at most ROWS rows
         self._sums: Any = None
         self._count = 0  # parts in `_sums`; its bits say which rows there are
@@ -178,7 +179,9 @@ class Total:
 
     def __exit__(self, kind: Any, *_: object) -> None:
         if kind is None and self._waiting is not None:
-            self._sum(self._waiting, self._total, self._outer, self._sums, self._count.bit_count(), True)
+            self._sum(self._waiting, self._total, self._outer, self._sums, self._count.bit_count(), not self._fresh)
+        elif kind is None and self._fresh:
+            self._total.fill(0)
 
 
 class Rows(NamedTuple):

@@ -55,8 +55,11 @@ def make(name):
 
 
 def results(panel, graph, cotangents, g, inputs, attributes):
-    """Every field of every operator, with and without scores and cotangents."""
+    """Every field of every operator, with and without scores and cotangents; outputs also with heads the other way."""
     *nodes, edge = inputs
+    heads, concat, *others = attributes
+    other = (*nodes, graph, heads, not concat, *others, edge)
+    other_g = np.ones((len(g), g.shape[1] // heads if concat else g.shape[1] * heads), g.dtype)
     rest = (*nodes, graph, *attributes, edge)
     some = [[c if k in kept else None for k, c in enumerate(cotangents)] for kept in ((0,), (1, 2), ())]
     forward = panel.mha_gat_n2n_fwd(*rest)
@@ -67,6 +70,10 @@ def results(panel, graph, cotangents, g, inputs, attributes):
         "bwd2": panel.mha_gat_n2n_bwd2(*cotangents, g, *rest),
         **{f"bwd2 of {k}": panel.mha_gat_n2n_bwd2(*given, g, *rest) for k, given in enumerate(some)},
         "bwd of weights": panel.mha_gat_n2n_bwd(g, *rest, wrt=("attention_weights",)),
+        "fwd of heads the other way": panel.mha_gat_n2n_fwd(*other),
+        "bwd2 of heads the other way": panel.mha_gat_n2n_bwd2(
+            *cotangents, other_g, *other, wrt=("grad_output_embedding",)
+        ),
         "bwd2 of output": panel.mha_gat_n2n_bwd2(*cotangents, g, *rest, wrt=("grad_output_embedding",)),
     }
     return {f"{call}, {f}": array for call, result in fields.items() for f, array in result._asdict().items()}

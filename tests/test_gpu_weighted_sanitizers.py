@@ -31,8 +31,8 @@ OPERATIONS = [("sum", "weight"), ("mean", "weight"), ("mean", "count"), ("min", 
 def make(name):
     """Graph and arrays by name; the first row is shared by many positions, some rows and sources are not used.
 
-    What a mean takes from a row that most positions of a node share nearly cancels. In 1 of 15 draws so little is left of
-    the largest value that 200 eps of it are less than the roundings of any order of sums; this is one of the others.
+    What a mean takes from a row that most positions of a node share nearly cancels. In 1 of 15 draws so little is left
+    of it that 200 eps of that are less than the roundings, in whichever order terms are added; this is another draw.
     """
     real, index, degrees, dim = CASES[name]
     rng = np.random.default_rng(4)

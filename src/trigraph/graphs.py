@@ -539,11 +539,12 @@ class CSC(Immutable):
         destinations = xp.searchsorted(self.offsets[1:], positions, side="right").astype(self.offsets.dtype)
         by_src = order_by(self.indices, self.num_src_nodes)
         if self.edges_in_order:
-            offsets = xp.minimum(xp.arange(self.num_edges + 1, dtype=self.offsets.dtype), self.num_positions)
-            by_row = offsets.astype(self.offsets.dtype, copy=False), self.edge_ids
+            row_offsets, row_positions = xp.arange(self.num_edges + 1, dtype=self.offsets.dtype), self.edge_ids
+            row_offsets[self.num_positions :] = self.num_positions
         else:
-            by_row = order_by(self.edge_ids, self.num_edges)
-        reverse = ReverseCSC(*map(frozen, (destinations, *by_src, *by_row)))
+            row_offsets, row_positions = order_by(self.edge_ids, self.num_edges)
+            row_positions = frozen(row_positions)
+        reverse = ReverseCSC(*map(frozen, (destinations, *by_src, row_offsets)), row_positions)
         wait_for(self.offsets)
         return reverse
 
