@@ -7,7 +7,7 @@ import itertools
 
 import numpy as np
 import pytest
-from table_calls import OPERATORS, call, draw
+from table_calls import OPERATORS, assert_same_bits, call, draw
 
 from trigraph import CSC
 
@@ -73,3 +73,17 @@ def test_company_changes_no_bit(name, width, in_order):
                 if field.index:
                     expected[expected >= 0] -= edges[1]
                 assert got[field.name].tobytes() == expected.tobytes(), (field.name, setting)
+
+
+@pytest.mark.parametrize("name", [op.name for op in OPERATORS.values() if op.definition.graph == "csc"])
+def test_edges_in_order_need_no_edge_ids(name, monkeypatch):
+    """Where position and row are the same, nothing looks up rows; those after the last position get zeros."""
+    op = OPERATORS[name]
+    offsets, indices = np.array([0, 3, 3, 140], np.int32), np.arange(140, dtype=np.int32) % 4
+    given = CSC(offsets, indices, 4, np.arange(140, dtype=np.int32), 143)
+    in_order = CSC(offsets, indices, 4, None, 143)
+    assert (given.edges_in_order, in_order.edges_in_order) == (False, True)
+    values = draw(op, np.float32, graph=given)
+    monkeypatch.setattr(np, "empty", lambda shape, dtype=float: np.full(shape, -1, dtype))  # what nobody has written
+    expected = call(op, values, panel="gpu-host")
+    assert_same_bits(call(op, dict(values, graph=in_order), panel="gpu-host"), expected)
