@@ -224,8 +224,8 @@ class _Call:
         args = (self.edge_weight, self.embedding, *index, *numbers, out, location, *overflow)
         self._launch("weighted_extrema", (self.wide,), lanes.grid(rows.num_pieces, self.width), args)
         if rows.long is not None:
-            grid, index = rows.long_blocks(self.width)
-            joined = (*overflow, *index, self.width, largest, out, location)
+            grid, long_rows = rows.long_blocks(self.width)
+            joined = (*overflow, *long_rows, self.width, largest, out, location)
             self._launch("weighted_extrema_overflow", (), grid, joined, (32, 8))
 
     def output_dot(self, gg_embedding: Any, gg_edge_weight: Any, out: Any) -> None:

@@ -217,9 +217,9 @@ template <class I> struct Source {
 };
 
 template <class S, class I, bool second, bool concat>
-constexpr int aggregate_blocks = sizeof(S) == 2       ? (concat && !second ? 6 : 4)
-                                 : concat && !second ? row_blocks
-                                                     : few_row_blocks<Compute<S>, I>;
+constexpr int aggregate_blocks = sizeof(S) == 2 ? 3 + concat + !second
+                                 : !second      ? (concat ? row_blocks : few_row_blocks<S, I>)
+                                                : 5;
 
 // out[row] = sum over its positions of coefficient x[src] and, if `second`, coefficient_2 x_2[src], heads side by side if
 // `concat`, else averaged; position p and head h have coefficient[p * position_stride + h * head_stride].
@@ -488,10 +488,12 @@ template <class I> struct Cotangent {
     }
 };
 
+template <class S, class I> constexpr int to_rows_blocks = few_row_blocks<Compute<S>, I> - int(sizeof(S) == 2);
+
 // With c the `per` coefficients of a position and head, and C their sums over the positions of a row (of `order`, if given):
 // out[row, h] = sum c_0 g[dst, h] + a[h] C_1 + a_2[h] C_2, and sums[row] = C_1 (and C_2), (per - 1, num_heads).
 template <class S, class I, bool wide>
-__global__ void __launch_bounds__(128, few_row_blocks<Compute<S>, I>)
+__global__ void __launch_bounds__(128, to_rows_blocks<S, I>)
 gat_to_rows(const Compute<S>* __restrict__ coefficients, int per, const S* __restrict__ g, const Compute<S>* __restrict__ a,
             const Compute<S>* __restrict__ a_2, const I* __restrict__ offsets, const I* __restrict__ parts,
             long long num_rows, long long num_pieces, const I* __restrict__ order, const I* __restrict__ destinations,

@@ -537,14 +537,14 @@ class CSC(Immutable):
         # searchsorted instead of repeat: cupy's repeat needs its counts on the host.
         positions = xp.arange(self.num_positions, dtype=self.offsets.dtype)
         destinations = xp.searchsorted(self.offsets[1:], positions, side="right").astype(self.offsets.dtype)
-        by_src = order_by(self.indices, self.num_src_nodes)
+        src_offsets, src_positions = map(frozen, order_by(self.indices, self.num_src_nodes))
         if self.edges_in_order:
             row_offsets, row_positions = xp.arange(self.num_edges + 1, dtype=self.offsets.dtype), self.edge_ids
             row_offsets[self.num_positions :] = self.num_positions
         else:
             row_offsets, row_positions = order_by(self.edge_ids, self.num_edges)
             row_positions = frozen(row_positions)
-        reverse = ReverseCSC(*map(frozen, (destinations, *by_src, row_offsets)), row_positions)
+        reverse = ReverseCSC(frozen(destinations), src_offsets, src_positions, frozen(row_offsets), row_positions)
         wait_for(self.offsets)
         return reverse
 
