@@ -24,7 +24,7 @@ template <class T, class I, int count> struct Weighted {
 
 // out[row] = sum over its positions of the weights; the number of positions where these are null.
 template <class T, class I>
-__global__ void __launch_bounds__(128, row_blocks)
+__global__ void __launch_bounds__(128, gather_blocks<T, I>)
 weighted_degrees(const T* __restrict__ weights, const I* __restrict__ offsets, const I* __restrict__ parts,
                  long long num_rows, long long num_pieces, const I* __restrict__ edge_ids, int position_bits,
                  T* __restrict__ out, T* __restrict__ overflow) {
@@ -46,7 +46,7 @@ weighted_degrees(const T* __restrict__ weights, const I* __restrict__ offsets, c
 // out[row] = sum over its positions of weights values[src] and, if `second`, weights_2 (values_2[src] - centre[row]),
 // divided by degree[row] where the row is whole; finish_rows does it for the others.
 template <class T, class I, bool wide, bool second>
-__global__ void __launch_bounds__(128, second ? few_row_blocks<T, I> : gather_blocks<I>)
+__global__ void __launch_bounds__(128, second ? few_row_blocks<T, I> : gather_blocks<T, I>)
 weighted_sum(const T* __restrict__ weights, const T* __restrict__ values, const T* __restrict__ weights_2,
              const T* __restrict__ values_2, const T* __restrict__ centre, const T* __restrict__ degree,
              const I* __restrict__ offsets, const I* __restrict__ parts, long long num_rows, long long num_pieces,
@@ -139,7 +139,7 @@ template <class T, class I> __device__ bool goes_before(const Candidate<T, I>& b
 
 // The largest or smallest message of a row and its location; those of parts into the overflow arrays.
 template <class T, class I, bool wide>
-__global__ void __launch_bounds__(128, gather_blocks<I>)
+__global__ void __launch_bounds__(128, gather_blocks<T, I>)
 weighted_extrema(const T* __restrict__ weights, const T* __restrict__ values, const I* __restrict__ offsets,
                  const I* __restrict__ parts, long long num_rows, long long num_pieces, const I* __restrict__ indices,
                  const I* __restrict__ edge_ids, int width, int largest, int column_bits, int position_bits, T* __restrict__ out,
