@@ -85,6 +85,7 @@ INSTANCES: dict[str, tuple[str, ...]] = {
         *expand("rows_of_pieces", FLOATS, INDICES),
         *expand("sum_rows", FLOATS),
         *expand("product_rows", FLOATS),
+        *expand("multiply", FLOATS, BOOLS),
         *expand("gemnet_products", FLOATS, INDICES),
         *expand("gemnet_radial", FLOATS, INDICES),
         *expand("gemnet_triplets", FLOATS, INDICES),
@@ -95,6 +96,7 @@ INSTANCES: dict[str, tuple[str, ...]] = {
     "gno": (
         *SUMS,
         *expand("product_rows", FLOATS),
+        *expand("multiply", FLOATS, BOOLS),
         *expand("gno_hidden", FLOATS),
         *expand("gno_select", FLOATS),
         *expand("gno_contract", FLOATS, INDICES),
