@@ -41,8 +41,8 @@ __all__ = [
 
 ROWS = 256  # rows of a matrix that are summed at a time
 WORKSPACE = 1 << 30  # bytes of the arrays of one block, the same everywhere: a sum over blocks depends on it
-# Threads, rows and columns of a block of kernels/matrices.cuh, the columns by whether there are many.
-MATRIX_THREADS, MATRIX_ROWS, MATRIX_COLUMNS = 256, 128, {False: 16, True: 64}
+# Threads, rows and, the least that suffice, columns of a block of kernels/matrices.cuh.
+MATRIX_THREADS, MATRIX_ROWS, MATRIX_COLUMNS = 256, 128, (16, 32, 64)
 MAX_BLOCKS = 256  # blocks grow instead
 MAX_LEVELS = 16  # of the tree that their sums are added up in
 
@@ -85,12 +85,12 @@ class Kernels:
         if out is None:
             out = self.xp.empty((len(left), width), left.dtype)
         in_order = right.flags.c_contiguous
-        wide = width > MATRIX_COLUMNS[False]
+        columns = next((c for c in MATRIX_COLUMNS if width <= c), MATRIX_COLUMNS[-1])
         strides = (width, 1) if in_order else (1, depth)
         sizes = (np.int64(len(left)), depth, width, *map(np.int64, strides))
-        grid = (cover(len(left), MATRIX_ROWS) * cover(width, MATRIX_COLUMNS[wide]),)
+        grid = (cover(len(left), MATRIX_ROWS) * cover(width, columns),)
         args = (left, right if in_order else right.T, *sizes, add, out)
-        self.launch("multiply", (left.dtype, wide), grid, (MATRIX_THREADS,), args)
+        self.launch("multiply", (left.dtype, columns), grid, (MATRIX_THREADS,), args)
         return out
 
 
