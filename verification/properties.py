@@ -251,7 +251,7 @@ def check_threads(subject: Subject, judged: Judged, op: Operator) -> list[Check]
 
 
 def check_blocks(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
-    """Compare with the judge where sums over blocks take one block at a time, as they take many for a large graph."""
+    """Compare with the judge where sums over blocks take few blocks at a time, as they take many for a large graph."""
     assert subject.small_blocks is not None
     with subject.small_blocks():
         return [replace(c, case=f"{c.case}, small blocks") for c in check_accuracy(subject, judged, op)]

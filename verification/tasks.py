@@ -121,7 +121,7 @@ def of_nonfinite(scope: Scope, lazy: Lazy) -> list[Task]:
 
 
 def of_blocks(scope: Scope, lazy: Lazy) -> list[Task]:
-    """Compare with the judge where sums over blocks take one block at a time."""
+    """Compare with the judge where sums over blocks take few blocks at a time."""
     if scope.subject.small_blocks is None:
         return []
     judged = lazy()
