@@ -9,6 +9,7 @@ import click
 from trigraph.qualify.driver import qualify as run_stages
 from trigraph.qualify.place import place
 from trigraph.qualify.summary import write
+from trigraph.verification.subjects import unavailable
 
 __all__ = ["qualify"]
 
@@ -40,6 +41,8 @@ def qualify(ctx: click.Context, out: Path, deadline: float, rehearse: bool) -> N
     Exit status: 0 when nothing failed, also where time or a tool was lacking, else 1.
     """
     where = place("gpu-host" if rehearse else "gpu")
+    if not rehearse and unavailable("gpu"):
+        raise click.ClickException(unavailable("gpu"))
     record = run_stages(where, out, deadline, progress=lambda text: click.echo(text, err=True))
     summary = write(out, record)
     click.echo((out / "summary.md").read_text(encoding="utf-8"))

@@ -31,7 +31,7 @@ def _stages(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         lines = [line for part in stage["parts"] for line in part["lines"]]
         wrong = [f"{line['name']}: {line['note'] or 'failed'}" for line in lines if line["passed"] is False]
         broken = [p for p in stage["parts"] if p["status"] in ("crashed", "out of time")]
-        wrong += [f"{p['part']}: {p['status']}, {' '.join(p['note'].split())}" for p in broken]
+        wrong += [f"{p['part']}: {p['status']}, {_ends(p['note'])}" for p in broken]
         yield {
             "name": stage["stage"],
             "passed": stage["passed"],
@@ -41,6 +41,12 @@ def _stages(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
             "checks": sum(line["passed"] is not None for line in lines),
             "failed": [text[:NOTE] for text in wrong],
         }
+
+
+def _ends(note: str) -> str:
+    """Return the first line of a note and the last: how a process ended, and what it said."""
+    lines = note.strip().splitlines() or [""]
+    return "; ".join(dict.fromkeys((lines[0], lines[-1].strip())))
 
 
 def _left_out(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
@@ -94,7 +100,7 @@ def _kernels(record: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
     found: dict[str, list[dict[str, Any]]] = {}
     for line in _lines(record, "kernels"):
         if "kernel" in line:
-            kernel = {k: line[k] for k in ("kernel", "launches", "seconds") if k in line}
+            kernel: dict[str, Any] = {k: line[k] for k in ("kernel", "launches", "seconds") if k in line}
             moved = [line[k] for k in ("dram_read_bytes", "dram_written_bytes") if k in line]
             found.setdefault(line["workload"], []).append({**kernel, "dram_bytes": sum(moved) if moved else None})
     return {n: sorted(ks, key=lambda k: -k.get("seconds", 0.0))[:KERNELS] for n, ks in found.items()}

@@ -24,7 +24,14 @@ def run(part: str, place: Device, notes: Notes) -> None:
     from trigraph.cli import main
 
     which = SMALLEST if place.rehearsal else ("--operator", part)
-    options = ("--panel", place.panel, "--jobs", str(place.jobs), "--report", str(notes.folder))
+    options = (
+        "--panel",
+        place.panel,
+        "--jobs",
+        str(1 if place.rehearsal else place.jobs),
+        "--report",
+        str(notes.folder),
+    )
     status = main(["verify", *which, *options], standalone_mode=False)
     report = json.loads((notes.folder / "report.json").read_text(encoding="utf-8"))
     counts = report["counts"]
