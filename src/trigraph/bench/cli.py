@@ -163,6 +163,11 @@ def bench(
     console = Console()
     options, left = Options(threads, repeat, dtype, size, not no_peers, contenders), _Time(deadline)
     workloads, programs = _chosen(families, names, operators, sizes)
+    if contenders:
+        workloads = [w for w in workloads if {*w.panels, *w.peers}.intersection(contenders)]
+        programs = [p for p in programs if {*p.contenders}.intersection(contenders)]
+        if not workloads and not programs:
+            raise click.UsageError(f"nothing to time: no workload that was asked for has {', '.join(contenders)}")
     with console.status("ceilings") as status:
         places = {"host": "host"} | ({"gpu": "cupy"} if device()["name"] else {})
         rounds = min(repeat, 5)

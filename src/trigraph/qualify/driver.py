@@ -59,8 +59,6 @@ def _run_part(
     module = importlib.import_module(stage.module)
     begun = time.monotonic()
     known: dict[str, Any] = {"part": part, "status": "not run", "seconds": 0.0, "note": "", "lines": []}
-    if end - begun < LEAST:
-        return known | {"note": "no time was left"}
     stem = f"{stage.name}-{part}".replace(" ", "-").replace("/", "-")
     notes, log = folder / f"{stem}.json", folder / f"{stem}.log"
     notes.unlink(missing_ok=True)
@@ -68,6 +66,8 @@ def _run_part(
         prefix = module.prefix(part, place) if hasattr(module, "prefix") else []
     except FileNotFoundError as error:  # a tool that is not there
         return known | {"note": str(error)}
+    if end - begun < LEAST:
+        return known | {"note": "no time was left"}
     command = [*prefix, sys.executable, "-m", "trigraph.qualify.part", place.name, stage.module, part, str(notes)]
     with log.open("w+", encoding="utf-8", errors="replace") as output:
         process = subprocess.Popen(
@@ -190,6 +190,7 @@ def qualify(
         "format": 1,
         "rehearsal": place.rehearsal,
         "panel": place.panel,
+        "kit": os.environ.get("TRIGRAPH_KIT", ""),  # where the wheel of `make qualify-kit` comes from
         "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
         "deadline": deadline,
         "stages": [],

@@ -124,6 +124,7 @@ def summarise(record: Mapping[str, Any]) -> dict[str, Any]:
         "properties": versions.get("properties", {}),
         "packages": versions.get("collected", {}).get("packages", {}),
         "trigraph": versions.get("collected", {}).get("trigraph", {}),
+        "kit": record["kit"],
         "warnings": versions.get("collected", {}).get("warnings", []),
         "ceilings": ceilings,
         "stages": stages,
