@@ -93,6 +93,7 @@ class Device:
         The workspace comes from a pool that is nobody else's and lives as long as the function.
         """
         cuda = self.xp.cuda
+        self.synchronize()  # the new stream waits for nobody, and the arguments may still be written
         pool, stream = cuda.MemoryPool(), cuda.Stream(non_blocking=True)
         with stream, cuda.using_allocator(pool.malloc):
             call()  # compiles and loads the kernels, which a capture cannot, and brings memory to the pool
@@ -102,8 +103,10 @@ class Device:
                 results = call()
             finally:
                 graph = stream.end_capture()
+            stream.synchronize()
 
         def replay(pool: Any = pool) -> None:
+            self.synchronize()
             graph.launch(stream=stream)
             stream.synchronize()
 
