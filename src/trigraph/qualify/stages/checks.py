@@ -127,7 +127,7 @@ def _extremes(place: Device, notes: Notes) -> None:
                 array = given[first].copy()
                 array.reshape(-1)[array.size // 2] = value
                 spoilt[f"{what} in {first}"] = {**given, first: array}
-            for what, power in (("tiny", -140), ("large", 40)):
+            for what, power in (("tiny", -140), ("large", 20)):
                 spoilt[f"{what} {first}"] = {**given, first: np.ldexp(given[first], power)}
         for what, values in spoilt.items():
             if what.split()[-1] in ("dist", "freq"):
@@ -135,10 +135,22 @@ def _extremes(place: Device, notes: Notes) -> None:
             with np.errstate(all="ignore"):
                 right = _called(op, values, "gpu-host")
                 mine = place.hosted(_called(op, place.moved(values), place.panel))
-                wrong = ", ".join(f for f, value in right.items() if value is not None and not _alike(mine[f], value))
+                wrong = _unlike(mine, right)
+                if wrong:  # where terms cancel, or scores are large, gpu-host is no better than this by itself
+                    exact = _called(op, _wide(values), "pyref")
+                    wrong = ", ".join(f for f in wrong.split(", ") if not _as_good(mine[f], right[f], exact[f]))
             if wrong:
                 notes.add(f"{name}, {what}", False, f"unlike gpu-host: {wrong}")
         notes.add(f"{name} in extremes", True, number=len(spoilt))
+
+
+def _as_good(mine: np.ndarray, right: np.ndarray, exact: np.ndarray) -> bool:
+    """Whether the same numbers are finite, and the largest error is at most 8 times gpu-host's."""
+    finite = np.isfinite(right) & np.isfinite(exact)
+    if not (np.isfinite(mine) == np.isfinite(right)).all():
+        return False
+    errors = [np.max(np.abs(a[finite].astype(np.float64) - exact[finite]), initial=0) for a in (mine, right)]
+    return bool(errors[0] <= 8 * errors[1])
 
 
 def _alike(mine: np.ndarray, right: np.ndarray) -> bool:
@@ -149,7 +161,8 @@ def _alike(mine: np.ndarray, right: np.ndarray) -> bool:
     if not (np.isfinite(mine) == finite).all():
         return False
     scale = np.max(np.abs(right[finite]).astype(np.float64), initial=0)
-    bound = max(512 * float(np.finfo(right.dtype).eps) * scale, 64 * float(np.finfo(right.dtype).smallest_subnormal))
+    info = np.finfo(right.dtype)  # 2^16 of the smallest numbers: an input that was flushed to zero misses by 2^20
+    bound = max(512 * float(info.eps) * scale, 2**16 * float(info.smallest_subnormal))
     return bool((np.abs(mine[finite].astype(np.float64) - right[finite]) <= bound).all())
 
 
