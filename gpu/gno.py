@@ -45,6 +45,9 @@ __all__ = [
     "gno_message_fwd",
 ]
 
+# In-edges that lanes are chosen for, whatever the graph: the bits of a node's sum then depend on its own edges alone.
+USUAL_DEGREE = 16
+
 Out = Mapping[str, Any] | None
 Wrt = Sequence[str] | None
 
@@ -290,7 +293,11 @@ def _message_derivatives(
     tangent = net.gg_coords is not None or net.gg_params is not None  # or else t = 0
     partial = net.empty(pieces.num_pieces, f_out) if "grad_message" in grads else None
     to_source = net.empty(graph.num_positions, f_in) if "features" in grads else None
-    to_coords = net.empty(graph.num_positions, net.d) if "coords" in grads else None
+    to_coords = grads.get("coords")
+    if to_coords is not None:
+        sums.clear_unused(graph, to_coords)
+        in_place = graph.edges_in_order
+        to_coords = to_coords[: graph.num_positions] if in_place else net.empty(graph.num_positions, net.d)
     g_pieces = None if grads.keys() == {"grad_message"} else sums.spread(kernels, pieces, grad_message)
     per_piece = (4 if second else 2) * len(v) + (net.d + 1) * net.hidden + len(v) * f_out // ROWS
     with net.total(net.u_hat, grads) as of_u, net.total(net.v_hat, grads, f_out) as of_v:
@@ -301,7 +308,7 @@ def _message_derivatives(
             if partial is not None:
                 net.kernels.matmul(t_1, v, out=partial[rows])
                 if v_1 is not None:
-                    partial[rows] += net.kernels.matmul(block.moments(features, None), v_1)
+                    net.kernels.matmul(block.moments(features, None), v_1, out=partial[rows], add=True)
             if g_pieces is None:
                 continue
             g = g_pieces[rows]
@@ -324,7 +331,7 @@ def _message_derivatives(
         sums.sum_pieces(kernels, pieces, partial, grads["grad_message"])
     if to_source is not None:
         sums.gather(kernels, to_source, sums.by_source(graph), grads["features"])
-    if to_coords is not None:
+    if to_coords is not None and not in_place:
         sums.gather(kernels, to_coords, sums.by_row(graph), grads["coords"])
 
 
@@ -459,7 +466,7 @@ def _contract(
         return
     overflow = sums.overflow_for(kernels, rows, out)
     num_y, _, _, _, y_bits, x_bits = shape
-    e_bits = min(bits(cover(rows.num_positions, rows.num_pieces)), 7 - y_bits - x_bits)
+    e_bits = min(bits(USUAL_DEGREE), 7 - y_bits - x_bits)
     grid = (cover(rows.num_pieces, 128 >> (y_bits + x_bits + e_bits)) * cover(num_y, 4 << y_bits),)
     arrays = (*given[0], *(given[1] if len(given) > 1 else (None, None)))
     index = (*rows.cut, rows.order, graph.edge_ids, others)
@@ -479,8 +486,9 @@ def _to_kernel(kernels: Kernels, grad_message: Any, features: Any, graph: Any, f
     grid = (cover(rows.num_pieces, 128 >> lane_bits) * cover(f_in * f_out, 4 << lane_bits),)
     index = (*rows.cut, rows.order, graph.prepare().destinations, graph.indices)
     args = (grad_message, features, *index, f_in, f_out, lane_bits, out, overflow)
-    kernels.launch("gno_outer", (out.dtype, rows.offsets.dtype), grid, (128,), args)
+    kernels.launch("gno_outer", (out.dtype, graph.offsets.dtype), grid, (128,), args)
     sums.finish(kernels, rows, overflow, out)
+    sums.clear_unused(graph, out)
 
 
 # ---- gno_message: products of a piece's edges with its T and Q -------------------------------------------------------
@@ -561,7 +569,7 @@ class _Block:
         self._launch("gno_first_layer", tile, 1, (*arrays, *index), (not add, add), (to_coords, to_params), extra)
 
     def _edges_by(self, cols: int) -> _Tile:
-        return _Tile.of(cover(self.graph.num_positions, self.pieces.num_pieces), cols)
+        return _Tile.of(USUAL_DEGREE, cols)
 
     def _launch(
         self, kernel: str, tile: _Tile, tiles: int, arrays: Any, flags: Any, outputs: Any, extra: int = 0

