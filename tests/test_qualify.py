@@ -222,8 +222,8 @@ def test_times_far_from_the_prediction_are_marked():
     line |= {"index": "int32", "seconds": 1.0, "least": {"copy": 1e9, "gather": 4e9, "float32": 1e9}}
     properties = {"device": {"name": "NVIDIA H200"}}
     lines = [{"name": "environment", "passed": None, "note": "", "properties": properties}, line]
-    for name in ("gather", "copy"):
-        lines.append({"name": "", "passed": None, "note": "", "ceiling": name, "value": 8e9})
+    ceiling = {"name": "", "passed": None, "note": "", "value": 8e9}
+    lines += [ceiling | {"ceiling": name} for name in ("gather", "copy")]
     stages = [
         {"stage": stage, "passed": True, "parts": [{"part": "", "status": "done", "note": "", "lines": lines}]}
         for stage in ("environment", "bench")
