@@ -11,23 +11,11 @@ import numpy as np
 import pytest
 
 from trigraph.gpu.host.build import host_build, sanitizer_environment
-from trigraph.gpu.instances import INSTANCES
 from trigraph.gpu.launcher import HostLibrary, using_host_library
 
 # The package's own library runs in every order, and has to give the same bits in each. What the slow builds report
 # depends on accesses and on the barriers between them, not on the order: each of them runs in one.
 ORDERS = ("forward", "reverse", "random")
-WITH_INT, WITH_LONG = {"float", "float16", "bfloat16", "int"}, {"double", "long long"}
-
-
-def subset(family):
-    """Each kernel in float64 with int64 and in the others with int32: half the instances, half the time."""
-
-    def kept(instance):
-        types = set(instance[instance.index("<") + 1 : -1].split(", ")) - {"false", "true"}
-        return types <= WITH_INT or types <= WITH_LONG
-
-    return tuple(instance for instance in INSTANCES[family] if kept(instance))
 
 
 class Recorder(HostLibrary):
@@ -45,31 +33,6 @@ class Recorder(HostLibrary):
 def nan_filled(shape, dtype=float):
     """Workspace that nobody has written."""
     return np.full(shape, -1 if np.dtype(dtype).kind == "i" else np.nan, dtype)
-
-
-def close(what, mine, right, factor=200):
-    """What is finite in the reference is so here, and within some roundings of the largest value; None is None."""
-    if right is None or mine is None:
-        assert right is mine, what
-        return
-    eps = 2.0**-7 if mine.dtype.name == "bfloat16" else np.finfo(mine.dtype).eps
-    mine, finite = mine.astype(np.float64), np.isfinite(right)
-    assert (np.isfinite(mine) == finite).all(), what
-    error = np.abs(mine[finite] - right[finite]).max(initial=0)
-    bound = factor * eps * np.abs(right[finite]).max(initial=0)
-    assert error <= bound, f"{what}: {error} > {bound}"
-
-
-def close_fields(name, got, expected):
-    """Compare the fields of every operator; return those there are, by name."""
-    found = {}
-    for operator, fields in expected.items():
-        for k, (mine, right) in enumerate(zip(got[operator], fields, strict=True)):
-            what = f"{name}: {operator}, field {k}"
-            close(what, mine, right)
-            if mine is not None:
-                found[what] = mine
-    return found
 
 
 def check(path, order, instances, run):
