@@ -35,8 +35,9 @@ __all__ = [
     "radial_basis_fwd",
 ]
 
-LANES = 32  # channels in a tile
 DEGREES = 8  # of the spherical harmonics, at most
+USUAL_DEGREES = 7  # has instances of its own
+PAD = 64  # channels: of what the kernels call up
 THREADS = 128
 # Blocks of the kernel that sums up weight gradients: each has copies of them, WORKSPACE numbers together.
 BLOCKS = 2048
@@ -177,7 +178,7 @@ class _Triplets:
         self.graph, (self.spherical, self.radial, exclude) = graph, attributes
         self.dtype, self.edges = inputs.vec.dtype, len(inputs.vec)
         self.channels, self.mid = inputs.embedding.shape[1], inputs.weights.shape[1]
-        self.tiles = cover(self.channels, LANES)
+        self.tiles = cover(self.channels, 64 if self.dtype == np.float32 and not self.second else 32)
         left = graph.left_out(exclude)
         self.graph_arrays = (graph.src_offsets, graph.dst_offsets, graph.dst_edge_index, left.start, left.stop)
         embeddings = (inputs.embedding, self.dots.embedding)
@@ -207,15 +208,20 @@ class _Triplets:
         self._each("dimenet_project", projected.size, *arrays, *self._sizes())
         return projected, projected_dot
 
+    def _types(self) -> tuple[Any, ...]:
+        degrees = USUAL_DEGREES if self.spherical == USUAL_DEGREES else DEGREES
+        return self.dtype, self.graph.src.dtype, self.second, degrees
+
     def _sizes(self) -> tuple[Any, ...]:
         return np.int64(self.edges), self.mid, self.spherical, self.radial
 
     def _second_weights(self, weights: Any) -> tuple[Any, Any]:
-        """Return W2, and W2 transposed."""
+        """Return W2, and W2 transposed with zeros up to full tiles."""
         if weights is None:
             return None, None
-        down, up = weights[self.spherical * self.radial :], self._empty(self.mid, self.channels)
-        self._each("dimenet_transpose", up.size, down, up, np.int64(self.channels), np.int64(self.mid))
+        down, pitch = weights[self.spherical * self.radial :], cover(self.channels, PAD) * PAD
+        up = self._empty(cover(self.mid, DEGREES) * DEGREES, pitch)
+        self._each("dimenet_transpose", up.size, down, up, np.int64(up.size), pitch, self.channels, self.mid)
         return down, up
 
     def to_out_edges(self, grad_out: Any, out: Any, grad_unit: Any = None, grad_unit_dot: Any = None) -> None:
@@ -232,8 +238,8 @@ class _Triplets:
             grad_unit_dot,
             *numbers,
         )
-        types, grid = (self.dtype, self.graph.src.dtype, self.second), (self.graph.num_nodes, self.tiles)
-        self.kernels.launch("dimenet_out_edges", types, grid, (THREADS,), args)
+        grid = (self.graph.num_nodes, self.tiles)
+        self.kernels.launch("dimenet_out_edges", self._types(), grid, (THREADS,), args)
 
     def to_in_edges(self, grad_out: Any, fields: _Fields, grad_unit: Any, grad_unit_dot: Any) -> None:
         """Sum from out-edges to in-edges; fills in the gradients asked for."""
@@ -249,8 +255,7 @@ class _Triplets:
         targets = (fields["embedding"], grad, grad_dot, grad_unit, grad_unit_dot, parts, totals, alone)
         numbers = (np.int64(self.edges), np.int64(nodes), np.int64(per_block), self.channels, self.mid, self.spherical)
         args = (*self.graph_arrays, *self.edge_arrays, *matrices, grad_out, *targets, *numbers)
-        types = (self.dtype, self.graph.src.dtype, self.second)
-        self.kernels.launch("dimenet_in_edges", types, (blocks,), (THREADS,), args)
+        self.kernels.launch("dimenet_in_edges", self._types(), (blocks,), (THREADS,), args)
         if fields.any_of("rbf"):
             args = (grad, grad_dot, self.inputs.weights, self.dots.weights, alone, fields["rbf"], *self._sizes())
             self._each("dimenet_rbf_gradient", fields["rbf"].size, *args)

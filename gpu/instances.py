@@ -12,6 +12,7 @@ FLOATS = ("float", "double")
 STORAGE = (*FLOATS, "float16", "bfloat16")  # the latter are of kernels/storage.cuh
 INDICES = ("int", "long long")
 BOOLS = ("false", "true")
+DEGREES = ("7", "8")  # of the spherical harmonics: as models mostly have them, and any number up to 8
 
 #: NumPy dtype name -> the C++ type of a template argument (and of a kernel's parameters).
 C_TYPES = {
@@ -56,8 +57,8 @@ INSTANCES: dict[str, tuple[str, ...]] = {
         *expand("dimenet_directions", FLOATS),
         *expand("dimenet_project", FLOATS),
         *expand("dimenet_transpose", FLOATS),
-        *expand("dimenet_out_edges", FLOATS, INDICES, BOOLS),
-        *expand("dimenet_in_edges", FLOATS, INDICES, BOOLS),
+        *expand("dimenet_out_edges", FLOATS, INDICES, BOOLS, DEGREES),
+        *expand("dimenet_in_edges", FLOATS, INDICES, BOOLS, DEGREES),
         *expand("dimenet_vec_gradient", FLOATS),
         *expand("dimenet_rbf_gradient", FLOATS),
         *expand("dimenet_weights_parts", FLOATS),

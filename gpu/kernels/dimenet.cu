@@ -198,13 +198,14 @@ dimenet_project(const T* __restrict__ rbf, const T* __restrict__ rbf_dot, const 
     }
 }
 
-// out (columns, rows) = in (rows, columns) transposed.
+// up (n_mid and n_emb rounded up) = down (n_emb, n_mid) transposed, zero beyond: see triplets.cuh.
 template <class T>
 __global__ void __launch_bounds__(128)
-dimenet_transpose(const T* __restrict__ in, T* __restrict__ out, long long rows, long long columns) {
+dimenet_transpose(const T* __restrict__ down, T* __restrict__ up, long long size, int pitch, int n_emb, int n_mid) {
     const long long i = (long long)(blockIdx.x) * blockDim.x + threadIdx.x;
-    if (i < rows * columns) {
-        out[i] = in[i % rows * columns + i / rows];
+    if (i < size) {
+        const long long m = i / pitch, c = i - m * pitch;
+        up[i] = m < n_mid && c < n_emb ? down[c * n_mid + m] : T(0);
     }
 }
 
