@@ -208,9 +208,9 @@ class _Triplets:
         self._each("dimenet_project", projected.size, *arrays, *self._sizes())
         return projected, projected_dot
 
-    def _types(self) -> tuple[Any, ...]:
+    def _types(self, order: int) -> tuple[Any, ...]:
         degrees = USUAL_DEGREES if self.spherical == USUAL_DEGREES else DEGREES
-        return self.dtype, self.graph.src.dtype, self.second, degrees
+        return self.dtype, self.graph.src.dtype, order, degrees
 
     def _sizes(self) -> tuple[Any, ...]:
         return np.int64(self.edges), self.mid, self.spherical, self.radial
@@ -239,7 +239,8 @@ class _Triplets:
             *numbers,
         )
         grid = (self.graph.num_nodes, self.tiles)
-        self.kernels.launch("dimenet_out_edges", self._types(), grid, (THREADS,), args)
+        order = 2 if self.second else 0 if grad_unit is None else 1
+        self.kernels.launch("dimenet_out_edges", self._types(order), grid, (THREADS,), args)
 
     def to_in_edges(self, grad_out: Any, fields: _Fields, grad_unit: Any, grad_unit_dot: Any) -> None:
         """Sum from out-edges to in-edges; fills in the gradients asked for."""
@@ -255,7 +256,7 @@ class _Triplets:
         targets = (fields["embedding"], grad, grad_dot, grad_unit, grad_unit_dot, parts, totals, alone)
         numbers = (np.int64(self.edges), np.int64(nodes), np.int64(per_block), self.channels, self.mid, self.spherical)
         args = (*self.graph_arrays, *self.edge_arrays, *matrices, grad_out, *targets, *numbers)
-        self.kernels.launch("dimenet_in_edges", self._types(), (blocks,), (THREADS,), args)
+        self.kernels.launch("dimenet_in_edges", self._types(self.second), (blocks,), (THREADS,), args)
         if fields.any_of("rbf"):
             args = (grad, grad_dot, self.inputs.weights, self.dots.weights, alone, fields["rbf"], *self._sizes())
             self._each("dimenet_rbf_gradient", fields["rbf"].size, *args)

@@ -57,7 +57,7 @@ INSTANCES: dict[str, tuple[str, ...]] = {
         *expand("dimenet_directions", FLOATS),
         *expand("dimenet_project", FLOATS),
         *expand("dimenet_transpose", FLOATS),
-        *expand("dimenet_out_edges", FLOATS, INDICES, BOOLS, DEGREES),
+        *expand("dimenet_out_edges", FLOATS, INDICES, ("0", "1", "2"), DEGREES),
         *expand("dimenet_in_edges", FLOATS, INDICES, BOOLS, DEGREES),
         *expand("dimenet_vec_gradient", FLOATS),
         *expand("dimenet_rbf_gradient", FLOATS),

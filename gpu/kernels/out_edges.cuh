@@ -2,8 +2,15 @@
 #pragma once
 #include "triplets.cuh"
 
+// What a sum is made for.
+constexpr int VALUES = 0, DIRECTIONS = 1, SECOND = 2;
+
+// Blocks on a multiprocessor: what bounds the registers of a thread.
+template <class T, int order> constexpr int OUT_BLOCKS = sizeof(T) == 8 ? 2 : order == SECOND ? 3 : 5;
+
 // A block's node, tile of channels, arguments and shared arrays.
-template <class T, class I, bool second, int S> struct OutEdges {
+template <class T, class I, int order, int S> struct OutEdges {
+    static constexpr bool second = order == SECOND;
     static constexpr int W = CHANNELS<T, second>, TILE_STRIDE = STRIDE<T, second>;
     static constexpr int EDGES = STAGED<T, second>, MANY = HARMONIC<T, second>;
     static constexpr int GROUP = MANY / WARPS;  // out-edges that a warp serves at once
@@ -18,30 +25,15 @@ template <class T, class I, bool second, int S> struct OutEdges {
     T* state;                            // Z of the node: row of harmonics, channel; its derivative follows
     T* features;                         // F of the staged edges: edge, degree, channel; Fdot follows
     T* rows;                             // harmonics of the staged edges, then their derivatives
+    Balance<T> balance;                  // degree, channel; that of the derivatives follows
     int *place, *votes;
-
-    struct Sums {
-        static constexpr int MOST = (S + 1) / 2;  // degrees of a warp
-        StateRows<T, second, S> rows;
-        Balance<T> balance[MOST][W], balance_dot[MOST][W];
-
-        __device__ bool fair() const {
-            bool all = true;
-#pragma unroll
-            for (int i = 0; i < MOST; i++) {
-#pragma unroll
-                for (int w = 0; w < W; w++) {
-                    all = all && balance[i][w].fair() && balance_dot[i][w].fair();
-                }
-            }
-            return all;
-        }
-    };
 
     __device__ T* state_dot() const { return state + S * S * TILE_STRIDE; }
     __device__ T* features_dot() const { return features + EDGES * S * TILE_STRIDE; }
     __device__ T* rows_dot() const { return rows + MANY * HARMONICS<S>; }
     __device__ bool turning() const { return second && unit_dot != nullptr; }
+    __device__ bool valued() const { return order == VALUES || (second && out != nullptr); }
+    __device__ bool pulled() const { return order == DIRECTIONS || (second && grad_unit != nullptr); }
     __device__ int degrees() const { return S < DEGREES ? S : carried.n_spherical; }
     __device__ T* feature(int k, int l) const { return features + (k * S + l) * TILE_STRIDE + channels.lane * W; }
 
@@ -53,20 +45,20 @@ template <class T, class I, bool second, int S> struct OutEdges {
             return;
         }
         I f[E];
-        T x[E][W], xdot[E][W] = {};
 #pragma unroll
         for (int i = 0; i < E; i++) {
             f[i] = graph.dst_edge_index[first + min(k + i, count - 1)];
-            channels.read(carried.embedding, f[i], x[i]);
-            if (second && carried.embedding_dot != nullptr) {
-                channels.read(carried.embedding_dot, f[i], xdot[i]);
-            }
         }
         Projection<T, second, S, E> projection;
         projection.add(carried, f, channels, begin, end);
 #pragma unroll
         for (int i = 0; i < E; i++) {
             if (k + i < count) {
+                T x[W], xdot[W] = {};
+                channels.read(carried.embedding, f[i], x);
+                if (second && carried.embedding_dot != nullptr) {
+                    channels.read(carried.embedding_dot, f[i], xdot);
+                }
 #pragma unroll
                 for (int l = 0; l < S; l++) {
                     T here[W] = {}, here_dot[W] = {};
@@ -79,8 +71,8 @@ template <class T, class I, bool second, int S> struct OutEdges {
 #pragma unroll
                     for (int w = 0; w < W; w++) {
                         const T g = projection.g[i][l][w];
-                        here[w] += x[i][w] * g;
-                        here_dot[w] += xdot[i][w] * g + x[i][w] * projection.gdot[i][l][w];
+                        here[w] += x[w] * g;
+                        here_dot[w] += xdot[w] * g + x[w] * projection.gdot[i][l][w];
                     }
                     store_channels(feature(k + i, l), here);
                     if (second) {
@@ -102,19 +94,30 @@ template <class T, class I, bool second, int S> struct OutEdges {
     }
 
     // Adds the staged edges to the rows of this warp, and to the balance of the degrees whose last row is among them. `harmonics`: of
-    // the first of the edges.
-    template <int warp> __device__ void add_edges(I first, int count, const T* harmonics, Sums& sums) const {
-        constexpr int begin = Rows<S>::begin(warp), end = Rows<S>::end(warp), along_at = MANY * HARMONICS<S>;
-#pragma unroll 1
+    // the first of the edges; the bits of the edges: `leavable` if they are ever left out, `joined` if together with the edge before.
+    template <int warp, bool any_joined>
+    __device__ void add_edges(I first, int count, const T* harmonics, unsigned leavable, unsigned joined, bool fresh,
+                              StateRows<T, second, S>& sums) const {
+        constexpr int begin = Rows<S>::begin(warp), end = Rows<S>::end(warp), lowest = row_degree(begin);
+        constexpr int owned = row_degree(end) - lowest, dot_at = S * TILE_STRIDE;
+        const int own = lowest * TILE_STRIDE + channels.lane * W;
+        BalanceSums<T, W> sizes[owned], sizes_dot[second ? owned : 1];
+#pragma unroll
+        for (int l = 0; l < owned; l++) {
+            sizes[l].read(balance, own + l * TILE_STRIDE, fresh);
+            if (second) {
+                sizes_dot[l].read(balance, own + l * TILE_STRIDE + dot_at, fresh);
+            }
+        }
+#pragma unroll 2
         for (int k = 0; k < count; k++) {
             T h[end - begin], hdot[end - begin];
             load<end - begin>(harmonics + k * HARMONICS<S> + begin, h);
             if (turning()) {
-                load<end - begin>(harmonics + along_at + k * HARMONICS<S> + begin, hdot);
+                load<end - begin>(harmonics + (MANY + k) * HARMONICS<S> + begin, hdot);
             }
             const T along = turning() ? size(load_vec(unit_dot, graph.dst_edge_index[first + k])) : T(0);
-            const int where = place[k];
-            constexpr int lowest = row_degree(begin);
+            const bool leave = leavable >> k & 1, join = any_joined && (joined >> k & 1);
 #pragma unroll
             for (int l = lowest; l * l < end; l++) {
                 T f[W], fdot[W];
@@ -123,35 +126,74 @@ template <class T, class I, bool second, int S> struct OutEdges {
                     load_channels(feature(k, l) + EDGES * S * TILE_STRIDE, fdot);
                 }
 #pragma unroll
-                for (int row = l * l < begin ? begin : l * l; row < (l + 1) * (l + 1) && row < end; row++) {
+                for (int w = 0; w < W; w++) {
 #pragma unroll
-                    for (int w = 0; w < W; w++) {
-                        sums.rows.sum[row - begin][w] += h[row - begin] * f[w];
+                    for (int row = l * l < begin ? begin : l * l; row < (l + 1) * (l + 1) && row < end; row++) {
+                        sums.sum[row - begin][w] += h[row - begin] * f[w];
                         if (second) {
-                            sums.rows.sum_dot[row - begin][w] += h[row - begin] * fdot[w];
+                            sums.sum_dot[row - begin][w] += h[row - begin] * fdot[w];
                         }
                         if (turning()) {
-                            sums.rows.sum_dot[row - begin][w] += hdot[row - begin] * f[w];
+                            sums.sum_dot[row - begin][w] += hdot[row - begin] * f[w];
                         }
                     }
-                }
-                if ((l + 1) * (l + 1) <= end) {
-#pragma unroll
-                    for (int w = 0; w < W; w++) {
-                        sums.balance[l - lowest][w].add(fabs(f[w]), where);
+                    if ((l + 1) * (l + 1) <= end) {
+                        sizes[l - lowest].template add<any_joined>(w, fabs(f[w]), leave, join);
                         if (second) {
-                            sums.balance_dot[l - lowest][w].add(fabs(fdot[w]) + along * fabs(f[w]), where);
+                            sizes_dot[l - lowest].template add<any_joined>(w, fabs(fdot[w]) + along * fabs(f[w]), leave, join);
                         }
                     }
                 }
             }
         }
+#pragma unroll
+        for (int l = 0; l < owned; l++) {
+            sizes[l].write(balance, own + l * TILE_STRIDE);
+            if (second) {
+                sizes_dot[l].write(balance, own + l * TILE_STRIDE + dot_at);
+            }
+        }
+    }
+
+    // What the staged edges give to the state.
+    __device__ void add_chunk(I first, int count, const T* harmonics, StateRows<T, second, S>& sums) const {
+        const int where = channels.lane < count ? place[channels.lane] : 0;
+        const unsigned leavable = __ballot_sync(FULL, where > 0), joined = __ballot_sync(FULL, where == 2);
+        const bool fresh = first == node.in_begin;
+        for_warp(channels.warp, [&](auto warp) {
+            if (joined != 0) {
+                add_edges<decltype(warp)::value, true>(first, count, harmonics, leavable, joined, fresh, sums);
+            } else {
+                add_edges<decltype(warp)::value, false>(first, count, harmonics, leavable, joined, fresh, sums);
+            }
+        });
+        const I done = first + EDGES - node.in_begin;
+        if (done % RUN == 0 || first + EDGES >= node.in_end) {
+            sums.flush(channels, state, state_dot(), done <= RUN);
+        }
+    }
+
+    // Whether the balance of this warp's degrees is fair.
+    __device__ bool fair() const {
+        bool all = true;
+        for_warp(channels.warp, [&](auto warp) {
+            constexpr int lowest = row_degree(Rows<S>::begin(decltype(warp)::value)), beyond = row_degree(Rows<S>::end(decltype(warp)::value));
+#pragma unroll
+            for (int l = lowest; l < beyond; l++) {
+#pragma unroll
+                for (int w = 0; w < W; w++) {
+                    const int at = l * TILE_STRIDE + channels.lane * W + w;
+                    all = all && balance.fair(at) && (!second || balance.fair(at + S * TILE_STRIDE));
+                }
+            }
+        });
+        return all;
     }
 
     // Goes through the in-edges: makes the state of the node, without weights, and returns whether it is fit for use, or (direct) serves the
     // out-edges pair by pair.
     __device__ bool gather(bool direct) const {
-        Sums sums;
+        StateRows<T, second, S> sums;
         bool sound = true;
         I first = node.in_begin;
 #pragma unroll 1
@@ -167,18 +209,12 @@ template <class T, class I, bool second, int S> struct OutEdges {
             if (direct) {
                 serve_pairs(first, count);
             } else {
-                for_warp(channels.warp, [&](auto warp) {
-                    add_edges<decltype(warp)::value>(first, count, rows + at * HARMONICS<S>, sums);
-                });
-                const I done = first + EDGES - node.in_begin;
-                if (done % RUN == 0 || first + EDGES >= node.in_end) {
-                    sums.rows.flush(channels, state, state_dot(), done <= RUN);
-                }
+                add_chunk(first, count, rows + at * HARMONICS<S>, sums);
             }
             __syncthreads();
             first += EDGES;
         } while (first < node.in_end);
-        return !direct && !any_of_block(!sound || !sums.fair(), votes);
+        return !direct && !any_of_block(!sound || !fair(), votes);
     }
 
     // What the in-edge at a position has to do with out-edge e: adds sign times its term.
@@ -210,28 +246,24 @@ template <class T, class I, bool second, int S> struct OutEdges {
     }
 
     __device__ void read_gradient(I e, T (&grad)[W]) const {
-        if (grad_unit != nullptr) {
+        if (pulled()) {
             channels.read(grad_out, e, grad);
         }
     }
 
     __device__ void store(I e, const T (&value)[W], const Pull<T, second>& pull, bool fresh) const {
-        if (out != nullptr) {
+        if (valued()) {
             channels.write(out, e, value, fresh);
         }
-        if (grad_unit != nullptr) {
+        if (pulled()) {
             pull.store(grad_unit, grad_unit_dot, e, fresh);
         }
     }
 
     // Out-edges first, ..., staged from k on: the sum over all in-edges of the node, from the state.
-    __device__ void sum_state(int k, int count, T (&value)[GROUP][W]) const {
-        const T* h[GROUP];
-#pragma unroll
-        for (int i = 0; i < GROUP; i++) {
-            h[i] = rows + (k + min(i, count - 1)) * HARMONICS<S>;
-        }
-        const T *z = state + channels.lane * W;
+    __device__ void sum_state(int k, T (&value)[GROUP][W]) const {
+        const T* const h = rows + k * HARMONICS<S>;
+        const T* const z = state + channels.lane * W;
 #pragma unroll
         for (int row = 0; row < S * S; row += QUAD) {
             constexpr int last = S * S % QUAD;
@@ -249,15 +281,15 @@ template <class T, class I, bool second, int S> struct OutEdges {
             for (int i = 0; i < GROUP; i++) {
                 T piece[QUAD], piece_dot[QUAD];
                 if (row + QUAD <= S * S) {
-                    load<QUAD>(h[i] + row, piece);
+                    load<QUAD>(h + i * HARMONICS<S> + row, piece);
                 } else {
-                    load<last>(h[i] + row, piece);
+                    load<last>(h + i * HARMONICS<S> + row, piece);
                 }
                 if (turning()) {
                     if (row + QUAD <= S * S) {
-                        load<QUAD>(h[i] + MANY * HARMONICS<S> + row, piece_dot);
+                        load<QUAD>(h + (MANY + i) * HARMONICS<S> + row, piece_dot);
                     } else {
-                        load<last>(h[i] + MANY * HARMONICS<S> + row, piece_dot);
+                        load<last>(h + (MANY + i) * HARMONICS<S> + row, piece_dot);
                     }
                 }
 #pragma unroll
@@ -282,14 +314,13 @@ template <class T, class I, bool second, int S> struct OutEdges {
         const I e = first + min(channels.lane, count - 1);
         const int lefts = channels.lane < count ? int(graph.left_stop[e] - graph.left_start[e]) : 0;
         T* const here = rows + k * HARMONICS<S>;
-        const int pitch = carried.pitch();
+        unsigned left = __ballot_sync(FULL, lefts > 0);  // bits of the edges that leave out another one, in this round
 #pragma unroll 1
-        for (int round = 0; __any_sync(FULL, round < lefts); round++) {
-            I f = I(-1);  // the edge left out by the one of this lane, if there is one
+        for (int round = 0; left != 0; left = __ballot_sync(FULL, ++round < lefts)) {
+            const I f = round < lefts ? graph.dst_edge_index[graph.left_start[e] + round] : e;
+            Legendre<T> legendre(dot(load_vec(unit, e), load_vec(unit, f)));
             __syncwarp();
-            if (round < lefts) {
-                f = graph.dst_edge_index[graph.left_start[e] + round];
-                Legendre<T> legendre(dot(load_vec(unit, e), load_vec(unit, f)));
+            if (channels.lane < GROUP) {
 #pragma unroll
                 for (int l = 0; l < S; l++) {
                     here[channels.lane * HARMONICS<S> + l] = legendre.p;
@@ -297,60 +328,61 @@ template <class T, class I, bool second, int S> struct OutEdges {
                 }
             }
             __syncwarp();
-            T term[GROUP][W] = {};
+#pragma unroll
+            for (int part = 0; part < GROUP; part += LANES / DEGREES) {
+                subtract_terms<LANES / DEGREES>(f, left, part, here + part * HARMONICS<S>, &value[part]);
+            }
+        }
+    }
+
+    // The part of it that belongs to the edges `part` and following: the lanes have one q each.
+    template <int count>
+    __device__ void subtract_terms(I f, unsigned left, int part, T* here, T (*value)[W]) const {
+        const int mine = channels.lane / DEGREES, column = channels.lane % DEGREES, pitch = carried.pitch();
+        const T* const from = carried.projected + (long long)(__shfl_sync(FULL, f, part + mine)) * carried.n_mid * DEGREES;
+        const T* up = carried.up + channels.first;
+        T term[count][W] = {};
 #pragma unroll 1
-            for (int m = 0; m < carried.n_mid; m += DEGREES) {
+        for (int m = 0; m < carried.n_mid; m += DEGREES) {
+            T projected[S], p[S], q = T(0);
+            load<S>(from + min(m + column, carried.n_mid - 1) * DEGREES, projected);
+            load<S>(here + mine * HARMONICS<S>, p);
 #pragma unroll
-                for (int i = channels.lane; i < GROUP * DEGREES; i += LANES) {
-                    const int edge = i / DEGREES, mid = m + i % DEGREES;
-                    const I from = __shfl_sync(FULL, f, edge);
-                    T q = T(0);
-                    if (from >= 0 && mid < carried.n_mid) {
-                        T projected[S], p[S];
-                        load<S>(carried.projected + ((long long)(from) * carried.n_mid + mid) * DEGREES, projected);
-                        load<S>(here + edge * HARMONICS<S>, p);
+            for (int l = 0; l < S; l++) {
+                q += p[l] * projected[l];
+            }
+            here[mine * HARMONICS<S> + DEGREES + column] = (left >> (part + mine) & 1) && m + column < carried.n_mid ? q : T(0);
+            __syncwarp();
 #pragma unroll
-                        for (int l = 0; l < S; l++) {
-                            q += p[l] * projected[l];
-                        }
-                    }
-                    here[edge * HARMONICS<S> + DEGREES + i % DEGREES] = q;
+            for (int j = 0; j < DEGREES; j += QUAD) {
+                T row[QUAD][W];
+#pragma unroll
+                for (int n = 0; n < QUAD; n++) {
+                    load_channels(up, row[n]);
+                    up += pitch;
                 }
-                __syncwarp();
-                const T* const up = carried.up + (long long)(m) * pitch + channels.first;
 #pragma unroll
-                for (int j = 0; j < DEGREES; j += QUAD) {
-                    T row[QUAD][W];
+                for (int i = 0; i < count; i++) {
+                    T factors[QUAD];
+                    load<QUAD>(here + i * HARMONICS<S> + DEGREES + j, factors);
 #pragma unroll
                     for (int n = 0; n < QUAD; n++) {
-                        load_channels(up + (j + n) * pitch, row[n]);
-                    }
 #pragma unroll
-                    for (int i = 0; i < GROUP; i++) {
-                        T q[QUAD];
-                        load<QUAD>(here + i * HARMONICS<S> + DEGREES + j, q);
-#pragma unroll
-                        for (int n = 0; n < QUAD; n++) {
-#pragma unroll
-                            for (int w = 0; w < W; w++) {
-                                term[i][w] += q[n] * row[n][w];
-                            }
+                        for (int w = 0; w < W; w++) {
+                            term[i][w] += factors[n] * row[n][w];
                         }
                     }
                 }
-                __syncwarp();
             }
+            __syncwarp();
+        }
 #pragma unroll
-            for (int i = 0; i < GROUP; i++) {
-                const I from = __shfl_sync(FULL, f, i);
-                if (from >= 0) {
-                    T x[W];
-                    channels.read(carried.embedding, from, x);
+        for (int i = 0; i < count; i++) {
+            T x[W];
+            channels.read(carried.embedding, __shfl_sync(FULL, f, part + i), x);
 #pragma unroll
-                    for (int w = 0; w < W; w++) {
-                        value[i][w] -= x[w] * term[i][w];
-                    }
-                }
+            for (int w = 0; w < W; w++) {
+                value[i][w] -= (left >> (part + i) & 1) ? x[w] * term[i][w] : T(0);
             }
         }
     }
@@ -360,9 +392,9 @@ template <class T, class I, bool second, int S> struct OutEdges {
     __device__ void pull_state(I first, int k, int count) const {
         T* const grads = features + k * TILE_STRIDE;
 #pragma unroll 1
-        for (int i = 0; i < count; i++) {
+        for (int i = 0; i < GROUP; i++) {
             T grad[W];
-            channels.read(grad_out, first + i, grad);
+            channels.read(grad_out, first + min(i, count - 1), grad);
             store_channels(grads + i * TILE_STRIDE + channels.lane * W, grad);
         }
         __syncwarp();
@@ -383,7 +415,7 @@ template <class T, class I, bool second, int S> struct OutEdges {
 #pragma unroll
                     for (int i = 0; i < GROUP; i++) {
                         T g[QUAD];
-                        load<QUAD>(grads + min(i, count - 1) * TILE_STRIDE + c, g);
+                        load<QUAD>(grads + i * TILE_STRIDE + c, g);
 #pragma unroll
                         for (int n = 0; n < QUAD; n++) {
                             part[i] += g[n] * here[n];
@@ -431,10 +463,10 @@ template <class T, class I, bool second, int S> struct OutEdges {
 
     // `count` out-edges, first, ..., staged from k on, from the state.
     __device__ void serve(I first, int k, int count) const {
-        if (out != nullptr) {
+        if (valued()) {
             T value[GROUP][W] = {};
-            sum_state(k, count, value);
-            if (!second && grad_unit == nullptr) {
+            sum_state(k, value);
+            if constexpr (order == VALUES) {
                 subtract_left_out(first, k, count, value);
             }
 #pragma unroll
@@ -444,11 +476,11 @@ template <class T, class I, bool second, int S> struct OutEdges {
                 }
             }
         }
-        if (!second && grad_unit == nullptr) {
+        if (order == VALUES) {
             return;
         }
         __syncwarp();
-        if (grad_unit != nullptr) {
+        if (pulled()) {
             pull_state(first, k, count);
         }
 #pragma unroll 1
@@ -505,21 +537,25 @@ template <class T, class I, bool second, int S> struct OutEdges {
     }
 };
 
-// One block for each node and tile of channels. First order: out = the sum; grad_unit (tiles, num_edges, 3) = the cotangents
-// of the out-edges' directions, from grad_out. Second order: out = the sum's derivative along the cotangents of gradients;
+// One block for each node and tile of channels. VALUES: out = the sum. DIRECTIONS: grad_unit (tiles, num_edges, 3) = the
+// cotangents of the out-edges' directions, from grad_out. SECOND: out = the sum's derivative along the cotangents of gradients;
 // grad_unit, grad_unit_dot = the cotangents of directions and of their derivatives.
-template <class T, class I, bool second, int S>
-__global__ void __launch_bounds__(THREADS, BLOCKS<T, second>)
+template <class T, class I, int order, int S>
+__global__ void __launch_bounds__(THREADS, OUT_BLOCKS<T, order>)
 dimenet_out_edges(const I* __restrict__ src_offsets, const I* __restrict__ dst_offsets, const I* __restrict__ dst_edge_index,
                   const I* __restrict__ left_start, const I* __restrict__ left_stop, const T* __restrict__ unit,
                   const T* __restrict__ unit_dot, const T* __restrict__ projected, const T* __restrict__ projected_dot,
                   const T* __restrict__ embedding, const T* __restrict__ embedding_dot, const T* __restrict__ up,
                   const T* __restrict__ up_dot, const T* __restrict__ grad_out, T* __restrict__ out, T* __restrict__ grad_unit,
                   T* __restrict__ grad_unit_dot, long long num_edges, int n_emb, int n_mid, int n_spherical) {
+    constexpr bool second = order == SECOND;
     constexpr int orders = ORDERS<second>, edges = STAGED<T, second>, stride = STRIDE<T, second>;
     __shared__ __align__(16) T state[orders * S * S * stride];
     __shared__ __align__(16) T features[orders * edges * S * stride];
     __shared__ __align__(16) T rows[orders * HARMONIC<T, second> * HARMONICS<S>];
+    __shared__ __align__(16) T totals[orders * S * stride];
+    __shared__ __align__(16) T largest[orders * S * stride];
+    __shared__ __align__(16) T group[orders * S * stride];
     __shared__ int place[edges];
     __shared__ int votes[WARPS];
     const Node<I> node(src_offsets, dst_offsets, I(blockIdx.x));
@@ -527,7 +563,7 @@ dimenet_out_edges(const I* __restrict__ src_offsets, const I* __restrict__ dst_o
         return;
     }
     const long long tile = (long long)(blockIdx.y) * num_edges * 3;
-    const OutEdges<T, I, second, S> sum = {
+    const OutEdges<T, I, order, S> sum = {
         node,      Channels<CHANNELS<T, second>>(blockIdx.y, n_emb),
         {dst_edge_index, left_start, left_stop},
         {projected, projected_dot, embedding, embedding_dot, up, up_dot, n_emb, n_mid, n_spherical},
@@ -536,8 +572,8 @@ dimenet_out_edges(const I* __restrict__ src_offsets, const I* __restrict__ dst_o
         grad_unit != nullptr ? grad_unit + tile : nullptr,
         grad_unit_dot != nullptr ? grad_unit_dot + tile : nullptr,
         state,     features,
-        rows,      place,
-        votes};
+        rows,      {totals, largest, group},
+        place,     votes};
     // Pair by pair for a node with few in-edges, whose state would be as large as what it sums up.
     bool direct = node.in_end - node.in_begin <= I(n_spherical);
     if (!direct) {

@@ -173,7 +173,7 @@ template <class T, bool second, int S, int E> struct Projection {
         for (int k = 0; k < E; k++) {
             row[k] = carried.projected + ((long long)(f[k]) * carried.n_mid + begin) * DEGREES;
         }
-#pragma unroll 2
+#pragma unroll 1
         for (int m = begin; m < end; m++) {
             T here[W], here_dot[W];
             load_channels(up, here);
@@ -253,19 +253,37 @@ template <class T> __device__ T size(const Vec<T>& v) { return fabs(v.x) + fabs(
 
 template <class T> __device__ bool finite(T x) { return x - x == T(0); }
 
-// Whether a sum may be had as the sum over all less what is left out: no group of terms that is left out together makes up
-// most of it, by sizes, and all is finite.
+// Whether sums may be had as the sums over all less what is left out: no group of terms that is left out together makes up
+// most of it, by sizes, and all is finite. Of each sum: the total, the largest group, and the group that the last term belongs to.
 template <class T> struct Balance {
-    T total = T(0), largest = T(0), group = T(0);
+    T *total, *largest, *group;
 
-    // `place`: 0 if the term is never left out, 1 if it begins a group, 2 if it belongs to that of the term before.
-    __device__ void add(T size, int place) {
-        total += size;
-        group = place == 2 ? group + size : size;
-        largest = place > 0 && group > largest ? group : largest;
-    }
-    __device__ bool fair() const { return fair(total, largest); }
+    __device__ bool fair(int i) const { return fair(total[i], largest[i]); }
     __device__ static bool fair(T total, T part) { return part <= T(0.75) * total && finite(total); }
+};
+
+// Those of a lane's channels while terms are added.
+template <class T, int W> struct BalanceSums {
+    T total[W] = {}, largest[W] = {}, group[W] = {};
+
+    __device__ void read(const Balance<T>& balance, int i, bool fresh) {
+        if (!fresh) {
+            load_channels(balance.total + i, total);
+            load_channels(balance.largest + i, largest);
+            load_channels(balance.group + i, group);
+        }
+    }
+    // A term may be one that is ever left out (leave), and that together with the term before (join); any_joined: among the terms to come.
+    template <bool any_joined> __device__ __forceinline__ void add(int w, T size, bool leave, bool join) {
+        total[w] += size;
+        group[w] = any_joined && join ? group[w] + size : size;
+        largest[w] = leave ? max(largest[w], group[w]) : largest[w];
+    }
+    __device__ void write(const Balance<T>& balance, int i) const {
+        store_channels(balance.total + i, total);
+        store_channels(balance.largest + i, largest);
+        store_channels(balance.group + i, group);
+    }
 };
 
 // Adds the sum of a run of terms to the total before, and leaves in it what that addition rounded off: the next run begins with
@@ -303,7 +321,7 @@ template <class I> struct Graph {
     const I *dst_edge_index, *left_start, *left_stop;
 
     __device__ bool leaves_out(I e, I position) const { return position >= left_start[e] && position < left_stop[e]; }
-    // See Balance::add. The edges that leave out the in-edge at a position all leave out the same ones.
+    // 0 if an in-edge is never left out, 1 if it is, 2 if together with the one before. The edges that leave out the in-edge at a position all leave out the same ones.
     __device__ int place(I position) const {
         const I f = dst_edge_index[position], back = left_start[f];
         return back == left_stop[f] ? 0 : left_start[dst_edge_index[back]] == position ? 1 : 2;
@@ -328,14 +346,14 @@ __device__ __forceinline__ bool any_of_block(bool mine, int* votes) {
 
 // Harmonics (and their derivatives along unit_dot, if given) of `count` edges, HARMONICS apart; returns whether the directions that this
 // thread has seen are finite. The edges are index[first], ..., or without index first, .... One edge to a lane, and the
-// orders are shared out among the warps.
+// orders are shared out among the warps. Beyond `count` the last edge is repeated.
 template <class T, class I, bool second, int S>
 __device__ bool stage_harmonics(const T* unit, const T* unit_dot, const I* index, I first, int count, T* rows) {
     const int k = threadIdx.x % LANES;
-    if (k >= count) {
+    if (k >= HARMONIC<T, second>) {
         return true;
     }
-    const I e = index != nullptr ? index[first + k] : first + k;
+    const I position = first + min(k, count - 1), e = index != nullptr ? index[position] : position;
     const Vec<T> u = load_vec(unit, e);
     T* const here = rows + k * HARMONICS<S>;
     if (second && unit_dot != nullptr) {
@@ -361,15 +379,25 @@ template <class T, bool second, int S> struct StateRows {
             const int row = Rows<S>::begin(channels.warp) + i;
             if (row < Rows<S>::end(channels.warp)) {
                 const int at = row * STRIDE<T, second> + channels.lane * W;
-#pragma unroll
-                for (int w = 0; w < W; w++) {
-                    add_run(sum[i][w], state[at + w], first);
-                    if (second) {
-                        add_run(sum_dot[i][w], state_dot[at + w], first);
-                    }
+                flush(sum[i], state + at, first);
+                if (second) {
+                    flush(sum_dot[i], state_dot + at, first);
                 }
             }
         }
+    }
+
+  private:
+    __device__ static void flush(T (&run)[W], T* to, bool first) {
+        T total[W] = {};
+        if (!first) {
+            load_channels(to, total);
+        }
+#pragma unroll
+        for (int w = 0; w < W; w++) {
+            add_run(run[w], total[w], false);
+        }
+        store_channels(to, total);
     }
 };
 
