@@ -14,7 +14,7 @@ template <class T> struct InEdgeOutputs {
 // A block's node, tile of channels, arguments and shared arrays.
 template <class T, class I, bool second, int S> struct InEdges {
     static constexpr int W = CHANNELS<T, second>, TILE_STRIDE = STRIDE<T, second>;
-    static constexpr int EDGES = STAGED<T, second>, MANY = HARMONIC<T, second>;
+    static constexpr int EDGES = STAGED<T, second, S>, MANY = HARMONIC<T, second>;
     Node<I> node;
     Channels<W> channels;
     Graph<I> graph;
@@ -70,14 +70,13 @@ template <class T, class I, bool second, int S> struct InEdges {
         }
     }
 
-    // Makes the state of the node, and the sizes of its sums; returns whether it is fit for use.
-    __device__ bool build(Sizes& sizes) const {
+    // Makes the state of the node, and the sizes of its sums.
+    __device__ void build(Sizes& sizes) const {
         StateRows<T, second, S> sums;
-        bool sound = true;
 #pragma unroll 1
         for (I first = node.out_begin; first < node.out_end; first += MANY) {
             const int many = int(min(I(MANY), node.out_end - first));
-            sound = stage_harmonics<T, I, second, S>(unit, unit_dot, nullptr, first, many, rows) && sound;
+            stage_harmonics<T, I, second, S>(unit, unit_dot, nullptr, first, many, rows);
             __syncthreads();
 #pragma unroll 1
             for (int k = 0; k < many; k += RUN) {
@@ -92,7 +91,7 @@ template <class T, class I, bool second, int S> struct InEdges {
             __syncthreads();
         }
         weigh_state<T, second, S>(channels, state, state_dot());
-        return !any_of_block(!sound, votes);
+        __syncthreads();
     }
 
     // Whether in-edge f may use the state.
@@ -379,7 +378,12 @@ template <class T, class I, bool second, int S> struct InEdges {
 
     __device__ void run(bool fresh, long long added) const {
         Sizes sizes;
-        const bool stateful = node.out_end - node.out_begin > I(carried.n_spherical) && node.in_begin < node.in_end && build(sizes);
+        // For a node with few out-edges, pair by pair: its state would be as large as what it sums up.
+        const bool stateful = node.out_end - node.out_begin > I(carried.n_spherical) && node.in_begin < node.in_end &&
+                              all_finite<T, I, second>(unit, unit_dot, nullptr, node.out_begin, node.out_end, votes);
+        if (stateful) {
+            build(sizes);
+        }
 #pragma unroll 1
         for (I first = node.in_begin; first < node.in_end; first += EDGES) {
             const int count = int(min(I(EDGES), node.in_end - first)), at = int((first - node.in_begin) % MANY);
@@ -431,7 +435,7 @@ dimenet_in_edges(const I* __restrict__ src_offsets, const I* __restrict__ dst_of
                  T* __restrict__ grad_projected_dot, T* __restrict__ grad_unit, T* __restrict__ grad_unit_dot,
                  T* __restrict__ parts, T* __restrict__ totals, int* __restrict__ edge_alone, long long num_edges,
                  long long num_nodes, long long nodes_per_block, int n_emb, int n_mid, int n_spherical) {
-    constexpr int orders = ORDERS<second>, edges = STAGED<T, second>, stride = STRIDE<T, second>;
+    constexpr int orders = ORDERS<second>, edges = STAGED<T, second, S>, stride = STRIDE<T, second>;
     __shared__ __align__(16) T state[orders * S * S * stride];
     __shared__ __align__(16) T features[orders * edges * S * stride];
     __shared__ __align__(16) T rows[orders * HARMONIC<T, second> * HARMONICS<S>];

@@ -6,13 +6,13 @@
 constexpr int VALUES = 0, DIRECTIONS = 1, SECOND = 2;
 
 // Blocks on a multiprocessor: what bounds the registers of a thread.
-template <class T, int order> constexpr int OUT_BLOCKS = sizeof(T) == 8 ? 2 : order == SECOND ? 3 : 5;
+template <class T, int order, int S> constexpr int OUT_BLOCKS = sizeof(T) == 8 ? 2 : order == SECOND ? 3 : S == DEGREES ? 4 : 5;
 
 // A block's node, tile of channels, arguments and shared arrays.
 template <class T, class I, int order, int S> struct OutEdges {
     static constexpr bool second = order == SECOND;
     static constexpr int W = CHANNELS<T, second>, TILE_STRIDE = STRIDE<T, second>;
-    static constexpr int EDGES = STAGED<T, second>, MANY = HARMONIC<T, second>;
+    static constexpr int EDGES = STAGED<T, second, S>, MANY = HARMONIC<T, second>;
     static constexpr int GROUP = MANY / WARPS;  // out-edges that a warp serves at once
     static constexpr int PARTS = LANES / GROUP;
     static constexpr int QUAD = 16 / int(sizeof(T));  // numbers in a piece of 16 bytes
@@ -25,8 +25,13 @@ template <class T, class I, int order, int S> struct OutEdges {
     T* state;                            // Z of the node: row of harmonics, channel; its derivative follows
     T* features;                         // F of the staged edges: edge, degree, channel; Fdot follows
     T* rows;                             // harmonics of the staged edges, then their derivatives
-    Balance<T> balance;                  // degree, channel; that of the derivatives follows
+    Balance<T> balance;                  // degree, channel; in second order it is in registers
     int *place, *votes;
+
+    struct Sums {
+        StateRows<T, second, S> rows;
+        BalanceSums<T, W> sizes[(S + 1) / 2], sizes_dot[(S + 1) / 2];  // of the degrees of this warp
+    };
 
     __device__ T* state_dot() const { return state + S * S * TILE_STRIDE; }
     __device__ T* features_dot() const { return features + EDGES * S * TILE_STRIDE; }
@@ -97,17 +102,12 @@ template <class T, class I, int order, int S> struct OutEdges {
     // the first of the edges; the bits of the edges: `leavable` if they are ever left out, `joined` if together with the edge before.
     template <int warp, bool any_joined>
     __device__ void add_edges(I first, int count, const T* harmonics, unsigned leavable, unsigned joined, bool fresh,
-                              StateRows<T, second, S>& sums) const {
+                              Sums& sums) const {
         constexpr int begin = Rows<S>::begin(warp), end = Rows<S>::end(warp), lowest = row_degree(begin);
-        constexpr int owned = row_degree(end) - lowest, dot_at = S * TILE_STRIDE;
-        const int own = lowest * TILE_STRIDE + channels.lane * W;
-        BalanceSums<T, W> sizes[owned], sizes_dot[second ? owned : 1];
+        constexpr int beyond = row_degree(end);
 #pragma unroll
-        for (int l = 0; l < owned; l++) {
-            sizes[l].read(balance, own + l * TILE_STRIDE, fresh);
-            if (second) {
-                sizes_dot[l].read(balance, own + l * TILE_STRIDE + dot_at, fresh);
-            }
+        for (int l = lowest; l < beyond && !second; l++) {
+            sums.sizes[l - lowest].read(balance, l * TILE_STRIDE + channels.lane * W, fresh);
         }
 #pragma unroll 2
         for (int k = 0; k < count; k++) {
@@ -129,34 +129,31 @@ template <class T, class I, int order, int S> struct OutEdges {
                 for (int w = 0; w < W; w++) {
 #pragma unroll
                     for (int row = l * l < begin ? begin : l * l; row < (l + 1) * (l + 1) && row < end; row++) {
-                        sums.sum[row - begin][w] += h[row - begin] * f[w];
+                        sums.rows.sum[row - begin][w] += h[row - begin] * f[w];
                         if (second) {
-                            sums.sum_dot[row - begin][w] += h[row - begin] * fdot[w];
+                            sums.rows.sum_dot[row - begin][w] += h[row - begin] * fdot[w];
                         }
                         if (turning()) {
-                            sums.sum_dot[row - begin][w] += hdot[row - begin] * f[w];
+                            sums.rows.sum_dot[row - begin][w] += hdot[row - begin] * f[w];
                         }
                     }
                     if ((l + 1) * (l + 1) <= end) {
-                        sizes[l - lowest].template add<any_joined>(w, fabs(f[w]), leave, join);
+                        sums.sizes[l - lowest].template add<any_joined>(w, fabs(f[w]), leave, join);
                         if (second) {
-                            sizes_dot[l - lowest].template add<any_joined>(w, fabs(fdot[w]) + along * fabs(f[w]), leave, join);
+                            sums.sizes_dot[l - lowest].template add<any_joined>(w, fabs(fdot[w]) + along * fabs(f[w]), leave, join);
                         }
                     }
                 }
             }
         }
 #pragma unroll
-        for (int l = 0; l < owned; l++) {
-            sizes[l].write(balance, own + l * TILE_STRIDE);
-            if (second) {
-                sizes_dot[l].write(balance, own + l * TILE_STRIDE + dot_at);
-            }
+        for (int l = lowest; l < beyond && !second; l++) {
+            sums.sizes[l - lowest].write(balance, l * TILE_STRIDE + channels.lane * W);
         }
     }
 
     // What the staged edges give to the state.
-    __device__ void add_chunk(I first, int count, const T* harmonics, StateRows<T, second, S>& sums) const {
+    __device__ void add_chunk(I first, int count, const T* harmonics, Sums& sums) const {
         const int where = channels.lane < count ? place[channels.lane] : 0;
         const unsigned leavable = __ballot_sync(FULL, where > 0), joined = __ballot_sync(FULL, where == 2);
         const bool fresh = first == node.in_begin;
@@ -169,22 +166,22 @@ template <class T, class I, int order, int S> struct OutEdges {
         });
         const I done = first + EDGES - node.in_begin;
         if (done % RUN == 0 || first + EDGES >= node.in_end) {
-            sums.flush(channels, state, state_dot(), done <= RUN);
+            sums.rows.flush(channels, state, state_dot(), done <= RUN);
         }
     }
 
     // Whether the balance of this warp's degrees is fair.
-    __device__ bool fair() const {
+    __device__ bool fair(Sums& sums) const {
         bool all = true;
         for_warp(channels.warp, [&](auto warp) {
             constexpr int lowest = row_degree(Rows<S>::begin(decltype(warp)::value)), beyond = row_degree(Rows<S>::end(decltype(warp)::value));
 #pragma unroll
             for (int l = lowest; l < beyond; l++) {
-#pragma unroll
-                for (int w = 0; w < W; w++) {
-                    const int at = l * TILE_STRIDE + channels.lane * W + w;
-                    all = all && balance.fair(at) && (!second || balance.fair(at + S * TILE_STRIDE));
+                BalanceSums<T, W> here;
+                if (!second) {
+                    here.read(balance, l * TILE_STRIDE + channels.lane * W, false);
                 }
+                all = all && (second ? sums.sizes[l - lowest].fair() && sums.sizes_dot[l - lowest].fair() : here.fair());
             }
         });
         return all;
@@ -193,8 +190,7 @@ template <class T, class I, int order, int S> struct OutEdges {
     // Goes through the in-edges: makes the state of the node, without weights, and returns whether it is fit for use, or (direct) serves the
     // out-edges pair by pair.
     __device__ bool gather(bool direct) const {
-        StateRows<T, second, S> sums;
-        bool sound = true;
+        Sums sums;
         I first = node.in_begin;
 #pragma unroll 1
         do {
@@ -203,7 +199,7 @@ template <class T, class I, int order, int S> struct OutEdges {
             stage_features(first, count);
             if (!direct && at == 0) {
                 const int many = int(min(I(MANY), node.in_end - first));
-                sound = stage_harmonics<T, I, second, S>(unit, unit_dot, graph.dst_edge_index, first, many, rows) && sound;
+                stage_harmonics<T, I, second, S>(unit, unit_dot, graph.dst_edge_index, first, many, rows);
             }
             __syncthreads();
             if (direct) {
@@ -214,7 +210,7 @@ template <class T, class I, int order, int S> struct OutEdges {
             __syncthreads();
             first += EDGES;
         } while (first < node.in_end);
-        return !direct && !any_of_block(!sound || !fair(), votes);
+        return !direct && !any_of_block(!fair(sums), votes);
     }
 
     // What the in-edge at a position has to do with out-edge e: adds sign times its term.
@@ -541,7 +537,7 @@ template <class T, class I, int order, int S> struct OutEdges {
 // cotangents of the out-edges' directions, from grad_out. SECOND: out = the sum's derivative along the cotangents of gradients;
 // grad_unit, grad_unit_dot = the cotangents of directions and of their derivatives.
 template <class T, class I, int order, int S>
-__global__ void __launch_bounds__(THREADS, OUT_BLOCKS<T, order>)
+__global__ void __launch_bounds__(THREADS, OUT_BLOCKS<T, order, S>)
 dimenet_out_edges(const I* __restrict__ src_offsets, const I* __restrict__ dst_offsets, const I* __restrict__ dst_edge_index,
                   const I* __restrict__ left_start, const I* __restrict__ left_stop, const T* __restrict__ unit,
                   const T* __restrict__ unit_dot, const T* __restrict__ projected, const T* __restrict__ projected_dot,
@@ -549,13 +545,13 @@ dimenet_out_edges(const I* __restrict__ src_offsets, const I* __restrict__ dst_o
                   const T* __restrict__ up_dot, const T* __restrict__ grad_out, T* __restrict__ out, T* __restrict__ grad_unit,
                   T* __restrict__ grad_unit_dot, long long num_edges, int n_emb, int n_mid, int n_spherical) {
     constexpr bool second = order == SECOND;
-    constexpr int orders = ORDERS<second>, edges = STAGED<T, second>, stride = STRIDE<T, second>;
+    constexpr int orders = ORDERS<second>, edges = STAGED<T, second, S>, stride = STRIDE<T, second>;
     __shared__ __align__(16) T state[orders * S * S * stride];
     __shared__ __align__(16) T features[orders * edges * S * stride];
     __shared__ __align__(16) T rows[orders * HARMONIC<T, second> * HARMONICS<S>];
-    __shared__ __align__(16) T totals[orders * S * stride];
-    __shared__ __align__(16) T largest[orders * S * stride];
-    __shared__ __align__(16) T group[orders * S * stride];
+    __shared__ __align__(16) T totals[second ? 1 : S * stride];
+    __shared__ __align__(16) T largest[second ? 1 : S * stride];
+    __shared__ __align__(16) T group[second ? 1 : S * stride];
     __shared__ int place[edges];
     __shared__ int votes[WARPS];
     const Node<I> node(src_offsets, dst_offsets, I(blockIdx.x));
@@ -577,7 +573,7 @@ dimenet_out_edges(const I* __restrict__ src_offsets, const I* __restrict__ dst_o
     // Pair by pair for a node with few in-edges, whose state would be as large as what it sums up.
     bool direct = node.in_end - node.in_begin <= I(n_spherical);
     if (!direct) {
-        direct = !sum.gather(false);
+        direct = !all_finite<T, I, second>(unit, unit_dot, dst_edge_index, node.in_begin, node.in_end, votes) || !sum.gather(false);
     }
     if (direct) {
         sum.gather(true);

@@ -30,8 +30,9 @@ template <class T, bool second> constexpr int STRIDE = TILE<T, second> + 16 / in
 // From the harmonics of one edge to the next one's, alike.
 template <int S> constexpr int HARMONICS = S * S / 8 * 8 + 4;
 // Edges whose features are in shared memory at a time, and edges whose harmonics are: all stays below 48 KB.
-template <class T, bool second> constexpr int STAGED = sizeof(T) * ORDERS<second> == 16 ? 2 : 8;
-template <class T, bool second> constexpr int HARMONIC = 2 * STAGED<T, second> * CHANNELS<T, second>;
+template <class T, bool second, int S>
+constexpr int STAGED = second ? (sizeof(T) == 8 ? 2 : 8) : (S == DEGREES ? 4 : 8);
+template <class T, bool second> constexpr int HARMONIC = second ? (sizeof(T) == 8 ? 4 : 16) : 128 / int(sizeof(T));
 // Blocks on a multiprocessor: what bounds the registers of a thread.
 template <class T, bool second> constexpr int BLOCKS = sizeof(T) == 4 ? (second ? 3 : 5) : 2;
 
@@ -258,7 +259,6 @@ template <class T> __device__ bool finite(T x) { return x - x == T(0); }
 template <class T> struct Balance {
     T *total, *largest, *group;
 
-    __device__ bool fair(int i) const { return fair(total[i], largest[i]); }
     __device__ static bool fair(T total, T part) { return part <= T(0.75) * total && finite(total); }
 };
 
@@ -267,6 +267,7 @@ template <class T, int W> struct BalanceSums {
     T total[W] = {}, largest[W] = {}, group[W] = {};
 
     __device__ void read(const Balance<T>& balance, int i, bool fresh) {
+        *this = BalanceSums();
         if (!fresh) {
             load_channels(balance.total + i, total);
             load_channels(balance.largest + i, largest);
@@ -278,6 +279,14 @@ template <class T, int W> struct BalanceSums {
         total[w] += size;
         group[w] = any_joined && join ? group[w] + size : size;
         largest[w] = leave ? max(largest[w], group[w]) : largest[w];
+    }
+    __device__ bool fair() const {
+        bool all = true;
+#pragma unroll
+        for (int w = 0; w < W; w++) {
+            all = all && Balance<T>::fair(total[w], largest[w]);
+        }
+        return all;
     }
     __device__ void write(const Balance<T>& balance, int i) const {
         store_channels(balance.total + i, total);
@@ -344,14 +353,27 @@ __device__ __forceinline__ bool any_of_block(bool mine, int* votes) {
     return all != 0;
 }
 
-// Harmonics (and their derivatives along unit_dot, if given) of `count` edges, HARMONICS apart; returns whether the directions that this
-// thread has seen are finite. The edges are index[first], ..., or without index first, .... One edge to a lane, and the
-// orders are shared out among the warps. Beyond `count` the last edge is repeated.
+// Whether the directions of edges (and their derivatives, if given) are finite. The edges are index[begin], ..., index[end - 1], or without
+// index begin, ..., end - 1.
+template <class T, class I, bool second>
+__device__ bool all_finite(const T* unit, const T* unit_dot, const I* index, I begin, I end, int* votes) {
+    bool sound = true;
+#pragma unroll 1
+    for (I i = begin + I(threadIdx.x); i < end; i += THREADS) {
+        const I e = index != nullptr ? index[i] : i;
+        sound = sound && finite(size(load_vec(unit, e)));
+        sound = sound && !(second && unit_dot != nullptr && !finite(size(load_vec(unit_dot, e))));
+    }
+    return !any_of_block(!sound, votes);
+}
+
+// Harmonics (and their derivatives along unit_dot, if given) of `count` edges, HARMONICS apart. The edges are index[first], ..., or without
+// index first, .... One edge to a lane, and the orders are shared out among the warps. Beyond `count` the last edge is repeated.
 template <class T, class I, bool second, int S>
-__device__ bool stage_harmonics(const T* unit, const T* unit_dot, const I* index, I first, int count, T* rows) {
+__device__ void stage_harmonics(const T* unit, const T* unit_dot, const I* index, I first, int count, T* rows) {
     const int k = threadIdx.x % LANES;
     if (k >= HARMONIC<T, second>) {
-        return true;
+        return;
     }
     const I position = first + min(k, count - 1), e = index != nullptr ? index[position] : position;
     const Vec<T> u = load_vec(unit, e);
@@ -361,10 +383,9 @@ __device__ bool stage_harmonics(const T* unit, const T* unit_dot, const I* index
         for_warp(threadIdx.x / LANES, [&](auto warp) {
             harmonics_along<S, decltype(warp)::value, WARPS>(u, along, here, here + HARMONIC<T, second> * HARMONICS<S>);
         });
-        return finite(size(u)) && finite(size(along));
+    } else {
+        for_warp(threadIdx.x / LANES, [&](auto warp) { harmonics<S, decltype(warp)::value, WARPS>(u, here); });
     }
-    for_warp(threadIdx.x / LANES, [&](auto warp) { harmonics<S, decltype(warp)::value, WARPS>(u, here); });
-    return finite(size(u));
 }
 
 // The rows of a warp of a node's state, summed over edges.
