@@ -37,7 +37,7 @@ __all__ = [
 
 DEGREES = 8  # of the spherical harmonics, at most
 USUAL_DEGREES = 7  # has instances of its own
-PAD = 64  # channels: of what the kernels call up
+PAD = 64  # channels in a tile of what the kernels call up
 THREADS = 128
 # Blocks of the kernel that sums up weight gradients: each has copies of them, WORKSPACE numbers together.
 BLOCKS = 2048
@@ -219,9 +219,9 @@ class _Triplets:
         """Return W2, and W2 transposed with zeros up to full tiles."""
         if weights is None:
             return None, None
-        down, pitch = weights[self.spherical * self.radial :], cover(self.channels, PAD) * PAD
-        up = self._empty(cover(self.mid, DEGREES) * DEGREES, pitch)
-        self._each("dimenet_transpose", up.size, down, up, np.int64(up.size), pitch, self.channels, self.mid)
+        down, rows = weights[self.spherical * self.radial :], cover(self.mid, DEGREES) * DEGREES
+        up = self._empty(cover(self.channels, PAD), rows, PAD)
+        self._each("dimenet_transpose", up.size, down, up, np.int64(up.size), np.int64(rows), self.channels, self.mid)
         return down, up
 
     def to_out_edges(self, grad_out: Any, out: Any, grad_unit: Any = None, grad_unit_dot: Any = None) -> None:

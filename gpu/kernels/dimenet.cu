@@ -198,13 +198,13 @@ dimenet_project(const T* __restrict__ rbf, const T* __restrict__ rbf_dot, const 
     }
 }
 
-// up (n_mid and n_emb rounded up) = down (n_emb, n_mid) transposed, zero beyond: see triplets.cuh.
+// up, tiles of PAD channels of which each has `rows` rows, = down (n_emb, n_mid) transposed, zero beyond: see triplets.cuh.
 template <class T>
 __global__ void __launch_bounds__(128)
-dimenet_transpose(const T* __restrict__ down, T* __restrict__ up, long long size, int pitch, int n_emb, int n_mid) {
+dimenet_transpose(const T* __restrict__ down, T* __restrict__ up, long long size, long long rows, int n_emb, int n_mid) {
     const long long i = (long long)(blockIdx.x) * blockDim.x + threadIdx.x;
     if (i < size) {
-        const long long m = i / pitch, c = i - m * pitch;
+        const long long row = i / PAD, tile = row / rows, m = row - tile * rows, c = tile * PAD + i % PAD;
         up[i] = m < n_mid && c < n_emb ? down[c * n_mid + m] : T(0);
     }
 }

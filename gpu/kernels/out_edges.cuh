@@ -334,9 +334,9 @@ template <class T, class I, int order, int S> struct OutEdges {
     // The part of it that belongs to the edges `part` and following: the lanes have one q each.
     template <int count>
     __device__ void subtract_terms(I f, unsigned left, int part, T* here, T (*value)[W]) const {
-        const int mine = channels.lane / DEGREES, column = channels.lane % DEGREES, pitch = carried.pitch();
+        const int mine = channels.lane / DEGREES, column = channels.lane % DEGREES;
         const T* const from = carried.projected + (long long)(__shfl_sync(FULL, f, part + mine)) * carried.n_mid * DEGREES;
-        const T* up = carried.up + channels.first;
+        const T* up = carried.up + carried.up_at(channels.first);
         T term[count][W] = {};
 #pragma unroll 1
         for (int m = 0; m < carried.n_mid; m += DEGREES) {
@@ -354,8 +354,7 @@ template <class T, class I, int order, int S> struct OutEdges {
                 T row[QUAD][W];
 #pragma unroll
                 for (int n = 0; n < QUAD; n++) {
-                    load_channels(up, row[n]);
-                    up += pitch;
+                    load_channels(up + (j + n) * PAD, row[n]);
                 }
 #pragma unroll
                 for (int i = 0; i < count; i++) {
@@ -371,6 +370,7 @@ template <class T, class I, int order, int S> struct OutEdges {
                 }
             }
             __syncwarp();
+            up += DEGREES * PAD;
         }
 #pragma unroll
         for (int i = 0; i < count; i++) {

@@ -18,7 +18,7 @@ constexpr int THREADS = 128, LANES = 32, WARPS = THREADS / LANES;
 constexpr int DEGREES = 8;
 constexpr int CHUNK = 256;  // most terms of a sum over channels or edges that a thread makes at once
 constexpr int RUN = 16;     // longest sum over edges in one accumulator
-constexpr int PAD = 64;     // up has rows of a multiple of PAD channels and a multiple of DEGREES rows, zero beyond W2
+constexpr int PAD = 64;     // up is made of tiles (n_mid rounded up to DEGREES, PAD channels), zero beyond W2
 constexpr unsigned FULL = 0xffffffffu;
 
 template <bool second> constexpr int ORDERS = second ? 2 : 1;
@@ -155,7 +155,10 @@ template <class T> struct Carried {
     const T *projected, *projected_dot, *embedding, *embedding_dot, *up, *up_dot;
     int n_emb, n_mid, n_spherical;
 
-    __device__ int pitch() const { return (n_emb + PAD - 1) / PAD * PAD; }  // of up
+    // Where a channel has its numbers of up, PAD apart.
+    __device__ long long up_at(int channel) const {
+        return (long long)(channel / PAD) * ((n_mid + DEGREES - 1) / DEGREES * DEGREES * PAD) + channel % PAD;
+    }
 };
 
 // G_f of E edges f, and its derivative.
@@ -168,8 +171,7 @@ template <class T, bool second, int S, int E> struct Projection {
     __device__ void add(const Carried<T>& carried, const I (&f)[E], const Channels<W>& channels, int begin, int end) {
         const T* row[E];
         long long dot = carried.projected_dot - carried.projected;
-        const int pitch = carried.pitch();
-        const T *up = carried.up + (long long)(begin) * pitch + channels.first, *up_dot = carried.up_dot;
+        const T *up = carried.up + carried.up_at(channels.first) + begin * PAD, *up_dot = carried.up_dot;
 #pragma unroll
         for (int k = 0; k < E; k++) {
             row[k] = carried.projected + ((long long)(f[k]) * carried.n_mid + begin) * DEGREES;
@@ -203,7 +205,7 @@ template <class T, bool second, int S, int E> struct Projection {
                 }
                 row[k] += DEGREES;
             }
-            up += pitch;
+            up += PAD;
         }
         if (!channels.inside(W - 1)) {  // There the sum is of zeros, but for NaN.
 #pragma unroll
