@@ -108,12 +108,13 @@ def set_cpu_level(level: str) -> None:
 
 @contextmanager
 def small_blocks() -> Iterator[None]:
-    """Let sums over blocks of nodes or edges take one block at a time, as they take many thousands for a large graph.
+    """Let sums over blocks of nodes or edges take two blocks at a time, as they take many thousands for a large graph.
 
-    For verification: small graphs then go through what large ones do. No operator may run in another thread meanwhile.
+    Of an odd number of blocks the last wave has one only. For verification: small graphs then go through what large
+    ones do. No operator may run in another thread meanwhile.
     """
     module = fast_module()
-    module.limit_blocks(1, 1)
+    module.limit_blocks(2, 1)
     try:
         yield
     finally:

@@ -38,7 +38,7 @@ __all__ = [
 ]
 
 ROWS = 256  # rows of a matrix that are summed at a time
-WORKSPACE = 32 << 20  # bytes of the arrays of one block: they stay in the cache of a device
+WORKSPACE = 1 << 30  # bytes of the arrays of one block, the same everywhere: a sum over blocks depends on it
 MAX_BLOCKS = 256  # blocks grow instead
 MAX_LEVELS = 16  # of the tree that their sums are added up in
 

@@ -14,7 +14,9 @@ import types
 from pathlib import Path
 
 import numpy as np
+from table_calls import draw
 
+from trigraph import CSC, EdgeGraph, Segments
 from trigraph.gpu import launcher
 from trigraph.gpu.instances import INSTANCES
 
@@ -73,6 +75,7 @@ class State:
         self.clock = itertools.count(1)
         self.device = 0
         self.stream = Stream()
+        self.dry = False  # whether kernels and products are counted, but not run
         self.waits = self.launches = 0  # launches of our kernels, and of those that CuPy and cuBLAS would need
 
 
@@ -202,8 +205,9 @@ class Kernel:
             None if p.is_pointer and not isinstance(a, ndarray) else _plain(a)
             for a, p in zip(args, parameters, strict=True)
         ]
-        library.launch(self.name, grid, block, plain, shared_mem, "forward", 0)
         state.launches += 1
+        if not state.dry:
+            library.launch(self.name, grid, block, plain, shared_mem, "forward", 0)
         for value, parameter in zip(args, parameters, strict=True):
             if isinstance(value, ndarray) and not parameter.is_const:
                 value.memory.written()
@@ -231,10 +235,12 @@ def matmul(left, right, out=None):
     if state.stream.captured:
         raise NotImplementedError("calling cuBLAS API during stream capture is currently unsupported")
     state.launches += 1
-    result = _plain(left) @ _plain(right)
+    left, right = _plain(left), _plain(right)
     if out is None:
-        return ndarray(result)
-    out[...] = ndarray(result)
+        out = ndarray(np.zeros((left.shape[0], right.shape[1]), left.dtype))
+    if not state.dry:
+        np.matmul(left, right, out=out.array)
+    out.memory.written()
     return out
 
 
@@ -253,6 +259,22 @@ def asarray(value):
     array = ndarray(np.array(value))
     array.memory.time = 0
     return array
+
+
+def moved(value):
+    """Return an argument with device arrays in place of NumPy's."""
+    if isinstance(value, np.ndarray):
+        return asarray(value)
+    if isinstance(value, (CSC, EdgeGraph, Segments)):
+        function, arguments = value.__reduce__()
+        return function(*map(moved, arguments))
+    return value
+
+
+def moved_call(op, dtype=np.float32, **options):
+    """Return arguments of an operator, and the same ones on the device."""
+    values = draw(op, dtype, **options)
+    return values, {name: moved(value) for name, value in values.items()}
 
 
 def install(monkeypatch, cache):
@@ -275,7 +297,8 @@ def install(monkeypatch, cache):
     def function(name):
         def run(*args, **kwargs):
             state.launches += not name.startswith("empty")
-            return _wrapped(getattr(np, name)(*_plain(args), **_plain_items(kwargs)))
+            numpy_name = "zeros" if name == "empty" and state.dry else name  # else warnings of what lies there
+            return _wrapped(getattr(np, numpy_name)(*_plain(args), **_plain_items(kwargs)))
 
         return run
 

@@ -3,10 +3,9 @@
 import cupy_stand_in
 import numpy as np
 import pytest
-from cupy_stand_in import Misuse, asarray, capturing
-from table_calls import FUNCTIONS, GRAPHS, OPERATORS, call, draw, fields, graphs_of
+from cupy_stand_in import Misuse, asarray, capturing, moved, moved_call
+from table_calls import FUNCTIONS, GRAPHS, OPERATORS, call, fields, graphs_of
 
-from trigraph import CSC, EdgeGraph, Segments
 from trigraph.operators import SYMBOLS
 
 CAPTURABLE = [name for name in OPERATORS if not name.startswith(("gno_kernel", "gno_message", "basis", "interaction"))]
@@ -15,21 +14,6 @@ CAPTURABLE = [name for name in OPERATORS if not name.startswith(("gno_kernel", "
 @pytest.fixture
 def cupy(monkeypatch, tmp_path):
     return cupy_stand_in.install(monkeypatch, tmp_path)
-
-
-def moved(value):
-    """Return an argument with device arrays in place of NumPy's."""
-    if isinstance(value, np.ndarray):
-        return asarray(value)
-    if isinstance(value, (CSC, EdgeGraph, Segments)):
-        function, arguments = value.__reduce__()
-        return function(*map(moved, arguments))
-    return value
-
-
-def moved_call(op, dtype=np.float32, **options):
-    values = draw(op, dtype, **options)
-    return values, {name: moved(value) for name, value in values.items()}
 
 
 @pytest.mark.usefixtures("cupy")

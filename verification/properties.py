@@ -18,6 +18,7 @@ from trigraph.operators import Array, Operator
 from trigraph.verification import tolerances
 from trigraph.verification.accuracy import check_accuracy, dtype_of, form_problem, scaled_error
 from trigraph.verification.cases import Case
+from trigraph.verification.company import in_company, own_fields
 from trigraph.verification.judged import Judged, ask, operators_of
 from trigraph.verification.record import Check
 from trigraph.verification.renumber import renumbered
@@ -26,6 +27,7 @@ from trigraph.verification.subjects import Outcome, Subject, attempt, extent, ob
 __all__ = [
     "check_adjoint",
     "check_blocks",
+    "check_company",
     "check_layout",
     "check_levels",
     "check_out",
@@ -170,7 +172,13 @@ def _different(bits: Mapping[str, Any], name: str, reference: Mapping[str, Any])
 
 
 def _equal_bits(
-    subject: Subject, judged: Judged, op: Operator, kind: str, trials: list[dict[str, Any]], outcomes: list[Outcome]
+    subject: Subject,
+    judged: Judged,
+    op: Operator,
+    kind: str,
+    trials: list[dict[str, Any]],
+    outcomes: list[Outcome],
+    fields: Iterable[Array] | None = None,
 ) -> list[Check]:
     return [
         Check(
@@ -185,7 +193,7 @@ def _equal_bits(
             seconds=sum(o.seconds for o in outcomes),
             note=next((o.problem for o in outcomes if o.problem), ""),
         )
-        for field in judged.case.returned(op)
+        for field in (judged.case.returned(op) if fields is None else fields)
     ]
 
 
@@ -198,6 +206,17 @@ def check_repeat(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
     again = attempt(subject, op, arguments)
     other = attempt(subject, op, negated)
     return _equal_bits(subject, judged, op, "repeat", [bits, _bits(again), _bits(first)], [first, again, other])
+
+
+def check_company(subject: Subject, judged: Judged, op: Operator, seed: int) -> list[Check]:
+    """Call for the case alone and among strangers: what belongs to its nodes and edges has equal bits."""
+    case = judged.case
+    among = in_company(case, seed)
+    alone, all_of_them = attempt(subject, op, case.arguments(op)), attempt(subject, op, among.case.arguments(op))
+    fields, found = own_fields(case, op), all_of_them.fields
+    own = {f.name: among.own(f, found[f.name], case.sizes) for f in fields if isinstance(found.get(f.name), np.ndarray)}
+    outcomes = [alone, replace(all_of_them, fields=own)]
+    return _equal_bits(subject, judged, op, "company", [_bits(o) for o in outcomes], outcomes, fields)
 
 
 def check_out(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
@@ -251,7 +270,7 @@ def check_threads(subject: Subject, judged: Judged, op: Operator) -> list[Check]
 
 
 def check_blocks(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
-    """Compare with the judge where sums over blocks take one block at a time, as they take many for a large graph."""
+    """Compare with the judge where sums over blocks take few blocks at a time, as they take many for a large graph."""
     assert subject.small_blocks is not None
     with subject.small_blocks():
         return [replace(c, case=f"{c.case}, small blocks") for c in check_accuracy(subject, judged, op)]

@@ -36,6 +36,8 @@ DTYPES = ("float32", "float64")
 # Differences go through the panels whose calls are cheap; the kernels are compared with the judge, value by value.
 UNDIFFERENCED = ("gpu", "gpu-host")
 EMULATED = ("gpu-host",)
+# What belongs to a node or an edge has the same bits in any company there; products of a library's depend on it.
+IN_COMPANY = ("fortran", "fortran-reference", "gpu", "gpu-host")
 # Variants whose work one thread does, whatever their number, or that differ from "regular" in numbers alone.
 ONE_THREAD = ("one edge", "no edges", "no nodes", "one channel", "integers")
 
@@ -45,6 +47,7 @@ WEIGHTS = {
     "threads": 15,
     "levels": 15,
     "calls": 6,
+    "company": 8,
     "nan": 15,
     "algebra": 8,
     "differences": 60,
@@ -145,6 +148,9 @@ class _Run:
                 yield _unit(f"{name} levels", scope, WEIGHTS["levels"], partial(tasks.of_levels, scope, judged))
             if variant.name in MANY and scope.subject.small_blocks is not None:
                 yield _unit(f"{name} blocks", scope, WEIGHTS["accuracy"], partial(tasks.of_blocks, scope, judged))
+            if panel_name in IN_COMPANY and turn and (variant.differenced or variant.name in MANY):
+                company = partial(tasks.of_company, scope, judged, self.seed)
+                yield _unit(f"{name} company", scope, WEIGHTS["company"], company)
             if variant.differenced or (turn and variant.name in ("skewed", "one channel")):
                 yield _unit(f"{name} calls", scope, WEIGHTS["calls"], partial(tasks.of_calls, scope, judged))
             if turn and variant.differenced:

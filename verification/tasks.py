@@ -12,6 +12,7 @@ from trigraph.fortran.threads import get_num_threads, set_num_threads
 from trigraph.operators import OPERATORS, Operator
 from trigraph.verification import accuracy, bessel, differences, golden, nonfinite, physics, properties
 from trigraph.verification.cases import Case
+from trigraph.verification.company import own_fields
 from trigraph.verification.judged import Judged, every_operator_of, operators_of
 from trigraph.verification.record import Check
 from trigraph.verification.settings import Where, admits
@@ -121,13 +122,29 @@ def of_nonfinite(scope: Scope, lazy: Lazy) -> list[Task]:
 
 
 def of_blocks(scope: Scope, lazy: Lazy) -> list[Task]:
-    """Compare with the judge where sums over blocks take one block at a time."""
+    """Compare with the judge where sums over blocks take few blocks at a time."""
     if scope.subject.small_blocks is None:
         return []
     judged = lazy()
     case, subject = judged.case, scope.subject
     return [
         _task(scope, op.name, case.dtype, len(case.returned(op)), partial(properties.check_blocks, subject, judged, op))
+        for op in scope.operators(case)
+    ]
+
+
+def of_company(scope: Scope, lazy: Lazy, seed: int) -> list[Task]:
+    """Compare the bits of a case alone with those it has among strangers."""
+    judged = lazy()
+    case, subject = judged.case, scope.subject
+    return [
+        _task(
+            scope,
+            op.name,
+            case.dtype,
+            len(own_fields(case, op)),
+            partial(properties.check_company, subject, judged, op, seed),
+        )
         for op in scope.operators(case)
     ]
 
