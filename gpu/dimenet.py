@@ -183,8 +183,7 @@ class _Triplets:
         self.graph_arrays = (graph.src_offsets, graph.dst_offsets, graph.dst_edge_index, left.start, left.stop)
         embeddings = (inputs.embedding, self.dots.embedding)
         self.edge_arrays = (*self._directions(), *self._project(), *embeddings)
-        self.down, self.up = self._second_weights(inputs.weights)
-        self.down_dot, self.up_dot = self._second_weights(self.dots.weights)
+        self.up, self.up_dot = self._second_weights(inputs.weights), self._second_weights(self.dots.weights)
 
     def _empty(self, *shape: int, wanted: bool = True) -> Any:
         return self.kernels.xp.empty(shape, self.dtype) if wanted else None
@@ -215,14 +214,14 @@ class _Triplets:
     def _sizes(self) -> tuple[Any, ...]:
         return np.int64(self.edges), self.mid, self.spherical, self.radial
 
-    def _second_weights(self, weights: Any) -> tuple[Any, Any]:
-        """Return W2, and W2 transposed with zeros up to full tiles."""
+    def _second_weights(self, weights: Any) -> Any:
+        """Return W2 transposed, with zeros up to full tiles."""
         if weights is None:
-            return None, None
+            return None
         down, rows = weights[self.spherical * self.radial :], cover(self.mid, DEGREES) * DEGREES
         up = self._empty(cover(self.channels, PAD), rows, PAD)
         self._each("dimenet_transpose", up.size, down, up, np.int64(up.size), np.int64(rows), self.channels, self.mid)
-        return down, up
+        return up
 
     def to_out_edges(self, grad_out: Any, out: Any, grad_unit: Any = None, grad_unit_dot: Any = None) -> None:
         """Sum from in-edges to out-edges."""
@@ -251,11 +250,10 @@ class _Triplets:
         per_block = 1 if weights is None else self._nodes_per_block()
         blocks, width = cover(nodes, per_block), self.channels * self.mid
         parts, totals = (self._empty(blocks, width, wanted=weights is not None) for _ in range(2))
-        matrices = (self.up, self.up_dot, self.down, self.down_dot)
         alone = self.kernels.xp.empty(self.edges, np.int32) if wanted else None
         targets = (fields["embedding"], grad, grad_dot, grad_unit, grad_unit_dot, parts, totals, alone)
         numbers = (np.int64(self.edges), np.int64(nodes), np.int64(per_block), self.channels, self.mid, self.spherical)
-        args = (*self.graph_arrays, *self.edge_arrays, *matrices, grad_out, *targets, *numbers)
+        args = (*self.graph_arrays, *self.edge_arrays, self.up, self.up_dot, grad_out, *targets, *numbers)
         self.kernels.launch("dimenet_in_edges", self._types(self.second), (blocks,), (THREADS,), args)
         if fields.any_of("rbf"):
             args = (grad, grad_dot, self.inputs.weights, self.dots.weights, alone, fields["rbf"], *self._sizes())

@@ -62,9 +62,8 @@ def make(name):
     return triplets, atoms, idx_in, values
 
 
-def results(panel, name):
+def results(panel, triplets, atoms, idx_in, v):
     """Every field of every operator."""
-    triplets, atoms, idx_in, v = make(name)
     found = {}
 
     def orders(operator, label, g, factors, *graph):
@@ -94,7 +93,8 @@ def run():
     collected = {}
     with mock.patch.object(sums, "WORKSPACE", 1):  # blocks as small as they get
         for name in CASES:
-            collected |= sanitizers.close_fields(name, results(gpu, name), results(pyref, name))
+            case = make(name)
+            collected |= sanitizers.close_fields(name, results(gpu, *case), results(pyref, *case))
     return collected
 
 

@@ -50,9 +50,8 @@ def make(name):
     return graph, values, (f_in, f_out)
 
 
-def results(panel, name):
+def results(panel, graph, v, widths):
     """Every field of every operator."""
-    graph, v, widths = make(name)
     x, p, h, k = v["coords"], v["params"], v["features"], v["kernel"]
     gx, gp, gh, gk, g = v["gg_coords"], v["gg_params"], v["gg_features"], v["gg_kernel"], v["message"]
     return {
@@ -75,7 +74,8 @@ def run():
     collected = {}
     with mock.patch.object(sums, "WORKSPACE", 1):  # blocks as small as they get
         for name in CASES:
-            collected |= sanitizers.close_fields(name, results(gpu, name), results(pyref, name))
+            case = make(name)
+            collected |= sanitizers.close_fields(name, results(gpu, *case), results(pyref, *case))
     return collected
 
 

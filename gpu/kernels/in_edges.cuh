@@ -15,11 +15,12 @@ template <class T> struct InEdgeOutputs {
 template <class T, class I, bool second, int S> struct InEdges {
     static constexpr int W = CHANNELS<T, second>, TILE_STRIDE = STRIDE<T, second>;
     static constexpr int EDGES = STAGED<T, second, S>, MANY = HARMONIC<T, second>;
+    static constexpr int SERVED = second ? 1 : EDGES / WARPS;   // in-edges that a warp serves at once
+    static constexpr int QUAD = 16 / int(sizeof(T));            // numbers in a piece of 16 bytes
     Node<I> node;
     Channels<W> channels;
     Graph<I> graph;
     Carried<T> carried;
-    const T *down, *down_dot;  // W2 (n_emb, n_mid)
     const T *unit, *unit_dot, *grad_out;
     InEdgeOutputs<T> grads;
     int tile;
@@ -70,7 +71,7 @@ template <class T, class I, bool second, int S> struct InEdges {
         }
     }
 
-    // Makes the state of the node, and the sizes of its sums.
+    // Makes the state of the node, and the sizes of its sums. The caller's next barrier comes before their use.
     __device__ void build(Sizes& sizes) const {
         StateRows<T, second, S> sums;
 #pragma unroll 1
@@ -91,7 +92,6 @@ template <class T, class I, bool second, int S> struct InEdges {
             __syncthreads();
         }
         weigh_state<T, second, S>(channels, state, state_dot());
-        __syncthreads();
     }
 
     // Whether in-edge f may use the state.
@@ -155,38 +155,59 @@ template <class T, class I, bool second, int S> struct InEdges {
         }
     }
 
-    // Adds what the state gives to the in-edge staged at k, whose harmonics are at h.
-    __device__ void add_state(int k, T* h, const Direction<T, second>& edge, const EdgeChannels<T, second, S>& carries,
-                              Gradients& sums) const {
-        T* const hdot = h + MANY * HARMONICS<S>;
+    // What the state gives to the SERVED edges whose harmonics are at h and on.
+    __device__ void sum_state(const T* h, Gradients (&sums)[SERVED]) const {
         const T* const z = state + channels.lane * W;
 #pragma unroll
-        for (int l = 0; l < S; l++) {
+        for (int row = 0; row < S * S; row += QUAD) {
+            constexpr int last = S * S % QUAD == 0 ? QUAD : S * S % QUAD;
+            T piece[SERVED][QUAD], piece_dot[SERVED][QUAD];
 #pragma unroll
-            for (int row = l * l; row < (l + 1) * (l + 1); row++) {
-                T here[W], here_dot[W];
-                load_channels(z + row * TILE_STRIDE, here);
+            for (int i = 0; i < SERVED; i++) {
+                if (row + QUAD <= S * S) {
+                    load<QUAD>(h + i * HARMONICS<S> + row, piece[i]);
+                } else {
+                    load<last>(h + i * HARMONICS<S> + row, piece[i]);
+                }
                 if (turning()) {
-                    load_channels(z + (S * S + row) * TILE_STRIDE, here_dot);
+                    if (row + QUAD <= S * S) {
+                        load<QUAD>(h + (MANY + i) * HARMONICS<S> + row, piece_dot[i]);
+                    } else {
+                        load<last>(h + (MANY + i) * HARMONICS<S> + row, piece_dot[i]);
+                    }
+                }
+            }
+#pragma unroll
+            for (int j = 0; j < QUAD && row + j < S * S; j++) {
+                T here[W], here_dot[W];
+                load_channels(z + (row + j) * TILE_STRIDE, here);
+                if (turning()) {
+                    load_channels(z + (S * S + row + j) * TILE_STRIDE, here_dot);
                 }
 #pragma unroll
-                for (int w = 0; w < W; w++) {
-                    sums.d[l][w] += h[row] * here[w];
-                    if (turning()) {
-                        sums.ddot[l][w] += hdot[row] * here[w] + h[row] * here_dot[w];
+                for (int i = 0; i < SERVED; i++) {
+#pragma unroll
+                    for (int w = 0; w < W; w++) {
+                        sums[i].d[row_degree(row + j)][w] += piece[i][j] * here[w];
+                        if (turning()) {
+                            sums[i].ddot[row_degree(row + j)][w] += piece_dot[i][j] * here[w] + piece[i][j] * here_dot[w];
+                        }
                     }
                 }
             }
         }
-        if (grads.unit == nullptr) {
-            return;
-        }
+    }
+
+    // Adds the cotangents that the state gives to the direction of the in-edge staged at k, whose harmonics are at h.
+    __device__ void pull_state(int k, T* h, const Direction<T, second>& edge, const EdgeChannels<T, second, S>& carries,
+                               Pull<T, second>& pull) const {
+        T* const hdot = h + MANY * HARMONICS<S>;
         stage(k, [&](int l, int w) { return carries.f(l, w); }, [&](int l, int w) { return carries.fdot(l, w); });
         __syncwarp();
         contract(k, h, hdot);
         __syncwarp();
         if (channels.lane < degrees()) {
-            sums.pull.add_harmonics(degrees(), channels.lane, edge, h, hdot);
+            pull.add_harmonics(degrees(), channels.lane, edge, h, hdot);
         }
     }
 
@@ -207,7 +228,6 @@ template <class T, class I, bool second, int S> struct InEdges {
     // Replaces the staged rows of an edge by the cotangents of its harmonics: sum over channels of staged F times state, and zero
     // for row 0, a constant.
     __device__ void contract(int k, T* along, T* along_dot) const {
-        constexpr int piece = 16 / int(sizeof(T));
 #pragma unroll 1
         for (int row = channels.lane; row < S * S; row += LANES) {
             const T* const z = state + row * TILE_STRIDE;
@@ -217,18 +237,18 @@ template <class T, class I, bool second, int S> struct InEdges {
             for (int run = 0; run < TILE<T, second>; run += RUN) {
                 T part = T(0), part_dot = T(0);
 #pragma unroll
-                for (int c = run; c < run + RUN; c += piece) {
-                    T f[piece], here[piece], fdot[piece], here_dot[piece];
-                    load<piece>(from + c, f);
-                    load<piece>(z + c, here);
+                for (int c = run; c < run + RUN; c += QUAD) {
+                    T f[QUAD], here[QUAD], fdot[QUAD], here_dot[QUAD];
+                    load<QUAD>(from + c, f);
+                    load<QUAD>(z + c, here);
                     if (second) {
-                        load<piece>(from + EDGES * S * TILE_STRIDE + c, fdot);
+                        load<QUAD>(from + EDGES * S * TILE_STRIDE + c, fdot);
                     }
                     if (turning()) {
-                        load<piece>(z + S * S * TILE_STRIDE + c, here_dot);
+                        load<QUAD>(z + S * S * TILE_STRIDE + c, here_dot);
                     }
 #pragma unroll
-                    for (int i = 0; i < piece; i++) {
+                    for (int i = 0; i < QUAD; i++) {
                         part += f[i] * here[i];
                         part_dot += second ? fdot[i] * here[i] : T(0);
                         part_dot += turning() ? f[i] * here_dot[i] : T(0);
@@ -245,13 +265,24 @@ template <class T, class I, bool second, int S> struct InEdges {
     }
 
     // In-edge f at a position, staged at k, its harmonics at h. Leaves the cotangents of G and of Gdot in `features`.
-    __device__ void serve(I position, int k, T* h, bool linear) const {
+    __device__ void serve(I position, int k, T* h, bool stateful, const Sizes& sizes, const Gradients& from_state) const {
         const I f = graph.dst_edge_index[position];
+        const bool none = alone(f), linear = stateful && !none && fair(f, sizes);
+        if (grads.alone != nullptr && channels.lane == 0) {
+            grads.alone[f] = none;
+        }
+        if (none) {
+            serve_none(f, k);
+            return;
+        }
         const Direction<T, second> edge(unit, unit_dot, f);
         const EdgeChannels<T, second, S> carries(carried, f, channels);
         Gradients sums;
         if (linear) {
-            add_state(k, h, edge, carries, sums);
+            sums = from_state;
+            if (grads.unit != nullptr) {
+                pull_state(k, h, edge, carries, sums.pull);
+            }
         }
         // All out-edges but those that leave out f, or these alone with the sign reversed.
         const I begin = linear ? graph.left_start[f] : node.out_begin, end = linear ? graph.left_stop[f] : node.out_end;
@@ -301,28 +332,67 @@ template <class T, class I, bool second, int S> struct InEdges {
         stage(k, [](int, int) { return T(0); }, [](int, int) { return T(0); });
     }
 
-    // projected[f,m,l] (fresh, or add) = sum over channels of staged[l,c] W2[c,m], for the staged in-edges.
+    // projected[f,m,l] (fresh, or add) = sum over channels of staged[l,c] W2[c,m], for the staged in-edges. Two lanes share the
+    // channels of each f and m.
     __device__ void add_projected(I first, int count, bool fresh) const {
-        const int columns = carried.n_mid * degrees();
+        constexpr int half = TILE<T, second> / 2, dot_at = EDGES * S * TILE_STRIDE;
+        const T* const tile_up = carried.up + carried.up_at(tile * TILE<T, second>);
 #pragma unroll 1
-        for (int i = threadIdx.x; i < count * columns; i += THREADS) {
-            const int k = i / columns, column = i - k * columns, m = column / degrees();
-            const int from = (k * S + column - m * degrees()) * TILE_STRIDE;
-            const I f = graph.dst_edge_index[first + k];
-            const int terms = alone(f) ? 0 : width();
-            T sum = T(0), sum_dot = T(0);
-            for (int c = 0; c < terms; c++) {
-                const long long weight = (long long)(tile * TILE<T, second> + c) * carried.n_mid + m;
-                sum += features[from + c] * down[weight];
-                if (second) {
-                    sum += down_dot != nullptr ? features_dot()[from + c] * down_dot[weight] : T(0);
-                    sum_dot += features_dot()[from + c] * down[weight];
+        for (int begin = 0; begin < 2 * count * carried.n_mid; begin += THREADS) {
+            const int i = min((begin + int(threadIdx.x)) / 2, count * carried.n_mid - 1), k = i / carried.n_mid, m = i - k * carried.n_mid;
+            const int from = int(threadIdx.x) % 2 * half;
+            const T *up = tile_up + m * PAD + from, *staged = features + k * S * TILE_STRIDE + from;
+            T sum[S] = {}, sum_dot[S] = {};
+#pragma unroll 1
+            for (int run = 0; run < half; run += RUN) {
+                T part[S] = {}, part_dot[S] = {};
+#pragma unroll
+                for (int c = 0; c < RUN; c += QUAD) {
+                    T w2[QUAD], w2_dot[QUAD] = {};
+                    load<QUAD>(up + run + c, w2);
+                    if (second && carried.up_dot != nullptr) {
+                        load<QUAD>(up + (carried.up_dot - carried.up) + run + c, w2_dot);
+                    }
+#pragma unroll
+                    for (int l = 0; l < S; l++) {
+                        T here[QUAD], here_dot[QUAD];
+                        load<QUAD>(staged + l * TILE_STRIDE + run + c, here);
+                        if (second) {
+                            load<QUAD>(staged + dot_at + l * TILE_STRIDE + run + c, here_dot);
+                        }
+#pragma unroll
+                        for (int n = 0; n < QUAD; n++) {
+                            part[l] += here[n] * w2[n];
+                            if (second) {
+                                part_dot[l] += here_dot[n] * w2[n];
+                            }
+                            if (second && carried.up_dot != nullptr) {
+                                part[l] += here_dot[n] * w2_dot[n];
+                            }
+                        }
+                    }
+                }
+#pragma unroll
+                for (int l = 0; l < S; l++) {
+                    sum[l] += part[l];
+                    sum_dot[l] += part_dot[l];
                 }
             }
-            const long long at = (long long)(f) * columns + column;
-            grads.projected[at] = fresh ? sum : grads.projected[at] + sum;
-            if (second) {
-                grads.projected_dot[at] = fresh ? sum_dot : grads.projected_dot[at] + sum_dot;
+            const I f = graph.dst_edge_index[first + k];
+            const long long at = ((long long)(f) * carried.n_mid + m) * degrees();
+            const bool write = threadIdx.x % 2 == 0 && begin + int(threadIdx.x) < 2 * count * carried.n_mid;
+#pragma unroll
+            for (int l = 0; l < S; l++) {
+                sum[l] += __shfl_xor_sync(FULL, sum[l], 1);
+                if (second) {
+                    sum_dot[l] += __shfl_xor_sync(FULL, sum_dot[l], 1);
+                }
+                if (write && l < degrees()) {
+                    grads.projected[at + l] = fresh ? sum[l] : grads.projected[at + l] + sum[l];
+                    if (second) {
+                        grads.projected_dot[at + l] = fresh ? sum_dot[l] : grads.projected_dot[at + l] + sum_dot[l];
+                    }
+                }
             }
         }
     }
@@ -393,16 +463,17 @@ template <class T, class I, bool second, int S> struct InEdges {
                 __syncthreads();
             }
 #pragma unroll 1
-            for (int k = channels.warp; k < count; k += WARPS) {
-                const I f = graph.dst_edge_index[first + k];
-                const bool none = alone(f);
-                if (none) {
-                    serve_none(f, k);
-                } else {
-                    serve(first + k, k, rows + (at + k) * HARMONICS<S>, stateful && fair(f, sizes));
+            for (int k = channels.warp * SERVED; k < count; k += WARPS * SERVED) {
+                T* const h = rows + (at + k) * HARMONICS<S>;
+                Gradients from_state[SERVED];
+                if (stateful) {
+                    sum_state(h, from_state);
                 }
-                if (grads.alone != nullptr && channels.lane == 0) {
-                    grads.alone[f] = none;
+#pragma unroll
+                for (int i = 0; i < SERVED; i++) {
+                    if (k + i < count) {
+                        serve(first + k + i, k + i, h + i * HARMONICS<S>, stateful, sizes, from_state[i]);
+                    }
                 }
             }
             __syncthreads();
@@ -430,7 +501,7 @@ dimenet_in_edges(const I* __restrict__ src_offsets, const I* __restrict__ dst_of
                  const I* __restrict__ left_start, const I* __restrict__ left_stop, const T* __restrict__ unit,
                  const T* __restrict__ unit_dot, const T* __restrict__ projected, const T* __restrict__ projected_dot,
                  const T* __restrict__ embedding, const T* __restrict__ embedding_dot, const T* __restrict__ up,
-                 const T* __restrict__ up_dot, const T* __restrict__ down, const T* __restrict__ down_dot,
+                 const T* __restrict__ up_dot,
                  const T* __restrict__ grad_out, T* __restrict__ grad_embedding, T* __restrict__ grad_projected,
                  T* __restrict__ grad_projected_dot, T* __restrict__ grad_unit, T* __restrict__ grad_unit_dot,
                  T* __restrict__ parts, T* __restrict__ totals, int* __restrict__ edge_alone, long long num_edges,
@@ -448,7 +519,7 @@ dimenet_in_edges(const I* __restrict__ src_offsets, const I* __restrict__ dst_of
             const InEdges<T, I, second, S> sum = {
                 node, Channels<CHANNELS<T, second>>(tile, n_emb), {dst_edge_index, left_start, left_stop},
                 {projected, projected_dot, embedding, embedding_dot, up, up_dot, n_emb, n_mid, n_spherical},
-                down, down_dot, unit, unit_dot, grad_out,
+                unit, unit_dot, grad_out,
                 {grad_embedding, grad_projected, grad_projected_dot, grad_unit, grad_unit_dot, parts, totals, edge_alone},
                 tile, num_edges, state, features, rows, votes};
             sum.run(tile == 0, added);

@@ -475,7 +475,6 @@ template <class T, class I, int order, int S> struct OutEdges {
         if (order == VALUES) {
             return;
         }
-        __syncwarp();
         if (pulled()) {
             pull_state(first, k, count);
         }

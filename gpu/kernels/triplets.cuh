@@ -34,7 +34,7 @@ template <class T, bool second, int S>
 constexpr int STAGED = second ? (sizeof(T) == 8 ? 2 : 8) : (S == DEGREES ? 4 : 8);
 template <class T, bool second> constexpr int HARMONIC = second ? (sizeof(T) == 8 ? 4 : 16) : 128 / int(sizeof(T));
 // Blocks on a multiprocessor: what bounds the registers of a thread.
-template <class T, bool second> constexpr int BLOCKS = sizeof(T) == 4 ? (second ? 3 : 5) : 2;
+template <class T, bool second> constexpr int BLOCKS = sizeof(T) == 4 ? (second ? 3 : 4) : 2;
 
 // The rows of harmonics that a warp sums up: as many for each, in pieces of four, and the last one has the rest.
 template <int S> struct Rows {
@@ -339,7 +339,7 @@ template <class I> struct Graph {
     }
 };
 
-// Whether any thread of the block has found something. Every call ends with a barrier before `votes` may be used again.
+// Whether any thread of the block has found something. There has to be another barrier before `votes` is used again.
 __device__ __forceinline__ bool any_of_block(bool mine, int* votes) {
     const int any = __any_sync(FULL, mine);
     if (threadIdx.x % LANES == 0) {
@@ -351,7 +351,6 @@ __device__ __forceinline__ bool any_of_block(bool mine, int* votes) {
     for (int warp = 0; warp < WARPS; warp++) {
         all |= votes[warp];
     }
-    __syncthreads();
     return all != 0;
 }
 
