@@ -45,6 +45,9 @@ __all__ = [
     "gno_message_fwd",
 ]
 
+# In-edges that lanes are chosen for, whatever the graph: the bits of a node's sum then depend on its own edges alone.
+USUAL_DEGREE = 16
+
 Out = Mapping[str, Any] | None
 Wrt = Sequence[str] | None
 
@@ -301,7 +304,7 @@ def _message_derivatives(
             if partial is not None:
                 net.kernels.matmul(t_1, v, out=partial[rows])
                 if v_1 is not None:
-                    partial[rows] += net.kernels.matmul(block.moments(features, None), v_1)
+                    net.kernels.matmul(block.moments(features, None), v_1, out=partial[rows], add=True)
             if g_pieces is None:
                 continue
             g = g_pieces[rows]
@@ -459,7 +462,7 @@ def _contract(
         return
     overflow = sums.overflow_for(kernels, rows, out)
     num_y, _, _, _, y_bits, x_bits = shape
-    e_bits = min(bits(cover(rows.num_positions, rows.num_pieces)), 7 - y_bits - x_bits)
+    e_bits = min(bits(USUAL_DEGREE), 7 - y_bits - x_bits)
     grid = (cover(rows.num_pieces, 128 >> (y_bits + x_bits + e_bits)) * cover(num_y, 4 << y_bits),)
     arrays = (*given[0], *(given[1] if len(given) > 1 else (None, None)))
     index = (*rows.cut, rows.order, graph.edge_ids, others)
@@ -561,7 +564,7 @@ class _Block:
         self._launch("gno_first_layer", tile, 1, (*arrays, *index), (not add, add), (to_coords, to_params), extra)
 
     def _edges_by(self, cols: int) -> _Tile:
-        return _Tile.of(cover(self.graph.num_positions, self.pieces.num_pieces), cols)
+        return _Tile.of(USUAL_DEGREE, cols)
 
     def _launch(
         self, kernel: str, tile: _Tile, tiles: int, arrays: Any, flags: Any, outputs: Any, extra: int = 0

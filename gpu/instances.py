@@ -86,6 +86,7 @@ INSTANCES: dict[str, tuple[str, ...]] = {
         *expand("rows_of_pieces", FLOATS, INDICES),
         *expand("sum_rows", FLOATS),
         *expand("product_rows", FLOATS),
+        *expand("multiply", FLOATS, BOOLS),
         *expand("gemnet_products", FLOATS, INDICES),
         *expand("gemnet_radial", FLOATS, INDICES),
         *expand("gemnet_triplets", FLOATS, INDICES),
@@ -96,6 +97,7 @@ INSTANCES: dict[str, tuple[str, ...]] = {
     "gno": (
         *SUMS,
         *expand("product_rows", FLOATS),
+        *expand("multiply", FLOATS, BOOLS),
         *expand("gno_hidden", FLOATS),
         *expand("gno_select", FLOATS),
         *expand("gno_contract", FLOATS, INDICES),

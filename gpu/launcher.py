@@ -19,7 +19,6 @@ import ctypes
 import hashlib
 import importlib.util
 import math
-import mmap
 import os
 import re
 import shutil
@@ -43,7 +42,6 @@ OPTIONS = ("--std=c++17", "--ftz=false")
 
 _NULL = np.uintp(0)
 _STATIC_LIMIT = 48 * 1024  # bytes of shared memory a block may have without asking
-_BLAS_BUFFER = 128 << 20  # bytes, more than OpenBLAS takes for a product
 _DTYPES = {
     "bool": np.bool_,
     "signed char": np.int8,
@@ -145,9 +143,6 @@ class Runtime(Protocol):
             The system refuses memory; on the device CuPy's ``OutOfMemoryError``, raised where arrays are made. What the
             call wrote so far is abandoned; the next call works.
         """
-
-    def before_product(self) -> None:
-        """Raise MemoryError where a matrix product of `xp` would end the process instead."""
 
 
 def runtime(array: Any) -> Runtime:
@@ -359,13 +354,6 @@ class HostRuntime:
         name = instance_name(kernel, template_types)
         self.library(family).launch(name, grid, block, args, shared_mem, self._order, self._seed)
 
-    def before_product(self) -> None:
-        """See :meth:`Runtime.before_product`: OpenBLAS ends the process where it is refused a buffer."""
-        try:
-            mmap.mmap(-1, _BLAS_BUFFER).close()
-        except OSError as error:
-            raise MemoryError(f"the system refused {_BLAS_BUFFER} bytes for a matrix product of NumPy") from error
-
     @contextlib.contextmanager
     def using(self, library: HostLibrary, order: str, seed: int) -> Iterator[None]:
         """Let a library serve its family for the duration of a ``with`` block; see :func:`using_host_library`."""
@@ -455,9 +443,6 @@ class DeviceRuntime:
         # CuPy would pass no address at all for None.
         values = tuple(_NULL if value is None else value for value in args)
         function(tuple(grid), tuple(block), values, shared_mem=shared_mem)
-
-    def before_product(self) -> None:
-        """CuPy raises by itself."""
 
     def _compiled(self, family: str, name: str) -> Any:
         """Return one instance for the current device, compiled alone, or as an earlier process has compiled it.

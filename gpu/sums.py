@@ -39,6 +39,8 @@ __all__ = [
 
 ROWS = 256  # rows of a matrix that are summed at a time
 WORKSPACE = 1 << 30  # bytes of the arrays of one block, the same everywhere: a sum over blocks depends on it
+# Threads, rows and columns of a block of kernels/matrices.cuh, the columns by whether there are many.
+MATRIX_THREADS, MATRIX_ROWS, MATRIX_COLUMNS = 256, 128, {False: 16, True: 64}
 MAX_BLOCKS = 256  # blocks grow instead
 MAX_LEVELS = 16  # of the tree that their sums are added up in
 
@@ -71,10 +73,23 @@ class Kernels:
         values = [np.int32(value) if type(value) in (int, bool) else value for value in args]
         self.runtime.launch(self.family, kernel, types, grid, block, values, shared_mem)
 
-    def matmul(self, left: Any, right: Any, out: Any = None) -> Any:
-        """Return left right."""
-        self.runtime.before_product()
-        return self.xp.matmul(left, right, out=out)
+    def matmul(self, left: Any, right: Any, out: Any = None, add: bool = False) -> Any:
+        """Return left right, or add it to `out`, for matrices in C order or, `right`, the transposition of one.
+
+        By the own kernel of kernels/matrices.cuh: a library's product has other bits for another number of rows, may
+        round to fewer (TF32), and cannot be captured.
+        """
+        depth, width = right.shape
+        if out is None:
+            out = self.xp.empty((len(left), width), left.dtype)
+        in_order = right.flags.c_contiguous
+        wide = width > MATRIX_COLUMNS[False]
+        strides = (width, 1) if in_order else (1, depth)
+        sizes = (np.int64(len(left)), depth, width, *map(np.int64, strides))
+        grid = (cover(len(left), MATRIX_ROWS) * cover(width, MATRIX_COLUMNS[wide]),)
+        args = (left, right if in_order else right.T, *sizes, add, out)
+        self.launch("multiply", (left.dtype, wide), grid, (MATRIX_THREADS,), args)
+        return out
 
 
 def cover(count: int, size: int) -> int:

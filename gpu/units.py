@@ -27,16 +27,13 @@ def given(pairs: Sequence[Pair]) -> list[Pair]:
 
 
 def product(kernels: Kernels, pairs: Sequence[Pair], out: Any) -> None:
-    """Write the sum over the pairs of left right, in blocks of rows."""
+    """Write the sum over the pairs of left right."""
     present = given(pairs)
     if not present or out.size == 0:
         out.fill(0)
         return
-    for first, count in sums.blocks(len(out), out.shape[1] * out.itemsize):
-        rows, target = slice(first, first + count), out[first : first + count]
-        kernels.matmul(present[0][0][rows], present[0][1], out=target)
-        for left, right in present[1:]:
-            target += kernels.matmul(left[rows], right)
+    for number, (left, right) in enumerate(present):
+        kernels.matmul(left, right, out=out, add=number > 0)
 
 
 def add_products(kernels: Kernels, pairs: Sequence[Pair], total: Total) -> None:

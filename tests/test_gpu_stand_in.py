@@ -8,8 +8,6 @@ from table_calls import FUNCTIONS, GRAPHS, OPERATORS, call, fields, graphs_of
 
 from trigraph.operators import SYMBOLS
 
-CAPTURABLE = [name for name in OPERATORS if not name.startswith(("gno_kernel", "gno_message", "basis", "interaction"))]
-
 
 @pytest.fixture
 def cupy(monkeypatch, tmp_path):
@@ -76,18 +74,14 @@ def test_calls_wait_for_nothing(name):
 
 @pytest.mark.usefixtures("cupy")
 @pytest.mark.parametrize("name", OPERATORS)
-def test_what_can_be_captured(name):
-    """Operators without products of cuBLAS; the others say so. Graphs have been prepared, and have long rows."""
+def test_calls_can_be_captured(name):
+    """Graphs have been prepared, and have long rows."""
     op = OPERATORS[name]
     _, on_device = moved_call(op, num_positions=3000)
     for graph in graphs_of(op, on_device).values():
         graph.prepare()
     with capturing():
-        if name in CAPTURABLE:
-            call(op, on_device)
-        else:
-            with pytest.raises(NotImplementedError, match="stream capture"):
-                call(op, on_device)
+        call(op, on_device)
 
 
 def test_the_stand_in_is_strict(cupy):
@@ -99,5 +93,8 @@ def test_the_stand_in_is_strict(cupy):
         y = x + x
     with pytest.raises(Misuse, match="another stream"):
         y + y
-    with capturing(), pytest.raises(Misuse, match="captured"):
-        float(x.sum())
+    with capturing():
+        with pytest.raises(Misuse, match="captured"):
+            float(x.sum())
+        with pytest.raises(NotImplementedError, match="stream capture"):
+            cupy.matmul(x, x)

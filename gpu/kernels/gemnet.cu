@@ -5,7 +5,7 @@
 // A unit is a piece of a row (see sums.cuh): a piece of the triplets of an edge or, where triplet_offsets are given, of
 // the edges of an atom, each with all its triplets. Kernels have a block of threads for each unit, and take units from
 // number `first` on; their arrays over units start there. Null pointers leave out what they stand for.
-#include "products.cuh"
+#include "matrices.cuh"
 
 struct Sizes {
     int interm;

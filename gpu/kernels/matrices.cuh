@@ -1,0 +1,87 @@
+// Products of tall matrices with small ones: out = left right, of any number of rows.
+//
+// A block computes a tile of `matrix_rows` rows and `cols` columns. It goes through the depth in steps of `matrix_depth`,
+// for which both factors lie in shared memory; a thread has matrix_rows * cols / matrix_threads sums in registers. What a
+// step adds to a sum is rounded on its own, so that chains of roundings stay short. A row of the result depends on that row
+// of `left` alone, in its bits as well: not on the number of rows, as a library's product does.
+#pragma once
+
+#include "products.cuh"
+
+constexpr int matrix_threads = 256;
+constexpr int matrix_rows = 128;
+constexpr int matrix_depth = 16;
+
+// Blocks that a multiprocessor shall hold at a time: this sets the registers of a thread, here so that none spill.
+template <class T> constexpr int matrix_blocks = sizeof(T) == 4 ? 2 : 1;
+
+// `cols` columns: wide tiles reuse what they have loaded, narrow ones waste less where there are few columns.
+template <bool wide> constexpr int matrix_cols = wide ? 64 : 16;
+
+// out[m, n] = sum over k < depth of left[m, k] right[k, n], added to what is there if `add`. Rows of `left` are `depth`
+// elements long, those of `out` `width`; right[k, n] is at k * k_stride + n * n_stride, one of which is 1.
+template <class T, bool wide>
+__global__ void __launch_bounds__(256, matrix_blocks<T>)
+multiply(const T* __restrict__ left, const T* __restrict__ right, long long num_rows, int depth, int width,
+         long long k_stride, long long n_stride, int add, T* __restrict__ out) {
+    constexpr int cols = matrix_cols<wide>, lane_n = 4, lanes_n = cols / lane_n;
+    constexpr int lane_m = matrix_rows * lanes_n / matrix_threads;
+    // One access more than a row has: neighbours along the depth then fall into different banks.
+    constexpr int left_stride = matrix_rows + 4, right_stride = cols + 4;
+    __shared__ __align__(16) T left_tile[matrix_depth * left_stride];
+    __shared__ __align__(16) T right_tile[matrix_depth * right_stride];
+    const unsigned col_tiles = (width + cols - 1) / cols;
+    const long long m0 = (long long)(blockIdx.x / col_tiles) * matrix_rows;
+    const int n0 = int(blockIdx.x % col_tiles) * cols;
+    const int rows = num_rows - m0 < matrix_rows ? int(num_rows - m0) : matrix_rows, columns = min(cols, width - n0);
+    const int m = int(threadIdx.x) / lanes_n * lane_m, n = int(threadIdx.x) % lanes_n * lane_n;
+    T total[lane_m][lane_n] = {};
+    for (int k0 = 0; k0 < depth; k0 += matrix_depth) {
+        const int here = min(matrix_depth, depth - k0);
+        for (int i = threadIdx.x; i < matrix_rows * matrix_depth; i += matrix_threads) {
+            const int k = i % matrix_depth, row = i / matrix_depth;
+            const bool there = k < here && row < rows;
+            left_tile[k * left_stride + row] = there ? left[(m0 + row) * depth + k0 + k] : T(0);
+        }
+        for (int i = threadIdx.x; i < cols * matrix_depth; i += matrix_threads) {
+            const int k = k_stride == 1 ? i % matrix_depth : i / cols, col = k_stride == 1 ? i / matrix_depth : i % cols;
+            const bool there = k < here && col < columns;
+            right_tile[k * right_stride + col] = there ? right[(k0 + k) * k_stride + (n0 + col) * n_stride] : T(0);
+        }
+        __syncthreads();
+        if (m < rows && n < columns) {
+            T part[lane_m][lane_n] = {};
+#pragma unroll 4
+            for (int k = 0; k < here; k++) {
+                T l[lane_m], r[lane_n];
+                read(left_tile + k * left_stride + m, l);
+                read(right_tile + k * right_stride + n, r);
+#pragma unroll
+                for (int i = 0; i < lane_m; i++) {
+#pragma unroll
+                    for (int j = 0; j < lane_n; j++) {
+                        part[i][j] += l[i] * r[j];
+                    }
+                }
+            }
+#pragma unroll
+            for (int i = 0; i < lane_m; i++) {
+#pragma unroll
+                for (int j = 0; j < lane_n; j++) {
+                    total[i][j] += part[i][j];
+                }
+            }
+        }
+        __syncthreads();
+    }
+#pragma unroll
+    for (int i = 0; i < lane_m; i++) {
+#pragma unroll
+        for (int j = 0; j < lane_n; j++) {
+            if (m + i < rows && n + j < columns) {
+                T* const target = out + (m0 + m + i) * width + n0 + n + j;
+                *target = add ? *target + total[i][j] : total[i][j];
+            }
+        }
+    }
+}
