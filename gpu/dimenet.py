@@ -38,6 +38,7 @@ __all__ = [
 DEGREES = 8  # of the spherical harmonics, at most
 USUAL_DEGREES = 7  # has instances of its own
 PAD = 64  # channels in a tile of what the kernels call up
+PROJECTED = 16  # edges of a block
 THREADS = 128
 # Blocks of the kernel that sums up weight gradients: each has copies of them, WORKSPACE numbers together.
 BLOCKS = 2048
@@ -204,7 +205,8 @@ class _Triplets:
         shape = (self.edges, self.mid, DEGREES)
         projected, projected_dot = self._empty(*shape), self._empty(*shape, wanted=self.second)
         arrays = (self.inputs.rbf, self.dots.rbf, self.inputs.weights, self.dots.weights, projected, projected_dot)
-        self._each("dimenet_project", projected.size, *arrays, *self._sizes())
+        grid = (cover(self.edges, PROJECTED),)
+        self.kernels.launch("dimenet_project", (self.dtype,), grid, (THREADS,), (*arrays, *self._sizes()))
         return projected, projected_dot
 
     def _types(self, order: int) -> tuple[Any, ...]:

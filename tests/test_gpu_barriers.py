@@ -14,7 +14,11 @@ FAMILIES = ("dimenet", "gat", "gemnet", "gno", "weighted")
 
 #: Barriers without which nothing changes, and why.
 EQUIVALENT = {
-    ("gno", "products.cuh", 3): "a block of product_rows ends after its only sum; those of GemNet-OC go on with the next",
+    (
+        "gno",
+        "products.cuh",
+        3,
+    ): "a block of product_rows ends after its only sum; those of GemNet-OC go on with the next",
 }
 
 BARRIERS = [(family, *barrier) for family in FAMILIES for barrier in sanitizers.barriers(family)]
