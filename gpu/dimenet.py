@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 DEGREES = 8  # of the spherical harmonics, at most
-USUAL_DEGREES = 7  # has instances of its own
+USUAL_DEGREES = 7  # float32 has instances of its own for them
 PAD = 64  # channels in a tile of what the kernels call up
 PROJECTED = 16  # edges of a block
 THREADS = 128
@@ -210,7 +210,8 @@ class _Triplets:
         return projected, projected_dot
 
     def _types(self, order: int) -> tuple[Any, ...]:
-        degrees = USUAL_DEGREES if self.spherical == USUAL_DEGREES else DEGREES
+        usual = self.dtype == np.float32 and self.spherical == USUAL_DEGREES
+        degrees = USUAL_DEGREES if usual else DEGREES
         return self.dtype, self.graph.src.dtype, order, degrees
 
     def _sizes(self) -> tuple[Any, ...]:

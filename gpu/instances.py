@@ -12,7 +12,6 @@ FLOATS = ("float", "double")
 STORAGE = (*FLOATS, "float16", "bfloat16")  # the latter are of kernels/storage.cuh
 INDICES = ("int", "long long")
 BOOLS = ("false", "true")
-DEGREES = ("7", "8")  # of the spherical harmonics: as models mostly have them, and any number up to 8
 
 #: NumPy dtype name -> the C++ type of a template argument (and of a kernel's parameters).
 C_TYPES = {
@@ -57,8 +56,11 @@ INSTANCES: dict[str, tuple[str, ...]] = {
         *expand("dimenet_directions", FLOATS),
         *expand("dimenet_project", FLOATS),
         *expand("dimenet_transpose", FLOATS),
-        *expand("dimenet_out_edges", FLOATS, INDICES, ("0", "1", "2"), DEGREES),
-        *expand("dimenet_in_edges", FLOATS, INDICES, BOOLS, DEGREES),
+        # Up to 8 degrees of spherical harmonics; 7, as models mostly have them, are float32's own.
+        *expand("dimenet_out_edges", FLOATS, INDICES, ("0", "1", "2"), ("8",)),
+        *expand("dimenet_out_edges", ("float",), INDICES, ("0", "1", "2"), ("7",)),
+        *expand("dimenet_in_edges", FLOATS, INDICES, BOOLS, ("8",)),
+        *expand("dimenet_in_edges", ("float",), INDICES, BOOLS, ("7",)),
         *expand("dimenet_vec_gradient", FLOATS),
         *expand("dimenet_rbf_gradient", FLOATS),
         *expand("dimenet_weights_parts", FLOATS),

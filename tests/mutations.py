@@ -158,11 +158,6 @@ DIMENET = {
         "value[i][w] -= (left >> (part + i) & 1)",
         "value[i][w] += (left >> (part + i) & 1)",
     ),
-    "gpu: a group of parallel edges counts as its last one": (
-        "gpu/kernels/triplets.cuh",
-        "any_joined && join ? group[w] + size : size",
-        "size",
-    ),
     "gpu: second derivative of P_l dropped": (
         "gpu/kernels/triplets.cuh",
         "by_cosine += legendre.d2 * cosine_dot * f;",
