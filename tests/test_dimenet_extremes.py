@@ -154,7 +154,7 @@ def test_no_distance(panel: str, wrong: float) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("panel", PANELS)
 def test_parallel_edges_that_are_most_of_a_sum(panel: str, dtype: type) -> None:
-    """Each of four is a quarter of it and together they are nearly all: what leaves them out is accurate nonetheless."""
+    """Each of four is a quarter of it and together they are nearly all: what leaves them out is accurate."""
     rng, nodes = np.random.default_rng(6), 12
     src, dst = np.nonzero(~np.eye(nodes, dtype=bool))
     more = np.array([0, 1]), np.array([1, 0])

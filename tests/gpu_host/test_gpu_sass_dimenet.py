@@ -1,7 +1,7 @@
 """The loops of DimeNet++ in machine code: how much of them is products, and how often they read shared memory.
 
-Each of a multiprocessor's four parts issues one instruction at a time, a product or another one: the share of products is
-the share of the arithmetic peak that a loop can come to. No time is claimed.
+Each of a multiprocessor's four parts issues one instruction at a time, a product or another one: the share of products
+is the share of the arithmetic peak that a loop can come to. No time is claimed.
 """
 
 import importlib.util
