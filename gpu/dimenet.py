@@ -35,8 +35,10 @@ __all__ = [
     "radial_basis_fwd",
 ]
 
-LANES = 32  # channels in a tile
 DEGREES = 8  # of the spherical harmonics, at most
+USUAL_DEGREES = 7  # float32 has instances of its own for them
+PAD = 64  # channels in a tile of what the kernels call up
+PROJECTED = 16  # edges of a block
 THREADS = 128
 # Blocks of the kernel that sums up weight gradients: each has copies of them, WORKSPACE numbers together.
 BLOCKS = 2048
@@ -177,13 +179,12 @@ class _Triplets:
         self.graph, (self.spherical, self.radial, exclude) = graph, attributes
         self.dtype, self.edges = inputs.vec.dtype, len(inputs.vec)
         self.channels, self.mid = inputs.embedding.shape[1], inputs.weights.shape[1]
-        self.tiles = cover(self.channels, LANES)
+        self.tiles = cover(self.channels, 64 if self.dtype == np.float32 and not self.second else 32)
         left = graph.left_out(exclude)
         self.graph_arrays = (graph.src_offsets, graph.dst_offsets, graph.dst_edge_index, left.start, left.stop)
         embeddings = (inputs.embedding, self.dots.embedding)
         self.edge_arrays = (*self._directions(), *self._project(), *embeddings)
-        self.down, self.up = self._second_weights(inputs.weights)
-        self.down_dot, self.up_dot = self._second_weights(self.dots.weights)
+        self.up, self.up_dot = self._second_weights(inputs.weights), self._second_weights(self.dots.weights)
 
     def _empty(self, *shape: int, wanted: bool = True) -> Any:
         return self.kernels.xp.empty(shape, self.dtype) if wanted else None
@@ -204,19 +205,26 @@ class _Triplets:
         shape = (self.edges, self.mid, DEGREES)
         projected, projected_dot = self._empty(*shape), self._empty(*shape, wanted=self.second)
         arrays = (self.inputs.rbf, self.dots.rbf, self.inputs.weights, self.dots.weights, projected, projected_dot)
-        self._each("dimenet_project", projected.size, *arrays, *self._sizes())
+        grid = (cover(self.edges, PROJECTED),)
+        self.kernels.launch("dimenet_project", (self.dtype,), grid, (THREADS,), (*arrays, *self._sizes()))
         return projected, projected_dot
+
+    def _types(self, order: int) -> tuple[Any, ...]:
+        usual = self.dtype == np.float32 and self.spherical == USUAL_DEGREES
+        degrees = USUAL_DEGREES if usual else DEGREES
+        return self.dtype, self.graph.src.dtype, order, degrees
 
     def _sizes(self) -> tuple[Any, ...]:
         return np.int64(self.edges), self.mid, self.spherical, self.radial
 
-    def _second_weights(self, weights: Any) -> tuple[Any, Any]:
-        """Return W2, and W2 transposed."""
+    def _second_weights(self, weights: Any) -> Any:
+        """Return W2 transposed, with zeros up to full tiles."""
         if weights is None:
-            return None, None
-        down, up = weights[self.spherical * self.radial :], self._empty(self.mid, self.channels)
-        self._each("dimenet_transpose", up.size, down, up, np.int64(self.channels), np.int64(self.mid))
-        return down, up
+            return None
+        down, rows = weights[self.spherical * self.radial :], cover(self.mid, DEGREES) * DEGREES
+        up = self._empty(cover(self.channels, PAD), rows, PAD)
+        self._each("dimenet_transpose", up.size, down, up, np.int64(up.size), np.int64(rows), self.channels, self.mid)
+        return up
 
     def to_out_edges(self, grad_out: Any, out: Any, grad_unit: Any = None, grad_unit_dot: Any = None) -> None:
         """Sum from in-edges to out-edges."""
@@ -232,8 +240,9 @@ class _Triplets:
             grad_unit_dot,
             *numbers,
         )
-        types, grid = (self.dtype, self.graph.src.dtype, self.second), (self.graph.num_nodes, self.tiles)
-        self.kernels.launch("dimenet_out_edges", types, grid, (THREADS,), args)
+        grid = (self.graph.num_nodes, self.tiles)
+        order = 2 if self.second else 0 if grad_unit is None else 1
+        self.kernels.launch("dimenet_out_edges", self._types(order), grid, (THREADS,), args)
 
     def to_in_edges(self, grad_out: Any, fields: _Fields, grad_unit: Any, grad_unit_dot: Any) -> None:
         """Sum from out-edges to in-edges; fills in the gradients asked for."""
@@ -244,13 +253,11 @@ class _Triplets:
         per_block = 1 if weights is None else self._nodes_per_block()
         blocks, width = cover(nodes, per_block), self.channels * self.mid
         parts, totals = (self._empty(blocks, width, wanted=weights is not None) for _ in range(2))
-        matrices = (self.up, self.up_dot, self.down, self.down_dot)
         alone = self.kernels.xp.empty(self.edges, np.int32) if wanted else None
         targets = (fields["embedding"], grad, grad_dot, grad_unit, grad_unit_dot, parts, totals, alone)
         numbers = (np.int64(self.edges), np.int64(nodes), np.int64(per_block), self.channels, self.mid, self.spherical)
-        args = (*self.graph_arrays, *self.edge_arrays, *matrices, grad_out, *targets, *numbers)
-        types = (self.dtype, self.graph.src.dtype, self.second)
-        self.kernels.launch("dimenet_in_edges", types, (blocks,), (THREADS,), args)
+        args = (*self.graph_arrays, *self.edge_arrays, self.up, self.up_dot, grad_out, *targets, *numbers)
+        self.kernels.launch("dimenet_in_edges", self._types(self.second), (blocks,), (THREADS,), args)
         if fields.any_of("rbf"):
             args = (grad, grad_dot, self.inputs.weights, self.dots.weights, alone, fields["rbf"], *self._sizes())
             self._each("dimenet_rbf_gradient", fields["rbf"].size, *args)

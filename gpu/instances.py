@@ -56,8 +56,11 @@ INSTANCES: dict[str, tuple[str, ...]] = {
         *expand("dimenet_directions", FLOATS),
         *expand("dimenet_project", FLOATS),
         *expand("dimenet_transpose", FLOATS),
-        *expand("dimenet_out_edges", FLOATS, INDICES, BOOLS),
-        *expand("dimenet_in_edges", FLOATS, INDICES, BOOLS),
+        # Up to 8 degrees of spherical harmonics; 7, as models mostly have them, are float32's own.
+        *expand("dimenet_out_edges", FLOATS, INDICES, ("0", "1", "2"), ("8",)),
+        *expand("dimenet_out_edges", ("float",), INDICES, ("0", "1", "2"), ("7",)),
+        *expand("dimenet_in_edges", FLOATS, INDICES, BOOLS, ("8",)),
+        *expand("dimenet_in_edges", ("float",), INDICES, BOOLS, ("7",)),
         *expand("dimenet_vec_gradient", FLOATS),
         *expand("dimenet_rbf_gradient", FLOATS),
         *expand("dimenet_weights_parts", FLOATS),

@@ -150,8 +150,13 @@ DIMENET = {
     ),
     "gpu: weights not transposed": (
         "gpu/kernels/dimenet.cu",
-        "out[i] = in[i % rows * columns + i / rows];",
-        "out[i] = in[i];",
+        "? down[c * n_mid + m] : T(0);",
+        "? down[m * n_emb + c] : T(0);",
+    ),
+    "gpu: left-out edges are added": (
+        "gpu/kernels/out_edges.cuh",
+        "value[i][w] -= (left >> (part + i) & 1)",
+        "value[i][w] += (left >> (part + i) & 1)",
     ),
     "gpu: second derivative of P_l dropped": (
         "gpu/kernels/triplets.cuh",

@@ -151,6 +151,26 @@ def test_no_distance(panel: str, wrong: float) -> None:
     assert np.isnan(third.freq).all()
 
 
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("panel", PANELS)
+def test_parallel_edges_that_are_most_of_a_sum(panel: str, dtype: type) -> None:
+    """Each of four is a quarter of it and together they are nearly all: what leaves them out is accurate."""
+    rng, nodes = np.random.default_rng(6), 12
+    src, dst = np.nonzero(~np.eye(nodes, dtype=bool))
+    more = np.array([0, 1]), np.array([1, 0])
+    src, dst = np.concatenate([src, *[more[0]] * 3]), np.concatenate([dst, *[more[1]] * 3])
+    by_source = np.lexsort((dst, src))
+    graph = EdgeGraph(src[by_source], dst[by_source], nodes)
+    inputs = drawn(rng, graph.num_edges, dtype)
+    pair = (graph.src < 2) & (graph.dst < 2)
+    inputs["embedding"][pair], inputs["rbf"][pair] = dtype(2.0**20), inputs["rbf"][0]
+    call = {"graph": graph, "n_spherical": S, "n_radial": R}
+    right = trigraph.agg_edge_to_edge_fwd(**{n: a.astype(np.float64) for n, a in inputs.items()}, **call, panel="pyref")
+    found = trigraph.agg_edge_to_edge_fwd(**inputs, **call, panel=panel)
+    sizes = np.abs(right[pair]).max()
+    assert np.abs(found[pair] - right[pair]).max() <= 200 * np.finfo(dtype).eps * sizes
+
+
 @pytest.mark.parametrize("order", ["bwd", "bwd2"])
 def test_weights_in_c_order(order: str) -> None:
     """Einsum's results lie in memory as it likes: with one degree, in Fortran order."""

@@ -176,6 +176,21 @@ __device__ T product_sum(const T* row, const T* column, long long at, long long 
     return sum;
 }
 
+// Edges of a block of dimenet_project, and of a thread.
+constexpr int PROJECTED = 16, TOGETHER = 4;
+
+// sums[k] = sum_n rbf[e+k,l,n] weights[l,n,m], for the edges there are, `width` numbers of rbf apart: rbf from [e,l], weights from [l,:,m] on.
+template <class T>
+__device__ void project(const T* rbf, const T* weights, int terms, int width, int n_mid, int count, T (&sums)[TOGETHER]) {
+    for (int n = 0; n < terms; n++) {
+        const T weight = weights[(long long)(n) * n_mid];
+#pragma unroll
+        for (int k = 0; k < TOGETHER; k++) {
+            sums[k] += rbf[(long long)(min(k, count - 1)) * width + n] * weight;
+        }
+    }
+}
+
 // projected[e,m,l] = norm_l sum_n rbf[e,l,n] weights[l,n,m], zero from l = n_spherical to 8; projected_dot from rbf_dot and
 // weights_dot.
 template <class T>
@@ -183,28 +198,43 @@ __global__ void __launch_bounds__(128)
 dimenet_project(const T* __restrict__ rbf, const T* __restrict__ rbf_dot, const T* __restrict__ weights,
                 const T* __restrict__ weights_dot, T* __restrict__ projected, T* __restrict__ projected_dot, long long num_edges,
                 int n_mid, int n_spherical, int n_radial) {
-    const long long i = (long long)(blockIdx.x) * blockDim.x + threadIdx.x;
-    if (i < num_edges * n_mid * DEGREES) {
-        const long long row = i / DEGREES, e = row / n_mid;
-        const int l = int(i % DEGREES), m = int(row - e * n_mid), terms = l < n_spherical ? n_radial : 0;
-        const long long at = (e * n_spherical + l) * n_radial, weight = (long long)(l * n_radial) * n_mid + m;
-        const T norm = angular_norm(T(0), l);
-        projected[i] = norm * product_sum(rbf, weights, at, weight, terms, n_mid);
-        if (projected_dot != nullptr) {
-            const T by_rbf = rbf_dot != nullptr ? product_sum(rbf_dot, weights, at, weight, terms, n_mid) : T(0);
-            const T by_weights = weights_dot != nullptr ? product_sum(rbf, weights_dot, at, weight, terms, n_mid) : T(0);
-            projected_dot[i] = norm * (by_rbf + by_weights);
+    const int columns = n_mid * DEGREES, width = n_spherical * n_radial;
+    for (int i = int(threadIdx.x); i < PROJECTED / TOGETHER * columns; i += THREADS) {
+        const int group = i / columns, column = i - group * columns, l = column % DEGREES, m = column / DEGREES;
+        const long long e = (long long)(blockIdx.x) * PROJECTED + group * TOGETHER;
+        if (e < num_edges) {
+            const int count = int(min((long long)(TOGETHER), num_edges - e)), terms = l < n_spherical ? n_radial : 0;
+            const long long at = e * width + l * n_radial, weight = (long long)(l) * n_radial * n_mid + m;
+            const T norm = angular_norm(T(0), l);
+            T sums[TOGETHER] = {}, by_rbf[TOGETHER] = {}, by_weights[TOGETHER] = {};
+            project(rbf + at, weights + weight, terms, width, n_mid, count, sums);
+            if (projected_dot != nullptr && rbf_dot != nullptr) {
+                project(rbf_dot + at, weights + weight, terms, width, n_mid, count, by_rbf);
+            }
+            if (projected_dot != nullptr && weights_dot != nullptr) {
+                project(rbf + at, weights_dot + weight, terms, width, n_mid, count, by_weights);
+            }
+#pragma unroll
+            for (int k = 0; k < TOGETHER; k++) {
+                if (k < count) {
+                    projected[(e + k) * columns + column] = norm * sums[k];
+                    if (projected_dot != nullptr) {
+                        projected_dot[(e + k) * columns + column] = norm * (by_rbf[k] + by_weights[k]);
+                    }
+                }
+            }
         }
     }
 }
 
-// out (columns, rows) = in (rows, columns) transposed.
+// up, tiles of PAD channels of which each has `rows` rows, = down (n_emb, n_mid) transposed, zero beyond: see triplets.cuh.
 template <class T>
 __global__ void __launch_bounds__(128)
-dimenet_transpose(const T* __restrict__ in, T* __restrict__ out, long long rows, long long columns) {
+dimenet_transpose(const T* __restrict__ down, T* __restrict__ up, long long size, long long rows, int n_emb, int n_mid) {
     const long long i = (long long)(blockIdx.x) * blockDim.x + threadIdx.x;
-    if (i < rows * columns) {
-        out[i] = in[i % rows * columns + i / rows];
+    if (i < size) {
+        const long long row = i / PAD, tile = row / rows, m = row - tile * rows, c = tile * PAD + i % PAD;
+        up[i] = m < n_mid && c < n_emb ? down[c * n_mid + m] : T(0);
     }
 }
 

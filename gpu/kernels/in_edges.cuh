@@ -12,144 +12,214 @@ template <class T> struct InEdgeOutputs {
 };
 
 // A block's node, tile of channels, arguments and shared arrays.
-template <class T, class I, bool second> struct InEdges {
-    static constexpr int EDGES = STAGED<T, second>;
+template <class T, class I, bool second, int S> struct InEdges {
+    static constexpr int W = CHANNELS<T, second>, TILE_STRIDE = STRIDE<T, second>;
+    static constexpr int EDGES = STAGED<T, second, S>, MANY = HARMONIC<T, second>;
+    static constexpr int SERVED = second ? 1 : EDGES / WARPS;   // in-edges that a warp serves at once
+    static constexpr int QUAD = 16 / int(sizeof(T));            // numbers in a piece of 16 bytes
     Node<I> node;
-    Channel channel;
+    Channels<W> channels;
     Graph<I> graph;
     Carried<T> carried;
-    const T *down, *down_dot;  // W2 (n_emb, n_mid)
     const T *unit, *unit_dot, *grad_out;
     InEdgeOutputs<T> grads;
     int tile;
     long long num_edges;
-    T* state;     // B of the node: row of harmonics, lane; its derivative follows
-    T* features;  // of the staged edges: edge, degree, lane; derivatives follow
+    T* state;     // B of the node: row of harmonics, channel; its derivative follows
+    T* features;  // of the staged edges: edge, degree, channel; derivatives follow
     T* rows;      // harmonics of the staged edges, then their derivatives
-    int* distrust;
+    int* votes;
 
-    __device__ T* state_dot() const { return state + ROWS * STRIDE; }
-    __device__ T* features_dot() const { return features + EDGES * DEGREES * STRIDE; }
-    __device__ T* rows_dot() const { return rows + EDGES * ROWS; }
+    // Sizes of the sums of a lane's channels.
+    struct Sizes {
+        T total[W] = {}, total_dot[W] = {};
+    };
+
+    __device__ T* state_dot() const { return state + S * S * TILE_STRIDE; }
+    __device__ T* features_dot() const { return features + EDGES * S * TILE_STRIDE; }
+    __device__ T* rows_dot() const { return rows + MANY * HARMONICS<S>; }
     __device__ bool turning() const { return second && unit_dot != nullptr; }
-    __device__ int num_rows() const { return carried.degrees * carried.degrees; }
+    __device__ int degrees() const { return S < DEGREES ? S : carried.n_spherical; }
+    __device__ int width() const { return min(TILE<T, second>, carried.n_emb - tile * TILE<T, second>); }
     // Whether all out-edges leave out in-edge f: its gradients are zero by selection, since what it carries may be NaN.
     __device__ bool alone(I f) const { return graph.left_stop[f] - graph.left_start[f] == node.out_end - node.out_begin; }
 
-    __device__ T gradient(I e) const {
-        return channel.inside ? grad_out[(long long)(e) * carried.n_emb + channel.index] : T(0);
-    }
-
-    // The state of the node, and the sizes of its sums; whether it is fit for use.
-    __device__ bool build(T& total, T& total_dot) const {
-        StateRows<T, second> sums;
-        total = total_dot = T(0);
-#pragma unroll 1
-        for (I first = node.out_begin; first < node.out_end; first += EDGES) {
-            const int count = int(min(I(EDGES), node.out_end - first));
-            stage_harmonics<T, I, second>(unit, unit_dot, nullptr, first, count, carried.degrees, rows, distrust);
-            __syncthreads();
-#pragma unroll 1
-            for (int k = 0; k < count; k++) {
-                const T g = gradient(first + k);
-                const T* const h = rows + k * ROWS;
-                const T* const hdot = rows_dot() + k * ROWS;
-                total += fabs(g);
-                total_dot += turning() ? size(load_vec(unit_dot, first + k)) * fabs(g) : T(0);
+    // Adds `count` out-edges, first, ..., staged from k on, to the rows of this warp.
+    template <int warp> __device__ void add_edges(I first, int k, int count, StateRows<T, second, S>& sums, Sizes& sizes) const {
+        constexpr int begin = Rows<S>::begin(warp), end = Rows<S>::end(warp);
+#pragma unroll 2
+        for (int i = 0; i < count; i++) {
+            T g[W], h[end - begin], hdot[end - begin];
+            channels.read(grad_out, first + i, g);
+            load<end - begin>(rows + (k + i) * HARMONICS<S> + begin, h);
+            const T along = turning() ? size(load_vec(unit_dot, first + i)) : T(0);
+            if (turning()) {
+                load<end - begin>(rows_dot() + (k + i) * HARMONICS<S> + begin, hdot);
+            }
 #pragma unroll
-                for (int i = 0; i < ROWS_PER_THREAD; i++) {
-                    const int row = channel.warp + i * WARPS;
-                    if (row < num_rows()) {
-                        sums.sum[i] += h[row] * g;
-                        sums.sum_dot[i] += turning() ? hdot[row] * g : T(0);
+            for (int w = 0; w < W; w++) {
+                sizes.total[w] += fabs(g[w]);
+                sizes.total_dot[w] += turning() ? along * fabs(g[w]) : T(0);
+#pragma unroll
+                for (int row = 0; row < end - begin; row++) {
+                    sums.sum[row][w] += h[row] * g[w];
+                    if (turning()) {
+                        sums.sum_dot[row][w] += hdot[row] * g[w];
                     }
                 }
             }
-            const I done = first + EDGES - node.out_begin;
-            if (done % RUN == 0 || first + EDGES >= node.out_end) {
-                sums.flush(channel, num_rows(), state, state_dot(), done <= RUN);
+        }
+    }
+
+    // Makes the state of the node, and the sizes of its sums. The caller's next barrier comes before their use.
+    __device__ void build(Sizes& sizes) const {
+        StateRows<T, second, S> sums;
+#pragma unroll 1
+        for (I first = node.out_begin; first < node.out_end; first += MANY) {
+            const int many = int(min(I(MANY), node.out_end - first));
+            stage_harmonics<T, I, second, S>(unit, unit_dot, nullptr, first, many, rows);
+            __syncthreads();
+#pragma unroll 1
+            for (int k = 0; k < many; k += RUN) {
+                for_warp(channels.warp, [&](auto warp) {
+                    add_edges<decltype(warp)::value>(first + k, k, min(RUN, many - k), sums, sizes);
+                });
+                const I done = first - node.out_begin + min(k + RUN, MANY);
+                if (done % RUN == 0 || first + MANY >= node.out_end) {
+                    sums.flush(channels, state, state_dot(), done <= RUN);
+                }
             }
             __syncthreads();
         }
-        weigh_state<T, second>(channel, num_rows(), state, state_dot());
-        return *distrust == 0;
+        weigh_state<T, second, S>(channels, state, state_dot());
     }
 
     // Whether in-edge f may use the state.
-    __device__ bool fair(I f, T total, T total_dot) const {
-        T part = T(0), part_dot = T(0);
+    __device__ bool fair(I f, const Sizes& sizes) const {
+        Sizes part;
 #pragma unroll 1
         for (I position = graph.left_start[f]; position < graph.left_stop[f]; position++) {
             const I e = graph.dst_edge_index[position];
-            const T grad = fabs(gradient(e));
-            part += grad;
-            part_dot += turning() ? grad * size(load_vec(unit_dot, e)) : T(0);
+            const T along = turning() ? size(load_vec(unit_dot, e)) : T(0);
+            T grad[W];
+            channels.read(grad_out, e, grad);
+#pragma unroll
+            for (int w = 0; w < W; w++) {
+                part.total[w] += fabs(grad[w]);
+                part.total_dot[w] += turning() ? fabs(grad[w]) * along : T(0);
+            }
         }
-        return __all_sync(FULL, Balance<T>::fair(total, part) && Balance<T>::fair(total_dot, part_dot));
+        bool all = true;
+#pragma unroll
+        for (int w = 0; w < W; w++) {
+            all = all && Balance<T>::fair(sizes.total[w], part.total[w]) && Balance<T>::fair(sizes.total_dot[w], part.total_dot[w]);
+        }
+        return __all_sync(FULL, all);
     }
 
     // Gradients of one lane's part of an in-edge.
     struct Gradients {
-        T d[DEGREES] = {}, ddot[DEGREES] = {};  // in F: of Fdot's and of F's derivative
+        T d[S][W] = {}, ddot[S][W] = {};  // in F: of Fdot's and of F's derivative
         Pull<T, second> pull;
     };
 
     // Adds sign times the term of out-edge e.
-    __device__ void add_pair(I e, T sign, const Direction<T, second>& edge, const EdgeChannel<T, second>& carries,
+    __device__ void add_pair(I e, T sign, const Direction<T, second>& edge, const EdgeChannels<T, second, S>& carries,
                              Gradients& sums) const {
         const Direction<T, second> other(unit, unit_dot, e);
-        const T grad = sign * gradient(e), cosine_dot = edge.cosine_dot(other);
+        const T cosine_dot = edge.cosine_dot(other);
+        T grad[W];
+        channels.read(grad_out, e, grad);
         Legendre<T> legendre(dot(edge.u, other.u));
-        Pair<T, second> pair;
+        Pair<T, second> pair[W];
 #pragma unroll
-        for (int l = 0; l < DEGREES; l++) {
-            if (l < carried.degrees) {
-                sums.d[l] += legendre.p * grad;
-                sums.ddot[l] += turning() && l > 0 ? legendre.d1 * cosine_dot * grad : T(0);
-                pair.add(l, legendre, turning(), cosine_dot, carries.f(l), carries.fdot(l));
+        for (int l = 0; l < S; l++) {
+            if (l < degrees()) {
+#pragma unroll
+                for (int w = 0; w < W; w++) {
+                    sums.d[l][w] += legendre.p * (sign * grad[w]);
+                    sums.ddot[l][w] += turning() && l > 0 ? legendre.d1 * cosine_dot * (sign * grad[w]) : T(0);
+                    pair[w].add(l, legendre, turning(), cosine_dot, carries.f(l, w), carries.fdot(l, w));
+                }
                 legendre.climb(l);
             }
         }
         if (grads.unit != nullptr) {
-            sums.pull.add(grad * pair.by_cosine, grad * pair.by_cosine_dot, other);
+            T by_cosine = T(0), by_cosine_dot = T(0);
+#pragma unroll
+            for (int w = 0; w < W; w++) {
+                by_cosine += sign * grad[w] * pair[w].by_cosine;
+                by_cosine_dot += sign * grad[w] * pair[w].by_cosine_dot;
+            }
+            sums.pull.add(by_cosine, by_cosine_dot, other);
         }
     }
 
-    // Adds what the state gives to the in-edge staged at k.
-    __device__ void add_state(int k, const Direction<T, second>& edge, const EdgeChannel<T, second>& carries,
-                              Gradients& sums) const {
-        T* const h = rows + k * ROWS;
-        T* const hdot = rows_dot() + k * ROWS;
+    // What the state gives to the SERVED edges whose harmonics are at h and on.
+    __device__ void sum_state(const T* h, Gradients (&sums)[SERVED]) const {
+        const T* const z = state + channels.lane * W;
 #pragma unroll
-        for (int l = 0; l < DEGREES; l++) {
-            if (l < carried.degrees) {
-                for (int row = l * l; row < (l + 1) * (l + 1); row++) {
-                    const int at = row * STRIDE + channel.lane;
-                    sums.d[l] += h[row] * state[at];
-                    sums.ddot[l] += turning() ? hdot[row] * state[at] + h[row] * state_dot()[at] : T(0);
+        for (int row = 0; row < S * S; row += QUAD) {
+            constexpr int last = S * S % QUAD == 0 ? QUAD : S * S % QUAD;
+            T piece[SERVED][QUAD], piece_dot[SERVED][QUAD];
+#pragma unroll
+            for (int i = 0; i < SERVED; i++) {
+                if (row + QUAD <= S * S) {
+                    load<QUAD>(h + i * HARMONICS<S> + row, piece[i]);
+                } else {
+                    load<last>(h + i * HARMONICS<S> + row, piece[i]);
+                }
+                if (turning()) {
+                    if (row + QUAD <= S * S) {
+                        load<QUAD>(h + (MANY + i) * HARMONICS<S> + row, piece_dot[i]);
+                    } else {
+                        load<last>(h + (MANY + i) * HARMONICS<S> + row, piece_dot[i]);
+                    }
+                }
+            }
+#pragma unroll
+            for (int j = 0; j < QUAD && row + j < S * S; j++) {
+                T here[W], here_dot[W];
+                load_channels(z + (row + j) * TILE_STRIDE, here);
+                if (turning()) {
+                    load_channels(z + (S * S + row + j) * TILE_STRIDE, here_dot);
+                }
+#pragma unroll
+                for (int i = 0; i < SERVED; i++) {
+#pragma unroll
+                    for (int w = 0; w < W; w++) {
+                        sums[i].d[row_degree(row + j)][w] += piece[i][j] * here[w];
+                        if (turning()) {
+                            sums[i].ddot[row_degree(row + j)][w] += piece_dot[i][j] * here[w] + piece[i][j] * here_dot[w];
+                        }
+                    }
                 }
             }
         }
-        if (grads.unit == nullptr) {
-            return;
-        }
-        stage(k, [&](int l) { return carries.f(l); }, [&](int l) { return carries.fdot(l); });
+    }
+
+    // Adds the cotangents that the state gives to the direction of the in-edge staged at k, whose harmonics are at h.
+    __device__ void pull_state(int k, T* h, const Direction<T, second>& edge, const EdgeChannels<T, second, S>& carries,
+                               Pull<T, second>& pull) const {
+        T* const hdot = h + MANY * HARMONICS<S>;
+        stage(k, [&](int l, int w) { return carries.f(l, w); }, [&](int l, int w) { return carries.fdot(l, w); });
         __syncwarp();
         contract(k, h, hdot);
         __syncwarp();
-        if (channel.lane < carried.degrees) {
-            sums.pull.add_harmonics(carried.degrees, channel.lane, edge, h, hdot);
+        if (channels.lane < degrees()) {
+            pull.add_harmonics(degrees(), channels.lane, edge, h, hdot);
         }
     }
 
     template <class F, class Fdot> __device__ void stage(int k, const F& f, const Fdot& fdot) const {
 #pragma unroll
-        for (int l = 0; l < DEGREES; l++) {
-            if (l < carried.degrees) {
-                const int at = (k * DEGREES + l) * STRIDE + channel.lane;
-                features[at] = f(l);
+        for (int l = 0; l < S; l++) {
+            const int at = (k * S + l) * TILE_STRIDE + channels.lane * W;
+#pragma unroll
+            for (int w = 0; w < W; w++) {
+                features[at + w] = f(l, w);
                 if (second) {
-                    features_dot()[at] = fdot(l);
+                    features_dot()[at + w] = fdot(l, w);
                 }
             }
         }
@@ -159,14 +229,33 @@ template <class T, class I, bool second> struct InEdges {
     // for row 0, a constant.
     __device__ void contract(int k, T* along, T* along_dot) const {
 #pragma unroll 1
-        for (int row = channel.lane; row < num_rows(); row += LANES) {
-            const int from = (k * DEGREES + row_degree(row)) * STRIDE;
+        for (int row = channels.lane; row < S * S; row += LANES) {
+            const T* const z = state + row * TILE_STRIDE;
+            const T* const from = features + (k * S + row_degree(row)) * TILE_STRIDE;
             T sum = T(0), sum_dot = T(0);
-            for (int c = 0; c < channel.width; c++) {
-                const T f = features[from + c], at = state[row * STRIDE + c];
-                sum += f * at;
-                sum_dot += second ? features_dot()[from + c] * at : T(0);
-                sum_dot += turning() ? f * state_dot()[row * STRIDE + c] : T(0);
+#pragma unroll 1
+            for (int run = 0; run < TILE<T, second>; run += RUN) {
+                T part = T(0), part_dot = T(0);
+#pragma unroll
+                for (int c = run; c < run + RUN; c += QUAD) {
+                    T f[QUAD], here[QUAD], fdot[QUAD], here_dot[QUAD];
+                    load<QUAD>(from + c, f);
+                    load<QUAD>(z + c, here);
+                    if (second) {
+                        load<QUAD>(from + EDGES * S * TILE_STRIDE + c, fdot);
+                    }
+                    if (turning()) {
+                        load<QUAD>(z + S * S * TILE_STRIDE + c, here_dot);
+                    }
+#pragma unroll
+                    for (int i = 0; i < QUAD; i++) {
+                        part += f[i] * here[i];
+                        part_dot += second ? fdot[i] * here[i] : T(0);
+                        part_dot += turning() ? f[i] * here_dot[i] : T(0);
+                    }
+                }
+                sum += part;
+                sum_dot += part_dot;
             }
             along[row] = row > 0 ? sum : T(0);
             if (second) {
@@ -175,14 +264,25 @@ template <class T, class I, bool second> struct InEdges {
         }
     }
 
-    // In-edge f at a position, staged at k. Leaves the cotangents of G and of Gdot in `features`.
-    __device__ void serve(I position, int k, bool linear) const {
+    // In-edge f at a position, staged at k, its harmonics at h. Leaves the cotangents of G and of Gdot in `features`.
+    __device__ void serve(I position, int k, T* h, bool stateful, const Sizes& sizes, const Gradients& from_state) const {
         const I f = graph.dst_edge_index[position];
+        const bool none = alone(f), linear = stateful && !none && fair(f, sizes);
+        if (grads.alone != nullptr && channels.lane == 0) {
+            grads.alone[f] = none;
+        }
+        if (none) {
+            serve_none(f, k);
+            return;
+        }
         const Direction<T, second> edge(unit, unit_dot, f);
-        const EdgeChannel<T, second> carries(carried, f, channel);
+        const EdgeChannels<T, second, S> carries(carried, f, channels);
         Gradients sums;
         if (linear) {
-            add_state(k, edge, carries, sums);
+            sums = from_state;
+            if (grads.unit != nullptr) {
+                pull_state(k, h, edge, carries, sums.pull);
+            }
         }
         // All out-edges but those that leave out f, or these alone with the sign reversed.
         const I begin = linear ? graph.left_start[f] : node.out_begin, end = linear ? graph.left_stop[f] : node.out_end;
@@ -193,23 +293,26 @@ template <class T, class I, bool second> struct InEdges {
                 add_pair(e, linear ? T(-1) : T(1), edge, carries, sums);
             }
         }
-        if (grads.embedding != nullptr && channel.inside) {
-            T sum = T(0);
+        if (grads.embedding != nullptr) {
+            T sum[W] = {};
 #pragma unroll
-            for (int l = 0; l < DEGREES; l++) {
-                sum += second ? carries.gdot[l] * sums.d[l] : carries.g[l] * sums.d[l];
-                sum += turning() ? carries.g[l] * sums.ddot[l] : T(0);
+            for (int l = 0; l < S; l++) {
+#pragma unroll
+                for (int w = 0; w < W; w++) {
+                    sum[w] += second ? carries.gdot[l][w] * sums.d[l][w] : carries.g[l][w] * sums.d[l][w];
+                    sum[w] += turning() ? carries.g[l][w] * sums.ddot[l][w] : T(0);
+                }
             }
-            grads.embedding[(long long)(f) * carried.n_emb + channel.index] = sum;
+            channels.write(grads.embedding, f, sum, true);
         }
         if (grads.unit != nullptr) {
             store(sums.pull, f);
         }
-        const auto by_g = [&](int l) {
-            const T here = second ? carries.xdot * sums.d[l] : carries.x * sums.d[l];
-            return turning() ? here + carries.x * sums.ddot[l] : here;
+        const auto by_g = [&](int l, int w) {
+            const T here = second ? carries.xdot[w] * sums.d[l][w] : carries.x[w] * sums.d[l][w];
+            return turning() ? here + carries.x[w] * sums.ddot[l][w] : here;
         };
-        stage(k, by_g, [&](int l) { return carries.x * sums.d[l]; });
+        stage(k, by_g, [&](int l, int w) { return carries.x[w] * sums.d[l][w]; });
     }
 
     __device__ void store(const Pull<T, second>& pull, I f) const {
@@ -219,37 +322,77 @@ template <class T, class I, bool second> struct InEdges {
 
     // In-edge f, staged at k, is in no triplet.
     __device__ void serve_none(I f, int k) const {
-        if (grads.embedding != nullptr && channel.inside) {
-            grads.embedding[(long long)(f) * carried.n_emb + channel.index] = T(0);
+        if (grads.embedding != nullptr) {
+            const T zero[W] = {};
+            channels.write(grads.embedding, f, zero, true);
         }
         if (grads.unit != nullptr) {
             store(Pull<T, second>(), f);
         }
-        stage(k, [](int) { return T(0); }, [](int) { return T(0); });
+        stage(k, [](int, int) { return T(0); }, [](int, int) { return T(0); });
     }
 
-    // projected[f,m,l] (fresh, or add) = sum over channels of staged[l,c] W2[c,m], for the staged in-edges.
+    // projected[f,m,l] (fresh, or add) = sum over channels of staged[l,c] W2[c,m], for the staged in-edges. Two lanes share the
+    // channels of each f and m.
     __device__ void add_projected(I first, int count, bool fresh) const {
-        const int width = carried.n_mid * carried.degrees;
+        constexpr int half = TILE<T, second> / 2, dot_at = EDGES * S * TILE_STRIDE;
+        const T* const tile_up = carried.up + carried.up_at(tile * TILE<T, second>);
 #pragma unroll 1
-        for (int i = threadIdx.x; i < count * width; i += THREADS) {
-            const int k = i / width, column = i - k * width, m = column / carried.degrees;
-            const int from = (k * DEGREES + column - m * carried.degrees) * STRIDE;
-            const I f = graph.dst_edge_index[first + k];
-            const int terms = alone(f) ? 0 : channel.width;
-            T sum = T(0), sum_dot = T(0);
-            for (int c = 0; c < terms; c++) {
-                const long long weight = (long long)(tile * LANES + c) * carried.n_mid + m;
-                sum += features[from + c] * down[weight];
-                if (second) {
-                    sum += down_dot != nullptr ? features_dot()[from + c] * down_dot[weight] : T(0);
-                    sum_dot += features_dot()[from + c] * down[weight];
+        for (int begin = 0; begin < 2 * count * carried.n_mid; begin += THREADS) {
+            const int i = min((begin + int(threadIdx.x)) / 2, count * carried.n_mid - 1), k = i / carried.n_mid, m = i - k * carried.n_mid;
+            const int from = int(threadIdx.x) % 2 * half;
+            const T *up = tile_up + m * PAD + from, *staged = features + k * S * TILE_STRIDE + from;
+            T sum[S] = {}, sum_dot[S] = {};
+#pragma unroll 1
+            for (int run = 0; run < half; run += RUN) {
+                T part[S] = {}, part_dot[S] = {};
+#pragma unroll
+                for (int c = 0; c < RUN; c += QUAD) {
+                    T w2[QUAD], w2_dot[QUAD] = {};
+                    load<QUAD>(up + run + c, w2);
+                    if (second && carried.up_dot != nullptr) {
+                        load<QUAD>(up + (carried.up_dot - carried.up) + run + c, w2_dot);
+                    }
+#pragma unroll
+                    for (int l = 0; l < S; l++) {
+                        T here[QUAD], here_dot[QUAD];
+                        load<QUAD>(staged + l * TILE_STRIDE + run + c, here);
+                        if (second) {
+                            load<QUAD>(staged + dot_at + l * TILE_STRIDE + run + c, here_dot);
+                        }
+#pragma unroll
+                        for (int n = 0; n < QUAD; n++) {
+                            part[l] += here[n] * w2[n];
+                            if (second) {
+                                part_dot[l] += here_dot[n] * w2[n];
+                            }
+                            if (second && carried.up_dot != nullptr) {
+                                part[l] += here_dot[n] * w2_dot[n];
+                            }
+                        }
+                    }
+                }
+#pragma unroll
+                for (int l = 0; l < S; l++) {
+                    sum[l] += part[l];
+                    sum_dot[l] += part_dot[l];
                 }
             }
-            const long long at = (long long)(f) * width + column;
-            grads.projected[at] = fresh ? sum : grads.projected[at] + sum;
-            if (second) {
-                grads.projected_dot[at] = fresh ? sum_dot : grads.projected_dot[at] + sum_dot;
+            const I f = graph.dst_edge_index[first + k];
+            const long long at = ((long long)(f) * carried.n_mid + m) * degrees();
+            const bool write = threadIdx.x % 2 == 0 && begin + int(threadIdx.x) < 2 * count * carried.n_mid;
+#pragma unroll
+            for (int l = 0; l < S; l++) {
+                sum[l] += __shfl_xor_sync(FULL, sum[l], 1);
+                if (second) {
+                    sum_dot[l] += __shfl_xor_sync(FULL, sum_dot[l], 1);
+                }
+                if (write && l < degrees()) {
+                    grads.projected[at + l] = fresh ? sum[l] : grads.projected[at + l] + sum[l];
+                    if (second) {
+                        grads.projected_dot[at + l] = fresh ? sum_dot[l] : grads.projected_dot[at + l] + sum_dot[l];
+                    }
+                }
             }
         }
     }
@@ -257,60 +400,80 @@ template <class T, class I, bool second> struct InEdges {
     // Adds the staged in-edges to the second weights' gradient; `added` is how many times that has been done before.
     __device__ void add_weights(I first, int count, long long added) const {
 #pragma unroll 1
-        for (int m = channel.warp; m < carried.n_mid; m += WARPS) {
-            T sum = T(0);
+        for (int m = channels.warp; m < carried.n_mid; m += WARPS) {
+            T sum[W] = {};
 #pragma unroll 1
             for (int k = 0; k < count; k++) {
                 const I f = graph.dst_edge_index[first + k];
                 const long long row = ((long long)(f) * carried.n_mid + m) * DEGREES;
-                const int terms = alone(f) ? 0 : carried.degrees;
-                T here = T(0);
-                for (int l = 0; l < terms; l++) {
-                    const int at = (k * DEGREES + l) * STRIDE + channel.lane;
-                    here += features[at] * carried.projected[row + l];
-                    here += second ? features_dot()[at] * carried.projected_dot[row + l] : T(0);
+                if (alone(f)) {
+                    continue;
                 }
-                sum += here;
+                T projected[S], projected_dot[S], here[W] = {};
+                load<S>(carried.projected + row, projected);
+                if (second) {
+                    load<S>(carried.projected_dot + row, projected_dot);
+                }
+#pragma unroll
+                for (int l = 0; l < S; l++) {
+                    const int at = (k * S + l) * TILE_STRIDE + channels.lane * W;
+                    T d[W];
+                    load_channels(features + at, d);
+#pragma unroll
+                    for (int w = 0; w < W; w++) {
+                        if (l < degrees()) {
+                            here[w] += d[w] * projected[l];
+                            here[w] += second ? features_dot()[at + w] * projected_dot[l] : T(0);
+                        }
+                    }
+                }
+#pragma unroll
+                for (int w = 0; w < W; w++) {
+                    sum[w] += here[w];
+                }
             }
-            if (channel.inside) {
-                const long long at = ((long long)(blockIdx.x) * carried.n_mid + m) * carried.n_emb + channel.index;
-                T part = added == 0 ? sum : grads.parts[at] + sum;
-                if ((added + 1) % RUN == 0) {
-                    add_run(part, grads.totals[at], added + 1 == RUN);
+#pragma unroll
+            for (int w = 0; w < W; w++) {
+                if (channels.inside(w)) {
+                    const long long at = ((long long)(blockIdx.x) * carried.n_mid + m) * carried.n_emb + channels.first + w;
+                    T part = added == 0 ? sum[w] : grads.parts[at] + sum[w];
+                    if ((added + 1) % RUN == 0) {
+                        add_run(part, grads.totals[at], added + 1 == RUN);
+                    }
+                    grads.parts[at] = part;
                 }
-                grads.parts[at] = part;
             }
         }
     }
 
     __device__ void run(bool fresh, long long added) const {
-        bool stateful = node.out_end - node.out_begin > I(carried.degrees) && node.in_begin < node.in_end;
-        T total = T(0), total_dot = T(0);
+        Sizes sizes;
+        // For a node with few out-edges, pair by pair: its state would be as large as what it sums up.
+        const bool stateful = node.out_end - node.out_begin > I(carried.n_spherical) && node.in_begin < node.in_end &&
+                              all_finite<T, I, second>(unit, unit_dot, nullptr, node.out_begin, node.out_end, votes);
         if (stateful) {
-            if (threadIdx.x == 0) {
-                *distrust = 0;
-            }
-            __syncthreads();
-            stateful = build(total, total_dot);
+            build(sizes);
         }
 #pragma unroll 1
         for (I first = node.in_begin; first < node.in_end; first += EDGES) {
-            const int count = int(min(I(EDGES), node.in_end - first));
-            if (stateful) {
-                stage_harmonics<T, I, second>(unit, unit_dot, graph.dst_edge_index, first, count, carried.degrees, rows, nullptr);
+            const int count = int(min(I(EDGES), node.in_end - first)), at = int((first - node.in_begin) % MANY);
+            if (stateful && at == 0) {
+                const int many = int(min(I(MANY), node.in_end - first));
+                stage_harmonics<T, I, second, S>(unit, unit_dot, graph.dst_edge_index, first, many, rows);
                 __syncthreads();
             }
 #pragma unroll 1
-            for (int k = channel.warp; k < count; k += WARPS) {
-                const I f = graph.dst_edge_index[first + k];
-                const bool none = alone(f);
-                if (none) {
-                    serve_none(f, k);
-                } else {
-                    serve(first + k, k, stateful && fair(f, total, total_dot));
+            for (int k = channels.warp * SERVED; k < count; k += WARPS * SERVED) {
+                T* const h = rows + (at + k) * HARMONICS<S>;
+                Gradients from_state[SERVED];
+                if (stateful) {
+                    sum_state(h, from_state);
                 }
-                if (grads.alone != nullptr && channel.lane == 0) {
-                    grads.alone[f] = none;
+#pragma unroll
+                for (int i = 0; i < SERVED; i++) {
+                    if (k + i < count) {
+                        serve(first + k + i, k + i, h + i * HARMONICS<S>, stateful, sizes, from_state[i]);
+                    }
                 }
             }
             __syncthreads();
@@ -332,33 +495,33 @@ template <class T, class I, bool second> struct InEdges {
 //     grad_embedding = sum_l G Ddot + Gdot D;   the cotangents of G and Gdot are x Ddot + xdot D and x D, from which
 //     grad_projected, grad_projected_dot and totals follow as above.
 // edge_alone tells the edges in no triplet.
-template <class T, class I, bool second>
+template <class T, class I, bool second, int S>
 __global__ void __launch_bounds__(THREADS, BLOCKS<T, second>)
 dimenet_in_edges(const I* __restrict__ src_offsets, const I* __restrict__ dst_offsets, const I* __restrict__ dst_edge_index,
                  const I* __restrict__ left_start, const I* __restrict__ left_stop, const T* __restrict__ unit,
                  const T* __restrict__ unit_dot, const T* __restrict__ projected, const T* __restrict__ projected_dot,
                  const T* __restrict__ embedding, const T* __restrict__ embedding_dot, const T* __restrict__ up,
-                 const T* __restrict__ up_dot, const T* __restrict__ down, const T* __restrict__ down_dot,
+                 const T* __restrict__ up_dot,
                  const T* __restrict__ grad_out, T* __restrict__ grad_embedding, T* __restrict__ grad_projected,
                  T* __restrict__ grad_projected_dot, T* __restrict__ grad_unit, T* __restrict__ grad_unit_dot,
                  T* __restrict__ parts, T* __restrict__ totals, int* __restrict__ edge_alone, long long num_edges,
                  long long num_nodes, long long nodes_per_block, int n_emb, int n_mid, int n_spherical) {
-    constexpr int orders = ORDERS<second>, edges = STAGED<T, second>;
-    __shared__ T state[orders * ROWS * STRIDE];
-    __shared__ T features[orders * edges * DEGREES * STRIDE];
-    __shared__ T rows[orders * edges * ROWS];
-    __shared__ int distrust;
+    constexpr int orders = ORDERS<second>, edges = STAGED<T, second, S>, stride = STRIDE<T, second>;
+    __shared__ __align__(16) T state[orders * S * S * stride];
+    __shared__ __align__(16) T features[orders * edges * S * stride];
+    __shared__ __align__(16) T rows[orders * HARMONIC<T, second> * HARMONICS<S>];
+    __shared__ int votes[WARPS];
     const long long begin = blockIdx.x * nodes_per_block, end = min(begin + nodes_per_block, num_nodes);
     long long added = 0;
     for (long long j = begin; j < end; j++) {
         const Node<I> node(src_offsets, dst_offsets, I(j));
-        for (int tile = 0; tile * LANES < n_emb; tile++) {
-            const InEdges<T, I, second> sum = {
-                node, Channel(tile, n_emb), {dst_edge_index, left_start, left_stop},
+        for (int tile = 0; tile * TILE<T, second> < n_emb; tile++) {
+            const InEdges<T, I, second, S> sum = {
+                node, Channels<CHANNELS<T, second>>(tile, n_emb), {dst_edge_index, left_start, left_stop},
                 {projected, projected_dot, embedding, embedding_dot, up, up_dot, n_emb, n_mid, n_spherical},
-                down, down_dot, unit, unit_dot, grad_out,
+                unit, unit_dot, grad_out,
                 {grad_embedding, grad_projected, grad_projected_dot, grad_unit, grad_unit_dot, parts, totals, edge_alone},
-                tile, num_edges, state, features, rows, &distrust};
+                tile, num_edges, state, features, rows, votes};
             sum.run(tile == 0, added);
         }
         added += (node.in_end - node.in_begin + edges - 1) / edges;

@@ -2,91 +2,189 @@
 #pragma once
 #include "triplets.cuh"
 
+// What a sum is made for.
+constexpr int VALUES = 0, DIRECTIONS = 1, SECOND = 2;
+
+// Blocks on a multiprocessor: what bounds the registers of a thread.
+template <class T, int order, int S> constexpr int OUT_BLOCKS = sizeof(T) == 8 ? 2 : order == SECOND ? 3 : S == DEGREES ? 4 : 5;
+
 // A block's node, tile of channels, arguments and shared arrays.
-template <class T, class I, bool second> struct OutEdges {
-    static constexpr int EDGES = STAGED<T, second>;
+template <class T, class I, int order, int S> struct OutEdges {
+    static constexpr bool second = order == SECOND;
+    static constexpr int W = CHANNELS<T, second>, TILE_STRIDE = STRIDE<T, second>;
+    static constexpr int EDGES = STAGED<T, second, S>, MANY = HARMONIC<T, second>;
+    static constexpr int GROUP = MANY / WARPS;  // out-edges that a warp serves at once
+    static constexpr int PARTS = LANES / GROUP;
+    static constexpr int QUAD = 16 / int(sizeof(T));  // numbers in a piece of 16 bytes
     Node<I> node;
-    Channel channel;
+    Channels<W> channels;
     Graph<I> graph;
     Carried<T> carried;
     const T *unit, *unit_dot, *grad_out;
     T *out, *grad_unit, *grad_unit_dot;  // the latter two of this tile
-    T* state;                            // Z of the node: row of harmonics, lane; its derivative follows
-    T* features;                         // F of the staged edges: edge, degree, lane; Fdot follows
+    T* state;                            // Z of the node: row of harmonics, channel; its derivative follows
+    T* features;                         // F of the staged edges: edge, degree, channel; Fdot follows
     T* rows;                             // harmonics of the staged edges, then their derivatives
-    int *place, *distrust;
+    Balance<T> balance;                  // degree, channel; in second order it is in registers
+    int *place, *votes;
 
     struct Sums {
-        StateRows<T, second> rows;
-        Balance<T> balance[DEGREES / WARPS], balance_dot[DEGREES / WARPS];
+        StateRows<T, second, S> rows;
+        BalanceSums<T, W> sizes[(S + 1) / 2], sizes_dot[(S + 1) / 2];  // of the degrees of this warp
     };
 
-    __device__ T* state_dot() const { return state + ROWS * STRIDE; }
-    __device__ T* features_dot() const { return features + EDGES * DEGREES * STRIDE; }
-    __device__ T* rows_dot() const { return rows + EDGES * ROWS; }
+    __device__ T* state_dot() const { return state + S * S * TILE_STRIDE; }
+    __device__ T* features_dot() const { return features + EDGES * S * TILE_STRIDE; }
+    __device__ T* rows_dot() const { return rows + MANY * HARMONICS<S>; }
     __device__ bool turning() const { return second && unit_dot != nullptr; }
-    __device__ int num_rows() const { return carried.degrees * carried.degrees; }
+    __device__ bool valued() const { return order == VALUES || (second && out != nullptr); }
+    __device__ bool pulled() const { return order == DIRECTIONS || (second && grad_unit != nullptr); }
+    __device__ int degrees() const { return S < DEGREES ? S : carried.n_spherical; }
+    __device__ T* feature(int k, int l) const { return features + (k * S + l) * TILE_STRIDE + channels.lane * W; }
 
-    __device__ void stage_features(I first, int count) const {
-#pragma unroll 1
-        for (int k = channel.warp; k < count; k += WARPS) {
-            const EdgeChannel<T, second> edge(carried, graph.dst_edge_index[first + k], channel);
+    // F and Fdot of the staged edges, E of them to a warp, from the rows begin to end of up; added to what is there, or fresh.
+    __device__ void stage_part(I first, int count, int begin, int end) const {
+        constexpr int E = (EDGES + WARPS - 1) / WARPS;
+        const int k = channels.warp * E;
+        if (k >= count) {
+            return;
+        }
+        I f[E];
 #pragma unroll
-            for (int l = 0; l < DEGREES; l++) {
-                if (l < carried.degrees) {
-                    const int at = (k * DEGREES + l) * STRIDE + channel.lane;
-                    features[at] = edge.f(l);
+        for (int i = 0; i < E; i++) {
+            f[i] = graph.dst_edge_index[first + min(k + i, count - 1)];
+        }
+        Projection<T, second, S, E> projection;
+        projection.add(carried, f, channels, begin, end);
+#pragma unroll
+        for (int i = 0; i < E; i++) {
+            if (k + i < count) {
+                T x[W], xdot[W] = {};
+                channels.read(carried.embedding, f[i], x);
+                if (second && carried.embedding_dot != nullptr) {
+                    channels.read(carried.embedding_dot, f[i], xdot);
+                }
+#pragma unroll
+                for (int l = 0; l < S; l++) {
+                    T here[W] = {}, here_dot[W] = {};
+                    if (begin > 0) {
+                        load_channels(feature(k + i, l), here);
+                        if (second) {
+                            load_channels(feature(k + i, l) + EDGES * S * TILE_STRIDE, here_dot);
+                        }
+                    }
+#pragma unroll
+                    for (int w = 0; w < W; w++) {
+                        const T g = projection.g[i][l][w];
+                        here[w] += x[w] * g;
+                        here_dot[w] += xdot[w] * g + x[w] * projection.gdot[i][l][w];
+                    }
+                    store_channels(feature(k + i, l), here);
                     if (second) {
-                        features_dot()[at] = edge.fdot(l);
+                        store_channels(feature(k + i, l) + EDGES * S * TILE_STRIDE, here_dot);
                     }
                 }
             }
+        }
+    }
+
+    __device__ void stage_features(I first, int count) const {
+#pragma unroll 1
+        for (int m = 0; m < carried.n_mid; m += CHUNK) {
+            stage_part(first, count, m, min(m + CHUNK, carried.n_mid));
         }
         for (int k = threadIdx.x; k < count; k += THREADS) {
             place[k] = graph.place(first + k);
         }
     }
 
-    // Adds the staged edges to the rows of this thread.
-    __device__ void add_edges(int count, StateRows<T, second>& sums) const {
-#pragma unroll 1
-        for (int k = 0; k < count; k++) {
+    // Adds the staged edges to the rows of this warp, and to the balance of the degrees whose last row is among them. `harmonics`: of
+    // the first of the edges; the bits of the edges: `leavable` if they are ever left out, `joined` if together with the edge before.
+    template <int warp, bool any_joined>
+    __device__ void add_edges(I first, int count, const T* harmonics, unsigned leavable, unsigned joined, bool fresh,
+                              Sums& sums) const {
+        constexpr int begin = Rows<S>::begin(warp), end = Rows<S>::end(warp), lowest = row_degree(begin);
+        constexpr int beyond = row_degree(end);
 #pragma unroll
-            for (int i = 0; i < ROWS_PER_THREAD; i++) {
-                const int row = channel.warp + i * WARPS;
-                if (row < num_rows()) {
-                    const int at = (k * DEGREES + row_degree(row)) * STRIDE + channel.lane;
-                    const T h = rows[k * ROWS + row];
-                    sums.sum[i] += h * features[at];
-                    sums.sum_dot[i] += second ? h * features_dot()[at] : T(0);
-                    sums.sum_dot[i] += turning() ? rows_dot()[k * ROWS + row] * features[at] : T(0);
-                }
+        for (int l = lowest; l < beyond && !second; l++) {
+            sums.sizes[l - lowest].read(balance, l * TILE_STRIDE + channels.lane * W, fresh);
+        }
+#pragma unroll 2
+        for (int k = 0; k < count; k++) {
+            T h[end - begin], hdot[end - begin];
+            load<end - begin>(harmonics + k * HARMONICS<S> + begin, h);
+            if (turning()) {
+                load<end - begin>(harmonics + (MANY + k) * HARMONICS<S> + begin, hdot);
             }
-        }
-    }
-
-    // What the staged edges give to the state.
-    __device__ void add_chunk(I first, int count, Sums& sums) const {
-        add_edges(count, sums.rows);
-        const I done = first + EDGES - node.in_begin;
-        if (done % RUN == 0 || first + EDGES >= node.in_end) {
-            sums.rows.flush(channel, num_rows(), state, state_dot(), done <= RUN);
-        }
-#pragma unroll 1
-        for (int k = 0; k < count; k++) {
             const T along = turning() ? size(load_vec(unit_dot, graph.dst_edge_index[first + k])) : T(0);
+            const bool leave = leavable >> k & 1, join = any_joined && (joined >> k & 1);
 #pragma unroll
-            for (int i = 0; i < DEGREES / WARPS; i++) {
-                const int l = channel.warp + i * WARPS, at = (k * DEGREES + l) * STRIDE + channel.lane;
-                if (l < carried.degrees) {
-                    const T here = fabs(features[at]);
-                    sums.balance[i].add(here, place[k]);
-                    if (second) {
-                        sums.balance_dot[i].add(fabs(features_dot()[at]) + along * here, place[k]);
+            for (int l = lowest; l * l < end; l++) {
+                T f[W], fdot[W];
+                load_channels(feature(k, l), f);
+                if (second) {
+                    load_channels(feature(k, l) + EDGES * S * TILE_STRIDE, fdot);
+                }
+#pragma unroll
+                for (int w = 0; w < W; w++) {
+#pragma unroll
+                    for (int row = l * l < begin ? begin : l * l; row < (l + 1) * (l + 1) && row < end; row++) {
+                        sums.rows.sum[row - begin][w] += h[row - begin] * f[w];
+                        if (second) {
+                            sums.rows.sum_dot[row - begin][w] += h[row - begin] * fdot[w];
+                        }
+                        if (turning()) {
+                            sums.rows.sum_dot[row - begin][w] += hdot[row - begin] * f[w];
+                        }
+                    }
+                    if ((l + 1) * (l + 1) <= end) {
+                        sums.sizes[l - lowest].template add<any_joined>(w, fabs(f[w]), leave, join);
+                        if (second) {
+                            sums.sizes_dot[l - lowest].template add<any_joined>(w, fabs(fdot[w]) + along * fabs(f[w]), leave, join);
+                        }
                     }
                 }
             }
         }
+#pragma unroll
+        for (int l = lowest; l < beyond && !second; l++) {
+            sums.sizes[l - lowest].write(balance, l * TILE_STRIDE + channels.lane * W);
+        }
+    }
+
+    // What the staged edges give to the state.
+    __device__ void add_chunk(I first, int count, const T* harmonics, Sums& sums) const {
+        const int where = channels.lane < count ? place[channels.lane] : 0;
+        const unsigned leavable = __ballot_sync(FULL, where > 0), joined = __ballot_sync(FULL, where == 2);
+        const bool fresh = first == node.in_begin;
+        for_warp(channels.warp, [&](auto warp) {
+            if (joined != 0) {
+                add_edges<decltype(warp)::value, true>(first, count, harmonics, leavable, joined, fresh, sums);
+            } else {
+                add_edges<decltype(warp)::value, false>(first, count, harmonics, leavable, joined, fresh, sums);
+            }
+        });
+        const I done = first + EDGES - node.in_begin;
+        if (done % RUN == 0 || first + EDGES >= node.in_end) {
+            sums.rows.flush(channels, state, state_dot(), done <= RUN);
+        }
+    }
+
+    // Whether the balance of this warp's degrees is fair.
+    __device__ bool fair(Sums& sums) const {
+        bool all = true;
+        for_warp(channels.warp, [&](auto warp) {
+            constexpr int lowest = row_degree(Rows<S>::begin(decltype(warp)::value)), beyond = row_degree(Rows<S>::end(decltype(warp)::value));
+#pragma unroll
+            for (int l = lowest; l < beyond; l++) {
+                BalanceSums<T, W> here;
+                if (!second) {
+                    here.read(balance, l * TILE_STRIDE + channels.lane * W, false);
+                }
+                all = all && (second ? sums.sizes[l - lowest].fair() && sums.sizes_dot[l - lowest].fair() : here.fair());
+            }
+        });
+        return all;
     }
 
     // Goes through the in-edges: makes the state of the node, without weights, and returns whether it is fit for use, or (direct) serves the
@@ -97,131 +195,316 @@ template <class T, class I, bool second> struct OutEdges {
 #pragma unroll 1
         do {
             const int count = int(min(I(EDGES), node.in_end - first));
+            const int at = int((first - node.in_begin) % MANY);  // among the edges whose harmonics are staged
             stage_features(first, count);
-            if (!direct) {
-                stage_harmonics<T, I, second>(unit, unit_dot, graph.dst_edge_index, first, count, carried.degrees, rows, distrust);
+            if (!direct && at == 0) {
+                const int many = int(min(I(MANY), node.in_end - first));
+                stage_harmonics<T, I, second, S>(unit, unit_dot, graph.dst_edge_index, first, many, rows);
             }
             __syncthreads();
             if (direct) {
                 serve_pairs(first, count);
             } else {
-                add_chunk(first, count, sums);
+                add_chunk(first, count, rows + at * HARMONICS<S>, sums);
             }
             __syncthreads();
             first += EDGES;
         } while (first < node.in_end);
-#pragma unroll
-        for (int i = 0; i < DEGREES / WARPS; i++) {
-            if (!sums.balance[i].fair() || !sums.balance_dot[i].fair()) {
-                atomicOr(distrust, 1);
-            }
-        }
-        __syncthreads();
-        return *distrust == 0;
+        return !direct && !any_of_block(!fair(sums), votes);
     }
 
     // What the in-edge at a position has to do with out-edge e: adds sign times its term.
     template <class F, class Fdot>
-    __device__ void add_pair(I position, const Direction<T, second>& edge, T sign, T grad, const F& f, const Fdot& fdot,
-                             T& value, Pull<T, second>& pull) const {
+    __device__ void add_pair(I position, const Direction<T, second>& edge, T sign, const T (&grad)[W], const F& f,
+                             const Fdot& fdot, T (&value)[W], Pull<T, second>& pull) const {
         const Direction<T, second> other(unit, unit_dot, graph.dst_edge_index[position]);
         const T cosine_dot = edge.cosine_dot(other);
         Legendre<T> legendre(dot(edge.u, other.u));
-        Pair<T, second> pair;
+        Pair<T, second> pair[W];
 #pragma unroll
-        for (int l = 0; l < DEGREES; l++) {
-            if (l < carried.degrees) {
-                pair.add(l, legendre, turning(), cosine_dot, f(l), second ? fdot(l) : T(0));
+        for (int l = 0; l < S; l++) {
+            if (l < degrees()) {
+#pragma unroll
+                for (int w = 0; w < W; w++) {
+                    pair[w].add(l, legendre, turning(), cosine_dot, f(l, w), second ? fdot(l, w) : T(0));
+                }
                 legendre.climb(l);
             }
         }
-        value += sign * pair.value;
-        pull.add(sign * grad * pair.by_cosine, sign * grad * pair.by_cosine_dot, other);
-    }
-
-    __device__ T gradient(I e) const {
-        const bool read = grad_unit != nullptr && channel.inside;
-        return read ? grad_out[(long long)(e) * carried.n_emb + channel.index] : T(0);
-    }
-
-    __device__ void store(I e, T value, const Pull<T, second>& pull, bool fresh) const {
-        if (out != nullptr && channel.inside) {
-            T* const at = out + (long long)(e) * carried.n_emb + channel.index;
-            *at = fresh ? value : *at + value;
+        T by_cosine = T(0), by_cosine_dot = T(0);
+#pragma unroll
+        for (int w = 0; w < W; w++) {
+            value[w] += sign * pair[w].value;
+            by_cosine += sign * grad[w] * pair[w].by_cosine;
+            by_cosine_dot += sign * grad[w] * pair[w].by_cosine_dot;
         }
-        if (grad_unit != nullptr) {
+        pull.add(by_cosine, by_cosine_dot, other);
+    }
+
+    __device__ void read_gradient(I e, T (&grad)[W]) const {
+        if (pulled()) {
+            channels.read(grad_out, e, grad);
+        }
+    }
+
+    __device__ void store(I e, const T (&value)[W], const Pull<T, second>& pull, bool fresh) const {
+        if (valued()) {
+            channels.write(out, e, value, fresh);
+        }
+        if (pulled()) {
             pull.store(grad_unit, grad_unit_dot, e, fresh);
         }
     }
 
-    // Replaces the staged rows of an edge by the cotangents of its harmonics: sum over channels of grad times state, and zero
-    // for row 0, a constant.
-    __device__ void contract(T grad, T* along, T* along_dot) const {
-        T sum[2] = {}, sum_dot[2] = {};
-        for (int c = 0; c < channel.width; c++) {
-            const T g = __shfl_sync(FULL, grad, c);
+    // Out-edges first, ..., staged from k on: the sum over all in-edges of the node, from the state.
+    __device__ void sum_state(int k, T (&value)[GROUP][W]) const {
+        const T* const h = rows + k * HARMONICS<S>;
+        const T* const z = state + channels.lane * W;
 #pragma unroll
-            for (int i = 0; i < 2; i++) {
-                const int row = channel.lane + i * LANES;
-                if (row < num_rows()) {
-                    sum[i] += g * state[row * STRIDE + c];
-                    sum_dot[i] += second ? g * state_dot()[row * STRIDE + c] : T(0);
+        for (int row = 0; row < S * S; row += QUAD) {
+            constexpr int last = S * S % QUAD;
+            T here[QUAD][W], here_dot[QUAD][W];
+#pragma unroll
+            for (int j = 0; j < QUAD; j++) {
+                if (row + j < S * S) {
+                    load_channels(z + (row + j) * TILE_STRIDE, here[j]);
+                    if (second) {
+                        load_channels(z + (S * S + row + j) * TILE_STRIDE, here_dot[j]);
+                    }
                 }
             }
-        }
 #pragma unroll
-        for (int i = 0; i < 2; i++) {
-            const int row = channel.lane + i * LANES;
-            if (row < num_rows()) {
-                along[row] = row > 0 ? sum[i] : T(0);
-                if (second) {
-                    along_dot[row] = row > 0 ? sum_dot[i] : T(0);
+            for (int i = 0; i < GROUP; i++) {
+                T piece[QUAD], piece_dot[QUAD];
+                if (row + QUAD <= S * S) {
+                    load<QUAD>(h + i * HARMONICS<S> + row, piece);
+                } else {
+                    load<last>(h + i * HARMONICS<S> + row, piece);
+                }
+                if (turning()) {
+                    if (row + QUAD <= S * S) {
+                        load<QUAD>(h + (MANY + i) * HARMONICS<S> + row, piece_dot);
+                    } else {
+                        load<last>(h + (MANY + i) * HARMONICS<S> + row, piece_dot);
+                    }
+                }
+#pragma unroll
+                for (int j = 0; j < QUAD; j++) {
+#pragma unroll
+                    for (int w = 0; w < W; w++) {
+                        if (row + j < S * S) {
+                            value[i][w] += piece[j] * (second ? here_dot[j][w] : here[j][w]);
+                            if (turning()) {
+                                value[i][w] += piece_dot[j] * here[j][w];
+                            }
+                        }
+                    }
                 }
             }
         }
     }
 
-    // One out-edge, staged at k, from the state.
-    __device__ void serve(I e, int k) const {
-        T value = T(0);
-        T* const h = rows + k * ROWS;
-        T* const hdot = rows_dot() + k * ROWS;
-        if (out != nullptr) {
-            for (int row = 0; row < num_rows(); row++) {
-                const int at = row * STRIDE + channel.lane;
-                value += second ? h[row] * state_dot()[at] : h[row] * state[at];
-                value += turning() ? hdot[row] * state[at] : T(0);
+    // Takes the terms of the edges that they leave out from the sums of `count` out-edges, first, ..., staged from k on. With q_m =
+    // sum_l P_l projected[m,l], a term is x[c] sum_m q_m up[m,c]. The harmonics are gone after that: P, then q, take their place.
+    __device__ void subtract_left_out(I first, int k, int count, T (&value)[GROUP][W]) const {
+        const I e = first + min(channels.lane, count - 1);
+        const int lefts = channels.lane < count ? int(graph.left_stop[e] - graph.left_start[e]) : 0;
+        T* const here = rows + k * HARMONICS<S>;
+        unsigned left = __ballot_sync(FULL, lefts > 0);  // bits of the edges that leave out another one, in this round
+#pragma unroll 1
+        for (int round = 0; left != 0; left = __ballot_sync(FULL, ++round < lefts)) {
+            const I f = round < lefts ? graph.dst_edge_index[graph.left_start[e] + round] : e;
+            Legendre<T> legendre(dot(load_vec(unit, e), load_vec(unit, f)));
+            __syncwarp();
+            if (channels.lane < GROUP) {
+#pragma unroll
+                for (int l = 0; l < S; l++) {
+                    here[channels.lane * HARMONICS<S> + l] = legendre.p;
+                    legendre.climb(l);
+                }
+            }
+            __syncwarp();
+#pragma unroll
+            for (int part = 0; part < GROUP; part += LANES / DEGREES) {
+                subtract_terms<LANES / DEGREES>(f, left, part, here + part * HARMONICS<S>, &value[part]);
             }
         }
-        const Direction<T, second> edge(unit, unit_dot, e);
-        const T grad = gradient(e);
-        Pull<T, second> pull;
-        if (grad_unit != nullptr) {
-            __syncwarp();
-            contract(grad, h, hdot);
-            __syncwarp();
-            if (channel.lane < carried.degrees) {
-                pull.add_harmonics(carried.degrees, channel.lane, edge, h, hdot);
+    }
+
+    // The part of it that belongs to the edges `part` and following: the lanes have one q each.
+    template <int count>
+    __device__ void subtract_terms(I f, unsigned left, int part, T* here, T (*value)[W]) const {
+        const int mine = channels.lane / DEGREES, column = channels.lane % DEGREES;
+        const T* const from = carried.projected + (long long)(__shfl_sync(FULL, f, part + mine)) * carried.n_mid * DEGREES;
+        const T* up = carried.up + carried.up_at(channels.first);
+        T term[count][W] = {};
+#pragma unroll 1
+        for (int m = 0; m < carried.n_mid; m += DEGREES) {
+            T projected[S], p[S], q = T(0);
+            load<S>(from + min(m + column, carried.n_mid - 1) * DEGREES, projected);
+            load<S>(here + mine * HARMONICS<S>, p);
+#pragma unroll
+            for (int l = 0; l < S; l++) {
+                q += p[l] * projected[l];
             }
+            here[mine * HARMONICS<S> + DEGREES + column] = (left >> (part + mine) & 1) && m + column < carried.n_mid ? q : T(0);
+            __syncwarp();
+#pragma unroll
+            for (int j = 0; j < DEGREES; j += QUAD) {
+                T row[QUAD][W];
+#pragma unroll
+                for (int n = 0; n < QUAD; n++) {
+                    load_channels(up + (j + n) * PAD, row[n]);
+                }
+#pragma unroll
+                for (int i = 0; i < count; i++) {
+                    T factors[QUAD];
+                    load<QUAD>(here + i * HARMONICS<S> + DEGREES + j, factors);
+#pragma unroll
+                    for (int n = 0; n < QUAD; n++) {
+#pragma unroll
+                        for (int w = 0; w < W; w++) {
+                            term[i][w] += factors[n] * row[n][w];
+                        }
+                    }
+                }
+            }
+            __syncwarp();
+            up += DEGREES * PAD;
+        }
+#pragma unroll
+        for (int i = 0; i < count; i++) {
+            T x[W];
+            channels.read(carried.embedding, __shfl_sync(FULL, f, part + i), x);
+#pragma unroll
+            for (int w = 0; w < W; w++) {
+                value[i][w] -= (left >> (part + i) & 1) ? x[w] * term[i][w] : T(0);
+            }
+        }
+    }
+
+    // The cotangents of the directions of `count` out-edges, first, ..., staged from k on, from the state: those of their
+    // harmonics, sums over channels of grad_out times state, take the harmonics' place, zero for row 0, a constant.
+    __device__ void pull_state(I first, int k, int count) const {
+        T* const grads = features + k * TILE_STRIDE;
+#pragma unroll 1
+        for (int i = 0; i < GROUP; i++) {
+            T grad[W];
+            channels.read(grad_out, first + min(i, count - 1), grad);
+            store_channels(grads + i * TILE_STRIDE + channels.lane * W, grad);
+        }
+        __syncwarp();
+#pragma unroll 1
+        for (int row = channels.lane; row < S * S; row += LANES) {
+            T sum[GROUP] = {}, sum_dot[GROUP] = {};
+            const T* const z = state + row * TILE_STRIDE;
+#pragma unroll 1
+            for (int run = 0; run < TILE<T, second>; run += RUN) {
+                T part[GROUP] = {}, part_dot[GROUP] = {};
+#pragma unroll
+                for (int c = run; c < run + RUN; c += QUAD) {
+                    T here[QUAD], here_dot[QUAD];
+                    load<QUAD>(z + c, here);
+                    if (second) {
+                        load<QUAD>(z + S * S * TILE_STRIDE + c, here_dot);
+                    }
+#pragma unroll
+                    for (int i = 0; i < GROUP; i++) {
+                        T g[QUAD];
+                        load<QUAD>(grads + i * TILE_STRIDE + c, g);
+#pragma unroll
+                        for (int n = 0; n < QUAD; n++) {
+                            part[i] += g[n] * here[n];
+                            part_dot[i] += second ? g[n] * here_dot[n] : T(0);
+                        }
+                    }
+                }
+#pragma unroll
+                for (int i = 0; i < GROUP; i++) {
+                    sum[i] += part[i];
+                    sum_dot[i] += part_dot[i];
+                }
+            }
+#pragma unroll
+            for (int i = 0; i < GROUP; i++) {
+                if (i < count) {
+                    rows[(k + i) * HARMONICS<S> + row] = row > 0 ? sum[i] : T(0);
+                    if (second) {
+                        rows_dot()[(k + i) * HARMONICS<S> + row] = row > 0 ? sum_dot[i] : T(0);
+                    }
+                }
+            }
+        }
+        __syncwarp();
+        // One edge to GROUP lanes, the orders shared out among the rest.
+        const int i = channels.lane % GROUP;
+        Pull<T, second> pull;
+        if (i < count) {
+            const Direction<T, second> edge(unit, unit_dot, first + i);
+#pragma unroll 1
+            for (int m = channels.lane / GROUP; m < degrees(); m += PARTS) {
+                const int at = (k + i) * HARMONICS<S>;
+                pull.add_harmonics(degrees(), m, edge, rows + at, rows_dot() + at);
+            }
+        }
+        pull.add_lanes(GROUP);
+        if (channels.lane < count) {
+            store_sum(grad_unit, first + i, pull.u, true);
+            if (second) {
+                store_sum(grad_unit_dot, first + i, pull.udot, true);
+            }
+        }
+        __syncwarp();
+    }
+
+    // `count` out-edges, first, ..., staged from k on, from the state.
+    __device__ void serve(I first, int k, int count) const {
+        if (valued()) {
+            T value[GROUP][W] = {};
+            sum_state(k, value);
+            if constexpr (order == VALUES) {
+                subtract_left_out(first, k, count, value);
+            }
+#pragma unroll
+            for (int i = 0; i < GROUP; i++) {
+                if (i < count) {
+                    channels.write(out, first + i, value[i], true);
+                }
+            }
+        }
+        if (order == VALUES) {
+            return;
+        }
+        if (pulled()) {
+            pull_state(first, k, count);
         }
 #pragma unroll 1
-        for (I position = graph.left_start[e]; position < graph.left_stop[e]; position++) {
-            const EdgeChannel<T, second> left(carried, graph.dst_edge_index[position], channel);
-            add_pair(position, edge, T(-1), grad, [&](int l) { return left.f(l); }, [&](int l) { return left.fdot(l); }, value, pull);
+        for (I e = first; e < first + count; e++) {
+            T value[W] = {}, grad[W] = {};
+            Pull<T, second> pull;
+            if (graph.left_start[e] < graph.left_stop[e]) {
+                const Direction<T, second> edge(unit, unit_dot, e);
+                read_gradient(e, grad);
+#pragma unroll 1
+                for (I position = graph.left_start[e]; position < graph.left_stop[e]; position++) {
+                    const EdgeChannels<T, second, S> left(carried, graph.dst_edge_index[position], channels);
+                    add_pair(position, edge, T(-1), grad, [&](int l, int w) { return left.f(l, w); },
+                             [&](int l, int w) { return left.fdot(l, w); }, value, pull);
+                }
+                store(e, value, pull, false);
+            }
         }
-        store(e, value, pull, true);
     }
 
     __device__ void serve_linear() const {
-        weigh_state<T, second>(channel, num_rows(), state, state_dot());
+        weigh_state<T, second, S>(channels, state, state_dot());
 #pragma unroll 1
-        for (I first = node.out_begin; first < node.out_end; first += EDGES) {
-            const int count = int(min(I(EDGES), node.out_end - first));
-            stage_harmonics<T, I, second>(unit, unit_dot, nullptr, first, count, carried.degrees, rows, nullptr);
+        for (I first = node.out_begin; first < node.out_end; first += MANY) {
+            const int count = int(min(I(MANY), node.out_end - first)), k = channels.warp * GROUP;
+            stage_harmonics<T, I, second, S>(unit, unit_dot, nullptr, first, count, rows);
             __syncthreads();
-#pragma unroll 1
-            for (int k = channel.warp; k < count; k += WARPS) {
-                serve(first + k, k);
+            if (k < count) {
+                serve(first + k, k, min(GROUP, count - k));
             }
             __syncthreads();
         }
@@ -230,18 +513,18 @@ template <class T, class I, bool second> struct OutEdges {
     // Adds the terms of the staged edges to the out-edges.
     __device__ void serve_pairs(I first, int count) const {
 #pragma unroll 1
-        for (I e = node.out_begin + channel.warp; e < node.out_end; e += WARPS) {
+        for (I e = node.out_begin + channels.warp; e < node.out_end; e += WARPS) {
             const Direction<T, second> edge(unit, unit_dot, e);
-            const T grad = gradient(e);
-            T value = T(0);
+            T value[W] = {}, grad[W] = {};
+            read_gradient(e, grad);
             Pull<T, second> pull;
 #pragma unroll 1
             for (int k = 0; k < count; k++) {
                 if (!graph.leaves_out(e, first + k)) {
-                    const T* const f = features + k * DEGREES * STRIDE + channel.lane;
-                    const T* const fdot = features_dot() + k * DEGREES * STRIDE + channel.lane;
-                    add_pair(first + k, edge, T(1), grad, [&](int l) { return f[l * STRIDE]; },
-                             [&](int l) { return fdot[l * STRIDE]; }, value, pull);
+                    const T* const f = feature(k, 0);
+                    const T* const fdot = f + EDGES * S * TILE_STRIDE;
+                    add_pair(first + k, edge, T(1), grad, [&](int l, int w) { return f[l * TILE_STRIDE + w]; },
+                             [&](int l, int w) { return fdot[l * TILE_STRIDE + w]; }, value, pull);
                 }
             }
             store(e, value, pull, first == node.in_begin);
@@ -249,33 +532,34 @@ template <class T, class I, bool second> struct OutEdges {
     }
 };
 
-// One block for each node and tile of channels. First order: out = the sum; grad_unit (tiles, num_edges, 3) = the cotangents
-// of the out-edges' directions, from grad_out. Second order: out = the sum's derivative along the cotangents of gradients;
+// One block for each node and tile of channels. VALUES: out = the sum. DIRECTIONS: grad_unit (tiles, num_edges, 3) = the
+// cotangents of the out-edges' directions, from grad_out. SECOND: out = the sum's derivative along the cotangents of gradients;
 // grad_unit, grad_unit_dot = the cotangents of directions and of their derivatives.
-template <class T, class I, bool second>
-__global__ void __launch_bounds__(THREADS, BLOCKS<T, second>)
+template <class T, class I, int order, int S>
+__global__ void __launch_bounds__(THREADS, OUT_BLOCKS<T, order, S>)
 dimenet_out_edges(const I* __restrict__ src_offsets, const I* __restrict__ dst_offsets, const I* __restrict__ dst_edge_index,
                   const I* __restrict__ left_start, const I* __restrict__ left_stop, const T* __restrict__ unit,
                   const T* __restrict__ unit_dot, const T* __restrict__ projected, const T* __restrict__ projected_dot,
                   const T* __restrict__ embedding, const T* __restrict__ embedding_dot, const T* __restrict__ up,
                   const T* __restrict__ up_dot, const T* __restrict__ grad_out, T* __restrict__ out, T* __restrict__ grad_unit,
                   T* __restrict__ grad_unit_dot, long long num_edges, int n_emb, int n_mid, int n_spherical) {
-    constexpr int orders = ORDERS<second>, edges = STAGED<T, second>;
-    __shared__ T state[orders * ROWS * STRIDE];
-    __shared__ T features[orders * edges * DEGREES * STRIDE];
-    __shared__ T rows[orders * edges * ROWS];
+    constexpr bool second = order == SECOND;
+    constexpr int orders = ORDERS<second>, edges = STAGED<T, second, S>, stride = STRIDE<T, second>;
+    __shared__ __align__(16) T state[orders * S * S * stride];
+    __shared__ __align__(16) T features[orders * edges * S * stride];
+    __shared__ __align__(16) T rows[orders * HARMONIC<T, second> * HARMONICS<S>];
+    __shared__ __align__(16) T totals[second ? 1 : S * stride];
+    __shared__ __align__(16) T largest[second ? 1 : S * stride];
+    __shared__ __align__(16) T group[second ? 1 : S * stride];
     __shared__ int place[edges];
-    __shared__ int distrust;
+    __shared__ int votes[WARPS];
     const Node<I> node(src_offsets, dst_offsets, I(blockIdx.x));
     if (node.out_begin == node.out_end) {
         return;
     }
-    if (threadIdx.x == 0) {
-        distrust = 0;
-    }
     const long long tile = (long long)(blockIdx.y) * num_edges * 3;
-    const OutEdges<T, I, second> sum = {
-        node,      Channel(blockIdx.y, n_emb),
+    const OutEdges<T, I, order, S> sum = {
+        node,      Channels<CHANNELS<T, second>>(blockIdx.y, n_emb),
         {dst_edge_index, left_start, left_stop},
         {projected, projected_dot, embedding, embedding_dot, up, up_dot, n_emb, n_mid, n_spherical},
         unit,      unit_dot,
@@ -283,12 +567,12 @@ dimenet_out_edges(const I* __restrict__ src_offsets, const I* __restrict__ dst_o
         grad_unit != nullptr ? grad_unit + tile : nullptr,
         grad_unit_dot != nullptr ? grad_unit_dot + tile : nullptr,
         state,     features,
-        rows,      place,
-        &distrust};
+        rows,      {totals, largest, group},
+        place,     votes};
     // Pair by pair for a node with few in-edges, whose state would be as large as what it sums up.
     bool direct = node.in_end - node.in_begin <= I(n_spherical);
     if (!direct) {
-        direct = !sum.gather(false);
+        direct = !all_finite<T, I, second>(unit, unit_dot, dst_edge_index, node.in_begin, node.in_end, votes) || !sum.gather(false);
     }
     if (direct) {
         sum.gather(true);

@@ -50,7 +50,6 @@ template <class T> struct Powers {
     T c, s, c1, s1, c2, s2;
 
     __device__ Powers(T x, T y, int m) : c(T(1)), s(T(0)), c1(T(0)), s1(T(0)), c2(T(0)), s2(T(0)) {
-#pragma unroll 1
         for (int i = 0; i < m; i++) {
             c2 = c1;
             s2 = s1;
@@ -85,36 +84,42 @@ template <class T, int derivatives> struct Ladder {
     }
 };
 
-// Rows of order m, of degrees below `degrees`.
-template <class T> __device__ void harmonics(int degrees, int m, const Vec<T>& u, T* rows) {
-    const Powers<T> power(u.x, u.y, m);
-    Ladder<T, 0> ladder;
-#pragma unroll 1
-    for (int l = m; l < degrees; l++) {
-        rows[l * l + l + m] = ladder.q * power.c;
-        if (m > 0) {
-            rows[l * l + l - m] = ladder.q * power.s;
+// Rows of the orders first, first + step, ... of degrees below S, all unrolled.
+template <int S, int first, int step, class T> __device__ __forceinline__ void harmonics(const Vec<T>& u, T* rows) {
+#pragma unroll
+    for (int m = first; m < S; m += step) {
+        const Powers<T> power(u.x, u.y, m);
+        Ladder<T, 0> ladder;
+#pragma unroll
+        for (int l = m; l < S; l++) {
+            rows[l * l + l + m] = ladder.q * power.c;
+            if (m > 0) {
+                rows[l * l + l - m] = ladder.q * power.s;
+            }
+            ladder.climb(l, m, u.z);
         }
-        ladder.climb(l, m, u.z);
     }
 }
 
-// Rows of order m, and their derivatives along d.
-template <class T>
-__device__ void harmonics_along(int degrees, int m, const Vec<T>& u, const Vec<T>& d, T* rows, T* rows_along) {
-    const Powers<T> power(u.x, u.y, m);
-    const T c_along = T(m) * (power.c1 * d.x - power.s1 * d.y), s_along = T(m) * (power.s1 * d.x + power.c1 * d.y);
-    Ladder<T, 1> ladder;
-#pragma unroll 1
-    for (int l = m; l < degrees; l++) {
-        const T q_along = ladder.q1 * d.z;
-        rows[l * l + l + m] = ladder.q * power.c;
-        rows_along[l * l + l + m] = l > 0 ? ladder.q * c_along + q_along * power.c : T(0);
-        if (m > 0) {
-            rows[l * l + l - m] = ladder.q * power.s;
-            rows_along[l * l + l - m] = ladder.q * s_along + q_along * power.s;
+// The same rows, and their derivatives along d.
+template <int S, int first, int step, class T>
+__device__ __forceinline__ void harmonics_along(const Vec<T>& u, const Vec<T>& d, T* rows, T* rows_along) {
+#pragma unroll
+    for (int m = first; m < S; m += step) {
+        const Powers<T> power(u.x, u.y, m);
+        const T c_along = T(m) * (power.c1 * d.x - power.s1 * d.y), s_along = T(m) * (power.s1 * d.x + power.c1 * d.y);
+        Ladder<T, 1> ladder;
+#pragma unroll
+        for (int l = m; l < S; l++) {
+            const T q_along = ladder.q1 * d.z;
+            rows[l * l + l + m] = ladder.q * power.c;
+            rows_along[l * l + l + m] = l > 0 ? ladder.q * c_along + q_along * power.c : T(0);
+            if (m > 0) {
+                rows[l * l + l - m] = ladder.q * power.s;
+                rows_along[l * l + l - m] = ladder.q * s_along + q_along * power.s;
+            }
+            ladder.climb(l, m, u.z);
         }
-        ladder.climb(l, m, u.z);
     }
 }
 

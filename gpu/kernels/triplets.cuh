@@ -1,5 +1,5 @@
 // What the two sums over triplets k -> j -> i of DimeNet++ share. A block has one node j, its in-edges f = (k -> j) and its
-// out-edges e = (j -> i), and a tile of 32 channels c, one to a lane.
+// out-edges e = (j -> i), and a tile of channels c, CHANNELS of them to a lane.
 //
 // In-edge f carries F_f[l,c] = x_f[c] G_f[l,c], G_f[l,c] = sum_m projected_f[m,l] up[m,c]; projected_f[m,l] =
 // norm of Y_l * sum_n rbf_f[l,n] W1[l,n,m] was made by dimenet_project (zero up to DEGREES) and up is W2 transposed. Names ending in dot are derivatives
@@ -8,21 +8,108 @@
 //
 // By the addition theorem a node's sum has a form linear in edges, which is right but for the edges that an edge leaves out:
 // their terms are subtracted. That is accurate unless they are most of the sum, and NaN would stay: see Balance.
+//
+// S is the number of degrees that the code is unrolled for: either n_spherical itself, or DEGREES for any n_spherical up to it. In the
+// latter case the linear form has zeros from degree n_spherical on, and sums over pairs end there.
 #pragma once
 #include "spherical_harmonics.cuh"
 
 constexpr int THREADS = 128, LANES = 32, WARPS = THREADS / LANES;
-constexpr int DEGREES = 8, ROWS = DEGREES * DEGREES, ROWS_PER_THREAD = ROWS / WARPS;
-constexpr int STRIDE = LANES + 1;  // of a tile row in shared memory: no bank conflicts along rows or columns
-constexpr int CHUNK = 256;         // most terms of a sum over channels or edges that a thread makes at once
-constexpr int RUN = 16;            // longest sum over edges in one accumulator
+constexpr int DEGREES = 8;
+constexpr int CHUNK = 256;  // most terms of a sum over channels or edges that a thread makes at once
+constexpr int RUN = 16;     // longest sum over edges in one accumulator
+constexpr int PAD = 64;     // up is made of tiles (n_mid rounded up to DEGREES, PAD channels), zero beyond W2
 constexpr unsigned FULL = 0xffffffffu;
 
-// Edges in shared memory at a time: with the states of one node they stay below 48 KB.
-template <class T, bool second> constexpr int STAGED = 32 / (int(sizeof(T)) * (second ? 2 : 1));
-// Blocks on a multiprocessor: what bounds the registers of a thread.
-template <class T, bool second> constexpr int BLOCKS = sizeof(T) == 4 ? (second ? 3 : 5) : 2;
 template <bool second> constexpr int ORDERS = second ? 2 : 1;
+// Channels of a lane, and of a tile.
+template <class T, bool second> constexpr int CHANNELS = sizeof(T) * ORDERS<second> == 4 ? 2 : 1;
+template <class T, bool second> constexpr int TILE = LANES * CHANNELS<T, second>;
+// From one row of a tile to the next in shared memory: pieces of 16 bytes have no bank conflicts along rows or columns.
+template <class T, bool second> constexpr int STRIDE = TILE<T, second> + 16 / int(sizeof(T));
+// From the harmonics of one edge to the next one's, alike.
+template <int S> constexpr int HARMONICS = S * S / 8 * 8 + 4;
+// Edges whose features are in shared memory at a time, and edges whose harmonics are: all stays below 48 KB.
+template <class T, bool second, int S>
+constexpr int STAGED = second ? (sizeof(T) == 8 ? 2 : 8) : (S == DEGREES ? 4 : 8);
+template <class T, bool second> constexpr int HARMONIC = second ? (sizeof(T) == 8 ? 4 : 16) : 128 / int(sizeof(T));
+// Blocks on a multiprocessor: what bounds the registers of a thread.
+template <class T, bool second> constexpr int BLOCKS = sizeof(T) == 4 ? (second ? 3 : 4) : 2;
+
+// The rows of harmonics that a warp sums up: as many for each, in pieces of four, and the last one has the rest.
+template <int S> struct Rows {
+    static constexpr int COUNT = S * S, STEP = COUNT / (4 * WARPS) * 4, MOST = COUNT - (WARPS - 1) * STEP;
+
+    __device__ static constexpr int begin(int warp) { return warp * STEP; }
+    __device__ static constexpr int end(int warp) { return warp == WARPS - 1 ? COUNT : (warp + 1) * STEP; }
+};
+
+// Degree of a row of harmonics, for constants.
+__device__ constexpr int row_degree(int row) {
+    int l = 0;
+    while ((l + 1) * (l + 1) <= row) {
+        l++;
+    }
+    return l;
+}
+
+template <int N> struct Constant {
+    static constexpr int value = N;
+};
+
+// Calls f with the number of the warp as a constant.
+template <class F> __device__ __forceinline__ void for_warp(int warp, const F& f) {
+    static_assert(WARPS == 4, "one call for each warp");
+    if (warp == 0) {
+        f(Constant<0>());
+    } else if (warp == 1) {
+        f(Constant<1>());
+    } else if (warp == 2) {
+        f(Constant<2>());
+    } else {
+        f(Constant<3>());
+    }
+}
+
+// `count` numbers from an address that is a multiple of 16 bytes, in pieces of 16 bytes as far as they go.
+template <int count> __device__ __forceinline__ void load(const float* from, float* to) {
+#pragma unroll
+    for (int i = 0; i + 4 <= count; i += 4) {
+        const float4 piece = *reinterpret_cast<const float4*>(from + i);
+        to[i] = piece.x;
+        to[i + 1] = piece.y;
+        to[i + 2] = piece.z;
+        to[i + 3] = piece.w;
+    }
+#pragma unroll
+    for (int i = count / 4 * 4; i < count; i++) {
+        to[i] = from[i];
+    }
+}
+template <int count> __device__ __forceinline__ void load(const double* from, double* to) {
+#pragma unroll
+    for (int i = 0; i + 2 <= count; i += 2) {
+        const double2 piece = *reinterpret_cast<const double2*>(from + i);
+        to[i] = piece.x;
+        to[i + 1] = piece.y;
+    }
+#pragma unroll
+    for (int i = count / 2 * 2; i < count; i++) {
+        to[i] = from[i];
+    }
+}
+
+// The channels of a lane in a row of a tile: two float32 at once.
+template <class T> __device__ __forceinline__ void load_channels(const T* from, T (&to)[1]) { to[0] = *from; }
+__device__ __forceinline__ void load_channels(const float* from, float (&to)[2]) {
+    const float2 pair = *reinterpret_cast<const float2*>(from);
+    to[0] = pair.x;
+    to[1] = pair.y;
+}
+template <class T> __device__ __forceinline__ void store_channels(T* to, const T (&from)[1]) { *to = from[0]; }
+__device__ __forceinline__ void store_channels(float* to, const float (&from)[2]) {
+    *reinterpret_cast<float2*>(to) = {from[0], from[1]};
+}
 
 template <class I> struct Node {
     I in_begin, in_end, out_begin, out_end;  // positions in dst_edge_index, and edges
@@ -34,125 +121,180 @@ template <class I> struct Node {
           out_end(src_offsets[node + 1]) {}
 };
 
-// The channel of a lane. A lane beyond the last channel reads that one and counts as zero.
-struct Channel {
-    int lane, warp, index, width;
-    bool inside;
+// The channels of a lane, W of them from `first` on. One beyond the last channel counts as zero.
+template <int W> struct Channels {
+    int lane, warp, first, num_channels;
 
-    __device__ Channel(int tile, int n_emb)
+    __device__ Channels(int tile, int n_emb)
         : lane(threadIdx.x % LANES),
           warp(threadIdx.x / LANES),
-          index(min(tile * LANES + int(threadIdx.x % LANES), n_emb - 1)),
-          width(min(LANES, n_emb - tile * LANES)),
-          inside(tile * LANES + int(threadIdx.x % LANES) < n_emb) {}
-};
+          first((tile * LANES + int(threadIdx.x % LANES)) * W),
+          num_channels(n_emb) {}
 
-// One number for each degree, DEGREES of them in memory, read in pieces of 16 bytes.
-template <class T> struct Degrees {
-    T at[DEGREES];
-
-    __device__ explicit Degrees(const float* from) {
+    __device__ bool inside(int w) const { return first + w < num_channels; }
+    // Of row i of an array with a row for each edge.
+    template <class T> __device__ void read(const T* array, long long i, T (&to)[W]) const {
 #pragma unroll
-        for (int i = 0; i < DEGREES / 4; i++) {
-            const float4 piece = reinterpret_cast<const float4*>(from)[i];
-            at[4 * i] = piece.x;
-            at[4 * i + 1] = piece.y;
-            at[4 * i + 2] = piece.z;
-            at[4 * i + 3] = piece.w;
+        for (int w = 0; w < W; w++) {
+            to[w] = inside(w) ? array[i * num_channels + first + w] : T(0);
         }
     }
-    __device__ explicit Degrees(const double* from) {
+    // Writes (fresh) or adds.
+    template <class T> __device__ void write(T* array, long long i, const T (&values)[W], bool fresh) const {
 #pragma unroll
-        for (int i = 0; i < DEGREES / 2; i++) {
-            const double2 piece = reinterpret_cast<const double2*>(from)[i];
-            at[2 * i] = piece.x;
-            at[2 * i + 1] = piece.y;
+        for (int w = 0; w < W; w++) {
+            if (inside(w)) {
+                T* const at = array + i * num_channels + first + w;
+                *at = fresh ? values[w] : *at + values[w];
+            }
         }
     }
 };
 
 template <class T> struct Carried {
     const T *projected, *projected_dot, *embedding, *embedding_dot, *up, *up_dot;
-    int n_emb, n_mid, degrees;
+    int n_emb, n_mid, n_spherical;
+
+    // Where a channel has its numbers of up, PAD apart.
+    __device__ long long up_at(int channel) const {
+        return (long long)(channel / PAD) * ((n_mid + DEGREES - 1) / DEGREES * DEGREES * PAD) + channel % PAD;
+    }
+};
+
+// G_f of E edges f, and its derivative.
+template <class T, bool second, int S, int E> struct Projection {
+    static constexpr int W = CHANNELS<T, second>;
+    T g[E][S][W] = {}, gdot[E][S][W] = {};
+
+    // Adds what the rows begin to end of up give.
+    template <class I>
+    __device__ void add(const Carried<T>& carried, const I (&f)[E], const Channels<W>& channels, int begin, int end) {
+        const T* row[E];
+        long long dot = carried.projected_dot - carried.projected;
+        const T *up = carried.up + carried.up_at(channels.first) + begin * PAD, *up_dot = carried.up_dot;
+#pragma unroll
+        for (int k = 0; k < E; k++) {
+            row[k] = carried.projected + ((long long)(f[k]) * carried.n_mid + begin) * DEGREES;
+        }
+#pragma unroll 1
+        for (int m = begin; m < end; m++) {
+            T here[W], here_dot[W];
+            load_channels(up, here);
+            if (second && up_dot != nullptr) {
+                load_channels(up + (up_dot - carried.up), here_dot);
+            }
+#pragma unroll
+            for (int k = 0; k < E; k++) {
+                T projected[S], projected_dot[S];
+                load<S>(row[k], projected);
+                if (second) {
+                    load<S>(row[k] + dot, projected_dot);
+                }
+#pragma unroll
+                for (int l = 0; l < S; l++) {
+#pragma unroll
+                    for (int w = 0; w < W; w++) {
+                        g[k][l][w] += projected[l] * here[w];
+                        if (second) {
+                            gdot[k][l][w] += projected_dot[l] * here[w];
+                        }
+                        if (second && up_dot != nullptr) {
+                            gdot[k][l][w] += projected[l] * here_dot[w];
+                        }
+                    }
+                }
+                row[k] += DEGREES;
+            }
+            up += PAD;
+        }
+        if (!channels.inside(W - 1)) {  // There the sum is of zeros, but for NaN.
+#pragma unroll
+            for (int k = 0; k < E; k++) {
+#pragma unroll
+                for (int l = 0; l < S; l++) {
+#pragma unroll
+                    for (int w = 0; w < W; w++) {
+                        g[k][l][w] = channels.inside(w) ? g[k][l][w] : T(0);
+                        gdot[k][l][w] = channels.inside(w) ? gdot[k][l][w] : T(0);
+                    }
+                }
+            }
+        }
+    }
 };
 
 // x_f[c] and G_f[:,c], and their derivatives.
-template <class T, bool second> struct EdgeChannel {
-    T x, xdot, g[DEGREES], gdot[DEGREES];
+template <class T, bool second, int S> struct EdgeChannels {
+    static constexpr int W = CHANNELS<T, second>;
+    T x[W], xdot[W] = {}, g[S][W] = {}, gdot[S][W] = {};
 
-    __device__ EdgeChannel(const Carried<T>& carried, long long f, const Channel& channel) {
-        const long long at = f * carried.n_emb + channel.index;
-        x = channel.inside ? carried.embedding[at] : T(0);
-        xdot = second && channel.inside && carried.embedding_dot != nullptr ? carried.embedding_dot[at] : T(0);
-#pragma unroll
-        for (int l = 0; l < DEGREES; l++) {
-            g[l] = gdot[l] = T(0);
+    template <class I> __device__ EdgeChannels(const Carried<T>& carried, I f, const Channels<W>& channels) {
+        channels.read(carried.embedding, f, x);
+        if (second && carried.embedding_dot != nullptr) {
+            channels.read(carried.embedding_dot, f, xdot);
         }
 #pragma unroll 1
         for (int m = 0; m < carried.n_mid; m += CHUNK) {
-            add(carried, f, channel, m, min(m + CHUNK, carried.n_mid));
-        }
+            Projection<T, second, S, 1> part;
+            part.add(carried, {f}, channels, m, min(m + CHUNK, carried.n_mid));
 #pragma unroll
-        for (int l = 0; l < DEGREES; l++) {
-            g[l] = channel.inside ? g[l] : T(0);
-            gdot[l] = channel.inside ? gdot[l] : T(0);
-        }
-    }
-
-    __device__ T f(int l) const { return x * g[l]; }
-    __device__ T fdot(int l) const { return xdot * g[l] + x * gdot[l]; }
-
-  private:
-    __device__ void add(const Carried<T>& carried, long long f, const Channel& channel, int begin, int end) {
-        T part[DEGREES] = {}, part_dot[DEGREES] = {};
-#pragma unroll 1
-        for (int m = begin; m < end; m++) {
-            const long long at = (long long)(m) * carried.n_emb + channel.index, row = (f * carried.n_mid + m) * DEGREES;
-            const T up = carried.up[at];
-            const Degrees<T> projected(carried.projected + row);
+            for (int l = 0; l < S; l++) {
 #pragma unroll
-            for (int l = 0; l < DEGREES; l++) {
-                part[l] += projected.at[l] * up;
-            }
-            if (second) {
-                const Degrees<T> projected_dot(carried.projected_dot + row);
-#pragma unroll
-                for (int l = 0; l < DEGREES; l++) {
-                    part_dot[l] += projected_dot.at[l] * up;
-                }
-            }
-            if (second && carried.up_dot != nullptr) {
-#pragma unroll
-                for (int l = 0; l < DEGREES; l++) {
-                    part_dot[l] += projected.at[l] * carried.up_dot[at];
+                for (int w = 0; w < W; w++) {
+                    g[l][w] += part.g[0][l][w];
+                    gdot[l][w] += part.gdot[0][l][w];
                 }
             }
         }
-#pragma unroll
-        for (int l = 0; l < DEGREES; l++) {
-            g[l] += part[l];
-            gdot[l] += part_dot[l];
-        }
     }
+
+    __device__ T f(int l, int w) const { return x[w] * g[l][w]; }
+    __device__ T fdot(int l, int w) const { return xdot[w] * g[l][w] + x[w] * gdot[l][w]; }
 };
 
 template <class T> __device__ T size(const Vec<T>& v) { return fabs(v.x) + fabs(v.y) + fabs(v.z); }
 
 template <class T> __device__ bool finite(T x) { return x - x == T(0); }
 
-// Whether a sum may be had as the sum over all less what is left out: no group of terms that is left out together makes up
-// most of it, by sizes, and all is finite.
+// Whether sums may be had as the sums over all less what is left out: no group of terms that is left out together makes up
+// most of it, by sizes, and all is finite. Of each sum: the total, the largest group, and the group that the last term belongs to.
 template <class T> struct Balance {
-    T total = T(0), largest = T(0), group = T(0);
+    T *total, *largest, *group;
 
-    // `place`: 0 if the term is never left out, 1 if it begins a group, 2 if it belongs to that of the term before.
-    __device__ void add(T size, int place) {
-        total += size;
-        group = place == 2 ? group + size : size;
-        largest = place > 0 && group > largest ? group : largest;
-    }
-    __device__ bool fair() const { return fair(total, largest); }
     __device__ static bool fair(T total, T part) { return part <= T(0.75) * total && finite(total); }
+};
+
+// Those of a lane's channels while terms are added.
+template <class T, int W> struct BalanceSums {
+    T total[W] = {}, largest[W] = {}, group[W] = {};
+
+    __device__ void read(const Balance<T>& balance, int i, bool fresh) {
+        *this = BalanceSums();
+        if (!fresh) {
+            load_channels(balance.total + i, total);
+            load_channels(balance.largest + i, largest);
+            load_channels(balance.group + i, group);
+        }
+    }
+    // A term may be one that is ever left out (leave), and that together with the term before (join); any_joined: among the terms to come.
+    template <bool any_joined> __device__ __forceinline__ void add(int w, T size, bool leave, bool join) {
+        total[w] += size;
+        group[w] = any_joined && join ? group[w] + size : size;
+        largest[w] = leave ? max(largest[w], group[w]) : largest[w];
+    }
+    __device__ bool fair() const {
+        bool all = true;
+#pragma unroll
+        for (int w = 0; w < W; w++) {
+            all = all && Balance<T>::fair(total[w], largest[w]);
+        }
+        return all;
+    }
+    __device__ void write(const Balance<T>& balance, int i) const {
+        store_channels(balance.total + i, total);
+        store_channels(balance.largest + i, largest);
+        store_channels(balance.group + i, group);
+    }
 };
 
 // Adds the sum of a run of terms to the total before, and leaves in it what that addition rounded off: the next run begins with
@@ -163,11 +305,6 @@ template <class T> __device__ __forceinline__ void add_run(T& run, T& total, boo
     total = after;
 }
 
-// Degree of a row of harmonics.
-__device__ __forceinline__ int row_degree(int row) {
-    return (row >= 1) + (row >= 4) + (row >= 9) + (row >= 16) + (row >= 25) + (row >= 36) + (row >= 49);
-}
-
 // Sum over the lanes of a warp, in the order of a tree; every lane gets it.
 template <class T> __device__ T warp_sum(T value) {
 #pragma unroll
@@ -176,8 +313,6 @@ template <class T> __device__ T warp_sum(T value) {
     }
     return value;
 }
-
-template <class T> __device__ Vec<T> warp_sum(const Vec<T>& v) { return {warp_sum(v.x), warp_sum(v.y), warp_sum(v.z)}; }
 
 template <class T> __device__ void add_scaled(Vec<T>& sum, T factor, const Vec<T>& v) {
     sum.x += factor * v.x;
@@ -197,65 +332,111 @@ template <class I> struct Graph {
     const I *dst_edge_index, *left_start, *left_stop;
 
     __device__ bool leaves_out(I e, I position) const { return position >= left_start[e] && position < left_stop[e]; }
-    // See Balance::add. The edges that leave out the in-edge at a position all leave out the same ones.
+    // 0 if an in-edge is never left out, 1 if it is, 2 if together with the one before. The edges that leave out the in-edge at a position all leave out the same ones.
     __device__ int place(I position) const {
         const I f = dst_edge_index[position], back = left_start[f];
         return back == left_stop[f] ? 0 : left_start[dst_edge_index[back]] == position ? 1 : 2;
     }
 };
 
-// Harmonics (and their derivatives along unit_dot, if given) of `count` edges, ROWS apart; sets distrust, if given,
-// where a direction is not finite. The edges are index[first], ..., or without index first, ....
+// Whether any thread of the block has found something. There has to be another barrier before `votes` is used again.
+__device__ __forceinline__ bool any_of_block(bool mine, int* votes) {
+    const int any = __any_sync(FULL, mine);
+    if (threadIdx.x % LANES == 0) {
+        votes[threadIdx.x / LANES] = any;
+    }
+    __syncthreads();
+    int all = 0;
+#pragma unroll
+    for (int warp = 0; warp < WARPS; warp++) {
+        all |= votes[warp];
+    }
+    return all != 0;
+}
+
+// Whether the directions of edges (and their derivatives, if given) are finite. The edges are index[begin], ..., index[end - 1], or without
+// index begin, ..., end - 1.
 template <class T, class I, bool second>
-__device__ void stage_harmonics(const T* unit, const T* unit_dot, const I* index, I first, int count, int degrees, T* rows,
-                                int* distrust) {
+__device__ bool all_finite(const T* unit, const T* unit_dot, const I* index, I begin, I end, int* votes) {
+    bool sound = true;
 #pragma unroll 1
-    for (int i = threadIdx.x; i < count * degrees; i += THREADS) {
-        const int k = i / degrees, m = i - k * degrees;
-        const I e = index != nullptr ? index[first + k] : first + k;
-        const Vec<T> u = load_vec(unit, e);
-        bool sound = finite(size(u));
-        if (second && unit_dot != nullptr) {
-            const Vec<T> along = load_vec(unit_dot, e);
-            sound = sound && finite(size(along));
-            harmonics_along(degrees, m, u, along, rows + k * ROWS, rows + (STAGED<T, second> + k) * ROWS);
-        } else {
-            harmonics(degrees, m, u, rows + k * ROWS);
-        }
-        if (!sound && distrust != nullptr) {
-            atomicOr(distrust, 1);
-        }
+    for (I i = begin + I(threadIdx.x); i < end; i += THREADS) {
+        const I e = index != nullptr ? index[i] : i;
+        sound = sound && finite(size(load_vec(unit, e)));
+        sound = sound && !(second && unit_dot != nullptr && !finite(size(load_vec(unit_dot, e))));
+    }
+    return !any_of_block(!sound, votes);
+}
+
+// Harmonics (and their derivatives along unit_dot, if given) of `count` edges, HARMONICS apart. The edges are index[first], ..., or without
+// index first, .... One edge to a lane, and the orders are shared out among the warps. Beyond `count` the last edge is repeated.
+template <class T, class I, bool second, int S>
+__device__ void stage_harmonics(const T* unit, const T* unit_dot, const I* index, I first, int count, T* rows) {
+    const int k = threadIdx.x % LANES;
+    if (k >= HARMONIC<T, second>) {
+        return;
+    }
+    const I position = first + min(k, count - 1), e = index != nullptr ? index[position] : position;
+    const Vec<T> u = load_vec(unit, e);
+    T* const here = rows + k * HARMONICS<S>;
+    if (second && unit_dot != nullptr) {
+        const Vec<T> along = load_vec(unit_dot, e);
+        for_warp(threadIdx.x / LANES, [&](auto warp) {
+            harmonics_along<S, decltype(warp)::value, WARPS>(u, along, here, here + HARMONIC<T, second> * HARMONICS<S>);
+        });
+    } else {
+        for_warp(threadIdx.x / LANES, [&](auto warp) { harmonics<S, decltype(warp)::value, WARPS>(u, here); });
     }
 }
 
-// The rows of a thread of a node's state, summed over edges.
-template <class T, bool second> struct StateRows {
-    T sum[ROWS_PER_THREAD] = {}, sum_dot[ROWS_PER_THREAD] = {};
+// The rows of a warp of a node's state, summed over edges.
+template <class T, bool second, int S> struct StateRows {
+    static constexpr int W = CHANNELS<T, second>, MOST = Rows<S>::MOST;
+    T sum[MOST][W] = {}, sum_dot[MOST][W] = {};
 
-    // Adds the current run to the state, which has `num_rows` rows.
-    __device__ void flush(const Channel& channel, int num_rows, T* state, T* state_dot, bool first) {
+    // Adds the current run to the state.
+    __device__ void flush(const Channels<W>& channels, T* state, T* state_dot, bool first) {
 #pragma unroll
-        for (int i = 0; i < ROWS_PER_THREAD; i++) {
-            const int row = channel.warp + i * WARPS, at = row * STRIDE + channel.lane;
-            if (row < num_rows) {
-                add_run(sum[i], state[at], first);
+        for (int i = 0; i < MOST; i++) {
+            const int row = Rows<S>::begin(channels.warp) + i;
+            if (row < Rows<S>::end(channels.warp)) {
+                const int at = row * STRIDE<T, second> + channels.lane * W;
+                flush(sum[i], state + at, first);
                 if (second) {
-                    add_run(sum_dot[i], state_dot[at], first);
+                    flush(sum_dot[i], state_dot + at, first);
                 }
             }
         }
     }
+
+  private:
+    __device__ static void flush(T (&run)[W], T* to, bool first) {
+        T total[W] = {};
+        if (!first) {
+            load_channels(to, total);
+        }
+#pragma unroll
+        for (int w = 0; w < W; w++) {
+            add_run(run[w], total[w], false);
+        }
+        store_channels(to, total);
+    }
 };
 
-// Multiplies the rows of a thread of the state by the weights of the harmonics.
-template <class T, bool second>
-__device__ void weigh_state(const Channel& channel, int num_rows, T* state, T* state_dot) {
+// Multiplies the rows of a warp of the state by the weights of the harmonics.
+template <class T, bool second, int S>
+__device__ void weigh_state(const Channels<CHANNELS<T, second>>& channels, T* state, T* state_dot) {
+    constexpr int W = CHANNELS<T, second>;
 #pragma unroll 1
-    for (int row = channel.warp; row < num_rows; row += WARPS) {
-        const int at = row * STRIDE + channel.lane;
-        state[at] *= harmonic_weight(T(0), row);
-        if (second) {
-            state_dot[at] *= harmonic_weight(T(0), row);
+    for (int row = Rows<S>::begin(channels.warp); row < Rows<S>::end(channels.warp); row++) {
+        const T weight = harmonic_weight(T(0), row);
+#pragma unroll
+        for (int w = 0; w < W; w++) {
+            const int at = row * STRIDE<T, second> + channels.lane * W + w;
+            state[at] *= weight;
+            if (second) {
+                state_dot[at] *= weight;
+            }
         }
     }
 }
@@ -316,14 +497,27 @@ template <class T, bool second> struct Pull {
             add_scaled(u, T(1), gradient);
         }
     }
+    // Replaces it by the sum over the lanes that are a multiple of `step` apart.
+    __device__ void add_lanes(int step) {
+#pragma unroll
+        for (int other = LANES / 2; other >= step; other /= 2) {
+            Vec<T>* const both[2] = {&u, &udot};
+#pragma unroll
+            for (int i = 0; i < ORDERS<second>; i++) {
+                both[i]->x += __shfl_xor_sync(FULL, both[i]->x, other);
+                both[i]->y += __shfl_xor_sync(FULL, both[i]->y, other);
+                both[i]->z += __shfl_xor_sync(FULL, both[i]->z, other);
+            }
+        }
+    }
     // Writes (fresh) or adds the sum over the lanes.
     __device__ void store(T* grad_unit, T* grad_unit_dot, long long e, bool fresh) const {
-        const Vec<T> total = warp_sum(u);
-        const Vec<T> total_dot = second ? warp_sum(udot) : udot;
+        Pull total = *this;
+        total.add_lanes(1);
         if (threadIdx.x % LANES == 0) {
-            store_sum(grad_unit, e, total, fresh);
+            store_sum(grad_unit, e, total.u, fresh);
             if (second) {
-                store_sum(grad_unit_dot, e, total_dot, fresh);
+                store_sum(grad_unit_dot, e, total.udot, fresh);
             }
         }
     }
