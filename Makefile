@@ -7,7 +7,7 @@ BUILD := build/$(shell $(PYTHON) -c 'import sys; print(sys.implementation.cache_
 SOURCES := pyproject.toml meson.build build_info.json.in $(shell find src fortran pyref gpu verification -type f \
 	-not -path '*/__pycache__/*' 2>/dev/null)
 
-.PHONY: verify test test-all lint bench soak mutants wheel test-pythons develop clean help
+.PHONY: verify test test-all lint bench soak mutants wheel qualify-kit test-pythons develop clean help
 
 help:
 	@echo "make verify    the three panels against each other, the judge and finite differences; report in verification-report/"
@@ -16,6 +16,7 @@ help:
 	@echo "make soak SECONDS=3600   random operators, threads, forks, refused memory and interrupted calls for an hour"
 	@echo "make test-pythons   the wheel in every Python that is found, with the newest and the oldest dependencies"
 	@echo "make wheel     self-contained wheel in dist/, for glibc 2.28 on        make develop  editable install in $(VENV)"
+	@echo "make qualify-kit   what a machine with a CUDA device and no compiler needs for \`trigraph qualify\`, in dist/"
 	@echo "make mutants   random wrong lines, each built and verified; prints those that are not found (OPTIONS=\"--seed 1 --jobs 2\")"
 
 verify: $(VENV)/installed
@@ -81,6 +82,11 @@ wheel: $(VENV)/build-tools $(OLDER)/bundle/libgomp.so.1
 		--no-deps --no-build-isolation -Cbuild-dir=$(BUILD)-wheel -w $(BUILD)-repair .
 	PATH="$(CURDIR)/$(BIN):$$PATH" AUDITWHEEL_LD_LIBRARY_PATH=$(OLDER)/bundle $(BIN)/python -m auditwheel repair \
 		--plat manylinux_2_28_$$(uname -m) -w dist $(BUILD)-repair/*.whl
+
+# For a machine with a CUDA device, Python of this version, NumPy, SciPy and CuPy, but no compiler.
+KIT_PYTHON ?= python3.12
+qualify-kit:
+	$(PYTHON) tools/qualify_kit $(KIT_PYTHON) dist/qualify-kit
 
 develop: $(VENV)/build-tools
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --no-build-isolation -e '.[test]'

@@ -30,7 +30,7 @@ import numpy as np
 
 from trigraph.gpu import sums
 from trigraph.gpu.rows import ACCESS, THREADS, Fields, Lanes, Like, aligned, is_wide
-from trigraph.gpu.sums import ROWS, Kernels, Rows, cover
+from trigraph.gpu.sums import ROWS, Kernels, Rows, Total, cover
 from trigraph.lazy import lazy
 
 __all__ = ["mha_gat_n2n_bwd", "mha_gat_n2n_bwd2", "mha_gat_n2n_fwd"]
@@ -203,39 +203,35 @@ class _Attention:
     @lazy
     def projections(self) -> tuple[Any, Any, Any]:
         """a.x of every source, destination and row of the edge arrays, (n, num_heads); None without edge features."""
-        src, dst, edge = (self._project([(self._part(self.inputs, k), x)], k) for k, x in enumerate(self.inputs[:3]))
-        return src, dst, edge
+        return self._project(self.inputs.attention_weights, self.inputs, None, _Inputs(None, None, None, None))
 
     @lazy
     def projections_dot(self) -> tuple[Any, Any, Any]:
         """Their derivatives; None stands for zero."""
         if self.dots is None:
             return None, None, None
-        dots = self.dots
-        src, dst, edge = (
-            self._project([(self._part(dots, k), self.inputs[k]), (self._part(self.inputs, k), dots[k])], k)
-            for k in range(3)
-        )
-        return src, dst, edge
+        return self._project(self.dots.attention_weights, self.inputs, self.inputs.attention_weights, self.dots)
 
-    def _part(self, inputs: _Inputs, k: int) -> Any:
+    def _part(self, weights: Any, k: int) -> Any:
         """Return the weights that meet the source (0), destination (1) or edge (2) embedding."""
-        weights, width = inputs.attention_weights, self.inputs.src_embedding.shape[1]
+        width = self.inputs.src_embedding.shape[1]
         return None if weights is None else weights[k * width : (k + 1) * width]
 
-    def _project(self, pairs: Sequence[tuple[Any, Any]], k: int) -> Any:
-        """Sum over pairs of weights and embeddings; None if every pair has a None."""
-        given = [pair for pair in pairs if pair[0] is not None and pair[1] is not None]
-        if not given or self.inputs[k] is None:
-            return None
-        (a, x), (a_2, x_2) = (*given, (None, None))[:2]
-        out = self.empty(len(x), self.num_heads)
-        lanes = Lanes.of(self.dim_head, self._elements(), 1)
-        args = (a, x, a_2, x_2, np.int64(out.size), self.num_heads, self.dim_head, lanes.column_bits, out)
-        self.kernels.launch(
-            "gat_project", (self.storage, self.wide), (cover(out.size, lanes.groups),), (THREADS,), args
-        )
-        return out
+    def _kinds(self, array: Any, counts: Sequence[int]) -> tuple[Any, Any, Any]:
+        """Return the rows of an array that belong to sources, destinations and edges; None without edge features."""
+        src, dst, edge = np.cumsum(counts)
+        return array[:src], array[src:dst], None if self.inputs.edge_embedding is None else array[dst:edge]
+
+    def _project(self, weights: Any, inputs: _Inputs, weights_2: Any, inputs_2: _Inputs) -> tuple[Any, Any, Any]:
+        """See kernel gat_project: both pairs' sums, a pair without weights being zero."""
+        counts = [0 if x is None else len(x) for x in self.inputs[:3]]
+        out = self.empty(sum(counts), self.num_heads)
+        lanes = Lanes.of(self.dim_head, self._elements(), 0)
+        sizes = (*map(np.int64, counts), self.num_heads, self.dim_head, lanes.column_bits)
+        args = (weights, *inputs[:3], weights_2, *inputs_2[:3], *sizes, out)
+        grid = (cover(out.size, lanes.groups),)
+        self.kernels.launch("gat_project", (self.storage, self.wide), grid, (THREADS,), args)
+        return self._kinds(out, counts)
 
     # ---- softmax
 
@@ -249,11 +245,11 @@ class _Attention:
 
     def softmax(self, scores: Any) -> None:
         """Write pre and post of every position."""
-        rows, heads, graph, lanes = self.rows, self.num_heads, self.graph, self._position_lanes()
+        rows, heads, graph, lanes = self.rows, self.num_heads, self.graph, Lanes.of(1, 1)
         stats = None if rows.long is None else self.empty(graph.num_dst_nodes, 2 * heads)
         overflow = None if stats is None else sums.overflow_for(self.kernels, rows, stats)
         numbers = (np.int64(graph.num_positions), heads)
-        index = (*rows.cut, graph.indices, graph.edge_ids)
+        index = (*rows.cut, graph.indices, sums.edge_ids(graph))
         options = (*self._activation(), lanes.position_bits)
         args = (*self.projections, *index, *numbers, *options, scores, stats, overflow)
         self._launch("gat_scores", (), (cover(rows.num_pieces * heads, lanes.groups),), args)
@@ -268,11 +264,11 @@ class _Attention:
     def aggregate(self, first: tuple[Any, int, int, Any], second: tuple[Any, int, int, Any], out: Any) -> None:
         """out_i = sum over both and the in-edges of coefficient x_j; each is coefficients, strides and x (or None)."""
         rows, width = self.rows, out.shape[1]
-        lanes, overflow = Lanes.of(width, self._elements(), self._mean_size(rows)), self._overflow(rows, width)
-        terms = [value for c, p, h, x in (first, second) for value in (c, np.int64(p), np.int64(h), x)]
-        numbers = (self.num_heads, self.dim_head, self.concat_heads, lanes.column_bits, lanes.position_bits)
+        lanes, overflow = Lanes.of(width, self._elements()), self._overflow(rows, width)
+        terms = [value for c, p, h, x in (first, second) for value in (c, p, np.int64(h), x)]
+        numbers = (self.num_heads, self.dim_head, lanes.column_bits, lanes.position_bits)
         args = (*terms, *rows.cut, self.graph.indices, *numbers, out, overflow)
-        options, grid = (self.wide, second[3] is not None), lanes.grid(rows.num_pieces, width)
+        options, grid = (self.wide, second[3] is not None, self.concat_heads), lanes.grid(rows.num_pieces, width)
         self._launch("gat_aggregate", options, grid, args, types=self.storage)
         self._finish(rows, overflow, out)
 
@@ -297,7 +293,7 @@ class _Attention:
         second_mean = self._second_mean(dots, dots_2, means, scores) if second and g is not None else None
         out = self.empty(graph.num_positions, heads, 3 if second else 2)
         arrays = (self.post, dots, dots_2, means, second_mean, *scores)
-        index = (reverse.destinations, graph.indices, graph.edge_ids)
+        index = (reverse.destinations, graph.indices, sums.edge_ids(graph))
         args = (*arrays, *index, np.int64(graph.num_positions), heads, *self._activation(), out)
         grid = (cover(graph.num_positions * heads, THREADS),)
         self._launch("gat_coefficients", (second,), grid, args)
@@ -310,7 +306,7 @@ class _Attention:
         graph, x, x_2 = self.graph, self.inputs.src_embedding, self.dots.src_embedding if self.dots else None
         shape = (graph.num_positions, self.num_heads)
         dots, dots_2 = self.empty(*shape), None if x_2 is None else self.empty(*shape)
-        lanes = Lanes.of(self.dim_head, self._elements(), 1)
+        lanes = Lanes.of(self.dim_head, self._elements(), 0)
         index = (graph.prepare().destinations, graph.indices, np.int64(dots.size))
         numbers = (self.num_heads, self.dim_head, self.concat_heads, lanes.column_bits)
         grid = (cover(dots.size, lanes.groups),)
@@ -332,55 +328,56 @@ class _Attention:
 
     def _each_piece(self, kernel: str, options: tuple[bool, ...], arrays: tuple[Any, ...], out: Any) -> None:
         """Launch a kernel that sums over the positions of every row and head."""
-        graph, rows, lanes = self.graph, self.rows, self._position_lanes()
+        graph, rows, lanes = self.graph, self.rows, Lanes.of(1, 1)
         overflow = sums.overflow_for(self.kernels, rows, out)
         numbers = (np.int64(graph.num_positions), self.num_heads, *self._activation())
-        args = (*arrays, *rows.cut, graph.indices, graph.edge_ids, *numbers, lanes.position_bits, out, overflow)
+        args = (*arrays, *rows.cut, graph.indices, sums.edge_ids(graph), *numbers, lanes.position_bits, out, overflow)
         self._launch(kernel, options, (cover(rows.num_pieces * self.num_heads, lanes.groups),), args)
         sums.finish(self.kernels, rows, overflow, out)
 
     def inputs_gradients(self, g: Any, coefficients: Any, fields: Fields) -> None:
         """Fill in the gradients in embeddings and weights that are asked for."""
-        rows = (sums.by_source, sums.by_destination, sums.by_row)
-        for k, name in enumerate(_Inputs._fields[:3]):
-            if self.inputs[k] is not None and fields.any_of(name, "attention_weights"):
-                totals = self._to_rows(k, rows[k](self.graph), None if k else g, coefficients, fields)
-                if totals is not None:
-                    self._to_weights(k, rows[k](self.graph), totals, fields["attention_weights"])
-
-    def _to_rows(self, k: int, rows: Rows, g: Any, coefficients: Any, fields: Fields) -> Any:
-        """Write the gradient in one embedding; return the sums of coefficients if weights are asked for."""
-        out, per = fields[_Inputs._fields[k]], coefficients.shape[2]
-        width, g = self.num_heads * self.dim_head, None if out is None else g
-        totals = totals_overflow = overflow = None
+        given = [k for k in range(3) if self.inputs[k] is not None]
+        rows = [(sums.by_source, sums.by_destination, sums.by_row)[k](self.graph) for k in given]
+        counts, totals = [of.num_rows for of in rows] + [0] * (3 - len(given)), (None, None, None)
         if fields.any_of("attention_weights"):
-            totals = self.empty(rows.num_rows, (per - 1) * self.num_heads)
-            totals_overflow = sums.overflow_for(self.kernels, rows, totals)
-        if out is not None:
-            overflow = self._overflow(rows, width)
-        lanes = Lanes.of(width, self._elements(), self._mean_size(rows))
-        weights = self._part(self.inputs, k), self._part(self.dots, k) if self.dots else None
+            sums_of = self.empty(sum(counts), (coefficients.shape[2] - 1) * self.num_heads)
+            totals = self._kinds(sums_of, counts)
+        for k in given:
+            if fields.any_of(_Inputs._fields[k], "attention_weights"):
+                self._to_rows(k, rows[k], None if k else g, coefficients, fields[_Inputs._fields[k]], totals[k])
+        if fields.any_of("attention_weights"):
+            self._to_weights(rows, counts, sums_of, fields["attention_weights"])
+
+    def _to_rows(self, k: int, rows: Rows, g: Any, coefficients: Any, out: Any, totals: Any) -> None:
+        """Write the gradient in one embedding, and the sums of coefficients that the weights' gradient needs."""
+        width, g = self.num_heads * self.dim_head, None if out is None else g
+        overflow = None if out is None else self._overflow(rows, width)
+        totals_overflow = None if totals is None else sums.overflow_for(self.kernels, rows, totals)
+        lanes = Lanes.of(width, self._elements())
+        weights = [self._part(given and given.attention_weights, k) for given in (self.inputs, self.dots)]
         index = (*rows.cut, rows.order, self.graph.prepare().destinations)
         numbers = (self.num_heads, self.dim_head, self.concat_heads, lanes.column_bits, lanes.position_bits)
-        args = (coefficients, per, g, *weights, *index, *numbers, out, overflow, totals, totals_overflow)
+        arrays = (coefficients, coefficients.shape[2], g, *weights, *index)
+        args = (*arrays, *numbers, out, overflow, totals, totals_overflow)
         self._launch("gat_to_rows", (self.wide,), lanes.grid(rows.num_pieces, width), args, types=self.storage)
         if out is not None:
             self._finish(rows, overflow, out)
+            if k == 2:
+                sums.clear_unused(self.graph, out)
         if totals is not None:
             sums.finish(self.kernels, rows, totals_overflow, totals)
-        return totals
 
-    def _to_weights(self, k: int, rows: Rows, totals: Any, out: Any) -> None:
-        """Write the gradient in the weights that meet one embedding."""
-        width, per = self.num_heads * self.dim_head, totals.shape[1] // self.num_heads
-        target = out[k * width : (k + 1) * width]
-        target.fill(0)
-        parts = self.empty(cover(rows.num_rows, ROWS), width)
-        x_2 = self.dots[k] if self.dots else None
-        numbers = (np.int64(rows.num_rows), self.num_heads, self.dim_head)
-        args = (totals, per, self.inputs[k], x_2, rows.offsets, *numbers, parts)
-        self._launch("gat_weights", (), (len(parts) * cover(width, 32),), args, (32, 8), self.storage)
-        sums.sum_rows(self.kernels, parts, target)
+    def _to_weights(self, rows: Sequence[Rows], counts: Sequence[int], totals: Any, out: Any) -> None:
+        """Write the gradient in the weights."""
+        parts = self.empty(cover(max(counts), ROWS), out.size)
+        offsets = [of.offsets for of in rows] + [None] * (3 - len(rows))
+        dots = self.dots[:3] if self.dots else (None, None, None)
+        sizes = (*map(np.int64, counts), len(rows), self.num_heads, self.dim_head)
+        args = (totals, totals.shape[1] // self.num_heads, *self.inputs[:3], *dots, *offsets, *sizes, parts)
+        self._launch("gat_weights", (), (len(parts) * cover(out.size, 32),), args, (32, 8), self.storage)
+        with Total(self.kernels, out, fresh=True) as total:
+            total.add(parts)
 
     # ---- launches
 
@@ -389,12 +386,6 @@ class _Attention:
 
     def _elements(self) -> int:
         return ACCESS // self.storage.itemsize if self.wide else 1
-
-    def _mean_size(self, rows: Rows) -> int:
-        return cover(self.graph.num_positions, max(rows.num_pieces, 1))
-
-    def _position_lanes(self) -> Lanes:
-        return Lanes.of(1, 1, self._mean_size(self.rows))
 
     def _launch(
         self,

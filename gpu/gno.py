@@ -293,7 +293,11 @@ def _message_derivatives(
     tangent = net.gg_coords is not None or net.gg_params is not None  # or else t = 0
     partial = net.empty(pieces.num_pieces, f_out) if "grad_message" in grads else None
     to_source = net.empty(graph.num_positions, f_in) if "features" in grads else None
-    to_coords = net.empty(graph.num_positions, net.d) if "coords" in grads else None
+    to_coords = grads.get("coords")
+    if to_coords is not None:
+        sums.clear_unused(graph, to_coords)
+        in_place = graph.edges_in_order
+        to_coords = to_coords[: graph.num_positions] if in_place else net.empty(graph.num_positions, net.d)
     g_pieces = None if grads.keys() == {"grad_message"} else sums.spread(kernels, pieces, grad_message)
     per_piece = (4 if second else 2) * len(v) + (net.d + 1) * net.hidden + len(v) * f_out // ROWS
     with net.total(net.u_hat, grads) as of_u, net.total(net.v_hat, grads, f_out) as of_v:
@@ -327,7 +331,7 @@ def _message_derivatives(
         sums.sum_pieces(kernels, pieces, partial, grads["grad_message"])
     if to_source is not None:
         sums.gather(kernels, to_source, sums.by_source(graph), grads["features"])
-    if to_coords is not None:
+    if to_coords is not None and not in_place:
         sums.gather(kernels, to_coords, sums.by_row(graph), grads["coords"])
 
 
@@ -482,8 +486,9 @@ def _to_kernel(kernels: Kernels, grad_message: Any, features: Any, graph: Any, f
     grid = (cover(rows.num_pieces, 128 >> lane_bits) * cover(f_in * f_out, 4 << lane_bits),)
     index = (*rows.cut, rows.order, graph.prepare().destinations, graph.indices)
     args = (grad_message, features, *index, f_in, f_out, lane_bits, out, overflow)
-    kernels.launch("gno_outer", (out.dtype, rows.offsets.dtype), grid, (128,), args)
+    kernels.launch("gno_outer", (out.dtype, graph.offsets.dtype), grid, (128,), args)
     sums.finish(kernels, rows, overflow, out)
+    sums.clear_unused(graph, out)
 
 
 # ---- gno_message: products of a piece's edges with its T and Q -------------------------------------------------------

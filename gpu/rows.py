@@ -14,6 +14,7 @@ __all__ = ["ACCESS", "THREADS", "Fields", "Lanes", "Like", "aligned", "is_wide"]
 
 THREADS = 128  # of a block
 WARP_BITS = 5
+POSITION_BITS = 3
 ACCESS = 16  # bytes that a lane reads at a time, where addresses and widths allow it
 
 
@@ -47,10 +48,13 @@ class Lanes(NamedTuple):
     elements: int  # columns of a lane
 
     @classmethod
-    def of(cls, width: int, elements: int, positions: int) -> Lanes:
-        """Return at most a warp for rows of `width` columns and pieces of about this many positions."""
+    def of(cls, width: int, elements: int, position_bits: int = POSITION_BITS) -> Lanes:
+        """Return at most a warp for rows of `width` columns.
+
+        The order of sums must not depend on a graph, so neither do lanes: 8 along the positions suit rows of 8 to 100.
+        """
         column_bits = min(bits(cover(max(width, 1), elements)), WARP_BITS)
-        return cls(column_bits, min(bits(max(positions, 1)), WARP_BITS - column_bits), elements)
+        return cls(column_bits, min(position_bits, WARP_BITS - column_bits), elements)
 
     @property
     def groups(self) -> int:

@@ -26,7 +26,9 @@ __all__ = [
     "by_destination",
     "by_row",
     "by_source",
+    "clear_unused",
     "cover",
+    "edge_ids",
     "finish",
     "gather",
     "overflow_for",
@@ -39,8 +41,8 @@ __all__ = [
 
 ROWS = 256  # rows of a matrix that are summed at a time
 WORKSPACE = 1 << 30  # bytes of the arrays of one block, the same everywhere: a sum over blocks depends on it
-# Threads, rows and columns of a block of kernels/matrices.cuh, the columns by whether there are many.
-MATRIX_THREADS, MATRIX_ROWS, MATRIX_COLUMNS = 256, 128, {False: 16, True: 64}
+# Threads, rows and, the least that suffice, columns of a block of kernels/matrices.cuh.
+MATRIX_THREADS, MATRIX_ROWS, MATRIX_COLUMNS = 256, 128, (16, 32, 64)
 MAX_BLOCKS = 256  # blocks grow instead
 MAX_LEVELS = 16  # of the tree that their sums are added up in
 
@@ -83,12 +85,12 @@ class Kernels:
         if out is None:
             out = self.xp.empty((len(left), width), left.dtype)
         in_order = right.flags.c_contiguous
-        wide = width > MATRIX_COLUMNS[False]
+        columns = next((c for c in MATRIX_COLUMNS if width <= c), MATRIX_COLUMNS[-1])
         strides = (width, 1) if in_order else (1, depth)
         sizes = (np.int64(len(left)), depth, width, *map(np.int64, strides))
-        grid = (cover(len(left), MATRIX_ROWS) * cover(width, MATRIX_COLUMNS[wide]),)
+        grid = (cover(len(left), MATRIX_ROWS) * cover(width, columns),)
         args = (left, right if in_order else right.T, *sizes, add, out)
-        self.launch("multiply", (left.dtype, wide), grid, (MATRIX_THREADS,), args)
+        self.launch("multiply", (left.dtype, columns), grid, (MATRIX_THREADS,), args)
         return out
 
 
@@ -147,13 +149,14 @@ class Total:
     ----------
     kernels : Kernels
     total : array
-        What is there is added to.
     outer : int
         The parts' rows are matrices (outer, rest), and `total` is their transpose.
+    fresh : bool
+        Whether the sum replaces what is in `total`; by default it is added to that.
     """
 
-    def __init__(self, kernels: Kernels, total: Any, outer: int = 1) -> None:
-        self._kernels, self._total, self._outer = kernels, total, outer
+    def __init__(self, kernels: Kernels, total: Any, outer: int = 1, fresh: bool = False) -> None:
+        self._kernels, self._total, self._outer, self._fresh = kernels, total, outer, fresh
         self._waiting: Any = None  # the last part, at most ROWS rows
         self._sums: Any = None
         self._count = 0  # parts in `_sums`; its bits say which rows there are
@@ -191,7 +194,9 @@ class Total:
 
     def __exit__(self, kind: Any, *_: object) -> None:
         if kind is None and self._waiting is not None:
-            self._sum(self._waiting, self._total, self._outer, self._sums, self._count.bit_count(), True)
+            self._sum(self._waiting, self._total, self._outer, self._sums, self._count.bit_count(), not self._fresh)
+        elif kind is None and self._fresh:
+            self._total.fill(0)
 
 
 class Rows(NamedTuple):
@@ -243,9 +248,22 @@ def by_source(graph: Any) -> Rows:
 
 
 def by_row(graph: Any) -> Rows:
-    """Positions of a `CSC` by row of its edge arrays."""
+    """Positions of a `CSC` by row of its edge arrays; no offsets and no order where row and position are the same."""
+    if graph.edges_in_order:
+        return Rows(None, None, graph.num_positions, graph.num_positions, None)
     offsets, order = graph.prepare()[3:]
     return Rows(offsets, order, graph.num_edges, graph.num_positions, graph.long_rows("row_offsets", offsets))
+
+
+def edge_ids(graph: Any) -> Any:
+    """Rows of the edge arrays by position; None where row and position are the same."""
+    return None if graph.edges_in_order else graph.edge_ids
+
+
+def clear_unused(graph: Any, out: Any) -> None:
+    """Set to zero what `by_row` leaves out: rows of the edge arrays after the last position."""
+    if graph.edges_in_order and graph.num_edges > graph.num_positions:
+        out[graph.num_positions :].fill(0)
 
 
 def overflow_for(kernels: Kernels, rows: Rows, out: Any) -> Any:

@@ -201,31 +201,31 @@ class _Call:
     def degrees(self, weighted: bool, weights: Any, out: Any) -> None:
         """out_i = sum of the incoming weights, or the number of in-edges."""
         rows, column = self.rows, out.reshape(-1, 1)
-        lanes, overflow = Lanes.of(1, 1, self._mean_size(rows)), sums.overflow_for(self.kernels, rows, column)
-        args = (weights if weighted else None, *rows.cut, self.graph.edge_ids, lanes.position_bits, out, overflow)
+        lanes, overflow = Lanes.of(1, 1), sums.overflow_for(self.kernels, rows, column)
+        args = (weights if weighted else None, *rows.cut, sums.edge_ids(self.graph), lanes.position_bits, out, overflow)
         self._launch("weighted_degrees", (), lanes.grid(rows.num_pieces, 1), args)
         sums.finish(self.kernels, rows, overflow, column)
 
     def sum(self, pair: tuple[Any, Any], pair_2: tuple[Any, Any], centre: Any, degree: Any, out: Any) -> None:
         """See kernel weighted_sum; a pair is weights and values, without values it is left out."""
-        rows, graph, lanes = self.rows, self.graph, self._lanes(self.rows)
+        rows, graph, lanes = self.rows, self.graph, self._lanes()
         overflow = sums.overflow_for(self.kernels, rows, out)
-        arrays = (*pair, *pair_2, centre, degree, *rows.cut, graph.indices, graph.edge_ids)
+        arrays = (*pair, *pair_2, centre, degree, *rows.cut, graph.indices, sums.edge_ids(graph))
         args = (*arrays, self.width, lanes.column_bits, lanes.position_bits, out, overflow)
-        self._launch("weighted_sum", (self.wide,), lanes.grid(rows.num_pieces, self.width), args)
+        self._launch("weighted_sum", (self.wide, pair_2[1] is not None), lanes.grid(rows.num_pieces, self.width), args)
         sums.finish(self.kernels, rows, overflow, out, degree)
 
     def extrema(self, out: Any, location: Any) -> None:
         """Write the smallest or largest messages and where they are."""
-        rows, graph, largest, lanes = self.rows, self.graph, self.op == "max", self._lanes(self.rows)
+        rows, graph, largest, lanes = self.rows, self.graph, self.op == "max", self._lanes()
         overflow = sums.overflow_for(self.kernels, rows, out), sums.overflow_for(self.kernels, rows, location)
-        index = (*rows.cut, graph.indices, graph.edge_ids)
+        index = (*rows.cut, graph.indices, sums.edge_ids(graph))
         numbers = (self.width, largest, lanes.column_bits, lanes.position_bits)
         args = (self.edge_weight, self.embedding, *index, *numbers, out, location, *overflow)
         self._launch("weighted_extrema", (self.wide,), lanes.grid(rows.num_pieces, self.width), args)
         if rows.long is not None:
-            grid, index = rows.long_blocks(self.width)
-            joined = (*overflow, *index, self.width, largest, out, location)
+            grid, long_rows = rows.long_blocks(self.width)
+            joined = (*overflow, *long_rows, self.width, largest, out, location)
             self._launch("weighted_extrema_overflow", (), grid, joined, (32, 8))
 
     def output_dot(self, gg_embedding: Any, gg_edge_weight: Any, out: Any) -> None:
@@ -235,7 +235,7 @@ class _Call:
         if gg_embedding is None and values_2 is None:
             out.fill(0)
         elif self.location is not None:
-            index = (self.location, self.graph.indices, self.graph.edge_ids)
+            index = (self.location, self.graph.indices, sums.edge_ids(self.graph))
             args = (*pairs[0], *pairs[1], *index, np.int64(len(out)), self.width, out)
             self._launch("weighted_pick", (), (cover(out.size, THREADS),), args)
         else:
@@ -245,8 +245,8 @@ class _Call:
     def to_sources(self, g: Any, weights: Any, weights_2: Any, degree_dot: Any, out: Any) -> None:
         """See kernel weighted_to_sources."""
         graph, rows = self.graph, sums.by_source(self.graph)
-        lanes, overflow = self._lanes(rows), sums.overflow_for(self.kernels, rows, out)
-        index = (*rows.cut, rows.order, graph.prepare().destinations, graph.edge_ids)
+        lanes, overflow = self._lanes(), sums.overflow_for(self.kernels, rows, out)
+        index = (*rows.cut, rows.order, graph.prepare().destinations, sums.edge_ids(graph))
         arrays = (g, weights, weights_2, self.degree, degree_dot, self.location, *index)
         args = (*arrays, self.width, lanes.column_bits, lanes.position_bits, out, overflow)
         self._launch("weighted_to_sources", (self.wide,), lanes.grid(rows.num_pieces, self.width), args)
@@ -256,21 +256,19 @@ class _Call:
         """See kernel weighted_to_rows; the pair is values and centre, each may be None."""
         graph, rows, column = self.graph, sums.by_row(self.graph), out.reshape(-1, 1)
         pair_2 = (None, None) if degree_dot is None else (self.embedding, self.output)
-        lanes, overflow = Lanes.of(self.width, self._elements(), 1), sums.overflow_for(self.kernels, rows, column)
+        lanes, overflow = Lanes.of(self.width, self._elements(), 0), sums.overflow_for(self.kernels, rows, column)
         index = (*rows.cut, rows.order, graph.prepare().destinations, graph.indices)
         arrays = (g, *pair, *pair_2, self.degree, degree_dot, self.location, *index)
         args = (*arrays, self.width, lanes.column_bits, out, overflow)
         self._launch("weighted_to_rows", (self.wide,), (cover(rows.num_pieces, lanes.groups),), args)
         sums.finish(self.kernels, rows, overflow, column)
+        sums.clear_unused(graph, out)
 
     def _elements(self) -> int:
         return ACCESS // int(self.embedding.itemsize) if self.wide else 1
 
-    def _mean_size(self, rows: Rows) -> int:
-        return cover(self.graph.num_positions, max(rows.num_pieces, 1))
-
-    def _lanes(self, rows: Rows) -> Lanes:
-        return Lanes.of(self.width, self._elements(), self._mean_size(rows))
+    def _lanes(self) -> Lanes:
+        return Lanes.of(self.width, self._elements())
 
     def _launch(
         self, kernel: str, options: tuple[bool, ...], grid: Any, args: Any, block: tuple[int, ...] = (THREADS,)

@@ -379,7 +379,9 @@ def test_command_writes_record_and_plot(tmp_path, monkeypatch):
     assert str(Path.home()) not in text
     record = json.loads(text)
     assert path.stem == stem(record)
-    assert record["options"] == {"threads": 1, "repeat": 1, "dtype": "float32", "size": "small", "peers": True}
+    options = {"threads": 1, "repeat": 1, "dtype": "float32", "size": "small", "peers": True, "contenders": []}
+    assert record["options"] == options
+    assert (record["deadline"], record["left_out"]) == (None, [])
     assert record["ceilings"]["host"].keys() == {"copy", "float32", "float64"}
     (entry,) = record["results"]
     contenders = entry["contenders"]
@@ -398,9 +400,35 @@ def test_command_without_peers_or_files():
     assert "Record" not in ran.output
 
 
+def test_command_with_some_contenders_and_a_deadline(tmp_path, monkeypatch):
+    """Only what was asked for runs; a workload that would not fit is left out, and the record says so."""
+    tiny_one = replace(gno.WORKLOADS[0], sizes=tiny(gno.WORKLOADS[0]), sweep=())
+    others = [replace(tiny_one, name=name) for name in ("gno-coords-32", "gno-message")]
+    monkeypatch.setattr(gno, "WORKLOADS", (tiny_one, *others))
+    slept = iter([0.0, 5.0, 0.0])
+    real = cli.run_workload
+    monkeypatch.setattr(cli, "run_workload", lambda *args: (clock.append(next(slept)), real(*args))[1])
+    clock: list[float] = []
+    monkeypatch.setattr(cli.time, "monotonic", lambda: sum(clock))
+    arguments = ["--family", "gno", "--size", "small", "--repeat", "1", "--threads", "1", "--out", str(tmp_path)]
+    arguments += ["--contender", "numpy", "--contender", "fortran", "--deadline", "7"]
+    ran = CliRunner().invoke(cli.bench, arguments, catch_exceptions=False)
+    assert ran.exit_code == 0, ran.output
+    assert "Left out, since 7 s would not do: gno-message" in ran.output
+    (path,) = tmp_path.glob("*.json")
+    record = json.loads(path.read_text())
+    assert (record["deadline"], record["left_out"]) == (7, ["gno-message"])
+    assert record["options"]["contenders"] == ["numpy", "fortran"]
+    assert [r["workload"] for r in record["results"]] == ["gno-coords-16", "gno-coords-32"]
+    assert [list(r["contenders"]) for r in record["results"]] == [["fortran", "numpy"]] * 2
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
+        ["--workload", "gno-message", "--contender", "cusparse"],
+        ["--contender", "nobody"],
+        ["--deadline", "0"],
         ["--sizes", "num_edges=5"],
         ["--operator", "gno_kernel_fwd", "--sizes", "num_edges"],
         ["--operator", "gno_kernel_fwd", "--sizes", "length=5"],

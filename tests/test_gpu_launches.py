@@ -56,9 +56,9 @@ def calls(graph):
 # memory (sums.WORKSPACE) makes more launches of more edges, where a message's moments are 19 and 36 KB for each node.
 MOST = {
     "agg_weighted_n2n_fwd": (1, 1),
-    "agg_weighted_n2n_bwd": (3, 3),
-    "mha_gat_n2n_fwd": (4, 4),
-    "mha_gat_n2n_bwd": (14, 16),
+    "agg_weighted_n2n_bwd": (2, 2),
+    "mha_gat_n2n_fwd": (3, 3),
+    "mha_gat_n2n_bwd": (9, 10),
     "gno_message_fwd": (3, 5),
     "gno_message_bwd": (12, 44),
     "gno_message_bwd2": (20, 140),

@@ -4,73 +4,15 @@ Run as a program with the path of a library, it does the work of one build in a 
 """
 
 import sys
+from functools import partial
 
-import numpy as np
 import pytest
 import sanitizers
 
-import trigraph.gpu as gpu
-import trigraph.pyref as pyref
-from trigraph import CSC
+from trigraph.qualify.cases import subset, weighted
+from trigraph.qualify.place import Rehearsal
 
-SUBSET = sanitizers.subset("weighted")
-
-# float, index, in-degrees, dim: a node with many in-edges and isolated ones, rows of two and of three pieces; widths
-# that 16 bytes divide and others; more columns than a warp has lanes; more than one block of rows.
-CASES = {
-    "hub": (np.float32, np.int32, [3, 0, 0, 0, 300, 128, 0, 1], 5),
-    "hub, wide": (np.float32, np.int32, [3, 0, 0, 0, 300, 128, 0, 1], 4),
-    "broad": (np.float64, np.int64, [3, 0, 130], 67),
-    "broad, wide": (np.float64, np.int64, [3, 0, 130], 66),
-    "many": (np.float64, np.int64, [1, 0, 2] * 90, 1),
-    "broad float": (np.float32, np.int32, [4, 3, 5], 132),
-}
-OPERATIONS = [("sum", "weight"), ("mean", "weight"), ("mean", "count"), ("min", "weight"), ("max", "weight")]
-
-
-def make(name):
-    """Graph and arrays by name; the first row is shared by many positions, some rows and sources are not used."""
-    real, index, degrees, dim = CASES[name]
-    rng = np.random.default_rng(3)
-    offsets = np.cumsum([0, *degrees]).astype(index)
-    positions, sources = int(offsets[-1]), len(degrees) + 2
-    rows = rng.permutation(np.maximum(0, np.arange(positions) - positions // 2)).astype(index)
-    graph = CSC(offsets, rng.integers(0, sources - 1, positions).astype(index), sources, rows, positions)
-    embedding, gg_embedding = rng.standard_normal((2, sources, dim))
-    edge_weight, gg_edge_weight = rng.uniform(0.5, 2, (2, positions))
-    g = rng.standard_normal((len(degrees), dim))
-    return graph, [a.astype(real) for a in (gg_embedding, gg_edge_weight, g, embedding, edge_weight)]
-
-
-def results(panel, graph, arrays):
-    """Every field of every operator, for each operation, with and without weights and cotangents."""
-    u, v, g, x, w = arrays
-    fields = {}
-    for how in OPERATIONS:
-        fields[how, "fwd"] = panel.agg_weighted_n2n_fwd(x, w, graph, *how)
-        fields[how, "bwd"] = panel.agg_weighted_n2n_bwd(g, x, w, graph, *how)
-        fields[how, "bwd2"] = panel.agg_weighted_n2n_bwd2(u, v, g, x, w, graph, *how)
-        fields[how, "bwd2 of weights"] = panel.agg_weighted_n2n_bwd2(None, v, g, x, w, graph, *how)
-        fields[how, "bwd2 of embeddings"] = panel.agg_weighted_n2n_bwd2(u, None, g, x, w, graph, *how)
-        fields[how, "fwd without weights"] = panel.agg_weighted_n2n_fwd(x, None, graph, *how)
-        fields[how, "bwd2 without weights"] = panel.agg_weighted_n2n_bwd2(u, None, g, x, None, graph, *how)
-    return {f"{how} {call}, {f}": a for (how, call), r in fields.items() for f, a in r._asdict().items()}
-
-
-def run():
-    """Compare all cases with the readable panel in float64 and return what the kernels gave."""
-    collected = {}
-    for name in CASES:
-        graph, arrays = make(name)
-        expected = results(pyref, graph, [a.astype(np.float64) for a in arrays])
-        for what, mine in results(gpu, graph, arrays).items():
-            if mine is None or mine.dtype.kind == "i":
-                assert np.array_equal(mine, expected[what]), f"{name}: {what}"
-            else:
-                sanitizers.close(f"{name}: {what}", mine, expected[what])
-            if mine is not None:
-                collected[f"{name}: {what}"] = mine
-    return collected
+SUBSET, run = subset("weighted"), partial(weighted.run, Rehearsal())
 
 
 @pytest.mark.parametrize("order", sanitizers.ORDERS)

@@ -13,7 +13,7 @@ import trigraph
 from trigraph import panels, results
 from trigraph.operators import DEFINITIONS, OPERATORS, result_type
 from trigraph.panels import FUNCTIONS, PANELS, panel_function
-from trigraph.verification.subjects import _to_device
+from trigraph.verification.subjects import to_device
 
 ALL = [pytest.param(op, id=op.name) for op in OPS]
 SELECTIVE = [pytest.param(op, id=op.name) for op in OPS if op.selective]
@@ -147,7 +147,7 @@ def test_the_device_agrees(op):
     cupy = device()
     for dtype, index in ((np.float32, np.int32), (np.float64, np.int64)):
         values = draw(op, dtype, index)
-        got = call(op, {name: _to_device(v) for name, v in values.items()})  # gpu is the default
+        got = call(op, {name: to_device(v) for name, v in values.items()})  # gpu is the default
         assert_close({n: cupy.asnumpy(v) for n, v in got.items()}, call(op, values, panel="fortran-reference"))
 
 

@@ -185,7 +185,7 @@ def test_arguments_move_to_the_device_and_back(monkeypatch):
         OPERATORS["gno_message_bwd"].definition, variants(OPERATORS["gno_message_bwd"].definition)[1], "float64", 0
     )
     values = case.arguments(OPERATORS["gno_message_bwd"])
-    there = {name: subjects._to_device(value) for name, value in values.items()}
+    there = {name: subjects.to_device(value) for name, value in values.items()}
     graph, copy = values["graph"], there["graph"]
     assert copy is not graph
     assert (copy.num_src_nodes, copy.num_dst_nodes, copy.num_edges) == (

@@ -35,6 +35,7 @@ __all__ = [
     "observe",
     "own_interrupts",
     "panel",
+    "to_device",
     "told",
     "trace_of",
     "unavailable",
@@ -226,7 +227,8 @@ def named_fields(op: Operator, result: Any) -> dict[str, Any]:
     return dict(result._asdict())  # type: ignore[attr-defined]
 
 
-def _to_device(value: Any) -> Any:
+def to_device(value: Any) -> Any:
+    """Return an argument with CuPy's arrays instead of NumPy's, graphs and segments too."""
     import cupy
 
     if isinstance(value, np.ndarray):
@@ -234,9 +236,9 @@ def _to_device(value: Any) -> Any:
     if isinstance(value, tuple(GRAPH_TYPES.values())):
         # Rebuilt from its arrays, as pickle does.
         make, arguments, *state = cast("tuple[Any, ...]", value.__reduce_ex__(2))
-        moved = make(*(_to_device(a) for a in arguments))
+        moved = make(*(to_device(a) for a in arguments))
         if state and state[0] is not None:
-            moved.__setstate__({name: _to_device(v) for name, v in state[0].items()})
+            moved.__setstate__({name: to_device(v) for name, v in state[0].items()})
         return moved
     return value
 
@@ -255,12 +257,12 @@ def _call_panel(name: str, op: Operator, values: Mapping[str, Any], wrt: Sequenc
 
 
 def _native_on_device(name: str, op: Operator, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    given = {k: _to_device(v) for k, v in values.items()}
+    given = {k: to_device(v) for k, v in values.items()}
     return given, _call_panel(name, op, given, None)
 
 
 def _call_on_device(name: str, op: Operator, values: Mapping[str, Any], wrt: Sequence[str] | None) -> dict[str, Any]:
-    fields = _call_panel(name, op, {k: _to_device(v) for k, v in values.items()}, wrt)
+    fields = _call_panel(name, op, {k: to_device(v) for k, v in values.items()}, wrt)
     return {k: _to_host(v) for k, v in fields.items()}
 
 
@@ -284,7 +286,7 @@ def _call_into(
     xp: Any = np
     if PANELS[name][1] == "cupy":
         xp = importlib.import_module("cupy")
-        values = {k: _to_device(v) for k, v in values.items()}
+        values = {k: to_device(v) for k, v in values.items()}
     memory, out = {}, {}
     for field, (shape, dtype) in forms.items():
         size = math.prod(shape) * np.dtype(dtype).itemsize

@@ -1,6 +1,7 @@
 // Graph attention. For every head and position p (an in-edge of i from j, e its row): raw = a_s.x_j + a_d.x_i + a_e.f_e,
 // pre = act(raw), post = softmax of pre over the in-edges of i, out_i = sum post x_j. gpu/gat.py states the formulas and
-// puts the kernels together. Null pointers leave out what they stand for.
+// puts the kernels together. Null pointers leave out what they stand for; null edge_ids say that row and position are the
+// same.
 //
 // S is what embeddings and their gradients are stored in; scores, sums and weights are of type Compute<S>. Rows of
 // embeddings are (num_heads, dim_head); post is (num_heads, num_positions), what else belongs to positions (num_positions,
@@ -21,7 +22,7 @@ template <class T, class I> struct Scores {
     __device__ T raw(I p, I i, int h) const {
         T sum = src != nullptr ? src[(long long)(indices[p]) * num_heads + h] : T(0);
         sum += dst != nullptr ? dst[(long long)(i) * num_heads + h] : T(0);
-        return edge != nullptr ? sum + edge[(long long)(edge_ids[p]) * num_heads + h] : sum;
+        return edge != nullptr ? sum + edge[(long long)(edge_ids == nullptr ? p : edge_ids[p]) * num_heads + h] : sum;
     }
 };
 
@@ -74,33 +75,40 @@ gat_finish(const Compute<S>* __restrict__ overflow, const I* __restrict__ long_r
 
 // ---- scores ---------------------------------------------------------------------------------------------------------
 
-// out[row, h] = a[h].x[row, h] + a_2[h].x_2[row, h]; one group of lanes for each.
+// For the rows of sources, then of destinations, then of edges: out[row, h] = a[h].x[row, h] + a_2[h].x_2[row, h], with the
+// weights `a` that meet each of the three; one group of lanes for each row and head.
 template <class S, bool wide>
 __global__ void __launch_bounds__(128, row_blocks)
-gat_project(const Compute<S>* __restrict__ a, const S* __restrict__ x, const Compute<S>* __restrict__ a_2,
-            const S* __restrict__ x_2, long long count, int num_heads, int dim_head, int column_bits,
-            Compute<S>* __restrict__ out) {
+gat_project(const Compute<S>* __restrict__ a, const S* __restrict__ src, const S* __restrict__ dst,
+            const S* __restrict__ edge, const Compute<S>* __restrict__ a_2, const S* __restrict__ src_2,
+            const S* __restrict__ dst_2, const S* __restrict__ edge_2, long long num_src, long long num_dst,
+            long long num_edges, int num_heads, int dim_head, int column_bits, Compute<S>* __restrict__ out) {
     using T = Compute<S>;
     constexpr int n = pack_elements<S, wide>;
     const Lanes lanes{column_bits, 0};
-    const long long i = (long long)(blockIdx.x) * lanes.groups() + lanes.group();
+    const long long i = (long long)(blockIdx.x) * lanes.groups() + lanes.group(), row = i / num_heads;
+    const int h = int(i - row * num_heads), kind = row < num_src ? 0 : row < num_src + num_dst ? 1 : 2;
+    const bool there = row < num_src + num_dst + num_edges;
+    const long long at = i - (kind == 0 ? 0 : kind == 1 ? num_src : num_src + num_dst) * num_heads;
     Sum<T> sum;
     for (int pair = 0; pair < 2; pair++) {
-        const S* const values = pair == 0 ? x : x_2;
-        if (values != nullptr && i < count) {
-            const T* const weights = (pair == 0 ? a : a_2) + i % num_heads * dim_head;
+        const T* const weights = pair == 0 ? a : a_2;
+        const S* const values = pair == 0 ? (kind == 0 ? src : kind == 1 ? dst : edge)
+                                          : (kind == 0 ? src_2 : kind == 1 ? dst_2 : edge_2);
+        if (weights != nullptr && values != nullptr && there) {
+            const T* const of_head = weights + (long long)(kind * num_heads + h) * dim_head;
             int k = 0;
             for (int c = n * lanes.column(); c < dim_head; c += n << column_bits) {
-                const Pack<S, n> value = load_pack<n>(values + i * dim_head + c);
+                const Pack<S, n> value = load_pack<n>(values + at * dim_head + c);
 #pragma unroll
                 for (int r = 0; r < n; r++) {
-                    sum.add(weights[c + r] * Storage<S>::value(value.at[r]), k++);
+                    sum.add(of_head[c + r] * Storage<S>::value(value.at[r]), k++);
                 }
             }
         }
     }
     const T total = sum_over_columns(lanes, sum.value());
-    if (i < count && lanes.column() == 0) {
+    if (there && lanes.column() == 0) {
         out[i] = total;
     }
 }
@@ -201,60 +209,86 @@ gat_rescale(const T* __restrict__ stats, const I* __restrict__ offsets, const I*
 
 // ---- output ---------------------------------------------------------------------------------------------------------
 
-template <class S, bool second> constexpr int aggregate_blocks = sizeof(S) == 2 && second ? few_row_blocks<S> : row_blocks;
+// The row of columns that belongs to a position.
+template <class I> struct Source {
+    I row;
 
-// out[row] = sum over its positions of coefficient x[src] and, if `second`, coefficient_2 x_2[src], heads side by side or
-// averaged; position p and head h have coefficient[p * position_stride + h * head_stride].
-template <class S, class I, bool wide, bool second>
-__global__ void __launch_bounds__(128, aggregate_blocks<S, second>)
-gat_aggregate(const Compute<S>* __restrict__ coefficient, long long position_stride, long long head_stride,
-              const S* __restrict__ x, const Compute<S>* __restrict__ coefficient_2, long long position_stride_2,
+    __device__ Source of_lane(int lane, int lanes) const { return {__shfl_sync(0xffffffffu, row, lane, lanes)}; }
+};
+
+template <class S, class I, bool second, bool concat>
+constexpr int aggregate_blocks = sizeof(S) == 2 ? 3 + concat + !second
+                                 : !second      ? (concat ? row_blocks : few_row_blocks<S, I>)
+                                                : 5;
+
+// out[row] = sum over its positions of coefficient x[src] and, if `second`, coefficient_2 x_2[src], heads side by side if
+// `concat`, else averaged; position p and head h have coefficient[p * position_stride + h * head_stride].
+template <class S, class I, bool wide, bool second, bool concat>
+__global__ void __launch_bounds__(128, aggregate_blocks<S, I, second, concat>)
+gat_aggregate(const Compute<S>* __restrict__ coefficient, int position_stride, long long head_stride,
+              const S* __restrict__ x, const Compute<S>* __restrict__ coefficient_2, int position_stride_2,
               long long head_stride_2, const S* __restrict__ x_2, const I* __restrict__ offsets, const I* __restrict__ parts,
-              long long num_rows, long long num_pieces, const I* __restrict__ indices, int num_heads, int dim_head, int concat_heads,
+              long long num_rows, long long num_pieces, const I* __restrict__ indices, int num_heads, int dim_head,
               int column_bits, int position_bits, S* __restrict__ out, Compute<S>* __restrict__ overflow) {
     using T = Compute<S>;
     constexpr int n = pack_elements<S, wide>;
-    const int width = concat_heads ? num_heads * dim_head : dim_head;
+    const int stride = num_heads * dim_head, width = concat ? stride : dim_head;
     const Lanes lanes{column_bits, position_bits};
     const Place<n> place(lanes, width);
     const Cut<I> cut{offsets, parts, num_rows, num_pieces};
     const Piece<I> piece = cut.piece(place.piece);
-    const int size = place.column < width ? piece.size : 0;
-    const int first = concat_heads ? place.column / dim_head : 0, heads = concat_heads ? 1 : num_heads;
+    const bool inside = place.column < width;
+    const int first = concat ? place.column / dim_head : 0, heads = concat ? 1 : num_heads;
     Sum<T> sum[n];
-    int k = 0;
-    for (int e = lanes.position(); e < size; e += lanes.positions(), k++) {
-        const long long p = piece.begin + e;
-        const long long from = (long long)(indices[p]) * num_heads * dim_head + place.column;
-        Pack<T, n> term{};
+    each_position<Source<I>>(
+        lanes, piece.size, inside, [&](int e) { return Source<I>{indices[piece.begin + I(e)]}; },
+        [&](const Source<I>(&items)[unroll], const bool(&there)[unroll], const int(&e)[unroll], int k) {
+            Pack<T, n> terms[unroll] = {};
 #pragma unroll 1
-        for (int h = 0; h < heads; h++) {
-            const T c = coefficient[p * position_stride + (first + h) * head_stride];
-            const Pack<S, n> value = load_pack<n>(x + from + (long long)(h) * dim_head);
+            for (int h = 0; h < heads; h++) {
 #pragma unroll
-            for (int r = 0; r < n; r++) {
-                term.at[r] += c * Storage<S>::value(value.at[r]);
-            }
-            if (second) {
-                const T c_2 = coefficient_2[p * position_stride_2 + (first + h) * head_stride_2];
-                const Pack<S, n> value_2 = load_pack<n>(x_2 + from + (long long)(h) * dim_head);
+                for (int pair = 0; pair < (second ? 2 : 1); pair++) {
+                    const T* const c = pair == 0 ? coefficient + piece.begin * (long long)(position_stride) +
+                                                       (first + h) * head_stride
+                                                 : coefficient_2 + piece.begin * (long long)(position_stride_2) +
+                                                       (first + h) * head_stride_2;
+                    T factor[unroll];
+                    Pack<S, n> values[unroll];
 #pragma unroll
-                for (int r = 0; r < n; r++) {
-                    term.at[r] += c_2 * Storage<S>::value(value_2.at[r]);
+                    for (int u = 0; u < unroll; u++) {
+                        factor[u] = there[u] ? c[e[u] * (pair == 0 ? position_stride : position_stride_2)] : T(0);
+                    }
+                    load_rows((pair == 0 ? x : x_2) + place.column + h * dim_head, stride, items, there, values);
+#pragma unroll
+                    for (int u = 0; u < unroll; u++) {
+#pragma unroll
+                        for (int r = 0; r < n; r++) {
+                            const T term = factor[u] * Storage<S>::value(values[u].at[r]);
+                            if constexpr (concat && !second) {
+                                sum[r].add(term, k + u);
+                            } else {
+                                terms[u].at[r] += term;
+                            }
+                        }
+                    }
                 }
             }
-        }
+            if constexpr (!concat || second) {
 #pragma unroll
-        for (int r = 0; r < n; r++) {
-            sum[r].add(term.at[r], k);
-        }
-    }
+                for (int u = 0; u < unroll; u++) {
+#pragma unroll
+                    for (int r = 0; r < n; r++) {
+                        sum[r].add(terms[u].at[r], k + u);
+                    }
+                }
+            }
+        });
     Pack<T, n> total;
 #pragma unroll
     for (int r = 0; r < n; r++) {
         total.at[r] = sum_over_positions(lanes, sum[r].value()) / T(heads);
     }
-    if (place.piece < num_pieces && place.column < width && lanes.position() == 0) {
+    if (place.piece < num_pieces && inside && lanes.position() == 0) {
         store_columns<S, I, n>(cut, place.piece, width, place.column, total, out, overflow);
     }
 }
@@ -444,10 +478,22 @@ gat_coefficients(const T* __restrict__ post, const T* __restrict__ dots, const T
     }
 }
 
+// A position and the row of g that belongs to it.
+template <class I> struct Cotangent {
+    I row;
+    I position;
+
+    __device__ Cotangent of_lane(int lane, int lanes) const {
+        return {__shfl_sync(0xffffffffu, row, lane, lanes), __shfl_sync(0xffffffffu, position, lane, lanes)};
+    }
+};
+
+template <class S, class I> constexpr int to_rows_blocks = few_row_blocks<Compute<S>, I> - int(sizeof(S) == 2);
+
 // With c the `per` coefficients of a position and head, and C their sums over the positions of a row (of `order`, if given):
 // out[row, h] = sum c_0 g[dst, h] + a[h] C_1 + a_2[h] C_2, and sums[row] = C_1 (and C_2), (per - 1, num_heads).
 template <class S, class I, bool wide>
-__global__ void __launch_bounds__(128, row_blocks)
+__global__ void __launch_bounds__(128, to_rows_blocks<S, I>)
 gat_to_rows(const Compute<S>* __restrict__ coefficients, int per, const S* __restrict__ g, const Compute<S>* __restrict__ a,
             const Compute<S>* __restrict__ a_2, const I* __restrict__ offsets, const I* __restrict__ parts,
             long long num_rows, long long num_pieces, const I* __restrict__ order, const I* __restrict__ destinations,
@@ -460,34 +506,49 @@ gat_to_rows(const Compute<S>* __restrict__ coefficients, int per, const S* __res
     const Place<n> place(lanes, width);
     const Cut<I> cut{offsets, parts, num_rows, num_pieces};
     const Piece<I> piece = cut.piece(place.piece);
-    const int size = place.column < width ? piece.size : 0, h = place.column / dim_head;
-    const int within = place.column - h * dim_head;
+    const bool inside = place.column < width;
+    const int h = place.column / dim_head, within = place.column - h * dim_head;
+    const int g_width = concat_heads ? width : dim_head, g_column = concat_heads ? place.column : within;
     Sum<T> of_g[n], of_1, of_2;
-    int k = 0;
-    for (int e = lanes.position(); e < size; e += lanes.positions(), k++) {
-        const I p = order == nullptr ? piece.begin + I(e) : order[piece.begin + e];
-        const T* const c = coefficients + ((long long)(p) * num_heads + h) * per;
-        of_1.add(c[1], k);
-        if (per == 3) {
-            of_2.add(c[2], k);
-        }
-        if (g != nullptr) {
-            const long long to = destinations[p];
-            const Pack<S, n> value = load_pack<n>(g + (concat_heads ? to * num_heads + h : to) * dim_head + within);
-            const T c_0 = c[0];
+    each_position<Cotangent<I>>(
+        lanes, piece.size, inside,
+        [&](int e) {
+            const I p = order == nullptr ? piece.begin + I(e) : order[piece.begin + I(e)];
+            return Cotangent<I>{g == nullptr ? I(0) : destinations[p], p};
+        },
+        [&](const Cotangent<I>(&items)[unroll], const bool(&there)[unroll], const int(&)[unroll], int k) {
+            T c[unroll][3];
 #pragma unroll
-            for (int r = 0; r < n; r++) {
-                of_g[r].add(c_0 * Storage<S>::value(value.at[r]), k);
+            for (int u = 0; u < unroll; u++) {
+                const T* const at = coefficients + ((long long)(items[u].position) * num_heads + h) * per;
+                c[u][0] = there[u] && g != nullptr ? at[0] : T(0);
+                c[u][1] = there[u] ? at[1] : T(0);
+                c[u][2] = there[u] && per == 3 ? at[2] : T(0);
             }
-        }
-    }
+            if (g != nullptr) {
+                Pack<S, n> values[unroll];
+                load_rows(g + g_column, g_width, items, there, values);
+#pragma unroll
+                for (int u = 0; u < unroll; u++) {
+#pragma unroll
+                    for (int r = 0; r < n; r++) {
+                        of_g[r].add(c[u][0] * Storage<S>::value(values[u].at[r]), k + u);
+                    }
+                }
+            }
+#pragma unroll
+            for (int u = 0; u < unroll; u++) {
+                of_1.add(c[u][1], k + u);
+                of_2.add(c[u][2], k + u);
+            }
+        });
     const T c_1 = sum_over_positions(lanes, of_1.value()), c_2 = sum_over_positions(lanes, of_2.value());
     Pack<T, n> total;
 #pragma unroll
     for (int r = 0; r < n; r++) {
         total.at[r] = sum_over_positions(lanes, of_g[r].value()) / (concat_heads ? T(1) : T(num_heads));
     }
-    if (place.piece >= num_pieces || place.column >= width || lanes.position() != 0) {
+    if (place.piece >= num_pieces || !inside || lanes.position() != 0) {
         return;
     }
     if (sums != nullptr && within == 0) {
@@ -507,37 +568,46 @@ gat_to_rows(const Compute<S>* __restrict__ coefficients, int per, const S* __res
     }
 }
 
-// parts[chunk, h, :] = sum over the chunk's 256 rows of sums[row, 0, h] x[row, h] + sums[row, 1, h] x_2[row, h]; rows without
-// positions leave no trace. 32 columns to a block.
+// parts[chunk, kind, h, :] = sum over the chunk's 256 rows of sums[row, 0, h] x[row, h] + sums[row, 1, h] x_2[row, h], for the
+// rows of each kind: sources, destinations and edges; `sums` has them all, one after the other. Rows without positions
+// leave no trace. Where there are no offsets, every row has one. 32 columns to a block.
 template <class S, class I>
 __global__ void __launch_bounds__(256)
-gat_weights(const Compute<S>* __restrict__ sums, int per, const S* __restrict__ x, const S* __restrict__ x_2,
-            const I* __restrict__ offsets, long long num_rows, int num_heads, int dim_head,
-            Compute<S>* __restrict__ parts) {
+gat_weights(const Compute<S>* __restrict__ sums, int per, const S* __restrict__ src, const S* __restrict__ dst,
+            const S* __restrict__ edge, const S* __restrict__ src_2, const S* __restrict__ dst_2,
+            const S* __restrict__ edge_2, const I* __restrict__ src_offsets, const I* __restrict__ dst_offsets,
+            const I* __restrict__ edge_offsets, long long num_src, long long num_dst, long long num_edges, int num_kinds,
+            int num_heads, int dim_head, Compute<S>* __restrict__ parts) {
     using T = Compute<S>;
     __shared__ T shared[8][32];
     const int width = num_heads * dim_head;
-    const unsigned col_tiles = (width + 31) / 32;
-    const long long chunk = blockIdx.x / col_tiles, begin = chunk * 256;
-    const long long end = begin + 256 < num_rows ? begin + 256 : num_rows;
-    const int j = int(blockIdx.x % col_tiles) * 32 + threadIdx.x;
+    const unsigned col_tiles = (num_kinds * width + 31) / 32;
+    const long long block = blockIdx.x / col_tiles, begin = block * 256;
+    const int column = int(blockIdx.x % col_tiles) * 32 + threadIdx.x, kind = column / width;
     Sum<T> terms;
-    if (j < width) {
-        const int h = j / dim_head;
+    if (kind < num_kinds) {
+        const S* const x = kind == 0 ? src : kind == 1 ? dst : edge;
+        const S* const x_2 = kind == 0 ? src_2 : kind == 1 ? dst_2 : edge_2;
+        const I* const offsets = kind == 0 ? src_offsets : kind == 1 ? dst_offsets : edge_offsets;
+        const long long before = kind == 0 ? 0 : kind == 1 ? num_src : num_src + num_dst;
+        const long long num_rows = kind == 0 ? num_src : kind == 1 ? num_dst : num_edges;
+        const long long end = begin + 256 < num_rows ? begin + 256 : num_rows;
+        const int j = column - kind * width, h = j / dim_head;
         int i = 0;
         for (long long row = begin + threadIdx.y; row < end; row += 8, i++) {
             T term = T(0);
-            if (offsets[row] != offsets[row + 1]) {
-                term = sums[row * per * num_heads + h] * Storage<S>::value(x[row * width + j]);
+            if (offsets == nullptr || offsets[row] != offsets[row + 1]) {
+                const T* const of_row = sums + (before + row) * per * num_heads + h;
+                term = of_row[0] * Storage<S>::value(x[row * width + j]);
                 if (x_2 != nullptr) {
-                    term += sums[(row * per + 1) * num_heads + h] * Storage<S>::value(x_2[row * width + j]);
+                    term += of_row[num_heads] * Storage<S>::value(x_2[row * width + j]);
                 }
             }
             terms.add(term, i);
         }
     }
     const T sum = sum_over_y(terms.value(), shared);
-    if (threadIdx.y == 0 && j < width) {
-        parts[chunk * width + j] = sum;
+    if (threadIdx.y == 0 && kind < num_kinds) {
+        parts[block * num_kinds * width + column] = sum;
     }
 }

@@ -167,7 +167,7 @@ gno_outer(const T* __restrict__ g, const T* __restrict__ h, const I* __restrict_
         o[r] = j - f[r] * f_out;
     }
     for (int e = 0; e < piece.size; e++) {
-        const I p = row_positions[piece.begin + e];
+        const I p = row_positions == nullptr ? piece.begin : row_positions[piece.begin + e];
         const T* const left = g + (long long)(destinations[p]) * f_out;
         const T* const right = h + (long long)(indices[p]) * f_in;
 #pragma unroll

@@ -1,9 +1,10 @@
 // Products of tall matrices with small ones: out = left right, of any number of rows.
 //
-// A block computes a tile of `matrix_rows` rows and `cols` columns. It goes through the depth in steps of `matrix_depth`,
-// for which both factors lie in shared memory; a thread has matrix_rows * cols / matrix_threads sums in registers. What a
-// step adds to a sum is rounded on its own, so that chains of roundings stay short. A row of the result depends on that row
-// of `left` alone, in its bits as well: not on the number of rows, as a library's product does.
+// A block computes a tile of `matrix_rows` rows and `cols` columns: wide tiles use what they have loaded more often, narrow
+// ones waste less where there are few columns. It goes through the depth in steps of `matrix_depth`, for which both factors
+// lie in shared memory; a thread has matrix_rows * cols / matrix_threads sums in registers. What a step adds to a sum is
+// rounded on its own, so that chains of roundings stay short. A row of the result depends on that row of `left` alone, in
+// its bits as well: not on the number of rows, as a library's product does.
 #pragma once
 
 #include "products.cuh"
@@ -15,16 +16,13 @@ constexpr int matrix_depth = 16;
 // Blocks that a multiprocessor shall hold at a time: this sets the registers of a thread, here so that none spill.
 template <class T> constexpr int matrix_blocks = sizeof(T) == 4 ? 2 : 1;
 
-// `cols` columns: wide tiles reuse what they have loaded, narrow ones waste less where there are few columns.
-template <bool wide> constexpr int matrix_cols = wide ? 64 : 16;
-
 // out[m, n] = sum over k < depth of left[m, k] right[k, n], added to what is there if `add`. Rows of `left` are `depth`
 // elements long, those of `out` `width`; right[k, n] is at k * k_stride + n * n_stride, one of which is 1.
-template <class T, bool wide>
+template <class T, int cols>
 __global__ void __launch_bounds__(256, matrix_blocks<T>)
 multiply(const T* __restrict__ left, const T* __restrict__ right, long long num_rows, int depth, int width,
          long long k_stride, long long n_stride, int add, T* __restrict__ out) {
-    constexpr int cols = matrix_cols<wide>, lane_n = 4, lanes_n = cols / lane_n;
+    constexpr int lane_n = 4, lanes_n = cols / lane_n;
     constexpr int lane_m = matrix_rows * lanes_n / matrix_threads;
     // One access more than a row has: neighbours along the depth then fall into different banks.
     constexpr int left_stride = matrix_rows + 4, right_stride = cols + 4;

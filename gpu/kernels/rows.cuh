@@ -1,7 +1,8 @@
 // Rows of a CSR array by groups of lanes, for families that gather rows of columns: the lanes of a group, at most a warp,
 // lie along the columns first, what is left of them along the positions of a piece (see sums.cuh).
 //
-// Lanes are runtime numbers, so that a width of 1 wastes no more than a width of 100. A lane has several columns where
+// Lanes are runtime numbers, so that a width of 1 wastes no more than a width of 100; they depend on the width alone, and so
+// does the order of sums. A lane has several columns where
 // 16 bytes can be read at a time. Every thread of a block reaches the shuffles, also those beyond the last piece.
 #pragma once
 
@@ -11,7 +12,8 @@ constexpr int row_threads = 128;
 
 // Blocks that a multiprocessor shall hold at a time: this sets the registers of a thread, here so that none spill.
 constexpr int row_blocks = 8;
-template <class T> constexpr int few_row_blocks = sizeof(T) <= 4 ? 6 : 5;
+template <class T, class I> constexpr int gather_blocks = sizeof(T) + sizeof(I) <= 8 ? row_blocks : 7;
+template <class T, class I> constexpr int few_row_blocks = sizeof(T) + sizeof(I) <= 8 ? 6 : 5;
 
 // Neighbours in memory, read and written as one.
 template <class S, int n> struct alignas(sizeof(S) * n) Pack {
@@ -21,6 +23,12 @@ template <class S, int n> struct alignas(sizeof(S) * n) Pack {
 template <class S, bool wide> constexpr int pack_elements = wide ? 16 / int(sizeof(S)) : 1;
 
 template <int n, class S> __device__ Pack<S, n> load_pack(const S* from) {
+    return *reinterpret_cast<const Pack<S, n>*>(from);
+}
+
+// Row number `row` of columns: a distance in bytes takes one instruction.
+template <int n, class S, class I> __device__ Pack<S, n> load_row(const S* columns, I row, int width) {
+    const char* const from = reinterpret_cast<const char*>(columns) + (long long)(row) * (width * int(sizeof(S)));
     return *reinterpret_cast<const Pack<S, n>*>(from);
 }
 
@@ -43,6 +51,7 @@ struct Lanes {
 
 // Sum over the lanes of a group that share a column; all of them get it.
 template <class T> __device__ T sum_over_positions(const Lanes& lanes, T sum) {
+#pragma unroll 1
     for (int bit = lanes.column_bits; bit < lanes.bits(); bit++) {
         sum += __shfl_xor_sync(0xffffffffu, sum, 1 << bit);
     }
@@ -51,6 +60,7 @@ template <class T> __device__ T sum_over_positions(const Lanes& lanes, T sum) {
 
 // Sum over the lanes of a group that share a position.
 template <class T> __device__ T sum_over_columns(const Lanes& lanes, T sum) {
+#pragma unroll 1
     for (int bit = 0; bit < lanes.column_bits; bit++) {
         sum += __shfl_xor_sync(0xffffffffu, sum, 1 << bit);
     }
@@ -63,9 +73,63 @@ template <int n> struct Place {
     long long piece;  // number of the piece
 
     __device__ Place(const Lanes& lanes, int width) {
+        constexpr int pack_bits = n == 8 ? 3 : n == 4 ? 2 : n == 2 ? 1 : 0;
         const int tile = n << lanes.column_bits;
-        const unsigned tiles = (width + tile - 1) / tile;
+        const unsigned tiles = unsigned(width + tile - 1) >> (pack_bits + lanes.column_bits);
         column = int(blockIdx.x % tiles) * tile + n * lanes.column();
         piece = (long long)(blockIdx.x / tiles) * lanes.groups() + lanes.group();
     }
 };
+
+// Rows of columns that a lane loads before it uses the first of them.
+constexpr int unroll = 4;
+
+// Walks a group's piece of `size` positions. Each lane fetches for one position what leads to its row of columns, an Item,
+// and the lanes pass these on: so no row waits for indices of its own, and a lane can load `unroll` rows at a time.
+// use(items, there, e, k) gets those of the lane's terms k..k+unroll-1, of which e[u] are the positions; where there[u] is
+// false, as in lanes that are not `active`, there is no such position and item u means nothing.
+template <class Item, class Fetch, class Use>
+__device__ void each_position(const Lanes& lanes, int size, bool active, const Fetch& fetch, const Use& use) {
+    const int count = 1 << lanes.bits(), lane = threadIdx.x & (count - 1);
+    int longest = size;  // of the warp's groups: all of its lanes have to reach the shuffles
+#pragma unroll 1
+    for (int bit = lanes.bits(); bit < 5; bit++) {
+        longest = max(longest, __shfl_xor_sync(0xffffffffu, longest, 1 << bit));
+    }
+    int steps = 0;
+#pragma unroll 1
+    for (int begin = 0; begin < longest; begin += count) {
+        Item mine{};
+        if (begin + lane < size) {
+            mine = fetch(begin + lane);
+        }
+        const int end = min(longest - begin, count), mine_end = active ? min(size - begin, count) : 0;
+#pragma unroll 1
+        for (int first = 0; first < end; first += unroll << lanes.position_bits, steps++) {
+            Item items[unroll];
+            bool there[unroll];
+            int e[unroll];
+#pragma unroll
+            for (int u = 0; u < unroll; u++) {
+                const int from = first + (u << lanes.position_bits) + lanes.position();
+                items[u] = mine.of_lane(from, count);
+                e[u] = begin + from;
+                there[u] = from < mine_end;
+            }
+            use(items, there, e, unroll * steps);
+        }
+    }
+}
+
+// Loads the columns of row items[u] for every u that is there, zero for the others.
+template <int n, class S, class Item>
+__device__ void load_rows(const S* columns, int width, const Item (&items)[unroll], const bool (&there)[unroll],
+                          Pack<S, n> (&rows)[unroll]) {
+#pragma unroll
+    for (int u = 0; u < unroll; u++) {
+        rows[u] = {};
+        if (there[u]) {
+            rows[u] = load_row<n>(columns, items[u].row, width);
+        }
+    }
+}

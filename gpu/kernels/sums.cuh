@@ -20,7 +20,7 @@ template <class T> struct Sum {
     // Adds term number i, counted from 0.
     __device__ void add(T term, int i) {
         run += term;
-        if (i % 16 == 15) {
+        if ((i & 15) == 15) {
             total += run;
             run = T(0);
         }
@@ -67,7 +67,7 @@ template <class I> struct Piece {
     int size;  // number of positions
 };
 
-// Rows and their pieces. `parts` has the row and the first position of every part, num_pieces - num_rows of each; where it is
+// Rows and their pieces. Where `offsets` is null, position i alone is row i. `parts` has the row and the first position of every part, num_pieces - num_rows of each; where it is
 // null, no row is cut.
 template <class I> struct Cut {
     const I* offsets;
@@ -81,6 +81,9 @@ template <class I> struct Cut {
     __device__ Piece<I> piece(long long s) const {
         if (s >= num_pieces) {
             return {I(0), I(0), 0};
+        }
+        if (offsets == nullptr) {
+            return {I(s), I(s), 1};
         }
         const I row = is_row(s) ? I(s) : parts[s - num_rows];
         const I begin = is_row(s) ? offsets[row] : parts[num_pieces - num_rows + s - num_rows];

@@ -1,14 +1,30 @@
 // Weighted aggregation: sum, mean, min or max of the messages w_e x_j over the in-edges of a destination i. gpu/weighted.py
-// states the formulas and puts the kernels together. Null pointers leave out what they stand for; null weights are ones.
+// states the formulas and puts the kernels together. Null pointers leave out what they stand for; null weights are ones, null
+// edge_ids say that row and position are the same.
 #include "rows.cuh"
 
 template <class T, class I> __device__ T weight_of(const T* weights, const I* edge_ids, I p) {
-    return weights == nullptr ? T(1) : weights[edge_ids[p]];
+    return weights == nullptr ? T(1) : weights[edge_ids == nullptr ? p : edge_ids[p]];
 }
+
+// The row of columns that belongs to a position, and what it is multiplied by.
+template <class T, class I, int count> struct Weighted {
+    I row;
+    T weights[count];
+
+    __device__ Weighted of_lane(int lane, int lanes) const {
+        Weighted other{__shfl_sync(0xffffffffu, row, lane, lanes)};
+#pragma unroll
+        for (int i = 0; i < count; i++) {
+            other.weights[i] = __shfl_sync(0xffffffffu, weights[i], lane, lanes);
+        }
+        return other;
+    }
+};
 
 // out[row] = sum over its positions of the weights; the number of positions where these are null.
 template <class T, class I>
-__global__ void __launch_bounds__(128, row_blocks)
+__global__ void __launch_bounds__(128, gather_blocks<T, I>)
 weighted_degrees(const T* __restrict__ weights, const I* __restrict__ offsets, const I* __restrict__ parts,
                  long long num_rows, long long num_pieces, const I* __restrict__ edge_ids, int position_bits,
                  T* __restrict__ out, T* __restrict__ overflow) {
@@ -27,58 +43,69 @@ weighted_degrees(const T* __restrict__ weights, const I* __restrict__ offsets, c
     }
 }
 
-// out[row] = sum over its positions of weights values[src] + weights_2 (values_2[src] - centre[row]), divided by
-// degree[row] where the row is whole; finish_rows does it for the others.
-template <class T, class I, bool wide>
-__global__ void __launch_bounds__(128, row_blocks)
+// out[row] = sum over its positions of weights values[src] and, if `second`, weights_2 (values_2[src] - centre[row]),
+// divided by degree[row] where the row is whole; finish_rows does it for the others.
+template <class T, class I, bool wide, bool second>
+__global__ void __launch_bounds__(128, second ? few_row_blocks<T, I> : gather_blocks<T, I>)
 weighted_sum(const T* __restrict__ weights, const T* __restrict__ values, const T* __restrict__ weights_2,
              const T* __restrict__ values_2, const T* __restrict__ centre, const T* __restrict__ degree,
              const I* __restrict__ offsets, const I* __restrict__ parts, long long num_rows, long long num_pieces,
              const I* __restrict__ indices, const I* __restrict__ edge_ids, int width, int column_bits, int position_bits,
              T* __restrict__ out, T* __restrict__ overflow) {
     constexpr int n = pack_elements<T, wide>;
+    using Item = Weighted<T, I, second ? 2 : 1>;
     const Lanes lanes{column_bits, position_bits};
     const Place<n> place(lanes, width);
     const Cut<I> cut{offsets, parts, num_rows, num_pieces};
     const Piece<I> piece = cut.piece(place.piece);
-    const int size = place.column < width ? piece.size : 0;
+    const bool inside = place.column < width;
     Pack<T, n> base{};
-    if (centre != nullptr && size > 0) {
+    if (second && centre != nullptr && inside && piece.size > 0) {
         base = load_pack<n>(centre + (long long)(piece.row) * width + place.column);
     }
     Sum<T> sum[n];
-    int k = 0;
-    for (int e = lanes.position(); e < size; e += lanes.positions(), k++) {
-        const I p = piece.begin + I(e);
-        const long long from = (long long)(indices[p]) * width + place.column;
-        Pack<T, n> term{};
-        if (values != nullptr) {
-            const T w = weight_of(weights, edge_ids, p);
-            const Pack<T, n> x = load_pack<n>(values + from);
-#pragma unroll
-            for (int r = 0; r < n; r++) {
-                term.at[r] = w * x.at[r];
+    each_position<Item>(
+        lanes, piece.size, inside,
+        [&](int e) {
+            const I p = piece.begin + I(e);
+            Item item{indices[p], {values == nullptr ? T(0) : weight_of(weights, edge_ids, p)}};
+            if constexpr (second) {
+                item.weights[1] = weight_of(weights_2, edge_ids, p);
             }
-        }
-        if (values_2 != nullptr) {
-            const T w = weight_of(weights_2, edge_ids, p);
-            const Pack<T, n> x = load_pack<n>(values_2 + from);
+            return item;
+        },
+        [&](const Item(&items)[unroll], const bool(&there)[unroll], const int(&)[unroll], int k) {
+            Pack<T, n> x[unroll], x_2[unroll];
+            if (!second || values != nullptr) {
+                load_rows(values + place.column, width, items, there, x);
+            } else {
 #pragma unroll
-            for (int r = 0; r < n; r++) {
-                term.at[r] += w * (x.at[r] - base.at[r]);
+                for (int u = 0; u < unroll; u++) {
+                    x[u] = {};
+                }
             }
-        }
+            if (second) {
+                load_rows(values_2 + place.column, width, items, there, x_2);
+            }
 #pragma unroll
-        for (int r = 0; r < n; r++) {
-            sum[r].add(term.at[r], k);
-        }
-    }
+            for (int u = 0; u < unroll; u++) {
+                const T w = there[u] ? items[u].weights[0] : T(0);
+#pragma unroll
+                for (int r = 0; r < n; r++) {
+                    T term = w * x[u].at[r];
+                    if constexpr (second) {
+                        term += (there[u] ? items[u].weights[1] : T(0)) * (x_2[u].at[r] - base.at[r]);
+                    }
+                    sum[r].add(term, k + u);
+                }
+            }
+        });
     Pack<T, n> total;
 #pragma unroll
     for (int r = 0; r < n; r++) {
         total.at[r] = sum_over_positions(lanes, sum[r].value());
     }
-    if (place.piece < num_pieces && place.column < width && lanes.position() == 0) {
+    if (place.piece < num_pieces && inside && lanes.position() == 0) {
         if (degree != nullptr && piece.size > 0 && cut.is_row(place.piece)) {
             const T by = degree[piece.row];
 #pragma unroll
@@ -112,7 +139,7 @@ template <class T, class I> __device__ bool goes_before(const Candidate<T, I>& b
 
 // The largest or smallest message of a row and its location; those of parts into the overflow arrays.
 template <class T, class I, bool wide>
-__global__ void __launch_bounds__(128, row_blocks)
+__global__ void __launch_bounds__(128, gather_blocks<T, I>)
 weighted_extrema(const T* __restrict__ weights, const T* __restrict__ values, const I* __restrict__ offsets,
                  const I* __restrict__ parts, long long num_rows, long long num_pieces, const I* __restrict__ indices,
                  const I* __restrict__ edge_ids, int width, int largest, int column_bits, int position_bits, T* __restrict__ out,
@@ -122,22 +149,31 @@ weighted_extrema(const T* __restrict__ weights, const T* __restrict__ values, co
     const Place<n> place(lanes, width);
     const Cut<I> cut{offsets, parts, num_rows, num_pieces};
     const Piece<I> piece = cut.piece(place.piece);
-    const int size = place.column < width ? piece.size : 0;
+    const bool inside = place.column < width;
     Candidate<T, I> best[n];
 #pragma unroll
     for (int r = 0; r < n; r++) {
         best[r] = {T(0), I(-1)};
     }
-    for (int e = lanes.position(); e < size; e += lanes.positions()) {
-        const I p = piece.begin + I(e);
-        const T w = weight_of(weights, edge_ids, p);
-        const Pack<T, n> x = load_pack<n>(values + (long long)(indices[p]) * width + place.column);
+    using Item = Weighted<T, I, 1>;
+    each_position<Item>(
+        lanes, piece.size, inside,
+        [&](int e) {
+            const I p = piece.begin + I(e);
+            return Item{indices[p], {weight_of(weights, edge_ids, p)}};
+        },
+        [&](const Item(&items)[unroll], const bool(&there)[unroll], const int(&e)[unroll], int) {
+            Pack<T, n> x[unroll];
+            load_rows(values + place.column, width, items, there, x);
 #pragma unroll
-        for (int r = 0; r < n; r++) {
-            const Candidate<T, I> next{w * x.at[r], p};
-            best[r] = goes_before(next, best[r], largest) ? next : best[r];
-        }
-    }
+            for (int u = 0; u < unroll; u++) {
+#pragma unroll
+                for (int r = 0; r < n; r++) {
+                    const Candidate<T, I> next{items[u].weights[0] * x[u].at[r], there[u] ? piece.begin + I(e[u]) : I(-1)};
+                    best[r] = goes_before(next, best[r], largest) ? next : best[r];
+                }
+            }
+        });
     for (int bit = lanes.column_bits; bit < lanes.bits(); bit++) {
 #pragma unroll
         for (int r = 0; r < n; r++) {
@@ -211,47 +247,66 @@ weighted_pick(const T* __restrict__ weights, const T* __restrict__ values, const
 
 // ---- derivatives ----------------------------------------------------------------------------------------------------
 
+// A position, the row of g that belongs to it and that row's coefficient.
+template <class T, class I> struct Cotangent {
+    I row;
+    I position;
+    T coefficient;
+
+    __device__ Cotangent of_lane(int lane, int lanes) const {
+        return {__shfl_sync(0xffffffffu, row, lane, lanes), __shfl_sync(0xffffffffu, position, lane, lanes),
+                __shfl_sync(0xffffffffu, coefficient, lane, lanes)};
+    }
+};
+
 // out[src] = sum over its positions of c g[dst] with c = (weights - weights_2 degree_dot[dst] / degree[dst]) / degree[dst],
 // only where the position has won if there are locations.
 template <class T, class I, bool wide>
-__global__ void __launch_bounds__(128, few_row_blocks<T>)
+__global__ void __launch_bounds__(128, few_row_blocks<T, I>)
 weighted_to_sources(const T* __restrict__ g, const T* __restrict__ weights, const T* __restrict__ weights_2,
                     const T* __restrict__ degree, const T* __restrict__ degree_dot, const I* __restrict__ location,
                     const I* __restrict__ offsets, const I* __restrict__ parts, long long num_rows, long long num_pieces,
                     const I* __restrict__ src_positions, const I* __restrict__ destinations,
-                    const I* __restrict__ edge_ids, int width,
-                    int column_bits, int position_bits, T* __restrict__ out, T* __restrict__ overflow) {
+                    const I* __restrict__ edge_ids, int width, int column_bits, int position_bits, T* __restrict__ out,
+                    T* __restrict__ overflow) {
     constexpr int n = pack_elements<T, wide>;
+    using Item = Cotangent<T, I>;
     const Lanes lanes{column_bits, position_bits};
     const Place<n> place(lanes, width);
     const Cut<I> cut{offsets, parts, num_rows, num_pieces};
     const Piece<I> piece = cut.piece(place.piece);
-    const int size = place.column < width ? piece.size : 0;
+    const bool inside = place.column < width;
     Sum<T> sum[n];
-    int k = 0;
-    for (int e = lanes.position(); e < size; e += lanes.positions(), k++) {
-        const I p = src_positions[piece.begin + e], i = destinations[p];
-        const long long from = (long long)(i) * width + place.column;
-        const Pack<T, n> value = load_pack<n>(g + from);
-        T c = weight_of(weights, edge_ids, p);
-        if (degree_dot != nullptr) {
-            c -= weight_of(weights_2, edge_ids, p) * (degree_dot[i] / degree[i]);
-        }
-        if (degree != nullptr) {
-            c /= degree[i];
-        }
+    each_position<Item>(
+        lanes, piece.size, inside,
+        [&](int e) {
+            const I p = src_positions[piece.begin + I(e)], i = destinations[p];
+            T c = weight_of(weights, edge_ids, p);
+            if (degree_dot != nullptr) {
+                c -= weight_of(weights_2, edge_ids, p) * (degree_dot[i] / degree[i]);
+            }
+            return Item{i, p, degree != nullptr ? c / degree[i] : c};
+        },
+        [&](const Item(&items)[unroll], const bool(&there)[unroll], const int(&)[unroll], int k) {
+            Pack<T, n> value[unroll];
+            load_rows(g + place.column, width, items, there, value);
 #pragma unroll
-        for (int r = 0; r < n; r++) {
-            const bool counts = location == nullptr || location[from + r] == p;
-            sum[r].add(counts ? c * value.at[r] : T(0), k);
-        }
-    }
+            for (int u = 0; u < unroll; u++) {
+                const T c = there[u] ? items[u].coefficient : T(0);
+                const long long at = (long long)(items[u].row) * width + place.column;
+#pragma unroll
+                for (int r = 0; r < n; r++) {
+                    const bool counts = location == nullptr || (there[u] && location[at + r] == items[u].position);
+                    sum[r].add(counts ? c * value[u].at[r] : T(0), k + u);
+                }
+            }
+        });
     Pack<T, n> total;
 #pragma unroll
     for (int r = 0; r < n; r++) {
         total.at[r] = sum_over_positions(lanes, sum[r].value());
     }
-    if (place.piece < num_pieces && place.column < width && lanes.position() == 0) {
+    if (place.piece < num_pieces && inside && lanes.position() == 0) {
         store_pack(cut.target(place.piece, width, out, overflow) + place.column, total);
     }
 }
@@ -259,7 +314,7 @@ weighted_to_sources(const T* __restrict__ g, const T* __restrict__ weights, cons
 // out[row] = sum over the positions that share it of g[dst] . (values[src] - centre[dst] - r (values_2[src] - centre_2[dst]))
 // divided by degree[dst], r = degree_dot[dst] / degree[dst]; only over what the position has won if there are locations.
 template <class T, class I, bool wide>
-__global__ void __launch_bounds__(128, few_row_blocks<T>)
+__global__ void __launch_bounds__(128, few_row_blocks<T, I>)
 weighted_to_rows(const T* __restrict__ g, const T* __restrict__ values, const T* __restrict__ centre,
                  const T* __restrict__ values_2, const T* __restrict__ centre_2, const T* __restrict__ degree,
                  const T* __restrict__ degree_dot, const I* __restrict__ location, const I* __restrict__ offsets,
@@ -274,7 +329,7 @@ weighted_to_rows(const T* __restrict__ g, const T* __restrict__ values, const T*
     const Piece<I> piece = cut.piece(s);
     Sum<T> sum;
     for (int e = 0; e < piece.size; e++) {
-        const I p = row_positions[piece.begin + e], i = destinations[p];
+        const I p = row_positions == nullptr ? piece.begin : row_positions[piece.begin + e], i = destinations[p];
         const long long to = (long long)(i) * width, from = (long long)(indices[p]) * width;
         const T ratio = degree_dot != nullptr ? degree_dot[i] / degree[i] : T(0);
         Sum<T> terms;

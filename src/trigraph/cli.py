@@ -1,10 +1,11 @@
-"""The command line: ``trigraph verify``, ``info``, ``operators`` and ``bench``.
+"""The command line: ``trigraph verify``, ``info``, ``operators``, ``bench`` and ``qualify``.
 
 What a command needs is imported when it runs, so that ``--help`` and completion are quick.
 """
 
 from __future__ import annotations
 
+import importlib
 import math
 import os
 import shlex
@@ -28,21 +29,21 @@ __all__ = ["main"]
 
 JUDGE, QUAD = "judge", "real128"
 FAMILIES = tuple(dict.fromkeys(spec.family for spec in DEFINITIONS))
+LAZY = ("bench", "qualify")
 NAMES = (*OPERATORS, *(spec.name for spec in DEFINITIONS), *FAMILIES)
 
 
 class _Commands(click.Group):
-    """Imports `bench` when it is asked for: it brings the peers' adapters with it."""
+    """Imports `bench` and `qualify` when they are asked for: they bring the peers' adapters with them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted([*super().list_commands(ctx), "bench"])
+        return sorted([*super().list_commands(ctx), *LAZY])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name == "bench":
-            from trigraph.bench.cli import bench
-
-            return bench
-        return super().get_command(ctx, cmd_name)
+        if cmd_name not in LAZY:
+            return super().get_command(ctx, cmd_name)
+        command: click.Command = getattr(importlib.import_module(f"trigraph.{cmd_name}.cli"), cmd_name)
+        return command
 
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
@@ -289,6 +290,7 @@ def verify(
     could not be written, 2 for wrong options and for an implementation that cannot be imported. Checks that an
     implementation does not offer (NotImplementedError) are counted apart; when it offers none, the status is 1.
     """
+    from trigraph.environment import tf32_problems
     from trigraph.verification import progress
     from trigraph.verification.console import (
         plain_console,
@@ -329,6 +331,8 @@ def verify(
     print_summary(console, checks)
     print_failures(console, checks)
     print_withheld(console, checks)
+    for warning in tf32_problems():
+        console.print(f"Warning: {warning}", markup=False, soft_wrap=True)
     for what, reason in skips:
         console.print(f"Skipped: {what}: {reason}", markup=False, soft_wrap=True)
     written = True
@@ -380,6 +384,8 @@ def info() -> None:
         "fast path": f"{cpu['level'] or 'none'} of {', '.join(cpu['levels']) or 'none'}, {cpu['threads']} threads",
         "device": cuda["reason"] or f"{cuda['name']}, driver {cuda['driver']}, CUDA runtime {cuda['runtime']}",
     }
+    if found["warnings"]:
+        rows["warning"] = "; ".join(found["warnings"])
     if build:
         rows["Fortran"] = f"{build['fortran_compiler']} {build['fortran_version']}"
         rows["C++"] = f"{build['cpp_compiler']} {build['cpp_version']}"

@@ -20,10 +20,12 @@ from urllib.request import url2pathname
 
 from trigraph.panels import PANELS
 
-__all__ = ["Commit", "PanelState", "build_info", "collect", "commit", "panel_states"]
+__all__ = ["Commit", "PanelState", "build_info", "collect", "commit", "panel_states", "tf32_problems"]
 
 PACKAGES = ("numpy", "scipy", "rich", "click", "matplotlib", "jinja2", "jsonschema")
 CUPY_PACKAGES = ("cupy", "cupy-cuda12x", "cupy-cuda13x")
+# Where they are set, but not to 0, products of float32 matrices on a device are made of numbers with 10 bits.
+TF32_VARIABLES = ("CUPY_TF32", "NVIDIA_TF32_OVERRIDE")
 
 
 @dataclass(frozen=True)
@@ -129,6 +131,15 @@ def device() -> dict[str, Any]:
     return found
 
 
+def tf32_problems() -> list[str]:
+    """Return a warning for each environment variable by which float32 products on a device lose digits."""
+    return [
+        f"{name}={os.environ[name]} lets matrix products of float32 on a device be made in TF32, with 10 bits: unset it"
+        for name in TF32_VARIABLES
+        if os.environ.get(name, "0") not in ("", "0")
+    ]
+
+
 def panel_states() -> list[PanelState]:
     """State of every panel and of the judge, in the order of the table of panels."""
     from trigraph.fortran.threads import get_num_threads
@@ -179,5 +190,7 @@ def collect() -> dict[str, Any]:
             "levels": [_level_name(level) for level in available()],
         },
         "device": device(),
+        "variables": {name: os.environ.get(name) for name in TF32_VARIABLES},
+        "warnings": tf32_problems(),
         "panels": [asdict(state) for state in panel_states()],
     }

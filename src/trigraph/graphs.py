@@ -433,6 +433,7 @@ class CSC(Immutable):
 
     __slots__ = (
         "edge_ids",
+        "edges_in_order",
         "indices",
         "max_in_degree",
         "num_dst_nodes",
@@ -445,6 +446,7 @@ class CSC(Immutable):
     offsets: Any
     indices: Any
     edge_ids: Any
+    edges_in_order: bool  # no edge_ids were given: position p has row p
     num_src_nodes: int
     num_dst_nodes: int
     num_positions: int
@@ -482,11 +484,13 @@ class CSC(Immutable):
         else:
             num_src = count("CSC", "num_src_nodes", num_src_nodes, maximum=most(indices.dtype))
         check_range("CSC", "indices", indices, num_src, "num_src_nodes")
+        in_order = edge_ids is None
         edge_ids, rows = _edge_rows(edge_ids, num_edges, indices, "indices")
         self._set(
             offsets=offsets,
             indices=indices,
             edge_ids=edge_ids,
+            edges_in_order=in_order,
             num_src_nodes=num_src,
             num_dst_nodes=num_dst,
             num_positions=num_positions,
@@ -496,7 +500,8 @@ class CSC(Immutable):
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (CSC, (self.offsets, self.indices, self.num_src_nodes, self.edge_ids, self.num_edges))
+        edge_ids = None if self.edges_in_order else self.edge_ids
+        return (CSC, (self.offsets, self.indices, self.num_src_nodes, edge_ids, self.num_edges))
 
     def __repr__(self) -> str:
         return (
@@ -518,9 +523,10 @@ class CSC(Immutable):
         if found is None:
             found = self._built.setdefault("reverse", self._build_reverse())
             if self.kind == "cupy":  # calls then wait for nothing, and can be captured
-                names = "offsets", "src_offsets", "row_offsets"
-                for name, offsets in zip(names, (self.offsets, found.src_offsets, found.row_offsets), strict=True):
-                    self.long_rows(name, offsets)
+                self.long_rows("offsets", self.offsets)
+                self.long_rows("src_offsets", found.src_offsets)
+                if not self.edges_in_order:
+                    self.long_rows("row_offsets", found.row_offsets)
             for view in VIEWS:
                 view(self)
         return found
@@ -531,8 +537,14 @@ class CSC(Immutable):
         # searchsorted instead of repeat: cupy's repeat needs its counts on the host.
         positions = xp.arange(self.num_positions, dtype=self.offsets.dtype)
         destinations = xp.searchsorted(self.offsets[1:], positions, side="right").astype(self.offsets.dtype)
-        by_src, by_row = order_by(self.indices, self.num_src_nodes), order_by(self.edge_ids, self.num_edges)
-        reverse = ReverseCSC(*map(frozen, (destinations, *by_src, *by_row)))
+        src_offsets, src_positions = map(frozen, order_by(self.indices, self.num_src_nodes))
+        if self.edges_in_order:
+            row_offsets, row_positions = xp.arange(self.num_edges + 1, dtype=self.offsets.dtype), self.edge_ids
+            row_offsets[self.num_positions :] = self.num_positions
+        else:
+            row_offsets, row_positions = order_by(self.edge_ids, self.num_edges)
+            row_positions = frozen(row_positions)
+        reverse = ReverseCSC(frozen(destinations), src_offsets, src_positions, frozen(row_offsets), row_positions)
         wait_for(self.offsets)
         return reverse
 

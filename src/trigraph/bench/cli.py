@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
@@ -12,6 +14,7 @@ from trigraph.bench.measure import ceilings
 from trigraph.bench.programs import Program
 from trigraph.bench.records import record, stem
 from trigraph.bench.run import (
+    DIRECT,
     FAMILIES,
     PROGRAMS,
     SIZES,
@@ -49,6 +52,27 @@ def _sizes(context: click.Context, parameter: click.Parameter, values: tuple[str
             raise click.BadParameter(f"{value!r}; expected SYMBOL=NUMBER with one of {', '.join(SYMBOLS)}")
         sizes[name] = int(number)
     return sizes
+
+
+def _contenders() -> list[str]:
+    """Return the names of all panels that are timed, peers, and contenders of programs."""
+    workloads = find_workloads((), ())
+    ours = [*DIRECT, *(panel for w in workloads for panel in w.panels)]
+    return sorted({*ours, *(n for w in workloads for n in w.peers), *(n for p in PROGRAMS for n in p.contenders)})
+
+
+class _Time:
+    """The time that is left before a deadline (None: there is none)."""
+
+    def __init__(self, deadline: float | None) -> None:
+        self._begun, self._deadline = time.monotonic(), deadline
+        self._longest, self._last = 0.0, self._begun
+
+    def enough(self) -> bool:
+        """Whether there is time for what takes as long as the longest workload so far, the ceilings for the first."""
+        now = time.monotonic()
+        self._longest, self._last = max(self._longest, now - self._last), now
+        return self._deadline is None or now - self._begun + self._longest <= self._deadline
 
 
 def _chosen(
@@ -102,6 +126,20 @@ def _chosen(
     help="Write a record (JSON) and a plot of cost against size (PNG) here.",
 )
 @click.option("--no-peers", is_flag=True, help="trigraph's panels only.")
+@click.option(
+    "--contender",
+    "contenders",
+    multiple=True,
+    type=click.Choice(_contenders()),
+    metavar="NAME",
+    help="Run this panel or peer only, such as gpu or cusparse; may be repeated.",
+)
+@click.option(
+    "--deadline",
+    type=click.FloatRange(0, min_open=True),
+    metavar="SECONDS",
+    help="Stop before a workload that would not fit: one as long as the longest so far.",
+)
 def bench(
     families: tuple[str, ...],
     names: tuple[str, ...],
@@ -113,6 +151,8 @@ def bench(
     dtype: str,
     out: Path | None,
     no_peers: bool,
+    contenders: tuple[str, ...],
+    deadline: float | None,
 ) -> None:
     """Time the panels side by side with what users would otherwise run.
 
@@ -121,8 +161,13 @@ def bench(
     named (pip install 'trigraph[bench]'). A missed target does not change the exit status.
     """
     console = Console()
-    options = Options(threads, repeat, dtype, size, not no_peers)
+    options, left = Options(threads, repeat, dtype, size, not no_peers, contenders), _Time(deadline)
     workloads, programs = _chosen(families, names, operators, sizes)
+    if contenders:
+        workloads = [w for w in workloads if {*w.panels, *w.peers}.intersection(contenders)]
+        programs = [p for p in programs if {*p.contenders}.intersection(contenders)]
+        if not workloads and not programs:
+            raise click.UsageError(f"nothing to time: no workload that was asked for has {', '.join(contenders)}")
     with console.status("ceilings") as status:
         places = {"host": "host"} | ({"gpu": "cupy"} if device()["name"] else {})
         rounds = min(repeat, 5)
@@ -131,7 +176,11 @@ def bench(
         sweeps: dict[str, list[Result]] = {}
         scalings: dict[str, Scaling] = {}
         models: list[ProgramResult] = []
+        left_out: list[str] = []
         for workload in workloads:
+            if left_out or not left.enough():
+                left_out.append(workload.name)
+                continue
             results.append(run_workload(workload, options, status.update))
             console.print(workload_table(results[-1], options, tops["host"].get(dtype)))
             gain = scaling(workload, options, CEILING_SIZES[size][0], status.update)
@@ -143,26 +192,24 @@ def bench(
                 for verdict in flatness(sweeps[workload.name], options):
                     console.print(sweep_verdict(workload.name, verdict))
         for program in programs:
+            if left_out or not left.enough():
+                left_out.append(program.name)
+                continue
             models.append(run_program(program, options, status.update))
             console.print(workload_table(models[-1], options, None))
     console.print(ceiling_table(results, tops))
     for name, note in untimed([*results, *models, *(r for points in sweeps.values() for r in points)]).items():
         console.print(f"Not timed: {name} ({note})")
+    if left_out:
+        console.print(f"Left out, since {deadline:g} s would not do: {', '.join(left_out)}")
     if out is not None:
-        _write(out, options, tops, results, sweeps, scalings, models, console)
+        kept = record(options, tops, results, sweeps, scalings, models)
+        _write(out, kept | {"deadline": deadline, "left_out": left_out}, options, sweeps, console)
 
 
 def _write(
-    out: Path,
-    options: Options,
-    tops: dict[str, dict[str, float]],
-    results: list[Result],
-    sweeps: dict[str, list[Result]],
-    scalings: dict[str, Scaling],
-    programs: list[ProgramResult],
-    console: Console,
+    out: Path, kept: dict[str, Any], options: Options, sweeps: dict[str, list[Result]], console: Console
 ) -> None:
-    kept = record(options, tops, results, sweeps, scalings, programs)
     out.mkdir(parents=True, exist_ok=True)
     path = out / f"{stem(kept)}.json"
     path.write_text(json.dumps(kept, indent=1) + "\n")

@@ -90,7 +90,7 @@ def _aggregation(case: Case, device: str, form: str) -> Callable[[Any, Any, Any,
 
     outer, inner = (torch.as_tensor(np.array(a), device=device) for a in case.graph.triplets("node"))
     n_spherical, n_radial = case.sizes["n_spherical"], case.sizes["n_radial"]
-    angles = {"torch": _torch_angles, "pyg": _pyg_angles}[form]
+    angles = _pyg_angles if form == "pyg" else _torch_angles
 
     def aggregate(vec: Any, rbf: Any, embedding: Any, weights: Any) -> Any:
         W1, W2 = weights[: n_spherical * n_radial], weights[n_spherical * n_radial :]
@@ -98,7 +98,7 @@ def _aggregation(case: Case, device: str, form: str) -> Callable[[Any, Any, Any,
         q = (basis.view(-1, n_spherical * n_radial) @ W1) @ W2.T
         return torch.zeros_like(embedding).index_add(0, outer, embedding[inner] * q)
 
-    return aggregate
+    return torch.compile(aggregate) if form == "compiled" else aggregate
 
 
 def _tensors(case: Case, device: str) -> dict[str, Any]:
@@ -206,12 +206,15 @@ def _peers(make: Any, forms: tuple[str, ...] = ("torch", "pyg")) -> dict[str, Pe
     about = {
         "torch": "triplets in plain torch, Legendre recurrence",
         "pyg": "PyTorch Geometric's basis functions, torch",
+        "compiled": "the same, torch.compile",
     }
     peers = {}
     for device, clock in (("cpu", "host"), ("cuda", "torch")):
         for form in forms:
+            if form == "compiled" and device == "cpu":
+                continue
             requires = ("torch", "torch_geometric", "sympy") if form == "pyg" else ("torch",)
-            name = form + ("-cuda" if device == "cuda" else "")
+            name = form.replace("compiled", "torch-compile") + ("-cuda" if device == "cuda" else "")
             peers[name] = Peer(partial(make, device=device, form=form), about[form], requires, clock)
     return peers
 
@@ -241,7 +244,7 @@ WORKLOADS = (
         summary="edge-to-edge aggregation, forward",
         steps=(FORWARD,),
         sizes={n: SIZES[n] for n in ANGULAR},
-        peers=_peers(torch_forward),
+        peers=_peers(torch_forward, ("torch", "pyg", "compiled")),
         targets=(Target("pyg", time=60, memory=50), Target("fortran", gemm=0.25, flat=1 / 1.15)),
         sweep=IN_DEGREES,
         sweep_symbol="in_degree",
@@ -252,7 +255,7 @@ WORKLOADS = (
         summary="edge-to-edge aggregation, forward and backward to rbf, embedding and weights",
         steps=(FORWARD, Step("agg_edge_to_edge_bwd", BACKWARD, operations=_operations(2, 3))),
         sizes={n: SIZES[n] for n in ANGULAR},
-        peers=_peers(torch_backward),
+        peers=_peers(torch_backward, ("torch", "pyg", "compiled")),
         targets=(Target("pyg", time=100, memory=50), Target("fortran", flat=1 / 1.15)),
         sweep=IN_DEGREES,
         sweep_symbol="in_degree",

@@ -30,7 +30,9 @@ ABOUT = {
     "torch": "plain torch, autograd",
     "pyg": "PyTorch Geometric GATConv after its linear layer, autograd",
     "compiled": "torch.compile, autograd",
+    "pyg-compiled": "the same through torch.compile",
 }
+NAMES = {"compiled": "torch-compile", "pyg-compiled": "pyg-compile"}
 GRADIENTS = ("src_embedding", "dst_embedding", "attention_weights")
 Attention = Callable[[Any, Any, Any, Any], Any]
 
@@ -81,14 +83,14 @@ def forward(case: Case, device: str, form: str) -> Callable[[Any, Any, Any], Any
         )
     dst = np.repeat(np.arange(graph.num_dst_nodes), np.diff(graph.offsets))
     edge_index = torch.as_tensor(np.stack([graph.indices, dst]), device=device)
-    attend = {"pyg": _pyg_attention}.get(form, _torch_attention)(case, edge_index)
+    attend = (_pyg_attention if form.startswith("pyg") else _torch_attention)(case, edge_index)
 
     def function(src_embedding: Any, dst_embedding: Any, attention_weights: Any) -> Any:
         src, dst = src_embedding.view(-1, *heads), dst_embedding.view(-1, *heads)
         src_weights, dst_weights = attention_weights.view(2, *heads)
         return attend(src, dst, (src * src_weights).sum(-1), (dst * dst_weights).sum(-1)).flatten(1)
 
-    return torch.compile(function) if form == "compiled" else function
+    return torch.compile(function) if form.endswith("compiled") else function
 
 
 def torch_attention(case: Case, device: str, form: str) -> Call:
@@ -108,14 +110,28 @@ def torch_attention(case: Case, device: str, form: str) -> Call:
     return call
 
 
+def torch_forward(case: Case, device: str, form: str) -> Call:
+    """Forward alone, without autograd."""
+    import torch
+
+    function = forward(case, device, form)
+    inputs = [torch.tensor(case[n], device=device) for n in GRADIENTS]
+
+    def call() -> dict[str, Any]:
+        with torch.no_grad():
+            return {"mha_gat_n2n_fwd.output_embedding": function(*inputs)}
+
+    return call
+
+
 def _peers() -> dict[str, Peer]:
     peers = {}
     for device, clock in (("cpu", "host"), ("cuda", "torch")):
-        for form in ("torch", "pyg", "compiled"):
-            if form == "compiled" and device == "cpu":
+        for form in ("torch", "pyg", "compiled", "pyg-compiled"):
+            if form.endswith("compiled") and device == "cpu":
                 continue
-            requires = ("torch", "torch_geometric") if form == "pyg" else ("torch",)
-            name = form.replace("compiled", "torch-compile") + ("-cuda" if device == "cuda" else "")
+            requires = ("torch", "torch_geometric") if form.startswith("pyg") else ("torch",)
+            name = NAMES.get(form, form) + ("-cuda" if device == "cuda" else "")
             peers[name] = Peer(partial(torch_attention, device=device, form=form), ABOUT[form], requires, clock)
     return peers
 

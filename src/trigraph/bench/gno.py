@@ -108,15 +108,16 @@ def _torch_network(case: Case, device: str, form: str) -> tuple[Any, dict[str, A
         torch.nn.Linear(U.shape[1], U.shape[0]), torch.nn.ReLU(), torch.nn.Linear(V.shape[1], V.shape[0])
     ).to(device=device, dtype=tensors["features"].dtype)
     parameters = list(network.parameters())
-    if form == "pyg":
+    if form.startswith("pyg"):
         from torch_geometric.nn import NNConv
 
         convolution = NNConv(f_in, f_out, network, aggr="add", root_weight=False, bias=False).to(device)
     with torch.no_grad():  # after NNConv, which draws the network's parameters anew
         for parameter, block in zip(parameters, (U, b_u, V, b_v), strict=True):
             parameter.copy_(torch.as_tensor(block))
-    if form == "pyg":
-        return lambda h, x: convolution(h, edge_index, x), tensors, parameters
+    if form.startswith("pyg"):
+        convolve = torch.compile(convolution) if form == "pyg-compiled" else convolution
+        return lambda h, x: convolve(h, edge_index, x), tensors, parameters
 
     def message(h: Any, x: Any) -> Any:
         kernel = network(x).view(-1, f_in, f_out)
@@ -177,13 +178,14 @@ def torch_force_training(case: Case, device: str, form: str) -> Call:
 
 def _torch_peers(make: Any, forms: tuple[str, ...]) -> dict[str, Peer]:
     about = {"eager": "plain torch", "pyg": "PyTorch Geometric NNConv", "compiled": "torch.compile"}
-    label = {"eager": "torch", "pyg": "pyg", "compiled": "torch-compile"}
+    about |= {"pyg-compiled": "NNConv, torch.compile"}
+    label = {"eager": "torch", "pyg": "pyg", "compiled": "torch-compile", "pyg-compiled": "pyg-compile"}
     peers = {}
     for device, clock in (("cpu", "host"), ("cuda", "torch")):
         for form in forms:
-            if form == "compiled" and device == "cpu":
+            if form.endswith("compiled") and device == "cpu":
                 continue
-            requires = ("torch", "torch_geometric") if form == "pyg" else ("torch",)
+            requires = ("torch", "torch_geometric") if form.startswith("pyg") else ("torch",)
             name = label[form] + ("-cuda" if device == "cuda" else "")
             peers[name] = Peer(partial(make, device=device, form=form), f"{about[form]}, autograd", requires, clock)
     return peers
@@ -218,7 +220,7 @@ WORKLOADS = (
         sizes=SIZES,
         peers={
             "numpy": Peer(numpy_message, "kernel, then aggregation: BLAS, batched matmul, scipy.sparse sums"),
-            **_torch_peers(torch_message, ("eager", "pyg", "compiled")),
+            **_torch_peers(torch_message, ("eager", "pyg", "compiled", "pyg-compiled")),
         },
         targets=(Target("numpy", time=10, memory=30), Target("pyg", time=10, memory=30)),
         sweep=SWEEP,

@@ -53,13 +53,21 @@ ATTEMPTS = 3
 
 @dataclass(frozen=True)
 class Options:
-    """How to measure: threads of every contender, rounds, dtype, size (a key of `SIZES`), whether with peers."""
+    """How to measure: threads of every contender, rounds, dtype, size (a key of `SIZES`), whether with peers.
+
+    Of the contenders only those of the names in `contenders` run (all, when it is empty).
+    """
 
     threads: int
     repeat: int
     dtype: str
     size: str
     peers: bool
+    contenders: tuple[str, ...] = ()
+
+    def chosen(self, jobs: Mapping[str, Job]) -> dict[str, Job]:
+        """Return the jobs of the contenders that were asked for."""
+        return {name: job for name, job in jobs.items() if not self.contenders or name in self.contenders}
 
 
 @dataclass(frozen=True)
@@ -265,14 +273,16 @@ def operator_workload(name: str, sizes: Mapping[str, int]) -> Workload:
 def _jobs(workload: Workload, sizes: Mapping[str, int], options: Options, panels: tuple[str, ...]) -> dict[str, Job]:
     tiny = {n: min(v, WARM_SIZE) if SYMBOLS[n].minimum == 0 else v for n, v in sizes.items()}
     names = (*panels, *(workload.peers if options.peers else ()))
-    return {
-        name: Job(
-            partial(make_call, workload, name, sizes, options.dtype),
-            partial(make_call, workload, name, tiny, options.dtype),
-            clock_of(workload, name),
-        )
-        for name in names
-    }
+    return options.chosen(
+        {
+            name: Job(
+                partial(make_call, workload, name, sizes, options.dtype),
+                partial(make_call, workload, name, tiny, options.dtype),
+                clock_of(workload, name),
+            )
+            for name in names
+        }
+    )
 
 
 def _tolerance(dtype: str, terms: int = 0) -> float:
@@ -344,7 +354,8 @@ def run_program(program: Program, options: Options, progress: Callable[[str], No
         progress(f"{program.name}: {what}")
 
     sizes = dict(program.sizes) if options.size == "full" else {**program.sizes, **program.small}
-    jobs, tolerance = program.jobs(sizes, options.dtype, options.peers), _tolerance(options.dtype, program.terms)
+    jobs = options.chosen(program.jobs(sizes, options.dtype, options.peers))
+    tolerance = _tolerance(options.dtype, program.terms)
     found = _undisturbed(lambda: alternate(jobs, options.repeat, options.threads, tolerance, progress=say))
     return ProgramResult(program, sizes, options.dtype, *found)
 
@@ -354,9 +365,11 @@ def scaling(
 ) -> Scaling | None:
     """Measure the fast panel, and the copy of `nbytes`, with one thread and with all.
 
-    None where the workload has no such target, or there is just one thread.
+    None where the workload has no such target, the panel was not asked for, or there is just one thread.
     """
     if options.threads == 1 or not any(t.scaling for t in workload.targets):
+        return None
+    if options.contenders and "fortran" not in options.contenders:
         return None
     sizes = scaled(workload.sizes, SIZES[options.size])
     panel = _jobs(workload, sizes, replace(options, peers=False), ("fortran",))["fortran"]

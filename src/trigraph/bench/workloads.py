@@ -30,6 +30,7 @@ __all__ = [
     "clock_of",
     "make_call",
     "make_case",
+    "panel_call",
     "scaled",
 ]
 
@@ -405,11 +406,16 @@ def make_case(workload: Workload, sizes: Mapping[str, int], dtype: np.dtype, see
     return case
 
 
-def _panel_call(workload: Workload, panel: str, case: Case) -> Call:
-    """Return the steps through the front door, checks included, as a user calls them.
+def panel_call(workload: Workload, panel: str, case: Case) -> Call:
+    """Return the steps through the front door, checks included, as a user calls them; the case is NumPy's.
 
     What steps hand to each other is no result.
     """
+    if PANELS[panel][1] == "cupy":
+        from trigraph.verification.subjects import to_device  # the verification takes its time to load
+
+        arrays, graphs = ({n: to_device(v) for n, v in given.items()} for given in (case.arrays, case.graphs))
+        case = Case(case.sizes, arrays, graphs)
     between = {source for step in workload.steps for source in step.given.values()}
     calls = []
     for step in workload.steps:
@@ -428,21 +434,6 @@ def _panel_call(workload: Workload, panel: str, case: Case) -> Call:
         return {n: value for n, value in results.items() if n not in between}
 
     return call
-
-
-def _on_device(case: Case) -> Case:
-    import cupy
-
-    def moved(graph: Any) -> Any:
-        if isinstance(graph, CSC):
-            offsets, indices, rows = (cupy.asarray(a) for a in (graph.offsets, graph.indices, graph.edge_ids))
-            return CSC(offsets, indices, graph.num_src_nodes, rows, graph.num_edges)
-        if isinstance(graph, EdgeGraph):
-            return EdgeGraph(cupy.asarray(graph.src), cupy.asarray(graph.dst), graph.num_nodes)
-        return graph and Segments(cupy.asarray(graph.index), graph.num_segments)
-
-    graphs = {n: moved(graph) for n, graph in case.graphs.items()}
-    return Case(case.sizes, {n: cupy.asarray(a) for n, a in case.arrays.items()}, graphs)
 
 
 def clock_of(workload: Workload, contender: str) -> str:
@@ -472,4 +463,4 @@ def make_call(workload: Workload, contender: str, sizes: Mapping[str, int], dtyp
     case = make_case(workload, sizes, np.dtype(dtype))
     if peer is not None:
         return peer.make(case)
-    return _panel_call(workload, contender, _on_device(case) if clock == "cupy" else case)
+    return panel_call(workload, contender, case)

@@ -53,7 +53,7 @@ PARTS: dict[str, Parts] = {
         ("offsets", "indices", "edge_ids"),
         frozenset(),
         ReverseCSC._fields,
-        ("num_src_nodes", "num_edges", "max_in_degree"),
+        ("num_src_nodes", "num_edges", "max_in_degree", "edges_in_order"),
         (("num_dst_nodes", "offsets", 1), ("num_positions", "indices", 0)),
     ),
     "EdgeGraph": Parts(
@@ -158,7 +158,7 @@ def _reverse(offsets: Any, indices: Any, edge_ids: Any, num_src_nodes: int, num_
     """Return the orders of the backward of a CSC graph, as tensors of their own."""
     with on_device(offsets):
         arrays = tuple(map(array_of, (offsets, indices, edge_ids)))
-        graph = assemble("CSC", (*arrays, *(None for _ in ReverseCSC._fields)), (num_src_nodes, num_edges, 0))
+        graph = assemble("CSC", (*arrays, *(None for _ in ReverseCSC._fields)), (num_src_nodes, num_edges, 0, 0))
         return tuple(tensor_of(array).clone() for array in graph.prepare())
 
 

@@ -1,0 +1,20 @@
+// The ceiling of gathers: rows of 64 floats at random, 16 at a time by 16 threads of 16 bytes each, and their sums.
+extern "C" __global__ void gather_ceiling(const float4* table, const int* index, float4* out, long long count) {
+    const long long thread = blockIdx.x * static_cast<long long>(blockDim.x) + threadIdx.x;
+    const long long group = thread / 16, first = 16 * group;
+    const int column = static_cast<int>(thread % 16);
+    if (first >= count) {
+        return;
+    }
+    const int length = count - first < 16 ? static_cast<int>(count - first) : 16;
+    float4 sum = {0.0f, 0.0f, 0.0f, 0.0f};
+#pragma unroll 8
+    for (int k = 0; k < length; ++k) {
+        const float4 value = table[16LL * index[first + k] + column];
+        sum.x += value.x;
+        sum.y += value.y;
+        sum.z += value.z;
+        sum.w += value.w;
+    }
+    out[16 * group + column] = sum;
+}

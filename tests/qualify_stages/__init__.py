@@ -1,0 +1,1 @@
+"""Stages for the tests of `trigraph qualify`."""

@@ -1,0 +1,308 @@
+"""`trigraph qualify`, rehearsed on gpu-host: every stage, what crashes, hangs or is missing, and deadlines."""
+
+import importlib.util
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+import time
+import venv
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from trigraph import environment
+from trigraph.cli import main
+from trigraph.gpu.instances import INSTANCES
+from trigraph.qualify import driver, summary
+from trigraph.qualify.notes import Notes
+from trigraph.qualify.place import Device, Rehearsal
+from trigraph.qualify.stages import bench, kernels, sanitizer
+from trigraph.qualify.stages.environment import GATHER
+from trigraph.qualify.workloads import WORKLOADS, indexed, sizes_at
+
+ROOT = Path(__file__).parent.parent
+TOOL = ROOT / "tools" / "qualify_kit"
+# Both run the command behind their options, which begins with this interpreter; they say what the real ones say.
+SANITIZER = f"""#!{sys.executable}
+import subprocess, sys
+command = sys.argv[sys.argv.index({sys.executable!r}):]
+status = subprocess.run(command).returncode
+tool = sys.argv[sys.argv.index("--tool") + 1]
+print("========= COMPUTE-SANITIZER")
+if tool == "racecheck":
+    print("========= Error: Race reported between Write access at cut_rows in sums.cuh:42")
+    print("========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)")
+else:
+    print("========= ERROR SUMMARY: 0 errors")
+sys.exit(status)
+"""
+ROW = '"{}","1","python","127.0.0.1","sum<float, int>","1","7","(128, 1, 1)","(4, 1, 1)","0","9.0","Command"'
+ROW += ',"{}","{}","{}"'
+NCU = f"""#!{sys.executable}
+import subprocess, sys
+status = subprocess.run(sys.argv[sys.argv.index({sys.executable!r}):]).returncode
+print("==PROF== Disconnected from process 1")
+names = "ID,Process ID,Process Name,Host Name,Kernel Name,Context,Stream,Block Size,Grid Size,Device,CC,Section Name"
+print(",".join('"' + name + '"' for name in [*names.split(","), "Metric Name", "Metric Unit", "Metric Value"]))
+for launch in range(2):
+    print({ROW!r}.format(launch, "dram__bytes_read.sum", "byte", "1,000"))
+    print({ROW!r}.format(launch, "dram__bytes_write.sum", "byte", "24"))
+    print({ROW!r}.format(launch, "gpu__time_duration.sum", "ns", "2,500"))
+sys.exit(status)
+"""
+
+
+@pytest.fixture
+def tools(tmp_path, monkeypatch):
+    """Put stand-ins for the sanitizer and the profiler on the PATH."""
+    folder = tmp_path / "tools"
+    folder.mkdir()
+    for name, text in (("compute-sanitizer", SANITIZER), ("ncu", NCU)):
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
+    return folder
+
+
+@pytest.fixture
+def made_up(monkeypatch):
+    """Return stages of qualify_stages, which child processes import."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parent))
+
+    def stages(**shares):
+        return [driver.Stage(name, f"qualify_stages.{name}", share) for name, share in shares.items()]
+
+    return stages
+
+
+@pytest.mark.usefixtures("tools")
+def test_rehearsal(tmp_path):
+    """Every stage, in processes of their own, with the stand-ins; the page says what it is."""
+    out = tmp_path / "out"
+    ran = CliRunner().invoke(main, ["qualify", "--rehearse", "--out", str(out), "--deadline", "400"])
+    record = json.loads((out / "record.json").read_text())
+    found = {stage["stage"]: stage for stage in record["stages"]}
+    assert list(found) == [stage.name for stage in driver.STAGES]
+    crashed = {p["part"]: p["note"] for s in found.values() for p in s["parts"] if p["status"] != "done"}
+    assert not crashed
+    assert [name for name, stage in found.items() if stage["passed"] is not True] == ["sanitizer"]
+    lines = {name: [line for p in stage["parts"] for line in p["lines"]] for name, stage in found.items()}
+    race = next(line for line in lines["sanitizer"] if line["name"] == "racecheck gno" and not line["passed"])
+    assert "sums.cuh:42" in race["findings"][1]
+    assert len(lines["checks"]) > 10
+    assert [line["passed"] for line in lines["verify"]] == [True, None]
+    assert re.fullmatch(r"\d\d checks passed, 0 failed", lines["verify"][1]["result"])
+    (profiled,) = (line for line in lines["kernels"] if line.get("kernel"))
+    assert (profiled["launches"], profiled["dram_read_bytes"]) == (2, 2000)
+    assert profiled["seconds"] == pytest.approx(5e-6)
+    page = ran.stdout
+    assert "rehearsal on gpu-host, not a device" in page.splitlines()[0]
+    assert "| sanitizer | **failed** | 3 of 3 |" in page
+    assert "RACECHECK SUMMARY: 1 hazard" in page
+    assert "weighted-64: weighted sum, dim 64" in page
+    assert page == (out / "summary.md").read_text() + "\n"
+    kept = json.loads((out / "summary.json").read_text())
+    assert kept["verdict"] == "failed"
+    assert kept["times"][0]["share"]["int32"] > 0
+    assert set(kept["ceilings"]) == {"copy", "gather", "launch", "float32", "float64"}
+    assert ran.exit_code == 1
+
+
+def test_what_ends_early_costs_nobody_else_anything(tmp_path, made_up):
+    stages = made_up(crashes=0.5, hangs=0.2, lacks=0.1, refuses=0.1, works=1)
+    begun = time.monotonic()
+    record = driver.qualify(Rehearsal(), tmp_path, 5 + 20, stages)
+    assert time.monotonic() - begun < 25
+    found = {stage["stage"]: stage for stage in record["stages"]}
+    crashes = {part["part"]: part for part in found["crashes"]["parts"]}
+    assert {part["status"] for part in crashes.values()} == {"crashed"}
+    assert all(part["lines"][0]["name"] == "before" for part in crashes.values())
+    assert "illegal memory access" in crashes["raises"]["note"]
+    assert "ended by SIGSEGV" in crashes["killed"]["note"]
+    assert "exit status 3" in crashes["exits"]["note"]
+    hangs, waits = found["hangs"]["parts"]
+    assert (hangs["status"], hangs["lines"][0]["name"]) == ("out of time", "before")
+    assert (waits["status"], waits["note"]) == ("not run", "no time was left")
+    assert gone(hangs["lines"][0]["child"])
+    assert found["lacks"]["passed"] is None
+    assert found["lacks"]["parts"][0]["note"] == "the tool is not there"
+    assert "no CUDA device" in found["refuses"]["parts"][0]["note"]
+    assert [part["status"] for part in found["works"]["parts"]] == ["done", "done"]
+    assert {n: s["passed"] for n, s in found.items() if n != "lacks"} == dict.fromkeys(
+        ("crashes", "hangs", "refuses", "works"), False
+    )
+    assert json.loads((tmp_path / "record.json").read_text()) == json.loads(json.dumps(record))
+    page = summary.write(tmp_path, record)
+    assert page["verdict"] == "failed"
+    text = (tmp_path / "summary.md").read_text()
+    for told in ("two is not three", "lacks, tool: the tool is not there", "ended by SIGSEGV", "no time was left"):
+        assert told in text
+
+
+def gone(process):
+    """Whether a process has ended; one that nobody waits for is a zombie."""
+    status = Path(f"/proc/{process}/stat")
+    return not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def test_a_deadline_that_is_too_short(tmp_path):
+    """Nothing is begun that cannot end, and the page says so."""
+    begun = time.monotonic()
+    ran = CliRunner().invoke(main, ["qualify", "--rehearse", "--out", str(tmp_path), "--deadline", "10"])
+    assert time.monotonic() - begun < 10
+    assert "no time was left" in ran.stdout
+    assert "**passed**" not in ran.stdout
+    assert "**passed in part**" in ran.stdout or "**failed**" in ran.stdout
+
+
+@pytest.mark.skipif(importlib.util.find_spec("cupy") is not None, reason="CuPy is installed")
+def test_no_device(tmp_path):
+    """The command refuses; a device that goes away meanwhile is told, and the summary is there."""
+    ran = CliRunner().invoke(main, ["qualify", "--out", str(tmp_path)])
+    assert (ran.exit_code, "CuPy is not installed" in ran.output) == (1, True)
+    record = driver.qualify(Device(), tmp_path, 60, driver.STAGES[:1])
+    (failed,) = summary.write(tmp_path, record)["stages"][0]["failed"]
+    assert failed.endswith("exit status 1; ModuleNotFoundError: No module named 'cupy'")
+    assert "qualification of a device" in (tmp_path / "summary.md").read_text()
+
+
+def test_notes_are_there_at_every_line(tmp_path):
+    notes = Notes(tmp_path / "part.json")
+    assert json.loads((tmp_path / "part.json").read_text()) == []
+    notes.add("first", np.bool_(False), value=np.float32(np.nan), deep={"a": [np.int64(3), b"x"]})
+    (line,) = json.loads((tmp_path / "part.json").read_text())
+    assert line == {"name": "first", "passed": False, "note": "", "value": "nan", "deep": {"a": [3, "x"]}}
+
+
+@pytest.mark.parametrize("timed", WORKLOADS, ids=lambda timed: timed.workload.name)
+def test_workloads_of_a_device(timed):
+    """They run at small sizes in gpu-host, with either type of index and the same bits; bytes are of large ones."""
+    place, sizes = Rehearsal(), sizes_at(Rehearsal(), timed)
+    case = bench.make_case(timed.workload, sizes, bench.DTYPE)
+    results = [bench.panel_call(timed.workload, "gpu-host", c)() for c in (case, indexed(case, np.int32))]
+    assert bench._error(place, *results) == 0
+    least = bench._unavoidable(timed, case, sizes_at(Device(), timed))
+    assert least["copy"] > 2**26
+    assert least["float32"] > 2**29
+    names = {name for name, peer in timed.workload.peers.items() if peer.clock != "host"}
+    assert names or timed.workload.name == "gno-forward"
+
+
+def test_a_wrong_peer_is_not_timed(tmp_path):
+    timed, place = WORKLOADS[0], Rehearsal()
+    case = bench.make_case(timed.workload, sizes_at(place, timed), bench.DTYPE)
+    ours = bench.panel_call(timed.workload, "gpu-host", case)
+    good = timed.workload.peers["scipy"]
+    spoilt = type(good)(lambda case: lambda: {n: v * np.nan for n, v in ours().items()}, "spoilt")
+    broken = type(good)(lambda case: lambda: 1 / 0, "broken")
+    notes = Notes(tmp_path / "part.json")
+    for name, peer in (("good", good), ("spoilt", spoilt), ("broken", broken)):
+        bench._beside(place, notes, ("weighted-64", name, "int64"), peer, case, ours, ours(), 40)
+    assert [line["passed"] for line in notes.lines] == [None, False, None]
+    assert notes.lines[0]["ratio"] > 0
+    assert "ZeroDivisionError" in notes.lines[2]["note"]
+
+
+def test_predictions_are_of_workloads():
+    predicted = json.loads(summary._resource("predictions.json"))["workloads"]
+    assert predicted.keys() <= {timed.workload.name for timed in WORKLOADS}
+    for entry in predicted.values():
+        low, high = entry["expected_ms"]
+        assert entry["bound_ms"] <= low <= high
+
+
+def test_times_far_from_the_prediction_are_marked():
+    line = {"name": "", "passed": None, "note": "", "workload": "gat", "contender": "trigraph", "summary": ""}
+    line |= {"index": "int32", "seconds": 1.0, "least": {"copy": 1e9, "gather": 4e9, "float32": 1e9}}
+    properties = {"device": {"name": "NVIDIA H200"}}
+    lines = [{"name": "environment", "passed": None, "note": "", "properties": properties}, line]
+    ceiling = {"name": "", "passed": None, "note": "", "value": 8e9}
+    lines += [ceiling | {"ceiling": name} for name in ("gather", "copy")]
+    stages = [
+        {"stage": stage, "passed": True, "parts": [{"part": "", "status": "done", "note": "", "lines": lines}]}
+        for stage in ("environment", "bench")
+    ]
+    record = {"stages": [{**s, "seconds": 1.0} for s in stages], "rehearsal": False, "created": "", "deadline": 1}
+    record["kit"] = ""
+    (row,) = summary.summarise({**record, "seconds": 1.0})["times"]
+    assert row["unlike"]
+    assert (row["bound_by"], row["share"]["int32"]) == ("gather", 0.5)
+
+
+@pytest.mark.parametrize("output", ["", "========= COMPUTE-SANITIZER\nSegmentation fault"])
+def test_a_sanitizer_without_a_summary_has_failed(output):
+    (line,) = sanitizer.read("memcheck gat", output)
+    assert line["passed"] is False
+
+
+def test_ncu_that_printed_nothing():
+    assert kernels.read("gat", "==ERROR== The user does not have permission to access counters\n") == []
+
+
+def test_sanitizer_cases_are_there_for_every_family():
+    for family in INSTANCES:
+        assert importlib.util.find_spec(f"trigraph.qualify.cases.{family}")
+    assert {part.split()[1] for part in sanitizer.parts(Device())} == set(INSTANCES)
+
+
+@pytest.mark.parametrize("name", environment.TF32_VARIABLES)
+def test_tf32_is_recorded_and_warned_of(name, monkeypatch):
+    """Products of float32 with 10 bits are told in `info`, in reports and in a qualification."""
+    for variable in environment.TF32_VARIABLES:
+        monkeypatch.delenv(variable, raising=False)
+    assert environment.collect()["warnings"] == []
+    monkeypatch.setenv(name, "0")
+    assert environment.collect()["warnings"] == []
+    monkeypatch.setenv(name, "1")
+    found = environment.collect()
+    assert found["variables"] == {v: "1" if v == name else None for v in environment.TF32_VARIABLES}
+    (warning,) = found["warnings"]
+    assert f"{name}=1" in warning
+    assert f"{name}=1" in CliRunner().invoke(main, ["info"]).stdout.replace("\n", " ")
+
+
+def test_kit_without_its_python(tmp_path):
+    """It says what it needs before it builds anything."""
+    environment = {"PATH": "/usr/bin:/bin", "PYENV_ROOT": str(tmp_path)}
+    command = [sys.executable, TOOL, "python3.99", tmp_path / "kit"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "qualify-kit needs python3.99, on the PATH or in pyenv" in done.stderr
+    assert not (tmp_path / "kit").exists()
+
+
+@pytest.mark.slow
+def test_kit(tmp_path):
+    """It is small, and runs where there are NumPy and SciPy besides, without an index; here as a rehearsal."""
+    name = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    shutil.copytree(ROOT, tmp_path / "source", ignore=shutil.ignore_patterns(".venv", "build", "dist", ".nox"))
+    subprocess.run(
+        ["make", "qualify-kit", f"KIT_PYTHON={name}"], cwd=tmp_path / "source", check=True, capture_output=True
+    )
+    archive = tmp_path / "source" / "dist" / "qualify-kit.tar"
+    assert archive.stat().st_size < 64 * 2**20
+    with tarfile.open(archive) as tar:
+        tar.extractall(tmp_path, filter="data")
+    venv.create(tmp_path / "venv", with_pip=True)
+    python = tmp_path / "venv" / "bin" / "python"
+    subprocess.run([python, "-m", "pip", "install", "--quiet", "numpy", "scipy"], check=True)
+    script = tmp_path / "qualify-kit" / "qualify.sh"
+    given = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "PIP"))} | {"PYTHON": str(python)}
+    done = subprocess.run(["sh", script, tmp_path / "out"], env=given, capture_output=True, text=True, check=False)
+    assert "CuPy is not installed" in done.stderr
+    given["PYTHONPATH"] = str(script.parent / "lib")
+    rehearse = [python, "-m", "trigraph", "qualify", "--rehearse", "--out", "out", "--deadline", "120"]
+    ran = subprocess.run(rehearse, env=given, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert "**passed in part** on rehearsal on gpu-host" in ran.stdout, ran.stdout + ran.stderr
+
+
+def test_the_gather_that_sets_the_ceiling_compiles():
+    core = pytest.importorskip("cuda.core")
+    program = core.Program(GATHER.read_text(), "c++", core.ProgramOptions(std="c++17", arch="sm_90"))
+    assert b"gather_ceiling" in bytes(program.compile("cubin").code)

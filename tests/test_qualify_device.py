@@ -1,0 +1,83 @@
+"""The checks of `trigraph qualify` by the lines that run on a device, with the stand-in for CuPy."""
+
+import contextlib
+import types
+
+import cupy_stand_in
+import numpy as np
+import pytest
+from cupy_stand_in import asarray
+
+from trigraph.qualify.cases import dimenet, gat, gemnet, gno, weighted
+from trigraph.qualify.notes import Notes
+from trigraph.qualify.place import Device
+from trigraph.qualify.stages import checks
+
+NAMES = ("agg_weighted_n2n_bwd", "mha_gat_n2n_fwd", "agg_edge_to_edge_fwd", "interaction_bilinear_fwd")
+
+
+class Stream(cupy_stand_in.Stream):
+    """With a graph of the calls that it captured, which nothing replays."""
+
+    def __init__(self, non_blocking):
+        super().__init__()
+        assert non_blocking
+
+    def begin_capture(self):
+        self.captured = True
+
+    def end_capture(self):
+        self.captured = False
+        return types.SimpleNamespace(launch=lambda stream: None)
+
+
+@pytest.fixture
+def device(monkeypatch, tmp_path):
+    """The device, with what the stand-in for CuPy needs besides."""
+    cupy = cupy_stand_in.install(monkeypatch, tmp_path)
+    cupy.asnumpy = lambda array: array.get()
+    cupy.take = lambda array, index, axis: asarray(np.take(array.get(), index.get(), axis))
+    cupy.cuda.Stream = Stream
+    cupy.cuda.MemoryPool = lambda: types.SimpleNamespace(malloc=None)
+    cupy.cuda.using_allocator = lambda malloc: contextlib.nullcontext()
+    monkeypatch.setattr(
+        cupy_stand_in.Device, "synchronize", lambda self: cupy_stand_in.state.stream.synchronize(), False
+    )
+    monkeypatch.setattr(checks, "_names", lambda place, names=checks.EVERY_OPERATOR: [n for n in NAMES if n in names])
+    return Device()
+
+
+@pytest.mark.parametrize("check", ["poisoned", "views", "half"])
+def test_checks(device, check, tmp_path):
+    notes = Notes(tmp_path / "notes.json")
+    checks.run(check, device, notes)
+    assert notes.lines
+    assert all(line["passed"] is not False for line in notes.lines), notes.lines
+    assert {line["passed"] for line in notes.lines} <= {True, None}
+
+
+def test_a_capture_that_replays_nothing_is_found(device, tmp_path):
+    notes = Notes(tmp_path / "notes.json")
+    checks.run("capture", device, notes)
+    assert [line["passed"] for line in notes.lines] == [False] * len(NAMES)
+
+
+def test_memory_that_is_not_written_is_found(device, tmp_path, monkeypatch):
+    """A result that a call leaves as it was."""
+    real = checks._called
+
+    def leaves(op, values, panel, out=None):
+        found = real(op, values, panel, out)
+        first = next(iter(found))
+        return {**found, first: device.xp.empty(found[first].shape, found[first].dtype)}
+
+    monkeypatch.setattr(checks, "_called", leaves)
+    notes = Notes(tmp_path / "notes.json")
+    checks.run("poisoned", device, notes)
+    assert False in {line["passed"] for line in notes.lines}
+
+
+@pytest.mark.parametrize("family", [gno, weighted, gat, gemnet, dimenet], ids=lambda m: m.__name__.split(".")[-1])
+def test_sanitizer_cases(device, family):
+    """They run with arrays of a device, and their results are compared on the host."""
+    assert all(type(array) is np.ndarray for array in family.run(device).values())
