@@ -437,14 +437,14 @@ class DeviceRuntime:
             for position, value in enumerate(args):
                 self._check(name, position, value, key[0])
             with _DEVICE_LOCK.here:
-                function = self._functions[key] = self._compiled(family, name)
+                function = self._functions[key] = self.compiled(family, name)
         if shared_mem > _STATIC_LIMIT and function.max_dynamic_shared_size_bytes < shared_mem:
             function.max_dynamic_shared_size_bytes = shared_mem
         # CuPy would pass no address at all for None.
         values = tuple(_NULL if value is None else value for value in args)
         function(tuple(grid), tuple(block), values, shared_mem=shared_mem)
 
-    def _compiled(self, family: str, name: str) -> Any:
+    def compiled(self, family: str, name: str) -> Any:
         """Return one instance for the current device, compiled alone, or as an earlier process has compiled it.
 
         Not by ``RawModule(code=...)``: it would add ``-ftz=true`` behind our options.

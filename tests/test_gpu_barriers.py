@@ -28,16 +28,12 @@ QUICK = random.Random(4).sample(BARRIERS, 4)
 CASES = {"dimenet": "complete", "gat": "hub", "gemnet": "usual", "gno": "hub", "weighted": "hub"}
 
 
-def of(family):
-    return importlib.import_module(f"test_gpu_{family}_sanitizers")
-
-
 @pytest.mark.parametrize(
     ("family", "file", "number"),
     [pytest.param(*barrier, marks=() if barrier in QUICK else pytest.mark.slow) for barrier in BARRIERS],
 )
 def test_no_barrier_is_superfluous(family, file, number):
-    tests, found = of(family), None
+    tests, found = importlib.import_module(f"test_gpu_{family}_sanitizers"), None
     for variant in ("race", "fast"):
         if found is None:
             library = sanitizers.build(family, variant, tests.SUBSET)
@@ -51,5 +47,5 @@ def test_no_barrier_is_superfluous(family, file, number):
 @pytest.mark.parametrize("every_row", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_nan_goes_where_it_has_to(family, every_row):
-    tests = of(family)
-    sanitizers.check_spoilt(family, lambda: tests.make(CASES[family]), tests.results, every_row)
+    cases = importlib.import_module(f"trigraph.qualify.cases.{family}")
+    sanitizers.check_spoilt(family, lambda: cases.make(CASES[family]), cases.results, every_row)

@@ -37,6 +37,10 @@ CASES = {
     "crystal": Case(np.float32, np.int32, every_pair(5) * 3 + [(1, 1), (2, 2)], 6, (33, 3, 3, 2), "node"),
     "molecule": Case(np.float64, np.int64, every_pair(5), 7, (5, 2, 8, 3), "node"),
     "dense": Case(np.float64, np.int64, every_pair(7) * 2, 7, (3, 2, 7, 1), "edge"),
+    # Two tiles of channels and two of rows of the second weights, with as many degrees as models have.
+    "cluster": Case(np.float32, np.int32, every_pair(12) + [(0, i) for i in range(5)], 12, (65, 9, 7, 1), "node"),
+    # More in-edges and out-edges at every node than degrees, so that all sums are linear.
+    "complete": Case(np.float32, np.int32, every_pair(10), 10, (3, 2, 7, 2), "node"),
     # One node with many edges, so that sums are cut; its block has more nodes than its chunks are long.
     "hub": Case(np.float64, np.int64, [(0, i) for i in range(1, 301)], 301, (2, 1, 2, 1), None),
     "pair": Case(np.float32, np.int32, [(0, 1)], 2, (1, 1, 1, 1), None),

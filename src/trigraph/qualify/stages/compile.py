@@ -62,7 +62,7 @@ def compiled(where: Device, family: str, name: str, line_numbers: bool) -> dict[
         return {}
     options = (*launcher.OPTIONS, LINE_NUMBERS) if line_numbers else launcher.OPTIONS
     with mock.patch.object(launcher, "OPTIONS", options):
-        function = launcher.runtime(where.xp.empty(0))._compiled(family, name)  # type: ignore[attr-defined]
+        function = launcher.runtime(where.xp.empty(0)).compiled(family, name)  # type: ignore[attr-defined]
     return {"registers": function.num_regs, "local_bytes": function.local_size_bytes}
 
 
