@@ -182,6 +182,7 @@ constexpr int PROJECTED = 16, TOGETHER = 4;
 // sums[k] = sum_n rbf[e+k,l,n] weights[l,n,m], for the edges there are, `width` numbers of rbf apart: rbf from [e,l], weights from [l,:,m] on.
 template <class T>
 __device__ void project(const T* rbf, const T* weights, int terms, int width, int n_mid, int count, T (&sums)[TOGETHER]) {
+#pragma unroll 2
     for (int n = 0; n < terms; n++) {
         const T weight = weights[(long long)(n) * n_mid];
 #pragma unroll

@@ -15,8 +15,10 @@ template <class T> struct InEdgeOutputs {
 template <class T, class I, bool second, int S> struct InEdges {
     static constexpr int W = CHANNELS<T, second>, TILE_STRIDE = STRIDE<T, second>;
     static constexpr int EDGES = STAGED<T, second, S>, MANY = HARMONIC<T, second>;
-    static constexpr int SERVED = second ? 1 : EDGES / WARPS;   // in-edges that a warp serves at once
-    static constexpr int QUAD = 16 / int(sizeof(T));            // numbers in a piece of 16 bytes
+    static constexpr int SERVED = second ? 1 : EDGES / WARPS;  // in-edges that a warp serves at once
+    static constexpr int QUAD = 16 / int(sizeof(T));           // numbers in a piece of 16 bytes
+    // Edges of a thread at a time, and harmonics of them: there are registers for so many.
+    static constexpr int AT_ONCE = second ? 1 : 2, HELD = second ? QUAD : 16;
     Node<I> node;
     Channels<W> channels;
     Graph<I> graph;
@@ -47,24 +49,30 @@ template <class T, class I, bool second, int S> struct InEdges {
     // Adds `count` out-edges, first, ..., staged from k on, to the rows of this warp.
     template <int warp> __device__ void add_edges(I first, int k, int count, StateRows<T, second, S>& sums, Sizes& sizes) const {
         constexpr int begin = Rows<S>::begin(warp), end = Rows<S>::end(warp);
-#pragma unroll 2
+#pragma unroll AT_ONCE
         for (int i = 0; i < count; i++) {
-            T g[W], h[end - begin], hdot[end - begin];
+            const T *const h = rows + (k + i) * HARMONICS<S> + begin, *const hdot = h + MANY * HARMONICS<S>;
+            T g[W], piece[HELD], piece_dot[HELD];
             channels.read(grad_out, first + i, g);
-            load<end - begin>(rows + (k + i) * HARMONICS<S> + begin, h);
             const T along = turning() ? size(load_vec(unit_dot, first + i)) : T(0);
-            if (turning()) {
-                load<end - begin>(rows_dot() + (k + i) * HARMONICS<S> + begin, hdot);
-            }
 #pragma unroll
             for (int w = 0; w < W; w++) {
                 sizes.total[w] += fabs(g[w]);
                 sizes.total_dot[w] += turning() ? along * fabs(g[w]) : T(0);
+            }
 #pragma unroll
-                for (int row = 0; row < end - begin; row++) {
-                    sums.sum[row][w] += h[row] * g[w];
+            for (int row = 0; row < end - begin; row++) {
+                if (row % HELD == 0) {
+                    load_piece<end - begin>(h, row, piece);
                     if (turning()) {
-                        sums.sum_dot[row][w] += hdot[row] * g[w];
+                        load_piece<end - begin>(hdot, row, piece_dot);
+                    }
+                }
+#pragma unroll
+                for (int w = 0; w < W; w++) {
+                    sums.sum[row][w] += piece[row % HELD] * g[w];
+                    if (turning()) {
+                        sums.sum_dot[row][w] += piece_dot[row % HELD] * g[w];
                     }
                 }
             }
@@ -160,21 +168,12 @@ template <class T, class I, bool second, int S> struct InEdges {
         const T* const z = state + channels.lane * W;
 #pragma unroll
         for (int row = 0; row < S * S; row += QUAD) {
-            constexpr int last = S * S % QUAD == 0 ? QUAD : S * S % QUAD;
             T piece[SERVED][QUAD], piece_dot[SERVED][QUAD];
 #pragma unroll
             for (int i = 0; i < SERVED; i++) {
-                if (row + QUAD <= S * S) {
-                    load<QUAD>(h + i * HARMONICS<S> + row, piece[i]);
-                } else {
-                    load<last>(h + i * HARMONICS<S> + row, piece[i]);
-                }
+                load_piece<S * S>(h + i * HARMONICS<S>, row, piece[i]);
                 if (turning()) {
-                    if (row + QUAD <= S * S) {
-                        load<QUAD>(h + (MANY + i) * HARMONICS<S> + row, piece_dot[i]);
-                    } else {
-                        load<last>(h + (MANY + i) * HARMONICS<S> + row, piece_dot[i]);
-                    }
+                    load_piece<S * S>(h + (MANY + i) * HARMONICS<S>, row, piece_dot[i]);
                 }
             }
 #pragma unroll

@@ -6,16 +6,18 @@
 constexpr int VALUES = 0, DIRECTIONS = 1, SECOND = 2;
 
 // Blocks on a multiprocessor: what bounds the registers of a thread.
-template <class T, int order, int S> constexpr int OUT_BLOCKS = sizeof(T) == 8 ? 2 : order == SECOND ? 3 : S == DEGREES ? 4 : 5;
+template <class T, int order, int S> constexpr int OUT_BLOCKS = sizeof(T) == 8 ? 2 : S == DEGREES ? (order == SECOND ? 3 : 4) : (order == SECOND ? 4 : 5);
 
 // A block's node, tile of channels, arguments and shared arrays.
 template <class T, class I, int order, int S> struct OutEdges {
     static constexpr bool second = order == SECOND;
     static constexpr int W = CHANNELS<T, second>, TILE_STRIDE = STRIDE<T, second>;
     static constexpr int EDGES = STAGED<T, second, S>, MANY = HARMONIC<T, second>;
-    static constexpr int GROUP = MANY / WARPS;  // out-edges that a warp serves at once
-    static constexpr int PARTS = LANES / GROUP;
     static constexpr int QUAD = 16 / int(sizeof(T));  // numbers in a piece of 16 bytes
+    static constexpr int GROUP = MANY / WARPS;        // out-edges that a warp serves at once
+    static constexpr int PARTS = LANES / GROUP;
+    // Edges of a thread at a time, and harmonics of them: there are registers for so many.
+    static constexpr int AT_ONCE = second ? 1 : 2, HELD = second ? QUAD : 16;
     Node<I> node;
     Channels<W> channels;
     Graph<I> graph;
@@ -42,13 +44,8 @@ template <class T, class I, int order, int S> struct OutEdges {
     __device__ int degrees() const { return S < DEGREES ? S : carried.n_spherical; }
     __device__ T* feature(int k, int l) const { return features + (k * S + l) * TILE_STRIDE + channels.lane * W; }
 
-    // F and Fdot of the staged edges, E of them to a warp, from the rows begin to end of up; added to what is there, or fresh.
-    __device__ void stage_part(I first, int count, int begin, int end) const {
-        constexpr int E = (EDGES + WARPS - 1) / WARPS;
-        const int k = channels.warp * E;
-        if (k >= count) {
-            return;
-        }
+    // F and Fdot of the staged edges from k on, E of them, from the rows begin to end of up; added to what is there, or fresh.
+    template <int E> __device__ void stage_part(I first, int k, int count, int begin, int end) const {
         I f[E];
 #pragma unroll
         for (int i = 0; i < E; i++) {
@@ -91,7 +88,10 @@ template <class T, class I, int order, int S> struct OutEdges {
     __device__ void stage_features(I first, int count) const {
 #pragma unroll 1
         for (int m = 0; m < carried.n_mid; m += CHUNK) {
-            stage_part(first, count, m, min(m + CHUNK, carried.n_mid));
+#pragma unroll 1
+            for (int k = channels.warp * AT_ONCE; k < count; k += WARPS * AT_ONCE) {
+                stage_part<AT_ONCE>(first, k, count, m, min(m + CHUNK, carried.n_mid));
+            }
         }
         for (int k = threadIdx.x; k < count; k += THREADS) {
             place[k] = graph.place(first + k);
@@ -109,38 +109,42 @@ template <class T, class I, int order, int S> struct OutEdges {
         for (int l = lowest; l < beyond && !second; l++) {
             sums.sizes[l - lowest].read(balance, l * TILE_STRIDE + channels.lane * W, fresh);
         }
-#pragma unroll 2
+#pragma unroll AT_ONCE
         for (int k = 0; k < count; k++) {
-            T h[end - begin], hdot[end - begin];
-            load<end - begin>(harmonics + k * HARMONICS<S> + begin, h);
-            if (turning()) {
-                load<end - begin>(harmonics + (MANY + k) * HARMONICS<S> + begin, hdot);
-            }
+            const T *const h = harmonics + k * HARMONICS<S> + begin, *const hdot = h + MANY * HARMONICS<S>;
+            T piece[HELD], piece_dot[HELD];
             const T along = turning() ? size(load_vec(unit_dot, graph.dst_edge_index[first + k])) : T(0);
             const bool leave = leavable >> k & 1, join = any_joined && (joined >> k & 1);
+            T f[W], fdot[W];
 #pragma unroll
-            for (int l = lowest; l * l < end; l++) {
-                T f[W], fdot[W];
-                load_channels(feature(k, l), f);
-                if (second) {
-                    load_channels(feature(k, l) + EDGES * S * TILE_STRIDE, fdot);
+            for (int row = begin; row < end; row++) {
+                const int i = row - begin, l = row_degree(row);
+                if (i % HELD == 0) {
+                    load_piece<end - begin>(h, i, piece);
+                    if (turning()) {
+                        load_piece<end - begin>(hdot, i, piece_dot);
+                    }
+                }
+                if (i == 0 || row == l * l) {
+                    load_channels(feature(k, l), f);
+                    if (second) {
+                        load_channels(feature(k, l) + EDGES * S * TILE_STRIDE, fdot);
+                    }
                 }
 #pragma unroll
                 for (int w = 0; w < W; w++) {
-#pragma unroll
-                    for (int row = l * l < begin ? begin : l * l; row < (l + 1) * (l + 1) && row < end; row++) {
-                        sums.rows.sum[row - begin][w] += h[row - begin] * f[w];
-                        if (second) {
-                            sums.rows.sum_dot[row - begin][w] += h[row - begin] * fdot[w];
-                        }
-                        if (turning()) {
-                            sums.rows.sum_dot[row - begin][w] += hdot[row - begin] * f[w];
-                        }
+                    sums.rows.sum[i][w] += piece[i % HELD] * f[w];
+                    if (second) {
+                        sums.rows.sum_dot[i][w] += piece[i % HELD] * fdot[w];
                     }
-                    if ((l + 1) * (l + 1) <= end) {
+                    if (turning()) {
+                        sums.rows.sum_dot[i][w] += piece_dot[i % HELD] * f[w];
+                    }
+                    if (row + 1 == (l + 1) * (l + 1)) {
                         sums.sizes[l - lowest].template add<any_joined>(w, fabs(f[w]), leave, join);
                         if (second) {
-                            sums.sizes_dot[l - lowest].template add<any_joined>(w, fabs(fdot[w]) + along * fabs(f[w]), leave, join);
+                            const T size_dot = fabs(fdot[w]) + along * fabs(f[w]);
+                            sums.sizes_dot[l - lowest].template add<any_joined>(w, size_dot, leave, join);
                         }
                     }
                 }
@@ -262,7 +266,6 @@ template <class T, class I, int order, int S> struct OutEdges {
         const T* const z = state + channels.lane * W;
 #pragma unroll
         for (int row = 0; row < S * S; row += QUAD) {
-            constexpr int last = S * S % QUAD;
             T here[QUAD][W], here_dot[QUAD][W];
 #pragma unroll
             for (int j = 0; j < QUAD; j++) {
@@ -276,17 +279,9 @@ template <class T, class I, int order, int S> struct OutEdges {
 #pragma unroll
             for (int i = 0; i < GROUP; i++) {
                 T piece[QUAD], piece_dot[QUAD];
-                if (row + QUAD <= S * S) {
-                    load<QUAD>(h + i * HARMONICS<S> + row, piece);
-                } else {
-                    load<last>(h + i * HARMONICS<S> + row, piece);
-                }
+                load_piece<S * S>(h + i * HARMONICS<S>, row, piece);
                 if (turning()) {
-                    if (row + QUAD <= S * S) {
-                        load<QUAD>(h + (MANY + i) * HARMONICS<S> + row, piece_dot);
-                    } else {
-                        load<last>(h + (MANY + i) * HARMONICS<S> + row, piece_dot);
-                    }
+                    load_piece<S * S>(h + (MANY + i) * HARMONICS<S>, row, piece_dot);
                 }
 #pragma unroll
                 for (int j = 0; j < QUAD; j++) {

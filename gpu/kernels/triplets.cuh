@@ -99,6 +99,16 @@ template <int count> __device__ __forceinline__ void load(const double* from, do
     }
 }
 
+// `size` numbers from number i on, or what is left of `count`; i is a multiple of size and a constant of an unrolled loop.
+template <int count, int size, class T> __device__ __forceinline__ void load_piece(const T* from, int i, T (&to)[size]) {
+    constexpr int last = count % size == 0 ? size : count % size;
+    if (i + size <= count) {
+        load<size>(from + i, to);
+    } else {
+        load<last>(from + i, to);
+    }
+}
+
 // The channels of a lane in a row of a tile: two float32 at once.
 template <class T> __device__ __forceinline__ void load_channels(const T* from, T (&to)[1]) { to[0] = *from; }
 __device__ __forceinline__ void load_channels(const float* from, float (&to)[2]) {
