@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from table_calls import draw
 
-from trigraph import CSC, EdgeGraph, Segments
+from trigraph import CSC, EdgeGraph, Segments, graphs
 from trigraph.gpu import launcher
 from trigraph.gpu.instances import INSTANCES
 
@@ -310,6 +310,7 @@ def install(monkeypatch, cache):
     monkeypatch.setitem(sys.modules, "cupy", cupy)
     monkeypatch.setenv("CUPY_CACHE_DIR", str(cache))
     monkeypatch.setattr(launcher, "_device", None)
+    monkeypatch.setattr(graphs, "VIEWS", [])  # torch, where it is imported, knows nothing of these arrays
     return cupy
 
 

@@ -20,10 +20,10 @@ __all__ = ["run"]
 # edges without triplets; more than one block of units, and an atom that is cut; widths beyond one tile in each
 # direction, which take blocks of 128 threads; usual widths, whose blocks have 64; widths of one.
 CASES = {
-    "hub": (np.float32, np.int32, False, [3, 0, 0, 300, 128, 0, 1], 3, 3, 2, 5, 2),
+    "hub": (np.float32, np.int32, False, [3, 0, 0, 300, 128, 0, 1], 3, 3, 2, 5, 20),
     "many": (np.float64, np.int64, False, [1, 0, 2] * 90, 4, 2, 1, 2, 1),
     "wide": (np.float32, np.int32, True, [3, 0, 20, 35], 2, 34, 49, 35, 2),
-    "usual": (np.float64, np.int64, False, [5, 3, 18], 2, 16, 7, 33, 3),
+    "usual": (np.float64, np.int64, False, [5, 3, 18], 2, 16, 7, 33, 20),
     "narrow": (np.float64, np.int64, True, [1], 1, 1, 1, 1, 1),
 }
 

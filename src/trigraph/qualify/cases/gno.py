@@ -20,7 +20,7 @@ __all__ = ["run"]
 # beyond one tile in each direction; widths of one.
 CASES = {
     "hub": (np.float32, np.int32, [3, 0, 0, 0, 300, 128, 0, 1], 3, 5, 3, 2),
-    "many": (np.float64, np.int64, [1, 0, 2] * 90, 1, 2, 2, 1),
+    "many": (np.float64, np.int64, [1, 0, 2] * 90, 1, 9, 2, 1),
     "wide": (np.float32, np.int32, [3, 0, 20], 2, 34, 35, 2),
     "tall": (np.float64, np.int64, [3, 0, 2], 1, 2, 1, 131),
     "narrow": (np.float64, np.int64, [1], 1, 1, 1, 1),
