@@ -148,7 +148,7 @@ class _Run:
                 yield _unit(f"{name} levels", scope, WEIGHTS["levels"], partial(tasks.of_levels, scope, judged))
             if variant.name in MANY and scope.subject.small_blocks is not None:
                 yield _unit(f"{name} blocks", scope, WEIGHTS["accuracy"], partial(tasks.of_blocks, scope, judged))
-            if panel_name in IN_COMPANY and turn and (variant.differenced or variant.name in MANY):
+            if panel_name in IN_COMPANY and turn and (variant.differenced or variant.name == "skewed"):
                 company = partial(tasks.of_company, scope, judged, self.seed)
                 yield _unit(f"{name} company", scope, WEIGHTS["company"], company)
             if variant.differenced or (turn and variant.name in ("skewed", "one channel")):
