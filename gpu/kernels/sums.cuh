@@ -67,8 +67,8 @@ template <class I> struct Piece {
     int size;  // number of positions
 };
 
-// Rows and their pieces. Where `offsets` is null, position i alone is row i. `parts` has the row and the first position of every part, num_pieces - num_rows of each; where it is
-// null, no row is cut.
+// Rows and their pieces. Where `offsets` is null, row i has the one position i. `parts` holds the row of every part, then the
+// first position of every part: twice num_pieces - num_rows numbers. Where it is null, no row is cut.
 template <class I> struct Cut {
     const I* offsets;
     const I* parts;
@@ -100,7 +100,7 @@ template <class I> struct Cut {
         return longest;
     }
 
-    // Where piece s writes its `width` sums.
+    // Returns the address that piece number s writes its `width` sums to: a row of `out`, or of `overflow` for a part.
     template <class T> __device__ T* target(long long s, int width, T* out, T* overflow) const {
         return is_row(s) ? out + s * width : overflow + (s - num_rows) * width;
     }
