@@ -31,7 +31,7 @@ from trigraph.gpu import sums
 from trigraph.gpu.products import Tile
 from trigraph.gpu.rows import Fields
 from trigraph.gpu.sums import ROWS, Kernels, Total
-from trigraph.gpu.units import SIDE, WHOLE, Pair, Units, add_products, given, members, product
+from trigraph.gpu.units import SIDE, Pair, Units, add_products, given, members, product
 from trigraph.lazy import lazy
 
 __all__ = [
@@ -420,13 +420,8 @@ class _Bilinear:
         return interm, spherical, self.inputs.m.shape[1]
 
     @lazy
-    def by_edge(self) -> bool:
-        """Whether units are pieces of edges; where an edge has to be cut, sums over an atom's edges come last."""
-        return self.atoms is None or self.triplets.max_size > WHOLE
-
-    @lazy
     def units(self) -> Units:
-        return Units(self.kernels, self.triplets, None if self.by_edge else self.atoms)
+        return Units(self.kernels, self.triplets, self.atoms)
 
     def empty(self, *shape: int) -> Any:
         """Workspace."""
@@ -439,27 +434,21 @@ class _Bilinear:
                 array.fill(0)
         if self.triplets.num_members == 0 or not targets:
             return
-        targets, atoms_last = dict(targets), self.by_edge and self.atoms is not None
-        m_ca, m, rad_W1 = targets.get("output"), targets.get("m"), targets.get("rad_W1")
-        if atoms_last and g is not None:
-            g = self.kernels.xp.take(g, self.atoms.index, axis=0)
-        if atoms_last and m_ca is not None:
-            targets["output"] = self.empty(self.triplets.num_segments, m_ca.shape[1])
+        targets = dict(targets)
+        m, rad_W1 = targets.get("m"), targets.get("rad_W1")
         if self.idx_in is not None and m is not None:
             targets["m"] = self.empty(self.triplets.num_members, m.shape[1])
         if rad_W1 is not None:
             targets["rad_W1"] = _rows(rad_W1)
         self._run(g, targets)
-        if atoms_last and m_ca is not None:
-            sums.gather(self.kernels, targets["output"], members(self.atoms), m_ca)
         if self.idx_in is not None and m is not None:
             sums.gather(self.kernels, targets["m"], members(self.idx_in), m)
 
     def _run(self, g: Any, targets: dict[str, Any]) -> None:
-        """`run` for outputs that units are pieces of, and with a gradient in m for each triplet."""
+        """`run` with a gradient in m for each triplet."""
         units, dots, w = self.units, self.dots or _Factors(None, None, None, None), self.inputs.weight
         g = units.spread(g)
-        per_edge = units.by_edge and units.cut
+        per_edge = self.atoms is None and units.cut
         partial = units.partial(targets.get("output"))
         radial = targets.get("rad_W1")
         partial_radial = units.partial(radial) if per_edge else radial

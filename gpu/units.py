@@ -13,9 +13,8 @@ from trigraph.gpu import sums
 from trigraph.gpu.products import product_rows
 from trigraph.gpu.sums import CHUNK, ROWS, Kernels, Rows, Total, cover
 
-__all__ = ["SIDE", "WHOLE", "Pair", "Units", "add_products", "given", "members", "product"]
+__all__ = ["SIDE", "Pair", "Units", "add_products", "given", "members", "product"]
 
-WHOLE = 256  # most triplets of an edge that is not cut
 SIDE = 32  # of a tile of kernels/products.cuh, rows and columns
 
 Pair = tuple[Any, Any]
@@ -45,9 +44,9 @@ def add_products(kernels: Kernels, pairs: Sequence[Pair], total: Total) -> None:
             total.add(product_rows(kernels, left[rows], right[rows]))
 
 
-def members(segments: Any, whole: int = CHUNK) -> Rows:
-    """Members of `Segments` by segment, none of which is cut unless one has more than `whole` members."""
-    long = segments.long_rows("offsets", segments.offsets) if segments.max_size > whole else None
+def members(segments: Any) -> Rows:
+    """Members of `Segments` by segment; those of a segment with more than CHUNK members are cut."""
+    long = segments.long_rows("offsets", segments.offsets) if segments.max_size > CHUNK else None
     return Rows(segments.offsets, segments.order, segments.num_segments, segments.num_members, long)
 
 
@@ -55,8 +54,8 @@ class Units:
     """The units of a call: pieces of the triplets of edges, or of the edges of atoms; whole where they are small."""
 
     def __init__(self, kernels: Kernels, triplets: Any, atoms: Any = None) -> None:
-        self.kernels, self.by_edge = kernels, atoms is None
-        self.pieces = members(triplets, WHOLE) if atoms is None else members(atoms)
+        self.kernels = kernels
+        self.pieces = members(triplets if atoms is None else atoms)
         self.cut = self.pieces.long is not None
         self.outputs = *self.pieces.cut, None if atoms is None else triplets.offsets, _order(atoms)
         self.order = _order(triplets)

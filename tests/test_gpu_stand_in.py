@@ -77,7 +77,7 @@ def test_calls_wait_for_nothing(name):
 def test_calls_can_be_captured(name):
     """Graphs have been prepared, and have long rows."""
     op = OPERATORS[name]
-    _, on_device = moved_call(op, num_positions=3000)
+    _, on_device = moved_call(op, num_positions=3000, num_triplets=3000)
     for graph in graphs_of(op, on_device).values():
         graph.prepare()
     with capturing():

@@ -20,8 +20,9 @@ from trigraph.verification.cases import Case, frozen
 
 __all__ = ["InCompany", "in_company", "own_fields"]
 
-# Strangers before and after: crowded ones (many in-edges of a node) and lonely ones, which change every mean degree.
-# No number is a multiple of one that a panel might cut its work by.
+# Strangers before own CROWDED rows at most, each with more members than a kernel sums in one piece; those after have
+# few members, which changes every mean degree. No number here divides by a size that a panel cuts its work into.
+CROWDED = 3
 BEFORE = {"nodes": 3, "edges": 437, "positions": 411, "triplets": 901}
 AFTER = {"nodes": 389, "edges": 31, "positions": 23, "triplets": 11}
 ENTITIES = {
@@ -109,8 +110,8 @@ def _rows_are_positions(case: Case) -> bool:
 def _among(
     own: Any, members: str, owners: str, case: Case, before: Mapping[str, int], after: Mapping[str, int], rng: Any
 ) -> Any:
-    """Return the owner of each member: strangers' members belong to strangers on their side."""
-    first = rng.integers(0, before[owners], before[members])
+    """Return the owner of each member: strangers' members belong to strangers on their side, those before to few."""
+    first = rng.integers(0, min(before[owners], CROWDED), before[members])
     last = rng.integers(0, after[owners], after[members]) + before[owners] + case.sizes[owners]
     return np.concatenate([first, own + before[owners], last]).astype(own.dtype)
 

@@ -54,24 +54,32 @@ template <class T> struct Pairs {
     __device__ bool varied() const { return sph_1 != nullptr || m_1 != nullptr; }
 };
 
-// to[y, z] = sum over the edge's triplets of sph[s0 + y] m[c0 + z] or, with `dot`, of sph_1 m + sph m_1.
+// to[y, z] = sum over the edge's triplets of sph[s0 + y] m[c0 + z] or, with `dot`, of sph_1 m + sph m_1. At most 256
+// triplets are summed at a time, and their sums are added in `to`: chains of roundings stay short.
 template <class T, class I>
 __device__ void sum_triplets(const Tile& tile, const Sizes& sizes, const Pairs<T>& pairs, bool dot, const Rows<I>& rows,
                              const Piece<I>& edge, int s0, int c0, T* factors, T* to) {
     const int num_s = min(tile.rows(), sizes.spherical - s0), num_c = min(tile.cols(), sizes.emb_in - c0);
-    Product<T> product(tile, factors);
-    for (int pair = 0; pair < (dot ? 2 : 1); pair++) {
-        const T* const sph = dot && pair == 0 ? pairs.sph_1 : pairs.sph;
-        const T* const m = pair == 1 ? pairs.m_1 : pairs.m;
-        if (sph != nullptr && m != nullptr) {
-            product.add(
-                num_s, num_c, edge.size, false, false,
-                [&](int x, int y) { return sph[rows.triplet(edge.begin + x) * sizes.spherical + s0 + y]; },
-                [&](int x, int z) { return m[rows.input(edge.begin + x) * sizes.emb_in + c0 + z]; });
+    for (int t0 = 0; t0 < edge.size; t0 += 256) {
+        const long long begin = edge.begin + t0;
+        const int num_t = min(256, edge.size - t0);
+        Product<T> product(tile, factors);
+        for (int pair = 0; pair < (dot ? 2 : 1); pair++) {
+            const T* const sph = dot && pair == 0 ? pairs.sph_1 : pairs.sph;
+            const T* const m = pair == 1 ? pairs.m_1 : pairs.m;
+            if (sph != nullptr && m != nullptr) {
+                product.add(
+                    num_s, num_c, num_t, false, false,
+                    [&](int x, int y) { return sph[rows.triplet(begin + x) * sizes.spherical + s0 + y]; },
+                    [&](int x, int z) { return m[rows.input(begin + x) * sizes.emb_in + c0 + z]; });
+            }
         }
+        product.reduce();
+        product.each(num_s, num_c, [&](int y, int z, T sum) {
+            T* const target = to + y * product_stride + z;
+            *target = t0 == 0 ? sum : *target + sum;
+        });
     }
-    product.reduce();
-    product.each(num_s, num_c, [&](int y, int z, T sum) { to[y * product_stride + z] = sum; });
     __syncthreads();
 }
 
