@@ -3,6 +3,7 @@
 import cupy_stand_in
 import numpy as np
 import pytest
+import table_calls
 from cupy_stand_in import Misuse, asarray, capturing, moved, moved_call
 from table_calls import FUNCTIONS, GRAPHS, OPERATORS, call, fields, graphs_of
 
@@ -82,6 +83,18 @@ def test_calls_can_be_captured(name):
         graph.prepare()
     with capturing():
         call(op, on_device)
+
+
+@pytest.mark.usefixtures("cupy")
+def test_an_index_array_is_warned_of():
+    """It is sorted and checked at each call, for which the host waits; a graph object is so once."""
+    op = OPERATORS["interaction_bilinear_fwd"]
+    _, on_device = moved_call(op)
+    expected = call(op, on_device)
+    with pytest.warns(RuntimeWarning, match="triplets is an index array on a device") as caught:
+        found = call(op, {**on_device, "triplets": on_device["triplets"].index})
+    assert [w.filename for w in caught] == [table_calls.__file__]
+    assert found["m_ca"].get().tobytes() == expected["m_ca"].get().tobytes()
 
 
 def test_the_stand_in_is_strict(cupy):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import warnings
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -296,7 +297,10 @@ def _check_graph(op: Operator, values: Mapping[str, Any], kind: str, panel: str)
 
 
 def _wrap_indices(op: Operator, values: dict[str, Any]) -> None:
-    """Make the graph object of an index array, where one is accepted: sorted at each call, if the caller does not."""
+    """Make the graph object of an index array, where one is accepted: sorted at each call, if the caller does not.
+
+    On a device the host has to wait for that, at every call; a warning says so.
+    """
     for argument in op.graph.arguments if op.graph else ():
         value = values[argument.name]
         if argument.rows and array_kind(value) is not None:
@@ -305,6 +309,13 @@ def _wrap_indices(op: Operator, values: dict[str, Any]) -> None:
                 values[argument.name] = Segments(value, rows[0] if rows else 0)
             except (TypeError, ValueError) as error:
                 raise type(error)(f"{op.name}: {argument.name}: {error}") from None
+            if values[argument.name].kind == "cupy":
+                warnings.warn(
+                    f"{op.name}: {argument.name} is an index array on a device: it is sorted and checked at every "
+                    f"call, and the host waits for it; give trigraph.Segments({argument.name}, len({argument.rows}))",
+                    RuntimeWarning,
+                    stacklevel=5,  # the line that called the public function
+                )
 
 
 def _check_members(op: Operator, values: Mapping[str, Any]) -> None:
