@@ -29,7 +29,7 @@ from trigraph.graphs import (
 )
 from trigraph.neighbors import FLOATS, neighbors
 
-__all__ = ["EdgeGraph", "LeftOut", "NeighborEdges", "SortedEdges", "Triplets"]
+__all__ = ["EdgeGraph", "LeftOut", "NeighborEdges", "SortedEdges", "Triplets", "with_reverse"]
 
 # A pair of nodes is numbered source * num_nodes + destination, in int64.
 MOST_NODES = math.isqrt(2**63 - 1)
@@ -378,15 +378,15 @@ class EdgeGraph(Immutable):
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (_unpickled, (self.src, self.dst, self.num_nodes, self.reverse_edge))
+        return (with_reverse, (self.src, self.dst, self.num_nodes, self.reverse_edge))
 
     def __repr__(self) -> str:
         return f"EdgeGraph(num_nodes={self.num_nodes}, num_edges={self.num_edges}, {self.src.dtype}, {self.device})"
 
 
 @on_device
-def _unpickled(src: Any, dst: Any, num_nodes: int, reverse_edge: Any) -> EdgeGraph:
-    """Build a graph whose reverse edges are known, everything checked: a pickle may lie in memory that changes."""
+def with_reverse(src: Any, dst: Any, num_nodes: int, reverse_edge: Any) -> EdgeGraph:
+    """Build a graph whose reverse edges are known, everything checked: those of a pickle, or of a part of a graph."""
     src, dst, num_nodes = _check_ends(src, dst, num_nodes)
     _check_sorted(src)
     if reverse_edge is not None:

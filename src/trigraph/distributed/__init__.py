@@ -1,0 +1,35 @@
+"""The operators on a graph that is divided among MPI ranks, with the bits of one process.
+
+``trigraph.distributed.X(...)`` takes a `Partition` in place of a graph, and of every array the rows that the rank owns.
+"""
+
+import sys as _sys
+import traceback as _traceback
+from types import TracebackType as _TracebackType
+
+try:
+    from mpi4py import MPI as _MPI
+except ImportError as _error:
+    raise ImportError("trigraph.distributed needs mpi4py: pip install 'trigraph[mpi]'") from _error
+
+from trigraph.distributed import owners
+from trigraph.distributed.exchange import Halo
+from trigraph.distributed.functions import FUNCTIONS
+from trigraph.distributed.partition import Partition, partition, partition_pieces
+
+globals().update(FUNCTIONS)
+__all__ = ["Halo", "Partition", "owners", "partition", "partition_pieces", *sorted(FUNCTIONS)]
+
+
+def _end_all(kind: type[BaseException], error: BaseException, trace: _TracebackType | None) -> None:
+    """Show an exception that nobody has caught, with its rank, and end all ranks: they would wait for this one."""
+    world = _MPI.COMM_WORLD
+    if world.size == 1 or issubclass(kind, (SystemExit, KeyboardInterrupt)):
+        _sys.__excepthook__(kind, error, trace)
+        return
+    _sys.stderr.write(f"rank {world.rank}:\n" + "".join(_traceback.format_exception(kind, error, trace)))
+    _sys.stderr.flush()
+    world.Abort(1)
+
+
+_sys.excepthook = _end_all

@@ -1,0 +1,157 @@
+"""Rows that travel between ranks: integers while a partition is built, rows of arrays in every call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from mpi4py import MPI
+
+from trigraph.graphs import array_kind, namespace_of
+
+__all__ = ["Halo", "Pending", "agree", "exchange", "moved_to"]
+
+
+def exchange(comm: MPI.Comm, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Send ``parts[r]`` to rank r.
+
+    Parameters
+    ----------
+    comm : MPI.Comm
+    parts : sequence of int64 arrays, shape (any, columns)
+        One for each rank.
+
+    Returns
+    -------
+    list of int64 arrays, shape (any, columns)
+        What came from each rank.
+    """
+    columns = parts[0].shape[1]
+    counts = np.array([part.size for part in parts])
+    coming = np.empty_like(counts)
+    comm.Alltoall(counts, coming)
+    received = np.empty(int(coming.sum()), np.int64)
+    comm.Alltoallv((np.concatenate(parts).ravel(), counts), (received, coming))
+    return [block.reshape(-1, columns) for block in np.split(received, np.cumsum(coming)[:-1])]
+
+
+def moved_to(comm: MPI.Comm, rows: np.ndarray, ranks: np.ndarray) -> np.ndarray:
+    """Send row k of an int64 array of two dimensions to rank ``ranks[k]``; return what came, rank after rank."""
+    order = np.argsort(ranks, kind="stable")
+    ends = np.searchsorted(ranks[order], np.arange(comm.size + 1))
+    return np.concatenate(exchange(comm, [rows[order[a:b]] for a, b in pairwise(ends)]))
+
+
+def agree(comm: MPI.Comm, error: Exception | None, facts: Sequence[tuple[str, str]]) -> None:
+    """Raise on every rank if one has met an error, or if the ranks do not say the same.
+
+    Parameters
+    ----------
+    comm : MPI.Comm
+    error : Exception or None
+        What this rank has met.
+    facts : sequence of (str, str)
+        What has to be the same on all ranks: a name and a value. The first is that of the call.
+
+    Raises
+    ------
+    Exception
+        The rank's own error, as it is.
+    RuntimeError
+        If another rank has met an error; it names the rank and the error.
+    ValueError
+        If a fact differs; it names the call, the fact and two ranks.
+    """
+    said = None if error is None else f"{type(error).__name__}: {error}"
+    everyone = comm.allgather((said, tuple(facts)))
+    if error is not None:
+        raise error
+    for rank, (text, _) in enumerate(everyone):
+        if text is not None:
+            raise RuntimeError(f"rank {rank}: {text}")
+    first = everyone[0][1]
+    for rank, (_, other) in enumerate(everyone):
+        for (name, here), (_, there) in zip(first, other, strict=False):
+            if here != there:
+                raise ValueError(f"{first[0][1]}: {name} is {here} on rank 0 and {there} on rank {rank}")
+
+
+class Halo:
+    """Which rows each rank sends to which, and where they go: made once, used for every array of such rows.
+
+    Parameters
+    ----------
+    comm : MPI.Comm
+    own : int64 array
+        Ascending global numbers of the rows that this rank has.
+    wanted : int64 array
+        Ascending global numbers of the rows that it wants.
+    owners : int64 array, shape (len(wanted),)
+        Rank that has each of these.
+    cuda_aware : bool
+        Whether MPI takes arrays on a device; otherwise they go through pinned memory of the host.
+    """
+
+    def __init__(
+        self, comm: MPI.Comm, own: np.ndarray, wanted: np.ndarray, owners: np.ndarray, cuda_aware: bool = False
+    ) -> None:
+        self._comm, self._cuda_aware, self.size = comm, cuda_aware, len(wanted)
+        mine = owners == comm.rank
+        self._here = np.searchsorted(own, wanted[mine]), np.flatnonzero(mine)  # rows of own and of wanted
+        places = [np.flatnonzero(owners == r) if r != comm.rank else np.empty(0, np.int64) for r in range(comm.size)]
+        asked = exchange(comm, [wanted[at][:, None] for at in places])
+        self._coming = {r: at for r, at in enumerate(places) if at.size}
+        self._going = {r: np.searchsorted(own, ids[:, 0]) for r, ids in enumerate(asked) if ids.size}
+
+    @property
+    def received(self) -> int:
+        """Rows that come from other ranks."""
+        return sum(at.size for at in self._coming.values())
+
+    def start(self, array: Any, axis: int = 0) -> Pending:
+        """Send the rows of an array that others want, along an axis, and begin to receive; nobody waits."""
+        return Pending(self, array, axis)
+
+
+class Pending:
+    """An exchange under way."""
+
+    def __init__(self, halo: Halo, array: Any, axis: int) -> None:
+        self._halo, self._axis, xp = halo, axis, namespace_of(array)
+        self._out = xp.empty((*array.shape[:axis], halo.size, *array.shape[axis + 1 :]), array.dtype)
+        self._coming = {r: self._buffer(xp.take(self._out, xp.asarray(at), axis)) for r, at in halo._coming.items()}
+        self._going = {r: self._buffer(xp.take(array, xp.asarray(at), axis)) for r, at in halo._going.items()}
+        if array_kind(array) == "cupy":
+            xp.cuda.get_current_stream().synchronize()  # MPI knows nothing of streams
+        comm = halo._comm
+        self._requests = [comm.Irecv(_bytes(buffer), source=r) for r, buffer in self._coming.items()]
+        self._requests += [comm.Isend(_bytes(buffer), dest=r) for r, buffer in self._going.items()]
+        here, there = halo._here
+        self._put(there, xp.take(array, xp.asarray(here), axis))
+
+    def wait(self) -> Any:
+        """Return the array of the rows that were wanted."""
+        MPI.Request.Waitall(self._requests)
+        for rank, rows in self._coming.items():
+            self._put(self._halo._coming[rank], namespace_of(self._out).asarray(rows))
+        return self._out
+
+    def _put(self, at: np.ndarray, rows: Any) -> None:
+        xp = namespace_of(self._out)
+        self._out[(slice(None),) * self._axis + (xp.asarray(at),)] = rows
+
+    def _buffer(self, rows: Any) -> Any:
+        """Return memory with these rows that MPI can read and write: pinned memory of the host for rows on a device."""
+        if array_kind(rows) == "numpy" or self._halo._cuda_aware:
+            return rows
+        import cupyx  # type: ignore[import-not-found]
+
+        buffer = cupyx.empty_pinned(rows.shape, rows.dtype)
+        rows.get(out=buffer)
+        return buffer
+
+
+def _bytes(buffer: Any) -> list[Any]:
+    return [buffer.reshape(-1).view("u1"), MPI.BYTE]

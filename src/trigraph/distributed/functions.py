@@ -1,0 +1,282 @@
+"""The operators on a divided graph: each rank gives the rows it owns, and gets those of the results that it owns."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from trigraph.checks import bind_arguments
+from trigraph.distributed.exchange import agree
+from trigraph.distributed.kinds import CSCKind, EdgesKind, RowsKind, SegmentsKind
+from trigraph.distributed.partition import Layout, Part, Partition, digest
+from trigraph.distributed.sums import tree_sum
+from trigraph.graphs import array_kind, namespace_of
+from trigraph.operators import OPERATORS, Array, Operator, result_type
+from trigraph.panels import FUNCTIONS as WHOLE
+from trigraph.panels import wrapped
+
+__all__ = ["FUNCTIONS"]
+
+KINDS = {None: RowsKind, "csc": CSCKind, "edges": EdgesKind, "triplets": SegmentsKind, "bilinear": SegmentsKind}
+ENTITIES = frozenset(
+    ("num_edges", "num_positions", "num_src_nodes", "num_dst_nodes", "num_triplets", "num_inputs", "num_outputs")
+)
+
+
+def entity_of(array: Array) -> tuple[str, int] | None:
+    """Return the symbol and the axis of an array that the ranks divide; None for one that all have, as parameters."""
+    return next(((dim, axis) for axis, dim in enumerate(array.dims) if dim in ENTITIES), None)
+
+
+class _Call:
+    """One call of an operator on one rank."""
+
+    def __init__(self, op: Operator, values: dict[str, Any], part: Partition, panel: str | None) -> None:
+        self.op, self.values, self.partition, self.panel = op, values, part, panel
+        wrt = values.pop("wrt", None)
+        names = [f.name for f in op.fields]
+        self.wanted = names if wrt is None else [wrt] if isinstance(wrt, str) else list(wrt)
+        self.divided = {a.name: entity_of(a) for a in op.arguments}
+        for name in self.wanted:
+            if name not in names:
+                raise ValueError(f"{op.name}: wrt names {name!r}; expected some of {', '.join(names)}")
+
+    def check(self) -> None:
+        """Raise unless each array has the rows that this rank owns; all else is checked by the call of each part."""
+        rank = self.partition.comm.rank
+        for argument in self.op.arguments:
+            value, divided = self.values[argument.name], self.divided[argument.name]
+            if value is None and argument.nullable:
+                continue
+            if array_kind(value) is None:
+                raise TypeError(f"{self.op.name}: {argument.name} is a {type(value).__name__}; expected an array")
+            if divided is None:
+                continue
+            symbol, axis = divided
+            own = self.partition.owned[symbol].size
+            if value.ndim <= axis or value.shape[axis] != own:
+                raise ValueError(
+                    f"{self.op.name}: {argument.name} has shape {value.shape} on rank {rank}; expected {own} "
+                    f"along axis {axis}, the rows of {symbol} that the rank owns"
+                )
+        kind = self.partition.kind
+        if isinstance(kind, EdgesKind) and kind.ambiguous and self.values.get("exclude") == "edge":
+            raise ValueError(
+                f"{self.op.name}: exclude is 'edge' and the graph has parallel edges; expected an EdgeGraph built with "
+                "shifts or vec, which tell the reverse of an edge"
+            )
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Return what has to be the same on all ranks."""
+        found = [("the operator", self.op.name), ("wrt", ", ".join(self.wanted)), ("panel", str(self.panel))]
+        for a in self.op.arguments:
+            value, divided = self.values[a.name], self.divided[a.name]
+            if value is None:
+                found.append((a.name, "None"))
+                continue
+            shape = [n for axis, n in enumerate(value.shape) if divided is None or axis != divided[1]]
+            found.append(
+                (a.name, f"{value.dtype} {shape}, divided over its rows" if divided else f"{value.dtype} {shape}")
+            )
+            if divided is None:
+                contents = value if isinstance(value, np.ndarray) else value.get()
+                found.append((f"the contents of {a.name}", digest(contents)))
+        return found + [(a.name, repr(self.values[a.name])) for a in self.op.attributes]
+
+    def run(self) -> dict[str, Any]:
+        """Return the fields that were wanted; None where they do not exist."""
+        divided = {f.name: entity_of(f) for f in self.op.fields}
+        rows = [n for n in self.wanted if divided[n]]
+        sums = [n for n in self.wanted if not divided[n]]
+        found: dict[str, Any] = {}
+        if rows:
+            shared = self.op.order and any(divided[n][0] in self.partition.kind.shared for n in rows)  # type: ignore[index]
+            layout = self.partition.everything if shared else self.partition.outputs
+            found.update(self._rows(layout, rows))
+        if sums:
+            found.update(self._sums(sums))
+        return found
+
+    def _rows(self, layout: Layout, names: list[str]) -> dict[str, Any]:
+        """Return fields that have rows: those of the interior are computed while the boundary's rows come."""
+        coming = {}
+        for name, divided in self.divided.items():
+            if divided and self.values[name] is not None and divided[0] in layout.halos:
+                coming[name] = layout.halos[divided[0]].start(self.values[name], divided[1])
+        interior = self._part(layout.interior, self.values, names)
+        out = {n: self._empty(n, interior[n]) for n in names}
+        self._keep(layout.interior, interior, out)
+        arrived = self.values | {name: exchange.wait() for name, exchange in coming.items()}
+        if any(places.size for places, _ in layout.boundary.kept.values()):
+            self._keep(layout.boundary, self._part(layout.boundary, arrived, names), out)
+        return out
+
+    def _sums(self, names: list[str]) -> dict[str, Any]:
+        """Return fields that are sums over all blocks, chunk by chunk."""
+        chunks = self.partition.chunks
+        arrived = dict(self.values)
+        for name, divided in self.divided.items():
+            if divided and self.values[name] is not None:
+                arrived[name] = chunks.halos[divided[0]].start(self.values[name], divided[1]).wait()
+
+        def of(part: Part) -> tuple[Any, ...]:
+            found = self._part(part, arrived, names)
+            return tuple(found[n] for n in names)
+
+        total = tree_sum(self.partition.comm, map(of, chunks.parts), chunks.first, chunks.number)
+        if total is None:  # no blocks, so no rows either
+            total = of(self.partition.outputs.interior)
+        return dict(zip(names, total, strict=True))
+
+    def _part(self, part: Part, values: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
+        """Call the operator for a part."""
+        given = {n: v for n, v in values.items() if n not in part.graphs}
+        for a in self.op.arguments:
+            divided, value = self.divided[a.name], values[a.name]
+            if divided is None or value is None:
+                continue
+            symbol, axis = divided
+            places = part.places[symbol]
+            if places is not None:
+                value = namespace_of(value).take(value, namespace_of(value).asarray(places), axis)
+            if part.inside is not None and a.name.startswith("grad_"):
+                xp = namespace_of(value)
+                value = xp.where(xp.asarray(part.inside)[:, None], value, value.dtype.type(0))
+            given[a.name] = self._local(part, value) if a.index else value
+        graphs = {n: part.graphs[n] for n in (g.name for g in self.op.graph.arguments)} if self.op.graph else {}
+        keywords = {"wrt": names} if self.op.selective else {}
+        found = WHOLE[self.op.name](**given, **graphs, **keywords, panel=self.panel)
+        fields = {self.op.fields[0].name: found} if self.op.single else found._asdict()
+        return {n: self._whole(part, fields[n]) if _is_index(self.op, n) else fields[n] for n in names}
+
+    def _local(self, part: Part, numbers: Any) -> Any:
+        """Return positions of the whole graph as positions of a part; negative numbers stay."""
+        xp = namespace_of(numbers)
+        here = xp.searchsorted(xp.asarray(part.ids["num_positions"]), numbers).astype(numbers.dtype)
+        return xp.where(numbers >= 0, here, numbers)
+
+    def _whole(self, part: Part, numbers: Any) -> Any:
+        """Return positions of a part as positions of the whole graph; negative numbers stay."""
+        if numbers is None or numbers.size == 0:
+            return numbers
+        xp = namespace_of(numbers)
+        ids = xp.asarray(part.ids["num_positions"]).astype(numbers.dtype)
+        return xp.where(numbers >= 0, ids[numbers] if ids.size else numbers, numbers)
+
+    def _axis(self, name: str) -> tuple[str, int]:
+        divided = next(entity_of(f) for f in self.op.fields if f.name == name)
+        assert divided is not None
+        return divided
+
+    def _empty(self, name: str, like: Any) -> Any:
+        """Return an array for what this rank owns of a field; None where the field does not exist."""
+        if like is None:
+            return None
+        symbol, axis = self._axis(name)
+        shape = (*like.shape[:axis], self.partition.owned[symbol].size, *like.shape[axis + 1 :])
+        return namespace_of(like).empty(shape, like.dtype)
+
+    def _keep(self, part: Part, found: Mapping[str, Any], out: Mapping[str, Any]) -> None:
+        """Put what a part has completed where it belongs."""
+        for name, array in out.items():
+            if array is not None:
+                symbol, axis = self._axis(name)
+                xp, (places, to) = namespace_of(array), part.kept[symbol]
+                rows = xp.take(found[name], xp.asarray(places), axis)
+                array[(slice(None),) * axis + (xp.asarray(to),)] = rows
+
+
+def _is_index(op: Operator, name: str) -> bool:
+    return next(f.index for f in op.fields if f.name == name)
+
+
+def _checked_partition(op: Operator, values: dict[str, Any], rows: Partition | None) -> Partition:
+    """Return the partition among the arguments, without the graph arguments that stand for it."""
+    graphs = [g.name for g in op.graph.arguments] if op.graph else []
+    found = values.pop(graphs[0]) if graphs else rows
+    if graphs and rows is not None:
+        raise TypeError(f"{op.name}: partition goes with operators that take no graph; give it as {graphs[0]}")
+    for name in graphs[1:]:
+        if values.pop(name) is not None:
+            raise TypeError(f"{op.name}: {name} is given; expected it in trigraph.distributed.partition(..., {name}=)")
+    if not isinstance(found, Partition):
+        name = graphs[0] if graphs else "partition"
+        raise TypeError(f"{op.name}: {name} is a {type(found).__name__}; expected a trigraph.distributed.Partition")
+    if not graphs and not isinstance(found.kind, RowsKind):
+        found = found.edges
+    if not isinstance(found.kind, KINDS[op.definition.graph]):
+        raise TypeError(f"{op.name}: the partition is that of another kind of graph ({type(found.kind).__name__})")
+    return found
+
+
+def _docstring(op: Operator) -> str:
+    lines = [
+        op.definition.summary,
+        "",
+        "Parameters",
+        "----------",
+        *wrapped(", ".join(p for p in signature_of(op).parameters if p not in ("panel", "partition"))),
+        f"    As of `trigraph.{op.name}`: of arrays with rows those that this rank owns, parameters whole. A Partition",
+        "    stands for the graph.",
+        *(["partition : Partition", "    Whose edges the rows are."] if op.graph is None else []),
+        "panel : str, optional",
+        "    The same on all ranks.",
+        "",
+        "Returns",
+        "-------",
+        "array" if op.single else "NamedTuple",
+        f"    As `trigraph.{op.name}`: the rows that this rank owns; sums over all rows on every rank.",
+        "",
+        "Raises",
+        "------",
+        "TypeError, ValueError",
+        "    As the front door; where arguments differ between ranks, on all of them.",
+        "RuntimeError",
+        "    If another rank has met an error.",
+        "",
+        "Notes",
+        "-----",
+        *wrapped(f"All ranks have to call it. Source: {op.definition.source}"),
+    ]
+    return "\n".join(lines)
+
+
+def signature_of(op: Operator) -> inspect.Signature:
+    """Return the signature of the function: that of every panel, `partition` without a graph, and `panel`."""
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    extra = [inspect.Parameter("partition", keyword)] if op.graph is None else []
+    extra.append(inspect.Parameter("panel", keyword, default=None))
+    return op.signature.replace(parameters=[*op.signature.parameters.values(), *extra])
+
+
+def _function(op: Operator) -> Callable[..., Any]:
+    signature = signature_of(op)
+
+    def call(*args: Any, partition: Partition | None = None, panel: str | None = None, **kwargs: Any) -> Any:
+        values = dict(bind_arguments(op, args, kwargs, signature))
+        divided = _checked_partition(op, values, partition)
+        error: Exception | None = None
+        facts = [("the operator", op.name)]
+        try:
+            work = _Call(op, values, divided, panel)
+            work.check()
+            facts = work.facts()
+        except (TypeError, ValueError) as problem:
+            error = problem
+        agree(divided.comm, error, facts)
+        found = work.run()
+        if op.single:
+            return found[op.fields[0].name]
+        return result_type(op.name)(**{f.name: found.get(f.name) for f in op.fields})
+
+    call.__name__ = call.__qualname__ = op.name
+    call.__module__ = "trigraph.distributed"
+    call.__doc__ = _docstring(op)
+    call.__signature__ = signature  # type: ignore[attr-defined]
+    return call
+
+
+FUNCTIONS = {name: _function(op) for name, op in OPERATORS.items()}

@@ -1,0 +1,212 @@
+"""What an operator's sum is made of, by kind of graph, as tables of whole numbers that ranks can send each other.
+
+Every operator is a sum over blocks: a destination with its in-edges; of an `EdgeGraph` a node with its in-edges and
+its out-edges; an output of GemNet-OC with its edges and their triplets. A block reads rows of entities, which the
+sizes of the operator table count: nodes, edges, positions, triplets. What belongs to an entity, in any order of
+derivative, is complete where all blocks are that read it.
+
+A table has a row for each member of the blocks: a position, an edge, a triplet. Its columns are global numbers.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from trigraph.edge_graph import EdgeGraph, with_reverse
+from trigraph.graphs import CSC
+from trigraph.segments import Segments
+
+__all__ = ["CSCKind", "EdgesKind", "Entities", "Ids", "Kind", "Owners", "RowsKind", "SegmentsKind"]
+
+Ids = dict[str, np.ndarray]  # ascending global numbers by symbol
+
+
+class Owners(NamedTuple):
+    """Rank of each block and of each source; where sources are blocks, both are the same array."""
+
+    blocks: np.ndarray
+    sources: np.ndarray
+
+
+class Entities(NamedTuple):
+    """Entities that the rows of a table name, with repetitions: number, owner and row of the table of each."""
+
+    ids: np.ndarray
+    owners: np.ndarray
+    rows: np.ndarray
+
+
+def _entities(table: np.ndarray, columns: dict[int, np.ndarray]) -> Entities:
+    """Entities of some columns; an owner for each row is given with each."""
+    rows = np.arange(len(table))
+    parts = [(table[:, c], owners, rows) for c, owners in columns.items()]
+    return Entities(*(np.concatenate(x) for x in zip(*parts, strict=True)))
+
+
+@dataclass(frozen=True)
+class Kind(ABC):
+    """How to read a table, and how to build a graph object of some of its rows.
+
+    Attributes
+    ----------
+    block : str
+        Symbol of the size that counts blocks.
+    block_columns : tuple of int
+        Columns of the table that name blocks.
+    shared : tuple of str
+        Entities that several blocks may read.
+    chunk : int
+        Blocks that sums over everything take at a time.
+    width : int
+        Columns of the table.
+    """
+
+    dtype: np.dtype
+
+    block: ClassVar[str] = ""
+    block_columns: ClassVar[tuple[int, ...]] = ()
+    chunk: ClassVar[int] = 256
+    width: ClassVar[int] = 1
+
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """Entities that several blocks may read."""
+        return ()
+
+    @abstractmethod
+    def entities(self, table: np.ndarray, owners: Owners) -> dict[str, Entities]:
+        """Return by symbol what the rows of a table read."""
+
+    @abstractmethod
+    def build(self, table: np.ndarray, ids: Ids) -> dict[str, Any]:
+        """Return the graph arguments of a call for the rows of a table, in ascending order, among these entities."""
+
+
+class RowsKind(Kind):
+    """No graph: each row of edge arrays is a block. The table is empty."""
+
+    block = "num_edges"
+    chunk = 4096
+
+    def entities(self, table: np.ndarray, owners: Owners) -> dict[str, Entities]:
+        """Return by symbol what the rows of a table read."""
+        return {}
+
+    def build(self, table: np.ndarray, ids: Ids) -> dict[str, Any]:
+        """Return the graph arguments of a call for the rows of a table."""
+        return {}
+
+
+@dataclass(frozen=True)
+class CSCKind(Kind):
+    """Columns: position, destination, source, row of the edge arrays, rank that owns that row."""
+
+    in_order: bool  # position p has row p
+    one_to_one: bool  # no two positions share a row
+
+    block = "num_dst_nodes"
+    block_columns = (1,)
+    width = 5
+
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """Entities that several blocks may read."""
+        return ("num_src_nodes",) if self.one_to_one else ("num_src_nodes", "num_edges")
+
+    def entities(self, table: np.ndarray, owners: Owners) -> dict[str, Entities]:
+        """Return by symbol what the rows of a table read."""
+        dst = owners.blocks[table[:, 1]]
+        return {
+            "num_positions": _entities(table, {0: dst}),
+            "num_src_nodes": _entities(table, {2: owners.sources[table[:, 2]]}),
+            "num_edges": _entities(table, {3: table[:, 4]}),
+        }
+
+    def build(self, table: np.ndarray, ids: Ids) -> dict[str, Any]:
+        """Return the graph arguments of a call for the rows of a table."""
+        dst = np.searchsorted(ids["num_dst_nodes"], table[:, 1])
+        offsets = np.searchsorted(dst, np.arange(ids["num_dst_nodes"].size + 1)).astype(self.dtype)
+        src = np.searchsorted(ids["num_src_nodes"], table[:, 2]).astype(self.dtype)
+        rows = None if self.in_order else np.searchsorted(ids["num_edges"], table[:, 3]).astype(self.dtype)
+        return {"graph": CSC(offsets, src, ids["num_src_nodes"].size, rows, ids["num_edges"].size)}
+
+
+@dataclass(frozen=True)
+class EdgesKind(Kind):
+    """Columns: edge, source, destination, reverse edge or -1. Outputs belong to the block of their edge's source."""
+
+    given_reverse: bool  # else the ends of an edge tell its reverse
+    ambiguous: bool  # nothing tells the reverse of an edge
+
+    block = "num_nodes"
+    block_columns = (1, 2)
+    width = 4
+
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """Entities that several blocks may read."""
+        return ("num_edges",)
+
+    def entities(self, table: np.ndarray, owners: Owners) -> dict[str, Entities]:
+        """Return by symbol what the rows of a table read."""
+        return {"num_edges": _entities(table, {0: owners.blocks[table[:, 1]]})}
+
+    def build(self, table: np.ndarray, ids: Ids) -> dict[str, Any]:
+        """Return the graph arguments of a call for the rows of a table."""
+        nodes, edges = np.unique(table[:, 1:3]), ids["num_edges"]
+        src, dst = (np.searchsorted(nodes, table[:, c]).astype(self.dtype) for c in (1, 2))
+        if not self.given_reverse:
+            return {"graph": EdgeGraph(src, dst, nodes.size)}
+        place = np.minimum(np.searchsorted(edges, table[:, 3]), max(edges.size - 1, 0))
+        reverse = np.where(edges[place] == table[:, 3], place, -1).astype(self.dtype)
+        return {"graph": with_reverse(src, dst, nodes.size, reverse)}
+
+
+@dataclass(frozen=True)
+class SegmentsKind(Kind):
+    """Columns: triplet, edge, output, input. An edge has a row without a triplet, -1, too."""
+
+    atoms: bool  # edges are summed into outputs; else each is one
+    inputs: bool  # triplets read rows of inputs; else each has its own
+
+    block = "num_outputs"
+    block_columns = (2,)
+    width = 4
+
+    @property
+    def shared(self) -> tuple[str, ...]:
+        """Entities that several blocks may read."""
+        return ("num_inputs",) if self.inputs else ()
+
+    def entities(self, table: np.ndarray, owners: Owners) -> dict[str, Entities]:
+        """Return by symbol what the rows of a table read."""
+        own = owners.blocks[table[:, 2]]
+        there = np.flatnonzero(table[:, 0] >= 0)
+        triplets = Entities(table[there, 0], own[there], there)
+        inputs = triplets
+        if self.inputs:
+            inputs = Entities(table[there, 3], owners.sources[table[there, 3]], there)
+        return {"num_edges": _entities(table, {1: own}), "num_triplets": triplets, "num_inputs": inputs}
+
+    def build(self, table: np.ndarray, ids: Ids) -> dict[str, Any]:
+        """Return the graph arguments of a call for the rows of a table."""
+        triplets, edges = table[table[:, 0] >= 0], ids["num_edges"]
+        found: dict[str, Segments | None] = {
+            "triplets": self._segments(triplets[:, 1], edges),
+            "atoms": None,
+            "idx_in": None,
+        }
+        if self.inputs:
+            found["idx_in"] = self._segments(triplets[:, 3], ids["num_inputs"])
+        if self.atoms:
+            alone = table[table[:, 0] < 0]
+            outputs = alone[np.argsort(alone[:, 1]), 2]
+            found["atoms"] = self._segments(outputs, ids["num_outputs"])
+        return found
+
+    def _segments(self, index: np.ndarray, ids: np.ndarray) -> Segments:
+        return Segments(np.searchsorted(ids, index).astype(self.dtype), ids.size)

@@ -1,0 +1,564 @@
+"""A graph that is divided among the ranks: who owns what, and what each rank needs for a call."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from mpi4py import MPI
+
+from trigraph.distributed.exchange import Halo, agree, exchange, moved_to
+from trigraph.distributed.kinds import CSCKind, EdgesKind, Ids, Kind, Owners, RowsKind, SegmentsKind
+from trigraph.distributed.owners import blocks as block_owners
+from trigraph.edge_graph import EdgeGraph
+from trigraph.graphs import CSC, namespace_of
+from trigraph.lazy import lazy
+from trigraph.segments import Segments
+
+__all__ = ["Layout", "Part", "Partition", "digest", "partition", "partition_pieces"]
+
+
+class Part(NamedTuple):
+    """A part of a rank's work that one call of an operator does.
+
+    Attributes
+    ----------
+    ids : mapping
+        Symbol of each entity to the ascending global numbers of those that the call reads.
+    places : mapping
+        Symbol to where their rows are in the arrays at hand; None where these have just those rows.
+    kept : mapping
+        Symbol to two arrays: places in `ids` of what the call completes for this rank, and among what the rank owns.
+    graphs : dict
+        Graph arguments of the call.
+    inside : bool array or None
+        Of a chunk of an `EdgeGraph`: whether the output of an edge belongs to one of its blocks; the edges into them
+        are also edges out of others, which are not all there.
+    """
+
+    ids: Ids
+    places: dict[str, np.ndarray | None]
+    kept: dict[str, tuple[np.ndarray, np.ndarray]]
+    graphs: dict[str, Any]
+    inside: np.ndarray | None
+
+
+class Layout(NamedTuple):
+    """The parts of a call, and how the rows come that they read: the interior reads only what the rank owns."""
+
+    interior: Part
+    boundary: Part
+    halos: dict[str, Halo]
+
+
+class Chunks(NamedTuple):
+    """Chunks of blocks, numbers `first` and following of `number`, and how the rows come that they read."""
+
+    parts: list[Part]
+    halos: dict[str, Halo]
+    first: int
+    number: int
+
+
+@dataclass(frozen=True, eq=False)
+class Partition:
+    """A graph divided among the ranks of a communicator; made by `partition`, `partition_pieces` or `rows`.
+
+    Attributes
+    ----------
+    comm : MPI.Comm
+    kind : Kind
+    sizes : mapping
+        Global number of nodes, edges and so on, by symbol of the operator table.
+    owned : mapping
+        Symbol to the ascending global numbers of what this rank owns: the rows that its arrays have.
+    cuda_aware : bool
+        Whether MPI is given arrays on a device as they are; otherwise they go through pinned memory of the host.
+    """
+
+    comm: MPI.Comm
+    kind: Kind
+    sizes: Mapping[str, int]
+    owned: Ids
+    owners: Owners
+    table: np.ndarray  # of the blocks that this rank owns
+    cuda_aware: bool = False
+
+    def __repr__(self) -> str:
+        numbers = ", ".join(f"{name}={ids.size} of {self.sizes[name]}" for name, ids in self.owned.items())
+        return f"Partition(rank {self.comm.rank} of {self.comm.size}, {numbers})"
+
+    # ---- arrays ------------------------------------------------------------------------------------------------------
+
+    def take(self, array: Any, symbol: str, axis: int = 0) -> Any:
+        """Return the rows that this rank owns of an array of all rows.
+
+        Parameters
+        ----------
+        array : array
+        symbol : str
+            What lies along the axis, as the operator table calls it: ``"num_edges"``, ...
+        axis : int
+        """
+        return array.take(namespace_of(array).asarray(self._owned(symbol)), axis)
+
+    def collect(self, array: Any, symbol: str, axis: int = 0) -> np.ndarray:
+        """Return all rows, on every rank, of an array of which each rank gives its own."""
+        rows = np.moveaxis(array if isinstance(array, np.ndarray) else array.get(), axis, 0)
+        found = self.comm.allgather((self._owned(symbol), rows))
+        whole = np.empty((self.sizes[symbol], *rows.shape[1:]), rows.dtype)
+        for ids, part in found:
+            whole[ids] = part
+        return np.ascontiguousarray(np.moveaxis(whole, 0, axis))
+
+    def distribute(self, rows: np.ndarray, ids: np.ndarray, symbol: str) -> np.ndarray:
+        """Return the rows that this rank owns, of which each rank gives some, wherever it has them from.
+
+        Parameters
+        ----------
+        rows : array, shape (any, ...)
+        ids : int64 array, shape (any,)
+            Global number of each; every number is given by one rank.
+        symbol : str
+        """
+        size, own = self.comm.size, self._owned(symbol)
+
+        def keeper(numbers: np.ndarray) -> np.ndarray:  # the rank that knows who has a number
+            return numbers * size // max(self.sizes[symbol], 1)
+
+        mine = np.stack([ids, np.full(ids.size, self.comm.rank)], 1)
+        known = moved_to(self.comm, mine, keeper(ids))
+        known = known[np.argsort(known[:, 0])]
+        ranks = keeper(own)
+        asked = exchange(self.comm, [own[ranks == r][:, None] for r in range(size)])
+        answers = [known[np.searchsorted(known[:, 0], q[:, 0])][:, 1:] for q in asked]
+        holders = np.concatenate(exchange(self.comm, answers))[:, 0]  # own is ascending, and so are keepers
+        order = np.argsort(ids)
+        return Halo(self.comm, ids[order], own, holders).start(rows[order]).wait()  # type: ignore[no-any-return]
+
+    @lazy
+    def edges(self) -> Partition:
+        """The edges alone, for operators that take no graph: their arrays have the same rows."""
+        owned = {"num_edges": self._owned("num_edges")}
+        owners = Owners(np.empty(0, np.int64), np.empty(0, np.int64))
+        table = np.empty((0, 1), np.int64)
+        sizes = {"num_edges": self.sizes["num_edges"]}
+        return Partition(self.comm, RowsKind(self.kind.dtype), sizes, owned, owners, table, self.cuda_aware)
+
+    def _owned(self, symbol: str) -> np.ndarray:
+        if symbol not in self.owned:
+            raise ValueError(f"Partition: nothing is counted by {symbol!r}; expected one of {', '.join(self.owned)}")
+        return self.owned[symbol]
+
+    # ---- work --------------------------------------------------------------------------------------------------------
+
+    @lazy
+    def outputs(self) -> Layout:
+        """What belongs to one block that this rank owns: outputs, and entities that no other block reads."""
+        own, table = self.owned[self.kind.block], self.table
+        outside = self._outside(own, table)
+        late = np.isin(table[:, self.kind.block_columns[:1]], outside).any(1)
+        found = self.kind.entities(table[late], self.owners)
+        kept = {s: np.intersect1d(ids, found[s].ids) if s in found else ids[:0] for s, ids in self.owned.items()}
+        kept[self.kind.block] = outside
+        return self._layout(np.setdiff1d(own, outside), outside, kept, table)
+
+    @lazy
+    def everything(self) -> Layout:
+        """What this rank owns, shared or not: with all blocks that read it, whoever owns them."""
+        blocks, table = self._neighbours()
+        outside, pairs = self._outside(blocks, table), self._pairs(table, blocks)
+        kept = {s: ids[:0] for s, ids in self.owned.items()}
+        kept[self.kind.block] = np.intersect1d(self.owned[self.kind.block], outside)
+        needed = [kept[self.kind.block]]
+        for s, (ids, owners, by) in pairs.items():
+            mine = owners == self.comm.rank
+            kept[s] = np.unique(ids[mine & np.isin(by, outside)])
+            needed.append(by[np.isin(ids, kept[s])])
+        return self._layout(np.setdiff1d(blocks, outside), np.unique(np.concatenate(needed)), kept, table)
+
+    @lazy
+    def chunks(self) -> Chunks:
+        """What a sum over all blocks takes at a time: the same chunks of blocks for any number of ranks."""
+        comm, kind, own = self.comm, self.kind, self.owned[self.kind.block]
+        number = -(-self.sizes[kind.block] // kind.chunk)
+
+        def keeper(blocks: np.ndarray) -> np.ndarray:
+            return blocks // kind.chunk * comm.size // max(number, 1)
+
+        known = moved_to(comm, np.stack([own, np.full(own.size, comm.rank)], 1), keeper(own))
+        known = known[np.argsort(known[:, 0])]
+        tables = [np.empty((0, kind.width), np.int64)]
+        for column in kind.block_columns:
+            mine = self.table[self.owners.blocks[self.table[:, column]] == comm.rank]
+            tables.append(moved_to(comm, mine, keeper(mine[:, column])))
+        table = _ascending(np.concatenate(tables))
+        ids, owners = self._read(table)
+        ids[kind.block], owners[kind.block] = known[:, 0], known[:, 1]
+        halos = self._halos(ids, owners)
+        first, last = (
+            int(np.searchsorted(keeper(np.arange(number) * kind.chunk), r)) for r in (comm.rank, comm.rank + 1)
+        )
+        parts = []
+        for chunk in range(first, last):
+            begin, end = np.searchsorted(known[:, 0], [chunk * kind.chunk, (chunk + 1) * kind.chunk])
+            parts.append(self._part(table, known[begin:end, 0], {}, ids))
+        return Chunks(parts, halos, first, number)
+
+    def _pairs(self, table: np.ndarray, blocks: np.ndarray) -> dict[str, tuple[np.ndarray, ...]]:
+        """Return by symbol what some blocks read: number of the entity, its owner, and the block."""
+        found: dict[str, tuple[np.ndarray, ...]] = {}
+        for column in self.kind.block_columns:
+            there = np.isin(table[:, column], blocks)
+            for s, (ids, owners, rows) in self.kind.entities(table, self.owners).items():
+                of = there[rows]
+                more = (ids[of], owners[of], table[rows[of], column])
+                before = found.get(s)
+                found[s] = more if before is None else tuple(map(np.concatenate, zip(before, more, strict=True)))
+        return found
+
+    def _outside(self, blocks: np.ndarray, table: np.ndarray) -> np.ndarray:
+        """Return those blocks that read what other ranks own."""
+        pairs = self._pairs(table, blocks).values()
+        return np.unique(np.concatenate([blocks[:0], *(by[owners != self.comm.rank] for _, owners, by in pairs)]))
+
+    def _neighbours(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return all blocks that read what this rank owns, and their table: other ranks send theirs."""
+        comm, own = self.comm, self.owned[self.kind.block]
+        pairs = [np.stack([by, owners], 1) for _, owners, by in self._pairs(self.table, own).values()]
+        wanted = np.unique(np.concatenate([np.empty((0, 2), np.int64), *pairs]), axis=0)
+        going = [wanted[wanted[:, 1] == r, 0] if r != comm.rank else own[:0] for r in range(comm.size)]
+        columns = list(self.kind.block_columns)
+        tables = [
+            self.table[np.isin(self.table[:, columns], blocks).any(1) if blocks.size else slice(0)] for blocks in going
+        ]
+        blocks = np.concatenate([own[:, None], *exchange(comm, [b[:, None] for b in going])])[:, 0]
+        return np.sort(blocks), _ascending(np.concatenate([self.table, *exchange(comm, tables)]))
+
+    def _read(self, table: np.ndarray) -> tuple[Ids, Ids]:
+        """Return the entities that the rows of a table read, by symbol, and their owners."""
+        ids, owners = {}, {}
+        for s, found in self.kind.entities(table, self.owners).items():
+            ids[s], at = np.unique(found.ids, return_index=True)
+            owners[s] = found.owners[at]
+        return ids, owners
+
+    def _part(self, table: np.ndarray, blocks: np.ndarray, kept: Ids, at_hand: Ids | None) -> Part:
+        """Return the part of some blocks that completes what is `kept`; arrays have the rows `at_hand`."""
+        columns, symbol = list(self.kind.block_columns), self.kind.block
+        rows = table[np.isin(table[:, columns], blocks).any(1)] if columns else table
+        ids, _ = self._read(rows)
+        ids[symbol] = blocks
+        ids = {s: np.union1d(ids[s], kept[s]) if s in kept else ids[s] for s in ids}
+        places: dict[str, np.ndarray | None] = {}
+        for s in ids:
+            same = at_hand is None or ids[s].size == at_hand[s].size
+            places[s] = None if same or at_hand is None else np.searchsorted(at_hand[s], ids[s])
+        done = {s: (np.searchsorted(ids[s], k), np.searchsorted(self.owned[s], k)) for s, k in kept.items()}
+        inside = np.isin(rows[:, 1], blocks) if isinstance(self.kind, EdgesKind) and not kept else None
+        return Part(ids, places, done, self.kind.build(rows, ids), inside)
+
+    def _halos(self, ids: Ids, owners: Ids) -> dict[str, Halo]:
+        found = {}
+        for s in sorted(ids):
+            found[s] = Halo(self.comm, self.owned[s], ids[s], owners[s], self.cuda_aware)
+        return found
+
+    def _layout(self, inner: np.ndarray, outer: np.ndarray, kept: Ids, table: np.ndarray) -> Layout:
+        """Return the parts of inner and of outer blocks; the latter completes what is `kept`, the former the rest."""
+        rest = {s: np.setdiff1d(ids, kept[s], assume_unique=True) for s, ids in self.owned.items()}
+        interior = self._part(table, inner, rest, self.owned)
+        boundary = self._part(table, outer, kept, None)
+        known, owners = self._read(table)
+        of = {}
+        for s, ids in boundary.ids.items():
+            of[s] = np.full(ids.size, self.comm.rank)
+            if s == self.kind.block and self.owners.blocks.size:
+                of[s] = self.owners.blocks[ids]
+            elif s in known and known[s].size:
+                at = np.minimum(np.searchsorted(known[s], ids), known[s].size - 1)
+                of[s] = np.where(known[s][at] == ids, owners[s][at], of[s])
+        return Layout(interior, boundary, self._halos(boundary.ids, of))
+
+
+def _ascending(table: np.ndarray) -> np.ndarray:
+    """Return the rows in ascending order of the first two columns, each once."""
+    if table.shape[1] > 1:
+        table = table[np.lexsort((table[:, 1], table[:, 0]))]
+        fresh = np.ones(len(table), bool)
+        fresh[1:] = (table[1:, :2] != table[:-1, :2]).any(1)
+        table = table[fresh]
+    return table
+
+
+# ---- making one --------------------------------------------------------------------------------------------------
+
+
+def partition(
+    graph: CSC | EdgeGraph | Segments,
+    comm: MPI.Comm,
+    owner: Any = None,
+    source_owner: Any = None,
+    *,
+    atoms: Segments | None = None,
+    idx_in: Segments | None = None,
+    cuda_aware: bool = False,
+) -> Partition:
+    """Divide a graph that every rank has among the ranks.
+
+    Parameters
+    ----------
+    graph : CSC, EdgeGraph or Segments
+        The same on all ranks, on the host. Of GemNet-OC's operators the triplets.
+    comm : MPI.Comm
+        A duplicate is made.
+    owner : integer array, optional
+        Rank that owns each destination, node or output (atoms, or edges without `atoms`), the same on all ranks:
+        of `owners.blocks` (default), `owners.bisection`, `owners.metis`, or any other.
+    source_owner : integer array, optional
+        Rank that owns each source, or each input of `idx_in`. Default: `owner` where there are as many, else blocks.
+    atoms, idx_in : Segments, optional
+        As of `trigraph.interaction_bilinear_fwd`.
+    cuda_aware : bool
+        Whether MPI may be given arrays on a device.
+
+    Returns
+    -------
+    Partition
+        Edges, positions and triplets belong to the rank of their destination, source (of `EdgeGraph`) or output.
+
+    Raises
+    ------
+    TypeError, ValueError
+        On all ranks, if an argument is wrong on one or differs between ranks.
+    """
+    comm = comm.Dup()
+    error: Exception | None = None
+    facts = [("the call", "partition")]
+    try:
+        kind, sizes, members, unused = _members(graph, atoms, idx_in)
+        owners = _owners(kind, sizes, comm.size, owner, source_owner)
+        given = {"graph": (graph, atoms, idx_in), "owner": owners.blocks, "source_owner": owners.sources}
+        facts += [(name, digest(value)) for name, value in given.items()]
+    except (TypeError, ValueError) as problem:
+        error = problem
+    agree(comm, error, facts)
+    begin, end = (len(members) * r // comm.size for r in (comm.rank, comm.rank + 1))
+    piece = members[begin:end]
+    if isinstance(kind, CSCKind):  # a row of edge arrays belongs to the destination of its first position
+        piece[:, 4] = owners.blocks[piece[:, 4]]
+    unused = unused[block_owners(unused.size, comm.size) == comm.rank]
+    return _divide(comm, kind, sizes, owners, piece, {"num_edges": unused}, cuda_aware)
+
+
+def partition_pieces(
+    graph_type: type[CSC | EdgeGraph],
+    pieces: Iterable[Sequence[np.ndarray]],
+    comm: MPI.Comm,
+    num_nodes: int | tuple[int, int],
+    owner: Any = None,
+    source_owner: Any = None,
+    *,
+    cuda_aware: bool = False,
+) -> Partition:
+    """Divide a graph of which each rank gives some edges: nobody ever has all of them.
+
+    Parameters
+    ----------
+    graph_type : type
+        `CSC`, or `EdgeGraph`, whose edges are sorted by source over all pieces of all ranks.
+    pieces : iterable of (src, dst), or for EdgeGraph also (src, dst, reverse_edge)
+        Integer arrays of this rank's edges, piece after piece: a list, a generator, arrays of ``.npz`` files. Edges are
+        numbered in the order of the ranks, pieces and arrays; `reverse_edge` holds such numbers, -1 for none.
+    comm : MPI.Comm
+        A duplicate is made.
+    num_nodes : int, or (num_src_nodes, num_dst_nodes)
+        Of the whole graph.
+    owner, source_owner, cuda_aware
+        As of `partition`.
+
+    Returns
+    -------
+    Partition
+        Rows of edge arrays are numbered as the edges. Index arrays are int64.
+
+    Raises
+    ------
+    TypeError, ValueError
+        On all ranks, if an argument is wrong on one or differs between ranks.
+    """
+    comm = comm.Dup()
+    error: Exception | None = None
+    facts = [("the call", "partition_pieces")]
+    table = np.empty((0, 3), np.int64)
+    try:
+        if graph_type not in (CSC, EdgeGraph):
+            raise TypeError(
+                f"partition_pieces: graph_type is {graph_type!r}; expected trigraph.CSC or trigraph.EdgeGraph"
+            )
+        num_src, num_dst = num_nodes if isinstance(num_nodes, tuple) else (num_nodes, num_nodes)
+        sizes = {"num_src_nodes": num_src, "num_dst_nodes": num_dst, "num_nodes": num_dst}
+        tables = [table]
+        for number, (src, dst, *reverse) in enumerate(pieces):
+            columns = [np.asarray(x) for x in (src, dst, *(reverse or [np.full(len(src), -1)]))]
+            if any(c.ndim != 1 or c.size != columns[0].size or c.dtype.kind not in "iu" for c in columns):
+                shapes = ", ".join(f"{c.dtype} {c.shape}" for c in columns)
+                raise ValueError(f"partition_pieces: piece {number} has {shapes}; expected integers of one length")
+            for name, column, size in (("src", columns[0], num_src), ("dst", columns[1], num_dst)):
+                if column.size and not 0 <= column.min() <= column.max() < size:
+                    raise ValueError(f"partition_pieces: {name} of piece {number} is not within 0 .. {size - 1}")
+            if graph_type is EdgeGraph and (np.diff(columns[0]) < 0).any():
+                raise ValueError(f"partition_pieces: src of piece {number} falls; expected edges sorted by source")
+            tables.append(np.stack([c.astype(np.int64) for c in columns], 1))
+        table = np.concatenate(tables)
+        kind: Kind = CSCKind(np.dtype(np.int64), False, True)
+        if graph_type is EdgeGraph:
+            kind = EdgesKind(np.dtype(np.int64), bool((table[:, 2] >= 0).any()), False)
+        owners = _owners(kind, sizes, comm.size, owner, source_owner)
+        facts += [("num_nodes", str(num_nodes)), ("graph_type", graph_type.__name__)]
+        facts += [("owner", digest(owners.blocks)), ("source_owner", digest(owners.sources))]
+    except (TypeError, ValueError) as problem:
+        error = problem
+    agree(comm, error, facts)
+    first = sum(comm.allgather(len(table))[: comm.rank])
+    sizes["num_edges"] = sizes["num_positions"] = comm.allreduce(len(table))
+    edge = np.arange(first, first + len(table))
+    src, dst, reverse = table.T
+    if graph_type is EdgeGraph:
+        return _divide_edges(comm, sizes, owners, np.stack([edge, src, dst, reverse], 1), cuda_aware)
+    piece = np.stack([edge, dst, src, edge, owners.blocks[dst]], 1)
+    # Positions go by destination: those of a destination follow those of all before it, in the order of the edges.
+    degrees = np.bincount(dst, minlength=sizes["num_dst_nodes"])
+    comm.Allreduce(MPI.IN_PLACE, degrees)
+    mine = moved_to(comm, piece, owners.blocks[dst])
+    mine = mine[np.lexsort((mine[:, 0], mine[:, 1]))]
+    nodes, begins = np.unique(mine[:, 1], return_index=True)
+    before = np.cumsum(degrees) - degrees
+    within = np.arange(len(mine)) - begins[np.searchsorted(nodes, mine[:, 1])] if len(mine) else begins
+    mine[:, 0] = before[mine[:, 1]] + within
+    return _divide(comm, kind, sizes, owners, mine, {}, cuda_aware)
+
+
+def _divide_edges(
+    comm: MPI.Comm, sizes: dict[str, int], owners: Owners, piece: np.ndarray, cuda_aware: bool
+) -> Partition:
+    """Divide the edges of an EdgeGraph, once it is known over all ranks whether they are sorted and have a reverse."""
+    ends = comm.allgather((int(piece[0, 1]), int(piece[-1, 1])) if len(piece) else None)
+    flat = [node for pair in ends if pair is not None for node in pair]
+    if flat != sorted(flat):
+        raise ValueError("partition_pieces: src falls from one rank to the next; expected edges sorted by source")
+    given = comm.allreduce(bool((piece[:, 3] >= 0).any()), MPI.LOR)
+    divided = _divide(comm, EdgesKind(np.dtype(np.int64), given, False), sizes, owners, piece, {}, cuda_aware)
+    pairs = divided.table[:, 1:3][owners.blocks[divided.table[:, 1]] == comm.rank]
+    parallel = comm.allreduce(len(np.unique(pairs, axis=0)) < len(pairs), MPI.LOR)
+    kind = EdgesKind(np.dtype(np.int64), given, parallel and not given)
+    return Partition(divided.comm, kind, sizes, divided.owned, owners, divided.table, cuda_aware)
+
+
+def digest(value: Any) -> str:
+    """Return a digest of an array, a graph object, a number or None, or of a tuple of such."""
+    found = hashlib.blake2b(digest_size=16)
+    if isinstance(value, tuple):
+        for part in value:
+            found.update(digest(part).encode())
+    elif isinstance(value, (CSC, EdgeGraph, Segments)):
+        found.update(digest(value.__reduce__()[1]).encode())
+    elif isinstance(value, np.ndarray):
+        found.update(f"{value.dtype.str} {value.shape}".encode() + value.tobytes())
+    else:
+        found.update(repr(value).encode())
+    return found.hexdigest()
+
+
+def _members(
+    graph: Any, atoms: Segments | None, idx_in: Segments | None
+) -> tuple[Kind, dict[str, int], np.ndarray, np.ndarray]:
+    """Return the kind of a whole graph, its sizes, its table, and the rows of edge arrays that no position has."""
+    if not isinstance(graph, (CSC, EdgeGraph, Segments)) or graph.kind != "numpy":
+        shown = type(graph).__name__ if not hasattr(graph, "kind") else f"{type(graph).__name__} on {graph.device}"
+        raise TypeError(f"partition: graph is a {shown}; expected a CSC, EdgeGraph or Segments of NumPy arrays")
+    nothing = np.empty(0, np.int64)
+    if not isinstance(graph, Segments) and (atoms is not None or idx_in is not None):
+        raise TypeError(f"partition: atoms and idx_in do not go with a {type(graph).__name__}; expected Segments")
+    if isinstance(graph, EdgeGraph):
+        sizes = {"num_nodes": graph.num_nodes, "num_edges": graph.num_edges}
+        given = graph.reverse_edge is not None
+        reverse = graph.reverse_edge if given else np.full(graph.num_edges, -1)
+        columns = [np.arange(graph.num_edges), graph.src, graph.dst, reverse]
+        kind: Kind = EdgesKind(graph.src.dtype, given, not given)
+        return kind, sizes, np.stack(columns, 1).astype(np.int64, copy=False), nothing
+    if isinstance(graph, CSC):
+        names = ("num_src_nodes", "num_dst_nodes", "num_positions", "num_edges")
+        dst, rows = graph.prepare().destinations, graph.edge_ids
+        used, first = np.unique(rows, return_index=True)
+        of_row = np.zeros(graph.num_edges, np.int64)
+        of_row[used] = dst[first]
+        kind = CSCKind(graph.offsets.dtype, graph.edges_in_order, used.size == rows.size)
+        columns = [np.arange(graph.num_positions), dst, graph.indices, rows, of_row[rows]]
+        table = np.stack(columns, 1).astype(np.int64, copy=False)
+        return kind, {n: getattr(graph, n) for n in names}, table, np.setdiff1d(np.arange(graph.num_edges), used)
+    edge = graph.index.astype(np.int64)
+    if atoms is not None and atoms.num_members != graph.num_segments:
+        raise ValueError(f"partition: atoms has {atoms.num_members} members; expected {graph.num_segments} edges")
+    if idx_in is not None and idx_in.num_members != graph.num_members:
+        raise ValueError(f"partition: idx_in has {idx_in.num_members} members; expected {graph.num_members} triplets")
+    output = np.arange(graph.num_segments) if atoms is None else atoms.index.astype(np.int64)
+    triplet = np.arange(graph.num_members)
+    of = triplet if idx_in is None else idx_in.index
+    alone = np.full(graph.num_segments, -1)
+    edges = np.arange(graph.num_segments)
+    table = np.concatenate(
+        [np.stack([triplet, edge, output[edge], of], 1), np.stack([alone, edges, output, alone], 1)]
+    ).astype(np.int64, copy=False)
+    sizes = {
+        "num_edges": graph.num_segments,
+        "num_triplets": graph.num_members,
+        "num_outputs": graph.num_segments if atoms is None else atoms.num_segments,
+        "num_inputs": graph.num_members if idx_in is None else idx_in.num_segments,
+    }
+    return SegmentsKind(graph.index.dtype, atoms is not None, idx_in is not None), sizes, table, nothing
+
+
+def _owners(kind: Kind, sizes: Mapping[str, int], ranks: int, owner: Any, source_owner: Any) -> Owners:
+    """Return the owners that were given, checked, or those by default."""
+    symbol = {CSCKind: "num_src_nodes", SegmentsKind: "num_inputs"}.get(type(kind), kind.block)
+    found: list[np.ndarray] = []
+    for name, given, counted in (("owner", owner, kind.block), ("source_owner", source_owner, symbol)):
+        number = sizes[counted]
+        if given is None:
+            same = bool(found) and number == found[0].size and owner is not None
+            found.append(found[0] if same else block_owners(number, ranks))
+            continue
+        array = np.asarray(given)
+        if array.shape != (number,) or array.dtype.kind not in "iu":
+            raise ValueError(
+                f"partition: {name} has {array.dtype} {array.shape}; expected integers ({counted},) = ({number},)"
+            )
+        if array.size and not 0 <= array.min() <= array.max() < ranks:
+            raise ValueError(f"partition: {name} holds {array.min()} to {array.max()}; expected ranks 0 to {ranks - 1}")
+        found.append(array.astype(np.int64))
+    return Owners(*found)
+
+
+def _divide(
+    comm: MPI.Comm,
+    kind: Kind,
+    sizes: Mapping[str, int],
+    owners: Owners,
+    piece: np.ndarray,
+    more: Ids,
+    cuda_aware: bool,
+) -> Partition:
+    """Send each row of a table to the owners of its blocks; `more` is owned beside what the table names."""
+    tables = [moved_to(comm, piece, owners.blocks[piece[:, c]]) for c in kind.block_columns]
+    table = _ascending(np.concatenate(tables))
+    owned: Ids = {}
+    for s, found in kind.entities(table, owners).items():
+        owned[s] = np.unique(np.concatenate([found.ids[found.owners == comm.rank], more.get(s, piece[:0, 0])]))
+    owned[kind.block] = np.flatnonzero(owners.blocks == comm.rank)
+    if isinstance(kind, (CSCKind, SegmentsKind)) and kind.shared:
+        owned[kind.shared[0]] = np.flatnonzero(owners.sources == comm.rank)
+    return Partition(comm, kind, sizes, owned, owners, table, cuda_aware)

@@ -1,0 +1,55 @@
+"""Sums over everything in an order that does not depend on the ranks: chunks of a fixed size, added as a binary tree.
+
+The parts of chunks ``first .. first + n - 1`` are added as ``tree(n)``: split at the largest power of two below n, each
+side summed so, then the two. A rank adds up what it has of that tree, its siblings wherever it has both, and sends what
+is left: no more than two arrays for each level.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from mpi4py import MPI
+
+__all__ = ["tree_sum"]
+
+
+def tree_sum(comm: MPI.Comm, parts: Iterable[Any], first: int, number: int) -> Any:
+    """Return the sum of the parts of all chunks on every rank, the same bits for any number of ranks.
+
+    Parameters
+    ----------
+    comm : MPI.Comm
+    parts : iterable of tuples of arrays
+        Of the chunks of this rank, numbers `first` and following.
+    first : int
+    number : int
+        Chunks of all ranks.
+
+    Returns
+    -------
+    tuple of arrays, or None
+        None where there are no chunks.
+    """
+    waiting: list[tuple[int, int, Any]] = []  # first chunk, number of chunks, their sum
+    for at, part in enumerate(parts, first):
+        waiting.append((at, 1, part))
+        while len(waiting) > 1:
+            (left, size, mine), (_, other_size, other) = waiting[-2:]
+            if size != other_size or left % (2 * size):
+                break
+            waiting[-2:] = [(left, 2 * size, _added(mine, other))]
+    sums = {(at, size): value for nodes in comm.allgather(waiting) for at, size, value in nodes}
+    return _tree(sums, 0, number) if number else None
+
+
+def _tree(sums: dict[tuple[int, int], Any], first: int, number: int) -> Any:
+    if (first, number) in sums:
+        return sums[first, number]
+    half = 1 << ((number - 1).bit_length() - 1)
+    return _added(_tree(sums, first, half), _tree(sums, first + half, number - half))
+
+
+def _added(left: Any, right: Any) -> Any:
+    return tuple(a + b for a, b in zip(left, right, strict=True))
