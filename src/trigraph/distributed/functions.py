@@ -206,7 +206,7 @@ def _checked_partition(op: Operator, values: dict[str, Any], rows: Partition | N
         name = graphs[0] if graphs else "partition"
         raise TypeError(f"{op.name}: {name} is a {type(found).__name__}; expected a trigraph.distributed.Partition")
     if not graphs and not isinstance(found.kind, RowsKind):
-        found = found.edges
+        found = found.rows()
     if not isinstance(found.kind, KINDS[op.definition.graph]):
         raise TypeError(f"{op.name}: the partition is that of another kind of graph ({type(found.kind).__name__})")
     return found

@@ -139,14 +139,23 @@ class Partition:
         order = np.argsort(ids)
         return Halo(self.comm, ids[order], own, holders).start(rows[order]).wait()  # type: ignore[no-any-return]
 
+    def rows(self, symbol: str = "num_edges") -> Partition:
+        """Return the rows of one kind alone, for operators that take no graph and call them edges.
+
+        Parameters
+        ----------
+        symbol : str
+        """
+        if symbol not in self._rows:
+            owners = Owners(np.empty(0, np.int64), np.empty(0, np.int64))
+            owned, sizes = {"num_edges": self._owned(symbol)}, {"num_edges": self.sizes[symbol]}
+            table, kind = np.empty((0, 1), np.int64), RowsKind(self.kind.dtype)
+            self._rows[symbol] = Partition(self.comm, kind, sizes, owned, owners, table, self.cuda_aware)
+        return self._rows[symbol]
+
     @lazy
-    def edges(self) -> Partition:
-        """The edges alone, for operators that take no graph: their arrays have the same rows."""
-        owned = {"num_edges": self._owned("num_edges")}
-        owners = Owners(np.empty(0, np.int64), np.empty(0, np.int64))
-        table = np.empty((0, 1), np.int64)
-        sizes = {"num_edges": self.sizes["num_edges"]}
-        return Partition(self.comm, RowsKind(self.kind.dtype), sizes, owned, owners, table, self.cuda_aware)
+    def _rows(self) -> dict[str, Partition]:
+        return {}
 
     def _owned(self, symbol: str) -> np.ndarray:
         if symbol not in self.owned:

@@ -1,0 +1,181 @@
+"""DimeNet++ on one structure that is divided among the ranks: energy, forces and their gradients, with equal bits."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from mpi4py import MPI
+from torch import Tensor
+from torch.nn import Linear
+from torch.nn import functional as F
+
+from trigraph.distributed.partition import Partition, partition
+from trigraph.distributed.torch import FUNCTIONS, linear, rowwise, total
+from trigraph.edge_graph import EdgeGraph
+from trigraph.graphs import CSC
+from trigraph.torch import nn
+
+__all__ = ["DimeNetPlusPlus", "DividedNeighbors"]
+
+_agg_edge_to_edge, _radial_basis, _sum = (
+    FUNCTIONS[n] for n in ("agg_edge_to_edge", "radial_basis", "agg_weighted_n2n")
+)
+
+
+class DividedNeighbors(NamedTuple):
+    """Which atoms of a structure are neighbours, divided among ranks.
+
+    Attributes
+    ----------
+    edges : Partition
+        Of the EdgeGraph.
+    ends : Partition
+        From the rows ``cat([at_source, at_destination])`` of all atoms to the edges: both ends of each.
+    into : Partition
+        From the edges to the atoms that they enter.
+    offset : Tensor, shape (edges of this rank, 3)
+        What periodic images add to the vector of each edge.
+    """
+
+    edges: Partition
+    ends: Partition
+    into: Partition
+    offset: Tensor
+
+    @classmethod
+    def divide(cls, graph: EdgeGraph, offset: np.ndarray, comm: MPI.Comm, owner: Any = None) -> DividedNeighbors:
+        """Divide a structure that every rank has.
+
+        Parameters
+        ----------
+        graph : EdgeGraph
+        offset : array, shape (num_edges, 3)
+            Of `EdgeGraph.from_positions`.
+        comm : MPI.Comm
+        owner : integer array, shape (num_nodes,), optional
+            Rank that owns each atom.
+        """
+        edges = partition(graph, comm, owner)
+        atoms, of_edge = edges.owners.blocks, edges.owners.blocks[graph.src]
+        number = graph.num_edges
+        both = np.stack([graph.src, graph.dst + graph.num_nodes], 1).ravel()
+        ends = CSC(2 * np.arange(number + 1), both.astype(np.int64), 2 * graph.num_nodes)
+        into = CSC(graph.dst_offsets, graph.dst_edge_index, number)
+        return cls(
+            edges,
+            partition(ends, comm, of_edge, np.concatenate([atoms, atoms])),
+            partition(into, comm, atoms, of_edge),
+            torch.from_numpy(edges.take(offset, "num_edges")),
+        )
+
+    def of_ends(self, at_source: Tensor, at_destination: Tensor) -> Tensor:
+        """Return for each edge the row of its source in one array of atoms plus that of its destination in another."""
+        found: Tensor = _sum(torch.cat([at_source, at_destination]), None, self.ends).output_embedding
+        return found
+
+    def into_atoms(self, values: Tensor) -> Tensor:
+        """Return for each atom the sum of the rows of the edges that enter it."""
+        found: Tensor = _sum(values, None, self.into).output_embedding
+        return found
+
+
+class DimeNetPlusPlus(nn.DimeNetPlusPlus):
+    """`trigraph.torch.nn.DimeNetPlusPlus`, its parameters and formulas, for a structure that is divided among ranks."""
+
+    def forward(self, z: Tensor, pos: Tensor, neighbors: DividedNeighbors) -> Tensor:  # type: ignore[override]
+        """Return the sum over all atoms, on every rank.
+
+        Parameters
+        ----------
+        z : Tensor of int64, shape (atoms of this rank,)
+            Atomic numbers.
+        pos : Tensor, shape (atoms of this rank, 3)
+        neighbors : DividedNeighbors
+
+        Returns
+        -------
+        Tensor, shape (out_channels,)
+        """
+        edges, atoms = neighbors.edges.rows(), neighbors.into.rows("num_dst_nodes")
+        vec = neighbors.of_ends(pos, -pos) + neighbors.offset.to(pos.dtype)
+        x, y, z_part = vec.unbind(1)
+        dist = (x * x + y * y + z_part * z_part).sqrt()
+        basis = self.rbf
+        rbf, sbf_rad = _radial_basis(
+            dist / basis.cutoff, basis.freq, basis.num_spherical, basis.envelope_exponent, partition=edges
+        )
+        hidden = self._embed(z, rbf, neighbors)
+        found = self._output(0, hidden, rbf, neighbors)
+        for number, block in enumerate(self.interaction_blocks, 1):
+            hidden = self._interact(block, hidden, rbf, sbf_rad, vec, neighbors.edges)
+            found = found + self._output(number, hidden, rbf, neighbors)
+        return total(found, atoms)
+
+    def energy_forces(
+        self, z: Tensor, pos: Tensor, neighbors: DividedNeighbors, create_graph: bool = False
+    ) -> tuple[Tensor, Tensor]:
+        """Return the energy, on every rank, and the forces on the atoms of this rank.
+
+        Parameters
+        ----------
+        z, pos, neighbors
+            As of `forward`.
+        create_graph : bool
+            Whether the results can be differentiated: a loss of them then trains.
+
+        Returns
+        -------
+        energy : Tensor, shape ()
+        forces : Tensor, shape (atoms of this rank, 3)
+        """
+        with torch.enable_grad():
+            if not (create_graph and pos.requires_grad):
+                pos = pos.detach().requires_grad_()
+            energy = self(z, pos, neighbors)[0]
+            (by_pos,) = torch.autograd.grad(energy, pos, create_graph=create_graph)
+        return (energy, -by_pos) if create_graph else (energy.detach(), -by_pos)
+
+    def _act(self, x: Tensor) -> Tensor:
+        return rowwise(self.emb.act, x)
+
+    def _embed(self, z: Tensor, rbf: Tensor, neighbors: DividedNeighbors) -> Tensor:
+        """Return the embedding of each edge from the elements of its ends and its length."""
+        emb, edges, atoms = self.emb, neighbors.edges.rows(), neighbors.into.rows("num_dst_nodes")
+        of_dst, of_src, of_rbf = emb.lin.weight.chunk(3, dim=1)
+        elements = F.one_hot(z, emb.emb.num_embeddings).to(rbf.dtype)  # the gradient in the table is a sum over atoms
+        embedded = linear(elements, emb.emb.weight.t(), None, atoms)
+        ends = neighbors.of_ends(linear(embedded, of_src, None, atoms), linear(embedded, of_dst, None, atoms))
+        by_length = self._act(_dense(emb.lin_rbf, rbf, edges))
+        return self._act(linear(by_length, of_rbf, emb.lin.bias, edges) + ends)
+
+    def _interact(self, block: Any, x: Tensor, rbf: Tensor, sbf_rad: Tensor, vec: Tensor, graph: Partition) -> Tensor:
+        """Return the new embedding of each edge: `trigraph.torch.nn.InteractionBlock`."""
+        act, edges = self._act, graph.rows()
+        x_ji = act(_dense(block.lin_ji, x, edges))
+        by_length = linear(rbf, block.lin_rbf2.weight @ block.lin_rbf1.weight, None, edges)
+        x_kj = act(_dense(block.lin_down, act(_dense(block.lin_kj, x, edges)) * by_length, edges))
+        weights = torch.cat([block.lin_sbf1.weight.t(), block.lin_sbf2.weight])
+        x_kj = _agg_edge_to_edge(
+            vec, sbf_rad, x_kj, weights, graph, block.num_spherical, block.num_radial, exclude=block.exclude
+        )
+        h = x_ji + act(_dense(block.lin_up, x_kj, edges))
+        for layer in block.layers_before_skip:
+            h = h + act(_dense(layer.lin2, act(_dense(layer.lin1, h, edges)), edges))
+        h = act(_dense(block.lin, h, edges)) + x
+        for layer in block.layers_after_skip:
+            h = h + act(_dense(layer.lin2, act(_dense(layer.lin1, h, edges)), edges))
+        return h
+
+    def _output(self, number: int, x: Tensor, rbf: Tensor, neighbors: DividedNeighbors) -> Tensor:
+        """Return the contribution of the embeddings of the edges to the atoms that they enter."""
+        block, edges, atoms = self.output_blocks[number], neighbors.edges.rows(), neighbors.into.rows("num_dst_nodes")
+        found = _dense(block.lin_up, neighbors.into_atoms(_dense(block.lin_rbf, rbf, edges) * x), atoms)
+        for lin in block.lins:
+            found = self._act(_dense(lin, found, atoms))
+        return _dense(block.lin, found, atoms)
+
+
+def _dense(layer: Linear, x: Tensor, rows: Partition) -> Tensor:
+    return linear(x, layer.weight, layer.bias, rows)

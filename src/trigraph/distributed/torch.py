@@ -1,0 +1,203 @@
+"""The operators on a divided graph in PyTorch, differentiable twice, and what a model needs beside them.
+
+A tensor with rows has on each rank the rows that the rank owns; parameters are the same on all ranks. Gradients of rows
+are those of the rank, gradients of parameters are complete and the same on every rank: nothing is left to reduce. Every
+rank does the same calls in the same order, backward too. All bits are those of one rank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from trigraph.checks import bind_arguments
+from trigraph.distributed.functions import FUNCTIONS as ARRAYS
+from trigraph.distributed.functions import signature_of
+from trigraph.distributed.partition import Partition
+from trigraph.distributed.sums import tree_sum
+from trigraph.operators import DEFINITIONS, OPERATORS, Definition, result_type
+from trigraph.panels import wrapped
+from trigraph.torch.arrays import array_of, tensor_from
+
+__all__ = ["FUNCTIONS", "linear", "rowwise", "total"]
+
+# Elementwise functions of torch take vectors of numbers where they can and single numbers at the end, which rounds
+# exponentials differently. Rows are filled up to a multiple of LANES numbers, and so few are taken at a time that torch
+# does not share them out among threads: which numbers meet in a vector then depends on nothing else.
+LANES, AT_A_TIME = 32, 16384
+
+
+class _Forward(torch.autograd.Function):
+    """X_fwd; its derivative is `_Backward`."""
+
+    @staticmethod
+    def forward(ctx: Any, spec: Definition, others: dict[str, Any], *inputs: Tensor | None) -> Any:
+        ctx.spec, ctx.others = spec, others
+        ctx.save_for_backward(*inputs)
+        ctx.set_materialize_grads(False)
+        given = {a.name: array_of(t) for a, t in zip(spec.inputs, inputs, strict=True)}
+        found = ARRAYS[f"{spec.name}_fwd"](**given, **others)
+        if OPERATORS[f"{spec.name}_fwd"].single:
+            return tensor_from(found)
+        tensors = [None if array is None else tensor_from(array) for array in found]
+        ctx.mark_non_differentiable(*(t for t in tensors[len(spec.outputs) :] if t is not None))
+        return tuple(tensors)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> Any:
+        wanted = tuple(a.name for a, n in zip(ctx.spec.inputs, ctx.needs_input_grad[2:], strict=True) if n)
+        grads = grads[: len(ctx.spec.outputs)]
+        if all(g is None for g in grads):
+            return (None,) * (2 + len(ctx.spec.inputs))
+        found = _Backward.apply(ctx.spec, ctx.others, wanted, *grads, *ctx.saved_tensors)
+        return (None, None, *found)
+
+
+class _Backward(torch.autograd.Function):
+    """X_bwd; its derivative is X_bwd2, which has none."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, spec: Definition, others: dict[str, Any], wanted: Sequence[str], *tensors: Tensor | None
+    ) -> Any:
+        ctx.spec, ctx.others = spec, others
+        ctx.save_for_backward(*tensors)
+        ctx.set_materialize_grads(False)
+        given = {n: array_of(t) for n, t in zip(_arguments(spec), tensors, strict=True)}
+        found = ARRAYS[f"{spec.name}_bwd"](**given, **others, wrt=wanted)
+        return tuple(None if array is None else tensor_from(array) for array in found)
+
+    @staticmethod
+    @once_differentiable  # type: ignore[untyped-decorator]
+    def backward(ctx: Any, *ggs: Tensor | None) -> Any:
+        names = _arguments(ctx.spec)
+        wanted = [n for n, needed in zip(names, ctx.needs_input_grad[3:], strict=True) if needed]
+        if all(g is None for g in ggs) or not wanted:
+            return (None,) * (3 + len(names))
+        given = {n: array_of(t) for n, t in zip(names, ctx.saved_tensors, strict=True)}
+        given |= {f"gg_{a.name}": array_of(t) for a, t in zip(ctx.spec.inputs, ggs, strict=True)}
+        found = ARRAYS[f"{ctx.spec.name}_bwd2"](**given, **ctx.others, wrt=wanted)
+        arrays = [getattr(found, n) for n in names]
+        return (None, None, None, *(None if a is None else tensor_from(a) for a in arrays))
+
+
+def _arguments(spec: Definition) -> tuple[str, ...]:
+    """Return the gradients of the outputs, and the inputs."""
+    return (*(f"grad_{a.name}" for a in spec.outputs), *(a.name for a in spec.inputs))
+
+
+def _function(spec: Definition) -> Callable[..., Any]:
+    op = OPERATORS[f"{spec.name}_fwd"]
+    signature = signature_of(op)
+
+    def call(*args: Any, partition: Partition | None = None, panel: str | None = None, **kwargs: Any) -> Any:
+        values = bind_arguments(op, args, kwargs, signature)
+        inputs = [values.pop(a.name) for a in spec.inputs]
+        for a, tensor in zip(spec.inputs, inputs, strict=True):
+            if not (isinstance(tensor, Tensor) or (tensor is None and a.optional)):
+                raise TypeError(f"{op.name}: {a.name} is a {type(tensor).__name__}; expected a torch.Tensor")
+        others = {**values, "panel": panel, **({} if op.graph else {"partition": partition})}
+        found = _Forward.apply(spec, others, *inputs)
+        return found if op.single else result_type(op.name)(*found)
+
+    call.__name__ = call.__qualname__ = spec.name
+    call.__module__ = "trigraph.distributed.torch"
+    call.__signature__ = signature  # type: ignore[attr-defined]
+    call.__doc__ = "\n".join(
+        [
+            spec.summary,
+            "",
+            "Parameters",
+            "----------",
+            *wrapped(", ".join(signature.parameters)),
+            f"    As of `trigraph.distributed.{op.name}`, tensors in place of arrays.",
+            "",
+            "Returns",
+            "-------",
+            "Tensor" if op.single else "NamedTuple of Tensors",
+            "    Differentiable twice.",
+        ]
+    )
+    return call
+
+
+FUNCTIONS = {spec.name: _function(spec) for spec in DEFINITIONS}
+globals().update(FUNCTIONS)
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None, rows: Partition) -> Tensor:
+    """Return ``x weight^T + bias``; by `basis_embedding_radial`, whose bits do not depend on the number of rows.
+
+    Parameters
+    ----------
+    x : Tensor, shape (number of rows, inputs)
+    weight : Tensor, shape (outputs, inputs)
+    bias : Tensor, shape (outputs,), or None
+    rows : Partition
+        Of `Partition.rows`: what the rows are.
+
+    Returns
+    -------
+    Tensor, shape (number of rows, outputs)
+    """
+    if bias is not None:
+        x = torch.cat([x, x.new_ones(len(x), 1)], 1)
+        weight = torch.cat([weight, bias[:, None]], 1)
+    found: Tensor = FUNCTIONS["basis_embedding_radial"](x, weight, partition=rows)
+    return found
+
+
+def rowwise(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    """Return an elementwise function of each row, with bits that do not depend on the number of rows.
+
+    Parameters
+    ----------
+    function : callable
+        Such as `torch.nn.functional.silu`.
+    x : Tensor, shape (number of rows, width)
+    """
+    width = x.shape[1]
+    filled = F.pad(x, (0, -width % LANES))
+    at_a_time = max(AT_A_TIME // max(filled.shape[1], 1), 1)
+    return torch.cat([function(piece) for piece in filled.split(at_a_time)])[:, :width]
+
+
+class _Total(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, rows: Partition) -> Tensor:
+        ctx.rows = len(x)
+        chunks = rows.chunks
+        arrived = chunks.halos["num_edges"].start(array_of(x)).wait()
+        parts = (
+            (np.add.reduce(arrived if at is None else arrived[at]),)
+            for at in (p.places["num_edges"] for p in chunks.parts)
+        )
+        found = tree_sum(rows.comm, parts, chunks.first, chunks.number)
+        return x.new_zeros(x.shape[1:]) if found is None else torch.from_numpy(np.asarray(found[0]))
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return grad.expand(ctx.rows, *grad.shape), None
+
+
+def total(x: Tensor, rows: Partition) -> Tensor:
+    """Return the sum over the rows of all ranks, on every rank: an energy, a loss.
+
+    Parameters
+    ----------
+    x : Tensor, shape (number of rows, ...)
+    rows : Partition
+        Of `Partition.rows`.
+    """
+    found: Tensor = _Total.apply(x, rows)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, *FUNCTIONS])

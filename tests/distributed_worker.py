@@ -1,0 +1,95 @@
+"""A rank of test_distributed.py: calls operators on divided graphs, and compares with what one process returns.
+
+The last line of rank 0 is a digest of all fields, which has to be the same for any number of ranks.
+"""
+
+import hashlib
+import sys
+
+import numpy as np
+from mpi4py import MPI
+
+import trigraph
+from trigraph import CSC, Segments, distributed
+from trigraph.distributed.functions import entity_of
+from trigraph.distributed.kinds import CSCKind, EdgesKind, RowsKind, SegmentsKind
+from trigraph.operators import DEFINITIONS
+from trigraph.verification.cases import build, variants
+from trigraph.verification.judged import every_operator_of
+
+COMM = MPI.COMM_WORLD
+KINDS = (CSCKind, EdgesKind, RowsKind, SegmentsKind)
+# Terms of such a sum are of order one: a term that is missing, or there twice, is more, and all roundings are less.
+SUMS = {"float32": 1e-3, "float64": 1e-11}
+
+
+def owners(number, how):
+    """By default, or scattered so that the last rank owns nothing and nobody's rows are neighbours."""
+    if how == "blocks":
+        return None
+    return np.random.default_rng(number).integers(0, max(COMM.size - 1, 1), number)
+
+
+def divided(case, how):
+    """Return the partition of a case, and the graph arguments that it stands for."""
+    values = case.values
+    if "graph" in values:
+        graph = values["graph"]
+        ends = (graph.num_dst_nodes, graph.num_src_nodes) if isinstance(graph, CSC) else (graph.num_nodes,)
+        return distributed.partition(graph, COMM, *(owners(n, how) for n in ends)), ["graph"]
+    if "triplets" in values:
+        triplets, atoms, idx_in = (values.get(n) for n in ("triplets", "atoms", "idx_in"))
+        assert isinstance(triplets, Segments)
+        number = (triplets if atoms is None else atoms).num_segments
+        of_inputs = None if idx_in is None else owners(idx_in.num_segments, how)
+        part = distributed.partition(triplets, COMM, owners(number, how), of_inputs, atoms=atoms, idx_in=idx_in)
+        return part, ["triplets", *(n for n in ("atoms", "idx_in") if n in values)]
+    number = case.sizes["num_edges"]
+    graph = CSC(np.arange(number + 1), np.zeros(number, np.int64), 1)
+    return distributed.partition(graph, COMM, owners(number, how)), []
+
+
+def check(case, op, part, graphs, chunk, found):
+    """Compare one operator on all ranks with one process; update the digest `found`."""
+    given = case.arguments(op)
+    expected = getattr(trigraph, op.name)(**given)
+    divisions = {a.name: entity_of(a) for a in op.arguments}
+    mine = {n: part.take(v, *divisions[n]) if divisions.get(n) and v is not None else v for n, v in given.items()}
+    mine |= {n: part if n == graphs[0] else None for n in graphs}
+    result = getattr(distributed, op.name)(**mine, **({} if graphs else {"partition": part}))
+    for field in op.fields:
+        whole, local = (x if op.single else getattr(x, field.name) for x in (expected, result))
+        assert (whole is None) == (local is None), (op.name, field.name)
+        if whole is None:
+            continue
+        where = op.name, field.name, case.name, chunk
+        rows = entity_of(field)
+        array = part.collect(local, *rows) if rows else np.ascontiguousarray(local)
+        assert (array.dtype, array.shape) == (whole.dtype, whole.shape), where
+        found.update(array.tobytes())
+        if rows or chunk is None:
+            assert array.tobytes() == np.ascontiguousarray(whole).tobytes(), where
+        else:
+            error = np.abs(array - whole).max(initial=0) / max(np.abs(whole).max(initial=0), 1)
+            assert error <= SUMS[str(array.dtype)] or not np.isfinite(whole).all(), (*where, error)
+
+
+def main():
+    found = hashlib.sha256()
+    for definition in DEFINITIONS:
+        for variant in variants(definition, ()):
+            if not (variant.differenced or variant.name in ("no edges", "no nodes")):
+                continue
+            for dtype, how, chunk in (("float32", "blocks", 3), ("float64", "scattered", None), ("float64", "scattered", 2)):
+                for kind in KINDS:
+                    kind.chunk = 100_000 if chunk is None else chunk
+                case = build(definition, variant, dtype, 0)
+                part, graphs = divided(case, how)
+                for op in every_operator_of(definition):
+                    check(case, op, part, graphs, chunk, found)
+    if COMM.rank == 0:
+        print(found.hexdigest())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

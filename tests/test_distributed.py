@@ -1,0 +1,73 @@
+"""trigraph.distributed under mpiexec: the bits of one process, graphs in pieces, and errors that end all ranks."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("mpi4py")
+MPIEXEC = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
+pytestmark = pytest.mark.skipif(MPIEXEC is None, reason="there is no mpiexec")
+HERE = Path(__file__).parent
+
+
+def ranks(number, script, *arguments):
+    """Run a script of this folder on some ranks."""
+    command = [MPIEXEC, "-n", str(number), sys.executable, str(HERE / script), *arguments]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment, check=False)
+
+
+def test_any_number_of_ranks_has_the_bits_of_one_process():
+    """Every operator and order; the ranks compare rows with one process, and sums over everything with each other."""
+    digests = set()
+    for number in (1, 2, 3, 7):
+        run = ranks(number, "distributed_worker.py")
+        assert run.returncode == 0, run.stderr[-3000:]
+        digests.add(run.stdout.strip())
+    assert len(digests) == 1
+    assert len(digests.pop()) == 64
+
+
+def test_graphs_in_pieces():
+    for number in (1, 3):
+        run = ranks(number, "distributed_pieces.py")
+        assert run.returncode == 0, run.stderr[-3000:]
+        assert run.stdout.count("right") == number
+
+
+@pytest.mark.parametrize(
+    ("case", "expected"),
+    [
+        ("raises", "rank 2:\nTraceback"),
+        ("raises", "KeyError: 'nobody catches this'"),
+        ("too_many_rows", r"agg_weighted_n2n_fwd: embedding has shape (9, 4) on rank 2; expected 1 along axis 0"),
+        ("too_many_rows", "RuntimeError: rank 2: ValueError: agg_weighted_n2n_fwd: embedding has shape"),
+        ("other_attribute", "ValueError: agg_weighted_n2n_fwd: op is 'sum' on rank 0 and 'mean' on rank 2"),
+        ("other_dtype", "ValueError: agg_weighted_n2n_fwd: embedding is float32 [4], divided over its rows on rank 0"),
+        ("other_width", "and float32 [5], divided over its rows on rank 2"),
+        ("other_operator", "ValueError: gno_kernel_fwd: the operator is gno_kernel_fwd on rank 0 and agg_weighted_n2n_fwd"),
+        ("other_parameters", "ValueError: gno_kernel_fwd: the contents of params is"),
+        ("other_graph", "ValueError: partition: graph is"),
+        ("other_owner", "ValueError: partition: owner is"),
+        ("no_such_rank", "ValueError: partition: owner holds 0 to 3; expected ranks 0 to 2"),
+        ("no_partition", "TypeError: agg_weighted_n2n_fwd: graph is a CSC; expected a trigraph.distributed.Partition"),
+        ("wrong_kind", "TypeError: agg_edge_to_edge_fwd: the partition is that of another kind of graph"),
+        ("falling_source", "src of piece 0 falls; expected edges sorted by source"),
+        ("falls_between_ranks", "src falls from one rank to the next"),
+        ("out_of_range", "ValueError: partition_pieces: dst of piece 0 is not within 0 .. 1"),
+        ("unknown_symbol", "ValueError: Partition: nothing is counted by 'num_nodes'; expected one of"),
+    ],
+)
+def test_an_error_ends_all_ranks(case, expected):
+    run = ranks(3, "distributed_failures.py", case)
+    assert run.returncode != 0
+    assert expected in run.stderr
+
+
+def test_a_rank_that_is_killed_ends_all():
+    run = ranks(3, "distributed_failures.py", "killed")
+    assert run.returncode != 0
