@@ -35,7 +35,9 @@ def attention():
     assert rows.tobytes() == part.take(edges, "num_edges").tobytes()
     local = part.take(nodes, "num_src_nodes"), part.take(nodes[: NODES // 2], "num_dst_nodes")
     expected = trigraph.mha_gat_n2n_bwd(grads, nodes, nodes[: NODES // 2], weights, graph, 2, edge_embedding=edges)
-    found = distributed.mha_gat_n2n_bwd(part.take(grads, "num_dst_nodes"), *local, weights, part, 2, edge_embedding=rows)
+    found = distributed.mha_gat_n2n_bwd(
+        part.take(grads, "num_dst_nodes"), *local, weights, part, 2, edge_embedding=rows
+    )
     assert same(part, found.src_embedding, expected.src_embedding, "num_src_nodes")
     assert same(part, found.edge_embedding, expected.edge_embedding, "num_edges")
     assert found.attention_weights.tobytes() == expected.attention_weights.tobytes()

@@ -1,6 +1,7 @@
 """A rank of test_distributed.py: calls operators on divided graphs, and compares with what one process returns.
 
-The last line of rank 0 is a digest of all fields, which has to be the same for any number of ranks.
+``distributed_worker.py SETTING ...``; rank 0 prints for each a digest of all fields, which has to be the same for any
+number of ranks.
 """
 
 import hashlib
@@ -13,7 +14,7 @@ import trigraph
 from trigraph import CSC, Segments, distributed
 from trigraph.distributed.functions import entity_of
 from trigraph.distributed.kinds import CSCKind, EdgesKind, RowsKind, SegmentsKind
-from trigraph.operators import DEFINITIONS
+from trigraph.operators import DEFINITIONS, OPERATORS
 from trigraph.verification.cases import build, variants
 from trigraph.verification.judged import every_operator_of
 
@@ -21,6 +22,13 @@ COMM = MPI.COMM_WORLD
 KINDS = (CSCKind, EdgesKind, RowsKind, SegmentsKind)
 # Terms of such a sum are of order one: a term that is missing, or there twice, is more, and all roundings are less.
 SUMS = {"float32": 1e-3, "float64": 1e-11}
+# Dtype, owners, and blocks of a chunk: of one chunk the sums have the bits of one process, too.
+ONE_CHUNK = 100_000
+SETTINGS = {
+    "blocks": ("float32", "blocks", 3),
+    "whole": ("float64", "scattered", ONE_CHUNK),
+    "scattered": ("float64", "scattered", 2),
+}
 
 
 def owners(number, how):
@@ -52,6 +60,18 @@ def divided(case, how):
 def check(case, op, part, graphs, chunk, found):
     """Compare one operator on all ranks with one process; update the digest `found`."""
     given = case.arguments(op)
+    compare(case, op, part, graphs, chunk, found, given)
+    known = [a.name for a in op.arguments if a.given_back]
+    if known:  # what fwd returned
+        fwd = OPERATORS[f"{op.definition.name}_fwd"]
+        result = getattr(trigraph, fwd.name)(**{n: v for n, v in given.items() if n in fwd.names})
+        compare(case, op, part, graphs, chunk, found, given | {n: getattr(result, n) for n in known})
+    if op.selective:  # each field alone
+        for field in case.returned(op):
+            compare(case, op, part, graphs, chunk, found, given | {"wrt": field.name})
+
+
+def compare(case, op, part, graphs, chunk, found, given):
     expected = getattr(trigraph, op.name)(**given)
     divisions = {a.name: entity_of(a) for a in op.arguments}
     mine = {n: part.take(v, *divisions[n]) if divisions.get(n) and v is not None else v for n, v in given.items()}
@@ -62,34 +82,35 @@ def check(case, op, part, graphs, chunk, found):
         assert (whole is None) == (local is None), (op.name, field.name)
         if whole is None:
             continue
-        where = op.name, field.name, case.name, chunk
+        where = op.name, field.name, case.name, chunk, given.get("wrt")
         rows = entity_of(field)
         array = part.collect(local, *rows) if rows else np.ascontiguousarray(local)
         assert (array.dtype, array.shape) == (whole.dtype, whole.shape), where
         found.update(array.tobytes())
-        if rows or chunk is None:
+        if rows or chunk == ONE_CHUNK:
             assert array.tobytes() == np.ascontiguousarray(whole).tobytes(), where
         else:
             error = np.abs(array - whole).max(initial=0) / max(np.abs(whole).max(initial=0), 1)
             assert error <= SUMS[str(array.dtype)] or not np.isfinite(whole).all(), (*where, error)
 
 
-def main():
+def digest(dtype, how, chunk):
+    """Compare every operator; return a digest of all fields."""
     found = hashlib.sha256()
+    for kind in KINDS:
+        kind.chunk = chunk
     for definition in DEFINITIONS:
         for variant in variants(definition, ()):
-            if not (variant.differenced or variant.name in ("no edges", "no nodes")):
-                continue
-            for dtype, how, chunk in (("float32", "blocks", 3), ("float64", "scattered", None), ("float64", "scattered", 2)):
-                for kind in KINDS:
-                    kind.chunk = 100_000 if chunk is None else chunk
+            if variant.differenced or variant.name in ("no edges", "no nodes"):
                 case = build(definition, variant, dtype, 0)
                 part, graphs = divided(case, how)
                 for op in every_operator_of(definition):
                     check(case, op, part, graphs, chunk, found)
-    if COMM.rank == 0:
-        print(found.hexdigest())
+    return found.hexdigest()
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    for setting in sys.argv[1:]:
+        what = digest(*SETTINGS[setting])
+        if COMM.rank == 0:
+            print(setting, what)

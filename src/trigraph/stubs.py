@@ -1,7 +1,8 @@
 """Type stubs from the operator table: ``python -m trigraph.stubs --write`` or ``--check``, at the repository's root.
 
 The operators are made from the table when the package is imported, where neither editors nor mypy see them. The stubs
-``__init__.pyi``, ``results.pyi`` and ``torch/__init__.pyi`` in ``src/trigraph`` say what they are, and are committed.
+``__init__.pyi``, ``results.pyi``, ``torch/__init__.pyi`` and ``distributed/__init__.pyi`` in ``src/trigraph`` say what
+they are, and are committed.
 """
 
 from __future__ import annotations
@@ -152,6 +153,42 @@ def _torch() -> str:
     return text.rstrip("\n") + "\n"
 
 
+def _distributed() -> str:
+    """Return the stub of ``distributed/__init__.py``: one function for each operator, a Partition for its graph."""
+    from trigraph.distributed.functions import FUNCTIONS as functions  # mpi4py is an extra
+
+    panels = ", ".join(f'"{panel}"' for panel in PANELS)
+    text = HEADER + "from collections.abc import Iterable\n"
+    text += "from typing import Any, Literal, SupportsIndex, TypeAlias, TypeVar\n\n"
+    text += "import numpy as np\nfrom numpy.typing import NDArray\n\nfrom trigraph.distributed import owners as owners\n"
+    text += "from trigraph.distributed.exchange import Halo as Halo\n"
+    for name in ("Partition", "partition", "partition_pieces"):
+        text += f"from trigraph.distributed.partition import {name} as {name}\n"
+    text += "from trigraph.distributed.traffic import Traffic as Traffic\n"
+    text += "from trigraph.distributed.traffic import traffic as traffic\n"
+    classes = sorted(result_type(op.name).__name__ for op in OPERATORS.values() if not op.single)
+    text += "from trigraph.results import (\n" + "".join(f"    {name},\n" for name in classes) + ")\n\n"
+    text += ARRAY + f"_Panel: TypeAlias = Literal[{panels}]\n\n"
+    for name, function in functions.items():
+        op, star = OPERATORS[name], ""
+        fields = f"Literal[{', '.join(_literal(f.name) for f in op.fields)}]"
+        graphs = {g.name: " | None = None" * g.optional for g in op.graph.arguments} if op.graph else {}
+        text += f"def {name}(\n"
+        for parameter in inspect.signature(function).parameters:
+            if parameter in ("partition", "panel") and not star:
+                star = "    *,\n"
+                text += star
+            if parameter == "partition":
+                text += "    partition: Partition,\n"
+            elif parameter in graphs:
+                text += f"    {parameter}: Partition{graphs[parameter]},\n"
+            else:
+                text += _parameter(parameter, op, fields, False)
+        doc = textwrap.indent(f'"""{function.__doc__}\n"""', "    ", lambda line: bool(line.strip()))
+        text += f") -> {'_A' if op.single else f'{result_type(op.name).__name__}[_A]'}:\n{doc}\n\n"
+    return text.rstrip("\n") + "\n"
+
+
 def generate(root: Path) -> dict[Path, str]:
     """Return the text of each stub by path.
 
@@ -166,6 +203,7 @@ def generate(root: Path) -> dict[Path, str]:
         package / "__init__.pyi": _package(source),
         package / "results.pyi": _results(),
         package / "torch" / "__init__.pyi": _torch(),
+        package / "distributed" / "__init__.pyi": _distributed(),
     }
 
 
