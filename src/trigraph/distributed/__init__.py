@@ -16,9 +16,10 @@ from trigraph.distributed import owners
 from trigraph.distributed.exchange import Halo
 from trigraph.distributed.functions import FUNCTIONS
 from trigraph.distributed.partition import Partition, partition, partition_pieces
+from trigraph.distributed.traffic import Traffic, traffic
 
 globals().update(FUNCTIONS)
-__all__ = ["Halo", "Partition", "owners", "partition", "partition_pieces", *sorted(FUNCTIONS)]
+__all__ = ["Halo", "Partition", "Traffic", "owners", "partition", "partition_pieces", "traffic", *sorted(FUNCTIONS)]
 
 
 def _end_all(kind: type[BaseException], error: BaseException, trace: _TracebackType | None) -> None:
