@@ -75,7 +75,8 @@ def test_write_and_check(module, files, tmp_path):
         done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
         return done.returncode, done.stdout, done.stderr
 
-    (tmp_path / "src" / "trigraph" / "torch").mkdir(parents=True)
+    for part in ("torch", "distributed"):
+        (tmp_path / "src" / "trigraph" / part).mkdir(parents=True)
     (tmp_path / "src" / "trigraph" / "__init__.py").write_bytes((ROOT / "src/trigraph/__init__.py").read_bytes())
     (tmp_path / "docs").mkdir()
     for page in (ROOT / "docs").glob("*.md"):
@@ -99,6 +100,20 @@ def test_the_stub_of_torch_says_what_its_functions_are():
         expected = inspect.signature(torch.FUNCTIONS[name]).parameters
         assert [a.arg for a in node.args.args + node.args.kwonlyargs] == list(expected)
         assert ast.get_docstring(node) == inspect.getdoc(torch.FUNCTIONS[name])
+
+
+def test_the_stub_of_distributed_says_what_its_functions_are():
+    mpi4py = pytest.importorskip("mpi4py")
+    mpi4py.rc.initialize = False
+    from trigraph.distributed.functions import FUNCTIONS
+
+    tree = ast.parse((ROOT / "src/trigraph/distributed/__init__.pyi").read_text())
+    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    assert functions.keys() == FUNCTIONS.keys()
+    for name, node in functions.items():
+        expected = inspect.signature(FUNCTIONS[name]).parameters
+        assert [a.arg for a in node.args.args + node.args.kwonlyargs] == list(expected)
+        assert ast.get_docstring(node) == inspect.getdoc(FUNCTIONS[name])
 
 
 def test_the_stub_says_what_the_package_is():

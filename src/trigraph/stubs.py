@@ -67,12 +67,17 @@ def _signature(op: Operator, fields: str, keywords: str) -> str:
     return f"{text}) -> {'_A' if op.single else f'{result_type(op.name).__name__}[_A]'}:"
 
 
+def _field_names(op: Operator) -> tuple[str, str]:
+    """Return the name of the type of an operator's field names, and its definition."""
+    name = f"_{result_type(op.name).__name__}Field"
+    names = ", ".join(f'"{f.name}"' for f in op.fields)
+    head = f"{name}: TypeAlias = Literal["
+    return name, f"{head}{names}]" if len(head + names) < 120 else f"{head}\n    {names}\n]"
+
+
 def _function(op: Operator) -> str:
     """Return the stub of one operator: two overloads where arrays may be left out, which takes keywords."""
-    fields = f"_{result_type(op.name).__name__}Field"
-    names = ", ".join(f'"{f.name}"' for f in op.fields)
-    head = f"{fields}: TypeAlias = Literal["
-    alias = f"{head}{names}]" if len(head + names) < 120 else f"{head}\n    {names}\n]"
+    fields, alias = _field_names(op)
     doc = textwrap.indent(f'"""{FUNCTIONS[op.name].__doc__}\n"""', "    ", lambda line: bool(line.strip()))
     positional = f"{_signature(op, fields, 'out')}\n{doc}\n\n"
     left_out = next((a.name for a in op.arguments if a.nullable and not a.keyword), None)
@@ -155,12 +160,17 @@ def _torch() -> str:
 
 def _distributed() -> str:
     """Return the stub of ``distributed/__init__.py``: one function for each operator, a Partition for its graph."""
-    from trigraph.distributed.functions import FUNCTIONS as functions  # mpi4py is an extra
+    import mpi4py  # an extra
+
+    mpi4py.rc.initialize = False  # nothing is sent here
+    from trigraph.distributed.functions import FUNCTIONS as functions
 
     panels = ", ".join(f'"{panel}"' for panel in PANELS)
     text = HEADER + "from collections.abc import Iterable\n"
     text += "from typing import Any, Literal, SupportsIndex, TypeAlias, TypeVar\n\n"
-    text += "import numpy as np\nfrom numpy.typing import NDArray\n\nfrom trigraph.distributed import owners as owners\n"
+    text += (
+        "import numpy as np\nfrom numpy.typing import NDArray\n\nfrom trigraph.distributed import owners as owners\n"
+    )
     text += "from trigraph.distributed.exchange import Halo as Halo\n"
     for name in ("Partition", "partition", "partition_pieces"):
         text += f"from trigraph.distributed.partition import {name} as {name}\n"
@@ -171,7 +181,8 @@ def _distributed() -> str:
     text += ARRAY + f"_Panel: TypeAlias = Literal[{panels}]\n\n"
     for name, function in functions.items():
         op, star = OPERATORS[name], ""
-        fields = f"Literal[{', '.join(_literal(f.name) for f in op.fields)}]"
+        fields, alias = _field_names(op)
+        text += f"{alias}\n\n" if op.selective else ""
         graphs = {g.name: " | None = None" * g.optional for g in op.graph.arguments} if op.graph else {}
         text += f"def {name}(\n"
         for parameter in inspect.signature(function).parameters:

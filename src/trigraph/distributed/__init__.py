@@ -24,13 +24,13 @@ __all__ = ["Halo", "Partition", "Traffic", "owners", "partition", "partition_pie
 
 def _end_all(kind: type[BaseException], error: BaseException, trace: _TracebackType | None) -> None:
     """Show an exception that nobody has caught, with its rank, and end all ranks: they would wait for this one."""
-    world = _MPI.COMM_WORLD
-    if world.size == 1 or issubclass(kind, (SystemExit, KeyboardInterrupt)):
+    if issubclass(kind, KeyboardInterrupt):
         _sys.__excepthook__(kind, error, trace)
         return
-    _sys.stderr.write(f"rank {world.rank}:\n" + "".join(_traceback.format_exception(kind, error, trace)))
+    _sys.stderr.write(f"rank {_MPI.COMM_WORLD.rank}:\n" + "".join(_traceback.format_exception(kind, error, trace)))
     _sys.stderr.flush()
-    world.Abort(1)
+    _MPI.COMM_WORLD.Abort(1)
 
 
-_sys.excepthook = _end_all
+if _MPI.Is_initialized() and _MPI.COMM_WORLD.size > 1:
+    _sys.excepthook = _end_all

@@ -170,7 +170,8 @@ class DimeNetPlusPlus(nn.DimeNetPlusPlus):
 
     def _output(self, number: int, x: Tensor, rbf: Tensor, neighbors: DividedNeighbors) -> Tensor:
         """Return the contribution of the embeddings of the edges to the atoms that they enter."""
-        block, edges, atoms = self.output_blocks[number], neighbors.edges.rows(), neighbors.into.rows("num_dst_nodes")
+        block: Any = self.output_blocks[number]
+        edges, atoms = neighbors.edges.rows(), neighbors.into.rows("num_dst_nodes")
         found = _dense(block.lin_up, neighbors.into_atoms(_dense(block.lin_rbf, rbf, edges) * x), atoms)
         for lin in block.lins:
             found = self._act(_dense(lin, found, atoms))

@@ -55,7 +55,7 @@ class _Forward(torch.autograd.Function):
         grads = grads[: len(ctx.spec.outputs)]
         if all(g is None for g in grads):
             return (None,) * (2 + len(ctx.spec.inputs))
-        found = _Backward.apply(ctx.spec, ctx.others, wanted, *grads, *ctx.saved_tensors)
+        found = _Backward.apply(ctx.spec, ctx.others, wanted, *grads, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
         return (None, None, *found)
 
 
@@ -103,7 +103,7 @@ def _function(spec: Definition) -> Callable[..., Any]:
             if not (isinstance(tensor, Tensor) or (tensor is None and a.optional)):
                 raise TypeError(f"{op.name}: {a.name} is a {type(tensor).__name__}; expected a torch.Tensor")
         others = {**values, "panel": panel, **({} if op.graph else {"partition": partition})}
-        found = _Forward.apply(spec, others, *inputs)
+        found = _Forward.apply(spec, others, *inputs)  # type: ignore[no-untyped-call]
         return found if op.single else result_type(op.name)(*found)
 
     call.__name__ = call.__qualname__ = spec.name
@@ -165,7 +165,7 @@ def rowwise(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
     width = x.shape[1]
     filled = F.pad(x, (0, -width % LANES))
     at_a_time = max(AT_A_TIME // max(filled.shape[1], 1), 1)
-    return torch.cat([function(piece) for piece in filled.split(at_a_time)])[:, :width]
+    return torch.cat([function(piece) for piece in filled.split(at_a_time)])[:, :width]  # type: ignore[no-untyped-call]
 
 
 class _Total(torch.autograd.Function):
@@ -195,7 +195,7 @@ def total(x: Tensor, rows: Partition) -> Tensor:
     rows : Partition
         Of `Partition.rows`.
     """
-    found: Tensor = _Total.apply(x, rows)
+    found: Tensor = _Total.apply(x, rows)  # type: ignore[no-untyped-call]
     return found
 
 
