@@ -163,10 +163,13 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
     def reshape(self, *shape):
         return ndarray(self.array.reshape(*shape), self.memory)
 
-    def get(self):
+    def get(self, out=None):
         """Return a NumPy array, after waiting for the current stream."""
         state.stream.synchronize()
-        return _plain(self).copy()
+        if out is None:
+            return _plain(self).copy()
+        out[...] = _plain(self)
+        return out
 
     def __int__(self):
         return int(self.get())
@@ -304,10 +307,13 @@ def install(monkeypatch, cache):
 
     for name in (
         "arange", "argmax", "argsort", "array", "ascontiguousarray", "bincount", "concatenate", "cumsum", "empty",
-        "empty_like", "flatnonzero", "searchsorted", "stack", "where", "zeros",
+        "empty_like", "flatnonzero", "searchsorted", "stack", "take", "where", "zeros",
     ):  # fmt: skip
         setattr(cupy, name, function(name))
+    cupyx = types.ModuleType("cupyx")
+    cupyx.empty_pinned = np.empty
     monkeypatch.setitem(sys.modules, "cupy", cupy)
+    monkeypatch.setitem(sys.modules, "cupyx", cupyx)
     monkeypatch.setenv("CUPY_CACHE_DIR", str(cache))
     monkeypatch.setattr(launcher, "_device", None)
     monkeypatch.setattr(graphs, "VIEWS", [])  # torch, where it is imported, knows nothing of these arrays

@@ -63,6 +63,11 @@ def test_graphs_in_pieces():
         assert digests(number, "distributed_pieces.py") == ["right"] * number
 
 
+def test_arrays_on_a_device():
+    """With a stand-in for CuPy: no device has been met."""
+    assert digests(3, "distributed_device.py") == ["right"] * 3
+
+
 @pytest.mark.parametrize(
     ("case", "expected"),
     [

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from trigraph.graphs import array_kind, namespace_of
+from trigraph.graphs import array_kind, namespace_of, wait_for
 
 __all__ = ["Halo", "Pending", "agree", "exchange", "moved_to"]
 
@@ -121,13 +121,12 @@ class Pending:
     def __init__(self, halo: Halo, array: Any, axis: int) -> None:
         self._halo, self._axis, xp = halo, axis, namespace_of(array)
         self._out = xp.empty((*array.shape[:axis], halo.size, *array.shape[axis + 1 :]), array.dtype)
-        self._coming = {r: self._buffer(xp.take(self._out, xp.asarray(at), axis)) for r, at in halo._coming.items()}
-        self._going = {r: self._buffer(xp.take(array, xp.asarray(at), axis)) for r, at in halo._going.items()}
-        if array_kind(array) == "cupy":
-            xp.cuda.get_current_stream().synchronize()  # MPI knows nothing of streams
+        self._coming = {r: self._memory(at.size) for r, at in halo._coming.items()}
+        going = {r: self._readable(xp.take(array, xp.asarray(at), axis)) for r, at in halo._going.items()}
         comm = halo._comm
-        self._requests = [comm.Irecv(_bytes(buffer), source=r) for r, buffer in self._coming.items()]
-        self._requests += [comm.Isend(_bytes(buffer), dest=r) for r, buffer in self._going.items()]
+        self._requests = [comm.Irecv(_bytes(memory), source=r) for r, memory in self._coming.items()]
+        self._requests += [comm.Isend(_bytes(rows), dest=r) for r, rows in going.items()]
+        self._going = going  # until they are sent
         here, there = halo._here
         self._put(there, xp.take(array, xp.asarray(here), axis))
 
@@ -142,16 +141,25 @@ class Pending:
         xp = namespace_of(self._out)
         self._out[(slice(None),) * self._axis + (xp.asarray(at),)] = rows
 
-    def _buffer(self, rows: Any) -> Any:
-        """Return memory with these rows that MPI can read and write: pinned memory of the host for rows on a device."""
-        if array_kind(rows) == "numpy" or self._halo._cuda_aware:
-            return rows
+    def _memory(self, number: int) -> Any:
+        """Return memory for a number of rows, where MPI can write: on the device, or pinned memory of the host."""
+        out, axis = self._out, self._axis
+        shape = (*out.shape[:axis], number, *out.shape[axis + 1 :])
+        if array_kind(out) == "numpy" or self._halo._cuda_aware:
+            return namespace_of(out).empty(shape, out.dtype)
         import cupyx  # type: ignore[import-not-found]
 
-        buffer = cupyx.empty_pinned(rows.shape, rows.dtype)
-        rows.get(out=buffer)
-        return buffer
+        return cupyx.empty_pinned(shape, out.dtype)
+
+    def _readable(self, rows: Any) -> Any:
+        """Return rows where MPI can read them; what is on a device is complete then, since MPI knows no streams."""
+        if array_kind(rows) == "numpy":
+            return rows
+        if self._halo._cuda_aware:
+            wait_for(rows)
+            return rows
+        return rows.get(out=self._memory(rows.shape[self._axis]))
 
 
-def _bytes(buffer: Any) -> list[Any]:
-    return [buffer.reshape(-1).view("u1"), MPI.BYTE]
+def _bytes(array: Any) -> list[Any]:
+    return [array.reshape(-1).view("u1"), MPI.BYTE]

@@ -13,7 +13,7 @@ from trigraph.distributed.exchange import agree
 from trigraph.distributed.kinds import CSCKind, EdgesKind, RowsKind, SegmentsKind
 from trigraph.distributed.partition import Layout, Part, Partition, digest
 from trigraph.distributed.sums import tree_sum
-from trigraph.graphs import array_kind, namespace_of
+from trigraph.graphs import array_kind, entered, namespace_of
 from trigraph.operators import OPERATORS, Array, Operator, result_type
 from trigraph.panels import FUNCTIONS as WHOLE
 from trigraph.panels import wrapped
@@ -129,7 +129,8 @@ class _Call:
         total = tree_sum(self.partition.comm, map(of, chunks.parts), chunks.first, chunks.number)
         if total is None:  # no blocks, so no rows either
             total = of(self.partition.outputs.interior)
-        return dict(zip(names, total, strict=True))
+        xp = namespace_of(self.values[self.op.definition.inputs[0].name])
+        return {n: xp.asarray(value) for n, value in zip(names, total, strict=True)}
 
     def _part(self, part: Part, values: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
         """Call the operator for a part."""
@@ -144,12 +145,15 @@ class _Call:
                 value = namespace_of(value).take(value, namespace_of(value).asarray(places), axis)
             if part.inside is not None and a.name.startswith("grad_"):
                 xp = namespace_of(value)
-                value = xp.where(xp.asarray(part.inside)[:, None], value, value.dtype.type(0))
+                value = xp.where(xp.asarray(part.inside)[:, None], value, xp.zeros((), value.dtype))
             given[a.name] = self._local(part, value) if a.index else value
-        graphs = {n: part.graphs[n] for n in (g.name for g in self.op.graph.arguments)} if self.op.graph else {}
+        graphs = {}
+        if self.op.graph:
+            found = part.graphs_for(values[self.op.definition.inputs[0].name])
+            graphs = {g.name: found[g.name] for g in self.op.graph.arguments}
         keywords = {"wrt": names} if self.op.selective else {}
-        found = WHOLE[self.op.name](**given, **graphs, **keywords, panel=self.panel)
-        fields = {self.op.fields[0].name: found} if self.op.single else found._asdict()
+        result = WHOLE[self.op.name](**given, **graphs, **keywords, panel=self.panel)
+        fields = {self.op.fields[0].name: result} if self.op.single else result._asdict()
         return {n: self._whole(part, fields[n]) if _is_index(self.op, n) else fields[n] for n in names}
 
     def _local(self, part: Part, numbers: Any) -> Any:
@@ -267,7 +271,8 @@ def _function(op: Operator) -> Callable[..., Any]:
         except (TypeError, ValueError) as problem:
             error = problem
         agree(divided.comm, error, facts)
-        found = work.run()
+        with entered(*values.values()):
+            found = work.run()
         if op.single:
             return found[op.fields[0].name]
         return result_type(op.name)(**{f.name: found.get(f.name) for f in op.fields})

@@ -14,7 +14,7 @@ from trigraph.distributed.exchange import Halo, agree, exchange, moved_to
 from trigraph.distributed.kinds import CSCKind, EdgesKind, Ids, Kind, Owners, RowsKind, SegmentsKind
 from trigraph.distributed.owners import blocks as block_owners
 from trigraph.edge_graph import EdgeGraph
-from trigraph.graphs import CSC, namespace_of
+from trigraph.graphs import CSC, array_kind, device_of, namespace_of
 from trigraph.lazy import lazy
 from trigraph.segments import Segments
 
@@ -37,6 +37,8 @@ class Part(NamedTuple):
     inside : bool array or None
         Of a chunk of an `EdgeGraph`: whether the output of an edge belongs to one of its blocks; the edges into them
         are also edges out of others, which are not all there.
+    moved : dict
+        `graphs` on the devices where they were asked for.
     """
 
     ids: Ids
@@ -44,6 +46,23 @@ class Part(NamedTuple):
     kept: dict[str, tuple[np.ndarray, np.ndarray]]
     graphs: dict[str, Any]
     inside: np.ndarray | None
+    moved: dict[str, dict[str, Any]]
+
+    def graphs_for(self, array: Any) -> dict[str, Any]:
+        """Return the graph arguments where an array is: those on a device are made once for each device."""
+        if array_kind(array) == "numpy":
+            return self.graphs
+        device = device_of(array)
+        if device not in self.moved:
+            self.moved[device] = {name: _moved(graph, namespace_of(array)) for name, graph in self.graphs.items()}
+        return self.moved[device]
+
+
+def _moved(graph: Any, xp: Any) -> Any:
+    if graph is None:
+        return None
+    function, arguments = graph.__reduce__()
+    return function(*(xp.asarray(a) if isinstance(a, np.ndarray) else a for a in arguments))
 
 
 class Layout(NamedTuple):
@@ -103,7 +122,8 @@ class Partition:
             What lies along the axis, as the operator table calls it: ``"num_edges"``, ...
         axis : int
         """
-        return array.take(namespace_of(array).asarray(self._owned(symbol)), axis)
+        xp = namespace_of(array)
+        return xp.take(array, xp.asarray(self._owned(symbol)), axis)
 
     def collect(self, array: Any, symbol: str, axis: int = 0) -> np.ndarray:
         """Return all rows, on every rank, of an array of which each rank gives its own."""
@@ -268,7 +288,7 @@ class Partition:
             places[s] = None if same or at_hand is None else np.searchsorted(at_hand[s], ids[s])
         done = {s: (np.searchsorted(ids[s], k), np.searchsorted(self.owned[s], k)) for s, k in kept.items()}
         inside = np.isin(rows[:, 1], blocks) if isinstance(self.kind, EdgesKind) and not kept else None
-        return Part(ids, places, done, self.kind.build(rows, ids), inside)
+        return Part(ids, places, done, self.kind.build(rows, ids), inside, {})
 
     def _halos(self, ids: Ids, owners: Ids) -> dict[str, Halo]:
         found = {}

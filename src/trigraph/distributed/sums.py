@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 from mpi4py import MPI
 
 __all__ = ["tree_sum"]
@@ -29,7 +30,7 @@ def tree_sum(comm: MPI.Comm, parts: Iterable[Any], first: int, number: int) -> A
 
     Returns
     -------
-    tuple of arrays, or None
+    tuple of NumPy arrays, or None
         None where there are no chunks.
     """
     waiting: list[tuple[int, int, Any]] = []  # first chunk, number of chunks, their sum
@@ -40,7 +41,8 @@ def tree_sum(comm: MPI.Comm, parts: Iterable[Any], first: int, number: int) -> A
             if size != other_size or left % (2 * size):
                 break
             waiting[-2:] = [(left, 2 * size, _added(mine, other))]
-    sums = {(at, size): value for nodes in comm.allgather(waiting) for at, size, value in nodes}
+    plain = [(at, size, tuple(map(_host, value))) for at, size, value in waiting]
+    sums = {(at, size): value for nodes in comm.allgather(plain) for at, size, value in nodes}
     return _tree(sums, 0, number) if number else None
 
 
@@ -49,6 +51,10 @@ def _tree(sums: dict[tuple[int, int], Any], first: int, number: int) -> Any:
         return sums[first, number]
     half = 1 << ((number - 1).bit_length() - 1)
     return _added(_tree(sums, first, half), _tree(sums, first + half, number - half))
+
+
+def _host(array: Any) -> Any:
+    return array if isinstance(array, np.ndarray) else array.get()
 
 
 def _added(left: Any, right: Any) -> Any:
