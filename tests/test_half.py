@@ -5,6 +5,8 @@ import numpy as np
 import pytest
 from table_calls import OPS, call, draw
 
+import trigraph
+from trigraph import CSC
 from trigraph.operators import OPERATORS
 from trigraph.panels import FUNCTIONS
 
@@ -94,3 +96,18 @@ def test_outputs_of_the_callers(op):
         wrong = np.zeros(value.shape, np.float64)
         with pytest.raises(TypeError, match=rf"out\['{name}'\] has dtype float64; expected {value.dtype}"):
             call(op, values, panel="gpu-host", out={name: wrong})
+
+
+@pytest.mark.parametrize("dtype", HALVES, ids=str)
+def test_every_number_is_read_and_written(dtype):
+    """One in-edge has all the attention: its source comes back, subnormal numbers included.
+
+    The scores are zero times the embeddings, so infinities and NaN give NaN.
+    """
+    every = np.arange(2**16, dtype=np.uint16).view(dtype)[:, None]
+    graph, zeros = CSC(np.arange(2**16 + 1), np.arange(2**16)), np.zeros(2, np.float32)
+    found = trigraph.mha_gat_n2n_fwd(every, np.zeros_like(every), zeros, graph, 1, panel="gpu-host").output_embedding
+    finite = np.isfinite(every.astype(np.float32))
+    assert (~finite).sum() > 200
+    assert np.isnan(found.astype(np.float32)[~finite]).all()
+    assert np.array_equal(found.astype(np.float32)[finite], every.astype(np.float32)[finite])
