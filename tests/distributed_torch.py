@@ -15,6 +15,7 @@ import trigraph.torch
 from trigraph import CSC, EdgeGraph, distributed
 from trigraph.distributed import nn
 from trigraph.distributed import torch as divided
+from trigraph.distributed.kinds import CSCKind, EdgesKind, RowsKind
 from trigraph.torch.nn import DimeNetPlusPlus
 
 COMM = MPI.COMM_WORLD
@@ -115,6 +116,8 @@ def attention(dtype):
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    for sums in (CSCKind, EdgesKind, RowsKind):
+        sums.chunk = 50  # so that there are several
     for kind in (torch.float32, torch.float64):
         attention(kind)
         dimenet(kind)

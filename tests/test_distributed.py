@@ -1,6 +1,7 @@
 """trigraph.distributed under mpiexec: the bits of one process, graphs in pieces, and errors that end all ranks."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -56,6 +57,14 @@ def test_any_number_of_ranks_has_the_bits_of_one_process(one_rank, number, setti
 def test_training_steps_have_the_bits_of_one_rank():
     pytest.importorskip("torch")
     assert digests(3, "distributed_torch.py") == digests(1, "distributed_torch.py")
+
+
+def test_the_example_prints_the_same_for_any_number_of_ranks():
+    pytest.importorskip("torch")
+    one, two = (digests(n, "../examples/divided_forces.py", "--steps", "5") for n in (1, 2))
+    assert one == two
+    errors = [float(re.search(r"force (\S+)", line)[1]) for line in one[:2]]
+    assert errors[1] < 0.9 * errors[0]
 
 
 def test_graphs_in_pieces():

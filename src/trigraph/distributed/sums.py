@@ -13,6 +13,8 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
+from trigraph.graphs import namespace_of
+
 __all__ = ["tree_sum"]
 
 
@@ -58,4 +60,4 @@ def _host(array: Any) -> Any:
 
 
 def _added(left: Any, right: Any) -> Any:
-    return tuple(a + b for a, b in zip(left, right, strict=True))
+    return tuple(namespace_of(a).asarray(a + b) for a, b in zip(left, right, strict=True))

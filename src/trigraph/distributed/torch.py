@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -21,6 +20,7 @@ from trigraph.distributed.functions import FUNCTIONS as ARRAYS
 from trigraph.distributed.functions import signature_of
 from trigraph.distributed.partition import Partition
 from trigraph.distributed.sums import tree_sum
+from trigraph.graphs import namespace_of
 from trigraph.operators import DEFINITIONS, OPERATORS, Definition, result_type
 from trigraph.panels import wrapped
 from trigraph.torch.arrays import array_of, tensor_from
@@ -174,12 +174,11 @@ class _Total(torch.autograd.Function):
         ctx.rows = len(x)
         chunks = rows.chunks
         arrived = chunks.halos["num_edges"].start(array_of(x)).wait()
-        parts = (
-            (np.add.reduce(arrived if at is None else arrived[at]),)
-            for at in (p.places["num_edges"] for p in chunks.parts)
-        )
+        xp = namespace_of(arrived)
+        places = (part.places["num_edges"] for part in chunks.parts)
+        parts = ((xp.asarray((arrived if at is None else arrived[xp.asarray(at)]).sum(axis=0)),) for at in places)
         found = tree_sum(rows.comm, parts, chunks.first, chunks.number)
-        return x.new_zeros(x.shape[1:]) if found is None else torch.from_numpy(np.asarray(found[0]))
+        return x.new_zeros(x.shape[1:]) if found is None else torch.from_numpy(found[0]).to(x.device)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:

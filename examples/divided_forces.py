@@ -1,0 +1,67 @@
+"""DimeNet++ fits the forces of one slab that is divided among MPI ranks.
+
+    mpiexec -n 2 python examples/divided_forces.py
+
+Each rank has the atoms on its side of the slab and their edges. The losses that rank 0 prints, and the digest of the
+trained parameters, are the same for any number of ranks, to the last bit. Labels are those of ASE's EMT potential.
+
+Needs torch, ASE, mpi4py and an MPI: pip install 'trigraph[torch,ase,mpi]' matscipy mpich.
+"""
+
+import hashlib
+
+import click
+import torch
+from ase.build import fcc111
+from ase.calculators.emt import EMT
+from mpi4py import MPI
+
+from trigraph import EdgeGraph
+from trigraph.distributed import nn, owners
+from trigraph.distributed.torch import total
+
+COMM = MPI.COMM_WORLD
+CUTOFF = 4.0  # Angstrom
+
+
+def label(repeats, seed):
+    """Return a rattled copper slab with some gold atoms, and the forces on its atoms in eV / Angstrom."""
+    atoms = fcc111("Cu", (2 * repeats, 3 * repeats, 3), vacuum=6.0)
+    atoms.numbers[:: repeats + 3] = 79
+    atoms.rattle(0.1, seed=seed)
+    atoms.calc = EMT()
+    return atoms, torch.from_numpy(atoms.get_forces()).float()
+
+
+@click.command()
+@click.option("--repeats", default=1, show_default=True, help="Of a slab of 18 atoms, along both of its sides.")
+@click.option("--steps", default=20, show_default=True, help="Of the optimizer.")
+@click.option("--seed", default=0, show_default=True)
+def main(repeats, steps, seed):
+    """Fit the forces of a slab."""
+    atoms, expected = label(repeats, seed)
+    graph, _, offset, _ = EdgeGraph.from_ase(atoms, CUTOFF)
+    owner = owners.bisection(atoms.positions, COMM.size)
+    neighbors = nn.DividedNeighbors.divide(graph, offset, COMM, owner)
+    mine = torch.from_numpy(neighbors.into.owned["num_dst_nodes"])
+    rows = neighbors.into.rows("num_dst_nodes")
+    z, pos = torch.from_numpy(atoms.numbers)[mine], torch.from_numpy(atoms.positions).float()[mine]
+
+    torch.manual_seed(seed)  # the same parameters on all ranks
+    model = nn.DimeNetPlusPlus(32, 1, 2, 16, 4, 32, 4, 4, cutoff=CUTOFF, output_initializer="glorot_orthogonal")
+    optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
+    for step in range(steps + 1):
+        _, forces = model.energy_forces(z, pos, neighbors, create_graph=True)
+        loss = total((forces - expected[mine]).square().sum(dim=1), rows) / len(atoms)
+        if COMM.rank == 0 and step % 5 == 0:
+            print(f"step {step}: root of the mean squared error of a force {loss.item() ** 0.5:.9f} eV/A", flush=True)
+        optimizer.zero_grad()
+        loss.backward()  # gradients of the parameters are complete on every rank
+        optimizer.step()
+    if COMM.rank == 0:
+        found = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
+        print(f"{len(atoms)} atoms, {graph.num_edges} edges; parameters {hashlib.sha256(found).hexdigest()[:16]}")
+
+
+if __name__ == "__main__":
+    main()
