@@ -11,7 +11,7 @@ import numpy as np
 from trigraph.checks import bind_arguments
 from trigraph.distributed.exchange import agree
 from trigraph.distributed.kinds import CSCKind, EdgesKind, RowsKind, SegmentsKind
-from trigraph.distributed.partition import Layout, Part, Partition, digest
+from trigraph.distributed.partition import Layout, Part, Partition, Places, digest
 from trigraph.distributed.sums import tree_sum
 from trigraph.graphs import array_kind, entered, namespace_of
 from trigraph.operators import OPERATORS, Array, Operator, result_type
@@ -107,10 +107,10 @@ class _Call:
             if divided and self.values[name] is not None and divided[0] in layout.halos:
                 coming[name] = layout.halos[divided[0]].start(self.values[name], divided[1])
         interior = self._part(layout.interior, self.values, names)
-        out = {n: self._empty(n, interior[n]) for n in names}
-        self._keep(layout.interior, interior, out)
         arrived = self.values | {name: exchange.wait() for name, exchange in coming.items()}
-        if any(places.size for places, _ in layout.boundary.kept.values()):
+        out = {n: self._empty(n, interior[n], layout.interior) for n in names}
+        self._keep(layout.interior, interior, out)
+        if layout.boundary.completes:
             self._keep(layout.boundary, self._part(layout.boundary, arrived, names), out)
         return out
 
@@ -175,22 +175,31 @@ class _Call:
         assert divided is not None
         return divided
 
-    def _empty(self, name: str, like: Any) -> Any:
-        """Return an array for what this rank owns of a field; None where the field does not exist."""
-        if like is None:
+    def _empty(self, name: str, found: Any, interior: Part) -> Any:
+        """Return an array for what this rank owns of a field, or the interior's where that is all; None for None."""
+        if found is None:
             return None
         symbol, axis = self._axis(name)
-        shape = (*like.shape[:axis], self.partition.owned[symbol].size, *like.shape[axis + 1 :])
-        return namespace_of(like).empty(shape, like.dtype)
+        own = self.partition.owned[symbol].size
+        if found.shape[axis] == own and all(_is_whole(p, own) for p in interior.kept[symbol]):
+            return found
+        shape = (*found.shape[:axis], own, *found.shape[axis + 1 :])
+        return namespace_of(found).empty(shape, found.dtype)
 
     def _keep(self, part: Part, found: Mapping[str, Any], out: Mapping[str, Any]) -> None:
         """Put what a part has completed where it belongs."""
         for name, array in out.items():
-            if array is not None:
+            if array is not None and array is not found[name]:
                 symbol, axis = self._axis(name)
-                xp, (places, to) = namespace_of(array), part.kept[symbol]
-                rows = xp.take(found[name], xp.asarray(places), axis)
-                array[(slice(None),) * axis + (xp.asarray(to),)] = rows
+                xp = namespace_of(array)
+                places, to = (
+                    (slice(None),) * axis + (p if isinstance(p, slice) else xp.asarray(p),) for p in part.kept[symbol]
+                )
+                array[to] = found[name][places]
+
+
+def _is_whole(places: Places, number: int) -> bool:
+    return isinstance(places, slice) and places == slice(0, number)
 
 
 def _is_index(op: Operator, name: str) -> bool:

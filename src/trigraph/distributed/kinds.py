@@ -20,7 +20,7 @@ from trigraph.edge_graph import EdgeGraph, with_reverse
 from trigraph.graphs import CSC
 from trigraph.segments import Segments
 
-__all__ = ["CSCKind", "EdgesKind", "Entities", "Ids", "Kind", "Owners", "RowsKind", "SegmentsKind"]
+__all__ = ["CSCKind", "EdgesKind", "Entities", "Ids", "Kind", "Owners", "RowsKind", "SegmentsKind", "unique"]
 
 Ids = dict[str, np.ndarray]  # ascending global numbers by symbol
 
@@ -45,6 +45,12 @@ def _entities(table: np.ndarray, columns: dict[int, np.ndarray]) -> Entities:
     rows = np.arange(len(table))
     parts = [(table[:, c], owners, rows) for c, owners in columns.items()]
     return Entities(*(np.concatenate(x) for x in zip(*parts, strict=True)))
+
+
+def unique(*arrays: np.ndarray) -> np.ndarray:
+    """Return the numbers of some arrays in ascending order, each once; `numpy.unique` is slower where most differ."""
+    found = np.sort(np.concatenate(arrays))
+    return found[np.concatenate([[True], found[1:] != found[:-1]])] if found.size else found
 
 
 @dataclass(frozen=True)
@@ -157,7 +163,7 @@ class EdgesKind(Kind):
 
     def build(self, table: np.ndarray, ids: Ids) -> dict[str, Any]:
         """Return the graph arguments of a call for the rows of a table."""
-        nodes, edges = np.unique(table[:, 1:3]), ids["num_edges"]
+        nodes, edges = unique(table[:, 1], table[:, 2]), ids["num_edges"]
         src, dst = (np.searchsorted(nodes, table[:, c]).astype(self.dtype) for c in (1, 2))
         if not self.given_reverse:
             return {"graph": EdgeGraph(src, dst, nodes.size)}

@@ -5,20 +5,23 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from mpi4py import MPI
 
 from trigraph.distributed.exchange import Halo, agree, exchange, moved_to
-from trigraph.distributed.kinds import CSCKind, EdgesKind, Ids, Kind, Owners, RowsKind, SegmentsKind
+from trigraph.distributed.kinds import CSCKind, EdgesKind, Ids, Kind, Owners, RowsKind, SegmentsKind, unique
 from trigraph.distributed.owners import blocks as block_owners
 from trigraph.edge_graph import EdgeGraph
 from trigraph.graphs import CSC, array_kind, device_of, namespace_of
 from trigraph.lazy import lazy
 from trigraph.segments import Segments
 
-__all__ = ["Layout", "Part", "Partition", "digest", "partition", "partition_pieces"]
+__all__ = ["Layout", "Part", "Partition", "Places", "digest", "partition", "partition_pieces"]
+
+
+Places: TypeAlias = "np.ndarray | slice"
 
 
 class Part(NamedTuple):
@@ -31,7 +34,8 @@ class Part(NamedTuple):
     places : mapping
         Symbol to where their rows are in the arrays at hand; None where these have just those rows.
     kept : mapping
-        Symbol to two arrays: places in `ids` of what the call completes for this rank, and among what the rank owns.
+        Symbol to where what the call completes for this rank is in `ids`, and among what the rank owns: two arrays, or
+        slices where they are consecutive.
     graphs : dict
         Graph arguments of the call.
     inside : bool array or None
@@ -43,10 +47,15 @@ class Part(NamedTuple):
 
     ids: Ids
     places: dict[str, np.ndarray | None]
-    kept: dict[str, tuple[np.ndarray, np.ndarray]]
+    kept: dict[str, tuple[Places, Places]]
     graphs: dict[str, Any]
     inside: np.ndarray | None
     moved: dict[str, dict[str, Any]]
+
+    @property
+    def completes(self) -> bool:
+        """Whether there is anything that the call completes for this rank."""
+        return any(places != slice(0, 0) if isinstance(places, slice) else True for places, _ in self.kept.values())
 
     def graphs_for(self, array: Any) -> dict[str, Any]:
         """Return the graph arguments where an array is: those on a device are made once for each device."""
@@ -191,9 +200,9 @@ class Partition:
         outside = self._outside(own, table)
         late = np.isin(table[:, self.kind.block_columns[:1]], outside).any(1)
         found = self.kind.entities(table[late], self.owners)
-        kept = {s: np.intersect1d(ids, found[s].ids) if s in found else ids[:0] for s, ids in self.owned.items()}
+        kept = {s: ids[np.isin(ids, found[s].ids)] if s in found else ids[:0] for s, ids in self.owned.items()}
         kept[self.kind.block] = outside
-        return self._layout(np.setdiff1d(own, outside), outside, kept, table)
+        return self._layout(own[~np.isin(own, outside)], outside, kept, table)
 
     @lazy
     def everything(self) -> Layout:
@@ -201,13 +210,14 @@ class Partition:
         blocks, table = self._neighbours()
         outside, pairs = self._outside(blocks, table), self._pairs(table, blocks)
         kept = {s: ids[:0] for s, ids in self.owned.items()}
-        kept[self.kind.block] = np.intersect1d(self.owned[self.kind.block], outside)
+        own = self.owned[self.kind.block]
+        kept[self.kind.block] = own[np.isin(own, outside)]
         needed = [kept[self.kind.block]]
         for s, (ids, owners, by) in pairs.items():
             mine = owners == self.comm.rank
-            kept[s] = np.unique(ids[mine & np.isin(by, outside)])
+            kept[s] = unique(ids[mine & np.isin(by, outside)])
             needed.append(by[np.isin(ids, kept[s])])
-        return self._layout(np.setdiff1d(blocks, outside), np.unique(np.concatenate(needed)), kept, table)
+        return self._layout(blocks[~np.isin(blocks, outside)], unique(*needed), kept, table)
 
     @lazy
     def chunks(self) -> Chunks:
@@ -231,10 +241,17 @@ class Partition:
         first, last = (
             int(np.searchsorted(keeper(np.arange(number) * kind.chunk), r)) for r in (comm.rank, comm.rank + 1)
         )
+        # Rows of the table by block, for each column that names blocks: those of a chunk are neighbours.
+        orders = [np.argsort(table[:, c], kind="stable") for c in kind.block_columns]
+        by_block = [table[order, c] for order, c in zip(orders, kind.block_columns, strict=True)]
         parts = []
         for chunk in range(first, last):
-            begin, end = np.searchsorted(known[:, 0], [chunk * kind.chunk, (chunk + 1) * kind.chunk])
-            parts.append(self._part(table, known[begin:end, 0], {}, ids))
+            limits = [chunk * kind.chunk, (chunk + 1) * kind.chunk]
+            begin, end = np.searchsorted(known[:, 0], limits)
+            slices = [slice(*np.searchsorted(blocks, limits)) for blocks in by_block]
+            rows = [order[here] for order, here in zip(orders, slices, strict=True)]
+            of_chunk = table[unique(*rows)] if rows else table
+            parts.append(self._part(of_chunk, known[begin:end, 0], {}, ids))
         return Chunks(parts, halos, first, number)
 
     def _pairs(self, table: np.ndarray, blocks: np.ndarray) -> dict[str, tuple[np.ndarray, ...]]:
@@ -252,20 +269,27 @@ class Partition:
     def _outside(self, blocks: np.ndarray, table: np.ndarray) -> np.ndarray:
         """Return those blocks that read what other ranks own."""
         pairs = self._pairs(table, blocks).values()
-        return np.unique(np.concatenate([blocks[:0], *(by[owners != self.comm.rank] for _, owners, by in pairs)]))
+        return unique(blocks[:0], *(by[owners != self.comm.rank] for _, owners, by in pairs))
 
     def _neighbours(self) -> tuple[np.ndarray, np.ndarray]:
         """Return all blocks that read what this rank owns, and their table: other ranks send theirs."""
         comm, own = self.comm, self.owned[self.kind.block]
-        pairs = [np.stack([by, owners], 1) for _, owners, by in self._pairs(self.table, own).values()]
-        wanted = np.unique(np.concatenate([np.empty((0, 2), np.int64), *pairs]), axis=0)
-        going = [wanted[wanted[:, 1] == r, 0] if r != comm.rank else own[:0] for r in range(comm.size)]
+        pairs = self._pairs(self.table, own).values()
+        wanted = unique(own[:0], *(by * comm.size + owners for _, owners, by in pairs))
+        going = [own[:0] if r == comm.rank else wanted[wanted % comm.size == r] // comm.size for r in range(comm.size)]
         columns = list(self.kind.block_columns)
         tables = [
             self.table[np.isin(self.table[:, columns], blocks).any(1) if blocks.size else slice(0)] for blocks in going
         ]
         blocks = np.concatenate([own[:, None], *exchange(comm, [b[:, None] for b in going])])[:, 0]
         return np.sort(blocks), _ascending(np.concatenate([self.table, *exchange(comm, tables)]))
+
+    def _of_blocks(self, table: np.ndarray, blocks: np.ndarray) -> np.ndarray:
+        """Return the rows of a table that belong to some blocks."""
+        there = np.zeros(len(table), bool)
+        for column in self.kind.block_columns:
+            there |= np.isin(table[:, column], blocks)
+        return table if there.all() else table[there]
 
     def _read(self, table: np.ndarray) -> tuple[Ids, Ids]:
         """Return the entities that the rows of a table read, by symbol, and their owners."""
@@ -275,18 +299,20 @@ class Partition:
             owners[s] = found.owners[at]
         return ids, owners
 
-    def _part(self, table: np.ndarray, blocks: np.ndarray, kept: Ids, at_hand: Ids | None) -> Part:
-        """Return the part of some blocks that completes what is `kept`; arrays have the rows `at_hand`."""
-        columns, symbol = list(self.kind.block_columns), self.kind.block
-        rows = table[np.isin(table[:, columns], blocks).any(1)] if columns else table
+    def _part(self, rows: np.ndarray, blocks: np.ndarray, kept: Ids, at_hand: Ids | None) -> Part:
+        """Return the part of some blocks, the rows of whose table are given, that completes what is `kept`.
+
+        Arrays have the rows `at_hand`, or just those that the part reads.
+        """
+        symbol = self.kind.block
         ids, _ = self._read(rows)
         ids[symbol] = blocks
-        ids = {s: np.union1d(ids[s], kept[s]) if s in kept else ids[s] for s in ids}
+        ids = {s: unique(ids[s], kept[s]) if s in kept else ids[s] for s in ids}
         places: dict[str, np.ndarray | None] = {}
         for s in ids:
             same = at_hand is None or ids[s].size == at_hand[s].size
             places[s] = None if same or at_hand is None else np.searchsorted(at_hand[s], ids[s])
-        done = {s: (np.searchsorted(ids[s], k), np.searchsorted(self.owned[s], k)) for s, k in kept.items()}
+        done = {s: (_places(ids[s], k), _places(self.owned[s], k)) for s, k in kept.items()}
         inside = np.isin(rows[:, 1], blocks) if isinstance(self.kind, EdgesKind) and not kept else None
         return Part(ids, places, done, self.kind.build(rows, ids), inside, {})
 
@@ -298,9 +324,9 @@ class Partition:
 
     def _layout(self, inner: np.ndarray, outer: np.ndarray, kept: Ids, table: np.ndarray) -> Layout:
         """Return the parts of inner and of outer blocks; the latter completes what is `kept`, the former the rest."""
-        rest = {s: np.setdiff1d(ids, kept[s], assume_unique=True) for s, ids in self.owned.items()}
-        interior = self._part(table, inner, rest, self.owned)
-        boundary = self._part(table, outer, kept, None)
+        rest = {s: ids[~np.isin(ids, kept[s])] for s, ids in self.owned.items()}
+        interior = self._part(self._of_blocks(table, inner), inner, rest, self.owned)
+        boundary = self._part(self._of_blocks(table, outer), outer, kept, None)
         known, owners = self._read(table)
         of = {}
         for s, ids in boundary.ids.items():
@@ -311,6 +337,15 @@ class Partition:
                 at = np.minimum(np.searchsorted(known[s], ids), known[s].size - 1)
                 of[s] = np.where(known[s][at] == ids, owners[s][at], of[s])
         return Layout(interior, boundary, self._halos(boundary.ids, of))
+
+
+def _places(ids: np.ndarray, some: np.ndarray) -> Places:
+    """Return where some numbers are among ascending ones; a slice where they are consecutive there."""
+    places = np.searchsorted(ids, some)
+    if places.size and places[-1] - places[0] != places.size - 1:
+        return places
+    begin = int(places[0]) if places.size else 0
+    return slice(begin, begin + places.size)
 
 
 def _ascending(table: np.ndarray) -> np.ndarray:
@@ -528,7 +563,12 @@ def _members(
         kind = CSCKind(graph.offsets.dtype, graph.edges_in_order, used.size == rows.size)
         columns = [np.arange(graph.num_positions), dst, graph.indices, rows, of_row[rows]]
         table = np.stack(columns, 1).astype(np.int64, copy=False)
-        return kind, {n: getattr(graph, n) for n in names}, table, np.setdiff1d(np.arange(graph.num_edges), used)
+        return (
+            kind,
+            {n: getattr(graph, n) for n in names},
+            table,
+            np.flatnonzero(np.bincount(used, minlength=graph.num_edges) == 0),
+        )
     edge = graph.index.astype(np.int64)
     if atoms is not None and atoms.num_members != graph.num_segments:
         raise ValueError(f"partition: atoms has {atoms.num_members} members; expected {graph.num_segments} edges")
@@ -586,7 +626,7 @@ def _divide(
     table = _ascending(np.concatenate(tables))
     owned: Ids = {}
     for s, found in kind.entities(table, owners).items():
-        owned[s] = np.unique(np.concatenate([found.ids[found.owners == comm.rank], more.get(s, piece[:0, 0])]))
+        owned[s] = unique(found.ids[found.owners == comm.rank], more.get(s, piece[:0, 0]))
     owned[kind.block] = np.flatnonzero(owners.blocks == comm.rank)
     if isinstance(kind, (CSCKind, SegmentsKind)) and kind.shared:
         owned[kind.shared[0]] = np.flatnonzero(owners.sources == comm.rank)
