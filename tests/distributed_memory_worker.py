@@ -1,0 +1,51 @@
+"""A rank of test_distributed_memory.py: sums over the in-edges of a graph that the ranks draw piece by piece.
+
+Arguments: edges of the graph, and bytes that a rank may have beyond those that it has once everything is loaded.
+"""
+
+import resource
+import sys
+
+import numpy as np
+from mpi4py import MPI
+
+from trigraph import CSC, distributed
+
+COMM = MPI.COMM_WORLD
+DEGREE, PIECES = 20, 8
+
+
+def pieces(nodes):
+    """Yield the edges into this rank's nodes, a piece at a time: each node has those that follow it on a ring."""
+    cuts = np.arange(COMM.size * PIECES + 1) * nodes // (COMM.size * PIECES)
+    for piece in range(COMM.rank * PIECES, (COMM.rank + 1) * PIECES):
+        dst = np.repeat(np.arange(cuts[piece], cuts[piece + 1]), DEGREE)
+        yield (dst + 1 + np.arange(dst.size) % DEGREE) % nodes, dst
+
+
+def run(edges):
+    """Return the number of edges that the operator has summed over, on all ranks."""
+    nodes = edges // DEGREE
+    part = distributed.partition_pieces(CSC, pieces(nodes), COMM, nodes)
+    embedding = np.ones((part.owned["num_src_nodes"].size, 1), np.float32)
+    weights = np.ones(part.owned["num_edges"].size, np.float32)
+    return COMM.allreduce(float(distributed.agg_weighted_n2n_fwd(embedding, weights, part)[0].sum(dtype=np.float64)))
+
+
+def size():
+    """Return the bytes of the address space of this process."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[0]) * resource.getpagesize()
+
+
+def main():
+    edges, limit = map(int, sys.argv[1:])
+    run(1000)  # loads what is loaded late, and lets MPI have its buffers
+    resource.setrlimit(resource.RLIMIT_AS, (size() + limit,) * 2)
+    total = run(edges)
+    if COMM.rank == 0:
+        print(f"{total:.0f} edges")
+
+
+if __name__ == "__main__":
+    main()
