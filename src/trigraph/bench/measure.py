@@ -23,6 +23,7 @@ from trigraph.bench.workloads import Call
 __all__ = ["Measurement", "Worker", "alternate", "ceilings", "copy_job", "relative_error"]
 
 LEAST_SAMPLES = 3
+END = 10.0  # seconds that a worker may take to end
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
 
 
@@ -88,8 +89,11 @@ class Worker:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._process.kill()
-        self._process.communicate()
+        try:  # one that ends by itself waits for processes that it has started, and their time is counted with its
+            self._process.communicate(timeout=END)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()
 
     def ask(self, command: str, argument: Any = None) -> tuple[str, Any]:
         """Send a command (``open``, ``first``, ``sample``); return what became of it and the value or the reason."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trigraph.bench import dimenet, gat, gemnet, gno, models, weighted
+from trigraph.bench import dimenet, distributed, gat, gemnet, gno, models, weighted
 from trigraph.bench.measure import Measurement, alternate, copy_job
 from trigraph.bench.programs import Program
 from trigraph.bench.worker import Job
@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 FAMILIES = {"gno": gno, "dimenet": dimenet, "gat": gat, "weighted": weighted, "gemnet": gemnet}
-PROGRAMS = models.PROGRAMS
+PROGRAMS = (*models.PROGRAMS, *distributed.PROGRAMS)
 SIZES = {"full": 1.0, "small": 1 / 20}
 SWEEP_LIMIT = 2.0  # seconds of one call above which a contender is left out of larger sizes
 WARM_SIZE = 16  # entities of the tiny run that loads what is loaded at the first call
