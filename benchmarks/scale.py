@@ -371,6 +371,10 @@ def page(record: dict[str, Any], name: str) -> str:
     for case, cost in record["seconds_of_an_edge"].items():
         lines.append(f"| {case} | " + " | ".join(f"{cost[n] * 1e9:.0f}" for n in names) + " |")
     lines += ["", "## One and two ranks on this machine, beside the model", "", *_measured_table(record["measured"])]
+    lines += [
+        "",
+        "Other processes used the machine (its load is given); of the attempts in the record the fastest is shown.",
+    ]
     lines += ["", "## Counted, and modelled"]
     groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
     for row in record["counted"]:
