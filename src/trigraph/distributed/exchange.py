@@ -100,6 +100,7 @@ class Halo:
         self._comm, self._cuda_aware, self.size = comm, cuda_aware, len(wanted)
         mine = owners == comm.rank
         self._here = np.searchsorted(own, wanted[mine]), np.flatnonzero(mine)  # rows of own and of wanted
+        self._same = bool(mine.all()) and wanted.size == own.size  # just the rows that are here: nothing is copied
         places = [np.flatnonzero(owners == r) if r != comm.rank else np.empty(0, np.int64) for r in range(comm.size)]
         asked = exchange(comm, [wanted[at][:, None] for at in places])
         self._coming = {r: at for r, at in enumerate(places) if at.size}
@@ -120,15 +121,17 @@ class Pending:
 
     def __init__(self, halo: Halo, array: Any, axis: int) -> None:
         self._halo, self._axis, xp = halo, axis, namespace_of(array)
-        self._out = xp.empty((*array.shape[:axis], halo.size, *array.shape[axis + 1 :]), array.dtype)
+        shape = (*array.shape[:axis], halo.size, *array.shape[axis + 1 :])
+        self._out = array if halo._same else xp.empty(shape, array.dtype)
         self._coming = {r: self._memory(at.size) for r, at in halo._coming.items()}
         going = {r: self._readable(xp.take(array, xp.asarray(at), axis)) for r, at in halo._going.items()}
         comm = halo._comm
         self._requests = [comm.Irecv(_bytes(memory), source=r) for r, memory in self._coming.items()]
         self._requests += [comm.Isend(_bytes(rows), dest=r) for r, rows in going.items()]
         self._going = going  # until they are sent
-        here, there = halo._here
-        self._put(there, xp.take(array, xp.asarray(here), axis))
+        if not halo._same:
+            here, there = halo._here
+            self._put(there, xp.take(array, xp.asarray(here), axis))
 
     def wait(self) -> Any:
         """Return the array of the rows that were wanted."""
