@@ -82,7 +82,7 @@ def check_accuracy(
     subject: Subject,
     judged: Judged,
     op: Operator,
-    absent: tuple[str, ...] = (),
+    absent: str | None = None,
     back: Mapping[str, np.ndarray] | None = None,
 ) -> list[Check]:
     """Compare every field of an operator with the judge.
@@ -92,8 +92,8 @@ def check_accuracy(
     subject : Subject
     judged : Judged
     op : Operator
-    absent : tuple of str
-        Arguments to be None.
+    absent : str, optional
+        An argument to be None.
     back : mapping, optional
         What the subject's fwd returned, given back to its bwd.
 
@@ -117,7 +117,7 @@ def check_accuracy(
             panel=subject.name,
             dtype=case.dtype,
             kind="accuracy",
-            case=", ".join([case.name, *(f"{n}=None" for n in absent), *(f"given {n}" for n in back or ())]),
+            case=", ".join([case.name, *([f"{absent}=None"] if absent else []), *(f"given {n}" for n in back or ())]),
             field=field.name,
             error=error,
             tolerance=0.0 if field.index else judged.tolerance(subject),
@@ -136,19 +136,20 @@ def check_accuracy(
 
 
 def check_subsets(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
-    """Ask for one field at a time, leave out one cotangent at a time, and all but one.
+    """Ask for one field at a time, and leave out one cotangent at a time.
 
     Returns
     -------
     list of Check
         For each field asked for alone, the number of fields that are wrong: it has the bits it has among all, the
-        others are None. For ``gg_`` arguments that are None, the comparison of every field with the judge, for whom
+        others are None. For each ``gg_`` argument that is None, the comparison of every field with the judge, for whom
         None is zero.
     """
     case = judged.case
     checks = []
-    for absent in _absences(case, op):
-        checks += check_accuracy(subject, judged, op, absent)
+    for argument in case.given(op):
+        if argument.nullable and not argument.optional:
+            checks += check_accuracy(subject, judged, op, argument.name)
     checks += _given_back(subject, judged, op)
     if not op.selective:
         return checks
@@ -176,15 +177,9 @@ def check_subsets(subject: Subject, judged: Judged, op: Operator) -> list[Check]
 def count_subsets(case: Case, op: Operator) -> int:
     """Return the number of checks of `check_subsets`."""
     fields = len(case.returned(op))
+    absent = [a for a in case.given(op) if a.nullable and not a.optional]
     back = len(_there(case, op))
-    return fields * (len(_absences(case, op)) + back + (back > 1) + op.selective)
-
-
-def _absences(case: Case, op: Operator) -> list[tuple[str, ...]]:
-    """Return the cotangents to leave out: each, and all but each where that is something else."""
-    names = [a.name for a in case.given(op) if a.nullable and not a.optional]
-    others = [tuple(n for n in names if n != name) for name in names] if len(names) > 2 else []
-    return [*((name,) for name in names), *others]
+    return fields * (len(absent) + back + (back > 1) + op.selective)
 
 
 def _there(case: Case, op: Operator) -> set[str]:
