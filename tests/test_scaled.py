@@ -1,0 +1,70 @@
+"""The arithmetic of the judge's scales, by itself: `trigraph verify` would not notice a scale that is too large."""
+
+import math
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parent.parent
+pytestmark = pytest.mark.skipif(shutil.which("gfortran") is None and "CI" not in os.environ, reason="needs gfortran")
+
+# Pairs of numbers and their scales, which are at least their absolute values.
+NUMBERS = [(0.7, 0.9, -1.3, 1.4), (-2.5, 3.0, 0.4, 0.4), (1.0, 1.0, 1.0, 2.5), (0.3, 8.0, 5.0, 7.0)]
+# Of functions, as what they are of x alone; their derivative is a difference quotient, not the formula that is tested.
+FUNCTIONS = {"sin": math.sin, "cos": math.cos, "exp": math.exp, "tanh": math.tanh}
+
+
+@pytest.fixture(scope="module")
+def rules(tmp_path_factory):
+    """Value and scale of every operation, for each of NUMBERS."""
+    folder = tmp_path_factory.mktemp("scaled")
+    sources = [ROOT / "fortran" / "kinds.f90", ROOT / "fortran" / "scaled.f90", ROOT / "tests" / "scaled_rules.f90"]
+    subprocess.run(["gfortran", *sources, "-o", "rules"], cwd=folder, check=True)
+    lines = "".join(" ".join(map(repr, numbers)) + "\n" for numbers in NUMBERS)
+    printed = subprocess.run([folder / "rules"], input=lines, capture_output=True, text=True, check=True).stdout
+    words = [line.split() for line in printed.splitlines()]
+    each = len(words) // len(NUMBERS)
+    return [
+        {name: (float(v), float(s)) for name, v, s in words[i * each : (i + 1) * each]} for i in range(len(NUMBERS))
+    ]
+
+
+def derivative(function, x, step=1e-5):
+    return (function(x + step) - function(x - step)) / (2 * step)
+
+
+@pytest.mark.parametrize("number", range(len(NUMBERS)))
+def test_scales(rules, number):
+    """Of sums the sum, of products and quotients what each factor adds, of functions |f| + |f'| scale(x)."""
+    found, (x, of_x, y, of_y) = rules[number], NUMBERS[number]
+    expected = {
+        "input": (x, abs(x)),
+        "integer": (2, 2),
+        "add": (x + y, of_x + of_y),
+        "subtract": (x - y, of_x + of_y),
+        "subtract_integer": (x - 3, of_x + 3),
+        "subtract_from_integer": (3 - x, of_x + 3),
+        "negate": (-x, of_x),
+        "multiply": (x * y, of_x * of_y),
+        "multiply_integer": (-3 * x, 3 * of_x),
+        # Each factor wholly, the other varied by what its scale is above its value.
+        "times": (x * y, abs(x * y) + abs(x) * (of_y - abs(y)) + (of_x - abs(x)) * abs(y)),
+        "divide": (x / y, of_x / abs(y) + of_y * abs(derivative(lambda d: x / d, y))),
+        "divide_integer": (x / -3, of_x / 3),
+        "scale": (x / 8, of_x / 8),
+        "exponent": (2 * 2.0 ** math.frexp(x)[1], 2 * 2.0 ** math.frexp(x)[1]),
+        "at_most": (2 if x <= y else -2, 2),
+        "at_most_integer": (2 if x <= 1 else -2, 2),
+        "at_least_integer": (2 if x >= 1 else -2, 2),
+    }
+    for name, function in FUNCTIONS.items():
+        expected[name] = (function(x), abs(function(x)) + abs(derivative(function, x)) * of_x)
+    square, of_square = y * y, y * y + 2 * abs(y) * (of_y - abs(y))
+    expected["sqrt"] = (abs(y), abs(y) + derivative(math.sqrt, square) * of_square)
+    assert found.keys() == expected.keys()
+    for name, pair in expected.items():
+        assert np.allclose(found[name], pair, rtol=1e-8, atol=0), name
