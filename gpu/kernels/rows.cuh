@@ -86,8 +86,9 @@ constexpr int unroll = 4;
 
 // Walks a group's piece of `size` positions. Each lane fetches for one position what leads to its row of columns, an Item,
 // and the lanes pass these on: so no row waits for indices of its own, and a lane can load `unroll` rows at a time.
-// use(items, there, e, k) gets those of the lane's terms k..k+unroll-1, of which e[u] are the positions; where there[u] is
-// false, as in lanes that are not `active`, there is no such position and item u means nothing.
+// use(items, there, e, k) is called for `unroll` terms at a time, the lane's terms number k .. k + unroll - 1: items[u] is
+// the Item of position e[u] of the piece. Where there[u] is false, and in all lanes that are not `active`, the lane has no
+// such term, and items[u] must not be used.
 template <class Item, class Fetch, class Use>
 __device__ void each_position(const Lanes& lanes, int size, bool active, const Fetch& fetch, const Use& use) {
     const int count = 1 << lanes.bits(), lane = threadIdx.x & (count - 1);

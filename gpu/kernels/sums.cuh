@@ -91,7 +91,7 @@ template <class I> struct Cut {
         return {row, begin, parts == nullptr || size <= I(chunk) ? int(size) : is_row(s) ? 0 : chunk};
     }
 
-    // The size of the longest of `count` pieces from s on.
+    // The largest size among the pieces s .. s + count - 1.
     __device__ int longest(long long s, int count) const {
         int longest = 0;
         for (int i = 0; i < count; i++) {

@@ -142,14 +142,14 @@ template <int W> struct Channels {
           num_channels(n_emb) {}
 
     __device__ bool inside(int w) const { return first + w < num_channels; }
-    // Of row i of an array with a row for each edge.
+    // to[w] = channel `first + w` of row i of an array (rows, num_channels); 0 beyond the last channel.
     template <class T> __device__ void read(const T* array, long long i, T (&to)[W]) const {
 #pragma unroll
         for (int w = 0; w < W; w++) {
             to[w] = inside(w) ? array[i * num_channels + first + w] : T(0);
         }
     }
-    // Writes (fresh) or adds.
+    // Stores values[w] in channel `first + w` of row i if `fresh`, else adds it to what is there.
     template <class T> __device__ void write(T* array, long long i, const T (&values)[W], bool fresh) const {
 #pragma unroll
         for (int w = 0; w < W; w++) {
