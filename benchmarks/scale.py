@@ -258,6 +258,7 @@ def seconds_of_an_edge(case: Case, operator: str) -> dict[str, float]:
 def worker(name: str, operator: str) -> None:
     """Be a rank of a measurement: print what a step takes on all ranks, the ordinary operators beside them on one."""
     comm = MPI.COMM_WORLD
+    trigraph.set_num_threads(1)
     case, how = MEASURED[name]()
     owner = owner_of(case, how, comm.size)
     start = time.perf_counter()
@@ -324,6 +325,7 @@ def cases() -> Iterator[tuple[Case, str, str, tuple[int, ...]]]:
 
 def main() -> None:
     """Measure what an edge costs, count, run the ranks, and write what was found."""
+    trigraph.set_num_threads(1)
     costs = {
         cost_name(ATTENTION, "slab"): seconds_of_an_edge(slab("10^4", ATTENTION), ATTENTION),
         cost_name(ANGULAR, "slab"): seconds_of_an_edge(slab("10^4", ANGULAR, geometry=True), ANGULAR),
@@ -373,7 +375,7 @@ def page(record: dict[str, Any], name: str) -> str:
     lines += ["", "## One and two ranks on this machine, beside the model", "", *_measured_table(record["measured"])]
     lines += [
         "",
-        "Other processes used the machine (its load is given); of the attempts in the record the fastest is shown.",
+        "One thread for each rank; `load` is that of the machine before the run.",
     ]
     lines += ["", "## Counted, and modelled"]
     groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}

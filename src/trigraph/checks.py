@@ -26,6 +26,7 @@ __all__ = [
     "bind_sizes",
     "check_call",
     "checked_attribute",
+    "checked_wrt",
     "graph_expected",
     "index_dtype",
     "position",
@@ -383,7 +384,8 @@ def _check_absent(op: Operator, values: Mapping[str, Any]) -> None:
             raise ValueError(f"{op.name}: {gg} is given, but {a.name} is None; expected None")
 
 
-def _check_wrt(op: Operator, wrt: Any) -> tuple[str, ...]:
+def checked_wrt(op: Operator, wrt: Any) -> tuple[str, ...]:
+    """Return the fields that `wrt` names, in the operator's order; raise TypeError or ValueError if it names others."""
     names = tuple(f.name for f in op.fields)
     wrt = _scalar(wrt)
     try:
@@ -512,7 +514,7 @@ def check_call(op: Operator, values: dict[str, Any], wrt: Any, out: Any, kind: s
     _check_positions(op, values)
     _check_positive(op, values)
     returned = [f.name for f in op.returned(values, sizes)]
-    wanted = tuple(returned) if wrt is None else tuple(n for n in _check_wrt(op, wrt) if n in returned)
+    wanted = tuple(returned) if wrt is None else tuple(n for n in checked_wrt(op, wrt) if n in returned)
     given = _check_out(op, out, values, sizes, wanted, columns, kind, panel)
     for a in op.arguments:
         if values[a.name] is not None:

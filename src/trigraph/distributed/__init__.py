@@ -4,6 +4,7 @@
 """
 
 import sys as _sys
+import time as _time
 import traceback as _traceback
 from types import TracebackType as _TracebackType
 
@@ -29,6 +30,7 @@ def _end_all(kind: type[BaseException], error: BaseException, trace: _TracebackT
         return
     _sys.stderr.write(f"rank {_MPI.COMM_WORLD.rank}:\n" + "".join(_traceback.format_exception(kind, error, trace)))
     _sys.stderr.flush()
+    _time.sleep(0.5)  # until mpiexec has passed it on: it drops what is on its way when ranks are ended
     _MPI.COMM_WORLD.Abort(1)
 
 

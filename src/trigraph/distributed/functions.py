@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.checks import bind_arguments
+from trigraph.checks import bind_arguments, checked_attribute, checked_wrt
 from trigraph.distributed.exchange import agree
 from trigraph.distributed.kinds import CSCKind, EdgesKind, RowsKind, SegmentsKind
 from trigraph.distributed.partition import Layout, Part, Partition, Places, digest
-from trigraph.distributed.sums import tree_sum
+from trigraph.distributed.sums import tree_parts, tree_sum
 from trigraph.graphs import array_kind, entered, namespace_of
 from trigraph.operators import OPERATORS, Array, Operator, result_type
 from trigraph.panels import FUNCTIONS as WHOLE
@@ -37,12 +37,8 @@ class _Call:
     def __init__(self, op: Operator, values: dict[str, Any], part: Partition, panel: str | None) -> None:
         self.op, self.values, self.partition, self.panel = op, values, part, panel
         wrt = values.pop("wrt", None)
-        names = [f.name for f in op.fields]
-        self.wanted = names if wrt is None else [wrt] if isinstance(wrt, str) else list(wrt)
+        self.wanted = [f.name for f in op.fields] if wrt is None else list(checked_wrt(op, wrt))
         self.divided = {a.name: entity_of(a) for a in op.arguments}
-        for name in self.wanted:
-            if name not in names:
-                raise ValueError(f"{op.name}: wrt names {name!r}; expected some of {', '.join(names)}")
 
     def check(self) -> None:
         """Raise unless each array has the rows that this rank owns; all else is checked by the call of each part."""
@@ -62,6 +58,9 @@ class _Call:
                     f"{self.op.name}: {argument.name} has shape {value.shape} on rank {rank}; expected {own} "
                     f"along axis {axis}, the rows of {symbol} that the rank owns"
                 )
+        for attribute in self.op.attributes:
+            value = self.values[attribute.name]
+            self.values[attribute.name] = checked_attribute(self.op, attribute, value, np.dtype(np.float64))
         kind = self.partition.kind
         if isinstance(kind, EdgesKind) and kind.ambiguous and self.values.get("exclude") == "edge":
             raise ValueError(
@@ -71,19 +70,19 @@ class _Call:
 
     def facts(self) -> list[tuple[str, str]]:
         """Return what has to be the same on all ranks."""
-        found = [("the operator", self.op.name), ("wrt", ", ".join(self.wanted)), ("panel", str(self.panel))]
+        found = [("the operator", self.op.name), self.partition.name, ("wrt", ", ".join(self.wanted))]
+        found.append(("panel", str(self.panel)))
         for a in self.op.arguments:
             value, divided = self.values[a.name], self.divided[a.name]
             if value is None:
                 found.append((a.name, "None"))
-                continue
-            shape = [n for axis, n in enumerate(value.shape) if divided is None or axis != divided[1]]
-            found.append(
-                (a.name, f"{value.dtype} {shape}, divided over its rows" if divided else f"{value.dtype} {shape}")
-            )
-            if divided is None:
+            elif divided is None:
+                found.append((a.name, f"{value.dtype} {value.shape}"))
                 contents = value if isinstance(value, np.ndarray) else value.get()
-                found.append((f"the contents of {a.name}", digest(contents)))
+                found.append((f"the digest of the numbers in {a.name}, a parameter,", digest(contents)))
+            else:
+                shape = tuple(n for axis, n in enumerate(value.shape) if axis != divided[1])
+                found.append((a.name, f"of {value.dtype} with rows of shape {shape}"))
         return found + [(a.name, repr(self.values[a.name])) for a in self.op.attributes]
 
     def run(self) -> dict[str, Any]:
@@ -106,12 +105,22 @@ class _Call:
         for name, divided in self.divided.items():
             if divided and self.values[name] is not None and divided[0] in layout.halos:
                 coming[name] = layout.halos[divided[0]].start(self.values[name], divided[1])
-        interior = self._part(layout.interior, self.values, names)
+        error, out = None, {}
+        try:
+            interior = self._part(layout.interior, self.values, names)
+        except Exception as problem:
+            error = problem
+        # Whatever has happened: MPI writes into the arrays that receive until they are complete.
         arrived = self.values | {name: exchange.wait() for name, exchange in coming.items()}
-        out = {n: self._empty(n, interior[n], layout.interior) for n in names}
-        self._keep(layout.interior, interior, out)
-        if layout.boundary.completes:
-            self._keep(layout.boundary, self._part(layout.boundary, arrived, names), out)
+        try:
+            if error is None:
+                out = {n: self._empty(n, interior[n], layout.interior) for n in names}
+                self._keep(layout.interior, interior, out)
+                if layout.boundary.completes:
+                    self._keep(layout.boundary, self._part(layout.boundary, arrived, names), out)
+        except Exception as problem:
+            error = problem
+        agree(self.partition.comm, error, [])
         return out
 
     def _sums(self, names: list[str]) -> dict[str, Any]:
@@ -119,16 +128,21 @@ class _Call:
         chunks = self.partition.chunks
         arrived = dict(self.values)
         for name, divided in self.divided.items():
-            if divided and self.values[name] is not None:
+            if divided and chunks.number and self.values[name] is not None:
                 arrived[name] = chunks.halos[divided[0]].start(self.values[name], divided[1]).wait()
 
         def of(part: Part) -> tuple[Any, ...]:
             found = self._part(part, arrived, names)
             return tuple(found[n] for n in names)
 
-        total = tree_sum(self.partition.comm, map(of, chunks.parts), chunks.first, chunks.number)
-        if total is None:  # no blocks, so no rows either
-            total = of(self.partition.outputs.interior)
+        error: Exception | None = None
+        sums: list[Any] = []
+        try:
+            sums = tree_parts(map(of, chunks.parts if chunks.number else [self.partition.nothing]), chunks.first)
+        except Exception as problem:
+            error = problem
+        agree(self.partition.comm, error, [])
+        total = tree_sum(self.partition.comm, sums, chunks.number) if chunks.number else sums[0][2]
         xp = namespace_of(self.values[self.op.definition.inputs[0].name])
         return {n: xp.asarray(value) for n, value in zip(names, total, strict=True)}
 
@@ -277,7 +291,7 @@ def _function(op: Operator) -> Callable[..., Any]:
             work = _Call(op, values, divided, panel)
             work.check()
             facts = work.facts()
-        except (TypeError, ValueError) as problem:
+        except Exception as problem:
             error = problem
         agree(divided.comm, error, facts)
         with entered(*values.values()):

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -14,7 +15,7 @@ from trigraph.distributed.exchange import Halo, agree, exchange, moved_to
 from trigraph.distributed.kinds import CSCKind, EdgesKind, Ids, Kind, Owners, RowsKind, SegmentsKind, unique
 from trigraph.distributed.owners import blocks as block_owners
 from trigraph.edge_graph import EdgeGraph
-from trigraph.graphs import CSC, array_kind, device_of, namespace_of
+from trigraph.graphs import CSC, array_kind, count, device_of, namespace_of
 from trigraph.lazy import lazy
 from trigraph.segments import Segments
 
@@ -114,6 +115,7 @@ class Partition:
     owners: Owners
     table: np.ndarray  # of the blocks that this rank owns
     cuda_aware: bool = False
+    name: tuple[str, str] = ("the partition", "")  # which one this is, the same on all ranks
 
     def __repr__(self) -> str:
         numbers = ", ".join(f"{name}={ids.size} of {self.sizes[name]}" for name, ids in self.owned.items())
@@ -131,13 +133,30 @@ class Partition:
             What lies along the axis, as the operator table calls it: ``"num_edges"``, ...
         axis : int
         """
-        xp = namespace_of(array)
-        return xp.take(array, xp.asarray(self._owned(symbol)), axis)
+        xp, own = namespace_of(array), self._owned(symbol)
+        if array.ndim <= axis or array.shape[axis] != self.sizes[symbol]:
+            raise ValueError(
+                f"take: array has shape {array.shape}; expected {self.sizes[symbol]} {symbol} along axis {axis}"
+            )
+        return xp.take(array, xp.asarray(own), axis)
 
     def collect(self, array: Any, symbol: str, axis: int = 0) -> np.ndarray:
-        """Return all rows, on every rank, of an array of which each rank gives its own."""
-        rows = np.moveaxis(array if isinstance(array, np.ndarray) else array.get(), axis, 0)
-        found = self.comm.allgather((self._owned(symbol), rows))
+        """Return all rows, on every rank, of an array of which each rank gives its own; all ranks have to call it."""
+        error: Exception | None = None
+        facts = [("collect", "collect"), self.name, ("symbol", symbol)]
+        try:
+            own = self._owned(symbol)
+            rows = np.moveaxis(array if isinstance(array, np.ndarray) else array.get(), axis, 0)
+            if len(rows) != own.size:
+                raise ValueError(
+                    f"collect: array has shape {array.shape} on rank {self.comm.rank}; expected {own.size} along axis "
+                    f"{axis}, the rows of {symbol} that the rank owns"
+                )
+            facts.append(("array", f"of {rows.dtype} with rows of shape {rows.shape[1:]}"))
+        except Exception as problem:
+            error = problem
+        agree(self.comm, error, facts)
+        found = self.comm.allgather((own, rows))
         whole = np.empty((self.sizes[symbol], *rows.shape[1:]), rows.dtype)
         for ids, part in found:
             whole[ids] = part
@@ -146,27 +165,57 @@ class Partition:
     def distribute(self, rows: np.ndarray, ids: np.ndarray, symbol: str) -> np.ndarray:
         """Return the rows that this rank owns, of which each rank gives some, wherever it has them from.
 
+        All ranks have to call it.
+
         Parameters
         ----------
         rows : array, shape (any, ...)
-        ids : int64 array, shape (any,)
-            Global number of each; every number is given by one rank.
+        ids : integer array, shape (any,)
+            Global number of each; every number is given once, by one rank.
         symbol : str
+
+        Raises
+        ------
+        TypeError, ValueError
+            On all ranks, if an argument is wrong on one, or a number is given twice or by nobody.
         """
-        size, own = self.comm.size, self._owned(symbol)
+        comm, size = self.comm, self.comm.size
+        error: Exception | None = None
+        facts = [("distribute", "distribute"), self.name, ("symbol", symbol)]
+        try:
+            own, number = self._owned(symbol), self.sizes[symbol]
+            rows, ids = np.asarray(rows), np.asarray(ids)
+            if ids.ndim != 1 or ids.dtype.kind not in "iu" or len(rows) != ids.size:
+                shown = f"{ids.dtype} {ids.shape} for rows of shape {rows.shape}"
+                raise ValueError(f"distribute: ids has {shown}; expected an integer for each row")
+            ids = ids.astype(np.int64)
+            if ids.size and not 0 <= ids.min() <= ids.max() < number:
+                raise ValueError(f"distribute: ids holds {ids.min()} to {ids.max()}; expected 0 to {number - 1}")
+            facts.append(("rows", f"of {rows.dtype} with rows of shape {rows.shape[1:]}"))
+        except Exception as problem:
+            error = problem
+        agree(comm, error, facts)
 
         def keeper(numbers: np.ndarray) -> np.ndarray:  # the rank that knows who has a number
-            return numbers * size // max(self.sizes[symbol], 1)
+            return numbers * size // max(number, 1)
 
-        mine = np.stack([ids, np.full(ids.size, self.comm.rank)], 1)
-        known = moved_to(self.comm, mine, keeper(ids))
+        known = moved_to(comm, np.stack([ids, np.full(ids.size, comm.rank)], 1), keeper(ids))
         known = known[np.argsort(known[:, 0])]
+        everything = np.arange(number)
+        expected = everything[keeper(everything) == comm.rank]
+        if not np.array_equal(known[:, 0], expected):
+            counts = np.bincount(known[:, 0] - expected[0], minlength=expected.size) if expected.size else known[:0, 0]
+            wrong = int(np.flatnonzero(counts != 1)[0])
+            error = ValueError(
+                f"distribute: number {expected[wrong]} of {symbol} is given {counts[wrong]} times; expected once"
+            )
+        agree(comm, error, [])
         ranks = keeper(own)
-        asked = exchange(self.comm, [own[ranks == r][:, None] for r in range(size)])
+        asked = exchange(comm, [own[ranks == r][:, None] for r in range(size)])
         answers = [known[np.searchsorted(known[:, 0], q[:, 0])][:, 1:] for q in asked]
-        holders = np.concatenate(exchange(self.comm, answers))[:, 0]  # own is ascending, and so are keepers
+        holders = np.concatenate(exchange(comm, answers))[:, 0]  # own is ascending, and so are keepers
         order = np.argsort(ids)
-        return Halo(self.comm, ids[order], own, holders).start(rows[order]).wait()  # type: ignore[no-any-return]
+        return Halo(comm, ids[order], own, holders).start(rows[order]).wait()  # type: ignore[no-any-return]
 
     def rows(self, symbol: str = "num_edges") -> Partition:
         """Return the rows of one kind alone, for operators that take no graph and call them edges.
@@ -179,7 +228,8 @@ class Partition:
             owners = Owners(np.empty(0, np.int64), np.empty(0, np.int64))
             owned, sizes = {"num_edges": self._owned(symbol)}, {"num_edges": self.sizes[symbol]}
             table, kind = np.empty((0, 1), np.int64), RowsKind(self.kind.dtype)
-            self._rows[symbol] = Partition(self.comm, kind, sizes, owned, owners, table, self.cuda_aware)
+            name = (self.name[0], f"the {symbol} of {self.name[1]}")
+            self._rows[symbol] = Partition(self.comm, kind, sizes, owned, owners, table, self.cuda_aware, name)
         return self._rows[symbol]
 
     @lazy
@@ -253,6 +303,11 @@ class Partition:
             of_chunk = table[unique(*rows)] if rows else table
             parts.append(self._part(of_chunk, known[begin:end, 0], {}, ids))
         return Chunks(parts, halos, first, number)
+
+    @lazy
+    def nothing(self) -> Part:
+        """A part without blocks."""
+        return self._part(self.table[:0], self.owned[self.kind.block][:0], {}, self.owned)
 
     def _pairs(self, table: np.ndarray, blocks: np.ndarray) -> dict[str, tuple[np.ndarray, ...]]:
         """Return by symbol what some blocks read: number of the entity, its owner, and the block."""
@@ -399,7 +454,7 @@ def partition(
     TypeError, ValueError
         On all ranks, if an argument is wrong on one or differs between ranks.
     """
-    comm = comm.Dup()
+    comm = _own_communicator(comm)
     error: Exception | None = None
     facts = [("the call", "partition")]
     try:
@@ -407,7 +462,7 @@ def partition(
         owners = _owners(kind, sizes, comm.size, owner, source_owner)
         given = {"graph": (graph, atoms, idx_in), "owner": owners.blocks, "source_owner": owners.sources}
         facts += [(name, digest(value)) for name, value in given.items()]
-    except (TypeError, ValueError) as problem:
+    except Exception as problem:
         error = problem
     agree(comm, error, facts)
     begin, end = (len(members) * r // comm.size for r in (comm.rank, comm.rank + 1))
@@ -454,20 +509,27 @@ def partition_pieces(
     TypeError, ValueError
         On all ranks, if an argument is wrong on one or differs between ranks.
     """
-    comm = comm.Dup()
+    comm = _own_communicator(comm)
     error: Exception | None = None
     facts = [("the call", "partition_pieces")]
     table = np.empty((0, 3), np.int64)
+    reversed_pieces: set[bool] = set()  # whether a piece gives the reverse of its edges
     try:
         if graph_type not in (CSC, EdgeGraph):
             raise TypeError(
                 f"partition_pieces: graph_type is {graph_type!r}; expected trigraph.CSC or trigraph.EdgeGraph"
             )
-        num_src, num_dst = num_nodes if isinstance(num_nodes, tuple) else (num_nodes, num_nodes)
+        pair = num_nodes if isinstance(num_nodes, tuple) and graph_type is CSC else (num_nodes, num_nodes)
+        num_src, num_dst = (count("partition_pieces", "num_nodes", n) for n in pair)
         sizes = {"num_src_nodes": num_src, "num_dst_nodes": num_dst, "num_nodes": num_dst}
-        tables = [table]
-        for number, (src, dst, *reverse) in enumerate(pieces):
-            columns = [np.asarray(x) for x in (src, dst, *(reverse or [np.full(len(src), -1)]))]
+        tables, lengths = [table], (2,) if graph_type is CSC else (2, 3)
+        for number, piece in enumerate(pieces):
+            columns = [np.asarray(x) for x in piece]
+            if len(columns) not in lengths:
+                raise ValueError(
+                    f"partition_pieces: piece {number} has {len(columns)} arrays; expected {lengths[0]}"
+                    f"{' or 3' if graph_type is EdgeGraph else ''}"
+                )
             if any(c.ndim != 1 or c.size != columns[0].size or c.dtype.kind not in "iu" for c in columns):
                 shapes = ", ".join(f"{c.dtype} {c.shape}" for c in columns)
                 raise ValueError(f"partition_pieces: piece {number} has {shapes}; expected integers of one length")
@@ -476,15 +538,18 @@ def partition_pieces(
                     raise ValueError(f"partition_pieces: {name} of piece {number} is not within 0 .. {size - 1}")
             if graph_type is EdgeGraph and (np.diff(columns[0]) < 0).any():
                 raise ValueError(f"partition_pieces: src of piece {number} falls; expected edges sorted by source")
+            reversed_pieces.add(len(columns) == 3)
+            if len(columns) == 2:
+                columns.append(np.full(columns[0].size, -1))
             tables.append(np.stack([c.astype(np.int64) for c in columns], 1))
         table = np.concatenate(tables)
         kind: Kind = CSCKind(np.dtype(np.int64), False, True)
         if graph_type is EdgeGraph:
-            kind = EdgesKind(np.dtype(np.int64), bool((table[:, 2] >= 0).any()), False)
+            kind = EdgesKind(np.dtype(np.int64), True in reversed_pieces, False)
         owners = _owners(kind, sizes, comm.size, owner, source_owner)
-        facts += [("num_nodes", str(num_nodes)), ("graph_type", graph_type.__name__)]
+        facts += [("num_nodes", str((num_src, num_dst))), ("graph_type", graph_type.__name__)]
         facts += [("owner", digest(owners.blocks)), ("source_owner", digest(owners.sources))]
-    except (TypeError, ValueError) as problem:
+    except Exception as problem:
         error = problem
     agree(comm, error, facts)
     first = sum(comm.allgather(len(table))[: comm.rank])
@@ -492,12 +557,12 @@ def partition_pieces(
     edge = np.arange(first, first + len(table))
     src, dst, reverse = table.T
     if graph_type is EdgeGraph:
-        return _divide_edges(comm, sizes, owners, np.stack([edge, src, dst, reverse], 1), cuda_aware)
-    piece = np.stack([edge, dst, src, edge, owners.blocks[dst]], 1)
+        return _divide_edges(comm, sizes, owners, np.stack([edge, src, dst, reverse], 1), reversed_pieces, cuda_aware)
+    members = np.stack([edge, dst, src, edge, owners.blocks[dst]], 1)
     # Positions go by destination: those of a destination follow those of all before it, in the order of the edges.
     degrees = np.bincount(dst, minlength=sizes["num_dst_nodes"])
     comm.Allreduce(MPI.IN_PLACE, degrees)
-    mine = moved_to(comm, piece, owners.blocks[dst])
+    mine = moved_to(comm, members, owners.blocks[dst])
     mine = mine[np.lexsort((mine[:, 0], mine[:, 1]))]
     nodes, begins = np.unique(mine[:, 1], return_index=True)
     before = np.cumsum(degrees) - degrees
@@ -507,19 +572,57 @@ def partition_pieces(
 
 
 def _divide_edges(
-    comm: MPI.Comm, sizes: dict[str, int], owners: Owners, piece: np.ndarray, cuda_aware: bool
+    comm: MPI.Comm,
+    sizes: dict[str, int],
+    owners: Owners,
+    piece: np.ndarray,
+    reversed_pieces: set[bool],
+    cuda_aware: bool,
 ) -> Partition:
     """Divide the edges of an EdgeGraph, once it is known over all ranks whether they are sorted and have a reverse."""
     ends = comm.allgather((int(piece[0, 1]), int(piece[-1, 1])) if len(piece) else None)
     flat = [node for pair in ends if pair is not None for node in pair]
     if flat != sorted(flat):
         raise ValueError("partition_pieces: src falls from one rank to the next; expected edges sorted by source")
-    given = comm.allreduce(bool((piece[:, 3] >= 0).any()), MPI.LOR)
+    kinds = set().union(*comm.allgather(reversed_pieces))
+    if len(kinds) > 1:
+        raise ValueError("partition_pieces: some pieces have a reverse_edge and some have none; expected all or none")
+    given = True in kinds
     divided = _divide(comm, EdgesKind(np.dtype(np.int64), given, False), sizes, owners, piece, {}, cuda_aware)
-    pairs = divided.table[:, 1:3][owners.blocks[divided.table[:, 1]] == comm.rank]
-    parallel = comm.allreduce(len(np.unique(pairs, axis=0)) < len(pairs), MPI.LOR)
-    kind = EdgesKind(np.dtype(np.int64), given, parallel and not given)
-    return Partition(divided.comm, kind, sizes, divided.owned, owners, divided.table, cuda_aware)
+    edges = divided.table
+    mine = owners.blocks[edges[:, 1]] == comm.rank
+    error = None
+    if given:  # the block of its source has an edge and its reverse
+        reverse = edges[mine, 3]
+        at = np.minimum(np.searchsorted(edges[:, 0], reverse), max(len(edges) - 1, 0))
+        there = reverse >= 0
+        back = edges[at[there]]
+        expected = edges[mine][there][:, [3, 2, 1, 0]]
+        if (reverse < -1).any() or (back != expected).any():
+            error = ValueError(
+                "partition_pieces: reverse_edge names an edge that does not go back, or that has another reverse; "
+                "expected the number of the very reverse, or -1"
+            )
+    agree(comm, error, [])
+    parallel = len(np.unique(edges[mine, 1:3], axis=0)) < mine.sum()
+    ambiguous = comm.allreduce(bool(parallel), MPI.LOR) and not given
+    return replace(divided, kind=EdgesKind(np.dtype(np.int64), given, ambiguous))
+
+
+KEY = MPI.Comm.Create_keyval()
+
+
+def _own_communicator(comm: MPI.Comm) -> MPI.Comm:
+    """Return a duplicate of a communicator, made once: messages then never meet those of the caller."""
+    own: Any = comm.Get_attr(KEY)
+    if own is None:
+        own = comm.Dup()
+        comm.Set_attr(KEY, own)
+    duplicate: MPI.Comm = own
+    return duplicate
+
+
+NUMBER = itertools.count(1)  # of partitions, which all ranks make in the same order
 
 
 def digest(value: Any) -> str:
@@ -545,6 +648,9 @@ def _members(
         shown = type(graph).__name__ if not hasattr(graph, "kind") else f"{type(graph).__name__} on {graph.device}"
         raise TypeError(f"partition: graph is a {shown}; expected a CSC, EdgeGraph or Segments of NumPy arrays")
     nothing = np.empty(0, np.int64)
+    for name, segments in (("atoms", atoms), ("idx_in", idx_in)):
+        if not (segments is None or isinstance(segments, Segments)):
+            raise TypeError(f"partition: {name} is a {type(segments).__name__}; expected a trigraph.Segments")
     if not isinstance(graph, Segments) and (atoms is not None or idx_in is not None):
         raise TypeError(f"partition: atoms and idx_in do not go with a {type(graph).__name__}; expected Segments")
     if isinstance(graph, EdgeGraph):
@@ -598,7 +704,7 @@ def _owners(kind: Kind, sizes: Mapping[str, int], ranks: int, owner: Any, source
     for name, given, counted in (("owner", owner, kind.block), ("source_owner", source_owner, symbol)):
         number = sizes[counted]
         if given is None:
-            same = bool(found) and number == found[0].size and owner is not None
+            same = bool(found) and number == found[0].size
             found.append(found[0] if same else block_owners(number, ranks))
             continue
         array = np.asarray(given)
@@ -630,4 +736,5 @@ def _divide(
     owned[kind.block] = np.flatnonzero(owners.blocks == comm.rank)
     if isinstance(kind, (CSCKind, SegmentsKind)) and kind.shared:
         owned[kind.shared[0]] = np.flatnonzero(owners.sources == comm.rank)
-    return Partition(comm, kind, sizes, owned, owners, table, cuda_aware)
+    name = ("the partition", f"number {next(NUMBER)}")
+    return Partition(comm, kind, sizes, owned, owners, table, cuda_aware, name)

@@ -8,44 +8,54 @@ is left: no more than two arrays for each level.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from mpi4py import MPI
 
-from trigraph.graphs import namespace_of
-
-__all__ = ["tree_sum"]
+__all__ = ["Sums", "tree_parts", "tree_sum"]
 
 
-def tree_sum(comm: MPI.Comm, parts: Iterable[Any], first: int, number: int) -> Any:
-    """Return the sum of the parts of all chunks on every rank, the same bits for any number of ranks.
+Sums: TypeAlias = list[tuple[int, int, Any]]  # first chunk, number of chunks, their sum: a tuple of arrays
+
+
+def tree_parts(parts: Iterable[Any], first: int) -> Sums:
+    """Add up what one rank has of the tree.
 
     Parameters
     ----------
-    comm : MPI.Comm
     parts : iterable of tuples of arrays
         Of the chunks of this rank, numbers `first` and following.
     first : int
-    number : int
-        Chunks of all ranks.
-
-    Returns
-    -------
-    tuple of NumPy arrays, or None
-        None where there are no chunks.
     """
-    waiting: list[tuple[int, int, Any]] = []  # first chunk, number of chunks, their sum
+    waiting: Sums = []
     for at, part in enumerate(parts, first):
-        waiting.append((at, 1, part))
+        waiting.append((at, 1, tuple(map(_host, part))))
         while len(waiting) > 1:
             (left, size, mine), (_, other_size, other) = waiting[-2:]
             if size != other_size or left % (2 * size):
                 break
             waiting[-2:] = [(left, 2 * size, _added(mine, other))]
-    plain = [(at, size, tuple(map(_host, value))) for at, size, value in waiting]
-    sums = {(at, size): value for nodes in comm.allgather(plain) for at, size, value in nodes}
-    return _tree(sums, 0, number) if number else None
+    return waiting
+
+
+def tree_sum(comm: MPI.Comm, parts: Sums, number: int) -> Any:
+    """Return the sum of all chunks on every rank, the same bits for any number of ranks.
+
+    Parameters
+    ----------
+    comm : MPI.Comm
+    parts : Sums
+        Of `tree_parts`.
+    number : int
+        Chunks of all ranks, at least one.
+
+    Returns
+    -------
+    tuple of NumPy arrays
+    """
+    sums = {(at, size): value for nodes in comm.allgather(parts) for at, size, value in nodes}
+    return _tree(sums, 0, number)
 
 
 def _tree(sums: dict[tuple[int, int], Any], first: int, number: int) -> Any:
@@ -60,4 +70,4 @@ def _host(array: Any) -> Any:
 
 
 def _added(left: Any, right: Any) -> Any:
-    return tuple(namespace_of(a).asarray(a + b) for a, b in zip(left, right, strict=True))
+    return tuple(np.asarray(a + b) for a, b in zip(left, right, strict=True))

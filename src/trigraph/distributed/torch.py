@@ -12,14 +12,15 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from trigraph.checks import bind_arguments
+from trigraph.distributed.exchange import agree
 from trigraph.distributed.functions import FUNCTIONS as ARRAYS
 from trigraph.distributed.functions import signature_of
+from trigraph.distributed.kinds import RowsKind
 from trigraph.distributed.partition import Partition
-from trigraph.distributed.sums import tree_sum
+from trigraph.distributed.sums import tree_parts, tree_sum
 from trigraph.graphs import namespace_of
 from trigraph.operators import DEFINITIONS, OPERATORS, Definition, result_type
 from trigraph.panels import wrapped
@@ -44,8 +45,10 @@ class _Forward(torch.autograd.Function):
         given = {a.name: array_of(t) for a, t in zip(spec.inputs, inputs, strict=True)}
         found = ARRAYS[f"{spec.name}_fwd"](**given, **others)
         if OPERATORS[f"{spec.name}_fwd"].single:
+            ctx.outputs = (torch.empty_like(tensor_from(found), device="meta"),)
             return tensor_from(found)
         tensors = [None if array is None else tensor_from(array) for array in found]
+        ctx.outputs = tuple(torch.empty_like(t, device="meta") for t in tensors[: len(spec.outputs)] if t is not None)
         ctx.mark_non_differentiable(*(t for t in tensors[len(spec.outputs) :] if t is not None))
         return tuple(tensors)
 
@@ -55,6 +58,10 @@ class _Forward(torch.autograd.Function):
         grads = grads[: len(ctx.spec.outputs)]
         if all(g is None for g in grads):
             return (None,) * (2 + len(ctx.spec.inputs))
+        grads = tuple(
+            torch.zeros_like(t, device=ctx.saved_tensors[0].device) if g is None else g
+            for g, t in zip(grads, ctx.outputs, strict=True)
+        )
         found = _Backward.apply(ctx.spec, ctx.others, wanted, *grads, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
         return (None, None, *found)
 
@@ -74,17 +81,34 @@ class _Backward(torch.autograd.Function):
         return tuple(None if array is None else tensor_from(array) for array in found)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
     def backward(ctx: Any, *ggs: Tensor | None) -> Any:
         names = _arguments(ctx.spec)
-        wanted = [n for n, needed in zip(names, ctx.needs_input_grad[3:], strict=True) if needed]
+        wanted = tuple(n for n, needed in zip(names, ctx.needs_input_grad[3:], strict=True) if needed)
         if all(g is None for g in ggs) or not wanted:
             return (None,) * (3 + len(names))
-        given = {n: array_of(t) for n, t in zip(names, ctx.saved_tensors, strict=True)}
-        given |= {f"gg_{a.name}": array_of(t) for a, t in zip(ctx.spec.inputs, ggs, strict=True)}
-        found = ARRAYS[f"{ctx.spec.name}_bwd2"](**given, **ctx.others, wrt=wanted)
-        arrays = [getattr(found, n) for n in names]
-        return (None, None, None, *(None if a is None else tensor_from(a) for a in arrays))
+        found = _Backward2.apply(ctx.spec, ctx.others, wanted, *ggs, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
+        return (None, None, None, *found)
+
+
+class _Backward2(torch.autograd.Function):
+    """X_bwd2, which has no derivative."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, spec: Definition, others: dict[str, Any], wanted: Sequence[str], *tensors: Tensor | None
+    ) -> Any:
+        ctx.spec = spec
+        names = (*(f"gg_{a.name}" for a in spec.inputs), *_arguments(spec))
+        given = {n: array_of(t) for n, t in zip(names, tensors, strict=True)}
+        found = ARRAYS[f"{spec.name}_bwd2"](**given, **others, wrt=wanted)
+        arrays = [getattr(found, n) for n in _arguments(spec)]
+        return tuple(None if a is None else tensor_from(a) for a in arrays)
+
+    @staticmethod
+    def backward(ctx: Any, *_: Tensor | None) -> Any:
+        raise RuntimeError(
+            f"{ctx.spec.name}_bwd2: its derivative was asked for, the third of {ctx.spec.name}; expected at most two"
+        )
 
 
 def _arguments(spec: Definition) -> tuple[str, ...]:
@@ -169,20 +193,57 @@ def rowwise(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
 
 
 class _Total(torch.autograd.Function):
+    """The sum over all rows; its derivative is `_Spread`."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor, rows: Partition) -> Tensor:
-        ctx.rows = len(x)
-        chunks = rows.chunks
-        arrived = chunks.halos["num_edges"].start(array_of(x)).wait()
-        xp = namespace_of(arrived)
-        places = (part.places["num_edges"] for part in chunks.parts)
-        parts = ((xp.asarray((arrived if at is None else arrived[xp.asarray(at)]).sum(axis=0)),) for at in places)
-        found = tree_sum(rows.comm, parts, chunks.first, chunks.number)
-        return x.new_zeros(x.shape[1:]) if found is None else torch.from_numpy(found[0]).to(x.device)
+        ctx.rows, ctx.number = rows, len(x)
+        return _sum_of_rows(x, rows)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> Any:
-        return grad.expand(ctx.rows, *grad.shape), None
+        return _Spread.apply(grad, ctx.rows, ctx.number), None  # type: ignore[no-untyped-call]
+
+
+class _Spread(torch.autograd.Function):
+    """A number that every rank has, for each row; its derivative is the sum over the rows of all ranks."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, rows: Partition, number: int) -> Tensor:
+        ctx.rows = rows
+        return x.expand(number, *x.shape)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        return _Total.apply(grad, ctx.rows), None, None  # type: ignore[no-untyped-call]
+
+
+def _sum_of_rows(x: Tensor, rows: Partition) -> Tensor:
+    error: Exception | None = None
+    facts = [("total", "total")]
+    try:
+        if not isinstance(rows, Partition) or not isinstance(rows.kind, RowsKind):
+            raise TypeError(f"total: rows is a {type(rows).__name__}; expected a Partition of Partition.rows")
+        own = rows.owned["num_edges"].size
+        if x.dtype not in (torch.float32, torch.float64) or x.ndim == 0 or len(x) != own:
+            shown = f"{x.dtype} {tuple(x.shape)} on rank {rows.comm.rank}"
+            raise ValueError(f"total: x is {shown}; expected float32 or float64 and the {own} rows that the rank owns")
+        facts += [rows.name, ("x", f"of {x.dtype} with rows of shape {tuple(x.shape[1:])}")]
+    except (TypeError, ValueError) as problem:
+        error = problem
+    if isinstance(rows, Partition):
+        agree(rows.comm, error, facts)
+    elif error is not None:
+        raise error
+    chunks = rows.chunks
+    if chunks.number == 0:
+        return x.new_zeros(x.shape[1:])
+    arrived = chunks.halos["num_edges"].start(array_of(x)).wait()
+    xp = namespace_of(arrived)
+    places = (part.places["num_edges"] for part in chunks.parts)
+    parts = ((xp.asarray((arrived if at is None else arrived[xp.asarray(at)]).sum(axis=0)),) for at in places)
+    (found,) = tree_sum(rows.comm, tree_parts(parts, chunks.first), chunks.number)
+    return torch.from_numpy(found).to(x.device)
 
 
 def total(x: Tensor, rows: Partition) -> Tensor:

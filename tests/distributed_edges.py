@@ -1,0 +1,173 @@
+"""A rank of test_distributed.py: errors that are caught and what follows them, and inputs at the edges."""
+
+from functools import partial
+
+import numpy as np
+import torch
+from mpi4py import MPI
+
+import trigraph
+from trigraph import CSC, EdgeGraph, Segments, distributed
+from trigraph.distributed import torch as divided
+
+COMM = MPI.COMM_WORLD
+LAST = COMM.rank == COMM.size - 1
+RNG = np.random.default_rng(0)  # the same numbers on all ranks
+GRAPH = CSC.from_coo(RNG.integers(0, 60, 500), RNG.integers(0, 60, 500), 60, 60)
+ROWS = RNG.normal(size=(60, 4))
+PART = distributed.partition(GRAPH, COMM, RNG.integers(0, COMM.size, 60))
+MINE = PART.take(ROWS, "num_src_nodes")
+
+
+def refused(call, *words):
+    """Every rank gets an error: the one that has met it its own, others one that names the rank."""
+    try:
+        call()
+    except (TypeError, ValueError, RuntimeError, OSError) as error:
+        found = f"{type(error).__name__}: {error}"
+        assert any(word in found for word in words), found
+    else:
+        raise AssertionError(f"expected an error with {words}")
+
+
+def sums(mine=MINE, part=PART, op="sum"):
+    return distributed.agg_weighted_n2n_fwd(mine, None, part, op).output_embedding
+
+
+def gradients(dist, wrt, part):
+    grads = [np.ones((dist.size, n)) for n in (3, 6)]
+    return distributed.radial_basis_bwd(*grads, dist, np.ones(3), 2, wrt=wrt, partition=part)
+
+
+def calls_after_errors():
+    """An error inside a call leaves no exchange under way, and no rank behind."""
+    whole = trigraph.agg_weighted_n2n_fwd(ROWS, None, GRAPH, "sum").output_embedding
+    basis = distributed.partition(CSC(np.arange(61), np.arange(60)), COMM)
+    for _ in range(20):
+        refused(lambda: sums(op="bogus"), "bogus")
+        refused(lambda: sums(MINE[:, :0]), "expected")
+        dist = np.full(basis.owned["num_edges"].size, 0.5)
+        dist[: LAST and 1] = -1  # which the call of the part refuses, on one rank
+        for wrt in (None, "dist"):
+            text = f"rank {COMM.size - 1}: ValueError: radial_basis_bwd: dist[0]"
+            refused(partial(gradients, dist, wrt, basis), "dist[0] is -1", text)
+        assert PART.collect(sums(), "num_dst_nodes").tobytes() == whole.tobytes()
+
+
+def derivatives_of_totals():
+    """Of all orders, over all ranks."""
+    rows = PART.rows("num_src_nodes")
+    scale = torch.tensor(3.0, dtype=torch.float64, requires_grad=True)
+    x = torch.from_numpy(MINE.copy()).requires_grad_()
+    energy = scale * divided.total((x**2).sum(1), rows)
+    (force,) = torch.autograd.grad(energy, x, create_graph=True)
+    divided.total((force**2).sum(1), rows).backward()
+    assert abs(scale.grad.item() / (8 * 3.0 * (ROWS**2).sum()) - 1) < 1e-12
+    weights = torch.ones(8, dtype=torch.float64)
+    x = torch.from_numpy(MINE.copy()).requires_grad_()
+    out = divided.mha_gat_n2n(x, x, weights, PART, 1).output_embedding
+    for _ in range(2):
+        (out,) = torch.autograd.grad((out**2).sum(), x, create_graph=True)
+    refused(lambda: out.sum().backward(), "RuntimeError: mha_gat_n2n_bwd2: its derivative was asked for, the third")
+    dist = torch.full((PART.owned["num_edges"].size,), 0.5, requires_grad=True)
+    divided.radial_basis(dist, torch.ones(2), 2, partition=PART).rbf.sum().backward()  # the other output is not used
+    assert torch.isfinite(dist.grad).all()
+
+
+def no_blocks():
+    """Sources without destinations, and inputs without outputs, have gradients of zero."""
+    x, weights = np.ones((4, 2)), np.ones(4)
+    part = distributed.partition(CSC(np.zeros(1, np.int64), np.zeros(0, np.int64), 4), COMM)
+    found = distributed.mha_gat_n2n_bwd(x[:0], part.take(x, "num_src_nodes"), x[:0], weights, part, 1)
+    assert (part.collect(found.src_embedding, "num_src_nodes") == 0).all()
+    assert found.attention_weights.shape == (4,)
+    assert (found.attention_weights == 0).all()
+    nobody = np.zeros(0, np.int64)
+    part = distributed.partition(Segments(nobody, 0), COMM, idx_in=Segments(nobody, 3))
+    m = part.take(np.ones((3, 2)), "num_inputs")
+    empty = [np.ones(shape) for shape in ((0, 5), (0, 3, 2), (0, 2))]
+    found = distributed.interaction_bilinear_bwd(*empty, m, np.ones((5, 6)), part)
+    assert (found.weight == 0).all()
+    assert (found.m == 0).all()
+
+
+def reverse_edges():
+    """Edges that are said to have no reverse have none; a wrong reverse is refused on all ranks."""
+    ends = np.array([0, 1]), np.array([1, 0])
+    arrays = [np.eye(3)[:2], np.ones((2, 2)), np.ones((2, 1)), np.ones((3, 1))]
+
+    def pieces(reverse):
+        piece = (*ends, np.array(reverse)) if COMM.rank == 0 else tuple(np.zeros(0, np.int64) for _ in range(3))
+        return distributed.partition_pieces(EdgeGraph, [piece], COMM, 2)
+
+    for reverse in ([-1, -1], [1, 0]):
+        part = pieces(reverse)
+        mine = [part.take(a, "num_edges") for a in arrays[:3]]
+        found = distributed.agg_edge_to_edge_fwd(*mine, arrays[3], part, 2, 1, "edge")
+        assert (part.collect(found, "num_edges") == 0).all() == (reverse[0] == 1)
+    refused(lambda: pieces([0, 77]), "reverse_edge")
+    part = distributed.partition_pieces(CSC, [] if LAST else [ends], COMM, 2)
+    refused(lambda: distributed.partition_pieces(CSC, [(*ends, ends[0])], COMM, 2), "has 3 arrays; expected 2")
+    refused(lambda: distributed.partition_pieces(CSC, [ends], COMM, 2.0), "expected an int")
+
+    def broken():
+        yield ends
+        if LAST:
+            raise FileNotFoundError("edges.npz")
+
+    refused(lambda: distributed.partition_pieces(CSC, broken(), COMM, 2), "edges.npz")
+
+
+def rows_from_anywhere():
+    """What `distribute`, `collect`, `take` and `total` refuse."""
+    ids = np.arange(60)[COMM.rank :: COMM.size]
+    rows = ROWS[ids]
+    for kind in (np.int32, np.uint64):
+        assert PART.distribute(rows, ids.astype(kind), "num_src_nodes").tobytes() == MINE.tobytes()
+    for wrong, text in (
+        ((rows[1:], ids[1:]), "is given 0 times"),
+        ((rows, np.where(LAST and ids == ids[0], ids[-1], ids)), "is given"),
+        ((rows, ids + 60 * LAST), "expected 0 to 59"),
+        ((rows[1:] if LAST else rows, ids), "an integer for each row"),
+        ((rows, ids / 2 if LAST else ids), "an integer for each row"),
+        ((rows.astype(np.float32) if LAST and COMM.rank else rows, ids), "is of float64"),
+    ):
+        if COMM.size > 1 or "float64" not in text:
+            refused(lambda w=wrong: PART.distribute(*w, "num_src_nodes"), text)
+    refused(lambda: PART.take(ROWS[:50], "num_src_nodes"), "expected 60 num_src_nodes along axis 0")
+    refused(lambda: PART.collect(MINE[1:], "num_src_nodes"), "the rows of num_src_nodes that the rank owns")
+    x, all_rows = torch.from_numpy(MINE), PART.rows("num_src_nodes")
+    refused(lambda: divided.total(x[1:] if LAST else x, all_rows), "total: x is")
+    refused(lambda: divided.total(x, PART), "expected a Partition of Partition.rows")
+    if COMM.size > 1:
+        refused(lambda: divided.total(x.float() if LAST else x, all_rows), "total: x is of torch.float64")
+        refused(lambda: PART.collect(MINE.astype("f") if LAST else MINE, "num_src_nodes"), "collect: array is of")
+        other = distributed.partition(GRAPH, COMM)
+        refused(lambda: sums(other.take(ROWS, "num_src_nodes"), other) if LAST else sums(), "the partition is number")
+
+
+def equal_arguments():
+    """What is equal may be written in another way; `wrt` may be any iterable."""
+    weights = np.ones(8)
+    heads = np.int64(1) if LAST else 1
+    grads, names = MINE, {"src_embedding", "dst_embedding", "attention_weights"}
+    distributed.mha_gat_n2n_bwd(grads, MINE, MINE, weights, PART, heads, wrt=names)
+    refused(lambda: distributed.mha_gat_n2n_bwd(grads, MINE, MINE, weights, PART, 1, wrt=5), "wrt is a int")
+
+
+def many_partitions():
+    for _ in range(2500):  # more than MPI has communicators
+        distributed.partition(CSC(np.array([0, 1]), np.array([0])), COMM)
+
+
+for check in (
+    calls_after_errors,
+    derivatives_of_totals,
+    no_blocks,
+    reverse_edges,
+    rows_from_anywhere,
+    equal_arguments,
+    many_partitions,
+):
+    check()
+print("right")
