@@ -6,6 +6,7 @@ import hashlib
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -609,15 +610,18 @@ def _divide_edges(
     return replace(divided, kind=EdgesKind(np.dtype(np.int64), given, ambiguous))
 
 
-KEY = MPI.Comm.Create_keyval()
+@cache
+def _key() -> int:
+    """Return the key under which a communicator has its duplicate."""
+    return MPI.Comm.Create_keyval()
 
 
 def _own_communicator(comm: MPI.Comm) -> MPI.Comm:
     """Return a duplicate of a communicator, made once: messages then never meet those of the caller."""
-    own: Any = comm.Get_attr(KEY)
+    own: Any = comm.Get_attr(_key())
     if own is None:
         own = comm.Dup()
-        comm.Set_attr(KEY, own)
+        comm.Set_attr(_key(), own)
     duplicate: MPI.Comm = own
     return duplicate
 
