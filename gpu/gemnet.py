@@ -49,6 +49,8 @@ __all__ = [
     "interaction_bilinear_fwd",
 ]
 
+RUN = 16 * 256  # triplets that kernels/gemnet.cu adds without a tree
+
 Out = Mapping[str, Any] | None
 Wrt = Sequence[str] | None
 
@@ -477,7 +479,7 @@ class _Bilinear:
         p, tile = self.empty(count, interm * emb_in), Tile.of(interm, emb_in)
         radial = (self.inputs.rad_W1, self.dots.rad_W1) if dot and self.dots else (None, self.inputs.rad_W1)
         args = (*radial, *self._arrays(dot), np.int64(first), *self.sizes, *tile, p)
-        self._launch("gemnet_products", count * tile.tiles(interm, emb_in), tile.threads, args)
+        self._launch("gemnet_products", count * tile.tiles(interm, emb_in), tile.threads, args, self._spare)
         return p
 
     def _gradients(self, first: int, count: int, g: Any, targets: dict[str, Any], by_unit: bool) -> None:
@@ -488,7 +490,7 @@ class _Bilinear:
         arrays = (*self._arrays(True), np.int64(first), *self.sizes)
         threads = Tile.of(max(interm, spherical), emb_in).threads
         if "rad_W1" in targets:
-            self._launch("gemnet_radial", count, threads, (*q, *arrays, by_unit, targets["rad_W1"]))
+            self._launch("gemnet_radial", count, threads, (*q, *arrays, by_unit, targets["rad_W1"]), self._spare)
         if "sph" in targets or "m" in targets:
             radial = self.inputs.rad_W1, self.dots.rad_W1 if self.dots else None
             args = (*q, *radial, *arrays, targets.get("sph"), targets.get("m"))
@@ -500,6 +502,12 @@ class _Bilinear:
         inputs = None if self.idx_in is None else self.idx_in.index
         return (self.inputs.sph, sph_1, self.inputs.m, m_1, *self.units.outputs, self.units.order, inputs)
 
-    def _launch(self, kernel: str, count: int, threads: int, args: tuple[Any, ...]) -> None:
+    @lazy
+    def _spare(self) -> int:
+        """Bytes of two tiles, where an edge that is not cut has more triplets than a kernel adds in one run."""
+        long = self.atoms is not None and self.triplets.max_size > RUN
+        return 2 * SIDE * (SIDE + 4) * self.inputs.weight.itemsize if long else 0
+
+    def _launch(self, kernel: str, count: int, threads: int, args: tuple[Any, ...], shared_mem: int = 0) -> None:
         types = (self.inputs.weight.dtype, self.units.pieces.offsets.dtype)
-        self.kernels.launch(kernel, types, (count,), (threads,), args)
+        self.kernels.launch(kernel, types, (count,), (threads,), args, shared_mem)

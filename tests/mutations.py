@@ -355,20 +355,15 @@ GEMNET = {
         "call gemm_nt_${K}$(z%c, z%s, z%i, q, z%lc, gg_rad(1, e), z%s, w%d2, z%lc, .true.)",
         "call gemm_nt_${K}$(z%c, z%s, z%i, q, z%lc, gg_rad(1, e), z%s, w%d2, z%lc, .false.)",
     ),
-    "gpu: cotangents of atoms taken for those of edges": (
-        "gpu/gemnet.py",
-        "            g = self.kernels.xp.take(g, self.atoms.index, axis=0)",
-        "            pass",
+    "gpu: triplets beyond the first 256 of an edge are left out": (
+        "gpu/kernels/gemnet.cu",
+        "sum = in_run == 0 ? sum : *target + sum;",
+        "sum = in_run == 0 ? sum : *target;",
     ),
-    "gpu: sums of edges written to the place of atoms": (
-        "gpu/gemnet.py",
-        '            targets["output"] = self.empty(self.triplets.num_segments, m_ca.shape[1])',
-        "            pass",
-    ),
-    "gpu: edges are not summed into atoms": (
-        "gpu/gemnet.py",
-        '            sums.gather(self.kernels, targets["output"], members(self.atoms), m_ca)',
-        "            pass",
+    "gpu: runs of triplets are not carried over": (
+        "gpu/kernels/gemnet.cu",
+        "sum = (count >> run_bits) % (1 << run_bits) != 0 ? *level(1, at) + sum : sum;",
+        "sum = sum;",
     ),
     "fast: parts of an atom are left out": (
         "fortran/gemnet_fast_interaction.inc",

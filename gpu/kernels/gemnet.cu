@@ -54,15 +54,52 @@ template <class T> struct Pairs {
     __device__ bool varied() const { return sph_1 != nullptr || m_1 != nullptr; }
 };
 
-// to[y, z] = sum over the edge's triplets of sph[s0 + y] m[c0 + z] or, with `dot`, of sph_1 m + sph m_1. At most 256
-// triplets are summed at a time, and their sums are added in `to`: chains of roundings stay short.
+constexpr int tile_elements = product_side * product_stride;
+constexpr int triplets_at_a_time = 256;
+constexpr int run_bits = 4;  // of the tree below: 16 sums at a level
+
+// Sums of triplets_at_a_time triplets each, added up as a tree so that chains of roundings stay short: 16 of them in `to`,
+// 16 of these in the first tile of `spare`, the rest in the second. Up to 16 of them stay in `to`, and `spare` is not used.
+template <class T> struct TripletSum {
+    T* to;
+    T* spare;
+    int count;  // sums that there will be
+
+    __device__ T* level(int l, int at) const { return (l == 0 ? to : spare + (l - 1) * tile_elements) + at; }
+
+    // Adds sum number k at an element of the tile.
+    __device__ void add(int k, int at, T sum) const {
+        for (int l = 0; l < 3; l++) {
+            const int number = k >> run_bits * l, in_run = l == 2 || count <= 1 << run_bits ? number : number % (1 << run_bits);
+            T* const target = level(l, at);
+            sum = in_run == 0 ? sum : *target + sum;
+            *target = sum;
+            if (in_run != (1 << run_bits) - 1 || l == 2 || count <= 1 << run_bits) {
+                return;
+            }
+        }
+    }
+
+    // Leaves the sum of all in `to`.
+    __device__ void finish(int at) const {
+        if (count > 1 << run_bits) {
+            T sum = count % (1 << run_bits) != 0 ? to[at] : T(0);
+            sum = (count >> run_bits) % (1 << run_bits) != 0 ? *level(1, at) + sum : sum;
+            to[at] = count >> 2 * run_bits != 0 ? *level(2, at) + sum : sum;
+        }
+    }
+};
+
+// to[y, z] = sum over the edge's triplets of sph[s0 + y] m[c0 + z] or, with `dot`, of sph_1 m + sph m_1. `spare` has room
+// for two tiles where an edge has more than 16 * triplets_at_a_time triplets.
 template <class T, class I>
 __device__ void sum_triplets(const Tile& tile, const Sizes& sizes, const Pairs<T>& pairs, bool dot, const Rows<I>& rows,
-                             const Piece<I>& edge, int s0, int c0, T* factors, T* to) {
+                             const Piece<I>& edge, int s0, int c0, T* factors, T* to, T* spare) {
     const int num_s = min(tile.rows(), sizes.spherical - s0), num_c = min(tile.cols(), sizes.emb_in - c0);
-    for (int t0 = 0; t0 < edge.size; t0 += 256) {
-        const long long begin = edge.begin + t0;
-        const int num_t = min(256, edge.size - t0);
+    const TripletSum<T> total{to, spare, (edge.size + triplets_at_a_time - 1) / triplets_at_a_time};
+    for (int k = 0; k < total.count; k++) {
+        const long long begin = edge.begin + k * triplets_at_a_time;
+        const int num_t = min(triplets_at_a_time, edge.size - k * triplets_at_a_time);
         Product<T> product(tile, factors);
         for (int pair = 0; pair < (dot ? 2 : 1); pair++) {
             const T* const sph = dot && pair == 0 ? pairs.sph_1 : pairs.sph;
@@ -75,10 +112,10 @@ __device__ void sum_triplets(const Tile& tile, const Sizes& sizes, const Pairs<T
             }
         }
         product.reduce();
-        product.each(num_s, num_c, [&](int y, int z, T sum) {
-            T* const target = to + y * product_stride + z;
-            *target = t0 == 0 ? sum : *target + sum;
-        });
+        product.each(num_s, num_c, [&](int y, int z, T sum) { total.add(k, y * product_stride + z, sum); });
+        if (k == total.count - 1) {
+            product.each(num_s, num_c, [&](int y, int z, T) { total.finish(y * product_stride + z); });
+        }
     }
     __syncthreads();
 }
@@ -97,7 +134,8 @@ gemnet_products(const T* __restrict__ r, const T* __restrict__ r_1, const T* __r
                 const I* __restrict__ triplet_order, const I* __restrict__ inputs, long long first, int interm,
                 int spherical, int emb_in, int row_bits, int col_bits, T* __restrict__ p) {
     __shared__ __align__(16) T factors[product_elements];
-    __shared__ T b[product_side * product_stride];
+    __shared__ T b[tile_elements];
+    extern __shared__ double spare[];
     const Sizes sizes{interm, spherical, emb_in};
     const Pairs<T> pairs{sph, sph_1, m, m_1};
     const Rows<I> rows{triplet_order, inputs};
@@ -114,7 +152,7 @@ gemnet_products(const T* __restrict__ r, const T* __restrict__ r_1, const T* __r
         for (int dot = r_1 == nullptr; dot < (r != nullptr && pairs.varied() ? 2 : 1) && edge.size > 0; dot++) {
             const T* const radial = (dot ? r : r_1) + ((long long)(edge.row) * interm + i0) * spherical;
             for (int s0 = 0; s0 < spherical; s0 += tile_b.rows()) {
-                sum_triplets(tile_b, sizes, pairs, dot, rows, edge, s0, c0, factors, b);
+                sum_triplets(tile_b, sizes, pairs, dot, rows, edge, s0, c0, factors, b, reinterpret_cast<T*>(spare));
                 product.add(
                     num_i, num_c, min(tile_b.rows(), spherical - s0), true, false,
                     [&](int x, int y) { return radial[y * spherical + s0 + x]; },
@@ -232,8 +270,9 @@ gemnet_radial(const T* __restrict__ q, const T* __restrict__ q_1, const T* __res
               const I* __restrict__ triplet_order, const I* __restrict__ inputs, long long first, int interm,
               int spherical, int emb_in, int by_unit, T* __restrict__ out) {
     __shared__ __align__(16) T factors[product_elements];
-    __shared__ T b[product_side * product_stride];
-    __shared__ T b_1[product_side * product_stride];
+    __shared__ T b[tile_elements];
+    __shared__ T b_1[tile_elements];
+    extern __shared__ double spare[];
     const Sizes sizes{interm, spherical, emb_in};
     const Pairs<T> pairs{sph, sph_1, m, m_1};
     const Rows<I> rows{triplet_order, inputs};
@@ -251,10 +290,10 @@ gemnet_radial(const T* __restrict__ q, const T* __restrict__ q_1, const T* __res
         for (int c0 = 0; edge.size > 0 && c0 < emb_in; c0 += tile.cols()) {
             for (int s0 = 0; s0 < spherical; s0 += tile.rows()) {
                 if (outer_1 != nullptr) {
-                    sum_triplets(tile, sizes, pairs, false, rows, edge, s0, c0, factors, b);
+                    sum_triplets(tile, sizes, pairs, false, rows, edge, s0, c0, factors, b, reinterpret_cast<T*>(spare));
                 }
                 if (outer != nullptr) {
-                    sum_triplets(tile, sizes, pairs, true, rows, edge, s0, c0, factors, b_1);
+                    sum_triplets(tile, sizes, pairs, true, rows, edge, s0, c0, factors, b_1, reinterpret_cast<T*>(spare));
                 }
                 radial_gradient(tile, sizes, outer_1, outer, s0, c0, factors, b, b_1, target);
             }
