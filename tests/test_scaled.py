@@ -14,7 +14,7 @@ pytestmark = pytest.mark.skipif(shutil.which("gfortran") is None and "CI" not in
 
 # Pairs of numbers and their scales, which are at least their absolute values.
 NUMBERS = [(0.7, 0.9, -1.3, 1.4), (-2.5, 3.0, 0.4, 0.4), (1.0, 1.0, 1.0, 2.5), (0.3, 8.0, 5.0, 7.0)]
-# Of functions, as what they are of x alone; their derivative is a difference quotient, not the formula that is tested.
+# Functions of one number. The expected scale takes their derivative from a difference quotient, not from its formula.
 FUNCTIONS = {"sin": math.sin, "cos": math.cos, "exp": math.exp, "tanh": math.tanh}
 
 
@@ -51,7 +51,7 @@ def test_scales(rules, number):
         "negate": (-x, of_x),
         "multiply": (x * y, of_x * of_y),
         "multiply_integer": (-3 * x, 3 * of_x),
-        # Each factor wholly, the other varied by what its scale is above its value.
+        # |x y|, and for each factor the amount by which its scale exceeds its absolute value, times the other factor.
         "times": (x * y, abs(x * y) + abs(x) * (of_y - abs(y)) + (of_x - abs(x)) * abs(y)),
         "divide": (x / y, of_x / abs(y) + of_y * abs(derivative(lambda d: x / d, y))),
         "divide_integer": (x / -3, of_x / 3),

@@ -80,7 +80,7 @@ template <class T> struct TripletSum {
         }
     }
 
-    // Leaves the sum of all in `to`.
+    // Writes the sum of all three levels to element `at` of `to`.
     __device__ void finish(int at) const {
         if (count > 1 << run_bits) {
             T sum = count % (1 << run_bits) != 0 ? to[at] : T(0);

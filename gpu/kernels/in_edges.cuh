@@ -32,7 +32,7 @@ template <class T, class I, bool second, int S> struct InEdges {
     T* rows;      // harmonics of the staged edges, then their derivatives
     int* votes;
 
-    // Sizes of the sums of a lane's channels.
+    // How large the sums of a lane's channels are, and those of their derivatives.
     struct Sizes {
         T total[W] = {}, total_dot[W] = {};
     };

@@ -5,7 +5,7 @@
 // What a sum is made for.
 constexpr int VALUES = 0, DIRECTIONS = 1, SECOND = 2;
 
-// Blocks on a multiprocessor: what bounds the registers of a thread.
+// Blocks that a multiprocessor shall hold at a time, which bounds the registers of a thread.
 template <class T, int order, int S> constexpr int OUT_BLOCKS = sizeof(T) == 8 ? 2 : S == DEGREES ? (order == SECOND ? 3 : 4) : (order == SECOND ? 4 : 5);
 
 // A block's node, tile of channels, arguments and shared arrays.
@@ -16,7 +16,7 @@ template <class T, class I, int order, int S> struct OutEdges {
     static constexpr int QUAD = 16 / int(sizeof(T));  // numbers in a piece of 16 bytes
     static constexpr int GROUP = MANY / WARPS;        // out-edges that a warp serves at once
     static constexpr int PARTS = LANES / GROUP;
-    // Edges of a thread at a time, and harmonics of them: there are registers for so many.
+    // How many edges, and how many of their harmonics, a thread keeps in registers at a time.
     static constexpr int AT_ONCE = second ? 1 : 2, HELD = second ? QUAD : 16;
     Node<I> node;
     Channels<W> channels;

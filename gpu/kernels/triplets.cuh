@@ -71,7 +71,7 @@ template <class F> __device__ __forceinline__ void for_warp(int warp, const F& f
     }
 }
 
-// `count` numbers from an address that is a multiple of 16 bytes, in pieces of 16 bytes as far as they go.
+// Copies `count` numbers from an address that is a multiple of 16 bytes, by 16 bytes, and what is left one by one.
 template <int count> __device__ __forceinline__ void load(const float* from, float* to) {
 #pragma unroll
     for (int i = 0; i + 4 <= count; i += 4) {
@@ -176,7 +176,7 @@ template <class T, bool second, int S, int E> struct Projection {
     static constexpr int W = CHANNELS<T, second>;
     T g[E][S][W] = {}, gdot[E][S][W] = {};
 
-    // Adds what the rows begin to end of up give.
+    // Adds to g and gdot the sum over the rows begin .. end - 1 of `up`.
     template <class I>
     __device__ void add(const Carried<T>& carried, const I (&f)[E], const Channels<W>& channels, int begin, int end) {
         const T* row[E];
@@ -233,7 +233,7 @@ template <class T, bool second, int S, int E> struct Projection {
     }
 };
 
-// x_f[c] and G_f[:,c], and their derivatives.
+// The embedding x_f[c] of edge f and its G_f[l, c] (see Projection) for the channels c of a lane, and their derivatives.
 template <class T, bool second, int S> struct EdgeChannels {
     static constexpr int W = CHANNELS<T, second>;
     T x[W], xdot[W] = {}, g[S][W] = {}, gdot[S][W] = {};
@@ -433,7 +433,7 @@ template <class T, bool second, int S> struct StateRows {
     }
 };
 
-// Multiplies the rows of a warp of the state by the weights of the harmonics.
+// Multiplies each row of the state, one for each harmonic, by that harmonic's weight; a warp does its own rows.
 template <class T, bool second, int S>
 __device__ void weigh_state(const Channels<CHANNELS<T, second>>& channels, T* state, T* state_dot) {
     constexpr int W = CHANNELS<T, second>;
@@ -507,7 +507,7 @@ template <class T, bool second> struct Pull {
             add_scaled(u, T(1), gradient);
         }
     }
-    // Replaces it by the sum over the lanes that are a multiple of `step` apart.
+    // Replaces u and udot of a lane by the sums of them over all lanes that are a multiple of `step` away.
     __device__ void add_lanes(int step) {
 #pragma unroll
         for (int other = LANES / 2; other >= step; other /= 2) {

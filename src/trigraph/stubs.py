@@ -171,9 +171,9 @@ def _distributed() -> str:
     text += (
         "import numpy as np\nfrom numpy.typing import NDArray\n\nfrom trigraph.distributed import owners as owners\n"
     )
-    text += "from trigraph.distributed.exchange import Halo as Halo\n"
-    for name in ("Partition", "partition", "partition_pieces"):
-        text += f"from trigraph.distributed.partition import {name} as {name}\n"
+    places = {"divide": ("partition", "partition_pieces"), "exchange": ("Halo",), "partition": ("Partition",)}
+    for module, name in ((module, name) for module, names in places.items() for name in names):
+        text += f"from trigraph.distributed.{module} import {name} as {name}\n"
     text += "from trigraph.distributed.traffic import Traffic as Traffic\n"
     text += "from trigraph.distributed.traffic import traffic as traffic\n"
     classes = sorted(result_type(op.name).__name__ for op in OPERATORS.values() if not op.single)

@@ -14,9 +14,10 @@ except ImportError as _error:
     raise ImportError("trigraph.distributed needs mpi4py: pip install 'trigraph[mpi]'") from _error
 
 from trigraph.distributed import owners
+from trigraph.distributed.divide import partition, partition_pieces
 from trigraph.distributed.exchange import Halo
 from trigraph.distributed.functions import FUNCTIONS
-from trigraph.distributed.partition import Partition, partition, partition_pieces
+from trigraph.distributed.partition import Partition
 from trigraph.distributed.traffic import Traffic, traffic
 
 globals().update(FUNCTIONS)

@@ -7,10 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from trigraph.distributed import owners as owners
+from trigraph.distributed.divide import partition as partition
+from trigraph.distributed.divide import partition_pieces as partition_pieces
 from trigraph.distributed.exchange import Halo as Halo
 from trigraph.distributed.partition import Partition as Partition
-from trigraph.distributed.partition import partition as partition
-from trigraph.distributed.partition import partition_pieces as partition_pieces
 from trigraph.distributed.traffic import Traffic as Traffic
 from trigraph.distributed.traffic import traffic as traffic
 from trigraph.results import (

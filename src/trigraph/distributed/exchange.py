@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
@@ -9,9 +10,11 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from trigraph.graphs import array_kind, namespace_of, wait_for
+from trigraph.edge_graph import EdgeGraph
+from trigraph.graphs import CSC, array_kind, namespace_of, wait_for
+from trigraph.segments import Segments
 
-__all__ = ["Halo", "Pending", "agree", "exchange", "moved_to"]
+__all__ = ["Halo", "Pending", "agree", "digest", "exchange", "moved_to"]
 
 
 def exchange(comm: MPI.Comm, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -76,6 +79,21 @@ def agree(comm: MPI.Comm, error: Exception | None, facts: Sequence[tuple[str, st
         for (name, here), (_, there) in zip(first, other, strict=False):
             if here != there:
                 raise ValueError(f"{first[0][1]}: {name} is {here} on rank 0 and {there} on rank {rank}")
+
+
+def digest(value: Any) -> str:
+    """Return a digest of an array, a graph object, a number or None, or of a tuple of such."""
+    found = hashlib.blake2b(digest_size=16)
+    if isinstance(value, tuple):
+        for part in value:
+            found.update(digest(part).encode())
+    elif isinstance(value, (CSC, EdgeGraph, Segments)):
+        found.update(digest(value.__reduce__()[1]).encode())
+    elif isinstance(value, np.ndarray):
+        found.update(f"{value.dtype.str} {value.shape}".encode() + value.tobytes())
+    else:
+        found.update(repr(value).encode())
+    return found.hexdigest()
 
 
 class Halo:

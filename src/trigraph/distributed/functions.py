@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 from trigraph.checks import bind_arguments, checked_attribute, checked_wrt
-from trigraph.distributed.exchange import agree
+from trigraph.distributed.exchange import agree, digest
 from trigraph.distributed.kinds import CSCKind, EdgesKind, RowsKind, SegmentsKind
-from trigraph.distributed.partition import Layout, Part, Partition, Places, digest
+from trigraph.distributed.partition import Layout, Part, Partition, Places
 from trigraph.distributed.sums import tree_parts, tree_sum
 from trigraph.graphs import array_kind, entered, namespace_of
 from trigraph.operators import OPERATORS, Array, Operator, result_type

@@ -20,7 +20,18 @@ from trigraph.edge_graph import EdgeGraph, with_reverse
 from trigraph.graphs import CSC
 from trigraph.segments import Segments
 
-__all__ = ["CSCKind", "EdgesKind", "Entities", "Ids", "Kind", "Owners", "RowsKind", "SegmentsKind", "unique"]
+__all__ = [
+    "CSCKind",
+    "EdgesKind",
+    "Entities",
+    "Ids",
+    "Kind",
+    "Owners",
+    "RowsKind",
+    "SegmentsKind",
+    "ascending",
+    "unique",
+]
 
 Ids = dict[str, np.ndarray]  # ascending global numbers by symbol
 
@@ -51,6 +62,16 @@ def unique(*arrays: np.ndarray) -> np.ndarray:
     """Return the numbers of some arrays in ascending order, each once; `numpy.unique` is slower where most differ."""
     found = np.sort(np.concatenate(arrays))
     return found[np.concatenate([[True], found[1:] != found[:-1]])] if found.size else found
+
+
+def ascending(table: np.ndarray) -> np.ndarray:
+    """Return the rows in ascending order of the first two columns, each once."""
+    if table.shape[1] > 1:
+        table = table[np.lexsort((table[:, 1], table[:, 0]))]
+        fresh = np.ones(len(table), bool)
+        fresh[1:] = (table[1:, :2] != table[:-1, :2]).any(1)
+        table = table[fresh]
+    return table
 
 
 @dataclass(frozen=True)

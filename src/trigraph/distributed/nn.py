@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.nn import Linear
 from torch.nn import functional as F
 
-from trigraph.distributed.partition import Partition, partition
+from trigraph.distributed.divide import partition
+from trigraph.distributed.partition import Partition
 from trigraph.distributed.torch import FUNCTIONS, linear, rowwise, total
 from trigraph.edge_graph import EdgeGraph
 from trigraph.graphs import CSC

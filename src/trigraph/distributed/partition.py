@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
-import itertools
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cache
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from mpi4py import MPI
 
 from trigraph.distributed.exchange import Halo, agree, exchange, moved_to
-from trigraph.distributed.kinds import CSCKind, EdgesKind, Ids, Kind, Owners, RowsKind, SegmentsKind, unique
-from trigraph.distributed.owners import blocks as block_owners
-from trigraph.edge_graph import EdgeGraph
-from trigraph.graphs import CSC, array_kind, count, device_of, namespace_of
+from trigraph.distributed.kinds import EdgesKind, Ids, Kind, Owners, RowsKind, ascending, unique
+from trigraph.graphs import array_kind, device_of, namespace_of
 from trigraph.lazy import lazy
-from trigraph.segments import Segments
 
-__all__ = ["Layout", "Part", "Partition", "Places", "digest", "partition", "partition_pieces"]
+__all__ = ["Chunks", "Layout", "Part", "Partition", "Places"]
 
 
 Places: TypeAlias = "np.ndarray | slice"
@@ -285,7 +279,7 @@ class Partition:
         for column in kind.block_columns:
             mine = self.table[self.owners.blocks[self.table[:, column]] == comm.rank]
             tables.append(moved_to(comm, mine, keeper(mine[:, column])))
-        table = _ascending(np.concatenate(tables))
+        table = ascending(np.concatenate(tables))
         ids, owners = self._read(table)
         ids[kind.block], owners[kind.block] = known[:, 0], known[:, 1]
         halos = self._halos(ids, owners)
@@ -338,7 +332,7 @@ class Partition:
             self.table[np.isin(self.table[:, columns], blocks).any(1) if blocks.size else slice(0)] for blocks in going
         ]
         blocks = np.concatenate([own[:, None], *exchange(comm, [b[:, None] for b in going])])[:, 0]
-        return np.sort(blocks), _ascending(np.concatenate([self.table, *exchange(comm, tables)]))
+        return np.sort(blocks), ascending(np.concatenate([self.table, *exchange(comm, tables)]))
 
     def _of_blocks(self, table: np.ndarray, blocks: np.ndarray) -> np.ndarray:
         """Return the rows of a table that belong to some blocks."""
@@ -402,343 +396,3 @@ def _places(ids: np.ndarray, some: np.ndarray) -> Places:
         return places
     begin = int(places[0]) if places.size else 0
     return slice(begin, begin + places.size)
-
-
-def _ascending(table: np.ndarray) -> np.ndarray:
-    """Return the rows in ascending order of the first two columns, each once."""
-    if table.shape[1] > 1:
-        table = table[np.lexsort((table[:, 1], table[:, 0]))]
-        fresh = np.ones(len(table), bool)
-        fresh[1:] = (table[1:, :2] != table[:-1, :2]).any(1)
-        table = table[fresh]
-    return table
-
-
-# ---- making one --------------------------------------------------------------------------------------------------
-
-
-def partition(
-    graph: CSC | EdgeGraph | Segments,
-    comm: MPI.Comm,
-    owner: Any = None,
-    source_owner: Any = None,
-    *,
-    atoms: Segments | None = None,
-    idx_in: Segments | None = None,
-    cuda_aware: bool = False,
-) -> Partition:
-    """Divide a graph that every rank has among the ranks.
-
-    Parameters
-    ----------
-    graph : CSC, EdgeGraph or Segments
-        The same on all ranks, on the host. Of GemNet-OC's operators the triplets.
-    comm : MPI.Comm
-        A duplicate is made.
-    owner : integer array, optional
-        Rank that owns each destination, node or output (atoms, or edges without `atoms`), the same on all ranks:
-        of `owners.blocks` (default), `owners.bisection`, `owners.metis`, or any other.
-    source_owner : integer array, optional
-        Rank that owns each source, or each input of `idx_in`. Default: `owner` where there are as many, else blocks.
-    atoms, idx_in : Segments, optional
-        As of `trigraph.interaction_bilinear_fwd`.
-    cuda_aware : bool
-        Whether MPI may be given arrays on a device.
-
-    Returns
-    -------
-    Partition
-        Edges, positions and triplets belong to the rank of their destination, source (of `EdgeGraph`) or output.
-
-    Raises
-    ------
-    TypeError, ValueError
-        On all ranks, if an argument is wrong on one or differs between ranks.
-    """
-    comm = _own_communicator(comm)
-    error: Exception | None = None
-    facts = [("the call", "partition")]
-    try:
-        kind, sizes, members, unused = _members(graph, atoms, idx_in)
-        owners = _owners(kind, sizes, comm.size, owner, source_owner)
-        given = {"graph": (graph, atoms, idx_in), "owner": owners.blocks, "source_owner": owners.sources}
-        facts += [(name, digest(value)) for name, value in given.items()]
-    except Exception as problem:
-        error = problem
-    agree(comm, error, facts)
-    begin, end = (len(members) * r // comm.size for r in (comm.rank, comm.rank + 1))
-    piece = members[begin:end]
-    if isinstance(kind, CSCKind):  # a row of edge arrays belongs to the destination of its first position
-        piece[:, 4] = owners.blocks[piece[:, 4]]
-    unused = unused[block_owners(unused.size, comm.size) == comm.rank]
-    return _divide(comm, kind, sizes, owners, piece, {"num_edges": unused}, cuda_aware)
-
-
-def partition_pieces(
-    graph_type: type[CSC | EdgeGraph],
-    pieces: Iterable[Sequence[np.ndarray]],
-    comm: MPI.Comm,
-    num_nodes: int | tuple[int, int],
-    owner: Any = None,
-    source_owner: Any = None,
-    *,
-    cuda_aware: bool = False,
-) -> Partition:
-    """Divide a graph of which each rank gives some edges: nobody ever has all of them.
-
-    Parameters
-    ----------
-    graph_type : type
-        `CSC`, or `EdgeGraph`, whose edges are sorted by source over all pieces of all ranks.
-    pieces : iterable of (src, dst), or for EdgeGraph also (src, dst, reverse_edge)
-        Integer arrays of this rank's edges, piece after piece: a list, a generator, arrays of ``.npz`` files. Edges are
-        numbered in the order of the ranks, pieces and arrays; `reverse_edge` holds such numbers, -1 for none.
-    comm : MPI.Comm
-        A duplicate is made.
-    num_nodes : int, or (num_src_nodes, num_dst_nodes)
-        Of the whole graph.
-    owner, source_owner, cuda_aware
-        As of `partition`.
-
-    Returns
-    -------
-    Partition
-        Rows of edge arrays are numbered as the edges. Index arrays are int64.
-
-    Raises
-    ------
-    TypeError, ValueError
-        On all ranks, if an argument is wrong on one or differs between ranks.
-    """
-    comm = _own_communicator(comm)
-    error: Exception | None = None
-    facts = [("the call", "partition_pieces")]
-    table = np.empty((0, 3), np.int64)
-    reversed_pieces: set[bool] = set()  # whether a piece gives the reverse of its edges
-    try:
-        if graph_type not in (CSC, EdgeGraph):
-            raise TypeError(
-                f"partition_pieces: graph_type is {graph_type!r}; expected trigraph.CSC or trigraph.EdgeGraph"
-            )
-        pair = num_nodes if isinstance(num_nodes, tuple) and graph_type is CSC else (num_nodes, num_nodes)
-        num_src, num_dst = (count("partition_pieces", "num_nodes", n) for n in pair)
-        sizes = {"num_src_nodes": num_src, "num_dst_nodes": num_dst, "num_nodes": num_dst}
-        tables, lengths = [table], (2,) if graph_type is CSC else (2, 3)
-        for number, piece in enumerate(pieces):
-            columns = [np.asarray(x) for x in piece]
-            if len(columns) not in lengths:
-                raise ValueError(
-                    f"partition_pieces: piece {number} has {len(columns)} arrays; expected {lengths[0]}"
-                    f"{' or 3' if graph_type is EdgeGraph else ''}"
-                )
-            if any(c.ndim != 1 or c.size != columns[0].size or c.dtype.kind not in "iu" for c in columns):
-                shapes = ", ".join(f"{c.dtype} {c.shape}" for c in columns)
-                raise ValueError(f"partition_pieces: piece {number} has {shapes}; expected integers of one length")
-            for name, column, size in (("src", columns[0], num_src), ("dst", columns[1], num_dst)):
-                if column.size and not 0 <= column.min() <= column.max() < size:
-                    raise ValueError(f"partition_pieces: {name} of piece {number} is not within 0 .. {size - 1}")
-            if graph_type is EdgeGraph and (np.diff(columns[0]) < 0).any():
-                raise ValueError(f"partition_pieces: src of piece {number} falls; expected edges sorted by source")
-            reversed_pieces.add(len(columns) == 3)
-            if len(columns) == 2:
-                columns.append(np.full(columns[0].size, -1))
-            tables.append(np.stack([c.astype(np.int64) for c in columns], 1))
-        table = np.concatenate(tables)
-        kind: Kind = CSCKind(np.dtype(np.int64), False, True)
-        if graph_type is EdgeGraph:
-            kind = EdgesKind(np.dtype(np.int64), True in reversed_pieces, False)
-        owners = _owners(kind, sizes, comm.size, owner, source_owner)
-        facts += [("num_nodes", str((num_src, num_dst))), ("graph_type", graph_type.__name__)]
-        facts += [("owner", digest(owners.blocks)), ("source_owner", digest(owners.sources))]
-    except Exception as problem:
-        error = problem
-    agree(comm, error, facts)
-    first = sum(comm.allgather(len(table))[: comm.rank])
-    sizes["num_edges"] = sizes["num_positions"] = comm.allreduce(len(table))
-    edge = np.arange(first, first + len(table))
-    src, dst, reverse = table.T
-    if graph_type is EdgeGraph:
-        return _divide_edges(comm, sizes, owners, np.stack([edge, src, dst, reverse], 1), reversed_pieces, cuda_aware)
-    members = np.stack([edge, dst, src, edge, owners.blocks[dst]], 1)
-    # Positions go by destination: those of a destination follow those of all before it, in the order of the edges.
-    degrees = np.bincount(dst, minlength=sizes["num_dst_nodes"])
-    comm.Allreduce(MPI.IN_PLACE, degrees)
-    mine = moved_to(comm, members, owners.blocks[dst])
-    mine = mine[np.lexsort((mine[:, 0], mine[:, 1]))]
-    nodes, begins = np.unique(mine[:, 1], return_index=True)
-    before = np.cumsum(degrees) - degrees
-    within = np.arange(len(mine)) - begins[np.searchsorted(nodes, mine[:, 1])] if len(mine) else begins
-    mine[:, 0] = before[mine[:, 1]] + within
-    return _divide(comm, kind, sizes, owners, mine, {}, cuda_aware)
-
-
-def _divide_edges(
-    comm: MPI.Comm,
-    sizes: dict[str, int],
-    owners: Owners,
-    piece: np.ndarray,
-    reversed_pieces: set[bool],
-    cuda_aware: bool,
-) -> Partition:
-    """Divide the edges of an EdgeGraph, once it is known over all ranks whether they are sorted and have a reverse."""
-    ends = comm.allgather((int(piece[0, 1]), int(piece[-1, 1])) if len(piece) else None)
-    flat = [node for pair in ends if pair is not None for node in pair]
-    if flat != sorted(flat):
-        raise ValueError("partition_pieces: src falls from one rank to the next; expected edges sorted by source")
-    kinds = set().union(*comm.allgather(reversed_pieces))
-    if len(kinds) > 1:
-        raise ValueError("partition_pieces: some pieces have a reverse_edge and some have none; expected all or none")
-    given = True in kinds
-    divided = _divide(comm, EdgesKind(np.dtype(np.int64), given, False), sizes, owners, piece, {}, cuda_aware)
-    edges = divided.table
-    mine = owners.blocks[edges[:, 1]] == comm.rank
-    error = None
-    if given:  # the block of its source has an edge and its reverse
-        reverse = edges[mine, 3]
-        at = np.minimum(np.searchsorted(edges[:, 0], reverse), max(len(edges) - 1, 0))
-        there = reverse >= 0
-        back = edges[at[there]]
-        expected = edges[mine][there][:, [3, 2, 1, 0]]
-        if (reverse < -1).any() or (back != expected).any():
-            error = ValueError(
-                "partition_pieces: reverse_edge names an edge that does not go back, or that has another reverse; "
-                "expected the number of the very reverse, or -1"
-            )
-    agree(comm, error, [])
-    parallel = len(np.unique(edges[mine, 1:3], axis=0)) < mine.sum()
-    ambiguous = comm.allreduce(bool(parallel), MPI.LOR) and not given
-    return replace(divided, kind=EdgesKind(np.dtype(np.int64), given, ambiguous))
-
-
-@cache
-def _key() -> int:
-    """Return the key under which a communicator has its duplicate."""
-    return MPI.Comm.Create_keyval()
-
-
-def _own_communicator(comm: MPI.Comm) -> MPI.Comm:
-    """Return a duplicate of a communicator, made once: messages then never meet those of the caller."""
-    own: Any = comm.Get_attr(_key())
-    if own is None:
-        own = comm.Dup()
-        comm.Set_attr(_key(), own)
-    duplicate: MPI.Comm = own
-    return duplicate
-
-
-NUMBER = itertools.count(1)  # of partitions, which all ranks make in the same order
-
-
-def digest(value: Any) -> str:
-    """Return a digest of an array, a graph object, a number or None, or of a tuple of such."""
-    found = hashlib.blake2b(digest_size=16)
-    if isinstance(value, tuple):
-        for part in value:
-            found.update(digest(part).encode())
-    elif isinstance(value, (CSC, EdgeGraph, Segments)):
-        found.update(digest(value.__reduce__()[1]).encode())
-    elif isinstance(value, np.ndarray):
-        found.update(f"{value.dtype.str} {value.shape}".encode() + value.tobytes())
-    else:
-        found.update(repr(value).encode())
-    return found.hexdigest()
-
-
-def _members(
-    graph: Any, atoms: Segments | None, idx_in: Segments | None
-) -> tuple[Kind, dict[str, int], np.ndarray, np.ndarray]:
-    """Return the kind of a whole graph, its sizes, its table, and the rows of edge arrays that no position has."""
-    if not isinstance(graph, (CSC, EdgeGraph, Segments)) or graph.kind != "numpy":
-        shown = type(graph).__name__ if not hasattr(graph, "kind") else f"{type(graph).__name__} on {graph.device}"
-        raise TypeError(f"partition: graph is a {shown}; expected a CSC, EdgeGraph or Segments of NumPy arrays")
-    nothing = np.empty(0, np.int64)
-    for name, segments in (("atoms", atoms), ("idx_in", idx_in)):
-        if not (segments is None or isinstance(segments, Segments)):
-            raise TypeError(f"partition: {name} is a {type(segments).__name__}; expected a trigraph.Segments")
-    if not isinstance(graph, Segments) and (atoms is not None or idx_in is not None):
-        raise TypeError(f"partition: atoms and idx_in do not go with a {type(graph).__name__}; expected Segments")
-    if isinstance(graph, EdgeGraph):
-        sizes = {"num_nodes": graph.num_nodes, "num_edges": graph.num_edges}
-        given = graph.reverse_edge is not None
-        reverse = graph.reverse_edge if given else np.full(graph.num_edges, -1)
-        columns = [np.arange(graph.num_edges), graph.src, graph.dst, reverse]
-        kind: Kind = EdgesKind(graph.src.dtype, given, not given)
-        return kind, sizes, np.stack(columns, 1).astype(np.int64, copy=False), nothing
-    if isinstance(graph, CSC):
-        names = ("num_src_nodes", "num_dst_nodes", "num_positions", "num_edges")
-        dst, rows = graph.prepare().destinations, graph.edge_ids
-        used, first = np.unique(rows, return_index=True)
-        of_row = np.zeros(graph.num_edges, np.int64)
-        of_row[used] = dst[first]
-        kind = CSCKind(graph.offsets.dtype, graph.edges_in_order, used.size == rows.size)
-        columns = [np.arange(graph.num_positions), dst, graph.indices, rows, of_row[rows]]
-        table = np.stack(columns, 1).astype(np.int64, copy=False)
-        return (
-            kind,
-            {n: getattr(graph, n) for n in names},
-            table,
-            np.flatnonzero(np.bincount(used, minlength=graph.num_edges) == 0),
-        )
-    edge = graph.index.astype(np.int64)
-    if atoms is not None and atoms.num_members != graph.num_segments:
-        raise ValueError(f"partition: atoms has {atoms.num_members} members; expected {graph.num_segments} edges")
-    if idx_in is not None and idx_in.num_members != graph.num_members:
-        raise ValueError(f"partition: idx_in has {idx_in.num_members} members; expected {graph.num_members} triplets")
-    output = np.arange(graph.num_segments) if atoms is None else atoms.index.astype(np.int64)
-    triplet = np.arange(graph.num_members)
-    of = triplet if idx_in is None else idx_in.index
-    alone = np.full(graph.num_segments, -1)
-    edges = np.arange(graph.num_segments)
-    table = np.concatenate(
-        [np.stack([triplet, edge, output[edge], of], 1), np.stack([alone, edges, output, alone], 1)]
-    ).astype(np.int64, copy=False)
-    sizes = {
-        "num_edges": graph.num_segments,
-        "num_triplets": graph.num_members,
-        "num_outputs": graph.num_segments if atoms is None else atoms.num_segments,
-        "num_inputs": graph.num_members if idx_in is None else idx_in.num_segments,
-    }
-    return SegmentsKind(graph.index.dtype, atoms is not None, idx_in is not None), sizes, table, nothing
-
-
-def _owners(kind: Kind, sizes: Mapping[str, int], ranks: int, owner: Any, source_owner: Any) -> Owners:
-    """Return the owners that were given, checked, or those by default."""
-    symbol = {CSCKind: "num_src_nodes", SegmentsKind: "num_inputs"}.get(type(kind), kind.block)
-    found: list[np.ndarray] = []
-    for name, given, counted in (("owner", owner, kind.block), ("source_owner", source_owner, symbol)):
-        number = sizes[counted]
-        if given is None:
-            same = bool(found) and number == found[0].size
-            found.append(found[0] if same else block_owners(number, ranks))
-            continue
-        array = np.asarray(given)
-        if array.shape != (number,) or array.dtype.kind not in "iu":
-            raise ValueError(
-                f"partition: {name} has {array.dtype} {array.shape}; expected integers ({counted},) = ({number},)"
-            )
-        if array.size and not 0 <= array.min() <= array.max() < ranks:
-            raise ValueError(f"partition: {name} holds {array.min()} to {array.max()}; expected ranks 0 to {ranks - 1}")
-        found.append(array.astype(np.int64))
-    return Owners(*found)
-
-
-def _divide(
-    comm: MPI.Comm,
-    kind: Kind,
-    sizes: Mapping[str, int],
-    owners: Owners,
-    piece: np.ndarray,
-    more: Ids,
-    cuda_aware: bool,
-) -> Partition:
-    """Send each row of a table to the owners of its blocks; `more` is owned beside what the table names."""
-    tables = [moved_to(comm, piece, owners.blocks[piece[:, c]]) for c in kind.block_columns]
-    table = _ascending(np.concatenate(tables))
-    owned: Ids = {}
-    for s, found in kind.entities(table, owners).items():
-        owned[s] = unique(found.ids[found.owners == comm.rank], more.get(s, piece[:0, 0]))
-    owned[kind.block] = np.flatnonzero(owners.blocks == comm.rank)
-    if isinstance(kind, (CSCKind, SegmentsKind)) and kind.shared:
-        owned[kind.shared[0]] = np.flatnonzero(owners.sources == comm.rank)
-    name = ("the partition", f"number {next(NUMBER)}")
-    return Partition(comm, kind, sizes, owned, owners, table, cuda_aware, name)

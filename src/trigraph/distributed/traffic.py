@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from trigraph.distributed.divide import members_of, owners_of
 from trigraph.distributed.kinds import Kind, Owners
 from trigraph.distributed.owners import blocks as block_owners
-from trigraph.distributed.partition import _members, _owners
 from trigraph.edge_graph import EdgeGraph
 from trigraph.graphs import CSC
 
@@ -85,8 +85,8 @@ def traffic(graph: CSC | EdgeGraph, owner: Any, parts: int, source_owner: Any = 
     """
     if not isinstance(graph, (CSC, EdgeGraph)):
         raise TypeError(f"traffic: graph is a {type(graph).__name__}; expected a CSC or an EdgeGraph")
-    kind, sizes, table, unused = _members(graph, None, None)
-    owners = _owners(kind, sizes, parts, owner, source_owner)
+    kind, sizes, table, unused = members_of(graph, None, None)
+    owners = owners_of(kind, sizes, parts, owner, source_owner)
     if isinstance(graph, CSC):  # a row of edge arrays belongs to the destination of its first position
         table[:, 4] = owners.blocks[table[:, 4]]
     counts = _Counts(kind, table, owners, sizes[kind.block], parts)
