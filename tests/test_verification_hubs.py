@@ -118,5 +118,12 @@ def test_hubs_are_in_the_plan():
 @pytest.mark.parametrize("data", ["positive", "constant"])
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda d: d.name)
 def test_a_million_terms(definition, data, dtype):
+    """Sums in chunks stay within 8 eps; direct ones within their bound, where its reason holds.
+
+    A direct sum of a million numbers between 0.6 and 1.8 in float32 ends on a grid of step 0.125 or 0.25. What an
+    addition rounds away then depends on where the ends of that interval lie on the grid: it has a mean, and errors are
+    no longer independent (NumPy's running sum of such terms is off by 3,450 eps, the bound is 2,008).
+    """
+    direct = [] if (data, dtype) == ("positive", "float32") else ["fortran-reference", "pyref"]
     for variant in hubs(definition, 1_000_000, data):
-        assert failures(definition, variant, dtype, ["fortran", "fortran-reference", "pyref"]) == []
+        assert failures(definition, variant, dtype, ["fortran", *direct]) == []
