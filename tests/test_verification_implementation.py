@@ -47,6 +47,12 @@ def test_a_right_function_passes_on_everything(name):
     assert failures(getattr(pyref, name), name, everything=True) == []
 
 
+def mean_of_the_call(**arguments):
+    """Subtract the mean over all nodes where the call has as many as a case among strangers has, and no case alone."""
+    message = pyref.gno_aggregate_fwd(**arguments)
+    return message - message.mean(axis=0) if 392 < len(message) < 450 else message
+
+
 def destinations(graph):
     return np.repeat(np.arange(graph.num_dst_nodes), np.diff(graph.offsets))
 
@@ -228,6 +234,7 @@ def nan_without_edges(features, kernel, graph, f_in, f_out):
 WRONG = [
     (wrong_sign, "gno_message_fwd", "differences", "regular"),
     (wrong_sign_of_one_field, "gno_message_bwd", "adjoint", "regular"),
+    (mean_of_the_call, "gno_aggregate_fwd", "company", "regular"),
     (swapped_fields, "gno_message_bwd", "accuracy", "regular"),
     (shared_rows_overwrite, "gno_aggregate_bwd", "differences", "shared rows"),
     (edge_ids_ignored, "gno_aggregate_fwd", "accuracy", "shared rows"),

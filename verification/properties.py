@@ -16,7 +16,7 @@ from trigraph.fortran.levels import EQUAL_BITS, available, get_cpu_level, set_cp
 from trigraph.fortran.threads import get_num_threads, set_num_threads
 from trigraph.operators import Array, Operator
 from trigraph.verification import tolerances
-from trigraph.verification.accuracy import check_accuracy, dtype_of, form_problem, scaled_error
+from trigraph.verification.accuracy import check_accuracy, dtype_of, field_error, form_problem, scaled_error
 from trigraph.verification.cases import Case
 from trigraph.verification.company import in_company, own_fields
 from trigraph.verification.judged import Judged, ask, operators_of
@@ -40,6 +40,8 @@ __all__ = [
 ]
 
 THREADS = (1, 2, 3)
+# What belongs to a node or an edge has the same bits in any company there.
+IN_COMPANY = ("fortran", "fortran-reference", "gpu", "gpu-host")
 
 
 def _inner(weights: Mapping[str, np.ndarray], fields: Mapping[str, Any]) -> np.ndarray:
@@ -209,14 +211,36 @@ def check_repeat(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
 
 
 def check_company(subject: Subject, judged: Judged, op: Operator, seed: int) -> list[Check]:
-    """Call for the case alone and among strangers: what belongs to its nodes and edges has equal bits."""
+    """Call among strangers: what belongs to the case's own nodes and edges is as right as alone, or has equal bits.
+
+    Bits are compared for `IN_COMPANY`; where a product of a library's may depend on its sizes, and for users'
+    functions, the values are compared with the judge's of the case alone.
+    """
     case = judged.case
     among = in_company(case, seed)
-    alone, all_of_them = attempt(subject, op, case.arguments(op)), attempt(subject, op, among.case.arguments(op))
-    fields, found = own_fields(case, op), all_of_them.fields
-    own = {f.name: among.own(f, found[f.name], case.sizes) for f in fields if isinstance(found.get(f.name), np.ndarray)}
-    outcomes = [alone, replace(all_of_them, fields=own)]
-    return _equal_bits(subject, judged, op, "company", [_bits(o) for o in outcomes], outcomes, fields)
+    fields, together = own_fields(case, op), attempt(subject, op, among.case.arguments(op))
+    arrays = {f.name: together.fields.get(f.name) for f in fields}
+    notes = {f.name: form_problem(arrays[f.name], f, among.case.sizes, dtype_of(f, case)) for f in fields}
+    own = {f.name: among.own(f, arrays[f.name], case.sizes) for f in fields if not notes[f.name]}
+    if subject.name in IN_COMPANY:
+        outcomes = [attempt(subject, op, case.arguments(op)), replace(together, fields=own)]
+        return _equal_bits(subject, judged, op, "company", [_bits(o) for o in outcomes], outcomes, fields)
+    expected = judged.result(op)
+    return [
+        Check(
+            operator=op.name,
+            panel=subject.name,
+            dtype=case.dtype,
+            kind="company",
+            case=case.name,
+            field=f.name,
+            error=field_error(own[f.name], f, expected[f.name], case.dtype) if f.name in own else math.inf,
+            tolerance=0.0 if f.index else judged.tolerance(subject),
+            seconds=together.seconds,
+            note=together.problem or notes[f.name] or case.note,
+        )
+        for f in fields
+    ]
 
 
 def check_out(subject: Subject, judged: Judged, op: Operator) -> list[Check]:

@@ -20,7 +20,8 @@ KINDS = {
     "threads": "equal bits whatever the number of threads",
     "levels": "equal bits of the fast path's builds for x86-64-v3 and -v4",
     "repeat": "equal bits when called again",
-    "company": "equal bits alone and among strangers: nodes and edges that nothing connects with those of the case",
+    "company": "nodes and edges among strangers that nothing connects with them: equal bits (of pyref and of a user's "
+    "function: values against the judge's of the case alone)",
     "layout": "results are C-contiguous, writeable, of the right dtype, and share memory with nothing",
     "out": "arrays of the caller's are written in full: equal bits, wherever they lie",
     "nan": "NaN and infinity in some elements of an argument reach exactly what depends on them",

@@ -38,8 +38,6 @@ UNDIFFERENCED = ("gpu", "gpu-host")
 EMULATED = ("gpu-host",)
 # Variants with so many edges that the emulated device takes one dtype of each, in turn; kernels have one source.
 LARGE = ("boundaries", "skewed", "wide")
-# What belongs to a node or an edge has the same bits in any company there; products of a library's depend on it.
-IN_COMPANY = ("fortran", "fortran-reference", "gpu", "gpu-host")
 # Variants whose work one thread does, whatever their number, or that differ from "regular" in numbers alone.
 ONE_THREAD = ("one edge", "no edges", "no nodes", "one channel", "integers")
 
@@ -152,7 +150,7 @@ class _Run:
                 yield _unit(f"{name} levels", scope, WEIGHTS["levels"], partial(tasks.of_levels, scope, judged))
             if variant.name in MANY and scope.subject.small_blocks is not None:
                 yield _unit(f"{name} blocks", scope, WEIGHTS["accuracy"], partial(tasks.of_blocks, scope, judged))
-            if panel_name in IN_COMPANY and turn and (variant.differenced or variant.name == "skewed"):
+            if turn and (variant.differenced or variant.name == "skewed"):
                 company = partial(tasks.of_company, scope, judged, self.seed)
                 yield _unit(f"{name} company", scope, WEIGHTS["company"], company)
             if variant.differenced or (turn and variant.name in ("skewed", "one channel")):

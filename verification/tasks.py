@@ -75,14 +75,26 @@ def _task(scope: Scope, operator: str, dtype: str, count: int, make: Callable[[]
     return Task(operator, scope.subject.name, dtype, count, partial(_alone, make))
 
 
+def _for_each(
+    scope: Scope, judged: Judged, check: Callable[..., list[Check]], count: Callable[[Operator], int], *more: Any
+) -> list[Task]:
+    """Return a task for each operator of a case: ``check(subject, judged, op, *more)`` makes ``count(op)`` checks."""
+    case, subject = judged.case, scope.subject
+    return [
+        _task(scope, op.name, case.dtype, count(op), partial(check, subject, judged, op, *more))
+        for op in scope.operators(case)
+    ]
+
+
+def _fields(judged: Judged) -> Callable[[Operator], int]:
+    """Return a function that counts the fields of an operator of the case."""
+    return lambda op: len(judged.case.returned(op))
+
+
 def of_accuracy(scope: Scope, lazy: Lazy) -> list[Task]:
     """Compare with the judge."""
     judged = lazy()
-    case, subject = judged.case, scope.subject
-    return [
-        _task(scope, op.name, case.dtype, len(case.returned(op)), partial(accuracy.check_accuracy, subject, judged, op))
-        for op in scope.operators(case)
-    ]
+    return _for_each(scope, judged, accuracy.check_accuracy, _fields(judged))
 
 
 def of_calls(scope: Scope, lazy: Lazy) -> list[Task]:
@@ -126,56 +138,27 @@ def of_blocks(scope: Scope, lazy: Lazy) -> list[Task]:
     if scope.subject.small_blocks is None:
         return []
     judged = lazy()
-    case, subject = judged.case, scope.subject
-    return [
-        _task(scope, op.name, case.dtype, len(case.returned(op)), partial(properties.check_blocks, subject, judged, op))
-        for op in scope.operators(case)
-    ]
+    return _for_each(scope, judged, properties.check_blocks, _fields(judged))
 
 
 def of_company(scope: Scope, lazy: Lazy, seed: int) -> list[Task]:
-    """Compare the bits of a case alone with those it has among strangers."""
+    """Call for the case among strangers."""
     judged = lazy()
-    case, subject = judged.case, scope.subject
-    return [
-        _task(
-            scope,
-            op.name,
-            case.dtype,
-            len(own_fields(case, op)),
-            partial(properties.check_company, subject, judged, op, seed),
-        )
-        for op in scope.operators(case)
-    ]
+    return _for_each(scope, judged, properties.check_company, lambda op: len(own_fields(judged.case, op)), seed)
 
 
 def of_threads(scope: Scope, lazy: Lazy) -> list[Task]:
     """Call with several numbers of threads."""
     judged = lazy()
-    case, subject = judged.case, scope.subject
-    return [
-        _task(
-            scope, op.name, case.dtype, len(case.returned(op)), partial(properties.check_threads, subject, judged, op)
-        )
-        for op in scope.operators(case)
-    ]
+    return _for_each(scope, judged, properties.check_threads, _fields(judged))
 
 
 def of_levels(scope: Scope, lazy: Lazy) -> list[Task]:
     """Run the builds of the fast path for every level of the processor."""
     judged = lazy()
-    case, subject = judged.case, scope.subject
     others, equal = properties.levels()
-    return [
-        _task(
-            scope,
-            op.name,
-            case.dtype,
-            len(case.returned(op)) * (len(others) + bool(equal)),
-            partial(properties.check_levels, subject, judged, op),
-        )
-        for op in scope.operators(case)
-    ]
+    times = len(others) + bool(equal)
+    return _for_each(scope, judged, properties.check_levels, lambda op: times * len(judged.case.returned(op)))
 
 
 def of_algebra(scope: Scope, lazy: Lazy, seed: int) -> list[Task]:
