@@ -36,6 +36,11 @@ def too_many_rows(part):
     distributed.agg_weighted_n2n_fwd(np.ones((9, 4), np.float32) if LAST else rows, None, part, "sum")
 
 
+def wrong_out(part):
+    rows = part.owned["num_dst_nodes"].size
+    call(part, out={"output_embedding": np.empty((rows + LAST, 4), np.float32)})
+
+
 def other_attribute(part):
     call(part, op="mean" if LAST else "sum")
 

@@ -76,9 +76,12 @@ def compare(case, op, part, graphs, chunk, found, given):
     divisions = {a.name: entity_of(a) for a in op.arguments}
     mine = {n: part.take(v, *divisions[n]) if divisions.get(n) and v is not None else v for n, v in given.items()}
     mine |= {n: part if n == graphs[0] else None for n in graphs}
-    result = getattr(distributed, op.name)(**mine, **({} if graphs else {"partition": part}))
+    mine |= {} if graphs else {"partition": part}
+    result = getattr(distributed, op.name)(**mine)
+    locals_ = {f.name: result if op.single else getattr(result, f.name) for f in op.fields}
+    into(op, mine, {n: array for n, array in locals_.items() if array is not None})
     for field in op.fields:
-        whole, local = (x if op.single else getattr(x, field.name) for x in (expected, result))
+        whole, local = expected if op.single else getattr(expected, field.name), locals_[field.name]
         assert (whole is None) == (local is None), (op.name, field.name)
         if whole is None:
             continue
@@ -92,6 +95,16 @@ def compare(case, op, part, graphs, chunk, found, given):
         else:
             error = np.abs(array - whole).max(initial=0) / max(np.abs(whole).max(initial=0), 1)
             assert error <= SUMS[str(array.dtype)] or not np.isfinite(whole).all(), (*where, error)
+
+
+def into(op, mine, found):
+    """Call with arrays of NaN as `out`: they are what is returned, with the same bits."""
+    out = {n: np.full_like(array, np.nan if array.dtype.kind == "f" else -7) for n, array in found.items()}
+    again = getattr(distributed, op.name)(**mine, out=out)
+    for name, array in found.items():
+        returned = again if op.single else getattr(again, name)
+        assert returned is out[name], (op.name, name)
+        assert returned.tobytes() == array.tobytes(), (op.name, name)
 
 
 def digest(dtype, how, chunk):

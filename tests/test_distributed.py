@@ -90,6 +90,8 @@ def test_arrays_on_a_device():
         ("raises", "KeyError: 'nobody catches this'"),
         ("too_many_rows", r"agg_weighted_n2n_fwd: embedding has shape (9, 4) on rank 2; expected 1 along axis 0"),
         ("too_many_rows", "RuntimeError: rank 2: ValueError: agg_weighted_n2n_fwd: embedding has shape"),
+        ("wrong_out", "out['output_embedding'] has shape (2, 4); expected (num_dst_nodes, dim) = (1, 4)"),
+        ("wrong_out", "RuntimeError: rank 2: ValueError: agg_weighted_n2n_fwd: out['output_embedding'] has shape"),
         ("other_attribute", "ValueError: agg_weighted_n2n_fwd: op is 'sum' on rank 0 and 'mean' on rank 2"),
         (
             "other_dtype",

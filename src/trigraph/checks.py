@@ -25,12 +25,14 @@ __all__ = [
     "bind_arguments",
     "bind_sizes",
     "check_call",
+    "check_out",
     "checked_attribute",
     "checked_wrt",
     "graph_expected",
     "index_dtype",
     "position",
     "shape_of",
+    "squeeze_columns",
 ]
 
 HALF = ("float16", "bfloat16")
@@ -126,8 +128,13 @@ def _limits(symbol: str) -> str:
     return f">= {limits.minimum}" + ("" if limits.maximum is None else f" and <= {limits.maximum}")
 
 
-def bind_sizes(op: Operator, values: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
-    """Size of every symbol, from the graph, the attributes and the shapes of the arrays.
+def bind_sizes(
+    op: Operator,
+    values: Mapping[str, Any],
+    shapes: Mapping[str, tuple[int, ...]],
+    of_graph: Mapping[str, int] | None = None,
+) -> dict[str, int]:
+    """Size of every symbol, from the graph (whose sizes may be given instead), the attributes and the arrays' shapes.
 
     Inputs bind before gradients and cotangents, so that a gradient of the wrong shape is the one reported.
 
@@ -136,7 +143,7 @@ def bind_sizes(op: Operator, values: Mapping[str, Any], shapes: Mapping[str, tup
     ValueError
         If a shape does not fit.
     """
-    sizes = op.graph.find_sizes(values) if op.graph else {}
+    sizes = op.graph.find_sizes(values) if op.graph and of_graph is None else dict(of_graph or {})
     for name in op.definition.optional:
         sizes[f"has_{name}"] = int(values[name] is not None)
     for a in op.attributes:
@@ -401,7 +408,7 @@ def checked_wrt(op: Operator, wrt: Any) -> tuple[str, ...]:
     return tuple(n for n in names if n in asked)
 
 
-def _squeeze_columns(op: Operator, values: dict[str, Any]) -> frozenset[str]:
+def squeeze_columns(op: Operator, values: dict[str, Any]) -> frozenset[str]:
     """Drop the trailing axis of one that column arrays may have; return the names of those that had it."""
     found = []
     for a in op.arguments:
@@ -412,7 +419,7 @@ def _squeeze_columns(op: Operator, values: dict[str, Any]) -> frozenset[str]:
     return frozenset(found)
 
 
-def _check_out(
+def check_out(
     op: Operator,
     out: Any,
     values: Mapping[str, Any],
@@ -422,7 +429,13 @@ def _check_out(
     kind: str,
     panel: str,
 ) -> dict[str, Any]:
-    """Check the outputs given by the caller: kind, dtype, shape, writable, clear of every input and of each other."""
+    """Check the outputs given by the caller: kind, dtype, shape, writable, clear of every input and of each other.
+
+    Returns
+    -------
+    dict
+        From field to array.
+    """
     if out is None:
         return {}
     if not isinstance(out, Mapping):
@@ -509,13 +522,13 @@ def check_call(op: Operator, values: dict[str, Any], wrt: Any, out: Any, kind: s
     _check_graph(op, values, kind, panel)
     _check_absent(op, values)
     _check_indices(op, values)
-    columns = _squeeze_columns(op, values)
+    columns = squeeze_columns(op, values)
     sizes = bind_sizes(op, values, {a.name: values[a.name].shape for a in op.arguments if values[a.name] is not None})
     _check_positions(op, values)
     _check_positive(op, values)
     returned = [f.name for f in op.returned(values, sizes)]
     wanted = tuple(returned) if wrt is None else tuple(n for n in checked_wrt(op, wrt) if n in returned)
-    given = _check_out(op, out, values, sizes, wanted, columns, kind, panel)
+    given = check_out(op, out, values, sizes, wanted, columns, kind, panel)
     for a in op.arguments:
         if values[a.name] is not None:
             values[a.name] = _contiguous(values[a.name])

@@ -166,7 +166,7 @@ def _distributed() -> str:
     from trigraph.distributed.functions import FUNCTIONS as functions
 
     panels = ", ".join(f'"{panel}"' for panel in PANELS)
-    text = HEADER + "from collections.abc import Iterable\n"
+    text = HEADER + "from collections.abc import Iterable, Mapping\n"
     text += "from typing import Any, Literal, SupportsIndex, TypeAlias, TypeVar\n\n"
     text += (
         "import numpy as np\nfrom numpy.typing import NDArray\n\nfrom trigraph.distributed import owners as owners\n"
@@ -182,11 +182,11 @@ def _distributed() -> str:
     for name, function in functions.items():
         op, star = OPERATORS[name], ""
         fields, alias = _field_names(op)
-        text += f"{alias}\n\n" if op.selective else ""
+        text += f"{alias}\n\n"
         graphs = {g.name: " | None = None" * g.optional for g in op.graph.arguments} if op.graph else {}
         text += f"def {name}(\n"
         for parameter in inspect.signature(function).parameters:
-            if parameter in ("partition", "panel") and not star:
+            if parameter in ("partition", "out", "panel") and not star:
                 star = "    *,\n"
                 text += star
             if parameter == "partition":

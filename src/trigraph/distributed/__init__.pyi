@@ -1,6 +1,6 @@
 """Written by ``python -m trigraph.stubs --write`` from the operator table; do not edit."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, SupportsIndex, TypeAlias, TypeVar
 
 import numpy as np
@@ -45,6 +45,8 @@ from trigraph.results import (
 _A = TypeVar("_A", NDArray[np.float32], NDArray[np.float64])
 _Panel: TypeAlias = Literal["fortran", "fortran-reference", "pyref", "gpu", "gpu-host"]
 
+_GnoKernelFwdField: TypeAlias = Literal["kernel"]
+
 def gno_kernel_fwd(
     coords: _A,
     params: _A,
@@ -52,6 +54,7 @@ def gno_kernel_fwd(
     f_out: SupportsIndex,
     *,
     partition: Partition,
+    out: _A | Mapping[_GnoKernelFwdField, _A] | None = None,
     panel: _Panel | None = None,
 ) -> _A:
     """Per-edge kernel of a graph neural operator: a two-layer network of the edge's coordinates.
@@ -63,6 +66,8 @@ def gno_kernel_fwd(
         Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
     partition : Partition
         Whose edges the rows are.
+    out : array or mapping from field to array, optional
+        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
     panel : str, optional
         The same on all ranks.
 
@@ -95,6 +100,7 @@ def gno_kernel_bwd(
     wrt: _GnoKernelBwdField | Iterable[_GnoKernelBwdField] | None = None,
     *,
     partition: Partition,
+    out: _A | Mapping[_GnoKernelBwdField, _A] | None = None,
     panel: _Panel | None = None,
 ) -> GnoKernelBwd[_A]:
     """Per-edge kernel of a graph neural operator: a two-layer network of the edge's coordinates.
@@ -106,6 +112,8 @@ def gno_kernel_bwd(
         Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
     partition : Partition
         Whose edges the rows are.
+    out : array or mapping from field to array, optional
+        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
     panel : str, optional
         The same on all ranks.
 
@@ -140,6 +148,7 @@ def gno_kernel_bwd2(
     wrt: _GnoKernelBwd2Field | Iterable[_GnoKernelBwd2Field] | None = None,
     *,
     partition: Partition,
+    out: _A | Mapping[_GnoKernelBwd2Field, _A] | None = None,
     panel: _Panel | None = None,
 ) -> GnoKernelBwd2[_A]:
     """Per-edge kernel of a graph neural operator: a two-layer network of the edge's coordinates.
@@ -151,6 +160,8 @@ def gno_kernel_bwd2(
         Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
     partition : Partition
         Whose edges the rows are.
+    out : array or mapping from field to array, optional
+        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
     panel : str, optional
         The same on all ranks.
 
@@ -172,6 +183,8 @@ def gno_kernel_bwd2(
     hidden layer), packed as there.
     """
 
+_GnoAggregateFwdField: TypeAlias = Literal["message"]
+
 def gno_aggregate_fwd(
     features: _A,
     kernel: _A,
@@ -179,6 +192,7 @@ def gno_aggregate_fwd(
     f_in: SupportsIndex,
     f_out: SupportsIndex,
     *,
+    out: _A | Mapping[_GnoAggregateFwdField, _A] | None = None,
     panel: _Panel | None = None,
 ) -> _A:
     """Sum over in-edges of the edge's kernel matrix times the source's features.
@@ -188,6 +202,8 @@ def gno_aggregate_fwd(
     features, kernel, graph, f_in, f_out
         As of `trigraph.gno_aggregate_fwd`.
         Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
+    out : array or mapping from field to array, optional
+        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
     panel : str, optional
         The same on all ranks.
 
@@ -220,6 +236,7 @@ def gno_aggregate_bwd(
     f_out: SupportsIndex,
     wrt: _GnoAggregateBwdField | Iterable[_GnoAggregateBwdField] | None = None,
     *,
+    out: _A | Mapping[_GnoAggregateBwdField, _A] | None = None,
     panel: _Panel | None = None,
 ) -> GnoAggregateBwd[_A]:
     """Sum over in-edges of the edge's kernel matrix times the source's features.
@@ -229,6 +246,8 @@ def gno_aggregate_bwd(
     grad_message, features, kernel, graph, f_in, f_out, wrt
         As of `trigraph.gno_aggregate_bwd`.
         Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
+    out : array or mapping from field to array, optional
+        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
     panel : str, optional
         The same on all ranks.
 
@@ -263,6 +282,7 @@ def gno_aggregate_bwd2(
     f_out: SupportsIndex,
     wrt: _GnoAggregateBwd2Field | Iterable[_GnoAggregateBwd2Field] | None = None,
     *,
+    out: _A | Mapping[_GnoAggregateBwd2Field, _A] | None = None,
     panel: _Panel | None = None,
 ) -> GnoAggregateBwd2[_A]:
     """Sum over in-edges of the edge's kernel matrix times the source's features.
@@ -272,6 +292,8 @@ def gno_aggregate_bwd2(
     gg_features, gg_kernel, grad_message, features, kernel, graph, f_in, f_out, wrt
         As of `trigraph.gno_aggregate_bwd2`.
         Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
+    out : array or mapping from field to array, optional
+        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
     panel : str, optional
         The same on all ranks.
 
@@ -293,6 +315,8 @@ def gno_aggregate_bwd2(
     hidden layer), packed as there.
     """
 
+_GnoMessageFwdField: TypeAlias = Literal["message"]
+
 def gno_message_fwd(
     features: _A,
     coords: _A,
@@ -301,6 +325,7 @@ def gno_message_fwd(
     f_in: SupportsIndex,
     f_out: SupportsIndex,
     *,
+    out: _A | Mapping[_GnoMessageFwdField, _A] | None = None,
     panel: _Panel | None = None,
 ) -> _A:
     """Kernel and aggregation in one: the (num_edges, f_out*f_in) kernel is never stored.
@@ -310,6 +335,8 @@ def gno_message_fwd(
     features, coords, params, graph, f_in, f_out
         As of `trigraph.gno_message_fwd`.
         Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
+    out : array or mapping from field to array, optional
+        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
     panel : str, optional
         The same on all ranks.
 
@@ -343,6 +370,7 @@ def gno_message_bwd(
     f_out: SupportsIndex,
     wrt: _GnoMessageBwdField | Iterable[_GnoMessageBwdField] | None = None,
     *,
+    out: _A | Mapping[_GnoMessageBwdField, _A] | None = None,
     panel: _Panel | None = None,
 ) -> GnoMessageBwd[_A]:
     """Kernel and aggregation in one: the (num_edges, f_out*f_in) kernel is never stored.
@@ -352,6 +380,8 @@ def gno_message_bwd(
     grad_message, features, coords, params, graph, f_in, f_out, wrt
         As of `trigraph.gno_message_bwd`.
         Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
+    out : array or mapping from field to array, optional
+        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
     panel : str, optional
         The same on all ranks.
 
@@ -388,6 +418,7 @@ def gno_message_bwd2(
     f_out: SupportsIndex,
     wrt: _GnoMessageBwd2Field | Iterable[_GnoMessageBwd2Field] | None = None,
     *,
+    out: _A | Mapping[_GnoMessageBwd2Field, _A] | None = None,
     panel: _Panel | None = None,
 ) -> GnoMessageBwd2[_A]:
     """Kernel and aggregation in one: the (num_edges, f_out*f_in) kernel is never stored.
@@ -397,6 +428,8 @@ def gno_message_bwd2(
     gg_features, gg_coords, gg_params, grad_message, features, coords, params, graph, f_in, f_out, wrt
         As of `trigraph.gno_message_bwd2`.
         Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
+    out : array or mapping from field to array, optional
+        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
     panel : str, optional
         The same on all ranks.
 
@@ -418,6 +451,8 @@ def gno_message_bwd2(
     hidden layer), packed as there.
     """
 
+_RadialBasisFwdField: TypeAlias = Literal["rbf", "sbf_rad"]
+
 def radial_basis_fwd(
     dist: _A,
     freq: _A,
@@ -425,6 +460,7 @@ def radial_basis_fwd(
     envelope_exponent: SupportsIndex = 5,
     *,
     partition: Partition,
+    out: _A | Mapping[_RadialBasisFwdField, _A] | None = None,
     panel: _Panel | None = None,
 ) -> RadialBasisFwd[_A]:
     """Radial basis of DimeNet++: sines for the edges, spherical Bessel functions for the triplets.
@@ -436,6 +472,8 @@ def radial_basis_fwd(
         Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
     partition : Partition
         Whose edges the rows are.
+    out : array or mapping from field to array, optional
+        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
     panel : str, optional
         The same on all ranks.
 
@@ -469,6 +507,7 @@ def radial_basis_bwd(
     wrt: _RadialBasisBwdField | Iterable[_RadialBasisBwdField] | None = None,
     *,
     partition: Partition,
+    out: _A | Mapping[_RadialBasisBwdField, _A] | None = None,
     panel: _Panel | None = None,
 ) -> RadialBasisBwd[_A]:
     """Radial basis of DimeNet++: sines for the edges, spherical Bessel functions for the triplets.
@@ -480,6 +519,8 @@ def radial_basis_bwd(
         Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
     partition : Partition
         Whose edges the rows are.
+    out : array or mapping from field to array, optional
+        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
     panel : str, optional
         The same on all ranks.
 
@@ -515,6 +556,7 @@ def radial_basis_bwd2(
     wrt: _RadialBasisBwd2Field | Iterable[_RadialBasisBwd2Field] | None = None,
     *,
     partition: Partition,
+    out: _A | Mapping[_RadialBasisBwd2Field, _A] | None = None,
     panel: _Panel | None = None,
 ) -> RadialBasisBwd2[_A]:
     """Radial basis of DimeNet++: sines for the edges, spherical Bessel functions for the triplets.
@@ -526,6 +568,8 @@ def radial_basis_bwd2(
         Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
     partition : Partition
         Whose edges the rows are.
+    out : array or mapping from field to array, optional
+        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
     panel : str, optional
         The same on all ranks.
 
@@ -547,6 +591,8 @@ def radial_basis_bwd2(
     pylibcugraphops.dimenet.
     """
 
+_AggEdgeToEdgeFwdField: TypeAlias = Literal["out"]
+
 def agg_edge_to_edge_fwd(
     vec: _A,
     rbf: _A,
@@ -557,6 +603,7 @@ def agg_edge_to_edge_fwd(
     n_radial: SupportsIndex = 6,
     exclude: Literal[None, "node", "edge"] = "node",
     *,
+    out: _A | Mapping[_AggEdgeToEdgeFwdField, _A] | None = None,
     panel: _Panel | None = None,
 ) -> _A:
     """Edge-to-edge aggregation of DimeNet++: triplets k -> j -> i weighted by a basis in their angle.
@@ -566,6 +613,8 @@ def agg_edge_to_edge_fwd(
     vec, rbf, embedding, weights, graph, n_spherical, n_radial, exclude
         As of `trigraph.agg_edge_to_edge_fwd`.
         Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
+    out : array or mapping from field to array, optional
+        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
     panel : str, optional
         The same on all ranks.
 
@@ -601,6 +650,7 @@ def agg_edge_to_edge_bwd(
     exclude: Literal[None, "node", "edge"] = "node",
     wrt: _AggEdgeToEdgeBwdField | Iterable[_AggEdgeToEdgeBwdField] | None = None,
     *,
+    out: _A | Mapping[_AggEdgeToEdgeBwdField, _A] | None = None,
     panel: _Panel | None = None,
 ) -> AggEdgeToEdgeBwd[_A]:
     """Edge-to-edge aggregation of DimeNet++: triplets k -> j -> i weighted by a basis in their angle.
@@ -610,6 +660,8 @@ def agg_edge_to_edge_bwd(
     grad_out, vec, rbf, embedding, weights, graph, n_spherical, n_radial, exclude, wrt
         As of `trigraph.agg_edge_to_edge_bwd`.
         Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
+    out : array or mapping from field to array, optional
+        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
     panel : str, optional
         The same on all ranks.
 
@@ -649,6 +701,7 @@ def agg_edge_to_edge_bwd2(
     exclude: Literal[None, "node", "edge"] = "node",
     wrt: _AggEdgeToEdgeBwd2Field | Iterable[_AggEdgeToEdgeBwd2Field] | None = None,
     *,
+    out: _A | Mapping[_AggEdgeToEdgeBwd2Field, _A] | None = None,
     panel: _Panel | None = None,
 ) -> AggEdgeToEdgeBwd2[_A]:
     """Edge-to-edge aggregation of DimeNet++: triplets k -> j -> i weighted by a basis in their angle.
@@ -659,6 +712,8 @@ def agg_edge_to_edge_bwd2(
     exclude, wrt
         As of `trigraph.agg_edge_to_edge_bwd2`.
         Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
+    out : array or mapping from field to array, optional
+        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
     panel : str, optional
         The same on all ranks.
 
@@ -680,6 +735,8 @@ def agg_edge_to_edge_bwd2(
     pylibcugraphops.dimenet.
     """
 
+_MhaGatN2nFwdField: TypeAlias = Literal["output_embedding", "softmax_scores"]
+
 def mha_gat_n2n_fwd(
     src_embedding: _A,
     dst_embedding: _A,
@@ -691,6 +748,7 @@ def mha_gat_n2n_fwd(
     negative_slope: float = 0.2,
     edge_embedding: _A | None = None,
     *,
+    out: _A | Mapping[_MhaGatN2nFwdField, _A] | None = None,
     panel: _Panel | None = None,
 ) -> MhaGatN2nFwd[_A]:
     """Multi-head graph attention from source to destination nodes.
@@ -701,6 +759,8 @@ def mha_gat_n2n_fwd(
     edge_embedding
         As of `trigraph.mha_gat_n2n_fwd`.
         Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
+    out : array or mapping from field to array, optional
+        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
     panel : str, optional
         The same on all ranks.
 
@@ -738,6 +798,7 @@ def mha_gat_n2n_bwd(
     softmax_scores: _A | None = None,
     wrt: _MhaGatN2nBwdField | Iterable[_MhaGatN2nBwdField] | None = None,
     *,
+    out: _A | Mapping[_MhaGatN2nBwdField, _A] | None = None,
     panel: _Panel | None = None,
 ) -> MhaGatN2nBwd[_A]:
     """Multi-head graph attention from source to destination nodes.
@@ -748,6 +809,8 @@ def mha_gat_n2n_bwd(
     activation, negative_slope, edge_embedding, softmax_scores, wrt
         As of `trigraph.mha_gat_n2n_bwd`.
         Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
+    out : array or mapping from field to array, optional
+        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
     panel : str, optional
         The same on all ranks.
 
@@ -790,6 +853,7 @@ def mha_gat_n2n_bwd2(
     edge_embedding: _A | None = None,
     wrt: _MhaGatN2nBwd2Field | Iterable[_MhaGatN2nBwd2Field] | None = None,
     *,
+    out: _A | Mapping[_MhaGatN2nBwd2Field, _A] | None = None,
     panel: _Panel | None = None,
 ) -> MhaGatN2nBwd2[_A]:
     """Multi-head graph attention from source to destination nodes.
@@ -801,6 +865,8 @@ def mha_gat_n2n_bwd2(
     edge_embedding, wrt
         As of `trigraph.mha_gat_n2n_bwd2`.
         Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
+    out : array or mapping from field to array, optional
+        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
     panel : str, optional
         The same on all ranks.
 
@@ -822,6 +888,8 @@ def mha_gat_n2n_bwd2(
     mha_gat_n2n.
     """
 
+_AggWeightedN2nFwdField: TypeAlias = Literal["output_embedding", "node_degree", "output_extrema_location"]
+
 def agg_weighted_n2n_fwd(
     embedding: _A,
     edge_weight: _A | None,
@@ -829,6 +897,7 @@ def agg_weighted_n2n_fwd(
     op: Literal["sum", "mean", "min", "max"] = "sum",
     mean_by: Literal["weight", "count"] = "weight",
     *,
+    out: _A | Mapping[_AggWeightedN2nFwdField, _A] | None = None,
     panel: _Panel | None = None,
 ) -> AggWeightedN2nFwd[_A]:
     """Sum, mean, minimum or maximum over in-edges of the edge's weight times the source's embedding.
@@ -838,6 +907,8 @@ def agg_weighted_n2n_fwd(
     embedding, edge_weight, graph, op, mean_by
         As of `trigraph.agg_weighted_n2n_fwd`.
         Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
+    out : array or mapping from field to array, optional
+        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
     panel : str, optional
         The same on all ranks.
 
@@ -873,6 +944,7 @@ def agg_weighted_n2n_bwd(
     output_extrema_location: NDArray[Any] | None = None,
     wrt: _AggWeightedN2nBwdField | Iterable[_AggWeightedN2nBwdField] | None = None,
     *,
+    out: _A | Mapping[_AggWeightedN2nBwdField, _A] | None = None,
     panel: _Panel | None = None,
 ) -> AggWeightedN2nBwd[_A]:
     """Sum, mean, minimum or maximum over in-edges of the edge's weight times the source's embedding.
@@ -883,6 +955,8 @@ def agg_weighted_n2n_bwd(
     output_extrema_location, wrt
         As of `trigraph.agg_weighted_n2n_bwd`.
         Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
+    out : array or mapping from field to array, optional
+        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
     panel : str, optional
         The same on all ranks.
 
@@ -917,6 +991,7 @@ def agg_weighted_n2n_bwd2(
     mean_by: Literal["weight", "count"] = "weight",
     wrt: _AggWeightedN2nBwd2Field | Iterable[_AggWeightedN2nBwd2Field] | None = None,
     *,
+    out: _A | Mapping[_AggWeightedN2nBwd2Field, _A] | None = None,
     panel: _Panel | None = None,
 ) -> AggWeightedN2nBwd2[_A]:
     """Sum, mean, minimum or maximum over in-edges of the edge's weight times the source's embedding.
@@ -926,6 +1001,8 @@ def agg_weighted_n2n_bwd2(
     gg_embedding, gg_edge_weight, grad_output_embedding, embedding, edge_weight, graph, op, mean_by, wrt
         As of `trigraph.agg_weighted_n2n_bwd2`.
         Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
+    out : array or mapping from field to array, optional
+        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
     panel : str, optional
         The same on all ranks.
 
@@ -947,11 +1024,14 @@ def agg_weighted_n2n_bwd2(
     agg_weighted_n2n.
     """
 
+_BasisEmbeddingRadialFwdField: TypeAlias = Literal["rad_W1"]
+
 def basis_embedding_radial_fwd(
     rad_basis: _A,
     weight: _A,
     *,
     partition: Partition,
+    out: _A | Mapping[_BasisEmbeddingRadialFwdField, _A] | None = None,
     panel: _Panel | None = None,
 ) -> _A:
     """Radial basis times a weight: BasisEmbedding without a spherical part.
@@ -963,6 +1043,8 @@ def basis_embedding_radial_fwd(
         Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
     partition : Partition
         Whose edges the rows are.
+    out : array or mapping from field to array, optional
+        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
     panel : str, optional
         The same on all ranks.
 
@@ -993,6 +1075,7 @@ def basis_embedding_radial_bwd(
     wrt: _BasisEmbeddingRadialBwdField | Iterable[_BasisEmbeddingRadialBwdField] | None = None,
     *,
     partition: Partition,
+    out: _A | Mapping[_BasisEmbeddingRadialBwdField, _A] | None = None,
     panel: _Panel | None = None,
 ) -> BasisEmbeddingRadialBwd[_A]:
     """Radial basis times a weight: BasisEmbedding without a spherical part.
@@ -1004,6 +1087,8 @@ def basis_embedding_radial_bwd(
         Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
     partition : Partition
         Whose edges the rows are.
+    out : array or mapping from field to array, optional
+        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
     panel : str, optional
         The same on all ranks.
 
@@ -1036,6 +1121,7 @@ def basis_embedding_radial_bwd2(
     wrt: _BasisEmbeddingRadialBwd2Field | Iterable[_BasisEmbeddingRadialBwd2Field] | None = None,
     *,
     partition: Partition,
+    out: _A | Mapping[_BasisEmbeddingRadialBwd2Field, _A] | None = None,
     panel: _Panel | None = None,
 ) -> BasisEmbeddingRadialBwd2[_A]:
     """Radial basis times a weight: BasisEmbedding without a spherical part.
@@ -1047,6 +1133,8 @@ def basis_embedding_radial_bwd2(
         Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
     partition : Partition
         Whose edges the rows are.
+    out : array or mapping from field to array, optional
+        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
     panel : str, optional
         The same on all ranks.
 
@@ -1068,11 +1156,14 @@ def basis_embedding_radial_bwd2(
     fairchem's BasisEmbedding and EfficientInteractionBilinear, ragged instead of padded.
     """
 
+_BasisEmbeddingSphericalFwdField: TypeAlias = Literal["rad_W1"]
+
 def basis_embedding_spherical_fwd(
     rad_basis: _A,
     weight: _A,
     *,
     partition: Partition,
+    out: _A | Mapping[_BasisEmbeddingSphericalFwdField, _A] | None = None,
     panel: _Panel | None = None,
 ) -> _A:
     """Radial basis times a weight for each spherical function: BasisEmbedding's first factor.
@@ -1084,6 +1175,8 @@ def basis_embedding_spherical_fwd(
         Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
     partition : Partition
         Whose edges the rows are.
+    out : array or mapping from field to array, optional
+        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
     panel : str, optional
         The same on all ranks.
 
@@ -1114,6 +1207,7 @@ def basis_embedding_spherical_bwd(
     wrt: _BasisEmbeddingSphericalBwdField | Iterable[_BasisEmbeddingSphericalBwdField] | None = None,
     *,
     partition: Partition,
+    out: _A | Mapping[_BasisEmbeddingSphericalBwdField, _A] | None = None,
     panel: _Panel | None = None,
 ) -> BasisEmbeddingSphericalBwd[_A]:
     """Radial basis times a weight for each spherical function: BasisEmbedding's first factor.
@@ -1125,6 +1219,8 @@ def basis_embedding_spherical_bwd(
         Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
     partition : Partition
         Whose edges the rows are.
+    out : array or mapping from field to array, optional
+        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
     panel : str, optional
         The same on all ranks.
 
@@ -1157,6 +1253,7 @@ def basis_embedding_spherical_bwd2(
     wrt: _BasisEmbeddingSphericalBwd2Field | Iterable[_BasisEmbeddingSphericalBwd2Field] | None = None,
     *,
     partition: Partition,
+    out: _A | Mapping[_BasisEmbeddingSphericalBwd2Field, _A] | None = None,
     panel: _Panel | None = None,
 ) -> BasisEmbeddingSphericalBwd2[_A]:
     """Radial basis times a weight for each spherical function: BasisEmbedding's first factor.
@@ -1168,6 +1265,8 @@ def basis_embedding_spherical_bwd2(
         Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
     partition : Partition
         Whose edges the rows are.
+    out : array or mapping from field to array, optional
+        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
     panel : str, optional
         The same on all ranks.
 
@@ -1189,12 +1288,15 @@ def basis_embedding_spherical_bwd2(
     fairchem's BasisEmbedding and EfficientInteractionBilinear, ragged instead of padded.
     """
 
+_BasisEmbeddingTripletsFwdField: TypeAlias = Literal["rad_W1"]
+
 def basis_embedding_triplets_fwd(
     rad_basis: _A,
     weight: _A,
     sph_basis: _A,
     triplets: Partition,
     *,
+    out: _A | Mapping[_BasisEmbeddingTripletsFwdField, _A] | None = None,
     panel: _Panel | None = None,
 ) -> _A:
     """Embedded radial and spherical basis of each triplet: BasisEmbedding with a spherical basis.
@@ -1204,6 +1306,8 @@ def basis_embedding_triplets_fwd(
     rad_basis, weight, sph_basis, triplets
         As of `trigraph.basis_embedding_triplets_fwd`.
         Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
+    out : array or mapping from field to array, optional
+        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
     panel : str, optional
         The same on all ranks.
 
@@ -1235,6 +1339,7 @@ def basis_embedding_triplets_bwd(
     triplets: Partition,
     wrt: _BasisEmbeddingTripletsBwdField | Iterable[_BasisEmbeddingTripletsBwdField] | None = None,
     *,
+    out: _A | Mapping[_BasisEmbeddingTripletsBwdField, _A] | None = None,
     panel: _Panel | None = None,
 ) -> BasisEmbeddingTripletsBwd[_A]:
     """Embedded radial and spherical basis of each triplet: BasisEmbedding with a spherical basis.
@@ -1244,6 +1349,8 @@ def basis_embedding_triplets_bwd(
     grad_rad_W1, rad_basis, weight, sph_basis, triplets, wrt
         As of `trigraph.basis_embedding_triplets_bwd`.
         Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
+    out : array or mapping from field to array, optional
+        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
     panel : str, optional
         The same on all ranks.
 
@@ -1278,6 +1385,7 @@ def basis_embedding_triplets_bwd2(
     triplets: Partition,
     wrt: _BasisEmbeddingTripletsBwd2Field | Iterable[_BasisEmbeddingTripletsBwd2Field] | None = None,
     *,
+    out: _A | Mapping[_BasisEmbeddingTripletsBwd2Field, _A] | None = None,
     panel: _Panel | None = None,
 ) -> BasisEmbeddingTripletsBwd2[_A]:
     """Embedded radial and spherical basis of each triplet: BasisEmbedding with a spherical basis.
@@ -1287,6 +1395,8 @@ def basis_embedding_triplets_bwd2(
     gg_rad_basis, gg_weight, gg_sph_basis, grad_rad_W1, rad_basis, weight, sph_basis, triplets, wrt
         As of `trigraph.basis_embedding_triplets_bwd2`.
         Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
+    out : array or mapping from field to array, optional
+        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
     panel : str, optional
         The same on all ranks.
 
@@ -1308,6 +1418,8 @@ def basis_embedding_triplets_bwd2(
     fairchem's BasisEmbedding and EfficientInteractionBilinear, ragged instead of padded.
     """
 
+_InteractionBilinearFwdField: TypeAlias = Literal["m_ca"]
+
 def interaction_bilinear_fwd(
     rad_W1: _A,
     sph: _A,
@@ -1317,6 +1429,7 @@ def interaction_bilinear_fwd(
     atoms: Partition | None = None,
     idx_in: Partition | None = None,
     *,
+    out: _A | Mapping[_InteractionBilinearFwdField, _A] | None = None,
     panel: _Panel | None = None,
 ) -> _A:
     """Efficient bilinear interaction of GemNet-OC: triplets (or quadruplets) to edges, and on to atoms.
@@ -1326,6 +1439,8 @@ def interaction_bilinear_fwd(
     rad_W1, sph, m, weight, triplets, atoms, idx_in
         As of `trigraph.interaction_bilinear_fwd`.
         Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
+    out : array or mapping from field to array, optional
+        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
     panel : str, optional
         The same on all ranks.
 
@@ -1360,6 +1475,7 @@ def interaction_bilinear_bwd(
     idx_in: Partition | None = None,
     wrt: _InteractionBilinearBwdField | Iterable[_InteractionBilinearBwdField] | None = None,
     *,
+    out: _A | Mapping[_InteractionBilinearBwdField, _A] | None = None,
     panel: _Panel | None = None,
 ) -> InteractionBilinearBwd[_A]:
     """Efficient bilinear interaction of GemNet-OC: triplets (or quadruplets) to edges, and on to atoms.
@@ -1369,6 +1485,8 @@ def interaction_bilinear_bwd(
     grad_m_ca, rad_W1, sph, m, weight, triplets, atoms, idx_in, wrt
         As of `trigraph.interaction_bilinear_bwd`.
         Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
+    out : array or mapping from field to array, optional
+        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
     panel : str, optional
         The same on all ranks.
 
@@ -1407,6 +1525,7 @@ def interaction_bilinear_bwd2(
     idx_in: Partition | None = None,
     wrt: _InteractionBilinearBwd2Field | Iterable[_InteractionBilinearBwd2Field] | None = None,
     *,
+    out: _A | Mapping[_InteractionBilinearBwd2Field, _A] | None = None,
     panel: _Panel | None = None,
 ) -> InteractionBilinearBwd2[_A]:
     """Efficient bilinear interaction of GemNet-OC: triplets (or quadruplets) to edges, and on to atoms.
@@ -1416,6 +1535,8 @@ def interaction_bilinear_bwd2(
     gg_rad_W1, gg_sph, gg_m, gg_weight, grad_m_ca, rad_W1, sph, m, weight, triplets, atoms, idx_in, wrt
         As of `trigraph.interaction_bilinear_bwd2`.
         Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
+    out : array or mapping from field to array, optional
+        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
     panel : str, optional
         The same on all ranks.
 
@@ -1437,6 +1558,8 @@ def interaction_bilinear_bwd2(
     fairchem's BasisEmbedding and EfficientInteractionBilinear, ragged instead of padded.
     """
 
+_AggEdgeToEdgeBwd2GradField: TypeAlias = Literal["grad_out"]
+
 def agg_edge_to_edge_bwd2_grad(
     gg_rbf: _A | None,
     gg_embedding: _A | None,
@@ -1449,6 +1572,7 @@ def agg_edge_to_edge_bwd2_grad(
     n_radial: SupportsIndex = 6,
     exclude: Literal[None, "node", "edge"] = "node",
     *,
+    out: _A | Mapping[_AggEdgeToEdgeBwd2GradField, _A] | None = None,
     panel: _Panel | None = None,
 ) -> _A:
     """Edge-to-edge aggregation of DimeNet++: triplets k -> j -> i weighted by a basis in their angle.
@@ -1458,6 +1582,8 @@ def agg_edge_to_edge_bwd2_grad(
     gg_rbf, gg_embedding, vec, rbf, embedding, weights, graph, n_spherical, n_radial, exclude
         As of `trigraph.agg_edge_to_edge_bwd2_grad`.
         Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
+    out : array or mapping from field to array, optional
+        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
     panel : str, optional
         The same on all ranks.
 
@@ -1495,6 +1621,7 @@ def agg_edge_to_edge_bwd2_main(
     exclude: Literal[None, "node", "edge"] = "node",
     wrt: _AggEdgeToEdgeBwd2MainField | Iterable[_AggEdgeToEdgeBwd2MainField] | None = None,
     *,
+    out: _A | Mapping[_AggEdgeToEdgeBwd2MainField, _A] | None = None,
     panel: _Panel | None = None,
 ) -> AggEdgeToEdgeBwd2Main[_A]:
     """Edge-to-edge aggregation of DimeNet++: triplets k -> j -> i weighted by a basis in their angle.
@@ -1504,6 +1631,8 @@ def agg_edge_to_edge_bwd2_main(
     gg_rbf, gg_embedding, grad_out, vec, rbf, embedding, weights, graph, n_spherical, n_radial, exclude, wrt
         As of `trigraph.agg_edge_to_edge_bwd2_main`.
         Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
+    out : array or mapping from field to array, optional
+        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
     panel : str, optional
         The same on all ranks.
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.checks import bind_arguments, checked_attribute, checked_wrt
+from trigraph.checks import bind_arguments, bind_sizes, check_out, checked_attribute, checked_wrt, squeeze_columns
 from trigraph.distributed.exchange import agree, digest
 from trigraph.distributed.kinds import CSCKind, EdgesKind, RowsKind, SegmentsKind
 from trigraph.distributed.partition import Layout, Part, Partition, Places
@@ -16,7 +16,7 @@ from trigraph.distributed.sums import tree_parts, tree_sum
 from trigraph.graphs import array_kind, entered, namespace_of
 from trigraph.operators import OPERATORS, Array, Operator, result_type
 from trigraph.panels import FUNCTIONS as WHOLE
-from trigraph.panels import wrapped
+from trigraph.panels import PANELS, choose_panel, wrapped
 
 __all__ = ["FUNCTIONS"]
 
@@ -34,8 +34,9 @@ def entity_of(array: Array) -> tuple[str, int] | None:
 class _Call:
     """One call of an operator on one rank."""
 
-    def __init__(self, op: Operator, values: dict[str, Any], part: Partition, panel: str | None) -> None:
-        self.op, self.values, self.partition, self.panel = op, values, part, panel
+    def __init__(self, op: Operator, values: dict[str, Any], part: Partition, panel: str | None, out: Any) -> None:
+        self.op, self.values, self.partition, self.panel, self.given_out = op, values, part, panel, out
+        self.out: dict[str, Any] = {}
         wrt = values.pop("wrt", None)
         self.wanted = [f.name for f in op.fields] if wrt is None else list(checked_wrt(op, wrt))
         self.divided = {a.name: entity_of(a) for a in op.arguments}
@@ -68,6 +69,21 @@ class _Call:
                 "shifts or vec, which tell the reverse of an edge"
             )
 
+        if self.given_out is not None:
+            self.out = self._checked_out()
+
+    def _checked_out(self) -> dict[str, Any]:
+        """Return the arrays to write to, by field: the rows that this rank owns, as the front door wants all."""
+        op, owned = self.op, self.partition.owned
+        given = {**self.values, **(self.partition.nothing.graphs if op.graph else {})}
+        columns = squeeze_columns(op, given)
+        shapes = {a.name: given[a.name].shape for a in op.arguments if given[a.name] is not None}
+        sizes = bind_sizes(op, given, shapes, {n: owned[n].size for n in op.graph.sizes} if op.graph else {})
+        there = {f.name for f in op.returned(given, sizes)}
+        wanted = tuple(n for n in self.wanted if n in there)
+        panel = choose_panel(op, given, self.panel)
+        return check_out(op, self.given_out, given, sizes, wanted, columns, PANELS[panel][1], panel)
+
     def facts(self) -> list[tuple[str, str]]:
         """Return what has to be the same on all ranks."""
         found = [("the operator", self.op.name), self.partition.name, ("wrt", ", ".join(self.wanted))]
@@ -97,7 +113,10 @@ class _Call:
             found.update(self._rows(layout, rows))
         if sums:
             found.update(self._sums(sums))
-        return found
+        for name, array in self.out.items():
+            if found[name] is not array:
+                array[...] = found[name]
+        return found | self.out
 
     def _rows(self, layout: Layout, names: list[str]) -> dict[str, Any]:
         """Return fields that have rows: those of the interior are computed while the boundary's rows come."""
@@ -191,8 +210,8 @@ class _Call:
 
     def _empty(self, name: str, found: Any, interior: Part) -> Any:
         """Return an array for what this rank owns of a field, or the interior's where that is all; None for None."""
-        if found is None:
-            return None
+        if found is None or name in self.out:
+            return self.out.get(name)
         symbol, axis = self._axis(name)
         own = self.partition.owned[symbol].size
         if found.shape[axis] == own and all(_is_whole(p, own) for p in interior.kept[symbol]):
@@ -245,10 +264,12 @@ def _docstring(op: Operator) -> str:
         "",
         "Parameters",
         "----------",
-        *wrapped(", ".join(p for p in signature_of(op).parameters if p not in ("panel", "partition"))),
+        *wrapped(", ".join(p for p in signature_of(op).parameters if p not in ("out", "panel", "partition"))),
         f"    As of `trigraph.{op.name}`.",
         "    Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.",
         *(["partition : Partition", "    Whose edges the rows are."] if op.graph is None else []),
+        "out : array or mapping from field to array, optional",
+        "    Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.",
         "panel : str, optional",
         "    The same on all ranks.",
         "",
@@ -272,23 +293,25 @@ def _docstring(op: Operator) -> str:
 
 
 def signature_of(op: Operator) -> inspect.Signature:
-    """Return the signature of the function: that of every panel, `partition` without a graph, and `panel`."""
+    """Return the signature of the function: that of every panel, `partition` without a graph, `out` and `panel`."""
     keyword = inspect.Parameter.KEYWORD_ONLY
     extra = [inspect.Parameter("partition", keyword)] if op.graph is None else []
-    extra.append(inspect.Parameter("panel", keyword, default=None))
+    extra += [inspect.Parameter(name, keyword, default=None) for name in ("out", "panel")]
     return op.signature.replace(parameters=[*op.signature.parameters.values(), *extra])
 
 
 def _function(op: Operator) -> Callable[..., Any]:
     signature = signature_of(op)
 
-    def call(*args: Any, partition: Partition | None = None, panel: str | None = None, **kwargs: Any) -> Any:
+    def call(
+        *args: Any, partition: Partition | None = None, out: Any = None, panel: str | None = None, **kwargs: Any
+    ) -> Any:
         values = dict(bind_arguments(op, args, kwargs, signature))
         divided = _checked_partition(op, values, partition)
         error: Exception | None = None
         facts = [("the operator", op.name)]
         try:
-            work = _Call(op, values, divided, panel)
+            work = _Call(op, values, divided, panel, out)
             work.check()
             facts = work.facts()
         except Exception as problem:
