@@ -1,12 +1,17 @@
 /* Memory and threads of the Fortran panels, where the system may refuse them.
 
    Where it can (MALLOC_IS_WRAPPED), the linker puts `__wrap_malloc` in the place of malloc in the extension modules, since
-   gfortran's `allocate` calls malloc. It does two things. What is allocated begins a cache line, as vectors as long as one want it: a load across two
-   lines costs two. And the size of a request that the system refuses is kept for the text of Python's MemoryError. */
+   gfortran's `allocate` calls malloc. It does three things. What is allocated begins a cache line, as vectors as long as one want it: a
+   load across two lines costs two. For large pieces large pages are asked for, as NumPy does: clearing 50 MB of work space a small
+   page at a time takes as long as a gradient of attention. And the size of a request that the system refuses is kept for the text of
+   Python's MemoryError. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
+#ifdef __linux__
+#include <sys/mman.h>
+#endif
 
 int64_t trigraph_refused_bytes(void);
 int trigraph_reserve_team(int num_threads);
@@ -19,13 +24,20 @@ void *__wrap_malloc(size_t size);
 
 void *__wrap_malloc(size_t size)
 {
-    enum { line = 64, least = 4 * line };
+    enum { line = 64, least = 4 * line, page = 1 << 21, least_pages = 1 << 22 };
     void *memory;
 
     if (size < least || size > SIZE_MAX - line)
         memory = __real_malloc(size);
     else
         memory = aligned_alloc(line, (size + line - 1) / line * line);
+#ifdef MADV_HUGEPAGE
+    if (memory != NULL && size >= least_pages) {
+        uintptr_t begin = ((uintptr_t)memory + page - 1) / page * page, end = ((uintptr_t)memory + size) / page * page;
+        if (begin < end)
+            madvise((void *)begin, end - begin, MADV_HUGEPAGE);
+    }
+#endif
     if (memory == NULL)
         refused = size > INT64_MAX ? INT64_MAX : (int64_t)size;
     return memory;
