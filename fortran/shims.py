@@ -231,6 +231,29 @@ subroutine limit_blocks(slots, span)
     integer(c_int), intent(in) :: slots, span
     call limit_spans(slots, span)
 end subroutine limit_blocks
+
+!> The sum of rows id of x, as integers of 32 bits (gather.c): what `trigraph bench` compares gathering operators with.
+subroutine gather(num_threads, id, x, total, status, n_id, width, n_rows)
+    use, intrinsic :: iso_c_binding, only: c_int, c_int32_t, c_int64_t
+    implicit none
+    !f2py threadsafe
+    integer(c_int), intent(in) :: num_threads
+    integer(c_int64_t), intent(in) :: n_id, width, n_rows
+    integer(c_int32_t), intent(in) :: id(n_id), x(width, n_rows)
+    integer(c_int32_t), intent(inout) :: total(width)
+    integer(c_int), intent(out) :: status
+    interface
+        function trigraph_gather(num_threads, n, width, id, x, total) bind(c) result(status)
+            import :: c_int, c_int32_t, c_int64_t
+            integer(c_int), value :: num_threads
+            integer(c_int64_t), value :: n, width
+            integer(c_int32_t), intent(in) :: id(*), x(*)
+            integer(c_int32_t), intent(inout) :: total(*)
+            integer(c_int) :: status
+        end function trigraph_gather
+    end interface
+    status = trigraph_gather(num_threads, n_id, width, id, x, total)
+end subroutine gather
 """,
     "reference": """!> Level of the processor's instruction set: which build of the fast path it can run.
 subroutine cpu_level(level)

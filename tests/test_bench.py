@@ -12,11 +12,12 @@ import pytest
 from click.testing import CliRunner
 
 from trigraph import pyref
-from trigraph.bench import cli, dimenet, gat, gemnet, gno, run, weighted
+from trigraph.bench import cli, dimenet, gat, gather, gemnet, gno, run, weighted
 from trigraph.bench.measure import Measurement, alternate, relative_error
 from trigraph.bench.records import stem
 from trigraph.bench.worker import Job
 from trigraph.bench.workloads import Target, Unavailable, clock_of, make_call, make_case
+from trigraph.fortran.levels import fast_module
 from trigraph.operators import OPERATORS, SYMBOLS, evaluate
 from trigraph.panels import PANELS
 
@@ -331,9 +332,50 @@ def test_flatness_and_share_of_gemm():
     assert run.flatness([point(100, 1.0)], OPTIONS) == []
     full = point(workload.sizes["num_edges"], 2.0)
     rate = workload.operations(workload.sizes) / 2.0
-    assert [v.met for v in full.verdicts("fortran", options, 3.9 * rate)] == [True]
-    assert [v.met for v in full.verdicts("fortran", options, 4.1 * rate)] == [False]
+    assert [v.met for v in full.verdicts("fortran", options, {"float32": 3.9 * rate})] == [True]
+    assert [v.met for v in full.verdicts("fortran", options, {"float32": 4.1 * rate})] == [False]
     assert [v.met for v in full.verdicts("fortran", options)] == [None]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("width", [16, 32, 64, 128])
+def test_gathered_rows_are_added(width, dtype):
+    """What is timed as the ceiling does read the rows that it is to read: their sum, as integers that wrap around."""
+    rng = np.random.default_rng(width)
+    rows = np.ascontiguousarray(rng.standard_normal((50, width)).astype(dtype)).view(np.int32)
+    index, total = rng.integers(0, 50, 333).astype(np.int32), np.zeros(rows.shape[1], np.int32)
+    for threads in (1, 2, 5):
+        assert fast_module().gather(threads, index, rows.T, total) == 0
+        assert np.array_equal(total, rows[index].sum(0, dtype=np.int32))
+    assert fast_module().gather(1, index[:0], rows.T, total) == 0
+    assert not total.any()
+    odd = np.zeros((3, 5), np.int32)
+    assert fast_module().gather(1, index[:0], odd.T, odd[0]) == 1
+
+
+def test_bound_of_gathering():
+    """Rows that are gathered count by their time, all other bytes by the rate of a copy."""
+    workload = next(w for w in gather.WORKLOADS if w.name == "weighted-backward-20k-64")
+    nodes, edges, width = 20_000, 400_000, 64
+    streamed = 4 * (nodes * width + 2 * edges)  # gradient of the embedding; weights and their gradient
+    assert workload.streamed_bytes(workload.sizes, np.dtype(np.float32)) == streamed
+    measured = {"fortran": Measurement((4.0,)), "gather": Measurement((1.0,))}
+    found = run.Result(workload, workload.sizes, "float32", measured, (0, 0), None)
+    tops = {"copy": streamed / 2.2, "float32": 1.0}
+    assert found.bound(tops) == pytest.approx(3.2)
+    assert found.gather_share("fortran", tops) == pytest.approx(0.8)
+    (verdict,) = found.verdicts("fortran", replace(OPTIONS, size="full"), tops)
+    assert (verdict.what, verdict.least, verdict.met) == ("gather", 0.75, True)
+    assert replace(found, measured={"fortran": Measurement((4.0,))}).gather_share("fortran", tops) is None
+
+
+def test_gathers_are_timed_beside_the_operator():
+    """With indices of the workload; they run only where they are named."""
+    assert not any(w.family == "gather" for w in run.find_workloads((), ()))
+    (workload,) = run.find_workloads((), ("attention-backward-20k-32",))
+    found = run.run_workload(workload, OPTIONS)
+    assert {n for n, m in found.measured.items() if m.status == "timed"} == {"fortran", "gather"}
+    assert found.gather_share("fortran", {"copy": 1e10}) > 0
 
 
 def result(sizes, fast, peer):

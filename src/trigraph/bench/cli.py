@@ -16,6 +16,7 @@ from trigraph.bench.records import record, stem
 from trigraph.bench.run import (
     DIRECT,
     FAMILIES,
+    NAMED,
     PROGRAMS,
     SIZES,
     Options,
@@ -33,7 +34,7 @@ from trigraph.bench.run import (
     untimed,
 )
 from trigraph.bench.tables import ceiling_table, scaling_verdict, sweep_verdict, workload_table
-from trigraph.bench.workloads import Workload
+from trigraph.bench.workloads import GATHER, Workload
 from trigraph.environment import device
 from trigraph.fortran.threads import get_num_threads
 from trigraph.operators import OPERATORS, SYMBOLS
@@ -58,7 +59,9 @@ def _contenders() -> list[str]:
     """Return the names of all panels that are timed, peers, and contenders of programs."""
     workloads = find_workloads((), ())
     ours = [*DIRECT, *(panel for w in workloads for panel in w.panels)]
-    return sorted({*ours, *(n for w in workloads for n in w.peers), *(n for p in PROGRAMS for n in p.contenders)})
+    return sorted(
+        {GATHER, *ours, *(n for w in workloads for n in w.peers), *(n for p in PROGRAMS for n in p.contenders)}
+    )
 
 
 class _Time:
@@ -92,14 +95,16 @@ def _chosen(
     "--family",
     "families",
     multiple=True,
-    type=click.Choice(list(dict.fromkeys([*FAMILIES, *(p.family for p in PROGRAMS)]))),
-    help="Workloads of this family only.",
+    type=click.Choice(list(dict.fromkeys([*FAMILIES, *NAMED, *(p.family for p in PROGRAMS)]))),
+    help="Workloads of this family only; gather: operators bound by gathering rows, run where it is named.",
 )
 @click.option(
     "--workload",
     "names",
     multiple=True,
-    type=click.Choice(list(dict.fromkeys([*(w.name for w in find_workloads((), ())), *(p.name for p in PROGRAMS)]))),
+    type=click.Choice(
+        list(dict.fromkeys([*(w.name for w in find_workloads((*FAMILIES, *NAMED), ())), *(p.name for p in PROGRAMS)]))
+    ),
     help="This workload only; may be repeated.",
 )
 @click.option(
@@ -182,7 +187,7 @@ def bench(
                 left_out.append(workload.name)
                 continue
             results.append(run_workload(workload, options, status.update))
-            console.print(workload_table(results[-1], options, tops["host"].get(dtype)))
+            console.print(workload_table(results[-1], options, tops["host"]))
             gain = scaling(workload, options, CEILING_SIZES[size][0], status.update)
             if gain is not None:
                 scalings[workload.name] = gain
@@ -196,7 +201,7 @@ def bench(
                 left_out.append(program.name)
                 continue
             models.append(run_program(program, options, status.update))
-            console.print(workload_table(models[-1], options, None))
+            console.print(workload_table(models[-1], options, {}))
     console.print(ceiling_table(results, tops))
     for name, note in untimed([*results, *models, *(r for points in sweeps.values() for r in points)]).items():
         console.print(f"Not timed: {name} ({note})")

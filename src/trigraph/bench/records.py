@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import re
+from collections.abc import Mapping
 from datetime import datetime, timezone
 from importlib.metadata import distributions
 from typing import Any
@@ -42,18 +43,17 @@ def about(options: Options) -> dict[str, Any]:
     }
 
 
-def _result(result: Result, options: Options, gemm: float | None) -> dict[str, Any]:
+def _result(result: Result, options: Options, tops: Mapping[str, float]) -> dict[str, Any]:
     workload, dtype = result.workload, np.dtype(result.dtype)
     outputs = workload.output_bytes(result.sizes, dtype)
     contenders = {}
     for name, m in result.measured.items():
-        entry = _measured(result, name, options, gemm)
+        entry = _measured(result, name, options, tops)
         if m.seconds:
-            rate, bandwidth = result.rates(name)
             entry |= {
                 "bytes_beyond_outputs": m.peak_bytes - outputs,
-                "operations_per_s": rate,
-                "bytes_per_s": bandwidth,
+                "operations_per_s": result.rate(name),
+                "share_of_gather_bound": result.gather_share(name, tops),
             }
         if name in workload.peers:
             entry["about"] = workload.peers[name].about
@@ -71,6 +71,8 @@ def _result(result: Result, options: Options, gemm: float | None) -> dict[str, A
         "dtype": result.dtype,
         "operations": workload.operations(result.sizes),
         "bytes": workload.bytes_moved(result.sizes, dtype),
+        "gathers": workload.gathers,
+        "gather_bound_s": result.bound(tops),
         "output_bytes": outputs,
         "order_bytes": workload.order_bytes(result.sizes),
         "load_before_after": list(result.load),
@@ -79,7 +81,7 @@ def _result(result: Result, options: Options, gemm: float | None) -> dict[str, A
     }
 
 
-def _measured(result: Result | ProgramResult, name: str, options: Options, gemm: float | None) -> dict[str, Any]:
+def _measured(result: Result | ProgramResult, name: str, options: Options, tops: Mapping[str, float]) -> dict[str, Any]:
     """Return what is known of a contender of a workload or a program."""
     m = result.measured[name]
     entry: dict[str, Any] = {"status": m.status, "note": m.note}
@@ -95,7 +97,7 @@ def _measured(result: Result | ProgramResult, name: str, options: Options, gemm:
             "time_over_fast": time,
             "memory_over_fast": memory,
             "pools": list(m.pools),
-            "verdicts": [vars(v) for v in result.verdicts(name, options, gemm)],
+            "verdicts": [vars(v) for v in result.verdicts(name, options, tops)],
         }
     return entry
 
@@ -105,7 +107,7 @@ def _program(result: ProgramResult, options: Options) -> dict[str, Any]:
     contenders = {}
     for name, m in result.measured.items():
         own = program.contenders[name]
-        contenders[name] = {"about": own.about, "work": own.work, **_measured(result, name, options, None)}
+        contenders[name] = {"about": own.about, "work": own.work, **_measured(result, name, options, {})}
         if m.share is not None:
             contenders[name]["share_of_operators"] = m.share
     return {
@@ -141,12 +143,12 @@ def record(
     programs: list[ProgramResult],
 ) -> dict[str, Any]:
     """Everything about a run, JSON-ready."""
-    gemm = ceilings["host"].get(options.dtype)
+    tops = ceilings["host"]
     return {
         **about(options),
         "ceilings": ceilings,
-        "results": [_result(r, options, gemm) for r in results],
-        "sweeps": {name: [_result(r, options, gemm) for r in points] for name, points in sweeps.items()},
+        "results": [_result(r, options, tops) for r in results],
+        "sweeps": {name: [_result(r, options, tops) for r in points] for name, points in sweeps.items()},
         "programs": [_program(p, options) for p in programs],
         "scalings": {name: _scaling(found, options) for name, found in scalings.items()},
         "sweep_verdicts": {name: [vars(v) for v in flatness(points, options)] for name, points in sweeps.items()},

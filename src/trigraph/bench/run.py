@@ -11,17 +11,18 @@ from pathlib import Path
 
 import numpy as np
 
-from trigraph.bench import dimenet, distributed, gat, gemnet, gno, models, weighted
+from trigraph.bench import dimenet, distributed, gat, gather, gemnet, gno, models, weighted
 from trigraph.bench.measure import Measurement, alternate, copy_job
 from trigraph.bench.programs import Program
 from trigraph.bench.worker import Job
-from trigraph.bench.workloads import Step, Workload, clock_of, make_call, scaled
+from trigraph.bench.workloads import GATHER, Step, Workload, clock_of, make_call, scaled
 from trigraph.operators import OPERATORS, SYMBOLS
 from trigraph.panels import PANELS
 
 __all__ = [
     "DISTURBED",
     "FAMILIES",
+    "NAMED",
     "PROGRAMS",
     "SIZES",
     "Options",
@@ -42,6 +43,7 @@ __all__ = [
 ]
 
 FAMILIES = {"gno": gno, "dimenet": dimenet, "gat": gat, "weighted": weighted, "gemnet": gemnet}
+NAMED = {"gather": gather}  # many: run where they are asked for
 PROGRAMS = (*models.PROGRAMS, *distributed.PROGRAMS)
 SIZES = {"full": 1.0, "small": 1 / 20}
 SWEEP_LIMIT = 2.0  # seconds of one call above which a contender is left out of larger sizes
@@ -106,11 +108,24 @@ class Result:
             return None, None
         return own.median / fast.median, own.peak_bytes / fast.peak_bytes if fast.peak_bytes else None
 
-    def rates(self, contender: str) -> tuple[float, float]:
-        """Operations and bytes of the table (not what the contender really spends) per second."""
-        operations = self.workload.operations(self.sizes)
-        moved = self.workload.bytes_moved(self.sizes, np.dtype(self.dtype))
-        return operations / self.measured[contender].median, moved / self.measured[contender].median
+    def rate(self, contender: str) -> float:
+        """Operations of the table (not what the contender really spends) per second."""
+        return self.workload.operations(self.sizes) / self.measured[contender].median
+
+    def bound(self, tops: Mapping[str, float]) -> float | None:
+        """Return the seconds of gathering rows and streaming all else; None where the gathers were not measured.
+
+        `tops` are the host's ceilings, of which it takes the rate of a copy.
+        """
+        gathered = self.measured.get(GATHER)
+        if gathered is None or not gathered.seconds or "copy" not in tops:
+            return None
+        return gathered.median + self.workload.streamed_bytes(self.sizes, np.dtype(self.dtype)) / tops["copy"]
+
+    def gather_share(self, contender: str, tops: Mapping[str, float]) -> float | None:
+        """Return the bound over the median of a panel on the host; None where one is not known."""
+        bound = self.bound(tops) if contender in PANELS and self.fast(contender) == "fortran" else None
+        return bound / self.measured[contender].median if bound and self.measured[contender].seconds else None
 
     def lean(self, contender: str) -> float | None:
         """Return outputs and the graph's order of the backward over the peak memory; None where it was not measured."""
@@ -118,11 +133,11 @@ class Result:
         needed = workload.output_bytes(self.sizes, np.dtype(self.dtype)) + workload.order_bytes(self.sizes)
         return needed / measured.peak_bytes if measured.seconds and measured.peak_bytes else None
 
-    def verdicts(self, contender: str, options: Options, gemm: float | None = None) -> list[Verdict]:
+    def verdicts(self, contender: str, options: Options, tops: Mapping[str, float] | None = None) -> list[Verdict]:
         """Targets against this contender, or its own; they are stated for the full size in float32.
 
-        `gemm` is the rate of BLAS's matrix product. Targets of a whole sweep are left to `flatness`, those of several
-        numbers of threads to `Scaling`.
+        `tops` are the host's ceilings (`measure.ceilings`). Targets of a whole sweep are left to `flatness`, those of
+        several numbers of threads to `Scaling`.
         """
         applies = options.dtype == "float32" and dict(self.sizes) == dict(self.workload.sizes)
         found = []
@@ -130,11 +145,13 @@ class Result:
             if target.peer != contender:
                 continue
             time, memory = self.ratios(contender)
-            share = self.rates(contender)[0] / gemm if gemm and self.measured[contender].seconds else None
+            gemm = (tops or {}).get(self.dtype)
+            share = self.rate(contender) / gemm if gemm and self.measured[contender].seconds else None
             wanted = (
                 ("time", target.time, time),
                 ("memory", target.memory, memory),
                 ("gemm", target.gemm, share),
+                ("gather", target.gather, self.gather_share(contender, tops or {})),
                 ("lean", target.lean, self.lean(contender)),
             )
             found += [_verdict(what, least, reached) for what, least, reached in wanted if least is not None]
@@ -164,7 +181,7 @@ class ProgramResult:
             return None, None
         return own[0] / first[0], own[1] / first[1] if first[1] else None
 
-    def verdicts(self, contender: str, options: Options, gemm: float | None = None) -> list[Verdict]:
+    def verdicts(self, contender: str, options: Options, tops: Mapping[str, float] | None = None) -> list[Verdict]:
         """Targets that concern this contender; they are stated for the full size in float32."""
         applies = options.dtype == "float32" and dict(self.sizes) == dict(self.workload.sizes)
         costs = [self.costs(name)[0] for name in self.workload.contenders]
@@ -240,8 +257,9 @@ def flatness(results: list[Result], options: Options) -> list[Verdict]:
 
 
 def find_workloads(families: tuple[str, ...], names: tuple[str, ...]) -> list[Workload]:
-    """Named workloads of the families (all, when empty), or those with the given names."""
-    known = [w for f in families or FAMILIES if f in FAMILIES for w in FAMILIES[f].WORKLOADS]
+    """Named workloads of the families (all but those of `NAMED`, when empty), or those with the given names."""
+    every = FAMILIES | NAMED
+    known = [w for f in families or (every if names else FAMILIES) if f in every for w in every[f].WORKLOADS]
     return [w for w in known if not names or w.name in names]
 
 
@@ -272,13 +290,14 @@ def operator_workload(name: str, sizes: Mapping[str, int]) -> Workload:
 
 def _jobs(workload: Workload, sizes: Mapping[str, int], options: Options, panels: tuple[str, ...]) -> dict[str, Job]:
     tiny = {n: min(v, WARM_SIZE) if SYMBOLS[n].minimum == 0 else v for n, v in sizes.items()}
-    names = (*panels, *(workload.peers if options.peers else ()))
+    names = (*panels, *((GATHER,) if workload.gathers else ()), *(workload.peers if options.peers else ()))
     return options.chosen(
         {
             name: Job(
                 partial(make_call, workload, name, sizes, options.dtype),
                 partial(make_call, workload, name, tiny, options.dtype),
                 clock_of(workload, name),
+                compared=name != GATHER,
             )
             for name in names
         }

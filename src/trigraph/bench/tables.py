@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from rich import box
@@ -48,7 +49,7 @@ def scaling_verdict(found: Scaling, options: Options) -> str:
     return f"{found.workload.name}: gain from 1 to {found.threads} threads {own}, of a copy {copy}{targets}"
 
 
-def workload_table(result: Result | ProgramResult, options: Options, gemm: float | None) -> Table:
+def workload_table(result: Result | ProgramResult, options: Options, tops: Mapping[str, float]) -> Table:
     """Contenders of one workload: time, ratio to the fast panel (or the first contender), peak memory, targets."""
     workload = result.workload
     caption = f"{result.dtype}; " + ", ".join(f"{n} = {v:,}" for n, v in result.sizes.items())
@@ -61,10 +62,10 @@ def workload_table(result: Result | ProgramResult, options: Options, gemm: float
     unit, scale = ("us", 1e6) if quick else ("ms", 1e3)
     numbers = (unit, "quartiles", "x time", "MiB", "x mem.")
     table = _table(f"{workload.name}: {workload.summary}", caption, ("contender",), numbers)
-    if any(result.verdicts(name, options, gemm) for name in result.measured):
+    if any(result.verdicts(name, options, tops) for name in result.measured):
         table.add_column("target")
     for name, m in result.measured.items():
-        verdicts = result.verdicts(name, options, gemm)
+        verdicts = result.verdicts(name, options, tops)
         targets = ("\n".join(_target(v) for v in verdicts),) if verdicts else ()
         if m.seconds:
             low, mid, high = (_digits(scale * t) for t in m.quartiles)
@@ -83,19 +84,23 @@ def ceiling_table(results: list[Result], ceilings: dict[str, dict[str, float]]) 
         f"{place}: " + ", ".join(words[what].format(rate / 1e9) for what, rate in sorted(tops.items()))
         for place, tops in ceilings.items()
     ]
-    caption = "Operations of the operator table; bytes of inputs and outputs, each once."
-    numbers = ("Gop/s", "of gemm", "GB/s", "of copy")
+    caption = (
+        "Operations of the operator table. Bound: rows that cannot but be gathered, timed in the same rounds, and all "
+        "other bytes of inputs and outputs at the rate of the copy."
+    )
+    numbers = ("Gop/s", "of gemm", "bound, ms", "of bound")
     table = _table(f"Measured ceilings: {'; '.join(parts)}", caption, ("workload", "panel"), numbers)
     for result in results:
         for panel in panels_timed(result):
             top: dict[str, Any] = ceilings["gpu" if panel == "gpu" else "host"]
-            rate, bandwidth = result.rates(panel)
+            bound, share = result.bound(ceilings["host"]), result.gather_share(panel, ceilings["host"])
+            rate = result.rate(panel)
             table.add_row(
                 result.workload.name,
                 panel,
                 f"{rate / 1e9:.3g}",
                 f"{rate / top[result.dtype]:.1%}",
-                f"{bandwidth / 1e9:.3g}",
-                f"{bandwidth / top['copy']:.1%}",
+                "" if bound is None or share is None else _digits(1e3 * bound),
+                "" if share is None else f"{share:.1%}",
             )
     return table

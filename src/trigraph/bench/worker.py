@@ -44,6 +44,8 @@ class Job:
     clock : {"host", "torch", "cupy"}
     threads : int or None
         Threads it has, where contenders differ in that.
+    compared : bool
+        Whether its results are compared; a ceiling has none.
     profiled : bool
         Whether to find the share of its time spent in trigraph's operators of torch.
     """
@@ -52,6 +54,7 @@ class Job:
     warm: Callable[[], Call] | None = None
     clock: str = "host"
     threads: int | None = None
+    compared: bool = True
     profiled: bool = False
 
 

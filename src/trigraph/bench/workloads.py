@@ -13,6 +13,8 @@ import numpy as np
 from trigraph import pyref
 from trigraph.checks import position, shape_of
 from trigraph.edge_graph import EdgeGraph
+from trigraph.fortran.levels import fast_module
+from trigraph.fortran.threads import get_num_threads
 from trigraph.graphs import CSC
 from trigraph.operators import GRAPHS, OPERATORS, SYMBOLS, Array, Definition, Operator, evaluate
 from trigraph.panels import FUNCTIONS, PANELS
@@ -20,6 +22,7 @@ from trigraph.segments import Segments
 
 __all__ = [
     "EXPONENT",
+    "GATHER",
     "Call",
     "Case",
     "Peer",
@@ -34,6 +37,8 @@ __all__ = [
     "scaled",
 ]
 
+GATHER = "gather"  # the contender that only gathers rows
+ROWS = {"sources": "num_src_nodes", "destinations": "num_dst_nodes"}
 EXPONENT = 0.6  # of the power laws: degrees fall as rank**-EXPONENT
 INDEX = np.dtype(np.int64)  # of the graphs drawn here
 
@@ -114,11 +119,13 @@ class Target:
     Attributes
     ----------
     peer : str
-        ``"fortran"`` for the targets of the fast panel itself, `gemm` and `flat`.
+        ``"fortran"`` for the targets of the fast panel itself, `gemm`, `gather` and `flat`.
     time, memory : float or None
         Least ratio peer / fast path of the medians and of the peak memory.
     gemm : float or None
         Least share of the rate of BLAS's matrix product.
+    gather : float or None
+        Least share of the bound by gathering (`Workload.gathers`) and streaming.
     flat : float or None
         Least ratio of the smallest cost per edge to the largest over the sweep.
     lean : float or None
@@ -133,6 +140,7 @@ class Target:
     time: float | None = None
     memory: float | None = None
     gemm: float | None = None
+    gather: float | None = None
     flat: float | None = None
     lean: float | None = None
     scaling: float | None = None
@@ -161,6 +169,9 @@ class Workload:
         Choices and numbers that are not the defaults, and optional inputs that are absent (None).
     layout : {"uniform", "power law"}
         How edges, or triplets, are spread.
+    gathers : tuple of {"sources", "destinations"}
+        Rows that no algorithm gets around gathering, one entry for each time: of the sources, by destination, or of the
+        destinations, by source.
     """
 
     name: str
@@ -175,6 +186,7 @@ class Workload:
     sweep_symbol: str = "num_edges"
     settings: Mapping[str, Any] = field(default_factory=dict)
     layout: str = "uniform"
+    gathers: tuple[str, ...] = ()
 
     @property
     def definitions(self) -> tuple[Definition, ...]:
@@ -203,6 +215,16 @@ class Workload:
         inputs = {self.key(s.op, a.name): a for s in self.steps for a in self.arguments(s)}
         inputs_bytes = sum(int(np.prod(shape_of(a, known))) for a in inputs.values()) * dtype.itemsize
         return inputs_bytes + self.output_bytes(sizes, dtype)
+
+    def row_width(self) -> int:
+        """Return the numbers of a row that is gathered."""
+        forward = self.definitions[0].inputs[0]
+        return shape_of(forward, self.bound(self.sizes))[1]
+
+    def streamed_bytes(self, sizes: Mapping[str, int], dtype: np.dtype) -> int:
+        """Bytes of inputs and outputs of one run that are not gathered, each counted once."""
+        rows = sum(sizes[ROWS[of]] for of in set(self.gathers))
+        return self.bytes_moved(sizes, dtype) - rows * self.row_width() * dtype.itemsize
 
     def output_bytes(self, sizes: Mapping[str, int], dtype: np.dtype) -> int:
         """Bytes of what the steps of one run return, index arrays left out."""
@@ -436,8 +458,36 @@ def panel_call(workload: Workload, panel: str, case: Case) -> Call:
     return call
 
 
+def gather_call(workload: Workload, case: Case) -> Call:
+    """Return the gathers that the workload cannot do without, with 32-bit indices and all threads; no results.
+
+    Raises
+    ------
+    Unavailable
+        If rows are not 1, 2, 4, 8 or 16 times 64 bytes.
+    """
+    graph, reverse = case.graph, case.graph.prepare()
+    indices = {"sources": graph.indices, "destinations": reverse.destinations[reverse.src_positions]}
+    dtype = next(iter(case.arrays.values())).dtype
+    given = {}
+    for of in dict.fromkeys(workload.gathers):
+        rows = np.ones((case.sizes[ROWS[of]], workload.row_width()), dtype).view(np.int32)
+        given[of] = (indices[of].astype(np.int32), rows.T, np.zeros(rows.shape[1], np.int32))
+    module, threads = fast_module(), get_num_threads()
+
+    def call() -> dict[str, Any]:
+        for of in workload.gathers:
+            if module.gather(threads, *given[of]):
+                raise Unavailable(f"rows of {given[of][2].nbytes} bytes; gathered are 64, 128, 256, 512 or 1024")
+        return {}
+
+    return call
+
+
 def clock_of(workload: Workload, contender: str) -> str:
     """Whose clock times a contender."""
+    if contender == GATHER:
+        return "host"
     if contender in PANELS:
         return "cupy" if PANELS[contender][1] == "cupy" else "host"
     return workload.peers[contender].clock
@@ -463,4 +513,6 @@ def make_call(workload: Workload, contender: str, sizes: Mapping[str, int], dtyp
     case = make_case(workload, sizes, np.dtype(dtype))
     if peer is not None:
         return peer.make(case)
+    if contender == GATHER:
+        return gather_call(workload, case)
     return panel_call(workload, contender, case)
