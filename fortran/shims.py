@@ -25,7 +25,7 @@ import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 REALS = {"f32": ("sp", "real(c_float)"), "f64": ("dp", "real(c_double)")}
 UNSET = "status = -1"
@@ -71,19 +71,48 @@ def graph_arrays(op: Any, layout: str) -> list[str]:
     return [name for name, _ in (*op.graph.forward, *more)]
 
 
+class Order(NamedTuple):
+    """Names of a procedure's arguments, in their order; `integers` are arrays among them that hold no real numbers."""
+
+    threads: list[str]
+    dims: list[str]
+    numbers: list[str]
+    graph: list[str]
+    inputs: list[str]
+    wants: list[str]
+    outputs: list[str]
+    integers: set[str]
+
+    def passed(self) -> list[str]:
+        """Return what the procedure is called with, but for the status: a flag that is not 0 is true."""
+        flags = [f"{w} /= 0" for w in self.wants]
+        return self.threads + self.dims + self.numbers + self.graph + self.inputs + flags + self.outputs
+
+
+def order_of(op: Any, layout: str) -> Order:
+    """Return the order of the arguments of an operator's procedure."""
+    fast = layout == "fast"
+    crossing = [a for a in op.arguments if fast or not a.given_back]
+    integers = {a.name for a in crossing if a.index} | {f"out_{f.name}" for f in op.fields if f.index}
+    return Order(
+        threads=["num_threads"] if fast else [],
+        dims=[*op.definition.symbols, *(f"has_{n}" for n in op.presence(fast)), *op.choices],
+        numbers=list(op.numbers),
+        graph=graph_arrays(op, layout),
+        inputs=[a.name for a in crossing],
+        wants=[f"want_{f.name}" for f in op.fields] if op.selective else [],
+        outputs=[f"out_{f.name}" for f in op.fields],
+        integers=integers,
+    )
+
+
 def shim(op: Any, layout: str, real: str, index: str | None) -> str:
     """Source of one shim."""
     judge = layout == "judge"
     suffix = ("dp" if judge else REALS[real][0]) + (f"_{index}" if index else "")
     name = op.name + ("" if judge else f"_{real}") + (f"_{index}" if index else "")
-    threads = ["num_threads"] if layout == "fast" else []
-    graph, numbers = graph_arrays(op, layout), list(op.numbers)
-    dims = [*op.definition.symbols, *(f"has_{n}" for n in op.presence(layout == "fast")), *op.choices]
-    crossing = [a for a in op.arguments if layout == "fast" or not a.given_back]
-    inputs = [a.name for a in crossing]
-    integers = {a.name for a in crossing if a.index} | {f"out_{f.name}" for f in op.fields if f.index}
-    wants = [f"want_{f.name}" for f in op.fields] if op.selective else []
-    outputs = [f"out_{f.name}" for f in op.fields]
+    order = order_of(op, layout)
+    threads, dims, numbers, graph, inputs, wants, outputs, integers = order
     arrays = graph + inputs + outputs
     scalars = threads + dims + wants
     reals = [a for a in inputs + outputs if a not in integers]
@@ -117,10 +146,8 @@ def shim(op: Any, layout: str, real: str, index: str | None) -> str:
         return text + body + f"end subroutine {name}\n\n"
     if layout == "fast":
         text += "    status = trigraph_reserve_team(num_threads)\n    if (status /= 0) return\n"
-    flags = [f"{w} /= 0" for w in wants]
-    passed = threads + dims + numbers + graph + inputs + flags + outputs
     text += f"    {UNSET}\n"
-    return text + wrapped(f"call {procedure}_{suffix}", [*passed, "status"]) + f"end subroutine {name}\n\n"
+    return text + wrapped(f"call {procedure}_{suffix}", [*order.passed(), "status"]) + f"end subroutine {name}\n\n"
 
 
 def judge_body(
@@ -226,7 +253,7 @@ end subroutine dot
     "fast": """!> Limits of the sums over blocks, for verification: 0 restores what is usual.
 subroutine limit_blocks(slots, span)
     use, intrinsic :: iso_c_binding, only: c_int
-    use trigraph_blas_like, only: limit_spans
+    use trigraph_products, only: limit_spans
     implicit none
     integer(c_int), intent(in) :: slots, span
     call limit_spans(slots, span)

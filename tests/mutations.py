@@ -2,19 +2,19 @@
 
 # By family: what is wrong, in which file, the right text and the wrong one. A text stands there once.
 GNO = {
-    "reference: bias left out": ("fortran/gno.fypp", "    kernel(i, e) = b_v(i)", "    kernel(i, e) = 0"),
+    "reference: bias left out": ("fortran/reference/gno.fypp", "    kernel(i, e) = b_v(i)", "    kernel(i, e) = 0"),
     "reference: missing sum of the bias": (
-        "fortran/gno.fypp",
+        "fortran/reference/gno.fypp",
         "gb_v(i) = gb_v(i) + grad_kernel(i, e)",
         "gb_v(i) = grad_kernel(i, e)",
     ),
     "reference: wrong offset of b_v": (
-        "fortran/gno.fypp",
+        "fortran/reference/gno.fypp",
         "off_bv = off_v + f*hidden",
         "off_bv = off_v + f*hidden - 1",
     ),
     "reference: kernel for its cotangent": (
-        "fortran/gno.fypp",
+        "fortran/reference/gno.fypp",
         "call add_features_grad_${K}$(f_in, f_out, gg_kernel(:, e), grad_message(:, i), out_features(:, j))",
         "call add_features_grad_${K}$(f_in, f_out, kernel(:, e), grad_message(:, i), out_features(:, j))",
     ),
@@ -31,12 +31,12 @@ GNO = {
     ),
     "pyref: shared rows overwrite": ("pyref/common.py", "np.add.at(out, index, rows)", "out[index] = rows"),
     "fast: >= for > in relu'": (
-        "fortran/gno_fast.fypp",
+        "fortran/fast/gno.fypp",
         "s(:z%hidden, q) = merge(0.0_${K}$, s(:z%hidden, q), a(:z%hidden, q) <= 0)",
         "s(:z%hidden, q) = merge(0.0_${K}$, s(:z%hidden, q), a(:z%hidden, q) < 0)",
     ),
     "fast: second-order term replaces the first": (
-        "fortran/gno_fast.fypp",
+        "fortran/fast/gno.fypp",
         "if (want_coords) call gemm_packed_${K}$(z%d, n, z%hidden, ut2, w%s, z%ls, coords, z%d, .true.)",
         "if (want_coords) call gemm_packed_${K}$(z%d, n, z%hidden, ut2, w%s, z%ls, coords, z%d, .false.)",
     ),
@@ -56,22 +56,22 @@ GNO = {
         "matrices + (long long)(p) * num_y * num_x",
     ),
     "fast: chunks of a hub added one after the other": (
-        "fortran/blas_like.fypp",
+        "fortran/fast/products.fypp",
         "integer, parameter :: leaf = 128",
         "integer, parameter :: leaf = 2**30",
     ),
     "fast: a level of a hub's sum is lost": (
-        "fortran/blas_like.fypp",
+        "fortran/fast/products.fypp",
         "if (.not. btest(count, l - 1)) cycle",
         "if (.not. btest(count, l - 1) .or. l == 2) cycle",
     ),
     "fast: a sum over waves of nodes takes all but the last": (
-        "fortran/gno_fast_message.inc",
+        "fortran/fast/gno_message.inc",
         "            do wave = 0, waves - 1\n",
         "            do wave = 0, max(waves - 2, 0)\n",
     ),
     "fast: a sum over waves of edges takes the first alone": (
-        "fortran/gno_fast.fypp",
+        "fortran/fast/gno.fypp",
         "            do wave = 0, waves - 1\n",
         "            do wave = 0, 0\n",
     ),
@@ -82,14 +82,18 @@ GNO = {
     ),
 }
 DIMENET = {
-    "reference: k == i not left out": ("fortran/dimenet.fypp", "src(f) == dst(e)) .or.", "src(f) == src(e)) .or."),
+    "reference: k == i not left out": (
+        "fortran/reference/dimenet.fypp",
+        "src(f) == dst(e)) .or.",
+        "src(f) == src(e)) .or.",
+    ),
     "reference: gradient of the direction along itself": (
-        "fortran/dimenet.fypp",
+        "fortran/reference/dimenet.fypp",
         "grad_vec(l, e) = scale((grad_u(l, e) - gc * u(l)) / length, -power)",
         "grad_vec(l, e) = scale(grad_u(l, e) / length, -power)",
     ),
     "reference: second derivative of P_l dropped": (
-        "fortran/dimenet.fypp",
+        "fortran/reference/dimenet.fypp",
         "gc = gc + dy(l) * gy + ddy(l) * cdot * gydot",
         "gc = gc + dy(l) * gy",
     ),
@@ -119,22 +123,22 @@ DIMENET = {
         "mixed = env[1] * x * c - env[0] * freq * x * s",
     ),
     "fast: left-out edges stay in the sum": (
-        "fortran/dimenet_fast_kernels.inc",
+        "fortran/fast/dimenet_kernels.inc",
         "        o = o - s\n",
         "        o = o\n",
     ),
     "fast: second-order term replaces the first": (
-        "fortran/dimenet_fast_sums.inc",
+        "fortran/fast/dimenet_node.inc",
         "if (z%complete) call to_out(v%z, v%out%yd, .true.)",
         "if (z%complete) call to_out(v%z, v%out%yd, .false.)",
     ),
     "fast: norm of the harmonics of order zero": (
-        "fortran/dimenet_fast.fypp",
+        "fortran/fast/dimenet.fypp",
         "merge(1, 2, mm == 0)",
         "merge(2, 1, mm == 0)",
     ),
     "fast: NaN of an edge in no triplet": (
-        "fortran/dimenet_fast.fypp",
+        "fortran/fast/dimenet.fypp",
         "if (z%rbf) call clear_columns_${K}$(b%n_alone, b%alone, z%lr*z%ns, v%gr)",
         "if (.false.) call clear_columns_${K}$(b%n_alone, b%alone, z%lr*z%ns, v%gr)",
     ),
@@ -169,24 +173,24 @@ DIMENET = {
         "terms.add(rbf[e * width + column] * grad_projected[at], k);",
     ),
     "fast: a Bessel function's recurrence where it cancels": (
-        "fortran/dimenet_fast_radial.inc",
+        "fortran/fast/dimenet_radial.inc",
         "if (y(i) < ${l}$) j(i) = power*p",
         "if (y(i) < ${l}$ - 1) j(i) = power*p",
     ),
     "fast: distances of other edges": (
-        "fortran/dimenet_fast_radial.inc",
+        "fortran/fast/dimenet_radial.inc",
         "b%x(e) = real(dist(b%edge(e)), dp)",
         "b%x(e) = real(dist(b%edge(n + 1 - e)), dp)",
     ),
 }
 GAT = {
     "reference: sign of the activation's curvature": (
-        "fortran/gat.fypp",
+        "fortran/reference/gat.fypp",
         "& + act_curvature_${K}$(activation, raw(p), times(rawdot(p), dpredot))",
         "& - act_curvature_${K}$(activation, raw(p), times(rawdot(p), dpredot))",
     ),
     "reference: cotangent of the weights dropped": (
-        "fortran/gat.fypp",
+        "fortran/reference/gat.fypp",
         "gx(c, k, p) = a(c, k) * draw(p) + adot(c, k) * drawdot(p)",
         "gx(c, k, p) = a(c, k) * draw(p)",
     ),
@@ -201,7 +205,7 @@ GAT = {
         "rows[0] -= postdot[:, :, None] * g",
     ),
     "fast: heads summed, not averaged": (
-        "fortran/gat_fast_steps.inc",
+        "fortran/fast/gat_steps.inc",
         "b%post(:, :b%n) = b%post(:, :b%n)/z%num_heads",
         "b%post(:, :b%n) = b%post(:, :b%n)",
     ),
@@ -211,27 +215,27 @@ GAT = {
         "act.slope(d.raw, d.share * d.grad_post())",
     ),
     "fast: the last chunk of a sum replaces it": (
-        "fortran/gat_fast_kernels.inc",
+        "fortran/fast/gat_kernels.inc",
         "            total = total + s\n",
         "            total = s\n",
     ),
     "fast: as many partial sums of a dot product as a vector holds": (
-        "fortran/pieces.fypp",
+        "fortran/fast/pieces.fypp",
         "('sp', VECTOR_BYTES//4, 16)",
         "('sp', VECTOR_BYTES//4, VECTOR_BYTES//4)",
     ),
     "fast: sign within tanh": (
-        "fortran/gat_fast_kernels.inc",
+        "fortran/fast/gat_kernels.inc",
         "p = power*p + (power - 1)",
         "p = power*p - (power - 1)",
     ),
     "fast: the output of a row of several parts is left out": (
-        "fortran/gat_fast_sums.inc",
+        "fortran/fast/gat_sums.inc",
         "if (step == mean_v .or. .not. z%out) return",
         "if (step == mean_v .or. z%out) return",
     ),
     "fast: the output of a row of several parts is written where it is not asked for": (
-        "fortran/gat_fast_sums.inc",
+        "fortran/fast/gat_sums.inc",
         "if (step == mean_v .or. .not. z%out) return",
         "if (step == mean_v) return",
     ),
@@ -248,7 +252,7 @@ GAT = {
 }
 WEIGHTED = {
     "reference: sign of the degree's change": (
-        "fortran/weighted.fypp",
+        "fortran/reference/weighted.fypp",
         "if (centred) wdot = wdot - w * ratio",
         "if (centred) wdot = wdot + w * ratio",
     ),
@@ -273,22 +277,22 @@ WEIGHTED = {
         "(b.value == a.value && b.location > a.location)",
     ),
     "fast: sign of the centre": (
-        "fortran/weighted_fast_sums.inc",
+        "fortran/fast/weighted_sums.inc",
         "if (weighted) c = c - mean(i)/degree(i)",
         "if (weighted) c = c + mean(i)/degree(i)",
     ),
     "fast: edges of several positions taken for edges of one": (
-        "fortran/weighted_fast_sums.inc",
+        "fortran/fast/weighted_sums.inc",
         "single = single .and. row_offsets(e) == e - 1",
         "single = .true.",
     ),
     "fast: the last chunk of a sum replaces it": (
-        "fortran/pieces.fypp",
+        "fortran/fast/pieces.fypp",
         "                total(${V*L}$ + i) = total(${V*L}$ + i) + s${V}$(i)",
         "                total(${V*L}$ + i) = s${V}$(i)",
     ),
     "fast: parts of a long row are lost": (
-        "fortran/pieces.fypp",
+        "fortran/fast/pieces.fypp",
         "source(i, j) = source(i, j) + source(i, j + step)",
         "source(i, j) = source(i, j)",
     ),
@@ -314,12 +318,12 @@ WEIGHTED = {
         "pick = (lambda x, axis: np.argmin(np.where(np.isnan(x), np.inf, x), axis)) if",
     ),
     "fast: a number after NaN in min": (
-        "fortran/weighted_fast_extrema.inc",
+        "fortran/fast/weighted_extrema.inc",
         "takes = .not. (best(f) <= message(f)) .and. best(f) == best(f)",
         "takes = .not. (best(f) <= message(f))",
     ),
     "fast: NaN after a number in min": (
-        "fortran/weighted_fast_extrema.inc",
+        "fortran/fast/weighted_extrema.inc",
         "takes = .not. (best(f) <= message(f)) .and. best(f) == best(f)",
         "takes = best(f) > message(f) .and. best(f) == best(f)",
     ),
@@ -331,7 +335,7 @@ WEIGHTED = {
 }
 GEMNET = {
     "reference: second-order term of the radial basis dropped": (
-        "fortran/gemnet.fypp",
+        "fortran/reference/gemnet.fypp",
         "out_rad_basis(:, e) = out_rad_basis(:, e) + rad_part + rad_dot",
         "out_rad_basis(:, e) = out_rad_basis(:, e) + rad_part",
     ),
@@ -346,12 +350,12 @@ GEMNET = {
         "*to = sum;",
     ),
     "fast: second-order term replaces the first": (
-        "fortran/gemnet_fast_direct.inc",
+        "fortran/fast/gemnet_direct.inc",
         "call gemm_nt_${K}$(z%c, z%i, n, mt2, z%lc, h, z%li, p2, z%lc, .true.)",
         "call gemm_nt_${K}$(z%c, z%i, n, mt2, z%lc, h, z%li, p2, z%lc, .false.)",
     ),
     "fast: second-order term of D replaces the first": (
-        "fortran/gemnet_fast_interaction.inc",
+        "fortran/fast/gemnet_interaction.inc",
         "call gemm_nt_${K}$(z%c, z%s, z%i, q, z%lc, gg_rad(1, e), z%s, w%d2, z%lc, .true.)",
         "call gemm_nt_${K}$(z%c, z%s, z%i, q, z%lc, gg_rad(1, e), z%s, w%d2, z%lc, .false.)",
     ),
@@ -366,22 +370,22 @@ GEMNET = {
         "sum = sum;",
     ),
     "fast: parts of an atom are left out": (
-        "fortran/gemnet_fast_interaction.inc",
+        "fortran/fast/gemnet_interaction.inc",
         "            if (atoms%parts > 0) call long_atoms(b, w, x)\n",
         "            if (atoms%parts > 1000) call long_atoms(b, w, x)\n",
     ),
     "fast: cotangents of an atom of several parts": (
-        "fortran/gemnet_fast_interaction.inc",
+        "fortran/fast/gemnet_interaction.inc",
         "call make_q(atoms%long_row(l), 1, long_q2(1, l), long_q(1, l), z%ci)",
         "call make_q(atoms%long_row(1), 1, long_q2(1, l), long_q(1, l), z%ci)",
     ),
     "fast: an atom of several parts takes the first": (
-        "fortran/gemnet_fast_interaction.inc",
+        "fortran/fast/gemnet_interaction.inc",
         "call add_parts(atoms%part(l), atoms%part(l + 1) - atoms%part(l), b%p2",
         "call add_parts(atoms%part(l), 1, b%p2",
     ),
     "fast: an edge of as many triplets as a part has": (
-        "fortran/gemnet_fast_interaction.inc",
+        "fortran/fast/gemnet_interaction.inc",
         "            if (n <= piece) then\n                call finish_triplets",
         "            if (n < piece) then\n                call finish_triplets",
     ),

@@ -197,8 +197,8 @@ def test_graph_kinds():
 @pytest.mark.parametrize("family", FAMILIES)
 def test_each_family_has_the_same_files_in_every_panel(family):
     names = [
-        f"fortran/{family}.fypp",
-        f"fortran/{family}_fast.fypp",
+        f"fortran/reference/{family}.fypp",
+        f"fortran/fast/{family}.fypp",
         f"pyref/{family}.py",
         f"gpu/{family}.py",
         f"gpu/kernels/{family}.cu",
@@ -206,12 +206,26 @@ def test_each_family_has_the_same_files_in_every_panel(family):
     assert [name for name in names if not (ROOT / name).is_file()] == []
 
 
+def test_the_reference_borrows_nothing_of_the_fast_path():
+    """Rooms of the Fortran sources include files, and use modules, of their own and of common/ alone."""
+    used = re.compile(r"^ *(?:use (?:, intrinsic ::)?\s*(\w+)|#?:?include '([\w.]+)')", re.MULTILINE)
+    for room in ("common", "reference", "fast"):
+        here = [p for folder in (room, "common") for p in (ROOT / "fortran" / folder).iterdir() if p.suffix != ".c"]
+        modules = {m for p in here for m in re.findall(r"^module (\w+)$", p.read_text(), re.MULTILINE)}
+        for path in (p for p in here if p.parent.name == room):
+            for module, file in used.findall(path.read_text()):
+                assert module in modules | {"omp_lib"} if module else file in {p.name for p in here}, (
+                    path,
+                    module,
+                    file,
+                )
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_the_same_function_names_inside(family):
     operators = [op.name for op in OPS if op.family == family]
-    files = {path.name: path.read_text() for path in (ROOT / "fortran").iterdir() if path.name.startswith(family)}
-    fast = "".join(text for name, text in files.items() if name.startswith(f"{family}_fast"))
-    reference = "".join(text for name, text in files.items() if not name.startswith(f"{family}_fast"))
+    rooms = ((ROOT / "fortran" / room).glob(f"{family}*") for room in ("fast", "reference"))
+    fast, reference = ("".join(path.read_text() for path in room) for room in rooms)
     for name in operators:
         assert re.search(rf"^ *(pure )?subroutine {name}_\$", reference, re.MULTILINE), name
         definition, _, order = name.rpartition("_")

@@ -1,7 +1,7 @@
 """Write the zeros of the spherical Bessel functions and the norms of the radial basis, in the precision of real128.
 
 z_lk is the k-th positive zero of j_l and N_lk = (j_(l+1)(z_lk)^2 / 2)^(-1/2), for l = 0..7 and k = 1..16: all that the
-operators allow. Needs mpmath; ``python tools/make_bessel_zeros.py`` writes fortran/bessel_zeros.inc and
+operators allow. Needs mpmath; ``python tools/make_bessel_zeros.py`` writes fortran/common/bessel_zeros.inc and
 gpu/kernels/bessel_zeros.cuh.
 """
 
@@ -65,7 +65,7 @@ def main() -> None:
     tables = {"bessel_zeros": roots, "bessel_norms": norms}
     note = "Written by tools/make_bessel_zeros.py"
     text = "".join(fortran(name, table) for name, table in tables.items())
-    (ROOT / "fortran/bessel_zeros.inc").write_text(f"! {note}: column l, row k.\n" + text, encoding="utf-8")
+    (ROOT / "fortran/common/bessel_zeros.inc").write_text(f"! {note}: column l, row k.\n" + text, encoding="utf-8")
     kinds = (("float", 9, "f"), ("double", 17, ""))
     text = "".join(cuda(name, table, *kind) for kind in kinds for name, table in tables.items())
     head = f"// {note}: row l, column k. Zeros of the spherical Bessel functions j_l, and norms.\n#pragma once\n\n"

@@ -25,8 +25,8 @@ FAMILIES = ("gno", "dimenet", "gat", "weighted", "gemnet")
 
 # The first files of a family by panel; what they include, import or use belongs to it as well.
 PANELS = {
-    "fortran": ("fortran/{}_fast.fypp",),
-    "fortran-reference": ("fortran/{}.fypp",),
+    "fortran": ("fortran/fast/{}.fypp",),
+    "fortran-reference": ("fortran/reference/{}.fypp",),
     "pyref": ("pyref/{}.py",),
     "gpu-host": ("gpu/{}.py", "gpu/kernels/{}.cu"),
 }
@@ -36,7 +36,7 @@ USED = re.compile(
     re.MULTILINE,
 )
 # Tables of numbers, names of kinds, and what runs kernels rather than being one.
-LEFT_OUT = ("kinds", "types.fypp", "status.inc", "bessel_zeros.inc", "bessel_zeros.cuh", "launcher")
+LEFT_OUT = ("kinds", "types.fypp", "shared.inc", "bessel_zeros.inc", "bessel_zeros.cuh", "launcher")
 
 # What `trigraph verify --operator FAMILY --panel PANEL ...` does, but cheap units first, and with an end at the first
 # check that fails or unit that hangs. Prints the unit it is at, and what fails there. A label asks for that unit alone.

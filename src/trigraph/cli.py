@@ -1,4 +1,4 @@
-"""The command line: ``trigraph verify``, ``info``, ``operators``, ``bench`` and ``qualify``.
+"""The command line: ``trigraph verify``, ``info``, ``operators``, ``fortran``, ``bench`` and ``qualify``.
 
 What a command needs is imported when it runs, so that ``--help`` and completion are quick.
 """
@@ -400,6 +400,33 @@ def info() -> None:
     for state in found["panels"]:
         panels.add_row(mark(console, state["available"]), f"[bold]{state['panel']}[/]", escape(state["detail"]))
     console.print(panels)
+
+
+# ---- fortran ---------------------------------------------------------------------------------------------------------
+
+
+@main.command(short_help="Write the Fortran sources, a C header and build files.")
+@click.argument("folder", type=click.Path(file_okay=False, path_type=Path))
+@click.option(
+    "--vector-bytes",
+    type=click.Choice(["16", "32", "64"]),
+    default="16",
+    show_default=True,
+    help="Of the processor's vectors: 64 with -march=x86-64-v4, 32 with -march=x86-64-v3, 16 with any.",
+)
+def fortran(folder: Path, vector_bytes: str) -> None:
+    """Write the Fortran sources to FOLDER, for programs without Python.
+
+    There are the reference and the fast path of all families, named constants, a C header, the arguments of every
+    operator (README.md), and what fpm and meson need to build them.
+    """
+    from trigraph.fortran.export import write
+
+    try:
+        written = write(folder, int(vector_bytes))
+    except ModuleNotFoundError as error:
+        raise click.ClickException(f"{error}; pip install 'trigraph[fortran]' installs it") from error
+    click.echo(f"{len(written)} sources, include/trigraph.h, fpm.toml, meson.build and README.md in {folder}")
 
 
 # ---- operators -------------------------------------------------------------------------------------------------------
