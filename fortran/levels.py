@@ -110,7 +110,7 @@ def set_cpu_level(level: str) -> None:
 def small_blocks() -> Iterator[None]:
     """Let sums over blocks of nodes or edges take two blocks at a time, as they take many thousands for a large graph.
 
-    Of an odd number of blocks the last wave has one only. For verification: small graphs then go through what large
+    This is for verification: small graphs then go through several waves, and a last wave that is not full, as large
     ones do. No operator may run in another thread meanwhile.
     """
     module = fast_module()

@@ -40,7 +40,9 @@ __all__ = [
 ]
 
 ROWS = 256  # rows of a matrix that are summed at a time
-WORKSPACE = 1 << 30  # bytes of the arrays of one block, the same everywhere: a sum over blocks depends on it
+# Bytes that the arrays of one block may take. How many rows a block has follows from it, and so does the order of a sum
+# over blocks: it is the same number on every device.
+WORKSPACE = 1 << 30
 # Threads, rows and, the least that suffice, columns of a block of kernels/matrices.cuh.
 MATRIX_THREADS, MATRIX_ROWS, MATRIX_COLUMNS = 256, 128, (16, 32, 64)
 MAX_BLOCKS = 256  # blocks grow instead

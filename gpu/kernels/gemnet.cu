@@ -120,7 +120,7 @@ __device__ void sum_triplets(const Tile& tile, const Sizes& sizes, const Pairs<T
     __syncthreads();
 }
 
-// As product_blocks, for a kernel whose totals are in registers too.
+// Blocks that a multiprocessor shall hold at a time, as product_blocks says, but of a kernel that keeps totals in registers too.
 template <class T> constexpr int total_blocks = sizeof(T) == 4 ? 5 : 3;
 
 // p[s, i, c] = sum over the unit's edges of r_1 B + r B_1, B_1 being the derivative of B. A block does a tile of p;

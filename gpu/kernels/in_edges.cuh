@@ -1,7 +1,7 @@
 // The sum from the out-edges of a node to its in-edges: what the triplets give to the gradients of f = (k -> j).
 //
-// D_f[l,c] = sum over e of Y_l(u_e.u_f) grad_out[e,c] is all an in-edge needs: the gradient in F_f[l,c]. What leaves out f is
-// what f leaves out (trigraph.EdgeGraph).
+// D_f[l,c] = sum over e of Y_l(u_e.u_f) grad_out[e,c] is all an in-edge needs: the gradient in F_f[l,c]. The sum leaves out the
+// out-edges e whose forward sum leaves out f; these are the same edges as f's own sum leaves out (trigraph.EdgeGraph).
 #pragma once
 #include "triplets.cuh"
 

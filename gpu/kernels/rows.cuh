@@ -1,9 +1,9 @@
 // Rows of a CSR array by groups of lanes, for families that gather rows of columns: the lanes of a group, at most a warp,
 // lie along the columns first, what is left of them along the positions of a piece (see sums.cuh).
 //
-// Lanes are runtime numbers, so that a width of 1 wastes no more than a width of 100; they depend on the width alone, and so
-// does the order of sums. A lane has several columns where
-// 16 bytes can be read at a time. Every thread of a block reaches the shuffles, also those beyond the last piece.
+// Numbers of lanes are known at run time, so that a width of 1 wastes no more than a width of 100; they depend on the width
+// alone, and so does the order of sums. A lane has several columns where 16 bytes can be read at a time. Every thread of a
+// block reaches the shuffles, also those beyond the last piece.
 #pragma once
 
 #include "sums.cuh"
