@@ -21,7 +21,7 @@ __all__ = ["VECTOR_BYTES", "write"]
 SOURCES = Path(__file__).parent
 VECTOR_BYTES = (16, 32, 64)
 FAMILIES = tuple(dict.fromkeys(spec.family for spec in DEFINITIONS))
-NEGATIVE_SIZE = 1  # status of the C interface where a size is negative
+REFUSED = 1  # status of the C interface where a size is negative, or there are no threads
 C_TYPES = {"f32": "float", "f64": "double", "i32": "int32_t", "i64": "int64_t"}
 
 FPM = """name = "trigraph"
@@ -73,8 +73,20 @@ real(sp), real(dp)), both generic over int32 and int64 indices. `trigraph_choice
 `include/trigraph.h` declares the fast path for C: one function for each operator, kind of real numbers and of indices.
 
 Arrays have the entity last, as `embedding(dim, num_src_nodes)`; in C that is a row of `dim` numbers for each node.
-Values of indices are 0-based. `status` is 0, or not 0 where memory for work space was refused; the C functions return
-it, or {negative} where a size is negative. Other sizes, and indices, are trusted.
+`status` is 0, or not 0 where memory for work space was refused; the C functions return it, or {refused} where a size is
+negative or num_threads is not positive. Other sizes, and indices, are trusted.
+
+Values of indices are 0-based, sorts are stable. Of a CSC, `offsets`, `indices` and `edge_ids` are the in-edges of the
+destinations, position by position; `destinations` has the destination of each position, `src_offsets` and
+`src_positions` the positions sorted by source, `row_offsets` and `row_positions` those sorted by row of the edge
+arrays. Of an EdgeGraph, `src` and `dst` are sorted by source, `dst_offsets` and `dst_edge_index` are the edges sorted
+by destination, `reverse_edge` is the edge that goes back (-1: none), `reverse_start` and `reverse_stop` are the range
+of `dst_edge_index` that an edge leaves out with exclude = 1.
+
+An input that may be absent comes with a flag `has_...`: with 0, its array and its cotangent `gg_...` are not read and
+may have one element. Where the lists say "None", they mean that flag; a cotangent without a flag is zeros. An output
+whose `want_...` is false is not touched and may have one element. In C, `want_...` is an int, and an array is never
+NULL.
 
 ## Arguments of the fast path
 
@@ -123,8 +135,8 @@ def _c_function(op: Operator, real: str, index: str | None) -> str:
     text += "".join(f"    {whole}, intent(in) :: {a}(*)\n" for a in order.graph)
     for names, intent in ((order.inputs, "in"), (order.outputs, "inout")):
         text += "".join(f"    {whole if a in order.integers else kind}, intent({intent}) :: {a}(*)\n" for a in names)
-    text += f"    integer(c_int) :: status\n\n    status = {NEGATIVE_SIZE}\n"
-    text += wrapped("if (min", [*order.dims, "0"]).rstrip("\n") + " < 0) return\n" if order.dims else ""
+    text += f"    integer(c_int) :: status\n\n    status = {REFUSED}\n"
+    text += wrapped("if (min", [*order.dims, *(f"{n} - 1" for n in order.threads)]).rstrip("\n") + " < 0) return\n"
     text += f"    {UNSET}\n"
     return text + wrapped(f"call {procedure}", [*order.passed(), "status"]) + f"end function {name}\n\n"
 
@@ -228,7 +240,7 @@ def write(folder: Path, vector_bytes: int) -> list[Path]:
     values: dict[str, Any] = {
         "version": __version__,
         "vector_bytes": vector_bytes,
-        "negative": NEGATIVE_SIZE,
+        "refused": REFUSED,
         "files": " ".join(names),
         "lists": "\n".join(_list(op) for op in OPERATORS.values()),
     }

@@ -35,7 +35,10 @@ def check(op):
     arrays = {a.name for a in op.arguments}
     mine = {n: asarray(v) if n in arrays and v is not None else v for n, v in mine.items()}
     mine |= {n: part if n == graphs[0] else None for n in graphs}
-    found = getattr(distributed, op.name)(**mine, **({} if graphs else {"partition": part}))
+    mine |= {} if graphs else {"partition": part}
+    found = getattr(distributed, op.name)(**mine)
+    arrays = {f.name: found if op.single else getattr(found, f.name) for f in op.fields}
+    worker.into(op, mine, {n: array for n, array in arrays.items() if array is not None})
     for field in op.fields:
         whole, local = (x if op.single else getattr(x, field.name) for x in (expected, found))
         assert (whole is None) == (local is None), field.name

@@ -43,15 +43,14 @@ def library(folder):
     return ctypes.CDLL(str(next(p for p in build_folder.glob("libtrigraph.*") if p.is_file())))
 
 
-def call(library, op, case, threads=2):
-    """Call a C function with the arguments of a case, as its header and the lists of README.md say."""
-    arguments = case.arguments(op)
+def call(library, op, case, arguments):
+    """Call a C function, as its header and the lists of README.md say."""
     checked = check_call(op, dict(bind_arguments(op, (), arguments, op.signature)), None, None, "numpy", "fortran")
     order, values, sizes, dtype = order_of(op, "fast"), checked.values, checked.sizes, np.dtype(case.dtype)
     index = op.graph.find(op.graph.forward[0][0], values).dtype if op.graph else None
     name = f"trigraph_{op.name}_{TYPES[case.dtype]}" + (f"_{TYPES[str(index)]}" if op.graph else "")
     given = {n: int(values[n.removeprefix("has_")] is not None) for n in order.dims if n.startswith("has_")}
-    passed = [ctypes.c_int(threads), *(ctypes.c_int((sizes | given)[n]) for n in order.dims)]
+    passed = [ctypes.c_int(2), *(ctypes.c_int((sizes | given)[n]) for n in order.dims)]
     passed += [ctypes.c_double(values[n]) for n in order.numbers]
     arrays = []
     for n in order.graph:
@@ -71,21 +70,33 @@ def call(library, op, case, threads=2):
         found[f.name] = np.full(shape, -7, index if f.index else dtype)
     passed += [a.ctypes.data_as(ctypes.c_void_p) for a in found.values()]
     assert getattr(library, name)(*passed) == 0
-    # A size that is negative is refused before anything is read.
-    passed[1] = ctypes.c_int(-1)
-    assert getattr(library, name)(*passed) == export.NEGATIVE_SIZE
+    # A size that is negative, and no threads, are refused before anything is read.
+    for place, wrong in [(0, 0), (0, -1), *((k + 1, -1) for k in range(len(order.dims)))]:
+        changed = [*passed[:place], ctypes.c_int(wrong), *passed[place + 1 :]]
+        assert getattr(library, name)(*changed) == export.REFUSED
     return {n: found[n] for n in fields}
+
+
+def calls(definition, case):
+    """Operators of a definition with arguments; with each that fwd returned and bwd may be given back, alone, too."""
+    for op in (o for o in OPERATORS.values() if o.definition is definition):
+        arguments = case.arguments(op)
+        yield op, arguments
+        fwd = getattr(trigraph, f"{definition.name}_fwd")
+        for name in (a.name for a in op.arguments if a.given_back):
+            back = getattr(fwd(**case.arguments(OPERATORS[fwd.__name__])), name)
+            yield op, arguments | {name: back}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda d: d.name)
 def test_c_functions_give_the_packages_results(library, definition, dtype):
-    several = [v for v in variants(definition, ()) if v.differenced]
+    several = [v for v in variants(definition, ()) if v.differenced or v.name in ("no edges", "no nodes")]
     for variant in several:
         case = build(definition, variant, dtype, 0)
-        for op in (o for o in OPERATORS.values() if o.definition is definition):
-            expected = getattr(trigraph, op.name)(**case.arguments(op))
-            for name, array in call(library, op, case).items():
+        for op, arguments in calls(definition, case):
+            expected = getattr(trigraph, op.name)(**arguments)
+            for name, array in call(library, op, case, arguments).items():
                 reference = expected if op.single else getattr(expected, name)
                 scale = max(np.abs(reference).max(initial=0), 1)
                 # Built without fused multiply-adds: rounding differs, and 1,000 eps are far from any mistake.

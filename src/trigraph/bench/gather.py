@@ -1,9 +1,8 @@
 """Workloads that do little but gather rows, beside the time of gathering them: `trigraph bench --family gather`.
 
-Weighted aggregation has to gather the rows of the sources once in the forward; its gradients need those of the
-destinations' cotangents by source and those of the sources by destination. Attention gathers the sources once in the
-forward, and in the backward three times: the sources, the destinations' cotangents, and what the first pass leaves for
-the second.
+The forward of weighted aggregation and of attention has to gather the rows of the sources by destination; their
+gradients need these rows, and those of the destinations' cotangents by source. What attention's first pass leaves for
+its second is gathered too, but is narrower than a row and does not count.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ OPERATORS: dict[str, tuple[str, str, tuple[str, ...], float]] = {
     "attention-backward": (
         "gradients of attention, 4 heads, without its scores",
         "mha_gat_n2n_bwd",
-        ("sources", "destinations", "destinations"),
+        ("sources", "destinations"),
         0.65,
     ),
 }

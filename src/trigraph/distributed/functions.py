@@ -75,7 +75,9 @@ class _Call:
     def _checked_out(self) -> dict[str, Any]:
         """Return the arrays to write to, by field: the rows that this rank owns, as the front door wants all."""
         op, owned = self.op, self.partition.owned
-        given = {**self.values, **(self.partition.nothing.graphs if op.graph else {})}
+        given = dict(self.values)
+        if op.graph:
+            given |= self.partition.nothing.graphs_for(self.values[op.definition.inputs[0].name])
         columns = squeeze_columns(op, given)
         shapes = {a.name: given[a.name].shape for a in op.arguments if given[a.name] is not None}
         sizes = bind_sizes(op, given, shapes, {n: owned[n].size for n in op.graph.sizes} if op.graph else {})
