@@ -14,9 +14,11 @@ import json
 import os
 import pickle
 import resource
+import signal
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -35,6 +37,9 @@ PAGE = resource.getpagesize()
 HANG = 60  # seconds for an operator, in the dense sweep 20 times as many
 SENTINEL = 0xA5  # every byte of `out=` before a call
 MOST = 2**34  # bytes that are enough for every call
+# pyref has no compiled code but NumPy's, which was seen three times, in runs of all tests, to read address 0 where a
+# buffer of less than 32 pages was refused after all. An operator that crashes more often than this is wrong.
+CRASHES = 2
 
 
 class Sweep(NamedTuple):
@@ -291,12 +296,16 @@ def outcome(name: str, dense: bool) -> Outcome:
         "PYTHONPATH": str(Path(__file__).parent),
     }
     left, wrong, refused, complete = [op.name for op in OPS], {}, 0, 0
+    crashes = Counter()
     while left:
         command = [sys.executable, __file__, name, str(int(dense)), *left]
         done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
         for line in done.stdout.splitlines():
             found, (r, c) = json.loads(line)
             wrong[left.pop(0)], refused, complete = found, refused + r, complete + c
+        if left and name == "pyref" and done.returncode == -signal.SIGSEGV and crashes[left[0]] < CRASHES:
+            crashes[left[0]] += 1
+            continue
         if left:
             last = "\n".join(done.stderr.splitlines()[-40:])
             wrong[left.pop(0)] = f"the process ended with {done.returncode}:\n{last}"
