@@ -180,7 +180,7 @@ def _list(op: Operator) -> str:
         elif n.startswith("has_"):
             what = f"`integer`, 1 where {n.removeprefix('has_')} is given, else 0" + "**" * (n[4:] in back)
         else:
-            what = "`integer`" + (f", {SYMBOLS[n].doc}" if n in SYMBOLS and getattr(SYMBOLS[n], "doc", "") else "")
+            what = "`integer`" + (f", {SYMBOLS[n].doc}" if n in SYMBOLS else "")
         lines.append(f"- `{n}`: {what}")
     lines += [f"- `{n}`: `real(dp)`" for n in order.numbers]
     lines += [f"- `{n}`{' *' * (n in reverse)}: integer array `({lengths[n]})`" for n in order.graph]

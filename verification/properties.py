@@ -219,7 +219,7 @@ def check_company(subject: Subject, judged: Judged, op: Operator, seed: int) -> 
     case = judged.case
     among = in_company(case, seed)
     fields, together = own_fields(case, op), attempt(subject, op, among.case.arguments(op))
-    arrays = {f.name: together.fields.get(f.name) for f in fields}
+    arrays: dict[str, Any] = {f.name: together.fields.get(f.name) for f in fields}
     notes = {f.name: form_problem(arrays[f.name], f, among.case.sizes, dtype_of(f, case)) for f in fields}
     own = {f.name: among.own(f, arrays[f.name], case.sizes) for f in fields if not notes[f.name]}
     if subject.name in IN_COMPANY:
