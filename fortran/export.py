@@ -16,10 +16,9 @@ from trigraph import __version__
 from trigraph.fortran.shims import INDICES, REALS, UNSET, order_of, wrapped
 from trigraph.operators import DEFINITIONS, OPERATORS, SYMBOLS, Operator
 
-__all__ = ["VECTOR_BYTES", "write"]
+__all__ = ["write"]
 
 SOURCES = Path(__file__).parent
-VECTOR_BYTES = (16, 32, 64)
 FAMILIES = tuple(dict.fromkeys(spec.family for spec in DEFINITIONS))
 REFUSED = 1  # status of the C interface where a size is negative, or there are no threads
 C_TYPES = {"f32": "float", "f64": "double", "i32": "int32_t", "i64": "int64_t"}

@@ -111,7 +111,7 @@ def test_header_and_lists_name_every_function(folder):
         for real, index in kinds:
             assert f"int trigraph_{op.name}_{real}{index}(" in header
         assert f"### `{op.name}_fast`" in readme
-    # Every function of the header is in the interface with as many arguments.
+    # The Fortran function behind each C function of the header takes as many arguments as its prototype says.
     interface = (folder / "src" / "c_interface.f90").read_text().replace("&\n    & ", "")
     for name, arguments in re.findall(r"int (trigraph_\w+)\(([^;]*)\);", header):
         (found,) = re.findall(rf"^function {name}\(([^)]*)\)", interface, re.MULTILINE)

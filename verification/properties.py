@@ -40,7 +40,7 @@ __all__ = [
 ]
 
 THREADS = (1, 2, 3)
-# What belongs to a node or an edge has the same bits in any company there.
+# Panels in which what belongs to a node or an edge has the same bits whatever other nodes and edges are in the call.
 IN_COMPANY = ("fortran", "fortran-reference", "gpu", "gpu-host")
 
 

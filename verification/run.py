@@ -199,7 +199,8 @@ class _Run:
         if "float64" not in self.dtypes:
             return
         whole = judged("float64", False)
-        # Differences of a whole input are asked of one panel; the judge is asked about all of them, patch by patch.
+        # Derivatives on the whole structure are compared with finite differences for one panel, since that takes
+        # long. All panels are compared with the judge on a part of the structure (the patch, above).
         differenced = next((s for s in self.scopes if s.subject.name not in UNDIFFERENCED), None)
         for scope in self.scopes:
             if real.panels and scope.subject.name not in real.panels:
