@@ -121,7 +121,8 @@ class Variant:
 
     `pick` chooses among the typical sizes; `differenced` cases keep the wide margin from kinks and are used for finite
     differences and the algebraic properties; `setting` fixes choices, and inputs that are absent; `degree` is that of
-    the hubs of hubs.py, 0 elsewhere; `data` says what numbers are drawn (`draw`).
+    the hubs of hubs.py, 0 elsewhere; `data` says what numbers are drawn (`draw`); `sizes` fixes sizes of symbols, and
+    definitions that lack one of these have no such variant.
     """
 
     name: str
@@ -131,6 +132,7 @@ class Variant:
     setting: Mapping[str, Any] = field(default_factory=dict)
     degree: int = 0
     data: str = "any"
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def label(self) -> str:
@@ -167,6 +169,9 @@ VARIANTS: dict[str | None, tuple[Variant, ...]] = {
         Variant("one edge", 0, np.int64),
         Variant("no edges", 0, np.int32),
         Variant("no nodes", 0, np.int64),
+        # More heads than are taken together (4 and 8), of widths that are whole vectors of a processor or of a thread.
+        Variant("heads of 8", 0, np.int32, sizes={"num_heads": 9, "dim_head": 8}),
+        Variant("heads of 16", 0, np.int64, sizes={"num_heads": 9, "dim_head": 16}),
     ),
     None: (
         Variant("regular", 0, np.int64, True),
@@ -196,7 +201,7 @@ SEGMENTS = (
 VARIANTS |= {"triplets": SEGMENTS, "bilinear": SEGMENTS}
 
 
-EVERY_SETTING = ("regular", "skewed", "boundaries", "integers")
+EVERY_SETTING = ("regular", "skewed", "boundaries", "integers", "heads of 8", "heads of 16")
 
 
 def variants(definition: Definition, where: Where | None = None) -> tuple[Variant, ...]:
@@ -204,7 +209,8 @@ def variants(definition: Definition, where: Where | None = None) -> tuple[Varian
 
     `where` restricts the settings.
     """
-    base, settings = VARIANTS[definition.graph], settings_of(definition, where or {})
+    settings = settings_of(definition, where or {})
+    base = tuple(v for v in VARIANTS[definition.graph] if v.sizes.keys() <= set(definition.symbols))
     if not settings:
         return base
     turns = [replace(v, setting=settings[i % len(settings)]) for i, v in enumerate(base)]
@@ -260,7 +266,7 @@ def _sizes(definition: Definition, variant: Variant) -> dict[str, int]:
         elif variant.name == "no nodes" and not symbol.minimum:
             size = 0
         sizes[name] = size if symbol.maximum is None else min(size, symbol.maximum)
-    return sizes
+    return sizes | dict(variant.sizes)
 
 
 def frozen(array: np.ndarray) -> np.ndarray:

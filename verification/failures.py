@@ -32,6 +32,8 @@ REMARKS = {
     "one edge": "a single edge",
     "no edges": "rows of edge arrays that nothing uses, and every sum is empty",
     "no nodes": "arrays of length 0",
+    "heads of 8": "nine heads, and rows of heads that fill whole vectors",
+    "heads of 16": "nine heads, and rows of heads that fill whole vectors",
 }
 # What the integers are for, where an operator has a kink.
 CONVENTIONS = {

@@ -39,7 +39,9 @@ EMULATED = ("gpu-host",)
 # Variants with so many edges that the emulated device takes one dtype of each, in turn; kernels have one source.
 LARGE = ("boundaries", "skewed", "wide")
 # Variants whose work one thread does, whatever their number, or that differ from "regular" in numbers alone.
-ONE_THREAD = ("one edge", "no edges", "no nodes", "one channel", "integers")
+ONE_THREAD = ("one edge", "no edges", "no nodes", "one channel", "integers", "heads of 8", "heads of 16")
+# Variants that are called in different ways, beside those that are differenced.
+CALLED = ("skewed", "one channel", "heads of 8", "heads of 16")
 
 # Milliseconds that units took on one core, roughly; the emulated device takes a multiple of a panel's share.
 WEIGHTS = {
@@ -153,7 +155,7 @@ class _Run:
             if turn and (variant.differenced or variant.name == "skewed"):
                 company = partial(tasks.of_company, scope, judged, self.seed)
                 yield _unit(f"{name} company", scope, WEIGHTS["company"], company)
-            if variant.differenced or (turn and variant.name in ("skewed", "one channel")):
+            if variant.differenced or (turn and variant.name in CALLED):
                 yield _unit(f"{name} calls", scope, WEIGHTS["calls"], partial(tasks.of_calls, scope, judged))
             if turn and variant.differenced:
                 yield _unit(f"{name} nan", scope, WEIGHTS["nan"], partial(tasks.of_nonfinite, scope, judged))
