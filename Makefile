@@ -7,12 +7,13 @@ BUILD := build/$(shell $(PYTHON) -c 'import sys; print(sys.implementation.cache_
 SOURCES := pyproject.toml meson.build build_info.json.in $(shell find src fortran pyref gpu verification -type f \
 	-not -path '*/__pycache__/*' 2>/dev/null)
 
-.PHONY: verify test test-all lint bench soak mutants wheel qualify-kit test-pythons develop clean help
+.PHONY: verify test test-all lint bench docs soak mutants wheel qualify-kit test-pythons develop clean help
 
 help:
 	@echo "make verify    the three panels against each other, the judge and finite differences; report in verification-report/"
 	@echo "make test      the test suite (make test-all: with the slow sweeps)"
 	@echo "make lint      ruff and mypy        make bench   timings beside what users would otherwise run"
+	@echo "make docs      the documentation as a site, in docs/_build/html"
 	@echo "make soak SECONDS=3600   random operators, threads, forks, refused memory and interrupted calls for an hour"
 	@echo "make test-pythons   the wheel in every Python that is found, with the newest and the oldest dependencies"
 	@echo "make wheel     self-contained wheel in dist/, for glibc 2.28 on        make develop  editable install in $(VENV)"
@@ -34,6 +35,10 @@ test-all: $(VENV)/installed-tests
 test-pythons: $(VENV)/created
 	$(BIN)/python -m pip install --quiet nox
 	$(BIN)/python -m nox $(if $(SESSIONS),--session $(SESSIONS))
+
+# The pages and the reference of the package, with examples that are run: docs/_build/html/index.html, read without a server.
+docs: $(VENV)/installed-tests
+	$(BIN)/python -m sphinx -q -W --keep-going -b html docs docs/_build/html
 
 lint: $(VENV)/installed-tests
 	$(BIN)/ruff check .

@@ -1,5 +1,6 @@
 """The documentation is fresh, its code runs as printed, its links lead somewhere, and the examples work."""
 
+import json
 import os
 import re
 import shutil
@@ -13,6 +14,7 @@ from trigraph import docs
 from trigraph.operators import OPERATORS
 
 ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 WITH_CODE = [page for page in PAGES if "```python" in page.read_text()]
 # Those with options take minutes without them, and have tests of their own at small size.
@@ -75,7 +77,8 @@ def test_python_of_the_pages_runs(page):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links(page):
     for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
-        assert target.startswith("https://") or (page.parent / target).exists(), target
+        made = target.startswith("_executed/")  # by the build of the site (test_docs_site.py)
+        assert made or target.startswith("https://") or (page.parent / target).exists(), target
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
@@ -107,3 +110,35 @@ def test_the_fortran_program(tmp_path):
     fast, gradient = (float(line.rsplit(":")[1]) for line in printed.splitlines()[-2:])
     assert fast < 1e-14
     assert gradient < 1e-14
+
+
+RECORDS = ROOT / "benchmarks" / "records"
+ROWS = [line for line in README.splitlines() if line.startswith("| [`")]
+# What the README says of an operator's speed: its record, workload and peer.
+SPEEDS = {
+    ("gno_kernel", "2.1 times NumPy"): ("", "gno-coords-32", "numpy"),
+    ("gno_message", "25 times PyG"): ("", "gno-message", "pyg"),
+    ("radial_basis", "9.4 times PyG"): ("-dimenet", "dimenet-radial", "pyg"),
+    ("agg_edge_to_edge", "82 times PyG"): ("-dimenet", "dimenet-aggregate-backward", "pyg"),
+    ("mha_gat_n2n", "9.5 times PyG"): ("-gat", "gat", "pyg"),
+    ("agg_weighted_n2n", "1.2 times torch.sparse"): ("-weighted", "weighted-sum", "torch-sparse"),
+    ("agg_weighted_n2n", "12 times PyG"): ("-weighted", "weighted-sum-backward", "pyg"),
+    ("interaction_bilinear", "1.5 times fairchem"): ("-gemnet", "gemnet", "fairchem"),
+    ("interaction_bilinear", "30 times where"): ("-gemnet", "gemnet-power-law", "fairchem"),
+}
+
+
+@pytest.mark.parametrize(("operator", "words"), SPEEDS)
+def test_speeds_are_those_of_a_record(operator, words):
+    (row,) = [
+        line for line in README.splitlines() if line.startswith("| [`") and f"(docs/operators.md#{operator})" in line
+    ]
+    assert words in row
+    record, workload, peer = SPEEDS[operator, words]
+    results = json.loads((RECORDS / f"2026-11-21-xeon-2core{record}.json").read_text())["results"]
+    (found,) = [r["contenders"] for r in results if r["workload"] == workload]
+    assert f"{found[peer]['median_s'] / found['fortran']['median_s']:.2g}" == words.split()[0]
+
+
+def test_every_speed_is_looked_up():
+    assert sum(len(re.findall(r"[\d.]+ times", row.split("|")[4])) for row in ROWS) == len(SPEEDS)

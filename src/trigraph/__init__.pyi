@@ -126,6 +126,8 @@ def gno_kernel_fwd(
 ) -> _A:
     """Per-edge kernel of a graph neural operator: a two-layer network of the edge's coordinates.
 
+    Formula::
+
         kernel = V relu(U dx + b_u) + b_v
 
     Parameters
@@ -176,6 +178,8 @@ def gno_kernel_bwd(
 ) -> GnoKernelBwd[_A]:
     """Vector-Jacobian product of `gno_kernel_fwd`.
 
+    Formula::
+
         s = mask (V^T g); coords = U^T s; params: dU = sum s dx^T, db_u = sum s, dV = sum g a^T, db_v = sum g
 
     Parameters
@@ -199,9 +203,10 @@ def gno_kernel_bwd(
 
     Returns
     -------
-    NamedTuple
-        coords (num_edges, d): Derivative in coords.
-        params (hidden*(d+1+f_out*f_in)+f_out*f_in): Derivative in params.
+    coords : array, shape (num_edges, d)
+        Derivative in coords.
+    params : array, shape (hidden*(d+1+f_out*f_in)+f_out*f_in)
+        Derivative in params.
 
     Raises
     ------
@@ -212,6 +217,7 @@ def gno_kernel_bwd(
 
     Notes
     -----
+    Fields are those of a NamedTuple, in this order.
     Source: athena's GNO layer (kernel of Li et al., 2020, arXiv:2003.03485, with one hidden layer), packed as
     there.
     """
@@ -248,6 +254,8 @@ def gno_kernel_bwd2(
 ) -> GnoKernelBwd2[_A]:
     """Vector-Jacobian product of `gno_kernel_bwd`.
 
+    Formula::
+
         with t = mask (U c + Udd dx + bdd), s' = mask (Vdd^T g): grad_kernel = V t + Vdd a + bdd_v; coords = Udd^T s
         + U^T s'; params: V: sum g t^T, U: sum s c^T + sum s' dx^T, b_u: sum s', b_v: 0
 
@@ -276,10 +284,12 @@ def gno_kernel_bwd2(
 
     Returns
     -------
-    NamedTuple
-        grad_kernel (num_edges, f_out*f_in): Derivative in grad_kernel.
-        coords (num_edges, d): Derivative in coords.
-        params (hidden*(d+1+f_out*f_in)+f_out*f_in): Derivative in params.
+    grad_kernel : array, shape (num_edges, f_out*f_in)
+        Derivative in grad_kernel.
+    coords : array, shape (num_edges, d)
+        Derivative in coords.
+    params : array, shape (hidden*(d+1+f_out*f_in)+f_out*f_in)
+        Derivative in params.
 
     Raises
     ------
@@ -290,6 +300,7 @@ def gno_kernel_bwd2(
 
     Notes
     -----
+    Fields are those of a NamedTuple, in this order.
     Source: athena's GNO layer (kernel of Li et al., 2020, arXiv:2003.03485, with one hidden layer), packed as
     there.
     """
@@ -308,6 +319,8 @@ def gno_aggregate_fwd(
 ) -> _A:
     """Sum over in-edges of the edge's kernel matrix times the source's features.
 
+    Formula::
+
         message_i = sum over e into i of K_e h_src(e), K_e = kernel[e] as (f_out, f_in) column-major
 
     Parameters
@@ -317,7 +330,7 @@ def gno_aggregate_fwd(
     kernel : array of float32 or float64, shape (num_edges, f_out*f_in)
         Column-major (f_out, f_in) matrix of each edge row.
     graph : CSC
-        Whose rows the edge arrays have.
+        The graph; edge arrays have its rows.
     f_in : int
         Features per source node.
     f_out : int
@@ -361,6 +374,8 @@ def gno_aggregate_bwd(
 ) -> GnoAggregateBwd[_A]:
     """Vector-Jacobian product of `gno_aggregate_fwd`.
 
+    Formula::
+
         features_j = sum over e out of j of K_e^T g_dst(e); kernel_e = g_dst(e) h_src(e)^T
 
     Parameters
@@ -372,7 +387,7 @@ def gno_aggregate_bwd(
     kernel : array of float32 or float64, shape (num_edges, f_out*f_in)
         Column-major (f_out, f_in) matrix of each edge row.
     graph : CSC
-        Whose rows the edge arrays have.
+        The graph; edge arrays have its rows.
     f_in : int
         Features per source node.
     f_out : int
@@ -386,9 +401,10 @@ def gno_aggregate_bwd(
 
     Returns
     -------
-    NamedTuple
-        features (num_src_nodes, f_in): Derivative in features.
-        kernel (num_edges, f_out*f_in): Derivative in kernel.
+    features : array, shape (num_src_nodes, f_in)
+        Derivative in features.
+    kernel : array, shape (num_edges, f_out*f_in)
+        Derivative in kernel.
 
     Raises
     ------
@@ -399,6 +415,7 @@ def gno_aggregate_bwd(
 
     Notes
     -----
+    Fields are those of a NamedTuple, in this order.
     Source: athena's GNO layer (kernel of Li et al., 2020, arXiv:2003.03485, with one hidden layer), packed as
     there.
     """
@@ -437,6 +454,8 @@ def gno_aggregate_bwd2(
 ) -> GnoAggregateBwd2[_A]:
     """Vector-Jacobian product of `gno_aggregate_bwd`.
 
+    Formula::
+
         bilinear, by polarisation: grad_message = fwd(gg_features, kernel) + fwd(features, gg_kernel); features =
         sum gg_K_e^T g_dst(e); kernel_e = g_dst(e) gg_h_src(e)^T
 
@@ -454,7 +473,7 @@ def gno_aggregate_bwd2(
     kernel : array of float32 or float64, shape (num_edges, f_out*f_in)
         Column-major (f_out, f_in) matrix of each edge row.
     graph : CSC
-        Whose rows the edge arrays have.
+        The graph; edge arrays have its rows.
     f_in : int
         Features per source node.
     f_out : int
@@ -468,10 +487,12 @@ def gno_aggregate_bwd2(
 
     Returns
     -------
-    NamedTuple
-        grad_message (num_dst_nodes, f_out): Derivative in grad_message.
-        features (num_src_nodes, f_in): Derivative in features.
-        kernel (num_edges, f_out*f_in): Derivative in kernel.
+    grad_message : array, shape (num_dst_nodes, f_out)
+        Derivative in grad_message.
+    features : array, shape (num_src_nodes, f_in)
+        Derivative in features.
+    kernel : array, shape (num_edges, f_out*f_in)
+        Derivative in kernel.
 
     Raises
     ------
@@ -482,6 +503,7 @@ def gno_aggregate_bwd2(
 
     Notes
     -----
+    Fields are those of a NamedTuple, in this order.
     Source: athena's GNO layer (kernel of Li et al., 2020, arXiv:2003.03485, with one hidden layer), packed as
     there.
     """
@@ -501,6 +523,8 @@ def gno_message_fwd(
 ) -> _A:
     """Kernel and aggregation in one: the (num_edges, f_out*f_in) kernel is never stored.
 
+    Formula::
+
         message = gno_aggregate_fwd(features, gno_kernel_fwd(coords, params))
 
     Parameters
@@ -512,7 +536,7 @@ def gno_message_fwd(
     params : array of float32 or float64, shape (hidden*(d+1+f_out*f_in)+f_out*f_in)
         U (H,d) | b_u (H) | V (F,H) | b_v (F), F = f_in*f_out, each block column-major.
     graph : CSC
-        Whose rows the edge arrays have.
+        The graph; edge arrays have its rows.
     f_in : int
         Features per source node.
     f_out : int
@@ -557,6 +581,8 @@ def gno_message_bwd(
 ) -> GnoMessageBwd[_A]:
     """Vector-Jacobian product of `gno_message_fwd`.
 
+    Formula::
+
         features = gno_aggregate_bwd(g).features; coords, params = gno_kernel_bwd(g_dst(e) h_src(e)^T)
 
     Parameters
@@ -570,7 +596,7 @@ def gno_message_bwd(
     params : array of float32 or float64, shape (hidden*(d+1+f_out*f_in)+f_out*f_in)
         U (H,d) | b_u (H) | V (F,H) | b_v (F), F = f_in*f_out, each block column-major.
     graph : CSC
-        Whose rows the edge arrays have.
+        The graph; edge arrays have its rows.
     f_in : int
         Features per source node.
     f_out : int
@@ -584,10 +610,12 @@ def gno_message_bwd(
 
     Returns
     -------
-    NamedTuple
-        features (num_src_nodes, f_in): Derivative in features.
-        coords (num_edges, d): Derivative in coords.
-        params (hidden*(d+1+f_out*f_in)+f_out*f_in): Derivative in params.
+    features : array, shape (num_src_nodes, f_in)
+        Derivative in features.
+    coords : array, shape (num_edges, d)
+        Derivative in coords.
+    params : array, shape (hidden*(d+1+f_out*f_in)+f_out*f_in)
+        Derivative in params.
 
     Raises
     ------
@@ -598,6 +626,7 @@ def gno_message_bwd(
 
     Notes
     -----
+    Fields are those of a NamedTuple, in this order.
     Source: athena's GNO layer (kernel of Li et al., 2020, arXiv:2003.03485, with one hidden layer), packed as
     there.
     """
@@ -640,6 +669,8 @@ def gno_message_bwd2(
 ) -> GnoMessageBwd2[_A]:
     """Vector-Jacobian product of `gno_message_bwd`.
 
+    Formula::
+
         with Kdd the grad_kernel of gno_kernel_bwd2 at g h^T: grad_message = fwd(gg_h, K) + fwd(h, Kdd); features =
         gno_aggregate_bwd(g; Kdd).features; coords, params = gno_kernel_bwd2 at g h^T + gno_kernel_bwd at g gg_h^T
 
@@ -660,7 +691,7 @@ def gno_message_bwd2(
     params : array of float32 or float64, shape (hidden*(d+1+f_out*f_in)+f_out*f_in)
         U (H,d) | b_u (H) | V (F,H) | b_v (F), F = f_in*f_out, each block column-major.
     graph : CSC
-        Whose rows the edge arrays have.
+        The graph; edge arrays have its rows.
     f_in : int
         Features per source node.
     f_out : int
@@ -674,11 +705,14 @@ def gno_message_bwd2(
 
     Returns
     -------
-    NamedTuple
-        grad_message (num_dst_nodes, f_out): Derivative in grad_message.
-        features (num_src_nodes, f_in): Derivative in features.
-        coords (num_edges, d): Derivative in coords.
-        params (hidden*(d+1+f_out*f_in)+f_out*f_in): Derivative in params.
+    grad_message : array, shape (num_dst_nodes, f_out)
+        Derivative in grad_message.
+    features : array, shape (num_src_nodes, f_in)
+        Derivative in features.
+    coords : array, shape (num_edges, d)
+        Derivative in coords.
+    params : array, shape (hidden*(d+1+f_out*f_in)+f_out*f_in)
+        Derivative in params.
 
     Raises
     ------
@@ -689,6 +723,7 @@ def gno_message_bwd2(
 
     Notes
     -----
+    Fields are those of a NamedTuple, in this order.
     Source: athena's GNO layer (kernel of Li et al., 2020, arXiv:2003.03485, with one hidden layer), packed as
     there.
     """
@@ -705,6 +740,8 @@ def radial_basis_fwd(
     panel: _Panel | None = None,
 ) -> RadialBasisFwd[_A]:
     """Radial basis of DimeNet++: sines for the edges, spherical Bessel functions for the triplets.
+
+    Formula::
 
         x = dist; q = envelope_exponent + 1; env = 1/x - (q+1)(q+2)/2 x^(q-1) + q(q+2) x^q - q(q+1)/2 x^(q+1) for x
         < 1, else 0; rbf[k] = env sin(freq_k x); sbf_rad[l*R+k] = env N_lk j_l(z_lk x)
@@ -727,9 +764,10 @@ def radial_basis_fwd(
 
     Returns
     -------
-    NamedTuple
-        rbf (num_edges, n_radial): Radial basis of each edge.
-        sbf_rad (num_edges, n_spherical*n_radial): Radial part of the spherical basis of each edge.
+    rbf : array, shape (num_edges, n_radial)
+        Radial basis of each edge.
+    sbf_rad : array, shape (num_edges, n_spherical*n_radial)
+        Radial part of the spherical basis of each edge.
 
     Raises
     ------
@@ -740,6 +778,7 @@ def radial_basis_fwd(
 
     Notes
     -----
+    Fields are those of a NamedTuple, in this order.
     Source: Gasteiger et al., DimeNet++ (2020), arXiv:2011.14115; triplet sum as in pylibcugraphops.dimenet.
     """
 
@@ -758,6 +797,8 @@ def radial_basis_bwd(
     panel: _Panel | None = None,
 ) -> RadialBasisBwd[_A]:
     """Vector-Jacobian product of `radial_basis_fwd`.
+
+    Formula::
 
         dist = sum grad_rbf drbf/dx + sum grad_sbf_rad dsbf_rad/dx; freq_k = sum grad_rbf env x cos(freq_k x)
 
@@ -785,9 +826,10 @@ def radial_basis_bwd(
 
     Returns
     -------
-    NamedTuple
-        dist (num_edges): Derivative in dist.
-        freq (n_radial): Derivative in freq.
+    dist : array, shape (num_edges)
+        Derivative in dist.
+    freq : array, shape (n_radial)
+        Derivative in freq.
 
     Raises
     ------
@@ -798,6 +840,7 @@ def radial_basis_bwd(
 
     Notes
     -----
+    Fields are those of a NamedTuple, in this order.
     Source: Gasteiger et al., DimeNet++ (2020), arXiv:2011.14115; triplet sum as in pylibcugraphops.dimenet.
     """
 
@@ -835,6 +878,8 @@ def radial_basis_bwd2(
 ) -> RadialBasisBwd2[_A]:
     """Vector-Jacobian product of `radial_basis_bwd`.
 
+    Formula::
+
         derivatives of sum gg_dist dist + sum gg_freq freq, j_l'' by the Bessel equation
 
     Parameters
@@ -865,11 +910,14 @@ def radial_basis_bwd2(
 
     Returns
     -------
-    NamedTuple
-        grad_rbf (num_edges, n_radial): Derivative in grad_rbf.
-        grad_sbf_rad (num_edges, n_spherical*n_radial): Derivative in grad_sbf_rad.
-        dist (num_edges): Derivative in dist.
-        freq (n_radial): Derivative in freq.
+    grad_rbf : array, shape (num_edges, n_radial)
+        Derivative in grad_rbf.
+    grad_sbf_rad : array, shape (num_edges, n_spherical*n_radial)
+        Derivative in grad_sbf_rad.
+    dist : array, shape (num_edges)
+        Derivative in dist.
+    freq : array, shape (n_radial)
+        Derivative in freq.
 
     Raises
     ------
@@ -880,6 +928,7 @@ def radial_basis_bwd2(
 
     Notes
     -----
+    Fields are those of a NamedTuple, in this order.
     Source: Gasteiger et al., DimeNet++ (2020), arXiv:2011.14115; triplet sum as in pylibcugraphops.dimenet.
     """
 
@@ -900,6 +949,8 @@ def agg_edge_to_edge_fwd(
 ) -> _A:
     """Edge-to-edge aggregation of DimeNet++: triplets k -> j -> i weighted by a basis in their angle.
 
+    Formula::
+
         Y_l = sqrt((2l+1)/4pi) P_l(u_e.u_e'); q[c] = sum_m W2[c,m] sum_{l,n} rbf[e',l*R+n] Y_l W1[l*R+n,m]; out[e,c]
         = sum over e' into src(e) of embedding[e',c] q[c]
 
@@ -914,7 +965,7 @@ def agg_edge_to_edge_fwd(
     weights : array of float32 or float64, shape (n_spherical*n_radial+n_emb, n_mid)
         Rows of W1 (S*R, M), then of W2 (C, M).
     graph : EdgeGraph
-        Whose rows the edge arrays have.
+        The graph; edge arrays have its rows.
     n_spherical : int, default 7
         Spherical basis functions S.
     n_radial : int, default 6
@@ -962,6 +1013,8 @@ def agg_edge_to_edge_bwd(
 ) -> AggEdgeToEdgeBwd[_A]:
     """Vector-Jacobian product of `agg_edge_to_edge_fwd`.
 
+    Formula::
+
         the gradient of sum grad_out out, vec included (through u = vec/norm(vec))
 
     Parameters
@@ -977,7 +1030,7 @@ def agg_edge_to_edge_bwd(
     weights : array of float32 or float64, shape (n_spherical*n_radial+n_emb, n_mid)
         Rows of W1 (S*R, M), then of W2 (C, M).
     graph : EdgeGraph
-        Whose rows the edge arrays have.
+        The graph; edge arrays have its rows.
     n_spherical : int, default 7
         Spherical basis functions S.
     n_radial : int, default 6
@@ -993,11 +1046,14 @@ def agg_edge_to_edge_bwd(
 
     Returns
     -------
-    NamedTuple
-        vec (num_edges, 3): Derivative in vec.
-        rbf (num_edges, n_spherical*n_radial): Derivative in rbf.
-        embedding (num_edges, n_emb): Derivative in embedding.
-        weights (n_spherical*n_radial+n_emb, n_mid): Derivative in weights.
+    vec : array, shape (num_edges, 3)
+        Derivative in vec.
+    rbf : array, shape (num_edges, n_spherical*n_radial)
+        Derivative in rbf.
+    embedding : array, shape (num_edges, n_emb)
+        Derivative in embedding.
+    weights : array, shape (n_spherical*n_radial+n_emb, n_mid)
+        Derivative in weights.
 
     Raises
     ------
@@ -1008,6 +1064,7 @@ def agg_edge_to_edge_bwd(
 
     Notes
     -----
+    Fields are those of a NamedTuple, in this order.
     Source: Gasteiger et al., DimeNet++ (2020), arXiv:2011.14115; triplet sum as in pylibcugraphops.dimenet.
     """
 
@@ -1055,6 +1112,8 @@ def agg_edge_to_edge_bwd2(
 ) -> AggEdgeToEdgeBwd2[_A]:
     """Vector-Jacobian product of `agg_edge_to_edge_bwd`.
 
+    Formula::
+
         the gradient of the derivative of sum grad_out out along (gg_vec, gg_rbf, gg_embedding, gg_weights)
 
     Parameters
@@ -1080,7 +1139,7 @@ def agg_edge_to_edge_bwd2(
     weights : array of float32 or float64, shape (n_spherical*n_radial+n_emb, n_mid)
         Rows of W1 (S*R, M), then of W2 (C, M).
     graph : EdgeGraph
-        Whose rows the edge arrays have.
+        The graph; edge arrays have its rows.
     n_spherical : int, default 7
         Spherical basis functions S.
     n_radial : int, default 6
@@ -1096,12 +1155,16 @@ def agg_edge_to_edge_bwd2(
 
     Returns
     -------
-    NamedTuple
-        grad_out (num_edges, n_emb): Derivative in grad_out.
-        vec (num_edges, 3): Derivative in vec.
-        rbf (num_edges, n_spherical*n_radial): Derivative in rbf.
-        embedding (num_edges, n_emb): Derivative in embedding.
-        weights (n_spherical*n_radial+n_emb, n_mid): Derivative in weights.
+    grad_out : array, shape (num_edges, n_emb)
+        Derivative in grad_out.
+    vec : array, shape (num_edges, 3)
+        Derivative in vec.
+    rbf : array, shape (num_edges, n_spherical*n_radial)
+        Derivative in rbf.
+    embedding : array, shape (num_edges, n_emb)
+        Derivative in embedding.
+    weights : array, shape (n_spherical*n_radial+n_emb, n_mid)
+        Derivative in weights.
 
     Raises
     ------
@@ -1112,6 +1175,7 @@ def agg_edge_to_edge_bwd2(
 
     Notes
     -----
+    Fields are those of a NamedTuple, in this order.
     Source: Gasteiger et al., DimeNet++ (2020), arXiv:2011.14115; triplet sum as in pylibcugraphops.dimenet.
     """
 
@@ -1133,6 +1197,8 @@ def mha_gat_n2n_fwd(
 ) -> MhaGatN2nFwd[_A]:
     """Multi-head graph attention from source to destination nodes.
 
+    Formula::
+
         raw = a_s.x_src + a_d.x_dst (+ a_e.f_e) per head, a = attention_weights; pre = activation(raw); post =
         softmax of pre over the in-edges of a destination; output_i = sum post x_src, heads concatenated or
         averaged; softmax_scores = (pre, post)
@@ -1146,13 +1212,13 @@ def mha_gat_n2n_fwd(
     attention_weights : array of float32 or float64, shape (num_heads*dim_head*(2+has_edge_embedding))
         Weights of the source's half, of the destination's, and of the edge's where there is one.
     graph : CSC
-        Whose rows the edge arrays have.
+        The graph; edge arrays have its rows.
     num_heads : int
         Attention heads.
     concat_heads : {False, True}, default True
         Concatenate the heads (True), or average them.
     activation : {'linear', 'ReLU', 'LeakyReLU', 'ELU', 'sigmoid', 'tanh'}, default 'LeakyReLU'
-        Of the scores.
+        Activation function of the scores.
     negative_slope : float, default 0.2
         Slope of LeakyReLU below zero.
     edge_embedding : array of float32 or float64, shape (num_edges, num_heads*dim_head), or None
@@ -1164,10 +1230,10 @@ def mha_gat_n2n_fwd(
 
     Returns
     -------
-    NamedTuple
-        output_embedding (num_dst_nodes, dim_head*(1+concat_heads*(num_heads-1))): Heads concatenated, or their
-            mean.
-        softmax_scores (2, num_heads, num_positions): Scores before and after the softmax, by CSC position.
+    output_embedding : array, shape (num_dst_nodes, dim_head*(1+concat_heads*(num_heads-1)))
+        Heads concatenated, or their mean.
+    softmax_scores : array, shape (2, num_heads, num_positions)
+        Scores before and after the softmax, by CSC position.
 
     Raises
     ------
@@ -1178,6 +1244,7 @@ def mha_gat_n2n_fwd(
 
     Notes
     -----
+    Fields are those of a NamedTuple, in this order.
     Source: Velickovic et al. (2018), arXiv:1710.10903; parameters as in pylibcugraphops' mha_gat_n2n.
     """
 
@@ -1202,6 +1269,8 @@ def mha_gat_n2n_bwd(
 ) -> MhaGatN2nBwd[_A]:
     """Vector-Jacobian product of `mha_gat_n2n_fwd`.
 
+    Formula::
+
         dpost = g.x_src; dpre = post (dpost - sum post dpost); draw = dpre activation'(raw); src: sum post g + a_s
         sum draw; dst: a_d sum draw; edge: a_e draw; weights: sum draw x; activation'(0) is the negative side's
         value
@@ -1217,13 +1286,13 @@ def mha_gat_n2n_bwd(
     attention_weights : array of float32 or float64, shape (num_heads*dim_head*(2+has_edge_embedding))
         Weights of the source's half, of the destination's, and of the edge's where there is one.
     graph : CSC
-        Whose rows the edge arrays have.
+        The graph; edge arrays have its rows.
     num_heads : int
         Attention heads.
     concat_heads : {False, True}, default True
         Concatenate the heads (True), or average them.
     activation : {'linear', 'ReLU', 'LeakyReLU', 'ELU', 'sigmoid', 'tanh'}, default 'LeakyReLU'
-        Of the scores.
+        Activation function of the scores.
     negative_slope : float, default 0.2
         Slope of LeakyReLU below zero.
     edge_embedding : array of float32 or float64, shape (num_edges, num_heads*dim_head), or None
@@ -1239,11 +1308,14 @@ def mha_gat_n2n_bwd(
 
     Returns
     -------
-    NamedTuple
-        src_embedding (num_src_nodes, num_heads*dim_head): Derivative in src_embedding.
-        dst_embedding (num_dst_nodes, num_heads*dim_head): Derivative in dst_embedding.
-        attention_weights (num_heads*dim_head*(2+has_edge_embedding)): Derivative in attention_weights.
-        edge_embedding (num_edges, num_heads*dim_head): Derivative in edge_embedding.
+    src_embedding : array, shape (num_src_nodes, num_heads*dim_head)
+        Derivative in src_embedding.
+    dst_embedding : array, shape (num_dst_nodes, num_heads*dim_head)
+        Derivative in dst_embedding.
+    attention_weights : array, shape (num_heads*dim_head*(2+has_edge_embedding))
+        Derivative in attention_weights.
+    edge_embedding : array, shape (num_edges, num_heads*dim_head)
+        Derivative in edge_embedding.
 
     Raises
     ------
@@ -1254,6 +1326,7 @@ def mha_gat_n2n_bwd(
 
     Notes
     -----
+    Fields are those of a NamedTuple, in this order.
     Source: Velickovic et al. (2018), arXiv:1710.10903; parameters as in pylibcugraphops' mha_gat_n2n.
     """
 
@@ -1305,6 +1378,8 @@ def mha_gat_n2n_bwd2(
 ) -> MhaGatN2nBwd2[_A]:
     """Vector-Jacobian product of `mha_gat_n2n_bwd`.
 
+    Formula::
+
         the gradient of the derivative of sum grad_output output along (gg_src, gg_dst, gg_weights, gg_edge);
         activation''(0), which is 1 on ELU's negative side and 0 on the other, is the negative side's value too
 
@@ -1331,13 +1406,13 @@ def mha_gat_n2n_bwd2(
     attention_weights : array of float32 or float64, shape (num_heads*dim_head*(2+has_edge_embedding))
         Weights of the source's half, of the destination's, and of the edge's where there is one.
     graph : CSC
-        Whose rows the edge arrays have.
+        The graph; edge arrays have its rows.
     num_heads : int
         Attention heads.
     concat_heads : {False, True}, default True
         Concatenate the heads (True), or average them.
     activation : {'linear', 'ReLU', 'LeakyReLU', 'ELU', 'sigmoid', 'tanh'}, default 'LeakyReLU'
-        Of the scores.
+        Activation function of the scores.
     negative_slope : float, default 0.2
         Slope of LeakyReLU below zero.
     edge_embedding : array of float32 or float64, shape (num_edges, num_heads*dim_head), or None
@@ -1351,13 +1426,16 @@ def mha_gat_n2n_bwd2(
 
     Returns
     -------
-    NamedTuple
-        grad_output_embedding (num_dst_nodes, dim_head*(1+concat_heads*(num_heads-1))): Derivative in
-            grad_output_embedding.
-        src_embedding (num_src_nodes, num_heads*dim_head): Derivative in src_embedding.
-        dst_embedding (num_dst_nodes, num_heads*dim_head): Derivative in dst_embedding.
-        attention_weights (num_heads*dim_head*(2+has_edge_embedding)): Derivative in attention_weights.
-        edge_embedding (num_edges, num_heads*dim_head): Derivative in edge_embedding.
+    grad_output_embedding : array, shape (num_dst_nodes, dim_head*(1+concat_heads*(num_heads-1)))
+        Derivative in grad_output_embedding.
+    src_embedding : array, shape (num_src_nodes, num_heads*dim_head)
+        Derivative in src_embedding.
+    dst_embedding : array, shape (num_dst_nodes, num_heads*dim_head)
+        Derivative in dst_embedding.
+    attention_weights : array, shape (num_heads*dim_head*(2+has_edge_embedding))
+        Derivative in attention_weights.
+    edge_embedding : array, shape (num_edges, num_heads*dim_head)
+        Derivative in edge_embedding.
 
     Raises
     ------
@@ -1368,6 +1446,7 @@ def mha_gat_n2n_bwd2(
 
     Notes
     -----
+    Fields are those of a NamedTuple, in this order.
     Source: Velickovic et al. (2018), arXiv:1710.10903; parameters as in pylibcugraphops' mha_gat_n2n.
     """
 
@@ -1397,6 +1476,8 @@ def agg_weighted_n2n_fwd(
 ) -> AggWeightedN2nFwd[_A]:
     """Sum, mean, minimum or maximum over in-edges of the edge's weight times the source's embedding.
 
+    Formula::
+
         message_e = w_e x_src(e); output_i = sum, minimum or maximum over e into i, or sum / node_degree with
         node_degree = sum w_e (mean_by='weight') or the number of edges; location = CSC position of the extremum
 
@@ -1407,7 +1488,7 @@ def agg_weighted_n2n_fwd(
     edge_weight : array of float32 or float64, shape (num_edges), or None
         Weight of each edge row; None: ones. May be left out where what follows comes by keyword.
     graph : CSC
-        Whose rows the edge arrays have.
+        The graph; edge arrays have its rows.
     op : {'sum', 'mean', 'min', 'max'}, default 'sum'
         Aggregation.
     mean_by : {'weight', 'count'}, default 'weight'
@@ -1419,11 +1500,13 @@ def agg_weighted_n2n_fwd(
 
     Returns
     -------
-    NamedTuple
-        output_embedding (num_dst_nodes, dim): Aggregated embedding; 0 without in-edges.
-        node_degree (num_dst_nodes): Denominator of the mean; None for the others.
-        output_extrema_location (num_dst_nodes, dim): CSC position of the extremum, the lowest on ties, the first
-            NaN before all; -1 without in-edges; None for sum and mean.
+    output_embedding : array, shape (num_dst_nodes, dim)
+        Aggregated embedding; 0 without in-edges.
+    node_degree : array, shape (num_dst_nodes)
+        Denominator of the mean; None for the others.
+    output_extrema_location : array, shape (num_dst_nodes, dim)
+        CSC position of the extremum, the lowest on ties, the first NaN before all; -1 without in-edges; None for
+        sum and mean.
 
     Raises
     ------
@@ -1434,6 +1517,7 @@ def agg_weighted_n2n_fwd(
 
     Notes
     -----
+    Fields are those of a NamedTuple, in this order.
     Source: Weighted sum, mean, minimum and maximum over in-edges, as in pylibcugraphops' agg_weighted_n2n.
     """
 
@@ -1473,6 +1557,8 @@ def agg_weighted_n2n_bwd(
 ) -> AggWeightedN2nBwd[_A]:
     """Vector-Jacobian product of `agg_weighted_n2n_fwd`.
 
+    Formula::
+
         sum: x_j = sum w_e g_dst(e), w_e = g_dst(e).x_src(e); mean: g / node_degree, and by weight w_e =
         g_dst(e).(x_src(e) - output_dst(e)) / node_degree; min, max: of the edges at the locations alone
 
@@ -1485,7 +1571,7 @@ def agg_weighted_n2n_bwd(
     edge_weight : array of float32 or float64, shape (num_edges), or None
         Weight of each edge row; None: ones. May be left out where what follows comes by keyword.
     graph : CSC
-        Whose rows the edge arrays have.
+        The graph; edge arrays have its rows.
     op : {'sum', 'mean', 'min', 'max'}, default 'sum'
         Aggregation.
     mean_by : {'weight', 'count'}, default 'weight'
@@ -1505,9 +1591,10 @@ def agg_weighted_n2n_bwd(
 
     Returns
     -------
-    NamedTuple
-        embedding (num_src_nodes, dim): Derivative in embedding.
-        edge_weight (num_edges): Derivative in edge_weight.
+    embedding : array, shape (num_src_nodes, dim)
+        Derivative in embedding.
+    edge_weight : array, shape (num_edges)
+        Derivative in edge_weight.
 
     Raises
     ------
@@ -1518,6 +1605,7 @@ def agg_weighted_n2n_bwd(
 
     Notes
     -----
+    Fields are those of a NamedTuple, in this order.
     Source: Weighted sum, mean, minimum and maximum over in-edges, as in pylibcugraphops' agg_weighted_n2n.
     """
 
@@ -1555,6 +1643,8 @@ def agg_weighted_n2n_bwd2(
 ) -> AggWeightedN2nBwd2[_A]:
     """Vector-Jacobian product of `agg_weighted_n2n_bwd`.
 
+    Formula::
+
         the gradient of the derivative of sum grad_output output along (gg_embedding, gg_edge_weight)
 
     Parameters
@@ -1572,7 +1662,7 @@ def agg_weighted_n2n_bwd2(
     edge_weight : array of float32 or float64, shape (num_edges), or None
         Weight of each edge row; None: ones. May be left out where what follows comes by keyword.
     graph : CSC
-        Whose rows the edge arrays have.
+        The graph; edge arrays have its rows.
     op : {'sum', 'mean', 'min', 'max'}, default 'sum'
         Aggregation.
     mean_by : {'weight', 'count'}, default 'weight'
@@ -1586,10 +1676,12 @@ def agg_weighted_n2n_bwd2(
 
     Returns
     -------
-    NamedTuple
-        grad_output_embedding (num_dst_nodes, dim): Derivative in grad_output_embedding.
-        embedding (num_src_nodes, dim): Derivative in embedding.
-        edge_weight (num_edges): Derivative in edge_weight.
+    grad_output_embedding : array, shape (num_dst_nodes, dim)
+        Derivative in grad_output_embedding.
+    embedding : array, shape (num_src_nodes, dim)
+        Derivative in embedding.
+    edge_weight : array, shape (num_edges)
+        Derivative in edge_weight.
 
     Raises
     ------
@@ -1600,6 +1692,7 @@ def agg_weighted_n2n_bwd2(
 
     Notes
     -----
+    Fields are those of a NamedTuple, in this order.
     Source: Weighted sum, mean, minimum and maximum over in-edges, as in pylibcugraphops' agg_weighted_n2n.
     """
 
@@ -1613,6 +1706,8 @@ def basis_embedding_radial_fwd(
     panel: _Panel | None = None,
 ) -> _A:
     """Radial basis times a weight: BasisEmbedding without a spherical part.
+
+    Formula::
 
         rad_W1 = rad_basis weight^T
 
@@ -1658,6 +1753,8 @@ def basis_embedding_radial_bwd(
 ) -> BasisEmbeddingRadialBwd[_A]:
     """Vector-Jacobian product of `basis_embedding_radial_fwd`.
 
+    Formula::
+
         rad_basis = g weight; weight = g^T rad_basis
 
     Parameters
@@ -1677,9 +1774,10 @@ def basis_embedding_radial_bwd(
 
     Returns
     -------
-    NamedTuple
-        rad_basis (num_edges, num_radial): Derivative in rad_basis.
-        weight (interm, num_radial): Derivative in weight.
+    rad_basis : array, shape (num_edges, num_radial)
+        Derivative in rad_basis.
+    weight : array, shape (interm, num_radial)
+        Derivative in weight.
 
     Raises
     ------
@@ -1690,6 +1788,7 @@ def basis_embedding_radial_bwd(
 
     Notes
     -----
+    Fields are those of a NamedTuple, in this order.
     Source: Gasteiger et al., GemNet-OC (2022), arXiv:2204.02782; weights and results of fairchem's BasisEmbedding
     and EfficientInteractionBilinear, ragged instead of padded.
     """
@@ -1722,6 +1821,8 @@ def basis_embedding_radial_bwd2(
 ) -> BasisEmbeddingRadialBwd2[_A]:
     """Vector-Jacobian product of `basis_embedding_radial_bwd`.
 
+    Formula::
+
         bilinear, by polarisation: grad_rad_W1 = gg_rad_basis weight^T + rad_basis gg_weight^T; rad_basis = g
         gg_weight; weight = g^T gg_rad_basis
 
@@ -1748,10 +1849,12 @@ def basis_embedding_radial_bwd2(
 
     Returns
     -------
-    NamedTuple
-        grad_rad_W1 (num_edges, interm): Derivative in grad_rad_W1.
-        rad_basis (num_edges, num_radial): Derivative in rad_basis.
-        weight (interm, num_radial): Derivative in weight.
+    grad_rad_W1 : array, shape (num_edges, interm)
+        Derivative in grad_rad_W1.
+    rad_basis : array, shape (num_edges, num_radial)
+        Derivative in rad_basis.
+    weight : array, shape (interm, num_radial)
+        Derivative in weight.
 
     Raises
     ------
@@ -1762,6 +1865,7 @@ def basis_embedding_radial_bwd2(
 
     Notes
     -----
+    Fields are those of a NamedTuple, in this order.
     Source: Gasteiger et al., GemNet-OC (2022), arXiv:2204.02782; weights and results of fairchem's BasisEmbedding
     and EfficientInteractionBilinear, ragged instead of padded.
     """
@@ -1776,6 +1880,8 @@ def basis_embedding_spherical_fwd(
     panel: _Panel | None = None,
 ) -> _A:
     """Radial basis times a weight for each spherical function: BasisEmbedding's first factor.
+
+    Formula::
 
         rad_W1 = (rad_basis weight.reshape(num_radial, S*interm)).reshape(num_edges, interm, S): a reshape of memory
         in the order (S, interm), not a transpose
@@ -1822,6 +1928,8 @@ def basis_embedding_spherical_bwd(
 ) -> BasisEmbeddingSphericalBwd[_A]:
     """Vector-Jacobian product of `basis_embedding_spherical_fwd`.
 
+    Formula::
+
         the same product backwards, through the same reshape
 
     Parameters
@@ -1841,9 +1949,10 @@ def basis_embedding_spherical_bwd(
 
     Returns
     -------
-    NamedTuple
-        rad_basis (num_edges, num_radial): Derivative in rad_basis.
-        weight (num_radial, num_spherical, interm): Derivative in weight.
+    rad_basis : array, shape (num_edges, num_radial)
+        Derivative in rad_basis.
+    weight : array, shape (num_radial, num_spherical, interm)
+        Derivative in weight.
 
     Raises
     ------
@@ -1854,6 +1963,7 @@ def basis_embedding_spherical_bwd(
 
     Notes
     -----
+    Fields are those of a NamedTuple, in this order.
     Source: Gasteiger et al., GemNet-OC (2022), arXiv:2204.02782; weights and results of fairchem's BasisEmbedding
     and EfficientInteractionBilinear, ragged instead of padded.
     """
@@ -1886,6 +1996,8 @@ def basis_embedding_spherical_bwd2(
 ) -> BasisEmbeddingSphericalBwd2[_A]:
     """Vector-Jacobian product of `basis_embedding_spherical_bwd`.
 
+    Formula::
+
         bilinear, by polarisation
 
     Parameters
@@ -1911,10 +2023,12 @@ def basis_embedding_spherical_bwd2(
 
     Returns
     -------
-    NamedTuple
-        grad_rad_W1 (num_edges, interm, num_spherical): Derivative in grad_rad_W1.
-        rad_basis (num_edges, num_radial): Derivative in rad_basis.
-        weight (num_radial, num_spherical, interm): Derivative in weight.
+    grad_rad_W1 : array, shape (num_edges, interm, num_spherical)
+        Derivative in grad_rad_W1.
+    rad_basis : array, shape (num_edges, num_radial)
+        Derivative in rad_basis.
+    weight : array, shape (num_radial, num_spherical, interm)
+        Derivative in weight.
 
     Raises
     ------
@@ -1925,6 +2039,7 @@ def basis_embedding_spherical_bwd2(
 
     Notes
     -----
+    Fields are those of a NamedTuple, in this order.
     Source: Gasteiger et al., GemNet-OC (2022), arXiv:2204.02782; weights and results of fairchem's BasisEmbedding
     and EfficientInteractionBilinear, ragged instead of padded.
     """
@@ -1941,6 +2056,8 @@ def basis_embedding_triplets_fwd(
     panel: _Panel | None = None,
 ) -> _A:
     """Embedded radial and spherical basis of each triplet: BasisEmbedding with a spherical basis.
+
+    Formula::
 
         rad_W1[t,i] = sum_s basis_embedding_spherical[edge(t),i,s] sph_basis[t,s]
 
@@ -1992,6 +2109,8 @@ def basis_embedding_triplets_bwd(
 ) -> BasisEmbeddingTripletsBwd[_A]:
     """Vector-Jacobian product of `basis_embedding_triplets_fwd`.
 
+    Formula::
+
         sph_basis[t,s] = sum_i g[t,i] rad_W1[edge(t),i,s]; rad_basis and weight from the gradient of rad_W1, sum
         over t of e of g[t,i] sph_basis[t,s]
 
@@ -2016,10 +2135,12 @@ def basis_embedding_triplets_bwd(
 
     Returns
     -------
-    NamedTuple
-        rad_basis (num_edges, num_radial): Derivative in rad_basis.
-        weight (num_radial, num_spherical, interm): Derivative in weight.
-        sph_basis (num_triplets, num_spherical): Derivative in sph_basis.
+    rad_basis : array, shape (num_edges, num_radial)
+        Derivative in rad_basis.
+    weight : array, shape (num_radial, num_spherical, interm)
+        Derivative in weight.
+    sph_basis : array, shape (num_triplets, num_spherical)
+        Derivative in sph_basis.
 
     Raises
     ------
@@ -2030,6 +2151,7 @@ def basis_embedding_triplets_bwd(
 
     Notes
     -----
+    Fields are those of a NamedTuple, in this order.
     Source: Gasteiger et al., GemNet-OC (2022), arXiv:2204.02782; weights and results of fairchem's BasisEmbedding
     and EfficientInteractionBilinear, ragged instead of padded.
     """
@@ -2068,6 +2190,8 @@ def basis_embedding_triplets_bwd2(
 ) -> BasisEmbeddingTripletsBwd2[_A]:
     """Vector-Jacobian product of `basis_embedding_triplets_bwd`.
 
+    Formula::
+
         trilinear, by polarisation
 
     Parameters
@@ -2100,11 +2224,14 @@ def basis_embedding_triplets_bwd2(
 
     Returns
     -------
-    NamedTuple
-        grad_rad_W1 (num_triplets, interm): Derivative in grad_rad_W1.
-        rad_basis (num_edges, num_radial): Derivative in rad_basis.
-        weight (num_radial, num_spherical, interm): Derivative in weight.
-        sph_basis (num_triplets, num_spherical): Derivative in sph_basis.
+    grad_rad_W1 : array, shape (num_triplets, interm)
+        Derivative in grad_rad_W1.
+    rad_basis : array, shape (num_edges, num_radial)
+        Derivative in rad_basis.
+    weight : array, shape (num_radial, num_spherical, interm)
+        Derivative in weight.
+    sph_basis : array, shape (num_triplets, num_spherical)
+        Derivative in sph_basis.
 
     Raises
     ------
@@ -2115,6 +2242,7 @@ def basis_embedding_triplets_bwd2(
 
     Notes
     -----
+    Fields are those of a NamedTuple, in this order.
     Source: Gasteiger et al., GemNet-OC (2022), arXiv:2204.02782; weights and results of fairchem's BasisEmbedding
     and EfficientInteractionBilinear, ragged instead of padded.
     """
@@ -2134,6 +2262,8 @@ def interaction_bilinear_fwd(
     panel: _Panel | None = None,
 ) -> _A:
     """Efficient bilinear interaction of GemNet-OC: triplets (or quadruplets) to edges, and on to atoms.
+
+    Formula::
 
         B_e[s,c] = sum over t of e of sph[t,s] m[t,c]; P[i,c] = sum_s rad_W1[e,i,s] B_e[s,c], summed over the atom's
         edges where atoms are given; m_ca = weight vec(P), emb_in fast
@@ -2195,6 +2325,8 @@ def interaction_bilinear_bwd(
 ) -> InteractionBilinearBwd[_A]:
     """Vector-Jacobian product of `interaction_bilinear_fwd`.
 
+    Formula::
+
         the gradient of sum grad_m_ca m_ca
 
     Parameters
@@ -2224,11 +2356,14 @@ def interaction_bilinear_bwd(
 
     Returns
     -------
-    NamedTuple
-        rad_W1 (num_edges, interm, num_spherical): Derivative in rad_W1.
-        sph (num_triplets, num_spherical): Derivative in sph.
-        m (num_inputs, emb_in): Derivative in m.
-        weight (emb_out, interm*emb_in): Derivative in weight.
+    rad_W1 : array, shape (num_edges, interm, num_spherical)
+        Derivative in rad_W1.
+    sph : array, shape (num_triplets, num_spherical)
+        Derivative in sph.
+    m : array, shape (num_inputs, emb_in)
+        Derivative in m.
+    weight : array, shape (emb_out, interm*emb_in)
+        Derivative in weight.
 
     Raises
     ------
@@ -2239,6 +2374,7 @@ def interaction_bilinear_bwd(
 
     Notes
     -----
+    Fields are those of a NamedTuple, in this order.
     Source: Gasteiger et al., GemNet-OC (2022), arXiv:2204.02782; weights and results of fairchem's BasisEmbedding
     and EfficientInteractionBilinear, ragged instead of padded.
     """
@@ -2285,6 +2421,8 @@ def interaction_bilinear_bwd2(
 ) -> InteractionBilinearBwd2[_A]:
     """Vector-Jacobian product of `interaction_bilinear_bwd`.
 
+    Formula::
+
         multilinear, by polarisation
 
     Parameters
@@ -2326,12 +2464,16 @@ def interaction_bilinear_bwd2(
 
     Returns
     -------
-    NamedTuple
-        grad_m_ca (num_outputs, emb_out): Derivative in grad_m_ca.
-        rad_W1 (num_edges, interm, num_spherical): Derivative in rad_W1.
-        sph (num_triplets, num_spherical): Derivative in sph.
-        m (num_inputs, emb_in): Derivative in m.
-        weight (emb_out, interm*emb_in): Derivative in weight.
+    grad_m_ca : array, shape (num_outputs, emb_out)
+        Derivative in grad_m_ca.
+    rad_W1 : array, shape (num_edges, interm, num_spherical)
+        Derivative in rad_W1.
+    sph : array, shape (num_triplets, num_spherical)
+        Derivative in sph.
+    m : array, shape (num_inputs, emb_in)
+        Derivative in m.
+    weight : array, shape (emb_out, interm*emb_in)
+        Derivative in weight.
 
     Raises
     ------
@@ -2342,6 +2484,7 @@ def interaction_bilinear_bwd2(
 
     Notes
     -----
+    Fields are those of a NamedTuple, in this order.
     Source: Gasteiger et al., GemNet-OC (2022), arXiv:2204.02782; weights and results of fairchem's BasisEmbedding
     and EfficientInteractionBilinear, ragged instead of padded.
     """
@@ -2382,6 +2525,8 @@ def agg_edge_to_edge_bwd2_grad(
 ) -> _A:
     """Part of the vector-Jacobian product of `agg_edge_to_edge_bwd`.
 
+    Formula::
+
         fwd(rbf := gg_rbf) + fwd(embedding := gg_embedding), vec constant
 
     Parameters
@@ -2400,7 +2545,7 @@ def agg_edge_to_edge_bwd2_grad(
     weights : array of float32 or float64, shape (n_spherical*n_radial+n_emb, n_mid)
         Rows of W1 (S*R, M), then of W2 (C, M).
     graph : EdgeGraph
-        Whose rows the edge arrays have.
+        The graph; edge arrays have its rows.
     n_spherical : int, default 7
         Spherical basis functions S.
     n_radial : int, default 6
@@ -2469,6 +2614,8 @@ def agg_edge_to_edge_bwd2_main(
 ) -> AggEdgeToEdgeBwd2Main[_A]:
     """Part of the vector-Jacobian product of `agg_edge_to_edge_bwd`.
 
+    Formula::
+
         rbf: bwd_rbf(embedding := gg_embedding); embedding: bwd_embedding(rbf := gg_rbf); weights: bwd_weights(rbf
         := gg_rbf) + bwd_weights(embedding := gg_embedding), vec constant
 
@@ -2490,7 +2637,7 @@ def agg_edge_to_edge_bwd2_main(
     weights : array of float32 or float64, shape (n_spherical*n_radial+n_emb, n_mid)
         Rows of W1 (S*R, M), then of W2 (C, M).
     graph : EdgeGraph
-        Whose rows the edge arrays have.
+        The graph; edge arrays have its rows.
     n_spherical : int, default 7
         Spherical basis functions S.
     n_radial : int, default 6
@@ -2506,10 +2653,12 @@ def agg_edge_to_edge_bwd2_main(
 
     Returns
     -------
-    NamedTuple
-        rbf (num_edges, n_spherical*n_radial): Derivative in rbf.
-        embedding (num_edges, n_emb): Derivative in embedding.
-        weights (n_spherical*n_radial+n_emb, n_mid): Derivative in weights.
+    rbf : array, shape (num_edges, n_spherical*n_radial)
+        Derivative in rbf.
+    embedding : array, shape (num_edges, n_emb)
+        Derivative in embedding.
+    weights : array, shape (n_spherical*n_radial+n_emb, n_mid)
+        Derivative in weights.
 
     Raises
     ------
@@ -2520,5 +2669,6 @@ def agg_edge_to_edge_bwd2_main(
 
     Notes
     -----
+    Fields are those of a NamedTuple, in this order.
     Source: Gasteiger et al., DimeNet++ (2020), arXiv:2011.14115; triplet sum as in pylibcugraphops.dimenet.
     """

@@ -235,9 +235,9 @@ def _command(ctx: click.Context, without: Collection[str] = ()) -> str:
     callback=_finite,
     default=5.0,
     show_default=True,
-    help="Of the neighbours in --structure files, in their unit of length.",
+    help="Cutoff of the neighbours in --structure files, in their unit of length.",
 )
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of every generated case.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of every generated case.")
 @click.option(
     "--report",
     "folder",

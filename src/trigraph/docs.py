@@ -94,7 +94,31 @@ def _kinds() -> str:
     return _table(("kind", "compares"), KINDS.items())
 
 
+def _functions(module: str, names: Iterable[str]) -> str:
+    """Return the directives by which Sphinx writes the pages of functions, from their docstrings."""
+    lines = "".join(f".. autofunction:: {module}.{name}\n" for name in names)
+    return f"```{{eval-rst}}\n{lines}```\n\n"
+
+
+def _api() -> str:
+    families: dict[str, list[str]] = {}
+    for name, op in OPERATORS.items():
+        families.setdefault(op.family, []).append(name)
+    text = ""
+    for family, names in families.items():
+        if family == "gemnet":
+            names += [f"basis_embedding_{order}" for order in ("fwd", "bwd", "bwd2")]
+        text += f"### Family `{family}`\n\n" + _functions("trigraph", names)
+    return text
+
+
+def _api_torch() -> str:
+    return _functions("trigraph.torch", [spec.name for spec in DEFINITIONS])
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
+    "api": _api,
+    "api_torch": _api_torch,
     "kinds": _kinds,
     "operators": _operators,
     "symbols": _symbols,

@@ -53,7 +53,7 @@ class GraphKind:
     forward: tuple[tuple[str, str], ...]
     fast: tuple[tuple[str, str], ...]
     reverse: tuple[tuple[str, str], ...]
-    arguments: tuple[GraphArgument, ...] = (GraphArgument("graph", "Whose rows the edge arrays have."),)
+    arguments: tuple[GraphArgument, ...] = (GraphArgument("graph", "The graph; edge arrays have its rows."),)
     paths: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @lazy

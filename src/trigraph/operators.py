@@ -300,7 +300,7 @@ DEFINITIONS: tuple[Definition, ...] = (
         attributes=(
             Attribute("num_heads", "Attention heads."),
             Attribute("concat_heads", "Concatenate the heads (True), or average them.", True, (False, True)),
-            Attribute("activation", "Of the scores.", "LeakyReLU", ACTIVATIONS),
+            Attribute("activation", "Activation function of the scores.", "LeakyReLU", ACTIVATIONS),
             Attribute("negative_slope", "Slope of LeakyReLU below zero.", 0.2, real=True),
         ),
         graph="csc",

@@ -79,7 +79,7 @@ def _docstring(op: Operator) -> str:
     of = f"{spec.name}_{'fwd' if op.order == 1 else 'bwd'}"
     part = "Part of the vector" if op.restriction else "Vector"
     lines = [f"{part}-Jacobian product of `{of}`." if op.order else spec.summary, ""]
-    lines += [*_indented(op.formula), "", "Parameters", "----------"]
+    lines += ["Formula::", "", *_indented(op.formula), "", "Parameters", "----------"]
     for a in op.arguments:
         if not a.keyword:
             lines += _described(a.name, _kind(a), _doc(a))
@@ -106,15 +106,15 @@ def _docstring(op: Operator) -> str:
         field = op.fields[0]
         lines += _described(field.name, f"array, shape ({', '.join(field.dims)})", field.doc)
     else:
-        lines.append("NamedTuple")
         for f in op.fields:
-            lines += wrapped(f"{f.name} ({', '.join(f.dims)}): {f.doc}", "    ", "        ")
+            lines += _described(f.name, f"array, shape ({', '.join(f.dims)})", f.doc)
     lines += ["", "Raises", "------", "TypeError", "    Wrong kind of array, dtype or argument.", "ValueError"]
     lines += [
         "    Wrong shape, size, field, overlap or panel.",
         "",
         "Notes",
         "-----",
+        *([] if op.single else ["Fields are those of a NamedTuple, in this order."]),
         *wrapped(f"Source: {spec.source}"),
     ]
     return "\n".join(lines)

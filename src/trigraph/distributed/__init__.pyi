@@ -65,7 +65,7 @@ def gno_kernel_fwd(
         As of `trigraph.gno_kernel_fwd`.
         Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
     partition : Partition
-        Whose edges the rows are.
+        The partition of the edges that the rows belong to.
     out : array or mapping from field to array, optional
         Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
     panel : str, optional
@@ -111,7 +111,7 @@ def gno_kernel_bwd(
         As of `trigraph.gno_kernel_bwd`.
         Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
     partition : Partition
-        Whose edges the rows are.
+        The partition of the edges that the rows belong to.
     out : array or mapping from field to array, optional
         Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
     panel : str, optional
@@ -159,7 +159,7 @@ def gno_kernel_bwd2(
         As of `trigraph.gno_kernel_bwd2`.
         Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
     partition : Partition
-        Whose edges the rows are.
+        The partition of the edges that the rows belong to.
     out : array or mapping from field to array, optional
         Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
     panel : str, optional
@@ -471,7 +471,7 @@ def radial_basis_fwd(
         As of `trigraph.radial_basis_fwd`.
         Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
     partition : Partition
-        Whose edges the rows are.
+        The partition of the edges that the rows belong to.
     out : array or mapping from field to array, optional
         Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
     panel : str, optional
@@ -518,7 +518,7 @@ def radial_basis_bwd(
         As of `trigraph.radial_basis_bwd`.
         Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
     partition : Partition
-        Whose edges the rows are.
+        The partition of the edges that the rows belong to.
     out : array or mapping from field to array, optional
         Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
     panel : str, optional
@@ -567,7 +567,7 @@ def radial_basis_bwd2(
         As of `trigraph.radial_basis_bwd2`.
         Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
     partition : Partition
-        Whose edges the rows are.
+        The partition of the edges that the rows belong to.
     out : array or mapping from field to array, optional
         Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
     panel : str, optional
@@ -1042,7 +1042,7 @@ def basis_embedding_radial_fwd(
         As of `trigraph.basis_embedding_radial_fwd`.
         Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
     partition : Partition
-        Whose edges the rows are.
+        The partition of the edges that the rows belong to.
     out : array or mapping from field to array, optional
         Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
     panel : str, optional
@@ -1086,7 +1086,7 @@ def basis_embedding_radial_bwd(
         As of `trigraph.basis_embedding_radial_bwd`.
         Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
     partition : Partition
-        Whose edges the rows are.
+        The partition of the edges that the rows belong to.
     out : array or mapping from field to array, optional
         Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
     panel : str, optional
@@ -1132,7 +1132,7 @@ def basis_embedding_radial_bwd2(
         As of `trigraph.basis_embedding_radial_bwd2`.
         Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
     partition : Partition
-        Whose edges the rows are.
+        The partition of the edges that the rows belong to.
     out : array or mapping from field to array, optional
         Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
     panel : str, optional
@@ -1174,7 +1174,7 @@ def basis_embedding_spherical_fwd(
         As of `trigraph.basis_embedding_spherical_fwd`.
         Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
     partition : Partition
-        Whose edges the rows are.
+        The partition of the edges that the rows belong to.
     out : array or mapping from field to array, optional
         Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
     panel : str, optional
@@ -1218,7 +1218,7 @@ def basis_embedding_spherical_bwd(
         As of `trigraph.basis_embedding_spherical_bwd`.
         Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
     partition : Partition
-        Whose edges the rows are.
+        The partition of the edges that the rows belong to.
     out : array or mapping from field to array, optional
         Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
     panel : str, optional
@@ -1264,7 +1264,7 @@ def basis_embedding_spherical_bwd2(
         As of `trigraph.basis_embedding_spherical_bwd2`.
         Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
     partition : Partition
-        Whose edges the rows are.
+        The partition of the edges that the rows belong to.
     out : array or mapping from field to array, optional
         Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
     panel : str, optional

@@ -269,7 +269,11 @@ def _docstring(op: Operator) -> str:
         *wrapped(", ".join(p for p in signature_of(op).parameters if p not in ("out", "panel", "partition"))),
         f"    As of `trigraph.{op.name}`.",
         "    Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.",
-        *(["partition : Partition", "    Whose edges the rows are."] if op.graph is None else []),
+        *(
+            ["partition : Partition", "    The partition of the edges that the rows belong to."]
+            if op.graph is None
+            else []
+        ),
         "out : array or mapping from field to array, optional",
         "    Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.",
         "panel : str, optional",

@@ -1,0 +1,103 @@
+"""How Sphinx builds the documentation: ``make docs`` writes docs/_build/html, which is read without a server."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from docutils import nodes
+from latex2mathml.converter import convert
+
+import trigraph
+
+HERE = Path(__file__).parent
+
+project = "trigraph"
+author = copyright = "The trigraph developers"
+version = release = trigraph.__version__
+extensions = ["myst_parser", "sphinx.ext.autodoc", "numpydoc"]
+myst_enable_extensions = ["dollarmath"]
+myst_heading_anchors = 3
+exclude_patterns = ["_build", "_executed"]
+numpydoc_show_class_members = False
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"  # docstrings say types in words
+html_theme = "furo"
+html_math_renderer = "mathml"
+html_static_path = ["static"]
+html_css_files = ["formulas.css"]
+html_copy_source = html_show_sourcelink = False
+
+# What the page of examples runs, at sizes that take seconds.
+EXAMPLES = {
+    "dimenet_forces": (),
+    "train_on_derivatives": (),
+    "karate": ("--small", "--out", "karate.png"),
+    "gno_poisson": ("--small", "--out", "gno_poisson.png"),
+    "train_forces": ("--number", "20", "--epochs", "2", "--steps", "10"),
+    "fit_g2": ("--steps", "5"),
+}
+
+
+def run_examples(app):
+    """Run each example where its output is missing or older; pages include what it printed, and its plot."""
+    folder = HERE / "_executed"
+    folder.mkdir(exist_ok=True)
+    for name, options in EXAMPLES.items():
+        source, printed = HERE.parent / "examples" / f"{name}.py", folder / f"{name}.txt"
+        if not printed.exists() or printed.stat().st_mtime < source.stat().st_mtime:
+            command = [sys.executable, source, *options]
+            done = subprocess.run(command, cwd=folder, text=True, stdout=subprocess.PIPE, check=True)
+            printed.write_text(f"$ python examples/{name}.py {' '.join(options)}\n{done.stdout}")
+
+
+# Pages whose text is a file of another folder.
+ELSEWHERE = {
+    "index": "README.md",
+    "contributing": "CONTRIBUTING.md",
+    "changelog": "CHANGELOG.md",
+    "benchmarks": "benchmarks/README.md",
+    "scaling": "benchmarks/scaling.md",
+}
+
+
+def read_elsewhere(app, docname, source):
+    """Put the text of a page of `ELSEWHERE` before what is there; links to such files become links to the pages."""
+    pages = {(HERE.parent / file).resolve(): f"{name}.md" for name, file in ELSEWHERE.items()}
+    file = HERE / f"{docname}.md"
+    if docname in ELSEWHERE:
+        file = HERE.parent / ELSEWHERE[docname]
+        source[0] = f"{file.read_text()}\n{source[0]}"
+
+    def link(match):
+        target = (file.parent / match[1]).resolve()
+        return f"]({pages.get(target, os.path.relpath(target, HERE))}"
+
+    source[0] = re.sub(r"\]\((?!https:)([^)#]+)", link, source[0])
+
+
+def mathml(node, display):
+    """Return a formula as MathML; `aligned`, which GitHub knows, is `align*` to the converter."""
+    return convert(node.astext().replace("{aligned}", "{align*}"), display=display)
+
+
+def inline_formula(self, node):
+    """Write a formula within a line as MathML."""
+    self.body.append(mathml(node, "inline"))
+    raise nodes.SkipNode
+
+
+def displayed_formula(self, node):
+    """Write a formula of its own as MathML, with its number."""
+    number = f'<span class="eqno">({node["number"]})</span>' if node["number"] else ""
+    formula = f'<div class="formula">{mathml(node, "block")}</div>'
+    self.body.append(f"{self.starttag(node, 'div', CLASS='math')}{formula}{number}</div>")
+    raise nodes.SkipNode
+
+
+def setup(app):
+    """Formulas are MathML, which browsers typeset without a script."""
+    app.add_html_math_renderer("mathml", (inline_formula, None), (displayed_formula, None))
+    app.connect("builder-inited", run_examples)
+    app.connect("source-read", read_elsewhere)
