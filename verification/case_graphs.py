@@ -108,11 +108,14 @@ def _edges(
         second = np.concatenate([second[:few], np.ones(many, int), others + 1])
         far = np.tile(np.stack([number - 135, number // 16, number % 16], axis=1), (2, 1))
         shift = np.concatenate([shift[:few], far])
+    if variant.name == "images":
+        first, second = np.tile(np.triu_indices(nodes, 1), 2)
+        shift = np.repeat([[0, 0, 0], [1, -1, 0]], len(first) // 2, axis=0)
     if variant.name == "one edge":
         first, second, shift = np.zeros(1, int), np.ones(1, int) % nodes, np.ones((1, 3), int)
     images = np.unique(np.column_stack([first, second, shift]), axis=0)
     images = images[(images[:, 0] != images[:, 1]) | images[:, 2:].any(axis=1)]
-    mirrored = rng.random(len(images)) < (0.02 if variant.name == "skewed" else 2 / 3)
+    mirrored = rng.random(len(images)) < {"skewed": 0.02, "images": 1}.get(variant.name, 2 / 3)
     back = images[mirrored] if len(images) > 1 else images[:0]
     both = np.unique(np.concatenate([images, np.column_stack([back[:, 1], back[:, 0], -back[:, 2:]])]), axis=0)
     src, dst = both[:, 0], both[:, 1]

@@ -156,6 +156,8 @@ VARIANTS: dict[str | None, tuple[Variant, ...]] = {
         Variant("one edge", 0, np.int64),
         Variant("no edges", 0, np.int32),
         Variant("no nodes", 0, np.int64),
+        # Other images of i than that of e itself are left out, and each node has so many edges that its sum is linear.
+        Variant("images", 1, np.int32, setting={"exclude": "node"}),
     ),
     "csc": (
         Variant("regular", 0, np.int64, True),
