@@ -80,6 +80,8 @@ def _csc(variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> C
     )
     if variant.name == "regular":  # positions are rows
         graph = CSC(graph.offsets, graph.indices, graph.num_src_nodes)
+    elif variant.name == "unused rows":  # and three rows come after those of the last position
+        graph = CSC(graph.offsets, graph.indices, graph.num_src_nodes, num_edges=graph.num_positions + 3)
     sizes |= {name: int(getattr(graph, name)) for name in ("num_positions", "num_edges")}
     return graph
 

@@ -171,6 +171,7 @@ VARIANTS: dict[str | None, tuple[Variant, ...]] = {
         Variant("one edge", 0, np.int64),
         Variant("no edges", 0, np.int32),
         Variant("no nodes", 0, np.int64),
+        Variant("unused rows", 0, np.int32),
         # More heads than are taken together (4 and 8), of widths that are whole vectors of a processor or of a thread.
         Variant("heads of 8", 0, np.int32, sizes={"num_heads": 9, "dim_head": 8}),
         Variant("heads of 16", 0, np.int64, sizes={"num_heads": 9, "dim_head": 16}),
@@ -203,7 +204,7 @@ SEGMENTS = (
 VARIANTS |= {"triplets": SEGMENTS, "bilinear": SEGMENTS}
 
 
-EVERY_SETTING = ("regular", "skewed", "boundaries", "integers", "heads of 8", "heads of 16")
+EVERY_SETTING = ("regular", "skewed", "boundaries", "integers", "unused rows", "heads of 8", "heads of 16")
 
 
 def variants(definition: Definition, where: Where | None = None) -> tuple[Variant, ...]:

@@ -33,6 +33,7 @@ REMARKS = {
     "no edges": "rows of edge arrays that nothing uses, and every sum is empty",
     "no nodes": "arrays of length 0",
     "images": "two images of every other node, both left out of a triplet sum that is linear in the edges",
+    "unused rows": "rows of edge arrays after those that positions read",
     "heads of 8": "nine heads, and rows of heads that fill whole vectors",
     "heads of 16": "nine heads, and rows of heads that fill whole vectors",
 }

@@ -39,9 +39,9 @@ EMULATED = ("gpu-host",)
 # Variants with so many edges that the emulated device takes one dtype of each, in turn; kernels have one source.
 LARGE = ("boundaries", "skewed", "wide", "images")
 # Variants whose work one thread does, whatever their number, or that differ from "regular" in numbers alone.
-ONE_THREAD = ("one edge", "no edges", "no nodes", "one channel", "integers", "heads of 8", "heads of 16")
+ONE_THREAD = ("one edge", "no edges", "no nodes", "one channel", "integers", "unused rows", "heads of 8", "heads of 16")
 # Variants that are called in different ways, beside those that are differenced.
-CALLED = ("skewed", "one channel", "no edges", "images", "heads of 8", "heads of 16")
+CALLED = ("skewed", "one channel", "no edges", "images", "unused rows", "heads of 8", "heads of 16")
 
 # Milliseconds that units took on one core, roughly; the emulated device takes a multiple of a panel's share.
 WEIGHTS = {
