@@ -267,7 +267,8 @@ template <class T> __device__ T size(const Vec<T>& v) { return fabs(v.x) + fabs(
 template <class T> __device__ bool finite(T x) { return x - x == T(0); }
 
 // Whether sums may be had as the sums over all less what is left out: no group of terms that is left out together makes up
-// most of it, by sizes, and all is finite. Of each sum: the total, the largest group, and the group that the last term belongs to.
+// more than 3/4 of it, by sizes (docs/constants.md says why), and all is finite. Of each sum: the total, the largest group,
+// and the group that the last term belongs to.
 template <class T> struct Balance {
     T *total, *largest, *group;
 
