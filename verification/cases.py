@@ -175,6 +175,9 @@ VARIANTS: dict[str | None, tuple[Variant, ...]] = {
         # More heads than are taken together (4 and 8), of widths that are whole vectors of a processor or of a thread.
         Variant("heads of 8", 0, np.int32, sizes={"num_heads": 9, "dim_head": 8}),
         Variant("heads of 16", 0, np.int64, sizes={"num_heads": 9, "dim_head": 16}),
+        # Rows wider than the lanes of a block take at once.
+        Variant("rows of 132", 0, np.int32, sizes={"dim": 132}),
+        Variant("features of 132", 0, np.int64, sizes={"f_in": 132}),
     ),
     None: (
         Variant("regular", 0, np.int64, True),

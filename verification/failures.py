@@ -34,6 +34,8 @@ REMARKS = {
     "no nodes": "arrays of length 0",
     "images": "two images of every other node, both left out of a triplet sum that is linear in the edges",
     "unused rows": "rows of edge arrays after those that positions read",
+    "rows of 132": "rows wider than the threads of a block take at once",
+    "features of 132": "rows wider than the threads of a block take at once",
     "heads of 8": "nine heads, and rows of heads that fill whole vectors",
     "heads of 16": "nine heads, and rows of heads that fill whole vectors",
 }
