@@ -57,6 +57,7 @@ ELSEWHERE = {
     "index": "README.md",
     "contributing": "CONTRIBUTING.md",
     "changelog": "CHANGELOG.md",
+    "tests": "tests/README.md",
     "benchmarks": "benchmarks/README.md",
     "scaling": "benchmarks/scaling.md",
 }

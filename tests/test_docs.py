@@ -50,6 +50,13 @@ def test_pages_are_there():
     assert {path.name for path in EXAMPLES} == {"dimenet_forces.py", "my_gno.py", "train_on_derivatives.py"}
 
 
+def test_every_test_has_its_concern():
+    tests = ROOT / "tests"
+    named = re.findall(r"`((?:gpu_host/)?test_\w+\.py)`", (tests / "README.md").read_text())
+    there = [str(path.relative_to(tests)) for path in tests.rglob("test_*.py")]
+    assert set(named) == set(there)
+
+
 def test_generated_parts_are_fresh():
     for path, text in docs.generate(ROOT).items():
         assert path.read_text() == text, "run `python -m trigraph.docs --write`"
