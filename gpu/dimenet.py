@@ -16,13 +16,13 @@ derivatives, and every kernel of the first order has a twin that carries them al
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from trigraph.gpu.results import Fields, Like, Out, Wrt
 from trigraph.gpu.sums import ROWS, Kernels, cover, sum_rows, workspace
-from trigraph.operators import result_type
 
 __all__ = [
     "agg_edge_to_edge_bwd",
@@ -44,37 +44,6 @@ THREADS = 128
 BLOCKS = 2048
 WORKSPACE = 1 << 24
 
-Out = Mapping[str, Any] | None
-Wrt = Sequence[str] | None
-
-
-class _Fields:
-    """The results of one call: where they go, and which are asked for."""
-
-    def __init__(self, name: str, wrt: Wrt, out: Out, like: Mapping[str, Any], kernels: Kernels) -> None:
-        self._type = result_type(name)
-        self._arrays = {
-            field: out[field] if out and field in out else kernels.xp.empty(array.shape, array.dtype)
-            for field, array in like.items()
-            if wrt is None or field in wrt
-        }
-        for field in ("freq", "weights"):  # sums of parts, added to what is there
-            if field in self._arrays:
-                self._arrays[field].fill(0)
-
-    def __getitem__(self, field: str) -> Any:
-        return self._arrays.get(field)
-
-    def any_of(self, *fields: str) -> bool:
-        return any(field in self._arrays for field in fields)
-
-    def result(self) -> Any:
-        return self._type(*(self._arrays.get(field) for field in self._type._fields))  # type: ignore[attr-defined]
-
-
-def _output(kernels: Kernels, out: Out, field: str, shape: tuple[int, ...], dtype: Any) -> Any:
-    return out[field] if out and field in out else kernels.xp.empty(shape, dtype)
-
 
 # ---- radial basis ----------------------------------------------------------------------------------------------------
 
@@ -90,16 +59,17 @@ def radial_basis_fwd(dist: Any, freq: Any, n_spherical: int = 7, envelope_expone
         Field -> array to write to.
     """
     kernels, edges, radial = Kernels("dimenet", dist), len(dist), len(freq)
-    rbf = _output(kernels, out, "rbf", (edges, radial), dist.dtype)
-    sbf_rad = _output(kernels, out, "sbf_rad", (edges, n_spherical * radial), dist.dtype)
+    shapes = {"rbf": (edges, radial), "sbf_rad": (edges, n_spherical * radial)}
+    like = {field: Like(shape, dist.dtype) for field, shape in shapes.items()}
+    fields = Fields("radial_basis_fwd", None, out, like, kernels)
     grid = (cover(edges * radial * (n_spherical + 1), THREADS),)
-    args = (dist, freq, rbf, sbf_rad, np.int64(edges), radial, n_spherical, envelope_exponent)
+    args = (dist, freq, fields["rbf"], fields["sbf_rad"], np.int64(edges), radial, n_spherical, envelope_exponent)
     kernels.launch("dimenet_radial", (dist.dtype,), grid, (THREADS,), args)
-    return result_type("radial_basis_fwd")(rbf, sbf_rad)
+    return fields.result()
 
 
 def _radial_gradients(
-    kernels: Kernels, second: bool, arrays: Sequence[Any], fields: _Fields, n_spherical: int, envelope_exponent: int
+    kernels: Kernels, second: bool, arrays: Sequence[Any], fields: Fields, n_spherical: int, envelope_exponent: int
 ) -> Any:
     """Launch the kernels of first or second order; `arrays` are the six of radial_basis_bwd2."""
     gg_dist, gg_freq, grad_rbf, _, dist, freq = arrays
@@ -109,7 +79,8 @@ def _radial_gradients(
         args = (*arrays, *targets, np.int64(edges), radial, n_spherical, envelope_exponent)
         grid = (cover(edges, THREADS // radial),)
         kernels.launch("dimenet_radial_edges", types, grid, (THREADS,), args)
-    if fields.any_of("freq") and edges:
+    fields.clear("freq")  # the sum of parts is added to what is there
+    if "freq" in fields and edges:
         parts = kernels.xp.empty((cover(edges, ROWS), radial), dist.dtype)
         args = (gg_dist, gg_freq, grad_rbf, dist, freq, parts, np.int64(edges), radial, envelope_exponent)
         kernels.launch("dimenet_radial_freq", types, (len(parts),), (ROWS,), args)
@@ -130,7 +101,7 @@ def radial_basis_bwd(
 ) -> Any:
     """Return the gradients in `dist` and `freq` (see `radial_basis_fwd`)."""
     kernels = Kernels("dimenet", dist)
-    fields = _Fields("radial_basis_bwd", wrt, out, {"dist": dist, "freq": freq}, kernels)
+    fields = Fields("radial_basis_bwd", wrt, out, {"dist": dist, "freq": freq}, kernels)
     arrays = (None, None, grad_rbf, grad_sbf_rad, dist, freq)
     return _radial_gradients(kernels, False, arrays, fields, n_spherical, envelope_exponent)
 
@@ -151,7 +122,7 @@ def radial_basis_bwd2(
     """Return the derivatives of `radial_basis_bwd` along the cotangents `gg_` of its gradients; None is zero."""
     kernels = Kernels("dimenet", dist)
     like = {"grad_rbf": grad_rbf, "grad_sbf_rad": grad_sbf_rad, "dist": dist, "freq": freq}
-    fields = _Fields("radial_basis_bwd2", wrt, out, like, kernels)
+    fields = Fields("radial_basis_bwd2", wrt, out, like, kernels)
     arrays = (gg_dist, gg_freq, grad_rbf, grad_sbf_rad, dist, freq)
     return _radial_gradients(kernels, True, arrays, fields, n_spherical, envelope_exponent)
 
@@ -244,7 +215,7 @@ class _Triplets:
         order = 2 if self.second else 0 if grad_unit is None else 1
         self.kernels.launch("dimenet_out_edges", self._types(order), grid, (THREADS,), args)
 
-    def to_in_edges(self, grad_out: Any, fields: _Fields, grad_unit: Any, grad_unit_dot: Any) -> None:
+    def to_in_edges(self, grad_out: Any, fields: Fields, grad_unit: Any, grad_unit_dot: Any) -> None:
         """Sum from out-edges to in-edges; fills in the gradients asked for."""
         nodes, weights = self.graph.num_nodes, fields["weights"]
         wanted, shape = fields.any_of("rbf", "weights"), (self.edges, self.mid, self.spherical)
@@ -278,8 +249,9 @@ class _Triplets:
         self.kernels.launch("dimenet_weights_parts", (self.dtype,), grid, (THREADS,), args)
         sum_rows(self.kernels, parts, out)
 
-    def gradients(self, grad_out: Any, fields: _Fields) -> Any:
+    def gradients(self, grad_out: Any, fields: Fields) -> Any:
         """Fill in the fields asked for."""
+        fields.clear("weights")  # sums of parts are added to what is there
         if not self.edges:
             return fields.result()
         # The cotangents of directions: a part for each tile of channels from out-edges, then from in-edges.
@@ -318,9 +290,9 @@ def agg_edge_to_edge_fwd(
         Field -> array to write to.
     """
     triplets = _Triplets(_Values(vec, rbf, embedding, weights), None, graph, (n_spherical, n_radial, exclude))
-    target = _output(triplets.kernels, out, "out", embedding.shape, embedding.dtype)
-    triplets.to_out_edges(None, target)
-    return target
+    fields = Fields("agg_edge_to_edge_fwd", None, out, {"out": embedding}, triplets.kernels)
+    triplets.to_out_edges(None, fields["out"])
+    return fields.result()
 
 
 def agg_edge_to_edge_bwd(
@@ -340,7 +312,7 @@ def agg_edge_to_edge_bwd(
     """Return the gradients of sum grad_out out (see `agg_edge_to_edge_fwd`)."""
     inputs = _Values(vec, rbf, embedding, weights)
     triplets = _Triplets(inputs, None, graph, (n_spherical, n_radial, exclude))
-    fields = _Fields("agg_edge_to_edge_bwd", wrt, out, inputs._asdict(), triplets.kernels)
+    fields = Fields("agg_edge_to_edge_bwd", wrt, out, inputs._asdict(), triplets.kernels)
     return triplets.gradients(grad_out, fields)
 
 
@@ -361,9 +333,9 @@ def agg_edge_to_edge_bwd2_grad(
     """Return fwd(rbf := gg_rbf) + fwd(embedding := gg_embedding)."""
     inputs, dots = _Values(vec, rbf, embedding, weights), _Values(None, gg_rbf, gg_embedding, None)
     triplets = _Triplets(inputs, dots, graph, (n_spherical, n_radial, exclude))
-    target = _output(triplets.kernels, out, "grad_out", embedding.shape, embedding.dtype)
-    triplets.to_out_edges(None, target)
-    return target
+    fields = Fields("agg_edge_to_edge_bwd2_grad", None, out, {"grad_out": embedding}, triplets.kernels)
+    triplets.to_out_edges(None, fields["grad_out"])
+    return fields.result()
 
 
 def agg_edge_to_edge_bwd2_main(
@@ -386,7 +358,7 @@ def agg_edge_to_edge_bwd2_main(
     inputs, dots = _Values(vec, rbf, embedding, weights), _Values(None, gg_rbf, gg_embedding, None)
     triplets = _Triplets(inputs, dots, graph, (n_spherical, n_radial, exclude))
     like = {"rbf": rbf, "embedding": embedding, "weights": weights}
-    fields = _Fields("agg_edge_to_edge_bwd2_main", wrt, out, like, triplets.kernels)
+    fields = Fields("agg_edge_to_edge_bwd2_main", wrt, out, like, triplets.kernels)
     return triplets.gradients(grad_out, fields)
 
 
@@ -412,4 +384,4 @@ def agg_edge_to_edge_bwd2(
     inputs, dots = _Values(vec, rbf, embedding, weights), _Values(gg_vec, gg_rbf, gg_embedding, gg_weights)
     triplets = _Triplets(inputs, dots, graph, (n_spherical, n_radial, exclude))
     like = {"grad_out": grad_out, **inputs._asdict()}
-    return triplets.gradients(grad_out, _Fields("agg_edge_to_edge_bwd2", wrt, out, like, triplets.kernels))
+    return triplets.gradients(grad_out, Fields("agg_edge_to_edge_bwd2", wrt, out, like, triplets.kernels))

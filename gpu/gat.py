@@ -22,23 +22,20 @@ remains of this with draw = drawdot, postdot = post and without the last terms.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from trigraph.gpu import sums
-from trigraph.gpu.rows import ACCESS, THREADS, Fields, Lanes, Like, aligned, is_wide
+from trigraph.gpu.results import Fields, Like, Out, Wrt
+from trigraph.gpu.rows import ACCESS, THREADS, Lanes, aligned, is_wide
 from trigraph.gpu.sums import ROWS, Kernels, Rows, Total, cover
 from trigraph.lazy import lazy
+from trigraph.operators import ACTIVATIONS
 
 __all__ = ["mha_gat_n2n_bwd", "mha_gat_n2n_bwd2", "mha_gat_n2n_fwd"]
-
-ACTIVATIONS = ("linear", "ReLU", "LeakyReLU", "ELU", "sigmoid", "tanh")
-
-Out = Mapping[str, Any] | None
-Wrt = Sequence[str] | None
 
 
 def mha_gat_n2n_fwd(

@@ -21,7 +21,7 @@ from which out[t] = A_e sph[t] follows, and the gradient in A of a unit is G = s
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -29,7 +29,7 @@ import numpy as np
 
 from trigraph.gpu import sums
 from trigraph.gpu.products import Tile
-from trigraph.gpu.rows import Fields
+from trigraph.gpu.results import Fields, Like, Out, Wrt
 from trigraph.gpu.sums import ROWS, Kernels, Total
 from trigraph.gpu.units import SIDE, Pair, Units, add_products, given, members, product
 from trigraph.lazy import lazy
@@ -51,14 +51,6 @@ __all__ = [
 
 RUN = 16 * 256  # triplets that kernels/gemnet.cu adds without a tree
 
-Out = Mapping[str, Any] | None
-Wrt = Sequence[str] | None
-
-
-def _output(kernels: Kernels, out: Out, field: str, shape: tuple[int, ...], dtype: Any) -> Any:
-    """Return the caller's array for a field, or a new one."""
-    return out[field] if out and field in out else kernels.xp.empty(shape, dtype)
-
 
 # ---- basis embedding of edges ----------------------------------------------------------------------------------------
 
@@ -66,9 +58,11 @@ def _output(kernels: Kernels, out: Out, field: str, shape: tuple[int, ...], dtyp
 def basis_embedding_radial_fwd(rad_basis: Any, weight: Any, *, out: Out = None) -> Any:
     """rad_W1 = rad_basis W^T; see `trigraph.basis_embedding_fwd`."""
     kernels = Kernels("gemnet", weight)
-    rad_W1 = _output(kernels, out, "rad_W1", (len(rad_basis), len(weight)), weight.dtype)
-    product(kernels, [(rad_basis, weight.T)], rad_W1)
-    return rad_W1
+    fields = Fields(
+        "basis_embedding_radial_fwd", None, out, {"rad_W1": Like((len(rad_basis), len(weight)), weight.dtype)}, kernels
+    )
+    product(kernels, [(rad_basis, weight.T)], fields["rad_W1"])
+    return fields.result()
 
 
 def basis_embedding_radial_bwd(
@@ -115,9 +109,15 @@ def _radial_gradients(kernels: Kernels, g: Any, rad_basis: Any, weight: Any, fie
 def basis_embedding_spherical_fwd(rad_basis: Any, weight: Any, *, out: Out = None) -> Any:
     """rad_W1 = rad_basis W, rows reshaped to (interm, S), not transposed; see `trigraph.basis_embedding_fwd`."""
     kernels, (_, spherical, interm) = Kernels("gemnet", weight), weight.shape
-    rad_W1 = _output(kernels, out, "rad_W1", (len(rad_basis), interm, spherical), weight.dtype)
-    product(kernels, [(rad_basis, _matrix(weight))], _rows(rad_W1))
-    return rad_W1
+    fields = Fields(
+        "basis_embedding_spherical_fwd",
+        None,
+        out,
+        {"rad_W1": Like((len(rad_basis), interm, spherical), weight.dtype)},
+        kernels,
+    )
+    product(kernels, [(rad_basis, _matrix(weight))], _rows(fields["rad_W1"]))
+    return fields.result()
 
 
 def basis_embedding_spherical_bwd(
@@ -189,9 +189,15 @@ class _Basis(NamedTuple):
 def basis_embedding_triplets_fwd(rad_basis: Any, weight: Any, sph_basis: Any, triplets: Any, *, out: Out = None) -> Any:
     """rad_W1[t] = A_e sph_basis[t]; see `trigraph.basis_embedding_fwd`."""
     call = _Embedding(_Basis(rad_basis, weight, sph_basis), None, triplets)
-    rad_W1 = _output(call.kernels, out, "rad_W1", (triplets.num_members, call.interm), weight.dtype)
-    call.run(None, {"output": rad_W1})
-    return rad_W1
+    fields = Fields(
+        "basis_embedding_triplets_fwd",
+        None,
+        out,
+        {"rad_W1": Like((triplets.num_members, call.interm), weight.dtype)},
+        call.kernels,
+    )
+    call.run(None, {"output": fields["rad_W1"]})
+    return fields.result()
 
 
 def basis_embedding_triplets_bwd(
@@ -349,9 +355,15 @@ def interaction_bilinear_fwd(
     """m_ca = sum over the output's units of P W^T; see `trigraph.interaction_bilinear_fwd`."""
     call = _Bilinear(_Factors(rad_W1, sph, m, weight), None, triplets, atoms, idx_in)
     outputs = triplets if atoms is None else atoms
-    m_ca = _output(call.kernels, out, "m_ca", (outputs.num_segments, len(weight)), weight.dtype)
-    call.run(None, {"output": m_ca})
-    return m_ca
+    fields = Fields(
+        "interaction_bilinear_fwd",
+        None,
+        out,
+        {"m_ca": Like((outputs.num_segments, len(weight)), weight.dtype)},
+        call.kernels,
+    )
+    call.run(None, {"output": fields["m_ca"]})
+    return fields.result()
 
 
 def interaction_bilinear_bwd(

@@ -21,7 +21,7 @@ The first order is what remains of this with h' = h, V' = V^ and without the pro
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -29,9 +29,9 @@ import numpy as np
 
 from trigraph.gpu import sums
 from trigraph.gpu.products import Columns, product_rows
+from trigraph.gpu.results import Fields, Like, Out, Wrt
 from trigraph.gpu.sums import ROWS, Kernels, Rows, Total, bits, cover
 from trigraph.lazy import lazy
-from trigraph.operators import result_type
 
 __all__ = [
     "gno_aggregate_bwd",
@@ -48,9 +48,6 @@ __all__ = [
 # In-edges that lanes are chosen for, whatever the graph: the bits of a node's sum then depend on its own edges alone.
 USUAL_DEGREE = 16
 
-Out = Mapping[str, Any] | None
-Wrt = Sequence[str] | None
-
 
 # ---- gno_kernel ------------------------------------------------------------------------------------------------------
 
@@ -58,12 +55,15 @@ Wrt = Sequence[str] | None
 def gno_kernel_fwd(coords: Any, params: Any, f_in: int, f_out: int, *, out: Out = None) -> Any:
     """Kernel = V^ a^; see `trigraph.gno_kernel_fwd`."""
     net = _Network(coords, params, f_in * f_out)
-    kernel = _output(net.kernels, out, "kernel", (len(coords), f_in * f_out), params.dtype)
+    fields = Fields(
+        "gno_kernel_fwd", None, out, {"kernel": Like((len(coords), f_in * f_out), params.dtype)}, net.kernels
+    )
+    kernel = fields["kernel"]
     for first, count in sums.blocks(len(coords), (net.hidden + 1) * params.itemsize):
         a = net.empty(count, net.hidden + 1)
         net.load(first, count, a.shape[1], a=a)
         net.kernels.matmul(a, net.v_hat(params), out=kernel[first : first + count])
-    return kernel
+    return fields.result()
 
 
 def gno_kernel_bwd(
@@ -71,7 +71,9 @@ def gno_kernel_bwd(
 ) -> Any:
     """Coords U^T s, dU^ = sum s x^^T, dV^ = sum g a^^T, with s = V^T g where active; see `trigraph.gno_kernel_bwd`."""
     net = _Network(coords, params, f_in * f_out)
-    grads = _outputs(net.kernels, "gno_kernel_bwd", wrt, out, coords=coords, params=params)
+    like = {"coords": coords, "params": params}
+    grads = Fields("gno_kernel_bwd", wrt, out, like, net.kernels)
+    grads.clear("params")  # sums over blocks are added to what is there
     per_edge = 2 * net.hidden + net.d + 2 + (net.hidden + 1) * f_in * f_out // ROWS
     with net.total(net.u_hat, grads) as of_u, net.total(net.v_hat, grads) as of_v:
         for first, count in sums.blocks(len(coords), per_edge * params.itemsize):
@@ -86,7 +88,7 @@ def gno_kernel_bwd(
                 net.load(first, count, a.shape[1], a=a, x=x)
                 of_u.add(product_rows(net.kernels, x, s))
                 of_v.add(product_rows(net.kernels, a, g))
-    return _result("gno_kernel_bwd", grads)
+    return grads.result()
 
 
 def gno_kernel_bwd2(
@@ -103,13 +105,15 @@ def gno_kernel_bwd2(
 ) -> Any:
     """grad_kernel [V, V'] [t, a^], coords [U', U]^T [s, s'], dU^ = sum s' x^^T + s c^T, dV = sum g t^T."""
     net = _Network(coords, params, f_in * f_out, gg_coords, gg_params)
-    grads = _outputs(net.kernels, "gno_kernel_bwd2", wrt, out, grad_kernel=grad_kernel, coords=coords, params=params)
+    like = {"grad_kernel": grad_kernel, "coords": coords, "params": params}
+    grads = Fields("gno_kernel_bwd2", wrt, out, like, net.kernels)
+    grads.clear("params")  # sums over blocks are added to what is there
     hidden, second = net.hidden, gg_params is not None
     left = net.stack(net.v(params), net.v_hat(gg_params)) if second else net.v(params)
     back = left[:-1] if second else left  # V' without b_v'
     down = net.stack(net.u(gg_params).T, net.u(params).T) if second else None
-    if "coords" in grads and not second:
-        grads["coords"].fill(0)
+    if not second:
+        grads.clear("coords")
     per_edge = 5 * hidden + net.d + 2 + hidden * f_in * f_out // ROWS
     with (
         net.total(net.u_hat, grads) as of_u_hat,
@@ -137,7 +141,7 @@ def gno_kernel_bwd2(
                     of_u_hat.add(product_rows(net.kernels, x, Columns(s, hidden, hidden)))
                 if "params" in grads and gg_coords is not None:
                     of_u.add(product_rows(net.kernels, gg_coords[rows], Columns(s, 0, hidden)))
-    return _result("gno_kernel_bwd2", grads)
+    return grads.result()
 
 
 # ---- gno_aggregate ---------------------------------------------------------------------------------------------------
@@ -146,9 +150,12 @@ def gno_kernel_bwd2(
 def gno_aggregate_fwd(features: Any, kernel: Any, graph: Any, f_in: int, f_out: int, *, out: Out = None) -> Any:
     """message_i = sum over e into i of K_e h_src(e); see `trigraph.gno_aggregate_fwd`."""
     kernels = Kernels("gno", features)
-    message = _output(kernels, out, "message", (graph.num_dst_nodes, f_out), features.dtype)
+    fields = Fields(
+        "gno_aggregate_fwd", None, out, {"message": Like((graph.num_dst_nodes, f_out), features.dtype)}, kernels
+    )
+    message = fields["message"]
     _to_destinations(kernels, [(kernel, features)], graph, f_in, f_out, message)
-    return message
+    return fields.result()
 
 
 def gno_aggregate_bwd(
@@ -164,12 +171,13 @@ def gno_aggregate_bwd(
 ) -> Any:
     """features_j = sum over e out of j of K_e^T g_dst(e), kernel_e = sum g h^T; see `trigraph.gno_aggregate_bwd`."""
     kernels = Kernels("gno", features)
-    grads = _outputs(kernels, "gno_aggregate_bwd", wrt, out, features=features, kernel=kernel)
+    like = {"features": features, "kernel": kernel}
+    grads = Fields("gno_aggregate_bwd", wrt, out, like, kernels)
     if "features" in grads:
         _to_sources(kernels, kernel, grad_message, graph, f_in, f_out, grads["features"])
     if "kernel" in grads:
         _to_kernel(kernels, grad_message, features, graph, f_in, f_out, grads["kernel"])
-    return _result("gno_aggregate_bwd", grads)
+    return grads.result()
 
 
 def gno_aggregate_bwd2(
@@ -187,9 +195,8 @@ def gno_aggregate_bwd2(
 ) -> Any:
     """Bilinear: each factor in turn replaced by its cotangent; see `trigraph.gno_aggregate_bwd2`."""
     kernels = Kernels("gno", features)
-    grads = _outputs(
-        kernels, "gno_aggregate_bwd2", wrt, out, grad_message=grad_message, features=features, kernel=kernel
-    )
+    like = {"grad_message": grad_message, "features": features, "kernel": kernel}
+    grads = Fields("gno_aggregate_bwd2", wrt, out, like, kernels)
     if "grad_message" in grads:
         pairs = [(kernel, gg_features), (gg_kernel, features)]
         _to_destinations(kernels, pairs, graph, f_in, f_out, grads["grad_message"])
@@ -197,7 +204,7 @@ def gno_aggregate_bwd2(
         _to_sources(kernels, gg_kernel, grad_message, graph, f_in, f_out, grads["features"])
     if "kernel" in grads:
         _to_kernel(kernels, grad_message, gg_features, graph, f_in, f_out, grads["kernel"])
-    return _result("gno_aggregate_bwd2", grads)
+    return grads.result()
 
 
 # ---- gno_message -----------------------------------------------------------------------------------------------------
@@ -208,17 +215,19 @@ def gno_message_fwd(
 ) -> Any:
     """message_i = sum over i's pieces of T V^; see `trigraph.gno_message_fwd`."""
     net = _Network(coords, params, f_in * f_out)
-    message = _output(net.kernels, out, "message", (graph.num_dst_nodes, f_out), params.dtype)
+    fields = Fields(
+        "gno_message_fwd", None, out, {"message": Like((graph.num_dst_nodes, f_out), params.dtype)}, net.kernels
+    )
+    message = fields["message"]
     if graph.num_positions == 0:
-        message.fill(0)
-        return message
+        return fields.zeros()
     pieces = sums.by_destination(graph)
     partial = net.empty(pieces.num_pieces, f_out)
     for first, count in sums.blocks(pieces.num_pieces, (net.hidden + 1) * f_in * params.itemsize):
         moments = _Block(net, graph, f_in, pieces, first, count).moments(features, None)
         net.kernels.matmul(moments, net.v_hat(params).reshape(-1, f_out), out=partial[first : first + count])
     sums.sum_pieces(net.kernels, pieces, partial, message)
-    return message
+    return fields.result()
 
 
 def gno_message_bwd(
@@ -235,9 +244,11 @@ def gno_message_bwd(
 ) -> Any:
     """First order of the module's formulas, h' = h and V' = V^; see `trigraph.gno_message_bwd`."""
     net = _Network(coords, params, f_in * f_out)
-    grads = _outputs(net.kernels, "gno_message_bwd", wrt, out, features=features, coords=coords, params=params)
+    like = {"features": features, "coords": coords, "params": params}
+    grads = Fields("gno_message_bwd", wrt, out, like, net.kernels)
+    grads.clear("params")  # sums over blocks are added to what is there
     _message_derivatives(net, graph, grad_message, features, features, params, False, grads)
-    return _result("gno_message_bwd", grads)
+    return grads.result()
 
 
 def gno_message_bwd2(
@@ -257,18 +268,11 @@ def gno_message_bwd2(
 ) -> Any:
     """Second order of the module's formulas; see `trigraph.gno_message_bwd2`."""
     net = _Network(coords, params, f_in * f_out, gg_coords, gg_params)
-    grads = _outputs(
-        net.kernels,
-        "gno_message_bwd2",
-        wrt,
-        out,
-        grad_message=grad_message,
-        features=features,
-        coords=coords,
-        params=params,
-    )
+    like = {"grad_message": grad_message, "features": features, "coords": coords, "params": params}
+    grads = Fields("gno_message_bwd2", wrt, out, like, net.kernels)
+    grads.clear("params")  # sums over blocks are added to what is there
     _message_derivatives(net, graph, grad_message, features, gg_features, gg_params, True, grads)
-    return _result("gno_message_bwd2", grads)
+    return grads.result()
 
 
 def _message_derivatives(
@@ -279,12 +283,11 @@ def _message_derivatives(
     features_1: Any,
     params_1: Any,
     second: bool,
-    grads: dict[str, Any],
+    grads: Fields,
 ) -> None:
     """Write the module's formulas into `grads`; h' is `features_1`, V' that of `params_1`, None standing for zero."""
-    if graph.num_positions == 0 or not grads:
-        for array in grads.values():
-            array.fill(0)
+    if graph.num_positions == 0 or not grads.arrays:
+        grads.clear(*grads.arrays)
         return
     kernels, f_in, f_out = net.kernels, features.shape[1], grad_message.shape[1]
     pieces = sums.by_destination(graph)
@@ -293,12 +296,12 @@ def _message_derivatives(
     tangent = net.gg_coords is not None or net.gg_params is not None  # or else t = 0
     partial = net.empty(pieces.num_pieces, f_out) if "grad_message" in grads else None
     to_source = net.empty(graph.num_positions, f_in) if "features" in grads else None
-    to_coords = grads.get("coords")
+    to_coords = grads["coords"]
     if to_coords is not None:
         sums.clear_unused(graph, to_coords)
         in_place = graph.edges_in_order
         to_coords = to_coords[: graph.num_positions] if in_place else net.empty(graph.num_positions, net.d)
-    g_pieces = None if grads.keys() == {"grad_message"} else sums.spread(kernels, pieces, grad_message)
+    g_pieces = None if grads.arrays.keys() == {"grad_message"} else sums.spread(kernels, pieces, grad_message)
     per_piece = (4 if second else 2) * len(v) + (net.d + 1) * net.hidden + len(v) * f_out // ROWS
     with net.total(net.u_hat, grads) as of_u, net.total(net.v_hat, grads, f_out) as of_v:
         for first, count in sums.blocks(pieces.num_pieces, per_piece * grad_message.itemsize):
@@ -333,28 +336,6 @@ def _message_derivatives(
         sums.gather(kernels, to_source, sums.by_source(graph), grads["features"])
     if to_coords is not None and not in_place:
         sums.gather(kernels, to_coords, sums.by_row(graph), grads["coords"])
-
-
-# ---- outputs ---------------------------------------------------------------------------------------------------------
-
-
-def _output(kernels: Kernels, out: Out, name: str, shape: tuple[int, ...], dtype: Any) -> Any:
-    """Return the caller's array for a field, or a new one."""
-    return kernels.xp.empty(shape, dtype) if out is None or name not in out else out[name]
-
-
-def _outputs(kernels: Kernels, operator: str, wrt: Wrt, out: Out, **like: Any) -> dict[str, Any]:
-    """Return an array for each field asked for, shaped as those given; params start at zero, for sums over blocks."""
-    asked = result_type(operator)._fields if wrt is None else wrt
-    grads = {name: _output(kernels, out, name, a.shape, a.dtype) for name, a in like.items() if name in asked}
-    if "params" in grads:
-        grads["params"].fill(0)
-    return grads
-
-
-def _result(operator: str, grads: Mapping[str, Any]) -> Any:
-    kind = result_type(operator)
-    return kind(*(grads.get(name) for name in kind._fields))
 
 
 # ---- the kernel network ----------------------------------------------------------------------------------------------
@@ -406,8 +387,8 @@ class _Network:
         """V alone, (H, F)."""
         return self.v_hat(params)[:-1]
 
-    def total(self, part: Callable[[Any], Any], grads: Mapping[str, Any], outer: int = 1) -> Total:
-        """Return the sum that goes to a part of the gradient in the parameters, where that is asked for."""
+    def total(self, part: Callable[[Any], Any], grads: Fields, outer: int = 1) -> Total:
+        """Return the sum that is added to a part of the gradient in the parameters, where that is asked for."""
         return Total(self.kernels, part(grads["params"]) if "params" in grads else None, outer)
 
     def stack(self, above: Any, below: Any) -> Any:

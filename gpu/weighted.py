@@ -18,21 +18,18 @@ For min and max all of these count only for the position that has won, feature b
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from trigraph.gpu import sums
-from trigraph.gpu.rows import ACCESS, THREADS, Fields, Lanes, Like, aligned, is_wide
+from trigraph.gpu.results import Fields, Like, Out, Wrt
+from trigraph.gpu.rows import ACCESS, THREADS, Lanes, aligned, is_wide
 from trigraph.gpu.sums import Kernels, Rows, cover
 from trigraph.lazy import lazy
 
 __all__ = ["agg_weighted_n2n_bwd", "agg_weighted_n2n_bwd2", "agg_weighted_n2n_fwd"]
-
-Out = Mapping[str, Any] | None
-Wrt = Sequence[str] | None
 
 
 def agg_weighted_n2n_fwd(

@@ -328,8 +328,8 @@ WEIGHTED = {
         "takes = best(f) > message(f) .and. best(f) == best(f)",
     ),
     "gpu: arrays of the caller's that are not aligned": (
-        "gpu/rows.py",
-        "return field in self._given and _is_aligned(self._given[field])",
+        "gpu/results.py",
+        "return field in self._given and is_aligned(self._given[field])",
         "return field in self._given",
     ),
 }

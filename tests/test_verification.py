@@ -248,7 +248,7 @@ def test_wrong_subsets_and_cotangents_that_are_none_are_caught(monkeypatch):
         return good(gg_coords=gg, wrt=wrt, **arguments)
 
     assert ("repeat", "regular, coords alone", "coords") in failed(everything)
-    assert {case for _, case, _ in failed(other_bits)} == {f"{v}, params alone" for v in VARIANTS}
+    assert {case for _, case, _ in failed(other_bits)} == {f"{v}, params alone" for v in (*VARIANTS, "no edges")}
     assert {(kind, case) for kind, case, _ in failed(ones)} == {("accuracy", f"{v}, gg_coords=None") for v in VARIANTS}
 
 
