@@ -62,8 +62,8 @@ def mha_gat_n2n_fwd(
     fields = Fields("mha_gat_n2n_fwd", None, out, like, call.kernels)
     scores = fields["softmax_scores"]
     call.softmax(scores)
-    first = scores[1], 1, graph.num_positions, inputs.src_embedding
-    call.aggregate(first, (None, 0, 0, None), fields["output_embedding"])
+    first = _Weighted(scores[1], 1, graph.num_positions, inputs.src_embedding)
+    call.aggregate(first, NOTHING, fields["output_embedding"])
     return fields.result()
 
 
@@ -128,12 +128,24 @@ def mha_gat_n2n_bwd2(
     coefficients = call.coefficients(g if wants_inputs else None)
     if fields.any_of("grad_output_embedding"):
         per = coefficients.shape[2]
-        first = (coefficients, num_heads * per, per, inputs.src_embedding)
-        second = (call.post, 1, graph.num_positions, dots.src_embedding)
+        first = _Weighted(coefficients, num_heads * per, per, inputs.src_embedding)
+        second = _Weighted(call.post, 1, graph.num_positions, dots.src_embedding)
         call.aggregate(first, second, fields["grad_output_embedding"])
     if wants_inputs:
         call.inputs_gradients(g, coefficients, fields)
     return fields.result()
+
+
+class _Weighted(NamedTuple):
+    """Rows of an embedding that a sum over in-edges takes, times a coefficient of every position and head."""
+
+    coefficients: Any
+    position_stride: int  # numbers from the coefficient of a position to the next one's
+    head_stride: int
+    embedding: Any  # by source; None: no such term
+
+
+NOTHING = _Weighted(None, 0, 0, None)
 
 
 class _Inputs(NamedTuple):
@@ -258,14 +270,18 @@ class _Attention:
 
     # ---- sums of embeddings
 
-    def aggregate(self, first: tuple[Any, int, int, Any], second: tuple[Any, int, int, Any], out: Any) -> None:
-        """out_i = sum over both and the in-edges of coefficient x_j; each is coefficients, strides and x (or None)."""
+    def aggregate(self, first: _Weighted, second: _Weighted, out: Any) -> None:
+        """out_i = sum over both and the in-edges of coefficient x_j."""
         rows, width = self.rows, out.shape[1]
         lanes, overflow = Lanes.of(width, self._elements()), self._overflow(rows, width)
-        terms = [value for c, p, h, x in (first, second) for value in (c, p, np.int64(h), x)]
+        terms = [
+            value
+            for w in (first, second)
+            for value in (w.coefficients, w.position_stride, np.int64(w.head_stride), w.embedding)
+        ]
         numbers = (self.num_heads, self.dim_head, lanes.column_bits, lanes.position_bits)
         args = (*terms, *rows.cut, self.graph.indices, *numbers, out, overflow)
-        options, grid = (self.wide, second[3] is not None, self.concat_heads), lanes.grid(rows.num_pieces, width)
+        options, grid = (self.wide, second.embedding is not None, self.concat_heads), lanes.grid(rows.num_pieces, width)
         self._launch("gat_aggregate", options, grid, args, types=self.storage)
         self._finish(rows, overflow, out)
 

@@ -25,7 +25,7 @@ LINES |= {".inc": LINES[".fypp"], ".cuh": LINES[".cu"]}
 
 # Names of choices and states, which have no reason but to differ; numbers of mathematics and of formats.
 UNEXPLAINED = re.compile(
-    r"act_\w+|op_\w+|by_weight|exclude_\w+|peak|total|mean_\w+|sum_draw\w*|num_sums|pi|log2|VALUES|DIRECTIONS|SECOND"
+    r"act_\w+|op_\w+|by_weight|exclude_\w+|peak|total|mean_\w+|sum_draw\w*|num_sums|pi|log2|linear|direct\w*|VALUES|DIRECTIONS|SECOND"
 )
 
 # Constants of the Python side that are those of a kernel: file and name, file and expression.
