@@ -241,6 +241,12 @@ class HostLibrary:
         text: bytes = getattr(self._library, f"cuda_host_kernel_{what}")(kernel)
         return text.decode()
 
+    def parameters(self, name: str) -> tuple[_Parameter, ...]:
+        """Return what the kernel instance called `name` takes."""
+        if name not in self._kernels:
+            raise ValueError(f"{self.family}: {name} is not among the instances of gpu/instances.py")
+        return self._kernels[name][1]
+
     def launch(
         self,
         name: str,
@@ -252,17 +258,14 @@ class HostLibrary:
         seed: int,
     ) -> None:
         """Run the kernel instance called `name`; see :meth:`Runtime.launch`."""
-        if name not in self._kernels:
-            raise ValueError(f"{self.family}: {name} is not among the instances of gpu/instances.py")
-        index, parameters = self._kernels[name]
-        if len(args) != len(parameters):
-            raise TypeError(f"{name}: takes {len(parameters)} arguments, got {len(args)}")
+        parameters = self.parameters(name)
+        _check_arguments(name, parameters, args, np.ndarray)
         packed = (_Argument * len(args))(*(_pack(name, i, parameters[i], value) for i, value in enumerate(args)))
         triples = [(ctypes.c_uint * 3)(*_extents(extents)) for extents in (grid, block)]
         message = ctypes.create_string_buffer(4096)
         with _HOST_LOCK.here:
             status = self._library.cuda_host_launch(
-                ctypes.c_int(index),
+                ctypes.c_int(self._kernels[name][0]),
                 *triples,
                 ctypes.c_size_t(shared_mem),
                 packed,
@@ -291,30 +294,40 @@ class HostLibrary:
         return re.sub(r"\{(0x[0-9a-f]+)\}", line, message)
 
 
+def _check_arguments(kernel: str, parameters: Sequence[_Parameter], args: Sequence[Any], array: type[Any]) -> None:
+    """Check arguments against a kernel's parameters: their number and types; `array` is the class of arrays there."""
+    if len(args) != len(parameters):
+        raise TypeError(f"{kernel}: takes {len(parameters)} arguments, got {len(args)}")
+    for position, (parameter, value) in enumerate(zip(parameters, args, strict=True)):
+        if parameter.is_pointer and value is None:
+            continue
+        expected, form = (array, "array") if parameter.is_pointer else (np.generic, "scalar")
+        what = f"{kernel}: argument {position} ({parameter.name})"
+        if not isinstance(value, expected) or value.dtype != parameter.dtype:
+            raise TypeError(f"{what} must be a {parameter.dtype} {form} for {parameter.c_type}, got {_kind(value)}")
+        if parameter.is_pointer and not value.flags.c_contiguous:
+            raise ValueError(f"{what} must be C-contiguous, got strides {value.strides} for shape {value.shape}")
+
+
 def _pack(kernel: str, position: int, parameter: _Parameter, value: Any) -> _Argument:
-    """Check one argument against the kernel's signature and return what the library takes."""
+    """Return what the library takes for an argument of the right type."""
     what = f"{kernel}: argument {position} ({parameter.name})"
-    if parameter.is_pointer:
-        if value is None:
-            return _Argument(0, 0, 1)
-        if not isinstance(value, np.ndarray) or value.dtype != parameter.dtype:
-            raise TypeError(f"{what} must be a {parameter.dtype} array for {parameter.c_type}, got {_kind(value)}")
-        if not (value.flags.c_contiguous and value.flags.aligned):
-            raise ValueError(
-                f"{what} must be C-contiguous and aligned, got strides {value.strides} for shape {value.shape}"
-            )
-        if not (parameter.is_const or value.flags.writeable):
-            raise ValueError(f"{what} is written by the kernel, but the array is read-only")
-        return _Argument(value.ctypes.data, value.nbytes, value.itemsize)
-    if not isinstance(value, np.generic) or value.dtype != parameter.dtype:
-        raise TypeError(f"{what} must be a {parameter.dtype} scalar for {parameter.c_type}, got {_kind(value)}")
-    return _Argument(int.from_bytes(value.tobytes(), "little"), 0, 0)
+    if value is None:
+        return _Argument(0, 0, 1)
+    if not parameter.is_pointer:
+        return _Argument(int.from_bytes(value.tobytes(), "little"), 0, 0)
+    if not value.flags.aligned:
+        raise ValueError(f"{what} must be aligned to {value.itemsize} bytes, got address {value.ctypes.data:#x}")
+    if not (parameter.is_const or value.flags.writeable):
+        raise ValueError(f"{what} is written by the kernel, but the array is read-only")
+    return _Argument(value.ctypes.data, value.nbytes, value.itemsize)
 
 
 def _kind(value: Any) -> str:
-    if isinstance(value, np.ndarray):
-        return f"a {value.dtype} array"
-    return f"a {value.dtype} scalar" if isinstance(value, np.generic) else f"a {type(value).__qualname__}"
+    if isinstance(value, np.generic):
+        return f"a {value.dtype} scalar"
+    name = f"{type(value).__module__.partition('.')[0]}.{type(value).__qualname__}".removeprefix("builtins.")
+    return f"a {name} of {value.dtype}" if hasattr(value, "dtype") else f"a {name}"
 
 
 class HostRuntime:
@@ -434,8 +447,12 @@ class DeviceRuntime:
         function = self._functions.get(key)
         if function is None:
             name = instance_name(kernel, template_types)
+            # The library of the CPU knows what each instance takes. CuPy would pass whatever it is given.
+            _check_arguments(name, _HOST.library(family).parameters(name), args, self.xp.ndarray)
             for position, value in enumerate(args):
-                self._check(name, position, value, key[0])
+                if isinstance(value, self.xp.ndarray) and value.device.id != key[0]:
+                    text = f"is on device {value.device.id}, but device {key[0]} is current"
+                    raise ValueError(f"{name}: argument {position} {text}")
             with _DEVICE_LOCK.here:
                 function = self._functions[key] = self.compiled(family, name)
         if shared_mem > _STATIC_LIMIT and function.max_dynamic_shared_size_bytes < shared_mem:
@@ -469,18 +486,6 @@ class DeviceRuntime:
                 file.write(code)
             os.replace(file.name, found)  # no other process sees half of it
         return self.xp.RawModule(path=str(found)).get_function(found.stem)
-
-    def _check(self, kernel: str, position: int, value: Any, device: int) -> None:
-        """Check one argument (CuPy would pass a Python number as 64 bits whatever the kernel takes)."""
-        what = f"{kernel}: argument {position}"
-        if value is None or isinstance(value, np.generic):
-            return
-        if not isinstance(value, self.xp.ndarray):
-            raise TypeError(f"{what} must be a cupy.ndarray, a NumPy scalar or None, got {_kind(value)}")
-        if not value.flags.c_contiguous:
-            raise ValueError(f"{what} must be C-contiguous, got strides {value.strides} for shape {value.shape}")
-        if value.device.id != device:
-            raise ValueError(f"{what} is on device {value.device.id}, but device {device} is current")
 
 
 _device: DeviceRuntime | None = None

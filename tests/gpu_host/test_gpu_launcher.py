@@ -53,15 +53,19 @@ class TestArguments:
                 TypeError,
                 r"scale<float>: argument 0 \(x\) must be a float32 array .* float64",
             ),
-            ({"y": floats().astype(">f4")}, TypeError, r"argument 1 \(y\) must be a float32 array .* got a >f4 array"),
+            (
+                {"y": floats().astype(">f4")},
+                TypeError,
+                r"argument 1 \(y\) must be a float32 array .* got a numpy.ndarray of >f4",
+            ),
             ({"y": [1.0]}, TypeError, r"argument 1 \(y\) must be a float32 array for float\*, got a list"),
             ({"x": np.float32(1)}, TypeError, r"argument 0 \(x\) .* for const float\*, got a float32 scalar"),
             ({"factor": 2.0}, TypeError, r"argument 2 \(factor\) must be a float32 scalar for float, got a float"),
             ({"factor": np.float64(2)}, TypeError, r"argument 2 \(factor\) .* got a float64 scalar"),
             ({"n": 32}, TypeError, r"argument 3 \(n\) must be a int64 scalar for long long, got a int"),
             ({"n": np.int32(32)}, TypeError, r"argument 3 \(n\) .* got a int32 scalar"),
-            ({"n": floats()}, TypeError, r"argument 3 \(n\) .* got a float32 array"),
-            ({"x": floats(64)[::2]}, ValueError, r"argument 0 \(x\) must be C-contiguous .* strides \(8,\)"),
+            ({"n": floats()}, TypeError, r"argument 3 \(n\) .* got a numpy.ndarray of float32"),
+            ({"x": floats(64)[::2]}, ValueError, r"argument 0 \(x\) must be C-contiguous, got strides \(8,\)"),
             ({"x": np.ones((4, 8), F4).T}, ValueError, r"argument 0 \(x\) must be C-contiguous"),
             ({"y": np.frombuffer(b"x" * 128, F4)}, ValueError, r"argument 1 \(y\) is written .* read-only"),
             ({"y": np.frombuffer(bytearray(129), np.uint8)[1:].view(F4)}, ValueError, "aligned"),
@@ -209,6 +213,9 @@ class TestConcurrency:
         busy(place, 20)
 
 
+THREE = np.int32(3)
+
+
 class FakeKernel:
     def __init__(self, name):
         self.name = name
@@ -232,7 +239,8 @@ class FakeModule:
 
 
 class FakeArray:
-    def __init__(self, contiguous=True, device=0):
+    def __init__(self, contiguous=True, device=0, dtype=F4):
+        self.dtype = np.dtype(dtype)
         self.flags = types.SimpleNamespace(c_contiguous=contiguous)
         self.device = types.SimpleNamespace(id=device)
         self.strides, self.shape = (8,), (4,)
@@ -269,10 +277,20 @@ class TestDevice:
         monkeypatch.setattr(launcher, "_device", None)
         monkeypatch.setattr(launcher, "KERNELS", tmp_path)
         monkeypatch.setitem(INSTANCES, "toy", expand("toy", ("float", "double")))
+        monkeypatch.setitem(launcher._HOST._libraries, "toy", types.SimpleNamespace(parameters=self.parameters))
         FakeModule.made.clear()
         return runtime(FakeArray())
 
-    def launch(self, device, *args, dtype=F4, grid=(3,), shared_mem=0):
+    @staticmethod
+    def parameters(name):
+        """What the CPU's library says of an instance."""
+        if name not in INSTANCES["toy"]:
+            raise ValueError(f"toy: {name} is not among the instances of gpu/instances.py")
+        real = name.removeprefix("toy<").removesuffix(">")
+        return launcher._parameters(f"{real}*,int,const {real}*", "x,n,y")
+
+    def launch(self, device, x=None, n=THREE, *more, dtype=F4, grid=(3,), shared_mem=0):
+        args = (x, n, *(more or (None,)))
         device.launch("toy", "toy", (dtype,), grid, [64], args, shared_mem)
         return device._functions.get((0, "toy", "toy", dtype))
 
@@ -280,8 +298,8 @@ class TestDevice:
         x = FakeArray()
         assert runtime(x) is device
         assert device.name == "gpu"
-        kernel = self.launch(device, x, np.int32(3), None)
-        assert self.launch(device, x, None, None) is kernel
+        kernel = self.launch(device, x, np.int32(3))
+        assert self.launch(device, x, np.int32(4)) is kernel
         ((options, filename, names, source),) = compiled
         assert (options, filename, names) == (launcher.OPTIONS, "toy.cu", ("toy<float>",))
         assert "void toy(T* x)" in source
@@ -291,9 +309,9 @@ class TestDevice:
         assert kernel.name == "_Z3toy<float>"
         (grid, block, args, shared_mem), _ = kernel.calls
         assert (grid, block, shared_mem) == ((3,), (64,), 0)
-        assert args == (x, np.int32(3), np.uintp(0))
+        assert args == (x, 3, 0)
         assert [type(value) for value in args[1:]] == [np.int32, np.uintp]
-        self.launch(device, x, dtype=F8)
+        self.launch(device, FakeArray(dtype=F8), dtype=F8)
         assert [names for _, _, names, _ in compiled] == [("toy<float>",), ("toy<double>",)]
 
     def test_the_next_process_finds_what_was_compiled(self, device, compiled, monkeypatch, tmp_path):
@@ -310,12 +328,10 @@ class TestDevice:
 
     def test_a_second_launch_looks_nothing_up(self, device, monkeypatch):
         """It costs less than 10 us of Python; what took most of it was the name of the instance."""
-        args = [FakeArray(), np.int32(3), None] * 5
-        self.launch(device, *args)
-        for name in ("instance_name", "_kind"):
+        self.launch(device, FakeArray())
+        for name in ("instance_name", "_kind", "_check_arguments"):
             monkeypatch.setattr(launcher, name, None)
-        monkeypatch.setattr(device, "_check", None)
-        kernel = self.launch(device, *args)
+        kernel = self.launch(device, FakeArray())
         assert len(kernel.calls) == 2
 
     def test_asks_for_more_shared_memory(self, device):
@@ -349,17 +365,26 @@ class TestDevice:
         assert len(device._functions[0, "toy", "toy", F4].calls) == 1
 
     @pytest.mark.parametrize(
-        ("value", "error", "says"),
+        ("args", "error", "says"),
         [
-            (3, TypeError, "argument 0 must be a cupy.ndarray, a NumPy scalar or None, got a int"),
-            (np.ones(3), TypeError, "got a float64 array"),
-            (FakeArray(contiguous=False), ValueError, "argument 0 must be C-contiguous"),
-            (FakeArray(device=1), ValueError, "argument 0 is on device 1, but device 0 is current"),
+            ((3,), TypeError, r"argument 0 \(x\) must be a float32 array for float\*, got a int"),
+            ((np.ones(3),), TypeError, "got a numpy.ndarray of float64"),
+            (
+                (FakeArray(dtype=F8),),
+                TypeError,
+                r"argument 0 \(x\) must be a float32 array .* got a cupy.FakeArray of float64",
+            ),
+            ((FakeArray(contiguous=False),), ValueError, r"argument 0 \(x\) must be C-contiguous"),
+            ((FakeArray(device=1),), ValueError, "argument 0 is on device 1, but device 0 is current"),
+            ((None, 3), TypeError, r"argument 1 \(n\) must be a int32 scalar for int, got a int"),
+            ((None, np.int64(3)), TypeError, r"argument 1 \(n\) .* got a int64 scalar"),
+            ((None, None), TypeError, r"argument 1 \(n\) .* got a NoneType"),
+            ((None, np.int32(3), None, None), TypeError, "toy<float>: takes 3 arguments, got 4"),
         ],
     )
-    def test_wrong(self, device, value, error, says):
+    def test_wrong(self, device, args, error, says):
         with pytest.raises(error, match=says):
-            self.launch(device, value)
+            self.launch(device, *args)
 
     def test_unknown_instance(self, device):
         with pytest.raises(ValueError, match="toy<int> is not among the instances"):
