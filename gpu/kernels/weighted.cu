@@ -75,14 +75,9 @@ weighted_sum(const T* __restrict__ weights, const T* __restrict__ values, const 
             return item;
         },
         [&](const Item(&items)[unroll], const bool(&there)[unroll], const int(&)[unroll], int k) {
-            Pack<T, n> x[unroll], x_2[unroll];
+            Pack<T, n> x[unroll] = {}, x_2[unroll];
             if (!second || values != nullptr) {
                 load_rows(values + place.column, width, items, there, x);
-            } else {
-#pragma unroll
-                for (int u = 0; u < unroll; u++) {
-                    x[u] = {};
-                }
             }
             if (second) {
                 load_rows(values_2 + place.column, width, items, there, x_2);
