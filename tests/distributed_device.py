@@ -24,7 +24,7 @@ NAMES = [
 
 
 def check(op):
-    case = build(op.definition, next(v for v in variants(op.definition, ()) if v.differenced), "float32", 0)
+    case = build(op.definition, next(v for v in variants(op.definition, ()) if v.kind.differenced), "float32", 0)
     part, graphs = worker.divided(case, "scattered")
     given = case.arguments(op)
     if op.family == "weighted":

@@ -117,7 +117,7 @@ def digest(dtype, how, chunk):
         kind.chunk = chunk
     for definition in DEFINITIONS:
         for variant in variants(definition, ()):
-            if variant.differenced or variant.name in ("no edges", "no nodes"):
+            if variant.kind.differenced or variant.name in ("no edges", "no nodes"):
                 case = build(definition, variant, dtype, 0)
                 part, graphs = divided(case, how)
                 for op in every_operator_of(definition):

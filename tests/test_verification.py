@@ -16,7 +16,7 @@ from trigraph.verification.cases import build, variants
 from trigraph.verification.isolated import Workers
 from trigraph.verification.properties import levels
 from trigraph.verification.record import KINDS
-from trigraph.verification.run import DTYPES, EMULATED, LARGE, available_panels, plan, run
+from trigraph.verification.run import DTYPES, EMULATED, available_panels, plan, run
 from trigraph.verification.units import counted
 
 HOST = ("pyref", "fortran", "fortran-reference", "gpu-host")
@@ -67,7 +67,7 @@ def test_every_field_is_compared_with_the_judge_in_every_case(checks):
                     if field.when or (field.optional and field.name in absent):
                         continue  # whether it is there depends on the choices; see below
                     keys = [(op.name, panel, dtype, variant.label, field.name) for dtype in ("float32", "float64")]
-                    in_turn = panel in EMULATED and variant.name in LARGE
+                    in_turn = panel in EMULATED and variant.kind.large
                     assert sum(key in found for key in keys) >= (1 if in_turn else 2)
             for field in op.fields:
                 assert any(key[:2] == (op.name, panel) and key[4] == field.name for key in found)
@@ -93,7 +93,7 @@ def test_checks_in_one_dtype_meet_every_setting_and_both_dtypes(checks):
         for panel in HOST:
             for op in OPERATORS.values():
                 for variant in variants(op.definition):
-                    if variant.differenced if names is None else variant.name in names:
+                    if variant.kind.differenced if names is None else variant.name in names:
                         assert (op.name, panel, variant.label) in found
                 assert {(op.name, panel, dtype) for dtype in DTYPES} <= dtypes
 

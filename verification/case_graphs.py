@@ -12,7 +12,7 @@ from trigraph.graphs import CSC
 from trigraph.segments import Segments
 
 if TYPE_CHECKING:
-    from trigraph.verification.cases import Variant
+    from trigraph.verification.variants import Variant
 
 __all__ = ["GRAPHS"]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -18,11 +18,10 @@ from trigraph import pyref
 from trigraph.checks import position, shape_of
 from trigraph.operators import SYMBOLS, Argument, Array, Attribute, Definition, Operator
 from trigraph.verification.case_graphs import GRAPHS
-from trigraph.verification.hubs import HUBS, SETTINGS, WIDTH, WIDTHS
-from trigraph.verification.settings import Where, settings_of
+from trigraph.verification.hubs import HUBS
+from trigraph.verification.variants import VARIANTS, Variant, hubs, sizes_of, variants
 
 __all__ = [
-    "MANY",
     "POINT_STEP",
     "VARIANTS",
     "Case",
@@ -113,166 +112,6 @@ class Case:
         absent += [a.name for a in op.arguments if a.given_back]
         known = {**dict.fromkeys(absent), **self.values, **self.grads, **self.ggs}
         return {name: known[name] for name in op.parameters}
-
-
-@dataclass(frozen=True)
-class Variant:
-    """How the sizes and the graph of a case are chosen.
-
-    `pick` chooses among the typical sizes; `differenced` cases keep the wide margin from kinks and are used for finite
-    differences and the algebraic properties; `setting` fixes choices, and inputs that are absent; `degree` is that of
-    the hubs of hubs.py, 0 elsewhere; `data` says what numbers are drawn (`draw`); `sizes` fixes sizes of symbols, and
-    definitions that lack one of these have no such variant.
-    """
-
-    name: str
-    pick: int
-    index: type[np.signedinteger[Any]]
-    differenced: bool = False
-    setting: Mapping[str, Any] = field(default_factory=dict)
-    degree: int = 0
-    data: str = "any"
-    sizes: Mapping[str, int] = field(default_factory=dict)
-
-    @property
-    def label(self) -> str:
-        """Its name, and its setting."""
-        return ", ".join([self.name, *(f"{name}={value}" for name, value in self.setting.items())])
-
-
-# Edges without a graph: more than two chunks of 256, and whole ones.
-LENGTHS = {"length 700": 700, "length 256": 256, "length 257": 257, "length 512": 512}
-
-# By kind of graph (None: no graph).
-VARIANTS: dict[str | None, tuple[Variant, ...]] = {
-    "edges": (
-        Variant("regular", 0, np.int64, True),
-        Variant("periodic", 1, np.int32, True),
-        Variant("square", 2, np.int32),
-        Variant("skewed", 1, np.int64),
-        Variant("boundaries", 1, np.int32),
-        Variant("wide", 0, np.int32),
-        Variant("one channel", 0, np.int64),
-        Variant("one edge", 0, np.int64),
-        Variant("no edges", 0, np.int32),
-        Variant("no nodes", 0, np.int64),
-        # Other images of i than that of e itself are left out, and each node has so many edges that its sum is linear.
-        Variant("images", 1, np.int32, setting={"exclude": "node"}),
-    ),
-    "csc": (
-        Variant("regular", 0, np.int64, True),
-        Variant("shared rows", 2, np.int32, True),
-        Variant("square", 1, np.int32),
-        Variant("skewed", 1, np.int64),
-        Variant("boundaries", 1, np.int32),
-        Variant("wide", 0, np.int32),
-        Variant("one channel", 0, np.int32),
-        Variant("integers", 0, np.int64, data="integers"),
-        Variant("one edge", 0, np.int64),
-        Variant("no edges", 0, np.int32),
-        Variant("no nodes", 0, np.int64),
-        Variant("unused rows", 0, np.int32),
-        # More heads than are taken together (4 and 8), of widths that are whole vectors of a processor or of a thread.
-        Variant("heads of 8", 0, np.int32, sizes={"num_heads": 9, "dim_head": 8}),
-        Variant("heads of 16", 0, np.int64, sizes={"num_heads": 9, "dim_head": 16}),
-        # Rows wider than the lanes of a block take at once.
-        Variant("rows of 132", 0, np.int32, sizes={"dim": 132}),
-        Variant("features of 132", 0, np.int64, sizes={"f_in": 132}),
-    ),
-    None: (
-        Variant("regular", 0, np.int64, True),
-        Variant("second sizes", 1, np.int64, True),
-        *(Variant(name, 2, np.int64) for name in LENGTHS),
-        Variant("wide", 0, np.int64),
-        Variant("one channel", 0, np.int64),
-        Variant("integers", 0, np.int64, data="integers"),
-        Variant("one edge", 0, np.int64),
-        Variant("no edges", 0, np.int64),
-    ),
-}
-
-
-SEGMENTS = (
-    Variant("regular", 0, np.int64, True),
-    Variant("second sizes", 1, np.int32, True),
-    Variant("skewed", 1, np.int64),
-    Variant("boundaries", 1, np.int32),
-    Variant("wide", 0, np.int32),
-    Variant("one channel", 0, np.int64),
-    Variant("integers", 0, np.int64, data="integers"),
-    Variant("one edge", 0, np.int32),
-    Variant("no edges", 0, np.int64),
-    Variant("no nodes", 0, np.int32),
-)
-VARIANTS |= {"triplets": SEGMENTS, "bilinear": SEGMENTS}
-
-
-EVERY_SETTING = ("regular", "skewed", "boundaries", "integers", "unused rows", "heads of 8", "heads of 16")
-
-
-def variants(definition: Definition, where: Where | None = None) -> tuple[Variant, ...]:
-    """Variants a definition is tried on: one setting each in turn, every setting on those of `EVERY_SETTING`.
-
-    `where` restricts the settings.
-    """
-    settings = settings_of(definition, where or {})
-    base = tuple(v for v in VARIANTS[definition.graph] if v.sizes.keys() <= set(definition.symbols))
-    if not settings:
-        return base
-    turns = [replace(v, setting=settings[i % len(settings)]) for i, v in enumerate(base)]
-    more = [replace(v, setting=s) for v in base if v.name in EVERY_SETTING for s in settings]
-    return (*turns, *(v for v in more if v not in turns))
-
-
-def hubs(definition: Definition, degree: int, data: str) -> tuple[Variant, ...]:
-    """Variants with sums of `degree` terms, that are "positive", or "constant": positive and equal."""
-    index = np.int32 if data == "positive" else np.int64
-    return tuple(
-        Variant(f"hub of {degree}, {data}", 0, index, setting=setting, degree=degree, data=data)
-        for setting in SETTINGS.get(definition.name, ({},))
-    )
-
-
-# Widths that are 1 in "one channel", beside others that are not: an axis of one has any stride.
-CHANNELS = ("d", "dim", "f_in", "n_emb", "n_spherical", "num_heads", "num_spherical")
-
-# Graphs with more edges at one place than a chunk has; widths are small in return.
-MANY = ("skewed", "boundaries", *LENGTHS)
-
-# What there is none of in "no edges", by kind of graph: rows of edge arrays stay, that nothing uses.
-MEMBERS: dict[str | None, str] = {
-    "csc": "num_positions",
-    "edges": "num_positions",
-    "triplets": "num_triplets",
-    "bilinear": "num_triplets",
-}
-
-
-def _sizes(definition: Definition, variant: Variant) -> dict[str, int]:
-    """Sizes of every symbol but those that a graph settles (case_graphs.py, hubs.py)."""
-    if variant.degree:
-        return {name: WIDTHS.get(name, WIDTH) for name in definition.symbols}
-    sizes = {}
-    for name in definition.symbols:
-        symbol = SYMBOLS[name]
-        size = symbol.typical[variant.pick % len(symbol.typical)]
-        if variant.name == "wide":
-            # Widths above tiles of 16, 32 and 64, and odd; few entities, since the judge pays for the widths.
-            size = 6 * symbol.typical[0] + 9 if symbol.minimum else 3
-        elif variant.name == "one channel" and name in CHANNELS:
-            size = 1
-        elif variant.name in LENGTHS and not symbol.minimum:
-            size = LENGTHS[variant.name]
-        elif variant.name in MANY and symbol.minimum:
-            size = min(symbol.typical)
-        elif variant.name == "one edge" and not symbol.minimum:
-            size = 1
-        elif variant.name == "no edges" and name == MEMBERS.get(definition.graph, "num_edges"):
-            size = 0  # a graph keeps rows of edge arrays that nothing uses
-        elif variant.name == "no nodes" and not symbol.minimum:
-            size = 0
-        sizes[name] = size if symbol.maximum is None else min(size, symbol.maximum)
-    return sizes | dict(variant.sizes)
 
 
 def frozen(array: np.ndarray) -> np.ndarray:
@@ -414,7 +253,7 @@ def build(definition: Definition, variant: Variant, dtype: str, seed: int) -> Ca
         Arrays are read-only: a panel that writes to its inputs fails.
     """
     rng = np.random.default_rng([seed, zlib.crc32(f"{definition.name}/{variant.label}".encode())])
-    sizes = _sizes(definition, variant)
+    sizes = sizes_of(definition, variant)
     graphs: dict[str, Any] = {}
     belonging: dict[str, Any] = {}
     if variant.degree or definition.graph is not None:
@@ -431,8 +270,8 @@ def build(definition: Definition, variant: Variant, dtype: str, seed: int) -> Ca
         for arrays in (inputs, grads, {f"gg_{n}": plain(a) for n, a in inputs.items()}, directions)
     ]
     drawn[0] |= {n: frozen(array.astype(dtype)) for n, array in belonging.items() if n in inputs}
-    step = definition.largest_step if variant.differenced else POINT_STEP
+    step = definition.largest_step if variant.kind.differenced else POINT_STEP
     values = {**absent, **drawn[0], **graphs, **attributes}
-    equal = variant.data == "constant" or variant.name == "boundaries"
+    equal = variant.data == "constant" or variant.kind.equal_terms
     case = Case(variant.label, definition, sizes, values, drawn[1], drawn[2], drawn[3], step, "", variant.name, equal)
     return case if variant.data != "any" else _resample(case, rng)

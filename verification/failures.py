@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from trigraph.operators import OPERATORS
 from trigraph.verification.record import KINDS, Check
 from trigraph.verification.summary import number, worst
+from trigraph.verification.variants import CASE_KINDS, kind_of
 
 __all__ = ["Failure", "Withheld", "failures", "remark", "withheld"]
 
@@ -18,27 +19,6 @@ SHOWN = 8  # cases that are named
 # Kinds of check whose notes always tell what is wrong; those of the others may say what was left out of a case.
 REASONED = ("repeat", "threads", "levels", "layout", "complete")
 
-# Cases in which nothing is special, and what is in the others, by the name of their variant.
-ORDINARY = ("regular", "second sizes")
-REMARKS = {
-    "periodic": "several images of one neighbour, and edges from an atom to its own image",
-    "shared rows": "several positions of the graph read one row of the edge arrays, and some rows are unused",
-    "square": "as many sources as destinations",
-    "skewed": "one node, row or segment has more than 256 terms to sum",
-    "boundaries": "sums of 256, 257 and 512 terms, and long sums first and last",
-    "wide": "widths above 64, and odd",
-    "one channel": "an axis of length 1",
-    "integers": "small integers: sums are exact in every order",
-    "one edge": "a single edge",
-    "no edges": "rows of edge arrays that nothing uses, and every sum is empty",
-    "no nodes": "arrays of length 0",
-    "images": "two images of every other node, both left out of a triplet sum that is linear in the edges",
-    "unused rows": "rows of edge arrays after those that positions read",
-    "rows of 132": "rows wider than the threads of a block take at once",
-    "features of 132": "rows wider than the threads of a block take at once",
-    "heads of 8": "nine heads, and rows of heads that fill whole vectors",
-    "heads of 16": "nine heads, and rows of heads that fill whole vectors",
-}
 # What the integers are for, where an operator has a kink.
 CONVENTIONS = {
     "gno_kernel": "values before relu are exactly 0 here; convention: relu'(0) = 0",
@@ -52,12 +32,10 @@ def remark(case: str, operator: str) -> str:
     """Return what is special about a case; "" if nothing is."""
     name = case.partition(",")[0]
     if name == "integers" and operator in OPERATORS:
-        return CONVENTIONS.get(OPERATORS[operator].definition.name, REMARKS[name])
+        return CONVENTIONS.get(OPERATORS[operator].definition.name, kind_of(name).remark)
     if name.startswith("hub of "):
         return f"sums of {name.removeprefix('hub of ')} terms at one place"
-    if name.startswith("length "):
-        return f"sums of {name.removeprefix('length ')} terms over the edges"
-    return REMARKS.get(name, "")
+    return kind_of(name).remark
 
 
 def _list(names: Iterable[str]) -> str:
@@ -147,7 +125,8 @@ def _failure(group: Sequence[Check], checks: Sequence[Check]) -> Failure:
         what = f"{first.kind} of {fields} ({KINDS[first.kind]})"
     parts.append(f"in {len(cases)} of {len(every)} cases" + (f": {_list(cases)}" if len(cases) < len(every) else ""))
     names = dict.fromkeys(case.partition(",")[0] for case in cases)
-    remarks = {} if set(names) & set(ORDINARY) else {name: remark(name, first.operator) for name in names}
+    ordinary = any(name in CASE_KINDS and not CASE_KINDS[name].remark for name in names)
+    remarks = {} if ordinary else {name: remark(name, first.operator) for name in names}
     return Failure(
         operator=first.operator,
         panel=first.panel,

@@ -16,7 +16,7 @@ from trigraph.graphs import CSC
 from trigraph.segments import Segments
 
 if TYPE_CHECKING:
-    from trigraph.verification.cases import Variant
+    from trigraph.verification.variants import Variant
 
 __all__ = ["HUBS", "SETTINGS", "WIDTH", "WIDTHS"]
 

@@ -17,7 +17,7 @@ from trigraph.operators import DEFINITIONS, OPERATORS, Definition
 from trigraph.panels import PANELS
 from trigraph.verification import golden, physics, tasks
 from trigraph.verification.bessel import CASE, decades
-from trigraph.verification.cases import MANY, Variant, build, hubs, variants
+from trigraph.verification.cases import build
 from trigraph.verification.differences import JUDGE_STEPS
 from trigraph.verification.differences import STEPS as PANEL_STEPS
 from trigraph.verification.implementation import adapt
@@ -29,20 +29,14 @@ from trigraph.verification.structures import Structure, shipped
 from trigraph.verification.subjects import Subject, panel, unavailable
 from trigraph.verification.tasks import Lazy, Scope
 from trigraph.verification.units import Task, Unit, execute, unit_of
+from trigraph.verification.variants import Variant, hubs, variants
 
-__all__ = ["DTYPES", "EMULATED", "LARGE", "available_panels", "plan", "run"]
+__all__ = ["DTYPES", "EMULATED", "available_panels", "plan", "run"]
 
 DTYPES = ("float32", "float64")
 # Differences go through the panels whose calls are cheap; the kernels are compared with the judge, value by value.
 UNDIFFERENCED = ("gpu", "gpu-host")
 EMULATED = ("gpu-host",)
-# Variants with so many edges that the emulated device takes one dtype of each, in turn; kernels have one source.
-LARGE = ("boundaries", "skewed", "wide", "images")
-# Variants whose work one thread does, whatever their number, or that differ from "regular" in numbers alone.
-ONE_THREAD = ("one edge", "no edges", "no nodes", "one channel", "integers", "unused rows", "heads of 8", "heads of 16")
-# Variants that are called in different ways, beside those that are differenced.
-CALLED = ("skewed", "one channel", "no edges", "images", "unused rows", "heads of 8", "heads of 16")
-
 # Milliseconds that units took on one core, roughly; the emulated device takes a multiple of a panel's share.
 WEIGHTS = {
     "accuracy": 6,
@@ -139,27 +133,28 @@ class _Run:
         """Units of a case; those of `turn` are made in one dtype of each, for which the judge need not answer twice."""
         judged = cache(lambda: Judged(build(definition, variant, dtype, self.seed)))
         label = f"{definition.name}, {variant.label}, {dtype}"
-        differenced = variant.differenced and dtype == "float64"
+        kind = variant.kind
+        differenced = kind.differenced and dtype == "float64"
         for scope in self.scopes:
             panel_name = scope.subject.name
             name = f"{label}: {panel_name}"
-            if panel_name in EMULATED and variant.name in LARGE and not turn:
+            if panel_name in EMULATED and kind.large and not turn:
                 continue
             yield _unit(f"{name} accuracy", scope, WEIGHTS["accuracy"], partial(tasks.of_accuracy, scope, judged))
             if panel_name == "fortran":
-                if variant.name not in ONE_THREAD:
+                if not kind.one_thread:
                     yield _unit(f"{name} threads", scope, WEIGHTS["threads"], partial(tasks.of_threads, scope, judged))
                 yield _unit(f"{name} levels", scope, WEIGHTS["levels"], partial(tasks.of_levels, scope, judged))
-            if variant.name in MANY and scope.subject.small_blocks is not None:
+            if kind.many and scope.subject.small_blocks is not None:
                 yield _unit(f"{name} blocks", scope, WEIGHTS["accuracy"], partial(tasks.of_blocks, scope, judged))
-            if turn and (variant.differenced or variant.name == "skewed"):
+            if kind.company and turn:
                 company = partial(tasks.of_company, scope, judged, self.seed)
                 yield _unit(f"{name} company", scope, WEIGHTS["company"], company)
-            if variant.differenced or (turn and variant.name in CALLED):
+            if kind.called and (turn or kind.differenced):
                 yield _unit(f"{name} calls", scope, WEIGHTS["calls"], partial(tasks.of_calls, scope, judged))
-            if turn and variant.differenced:
+            if turn and kind.differenced:
                 yield _unit(f"{name} nan", scope, WEIGHTS["nan"], partial(tasks.of_nonfinite, scope, judged))
-            if variant.differenced:
+            if kind.differenced:
                 algebra = partial(tasks.of_algebra, scope, judged, self.seed)
                 yield _unit(f"{name} algebra", scope, WEIGHTS["algebra"], algebra)
             if differenced and panel_name not in UNDIFFERENCED:
