@@ -80,6 +80,16 @@ GNO = {
         "    for first in range(0, count, step):\n",
         "    for first in range(0, min(count, step), step):\n",
     ),
+    "gpu: rows after the last position keep what they were": (
+        "gpu/gno.py",
+        "        sums.clear_unused(graph, to_coords)\n",
+        "",
+    ),
+    "gpu: rows wider than a block": (
+        "gpu/sums.py",
+        "    lane_bits = min(bits(width), 7)\n    args = (values, rows.order",
+        "    lane_bits = min(bits(width), 8)\n    args = (values, rows.order",
+    ),
 }
 DIMENET = {
     "reference: k == i not left out": (
@@ -182,6 +192,11 @@ DIMENET = {
         "b%x(e) = real(dist(b%edge(e)), dp)",
         "b%x(e) = real(dist(b%edge(n + 1 - e)), dp)",
     ),
+    "fast: other images that are left out do not turn": (
+        "fortran/fast/dimenet_block.inc",
+        "            if (.not. z%complete) return\n            do t = 1, n",
+        "            if (z%complete) return\n            do t = 1, n",
+    ),
 }
 GAT = {
     "reference: sign of the activation's curvature": (
@@ -248,6 +263,16 @@ GAT = {
         "gpu/gat.py",
         "            sums.finish(self.kernels, rows, totals_overflow, totals)",
         "            pass",
+    ),
+    "fast: scores given back of more than eight heads": (
+        "fortran/fast/gat_kernels.inc",
+        "            x(h + 1:h + 4, :) = t(:, :n)\n",
+        "            x(h + 1:h + 4, :) = t(:, :n) + h\n",
+    ),
+    "fast: the mean of heads that are whole vectors": (
+        "fortran/fast/pieces.fypp",
+        "call find_vectors(${N}$, dim_head, shared, f, head, at)",
+        "call find_vectors(${N}$, dim_head, .false., f, head, at)",
     ),
 }
 WEIGHTED = {
