@@ -15,6 +15,7 @@ from trigraph.operators import DEFINITIONS, OPERATORS, SYMBOLS, Array, Attribute
 from trigraph.stubs import write_or_check
 from trigraph.verification.record import KINDS
 from trigraph.verification.tolerances import TABLE
+from trigraph.verification.variants import CASE_KINDS
 
 __all__ = ["BLOCKS", "generate", "main"]
 
@@ -116,9 +117,18 @@ def _api_torch() -> str:
     return _functions("trigraph.torch", [spec.name for spec in DEFINITIONS])
 
 
+def _cases() -> str:
+    rows = (
+        (name, kind.remark or "nothing is special", "yes" * kind.differenced, "yes" * kind.called, "yes" * kind.company)
+        for name, kind in CASE_KINDS.items()
+    )
+    return _table(("case", "what is special", "differences, algebra, NaN", "repetition, layout, out", "company"), rows)
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
     "api": _api,
     "api_torch": _api_torch,
+    "cases": _cases,
     "kinds": _kinds,
     "operators": _operators,
     "symbols": _symbols,
