@@ -41,15 +41,17 @@ EXAMPLES = {
 
 
 def run_examples(app):
-    """Run each example where its output is missing or older; pages include what it printed, and its plot."""
+    """Run each example whose output is missing, old or of another command; pages include what it printed, and plots."""
     folder = HERE / "_executed"
     folder.mkdir(exist_ok=True)
     for name, options in EXAMPLES.items():
         source, printed = HERE.parent / "examples" / f"{name}.py", folder / f"{name}.txt"
-        if not printed.exists() or printed.stat().st_mtime < source.stat().st_mtime:
+        title = " ".join(["$ python", f"examples/{name}.py", *options])
+        fresh = printed.exists() and printed.stat().st_mtime > source.stat().st_mtime
+        if not fresh or printed.read_text().splitlines()[0] != title:
             command = [sys.executable, source, *options]
             done = subprocess.run(command, cwd=folder, text=True, stdout=subprocess.PIPE, check=True)
-            printed.write_text(f"$ python examples/{name}.py {' '.join(options)}\n{done.stdout}")
+            printed.write_text(f"{title}\n{done.stdout}")
 
 
 # Pages whose text is a file of another folder.
@@ -75,7 +77,7 @@ def read_elsewhere(app, docname, source):
         target = (file.parent / match[1]).resolve()
         return f"]({pages.get(target, os.path.relpath(target, HERE))}"
 
-    source[0] = re.sub(r"\]\((?!https:)([^)#]+)", link, source[0])
+    source[0] = re.sub(r"\]\((?!\w+:)([^)#]+)", link, source[0])
 
 
 def mathml(node, display):

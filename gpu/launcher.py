@@ -439,7 +439,8 @@ class DeviceRuntime:
     ) -> None:
         """Put a kernel on the current stream and return at once; see :meth:`Runtime.launch`.
 
-        Arguments are checked at the first launch of an instance: later ones are made by the same lines of Python.
+        Arguments are checked at the first launch of an instance: to check each would cost as much as the launch. On the
+        host every launch is checked, and most instances are launched by one line of Python.
         """
         if math.prod(grid) == 0:
             return

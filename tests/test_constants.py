@@ -12,6 +12,7 @@ FAST, KERNELS = re.findall(r"^## The [^\n]*\n(.*?)(?=^## )", PAGE, re.MULTILINE 
 ROW = re.compile(r"^\| `(\w+)` \| ([^|]+?) \| `([\w./]+)` \|", re.MULTILINE)
 ROWS = [(f"fortran/fast/{file}", name, value) for name, value, file in ROW.findall(FAST)]
 ROWS += [(f"gpu/{file}", name, value) for name, value, file in ROW.findall(KERNELS)]
+# gather.c is what benchmarks compare with, no part of an operator.
 SOURCES = [*(ROOT / "fortran/fast").iterdir(), *(ROOT / "gpu/kernels").iterdir(), *(ROOT / "gpu").glob("*.py")]
 
 # Lines that define constants, by the end of a file's name.
@@ -37,6 +38,7 @@ SAME = {
     ("gpu/gemnet.py", "RUN"): ("gemnet.cu", "(1 << run_bits) * triplets_at_a_time"),
     ("gpu/rows.py", "THREADS"): ("rows.cuh", "row_threads"),
     ("gpu/units.py", "SIDE"): ("products.cuh", "product_side"),
+    ("gpu/sums.py", "ROWS"): ("triplets.cuh", "CHUNK"),  # edges of a block of dimenet_weights_parts
     ("gpu/sums.py", "MATRIX_THREADS"): ("matrices.cuh", "matrix_threads"),
     ("gpu/sums.py", "MATRIX_ROWS"): ("matrices.cuh", "matrix_rows"),
     ("src/trigraph/graphs.py", "CHUNK"): ("sums.cuh", "chunk"),
@@ -66,7 +68,7 @@ def test_every_constant_has_a_row():
         (str(path.relative_to(ROOT)), name, values)
         for path in sorted(SOURCES)
         for name, values in constants(path).items()
-        if re.fullmatch(r"[\d.e]+(_\w+)?( ?(\*\*|<<|\*) ?\d+)*", values[0])
+        if any(re.fullmatch(r"[\d.e]+(_\w+)?( ?(\*\*|<<|\*) ?\d+)*", value) for value in values)
         and (str(path.relative_to(ROOT)), name) not in there
         and (str(path.relative_to(ROOT)), name) not in SAME
         and not UNEXPLAINED.fullmatch(name)

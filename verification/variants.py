@@ -10,7 +10,7 @@ import numpy as np
 
 from trigraph.operators import SYMBOLS, Definition
 from trigraph.verification.hubs import SETTINGS, WIDTH, WIDTHS
-from trigraph.verification.settings import Where, settings_of
+from trigraph.verification.settings import Where, admits, settings_of
 
 __all__ = ["CASE_KINDS", "VARIANTS", "Kind", "Variant", "hubs", "kind_of", "sizes_of", "variants"]
 
@@ -42,7 +42,7 @@ class Kind:
     many : bool
         One place has more edges than a chunk: the bits of small blocks, too, are then compared with the judge.
     one_thread : bool
-        One thread does its work, or it differs from "regular" in numbers alone: threads would show nothing.
+        One thread does its work, or threads share it as in "regular": their number would show nothing.
     called : bool
         It is called repeatedly, with `out`, `wrt` and absent cotangents, in one dtype of each setting, in turn.
     company : bool
@@ -142,7 +142,8 @@ class Variant:
     """How the sizes and the graph of a case are chosen.
 
     `pick` chooses among the typical sizes; `index` is the dtype of the graph; `setting` fixes choices, and inputs that
-    are absent; `degree` is that of the hubs of hubs.py, 0 elsewhere, and `data` says what numbers are drawn for those.
+    are absent; `degree` is that of the hubs of hubs.py, 0 elsewhere, and `hub_data` says what numbers are
+    drawn for those.
     """
 
     name: str
@@ -240,7 +241,9 @@ def variants(definition: Definition, where: Where | None = None) -> tuple[Varian
     base = tuple(v for v in VARIANTS[definition.graph] if v.kind.sizes.keys() <= set(definition.symbols))
     if not settings:
         return base
-    turns = [replace(v, setting=settings[i % len(settings)]) for i, v in enumerate(base)]
+    # A variant that fixes a choice itself is left out where the restriction asks for another.
+    base = tuple(v for v in base if admits({n: w for n, w in (where or {}).items() if n in v.setting}, v.setting))
+    turns = [replace(v, setting={**settings[i % len(settings)], **v.setting}) for i, v in enumerate(base)]
     more = [replace(v, setting=s) for v in base if v.kind.every_setting for s in settings]
     return (*turns, *(v for v in more if v not in turns))
 
