@@ -317,7 +317,7 @@ WEIGHTED = {
         "                total(${V*L}$ + i) = s${V}$(i)",
     ),
     "fast: parts of a long row are lost": (
-        "fortran/fast/pieces.fypp",
+        "fortran/fast/products.fypp",
         "source(i, j) = source(i, j) + source(i, j + step)",
         "source(i, j) = source(i, j)",
     ),
