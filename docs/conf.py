@@ -54,7 +54,7 @@ def run_examples(app):
             printed.write_text(f"{title}\n{done.stdout}")
 
 
-# Pages whose text is a file of another folder.
+# Pages of the site whose text is read from a file outside docs/: the page's name, and the file.
 ELSEWHERE = {
     "index": "README.md",
     "contributing": "CONTRIBUTING.md",

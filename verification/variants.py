@@ -103,7 +103,7 @@ CASE_KINDS = {
         many=True,
         equal_terms=True,
     ),
-    # Few entities, since the judge pays for the widths.
+    # There are only three nodes, edges and so on: with such widths the judge takes long for each.
     "wide": Kind("widths above 64, and odd", entities=3, widths="wide", large=True),
     "one channel": Kind("an axis of length 1", widths="one channel", one_thread=True, called=True),
     "integers": Kind(
@@ -241,7 +241,7 @@ def variants(definition: Definition, where: Where | None = None) -> tuple[Varian
     base = tuple(v for v in VARIANTS[definition.graph] if v.kind.sizes.keys() <= set(definition.symbols))
     if not settings:
         return base
-    # A variant that fixes a choice itself is left out where the restriction asks for another.
+    # Some variants fix a choice, as "images" does. They are left out where the restriction asks for another value.
     base = tuple(v for v in base if admits({n: w for n, w in (where or {}).items() if n in v.setting}, v.setting))
     turns = [replace(v, setting={**settings[i % len(settings)], **v.setting}) for i, v in enumerate(base)]
     more = [replace(v, setting=s) for v in base if v.kind.every_setting for s in settings]
@@ -260,7 +260,7 @@ def hubs(definition: Definition, degree: int, data: str) -> tuple[Variant, ...]:
 # Widths that are 1 in "one channel".
 CHANNELS = ("d", "dim", "f_in", "n_emb", "n_spherical", "num_heads", "num_spherical")
 
-# What there is none of in "no edges", by kind of graph: rows of edge arrays stay, that nothing uses.
+# The symbol that is 0 in the variant "no edges", by kind of graph. Rows of edge arrays stay; nothing reads them.
 MEMBERS: dict[str | None, str] = {
     "csc": "num_positions",
     "edges": "num_positions",
