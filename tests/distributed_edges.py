@@ -110,6 +110,17 @@ def reverse_edges():
     refused(lambda: distributed.partition_pieces(CSC, [(*ends, ends[0])], COMM, 2), "has 3 arrays; expected 2")
     refused(lambda: distributed.partition_pieces(CSC, [ends], COMM, 2.0), "expected an int")
 
+    def triplets(edge, num_nodes=2, atoms=None, **more):
+        given = [(np.array(edge if LAST else [0]),)]
+        return distributed.partition_pieces(Segments, given, COMM, num_nodes, atoms=atoms, **more)
+
+    refused(lambda: triplets([0, 2]), "edge holds 0 to 2; expected 0 to 1")
+    refused(lambda: triplets([0, 5 * COMM.size], atoms=[np.array([1, 0, 1, 1, 0])]), "edge holds 0 to")
+    refused(lambda: triplets([0], atoms=[np.array([2 * LAST])]), "atoms of piece 0 is not within 0 .. 1")
+    refused(lambda: triplets([0], (3, 2)), "piece 0 has 1 arrays; expected 2")
+    refused(lambda: triplets([0], source_owner=[0, 0]), "expected (num_inputs, num_outputs)")
+    refused(lambda: distributed.partition_pieces(CSC, [], COMM, 2, atoms=[]), "atoms do not go with a CSC")
+
     def broken():
         yield ends
         if LAST:

@@ -4,7 +4,7 @@ import numpy as np
 from mpi4py import MPI
 
 import trigraph
-from trigraph import CSC, EdgeGraph, distributed
+from trigraph import CSC, EdgeGraph, Segments, distributed
 
 COMM = MPI.COMM_WORLD
 RNG = np.random.default_rng(1)  # the same numbers on all ranks
@@ -70,6 +70,39 @@ def directions():
                 assert found.weights.tobytes() == call.weights.tobytes()
 
 
+def triplets():
+    """Triplets in any order, of edges that others give; some edges, outputs and inputs have none."""
+    number, outputs, inputs = 500, 30, 90
+    edge, of = RNG.integers(0, EDGES - 20, number), RNG.integers(5, inputs, number)
+    atom = RNG.integers(0, outputs - 3, EDGES)
+    rad, sph, weight = RNG.normal(size=(EDGES, 2, 3)), RNG.normal(size=(number, 3)), RNG.normal(size=(4, 10))
+    for with_atoms in (True, False):
+        for with_inputs in (True, False):
+            sizes = {"num_outputs": outputs if with_atoms else EDGES, "num_inputs": inputs if with_inputs else number}
+            m, grads = RNG.normal(size=(sizes["num_inputs"], 5)), RNG.normal(size=(sizes["num_outputs"], 4))
+            triplets = Segments(edge, EDGES)
+            optional = {
+                "atoms": Segments(atom, outputs) if with_atoms else None,
+                "idx_in": Segments(of, inputs) if with_inputs else None,
+            }
+            call = trigraph.interaction_bilinear_bwd(grads, rad, sph, m, weight, triplets, **optional)
+            given, _ = pieces(*((edge, of) if with_inputs else (edge,)))
+            of_edges = (piece for (piece,) in pieces(atom)[0]) if with_atoms else None
+            counted = (inputs, sizes["num_outputs"]) if with_inputs else sizes["num_outputs"]
+            owner = RNG.integers(0, COMM.size, sizes["num_outputs"])
+            part = distributed.partition_pieces(Segments, given, COMM, counted, owner, atoms=of_edges)
+            assert part.sizes == sizes | {"num_edges": EDGES, "num_triplets": number}
+            rows = [(rad, "num_edges"), (sph, "num_triplets"), (m, "num_inputs")]
+            arrays = [(grads, "num_outputs"), *rows]
+            found = distributed.interaction_bilinear_bwd(*(part.take(*a) for a in arrays), weight, part)
+            for name, (_, symbol) in zip(("rad_W1", "sph", "m"), rows, strict=True):
+                assert same(part, getattr(found, name), getattr(call, name), symbol), name
+            whole = distributed.partition(triplets, COMM, **optional)
+            other = distributed.interaction_bilinear_bwd(*(whole.take(*a) for a in arrays), weight, whole)
+            assert found.weight.tobytes() == other.weight.tobytes()
+
+
 attention()
 directions()
+triplets()
 print("right")

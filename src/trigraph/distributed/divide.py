@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from trigraph.distributed.exchange import agree, digest, moved_to
+from trigraph.distributed.exchange import agree, digest, exchange, moved_to
 from trigraph.distributed.kinds import CSCKind, EdgesKind, Ids, Kind, Owners, SegmentsKind, ascending, unique
 from trigraph.distributed.owners import blocks as block_owners
 from trigraph.distributed.partition import Partition
@@ -80,30 +80,38 @@ def partition(
 
 
 def partition_pieces(
-    graph_type: type[CSC | EdgeGraph],
+    graph_type: type[CSC | EdgeGraph | Segments],
     pieces: Iterable[Sequence[np.ndarray]],
     comm: MPI.Comm,
     num_nodes: int | tuple[int, int],
     owner: Any = None,
     source_owner: Any = None,
     *,
+    atoms: Iterable[np.ndarray] | None = None,
     cuda_aware: bool = False,
 ) -> Partition:
-    """Divide a graph of which each rank gives some edges: nobody ever has all of them.
+    """Divide a graph of which each rank gives some edges, or triplets: nobody ever has all of them.
 
     Parameters
     ----------
     graph_type : type
-        `CSC`, or `EdgeGraph`, whose edges are sorted by source over all pieces of all ranks.
-    pieces : iterable of (src, dst), or for EdgeGraph also (src, dst, reverse_edge)
-        Integer arrays of this rank's edges, piece after piece: a list, a generator, arrays of ``.npz`` files. Edges are
-        numbered in the order of the ranks, pieces and arrays; `reverse_edge` holds such numbers, -1 for none.
+        `CSC`; `EdgeGraph`, whose edges are sorted by source over all pieces of all ranks; or `Segments`, for the
+        triplets of GemNet-OC's operators.
+    pieces : iterable of tuples of integer arrays
+        What this rank gives, piece after piece: a list, a generator, arrays of ``.npz`` files. A piece is (src, dst) of
+        edges; of an `EdgeGraph` also (src, dst, reverse_edge), where -1 is for none; of `Segments` the edge of each
+        triplet, (edge,), and where the operator has `idx_in` also the input that each triplet reads, (edge, input).
+        Edges, or triplets, are numbered in the order of the ranks, pieces and arrays, and so is what names them.
     comm : MPI.Comm
         A duplicate is made.
-    num_nodes : int, or (num_src_nodes, num_dst_nodes)
-        Of the whole graph.
+    num_nodes : int or (int, int)
+        Of the whole graph: the nodes, or (num_src_nodes, num_dst_nodes); of `Segments` the outputs, or, where triplets
+        read inputs, (num_inputs, num_outputs).
     owner, source_owner, cuda_aware
         As of `partition`.
+    atoms : iterable of integer arrays, optional
+        Of `Segments`: the output that each edge is summed into, of the edges that this rank gives. Edges are numbered
+        in the order of the ranks and arrays. Without it, every edge is an output.
 
     Returns
     -------
@@ -118,53 +126,57 @@ def partition_pieces(
     comm = _own_communicator(comm)
     error: Exception | None = None
     facts = [("the call", "partition_pieces")]
-    table = np.empty((0, 3), np.int64)
-    reversed_pieces: set[bool] = set()  # whether a piece gives the reverse of its edges
+    int64 = np.dtype(np.int64)
+    table, outputs, lengths = np.empty((0, 3), np.int64), None, set[int]()
     try:
-        if graph_type not in (CSC, EdgeGraph):
-            raise TypeError(
-                f"partition_pieces: graph_type is {graph_type!r}; expected trigraph.CSC or trigraph.EdgeGraph"
-            )
-        pair = num_nodes if isinstance(num_nodes, tuple) and graph_type is CSC else (num_nodes, num_nodes)
+        if graph_type not in (CSC, EdgeGraph, Segments):
+            expected = "trigraph.CSC, trigraph.EdgeGraph or trigraph.Segments"
+            raise TypeError(f"partition_pieces: graph_type is {graph_type!r}; expected {expected}")
+        if atoms is not None and graph_type is not Segments:
+            raise TypeError(f"partition_pieces: atoms do not go with a {graph_type.__name__}; expected Segments")
+        inputs = isinstance(num_nodes, tuple)
+        if inputs and graph_type is EdgeGraph:
+            raise TypeError(f"partition_pieces: num_nodes is {num_nodes} for an EdgeGraph; expected an int")
+        pair = num_nodes if isinstance(num_nodes, tuple) else (num_nodes, num_nodes)
         num_src, num_dst = (count("partition_pieces", "num_nodes", n) for n in pair)
         sizes = {"num_src_nodes": num_src, "num_dst_nodes": num_dst, "num_nodes": num_dst}
-        tables, lengths = [table], (2,) if graph_type is CSC else (2, 3)
-        for number, piece in enumerate(pieces):
-            columns = [np.asarray(x) for x in piece]
-            if len(columns) not in lengths:
-                raise ValueError(
-                    f"partition_pieces: piece {number} has {len(columns)} arrays; expected {lengths[0]}"
-                    f"{' or 3' if graph_type is EdgeGraph else ''}"
-                )
-            if any(c.ndim != 1 or c.size != columns[0].size or c.dtype.kind not in "iu" for c in columns):
-                shapes = ", ".join(f"{c.dtype} {c.shape}" for c in columns)
-                raise ValueError(f"partition_pieces: piece {number} has {shapes}; expected integers of one length")
-            for name, column, size in (("src", columns[0], num_src), ("dst", columns[1], num_dst)):
-                if column.size and not 0 <= column.min() <= column.max() < size:
-                    raise ValueError(f"partition_pieces: {name} of piece {number} is not within 0 .. {size - 1}")
-            if graph_type is EdgeGraph and (np.diff(columns[0]) < 0).any():
-                raise ValueError(f"partition_pieces: src of piece {number} falls; expected edges sorted by source")
-            reversed_pieces.add(len(columns) == 3)
-            if len(columns) == 2:
-                columns.append(np.full(columns[0].size, -1))
-            tables.append(np.stack([c.astype(np.int64) for c in columns], 1))
-        table = np.concatenate(tables)
-        kind: Kind = CSCKind(np.dtype(np.int64), False, True)
-        if graph_type is EdgeGraph:
-            kind = EdgesKind(np.dtype(np.int64), True in reversed_pieces, False)
+        ends: dict[str, int | None] = {"src": num_src, "dst": num_dst}
+        if graph_type is CSC:
+            kind: Kind = CSCKind(int64, False, True)
+            table, lengths = _read_pieces(pieces, ends, 2)
+        elif graph_type is EdgeGraph:
+            table, lengths = _read_pieces(pieces, {**ends, "reverse_edge": None}, 2, sorted_by="src")
+            kind = EdgesKind(int64, 3 in lengths, False)
+        else:
+            if source_owner is not None and not inputs:
+                expected = "(num_inputs, num_outputs)"
+                raise TypeError(f"partition_pieces: source_owner is given, num_nodes is an int; expected {expected}")
+            kind = SegmentsKind(int64, atoms is not None, inputs)
+            sizes = {"num_inputs": num_src, "num_outputs": num_dst}
+            of_triplet: dict[str, int | None] = {"edge": None, "input": num_src} if inputs else {"edge": None}
+            table, lengths = _read_pieces(pieces, of_triplet, len(of_triplet))
+            if atoms is not None:
+                outputs = _read_pieces(((array,) for array in atoms), {"atoms": num_dst}, 1)[0][:, 0]
         owners = owners_of(kind, sizes, comm.size, owner, source_owner)
-        facts += [("num_nodes", str((num_src, num_dst))), ("graph_type", graph_type.__name__)]
+        facts += [("num_nodes", str(num_nodes)), ("graph_type", graph_type.__name__)]
+        facts += [("atoms", "None" if atoms is None else "given")]
         facts += [("owner", digest(owners.blocks)), ("source_owner", digest(owners.sources))]
     except Exception as problem:
         error = problem
     agree(comm, error, facts)
-    first = sum(comm.allgather(len(table))[: comm.rank])
-    sizes["num_edges"] = sizes["num_positions"] = comm.allreduce(len(table))
-    edge = np.arange(first, first + len(table))
-    src, dst, reverse = table.T
+    numbers = comm.allgather(len(table))
+    member = np.arange(sum(numbers[: comm.rank]), sum(numbers[: comm.rank + 1]))
+    if graph_type is Segments:
+        sizes["num_triplets"] = sum(numbers)
+        if not inputs:
+            table = np.stack([table[:, 0], member], 1)  # each triplet has an input of its own
+            sizes["num_inputs"] = sizes["num_triplets"]
+        return _divide_triplets(comm, kind, sizes, owners, np.column_stack([member, table]), outputs, cuda_aware)
+    sizes["num_edges"] = sizes["num_positions"] = sum(numbers)
     if graph_type is EdgeGraph:
-        return _divide_edges(comm, sizes, owners, np.stack([edge, src, dst, reverse], 1), reversed_pieces, cuda_aware)
-    members = np.stack([edge, dst, src, edge, owners.blocks[dst]], 1)
+        return _divide_edges(comm, sizes, owners, np.column_stack([member, table]), lengths, cuda_aware)
+    src, dst = table.T
+    members = np.stack([member, dst, src, member, owners.blocks[dst]], 1)
     # Positions go by destination: those of a destination follow those of all before it, in the order of the edges.
     degrees = np.bincount(dst, minlength=sizes["num_dst_nodes"])
     comm.Allreduce(MPI.IN_PLACE, degrees)
@@ -177,12 +189,81 @@ def partition_pieces(
     return _divide(comm, kind, sizes, owners, mine, {}, cuda_aware)
 
 
+def _read_pieces(
+    pieces: Iterable[Sequence[np.ndarray]], limits: Mapping[str, int | None], least: int, sorted_by: str | None = None
+) -> tuple[np.ndarray, set[int]]:
+    """Return the columns of all pieces, shape (any, columns), and how many arrays the pieces have.
+
+    `limits` has, by the name of each column, the number that its entries stay below, None where it is not known yet. A
+    piece has at least the first `least` columns; those that it lacks are -1. `sorted_by` names a column that ascends.
+    """
+    tables, lengths = [np.empty((0, len(limits)), np.int64)], set()
+    for number, piece in enumerate(pieces):
+        columns = dict(zip(limits, map(np.asarray, piece), strict=False))
+        if not least <= len(piece) <= len(limits):
+            allowed = " or ".join(map(str, range(least, len(limits) + 1)))
+            raise ValueError(f"partition_pieces: piece {number} has {len(piece)} arrays; expected {allowed}")
+        first = next(iter(columns.values()))
+        if any(c.ndim != 1 or c.size != first.size or c.dtype.kind not in "iu" for c in columns.values()):
+            shapes = ", ".join(f"{c.dtype} {c.shape}" for c in columns.values())
+            raise ValueError(f"partition_pieces: piece {number} has {shapes}; expected integers of one length")
+        for name, column in columns.items():
+            limit = limits[name]
+            if limit is not None and column.size and not 0 <= column.min() <= column.max() < limit:
+                raise ValueError(f"partition_pieces: {name} of piece {number} is not within 0 .. {limit - 1}")
+            if name == sorted_by and (np.diff(column) < 0).any():
+                raise ValueError(f"partition_pieces: {name} of piece {number} falls; expected edges sorted by source")
+        missing = np.full((first.size, len(limits) - len(columns)), -1)
+        tables.append(np.column_stack([*(c.astype(np.int64) for c in columns.values()), missing]))
+        lengths.add(len(columns))
+    return np.concatenate(tables), lengths
+
+
+def _divide_triplets(
+    comm: MPI.Comm,
+    kind: Kind,
+    sizes: dict[str, int],
+    owners: Owners,
+    triplets: np.ndarray,
+    outputs: np.ndarray | None,
+    cuda_aware: bool,
+) -> Partition:
+    """Divide triplets, whose columns are number, edge and input.
+
+    `outputs` has the output of each edge that this rank gives; None stands for edges that are outputs themselves.
+    """
+    edge, begin = triplets[:, 1], 0
+    if outputs is None:
+        ends = np.array([sizes["num_outputs"]])
+        edges = alone = np.flatnonzero(owners.blocks == comm.rank)
+    else:
+        ends = np.cumsum(comm.allgather(outputs.size))
+        begin = int(ends[comm.rank]) - outputs.size
+        edges, alone = begin + np.arange(outputs.size), outputs
+    sizes["num_edges"] = number = int(ends[-1])
+    error = None
+    if edge.size and not 0 <= edge.min() <= edge.max() < number:
+        error = ValueError(f"partition_pieces: edge holds {edge.min()} to {edge.max()}; expected 0 to {number - 1}")
+    agree(comm, error, [])
+    output = edge
+    if outputs is not None:  # the rank that gave an edge knows its output
+        holder = np.searchsorted(ends, edge, side="right")
+        asked = exchange(comm, [edge[holder == r][:, None] for r in range(comm.size)])
+        output = np.empty_like(edge)
+        for r, answer in enumerate(exchange(comm, [outputs[numbers - begin] for numbers in asked])):
+            output[holder == r] = answer[:, 0]
+    nothing = np.full(edges.size, -1)
+    with_triplets = np.column_stack([triplets[:, 0], edge, output, triplets[:, 2]])
+    table = np.concatenate([with_triplets, np.column_stack([nothing, edges, alone, nothing])])
+    return _divide(comm, kind, sizes, owners, table, {}, cuda_aware)
+
+
 def _divide_edges(
     comm: MPI.Comm,
     sizes: dict[str, int],
     owners: Owners,
     piece: np.ndarray,
-    reversed_pieces: set[bool],
+    lengths: set[int],
     cuda_aware: bool,
 ) -> Partition:
     """Divide the edges of an EdgeGraph, once it is known over all ranks whether they are sorted and have a reverse."""
@@ -190,10 +271,10 @@ def _divide_edges(
     flat = [node for pair in ends if pair is not None for node in pair]
     if flat != sorted(flat):
         raise ValueError("partition_pieces: src falls from one rank to the next; expected edges sorted by source")
-    kinds = set().union(*comm.allgather(reversed_pieces))
-    if len(kinds) > 1:
+    lengths = set().union(*comm.allgather(lengths))
+    if len(lengths) > 1:
         raise ValueError("partition_pieces: some pieces have a reverse_edge and some have none; expected all or none")
-    given = True in kinds
+    given = 3 in lengths
     divided = _divide(comm, EdgesKind(np.dtype(np.int64), given, False), sizes, owners, piece, {}, cuda_aware)
     edges = divided.table
     mine = owners.blocks[edges[:, 1]] == comm.rank
