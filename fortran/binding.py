@@ -1,7 +1,7 @@
 """Python functions over the f2py shims, one for each operator of the table.
 
 The shims take sizes, flat arrays and flags in an order that follows from the table (see ``shims.py``), so one function
-serves every operator and all three layouts: the fast path, the direct reference, and the judge in real128.
+serves every operator and all three sets of shims: of the fast path, the direct reference, and the judge in real128.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 
 from trigraph.checks import bind_sizes, index_dtype, shape_of
 from trigraph.fortran.memory import empty
-from trigraph.fortran.shims import graph_arrays
+from trigraph.fortran.shims import SHIM_SETS, ShimSet
 from trigraph.fortran.threads import get_num_threads
 from trigraph.operators import OPERATORS, Argument, Operator, result_type
 
@@ -24,8 +24,8 @@ __all__ = ["bind", "functions"]
 LARGEST = 2**31 - 1
 
 
-def bind(op: Operator, layout: str, load: Callable[[], ModuleType]) -> Callable[..., Any]:
-    """Return the operator as a Python function of the given layout.
+def bind(op: Operator, shims: ShimSet, load: Callable[[], ModuleType]) -> Callable[..., Any]:
+    """Return the operator as a Python function over a set of shims.
 
     Its attribute `execute` is the same function for arguments that are bound already: `values` by name, `sizes` of
     every symbol, names of the `wanted` fields among those that exist, and arrays to write to by field (`out`).
@@ -33,12 +33,12 @@ def bind(op: Operator, layout: str, load: Callable[[], ModuleType]) -> Callable[
     Parameters
     ----------
     op : Operator
-    layout : {"fast", "reference", "judge"}
+    shims : ShimSet
     load : callable
         Returns the extension module; called at each use.
     """
-    lead = 1 if layout == "judge" else 0
-    crossing = _Crossing(op, layout)
+    lead = len(shims.input_parts)
+    crossing = _Crossing(op, shims)
 
     def execute(
         values: Mapping[str, Any], sizes: Mapping[str, int], wanted: Sequence[str], out: Mapping[str, np.ndarray]
@@ -81,19 +81,19 @@ def bind(op: Operator, layout: str, load: Callable[[], ModuleType]) -> Callable[
 
 
 class _Crossing:
-    """How the arguments of an operator cross into the shims of a layout; what is the same in every call is kept."""
+    """How the arguments of an operator cross into its shims; what is the same in every call is kept."""
 
-    def __init__(self, op: Operator, layout: str) -> None:
-        self.op = op
-        self.judge, self.fast = layout == "judge", layout == "fast"
+    def __init__(self, op: Operator, shims: ShimSet) -> None:
+        self.op, self.shims = op, shims
         self.first = next(a.name for a in op.arguments if not a.nullable)
-        self.presence = op.presence(self.fast)
-        self.graph = graph_arrays(op, layout)
-        self.arguments = tuple(a for a in op.arguments if self.fast or not a.given_back)
+        self.presence = shims.presence(op)
+        self.graph = shims.graph_arrays(op)
+        self.arguments = shims.arguments(op)
+        self.index = None if op.graph and len(shims.indices) > 1 else np.dtype(np.int64)
 
     def index_dtype(self, values: Mapping[str, Any]) -> np.dtype:
-        """Dtype of the integers; the judge has int64 alone."""
-        return np.dtype(np.int64) if self.judge or not self.op.graph else index_dtype(self.op, values)
+        """Dtype of the integers: that of the graph, where there is a shim for each."""
+        return self.index or index_dtype(self.op, values)
 
     def outputs(
         self, values: Mapping[str, Any], sizes: Mapping[str, int], wanted: Sequence[str], out: Mapping[str, np.ndarray]
@@ -101,7 +101,7 @@ class _Crossing:
         """One array for each field; a field that is not wanted gets a dummy of one element."""
         arrays, dtype = {}, values[self.first].dtype
         for field in self.op.fields:
-            lead = (3,) if self.judge and not field.index else ()
+            lead = () if field.index else self.shims.output_parts
             kind = self.index_dtype(values) if field.index else dtype
             if field.name not in wanted:
                 arrays[field.name] = np.zeros((*lead, 1), kind)
@@ -121,8 +121,8 @@ class _Crossing:
     ) -> None:
         """Call the shim; MemoryError where it was refused memory or threads."""
         op, dtype = self.op, values[self.first].dtype
-        name = op.name if self.judge else f"{op.name}_f{8 * dtype.itemsize}"
-        arguments: list[Any] = [get_num_threads()] if self.fast else []
+        name = f"{op.name}_f{8 * dtype.itemsize}"
+        arguments: list[Any] = [get_num_threads()] if self.shims.threads else []
         arguments += [sizes[s] for s in op.definition.symbols]
         arguments += [int(values[n] is not None) for n in self.presence]
         arguments += [sizes[n] for n in op.choices]
@@ -137,8 +137,8 @@ class _Crossing:
         if op.selective:
             arguments += [int(f.name in wanted) for f in op.fields]
         for f in op.fields:
-            pairs = self.judge and not f.index
-            arguments.append(outputs[f.name].reshape(3, -1).T if pairs else outputs[f.name].reshape(-1))
+            parts = () if f.index else self.shims.output_parts
+            arguments.append(outputs[f.name].reshape(*parts, -1).T)
         if getattr(module, name)(*arguments) != 0:
             refused = module.refused_bytes()
             what = f"{refused} bytes of work space" if refused else "work space, or threads"
@@ -148,14 +148,13 @@ class _Crossing:
         """Return an array argument as it crosses; a cotangent that is None is zeros, what is absent one element."""
         value = values[a.name]
         if value is None:
-            lead = (2,) if self.judge else ()
             absent = a.given_back or (a.nullable and values.get(a.name.removeprefix("gg_")) is None)
             kind = self.index_dtype(values) if a.index else dtype
-            value = np.zeros(lead + ((1,) if absent else shape_of(a, sizes)), kind)
-        array: np.ndarray = value.reshape(2, -1).T if self.judge else value.reshape(-1)
+            value = np.zeros(self.shims.input_parts + ((1,) if absent else shape_of(a, sizes)), kind)
+        array: np.ndarray = value.reshape(*self.shims.input_parts, -1).T
         return array
 
 
-def functions(layout: str, load: Callable[[], ModuleType]) -> dict[str, Callable[..., Any]]:
-    """All operators of the table in one layout."""
-    return {name: bind(op, layout, load) for name, op in OPERATORS.items()}
+def functions(name: str, load: Callable[[], ModuleType]) -> dict[str, Callable[..., Any]]:
+    """All operators of the table over one set of shims."""
+    return {op.name: bind(op, SHIM_SETS[name], load) for op in OPERATORS.values()}

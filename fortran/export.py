@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from trigraph import __version__
-from trigraph.fortran.shims import INDICES, REALS, UNSET, order_of, wrapped
+from trigraph.fortran.shims import INDICES, REALS, SHIM_SETS, UNSET, order_of, wrapped
 from trigraph.operators import DEFINITIONS, OPERATORS, SYMBOLS, Operator
 
 __all__ = ["write"]
@@ -120,7 +120,7 @@ def _c_name(op: Operator, real: str, index: str | None) -> str:
 
 def _c_function(op: Operator, real: str, index: str | None) -> str:
     """Fortran source of a C function: scalars by value, arrays by address."""
-    order, (suffix, kind) = order_of(op, "fast"), REALS[real]
+    order, (suffix, kind) = order_of(op, SHIM_SETS["fast"]), REALS[real]
     whole = INDICES[index or "i64"]
     name, procedure = _c_name(op, real, index), f"{op.name}_fast_{suffix}" + (f"_{index}" if index else "")
     arguments = [*order.threads, *order.dims, *order.numbers, *order.graph, *order.inputs, *order.wants, *order.outputs]
@@ -141,7 +141,7 @@ def _c_function(op: Operator, real: str, index: str | None) -> str:
 
 
 def _c_prototype(op: Operator, real: str, index: str | None) -> str:
-    order, whole = order_of(op, "fast"), C_TYPES[index or "i64"]
+    order, whole = order_of(op, SHIM_SETS["fast"]), C_TYPES[index or "i64"]
     named = [f"int {n}" for n in (*order.threads, *order.dims)] + [f"double {n}" for n in order.numbers]
     named += [f"const {whole} *{a}" for a in order.graph]
     named += [f"const {whole if a in order.integers else C_TYPES[real]} *{a}" for a in order.inputs]
@@ -166,7 +166,7 @@ def _shape(dims: tuple[str, ...]) -> str:
 
 def _list(op: Operator) -> str:
     """Return the arguments of an operator, one a line."""
-    order = order_of(op, "fast")
+    order = order_of(op, SHIM_SETS["fast"])
     of = {a.name: a for a in op.arguments} | {f"out_{f.name}": f for f in op.fields}
     reverse = {n for n, _ in (op.graph.fast + op.graph.reverse)} if op.graph else set()
     lengths = dict((*op.graph.forward, *op.graph.fast, *op.graph.reverse)) if op.graph else {}

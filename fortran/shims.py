@@ -2,15 +2,7 @@
 
 f2py maps kinds it does not know to C float with only a log line, so it never sees the modules: it parses these thin
 explicit-shape subroutines, whose arguments are integers, c_float and c_double, and which call the modules' specific
-procedures. Three sets exist, with the same argument order:
-
-``reference``
-    f32 and f64: the direct formula.
-``fast``
-    f32 and f64, a leading `num_threads`, and the graph's reverse arrays in derivatives.
-``judge``
-    the direct formula in real128. A real input is a pair of float64 (hi, lo); an output is a triple (hi, lo, scale),
-    the scale coming from the same source instantiated for type(scaled).
+procedures. There are three sets of them, `SHIM_SETS`, with arguments in the same order.
 
 Arrays cross flat (rank 1): shape and memory order were settled by the front door, and Fortran's sequence association
 gives them their shape again. Every shim returns a status: 0, or not 0 where the system refused memory or threads; no
@@ -34,6 +26,57 @@ F2CMAP = {
     "real": {"c_float": "float", "c_double": "double"},
     "integer": {"c_int": "int", "c_int32_t": "int", "c_int64_t": "long_long"},
 }
+
+
+class ShimSet(NamedTuple):
+    """What sets the shims of one extension module apart.
+
+    Attributes
+    ----------
+    procedures : str
+        Ending of the names of the procedures that are called, and of their modules.
+    reals, indices : tuple of str
+        Types of real numbers and of index arrays, each with a shim of its own.
+    input_parts, output_parts : tuple of int
+        Shape of one real number of an input and of an output: () for a number of its own type.
+    threads : bool
+        Whether the number of threads comes first, and their team is made sure of.
+    graph : tuple of str
+        Attributes of a kind of graph that list arrays which every order gets.
+    derivative_graph : tuple of str
+        The same of arrays that only derivatives get.
+    given_back : bool
+        Whether derivatives get the results of the forward that a caller can give back.
+    extra : tuple of str
+        Subroutines that the module has besides.
+    """
+
+    procedures: str = ""
+    reals: tuple[str, ...] = ("f32", "f64")
+    indices: tuple[str, ...] = ("i32", "i64")
+    input_parts: tuple[int, ...] = ()
+    output_parts: tuple[int, ...] = ()
+    threads: bool = False
+    graph: tuple[str, ...] = ("forward",)
+    derivative_graph: tuple[str, ...] = ()
+    given_back: bool = False
+    extra: tuple[str, ...] = ()
+
+    def arguments(self, op: Any) -> tuple[Any, ...]:
+        """Return the array arguments of an operator that cross."""
+        return tuple(a for a in op.arguments if self.given_back or not a.given_back)
+
+    def presence(self, op: Any) -> tuple[str, ...]:
+        """Return the arguments of an operator whose absence a flag tells."""
+        found: tuple[str, ...] = op.presence(self.given_back)
+        return found
+
+    def graph_arrays(self, op: Any) -> list[str]:
+        """Return the names of the graph's arrays in argument order."""
+        if op.graph is None:
+            return []
+        lists = self.graph + (self.derivative_graph if op.order else ())
+        return [name for each in lists for name, _ in getattr(op.graph, each)]
 
 
 def load_table() -> ModuleType:
@@ -61,16 +104,6 @@ def wrapped(head: str, names: list[str], indent: str = "    ") -> str:
     return "\n".join(lines) + "\n"
 
 
-def graph_arrays(op: Any, layout: str) -> list[str]:
-    """Names of the graph's arrays in argument order; only fast derivatives gather by source and by row."""
-    if op.graph is None:
-        return []
-    more = ()
-    if layout == "fast":
-        more = op.graph.fast + (op.graph.reverse if op.order else ())
-    return [name for name, _ in (*op.graph.forward, *more)]
-
-
 class Order(NamedTuple):
     """Names of a procedure's arguments, in their order; `integers` are arrays among them that hold no real numbers."""
 
@@ -89,83 +122,66 @@ class Order(NamedTuple):
         return self.threads + self.dims + self.numbers + self.graph + self.inputs + flags + self.outputs
 
 
-def order_of(op: Any, layout: str) -> Order:
+def order_of(op: Any, shims: ShimSet) -> Order:
     """Return the order of the arguments of an operator's procedure."""
-    fast = layout == "fast"
-    crossing = [a for a in op.arguments if fast or not a.given_back]
-    integers = {a.name for a in crossing if a.index} | {f"out_{f.name}" for f in op.fields if f.index}
+    crossing = shims.arguments(op)
     return Order(
-        threads=["num_threads"] if fast else [],
-        dims=[*op.definition.symbols, *(f"has_{n}" for n in op.presence(fast)), *op.choices],
+        threads=["num_threads"] if shims.threads else [],
+        dims=[*op.definition.symbols, *(f"has_{n}" for n in shims.presence(op)), *op.choices],
         numbers=list(op.numbers),
-        graph=graph_arrays(op, layout),
+        graph=shims.graph_arrays(op),
         inputs=[a.name for a in crossing],
         wants=[f"want_{f.name}" for f in op.fields] if op.selective else [],
         outputs=[f"out_{f.name}" for f in op.fields],
-        integers=integers,
+        integers={a.name for a in crossing if a.index} | {f"out_{f.name}" for f in op.fields if f.index},
     )
 
 
-def shim(op: Any, layout: str, real: str, index: str | None) -> str:
+def shim(op: Any, shims: ShimSet, real: str, index: str | None) -> str:
     """Source of one shim."""
-    judge = layout == "judge"
-    suffix = ("dp" if judge else REALS[real][0]) + (f"_{index}" if index else "")
-    name = op.name + ("" if judge else f"_{real}") + (f"_{index}" if index else "")
-    order = order_of(op, layout)
+    order = order_of(op, shims)
     threads, dims, numbers, graph, inputs, wants, outputs, integers = order
     arrays = graph + inputs + outputs
-    scalars = threads + dims + wants
-    reals = [a for a in inputs + outputs if a not in integers]
-    procedure = op.name + ("_fast" if layout == "fast" else "")
-    lengths = [f"n_{a}" for a in arrays]
+    ending = f"_{index}" if index else ""
+    name = f"{op.name}_{real}{ending}"
+    procedure, (own, kind) = op.name + shims.procedures, REALS[real]
     arguments = threads + dims + numbers + graph + inputs + wants + outputs
-    text = wrapped(f"subroutine {name}", [*arguments, "status", *lengths], "")
+    text = wrapped(f"subroutine {name}", [*arguments, "status", *(f"n_{a}" for a in arrays)], "")
     text += "    use, intrinsic :: iso_c_binding, only: c_int, c_int32_t, c_int64_t, c_float, c_double\n"
-    if judge:
+    if shims.output_parts:
         text += "    use trigraph_kinds, only: qp\n    use trigraph_scaled, only: scaled\n"
-        text += f"    use trigraph_pairs, only: join, scale_input, split\n    use trigraph_{op.family}, only: "
-        text += ", ".join(f"{procedure}_{k}" + (f"_{index}" if index else "") for k in ("qp", "sc")) + "\n"
-    else:
-        module = f"trigraph_{op.family}" + ("_fast" if layout == "fast" else "")
-        text += f"    use {module}, only: {procedure}_{suffix}\n"
+        text += "    use trigraph_pairs, only: join, scale_input, split\n"
+    called = [f"{procedure}_{k}{ending}" for k in (("qp", "sc") if shims.output_parts else (own,))]
+    text += f"    use trigraph_{op.family}{shims.procedures}, only: {', '.join(called)}\n"
     text += "    implicit none\n    !f2py threadsafe\n"
-    text += TEAM if layout == "fast" else ""
+    text += TEAM if shims.threads else ""
     text += "    integer(c_int), intent(out) :: status\n"
-    text += "".join(f"    integer(c_int), intent(in) :: {s}\n" for s in scalars)
+    text += "".join(f"    integer(c_int), intent(in) :: {s}\n" for s in threads + dims + wants)
     text += "".join(f"    integer(c_int64_t), intent(in) :: n_{a}\n" for a in arrays)
     text += "".join(f"    real(c_double), intent(in) :: {a}\n" for a in numbers)
-    whole, kind = INDICES[index or "i64"], "real(c_double)" if judge else REALS[real][1]
+    whole = INDICES[index or "i64"]
     text += "".join(f"    {whole}, intent(in) :: {a}(n_{a})\n" for a in graph)
-    for names, intent, rest in ((inputs, "in", ", 2"), (outputs, "inout", ", 3")):
+    for names, intent, parts in ((inputs, "in", shims.input_parts), (outputs, "inout", shims.output_parts)):
         for a in names:
-            declared, pair = (kind, rest if judge else "") if a in reals else (whole, "")
-            text += f"    {declared}, intent({intent}) :: {a}(n_{a}{pair})\n"
-    if judge:
-        head = dims + numbers + graph
-        body = judge_body(procedure, index, head, inputs, wants, outputs, integers)
-        return text + body + f"end subroutine {name}\n\n"
-    if layout == "fast":
+            declared, shape = (whole, ()) if a in integers else (kind, parts)
+            text += f"    {declared}, intent({intent}) :: {a}({', '.join([f'n_{a}', *map(str, shape)])})\n"
+    if shims.output_parts:
+        return text + judge_body(called, whole, order) + f"end subroutine {name}\n\n"
+    if shims.threads:
         text += "    status = trigraph_reserve_team(num_threads)\n    if (status /= 0) return\n"
     text += f"    {UNSET}\n"
-    return text + wrapped(f"call {procedure}_{suffix}", [*order.passed(), "status"]) + f"end subroutine {name}\n\n"
+    return text + wrapped(f"call {called[0]}", [*order.passed(), "status"]) + f"end subroutine {name}\n\n"
 
 
-def judge_body(
-    procedure: str,
-    index: str | None,
-    head: list[str],
-    inputs: list[str],
-    wants: list[str],
-    outputs: list[str],
-    integers: set[str],
-) -> str:
+def judge_body(called: list[str], whole: str, order: Order) -> str:
     """Return declarations and calls of a judge shim: value in real128, then scale through type(scaled).
 
-    Integers are those of real128; what the scale's instance decided in float64 is dropped.
+    Integers, declared `whole`, are those of real128; what the scale's instance decided in float64 is dropped.
     """
+    inputs, wants, outputs, integers = order.inputs, order.wants, order.outputs, order.integers
     text, calls = "", ""
-    text += "".join(f"    {INDICES[index or 'i64']}, allocatable :: sc_{a}(:)\n" for a in outputs if a in integers)
-    for kind, declared in (("qp", "real(qp)"), ("sc", "type(scaled)")):
+    text += "".join(f"    {whole}, allocatable :: sc_{a}(:)\n" for a in outputs if a in integers)
+    for kind, declared, procedure in zip(("qp", "sc"), ("real(qp)", "type(scaled)"), called, strict=True):
         text += "".join(
             f"    {declared}, allocatable :: {kind}_{a}(:)\n" for a in inputs + outputs if a not in integers
         )
@@ -173,12 +189,11 @@ def judge_body(
         for a in inputs + own:
             calls += f"    allocate ({kind}_{a}(n_{a}), stat=status)\n    if (status /= 0) return\n"
         calls += "".join(f"    call {'join' if kind == 'qp' else 'scale_input'}({a}, {kind}_{a})\n" for a in inputs)
-        flags = [f"{w} /= 0" for w in wants]
-        real = [f"{kind}_{a}" for a in inputs]
-        suffix = kind + (f"_{index}" if index else "")
-        results = [f"{kind}_{a}" if a in own else a for a in outputs]
+        renamed = order._replace(
+            inputs=[f"{kind}_{a}" for a in inputs], outputs=[f"{kind}_{a}" if a in own else a for a in outputs]
+        )
         calls += f"    {UNSET}\n"
-        calls += wrapped(f"call {procedure}_{suffix}", [*head, *real, *flags, *results, "status"])
+        calls += wrapped(f"call {procedure}", [*renamed.passed(), "status"])
         calls += "    if (status /= 0) return\n"
     for a, want in zip(outputs, wants or [""] * len(outputs), strict=True):
         if a in integers:
@@ -188,17 +203,14 @@ def judge_body(
     return text + calls
 
 
-def source(layout: str) -> str:
-    """All shims of one layout."""
-    table = load_table()
+def source(name: str) -> str:
+    """All shims of one set."""
+    table, shims = load_table(), SHIM_SETS[name]
     text = "! Written by fortran/shims.py from the operator table.\n"
     for op in table.OPERATORS.values():
-        reals = ("f64",) if layout == "judge" else tuple(REALS)
-        indices: tuple[str | None, ...] = (None,)
-        if op.graph is not None:
-            indices = ("i64",) if layout == "judge" else tuple(INDICES)
-        text += "".join(shim(op, layout, real, index) for real in reals for index in indices)
-    return text + REFUSED_BYTES + EXTRA.get(layout, "")
+        indices: tuple[str | None, ...] = shims.indices if op.graph is not None else (None,)
+        text += "".join(shim(op, shims, real, index) for real in shims.reals for index in indices)
+    return text + REFUSED_BYTES + "\n".join(shims.extra)
 
 
 TEAM = """    interface
@@ -226,8 +238,7 @@ end subroutine refused_bytes
 
 """
 
-EXTRA = {
-    "judge": """!> sum over i of a(i) b(i) and of |a(i) b(i)| in real128: what finite differences are compared with.
+DOT = """!> sum over i of a(i) b(i) and of |a(i) b(i)| in real128: what finite differences are compared with.
 subroutine dot(a, b, total, n_a)
     use, intrinsic :: iso_c_binding, only: c_double, c_int64_t
     use trigraph_kinds, only: qp
@@ -249,8 +260,9 @@ subroutine dot(a, b, total, n_a)
     call put(products, total(1), total(2))
     total(3) = real(scale, c_double)
 end subroutine dot
-""",
-    "fast": """!> Limits of the sums over blocks, for verification: 0 restores what is usual.
+"""
+
+LIMIT_BLOCKS = """!> Limits of the sums over blocks, for verification: 0 restores what is usual.
 subroutine limit_blocks(slots, span)
     use, intrinsic :: iso_c_binding, only: c_int
     use trigraph_products, only: limit_spans
@@ -258,7 +270,9 @@ subroutine limit_blocks(slots, span)
     integer(c_int), intent(in) :: slots, span
     call limit_spans(slots, span)
 end subroutine limit_blocks
+"""
 
+GATHER = """\
 !> The sum of rows id of x, as integers of 32 bits (gather.c): what `trigraph bench` compares gathering operators with.
 subroutine gather(num_threads, id, x, total, status, n_id, width, n_rows)
     use, intrinsic :: iso_c_binding, only: c_int, c_int32_t, c_int64_t
@@ -281,8 +295,9 @@ subroutine gather(num_threads, id, x, total, status, n_id, width, n_rows)
     end interface
     status = trigraph_gather(num_threads, n_id, width, id, x, total)
 end subroutine gather
-""",
-    "reference": """!> Level of the processor's instruction set: which build of the fast path it can run.
+"""
+
+CPU_LEVEL = """!> Level of the processor's instruction set: which build of the fast path it can run.
 subroutine cpu_level(level)
     use, intrinsic :: iso_c_binding, only: c_int
     implicit none
@@ -295,14 +310,30 @@ subroutine cpu_level(level)
     end interface
     level = trigraph_cpu_level()
 end subroutine cpu_level
-""",
+"""
+
+SHIM_SETS = {
+    # The direct formula.
+    "reference": ShimSet(extra=(CPU_LEVEL,)),
+    # The fast path, which gathers by source and by row in derivatives.
+    "fast": ShimSet(
+        procedures="_fast",
+        threads=True,
+        graph=("forward", "fast"),
+        derivative_graph=("reverse",),
+        given_back=True,
+        extra=(LIMIT_BLOCKS, GATHER),
+    ),
+    # The direct formula in real128: a real input is a pair of float64 (hi, lo), an output a triple (hi, lo, scale). The
+    # scale comes from the same source instantiated for type(scaled).
+    "judge": ShimSet(reals=("f64",), indices=("i64",), input_parts=(2,), output_parts=(3,), extra=(DOT,)),
 }
 
 
 def main() -> None:
-    """Command line used by meson: ``shims.py LAYOUT OUT.f90`` or ``shims.py f2cmap OUT``."""
+    """Command line used by meson: ``shims.py SET OUT.f90`` or ``shims.py f2cmap OUT``."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("reference", "fast", "judge", "f2cmap"))
+    parser.add_argument("what", choices=(*SHIM_SETS, "f2cmap"))
     parser.add_argument("out", type=Path)
     options = parser.parse_args()
     options.out.write_text(repr(F2CMAP) if options.what == "f2cmap" else source(options.what))

@@ -8,7 +8,7 @@ weight_r h_r(u) h_r(w). So the sum over pairs of an in-edge f and an out-edge e 
 is two sums over edges with the node's state Z[r,c] = weight_r sum_f h_r(u_f) F_f[l(r),c] between them, which a block
 keeps in shared memory; the gradients of in-edges come from B[r,c] = weight_r sum_e h_r(u_e) grad_out_e[c] alike. The
 edges that an edge leaves out are subtracted by the formula itself; where that would cancel, or something is not finite,
-and for nodes with few edges, the block sums over pairs (kernels/triplets.cuh).
+and for nodes with few edges, the block sums over pairs (kernels/dimenet_triplets.cuh).
 
 The second order is the gradient of the first order's derivative along the cotangents gg_: names ending in dot are such
 derivatives, and every kernel of the first order has a twin that carries them along.

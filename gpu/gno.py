@@ -476,7 +476,7 @@ def _to_kernel(kernels: Kernels, grad_message: Any, features: Any, graph: Any, f
 
 
 class _Tile(NamedTuple):
-    """Lanes of a small matrix product, see kernels/tiles.cuh, as exponents of two."""
+    """Lanes of a small matrix product, see kernels/gno_tiles.cuh, as exponents of two."""
 
     row_bits: int
     col_bits: int

@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import product
 
 FLOATS = ("float", "double")
-STORAGE = (*FLOATS, "float16", "bfloat16")  # the latter are of kernels/storage.cuh
+STORAGE = (*FLOATS, "float16", "bfloat16")  # the latter are of kernels/gat_storage.cuh
 INDICES = ("int", "long long")
 BOOLS = ("false", "true")
 

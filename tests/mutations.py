@@ -153,12 +153,12 @@ DIMENET = {
         "if (.false.) call clear_columns_${K}$(b%n_alone, b%alone, z%lr*z%ns, v%gr)",
     ),
     "gpu: weight of the harmonics of order zero": (
-        "gpu/kernels/spherical_harmonics.cuh",
+        "gpu/kernels/dimenet_harmonics.cuh",
         "double weight = m > 0 ? 2 : 1;",
         "double weight = 2;",
     ),
     "gpu: sign of the left-out edges": (
-        "gpu/kernels/in_edges.cuh",
+        "gpu/kernels/dimenet_in_edges.cuh",
         "add_pair(e, linear ? T(-1) : T(1), edge",
         "add_pair(e, T(1), edge",
     ),
@@ -168,12 +168,12 @@ DIMENET = {
         "? down[m * n_emb + c] : T(0);",
     ),
     "gpu: left-out edges are added": (
-        "gpu/kernels/out_edges.cuh",
+        "gpu/kernels/dimenet_out_edges.cuh",
         "value[i][w] -= (left >> (part + i) & 1)",
         "value[i][w] += (left >> (part + i) & 1)",
     ),
     "gpu: second derivative of P_l dropped": (
-        "gpu/kernels/triplets.cuh",
+        "gpu/kernels/dimenet_triplets.cuh",
         "by_cosine += legendre.d2 * cosine_dot * f;",
         "by_cosine += T(0);",
     ),

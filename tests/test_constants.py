@@ -31,14 +31,14 @@ UNEXPLAINED = re.compile(
 
 # Constants of the Python side that are those of a kernel: file and name, file and expression.
 SAME = {
-    ("gpu/dimenet.py", "DEGREES"): ("triplets.cuh", "DEGREES"),
-    ("gpu/dimenet.py", "PAD"): ("triplets.cuh", "PAD"),
+    ("gpu/dimenet.py", "DEGREES"): ("dimenet_triplets.cuh", "DEGREES"),
+    ("gpu/dimenet.py", "PAD"): ("dimenet_triplets.cuh", "PAD"),
     ("gpu/dimenet.py", "PROJECTED"): ("dimenet.cu", "PROJECTED"),
-    ("gpu/dimenet.py", "THREADS"): ("triplets.cuh", "THREADS"),
+    ("gpu/dimenet.py", "THREADS"): ("dimenet_triplets.cuh", "THREADS"),
     ("gpu/gemnet.py", "RUN"): ("gemnet.cu", "(1 << run_bits) * triplets_at_a_time"),
     ("gpu/rows.py", "THREADS"): ("rows.cuh", "row_threads"),
     ("gpu/units.py", "SIDE"): ("products.cuh", "product_side"),
-    ("gpu/sums.py", "ROWS"): ("triplets.cuh", "CHUNK"),  # edges of a block of dimenet_weights_parts
+    ("gpu/sums.py", "ROWS"): ("dimenet_triplets.cuh", "CHUNK"),  # edges of a block of dimenet_weights_parts
     ("gpu/sums.py", "MATRIX_THREADS"): ("matrices.cuh", "matrix_threads"),
     ("gpu/sums.py", "MATRIX_ROWS"): ("matrices.cuh", "matrix_rows"),
     ("src/trigraph/graphs.py", "CHUNK"): ("sums.cuh", "chunk"),

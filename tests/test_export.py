@@ -15,7 +15,7 @@ import trigraph
 from trigraph import cli
 from trigraph.checks import bind_arguments, check_call
 from trigraph.fortran import export
-from trigraph.fortran.shims import order_of
+from trigraph.fortran.shims import SHIM_SETS, order_of
 from trigraph.operators import DEFINITIONS, OPERATORS
 from trigraph.verification.cases import build, variants
 
@@ -46,7 +46,7 @@ def library(folder):
 def call(library, op, case, arguments):
     """Call a C function, as its header and the lists of README.md say."""
     checked = check_call(op, dict(bind_arguments(op, (), arguments, op.signature)), None, None, "numpy", "fortran")
-    order, values, sizes, dtype = order_of(op, "fast"), checked.values, checked.sizes, np.dtype(case.dtype)
+    order, values, sizes, dtype = order_of(op, SHIM_SETS["fast"]), checked.values, checked.sizes, np.dtype(case.dtype)
     index = op.graph.find(op.graph.forward[0][0], values).dtype if op.graph else None
     name = f"trigraph_{op.name}_{TYPES[case.dtype]}" + (f"_{TYPES[str(index)]}" if op.graph else "")
     given = {n: int(values[n.removeprefix("has_")] is not None) for n in order.dims if n.startswith("has_")}

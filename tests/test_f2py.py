@@ -14,7 +14,7 @@ from trigraph.fortran import judge, levels, reference
 from trigraph.operators import OPERATORS, SYMBOLS
 
 MODULES = sorted(m.name for m in pkgutil.iter_modules(trigraph.fortran.__path__) if re.match("_(ref|jud|fast)", m.name))
-LAYOUTS = {"_reference": "reference", "_judge": "judge"}
+SHIM_SETS = {"_reference": "reference", "_judge": "judge"}
 REALS = {"f32": "f", "f64": "d"}
 INDICES = {"i32": ("i",), "i64": ("q", "l")}
 STEP = 2.0**-40  # 1 + STEP is a float64 that float32 rounds to 1
@@ -37,15 +37,15 @@ def scalars(function):
     return re.findall(r"^(\w+) : input (\w+)$", function.__doc__, re.MULTILINE)
 
 
-def expected_arrays(op, layout, real, index):
-    rank = 2 if layout == "judge" else 1
+def expected_arrays(op, shims, real, index):
+    rank = 2 if shims == "judge" else 1
     kind = REALS.get(real, "d")
-    reverse = op.graph.reverse if op.graph and layout == "fast" and op.order else ()
-    fast = op.graph.fast if op.graph and layout == "fast" else ()
+    reverse = op.graph.reverse if op.graph and shims == "fast" and op.order else ()
+    fast = op.graph.fast if op.graph and shims == "fast" else ()
     graph = (*op.graph.forward, *fast, *reverse) if op.graph else ()
     expected = {name: ("input", 1, INDICES[index or "i64"]) for name, _ in graph}
     integer = (1, INDICES[index or "i64"])
-    given = [a for a in op.arguments if layout == "fast" or not a.given_back]
+    given = [a for a in op.arguments if shims == "fast" or not a.given_back]
     expected |= {a.name: ("input", *(integer if a.index else (rank, (kind,)))) for a in given}
     expected |= {f"out_{f.name}": ("in/output", *(integer if f.index else (rank, (kind,)))) for f in op.fields}
     return {name.lower(): value for name, value in expected.items()}  # as f2py writes them
@@ -59,27 +59,27 @@ def test_every_module_is_there():
 
 @pytest.mark.parametrize("module", MODULES)
 def test_wrapped_types(module):
-    layout = LAYOUTS.get(module, "fast")
+    shims = SHIM_SETS.get(module, "fast")
     found = functions(importlib.import_module(f"trigraph.fortran.{module}"))
     extra = {"refused_bytes"} | {"judge": {"dot"}, "reference": {"cpu_level"}, "fast": {"limit_blocks", "gather"}}[
-        layout
+        shims
     ]
     expected = set()
     for op in OPERATORS.values():
-        for real in REALS if layout != "judge" else ("",):
-            for index in ("",) if op.graph is None else ("i64",) if layout == "judge" else INDICES:
+        for real in ("f64",) if shims == "judge" else REALS:
+            for index in ("",) if op.graph is None else ("i64",) if shims == "judge" else INDICES:
                 name = "_".join(filter(None, (op.name, real, index)))
                 expected.add(name)
                 got = arrays(found[name])
-                want = expected_arrays(op, layout, real, index)
+                want = expected_arrays(op, shims, real, index)
                 assert got.keys() == want.keys(), name
                 for array, (intent, rank, kinds) in want.items():
                     assert got[array][:2] == (intent, rank), (name, array)
                     assert got[array][2] in kinds, (name, array)
                 sizes = {f"n_{a}" for a in want}
                 wants = {f"want_{f.name}".lower() for f in op.fields} if op.selective else set()
-                flags = {f"has_{n}".lower() for n in op.presence(layout == "fast")} | {*op.numbers}
-                threads_argument = {"num_threads"} if layout == "fast" else set()
+                flags = {f"has_{n}".lower() for n in op.presence(shims == "fast")} | {*op.numbers}
+                threads_argument = {"num_threads"} if shims == "fast" else set()
                 given = dict(scalars(found[name]))
                 assert given.keys() - sizes == threads_argument | {*op.definition.symbols, *op.choices} | wants | flags
                 assert {given[n] for n in op.numbers} <= {"float"}

@@ -1,10 +1,10 @@
 // DimeNet++: radial basis, and the sum over triplets k -> j -> i in a form linear in edges. gpu/dimenet.py puts the kernels
 // together. A null pointer leaves out what it stands for.
-#include "bessel.cuh"
-#include "in_edges.cuh"
-#include "out_edges.cuh"
+#include "dimenet_bessel.cuh"
+#include "dimenet_in_edges.cuh"
+#include "dimenet_out_edges.cuh"
 #include "sums.cuh"
-#include "triplets.cuh"
+#include "dimenet_triplets.cuh"
 
 // ---- radial basis ---------------------------------------------------------------------------------------------------
 
@@ -228,7 +228,7 @@ dimenet_project(const T* __restrict__ rbf, const T* __restrict__ rbf_dot, const 
     }
 }
 
-// up, tiles of PAD channels of which each has `rows` rows, = down (n_emb, n_mid) transposed, zero beyond: see triplets.cuh.
+// up, tiles of PAD channels of which each has `rows` rows, = down (n_emb, n_mid) transposed, zero beyond: see dimenet_triplets.cuh.
 template <class T>
 __global__ void __launch_bounds__(128)
 dimenet_transpose(const T* __restrict__ down, T* __restrict__ up, long long size, long long rows, int n_emb, int n_mid) {

@@ -6,9 +6,9 @@
 // S is what embeddings and their gradients are stored in; scores, sums and weights are of type Compute<S>. Rows of
 // embeddings are (num_heads, dim_head); post is (num_heads, num_positions), what else belongs to positions (num_positions,
 // num_heads). A lane's columns lie within one head.
-#include "activations.cuh"
+#include "gat_activations.cuh"
 #include "rows.cuh"
-#include "storage.cuh"
+#include "gat_storage.cuh"
 
 // Scores by node and by row of the edge arrays, (n, num_heads) each, and their sum at position p into row i.
 template <class T, class I> struct Scores {

@@ -5,7 +5,7 @@
 // that takes a range of pieces has `first` and `count`; its arrays over pieces start at piece `first`. Null pointers
 // leave out what they stand for. Edge arrays are read at row edge_ids[p] of position p.
 #include "matrices.cuh"
-#include "tiles.cuh"
+#include "gno_tiles.cuh"
 
 // The hidden layer of an edge row, and its tangent t = U c + Ugg dx + bgg_u where the layer is active, c = gg_coords.
 template <class T> struct Network {

@@ -1,5 +1,5 @@
 // Conversions between what arrays are stored in and what is computed in.
-#include "../../gpu/kernels/storage.cuh"
+#include "../../gpu/kernels/gat_storage.cuh"
 
 template <class S> __global__ void storage_read(const S* stored, Compute<S>* values, int count) {
     const int i = int(blockIdx.x * blockDim.x + threadIdx.x);

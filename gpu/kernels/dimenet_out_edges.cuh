@@ -1,6 +1,6 @@
 // The sum from the in-edges of a node to its out-edges.
 #pragma once
-#include "triplets.cuh"
+#include "dimenet_triplets.cuh"
 
 // What a sum is made for.
 constexpr int VALUES = 0, DIRECTIONS = 1, SECOND = 2;

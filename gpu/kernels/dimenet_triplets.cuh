@@ -12,7 +12,7 @@
 // S is the number of degrees that the code is unrolled for: either n_spherical itself, or DEGREES for any n_spherical up to it. In the
 // latter case the linear form has zeros from degree n_spherical on, and sums over pairs end there.
 #pragma once
-#include "spherical_harmonics.cuh"
+#include "dimenet_harmonics.cuh"
 
 constexpr int THREADS = 128, LANES = 32, WARPS = THREADS / LANES;
 constexpr int DEGREES = 8;

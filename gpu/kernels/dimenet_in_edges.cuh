@@ -3,7 +3,7 @@
 // D_f[l,c] = sum over e of Y_l(u_e.u_f) grad_out[e,c] is all an in-edge needs: the gradient in F_f[l,c]. The sum leaves out the
 // out-edges e whose forward sum leaves out f; these are the same edges as f's own sum leaves out (trigraph.EdgeGraph).
 #pragma once
-#include "triplets.cuh"
+#include "dimenet_triplets.cuh"
 
 template <class T> struct InEdgeOutputs {
     T *embedding, *projected, *projected_dot, *unit, *unit_dot;  // gradients; unit of every tile
