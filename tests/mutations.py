@@ -67,8 +67,8 @@ GNO = {
     ),
     "fast: a sum over waves of nodes takes all but the last": (
         "fortran/fast/gno_message.inc",
-        "            do wave = 0, waves - 1\n",
-        "            do wave = 0, max(waves - 2, 0)\n",
+        "do wave = 0, z%waves - 1\n",
+        "do wave = 0, max(z%waves - 2, 0)\n",
     ),
     "fast: a sum over waves of edges takes the first alone": (
         "fortran/fast/gno.fypp",
