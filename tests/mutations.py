@@ -189,8 +189,8 @@ DIMENET = {
     ),
     "fast: distances of other edges": (
         "fortran/fast/dimenet_radial.inc",
-        "b%x(e) = real(dist(b%edge(e)), dp)",
-        "b%x(e) = real(dist(b%edge(n + 1 - e)), dp)",
+        "b%x(e) = real(a%dist(b%edge(e)), dp)",
+        "b%x(e) = real(a%dist(b%edge(n + 1 - e)), dp)",
     ),
     "fast: other images that are left out do not turn": (
         "fortran/fast/dimenet_block.inc",
