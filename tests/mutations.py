@@ -381,8 +381,8 @@ GEMNET = {
     ),
     "fast: second-order term of D replaces the first": (
         "fortran/fast/gemnet_interaction.inc",
-        "call gemm_nt_${K}$(z%c, z%s, z%i, q, z%lc, gg_rad(1, e), z%s, w%d2, z%lc, .true.)",
-        "call gemm_nt_${K}$(z%c, z%s, z%i, q, z%lc, gg_rad(1, e), z%s, w%d2, z%lc, .false.)",
+        "call gemm_nt_${K}$(z%c, z%s, z%i, q, z%lc, a%gg_rad(:, e), z%s, w%d2, z%lc, .true.)",
+        "call gemm_nt_${K}$(z%c, z%s, z%i, q, z%lc, a%gg_rad(:, e), z%s, w%d2, z%lc, .false.)",
     ),
     "gpu: triplets beyond the first 256 of an edge are left out": (
         "gpu/kernels/gemnet.cu",
@@ -396,23 +396,23 @@ GEMNET = {
     ),
     "fast: parts of an atom are left out": (
         "fortran/fast/gemnet_interaction.inc",
-        "            if (atoms%parts > 0) call long_atoms(b, w, x)\n",
-        "            if (atoms%parts > 1000) call long_atoms(b, w, x)\n",
+        "        if (a%atoms%parts > 0) call interaction_long_atoms",
+        "        if (a%atoms%parts > 1000) call interaction_long_atoms",
     ),
     "fast: cotangents of an atom of several parts": (
         "fortran/fast/gemnet_interaction.inc",
-        "call make_q(atoms%long_row(l), 1, long_q2(1, l), long_q(1, l), z%ci)",
-        "call make_q(atoms%long_row(1), 1, long_q2(1, l), long_q(1, l), z%ci)",
+        "call make_q_${K}$_${I}$(z, a, a%atoms%long_row(l), 1, a%long_q2(1, l), a%long_q(1, l), z%ci)",
+        "call make_q_${K}$_${I}$(z, a, a%atoms%long_row(1), 1, a%long_q2(1, l), a%long_q(1, l), z%ci)",
     ),
     "fast: an atom of several parts takes the first": (
         "fortran/fast/gemnet_interaction.inc",
-        "call add_parts(atoms%part(l), atoms%part(l + 1) - atoms%part(l), b%p2",
-        "call add_parts(atoms%part(l), 1, b%p2",
+        "(z, a, a%atoms%part(l), a%atoms%part(l + 1) - a%atoms%part(l), b%p2",
+        "(z, a, a%atoms%part(l), 1, b%p2",
     ),
     "fast: an edge of as many triplets as a part has": (
         "fortran/fast/gemnet_interaction.inc",
-        "            if (n <= piece) then\n                call finish_triplets",
-        "            if (n < piece) then\n                call finish_triplets",
+        "        if (n <= piece) then\n            call finish_triplets",
+        "        if (n < piece) then\n            call finish_triplets",
     ),
 }
 FAMILIES = {"gno": GNO, "dimenet": DIMENET, "gat": GAT, "weighted": WEIGHTED, "gemnet": GEMNET}
