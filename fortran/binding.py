@@ -92,7 +92,7 @@ class _Crossing:
         self.index = None if op.graph and len(shims.indices) > 1 else np.dtype(np.int64)
 
     def index_dtype(self, values: Mapping[str, Any]) -> np.dtype:
-        """Dtype of the integers: that of the graph, where there is a shim for each."""
+        """Dtype of the integers: that of the graph, or int64 where there is no graph or the shims take no other."""
         return self.index or index_dtype(self.op, values)
 
     def outputs(

@@ -36,19 +36,21 @@ class ShimSet(NamedTuple):
     procedures : str
         Ending of the names of the procedures that are called, and of their modules.
     reals, indices : tuple of str
-        Types of real numbers and of index arrays, each with a shim of its own.
+        Keys of `REALS` and of `INDICES`: each pair of them has a shim of its own.
     input_parts, output_parts : tuple of int
-        Shape of one real number of an input and of an output: () for a number of its own type.
+        Numbers of which one real number of an input, or of an output, is made, as a shape: (2,) for a pair, () for one.
+    scaled : bool
+        Whether value and scale are computed, by the instances for real(qp) and for type(scaled).
     threads : bool
-        Whether the number of threads comes first, and their team is made sure of.
+        Whether the number of threads is the first argument, and the threads are reserved before the call.
     graph : tuple of str
-        Attributes of a kind of graph that list arrays which every order gets.
+        Attributes of a kind of graph, each a list of arrays, that every order gets.
     derivative_graph : tuple of str
-        The same of arrays that only derivatives get.
+        Further ones that only derivatives get.
     given_back : bool
         Whether derivatives get the results of the forward that a caller can give back.
     extra : tuple of str
-        Subroutines that the module has besides.
+        Sources of further subroutines of the module.
     """
 
     procedures: str = ""
@@ -56,6 +58,7 @@ class ShimSet(NamedTuple):
     indices: tuple[str, ...] = ("i32", "i64")
     input_parts: tuple[int, ...] = ()
     output_parts: tuple[int, ...] = ()
+    scaled: bool = False
     threads: bool = False
     graph: tuple[str, ...] = ("forward",)
     derivative_graph: tuple[str, ...] = ()
@@ -67,7 +70,7 @@ class ShimSet(NamedTuple):
         return tuple(a for a in op.arguments if self.given_back or not a.given_back)
 
     def presence(self, op: Any) -> tuple[str, ...]:
-        """Return the arguments of an operator whose absence a flag tells."""
+        """Return what may be absent; a flag ``has_...`` says whether it is there."""
         found: tuple[str, ...] = op.presence(self.given_back)
         return found
 
@@ -105,7 +108,7 @@ def wrapped(head: str, names: list[str], indent: str = "    ") -> str:
 
 
 class Order(NamedTuple):
-    """Names of a procedure's arguments, in their order; `integers` are arrays among them that hold no real numbers."""
+    """Names of a procedure's arguments, in order; `integers` are the inputs and outputs that hold no real numbers."""
 
     threads: list[str]
     dims: list[str]
@@ -148,10 +151,10 @@ def shim(op: Any, shims: ShimSet, real: str, index: str | None) -> str:
     arguments = threads + dims + numbers + graph + inputs + wants + outputs
     text = wrapped(f"subroutine {name}", [*arguments, "status", *(f"n_{a}" for a in arrays)], "")
     text += "    use, intrinsic :: iso_c_binding, only: c_int, c_int32_t, c_int64_t, c_float, c_double\n"
-    if shims.output_parts:
+    if shims.scaled:
         text += "    use trigraph_kinds, only: qp\n    use trigraph_scaled, only: scaled\n"
         text += "    use trigraph_pairs, only: join, scale_input, split\n"
-    called = [f"{procedure}_{k}{ending}" for k in (("qp", "sc") if shims.output_parts else (own,))]
+    called = [f"{procedure}_{k}{ending}" for k in (("qp", "sc") if shims.scaled else (own,))]
     text += f"    use trigraph_{op.family}{shims.procedures}, only: {', '.join(called)}\n"
     text += "    implicit none\n    !f2py threadsafe\n"
     text += TEAM if shims.threads else ""
@@ -165,7 +168,7 @@ def shim(op: Any, shims: ShimSet, real: str, index: str | None) -> str:
         for a in names:
             declared, shape = (whole, ()) if a in integers else (kind, parts)
             text += f"    {declared}, intent({intent}) :: {a}({', '.join([f'n_{a}', *map(str, shape)])})\n"
-    if shims.output_parts:
+    if shims.scaled:
         return text + judge_body(called, whole, order) + f"end subroutine {name}\n\n"
     if shims.threads:
         text += "    status = trigraph_reserve_team(num_threads)\n    if (status /= 0) return\n"
@@ -326,7 +329,7 @@ SHIM_SETS = {
     ),
     # The direct formula in real128: a real input is a pair of float64 (hi, lo), an output a triple (hi, lo, scale). The
     # scale comes from the same source instantiated for type(scaled).
-    "judge": ShimSet(reals=("f64",), indices=("i64",), input_parts=(2,), output_parts=(3,), extra=(DOT,)),
+    "judge": ShimSet(reals=("f64",), indices=("i64",), input_parts=(2,), output_parts=(3,), scaled=True, extra=(DOT,)),
 }
 
 
