@@ -120,6 +120,13 @@ def reverse_edges():
     refused(lambda: triplets([0], (3, 2)), "piece 0 has 1 arrays; expected 2")
     refused(lambda: triplets([0], source_owner=[0, 0]), "expected (num_inputs, num_outputs)")
     refused(lambda: distributed.partition_pieces(CSC, [], COMM, 2, atoms=[]), "atoms do not go with a CSC")
+    if COMM.size > 1:
+        refused(lambda: triplets([0], atoms=[np.array([0])] if LAST else None), "atoms is None on rank 0 and given")
+        both = [(np.array([0]), np.array([0]))]
+        by_rank = (both, (2, 2)) if LAST else ([both[0][:1]], 2)
+        refused(
+            lambda: distributed.partition_pieces(Segments, by_rank[0], COMM, by_rank[1]), "num_nodes is num_outputs on"
+        )
 
     def broken():
         yield ends

@@ -158,8 +158,10 @@ def partition_pieces(
             if atoms is not None:
                 outputs = _read_pieces(((array,) for array in atoms), {"atoms": num_dst}, 1)[0][:, 0]
         owners = owners_of(kind, sizes, comm.size, owner, source_owner)
-        facts += [("num_nodes", str(num_nodes)), ("graph_type", graph_type.__name__)]
-        facts += [("atoms", "None" if atoms is None else "given")]
+        facts += [("num_nodes", str((num_src, num_dst))), ("graph_type", graph_type.__name__)]
+        if graph_type is Segments:
+            facts += [("atoms", "None" if atoms is None else "given")]
+            facts += [("num_nodes", "(num_inputs, num_outputs)" if inputs else "num_outputs")]
         facts += [("owner", digest(owners.blocks)), ("source_owner", digest(owners.sources))]
     except Exception as problem:
         error = problem
