@@ -260,7 +260,7 @@ def hubs(definition: Definition, degree: int, data: str) -> tuple[Variant, ...]:
 # Widths that are 1 in "one channel".
 CHANNELS = ("d", "dim", "f_in", "n_emb", "n_spherical", "num_heads", "num_spherical")
 
-# The symbol that is 0 in the variant "no edges", by kind of graph. Rows of edge arrays stay; nothing reads them.
+# In the variant "no edges" this size is 0, by kind of graph. Edge arrays keep their rows, which nothing reads then.
 MEMBERS: dict[str | None, str] = {
     "csc": "num_positions",
     "edges": "num_positions",

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from trigraph.distributed.exchange import agree, digest, exchange, moved_to
+from trigraph.distributed.exchange import Halo, agree, digest, moved_to
 from trigraph.distributed.kinds import CSCKind, EdgesKind, Ids, Kind, Owners, SegmentsKind, ascending, unique
 from trigraph.distributed.owners import blocks as block_owners
 from trigraph.distributed.partition import Partition
@@ -177,18 +177,7 @@ def partition_pieces(
     sizes["num_edges"] = sizes["num_positions"] = sum(numbers)
     if graph_type is EdgeGraph:
         return _divide_edges(comm, sizes, owners, np.column_stack([member, table]), lengths, cuda_aware)
-    src, dst = table.T
-    members = np.stack([member, dst, src, member, owners.blocks[dst]], 1)
-    # Positions go by destination: those of a destination follow those of all before it, in the order of the edges.
-    degrees = np.bincount(dst, minlength=sizes["num_dst_nodes"])
-    comm.Allreduce(MPI.IN_PLACE, degrees)
-    mine = moved_to(comm, members, owners.blocks[dst])
-    mine = mine[np.lexsort((mine[:, 0], mine[:, 1]))]
-    nodes, begins = np.unique(mine[:, 1], return_index=True)
-    before = np.cumsum(degrees) - degrees
-    within = np.arange(len(mine)) - begins[np.searchsorted(nodes, mine[:, 1])] if len(mine) else begins
-    mine[:, 0] = before[mine[:, 1]] + within
-    return _divide(comm, kind, sizes, owners, mine, {}, cuda_aware)
+    return _divide_positions(comm, kind, sizes, owners, np.column_stack([member, table]), cuda_aware)
 
 
 def _read_pieces(
@@ -221,6 +210,24 @@ def _read_pieces(
     return np.concatenate(tables), lengths
 
 
+def _divide_positions(
+    comm: MPI.Comm, kind: Kind, sizes: dict[str, int], owners: Owners, edges: np.ndarray, cuda_aware: bool
+) -> Partition:
+    """Divide the edges of a CSC, whose columns are number, source and destination."""
+    edge, src, dst = edges.T
+    members = np.stack([edge, dst, src, edge, owners.blocks[dst]], 1)
+    # Positions go by destination: those of a destination follow those of all before it, in the order of the edges.
+    degrees = np.bincount(dst, minlength=sizes["num_dst_nodes"])
+    comm.Allreduce(MPI.IN_PLACE, degrees)
+    mine = moved_to(comm, members, owners.blocks[dst])
+    mine = mine[np.lexsort((mine[:, 0], mine[:, 1]))]
+    nodes, begins = np.unique(mine[:, 1], return_index=True)
+    before = np.cumsum(degrees) - degrees
+    within = np.arange(len(mine)) - begins[np.searchsorted(nodes, mine[:, 1])] if len(mine) else begins
+    mine[:, 0] = before[mine[:, 1]] + within
+    return _divide(comm, kind, sizes, owners, mine, {}, cuda_aware)
+
+
 def _divide_triplets(
     comm: MPI.Comm,
     kind: Kind,
@@ -234,14 +241,13 @@ def _divide_triplets(
 
     `outputs` has the output of each edge that this rank gives; None stands for edges that are outputs themselves.
     """
-    edge, begin = triplets[:, 1], 0
+    edge = triplets[:, 1]
     if outputs is None:
         ends = np.array([sizes["num_outputs"]])
         edges = alone = np.flatnonzero(owners.blocks == comm.rank)
     else:
         ends = np.cumsum(comm.allgather(outputs.size))
-        begin = int(ends[comm.rank]) - outputs.size
-        edges, alone = begin + np.arange(outputs.size), outputs
+        edges, alone = ends[comm.rank] - outputs.size + np.arange(outputs.size), outputs
     sizes["num_edges"] = number = int(ends[-1])
     error = None
     if edge.size and not 0 <= edge.min() <= edge.max() < number:
@@ -249,11 +255,9 @@ def _divide_triplets(
     agree(comm, error, [])
     output = edge
     if outputs is not None:  # the rank that gave an edge knows its output
-        holder = np.searchsorted(ends, edge, side="right")
-        asked = exchange(comm, [edge[holder == r][:, None] for r in range(comm.size)])
-        output = np.empty_like(edge)
-        for r, answer in enumerate(exchange(comm, [outputs[numbers - begin] for numbers in asked])):
-            output[holder == r] = answer[:, 0]
+        wanted = unique(edge)
+        halo = Halo(comm, edges, wanted, np.searchsorted(ends, wanted, side="right"))
+        output = halo.start(outputs).wait()[np.searchsorted(wanted, edge)]
     nothing = np.full(edges.size, -1)
     with_triplets = np.column_stack([triplets[:, 0], edge, output, triplets[:, 2]])
     table = np.concatenate([with_triplets, np.column_stack([nothing, edges, alone, nothing])])
