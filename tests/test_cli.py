@@ -18,8 +18,8 @@ from trigraph.cli import main
 from trigraph.operators import DEFINITIONS, OPERATORS
 from trigraph.panels import PANELS
 from trigraph.verification import golden, isolated, progress, run, structures, units
-from trigraph.verification.cases import VARIANTS
 from trigraph.verification.failures import remark
+from trigraph.verification.graphs import GRAPHS
 from trigraph.verification.record import Check
 
 GOOD = Check(
@@ -166,7 +166,7 @@ def test_what_is_special_about_a_case_is_said_where_it_fails(verify):
     said = "integers: values before relu are exactly 0 here; convention: relu'(0) = 0"
     assert said in verify([GOOD, replace(bad, case="integers")]).stdout
     assert said not in verify([bad, replace(bad, case="integers")]).stdout
-    names = {v.name for base in VARIANTS.values() for v in base} - {"regular", "second sizes"}
+    names = {v.name for kind in GRAPHS.values() for v in kind.variants} - {"regular", "second sizes"}
     for definition in DEFINITIONS:
         assert all(remark(name, f"{definition.name}_bwd") for name in (*names, "hub of 5000, positive"))
         exact = remark("integers", f"{definition.name}_fwd")

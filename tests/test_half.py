@@ -1,12 +1,13 @@
-"""Half precision in the CUDA kernels, run as gpu-host: what may be half, what must be float32, how far results are."""
+"""Half precision in the CUDA kernels, run as gpu-host: what may be half, and what must be float32.
+
+How far results are from the right ones is what `trigraph verify` tells (`verification/half.py`).
+"""
 
 import ml_dtypes
 import numpy as np
 import pytest
 from table_calls import OPS, call, draw
 
-import trigraph
-from trigraph import CSC
 from trigraph.operators import OPERATORS
 from trigraph.panels import FUNCTIONS
 
@@ -25,31 +26,6 @@ def stored(op, dtype, **more):
         found = FUNCTIONS[fwd.name](**{n: values[n] for n in fwd.parameters}, panel="gpu-host")
         values |= {n: getattr(found, n) for n in back}
     return values
-
-
-def wide(values):
-    """Return the same numbers in float64."""
-    floating = (np.dtype(np.float32), *HALVES)
-    return {
-        n: v.astype(np.float64) if isinstance(v, np.ndarray) and v.dtype in floating else v for n, v in values.items()
-    }
-
-
-@pytest.mark.parametrize("dtype", HALVES, ids=str)
-@pytest.mark.parametrize("op", WITH_HALF)
-def test_results_are_rounded_once(op, dtype):
-    """Sums are float32's: an error of half an epsilon of the stored type, and some of float32's where terms cancel."""
-    eps = 2.0**-10 if dtype == np.float16 else 2.0**-7
-    for setting in op.definition.settings:
-        choices = {n: v for n, v in setting.items() if v is not None}
-        values = stored(op, dtype, setting=choices)
-        got, expected = call(op, values, panel="gpu-host"), call(op, wide(values), panel="pyref")
-        for field in op.fields:
-            mine, right = got[field.name], expected[field.name]
-            assert mine.dtype == (dtype if field.half else np.float32), field.name
-            error = np.abs(mine.astype(np.float64) - right)
-            bound = (eps / 2 if field.half else 0) * np.abs(right) + 256 * 2.0**-23 * np.max(np.abs(right), initial=1)
-            assert (error <= bound).all(), (field.name, setting)
 
 
 @pytest.mark.parametrize("op", WITH_HALF)
@@ -96,18 +72,3 @@ def test_outputs_of_the_callers(op):
         wrong = np.zeros(value.shape, np.float64)
         with pytest.raises(TypeError, match=rf"out\['{name}'\] has dtype float64; expected {value.dtype}"):
             call(op, values, panel="gpu-host", out={name: wrong})
-
-
-@pytest.mark.parametrize("dtype", HALVES, ids=str)
-def test_every_number_is_read_and_written(dtype):
-    """One in-edge has all the attention: its source comes back, subnormal numbers included.
-
-    The scores are zero times the embeddings, so infinities and NaN give NaN.
-    """
-    every = np.arange(2**16, dtype=np.uint16).view(dtype)[:, None]
-    graph, zeros = CSC(np.arange(2**16 + 1), np.arange(2**16)), np.zeros(2, np.float32)
-    found = trigraph.mha_gat_n2n_fwd(every, np.zeros_like(every), zeros, graph, 1, panel="gpu-host").output_embedding
-    finite = np.isfinite(every.astype(np.float32))
-    assert (~finite).sum() > 200
-    assert np.isnan(found.astype(np.float32)[~finite]).all()
-    assert np.array_equal(found.astype(np.float32)[finite], every.astype(np.float32)[finite])

@@ -11,6 +11,7 @@ from trigraph.checks import bind_sizes, shape_of
 from trigraph.operators import DEFINITIONS
 from trigraph.verification import cases, structures, tolerances
 from trigraph.verification.accuracy import form_problem, scaled_error
+from trigraph.verification.graphs import GRAPHS
 from trigraph.verification.judged import Judged, operators_of
 from trigraph.verification.real import build_real, real_inputs
 from trigraph.verification.renumber import renumbered
@@ -105,7 +106,7 @@ def test_chunks_are_crossed():
 
 
 def test_both_index_dtypes_and_empty_graphs_occur():
-    graphs = [cases.build(BY_NAME["gno_message"], v, "float64", 0).values["graph"] for v in cases.VARIANTS["csc"]]
+    graphs = [cases.build(BY_NAME["gno_message"], v, "float64", 0).values["graph"] for v in GRAPHS["csc"].variants]
     assert {str(g.offsets.dtype) for g in graphs} == {"int32", "int64"}
     assert [g.num_positions for g in graphs].count(0) == 2
     assert any(g.num_positions == 0 and g.num_edges > 0 and g.num_dst_nodes > 0 for g in graphs)

@@ -34,8 +34,8 @@ def largest(errors: np.ndarray) -> float:
     return float(np.max(errors)) if errors.size else 0.0
 
 
-def scaled_error(got: np.ndarray, triple: np.ndarray, dtype: str) -> float:
-    """Largest |got - ref| / (eps * scale + tiny).
+def scaled_error(got: np.ndarray, triple: np.ndarray, dtype: str, more: np.ndarray | float = 0.0) -> float:
+    """Largest |got - ref| / (eps * scale + tiny + more).
 
     Parameters
     ----------
@@ -44,6 +44,8 @@ def scaled_error(got: np.ndarray, triple: np.ndarray, dtype: str) -> float:
         hi, lo and scale from the judge.
     dtype : str
         The precision `got` was computed in.
+    more : ndarray or float
+        What else a tolerance of 1 allows.
 
     Returns
     -------
@@ -53,7 +55,7 @@ def scaled_error(got: np.ndarray, triple: np.ndarray, dtype: str) -> float:
     hi, lo, scale = triple
     with np.errstate(invalid="ignore", over="ignore"):
         difference = abs((np.asarray(got, np.float64) - hi) - lo)
-        return largest(difference / (tolerances.eps(dtype) * scale + tolerances.tiny(dtype)))
+        return largest(difference / (tolerances.eps(dtype) * scale + tolerances.tiny(dtype) + more))
 
 
 def form_problem(got: Any, field: Array, sizes: Mapping[str, int], dtype: str) -> str:

@@ -6,6 +6,8 @@ differentiable argument. Cases are a function of definition, variant, dtype and 
 
 from __future__ import annotations
 
+import importlib
+import importlib.util
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -15,20 +17,21 @@ from typing import Any
 import numpy as np
 
 from trigraph import pyref
-from trigraph.checks import position, shape_of
+from trigraph.checks import HALF, position, shape_of
 from trigraph.operators import SYMBOLS, Argument, Array, Attribute, Definition, Operator
-from trigraph.verification.case_graphs import GRAPHS
-from trigraph.verification.hubs import HUBS
-from trigraph.verification.variants import VARIANTS, Variant, hubs, sizes_of, variants
+from trigraph.verification.graphs import GRAPHS
+from trigraph.verification.kinds import Variant
+from trigraph.verification.variants import hubs, sizes_of, variants
 
 __all__ = [
     "POINT_STEP",
-    "VARIANTS",
     "Case",
     "Variant",
     "build",
     "draw",
     "frozen",
+    "half_dtype",
+    "half_types",
     "hubs",
     "kink_violations",
     "plain",
@@ -70,6 +73,8 @@ class Case:
     equal_terms : bool
         Whether the terms of its sums are equal, or many of them, since many edges share the same few rows: rounding
         errors of a direct sum add up, instead of cancelling in part.
+    half : str or None
+        The dtype of half precision that holds the numbers of arrays exactly which may be of one.
     """
 
     name: str
@@ -83,6 +88,7 @@ class Case:
     note: str = ""
     kind: str = ""
     equal_terms: bool = False
+    half: str | None = None
 
     @property
     def inputs(self) -> tuple[Array, ...]:
@@ -121,9 +127,16 @@ def frozen(array: np.ndarray) -> np.ndarray:
 
 
 def draw(
-    arrays: Mapping[str, Array], sizes: Mapping[str, int], dtype: str, rng: np.random.Generator, data: str = "any"
+    arrays: Mapping[str, Array],
+    sizes: Mapping[str, int],
+    dtype: str,
+    rng: np.random.Generator,
+    data: str = "any",
+    half: str | None = None,
 ) -> dict[str, np.ndarray]:
     """Draw numbers rounded to dtype, so that everyone gets them exactly, the judge too.
+
+    Where `half` names a dtype of half precision, arrays that kernels also take in that are rounded to it before.
 
     `data` is "any": standard normal numbers; "integers": from -2 to 2, since sums of products of those are exact in
     every order, so that the values of a kink are often exactly zero, where an operator's convention (relu'(0) = 0) must
@@ -148,9 +161,19 @@ def draw(
         rows = SYMBOLS.get(spec.dims[0])
         if data == "constant" and rows and not rows.minimum:
             drawn[:] = drawn[:1]
-        return frozen(drawn.astype(dtype))
+        return frozen((drawn.astype(half_dtype(half)) if half and spec.half else drawn).astype(dtype))
 
     return {name: array(spec) for name, spec in arrays.items()}
+
+
+def half_types() -> tuple[str, ...]:
+    """Return the names of the dtypes of half precision: float16 and, where ml_dtypes is installed, bfloat16."""
+    return HALF if importlib.util.find_spec("ml_dtypes") else HALF[:1]
+
+
+def half_dtype(name: str) -> np.dtype:
+    """Return one of `half_types` as a dtype."""
+    return np.dtype(name if name == "float16" else getattr(importlib.import_module("ml_dtypes"), name))
 
 
 def kink_violations(
@@ -211,7 +234,7 @@ def _resample(case: Case, rng: np.random.Generator) -> Case:
         for name, rows in bad.items():
             array = values[name].copy()
             spec = next(a for a in case.definition.inputs if a.name == name)
-            again = draw({name: spec}, case.sizes, str(array.dtype), rng)[name]
+            again = draw({name: spec}, case.sizes, str(array.dtype), rng, half=case.half)[name]
             array[rows] = again[rows]
             values[name] = frozen(array)
         case = replace(case, values=values)
@@ -236,7 +259,7 @@ def _attribute(a: Attribute, variant: Variant, sizes: Mapping[str, int]) -> Any:
     return a.choices[(1 + variant.pick) % len(a.choices)] if a.choices else sizes[a.name]
 
 
-def build(definition: Definition, variant: Variant, dtype: str, seed: int) -> Case:
+def build(definition: Definition, variant: Variant, dtype: str, seed: int, half: str | None = None) -> Case:
     """Build one case.
 
     Parameters
@@ -246,6 +269,8 @@ def build(definition: Definition, variant: Variant, dtype: str, seed: int) -> Ca
         One of `variants(definition)`.
     dtype : {"float32", "float64"}
     seed : int
+    half : {"float16", "bfloat16"}, optional
+        See `draw`.
 
     Returns
     -------
@@ -254,10 +279,8 @@ def build(definition: Definition, variant: Variant, dtype: str, seed: int) -> Ca
     """
     rng = np.random.default_rng([seed, zlib.crc32(f"{definition.name}/{variant.label}".encode())])
     sizes = sizes_of(definition, variant)
-    graphs: dict[str, Any] = {}
-    belonging: dict[str, Any] = {}
-    if variant.degree or definition.graph is not None:
-        graphs, belonging = (HUBS if variant.degree else GRAPHS)[definition.graph](variant, sizes, rng)
+    kind = GRAPHS[definition.graph]
+    graphs, belonging = (kind.hub if variant.degree else kind.of)(variant, sizes, rng)
     attributes = {a.name: _attribute(a, variant, sizes) for a in definition.attributes}
     inputs = {a.name: a for a in definition.inputs if variant.setting.get(a.name, a) is not None}
     absent = dict.fromkeys(a.name for a in definition.inputs if a.name not in inputs)
@@ -266,12 +289,13 @@ def build(definition: Definition, variant: Variant, dtype: str, seed: int) -> Ca
     grads = {f"grad_{a.name}": a for a in definition.outputs}
     directions = {n: direction(a) for n, a in {**inputs, **grads}.items()}
     drawn = [
-        draw(arrays, sizes, dtype, rng, variant.data)
+        draw(arrays, sizes, dtype, rng, variant.data, half)
         for arrays in (inputs, grads, {f"gg_{n}": plain(a) for n, a in inputs.items()}, directions)
     ]
     drawn[0] |= {n: frozen(array.astype(dtype)) for n, array in belonging.items() if n in inputs}
     step = definition.largest_step if variant.kind.differenced else POINT_STEP
     values = {**absent, **drawn[0], **graphs, **attributes}
     equal = variant.data == "constant" or variant.kind.equal_terms
-    case = Case(variant.label, definition, sizes, values, drawn[1], drawn[2], drawn[3], step, "", variant.name, equal)
+    name = variant.label + (f", {half}" if half else "")
+    case = Case(name, definition, sizes, values, drawn[1], drawn[2], drawn[3], step, "", variant.name, equal, half)
     return case if variant.data != "any" else _resample(case, rng)

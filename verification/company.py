@@ -8,21 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
-from trigraph.edge_graph import EdgeGraph
-from trigraph.graphs import CSC
 from trigraph.operators import SYMBOLS, Array, Operator
-from trigraph.segments import Segments
 from trigraph.verification.cases import Case, frozen
+from trigraph.verification.graphs import GRAPHS
+from trigraph.verification.graphs.csc import rows_are_positions
 
 __all__ = ["InCompany", "in_company", "own_fields"]
 
-# Strangers before own CROWDED rows at most, each with more members than a kernel sums in one piece; those after have
-# few members, which changes every mean degree. No number here divides by a size that a panel cuts its work into.
-CROWDED = 3
+# Strangers before own few rows (graphs.CROWDED); those after have few members, which changes every mean degree. No
+# number here divides by a size that a panel cuts its work into.
 BEFORE = {"nodes": 3, "edges": 437, "positions": 411, "triplets": 901}
 AFTER = {"nodes": 389, "edges": 31, "positions": 23, "triplets": 11}
 ENTITIES = {
@@ -78,7 +75,7 @@ def in_company(case: Case, seed: int) -> InCompany:
     before, after = (
         {n: number[ENTITIES[same.get(n, n)]] for n in names if n in ENTITIES} for number in (BEFORE, AFTER)
     )
-    if _rows_are_positions(case):  # and stay so: position p of the whole has row p of its edge arrays
+    if rows_are_positions(case):  # and stay so: position p of the whole has row p of its edge arrays
         before["num_edges"] = before["num_positions"]
     sizes = {**case.sizes, **{n: before[n] + case.sizes[n] + after[n] for n in before}}
 
@@ -96,81 +93,7 @@ def in_company(case: Case, seed: int) -> InCompany:
     dims = {f"{prefix}{a.name}": a.dims for a in definition.inputs for prefix in ("", "gg_")}
     dims |= {f"grad_{a.name}": a.dims for a in definition.outputs}
     values = {n: surrounded(v, dims[n]) if n in dims and v is not None else v for n, v in case.values.items()}
-    values |= GRAPHS[definition.graph](case, before, after, rng)
+    values |= GRAPHS[definition.graph].among_strangers(case, before, after, rng)
     grads = {n: surrounded(v, dims[n]) for n, v in case.grads.items()}
     ggs = {n: surrounded(v, dims[n]) for n, v in case.ggs.items()}
     return InCompany(replace(case, sizes=sizes, values=values, grads=grads, ggs=ggs), before)
-
-
-def _rows_are_positions(case: Case) -> bool:
-    graph = case.values.get("graph")
-    return isinstance(graph, CSC) and np.array_equal(graph.edge_ids, np.arange(graph.num_edges))
-
-
-def _among(
-    own: Any, members: str, owners: str, case: Case, before: Mapping[str, int], after: Mapping[str, int], rng: Any
-) -> Any:
-    """Return the owner of each member: strangers' members belong to strangers on their side, those before to few."""
-    first = rng.integers(0, min(before[owners], CROWDED), before[members])
-    last = rng.integers(0, after[owners], after[members]) + before[owners] + case.sizes[owners]
-    return np.concatenate([first, own + before[owners], last]).astype(own.dtype)
-
-
-def _no_graph(*_: Any) -> dict[str, Any]:
-    return {}
-
-
-def _csc(case: Case, before: Mapping[str, int], after: Mapping[str, int], rng: Any) -> dict[str, Any]:
-    graph = case.values["graph"]
-    members = ("num_positions",)
-    src, dst, rows = (
-        _among(own, *members, owners, case, before, after, rng)
-        for own, owners in (
-            (graph.indices, "num_src_nodes"),
-            (graph.prepare().destinations, "num_dst_nodes"),
-            (graph.edge_ids, "num_edges"),
-        )
-    )
-    if _rows_are_positions(case):
-        rows = None
-    sizes = (before[n] + case.sizes[n] + after[n] for n in ("num_src_nodes", "num_dst_nodes"))
-    number = before["num_edges"] + case.sizes["num_edges"] + after["num_edges"]
-    order = np.argsort(dst, kind="stable")
-    num_src, num_dst = sizes
-    offsets = np.searchsorted(dst[order], np.arange(num_dst + 1)).astype(dst.dtype)
-    return {"graph": CSC(offsets, src[order], num_src, None if rows is None else rows[order], number)}
-
-
-def _edges(case: Case, before: Mapping[str, int], after: Mapping[str, int], rng: Any) -> dict[str, Any]:
-    graph = case.values["graph"]
-    src, dst = (_among(own, "num_edges", "num_nodes", case, before, after, rng) for own in (graph.src, graph.dst))
-    strangers = np.ones(src.size, bool)
-    strangers[before["num_edges"] : before["num_edges"] + graph.num_edges] = False
-    src[strangers] = np.sort(src[strangers])  # edges are sorted by source, and those of the case are
-    reverse = None
-    if graph.reverse_edge is not None:
-        reverse = np.full_like(src, -1)
-        own = graph.reverse_edge
-        reverse[~strangers] = np.where(own >= 0, own + before["num_edges"], -1)
-    function, _ = graph.__reduce__()
-    number = before["num_nodes"] + graph.num_nodes + after["num_nodes"]
-    found: EdgeGraph = function(src, dst, number, reverse)
-    return {"graph": found}
-
-
-def _segments(case: Case, before: Mapping[str, int], after: Mapping[str, int], rng: Any) -> dict[str, Any]:
-    owners = {
-        "triplets": ("num_triplets", "num_edges"),
-        "atoms": ("num_edges", "num_outputs"),
-        "idx_in": ("num_triplets", "num_inputs"),
-    }
-    graphs = {}
-    for name, (members, segments) in owners.items():
-        own = case.values.get(name)
-        if own is not None:
-            index = _among(own.index, members, segments, case, before, after, rng)
-            graphs[name] = Segments(index, before[segments] + own.num_segments + after[segments])
-    return graphs
-
-
-GRAPHS = {None: _no_graph, "csc": _csc, "edges": _edges, "triplets": _segments, "bilinear": _segments}

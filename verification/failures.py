@@ -9,9 +9,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from trigraph.operators import OPERATORS
+from trigraph.verification.kinds import CASE_KINDS, kind_of
 from trigraph.verification.record import KINDS, Check
 from trigraph.verification.summary import number, worst
-from trigraph.verification.variants import CASE_KINDS, kind_of
 
 __all__ = ["Failure", "Withheld", "failures", "remark", "withheld"]
 

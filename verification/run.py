@@ -12,16 +12,18 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
 
+from trigraph.checks import HALF_PANELS
 from trigraph.fortran.levels import get_cpu_level
 from trigraph.operators import DEFINITIONS, OPERATORS, Definition
 from trigraph.panels import PANELS
 from trigraph.verification import golden, physics, tasks
 from trigraph.verification.bessel import CASE, decades
-from trigraph.verification.cases import build
+from trigraph.verification.cases import build, half_types
 from trigraph.verification.differences import JUDGE_STEPS
 from trigraph.verification.differences import STEPS as PANEL_STEPS
 from trigraph.verification.implementation import adapt
 from trigraph.verification.judged import Judged, every_operator_of
+from trigraph.verification.kinds import Variant
 from trigraph.verification.real import RealInput, build_real, real_inputs
 from trigraph.verification.record import Check
 from trigraph.verification.settings import Where, admits, restriction
@@ -29,7 +31,7 @@ from trigraph.verification.structures import Structure, shipped
 from trigraph.verification.subjects import Subject, panel, unavailable
 from trigraph.verification.tasks import Lazy, Scope
 from trigraph.verification.units import Task, Unit, execute, unit_of
-from trigraph.verification.variants import Variant, hubs, variants
+from trigraph.verification.variants import hubs, variants
 
 __all__ = ["DTYPES", "EMULATED", "available_panels", "plan", "run"]
 
@@ -53,6 +55,7 @@ WEIGHTS = {
     "real judge": 1000,
     "real differences": 480,
     "bessel": 60,
+    "every number": 20,
     "hub": 0.03,
     "forces": 100,
     "force training": 500,
@@ -127,6 +130,8 @@ class _Run:
                 yield from self._real(definition, real)
         if any(d.family == "dimenet" for d in self.definitions()):
             yield from self._dimenet()
+        if "float32" in self.dtypes:
+            yield from self._half()
         yield from self._golden()
 
     def _variant(self, definition: Definition, variant: Variant, dtype: str, turn: bool) -> Iterator[Unit]:
@@ -220,6 +225,24 @@ class _Run:
                 label = f"radial_basis, {CASE}, {dtype}: {scope.subject.name} accuracy"
                 yield _unit(label, scope, WEIGHTS["bessel"], partial(tasks.of_bessel, scope, judged))
         yield from self._forces((*shipped(), *self.structures))
+
+    def _half(self) -> Iterator[Unit]:
+        """Arrays stored in half precision, in one of its dtypes for each case, in turn."""
+        scopes = [s for s in self.scopes if s.subject.name in HALF_PANELS]
+        for definition in (d for d in self.definitions() if any(a.half for a in d.inputs)):
+            for number, variant in enumerate(v for v in variants(definition, self.where) if v.kind.every_setting):
+                half = half_types()[number % len(half_types())]
+                judged = cache(partial(self._judged, definition, variant, half))
+                for scope in scopes:
+                    label = f"{definition.name}, {variant.label}, {half}: {scope.subject.name} accuracy"
+                    yield _unit(label, scope, WEIGHTS["accuracy"], partial(tasks.of_half, scope, judged))
+        for half in half_types():
+            for scope in scopes:
+                label = f"every number of {half}: {scope.subject.name}"
+                yield _unit(label, scope, WEIGHTS["every number"], partial(tasks.of_every_number, scope, half))
+
+    def _judged(self, definition: Definition, variant: Variant, half: str) -> Judged:
+        return Judged(build(definition, variant, "float32", self.seed, half))
 
     def _forces(self, structures: Iterable[Structure]) -> Iterator[Unit]:
         if "float64" not in self.dtypes:

@@ -39,14 +39,12 @@ from rich.console import Console
 from rich.table import Table
 
 from trigraph.checks import position
-from trigraph.edge_graph import EdgeGraph
 from trigraph.fortran import levels, memory
 from trigraph.fortran.threads import set_num_threads
-from trigraph.graphs import CSC
 from trigraph.operators import DEFINITIONS, OPERATORS, SYMBOLS, Definition, Operator, evaluate
 from trigraph.panels import FUNCTIONS
-from trigraph.segments import Segments
 from trigraph.verification.cases import Case, build, draw, plain, variants
+from trigraph.verification.graphs import GRAPHS
 from trigraph.verification.judged import every_operator_of
 
 __all__ = ["Soak", "main"]
@@ -71,53 +69,6 @@ class Failure(Exception):
 # ---- calls -----------------------------------------------------------------------------------------------------------
 
 
-def _csc(sizes: dict[str, int], index: type, rng: np.random.Generator) -> dict[str, Any]:
-    """Rows shared by positions, rows that nothing uses; sometimes most edges belong to a few nodes."""
-    n_src, n_dst, rows = sizes["num_src_nodes"], sizes["num_dst_nodes"], sizes["num_edges"]
-    count = sizes["num_positions"] if min(n_src, n_dst, rows) else 0
-    power = rng.choice([1, 1, 4])
-    src, dst, ids = ((bound * rng.random(count) ** power).astype(index) for bound in (n_src, n_dst, rows))
-    return {"graph": CSC.from_coo(src, dst, n_src, n_dst, ids, rows)}
-
-
-def _edges(sizes: dict[str, int], index: type, rng: np.random.Generator) -> dict[str, Any]:
-    """Parallel edges told apart by their shifts; most have their reverse. The direct panels pay for every triplet."""
-    nodes = sizes["num_nodes"]
-    count = min(sizes["num_edges"] // 2, 6 * nodes)
-    src, dst = rng.integers(0, max(nodes, 1), (2, count))
-    half = np.column_stack([src, dst, np.arange(count) + 1, rng.integers(-1, 2, (count, 2))])
-    back = np.column_stack([dst, src, -half[:, 2:]])[rng.random(count) < 0.7]
-    both = np.concatenate([half, back])
-    both = both[np.argsort(both[:, 0], kind="stable")].astype(index)
-    return {"graph": EdgeGraph(both[:, 0].copy(), both[:, 1].copy(), nodes, both[:, 2:].copy())}
-
-
-def _segments(sizes: dict[str, int], index: type, rng: np.random.Generator) -> dict[str, Any]:
-    """Members in any order; atoms and rows of m, where the operator has them."""
-
-    def members(count: int, segments: str) -> Segments:
-        bound = sizes[segments]
-        return Segments(rng.integers(0, max(bound, 1), count if bound else 0).astype(index), bound)
-
-    if "num_outputs" not in sizes:
-        return {"triplets": members(sizes["num_triplets"], "num_edges")}
-    sizes["num_edges"] *= sizes["num_outputs"] > 0
-    triplets = sizes["num_triplets"] * (min(sizes["num_edges"], sizes["num_inputs"]) > 0)
-    return {
-        "triplets": members(triplets, "num_edges"),
-        "atoms": members(sizes["num_edges"], "num_outputs"),
-        "idx_in": members(triplets, "num_inputs"),
-    }
-
-
-GRAPHS: dict[str, Callable[[dict[str, int], type, np.random.Generator], dict[str, Any]]] = {
-    "csc": _csc,
-    "edges": _edges,
-    "triplets": _segments,
-    "bilinear": _segments,
-}
-
-
 def _size(name: str, rng: np.random.Generator) -> int:
     symbol = SYMBOLS[name]
     largest = LARGEST if symbol.minimum == 0 else symbol.maximum or WIDEST
@@ -137,10 +88,8 @@ def draw_case(number: int) -> Case:
         sizes = {n: max(SYMBOLS[n].minimum, s * 2 // 3) for n, s in sizes.items()}
     settings = definition.settings
     setting = settings[rng.integers(len(settings))] if settings else {}
-    graphs: dict[str, Any] = {}
-    if definition.graph is not None:
-        graphs = GRAPHS[definition.graph](sizes, index, rng)
-        graphs |= {n: None for n in graphs if n in setting}
+    graphs = GRAPHS[definition.graph].at_random(sizes, index, rng)
+    graphs |= {n: None for n in graphs if n in setting}
     op = OPERATORS[f"{definition.name}_fwd"]
     if op.graph is not None:
         sizes |= {s: int(op.graph.find(s, graphs)) for s in op.graph.sizes}

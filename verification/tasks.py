@@ -10,7 +10,7 @@ from typing import Any
 
 from trigraph.fortran.threads import get_num_threads, set_num_threads
 from trigraph.operators import OPERATORS, Operator
-from trigraph.verification import accuracy, bessel, differences, golden, nonfinite, physics, properties
+from trigraph.verification import accuracy, bessel, differences, golden, half, nonfinite, physics, properties
 from trigraph.verification.cases import Case
 from trigraph.verification.company import own_fields
 from trigraph.verification.judged import Judged, every_operator_of, operators_of
@@ -95,6 +95,20 @@ def of_accuracy(scope: Scope, lazy: Lazy) -> list[Task]:
     """Compare with the judge."""
     judged = lazy()
     return _for_each(scope, judged, accuracy.check_accuracy, _fields(judged))
+
+
+def of_half(scope: Scope, lazy: Lazy) -> list[Task]:
+    """Store in half precision what may be, and compare with the judge."""
+    judged = lazy()
+    return _for_each(scope, judged, half.check_half, _fields(judged))
+
+
+def of_every_number(scope: Scope, name: str) -> list[Task]:
+    """Read and write every number of a dtype of half precision."""
+    if not scope.has(OPERATORS[half.EVERY_NUMBER]):
+        return []
+    check = partial(half.check_every_number, scope.subject, name)
+    return [_task(scope, half.EVERY_NUMBER, "float32", 1, check)]
 
 
 def of_calls(scope: Scope, lazy: Lazy) -> list[Task]:

@@ -26,7 +26,7 @@ class Tolerance:
 
 # Epsilon of what a computation delivers. The judge computes in real128 (2**-112) and hands back pairs of float64, which
 # hold 106 bits: 2**-105 is the spacing of those.
-EPS = {"float32": 2.0**-23, "float64": 2.0**-52, "real128": 2.0**-105}
+EPS = {"float32": 2.0**-23, "float64": 2.0**-52, "real128": 2.0**-105, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 CHUNKED = 8.0
 
@@ -58,6 +58,13 @@ TABLE = (
         "smallest normal number",
         "1, added to eps * scale",
         "Results that underflow have no relative accuracy; where the scale is 0 the result must be 0 but for this.",
+    ),
+    Tolerance(
+        "half",
+        "eps * scale of float32",
+        "8, plus half an epsilon of the stored type, relative",
+        "Sums are float32's, of numbers that the half type holds; each element is rounded once more when it is stored, "
+        "where it is below the smallest normal number by half the spacing there.",
     ),
     Tolerance(
         "differences",
@@ -127,13 +134,13 @@ BEST = {"float64": 1e-7, "real128": 2.0**-64}
 
 
 def eps(dtype: str) -> float:
-    """Machine epsilon of ``"float32"``, ``"float64"`` or ``"real128"``."""
+    """Machine epsilon of ``"float32"``, ``"float64"``, ``"real128"``, ``"float16"`` or ``"bfloat16"``."""
     return EPS[dtype]
 
 
 def tiny(dtype: str) -> float:
-    """Smallest normal number of ``"float32"`` or ``"float64"``."""
-    return float(np.finfo(dtype).tiny)
+    """Smallest normal number of a dtype; bfloat16 has the exponents of float32."""
+    return float(np.finfo("float32" if dtype == "bfloat16" else dtype).tiny)
 
 
 def accuracy(chunked: bool, terms: int, equal: bool = False) -> float:

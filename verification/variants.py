@@ -1,234 +1,28 @@
-"""Variants: what cases a definition is tried on, how each is made, and which checks it undergoes."""
+"""Variants: what cases a definition is tried on, with which settings and sizes."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from trigraph.operators import SYMBOLS, Definition
-from trigraph.verification.hubs import SETTINGS, WIDTH, WIDTHS
+from trigraph.verification.graphs import GRAPHS
+from trigraph.verification.kinds import Variant
 from trigraph.verification.settings import Where, admits, settings_of
 
-__all__ = ["CASE_KINDS", "VARIANTS", "Kind", "Variant", "hubs", "kind_of", "sizes_of", "variants"]
+__all__ = ["hubs", "sizes_of", "variants"]
 
+# Sizes of hubs: widths are small, so that the judge can pay for the edges.
+WIDTHS = {"n_radial": 1, "n_emb": 1, "n_mid": 1, "num_heads": 1}
+WIDTH = 2  # of everything else
 
-@dataclass(frozen=True)
-class Kind:
-    """What is special about all variants of one name.
-
-    Sizes are typical ones of the table but where `entities` fixes those that may be zero (nodes, edges), `widths`
-    chooses among the others, or `sizes` fixes some; definitions without all symbols of `sizes` have no such variant.
-
-    Attributes
-    ----------
-    remark : str
-        What a reader of its failures should know; "" if nothing is special.
-    entities : int or None
-    widths : {"typical", "least", "wide", "one channel"}
-        "wide": above tiles of 16, 32 and 64, and odd; "one channel": some are 1, beside others that are not, since an
-        axis of one has any stride.
-    sizes : mapping
-    data : {"any", "integers"}
-        What numbers are drawn (`cases.draw`).
-    differenced : bool
-        It keeps the wide margin from kinks, for finite differences and the algebraic properties.
-    every_setting : bool
-        It is tried with every setting; others take settings in turn.
-    large : bool
-        It has so many edges, or widths, that the emulated device takes one dtype of each setting, in turn.
-    many : bool
-        One place has more edges than a chunk: the bits of small blocks, too, are then compared with the judge.
-    one_thread : bool
-        One thread does its work, or threads share it as in "regular": their number would show nothing.
-    called : bool
-        It is called repeatedly, with `out`, `wrt` and absent cotangents, in one dtype of each setting, in turn.
-    company : bool
-        It is called among strangers.
-    equal_terms : bool
-        See `cases.Case`.
-    """
-
-    remark: str = ""
-    entities: int | None = None
-    widths: str = "typical"
-    sizes: Mapping[str, int] = field(default_factory=dict)
-    data: str = "any"
-    differenced: bool = False
-    every_setting: bool = False
-    large: bool = False
-    many: bool = False
-    one_thread: bool = False
-    called: bool = False
-    company: bool = False
-    equal_terms: bool = False
-
-
-def _length(terms: int) -> Kind:
-    return Kind(f"sums of {terms} terms over the edges", entities=terms, widths="least", many=True)
-
-
-def _heads(width: int) -> Kind:
-    """More heads than are taken together (4 and 8), of widths that are whole vectors of a processor or of a thread."""
-    remark, sizes = "nine heads, and rows of heads that fill whole vectors", {"num_heads": 9, "dim_head": width}
-    return Kind(remark, sizes=sizes, every_setting=True, one_thread=True, called=True)
-
-
-BEYOND_LANES = "rows wider than the threads of a block take at once"
-ORDINARY = Kind(differenced=True, company=True, called=True)
-CASE_KINDS = {
-    "regular": replace(ORDINARY, every_setting=True),
-    "second sizes": ORDINARY,
-    "periodic": replace(ORDINARY, remark="several images of one neighbour, and edges from an atom to its own image"),
-    "shared rows": replace(
-        ORDINARY, remark="several positions of the graph read one row of the edge arrays, and some rows are unused"
-    ),
-    "square": Kind("as many sources as destinations"),
-    "skewed": Kind(
-        "one node, row or segment has more than 256 terms to sum",
-        widths="least",
-        every_setting=True,
-        large=True,
-        many=True,
-        called=True,
-        company=True,
-    ),
-    "boundaries": Kind(
-        "sums of 256, 257 and 512 terms, and long sums first and last",
-        widths="least",
-        every_setting=True,
-        large=True,
-        many=True,
-        equal_terms=True,
-    ),
-    # There are only three nodes, edges and so on: with such widths the judge takes long for each.
-    "wide": Kind("widths above 64, and odd", entities=3, widths="wide", large=True),
-    "one channel": Kind("an axis of length 1", widths="one channel", one_thread=True, called=True),
-    "integers": Kind(
-        "small integers: sums are exact in every order", data="integers", every_setting=True, one_thread=True
-    ),
-    "one edge": Kind("a single edge", entities=1, one_thread=True),
-    "no edges": Kind("rows of edge arrays that nothing uses, and every sum is empty", one_thread=True, called=True),
-    "no nodes": Kind("arrays of length 0", entities=0, one_thread=True),
-    "length 700": _length(700),
-    "length 256": _length(256),
-    "length 257": _length(257),
-    "length 512": _length(512),
-    # Other images of i than that of e itself are left out, and each node has so many edges that its sum is linear.
-    "images": Kind(
-        "two images of every other node, both left out of a triplet sum that is linear in the edges",
-        large=True,
-        called=True,
-    ),
-    "unused rows": Kind(
-        "rows of edge arrays after those that positions read", every_setting=True, one_thread=True, called=True
-    ),
-    "heads of 8": _heads(8),
-    "heads of 16": _heads(16),
-    "rows of 132": Kind(BEYOND_LANES, sizes={"dim": 132}),
-    "features of 132": Kind(BEYOND_LANES, sizes={"f_in": 132}),
-}
-
-
-def kind_of(name: str) -> Kind:
-    """Return the kind of a variant's name; hubs (hubs.py) and real inputs are of no special kind."""
-    return CASE_KINDS.get(name, Kind())
-
-
-@dataclass(frozen=True)
-class Variant:
-    """How the sizes and the graph of a case are chosen.
-
-    `pick` chooses among the typical sizes; `index` is the dtype of the graph; `setting` fixes choices, and inputs that
-    are absent; `degree` is that of the hubs of hubs.py, 0 elsewhere, and `hub_data` says what numbers are
-    drawn for those.
-    """
-
-    name: str
-    pick: int
-    index: type[np.signedinteger[Any]]
-    setting: Mapping[str, Any] = field(default_factory=dict)
-    degree: int = 0
-    hub_data: str = ""
-
-    @property
-    def kind(self) -> Kind:
-        """What is special about variants of its name."""
-        return kind_of(self.name)
-
-    @property
-    def data(self) -> str:
-        """What numbers are drawn (`cases.draw`)."""
-        return self.hub_data or self.kind.data
-
-    @property
-    def label(self) -> str:
-        """Its name, and its setting."""
-        return ", ".join([self.name, *(f"{name}={value}" for name, value in self.setting.items())])
-
-
-SEGMENTS = (
-    Variant("regular", 0, np.int64),
-    Variant("second sizes", 1, np.int32),
-    Variant("skewed", 1, np.int64),
-    Variant("boundaries", 1, np.int32),
-    Variant("wide", 0, np.int32),
-    Variant("one channel", 0, np.int64),
-    Variant("integers", 0, np.int64),
-    Variant("one edge", 0, np.int32),
-    Variant("no edges", 0, np.int64),
-    Variant("no nodes", 0, np.int32),
-)
-# By kind of graph (None: no graph).
-VARIANTS: dict[str | None, tuple[Variant, ...]] = {
-    "edges": (
-        Variant("regular", 0, np.int64),
-        Variant("periodic", 1, np.int32),
-        Variant("square", 2, np.int32),
-        Variant("skewed", 1, np.int64),
-        Variant("boundaries", 1, np.int32),
-        Variant("wide", 0, np.int32),
-        Variant("one channel", 0, np.int64),
-        Variant("one edge", 0, np.int64),
-        Variant("no edges", 0, np.int32),
-        Variant("no nodes", 0, np.int64),
-        Variant("images", 1, np.int32, {"exclude": "node"}),
-    ),
-    "csc": (
-        Variant("regular", 0, np.int64),
-        Variant("shared rows", 2, np.int32),
-        Variant("square", 1, np.int32),
-        Variant("skewed", 1, np.int64),
-        Variant("boundaries", 1, np.int32),
-        Variant("wide", 0, np.int32),
-        Variant("one channel", 0, np.int32),
-        Variant("integers", 0, np.int64),
-        Variant("one edge", 0, np.int64),
-        Variant("no edges", 0, np.int32),
-        Variant("no nodes", 0, np.int64),
-        Variant("unused rows", 0, np.int32),
-        Variant("heads of 8", 0, np.int32),
-        Variant("heads of 16", 0, np.int64),
-        Variant("rows of 132", 0, np.int32),
-        Variant("features of 132", 0, np.int64),
-    ),
-    None: (
-        Variant("regular", 0, np.int64),
-        Variant("second sizes", 1, np.int64),
-        Variant("length 700", 2, np.int64),
-        Variant("length 256", 2, np.int64),
-        Variant("length 257", 2, np.int64),
-        Variant("length 512", 2, np.int64),
-        Variant("wide", 0, np.int64),
-        Variant("one channel", 0, np.int64),
-        Variant("integers", 0, np.int64),
-        Variant("one edge", 0, np.int64),
-        Variant("no edges", 0, np.int64),
-    ),
-    "triplets": SEGMENTS,
-    "bilinear": SEGMENTS,
+# Choices with sums of their own; the others differ in what is summed.
+SETTINGS: dict[str, tuple[dict[str, Any], ...]] = {
+    "mha_gat_n2n": ({"activation": "ELU"},),
+    "agg_weighted_n2n": ({"op": "sum"}, {"op": "mean", "mean_by": "weight"}),
+    "interaction_bilinear": ({}, {"atoms": None}),
 }
 
 
@@ -238,7 +32,7 @@ def variants(definition: Definition, where: Where | None = None) -> tuple[Varian
     `where` restricts the settings.
     """
     settings = settings_of(definition, where or {})
-    base = tuple(v for v in VARIANTS[definition.graph] if v.kind.sizes.keys() <= set(definition.symbols))
+    base = tuple(v for v in GRAPHS[definition.graph].variants if v.kind.sizes.keys() <= set(definition.symbols))
     if not settings:
         return base
     # Some variants fix a choice, as "images" does. They are left out where the restriction asks for another value.
@@ -260,17 +54,9 @@ def hubs(definition: Definition, degree: int, data: str) -> tuple[Variant, ...]:
 # Widths that are 1 in "one channel".
 CHANNELS = ("d", "dim", "f_in", "n_emb", "n_spherical", "num_heads", "num_spherical")
 
-# In the variant "no edges" this size is 0, by kind of graph. Edge arrays keep their rows, which nothing reads then.
-MEMBERS: dict[str | None, str] = {
-    "csc": "num_positions",
-    "edges": "num_positions",
-    "triplets": "num_triplets",
-    "bilinear": "num_triplets",
-}
-
 
 def sizes_of(definition: Definition, variant: Variant) -> dict[str, int]:
-    """Sizes of every symbol but those that a graph settles (case_graphs.py, hubs.py)."""
+    """Sizes of every symbol but those that a graph settles (`graphs.CaseGraphs`)."""
     if variant.degree:
         return {name: WIDTHS.get(name, WIDTH) for name in definition.symbols}
     sizes, kind = {}, variant.kind
@@ -279,7 +65,7 @@ def sizes_of(definition: Definition, variant: Variant) -> dict[str, int]:
         size = symbol.typical[variant.pick % len(symbol.typical)]
         if not symbol.minimum and kind.entities is not None:
             size = kind.entities
-        elif variant.name == "no edges" and name == MEMBERS.get(definition.graph, "num_edges"):
+        elif variant.name == "no edges" and name == GRAPHS[definition.graph].members:
             size = 0
         elif symbol.minimum and kind.widths == "wide":
             size = 6 * symbol.typical[0] + 9

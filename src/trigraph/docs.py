@@ -13,9 +13,9 @@ from pathlib import Path
 
 from trigraph.operators import DEFINITIONS, OPERATORS, SYMBOLS, Array, Attribute, Definition, Operator, result_type
 from trigraph.stubs import write_or_check
+from trigraph.verification.kinds import CASE_KINDS
 from trigraph.verification.record import KINDS
 from trigraph.verification.tolerances import TABLE
-from trigraph.verification.variants import CASE_KINDS
 
 __all__ = ["BLOCKS", "generate", "main"]
 

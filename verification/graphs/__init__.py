@@ -1,0 +1,20 @@
+"""The graphs of cases: one object for each kind of graph, with all that verification needs of that kind."""
+
+from __future__ import annotations
+
+from trigraph.verification.graphs.absent import NoGraphCases
+from trigraph.verification.graphs.base import CROWDED, CaseGraphs
+from trigraph.verification.graphs.csc import CSCCases
+from trigraph.verification.graphs.edges import EdgeCases
+from trigraph.verification.graphs.segments import SegmentCases
+
+__all__ = ["CROWDED", "GRAPHS", "CaseGraphs"]
+
+# By the name in `trigraph.graph_kinds.GRAPHS`; None: definitions without a graph.
+GRAPHS: dict[str | None, CaseGraphs] = {
+    None: NoGraphCases(),
+    "csc": CSCCases(),
+    "edges": EdgeCases(),
+    "triplets": SegmentCases(),
+    "bilinear": SegmentCases(),
+}

@@ -1,0 +1,94 @@
+"""What verification needs of a kind of graph, all in one class: each file beside this one has that of a kind."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trigraph.operators import SYMBOLS
+from trigraph.verification.kinds import Variant
+
+if TYPE_CHECKING:
+    from trigraph.verification.cases import Case
+
+__all__ = ["BY_DESTINATION", "BY_ROW", "BY_SOURCE", "CROWDED", "CaseGraphs", "among", "any_orders", "in_rows"]
+
+# Lengths of rows: of 256 and 512 members, which are whole pieces, of one more, and long ones first and last;
+# in all more rows than two blocks of nodes (48) have.
+BY_DESTINATION = np.array([257, *[1] * 100, 256, 0, 512])
+BY_SOURCE = np.array([512, 0, 256, *[1] * 100, 257])
+BY_ROW = np.array([256, *[1] * 100, 257, 512])
+
+
+# Strangers before own CROWDED rows at most, each with more members than a kernel sums in one piece.
+CROWDED = 3
+
+
+class CaseGraphs(ABC):
+    """One kind of graph (`trigraph.graph_kinds.GRAPHS`), or none, in the cases of definitions that take it.
+
+    Methods return graph objects by argument name. Those that are given `sizes` write there the sizes these have.
+
+    Attributes
+    ----------
+    variants : tuple of Variant
+        What cases there are.
+    members : str
+        The size that is 0 in "no edges". Edge arrays keep their rows, which nothing reads then.
+    """
+
+    variants: tuple[Variant, ...]
+    members: str
+
+    @abstractmethod
+    def of(
+        self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator
+    ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """Return the graph objects of a variant, and inputs that belong to them."""
+
+    @abstractmethod
+    def hub(
+        self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator
+    ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """Return graph objects whose every sum has `variant.degree` terms at one place, and inputs that belong to them.
+
+        A chunked sum is within 8 eps of the judge however long it is, because partial sums are added pairwise; one that
+        adds them one after the other is found here and nowhere else.
+        """
+
+    @abstractmethod
+    def renumbered(self, case: Case, rng: np.random.Generator) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """Return the graph objects of a case with new numbers for everything, and for each size the old numbers."""
+
+    @abstractmethod
+    def among_strangers(
+        self, case: Case, before: Mapping[str, int], after: Mapping[str, int], rng: np.random.Generator
+    ) -> dict[str, Any]:
+        """Return the graph objects of a case with so many others' nodes, edges and so on before and after its own."""
+
+    @abstractmethod
+    def at_random(self, sizes: dict[str, int], index: type, rng: np.random.Generator) -> dict[str, Any]:
+        """Return graph objects for the soak test, which has no use for a judge: large ones too."""
+
+
+def in_rows(lengths: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Return the row of each member, in any order."""
+    return rng.permutation(np.repeat(np.arange(len(lengths)), lengths))
+
+
+def any_orders(case: Case, rng: np.random.Generator) -> dict[str, np.ndarray]:
+    """Return a permutation of everything whose number may be zero: nodes, edges and so on."""
+    names = (n for n in case.definition.symbols if SYMBOLS[n].minimum == 0)
+    return {n: rng.permutation(case.sizes[n]) for n in names}
+
+
+def among(
+    own: Any, members: str, owners: str, case: Case, before: Mapping[str, int], after: Mapping[str, int], rng: Any
+) -> Any:
+    """Return the owner of each member: strangers' members belong to strangers on their side, those before to few."""
+    first = rng.integers(0, min(before[owners], CROWDED), before[members])
+    last = rng.integers(0, after[owners], after[members]) + before[owners] + case.sizes[owners]
+    return np.concatenate([first, own + before[owners], last]).astype(own.dtype)

@@ -1,0 +1,175 @@
+"""Graphs from sources to destinations (`trigraph.CSC`) in generated cases."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trigraph.graphs import CSC
+from trigraph.verification.graphs.base import (
+    BY_DESTINATION,
+    BY_ROW,
+    BY_SOURCE,
+    CaseGraphs,
+    among,
+    any_orders,
+    in_rows,
+)
+from trigraph.verification.kinds import Variant
+
+if TYPE_CHECKING:
+    from trigraph.verification.cases import Case
+
+__all__ = ["CSCCases", "rows_are_positions"]
+
+
+def rows_are_positions(case: Case) -> bool:
+    """Whether a case's graph is a CSC whose position p has row p of the edge arrays."""
+    graph = case.values.get("graph")
+    return isinstance(graph, CSC) and np.array_equal(graph.edge_ids, np.arange(graph.num_edges))
+
+
+def _pairs(variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Source and destination of every edge, in any order."""
+    n_src, n_dst, count = sizes["num_src_nodes"], sizes["num_dst_nodes"], sizes["num_positions"]
+    if variant.name == "skewed":
+        # Source 2 and destination 1 each have more than two chunks of 256 edges.
+        src = np.concatenate([rng.integers(0, n_src, 620), np.full(620, 2)])
+        dst = np.concatenate([np.full(620, 1), rng.integers(0, n_dst, 620)])
+        return src, dst
+    if min(n_src, n_dst, count) < 4:
+        return rng.integers(0, max(n_src, 1), count), rng.integers(0, max(n_dst, 1), count)
+    # Isolated: the last and a middle source and destination. Self loops at 0 and 1, the edge 2 -> 1 twice.
+    sources = np.setdiff1d(np.arange(n_src), [n_src // 2, n_src - 1])
+    targets = np.setdiff1d(np.arange(n_dst), [n_dst // 2, n_dst - 1])
+    src = np.concatenate([[0, 1, 2, 2], rng.choice(sources, count - 4)])
+    dst = np.concatenate([[0, 1, 1, 1], rng.choice(targets, count - 4)])
+    return src, dst
+
+
+class CSCCases(CaseGraphs):
+    """See `CaseGraphs`."""
+
+    variants = (
+        Variant("regular", 0, np.int64),
+        Variant("shared rows", 2, np.int32),
+        Variant("square", 1, np.int32),
+        Variant("skewed", 1, np.int64),
+        Variant("boundaries", 1, np.int32),
+        Variant("wide", 0, np.int32),
+        Variant("one channel", 0, np.int32),
+        Variant("integers", 0, np.int64),
+        Variant("one edge", 0, np.int64),
+        Variant("no edges", 0, np.int32),
+        Variant("no nodes", 0, np.int64),
+        Variant("unused rows", 0, np.int32),
+        Variant("heads of 8", 0, np.int32),
+        Variant("heads of 16", 0, np.int64),
+        Variant("rows of 132", 0, np.int32),
+        Variant("features of 132", 0, np.int64),
+    )
+    members = "num_positions"
+
+    def of(
+        self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator
+    ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """Return the graph of a variant; writes the sizes it has into `sizes`."""
+        if variant.name == "square":
+            sizes["num_src_nodes"] = sizes["num_dst_nodes"]
+        if variant.name == "boundaries":
+            sizes |= {"num_src_nodes": len(BY_SOURCE), "num_dst_nodes": len(BY_DESTINATION)}
+            src, dst = in_rows(BY_SOURCE, rng), in_rows(BY_DESTINATION, rng)
+        else:
+            src, dst = _pairs(variant, sizes, rng)
+        order = rng.permutation(len(src))
+        src, dst = src[order], dst[order]
+        count, edge_ids, rows = len(src), None, None
+        if variant.name == "no edges":
+            rows, edge_ids = sizes["num_edges"], np.empty(0, variant.index)
+        elif variant.name == "shared rows":
+            rows = count
+            # As many as positions. Three unused, the others drawn with replacement: some shared by several positions.
+            edge_ids = rng.choice(np.setdiff1d(np.arange(rows), [0, rows // 2, rows - 1]), count).astype(variant.index)
+        elif variant.name == "boundaries":
+            rows, edge_ids = len(BY_ROW), in_rows(BY_ROW, rng).astype(variant.index)
+        elif variant.name == "skewed":
+            # One row shared by more than two chunks, the rest a permutation as `from_coo` makes.
+            rows = count - 599
+            edge_ids = rng.permutation(np.concatenate([np.zeros(600, int), np.arange(1, rows)])).astype(variant.index)
+        graph = CSC.from_coo(
+            src.astype(variant.index),
+            dst.astype(variant.index),
+            sizes["num_src_nodes"],
+            sizes["num_dst_nodes"],
+            edge_ids,
+            rows,
+        )
+        if variant.name == "regular":  # positions are rows
+            graph = CSC(graph.offsets, graph.indices, graph.num_src_nodes)
+        elif variant.name == "unused rows":  # and three rows come after those of the last position
+            graph = CSC(graph.offsets, graph.indices, graph.num_src_nodes, num_edges=graph.num_positions + 3)
+        sizes |= {name: int(getattr(graph, name)) for name in ("num_positions", "num_edges")}
+        return {"graph": graph}, {}
+
+    def hub(
+        self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator
+    ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """Destination 0 has `degree` in-edges, each from a source of its own; source 0 has as many out-edges.
+
+        The latter share one row, so that the gradient of that row is a long sum, too.
+        """
+        count = variant.degree
+        hub, others = np.zeros(count, variant.index), np.arange(1, count + 1, dtype=variant.index)
+        rows = np.concatenate([others, hub])
+        graph = CSC.from_coo(np.concatenate([others, hub]), np.concatenate([hub, others]), count + 1, count + 1, rows)
+        sizes |= {n: getattr(graph, n) for n in ("num_src_nodes", "num_dst_nodes", "num_positions", "num_edges")}
+        return {"graph": graph}, {}
+
+    def renumbered(self, case: Case, rng: np.random.Generator) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """Give nodes and rows new numbers, and positions of a destination a new order."""
+        graph, orders = case.values["graph"], any_orders(case, rng)
+        new = {name: np.argsort(order).astype(graph.indices.dtype) for name, order in orders.items()}
+        positions = rng.permutation(graph.num_positions)
+        destinations = graph.prepare().destinations
+        other = CSC.from_coo(
+            new["num_src_nodes"][graph.indices[positions]],
+            new["num_dst_nodes"][destinations[positions]],
+            graph.num_src_nodes,
+            graph.num_dst_nodes,
+            new["num_edges"][graph.edge_ids[positions]],
+            graph.num_edges,
+        )
+        return {"graph": other}, orders
+
+    def among_strangers(
+        self, case: Case, before: Mapping[str, int], after: Mapping[str, int], rng: np.random.Generator
+    ) -> dict[str, Any]:
+        """Positions that have the rows of their own number keep that: the strangers' do, too."""
+        graph = case.values["graph"]
+        members = ("num_positions",)
+        src, dst, rows = (
+            among(own, *members, owners, case, before, after, rng)
+            for own, owners in (
+                (graph.indices, "num_src_nodes"),
+                (graph.prepare().destinations, "num_dst_nodes"),
+                (graph.edge_ids, "num_edges"),
+            )
+        )
+        if rows_are_positions(case):
+            rows = None
+        sizes = (before[n] + case.sizes[n] + after[n] for n in ("num_src_nodes", "num_dst_nodes"))
+        number = before["num_edges"] + case.sizes["num_edges"] + after["num_edges"]
+        order = np.argsort(dst, kind="stable")
+        num_src, num_dst = sizes
+        offsets = np.searchsorted(dst[order], np.arange(num_dst + 1)).astype(dst.dtype)
+        return {"graph": CSC(offsets, src[order], num_src, None if rows is None else rows[order], number)}
+
+    def at_random(self, sizes: dict[str, int], index: type, rng: np.random.Generator) -> dict[str, Any]:
+        """Rows shared by positions, rows that nothing uses; sometimes most edges belong to a few nodes."""
+        n_src, n_dst, rows = sizes["num_src_nodes"], sizes["num_dst_nodes"], sizes["num_edges"]
+        count = sizes["num_positions"] if min(n_src, n_dst, rows) else 0
+        power = rng.choice([1, 1, 4])
+        src, dst, ids = ((bound * rng.random(count) ** power).astype(index) for bound in (n_src, n_dst, rows))
+        return {"graph": CSC.from_coo(src, dst, n_src, n_dst, ids, rows)}

@@ -1,0 +1,158 @@
+"""Graphs of edges between atoms (`trigraph.EdgeGraph`) in generated cases."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trigraph.edge_graph import EdgeGraph
+from trigraph.verification.graphs.base import CaseGraphs, among, any_orders
+from trigraph.verification.kinds import Variant
+
+if TYPE_CHECKING:
+    from trigraph.verification.cases import Case
+
+__all__ = ["EdgeCases"]
+
+
+class EdgeCases(CaseGraphs):
+    """See `CaseGraphs`."""
+
+    variants = (
+        Variant("regular", 0, np.int64),
+        Variant("periodic", 1, np.int32),
+        Variant("square", 2, np.int32),
+        Variant("skewed", 1, np.int64),
+        Variant("boundaries", 1, np.int32),
+        Variant("wide", 0, np.int32),
+        Variant("one channel", 0, np.int64),
+        Variant("one edge", 0, np.int64),
+        Variant("no edges", 0, np.int32),
+        Variant("no nodes", 0, np.int64),
+        Variant("images", 1, np.int32, {"exclude": "node"}),
+    )
+    members = "num_positions"
+
+    def of(
+        self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator
+    ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """Return the graph of a variant and the vectors of its edges; writes the sizes it has into `sizes`.
+
+        Atoms in a skew cell: an edge and its reverse have opposite vectors. Periodic cells have parallel edges (images
+        of one neighbour) and edges from an atom to its own image; a third of the edges has no reverse.
+        """
+        if variant.name == "boundaries":
+            return _edge_boundaries(variant, sizes, rng)
+        nodes = sizes["num_nodes"]
+        pairs = 0 if nodes == 0 or variant.name in ("no edges", "one edge") else 2 * nodes
+        near = 1 if variant.name in ("periodic", "wide") else 0
+        first, second = (rng.integers(0, max(1, nodes - 1), pairs) for _ in range(2))  # the last node is isolated
+        shift = rng.integers(-near, near + 1, (pairs, 3))
+        if variant.name == "skewed":
+            # Node 1 has more than a chunk of 256 in-edges, node 0 as many out-edges: images of even and of odd nodes,
+            # and few edges besides, so that there are few triplets.
+            many, few, number = 270, nodes // 2, np.arange(270)
+            others = 2 * (number % (nodes // 2 - 1)) + 2
+            first = np.concatenate([first[:few], others, np.zeros(many, int)])
+            second = np.concatenate([second[:few], np.ones(many, int), others + 1])
+            far = np.tile(np.stack([number - 135, number // 16, number % 16], axis=1), (2, 1))
+            shift = np.concatenate([shift[:few], far])
+        if variant.name == "images":
+            first, second = np.tile(np.triu_indices(nodes, 1), 2)
+            shift = np.repeat([[0, 0, 0], [1, -1, 0]], len(first) // 2, axis=0)
+        if variant.name == "one edge":
+            first, second, shift = np.zeros(1, int), np.ones(1, int) % nodes, np.ones((1, 3), int)
+        images = np.unique(np.column_stack([first, second, shift]), axis=0)
+        images = images[(images[:, 0] != images[:, 1]) | images[:, 2:].any(axis=1)]
+        mirrored = rng.random(len(images)) < {"skewed": 0.02, "images": 1}.get(variant.name, 2 / 3)
+        back = images[mirrored] if len(images) > 1 else images[:0]
+        both = np.unique(np.concatenate([images, np.column_stack([back[:, 1], back[:, 0], -back[:, 2:]])]), axis=0)
+        src, dst = both[:, 0], both[:, 1]
+        positions = rng.uniform(0, 1, (nodes, 3))
+        cell = np.eye(3) + rng.uniform(0, 0.2, (3, 3))
+        vec = positions[src] - positions[dst] + both[:, 2:] @ cell
+        graph = EdgeGraph(src.astype(variant.index), dst.astype(variant.index), nodes, vec=vec)
+        sizes["num_edges"] = graph.num_edges
+        return {"graph": graph}, {"vec": vec}
+
+    def hub(
+        self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator
+    ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """Node n has n in-edges and the one edge to node n + 1, which has n out-edges."""
+        count = variant.degree
+        every = np.arange(count)
+        src = np.concatenate([every, [count], np.full(count, count + 1)])
+        dst = np.concatenate([np.full(count, count), [count + 1], every + count + 2])
+        vec = rng.uniform(0.5, 1.5, (len(src), 3))
+        if variant.data == "constant":
+            vec[:] = vec[0]
+        graph = EdgeGraph(src.astype(variant.index), dst.astype(variant.index), 2 * count + 2, vec=vec)
+        sizes |= {"num_nodes": graph.num_nodes, "num_edges": graph.num_edges}
+        return {"graph": graph}, {"vec": vec}
+
+    def renumbered(self, case: Case, rng: np.random.Generator) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """Give nodes new numbers; edges follow, sorted by their new source, in any order within it."""
+        graph, orders = case.values["graph"], any_orders(case, rng)
+        new = np.argsort(orders["num_nodes"]).astype(graph.src.dtype)
+        edges = orders["num_edges"]
+        edges = edges[np.argsort(new[graph.src[edges]], kind="stable")]
+        vec = case.values["vec"][edges]
+        other = EdgeGraph(new[graph.src[edges]], new[graph.dst[edges]], graph.num_nodes, vec=vec)
+        return {"graph": other}, {**orders, "num_edges": edges}
+
+    def among_strangers(
+        self, case: Case, before: Mapping[str, int], after: Mapping[str, int], rng: np.random.Generator
+    ) -> dict[str, Any]:
+        """Edges stay sorted by source, and those of the case in their order."""
+        graph = case.values["graph"]
+        src, dst = (among(own, "num_edges", "num_nodes", case, before, after, rng) for own in (graph.src, graph.dst))
+        strangers = np.ones(src.size, bool)
+        strangers[before["num_edges"] : before["num_edges"] + graph.num_edges] = False
+        src[strangers] = np.sort(src[strangers])  # edges are sorted by source, and those of the case are
+        reverse = None
+        if graph.reverse_edge is not None:
+            reverse = np.full_like(src, -1)
+            own = graph.reverse_edge
+            reverse[~strangers] = np.where(own >= 0, own + before["num_edges"], -1)
+        function, _ = graph.__reduce__()
+        number = before["num_nodes"] + graph.num_nodes + after["num_nodes"]
+        found: EdgeGraph = function(src, dst, number, reverse)
+        return {"graph": found}
+
+    def at_random(self, sizes: dict[str, int], index: type, rng: np.random.Generator) -> dict[str, Any]:
+        """Parallel edges told apart by their shifts; most have their reverse.
+
+        They are few, since the direct panels pay for every triplet.
+        """
+        nodes = sizes["num_nodes"]
+        count = min(sizes["num_edges"] // 2, 6 * nodes)
+        src, dst = rng.integers(0, max(nodes, 1), (2, count))
+        half = np.column_stack([src, dst, np.arange(count) + 1, rng.integers(-1, 2, (count, 2))])
+        back = np.column_stack([dst, src, -half[:, 2:]])[rng.random(count) < 0.7]
+        both = np.concatenate([half, back])
+        both = both[np.argsort(both[:, 0], kind="stable")].astype(index)
+        return {"graph": EdgeGraph(both[:, 0].copy(), both[:, 1].copy(), nodes, both[:, 2:].copy())}
+
+
+def _edge_boundaries(
+    variant: Variant, sizes: dict[str, int], rng: np.random.Generator
+) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Return nodes with 256, 257 or 512 in-edges and two out-edges, or the other way round; the rest have few triplets.
+
+    In-edges come from nodes 2 to 11 and out-edges go to nodes 12 to 21, but for one that goes back to node 2.
+    """
+    wide = ((0, 257), (22, 256), (25, 512))  # node, in-edges: the first and the last node are among them
+    pairs = [
+        pair for node, count in wide for pair in [*((2 + n % 10, node) for n in range(count)), (node, 2), (node, 12)]
+    ]
+    tall = ((1, 256), (23, 257), (24, 512))  # node, out-edges
+    pairs += [
+        pair for node, count in tall for pair in [*((node, 12 + n % 10) for n in range(count)), (3, node), (4, node)]
+    ]
+    src, dst = np.array(sorted(pairs, key=lambda pair: (pair[0], rng.random())), variant.index).T
+    vec = rng.standard_normal((len(src), 3))
+    graph = EdgeGraph(src, dst, 26, vec=vec)
+    sizes |= {"num_nodes": graph.num_nodes, "num_edges": graph.num_edges}
+    return {"graph": graph}, {"vec": vec}

@@ -1,0 +1,175 @@
+"""Triplets of edges, atoms and rows of m (`trigraph.Segments`) in generated cases."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from trigraph.segments import Segments
+from trigraph.verification.graphs.base import (
+    BY_DESTINATION,
+    BY_ROW,
+    BY_SOURCE,
+    CaseGraphs,
+    among,
+    any_orders,
+    in_rows,
+)
+from trigraph.verification.kinds import Variant
+
+if TYPE_CHECKING:
+    from trigraph.verification.cases import Case
+
+__all__ = ["SegmentCases"]
+
+
+# By argument: the sizes that are its numbers of members and of segments.
+OWNERS = {
+    "triplets": ("num_triplets", "num_edges"),
+    "atoms": ("num_edges", "num_outputs"),
+    "idx_in": ("num_triplets", "num_inputs"),
+}
+
+
+class SegmentCases(CaseGraphs):
+    """See `CaseGraphs`."""
+
+    variants = (
+        Variant("regular", 0, np.int64),
+        Variant("second sizes", 1, np.int32),
+        Variant("skewed", 1, np.int64),
+        Variant("boundaries", 1, np.int32),
+        Variant("wide", 0, np.int32),
+        Variant("one channel", 0, np.int64),
+        Variant("integers", 0, np.int64),
+        Variant("one edge", 0, np.int32),
+        Variant("no edges", 0, np.int64),
+        Variant("no nodes", 0, np.int32),
+    )
+    members = "num_triplets"
+
+    def of(
+        self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator
+    ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """Return triplets and, where the definition has them, atoms and inputs."""
+        if variant.name == "boundaries":
+            return _segment_boundaries(variant, sizes, rng), {}
+        if variant.name == "skewed":
+            sizes |= {"num_triplets": 700, "num_edges": 290}
+        elif variant.name == "wide":
+            sizes |= {"num_triplets": 5, "num_edges": 3}
+        absent = {name for name, value in variant.setting.items() if value is None}
+        graphs: dict[str, Segments | None] = {
+            "triplets": _members(variant, sizes["num_triplets"], sizes["num_edges"], rng),
+            "atoms": None,
+            "idx_in": None,
+        }
+        if "num_outputs" not in sizes:
+            return {"triplets": graphs["triplets"]}, {}
+        if "atoms" in absent or (sizes["num_edges"] and not sizes["num_outputs"]):
+            sizes["num_outputs"] = sizes["num_edges"]
+        else:
+            graphs["atoms"] = _members(variant, sizes["num_edges"], sizes["num_outputs"], rng)
+        if "idx_in" in absent or (sizes["num_triplets"] and not sizes["num_inputs"]):
+            sizes["num_inputs"] = sizes["num_triplets"]
+        else:
+            graphs["idx_in"] = _members(variant, sizes["num_triplets"], sizes["num_inputs"], rng)
+        return graphs, {}
+
+    def hub(
+        self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator
+    ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """Give the last edge `degree` triplets, the others one each; atom 0 all edges but one; an input half of all.
+
+        That edge is the last, since a first term that outweighs all others makes every later addition err alike,
+        however few terms a chunk has: sums over edges would be beyond what chunks promise.
+        """
+        count, index = variant.degree, variant.index
+        hub, others = np.full(count, count, index), np.arange(count, dtype=index)
+        graphs: dict[str, Any] = {"triplets": Segments(np.concatenate([others, hub]), count + 1)}
+        sizes |= {"num_triplets": 2 * count, "num_edges": count + 1}
+        if "num_outputs" in sizes:
+            atom = np.repeat(np.array([0, 1], index), [count, 1])
+            atoms = None if "atoms" in variant.setting else Segments(atom, 2)
+            graphs |= {"atoms": atoms, "idx_in": Segments(np.concatenate([hub, others]), count + 1)}
+            sizes |= {"num_inputs": count + 1, "num_outputs": count + 1 if atoms is None else 2}
+        return graphs, {}
+
+    def renumbered(self, case: Case, rng: np.random.Generator) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+        """Give edges, triplets and atoms new numbers; edges or triplets stand for atoms or inputs that are absent."""
+        orders, values = any_orders(case, rng), case.values
+        owners = {name: sizes for name, sizes in OWNERS.items() if name in values}
+        for name, (members, segments) in owners.items():
+            if values[name] is None:
+                orders[segments] = orders[members]
+        new = {name: np.argsort(order) for name, order in orders.items()}
+        graphs: dict[str, Any] = {}
+        for name, (members, segments) in owners.items():
+            old = values[name]
+            if old is not None:
+                index = new[segments][old.index[orders[members]]].astype(old.index.dtype)
+                graphs[name] = Segments(index, old.num_segments)
+        return graphs, orders
+
+    def among_strangers(
+        self, case: Case, before: Mapping[str, int], after: Mapping[str, int], rng: np.random.Generator
+    ) -> dict[str, Any]:
+        """Members of strangers belong to strangers' segments."""
+        graphs = {}
+        for name, (members, segments) in OWNERS.items():
+            own = case.values.get(name)
+            if own is not None:
+                index = among(own.index, members, segments, case, before, after, rng)
+                graphs[name] = Segments(index, before[segments] + own.num_segments + after[segments])
+        return graphs
+
+    def at_random(self, sizes: dict[str, int], index: type, rng: np.random.Generator) -> dict[str, Any]:
+        """Members in any order; atoms and rows of m, where the operator has them."""
+
+        def members(count: int, segments: str) -> Segments:
+            bound = sizes[segments]
+            return Segments(rng.integers(0, max(bound, 1), count if bound else 0).astype(index), bound)
+
+        if "num_outputs" not in sizes:
+            return {"triplets": members(sizes["num_triplets"], "num_edges")}
+        sizes["num_edges"] *= sizes["num_outputs"] > 0
+        triplets = sizes["num_triplets"] * (min(sizes["num_edges"], sizes["num_inputs"]) > 0)
+        return {
+            "triplets": members(triplets, "num_edges"),
+            "atoms": members(sizes["num_edges"], "num_outputs"),
+            "idx_in": members(triplets, "num_inputs"),
+        }
+
+
+def _members(variant: Variant, count: int, bound: int, rng: np.random.Generator) -> Segments:
+    """Members of segments in any order; the last and a middle segment have none, in "skewed" one has most."""
+    used = np.setdiff1d(np.arange(bound), [bound // 2, bound - 1]) if bound > 3 else np.arange(bound)
+    index = rng.choice(used, count) if count else np.empty(0, np.int64)
+    if variant.name == "skewed" and count:
+        index[rng.random(count) < 0.9] = used[1 % len(used)]
+    return Segments(index.astype(variant.index), bound)
+
+
+def _segment_boundaries(
+    variant: Variant, sizes: dict[str, int], rng: np.random.Generator
+) -> dict[str, Segments | None]:
+    """Return edges, atoms and inputs with 256, 257 or 512 members, the first and the last among them."""
+    several = "num_outputs" in sizes
+    total, index = int(BY_DESTINATION.sum()), variant.index
+
+    def segments(lengths: np.ndarray) -> Segments:
+        return Segments(in_rows(lengths, rng).astype(index), len(lengths))
+
+    # As many edges as triplets where atoms are segments of them: most edges then have no triplet.
+    lengths = np.insert(BY_DESTINATION, -1, np.zeros(total - len(BY_DESTINATION), int)) if several else BY_DESTINATION
+    graphs: dict[str, Segments | None] = {"triplets": segments(lengths)}
+    sizes |= {"num_triplets": total, "num_edges": len(lengths)}
+    if several:
+        absent = {name for name, value in variant.setting.items() if value is None}
+        graphs["atoms"] = None if "atoms" in absent else segments(BY_SOURCE)
+        graphs["idx_in"] = None if "idx_in" in absent else segments(BY_ROW)
+        sizes |= {"num_outputs": total if "atoms" in absent else len(BY_SOURCE)}
+        sizes |= {"num_inputs": total if "idx_in" in absent else len(BY_ROW)}
+    return graphs

@@ -1,0 +1,114 @@
+"""Arrays stored in half precision, which the kernels of the gpu panels read and write, and compute with in float32."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from trigraph.graphs import CSC
+from trigraph.operators import OPERATORS, Operator
+from trigraph.verification import tolerances
+from trigraph.verification.accuracy import dtype_of, field_error, form_problem, scaled_error
+from trigraph.verification.cases import half_dtype
+from trigraph.verification.judged import Judged
+from trigraph.verification.record import Check
+from trigraph.verification.subjects import Subject, attempt
+
+__all__ = ["EVERY_NUMBER", "check_every_number", "check_half"]
+
+# The one operator that takes half precision: where the attention weights are 0 and destinations have one in-edge, the
+# gradient of a source's embedding is the sum of the output's cotangents at its destinations.
+EVERY_NUMBER = "mha_gat_n2n_bwd"
+WIDTH = 64  # heads of one number each, so that a score that is not finite spoils no other number
+
+
+def check_half(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
+    """Hand over and take back in half precision what may be, and compare with the judge: each element is rounded once.
+
+    Sums are float32's, and the arguments are numbers that the half type has.
+    """
+    case, tolerance = judged.case, judged.tolerance(subject)
+    assert case.half
+    stored, unit = half_dtype(case.half), tolerances.eps(case.half) / 2
+    halves = {a.name: case.arguments(op)[a.name].astype(stored) for a in case.given(op) if a.half}
+    outcome, checks = attempt(subject, op, case.arguments(op) | halves), []
+    for field in case.returned(op):
+        expected = judged.result(op)[field.name]
+        got: Any = outcome.fields.get(field.name)
+        note = outcome.problem or form_problem(
+            got, field, case.sizes, case.half if field.half else dtype_of(field, case)
+        )
+        error = math.inf
+        if not note and field.half:
+            once = unit * np.maximum(abs(expected[0]), tolerances.tiny(case.half))
+            more = once / tolerance + unit * tolerances.eps(case.dtype) * expected[2]
+            error = scaled_error(got, expected, case.dtype, more)
+        elif not note:
+            error = field_error(got, field, expected, case.dtype)
+        checks.append(
+            Check(
+                operator=op.name,
+                panel=subject.name,
+                dtype=case.dtype,
+                kind="half",
+                case=case.name,
+                field=field.name,
+                error=error,
+                tolerance=0.0 if field.index else tolerance,
+                seconds=outcome.seconds,
+                note=note or case.note,
+            )
+        )
+    return checks
+
+
+def check_every_number(subject: Subject, half: str) -> list[Check]:
+    """Add every number of a half type and itself, and it and the next: sums are exact, rounded to even, or infinite.
+
+    Returns
+    -------
+    list of Check
+        One; the error is the number of sums that are wrong. A score is 0 times a number: what is not finite gives NaN.
+    """
+    every = np.arange(2**16, dtype=np.uint16)
+    numbers = np.stack([every, every, every, every + 1]).view(half_dtype(half)).reshape(4, -1, WIDTH)
+    nodes = numbers.shape[1]
+    # Sources 0 to nodes - 1 have their numbers twice, from two destinations; the others have them and the next ones.
+    first = np.arange(nodes)
+    graph = CSC(np.arange(4 * nodes + 1), np.concatenate([first, first, nodes + first, nodes + first]), 2 * nodes)
+    wide = numbers.astype(np.float32).reshape(2, 2, nodes, WIDTH)
+    finite = np.isfinite(wide).all(axis=1)
+    terms = np.where(finite[:, None], wide, 0)
+    with np.errstate(over="ignore"):
+        expected = (np.float32(0) + terms[:, 0] + terms[:, 1]).astype(numbers.dtype)  # a sum begins with +0
+    values = {
+        "grad_output_embedding": numbers.reshape(-1, WIDTH),
+        "src_embedding": np.zeros((2 * nodes, WIDTH), numbers.dtype),
+        "dst_embedding": np.zeros((4 * nodes, WIDTH), numbers.dtype),
+        "attention_weights": np.zeros(2 * WIDTH, np.float32),
+        "graph": graph,
+        "num_heads": WIDTH,
+    }
+    outcome = attempt(subject, OPERATORS[EVERY_NUMBER], values, ("src_embedding",))
+    got: Any = outcome.fields.get("src_embedding")
+    error = math.inf
+    if isinstance(got, np.ndarray) and got.dtype == numbers.dtype and got.shape == (2 * nodes, WIDTH):
+        got = got.reshape(expected.shape)
+        right = np.where(finite, got.view(np.uint16) == expected.view(np.uint16), np.isnan(got.astype(np.float32)))
+        error = float(np.count_nonzero(~right))
+    return [
+        Check(
+            operator=EVERY_NUMBER,
+            panel=subject.name,
+            dtype="float32",
+            kind="half",
+            case=f"every number of {half}",
+            field="src_embedding",
+            error=error,
+            tolerance=0.0,
+            seconds=outcome.seconds,
+            note=outcome.problem,
+        )
+    ]
