@@ -2,8 +2,8 @@
 
 For every head and position p (an in-edge of i from j, e its row): raw = a_s.x_j + a_d.x_i + a_e.f_e, the sum of scores
 that are computed once for each node and row; pre = act(raw); post = softmax of pre over the in-edges of i; out_i = sum
-post x_j, heads side by side or averaged. A group of lanes, at most a warp, works on a piece (at most CHUNK positions of
-one row, see sums.py); the softmax of a row that is cut is joined from its pieces' largest scores and sums.
+post x_j, heads side by side or averaged. A group of lanes, at most a warp, works on a piece (at most PART_SIZE
+positions of one row, see sums.py); the softmax of a row that is cut is joined from its pieces' largest scores and sums.
 
 With g the gradient in the output of a head, u = g_i.x_j, and bars for means over the in-edges (ubar = sum post u)::
 

@@ -5,7 +5,7 @@ message_i = sum over e into i of K_e h_src(e). Packed parameters are the rows of
 of an (H + 1, F) matrix, V^ = V | b_v, with F = (f_in, f_out), f_out fast; a^ = [a, 1] and x^ = [dx, 1] go with them.
 
 `gno_kernel` works through blocks of edges: matrix products around small kernels. `gno_message` never forms the kernel:
-it works through blocks of pieces (at most CHUNK in-edges of one destination, see sums.py) and their moments::
+it works through blocks of pieces (at most PART_SIZE in-edges of one destination, see sums.py) and their moments::
 
     T[k, f] = sum_e a^_e[k] h_src(e)[f]      message_i = sum over i's pieces of T V^
 

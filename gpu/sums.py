@@ -1,7 +1,7 @@
 """Sums in a fixed order on the device, for every family: the same bits each time, and no long chain of roundings.
 
 The kernels are in kernels/sums.cuh; a family that uses them includes it and lists ``instances.SUMS``. Rows of a CSR
-array are summed in pieces of at most CHUNK positions, rows of matrices ROWS at a time.
+array are summed in pieces of at most PART_SIZE positions, rows of matrices ROWS at a time.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trigraph.gpu.launcher import runtime
-from trigraph.graphs import CHUNK, LongRows
+from trigraph.graphs import PART_SIZE, LongRows
 
 __all__ = [
-    "CHUNK",
+    "PART_SIZE",
     "ROWS",
     "Kernels",
     "Rows",
@@ -204,7 +204,7 @@ class Total:
 class Rows(NamedTuple):
     """Rows of a CSR array and their pieces.
 
-    Row i has the positions offsets[i]..offsets[i+1]-1, or what `order` holds there. A row of at most CHUNK
+    Row i has the positions offsets[i]..offsets[i+1]-1, or what `order` holds there. A row of at most PART_SIZE
     positions is the piece of its number; part t of the longer ones is piece num_rows + t.
     """
 
@@ -239,7 +239,7 @@ class Rows(NamedTuple):
 
 def by_destination(graph: Any) -> Rows:
     """Positions of a `CSC` by destination."""
-    long = graph.long_rows("offsets", graph.offsets) if graph.max_in_degree > CHUNK else None
+    long = graph.long_rows("offsets", graph.offsets) if graph.max_in_degree > PART_SIZE else None
     return Rows(graph.offsets, None, graph.num_dst_nodes, graph.num_positions, long)
 
 

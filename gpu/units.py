@@ -1,7 +1,7 @@
 """Units of work of GemNet-OC's kernels, and the matrix products around them.
 
-A unit is an edge with its triplets or a piece of one with many (at most CHUNK of them, see sums.py); where edges are
-summed into atoms, an atom with its edges or a piece of one, each edge with all its triplets.
+A unit is an edge with its triplets or a piece of one with many (at most PART_SIZE of them, see sums.py); where edges
+are summed into atoms, an atom with its edges or a piece of one, each edge with all its triplets.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from trigraph.gpu import sums
 from trigraph.gpu.products import product_rows
-from trigraph.gpu.sums import CHUNK, ROWS, Kernels, Rows, Total, cover
+from trigraph.gpu.sums import PART_SIZE, ROWS, Kernels, Rows, Total, cover
 
 __all__ = ["SIDE", "Pair", "Units", "add_products", "given", "members", "product"]
 
@@ -45,8 +45,8 @@ def add_products(kernels: Kernels, pairs: Sequence[Pair], total: Total) -> None:
 
 
 def members(segments: Any) -> Rows:
-    """Members of `Segments` by segment; those of a segment with more than CHUNK members are cut."""
-    long = segments.long_rows("offsets", segments.offsets) if segments.max_size > CHUNK else None
+    """Members of `Segments` by segment; those of a segment with more than PART_SIZE members are cut."""
+    long = segments.long_rows("offsets", segments.offsets) if segments.max_size > PART_SIZE else None
     return Rows(segments.offsets, segments.order, segments.num_segments, segments.num_members, long)
 
 

@@ -1,8 +1,8 @@
 """Weighted aggregation, production version: the same code for CuPy arrays on a device and NumPy arrays (gpu-host).
 
 Messages m_p = w_e x_j of every position p (an in-edge of i from j, e its row) are summed, averaged, or their smallest
-or largest taken for every feature. A group of lanes, at most a warp, sums a piece (at most CHUNK positions of one row,
-see sums.py); the derivatives gather by source and by row of the edge arrays.
+or largest taken for every feature. A group of lanes, at most a warp, sums a piece (at most PART_SIZE positions of one
+row, see sums.py); the derivatives gather by source and by row of the edge arrays.
 
 With D the node degree (1 for a sum) and, for the mean by weight, c_p = x_j - out_i (otherwise c_p = x_j)::
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from trigraph import CSC, EdgeGraph, Segments
-from trigraph.checks import bind_sizes, position, shape_of
+from trigraph.checks import bind_sizes, choice_number, shape_of
 from trigraph.operators import OPERATORS, SYMBOLS, evaluate
 from trigraph.panels import FUNCTIONS, PANELS
 from trigraph.verification import tolerances
@@ -86,7 +86,7 @@ def draw(op, dtype=np.float64, index=np.int64, graph=None, seed=0, setting=None,
     others = {a.name: a.choices[-1] if a.choices else a.default if a.real else chosen[a.name] for a in op.attributes}
     others |= {n: v for n, v in setting.items() if n in others}
     chosen |= {f"has_{n}": int(n not in setting or setting[n] is not None) for n in op.definition.optional}
-    chosen |= {a.name: position(a.choices, others[a.name]) for a in op.attributes if a.choices}
+    chosen |= {a.name: choice_number(a.choices, others[a.name]) for a in op.attributes if a.choices}
     normal = np.random.Generator.standard_normal
     arrays = {}
     for a in op.arguments:

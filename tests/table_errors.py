@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from table_calls import OPS, call, draw
 
-from trigraph.checks import position, shape_of
+from trigraph.checks import choice_number, shape_of
 from trigraph.operators import SYMBOLS, names_in
 
 # What the choices of `draw` do not give is not there.
@@ -25,7 +25,7 @@ FIELDS = [
 def sizes_of(op, values):
     """Size of every symbol of a good call, read off plain axes and solved for the one symbol that has none."""
     sizes = {a.name: values[a.name] for a in op.attributes if a.size}
-    sizes |= {a.name: position(a.choices, values[a.name]) for a in op.attributes if a.choices}
+    sizes |= {a.name: choice_number(a.choices, values[a.name]) for a in op.attributes if a.choices}
     sizes |= {f"has_{n}": int(values[n] is not None) for n in op.definition.optional}
     sizes |= {s: op.graph.find(s, values) for s in (op.graph.sizes if op.graph else ())}
     for a in op.definition.inputs:

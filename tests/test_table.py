@@ -11,7 +11,7 @@ from table_calls import OPS
 
 import trigraph
 from trigraph import pyref
-from trigraph.checks import bind_sizes, position, shape_of
+from trigraph.checks import bind_sizes, choice_number, shape_of
 from trigraph.operators import DEFINITIONS, GRAPHS, OPERATORS, SYMBOLS, Operator, evaluate, names_in, result_type
 
 DEFS = [pytest.param(d, id=d.name) for d in DEFINITIONS]
@@ -24,7 +24,7 @@ def typical(definition, k=0):
     """Sizes, presence of everything optional, and places of the default choices."""
     sizes = {s: SYMBOLS[s].typical[k % len(SYMBOLS[s].typical)] for s in definition.symbols}
     sizes |= {f"has_{n}": 1 for n in definition.optional}
-    return sizes | {a.name: position(a.choices, a.default) for a in definition.attributes if a.choices}
+    return sizes | {a.name: choice_number(a.choices, a.default) for a in definition.attributes if a.choices}
 
 
 def test_symbols():

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from trigraph import pyref
-from trigraph.checks import HALF, position, shape_of
+from trigraph.checks import HALF, choice_number, shape_of
 from trigraph.operators import SYMBOLS, Argument, Array, Attribute, Definition, Operator
 from trigraph.verification.graphs import GRAPHS
 from trigraph.verification.kinds import Variant
@@ -285,7 +285,7 @@ def build(definition: Definition, variant: Variant, dtype: str, seed: int, half:
     inputs = {a.name: a for a in definition.inputs if variant.setting.get(a.name, a) is not None}
     absent = dict.fromkeys(a.name for a in definition.inputs if a.name not in inputs)
     sizes |= {f"has_{n}": int({**absent, **inputs, **graphs}[n] is not None) for n in definition.optional}
-    sizes |= {a.name: position(a.choices, attributes[a.name]) for a in definition.attributes if a.choices}
+    sizes |= {a.name: choice_number(a.choices, attributes[a.name]) for a in definition.attributes if a.choices}
     grads = {f"grad_{a.name}": a for a in definition.outputs}
     directions = {n: direction(a) for n, a in {**inputs, **grads}.items()}
     drawn = [

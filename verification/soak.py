@@ -38,7 +38,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from trigraph.checks import position
+from trigraph.checks import choice_number
 from trigraph.fortran import levels, memory
 from trigraph.fortran.threads import set_num_threads
 from trigraph.operators import DEFINITIONS, OPERATORS, SYMBOLS, Definition, Operator, evaluate
@@ -100,7 +100,7 @@ def draw_case(number: int) -> Case:
     inputs = {a.name: a for a in definition.inputs if setting.get(a.name, a) is not None}
     absent = dict.fromkeys(a.name for a in definition.inputs if a.name not in inputs)
     sizes |= {f"has_{n}": int({**absent, **inputs, **graphs}[n] is not None) for n in definition.optional}
-    sizes |= {a.name: position(a.choices, attributes[a.name]) for a in definition.attributes if a.choices}
+    sizes |= {a.name: choice_number(a.choices, attributes[a.name]) for a in definition.attributes if a.choices}
     grads = {f"grad_{a.name}": a for a in definition.outputs}
     ggs = {f"gg_{n}": plain(a) for n, a in inputs.items()}
     values, grad, gg = (draw(arrays, sizes, dtype, rng) for arrays in (inputs, grads, ggs))

@@ -16,7 +16,7 @@ template <class T, class I, bool second, int S> struct InEdges {
     static constexpr int W = CHANNELS<T, second>, TILE_STRIDE = STRIDE<T, second>;
     static constexpr int EDGES = STAGED<T, second, S>, MANY = HARMONIC<T, second>;
     static constexpr int SERVED = second ? 1 : EDGES / WARPS;  // in-edges that a warp serves at once
-    static constexpr int QUAD = 16 / int(sizeof(T));           // numbers in a piece of 16 bytes
+    static constexpr int QUAD = 16 / int(sizeof(T));           // numbers in 16 bytes, which a thread reads at once
     // Edges of a thread at a time, and harmonics of them: there are registers for so many.
     static constexpr int AT_ONCE = second ? 1 : 2, HELD = second ? QUAD : 16;
     Node<I> node;
@@ -52,7 +52,7 @@ template <class T, class I, bool second, int S> struct InEdges {
 #pragma unroll AT_ONCE
         for (int i = 0; i < count; i++) {
             const T *const h = rows + (k + i) * HARMONICS<S> + begin, *const hdot = h + MANY * HARMONICS<S>;
-            T g[W], piece[HELD], piece_dot[HELD];
+            T g[W], held[HELD], held_dot[HELD];
             channels.read(grad_out, first + i, g);
             const T along = turning() ? size(load_vec(unit_dot, first + i)) : T(0);
 #pragma unroll
@@ -63,16 +63,16 @@ template <class T, class I, bool second, int S> struct InEdges {
 #pragma unroll
             for (int row = 0; row < end - begin; row++) {
                 if (row % HELD == 0) {
-                    load_piece<end - begin>(h, row, piece);
+                    load_held<end - begin>(h, row, held);
                     if (turning()) {
-                        load_piece<end - begin>(hdot, row, piece_dot);
+                        load_held<end - begin>(hdot, row, held_dot);
                     }
                 }
 #pragma unroll
                 for (int w = 0; w < W; w++) {
-                    sums.sum[row][w] += piece[row % HELD] * g[w];
+                    sums.sum[row][w] += held[row % HELD] * g[w];
                     if (turning()) {
-                        sums.sum_dot[row][w] += piece_dot[row % HELD] * g[w];
+                        sums.sum_dot[row][w] += held_dot[row % HELD] * g[w];
                     }
                 }
             }
@@ -168,12 +168,12 @@ template <class T, class I, bool second, int S> struct InEdges {
         const T* const z = state + channels.lane * W;
 #pragma unroll
         for (int row = 0; row < S * S; row += QUAD) {
-            T piece[SERVED][QUAD], piece_dot[SERVED][QUAD];
+            T held[SERVED][QUAD], held_dot[SERVED][QUAD];
 #pragma unroll
             for (int i = 0; i < SERVED; i++) {
-                load_piece<S * S>(h + i * HARMONICS<S>, row, piece[i]);
+                load_held<S * S>(h + i * HARMONICS<S>, row, held[i]);
                 if (turning()) {
-                    load_piece<S * S>(h + (MANY + i) * HARMONICS<S>, row, piece_dot[i]);
+                    load_held<S * S>(h + (MANY + i) * HARMONICS<S>, row, held_dot[i]);
                 }
             }
 #pragma unroll
@@ -187,9 +187,9 @@ template <class T, class I, bool second, int S> struct InEdges {
                 for (int i = 0; i < SERVED; i++) {
 #pragma unroll
                     for (int w = 0; w < W; w++) {
-                        sums[i].d[row_degree(row + j)][w] += piece[i][j] * here[w];
+                        sums[i].d[row_degree(row + j)][w] += held[i][j] * here[w];
                         if (turning()) {
-                            sums[i].ddot[row_degree(row + j)][w] += piece_dot[i][j] * here[w] + piece[i][j] * here_dot[w];
+                            sums[i].ddot[row_degree(row + j)][w] += held_dot[i][j] * here[w] + held[i][j] * here_dot[w];
                         }
                     }
                 }

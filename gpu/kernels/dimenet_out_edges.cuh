@@ -13,7 +13,7 @@ template <class T, class I, int order, int S> struct OutEdges {
     static constexpr bool second = order == SECOND;
     static constexpr int W = CHANNELS<T, second>, TILE_STRIDE = STRIDE<T, second>;
     static constexpr int EDGES = STAGED<T, second, S>, MANY = HARMONIC<T, second>;
-    static constexpr int QUAD = 16 / int(sizeof(T));  // numbers in a piece of 16 bytes
+    static constexpr int QUAD = 16 / int(sizeof(T));  // numbers in 16 bytes, which a thread reads at once
     static constexpr int GROUP = MANY / WARPS;        // out-edges that a warp serves at once
     static constexpr int PARTS = LANES / GROUP;
     // How many edges, and how many of their harmonics, a thread keeps in registers at a time.
@@ -112,7 +112,7 @@ template <class T, class I, int order, int S> struct OutEdges {
 #pragma unroll AT_ONCE
         for (int k = 0; k < count; k++) {
             const T *const h = harmonics + k * HARMONICS<S> + begin, *const hdot = h + MANY * HARMONICS<S>;
-            T piece[HELD], piece_dot[HELD];
+            T held[HELD], held_dot[HELD];
             const T along = turning() ? size(load_vec(unit_dot, graph.dst_edge_index[first + k])) : T(0);
             const bool leave = leavable >> k & 1, join = any_joined && (joined >> k & 1);
             T f[W], fdot[W];
@@ -120,9 +120,9 @@ template <class T, class I, int order, int S> struct OutEdges {
             for (int row = begin; row < end; row++) {
                 const int i = row - begin, l = row_degree(row);
                 if (i % HELD == 0) {
-                    load_piece<end - begin>(h, i, piece);
+                    load_held<end - begin>(h, i, held);
                     if (turning()) {
-                        load_piece<end - begin>(hdot, i, piece_dot);
+                        load_held<end - begin>(hdot, i, held_dot);
                     }
                 }
                 if (i == 0 || row == l * l) {
@@ -133,12 +133,12 @@ template <class T, class I, int order, int S> struct OutEdges {
                 }
 #pragma unroll
                 for (int w = 0; w < W; w++) {
-                    sums.rows.sum[i][w] += piece[i % HELD] * f[w];
+                    sums.rows.sum[i][w] += held[i % HELD] * f[w];
                     if (second) {
-                        sums.rows.sum_dot[i][w] += piece[i % HELD] * fdot[w];
+                        sums.rows.sum_dot[i][w] += held[i % HELD] * fdot[w];
                     }
                     if (turning()) {
-                        sums.rows.sum_dot[i][w] += piece_dot[i % HELD] * f[w];
+                        sums.rows.sum_dot[i][w] += held_dot[i % HELD] * f[w];
                     }
                     if (row + 1 == (l + 1) * (l + 1)) {
                         sums.sizes[l - lowest].template add<any_joined>(w, fabs(f[w]), leave, join);
@@ -278,19 +278,19 @@ template <class T, class I, int order, int S> struct OutEdges {
             }
 #pragma unroll
             for (int i = 0; i < GROUP; i++) {
-                T piece[QUAD], piece_dot[QUAD];
-                load_piece<S * S>(h + i * HARMONICS<S>, row, piece);
+                T held[QUAD], held_dot[QUAD];
+                load_held<S * S>(h + i * HARMONICS<S>, row, held);
                 if (turning()) {
-                    load_piece<S * S>(h + (MANY + i) * HARMONICS<S>, row, piece_dot);
+                    load_held<S * S>(h + (MANY + i) * HARMONICS<S>, row, held_dot);
                 }
 #pragma unroll
                 for (int j = 0; j < QUAD; j++) {
 #pragma unroll
                     for (int w = 0; w < W; w++) {
                         if (row + j < S * S) {
-                            value[i][w] += piece[j] * (second ? here_dot[j][w] : here[j][w]);
+                            value[i][w] += held[j] * (second ? here_dot[j][w] : here[j][w]);
                             if (turning()) {
-                                value[i][w] += piece_dot[j] * here[j][w];
+                                value[i][w] += held_dot[j] * here[j][w];
                             }
                         }
                     }

@@ -25,7 +25,7 @@ template <bool second> constexpr int ORDERS = second ? 2 : 1;
 // Channels of a lane, and of a tile.
 template <class T, bool second> constexpr int CHANNELS = sizeof(T) * ORDERS<second> == 4 ? 2 : 1;
 template <class T, bool second> constexpr int TILE = LANES * CHANNELS<T, second>;
-// From one row of a tile to the next in shared memory: pieces of 16 bytes have no bank conflicts along rows or columns.
+// From one row of a tile to the next in shared memory: reads of 16 bytes have no bank conflicts along rows or columns.
 template <class T, bool second> constexpr int STRIDE = TILE<T, second> + 16 / int(sizeof(T));
 // From the harmonics of one edge to the next one's, alike.
 template <int S> constexpr int HARMONICS = S * S / 8 * 8 + 4;
@@ -36,7 +36,7 @@ template <class T, bool second> constexpr int HARMONIC = second ? (sizeof(T) == 
 // Blocks on a multiprocessor: what bounds the registers of a thread.
 template <class T, bool second> constexpr int BLOCKS = sizeof(T) == 4 ? (second ? 3 : 4) : 2;
 
-// The rows of harmonics that a warp sums up: as many for each, in pieces of four, and the last one has the rest.
+// The rows of harmonics that a warp sums up: as many for each, four at a time, and the last one has the rest.
 template <int S> struct Rows {
     static constexpr int COUNT = S * S, STEP = COUNT / (4 * WARPS) * 4, MOST = COUNT - (WARPS - 1) * STEP;
 
@@ -75,11 +75,11 @@ template <class F> __device__ __forceinline__ void for_warp(int warp, const F& f
 template <int count> __device__ __forceinline__ void load(const float* from, float* to) {
 #pragma unroll
     for (int i = 0; i + 4 <= count; i += 4) {
-        const float4 piece = *reinterpret_cast<const float4*>(from + i);
-        to[i] = piece.x;
-        to[i + 1] = piece.y;
-        to[i + 2] = piece.z;
-        to[i + 3] = piece.w;
+        const float4 four = *reinterpret_cast<const float4*>(from + i);
+        to[i] = four.x;
+        to[i + 1] = four.y;
+        to[i + 2] = four.z;
+        to[i + 3] = four.w;
     }
 #pragma unroll
     for (int i = count / 4 * 4; i < count; i++) {
@@ -89,9 +89,9 @@ template <int count> __device__ __forceinline__ void load(const float* from, flo
 template <int count> __device__ __forceinline__ void load(const double* from, double* to) {
 #pragma unroll
     for (int i = 0; i + 2 <= count; i += 2) {
-        const double2 piece = *reinterpret_cast<const double2*>(from + i);
-        to[i] = piece.x;
-        to[i + 1] = piece.y;
+        const double2 two = *reinterpret_cast<const double2*>(from + i);
+        to[i] = two.x;
+        to[i + 1] = two.y;
     }
 #pragma unroll
     for (int i = count / 2 * 2; i < count; i++) {
@@ -100,7 +100,7 @@ template <int count> __device__ __forceinline__ void load(const double* from, do
 }
 
 // `size` numbers from number i on, or what is left of `count`; i is a multiple of size and a constant of an unrolled loop.
-template <int count, int size, class T> __device__ __forceinline__ void load_piece(const T* from, int i, T (&to)[size]) {
+template <int count, int size, class T> __device__ __forceinline__ void load_held(const T* from, int i, T (&to)[size]) {
     constexpr int last = count % size == 0 ? size : count % size;
     if (i + size <= count) {
         load<size>(from + i, to);

@@ -1,7 +1,7 @@
 // Sums in a fixed order, for every family: over the rows of a CSR array, cut into pieces, and over the rows of a matrix.
 //
-// Row i has the positions offsets[i]..offsets[i+1]-1. A row of at most `chunk` positions is one piece, that of its number. A
-// longer one is cut into parts of `chunk` positions, counted from its own start; the graph has a list of them all, and part
+// Row i has the positions offsets[i]..offsets[i+1]-1. A row of at most `PART_SIZE` positions is one piece, that of its number. A
+// longer one is cut into parts of `PART_SIZE` positions, counted from its own start; the graph has a list of them all, and part
 // number t is piece num_rows + t. So the sums of a row depend on that row alone, whatever else a graph holds.
 //
 // The piece of a whole row writes the row's result, a part one row of an overflow array, which finish_rows adds up in a
@@ -57,8 +57,8 @@ template <class T, int levels, int run_bits> struct TreeSum {
 // For sums of any length.
 template <class T> using LongSum = TreeSum<T, 6, 3>;
 
-// Positions of a part, as CHUNK in graphs.py.
-constexpr int chunk = 128;
+// Positions of a part, as in graphs.py.
+constexpr int PART_SIZE = 128;
 
 // What a thread knows of its piece.
 template <class I> struct Piece {
@@ -88,7 +88,7 @@ template <class I> struct Cut {
         const I row = is_row(s) ? I(s) : parts[s - num_rows];
         const I begin = is_row(s) ? offsets[row] : parts[num_pieces - num_rows + s - num_rows];
         const I size = offsets[row + 1] - begin;
-        return {row, begin, parts == nullptr || size <= I(chunk) ? int(size) : is_row(s) ? 0 : chunk};
+        return {row, begin, parts == nullptr || size <= I(PART_SIZE) ? int(size) : is_row(s) ? 0 : PART_SIZE};
     }
 
     // The largest size among the pieces s .. s + count - 1.

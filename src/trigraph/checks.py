@@ -28,9 +28,9 @@ __all__ = [
     "check_out",
     "checked_attribute",
     "checked_wrt",
+    "choice_number",
     "graph_expected",
     "index_dtype",
-    "position",
     "shape_of",
     "squeeze_columns",
 ]
@@ -58,14 +58,14 @@ def shape_of(array: Array, sizes: Mapping[str, int]) -> tuple[int, ...]:
     return tuple(evaluate(dim, sizes) for dim in array.dims)
 
 
-def position(choices: tuple[Any, ...], value: Any) -> int:
+def choice_number(choices: tuple[Any, ...], value: Any) -> int:
     """Place of a value among the choices of an attribute; -1 if it is none. True is not 1."""
     for place, choice in enumerate(choices):
         if value is choice or (isinstance(choice, str) and isinstance(value, str) and value == choice):
             return place
     scalar = _scalar(value)
     plain = bool(scalar) if isinstance(scalar, np.bool_) else scalar
-    return -1 if plain is value else position(choices, plain)
+    return -1 if plain is value else choice_number(choices, plain)
 
 
 def _scalar(value: Any) -> Any:
@@ -148,7 +148,7 @@ def bind_sizes(
         sizes[f"has_{name}"] = int(values[name] is not None)
     for a in op.attributes:
         if a.choices:
-            sizes[a.name] = position(a.choices, values[a.name])
+            sizes[a.name] = choice_number(a.choices, values[a.name])
         elif a.size:
             sizes[a.name] = int(values[a.name])
     lengths: dict[str, int] = {}  # of expressions that occurred
@@ -241,7 +241,7 @@ def checked_attribute(op: Operator, attribute: Attribute, value: Any, dtype: np.
     """
     name = attribute.name
     if attribute.choices:
-        place = position(attribute.choices, value)
+        place = choice_number(attribute.choices, value)
         if place < 0:
             expected = ", ".join(map(repr, attribute.choices))
             error = ValueError if isinstance(value, str) else TypeError

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 import numpy as np
 
 __all__ = [
-    "CHUNK",
     "CSC",
+    "PART_SIZE",
     "VIEWS",
     "Immutable",
     "LongRows",
@@ -155,12 +155,12 @@ def advice(name: str, value: Any) -> str:
     return f": pass {name}.detach().cpu().numpy(), or use trigraph.torch" if is_tensor(value) else ""
 
 
-def index_array(owner: str, name: str, value: Any, like: Any = None, like_name: str = "offsets") -> Any:
+def index_array(caller: str, name: str, value: Any, like: Any = None, like_name: str = "offsets") -> Any:
     """Read-only contiguous copy of a one-dimensional index array, or of a tensor as an array.
 
     Parameters
     ----------
-    owner, name : str
+    caller, name : str
         Class and argument, for the messages.
     value : array
     like : array, optional
@@ -175,37 +175,39 @@ def index_array(owner: str, name: str, value: Any, like: Any = None, like_name: 
     kind = array_kind(value)
     if kind is None:
         raise TypeError(
-            f"{owner}: {name} is a {type(value).__name__}; expected a numpy.ndarray, cupy.ndarray or torch.Tensor of "
+            f"{caller}: {name} is a {type(value).__name__}; expected a numpy.ndarray, cupy.ndarray or torch.Tensor of "
             "integers"
         )
     if value.dtype not in INDEX_DTYPES:  # the other byte order is not in it
-        raise TypeError(f"{owner}: {name} has dtype {value.dtype.str}; expected native int32 or int64")
+        raise TypeError(f"{caller}: {name} has dtype {value.dtype.str}; expected native int32 or int64")
     if value.ndim != 1:
-        raise ValueError(f"{owner}: {name} has shape {value.shape}; expected one dimension")
+        raise ValueError(f"{caller}: {name} has shape {value.shape}; expected one dimension")
     if value.size > np.iinfo(value.dtype).max:
-        raise ValueError(f"{owner}: {name} has {value.size} values, more than {value.dtype} can count; expected int64")
+        raise ValueError(f"{caller}: {name} has {value.size} values, more than {value.dtype} can count; expected int64")
     if like is not None:
         if array_kind(like) != kind:
             raise TypeError(
-                f"{owner}: {name} is a {kind}.ndarray; expected {array_kind(like)}.ndarray, as {like_name} is"
+                f"{caller}: {name} is a {kind}.ndarray; expected {array_kind(like)}.ndarray, as {like_name} is"
             )
         if like.dtype != value.dtype:
-            raise TypeError(f"{owner}: {name} has dtype {value.dtype}; expected {like.dtype}, the dtype of {like_name}")
+            raise TypeError(
+                f"{caller}: {name} has dtype {value.dtype}; expected {like.dtype}, the dtype of {like_name}"
+            )
         if device_of(like) != device_of(value):
             raise ValueError(
-                f"{owner}: {name} is on {device_of(value)}; expected {device_of(like)}, where {like_name} is"
+                f"{caller}: {name} is on {device_of(value)}; expected {device_of(like)}, where {like_name} is"
             )
     return frozen(value) if kind == "numpy" else namespace_of(value).array(value, copy=True, order="C")
 
 
-def check_range(owner: str, name: str, values: Any, bound: int, bound_name: str) -> None:
+def check_range(caller: str, name: str, values: Any, bound: int, bound_name: str) -> None:
     """Raise ValueError unless every value is in 0..bound-1; names the first that is not."""
     if values.size == 0:
         return
     low, high = int(values.min()), int(values.max())
     if low < 0 or high >= bound:
         at = int(namespace_of(values).argmax((values < 0) | (values >= bound)))
-        raise ValueError(f"{owner}: {name}[{at}] is {int(values[at])}; expected 0 <= {name} < {bound_name} = {bound}")
+        raise ValueError(f"{caller}: {name}[{at}] is {int(values[at])}; expected 0 <= {name} < {bound_name} = {bound}")
 
 
 def shown(value: Any) -> str:
@@ -215,17 +217,17 @@ def shown(value: Any) -> str:
     return repr(value)
 
 
-def count(owner: str, name: str, value: Any, minimum: int = 0, maximum: int = LARGEST_INT) -> int:
+def count(caller: str, name: str, value: Any, minimum: int = 0, maximum: int = LARGEST_INT) -> int:
     """Return `value` as an int; TypeError unless it is one (a bool is none), ValueError if it is out of range."""
     try:
         if isinstance(value, bool) or getattr(value, "dtype", None) == np.bool_:
             raise TypeError
         number = operator.index(value)
     except TypeError:
-        raise TypeError(f"{owner}: {name} is a {type(value).__name__}; expected an int") from None
+        raise TypeError(f"{caller}: {name} is a {type(value).__name__}; expected an int") from None
     if not minimum <= number <= maximum:
         bound = f"at least {minimum}" if number < minimum else f"at most {maximum}"
-        raise ValueError(f"{owner}: {name} is {shown(number)}; expected {bound}")
+        raise ValueError(f"{caller}: {name} is {shown(number)}; expected {bound}")
     return number
 
 
@@ -274,11 +276,11 @@ def order_by(keys: Any, num_keys: int) -> tuple[Any, Any]:
     return offsets, positions
 
 
-CHUNK = 128  # positions of a row that kernels of the GPU panels take at a time
+PART_SIZE = 128  # positions of a row that kernels of the GPU panels take at a time
 
 
 class LongRows(NamedTuple):
-    """The rows of a CSR array that have more than CHUNK positions, and their parts of at most CHUNK positions.
+    """The rows of a CSR array that have more than PART_SIZE positions, and their parts of at most PART_SIZE positions.
 
     Attributes
     ----------
@@ -296,14 +298,14 @@ def find_long_rows(offsets: Any) -> LongRows | None:
     """Return the long rows of a CSR array, None if there is none; on a device this waits for their number."""
     xp, dtype = namespace_of(offsets), offsets.dtype
     sizes = offsets[1:] - offsets[:-1]
-    rows = xp.flatnonzero(sizes > CHUNK)
+    rows = xp.flatnonzero(sizes > PART_SIZE)
     if rows.size == 0:
         return None
-    ends = xp.cumsum((sizes[rows] - 1) // CHUNK + 1)
+    ends = xp.cumsum((sizes[rows] - 1) // PART_SIZE + 1)
     firsts = xp.concatenate([ends[:1] * 0, ends[:-1]])
     part = xp.arange(int(ends[-1]))
     of = xp.searchsorted(ends, part, side="right")
-    begins = offsets[rows[of]] + (part - firsts[of]) * CHUNK
+    begins = offsets[rows[of]] + (part - firsts[of]) * PART_SIZE
     return LongRows(xp.stack([rows, firsts, ends]).astype(dtype), xp.stack([rows[of], begins]).astype(dtype))
 
 

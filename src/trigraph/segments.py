@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trigraph.graphs import CHUNK, Immutable, check_range, count, frozen, index_array, most, on_device, order_by
+from trigraph.graphs import PART_SIZE, Immutable, check_range, count, frozen, index_array, most, on_device, order_by
 
 __all__ = ["Segments"]
 
@@ -76,7 +76,7 @@ class Segments(Immutable):
             **self._place(index),
             is_sorted=bool((index[1:] >= index[:-1]).all()),
         )
-        if self.kind == "cupy" and self.max_size > CHUNK:  # calls then wait for nothing, and can be captured
+        if self.kind == "cupy" and self.max_size > PART_SIZE:  # calls then wait for nothing, and can be captured
             self.long_rows("offsets", self.offsets)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from trigraph import pyref
-from trigraph.checks import position, shape_of
+from trigraph.checks import choice_number, shape_of
 from trigraph.edge_graph import EdgeGraph
 from trigraph.fortran.levels import fast_module
 from trigraph.fortran.threads import get_num_threads
@@ -242,7 +242,7 @@ class Workload:
         for spec in self.definitions:
             known |= {f"has_{n}": int(not self.absent(n)) for n in spec.optional}
             choices = (a for a in spec.attributes if a.choices)
-            known |= {a.name: position(a.choices, self.settings.get(a.name, a.default)) for a in choices}
+            known |= {a.name: choice_number(a.choices, self.settings.get(a.name, a.default)) for a in choices}
         return known
 
     def absent(self, name: str) -> bool:

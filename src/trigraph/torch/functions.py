@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from trigraph.checks import bind_arguments, check_call, checked_attribute, graph_expected, position
+from trigraph.checks import bind_arguments, check_call, checked_attribute, choice_number, graph_expected
 from trigraph.lazy import lazy
 from trigraph.operators import DEFINITIONS, Definition, Operator, evaluate, result_type
 from trigraph.panels import PANELS, choose_panel, execute, public_signature, wrapped
@@ -101,7 +101,7 @@ def _existing(op: Operator) -> dict[tuple[Any, ...], tuple[bool, ...]] | None:
     attributes = [a for a in op.attributes if a.choices]
     found = {}
     for values in itertools.product(*(a.choices for a in attributes)):
-        chosen = {a.name: position(a.choices, v) for a, v in zip(attributes, values, strict=True)}
+        chosen = {a.name: choice_number(a.choices, v) for a, v in zip(attributes, values, strict=True)}
         found[values] = tuple(bool(not f.when or evaluate(f.when, chosen)) for f in op.fields)
     return found
 

@@ -18,7 +18,7 @@ from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
 
-from trigraph.checks import bind_sizes, check_call, position, shape_of
+from trigraph.checks import bind_sizes, check_call, choice_number, shape_of
 from trigraph.lazy import lazy
 from trigraph.operators import OPERATORS, Operator, evaluate
 from trigraph.panels import PANELS, choose_panel, execute
@@ -189,7 +189,7 @@ class _Derivative:
         if not self.conditional:
             return frozenset()
         plain = self.op.plain(args)
-        chosen = {a.name: position(a.choices, plain[a.name]) for a in self.op.op.attributes if a.choices}
+        chosen = {a.name: choice_number(a.choices, plain[a.name]) for a in self.op.op.attributes if a.choices}
         return frozenset(f.name for f in self.conditional if not evaluate(f.when, chosen))
 
     def arguments(self, ctx: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
