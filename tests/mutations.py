@@ -139,8 +139,8 @@ DIMENET = {
     ),
     "fast: second-order term replaces the first": (
         "fortran/fast/dimenet_node.inc",
-        "if (z%complete) call to_out(v%z, v%out%yd, .true.)",
-        "if (z%complete) call to_out(v%z, v%out%yd, .false.)",
+        "call linear_to_out_${K}$(z, node, v%out%ld, v%z, v%out%yd, .true., v%o)",
+        "call linear_to_out_${K}$(z, node, v%out%ld, v%z, v%out%yd, .false., v%o)",
     ),
     "fast: norm of the harmonics of order zero": (
         "fortran/fast/dimenet.fypp",
@@ -194,8 +194,8 @@ DIMENET = {
     ),
     "fast: other images that are left out do not turn": (
         "fortran/fast/dimenet_block.inc",
-        "            if (.not. z%complete) return\n            do t = 1, n",
-        "            if (z%complete) return\n            do t = 1, n",
+        "        if (.not. z%complete) return\n        do t = 1, n",
+        "        if (z%complete) return\n        do t = 1, n",
     ),
 }
 GAT = {
