@@ -37,8 +37,8 @@ GNO = {
     ),
     "fast: second-order term replaces the first": (
         "fortran/fast/gno.fypp",
-        "if (want_coords) call gemm_packed_${K}$(z%d, n, z%hidden, ut2, w%s, z%ls, coords, z%d, .true.)",
-        "if (want_coords) call gemm_packed_${K}$(z%d, n, z%hidden, ut2, w%s, z%ls, coords, z%d, .false.)",
+        "if (z%want_coords) call gemm_packed_${K}$(z%d, n, z%hidden, ut2, w%s, z%ls, coords, z%d, .true.)",
+        "if (z%want_coords) call gemm_packed_${K}$(z%d, n, z%hidden, ut2, w%s, z%ls, coords, z%d, .false.)",
     ),
     "gpu: >= for > in relu'": (
         "gpu/kernels/gno.cu",
@@ -72,8 +72,8 @@ GNO = {
     ),
     "fast: a sum over waves of edges takes the first alone": (
         "fortran/fast/gno.fypp",
-        "            do wave = 0, waves - 1\n",
-        "            do wave = 0, 0\n",
+        "        do wave = 0, z%waves - 1\n",
+        "        do wave = 0, 0\n",
     ),
     "gpu: a sum over blocks takes the first alone": (
         "gpu/sums.py",
