@@ -303,12 +303,12 @@ WEIGHTED = {
     ),
     "fast: sign of the centre": (
         "fortran/fast/weighted_sums.inc",
-        "if (weighted) c = c - mean(i)/degree(i)",
-        "if (weighted) c = c + mean(i)/degree(i)",
+        "if (z%weighted) c = c - a%mean(i)/a%degree(i)",
+        "if (z%weighted) c = c + a%mean(i)/a%degree(i)",
     ),
     "fast: edges of several positions taken for edges of one": (
         "fortran/fast/weighted_sums.inc",
-        "single = single .and. row_offsets(e) == e - 1",
+        "single = single .and. a%row_offsets(e) == e - 1",
         "single = .true.",
     ),
     "fast: the last chunk of a sum replaces it": (
