@@ -10,11 +10,14 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch import _C  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
+from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 
 import trigraph  # noqa: E402
 import trigraph.torch as tt  # noqa: E402
 from trigraph import CSC, EdgeGraph, Segments  # noqa: E402
+from trigraph.torch.library import OPERATORS_OF_TORCH  # noqa: E402
 
 DTYPE = torch.float64
 
@@ -221,3 +224,60 @@ def test_threads_compute_the_same():
     for thread in threads:
         thread.join()
     assert found == [True] * 80
+
+
+class _Watching(TorchDispatchMode):
+    """Notes the operators that the dispatcher is asked for."""
+
+    def __init__(self):
+        super().__init__()
+        self.names = []
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.names.append(function.name())
+        return function(*args, **(kwargs or {}))
+
+
+def test_an_ordinary_call_goes_past_the_dispatcher_and_no_other_does(monkeypatch):
+    """Whoever watches or changes what the dispatcher does sees the operator: modes, profilers, autocast, transforms."""
+    x, weights = attention_inputs()
+    graph = attention_graph()
+    op, asked = OPERATORS_OF_TORCH["mha_gat_n2n_fwd"], []
+    true = op.overload
+
+    def ask(*args):
+        asked.append(args)
+        return true(*args)
+
+    ask.redispatch = true.redispatch
+    monkeypatch.setitem(vars(op), "overload", ask)
+    expected = attention(x, weights, graph).detach()
+    with torch.no_grad():
+        assert torch.equal(attention(x, weights, graph), expected)
+    with torch.inference_mode():
+        assert torch.equal(attention(x, weights, graph), expected)
+        assert torch.equal(attention(x.clone(), weights, graph), expected)
+    attention(torch.nn.Parameter(x.detach()), weights, graph)
+    assert not asked
+
+    def went_through(call):
+        asked.clear()
+        result = call()
+        return result if asked else pytest.fail("the dispatcher was not asked")
+
+    def again(given=x):
+        return attention(given, weights, graph)
+
+    with _Watching() as mode:
+        assert torch.equal(went_through(again), expected)
+    assert "trigraph::mha_gat_n2n_fwd" in mode.names
+    with torch.autograd.profiler.profile() as profile:
+        went_through(again)
+    assert "trigraph::mha_gat_n2n_fwd" in {event.key for event in profile.key_averages()}
+    with torch.autocast("cpu"):
+        went_through(again)
+    turned = torch._neg_view(-x.detach())  # its memory holds -x: the dispatcher makes it x
+    assert torch.equal(went_through(lambda: again(turned)), expected)
+    assert torch.equal(went_through(lambda: torch.func.vmap(again)(x.detach()[None]))[0], expected)
+    with _C._AutoDispatchBelowAutograd():  # as inside an operator of somebody else's
+        assert not went_through(again).requires_grad

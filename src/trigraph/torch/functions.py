@@ -184,7 +184,7 @@ def _function(spec: Definition) -> Callable[..., Any]:
         if out is not None:
             found = _into(op, crossing, out, first)
             return found[table.fields[0].name] if result is None else result(**found)
-        found = op.overload(*crossing)
+        found = op(*crossing)
         if result is None:
             return found
         if exists is not None:

@@ -9,6 +9,8 @@ follow from the same three.
 from __future__ import annotations
 
 import contextlib
+import functools
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -28,6 +30,24 @@ from trigraph.torch.graphs import PARTS, assemble, graph_of
 __all__ = ["LIBRARY", "OPERATORS_OF_TORCH", "TorchOperator"]
 
 COMPUTING = (_C.DispatchKey.CPU, _C.DispatchKey.CUDA)
+
+
+def _keys(*names: str) -> Any:
+    """Return a set of the dispatcher's keys."""
+    return functools.reduce(operator.or_, (_C.DispatchKeySet(getattr(_C.DispatchKey, n)) for n in names))
+
+
+# What the dispatcher knows of an ordinary tensor, and of one made in inference mode; and of an ordinary thread: no mode
+# and no transform, no tracing, no autocast.
+ORDINARY_TENSORS = frozenset(
+    _keys(d, f"Autocast{d}", *more).raw_repr()
+    for d in ("CPU", "CUDA")
+    for more in ((), ("ADInplaceOrView", f"Autograd{d}"))
+)
+ORDINARY_INCLUDED = _keys("BackendSelect", "ADInplaceOrView").raw_repr()
+AUTOCAST = _keys("AutocastCPU", "AutocastCUDA").raw_repr()
+AUTOGRAD = _keys("AutogradFunctionality").raw_repr()
+PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 HERE = contextlib.nullcontext()
 LIBRARY = torch.library.Library("trigraph", "DEF")
 
@@ -45,6 +65,17 @@ class TorchOperator:
         self.num_tensors = self.num_arrays + sum(len(p.arrays) + len(p.reverse) for _, p in self.graphs)
         self.num_numbers = sum(len(p.numbers) for _, p in self.graphs)
         self.plain_names = (*(a.name for a in op.attributes), "panel", *(("wanted",) if op.selective else ()))
+
+    def __call__(self, *args: Any) -> Any:
+        """Call the operator, past the dispatcher where that would change nothing: it takes a third of a small call."""
+        if torch.compiler.is_compiling() or not _is_ordinary(args[: self.num_arrays]):
+            return self.overload(*args)
+        return self.kernel(None, *args)
+
+    @lazy
+    def kernel(self) -> Callable[..., Any]:
+        """What the dispatcher calls first, for arguments that may be differentiated."""
+        return _autograd(self)
 
     @lazy
     def overload(self) -> Any:
@@ -136,9 +167,25 @@ def _outer_levels() -> contextlib.AbstractContextManager[None]:
     return _recording() if _C._are_functorch_transforms_active() else contextlib.nullcontext()
 
 
+def _is_ordinary(arrays: Sequence[torch.Tensor | None]) -> bool:
+    """Whether the dispatcher would call `TorchOperator.kernel` for these arguments, that `run`, and nobody looks on."""
+    excluded = _C._dispatch_tls_local_exclude_set().raw_repr()
+    return (
+        not _C._dispatch_tls_local_include_set().raw_repr() & ~ORDINARY_INCLUDED
+        and excluded & AUTOCAST == AUTOCAST
+        and not (excluded & AUTOGRAD and _C.is_grad_enabled())
+        and not _C._len_torch_function_stack()
+        and not torch.autograd._profiler_enabled()
+        and all(
+            a is None or (type(a) in PLAIN_TYPES and _C._dispatch_keys(a).raw_repr() in ORDINARY_TENSORS)
+            for a in arrays
+        )
+    )
+
+
 def _compute(op: TorchOperator, keyset: Any, args: tuple[Any, ...]) -> Any:
-    """Return the results, by what comes after autograd; most often that is the computation itself."""
-    if (keyset & _C._after_ADInplaceOrView_keyset).highestPriorityTypeId() in COMPUTING:
+    """Return the results, by what comes after autograd: the computation itself, most often and without a keyset."""
+    if keyset is None or (keyset & _C._after_ADInplaceOrView_keyset).highestPriorityTypeId() in COMPUTING:
         return op.run(*args)
     with _C._AutoDispatchBelowAutograd():
         return op.overload.redispatch(keyset & _C._after_autograd_keyset, *args)
@@ -209,7 +256,7 @@ class _Derivative:
             return {}
         rest = args[self.op.num_arrays : len(args) - self.op.op.selective]
         arrays = (values.get(name) for name in op.array_names)
-        result = op.overload(*arrays, *rest, ",".join(fields))
+        result = op(*arrays, *rest, ",".join(fields))
         found = zip((f.name for f in op.op.fields), result if isinstance(result, tuple) else (result,), strict=True)
         return {n: t for n, t in found if n in fields}
 
@@ -317,7 +364,7 @@ def _register(op: TorchOperator) -> TorchOperator:
     LIBRARY.define(op.schema)
     for key in ("CPU", "CUDA"):
         LIBRARY.impl(op.op.name, op.run, key)
-    LIBRARY.impl(op.op.name, _autograd(op), "Autograd", with_keyset=True)
+    LIBRARY.impl(op.op.name, op.kernel, "Autograd", with_keyset=True)
     torch.library.register_fake(name, op.fake, lib=LIBRARY)
     torch.library.register_vmap(name, _vmap(op), lib=LIBRARY)
     for device in ("cpu", "cuda"):
