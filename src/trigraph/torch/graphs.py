@@ -7,6 +7,7 @@ what they put together again holds tensors in place of arrays, and only `trigrap
 
 from __future__ import annotations
 
+import itertools
 import operator
 import weakref
 from collections.abc import Callable
@@ -115,13 +116,15 @@ def _view(graph: Any) -> None:
 
 
 def graph_of(tensors: tuple[Any, ...]) -> Any:
-    """Return the graph whose own tensors these are, all of them; None if there is none, or it is gone."""
+    """Return the graph whose own tensors these are, None in the places of the backward's if need be; None if gone."""
     owner = getattr(tensors[0], "trigraph", None)
     graph = None if owner is None else owner.graph()
     if graph is None:
         return None
-    own = (*graph._built["tensors"], *graph._built.get("reverse_tensors", ()))
-    return graph if all(map(operator.is_, tensors, own)) and all(t is None for t in tensors[len(own) :]) else None
+    own, reverse = graph._built["tensors"], graph._built.get("reverse_tensors", ())
+    forward, backward = tensors[: len(own)], tensors[len(own) :]
+    theirs = all(t is None or t is r for t, r in itertools.zip_longest(backward, reverse))
+    return graph if theirs and all(map(operator.is_, forward, own)) else None
 
 
 def tensors(graph: Any, reverse: bool) -> tuple[Any, ...]:
