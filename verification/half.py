@@ -79,7 +79,7 @@ def check_every_number(subject: Subject, half: str) -> list[Check]:
     first = np.arange(nodes)
     graph = CSC(np.arange(4 * nodes + 1), np.concatenate([first, first, nodes + first, nodes + first]), 2 * nodes)
     wide = numbers.astype(np.float32).reshape(2, 2, nodes, WIDTH)
-    finite = np.isfinite(wide).all(axis=1)
+    finite = np.asarray(np.isfinite(wide).all(axis=1))
     terms = np.where(finite[:, None], wide, 0)
     with np.errstate(over="ignore"):
         expected = (np.float32(0) + terms[:, 0] + terms[:, 1]).astype(numbers.dtype)  # a sum begins with +0

@@ -175,7 +175,7 @@ def _is_ordinary(arrays: Sequence[torch.Tensor | None]) -> bool:
         and excluded & AUTOCAST == AUTOCAST
         and not (excluded & AUTOGRAD and _C.is_grad_enabled())
         and not _C._len_torch_function_stack()
-        and not torch.autograd._profiler_enabled()
+        and not _C._autograd._profiler_enabled()
         and all(
             a is None or (type(a) in PLAIN_TYPES and _C._dispatch_keys(a).raw_repr() in ORDINARY_TENSORS)
             for a in arrays
