@@ -281,3 +281,5 @@ def test_an_ordinary_call_goes_past_the_dispatcher_and_no_other_does(monkeypatch
     assert torch.equal(went_through(lambda: torch.func.vmap(again)(x.detach()[None]))[0], expected)
     with _C._AutoDispatchBelowAutograd():  # as inside an operator of somebody else's
         assert not went_through(again).requires_grad
+        with torch.no_grad():  # where a tangent would be recorded
+            went_through(again)

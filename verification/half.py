@@ -18,10 +18,10 @@ from trigraph.verification.subjects import Subject, attempt
 
 __all__ = ["EVERY_NUMBER", "check_every_number", "check_half"]
 
-# The one operator that takes half precision: where the attention weights are 0 and destinations have one in-edge, the
-# gradient of a source's embedding is the sum of the output's cotangents at its destinations.
+# Where attention weights and embeddings are 0 and each destination has one in-edge, the gradient of a source's
+# embedding is the sum of the output's cotangents at its destinations.
 EVERY_NUMBER = "mha_gat_n2n_bwd"
-WIDTH = 64  # heads of one number each, so that a score that is not finite spoils no other number
+WIDTH = 64  # heads of one number each, so that a cotangent that is not finite spoils no other number
 
 
 def check_half(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
@@ -70,7 +70,8 @@ def check_every_number(subject: Subject, half: str) -> list[Check]:
     Returns
     -------
     list of Check
-        One; the error is the number of sums that are wrong. A score is 0 times a number: what is not finite gives NaN.
+        One; the error is the number of sums that are wrong. Cotangents of scores are
+        cotangents of the output times 0: what is not finite gives NaN.
     """
     every = np.arange(2**16, dtype=np.uint16)
     numbers = np.stack([every, every, every, every + 1]).view(half_dtype(half)).reshape(4, -1, WIDTH)

@@ -22,7 +22,8 @@ KINDS = {
     "repeat": "equal bits when called again",
     "company": "nodes and edges among strangers that nothing connects with them: equal bits (of pyref and of a user's "
     "function: values against the judge's of the case alone)",
-    "half": "embeddings stored in float16 and bfloat16 (gpu, gpu-host): against the judge, each element rounded once",
+    "half": "embeddings stored in float16 and, with ml_dtypes, in bfloat16 (gpu, gpu-host): against the judge, each "
+    "element rounded once",
     "layout": "results are C-contiguous, writeable, of the right dtype, and share memory with nothing",
     "out": "arrays of the caller's are written in full: equal bits, wherever they lie",
     "nan": "NaN and infinity in some elements of an argument reach exactly what depends on them",

@@ -227,7 +227,7 @@ class _Run:
         yield from self._forces((*shipped(), *self.structures))
 
     def _half(self) -> Iterator[Unit]:
-        """Arrays stored in half precision, in one of its dtypes for each case, in turn."""
+        """Cases stored in half precision: float16 and bfloat16 take turns (without ml_dtypes float16 alone)."""
         scopes = [s for s in self.scopes if s.subject.name in HALF_PANELS]
         for definition in (d for d in self.definitions() if any(a.half for a in d.inputs)):
             for number, variant in enumerate(v for v in variants(definition, self.where) if v.kind.every_setting):

@@ -148,9 +148,8 @@ class CSCCases(CaseGraphs):
     ) -> dict[str, Any]:
         """Positions that have the rows of their own number keep that: the strangers' do, too."""
         graph = case.values["graph"]
-        members = ("num_positions",)
         src, dst, rows = (
-            among(own, *members, owners, case, before, after, rng)
+            among(own, "num_positions", owners, case, before, after, rng)
             for own, owners in (
                 (graph.indices, "num_src_nodes"),
                 (graph.prepare().destinations, "num_dst_nodes"),
