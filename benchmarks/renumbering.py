@@ -26,25 +26,25 @@ CELLS, CUTOFF = (100, 100, 10), 3.7  # of a copper slab of 100,000 atoms; in ang
 
 
 def slab(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, int]:
-    """Sources and destinations of the edges of a slab whose atoms come in any order, and their number."""
+    """Return sources and destinations of the edges of a slab whose atoms come in any order, and their number."""
     graph = EdgeGraph.from_ase(fcc111("Cu", CELLS, vacuum=8.0), CUTOFF).graph
     number = rng.permutation(graph.num_nodes)
     return number[graph.src], number[graph.dst], graph.num_nodes
 
 
 def uniform(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, int]:
-    """Any source and any destination."""
+    """Return any source and any destination for each edge."""
     return *rng.integers(0, 100_000, (2, 1_600_000)), 100_000
 
 
 def skewed(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, int]:
-    """A power law: a few nodes have very many edges."""
+    """Return a power law: a few nodes have very many edges."""
     graph = power_law(100_000, 1_600_000)
     return graph.indices, graph.prepare().destinations, graph.num_dst_nodes
 
 
 def calls(graph: CSC, rng: np.random.Generator) -> dict:
-    """The operators that are bound by gathering rows."""
+    """Return calls of the operators that are bound by gathering rows."""
     x = rng.standard_normal((graph.num_src_nodes, WIDTH), np.float32)
     edge_weight = rng.standard_normal(graph.num_edges, np.float32)
     a = rng.standard_normal(2 * WIDTH, np.float32)
@@ -86,9 +86,7 @@ def main(record: Path) -> None:
         for op in timed[name]["given"]:
             pair = {order: median(times[name, op, order][1:]) for order in ("given", "renumbered")}
             row[op] = {**pair, "gain": pair["given"] / pair["renumbered"]}
-            print(
-                f"{name:10s} {op:22s} {1e3 * pair['given']:8.1f} ms {1e3 * pair['renumbered']:8.1f} ms {row[op]['gain']:6.2f}"
-            )
+            print(f"{name:10s} {op:22s}", *(f"{1e3 * t:8.1f} ms" for t in pair.values()), f"{row[op]['gain']:6.2f}")
         print(f"{name:10s} renumbering {row['renumbering, seconds']:.3f} s")
     now = datetime.now(timezone.utc).isoformat(timespec="seconds")
     about = {"date": now, "environment": environment.collect()}

@@ -552,10 +552,11 @@ class CSC(Immutable):
 
     @on_device
     def renumbered(self) -> tuple[CSC, Any]:
-        """Number the nodes so that neighbours are near each other (reverse Cuthill-McKee, of SciPy, on the host).
+        """Return the graph with nodes numbered so that neighbours are near each other, and the order of the old nodes.
 
         Operators gather the rows of neighbours, and take less time where these lie close together. That pays for graphs
-        which have such an order but came in another, such as meshes and atoms; random graphs gain little.
+        which have such an order but came in another, such as meshes and atoms; random graphs gain nothing. The numbers
+        are those of SciPy's reverse Cuthill-McKee, made on the host.
 
         Returns
         -------
@@ -576,8 +577,8 @@ class CSC(Immutable):
         number, dtype, xp = self.num_dst_nodes, self.offsets.dtype, namespace_of(self.offsets)
         if number != self.num_src_nodes:
             raise ValueError(
-                f"CSC: num_src_nodes is {self.num_src_nodes}, num_dst_nodes is {number}; expected equal numbers of nodes, "
-                "to renumber them"
+                f"CSC: num_src_nodes is {self.num_src_nodes}, num_dst_nodes is {number}; expected equal numbers of "
+                "nodes, to renumber them"
             )
         if number > (largest := np.iinfo(np.int32).max):
             raise ValueError(f"CSC: num_dst_nodes is {number}; expected at most {largest}, to renumber them")
