@@ -18,7 +18,7 @@ from trigraph.operators import DEFINITIONS, OPERATORS, Definition
 from trigraph.panels import PANELS
 from trigraph.verification import golden, physics, tasks
 from trigraph.verification.bessel import CASE, decades
-from trigraph.verification.cases import build, half_types
+from trigraph.verification.cases import build, half_dtype, half_types
 from trigraph.verification.differences import JUDGE_STEPS
 from trigraph.verification.differences import STEPS as PANEL_STEPS
 from trigraph.verification.implementation import adapt
@@ -28,7 +28,7 @@ from trigraph.verification.real import RealInput, build_real, real_inputs
 from trigraph.verification.record import Check
 from trigraph.verification.settings import Where, admits, restriction
 from trigraph.verification.structures import Structure, shipped
-from trigraph.verification.subjects import Subject, panel, unavailable
+from trigraph.verification.subjects import Subject, panel, takes, unavailable
 from trigraph.verification.tasks import Lazy, Scope
 from trigraph.verification.units import Task, Unit, execute, unit_of
 from trigraph.verification.variants import hubs, variants
@@ -228,16 +228,20 @@ class _Run:
 
     def _half(self) -> Iterator[Unit]:
         """Cases stored in half precision: float16 and bfloat16 take turns (without ml_dtypes float16 alone)."""
-        scopes = [s for s in self.scopes if s.subject.name in HALF_PANELS]
+
+        def scopes(half: str) -> list[Scope]:
+            named = [s for s in self.scopes if s.subject.name in HALF_PANELS]
+            return [s for s in named if takes(s.subject.name, half_dtype(half))]
+
         for definition in (d for d in self.definitions() if any(a.half for a in d.inputs)):
             for number, variant in enumerate(v for v in variants(definition, self.where) if v.kind.every_setting):
                 half = half_types()[number % len(half_types())]
                 judged = cache(partial(self._judged, definition, variant, half))
-                for scope in scopes:
+                for scope in scopes(half):
                     label = f"{definition.name}, {variant.label}, {half}: {scope.subject.name} accuracy"
                     yield _unit(label, scope, WEIGHTS["accuracy"], partial(tasks.of_half, scope, judged))
         for half in half_types():
-            for scope in scopes:
+            for scope in scopes(half):
                 label = f"every number of {half}: {scope.subject.name}"
                 yield _unit(label, scope, WEIGHTS["every number"], partial(tasks.of_every_number, scope, half))
 

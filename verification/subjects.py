@@ -35,6 +35,7 @@ __all__ = [
     "observe",
     "own_interrupts",
     "panel",
+    "takes",
     "to_device",
     "told",
     "trace_of",
@@ -241,6 +242,17 @@ def to_device(value: Any) -> Any:
             moved.__setstate__({name: to_device(v) for name, v in state[0].items()})
         return moved
     return value
+
+
+@cache
+def takes(name: str, dtype: np.dtype) -> bool:
+    """Whether the arrays of a panel can have a dtype: CuPy has bfloat16 from some version on."""
+    try:
+        if PANELS[name][1] == "cupy":
+            _to_host(to_device(np.zeros(1, dtype)))
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _to_host(value: Any) -> Any:
