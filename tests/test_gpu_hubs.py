@@ -5,7 +5,7 @@ Roundings of equal terms all go the same way, so a chain of additions shows here
 
 import numpy as np
 import pytest
-from table_calls import FUNCTIONS, OPERATORS, SIZES, fields, position, shape_of
+from table_calls import FUNCTIONS, OPERATORS, SIZES, choice_number, fields, shape_of
 
 from trigraph import CSC, EdgeGraph, Segments
 from trigraph.operators import SYMBOLS
@@ -47,7 +47,7 @@ def alike(op, count, dtype, shared=False, /, **attributes):
     others = {a.name: a.choices[0] if a.choices else a.default if a.real else sizes[a.name] for a in op.attributes}
     others |= attributes
     sizes |= {f"has_{name}": 1 for name in op.definition.optional}
-    sizes |= {a.name: position(a.choices, others[a.name]) for a in op.attributes if a.choices}
+    sizes |= {a.name: choice_number(a.choices, others[a.name]) for a in op.attributes if a.choices}
     inputs = [a for a in op.arguments if not a.given_back]
     arrays = {a.name: None for a in op.arguments}
     arrays |= {a.name: np.full(shape_of(a, sizes), rng.uniform(0.5, 1.5), dtype) for a in inputs}
