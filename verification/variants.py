@@ -14,7 +14,7 @@ from trigraph.verification.settings import Where, admits, settings_of
 
 __all__ = ["hubs", "sizes_of", "variants"]
 
-# Sizes of hubs: widths are small, so that the judge can pay for the edges.
+# Widths of the cases with very many edges at one node (hubs). They are small, since the judge takes long for each edge.
 WIDTHS = {"n_radial": 1, "n_emb": 1, "n_mid": 1, "num_heads": 1}
 WIDTH = 2  # of everything else
 
