@@ -47,8 +47,7 @@ PHASES = {
     "features of edges: products of K and rbf, and with x": r"make_features|unmake_features|make_tile|unmake_tile",
     "harmonics, directions and pairs": r"harmonics|legendre|unit_vector|gradient_|hessian|turn|differentiate|"
     r"pairs|leave_out|take_off",
-    "rows gathered and added": r"add_heads|add_vectors|add_strip|add_gathered|dot_heads|dot_vectors|"
-    r"dot_strip|dot_gathered|add_and_dot|ask|fetch|node_scores",
+    "rows gathered and added": r"add_heads|add_gathered|dot_heads|dot_gathered|add_and_dot|ask|node_scores",
     "exponential and activation": r"exponential|activate|times_slope|curvature",
     "softmax: sums and peaks": r"peaks|sums_|means_|divide_rows|subtract_rows|gather_differences|multiply|"
     r"add_product|totals",

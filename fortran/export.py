@@ -194,6 +194,8 @@ def _list(op: Operator) -> str:
 
 def _expand(template: Path, out: Path, vector_bytes: int) -> None:
     command = [sys.executable, "-m", "fypp", "-I", str(SOURCES / "common"), f"-DVECTOR_BYTES={vector_bytes}"]
+    if out.suffix == ".c":
+        command.append("--no-folding")  # long lines are folded as in Fortran
     subprocess.run([*command, str(template), str(out)], check=True)
 
 
@@ -222,12 +224,14 @@ def write(folder: Path, vector_bytes: int) -> list[Path]:
     src = folder / "src"
     src.mkdir(parents=True, exist_ok=True)
     (folder / "include").mkdir(exist_ok=True)
-    copied = ("common/kinds.f90", "reference/scaled.f90", "fast/fetch.c")
+    copied = ("common/kinds.f90", "reference/scaled.f90")
     written = [Path(shutil.copy(SOURCES / name, src)) for name in copied]
-    templates = [("fast/products", "products"), ("fast/pieces", "pieces")]
-    templates += [pair for f in FAMILIES for pair in ((f"reference/{f}", f), (f"fast/{f}", f"{f}_fast"))]
+    templates = [("fast/rows.c", "rows.c"), ("fast/products", "products.f90"), ("fast/pieces", "pieces.f90")]
+    templates += [
+        pair for f in FAMILIES for pair in ((f"reference/{f}", f"{f}.f90"), (f"fast/{f}", f"{f}_fast.f90"))
+    ]
     for template, name in templates:
-        written.append(src / f"{name}.f90")
+        written.append(src / name)
         _expand(SOURCES / f"{template}.fypp", written[-1], vector_bytes)
     functions = (_c_function(op, *instance) for op in OPERATORS.values() for instance in _instances(op))
     for name, text in (("choices", _constants()), ("c_interface", "".join(functions))):

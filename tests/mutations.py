@@ -235,9 +235,9 @@ GAT = {
         "            total = s\n",
     ),
     "fast: as many partial sums of a dot product as a vector holds": (
-        "fortran/fast/pieces.fypp",
-        "('sp', VECTOR_BYTES//4, 16)",
-        "('sp', VECTOR_BYTES//4, VECTOR_BYTES//4)",
+        "fortran/fast/rows.c.fypp",
+        "('float', 'sp', VECTOR_BYTES//4, 16)",
+        "('float', 'sp', VECTOR_BYTES//4, VECTOR_BYTES//4)",
     ),
     "fast: sign within tanh": (
         "fortran/fast/gat_kernels.inc",
@@ -270,9 +270,9 @@ GAT = {
         "            x(h + 1:h + 4, :) = t(:, :n) + h\n",
     ),
     "fast: the mean of heads that are whole vectors": (
-        "fortran/fast/pieces.fypp",
-        "call find_vectors(${N}$, dim_head, shared, f, head, at)",
-        "call find_vectors(${N}$, dim_head, .false., f, head, at)",
+        "fortran/fast/rows.c.fypp",
+        "at[v] = (f + v * ${N}$) % ldx;",
+        "at[v] = f + v * ${N}$;",
     ),
 }
 WEIGHTED = {
@@ -312,9 +312,9 @@ WEIGHTED = {
         "single = .true.",
     ),
     "fast: the last chunk of a sum replaces it": (
-        "fortran/fast/pieces.fypp",
-        "                total(${V*L}$ + i) = total(${V*L}$ + i) + s${V}$(i)",
-        "                total(${V*L}$ + i) = s${V}$(i)",
+        "fortran/fast/rows.c.fypp",
+        "(total + v * ${N}$) += sum[v];",
+        "(total + v * ${N}$) = sum[v];",
     ),
     "fast: parts of a long row are lost": (
         "fortran/fast/products.fypp",

@@ -74,6 +74,7 @@ SWAPS = {
     "maximum": ("minimum",),
 }
 BETWEEN = ("+", "-", "*", "<", "<=", ">", ">=")  # of two operands, else it is a sign, a pointer or a template's bracket
+IN_C = (".cu", ".cuh", ".c.fypp")
 FORTRAN_ONLY = {"==": ("/=",), "/=": ("==",)}
 
 
@@ -130,8 +131,9 @@ def _fortran_code(text: str) -> str:
     return _blank_all(code, r"^([^\n]*?)::")
 
 
-def _cuda_code(text: str) -> str:
+def _c_code(text: str) -> str:
     code = _blank_all(text, r"/\*.*?\*/|//[^\n]*|\"[^\"\n]*\"|'[^'\n]*'", re.DOTALL)
+    code = re.sub(r"\$\{.*?\}\$", lambda m: "X" * len(m[0]), code)  # of fypp
     code = _blank_all(code, r"^[ \t]*#(?:[^\n]*\\\n)*[^\n]*")
     code = _blank_all(code, r"^[ \t]*(?:template|using|static_assert)\b[^\n]*")
     # A launch bound changes how a device shares out its registers, of which the emulated device has none.
@@ -144,7 +146,7 @@ def _cuda_code(text: str) -> str:
 
 
 def _tokens(file: str, code: str) -> Iterator[Mutation]:
-    swaps = {**SWAPS, **FORTRAN_ONLY} if file.startswith("fortran/") else SWAPS
+    swaps = {**SWAPS, **FORTRAN_ONLY} if file.startswith("fortran/") and not file.endswith(IN_C) else SWAPS
     previous = None
     for token in TOKEN.finditer(code):
         word, kind = token[0], token.lastgroup
@@ -153,8 +155,8 @@ def _tokens(file: str, code: str) -> Iterator[Mutation]:
             or previous[0] in (")", "]")
             or (previous.lastgroup == "name" and not keyword.iskeyword(previous[0]))
         )
-        # In CUDA an operator between two operands stands between spaces.
-        spaced = not file.endswith((".cu", ".cuh")) or (code[token.start() - 1] + code[token.end()]).isspace()
+        # In C and CUDA an operator between two operands stands between spaces.
+        spaced = not file.endswith(IN_C) or (code[token.start() - 1] + code[token.end()]).isspace()
         if kind == "int":
             yield Mutation(file, *token.span(), str(int(word) + 1))
         elif word in swaps and (word not in BETWEEN or (is_operand and spaced)):
@@ -184,7 +186,7 @@ def _fortran_statements(file: str, code: str) -> Iterator[Mutation]:
             yield Mutation(file, start, line.start() + len(line[0].rstrip()), "")
 
 
-def _cuda_statements(file: str, code: str) -> Iterator[Mutation]:
+def _c_statements(file: str, code: str) -> Iterator[Mutation]:
     place = r"\*?\w+(?:\.\w+|->\w+|::\w+|\[[^;{}]*?\]|\([^;{}]*?\))*"
     pattern = rf"(?<=[;{{}}])\s*((?!return\b|using\b)(?:{place}\s*(?:[-+*/|&]?=)[^;{{}}]*|{place}\([^;{{}}]*\));)"
     for statement in re.finditer(pattern, code):
@@ -197,9 +199,9 @@ def candidates(file: str) -> list[Mutation]:
     text = (ROOT / file).read_text()
     if file.endswith(".py"):
         return [*_tokens(file, _python_code(text)), *_python_statements(file, text)]
-    if file.endswith((".cu", ".cuh")):
-        code = _cuda_code(text)
-        return [*_tokens(file, code), *_cuda_statements(file, code)]
+    if file.endswith(IN_C):
+        code = _c_code(text)
+        return [*_tokens(file, code), *_c_statements(file, code)]
     code = _fortran_code(text)
     return [*_tokens(file, code), *_fortran_statements(file, code)]
 

@@ -35,6 +35,8 @@ USED = re.compile(
     r"|from trigraph\.(?:gpu|pyref)(?:\.(\w+))? import ([\w, ]+))",
     re.MULTILINE,
 )
+# Declared by the first, in C.
+DECLARED = {"fortran/fast/pieces.fypp": "fortran/fast/rows.c.fypp"}
 # Tables of numbers, names of kinds, and what runs kernels rather than being one.
 LEFT_OUT = ("kinds", "types.fypp", "shared.inc", "bessel_zeros.inc", "bessel_zeros.cuh", "launcher")
 
@@ -77,7 +79,7 @@ sys.exit(status)
 @cache
 def _used_by(file: str) -> tuple[str, ...]:
     """Return the files that one includes, imports or uses, of its own folder."""
-    found = []
+    found = [DECLARED[file]] if file in DECLARED else []
     for match in USED.finditer((ROOT / file).read_text()):
         include, module, source, imported = match.groups()
         names = [include, module, source, *(imported.split(", ") if imported and not source else ())]
