@@ -16,7 +16,7 @@ from trigraph.panels import PANELS, choose_panel, execute, public_signature, wra
 from trigraph.segments import Segments
 from trigraph.torch.arrays import array_of, on_device, tensor_from
 from trigraph.torch.graphs import CLASSES, numbers, tensors
-from trigraph.torch.library import OPERATORS_OF_TORCH, TorchOperator
+from trigraph.torch.library import HERE, OPERATORS_OF_TORCH, TorchOperator, is_ordinary, is_recorded
 
 __all__ = ["FUNCTIONS"]
 
@@ -75,6 +75,15 @@ def _check_attributes(op: Operator, values: dict[str, Any]) -> None:
         kinds: set[type] = {type(c) for c in a.choices} or ({float, int} if a.real else {int})
         if type(values[a.name]) not in kinds:
             values[a.name] = checked_attribute(op, a, values[a.name], np.dtype(np.float64))
+
+
+def _is_plain(op: TorchOperator, values: Mapping[str, Any]) -> bool:
+    """Whether torch would add nothing to a call: it is not recorded, and no graph object was put together by torch."""
+    if torch.compiler.is_compiling():
+        return False
+    arrays = [values[name] for name in op.array_names]
+    graphs = (values[name] for name, _ in op.graphs)
+    return not is_recorded(arrays) and is_ordinary(arrays) and all(g is None or g.kind != "torch" for g in graphs)
 
 
 def _crossing(op: TorchOperator, values: Mapping[str, Any], panel: str | None, reverse: bool) -> list[Any]:
@@ -180,11 +189,17 @@ def _function(spec: Definition) -> Callable[..., Any]:
         _check_attributes(table, values)
         if panel is not None:
             choose_panel(table, values, panel)
+        if out is None and _is_plain(op, values):
+            arrays = {n: array_of(values[n]) for n in op.array_names}
+            with on_device(first) if first.is_cuda else HERE:
+                return returned(op.compute(first, panel or "", **values | arrays), values)
         crossing = _crossing(op, values, panel, torch.is_grad_enabled())
         if out is not None:
             found = _into(op, crossing, out, first)
             return found[table.fields[0].name] if result is None else result(**found)
-        found = op(*crossing)
+        return returned(op(*crossing), values)
+
+    def returned(found: Any, values: Mapping[str, Any]) -> Any:
         if result is None:
             return found
         if exists is not None:

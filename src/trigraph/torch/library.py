@@ -27,7 +27,7 @@ from trigraph.panels import PANELS, choose_panel, execute
 from trigraph.torch.arrays import array_of, on_device, tensor_from
 from trigraph.torch.graphs import PARTS, assemble, graph_of
 
-__all__ = ["LIBRARY", "OPERATORS_OF_TORCH", "TorchOperator"]
+__all__ = ["HERE", "LIBRARY", "OPERATORS_OF_TORCH", "TorchOperator", "is_ordinary", "is_recorded"]
 
 COMPUTING = (_C.DispatchKey.CPU, _C.DispatchKey.CUDA)
 
@@ -72,7 +72,7 @@ class TorchOperator:
         The dispatcher takes a tenth of a small call's time. It would do more where a subclass is hidden in a graph,
         where somebody registered a kernel of his own for ``trigraph::X``, and for observers other than the profiler.
         """
-        if torch.compiler.is_compiling() or not _is_ordinary(args[: self.num_arrays]):
+        if torch.compiler.is_compiling() or not is_ordinary(args[: self.num_arrays]):
             return self.overload(*args)
         return self.kernel(None, *args)
 
@@ -125,15 +125,17 @@ class TorchOperator:
         """Compute on the tensors' device."""
         first: torch.Tensor = args[self.first]
         with on_device(first) if first.is_cuda else HERE:
-            values = self.values(args, array_of)
-            panel, wanted = values.pop("panel"), values.pop("wanted", None)
-            panel = choose_panel(self.op, values, panel) if panel else "gpu" if first.is_cuda else "fortran"
-            wrt = None if wanted is None else wanted.split(",") if wanted else ()
-            checked = check_call(self.op, values, wrt, None, PANELS[panel][1], panel)
-            result = execute(self.op, checked, panel)
-            if self.op.single:
-                return tensor_from(result)
-            return tuple([first.new_empty(0) if r is None else tensor_from(r) for r in result])
+            return self.compute(first, **self.values(args, array_of))
+
+    def compute(self, first: torch.Tensor, panel: str, wanted: str | None = None, **values: Any) -> Any:
+        """Compute with arrays and graph objects on the device of a tensor."""
+        panel = choose_panel(self.op, values, panel) if panel else "gpu" if first.is_cuda else "fortran"
+        wrt = None if wanted is None else wanted.split(",") if wanted else ()
+        checked = check_call(self.op, values, wrt, None, PANELS[panel][1], panel)
+        result = execute(self.op, checked, panel)
+        if self.op.single:
+            return tensor_from(result)
+        return tuple([first.new_empty(0) if r is None else tensor_from(r) for r in result])
 
     def fake(self, *args: Any) -> Any:
         """Return tensors of the shapes and dtypes that `run` returns, with nothing in them."""
@@ -171,7 +173,7 @@ def _outer_levels() -> contextlib.AbstractContextManager[None]:
     return _recording() if _C._are_functorch_transforms_active() else contextlib.nullcontext()
 
 
-def _is_ordinary(arrays: Sequence[torch.Tensor | None]) -> bool:
+def is_ordinary(arrays: Sequence[torch.Tensor | None]) -> bool:
     """Whether the dispatcher would only call `TorchOperator.kernel`: no mode, transform, autocast or profiler is on."""
     excluded = _C._dispatch_tls_local_exclude_set().raw_repr()
     return (
@@ -185,6 +187,11 @@ def _is_ordinary(arrays: Sequence[torch.Tensor | None]) -> bool:
             for a in arrays
         )
     )
+
+
+def is_recorded(args: Sequence[Any]) -> bool:
+    """Whether a call with these arguments is to be differentiated."""
+    return (_C.is_grad_enabled() and _C._any_requires_grad(*args)) or forward_ad._current_level >= 0
 
 
 def _compute(op: TorchOperator, keyset: Any, args: tuple[Any, ...]) -> Any:
@@ -338,7 +345,7 @@ def _autograd(op: TorchOperator) -> Callable[..., Any]:
     function = _Derivative(op).function()
 
     def kernel(keyset: Any, *args: Any) -> Any:
-        if (_C.is_grad_enabled() and _C._any_requires_grad(*args)) or forward_ad._current_level >= 0:
+        if is_recorded(args):
             if not _C._are_functorch_transforms_active():
                 return function.apply(keyset, *args)
             with enable_single_level_autograd_function():
