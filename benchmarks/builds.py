@@ -25,6 +25,7 @@ ROUNDS = 25
 WORKER = """
 import hashlib, sys, time
 import numpy as np
+import trigraph
 from trigraph.bench.run import find_workloads
 from trigraph.bench.workloads import gather_call, make_case, panel_call
 
@@ -39,10 +40,10 @@ for line in sys.stdin:
             calls["gather"] = gather_call(workload, case)
         results = calls["run"]()
         found = [np.ascontiguousarray(results[key]).tobytes() for key in sorted(results)]
-        print(hashlib.sha256(b"".join(found)).hexdigest(), flush=True)
+        print(trigraph.__file__, hashlib.sha256(b"".join(found)).hexdigest(), flush=True)
     else:
         time.sleep(0.01)
-        call = calls.get(what, dict)
+        call = calls[what]
         call()
         start = time.perf_counter()
         call()
@@ -69,19 +70,23 @@ def main(record: Path, before: Path, *names: str) -> None:
     """Measure, print, and write the record."""
     workers = {"before": start(before), "after": start(None)}
     found = {}
-    for name in (w.name for w in find_workloads((), names)):
-        digests = {build: ask(worker, f"prepare {name}") for build, worker in workers.items()}
-        times: dict[str, list[float]] = {"before": [], "after": [], "gather": []}
+    for workload in find_workloads((), names):
+        name = workload.name
+        places, digests = zip(*(ask(worker, f"prepare {name}").split() for worker in workers.values()), strict=True)
+        if places[0] == places[1]:
+            raise SystemExit(f"both builds are {places[0]}: an editable installation comes before PYTHONPATH")
+        times: dict[str, list[float]] = {"before": [], "after": []} | ({"gather": []} if workload.gathers else {})
         for _ in range(ROUNDS):
             for build, worker in workers.items():
                 times[build].append(float(ask(worker, f"run {name}")))
-            times["gather"].append(float(ask(workers["after"], f"gather {name}")))
+            if workload.gathers:
+                times["gather"].append(float(ask(workers["after"], f"gather {name}")))
         middle = {what: median(samples) for what, samples in times.items()}
         found[name] = {
             "seconds": middle,
             "after over before": middle["after"] / middle["before"],
             "least after over least before": min(times["after"]) / min(times["before"]),
-            "equal bits": digests["before"] == digests["after"],
+            "equal bits": digests[0] == digests[1],
         }
         row = "".join(f"{1e3 * t:9.2f} ms" for t in middle.values())
         print(f"{name:40s}{row}{found[name]['after over before']:6.2f}", flush=True)

@@ -47,6 +47,7 @@ openmp = dependency('openmp', language: 'fortran', required: false)
 trigraph = library(
     'trigraph',
     {sources},
+    c_args: [{flags}],
     fortran_args: [{flags}],
     link_language: 'fortran',
     dependencies: openmp,
@@ -61,7 +62,7 @@ install_headers('include/trigraph.h')
 README = """# trigraph {version}, its Fortran sources
 
 Written by `trigraph fortran` for vectors of {vector_bytes} bytes. Nothing of Python is needed to build or run them:
-`fpm build`, `meson setup build && meson compile -C build`, or any compiler, in this order:
+`fpm build{fpm_flags}`, `meson setup build && meson compile -C build`, or any compiler, in this order:
 
 ```sh
 gfortran -O3{flags} -fopenmp -c {files}
@@ -195,7 +196,7 @@ def _list(op: Operator) -> str:
 def _expand(template: Path, out: Path, vector_bytes: int) -> None:
     command = [sys.executable, "-m", "fypp", "-I", str(SOURCES / "common"), f"-DVECTOR_BYTES={vector_bytes}"]
     if out.suffix == ".c":
-        command.append("--no-folding")  # long lines are folded as in Fortran
+        command.append("--no-folding")  # fypp would break long lines with an ampersand, which C does not know
     subprocess.run([*command, str(template), str(out)], check=True)
 
 
@@ -249,5 +250,6 @@ def write(folder: Path, vector_bytes: int) -> list[Path]:
     flags = f"'{march}'" if march else ""
     sources = ",\n    ".join(f"'{name}'" for name in names)
     (folder / "meson.build").write_text(MESON.format(**values, flags=flags, sources=sources))
-    (folder / "README.md").write_text(README.format(**values, flags=f" {march}" if march else ""))
+    fpm_flags = f" --flag '{march}' --c-flag '{march}'" if march else ""
+    (folder / "README.md").write_text(README.format(**values, flags=f" {march}" if march else "", fpm_flags=fpm_flags))
     return written

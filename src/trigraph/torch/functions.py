@@ -1,4 +1,7 @@
-"""The public functions: they bind and look at their arguments as the front door does, and call torch's operators."""
+"""The public functions: they bind and look at their arguments as the front door does.
+
+They compute at once where torch would add nothing, and call torch's operators otherwise.
+"""
 
 from __future__ import annotations
 
@@ -78,7 +81,7 @@ def _check_attributes(op: Operator, values: dict[str, Any]) -> None:
 
 
 def _is_plain(op: TorchOperator, values: Mapping[str, Any]) -> bool:
-    """Whether torch would add nothing to a call: it is not recorded, and no graph object was put together by torch."""
+    """Whether torch would add nothing: the call is not recorded, no mode is on, and no graph was put together by it."""
     if torch.compiler.is_compiling():
         return False
     arrays = [values[name] for name in op.array_names]
@@ -190,8 +193,8 @@ def _function(spec: Definition) -> Callable[..., Any]:
         if panel is not None:
             choose_panel(table, values, panel)
         if out is None and _is_plain(op, values):
-            arrays = {n: array_of(values[n]) for n in op.array_names}
             with on_device(first) if first.is_cuda else HERE:
+                arrays = {n: array_of(values[n]) for n in op.array_names}
                 return returned(op.compute(first, panel or "", **values | arrays), values)
         crossing = _crossing(op, values, panel, torch.is_grad_enabled())
         if out is not None:
