@@ -17,7 +17,7 @@ SOURCES = [*(ROOT / "fortran/fast").iterdir(), *(ROOT / "gpu/kernels").iterdir()
 
 # Lines that define constants, by the end of a file's name.
 LINES = {
-    ".fypp": r"^\s*(?:integer|real)[^\n]*, parameter :: ([^!\n]*)|^#:set ([A-Z_]+ = \d+)|^#define (\w+ \d+)",
+    ".fypp": r"^\s*(?:integer|real)[^\n]*, parameter :: ([^!\n]*)|^#:set ([A-Z_]+ = \d+)$|^#define (\w+ \d+)",
     ".cu": r"^constexpr int ([^;]*);",
     ".py": r"^([A-Z][A-Z_]* = [^#\n]*)",
 }
