@@ -35,7 +35,7 @@ USED = re.compile(
     r"|from trigraph\.(?:gpu|pyref)(?:\.(\w+))? import ([\w, ]+))",
     re.MULTILINE,
 )
-# Declared by the first, in C.
+# A template that declares procedures for Fortran, and the template that has them, in C.
 DECLARED = {"fortran/fast/pieces.fypp": "fortran/fast/rows.c.fypp"}
 # Tables of numbers, names of kinds, and what runs kernels rather than being one.
 LEFT_OUT = ("kinds", "types.fypp", "shared.inc", "bessel_zeros.inc", "bessel_zeros.cuh", "launcher")
