@@ -35,8 +35,11 @@ USED = re.compile(
     r"|from trigraph\.(?:gpu|pyref)(?:\.(\w+))? import ([\w, ]+))",
     re.MULTILINE,
 )
-# A template that declares procedures for Fortran, and the template that has them, in C.
-DECLARED = {"fortran/fast/pieces.fypp": "fortran/fast/rows.c.fypp"}
+# Templates that declare procedures for Fortran, and the templates that have them, in C.
+DECLARED = {
+    "fortran/fast/pieces.fypp": "fortran/fast/rows.c.fypp",
+    "fortran/fast/dimenet.fypp": "fortran/fast/dimenet.c.fypp",
+}
 # Tables of numbers, names of kinds, and what runs kernels rather than being one.
 LEFT_OUT = ("kinds", "types.fypp", "shared.inc", "bessel_zeros.inc", "bessel_zeros.cuh", "launcher")
 
