@@ -315,6 +315,19 @@ def test_sweep_over_in_degrees():
     assert [workload.position(p) for p in points] == pytest.approx(workload.sweep)
 
 
+def test_sweep_in_turn():
+    (workload,) = run.find_workloads((), ("dimenet-aggregate",))
+    workload = replace(workload, sizes={**workload.sizes, "num_edges": 300, "num_nodes": 30}, sweep=(5, 10))
+    options = replace(OPTIONS, size="full", dtype="float32", contenders=())
+    results = run.sweep_in_turn(workload, options)
+    assert [r.sizes["num_edges"] / r.sizes["num_nodes"] for r in results] == [5, 10]
+    costs = [r.measured["fortran"].median for r in results]
+    (verdict,) = run.flatness(results, options)
+    assert verdict.reached == min(costs) / max(costs) > 0
+    assert run.sweep_in_turn(workload, replace(options, contenders=("pyg",))) == []
+    assert run.sweep_in_turn(replace(workload, targets=()), options) == run.flatness([], options) == []
+
+
 def test_flatness_and_share_of_gemm():
     workload = dimenet.WORKLOADS[1]
     options = replace(OPTIONS, size="full")

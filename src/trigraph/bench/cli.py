@@ -31,6 +31,7 @@ from trigraph.bench.run import (
     run_workload,
     scaling,
     sweep,
+    sweep_in_turn,
     untimed,
 )
 from trigraph.bench.tables import ceiling_table, scaling_verdict, sweep_verdict, workload_table
@@ -179,6 +180,7 @@ def bench(
         tops = {place: ceilings(clock, threads, rounds, *CEILING_SIZES[size]) for place, clock in places.items()}
         results: list[Result] = []
         sweeps: dict[str, list[Result]] = {}
+        in_turn: dict[str, list[Result]] = {}
         scalings: dict[str, Scaling] = {}
         models: list[ProgramResult] = []
         left_out: list[str] = []
@@ -194,7 +196,8 @@ def bench(
                 console.print(scaling_verdict(gain, options))
             if out is not None and workload.sweep:
                 sweeps[workload.name] = sweep(workload, options, status.update)
-                for verdict in flatness(sweeps[workload.name], options):
+                in_turn[workload.name] = sweep_in_turn(workload, options, status.update)
+                for verdict in flatness(in_turn[workload.name], options):
                     console.print(sweep_verdict(workload.name, verdict))
         for program in programs:
             if left_out or not left.enough():
@@ -208,7 +211,7 @@ def bench(
     if left_out:
         console.print(f"Left out, since {deadline:g} s would not do: {', '.join(left_out)}")
     if out is not None:
-        kept = record(options, tops, results, sweeps, scalings, models)
+        kept = record(options, tops, results, sweeps, in_turn, scalings, models)
         _write(out, kept | {"deadline": deadline, "left_out": left_out}, options, sweeps, console)
 
 

@@ -139,6 +139,7 @@ def record(
     ceilings: dict[str, dict[str, float]],
     results: list[Result],
     sweeps: dict[str, list[Result]],
+    in_turn: dict[str, list[Result]],
     scalings: dict[str, Scaling],
     programs: list[ProgramResult],
 ) -> dict[str, Any]:
@@ -151,7 +152,8 @@ def record(
         "sweeps": {name: [_result(r, options, tops) for r in points] for name, points in sweeps.items()},
         "programs": [_program(p, options) for p in programs],
         "scalings": {name: _scaling(found, options) for name, found in scalings.items()},
-        "sweep_verdicts": {name: [vars(v) for v in flatness(points, options)] for name, points in sweeps.items()},
+        "sweeps_in_turn": {name: [_result(r, options, tops) for r in points] for name, points in in_turn.items()},
+        "sweep_verdicts": {name: [vars(v) for v in flatness(points, options)] for name, points in in_turn.items()},
     }
 
 

@@ -39,6 +39,7 @@ __all__ = [
     "run_workload",
     "scaling",
     "sweep",
+    "sweep_in_turn",
     "untimed",
 ]
 
@@ -242,9 +243,9 @@ def _scaling_targets(workload: Workload, options: Options) -> list[float]:
 
 
 def flatness(results: list[Result], options: Options) -> list[Verdict]:
-    """Targets of a sweep: the smallest cost per edge over the largest."""
-    workload = results[0].workload
-    targets = workload.targets if (options.dtype, options.size) == ("float32", "full") else ()
+    """Targets of a sweep, whose sizes were timed in turn: the smallest cost per edge over the largest."""
+    workload = results[0].workload if results else None
+    targets = workload.targets if workload and (options.dtype, options.size) == ("float32", "full") else ()
     found = []
     for target in targets:
         if target.flat is None:
@@ -424,6 +425,33 @@ def sweep(workload: Workload, options: Options, progress: Callable[[str], None] 
             if found.status != "timed" or found.median * growth > SWEEP_LIMIT:
                 out.add(name)
     return results
+
+
+def sweep_in_turn(
+    workload: Workload, options: Options, progress: Callable[[str], None] = lambda _: None
+) -> list[Result]:
+    """Measure the fast panel over a workload's sweep, all sizes in alternating rounds.
+
+    `sweep` takes one size after the other, between which a machine's speed may change. Empty where costs per edge have
+    no target, or the panel was not asked for.
+    """
+    chosen = not options.contenders or "fortran" in options.contenders
+    if not (chosen and options.size == "full" and any(t.flat for t in workload.targets)):
+        return []
+    sizes = [workload.at(point, workload.sizes) for point in workload.sweep]
+    alone = replace(options, peers=False)
+    jobs = {
+        f"{workload.sweep_symbol} = {point}": replace(panel, compared=False)
+        for point, at in zip(workload.sweep, sizes, strict=True)
+        for panel in _jobs(workload, at, alone, ("fortran",)).values()
+    }
+
+    def say(what: str) -> None:
+        progress(f"{workload.name}, in turn: {what}")
+
+    found, *disturbed = _undisturbed(lambda: alternate(jobs, options.repeat, options.threads, progress=say))
+    each = zip(sizes, found.values(), strict=True)
+    return [Result(workload, at, options.dtype, {"fortran": measured}, *disturbed) for at, measured in each]
 
 
 def untimed(results: Sequence[Result | ProgramResult]) -> dict[str, str]:
