@@ -15,7 +15,7 @@ import torch
 from trigraph.bench import cli, models, run
 from trigraph.bench.measure import Measurement, relative_error
 from trigraph.bench.programs import Contender, Program, make_program
-from trigraph.bench.worker import _to_numpy, share_of_operators
+from trigraph.bench.worker import _to_numpy, shares
 from trigraph.bench.workloads import Target, Unavailable
 from trigraph.edge_graph import EdgeGraph
 
@@ -89,19 +89,21 @@ def test_slab_has_the_size_that_is_stated():
             assert (small.num_dst_nodes, small.num_edges) == counts
 
 
-def test_share_of_operators():
+def test_shares_of_the_time():
     program = next(p for p in models.PROGRAMS if p.name == "torch-overhead")
     call = make_program(program.contenders["trigraph.torch"], {**program.sizes, **program.small}, "float32")
     call()
-    assert 0.3 < share_of_operators(call) <= 1
+    assert 0.3 < shares(call)["operators"] <= 1
     x = torch.ones(500, 500)
-    assert share_of_operators(lambda: {"x": x @ x}) == 0
+    alone = shares(lambda: {"x": x @ x, "y": torch.nn.functional.linear(x, x, x[0])})
+    assert alone["operators"] == 0
+    assert 0.5 < alone["products"] <= 1
 
     def both():
         call()
         return {"x": torch.linalg.svd(x)[1]}
 
-    assert 0 < share_of_operators(both) < share_of_operators(call)
+    assert 0 < shares(both)["operators"] < shares(call)["operators"]
 
 
 @pytest.mark.parametrize("program", models.PROGRAMS)
@@ -197,6 +199,7 @@ def test_command_records_programs(tmp_path, monkeypatch):
     (entry,) = record["programs"]
     own, front = entry["contenders"]["trigraph.torch"], entry["contenders"]["front door"]
     assert 0 < own["share_of_operators"] <= 1
+    assert own["share_of_products"] == 0
     assert own["time_over_fast"] == 1
     assert front["time_over_fast"] == front["median_s"] / own["median_s"]
     assert front["relative_error"] <= run._tolerance("float32")

@@ -44,8 +44,8 @@ class Measurement:
         Why it was not timed.
     pools : list of dict
         Its thread pools.
-    share : float or None
-        Share of its time spent in trigraph's operators of torch, where that was asked for.
+    shares : dict or None
+        Shares of its time, where they were asked for: `operators` of trigraph, and torch's matrix `products`.
     """
 
     seconds: tuple[float, ...] = ()
@@ -54,7 +54,7 @@ class Measurement:
     status: str = "timed"
     note: str = ""
     pools: tuple[dict[str, Any], ...] = ()
-    share: float | None = None
+    shares: dict[str, float] | None = None
 
     @property
     def median(self) -> float:
@@ -132,7 +132,7 @@ def _begin(
     status, first = worker.ask("first")
     if status != "done":
         return Measurement(status=status, note=first), {}
-    known = Measurement(peak_bytes=first.peak_bytes, pools=tuple(pools), share=first.share)
+    known = Measurement(peak_bytes=first.peak_bytes, pools=tuple(pools), shares=first.shares)
     if expected is None or not job.compared:
         return known, first.results
     error = relative_error(first.results, expected)

@@ -54,7 +54,8 @@ class Program:
     targets : tuple of Target
         `peer` is a contender.
     profiled : bool
-        Whether to find what share of the first contender's time is spent in trigraph's operators.
+        Whether to find what shares of the first contender's time are spent in trigraph's operators and in torch's
+        matrix products.
     terms : int
         Terms of the longest sum in the gradient of a weight: triplets or edges. One that is added up term after term
         is off by about the square root of their number, in units of eps.

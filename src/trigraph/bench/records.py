@@ -108,8 +108,8 @@ def _program(result: ProgramResult, options: Options) -> dict[str, Any]:
     for name, m in result.measured.items():
         own = program.contenders[name]
         contenders[name] = {"about": own.about, "work": own.work, **_measured(result, name, options, {})}
-        if m.share is not None:
-            contenders[name]["share_of_operators"] = m.share
+        if m.shares is not None:
+            contenders[name] |= {f"share_of_{what}": share for what, share in m.shares.items()}
     return {
         "workload": program.name,
         "family": program.family,

@@ -449,9 +449,9 @@ def sweep_in_turn(
     def say(what: str) -> None:
         progress(f"{workload.name}, in turn: {what}")
 
-    found, *disturbed = _undisturbed(lambda: alternate(jobs, options.repeat, options.threads, progress=say))
+    found, load, others = _undisturbed(lambda: alternate(jobs, options.repeat, options.threads, progress=say))
     each = zip(sizes, found.values(), strict=True)
-    return [Result(workload, at, options.dtype, {"fortran": measured}, *disturbed) for at, measured in each]
+    return [Result(workload, at, options.dtype, {"fortran": measured}, load, others) for at, measured in each]
 
 
 def untimed(results: Sequence[Result | ProgramResult]) -> dict[str, str]:

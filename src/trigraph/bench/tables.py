@@ -56,8 +56,9 @@ def workload_table(result: Result | ProgramResult, options: Options, tops: Mappi
     if result.others is not None and result.others > DISTURBED:
         caption += f"; other processes used {result.others:.0%} of the processors meanwhile"
     for name, m in result.measured.items():
-        if m.share is not None:
-            caption += f"; {name} spends {m.share:.0%} of the time in trigraph's operators, the rest in torch"
+        if m.shares is not None:
+            caption += f"; {name} spends {m.shares['operators']:.0%} of the time in trigraph's operators, "
+            caption += f"{m.shares['products']:.0%} in torch's matrix products, the rest in torch"
     quick = any(m.median < 1e-3 for m in result.measured.values())
     unit, scale = ("us", 1e6) if quick else ("ms", 1e3)
     numbers = (unit, "quartiles", "x time", "MiB", "x mem.")

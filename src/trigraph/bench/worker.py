@@ -22,10 +22,11 @@ import numpy as np
 
 from trigraph.bench.workloads import Call, Unavailable
 
-__all__ = ["First", "Job", "main", "peak_memory", "pools", "share_of_operators"]
+__all__ = ["First", "Job", "main", "peak_memory", "pools", "shares"]
 
 STATUS = Path("/proc/self/status")
 CLEAR_REFS = Path("/proc/self/clear_refs")
+PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm")  # what torch's layers and their derivatives call
 PAUSE = 0.05  # seconds: another process's threads spin for up to 30 ms after their last work (OpenBLAS)
 WARM_UP = 0.03  # seconds of untimed calls before short ones are timed
 BLOCK = 0.02  # seconds timed at once, so that the clock's resolution does not matter
@@ -47,7 +48,7 @@ class Job:
     compared : bool
         Whether its results are compared; a ceiling has none.
     profiled : bool
-        Whether to find the share of its time spent in trigraph's operators of torch.
+        Whether to find the shares of its time spent in trigraph's operators and in torch's matrix products.
     """
 
     make: Callable[[], Call]
@@ -60,11 +61,11 @@ class Job:
 
 @dataclass(frozen=True)
 class First:
-    """Results of the first run as NumPy arrays, the memory it took beyond its inputs, the share of the operators."""
+    """Results of the first run as NumPy arrays, the memory it took beyond its inputs, shares of its time (`shares`)."""
 
     results: dict[str, np.ndarray]
     peak_bytes: int
-    share: float | None = None
+    shares: dict[str, float] | None = None
 
 
 def _high_water() -> int:
@@ -100,16 +101,21 @@ def peak_memory(call: Call) -> tuple[dict[str, Any], int]:
     return results, _high_water() - before
 
 
-def share_of_operators(call: Call) -> float:
-    """Run once under torch's profiler; return the share of the time that is spent in trigraph's operators."""
+def shares(call: Call) -> dict[str, float]:
+    """Run once under torch's profiler; return the shares of the time of trigraph's operators and of matrix products."""
     import torch
 
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
         start = time.perf_counter()
         call()
         seconds = time.perf_counter() - start
-    ours = (event.cpu_time_total for event in profile.events() if event.name.startswith("trigraph::"))
-    return float(sum(ours) * 1e-6 / seconds)
+    found = {"operators": 0.0, "products": 0.0}
+    for event in profile.events():
+        if event.name.startswith("trigraph::"):
+            found["operators"] += 1e-6 * event.cpu_time_total / seconds
+        elif event.name in PRODUCTS:
+            found["products"] += 1e-6 * event.cpu_time_total / seconds
+    return found
 
 
 def pools() -> list[dict[str, Any]]:
@@ -157,7 +163,7 @@ class _Runner:
         named = {n: _to_numpy(v) for n, v in results.items()}
         del results
         self.seconds = self.time(self.call, 1)
-        return First(named, peak, share_of_operators(self.call) if self.profiled else None)
+        return First(named, peak, shares(self.call) if self.profiled else None)
 
     def sample(self) -> float:
         """Seconds of one call, over a block of calls where they are short."""
