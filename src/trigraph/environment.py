@@ -26,6 +26,8 @@ PACKAGES = ("numpy", "scipy", "rich", "click", "matplotlib", "jinja2", "jsonsche
 CUPY_PACKAGES = ("cupy", "cupy-cuda12x", "cupy-cuda13x")
 # Where they are set, but not to 0, products of float32 matrices on a device are made of numbers with 10 bits.
 TF32_VARIABLES = ("CUPY_TF32", "NVIDIA_TF32_OVERRIDE")
+# When glibc gives memory back to the system: programs that allocate large arrays in every step wait for it.
+MEMORY_VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_")
 
 
 @dataclass(frozen=True)
@@ -190,7 +192,7 @@ def collect() -> dict[str, Any]:
             "levels": [_level_name(level) for level in available()],
         },
         "device": device(),
-        "variables": {name: os.environ.get(name) for name in TF32_VARIABLES},
+        "variables": {name: os.environ.get(name) for name in (*TF32_VARIABLES, *MEMORY_VARIABLES)},
         "warnings": tf32_problems(),
         "panels": [asdict(state) for state in panel_states()],
     }
