@@ -44,7 +44,7 @@ CALLS = {
 # The first that fits a procedure's name is its phase.
 PHASES = {
     "products": r"mult_|gemm_|tile_n|tiles_|put_",
-    "features of edges: products of K and rbf, and with x": r"make_features|unmake_features|make_tile|unmake_tile",
+    "features of edges: products of K and rbf, and with x": r"make_features|make_tile|weigh",
     "harmonics, directions and pairs": r"harmonics|legendre|unit_vector|gradient_|hessian|turn|differentiate|"
     r"pairs|leave_out|take_off",
     "rows gathered and added": r"add_heads|add_gathered|dot_heads|dot_gathered|add_and_dot|ask|node_scores",

@@ -227,7 +227,7 @@ def write(folder: Path, vector_bytes: int) -> list[Path]:
     (folder / "include").mkdir(exist_ok=True)
     copied = ("common/kinds.f90", "reference/scaled.f90")
     written = [Path(shutil.copy(SOURCES / name, src)) for name in copied]
-    templates = [("fast/rows.c", "rows.c"), ("fast/dimenet.c", "dimenet.c")]
+    templates = [("fast/rows.c", "rows.c"), ("fast/dimenet_features.c", "dimenet_features.c")]
     templates += [("fast/products", "products.f90"), ("fast/pieces", "pieces.f90")]
     templates += [pair for f in FAMILIES for pair in ((f"reference/{f}", f"{f}.f90"), (f"fast/{f}", f"{f}_fast.f90"))]
     for template, name in templates:

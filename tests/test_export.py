@@ -125,6 +125,12 @@ def test_constants_are_the_positions_of_choices(folder):
         assert f":: {name} = {value}\n" in text
 
 
+def test_each_source_has_an_object_of_its_own(folder):
+    """The README compiles all sources in one folder, where an object has the name of its source."""
+    names = [path.stem for path in (folder / "src").iterdir()]
+    assert len(set(names)) == len(names) > 15
+
+
 def test_compilers_of_c_take_the_header(folder, tmp_path):
     for end in ("c", "cpp"):
         (tmp_path / f"a.{end}").write_text(

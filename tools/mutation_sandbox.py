@@ -38,7 +38,7 @@ USED = re.compile(
 # Templates that declare procedures for Fortran, and the templates that have them, in C.
 DECLARED = {
     "fortran/fast/pieces.fypp": "fortran/fast/rows.c.fypp",
-    "fortran/fast/dimenet.fypp": "fortran/fast/dimenet.c.fypp",
+    "fortran/fast/dimenet.fypp": "fortran/fast/dimenet_features.c.fypp",
 }
 # Tables of numbers, names of kinds, and what runs kernels rather than being one.
 LEFT_OUT = ("kinds", "types.fypp", "shared.inc", "bessel_zeros.inc", "bessel_zeros.cuh", "launcher")

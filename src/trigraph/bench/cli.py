@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import time
 from pathlib import Path
@@ -206,7 +207,7 @@ def bench(
             models.append(run_program(program, options, status.update))
             console.print(workload_table(models[-1], options, {}))
     console.print(ceiling_table(results, tops))
-    for name, note in untimed([*results, *models, *(r for points in sweeps.values() for r in points)]).items():
+    for name, note in untimed([*results, *models, *itertools.chain(*sweeps.values(), *in_turn.values())]).items():
         console.print(f"Not timed: {name} ({note})")
     if left_out:
         console.print(f"Left out, since {deadline:g} s would not do: {', '.join(left_out)}")

@@ -436,14 +436,15 @@ def sweep_in_turn(
     no target, or the panel was not asked for.
     """
     chosen = not options.contenders or "fortran" in options.contenders
-    if not (chosen and options.size == "full" and any(t.flat for t in workload.targets)):
+    stated = (options.dtype, options.size) == ("float32", "full")
+    if not (chosen and stated and any(t.flat for t in workload.targets)):
         return []
     sizes = [workload.at(point, workload.sizes) for point in workload.sweep]
     alone = replace(options, peers=False)
+    panels = [_jobs(workload, at, alone, ("fortran",))["fortran"] for at in sizes]
     jobs = {
         f"{workload.sweep_symbol} = {point}": replace(panel, compared=False)
-        for point, at in zip(workload.sweep, sizes, strict=True)
-        for panel in _jobs(workload, at, alone, ("fortran",)).values()
+        for point, panel in zip(workload.sweep, panels, strict=True)
     }
 
     def say(what: str) -> None:
