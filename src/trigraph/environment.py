@@ -26,7 +26,8 @@ PACKAGES = ("numpy", "scipy", "rich", "click", "matplotlib", "jinja2", "jsonsche
 CUPY_PACKAGES = ("cupy", "cupy-cuda12x", "cupy-cuda13x")
 # Where they are set, but not to 0, products of float32 matrices on a device are made of numbers with 10 bits.
 TF32_VARIABLES = ("CUPY_TF32", "NVIDIA_TF32_OVERRIDE")
-# When glibc gives memory back to the system: programs that allocate large arrays in every step wait for it.
+# They tell glibc when to give free memory back to the system. A program that frees large arrays and allocates them anew
+# in every step takes longer where it has to ask the system each time.
 MEMORY_VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_")
 
 
