@@ -83,12 +83,12 @@ def test_a_gradient_of_the_wrong_kind_is_refused_in_the_backward():
 
 def call_bwd(arguments):
     """Call torch's operator of the first derivative, as its autograd does."""
-    from trigraph.torch.functions import _crossing
     from trigraph.torch.library import OPERATORS_OF_TORCH
 
     op = OPERATORS_OF_TORCH["mha_gat_n2n_bwd"]
-    values = {a.name: None for a in op.op.arguments} | {a.name: a.default for a in op.op.attributes} | arguments
-    return op.overload(*_crossing(op, values, None, True), "src_embedding")
+    others = {a.name: a.default for a in op.op.attributes} | arguments | {"panel": "", "wanted": "src_embedding"}
+    arrays = [others.pop(name, None) for name in op.array_names]
+    return op.overload(*op.crossing(arrays, others, True))
 
 
 def test_a_third_derivative_is_refused():

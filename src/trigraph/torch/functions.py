@@ -18,8 +18,8 @@ from trigraph.operators import DEFINITIONS, Definition, Operator, evaluate, resu
 from trigraph.panels import PANELS, choose_panel, execute, public_signature, wrapped
 from trigraph.segments import Segments
 from trigraph.torch.arrays import array_of, on_device, tensor_from
-from trigraph.torch.graphs import CLASSES, numbers, tensors
-from trigraph.torch.library import HERE, OPERATORS_OF_TORCH, TorchOperator, is_ordinary, is_recorded
+from trigraph.torch.graphs import CLASSES
+from trigraph.torch.library import OPERATORS_OF_TORCH, TorchOperator
 
 __all__ = ["FUNCTIONS"]
 
@@ -80,32 +80,6 @@ def _check_attributes(op: Operator, values: dict[str, Any]) -> None:
             values[a.name] = checked_attribute(op, a, values[a.name], np.dtype(np.float64))
 
 
-def _is_plain(op: TorchOperator, values: Mapping[str, Any]) -> bool:
-    """Whether torch would add nothing: the call is not recorded, no mode is on, and no graph was put together by it."""
-    if torch.compiler.is_compiling():
-        return False
-    arrays = [values[name] for name in op.array_names]
-    graphs = (values[name] for name, _ in op.graphs)
-    return not is_recorded(arrays) and is_ordinary(arrays) and all(g is None or g.kind != "torch" for g in graphs)
-
-
-def _crossing(op: TorchOperator, values: Mapping[str, Any], panel: str | None, reverse: bool) -> list[Any]:
-    """Return the arguments of torch's operator; orders of the backward only where they are needed."""
-    found, plain = [values[name] for name in op.array_names], []
-    for name, parts in op.graphs:
-        graph = values[name]
-        if graph is None:
-            found += [None] * (len(parts.arrays) + len(parts.reverse))
-            plain += [0] * len(parts.numbers)
-        else:
-            found += tensors(graph, reverse)
-            plain += numbers(graph)
-    found += plain
-    found += [values[a.name] for a in op.op.attributes]
-    found.append(panel or "")
-    return found
-
-
 def _existing(op: Operator) -> dict[tuple[Any, ...], tuple[bool, ...]] | None:
     """Return for all choices of the attributes which fields exist; None where all do."""
     if not any(f.when for f in op.fields):
@@ -118,7 +92,7 @@ def _existing(op: Operator) -> dict[tuple[Any, ...], tuple[bool, ...]] | None:
     return found
 
 
-def _into(op: TorchOperator, crossing: list[Any], out: Any, first: torch.Tensor) -> Any:
+def _into(op: TorchOperator, arrays: list[Any], others: dict[str, Any], out: Any) -> Any:
     """Compute into the caller's tensors."""
     table = op.op
     given = dict(out) if isinstance(out, Mapping) else {table.fields[0].name: out}
@@ -128,14 +102,15 @@ def _into(op: TorchOperator, crossing: list[Any], out: Any, first: torch.Tensor)
             raise TypeError(f"{label} is a {type(tensor).__name__}; expected a torch.Tensor")
         if tensor.requires_grad:
             raise ValueError(f"{label} requires grad; expected a tensor that does not")
-    for name, tensor in zip(op.array_names, crossing, strict=False):
+    for name, tensor in zip(op.array_names, arrays, strict=True):
         if torch.is_grad_enabled() and tensor is not None and tensor.requires_grad:
             raise ValueError(f"{table.name}: {name} requires grad and out is given; expected torch.no_grad() around it")
-    with on_device(first):
-        values = op.values(crossing, array_of)
+    with on_device(arrays[op.first]):
+        _, values = op.apart(op.crossing(arrays, others, False), array_of)
+        values |= zip(op.array_names, map(array_of, arrays), strict=True)
         panel = choose_panel(table, values, values.pop("panel") or None)
-        arrays = {n: array_of(t) for n, t in given.items()}
-        result = execute(table, check_call(table, values, None, arrays, PANELS[panel][1], panel), panel)
+        written = {n: array_of(t) for n, t in given.items()}
+        result = execute(table, check_call(table, values, None, written, PANELS[panel][1], panel), panel)
         if table.single:
             return given
         return {n: None if a is None else given.get(n, tensor_from(a)) for n, a in result._asdict().items()}
@@ -192,15 +167,12 @@ def _function(spec: Definition) -> Callable[..., Any]:
         _check_attributes(table, values)
         if panel is not None:
             choose_panel(table, values, panel)
-        if out is None and _is_plain(op, values):
-            with on_device(first) if first.is_cuda else HERE:
-                arrays = {n: array_of(values[n]) for n in op.array_names}
-                return returned(op.compute(first, panel or "", **values | arrays), values)
-        crossing = _crossing(op, values, panel, torch.is_grad_enabled())
+        arrays = [values.pop(n) for n in op.array_names]
+        values["panel"] = panel or ""
         if out is not None:
-            found = _into(op, crossing, out, first)
+            found = _into(op, arrays, values, out)
             return found[table.fields[0].name] if result is None else result(**found)
-        return returned(op(*crossing), values)
+        return returned(op(arrays, values), values)
 
     def returned(found: Any, values: Mapping[str, Any]) -> Any:
         if result is None:

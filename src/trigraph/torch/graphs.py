@@ -171,8 +171,8 @@ def _fake_reverse(offsets: Any, indices: Any, edge_ids: Any, num_src_nodes: int,
 
 
 def numbers(graph: Any) -> tuple[int, ...]:
-    """Return the numbers of a graph, those that are true or false as 1 or 0."""
-    return tuple(int(getattr(graph, name)) for name in PARTS[type(graph).__name__].numbers)
+    """Return the numbers of a graph, those that are true or false as 1 or 0, symbols of torch's as they are."""
+    return tuple(+getattr(graph, name) for name in PARTS[type(graph).__name__].numbers)
 
 
 def assemble(type_name: str, arrays: Any, given: Any) -> Any:

@@ -11,8 +11,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import operator
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import _C
@@ -25,9 +25,9 @@ from trigraph.lazy import lazy
 from trigraph.operators import OPERATORS, Operator, evaluate
 from trigraph.panels import PANELS, choose_panel, execute
 from trigraph.torch.arrays import array_of, on_device, tensor_from
-from trigraph.torch.graphs import PARTS, assemble, graph_of
+from trigraph.torch.graphs import PARTS, assemble, graph_of, numbers, tensors
 
-__all__ = ["HERE", "LIBRARY", "OPERATORS_OF_TORCH", "TorchOperator", "is_ordinary", "is_recorded"]
+__all__ = ["LIBRARY", "OPERATORS_OF_TORCH", "TorchOperator"]
 
 COMPUTING = (_C.DispatchKey.CPU, _C.DispatchKey.CUDA)
 
@@ -53,28 +53,47 @@ LIBRARY = torch.library.Library("trigraph", "DEF")
 
 
 class TorchOperator:
-    """One operator of the table as torch's: its schema, its places among the arguments, its kernels."""
+    """One operator of the table as torch's: its schema, its places among the arguments, its kernels.
+
+    Its arguments have two forms. Within trigraph they are the list of its arrays, in the order of the table, and all
+    `others` by name: graph objects, attributes, `panel` and, for derivatives, `wanted`. Torch's dispatcher takes them
+    flat (`crossing`), graph objects as tensors and numbers.
+    """
 
     def __init__(self, op: Operator) -> None:
         self.op = op
         self.array_names = tuple(a.name for a in op.arguments)
-        self.place = {name: i for i, name in enumerate(self.array_names)}
         self.graphs = tuple((a.name, PARTS[op.graph.type_name]) for a in op.graph.arguments) if op.graph else ()
         self.num_arrays = len(self.array_names)
-        self.first = self.place[op.definition.inputs[0].name]
+        self.first = self.array_names.index(op.definition.inputs[0].name)
         self.num_tensors = self.num_arrays + sum(len(p.arrays) + len(p.reverse) for _, p in self.graphs)
         self.num_numbers = sum(len(p.numbers) for _, p in self.graphs)
         self.plain_names = (*(a.name for a in op.attributes), "panel", *(("wanted",) if op.selective else ()))
 
-    def __call__(self, *args: Any) -> Any:
+    def __call__(self, arrays: Sequence[Any], others: Mapping[str, Any]) -> Any:
         """Call the operator, past torch's dispatcher where that would change nothing.
 
-        The dispatcher takes a tenth of a small call's time. It would do more where a subclass is hidden in a graph,
-        where somebody registered a kernel of his own for ``trigraph::X``, and for observers other than the profiler.
+        The dispatcher, and what it makes of a graph, take a third of a small call's time. It would do more where a
+        subclass is hidden in a graph, where somebody registered a kernel of his own for ``trigraph::X``, and for
+        observers other than the profiler.
         """
-        if torch.compiler.is_compiling() or not is_ordinary(args[: self.num_arrays]):
-            return self.overload(*args)
-        return self.kernel(None, *args)
+        if not self._is_plain(arrays, others):
+            return self.overload(*self.crossing(arrays, others, self.op.order > 0 or torch.is_grad_enabled()))
+        if is_recorded(arrays):
+            return self.function.apply(None, others, *arrays)
+        return self.run(arrays, others)
+
+    def _is_plain(self, arrays: Sequence[Any], others: Mapping[str, Any]) -> bool:
+        """Whether nothing but autograd takes part in a call, and no graph was put together by torch."""
+        if torch.compiler.is_compiling() or not is_ordinary(arrays):
+            return False
+        graphs = (others[name] for name, _ in self.graphs)
+        return all(graph is None or graph.kind != "torch" for graph in graphs)
+
+    @lazy
+    def function(self) -> Any:
+        """The torch.autograd.Function that records a call."""
+        return _Derivative(self).function()
 
     @lazy
     def kernel(self) -> Callable[..., Any]:
@@ -102,10 +121,22 @@ class TorchOperator:
         results = ", ".join("Tensor" for _ in self.op.fields)
         return f"{self.op.name}({', '.join(found)}) -> " + (f"({results})" if len(self.op.fields) > 1 else results)
 
-    def values(self, args: Sequence[Any], convert: Callable[[Any], Any]) -> dict[str, Any]:
-        """Return arguments by name, tensors converted and graph objects put together; `panel` and `wanted` too."""
-        found = dict(zip(self.array_names, map(convert, args), strict=False))
-        found |= self.plain(args)
+    def crossing(self, arrays: Sequence[Any], others: Mapping[str, Any], reverse: bool) -> list[Any]:
+        """Return the arguments as the dispatcher takes them; the orders of the backward only where they are needed."""
+        found, plain = list(arrays), []
+        for name, parts in self.graphs:
+            graph = others[name]
+            if graph is None:
+                found += [None] * (len(parts.arrays) + len(parts.reverse))
+                plain += [0] * len(parts.numbers)
+            else:
+                found += tensors(graph, reverse)
+                plain += numbers(graph)
+        return found + plain + [others[name] for name in self.plain_names]
+
+    def apart(self, args: Sequence[Any], convert: Callable[[Any], Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Return arrays and `others` of what crossed; the arrays of graphs that are put together are converted."""
+        others = dict(zip(self.plain_names, args[self.num_tensors + self.num_numbers :], strict=True))
         i, number = self.num_arrays, self.num_tensors
         for name, parts in self.graphs:
             stop = i + len(parts.arrays) + len(parts.reverse)
@@ -113,34 +144,32 @@ class TorchOperator:
             if graph is None:
                 given = args[number : number + len(parts.numbers)]
                 graph = assemble(self.op.graph.type_name, tuple(map(convert, args[i:stop])), given)  # type: ignore[union-attr]
-            found[name] = graph
+            others[name] = graph
             i, number = stop, number + len(parts.numbers)
-        return found
+        return list(args[: self.num_arrays]), others
 
-    def plain(self, args: Sequence[Any]) -> dict[str, Any]:
-        """Return attributes, `panel` and `wanted` by name."""
-        return dict(zip(self.plain_names, args[self.num_tensors + self.num_numbers :], strict=True))
+    def compute(self, *args: Any) -> Any:
+        """Compute with what crossed: the dispatcher's kernel of both devices."""
+        return self.run(*self.apart(args, array_of))
 
-    def run(self, *args: Any) -> Any:
+    def run(self, arrays: Sequence[Any], others: Mapping[str, Any]) -> Any:
         """Compute on the tensors' device."""
-        first: torch.Tensor = args[self.first]
+        first: torch.Tensor = arrays[self.first]
         with on_device(first) if first.is_cuda else HERE:
-            return self.compute(first, **self.values(args, array_of))
-
-    def compute(self, first: torch.Tensor, panel: str, wanted: str | None = None, **values: Any) -> Any:
-        """Compute with arrays and graph objects on the device of a tensor."""
-        panel = choose_panel(self.op, values, panel) if panel else "gpu" if first.is_cuda else "fortran"
-        wrt = None if wanted is None else wanted.split(",") if wanted else ()
-        checked = check_call(self.op, values, wrt, None, PANELS[panel][1], panel)
-        result = execute(self.op, checked, panel)
-        if self.op.single:
-            return tensor_from(result)
-        return tuple([first.new_empty(0) if r is None else tensor_from(r) for r in result])
+            values = {**others, **dict(zip(self.array_names, map(array_of, arrays), strict=True))}
+            wanted, panel = values.pop("wanted", None), values.pop("panel")
+            panel = choose_panel(self.op, values, panel) if panel else "gpu" if first.is_cuda else "fortran"
+            wrt = None if wanted is None else wanted.split(",") if wanted else ()
+            result = execute(self.op, check_call(self.op, values, wrt, None, PANELS[panel][1], panel), panel)
+            if self.op.single:
+                return tensor_from(result)
+            return tuple([first.new_empty(0) if r is None else tensor_from(r) for r in result])
 
     def fake(self, *args: Any) -> Any:
         """Return tensors of the shapes and dtypes that `run` returns, with nothing in them."""
-        values = self.values(args, lambda t: t)
-        op, first = self.op, values[self.op.definition.inputs[0].name]
+        arrays, others = self.apart(args, lambda t: t)
+        values = {**others, **dict(zip(self.array_names, arrays, strict=True))}
+        op, first = self.op, arrays[self.first]
         columns = set()
         for a in op.arguments:
             value = values[a.name]
@@ -194,19 +223,12 @@ def is_recorded(args: Sequence[Any]) -> bool:
     return (_C.is_grad_enabled() and _C._any_requires_grad(*args)) or forward_ad._current_level >= 0
 
 
-def _compute(op: TorchOperator, keyset: Any, args: tuple[Any, ...]) -> Any:
-    """Return the results, by what comes after autograd; keyset is None where the call went past the dispatcher."""
-    if keyset is None or (keyset & _C._after_ADInplaceOrView_keyset).highestPriorityTypeId() in COMPUTING:
-        return op.run(*args)
+def _compute(op: TorchOperator, keyset: Any, args: Sequence[Any]) -> Any:
+    """Return the results of what crossed, by what comes after autograd."""
+    if (keyset & _C._after_ADInplaceOrView_keyset).highestPriorityTypeId() in COMPUTING:
+        return op.compute(*args)
     with _C._AutoDispatchBelowAutograd():
         return op.overload.redispatch(keyset & _C._after_autograd_keyset, *args)
-
-
-class _Kept(NamedTuple):
-    """Arguments that are not tensors, and the shapes of the outputs."""
-
-    plain: tuple[Any, ...]
-    shapes: tuple[torch.Size, ...]
 
 
 class _Derivative:
@@ -220,61 +242,55 @@ class _Derivative:
         self.inputs = tuple(a.name for a in self.spec.inputs)
         self.differentiable = self.outputs if self.order == 0 else self.fields
         self.conditional = tuple(f for f in op.op.fields if f.when)
+        self.output_places = [i for i, n in enumerate(self.fields) if n in self.outputs]
 
     @property
     def later(self) -> tuple[TorchOperator, TorchOperator]:
         """The first and second derivative of the definition."""
         return OPERATORS_OF_TORCH[f"{self.spec.name}_bwd"], OPERATORS_OF_TORCH[f"{self.spec.name}_bwd2"]
 
-    def save(self, ctx: Any, args: tuple[Any, ...], results: tuple[Any, ...]) -> None:
+    def save(self, ctx: Any, arrays: Sequence[Any], others: Mapping[str, Any], results: tuple[Any, ...]) -> None:
         """Keep what derivatives need: the arguments, and the results that the first derivative can be given."""
         kept = [results[self.fields.index(n)] for n in self.spec.given_back] if self.order == 0 else []
-        tensors = args[: self.op.num_tensors]
-        ctx.save_for_backward(*tensors, *kept)
+        ctx.save_for_backward(*arrays, *kept)
         if forward_ad._current_level >= 0:
-            ctx.save_for_forward(*tensors, *kept)
-        shapes = tuple([t.shape for n, t in zip(self.fields, results, strict=True) if n in self.outputs])
-        ctx.kept = _Kept(args[self.op.num_tensors :], shapes)
+            ctx.save_for_forward(*arrays, *kept)
+        ctx.others, ctx.shapes = others, [results[i].shape for i in self.output_places]
         ctx.set_materialize_grads(False)
-        absent = self.absent(args)
+        absent = self.absent(others)
         left = [t for n, t in zip(self.fields, results, strict=True) if n not in self.differentiable or n in absent]
         ctx.mark_non_differentiable(*left)
 
-    def absent(self, args: tuple[Any, ...]) -> frozenset[str]:
+    def absent(self, others: Mapping[str, Any]) -> frozenset[str]:
         """Return the fields that came back without elements: not wanted, or not existing for these choices."""
         if self.op.op.selective:
-            return frozenset(self.fields).difference(args[-1].split(","))
+            return frozenset(self.fields).difference(others["wanted"].split(","))
         if not self.conditional:
             return frozenset()
-        plain = self.op.plain(args)
-        chosen = {a.name: choice_number(a.choices, plain[a.name]) for a in self.op.op.attributes if a.choices}
+        chosen = {a.name: choice_number(a.choices, others[a.name]) for a in self.op.op.attributes if a.choices}
         return frozenset(f.name for f in self.conditional if not evaluate(f.when, chosen))
 
-    def arguments(self, ctx: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Return the arguments of the call, and its arrays by name with the results that can be given back."""
-        saved, count = ctx.saved_tensors, self.op.num_tensors
-        args = (*saved[:count], *ctx.kept.plain)
-        values = dict(zip(self.op.array_names, args, strict=False))
+    def arguments(self, ctx: Any) -> dict[str, Any]:
+        """Return the arrays of the call by name, with the results that can be given back."""
+        saved, count = ctx.saved_tensors, self.op.num_arrays
+        values = dict(zip(self.op.array_names, saved[:count], strict=True))
         if self.order == 0:
-            absent = self.absent(args)
+            absent = self.absent(ctx.others)
             back = zip(self.spec.given_back, saved[count:], strict=True)
             values |= {n: None if n in absent else t for n, t in back}
-        return args, values
+        return values
 
-    def call(self, op: TorchOperator, values: dict[str, Any], args: tuple[Any, ...], fields: Sequence[str]) -> Any:
-        """Return the fields of a derivative by name; graph, attributes and panel are those of `args`."""
+    def call(self, op: TorchOperator, values: dict[str, Any], ctx: Any, fields: Sequence[str]) -> Any:
+        """Return the fields of a derivative by name; graph, attributes and panel are those of the call."""
         if not fields:
             return {}
-        rest = args[self.op.num_arrays : len(args) - self.op.op.selective]
-        arrays = (values.get(name) for name in op.array_names)
-        result = op(*arrays, *rest, ",".join(fields))
+        result = op([values.get(name) for name in op.array_names], {**ctx.others, "wanted": ",".join(fields)})
         found = zip((f.name for f in op.op.fields), result if isinstance(result, tuple) else (result,), strict=True)
         return {n: t for n, t in found if n in fields}
 
-    def zeros(self, ctx: Any, args: tuple[Any, ...]) -> dict[str, torch.Tensor]:
+    def zeros(self, ctx: Any, like: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return zeros in the shapes of the outputs, under the names of their gradients."""
-        like = args[self.op.place[self.inputs[0]]]
-        return {f"grad_{n}": like.new_zeros(s) for n, s in zip(self.outputs, ctx.kept.shapes, strict=True)}
+        return {f"grad_{n}": like.new_zeros(s) for n, s in zip(self.outputs, ctx.shapes, strict=True)}
 
     def refuse(self) -> None:
         """Raise where the second derivative is differentiated."""
@@ -287,16 +303,16 @@ class _Derivative:
     def backward(self, ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
         """Return the gradients of the arguments that need one."""
         self.refuse()
-        args, values = self.arguments(ctx)
-        needed = dict(zip(self.op.array_names, ctx.needs_input_grad[1:], strict=False))
+        values = self.arguments(ctx)
+        needed = dict(zip(self.op.array_names, ctx.needs_input_grad[2:], strict=True))
         prefix = "grad_" if self.order == 0 else "gg_"
         given = {f"{prefix}{n}": t for n, t in zip(self.fields, cotangents, strict=True) if n in self.differentiable}
         if self.order == 0 and any(t is None for t in given.values()):
-            given = self.zeros(ctx, args) | {n: t for n, t in given.items() if t is not None}
+            given = self.zeros(ctx, values[self.inputs[0]]) | {n: t for n, t in given.items() if t is not None}
         op = self.later[self.order]
         fields = [f.name for f in op.op.fields if needed.get(f.name)]
-        found = self.call(op, values | given, args, fields)
-        return (None, *(found.get(n) for n in self.op.array_names), *(None for _ in args[self.op.num_arrays :]))
+        found = self.call(op, values | given, ctx, fields)
+        return (None, None, *(found.get(n) for n in self.op.array_names))
 
     def tangents(self, ctx: Any, *tangents: Any) -> Any:
         """Return the derivatives of the results along tangents of the arguments (forward mode).
@@ -305,21 +321,21 @@ class _Derivative:
         change of the gradient along the same direction, since second derivatives are symmetric.
         """
         self.refuse()
-        args, values = self.arguments(ctx)
-        along = {n: t for n, t in zip(self.op.array_names, tangents[1:], strict=False) if t is not None}
+        values = self.arguments(ctx)
+        along = {n: t for n, t in zip(self.op.array_names, tangents[2:], strict=True) if t is not None}
         bwd, bwd2 = self.later
         direction = {f"gg_{n}": along[n] for n in self.inputs if n in along}
         if self.order == 0:
             names = tuple(f"grad_{n}" for n in self.outputs)
-            found = self.call(bwd2, values | self.zeros(ctx, args) | direction, args, names)
+            found = self.call(bwd2, values | self.zeros(ctx, values[self.inputs[0]]) | direction, ctx, names)
             found = {n.removeprefix("grad_"): t for n, t in found.items()}
         else:
-            fields = tuple(n for n in self.fields if n not in self.absent(args))
-            found = self.call(bwd2, values | direction, args, fields) if direction else {}
+            fields = tuple(n for n in self.fields if n not in self.absent(ctx.others))
+            found = self.call(bwd2, values | direction, ctx, fields) if direction else {}
             grads = tuple(f"grad_{n}" for n in self.outputs)
             if any(n in along for n in grads):
                 more = values | {n: along.get(n, torch.zeros_like(values[n])) for n in grads}
-                for n, t in self.call(bwd, more, args, fields).items():
+                for n, t in self.call(bwd, more, ctx, fields).items():
                     found[n] = found[n] + t if n in found else t
         results = tuple(found.get(n) for n in self.fields)
         return results if len(results) > 1 else results[0]
@@ -328,11 +344,13 @@ class _Derivative:
         """Return the torch.autograd.Function, for one level of torch.func: its dispatcher sends each here in turn."""
         op = self.op
 
-        def forward(ctx: Any, keyset: Any, *args: Any) -> Any:
-            # A Function's forward runs without gradients, but outer levels of torch.func may record this call, too.
-            with _outer_levels():
-                result = _compute(op, keyset, args)
-            self.save(ctx, args, result if isinstance(result, tuple) else (result,))
+        def forward(ctx: Any, keyset: Any, others: Mapping[str, Any], *arrays: Any) -> Any:
+            if keyset is None:  # the call went past the dispatcher
+                result = op.run(arrays, others)
+            else:  # A Function's forward runs without gradients, but outer levels of torch.func may record this call.
+                with _outer_levels():
+                    result = _compute(op, keyset, op.crossing(arrays, others, True))
+            self.save(ctx, arrays, others, result if isinstance(result, tuple) else (result,))
             return result
 
         methods = {"forward": forward, "backward": self.backward, "jvp": self.tangents}
@@ -342,15 +360,15 @@ class _Derivative:
 
 def _autograd(op: TorchOperator) -> Callable[..., Any]:
     """Return the kernel that records a call for differentiation, where an argument takes part in one."""
-    function = _Derivative(op).function()
 
     def kernel(keyset: Any, *args: Any) -> Any:
-        if is_recorded(args):
-            if not _C._are_functorch_transforms_active():
-                return function.apply(keyset, *args)
-            with enable_single_level_autograd_function():
-                return function.apply(keyset, *args)
-        return _compute(op, keyset, args)
+        if not is_recorded(args):
+            return _compute(op, keyset, args)
+        arrays, others = op.apart(args, lambda t: t)
+        if not _C._are_functorch_transforms_active():
+            return op.function.apply(keyset, others, *arrays)
+        with enable_single_level_autograd_function():
+            return op.function.apply(keyset, others, *arrays)
 
     return kernel
 
@@ -374,7 +392,7 @@ def _register(op: TorchOperator) -> TorchOperator:
     name = f"trigraph::{op.op.name}"
     LIBRARY.define(op.schema)
     for key in ("CPU", "CUDA"):
-        LIBRARY.impl(op.op.name, op.run, key)
+        LIBRARY.impl(op.op.name, op.compute, key)
     LIBRARY.impl(op.op.name, op.kernel, "Autograd", with_keyset=True)
     torch.library.register_fake(name, op.fake, lib=LIBRARY)
     torch.library.register_vmap(name, _vmap(op), lib=LIBRARY)
