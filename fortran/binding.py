@@ -16,8 +16,8 @@ import numpy as np
 from trigraph.checks import bind_sizes, index_dtype, shape_of
 from trigraph.fortran.memory import empty
 from trigraph.fortran.shims import SHIM_SETS, ShimSet
-from trigraph.fortran.threads import get_num_threads
-from trigraph.operators import OPERATORS, Argument, Operator, result_type
+from trigraph.fortran.threads import threads_for
+from trigraph.operators import OPERATORS, Argument, Operator, evaluate, result_type
 
 __all__ = ["bind", "functions"]
 
@@ -122,7 +122,7 @@ class _Crossing:
         """Call the shim; MemoryError where it was refused memory or threads."""
         op, dtype = self.op, values[self.first].dtype
         name = f"{op.name}_f{8 * dtype.itemsize}"
-        arguments: list[Any] = [get_num_threads()] if self.shims.threads else []
+        arguments: list[Any] = [threads_for(evaluate(op.operations, sizes))] if self.shims.threads else []
         arguments += [sizes[s] for s in op.definition.symbols]
         arguments += [int(values[n] is not None) for n in self.presence]
         arguments += [sizes[n] for n in op.choices]

@@ -7,11 +7,16 @@ import warnings
 
 from trigraph.graphs import count
 
-__all__ = ["get_num_threads", "set_num_threads"]
+__all__ = ["get_num_threads", "set_num_threads", "threads_for"]
 
 # More threads than processors only wait for each other; far more are refused by the system, which OpenMP answers by
 # ending the process. Sixteen are allowed anywhere, so that a program for a larger machine can be tried on a small one.
 MOST = max(16, 4 * (os.cpu_count() or 1))
+
+# A call of fewer floating operations uses one thread, unless a number was set: waking others takes longer than the work
+# that they would do. Attention, the weighted sum and DimeNet++ took as long with one thread as with two at 0.3 to 2
+# million operations (2-core EPYC).
+FEW_OPERATIONS = 2**18
 
 
 def _default() -> int:
@@ -32,6 +37,7 @@ def _default() -> int:
 
 
 _num_threads: int | None = None
+_was_set = False
 _process = os.getpid()
 
 
@@ -59,8 +65,15 @@ def get_num_threads() -> int:
     return _num_threads
 
 
+def threads_for(operations: int) -> int:
+    """Return the number of threads for a call of so many floating operations."""
+    return 1 if operations < FEW_OPERATIONS and not _was_set else get_num_threads()
+
+
 def set_num_threads(num_threads: int) -> None:
     """Set the number of threads of the fast CPU path; results do not depend on it, to the bit.
+
+    From then on every call uses that number. Until then a call of less than 2**18 floating operations uses one thread.
 
     Parameters
     ----------
@@ -74,11 +87,11 @@ def set_num_threads(num_threads: int) -> None:
     RuntimeError
         If it is above 1 in a forked process: OpenMP would wait forever for threads that only the parent has.
     """
-    global _num_threads
+    global _num_threads, _was_set
     value = count("set_num_threads", "num_threads", num_threads, minimum=1, maximum=MOST)
     if value > 1 and _forked():
         raise RuntimeError(
             f"set_num_threads: num_threads is {value}; expected 1 in a forked process, which OpenMP's threads do not "
             "survive (start processes by spawn or forkserver for more)"
         )
-    _num_threads = value
+    _num_threads, _was_set = value, True

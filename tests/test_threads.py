@@ -198,6 +198,33 @@ def test_a_spawned_child_may_have_threads():
     assert printed == ["True"]
 
 
+def test_a_small_call_starts_no_thread_until_a_number_is_set():
+    script = """
+        import os
+        import numpy as np
+        import trigraph
+
+        def started(num_edges):
+            before = len(os.listdir("/proc/self/task"))
+            trigraph.basis_embedding_radial_fwd(np.ones((num_edges, 8)), np.ones((16, 8)))  # 256 operations an edge
+            return len(os.listdir("/proc/self/task")) - before
+
+        few = trigraph.fortran.threads.FEW_OPERATIONS // 256
+        print(started(few - 1), started(few))
+        trigraph.set_num_threads(3)
+        print(started(1))
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        env=os.environ | {"OMP_NUM_THREADS": "2"},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        check=True,
+    )
+    assert done.stdout.split() == ["0", "1", "1"]
+
+
 def test_an_upper_bound():
     """OpenMP ends the process when the system refuses it threads."""
     from trigraph.fortran.threads import MOST

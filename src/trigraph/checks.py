@@ -55,13 +55,16 @@ class Checked(NamedTuple):
 
 def shape_of(array: Array, sizes: Mapping[str, int]) -> tuple[int, ...]:
     """Shape of an array of the table for given sizes."""
-    return tuple(evaluate(dim, sizes) for dim in array.dims)
+    shape: tuple[int, ...] = evaluate(array.lengths, sizes)
+    return shape
 
 
 def choice_number(choices: tuple[Any, ...], value: Any) -> int:
     """Place of a value among the choices of an attribute; -1 if it is none. True is not 1."""
+    if isinstance(value, str):
+        return choices.index(value) if value in choices else -1
     for place, choice in enumerate(choices):
-        if value is choice or (isinstance(choice, str) and isinstance(value, str) and value == choice):
+        if value is choice:
             return place
     scalar = _scalar(value)
     plain = bool(scalar) if isinstance(scalar, np.bool_) else scalar

@@ -133,6 +133,11 @@ class Array:
         """Expressions of the axes."""
         return _dims(self.shape)
 
+    @property
+    def lengths(self) -> str:
+        """Expression of all axes: a tuple."""
+        return _lengths(self.shape)
+
 
 @dataclass(frozen=True)
 class Attribute:
@@ -165,10 +170,15 @@ class Attribute:
         """Whether the caller must give it."""
         return self.default is inspect.Parameter.empty
 
-    @property
+    @lazy
     def size(self) -> bool:
         """Whether it is a size."""
         return not self.choices and not self.real
+
+    @lazy
+    def kinds(self) -> frozenset[type]:
+        """Types of its values, those that `trigraph.X` makes others into."""
+        return frozenset(type(c) for c in self.choices) or frozenset((float, int) if self.real else (int,))
 
 
 @dataclass(frozen=True)
@@ -470,6 +480,11 @@ class Operator:
 @cache
 def _dims(shape: str) -> tuple[str, ...]:
     return tuple(shape.split())
+
+
+@cache
+def _lengths(shape: str) -> str:
+    return f"({''.join(f'{dim}, ' for dim in shape.split())})"
 
 
 @cache

@@ -75,8 +75,7 @@ def _check_graphs(op: Operator, values: dict[str, Any], first: torch.Tensor) -> 
 def _check_attributes(op: Operator, values: dict[str, Any]) -> None:
     """Make attributes of the plain types that torch's operators take; these check their values."""
     for a in op.attributes:
-        kinds: set[type] = {type(c) for c in a.choices} or ({float, int} if a.real else {int})
-        if type(values[a.name]) not in kinds:
+        if type(values[a.name]) not in a.kinds:
             values[a.name] = checked_attribute(op, a, values[a.name], np.dtype(np.float64))
 
 

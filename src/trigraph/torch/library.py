@@ -205,17 +205,17 @@ def _outer_levels() -> contextlib.AbstractContextManager[None]:
 def is_ordinary(arrays: Sequence[torch.Tensor | None]) -> bool:
     """Whether the dispatcher would only call `TorchOperator.kernel`: no mode, transform, autocast or profiler is on."""
     excluded = _C._dispatch_tls_local_exclude_set().raw_repr()
-    return (
-        not _C._dispatch_tls_local_include_set().raw_repr() & ~ORDINARY_INCLUDED
-        and excluded & AUTOCAST == AUTOCAST
-        and (not excluded & AUTOGRAD or torch.is_inference_mode_enabled())
-        and not _C._len_torch_function_stack()
-        and not _C._autograd._profiler_enabled()
-        and all(
-            a is None or (type(a) in PLAIN_TYPES and _C._dispatch_keys(a).raw_repr() in ORDINARY_TENSORS)
-            for a in arrays
-        )
-    )
+    if (
+        _C._dispatch_tls_local_include_set().raw_repr() & ~ORDINARY_INCLUDED
+        or excluded & AUTOCAST != AUTOCAST
+        or (excluded & AUTOGRAD and not torch.is_inference_mode_enabled())
+        or _C._len_torch_function_stack()
+        or _C._autograd._profiler_enabled()
+    ):
+        return False
+    return False not in [
+        a is None or (type(a) in PLAIN_TYPES and _C._dispatch_keys(a).raw_repr() in ORDINARY_TENSORS) for a in arrays
+    ]
 
 
 def is_recorded(args: Sequence[Any]) -> bool:
