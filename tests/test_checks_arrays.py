@@ -207,5 +207,6 @@ def test_graph_of_the_wrong_device(op):
         object.__setattr__(moved, attribute, value)
     text = f"{op.name}: {name} is on cuda:1; expected cuda:0, where the arrays are"
     raises(ValueError, text, FUNCTIONS[op.name], **(device | {name: moved}))
+    FUNCTIONS[op.name](**good)  # a call that passed, with a graph that differs in nothing else
     text = f"{op.name}: {name} holds cupy.ndarray; panel 'fortran' takes numpy.ndarray"
     raises(TypeError, text, FUNCTIONS[op.name], **(good | {name: moved}))

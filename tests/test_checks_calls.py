@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pytest
 from scipy import sparse
-from table_calls import CPU_PANELS, OPS, assert_same_bits, call, draw, fields, raises
+from table_calls import CPU_PANELS, OPS, assert_same_bits, call, draw, fields, graphs_of, raises
 from table_errors import (
     ALL,
     ARRAYS,
@@ -22,7 +22,7 @@ from table_errors import (
     with_numbers,
 )
 
-from trigraph import panels
+from trigraph import checks, panels
 from trigraph.operators import SYMBOLS
 from trigraph.panels import FUNCTIONS, PANELS
 
@@ -339,3 +339,58 @@ def test_odd_values_are_taken_or_refused_by_name(op):
             error = refused(name, value)
             assert type(error) in (type(None), TypeError, ValueError), (name, value, error)
             assert error is None or str(error).startswith(f"{op.name}: "), (name, value, error)
+
+
+def changed(name, value, op):
+    """Return values beside a right one: each differs from it in one thing that a check looks at."""
+    if isinstance(value, np.ndarray):
+        found = [value.astype(d) for d in ("f4", "f8", "f2", ">f8", "i4", "i8")]
+        found += [value[:-1], value[..., :-1], value[None], value[..., None], value[::-1], value.T]
+        return [*found, np.asfortranarray(value), np.ma.array(value), value.tolist(), -value, value + 10**6]
+    if name in graphs_of(op, draw(op)):
+        return [draw(op, seed=1)[name], draw(op, index=np.int32)[name], draw(op, num_edges=9, num_triplets=7)[name]]
+    if name == "wrt":
+        first = op.fields[0].name
+        return [first, [first], (first,), [first, None], [], (first, first), "no", (["no"],), tuple(first), {first: 1}]
+    return [False, 1, 2, 2.0, 1.0, -0.0, "ELU", "".join(["E", "LU"]), "max", "count", np.asarray(value)]
+
+
+@pytest.mark.parametrize("op", ALL)
+def test_a_call_is_judged_alike_whatever_was_called_before(op):
+    """Calls that have passed the checks are remembered: no other call may pass for one of them."""
+    good, function = draw(op), FUNCTIONS[op.name]
+
+    def outcome(arguments):
+        try:
+            found = fields(op, function(**arguments))
+        except (TypeError, ValueError) as error:
+            return type(error), str(error)
+        return {n: None if a is None else (a.dtype, a.shape, a.tobytes()) for n, a in found.items()}
+
+    function(**good)
+    for name in op.names:
+        for value in [*ODD, None, *changed(name, good.get(name), op)]:
+            checks._passed.clear()
+            expected = outcome(good | {name: value})
+            function(**good)
+            if op.selective:
+                function(**good, wrt=op.fields[0].name)
+            assert checks._passed
+            assert outcome(good | {name: value}) == expected, (name, value)
+            assert outcome(good | {name: value}) == expected, (name, value)
+
+
+def test_a_call_of_one_operator_does_not_pass_for_one_of_another():
+    arrays = np.ones((5, 3)), np.ones((4, 3))
+    FUNCTIONS["basis_embedding_radial_fwd"](*arrays)
+    with pytest.raises(ValueError, match=r"^basis_embedding_spherical_fwd: weight has shape"):
+        FUNCTIONS["basis_embedding_spherical_fwd"](*arrays)
+
+
+def test_few_calls_are_remembered():
+    most = checks.MOST_FORMS
+    checks._passed.clear()
+    for number in range(1, 2 * most):
+        FUNCTIONS["basis_embedding_radial_fwd"](np.ones((number, 2)), np.ones((1, 2)))
+        assert len(checks._passed) <= most
+    assert len(checks._passed) > most // 2

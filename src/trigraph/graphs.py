@@ -338,6 +338,16 @@ class Immutable:
         for view in VIEWS:
             view(self)
 
+    @property
+    def form(self) -> tuple[Any, ...]:
+        """All that checks of a call look at: kind, device, numbers, and dtypes of the arrays that are there."""
+        form: tuple[Any, ...] | None = self._built.get("form")
+        if form is None:
+            parts = (getattr(self, name) for name in type(self).__slots__)
+            numbers_and_dtypes = (p if isinstance(p, int) else getattr(p, "dtype", None) for p in parts)
+            form = self._built.setdefault("form", (type(self), self.kind, self.device, *numbers_and_dtypes))
+        return form
+
     def long_rows(self, name: str, offsets: Any) -> LongRows | None:
         """Return the long rows of the offsets called `name`; they are found once and kept, as by `prepare`."""
         key = f"long rows of {name}"
