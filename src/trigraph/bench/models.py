@@ -226,8 +226,8 @@ def _small_graph(structure: str) -> CSC:
     return CSC.from_coo(graph.src, graph.dst, len(found), len(found))
 
 
-def small_graph(sizes: Mapping[str, int], dtype: str, form: str, structure: str) -> Call:
-    """Attention, forward only, through torch with what its backward needs kept."""
+def small_graph(sizes: Mapping[str, int], dtype: str, form: str, structure: str, recorded: bool) -> Call:
+    """Attention, forward only; through torch with what its backward needs kept, if it is `recorded`."""
     from trigraph import mha_gat_n2n_fwd
 
     case = make_case(ATTENTION, sizes, np.dtype(dtype))
@@ -241,7 +241,7 @@ def small_graph(sizes: Mapping[str, int], dtype: str, form: str, structure: str)
     import torch
 
     forward = gat.forward(case, "cpu", form)
-    leaves = [torch.tensor(array, requires_grad=True) for array in arrays]
+    leaves = [torch.tensor(array, requires_grad=recorded) for array in arrays]
     return lambda: {"output_embedding": forward(*leaves)}
 
 
@@ -262,6 +262,7 @@ def _small_graphs(structure: str, nodes: int, edges: int) -> Program:
     ends, pairs = dict.fromkeys(("num_src_nodes", "num_dst_nodes"), nodes), ("num_positions", "num_edges")
     about = {
         "trigraph.torch": ("trigraph.torch.mha_gat_n2n, recorded for autograd", "trigraph", ("torch", "ase"), False),
+        "inference": ("trigraph.torch.mha_gat_n2n, no input needs a gradient", "trigraph", ("torch", "ase"), False),
         "front door": ("trigraph.mha_gat_n2n_fwd", "front door", ("ase",), False),
         "pyg": (gat.ABOUT["pyg"], "pyg", ("torch", "torch_geometric", "ase"), True),
     }
@@ -270,12 +271,19 @@ def _small_graphs(structure: str, nodes: int, edges: int) -> Program:
         family="gat",
         summary=f"one call of graph attention, forward: {structure}",
         contenders={
-            name: Contender(partial(small_graph, form=form, structure=structure), text, requires, peer)
+            name: Contender(
+                partial(small_graph, form=form, structure=structure, recorded=name != "inference"), text, requires, peer
+            )
             for name, (text, form, requires, peer) in about.items()
         },
         sizes={**gat.SIZES, **ends, **dict.fromkeys(pairs, edges)},
         small={},
-        targets=(Target("trigraph.torch", rate=1 / 60e-6), Target("front door", rate=1 / 40e-6), Target("pyg", time=1)),
+        targets=(
+            Target("trigraph.torch", rate=1 / 60e-6),
+            Target("inference", rate=1 / 60e-6),
+            Target("front door", rate=1 / 40e-6),
+            Target("pyg", time=1),
+        ),
     )
 
 
