@@ -122,7 +122,8 @@ class _Crossing:
         """Call the shim; MemoryError where it was refused memory or threads."""
         op, dtype = self.op, values[self.first].dtype
         name = f"{op.name}_f{8 * dtype.itemsize}"
-        arguments: list[Any] = [threads_for(evaluate(op.operations, sizes))] if self.shims.threads else []
+        work = evaluate(op.operations, sizes) + sum([outputs[name].size for name in wanted])
+        arguments: list[Any] = [threads_for(work)] if self.shims.threads else []
         arguments += [sizes[s] for s in op.definition.symbols]
         arguments += [int(values[n] is not None) for n in self.presence]
         arguments += [sizes[n] for n in op.choices]

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import warnings
+from collections.abc import Iterator
 
 from trigraph.graphs import count
 
-__all__ = ["get_num_threads", "set_num_threads", "threads_for"]
+__all__ = ["get_num_threads", "kept_num_threads", "set_num_threads", "threads_for"]
 
 # More threads than processors only wait for each other; far more are refused by the system, which OpenMP answers by
 # ending the process. Sixteen are allowed anywhere, so that a program for a larger machine can be tried on a small one.
 MOST = max(16, 4 * (os.cpu_count() or 1))
 
-# A call of fewer floating operations uses one thread, unless a number was set: waking others takes longer than the work
-# that they would do. Attention, the weighted sum and DimeNet++ took as long with one thread as with two at 0.3 to 2
-# million operations (2-core EPYC).
-FEW_OPERATIONS = 2**18
+# A call of less work, in floating operations and numbers written, uses one thread, unless a number was set: waking the
+# others takes longer than the work that they would do. Attention, the weighted sum and DimeNet++ took as long with one
+# thread as with two at 0.3 to 2 million operations (2-core EPYC).
+LITTLE_WORK = 2**18
 
 
 def _default() -> int:
@@ -53,9 +55,10 @@ def _forked() -> bool:
 def get_num_threads() -> int:
     """Return the number of threads of the fast CPU path.
 
-    Until it is set it is OMP_NUM_THREADS as it is at the first call, or the number of processors of this process; a
-    value that is no number, or too large, counts as none, the latter with a warning. In a forked process it is 1, since
-    OpenMP's team of threads does not survive a fork, and one thread starts none.
+    Until it is set it is OMP_NUM_THREADS, as it is when the number is first needed, or the number of processors of this
+    process; a value that is no number, or too large, counts as none, the latter with a warning. Small calls use one
+    thread until it is set (see `set_num_threads`). In a forked process it is 1, since OpenMP's team of threads does not
+    survive a fork, and one thread starts none.
     """
     global _num_threads
     if _forked():
@@ -65,15 +68,27 @@ def get_num_threads() -> int:
     return _num_threads
 
 
-def threads_for(operations: int) -> int:
-    """Return the number of threads for a call of so many floating operations."""
-    return 1 if operations < FEW_OPERATIONS and not _was_set else get_num_threads()
+def threads_for(work: int) -> int:
+    """Return the number of threads for a call of so many floating operations and numbers written."""
+    return 1 if work < LITTLE_WORK and not _was_set else get_num_threads()
+
+
+@contextlib.contextmanager
+def kept_num_threads() -> Iterator[None]:
+    """Restore, on leaving, the number of threads that was set before, or that none was."""
+    global _num_threads, _was_set
+    before = _num_threads, _was_set
+    try:
+        yield
+    finally:
+        _num_threads, _was_set = before
 
 
 def set_num_threads(num_threads: int) -> None:
     """Set the number of threads of the fast CPU path; results do not depend on it, to the bit.
 
-    From then on every call uses that number. Until then a call of less than 2**18 floating operations uses one thread.
+    From then on every call uses that number. Until then a call uses one thread if it takes less than 2**18 floating
+    operations, numbers written included.
 
     Parameters
     ----------

@@ -9,6 +9,7 @@ import pytest
 os.environ["OMP_WAIT_POLICY"] = "passive"
 
 from trigraph import get_num_threads, set_num_threads
+from trigraph.fortran.threads import kept_num_threads
 
 # Files whose tests take longest, in this order: a process that begins one of them late ends long after the others.
 LONGEST = (
@@ -42,7 +43,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(autouse=True)
 def _same_threads():
-    """Leave the number of threads as it was."""
-    before = get_num_threads()
-    yield
-    set_num_threads(before)
+    """Use all threads for every call, however small, and leave their number as it was."""
+    with kept_num_threads():
+        set_num_threads(get_num_threads())
+        yield

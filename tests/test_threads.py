@@ -206,11 +206,11 @@ def test_a_small_call_starts_no_thread_until_a_number_is_set():
 
         def started(num_edges):
             before = len(os.listdir("/proc/self/task"))
-            trigraph.basis_embedding_radial_fwd(np.ones((num_edges, 8)), np.ones((16, 8)))  # 256 operations an edge
+            trigraph.basis_embedding_radial_fwd(np.ones((num_edges, 8)), np.ones((16, 8)))  # 256 + 16 for an edge
             return len(os.listdir("/proc/self/task")) - before
 
-        few = trigraph.fortran.threads.FEW_OPERATIONS // 256
-        print(started(few - 1), started(few))
+        few = trigraph.fortran.threads.LITTLE_WORK // (256 + 16)
+        print(started(few), started(few + 1))
         trigraph.set_num_threads(3)
         print(started(1))
     """

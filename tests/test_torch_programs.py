@@ -1,9 +1,14 @@
 """trigraph.torch in torch's programs: compiled, traced, exported, mapped, in mixed precision, in other processes."""
 
 import copy
+import gc
 import multiprocessing
 import pickle
+import subprocess
+import sys
+import textwrap
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -13,6 +18,7 @@ torch = pytest.importorskip("torch")
 from torch import _C  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
+from torch.utils._pytree import tree_flatten, tree_unflatten  # noqa: E402
 
 import trigraph  # noqa: E402
 import trigraph.torch as tt  # noqa: E402
@@ -84,6 +90,55 @@ def test_a_graph_older_than_the_tensors_is_refused_in_a_compiled_model():
     graph._built.clear()
     with pytest.raises(Exception, match=r"this graph is older than the import of trigraph\.torch"):
         torch.compile(attention, fullgraph=True, backend="aot_eager")(*attention_inputs(), graph)
+    with torch.no_grad():
+        expected = attention(*attention_inputs(), graph)  # any use makes them
+    got = torch.compile(attention, fullgraph=True, backend="aot_eager")(*attention_inputs(), graph)
+    assert torch.equal(got, expected)
+
+
+def test_a_first_call_that_is_compiled_is_compiled_once():
+    """In a process of its own: nothing that an earlier call computes late may be there."""
+    script = """
+        import torch
+        from torch._dynamo.utils import counters
+        import trigraph
+        import trigraph.torch as tt
+
+        graph = trigraph.CSC.from_edge_index(torch.tensor([[0, 1, 2], [1, 2, 0]]))
+        graph.prepare()
+        x, a = torch.ones(3, 4, requires_grad=True), torch.ones(8, requires_grad=True)
+        program = torch.compile(lambda x, a: tt.mha_gat_n2n(x, x, a, graph, 2).output_embedding, backend="aot_eager")
+        for _ in range(3):
+            program(x, a).sum().backward()
+        print(counters["stats"]["unique_graphs"])
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=300, check=True
+    )
+    assert done.stdout.split()[-1] == "1"
+
+
+def test_a_graph_that_changes_before_the_backward_is_noticed():
+    """Torch's graphs are tensors, and torch looks whether those that a backward needs were changed."""
+    leaves, spec = tree_flatten(attention_graph())
+    copies = [leaf.clone() for leaf in leaves]
+    result = attention(*attention_inputs(), tree_unflatten(copies, spec))
+    copies[1].zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        result.sum().backward()
+
+
+def test_a_result_keeps_no_graph_after_its_backward():
+    graph = attention_graph()
+    seen = weakref.ref(graph.indices)
+    result = attention(*attention_inputs(), graph)
+    del graph
+    gc.collect()
+    assert seen() is not None
+    result.backward()
+    gc.collect()
+    assert seen() is None
+    assert result.grad_fn is not None
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])

@@ -13,7 +13,7 @@ import numpy as np
 from trigraph.checks import shape_of
 from trigraph.fortran import judge
 from trigraph.fortran.levels import EQUAL_BITS, available, get_cpu_level, set_cpu_level
-from trigraph.fortran.threads import get_num_threads, set_num_threads
+from trigraph.fortran.threads import kept_num_threads, set_num_threads
 from trigraph.operators import Array, Operator
 from trigraph.verification import tolerances
 from trigraph.verification.accuracy import check_accuracy, dtype_of, field_error, form_problem, scaled_error
@@ -282,14 +282,11 @@ def check_out(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
 
 def check_threads(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
     """Call with 1, 2 and 3 threads: equal bits."""
-    before = get_num_threads()
     outcomes = []
-    try:
+    with kept_num_threads():
         for number in THREADS:
             set_num_threads(number)
             outcomes.append(attempt(subject, op, judged.case.arguments(op)))
-    finally:
-        set_num_threads(before)
     return _equal_bits(subject, judged, op, "threads", [_bits(o) for o in outcomes], outcomes)
 
 

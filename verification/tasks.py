@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from trigraph.fortran.threads import get_num_threads, set_num_threads
+from trigraph.fortran.threads import kept_num_threads, set_num_threads
 from trigraph.operators import OPERATORS, Operator
 from trigraph.verification import accuracy, bessel, differences, golden, half, nonfinite, physics, properties
 from trigraph.verification.cases import Case
@@ -58,12 +58,9 @@ class Scope:
 @contextmanager
 def _one_thread() -> Iterator[None]:
     """Run on one thread: small calls would only wait for others, and all have the same bits (`check_threads`)."""
-    before = get_num_threads()
-    set_num_threads(1)
-    try:
+    with kept_num_threads():
+        set_num_threads(1)
         yield
-    finally:
-        set_num_threads(before)
 
 
 def _alone(make: Callable[[], list[Check]]) -> list[Check]:

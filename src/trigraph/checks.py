@@ -41,10 +41,10 @@ GRAPH_TYPES: dict[str, type[CSC | EdgeGraph | Segments]] = {"CSC": CSC, "EdgeGra
 GRAPH_CLASSES = frozenset(GRAPH_TYPES.values())
 PLAIN_TYPES = frozenset((int, float, bool, str, type(None)))
 
-# Sizes and wanted fields of calls that have passed every check, by form: checks take longer than all else in a small
+# Sizes and wanted fields of calls that have passed every check, by `_key`: checks take longer than all else in a small
 # call, and the layers of a model mostly give an operator arrays of the same shapes.
 _passed: dict[tuple[Any, ...] | None, tuple[dict[str, int], tuple[str, ...]]] = {}
-MOST_FORMS = 256
+MOST_PASSED = 256
 
 
 class Checked(NamedTuple):
@@ -62,8 +62,7 @@ class Checked(NamedTuple):
 
 def shape_of(array: Array, sizes: Mapping[str, int]) -> tuple[int, ...]:
     """Shape of an array of the table for given sizes."""
-    shape: tuple[int, ...] = evaluate(array.lengths, sizes)
-    return shape
+    return tuple([evaluate(dim, sizes) for dim in array.dims])
 
 
 def choice_number(choices: tuple[Any, ...], value: Any) -> int:
@@ -501,10 +500,10 @@ def _contiguous(value: Any) -> Any:
     return value if value.flags.c_contiguous else namespace_of(value).ascontiguousarray(value)
 
 
-def _form(op: Operator, values: Mapping[str, Any], wrt: Any, panel: str) -> tuple[Any, ...] | None:
-    """Return all that checks of a call look at, but for what arrays hold; None where an argument is of no plain kind.
+def _key(op: Operator, values: Mapping[str, Any], wrt: Any, panel: str) -> tuple[Any, ...] | None:
+    """Return all that checks of a call without `out` look at, but for what arrays hold; None where that is not plain.
 
-    All calls of one form pass the checks, or none does.
+    It is plain where arrays are NumPy's, contiguous and of numbers, and all else is a number, a string or a graph.
     """
     asked = tuple(wrt) if type(wrt) is list else wrt
     if asked is not None and not all(type(name) is str for name in (asked if type(asked) is tuple else (asked,))):
@@ -515,13 +514,13 @@ def _form(op: Operator, values: Mapping[str, Any], wrt: Any, panel: str) -> tupl
         kind = type(value)
         if kind is np.ndarray:
             flags = value.flags
-            if not (flags.c_contiguous and flags.aligned):
+            if not (flags.c_contiguous and flags.aligned and value.dtype.kind in "fiu"):
                 return None
             found.append((value.shape, value.dtype))
         elif kind in PLAIN_TYPES:
             found.append((kind, value))
         elif kind in GRAPH_CLASSES:
-            found.append(value.form)
+            found.append(value._key)
         else:
             return None
     return tuple(found)
@@ -550,8 +549,8 @@ def check_call(op: Operator, values: dict[str, Any], wrt: Any, out: Any, kind: s
     ------
     TypeError, ValueError
     """
-    form = _form(op, values, wrt, panel) if out is None else None
-    passed = _passed.get(form)
+    key = _key(op, values, wrt, panel) if out is None else None
+    passed = _passed.get(key)
     if passed is not None:
         _check_positions(op, values)
         _check_positive(op, values)
@@ -575,8 +574,8 @@ def check_call(op: Operator, values: dict[str, Any], wrt: Any, out: Any, kind: s
     for a in op.arguments:
         if values[a.name] is not None:
             values[a.name] = _contiguous(values[a.name])
-    if form is not None and all(values[name] is value for name, value in given.items()):
-        if len(_passed) >= MOST_FORMS:
+    if key is not None and all(values[name] is value for name, value in given.items()):  # nothing was converted
+        if len(_passed) >= MOST_PASSED:
             _passed.clear()
-        _passed[form] = sizes, wanted
+        _passed[key] = sizes, wanted
     return Checked(values, sizes, wanted, outputs, columns and columns & {f.name for f in op.fields})

@@ -339,14 +339,14 @@ class Immutable:
             view(self)
 
     @property
-    def form(self) -> tuple[Any, ...]:
+    def _key(self) -> tuple[Any, ...]:
         """All that checks of a call look at: kind, device, numbers, and dtypes of the arrays that are there."""
-        form: tuple[Any, ...] | None = self._built.get("form")
-        if form is None:
+        key: tuple[Any, ...] | None = self._built.get("key")
+        if key is None:
             parts = (getattr(self, name) for name in type(self).__slots__)
             numbers_and_dtypes = (p if isinstance(p, int) else getattr(p, "dtype", None) for p in parts)
-            form = self._built.setdefault("form", (type(self), self.kind, self.device, *numbers_and_dtypes))
-        return form
+            key = self._built.setdefault("key", (type(self), self.kind, self.device, *numbers_and_dtypes))
+        return key
 
     def long_rows(self, name: str, offsets: Any) -> LongRows | None:
         """Return the long rows of the offsets called `name`; they are found once and kept, as by `prepare`."""

@@ -133,11 +133,6 @@ class Array:
         """Expressions of the axes."""
         return _dims(self.shape)
 
-    @property
-    def lengths(self) -> str:
-        """Expression of all axes: a tuple."""
-        return _lengths(self.shape)
-
 
 @dataclass(frozen=True)
 class Attribute:
@@ -480,11 +475,6 @@ class Operator:
 @cache
 def _dims(shape: str) -> tuple[str, ...]:
     return tuple(shape.split())
-
-
-@cache
-def _lengths(shape: str) -> str:
-    return f"({''.join(f'{dim}, ' for dim in shape.split())})"
 
 
 @cache

@@ -154,7 +154,8 @@ def _function(spec: Definition) -> Callable[..., Any]:
     signature = public_signature(table)
     result = None if table.single else result_type(table.name)
     exists = _existing(table)
-    for thing in (table, table.definition, table.graph, op):  # a compiled program guards what it has found computed
+    # A compiled program guards what it has found computed, and what it has not.
+    for thing in (table, table.definition, table.graph, op, *table.attributes):
         for name, value in vars(type(thing)).items():
             if isinstance(value, lazy):
                 getattr(thing, name)

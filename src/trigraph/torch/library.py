@@ -84,11 +84,11 @@ class TorchOperator:
         return self.run(arrays, others)
 
     def _is_plain(self, arrays: Sequence[Any], others: Mapping[str, Any]) -> bool:
-        """Whether nothing but autograd takes part in a call, and no graph was put together by torch."""
+        """Whether torch would only record the call: no graph was put together by torch, or has no tensors yet."""
         if torch.compiler.is_compiling() or not is_ordinary(arrays):
             return False
-        graphs = (others[name] for name, _ in self.graphs)
-        return all(graph is None or graph.kind != "torch" for graph in graphs)
+        graphs = [others[name] for name, _ in self.graphs]
+        return all(g is None or (g.kind != "torch" and "tensors" in g._built) for g in graphs)
 
     @lazy
     def function(self) -> Any:
@@ -252,10 +252,12 @@ class _Derivative:
     def save(self, ctx: Any, arrays: Sequence[Any], others: Mapping[str, Any], results: tuple[Any, ...]) -> None:
         """Keep what derivatives need: the arguments, and the results that the first derivative can be given."""
         kept = [results[self.fields.index(n)] for n in self.spec.given_back] if self.order == 0 else []
-        ctx.save_for_backward(*arrays, *kept)
+        args = self.op.crossing(arrays, others, True)  # graphs as tensors: autograd frees them, and sees them changed
+        saved, ctx.plain = args[: self.op.num_tensors], args[self.op.num_tensors :]
+        ctx.save_for_backward(*saved, *kept)
         if forward_ad._current_level >= 0:
-            ctx.save_for_forward(*arrays, *kept)
-        ctx.others, ctx.shapes = others, [results[i].shape for i in self.output_places]
+            ctx.save_for_forward(*saved, *kept)
+        ctx.shapes = [results[i].shape for i in self.output_places]
         ctx.set_materialize_grads(False)
         absent = self.absent(others)
         left = [t for n, t in zip(self.fields, results, strict=True) if n not in self.differentiable or n in absent]
@@ -270,21 +272,22 @@ class _Derivative:
         chosen = {a.name: choice_number(a.choices, others[a.name]) for a in self.op.op.attributes if a.choices}
         return frozenset(f.name for f in self.conditional if not evaluate(f.when, chosen))
 
-    def arguments(self, ctx: Any) -> dict[str, Any]:
-        """Return the arrays of the call by name, with the results that can be given back."""
-        saved, count = ctx.saved_tensors, self.op.num_arrays
-        values = dict(zip(self.op.array_names, saved[:count], strict=True))
+    def arguments(self, ctx: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the arrays of the call by name, with the results that can be given back, and all others."""
+        saved, count = ctx.saved_tensors, self.op.num_tensors
+        arrays, others = self.op.apart((*saved[:count], *ctx.plain), lambda t: t)
+        values = dict(zip(self.op.array_names, arrays, strict=True))
         if self.order == 0:
-            absent = self.absent(ctx.others)
+            absent = self.absent(others)
             back = zip(self.spec.given_back, saved[count:], strict=True)
             values |= {n: None if n in absent else t for n, t in back}
-        return values
+        return values, others
 
-    def call(self, op: TorchOperator, values: dict[str, Any], ctx: Any, fields: Sequence[str]) -> Any:
+    def call(self, op: TorchOperator, values: dict[str, Any], others: dict[str, Any], fields: Sequence[str]) -> Any:
         """Return the fields of a derivative by name; graph, attributes and panel are those of the call."""
         if not fields:
             return {}
-        result = op([values.get(name) for name in op.array_names], {**ctx.others, "wanted": ",".join(fields)})
+        result = op([values.get(name) for name in op.array_names], {**others, "wanted": ",".join(fields)})
         found = zip((f.name for f in op.op.fields), result if isinstance(result, tuple) else (result,), strict=True)
         return {n: t for n, t in found if n in fields}
 
@@ -303,7 +306,7 @@ class _Derivative:
     def backward(self, ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
         """Return the gradients of the arguments that need one."""
         self.refuse()
-        values = self.arguments(ctx)
+        values, others = self.arguments(ctx)
         needed = dict(zip(self.op.array_names, ctx.needs_input_grad[2:], strict=True))
         prefix = "grad_" if self.order == 0 else "gg_"
         given = {f"{prefix}{n}": t for n, t in zip(self.fields, cotangents, strict=True) if n in self.differentiable}
@@ -311,7 +314,7 @@ class _Derivative:
             given = self.zeros(ctx, values[self.inputs[0]]) | {n: t for n, t in given.items() if t is not None}
         op = self.later[self.order]
         fields = [f.name for f in op.op.fields if needed.get(f.name)]
-        found = self.call(op, values | given, ctx, fields)
+        found = self.call(op, values | given, others, fields)
         return (None, None, *(found.get(n) for n in self.op.array_names))
 
     def tangents(self, ctx: Any, *tangents: Any) -> Any:
@@ -321,21 +324,21 @@ class _Derivative:
         change of the gradient along the same direction, since second derivatives are symmetric.
         """
         self.refuse()
-        values = self.arguments(ctx)
+        values, others = self.arguments(ctx)
         along = {n: t for n, t in zip(self.op.array_names, tangents[2:], strict=True) if t is not None}
         bwd, bwd2 = self.later
         direction = {f"gg_{n}": along[n] for n in self.inputs if n in along}
         if self.order == 0:
             names = tuple(f"grad_{n}" for n in self.outputs)
-            found = self.call(bwd2, values | self.zeros(ctx, values[self.inputs[0]]) | direction, ctx, names)
+            found = self.call(bwd2, values | self.zeros(ctx, values[self.inputs[0]]) | direction, others, names)
             found = {n.removeprefix("grad_"): t for n, t in found.items()}
         else:
-            fields = tuple(n for n in self.fields if n not in self.absent(ctx.others))
-            found = self.call(bwd2, values | direction, ctx, fields) if direction else {}
+            fields = tuple(n for n in self.fields if n not in self.absent(others))
+            found = self.call(bwd2, values | direction, others, fields) if direction else {}
             grads = tuple(f"grad_{n}" for n in self.outputs)
             if any(n in along for n in grads):
                 more = values | {n: along.get(n, torch.zeros_like(values[n])) for n in grads}
-                for n, t in self.call(bwd, more, ctx, fields).items():
+                for n, t in self.call(bwd, more, others, fields).items():
                     found[n] = found[n] + t if n in found else t
         results = tuple(found.get(n) for n in self.fields)
         return results if len(results) > 1 else results[0]
