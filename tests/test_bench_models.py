@@ -174,6 +174,7 @@ def test_families_and_names_choose():
     assert {p.name for p in run.find_programs(("models",), ())} == {
         "dimenet-energy-forces",
         "dimenet-energy-forces-training",
+        "dimenet-molecule",
         "dimenet-size",
         "gat-training",
         "torch-overhead",

@@ -8,6 +8,7 @@ triplets are found beforehand on both sides.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import Any
@@ -38,6 +39,7 @@ TRIPLETS = 225_636  # of the slab
 SMALL_SLAB = {"nx": 2, "ny": 2, "layers": 2}
 CUTOFF = 5.0
 REPEATS = {"1x": (1, 1), "2x": (2, 1), "4x": (2, 2), "8x": (4, 2)}
+MOLECULES = {"H2O": "water", "C6H6": "benzene"}
 GAT = {"num_nodes": 100_000, "num_edges": 1_600_000, "num_heads": 4, "dim_head": 16}
 ATTENTION = gat.WORKLOADS[0]  # its sizes, arrays and graphs
 # Nodes and edges of the small graphs; edges are pairs of atoms within the cutoff.
@@ -105,21 +107,21 @@ def _slab(sizes: Mapping[str, int], repeat: tuple[int, int]) -> Any:
 
 
 def _energy_forces(
-    sizes: Mapping[str, int], dtype: str, form: str, repeat: tuple[int, int]
+    sizes: Mapping[str, int], dtype: str, form: str, atoms: Any
 ) -> tuple[Any, Callable[[bool], tuple[Any, Any]]]:
-    """Return the model, and a function of `create_graph` that returns energy, shape (1,), and forces of the slab."""
+    """Return the model, and a function of `create_graph` that returns energy, shape (1,), and forces of ASE's atoms."""
     import torch
 
-    model = _dimenet(form, dtype, **{name: sizes[name] for name in WIDTHS})
-    slab, real = _slab(sizes, repeat), getattr(torch, dtype)
-    z = torch.tensor(slab.numbers, dtype=torch.int64)
-    pos, cell = (torch.tensor(np.asarray(a), dtype=real) for a in (slab.positions, slab.cell))
+    model = copy.deepcopy(_dimenet(form, dtype, **{name: sizes[name] for name in WIDTHS}))
+    real = getattr(torch, dtype)
+    z = torch.tensor(atoms.numbers, dtype=torch.int64)
+    pos, cell = (torch.tensor(np.asarray(a), dtype=real) for a in (atoms.positions, atoms.cell))
     if form == "trigraph":
-        found = model.neighbors(pos, cell=cell, pbc=slab.pbc.tolist())
+        found = model.neighbors(pos, cell=cell, pbc=atoms.pbc.tolist())
         return model, lambda create_graph: model.energy_forces_stress(
             z, pos, cell=cell, neighbors=found, create_graph=create_graph
         )[:2]
-    edges = EdgeGraph.from_ase(slab, CUTOFF)
+    edges = EdgeGraph.from_ase(atoms, CUTOFF)
     edge_index = torch.tensor(np.stack([edges.graph.src, edges.graph.dst]))
     idx_ji, idx_kj = (torch.tensor(a) for a in edges.graph.triplets("edge"))
     offset = torch.tensor(edges.offset, dtype=real)
@@ -136,7 +138,7 @@ def _energy_forces(
 
 def energy_forces(sizes: Mapping[str, int], dtype: str, form: str, repeat: tuple[int, int] = (1, 1)) -> Call:
     """Energy for each repetition of the slab, and forces on the atoms of the first, which do not depend on `repeat`."""
-    _, compute = _energy_forces(sizes, dtype, form, repeat)
+    _, compute = _energy_forces(sizes, dtype, form, _slab(sizes, repeat))
     number = repeat[0] * repeat[1]
 
     def call() -> dict[str, Any]:
@@ -144,6 +146,15 @@ def energy_forces(sizes: Mapping[str, int], dtype: str, form: str, repeat: tuple
         return {"energy": energy / number, "forces": forces[: len(forces) // number]}
 
     return call
+
+
+def molecule_forces(sizes: Mapping[str, int], dtype: str, form: str, name: str) -> Call:
+    """Energy and forces of a molecule, by a model whose parameters need no gradient, as in dynamics."""
+    from ase.build import molecule
+
+    model, compute = _energy_forces(sizes, dtype, form, molecule(name))
+    model.requires_grad_(False)
+    return lambda: dict(zip(("energy", "forces"), compute(False), strict=True))
 
 
 def _gradients(loss: Any, model: Any) -> dict[str, Any]:
@@ -158,7 +169,7 @@ def force_training(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
     """Loss of energy and forces, and its gradients in all parameters."""
     import torch
 
-    model, compute = _energy_forces(sizes, dtype, form, (1, 1))
+    model, compute = _energy_forces(sizes, dtype, form, _slab(sizes, (1, 1)))
     shape = compute(False)[1].shape
     labels = torch.tensor(np.random.default_rng(0).standard_normal(shape), dtype=getattr(torch, dtype))
 
@@ -309,6 +320,19 @@ PROGRAMS = (
         targets=(Target("pyg", time=6, memory=10),),
         profiled=True,
         terms=TRIPLETS,
+    ),
+    *(
+        Program(
+            name="dimenet-molecule",
+            family="models",
+            summary=f"DimeNet++, energy and forces of {about}",
+            contenders=_dimenet_contenders(partial(molecule_forces, name=name)),
+            sizes=WIDTHS,
+            small={},
+            targets=(Target("pyg", time=1),),
+            profiled=True,
+        )
+        for name, about in MOLECULES.items()
     ),
     Program(
         name="dimenet-size",
