@@ -15,11 +15,12 @@ __all__ = ["get_num_threads", "kept_num_threads", "set_num_threads", "threads_fo
 # ending the process. Sixteen are allowed anywhere, so that a program for a larger machine can be tried on a small one.
 MOST = max(16, 4 * (os.cpu_count() or 1))
 
-# A call of less work, in floating operations and numbers written, uses one thread, unless a number was set: waking the
-# others takes longer than the work that they would do. On a 2-core EPYC one thread took as long as two at 0.3 to 2
-# million operations, in calls that follow one another. Between torch's operations, when the other thread sleeps, forces
-# of a water molecule by DimeNet++ took 0.85 of the time with this limit, 0.75 with four times this limit, where it was
-# a quarter of this; those of benzene 1.03 and 0.95.
+# A call of less work, in floating operations and numbers written, uses one thread unless a number was set: waking the
+# other threads would take longer than their share of the work. On a 2-core EPYC, in calls that follow one another, one
+# thread takes as long as two at 0.3 to 2 million operations. The limit lies within that range, since more cores than
+# two may gain from less work. Where torch's operations lie between the calls, the forces of a water molecule by
+# DimeNet++ took 0.85 of the time that they took with a limit of 2**18, and 0.75 of it with a limit of 2**22; those of
+# benzene 1.03 and 0.95.
 LITTLE_WORK = 2**20
 
 
@@ -77,9 +78,12 @@ def threads_for(work: int) -> int:
 
 @contextlib.contextmanager
 def kept_num_threads() -> Iterator[None]:
-    """Restore, on leaving, the number of threads that was set before, or that none was."""
+    """Restore, on leaving, the number of threads that was set before, or that none was.
+
+    It is for one Python thread at a time: the number is that of the process.
+    """
     global _num_threads, _was_set
-    before = _num_threads, _was_set
+    before = get_num_threads(), _was_set
     try:
         yield
     finally:

@@ -225,6 +225,40 @@ def test_a_small_call_starts_no_thread_until_a_number_is_set():
     assert done.stdout.split() == ["0", "1", "1"]
 
 
+def test_the_number_comes_back_or_that_none_was_set():
+    """The verification sets numbers of its own; after it, small calls use one thread again unless a number was set."""
+    script = """
+        import trigraph
+        from trigraph.fortran.threads import kept_num_threads, threads_for
+
+        def now():
+            return threads_for(1), trigraph.get_num_threads()
+
+        found = [now()]
+        with kept_num_threads():
+            trigraph.set_num_threads(5)
+            found.append(now())
+        found.append(now())
+        trigraph.set_num_threads(3)
+        try:
+            with kept_num_threads():
+                trigraph.set_num_threads(5)
+                raise KeyError
+        except KeyError:
+            found.append(now())
+        print(found == [(1, 2), (5, 5), (1, 2), (3, 3)])
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)],
+        env=os.environ | {"OMP_NUM_THREADS": "2"},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT,
+        check=True,
+    )
+    assert done.stdout.split() == ["True"]
+
+
 def test_an_upper_bound():
     """OpenMP ends the process when the system refuses it threads."""
     from trigraph.fortran.threads import MOST

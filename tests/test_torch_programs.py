@@ -128,6 +128,21 @@ def test_a_graph_that_changes_before_the_backward_is_noticed():
         result.sum().backward()
 
 
+@pytest.mark.parametrize("first_use", ["built", "prepared", "called"])
+def test_a_graph_of_inference_mode_can_be_trained_with(first_use):
+    """Autograd refuses to save tensors that were made in inference mode; a graph's tensors are saved."""
+    x, weights = attention_inputs()
+    expected = torch.autograd.grad(attention(x, weights, attention_graph()), (x, weights))
+    with torch.inference_mode():
+        graph = attention_graph()
+        if first_use == "prepared":
+            graph.prepare()
+        if first_use == "called":
+            attention(x, weights, graph)
+    found = torch.autograd.grad(attention(x, weights, graph), (x, weights))
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
 def test_a_result_keeps_no_graph_after_its_backward():
     graph = attention_graph()
     seen = weakref.ref(graph.indices)

@@ -106,13 +106,17 @@ def tensor_of(array: Any) -> Any:
 
 
 def _view(graph: Any) -> None:
-    """Keep the arrays of a graph as tensors, those of the backward once they are there."""
+    """Keep the arrays of a graph as tensors, those of the backward once they are there.
+
+    Autograd refuses to save tensors made in inference mode; a graph may be built in it and trained with after it.
+    """
     parts, built = PARTS[type(graph).__name__], graph._built
-    if "tensors" not in built:
-        found = built.setdefault("tensors", tuple(tensor_of(getattr(graph, name)) for name in parts.arrays))
-        found[0].trigraph = _Owner(weakref.ref(graph))
-    if "reverse" in built and "reverse_tensors" not in built:
-        built.setdefault("reverse_tensors", tuple(map(tensor_of, built["reverse"])))
+    with torch.inference_mode(False):
+        if "tensors" not in built:
+            found = built.setdefault("tensors", tuple(tensor_of(getattr(graph, name)) for name in parts.arrays))
+            found[0].trigraph = _Owner(weakref.ref(graph))
+        if "reverse" in built and "reverse_tensors" not in built:
+            built.setdefault("reverse_tensors", tuple(map(tensor_of, built["reverse"])))
 
 
 def graph_of(tensors: tuple[Any, ...]) -> Any:

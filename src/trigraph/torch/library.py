@@ -47,7 +47,7 @@ ORDINARY_TENSORS = frozenset(
 ORDINARY_INCLUDED = _keys("BackendSelect", "ADInplaceOrView").raw_repr()
 AUTOCAST = _keys("AutocastCPU", "AutocastCUDA").raw_repr()
 AUTOGRAD = _keys("AutogradFunctionality").raw_repr()
-PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
+TENSOR_TYPES = (torch.Tensor, torch.nn.Parameter)
 HERE = contextlib.nullcontext()
 LIBRARY = torch.library.Library("trigraph", "DEF")
 
@@ -77,14 +77,17 @@ class TorchOperator:
         subclass is hidden in a graph, where somebody registered a kernel of his own for ``trigraph::X``, and for
         observers other than the profiler.
         """
-        if not self._is_plain(arrays, others):
+        if not self._passes(arrays, others):
             return self.overload(*self.crossing(arrays, others, self.op.order > 0 or torch.is_grad_enabled()))
         if is_recorded(arrays):
             return self.function.apply(None, others, *arrays)
         return self.run(arrays, others)
 
-    def _is_plain(self, arrays: Sequence[Any], others: Mapping[str, Any]) -> bool:
-        """Whether torch would only record the call: no graph was put together by torch, or has no tensors yet."""
+    def _passes(self, arrays: Sequence[Any], others: Mapping[str, Any]) -> bool:
+        """Whether the call may go past the dispatcher: at most autograd takes part in it, and graphs have tensors.
+
+        A graph has its tensors from its first call on, unless it holds arrays of torch's own: one that is traced.
+        """
         if torch.compiler.is_compiling() or not is_ordinary(arrays):
             return False
         graphs = [others[name] for name, _ in self.graphs]
@@ -123,16 +126,16 @@ class TorchOperator:
 
     def crossing(self, arrays: Sequence[Any], others: Mapping[str, Any], reverse: bool) -> list[Any]:
         """Return the arguments as the dispatcher takes them; the orders of the backward only where they are needed."""
-        found, plain = list(arrays), []
+        found, numbers_of_graphs = list(arrays), []
         for name, parts in self.graphs:
             graph = others[name]
             if graph is None:
                 found += [None] * (len(parts.arrays) + len(parts.reverse))
-                plain += [0] * len(parts.numbers)
+                numbers_of_graphs += [0] * len(parts.numbers)
             else:
                 found += tensors(graph, reverse)
-                plain += numbers(graph)
-        return found + plain + [others[name] for name in self.plain_names]
+                numbers_of_graphs += numbers(graph)
+        return found + numbers_of_graphs + [others[name] for name in self.plain_names]
 
     def apart(self, args: Sequence[Any], convert: Callable[[Any], Any]) -> tuple[list[Any], dict[str, Any]]:
         """Return arrays and `others` of what crossed; the arrays of graphs that are put together are converted."""
@@ -214,7 +217,7 @@ def is_ordinary(arrays: Sequence[torch.Tensor | None]) -> bool:
     ):
         return False
     return False not in [
-        a is None or (type(a) in PLAIN_TYPES and _C._dispatch_keys(a).raw_repr() in ORDINARY_TENSORS) for a in arrays
+        a is None or (type(a) in TENSOR_TYPES and _C._dispatch_keys(a).raw_repr() in ORDINARY_TENSORS) for a in arrays
     ]
 
 
@@ -252,8 +255,9 @@ class _Derivative:
     def save(self, ctx: Any, arrays: Sequence[Any], others: Mapping[str, Any], results: tuple[Any, ...]) -> None:
         """Keep what derivatives need: the arguments, and the results that the first derivative can be given."""
         kept = [results[self.fields.index(n)] for n in self.spec.given_back] if self.order == 0 else []
-        args = self.op.crossing(arrays, others, True)  # graphs as tensors: autograd frees them, and sees them changed
-        saved, ctx.plain = args[: self.op.num_tensors], args[self.op.num_tensors :]
+        # Graphs are saved as tensors, which autograd frees after the backward, and refuses if they were changed since.
+        args = self.op.crossing(arrays, others, True)
+        saved, ctx.rest = args[: self.op.num_tensors], args[self.op.num_tensors :]
         ctx.save_for_backward(*saved, *kept)
         if forward_ad._current_level >= 0:
             ctx.save_for_forward(*saved, *kept)
@@ -275,7 +279,7 @@ class _Derivative:
     def arguments(self, ctx: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the arrays of the call by name, with the results that can be given back, and all others."""
         saved, count = ctx.saved_tensors, self.op.num_tensors
-        arrays, others = self.op.apart((*saved[:count], *ctx.plain), lambda t: t)
+        arrays, others = self.op.apart((*saved[:count], *ctx.rest), lambda t: t)
         values = dict(zip(self.op.array_names, arrays, strict=True))
         if self.order == 0:
             absent = self.absent(others)
