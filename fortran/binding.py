@@ -7,9 +7,10 @@ serves every operator and all three sets of shims: of the fast path, the direct 
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -28,7 +29,8 @@ def bind(op: Operator, shims: ShimSet, load: Callable[[], ModuleType]) -> Callab
     """Return the operator as a Python function over a set of shims.
 
     Its attribute `execute` is the same function for arguments that are bound already: `values` by name, `sizes` of
-    every symbol, names of the `wanted` fields among those that exist, and arrays to write to by field (`out`).
+    every symbol, names of the `wanted` fields among those that exist, arrays to write to by field (`out`), and a
+    dictionary in which it keeps what holds for all calls of one form (see `trigraph.checks.Checked`).
 
     Parameters
     ----------
@@ -41,23 +43,29 @@ def bind(op: Operator, shims: ShimSet, load: Callable[[], ModuleType]) -> Callab
     crossing = _Crossing(op, shims)
 
     def execute(
-        values: Mapping[str, Any], sizes: Mapping[str, int], wanted: Sequence[str], out: Mapping[str, np.ndarray]
+        values: Mapping[str, Any],
+        sizes: Mapping[str, int],
+        wanted: Sequence[str],
+        out: Mapping[str, np.ndarray],
+        kept: dict[Any, Any],
     ) -> Any:
-        numbers = [sizes[s] for s in op.definition.symbols]
-        if max(numbers) > LARGEST:
-            name = op.definition.symbols[numbers.index(max(numbers))]
-            raise ValueError(f"{op.name}: {name} is {sizes[name]}; the Fortran panel takes at most {LARGEST}")
-        outputs = crossing.outputs(values, sizes, wanted, out)
-        if all(numbers) and all(outputs[f].size for f in wanted):
-            crossing.invoke(load(), values, sizes, wanted, outputs)
+        form = kept.get(crossing)
+        if form is None:
+            form = kept[crossing] = crossing.form(values, sizes, wanted)
+        outputs = [
+            out[f.name] if f.name in out else np.zeros(shape, dtype) if dummy else empty(shape, dtype)
+            for f, (shape, dtype, dummy) in zip(op.fields, form.outputs, strict=True)
+        ]
+        if form.function:
+            crossing.invoke(load(), form, values, sizes, outputs)
         else:
             # f2py rejects zero-size arrays; with nothing to sum over, every output is zero, every index -1.
-            for field in op.fields:
-                if field.name in wanted:
-                    outputs[field.name][...] = -1 if field.index else 0
+            for field, array in zip(op.fields, outputs, strict=True):
+                array[...] = -1 if field.index else 0
         if op.single:
-            return outputs[op.fields[0].name]
-        return result_type(op.name)(*(outputs[f.name] if f.name in wanted else None for f in op.fields))
+            return outputs[0]
+        found = [None if dummy else a for a, (_, _, dummy) in zip(outputs, form.outputs, strict=True)]
+        return result_type(op.name)(*found)
 
     def call(*args: Any, out: Mapping[str, np.ndarray] | None = None, **kwargs: Any) -> Any:
         bound = op.signature.bind(*args, **kwargs)
@@ -68,7 +76,7 @@ def bind(op: Operator, shims: ShimSet, load: Callable[[], ModuleType]) -> Callab
         asked = values.get("wrt")
         names = (asked,) if isinstance(asked, str) else asked
         returned = tuple(f.name for f in op.returned(values, sizes) if names is None or f.name in names)
-        return execute(values, sizes, returned, out or {})
+        return execute(values, sizes, returned, out or {}, {})
 
     call.__name__ = call.__qualname__ = op.name
     call.__doc__ = f"{op.definition.summary} See `trigraph.{op.name}`."
@@ -80,6 +88,33 @@ def bind(op: Operator, shims: ShimSet, load: Callable[[], ModuleType]) -> Callab
     return call
 
 
+class _Form(NamedTuple):
+    """What is the same in all calls of an operator whose arguments have the same shapes, dtypes and attributes.
+
+    Attributes
+    ----------
+    function : str
+        Function of the extension module; empty where there is nothing to compute.
+    work : int
+        Floating operations and numbers written.
+    integers : list of int
+        Sizes, flags of presence and choices, in the order of the function's arguments.
+    flags : list of int
+        Whether a field is wanted, for each; none where all are.
+    outputs : list of (shape, dtype, whether the field is not wanted)
+        One for each field; a field that is not wanted crosses as one number that is not looked at.
+    integer : dtype
+        Of the graph's arrays.
+    """
+
+    function: str
+    work: int
+    integers: list[int]
+    flags: list[int]
+    outputs: list[tuple[tuple[int, ...], np.dtype, bool]]
+    integer: np.dtype
+
+
 class _Crossing:
     """How the arguments of an operator cross into its shims; what is the same in every call is kept."""
 
@@ -89,70 +124,73 @@ class _Crossing:
         self.presence = shims.presence(op)
         self.graph = shims.graph_arrays(op)
         self.arguments = shims.arguments(op)
+        # Arrays cross flat: one column of numbers, or as many as each number has parts.
+        self.input_shape = (*shims.input_parts, -1)
+        self.output_shapes = [(-1,) if f.index else (*shims.output_parts, -1) for f in op.fields]
         self.index = None if op.graph and len(shims.indices) > 1 else np.dtype(np.int64)
+
+    def form(self, values: Mapping[str, Any], sizes: Mapping[str, int], wanted: Sequence[str]) -> _Form:
+        """Return the form of a call; ValueError where a size is too large."""
+        op = self.op
+        numbers = [sizes[s] for s in op.definition.symbols]
+        if max(numbers) > LARGEST:
+            name = op.definition.symbols[numbers.index(max(numbers))]
+            raise ValueError(f"{op.name}: {name} is {sizes[name]}; the Fortran panel takes at most {LARGEST}")
+        dtype, index = values[self.first].dtype, self.index_dtype(values)
+        outputs = []
+        for field in op.fields:
+            lead = () if field.index else self.shims.output_parts
+            shape = (*lead, 1) if field.name not in wanted else lead + shape_of(field, sizes)
+            outputs.append((shape, index if field.index else dtype, field.name not in wanted))
+        written = [math.prod(shape) for shape, _, dummy in outputs if not dummy]
+        name = f"{op.name}_f{8 * dtype.itemsize}" + (f"_i{8 * index.itemsize}" if op.graph else "")
+        integers = numbers + [int(values[n] is not None) for n in self.presence] + [sizes[n] for n in op.choices]
+        return _Form(
+            function=name if all(numbers) and all(written) else "",
+            work=evaluate(op.operations, sizes) + sum(written),
+            integers=integers,
+            flags=[int(f.name in wanted) for f in op.fields] if op.selective else [],
+            outputs=outputs,
+            integer=index,
+        )
 
     def index_dtype(self, values: Mapping[str, Any]) -> np.dtype:
         """Dtype of the integers: that of the graph, or int64 where there is no graph or the shims take no other."""
         return self.index or index_dtype(self.op, values)
 
-    def outputs(
-        self, values: Mapping[str, Any], sizes: Mapping[str, int], wanted: Sequence[str], out: Mapping[str, np.ndarray]
-    ) -> dict[str, np.ndarray]:
-        """One array for each field; a field that is not wanted gets a dummy of one element."""
-        arrays, dtype = {}, values[self.first].dtype
-        for field in self.op.fields:
-            lead = () if field.index else self.shims.output_parts
-            kind = self.index_dtype(values) if field.index else dtype
-            if field.name not in wanted:
-                arrays[field.name] = np.zeros((*lead, 1), kind)
-            elif field.name in out:
-                arrays[field.name] = out[field.name]
-            else:
-                arrays[field.name] = empty(lead + shape_of(field, sizes), kind)
-        return arrays
-
     def invoke(
         self,
         module: ModuleType,
+        form: _Form,
         values: Mapping[str, Any],
         sizes: Mapping[str, int],
-        wanted: Sequence[str],
-        outputs: Mapping[str, np.ndarray],
+        outputs: Sequence[np.ndarray],
     ) -> None:
         """Call the shim; MemoryError where it was refused memory or threads."""
-        op, dtype = self.op, values[self.first].dtype
-        name = f"{op.name}_f{8 * dtype.itemsize}"
-        work = evaluate(op.operations, sizes) + sum([outputs[name].size for name in wanted])
-        arguments: list[Any] = [threads_for(work)] if self.shims.threads else []
-        arguments += [sizes[s] for s in op.definition.symbols]
-        arguments += [int(values[n] is not None) for n in self.presence]
-        arguments += [sizes[n] for n in op.choices]
+        op, index = self.op, form.integer
+        arguments: list[Any] = [threads_for(form.work)] if self.shims.threads else []
+        arguments += form.integers
         arguments += [values[n] for n in op.numbers]
         if op.graph is not None:
-            index = self.index_dtype(values)
-            name += f"_i{8 * index.itemsize}"
             # Absent: an order the graph could not decide (EdgeGraph.reverse_edge), or an object that was not given.
             found = [op.graph.find(a, values) for a in self.graph]
             arguments += [np.full(1, -1, index) if a is None else a.astype(index, copy=False) for a in found]
-        arguments += [self.argument(a, values, sizes, dtype) for a in self.arguments]
-        if op.selective:
-            arguments += [int(f.name in wanted) for f in op.fields]
-        for f in op.fields:
-            parts = () if f.index else self.shims.output_parts
-            arguments.append(outputs[f.name].reshape(*parts, -1).T)
-        if getattr(module, name)(*arguments) != 0:
+        arguments += [self.argument(a, values, sizes) for a in self.arguments]
+        arguments += form.flags
+        arguments += [a.reshape(s).T for a, s in zip(outputs, self.output_shapes, strict=True)]
+        if getattr(module, form.function)(*arguments) != 0:
             refused = module.refused_bytes()
             what = f"{refused} bytes of work space" if refused else "work space, or threads"
             raise MemoryError(f"{op.name}: the system refused {what}")
 
-    def argument(self, a: Argument, values: Mapping[str, Any], sizes: Mapping[str, int], dtype: np.dtype) -> np.ndarray:
+    def argument(self, a: Argument, values: Mapping[str, Any], sizes: Mapping[str, int]) -> np.ndarray:
         """Return an array argument as it crosses; a cotangent that is None is zeros, what is absent one element."""
         value = values[a.name]
         if value is None:
             absent = a.given_back or (a.nullable and values.get(a.name.removeprefix("gg_")) is None)
-            kind = self.index_dtype(values) if a.index else dtype
-            value = np.zeros(self.shims.input_parts + ((1,) if absent else shape_of(a, sizes)), kind)
-        array: np.ndarray = value.reshape(*self.shims.input_parts, -1).T
+            dtype = self.index_dtype(values) if a.index else values[self.first].dtype
+            value = np.zeros(self.shims.input_parts + ((1,) if absent else shape_of(a, sizes)), dtype)
+        array: np.ndarray = value.reshape(self.input_shape).T
         return array
 
 

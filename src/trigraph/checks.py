@@ -41,16 +41,17 @@ GRAPH_TYPES: dict[str, type[CSC | EdgeGraph | Segments]] = {"CSC": CSC, "EdgeGra
 GRAPH_CLASSES = frozenset(GRAPH_TYPES.values())
 PLAIN_TYPES = frozenset((int, float, bool, str, type(None)))
 
-# Sizes and wanted fields of calls that have passed every check, by `_key`: checks take longer than all else in a small
-# call, and the layers of a model mostly give an operator arrays of the same shapes.
-_passed: dict[tuple[Any, ...] | None, tuple[dict[str, int], tuple[str, ...]]] = {}
+# Sizes, wanted fields and what a panel keeps (`Checked.kept`) for calls that have passed every check, by `_key`: checks
+# take longer than all else in a small call, and layers of a model mostly give an operator arrays of the same shapes.
+_passed: dict[tuple[Any, ...] | None, tuple[dict[str, int], tuple[str, ...], dict[Any, Any]]] = {}
 MOST_PASSED = 256
 
 
 class Checked(NamedTuple):
     """A call that has passed every check: contiguous arrays, sizes of every symbol, fields asked for, outputs given.
 
-    `columns` are the fields that come back with a trailing axis of one, since their input came so.
+    `columns` are the fields that come back with a trailing axis of one, since their input came so. In `kept` a panel
+    may keep what follows from shapes, dtypes and attributes alone: a later call that has the same gets it again.
     """
 
     values: dict[str, Any]
@@ -58,6 +59,7 @@ class Checked(NamedTuple):
     wanted: tuple[str, ...]
     out: dict[str, Any]
     columns: frozenset[str]
+    kept: dict[Any, Any]
 
 
 def shape_of(array: Array, sizes: Mapping[str, int]) -> tuple[int, ...]:
@@ -95,7 +97,7 @@ def bind_arguments(
     names = op.names
     values = {**op.defaults, **dict(zip(names, args, strict=False)), **kwargs}
     twice = any(n in kwargs for n in names[: len(args)]) if kwargs else False
-    if len(args) <= len(names) and not twice and set(values) == set(names):
+    if len(args) <= len(names) and not twice and values.keys() == set(names):
         return values
     try:
         for name in (n for n in kwargs if n not in names):
@@ -554,7 +556,7 @@ def check_call(op: Operator, values: dict[str, Any], wrt: Any, out: Any, kind: s
     if passed is not None:
         _check_positions(op, values)
         _check_positive(op, values)
-        return Checked(values, *passed, {}, frozenset())
+        return Checked(values, *passed[:2], {}, frozenset(), passed[2])
     given = dict(values)
     _check_arrays(op, values, kind, panel)
     _wrap_indices(op, values)
@@ -574,8 +576,9 @@ def check_call(op: Operator, values: dict[str, Any], wrt: Any, out: Any, kind: s
     for a in op.arguments:
         if values[a.name] is not None:
             values[a.name] = _contiguous(values[a.name])
+    kept: dict[Any, Any] = {}
     if key is not None and all(values[name] is value for name, value in given.items()):  # nothing was converted
         if len(_passed) >= MOST_PASSED:
             _passed.clear()
-        _passed[key] = sizes, wanted
-    return Checked(values, sizes, wanted, outputs, columns and columns & {f.name for f in op.fields})
+        _passed[key] = sizes, wanted, kept
+    return Checked(values, sizes, wanted, outputs, columns and columns & {f.name for f in op.fields}, kept)

@@ -159,7 +159,8 @@ def execute(op: Operator, checked: Checked, panel: str) -> Any:
     function = panel_function(panel, op.name)
     given = {n: a[..., 0] if n in checked.columns else a for n, a in checked.out.items()}
     if hasattr(function, "execute"):  # the Fortran panels take the sizes that the checks have found
-        return _restore(op, function.execute(checked.values, checked.sizes, checked.wanted, given), checked)
+        result = function.execute(checked.values, checked.sizes, checked.wanted, given, checked.kept)
+        return _restore(op, result, checked)
     keywords: dict[str, Any] = {"wrt": checked.wanted} if op.selective else {}
     writes_out = PANELS[panel][2]
     if writes_out:

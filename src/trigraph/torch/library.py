@@ -244,8 +244,10 @@ class _Derivative:
         self.outputs = tuple(a.name for a in self.spec.outputs)
         self.inputs = tuple(a.name for a in self.spec.inputs)
         self.differentiable = self.outputs if self.order == 0 else self.fields
+        self.constants = frozenset(self.fields).difference(self.differentiable)
         self.conditional = tuple(f for f in op.op.fields if f.when)
         self.output_places = [i for i, n in enumerate(self.fields) if n in self.outputs]
+        self.kept_places = [self.fields.index(n) for n in self.spec.given_back] if self.order == 0 else []
 
     @property
     def later(self) -> tuple[TorchOperator, TorchOperator]:
@@ -254,7 +256,7 @@ class _Derivative:
 
     def save(self, ctx: Any, arrays: Sequence[Any], others: Mapping[str, Any], results: tuple[Any, ...]) -> None:
         """Keep what derivatives need: the arguments, and the results that the first derivative can be given."""
-        kept = [results[self.fields.index(n)] for n in self.spec.given_back] if self.order == 0 else []
+        kept = [results[i] for i in self.kept_places]
         # Graphs are saved as tensors, which autograd frees after the backward, and refuses if they were changed since.
         args = self.op.crossing(arrays, others, True)
         saved, ctx.rest = args[: self.op.num_tensors], args[self.op.num_tensors :]
@@ -263,9 +265,8 @@ class _Derivative:
             ctx.save_for_forward(*saved, *kept)
         ctx.shapes = [results[i].shape for i in self.output_places]
         ctx.set_materialize_grads(False)
-        absent = self.absent(others)
-        left = [t for n, t in zip(self.fields, results, strict=True) if n not in self.differentiable or n in absent]
-        ctx.mark_non_differentiable(*left)
+        left = self.constants | self.absent(others)
+        ctx.mark_non_differentiable(*[results[i] for i, n in enumerate(self.fields) if n in left])
 
     def absent(self, others: Mapping[str, Any]) -> frozenset[str]:
         """Return the fields that came back without elements: not wanted, or not existing for these choices."""
