@@ -217,6 +217,8 @@ def test_out_that_cannot_be_written_is_refused():
     refused(TypeError, text + "is a ndarray; expected a torch.Tensor", out={"output_embedding": np.zeros((4, 6))})
     refused(ValueError, text + "has shape (3, 6)", out={"output_embedding": out[:3]})
     refused(ValueError, text + "has strides", out={"output_embedding": torch.zeros(6, 4).t()})
+    with pytest.raises(RuntimeError, match="negative bit"):  # a view whose memory holds the numbers' negatives
+        tt.mha_gat_n2n(**attention_arguments(), out={"output_embedding": torch._neg_view(out)})
     x = torch.randn(4, 6)
     refused(ValueError, text + "overlaps src_embedding", out={"output_embedding": x}, src_embedding=x)
     x = torch.randn(4, 6, requires_grad=True)

@@ -22,7 +22,7 @@ def array_of(value: Any) -> Any:
 
         return array_of(value.detach().view(torch.int16)).view(ml_dtypes.bfloat16)
     if value.is_cpu:
-        return value.numpy(force=True)  # without its history; what is on the CPU is not copied
+        return value.detach().numpy() if value.requires_grad else value.numpy()
     import cupy
 
     return cupy.from_dlpack(value.detach())
