@@ -53,7 +53,7 @@ def bind(op: Operator, shims: ShimSet, load: Callable[[], ModuleType]) -> Callab
         if form is None:
             form = kept[crossing] = crossing.form(values, sizes, wanted)
         outputs = [
-            out[f.name] if f.name in out else np.zeros(shape, dtype) if dummy else empty(shape, dtype)
+            np.zeros(shape, dtype) if dummy else out[f.name] if f.name in out else empty(shape, dtype)
             for f, (shape, dtype, dummy) in zip(op.fields, form.outputs, strict=True)
         ]
         if form.function:
@@ -100,11 +100,11 @@ class _Form(NamedTuple):
     integers : list of int
         Sizes, flags of presence and choices, in the order of the function's arguments.
     flags : list of int
-        Whether a field is wanted, for each; none where all are.
+        Whether each field is wanted; empty for an operator without `wrt`.
     outputs : list of (shape, dtype, whether the field is not wanted)
         One for each field; a field that is not wanted crosses as one number that is not looked at.
     integer : dtype
-        Of the graph's arrays.
+        In which the graph's arrays cross.
     """
 
     function: str
@@ -136,7 +136,9 @@ class _Crossing:
         if max(numbers) > LARGEST:
             name = op.definition.symbols[numbers.index(max(numbers))]
             raise ValueError(f"{op.name}: {name} is {sizes[name]}; the Fortran panel takes at most {LARGEST}")
-        dtype, index = values[self.first].dtype, self.index_dtype(values)
+        # Dtypes of our own: one that is equal to the caller's may have metadata, or another name for int64.
+        dtype = np.dtype(f"f{values[self.first].dtype.itemsize}")
+        index = np.dtype(f"i{self.index_dtype(values).itemsize}")
         outputs = []
         for field in op.fields:
             lead = () if field.index else self.shims.output_parts

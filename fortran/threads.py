@@ -83,7 +83,7 @@ def kept_num_threads() -> Iterator[None]:
     It is for one Python thread at a time: the number is that of the process.
     """
     global _num_threads, _was_set
-    before = get_num_threads(), _was_set
+    before = _num_threads, _was_set
     try:
         yield
     finally:

@@ -387,6 +387,13 @@ def test_a_call_of_one_operator_does_not_pass_for_one_of_another():
         FUNCTIONS["basis_embedding_spherical_fwd"](*arrays)
 
 
+def test_results_do_not_have_the_dtype_object_of_an_earlier_call():
+    function, plain = FUNCTIONS["basis_embedding_radial_fwd"], np.ones((5, 3))
+    checks._passed.clear()
+    function(plain.astype(np.dtype("f8", metadata={"unit": "eV"})), plain)
+    assert function(plain, plain).dtype.metadata is None
+
+
 def test_few_calls_are_remembered():
     most = checks.MOST_PASSED
     checks._passed.clear()
