@@ -17,6 +17,7 @@ torch = pytest.importorskip("torch")
 
 from torch import _C  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
+from torch.overrides import TorchFunctionMode  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 from torch.utils._pytree import tree_flatten, tree_unflatten  # noqa: E402
 
@@ -296,6 +297,18 @@ def test_threads_compute_the_same():
     assert found == [True] * 80
 
 
+class _WatchingFunctions(TorchFunctionMode):
+    """Notes the functions of torch that are called, as a default device or a tool of somebody's does."""
+
+    def __init__(self):
+        super().__init__()
+        self.functions = []
+
+    def __torch_function__(self, function, types, args=(), kwargs=None):
+        self.functions.append(function)
+        return function(*args, **(kwargs or {}))
+
+
 class _Watching(TorchDispatchMode):
     """Notes the operators that the dispatcher is asked for."""
 
@@ -341,6 +354,9 @@ def test_an_ordinary_call_goes_past_the_dispatcher_and_no_other_does(monkeypatch
     with _Watching() as mode:
         assert torch.equal(went_through(again), expected)
     assert "trigraph::mha_gat_n2n_fwd" in mode.names
+    with _WatchingFunctions() as mode:
+        assert torch.equal(went_through(again), expected)
+    assert true in mode.functions
     with torch.autograd.profiler.profile() as profile:
         went_through(again)
     assert "trigraph::mha_gat_n2n_fwd" in {event.key for event in profile.key_averages()}
