@@ -11,6 +11,8 @@ from table_calls import draw
 
 torch = pytest.importorskip("torch")
 
+from torch.autograd import forward_ad  # noqa: E402
+
 import trigraph  # noqa: E402
 import trigraph.torch as tt  # noqa: E402
 from trigraph import CSC, EdgeGraph, Segments  # noqa: E402
@@ -98,7 +100,7 @@ def test_a_third_derivative_is_refused():
     for _ in range(2):
         (gradient,) = torch.autograd.grad(value, x, create_graph=True)
         value = gradient.square().sum()
-    with pytest.raises(RuntimeError, match="mha_gat_n2n_bwd2: its derivative was asked for, the third of mha_gat_n2n"):
+    with pytest.raises(RuntimeError, match="mha_gat_n2n_bwd2: its derivative was asked for; expected two derivatives"):
         torch.autograd.grad(value, x)
 
 
@@ -210,6 +212,51 @@ def test_out_is_written_and_returned():
     assert torch.equal(out, tt.gno_kernel(**given))
 
 
+def test_a_backward_that_saved_what_out_overwrites_is_refused():
+    arguments = attention_arguments()
+    out, factor = torch.ones(4, 6), torch.ones(4, 6, requires_grad=True)
+    product = (out * factor).sum()
+    tt.mha_gat_n2n(**arguments, out={"output_embedding": out})
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        product.backward()
+    with torch.inference_mode():  # whose tensors have no number of changes
+        written = torch.empty(4, 6)
+        tt.mha_gat_n2n(**arguments, out={"output_embedding": written})
+    assert torch.equal(written, out)
+
+
+@pytest.mark.parametrize("op", ["sum", "min", "max", "mean"])
+def test_results_that_no_derivative_needs_can_be_overwritten(op):
+    x = torch.randn(4, 3, requires_grad=True)
+    (expected,) = torch.autograd.grad(tt.agg_weighted_n2n(x, None, graph(), op).output_embedding.relu().sum(), x)
+    result = tt.agg_weighted_n2n(x, None, graph(), op).output_embedding
+    result.relu_()
+    if op == "mean":  # by weight, whose derivative has the mean in it
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            result.sum().backward()
+    else:
+        result.sum().backward()
+        assert torch.equal(x.grad, expected)
+
+
+def test_memory_that_is_refused_names_the_operator(monkeypatch):
+    from trigraph.torch import functions, library
+
+    def refuse(*args):
+        raise MemoryError("no 9 bytes")
+
+    x = torch.randn(4, 3, requires_grad=True)
+    result = tt.agg_weighted_n2n(x, None, graph()).output_embedding.sum()
+    for module in (library, functions):
+        monkeypatch.setattr(module, "check_call", refuse)
+    with pytest.raises(MemoryError, match=r"^agg_weighted_n2n_fwd: no 9 bytes"):
+        tt.agg_weighted_n2n(x, None, graph())
+    with pytest.raises(MemoryError, match=r"^agg_weighted_n2n_bwd: no 9 bytes"):
+        result.backward()
+    with pytest.raises(MemoryError, match=r"^agg_weighted_n2n_fwd: no 9 bytes"):
+        tt.agg_weighted_n2n(x.detach(), None, graph(), out={"output_embedding": torch.empty(4, 3)})
+
+
 def test_out_that_cannot_be_written_is_refused():
     out = torch.zeros(4, 6)
     text = "mha_gat_n2n_fwd: out['output_embedding'] "
@@ -217,11 +264,26 @@ def test_out_that_cannot_be_written_is_refused():
     refused(TypeError, text + "is a ndarray; expected a torch.Tensor", out={"output_embedding": np.zeros((4, 6))})
     refused(ValueError, text + "has shape (3, 6)", out={"output_embedding": out[:3]})
     refused(ValueError, text + "has strides", out={"output_embedding": torch.zeros(6, 4).t()})
+    refused(ValueError, text + "is on meta; expected host", out={"output_embedding": out.to("meta")})
+    refused(TypeError, text + "is a tensor of layout torch.sparse_coo", out={"output_embedding": out.to_sparse()})
+    text = "mha_gat_n2n_fwd: out is a list; expected a torch.Tensor, or a mapping from field to tensor"
+    refused(TypeError, text, out=[out])
+    with pytest.raises(
+        TypeError, match=r"mha_gat_n2n_fwd: out is .* expected a mapping from field to .*softmax_scores"
+    ):
+        tt.mha_gat_n2n(**attention_arguments(), out=out)  # it has two fields
     with pytest.raises(RuntimeError, match="negative bit"):  # a view whose memory holds the numbers' negatives
         tt.mha_gat_n2n(**attention_arguments(), out={"output_embedding": torch._neg_view(out)})
     x = torch.randn(4, 6)
+    text = "mha_gat_n2n_fwd: out['output_embedding'] "
     refused(ValueError, text + "overlaps src_embedding", out={"output_embedding": x}, src_embedding=x)
     x = torch.randn(4, 6, requires_grad=True)
+    with forward_ad.dual_level():
+        text = "mha_gat_n2n_fwd: src_embedding has a tangent and out is given"
+        dual = forward_ad.make_dual(torch.zeros(4, 6), torch.ones(4, 6))
+        refused(ValueError, text, out={"output_embedding": out}, src_embedding=dual)
+    with pytest.raises(ValueError, match="agg_weighted_n2n_fwd: out is given inside a transform"):
+        torch.vmap(lambda x: tt.agg_weighted_n2n(x, None, graph(), out=out))(out[None])
     text = "mha_gat_n2n_fwd: src_embedding requires grad and out is given"
     refused(ValueError, text, out={"output_embedding": out}, src_embedding=x)
     with torch.no_grad():
@@ -251,7 +313,9 @@ def test_graphs_are_built_from_tensors(index):
     ordered = EdgeGraph.sorted(*ends, 3, vec=torch.tensor([[1.0, 0, 0], [-1, 0, 0], [0, 1, 0], [0, -1, 0]]))
     assert isinstance(ordered.permutation, torch.Tensor)
     assert ends[0][ordered.permutation.long()].tolist() == ordered.graph.src.tolist()
-    with pytest.raises(TypeError, match="CSC: edge_index is a Tensor; expected"):
+    with pytest.raises(
+        TypeError, match=r"CSC: edge_index is a torch\.Tensor of layout torch\.sparse_coo on cpu; expected"
+    ):
         CSC.from_edge_index(torch.eye(2).to_sparse(), 3)
 
 

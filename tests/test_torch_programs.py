@@ -16,6 +16,8 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from torch import _C  # noqa: E402
+from torch._dynamo import compiled_autograd  # noqa: E402
+from torch.autograd import forward_ad  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from torch.overrides import TorchFunctionMode  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
@@ -183,6 +185,77 @@ def test_hessians_in_every_way_are_one():
         assert_near(hessian(function)(positions) / expected.abs().max(), expected / expected.abs().max())
 
 
+def forwards_and_backwards(positions, rest, graph):
+    """Return a directional derivative, a Jacobian and a Hessian."""
+    function = lambda p: energy(p, *rest)  # noqa: E731
+    with forward_ad.dual_level():
+        along = forward_ad.unpack_dual(function(forward_ad.make_dual(positions, positions.cos()))).tangent
+    return (
+        along,
+        torch.func.jacfwd(lambda p: tt.agg_weighted_n2n(p, None, graph).output_embedding)(positions[:4]),
+        torch.func.hessian(function)(positions),
+    )
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_transforms_that_are_compiled(backend):
+    """Compiled programs enter levels of forward mode below `torch.autograd.forward_ad`."""
+    positions, *rest = molecule()
+    rest = [r.detach() if isinstance(r, torch.Tensor) else r for r in rest]
+    arguments = positions.detach(), rest, attention_graph()
+    expected = forwards_and_backwards(*arguments)
+    for got, known in zip(torch.compile(forwards_and_backwards, backend=backend)(*arguments), expected, strict=True):
+        assert known.abs().max() > 0.1
+        assert_near(got / known.abs().max(), known / known.abs().max())
+
+
+def test_graphs_built_inside_a_transform_or_a_compiled_program():
+    """Inside a transform torch's tensors are wrapped; a compiled program stops where a graph is built, and goes on."""
+    x, edge_index = torch.randn(4, 3, dtype=DTYPE), torch.tensor([[0, 1, 2, 0, 1, 3], [0, 0, 1, 2, 2, 2]])
+
+    def function(x, graph=None):
+        graph = CSC.from_edge_index(edge_index[:, :], 4) if graph is None else graph
+        return tt.agg_weighted_n2n(2 * x, None, graph).output_embedding.tanh().square().sum()
+
+    graph = CSC.from_edge_index(edge_index, 4)
+    for transform in (torch.func.grad, torch.func.jacfwd, torch.func.hessian):
+        assert torch.equal(transform(function)(x), transform(lambda x: function(x, graph))(x))
+    assert torch.equal(torch.compile(function, backend="eager")(x), function(x, graph))
+    index, matrix = torch.tensor([0, 0, 3, 1]), torch.randn(3, 2, 5, dtype=DTYPE)
+
+    def with_segments(x):
+        return tt.basis_embedding_triplets(2 * x, matrix, torch.ones(4, 2, dtype=DTYPE), index)
+
+    assert torch.equal(torch.compile(with_segments, backend="eager")(x), with_segments(x))
+
+    def into(x, out):
+        tt.agg_weighted_n2n(2 * x, None, graph, out={"output_embedding": out})
+        return 2 * out
+
+    assert torch.equal(
+        torch.compile(into, backend="eager")(x, torch.empty(4, 3, dtype=DTYPE)), 2 * into(x, x.clone()) / 2
+    )
+    with pytest.raises(TypeError, match=r"CSC: edge_index is a torch\.Tensor batched by torch\.vmap; expected"):
+        torch.vmap(lambda e: CSC.from_edge_index(e, 4) and e)(edge_index[None])
+
+
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch's own
+def test_compiled_autograd_computes_the_same():
+    arguments = molecule()
+    total, forces = energy_and_forces(*arguments)
+    loss = total + forces.square().sum()
+    expected = torch.autograd.grad(loss, arguments[:2], retain_graph=True)
+    with compiled_autograd._enable(torch.compile(backend="eager")):
+        loss.backward()
+    for tensor, gradient in zip(arguments[:2], expected, strict=True):
+        assert_near(tensor.grad / gradient.abs().max(), gradient / gradient.abs().max())
+
+
+def test_vmap_over_nothing():
+    mapped = torch.vmap(lambda x: tt.agg_weighted_n2n(x, None, attention_graph(), op="max")[::2])(torch.ones(0, 4, 5))
+    assert [tuple(t.shape) for t in mapped] == [(0, 4, 5), (0, 4, 5)]
+
+
 def test_vmap_is_a_loop():
     graph, x = attention_graph(), torch.randn(3, 4, 5, dtype=DTYPE)
     weight = torch.rand(6, dtype=DTYPE)
@@ -193,14 +266,39 @@ def test_vmap_is_a_loop():
         assert torch.equal(mapped[1][i], single.output_extrema_location)
 
 
-def test_an_exported_model_takes_a_graph():
-    class Model(torch.nn.Module):
-        def forward(self, x, weights, graph):
-            return attention(x, weights, graph)
+class _Model(torch.nn.Module):
+    """A function of its arguments, as `torch.export` takes it."""
 
-    arguments = (*attention_inputs(), attention_graph())
-    program = torch.export.export(Model(), arguments)
-    assert program.module()(*arguments).item() == attention(*arguments).item()
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, *args):
+        return self.function(*args)
+
+
+def embedded(rad_basis, weight, sph_basis, triplets):
+    return tt.basis_embedding_triplets(rad_basis, weight, sph_basis, triplets).square().sum()
+
+
+EXPORTED = {
+    "CSC": (attention, lambda: (*attention_inputs(), attention_graph())),
+    "EdgeGraph": (energy, molecule),
+    "Segments": (
+        embedded,
+        lambda: (*(torch.ones(s, dtype=DTYPE) for s in ((4, 3), (3, 2, 5), (3, 2))), Segments(np.array([1, 0, 1]), 4)),
+    ),
+}
+
+
+@pytest.mark.parametrize(("function", "arguments"), EXPORTED.values(), ids=EXPORTED)
+def test_an_exported_model_takes_a_graph(function, arguments, tmp_path):
+    arguments = arguments()
+    program = torch.export.export(_Model(function), arguments)
+    assert program.module()(*arguments).item() == function(*arguments).item()
+    torch.export.save(program, tmp_path / "program.pt2")
+    again = torch.export.load(tmp_path / "program.pt2")
+    assert again.module()(*arguments).item() == function(*arguments).item()
 
 
 def test_autocast_computes_in_float32():
@@ -244,11 +342,12 @@ def test_tensors_of_graphs_travel():
         assert attention(x, weights, graph).item() == attention(x, weights, attention_graph()).item()
 
 
-def test_graphs_and_results_travel():
+def test_graphs_and_results_travel(tmp_path):
     x, weights = attention_inputs()
     graph = attention_graph()
     expected = attention(x, weights, graph)
-    for other in (pickle.loads(pickle.dumps(graph)), copy.deepcopy(graph)):
+    torch.save(graph, tmp_path / "graph.pt")
+    for other in (pickle.loads(pickle.dumps(graph)), copy.deepcopy(graph), torch.load(tmp_path / "graph.pt")):
         assert attention(x, weights, other).item() == expected.item()
     result = tt.mha_gat_n2n(x.detach(), x.detach(), weights.detach(), graph, 2)
     again = pickle.loads(pickle.dumps(result))

@@ -136,9 +136,25 @@ def as_array(value: Any) -> Any:
     """Return the array that views a dense tensor's memory; anything else is returned as it is."""
     if not is_tensor(value) or str(value.layout) != "torch.strided" or value.device.type not in ("cpu", "cuda"):
         return value
-    from trigraph.torch.arrays import array_of
+    import torch
 
-    return array_of(value)
+    from trigraph.torch.arrays import array_of, beneath
+
+    try:
+        value = beneath(value)
+    except ValueError:  # a batch of torch.vmap has no memory of this shape
+        return value
+    with torch._C._DisableFuncTorch():  # which would wrap what `detach` returns
+        return array_of(value)
+
+
+def called(value: Any) -> str:
+    """Return what a message calls an object that is no array."""
+    if not is_tensor(value):
+        return f"a {type(value).__name__}"
+    batched = str(value.layout) == "torch.strided" and value.device.type in ("cpu", "cuda")
+    place = "batched by torch.vmap" if batched else f"of layout {value.layout} on {value.device}"
+    return f"a torch.Tensor {place}"
 
 
 def like_given(array: Any, given: Any) -> Any:
@@ -175,8 +191,7 @@ def index_array(caller: str, name: str, value: Any, like: Any = None, like_name:
     kind = array_kind(value)
     if kind is None:
         raise TypeError(
-            f"{caller}: {name} is a {type(value).__name__}; expected a numpy.ndarray, cupy.ndarray or torch.Tensor of "
-            "integers"
+            f"{caller}: {name} is {called(value)}; expected a numpy.ndarray, cupy.ndarray or torch.Tensor of integers"
         )
     if value.dtype not in INDEX_DTYPES:  # the other byte order is not in it
         raise TypeError(f"{caller}: {name} has dtype {value.dtype.str}; expected native int32 or int64")
@@ -659,8 +674,7 @@ class CSC(Immutable):
         edge_index = as_array(edge_index)
         if array_kind(edge_index) is None:
             raise TypeError(
-                f"CSC: edge_index is a {type(edge_index).__name__}; expected a numpy.ndarray, cupy.ndarray or "
-                "torch.Tensor"
+                f"CSC: edge_index is {called(edge_index)}; expected a numpy.ndarray, cupy.ndarray or torch.Tensor"
             )
         if edge_index.ndim != 2 or edge_index.shape[0] != 2:
             raise ValueError(f"CSC: edge_index has shape {edge_index.shape}; expected (2, num_edges)")

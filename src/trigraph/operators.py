@@ -346,6 +346,7 @@ DEFINITIONS: tuple[Definition, ...] = (
             ),
         ),
         given_back=("output_embedding", "node_degree", "output_extrema_location"),
+        given_back_when=(("output_embedding", "op==1"),),
         attributes=(
             Attribute("op", "Aggregation.", "sum", ("sum", "mean", "min", "max")),
             Attribute(

@@ -10,7 +10,7 @@ import inspect
 import textwrap
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -18,7 +18,10 @@ from trigraph.checks import Checked, bind_arguments, check_call
 from trigraph.graphs import array_kind, entered
 from trigraph.operators import OPERATORS, Argument, Operator
 
-__all__ = ["PANELS", "choose_panel", "execute", "front_door", "panel_function", "public_signature", "wrapped"]
+__all__ = [
+    *("PANELS", "choose_panel", "execute", "front_door", "panel_function", "public_signature", "raise_named"),
+    "wrapped",
+]
 
 # Panel: module that holds its functions, kind of arrays it takes, whether its functions write into `out` themselves.
 PANELS: dict[str, tuple[str, str, bool]] = {
@@ -127,6 +130,13 @@ def public_signature(op: Operator) -> inspect.Signature:
     return op.signature.replace(parameters=[*op.signature.parameters.values(), *extra])
 
 
+def raise_named(op: Operator, error: MemoryError) -> NoReturn:
+    """Raise an error again, with the operator's name if it has none."""
+    if type(error).__module__.partition(".")[0] == "cupy" or str(error).startswith(f"{op.name}: "):
+        raise error
+    raise MemoryError(f"{op.name}: {str(error) or 'out of memory'}") from error
+
+
 def front_door(op: Operator) -> Callable[..., Any]:
     """Return the checked public function of an operator."""
     signature = public_signature(op)
@@ -135,9 +145,7 @@ def front_door(op: Operator) -> Callable[..., Any]:
         try:
             return checked_call(bind_arguments(op, args, kwargs, signature), out, panel)
         except MemoryError as error:
-            if type(error).__module__.partition(".")[0] == "cupy" or str(error).startswith(f"{op.name}: "):
-                raise
-            raise MemoryError(f"{op.name}: {str(error) or 'out of memory'}") from error
+            raise_named(op, error)
 
     def checked_call(values: dict[str, Any], out: Any, panel: str | None) -> Any:
         wrt = values.pop("wrt", None)

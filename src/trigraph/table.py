@@ -243,6 +243,8 @@ class Definition:
     given_back : tuple of str
         Outputs and auxiliary outputs that bwd takes as keywords (recomputed when None). The direct formula always
         recomputes them.
+    given_back_when : tuple of (str, str)
+        Of those, which bwd looks at for some choices alone, and the condition.
     settings : tuple of mappings
         Choices and absent inputs (None) that cases must cover; empty: chosen by the case.
     largest_step : float
@@ -264,6 +266,7 @@ class Definition:
     restrictions: tuple[Restriction, ...] = ()
     auxiliary: tuple[Array, ...] = ()
     given_back: tuple[str, ...] = ()
+    given_back_when: tuple[tuple[str, str], ...] = ()
     settings: tuple[Mapping[str, Any], ...] = ()
     largest_step: float = 2.0**-6
 

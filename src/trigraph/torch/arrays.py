@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 import torch.utils.dlpack
+from torch._C import _functorch
 
-__all__ = ["array_of", "on_device", "tensor_from"]
+__all__ = ["array_of", "beneath", "on_device", "tensor_from"]
 
 
 def array_of(value: Any) -> Any:
@@ -26,6 +27,21 @@ def array_of(value: Any) -> Any:
     import cupy
 
     return cupy.from_dlpack(value.detach())
+
+
+def beneath(tensor: torch.Tensor) -> torch.Tensor:
+    """Return the tensor beneath the levels of torch.func, which wrap what is differentiated.
+
+    Raises
+    ------
+    ValueError
+        If torch.vmap has made one tensor of many: that has no memory of one shape.
+    """
+    while _functorch.is_functorch_wrapped_tensor(tensor):
+        if _functorch.is_batchedtensor(tensor):
+            raise ValueError("a tensor is batched by torch.vmap; expected one that is the same for all entries")
+        tensor = _functorch.get_unwrapped(tensor)
+    return tensor
 
 
 def tensor_from(array: Any) -> torch.Tensor:

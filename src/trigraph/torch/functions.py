@@ -6,20 +6,21 @@ They compute at once where torch would add nothing, and call torch's operators o
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
+from torch._compile import _disable_dynamo
 
 from trigraph.checks import bind_arguments, check_call, checked_attribute, choice_number, graph_expected
 from trigraph.lazy import lazy
-from trigraph.operators import DEFINITIONS, Definition, Operator, evaluate, result_type
-from trigraph.panels import PANELS, choose_panel, execute, public_signature, wrapped
+from trigraph.operators import DEFINITIONS, ORDERS, Definition, Operator, evaluate, result_type
+from trigraph.panels import PANELS, choose_panel, execute, public_signature, raise_named, wrapped
 from trigraph.segments import Segments
 from trigraph.torch.arrays import array_of, on_device, tensor_from
 from trigraph.torch.graphs import CLASSES
-from trigraph.torch.library import OPERATORS_OF_TORCH, TorchOperator
+from trigraph.torch.library import OPERATORS_OF_TORCH, TorchOperator, has_tangents
 
 __all__ = ["FUNCTIONS"]
 
@@ -79,6 +80,10 @@ def _check_attributes(op: Operator, values: dict[str, Any]) -> None:
             values[a.name] = checked_attribute(op, a, values[a.name], np.dtype(np.float64))
 
 
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
 def _existing(op: Operator) -> dict[tuple[Any, ...], tuple[bool, ...]] | None:
     """Return for all choices of the attributes which fields exist; None where all do."""
     if not any(f.when for f in op.fields):
@@ -91,28 +96,56 @@ def _existing(op: Operator) -> dict[tuple[Any, ...], tuple[bool, ...]] | None:
     return found
 
 
-def _into(op: TorchOperator, arrays: list[Any], others: dict[str, Any], out: Any) -> Any:
-    """Compute into the caller's tensors."""
-    table = op.op
-    given = dict(out) if isinstance(out, Mapping) else {table.fields[0].name: out}
-    for name, tensor in given.items():
-        label = f"{table.name}: out[{name!r}]"
+def _check_out(op: TorchOperator, arrays: Sequence[Any], out: Any) -> None:
+    """Raise unless `out` holds dense tensors where the arguments are, and nothing differentiates the call."""
+    name, first = op.op.name, arrays[op.first]
+    written = {f"out[{n!r}]": t for n, t in out.items()} if isinstance(out, Mapping) else {"out": out}
+    for label, tensor in written.items():
         if not isinstance(tensor, torch.Tensor):
-            raise TypeError(f"{label} is a {type(tensor).__name__}; expected a torch.Tensor")
+            more = "" if op.op.single or label != "out" else ", or a mapping from field to tensor"
+            raise TypeError(f"{name}: {label} is a {type(tensor).__name__}; expected a torch.Tensor{more}")
+        if tensor.layout is not torch.strided:
+            raise TypeError(f"{name}: {label} is a tensor of layout {tensor.layout}; expected torch.strided")
+        if tensor.device != first.device:
+            raise ValueError(
+                f"{name}: {label} is on {_place(tensor)}; expected {_place(first)}, where the arguments are"
+            )
         if tensor.requires_grad:
-            raise ValueError(f"{label} requires grad; expected a tensor that does not")
-    for name, tensor in zip(op.array_names, arrays, strict=True):
-        if torch.is_grad_enabled() and tensor is not None and tensor.requires_grad:
-            raise ValueError(f"{table.name}: {name} requires grad and out is given; expected torch.no_grad() around it")
-    with on_device(arrays[op.first]):
-        _, values = op.apart(op.crossing(arrays, others, False), array_of)
-        values |= zip(op.array_names, map(array_of, arrays), strict=True)
-        panel = choose_panel(table, values, values.pop("panel") or None)
-        written = {n: array_of(t) for n, t in given.items()}
-        result = execute(table, check_call(table, values, None, written, PANELS[panel][1], panel), panel)
-        if table.single:
-            return given
-        return {n: None if a is None else given.get(n, tensor_from(a)) for n, a in result._asdict().items()}
+            raise ValueError(f"{name}: {label} requires grad; expected a tensor that does not")
+    if torch._C._are_functorch_transforms_active():
+        raise ValueError(f"{name}: out is given inside a transform of torch.func; expected none there")
+    given = {n: t for n, t in zip(op.array_names, arrays, strict=True) if t is not None}
+    for label, tensor in given.items():
+        if torch.is_grad_enabled() and tensor.requires_grad:
+            raise ValueError(f"{name}: {label} requires grad and out is given; expected torch.no_grad() around it")
+    for label, tensor in (given | written).items():
+        if has_tangents([tensor]):
+            raise ValueError(
+                f"{name}: {label} has a tangent and out is given; expected no forward-mode differentiation"
+            )
+
+
+def _into(op: TorchOperator, arrays: list[Any], others: dict[str, Any], out: Any) -> Any:
+    """Compute into the caller's tensors; return all fields by name."""
+    table = op.op
+    _check_out(op, arrays, out)
+    try:
+        with on_device(arrays[op.first]):
+            _, values = op.apart(op.crossing(arrays, others, False), array_of)
+            values |= zip(op.array_names, map(array_of, arrays), strict=True)
+            panel = choose_panel(table, values, values.pop("panel") or None)
+            written = {n: array_of(t) for n, t in out.items()} if isinstance(out, Mapping) else array_of(out)
+            checked = check_call(table, values, None, written, PANELS[panel][1], panel)
+            result = execute(table, checked, panel)
+    except MemoryError as error:
+        raise_named(table, error)
+    given = dict(out) if isinstance(out, Mapping) else dict.fromkeys(checked.out, out)
+    for tensor in given.values():
+        if not tensor.is_inference():  # a backward that has saved it must know
+            torch.autograd.graph.increment_version(tensor)
+    if table.single:
+        return given
+    return {n: None if a is None else given.get(n, tensor_from(a)) for n, a in result._asdict().items()}
 
 
 def _docstring(spec: Definition, op: Operator) -> str:
@@ -155,13 +188,18 @@ def _function(spec: Definition) -> Callable[..., Any]:
     result = None if table.single else result_type(table.name)
     exists = _existing(table)
     # A compiled program guards what it has found computed, and what it has not.
-    for thing in (table, table.definition, table.graph, op, *table.attributes):
+    orders = [OPERATORS_OF_TORCH[f"{spec.name}_{order}"] for order in ORDERS]
+    for thing in (*orders, *(o.op for o in orders), spec, table.graph, *table.attributes):
         for name, value in vars(type(thing)).items():
             if isinstance(value, lazy):
                 getattr(thing, name)
 
     def call(*args: Any, out: Any = None, panel: str | None = None, **kwargs: Any) -> Any:
         values = bind_arguments(table, args, kwargs, signature)
+        if torch.compiler.is_dynamo_compiling() and (
+            out is not None or any(_is_tensor(values[n]) for n, _ in op.graphs)
+        ):
+            return outside(*args, out=out, panel=panel, **kwargs)
         first = _check_tensors(table, values)
         _check_graphs(table, values, first)
         _check_attributes(table, values)
@@ -182,6 +220,8 @@ def _function(spec: Definition) -> Callable[..., Any]:
             found = [t if t_exists else None for t, t_exists in zip(found, there, strict=True)]
         return result(*found)
 
+    # Graphs of index tensors, and what is written into `out`, are NumPy's and CuPy's.
+    outside = _disable_dynamo(call)
     call.__name__ = call.__qualname__ = spec.name
     call.__module__ = "trigraph.torch"
     call.__doc__ = _docstring(spec, table)

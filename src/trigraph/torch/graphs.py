@@ -7,23 +7,29 @@ what they put together again holds tensors in place of arrays, and only `trigrap
 
 from __future__ import annotations
 
+import functools
 import itertools
 import operator
 import weakref
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 import torch
 import torch.utils.dlpack
+from torch._compile import _disable_dynamo
 from torch.utils import _pytree
 
-from trigraph.edge_graph import EdgeGraph
+from trigraph.edge_graph import EdgeGraph, with_reverse
 from trigraph.graphs import CSC, VIEWS, Immutable, ReverseCSC, array_kind, device_of, namespace_of
 from trigraph.segments import Segments
 from trigraph.torch.arrays import array_of, on_device
 
-__all__ = ["PARTS", "Parts", "assemble", "numbers", "register", "tensor_of", "tensors"]
+__all__ = ["PARTS", "Parts", "assemble", "numbers", "register", "tensor_of", "tensors", "uncompiled"]
+
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class Parts(NamedTuple):
@@ -59,7 +65,8 @@ PARTS: dict[str, Parts] = {
     ),
     "EdgeGraph": Parts(
         (
-            *("src", "dst", "src_offsets", "dst_offsets", "dst_edge_index", "reverse_start", "reverse_stop"),
+            # A name before those that it begins: torch.export replaces them in texts, one after another.
+            *("src_offsets", "dst_offsets", "dst_edge_index", "src", "dst", "reverse_start", "reverse_stop"),
             *("reverse_edge", "_edge_start", "_edge_stop"),
         ),
         frozenset(("reverse_edge", "_edge_start", "_edge_stop")),
@@ -223,6 +230,37 @@ def _unflatten(leaves: Any, context: Any) -> Any:
     return _put_together(context[0], tuple(leaves), *context[1:])
 
 
+def _to_lists(context: Any) -> Any:
+    return [list(part) if isinstance(part, tuple) else part for part in context]
+
+
+def _from_lists(context: Any) -> Any:
+    return tuple(tuple(part) if isinstance(part, list) else part for part in context)
+
+
+def uncompiled(function: Callable[P, R]) -> Callable[P, R]:
+    """Return the function so that a compiled program leaves off where it is called, and goes on after it.
+
+    `torch.compiler.disable` does this, but imports torch's compiler, which takes a second.
+    """
+    disabled = _disable_dynamo(function)
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        return (disabled if torch.compiler.is_dynamo_compiling() else function)(*args, **kwargs)
+
+    return call
+
+
+def _build_outside(cls: type) -> None:
+    """Have graphs be built outside of compiled programs: what builds them is NumPy or CuPy."""
+    for name, method in list(vars(cls).items()):
+        if name in ("__init__", "renumbered", "sorted", "triplets") or name.startswith("from_"):
+            shared = isinstance(method, classmethod)
+            outside = uncompiled(method.__func__ if shared else method)
+            setattr(cls, name, classmethod(outside) if shared else outside)
+
+
 def register(library: torch.library.Library) -> None:
     """Tell torch how to take graph objects apart, and give those that are built from now on their tensors."""
     results = ", ".join("Tensor" for _ in ReverseCSC._fields)
@@ -234,11 +272,20 @@ def register(library: torch.library.Library) -> None:
         library.impl("reverse_csc", _reverse, key)
     torch.library.register_fake("trigraph::reverse_csc", _fake_reverse, lib=library)
     VIEWS.append(_view)
+    # What `torch.load` meets in a graph that was saved: functions that check everything, and arrays of integers.
+    numbers_of_arrays = [type(np.dtype(index)) for index in (np.int32, np.int64)]
+    reconstruct: Any = np.empty(0).__reduce__()[0]
+    torch.serialization.add_safe_globals(
+        [*CLASSES.values(), with_reverse, np.ndarray, np.dtype, reconstruct, *numbers_of_arrays]
+    )
     for name, cls in CLASSES.items():
+        _build_outside(cls)
         _pytree.register_pytree_node(
             cls,
             _flatten,
             _unflatten,
             serialized_type_name=f"trigraph.{name}",
+            to_dumpable_context=_to_lists,
+            from_dumpable_context=_from_lists,
             flatten_with_keys_fn=_flatten_with_names,
         )

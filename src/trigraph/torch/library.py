@@ -19,15 +19,16 @@ from torch import _C
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
+from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_proxy_mode
 
 from trigraph.checks import bind_sizes, check_call, choice_number, shape_of
 from trigraph.lazy import lazy
 from trigraph.operators import OPERATORS, Operator, evaluate
-from trigraph.panels import PANELS, choose_panel, execute
+from trigraph.panels import PANELS, choose_panel, execute, raise_named
 from trigraph.torch.arrays import array_of, on_device, tensor_from
 from trigraph.torch.graphs import PARTS, assemble, graph_of, numbers, tensors
 
-__all__ = ["LIBRARY", "OPERATORS_OF_TORCH", "TorchOperator"]
+__all__ = ["LIBRARY", "OPERATORS_OF_TORCH", "TorchOperator", "has_tangents"]
 
 COMPUTING = (_C.DispatchKey.CPU, _C.DispatchKey.CUDA)
 
@@ -157,6 +158,12 @@ class TorchOperator:
 
     def run(self, arrays: Sequence[Any], others: Mapping[str, Any]) -> Any:
         """Compute on the tensors' device."""
+        try:
+            return self._run(arrays, others)
+        except MemoryError as error:
+            raise_named(self.op, error)
+
+    def _run(self, arrays: Sequence[Any], others: Mapping[str, Any]) -> Any:
         first: torch.Tensor = arrays[self.first]
         with on_device(first) if first.is_cuda else HERE:
             values = {**others, **dict(zip(self.array_names, map(array_of, arrays), strict=True))}
@@ -226,6 +233,13 @@ def is_recorded(args: Sequence[Any]) -> bool:
     return (_C.is_grad_enabled() and _C._any_requires_grad(*args)) or forward_ad._current_level >= 0
 
 
+def has_tangents(args: Sequence[Any]) -> bool:
+    """Whether an argument has a tangent (forward mode); compiled programs do not tell `forward_ad` of their levels."""
+    tensors = (a for a in args if isinstance(a, torch.Tensor) and a.is_floating_point())
+    with HERE if get_proxy_mode() is None else disable_proxy_modes_tracing():
+        return any(torch._VF._unpack_dual(t, level=0).tangent is not None for t in tensors)
+
+
 def _compute(op: TorchOperator, keyset: Any, args: Sequence[Any]) -> Any:
     """Return the results of what crossed, by what comes after autograd."""
     if (keyset & _C._after_ADInplaceOrView_keyset).highestPriorityTypeId() in COMPUTING:
@@ -245,37 +259,49 @@ class _Derivative:
         self.inputs = tuple(a.name for a in self.spec.inputs)
         self.differentiable = self.outputs if self.order == 0 else self.fields
         self.constants = frozenset(self.fields).difference(self.differentiable)
-        self.conditional = tuple(f for f in op.op.fields if f.when)
         self.output_places = [i for i, n in enumerate(self.fields) if n in self.outputs]
-        self.kept_places = [self.fields.index(n) for n in self.spec.given_back] if self.order == 0 else []
+        self.of_choices: dict[tuple[Any, ...], tuple[frozenset[str], list[int | None]]] = {}
 
     @property
     def later(self) -> tuple[TorchOperator, TorchOperator]:
         """The first and second derivative of the definition."""
         return OPERATORS_OF_TORCH[f"{self.spec.name}_bwd"], OPERATORS_OF_TORCH[f"{self.spec.name}_bwd2"]
 
-    def save(self, ctx: Any, arrays: Sequence[Any], others: Mapping[str, Any], results: tuple[Any, ...]) -> None:
-        """Keep what derivatives need: the arguments, and the results that the first derivative can be given."""
-        kept = [results[i] for i in self.kept_places]
+    def save(
+        self, ctx: Any, arrays: Sequence[Any], others: Mapping[str, Any], results: tuple[Any, ...], forwards: bool
+    ) -> None:
+        """Keep what derivatives need, backwards or also forwards: arguments, and results that can be given back."""
+        absent, places = self.chosen(others)
+        kept = [None if i is None else results[i] for i in places]
         # Graphs are saved as tensors, which autograd frees after the backward, and refuses if they were changed since.
         args = self.op.crossing(arrays, others, True)
         saved, ctx.rest = args[: self.op.num_tensors], args[self.op.num_tensors :]
         ctx.save_for_backward(*saved, *kept)
-        if forward_ad._current_level >= 0:
+        if forwards:
             ctx.save_for_forward(*saved, *kept)
         ctx.shapes = [results[i].shape for i in self.output_places]
         ctx.set_materialize_grads(False)
-        left = self.constants | self.absent(others)
+        left = self.constants | absent
         ctx.mark_non_differentiable(*[results[i] for i, n in enumerate(self.fields) if n in left])
 
-    def absent(self, others: Mapping[str, Any]) -> frozenset[str]:
-        """Return the fields that came back without elements: not wanted, or not existing for these choices."""
+    def chosen(self, others: Mapping[str, Any]) -> tuple[frozenset[str], list[int | None]]:
+        """Return the fields that came back without elements, and the places of results that can be given back.
+
+        A field comes back so where it is not wanted, or does not exist for the choices of the call. The place is None
+        of a result that does not exist for them, or that the first derivative does not look at: a caller may then
+        overwrite it, and its memory is free sooner.
+        """
         if self.op.op.selective:
-            return frozenset(self.fields).difference(others["wanted"].split(","))
-        if not self.conditional:
-            return frozenset()
-        chosen = {a.name: choice_number(a.choices, others[a.name]) for a in self.op.op.attributes if a.choices}
-        return frozenset(f.name for f in self.conditional if not evaluate(f.when, chosen))
+            return frozenset(self.fields).difference(others["wanted"].split(",")), []
+        key = tuple([others[name] for name in self.op.op.choices])
+        found = self.of_choices.get(key)
+        if found is None:
+            choices = {a.name: choice_number(a.choices, others[a.name]) for a in self.op.op.attributes if a.choices}
+            absent = frozenset(f.name for f in self.op.op.fields if f.when and not evaluate(f.when, choices))
+            unused = {n for n, when in self.spec.given_back_when if not evaluate(when, choices)} | absent
+            places = [None if n in unused else self.fields.index(n) for n in self.spec.given_back]
+            found = self.of_choices[key] = absent, places
+        return found
 
     def arguments(self, ctx: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the arrays of the call by name, with the results that can be given back, and all others."""
@@ -283,9 +309,7 @@ class _Derivative:
         arrays, others = self.op.apart((*saved[:count], *ctx.rest), lambda t: t)
         values = dict(zip(self.op.array_names, arrays, strict=True))
         if self.order == 0:
-            absent = self.absent(others)
-            back = zip(self.spec.given_back, saved[count:], strict=True)
-            values |= {n: None if n in absent else t for n, t in back}
+            values |= zip(self.spec.given_back, saved[count:], strict=True)
         return values, others
 
     def call(self, op: TorchOperator, values: dict[str, Any], others: dict[str, Any], fields: Sequence[str]) -> Any:
@@ -304,8 +328,8 @@ class _Derivative:
         """Raise where the second derivative is differentiated."""
         if self.order == 2:
             raise RuntimeError(
-                f"{self.op.op.name}: its derivative was asked for, the third of {self.spec.name}; expected at most two "
-                "derivatives"
+                f"{self.op.op.name}: its derivative was asked for; expected two derivatives of {self.spec.name} "
+                "backwards, or one forwards of one backwards"
             )
 
     def backward(self, ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
@@ -338,7 +362,7 @@ class _Derivative:
             found = self.call(bwd2, values | self.zeros(ctx, values[self.inputs[0]]) | direction, others, names)
             found = {n.removeprefix("grad_"): t for n, t in found.items()}
         else:
-            fields = tuple(n for n in self.fields if n not in self.absent(others))
+            fields = tuple(n for n in self.fields if n not in self.chosen(others)[0])
             found = self.call(bwd2, values | direction, others, fields) if direction else {}
             grads = tuple(f"grad_{n}" for n in self.outputs)
             if any(n in along for n in grads):
@@ -352,16 +376,21 @@ class _Derivative:
         """Return the torch.autograd.Function, for one level of torch.func: its dispatcher sends each here in turn."""
         op = self.op
 
-        def forward(ctx: Any, keyset: Any, others: Mapping[str, Any], *arrays: Any) -> Any:
-            if keyset is None:  # the call went past the dispatcher
-                result = op.run(arrays, others)
+        def forward(ctx: Any, sent: tuple[Any, bool] | None, others: Mapping[str, Any], *arrays: Any) -> Any:
+            if sent is None:  # the call went past the dispatcher
+                result, forwards = op.run(arrays, others), forward_ad._current_level >= 0
             else:  # A Function's forward runs without gradients, but outer levels of torch.func may record this call.
+                keyset, forwards = sent
                 with _outer_levels():
                     result = _compute(op, keyset, op.crossing(arrays, others, True))
-            self.save(ctx, arrays, others, result if isinstance(result, tuple) else (result,))
+            self.save(ctx, arrays, others, result if isinstance(result, tuple) else (result,), forwards)
             return result
 
-        methods = {"forward": forward, "backward": self.backward, "jvp": self.tangents}
+        def backward(ctx: Any, *cotangents: Any) -> Any:  # compiled autograd takes a function alone, and asks for a key
+            return self.backward(ctx, *cotangents)
+
+        methods = {"forward": forward, "backward": backward, "jvp": self.tangents}
+        methods["_compiled_autograd_key"] = torch.autograd.Function._compiled_autograd_key
         static = {name: staticmethod(method) for name, method in methods.items()}
         return type(f"Trigraph_{op.op.name}", (_SingleLevelFunction,), static)
 
@@ -370,13 +399,14 @@ def _autograd(op: TorchOperator) -> Callable[..., Any]:
     """Return the kernel that records a call for differentiation, where an argument takes part in one."""
 
     def kernel(keyset: Any, *args: Any) -> Any:
-        if not is_recorded(args):
+        forwards = has_tangents(args)
+        if not (forwards or is_recorded(args)):
             return _compute(op, keyset, args)
         arrays, others = op.apart(args, lambda t: t)
         if not _C._are_functorch_transforms_active():
-            return op.function.apply(keyset, others, *arrays)
+            return op.function.apply((keyset, forwards), others, *arrays)
         with enable_single_level_autograd_function():
-            return op.function.apply(keyset, others, *arrays)
+            return op.function.apply((keyset, forwards), others, *arrays)
 
     return kernel
 
@@ -386,6 +416,10 @@ def _vmap(op: TorchOperator) -> Callable[..., Any]:
 
     def rule(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:
         moved = [a if d is None else a.movedim(d, 0) for a, d in zip(args, in_dims, strict=True)]
+        if info.batch_size == 0:
+            one = op.fake(*(a if d is None else a.new_empty(a.shape[1:]) for a, d in zip(moved, in_dims, strict=True)))
+            empty = tuple(t.new_empty(0, *t.shape) for t in (one if isinstance(one, tuple) else (one,)))
+            return (empty, (0,) * len(empty)) if len(empty) > 1 else (empty[0], 0)
         entries = []
         for i in range(info.batch_size):
             result = op.overload(*(a if d is None else a[i] for a, d in zip(moved, in_dims, strict=True)))
