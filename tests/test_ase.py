@@ -14,7 +14,7 @@ from ase.md.verlet import VelocityVerlet
 from ase.optimize import BFGS
 
 import trigraph.ase
-from trigraph.torch.nn import DimeNetPlusPlus
+from trigraph.torch.nn import DimeNetPlusPlus, EnergyForcesStress
 
 
 @pytest.fixture
@@ -88,6 +88,32 @@ def test_dynamics_conserve_energy(calculator):
         drifts.append(np.abs(np.array(energies) - energies[0]).max())
     assert drifts[0] > 0
     assert math.log2(drifts[0] / drifts[1]) == pytest.approx(2, abs=0.5)
+
+
+def test_inference_mode(calculator):
+    expected = calculator.get_forces(crystal())
+    calculator.reset()
+    with torch.inference_mode():
+        np.testing.assert_array_equal(calculator.get_forces(crystal()), expected)
+
+
+@pytest.mark.parametrize("buffer", [None, torch.zeros(2, dtype=torch.int64), torch.zeros(2, dtype=torch.float64)])
+def test_models_without_parameters(buffer):
+    """The dtype is that of a buffer of numbers that are no integers, or else torch's default."""
+
+    class Springs(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("held", buffer)
+
+        def energy_forces_stress(self, z, pos, cell, pbc):
+            self.dtype = pos.dtype
+            return EnergyForcesStress(pos.square().sum()[None], -2 * pos, torch.zeros(1, 3, 3))
+
+    springs, atoms = Springs(), crystal()
+    atoms.calc = trigraph.ase.Calculator(springs)
+    np.testing.assert_allclose(atoms.get_forces(), -2 * atoms.positions, rtol=1e-6)
+    assert springs.dtype == (torch.float64 if buffer is not None and buffer.is_floating_point() else torch.float32)
 
 
 def test_bad_model():

@@ -257,6 +257,15 @@ def test_batch_is_its_structures():
     assert torch.equal(again.forces, found.forces)
 
 
+def test_cells_of_some_structures():
+    """Without pbc all directions of a structure with a cell are periodic, and none of one without."""
+    model, batch = model_of(), torch.tensor([0] * 4 + [1] * 4)
+    z, pos, cell, _ = tensors_of(slab())
+    found = model(z.repeat(2), pos.repeat(2, 1), batch, [cell, None])
+    close(found, torch.cat([model(z, pos, cell=cell), model(z, pos)]), 1e-14)
+    assert model(z[:0], pos[:0], batch[:0], []).shape == (0, 1)
+
+
 def test_a_repeated_slab_is_the_slab():
     """Per atom, also where atoms meet images of their neighbours' neighbours and of themselves."""
     model = model_of(cutoff=4.5)
@@ -346,6 +355,59 @@ def test_traced_and_compiled():
     close(compiled(z, pos, cell=cell, neighbors=neighbors), model(z, pos, cell=cell, neighbors=neighbors), 1e-14)
 
 
+def test_compiled_around_a_search():
+    """Where neighbours are looked for, the program breaks; derivatives run as they are."""
+    model, (z, pos, cell, pbc) = model_of(), tensors_of(slab())
+    torch._dynamo.reset()
+    compiled = torch.compile(model, backend="eager")
+    derivatives = torch.compile(model.energy_forces_stress, backend="eager")
+    for scale in (1.0, 0.95, 0.9):
+        given = (z, scale * pos, None, scale * cell, pbc)
+        close(compiled(*given), model(*given), 1e-14)
+        for got, expected in zip(derivatives(*given), model.energy_forces_stress(*given), strict=True):
+            assert torch.equal(got, expected)
+    with pytest.raises(ValueError, match="z goes from -1 to 49; expected atomic numbers from 0 to 94"):
+        compiled(z - 30, pos)
+
+
+@pytest.mark.parametrize("transform", [torch.func.grad, torch.func.hessian], ids=["grad", "hessian"])
+def test_a_search_inside_a_transform(transform):
+    """Derivatives of torch.func in positions, in the cell and in both are those with kept neighbours."""
+    model, (z, pos, cell, pbc) = model_of(num_blocks=1), tensors_of(slab())
+    batch, neighbors = torch.zeros_like(z), model.neighbors(pos, cell=cell, pbc=pbc)
+    for argnums in (0, 1, (0, 1)):
+        search = transform(lambda p, c: model(z, p, batch, [c]).sum(), argnums)(pos, cell)
+        kept = transform(lambda p, c: model(z, p, cell=c, neighbors=neighbors).sum(), argnums)(pos, cell)
+        for got, expected in zip(*map(torch.utils._pytree.tree_leaves, (search, kept)), strict=True):
+            assert torch.equal(got, expected)
+
+
+def test_a_search_of_many_positions():
+    model, (z, pos) = model_of(), cluster(4)
+    with pytest.raises(ValueError, match=r"^DimeNetPlusPlus: pos: a tensor is batched by torch\.vmap; expected"):
+        torch.vmap(lambda p: model(z, p))(torch.stack([pos, pos]))
+
+
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_inference_mode(create_graph):
+    """It knows no derivatives, of tensors made in it neither; neighbours found in it are of use outside."""
+    model, (z, pos, cell, pbc) = model_of(), tensors_of(slab())
+    expected = model.energy_forces_stress(z, pos, cell=cell, pbc=pbc)
+    with torch.inference_mode():
+        z, pos, cell = z.clone(), pos.clone(), cell.clone()
+        neighbors = model.neighbors(pos, cell=cell, pbc=pbc)
+        found = [
+            model.energy_forces_stress(z, pos, cell=cell, pbc=pbc, create_graph=create_graph),
+            model.energy_forces_stress(z, pos, cell=[cell], neighbors=neighbors, create_graph=create_graph),
+        ]
+    found.append(model.energy_forces_stress(z, pos, cell=cell, neighbors=neighbors, create_graph=create_graph))
+    for results in found:
+        assert all(map(torch.equal, results, expected))
+        assert results.forces.requires_grad == create_graph
+        if create_graph:
+            results.forces.square().sum().backward()
+
+
 def test_silu():
     x = torch.linspace(-30, 30, 41, dtype=torch.float64, requires_grad=True)
     act = SiLU()
@@ -400,6 +462,12 @@ BAD = [
         ValueError,
         "pos is on meta; expected cpu, where the parameters",
     ),
+    (
+        {"pos": torch.zeros(2, 3).bfloat16()},
+        TypeError,
+        "pos has dtype torch.bfloat16; expected torch.float32 or torch.float64",
+    ),
+    ({"pos": torch.zeros(3)}, ValueError, "pos has shape (3,); expected (num_atoms, 3)"),
     ({"batch": [0, 0]}, TypeError, "batch is list; expected a torch.Tensor of torch.int64 or torch.int32"),
     ({"batch": torch.tensor([0])}, ValueError, "batch has shape (1,); expected (num_atoms,) = (2,)"),
     (
@@ -439,22 +507,92 @@ def test_bad_neighbors_and_channels():
             model(z, pos, neighbors=neighbors, **more)
     with pytest.raises(ValueError, match="neighbors have 4 atoms; expected num_atoms = 3"):
         model(z[:3], pos[:3], cell=cell, neighbors=neighbors)
+    with pytest.raises(TypeError, match=r"^DimeNetPlusPlus: neighbors is a EdgeGraph; expected Neighbors"):
+        model(z, pos, cell=cell, neighbors=neighbors.graph)
+    for wrong, low, high in ((-1, -1, 29), (95, 29, 95)):
+        z_wrong = torch.tensor([29, 29, wrong, 29])
+        for function in (model, model.energy_forces_stress):
+            with pytest.raises(ValueError, match=f"z goes from {low} to {high}; expected atomic numbers from 0 to 94"):
+                function(z_wrong, pos, cell=cell, neighbors=neighbors)
+    for pos_wrong, error, text in (
+        ([1.0], TypeError, "pos is a list; expected a torch.Tensor"),
+        (pos.half(), TypeError, "pos has dtype torch.float16; expected torch.float32 or torch.float64"),
+        (pos.to("meta"), ValueError, "pos is on meta; expected a CPU or CUDA device"),
+    ):
+        with pytest.raises(error, match="^DimeNetPlusPlus: " + text):
+            model.neighbors(pos_wrong)
+    with pytest.raises(ValueError, match=r"^DimeNetPlusPlus: z is on meta; expected a CPU or CUDA device"):
+        model_of().to("meta")(z.to("meta"), pos.to("meta"))
+    with pytest.raises(TypeError, match=r"pos has dtype torch\.bfloat16; expected torch\.float32 or torch\.float64"):
+        model_of().bfloat16()(z, pos.bfloat16())
     with pytest.raises(ValueError, match="out_channels is 2; expected 1 for energy_forces_stress"):
         model_of(out_channels=2).energy_forces_stress(z, pos)
+
+
+MINIMA = {
+    **dict.fromkeys(("num_blocks", "num_before_skip", "num_after_skip", "num_output_layers"), 0),
+    **dict.fromkeys(("hidden_channels", "out_channels", "int_emb_size", "basis_emb_size", "out_emb_channels"), 1),
+    "num_spherical": 2,
+    "num_radial": 1,
+    "envelope_exponent": 2,
+    "max_num_neighbors": 1,
+}
+
+
+def test_least_sizes():
+    """Parameters are finite, and so are energies and forces."""
+    found = model_of(**MINIMA | {"num_blocks": 1, "num_output_layers": 1}).energy_forces_stress(*cluster(5))
+    assert found.energy.isfinite().all()
+    assert found.forces.isfinite().all()
+    assert model_of(**MINIMA)(*cluster(5)).isfinite().all()
 
 
 @pytest.mark.parametrize(
     ("change", "error", "text"),
     [
-        ({"num_spherical": 1}, ValueError, "num_spherical is 1; expected from 2 to 8"),
-        ({"num_radial": 2.0}, TypeError, "num_radial is a float; expected an int"),
-        ({"max_num_neighbors": 0}, ValueError, "max_num_neighbors is 0; expected at least 1"),
+        *(
+            ({n: least - 1}, ValueError, f"{n} is {least - 1}; expected at least {least}")
+            for n, least in MINIMA.items()
+        ),
+        *(({n: 2.0}, TypeError, f"{n} is a float; expected an int") for n in MINIMA),
+        ({"num_spherical": 9}, ValueError, "num_spherical is 9; expected at most 8"),
+        ({"num_radial": 17}, ValueError, "num_radial is 17; expected at most 16"),
+        ({"envelope_exponent": 17}, ValueError, "envelope_exponent is 17; expected at most 16"),
         ({"cutoff": float("nan")}, ValueError, "cutoff is nan; expected a finite number above 0"),
+        ({"cutoff": 0}, ValueError, "cutoff is 0.0; expected a finite number above 0"),
+        ({"cutoff": "5"}, TypeError, "cutoff is a str; expected a number"),
         ({"act": "swich"}, ValueError, "act is 'swich'; expected a callable or one of "),
         ({"act": 3}, TypeError, "act is a int; expected a callable or the name of an activation"),
         ({"output_initializer": "ones"}, ValueError, "output_initializer is 'ones'; expected 'zeros' or"),
     ],
+    ids=str,
 )
 def test_bad_sizes(change, error, text):
-    with pytest.raises(error, match="DimeNetPlusPlus: " + re.escape(text)):
+    with pytest.raises(error, match="^DimeNetPlusPlus: " + re.escape(text)):
         model_of(**change)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "text"),
+    [
+        ({"num_radial": 0}, ValueError, "num_radial is 0; expected at least 1"),
+        ({"num_spherical": 0}, ValueError, "num_spherical is 0; expected at least 1"),
+        ({"envelope_exponent": 1}, ValueError, "envelope_exponent is 1; expected at least 2"),
+        ({"envelope_exponent": 5.0}, TypeError, "envelope_exponent is a float; expected an int"),
+        ({"cutoff": float("inf")}, ValueError, "cutoff is inf; expected a finite number above 0"),
+        ({"cutoff": -1}, ValueError, "cutoff is -1.0; expected a finite number above 0"),
+        ({"cutoff": "5"}, TypeError, "cutoff is a str; expected a number"),
+    ],
+    ids=str,
+)
+def test_bad_basis(change, error, text):
+    with pytest.raises(error, match="^RadialBasis: " + re.escape(text)):
+        RadialBasis(**{"num_radial": 3} | change)
+
+
+def test_bad_activation_of_a_block():
+    with pytest.raises(
+        TypeError, match=r"^InteractionBlock: act is a int; expected a callable or the name of an activ"
+    ):
+        InteractionBlock(12, 8, 4, 4, 3, 1, 2, 3)
+    assert isinstance(InteractionBlock(12, 8, 4, 4, 3, 1, 2, "swish").act, SiLU)

@@ -3,6 +3,8 @@
 import copy
 import doctest
 import pickle
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -134,6 +136,25 @@ def test_edge_features_that_are_numbers_missing_or_ignored():
     close(ours(rows(NODES, 4), edges(), attr), theirs(rows(NODES, 4), edges(), attr))
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("dropout", [0.0, 0.4])
+def test_gat_under_autocast(dropout, dtype):
+    """Results have the dtype of PyTorch Geometric's, and its values up to the rounding of the linear layer's results.
+
+    PyTorch Geometric rounds the scores and the features to the short dtype, once each; sums are of some ten terms.
+    """
+    theirs, ours = pair_of(4, 5, heads=2, dropout=dropout)
+    theirs, ours, x = theirs.float(), ours.float(), rows(NODES, 4).detach().float()
+    found = []
+    for layer in (ours, theirs):
+        torch.manual_seed(3)
+        with torch.autocast("cpu", dtype=dtype):
+            found.append(layer(x, edges()))
+            out, (_, attention) = layer(x, edges(), return_attention_weights=True)
+        assert out.dtype == attention.dtype == torch.float32
+    close(*found, 10 * torch.finfo(dtype).eps)
+
+
 @pytest.mark.parametrize("prepared", [False, True])
 def test_dropout_drops_what_pyg_drops(prepared, monkeypatch):
     theirs, ours = pair_of(4, 5, heads=2, dropout=0.4, edge_dim=3, add_self_loops=False)
@@ -179,6 +200,12 @@ def test_self_loops_are_pygs(fill_value):
     close(got[1], known[1])
     assert nn.add_self_loops(edge_index)[0].shape[1] == int((edge_index[0] != edge_index[1]).sum()) + NODES - 1
     assert nn.add_self_loops(edge_index[:, :0])[0].shape == (2, 0)
+
+
+def test_self_loops_without_a_fill_value_are_pygs():
+    theirs, ours = pair_of(4, 5, edge_dim=2, fill_value=None)
+    given = rows(NODES, 4), edges(), rows(EDGES, 2, 2)
+    close(ours(*given), theirs(*given))
 
 
 def test_self_loops_of_fewer_sources_than_destinations():
@@ -238,6 +265,12 @@ def test_weighted(op, mean_by, weighted, root_weight):
         known = gradients(layer, expected, *inputs)
         for a, b in zip(gradients(layer, got, *inputs), known, strict=True):
             close(a, b)
+
+
+def test_weighted_without_features_of_destinations():
+    layer, edge_index = nn.WeightedConv((4, 3), 5).double(), edges(NODES, 6)
+    graph, x = trigraph.CSC.from_coo(edge_index[0], edge_index[1], NODES, 6), rows(NODES, 4)
+    close(layer((x, None), graph), layer((x, rows(6, 3)), edge_index), 0)
 
 
 def gno(in_channels=3, seed=0, **options):
@@ -328,6 +361,42 @@ def test_layers_compile(name):
         close(a, b)
 
 
+@pytest.mark.parametrize("name", [*LAYERS, "gat-loops", "gat-lazy"])
+def test_layers_that_build_graphs_compile(name):
+    """The program breaks where edges are looked at."""
+    more = {"gat-loops": lambda: nn.GATConv(3, 4, dropout=1e-300), "gat-lazy": lambda: nn.GATConv(-1, 4)}
+    make, attr = (more[name], None) if name in more else LAYERS[name]
+    torch.manual_seed(0)
+    layer, x, edge_index = make().double(), rows(NODES, 3), edges()
+    torch._dynamo.reset()
+    compiled = torch.compile(layer, backend="eager")
+    for number in (EDGES, EDGES - 1, EDGES - 5):
+        given = (edge_index[:, :number], None if attr is None else attr.detach()[:number])
+        close(compiled(x, *given), layer(x, *given))
+    with pytest.raises(ValueError, match=r": edge_index: CSC: src\[\d+\] is -1; expected 0 <= src < num_src_nodes = 9"):
+        compiled(x, edge_index - 1, attr)
+
+
+@pytest.mark.parametrize(
+    ("name", "transform"),
+    [
+        *((name, "grad") for name in LAYERS),
+        *((n, t) for n in ("gat", "weighted", "gno") for t in ("jacfwd", "hessian")),
+    ],
+)
+def test_layers_that_build_graphs_are_transformed(name, transform):
+    """Inside a transform of torch.func: the derivatives are those with a prepared graph, for GATConv one of loops."""
+    make, attr = LAYERS[name]
+    layer, attr, x, transform = make().double(), attr.detach(), rows(NODES, 3).detach(), getattr(torch.func, transform)
+    prepared, looped, more = copy.deepcopy(layer), edges(), attr
+    if isinstance(layer, nn.GATConv):
+        layer.add_self_loops = True
+        looped, more = nn.add_self_loops(looped, attr, NODES)
+    graph = trigraph.CSC.from_edge_index(looped, NODES)
+    got = transform(lambda x: layer(x, edges(), attr).square().sum())(x)
+    close(got, transform(lambda x: prepared(x, graph, more).square().sum())(x))
+
+
 @pytest.mark.parametrize("name", LAYERS)
 def test_graphs_without_edges_or_nodes(name):
     make, attr = LAYERS[name]
@@ -385,7 +454,7 @@ BAD = [
         "gat",
         {"attr": rows(7, 2)},
         ValueError,
-        r"edge_embedding has shape \(7, 8\); expected \(num_edges, num_heads\*dim",
+        r"^GATConv: edge_attr has shape \(7, 2\); expected \(num_edges, edge_dim\) with 40 rows",
     ),
     (
         "gat",
@@ -418,26 +487,123 @@ BAD = [
 ]
 
 
+GRAPH = trigraph.CSC.from_edge_index(edges(), NODES)
+BAD += [
+    (name, {"edge_index": graph, "x": x}, ValueError, text)
+    for name in LAYERS
+    for graph, x, text in [
+        (GRAPH, rows(NODES - 1, 3), r": x has shape \(8, 3\); expected .* with 9 rows, num_src_nodes of the graph"),
+        (GRAPH, rows(NODES + 1, 3), r": x has shape \(10, 3\); expected .* with 9 rows, num_src_nodes of the graph"),
+        (
+            GRAPH,
+            (rows(NODES, 3), rows(1, 3)),
+            r": x\[1\] has shape \(1, 3\); expected .* 9 rows, num_dst_nodes of the ",
+        ),
+        (edges() - 1, rows(NODES, 3), r": edge_index: CSC: src\[\d+\] is -1; expected 0 <= src < num_src_nodes = 9"),
+        (edges() + 2, rows(NODES, 3), r": edge_index: CSC: src\[\d+\] is 9; expected 0 <= src < num_src_nodes = 9"),
+        (edges().to("meta"), rows(NODES, 3), ": edge_index is on meta; expected cpu, where x is"),
+        (edges().to("meta"), rows(NODES, 3).to("meta"), ": x is on meta; expected a CPU or CUDA device"),
+    ]
+]
+BAD += [
+    ("gat-dropout", {"attr": rows(7, 2)}, ValueError, r"^GATConv: edge_attr has shape \(7, 2\); .* with 40 rows"),
+    ("gat-dropout", {"attr": rows(1, 2), "edge_index": GRAPH}, ValueError, "^GATConv: edge_attr has .* with 40 rows"),
+    ("gat", {"attr": [1.0]}, TypeError, "^GATConv: edge_attr is a list; expected a torch.Tensor"),
+    (
+        "weighted",
+        {"x": (rows(NODES, 3), None), "edge_index": GRAPH},
+        ValueError,
+        r"^WeightedConv: x\[1\] is None and root_weight is True; expected features of destinations",
+    ),
+]
+
+
 @pytest.mark.parametrize(("name", "changes", "error", "text"), BAD)
 def test_bad_input(name, changes, error, text):
     make, attr = LAYERS[name]
     given = {"x": rows(NODES, 3), "edge_index": edges(), "attr": attr} | changes
     more = {"size": given["size"]} if "size" in given else {}
+    layer = make().double()
+    if isinstance(given["x"], torch.Tensor):
+        layer = layer.to(given["x"].device)
     with pytest.raises(error, match=text):
-        make().double()(given["x"], given["edge_index"], given["attr"], **more)
+        layer(given["x"], given["edge_index"], given["attr"], **more)
 
 
-def test_bad_settings():
-    with pytest.raises(ValueError, match=r"^WeightedConv: aggr is 'add'; expected one of sum, mean, min, max"):
-        nn.WeightedConv(3, 4, "add")
-    with pytest.raises(
-        ValueError, match=r"^add_self_loops: fill_value is 'median'; expected a number, a tensor, or one of"
-    ):
-        nn.add_self_loops(edges(), rows(EDGES, 2), NODES, "median")
-    with pytest.raises(ValueError, match=r"^add_self_loops: edge_attr has shape \(3, 2\); expected .* with 40 rows"):
-        nn.add_self_loops(edges(), rows(3, 2), NODES)
-    with pytest.raises(ValueError, match="negative_slope"):
-        nn.GATConv(3, 4, negative_slope=-1.0)(rows(NODES, 3).float(), edges())
+@pytest.mark.parametrize(
+    ("call", "error", "text"),
+    [
+        (
+            lambda: nn.WeightedConv(3, 4, "add"),
+            ValueError,
+            "WeightedConv: aggr is 'add'; expected one of sum, mean, min",
+        ),
+        (lambda: nn.WeightedConv((3, 0), 4), ValueError, r"WeightedConv: in_channels\[1\] is 0; expected at least 1"),
+        (lambda: nn.WeightedConv(None, 4), TypeError, "WeightedConv: in_channels is a NoneType; expected an int"),
+        (
+            lambda: nn.WeightedConv((4, None), 4),
+            TypeError,
+            r"WeightedConv: in_channels\[1\] is a NoneType; expected an ",
+        ),
+        (lambda: nn.GATConv(3, 4, heads=0), ValueError, "GATConv: heads is 0; expected at least 1"),
+        (lambda: nn.GATConv(3, 4, negative_slope=-1), ValueError, "GATConv: negative_slope is -1.0; expected a finite"),
+        (
+            lambda: nn.GATConv(3, 4, negative_slope="1"),
+            TypeError,
+            "GATConv: negative_slope is a str; expected a number",
+        ),
+        (lambda: nn.GNOLayer(0, 4, 2), ValueError, "GNOLayer: in_channels is 0; expected at least 1"),
+        (lambda: nn.GNOLayer(3, 0, 2), ValueError, "GNOLayer: out_channels is 0; expected at least 1"),
+        (lambda: nn.GNOLayer(3, 4, 0), ValueError, "GNOLayer: coord_dim is 0; expected at least 1"),
+        (lambda: nn.GNOLayer(3, 4, 2, hidden=0), ValueError, "GNOLayer: hidden is 0; expected at least 1"),
+        (lambda: nn.GNOLayer(3, 4, 2.0), TypeError, "GNOLayer: coord_dim is a float; expected an int"),
+        (
+            lambda: nn.GNOLayer(3, 4, 2, activation="relu"),
+            TypeError,
+            "GNOLayer: activation is a str; expected a callable or None",
+        ),
+        (
+            lambda: nn.add_self_loops(edges(), rows(EDGES, 2), NODES, "median"),
+            ValueError,
+            "add_self_loops: fill_value is 'median'; expected a number, a tensor, or one of",
+        ),
+        (
+            lambda: nn.add_self_loops(edges(), rows(3, 2), NODES),
+            ValueError,
+            r"add_self_loops: edge_attr has shape \(3, 2\); expected .* with 40 rows",
+        ),
+        (
+            lambda: nn.add_self_loops(edges(), None, -1),
+            ValueError,
+            "add_self_loops: num_nodes is -1; expected at least 0",
+        ),
+        (
+            lambda: nn.add_self_loops(edges(), None, 5),
+            ValueError,
+            "add_self_loops: num_nodes is 5; expected at least 8",
+        ),
+    ],
+)
+def test_bad_settings(call, error, text):
+    with pytest.raises(error, match=f"^{text}"):
+        call()
+
+
+def test_a_root_of_another_width():
+    with pytest.raises(ValueError, match=r"^WeightedConv: x has shape \(9, 4\); expected .* with 3 columns"):
+        nn.WeightedConv((4, 3), 5, root_weight=True).double()(rows(NODES, 4), edges())
+
+
+def test_the_compiler_is_not_imported():
+    """Its import takes as long as all of torch's."""
+    program = """
+import sys, torch
+from trigraph.torch import nn
+nn.GATConv(3, 4, dropout=0.5)(torch.ones(2, 3), torch.tensor([[0], [1]]))
+nn.DimeNetPlusPlus(4, 1, 1, 4, 4, 4, 2, 2).energy_forces_stress(torch.tensor([1, 1]), torch.eye(3)[:2])
+sys.exit("torch._dynamo" in sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
 
 
 def test_examples_of_the_docstrings():

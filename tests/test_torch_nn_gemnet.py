@@ -164,6 +164,16 @@ def test_compiled_and_copied():
         assert type(layer).__name__ in repr(layer)
 
 
+def test_padding_compiled():
+    """The program breaks where numbers of slots are looked at."""
+    case = Padded()
+    embed, given = embedding(case.weight), tensors({"sph_basis": case.sph_basis, **case.lists, **case.atoms})
+    torch._dynamo.reset()
+    found = torch.compile(embed, backend="eager")(torch.from_numpy(case.rad_basis), **given)
+    for got, expected in zip(found, embed(torch.from_numpy(case.rad_basis), **given), strict=True):
+        assert torch.equal(got, expected)
+
+
 @pytest.mark.parametrize("num_edges", [0, 4])
 @pytest.mark.parametrize("padded", [True, False])
 def test_empty_lists(padded, num_edges):
@@ -195,6 +205,11 @@ BAD = [
     ({"rad_basis": [1.0]}, TypeError, "^BasisEmbedding: rad_basis is a list; expected a torch.Tensor of float32"),
     ({"rad_basis": torch.ones(9, 5)}, ValueError, r"rad_basis has shape \(9, 5\); expected .* = \(9, 4\)"),
     ({"sph_basis": torch.ones(23, 2)}, ValueError, r"sph_basis has shape \(23, 2\); expected .* = \(23, 3\)"),
+    (
+        {"sph_basis": lambda sph: sph.half()},
+        TypeError,
+        "^BasisEmbedding: sph_basis has dtype torch.float16; expected torch.float64, that of rad_basis",
+    ),
     ({"sph_basis": None}, ValueError, "idx_sph_inner is given, but sph_basis is None; expected both or none"),
     ({"idx_sph_inner": None}, ValueError, "idx_rad_inner and sph_basis are given; expected idx_sph_inner, too"),
     ({"idx_sph_outer": None}, TypeError, "^BasisEmbedding: idx_sph_outer: Segments: index is a NoneType; expected"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any, ClassVar
 
 import numpy as np
@@ -21,7 +22,8 @@ class Calculator(_Calculator):  # type: ignore[misc]
     ----------
     model : torch.nn.Module
         With ``energy_forces_stress(z, pos, cell=, pbc=)``, as `trigraph.torch.nn.DimeNetPlusPlus`, in eV and angstrom.
-        It is called in its own dtype and on its own device, and may go on training: `reset` then forgets old results.
+        It is called in the dtype and on the device of its parameters, or else its buffers, and may go on training:
+        `reset` then forgets old results.
     **parameters
         As of ``ase.calculators.calculator.Calculator``.
 
@@ -58,7 +60,8 @@ class Calculator(_Calculator):  # type: ignore[misc]
     ) -> None:
         """Compute everything at once; stress is left out where the cell has no volume."""
         super().calculate(atoms, properties, system_changes)
-        like = next(self.model.parameters())
+        tensors = itertools.chain(self.model.parameters(), self.model.buffers())
+        like = next((t for t in tensors if t.is_floating_point()), torch.empty(0))
         has_volume = self.atoms.cell.rank == 3
         cell = None
         if has_volume or self.atoms.pbc.any():

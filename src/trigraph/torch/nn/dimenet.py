@@ -15,10 +15,12 @@ from torch.nn import Embedding, Linear, Module, ModuleList, Parameter
 from torch.nn import functional as F
 
 from trigraph.edge_graph import EdgeGraph
-from trigraph.graphs import shown
+from trigraph.graphs import count, shown
 from trigraph.torch.functions import FUNCTIONS
+from trigraph.torch.graphs import uncompiled
 from trigraph.torch.nn.activations import Activation, activation
-from trigraph.torch.nn.structures import EnergyForcesStress, Neighbors, check_positions, find_neighbors, stack_cells
+from trigraph.torch.nn.arguments import check_real, check_sizes
+from trigraph.torch.nn.structures import EnergyForcesStress, Neighbors, check_atoms, find_neighbors, stack_cells
 
 __all__ = ["DimeNetPlusPlus", "InteractionBlock", "RadialBasis"]
 
@@ -31,7 +33,8 @@ def _glorot_orthogonal(linear: Linear) -> None:
     """Fill the weight with an orthogonal matrix of variance 2 / (fan in + fan out), the bias with zeros."""
     weight = linear.weight
     torch.nn.init.orthogonal_(weight)
-    weight.mul_(torch.sqrt(2.0 / (sum(weight.shape) * weight.var())))
+    if weight.numel() > 1:  # one number has no variance, and 1 or -1 is what it is to be
+        weight.mul_(torch.sqrt(2.0 / (sum(weight.shape) * weight.var())))
     if linear.bias is not None:
         linear.bias.zero_()
 
@@ -50,14 +53,23 @@ class RadialBasis(Module):
     cutoff : float
         In the unit of the distances.
     envelope_exponent : int
-        Exponent of the smooth cutoff.
+        Exponent of the smooth cutoff, at least 2.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is of the wrong type or out of range.
     """
 
     def __init__(
         self, num_radial: int, num_spherical: int = 7, cutoff: float = 5.0, envelope_exponent: int = 5
     ) -> None:
         super().__init__()
-        self.num_spherical, self.cutoff, self.envelope_exponent = num_spherical, cutoff, envelope_exponent
+        check_sizes(
+            "RadialBasis", num_radial=num_radial, num_spherical=num_spherical, envelope_exponent=envelope_exponent
+        )
+        self.cutoff = check_real("RadialBasis", "cutoff", cutoff, positive=True)
+        self.num_spherical, self.envelope_exponent = num_spherical, envelope_exponent
         self.freq = Parameter(torch.empty(num_radial))
         self.reset_parameters()
 
@@ -81,6 +93,16 @@ class RadialBasis(Module):
         return _radial_basis(dist / self.cutoff, self.freq, self.num_spherical, self.envelope_exponent)
 
 
+@uncompiled
+def _check_numbers(z: Tensor) -> None:
+    """Raise ValueError unless all are atomic numbers."""
+    if len(z) and not 0 <= int(z.min()) <= int(z.max()) < NUM_ELEMENTS:
+        raise ValueError(
+            f"DimeNetPlusPlus: z goes from {int(z.min())} to {int(z.max())}; expected atomic numbers from 0 to "
+            f"{NUM_ELEMENTS - 1}"
+        )
+
+
 class _Embedding(Module):
     """Embedding of each edge from the elements of its ends and its length."""
 
@@ -101,7 +123,11 @@ class _Embedding(Module):
     def forward(self, z: Tensor, rbf: Tensor, neighbors: Neighbors) -> Tensor:
         """Return the embedding of each edge; the parts of `lin` that see atoms are done for atoms, not for edges."""
         of_dst, of_src, of_rbf = self.lin.weight.chunk(3, dim=1)
-        atoms = self.emb(z)
+        try:
+            atoms = self.emb(z)
+        except IndexError:  # on the CPU, for kept neighbors
+            _check_numbers(z)
+            raise
         ends = neighbors.of_ends(F.linear(atoms, of_src), F.linear(atoms, of_dst))
         return self.act(F.linear(self.act(self.lin_rbf(rbf)), of_rbf, self.lin.bias) + ends)
 
@@ -125,9 +151,14 @@ class InteractionBlock(Module):
     Parameters
     ----------
     hidden_channels, int_emb_size, basis_emb_size, num_spherical, num_radial, num_before_skip, num_after_skip : int
-    act : callable
+    act : str or callable
     exclude : {"node", "edge", None}
         Which in-edges of its source an edge leaves out; as of `trigraph.torch.agg_edge_to_edge`.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If `act` is neither a callable nor the name of an activation.
     """
 
     def __init__(
@@ -139,11 +170,12 @@ class InteractionBlock(Module):
         num_radial: int,
         num_before_skip: int,
         num_after_skip: int,
-        act: Activation,
+        act: str | Activation,
         exclude: str | None = "node",
     ) -> None:
         super().__init__()
-        self.act, self.exclude = act, exclude
+        self.act = act = activation("InteractionBlock", act)
+        self.exclude = exclude
         self.num_spherical, self.num_radial = num_spherical, num_radial
         self.lin_rbf1 = Linear(num_radial, basis_emb_size, bias=False)
         self.lin_rbf2 = Linear(basis_emb_size, hidden_channels, bias=False)
@@ -291,24 +323,32 @@ class DimeNetPlusPlus(Module):
         output_initializer: str = "zeros",
     ) -> None:
         super().__init__()
-        whole = {"num_spherical": (num_spherical, 2, 8), "num_radial": (num_radial, 1, 16)}
+        check_sizes(
+            "DimeNetPlusPlus",
+            hidden_channels=hidden_channels,
+            out_channels=out_channels,
+            num_blocks=num_blocks,
+            int_emb_size=int_emb_size,
+            basis_emb_size=basis_emb_size,
+            out_emb_channels=out_emb_channels,
+            num_spherical=num_spherical,
+            num_radial=num_radial,
+            envelope_exponent=envelope_exponent,
+            num_before_skip=num_before_skip,
+            num_after_skip=num_after_skip,
+            num_output_layers=num_output_layers,
+        )
+        count("DimeNetPlusPlus", "num_spherical", num_spherical, 2)
         if max_num_neighbors is not None:
-            whole["max_num_neighbors"] = (max_num_neighbors, 1, None)  # type: ignore[assignment]
-        for name, (value, low, high) in whole.items():
-            if isinstance(value, bool) or not isinstance(value, int):
-                raise TypeError(f"DimeNetPlusPlus: {name} is a {type(value).__name__}; expected an int")
-            if value < low or (high is not None and value > high):
-                bound = f"at least {low}" if high is None else f"from {low} to {high}"
-                raise ValueError(f"DimeNetPlusPlus: {name} is {value}; expected {bound}")
-        if not 0 < cutoff < math.inf:
-            raise ValueError(f"DimeNetPlusPlus: cutoff is {cutoff}; expected a finite number above 0")
+            check_sizes("DimeNetPlusPlus", max_num_neighbors=max_num_neighbors)
+        self.cutoff = check_real("DimeNetPlusPlus", "cutoff", cutoff, positive=True)
         if output_initializer not in ("zeros", "glorot_orthogonal"):
             raise ValueError(
                 f"DimeNetPlusPlus: output_initializer is {shown(output_initializer)}; expected 'zeros' or "
                 "'glorot_orthogonal'"
             )
         act = activation("DimeNetPlusPlus", act)
-        self.cutoff, self.max_num_neighbors, self.out_channels = float(cutoff), max_num_neighbors, out_channels
+        self.max_num_neighbors, self.out_channels = max_num_neighbors, out_channels
         self.rbf = RadialBasis(num_radial, num_spherical, self.cutoff, envelope_exponent)
         self.emb = _Embedding(num_radial, hidden_channels, act)
         self.output_blocks = ModuleList(
@@ -373,7 +413,7 @@ class DimeNetPlusPlus(Module):
         cell : Tensor of shape (3, 3) or (num_structures, 3, 3), or a list with one or None per structure, optional
             Cell vectors in rows.
         pbc : bool, three of them, or three for each structure, optional
-            Which directions are periodic: by default all where `cell` is given, none otherwise.
+            Which directions are periodic: by default all of a structure with a cell, none of one without.
         neighbors : Neighbors, optional
             Of `neighbors`, if they are kept; then `batch` and `pbc` are theirs.
 
@@ -389,6 +429,7 @@ class DimeNetPlusPlus(Module):
         neighbors, cells = self._prepare(z, pos, batch, cell, pbc, neighbors)
         return self._of_vectors(z, neighbors.vectors(pos, cells), neighbors)
 
+    @uncompiled  # torch cannot compile a derivative inside of what it compiles
     def energy_forces_stress(
         self,
         z: Tensor,
@@ -421,8 +462,11 @@ class DimeNetPlusPlus(Module):
             raise ValueError(
                 f"DimeNetPlusPlus: out_channels is {self.out_channels}; expected 1 for energy_forces_stress"
             )
-        neighbors, cells = self._prepare(z, pos, batch, cell, pbc, neighbors)
-        with torch.enable_grad():
+        with torch.inference_mode(False), torch.enable_grad():
+            neighbors, cells = self._prepare(z, pos, batch, cell, pbc, neighbors)
+            z, pos = (t.clone() if t.is_inference() else t for t in (z, pos))
+            if cells is not None and cells.is_inference():
+                cells = cells.clone()
             if not (create_graph and pos.requires_grad):
                 pos = pos.detach().requires_grad_()
             vec = neighbors.vectors(pos, cells)
@@ -430,7 +474,7 @@ class DimeNetPlusPlus(Module):
             by_pos, by_vec = torch.autograd.grad(energy.sum(), (pos, vec), create_graph=create_graph)
             # A strain changes vectors as it changes positions and cell: the derivative in it is the sum of the edges'.
             stress = None if cells is None else _stress(vec, by_vec, cells, neighbors)
-        found = EnergyForcesStress(energy, -by_pos, stress)
+            found = EnergyForcesStress(energy, -by_pos, stress)
         if create_graph:
             return found
         return EnergyForcesStress(*(None if t is None else t.detach() for t in found))  # type: ignore[arg-type]
@@ -439,16 +483,13 @@ class DimeNetPlusPlus(Module):
         self, z: Tensor, pos: Tensor, batch: Tensor | None, cell: Any, pbc: Any, neighbors: Neighbors | None
     ) -> tuple[Neighbors, Tensor | None]:
         """Look at the arguments; return neighbours and cells."""
-        freq = self.rbf.freq
-        check_positions("DimeNetPlusPlus", z, pos, freq.dtype, freq.device)
+        check_atoms("DimeNetPlusPlus", z, pos, self.rbf.freq)
         if neighbors is None:
-            if len(z) and not 0 <= int(z.min()) <= int(z.max()) < NUM_ELEMENTS:
-                raise ValueError(
-                    f"DimeNetPlusPlus: z goes from {int(z.min())} to {int(z.max())}; expected atomic numbers from 0 to "
-                    f"{NUM_ELEMENTS - 1}"
-                )
+            _check_numbers(z)
             neighbors = self.neighbors(pos, batch, cell, pbc)
         else:
+            if not isinstance(neighbors, Neighbors):
+                raise TypeError(f"DimeNetPlusPlus: neighbors is a {type(neighbors).__name__}; expected Neighbors")
             for name, value in (("batch", batch), ("pbc", pbc)):
                 if value is not None:
                     raise ValueError(f"DimeNetPlusPlus: {name} is given with neighbors; expected None, as they hold it")

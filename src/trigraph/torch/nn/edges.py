@@ -1,29 +1,64 @@
-"""Edges of layers: graph objects of PyTorch Geometric's ``edge_index``, self loops, and checks of node features."""
+"""Edges of layers: graph objects of PyTorch Geometric's ``edge_index``, self loops, and checks of features."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-from trigraph.graphs import CSC
-from trigraph.torch.graphs import tensors
+from trigraph.graphs import CSC, array_kind, as_array, check_range, count, device_of, entered
+from trigraph.torch.graphs import tensors, uncompiled
+from trigraph.torch.nn.arguments import check_device
 
-__all__ = ["add_self_loops", "check_edge_index", "check_rows", "ends_of", "graph_of", "source_and_destination"]
+__all__ = [
+    "add_self_loops",
+    "build_graph",
+    "check_edge_index",
+    "check_indices",
+    "check_nodes",
+    "check_rows",
+    "ends_of",
+    "graph_of",
+    "source_and_destination",
+    "with_loops",
+]
 
 REDUCTIONS = {"add": "sum", "sum": "sum", "mean": "mean", "mul": "prod", "min": "amin", "max": "amax"}
 
 
-def check_rows(owner: str, name: str, value: Any, width: int, symbols: str) -> None:
-    """Raise unless a value is a tensor of rank 2 with so many columns; `symbols` is what messages call its shape."""
+def check_rows(owner: str, name: str, value: Any, width: int | None, symbols: str, rows: int | None = None) -> None:
+    """Raise unless a value is a tensor of rank 2 with so many columns and rows; `symbols` is what messages call it."""
     if not isinstance(value, torch.Tensor):
         raise TypeError(f"{owner}: {name} is a {type(value).__name__}; expected a torch.Tensor")
-    if value.dim() != 2 or value.shape[1] != width:
-        raise ValueError(f"{owner}: {name} has shape {tuple(value.shape)}; expected ({symbols}) with {width} columns")
+    check_device(owner, name, value)
+    if value.dim() != 2 or width not in (None, value.shape[1]):
+        more = "" if width is None else f" with {width} columns"
+        raise ValueError(f"{owner}: {name} has shape {tuple(value.shape)}; expected ({symbols}){more}")
+    if rows is not None and len(value) != rows:
+        raise ValueError(f"{owner}: {name} has shape {tuple(value.shape)}; expected ({symbols}) with {rows} rows")
 
 
-def check_edge_index(owner: str, edge_index: Any) -> None:
-    """Raise unless a value is an ``edge_index``: a dense tensor of int32 or int64, of shape (2, num_edges)."""
+def check_nodes(owner: str, src: torch.Tensor, dst: torch.Tensor | None, graph: CSC) -> None:
+    """Raise unless the features of sources and destinations are where a graph is and have a row for each node."""
+    if graph.device != device_of(src):
+        raise ValueError(f"{owner}: edge_index is on {graph.device}; expected {device_of(src)}, where x is")
+    names = ("x", "x") if src is dst else ("x[0]", "x[1]")
+    numbers = (("num_src_nodes", graph.num_src_nodes), ("num_dst_nodes", graph.num_dst_nodes))
+    for name, value, (symbol, number) in zip(names, (src, dst), numbers, strict=True):
+        if value is not None and len(value) != number:
+            raise ValueError(
+                f"{owner}: {name} has shape {tuple(value.shape)}; expected (num_nodes, in_channels) with {number} "
+                f"rows, {symbol} of the graph"
+            )
+
+
+def check_edge_index(owner: str, edge_index: Any, like: torch.Tensor | None = None) -> None:
+    """Raise unless a value is an ``edge_index``: a dense tensor of int32 or int64, of shape (2, num_edges).
+
+    Features `like` those of the nodes are on the device where it must be.
+    """
     if not isinstance(edge_index, torch.Tensor):
         raise TypeError(
             f"{owner}: edge_index is a {type(edge_index).__name__}; expected a torch.Tensor or a trigraph.CSC"
@@ -34,17 +69,50 @@ def check_edge_index(owner: str, edge_index: Any) -> None:
         raise TypeError(f"{owner}: edge_index has dtype {edge_index.dtype}; expected torch.int32 or torch.int64")
     if edge_index.dim() != 2 or edge_index.shape[0] != 2:
         raise ValueError(f"{owner}: edge_index has shape {tuple(edge_index.shape)}; expected (2, num_edges)")
+    if like is not None and edge_index.device != like.device:
+        raise ValueError(f"{owner}: edge_index is on {edge_index.device}; expected {like.device}, where x is")
+    check_device(owner, "edge_index", edge_index)
 
 
-def graph_of(owner: str, edge_index: Any, num_src_nodes: int, num_dst_nodes: int) -> CSC:
-    """Return a prepared graph as it is, and the graph of an ``edge_index`` (row 0 sources, row 1 destinations)."""
-    if isinstance(edge_index, CSC):
-        return edge_index
-    check_edge_index(owner, edge_index)
+@uncompiled
+def check_indices(owner: str, edge_index: torch.Tensor, num_src_nodes: int, num_dst_nodes: int) -> None:
+    """Raise ValueError, as `graph_of` does, unless sources and destinations are numbers of nodes."""
+    rows = edge_index if torch.compiler.is_compiling() else as_array(edge_index)
+    if array_kind(rows) is None:  # torch.export has no values, torch.vmap many
+        return
+    with _named(owner), entered(rows):
+        check_range("CSC", "src", rows[0], num_src_nodes, "num_src_nodes")
+        check_range("CSC", "dst", rows[1], num_dst_nodes, "num_dst_nodes")
+
+
+@contextlib.contextmanager
+def _named(owner: str) -> Iterator[None]:
+    """Let errors say whose `edge_index` they are about."""
     try:
-        return CSC.from_coo(edge_index[0], edge_index[1], num_src_nodes, num_dst_nodes)
+        yield
     except (TypeError, ValueError) as error:
         raise type(error)(f"{owner}: edge_index: {error}") from None
+
+
+@uncompiled
+def build_graph(owner: str, edge_index: torch.Tensor, num_src_nodes: int, num_dst_nodes: int) -> CSC:
+    """Return the graph of an ``edge_index``: row 0 sources, row 1 destinations."""
+    with _named(owner):
+        return CSC.from_coo(edge_index[0], edge_index[1], num_src_nodes, num_dst_nodes)
+
+
+def graph_of(owner: str, edge_index: Any, src: torch.Tensor, dst: torch.Tensor | None) -> CSC:
+    """Return a prepared graph as it is, and the graph of an ``edge_index``; `src` and `dst` are features of its nodes.
+
+    Those of the destinations may be None with a prepared graph alone.
+    """
+    if not isinstance(edge_index, CSC):
+        check_edge_index(owner, edge_index, src)
+        if dst is None:
+            raise ValueError(f"{owner}: x[1] is None and edge_index is a tensor; expected a trigraph.CSC")
+        return build_graph(owner, edge_index, len(src), len(dst))
+    check_nodes(owner, src, dst, edge_index)
+    return edge_index
 
 
 def ends_of(graph: CSC) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -64,7 +132,8 @@ def _loop_attributes(edge_attr: torch.Tensor, dst: torch.Tensor, num_nodes: int,
     """Return the edge features of the self loops of nodes ``0 .. num_nodes-1``."""
     shape = (num_nodes, *edge_attr.shape[1:])
     if not isinstance(fill_value, str):
-        value = torch.as_tensor(fill_value, dtype=edge_attr.dtype, device=edge_attr.device)
+        given = 1.0 if fill_value is None else fill_value
+        value = torch.as_tensor(given, dtype=edge_attr.dtype, device=edge_attr.device)
         return value.expand(shape)
     if fill_value not in REDUCTIONS:
         raise ValueError(
@@ -79,11 +148,40 @@ def _loop_attributes(edge_attr: torch.Tensor, dst: torch.Tensor, num_nodes: int,
     return start.scatter_reduce(0, each, edge_attr, REDUCTIONS[fill_value], include_self=product)
 
 
+@uncompiled
+def _number_of_loops(edge_index: torch.Tensor, num_nodes: int | None) -> int:
+    """Return how many nodes get a loop; a bipartite graph may have more sources or more destinations, not both."""
+    rows = as_array(edge_index)
+    reached = [int(row.max()) + 1 if row.size else 0 for row in rows]
+    if num_nodes is None:
+        return max(reached)
+    number = count("add_self_loops", "num_nodes", num_nodes)
+    if number < min(reached):
+        raise ValueError(
+            f"add_self_loops: num_nodes is {number}; expected at least {min(reached)}, as sources go up to "
+            f"{reached[0] - 1} and destinations up to {reached[1] - 1}"
+        )
+    return number
+
+
+def with_loops(
+    edge_index: torch.Tensor, edge_attr: torch.Tensor | None, num_nodes: int, fill_value: Any
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Return what `add_self_loops` returns, of arguments that were looked at."""
+    kept = edge_index[0] != edge_index[1]
+    edge_index = edge_index[:, kept]
+    loops = torch.arange(num_nodes, dtype=edge_index.dtype, device=edge_index.device)
+    if edge_attr is not None:
+        edge_attr = edge_attr[kept]
+        edge_attr = torch.cat([edge_attr, _loop_attributes(edge_attr, edge_index[1], num_nodes, fill_value)])
+    return torch.cat([edge_index, loops.expand(2, -1)], dim=1), edge_attr
+
+
 def add_self_loops(
     edge_index: torch.Tensor,
     edge_attr: torch.Tensor | None = None,
     num_nodes: int | None = None,
-    fill_value: float | torch.Tensor | str = "mean",
+    fill_value: float | torch.Tensor | str | None = "mean",
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Give every node one self loop, in place of those that there are, as PyTorch Geometric's GATConv does.
 
@@ -92,10 +190,11 @@ def add_self_loops(
     edge_index : tensor of int32 or int64, shape (2, num_edges)
     edge_attr : tensor, shape (num_edges, ...), optional
     num_nodes : int, optional
-        Nodes ``0 .. num_nodes-1`` get a loop (default: up to the largest index).
-    fill_value : float, tensor or str, optional
+        Nodes ``0 .. num_nodes-1`` get a loop (default: up to the largest index). In a bipartite graph these are the
+        fewer of sources and destinations.
+    fill_value : float, tensor, str or None, optional
         Edge features of the loops: a value, or how those of the edges into the node are reduced ("mean", "add", "mul",
-        "min", "max"). A node without edges gets 0, for "mul" 1.
+        "min", "max"). A node without edges gets 0, for "mul" 1. None is 1.0, PyTorch Geometric's default.
 
     Returns
     -------
@@ -115,12 +214,4 @@ def add_self_loops(
             f"add_self_loops: edge_attr has shape {tuple(edge_attr.shape)}; expected (num_edges, ...) with "
             f"{edge_index.shape[1]} rows"
         )
-    if num_nodes is None:
-        num_nodes = int(edge_index.max()) + 1 if edge_index.numel() else 0
-    kept = edge_index[0] != edge_index[1]
-    edge_index = edge_index[:, kept]
-    loops = torch.arange(num_nodes, dtype=edge_index.dtype, device=edge_index.device)
-    if edge_attr is not None:
-        edge_attr = edge_attr[kept]
-        edge_attr = torch.cat([edge_attr, _loop_attributes(edge_attr, edge_index[1], num_nodes, fill_value)])
-    return torch.cat([edge_index, loops.expand(2, -1)], dim=1), edge_attr
+    return with_loops(edge_index, edge_attr, _number_of_loops(edge_index, num_nodes), fill_value)

@@ -11,13 +11,16 @@ from torch.nn.functional import dropout, leaky_relu
 
 from trigraph.graphs import CSC
 from trigraph.torch.functions import FUNCTIONS
+from trigraph.torch.nn.arguments import check_real, check_sizes
 from trigraph.torch.nn.edges import (
-    add_self_loops,
+    build_graph,
     check_edge_index,
+    check_indices,
+    check_nodes,
     check_rows,
     ends_of,
-    graph_of,
     source_and_destination,
+    with_loops,
 )
 
 __all__ = ["GATConv"]
@@ -51,6 +54,11 @@ def _linear(in_channels: int, out_channels: int) -> torch.nn.Linear:
         return _LazyLinear(out_channels, bias=False)
 
 
+def _width(linear: torch.nn.Linear | None) -> int | None:
+    """Return the number of inputs, None before the first call finds it."""
+    return None if linear is None or isinstance(linear, _LazyLinear) else linear.in_features
+
+
 class GATConv(torch.nn.Module):
     """Graph attention: the parameters, the state_dict and the results of ``torch_geometric.nn.GATConv``.
 
@@ -77,11 +85,15 @@ class GATConv(torch.nn.Module):
         number of nodes.
     edge_dim : int, optional
         Width of the edge features. Without it, edge features are ignored.
-    fill_value : float, tensor or str, optional
+    fill_value : float, tensor, str or None, optional
         Edge features of the self loops, as in :func:`add_self_loops`.
     bias : bool, optional
     residual : bool, optional
         Add a linear function of the destinations' features.
+
+    Raises
+    ------
+    TypeError, ValueError
 
     Notes
     -----
@@ -106,11 +118,13 @@ class GATConv(torch.nn.Module):
         dropout: float = 0.0,
         add_self_loops: bool = True,
         edge_dim: int | None = None,
-        fill_value: float | torch.Tensor | str = "mean",
+        fill_value: float | torch.Tensor | str | None = "mean",
         bias: bool = True,
         residual: bool = False,
     ) -> None:
         super().__init__()
+        check_sizes("GATConv", out_channels=out_channels, heads=heads)
+        check_real("GATConv", "negative_slope", negative_slope, positive=False)
         self.in_channels, self.out_channels, self.heads, self.concat = in_channels, out_channels, heads, concat
         self.negative_slope, self.dropout = negative_slope, dropout
         self.add_self_loops, self.edge_dim, self.fill_value = add_self_loops, edge_dim, fill_value
@@ -143,48 +157,49 @@ class GATConv(torch.nn.Module):
         """Return the sizes."""
         return f"{self.in_channels}, {self.out_channels}, heads={self.heads}"
 
-    def _apply_linear(self, linear: torch.nn.Linear, name: str, value: Any, symbols: str) -> torch.Tensor:
-        if not isinstance(linear, _LazyLinear):
-            check_rows("GATConv", name, value, linear.in_features, symbols)
-        return linear(value)  # type: ignore[no-any-return]
-
-    def _embed(self, x: Any) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
+    def _embed(self, src: Any, dst: Any) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
         """Return the embeddings of sources and destinations and the residual; None for those that are not there."""
-        src, dst = source_and_destination(x)
-        pair = src is not dst
-        names = ("x[0]", "x[1]") if pair else ("x", "x")
-        x_src = self._apply_linear(self.lin or self.lin_src, names[0], src, "num_src_nodes, in_channels")  # type: ignore[arg-type]
+        x_src = (self.lin or self.lin_src)(src)  # type: ignore[misc]
         if dst is None:
             return x_src, None, None
-        x_dst = x_src
-        if pair or self.lin is None:
-            x_dst = self._apply_linear(self.lin or self.lin_dst, names[1], dst, "num_dst_nodes, in_channels")  # type: ignore[arg-type]
+        x_dst = x_src if src is dst and self.lin is not None else (self.lin or self.lin_dst)(dst)  # type: ignore[misc]
         return x_src, x_dst, None if self.res is None else self.res(dst)
 
-    def _embed_edges(self, edge_attr: Any) -> torch.Tensor | None:
-        if edge_attr is None or self.lin_edge is None:
-            return None
-        return self._apply_linear(self.lin_edge, "edge_attr", edge_attr, "num_edges, edge_dim")
-
-    def _sizes(self, x_src: torch.Tensor, x_dst: torch.Tensor | None, edge_index: Any, size: Any) -> tuple[int, int]:
-        """Return the numbers of sources and destinations."""
-        if isinstance(edge_index, CSC):
+    def _sizes(self, src: Any, dst: Any, edge_index: Any, size: Any) -> tuple[int, int]:
+        """Look at features and edges; return the numbers of sources and destinations."""
+        names = ("x", "x") if src is dst else ("x[0]", "x[1]")
+        check_rows("GATConv", names[0], src, _width(self.lin or self.lin_src), "num_src_nodes, in_channels")
+        if dst is not None:
+            check_rows("GATConv", names[1], dst, _width(self.lin or self.lin_dst), "num_dst_nodes, in_channels")
+        prepared = isinstance(edge_index, CSC)
+        if prepared:
             found = (edge_index.num_src_nodes, edge_index.num_dst_nodes)
         else:
-            found = (len(x_src), len(x_src) if x_dst is None else len(x_dst))
-        if size is None:
-            return found
-        if x_dst is None and not isinstance(edge_index, CSC):
-            found = (found[0], size[1])
-        if tuple(size) != found:
-            raise ValueError(f"GATConv: size is {tuple(size)}; expected (num_src_nodes, num_dst_nodes) = {found}")
+            found = (len(src), len(src if dst is None else dst))
+        if size is not None:
+            if dst is None and not prepared:
+                found = (found[0], size[1])
+            if tuple(size) != found:
+                raise ValueError(f"GATConv: size is {tuple(size)}; expected (num_src_nodes, num_dst_nodes) = {found}")
+        if prepared:
+            check_nodes("GATConv", src, dst, edge_index)
+        else:
+            check_edge_index("GATConv", edge_index, src)
+            check_indices("GATConv", edge_index, *found)
         return found
+
+    def _checked(self, edge_attr: Any, edge_index: torch.Tensor | CSC) -> torch.Tensor | None:
+        """Return the edge features as a matrix with a row for each edge, None where they are not used."""
+        if edge_attr is None or self.lin_edge is None:
+            return None
+        if isinstance(edge_attr, torch.Tensor) and edge_attr.dim() == 1:
+            edge_attr = edge_attr[:, None]
+        rows = edge_index.num_edges if isinstance(edge_index, CSC) else edge_index.shape[1]
+        check_rows("GATConv", "edge_attr", edge_attr, _width(self.lin_edge), "num_edges, edge_dim", rows)
+        return edge_attr  # type: ignore[no-any-return]
 
     def _with_loops(self, edge_index: Any, edge_attr: Any, num_nodes: int) -> tuple[Any, Any]:
         """Return edges and their features with the self loops that are asked for."""
-        edge_attr = None if self.lin_edge is None else edge_attr
-        if edge_attr is not None and isinstance(edge_attr, torch.Tensor) and edge_attr.dim() == 1:
-            edge_attr = edge_attr[:, None]
         if not self.add_self_loops:
             return edge_index, edge_attr
         if isinstance(edge_index, CSC):
@@ -192,7 +207,7 @@ class GATConv(torch.nn.Module):
                 "GATConv: edge_index is a CSC and add_self_loops is True; expected add_self_loops=False: a prepared "
                 "graph is taken as it is, and trigraph.torch.nn.add_self_loops makes edges to build it of"
             )
-        return add_self_loops(edge_index, edge_attr, num_nodes, self.fill_value)
+        return with_loops(edge_index, edge_attr, num_nodes, self.fill_value)
 
     def forward(
         self,
@@ -228,14 +243,18 @@ class GATConv(torch.nn.Module):
         ------
         TypeError, ValueError
         """
-        if not isinstance(edge_index, CSC):
-            check_edge_index("GATConv", edge_index)
-        x_src, x_dst, residual = self._embed(x)
-        num_src, num_dst = self._sizes(x_src, x_dst, edge_index, size)
+        src, dst = source_and_destination(x)
+        num_src, num_dst = self._sizes(src, dst, edge_index, size)
+        edge_attr = self._checked(edge_attr, edge_index)
         edge_index, edge_attr = self._with_loops(edge_index, edge_attr, min(num_src, num_dst))
-        edges = self._embed_edges(edge_attr)
+        by_edge = return_attention_weights or (self.training and self.dropout > 0)
+        graph = edge_index
+        if not (by_edge or isinstance(edge_index, CSC)):  # ahead of all else: a program that is compiled breaks there
+            graph = build_graph("GATConv", edge_index, num_src, num_dst)
+        x_src, x_dst, residual = self._embed(src, dst)
+        edges = None if edge_attr is None or self.lin_edge is None else self.lin_edge(edge_attr)
         attention = None
-        if return_attention_weights or (self.training and self.dropout > 0):
+        if by_edge:
             ends = ends_of(edge_index) if isinstance(edge_index, CSC) else (*edge_index, None)
             out, attention = self._by_edge(x_src, x_dst, edges, ends, num_dst)  # type: ignore[arg-type]
             edge_index = torch.stack(ends[:2])  # type: ignore[arg-type]
@@ -247,7 +266,7 @@ class GATConv(torch.nn.Module):
                 x_src,
                 x_dst,
                 torch.cat([w.flatten() for w in weights if w is not None]),
-                graph_of("GATConv", edge_index, num_src, num_dst),
+                graph,
                 self.heads,
                 self.concat,
                 negative_slope=self.negative_slope,
@@ -276,11 +295,11 @@ class GATConv(torch.nn.Module):
             score = score + (of_edges if rows is None else of_edges[rows])
         score = leaky_relu(score, self.negative_slope)
         each = dst.long()[:, None].expand_as(score)
-        zeros = score.new_zeros(num_dst, self.heads)
-        peak = zeros.scatter_reduce(0, each, score.detach(), "amax", include_self=False)
+        peak = score.new_zeros(num_dst, self.heads).scatter_reduce(0, each, score.detach(), "amax", include_self=False)
+        # Autocast changes the dtype from one operation to the next: sums have that of what they add.
         powers = (score - peak[dst]).exp()
-        attention = powers / zeros.index_add(0, dst, powers)[dst]
+        attention = powers / powers.new_zeros(num_dst, self.heads).index_add(0, dst, powers)[dst]
         attention = dropout(attention, self.dropout, self.training)
         messages = values[src] * attention[:, :, None]
-        out = values.new_zeros(num_dst, *heads).index_add(0, dst, messages)
+        out = messages.new_zeros(num_dst, *heads).index_add(0, dst, messages)
         return out.flatten(1) if self.concat else out.mean(1), attention

@@ -14,7 +14,7 @@ import torch
 from trigraph.graphs import MOST, as_array, check_range, count
 from trigraph.segments import Segments
 from trigraph.torch.functions import FUNCTIONS
-from trigraph.torch.graphs import tensors
+from trigraph.torch.graphs import tensors, uncompiled
 
 __all__ = ["BasisEmbedding", "EfficientInteractionBilinear"]
 
@@ -46,16 +46,28 @@ def _shape(owner: str, name: str, value: torch.Tensor, symbols: str, shape: tupl
 
 def _segments(owner: str, name: str, index: Any, num_members: tuple[str, int], num_segments: int) -> Segments:
     """Return prepared segments as they are, and those of an index."""
-    try:
-        found = index if isinstance(index, Segments) else Segments(index, num_segments)
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"{owner}: {name}: {error}") from None
+    found = index if isinstance(index, Segments) else _build_segments(owner, name, index, num_segments)
     if (found.num_members, found.num_segments) != (num_members[1], num_segments):
         raise ValueError(
             f"{owner}: {name} has {found.num_members} values below {found.num_segments}; expected {num_members[0]} = "
             f"{num_members[1]} below {num_segments}"
         )
     return found
+
+
+@uncompiled
+def _build_segments(owner: str, name: str, index: Any, num_segments: int) -> Segments:
+    try:
+        return Segments(index, num_segments)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{owner}: {name}: {error}") from None
+
+
+@uncompiled
+def _find_slots(
+    owner: str, prefix: str, outer: Any, inner: Any, members: tuple[str, int], rows: tuple[str, int]
+) -> _Slots:
+    return _Slots(owner, prefix, outer, inner, members, rows)
 
 
 class _Slots:
@@ -183,24 +195,30 @@ class BasisEmbedding(torch.nn.Module):
                 raise ValueError(f"{owner}: idx_sph_inner is given, but sph_basis is None; expected both or none")
         else:
             _rank(owner, "sph_basis", sph_basis, "num_triplets, num_spherical")
+            if sph_basis.dtype != rad_basis.dtype:
+                raise TypeError(
+                    f"{owner}: sph_basis has dtype {sph_basis.dtype}; expected {rad_basis.dtype}, that of rad_basis"
+                )
             if self.num_spherical is not None:
                 expected = (len(sph_basis), self.num_spherical)
                 _shape(owner, "sph_basis", sph_basis, "num_triplets, num_spherical", expected)
             if idx_sph_inner is None:
                 return self._by_triplet(rad_basis, sph_basis, idx_rad_inner, idx_sph_outer, edges)
+        by_atom = by_edge = None
+        if self.padded and idx_rad_inner is not None:
+            atoms = ("num_atoms", count(owner, "num_atoms", num_atoms))
+            by_atom = _find_slots(owner, "idx_rad", idx_rad_outer, idx_rad_inner, edges, atoms)
+        if self.padded and sph_basis is not None:
+            triplets = ("num_triplets", len(sph_basis))
+            by_edge = _find_slots(owner, "idx_sph", idx_sph_outer, idx_sph_inner, triplets, edges)
         form = "radial" if self.num_spherical is None else "spherical"
         rad_W1 = FUNCTIONS[f"basis_embedding_{form}"](rad_basis, self.weight)
-        if not self.padded:
-            return rad_W1 if sph_basis is None else (rad_W1, sph_basis)
-        if idx_rad_inner is not None:
-            atoms = ("num_atoms", count(owner, "num_atoms", num_atoms))
-            slots = _Slots(owner, "idx_rad", idx_rad_outer, idx_rad_inner, edges, atoms)
-            width = slots.width * (rad_W1.shape[2] if rad_W1.dim() == 3 else 1)
-            rad_W1 = slots.pad(rad_W1).transpose(1, 2).reshape(atoms[1], rad_W1.shape[1], width)
+        if by_atom is not None:
+            width = by_atom.width * (rad_W1.shape[2] if rad_W1.dim() == 3 else 1)
+            rad_W1 = by_atom.pad(rad_W1).transpose(1, 2).reshape(by_atom.num_rows, rad_W1.shape[1], width)
         if sph_basis is None:
             return rad_W1
-        by_edge = _Slots(owner, "idx_sph", idx_sph_outer, idx_sph_inner, ("num_triplets", len(sph_basis)), edges)
-        return rad_W1, by_edge.pad(sph_basis).transpose(1, 2)
+        return rad_W1, sph_basis if by_edge is None else by_edge.pad(sph_basis).transpose(1, 2)
 
     def _by_triplet(
         self, rad_basis: torch.Tensor, sph_basis: torch.Tensor, idx_rad_inner: Any, outer: Any, edges: tuple[str, int]
@@ -311,12 +329,12 @@ class EfficientInteractionBilinear(torch.nn.Module):
         triplets = _segments(owner, "idx_agg_outer", idx_agg_outer, members, edges[1])
         atoms = None if idx_agg2_outer is None else _segments(owner, "idx_agg2_outer", idx_agg2_outer, edges, size)
         if sph.dim() == 3:
-            slots = _Slots(owner, "idx_agg", triplets, idx_agg_inner, members, edges)
+            slots = _find_slots(owner, "idx_agg", triplets, idx_agg_inner, members, edges)
             num_spherical = sph.shape[1]
             _shape(owner, "sph", sph, "num_edges, num_spherical, Kmax", (edges[1], num_spherical, slots.width))
             sph = sph[slots.outer, :, slots.inner]
             if atoms is not None:
-                slots = _Slots(owner, "idx_agg2", atoms, idx_agg2_inner, edges, ("agg2_out_size", size))
+                slots = _find_slots(owner, "idx_agg2", atoms, idx_agg2_inner, edges, ("agg2_out_size", size))
                 shape = (size, self.emb_size_interm, slots.width * num_spherical)
                 _shape(owner, "rad_W1", rad_W1, "agg2_out_size, interm, Kmax2*num_spherical", shape)
                 by_slot = rad_W1.reshape(size, self.emb_size_interm, slots.width, num_spherical)

@@ -10,6 +10,7 @@ import torch
 
 from trigraph.graphs import CSC
 from trigraph.torch.functions import FUNCTIONS
+from trigraph.torch.nn.arguments import check_channels, check_sizes
 from trigraph.torch.nn.edges import check_rows, graph_of, source_and_destination
 
 __all__ = ["GNOLayer"]
@@ -42,6 +43,10 @@ class GNOLayer(torch.nn.Module):
     weight : Parameter, shape (out_channels, in_channels)
     bias : Parameter, shape (out_channels,), or None
 
+    Raises
+    ------
+    TypeError, ValueError
+
     Notes
     -----
     Source: the graph neural operator layer of athena; Li et al. (2020), arXiv:2003.03485.
@@ -63,7 +68,12 @@ class GNOLayer(torch.nn.Module):
         bias: bool = True,
     ) -> None:
         super().__init__()
-        sizes = (in_channels, in_channels) if isinstance(in_channels, int) else in_channels
+        sizes = check_channels("GNOLayer", in_channels)
+        check_sizes("GNOLayer", out_channels=out_channels, coord_dim=coord_dim)
+        if hidden is not None:
+            check_sizes("GNOLayer", hidden=hidden)
+        if not (activation is None or callable(activation)):
+            raise TypeError(f"GNOLayer: activation is a {type(activation).__name__}; expected a callable or None")
         self.in_channels, self.out_channels, self.coord_dim = in_channels, out_channels, coord_dim
         self.hidden, self.activation = out_channels if hidden is None else hidden, activation
         F = sizes[0] * out_channels
@@ -142,9 +152,7 @@ class GNOLayer(torch.nn.Module):
         check_rows("GNOLayer", "coords", coords, self.coord_dim, "num_edges, coord_dim")
         if dst is not None:
             check_rows("GNOLayer", "x" if src is dst else "x[1]", dst, self.sizes[1], "num_dst_nodes, in_channels")
-        elif not isinstance(edge_index, CSC):
-            raise ValueError("GNOLayer: x[1] is None and edge_index is a tensor; expected a trigraph.CSC")
-        graph = graph_of("GNOLayer", edge_index, len(src), 0 if dst is None else len(dst))
+        graph = graph_of("GNOLayer", edge_index, src, dst)
         out: torch.Tensor = FUNCTIONS["gno_message"](
             src, coords, self.params, graph, f_in=self.sizes[0], f_out=self.out_channels
         )

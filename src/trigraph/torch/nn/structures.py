@@ -12,11 +12,14 @@ from torch import Tensor
 from trigraph.edge_graph import EdgeGraph
 from trigraph.graphs import CSC, shown
 from trigraph.neighbors import neighbors
+from trigraph.torch.arrays import beneath
 from trigraph.torch.functions import FUNCTIONS
-from trigraph.torch.graphs import tensors
+from trigraph.torch.graphs import PARTS, tensors, uncompiled
+from trigraph.torch.nn.arguments import check_device
 
-__all__ = ["EnergyForcesStress", "Neighbors", "check_positions", "find_neighbors", "stack_cells"]
+__all__ = ["EnergyForcesStress", "Neighbors", "check_atoms", "find_neighbors", "stack_cells"]
 
+SRC = PARTS["EdgeGraph"].arrays.index("src")
 _sum = FUNCTIONS["agg_weighted_n2n"]
 
 
@@ -97,7 +100,7 @@ class Neighbors(NamedTuple):
         shifts = self.shifts.to(pos.dtype)
         if len(cell) == 1:
             return vec + shifts @ cell[0]
-        of_edge = cell.index_select(0, self.batch.index_select(0, tensors(self.graph, False)[0]))
+        of_edge = cell.index_select(0, self.batch.index_select(0, tensors(self.graph, False)[SRC]))
         return vec + (shifts.unsqueeze(1) @ of_edge).squeeze(1)
 
 
@@ -106,20 +109,34 @@ def _summed(values: Tensor, graph: CSC) -> Tensor:
     return result
 
 
-def check_positions(owner: str, z: Any, pos: Any, dtype: torch.dtype, device: torch.device) -> None:
-    """Raise unless `z` and `pos` are tensors of atoms, where the model is and in its dtype."""
+def _check_tensor(owner: str, name: str, value: Any, dtypes: tuple[torch.dtype, torch.dtype]) -> None:
+    """Raise unless a value is a tensor of one of two dtypes."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{owner}: {name} is a {type(value).__name__}; expected a torch.Tensor")
+    check_device(owner, name, value)
+    if value.dtype not in dtypes:
+        raise TypeError(f"{owner}: {name} has dtype {value.dtype}; expected {dtypes[0]} or {dtypes[1]}")
+
+
+def _check_positions(owner: str, pos: Any) -> None:
+    """Raise unless `pos` holds positions of atoms."""
+    _check_tensor(owner, "pos", pos, (torch.float32, torch.float64))
+    if pos.dim() != 2 or pos.shape[1] != 3:
+        raise ValueError(f"{owner}: pos has shape {tuple(pos.shape)}; expected (num_atoms, 3)")
+
+
+def check_atoms(owner: str, z: Any, pos: Any, like: Tensor) -> None:
+    """Raise unless `z` and `pos` are tensors of atoms, where a parameter of the model is and in its dtype."""
     for name, value in (("z", z), ("pos", pos)):
-        if not isinstance(value, Tensor):
-            raise TypeError(f"{owner}: {name} is a {type(value).__name__}; expected a torch.Tensor")
-        if value.device != device:
-            raise ValueError(f"{owner}: {name} is on {value.device}; expected {device}, where the parameters are")
-    if z.dtype not in (torch.int64, torch.int32):
-        raise TypeError(f"{owner}: z has dtype {z.dtype}; expected torch.int64 or torch.int32")
+        if isinstance(value, Tensor) and value.device != like.device:
+            raise ValueError(f"{owner}: {name} is on {value.device}; expected {like.device}, where the parameters are")
+    _check_tensor(owner, "z", z, (torch.int64, torch.int32))
     if z.dim() != 1:
         raise ValueError(f"{owner}: z has shape {tuple(z.shape)}; expected (num_atoms,)")
-    if pos.dtype != dtype:
-        raise TypeError(f"{owner}: pos has dtype {pos.dtype}; expected {dtype}, that of the parameters")
-    if tuple(pos.shape) != (len(z), 3):
+    _check_positions(owner, pos)
+    if pos.dtype != like.dtype:
+        raise TypeError(f"{owner}: pos has dtype {pos.dtype}; expected {like.dtype}, that of the parameters")
+    if len(pos) != len(z):
         raise ValueError(f"{owner}: pos has shape {tuple(pos.shape)}; expected (num_atoms, 3) = ({len(z)}, 3)")
 
 
@@ -178,9 +195,12 @@ def _number_of_structures(owner: str, batch: Tensor | None, cell: Any, num_atoms
     return number
 
 
-def _periodic(owner: str, pbc: Any, has_cell: bool, num_structures: int) -> np.ndarray:
+def _periodic(owner: str, pbc: Any, cell: Any, num_structures: int) -> np.ndarray:
     """Return for each structure which directions are periodic, shape (num_structures, 3)."""
-    flags = np.asarray(has_cell if pbc is None else pbc.cpu() if isinstance(pbc, Tensor) else pbc)
+    if pbc is None:
+        there = [one is not None for one in cell] if isinstance(cell, Sequence) else cell is not None
+        return np.broadcast_to(np.array(there, bool).reshape(-1, 1), (num_structures, 3))
+    flags = np.asarray(pbc.cpu() if isinstance(pbc, Tensor) else pbc)
     if flags.dtype != np.bool_:
         raise TypeError(f"{owner}: pbc is {shown(pbc)}; expected bools")
     if flags.shape not in ((), (3,), (num_structures, 3)):
@@ -200,6 +220,18 @@ def _nearest(src: np.ndarray, dst: np.ndarray, length: np.ndarray, number: int) 
     return keep
 
 
+def _values(owner: str, name: str, value: Any) -> Any:
+    """Return a tensor, or those in a list, as they are beneath the transforms of torch.func."""
+    if isinstance(value, (list, tuple)):
+        return [_values(owner, f"{name}[{i}]", one) for i, one in enumerate(value)]
+    try:
+        return beneath(value) if isinstance(value, Tensor) else value
+    except ValueError as error:
+        raise ValueError(f"{owner}: {name}: {error}") from None
+
+
+@uncompiled
+@torch.inference_mode(False)  # what is found in it is of use outside, too
 def find_neighbors(
     owner: str,
     pos: Tensor,
@@ -210,9 +242,21 @@ def find_neighbors(
     max_num_neighbors: int | None = None,
 ) -> Neighbors:
     """Return the neighbours of each atom within its structure; arguments are those of `DimeNetPlusPlus.neighbors`."""
+    _check_positions(owner, pos)
+    pos, batch, cell, pbc = (
+        _values(owner, name, value) for name, value in (("pos", pos), ("batch", batch), ("cell", cell), ("pbc", pbc))
+    )
+    with torch._C._DisableFuncTorch():  # a transform would wrap what is made of the values
+        return _found(owner, pos, cutoff, batch, cell, pbc, max_num_neighbors)
+
+
+def _found(
+    owner: str, pos: Tensor, cutoff: float, batch: Tensor | None, cell: Any, pbc: Any, max_num_neighbors: int | None
+) -> Neighbors:
+    """Return what `find_neighbors` returns, of tensors that nothing wraps."""
     num_structures = _number_of_structures(owner, batch, cell, len(pos))
     cells = stack_cells(owner, cell, pos, num_structures)
-    flags = _periodic(owner, pbc, cells is not None, num_structures)
+    flags = _periodic(owner, pbc, cell, num_structures)
     positions = pos.detach().cpu().numpy()
     boxes = None if cells is None else cells.detach().cpu().numpy()
     of_atom = np.zeros(len(positions), np.int64) if batch is None else batch.cpu().numpy().astype(np.int64)

@@ -8,6 +8,7 @@ import torch
 
 from trigraph.graphs import CSC
 from trigraph.torch.functions import FUNCTIONS
+from trigraph.torch.nn.arguments import check_channels, check_sizes
 from trigraph.torch.nn.edges import check_rows, graph_of, source_and_destination
 
 __all__ = ["WeightedConv"]
@@ -32,7 +33,7 @@ class WeightedConv(torch.nn.Module):
 
     Raises
     ------
-    ValueError
+    TypeError, ValueError
 
     Notes
     -----
@@ -58,9 +59,10 @@ class WeightedConv(torch.nn.Module):
         for name, value, choices in (("aggr", aggr, AGGREGATIONS), ("mean_by", mean_by, ("weight", "count"))):
             if value not in choices:
                 raise ValueError(f"WeightedConv: {name} is {value!r}; expected one of {', '.join(choices)}")
+        sizes = check_channels("WeightedConv", in_channels)
+        check_sizes("WeightedConv", out_channels=out_channels)
         self.in_channels, self.out_channels = in_channels, out_channels
         self.aggr, self.mean_by = aggr, mean_by
-        sizes = (in_channels, in_channels) if isinstance(in_channels, int) else in_channels
         self.lin = torch.nn.Linear(sizes[0], out_channels, bias=False)
         self.lin_root = torch.nn.Linear(sizes[1], out_channels, bias=False) if root_weight else None
         self.bias = torch.nn.Parameter(torch.zeros(out_channels)) if bias else None
@@ -83,7 +85,8 @@ class WeightedConv(torch.nn.Module):
         Parameters
         ----------
         x : tensor or tuple of two tensors, shape (num_nodes, in_channels)
-            Features of the nodes, or of sources and of destinations.
+            Features of the nodes, or of sources and of destinations. Those of destinations may be None where
+            `root_weight` is False and `edge_index` is a prepared graph.
         edge_index : tensor of int32 or int64, shape (2, num_edges), or CSC
             Sources and destinations, of which a graph is built at each call; or a prepared graph.
         edge_weight : tensor, shape (num_edges,), optional
@@ -99,10 +102,12 @@ class WeightedConv(torch.nn.Module):
         """
         src, dst = source_and_destination(x)
         check_rows("WeightedConv", "x" if src is dst else "x[0]", src, self.lin.in_features, "num_nodes, in_channels")
-        if self.lin_root is not None or src is not dst:
-            width = dst.shape[-1] if self.lin_root is None else self.lin_root.in_features
+        if self.lin_root is not None and dst is None:
+            raise ValueError("WeightedConv: x[1] is None and root_weight is True; expected features of destinations")
+        if dst is not None and (self.lin_root is not None or src is not dst):
+            width = None if self.lin_root is None else self.lin_root.in_features
             check_rows("WeightedConv", "x" if src is dst else "x[1]", dst, width, "num_dst_nodes, in_channels")
-        graph = graph_of("WeightedConv", edge_index, len(src), len(dst))
+        graph = graph_of("WeightedConv", edge_index, src, dst)
         found = FUNCTIONS["agg_weighted_n2n"](self.lin(src), edge_weight, graph, self.aggr, self.mean_by)
         out: torch.Tensor = found.output_embedding
         if self.lin_root is not None:

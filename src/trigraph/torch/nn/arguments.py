@@ -1,0 +1,59 @@
+"""Checks of the arguments of layers and models."""
+
+from __future__ import annotations
+
+import math
+import numbers
+from typing import Any
+
+import torch
+
+from trigraph.graphs import count
+from trigraph.table import SYMBOLS
+
+__all__ = ["check_channels", "check_device", "check_real", "check_sizes"]
+
+
+def _bounds(symbol: str) -> tuple[int, ...]:
+    """Return the smallest and the largest size that operators take."""
+    found = SYMBOLS[symbol]
+    return (found.minimum,) if found.maximum is None else (found.minimum, found.maximum)
+
+
+BOUNDS: dict[str, tuple[int, ...]] = {
+    **dict.fromkeys(("num_blocks", "num_before_skip", "num_after_skip", "num_output_layers"), (0,)),
+    "num_spherical": _bounds("n_spherical"),
+    "num_radial": _bounds("n_radial"),
+    "envelope_exponent": _bounds("envelope_exponent"),
+}
+
+
+def check_sizes(owner: str, **sizes: Any) -> None:
+    """Raise unless sizes are ints within their bounds; those that have none here are at least 1."""
+    for name, value in sizes.items():
+        count(owner, name, value, *BOUNDS.get(name, (1,)))
+
+
+def check_channels(owner: str, in_channels: Any) -> tuple[int, int]:
+    """Return the widths of sources and of destinations, of one int for both or a pair."""
+    if isinstance(in_channels, (tuple, list)) and len(in_channels) == 2:
+        source, destination = (count(owner, f"in_channels[{i}]", n, 1) for i, n in enumerate(in_channels))
+        return source, destination
+    return (count(owner, "in_channels", in_channels, 1),) * 2
+
+
+def check_real(owner: str, name: str, value: Any, positive: bool) -> float:
+    """Return a finite number as a float; it is above 0 where it is to be positive, otherwise at least 0."""
+    if isinstance(value, bool) or not isinstance(value, numbers.Real):
+        raise TypeError(f"{owner}: {name} is a {type(value).__name__}; expected a number")
+    number = float(value)
+    if not 0 <= number < math.inf or (positive and number == 0):
+        bound = "above 0" if positive else ">= 0"
+        raise ValueError(f"{owner}: {name} is {number}; expected a finite number {bound}")
+    return number
+
+
+def check_device(owner: str, name: str, value: torch.Tensor) -> None:
+    """Raise unless a tensor is on a device that has operators."""
+    if value.device.type not in ("cpu", "cuda"):
+        raise ValueError(f"{owner}: {name} is on {value.device}; expected a CPU or CUDA device")
