@@ -34,9 +34,15 @@ def label(repeats, seed):
 
 
 @click.command()
-@click.option("--repeats", default=1, show_default=True, help="Of a slab of 18 atoms, along both of its sides.")
-@click.option("--steps", default=20, show_default=True, help="Of the optimizer.")
-@click.option("--seed", default=0, show_default=True)
+@click.option(
+    "--repeats",
+    default=1,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Of a slab of 18 atoms, along both of its sides.",
+)
+@click.option("--steps", default=20, show_default=True, type=click.IntRange(0), help="Of the optimizer.")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0, 2**32 - 1))
 def main(repeats, steps, seed):
     """Fit the forces of a slab."""
     atoms, expected = label(repeats, seed)

@@ -54,7 +54,7 @@ def plot(curve, label, baseline, found, train, held_out, path):
 
 
 @click.command()
-@click.option("--steps", default=300, show_default=True)
+@click.option("--steps", default=300, show_default=True, type=click.IntRange(0))
 @click.option("--plot", "path", default="fit_g2.png", show_default=True, type=click.Path(path_type=Path))
 def main(steps, path):
     """Fit the atomization energies of the G2/97 molecules."""

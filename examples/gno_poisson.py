@@ -184,8 +184,10 @@ def plot(path, mesh, expected, got, course, errors):
 
 
 @click.command(help=__doc__)
-@click.option("--steps", default=600, show_default=True, help="Steps of the training.")
-@click.option("--refinements", default=2, show_default=True, help="How many times the mesh is refined.")
+@click.option("--steps", default=600, show_default=True, type=click.IntRange(1), help="Steps of the training.")
+@click.option(
+    "--refinements", default=2, show_default=True, type=click.IntRange(0), help="How many times the mesh is refined."
+)
 @click.option("--small", is_flag=True, help="Few steps, a narrow kernel and one refinement, for a test.")
 @click.option("--out", default="gno_poisson.png", show_default=True, help="Where to write the plot.")
 def main(steps, refinements, small, out):

@@ -74,7 +74,7 @@ def plot(path, club, scores, edge_index, attention, course):
 
 
 @click.command(help=__doc__)
-@click.option("--steps", default=100, show_default=True, help="Steps of the training.")
+@click.option("--steps", default=100, show_default=True, type=click.IntRange(1), help="Steps of the training.")
 @click.option("--small", is_flag=True, help="Few steps, for a test.")
 @click.option("--out", default="karate.png", show_default=True, help="Where to write the plot.")
 def main(steps, small, out):

@@ -129,9 +129,15 @@ def plot(history, model, held_out, energies, path):
 
 
 @click.command()
-@click.option("--number", default=120, show_default=True, help="Structures; a fifth of them are held out.")
-@click.option("--epochs", default=60, show_default=True)
-@click.option("--steps", default=500, show_default=True, help="Steps of the dynamics.")
+@click.option(
+    "--number",
+    default=120,
+    show_default=True,
+    type=click.IntRange(5),
+    help="Structures; a fifth of them are held out.",
+)
+@click.option("--epochs", default=60, show_default=True, type=click.IntRange(0))
+@click.option("--steps", default=500, show_default=True, type=click.IntRange(0), help="Steps of the dynamics.")
 @click.option("--plot", "path", default="train_forces.png", show_default=True, type=click.Path(path_type=Path))
 def main(number, epochs, steps, path):
     """Train DimeNet++ on forces of copper-gold clusters and slabs, and run dynamics with it."""

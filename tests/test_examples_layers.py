@@ -1,5 +1,6 @@
 """The examples of layers, at small size: they run without a warning, learn something, and draw their plots."""
 
+import importlib
 import os
 import re
 import subprocess
@@ -7,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 pytest.importorskip("torch")
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -26,6 +28,18 @@ def run(name, folder):
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     assert (folder / "plot.png").read_bytes().startswith(b"\x89PNG")
     return done.stdout
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "least"),
+    [("karate", "steps", 1), ("gno_poisson", "steps", 1), ("gno_poisson", "refinements", 0)],
+)
+def test_least_options(name, option, least, monkeypatch):
+    pytest.importorskip("networkx" if name == "karate" else "rich")
+    monkeypatch.syspath_prepend(EXAMPLES)
+    done = CliRunner().invoke(importlib.import_module(name).main, [f"--{option}", str(least - 1)])
+    assert done.exit_code == 2
+    assert f"Invalid value for '--{option}': {least - 1} is not in the range x>={least}." in done.output
 
 
 def test_poisson_on_meshes_not_seen(tmp_path):

@@ -35,6 +35,27 @@ def test_fit_g2(tmp_path):
     assert after < before
 
 
+@pytest.mark.parametrize(
+    ("name", "option", "wrong"),
+    [
+        ("fit_g2", "steps", -1),
+        ("train_forces", "number", 4),
+        ("train_forces", "epochs", -1),
+        ("train_forces", "steps", -1),
+        ("divided_forces", "repeats", 0),
+        ("divided_forces", "steps", -1),
+        ("divided_forces", "seed", 2**32),
+    ],
+)
+def test_options_out_of_range(name, option, wrong):
+    if name == "divided_forces":
+        pytest.importorskip("mpi4py")
+    command = [sys.executable, EXAMPLES / f"{name}.py", f"--{option}", str(wrong)]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=240)
+    assert done.returncode == 2
+    assert f"Invalid value for '--{option}': {wrong} is not in the range" in done.stderr
+
+
 @pytest.mark.parametrize(("name", "energy"), [("H2", 4.75), ("CH4", 18.2), ("N2", 9.9)])
 def test_labels(name, energy, monkeypatch):
     """Experimental atomization energies: 109.5, 420 and 228 kcal/mol."""
