@@ -1,9 +1,12 @@
 """trigraph.torch: memory of tensors, bad input, `out` and panels."""
 
+import contextlib
+import gc
 import os
 import re
 import subprocess
 import sys
+import weakref
 
 import numpy as np
 import pytest
@@ -255,6 +258,34 @@ def test_memory_that_is_refused_names_the_operator(monkeypatch):
         result.backward()
     with pytest.raises(MemoryError, match=r"^agg_weighted_n2n_fwd: no 9 bytes"):
         tt.agg_weighted_n2n(x.detach(), None, graph(), out={"output_embedding": torch.empty(4, 3)})
+
+
+@pytest.mark.parametrize("through", ["trigraph", "trigraph.torch"])
+def test_memory_that_is_refused_is_held_by_nobody(monkeypatch, through):
+    """What a caller frees after an error of memory is freed at once, not when Python next looks for cycles."""
+    from trigraph import panels
+    from trigraph.torch import library
+
+    def refuse(*args):
+        raise MemoryError("agg_weighted_n2n_fwd: no 9 bytes")
+
+    for module in (panels, library):
+        monkeypatch.setattr(module, "check_call", refuse)
+    x = torch.zeros(4, 3)
+    seen = weakref.ref(x)
+    gc.disable()
+    try:
+        with contextlib.suppress(MemoryError):
+            tt.agg_weighted_n2n(x, None, graph()) if through == "trigraph.torch" else held(x)
+        del x
+        assert seen() is None
+    finally:
+        gc.enable()
+
+
+def held(x):
+    """Call the front door while a local variable holds the tensor."""
+    return trigraph.agg_weighted_n2n_fwd(x.numpy(), None, graph())
 
 
 def test_out_that_cannot_be_written_is_refused():

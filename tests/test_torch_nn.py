@@ -11,6 +11,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from torch._subclasses import FakeTensorMode  # noqa: E402
+
 import trigraph  # noqa: E402
 import trigraph.pyref as pyref  # noqa: E402
 from trigraph.torch import nn  # noqa: E402
@@ -363,7 +365,7 @@ def test_layers_compile(name):
 
 @pytest.mark.parametrize("name", [*LAYERS, "gat-loops", "gat-lazy"])
 def test_layers_that_build_graphs_compile(name):
-    """The program breaks where edges are looked at."""
+    """The program breaks where a graph is built; by edges none is, and the program is one."""
     more = {"gat-loops": lambda: nn.GATConv(3, 4, dropout=1e-300), "gat-lazy": lambda: nn.GATConv(-1, 4)}
     make, attr = (more[name], None) if name in more else LAYERS[name]
     torch.manual_seed(0)
@@ -373,8 +375,22 @@ def test_layers_that_build_graphs_compile(name):
     for number in (EDGES, EDGES - 1, EDGES - 5):
         given = (edge_index[:, :number], None if attr is None else attr.detach()[:number])
         close(compiled(x, *given), layer(x, *given))
+    if isinstance(layer, nn.GATConv) and layer.dropout:
+        one = torch.compile(layer, backend="eager", fullgraph=True)
+        close(one(x, *given), layer(x, *given))
+        return
     with pytest.raises(ValueError, match=r": edge_index: CSC: src\[\d+\] is -1; expected 0 <= src < num_src_nodes = 9"):
         compiled(x, edge_index - 1, attr)
+
+
+def test_gat_by_edges_of_fake_tensors():
+    layer = nn.GATConv(3, 4, add_self_loops=False).requires_grad_(False)
+    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+        x, edge_index = mode.from_tensor(rows(NODES, 3).detach().float()), mode.from_tensor(edges())
+        out, (_, attention) = layer(x, edge_index, return_attention_weights=True)
+        with pytest.raises(TypeError, match="CSC: src is a FakeTensor, of a program that is traced; expected a numpy"):
+            layer.eval()(x, edge_index)
+    assert (out.shape, attention.shape) == ((NODES, 4), (EDGES, 1))
 
 
 @pytest.mark.parametrize(
@@ -510,6 +526,18 @@ BAD += [
     ("gat-dropout", {"attr": rows(1, 2), "edge_index": GRAPH}, ValueError, "^GATConv: edge_attr has .* with 40 rows"),
     ("gat", {"attr": [1.0]}, TypeError, "^GATConv: edge_attr is a list; expected a torch.Tensor"),
     (
+        "gat",
+        {"size": (9, None)},
+        TypeError,
+        r"^GATConv: size is \(9, None\); expected two ints, the numbers of ",
+    ),
+    (
+        "gat-dropout",
+        {"edge_index": edges() + torch.tensor([[0], [9]])},
+        ValueError,
+        r"^GATConv: edge_index: CSC: dst\[\d+\] is \d+; expected 0 <= dst < num_dst_nodes = 9",
+    ),
+    (
         "weighted",
         {"x": (rows(NODES, 3), None), "edge_index": GRAPH},
         ValueError,
@@ -578,10 +606,20 @@ def test_bad_input(name, changes, error, text):
             "add_self_loops: num_nodes is -1; expected at least 0",
         ),
         (
-            lambda: nn.add_self_loops(edges(), None, 5),
-            ValueError,
-            "add_self_loops: num_nodes is 5; expected at least 8",
+            lambda: nn.add_self_loops(edges(), None, 5.0),
+            TypeError,
+            "add_self_loops: num_nodes is a float; expected an ",
         ),
+        (lambda: nn.GATConv(0, 4), ValueError, "GATConv: in_channels is 0; expected at least 1, or -1"),
+        (lambda: nn.GATConv((3,), 4), TypeError, "GATConv: in_channels is a tuple; expected an int"),
+        (lambda: nn.GATConv(3, 4, dropout=2), ValueError, "GATConv: dropout is 2; expected a probability"),
+        (lambda: nn.GATConv(3, 4, edge_dim=0), ValueError, "GATConv: edge_dim is 0; expected at least 1"),
+        (
+            lambda: nn.GATConv(3, 4, fill_value="median"),
+            ValueError,
+            "GATConv: fill_value is 'median'; expected a number, a tensor, or one of",
+        ),
+        (lambda: nn.RadialBasis(3, cutoff=10**400), ValueError, "RadialBasis: cutoff is inf; expected a finite number"),
     ],
 )
 def test_bad_settings(call, error, text):

@@ -144,6 +144,8 @@ def as_array(value: Any) -> Any:
         value = beneath(value)
     except ValueError:  # a batch of torch.vmap has no memory of this shape
         return value
+    if isinstance(value, torch._subclasses.FakeTensor):  # nor has what stands for a tensor while a program is traced
+        return value
     with torch._C._DisableFuncTorch():  # which would wrap what `detach` returns
         return array_of(value)
 
@@ -152,6 +154,8 @@ def called(value: Any) -> str:
     """Return what a message calls an object that is no array."""
     if not is_tensor(value):
         return f"a {type(value).__name__}"
+    if type(value).__name__ == "FakeTensor":
+        return "a FakeTensor, of a program that is traced"
     batched = str(value.layout) == "torch.strided" and value.device.type in ("cpu", "cuda")
     place = "batched by torch.vmap" if batched else f"of layout {value.layout} on {value.device}"
     return f"a torch.Tensor {place}"

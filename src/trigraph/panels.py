@@ -132,9 +132,12 @@ def public_signature(op: Operator) -> inspect.Signature:
 
 def raise_named(op: Operator, error: MemoryError) -> NoReturn:
     """Raise an error again, with the operator's name if it has none."""
-    if type(error).__module__.partition(".")[0] == "cupy" or str(error).startswith(f"{op.name}: "):
-        raise error
-    raise MemoryError(f"{op.name}: {str(error) or 'out of memory'}") from error
+    try:
+        if type(error).__module__.partition(".")[0] == "cupy" or str(error).startswith(f"{op.name}: "):
+            raise error
+        raise MemoryError(f"{op.name}: {str(error) or 'out of memory'}") from error
+    finally:
+        del error  # or the error would hold this call, and that the error and all memory of the calls around it
 
 
 def front_door(op: Operator) -> Callable[..., Any]:

@@ -141,8 +141,7 @@ def _into(op: TorchOperator, arrays: list[Any], others: dict[str, Any], out: Any
         raise_named(table, error)
     given = dict(out) if isinstance(out, Mapping) else dict.fromkeys(checked.out, out)
     for tensor in given.values():
-        if not tensor.is_inference():  # a backward that has saved it must know
-            torch.autograd.graph.increment_version(tensor)
+        torch.autograd.graph.increment_version(tensor)  # a backward that has saved it must know
     if table.single:
         return given
     return {n: None if a is None else given.get(n, tensor_from(a)) for n, a in result._asdict().items()}

@@ -65,7 +65,8 @@ PARTS: dict[str, Parts] = {
     ),
     "EdgeGraph": Parts(
         (
-            # A name before those that it begins: torch.export replaces them in texts, one after another.
+            # "src" after "src_offsets": torch.export replaces one name after another in the text of a program, and
+            # would replace a part of the longer name.
             *("src_offsets", "dst_offsets", "dst_edge_index", "src", "dst", "reverse_start", "reverse_stop"),
             *("reverse_edge", "_edge_start", "_edge_stop"),
         ),
@@ -115,10 +116,11 @@ def tensor_of(array: Any) -> Any:
 def _view(graph: Any) -> None:
     """Keep the arrays of a graph as tensors, those of the backward once they are there.
 
-    Autograd refuses to save tensors made in inference mode; a graph may be built in it and trained with after it.
+    Autograd refuses to save tensors made in inference mode, and a transform of torch.func wraps those made in it; a
+    graph may be built in either and used after it.
     """
     parts, built = PARTS[type(graph).__name__], graph._built
-    with torch.inference_mode(False):
+    with torch.inference_mode(False), torch._C._DisableFuncTorch():
         if "tensors" not in built:
             found = built.setdefault("tensors", tuple(tensor_of(getattr(graph, name)) for name in parts.arrays))
             found[0].trigraph = _Owner(weakref.ref(graph))
@@ -276,7 +278,7 @@ def register(library: torch.library.Library) -> None:
     numbers_of_arrays = [type(np.dtype(index)) for index in (np.int32, np.int64)]
     reconstruct: Any = np.empty(0).__reduce__()[0]
     torch.serialization.add_safe_globals(
-        [*CLASSES.values(), with_reverse, np.ndarray, np.dtype, reconstruct, *numbers_of_arrays]
+        [*CLASSES.values(), with_reverse, bytes, np.ndarray, np.dtype, reconstruct, *numbers_of_arrays]
     )
     for name, cls in CLASSES.items():
         _build_outside(cls)

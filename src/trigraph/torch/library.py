@@ -19,7 +19,6 @@ from torch import _C
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
-from torch.fx.experimental.proxy_tensor import disable_proxy_modes_tracing, get_proxy_mode
 
 from trigraph.checks import bind_sizes, check_call, choice_number, shape_of
 from trigraph.lazy import lazy
@@ -236,7 +235,7 @@ def is_recorded(args: Sequence[Any]) -> bool:
 def has_tangents(args: Sequence[Any]) -> bool:
     """Whether an argument has a tangent (forward mode); compiled programs do not tell `forward_ad` of their levels."""
     tensors = (a for a in args if isinstance(a, torch.Tensor) and a.is_floating_point())
-    with HERE if get_proxy_mode() is None else disable_proxy_modes_tracing():
+    with _C._DisableTorchDispatch():  # modes and subclasses need not know of the question
         return any(torch._VF._unpack_dual(t, level=0).tangent is not None for t in tensors)
 
 

@@ -34,19 +34,22 @@ def check_sizes(owner: str, **sizes: Any) -> None:
         count(owner, name, value, *BOUNDS.get(name, (1,)))
 
 
-def check_channels(owner: str, in_channels: Any) -> tuple[int, int]:
+def check_channels(owner: str, in_channels: Any, minimum: int = 1) -> tuple[int, int]:
     """Return the widths of sources and of destinations, of one int for both or a pair."""
     if isinstance(in_channels, (tuple, list)) and len(in_channels) == 2:
-        source, destination = (count(owner, f"in_channels[{i}]", n, 1) for i, n in enumerate(in_channels))
+        source, destination = (count(owner, f"in_channels[{i}]", n, minimum) for i, n in enumerate(in_channels))
         return source, destination
-    return (count(owner, "in_channels", in_channels, 1),) * 2
+    return (count(owner, "in_channels", in_channels, minimum),) * 2
 
 
 def check_real(owner: str, name: str, value: Any, positive: bool) -> float:
     """Return a finite number as a float; it is above 0 where it is to be positive, otherwise at least 0."""
     if isinstance(value, bool) or not isinstance(value, numbers.Real):
         raise TypeError(f"{owner}: {name} is a {type(value).__name__}; expected a number")
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:  # an integer beyond any float
+        number = math.inf
     if not 0 <= number < math.inf or (positive and number == 0):
         bound = "above 0" if positive else ">= 0"
         raise ValueError(f"{owner}: {name} is {number}; expected a finite number {bound}")

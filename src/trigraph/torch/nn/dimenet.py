@@ -429,7 +429,7 @@ class DimeNetPlusPlus(Module):
         neighbors, cells = self._prepare(z, pos, batch, cell, pbc, neighbors)
         return self._of_vectors(z, neighbors.vectors(pos, cells), neighbors)
 
-    @uncompiled  # torch cannot compile a derivative inside of what it compiles
+    @uncompiled  # by default torch compiles no function that takes derivatives itself
     def energy_forces_stress(
         self,
         z: Tensor,
@@ -465,8 +465,6 @@ class DimeNetPlusPlus(Module):
         with torch.inference_mode(False), torch.enable_grad():
             neighbors, cells = self._prepare(z, pos, batch, cell, pbc, neighbors)
             z, pos = (t.clone() if t.is_inference() else t for t in (z, pos))
-            if cells is not None and cells.is_inference():
-                cells = cells.clone()
             if not (create_graph and pos.requires_grad):
                 pos = pos.detach().requires_grad_()
             vec = neighbors.vectors(pos, cells)

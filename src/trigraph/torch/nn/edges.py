@@ -18,6 +18,7 @@ __all__ = [
     "check_edge_index",
     "check_indices",
     "check_nodes",
+    "check_reduction",
     "check_rows",
     "ends_of",
     "graph_of",
@@ -74,11 +75,15 @@ def check_edge_index(owner: str, edge_index: Any, like: torch.Tensor | None = No
     check_device(owner, "edge_index", edge_index)
 
 
-@uncompiled
 def check_indices(owner: str, edge_index: torch.Tensor, num_src_nodes: int, num_dst_nodes: int) -> None:
-    """Raise ValueError, as `graph_of` does, unless sources and destinations are numbers of nodes."""
-    rows = edge_index if torch.compiler.is_compiling() else as_array(edge_index)
-    if array_kind(rows) is None:  # torch.export has no values, torch.vmap many
+    """Raise ValueError, as `graph_of` does, unless sources and destinations are numbers of nodes.
+
+    Compiled programs do not look at them.
+    """
+    if torch.compiler.is_compiling():
+        return
+    rows = as_array(edge_index)
+    if array_kind(rows) is None:  # a traced program has no values, torch.vmap many
         return
     with _named(owner), entered(rows):
         check_range("CSC", "src", rows[0], num_src_nodes, "num_src_nodes")
@@ -128,6 +133,14 @@ def source_and_destination(x: Any) -> tuple[Any, Any]:
     return tuple(x) if isinstance(x, (tuple, list)) and len(x) == 2 else (x, x)  # type: ignore[return-value]
 
 
+def check_reduction(owner: str, fill_value: str) -> None:
+    """Raise unless a name is that of a reduction."""
+    if fill_value not in REDUCTIONS:
+        raise ValueError(
+            f"{owner}: fill_value is {fill_value!r}; expected a number, a tensor, or one of {', '.join(REDUCTIONS)}"
+        )
+
+
 def _loop_attributes(edge_attr: torch.Tensor, dst: torch.Tensor, num_nodes: int, fill_value: Any) -> torch.Tensor:
     """Return the edge features of the self loops of nodes ``0 .. num_nodes-1``."""
     shape = (num_nodes, *edge_attr.shape[1:])
@@ -135,33 +148,13 @@ def _loop_attributes(edge_attr: torch.Tensor, dst: torch.Tensor, num_nodes: int,
         given = 1.0 if fill_value is None else fill_value
         value = torch.as_tensor(given, dtype=edge_attr.dtype, device=edge_attr.device)
         return value.expand(shape)
-    if fill_value not in REDUCTIONS:
-        raise ValueError(
-            f"add_self_loops: fill_value is {fill_value!r}; expected a number, a tensor, or one of "
-            f"{', '.join(REDUCTIONS)}"
-        )
+    check_reduction("add_self_loops", fill_value)
     into = dst < num_nodes  # of a bipartite graph, destinations without a source of their number have no self loop
     dst, edge_attr = dst[into].long(), edge_attr[into]
     each = dst.view(-1, *(1 for _ in shape[1:])).expand_as(edge_attr)
     product = fill_value == "mul"
     start = edge_attr.new_full(shape, float(product))
     return start.scatter_reduce(0, each, edge_attr, REDUCTIONS[fill_value], include_self=product)
-
-
-@uncompiled
-def _number_of_loops(edge_index: torch.Tensor, num_nodes: int | None) -> int:
-    """Return how many nodes get a loop; a bipartite graph may have more sources or more destinations, not both."""
-    rows = as_array(edge_index)
-    reached = [int(row.max()) + 1 if row.size else 0 for row in rows]
-    if num_nodes is None:
-        return max(reached)
-    number = count("add_self_loops", "num_nodes", num_nodes)
-    if number < min(reached):
-        raise ValueError(
-            f"add_self_loops: num_nodes is {number}; expected at least {min(reached)}, as sources go up to "
-            f"{reached[0] - 1} and destinations up to {reached[1] - 1}"
-        )
-    return number
 
 
 def with_loops(
@@ -214,4 +207,8 @@ def add_self_loops(
             f"add_self_loops: edge_attr has shape {tuple(edge_attr.shape)}; expected (num_edges, ...) with "
             f"{edge_index.shape[1]} rows"
         )
-    return with_loops(edge_index, edge_attr, _number_of_loops(edge_index, num_nodes), fill_value)
+    if num_nodes is None:
+        num_nodes = int(edge_index.max()) + 1 if edge_index.numel() else 0
+    elif type(num_nodes) is not int or num_nodes < 0:  # torch cannot compile `count`
+        num_nodes = count("add_self_loops", "num_nodes", num_nodes)
+    return with_loops(edge_index, edge_attr, num_nodes, fill_value)

@@ -11,12 +11,13 @@ from torch.nn.functional import dropout, leaky_relu
 
 from trigraph.graphs import CSC
 from trigraph.torch.functions import FUNCTIONS
-from trigraph.torch.nn.arguments import check_real, check_sizes
+from trigraph.torch.nn.arguments import check_channels, check_real, check_sizes
 from trigraph.torch.nn.edges import (
     build_graph,
     check_edge_index,
     check_indices,
     check_nodes,
+    check_reduction,
     check_rows,
     ends_of,
     source_and_destination,
@@ -123,15 +124,23 @@ class GATConv(torch.nn.Module):
         residual: bool = False,
     ) -> None:
         super().__init__()
+        sizes = check_channels("GATConv", in_channels, -1)
+        if 0 in sizes:
+            raise ValueError(f"GATConv: in_channels is {in_channels}; expected at least 1, or -1")
         check_sizes("GATConv", out_channels=out_channels, heads=heads)
+        if edge_dim is not None and edge_dim != -1:
+            check_sizes("GATConv", edge_dim=edge_dim)
         check_real("GATConv", "negative_slope", negative_slope, positive=False)
+        if check_real("GATConv", "dropout", dropout, positive=False) > 1:
+            raise ValueError(f"GATConv: dropout is {dropout}; expected a probability")
+        if isinstance(fill_value, str):
+            check_reduction("GATConv", fill_value)
         self.in_channels, self.out_channels, self.heads, self.concat = in_channels, out_channels, heads, concat
         self.negative_slope, self.dropout = negative_slope, dropout
         self.add_self_loops, self.edge_dim, self.fill_value = add_self_loops, edge_dim, fill_value
         self.residual = residual
         width, total = heads * out_channels, out_channels * (heads if concat else 1)
-        shared = isinstance(in_channels, int)
-        sizes = (in_channels, in_channels) if isinstance(in_channels, int) else in_channels
+        shared = not isinstance(in_channels, (tuple, list))
         self.lin = _linear(sizes[0], width) if shared else None
         self.lin_src = None if shared else _linear(sizes[0], width)
         self.lin_dst = None if shared else _linear(sizes[1], width)
@@ -177,6 +186,8 @@ class GATConv(torch.nn.Module):
         else:
             found = (len(src), len(src if dst is None else dst))
         if size is not None:
+            if len(size) != 2 or not all(isinstance(n, int) for n in size):
+                raise TypeError(f"GATConv: size is {size}; expected two ints, the numbers of sources and destinations")
             if dst is None and not prepared:
                 found = (found[0], size[1])
             if tuple(size) != found:

@@ -231,7 +231,6 @@ def _values(owner: str, name: str, value: Any) -> Any:
 
 
 @uncompiled
-@torch.inference_mode(False)  # what is found in it is of use outside, too
 def find_neighbors(
     owner: str,
     pos: Tensor,
