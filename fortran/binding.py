@@ -136,7 +136,8 @@ class _Crossing:
         if max(numbers) > LARGEST:
             name = op.definition.symbols[numbers.index(max(numbers))]
             raise ValueError(f"{op.name}: {name} is {sizes[name]}; the Fortran panel takes at most {LARGEST}")
-        # Dtypes of our own: one that is equal to the caller's may have metadata, or another name for int64.
+        # Made anew, since this form serves later calls: the dtype of this call's arrays may have metadata, or be a type
+        # of integers that is equal to int64 but has another name.
         dtype = np.dtype(f"f{values[self.first].dtype.itemsize}")
         index = np.dtype(f"i{self.index_dtype(values).itemsize}")
         outputs = []

@@ -248,6 +248,19 @@ def test_bad_basis(changes, error, text):
         embedding(case.weight)(**given)
 
 
+@pytest.mark.parametrize("padded", [True, False])
+def test_autocast_takes_bases_of_two_dtypes(padded):
+    """Under autocast one basis may come in bfloat16 from a product, the other in float32; results are of float32."""
+    layer, edge, number = nn.BasisEmbedding(4, 2, 3, padded), torch.tensor([0, 0, 1]), torch.tensor([0, 1, 0])
+    rad_basis, sph_basis = torch.rand(2, 4).bfloat16(), torch.rand(3, 3)
+    for numbers in ({"idx_sph_inner": number}, {}):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            got = layer(rad_basis, sph_basis, idx_sph_outer=edge, **numbers)
+        expected = layer(rad_basis.float(), sph_basis, idx_sph_outer=edge, **numbers)
+        for a, b in zip(got, expected, strict=True):
+            assert torch.equal(a, b)
+
+
 def test_a_spherical_basis_for_a_radial_layer():
     with pytest.raises(
         ValueError, match="num_spherical is None; expected an int for a sph_basis without idx_sph_inner"

@@ -137,7 +137,9 @@ def raise_named(op: Operator, error: MemoryError) -> NoReturn:
             raise error
         raise MemoryError(f"{op.name}: {str(error) or 'out of memory'}") from error
     finally:
-        del error  # or the error would hold this call, and that the error and all memory of the calls around it
+        # An error holds the calls it went through. If this call held the error in turn, the memory of the others would
+        # be free only when Python looks for cycles.
+        del error
 
 
 def front_door(op: Operator) -> Callable[..., Any]:

@@ -219,7 +219,8 @@ def _function(spec: Definition) -> Callable[..., Any]:
             found = [t if t_exists else None for t, t_exists in zip(found, there, strict=True)]
         return result(*found)
 
-    # Graphs of index tensors, and what is written into `out`, are NumPy's and CuPy's.
+    # NumPy or CuPy make a graph of an index tensor, and write into `out`. Torch's compiler cannot follow them, so that
+    # a compiled program calls this function as it is.
     outside = _disable_dynamo(call)
     call.__name__ = call.__qualname__ = spec.name
     call.__module__ = "trigraph.torch"

@@ -65,8 +65,8 @@ PARTS: dict[str, Parts] = {
     ),
     "EdgeGraph": Parts(
         (
-            # "src" after "src_offsets": torch.export replaces one name after another in the text of a program, and
-            # would replace a part of the longer name.
+            # torch.export writes checks of sizes as text, in which it replaces these names in this order. If "src" came
+            # before "src_offsets", it would replace the beginning of the longer name.
             *("src_offsets", "dst_offsets", "dst_edge_index", "src", "dst", "reverse_start", "reverse_stop"),
             *("reverse_edge", "_edge_start", "_edge_stop"),
         ),
@@ -274,7 +274,8 @@ def register(library: torch.library.Library) -> None:
         library.impl("reverse_csc", _reverse, key)
     torch.library.register_fake("trigraph::reverse_csc", _fake_reverse, lib=library)
     VIEWS.append(_view)
-    # What `torch.load` meets in a graph that was saved: functions that check everything, and arrays of integers.
+    # With weights_only=True, `torch.load` calls only what it knows to be safe. Graphs are: their constructors check all
+    # arguments, which are numbers and NumPy's arrays of integers.
     numbers_of_arrays = [type(np.dtype(index)) for index in (np.int32, np.int64)]
     reconstruct: Any = np.empty(0).__reduce__()[0]
     torch.serialization.add_safe_globals(

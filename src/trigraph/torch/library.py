@@ -235,7 +235,7 @@ def is_recorded(args: Sequence[Any]) -> bool:
 def has_tangents(args: Sequence[Any]) -> bool:
     """Whether an argument has a tangent (forward mode); compiled programs do not tell `forward_ad` of their levels."""
     tensors = (a for a in args if isinstance(a, torch.Tensor) and a.is_floating_point())
-    with _C._DisableTorchDispatch():  # modes and subclasses need not know of the question
+    with _C._DisableTorchDispatch():  # or modes and tensor subclasses would be asked for the alias that this makes
         return any(torch._VF._unpack_dual(t, level=0).tangent is not None for t in tensors)
 
 

@@ -307,7 +307,7 @@ class GATConv(torch.nn.Module):
         score = leaky_relu(score, self.negative_slope)
         each = dst.long()[:, None].expand_as(score)
         peak = score.new_zeros(num_dst, self.heads).scatter_reduce(0, each, score.detach(), "amax", include_self=False)
-        # Autocast changes the dtype from one operation to the next: sums have that of what they add.
+        # Under autocast the dtype may differ from one operation to the next: each sum is made in that of its terms.
         powers = (score - peak[dst]).exp()
         attention = powers / powers.new_zeros(num_dst, self.heads).index_add(0, dst, powers)[dst]
         attention = dropout(attention, self.dropout, self.training)

@@ -195,7 +195,7 @@ class BasisEmbedding(torch.nn.Module):
                 raise ValueError(f"{owner}: idx_sph_inner is given, but sph_basis is None; expected both or none")
         else:
             _rank(owner, "sph_basis", sph_basis, "num_triplets, num_spherical")
-            if sph_basis.dtype != rad_basis.dtype:
+            if sph_basis.dtype != rad_basis.dtype and not torch.is_autocast_enabled(rad_basis.device.type):
                 raise TypeError(
                     f"{owner}: sph_basis has dtype {sph_basis.dtype}; expected {rad_basis.dtype}, that of rad_basis"
                 )
