@@ -1,6 +1,6 @@
 """A copy of the checkout where sources are changed, built and verified; only what a change concerns is built.
 
-`tools/mutants.py` draws the changes at random; `tests/test_mutations.py` has a list of them.
+`tools/mutants.py` draws the changes at random; `tests/verification/test_mutations.py` has a list of them.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from scipy.special import eval_legendre
 
 from trigraph.edge_graph import EdgeGraph
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 RULES = ["node", "edge", None]
 DTYPES = [np.int32, np.int64]
 GOLDEN = ["C6H6", "CH3CH2OH", "H2O", "crystal_small_cell_edge", "slab_pbc_edge", "slab_pbc_node"]

@@ -14,7 +14,7 @@ from trigraph.operators import DEFINITIONS
 
 pytest.importorskip("sphinx")
 pytest.importorskip("torch")
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 QUIET = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking")
 

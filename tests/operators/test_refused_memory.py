@@ -293,7 +293,7 @@ def outcome(name: str, dense: bool) -> Outcome:
         "MALLOC_ARENA_MAX": "1",
         "GLIBC_TUNABLES": TEAM_STACK,
         "OPENBLAS_NUM_THREADS": "1",  # with more, OpenBLAS itself ends the process when memory is refused
-        "PYTHONPATH": str(Path(__file__).parent),
+        "PYTHONPATH": str(Path(__file__).parents[1] / "helpers"),
     }
     left, wrong, refused, complete = [op.name for op in OPS], {}, 0, 0
     crashes = Counter()

@@ -26,7 +26,7 @@ from trigraph.qualify.stages import bench, kernels, sanitizer
 from trigraph.qualify.stages.environment import GATHER
 from trigraph.qualify.workloads import WORKLOADS, indexed, sizes_at
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 TOOL = ROOT / "tools" / "qualify_kit"
 # Both run the command behind their options, which begins with this interpreter; they say what the real ones say.
 SANITIZER = f"""#!{sys.executable}

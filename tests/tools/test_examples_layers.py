@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 pytest.importorskip("torch")
-EXAMPLES = Path(__file__).parent.parent / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def run(name, folder):

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 from matplotlib.image import imread
 
-EXAMPLES = Path(__file__).parents[1] / "examples"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
 def printed(folder, name, *options):

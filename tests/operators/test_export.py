@@ -19,7 +19,7 @@ from trigraph.fortran.shims import SHIM_SETS, order_of
 from trigraph.operators import DEFINITIONS, OPERATORS
 from trigraph.verification.cases import build, variants
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 TYPES = {"float32": "f32", "float64": "f64", "int32": "i32", "int64": "i64"}
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "constants.md").read_text()
 FAST, KERNELS = re.findall(r"^## The [^\n]*\n(.*?)(?=^## )", PAGE, re.MULTILINE | re.DOTALL)
 ROW = re.compile(r"^\| `(\w+)` \| ([^|]+?) \| `([\w./]+)` \|", re.MULTILINE)

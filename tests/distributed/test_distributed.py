@@ -22,6 +22,7 @@ def ranks(number, script, *arguments):
     """Run a script of this folder on some ranks, more than there are processors: those that wait let others run."""
     command = [MPIEXEC, "-n", str(number), sys.executable, str(HERE / script), *arguments]
     quiet = {"OMP_NUM_THREADS": "1", "MPIR_CVAR_POLLS_BEFORE_YIELD": "1", "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1"}
+    quiet["PYTHONPATH"] = str(HERE.parent / "helpers")
     return subprocess.run(
         command, capture_output=True, text=True, timeout=500, env={**os.environ, **quiet}, check=False
     )

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from mutations import FAMILIES
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 sys.path.append(str(ROOT / "tools"))
 
 import mutants  # noqa: E402

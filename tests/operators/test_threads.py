@@ -106,7 +106,7 @@ def run(script):
     source = textwrap.dedent(setup) + textwrap.dedent(script)
     done = subprocess.run(
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", source],
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parent)},
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1] / "helpers")},
         capture_output=True,
         text=True,
         timeout=TIMEOUT,

@@ -13,7 +13,7 @@ import trigraph
 from trigraph import stubs
 from trigraph.operators import OPERATORS, result_type
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 GOOD = """
 import numpy as np

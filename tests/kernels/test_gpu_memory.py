@@ -53,7 +53,7 @@ FAMILIES = ("gno", "mha_gat", "agg_weighted", "basis", "interaction")
 @pytest.mark.parametrize("family", FAMILIES)
 def test_falling_limit(family):
     names = [name for name in OPERATORS if name.startswith(family)]
-    here = str(Path(__file__).parent)
+    here = str(Path(__file__).parents[1] / "helpers")
     done = subprocess.run([sys.executable, "-c", CHILD, here, *names], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr + done.stdout
     lines = done.stdout.splitlines()

@@ -17,7 +17,7 @@ from trigraph.operators import DEFINITIONS, GRAPHS, OPERATORS, SYMBOLS, Operator
 DEFS = [pytest.param(d, id=d.name) for d in DEFINITIONS]
 ALL = [pytest.param(op, id=op.name) for op in OPS]
 FAMILIES = sorted({d.family for d in DEFINITIONS})
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def typical(definition, k=0):

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 BUILD_TOOLS = ["meson-python>=0.16", "meson>=1.3", "ninja", "numpy>=2.0", "fypp>=3.2"]
 SMOKE = """
 import numpy as np, trigraph

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(shutil.which("gfortran") is None and "CI" not in os.environ, reason="needs gfortran")
 
 # Pairs of numbers and their scales, which are at least their absolute values.
@@ -22,7 +22,10 @@ FUNCTIONS = {"sin": math.sin, "cos": math.cos, "exp": math.exp, "tanh": math.tan
 def rules(tmp_path_factory):
     """Value and scale of every operation, for each of NUMBERS."""
     folder = tmp_path_factory.mktemp("scaled")
-    sources = [ROOT / n for n in ("fortran/common/kinds.f90", "fortran/reference/scaled.f90", "tests/scaled_rules.f90")]
+    sources = [
+        ROOT / n
+        for n in ("fortran/common/kinds.f90", "fortran/reference/scaled.f90", "tests/verification/scaled_rules.f90")
+    ]
     subprocess.run(["gfortran", *sources, "-o", "rules"], cwd=folder, check=True)
     lines = "".join(" ".join(map(repr, numbers)) + "\n" for numbers in NUMBERS)
     printed = subprocess.run([folder / "rules"], input=lines, capture_output=True, text=True, check=True).stdout
