@@ -20,72 +20,9 @@ from trigraph.fortran.shims import SHIM_SETS, ShimSet
 from trigraph.fortran.threads import threads_for
 from trigraph.operators import OPERATORS, Argument, Operator, evaluate, result_type
 
-__all__ = ["bind", "functions"]
+__all__ = ["functions"]
 
 LARGEST = 2**31 - 1
-
-
-def bind(op: Operator, shims: ShimSet, load: Callable[[], ModuleType]) -> Callable[..., Any]:
-    """Return the operator as a Python function over a set of shims.
-
-    Its attribute `execute` is the same function for arguments that are bound already: `values` by name, `sizes` of
-    every symbol, names of the `wanted` fields among those that exist, arrays to write to by field (`out`), and a
-    dictionary in which it keeps what holds for all calls of one form (see `trigraph.checks.Checked`).
-
-    Parameters
-    ----------
-    op : Operator
-    shims : ShimSet
-    load : callable
-        Returns the extension module; called at each use.
-    """
-    lead = len(shims.input_parts)
-    crossing = _Crossing(op, shims)
-
-    def execute(
-        values: Mapping[str, Any],
-        sizes: Mapping[str, int],
-        wanted: Sequence[str],
-        out: Mapping[str, np.ndarray],
-        kept: dict[Any, Any],
-    ) -> Any:
-        form = kept.get(crossing)
-        if form is None:
-            form = kept[crossing] = crossing.form(values, sizes, wanted)
-        outputs = [
-            np.zeros(shape, dtype) if dummy else out[f.name] if f.name in out else empty(shape, dtype)
-            for f, (shape, dtype, dummy) in zip(op.fields, form.outputs, strict=True)
-        ]
-        if form.function:
-            crossing.invoke(load(), form, values, sizes, outputs)
-        else:
-            # f2py rejects zero-size arrays; with nothing to sum over, every output is zero, every index -1.
-            for field, array in zip(op.fields, outputs, strict=True):
-                array[...] = -1 if field.index else 0
-        if op.single:
-            return outputs[0]
-        found = [None if dummy else a for a, (_, _, dummy) in zip(outputs, form.outputs, strict=True)]
-        return result_type(op.name)(*found)
-
-    def call(*args: Any, out: Mapping[str, np.ndarray] | None = None, **kwargs: Any) -> Any:
-        bound = op.signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        values = bound.arguments
-        shapes = {a.name: values[a.name].shape[0 if a.given_back else lead :] for a in op.given(values)}
-        sizes = bind_sizes(op, values, shapes)
-        asked = values.get("wrt")
-        names = (asked,) if isinstance(asked, str) else asked
-        returned = tuple(f.name for f in op.returned(values, sizes) if names is None or f.name in names)
-        return execute(values, sizes, returned, out or {}, {})
-
-    call.__name__ = call.__qualname__ = op.name
-    call.__doc__ = f"{op.definition.summary} See `trigraph.{op.name}`."
-    out = inspect.Parameter("out", inspect.Parameter.KEYWORD_ONLY, default=None)
-    call.__signature__ = op.signature.replace(  # type: ignore[attr-defined]
-        parameters=[*op.signature.parameters.values(), out]
-    )
-    call.execute = execute  # type: ignore[attr-defined]
-    return call
 
 
 class _Form(NamedTuple):
@@ -116,10 +53,13 @@ class _Form(NamedTuple):
 
 
 class _Crossing:
-    """How the arguments of an operator cross into its shims; what is the same in every call is kept."""
+    """How the arguments of an operator cross into its shims; what is the same in every call is kept.
 
-    def __init__(self, op: Operator, shims: ShimSet) -> None:
-        self.op, self.shims = op, shims
+    `load` returns the extension module; it is called at each use.
+    """
+
+    def __init__(self, op: Operator, shims: ShimSet, load: Callable[[], ModuleType]) -> None:
+        self.op, self.shims, self.load = op, shims, load
         self.first = next(a.name for a in op.arguments if not a.nullable)
         self.presence = shims.presence(op)
         self.graph = shims.graph_arrays(op)
@@ -128,6 +68,34 @@ class _Crossing:
         self.input_shape = (*shims.input_parts, -1)
         self.output_shapes = [(-1,) if f.index else (*shims.output_parts, -1) for f in op.fields]
         self.index = None if op.graph and len(shims.indices) > 1 else np.dtype(np.int64)
+
+    def execute(
+        self,
+        values: Mapping[str, Any],
+        sizes: Mapping[str, int],
+        wanted: Sequence[str],
+        out: Mapping[str, np.ndarray],
+        kept: dict[Any, Any],
+    ) -> Any:
+        """Run a call whose arguments are bound; see `functions`."""
+        op = self.op
+        form = kept.get(self)
+        if form is None:
+            form = kept[self] = self.form(values, sizes, wanted)
+        outputs = [
+            np.zeros(shape, dtype) if dummy else out[f.name] if f.name in out else empty(shape, dtype)
+            for f, (shape, dtype, dummy) in zip(op.fields, form.outputs, strict=True)
+        ]
+        if form.function:
+            self.invoke(self.load(), form, values, sizes, outputs)
+        else:
+            # f2py rejects zero-size arrays; with nothing to sum over, every output is zero, every index -1.
+            for field, array in zip(op.fields, outputs, strict=True):
+                array[...] = -1 if field.index else 0
+        if op.single:
+            return outputs[0]
+        found = [None if dummy else a for a, (_, _, dummy) in zip(outputs, form.outputs, strict=True)]
+        return result_type(op.name)(*found)
 
     def form(self, values: Mapping[str, Any], sizes: Mapping[str, int], wanted: Sequence[str]) -> _Form:
         """Return the form of a call; ValueError where a size is too large."""
@@ -197,6 +165,48 @@ class _Crossing:
         return array
 
 
+def _function(crossing: _Crossing) -> Callable[..., Any]:
+    """Return the operator as a function with its signature, and `out`."""
+    op, lead = crossing.op, len(crossing.shims.input_parts)
+
+    def call(*args: Any, out: Mapping[str, np.ndarray] | None = None, **kwargs: Any) -> Any:
+        bound = op.signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        values = bound.arguments
+        shapes = {a.name: values[a.name].shape[0 if a.given_back else lead :] for a in op.given(values)}
+        sizes = bind_sizes(op, values, shapes)
+        asked = values.get("wrt")
+        names = (asked,) if isinstance(asked, str) else asked
+        returned = tuple(f.name for f in op.returned(values, sizes) if names is None or f.name in names)
+        return crossing.execute(values, sizes, returned, out or {}, {})
+
+    call.__name__ = call.__qualname__ = op.name
+    call.__doc__ = f"{op.definition.summary} See `trigraph.{op.name}`."
+    out = inspect.Parameter("out", inspect.Parameter.KEYWORD_ONLY, default=None)
+    call.__signature__ = op.signature.replace(  # type: ignore[attr-defined]
+        parameters=[*op.signature.parameters.values(), out]
+    )
+    return call
+
+
 def functions(name: str, load: Callable[[], ModuleType]) -> dict[str, Callable[..., Any]]:
-    """All operators of the table over one set of shims."""
-    return {op.name: bind(op, SHIM_SETS[name], load) for op in OPERATORS.values()}
+    """Return the functions of a panel over one set of shims, by name.
+
+    Beside one function for each operator of the table there is `execute`, which every panel has: it runs a call that
+    has passed the checks. It takes the operator, `values` by name, `sizes` of every symbol, names of the `wanted`
+    fields among those that exist, arrays to write to by field (`out`), and a dictionary in which the panel keeps what
+    holds for all calls of one form (`kept`, see `trigraph.checks.Checked`).
+
+    Parameters
+    ----------
+    name : str
+        Key of `SHIM_SETS`.
+    load : callable
+        Returns the extension module; called at each use.
+    """
+    crossings = {op.name: _Crossing(op, SHIM_SETS[name], load) for op in OPERATORS.values()}
+
+    def execute(op: Operator, values: Any, sizes: Any, wanted: Any, out: Any, kept: Any) -> Any:
+        return crossings[op.name].execute(values, sizes, wanted, out, kept)
+
+    return {"execute": execute, **{operator: _function(crossing) for operator, crossing in crossings.items()}}

@@ -23,19 +23,19 @@ __all__ = [
     "wrapped",
 ]
 
-# Panel: module that holds its functions, kind of arrays it takes, whether its functions write into `out` themselves.
-PANELS: dict[str, tuple[str, str, bool]] = {
-    "fortran": ("trigraph.fortran", "numpy", True),
-    "fortran-reference": ("trigraph.fortran.reference", "numpy", True),
-    "pyref": ("trigraph.pyref", "numpy", False),
-    "gpu": ("trigraph.gpu", "cupy", True),
-    "gpu-host": ("trigraph.gpu", "numpy", True),
+# Panel: module that holds its functions, and the kind of arrays it takes.
+PANELS: dict[str, tuple[str, str]] = {
+    "fortran": ("trigraph.fortran", "numpy"),
+    "fortran-reference": ("trigraph.fortran.reference", "numpy"),
+    "pyref": ("trigraph.pyref", "numpy"),
+    "gpu": ("trigraph.gpu", "cupy"),
+    "gpu-host": ("trigraph.gpu", "numpy"),
 }
 
 
 @cache
 def panel_function(panel: str, name: str) -> Callable[..., Any]:
-    """Return the unchecked function of one operator in one panel."""
+    """Return a function of one panel: the unchecked one of an operator, or ``execute``, which runs a checked call."""
     function: Callable[..., Any] = getattr(importlib.import_module(PANELS[panel][0]), name)
     return function
 
@@ -169,20 +169,9 @@ def front_door(op: Operator) -> Callable[..., Any]:
 
 def execute(op: Operator, checked: Checked, panel: str) -> Any:
     """Run a call that has passed every check in a panel, and return what the public function returns."""
-    function = panel_function(panel, op.name)
     given = {n: a[..., 0] if n in checked.columns else a for n, a in checked.out.items()}
-    if hasattr(function, "execute"):  # the Fortran panels take the sizes that the checks have found
-        result = function.execute(checked.values, checked.sizes, checked.wanted, given, checked.kept)
-        return _restore(op, result, checked)
-    keywords: dict[str, Any] = {"wrt": checked.wanted} if op.selective else {}
-    writes_out = PANELS[panel][2]
-    if writes_out:
-        keywords["out"] = given
-    result = function(**checked.values, **keywords)
-    if not writes_out:
-        for name, array in given.items():
-            array[...] = result if op.single else getattr(result, name)
-    return _restore(op, result, checked)
+    run = panel_function(panel, "execute")
+    return _restore(op, run(op, checked.values, checked.sizes, checked.wanted, given, checked.kept), checked)
 
 
 def _restore(op: Operator, result: Any, checked: Checked) -> Any:

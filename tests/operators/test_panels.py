@@ -79,7 +79,7 @@ def test_signatures_of_the_panels(op, panel):
     function = panel_function(panel, op.name)
     signature = inspect.signature(function)
     expected = inspect.signature(getattr(trigraph, op.name)).parameters
-    writes_out = PANELS[panel][2]
+    writes_out = panel != "pyref"  # its functions are formulas, which return new arrays
     names = [n for n in expected if n != "panel" and (writes_out or n != "out")]
     assert list(signature.parameters) == names
     for name in names:
@@ -176,7 +176,7 @@ def test_the_default_is_the_fast_path(op, monkeypatch):
     expected = call(op, values, panel="fortran")
     assert_same_bits(call(op, values), expected)
     assert_same_bits(call(op, values, panel=None), expected)
-    assert called == [("fortran", op.name)] * 3
+    assert called == [("fortran", "execute")] * 3
 
 
 @pytest.mark.parametrize("panel", CPU_PANELS)
