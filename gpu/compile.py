@@ -23,8 +23,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from trigraph.gpu.host.build import expand_includes
 from trigraph.gpu.instances import INSTANCES
+from trigraph.gpu.sources import expand_includes
 
 ARCHITECTURES = ("sm_75", "sm_80", "sm_90", "sm_100", "sm_120")
 KERNELS = Path(__file__).resolve().parent / "kernels"

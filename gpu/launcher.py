@@ -16,8 +16,11 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import hashlib
+import importlib.resources
 import importlib.util
+import json
 import math
 import os
 import re
@@ -31,8 +34,9 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from trigraph.gpu.host.build import expand_includes
+from trigraph.gpu.host.parameters import describe
 from trigraph.gpu.instances import C_TYPES, INSTANCES, instance
+from trigraph.gpu.sources import expand_includes
 
 KERNELS = Path(__file__).resolve().parent / "kernels"
 ORDERS = ("forward", "reverse", "random")
@@ -229,17 +233,10 @@ class HostLibrary:
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
         self._library = _open(self.path)
-        for function in ("family", "kernel_name", "kernel_parameters", "kernel_signature"):
-            getattr(self._library, f"cuda_host_{function}").restype = ctypes.c_char_p
+        self._library.cuda_host_family.restype = ctypes.c_char_p
         self.family: str = self._library.cuda_host_family().decode()
-        self._kernels = {
-            self._text("name", i): (i, _parameters(self._text("signature", i), self._text("parameters", i)))
-            for i in range(self._library.cuda_host_num_kernels())
-        }
-
-    def _text(self, what: str, kernel: int) -> str:
-        text: bytes = getattr(self._library, f"cuda_host_kernel_{what}")(kernel)
-        return text.decode()
+        described = describe(self._library).items()
+        self._kernels = {name: (i, _parameters(*texts)) for i, (name, texts) in enumerate(described)}
 
     def parameters(self, name: str) -> tuple[_Parameter, ...]:
         """Return what the kernel instance called `name` takes."""
@@ -415,6 +412,21 @@ _HOST = HostRuntime()
 # ---- the device ------------------------------------------------------------------------------------------------------
 
 
+@functools.cache
+def _described() -> dict[str, dict[str, tuple[str, str]]]:
+    """Return what the build wrote of every instance; see `trigraph.gpu.host.parameters`."""
+    file = importlib.resources.files("trigraph.gpu") / "parameters.json"
+    table: dict[str, dict[str, tuple[str, str]]] = json.loads(file.read_text(encoding="utf-8"))
+    return table
+
+
+def _device_parameters(family: str, name: str) -> tuple[_Parameter, ...]:
+    """Return what a kernel instance takes."""
+    if name not in _described()[family]:
+        raise ValueError(f"{family}: {name} is not among the instances of gpu/instances.py")
+    return _parameters(*_described()[family][name])
+
+
 class DeviceRuntime:
     """Launches kernels on the current CUDA device and stream; see :class:`Runtime`."""
 
@@ -448,8 +460,8 @@ class DeviceRuntime:
         function = self._functions.get(key)
         if function is None:
             name = instance_name(kernel, template_types)
-            # The library of the CPU knows what each instance takes. CuPy would pass whatever it is given.
-            _check_arguments(name, _HOST.library(family).parameters(name), args, self.xp.ndarray)
+            # CuPy would pass whatever it is given.
+            _check_arguments(name, _device_parameters(family, name), args, self.xp.ndarray)
             for position, value in enumerate(args):
                 if isinstance(value, self.xp.ndarray) and value.device.id != key[0]:
                     text = f"is on device {value.device.id}, but device {key[0]} is current"

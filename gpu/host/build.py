@@ -26,6 +26,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 HOST = Path(__file__).resolve().parent
+# Loaded by its path: meson runs this file before there is a package.
+_SOURCES = runpy.run_path(str(HOST.parent / "sources.py"))
+SourceError: type[ValueError] = _SOURCES["SourceError"]
+expand_includes = _SOURCES["expand_includes"]
 VARIANTS = ("fast", "asan", "race")
 RUNTIME_SOURCES = ("runtime.cpp", "collectives.cpp", "fiber.cpp")
 FLAGS = ("-std=c++17", "-fPIC", "-ffp-contract=off", "-Wall", "-Wextra", "-Wno-unknown-pragmas")
@@ -50,35 +54,7 @@ _SHARED = re.compile(
     r"|(?P<left>\b__shared__\b)",
     re.DOTALL,
 )
-_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)".*$', re.MULTILINE)
 _KERNEL = re.compile(r"\b__global__\b[^;{]*?\b(?!__launch_bounds__\b)(\w+)\s*(?=\()")
-
-
-class SourceError(ValueError):
-    """A kernel source that cannot be rewritten."""
-
-
-def expand_includes(path: Path, root: Path, seen: dict[Path, str]) -> str:
-    """Return the text of a source with its ``#include "..."`` lines replaced by the files, each file once.
-
-    ``seen`` collects every file's text in the order of first use. ``#line`` keeps names (relative to ``root``) and
-    numbers.
-    """
-    text = path.read_text(encoding="utf-8")
-    seen[path] = text
-    name = os.path.relpath(path, root).replace(os.sep, "/")
-
-    def replace(match: re.Match[str]) -> str:
-        included = (path.parent / match.group(1)).resolve()
-        line = body.count("\n", 0, match.start()) + 1
-        if included in seen:
-            return ""
-        if not included.is_file():
-            raise SourceError(f'{name}:{line}: cannot find "{match.group(1)}"')
-        return f'{expand_includes(included, root, seen)}\n#line {line + 1} "{name}"'.removesuffix("\n")
-
-    body = re.sub(r"^[ \t]*#[ \t]*pragma[ \t]+once\b.*$", "", text, flags=re.MULTILINE)
-    return f'#line 1 "{name}"\n' + _INCLUDE.sub(replace, body)
 
 
 def rewrite_shared(text: str) -> str:

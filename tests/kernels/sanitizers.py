@@ -14,8 +14,9 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from trigraph.gpu.host.build import expand_includes, host_build, sanitizer_environment
+from trigraph.gpu.host.build import host_build, sanitizer_environment
 from trigraph.gpu.launcher import KERNELS, HostLibrary, KernelError, using_host_library
+from trigraph.gpu.sources import expand_includes
 
 # The package's own library runs in every order, and has to give the same bits in each. What the slow builds report
 # depends on accesses and on the barriers between them, not on the order: each of them runs in one.

@@ -8,7 +8,7 @@ from functools import cache
 from host_kernels import require
 
 from trigraph.gpu.compile import KERNELS, OPTIONS
-from trigraph.gpu.host.build import expand_includes
+from trigraph.gpu.sources import expand_includes
 
 ARCHITECTURE = "sm_90"
 

@@ -277,13 +277,13 @@ class TestDevice:
         monkeypatch.setattr(launcher, "_device", None)
         monkeypatch.setattr(launcher, "KERNELS", tmp_path)
         monkeypatch.setitem(INSTANCES, "toy", expand("toy", ("float", "double")))
-        monkeypatch.setitem(launcher._HOST._libraries, "toy", types.SimpleNamespace(parameters=self.parameters))
+        monkeypatch.setattr(launcher, "_device_parameters", self.parameters)
         FakeModule.made.clear()
         return runtime(FakeArray())
 
     @staticmethod
-    def parameters(name):
-        """What the CPU's library says of an instance."""
+    def parameters(family, name):
+        """What the build wrote of an instance."""
         if name not in INSTANCES["toy"]:
             raise ValueError(f"toy: {name} is not among the instances of gpu/instances.py")
         real = name.removeprefix("toy<").removesuffix(">")

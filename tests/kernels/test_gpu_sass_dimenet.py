@@ -14,7 +14,7 @@ from host_kernels import require
 from sass import disassembler
 
 from trigraph.gpu.compile import KERNELS, OPTIONS
-from trigraph.gpu.host.build import expand_includes
+from trigraph.gpu.sources import expand_includes
 
 FORWARD = "dimenet_out_edges<float, int, 0, 7>"
 BACKWARD = ("dimenet_out_edges<float, int, 1, 7>", "dimenet_in_edges<float, int, false, 7>")

@@ -1,0 +1,41 @@
+"""The text of a kernel file with its includes in place, as NVRTC and the host compiler receive it.
+
+Only the standard library is used: the build runs this module before the package exists.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+__all__ = ["SourceError", "expand_includes"]
+
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)".*$', re.MULTILINE)
+
+
+class SourceError(ValueError):
+    """A kernel source that cannot be rewritten."""
+
+
+def expand_includes(path: Path, root: Path, seen: dict[Path, str]) -> str:
+    """Return the text of a source with its ``#include "..."`` lines replaced by the files, each file once.
+
+    ``seen`` collects every file's text in the order of first use. ``#line`` keeps names (relative to ``root``) and
+    numbers.
+    """
+    text = path.read_text(encoding="utf-8")
+    seen[path] = text
+    name = os.path.relpath(path, root).replace(os.sep, "/")
+
+    def replace(match: re.Match[str]) -> str:
+        included = (path.parent / match.group(1)).resolve()
+        line = body.count("\n", 0, match.start()) + 1
+        if included in seen:
+            return ""
+        if not included.is_file():
+            raise SourceError(f'{name}:{line}: cannot find "{match.group(1)}"')
+        return f'{expand_includes(included, root, seen)}\n#line {line + 1} "{name}"'.removesuffix("\n")
+
+    body = re.sub(r"^[ \t]*#[ \t]*pragma[ \t]+once\b.*$", "", text, flags=re.MULTILINE)
+    return f'#line 1 "{name}"\n' + _INCLUDE.sub(replace, body)
