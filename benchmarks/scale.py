@@ -28,7 +28,7 @@ from trigraph import CSC, EdgeGraph, environment
 from trigraph.checks import shape_of
 from trigraph.distributed import Traffic, owners, partition, traffic
 from trigraph.distributed.functions import ENTITIES, entity_of
-from trigraph.operators import OPERATORS
+from trigraph.table import OPERATORS
 from trigraph.verification.networks import power_law
 
 HERE = Path(__file__).parent

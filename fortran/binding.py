@@ -18,7 +18,7 @@ from trigraph.checks import bind_sizes, index_dtype, shape_of
 from trigraph.fortran.memory import empty
 from trigraph.fortran.shims import SHIM_SETS, ShimSet
 from trigraph.fortran.threads import threads_for
-from trigraph.operators import OPERATORS, Argument, Operator, evaluate, result_type
+from trigraph.table import OPERATORS, Argument, Operator, evaluate, result_type
 
 __all__ = ["functions"]
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from trigraph import __version__
 from trigraph.fortran.shims import INDICES, REALS, SHIM_SETS, UNSET, order_of, wrapped
-from trigraph.operators import DEFINITIONS, OPERATORS, SYMBOLS, Operator
+from trigraph.table import DEFINITIONS, OPERATORS, SYMBOLS, Operator
 
 __all__ = ["write"]
 

@@ -13,7 +13,7 @@ whatever the caller's memory held, mostly 0.
 from __future__ import annotations
 
 import argparse
-import importlib.util
+import importlib
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -84,15 +84,10 @@ class ShimSet(NamedTuple):
 
 def load_table() -> ModuleType:
     """Return the operator table, loaded by path because the package does not exist yet."""
-    folder = Path(__file__).resolve().parent.parent / "src" / "trigraph"
-    for name in ("lazy", "graph_kinds", "table", "operators"):  # each is imported by those after it, under its name
-        spec = importlib.util.spec_from_file_location(f"trigraph.{name}", folder / f"{name}.py")
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[spec.name] = module
-        spec.loader.exec_module(module)
-    return module
+    package = ModuleType("trigraph")
+    package.__path__ = [str(Path(__file__).resolve().parent.parent / "src" / "trigraph")]
+    sys.modules["trigraph"] = package
+    return importlib.import_module("trigraph.table")
 
 
 def wrapped(head: str, names: list[str], indent: str = "    ") -> str:

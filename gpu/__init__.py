@@ -7,7 +7,7 @@ from trigraph.gpu.gat import *  # noqa: F403
 from trigraph.gpu.gemnet import *  # noqa: F403
 from trigraph.gpu.gno import *  # noqa: F403
 from trigraph.gpu.weighted import *  # noqa: F403
-from trigraph.operators import Operator
+from trigraph.table import Operator
 
 
 def execute(op: Operator, values: Any, sizes: Any, wanted: Any, out: Any, kept: Any) -> Any:

@@ -32,8 +32,8 @@ from trigraph.gpu import sums
 from trigraph.gpu.results import Fields, Like, Out, Wrt
 from trigraph.gpu.rows import ACCESS, THREADS, Lanes, aligned, is_wide
 from trigraph.gpu.sums import ROWS, Kernels, Rows, Total, cover
-from trigraph.lazy import lazy
-from trigraph.operators import ACTIVATIONS
+from trigraph.table import ACTIVATIONS
+from trigraph.table.lazy import lazy
 
 __all__ = ["mha_gat_n2n_bwd", "mha_gat_n2n_bwd2", "mha_gat_n2n_fwd"]
 

@@ -32,7 +32,7 @@ from trigraph.gpu.products import Tile
 from trigraph.gpu.results import Fields, Like, Out, Wrt
 from trigraph.gpu.sums import ROWS, Kernels, Total
 from trigraph.gpu.units import SIDE, Pair, Units, add_products, given, members, product
-from trigraph.lazy import lazy
+from trigraph.table.lazy import lazy
 
 __all__ = [
     "basis_embedding_radial_bwd",

@@ -31,7 +31,7 @@ from trigraph.gpu import sums
 from trigraph.gpu.products import Columns, product_rows
 from trigraph.gpu.results import Fields, Like, Out, Wrt
 from trigraph.gpu.sums import ROWS, Kernels, Rows, Total, bits, cover
-from trigraph.lazy import lazy
+from trigraph.table.lazy import lazy
 
 __all__ = [
     "gno_aggregate_bwd",

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from trigraph.gpu.rows import is_aligned
 from trigraph.gpu.sums import Kernels
-from trigraph.operators import OPERATORS, result_type
+from trigraph.table import OPERATORS, result_type
 
 __all__ = ["Fields", "Like", "Out", "Wrt"]
 

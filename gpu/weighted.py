@@ -27,7 +27,7 @@ from trigraph.gpu import sums
 from trigraph.gpu.results import Fields, Like, Out, Wrt
 from trigraph.gpu.rows import ACCESS, THREADS, Lanes, aligned, is_wide
 from trigraph.gpu.sums import Kernels, Rows, cover
-from trigraph.lazy import lazy
+from trigraph.table.lazy import lazy
 
 __all__ = ["agg_weighted_n2n_bwd", "agg_weighted_n2n_bwd2", "agg_weighted_n2n_fwd"]
 

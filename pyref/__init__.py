@@ -2,12 +2,12 @@
 
 from typing import Any
 
-from trigraph.operators import Operator
 from trigraph.pyref.dimenet import *  # noqa: F403
 from trigraph.pyref.gat import *  # noqa: F403
 from trigraph.pyref.gemnet import *  # noqa: F403
 from trigraph.pyref.gno import *  # noqa: F403
 from trigraph.pyref.weighted import *  # noqa: F403
+from trigraph.table import Operator
 
 
 def execute(op: Operator, values: Any, sizes: Any, wanted: Any, out: Any, kept: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from trigraph.operators import result_type
+from trigraph.table import result_type
 
 
 def results(name, wrt, **fields):

@@ -16,8 +16,8 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import spherical_jn
 
-from trigraph.operators import result_type
 from trigraph.pyref.common import results, scatter, zero_if_none
+from trigraph.table import result_type
 
 __all__ = [
     "agg_edge_to_edge_bwd",

@@ -11,8 +11,8 @@ from __future__ import annotations
 import numpy as np
 from scipy.special import expit
 
-from trigraph.operators import result_type
 from trigraph.pyref.common import destinations, masked, results, scatter, zero_if_none
+from trigraph.table import result_type
 
 __all__ = ["mha_gat_n2n_bwd", "mha_gat_n2n_bwd2", "mha_gat_n2n_fwd", "mha_gat_n2n_kinks"]
 

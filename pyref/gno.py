@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from trigraph.gno import pack_gno_params, unpack_gno_params
+from trigraph.checks.gno import pack_gno_params, unpack_gno_params
 from trigraph.graphs import CSC
 from trigraph.pyref.common import destinations, masked, results, scatter, zero_if_none
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from trigraph.operators import result_type
 from trigraph.pyref.common import destinations, masked, results, scatter, zero_if_none
+from trigraph.table import result_type
 
 __all__ = ["agg_weighted_n2n_bwd", "agg_weighted_n2n_bwd2", "agg_weighted_n2n_fwd", "agg_weighted_n2n_kinks"]
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from trigraph.checks import shape_of
-from trigraph.operators import Array, Operator
+from trigraph.table import Array, Operator
 from trigraph.verification import tolerances
 from trigraph.verification.cases import Case
 from trigraph.verification.judged import Judged, operators_of

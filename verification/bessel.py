@@ -7,8 +7,8 @@ import math
 import numpy as np
 from scipy.special import spherical_jn
 
-from trigraph.operators import DEFINITIONS, OPERATORS
 from trigraph.pyref.dimenet import bessel_zeros
+from trigraph.table import DEFINITIONS, OPERATORS
 from trigraph.verification import tolerances
 from trigraph.verification.cases import POINT_STEP, Case, draw, frozen, plain
 from trigraph.verification.judged import Judged

@@ -18,7 +18,7 @@ import numpy as np
 
 from trigraph import pyref
 from trigraph.checks import HALF, choice_number, shape_of
-from trigraph.operators import SYMBOLS, Argument, Array, Attribute, Definition, Operator
+from trigraph.table import SYMBOLS, Argument, Array, Attribute, Definition, Operator
 from trigraph.verification.graphs import GRAPHS
 from trigraph.verification.kinds import Variant
 from trigraph.verification.variants import hubs, sizes_of, variants

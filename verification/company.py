@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from trigraph.operators import SYMBOLS, Array, Operator
+from trigraph.table import SYMBOLS, Array, Operator
 from trigraph.verification.cases import Case, frozen
 from trigraph.verification.graphs import GRAPHS
 from trigraph.verification.graphs.csc import rows_are_positions

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from trigraph.fortran import judge
-from trigraph.operators import Operator
+from trigraph.table import Operator
 from trigraph.verification import tolerances
 from trigraph.verification.judged import Judged, ask, operators_of
 from trigraph.verification.record import Check

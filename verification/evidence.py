@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trigraph.operators import OPERATORS
 from trigraph.panels import PANELS
+from trigraph.table import OPERATORS
 from trigraph.verification.record import KINDS, Check
 from trigraph.verification.subjects import DIRECT
 from trigraph.verification.summary import CURVES, ratio, worst

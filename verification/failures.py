@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from trigraph.operators import OPERATORS
+from trigraph.table import OPERATORS
 from trigraph.verification.kinds import CASE_KINDS, kind_of
 from trigraph.verification.record import KINDS, Check
 from trigraph.verification.summary import number, worst

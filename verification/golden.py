@@ -18,11 +18,11 @@ from typing import Any
 import numpy as np
 
 from trigraph.checks import bind_sizes
-from trigraph.edge_graph import EdgeGraph
-from trigraph.gno import pack_gno_params
+from trigraph.checks.gno import pack_gno_params
 from trigraph.graphs import CSC
-from trigraph.operators import DEFINITIONS, OPERATORS, evaluate
-from trigraph.segments import Segments
+from trigraph.graphs.edge_graph import EdgeGraph
+from trigraph.graphs.segments import Segments
+from trigraph.table import DEFINITIONS, OPERATORS, evaluate
 from trigraph.verification import tolerances
 from trigraph.verification.accuracy import form_problem, largest, scaled_error
 from trigraph.verification.judged import ask

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from trigraph.graphs import CSC
-from trigraph.operators import OPERATORS, Operator
+from trigraph.table import OPERATORS, Operator
 from trigraph.verification import tolerances
 from trigraph.verification.accuracy import dtype_of, field_error, form_problem, scaled_error
 from trigraph.verification.cases import half_dtype

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.operators import OPERATORS, Operator
+from trigraph.table import OPERATORS, Operator
 from trigraph.verification.subjects import NotOffered, Subject, leave_out, panel, told
 
 __all__ = ["LoadError", "adapt", "load"]

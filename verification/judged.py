@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from trigraph.fortran import judge
-from trigraph.operators import OPERATORS, Definition, Operator, evaluate
+from trigraph.table import OPERATORS, Definition, Operator, evaluate
 from trigraph.verification import tolerances
 from trigraph.verification.cases import Case
 from trigraph.verification.subjects import Subject

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from trigraph.graphs import CSC
-from trigraph.operators import Definition
+from trigraph.table import Definition
 from trigraph.verification.judged import operators_of
 
 __all__ = ["EDGES", "NODES", "club", "club_values", "mesh_values", "power_law", "power_law_values"]

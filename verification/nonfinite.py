@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trigraph.operators import Argument, Operator
+from trigraph.table import Argument, Operator
 from trigraph.verification.accuracy import dtype_of, form_problem
 from trigraph.verification.judged import Judged, ask
 from trigraph.verification.record import Check

@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.edge_graph import EdgeGraph
 from trigraph.fortran import judge
-from trigraph.operators import OPERATORS, evaluate
+from trigraph.graphs.edge_graph import EdgeGraph
+from trigraph.table import OPERATORS, evaluate
 from trigraph.verification import tolerances
 from trigraph.verification.differences import assess, inner, rounded_gap
 from trigraph.verification.judged import ask

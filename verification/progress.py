@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from trigraph.operators import DEFINITIONS
+from trigraph.table import DEFINITIONS
 from trigraph.verification.record import Check
 from trigraph.verification.units import Unit, counted
 

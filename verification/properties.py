@@ -14,7 +14,7 @@ from trigraph.checks import shape_of
 from trigraph.fortran import judge
 from trigraph.fortran.levels import EQUAL_BITS, available, get_cpu_level, set_cpu_level
 from trigraph.fortran.threads import kept_num_threads, set_num_threads
-from trigraph.operators import Array, Operator
+from trigraph.table import Array, Operator
 from trigraph.verification import tolerances
 from trigraph.verification.accuracy import check_accuracy, dtype_of, field_error, form_problem, scaled_error
 from trigraph.verification.cases import Case

@@ -16,8 +16,8 @@ import numpy as np
 
 from trigraph.checks import bind_sizes
 from trigraph.graphs import CSC
-from trigraph.operators import Definition
 from trigraph.panels import panel_function
+from trigraph.table import Definition
 from trigraph.verification import networks
 from trigraph.verification.cases import POINT_STEP, Case, draw, frozen, kink_violations, plain
 from trigraph.verification.judged import operators_of

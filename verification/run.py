@@ -14,8 +14,8 @@ from pathlib import Path
 
 from trigraph.checks import HALF_PANELS
 from trigraph.fortran.levels import get_cpu_level
-from trigraph.operators import DEFINITIONS, OPERATORS, Definition
 from trigraph.panels import PANELS
+from trigraph.table import DEFINITIONS, OPERATORS, Definition
 from trigraph.verification import golden, physics, tasks
 from trigraph.verification.bessel import CASE, decades
 from trigraph.verification.cases import build, half_dtype, half_types

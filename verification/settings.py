@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import product
 from typing import Any
 
-from trigraph.operators import OPERATORS, Definition
+from trigraph.table import OPERATORS, Definition
 
 __all__ = ["Where", "admits", "described", "restriction", "settings_of"]
 

@@ -41,8 +41,8 @@ from rich.table import Table
 from trigraph.checks import choice_number
 from trigraph.fortran import levels, memory
 from trigraph.fortran.threads import set_num_threads
-from trigraph.operators import DEFINITIONS, OPERATORS, SYMBOLS, Definition, Operator, evaluate
 from trigraph.panels import FUNCTIONS
+from trigraph.table import DEFINITIONS, OPERATORS, SYMBOLS, Definition, Operator, evaluate
 from trigraph.verification.cases import Case, build, draw, plain, variants
 from trigraph.verification.graphs import GRAPHS
 from trigraph.verification.judged import every_operator_of

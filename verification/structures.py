@@ -20,9 +20,9 @@ from typing import Any
 import numpy as np
 from scipy.spatial import cKDTree
 
-from trigraph.edge_graph import EdgeGraph
-from trigraph.operators import Definition
+from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.panels import panel_function
+from trigraph.table import Definition
 from trigraph.verification.judged import operators_of
 
 __all__ = [

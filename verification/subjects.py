@@ -19,8 +19,8 @@ import numpy as np
 
 from trigraph.checks import GRAPH_TYPES
 from trigraph.graphs import array_kind
-from trigraph.operators import Operator, result_type
 from trigraph.panels import FUNCTIONS, PANELS, panel_function
+from trigraph.table import Operator, result_type
 
 __all__ = [
     "DIRECT",

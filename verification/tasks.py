@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from trigraph.fortran.threads import kept_num_threads, set_num_threads
-from trigraph.operators import OPERATORS, Operator
+from trigraph.table import OPERATORS, Operator
 from trigraph.verification import accuracy, bessel, differences, golden, half, nonfinite, physics, properties
 from trigraph.verification.cases import Case
 from trigraph.verification.company import own_fields

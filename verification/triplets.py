@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from scipy.special import eval_legendre, factorial, lpmv
 
-from trigraph.operators import Definition
+from trigraph.graphs.segments import Segments
 from trigraph.panels import panel_function
-from trigraph.segments import Segments
+from trigraph.table import Definition
 from trigraph.verification.judged import operators_of
 from trigraph.verification.structures import Structure, numbers
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.operators import SYMBOLS, Definition
+from trigraph.table import SYMBOLS, Definition
 from trigraph.verification.graphs import GRAPHS
 from trigraph.verification.kinds import Variant
 from trigraph.verification.settings import Where, admits, settings_of

@@ -7,15 +7,15 @@ chooses another. See ``trigraph --help`` for the command line.
 import importlib as _importlib
 from typing import Any as _Any
 
-from trigraph.edge_graph import EdgeGraph
+from trigraph.checks.gno import pack_gno_params, unpack_gno_params
 from trigraph.fortran.levels import get_cpu_level, set_cpu_level
 from trigraph.fortran.threads import get_num_threads, set_num_threads
-from trigraph.gemnet import basis_embedding_bwd, basis_embedding_bwd2, basis_embedding_fwd
-from trigraph.gno import pack_gno_params, unpack_gno_params
 from trigraph.graphs import CSC
-from trigraph.operators import OPERATORS
+from trigraph.graphs.edge_graph import EdgeGraph
+from trigraph.graphs.segments import Segments
 from trigraph.panels import FUNCTIONS, PANELS
-from trigraph.segments import Segments
+from trigraph.panels.gemnet import basis_embedding_bwd, basis_embedding_bwd2, basis_embedding_fwd
+from trigraph.table import OPERATORS
 
 __all__ = [
     "CSC",

@@ -14,19 +14,19 @@ from trigraph import pyref as pyref
 from trigraph import results as results
 from trigraph import torch as torch
 from trigraph import verification as verification
-from trigraph.edge_graph import EdgeGraph as EdgeGraph
+from trigraph.checks.gno import pack_gno_params as pack_gno_params
+from trigraph.checks.gno import unpack_gno_params as unpack_gno_params
 from trigraph.fortran.levels import get_cpu_level as get_cpu_level
 from trigraph.fortran.levels import set_cpu_level as set_cpu_level
 from trigraph.fortran.threads import get_num_threads as get_num_threads
 from trigraph.fortran.threads import set_num_threads as set_num_threads
-from trigraph.gemnet import basis_embedding_bwd as basis_embedding_bwd
-from trigraph.gemnet import basis_embedding_bwd2 as basis_embedding_bwd2
-from trigraph.gemnet import basis_embedding_fwd as basis_embedding_fwd
-from trigraph.gno import pack_gno_params as pack_gno_params
-from trigraph.gno import unpack_gno_params as unpack_gno_params
 from trigraph.graphs import CSC as CSC
-from trigraph.operators import OPERATORS as OPERATORS
+from trigraph.graphs.edge_graph import EdgeGraph as EdgeGraph
+from trigraph.graphs.segments import Segments as Segments
 from trigraph.panels import PANELS as PANELS
+from trigraph.panels.gemnet import basis_embedding_bwd as basis_embedding_bwd
+from trigraph.panels.gemnet import basis_embedding_bwd2 as basis_embedding_bwd2
+from trigraph.panels.gemnet import basis_embedding_fwd as basis_embedding_fwd
 from trigraph.results import (
     AggEdgeToEdgeBwd,
     AggEdgeToEdgeBwd2,
@@ -55,7 +55,7 @@ from trigraph.results import (
     RadialBasisBwd2,
     RadialBasisFwd,
 )
-from trigraph.segments import Segments as Segments
+from trigraph.table import OPERATORS as OPERATORS
 
 __version__: str
 __all__ = [

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trigraph import __version__
-from trigraph.operators import DEFINITIONS, OPERATORS, Argument, Array
 from trigraph.panels import PANELS
+from trigraph.table import DEFINITIONS, OPERATORS, Argument, Array
 
 if TYPE_CHECKING:
     from trigraph.verification.record import Check

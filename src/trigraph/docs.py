@@ -11,8 +11,8 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from trigraph.operators import DEFINITIONS, OPERATORS, SYMBOLS, Array, Attribute, Definition, Operator, result_type
 from trigraph.stubs import write_or_check
+from trigraph.table import DEFINITIONS, OPERATORS, SYMBOLS, Array, Attribute, Definition, Operator, result_type
 from trigraph.verification.kinds import CASE_KINDS
 from trigraph.verification.record import KINDS
 from trigraph.verification.tolerances import TABLE

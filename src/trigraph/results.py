@@ -1,5 +1,5 @@
 """The NamedTuple types that operators return, one for each operator with named fields."""
 
-from trigraph.operators import OPERATORS, result_type
+from trigraph.table import OPERATORS, result_type
 
 globals().update({result_type(name).__name__: result_type(name) for name, op in OPERATORS.items() if not op.single})

@@ -15,8 +15,8 @@ import textwrap
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from trigraph.operators import OPERATORS, Operator, result_type
 from trigraph.panels import FUNCTIONS, PANELS
+from trigraph.table import OPERATORS, Operator, result_type
 
 __all__ = ["generate", "main", "write_or_check"]
 

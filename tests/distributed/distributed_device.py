@@ -10,8 +10,8 @@ from cupy_stand_in import asarray
 
 from trigraph import distributed
 from trigraph.distributed.functions import entity_of
-from trigraph.operators import OPERATORS
 from trigraph.panels import FUNCTIONS
+from trigraph.table import OPERATORS
 from trigraph.verification.cases import build, variants
 
 NAMES = [

@@ -14,7 +14,7 @@ import trigraph
 from trigraph import CSC, Segments, distributed
 from trigraph.distributed.functions import entity_of
 from trigraph.distributed.kinds import CSCKind, EdgesKind, RowsKind, SegmentsKind
-from trigraph.operators import DEFINITIONS, OPERATORS
+from trigraph.table import DEFINITIONS, OPERATORS
 from trigraph.verification.cases import build, variants
 from trigraph.verification.judged import every_operator_of
 

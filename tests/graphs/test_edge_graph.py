@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.special import eval_legendre
 
-from trigraph.edge_graph import EdgeGraph
+from trigraph.graphs.edge_graph import EdgeGraph
 
 ROOT = Path(__file__).parents[2]
 RULES = ["node", "edge", None]

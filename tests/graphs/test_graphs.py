@@ -335,6 +335,6 @@ def test_from_networkx_multigraph_and_nodes():
 
 
 def test_examples_of_the_docstrings():
-    results = doctest.testmod(trigraph.graphs)
+    results = doctest.testmod(trigraph.graphs.csc)
     assert results.attempted
     assert not results.failed

@@ -9,7 +9,7 @@ from ase import Atoms
 from ase.build import add_adsorbate, bulk, fcc111, molecule
 from ase.neighborlist import neighbor_list
 
-from trigraph.edge_graph import EdgeGraph
+from trigraph.graphs.edge_graph import EdgeGraph
 
 RULES = ["node", "edge", None]
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trigraph.segments import Segments
+from trigraph.graphs.segments import Segments
 
 DTYPES = [np.int32, np.int64]
 

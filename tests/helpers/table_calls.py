@@ -7,8 +7,8 @@ import pytest
 
 from trigraph import CSC, EdgeGraph, Segments
 from trigraph.checks import bind_sizes, choice_number, shape_of
-from trigraph.operators import OPERATORS, SYMBOLS, evaluate
 from trigraph.panels import FUNCTIONS, PANELS
+from trigraph.table import OPERATORS, SYMBOLS, evaluate
 from trigraph.verification import tolerances
 from trigraph.verification.accuracy import field_error
 from trigraph.verification.judged import ask

@@ -5,7 +5,7 @@ import pytest
 from table_calls import OPS, call, draw
 
 from trigraph.checks import choice_number, shape_of
-from trigraph.operators import SYMBOLS, names_in
+from trigraph.table import SYMBOLS, names_in
 
 # What the choices of `draw` do not give is not there.
 GIVEN = [(op, a) for op in OPS for a in op.given(draw(op))]

@@ -8,7 +8,7 @@ import pytest
 from table_calls import FUNCTIONS, OPERATORS, SIZES, choice_number, fields, shape_of
 
 from trigraph import CSC, EdgeGraph, Segments
-from trigraph.operators import SYMBOLS
+from trigraph.table import SYMBOLS
 from trigraph.verification import tolerances
 from trigraph.verification.accuracy import field_error
 from trigraph.verification.judged import ask

@@ -7,7 +7,7 @@ import table_calls
 from cupy_stand_in import Misuse, asarray, capturing, moved, moved_call
 from table_calls import FUNCTIONS, GRAPHS, OPERATORS, call, fields, graphs_of
 
-from trigraph.operators import SYMBOLS
+from trigraph.table import SYMBOLS
 
 
 @pytest.fixture

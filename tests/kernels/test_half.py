@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from table_calls import OPS, call, draw
 
-from trigraph.operators import OPERATORS
 from trigraph.panels import FUNCTIONS
+from trigraph.table import OPERATORS
 
 HALVES = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 WITH_HALF = [pytest.param(op, id=op.name) for op in OPS if any(a.half for a in op.arguments)]

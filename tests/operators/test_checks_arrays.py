@@ -11,8 +11,8 @@ from table_calls import CPU_PANELS, call, draw, graphs_of, raises
 from table_errors import ARRAYS, WITH_GRAPH, bound_by, limits, listed, sizes_of, with_numbers
 
 from trigraph.checks import shape_of
-from trigraph.operators import OPERATORS, SYMBOLS, names_in
 from trigraph.panels import FUNCTIONS, PANELS
+from trigraph.table import OPERATORS, SYMBOLS, names_in
 
 
 def blamed(op, array, symbol):

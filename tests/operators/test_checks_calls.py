@@ -22,9 +22,10 @@ from table_errors import (
     with_numbers,
 )
 
-from trigraph import checks, panels
-from trigraph.operators import SYMBOLS
+from trigraph.checks import call as checks
 from trigraph.panels import FUNCTIONS, PANELS
+from trigraph.panels import front_door as panels
+from trigraph.table import SYMBOLS
 
 
 @pytest.mark.parametrize(("op", "attribute"), ATTRIBUTES)

@@ -16,7 +16,7 @@ from trigraph import cli
 from trigraph.checks import bind_arguments, check_call
 from trigraph.fortran import export
 from trigraph.fortran.shims import SHIM_SETS, order_of
-from trigraph.operators import DEFINITIONS, OPERATORS
+from trigraph.table import DEFINITIONS, OPERATORS
 from trigraph.verification.cases import build, variants
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -11,7 +11,7 @@ from table_calls import OPS, draw, fields
 
 import trigraph.fortran
 from trigraph.fortran import judge, levels, reference
-from trigraph.operators import OPERATORS, SYMBOLS
+from trigraph.table import OPERATORS, SYMBOLS
 
 MODULES = sorted(m.name for m in pkgutil.iter_modules(trigraph.fortran.__path__) if re.match("_(ref|jud|fast)", m.name))
 SHIM_SETS = {"_reference": "reference", "_judge": "judge"}

@@ -6,7 +6,7 @@ import pytest
 import trigraph
 from trigraph import CSC
 from trigraph.fortran import levels
-from trigraph.operators import OPERATORS
+from trigraph.table import OPERATORS
 from trigraph.verification.judged import ask
 
 

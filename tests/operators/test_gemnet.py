@@ -6,7 +6,7 @@ from table_calls import CPU_PANELS
 
 import trigraph
 from trigraph import Segments
-from trigraph.operators import OPERATORS
+from trigraph.table import OPERATORS
 
 SIZES = {"num_radial": 4, "num_spherical": 5, "interm": 3, "emb_in": 2, "emb_out": 6}
 DEFINITIONS = sorted({op.definition.name for op in OPERATORS.values() if op.family == "gemnet"})

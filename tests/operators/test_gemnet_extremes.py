@@ -11,7 +11,7 @@ import trigraph
 from trigraph import Segments
 from trigraph.checks import shape_of
 from trigraph.fortran import levels
-from trigraph.operators import OPERATORS
+from trigraph.table import OPERATORS
 
 OPS = [op for op in OPERATORS.values() if op.family == "gemnet"]
 DIMS = {"num_radial": 2, "num_spherical": 3, "interm": 2, "emb_in": 3, "emb_out": 2}
@@ -174,7 +174,7 @@ graphs = dict(
 soft, hard = resource.getrlimit(resource.RLIMIT_AS)
 
 for name in names:
-    op = trigraph.operators.OPERATORS[name]
+    op = trigraph.table.OPERATORS[name]
     values = {a.name: rng.standard_normal(shape_of(a, sizes)) for a in op.arguments}
     values |= {k: v for k, v in graphs.items() if k in op.parameters}
     out = {f.name: np.empty(shape_of(f, sizes)) for f in op.fields}

@@ -10,7 +10,7 @@ import pytest
 
 import trigraph
 from trigraph.fortran import levels
-from trigraph.operators import OPERATORS
+from trigraph.table import OPERATORS
 from trigraph.verification.judged import ask
 
 GNO = [op for op in OPERATORS.values() if op.family == "gno"]

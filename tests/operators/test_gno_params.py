@@ -8,7 +8,7 @@ from table_calls import raises
 
 import trigraph
 from trigraph import pack_gno_params, unpack_gno_params
-from trigraph.gno import GnoParams
+from trigraph.checks.gno import GnoParams
 
 D, H, F_IN, F_OUT = 3, 5, 2, 4
 F = F_IN * F_OUT

@@ -9,7 +9,7 @@ import pytest
 
 import trigraph
 from trigraph import CSC
-from trigraph.operators import OPERATORS
+from trigraph.table import OPERATORS
 from trigraph.verification.judged import ask
 
 HEADS = DIM = 2

@@ -6,7 +6,7 @@ from small_graphs import INDEX, ints
 from table_calls import CPU_PANELS, OPS, assert_close, assert_right, call, draw
 
 from trigraph import CSC, EdgeGraph
-from trigraph.operators import SYMBOLS
+from trigraph.table import SYMBOLS
 
 CSC_OPS, EDGE_OPS = ([pytest.param(op, id=op.name) for op in OPS if op.definition.graph == g] for g in ("csc", "edges"))
 

@@ -10,9 +10,10 @@ import pytest
 from table_calls import CPU_PANELS, OPS, assert_close, assert_same_bits, call, draw, fields
 
 import trigraph
-from trigraph import panels, results
-from trigraph.operators import DEFINITIONS, OPERATORS, result_type
+from trigraph import results
 from trigraph.panels import FUNCTIONS, PANELS, panel_function
+from trigraph.panels import front_door as panels
+from trigraph.table import DEFINITIONS, OPERATORS, result_type
 from trigraph.verification.subjects import to_device
 
 ALL = [pytest.param(op, id=op.name) for op in OPS]

@@ -11,8 +11,8 @@ from table_calls import OPS, assert_same_bits, call, draw, fields
 
 from trigraph import CSC, EdgeGraph, Segments
 from trigraph.checks import bind_sizes
-from trigraph.operators import SYMBOLS, evaluate
 from trigraph.panels import FUNCTIONS
+from trigraph.table import SYMBOLS, evaluate
 from trigraph.verification import tolerances
 from trigraph.verification.accuracy import field_error
 from trigraph.verification.judged import ask

@@ -30,7 +30,7 @@ from table_calls import OPS, call, draw
 
 from trigraph import set_num_threads
 from trigraph.fortran import memory
-from trigraph.operators import OPERATORS, SYMBOLS
+from trigraph.table import OPERATORS, SYMBOLS
 from trigraph.verification.judged import ask
 
 PAGE = resource.getpagesize()

@@ -11,7 +11,7 @@ import pytest
 
 import trigraph
 from trigraph import stubs
-from trigraph.operators import OPERATORS, result_type
+from trigraph.table import OPERATORS, result_type
 
 ROOT = Path(__file__).parents[2]
 

@@ -12,7 +12,7 @@ from table_calls import OPS
 import trigraph
 from trigraph import pyref
 from trigraph.checks import bind_sizes, choice_number, shape_of
-from trigraph.operators import DEFINITIONS, GRAPHS, OPERATORS, SYMBOLS, Operator, evaluate, names_in, result_type
+from trigraph.table import DEFINITIONS, GRAPHS, OPERATORS, SYMBOLS, Operator, evaluate, names_in, result_type
 
 DEFS = [pytest.param(d, id=d.name) for d in DEFINITIONS]
 ALL = [pytest.param(op, id=op.name) for op in OPS]

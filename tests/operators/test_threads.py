@@ -13,7 +13,7 @@ import pytest
 from table_calls import CPU_PANELS, OPS, assert_same_bits, call, draw
 
 from trigraph import get_num_threads, set_num_threads
-from trigraph.operators import SYMBOLS
+from trigraph.table import SYMBOLS
 
 ALL = [pytest.param(op, id=op.name) for op in OPS]
 TIMEOUT = 60  # seconds; what hangs fails

@@ -18,8 +18,8 @@ from trigraph.bench.records import stem
 from trigraph.bench.worker import Job
 from trigraph.bench.workloads import Target, Unavailable, clock_of, make_call, make_case
 from trigraph.fortran.levels import fast_module
-from trigraph.operators import OPERATORS, SYMBOLS, evaluate
 from trigraph.panels import PANELS
+from trigraph.table import OPERATORS, SYMBOLS, evaluate
 
 MEBIBYTE = 2**20
 WORKLOADS = [w for family in run.FAMILIES.values() for w in family.WORKLOADS]

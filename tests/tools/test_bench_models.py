@@ -17,7 +17,7 @@ from trigraph.bench.measure import Measurement, relative_error
 from trigraph.bench.programs import Contender, Program, make_program
 from trigraph.bench.worker import _to_numpy, shares
 from trigraph.bench.workloads import Target, Unavailable
-from trigraph.edge_graph import EdgeGraph
+from trigraph.graphs.edge_graph import EdgeGraph
 
 OPTIONS = run.Options(threads=1, repeat=1, dtype="float32", size="full", peers=True)
 WIDTHS = {"hidden_channels": 8, "num_blocks": 2, "int_emb_size": 4, "basis_emb_size": 3, "out_emb_channels": 8}

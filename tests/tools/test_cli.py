@@ -15,8 +15,8 @@ from click.testing import CliRunner
 
 import trigraph
 from trigraph.cli import main
-from trigraph.operators import DEFINITIONS, OPERATORS
 from trigraph.panels import PANELS
+from trigraph.table import DEFINITIONS, OPERATORS
 from trigraph.verification import golden, isolated, progress, run, structures, units
 from trigraph.verification.failures import remark
 from trigraph.verification.graphs import GRAPHS

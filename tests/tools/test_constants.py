@@ -40,7 +40,7 @@ SAME = {
     ("gpu/sums.py", "ROWS"): ("dimenet_triplets.cuh", "CHUNK"),  # edges of a block of dimenet_weights_parts
     ("gpu/sums.py", "MATRIX_THREADS"): ("matrices.cuh", "matrix_threads"),
     ("gpu/sums.py", "MATRIX_ROWS"): ("matrices.cuh", "matrix_rows"),
-    ("src/trigraph/graphs.py", "PART_SIZE"): ("sums.cuh", "PART_SIZE"),
+    ("src/trigraph/graphs/base.py", "PART_SIZE"): ("sums.cuh", "PART_SIZE"),
 }
 
 

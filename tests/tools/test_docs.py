@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from trigraph import docs
-from trigraph.operators import OPERATORS
+from trigraph.table import OPERATORS
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()

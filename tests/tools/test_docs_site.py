@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import trigraph
-from trigraph.operators import DEFINITIONS
+from trigraph.table import DEFINITIONS
 
 pytest.importorskip("sphinx")
 pytest.importorskip("torch")

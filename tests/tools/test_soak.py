@@ -10,7 +10,7 @@ import sys
 import numpy as np
 import pytest
 
-from trigraph.operators import DEFINITIONS
+from trigraph.table import DEFINITIONS
 from trigraph.verification import soak
 
 SECONDS = 6

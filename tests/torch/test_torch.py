@@ -7,8 +7,8 @@ from table_calls import draw, fields
 torch = pytest.importorskip("torch")
 
 import trigraph.torch as tt  # noqa: E402
-from trigraph.operators import DEFINITIONS, OPERATORS  # noqa: E402
 from trigraph.panels import FUNCTIONS  # noqa: E402
+from trigraph.table import DEFINITIONS, OPERATORS  # noqa: E402
 from trigraph.torch.library import OPERATORS_OF_TORCH  # noqa: E402
 
 SMALL = {"num_edges": 5, "num_src_nodes": 4, "num_dst_nodes": 3, "num_positions": 6, "num_nodes": 3, "num_triplets": 6}

@@ -19,8 +19,8 @@ from torch.autograd import forward_ad  # noqa: E402
 import trigraph  # noqa: E402
 import trigraph.torch as tt  # noqa: E402
 from trigraph import CSC, EdgeGraph, Segments  # noqa: E402
-from trigraph.operators import DEFINITIONS, OPERATORS  # noqa: E402
 from trigraph.panels import FUNCTIONS  # noqa: E402
+from trigraph.table import DEFINITIONS, OPERATORS  # noqa: E402
 
 
 def graph(index=np.int64):
@@ -263,7 +263,7 @@ def test_memory_that_is_refused_names_the_operator(monkeypatch):
 @pytest.mark.parametrize("through", ["trigraph", "trigraph.torch"])
 def test_memory_that_is_refused_is_held_by_nobody(monkeypatch, through):
     """What a caller frees after an error of memory is freed at once, not when Python next looks for cycles."""
-    from trigraph import panels
+    from trigraph.panels import front_door as panels
     from trigraph.torch import library
 
     def refuse(*args):

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from trigraph.environment import collect
-from trigraph.operators import OPERATORS
+from trigraph.table import OPERATORS
 from trigraph.verification import plots
 from trigraph.verification import report as report_module
 from trigraph.verification.compare import compare

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from trigraph.fortran.threads import get_num_threads
-from trigraph.operators import DEFINITIONS, OPERATORS
 from trigraph.panels import PANELS
+from trigraph.table import DEFINITIONS, OPERATORS
 from trigraph.verification import isolated, subjects
 from trigraph.verification.cases import build, variants
 from trigraph.verification.isolated import Workers

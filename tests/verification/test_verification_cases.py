@@ -8,7 +8,7 @@ import pytest
 
 from trigraph import pyref
 from trigraph.checks import bind_sizes, shape_of
-from trigraph.operators import DEFINITIONS
+from trigraph.table import DEFINITIONS
 from trigraph.verification import cases, structures, tolerances
 from trigraph.verification.accuracy import form_problem, scaled_error
 from trigraph.verification.graphs import GRAPHS

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from trigraph.operators import DEFINITIONS, OPERATORS
+from trigraph.table import DEFINITIONS, OPERATORS
 from trigraph.verification import golden
 from trigraph.verification.run import plan
 from trigraph.verification.subjects import panel

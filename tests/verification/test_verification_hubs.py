@@ -7,7 +7,7 @@ what they are for.
 import numpy as np
 import pytest
 
-from trigraph.operators import DEFINITIONS, OPERATORS, SYMBOLS
+from trigraph.table import DEFINITIONS, OPERATORS, SYMBOLS
 from trigraph.verification import tolerances
 from trigraph.verification.accuracy import check_accuracy
 from trigraph.verification.cases import build, hubs

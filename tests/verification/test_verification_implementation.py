@@ -7,8 +7,8 @@ import pytest
 import scipy.sparse
 
 from trigraph import pyref
-from trigraph.gno import pack_gno_params, unpack_gno_params
-from trigraph.operators import OPERATORS
+from trigraph.checks.gno import pack_gno_params, unpack_gno_params
+from trigraph.table import OPERATORS
 from trigraph.verification.implementation import adapt, load
 from trigraph.verification.run import plan, run
 from trigraph.verification.subjects import Subject

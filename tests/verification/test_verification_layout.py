@@ -5,7 +5,7 @@ import pytest
 
 from trigraph import get_cpu_level, pyref
 from trigraph.fortran import levels
-from trigraph.operators import DEFINITIONS, OPERATORS
+from trigraph.table import DEFINITIONS, OPERATORS
 from trigraph.verification import properties, subjects
 from trigraph.verification.cases import build, variants
 from trigraph.verification.implementation import adapt

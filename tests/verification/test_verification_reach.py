@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from trigraph import pyref
-from trigraph.operators import DEFINITIONS, OPERATORS
+from trigraph.table import DEFINITIONS, OPERATORS
 from trigraph.verification import cases, nonfinite, subjects
 from trigraph.verification.judged import Judged
 from trigraph.verification.nonfinite import SPOILERS, check_nonfinite, spoilers

@@ -10,7 +10,7 @@ from trigraph.verification.graphs.segments import SegmentCases
 
 __all__ = ["CROWDED", "GRAPHS", "CaseGraphs"]
 
-# By the name in `trigraph.graph_kinds.GRAPHS`; None: definitions without a graph.
+# By the name in `trigraph.table.GRAPHS`; None: definitions without a graph.
 GRAPHS: dict[str | None, CaseGraphs] = {
     None: NoGraphCases(),
     "csc": CSCCases(),

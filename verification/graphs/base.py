@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trigraph.operators import SYMBOLS
+from trigraph.table import SYMBOLS
 from trigraph.verification.kinds import Variant
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ CROWDED = 3
 
 
 class CaseGraphs(ABC):
-    """One kind of graph (`trigraph.graph_kinds.GRAPHS`), or none, in the cases of definitions that take it.
+    """One kind of graph (`trigraph.table.GRAPHS`), or none, in the cases of definitions that take it.
 
     Methods return graph objects by argument name. Those that are given `sizes` write there the sizes these have.
 

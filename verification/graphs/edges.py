@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trigraph.edge_graph import EdgeGraph
+from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.verification.graphs.base import CaseGraphs, among, any_orders
 from trigraph.verification.kinds import Variant
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trigraph.segments import Segments
+from trigraph.graphs.segments import Segments
 from trigraph.verification.graphs.base import (
     BY_DESTINATION,
     BY_ROW,

@@ -39,7 +39,7 @@ from trigraph.bench.tables import ceiling_table, scaling_verdict, sweep_verdict,
 from trigraph.bench.workloads import GATHER, Workload
 from trigraph.environment import device
 from trigraph.fortran.threads import get_num_threads
-from trigraph.operators import OPERATORS, SYMBOLS
+from trigraph.table import OPERATORS, SYMBOLS
 
 __all__ = ["bench"]
 

@@ -16,7 +16,7 @@ import numpy as np
 from scipy import sparse
 
 from trigraph.bench.workloads import Call, Case, Peer, Step, Target, Workload
-from trigraph.gno import GnoParams, pack_gno_params, unpack_gno_params
+from trigraph.checks.gno import GnoParams, pack_gno_params, unpack_gno_params
 
 __all__ = ["SIZES", "WORKLOADS"]
 

@@ -18,8 +18,8 @@ import numpy as np
 from trigraph.bench import gat
 from trigraph.bench.programs import Contender, Program
 from trigraph.bench.workloads import Call, Case, Target, Unavailable, make_call, make_case
-from trigraph.edge_graph import EdgeGraph
 from trigraph.graphs import CSC
+from trigraph.graphs.edge_graph import EdgeGraph
 
 __all__ = ["PROGRAMS", "pyg_dimenet"]
 

@@ -16,8 +16,8 @@ from trigraph.bench.measure import Measurement, alternate, copy_job
 from trigraph.bench.programs import Program
 from trigraph.bench.worker import Job
 from trigraph.bench.workloads import GATHER, Step, Workload, clock_of, make_call, scaled
-from trigraph.operators import OPERATORS, SYMBOLS
 from trigraph.panels import PANELS
+from trigraph.table import OPERATORS, SYMBOLS
 
 __all__ = [
     "DISTURBED",

@@ -12,13 +12,13 @@ import numpy as np
 
 from trigraph import pyref
 from trigraph.checks import choice_number, shape_of
-from trigraph.edge_graph import EdgeGraph
 from trigraph.fortran.levels import fast_module
 from trigraph.fortran.threads import get_num_threads
 from trigraph.graphs import CSC
-from trigraph.operators import GRAPHS, OPERATORS, SYMBOLS, Array, Definition, Operator, evaluate
+from trigraph.graphs.edge_graph import EdgeGraph
+from trigraph.graphs.segments import Segments
 from trigraph.panels import FUNCTIONS, PANELS
-from trigraph.segments import Segments
+from trigraph.table import GRAPHS, OPERATORS, SYMBOLS, Array, Definition, Operator, evaluate
 
 __all__ = [
     "EXPONENT",

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from trigraph.graphs import MOST, advice, array_kind, check_range, count, index_array, namespace_of
+from trigraph.graphs.segments import Segments
 from trigraph.panels import FUNCTIONS
-from trigraph.segments import Segments
 
 __all__ = ["basis_embedding", "interaction_bilinear"]
 

@@ -15,9 +15,9 @@ from trigraph.distributed.exchange import Halo, agree, digest, moved_to
 from trigraph.distributed.kinds import CSCKind, EdgesKind, Ids, Kind, Owners, SegmentsKind, ascending, unique
 from trigraph.distributed.owners import blocks as block_owners
 from trigraph.distributed.partition import Partition
-from trigraph.edge_graph import EdgeGraph
 from trigraph.graphs import CSC, count
-from trigraph.segments import Segments
+from trigraph.graphs.edge_graph import EdgeGraph
+from trigraph.graphs.segments import Segments
 
 __all__ = ["members_of", "owners_of", "partition", "partition_pieces"]
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from trigraph.edge_graph import EdgeGraph
 from trigraph.graphs import CSC, array_kind, namespace_of, wait_for
-from trigraph.segments import Segments
+from trigraph.graphs.edge_graph import EdgeGraph
+from trigraph.graphs.segments import Segments
 
 __all__ = ["Halo", "Pending", "agree", "digest", "exchange", "moved_to"]
 

@@ -14,9 +14,9 @@ from trigraph.distributed.kinds import CSCKind, EdgesKind, RowsKind, SegmentsKin
 from trigraph.distributed.partition import Layout, Part, Partition, Places
 from trigraph.distributed.sums import tree_parts, tree_sum
 from trigraph.graphs import array_kind, entered, namespace_of
-from trigraph.operators import OPERATORS, Array, Operator, result_type
 from trigraph.panels import FUNCTIONS as WHOLE
 from trigraph.panels import PANELS, choose_panel, wrapped
+from trigraph.table import OPERATORS, Array, Operator, result_type
 
 __all__ = ["FUNCTIONS"]
 

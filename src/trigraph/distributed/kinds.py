@@ -16,9 +16,9 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from trigraph.edge_graph import EdgeGraph, with_reverse
 from trigraph.graphs import CSC
-from trigraph.segments import Segments
+from trigraph.graphs.edge_graph import EdgeGraph, with_reverse
+from trigraph.graphs.segments import Segments
 
 __all__ = [
     "CSCKind",

@@ -14,8 +14,8 @@ from torch.nn import functional as F
 from trigraph.distributed.divide import partition
 from trigraph.distributed.partition import Partition
 from trigraph.distributed.torch import FUNCTIONS, linear, rowwise, total
-from trigraph.edge_graph import EdgeGraph
 from trigraph.graphs import CSC
+from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.torch import nn
 
 __all__ = ["DimeNetPlusPlus", "DividedNeighbors"]

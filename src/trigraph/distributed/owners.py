@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.edge_graph import EdgeGraph
 from trigraph.graphs import CSC
+from trigraph.graphs.edge_graph import EdgeGraph
 
 __all__ = ["bisection", "blocks", "metis"]
 

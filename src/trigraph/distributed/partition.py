@@ -12,7 +12,7 @@ from mpi4py import MPI
 from trigraph.distributed.exchange import Halo, agree, exchange, moved_to
 from trigraph.distributed.kinds import EdgesKind, Ids, Kind, Owners, RowsKind, ascending, unique
 from trigraph.graphs import array_kind, device_of, namespace_of
-from trigraph.lazy import lazy
+from trigraph.table.lazy import lazy
 
 __all__ = ["Chunks", "Layout", "Part", "Partition", "Places"]
 

@@ -22,8 +22,8 @@ from trigraph.distributed.kinds import RowsKind
 from trigraph.distributed.partition import Partition
 from trigraph.distributed.sums import tree_parts, tree_sum
 from trigraph.graphs import namespace_of
-from trigraph.operators import DEFINITIONS, OPERATORS, Definition, result_type
 from trigraph.panels import wrapped
+from trigraph.table import DEFINITIONS, OPERATORS, Definition, result_type
 from trigraph.torch.arrays import array_of, tensor_from
 
 __all__ = ["FUNCTIONS", "linear", "rowwise", "total"]

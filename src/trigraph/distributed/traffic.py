@@ -10,8 +10,8 @@ import numpy as np
 from trigraph.distributed.divide import members_of, owners_of
 from trigraph.distributed.kinds import Kind, Owners
 from trigraph.distributed.owners import blocks as block_owners
-from trigraph.edge_graph import EdgeGraph
 from trigraph.graphs import CSC
+from trigraph.graphs.edge_graph import EdgeGraph
 
 __all__ = ["Cost", "Traffic", "traffic"]
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from trigraph.bench import dimenet, gat, gemnet, gno, weighted
 from trigraph.bench.workloads import Case, Peer, Workload
-from trigraph.operators import SYMBOLS, evaluate
 from trigraph.qualify.place import Device
+from trigraph.table import SYMBOLS, evaluate
 
 __all__ = ["WORKLOADS", "Timed", "gathered_bytes", "indexed", "sizes_at"]
 

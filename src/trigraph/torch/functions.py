@@ -14,10 +14,10 @@ import torch
 from torch._compile import _disable_dynamo
 
 from trigraph.checks import bind_arguments, check_call, checked_attribute, choice_number, graph_expected
-from trigraph.lazy import lazy
-from trigraph.operators import DEFINITIONS, ORDERS, Definition, Operator, evaluate, result_type
+from trigraph.graphs.segments import Segments
 from trigraph.panels import PANELS, choose_panel, execute, public_signature, raise_named, wrapped
-from trigraph.segments import Segments
+from trigraph.table import DEFINITIONS, ORDERS, Definition, Operator, evaluate, result_type
+from trigraph.table.lazy import lazy
 from trigraph.torch.arrays import array_of, on_device, tensor_from
 from trigraph.torch.graphs import CLASSES
 from trigraph.torch.library import OPERATORS_OF_TORCH, TorchOperator, has_tangents

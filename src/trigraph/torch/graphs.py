@@ -20,9 +20,9 @@ import torch.utils.dlpack
 from torch._compile import _disable_dynamo
 from torch.utils import _pytree
 
-from trigraph.edge_graph import EdgeGraph, with_reverse
 from trigraph.graphs import CSC, VIEWS, Immutable, ReverseCSC, array_kind, device_of, namespace_of
-from trigraph.segments import Segments
+from trigraph.graphs.edge_graph import EdgeGraph, with_reverse
+from trigraph.graphs.segments import Segments
 from trigraph.torch.arrays import array_of, on_device
 
 __all__ = ["PARTS", "Parts", "assemble", "numbers", "register", "tensor_of", "tensors", "uncompiled"]

@@ -21,9 +21,9 @@ from torch.autograd import forward_ad
 from torch.autograd.function import _SingleLevelFunction
 
 from trigraph.checks import bind_sizes, check_call, choice_number, shape_of
-from trigraph.lazy import lazy
-from trigraph.operators import OPERATORS, Operator, evaluate
 from trigraph.panels import PANELS, choose_panel, execute, raise_named
+from trigraph.table import OPERATORS, Operator, evaluate
+from trigraph.table.lazy import lazy
 from trigraph.torch.arrays import array_of, on_device, tensor_from
 from trigraph.torch.graphs import PARTS, assemble, graph_of, numbers, tensors
 

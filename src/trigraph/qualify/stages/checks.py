@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 import trigraph
-from trigraph.operators import OPERATORS, Operator
 from trigraph.panels import FUNCTIONS
 from trigraph.qualify.notes import Notes
 from trigraph.qualify.place import Device
+from trigraph.table import OPERATORS, Operator
 from trigraph.verification.cases import build, variants
 from trigraph.verification.subjects import named_fields
 

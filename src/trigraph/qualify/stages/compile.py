@@ -15,10 +15,10 @@ import numpy as np
 from trigraph.gpu import compile as budgeted
 from trigraph.gpu import launcher
 from trigraph.gpu.instances import INSTANCES
-from trigraph.operators import DEFINITIONS
 from trigraph.qualify.cases import subset
 from trigraph.qualify.notes import Notes
 from trigraph.qualify.place import Device, place
+from trigraph.table import DEFINITIONS
 
 __all__ = ["LINE_NUMBERS", "compiled", "parts", "run"]
 

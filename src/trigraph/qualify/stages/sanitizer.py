@@ -9,10 +9,10 @@ from typing import Any
 from unittest import mock
 
 from trigraph.gpu import launcher
-from trigraph.operators import DEFINITIONS
 from trigraph.qualify.notes import Notes
 from trigraph.qualify.place import Device
 from trigraph.qualify.stages.compile import LINE_NUMBERS
+from trigraph.table import DEFINITIONS
 
 __all__ = ["AT_ONCE", "parts", "prefix", "read", "run"]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from trigraph.operators import DEFINITIONS
 from trigraph.qualify.notes import Notes
 from trigraph.qualify.place import Device
+from trigraph.table import DEFINITIONS
 
 __all__ = ["parts", "read", "run"]
 

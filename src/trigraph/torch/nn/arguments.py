@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from trigraph.graphs import count
-from trigraph.table import SYMBOLS
+from trigraph.table.grammar import SYMBOLS
 
 __all__ = ["check_channels", "check_device", "check_real", "check_sizes"]
 

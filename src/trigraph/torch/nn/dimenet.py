@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.nn import Embedding, Linear, Module, ModuleList, Parameter
 from torch.nn import functional as F
 
-from trigraph.edge_graph import EdgeGraph
 from trigraph.graphs import count, shown
+from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.torch.functions import FUNCTIONS
 from trigraph.torch.graphs import uncompiled
 from trigraph.torch.nn.activations import Activation, activation

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from trigraph.graphs import MOST, as_array, check_range, count
-from trigraph.segments import Segments
+from trigraph.graphs.segments import Segments
 from trigraph.torch.functions import FUNCTIONS
 from trigraph.torch.graphs import tensors, uncompiled
 

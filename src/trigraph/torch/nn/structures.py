@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trigraph.edge_graph import EdgeGraph
 from trigraph.graphs import CSC, shown
-from trigraph.neighbors import neighbors
+from trigraph.graphs.edge_graph import EdgeGraph
+from trigraph.graphs.neighbors import neighbors
 from trigraph.torch.arrays import beneath
 from trigraph.torch.functions import FUNCTIONS
 from trigraph.torch.graphs import PARTS, tensors, uncompiled

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from trigraph.panels import FUNCTIONS
+from trigraph.panels.front_door import FUNCTIONS
 
 __all__ = [
     "BasisEmbeddingBwd",

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trigraph.lazy import lazy
+from trigraph.table.lazy import lazy
 
 __all__ = ["CSC_FORWARD", "CSC_REVERSE", "GRAPHS", "GraphArgument", "GraphKind"]
 

@@ -6,40 +6,36 @@ what was expected and what came. Nothing has been computed when one is raised.
 
 from __future__ import annotations
 
-import inspect
-import math
 import warnings
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from trigraph.edge_graph import EdgeGraph
-from trigraph.graphs import CSC, LARGEST_INT, advice, array_kind, count, device_of, namespace_of, shown
-from trigraph.neighbors import FLOATS
-from trigraph.operators import SYMBOLS, Array, Attribute, GraphArgument, Operator, evaluate, names_in
-from trigraph.segments import Segments
+from trigraph.checks.arguments import PLAIN_TYPES, checked_attribute, checked_wrt, is_half, squeeze_columns
+from trigraph.checks.sizes import bind_sizes, expected_shape, index_dtype, shape_of
+from trigraph.graphs.arrays import advice, array_kind, device_of, namespace_of
+from trigraph.graphs.csc import CSC
+from trigraph.graphs.edge_graph import EdgeGraph
+from trigraph.graphs.neighbors import FLOATS
+from trigraph.graphs.segments import Segments
+from trigraph.table.grammar import Array, Operator, evaluate
+from trigraph.table.graph_kinds import GraphArgument
 
 __all__ = [
+    "GRAPH_CLASSES",
+    "GRAPH_TYPES",
+    "HALF_PANELS",
+    "MOST_PASSED",
     "Checked",
-    "bind_arguments",
-    "bind_sizes",
     "check_call",
     "check_out",
-    "checked_attribute",
-    "checked_wrt",
-    "choice_number",
     "graph_expected",
-    "index_dtype",
-    "shape_of",
-    "squeeze_columns",
 ]
 
-HALF = ("float16", "bfloat16")
 HALF_PANELS = ("gpu", "gpu-host")
 GRAPH_TYPES: dict[str, type[CSC | EdgeGraph | Segments]] = {"CSC": CSC, "EdgeGraph": EdgeGraph, "Segments": Segments}
 GRAPH_CLASSES = frozenset(GRAPH_TYPES.values())
-PLAIN_TYPES = frozenset((int, float, bool, str, type(None)))
 
 # Sizes, wanted fields and what a panel keeps (`Checked.kept`) for calls that have passed every check, by `_key`: checks
 # take longer than all else in a small call, and layers of a model mostly give an operator arrays of the same shapes.
@@ -62,138 +58,6 @@ class Checked(NamedTuple):
     kept: dict[Any, Any]
 
 
-def shape_of(array: Array, sizes: Mapping[str, int]) -> tuple[int, ...]:
-    """Shape of an array of the table for given sizes."""
-    return tuple([evaluate(dim, sizes) for dim in array.dims])
-
-
-def choice_number(choices: tuple[Any, ...], value: Any) -> int:
-    """Place of a value among the choices of an attribute; -1 if it is none. True is not 1."""
-    if isinstance(value, str):
-        return choices.index(value) if value in choices else -1
-    for place, choice in enumerate(choices):
-        if value is choice:
-            return place
-    scalar = _scalar(value)
-    plain = bool(scalar) if isinstance(scalar, np.bool_) else scalar
-    return -1 if plain is value else choice_number(choices, plain)
-
-
-def _scalar(value: Any) -> Any:
-    """Return what an array of no dimension holds, anything else as it is."""
-    return value[()] if array_kind(value) == "numpy" and value.ndim == 0 else value
-
-
-def bind_arguments(
-    op: Operator, args: tuple[Any, ...], kwargs: Mapping[str, Any], signature: inspect.Signature
-) -> dict[str, Any]:
-    """Return all arguments by name; what was left out is None, or the default of an attribute.
-
-    Raises
-    ------
-    TypeError
-        If an argument is missing, given twice or unknown; the message shows `signature`, that of the function called.
-    """
-    names = op.names
-    values = {**op.defaults, **dict(zip(names, args, strict=False)), **kwargs}
-    twice = any(n in kwargs for n in names[: len(args)]) if kwargs else False
-    if len(args) <= len(names) and not twice and values.keys() == set(names):
-        return values
-    try:
-        for name in (n for n in kwargs if n not in names):
-            import difflib
-
-            near = difflib.get_close_matches(name, [*names, "out", "panel"], 1)
-            meant = f" (did you mean {near[0]!r}?)" if near else ""
-            raise TypeError(f"got an unexpected keyword argument {name!r}{meant}")
-        absent = [n for n in op.defaults if n not in kwargs and n not in names[: len(args)]]
-        op.signature.bind(*args, **kwargs, **{n: op.defaults[n] for n in absent})
-    except TypeError as error:
-        raise TypeError(f"{op.name}: {error}; expected {op.name}{signature}") from None
-    raise AssertionError(f"{op.name}: arguments were refused that fit {signature}")
-
-
-def _expected(array: Array, sizes: Mapping[str, int]) -> str:
-    """Return ``(num_edges, f_out*f_in) = (8, 12)``, a symbol that has no size yet standing for itself."""
-    symbolic = ", ".join(array.dims) + ("," if len(array.dims) == 1 else "")
-    numbers = [str(evaluate(d, sizes)) if names_in(d) <= sizes.keys() else d for d in array.dims]
-    filled = ", ".join(numbers) + ("," if len(numbers) == 1 else "")
-    return f"({symbolic})" if filled == symbolic else f"({symbolic}) = ({filled})"
-
-
-def _solve(dim: str, symbol: str, sizes: Mapping[str, int], size: int) -> int | None:
-    """Return the whole `symbol` >= its minimum for which `dim`, linear in it, equals `size`; None if there is none."""
-    if dim == symbol:
-        at_zero, slope = 0, 1
-    else:
-        at_zero = evaluate(dim, {**sizes, symbol: 0})
-        slope = evaluate(dim, {**sizes, symbol: 1}) - at_zero
-    value, rest = (size - at_zero) // slope, (size - at_zero) % slope
-    limits = SYMBOLS[symbol]
-    fits = rest == 0 and value >= limits.minimum and (limits.maximum is None or value <= limits.maximum)
-    return value if fits else None
-
-
-def _limits(symbol: str) -> str:
-    limits = SYMBOLS[symbol]
-    return f">= {limits.minimum}" + ("" if limits.maximum is None else f" and <= {limits.maximum}")
-
-
-def bind_sizes(
-    op: Operator,
-    values: Mapping[str, Any],
-    shapes: Mapping[str, tuple[int, ...]],
-    of_graph: Mapping[str, int] | None = None,
-) -> dict[str, int]:
-    """Size of every symbol, from the graph (whose sizes may be given instead), the attributes and the arrays' shapes.
-
-    Inputs bind before gradients and cotangents, so that a gradient of the wrong shape is the one reported.
-
-    Raises
-    ------
-    ValueError
-        If a shape does not fit.
-    """
-    sizes = op.graph.find_sizes(values) if op.graph and of_graph is None else dict(of_graph or {})
-    for name in op.definition.optional:
-        sizes[f"has_{name}"] = int(values[name] is not None)
-    for a in op.attributes:
-        if a.choices:
-            sizes[a.name] = choice_number(a.choices, values[a.name])
-        elif a.size:
-            sizes[a.name] = int(values[a.name])
-    lengths: dict[str, int] = {}  # of expressions that occurred
-    for array, dims in op.axes:
-        shape = shapes.get(array.name)
-        if shape is None:
-            continue
-        if len(shape) != len(dims):
-            raise ValueError(
-                f"{op.name}: {array.name} has shape {shape} of rank {len(shape)}; "
-                f"expected {_expected(array, sizes)} of rank {len(dims)}"
-            )
-        for (dim, names), size in zip(dims, shape, strict=True):
-            expected = sizes.get(dim)  # most are one symbol
-            if expected is None:
-                expected = lengths.get(dim)
-            if expected is None and names <= sizes.keys():
-                expected = lengths[dim] = evaluate(dim, sizes)
-            if expected is None:
-                unknown = sorted(names - sizes.keys())
-                solved = _solve(dim, unknown[0], sizes, size)
-                if solved is None:
-                    known = ", ".join(f"{n} = {sizes[n]}" for n in sorted(names_in(dim) & sizes.keys()))
-                    raise ValueError(
-                        f"{op.name}: {array.name} has shape {shape}; expected {_expected(array, sizes)} with a whole "
-                        f"{unknown[0]} {_limits(unknown[0])}" + (f" for {known}" if known else "")
-                    )
-                sizes[unknown[0]] = solved
-                lengths[dim] = size
-            elif expected != size:
-                raise ValueError(f"{op.name}: {array.name} has shape {shape}; expected {_expected(array, sizes)}")
-    return sizes
-
-
 def _refuse_kind(op: Operator, name: str, value: Any, kind: str, panel: str) -> None:
     found = array_kind(value)
     if found is None:
@@ -202,11 +66,6 @@ def _refuse_kind(op: Operator, name: str, value: Any, kind: str, panel: str) -> 
             f"{advice(name, value)}"
         )
     raise TypeError(f"{op.name}: {name} is a {found}.ndarray; panel {panel!r} takes {kind}.ndarray")
-
-
-def is_half(dtype: np.dtype) -> bool:
-    """Whether a dtype is float16, or ml_dtypes' bfloat16."""
-    return dtype.name in HALF and dtype.isnative
 
 
 def _dtype_of(array: Array, first: Any) -> np.dtype:
@@ -240,45 +99,6 @@ def _check_arrays(op: Operator, values: Mapping[str, Any], kind: str, panel: str
         elif kind != "numpy" and device_of(value) != device_of(values[first]):
             here, there = device_of(value), device_of(values[first])
             raise ValueError(f"{op.name}: {array.name} is on {here}; expected {there}, where {first} is")
-
-
-def checked_attribute(op: Operator, attribute: Attribute, value: Any, dtype: np.dtype) -> Any:
-    """Return the value of an attribute as one of its choices, a float or an int; `dtype` is that of the inputs.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If it is none of these, or out of range.
-    """
-    name = attribute.name
-    if attribute.choices:
-        place = choice_number(attribute.choices, value)
-        if place < 0:
-            expected = ", ".join(map(repr, attribute.choices))
-            error = ValueError if isinstance(value, str) else TypeError
-            raise error(f"{op.name}: {name} is {shown(value)}; expected one of {expected}")
-        return attribute.choices[place]
-    if attribute.real:
-        return _number(op, name, value, dtype)
-    symbol = SYMBOLS[name]
-    maximum = LARGEST_INT if symbol.maximum is None else symbol.maximum
-    return count(op.name, name, value, symbol.minimum, maximum)
-
-
-def _number(op: Operator, name: str, value: Any, dtype: np.dtype) -> float:
-    """Return an attribute that is a number as a float, which panels turn into the dtype they compute in."""
-    scalar = _scalar(value)
-    if isinstance(scalar, (bool, np.bool_)) or not isinstance(scalar, (int, float, np.integer, np.floating)):
-        raise TypeError(f"{op.name}: {name} is a {type(value).__name__}; expected a float")
-    try:
-        number = float(scalar)
-    except OverflowError:  # an integer beyond any float
-        number = math.inf if scalar > 0 else -math.inf
-    if not 0 <= number < math.inf:
-        raise ValueError(f"{op.name}: {name} is {number}; expected a finite number >= 0")
-    if number > 1e38 and number > (largest := float(np.finfo(np.float32 if is_half(dtype) else dtype).max)):
-        raise ValueError(f"{op.name}: {name} is {number}; expected at most {largest}, the largest of {dtype}")
-    return number
 
 
 def graph_expected(op: Operator, argument: GraphArgument) -> str:
@@ -354,13 +174,6 @@ def _check_members(op: Operator, values: Mapping[str, Any]) -> None:
             raise ValueError(f"{op.name}: {argument} has {array.size} members; expected {expected}")
 
 
-def index_dtype(op: Operator, values: Mapping[str, Any]) -> np.dtype:
-    """Dtype of the graph's arrays, and of what an operator returns as indices."""
-    assert op.graph is not None
-    dtype: np.dtype = op.graph.find(op.graph.forward[0][0], values).dtype
-    return dtype
-
-
 def _check_indices(op: Operator, values: Mapping[str, Any]) -> None:
     """Integers given back have the graph's dtype."""
     for a in op.index_arguments:
@@ -400,34 +213,6 @@ def _check_absent(op: Operator, values: Mapping[str, Any]) -> None:
     for a in op.definition.inputs:
         if a.optional and values[a.name] is None and values.get(gg := f"gg_{a.name}") is not None:
             raise ValueError(f"{op.name}: {gg} is given, but {a.name} is None; expected None")
-
-
-def checked_wrt(op: Operator, wrt: Any) -> tuple[str, ...]:
-    """Return the fields that `wrt` names, in the operator's order; raise TypeError or ValueError if it names others."""
-    names = tuple(f.name for f in op.fields)
-    wrt = _scalar(wrt)
-    try:
-        asked = (wrt,) if isinstance(wrt, str) else tuple(wrt)
-    except TypeError:
-        expected = "expected a string or an iterable of strings"
-        raise TypeError(f"{op.name}: wrt is a {type(wrt).__name__}; {expected}") from None
-    for name in asked:
-        if not isinstance(name, str):
-            raise TypeError(f"{op.name}: wrt names a {type(name).__name__}; expected strings among {', '.join(names)}")
-        if name not in names:
-            raise ValueError(f"{op.name}: wrt names {name!r}; expected one of {', '.join(names)}")
-    return tuple(n for n in names if n in asked)
-
-
-def squeeze_columns(op: Operator, values: dict[str, Any]) -> frozenset[str]:
-    """Drop the trailing axis of one that column arrays may have; return the names of those that had it."""
-    found = []
-    for a in op.arguments:
-        value = values[a.name]
-        if a.column and value is not None and value.ndim == len(a.dims) + 1 and value.shape[-1] == 1:
-            values[a.name] = value[..., 0]
-            found.append(a.name)
-    return frozenset(found)
 
 
 def check_out(
@@ -470,7 +255,9 @@ def check_out(
         if array.dtype != dtype:
             raise TypeError(f"{op.name}: {label} has dtype {array.dtype}; expected {dtype}")
         if array.shape != shape_of(fields[name], sizes) + ((1,) if name in columns else ()):
-            raise ValueError(f"{op.name}: {label} has shape {array.shape}; expected {_expected(fields[name], sizes)}")
+            raise ValueError(
+                f"{op.name}: {label} has shape {array.shape}; expected {expected_shape(fields[name], sizes)}"
+            )
         if not array.flags.c_contiguous:
             raise ValueError(f"{op.name}: {label} has strides {array.strides}; expected a C-contiguous array")
         if kind == "numpy" and not array.flags.writeable:

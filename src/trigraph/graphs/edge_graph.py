@@ -11,9 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trigraph.graphs import (
+from trigraph.graphs.arrays import (
     INDEX_DTYPES,
-    Immutable,
     array_kind,
     as_array,
     check_range,
@@ -24,10 +23,10 @@ from trigraph.graphs import (
     like_given,
     most,
     namespace_of,
-    on_device,
     order_by,
 )
-from trigraph.neighbors import FLOATS, neighbors
+from trigraph.graphs.base import Immutable, on_device
+from trigraph.graphs.neighbors import FLOATS, neighbors
 
 __all__ = ["EdgeGraph", "LeftOut", "NeighborEdges", "SortedEdges", "Triplets", "with_reverse"]
 

@@ -17,41 +17,16 @@ from collections import namedtuple
 from functools import cache
 from typing import Any
 
-from trigraph.graph_kinds import CSC_FORWARD, CSC_REVERSE, GRAPHS, GraphArgument, GraphKind
-from trigraph.table import (
-    SYMBOLS,
-    Argument,
+from trigraph.table.grammar import (
     Array,
     Attribute,
     Definition,
     Kink,
     Operator,
     Restriction,
-    Symbol,
-    evaluate,
-    names_in,
 )
 
-__all__ = [
-    "CSC_FORWARD",
-    "CSC_REVERSE",
-    "DEFINITIONS",
-    "GRAPHS",
-    "OPERATORS",
-    "SYMBOLS",
-    "Argument",
-    "Array",
-    "Attribute",
-    "Definition",
-    "GraphArgument",
-    "GraphKind",
-    "Kink",
-    "Operator",
-    "Symbol",
-    "evaluate",
-    "names_in",
-    "result_type",
-]
+__all__ = ["ACTIVATIONS", "DEFINITIONS", "OPERATORS", "result_type"]
 
 F_IN = Attribute("f_in", "Features per source node.")
 F_OUT = Attribute("f_out", "Features per destination node; the fast index of the kernel.")

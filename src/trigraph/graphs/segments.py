@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from trigraph.graphs import PART_SIZE, Immutable, check_range, count, frozen, index_array, most, on_device, order_by
+from trigraph.graphs.arrays import check_range, count, frozen, index_array, most, order_by
+from trigraph.graphs.base import PART_SIZE, Immutable, on_device
 
 __all__ = ["Segments"]
 

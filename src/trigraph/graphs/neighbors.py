@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.graphs import array_kind, shown
+from trigraph.graphs.arrays import array_kind, shown
 
 __all__ = ["FLOATS", "neighbors"]
 

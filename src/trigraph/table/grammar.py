@@ -13,8 +13,8 @@ from functools import cache
 from types import CodeType
 from typing import Any
 
-from trigraph.graph_kinds import GRAPHS, GraphKind
-from trigraph.lazy import lazy
+from trigraph.table.graph_kinds import GRAPHS, GraphKind
+from trigraph.table.lazy import lazy
 
 __all__ = [
     "SYMBOLS",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from trigraph.graphs import advice, array_kind, count
-from trigraph.neighbors import FLOATS
+from trigraph.graphs.arrays import advice, array_kind, count
+from trigraph.graphs.neighbors import FLOATS
 
 __all__ = ["GnoParams", "pack_gno_params", "unpack_gno_params"]
 

@@ -1,0 +1,29 @@
+"""Checks of a call, all derived from the operator table."""
+
+from trigraph.checks.arguments import (
+    HALF,
+    bind_arguments,
+    checked_attribute,
+    checked_wrt,
+    choice_number,
+    squeeze_columns,
+)
+from trigraph.checks.call import GRAPH_TYPES, HALF_PANELS, check_call, check_out, graph_expected
+from trigraph.checks.sizes import bind_sizes, index_dtype, shape_of
+
+__all__ = [
+    "GRAPH_TYPES",
+    "HALF",
+    "HALF_PANELS",
+    "bind_arguments",
+    "bind_sizes",
+    "check_call",
+    "check_out",
+    "checked_attribute",
+    "checked_wrt",
+    "choice_number",
+    "graph_expected",
+    "index_dtype",
+    "shape_of",
+    "squeeze_columns",
+]

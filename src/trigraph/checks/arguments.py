@@ -1,0 +1,147 @@
+"""Arguments by name, and the checks of those that are no arrays: attributes, choices, names of fields."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from trigraph.graphs.arrays import LARGEST_INT, array_kind, count, shown
+from trigraph.table.grammar import SYMBOLS, Attribute, Operator
+
+__all__ = [
+    "HALF",
+    "PLAIN_TYPES",
+    "bind_arguments",
+    "checked_attribute",
+    "checked_wrt",
+    "choice_number",
+    "is_half",
+    "squeeze_columns",
+]
+
+HALF = ("float16", "bfloat16")
+
+
+PLAIN_TYPES = frozenset((int, float, bool, str, type(None)))
+
+
+def choice_number(choices: tuple[Any, ...], value: Any) -> int:
+    """Place of a value among the choices of an attribute; -1 if it is none. True is not 1."""
+    if isinstance(value, str):
+        return choices.index(value) if value in choices else -1
+    for place, choice in enumerate(choices):
+        if value is choice:
+            return place
+    scalar = _scalar(value)
+    plain = bool(scalar) if isinstance(scalar, np.bool_) else scalar
+    return -1 if plain is value else choice_number(choices, plain)
+
+
+def _scalar(value: Any) -> Any:
+    """Return what an array of no dimension holds, anything else as it is."""
+    return value[()] if array_kind(value) == "numpy" and value.ndim == 0 else value
+
+
+def bind_arguments(
+    op: Operator, args: tuple[Any, ...], kwargs: Mapping[str, Any], signature: inspect.Signature
+) -> dict[str, Any]:
+    """Return all arguments by name; what was left out is None, or the default of an attribute.
+
+    Raises
+    ------
+    TypeError
+        If an argument is missing, given twice or unknown; the message shows `signature`, that of the function called.
+    """
+    names = op.names
+    values = {**op.defaults, **dict(zip(names, args, strict=False)), **kwargs}
+    twice = any(n in kwargs for n in names[: len(args)]) if kwargs else False
+    if len(args) <= len(names) and not twice and values.keys() == set(names):
+        return values
+    try:
+        for name in (n for n in kwargs if n not in names):
+            import difflib
+
+            near = difflib.get_close_matches(name, [*names, "out", "panel"], 1)
+            meant = f" (did you mean {near[0]!r}?)" if near else ""
+            raise TypeError(f"got an unexpected keyword argument {name!r}{meant}")
+        absent = [n for n in op.defaults if n not in kwargs and n not in names[: len(args)]]
+        op.signature.bind(*args, **kwargs, **{n: op.defaults[n] for n in absent})
+    except TypeError as error:
+        raise TypeError(f"{op.name}: {error}; expected {op.name}{signature}") from None
+    raise AssertionError(f"{op.name}: arguments were refused that fit {signature}")
+
+
+def is_half(dtype: np.dtype) -> bool:
+    """Whether a dtype is float16, or ml_dtypes' bfloat16."""
+    return dtype.name in HALF and dtype.isnative
+
+
+def checked_attribute(op: Operator, attribute: Attribute, value: Any, dtype: np.dtype) -> Any:
+    """Return the value of an attribute as one of its choices, a float or an int; `dtype` is that of the inputs.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it is none of these, or out of range.
+    """
+    name = attribute.name
+    if attribute.choices:
+        place = choice_number(attribute.choices, value)
+        if place < 0:
+            expected = ", ".join(map(repr, attribute.choices))
+            error = ValueError if isinstance(value, str) else TypeError
+            raise error(f"{op.name}: {name} is {shown(value)}; expected one of {expected}")
+        return attribute.choices[place]
+    if attribute.real:
+        return _number(op, name, value, dtype)
+    symbol = SYMBOLS[name]
+    maximum = LARGEST_INT if symbol.maximum is None else symbol.maximum
+    return count(op.name, name, value, symbol.minimum, maximum)
+
+
+def _number(op: Operator, name: str, value: Any, dtype: np.dtype) -> float:
+    """Return an attribute that is a number as a float, which panels turn into the dtype they compute in."""
+    scalar = _scalar(value)
+    if isinstance(scalar, (bool, np.bool_)) or not isinstance(scalar, (int, float, np.integer, np.floating)):
+        raise TypeError(f"{op.name}: {name} is a {type(value).__name__}; expected a float")
+    try:
+        number = float(scalar)
+    except OverflowError:  # an integer beyond any float
+        number = math.inf if scalar > 0 else -math.inf
+    if not 0 <= number < math.inf:
+        raise ValueError(f"{op.name}: {name} is {number}; expected a finite number >= 0")
+    if number > 1e38 and number > (largest := float(np.finfo(np.float32 if is_half(dtype) else dtype).max)):
+        raise ValueError(f"{op.name}: {name} is {number}; expected at most {largest}, the largest of {dtype}")
+    return number
+
+
+def checked_wrt(op: Operator, wrt: Any) -> tuple[str, ...]:
+    """Return the fields that `wrt` names, in the operator's order; raise TypeError or ValueError if it names others."""
+    names = tuple(f.name for f in op.fields)
+    wrt = _scalar(wrt)
+    try:
+        asked = (wrt,) if isinstance(wrt, str) else tuple(wrt)
+    except TypeError:
+        expected = "expected a string or an iterable of strings"
+        raise TypeError(f"{op.name}: wrt is a {type(wrt).__name__}; {expected}") from None
+    for name in asked:
+        if not isinstance(name, str):
+            raise TypeError(f"{op.name}: wrt names a {type(name).__name__}; expected strings among {', '.join(names)}")
+        if name not in names:
+            raise ValueError(f"{op.name}: wrt names {name!r}; expected one of {', '.join(names)}")
+    return tuple(n for n in names if n in asked)
+
+
+def squeeze_columns(op: Operator, values: dict[str, Any]) -> frozenset[str]:
+    """Drop the trailing axis of one that column arrays may have; return the names of those that had it."""
+    found = []
+    for a in op.arguments:
+        value = values[a.name]
+        if a.column and value is not None and value.ndim == len(a.dims) + 1 and value.shape[-1] == 1:
+            values[a.name] = value[..., 0]
+            found.append(a.name)
+    return frozenset(found)

@@ -1,0 +1,42 @@
+"""Graph objects, and the arrays they are made of."""
+
+from trigraph.graphs.arrays import (
+    MOST,
+    advice,
+    array_kind,
+    as_array,
+    check_range,
+    count,
+    device_of,
+    index_array,
+    namespace_of,
+    shown,
+    wait_for,
+)
+from trigraph.graphs.base import PART_SIZE, VIEWS, Immutable, LongRows, entered
+from trigraph.graphs.csc import CSC, ReverseCSC
+from trigraph.graphs.edge_graph import EdgeGraph
+from trigraph.graphs.segments import Segments
+
+__all__ = [
+    "CSC",
+    "MOST",
+    "PART_SIZE",
+    "VIEWS",
+    "EdgeGraph",
+    "Immutable",
+    "LongRows",
+    "ReverseCSC",
+    "Segments",
+    "advice",
+    "array_kind",
+    "as_array",
+    "check_range",
+    "count",
+    "device_of",
+    "entered",
+    "index_array",
+    "namespace_of",
+    "shown",
+    "wait_for",
+]

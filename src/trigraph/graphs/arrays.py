@@ -1,0 +1,234 @@
+"""Arrays of NumPy and CuPy, and tensors: what they are, where they are, and checks of those that hold indices."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+import numpy as np
+
+__all__ = [
+    "INDEX_DTYPES",
+    "LARGEST_INT",
+    "MOST",
+    "advice",
+    "array_kind",
+    "as_array",
+    "called",
+    "check_range",
+    "count",
+    "device_of",
+    "frozen",
+    "index_array",
+    "is_tensor",
+    "like_given",
+    "most",
+    "namespace_of",
+    "order_by",
+    "shown",
+    "wait_for",
+]
+
+INDEX_DTYPES = (np.dtype(np.int32), np.dtype(np.int64))
+
+
+# Nodes, segments, and rows of edge arrays: offsets of more would fill 2 PiB.
+MOST = 2**48
+
+
+LARGEST_INT = 2**63 - 1
+
+
+def array_kind(value: Any) -> str | None:
+    """``"numpy"`` or ``"cupy"`` for an ndarray of either; None for anything else.
+
+    Masked arrays and matrices are something else: a kernel would drop the mask, and a matrix changes what ``*`` means.
+    """
+    if type(value) is np.ndarray:  # most are
+        return "numpy"
+    if isinstance(value, np.ndarray):
+        return None if isinstance(value, (np.ma.MaskedArray, np.matrix)) else "numpy"
+    if type(value).__module__.partition(".")[0] == "cupy" and type(value).__name__ == "ndarray":
+        return "cupy"
+    return None
+
+
+def device_of(value: Any) -> str:
+    """``"host"``, or the CUDA device an array or a tensor lives on."""
+    if isinstance(value, np.ndarray):
+        return "host"
+    if array_kind(value) == "cupy":
+        return f"cuda:{value.device.id}"
+    return "host" if value.device.type == "cpu" else str(value.device)
+
+
+def namespace_of(value: Any) -> Any:
+    """NumPy for an array of NumPy, CuPy for one of CuPy."""
+    if isinstance(value, np.ndarray):
+        return np
+    import cupy
+
+    return cupy
+
+
+def wait_for(array: Any) -> None:
+    """Wait until the current stream has written what lies on a device: other streams may read it then."""
+    if array_kind(array) == "cupy":
+        namespace_of(array).cuda.get_current_stream().synchronize()
+
+
+def frozen(array: Any) -> Any:
+    """Return an array that nobody can write to, a copy; for CuPy, which has none, the array itself."""
+    if not isinstance(array, np.ndarray):
+        return array
+    try:
+        memory = array.tobytes()
+    except MemoryError:
+        raise MemoryError(f"the system has no {array.nbytes} bytes for a copy of an array of a graph") from None
+    return np.ndarray(array.shape, array.dtype, buffer=memory)
+
+
+def is_tensor(value: Any) -> bool:
+    """Whether a value is a tensor of PyTorch, which need not be installed."""
+    return any(c.__module__.partition(".")[0] == "torch" and c.__name__ == "Tensor" for c in type(value).__mro__)
+
+
+def as_array(value: Any) -> Any:
+    """Return the array that views a dense tensor's memory; anything else is returned as it is."""
+    if not is_tensor(value) or str(value.layout) != "torch.strided" or value.device.type not in ("cpu", "cuda"):
+        return value
+    import torch
+
+    from trigraph.torch.arrays import array_of, beneath
+
+    try:
+        value = beneath(value)
+    except ValueError:  # a batch of torch.vmap has no memory of this shape
+        return value
+    if isinstance(value, torch._subclasses.FakeTensor):  # nor has what stands for a tensor while a program is traced
+        return value
+    with torch._C._DisableFuncTorch():  # which would wrap what `detach` returns
+        return array_of(value)
+
+
+def called(value: Any) -> str:
+    """Return what a message calls an object that is no array."""
+    if not is_tensor(value):
+        return f"a {type(value).__name__}"
+    if type(value).__name__ == "FakeTensor":
+        return "a FakeTensor, of a program that is traced"
+    batched = str(value.layout) == "torch.strided" and value.device.type in ("cpu", "cuda")
+    place = "batched by torch.vmap" if batched else f"of layout {value.layout} on {value.device}"
+    return f"a torch.Tensor {place}"
+
+
+def like_given(array: Any, given: Any) -> Any:
+    """Return an array as a tensor where what the caller gave is one."""
+    if not is_tensor(given):
+        return array
+    from trigraph.torch.arrays import tensor_from
+
+    return tensor_from(array)
+
+
+def advice(name: str, value: Any) -> str:
+    """Return what to pass instead of an object that is no array, for the end of a message; empty for most."""
+    return f": pass {name}.detach().cpu().numpy(), or use trigraph.torch" if is_tensor(value) else ""
+
+
+def index_array(caller: str, name: str, value: Any, like: Any = None, like_name: str = "offsets") -> Any:
+    """Read-only contiguous copy of a one-dimensional index array, or of a tensor as an array.
+
+    Parameters
+    ----------
+    caller, name : str
+        Class and argument, for the messages.
+    value : array
+    like : array, optional
+        Whose kind, dtype and device it must have; `like_name` is what messages call it.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If it is not one, or differs from `like` in kind, dtype or device.
+    """
+    value, like = as_array(value), as_array(like)
+    kind = array_kind(value)
+    if kind is None:
+        raise TypeError(
+            f"{caller}: {name} is {called(value)}; expected a numpy.ndarray, cupy.ndarray or torch.Tensor of integers"
+        )
+    if value.dtype not in INDEX_DTYPES:  # the other byte order is not in it
+        raise TypeError(f"{caller}: {name} has dtype {value.dtype.str}; expected native int32 or int64")
+    if value.ndim != 1:
+        raise ValueError(f"{caller}: {name} has shape {value.shape}; expected one dimension")
+    if value.size > np.iinfo(value.dtype).max:
+        raise ValueError(f"{caller}: {name} has {value.size} values, more than {value.dtype} can count; expected int64")
+    if like is not None:
+        if array_kind(like) != kind:
+            raise TypeError(
+                f"{caller}: {name} is a {kind}.ndarray; expected {array_kind(like)}.ndarray, as {like_name} is"
+            )
+        if like.dtype != value.dtype:
+            raise TypeError(
+                f"{caller}: {name} has dtype {value.dtype}; expected {like.dtype}, the dtype of {like_name}"
+            )
+        if device_of(like) != device_of(value):
+            raise ValueError(
+                f"{caller}: {name} is on {device_of(value)}; expected {device_of(like)}, where {like_name} is"
+            )
+    return frozen(value) if kind == "numpy" else namespace_of(value).array(value, copy=True, order="C")
+
+
+def check_range(caller: str, name: str, values: Any, bound: int, bound_name: str) -> None:
+    """Raise ValueError unless every value is in 0..bound-1; names the first that is not."""
+    if values.size == 0:
+        return
+    low, high = int(values.min()), int(values.max())
+    if low < 0 or high >= bound:
+        at = int(namespace_of(values).argmax((values < 0) | (values >= bound)))
+        raise ValueError(f"{caller}: {name}[{at}] is {int(values[at])}; expected 0 <= {name} < {bound_name} = {bound}")
+
+
+def shown(value: Any) -> str:
+    """Return how a message shows a value: Python refuses to write down an integer of thousands of digits."""
+    if isinstance(value, int) and value.bit_length() > 1024:
+        return f"an integer of {value.bit_length()} bits"
+    return repr(value)
+
+
+def count(caller: str, name: str, value: Any, minimum: int = 0, maximum: int = LARGEST_INT) -> int:
+    """Return `value` as an int; TypeError unless it is one (a bool is none), ValueError if it is out of range."""
+    try:
+        if isinstance(value, bool) or getattr(value, "dtype", None) == np.bool_:
+            raise TypeError
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{caller}: {name} is a {type(value).__name__}; expected an int") from None
+    if not minimum <= number <= maximum:
+        bound = f"at least {minimum}" if number < minimum else f"at most {maximum}"
+        raise ValueError(f"{caller}: {name} is {shown(number)}; expected {bound}")
+    return number
+
+
+def most(dtype: np.dtype) -> int:
+    """Return how many nodes, segments or rows indices of this dtype can name, of those that any memory could hold."""
+    return min(MOST, int(np.iinfo(dtype).max))
+
+
+def order_by(keys: Any, num_keys: int) -> tuple[Any, Any]:
+    """Offsets and positions of a stable sort by key: counting sort, linear in the number of positions."""
+    xp, dtype = namespace_of(keys), keys.dtype
+    if xp is np:
+        from scipy import sparse  # slow to import, and not needed to import trigraph
+
+        # The transposition of a sparse matrix is a counting sort: columns come out in order of appearance.
+        rows = np.array([0, keys.size], dtype=dtype)
+        matrix = sparse.csr_matrix((np.arange(keys.size, dtype=dtype), keys, rows), shape=(1, max(num_keys, 1))).tocsc()
+        offsets = np.asarray(matrix.indptr[: num_keys + 1], dtype)
+        positions = np.asarray(matrix.data, dtype)
+    else:
+        counts = xp.bincount(keys, minlength=max(num_keys, 1))[:num_keys]
+        offsets = xp.concatenate([xp.zeros(1, dtype), xp.cumsum(counts).astype(dtype)])
+        positions = xp.argsort(keys, kind="stable").astype(dtype)
+    return offsets, positions

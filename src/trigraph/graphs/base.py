@@ -1,0 +1,148 @@
+"""What all graph objects share: they are immutable, and lie on one device."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable
+from typing import Any, NamedTuple, ParamSpec, TypeVar
+
+from trigraph.graphs.arrays import array_kind, as_array, device_of, namespace_of, wait_for
+
+__all__ = ["PART_SIZE", "VIEWS", "Immutable", "LongRows", "entered", "find_long_rows", "on_device"]
+
+G = TypeVar("G", bound="Immutable")
+
+
+P = ParamSpec("P")
+
+
+R = TypeVar("R")
+
+
+def entered(*values: Any) -> contextlib.AbstractContextManager[Any]:
+    """Return the context in which the device of the first array, tensor or graph object on one is the current one."""
+    context: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+    for value in values:
+        array = as_array(value)
+        if array_kind(array) == "cupy":
+            context = array.device
+        elif isinstance(value, Immutable) and getattr(value, "kind", "") == "cupy":  # which a new one has not yet
+            import cupy
+
+            context = cupy.cuda.Device(int(value.device.removeprefix("cuda:")))
+        else:
+            continue
+        break
+    return context
+
+
+def on_device(function: Callable[P, R]) -> Callable[P, R]:
+    """Let a function run on the device of its arguments, whichever is the current one; see `entered`."""
+
+    @functools.wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        with entered(*args, *kwargs.values()):
+            return function(*args, **kwargs)
+
+    return run
+
+
+PART_SIZE = 128  # positions of a row that kernels of the GPU panels take at a time
+
+
+class LongRows(NamedTuple):
+    """The rows of a CSR array that have more than PART_SIZE positions, and their parts of at most PART_SIZE positions.
+
+    Attributes
+    ----------
+    rows : array, shape (3, number of such rows)
+        Row, its first part, and the part after its last.
+    parts : array, shape (2, number of parts)
+        Row and first position.
+    """
+
+    rows: Any
+    parts: Any
+
+
+def find_long_rows(offsets: Any) -> LongRows | None:
+    """Return the long rows of a CSR array, None if there is none; on a device this waits for their number."""
+    xp, dtype = namespace_of(offsets), offsets.dtype
+    sizes = offsets[1:] - offsets[:-1]
+    rows = xp.flatnonzero(sizes > PART_SIZE)
+    if rows.size == 0:
+        return None
+    ends = xp.cumsum((sizes[rows] - 1) // PART_SIZE + 1)
+    firsts = xp.concatenate([ends[:1] * 0, ends[:-1]])
+    part = xp.arange(int(ends[-1]))
+    of = xp.searchsorted(ends, part, side="right")
+    begins = offsets[rows[of]] + (part - firsts[of]) * PART_SIZE
+    return LongRows(xp.stack([rows, firsts, ends]).astype(dtype), xp.stack([rows[of], begins]).astype(dtype))
+
+
+# Called with every new graph object, and once it is prepared: `trigraph.torch` makes tensors that view its arrays.
+VIEWS: list[Callable[[Any], object]] = []
+
+
+class Immutable:
+    """Base of graph objects: attributes are set by ``_set`` alone, once, and a copy is the object itself."""
+
+    __slots__ = ("__weakref__", "_built", "device", "kind")
+
+    kind: str  # "numpy" or "cupy"; "torch" for what torch has put together of tensors
+    device: str  # "host", or the CUDA device of its arrays
+    _built: dict[str, Any]  # what is made when it is first asked for: orders, tensors
+
+    @staticmethod
+    def _place(array: Any) -> dict[str, Any]:
+        """Return the attributes that every graph object has; `array` is one of its arrays."""
+        return {"kind": array_kind(array) or "torch", "device": device_of(array), "_built": {}}
+
+    def _set(self, **attributes: Any) -> None:
+        if hasattr(self, next(iter(attributes))):  # __init__ once more: calls may be running on what was checked
+            raise AttributeError(f"{type(self).__name__} is immutable; cannot initialize it again")
+        self._assign(**attributes)
+        for value in attributes.values():
+            if array_kind(value):
+                wait_for(value)
+                break
+        for view in VIEWS:
+            view(self)
+
+    @property
+    def _key(self) -> tuple[Any, ...]:
+        """All that checks of a call look at: kind, device, numbers, and dtypes of the arrays that are there."""
+        key: tuple[Any, ...] | None = self._built.get("key")
+        if key is None:
+            parts = (getattr(self, name) for name in type(self).__slots__)
+            numbers_and_dtypes = (p if isinstance(p, int) else getattr(p, "dtype", None) for p in parts)
+            key = self._built.setdefault("key", (type(self), self.kind, self.device, *numbers_and_dtypes))
+        return key
+
+    def long_rows(self, name: str, offsets: Any) -> LongRows | None:
+        """Return the long rows of the offsets called `name`; they are found once and kept, as by `prepare`."""
+        key = f"long rows of {name}"
+        if key not in self._built:
+            with entered(offsets):
+                rows = find_long_rows(offsets)
+                wait_for(offsets)
+            self._built.setdefault(key, rows)
+        found: LongRows | None = self._built[key]
+        return found
+
+    def _assign(self, **attributes: Any) -> None:
+        for name, value in attributes.items():
+            object.__setattr__(self, name, value)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"{type(self).__name__} is immutable; cannot set {name}")
+
+    def __delattr__(self, name: str) -> None:
+        raise AttributeError(f"{type(self).__name__} is immutable; cannot delete {name}")
+
+    def __copy__(self: G) -> G:
+        return self
+
+    def __deepcopy__(self: G, memo: dict[int, Any]) -> G:
+        return self

@@ -1,0 +1,45 @@
+"""The panels, and which of them serves a call."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from trigraph.graphs.arrays import array_kind
+from trigraph.table.grammar import Operator
+
+__all__ = ["PANELS", "choose_panel", "panel_function"]
+
+# Panel: module that holds its functions, and the kind of arrays it takes.
+PANELS: dict[str, tuple[str, str]] = {
+    "fortran": ("trigraph.fortran", "numpy"),
+    "fortran-reference": ("trigraph.fortran.reference", "numpy"),
+    "pyref": ("trigraph.pyref", "numpy"),
+    "gpu": ("trigraph.gpu", "cupy"),
+    "gpu-host": ("trigraph.gpu", "numpy"),
+}
+
+
+@cache
+def panel_function(panel: str, name: str) -> Callable[..., Any]:
+    """Return a function of one panel: the unchecked one of an operator, or ``execute``, which runs a checked call."""
+    function: Callable[..., Any] = getattr(importlib.import_module(PANELS[panel][0]), name)
+    return function
+
+
+def choose_panel(op: Operator, values: dict[str, Any], panel: Any) -> str:
+    """Return the panel that was asked for, or the one that goes with the arrays."""
+    if panel is None:
+        for a in op.arguments:
+            if type(values[a.name]) is not np.ndarray and array_kind(values[a.name]) == "cupy":
+                return "gpu"
+        return "fortran"
+    if not isinstance(panel, str):
+        raise TypeError(f"{op.name}: panel is a {type(panel).__name__}; expected a string")
+    if panel not in PANELS:
+        raise ValueError(f"{op.name}: panel is {panel!r}; expected one of {', '.join(PANELS)}")
+    return panel

@@ -1,0 +1,85 @@
+"""The front door: one checked function for each operator of the table.
+
+``trigraph.X(..., panel=None)`` checks its arguments against the table, chooses the panel and calls it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from trigraph.checks.arguments import bind_arguments
+from trigraph.checks.call import Checked, check_call
+from trigraph.graphs.base import entered
+from trigraph.panels.choice import PANELS, choose_panel, panel_function
+from trigraph.panels.docstrings import _docstring
+from trigraph.table.grammar import Operator
+from trigraph.table.operators import OPERATORS
+
+__all__ = ["FUNCTIONS", "execute", "front_door", "public_signature", "raise_named"]
+
+
+def public_signature(op: Operator) -> inspect.Signature:
+    """Return the signature of the public function: that of every panel, `out` and `panel`."""
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    extra = [inspect.Parameter(name, keyword, default=None) for name in ("out", "panel")]
+    return op.signature.replace(parameters=[*op.signature.parameters.values(), *extra])
+
+
+def raise_named(op: Operator, error: MemoryError) -> NoReturn:
+    """Raise an error again, with the operator's name if it has none."""
+    try:
+        if type(error).__module__.partition(".")[0] == "cupy" or str(error).startswith(f"{op.name}: "):
+            raise error
+        raise MemoryError(f"{op.name}: {str(error) or 'out of memory'}") from error
+    finally:
+        # An error holds the calls it went through. If this call held the error in turn, the memory of the others would
+        # be free only when Python looks for cycles.
+        del error
+
+
+def front_door(op: Operator) -> Callable[..., Any]:
+    """Return the checked public function of an operator."""
+    signature = public_signature(op)
+
+    def call(*args: Any, out: Any = None, panel: str | None = None, **kwargs: Any) -> Any:
+        try:
+            return checked_call(bind_arguments(op, args, kwargs, signature), out, panel)
+        except MemoryError as error:
+            raise_named(op, error)
+
+    def checked_call(values: dict[str, Any], out: Any, panel: str | None) -> Any:
+        wrt = values.pop("wrt", None)
+        chosen = choose_panel(op, values, panel)
+        if PANELS[chosen][1] == "numpy":
+            return execute(op, check_call(op, values, wrt, out, "numpy", chosen), chosen)
+        with entered(*values.values()):
+            return execute(op, check_call(op, values, wrt, out, PANELS[chosen][1], chosen), chosen)
+
+    call.__name__ = call.__qualname__ = op.name
+    call.__module__ = "trigraph"
+    call.__doc__ = _docstring(op)
+    call.__signature__ = signature  # type: ignore[attr-defined]
+    return call
+
+
+def execute(op: Operator, checked: Checked, panel: str) -> Any:
+    """Run a call that has passed every check in a panel, and return what the public function returns."""
+    given = {n: a[..., 0] if n in checked.columns else a for n, a in checked.out.items()}
+    run = panel_function(panel, "execute")
+    return _restore(op, run(op, checked.values, checked.sizes, checked.wanted, given, checked.kept), checked)
+
+
+def _restore(op: Operator, result: Any, checked: Checked) -> Any:
+    """Return the caller's own arrays, and columns with the trailing axis their input had."""
+    if op.single:
+        return next(iter(checked.out.values()), result)
+    if not checked.columns and not checked.out:
+        return result
+    columns = {n: getattr(result, n)[..., None] for n in checked.columns if getattr(result, n) is not None}
+    changed = columns | checked.out
+    return result._replace(**changed) if changed else result
+
+
+FUNCTIONS = {name: front_door(op) for name, op in OPERATORS.items()}

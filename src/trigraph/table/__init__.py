@@ -1,0 +1,44 @@
+"""The operator table: the single statement of every operator trigraph offers, and what it is written in.
+
+Only the standard library is used here: the build imports this package before trigraph exists.
+"""
+
+from trigraph.table.grammar import (
+    SYMBOLS,
+    Argument,
+    Array,
+    Attribute,
+    Definition,
+    Kink,
+    Operator,
+    Restriction,
+    Symbol,
+    evaluate,
+    names_in,
+)
+from trigraph.table.graph_kinds import CSC_FORWARD, CSC_REVERSE, GRAPHS, GraphArgument, GraphKind
+from trigraph.table.operators import ACTIVATIONS, DEFINITIONS, OPERATORS, ORDERS, result_type
+
+__all__ = [
+    "ACTIVATIONS",
+    "CSC_FORWARD",
+    "CSC_REVERSE",
+    "DEFINITIONS",
+    "GRAPHS",
+    "OPERATORS",
+    "ORDERS",
+    "SYMBOLS",
+    "Argument",
+    "Array",
+    "Attribute",
+    "Definition",
+    "GraphArgument",
+    "GraphKind",
+    "Kink",
+    "Operator",
+    "Restriction",
+    "Symbol",
+    "evaluate",
+    "names_in",
+    "result_type",
+]
