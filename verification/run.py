@@ -14,7 +14,7 @@ from pathlib import Path
 
 from trigraph.checks import HALF_PANELS
 from trigraph.fortran.levels import get_cpu_level
-from trigraph.panels import PANELS
+from trigraph.panels import PANELS, unavailable
 from trigraph.table import DEFINITIONS, OPERATORS, Definition
 from trigraph.verification import golden, physics, tasks
 from trigraph.verification.bessel import CASE, decades
@@ -28,7 +28,7 @@ from trigraph.verification.real import RealInput, build_real, real_inputs
 from trigraph.verification.record import Check
 from trigraph.verification.settings import Where, admits, restriction
 from trigraph.verification.structures import Structure, shipped
-from trigraph.verification.subjects import Subject, panel, takes, unavailable
+from trigraph.verification.subjects import Subject, panel, takes
 from trigraph.verification.tasks import Lazy, Scope
 from trigraph.verification.units import Task, Unit, execute, unit_of
 from trigraph.verification.variants import hubs, variants

@@ -13,13 +13,12 @@ from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import numpy as np
 
-from trigraph.checks import GRAPH_TYPES
-from trigraph.graphs import array_kind
-from trigraph.panels import FUNCTIONS, PANELS, panel_function
+from trigraph.graphs import array_kind, to_device
+from trigraph.panels import FUNCTIONS, PANELS, unavailable
 from trigraph.table import Operator, result_type
 
 __all__ = [
@@ -36,10 +35,8 @@ __all__ = [
     "own_interrupts",
     "panel",
     "takes",
-    "to_device",
     "told",
     "trace_of",
-    "unavailable",
 ]
 
 # Panels whose sums are direct; the others sum in chunks (tolerances.py).
@@ -228,22 +225,6 @@ def named_fields(op: Operator, result: Any) -> dict[str, Any]:
     return dict(result._asdict())  # type: ignore[attr-defined]
 
 
-def to_device(value: Any) -> Any:
-    """Return an argument with CuPy's arrays instead of NumPy's, graphs and segments too."""
-    import cupy
-
-    if isinstance(value, np.ndarray):
-        return cupy.asarray(value)
-    if isinstance(value, tuple(GRAPH_TYPES.values())):
-        # Rebuilt from its arrays, as pickle does.
-        make, arguments, *state = cast("tuple[Any, ...]", value.__reduce_ex__(2))
-        moved = make(*(to_device(a) for a in arguments))
-        if state and state[0] is not None:
-            moved.__setstate__({name: to_device(v) for name, v in state[0].items()})
-        return moved
-    return value
-
-
 @cache
 def takes(name: str, dtype: np.dtype) -> bool:
     """Whether the arrays of a panel can have a dtype: CuPy has bfloat16 from some version on."""
@@ -310,27 +291,6 @@ def _call_into(
     fields = named_fields(op, FUNCTIONS[op.name](**values, out=out, panel=name))
     strays += [f for f in forms if fields[f] is not out[f] or any((m != AROUND).any() for m in memory[f])]
     return {k: _to_host(v) for k, v in fields.items()}
-
-
-@cache
-def unavailable(name: str) -> str:
-    """Why a panel cannot run here; "" if it can."""
-    if PANELS[name][1] == "cupy":
-        try:
-            import cupy
-
-            if cupy.cuda.runtime.getDeviceCount() == 0:
-                return "no CUDA device"
-        except ImportError:
-            return "CuPy is not installed"
-        except Exception as error:  # cupy's CUDARuntimeError, without a driver
-            return f"no CUDA device ({error})"
-    try:
-        for op in FUNCTIONS:
-            panel_function(name, op)
-    except (ImportError, AttributeError) as error:
-        return f"not built ({error})"
-    return ""
 
 
 def _small_blocks(name: str) -> Callable[[], AbstractContextManager[None]] | None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trigraph import __version__
-from trigraph.panels import PANELS
+from trigraph.panels import PANELS, unavailable
 from trigraph.table import DEFINITIONS, OPERATORS, Argument, Array
 
 if TYPE_CHECKING:
@@ -144,7 +144,6 @@ def _skips(
 ) -> list[tuple[str, str]]:
     """Return what a run leaves out without having been asked to, and why; vectors are those of families it checked."""
     from trigraph.verification import golden
-    from trigraph.verification.subjects import unavailable
 
     asked = panels or implementation
     skips = [] if asked else [(f"panel {p}", unavailable(p)) for p in PANELS if unavailable(p)]

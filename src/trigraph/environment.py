@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
-from trigraph.panels import PANELS
+from trigraph.panels import PANELS, unavailable
 
 __all__ = ["Commit", "PanelState", "build_info", "collect", "commit", "panel_states", "tf32_problems"]
 
@@ -146,7 +146,6 @@ def tf32_problems() -> list[str]:
 def panel_states() -> list[PanelState]:
     """State of every panel and of the judge, in the order of the table of panels."""
     from trigraph.fortran.threads import get_num_threads
-    from trigraph.verification.subjects import unavailable
 
     cuda = device()
     level, problem = fast_path()

@@ -11,10 +11,10 @@ from table_calls import CPU_PANELS, OPS, assert_close, assert_same_bits, call, d
 
 import trigraph
 from trigraph import results
+from trigraph.graphs import to_device
 from trigraph.panels import FUNCTIONS, PANELS, panel_function
 from trigraph.panels import front_door as panels
 from trigraph.table import DEFINITIONS, OPERATORS, result_type
-from trigraph.verification.subjects import to_device
 
 ALL = [pytest.param(op, id=op.name) for op in OPS]
 SELECTIVE = [pytest.param(op, id=op.name) for op in OPS if op.selective]

@@ -14,7 +14,7 @@ from trigraph import pyref
 from trigraph.checks import choice_number, shape_of
 from trigraph.fortran.levels import fast_module
 from trigraph.fortran.threads import get_num_threads
-from trigraph.graphs import CSC
+from trigraph.graphs import CSC, to_device
 from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.graphs.segments import Segments
 from trigraph.panels import FUNCTIONS, PANELS
@@ -434,8 +434,6 @@ def panel_call(workload: Workload, panel: str, case: Case) -> Call:
     What steps hand to each other is no result.
     """
     if PANELS[panel][1] == "cupy":
-        from trigraph.verification.subjects import to_device  # the verification takes its time to load
-
         arrays, graphs = ({n: to_device(v) for n, v in given.items()} for given in (case.arrays, case.graphs))
         case = Case(case.sizes, arrays, graphs)
     between = {source for step in workload.steps for source in step.given.values()}

@@ -13,7 +13,7 @@ from trigraph.graphs.arrays import (
     shown,
     wait_for,
 )
-from trigraph.graphs.base import PART_SIZE, VIEWS, Immutable, LongRows, entered
+from trigraph.graphs.base import PART_SIZE, VIEWS, Immutable, LongRows, entered, to_device
 from trigraph.graphs.csc import CSC, ReverseCSC
 from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.graphs.segments import Segments
@@ -38,5 +38,6 @@ __all__ = [
     "index_array",
     "namespace_of",
     "shown",
+    "to_device",
     "wait_for",
 ]

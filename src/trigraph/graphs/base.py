@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
+
+import numpy as np
 
 from trigraph.graphs.arrays import array_kind, as_array, device_of, namespace_of, wait_for
 
-__all__ = ["PART_SIZE", "VIEWS", "Immutable", "LongRows", "entered", "find_long_rows", "on_device"]
+__all__ = ["PART_SIZE", "VIEWS", "Immutable", "LongRows", "entered", "find_long_rows", "on_device", "to_device"]
 
 G = TypeVar("G", bound="Immutable")
 
@@ -146,3 +148,19 @@ class Immutable:
 
     def __deepcopy__(self: G, memo: dict[int, Any]) -> G:
         return self
+
+
+def to_device(value: Any) -> Any:
+    """Return an argument with CuPy's arrays instead of NumPy's, graphs and segments too."""
+    import cupy
+
+    if isinstance(value, np.ndarray):
+        return cupy.asarray(value)
+    if isinstance(value, Immutable):
+        # Rebuilt from its arrays, as pickle does.
+        make, arguments, *state = cast("tuple[Any, ...]", value.__reduce_ex__(2))
+        moved = make(*(to_device(a) for a in arguments))
+        if state and state[0] is not None:
+            moved.__setstate__({name: to_device(v) for name, v in state[0].items()})
+        return moved
+    return value

@@ -1,6 +1,6 @@
 """The front door: one checked function for each operator, and the panels that compute."""
 
-from trigraph.panels.choice import PANELS, choose_panel, panel_function
+from trigraph.panels.choice import PANELS, choose_panel, panel_function, unavailable
 from trigraph.panels.docstrings import wrapped
 from trigraph.panels.front_door import FUNCTIONS, execute, public_signature, raise_named
 
@@ -12,5 +12,6 @@ __all__ = [
     "panel_function",
     "public_signature",
     "raise_named",
+    "unavailable",
     "wrapped",
 ]

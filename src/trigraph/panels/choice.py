@@ -11,8 +11,9 @@ import numpy as np
 
 from trigraph.graphs.arrays import array_kind
 from trigraph.table.grammar import Operator
+from trigraph.table.operators import OPERATORS
 
-__all__ = ["PANELS", "choose_panel", "panel_function"]
+__all__ = ["PANELS", "choose_panel", "panel_function", "unavailable"]
 
 # Panel: module that holds its functions, and the kind of arrays it takes.
 PANELS: dict[str, tuple[str, str]] = {
@@ -43,3 +44,24 @@ def choose_panel(op: Operator, values: dict[str, Any], panel: Any) -> str:
     if panel not in PANELS:
         raise ValueError(f"{op.name}: panel is {panel!r}; expected one of {', '.join(PANELS)}")
     return panel
+
+
+@cache
+def unavailable(name: str) -> str:
+    """Why a panel cannot run here; "" if it can."""
+    if PANELS[name][1] == "cupy":
+        try:
+            import cupy
+
+            if cupy.cuda.runtime.getDeviceCount() == 0:
+                return "no CUDA device"
+        except ImportError:
+            return "CuPy is not installed"
+        except Exception as error:  # cupy's CUDARuntimeError, without a driver
+            return f"no CUDA device ({error})"
+    try:
+        for op in OPERATORS:
+            panel_function(name, op)
+    except (ImportError, AttributeError) as error:
+        return f"not built ({error})"
+    return ""

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import click
 
+from trigraph.panels import unavailable
 from trigraph.qualify.driver import qualify as run_stages
 from trigraph.qualify.place import place
 from trigraph.qualify.summary import write
-from trigraph.verification.subjects import unavailable
 
 __all__ = ["qualify"]
 

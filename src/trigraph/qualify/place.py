@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.verification.subjects import to_device
+from trigraph.graphs import to_device
 
 __all__ = ["Device", "Rehearsal", "place"]
 
