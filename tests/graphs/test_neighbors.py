@@ -1,6 +1,7 @@
 """Edges of real structures: against loops over images, ASE's conventions, known counts, and every bad input."""
 
 import itertools
+import re
 import sys
 
 import numpy as np
@@ -131,6 +132,89 @@ def test_vectors_at_other_positions_and_in_another_cell(backend):
     assert not np.allclose(shifts @ np.array(atoms.cell), offset)
 
 
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("pbc", [(True, True, True), (True, False, True), (False, False, True)])
+def test_atoms_many_cells_away(pbc, dtype, backend):
+    """Up to the limit the same neighbours, by other whole cells; beyond it the atom and its distance are named."""
+    # A lattice of powers of two: positions are exact as far as the limit of float32 allows.
+    cell = np.array([[4, 0, 0], [1, 4, 0], [-1, 0.5, 4]], dtype)
+    positions = (np.random.default_rng(2).integers(0, 1024, (6, 3)) / 1024 @ cell).astype(dtype)
+    positions[0] = cell.sum(axis=0) / 2
+    near = EdgeGraph.from_positions(positions, 3.0, cell, pbc)
+    assert near.graph.num_edges > 20
+    limit = {np.float64: 2**18, np.float32: int(2**11.5)}[dtype]
+    for away, sign in itertools.product((1, 37, limit), (1, -1)):
+        moves = np.zeros((6, 3), np.int64)
+        moves[2] = sign * away * np.array(pbc)
+        far = EdgeGraph.from_positions((positions + moves @ cell).astype(dtype), 3.0, cell, pbc)
+        rows = np.column_stack([near.graph.src, near.graph.dst, near.shifts])
+        rows[:, 2:] += moves[rows[:, 1]] - moves[rows[:, 0]]
+        order = np.lexsort(rows.T[::-1])
+        np.testing.assert_array_equal(np.column_stack([far.graph.src, far.graph.dst, far.shifts]), rows[order])
+        # Differences and offsets are rounded to eps of the distance, of at most 3 cells of length 4.25 at a time.
+        rounding = np.finfo(dtype).eps * away * 3 * 4.25
+        np.testing.assert_allclose(far.vec, near.vec[order], rtol=0, atol=rounding)
+    for away in (limit + 2, 2**20, 2**31, 2**33, 2**52, 2**60):
+        for k in np.flatnonzero(pbc):
+            positions_far = positions.copy()
+            positions_far[2] -= dtype(away) * cell[k]
+            text = re.escape(f"EdgeGraph: positions[2] is {positions_far[2].tolist()}, ")
+            with pytest.raises(ValueError, match=f"^{text}") as caught:
+                EdgeGraph.from_positions(positions_far, 3.0, cell, pbc)
+            text = str(caught.value)
+            distance = float(text.split("], ")[1].split(" cells from the origin along cell[")[0])
+            assert distance == pytest.approx(away, abs=2, rel=1e-6)  # digits of float32
+            assert f"expected at most {limit}, beyond which" in text
+
+
+def test_atoms_away_on_both_sides(backend):
+    """Shifts that no EdgeGraph holds are refused, too."""
+    cell = 4 * np.eye(3)
+    for away in (2**18 - 1, 2**18):
+        positions = np.array([[3.0 + 4.0 * away, 1, 1], [0.5 - 4.0 * away, 1, 1]])
+        if away < 2**18:
+            shifts = EdgeGraph.from_positions(positions, 2.0, cell, True).shifts
+            np.testing.assert_array_equal(shifts, [[-2 * away - 1, 0, 0], [2 * away + 1, 0, 0]])
+        else:
+            with pytest.raises(ValueError, match=r"^EdgeGraph: shifts\[0\] is .*at most 524288 cells either way"):
+                EdgeGraph.from_positions(positions, 2.0, cell, True)
+
+
+@pytest.mark.parametrize("away", [1e3, 1e6, 1e9, 1e13, 1e20, 1e100, 1e150])
+def test_atoms_far_away_without_a_cell(away, backend):
+    """Neighbours far from the others are found, in memory that does not grow with the distance."""
+    near = np.random.default_rng(3).uniform(0, 2, (6, 3))
+    apart = np.array([[0.0, 0, 0], [1, 1, 0], [0, 1, 1]]) + away  # from 1e20 on they are in one place
+    alone = -away * np.ones((1, 3))
+    positions = np.concatenate([apart, near, alone]) if away < 1e15 else np.concatenate([near, apart[:1], alone])
+    found = EdgeGraph.from_positions(positions, 2.5)
+    distance = np.linalg.norm(positions[:, None] - positions, axis=2)
+    src, dst = np.nonzero((distance < 2.5) & ~np.eye(len(positions), dtype=bool))
+    assert src.size > (26 if away < 1e15 else 20)
+    np.testing.assert_array_equal(found.graph.src, src)
+    np.testing.assert_array_equal(found.graph.dst, dst)
+    np.testing.assert_array_equal(found.vec, positions[src] - positions[dst])
+
+
+def test_atoms_far_above_a_slab(backend):
+    atoms = slab()
+    atoms.rotate(33, (1, 2, 3), rotate_cell=True)
+    near = EdgeGraph.from_ase(atoms, 2.0)
+    up = np.cross(*np.array(atoms.cell)[:2])
+    up /= np.linalg.norm(up)
+    atoms.positions[-2:] += 2.0**26 * up
+    far = EdgeGraph.from_ase(atoms, 2.0)  # of CO only the bond with each other is left
+    kept = (near.graph.src < 3) == (near.graph.dst < 3)
+    assert 2 <= kept.sum() < kept.size
+    for got, expected in ((far.graph.src, near.graph.src), (far.graph.dst, near.graph.dst), (far.shifts, near.shifts)):
+        np.testing.assert_array_equal(got, expected[kept])
+    atoms.positions[-1] += 2.0**27 * up
+    with pytest.raises(
+        ValueError, match=r"positions\[4\] is .* cutoffs from the origin along cell\[2\], which is not "
+    ):
+        EdgeGraph.from_ase(atoms, 2.0)
+
+
 def test_positions_without_a_cell(backend):
     positions = np.random.default_rng(5).normal(size=(60, 3)) * [1.0, 30.0, 0.0]
     graph, vec, offset, shifts = EdgeGraph.from_positions(positions, 2.5)
@@ -209,6 +293,25 @@ BAD_PLACES = [
         place(positions=np.zeros((2, 3))),
         ValueError,
         "vec[0] is [0.0, 0.0, 0.0] (edge from node 0 to node 1); expected a finite vector of non-zero length",
+    ),
+    *(
+        (
+            place(positions=np.diag([1.0, large, 1.0])),
+            ValueError,
+            f"positions[1] is [0.0, {large}, 0.0]; expected absolute values of at most 2^500 = 3.3e+150",
+        )
+        for large in (1e151, -1e308)
+    ),
+    (
+        place(positions=np.diag([1.0, -np.inf, 1.0]).astype(np.float32)),
+        ValueError,
+        "positions[1] is [0.0, -inf, 0.0]; expected finite values",
+    ),
+    (place(cutoff=1e151), ValueError, "cutoff is 1e+151; expected at most 2^500 = 3.3e+150"),
+    (
+        place(cell=np.diag([1, 1e200, 1])),
+        ValueError,
+        "cell[1] is [0.0, 1e+200, 0.0]; expected absolute values of at most 2^500 = 3.3e+150",
     ),
     (place(cutoff="2"), TypeError, "cutoff is a str; expected a number"),
     (place(cutoff=True), TypeError, "cutoff is a bool; expected a number"),

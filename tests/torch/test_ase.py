@@ -51,6 +51,28 @@ def test_results(calculator):
     assert atoms.get_forces().dtype == np.float64
 
 
+@pytest.mark.parametrize("pbc", [(True, True, True), (True, False, False)])
+def test_atoms_many_cells_away(pbc, calculator):
+    """An atom that was moved by whole cells is the same atom, as far as its position has digits."""
+    atoms = crystal()
+    atoms.pbc, atoms.calc = pbc, calculator
+    energy, forces = atoms.get_potential_energy(), atoms.get_forces()
+    atoms.positions[2, 0] += 2**18 * atoms.cell[0, 0]
+    assert atoms.get_potential_energy() == pytest.approx(energy, rel=1e-8)
+    np.testing.assert_allclose(atoms.get_forces(), forces, rtol=0, atol=1e-8 * np.abs(forces).max())
+    for away in (2**20, 2**31, 2**33):
+        atoms.positions[2, 0] += (away - 2**18) * atoms.cell[0, 0]
+        with pytest.raises(
+            ValueError, match=r"positions\[2\] is .* cells from the origin along cell\[0\]; expected at"
+        ):
+            atoms.get_potential_energy()
+        atoms.positions[2, 0] -= (away - 2**18) * atoms.cell[0, 0]
+    calculator.model.float()
+    atoms.positions[0, 0] = np.inf
+    with pytest.raises(ValueError, match=r"positions\[0\] is \[inf, .*; expected finite values"):
+        atoms.get_forces()
+
+
 def test_molecules_have_no_stress(calculator):
     atoms = molecule("C2H6")
     atoms.calc = calculator

@@ -26,14 +26,12 @@ from trigraph.graphs.arrays import (
     order_by,
 )
 from trigraph.graphs.base import Immutable, on_device
-from trigraph.graphs.neighbors import FLOATS, neighbors
+from trigraph.graphs.neighbors import FLOATS, LARGEST_SHIFT, neighbors
 
 __all__ = ["EdgeGraph", "LeftOut", "NeighborEdges", "SortedEdges", "Triplets", "with_reverse"]
 
 # A pair of nodes is numbered source * num_nodes + destination, in int64.
 MOST_NODES = math.isqrt(2**63 - 1)
-# Shifts of one edge are packed into one int64, three digits of base 2 * LARGEST_SHIFT + 1.
-LARGEST_SHIFT = 2**19
 # Rounding allowed between a vector and the opposite of its reverse, in units of eps of their dtype.
 OPPOSITE = 64
 
@@ -267,8 +265,9 @@ class EdgeGraph(Immutable):
         ImportError
             If neither matscipy nor ase is installed.
         TypeError, ValueError
-            If an argument is of the wrong kind, dtype or shape, a periodic direction has no cell vector, or two atoms
-            coincide.
+            If an argument is of the wrong kind, dtype or shape, a periodic direction has no cell vector, two atoms
+            coincide, or one is so many cells from the origin (2^18 in float64, 2896 in float32) that its position has
+            lost its digits.
         """
         given, positions = positions, as_array(positions)
         src, dst, shifts, offset = neighbors(positions, cutoff, as_array(cell), as_array(pbc))

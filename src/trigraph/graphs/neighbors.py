@@ -10,9 +10,16 @@ import numpy as np
 
 from trigraph.graphs.arrays import array_kind, shown
 
-__all__ = ["FLOATS", "neighbors"]
+__all__ = ["FLOATS", "LARGEST_SHIFT", "neighbors"]
 
 FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
+# An EdgeGraph packs the shifts of one edge into one int64, three digits of base 2 * LARGEST_SHIFT + 1.
+LARGEST_SHIFT = 2**19
+# Positions, cells and cutoffs up to here have distances whose squares do not overflow.
+LARGEST_NUMBER = 2.0**500
+# In a cell with a periodic direction, the others are searched this many cutoffs from the origin: the search is done in
+# float64, and 26 of its 52 bits are then left below a cutoff.
+MOST_CUTOFFS = 2**26
 
 
 def neighbors(
@@ -31,7 +38,8 @@ def neighbors(
         raise ValueError(
             f"EdgeGraph: cell is {came} with pbc {pbc.tolist()}; expected independent vectors in periodic directions"
         )
-    src, dst, shifts = _pairs(positions.astype(np.float64), _check_cutoff(cutoff), box, pbc)
+    most_cells = _most_cells(positions.dtype)
+    src, dst, shifts = _pairs(positions.astype(np.float64), _check_cutoff(cutoff), box, pbc, most_cells)
     return src, dst, shifts, _offset(shifts, box).astype(positions.dtype)
 
 
@@ -55,10 +63,12 @@ def _check_matrix(name: str, value: Any, expected: str) -> np.ndarray:
         raise TypeError(f"EdgeGraph: {name} has dtype {value.dtype.str}; expected native float32 or float64")
     if value.ndim != 2 or value.shape[1] != 3 or (expected == "(3, 3)" and len(value) != 3):
         raise ValueError(f"EdgeGraph: {name} has shape {value.shape}; expected {expected}")
-    bad = ~np.isfinite(value).all(axis=1)
+    bad = ~(np.abs(value) <= min(LARGEST_NUMBER, float(np.finfo(value.dtype).max))).all(axis=1)
     if bad.any():
         at = int(bad.argmax())
-        raise ValueError(f"EdgeGraph: {name}[{at}] is {value[at].tolist()}; expected finite values")
+        finite = np.isfinite(value[at]).all()
+        bound = f"absolute values of at most 2^500 = {LARGEST_NUMBER:.1e}" if finite else "finite values"
+        raise ValueError(f"EdgeGraph: {name}[{at}] is {value[at].tolist()}; expected {bound}")
     matrix: np.ndarray = value
     return matrix
 
@@ -73,18 +83,30 @@ def _check_cutoff(cutoff: Any) -> float:
         number = math.inf
     if not 0 < number < math.inf:
         raise ValueError(f"EdgeGraph: cutoff is {number}; expected a finite number above 0")
+    if number > LARGEST_NUMBER:
+        raise ValueError(f"EdgeGraph: cutoff is {number}; expected at most 2^500 = {LARGEST_NUMBER:.1e}")
     return number
 
 
+def _most_cells(dtype: np.dtype) -> int:
+    """Return how many cells from the origin an atom may be along a periodic direction.
+
+    A position that is N cells away is rounded by up to N eps / 2 of a cell: half of the digits are left where N is
+    1 / sqrt(eps). Two atoms on opposite sides are twice as far from each other as one from the origin.
+    """
+    return min(int(float(np.finfo(dtype).eps) ** -0.5), LARGEST_SHIFT // 2)
+
+
 def _pairs(
-    positions: np.ndarray, cutoff: float, cell: np.ndarray, pbc: np.ndarray
+    positions: np.ndarray, cutoff: float, cell: np.ndarray, pbc: np.ndarray, most_cells: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Source, destination and shifts of every pair closer than the cutoff, sorted by all of these."""
     if len(positions) == 0:
         return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, 3), np.int64)
-    box, moved = _search_box(positions, cutoff, cell, pbc)
+    box, moved, crossed = _search_box(positions, cutoff, cell, pbc, most_cells)
     # Searched a little further and decided here, by distances that are the same bits for an edge and its reverse.
     i, j, shifts = (a.astype(np.int64) for a in _neighbor_list(moved, 1.000001 * cutoff, box, pbc))
+    shifts += crossed[i] - crossed[j]
     inside = np.linalg.norm(positions[j] - positions[i] + _offset(shifts, cell), axis=1) < cutoff
     i, j, shifts = i[inside], j[inside], shifts[inside]
     order = np.lexsort((shifts[:, 2], shifts[:, 1], shifts[:, 0], i, j))
@@ -98,20 +120,58 @@ def _offset(shifts: np.ndarray, cell: np.ndarray) -> np.ndarray:
 
 
 def _search_box(
-    positions: np.ndarray, cutoff: float, cell: np.ndarray, pbc: np.ndarray
-) -> tuple[np.ndarray, np.ndarray]:
-    """Cell that holds all atoms in the directions that are not periodic, and the atoms moved into it.
+    positions: np.ndarray, cutoff: float, cell: np.ndarray, pbc: np.ndarray, most_cells: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Cell that holds all atoms, the atoms moved into it, and by how many whole cells each was moved back.
 
-    Neighbour lists sort atoms into parts of the cell; without one that fits, a molecule is one part and costs the
-    square of its size. Shifts along these directions are zero, so that the vectors chosen here appear in no result.
+    Neighbour lists sort atoms into parts of the cell. Along directions that are not periodic, without a cell that
+    fits, a molecule is one part and costs the square of its size; with one that holds much empty space, the parts cost
+    memory. Shifts along these directions are zero, so that the vectors chosen here appear in no result. Along periodic
+    directions neighbour lists take atoms outside of the cell, but matscipy's counts the cells in int32.
     """
     box = cell.copy()
     periodic = box[pbc]
     box[~pbc] = np.linalg.svd(periodic)[2][len(periodic) :]
     at = np.linalg.solve(box.T, positions.T).T
-    low = np.where(pbc, 0.0, at.min(axis=0) - cutoff)
-    width = np.where(pbc, 1.0, at.max(axis=0) + cutoff - low)
-    return width[:, None] * box, positions - low @ box
+    _check_distances(positions, at / np.where(pbc, 1.0, cutoff), pbc, most_cells)
+    origin, place = np.trunc(at), np.zeros_like(at)
+    crossed = np.where(pbc, origin, 0.0).astype(np.int64)
+    for k in np.flatnonzero(~pbc):
+        origin[:, k], place[:, k] = _groups(at[:, k], cutoff)
+    width = np.where(pbc, 1.0, (at - origin + place).max(axis=0) + cutoff)
+    # One after the other: far from zero, the difference of the two would lose the place.
+    return width[:, None] * box, (positions - origin @ box) + place @ box, crossed
+
+
+def _check_distances(positions: np.ndarray, distances: np.ndarray, pbc: np.ndarray, most_cells: int) -> None:
+    """Raise ValueError unless atoms are near the origin, in cells along periodic directions, in cutoffs along others.
+
+    Where no direction is periodic, nothing is rounded, and atoms may be anywhere.
+    """
+    most = np.where(pbc, most_cells, MOST_CUTOFFS if pbc.any() else math.inf)
+    bad = ~(np.abs(distances) < most + 1)
+    if bad.any():
+        atom, k = (int(n) for n in np.argwhere(bad)[0])
+        unit, more = ("cells", "") if pbc[k] else ("cutoffs", ", which is not periodic")
+        raise ValueError(
+            f"EdgeGraph: positions[{atom}] is {positions[atom].tolist()}, {abs(distances[atom, k]):.10g} {unit} from "
+            f"the origin along cell[{k}]{more}; expected at most {int(most[k])}, beyond which too few digits are left"
+        )
+
+
+def _groups(at: np.ndarray, cutoff: float) -> tuple[np.ndarray, np.ndarray]:
+    """For each coordinate the lowest one of its group, and where that is to be, so that little space is empty.
+
+    No gap within a group is wider than two cutoffs, and all gaps between groups are that wide afterwards.
+    """
+    order = np.argsort(at, kind="stable")
+    ascending = at[order]
+    begins = np.append(True, np.diff(ascending) > 2 * cutoff)
+    lowest, highest = ascending[begins], ascending[np.append(begins[1:], True)]
+    places = cutoff + np.append(0.0, np.cumsum(highest - lowest + 2 * cutoff)[:-1])
+    group = np.empty_like(order)
+    group[order] = np.cumsum(begins) - 1
+    return lowest[group], places[group]
 
 
 def _neighbor_list(positions: np.ndarray, cutoff: float, cell: np.ndarray, pbc: np.ndarray) -> Any:
