@@ -196,6 +196,32 @@ def test_atoms_far_away_without_a_cell(away, backend):
     np.testing.assert_array_equal(found.vec, positions[src] - positions[dst])
 
 
+@pytest.mark.parametrize("pbc", [(True, True, True), (False, True, False)])
+@pytest.mark.parametrize("length", [1e3, 1e4, 1e6, 1e9, 1e12])
+def test_few_atoms_in_a_large_cell(length, pbc, backend):
+    """Neither memory nor numbers of parts grow with a cell that is empty but for some atoms."""
+    positions = np.array([[0.5, 0, 0], [1, -1, 0], [1, 0, -1], [0.2, 0.5 + 0.7 * length, 0.9]])
+    graph, _, _, shifts = EdgeGraph.from_positions(positions, 4.0, length * np.eye(3), pbc)
+    assert list(zip(graph.src.tolist(), graph.dst.tolist(), strict=True)) == list(itertools.permutations(range(3), 2))
+    assert not shifts.any()
+
+
+@pytest.mark.parametrize("unit", [1e-140, 1e-100, 1e-9, 1e9, 1e100, 1e140])
+def test_lengths_in_any_unit(unit, backend):
+    atoms = ethanol_crystal()
+    for pbc in (True, False):
+        known = EdgeGraph.from_positions(atoms.positions, 3.6, np.array(atoms.cell), pbc)
+        found = EdgeGraph.from_positions(atoms.positions * unit, 3.6 * unit, np.array(atoms.cell) * unit, pbc)
+        np.testing.assert_array_equal(found.graph.src, known.graph.src)
+        np.testing.assert_array_equal(found.graph.dst, known.graph.dst)
+        np.testing.assert_array_equal(found.shifts, known.shifts)
+
+
+@pytest.mark.parametrize("cutoff", [1e3, 1e17, 1e100, 1e150])
+def test_cutoffs_beyond_all_atoms(cutoff, backend):
+    assert EdgeGraph.from_positions(molecule("C6H6").positions, cutoff).graph.num_edges == 12 * 11
+
+
 def test_atoms_far_above_a_slab(backend):
     atoms = slab()
     atoms.rotate(33, (1, 2, 3), rotate_cell=True)
@@ -307,7 +333,14 @@ BAD_PLACES = [
         ValueError,
         "positions[1] is [0.0, -inf, 0.0]; expected finite values",
     ),
-    (place(cutoff=1e151), ValueError, "cutoff is 1e+151; expected at most 2^500 = 3.3e+150"),
+    *(
+        (
+            place(cutoff=cutoff),
+            ValueError,
+            f"cutoff is {cutoff}; expected a number from 2^-500 = 3.1e-151 to 2^500 = 3.3e+150",
+        )
+        for cutoff in (1e151, 1e-151)
+    ),
     (
         place(cell=np.diag([1, 1e200, 1])),
         ValueError,

@@ -15,7 +15,7 @@ __all__ = ["FLOATS", "LARGEST_SHIFT", "neighbors"]
 FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 # An EdgeGraph packs the shifts of one edge into one int64, three digits of base 2 * LARGEST_SHIFT + 1.
 LARGEST_SHIFT = 2**19
-# Positions, cells and cutoffs up to here have distances whose squares do not overflow.
+# Squares of positions, cells and cutoffs up to here do not overflow, nor does the square of its inverse underflow.
 LARGEST_NUMBER = 2.0**500
 # In a cell with a periodic direction, the others are searched this many cutoffs from the origin: the search is done in
 # float64, and 26 of its 52 bits are then left below a cutoff.
@@ -83,8 +83,9 @@ def _check_cutoff(cutoff: Any) -> float:
         number = math.inf
     if not 0 < number < math.inf:
         raise ValueError(f"EdgeGraph: cutoff is {number}; expected a finite number above 0")
-    if number > LARGEST_NUMBER:
-        raise ValueError(f"EdgeGraph: cutoff is {number}; expected at most 2^500 = {LARGEST_NUMBER:.1e}")
+    if not 1 / LARGEST_NUMBER <= number <= LARGEST_NUMBER:
+        bounds = f"2^-500 = {1 / LARGEST_NUMBER:.1e} to 2^500 = {LARGEST_NUMBER:.1e}"
+        raise ValueError(f"EdgeGraph: cutoff is {number}; expected a number from {bounds}")
     return number
 
 
@@ -105,7 +106,8 @@ def _pairs(
         return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, 3), np.int64)
     box, moved, crossed = _search_box(positions, cutoff, cell, pbc, most_cells)
     # Searched a little further and decided here, by distances that are the same bits for an edge and its reverse.
-    i, j, shifts = (a.astype(np.int64) for a in _neighbor_list(moved, 1.000001 * cutoff, box, pbc))
+    reach = _reach(box, 1.000001 * cutoff, len(positions))
+    i, j, shifts = (a.astype(np.int64) for a in _neighbor_list(moved / reach, 1.0, box / reach, pbc))
     shifts += crossed[i] - crossed[j]
     inside = np.linalg.norm(positions[j] - positions[i] + _offset(shifts, cell), axis=1) < cutoff
     i, j, shifts = i[inside], j[inside], shifts[inside]
@@ -133,30 +135,44 @@ def _search_box(
     periodic = box[pbc]
     box[~pbc] = np.linalg.svd(periodic)[2][len(periodic) :]
     at = np.linalg.solve(box.T, positions.T).T
-    _check_distances(positions, at / np.where(pbc, 1.0, cutoff), pbc, most_cells)
+    _check_distances(positions, at, np.where(pbc, 1.0, cutoff), pbc, most_cells)
     origin, place = np.trunc(at), np.zeros_like(at)
     crossed = np.where(pbc, origin, 0.0).astype(np.int64)
     for k in np.flatnonzero(~pbc):
         origin[:, k], place[:, k] = _groups(at[:, k], cutoff)
     width = np.where(pbc, 1.0, (at - origin + place).max(axis=0) + cutoff)
-    # One after the other: far from zero, the difference of the two would lose the place.
-    return width[:, None] * box, (positions - origin @ box) + place @ box, crossed
+    return width[:, None] * box, positions - (origin - place) @ box, crossed
 
 
-def _check_distances(positions: np.ndarray, distances: np.ndarray, pbc: np.ndarray, most_cells: int) -> None:
+def _check_distances(
+    positions: np.ndarray, at: np.ndarray, units: np.ndarray, pbc: np.ndarray, most_cells: int
+) -> None:
     """Raise ValueError unless atoms are near the origin, in cells along periodic directions, in cutoffs along others.
 
     Where no direction is periodic, nothing is rounded, and atoms may be anywhere.
     """
     most = np.where(pbc, most_cells, MOST_CUTOFFS if pbc.any() else math.inf)
-    bad = ~(np.abs(distances) < most + 1)
+    bad = ~(np.abs(at) < (most + 1) * units)
     if bad.any():
         atom, k = (int(n) for n in np.argwhere(bad)[0])
         unit, more = ("cells", "") if pbc[k] else ("cutoffs", ", which is not periodic")
         raise ValueError(
-            f"EdgeGraph: positions[{atom}] is {positions[atom].tolist()}, {abs(distances[atom, k]):.10g} {unit} from "
-            f"the origin along cell[{k}]{more}; expected at most {int(most[k])}, beyond which too few digits are left"
+            f"EdgeGraph: positions[{atom}] is {positions[atom].tolist()}, {abs(at[atom, k]) / units[k]:.10g} {unit} "
+            f"from the origin along cell[{k}]{more}; expected at most {int(most[k])}, beyond which too few digits are "
+            "left"
         )
+
+
+def _reach(box: np.ndarray, cutoff: float, num_nodes: int) -> float:
+    """Return how far to search: the cutoff, or more where the box has so many parts of that width that most are empty.
+
+    Neighbour lists keep something for each part, and count them in int32: at most 2^20 parts, or one for each atom.
+    """
+    heights = 1 / np.linalg.norm(np.linalg.inv(box / cutoff), axis=0)
+    reach = 1.0
+    while math.prod(max(1.0, height / reach) for height in heights.tolist()) > max(num_nodes, 2**20):
+        reach *= 2
+    return reach * cutoff
 
 
 def _groups(at: np.ndarray, cutoff: float) -> tuple[np.ndarray, np.ndarray]:

@@ -472,7 +472,7 @@ class DimeNetPlusPlus(Module):
             by_pos, by_vec = torch.autograd.grad(energy.sum(), (pos, vec), create_graph=create_graph)
             # A strain changes vectors as it changes positions and cell: the derivative in it is the sum of the edges'.
             stress = None if cells is None else _stress(vec, by_vec, cells, neighbors)
-            found = EnergyForcesStress(energy, -by_pos, stress)
+            found = EnergyForcesStress(energy, 0.0 - by_pos, stress)  # -by_pos would be -0.0 without neighbours
         if create_graph:
             return found
         return EnergyForcesStress(*(None if t is None else t.detach() for t in found))  # type: ignore[arg-type]
