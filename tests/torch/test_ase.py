@@ -73,6 +73,14 @@ def test_atoms_many_cells_away(pbc, calculator):
         atoms.get_forces()
 
 
+def test_zeros_have_no_sign(calculator):
+    """Without neighbours nothing pushes in any direction, not even as -0.0."""
+    alone = Atoms("Cu", [[0, 0, 0]], cell=[20, 20, 20], pbc=True, calculator=calculator)
+    for zeros in (alone.get_forces(), alone.get_stress(), np.array(alone.get_potential_energy())):
+        np.testing.assert_array_equal(zeros, 0)
+        assert not np.signbit(zeros).any()
+
+
 def test_molecules_have_no_stress(calculator):
     atoms = molecule("C2H6")
     atoms.calc = calculator

@@ -136,7 +136,8 @@ class DimeNetPlusPlus(nn.DimeNetPlusPlus):
                 pos = pos.detach().requires_grad_()
             energy = self(z, pos, neighbors)[0]
             (by_pos,) = torch.autograd.grad(energy, pos, create_graph=create_graph)
-        return (energy, -by_pos) if create_graph else (energy.detach(), -by_pos)
+        forces = 0.0 - by_pos  # -by_pos would be -0.0 where an atom has no neighbours
+        return (energy, forces) if create_graph else (energy.detach(), forces)
 
     def _act(self, x: Tensor) -> Tensor:
         return rowwise(self.emb.act, x)
