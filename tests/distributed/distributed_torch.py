@@ -7,6 +7,7 @@ import hashlib
 
 import numpy as np
 import torch
+from ase import Atom
 from ase.build import fcc111
 from mpi4py import MPI
 from torch.nn import functional as F
@@ -42,6 +43,7 @@ def dimenet(dtype):
     """Forces of a slab with periodic images, and a step that fits them."""
     atoms = fcc111("Cu", (2, 3, 3), a=3.6, vacuum=6.0)
     atoms.rattle(0.1, seed=1)
+    atoms.append(Atom("Cu", [0, 0, -20]))  # without neighbours
     atoms.numbers[::4] = 79
     torch.manual_seed(0)
     sizes = (16, 1, 2, 8, 4, 16, 3, 3)
@@ -58,6 +60,8 @@ def dimenet(dtype):
     loss.backward()
     parameters = list(model.parameters())
     all_forces = whole(neighbors.into, forces, "num_dst_nodes")
+    assert not all_forces[-1].any()
+    assert not torch.signbit(all_forces[-1]).any()
     keep(energy, all_forces, *(p.grad for p in parameters))
     reference = DimeNetPlusPlus(*sizes, cutoff=4.0).to(dtype)
     reference.load_state_dict(model.state_dict())
