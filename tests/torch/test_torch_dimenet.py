@@ -438,6 +438,30 @@ def test_float32_and_hessian():
     close(-torch.autograd.grad(forces[2, 1], by_pos)[0].flatten(), hessian[7], 1e-12)
 
 
+def lazily_negated(tensor):
+    """Return an equal tensor: a view of what has the opposite sign, the imaginary part of a conjugate."""
+    found = torch.complex(torch.zeros_like(tensor), -tensor).conj().imag
+    assert found.is_neg()
+    return found
+
+
+def test_tensors_that_are_negated_when_they_are_read():
+    model, (z, pos, cell, pbc) = model_of(), tensors_of(slab())
+    lazy, of = lazily_negated(pos), lazily_negated
+    batch = torch.tensor([0, 1, 0, 1])
+    for given, negated in (
+        ({}, {}),
+        ({"cell": cell, "pbc": pbc}, {"cell": of(cell), "pbc": pbc}),
+        ({"batch": batch, "cell": [cell, None]}, {"batch": batch, "cell": [of(cell), None]}),
+    ):
+        found = model.energy_forces_stress(z, lazy, **negated)
+        for got, expected in zip(found, model.energy_forces_stress(z, pos, **given), strict=True):
+            assert (got is expected is None) or torch.equal(got.nan_to_num(), expected.nan_to_num())
+        gradient = torch.func.grad(lambda p, given=negated: model(z, p, **given).sum())(lazy)
+        expected = torch.func.grad(lambda p, given=given: model(z, p, **given).sum())(pos)
+        assert torch.equal(gradient, expected)
+
+
 ATOMS = {"z": torch.tensor([1, 8]), "pos": torch.tensor([[0.0, 0, 0], [1, 0, 0]], dtype=torch.float64)}
 BAD = [
     ({"z": [1, 8]}, TypeError, "z is a list; expected a torch.Tensor"),
@@ -479,6 +503,10 @@ BAD = [
     ({"cell": torch.eye(2)}, ValueError, "cell has shape (1, 2, 2); expected (num_structures, 3, 3) = (1, 3, 3)"),
     ({"cell": [None, torch.eye(3)]}, ValueError, "batch is None and cell has 2 structures; expected one"),
     ({"cell": [torch.eye(2)]}, ValueError, "cell[0] has shape (2, 2); expected (3, 3)"),
+    *(
+        ({"cell": cell}, TypeError, f"{name} has dtype torch.complex64; expected real numbers")
+        for cell, name in ((torch.eye(3) * (1 + 0j), "cell"), ([torch.eye(3) * (1 + 0j)], "cell[0]"))
+    ),
     ({"cell": [3]}, TypeError, "cell[0] is a int; expected a torch.Tensor or None"),
     ({"cell": torch.zeros(3, 3)}, ValueError, "expected independent vectors in periodic directions"),
     ({"pbc": True}, ValueError, "cell is None with pbc [True, True, True]; expected independent vectors"),

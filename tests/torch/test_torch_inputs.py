@@ -371,6 +371,34 @@ def test_index_tensors_serve_for_segments():
         tt.basis_embedding_triplets(rad[:3], weight, sph, index)
 
 
+def lazily_negated(tensor):
+    """Return an equal tensor: a view of what has the opposite sign, the imaginary part of a conjugate."""
+    found = torch.complex(torch.zeros_like(tensor), -tensor).conj().imag
+    assert found.is_neg()
+    return found
+
+
+def test_tensors_that_are_negated_when_they_are_read():
+    """Graphs and layers take the values, not the memory."""
+    torch.manual_seed(0)
+    positions, of = torch.rand(9, 3), lazily_negated
+    known = EdgeGraph.from_positions(positions, 0.5, torch.eye(3), True)
+    found = EdgeGraph.from_positions(of(positions), 0.5, of(torch.eye(3)), True)
+    for got, expected in zip(found[1:], known[1:], strict=True):
+        assert torch.equal(got, expected)
+    src, dst = (torch.from_numpy(a.copy()) for a in (known.graph.src, known.graph.dst))
+    again = EdgeGraph(src, dst, 9, vec=of(known.vec))
+    np.testing.assert_array_equal(again.reverse_edge, known.graph.reverse_edge)
+    x, layer, edge_index = torch.randn(9, 4), tt.nn.GATConv(4, 2), torch.stack([src, dst])
+    assert torch.equal(layer(of(x), edge_index), layer(x, edge_index))
+    embed, interact = tt.nn.BasisEmbedding(2, 3, 4), tt.nn.EfficientInteractionBilinear(5, 3, 6)
+    rad, sph, m = torch.randn(3, 2), torch.randn(4, 4), torch.randn(4, 5)
+    lists = (torch.tensor([1, 2, 0, 1]), torch.tensor([0, 0, 0, 1]))
+    basis = embed(rad, sph, None, None, *lists)
+    assert all(map(torch.equal, embed(of(rad), of(sph), None, None, *lists), basis))
+    assert torch.equal(interact([of(b) for b in basis], of(m), *lists), interact(basis, m, *lists))
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 @pytest.mark.parametrize("first", ["import trigraph", "import torch, trigraph"])
 def test_there_is_one_openmp_library(first):

@@ -108,7 +108,7 @@ def as_array(value: Any) -> Any:
     if isinstance(value, torch._subclasses.FakeTensor):  # nor has what stands for a tensor while a program is traced
         return value
     with torch._C._DisableFuncTorch():  # which would wrap what `detach` returns
-        return array_of(value)
+        return array_of(value.resolve_neg())  # memory of what torch negates only when it is read
 
 
 def called(value: Any) -> str:

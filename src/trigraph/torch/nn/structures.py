@@ -140,6 +140,12 @@ def check_atoms(owner: str, z: Any, pos: Any, like: Tensor) -> None:
         raise ValueError(f"{owner}: pos has shape {tuple(pos.shape)}; expected (num_atoms, 3) = ({len(z)}, 3)")
 
 
+def _check_real(owner: str, name: str, value: Tensor | None) -> None:
+    """Raise if a tensor is complex: a conversion to the dtype of the positions would drop its imaginary part."""
+    if value is not None and value.is_complex():
+        raise TypeError(f"{owner}: {name} has dtype {value.dtype}; expected real numbers")
+
+
 def stack_cells(owner: str, cell: Any, pos: Tensor, num_structures: int) -> Tensor | None:
     """Return the cells as a tensor (num_structures, 3, 3), in it zeros for a structure without one.
 
@@ -162,9 +168,11 @@ def stack_cells(owner: str, cell: Any, pos: Tensor, num_structures: int) -> Tens
                 raise TypeError(f"{owner}: cell[{i}] is a {type(one).__name__}; expected a torch.Tensor or None")
             if one is not None and tuple(one.shape) != (3, 3):
                 raise ValueError(f"{owner}: cell[{i}] has shape {tuple(one.shape)}; expected (3, 3)")
+            _check_real(owner, f"cell[{i}]", one)
         cells = [pos.new_zeros(3, 3) if one is None else one.to(pos) for one in cell]
         cell = torch.stack(cells) if cells else pos.new_zeros(0, 3, 3)
-    elif cell.dim() == 2:
+    _check_real(owner, "cell", cell)
+    if cell.dim() == 2:
         cell = cell.unsqueeze(0)
     if tuple(cell.shape) != (num_structures, 3, 3):
         raise ValueError(
@@ -230,6 +238,12 @@ def _values(owner: str, name: str, value: Any) -> Any:
         raise ValueError(f"{owner}: {name}: {error}") from None
 
 
+def _array(tensor: Tensor) -> np.ndarray:
+    """Return the values of a tensor on the host, those too that torch negates only when they are read."""
+    array: np.ndarray = tensor.detach().resolve_neg().cpu().numpy()
+    return array
+
+
 @uncompiled
 def find_neighbors(
     owner: str,
@@ -256,8 +270,8 @@ def _found(
     num_structures = _number_of_structures(owner, batch, cell, len(pos))
     cells = stack_cells(owner, cell, pos, num_structures)
     flags = _periodic(owner, pbc, cell, num_structures)
-    positions = pos.detach().cpu().numpy()
-    boxes = None if cells is None else cells.detach().cpu().numpy()
+    positions = _array(pos)
+    boxes = None if cells is None else _array(cells)
     of_atom = np.zeros(len(positions), np.int64) if batch is None else batch.cpu().numpy().astype(np.int64)
     # Atoms of one structure, wherever they are; the edges of all are sorted by source at the end.
     by_structure = np.argsort(of_atom, kind="stable")
