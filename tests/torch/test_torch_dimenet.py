@@ -499,6 +499,14 @@ BAD = [
         ValueError,
         "batch goes from -1 to 0; expected from 0 to num_structures - 1 = 0",
     ),
+    *(
+        (
+            {"batch": torch.tensor([last, 0])},
+            MemoryError,
+            f"max(batch) + 1 is {last + 1}, whose arrays take {16 * (last + 1)} bytes; expected at most",
+        )
+        for last in (10**12, 2**62, 2**63 - 1)
+    ),
     ({"cell": 3.0}, TypeError, "cell is a float; expected a torch.Tensor or a list of them"),
     ({"cell": torch.eye(2)}, ValueError, "cell has shape (1, 2, 2); expected (num_structures, 3, 3) = (1, 3, 3)"),
     ({"cell": [None, torch.eye(3)]}, ValueError, "batch is None and cell has 2 structures; expected one"),
@@ -521,6 +529,18 @@ def test_bad_input(change, error, text):
     for function in (model, model.energy_forces_stress):
         with pytest.raises(error, match=re.escape(text)):
             function(**(ATOMS | change))
+
+
+def test_structures_without_atoms():
+    """As many as there may be: what they cost is the length of the results."""
+    model, (z, pos) = model_of(), cluster(6)
+    far = torch.tensor([0, 0, 10**6, 0, 10**6, 0])
+    near = model.energy_forces_stress(z, pos, far.clamp(max=1))
+    found = model.energy_forces_stress(z, pos, far)
+    assert found.energy.shape == (10**6 + 1,)
+    assert torch.equal(found.energy[[0, -1]], near.energy)
+    assert torch.equal(found.forces, near.forces)
+    assert not found.energy[1:-1].any()
 
 
 def test_bad_neighbors_and_channels():

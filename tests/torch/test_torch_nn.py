@@ -220,6 +220,45 @@ def test_self_loops_of_fewer_sources_than_destinations():
         close(got, attr[into].mean(0) if into.any() else torch.zeros(2).double())
 
 
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        (
+            {"num_nodes": 10**12},
+            MemoryError,
+            "num_nodes is 1000000000000, whose arrays take 24000000000000 bytes; expect",
+        ),
+        (
+            {"edge_index": torch.tensor([[10**12], [0]])},
+            MemoryError,
+            "num_nodes is 1000000000001, whose arrays take 240",
+        ),
+        ({"num_nodes": 2**63}, ValueError, "num_nodes is 9223372036854775808; expected at most 9223372036854775807"),
+        (
+            {"edge_index": torch.tensor([[2**63 - 1], [0]])},
+            ValueError,
+            "num_nodes is 9223372036854775808; expected at most 9223372036854775807",
+        ),
+        (
+            {"edge_index": torch.tensor([[0], [1]], dtype=torch.int32), "num_nodes": 2**31},
+            ValueError,
+            "num_nodes is 2147483648; expected at most 2147483647",
+        ),
+    ],
+)
+def test_self_loops_that_no_memory_holds(arguments, error, text):
+    with pytest.raises(error, match=f"^add_self_loops: {text}"):
+        nn.add_self_loops(**{"edge_index": torch.tensor([[0], [1]])} | arguments)
+
+
+def test_destinations_that_no_memory_holds():
+    x, edge_index = torch.ones(3, 4), torch.tensor([[0, 1], [1, 2]])
+    with pytest.raises(
+        MemoryError, match=r"^GATConv: edge_index: CSC: num_dst_nodes is 1000000000000, whose arrays take"
+    ):
+        nn.GATConv((4, 4), 2)((x, None), edge_index, size=(3, 10**12))
+
+
 def test_channels_found_at_the_first_call():
     theirs, ours = pyg.GATConv((-1, -1), 5, residual=True), nn.GATConv((-1, -1), 5, residual=True)
     x = (rows(NODES, 4).float(), rows(6, 3).float())

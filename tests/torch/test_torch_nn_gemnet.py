@@ -291,3 +291,20 @@ def test_bad_sums(changes, error, text):
     given |= {n: c(given[n]) if callable(c) else c for n, c in changes.items()}
     with pytest.raises(error, match=f"^EfficientInteractionBilinear: .*{text}"):
         bilinear(case.dense, EMB_IN)(**given)
+
+
+def test_sizes_that_no_memory_holds():
+    embed, interact = nn.BasisEmbedding(2, 3, 4), nn.EfficientInteractionBilinear(5, 3, 6)
+    rad, sph, m = torch.randn(2, 2), torch.randn(3, 4), torch.randn(3, 5)
+    outer, inner, atom = torch.tensor([0, 1, 0]), torch.tensor([0, 0, 1]), torch.tensor([0, 1])
+    basis = embed(rad, sph, idx_sph_outer=outer, idx_sph_inner=inner)
+    many = "is 1000000000000, whose arrays take 16000000000000 bytes; expected at most"
+    with pytest.raises(MemoryError, match=f"^BasisEmbedding: idx_rad_outer: Segments: num_segments {many}"):
+        embed(rad, sph, atom, torch.zeros_like(atom), outer, inner, num_atoms=10**12)
+    with pytest.raises(
+        MemoryError, match=f"^EfficientInteractionBilinear: idx_agg2_outer: Segments: num_segments {many}"
+    ):
+        interact(basis, m, outer, inner, atom, torch.zeros_like(atom), agg2_out_size=10**12)
+    text = r"^BasisEmbedding: num_edges \* \(max\(idx_sph_inner\) \+ 1\) is 2000000000002, whose arrays take 64"
+    with pytest.raises(MemoryError, match=text):
+        embed(rad, sph, idx_sph_outer=outer, idx_sph_inner=torch.tensor([0, 0, 10**12]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import os
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ __all__ = [
     "array_kind",
     "as_array",
     "called",
+    "check_memory",
     "check_range",
     "count",
     "device_of",
@@ -216,10 +218,27 @@ def most(dtype: np.dtype) -> int:
     return min(MOST, int(np.iinfo(dtype).max))
 
 
-def order_by(keys: Any, num_keys: int) -> tuple[Any, Any]:
-    """Offsets and positions of a stable sort by key: counting sort, linear in the number of positions."""
+def check_memory(caller: str, name: str, number: int, bytes_each: int) -> None:
+    """Raise MemoryError if arrays of `number` times so many bytes are more than this machine's memory.
+
+    Systems may grant more than they have, and end the process that writes to it.
+    """
+    needed, there = number * bytes_each, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > there:
+        raise MemoryError(
+            f"{caller}: {name} is {number}, whose arrays take {needed} bytes; expected at most {there}, the memory of "
+            "this machine"
+        )
+
+
+def order_by(caller: str, name: str, keys: Any, num_keys: int) -> tuple[Any, Any]:
+    """Offsets and positions of a stable sort by key: counting sort, linear in the number of positions.
+
+    The first two arguments are for the message where the offsets of so many keys are more than the memory holds.
+    """
     xp, dtype = namespace_of(keys), keys.dtype
     if xp is np:
+        check_memory(caller, name, num_keys, 2 * dtype.itemsize)  # offsets and a copy of them
         from scipy import sparse  # slow to import, and not needed to import trigraph
 
         # The transposition of a sparse matrix is a counting sort: columns come out in order of appearance.

@@ -15,6 +15,7 @@ from trigraph.graphs.arrays import (
     array_kind,
     as_array,
     called,
+    check_memory,
     check_range,
     count,
     frozen,
@@ -224,12 +225,14 @@ class CSC(Immutable):
         # searchsorted instead of repeat: cupy's repeat needs its counts on the host.
         positions = xp.arange(self.num_positions, dtype=self.offsets.dtype)
         destinations = xp.searchsorted(self.offsets[1:], positions, side="right").astype(self.offsets.dtype)
-        src_offsets, src_positions = map(frozen, order_by(self.indices, self.num_src_nodes))
+        src_offsets, src_positions = map(frozen, order_by("CSC", "num_src_nodes", self.indices, self.num_src_nodes))
         if self.edges_in_order:
+            if xp is np:
+                check_memory("CSC", "num_edges", self.num_edges, 2 * self.offsets.dtype.itemsize)
             row_offsets, row_positions = xp.arange(self.num_edges + 1, dtype=self.offsets.dtype), self.edge_ids
             row_offsets[self.num_positions :] = self.num_positions
         else:
-            row_offsets, row_positions = order_by(self.edge_ids, self.num_edges)
+            row_offsets, row_positions = order_by("CSC", "num_edges", self.edge_ids, self.num_edges)
             row_positions = frozen(row_positions)
         reverse = ReverseCSC(frozen(destinations), src_offsets, src_positions, frozen(row_offsets), row_positions)
         wait_for(self.offsets)
@@ -318,7 +321,7 @@ class CSC(Immutable):
         n_src, n_dst = (max(largest, *(n or 0 for n in given)) if n is None else n for n in given)
         check_range("CSC", "src", src, n_src, "num_src_nodes")
         check_range("CSC", "dst", dst, n_dst, "num_dst_nodes")
-        offsets, order = order_by(dst, n_dst)
+        offsets, order = order_by("CSC", "num_dst_nodes", dst, n_dst)
         return cls(offsets, src[order], n_src, edge_ids[order], rows)
 
     @classmethod

@@ -174,8 +174,8 @@ class EdgeGraph(Immutable):
         """Set every attribute; the reverse of an edge is decided by what is given of the last three."""
         xp, dtype = namespace_of(src), src.dtype
         # src is sorted: the order by source is the edges' own.
-        src_offsets, _ = order_by(src, num_nodes)
-        dst_offsets, by_dst = order_by(dst, num_nodes)
+        src_offsets, _ = order_by("EdgeGraph", "num_nodes", src, num_nodes)
+        dst_offsets, by_dst = order_by("EdgeGraph", "num_nodes", dst, num_nodes)
         # The in-edges of a node are in ascending order of their source, so that those from one node are neighbours.
         pairs = _pair_number(dst[by_dst], src[by_dst], num_nodes)
         wanted = _pair_number(src, dst, num_nodes)
@@ -235,7 +235,7 @@ class EdgeGraph(Immutable):
         given = src
         src, dst, num_nodes = _check_ends(src, dst, num_nodes)
         shifts, vec = _check_geometry(src, dst, shifts, vec)
-        _, permutation = order_by(src, num_nodes)
+        _, permutation = order_by("EdgeGraph", "num_nodes", src, num_nodes)
         shifts, vec = (None if x is None else x[permutation] for x in (shifts, vec))
         graph = cls(src[permutation], dst[permutation], num_nodes, shifts, vec)
         return SortedEdges(graph, like_given(permutation, given))

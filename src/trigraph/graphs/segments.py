@@ -66,7 +66,7 @@ class Segments(Immutable):
         index = index_array("Segments", "index", index)
         num_segments = count("Segments", "num_segments", num_segments, maximum=most(index.dtype))
         check_range("Segments", "index", index, num_segments, "num_segments")
-        offsets, order = order_by(index, num_segments)
+        offsets, order = order_by("Segments", "num_segments", index, num_segments)
         self._set(
             index=index,
             offsets=frozen(offsets),

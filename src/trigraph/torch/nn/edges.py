@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from trigraph.graphs import CSC, array_kind, as_array, check_range, count, device_of, entered
+from trigraph.graphs import CSC, array_kind, as_array, check_memory, check_range, count, device_of, entered
 from trigraph.torch.graphs import tensors, uncompiled
 from trigraph.torch.nn.arguments import check_device
 
@@ -95,7 +95,7 @@ def _named(owner: str) -> Iterator[None]:
     """Let errors say whose `edge_index` they are about."""
     try:
         yield
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, MemoryError) as error:
         raise type(error)(f"{owner}: edge_index: {error}") from None
 
 
@@ -209,6 +209,9 @@ def add_self_loops(
         )
     if num_nodes is None:
         num_nodes = int(edge_index.max()) + 1 if edge_index.numel() else 0
-    elif type(num_nodes) is not int or num_nodes < 0:  # torch cannot compile `count`
-        num_nodes = count("add_self_loops", "num_nodes", num_nodes)
+    largest = torch.iinfo(edge_index.dtype).max
+    if type(num_nodes) is not int or not 0 <= num_nodes <= largest:  # torch cannot compile `count`
+        num_nodes = count("add_self_loops", "num_nodes", num_nodes, maximum=largest)
+    if edge_index.is_cpu and not torch.compiler.is_compiling():  # the loops, then all edges
+        check_memory("add_self_loops", "num_nodes", num_nodes, 3 * edge_index.dtype.itemsize)
     return with_loops(edge_index, edge_attr, num_nodes, fill_value)

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from trigraph.graphs import MOST, as_array, check_range, count
+from trigraph.graphs import MOST, as_array, check_memory, check_range, count
 from trigraph.graphs.segments import Segments
 from trigraph.torch.functions import FUNCTIONS
 from trigraph.torch.graphs import tensors, uncompiled
@@ -59,7 +59,7 @@ def _segments(owner: str, name: str, index: Any, num_members: tuple[str, int], n
 def _build_segments(owner: str, name: str, index: Any, num_segments: int) -> Segments:
     try:
         return Segments(index, num_segments)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, MemoryError) as error:
         raise type(error)(f"{owner}: {name}: {error}") from None
 
 
@@ -78,6 +78,7 @@ class _Slots:
     ) -> None:
         by_row = _segments(owner, f"{prefix}_outer", outer, members, rows[1])
         name, self.outer, self.num_rows = f"{prefix}_inner", tensors(by_row, False)[0].long(), rows[1]
+        self.owner, self.product = owner, f"{rows[0]} * (max({name}) + 1)"
         if not isinstance(inner, torch.Tensor) or inner.dtype not in (torch.int32, torch.int64):
             came = f"of {inner.dtype}" if isinstance(inner, torch.Tensor) else f"a {type(inner).__name__}"
             raise TypeError(f"{owner}: {name} is {came}; expected a torch.Tensor of int32 or int64")
@@ -98,6 +99,9 @@ class _Slots:
 
     def pad(self, members: torch.Tensor) -> torch.Tensor:
         """Return (num_rows, width, ...): every member in its slot, zero elsewhere."""
+        if members.is_cpu and not torch.compiler.is_compiling():  # zeros, then a copy with the members
+            each = 2 * members.dtype.itemsize * members.shape[1:].numel()
+            check_memory(self.owner, self.product, self.num_rows * self.width, each)
         padded = members.new_zeros(self.num_rows, self.width, *members.shape[1:])
         return padded.index_put((self.outer, self.inner), members)
 

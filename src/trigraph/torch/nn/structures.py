@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from trigraph.graphs import CSC, shown
+from trigraph.graphs import CSC, check_memory, shown
 from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.graphs.neighbors import neighbors
 from trigraph.torch.arrays import beneath
@@ -195,6 +195,7 @@ def _number_of_structures(owner: str, batch: Tensor | None, cell: Any, num_atoms
     if tuple(batch.shape) != (num_atoms,):
         raise ValueError(f"{owner}: batch has shape {tuple(batch.shape)}; expected (num_atoms,) = ({num_atoms},)")
     number = len(cell) if several else int(batch.max()) + 1 if num_atoms else 0
+    check_memory(owner, "max(batch) + 1", number, 16)  # offsets of its atoms and a copy of them
     if num_atoms and not 0 <= int(batch.min()) <= int(batch.max()) < number:
         raise ValueError(
             f"{owner}: batch goes from {int(batch.min())} to {int(batch.max())}; expected from 0 to num_structures - 1 "
@@ -275,9 +276,9 @@ def _found(
     of_atom = np.zeros(len(positions), np.int64) if batch is None else batch.cpu().numpy().astype(np.int64)
     # Atoms of one structure, wherever they are; the edges of all are sorted by source at the end.
     by_structure = np.argsort(of_atom, kind="stable")
-    stops = np.cumsum(np.bincount(of_atom, minlength=num_structures))
+    structures, starts = np.unique(of_atom[by_structure], return_index=True)
     found = []
-    for structure, atoms in enumerate(np.split(by_structure, stops[:-1]) if num_structures else []):
+    for structure, atoms in zip(structures, np.split(by_structure, starts[1:]), strict=False):  # one empty part of none
         box = None if boxes is None else boxes[structure]
         src, dst, shifts, offset = neighbors(positions[atoms], cutoff, box, flags[structure])
         vec = positions[atoms[src]] - positions[atoms[dst]] + offset
