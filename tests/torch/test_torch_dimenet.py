@@ -531,6 +531,16 @@ def test_bad_input(change, error, text):
             function(**(ATOMS | change))
 
 
+def test_errors_name_the_structure_of_a_batch():
+    """Its atoms are numbered on their own."""
+    model, (z, pos) = model_of(), cluster(6)
+    pos[3] = torch.nan
+    with pytest.raises(
+        ValueError, match=r"^DimeNetPlusPlus: structure 7 of the batch: EdgeGraph: positions\[1\] is \[nan"
+    ):
+        model(z, pos, torch.tensor([0, 7, 0, 7, 0, 7]))
+
+
 def test_structures_without_atoms():
     """As many as there may be: what they cost is the length of the results."""
     model, (z, pos) = model_of(), cluster(6)

@@ -280,7 +280,12 @@ def _found(
     found = []
     for structure, atoms in zip(structures, np.split(by_structure, starts[1:]), strict=False):  # one empty part of none
         box = None if boxes is None else boxes[structure]
-        src, dst, shifts, offset = neighbors(positions[atoms], cutoff, box, flags[structure])
+        try:
+            src, dst, shifts, offset = neighbors(positions[atoms], cutoff, box, flags[structure])
+        except ValueError as error:
+            if batch is None:
+                raise
+            raise ValueError(f"{owner}: structure {structure} of the batch: {error}") from None
         vec = positions[atoms[src]] - positions[atoms[dst]] + offset
         if max_num_neighbors is not None:
             keep = _nearest(src, dst, np.linalg.norm(vec, axis=1), max_num_neighbors)
