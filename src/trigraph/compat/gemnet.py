@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from trigraph.graphs import MOST, advice, array_kind, check_range, count, index_array, namespace_of
+from trigraph.graphs import MOST, advice, array_kind, check_memory, check_range, count, index_array, namespace_of
 from trigraph.graphs.segments import Segments
 from trigraph.panels import FUNCTIONS
 
@@ -71,6 +71,8 @@ def _slots(
         raise ValueError(
             f"{owner}: {inner_name}[{at}] is {width - 1}; expected less than {limit} for {rows[0]} = {rows[1]}"
         )
+    if array_kind(data) == "numpy":
+        check_memory(owner, f"{rows[0]} * (max({inner_name}) + 1)", rows[1] * width, data.dtype.itemsize)
     slot = outer.astype(xp.int64) * width + inner
     order = xp.argsort(slot, kind="stable")
     again = order[1:][slot[order[1:]] == slot[order[:-1]]]
