@@ -161,7 +161,7 @@ def _execute(units: Sequence[Unit], results: Iterable[tuple[Unit, list[Check]]])
     """Collect the checks of the units as they come: a line for each part that is finished, a bar on a terminal."""
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-    from trigraph.verification.console import plain_console
+    from trigraph.terminal import plain_console
     from trigraph.verification.progress import follow
 
     console = plain_console(stderr=True)
@@ -290,14 +290,9 @@ def verify(
     implementation does not offer (NotImplementedError) are counted apart; when it offers none, the status is 1.
     """
     from trigraph.environment import tf32_problems
+    from trigraph.terminal import plain_console
     from trigraph.verification import progress
-    from trigraph.verification.console import (
-        plain_console,
-        print_comparison,
-        print_failures,
-        print_summary,
-        print_withheld,
-    )
+    from trigraph.verification.console import print_comparison, print_failures, print_summary, print_withheld
     from trigraph.verification.units import counted
 
     started = time.perf_counter()
@@ -369,7 +364,7 @@ def info() -> None:
     from rich.table import Table
 
     from trigraph.environment import collect
-    from trigraph.verification.console import mark, plain_console
+    from trigraph.terminal import mark, plain_console
 
     console = plain_console()
     found = collect()
@@ -444,7 +439,7 @@ def operators() -> None:
     from rich import box
     from rich.table import Table
 
-    from trigraph.verification.console import plain_console
+    from trigraph.terminal import plain_console
 
     console = plain_console()
     for spec in DEFINITIONS:

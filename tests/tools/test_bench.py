@@ -490,10 +490,21 @@ def test_command_with_some_contenders_and_a_deadline(tmp_path, monkeypatch):
         ["--operator", "gno_kernel_fwd", "--workload", "gno-message"],
         ["--workload", "nothing"],
         ["--threads", "0"],
+        ["--threads", "1000000000"],
+        ["--repeat", "1000000000"],
+        ["--deadline", "nan"],
+        ["--deadline", "inf"],
+        ["--deadline", "-1"],
+        ["--operator", "gno_kernel_fwd", "--sizes", "num_edges=\u00b2"],  # a superscript is a digit, and no number
+        ["--operator", "gno_kernel_fwd", "--sizes", "num_edges=" + "9" * 5000],
+        ["--operator", "gno_kernel_fwd", "--sizes", "num_edges=900000000000"],
+        ["--operator", "gno_kernel_fwd", "--sizes", f"num_edges={2**40}", "--sizes", f"f_out={2**40}"],
     ],
 )
-def test_command_refuses(arguments):
-    assert CliRunner().invoke(cli.bench, arguments).exit_code == 2
+def test_command_refuses(arguments, monkeypatch):
+    monkeypatch.setattr(cli, "ceilings", lambda *arguments: pytest.fail("it began"))
+    ran = CliRunner().invoke(cli.bench, arguments)
+    assert (ran.exit_code, ran.output.count("Error: ")) == (2, 1), ran.output
 
 
 def test_file_names():
