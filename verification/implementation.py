@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from trigraph.table import OPERATORS, Operator
+from trigraph.terminal import plain
 from trigraph.verification.subjects import NotOffered, Subject, leave_out, panel, told
 
 __all__ = ["LoadError", "adapt", "load"]
@@ -152,4 +153,4 @@ def adapt(name: str, operator: str | None = None, function: Callable[..., Any] |
     if target not in OPERATORS:
         raise ValueError(f"verify: {name!r} implements {target!r}; expected one of {', '.join(OPERATORS)}")
     call = partial(_call, found, target, panel("fortran-reference"))
-    return Subject(name, False, call, target, partial(_own, found))
+    return Subject(plain(name), False, call, target, partial(_own, found))
