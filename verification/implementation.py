@@ -105,7 +105,6 @@ def _own(
         raise NotOffered(told(error)) from error
     fields = _fields(op, returned)
     for name, array in fields.items():
-        # The methods of a class of the user's own could say anything.
         if isinstance(array, np.ndarray) and (type(array) is not np.ndarray or array.dtype.kind not in "fi"):
             raise TypeError(
                 f"{op.name}: {name} is a {type(array).__name__} of {array.dtype}; expected a numpy.ndarray of numbers"
