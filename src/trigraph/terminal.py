@@ -146,7 +146,8 @@ class Commands(click.Group):
                     say(f"Ended by {number.name}", err=True)
                 return 128 + number
             except click.ClickException as error:
-                error.message = plain(error.message)
+                shown = io.StringIO()
+                error.show(shown)
                 with suppress(OSError):
-                    error.show()
+                    say(shown.getvalue().rstrip(), err=True)
                 return error.exit_code
