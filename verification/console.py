@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 
@@ -11,32 +10,13 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from trigraph.terminal import mark
 from trigraph.verification.compare import FACTOR, Comparison
 from trigraph.verification.failures import failures, withheld
 from trigraph.verification.record import Check
 from trigraph.verification.summary import number, summarise
 
-__all__ = ["mark", "plain_console", "print_comparison", "print_failures", "print_summary", "print_withheld"]
-
-# Lines of a file or a pipe are as long as tables need; COLUMNS overrides it, as everywhere.
-UNLIMITED = 240
-
-
-def plain_console(stderr: bool = False) -> Console:
-    """Return a console that shows whole tables when it is no terminal."""
-    console = Console(stderr=stderr, highlight=False)
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console.width = UNLIMITED
-    return console
-
-
-def mark(console: Console, passed: bool | None) -> str:
-    """Return a coloured tick or cross, or what an encoding without them has for it; a dash for None."""
-    if passed is None:
-        return "-"
-    if console.options.ascii_only:
-        return "ok" if passed else "[bold red]x[/]"
-    return "[green]✓[/]" if passed else "[bold red]✗[/]"
+__all__ = ["print_comparison", "print_failures", "print_summary", "print_withheld"]
 
 
 def _table(words: Iterable[str], numbers: Iterable[str], title: str | None = None) -> Table:

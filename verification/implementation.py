@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from trigraph.table import OPERATORS, Operator
+from trigraph.terminal import plain
 from trigraph.verification.subjects import NotOffered, Subject, leave_out, panel, told
 
 __all__ = ["LoadError", "adapt", "load"]
@@ -104,7 +105,6 @@ def _own(
         raise NotOffered(told(error)) from error
     fields = _fields(op, returned)
     for name, array in fields.items():
-        # The methods of a class of the user's own could say anything.
         if isinstance(array, np.ndarray) and (type(array) is not np.ndarray or array.dtype.kind not in "fi"):
             raise TypeError(
                 f"{op.name}: {name} is a {type(array).__name__} of {array.dtype}; expected a numpy.ndarray of numbers"
@@ -152,4 +152,4 @@ def adapt(name: str, operator: str | None = None, function: Callable[..., Any] |
     if target not in OPERATORS:
         raise ValueError(f"verify: {name!r} implements {target!r}; expected one of {', '.join(OPERATORS)}")
     call = partial(_call, found, target, panel("fortran-reference"))
-    return Subject(name, False, call, target, partial(_own, found))
+    return Subject(plain(name), False, call, target, partial(_own, found))

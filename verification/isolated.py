@@ -11,13 +11,14 @@ import atexit
 import math
 import os
 import signal
+import threading
 import traceback
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from itertools import groupby
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -29,7 +30,7 @@ from trigraph.verification.units import Ended, Unit, missing
 
 __all__ = ["Refused", "Workers"]
 
-PATIENCE = 0.5  # seconds between looks whether a child still lives: its children may keep the pipe open
+PATIENCE = 0.5  # seconds between looks whether a child still lives: processes that it forked may keep the pipe open
 # Where several processes share the processors. Libraries that NumPy's products come from would start as many threads in
 # every process as there are processors; threads of the fast path that wait for others would keep a processor busy.
 SHARING = {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
@@ -50,9 +51,18 @@ def _planned(requests: Sequence[Mapping[str, Any]]) -> list[Unit]:
     return list({unit.label: unit for request in requests for unit in plan(**request)}.values())
 
 
+def _end_with_parent() -> None:
+    """End this process and those it has started when the parent is gone, whatever a user's function is at."""
+    parent = parent_process()
+    assert parent is not None
+    parent.join()
+    os.killpg(0, signal.SIGKILL)
+
+
 def _serve(connection: Connection, folder: str, requests: Sequence[Mapping[str, Any]]) -> None:
     """Plan, then count or execute the units that the parent asks for, in the child."""
-    os.setpgrp()  # with the processes that a user's function starts, or that its forks are: all end together
+    os.setpgrp()  # with the processes that a user's function starts: all end together
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     os.chdir(folder)
     try:
         with own_interrupts():
@@ -87,6 +97,16 @@ def _sharing_processors(processes: int) -> Iterator[None]:
             del os.environ[name]
 
 
+@contextmanager
+def _no_interrupts() -> Iterator[None]:
+    """Start a process that does not hear the terminal's Ctrl-C, which this one answers; until then this one waits."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 class _Child:
     """A process, what it sends, and the numbers of the units it was asked for last."""
 
@@ -94,7 +114,8 @@ class _Child:
         context = get_context("spawn")
         self.connection, theirs = context.Pipe()
         self.process: BaseProcess = context.Process(target=_serve, args=(theirs, os.getcwd(), list(requests)))
-        self.process.start()
+        with _no_interrupts():
+            self.process.start()
         theirs.close()
         atexit.register(self.kill)
         self.asked: deque[int] = deque()
@@ -134,8 +155,6 @@ class _Child:
     def answer(self) -> tuple[int, Any]:
         """Return the number of the next unit that was asked for, and what was asked."""
         number, found = self.receive()
-        if number != self.asked[0]:
-            raise Ended(f"the process that runs it answered for unit {number}; expected {self.asked[0]}")
         self.asked.popleft()
         return number, found
 
@@ -203,11 +222,9 @@ class Workers:
                 for child in self._children:
                     self._hand_out(child)
                 while busy := [child for child in self._children if child.asked]:
-                    # A child that ended while its own children keep the pipe open is found by its sentinel.
-                    waiting = [c.connection for c in busy] + [c.process.sentinel for c in busy]
-                    ready = wait(waiting)
+                    ready = wait([child.connection for child in busy], PATIENCE)
                     for child in busy:
-                        if child.connection in ready or child.process.sentinel in ready:
+                        if child.connection in ready or not child.process.is_alive():
                             yield self._next(child)
             except _Over as over:
                 yield over.unit, [missing("", "", "float64", over.unit.label, math.inf, str(over.__cause__))]

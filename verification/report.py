@@ -16,6 +16,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from trigraph.terminal import plain
 from trigraph.verification import progress
 from trigraph.verification.compare import FACTOR, Comparison
 from trigraph.verification.evidence import evidence
@@ -246,6 +247,7 @@ def _packed(report: Mapping[str, Any]) -> str:
     """Return what the page's table of checks shows, as compressed JSON in base64."""
     table = report["checks"]
     shown = {name: table[name] for name in ("texts", *TEXTS[:6], *NUMBERS)}
+    shown["texts"] = [plain(text) for text in table["texts"]]
     shown["order"] = [None] * len(table["error"])
     for curve in table["curves"]:
         shown["order"][curve["check"]] = curve["order"]
@@ -280,7 +282,7 @@ def _json(report: Mapping[str, Any]) -> str:
     """Return the report as JSON: a line for each of its parts, and for each column of the table of checks."""
 
     def dump(value: Any) -> str:
-        return json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
+        return json.dumps(value, allow_nan=False, separators=(",", ":"))
 
     columns = ",\n".join(f"{dump(name)}:{dump(column)}" for name, column in report["checks"].items())
     parts = [f"{dump(name)}:{dump(value)}" for name, value in report.items() if name != "checks"]
@@ -317,7 +319,7 @@ def write(
             files[f"{name}.png"] = png(figure)
             svgs[name] = svg(figure)
     files["report.json"] = _json(report).encode()
-    files["report.html"] = render(report, checks, comparison, svgs).encode()
+    files["report.html"] = plain(render(report, checks, comparison, svgs)).encode()
     folder.mkdir(parents=True, exist_ok=True)
     beside = {name: folder / f".{name}.{os.getpid()}" for name in files}
     try:

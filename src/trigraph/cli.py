@@ -6,21 +6,24 @@ What a command needs is imported when it runs, so that ``--help`` and completion
 from __future__ import annotations
 
 import importlib
-import math
 import os
 import shlex
 import time
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from trigraph import __version__
+from trigraph.fortran.threads import MOST
 from trigraph.panels import PANELS, unavailable
 from trigraph.table import DEFINITIONS, OPERATORS, Argument, Array
+from trigraph.terminal import Commands, Finite, mark, plain_console, say
 
 if TYPE_CHECKING:
+    from trigraph.verification.compare import Comparison
     from trigraph.verification.record import Check
     from trigraph.verification.structures import Structure
     from trigraph.verification.units import Unit
@@ -33,7 +36,7 @@ LAZY = ("bench", "qualify")
 NAMES = (*OPERATORS, *(spec.name for spec in DEFINITIONS), *FAMILIES)
 
 
-class _Commands(click.Group):
+class _Commands(Commands):
     """Imports `bench` and `qualify` when they are asked for: they bring the peers' adapters with them."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -71,13 +74,6 @@ def _make(folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise click.BadParameter(str(error), param_hint="'--report'") from error
-
-
-def _finite(ctx: click.Context, parameter: click.Parameter, value: float) -> float:
-    """Refuse what a range lets through: NaN and infinity."""
-    if not math.isfinite(value):
-        raise click.BadParameter(f"{value} is no finite number")
-    return value
 
 
 def _structures(files: Sequence[str], cutoff: float) -> list[Structure]:
@@ -135,7 +131,7 @@ def _plan(
         return units, execute(units)
     except ValueError as error:
         if isinstance(error, Refused) and error.trace:
-            click.echo(error.trace, err=True)
+            say(error.trace, err=True)
         raise click.UsageError(str(error).removeprefix("verify: ")) from error
 
 
@@ -161,7 +157,6 @@ def _execute(units: Sequence[Unit], results: Iterable[tuple[Unit, list[Check]]])
     """Collect the checks of the units as they come: a line for each part that is finished, a bar on a terminal."""
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
-    from trigraph.verification.console import plain_console
     from trigraph.verification.progress import follow
 
     console = plain_console(stderr=True)
@@ -173,7 +168,8 @@ def _execute(units: Sequence[Unit], results: Iterable[tuple[Unit, list[Check]]])
             checks += found
             progress.update(task, description=unit.label, advance=unit.weight)
             if line:
-                console.print(line, markup=False, soft_wrap=True)
+                with suppress(OSError):
+                    console.print(line, markup=False, soft_wrap=True)
     return checks
 
 
@@ -195,6 +191,31 @@ def _command(ctx: click.Context, without: Collection[str] = ()) -> str:
             values = ctx.params[name] if parameter.multiple else (ctx.params[name],)
             words += [word for value in values for word in (parameter.opts[0], str(value))]
     return shlex.join(words)
+
+
+def _report(
+    ctx: click.Context,
+    checks: Sequence[Check],
+    skips: Sequence[tuple[str, str]],
+    planned: int,
+    inputs: Sequence[str],
+    earlier: dict[str, Any] | None,
+) -> tuple[Comparison | None, str]:
+    """Write the report, if one was asked for; return the comparison with an earlier one, and why it is not written."""
+    from trigraph.environment import collect
+    from trigraph.verification.compare import compare
+    from trigraph.verification.report import assemble, checks_of, write
+
+    given = ctx.params
+    report = assemble(checks, skips, given["seed"], _command(ctx), collect(), planned, inputs)
+    asked = _asked(given["operators"], given["implementation"], checks)
+    comparison = compare(earlier, checks_of(earlier), report, checks, asked) if earlier else None
+    try:
+        if given["folder"]:
+            write(given["folder"], report, checks, comparison)
+    except OSError as error:
+        return comparison, str(error)
+    return comparison, ""
 
 
 @main.command(short_help="Check the panels: judge, differences, golden vectors.")
@@ -230,8 +251,7 @@ def _command(ctx: click.Context, without: Collection[str] = ()) -> str:
 )
 @click.option(
     "--cutoff",
-    type=click.FloatRange(0, min_open=True),
-    callback=_finite,
+    type=Finite(0, min_open=True),
     default=5.0,
     show_default=True,
     help="Cutoff of the neighbours in --structure files, in their unit of length.",
@@ -264,7 +284,7 @@ def _command(ctx: click.Context, without: Collection[str] = ()) -> str:
 )
 @click.option(
     "--jobs",
-    type=click.IntRange(1),
+    type=click.IntRange(1, MOST),
     default=lambda: len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
     help="Processes that share the work [default: one for each processor]; an implementation has one.",
 )
@@ -291,13 +311,7 @@ def verify(
     """
     from trigraph.environment import tf32_problems
     from trigraph.verification import progress
-    from trigraph.verification.console import (
-        plain_console,
-        print_comparison,
-        print_failures,
-        print_summary,
-        print_withheld,
-    )
+    from trigraph.verification.console import print_comparison, print_failures, print_summary, print_withheld
     from trigraph.verification.units import counted
 
     started = time.perf_counter()
@@ -314,49 +328,41 @@ def verify(
     if where and not planned:
         raise click.UsageError(f"nothing to verify: no case has {', '.join(where)}")
     inputs = [structure.described() for structure in structures]
-    for text in inputs:
-        click.echo(text)
     run = _command(ctx, ("folder", "against", "seed"))
     parts = dict.fromkeys(progress.part_of(unit) for unit in units if numbers[unit.label])
     before = progress.last_time(run)
     took = f" This took {progress.duration(before)} here last time." if before is not None else ""
-    click.echo(f"{planned} checks are planned, and zeros where nothing contributes, of {', '.join(parts)}.{took}")
+    with suppress(OSError):  # the run is made, and its report written, where nobody hears of it
+        for text in inputs:
+            say(text)
+        say(f"{planned} checks are planned, and zeros where nothing contributes, of {', '.join(parts)}.{took}")
     checks = _execute(units, results)
     made = counted(checks)
     if made == planned:
         progress.remember(run, time.perf_counter() - started)
     skips = _skips(checks, panels, implementation, bool(structures) and not operators)
+    comparison, problem = None, ""
+    if folder or earlier:  # before anything is printed, which can fail
+        comparison, problem = _report(ctx, checks, skips, planned, inputs, earlier)
     console = plain_console()
     print_summary(console, checks)
     print_failures(console, checks)
     print_withheld(console, checks)
     for warning in tf32_problems():
-        console.print(f"Warning: {warning}", markup=False, soft_wrap=True)
+        say(f"Warning: {warning}")
     for what, reason in skips:
-        console.print(f"Skipped: {what}: {reason}", markup=False, soft_wrap=True)
-    written = True
-    if folder or earlier:
-        from trigraph.environment import collect
-        from trigraph.verification.compare import compare
-        from trigraph.verification.report import assemble, checks_of, write
-
-        report = assemble(checks, skips, seed, _command(ctx), collect(), planned, inputs)
-        asked = _asked(operators, implementation, checks)
-        comparison = compare(earlier, checks_of(earlier), report, checks, asked) if earlier else None
-        if comparison:
-            print_comparison(console, comparison)
-        if folder:
-            try:
-                write(folder, report, checks, comparison)
-                console.print(f"Report: {folder / 'report.html'}", markup=False, soft_wrap=True)
-            except OSError as error:
-                written = False
-                click.echo(f"Error: the report is not written, an earlier one is as it was: {error}", err=True)
+        say(f"Skipped: {what}: {reason}")
+    if comparison:
+        print_comparison(console, comparison)
+    if folder and not problem:
+        say(f"Report: {folder / 'report.html'}")
+    if problem:
+        say(f"Error: the report is not written, an earlier one is as it was: {problem}", err=True)
     if made != planned:
-        click.echo(f"Error: {made} of {planned} checks that were planned were made", err=True)
-    click.echo(progress.result(checks))
+        say(f"Error: {made} of {planned} checks that were planned were made", err=True)
+    say(progress.result(checks))
     good = any(c.passed for c in checks) and not any(c.failed for c in checks)
-    ctx.exit(0 if good and made == planned and written else 1)
+    ctx.exit(0 if good and made == planned and not problem else 1)
 
 
 # ---- info ------------------------------------------------------------------------------------------------------------
@@ -369,7 +375,6 @@ def info() -> None:
     from rich.table import Table
 
     from trigraph.environment import collect
-    from trigraph.verification.console import mark, plain_console
 
     console = plain_console()
     found = collect()
@@ -425,7 +430,7 @@ def fortran(folder: Path, vector_bytes: str) -> None:
         written = write(folder, int(vector_bytes))
     except ModuleNotFoundError as error:
         raise click.ClickException(f"{error}; pip install 'trigraph[fortran]' installs it") from error
-    click.echo(f"{len(written)} sources, include/trigraph.h, fpm.toml, meson.build and README.md in {folder}")
+    say(f"{len(written)} sources, include/trigraph.h, fpm.toml, meson.build and README.md in {folder}")
 
 
 # ---- operators -------------------------------------------------------------------------------------------------------
@@ -443,8 +448,6 @@ def operators() -> None:
     """List every operator: its arguments and fields with their shapes."""
     from rich import box
     from rich.table import Table
-
-    from trigraph.verification.console import plain_console
 
     console = plain_console()
     for spec in DEFINITIONS:

@@ -3,6 +3,8 @@
 import importlib.util
 import json
 import os
+import signal
+import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,8 +14,8 @@ import pytest
 from click.testing import CliRunner
 
 from trigraph import pyref
-from trigraph.bench import cli, dimenet, gat, gather, gemnet, gno, run, weighted
-from trigraph.bench.measure import Measurement, alternate, relative_error
+from trigraph.bench import cli, dimenet, gat, gather, gemnet, gno, measure, run, weighted
+from trigraph.bench.measure import Measurement, Worker, alternate, relative_error
 from trigraph.bench.records import stem
 from trigraph.bench.worker import Job
 from trigraph.bench.workloads import Target, Unavailable, clock_of, make_call, make_case
@@ -490,10 +492,36 @@ def test_command_with_some_contenders_and_a_deadline(tmp_path, monkeypatch):
         ["--operator", "gno_kernel_fwd", "--workload", "gno-message"],
         ["--workload", "nothing"],
         ["--threads", "0"],
+        ["--threads", "1000000000"],
+        ["--repeat", "1000000000"],
+        ["--deadline", "nan"],
+        ["--deadline", "inf"],
+        ["--deadline", "-1"],
+        ["--operator", "gno_kernel_fwd", "--sizes", "num_edges=\u00b2"],  # a superscript is a digit, and no number
+        ["--operator", "gno_kernel_fwd", "--sizes", "num_edges=" + "9" * 5000],
+        ["--operator", "gno_kernel_fwd", "--sizes", "num_edges=900000000000"],
+        ["--operator", "gno_kernel_fwd", "--sizes", f"num_edges={2**40}", "--sizes", f"f_out={2**40}"],
     ],
 )
-def test_command_refuses(arguments):
-    assert CliRunner().invoke(cli.bench, arguments).exit_code == 2
+def test_command_refuses(arguments, monkeypatch):
+    monkeypatch.setattr(cli, "ceilings", lambda *arguments: pytest.fail("it began"))
+    ran = CliRunner().invoke(cli.bench, arguments)
+    assert (ran.exit_code, ran.output.count("Error: ")) == (2, 1), ran.output
+
+
+def test_an_interrupted_worker_ends_at_once():
+    def press(number, frame):
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, press)
+    begun = time.monotonic()
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 2)
+        with pytest.raises(KeyboardInterrupt), Worker(1) as worker:
+            worker.ask("open", Job(partial(time.sleep, 600)))
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert time.monotonic() - begun < measure.END
 
 
 def test_file_names():

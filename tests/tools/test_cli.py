@@ -26,7 +26,6 @@ GOOD = Check(
     "gno_kernel_bwd", "pyref", "float64", "accuracy", "regular", "coords", 1.5, 8.0, seconds=0.25, digest="a" * 16
 )
 EXACT = replace(GOOD, kind="differences", error=1e-12, tolerance=1e-7, curve=((0.5, 1e-12),), digest=None)
-TWO_OPERATORS = ("--operator", "gno_kernel_fwd", "--operator", "gno_kernel_bwd")
 FILE = progress._file
 REPEAT = replace(GOOD, kind="repeat", error=0.0, tolerance=0.0, digest=None)
 
@@ -278,9 +277,6 @@ def test_implementation_reaches_the_plan_alone(runner, monkeypatch):
         (("--panel", "judge", "--dtype", "float32"), ("nothing to verify", "real128")),
         (("--panel", "pyref", "--dtype", "real128"), ("nothing to verify", "float32")),
         (("--implementation", "nonsense"), ("nonsense", "module:function")),
-        (("--implementation", "no_such_module:f", "--operator", "gno_kernel_bwd"), ("no_such_module",)),
-        (("--implementation", "math:cos", "--operator", "gno_kernel"), ("gno_kernel",)),
-        ((*TWO_OPERATORS, "--implementation", "math:cos"), ("one operator",)),
         (("--against", "no_such.json"), ("no_such.json",)),
         (("--operator", "weighted", "--where", "op=median"), ("'op=median'", "sum, mean, min, max")),
         (("--operator", "weighted", "--where", "aggregation=sum"), ("'aggregation'", "op, mean_by, edge_weight")),
@@ -288,6 +284,7 @@ def test_implementation_reaches_the_plan_alone(runner, monkeypatch):
         (("--operator", "weighted", "--where", "op"), ("'op'", "NAME=VALUE")),
         (("--where", "op=sum"), ("gno_kernel has no setting 'op'",)),
         (("--structure", "no_such.xyz@2"), ("no_such.xyz is no file",)),
+        (("--panel", "pyref", "--operator", "gno_kernel_fwd", "--report", f"{__file__}/report"), ("'--report'",)),
     ],
 )
 def test_usage_errors(runner, options, expected):
@@ -392,15 +389,6 @@ def test_fewer_checks_than_planned_are_a_failure(runner, monkeypatch):
     assert "1 of 2 checks that were planned were made" in result.stderr
 
 
-@pytest.mark.parametrize("cutoff", ["nan", "inf", "-inf", "0"])
-def test_a_bad_cutoff_is_blamed_on_cutoff(runner, tmp_path, cutoff):
-    path = tmp_path / "hydrogen.xyz"
-    path.write_text("2\n\nH 0 0 0\nH 0 0 4.5\n")
-    result = runner.invoke(main, ["verify", "--structure", str(path), "--cutoff", cutoff])
-    assert result.exit_code == 2
-    assert "'--cutoff'" in result.stderr
-
-
 def test_a_structure_of_too_many_edges_is_refused_before_it_is_built(runner, tmp_path):
     path = tmp_path / "salt.xyz"
     path.write_text('2\nLattice="4 0 0 0 4 0 0 0 4" Properties=species:S:1:pos:R:3 pbc="T T T"\nH 0 0 0\nH 2 2 2\n')
@@ -419,13 +407,6 @@ def test_skipped_vectors_are_of_families_that_were_checked(runner, monkeypatch, 
     assert "gemnet" not in line
 
 
-def test_report_that_cannot_be_written_is_refused_before_the_run(verify, tmp_path):
-    (tmp_path / "file").write_text("")
-    result = verify([GOOD], "--report", tmp_path / "file" / "report")
-    assert result.exit_code == 2
-    assert "--report" in result.stderr
-
-
 def test_info(runner):
     result = runner.invoke(main, ["info"])
     assert result.exit_code == 0
@@ -433,14 +414,13 @@ def test_info(runner):
         assert word in result.stdout
 
 
-def test_a_level_that_cannot_run_is_told(runner):
+def test_a_level_that_cannot_run_is_told():
     environment = {**os.environ, "TRIGRAPH_CPU_LEVEL": "v9"}
-    for words, status in ((["info"], 0), (["verify", "--operator", "gno_kernel", "--panel", "fortran"], 2)):
-        command = [sys.executable, "-m", "trigraph", *words]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-        assert done.returncode == status, done.stderr
-        assert "TRIGRAPH_CPU_LEVEL is 'v9'; expected one of" in " ".join((done.stdout + done.stderr).split())
-        assert "Traceback" not in done.stderr
+    command = [sys.executable, "-m", "trigraph", "verify", "--operator", "gno_kernel", "--panel", "fortran"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    assert done.returncode == 2, done.stderr
+    assert "TRIGRAPH_CPU_LEVEL is 'v9'; expected one of" in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
 
 
 def test_operators(runner):
@@ -474,24 +454,6 @@ def test_real_run_as_a_module(tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     assert "\x1b" not in done.stdout + done.stderr
     assert json.loads((tmp_path / "report.json").read_text())["counts"]["passed"] > 0
-
-
-def test_real_implementation(runner, tmp_path, monkeypatch):
-    (tmp_path / "mine.py").write_text(
-        "import numpy as np\n"
-        "from trigraph import pyref\n"
-        "def right(**arguments):\n"
-        "    return pyref.gno_kernel_fwd(**arguments)\n"
-        "def wrong(**arguments):\n"
-        "    return np.full_like(right(**arguments), np.nan)\n"
-    )
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    options = ["verify", "--operator", "gno_kernel_fwd", "--dtype", "float32", "--implementation"]
-    assert runner.invoke(main, [*options, "mine:right"], catch_exceptions=False).exit_code == 0
-    result = runner.invoke(main, [*options, "mine:wrong"], catch_exceptions=False)
-    assert result.exit_code == 1
-    assert "nan > " in result.stdout
 
 
 def test_a_frame_of_a_trajectory(tmp_path):

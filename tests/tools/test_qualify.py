@@ -5,9 +5,11 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tarfile
+import threading
 import time
 import venv
 from pathlib import Path
@@ -149,6 +151,24 @@ def gone(process):
     """Whether a process has ended; one that nobody waits for is a zombie."""
     status = Path(f"/proc/{process}/stat")
     return not status.exists() or status.read_text().rpartition(")")[2].split()[0] == "Z"
+
+
+def test_ctrl_c_ends_the_part_that_runs_and_those_to_come(tmp_path, made_up):
+    begun = time.monotonic()
+    child = tmp_path / "parts" / "hangs-hangs.child"
+
+    def press():
+        while not (child.is_file() and child.read_text()):
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    presses = threading.Thread(target=press)
+    presses.start()
+    with pytest.raises(KeyboardInterrupt):
+        driver.qualify(Rehearsal(), tmp_path, 60, made_up(hangs=1.0))
+    presses.join()
+    assert time.monotonic() - begun < 30
+    assert gone(int(child.read_text()))
 
 
 def test_a_deadline_that_is_too_short(tmp_path):

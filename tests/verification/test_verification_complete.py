@@ -8,61 +8,25 @@ import sys
 import time
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from trigraph import pyref
 from trigraph.cli import main
 from trigraph.verification import units
-from trigraph.verification.implementation import adapt
+from trigraph.verification.implementation import LoadError, adapt
 from trigraph.verification.record import Check
 from trigraph.verification.run import plan
 from trigraph.verification.subjects import own_interrupts
 
 OPERATOR = "gno_kernel_fwd"
 MODULE = """
-import ctypes, os, sys
-import numpy as np
+import ctypes, os, subprocess, sys, time
 from trigraph import pyref
 
 def right(**arguments):
     return pyref.gno_kernel_fwd(**arguments)
-
-class Unprintable(Exception):
-    def __str__(self):
-        raise ValueError("no text")
-
-class Ends(Exception):
-    def __str__(self):
-        sys.exit(0)
-
-class Liar(np.ndarray):
-    def __array_ufunc__(self, *arguments, **keywords):
-        sys.exit(0)
-
-class Number:
-    def __float__(self):
-        sys.exit(0)
-
-def exits(**arguments):
-    sys.exit(0)
-
-def exits_late(coords, **arguments):
-    if len(coords) == 1:
-        sys.exit(0)
-    return right(coords=coords, **arguments)
-
-def interrupts(**arguments):
-    raise KeyboardInterrupt
-
-def unprintable(**arguments):
-    raise Unprintable
-
-def unprintable_and_ends(**arguments):
-    raise Ends
-
-def gone(**arguments):
-    os._exit(0)
 
 def gone_late(coords, **arguments):
     if len(coords) == 1:
@@ -72,81 +36,139 @@ def gone_late(coords, **arguments):
 def crashes(**arguments):
     ctypes.string_at(0)
 
-forked = []
-
-def two_of_it(**arguments):
-    if not forked:  # both of them would fork at the next call, and four at the one after it
-        forked.append(True)
-        os.fork()
-    return right(**arguments)
-
-def liar(**arguments):
-    return right(**arguments).view(Liar)
-
-def numbers(**arguments):
-    made = right(**arguments)
-    return np.array([Number()] * made.size, dtype=object).reshape(made.shape)
+def hangs(**arguments):
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
+    with open("pids", "w") as file:
+        file.write(f"{os.getpid()} {child.pid}\\n")
+    time.sleep(600)
 """
 
 
 @pytest.fixture
-def verify(tmp_path, monkeypatch):
+def folder(tmp_path, monkeypatch):
     for name in ("COLUMNS", "CI", "FORCE_COLOR", "TTY_COMPATIBLE"):
         monkeypatch.delenv(name, raising=False)
     (tmp_path / "mine.py").write_text(MODULE)
+    (tmp_path / "raises.py").write_text("raise RuntimeError('half \\x1b built')\n")
+    (tmp_path / "ends.py").write_text("import os; os._exit(0)\n")
     monkeypatch.chdir(tmp_path)
-
-    def invoke(name, *options):
-        words = ["verify", "--operator", OPERATOR, "--dtype", "float32", "--implementation", name, *options]
-        return CliRunner().invoke(main, words, catch_exceptions=False)
-
-    return invoke
+    return tmp_path
 
 
-def test_a_right_function_makes_what_was_planned(verify):
-    result = verify("mine:right")
-    assert result.exit_code == 0, result.output
-    planned = int(result.stdout.split()[0])
+OPTIONS = ["verify", "--operator", OPERATOR, "--dtype", "float32", "--implementation"]
+
+
+@pytest.mark.parametrize(
+    ("function", "status", "says"),
+    [
+        ("right", 0, " 0 failed"),
+        ("gone_late", 1, "ended with status 0"),
+        ("crashes", 1, "was ended by signal SIGSEGV"),
+    ],
+)
+def test_a_run_is_as_good_as_its_function_and_its_process(folder, function, status, says):
+    result = CliRunner().invoke(main, [*OPTIONS, f"mine:{function}"])
+    assert result.exit_code == status, result.output
+    assert says in result.stdout
+    planned, last = int(result.stdout.split()[0]), result.stdout.splitlines()[-1].split()
     assert planned >= 20
-    assert "checks are planned" in result.stdout.splitlines()[0]
-    assert int(result.stdout.rstrip().splitlines()[-1].split()[0]) >= planned
+    alive = int(last[0]) + int(last[3]) >= planned
+    assert alive == (function == "right")
+    assert ("checks that were planned were made" in result.stderr) != alive
+
+
+def test_an_import_that_fails_is_status_2_with_its_traceback(folder):
+    result = CliRunner().invoke(main, [*OPTIONS, "raises:f"])
+    assert result.exit_code == 2
+    for text in ("Traceback (most recent call last)", "raises.py", r"RuntimeError: half \x1b built"):
+        assert text in result.stderr
+    assert "\x1b" not in result.stderr
+    result = CliRunner().invoke(main, [*OPTIONS, "ends:f"])
+    assert result.exit_code == 2
+    assert "ended with status 0" in result.stderr
+
+
+def running(pid):
+    """Whether a process is there and has not ended."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] not in "ZX"
+    except OSError:
+        return False
+
+
+def test_a_signal_ends_the_worker_and_what_it_has_started(folder):
+    """Also where the function never returns, and where the main process has no time to say goodbye."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
+    runs = {}
+    for number in numbers:
+        (folder / number.name).mkdir()
+        (folder / number.name / "mine.py").write_text(MODULE)
+        command = [sys.executable, "-m", "trigraph", *OPTIONS, "mine:hangs"]
+        runs[number] = subprocess.Popen(
+            command, cwd=folder / number.name, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
+    try:
+        for number, process in runs.items():
+            file = folder / number.name / "pids"
+            wait_until(lambda file=file: file.is_file() and file.read_text().endswith("\n"))
+            pids = file.read_text().split()
+            assert all(map(running, pids))
+            os.killpg(process.pid, number)  # as a terminal does
+            _, errors = process.communicate(timeout=30)
+            killed = number == signal.SIGKILL
+            assert process.returncode == (-number if killed else 128 + number)
+            assert errors.split("\n") == ([""] if killed else ["", f"Ended by {number.name}", ""])
+            wait_until(lambda pids=pids: not any(map(running, pids)))
+    finally:  # they hold the other end of the pipe
+        for pid in [pid for file in folder.glob("*/pids") for pid in file.read_text().split()]:
+            if running(pid):
+                os.kill(int(pid), signal.SIGKILL)
+        for process in runs.values():
+            process.kill()
+            process.communicate()
+
+
+def wait_until(there):
+    deadline = time.monotonic() + 60
+    while not there():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+# In this process
+
+
+class Unprintable(Exception):
+    def __str__(self):
+        raise ValueError("no text")
+
+
+def raises(error):
+    def function(**arguments):
+        raise error
+
+    return function
+
+
+def returns(change):
+    return lambda **arguments: change(pyref.gno_kernel_fwd(**arguments))
 
 
 @pytest.mark.parametrize(
     ("function", "note"),
     [
-        ("exits", "SystemExit: 0"),
-        ("exits_late", "SystemExit: 0"),
-        ("interrupts", "KeyboardInterrupt"),
-        ("unprintable", "Unprintable, whose text cannot be had (ValueError)"),
-        ("unprintable_and_ends", "Ends, whose text cannot be had (SystemExit)"),
-        ("liar", "kernel is a Liar of float32; expected a numpy.ndarray of numbers"),
-        ("numbers", "kernel is a ndarray of object; expected a numpy.ndarray of numbers"),
+        (raises(SystemExit(0)), "SystemExit: 0"),
+        (raises(KeyboardInterrupt()), "KeyboardInterrupt"),
+        (raises(Unprintable()), "Unprintable, whose text cannot be had (ValueError)"),
+        (returns(np.ma.asarray), "kernel is a MaskedArray of float32; expected a numpy.ndarray of numbers"),
+        (returns(lambda a: a.astype(object)), "kernel is a ndarray of object; expected a numpy.ndarray of numbers"),
     ],
 )
-def test_what_a_function_raises_is_a_failed_check(verify, function, note):
-    result = verify(f"mine:{function}")
-    assert result.exit_code == 1, result.output
-    assert note in result.stdout
-    planned, last = int(result.stdout.split()[0]), result.stdout.rstrip().splitlines()[-1]
-    assert int(last.split()[0]) + int(last.split()[3]) >= planned
-
-
-@pytest.mark.parametrize(
-    ("function", "how"),
-    [
-        ("gone", "ended with status 0"),
-        ("gone_late", "ended with status 0"),
-        ("crashes", "was ended by signal SIGSEGV"),
-        ("two_of_it", ""),
-    ],
-)
-def test_a_function_that_takes_the_process_with_it(verify, function, how):
-    result = verify(f"mine:{function}")
-    assert result.exit_code == 1, result.output
-    assert how in result.stdout
-    if how:
-        assert "checks that were planned were made" in result.stderr
+def test_what_a_function_raises_or_returns_is_a_failed_check(function, note):
+    unit = plan(dtypes=["float32"], implementation=adapt("user:function", OPERATOR, function))[0]
+    ((_, checks),) = units.execute([unit])
+    assert units.counted(checks) == unit.planned() > 0
+    assert all(c.failed and note in c.note for c in checks)
 
 
 @pytest.mark.parametrize(
@@ -154,32 +176,16 @@ def test_a_function_that_takes_the_process_with_it(verify, function, how):
     [
         ("import sys; sys.exit(0)", "SystemExit: 0"),
         ("raise KeyboardInterrupt", "KeyboardInterrupt"),
-        ("raise RuntimeError('half built')", "RuntimeError: half built"),
         ("import no_such_module_of_mine", "No module named 'no_such_module_of_mine'"),
         ("def f(:", "SyntaxError"),
     ],
 )
-def test_an_import_that_fails_is_status_2_with_its_traceback(verify, tmp_path, text, says):
-    (tmp_path / "broken.py").write_text(f"{text}\n")
-    result = verify("broken:f")
-    assert result.exit_code == 2
-    assert "Traceback (most recent call last)" in result.stderr
-    assert "broken.py" in result.stderr
-    assert says in result.stderr
-
-
-def test_an_import_that_takes_the_process_with_it_is_status_2(verify, tmp_path):
-    (tmp_path / "broken.py").write_text("import os; os._exit(0)\n")
-    result = verify("broken:f")
-    assert result.exit_code == 2
-    assert "ended with status 0" in " ".join(result.stderr.replace("│", " ").split())
-
-
-def test_what_is_not_there_needs_no_traceback(verify):
-    for name in ("no_such_module:f", "mine:no_such_function"):
-        result = verify(name)
-        assert result.exit_code == 2
-        assert "Traceback" not in result.stderr
+def test_a_module_that_cannot_be_imported(tmp_path, monkeypatch, text, says):
+    name = f"broken_{len(text)}"
+    (tmp_path / f"{name}.py").write_text(f"{text}\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(LoadError, match=says):
+        adapt(f"{name}:f", OPERATOR)
 
 
 # Units
@@ -231,27 +237,3 @@ def test_ctrl_c_goes_through_and_what_a_function_raises_does_not():
         assert all(not c.passed and c.note.startswith("KeyboardInterrupt") for c in unit.execute())
     with pytest.raises(KeyboardInterrupt):  # nobody listens: it could be the user's
         unit.execute()
-
-
-def test_ctrl_c_ends_the_run_and_its_process(tmp_path):
-    (tmp_path / "slow.py").write_text(
-        "import os, time\ndef gno_kernel_fwd(**arguments):\n"
-        "    open('pid', 'w').write(str(os.getpid()))\n    time.sleep(60)\n"
-    )
-    command = [sys.executable, "-m", "trigraph", "verify", "--implementation", "slow:gno_kernel_fwd"]
-    process = subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    )
-    pid = tmp_path / "pid"
-    while not (pid.is_file() and pid.read_text()):
-        assert process.poll() is None
-        time.sleep(0.05)
-    os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=30)
-    assert process.returncode == 1
-    assert "Aborted" in errors
-    assert "Traceback" not in errors
-    deadline = time.monotonic() + 20
-    while pathlib.Path(f"/proc/{pid.read_text()}").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.1)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 from rich.console import Console
 
 from trigraph.bench.measure import ceilings
@@ -36,10 +38,11 @@ from trigraph.bench.run import (
     untimed,
 )
 from trigraph.bench.tables import ceiling_table, scaling_verdict, sweep_verdict, workload_table
-from trigraph.bench.workloads import GATHER, Workload
+from trigraph.bench.workloads import GATHER, Workload, scaled
 from trigraph.environment import device
-from trigraph.fortran.threads import get_num_threads
+from trigraph.fortran.threads import MOST, get_num_threads
 from trigraph.table import OPERATORS, SYMBOLS
+from trigraph.terminal import Finite, plain_console
 
 __all__ = ["bench"]
 
@@ -50,10 +53,11 @@ CEILING_SIZES = {"full": (2**29, 3072), "small": (2**26, 1024)}
 def _sizes(context: click.Context, parameter: click.Parameter, values: tuple[str, ...]) -> dict[str, int]:
     sizes = {}
     for value in values:
-        name, _, number = value.partition("=")
-        if name not in SYMBOLS or not number.isdigit() or int(number) < max(1, SYMBOLS[name].minimum):
+        name, _, digits = value.partition("=")
+        number = int(digits) if digits.isdecimal() and len(digits) < 19 else 0
+        if name not in SYMBOLS or number < max(1, SYMBOLS[name].minimum):
             raise click.BadParameter(f"{value!r}; expected SYMBOL=NUMBER with one of {', '.join(SYMBOLS)}")
-        sizes[name] = int(number)
+        sizes[name] = number
     return sizes
 
 
@@ -78,6 +82,17 @@ class _Time:
         now = time.monotonic()
         self._longest, self._last = max(self._longest, now - self._last), now
         return self._deadline is None or now - self._begun + self._longest <= self._deadline
+
+
+def _check_memory(workload: Workload, options: Options) -> None:
+    """Refuse sizes that no process could have: one would take memory until the system ends something."""
+    sizes = scaled(workload.sizes, SIZES[options.size])
+    needed = workload.bytes_moved(sizes, np.dtype(options.dtype)) + workload.order_bytes(sizes)
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > memory:
+        raise click.UsageError(
+            f"{workload.name}: arrays of these --sizes need {needed:.2g} bytes; {memory:.2g} are there"
+        )
 
 
 def _chosen(
@@ -123,9 +138,12 @@ def _chosen(
     "--size", type=click.Choice(list(SIZES)), default="full", show_default=True, help="Small: a twentieth of it, quick."
 )
 @click.option(
-    "--threads", type=click.IntRange(1), default=get_num_threads, help="Of every contender [default: all processors]."
+    "--threads",
+    type=click.IntRange(1, MOST),
+    default=get_num_threads,
+    help="Of every contender [default: all processors].",
 )
-@click.option("--repeat", type=click.IntRange(1), default=9, show_default=True, help="Alternating rounds.")
+@click.option("--repeat", type=click.IntRange(1, 1000), default=9, show_default=True, help="Alternating rounds.")
 @click.option("--dtype", type=click.Choice(["float32", "float64"]), default="float32", show_default=True)
 @click.option(
     "--out",
@@ -143,7 +161,7 @@ def _chosen(
 )
 @click.option(
     "--deadline",
-    type=click.FloatRange(0, min_open=True),
+    type=Finite(0, min_open=True),
     metavar="SECONDS",
     help="Stop before a workload that would not fit: one as long as the longest so far.",
 )
@@ -167,15 +185,17 @@ def bench(
     compared. A peer is timed only if its results agree with trigraph's. Peers that are not installed are left out and
     named (pip install 'trigraph[bench]'). A missed target does not change the exit status.
     """
-    console = Console()
+    console = plain_console()
     options, left = Options(threads, repeat, dtype, size, not no_peers, contenders), _Time(deadline)
     workloads, programs = _chosen(families, names, operators, sizes)
+    for workload in workloads if operators else ():
+        _check_memory(workload, options)
     if contenders:
         workloads = [w for w in workloads if {*w.panels, *w.peers}.intersection(contenders)]
         programs = [p for p in programs if {*p.contenders}.intersection(contenders)]
         if not workloads and not programs:
             raise click.UsageError(f"nothing to time: no workload that was asked for has {', '.join(contenders)}")
-    with console.status("ceilings") as status:
+    with console.status("ceilings", spinner="line") as status:
         places = {"host": "host"} | ({"gpu": "cupy"} if device()["name"] else {})
         rounds = min(repeat, 5)
         tops = {place: ceilings(clock, threads, rounds, *CEILING_SIZES[size]) for place, clock in places.items()}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import pickle
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -83,16 +85,20 @@ class Worker:
         environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, str(threads))}
         # Not -m: what the child pickles must belong to the module's own name.
         command = [sys.executable, "-c", "from trigraph.bench.worker import main; main()"]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+        # In a session of its own it does not hear the terminal's Ctrl-C; what it has started ends with it.
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True
+        )
 
     def __enter__(self) -> Worker:
         return self
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(self, kind: object = None, *exception: object) -> None:
         try:  # one that ends by itself waits for processes that it has started, and their time is counted with its
-            self._process.communicate(timeout=END)
+            self._process.communicate(timeout=0 if kind else END)
         except subprocess.TimeoutExpired:
-            self._process.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
             self._process.communicate()
 
     def ask(self, command: str, argument: Any = None) -> tuple[str, Any]:

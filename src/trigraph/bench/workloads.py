@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -213,7 +214,7 @@ class Workload:
         """Bytes of inputs and outputs of one run, each counted once, index arrays left out."""
         known = self.bound(sizes)
         inputs = {self.key(s.op, a.name): a for s in self.steps for a in self.arguments(s)}
-        inputs_bytes = sum(int(np.prod(shape_of(a, known))) for a in inputs.values()) * dtype.itemsize
+        inputs_bytes = sum(math.prod(shape_of(a, known)) for a in inputs.values()) * dtype.itemsize
         return inputs_bytes + self.output_bytes(sizes, dtype)
 
     def row_width(self) -> int:
@@ -229,7 +230,7 @@ class Workload:
     def output_bytes(self, sizes: Mapping[str, int], dtype: np.dtype) -> int:
         """Bytes of what the steps of one run return, index arrays left out."""
         known, fields = self.bound(sizes), (f for s in self.steps for f in self.fields(s) if not f.index)
-        return sum(int(np.prod(shape_of(f, known))) for f in fields) * dtype.itemsize
+        return sum(math.prod(shape_of(f, known)) for f in fields) * dtype.itemsize
 
     def order_bytes(self, sizes: Mapping[str, int]) -> int:
         """Bytes of the orders that the graphs build for the backward, once."""

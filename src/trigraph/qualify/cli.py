@@ -10,6 +10,7 @@ from trigraph.panels import unavailable
 from trigraph.qualify.driver import qualify as run_stages
 from trigraph.qualify.place import place
 from trigraph.qualify.summary import write
+from trigraph.terminal import Finite, say
 
 __all__ = ["qualify"]
 
@@ -24,7 +25,7 @@ __all__ = ["qualify"]
 )
 @click.option(
     "--deadline",
-    type=click.FloatRange(min=10),
+    type=Finite(10, 86400),
     default=530,
     show_default=True,
     help="Seconds after which everything has ended; what did not fit is told.",
@@ -43,7 +44,7 @@ def qualify(ctx: click.Context, out: Path, deadline: float, rehearse: bool) -> N
     where = place("gpu-host" if rehearse else "gpu")
     if not rehearse and unavailable("gpu"):
         raise click.ClickException(unavailable("gpu"))
-    record = run_stages(where, out, deadline, progress=lambda text: click.echo(text, err=True))
+    record = run_stages(where, out, deadline, progress=lambda text: say(text, err=True))
     summary = write(out, record)
-    click.echo((out / "summary.md").read_text(encoding="utf-8"))
+    say((out / "summary.md").read_text(encoding="utf-8"))
     ctx.exit(1 if summary["verdict"] == "failed" else 0)

@@ -141,20 +141,22 @@ def _run_stage(
     processes: list[subprocess.Popen[str]] = []
     found: dict[str, dict[str, Any]] = {}
     lock = threading.Lock()
+    pool = ThreadPoolExecutor(place.jobs if getattr(module, "AT_ONCE", False) else 1)
+
+    def run(name: str) -> None:
+        found[name] = _run_part(stage, name, place, folder, end, processes)
+        with lock:
+            record["parts"] = [found[n] for n in names if n in found]
+            kept(record)
+
     try:
-        with ThreadPoolExecutor(place.jobs if getattr(module, "AT_ONCE", False) else 1) as pool:
-
-            def run(name: str) -> None:
-                found[name] = _run_part(stage, name, place, folder, end, processes)
-                with lock:
-                    record["parts"] = [found[n] for n in names if n in found]
-                    kept(record)
-
-            for job in [pool.submit(run, name) for name in names]:
-                job.result()
+        for job in [pool.submit(run, name) for name in names]:
+            job.result()
     finally:  # also at the user's Ctrl-C
+        pool.shutdown(wait=False, cancel_futures=True)
         for process in processes:
             _stop(process)
+        pool.shutdown()
     return {**record, "seconds": time.monotonic() - begun, "passed": _passed(record["parts"])}
 
 

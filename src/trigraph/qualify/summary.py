@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from trigraph.qualify.notes import write_json
+from trigraph.terminal import plain
 
 __all__ = ["summarise", "write"]
 
@@ -147,5 +148,5 @@ def write(out: Path, record: Mapping[str, Any]) -> dict[str, Any]:
     write_json(out / "summary.json", summary)
     environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     page = environment.from_string(_resource("templates", "summary.md.j2")).render(summary)
-    (out / "summary.md").write_text(page, encoding="utf-8")
+    (out / "summary.md").write_text(plain(page), encoding="utf-8")
     return summary

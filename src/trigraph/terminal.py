@@ -1,0 +1,153 @@
+"""What every command of the command line shares: texts that any terminal can show, finite numbers, an orderly end."""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import click
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+__all__ = ["Commands", "Finite", "mark", "plain", "plain_console", "say"]
+
+# Lines of a file or a pipe are as long as tables need; COLUMNS overrides it, as everywhere.
+UNLIMITED = 240
+
+
+class Finite(click.FloatRange):
+    """A range of numbers that refuses what click's lets through: NaN, and infinity where there is no limit."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the number, or fail as every type of click does."""
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is no finite number", param, ctx)
+        return number
+
+
+def plain(text: str) -> str:
+    r"""Escape what a terminal would obey or cannot show, as ``\x1b`` and ``\udc80``; new lines and tabs stay."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
+
+
+def say(text: object, err: bool = False) -> None:
+    """Print a line that may hold texts of others: names of files, what exceptions say."""
+    click.echo(plain(str(text)), err=err)
+
+
+def plain_console(stderr: bool = False) -> Console:
+    """Return a console that shows whole tables when it is no terminal, and every text as `plain` does."""
+    from rich.console import Console
+    from rich.segment import Segment
+
+    class Plain(Console):
+        def render(self, renderable: Any, options: Any = None) -> Iterable[Segment]:
+            for segment in super().render(renderable, options):
+                yield segment if segment.control else Segment(plain(segment.text), segment.style)
+
+        def on_broken_pipe(self) -> NoReturn:
+            raise BrokenPipeError  # rich would end the process, and with it a run whose report is still to be written
+
+    console = Plain(stderr=stderr, highlight=False)
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console.width = UNLIMITED
+    return console
+
+
+def mark(console: Console, passed: bool | None) -> str:
+    """Return a coloured tick or cross, or what an encoding without them has for it; a dash for None."""
+    if passed is None:
+        return "-"
+    if console.options.ascii_only:
+        return "ok" if passed else "[bold red]x[/]"
+    return "[green]✓[/]" if passed else "[bold red]✗[/]"
+
+
+@contextmanager
+def _ended_like_ctrl_c() -> Iterator[list[int]]:
+    """Let SIGTERM and SIGHUP do what Ctrl-C does, unless they are ignored; the list tells which of them came.
+
+    Whoever cleans up at a KeyboardInterrupt, and ends the processes that it has started, does so at these, too.
+    """
+    came: list[int] = []
+
+    def handler(number: int, frame: Any) -> None:
+        came.append(number)
+        interrupt = signal.getsignal(signal.SIGINT)  # which tells it from what a user's function raises
+        (interrupt if callable(interrupt) else signal.default_int_handler)(signal.SIGINT, frame)
+
+    main = threading.current_thread() is threading.main_thread()
+    numbers = [n for n in (signal.SIGTERM, signal.SIGHUP) if main and signal.getsignal(n) is signal.SIG_DFL]
+    for number in numbers:
+        signal.signal(number, handler)
+    try:
+        yield came
+    finally:
+        for number in numbers:
+            signal.signal(number, signal.SIG_DFL)
+
+
+def _finish(stream: Any) -> None:
+    """Let nothing wait in a stream for the interpreter's end, where what cannot be written would fail once more."""
+    try:
+        if stream is not None:
+            stream.flush()
+    except OSError:
+        with suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+class Commands(click.Group):
+    """Commands that end with one line and a status where click or Python would end with a traceback.
+
+    Characters that the encoding of an output lacks are escaped. The status is 1 where an output or a file cannot be
+    used; of a pipe that was closed nothing is said, as by click. After a signal it is 128 and the signal's number.
+    """
+
+    def main(self, *arguments: Any, **more: Any) -> NoReturn:
+        """Run the command that the arguments name, and exit; parameters are those of `click.Command.main`."""
+        streams = (sys.stdout, sys.stderr)
+        for stream in streams:
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="backslashreplace")
+        try:
+            status = self._status(*arguments, **more)
+            if streams[0] is not None:
+                streams[0].flush()
+        except BrokenPipeError:
+            status = 1
+        except OSError as error:
+            status = 1
+            with suppress(OSError):
+                say(f"Error: {error.filename or 'the output'} cannot be used: {error.strerror or error}", err=True)
+        finally:  # also where click exits at a closed pipe
+            for stream in streams:
+                _finish(stream)
+        sys.exit(status)
+
+    def _status(self, *arguments: Any, **more: Any) -> int:
+        with _ended_like_ctrl_c() as came:
+            try:
+                return super().main(*arguments, **{**more, "standalone_mode": False}) or 0
+            except (click.Abort, KeyboardInterrupt):
+                number = signal.Signals(came[0] if came else signal.SIGINT)
+                with suppress(OSError):
+                    say(f"Ended by {number.name}", err=True)
+                return 128 + number
+            except click.ClickException as error:
+                shown = io.StringIO()
+                error.show(shown)
+                with suppress(OSError):
+                    say(shown.getvalue().rstrip(), err=True)
+                return error.exit_code

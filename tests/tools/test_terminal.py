@@ -1,0 +1,190 @@
+"""How every command ends: encodings, texts of others, full disks, closed pipes, signals, numbers that are no number."""
+
+import json
+import os
+import signal
+import sys
+from contextlib import contextmanager
+
+import pytest
+from click.testing import CliRunner
+
+from trigraph.bench import cli as bench_cli
+from trigraph.cli import main
+from trigraph.fortran import export
+from trigraph.qualify import cli as qualify_cli
+from trigraph.terminal import plain
+from trigraph.verification import progress, run, units
+from trigraph.verification.implementation import adapt
+from trigraph.verification.record import Check
+
+HOSTILE = "caf\u00e9 \udc80 \x1b[31mred\x1b[0m \u202e \x07"
+ESCAPED = r"caf\xe9 \udc80 \x1b[31mred\x1b[0m \u202e \x07"
+GOOD = Check("gno_kernel_bwd", "pyref", "float64", "accuracy", "regular", "coords", 1.5, 8.0)
+BAD = Check(
+    "gno_kernel_bwd", "mine:f", "float64", "accuracy", HOSTILE, HOSTILE, float("inf"), 8.0,
+    note=f"ValueError: {HOSTILE}", trace=f"Traceback (most recent call last):\n{HOSTILE}",
+)  # fmt: skip
+WITHHELD = Check("gno_kernel_bwd", "pyref", "float64", "not offered", HOSTILE, "", 1, 0.0, note=HOSTILE)
+
+
+@pytest.fixture
+def made_up(monkeypatch, tmp_path):
+    """Let `trigraph verify` find made-up checks in one unit."""
+    monkeypatch.setattr(progress, "_file", lambda: tmp_path / "times.json")
+    checks = [GOOD]
+
+    def made():
+        hit = getattr(signal, os.environ.get("HIT", ""), None)
+        if hit:
+            os.kill(os.getpid(), hit)
+        return checks
+
+    monkeypatch.setattr(run, "plan", lambda **a: [units.Unit(HOSTILE, 1.0, lambda: units.counted(checks), made)])
+    return checks
+
+
+@pytest.mark.parametrize("charset", ["ascii", "latin-1", "utf-8"])
+def test_no_text_ends_a_run_or_commands_the_terminal(made_up, tmp_path, charset):
+    made_up += [BAD, WITHHELD]
+    folder = tmp_path / os.fsdecode(b"caf\xc3\xa9 \x80 \x1b[31m")
+    words = ["verify", "--panel", "pyref", "--jobs", "1", "--report", str(folder)]
+    result = CliRunner(charset=charset).invoke(main, words)
+    assert result.exit_code == 1, result.exception
+    assert r"caf\xe9 \udc80 \x1b[31m".replace(r"\xe9", r"\xe9" if charset == "ascii" else "\u00e9") in result.stdout
+    assert {"ascii": "ok pyref", "latin-1": "ok pyref", "utf-8": "\u2713 pyref"}[charset] in result.stdout
+    page, text = (folder / "report.html").read_text("utf-8"), (folder / "report.json").read_text("ascii")
+    for shown in (result.output, page, text):
+        assert not {"\x1b", "\udc80", "\u202e", "\x07"}.intersection(shown)
+    assert json.loads(text)["checks"]["texts"].count(HOSTILE) == 1
+    assert ESCAPED.replace(r"\xe9", "\u00e9") in page
+    # What an earlier report says of others is shown alike.
+    result = CliRunner(charset=charset).invoke(main, [*words[:-2], "--against", str(folder / "report.json")])
+    assert result.exit_code == 1, result.exception
+    assert "\x1b" not in result.output
+
+
+def test_what_is_escaped():
+    assert adapt(HOSTILE, "gno_kernel_fwd", abs).name == plain(HOSTILE)  # what pictures show
+    assert plain(f"{HOSTILE}\n\t\r") == ESCAPED.replace(r"\xe9", "\u00e9") + "\n\t\\r"
+    assert plain("gno_kernel_fwd \u2713 \u4e2d") == "gno_kernel_fwd \u2713 \u4e2d"
+
+
+def test_errors_of_options_are_escaped(monkeypatch):
+    def plan(**arguments):
+        raise ValueError(f"verify: {HOSTILE}")
+
+    monkeypatch.setattr(run, "plan", plan)
+    result = CliRunner().invoke(main, ["verify", "--panel", "pyref", "--jobs", "1"])
+    assert result.exit_code == 2, result.exception
+    assert plain(HOSTILE) in result.stderr
+
+
+@contextmanager
+def unwritable(kind):
+    """Yield a stream on a disk that is full, or on a pipe that nobody reads."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open("/dev/full" if kind == "disk" else writer, "w", encoding="utf-8") as stream:
+        yield stream
+        stream.flush()  # nothing is left for the interpreter's end, where it would fail again
+
+
+def ended(words):
+    """Return the exit status of a command."""
+    with pytest.raises(SystemExit) as caught:
+        main(words, prog_name="trigraph")
+    return caught.value.code
+
+
+COMMANDS = {
+    "help": ["--help"],
+    "info": ["info"],
+    "operators": ["operators"],
+    "verify": ["verify", "--panel", "pyref", "--jobs", "1"],
+    "bench": ["bench", "--workload", "gno-message"],
+    "qualify": ["qualify", "--rehearse"],
+    "fortran": ["fortran"],
+}
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device of Linux")
+@pytest.mark.parametrize(
+    ("kind", "line"),
+    [("disk", "Error: the output cannot be used: No space left on device\n"), ("pipe", "")],
+)
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_output_that_cannot_be_written(name, kind, line, made_up, tmp_path, monkeypatch, capsys):
+    options = {"verify": ["--report", str(tmp_path)], "qualify": ["--out", str(tmp_path)], "fortran": [str(tmp_path)]}
+    (tmp_path / "summary.md").write_text("")
+    monkeypatch.setattr(bench_cli, "ceilings", lambda *arguments: {})
+    monkeypatch.setattr(bench_cli, "find_workloads", lambda *arguments: [])
+    monkeypatch.setattr(export, "write", lambda *arguments: [])
+    monkeypatch.setattr(qualify_cli, "run_stages", lambda *arguments, **more: {})
+    monkeypatch.setattr(qualify_cli, "write", lambda *arguments: {"verdict": "passed"})
+    with unwritable(kind) as stream, monkeypatch.context() as patch:
+        patch.setattr(sys, "stdout", stream)
+        assert ended([*COMMANDS[name], *options.get(name, [])]) == 1
+    errors = capsys.readouterr().err
+    assert errors.endswith(line)
+    assert errors.count("\n") == bool(line) + (name == "verify")  # whose part is finished
+    assert (tmp_path / "report.json").is_file() == (name == "verify")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device of Linux")
+@pytest.mark.parametrize("kind", ["disk", "pipe"])
+@pytest.mark.parametrize(("words", "status"), [(["no such command"], 2), (COMMANDS["verify"], 0)])
+def test_errors_that_nobody_can_read_have_their_status(kind, words, status, made_up, tmp_path, monkeypatch):
+    report = ["--report", str(tmp_path)] if status == 0 else []
+    with unwritable(kind) as stream, monkeypatch.context() as patch:
+        patch.setattr(sys, "stderr", stream)
+        assert ended([*words, *report]) == status
+    assert (tmp_path / "report.json").is_file() == bool(report)
+
+
+def test_a_folder_that_cannot_be_made(tmp_path):
+    (tmp_path / "file").write_text("")
+    result = CliRunner().invoke(main, ["fortran", str(tmp_path / "file" / "folder")])
+    assert result.exit_code == 1
+    assert result.stderr.endswith("cannot be used: Not a directory\n")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("name", ["verify", "bench"])
+def test_a_signal_is_one_line_and_its_status(name, number, made_up, monkeypatch):
+    """A signal ends what is computed here as it ends what waits for a process."""
+    before = signal.getsignal(number)
+
+    monkeypatch.setenv("HIT", number.name)
+    monkeypatch.setattr(bench_cli, "ceilings", lambda *arguments: os.kill(os.getpid(), number))
+    result = CliRunner().invoke(main, COMMANDS[name])
+    assert (result.exit_code, result.stderr.strip()) == (128 + number, f"Ended by {number.name}")
+    assert signal.getsignal(number) is before
+
+
+def test_a_signal_that_is_ignored_stays_ignored(made_up, monkeypatch):
+    """As `nohup` has it."""
+    monkeypatch.setenv("HIT", "SIGHUP")
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        assert CliRunner().invoke(main, COMMANDS["verify"]).exit_code == 0
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(["verify", "--structure", "x.xyz", "--cutoff", value] for value in ("nan", "inf", "-inf", "0", "-1")),
+        *(["verify", "--jobs", value] for value in ("0", "-1", "nan", "1000000000", "9" * 5000)),
+        *(["verify", "--seed", value] for value in ("-1", "nan", "9" * 5000)),
+        *(["qualify", "--out", "x", "--deadline", value] for value in ("9", "nan", "inf", "1e300")),
+        ["fortran", "x", "--vector-bytes", "1000000000"],
+    ],
+    ids=lambda words: " ".join(words)[:50],
+)
+def test_numbers_that_no_command_takes(words):
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 2
+    assert f"Invalid value for '{words[-2]}'" in result.stderr
