@@ -6,12 +6,12 @@ and follows from the operator table or the table of tolerances.
 
 from __future__ import annotations
 
+import argparse
 import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from trigraph.stubs import write_or_check
 from trigraph.table import DEFINITIONS, OPERATORS, SYMBOLS, Array, Attribute, Definition, Operator, result_type
 from trigraph.verification.kinds import CASE_KINDS
 from trigraph.verification.record import KINDS
@@ -152,8 +152,21 @@ def generate(root: Path) -> dict[Path, str]:
 
 
 def main() -> int:
-    """Write or check the generated parts."""
-    return write_or_check("trigraph.docs", generate)
+    """Write or check the generated parts; return 1 if ``--check`` found a page that is old."""
+    parser = argparse.ArgumentParser(prog="python -m trigraph.docs", description="Keep pages in step with the table.")
+    mode = parser.add_mutually_exclusive_group(required=True)
+    mode.add_argument("--write", action="store_true", help="write the pages")
+    mode.add_argument("--check", action="store_true", help="exit with status 1 if a page is old")
+    parser.add_argument("--root", type=Path, default=Path(), help="root of the repository (default: here)")
+    options = parser.parse_args()
+    status = 0
+    for path, text in generate(options.root).items():
+        if options.write:
+            path.write_text(text)
+        elif path.read_text() != text:
+            print(f"{path} is old: run `python -m trigraph.docs --write`")
+            status = 1
+    return status
 
 
 if __name__ == "__main__":
