@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 # meson keeps its objects here, so that a second install compiles only what has changed.
 BUILD := build/$(shell $(PYTHON) -c 'import sys; print(sys.implementation.cache_tag)' 2>/dev/null || echo python)
-SOURCES := pyproject.toml meson.build build_info.json.in $(shell find src fortran pyref gpu verification -type f \
+SOURCES := pyproject.toml meson.build build_info.json.in tools/stubs.py $(shell find src fortran pyref gpu verification -type f \
 	-not -path '*/__pycache__/*' 2>/dev/null)
 
 .PHONY: verify test test-all lint bench docs soak mutants wheel qualify-kit test-pythons develop clean help
@@ -93,8 +93,10 @@ KIT_PYTHON ?= python3.12
 qualify-kit:
 	$(PYTHON) tools/qualify_kit $(KIT_PYTHON) dist/qualify-kit
 
+# Editors look for stubs beside the sources.
 develop: $(VENV)/build-tools
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --no-build-isolation -e '.[test]'
+	$(BIN)/python tools/stubs.py src/trigraph
 
 clean:
 	rm -rf $(VENV) build dist verification-report benchmark-report

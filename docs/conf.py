@@ -12,6 +12,8 @@ from latex2mathml.converter import convert
 import trigraph
 
 HERE = Path(__file__).parent
+sys.path.append(str(HERE))
+from tables import filled  # noqa: E402
 
 project = "trigraph"
 author = copyright = "The trigraph developers"
@@ -80,6 +82,11 @@ def read_elsewhere(app, docname, source):
     source[0] = re.sub(r"\]\((?!\w+:)([^)#]+)", link, source[0])
 
 
+def fill(app, docname, source):
+    """Put the generated parts of a page into their places."""
+    source[0] = filled(source[0])
+
+
 def mathml(node, display):
     """Return a formula as MathML; `aligned`, which GitHub knows, is `align*` to the converter."""
     return convert(node.astext().replace("{aligned}", "{align*}"), display=display)
@@ -103,4 +110,5 @@ def setup(app):
     """Formulas are MathML, which browsers typeset without a script."""
     app.add_html_math_renderer("mathml", (inline_formula, None), (displayed_formula, None))
     app.connect("builder-inited", run_examples)
+    app.connect("source-read", fill)
     app.connect("source-read", read_elsewhere)

@@ -9,7 +9,6 @@ x[2] = f_e where there are edge features, so that raw = sum_k a[k].x[k].
 from __future__ import annotations
 
 import numpy as np
-from scipy.special import expit
 
 from trigraph.pyref.common import destinations, masked, results, scatter, zero_if_none
 from trigraph.table import result_type
@@ -40,6 +39,12 @@ def score(a, x):
     return np.einsum("khd,kphd->ph", a, x)
 
 
+def sigmoid(raw):
+    """1 / (1 + exp(-raw)) without overflow; scipy's is 0 in float32 where the result is subnormal."""
+    e = np.exp(-abs(raw))
+    return np.where(raw <= 0, e, 1) / (1 + e)
+
+
 def act(raw, activation, negative_slope):
     """Activation of the scores; masks select, so that a NaN stays a NaN."""
     positive = ~(raw <= 0)
@@ -50,7 +55,7 @@ def act(raw, activation, negative_slope):
     if activation == "ELU":
         return np.where(positive, raw, np.expm1(np.minimum(raw, 0)))
     if activation == "sigmoid":
-        return expit(raw)
+        return sigmoid(raw)
     return np.tanh(raw) if activation == "tanh" else raw
 
 
@@ -64,7 +69,7 @@ def act_slope(raw, t, activation, negative_slope):
     if activation == "ELU":
         return np.where(positive, t, np.exp(np.minimum(raw, 0)) * t)
     if activation == "sigmoid":
-        return expit(raw) * (1 - expit(raw)) * t
+        return sigmoid(raw) * (1 - sigmoid(raw)) * t
     return (1 - np.tanh(raw) ** 2) * t if activation == "tanh" else t
 
 
@@ -73,7 +78,7 @@ def act_curvature(raw, t, activation):
     if activation == "ELU":
         return masked(raw <= 0, np.exp(np.minimum(raw, 0)) * t)
     if activation == "sigmoid":
-        return expit(raw) * (1 - expit(raw)) * (1 - 2 * expit(raw)) * t
+        return sigmoid(raw) * (1 - sigmoid(raw)) * (1 - 2 * sigmoid(raw)) * t
     return -2 * np.tanh(raw) * (1 - np.tanh(raw) ** 2) * t if activation == "tanh" else np.zeros_like(t)
 
 

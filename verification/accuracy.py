@@ -84,7 +84,7 @@ def check_accuracy(
     subject: Subject,
     judged: Judged,
     op: Operator,
-    absent: str | None = None,
+    absent: tuple[str, ...] = (),
     back: Mapping[str, np.ndarray] | None = None,
 ) -> list[Check]:
     """Compare every field of an operator with the judge.
@@ -94,8 +94,8 @@ def check_accuracy(
     subject : Subject
     judged : Judged
     op : Operator
-    absent : str, optional
-        An argument to be None.
+    absent : tuple of str
+        Arguments to be None.
     back : mapping, optional
         What the subject's fwd returned, given back to its bwd.
 
@@ -119,7 +119,7 @@ def check_accuracy(
             panel=subject.name,
             dtype=case.dtype,
             kind="accuracy",
-            case=", ".join([case.name, *([f"{absent}=None"] if absent else []), *(f"given {n}" for n in back or ())]),
+            case=", ".join([case.name, *(f"{n}=None" for n in absent), *(f"given {n}" for n in back or ())]),
             field=field.name,
             error=error,
             tolerance=0.0 if field.index else judged.tolerance(subject),
@@ -138,20 +138,19 @@ def check_accuracy(
 
 
 def check_subsets(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
-    """Ask for one field at a time, and leave out one cotangent at a time.
+    """Ask for one field at a time, and leave out one cotangent, or all but one, at a time.
 
     Returns
     -------
     list of Check
         For each field asked for alone, the number of fields that are wrong: it has the bits it has among all, the
-        others are None. For each ``gg_`` argument that is None, the comparison of every field with the judge, for whom
-        None is zero.
+        others are None. For each ``gg_`` argument that is None, or alone is not, the comparison of every field with
+        the judge, for whom None is zero.
     """
     case = judged.case
     checks = []
-    for argument in case.given(op):
-        if argument.nullable and not argument.optional:
-            checks += check_accuracy(subject, judged, op, argument.name)
+    for absent in _absent(case, op):
+        checks += check_accuracy(subject, judged, op, absent)
     checks += _given_back(subject, judged, op)
     if not op.selective:
         return checks
@@ -179,9 +178,15 @@ def check_subsets(subject: Subject, judged: Judged, op: Operator) -> list[Check]
 def count_subsets(case: Case, op: Operator) -> int:
     """Return the number of checks of `check_subsets`."""
     fields = len(case.returned(op))
-    absent = [a for a in case.given(op) if a.nullable and not a.optional]
     back = len(_there(case, op))
-    return fields * (len(absent) + back + (back > 1) + op.selective)
+    return fields * (len(_absent(case, op)) + back + (back > 1) + op.selective)
+
+
+def _absent(case: Case, op: Operator) -> list[tuple[str, ...]]:
+    """Return the sets of cotangents that are left out: each, and all but each."""
+    ggs = [a.name for a in case.given(op) if a.nullable and not a.optional]
+    some = [(name,) for name in ggs] + [tuple(other for other in ggs if other != name) for name in ggs]
+    return list(dict.fromkeys(absent for absent in some if absent))
 
 
 def _there(case: Case, op: Operator) -> set[str]:

@@ -293,6 +293,8 @@ def build(definition: Definition, variant: Variant, dtype: str, seed: int, half:
         for arrays in (inputs, grads, {f"gg_{n}": plain(a) for n, a in inputs.items()}, directions)
     ]
     drawn[0] |= {n: frozen(array.astype(dtype)) for n, array in belonging.items() if n in inputs}
+    factors = {n: factor for n, factor in variant.kind.factors.items() if n in inputs}
+    drawn[0] |= {n: frozen((factor * drawn[0][n]).astype(dtype)) for n, factor in factors.items()}
     step = definition.largest_step if variant.kind.differenced else POINT_STEP
     values = {**absent, **drawn[0], **graphs, **attributes}
     equal = variant.data == "constant" or variant.kind.equal_terms

@@ -65,8 +65,8 @@ class Judged:
         self.seconds = 0.0
         self._kept: dict[Hashable, Any] = {}
 
-    def result(self, op: Operator, absent: str | None = None) -> dict[str, np.ndarray]:
-        """Triples (hi, lo, scale) of every field of one of the case's operators; the argument `absent` is None."""
+    def result(self, op: Operator, absent: tuple[str, ...] = ()) -> dict[str, np.ndarray]:
+        """Triples (hi, lo, scale) of every field of one of the case's operators; the arguments `absent` are None."""
         return self.kept((op.name, absent), lambda: ask(op, self.arguments(op, absent)))
 
     def kept(self, key: Hashable, compute: Callable[[], T]) -> T:
@@ -78,9 +78,9 @@ class Judged:
         found: T = self._kept[key]
         return found
 
-    def arguments(self, op: Operator, absent: str | None = None) -> dict[str, Any]:
-        """Keyword arguments of one of the case's operators; the argument `absent` is None."""
-        return self.case.arguments(op) | ({} if absent is None else {absent: None})
+    def arguments(self, op: Operator, absent: tuple[str, ...] = ()) -> dict[str, Any]:
+        """Keyword arguments of one of the case's operators; the arguments `absent` are None."""
+        return self.case.arguments(op) | dict.fromkeys(absent)
 
     @cached_property
     def terms(self) -> int:

@@ -29,6 +29,8 @@ class Kind:
     sizes : mapping
     data : {"any", "integers"}
         What numbers are drawn (`cases.draw`).
+    factors : mapping
+        Powers of two that inputs are multiplied by; definitions without all of these inputs have no such variant.
     differenced : bool
         It keeps the wide margin from kinks, for finite differences and the algebraic properties.
     every_setting : bool
@@ -52,6 +54,7 @@ class Kind:
     widths: str = "typical"
     sizes: Mapping[str, int] = field(default_factory=dict)
     data: str = "any"
+    factors: Mapping[str, float] = field(default_factory=dict)
     differenced: bool = False
     every_setting: bool = False
     large: bool = False
@@ -120,6 +123,16 @@ CASE_KINDS = {
     ),
     "unused rows": Kind(
         "rows of edge arrays after those that positions read", every_setting=True, one_thread=True, called=True
+    ),
+    # What positions of one source have in common is its own mean over them: products of deviations from means vanish,
+    # but for products of rounding errors.
+    "saturated": Kind(
+        "parallel edges of one source have all the attention of a destination, the others' scores being far below",
+        sizes={"num_dst_nodes": 4, "num_positions": 41},
+        factors={"attention_weights": 64.0, "edge_embedding": 1 / 64},
+        every_setting=True,
+        one_thread=True,
+        called=True,
     ),
     "heads of 8": _heads(8),
     "heads of 16": _heads(16),

@@ -32,7 +32,8 @@ def variants(definition: Definition, where: Where | None = None) -> tuple[Varian
     `where` restricts the settings.
     """
     settings = settings_of(definition, where or {})
-    base = tuple(v for v in GRAPHS[definition.graph].variants if v.kind.sizes.keys() <= set(definition.symbols))
+    known = {*definition.symbols, *(a.name for a in definition.inputs)}
+    base = tuple(v for v in GRAPHS[definition.graph].variants if {*v.kind.sizes, *v.kind.factors} <= known)
     if not settings:
         return base
     # Some variants fix a choice, as "images" does. They are left out where the restriction asks for another value.

@@ -43,6 +43,8 @@ def _pairs(variant: Variant, sizes: dict[str, int], rng: np.random.Generator) ->
         return rng.integers(0, max(n_src, 1), count), rng.integers(0, max(n_dst, 1), count)
     # Isolated: the last and a middle source and destination. Self loops at 0 and 1, the edge 2 -> 1 twice.
     sources = np.setdiff1d(np.arange(n_src), [n_src // 2, n_src - 1])
+    if variant.name == "saturated":  # for about seven parallel edges each
+        sources = sources[:3]
     targets = np.setdiff1d(np.arange(n_dst), [n_dst // 2, n_dst - 1])
     src = np.concatenate([[0, 1, 2, 2], rng.choice(sources, count - 4)])
     dst = np.concatenate([[0, 1, 1, 1], rng.choice(targets, count - 4)])
@@ -65,6 +67,7 @@ class CSCCases(CaseGraphs):
         Variant("no edges", 0, np.int32),
         Variant("no nodes", 0, np.int64),
         Variant("unused rows", 0, np.int32),
+        Variant("saturated", 0, np.int32),
         Variant("heads of 8", 0, np.int32),
         Variant("heads of 16", 0, np.int64),
         Variant("rows of 132", 0, np.int32),

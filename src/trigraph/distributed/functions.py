@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,8 +14,9 @@ from trigraph.distributed.partition import Layout, Part, Partition, Places
 from trigraph.distributed.sums import tree_parts, tree_sum
 from trigraph.graphs import array_kind, entered, namespace_of
 from trigraph.panels import FUNCTIONS as WHOLE
-from trigraph.panels import PANELS, choose_panel, wrapped
+from trigraph.panels import choose_panel
 from trigraph.table import OPERATORS, Array, Operator, result_type
+from trigraph.table.public import PANELS, distributed_docstring, distributed_signature
 
 __all__ = ["FUNCTIONS"]
 
@@ -260,54 +260,8 @@ def _checked_partition(op: Operator, values: dict[str, Any], rows: Partition | N
     return found
 
 
-def _docstring(op: Operator) -> str:
-    lines = [
-        op.definition.summary,
-        "",
-        "Parameters",
-        "----------",
-        *wrapped(", ".join(p for p in signature_of(op).parameters if p not in ("out", "panel", "partition"))),
-        f"    As of `trigraph.{op.name}`.",
-        "    Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.",
-        *(
-            ["partition : Partition", "    The partition of the edges that the rows belong to."]
-            if op.graph is None
-            else []
-        ),
-        "out : array or mapping from field to array, optional",
-        "    Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.",
-        "panel : str, optional",
-        "    The same on all ranks.",
-        "",
-        "Returns",
-        "-------",
-        "array" if op.single else "NamedTuple",
-        f"    As `trigraph.{op.name}`: the rows that this rank owns; sums over all rows on every rank.",
-        "",
-        "Raises",
-        "------",
-        "TypeError, ValueError",
-        "    As the front door; where arguments differ between ranks, on all of them.",
-        "RuntimeError",
-        "    If another rank has met an error.",
-        "",
-        "Notes",
-        "-----",
-        *wrapped(f"All ranks have to call it. Source: {op.definition.source}"),
-    ]
-    return "\n".join(lines)
-
-
-def signature_of(op: Operator) -> inspect.Signature:
-    """Return the signature of the function: that of every panel, `partition` without a graph, `out` and `panel`."""
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    extra = [inspect.Parameter("partition", keyword)] if op.graph is None else []
-    extra += [inspect.Parameter(name, keyword, default=None) for name in ("out", "panel")]
-    return op.signature.replace(parameters=[*op.signature.parameters.values(), *extra])
-
-
 def _function(op: Operator) -> Callable[..., Any]:
-    signature = signature_of(op)
+    signature = distributed_signature(op)
 
     def call(
         *args: Any, partition: Partition | None = None, out: Any = None, panel: str | None = None, **kwargs: Any
@@ -331,7 +285,7 @@ def _function(op: Operator) -> Callable[..., Any]:
 
     call.__name__ = call.__qualname__ = op.name
     call.__module__ = "trigraph.distributed"
-    call.__doc__ = _docstring(op)
+    call.__doc__ = distributed_docstring(op)
     call.__signature__ = signature  # type: ignore[attr-defined]
     return call
 

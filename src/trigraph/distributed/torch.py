@@ -17,13 +17,12 @@ from torch.nn import functional as F
 from trigraph.checks import bind_arguments
 from trigraph.distributed.exchange import agree
 from trigraph.distributed.functions import FUNCTIONS as ARRAYS
-from trigraph.distributed.functions import signature_of
 from trigraph.distributed.kinds import RowsKind
 from trigraph.distributed.partition import Partition
 from trigraph.distributed.sums import tree_parts, tree_sum
 from trigraph.graphs import namespace_of
-from trigraph.panels import wrapped
 from trigraph.table import DEFINITIONS, OPERATORS, Definition, result_type
+from trigraph.table.public import distributed_signature, wrapped
 from trigraph.torch.arrays import array_of, tensor_from
 
 __all__ = ["FUNCTIONS", "linear", "rowwise", "total"]
@@ -118,7 +117,7 @@ def _arguments(spec: Definition) -> tuple[str, ...]:
 
 def _function(spec: Definition) -> Callable[..., Any]:
     op = OPERATORS[f"{spec.name}_fwd"]
-    signature = signature_of(op)
+    signature = distributed_signature(op)
 
     def call(*args: Any, partition: Partition | None = None, panel: str | None = None, **kwargs: Any) -> Any:
         values = bind_arguments(op, args, kwargs, signature)

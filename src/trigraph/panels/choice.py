@@ -12,17 +12,9 @@ import numpy as np
 from trigraph.graphs.arrays import array_kind
 from trigraph.table.grammar import Operator
 from trigraph.table.operators import OPERATORS
+from trigraph.table.public import PANELS
 
 __all__ = ["PANELS", "choose_panel", "panel_function", "unavailable"]
-
-# Panel: module that holds its functions, and the kind of arrays it takes.
-PANELS: dict[str, tuple[str, str]] = {
-    "fortran": ("trigraph.fortran", "numpy"),
-    "fortran-reference": ("trigraph.fortran.reference", "numpy"),
-    "pyref": ("trigraph.pyref", "numpy"),
-    "gpu": ("trigraph.gpu", "cupy"),
-    "gpu-host": ("trigraph.gpu", "numpy"),
-}
 
 
 @cache

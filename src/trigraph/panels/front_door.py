@@ -5,26 +5,18 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any, NoReturn
 
 from trigraph.checks.arguments import bind_arguments
 from trigraph.checks.call import Checked, check_call
 from trigraph.graphs.base import entered
-from trigraph.panels.choice import PANELS, choose_panel, panel_function
-from trigraph.panels.docstrings import _docstring
+from trigraph.panels.choice import choose_panel, panel_function
 from trigraph.table.grammar import Operator
 from trigraph.table.operators import OPERATORS
+from trigraph.table.public import PANELS, docstring, public_signature
 
-__all__ = ["FUNCTIONS", "execute", "front_door", "public_signature", "raise_named"]
-
-
-def public_signature(op: Operator) -> inspect.Signature:
-    """Return the signature of the public function: that of every panel, `out` and `panel`."""
-    keyword = inspect.Parameter.KEYWORD_ONLY
-    extra = [inspect.Parameter(name, keyword, default=None) for name in ("out", "panel")]
-    return op.signature.replace(parameters=[*op.signature.parameters.values(), *extra])
+__all__ = ["FUNCTIONS", "execute", "front_door", "raise_named"]
 
 
 def raise_named(op: Operator, error: MemoryError) -> NoReturn:
@@ -59,7 +51,7 @@ def front_door(op: Operator) -> Callable[..., Any]:
 
     call.__name__ = call.__qualname__ = op.name
     call.__module__ = "trigraph"
-    call.__doc__ = _docstring(op)
+    call.__doc__ = docstring(op)
     call.__signature__ = signature  # type: ignore[attr-defined]
     return call
 

@@ -15,9 +15,10 @@ from torch._compile import _disable_dynamo
 
 from trigraph.checks import bind_arguments, check_call, checked_attribute, choice_number, graph_expected
 from trigraph.graphs.segments import Segments
-from trigraph.panels import PANELS, choose_panel, execute, public_signature, raise_named, wrapped
+from trigraph.panels import choose_panel, execute, raise_named
 from trigraph.table import DEFINITIONS, ORDERS, Definition, Operator, evaluate, result_type
 from trigraph.table.lazy import lazy
+from trigraph.table.public import PANELS, public_signature, torch_docstring
 from trigraph.torch.arrays import array_of, on_device, tensor_from
 from trigraph.torch.graphs import CLASSES
 from trigraph.torch.library import OPERATORS_OF_TORCH, TorchOperator, has_tangents
@@ -147,39 +148,6 @@ def _into(op: TorchOperator, arrays: list[Any], others: dict[str, Any], out: Any
     return {n: None if a is None else given.get(n, tensor_from(a)) for n, a in result._asdict().items()}
 
 
-def _docstring(spec: Definition, op: Operator) -> str:
-    lines = [
-        spec.summary,
-        "",
-        "Parameters",
-        "----------",
-        *wrapped(", ".join(op.parameters)),
-        f"    As of `trigraph.{op.name}`, tensors of the CPU or of a CUDA device in place of arrays.",
-        "out : tensor or mapping from field to tensor, optional",
-        "    Where to write; nothing is recorded for differentiation then.",
-        "panel : str, optional",
-        f"    As of `trigraph.{op.name}`; derivatives are computed there, too.",
-        "",
-        "Returns",
-        "-------",
-        "tensor" if op.single else "NamedTuple of tensors",
-        f"    As of `trigraph.{op.name}`, differentiable twice in every floating input.",
-        *([] if not spec.auxiliary else [f"    Constants: {', '.join(a.name for a in spec.auxiliary)}."]),
-        "",
-        "Raises",
-        "------",
-        "TypeError, ValueError",
-        f"    As `trigraph.{op.name}`.",
-        "RuntimeError",
-        "    Where a third derivative is asked for.",
-        "",
-        "Notes",
-        "-----",
-        *wrapped(f"Source: {spec.source}"),
-    ]
-    return "\n".join(lines)
-
-
 def _function(spec: Definition) -> Callable[..., Any]:
     op = OPERATORS_OF_TORCH[f"{spec.name}_fwd"]
     table = op.op
@@ -224,7 +192,7 @@ def _function(spec: Definition) -> Callable[..., Any]:
     outside = _disable_dynamo(call)
     call.__name__ = call.__qualname__ = spec.name
     call.__module__ = "trigraph.torch"
-    call.__doc__ = _docstring(spec, table)
+    call.__doc__ = torch_docstring(table)
     call.__signature__ = signature  # type: ignore[attr-defined]
     return call
 

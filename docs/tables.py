@@ -1,25 +1,22 @@
-"""Generated parts of the documentation: ``python -m trigraph.docs --write`` or ``--check``, at the repository's root.
+"""What the build of the site writes into its pages, from the operator table and the tables of verification.
 
-A page of ``docs/`` may hold blocks between ``<!-- generated: NAME -->`` and ``<!-- end -->``; each is a function here,
-and follows from the operator table or the table of tolerances.
+A line ``<!-- generated: NAME -->`` of a page is replaced by what the function of that name in `BLOCKS` returns.
 """
 
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Callable, Iterable, Sequence
-from pathlib import Path
+from functools import partial
 
-from trigraph.stubs import write_or_check
 from trigraph.table import DEFINITIONS, OPERATORS, SYMBOLS, Array, Attribute, Definition, Operator, result_type
 from trigraph.verification.kinds import CASE_KINDS
 from trigraph.verification.record import KINDS
 from trigraph.verification.tolerances import TABLE
 
-__all__ = ["BLOCKS", "generate", "main"]
+__all__ = ["BLOCKS", "filled"]
 
-BLOCK = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
+BLOCK = re.compile(r"<!-- generated: (\w+) -->")
 
 
 def _cell(text: str) -> str:
@@ -53,9 +50,9 @@ def _values(attribute: Attribute) -> str:
 
 
 def _definition(spec: Definition) -> str:
-    """Return the section of one definition."""
+    """Return what a section says of one definition."""
     ops = [op for op in OPERATORS.values() if op.definition is spec]
-    text = f"### {spec.name}\n\n{spec.summary} Source: {spec.source}\n\n"
+    text = f"{spec.summary} Source: {spec.source}\n\n"
     text += _table(
         ("operator", "arguments", "returns"), ((f"`{op.name}`", f"`{op.signature}`", _returns(op)) for op in ops)
     )
@@ -71,14 +68,6 @@ def _definition(spec: Definition) -> str:
     for kink in spec.kinks:
         text += f"Not differentiable where a value of `trigraph.pyref.{kink.function}` is 0.\n\n"
     return text
-
-
-def _operators() -> str:
-    families = dict.fromkeys(spec.family for spec in DEFINITIONS)
-    return "".join(
-        f"## Family `{family}`\n\n" + "".join(_definition(spec) for spec in DEFINITIONS if spec.family == family)
-        for family in families
-    )
 
 
 def _symbols() -> str:
@@ -130,31 +119,12 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "api_torch": _api_torch,
     "cases": _cases,
     "kinds": _kinds,
-    "operators": _operators,
     "symbols": _symbols,
     "tolerances": _tolerances,
+    **{spec.name: partial(_definition, spec) for spec in DEFINITIONS},
 }
 
 
-def generate(root: Path) -> dict[Path, str]:
-    """Return every page of ``docs/`` with its generated blocks filled in.
-
-    Parameters
-    ----------
-    root : Path
-        Root of the repository.
-    """
-
-    def fill(match: re.Match[str]) -> str:
-        return f"{match[1]}\n{BLOCKS[match[2]]()}{match[3]}"
-
-    return {path: BLOCK.sub(fill, path.read_text()) for path in sorted((root / "docs").glob("*.md"))}
-
-
-def main() -> int:
-    """Write or check the generated parts."""
-    return write_or_check("trigraph.docs", generate)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def filled(page: str) -> str:
+    """Return the text of a page with its generated parts."""
+    return BLOCK.sub(lambda match: BLOCKS[match[1]](), page)

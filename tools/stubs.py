@@ -1,26 +1,34 @@
-"""Type stubs from the operator table: ``python -m trigraph.stubs --write`` or ``--check``, at the repository's root.
+"""Writes the type stubs of the package, from the operator table, into a folder: ``python tools/stubs.py FOLDER``.
 
 The operators are made from the table when the package is imported, where neither editors nor mypy see them. The stubs
-``__init__.pyi``, ``results.pyi``, ``torch/__init__.pyi`` and ``distributed/__init__.pyi`` in ``src/trigraph`` say what
-they are, and are committed.
+``__init__.pyi``, ``results.pyi``, ``torch/__init__.pyi`` and ``distributed/__init__.pyi`` of the package say what they
+are. The build runs this file before there is a package, with the standard library alone.
 """
 
 from __future__ import annotations
 
-import argparse
 import ast
-import inspect
+import os
+import runpy
 import sys
 import textwrap
-from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
-from trigraph.panels import FUNCTIONS, PANELS
-from trigraph.table import OPERATORS, Operator, result_type
+ROOT = Path(__file__).resolve().parents[1]
+runpy.run_path(str(ROOT / "fortran" / "shims.py"))["load_table"]()
 
-__all__ = ["generate", "main", "write_or_check"]
+from trigraph.table import DEFINITIONS, OPERATORS, Operator, result_type  # noqa: E402
+from trigraph.table.public import (  # noqa: E402
+    PANELS,
+    distributed_docstring,
+    distributed_signature,
+    docstring,
+    public_signature,
+    torch_docstring,
+)
 
-HEADER = '"""Written by ``python -m trigraph.stubs --write`` from the operator table; do not edit."""\n\n'
+HEADER = '"""Written by the build, from the operator table."""\n\n'
 # One dtype for all arrays of a call. CuPy's arrays have no type information and pass as Any.
 ARRAY = '_A = TypeVar("_A", NDArray[np.float32], NDArray[np.float64])\n'
 
@@ -60,7 +68,7 @@ def _parameter(name: str, op: Operator, fields: str, left_out: bool) -> str:
 def _signature(op: Operator, fields: str, keywords: str) -> str:
     """Return the head of a function whose parameters from `keywords` on are keywords, and may be left out."""
     text, star = f"def {op.name}(\n", False
-    for name in inspect.signature(FUNCTIONS[op.name]).parameters:
+    for name in public_signature(op).parameters:
         if name == keywords:
             text, star = text + "    *,\n", True
         text += _parameter(name, op, fields, star)
@@ -78,7 +86,7 @@ def _field_names(op: Operator) -> tuple[str, str]:
 def _function(op: Operator) -> str:
     """Return the stub of one operator: two overloads where arrays may be left out, which takes keywords."""
     fields, alias = _field_names(op)
-    doc = textwrap.indent(f'"""{FUNCTIONS[op.name].__doc__}\n"""', "    ", lambda line: bool(line.strip()))
+    doc = textwrap.indent(f'"""{docstring(op)}\n"""', "    ", lambda line: bool(line.strip()))
     positional = f"{_signature(op, fields, 'out')}\n{doc}\n\n"
     left_out = next((a.name for a in op.arguments if a.nullable and not a.keyword), None)
     if left_out is None:
@@ -86,31 +94,37 @@ def _function(op: Operator) -> str:
     return f"{alias}\n\n@overload\n{_signature(op, fields, left_out)} ...\n@overload\n{positional}"
 
 
-def _reexports(source: str) -> list[str]:
-    """Return the public imports of ``__init__.py`` in a stub's ``x as x`` form, modules and result types added."""
-    import trigraph
-
-    modules = [name for name in dir(trigraph) if inspect.ismodule(getattr(trigraph, name))]
-    lines = [f"from trigraph import {name} as {name}\n" for name in modules]
-    for node in ast.parse(source).body:
+def _imports() -> tuple[list[str], list[str]]:
+    """Return the public names of the package, and the lines that import those that are no operators."""
+    tree = ast.parse((ROOT / "src" / "trigraph" / "__init__.py").read_text())
+    values: dict[str, Any] = {
+        node.targets[0].id: node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }
+    public = [element.value for element in values["__all__"].elts if isinstance(element, ast.Constant)]
+    lines = [f"from trigraph import {name} as {name}\n" for name in ast.literal_eval(values["_MODULES"])]
+    for node in tree.body:
         if isinstance(node, ast.ImportFrom) and node.module is not None:
-            names = [a.name for a in node.names if a.name in trigraph.__all__]
-            lines += [f"from {node.module} import {name} as {name}\n" for name in names]
+            lines += [f"from {node.module} import {a.name} as {a.name}\n" for a in node.names if a.name in public]
+    return [*public, *OPERATORS], sorted([*lines, _result_types()])
+
+
+def _result_types() -> str:
+    """Return the line that imports the types of results."""
     classes = sorted(result_type(op.name).__name__ for op in OPERATORS.values() if not op.single)
-    lines.append("from trigraph.results import (\n" + "".join(f"    {name},\n" for name in classes) + ")\n")
-    return sorted(lines)
+    return "from trigraph.results import (\n" + "".join(f"    {name},\n" for name in classes) + ")\n"
 
 
-def _package(source: str) -> str:
-    """Return the stub of ``__init__.py``, whose source is given."""
-    import trigraph
-
+def _package() -> str:
+    """Return the stub of ``__init__.py``."""
     panels = ", ".join(f'"{panel}"' for panel in PANELS)
-    names = sorted(trigraph.__all__, key=lambda n: (not n.isupper(), not n[0].isupper(), n))
+    public, imports = _imports()
+    names = sorted(public, key=lambda n: (not n.isupper(), not n[0].isupper(), n))
     text = HEADER + "from collections.abc import Iterable, Mapping\n"
     text += "from typing import Any, Literal, SupportsIndex, TypeAlias, TypeVar, overload\n\n"
     text += "import numpy as np\nfrom numpy.typing import NDArray\n\n"
-    text += "".join(_reexports(source)) + "\n__version__: str\n__all__ = [\n"
+    text += "".join(imports) + "\n__version__: str\n__all__ = [\n"
     text += "".join(f'    "{name}",\n' for name in names) + "]\n\n"
     text += ARRAY + f"_Panel: TypeAlias = Literal[{panels}]\n\n"
     return text + "".join(_function(op) for op in OPERATORS.values()).rstrip("\n") + "\n"
@@ -133,38 +147,35 @@ def _results() -> str:
 
 def _torch() -> str:
     """Return the stub of ``torch/__init__.py``: one function for each definition, tensors in place of arrays."""
-    from trigraph.torch.functions import FUNCTIONS as functions  # torch is an extra
-
     panels = ", ".join(f'"{panel}"' for panel in PANELS)
     text = HEADER + "from collections.abc import Mapping\n"
     text += "from typing import Literal, NamedTuple, SupportsIndex, TypeAlias\n\nfrom torch import Tensor\n\n"
     text += "from trigraph import CSC, EdgeGraph, Segments\nfrom trigraph.torch import nn as nn\n\n"
-    text += "__all__ = [\n" + "".join(f'    "{name}",\n' for name in sorted([*functions, "nn"])) + "]\n\n"
+    text += (
+        "__all__ = [\n"
+        + "".join(f'    "{name}",\n' for name in sorted([*(spec.name for spec in DEFINITIONS), "nn"]))
+        + "]\n\n"
+    )
     text += f"_Panel: TypeAlias = Literal[{panels}]\n\n"
-    for name, function in functions.items():
+    for name in (spec.name for spec in DEFINITIONS):
         op = OPERATORS[f"{name}_fwd"]
         result = "Tensor" if op.single else f"_{result_type(op.name).__name__.removesuffix('Fwd')}"
         if not op.single:
             text += f"class {result}(NamedTuple):\n"
             text += "".join(f"    {f.name}: Tensor{' | None' if f.when else ''}\n" for f in op.fields) + "\n"
         text += f"def {name}(\n"
-        for parameter in inspect.signature(function).parameters:
+        for parameter in public_signature(op).parameters:
             line = _parameter(parameter, op, "str", False)
             text += ("    *,\n" if parameter == "out" else "") + line.replace("NDArray[Any]", "_A").replace(
                 "_A", "Tensor"
             )
-        doc = textwrap.indent(f'"""{function.__doc__}\n"""', "    ", lambda line: bool(line.strip()))
+        doc = textwrap.indent(f'"""{torch_docstring(op)}\n"""', "    ", lambda line: bool(line.strip()))
         text += f") -> {result}:\n{doc}\n\n"
     return text.rstrip("\n") + "\n"
 
 
 def _distributed() -> str:
     """Return the stub of ``distributed/__init__.py``: one function for each operator, a Partition for its graph."""
-    import mpi4py  # an extra
-
-    mpi4py.rc.initialize = False  # nothing is sent here
-    from trigraph.distributed.functions import FUNCTIONS as functions
-
     panels = ", ".join(f'"{panel}"' for panel in PANELS)
     text = HEADER + "from collections.abc import Iterable, Mapping\n"
     text += "from typing import Any, Literal, SupportsIndex, TypeAlias, TypeVar\n\n"
@@ -176,16 +187,15 @@ def _distributed() -> str:
         text += f"from trigraph.distributed.{module} import {name} as {name}\n"
     text += "from trigraph.distributed.traffic import Traffic as Traffic\n"
     text += "from trigraph.distributed.traffic import traffic as traffic\n"
-    classes = sorted(result_type(op.name).__name__ for op in OPERATORS.values() if not op.single)
-    text += "from trigraph.results import (\n" + "".join(f"    {name},\n" for name in classes) + ")\n\n"
+    text += _result_types() + "\n"
     text += ARRAY + f"_Panel: TypeAlias = Literal[{panels}]\n\n"
-    for name, function in functions.items():
-        op, star = OPERATORS[name], ""
+    for name, op in OPERATORS.items():
+        star = ""
         fields, alias = _field_names(op)
         text += f"{alias}\n\n"
         graphs = {g.name: " | None = None" * g.optional for g in op.graph.arguments} if op.graph else {}
         text += f"def {name}(\n"
-        for parameter in inspect.signature(function).parameters:
+        for parameter in distributed_signature(op).parameters:
             if parameter in ("partition", "out", "panel") and not star:
                 star = "    *,\n"
                 text += star
@@ -195,66 +205,20 @@ def _distributed() -> str:
                 text += f"    {parameter}: Partition{graphs[parameter]},\n"
             else:
                 text += _parameter(parameter, op, fields, False)
-        doc = textwrap.indent(f'"""{function.__doc__}\n"""', "    ", lambda line: bool(line.strip()))
+        doc = textwrap.indent(f'"""{distributed_docstring(op)}\n"""', "    ", lambda line: bool(line.strip()))
         text += f") -> {'_A' if op.single else f'{result_type(op.name).__name__}[_A]'}:\n{doc}\n\n"
     return text.rstrip("\n") + "\n"
 
 
-def generate(root: Path) -> dict[Path, str]:
-    """Return the text of each stub by path.
+STUBS = {
+    "__init__.pyi": _package,
+    "results.pyi": _results,
+    "torch/__init__.pyi": _torch,
+    "distributed/__init__.pyi": _distributed,
+}
 
-    Parameters
-    ----------
-    root : Path
-        Root of the repository.
-    """
-    package = root / "src" / "trigraph"
-    source = (package / "__init__.py").read_text()
-    return {
-        package / "__init__.pyi": _package(source),
-        package / "results.pyi": _results(),
-        package / "torch" / "__init__.pyi": _torch(),
-        package / "distributed" / "__init__.pyi": _distributed(),
-    }
-
-
-def write_or_check(module: str, generate: Callable[[Path], Mapping[Path, str]]) -> int:
-    """Command line of a generator of committed files.
-
-    Parameters
-    ----------
-    module : str
-        The generator's name.
-    generate : callable
-        From the root of the repository to the text of each file.
-
-    Returns
-    -------
-    int
-        Exit status: 1 if ``--check`` found a file that is missing or old.
-    """
-    parser = argparse.ArgumentParser(
-        prog=f"python -m {module}", description="Keep committed files in step with the table."
-    )
-    mode = parser.add_mutually_exclusive_group(required=True)
-    mode.add_argument("--write", action="store_true", help="write the files")
-    mode.add_argument("--check", action="store_true", help="exit with status 1 if a file is missing or old")
-    parser.add_argument("--root", type=Path, default=Path(), help="root of the repository (default: here)")
-    options = parser.parse_args()
-    status = 0
-    for path, text in generate(options.root).items():
-        if options.write:
-            path.write_text(text)
-        elif not path.is_file() or path.read_text() != text:
-            print(f"{path} is old: run `python -m {module} --write`")
-            status = 1
-    return status
-
-
-def main() -> int:
-    """Write or check the stubs."""
-    return write_or_check("trigraph.stubs", generate)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+folder = Path(sys.argv[1])
+for name, stub in STUBS.items():
+    (folder / name).parent.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(stub(), encoding="utf-8")
+os.utime(folder)  # for ninja, whose output it is
