@@ -3,6 +3,8 @@
 import os
 import re
 import shutil
+import subprocess
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -57,9 +59,24 @@ def require(available, what):
         pytest.skip(f"{what} is missing")
 
 
+def require_compiler():
+    """Skip or fail without a C++ compiler."""
+    require(shutil.which(os.environ.get("CXX", "g++").split()[0]), "a C++ compiler")
+
+
+def turn():
+    """Return a number that says what `make test` takes of what `make test-all` takes all of.
+
+    It is another one for another commit; outside of a repository, on another day.
+    """
+    git = shutil.which("git")
+    found = git and subprocess.run([git, "rev-parse", "HEAD"], cwd=HERE, capture_output=True, text=True, check=False)
+    return int(found.stdout, 16) if found and found.returncode == 0 else date.today().toordinal()
+
+
 def library(family, variant="fast", extra_flags=()):
     """Return the path of a build of the test kernels."""
-    require(shutil.which(os.environ.get("CXX", "g++").split()[0]), "a C++ compiler")
+    require_compiler()
     return host_build(
         family, variant, source=HERE / f"{family}.cu", instances=INSTANCES[family], extra_flags=extra_flags
     )
