@@ -1,4 +1,4 @@
-"""The test kernels of this folder: primitives, patterns, storage, and faults (wrong ones beside their right twins)."""
+"""The test kernels of this folder: primitives, storage, and faults (wrong ones beside their right twins)."""
 
 import os
 import re
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from trigraph.gpu.host.build import host_build, kernel_parameters
-from trigraph.gpu.instances import FLOATS, INDICES, STORAGE, expand
+from trigraph.gpu.instances import FLOATS, STORAGE, expand
 
 HERE = Path(__file__).resolve().parent
 
@@ -37,18 +37,8 @@ PRIMITIVES = (
 FAULTS = tuple(
     name for kernel in kernel_parameters((HERE / "faults.cu").read_text()) for name in expand(kernel, ("true", "false"))
 )
-PATTERNS = (
-    "matrix_product",
-    "double_buffer",
-    "scan",
-    *expand("segment_sums", INDICES),
-    "cut_buffer",
-    "two_roles",
-    "histogram",
-    "tree_in_global",
-)
 STORED = (*expand("storage_read", STORAGE), *expand("storage_round", STORAGE))
-INSTANCES = {"primitives": PRIMITIVES, "faults": FAULTS, "patterns": PATTERNS, "storage": STORED}
+INSTANCES = {"primitives": PRIMITIVES, "faults": FAULTS, "storage": STORED}
 
 
 def require(available, what):

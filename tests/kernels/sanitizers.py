@@ -11,7 +11,7 @@ from pathlib import Path
 from unittest import mock
 
 import numpy as np
-from host_kernels import require_compiler
+from host_kernels import require, require_compiler
 
 from trigraph.gpu.host.build import host_build, sanitizer_environment
 from trigraph.gpu.launcher import KERNELS, HostLibrary, KernelError, using_host_library
@@ -177,14 +177,18 @@ def _same_nans(what, got, expected):
                 assert same.all(), f"{what}: {key}, field {k}: {(~same).sum()} differ"
 
 
-def run_program(file, family, library):
-    """Run a test file as a program with AddressSanitizer, which has to be the first thing a process loads."""
-    done = subprocess.run(
-        [sys.executable, file, family, library],
-        env=sanitizer_environment(),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (0, "all right\n"), done.stderr
+def run_program(*arguments):
+    """Run a test file as a program with AddressSanitizer, which has to be the first thing a process loads.
+
+    Returns
+    -------
+    tuple of str
+        What it printed, and the reports.
+    """
+    require_compiler()
+    environment = sanitizer_environment()
+    require(Path(environment["LD_PRELOAD"]).is_file(), "libasan")
+    command = [sys.executable, *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr

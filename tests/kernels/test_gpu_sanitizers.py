@@ -55,7 +55,8 @@ def test_race(family):
 
 @pytest.mark.parametrize("family", in_turn(zip(FAMILIES), [(ASAN,)]))
 def test_asan(family):
-    sanitizers.run_program(__file__, family, sanitizers.build(family, "asan"))
+    output, report = sanitizers.run_program(__file__, family, sanitizers.build(family, "asan"))
+    assert output == "all right\n", report
 
 
 @pytest.mark.parametrize(("family", "file", "number"), in_turn(BARRIERS, QUICK))
