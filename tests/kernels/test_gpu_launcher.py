@@ -187,7 +187,10 @@ class TestUsing:
             host.launch("faults", "deadlock", (True,), (1,), (64,), (floats(64),))
         with pytest.raises(ImportError):
             host.launch("faults", "deadlock", (True,), (1,), (64,), (floats(64),))
-        scale(host, floats(), floats())
+        before = host.library("primitives")
+        with using_host_library(before.path) as another:
+            assert host.library("primitives") is another
+        assert host.library("primitives") is before
 
     def test_order(self):
         with (
