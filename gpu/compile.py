@@ -7,8 +7,9 @@ Needs no GPU and no driver, only the packages cuda-core, nvidia-cuda-nvrtc and n
     python -m trigraph.gpu.compile --raise --nvrtc DIR/libnvrtc.so.13    # allow for another version of the compiler
 
 Registers are budgeted in steps of 8, the unit in which a device grants them to a thread: within a step another compiler
-version may differ at no cost. Stack, spills, barriers and static shared memory are exact. A kernel that spills has to
-give its reason: a text under ``spill_reason`` in the file, which ``--update`` keeps.
+version may differ at no cost. Stack, spills, barriers and static shared memory are exact. The file has a line for each
+instance, with a list for each architecture: the fields of `Usage` in their order. A kernel that spills has to give its
+reason: a text under ``spill_reason`` in the file, which ``--update`` keeps.
 """
 
 from __future__ import annotations
@@ -105,11 +106,10 @@ def compare(family: str, architecture: str, measured: Mapping[str, Usage], budge
         if architecture not in entry:
             problems.append(f"{where} has no budget")
             continue
-        budget = entry[architecture]
         problems += [
-            f"{where} uses {amount} ({what}), budget {budget[what]}"
-            for what, amount in usage._asdict().items()
-            if amount > budget[what]
+            f"{where} uses {amount} ({what}), budget {budget}"
+            for what, amount, budget in zip(Usage._fields, usage, entry[architecture], strict=True)
+            if amount > budget
         ]
         if usage.spill_stores + usage.spill_loads > 0 and not entry.get("spill_reason"):
             problems.append(f"{where} spills registers and the budget gives no spill_reason")
@@ -127,9 +127,14 @@ def superfluous(budgets: Mapping[str, Any]) -> list[str]:
 
 
 def read_budgets() -> dict[str, Any]:
-    """Return gpu/budgets.json: family -> instance -> architecture -> budget."""
-    budgets: dict[str, Any] = json.loads(BUDGETS.read_text(encoding="utf-8"))
-    return budgets
+    """Return gpu/budgets.json: family -> instance -> architecture -> budget, a `Usage`; and ``spill_reason``."""
+    return {
+        family: {
+            name: {key: value if key == "spill_reason" else Usage(*value) for key, value in entry.items()}
+            for name, entry in kernels.items()
+        }
+        for family, kernels in json.loads(BUDGETS.read_text(encoding="utf-8")).items()
+    }
 
 
 def make_budgets(
@@ -145,9 +150,9 @@ def make_budgets(
             for name, usage in kernels.items():
                 entry = budgets.setdefault(family, {}).setdefault(name, {})
                 registers = -(-usage.registers // _REGISTER_STEP) * _REGISTER_STEP
-                entry[architecture] = usage._replace(registers=registers)._asdict()
+                entry[architecture] = usage._replace(registers=registers)
                 if raised and (before := previous.get(family, {}).get(name, {}).get(architecture)):
-                    entry[architecture] = {what: max(n, before[what]) for what, n in entry[architecture].items()}
+                    entry[architecture] = Usage(*map(max, entry[architecture], before))
         for name, entry in budgets.get(family, {}).items():
             reason = previous.get(family, {}).get(name, {}).get("spill_reason")
             if reason:
@@ -156,10 +161,13 @@ def make_budgets(
 
 
 def format_budgets(budgets: Mapping[str, Any]) -> str:
-    """Return the JSON text, one line per kernel and architecture, so that a diff shows what changed."""
-    leaf = re.compile(r"\{\s+([^{}]*?)\s+\}")
-    text = json.dumps(budgets, indent=2)
-    return leaf.sub(lambda match: "{" + re.sub(r"\s+", " ", match[1]) + "}", text) + "\n"
+    """Return the JSON text, one line for each instance, so that a diff shows what changed."""
+    families = {
+        family: ",\n".join(f"    {json.dumps(name)}: {json.dumps(entry)}" for name, entry in kernels.items())
+        for family, kernels in budgets.items()
+    }
+    text = ",\n".join(f"  {json.dumps(family)}: {{\n{lines}\n  }}" for family, lines in families.items())
+    return f"{{\n{text}\n}}\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -71,7 +71,7 @@ def basis_embedding_radial_bwd(
     """rad_basis = g W, weight = g^T rad_basis; see `trigraph.basis_embedding_bwd`."""
     kernels = Kernels("gemnet", weight)
     fields = Fields("basis_embedding_radial_bwd", wrt, out, {"rad_basis": rad_basis, "weight": weight}, kernels)
-    _radial_gradients(kernels, grad_rad_W1, rad_basis, weight, fields)
+    _gradients(kernels, grad_rad_W1, weight, (grad_rad_W1, rad_basis), fields)
     return fields.result()
 
 
@@ -92,18 +92,18 @@ def basis_embedding_radial_bwd2(
     if fields.any_of("grad_rad_W1"):
         pairs = [(gg_rad_basis, weight.T), (rad_basis, None if gg_weight is None else gg_weight.T)]
         product(kernels, pairs, fields["grad_rad_W1"])
-    _radial_gradients(kernels, grad_rad_W1, gg_rad_basis, gg_weight, fields)
+    _gradients(kernels, grad_rad_W1, gg_weight, (grad_rad_W1, gg_rad_basis), fields)
     return fields.result()
 
 
-def _radial_gradients(kernels: Kernels, g: Any, rad_basis: Any, weight: Any, fields: Fields) -> None:
-    """Write the gradients in both factors that belong to these values of the other; None stands for zero."""
+def _gradients(kernels: Kernels, g: Any, weight: Any, factors: tuple[Any, Any], fields: Fields) -> None:
+    """Write rad_basis = g weight, and weight = left^T right of these factors, one of which is g; None is zero."""
     if fields.any_of("rad_basis"):
         product(kernels, [(g, weight)], fields["rad_basis"])
     if fields.any_of("weight"):
         fields["weight"].fill(0)
         with Total(kernels, fields["weight"]) as total:
-            add_products(kernels, [(g, rad_basis)], total)
+            add_products(kernels, [factors], total)
 
 
 def basis_embedding_spherical_fwd(rad_basis: Any, weight: Any, *, out: Out = None) -> Any:
@@ -126,7 +126,7 @@ def basis_embedding_spherical_bwd(
     """rad_basis = g W^T, weight = rad_basis^T g; see `trigraph.basis_embedding_bwd`."""
     kernels = Kernels("gemnet", weight)
     fields = Fields("basis_embedding_spherical_bwd", wrt, out, {"rad_basis": rad_basis, "weight": weight}, kernels)
-    _spherical_gradients(kernels, grad_rad_W1, rad_basis, weight, fields)
+    _gradients(kernels, _rows(grad_rad_W1), _transposed(weight), (rad_basis, _rows(grad_rad_W1)), fields)
     return fields.result()
 
 
@@ -147,18 +147,8 @@ def basis_embedding_spherical_bwd2(
     if fields.any_of("grad_rad_W1"):
         pairs = [(gg_rad_basis, _matrix(weight)), (rad_basis, _matrix(gg_weight))]
         product(kernels, pairs, _rows(fields["grad_rad_W1"]))
-    _spherical_gradients(kernels, grad_rad_W1, gg_rad_basis, gg_weight, fields)
+    _gradients(kernels, _rows(grad_rad_W1), _transposed(gg_weight), (gg_rad_basis, _rows(grad_rad_W1)), fields)
     return fields.result()
-
-
-def _spherical_gradients(kernels: Kernels, g: Any, rad_basis: Any, weight: Any, fields: Fields) -> None:
-    """Write the gradients in both factors that belong to these values of the other; None stands for zero."""
-    if fields.any_of("rad_basis"):
-        product(kernels, [(_rows(g), _transposed(weight))], fields["rad_basis"])
-    if fields.any_of("weight"):
-        fields["weight"].fill(0)
-        with Total(kernels, fields["weight"]) as total:
-            add_products(kernels, [(rad_basis, _rows(g))], total)
 
 
 def _matrix(weight: Any) -> Any:

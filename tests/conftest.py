@@ -14,13 +14,12 @@ from trigraph.fortran.threads import kept_num_threads
 # Files whose tests take longest, in this order: a process that begins one of them late ends long after the others.
 LONGEST = (
     "test_verification.py",
-    "test_gpu_hubs.py",
+    "test_gpu_sanitizers.py",
     "test_refused_memory.py",
     "test_verification_implementation.py",
     "test_gpu_nvrtc.py",
     "test_docs.py",
     "test_verification_complete.py",
-    "test_gpu_gemnet_sanitizers.py",
     "test_bench.py",
     "test_physics.py",
     "test_gemnet_extremes.py",

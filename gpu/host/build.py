@@ -6,7 +6,8 @@ The rewrite keeps line numbers. ``extern __shared__ T x[];`` becomes a pointer t
 runs this file before anything is installed::
 
     python gpu/host/build.py --family gno --source-dir gpu --generate gno_host.cpp --depfile gno_host.d
-    python gpu/host/build.py --family gno --source-dir gpu --variant asan --compile _host_gno.so
+
+Tests build libraries of their own by `host_build`: for sanitizers, and of other sources.
 """
 
 from __future__ import annotations
@@ -30,7 +31,6 @@ HOST = Path(__file__).resolve().parent
 _SOURCES = runpy.run_path(str(HOST.parent / "sources.py"))
 SourceError: type[ValueError] = _SOURCES["SourceError"]
 expand_includes = _SOURCES["expand_includes"]
-VARIANTS = ("fast", "asan", "race")
 RUNTIME_SOURCES = ("runtime.cpp", "collectives.cpp", "fiber.cpp")
 FLAGS = ("-std=c++17", "-fPIC", "-ffp-contract=off", "-Wall", "-Wextra", "-Wno-unknown-pragmas")
 SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined", "-fno-omit-frame-pointer")
@@ -159,9 +159,7 @@ const int cuda_host::num_kernels = {len(entries)};
     return generated, list(seen)
 
 
-def compile_library(
-    generated: str, library: Path, variant: str, extra_flags: Sequence[str] = (), runtime: Path | None = None
-) -> None:
+def compile_library(generated: str, library: Path, variant: str, extra_flags: Sequence[str], runtime: Path) -> None:
     """Compile generated C++ text and the runtime into a shared library.
 
     Parameters
@@ -186,8 +184,6 @@ def compile_library(
             _run([*command, *flags, "-c", str(source), "-o", str(Path(folder) / f"{source.stem}.o")])
             return str(Path(folder) / f"{source.stem}.o")
 
-        if runtime is None:
-            runtime = Path(folder) / "all_of_it.o"
         if not runtime.exists():
             names = (*RUNTIME_SOURCES, "race.cpp") if variant == "race" else RUNTIME_SOURCES
             objects = [compiled(HOST / name, RUNTIME_FLAGS[variant]) for name in names]
@@ -289,23 +285,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--family", required=True, help="the name of kernels/FAMILY.cu and of its entry in instances.py"
     )
     parser.add_argument("--source-dir", required=True, type=Path, help="the gpu folder")
-    parser.add_argument("--variant", choices=VARIANTS, default="fast", help="of --compile (default: fast)")
-    parser.add_argument("--generate", type=Path, metavar="OUT.cpp", help="write the C++ source")
+    parser.add_argument("--generate", required=True, type=Path, metavar="OUT.cpp", help="the C++ source to write")
     parser.add_argument("--depfile", type=Path, help="write the files --generate depends on, in make's form")
-    parser.add_argument("--compile", type=Path, metavar="OUT.so", help="build the shared library")
     options = parser.parse_args(arguments)
     instances = runpy.run_path(str(options.source_dir / "instances.py"))["INSTANCES"]
     source = options.source_dir / "kernels" / f"{options.family}.cu"
     try:
         generated, files = generate(source, options.family, instances[options.family], options.source_dir)
-        if options.generate:
-            options.generate.write_text(generated, encoding="utf-8")
+        options.generate.write_text(generated, encoding="utf-8")
         if options.depfile:
             needed = " ".join(str(file).replace(" ", "\\ ") for file in files)
             options.depfile.write_text(f"{options.generate}: {needed}\n", encoding="utf-8")
-        if options.compile:
-            compile_library(generated, options.compile, options.variant)
-    except (SourceError, RuntimeError) as error:
+    except SourceError as error:
         print(error, file=sys.stderr)
         return 1
     return 0

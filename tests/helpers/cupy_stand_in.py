@@ -202,6 +202,10 @@ class Kernel:
     def __call__(self, grid, block, args, shared_mem=0):
         if shared_mem > self.max_dynamic_shared_size_bytes:
             raise Misuse(f"{self.name} is launched with {shared_mem} bytes of shared memory, which nobody asked for")
+        if not (isinstance(grid, tuple) and isinstance(block, tuple)):
+            raise Misuse(f"{self.name} is launched with a grid {grid} and a block {block} that are not tuples")
+        if not all(isinstance(value, (ndarray, np.generic)) for value in args):
+            raise Misuse(f"{self.name} is launched with arguments whose types say nothing of a kernel's parameters")
         library = launcher._HOST.library(self.family)
         _, parameters = library._kernels[self.name]
         plain = [

@@ -2,7 +2,6 @@
 
 import ctypes
 import importlib.util
-import os
 import re
 import shutil
 import subprocess
@@ -12,11 +11,13 @@ from pathlib import Path
 from unittest import mock
 
 import numpy as np
-import pytest
+from host_kernels import require, require_compiler
 
 from trigraph.gpu.host.build import host_build, sanitizer_environment
 from trigraph.gpu.launcher import KERNELS, HostLibrary, KernelError, using_host_library
 from trigraph.gpu.sources import expand_includes
+from trigraph.qualify.cases import subset
+from trigraph.qualify.place import Rehearsal
 
 # The package's own library runs in every order, and has to give the same bits in each. What the slow builds report
 # depends on accesses and on the barriers between them, not on the order: each of them runs in one.
@@ -40,12 +41,19 @@ def nan_filled(shape, dtype=float):
     return np.full(shape, -1 if np.dtype(dtype).kind == "i" else np.nan, dtype)
 
 
-def check(path, order, instances, run):
+def run(family):
+    """Run all cases of a family and compare them with the readable panel; return what the kernels gave."""
+    cases = importlib.import_module(f"trigraph.qualify.cases.{family}")
+    with mock.patch.object(np, "empty", nan_filled):
+        return cases.run(Rehearsal())
+
+
+def check(family, path, order):
     """Run all cases with every kernel; sanitizers speak up by themselves, and every order gives the same bits."""
     library = Recorder(path)
-    with using_host_library(library, order, seed=5), mock.patch.object(np, "empty", nan_filled):
-        fields = run()
-    assert library.launched == set(instances)
+    with using_host_library(library, order, seed=5):
+        fields = run(family)
+    assert library.launched == set(subset(family))
     first = _BITS.setdefault(path, fields)
     assert fields.keys() == first.keys()
     for what, array in fields.items():
@@ -73,8 +81,9 @@ def barriers(family):
 _SWITCH = 'extern "C" { __attribute__((visibility("default"))) int cuda_host_left_out = -1; }'
 
 
-def build(family, variant, instances):
+def build(family, variant):
     """Return the path of a library whose barriers can be left out; see `left_out`."""
+    require_compiler()
     with tempfile.TemporaryDirectory() as folder:
         copies = Path(folder) / "kernels"
         shutil.copytree(KERNELS, copies)
@@ -85,10 +94,10 @@ def build(family, variant, instances):
             (copies / file).write_text(switched, encoding="utf-8")
         source = copies / f"{family}.cu"
         source.write_text(f"{_SWITCH} {source.read_text(encoding='utf-8')}", encoding="utf-8")
-        return _build(family, variant, instances, source)
+        return str(host_build(family, variant, source=source, instances=subset(family)))
 
 
-def left_out(library, family, barrier, run):
+def left_out(family, library, barrier):
     """Run all cases without one barrier; return what speaks against it, or None.
 
     Parameters
@@ -100,15 +109,14 @@ def left_out(library, family, barrier, run):
     switch = ctypes.c_int.in_dll(opened._library, "cuda_host_left_out")
     switch.value = barriers(family).index(barrier)
     try:
-        with mock.patch.object(np, "empty", nan_filled):
-            first = None
-            for order in ("random",) if "race" in Path(library).name else ORDERS:
-                with using_host_library(opened, order, seed=5):
-                    fields = run()
-                first = first or fields
-                for what, array in fields.items():
-                    if array.tobytes() != first[what].tobytes():
-                        return f"{what}: other bits {order}"
+        first = None
+        for order in ("random",) if "race" in Path(library).name else ORDERS:
+            with using_host_library(opened, order, seed=5):
+                fields = run(family)
+            first = first or fields
+            for what, array in fields.items():
+                if array.tobytes() != first[what].tobytes():
+                    return f"{what}: other bits {order}"
     except (KernelError, AssertionError) as error:
         return str(error)
     finally:
@@ -134,29 +142,27 @@ def unshared(made):
     return type(made)(map(unshared, made)) if type(made) in (tuple, list) else made
 
 
-def check_spoilt(family, make, results, every_row):
+def check_spoilt(family, make, results):
     """Spoil one number of each row of each array in turn: what becomes NaN is the same in every order as in pyref.
 
     Parameters
     ----------
     make
         Returns the arguments of `results` after the panel: calls give equal ones.
-    every_row
-        Every row in every order; else one row of each array, a random one, in one order.
     """
     import trigraph.gpu as gpu
     import trigraph.pyref as pyref
 
     rng, given = np.random.default_rng(11), make()
     for i, array in enumerate(arrays_of(given)):
-        for row in range(len(array)) if every_row else (rng.integers(len(array)),):
+        for row in range(len(array)):
             made = unshared(given)
             flat = arrays_of(made)[i][row : row + 1].reshape(-1)
             assert np.shares_memory(flat, arrays_of(made)[i])
             flat[rng.integers(len(flat))] = np.nan
             with np.errstate(all="ignore"):
                 expected = results(pyref, *made)
-                for order in ORDERS if every_row else (ORDERS[(i + 1) % 3],):
+                for order in ORDERS:
                     with using_host_library(installed(family), order, seed=7):
                         _same_nans(f"array {i}, row {row}, {order}", results(gpu, *made), expected)
 
@@ -171,23 +177,18 @@ def _same_nans(what, got, expected):
                 assert same.all(), f"{what}: {key}, field {k}: {(~same).sum()} differ"
 
 
-def _build(family, variant, instances, source):
-    """Without a compiler there is nothing to test."""
-    if shutil.which(os.environ.get("CXX", "g++").split()[0]) is None:
-        if os.environ.get("CI") == "true":
-            pytest.fail("a C++ compiler is missing")
-        pytest.skip("a C++ compiler is missing")
-    return str(host_build(family, variant, source=source, instances=instances))
+def run_program(*arguments):
+    """Run a test file as a program with AddressSanitizer, which has to be the first thing a process loads.
 
-
-def run_program(file, library):
-    """Run a test file as a program with AddressSanitizer, which has to be the first thing a process loads."""
-    done = subprocess.run(
-        [sys.executable, file, library],
-        env=sanitizer_environment(),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert (done.returncode, done.stdout) == (0, "all right\n"), done.stderr
+    Returns
+    -------
+    tuple of str
+        What it printed, and the reports.
+    """
+    require_compiler()
+    environment = sanitizer_environment()
+    require(Path(environment["LD_PRELOAD"]).is_file(), "libasan")
+    command = [sys.executable, *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout, done.stderr

@@ -1,18 +1,19 @@
-"""The launcher: argument checks, refusals, threads, fork, and what it asks of CuPy."""
+"""The launcher: argument checks, refusals, threads, fork, and what it asks of CuPy, for which there is a stand-in."""
 
 import gc
 import os
+import shutil
 import subprocess
 import sys
 import threading
-import types
 import weakref
-from pathlib import Path
-from typing import ClassVar
 
+import cupy_stand_in
 import numpy as np
 import pytest
-from host_kernels import library
+from cupy_stand_in import asarray
+from host_kernels import HERE, library
+from host_kernels import INSTANCES as OWN
 
 from trigraph.gpu import launcher
 from trigraph.gpu.instances import INSTANCES, expand
@@ -27,23 +28,54 @@ def host():
         yield runtime(np.empty(0))
 
 
-def scale(host, x, y, factor=None, n=None, dtype=F4, grid=(1,), block=(32,), **more):
-    factor = np.float32(2) if factor is None else factor
-    n = np.int64(np.size(x)) if n is None else n
-    host.launch("primitives", "scale", (dtype,), grid, block, (x, y, factor, n), **more)
+@pytest.fixture
+def compiled():
+    """Instances that NVRTC was asked for: options, file name, names and source."""
+    return []
+
+
+@pytest.fixture
+def device(host, monkeypatch, tmp_path, compiled):
+    """The launcher of a device whose kernels are those of primitives.cu, in a folder of their own."""
+    cupy = cupy_stand_in.install(monkeypatch, tmp_path / "cache")
+
+    def compile_using_nvrtc(source, options, filename, name_expressions):
+        compiled.append((options, filename, name_expressions, source))
+        return cupy_stand_in.compile_using_nvrtc(source, options, filename, name_expressions)
+
+    cupy.cuda.compiler.compile_using_nvrtc = compile_using_nvrtc
+    for file in ("primitives.cu", "parts.cuh", "parts_table.cuh"):
+        shutil.copy(HERE / file, tmp_path)
+    described = launcher.describe(host.library("primitives")._library)
+    monkeypatch.setattr(launcher, "KERNELS", tmp_path)
+    monkeypatch.setattr(launcher, "_described", lambda: {"primitives": described})
+    monkeypatch.setitem(INSTANCES, "primitives", OWN["primitives"])
+    return runtime(asarray(np.empty(0)))
+
+
+@pytest.fixture(params=["host", "device"])
+def place(request):
+    return request.getfixturevalue(request.param)
 
 
 def floats(size=32):
     return np.ones(size, np.float32)
 
 
+def scale(place, x=None, y=None, factor=None, n=None, dtype=F4, grid=(1,), block=(32,), **more):
+    """Launch y = factor x, by default two times ones, and return y as a NumPy array."""
+    x, y = (floats() if a is None else a for a in (x, y))
+    factor, n = np.float32(2) if factor is None else factor, np.int64(np.size(x)) if n is None else n
+    if place.name == "gpu":
+        x, y = (asarray(a) if isinstance(a, np.ndarray) else a for a in (x, y))
+    place.launch("primitives", "scale", (dtype,), grid, block, (x, y, factor, n), **more)
+    return y if place.name == "gpu-host" else y.get()
+
+
 class TestArguments:
-    def test_right(self, host):
-        y = floats()
-        scale(host, floats(), y)
-        assert (y == 2).all()
-        assert host.name == "gpu-host"
-        assert host.xp is np
+    def test_right(self, place):
+        assert (scale(place) == 2).all()
+        assert (place.name, place.xp) in (("gpu-host", np), ("gpu", sys.modules.get("cupy")))
 
     @pytest.mark.parametrize(
         ("arguments", "error", "says"),
@@ -56,7 +88,7 @@ class TestArguments:
             (
                 {"y": floats().astype(">f4")},
                 TypeError,
-                r"argument 1 \(y\) must be a float32 array .* got a numpy.ndarray of >f4",
+                r"argument 1 \(y\) must be a float32 array .* got a (numpy|cupy).ndarray of >f4",
             ),
             ({"y": [1.0]}, TypeError, r"argument 1 \(y\) must be a float32 array for float\*, got a list"),
             ({"x": np.float32(1)}, TypeError, r"argument 0 \(x\) .* for const float\*, got a float32 scalar"),
@@ -65,29 +97,47 @@ class TestArguments:
             ({"n": 32}, TypeError, r"argument 3 \(n\) must be a int64 scalar for long long, got a int"),
             ({"n": np.int32(32)}, TypeError, r"argument 3 \(n\) .* got a int32 scalar"),
             ({"n": floats()}, TypeError, r"argument 3 \(n\) .* got a numpy.ndarray of float32"),
-            ({"x": floats(64)[::2]}, ValueError, r"argument 0 \(x\) must be C-contiguous, got strides \(8,\)"),
-            ({"x": np.ones((4, 8), F4).T}, ValueError, r"argument 0 \(x\) must be C-contiguous"),
-            ({"y": np.frombuffer(b"x" * 128, F4)}, ValueError, r"argument 1 \(y\) is written .* read-only"),
-            ({"y": np.frombuffer(bytearray(129), np.uint8)[1:].view(F4)}, ValueError, "aligned"),
+            ({"x": np.ones((4, 8), F4).T}, ValueError, r"argument 0 \(x\) must be C-contiguous, got strides \(4, 32\)"),
             ({"dtype": np.dtype("i2")}, TypeError, "instantiated for float32, float64, .* int64, not for int16"),
             ({"dtype": np.dtype("f2")}, ValueError, r"scale<float16> is not among the instances"),
             ({"dtype": np.dtype("i4")}, ValueError, r"scale<int> is not among the instances"),
         ],
     )
-    def test_wrong(self, host, arguments, error, says):
-        y = floats()
+    def test_wrong(self, place, arguments, error, says):
         with pytest.raises(error, match=says):
-            scale(host, **{"x": floats(), "y": y, **arguments})
-        assert (y == 1).all()
+            scale(place, **arguments)
 
-    def test_number_of_arguments(self, host):
+    @pytest.mark.parametrize(
+        ("y", "says"),
+        [
+            (np.frombuffer(b"x" * 128, F4), r"argument 1 \(y\) is written .* read-only"),
+            (np.frombuffer(bytearray(129), np.uint8)[1:].view(F4), "aligned"),
+        ],
+    )
+    def test_memory_of_the_host(self, host, y, says):
+        with pytest.raises(ValueError, match=says):
+            scale(host, y=y)
+
+    def test_array_of_another_device(self, device):
+        with device.xp.cuda.Device(1):
+            x = asarray(floats())
+        with pytest.raises(ValueError, match="argument 0 is on device 1, but device 0 is current"):
+            scale(device, x, n=np.int64(32))
+
+    def test_number_of_arguments(self, place):
         with pytest.raises(TypeError, match="takes 4 arguments, got 1"):
-            host.launch("primitives", "scale", (F4,), (1,), (1,), (floats(),))
+            place.launch("primitives", "scale", (F4,), (1,), (1,), (place.xp.zeros(32, F4),))
+
+    def test_null_pointer(self, place):
+        out = place.xp.zeros(6, F8)
+        values = np.bool_(True), np.int32(-7), np.int64(2**53 - 1), np.float32(0.1), np.float64(0.1), None
+        place.launch("primitives", "scalars", (), [1], [1], (out, *values))
+        assert float(out[5]) == 1
 
     def test_read_only_input(self, host):
         x = floats()
         x.flags.writeable = False
-        scale(host, x, floats())
+        scale(host, x)
 
     def test_name_of_family(self, host):
         with pytest.raises(ImportError, match=r"trigraph.gpu._host_nothing is not installed"):
@@ -105,13 +155,12 @@ class TestArguments:
     )
     def test_refused(self, host, launch, says):
         with pytest.raises(ValueError, match=says):
-            scale(host, floats(), floats(), **launch)
+            scale(host, **launch)
 
-    def test_empty_grid_launches_nothing(self, host):
-        y = floats()
-        scale(host, floats(), y, grid=(0,))
-        scale(host, floats(), y, grid=(3, 0))
-        assert (y == 1).all()
+    @pytest.mark.parametrize("grid", [(0,), (3, 0)])
+    def test_empty_grid_launches_nothing(self, place, compiled, grid):
+        assert (scale(place, grid=grid) == 1).all()
+        assert not compiled
 
     def test_place(self):
         with pytest.raises(TypeError, match=r"numpy.ndarray or a cupy.ndarray, got builtins.list"):
@@ -138,7 +187,10 @@ class TestUsing:
             host.launch("faults", "deadlock", (True,), (1,), (64,), (floats(64),))
         with pytest.raises(ImportError):
             host.launch("faults", "deadlock", (True,), (1,), (64,), (floats(64),))
-        scale(host, floats(), floats())
+        before = host.library("primitives")
+        with using_host_library(before.path) as another:
+            assert host.library("primitives") is another
+        assert host.library("primitives") is before
 
     def test_order(self):
         with (
@@ -213,136 +265,55 @@ class TestConcurrency:
         busy(place, 20)
 
 
-THREE = np.int32(3)
-
-
-class FakeKernel:
-    def __init__(self, name):
-        self.name = name
-        self.max_dynamic_shared_size_bytes = 48 * 1024
-        self.calls = []
-
-    def __call__(self, grid, block, args, shared_mem=0):
-        self.calls.append((grid, block, args, shared_mem))
-
-
-class FakeModule:
-    made: ClassVar = []
-
-    def __init__(self, *, path):
-        self.path = Path(path)
-        self.code = self.path.read_bytes()
-        FakeModule.made.append(self)
-
-    def get_function(self, name):
-        return FakeKernel(name)
-
-
-class FakeArray:
-    def __init__(self, contiguous=True, device=0, dtype=F4):
-        self.dtype = np.dtype(dtype)
-        self.flags = types.SimpleNamespace(c_contiguous=contiguous)
-        self.device = types.SimpleNamespace(id=device)
-        self.strides, self.shape = (8,), (4,)
-
-
-FakeArray.__module__ = "cupy"
-
-
 class TestDevice:
-    """No GPU here: a stand-in with the interface of CuPy 13 and 14 records what is asked of it."""
+    """No GPU here: what is asked of the stand-in for CuPy."""
 
-    @pytest.fixture
-    def compiled(self):
-        """Instances that NVRTC was asked for: options, file name, names and source."""
-        return []
-
-    @pytest.fixture
-    def device(self, monkeypatch, tmp_path, compiled):
-        def compile_using_nvrtc(source, options, filename, name_expressions):
-            compiled.append((options, filename, name_expressions, source))
-            return b"code of " + name_expressions[0].encode(), {name: "_Z3" + name for name in name_expressions}
-
-        cuda = types.SimpleNamespace(
-            runtime=types.SimpleNamespace(getDevice=lambda: 0),
-            Device=lambda: types.SimpleNamespace(compute_capability="90"),
-            nvrtc=types.SimpleNamespace(getVersion=lambda: (13, 0)),
-            compiler=types.SimpleNamespace(compile_using_nvrtc=compile_using_nvrtc),
-        )
-        cupy = types.SimpleNamespace(ndarray=FakeArray, RawModule=FakeModule, cuda=cuda, __version__="14.2.0")
-        (tmp_path / "toy.cu").write_text('#include "toy.cuh"\n')
-        (tmp_path / "toy.cuh").write_text("template <class T> __global__ void toy(T* x) {}\n")
-        monkeypatch.setenv("CUPY_CACHE_DIR", str(tmp_path / "cache"))
-        monkeypatch.setitem(sys.modules, "cupy", cupy)
-        monkeypatch.setattr(launcher, "_device", None)
-        monkeypatch.setattr(launcher, "KERNELS", tmp_path)
-        monkeypatch.setitem(INSTANCES, "toy", expand("toy", ("float", "double")))
-        monkeypatch.setattr(launcher, "_device_parameters", self.parameters)
-        FakeModule.made.clear()
-        return runtime(FakeArray())
-
-    @staticmethod
-    def parameters(family, name):
-        """What the build wrote of an instance."""
-        if name not in INSTANCES["toy"]:
-            raise ValueError(f"toy: {name} is not among the instances of gpu/instances.py")
-        real = name.removeprefix("toy<").removesuffix(">")
-        return launcher._parameters(f"{real}*,int,const {real}*", "x,n,y")
-
-    def launch(self, device, x=None, n=THREE, *more, dtype=F4, grid=(3,), shared_mem=0):
-        args = (x, n, *(more or (None,)))
-        device.launch("toy", "toy", (dtype,), grid, [64], args, shared_mem)
-        return device._functions.get((0, "toy", "toy", dtype))
+    def function(self, device, kernel="scale"):
+        return device._functions[0, "primitives", kernel, F4]
 
     def test_compiles_once_and_launches(self, device, compiled):
-        x = FakeArray()
-        assert runtime(x) is device
-        assert device.name == "gpu"
-        kernel = self.launch(device, x, np.int32(3))
-        assert self.launch(device, x, np.int32(4)) is kernel
+        assert runtime(asarray(floats())) is device
+        scale(device)
+        kernel = self.function(device)
+        assert (scale(device, factor=np.float32(3)) == 3).all()
+        assert self.function(device) is kernel
         ((options, filename, names, source),) = compiled
-        assert (options, filename, names) == (launcher.OPTIONS, "toy.cu", ("toy<float>",))
-        assert "void toy(T* x)" in source
+        assert (options, filename, names) == (launcher.OPTIONS, "primitives.cu", ("scale<float>",))
+        assert "thirds[4]" in source
         assert "#include" not in source
-        (module,) = FakeModule.made
-        assert module.code == b"code of toy<float>"
-        assert kernel.name == "_Z3toy<float>"
-        (grid, block, args, shared_mem), _ = kernel.calls
-        assert (grid, block, shared_mem) == ((3,), (64,), 0)
-        assert args == (x, 3, 0)
-        assert [type(value) for value in args[1:]] == [np.int32, np.uintp]
-        self.launch(device, FakeArray(dtype=F8), dtype=F8)
-        assert [names for _, _, names, _ in compiled] == [("toy<float>",), ("toy<double>",)]
+        scale(device, floats().astype(F8), floats().astype(F8), np.float64(2), dtype=F8)
+        assert [names for _, _, names, _ in compiled] == [("scale<float>",), ("scale<double>",)]
 
     def test_the_next_process_finds_what_was_compiled(self, device, compiled, monkeypatch, tmp_path):
-        self.launch(device, FakeArray())
-        next_process = launcher.DeviceRuntime()
-        self.launch(next_process, FakeArray())
+        scale(device)
+        assert (scale(launcher.DeviceRuntime()) == 2).all()
         assert len(compiled) == 1
-        assert FakeModule.made[0].path == FakeModule.made[1].path
-        monkeypatch.setattr(device.xp.cuda, "Device", lambda: types.SimpleNamespace(compute_capability="80"))
-        self.launch(launcher.DeviceRuntime(), FakeArray())
-        (tmp_path / "toy.cuh").write_text("template <class T> __global__ void toy(T* x) { *x = T(0); }\n")
-        self.launch(launcher.DeviceRuntime(), FakeArray())
+        monkeypatch.setattr(cupy_stand_in.Device, "compute_capability", "80")
+        scale(launcher.DeviceRuntime())
+        assert len(compiled) == 2
+        (tmp_path / "parts_table.cuh").write_text("__constant__ const int thirds[4] = {0, 3, 6, 10};")
+        scale(launcher.DeviceRuntime())
         assert len(compiled) == 3
 
     def test_a_second_launch_looks_nothing_up(self, device, monkeypatch):
         """It costs less than 10 us of Python; what took most of it was the name of the instance."""
-        self.launch(device, FakeArray())
+        scale(device)
+        cupy_stand_in.state.dry = True  # the emulator does look up
         for name in ("instance_name", "_kind", "_check_arguments"):
             monkeypatch.setattr(launcher, name, None)
-        kernel = self.launch(device, FakeArray())
-        assert len(kernel.calls) == 2
+        before = cupy_stand_in.state.launches
+        scale(device)
+        assert cupy_stand_in.state.launches == before + 1
 
     def test_asks_for_more_shared_memory(self, device):
-        assert self.launch(device, shared_mem=48 * 1024).max_dynamic_shared_size_bytes == 48 * 1024
-        assert self.launch(device, shared_mem=60000).max_dynamic_shared_size_bytes == 60000
-        assert self.launch(device, shared_mem=50000).max_dynamic_shared_size_bytes == 60000
+        for shared_mem, asked in ((48 * 1024, 48 * 1024), (60000, 60000), (50000, 60000)):
+            args = (asarray(floats()),)
+            device.launch("primitives", "dynamic_memory", (F4,), (1,), (32,), args, shared_mem)
+            assert self.function(device, "dynamic_memory").max_dynamic_shared_size_bytes == asked
 
-    def test_empty_grid_launches_nothing(self, device):
-        assert self.launch(device, grid=(0,)) is None
-
-    @pytest.mark.parametrize(("owner", "method"), [(FakeKernel, "__call__"), (FakeModule, "get_function")])
+    @pytest.mark.parametrize(
+        ("owner", "method"), [(cupy_stand_in.Kernel, "__call__"), (cupy_stand_in.RawModule, "get_function")]
+    )
     def test_refused_memory_passes_through(self, device, monkeypatch, owner, method):
         """The launcher keeps no array of a call that failed, so that the pool gets them back, and works on."""
 
@@ -352,40 +323,13 @@ class TestDevice:
         def refuse(*_, **__):
             raise OutOfMemoryError("Out of memory allocating 512 bytes")
 
-        workspace = FakeArray()
+        workspace = asarray(floats())
         kept = weakref.ref(workspace)
         with monkeypatch.context() as refusing:
             refusing.setattr(owner, method, refuse)
             with pytest.raises(OutOfMemoryError, match="512 bytes"):
-                self.launch(device, workspace)
+                scale(device, workspace, n=np.int64(32))
         del workspace
         gc.collect()
         assert kept() is None
-        self.launch(device, FakeArray())
-        assert len(device._functions[0, "toy", "toy", F4].calls) == 1
-
-    @pytest.mark.parametrize(
-        ("args", "error", "says"),
-        [
-            ((3,), TypeError, r"argument 0 \(x\) must be a float32 array for float\*, got a int"),
-            ((np.ones(3),), TypeError, "got a numpy.ndarray of float64"),
-            (
-                (FakeArray(dtype=F8),),
-                TypeError,
-                r"argument 0 \(x\) must be a float32 array .* got a cupy.FakeArray of float64",
-            ),
-            ((FakeArray(contiguous=False),), ValueError, r"argument 0 \(x\) must be C-contiguous"),
-            ((FakeArray(device=1),), ValueError, "argument 0 is on device 1, but device 0 is current"),
-            ((None, 3), TypeError, r"argument 1 \(n\) must be a int32 scalar for int, got a int"),
-            ((None, np.int64(3)), TypeError, r"argument 1 \(n\) .* got a int64 scalar"),
-            ((None, None), TypeError, r"argument 1 \(n\) .* got a NoneType"),
-            ((None, np.int32(3), None, None), TypeError, "toy<float>: takes 3 arguments, got 4"),
-        ],
-    )
-    def test_wrong(self, device, args, error, says):
-        with pytest.raises(error, match=says):
-            self.launch(device, *args)
-
-    def test_unknown_instance(self, device):
-        with pytest.raises(ValueError, match="toy<int> is not among the instances"):
-            self.launch(device, dtype=np.int32)
+        assert (scale(device) == 2).all()

@@ -1,4 +1,7 @@
-"""NVRTC, without a GPU: every kernel instance compiles for every architecture and keeps to its budget."""
+"""NVRTC, without a GPU: every kernel instance compiles for every architecture and keeps to its budget.
+
+`make test` compiles one instance of every kernel for one architecture, by the commit's turn; `make test-all` all.
+"""
 
 import importlib.util
 import json
@@ -8,7 +11,7 @@ import sys
 from concurrent.futures import ProcessPoolExecutor
 
 import pytest
-from host_kernels import HERE, require
+from host_kernels import HERE, require, turn
 from host_kernels import INSTANCES as OWN
 
 from trigraph.gpu import compile as gpu_compile
@@ -25,46 +28,42 @@ def nvrtc():
     require(found, "cuda-core with nvidia-cuda-nvrtc and nvidia-cuda-runtime")
 
 
-# One half of the instances for the oldest architecture, the other half for the one that most would use: so each is
-# compiled once, and each kernel, which has instances in both halves, for both. The other combinations are slow.
-QUICK = ((ARCHITECTURES[0], 0), ("sm_90", 1))
-COMBINATIONS = [(a, half) for a in ARCHITECTURES for half in (0, 1)]
-
-
-def half_of(family, half):
-    return INSTANCES[family][half::2]
-
-
 @pytest.fixture(scope="module")
 def compiled(nvrtc, request):
-    """The families and architectures of the tests to be run, compiled by as many processes as there are cores."""
+    """The families and architectures of the slow tests to be run, compiled by as many processes as there are cores."""
     parameters = [item.callspec.params for item in request.session.items if hasattr(item, "callspec")]
-    wanted = [(p["family"], p["architecture"], p["half"]) for p in parameters if "architecture" in p]
+    wanted = [(p["family"], p["architecture"]) for p in parameters if "architecture" in p]
     with ProcessPoolExecutor(os.cpu_count(), multiprocessing.get_context("spawn")) as pool:
         yield {
-            (family, arch, half): pool.submit(compile_kernels, KERNELS / f"{family}.cu", half_of(family, half), arch)
-            for family, arch, half in wanted
+            (family, arch): pool.submit(compile_kernels, KERNELS / f"{family}.cu", INSTANCES[family], arch)
+            for family, arch in wanted
         }
 
 
-@pytest.mark.parametrize(
-    ("architecture", "half"), [pytest.param(*c, marks=() if c in QUICK else pytest.mark.slow) for c in COMBINATIONS]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
 @pytest.mark.parametrize("family", INSTANCES)
-def test_kernels_keep_to_their_budgets(compiled, family, architecture, half):
-    measured = compiled[family, architecture, half].result()
-    assert set(measured) == set(half_of(family, half))
+def test_kernels_keep_to_their_budgets(compiled, family, architecture):
+    measured = compiled[family, architecture].result()
+    assert set(measured) == set(INSTANCES[family])
     assert compare(family, architecture, measured, gpu_compile.read_budgets()) == []
 
 
+@pytest.mark.usefixtures("nvrtc")
 @pytest.mark.parametrize("family", INSTANCES)
-def test_every_kernel_is_in_both_halves(family):
-    first, second = ({name.split("<")[0] for name in half_of(family, half)} for half in (0, 1))
-    assert first == second
+def test_one_instance_of_every_kernel(family):
+    by_kernel, architecture = {}, ARCHITECTURES[turn() % len(ARCHITECTURES)]
+    for name in INSTANCES[family]:
+        by_kernel.setdefault(name.split("<")[0], []).append(name)
+    names = [instances[turn() // len(ARCHITECTURES) % len(instances)] for instances in by_kernel.values()]
+    measured = compile_kernels(KERNELS / f"{family}.cu", names, architecture)
+    assert compare(family, architecture, measured, gpu_compile.read_budgets()) == []
 
 
-def test_no_budget_is_superfluous():
-    assert gpu_compile.superfluous(gpu_compile.read_budgets()) == []
+def test_budgets_are_of_the_instances():
+    budgets = gpu_compile.read_budgets()
+    assert {family: set(names) for family, names in INSTANCES.items()} == {f: set(b) for f, b in budgets.items()}
+    assert all(set(ARCHITECTURES) <= set(entry) for entries in budgets.values() for entry in entries.values())
 
 
 @pytest.mark.usefixtures("nvrtc")
@@ -110,7 +109,7 @@ __global__ void __launch_bounds__(1024) spilling(const double* x, double* y) {
 
 def test_compare():
     budgets = make_budgets({"f": {"sm_80": {"k": SMALL}}}, {})
-    assert budgets["f"]["k"]["sm_80"]["registers"] == 24
+    assert budgets["f"]["k"]["sm_80"].registers == 24
     assert compare("f", "sm_80", {"k": SMALL._replace(registers=24)}, budgets) == []
     assert compare("f", "sm_80", {"k": SMALL._replace(registers=25)}, budgets) == [
         "f: k on sm_80 uses 25 (registers), budget 24"
@@ -127,7 +126,7 @@ def test_budgets_for_two_compilers():
     first = make_budgets({"f": {"sm_80": {"k": SMALL}}}, {"f": {"k": {"spill_reason": "small"}}})
     other = SMALL._replace(registers=30, shared=100, stack=4)
     raised = make_budgets({"f": {"sm_80": {"k": other}}}, first, raised=True)
-    assert raised["f"]["k"]["sm_80"] == SMALL._replace(registers=32, stack=4)._asdict()
+    assert raised["f"]["k"]["sm_80"] == SMALL._replace(registers=32, stack=4)
     assert raised["f"]["k"]["spill_reason"] == "small"
     assert compare("f", "sm_80", {"k": SMALL}, raised) == compare("f", "sm_80", {"k": other}, raised) == []
 
@@ -146,6 +145,7 @@ def test_command_line(monkeypatch, tmp_path, capsys):
     assert gpu_compile.main(["--check"]) == 0
     assert gpu_compile.main(["--raise"]) == 0
     text = (tmp_path / "budgets.json").read_text()
-    assert len(text.splitlines()) == len(ARCHITECTURES) + 6
+    assert [line.split(":")[0] for line in text.splitlines()] == ["{", '  "toy"', '    "toy"', "  }", "}"]
     assert set(json.loads(text)["toy"]["toy"]) == set(ARCHITECTURES)
+    assert gpu_compile.format_budgets(gpu_compile.read_budgets()) == text
     assert "cupy" not in sys.modules

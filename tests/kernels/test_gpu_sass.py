@@ -1,23 +1,74 @@
-"""What NVRTC made of the loops that matter, counted in machine code: a device is not needed, and no time is claimed."""
+"""What NVRTC made of the loops that matter, counted in machine code: a device is not needed, and no time is claimed.
 
+CUDA's disassembler shows the machine code. Of the loops of DimeNet++ the share of products is counted, and how often
+they read shared memory: each of a multiprocessor's four parts issues one instruction at a time, a product or another
+one, so that the share of products is the share of the arithmetic peak that a loop can come to.
+"""
+
+import importlib.metadata
 import importlib.util
+import re
+import subprocess
+from collections import Counter
+from functools import cache
 
 import pytest
 from host_kernels import require
-from sass import listing
 
+from trigraph.gpu.compile import KERNELS, OPTIONS
+from trigraph.gpu.sources import expand_includes
+
+FORWARD = "dimenet_out_edges<float, int, 0, 7>"
+BACKWARD = ("dimenet_out_edges<float, int, 1, 7>", "dimenet_in_edges<float, int, false, 7>")
 # Loops that gather rows of columns, 16 bytes a lane.
 GATHER = {
     "weighted": ("weighted_sum<float, int, true, false>", "weighted_to_sources<float, int, true>"),
     "gat": ("gat_aggregate<float, int, true, false, true>", "gat_to_rows<float, int, true>"),
 }
+INSTANCES = {**GATHER, "dimenet": (FORWARD, *BACKWARD)}
+
+
+def disassembler():
+    """Return the path of nvdisasm; without it there is nothing to test."""
+    try:
+        files = importlib.metadata.files("nvidia-cuda-nvdisasm") or []
+    except importlib.metadata.PackageNotFoundError:
+        files = []
+    found = [str(file.locate()) for file in files if file.name == "nvdisasm"]
+    require(found, "nvidia-cuda-nvdisasm")
+    return found[0]
 
 
 @pytest.fixture(scope="module")
-def directory(tmp_path_factory):
+def listing(tmp_path_factory):
+    """A function of a family: instance -> its lines, labels that end with a colon and instructions with a semicolon."""
     found = all(importlib.util.find_spec(name) for name in ("cuda", "cuda.core", "cuda.bindings"))
     require(found, "cuda-core with nvidia-cuda-nvrtc and nvidia-cuda-runtime")
-    return tmp_path_factory.mktemp("sass")
+    from cuda.core import Program, ProgramOptions
+
+    command, directory = disassembler(), tmp_path_factory.mktemp("sass")
+
+    @cache
+    def lines_of(family):
+        cubin = directory / f"{family}.cubin"
+        text = expand_includes(KERNELS / f"{family}.cu", KERNELS.parent, {})
+        code = Program(text, "c++", ProgramOptions(arch="sm_90", **OPTIONS)).compile("cubin", INSTANCES[family])
+        cubin.write_bytes(code.code)
+        shown = subprocess.run([command, "-c", str(cubin)], capture_output=True, text=True, check=True).stdout
+        sections = dict(re.findall(r"\.section\s+\.text\.(\S+?),(.*?)(?=\.section|\Z)", shown, re.DOTALL))
+        line = re.compile(r"^\s*(?:/\*[0-9a-f]+\*/\s+(.*?;)|(\.L_x_\d+:))", re.MULTILINE)
+        return {
+            name: [instruction or label for instruction, label in line.findall(sections[bytes(symbol).decode()])]
+            for name, symbol in code.symbol_mapping.items()
+        }
+
+    return lines_of
+
+
+def operations_of(lines):
+    """Return the instructions without operands and conditions: ``["FFMA", "LDG.E.128", ...]``."""
+    operation = re.compile(r"^(?:@!?U?P\w+\s+)?([A-Z][\w.]*)")
+    return [match[1] for line in lines if (match := operation.match(line))]
 
 
 def loads_in_flight(operations):
@@ -33,7 +84,55 @@ def loads_in_flight(operations):
 
 
 @pytest.mark.parametrize("family", GATHER)
-def test_a_lane_has_four_rows_in_flight(family, directory):
-    found = listing(family, GATHER[family], directory)
-    counts = {name: loads_in_flight(found[name]) for name in GATHER[family]}
+def test_a_lane_has_four_rows_in_flight(listing, family):
+    counts = {name: loads_in_flight(operations_of(lines)) for name, lines in listing(family).items()}
     assert min(counts.values()) >= 4, counts
+
+
+def innermost_loops(lines):
+    """Return the instructions of each loop that has no loop inside, by name: ``["FFMA", "LDS", ...]``.
+
+    A jump back from beyond the end of the kernel, where shuffles of single lanes are, makes no loop.
+    """
+    labels = {line[:-1]: i for i, line in enumerate(lines) if line.endswith(":")}
+    ends = {i: re.search(r"\bBRA\b.*`\((\.L_x_\d+)\)", line) for i, line in enumerate(lines)}
+    spans = [(labels[end[1]], i) for i, end in ends.items() if end and labels.get(end[1], i) < i]
+    inner = [s for s in spans if not any(s != t and s[0] <= t[0] and t[1] <= s[1] for t in spans)]
+    loops = [[name.split(".")[0] for name in operations_of(lines[a : b + 1])] for a, b in inner]
+    return [loop for loop in loops if "EXIT" not in loop]
+
+
+def counts_of(listing, name, least):
+    """Return the counts of instructions of the loops with at least so many products."""
+    counts = [Counter(loop) for loop in innermost_loops(listing("dimenet")[name])]
+    return [c for c in counts if c["FFMA"] >= least]
+
+
+@pytest.mark.slow
+def test_dimenet_forward(listing):
+    """W1 and W2, the state by each warp with and without parallel edges, and what is left out."""
+    counts = counts_of(listing, FORWARD, 28)
+    assert len(counts) >= 10
+    for c in counts:
+        assert 16 * c.total() <= 45 * c["FFMA"], c
+        assert 10 * c["LDS"] <= 3 * c["FFMA"], c
+        assert not c["LDL"] + c["STL"], c
+    # Loops for graphs without parallel edges have the larger shares; it is these that run, so half of the loops count.
+    usual = sorted(c["FFMA"] / c.total() for c in counts)[len(counts) // 2 :]
+    assert min(usual) >= 0.5, usual
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BACKWARD)
+def test_dimenet_backward(listing, name):
+    for c in counts_of(listing, name, 28):
+        assert 16 * c.total() <= 60 * c["FFMA"], c
+        assert 2 * c["LDS"] <= c["FFMA"], c
+
+
+@pytest.mark.slow
+def test_most_of_the_dimenet_forward_is_products(listing):
+    """The sums over rows of harmonics are not loops: 49 rows of two channels for eight edges at once."""
+    operations = Counter(name.split(".")[0] for name in operations_of(listing("dimenet")[FORWARD]))
+    assert operations["FFMA"] >= 49 * 2 * 8
+    assert not operations["DFMA"] + operations["DMUL"]

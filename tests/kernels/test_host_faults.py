@@ -1,12 +1,18 @@
-"""What is wrong with a kernel is found, and its right twin raises no alarm, in each order of threads."""
+"""What is wrong with a kernel is found, and its right twin raises no alarm, in each order of threads.
 
+Run as a program with the path of a library, this file launches kernels under AddressSanitizer, in a process of its own.
+"""
+
+import os
 import re
+import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
 import pytest
-from host_kernels import HERE, INSTANCES, line_of
+from host_kernels import HERE, INSTANCES, library, line_of
+from sanitizers import run_program
 
 from trigraph.gpu.launcher import KernelError, runtime, using_host_library
 
@@ -85,12 +91,17 @@ SCHEDULE = {
     "trap": Case(32, row, r"__trap\(\) at .*faults.cu:\d+"),
 }
 
-ASAN_ONLY = {"misaligned", "outside_local", "busy"}
+#: What AddressSanitizer or UBSan finds, which end the process; of the last two nothing else speaks.
+BOUNDS = "read_outside", "write_outside", "outside_shared", "outside_dynamic"
+ASAN = {kernel: RACES[kernel]._replace(says="heap-buffer-overflow") for kernel in BOUNDS} | {
+    "outside_local": Case(64, lambda: [*row(), np.int32(7)], "insufficient space|stack-buffer-overflow"),
+    "misaligned": Case(1, lambda: [floats(8), floats(1)], "misaligned address"),
+}
 
 
 def test_every_kernel_is_tested():
     kernels = {name.split("<")[0] for name in INSTANCES["faults"]}
-    assert kernels == set(RACES) | set(SCHEDULE) | ASAN_ONLY
+    assert kernels == {*RACES, *SCHEDULE, *ASAN, "busy"}
 
 
 @pytest.mark.parametrize("right", TWINS)
@@ -142,3 +153,44 @@ def test_wrong_kernel_may_be_right_in_one_order(faults_fast):
             launch("missing_barrier", False, RACES["missing_barrier"], [y])
         results[order] = (y == np.arange(64)[::-1]).all()
     assert not all(results.values())
+
+
+def test_asan():
+    """The wrong kernels one after the other, each with its report; before them the right ones, without any."""
+    output, report = run_program(__file__, library("faults", "asan"))
+    reports = dict(re.findall(r"^begin (\w+)$(.*?)^end$", report, re.DOTALL | re.MULTILINE))
+    assert output == "all right\n", report
+    assert reports.pop("right").strip() == ""
+    assert set(reports) == set(ASAN)
+    for kernel, case in ASAN.items():
+        assert re.search(case.says, reports[kernel]), reports[kernel]
+        assert "faults.cu:" in reports[kernel]
+
+
+def right_kernels(path):
+    """Launch all right kernels; threads that a deadlock has abandoned leave nothing poisoned behind."""
+    for order in ("forward", "reverse", "random"):
+        with using_host_library(path, order):
+            for kernel, case in {**RACES, **SCHEDULE, **ASAN}.items():
+                launch(kernel, True, case)
+                with pytest.raises(KernelError):
+                    launch("deadlock", False, SCHEDULE["deadlock"])
+
+
+def wrong_kernel(path, kernel):
+    with using_host_library(path):
+        launch(kernel, False, ASAN[kernel])
+
+
+if __name__ == "__main__":
+    works = {"right": lambda: right_kernels(sys.argv[1])}
+    works |= {kernel: lambda kernel=kernel: wrong_kernel(sys.argv[1], kernel) for kernel in ASAN}
+    failed = []
+    for name, work in works.items():
+        print(f"begin {name}", file=sys.stderr, flush=True)
+        if (child := os.fork()) == 0:
+            work()
+            os._exit(0)
+        failed += [name] if os.waitpid(child, 0)[1] else []
+        print("\nend", file=sys.stderr, flush=True)
+    print("all right" if failed == list(ASAN) else failed)

@@ -110,7 +110,7 @@ def _beside_budgets(where: Device, notes: Notes, found: list[Any]) -> None:
         budget = budgets.get(family, {}).get(name, {}).get(architecture)
         if budget is None:
             over.append(f"{name} has no budget")
-        elif usage["registers"] > budget["registers"] or usage["local_bytes"] > budget["stack"]:
+        elif usage["registers"] > budget.registers or usage["local_bytes"] > budget.stack:
             over.append(f"{name}: {usage}, budget {budget}")
     notes.add("what runs keeps to the budgets", not over, "; ".join(over[:10]), number=len(found), over=over)
 

@@ -1,0 +1,84 @@
+"""Every kernel under the race build, AddressSanitizer and three orders of blocks and threads; and these tests tested.
+
+No kernel can do without any of its barriers: each is left out in turn, and the race build, wrong results or other bits
+in another order have to tell. Each input is spoilt by one NaN in turn: what becomes NaN is the same in every order of
+threads as in the readable panel.
+
+`make test` builds one family for the race detector and another one for AddressSanitizer, by the commit's turn. Run as a
+program with a family and the path of a library, this file does the work of one build in a process of its own.
+"""
+
+import importlib
+import random
+import sys
+
+import pytest
+import sanitizers
+from host_kernels import turn
+
+from trigraph.gpu.instances import INSTANCES
+
+FAMILIES = tuple(INSTANCES)
+RACE, ASAN = FAMILIES[turn() % 5], FAMILIES[(turn() + 3) % 5]
+
+#: Barriers without which nothing changes, and why.
+EQUIVALENT = {
+    (
+        "gno",
+        "products.cuh",
+        3,
+    ): "a block of product_rows ends after its only sum; those of GemNet-OC go on with the next",
+}
+
+BARRIERS = [(family, *barrier) for family in FAMILIES for barrier in sanitizers.barriers(family)]
+QUICK = random.Random(turn()).sample([barrier for barrier in BARRIERS if barrier[0] == RACE], 2)
+
+# Of one type of numbers, small, with rows longer than what is summed at once.
+CASES = {"dimenet": "complete", "gat": "hub", "gemnet": "usual", "gno": "hub", "weighted": "hub"}
+
+
+def in_turn(values, quick):
+    """Return parameters of a test, of which those that are not quick are slow."""
+    return [pytest.param(*v, marks=() if v in quick else pytest.mark.slow) for v in values]
+
+
+@pytest.mark.parametrize("order", sanitizers.ORDERS)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_order(family, order):
+    sanitizers.check(family, sanitizers.installed(family), order)
+
+
+@pytest.mark.parametrize("family", in_turn(zip(FAMILIES), [(RACE,)]))
+def test_race(family):
+    sanitizers.check(family, sanitizers.build(family, "race"), "random")
+
+
+@pytest.mark.parametrize("family", in_turn(zip(FAMILIES), [(ASAN,)]))
+def test_asan(family):
+    output, report = sanitizers.run_program(__file__, family, sanitizers.build(family, "asan"))
+    assert output == "all right\n", report
+
+
+@pytest.mark.parametrize(("family", "file", "number"), in_turn(BARRIERS, QUICK))
+def test_no_barrier_is_superfluous(family, file, number):
+    found = None
+    for variant in ("race", "fast"):
+        if found is None:
+            found = sanitizers.left_out(family, sanitizers.build(family, variant), (file, number))
+    if (family, file, number) in EQUIVALENT:
+        assert found is None, f"{EQUIVALENT[family, file, number]}, and yet: {found}"
+    else:
+        assert found is not None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", FAMILIES)
+def test_nan_goes_where_it_has_to(family):
+    """`trigraph verify` asks the same of the order in which gpu-host runs threads."""
+    cases = importlib.import_module(f"trigraph.qualify.cases.{family}")
+    sanitizers.check_spoilt(family, lambda: cases.make(CASES[family]), cases.results)
+
+
+if __name__ == "__main__":
+    sanitizers.check(sys.argv[1], sys.argv[2], "random")
+    print("all right")
