@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import threading
 
 import numpy as np
 from mpi4py import MPI
@@ -22,6 +23,32 @@ def call(part, rows=ROWS, **changed):
 def killed(part):
     if LAST:
         os.kill(os.getpid(), signal.SIGKILL)
+    call(part)
+
+
+def terminated(part):
+    if LAST:
+        os.kill(os.getpid(), signal.SIGTERM)
+    call(part)
+
+
+def interrupted(part):
+    if LAST:
+        os.kill(os.getpid(), signal.SIGINT)
+    call(part)
+
+
+def interrupted_twice(part):
+    """As by Ctrl-C, which a terminal and mpiexec both pass on."""
+    if LAST:
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
+        os.kill(os.getpid(), signal.SIGINT)
+    call(part)
+
+
+def exits(part):
+    if LAST:
+        sys.exit("nothing to do")
     call(part)
 
 

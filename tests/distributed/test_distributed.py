@@ -18,13 +18,13 @@ HERE = Path(__file__).parent
 SETTINGS = ("blocks", "whole", "scattered")
 
 
-def ranks(number, script, *arguments):
+def ranks(number, script, *arguments, runner=(), timeout=500):
     """Run a script of this folder on some ranks, more than there are processors: those that wait let others run."""
-    command = [MPIEXEC, "-n", str(number), sys.executable, str(HERE / script), *arguments]
+    command = [MPIEXEC, "-n", str(number), sys.executable, *runner, str(HERE / script), *arguments]
     quiet = {"OMP_NUM_THREADS": "1", "MPIR_CVAR_POLLS_BEFORE_YIELD": "1", "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1"}
     quiet["PYTHONPATH"] = str(HERE.parent / "helpers")
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=500, env={**os.environ, **quiet}, check=False
+        command, capture_output=True, text=True, timeout=timeout, env={**os.environ, **quiet}, check=False
     )
 
 
@@ -62,7 +62,7 @@ def test_training_steps_have_the_bits_of_one_rank():
 
 def test_the_example_prints_the_same_for_any_number_of_ranks():
     pytest.importorskip("torch")
-    one, two = (digests(n, "../examples/divided_forces.py", "--steps", "5") for n in (1, 2))
+    one, two = (digests(n, "../../examples/divided_forces.py", "--steps", "5") for n in (1, 2))
     assert one == two
     errors = [float(re.search(r"force (\S+)", line)[1]) for line in one[:2]]
     assert errors[1] < 0.9 * errors[0]
@@ -121,6 +121,19 @@ def test_an_error_ends_all_ranks(case, expected):
     assert expected in run.stderr
 
 
-def test_a_rank_that_is_killed_ends_all():
-    run = ranks(3, "distributed_failures.py", "killed")
-    assert run.returncode != 0
+@pytest.mark.parametrize(
+    ("case", "runner", "status", "shown"),
+    [
+        ("raises", [], 1, "rank 1:\nTraceback"),
+        ("interrupted", [], 130, "rank 1:\nTraceback"),
+        ("interrupted_twice", [], 130, "KeyboardInterrupt"),
+        ("exits", ["-m", "mpi4py"], 1, "nothing to do"),
+        ("terminated", [], None, ""),
+        ("killed", [], None, ""),
+    ],
+)
+def test_a_rank_that_ends_early_ends_all(case, runner, status, shown):
+    """The other rank waits in a call that this one never makes."""
+    run = ranks(2, "distributed_failures.py", case, runner=runner, timeout=30)
+    assert run.returncode == status if status else run.returncode != 0
+    assert shown in run.stderr
