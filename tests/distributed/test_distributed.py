@@ -18,18 +18,23 @@ HERE = Path(__file__).parent
 SETTINGS = ("blocks", "whole", "scattered")
 
 
-def ranks(number, script, *arguments, runner=(), timeout=500):
+def ranks(number, script, *arguments, runner=(), timeout=500, threads="1"):
     """Run a script of this folder on some ranks, more than there are processors: those that wait let others run."""
     command = [MPIEXEC, "-n", str(number), sys.executable, *runner, str(HERE / script), *arguments]
-    quiet = {"OMP_NUM_THREADS": "1", "MPIR_CVAR_POLLS_BEFORE_YIELD": "1", "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1"}
+    quiet = {"OMP_NUM_THREADS": threads or "", "MPIR_CVAR_POLLS_BEFORE_YIELD": "1", "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1"}
     quiet["PYTHONPATH"] = str(HERE.parent / "helpers")
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=timeout, env={**os.environ, **quiet}, check=False
+        command,
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        env={n: v for n, v in (os.environ | quiet).items() if v},
+        check=False,
     )
 
 
-def digests(number, script, *arguments):
-    run = ranks(number, script, *arguments)
+def digests(number, script, *arguments, **options):
+    run = ranks(number, script, *arguments, **options)
     assert run.returncode == 0, run.stderr[-3000:]
     return run.stdout.splitlines()
 
@@ -77,6 +82,11 @@ def test_graphs_in_pieces():
 def test_errors_that_are_caught_and_edges_of_the_input(number):
     pytest.importorskip("torch")
     assert "".join(digests(number, "distributed_edges.py")).count("right") == number
+
+
+def test_ranks_share_the_processors_of_a_machine():
+    pytest.importorskip("torch")
+    assert "".join(digests(2, "distributed_threads.py", threads=None)).count("right") == 2
 
 
 def test_arrays_on_a_device():

@@ -15,6 +15,7 @@ from trigraph.distributed.exchange import Halo, agree, digest, moved_to
 from trigraph.distributed.kinds import CSCKind, EdgesKind, Ids, Kind, Owners, SegmentsKind, ascending, unique
 from trigraph.distributed.owners import blocks as block_owners
 from trigraph.distributed.partition import Partition
+from trigraph.distributed.processors import share
 from trigraph.graphs import CSC, count
 from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.graphs.segments import Segments
@@ -313,6 +314,7 @@ def _own_communicator(comm: MPI.Comm) -> MPI.Comm:
     own: Any = comm.Get_attr(_key())
     if own is None:
         own = comm.Dup()
+        share(own)
         comm.Set_attr(_key(), own)
     duplicate: MPI.Comm = own
     return duplicate

@@ -7,6 +7,7 @@ rank does the same calls in the same order, backward too. All bits are those of 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,6 +21,7 @@ from trigraph.distributed.functions import FUNCTIONS as ARRAYS
 from trigraph.distributed.functions import signature_of
 from trigraph.distributed.kinds import RowsKind
 from trigraph.distributed.partition import Partition
+from trigraph.distributed.processors import tell
 from trigraph.distributed.sums import tree_parts, tree_sum
 from trigraph.graphs import namespace_of
 from trigraph.panels import wrapped
@@ -32,6 +34,20 @@ __all__ = ["FUNCTIONS", "linear", "rowwise", "total"]
 # exponentials differently. Rows are filled up to a multiple of LANES numbers, and so few are taken at a time that torch
 # does not share them out among threads: which numbers meet in a vector then depends on nothing else.
 LANES, AT_A_TIME = 32, 16384
+
+_threads = torch.get_num_threads()
+
+
+def _share_processors(number: int) -> None:
+    """Have torch use at most so many threads, where the user has chosen none."""
+    global _threads
+    chosen = any(os.environ.get(name) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"))
+    if torch.get_num_threads() == _threads and not chosen:
+        _threads = min(number, _threads)
+        torch.set_num_threads(_threads)
+
+
+tell(_share_processors)
 
 
 class _Forward(torch.autograd.Function):
