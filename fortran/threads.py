@@ -72,9 +72,9 @@ def get_num_threads() -> int:
 
     Until it is set it is OMP_NUM_THREADS, as it is when the number is first needed, or the number of processors of this
     process; a value that is no number, or too large, counts as none, the latter with a warning. Ranks of MPI that share
-    a machine divide its processors when `trigraph.distributed` makes a partition. Small calls use one thread until it is
-    set (see `set_num_threads`). In a forked process it is 1, since OpenMP's team of threads does not survive a fork, and
-    one thread starts none.
+    a machine divide its processors when `trigraph.distributed` makes a partition. Small calls use one thread until it
+    is set (see `set_num_threads`). In a forked process it is 1, since OpenMP's team of threads does not survive a fork,
+    and one thread starts none.
     """
     global _num_threads
     if _forked():

@@ -174,8 +174,6 @@ def _distributed() -> str:
     places = {"divide": ("partition", "partition_pieces"), "exchange": ("Halo",), "partition": ("Partition",)}
     for module, name in ((module, name) for module, names in places.items() for name in names):
         text += f"from trigraph.distributed.{module} import {name} as {name}\n"
-    text += "from trigraph.distributed.traffic import Traffic as Traffic\n"
-    text += "from trigraph.distributed.traffic import traffic as traffic\n"
     classes = sorted(result_type(op.name).__name__ for op in OPERATORS.values() if not op.single)
     text += "from trigraph.results import (\n" + "".join(f"    {name},\n" for name in classes) + ")\n\n"
     text += ARRAY + f"_Panel: TypeAlias = Literal[{panels}]\n\n"

@@ -1,4 +1,4 @@
-"""A rank of test_distributed.py: the threads of trigraph and of torch once a partition is made, and who may change them."""
+"""A rank of test_distributed.py: how many threads it has once a partition is made, and who may say otherwise."""
 
 import os
 
@@ -7,8 +7,8 @@ import torch
 from mpi4py import MPI
 
 import trigraph
+import trigraph.distributed.torch
 from trigraph.distributed import owners, partition, processors
-from trigraph.distributed import torch as divided
 
 COMM = MPI.COMM_WORLD
 GRAPH = trigraph.CSC(np.array([0, 1]), np.array([0]))

@@ -19,10 +19,9 @@ from trigraph.distributed.divide import partition, partition_pieces
 from trigraph.distributed.exchange import Halo
 from trigraph.distributed.functions import FUNCTIONS
 from trigraph.distributed.partition import Partition
-from trigraph.distributed.traffic import Traffic, traffic
 
 globals().update(FUNCTIONS)
-__all__ = ["Halo", "Partition", "Traffic", "owners", "partition", "partition_pieces", "traffic", *sorted(FUNCTIONS)]
+__all__ = ["Halo", "Partition", "owners", "partition", "partition_pieces", *sorted(FUNCTIONS)]
 
 
 def _end_all(kind: type[BaseException], error: BaseException, trace: _TracebackType | None) -> None:

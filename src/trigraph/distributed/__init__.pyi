@@ -11,8 +11,6 @@ from trigraph.distributed.divide import partition as partition
 from trigraph.distributed.divide import partition_pieces as partition_pieces
 from trigraph.distributed.exchange import Halo as Halo
 from trigraph.distributed.partition import Partition as Partition
-from trigraph.distributed.traffic import Traffic as Traffic
-from trigraph.distributed.traffic import traffic as traffic
 from trigraph.results import (
     AggEdgeToEdgeBwd,
     AggEdgeToEdgeBwd2,
