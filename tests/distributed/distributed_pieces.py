@@ -1,4 +1,4 @@
-"""A rank of test_distributed.py: graphs that no rank has as a whole, and owners that cut space or few edges."""
+"""Checks of test_distributed.py: graphs that no rank has as a whole, and owners that cut space or few edges."""
 
 import numpy as np
 from mpi4py import MPI
@@ -100,9 +100,3 @@ def triplets():
             whole = distributed.partition(triplets, COMM, **optional)
             other = distributed.interaction_bilinear_bwd(*(whole.take(*a) for a in arrays), weight, whole)
             assert found.weight.tobytes() == other.weight.tobytes()
-
-
-attention()
-directions()
-triplets()
-print("right")
