@@ -169,10 +169,10 @@ def derivatives():
         lambda: out.sum().backward(), "RuntimeError: mha_gat_n2n_bwd2: its derivative was asked for, the third"
     )
     dist = torch.full((errors.PART.owned["num_edges"].size,), 0.5, requires_grad=True)
-    divided.radial_basis(
-        dist, torch.ones(2), 2, partition=errors.PART
-    ).rbf.sum().backward()  # the other output is not used
-    assert torch.isfinite(dist.grad).all()
+    divided.radial_basis(dist, torch.ones(2), 2, partition=errors.PART).rbf.sum().backward()
+    of_rbf, of_other = (np.full((len(dist), n), value, np.float32) for n, value in ((2, 1), (4, 0)))
+    expected = trigraph.radial_basis_bwd(of_rbf, of_other, dist.detach().numpy(), np.ones(2, np.float32), 2)
+    assert (dist.grad.numpy() == expected.dist).all()
 
 
 def totals():
