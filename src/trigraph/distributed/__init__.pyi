@@ -59,15 +59,11 @@ def gno_kernel_fwd(
 
     Parameters
     ----------
-    coords, params, f_in, f_out
-        As of `trigraph.gno_kernel_fwd`.
-        Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
+    coords, params, f_in, f_out, out, panel
+        As of `trigraph.gno_kernel_fwd`; all ranks have to call it. Arrays with rows have
+        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
     partition : Partition
-        The partition of the edges that the rows belong to.
-    out : array or mapping from field to array, optional
-        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
-    panel : str, optional
-        The same on all ranks.
+        Of the edges that the rows belong to.
 
     Returns
     -------
@@ -76,15 +72,8 @@ def gno_kernel_fwd(
 
     Raises
     ------
-    TypeError, ValueError
-        As the front door; where arguments differ between ranks, on all of them.
-    RuntimeError
-        If another rank has met an error.
-
-    Notes
-    -----
-    All ranks have to call it. Source: athena's GNO layer (kernel of Li et al., 2020, arXiv:2003.03485, with one
-    hidden layer), packed as there.
+    TypeError, ValueError, RuntimeError
+        As `trigraph.gno_kernel_fwd`; on all ranks where arguments differ or one has met an error.
     """
 
 _GnoKernelBwdField: TypeAlias = Literal["coords", "params"]
@@ -105,15 +94,11 @@ def gno_kernel_bwd(
 
     Parameters
     ----------
-    grad_kernel, coords, params, f_in, f_out, wrt
-        As of `trigraph.gno_kernel_bwd`.
-        Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
+    grad_kernel, coords, params, f_in, f_out, wrt, out, panel
+        As of `trigraph.gno_kernel_bwd`; all ranks have to call it. Arrays with rows have
+        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
     partition : Partition
-        The partition of the edges that the rows belong to.
-    out : array or mapping from field to array, optional
-        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
-    panel : str, optional
-        The same on all ranks.
+        Of the edges that the rows belong to.
 
     Returns
     -------
@@ -122,15 +107,8 @@ def gno_kernel_bwd(
 
     Raises
     ------
-    TypeError, ValueError
-        As the front door; where arguments differ between ranks, on all of them.
-    RuntimeError
-        If another rank has met an error.
-
-    Notes
-    -----
-    All ranks have to call it. Source: athena's GNO layer (kernel of Li et al., 2020, arXiv:2003.03485, with one
-    hidden layer), packed as there.
+    TypeError, ValueError, RuntimeError
+        As `trigraph.gno_kernel_bwd`; on all ranks where arguments differ or one has met an error.
     """
 
 _GnoKernelBwd2Field: TypeAlias = Literal["grad_kernel", "coords", "params"]
@@ -153,15 +131,11 @@ def gno_kernel_bwd2(
 
     Parameters
     ----------
-    gg_coords, gg_params, grad_kernel, coords, params, f_in, f_out, wrt
-        As of `trigraph.gno_kernel_bwd2`.
-        Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
+    gg_coords, gg_params, grad_kernel, coords, params, f_in, f_out, wrt, out, panel
+        As of `trigraph.gno_kernel_bwd2`; all ranks have to call it. Arrays with rows have
+        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
     partition : Partition
-        The partition of the edges that the rows belong to.
-    out : array or mapping from field to array, optional
-        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
-    panel : str, optional
-        The same on all ranks.
+        Of the edges that the rows belong to.
 
     Returns
     -------
@@ -170,15 +144,8 @@ def gno_kernel_bwd2(
 
     Raises
     ------
-    TypeError, ValueError
-        As the front door; where arguments differ between ranks, on all of them.
-    RuntimeError
-        If another rank has met an error.
-
-    Notes
-    -----
-    All ranks have to call it. Source: athena's GNO layer (kernel of Li et al., 2020, arXiv:2003.03485, with one
-    hidden layer), packed as there.
+    TypeError, ValueError, RuntimeError
+        As `trigraph.gno_kernel_bwd2`; on all ranks where arguments differ or one has met an error.
     """
 
 _GnoAggregateFwdField: TypeAlias = Literal["message"]
@@ -197,13 +164,9 @@ def gno_aggregate_fwd(
 
     Parameters
     ----------
-    features, kernel, graph, f_in, f_out
-        As of `trigraph.gno_aggregate_fwd`.
-        Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
-    out : array or mapping from field to array, optional
-        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
-    panel : str, optional
-        The same on all ranks.
+    features, kernel, graph, f_in, f_out, out, panel
+        As of `trigraph.gno_aggregate_fwd`; all ranks have to call it. Arrays with rows have
+        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
 
     Returns
     -------
@@ -212,15 +175,8 @@ def gno_aggregate_fwd(
 
     Raises
     ------
-    TypeError, ValueError
-        As the front door; where arguments differ between ranks, on all of them.
-    RuntimeError
-        If another rank has met an error.
-
-    Notes
-    -----
-    All ranks have to call it. Source: athena's GNO layer (kernel of Li et al., 2020, arXiv:2003.03485, with one
-    hidden layer), packed as there.
+    TypeError, ValueError, RuntimeError
+        As `trigraph.gno_aggregate_fwd`; on all ranks where arguments differ or one has met an error.
     """
 
 _GnoAggregateBwdField: TypeAlias = Literal["features", "kernel"]
@@ -241,13 +197,9 @@ def gno_aggregate_bwd(
 
     Parameters
     ----------
-    grad_message, features, kernel, graph, f_in, f_out, wrt
-        As of `trigraph.gno_aggregate_bwd`.
-        Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
-    out : array or mapping from field to array, optional
-        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
-    panel : str, optional
-        The same on all ranks.
+    grad_message, features, kernel, graph, f_in, f_out, wrt, out, panel
+        As of `trigraph.gno_aggregate_bwd`; all ranks have to call it. Arrays with rows have
+        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
 
     Returns
     -------
@@ -256,15 +208,8 @@ def gno_aggregate_bwd(
 
     Raises
     ------
-    TypeError, ValueError
-        As the front door; where arguments differ between ranks, on all of them.
-    RuntimeError
-        If another rank has met an error.
-
-    Notes
-    -----
-    All ranks have to call it. Source: athena's GNO layer (kernel of Li et al., 2020, arXiv:2003.03485, with one
-    hidden layer), packed as there.
+    TypeError, ValueError, RuntimeError
+        As `trigraph.gno_aggregate_bwd`; on all ranks where arguments differ or one has met an error.
     """
 
 _GnoAggregateBwd2Field: TypeAlias = Literal["grad_message", "features", "kernel"]
@@ -287,13 +232,9 @@ def gno_aggregate_bwd2(
 
     Parameters
     ----------
-    gg_features, gg_kernel, grad_message, features, kernel, graph, f_in, f_out, wrt
-        As of `trigraph.gno_aggregate_bwd2`.
-        Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
-    out : array or mapping from field to array, optional
-        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
-    panel : str, optional
-        The same on all ranks.
+    gg_features, gg_kernel, grad_message, features, kernel, graph, f_in, f_out, wrt, out, panel
+        As of `trigraph.gno_aggregate_bwd2`; all ranks have to call it. Arrays with rows have
+        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
 
     Returns
     -------
@@ -302,15 +243,8 @@ def gno_aggregate_bwd2(
 
     Raises
     ------
-    TypeError, ValueError
-        As the front door; where arguments differ between ranks, on all of them.
-    RuntimeError
-        If another rank has met an error.
-
-    Notes
-    -----
-    All ranks have to call it. Source: athena's GNO layer (kernel of Li et al., 2020, arXiv:2003.03485, with one
-    hidden layer), packed as there.
+    TypeError, ValueError, RuntimeError
+        As `trigraph.gno_aggregate_bwd2`; on all ranks where arguments differ or one has met an error.
     """
 
 _GnoMessageFwdField: TypeAlias = Literal["message"]
@@ -330,13 +264,9 @@ def gno_message_fwd(
 
     Parameters
     ----------
-    features, coords, params, graph, f_in, f_out
-        As of `trigraph.gno_message_fwd`.
-        Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
-    out : array or mapping from field to array, optional
-        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
-    panel : str, optional
-        The same on all ranks.
+    features, coords, params, graph, f_in, f_out, out, panel
+        As of `trigraph.gno_message_fwd`; all ranks have to call it. Arrays with rows have
+        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
 
     Returns
     -------
@@ -345,15 +275,8 @@ def gno_message_fwd(
 
     Raises
     ------
-    TypeError, ValueError
-        As the front door; where arguments differ between ranks, on all of them.
-    RuntimeError
-        If another rank has met an error.
-
-    Notes
-    -----
-    All ranks have to call it. Source: athena's GNO layer (kernel of Li et al., 2020, arXiv:2003.03485, with one
-    hidden layer), packed as there.
+    TypeError, ValueError, RuntimeError
+        As `trigraph.gno_message_fwd`; on all ranks where arguments differ or one has met an error.
     """
 
 _GnoMessageBwdField: TypeAlias = Literal["features", "coords", "params"]
@@ -375,13 +298,9 @@ def gno_message_bwd(
 
     Parameters
     ----------
-    grad_message, features, coords, params, graph, f_in, f_out, wrt
-        As of `trigraph.gno_message_bwd`.
-        Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
-    out : array or mapping from field to array, optional
-        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
-    panel : str, optional
-        The same on all ranks.
+    grad_message, features, coords, params, graph, f_in, f_out, wrt, out, panel
+        As of `trigraph.gno_message_bwd`; all ranks have to call it. Arrays with rows have
+        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
 
     Returns
     -------
@@ -390,15 +309,8 @@ def gno_message_bwd(
 
     Raises
     ------
-    TypeError, ValueError
-        As the front door; where arguments differ between ranks, on all of them.
-    RuntimeError
-        If another rank has met an error.
-
-    Notes
-    -----
-    All ranks have to call it. Source: athena's GNO layer (kernel of Li et al., 2020, arXiv:2003.03485, with one
-    hidden layer), packed as there.
+    TypeError, ValueError, RuntimeError
+        As `trigraph.gno_message_bwd`; on all ranks where arguments differ or one has met an error.
     """
 
 _GnoMessageBwd2Field: TypeAlias = Literal["grad_message", "features", "coords", "params"]
@@ -423,13 +335,9 @@ def gno_message_bwd2(
 
     Parameters
     ----------
-    gg_features, gg_coords, gg_params, grad_message, features, coords, params, graph, f_in, f_out, wrt
-        As of `trigraph.gno_message_bwd2`.
-        Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
-    out : array or mapping from field to array, optional
-        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
-    panel : str, optional
-        The same on all ranks.
+    gg_features, gg_coords, gg_params, grad_message, features, coords, params, graph, f_in, f_out, wrt, out, panel
+        As of `trigraph.gno_message_bwd2`; all ranks have to call it. Arrays with rows have
+        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
 
     Returns
     -------
@@ -438,15 +346,8 @@ def gno_message_bwd2(
 
     Raises
     ------
-    TypeError, ValueError
-        As the front door; where arguments differ between ranks, on all of them.
-    RuntimeError
-        If another rank has met an error.
-
-    Notes
-    -----
-    All ranks have to call it. Source: athena's GNO layer (kernel of Li et al., 2020, arXiv:2003.03485, with one
-    hidden layer), packed as there.
+    TypeError, ValueError, RuntimeError
+        As `trigraph.gno_message_bwd2`; on all ranks where arguments differ or one has met an error.
     """
 
 _RadialBasisFwdField: TypeAlias = Literal["rbf", "sbf_rad"]
@@ -465,15 +366,11 @@ def radial_basis_fwd(
 
     Parameters
     ----------
-    dist, freq, n_spherical, envelope_exponent
-        As of `trigraph.radial_basis_fwd`.
-        Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
+    dist, freq, n_spherical, envelope_exponent, out, panel
+        As of `trigraph.radial_basis_fwd`; all ranks have to call it. Arrays with rows have
+        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
     partition : Partition
-        The partition of the edges that the rows belong to.
-    out : array or mapping from field to array, optional
-        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
-    panel : str, optional
-        The same on all ranks.
+        Of the edges that the rows belong to.
 
     Returns
     -------
@@ -482,15 +379,8 @@ def radial_basis_fwd(
 
     Raises
     ------
-    TypeError, ValueError
-        As the front door; where arguments differ between ranks, on all of them.
-    RuntimeError
-        If another rank has met an error.
-
-    Notes
-    -----
-    All ranks have to call it. Source: Gasteiger et al., DimeNet++ (2020), arXiv:2011.14115; triplet sum as in
-    pylibcugraphops.dimenet.
+    TypeError, ValueError, RuntimeError
+        As `trigraph.radial_basis_fwd`; on all ranks where arguments differ or one has met an error.
     """
 
 _RadialBasisBwdField: TypeAlias = Literal["dist", "freq"]
@@ -512,15 +402,11 @@ def radial_basis_bwd(
 
     Parameters
     ----------
-    grad_rbf, grad_sbf_rad, dist, freq, n_spherical, envelope_exponent, wrt
-        As of `trigraph.radial_basis_bwd`.
-        Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
+    grad_rbf, grad_sbf_rad, dist, freq, n_spherical, envelope_exponent, wrt, out, panel
+        As of `trigraph.radial_basis_bwd`; all ranks have to call it. Arrays with rows have
+        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
     partition : Partition
-        The partition of the edges that the rows belong to.
-    out : array or mapping from field to array, optional
-        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
-    panel : str, optional
-        The same on all ranks.
+        Of the edges that the rows belong to.
 
     Returns
     -------
@@ -529,15 +415,8 @@ def radial_basis_bwd(
 
     Raises
     ------
-    TypeError, ValueError
-        As the front door; where arguments differ between ranks, on all of them.
-    RuntimeError
-        If another rank has met an error.
-
-    Notes
-    -----
-    All ranks have to call it. Source: Gasteiger et al., DimeNet++ (2020), arXiv:2011.14115; triplet sum as in
-    pylibcugraphops.dimenet.
+    TypeError, ValueError, RuntimeError
+        As `trigraph.radial_basis_bwd`; on all ranks where arguments differ or one has met an error.
     """
 
 _RadialBasisBwd2Field: TypeAlias = Literal["grad_rbf", "grad_sbf_rad", "dist", "freq"]
@@ -561,15 +440,11 @@ def radial_basis_bwd2(
 
     Parameters
     ----------
-    gg_dist, gg_freq, grad_rbf, grad_sbf_rad, dist, freq, n_spherical, envelope_exponent, wrt
-        As of `trigraph.radial_basis_bwd2`.
-        Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
+    gg_dist, gg_freq, grad_rbf, grad_sbf_rad, dist, freq, n_spherical, envelope_exponent, wrt, out, panel
+        As of `trigraph.radial_basis_bwd2`; all ranks have to call it. Arrays with rows have
+        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
     partition : Partition
-        The partition of the edges that the rows belong to.
-    out : array or mapping from field to array, optional
-        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
-    panel : str, optional
-        The same on all ranks.
+        Of the edges that the rows belong to.
 
     Returns
     -------
@@ -578,15 +453,8 @@ def radial_basis_bwd2(
 
     Raises
     ------
-    TypeError, ValueError
-        As the front door; where arguments differ between ranks, on all of them.
-    RuntimeError
-        If another rank has met an error.
-
-    Notes
-    -----
-    All ranks have to call it. Source: Gasteiger et al., DimeNet++ (2020), arXiv:2011.14115; triplet sum as in
-    pylibcugraphops.dimenet.
+    TypeError, ValueError, RuntimeError
+        As `trigraph.radial_basis_bwd2`; on all ranks where arguments differ or one has met an error.
     """
 
 _AggEdgeToEdgeFwdField: TypeAlias = Literal["out"]
@@ -608,13 +476,9 @@ def agg_edge_to_edge_fwd(
 
     Parameters
     ----------
-    vec, rbf, embedding, weights, graph, n_spherical, n_radial, exclude
-        As of `trigraph.agg_edge_to_edge_fwd`.
-        Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
-    out : array or mapping from field to array, optional
-        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
-    panel : str, optional
-        The same on all ranks.
+    vec, rbf, embedding, weights, graph, n_spherical, n_radial, exclude, out, panel
+        As of `trigraph.agg_edge_to_edge_fwd`; all ranks have to call it. Arrays with rows have
+        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
 
     Returns
     -------
@@ -623,15 +487,8 @@ def agg_edge_to_edge_fwd(
 
     Raises
     ------
-    TypeError, ValueError
-        As the front door; where arguments differ between ranks, on all of them.
-    RuntimeError
-        If another rank has met an error.
-
-    Notes
-    -----
-    All ranks have to call it. Source: Gasteiger et al., DimeNet++ (2020), arXiv:2011.14115; triplet sum as in
-    pylibcugraphops.dimenet.
+    TypeError, ValueError, RuntimeError
+        As `trigraph.agg_edge_to_edge_fwd`; on all ranks where arguments differ or one has met an error.
     """
 
 _AggEdgeToEdgeBwdField: TypeAlias = Literal["vec", "rbf", "embedding", "weights"]
@@ -655,13 +512,9 @@ def agg_edge_to_edge_bwd(
 
     Parameters
     ----------
-    grad_out, vec, rbf, embedding, weights, graph, n_spherical, n_radial, exclude, wrt
-        As of `trigraph.agg_edge_to_edge_bwd`.
-        Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
-    out : array or mapping from field to array, optional
-        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
-    panel : str, optional
-        The same on all ranks.
+    grad_out, vec, rbf, embedding, weights, graph, n_spherical, n_radial, exclude, wrt, out, panel
+        As of `trigraph.agg_edge_to_edge_bwd`; all ranks have to call it. Arrays with rows have
+        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
 
     Returns
     -------
@@ -670,15 +523,8 @@ def agg_edge_to_edge_bwd(
 
     Raises
     ------
-    TypeError, ValueError
-        As the front door; where arguments differ between ranks, on all of them.
-    RuntimeError
-        If another rank has met an error.
-
-    Notes
-    -----
-    All ranks have to call it. Source: Gasteiger et al., DimeNet++ (2020), arXiv:2011.14115; triplet sum as in
-    pylibcugraphops.dimenet.
+    TypeError, ValueError, RuntimeError
+        As `trigraph.agg_edge_to_edge_bwd`; on all ranks where arguments differ or one has met an error.
     """
 
 _AggEdgeToEdgeBwd2Field: TypeAlias = Literal["grad_out", "vec", "rbf", "embedding", "weights"]
@@ -707,13 +553,9 @@ def agg_edge_to_edge_bwd2(
     Parameters
     ----------
     gg_vec, gg_rbf, gg_embedding, gg_weights, grad_out, vec, rbf, embedding, weights, graph, n_spherical, n_radial,
-    exclude, wrt
-        As of `trigraph.agg_edge_to_edge_bwd2`.
-        Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
-    out : array or mapping from field to array, optional
-        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
-    panel : str, optional
-        The same on all ranks.
+    exclude, wrt, out, panel
+        As of `trigraph.agg_edge_to_edge_bwd2`; all ranks have to call it. Arrays with rows have
+        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
 
     Returns
     -------
@@ -722,15 +564,8 @@ def agg_edge_to_edge_bwd2(
 
     Raises
     ------
-    TypeError, ValueError
-        As the front door; where arguments differ between ranks, on all of them.
-    RuntimeError
-        If another rank has met an error.
-
-    Notes
-    -----
-    All ranks have to call it. Source: Gasteiger et al., DimeNet++ (2020), arXiv:2011.14115; triplet sum as in
-    pylibcugraphops.dimenet.
+    TypeError, ValueError, RuntimeError
+        As `trigraph.agg_edge_to_edge_bwd2`; on all ranks where arguments differ or one has met an error.
     """
 
 _MhaGatN2nFwdField: TypeAlias = Literal["output_embedding", "softmax_scores"]
@@ -754,13 +589,9 @@ def mha_gat_n2n_fwd(
     Parameters
     ----------
     src_embedding, dst_embedding, attention_weights, graph, num_heads, concat_heads, activation, negative_slope,
-    edge_embedding
-        As of `trigraph.mha_gat_n2n_fwd`.
-        Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
-    out : array or mapping from field to array, optional
-        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
-    panel : str, optional
-        The same on all ranks.
+    edge_embedding, out, panel
+        As of `trigraph.mha_gat_n2n_fwd`; all ranks have to call it. Arrays with rows have
+        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
 
     Returns
     -------
@@ -769,15 +600,8 @@ def mha_gat_n2n_fwd(
 
     Raises
     ------
-    TypeError, ValueError
-        As the front door; where arguments differ between ranks, on all of them.
-    RuntimeError
-        If another rank has met an error.
-
-    Notes
-    -----
-    All ranks have to call it. Source: Velickovic et al. (2018), arXiv:1710.10903; parameters as in pylibcugraphops'
-    mha_gat_n2n.
+    TypeError, ValueError, RuntimeError
+        As `trigraph.mha_gat_n2n_fwd`; on all ranks where arguments differ or one has met an error.
     """
 
 _MhaGatN2nBwdField: TypeAlias = Literal["src_embedding", "dst_embedding", "attention_weights", "edge_embedding"]
@@ -804,13 +628,9 @@ def mha_gat_n2n_bwd(
     Parameters
     ----------
     grad_output_embedding, src_embedding, dst_embedding, attention_weights, graph, num_heads, concat_heads,
-    activation, negative_slope, edge_embedding, softmax_scores, wrt
-        As of `trigraph.mha_gat_n2n_bwd`.
-        Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
-    out : array or mapping from field to array, optional
-        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
-    panel : str, optional
-        The same on all ranks.
+    activation, negative_slope, edge_embedding, softmax_scores, wrt, out, panel
+        As of `trigraph.mha_gat_n2n_bwd`; all ranks have to call it. Arrays with rows have
+        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
 
     Returns
     -------
@@ -819,15 +639,8 @@ def mha_gat_n2n_bwd(
 
     Raises
     ------
-    TypeError, ValueError
-        As the front door; where arguments differ between ranks, on all of them.
-    RuntimeError
-        If another rank has met an error.
-
-    Notes
-    -----
-    All ranks have to call it. Source: Velickovic et al. (2018), arXiv:1710.10903; parameters as in pylibcugraphops'
-    mha_gat_n2n.
+    TypeError, ValueError, RuntimeError
+        As `trigraph.mha_gat_n2n_bwd`; on all ranks where arguments differ or one has met an error.
     """
 
 _MhaGatN2nBwd2Field: TypeAlias = Literal[
@@ -860,13 +673,9 @@ def mha_gat_n2n_bwd2(
     ----------
     gg_src_embedding, gg_dst_embedding, gg_attention_weights, gg_edge_embedding, grad_output_embedding,
     src_embedding, dst_embedding, attention_weights, graph, num_heads, concat_heads, activation, negative_slope,
-    edge_embedding, wrt
-        As of `trigraph.mha_gat_n2n_bwd2`.
-        Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
-    out : array or mapping from field to array, optional
-        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
-    panel : str, optional
-        The same on all ranks.
+    edge_embedding, wrt, out, panel
+        As of `trigraph.mha_gat_n2n_bwd2`; all ranks have to call it. Arrays with rows have
+        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
 
     Returns
     -------
@@ -875,15 +684,8 @@ def mha_gat_n2n_bwd2(
 
     Raises
     ------
-    TypeError, ValueError
-        As the front door; where arguments differ between ranks, on all of them.
-    RuntimeError
-        If another rank has met an error.
-
-    Notes
-    -----
-    All ranks have to call it. Source: Velickovic et al. (2018), arXiv:1710.10903; parameters as in pylibcugraphops'
-    mha_gat_n2n.
+    TypeError, ValueError, RuntimeError
+        As `trigraph.mha_gat_n2n_bwd2`; on all ranks where arguments differ or one has met an error.
     """
 
 _AggWeightedN2nFwdField: TypeAlias = Literal["output_embedding", "node_degree", "output_extrema_location"]
@@ -902,13 +704,9 @@ def agg_weighted_n2n_fwd(
 
     Parameters
     ----------
-    embedding, edge_weight, graph, op, mean_by
-        As of `trigraph.agg_weighted_n2n_fwd`.
-        Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
-    out : array or mapping from field to array, optional
-        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
-    panel : str, optional
-        The same on all ranks.
+    embedding, edge_weight, graph, op, mean_by, out, panel
+        As of `trigraph.agg_weighted_n2n_fwd`; all ranks have to call it. Arrays with rows have
+        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
 
     Returns
     -------
@@ -917,15 +715,8 @@ def agg_weighted_n2n_fwd(
 
     Raises
     ------
-    TypeError, ValueError
-        As the front door; where arguments differ between ranks, on all of them.
-    RuntimeError
-        If another rank has met an error.
-
-    Notes
-    -----
-    All ranks have to call it. Source: Weighted sum, mean, minimum and maximum over in-edges, as in pylibcugraphops'
-    agg_weighted_n2n.
+    TypeError, ValueError, RuntimeError
+        As `trigraph.agg_weighted_n2n_fwd`; on all ranks where arguments differ or one has met an error.
     """
 
 _AggWeightedN2nBwdField: TypeAlias = Literal["embedding", "edge_weight"]
@@ -950,13 +741,9 @@ def agg_weighted_n2n_bwd(
     Parameters
     ----------
     grad_output_embedding, embedding, edge_weight, graph, op, mean_by, output_embedding, node_degree,
-    output_extrema_location, wrt
-        As of `trigraph.agg_weighted_n2n_bwd`.
-        Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
-    out : array or mapping from field to array, optional
-        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
-    panel : str, optional
-        The same on all ranks.
+    output_extrema_location, wrt, out, panel
+        As of `trigraph.agg_weighted_n2n_bwd`; all ranks have to call it. Arrays with rows have
+        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
 
     Returns
     -------
@@ -965,15 +752,8 @@ def agg_weighted_n2n_bwd(
 
     Raises
     ------
-    TypeError, ValueError
-        As the front door; where arguments differ between ranks, on all of them.
-    RuntimeError
-        If another rank has met an error.
-
-    Notes
-    -----
-    All ranks have to call it. Source: Weighted sum, mean, minimum and maximum over in-edges, as in pylibcugraphops'
-    agg_weighted_n2n.
+    TypeError, ValueError, RuntimeError
+        As `trigraph.agg_weighted_n2n_bwd`; on all ranks where arguments differ or one has met an error.
     """
 
 _AggWeightedN2nBwd2Field: TypeAlias = Literal["grad_output_embedding", "embedding", "edge_weight"]
@@ -996,13 +776,9 @@ def agg_weighted_n2n_bwd2(
 
     Parameters
     ----------
-    gg_embedding, gg_edge_weight, grad_output_embedding, embedding, edge_weight, graph, op, mean_by, wrt
-        As of `trigraph.agg_weighted_n2n_bwd2`.
-        Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
-    out : array or mapping from field to array, optional
-        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
-    panel : str, optional
-        The same on all ranks.
+    gg_embedding, gg_edge_weight, grad_output_embedding, embedding, edge_weight, graph, op, mean_by, wrt, out, panel
+        As of `trigraph.agg_weighted_n2n_bwd2`; all ranks have to call it. Arrays with rows have
+        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
 
     Returns
     -------
@@ -1011,15 +787,8 @@ def agg_weighted_n2n_bwd2(
 
     Raises
     ------
-    TypeError, ValueError
-        As the front door; where arguments differ between ranks, on all of them.
-    RuntimeError
-        If another rank has met an error.
-
-    Notes
-    -----
-    All ranks have to call it. Source: Weighted sum, mean, minimum and maximum over in-edges, as in pylibcugraphops'
-    agg_weighted_n2n.
+    TypeError, ValueError, RuntimeError
+        As `trigraph.agg_weighted_n2n_bwd2`; on all ranks where arguments differ or one has met an error.
     """
 
 _BasisEmbeddingRadialFwdField: TypeAlias = Literal["rad_W1"]
@@ -1036,15 +805,11 @@ def basis_embedding_radial_fwd(
 
     Parameters
     ----------
-    rad_basis, weight
-        As of `trigraph.basis_embedding_radial_fwd`.
-        Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
+    rad_basis, weight, out, panel
+        As of `trigraph.basis_embedding_radial_fwd`; all ranks have to call it. Arrays with rows have
+        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
     partition : Partition
-        The partition of the edges that the rows belong to.
-    out : array or mapping from field to array, optional
-        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
-    panel : str, optional
-        The same on all ranks.
+        Of the edges that the rows belong to.
 
     Returns
     -------
@@ -1053,15 +818,8 @@ def basis_embedding_radial_fwd(
 
     Raises
     ------
-    TypeError, ValueError
-        As the front door; where arguments differ between ranks, on all of them.
-    RuntimeError
-        If another rank has met an error.
-
-    Notes
-    -----
-    All ranks have to call it. Source: Gasteiger et al., GemNet-OC (2022), arXiv:2204.02782; weights and results of
-    fairchem's BasisEmbedding and EfficientInteractionBilinear, ragged instead of padded.
+    TypeError, ValueError, RuntimeError
+        As `trigraph.basis_embedding_radial_fwd`; on all ranks where arguments differ or one has met an error.
     """
 
 _BasisEmbeddingRadialBwdField: TypeAlias = Literal["rad_basis", "weight"]
@@ -1080,15 +838,11 @@ def basis_embedding_radial_bwd(
 
     Parameters
     ----------
-    grad_rad_W1, rad_basis, weight, wrt
-        As of `trigraph.basis_embedding_radial_bwd`.
-        Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
+    grad_rad_W1, rad_basis, weight, wrt, out, panel
+        As of `trigraph.basis_embedding_radial_bwd`; all ranks have to call it. Arrays with rows have
+        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
     partition : Partition
-        The partition of the edges that the rows belong to.
-    out : array or mapping from field to array, optional
-        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
-    panel : str, optional
-        The same on all ranks.
+        Of the edges that the rows belong to.
 
     Returns
     -------
@@ -1097,15 +851,8 @@ def basis_embedding_radial_bwd(
 
     Raises
     ------
-    TypeError, ValueError
-        As the front door; where arguments differ between ranks, on all of them.
-    RuntimeError
-        If another rank has met an error.
-
-    Notes
-    -----
-    All ranks have to call it. Source: Gasteiger et al., GemNet-OC (2022), arXiv:2204.02782; weights and results of
-    fairchem's BasisEmbedding and EfficientInteractionBilinear, ragged instead of padded.
+    TypeError, ValueError, RuntimeError
+        As `trigraph.basis_embedding_radial_bwd`; on all ranks where arguments differ or one has met an error.
     """
 
 _BasisEmbeddingRadialBwd2Field: TypeAlias = Literal["grad_rad_W1", "rad_basis", "weight"]
@@ -1126,15 +873,11 @@ def basis_embedding_radial_bwd2(
 
     Parameters
     ----------
-    gg_rad_basis, gg_weight, grad_rad_W1, rad_basis, weight, wrt
-        As of `trigraph.basis_embedding_radial_bwd2`.
-        Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
+    gg_rad_basis, gg_weight, grad_rad_W1, rad_basis, weight, wrt, out, panel
+        As of `trigraph.basis_embedding_radial_bwd2`; all ranks have to call it. Arrays with rows have
+        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
     partition : Partition
-        The partition of the edges that the rows belong to.
-    out : array or mapping from field to array, optional
-        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
-    panel : str, optional
-        The same on all ranks.
+        Of the edges that the rows belong to.
 
     Returns
     -------
@@ -1143,15 +886,8 @@ def basis_embedding_radial_bwd2(
 
     Raises
     ------
-    TypeError, ValueError
-        As the front door; where arguments differ between ranks, on all of them.
-    RuntimeError
-        If another rank has met an error.
-
-    Notes
-    -----
-    All ranks have to call it. Source: Gasteiger et al., GemNet-OC (2022), arXiv:2204.02782; weights and results of
-    fairchem's BasisEmbedding and EfficientInteractionBilinear, ragged instead of padded.
+    TypeError, ValueError, RuntimeError
+        As `trigraph.basis_embedding_radial_bwd2`; on all ranks where arguments differ or one has met an error.
     """
 
 _BasisEmbeddingSphericalFwdField: TypeAlias = Literal["rad_W1"]
@@ -1168,15 +904,11 @@ def basis_embedding_spherical_fwd(
 
     Parameters
     ----------
-    rad_basis, weight
-        As of `trigraph.basis_embedding_spherical_fwd`.
-        Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
+    rad_basis, weight, out, panel
+        As of `trigraph.basis_embedding_spherical_fwd`; all ranks have to call it. Arrays with rows have
+        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
     partition : Partition
-        The partition of the edges that the rows belong to.
-    out : array or mapping from field to array, optional
-        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
-    panel : str, optional
-        The same on all ranks.
+        Of the edges that the rows belong to.
 
     Returns
     -------
@@ -1185,15 +917,8 @@ def basis_embedding_spherical_fwd(
 
     Raises
     ------
-    TypeError, ValueError
-        As the front door; where arguments differ between ranks, on all of them.
-    RuntimeError
-        If another rank has met an error.
-
-    Notes
-    -----
-    All ranks have to call it. Source: Gasteiger et al., GemNet-OC (2022), arXiv:2204.02782; weights and results of
-    fairchem's BasisEmbedding and EfficientInteractionBilinear, ragged instead of padded.
+    TypeError, ValueError, RuntimeError
+        As `trigraph.basis_embedding_spherical_fwd`; on all ranks where arguments differ or one has met an error.
     """
 
 _BasisEmbeddingSphericalBwdField: TypeAlias = Literal["rad_basis", "weight"]
@@ -1212,15 +937,11 @@ def basis_embedding_spherical_bwd(
 
     Parameters
     ----------
-    grad_rad_W1, rad_basis, weight, wrt
-        As of `trigraph.basis_embedding_spherical_bwd`.
-        Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
+    grad_rad_W1, rad_basis, weight, wrt, out, panel
+        As of `trigraph.basis_embedding_spherical_bwd`; all ranks have to call it. Arrays with rows have
+        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
     partition : Partition
-        The partition of the edges that the rows belong to.
-    out : array or mapping from field to array, optional
-        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
-    panel : str, optional
-        The same on all ranks.
+        Of the edges that the rows belong to.
 
     Returns
     -------
@@ -1229,15 +950,8 @@ def basis_embedding_spherical_bwd(
 
     Raises
     ------
-    TypeError, ValueError
-        As the front door; where arguments differ between ranks, on all of them.
-    RuntimeError
-        If another rank has met an error.
-
-    Notes
-    -----
-    All ranks have to call it. Source: Gasteiger et al., GemNet-OC (2022), arXiv:2204.02782; weights and results of
-    fairchem's BasisEmbedding and EfficientInteractionBilinear, ragged instead of padded.
+    TypeError, ValueError, RuntimeError
+        As `trigraph.basis_embedding_spherical_bwd`; on all ranks where arguments differ or one has met an error.
     """
 
 _BasisEmbeddingSphericalBwd2Field: TypeAlias = Literal["grad_rad_W1", "rad_basis", "weight"]
@@ -1258,15 +972,11 @@ def basis_embedding_spherical_bwd2(
 
     Parameters
     ----------
-    gg_rad_basis, gg_weight, grad_rad_W1, rad_basis, weight, wrt
-        As of `trigraph.basis_embedding_spherical_bwd2`.
-        Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
+    gg_rad_basis, gg_weight, grad_rad_W1, rad_basis, weight, wrt, out, panel
+        As of `trigraph.basis_embedding_spherical_bwd2`; all ranks have to call it. Arrays with rows have
+        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
     partition : Partition
-        The partition of the edges that the rows belong to.
-    out : array or mapping from field to array, optional
-        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
-    panel : str, optional
-        The same on all ranks.
+        Of the edges that the rows belong to.
 
     Returns
     -------
@@ -1275,15 +985,8 @@ def basis_embedding_spherical_bwd2(
 
     Raises
     ------
-    TypeError, ValueError
-        As the front door; where arguments differ between ranks, on all of them.
-    RuntimeError
-        If another rank has met an error.
-
-    Notes
-    -----
-    All ranks have to call it. Source: Gasteiger et al., GemNet-OC (2022), arXiv:2204.02782; weights and results of
-    fairchem's BasisEmbedding and EfficientInteractionBilinear, ragged instead of padded.
+    TypeError, ValueError, RuntimeError
+        As `trigraph.basis_embedding_spherical_bwd2`; on all ranks where arguments differ or one has met an error.
     """
 
 _BasisEmbeddingTripletsFwdField: TypeAlias = Literal["rad_W1"]
@@ -1301,13 +1004,9 @@ def basis_embedding_triplets_fwd(
 
     Parameters
     ----------
-    rad_basis, weight, sph_basis, triplets
-        As of `trigraph.basis_embedding_triplets_fwd`.
-        Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
-    out : array or mapping from field to array, optional
-        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
-    panel : str, optional
-        The same on all ranks.
+    rad_basis, weight, sph_basis, triplets, out, panel
+        As of `trigraph.basis_embedding_triplets_fwd`; all ranks have to call it. Arrays with rows have
+        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
 
     Returns
     -------
@@ -1316,15 +1015,8 @@ def basis_embedding_triplets_fwd(
 
     Raises
     ------
-    TypeError, ValueError
-        As the front door; where arguments differ between ranks, on all of them.
-    RuntimeError
-        If another rank has met an error.
-
-    Notes
-    -----
-    All ranks have to call it. Source: Gasteiger et al., GemNet-OC (2022), arXiv:2204.02782; weights and results of
-    fairchem's BasisEmbedding and EfficientInteractionBilinear, ragged instead of padded.
+    TypeError, ValueError, RuntimeError
+        As `trigraph.basis_embedding_triplets_fwd`; on all ranks where arguments differ or one has met an error.
     """
 
 _BasisEmbeddingTripletsBwdField: TypeAlias = Literal["rad_basis", "weight", "sph_basis"]
@@ -1344,13 +1036,9 @@ def basis_embedding_triplets_bwd(
 
     Parameters
     ----------
-    grad_rad_W1, rad_basis, weight, sph_basis, triplets, wrt
-        As of `trigraph.basis_embedding_triplets_bwd`.
-        Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
-    out : array or mapping from field to array, optional
-        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
-    panel : str, optional
-        The same on all ranks.
+    grad_rad_W1, rad_basis, weight, sph_basis, triplets, wrt, out, panel
+        As of `trigraph.basis_embedding_triplets_bwd`; all ranks have to call it. Arrays with rows have
+        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
 
     Returns
     -------
@@ -1359,15 +1047,8 @@ def basis_embedding_triplets_bwd(
 
     Raises
     ------
-    TypeError, ValueError
-        As the front door; where arguments differ between ranks, on all of them.
-    RuntimeError
-        If another rank has met an error.
-
-    Notes
-    -----
-    All ranks have to call it. Source: Gasteiger et al., GemNet-OC (2022), arXiv:2204.02782; weights and results of
-    fairchem's BasisEmbedding and EfficientInteractionBilinear, ragged instead of padded.
+    TypeError, ValueError, RuntimeError
+        As `trigraph.basis_embedding_triplets_bwd`; on all ranks where arguments differ or one has met an error.
     """
 
 _BasisEmbeddingTripletsBwd2Field: TypeAlias = Literal["grad_rad_W1", "rad_basis", "weight", "sph_basis"]
@@ -1390,13 +1071,9 @@ def basis_embedding_triplets_bwd2(
 
     Parameters
     ----------
-    gg_rad_basis, gg_weight, gg_sph_basis, grad_rad_W1, rad_basis, weight, sph_basis, triplets, wrt
-        As of `trigraph.basis_embedding_triplets_bwd2`.
-        Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
-    out : array or mapping from field to array, optional
-        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
-    panel : str, optional
-        The same on all ranks.
+    gg_rad_basis, gg_weight, gg_sph_basis, grad_rad_W1, rad_basis, weight, sph_basis, triplets, wrt, out, panel
+        As of `trigraph.basis_embedding_triplets_bwd2`; all ranks have to call it. Arrays with rows have
+        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
 
     Returns
     -------
@@ -1405,15 +1082,8 @@ def basis_embedding_triplets_bwd2(
 
     Raises
     ------
-    TypeError, ValueError
-        As the front door; where arguments differ between ranks, on all of them.
-    RuntimeError
-        If another rank has met an error.
-
-    Notes
-    -----
-    All ranks have to call it. Source: Gasteiger et al., GemNet-OC (2022), arXiv:2204.02782; weights and results of
-    fairchem's BasisEmbedding and EfficientInteractionBilinear, ragged instead of padded.
+    TypeError, ValueError, RuntimeError
+        As `trigraph.basis_embedding_triplets_bwd2`; on all ranks where arguments differ or one has met an error.
     """
 
 _InteractionBilinearFwdField: TypeAlias = Literal["m_ca"]
@@ -1434,13 +1104,9 @@ def interaction_bilinear_fwd(
 
     Parameters
     ----------
-    rad_W1, sph, m, weight, triplets, atoms, idx_in
-        As of `trigraph.interaction_bilinear_fwd`.
-        Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
-    out : array or mapping from field to array, optional
-        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
-    panel : str, optional
-        The same on all ranks.
+    rad_W1, sph, m, weight, triplets, atoms, idx_in, out, panel
+        As of `trigraph.interaction_bilinear_fwd`; all ranks have to call it. Arrays with rows have
+        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
 
     Returns
     -------
@@ -1449,15 +1115,8 @@ def interaction_bilinear_fwd(
 
     Raises
     ------
-    TypeError, ValueError
-        As the front door; where arguments differ between ranks, on all of them.
-    RuntimeError
-        If another rank has met an error.
-
-    Notes
-    -----
-    All ranks have to call it. Source: Gasteiger et al., GemNet-OC (2022), arXiv:2204.02782; weights and results of
-    fairchem's BasisEmbedding and EfficientInteractionBilinear, ragged instead of padded.
+    TypeError, ValueError, RuntimeError
+        As `trigraph.interaction_bilinear_fwd`; on all ranks where arguments differ or one has met an error.
     """
 
 _InteractionBilinearBwdField: TypeAlias = Literal["rad_W1", "sph", "m", "weight"]
@@ -1480,13 +1139,9 @@ def interaction_bilinear_bwd(
 
     Parameters
     ----------
-    grad_m_ca, rad_W1, sph, m, weight, triplets, atoms, idx_in, wrt
-        As of `trigraph.interaction_bilinear_bwd`.
-        Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
-    out : array or mapping from field to array, optional
-        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
-    panel : str, optional
-        The same on all ranks.
+    grad_m_ca, rad_W1, sph, m, weight, triplets, atoms, idx_in, wrt, out, panel
+        As of `trigraph.interaction_bilinear_bwd`; all ranks have to call it. Arrays with rows have
+        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
 
     Returns
     -------
@@ -1495,15 +1150,8 @@ def interaction_bilinear_bwd(
 
     Raises
     ------
-    TypeError, ValueError
-        As the front door; where arguments differ between ranks, on all of them.
-    RuntimeError
-        If another rank has met an error.
-
-    Notes
-    -----
-    All ranks have to call it. Source: Gasteiger et al., GemNet-OC (2022), arXiv:2204.02782; weights and results of
-    fairchem's BasisEmbedding and EfficientInteractionBilinear, ragged instead of padded.
+    TypeError, ValueError, RuntimeError
+        As `trigraph.interaction_bilinear_bwd`; on all ranks where arguments differ or one has met an error.
     """
 
 _InteractionBilinearBwd2Field: TypeAlias = Literal["grad_m_ca", "rad_W1", "sph", "m", "weight"]
@@ -1530,13 +1178,9 @@ def interaction_bilinear_bwd2(
 
     Parameters
     ----------
-    gg_rad_W1, gg_sph, gg_m, gg_weight, grad_m_ca, rad_W1, sph, m, weight, triplets, atoms, idx_in, wrt
-        As of `trigraph.interaction_bilinear_bwd2`.
-        Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
-    out : array or mapping from field to array, optional
-        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
-    panel : str, optional
-        The same on all ranks.
+    gg_rad_W1, gg_sph, gg_m, gg_weight, grad_m_ca, rad_W1, sph, m, weight, triplets, atoms, idx_in, wrt, out, panel
+        As of `trigraph.interaction_bilinear_bwd2`; all ranks have to call it. Arrays with rows have
+        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
 
     Returns
     -------
@@ -1545,15 +1189,8 @@ def interaction_bilinear_bwd2(
 
     Raises
     ------
-    TypeError, ValueError
-        As the front door; where arguments differ between ranks, on all of them.
-    RuntimeError
-        If another rank has met an error.
-
-    Notes
-    -----
-    All ranks have to call it. Source: Gasteiger et al., GemNet-OC (2022), arXiv:2204.02782; weights and results of
-    fairchem's BasisEmbedding and EfficientInteractionBilinear, ragged instead of padded.
+    TypeError, ValueError, RuntimeError
+        As `trigraph.interaction_bilinear_bwd2`; on all ranks where arguments differ or one has met an error.
     """
 
 _AggEdgeToEdgeBwd2GradField: TypeAlias = Literal["grad_out"]
@@ -1577,13 +1214,9 @@ def agg_edge_to_edge_bwd2_grad(
 
     Parameters
     ----------
-    gg_rbf, gg_embedding, vec, rbf, embedding, weights, graph, n_spherical, n_radial, exclude
-        As of `trigraph.agg_edge_to_edge_bwd2_grad`.
-        Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
-    out : array or mapping from field to array, optional
-        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
-    panel : str, optional
-        The same on all ranks.
+    gg_rbf, gg_embedding, vec, rbf, embedding, weights, graph, n_spherical, n_radial, exclude, out, panel
+        As of `trigraph.agg_edge_to_edge_bwd2_grad`; all ranks have to call it. Arrays with rows have
+        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
 
     Returns
     -------
@@ -1592,15 +1225,8 @@ def agg_edge_to_edge_bwd2_grad(
 
     Raises
     ------
-    TypeError, ValueError
-        As the front door; where arguments differ between ranks, on all of them.
-    RuntimeError
-        If another rank has met an error.
-
-    Notes
-    -----
-    All ranks have to call it. Source: Gasteiger et al., DimeNet++ (2020), arXiv:2011.14115; triplet sum as in
-    pylibcugraphops.dimenet.
+    TypeError, ValueError, RuntimeError
+        As `trigraph.agg_edge_to_edge_bwd2_grad`; on all ranks where arguments differ or one has met an error.
     """
 
 _AggEdgeToEdgeBwd2MainField: TypeAlias = Literal["rbf", "embedding", "weights"]
@@ -1626,13 +1252,10 @@ def agg_edge_to_edge_bwd2_main(
 
     Parameters
     ----------
-    gg_rbf, gg_embedding, grad_out, vec, rbf, embedding, weights, graph, n_spherical, n_radial, exclude, wrt
-        As of `trigraph.agg_edge_to_edge_bwd2_main`.
-        Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.
-    out : array or mapping from field to array, optional
-        Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.
-    panel : str, optional
-        The same on all ranks.
+    gg_rbf, gg_embedding, grad_out, vec, rbf, embedding, weights, graph, n_spherical, n_radial, exclude, wrt, out,
+    panel
+        As of `trigraph.agg_edge_to_edge_bwd2_main`; all ranks have to call it. Arrays with rows have
+        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
 
     Returns
     -------
@@ -1641,13 +1264,6 @@ def agg_edge_to_edge_bwd2_main(
 
     Raises
     ------
-    TypeError, ValueError
-        As the front door; where arguments differ between ranks, on all of them.
-    RuntimeError
-        If another rank has met an error.
-
-    Notes
-    -----
-    All ranks have to call it. Source: Gasteiger et al., DimeNet++ (2020), arXiv:2011.14115; triplet sum as in
-    pylibcugraphops.dimenet.
+    TypeError, ValueError, RuntimeError
+        As `trigraph.agg_edge_to_edge_bwd2_main`; on all ranks where arguments differ or one has met an error.
     """

@@ -67,7 +67,7 @@ class _Derivative(torch.autograd.Function):
             return tuple(_tensor(getattr(found, n)) for n in _arguments(spec, order - 1))
         results = [_tensor(found)] if OPERATORS[name].single else [_tensor(array) for array in found]
         outputs, constants = results[: len(spec.outputs)], results[len(spec.outputs) :]
-        ctx.outputs = [torch.empty_like(t, device="meta") for t in outputs]
+        ctx.outputs = [torch.empty_like(t, device="meta") for t in outputs if t is not None]  # as all of them exist
         ctx.mark_non_differentiable(*(t for t in constants if t is not None))
         return results[0] if OPERATORS[name].single else tuple(results)
 
