@@ -61,7 +61,7 @@ def gno_kernel_fwd(
     ----------
     coords, params, f_in, f_out, out, panel
         As of `trigraph.gno_kernel_fwd`; all ranks have to call it. Arrays with rows have
-        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
+        those that this rank owns, `out` too; all else is the same everywhere. A Partition is the graph.
     partition : Partition
         Of the edges that the rows belong to.
 
@@ -96,7 +96,7 @@ def gno_kernel_bwd(
     ----------
     grad_kernel, coords, params, f_in, f_out, wrt, out, panel
         As of `trigraph.gno_kernel_bwd`; all ranks have to call it. Arrays with rows have
-        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
+        those that this rank owns, `out` too; all else is the same everywhere. A Partition is the graph.
     partition : Partition
         Of the edges that the rows belong to.
 
@@ -133,7 +133,7 @@ def gno_kernel_bwd2(
     ----------
     gg_coords, gg_params, grad_kernel, coords, params, f_in, f_out, wrt, out, panel
         As of `trigraph.gno_kernel_bwd2`; all ranks have to call it. Arrays with rows have
-        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
+        those that this rank owns, `out` too; all else is the same everywhere. A Partition is the graph.
     partition : Partition
         Of the edges that the rows belong to.
 
@@ -166,7 +166,7 @@ def gno_aggregate_fwd(
     ----------
     features, kernel, graph, f_in, f_out, out, panel
         As of `trigraph.gno_aggregate_fwd`; all ranks have to call it. Arrays with rows have
-        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
+        those that this rank owns, `out` too; all else is the same everywhere. A Partition is the graph.
 
     Returns
     -------
@@ -199,7 +199,7 @@ def gno_aggregate_bwd(
     ----------
     grad_message, features, kernel, graph, f_in, f_out, wrt, out, panel
         As of `trigraph.gno_aggregate_bwd`; all ranks have to call it. Arrays with rows have
-        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
+        those that this rank owns, `out` too; all else is the same everywhere. A Partition is the graph.
 
     Returns
     -------
@@ -234,7 +234,7 @@ def gno_aggregate_bwd2(
     ----------
     gg_features, gg_kernel, grad_message, features, kernel, graph, f_in, f_out, wrt, out, panel
         As of `trigraph.gno_aggregate_bwd2`; all ranks have to call it. Arrays with rows have
-        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
+        those that this rank owns, `out` too; all else is the same everywhere. A Partition is the graph.
 
     Returns
     -------
@@ -266,7 +266,7 @@ def gno_message_fwd(
     ----------
     features, coords, params, graph, f_in, f_out, out, panel
         As of `trigraph.gno_message_fwd`; all ranks have to call it. Arrays with rows have
-        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
+        those that this rank owns, `out` too; all else is the same everywhere. A Partition is the graph.
 
     Returns
     -------
@@ -300,7 +300,7 @@ def gno_message_bwd(
     ----------
     grad_message, features, coords, params, graph, f_in, f_out, wrt, out, panel
         As of `trigraph.gno_message_bwd`; all ranks have to call it. Arrays with rows have
-        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
+        those that this rank owns, `out` too; all else is the same everywhere. A Partition is the graph.
 
     Returns
     -------
@@ -337,7 +337,7 @@ def gno_message_bwd2(
     ----------
     gg_features, gg_coords, gg_params, grad_message, features, coords, params, graph, f_in, f_out, wrt, out, panel
         As of `trigraph.gno_message_bwd2`; all ranks have to call it. Arrays with rows have
-        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
+        those that this rank owns, `out` too; all else is the same everywhere. A Partition is the graph.
 
     Returns
     -------
@@ -368,7 +368,7 @@ def radial_basis_fwd(
     ----------
     dist, freq, n_spherical, envelope_exponent, out, panel
         As of `trigraph.radial_basis_fwd`; all ranks have to call it. Arrays with rows have
-        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
+        those that this rank owns, `out` too; all else is the same everywhere. A Partition is the graph.
     partition : Partition
         Of the edges that the rows belong to.
 
@@ -404,7 +404,7 @@ def radial_basis_bwd(
     ----------
     grad_rbf, grad_sbf_rad, dist, freq, n_spherical, envelope_exponent, wrt, out, panel
         As of `trigraph.radial_basis_bwd`; all ranks have to call it. Arrays with rows have
-        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
+        those that this rank owns, `out` too; all else is the same everywhere. A Partition is the graph.
     partition : Partition
         Of the edges that the rows belong to.
 
@@ -442,7 +442,7 @@ def radial_basis_bwd2(
     ----------
     gg_dist, gg_freq, grad_rbf, grad_sbf_rad, dist, freq, n_spherical, envelope_exponent, wrt, out, panel
         As of `trigraph.radial_basis_bwd2`; all ranks have to call it. Arrays with rows have
-        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
+        those that this rank owns, `out` too; all else is the same everywhere. A Partition is the graph.
     partition : Partition
         Of the edges that the rows belong to.
 
@@ -478,7 +478,7 @@ def agg_edge_to_edge_fwd(
     ----------
     vec, rbf, embedding, weights, graph, n_spherical, n_radial, exclude, out, panel
         As of `trigraph.agg_edge_to_edge_fwd`; all ranks have to call it. Arrays with rows have
-        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
+        those that this rank owns, `out` too; all else is the same everywhere. A Partition is the graph.
 
     Returns
     -------
@@ -514,7 +514,7 @@ def agg_edge_to_edge_bwd(
     ----------
     grad_out, vec, rbf, embedding, weights, graph, n_spherical, n_radial, exclude, wrt, out, panel
         As of `trigraph.agg_edge_to_edge_bwd`; all ranks have to call it. Arrays with rows have
-        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
+        those that this rank owns, `out` too; all else is the same everywhere. A Partition is the graph.
 
     Returns
     -------
@@ -555,7 +555,7 @@ def agg_edge_to_edge_bwd2(
     gg_vec, gg_rbf, gg_embedding, gg_weights, grad_out, vec, rbf, embedding, weights, graph, n_spherical, n_radial,
     exclude, wrt, out, panel
         As of `trigraph.agg_edge_to_edge_bwd2`; all ranks have to call it. Arrays with rows have
-        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
+        those that this rank owns, `out` too; all else is the same everywhere. A Partition is the graph.
 
     Returns
     -------
@@ -591,7 +591,7 @@ def mha_gat_n2n_fwd(
     src_embedding, dst_embedding, attention_weights, graph, num_heads, concat_heads, activation, negative_slope,
     edge_embedding, out, panel
         As of `trigraph.mha_gat_n2n_fwd`; all ranks have to call it. Arrays with rows have
-        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
+        those that this rank owns, `out` too; all else is the same everywhere. A Partition is the graph.
 
     Returns
     -------
@@ -630,7 +630,7 @@ def mha_gat_n2n_bwd(
     grad_output_embedding, src_embedding, dst_embedding, attention_weights, graph, num_heads, concat_heads,
     activation, negative_slope, edge_embedding, softmax_scores, wrt, out, panel
         As of `trigraph.mha_gat_n2n_bwd`; all ranks have to call it. Arrays with rows have
-        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
+        those that this rank owns, `out` too; all else is the same everywhere. A Partition is the graph.
 
     Returns
     -------
@@ -675,7 +675,7 @@ def mha_gat_n2n_bwd2(
     src_embedding, dst_embedding, attention_weights, graph, num_heads, concat_heads, activation, negative_slope,
     edge_embedding, wrt, out, panel
         As of `trigraph.mha_gat_n2n_bwd2`; all ranks have to call it. Arrays with rows have
-        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
+        those that this rank owns, `out` too; all else is the same everywhere. A Partition is the graph.
 
     Returns
     -------
@@ -706,7 +706,7 @@ def agg_weighted_n2n_fwd(
     ----------
     embedding, edge_weight, graph, op, mean_by, out, panel
         As of `trigraph.agg_weighted_n2n_fwd`; all ranks have to call it. Arrays with rows have
-        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
+        those that this rank owns, `out` too; all else is the same everywhere. A Partition is the graph.
 
     Returns
     -------
@@ -743,7 +743,7 @@ def agg_weighted_n2n_bwd(
     grad_output_embedding, embedding, edge_weight, graph, op, mean_by, output_embedding, node_degree,
     output_extrema_location, wrt, out, panel
         As of `trigraph.agg_weighted_n2n_bwd`; all ranks have to call it. Arrays with rows have
-        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
+        those that this rank owns, `out` too; all else is the same everywhere. A Partition is the graph.
 
     Returns
     -------
@@ -778,7 +778,7 @@ def agg_weighted_n2n_bwd2(
     ----------
     gg_embedding, gg_edge_weight, grad_output_embedding, embedding, edge_weight, graph, op, mean_by, wrt, out, panel
         As of `trigraph.agg_weighted_n2n_bwd2`; all ranks have to call it. Arrays with rows have
-        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
+        those that this rank owns, `out` too; all else is the same everywhere. A Partition is the graph.
 
     Returns
     -------
@@ -807,7 +807,7 @@ def basis_embedding_radial_fwd(
     ----------
     rad_basis, weight, out, panel
         As of `trigraph.basis_embedding_radial_fwd`; all ranks have to call it. Arrays with rows have
-        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
+        those that this rank owns, `out` too; all else is the same everywhere. A Partition is the graph.
     partition : Partition
         Of the edges that the rows belong to.
 
@@ -840,7 +840,7 @@ def basis_embedding_radial_bwd(
     ----------
     grad_rad_W1, rad_basis, weight, wrt, out, panel
         As of `trigraph.basis_embedding_radial_bwd`; all ranks have to call it. Arrays with rows have
-        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
+        those that this rank owns, `out` too; all else is the same everywhere. A Partition is the graph.
     partition : Partition
         Of the edges that the rows belong to.
 
@@ -875,7 +875,7 @@ def basis_embedding_radial_bwd2(
     ----------
     gg_rad_basis, gg_weight, grad_rad_W1, rad_basis, weight, wrt, out, panel
         As of `trigraph.basis_embedding_radial_bwd2`; all ranks have to call it. Arrays with rows have
-        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
+        those that this rank owns, `out` too; all else is the same everywhere. A Partition is the graph.
     partition : Partition
         Of the edges that the rows belong to.
 
@@ -906,7 +906,7 @@ def basis_embedding_spherical_fwd(
     ----------
     rad_basis, weight, out, panel
         As of `trigraph.basis_embedding_spherical_fwd`; all ranks have to call it. Arrays with rows have
-        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
+        those that this rank owns, `out` too; all else is the same everywhere. A Partition is the graph.
     partition : Partition
         Of the edges that the rows belong to.
 
@@ -939,7 +939,7 @@ def basis_embedding_spherical_bwd(
     ----------
     grad_rad_W1, rad_basis, weight, wrt, out, panel
         As of `trigraph.basis_embedding_spherical_bwd`; all ranks have to call it. Arrays with rows have
-        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
+        those that this rank owns, `out` too; all else is the same everywhere. A Partition is the graph.
     partition : Partition
         Of the edges that the rows belong to.
 
@@ -974,7 +974,7 @@ def basis_embedding_spherical_bwd2(
     ----------
     gg_rad_basis, gg_weight, grad_rad_W1, rad_basis, weight, wrt, out, panel
         As of `trigraph.basis_embedding_spherical_bwd2`; all ranks have to call it. Arrays with rows have
-        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
+        those that this rank owns, `out` too; all else is the same everywhere. A Partition is the graph.
     partition : Partition
         Of the edges that the rows belong to.
 
@@ -1006,7 +1006,7 @@ def basis_embedding_triplets_fwd(
     ----------
     rad_basis, weight, sph_basis, triplets, out, panel
         As of `trigraph.basis_embedding_triplets_fwd`; all ranks have to call it. Arrays with rows have
-        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
+        those that this rank owns, `out` too; all else is the same everywhere. A Partition is the graph.
 
     Returns
     -------
@@ -1038,7 +1038,7 @@ def basis_embedding_triplets_bwd(
     ----------
     grad_rad_W1, rad_basis, weight, sph_basis, triplets, wrt, out, panel
         As of `trigraph.basis_embedding_triplets_bwd`; all ranks have to call it. Arrays with rows have
-        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
+        those that this rank owns, `out` too; all else is the same everywhere. A Partition is the graph.
 
     Returns
     -------
@@ -1073,7 +1073,7 @@ def basis_embedding_triplets_bwd2(
     ----------
     gg_rad_basis, gg_weight, gg_sph_basis, grad_rad_W1, rad_basis, weight, sph_basis, triplets, wrt, out, panel
         As of `trigraph.basis_embedding_triplets_bwd2`; all ranks have to call it. Arrays with rows have
-        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
+        those that this rank owns, `out` too; all else is the same everywhere. A Partition is the graph.
 
     Returns
     -------
@@ -1106,7 +1106,7 @@ def interaction_bilinear_fwd(
     ----------
     rad_W1, sph, m, weight, triplets, atoms, idx_in, out, panel
         As of `trigraph.interaction_bilinear_fwd`; all ranks have to call it. Arrays with rows have
-        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
+        those that this rank owns, `out` too; all else is the same everywhere. A Partition is the graph.
 
     Returns
     -------
@@ -1141,7 +1141,7 @@ def interaction_bilinear_bwd(
     ----------
     grad_m_ca, rad_W1, sph, m, weight, triplets, atoms, idx_in, wrt, out, panel
         As of `trigraph.interaction_bilinear_bwd`; all ranks have to call it. Arrays with rows have
-        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
+        those that this rank owns, `out` too; all else is the same everywhere. A Partition is the graph.
 
     Returns
     -------
@@ -1180,7 +1180,7 @@ def interaction_bilinear_bwd2(
     ----------
     gg_rad_W1, gg_sph, gg_m, gg_weight, grad_m_ca, rad_W1, sph, m, weight, triplets, atoms, idx_in, wrt, out, panel
         As of `trigraph.interaction_bilinear_bwd2`; all ranks have to call it. Arrays with rows have
-        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
+        those that this rank owns, `out` too; all else is the same everywhere. A Partition is the graph.
 
     Returns
     -------
@@ -1216,7 +1216,7 @@ def agg_edge_to_edge_bwd2_grad(
     ----------
     gg_rbf, gg_embedding, vec, rbf, embedding, weights, graph, n_spherical, n_radial, exclude, out, panel
         As of `trigraph.agg_edge_to_edge_bwd2_grad`; all ranks have to call it. Arrays with rows have
-        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
+        those that this rank owns, `out` too; all else is the same everywhere. A Partition is the graph.
 
     Returns
     -------
@@ -1255,7 +1255,7 @@ def agg_edge_to_edge_bwd2_main(
     gg_rbf, gg_embedding, grad_out, vec, rbf, embedding, weights, graph, n_spherical, n_radial, exclude, wrt, out,
     panel
         As of `trigraph.agg_edge_to_edge_bwd2_main`; all ranks have to call it. Arrays with rows have
-        those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.
+        those that this rank owns, `out` too; all else is the same everywhere. A Partition is the graph.
 
     Returns
     -------

@@ -268,7 +268,7 @@ def _docstring(op: Operator) -> str:
         "----------",
         *wrapped(", ".join(p for p in signature_of(op).parameters if p != "partition")),
         f"    As of `trigraph.{op.name}`; all ranks have to call it. Arrays with rows have",
-        "    those that this rank owns, `out` too; all else is the same on all ranks. A Partition stands for the graph.",
+        "    those that this rank owns, `out` too; all else is the same everywhere. A Partition is the graph.",
         *(["partition : Partition", "    Of the edges that the rows belong to."] if op.graph is None else []),
         "",
         "Returns",
