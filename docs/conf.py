@@ -63,7 +63,6 @@ ELSEWHERE = {
     "changelog": "CHANGELOG.md",
     "tests": "tests/README.md",
     "benchmarks": "benchmarks/README.md",
-    "scaling": "benchmarks/scaling.md",
 }
 
 

@@ -9,7 +9,14 @@ from collections.abc import Iterator
 
 from trigraph.graphs import count
 
-__all__ = ["get_num_threads", "kept_num_threads", "set_num_threads", "threads_for"]
+__all__ = [
+    "available_processors",
+    "get_num_threads",
+    "kept_num_threads",
+    "set_num_threads",
+    "share_processors",
+    "threads_for",
+]
 
 # More threads than processors only wait for each other; far more are refused by the system, which OpenMP answers by
 # ending the process. Sixteen are allowed anywhere, so that a program for a larger machine can be tried on a small one.
@@ -24,9 +31,14 @@ MOST = max(16, 4 * (os.cpu_count() or 1))
 LITTLE_WORK = 2**20
 
 
+def available_processors() -> set[int]:
+    """Return the numbers of the processors that this process may use."""
+    return os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set(range(os.cpu_count() or 1))
+
+
 def _default() -> int:
     """Return OMP_NUM_THREADS (its first level) when it is a number this machine can run, else our processors."""
-    processors = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    processors = len(available_processors())
     first = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
     if not first.isdecimal() or not first.strip("0"):
         return processors
@@ -59,9 +71,10 @@ def get_num_threads() -> int:
     """Return the number of threads of the fast CPU path.
 
     Until it is set it is OMP_NUM_THREADS, as it is when the number is first needed, or the number of processors of this
-    process; a value that is no number, or too large, counts as none, the latter with a warning. Small calls use one
-    thread until it is set (see `set_num_threads`). In a forked process it is 1, since OpenMP's team of threads does not
-    survive a fork, and one thread starts none.
+    process; a value that is no number, or too large, counts as none, the latter with a warning. Ranks of MPI that share
+    a machine divide its processors when `trigraph.distributed` makes a partition. Small calls use one thread until it
+    is set (see `set_num_threads`). In a forked process it is 1, since OpenMP's team of threads does not survive a fork,
+    and one thread starts none.
     """
     global _num_threads
     if _forked():
@@ -74,6 +87,13 @@ def get_num_threads() -> int:
 def threads_for(work: int) -> int:
     """Return the number of threads for a call of so many floating operations and numbers written."""
     return 1 if work < LITTLE_WORK and not _was_set else get_num_threads()
+
+
+def share_processors(number: int) -> None:
+    """Use at most so many threads, where the user has chosen none: other processes use the rest of the machine."""
+    global _num_threads
+    if not (_was_set or _forked() or os.environ.get("OMP_NUM_THREADS")):
+        _num_threads = min(number, get_num_threads())
 
 
 @contextlib.contextmanager

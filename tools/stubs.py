@@ -185,9 +185,8 @@ def _distributed() -> str:
     places = {"divide": ("partition", "partition_pieces"), "exchange": ("Halo",), "partition": ("Partition",)}
     for module, name in ((module, name) for module, names in places.items() for name in names):
         text += f"from trigraph.distributed.{module} import {name} as {name}\n"
-    text += "from trigraph.distributed.traffic import Traffic as Traffic\n"
-    text += "from trigraph.distributed.traffic import traffic as traffic\n"
-    text += _result_types() + "\n"
+    text += _result_types() + "
+"
     text += ARRAY + f"_Panel: TypeAlias = Literal[{panels}]\n\n"
     for name, op in OPERATORS.items():
         star = ""

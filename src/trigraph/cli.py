@@ -385,7 +385,8 @@ def info() -> None:
         "Python": f"{found['python']}, {found['system']}",
         "packages": ", ".join(f"{name} {version}" for name, version in found["packages"].items() if version),
         "processor": f"{cpu['model']}, {cpu['processors']} processors",
-        "fast path": f"{cpu['level'] or 'none'} of {', '.join(cpu['levels']) or 'none'}, {cpu['threads']} threads",
+        "fast path": f"{cpu['level'] or 'none'} of {', '.join(cpu['levels']) or 'none'}, {cpu['threads']} threads "
+        "(OMP_NUM_THREADS, else the processors, which ranks of MPI on one machine share)",
         "device": cuda["reason"] or f"{cuda['name']}, driver {cuda['driver']}, CUDA runtime {cuda['runtime']}",
     }
     if found["warnings"]:

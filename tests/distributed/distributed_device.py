@@ -1,9 +1,9 @@
-"""A rank of test_distributed.py with a stand-in for CuPy: arrays on a device, whose rows go through the host."""
+"""A check of test_distributed.py with a stand-in for CuPy: arrays on a device, whose rows go through the host."""
 
 import tempfile
 
 import cupy_stand_in
-import distributed_worker as worker
+import distributed_operators as operators
 import numpy as np
 import pytest
 from cupy_stand_in import asarray
@@ -25,7 +25,7 @@ NAMES = [
 
 def check(op):
     case = build(op.definition, next(v for v in variants(op.definition, ()) if v.kind.differenced), "float32", 0)
-    part, graphs = worker.divided(case, "scattered")
+    part, graphs = operators.divided(case, "scattered")
     given = case.arguments(op)
     if op.family == "weighted":
         given["op"] = "max"  # which returns positions
@@ -38,7 +38,7 @@ def check(op):
     mine |= {} if graphs else {"partition": part}
     found = getattr(distributed, op.name)(**mine)
     arrays = {f.name: found if op.single else getattr(found, f.name) for f in op.fields}
-    worker.into(op, mine, {n: array for n, array in arrays.items() if array is not None})
+    operators.into(op, mine, {n: array for n, array in arrays.items() if array is not None})
     for field in op.fields:
         whole, local = (x if op.single else getattr(x, field.name) for x in (expected, found))
         assert (whole is None) == (local is None), field.name
@@ -48,12 +48,11 @@ def check(op):
                 assert part.collect(local, *rows).tobytes() == whole.tobytes(), (op.name, field.name)
             else:  # a sum over what the blocks read, without nodes that none reads: in another order on a device
                 error = np.abs(local.get() - whole).max() / np.abs(whole).max()
-                assert error <= worker.SUMS["float32"], (op.name, field.name, error)
+                assert error <= operators.SUMS["float32"], (op.name, field.name, error)
 
 
-if __name__ == "__main__":
+def stand_in():
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
         cupy_stand_in.install(patch, folder)
         for name in NAMES:
             check(OPERATORS[name])
-    print("right")

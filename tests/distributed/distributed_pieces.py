@@ -1,4 +1,4 @@
-"""A rank of test_distributed.py: graphs that no rank has as a whole, and owners that cut space or few edges."""
+"""Checks of test_distributed.py: graphs that no rank has as a whole, and owners that cut space or few edges."""
 
 import numpy as np
 from mpi4py import MPI
@@ -33,6 +33,9 @@ def attention():
     part = distributed.partition_pieces(CSC, given, COMM, (NODES, NODES // 2))
     rows = part.distribute(edges[mine], np.arange(EDGES)[mine], "num_edges")
     assert rows.tobytes() == part.take(edges, "num_edges").tobytes()
+    mine = distributed.owners.blocks(NODES // 2, COMM.size)[dst] == COMM.rank
+    foreign = distributed.owners.blocks(NODES, COMM.size)[np.unique(src[mine])] != COMM.rank
+    assert part.outputs.halos["num_src_nodes"].received == foreign.sum()
     local = part.take(nodes, "num_src_nodes"), part.take(nodes[: NODES // 2], "num_dst_nodes")
     expected = trigraph.mha_gat_n2n_bwd(grads, nodes, nodes[: NODES // 2], weights, graph, 2, edge_embedding=edges)
     found = distributed.mha_gat_n2n_bwd(
@@ -100,9 +103,3 @@ def triplets():
             whole = distributed.partition(triplets, COMM, **optional)
             other = distributed.interaction_bilinear_bwd(*(whole.take(*a) for a in arrays), weight, whole)
             assert found.weight.tobytes() == other.weight.tobytes()
-
-
-attention()
-directions()
-triplets()
-print("right")

@@ -1,14 +1,18 @@
-"""A rank of test_distributed_torch.py: training steps of DimeNet++ and of attention, beside one process without MPI.
+"""Checks of test_distributed.py: derivatives in torch, training steps beside one process without MPI, the example."""
 
-The last line of rank 0 is a digest of energies, forces, gradients and trained parameters.
-"""
-
+import contextlib
 import hashlib
+import importlib.util
+import io
+import re
+from pathlib import Path
 
+import distributed_errors as errors
 import numpy as np
 import torch
 from ase import Atom
 from ase.build import fcc111
+from distributed_operators import chunks
 from mpi4py import MPI
 from torch.nn import functional as F
 
@@ -16,11 +20,9 @@ import trigraph.torch
 from trigraph import CSC, EdgeGraph, distributed
 from trigraph.distributed import nn
 from trigraph.distributed import torch as divided
-from trigraph.distributed.kinds import CSCKind, EdgesKind, RowsKind
 from trigraph.torch.nn import DimeNetPlusPlus
 
-COMM = MPI.COMM_WORLD
-FOUND = hashlib.sha256()
+EXAMPLE = Path(__file__).parents[2] / "examples" / "divided_forces.py"
 # Both add the same float64 terms in another order, through a dozen layers of sums of at most some thousand terms.
 CLOSE = 1e-9
 
@@ -34,12 +36,11 @@ def whole(part, tensor, symbol):
     return torch.from_numpy(part.collect(tensor.detach().numpy(), symbol))
 
 
-def keep(*tensors):
-    for tensor in tensors:
-        FOUND.update(tensor.detach().numpy().tobytes())
+def digest(*tensors):
+    return hashlib.sha256(b"".join(t.detach().numpy().tobytes() for t in tensors)).hexdigest()
 
 
-def dimenet(dtype):
+def dimenet(dtype, comm):
     """Forces of a slab with periodic images, and a step that fits them."""
     atoms = fcc111("Cu", (2, 3, 3), a=3.6, vacuum=6.0)
     atoms.rattle(0.1, seed=1)
@@ -50,7 +51,7 @@ def dimenet(dtype):
     model = nn.DimeNetPlusPlus(*sizes, cutoff=4.0, output_initializer="glorot_orthogonal").to(dtype)
     graph, _, offset, _ = EdgeGraph.from_ase(atoms, 4.0)
     neighbors = nn.DividedNeighbors.divide(
-        graph, offset, COMM, distributed.owners.bisection(atoms.positions, COMM.size)
+        graph, offset, comm, distributed.owners.bisection(atoms.positions, comm.size)
     )
     z, pos = torch.from_numpy(atoms.numbers), torch.from_numpy(atoms.positions).to(dtype)
     mine = torch.from_numpy(neighbors.into.owned["num_dst_nodes"])
@@ -62,7 +63,7 @@ def dimenet(dtype):
     all_forces = whole(neighbors.into, forces, "num_dst_nodes")
     assert not all_forces[-1].any()
     assert not torch.signbit(all_forces[-1]).any()
-    keep(energy, all_forces, *(p.grad for p in parameters))
+    found = [energy, all_forces, *(p.grad.clone() for p in parameters)]
     reference = DimeNetPlusPlus(*sizes, cutoff=4.0).to(dtype)
     reference.load_state_dict(model.state_dict())
     cell = torch.from_numpy(np.array(atoms.cell)).to(dtype)
@@ -74,14 +75,14 @@ def dimenet(dtype):
         for own, other in zip(parameters, reference.parameters(), strict=True):
             close(own.grad, other.grad)
     torch.optim.Adam(parameters, 1e-3).step()
-    keep(*parameters)
+    return digest(*found, *parameters)
 
 
-def attention(dtype):
+def attention(dtype, comm):
     """Two layers of attention, a step that fits them to numbers of the nodes."""
     rng, nodes, edges, heads = np.random.default_rng(0), 600, 4000, 2
     graph = CSC.from_edge_index(rng.integers(0, nodes, (2, edges)))
-    part = distributed.partition(graph, COMM, distributed.owners.metis(graph, COMM.size))
+    part = distributed.partition(graph, comm, distributed.owners.metis(graph, comm.size))
     rows = part.rows("num_dst_nodes")
     generator = torch.Generator().manual_seed(1)
     shapes = [(8, 5), (8,), (16,), (6, 8), (6,), (12,)]
@@ -109,21 +110,79 @@ def attention(dtype):
     loss.backward()
     expected = (model(x, copies, F.linear, trigraph.torch.mha_gat_n2n, graph, F.elu) - y).square().sum()
     expected.backward()
-    keep(loss, whole(part, out, "num_dst_nodes"), *(p.grad for p in parameters))
+    found = [loss, whole(part, out, "num_dst_nodes"), *(p.grad.clone() for p in parameters)]
     if dtype == torch.float64:
         close(loss, expected)
         for own, other in zip(parameters, copies, strict=True):
             close(own.grad, other.grad)
     torch.optim.SGD(parameters, 1e-3).step()
-    keep(*parameters)
+    return digest(*found, *parameters)
 
 
-if __name__ == "__main__":
-    torch.set_num_threads(1)
-    for sums in (CSCKind, EdgesKind, RowsKind):
-        sums.chunk = 50  # so that there are several
-    for kind in (torch.float32, torch.float64):
-        attention(kind)
-        dimenet(kind)
-    if COMM.rank == 0:
-        print(FOUND.hexdigest())
+def same(step, dtype):
+    with chunks(50):  # so that there are several
+        assert step(dtype, MPI.COMM_WORLD) == step(dtype, MPI.COMM_SELF)
+
+
+def attention_float32():
+    same(attention, torch.float32)
+
+
+def attention_float64():
+    same(attention, torch.float64)
+
+
+def dimenet_float32():
+    same(dimenet, torch.float32)
+
+
+def dimenet_float64():
+    same(dimenet, torch.float64)
+
+
+def example():
+    """It prints the same for any number of ranks, and errors that fall."""
+    spec = importlib.util.spec_from_file_location("divided_forces", EXAMPLE)
+    program = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(program)
+    printed = []
+    for program.COMM in (MPI.COMM_SELF, MPI.COMM_WORLD):
+        with contextlib.redirect_stdout(io.StringIO()) as lines:
+            program.main(["--steps", "5"], standalone_mode=False)
+        printed.append(lines.getvalue())
+    assert printed[1] == (printed[0] if MPI.COMM_WORLD.rank == 0 else "")
+    first, last = (float(error) for error in re.findall(r"force (\S+)", printed[0]))
+    assert last < 0.9 * first
+
+
+def derivatives():
+    """Of all orders, over all ranks."""
+    rows = errors.PART.rows("num_src_nodes")
+    scale = torch.tensor(3.0, dtype=torch.float64, requires_grad=True)
+    x = torch.from_numpy(errors.MINE.copy()).requires_grad_()
+    energy = scale * divided.total((x**2).sum(1), rows)
+    (force,) = torch.autograd.grad(energy, x, create_graph=True)
+    divided.total((force**2).sum(1), rows).backward()
+    assert abs(scale.grad.item() / (8 * 3.0 * (errors.ROWS**2).sum()) - 1) < 1e-12
+    weights = torch.ones(8, dtype=torch.float64)
+    x = torch.from_numpy(errors.MINE.copy()).requires_grad_()
+    out = divided.mha_gat_n2n(x, x, weights, errors.PART, 1).output_embedding
+    for _ in range(2):
+        (out,) = torch.autograd.grad((out**2).sum(), x, create_graph=True)
+    errors.refused(
+        lambda: out.sum().backward(), "RuntimeError: mha_gat_n2n_bwd2: its derivative was asked for, the third"
+    )
+    dist = torch.full((errors.PART.owned["num_edges"].size,), 0.5, requires_grad=True)
+    divided.radial_basis(dist, torch.ones(2), 2, partition=errors.PART).rbf.sum().backward()
+    of_rbf, of_other = (np.full((len(dist), n), value, np.float32) for n, value in ((2, 1), (4, 0)))
+    expected = trigraph.radial_basis_bwd(of_rbf, of_other, dist.detach().numpy(), np.ones(2, np.float32), 2)
+    assert (dist.grad.numpy() == expected.dist).all()
+
+
+def totals():
+    """What `total` refuses."""
+    x, rows = torch.from_numpy(errors.MINE), errors.PART.rows("num_src_nodes")
+    errors.refused(lambda: divided.total(x[1:] if errors.LAST else x, rows), "total: x is")
+    errors.refused(lambda: divided.total(x, errors.PART), "expected a Partition of Partition.rows")
+    if MPI.COMM_WORLD.size > 1:
+        errors.refused(lambda: divided.total(x.float() if errors.LAST else x, rows), "total: x is of torch.float64")

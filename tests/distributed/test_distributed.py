@@ -1,10 +1,11 @@
 """trigraph.distributed under mpiexec: the bits of one process, graphs in pieces, and errors that end all ranks."""
 
 import os
-import re
 import shutil
 import subprocess
 import sys
+import tempfile
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -13,114 +14,83 @@ pytest.importorskip("mpi4py")
 MPIEXEC = shutil.which("mpiexec", path=str(Path(sys.executable).parent)) or shutil.which("mpiexec")
 pytestmark = pytest.mark.skipif(MPIEXEC is None, reason="there is no mpiexec")
 HERE = Path(__file__).parent
+slow = pytest.mark.slow
+
+CHECKS = [
+    *(f"operators.{setting}" for setting in ("blocks", "whole", "scattered")),
+    *(f"pieces.{kind}" for kind in ("attention", "directions", "triplets")),
+    *(f"errors.{kind}" for kind in ("arguments", "calls_after_errors", "no_blocks", "reverse_edges")),
+    *(f"errors.{kind}" for kind in ("rows_from_anywhere", "equal_arguments", "many_partitions")),
+    "threads.of_machines",
+    "device.stand_in",  # before torch is loaded, which cannot see what is on such a device
+]
+OF_TORCH = [
+    *(f"torch.{model}_{dtype}" for model in ("attention", "dimenet") for dtype in ("float32", "float64")),
+    *(f"torch.{name}" for name in ("example", "derivatives", "totals")),
+    "threads.of_torch",
+]
+CHECKS += OF_TORCH if find_spec("torch") else []
 
 
-SETTINGS = ("blocks", "whole", "scattered")
-
-
-def ranks(number, script, *arguments):
+def ranks(number, script, *arguments, runner=(), timeout=500, threads="1"):
     """Run a script of this folder on some ranks, more than there are processors: those that wait let others run."""
-    command = [MPIEXEC, "-n", str(number), sys.executable, str(HERE / script), *arguments]
-    quiet = {"OMP_NUM_THREADS": "1", "MPIR_CVAR_POLLS_BEFORE_YIELD": "1", "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1"}
-    quiet["PYTHONPATH"] = str(HERE.parent / "helpers")
-    return subprocess.run(
-        command, capture_output=True, text=True, timeout=500, env={**os.environ, **quiet}, check=False
-    )
+    command = [MPIEXEC, "-n", str(number), sys.executable, *runner, str(HERE / script), *arguments]
+    with tempfile.TemporaryDirectory() as folder:  # MPICH leaves files there
+        given = {"OMP_NUM_THREADS": threads, "MPIR_CVAR_POLLS_BEFORE_YIELD": "1", "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1"}
+        given |= {"PYTHONPATH": str(HERE.parent / "helpers"), "TMPDIR": folder}
+        environment = {n: v for n, v in (os.environ | given).items() if v is not None}
+        return subprocess.run(command, capture_output=True, text=True, timeout=timeout, env=environment, check=False)
 
 
-def digests(number, script, *arguments):
-    run = ranks(number, script, *arguments)
+@pytest.fixture(scope="module", params=[2, *(pytest.param(n, marks=slow) for n in (1, 3, 7))])
+def checked(request):
+    """All checks by the same ranks, one after another: to start them takes longer than most checks."""
+    return ranks(request.param, "distributed_checks.py", *CHECKS)
+
+
+@pytest.mark.parametrize("check", CHECKS)
+def test_check(checked, check):
+    passed = [line.split()[0] for line in checked.stdout.splitlines()]
+    assert check in passed, checked.stderr[-3000:]
+
+
+def test_ranks_end_after_all_checks(checked):
+    assert checked.returncode == 0, checked.stderr[-3000:]
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_getaffinity"), reason="processes have no processors of their own")
+def test_ranks_share_the_processors_of_a_machine():
+    run = ranks(2, "distributed_checks.py", "threads.as_started", threads=None)
     assert run.returncode == 0, run.stderr[-3000:]
-    return run.stdout.splitlines()
-
-
-@pytest.fixture(scope="module")
-def one_rank():
-    return digests(1, "distributed_worker.py", *SETTINGS)
 
 
 @pytest.mark.parametrize(
-    ("number", "settings"),
+    ("case", "runner", "status", "shown"),
     [
-        (2, ["whole"]),
-        (3, ["blocks", "scattered"]),
-        (7, ["scattered"]),
-        *(pytest.param(n, SETTINGS, marks=pytest.mark.slow) for n in (2, 3, 7)),
+        ("raises", [], 1, "rank 1:\nTraceback"),
+        ("interrupted_twice", [], 130, "rank 1:\nTraceback"),
+        pytest.param("interrupted", [], 130, "KeyboardInterrupt", marks=slow),
+        ("exits", ["-m", "mpi4py"], 1, "nothing to do"),
+        pytest.param("terminated", [], None, "", marks=slow),
+        ("killed", [], None, ""),
     ],
 )
-def test_any_number_of_ranks_has_the_bits_of_one_process(one_rank, number, settings):
-    """Every operator and order; the ranks compare rows with one process, and sums over everything with each other."""
-    found = digests(number, "distributed_worker.py", *settings)
-    assert len(found) == len(settings)
-    assert set(found) <= set(one_rank)
+def test_a_rank_that_ends_early_ends_all(case, runner, status, shown):
+    """The other rank waits in a call that this one never makes."""
+    run = ranks(2, "distributed_ends.py", case, runner=runner, timeout=30)
+    assert run.returncode == status if status else run.returncode != 0
+    assert shown in run.stderr
 
 
-def test_training_steps_have_the_bits_of_one_rank():
-    pytest.importorskip("torch")
-    assert digests(3, "distributed_torch.py") == digests(1, "distributed_torch.py")
-
-
-def test_the_example_prints_the_same_for_any_number_of_ranks():
-    pytest.importorskip("torch")
-    one, two = (digests(n, "../examples/divided_forces.py", "--steps", "5") for n in (1, 2))
-    assert one == two
-    errors = [float(re.search(r"force (\S+)", line)[1]) for line in one[:2]]
-    assert errors[1] < 0.9 * errors[0]
-
-
-def test_graphs_in_pieces():
-    for number in (1, 3):
-        assert "".join(digests(number, "distributed_pieces.py")).count("right") == number
-
-
-@pytest.mark.parametrize("number", [1, 3])
-def test_errors_that_are_caught_and_edges_of_the_input(number):
-    pytest.importorskip("torch")
-    assert "".join(digests(number, "distributed_edges.py")).count("right") == number
-
-
-def test_arrays_on_a_device():
-    """With a stand-in for CuPy: no device has been met."""
-    assert "".join(digests(3, "distributed_device.py")).count("right") == 3
-
-
-@pytest.mark.parametrize(
-    ("case", "expected"),
-    [
-        ("raises", "rank 2:\nTraceback"),
-        ("raises", "KeyError: 'nobody catches this'"),
-        ("too_many_rows", r"agg_weighted_n2n_fwd: embedding has shape (9, 4) on rank 2; expected 1 along axis 0"),
-        ("too_many_rows", "RuntimeError: rank 2: ValueError: agg_weighted_n2n_fwd: embedding has shape"),
-        ("wrong_out", "out['output_embedding'] has shape (2, 4); expected (num_dst_nodes, dim) = (1, 4)"),
-        ("wrong_out", "RuntimeError: rank 2: ValueError: agg_weighted_n2n_fwd: out['output_embedding'] has shape"),
-        ("other_attribute", "ValueError: agg_weighted_n2n_fwd: op is 'sum' on rank 0 and 'mean' on rank 2"),
-        (
-            "other_dtype",
-            "embedding is of float32 with rows of shape (4,) on rank 0 and of float64 with",
-        ),
-        ("other_width", "and of float32 with rows of shape (5,) on rank 2"),
-        (
-            "other_operator",
-            "ValueError: gno_kernel_fwd: the operator is gno_kernel_fwd on rank 0 and agg_weighted_n2n_fwd",
-        ),
-        ("other_parameters", "ValueError: gno_kernel_fwd: the digest of the numbers in params, a parameter, is"),
-        ("other_graph", "ValueError: partition: graph is"),
-        ("other_owner", "ValueError: partition: owner is"),
-        ("no_such_rank", "ValueError: partition: owner holds 0 to 3; expected ranks 0 to 2"),
-        ("no_partition", "TypeError: agg_weighted_n2n_fwd: graph is a CSC; expected a trigraph.distributed.Partition"),
-        ("wrong_kind", "TypeError: agg_edge_to_edge_fwd: the partition is that of another kind of graph"),
-        ("falling_source", "src of piece 0 falls; expected edges sorted by source"),
-        ("falls_between_ranks", "src falls from one rank to the next"),
-        ("out_of_range", "ValueError: partition_pieces: dst of piece 0 is not within 0 .. 1"),
-        ("unknown_symbol", "ValueError: Partition: nothing is counted by 'num_nodes'; expected one of"),
-    ],
-)
-def test_an_error_ends_all_ranks(case, expected):
-    run = ranks(3, "distributed_failures.py", case)
-    assert run.returncode != 0
-    assert expected in run.stderr
-
-
-def test_a_rank_that_is_killed_ends_all():
-    run = ranks(3, "distributed_failures.py", "killed")
-    assert run.returncode != 0
+@slow
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are those of Linux")
+def test_two_ranks_take_what_one_cannot():
+    """Each with no more memory than the one had."""
+    edges, limit = 500_000, 150_000_000  # bytes of each rank: one needs more than 180 million, two less than 100 each
+    alone = ranks(1, "distributed_memory.py", str(edges), str(limit))
+    assert alone.returncode != 0
+    assert "MemoryError" in alone.stderr
+    for number, bytes_of_each in ((2, limit), (1, 2 * limit)):  # the limit it was, and nothing else
+        done = ranks(number, "distributed_memory.py", str(edges), str(bytes_of_each))
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.strip() == f"{edges} edges"

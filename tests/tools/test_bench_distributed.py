@@ -1,5 +1,7 @@
 """The bench workload of divided graphs: its ranks give the same results, and none stays behind."""
 
+import tempfile
+
 import numpy as np
 import pytest
 
@@ -12,6 +14,14 @@ pytest.importorskip("mpi4py")
 
 (PROGRAM,) = distributed.PROGRAMS
 SIZES = {**PROGRAM.sizes, **dict.fromkeys(PROGRAM.small, 90)}
+
+
+@pytest.fixture(autouse=True)
+def _folder(monkeypatch):
+    """MPICH leaves files in the folder of temporary files."""
+    with tempfile.TemporaryDirectory() as folder:
+        monkeypatch.setenv("TMPDIR", folder)
+        yield
 
 
 def test_ranks_compute_the_same_and_end():

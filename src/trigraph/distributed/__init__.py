@@ -3,6 +3,7 @@
 ``trigraph.distributed.X(...)`` takes a `Partition` in place of a graph, and of every array the rows that the rank owns.
 """
 
+import signal as _signal
 import sys as _sys
 import time as _time
 import traceback as _traceback
@@ -18,21 +19,19 @@ from trigraph.distributed.divide import partition, partition_pieces
 from trigraph.distributed.exchange import Halo
 from trigraph.distributed.functions import FUNCTIONS
 from trigraph.distributed.partition import Partition
-from trigraph.distributed.traffic import Traffic, traffic
 
 globals().update(FUNCTIONS)
-__all__ = ["Halo", "Partition", "Traffic", "owners", "partition", "partition_pieces", "traffic", *sorted(FUNCTIONS)]
+__all__ = ["Halo", "Partition", "owners", "partition", "partition_pieces", *sorted(FUNCTIONS)]
 
 
 def _end_all(kind: type[BaseException], error: BaseException, trace: _TracebackType | None) -> None:
     """Show an exception that nobody has caught, with its rank, and end all ranks: they would wait for this one."""
-    if issubclass(kind, KeyboardInterrupt):
-        _sys.__excepthook__(kind, error, trace)
-        return
-    _sys.stderr.write(f"rank {_MPI.COMM_WORLD.rank}:\n" + "".join(_traceback.format_exception(kind, error, trace)))
-    _sys.stderr.flush()
-    _time.sleep(0.5)  # until mpiexec has passed it on: it drops what is on its way when ranks are ended
-    _MPI.COMM_WORLD.Abort(1)
+    try:
+        _sys.stderr.write(f"rank {_MPI.COMM_WORLD.rank}:\n" + "".join(_traceback.format_exception(kind, error, trace)))
+        _sys.stderr.flush()
+        _time.sleep(0.5)  # until mpiexec has passed it on: it drops what is on its way when ranks are ended
+    finally:  # a terminal and mpiexec both pass Ctrl-C on: the second one arrives here
+        _MPI.COMM_WORLD.Abort(128 + _signal.SIGINT if issubclass(kind, KeyboardInterrupt) else 1)
 
 
 if _MPI.Is_initialized() and _MPI.COMM_WORLD.size > 1:

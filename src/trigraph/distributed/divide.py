@@ -15,11 +15,12 @@ from trigraph.distributed.exchange import Halo, agree, digest, moved_to
 from trigraph.distributed.kinds import CSCKind, EdgesKind, Ids, Kind, Owners, SegmentsKind, ascending, unique
 from trigraph.distributed.owners import blocks as block_owners
 from trigraph.distributed.partition import Partition
+from trigraph.distributed.processors import share
 from trigraph.graphs import CSC, count
 from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.graphs.segments import Segments
 
-__all__ = ["members_of", "owners_of", "partition", "partition_pieces"]
+__all__ = ["partition", "partition_pieces"]
 
 
 def partition(
@@ -64,8 +65,8 @@ def partition(
     error: Exception | None = None
     facts = [("the call", "partition")]
     try:
-        kind, sizes, members, unused = members_of(graph, atoms, idx_in)
-        owners = owners_of(kind, sizes, comm.size, owner, source_owner)
+        kind, sizes, members, unused = _members_of(graph, atoms, idx_in)
+        owners = _owners_of(kind, sizes, comm.size, owner, source_owner)
         given = {"graph": (graph, atoms, idx_in), "owner": owners.blocks, "source_owner": owners.sources}
         facts += [(name, digest(value)) for name, value in given.items()]
     except Exception as problem:
@@ -157,7 +158,7 @@ def partition_pieces(
             table, lengths = _read_pieces(pieces, of_triplet, len(of_triplet))
             if atoms is not None:
                 outputs = _read_pieces(((array,) for array in atoms), {"atoms": num_dst}, 1)[0][:, 0]
-        owners = owners_of(kind, sizes, comm.size, owner, source_owner)
+        owners = _owners_of(kind, sizes, comm.size, owner, source_owner)
         facts += [("num_nodes", str((num_src, num_dst))), ("graph_type", graph_type.__name__)]
         if graph_type is Segments:
             facts += [("atoms", "None" if atoms is None else "given")]
@@ -313,6 +314,7 @@ def _own_communicator(comm: MPI.Comm) -> MPI.Comm:
     own: Any = comm.Get_attr(_key())
     if own is None:
         own = comm.Dup()
+        share(own)
         comm.Set_attr(_key(), own)
     duplicate: MPI.Comm = own
     return duplicate
@@ -321,7 +323,7 @@ def _own_communicator(comm: MPI.Comm) -> MPI.Comm:
 NUMBER = itertools.count(1)  # of partitions, which all ranks make in the same order
 
 
-def members_of(
+def _members_of(
     graph: Any, atoms: Segments | None, idx_in: Segments | None
 ) -> tuple[Kind, dict[str, int], np.ndarray, np.ndarray]:
     """Return the kind of a whole graph, its sizes, its table, and the rows of edge arrays that no position has."""
@@ -378,7 +380,7 @@ def members_of(
     return SegmentsKind(graph.index.dtype, atoms is not None, idx_in is not None), sizes, table, nothing
 
 
-def owners_of(kind: Kind, sizes: Mapping[str, int], ranks: int, owner: Any, source_owner: Any) -> Owners:
+def _owners_of(kind: Kind, sizes: Mapping[str, int], ranks: int, owner: Any, source_owner: Any) -> Owners:
     """Return the owners that were given, checked, or those by default."""
     symbol = {CSCKind: "num_src_nodes", SegmentsKind: "num_inputs"}.get(type(kind), kind.block)
     found: list[np.ndarray] = []

@@ -7,6 +7,7 @@ rank does the same calls in the same order, backward too. All bits are those of 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -19,9 +20,10 @@ from trigraph.distributed.exchange import agree
 from trigraph.distributed.functions import FUNCTIONS as ARRAYS
 from trigraph.distributed.kinds import RowsKind
 from trigraph.distributed.partition import Partition
+from trigraph.distributed.processors import tell
 from trigraph.distributed.sums import tree_parts, tree_sum
 from trigraph.graphs import namespace_of
-from trigraph.table import DEFINITIONS, OPERATORS, Definition, result_type
+from trigraph.table import DEFINITIONS, OPERATORS, ORDERS, Definition, result_type
 from trigraph.table.public import distributed_signature, wrapped
 from trigraph.torch.arrays import array_of, tensor_from
 
@@ -32,87 +34,70 @@ __all__ = ["FUNCTIONS", "linear", "rowwise", "total"]
 # does not share them out among threads: which numbers meet in a vector then depends on nothing else.
 LANES, AT_A_TIME = 32, 16384
 
-
-class _Forward(torch.autograd.Function):
-    """X_fwd; its derivative is `_Backward`."""
-
-    @staticmethod
-    def forward(ctx: Any, spec: Definition, others: dict[str, Any], *inputs: Tensor | None) -> Any:
-        ctx.spec, ctx.others = spec, others
-        ctx.save_for_backward(*inputs)
-        ctx.set_materialize_grads(False)
-        given = {a.name: array_of(t) for a, t in zip(spec.inputs, inputs, strict=True)}
-        found = ARRAYS[f"{spec.name}_fwd"](**given, **others)
-        if OPERATORS[f"{spec.name}_fwd"].single:
-            ctx.outputs = (torch.empty_like(tensor_from(found), device="meta"),)
-            return tensor_from(found)
-        tensors = [None if array is None else tensor_from(array) for array in found]
-        ctx.outputs = tuple(torch.empty_like(t, device="meta") for t in tensors[: len(spec.outputs)] if t is not None)
-        ctx.mark_non_differentiable(*(t for t in tensors[len(spec.outputs) :] if t is not None))
-        return tuple(tensors)
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor | None) -> Any:
-        wanted = tuple(a.name for a, n in zip(ctx.spec.inputs, ctx.needs_input_grad[2:], strict=True) if n)
-        grads = grads[: len(ctx.spec.outputs)]
-        if all(g is None for g in grads):
-            return (None,) * (2 + len(ctx.spec.inputs))
-        grads = tuple(
-            torch.zeros_like(t, device=ctx.saved_tensors[0].device) if g is None else g
-            for g, t in zip(grads, ctx.outputs, strict=True)
-        )
-        found = _Backward.apply(ctx.spec, ctx.others, wanted, *grads, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
-        return (None, None, *found)
+_threads = torch.get_num_threads()
 
 
-class _Backward(torch.autograd.Function):
-    """X_bwd; its derivative is X_bwd2, which has none."""
+def _share_processors(number: int) -> None:
+    """Have torch use at most so many threads, where the user has chosen none."""
+    global _threads
+    chosen = any(os.environ.get(name) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"))
+    if torch.get_num_threads() == _threads and not chosen:
+        _threads = min(number, _threads)
+        torch.set_num_threads(_threads)
+
+
+tell(_share_processors)
+
+
+class _Derivative(torch.autograd.Function):
+    """X_fwd, X_bwd or X_bwd2; each is the derivative of the one before, and the last has none."""
 
     @staticmethod
     def forward(
-        ctx: Any, spec: Definition, others: dict[str, Any], wanted: Sequence[str], *tensors: Tensor | None
+        ctx: Any, spec: Definition, order: int, others: dict[str, Any], wanted: Sequence[str], *tensors: Tensor | None
     ) -> Any:
-        ctx.spec, ctx.others = spec, others
+        ctx.spec, ctx.order, ctx.others = spec, order, others
         ctx.save_for_backward(*tensors)
         ctx.set_materialize_grads(False)
-        given = {n: array_of(t) for n, t in zip(_arguments(spec), tensors, strict=True)}
-        found = ARRAYS[f"{spec.name}_bwd"](**given, **others, wrt=wanted)
-        return tuple(None if array is None else tensor_from(array) for array in found)
+        name = f"{spec.name}_{ORDERS[order]}"
+        given = {n: array_of(t) for n, t in zip(_arguments(spec, order), tensors, strict=True)}
+        found = ARRAYS[name](**given, **others, **({"wrt": wanted} if order else {}))
+        if order:
+            return tuple(_tensor(getattr(found, n)) for n in _arguments(spec, order - 1))
+        results = [_tensor(found)] if OPERATORS[name].single else [_tensor(array) for array in found]
+        outputs, constants = results[: len(spec.outputs)], results[len(spec.outputs) :]
+        ctx.outputs = [torch.empty_like(t, device="meta") for t in outputs if t is not None]  # as all of them exist
+        ctx.mark_non_differentiable(*(t for t in constants if t is not None))
+        return results[0] if OPERATORS[name].single else tuple(results)
 
     @staticmethod
-    def backward(ctx: Any, *ggs: Tensor | None) -> Any:
-        names = _arguments(ctx.spec)
-        wanted = tuple(n for n, needed in zip(names, ctx.needs_input_grad[3:], strict=True) if needed)
-        if all(g is None for g in ggs) or not wanted:
-            return (None,) * (3 + len(names))
-        found = _Backward2.apply(ctx.spec, ctx.others, wanted, *ggs, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
-        return (None, None, None, *found)
+    def backward(ctx: Any, *cotangents: Tensor | None) -> Any:
+        spec, order, names = ctx.spec, ctx.order, _arguments(ctx.spec, ctx.order)
+        if order == 2:
+            raise RuntimeError(
+                f"{spec.name}_bwd2: its derivative was asked for, the third of {spec.name}; expected at most two"
+            )
+        wanted = tuple(n for n, needed in zip(names, ctx.needs_input_grad[4:], strict=True) if needed)
+        if order == 0:
+            cotangents = cotangents[: len(spec.outputs)]  # the others are of constants
+        if not wanted or all(t is None for t in cotangents):
+            return (None,) * (4 + len(names))
+        if order == 0:
+            device = ctx.saved_tensors[0].device
+            pairs = zip(cotangents, ctx.outputs, strict=True)
+            cotangents = tuple(torch.zeros_like(like, device=device) if t is None else t for t, like in pairs)
+        found = _Derivative.apply(spec, order + 1, ctx.others, wanted, *cotangents, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
+        return (None, None, None, None, *found)
 
 
-class _Backward2(torch.autograd.Function):
-    """X_bwd2, which has no derivative."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, spec: Definition, others: dict[str, Any], wanted: Sequence[str], *tensors: Tensor | None
-    ) -> Any:
-        ctx.spec = spec
-        names = (*(f"gg_{a.name}" for a in spec.inputs), *_arguments(spec))
-        given = {n: array_of(t) for n, t in zip(names, tensors, strict=True)}
-        found = ARRAYS[f"{spec.name}_bwd2"](**given, **others, wrt=wanted)
-        arrays = [getattr(found, n) for n in _arguments(spec)]
-        return tuple(None if a is None else tensor_from(a) for a in arrays)
-
-    @staticmethod
-    def backward(ctx: Any, *_: Tensor | None) -> Any:
-        raise RuntimeError(
-            f"{ctx.spec.name}_bwd2: its derivative was asked for, the third of {ctx.spec.name}; expected at most two"
-        )
+def _tensor(array: Any) -> Tensor | None:
+    return None if array is None else tensor_from(array)
 
 
-def _arguments(spec: Definition) -> tuple[str, ...]:
-    """Return the gradients of the outputs, and the inputs."""
-    return (*(f"grad_{a.name}" for a in spec.outputs), *(a.name for a in spec.inputs))
+def _arguments(spec: Definition, order: int) -> tuple[str, ...]:
+    """Return the arrays of an order, whose inputs come last: those of the table, in its order."""
+    inputs, gradients = [a.name for a in spec.inputs], [f"grad_{a.name}" for a in spec.outputs]
+    return (*[f"gg_{n}" for n in inputs if order == 2], *[n for n in gradients if order], *inputs)
 
 
 def _function(spec: Definition) -> Callable[..., Any]:
@@ -126,7 +111,7 @@ def _function(spec: Definition) -> Callable[..., Any]:
             if not (isinstance(tensor, Tensor) or (tensor is None and a.optional)):
                 raise TypeError(f"{op.name}: {a.name} is a {type(tensor).__name__}; expected a torch.Tensor")
         others = {**values, "panel": panel, **({} if op.graph else {"partition": partition})}
-        found = _Forward.apply(spec, others, *inputs)  # type: ignore[no-untyped-call]
+        found = _Derivative.apply(spec, 0, others, (), *inputs)  # type: ignore[no-untyped-call]
         return found if op.single else result_type(op.name)(*found)
 
     call.__name__ = call.__qualname__ = spec.name

@@ -157,18 +157,10 @@ def distributed_docstring(op: Operator) -> str:
         "",
         "Parameters",
         "----------",
-        *wrapped(", ".join(p for p in distributed_signature(op).parameters if p not in ("out", "panel", "partition"))),
-        f"    As of `trigraph.{op.name}`.",
-        "    Arrays with rows have those that this rank owns, parameters are whole, a Partition stands for the graph.",
-        *(
-            ["partition : Partition", "    The partition of the edges that the rows belong to."]
-            if op.graph is None
-            else []
-        ),
-        "out : array or mapping from field to array, optional",
-        "    Where to write, as of the front door: the rows that this rank owns; each rank may give its own or none.",
-        "panel : str, optional",
-        "    The same on all ranks.",
+        *wrapped(", ".join(p for p in distributed_signature(op).parameters if p != "partition")),
+        f"    As of `trigraph.{op.name}`; all ranks have to call it. Arrays with rows have",
+        "    those that this rank owns, `out` too; all else is the same everywhere. A Partition is the graph.",
+        *(["partition : Partition", "    Of the edges that the rows belong to."] if op.graph is None else []),
         "",
         "Returns",
         "-------",
@@ -177,13 +169,7 @@ def distributed_docstring(op: Operator) -> str:
         "",
         "Raises",
         "------",
-        "TypeError, ValueError",
-        "    As the front door; where arguments differ between ranks, on all of them.",
-        "RuntimeError",
-        "    If another rank has met an error.",
-        "",
-        "Notes",
-        "-----",
-        *wrapped(f"All ranks have to call it. Source: {op.definition.source}"),
+        "TypeError, ValueError, RuntimeError",
+        f"    As `trigraph.{op.name}`; on all ranks where arguments differ or one has met an error.",
     ]
     return "\n".join(lines)

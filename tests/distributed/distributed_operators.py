@@ -1,11 +1,7 @@
-"""A rank of test_distributed.py: calls operators on divided graphs, and compares with what one process returns.
+"""Checks of test_distributed.py: operators on divided graphs have the bits of one process, sums those of one rank."""
 
-``distributed_worker.py SETTING ...``; rank 0 prints for each a digest of all fields, which has to be the same for any
-number of ranks.
-"""
-
+import contextlib
 import hashlib
-import sys
 
 import numpy as np
 from mpi4py import MPI
@@ -22,39 +18,45 @@ COMM = MPI.COMM_WORLD
 KINDS = (CSCKind, EdgesKind, RowsKind, SegmentsKind)
 # Terms of such a sum are of order one: a term that is missing, or there twice, is more, and all roundings are less.
 SUMS = {"float32": 1e-3, "float64": 1e-11}
-# Dtype, owners, and blocks of a chunk: of one chunk the sums have the bits of one process, too.
-ONE_CHUNK = 100_000
-SETTINGS = {
-    "blocks": ("float32", "blocks", 3),
-    "whole": ("float64", "scattered", ONE_CHUNK),
-    "scattered": ("float64", "scattered", 2),
-}
+ONE_CHUNK = 100_000  # blocks: sums of one chunk have the bits of one process, too
 
 
-def owners(number, how):
-    """By default, or scattered so that the last rank owns nothing and nobody's rows are neighbours."""
+@contextlib.contextmanager
+def chunks(number):
+    """Sum so many blocks at a time."""
+    before = [kind.chunk for kind in KINDS]
+    for kind in KINDS:
+        kind.chunk = number
+    yield
+    for kind, chunk in zip(KINDS, before, strict=True):
+        kind.chunk = chunk
+
+
+def owners(number, how, comm):
+    """By default, or scattered so that nobody's rows are neighbours; of three ranks or more the last has nothing."""
     if how == "blocks":
         return None
-    return np.random.default_rng(number).integers(0, max(COMM.size - 1, 1), number)
+    return np.random.default_rng(number).integers(0, comm.size - (comm.size > 2), number)
 
 
-def divided(case, how):
+def divided(case, how, comm=COMM):
     """Return the partition of a case, and the graph arguments that it stands for."""
     values = case.values
     if "graph" in values:
         graph = values["graph"]
         ends = (graph.num_dst_nodes, graph.num_src_nodes) if isinstance(graph, CSC) else (graph.num_nodes,)
-        return distributed.partition(graph, COMM, *(owners(n, how) for n in ends)), ["graph"]
+        return distributed.partition(graph, comm, *(owners(n, how, comm) for n in ends)), ["graph"]
     if "triplets" in values:
         triplets, atoms, idx_in = (values.get(n) for n in ("triplets", "atoms", "idx_in"))
         assert isinstance(triplets, Segments)
         number = (triplets if atoms is None else atoms).num_segments
-        of_inputs = None if idx_in is None else owners(idx_in.num_segments, how)
-        part = distributed.partition(triplets, COMM, owners(number, how), of_inputs, atoms=atoms, idx_in=idx_in)
+        of_inputs = None if idx_in is None else owners(idx_in.num_segments, how, comm)
+        owner = owners(number, how, comm)
+        part = distributed.partition(triplets, comm, owner, of_inputs, atoms=atoms, idx_in=idx_in)
         return part, ["triplets", *(n for n in ("atoms", "idx_in") if n in values)]
     number = case.sizes["num_edges"]
     graph = CSC(np.arange(number + 1), np.zeros(number, np.int64), 1)
-    return distributed.partition(graph, COMM, owners(number, how)), []
+    return distributed.partition(graph, comm, owners(number, how, comm)), []
 
 
 def check(case, op, part, graphs, chunk, found):
@@ -110,23 +112,31 @@ def into(op, mine, found):
         assert both[0].tobytes() == both[1].tobytes(), (op.name, name)
 
 
-def digest(dtype, how, chunk):
+def digest(dtype, how, chunk, comm):
     """Compare every operator; return a digest of all fields."""
     found = hashlib.sha256()
-    for kind in KINDS:
-        kind.chunk = chunk
     for definition in DEFINITIONS:
         for variant in variants(definition, ()):
             if variant.kind.differenced or variant.name in ("no edges", "no nodes"):
                 case = build(definition, variant, dtype, 0)
-                part, graphs = divided(case, how)
+                part, graphs = divided(case, how, comm)
                 for op in every_operator_of(definition):
                     check(case, op, part, graphs, chunk, found)
     return found.hexdigest()
 
 
-if __name__ == "__main__":
-    for setting in sys.argv[1:]:
-        what = digest(*SETTINGS[setting])
-        if COMM.rank == 0:
-            print(setting, what)
+def compared(dtype, how, chunk):
+    with chunks(chunk):
+        assert digest(dtype, how, chunk, COMM) == digest(dtype, how, chunk, MPI.COMM_SELF)
+
+
+def blocks():
+    compared("float32", "blocks", 3)
+
+
+def whole():
+    compared("float64", "scattered", ONE_CHUNK)
+
+
+def scattered():
+    compared("float64", "scattered", 2)

@@ -1,4 +1,4 @@
-"""A rank of test_distributed_memory.py: sums over the in-edges of a graph that the ranks draw piece by piece.
+"""A rank of test_distributed.py: sums over the in-edges of a graph that the ranks draw piece by piece.
 
 Arguments: edges of the graph, and bytes that a rank may have beyond those that it has once everything is loaded.
 """

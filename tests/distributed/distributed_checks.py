@@ -1,0 +1,18 @@
+"""A rank of test_distributed.py: it does the checks that are named, such as ``pieces.triplets``, one after another.
+
+Rank 0 prints each that has passed on all ranks, and the seconds; an error ends all ranks.
+"""
+
+import importlib
+import sys
+import time
+
+from mpi4py import MPI
+
+for name in sys.argv[1:]:
+    module, check = name.split(".")
+    start = time.perf_counter()
+    getattr(importlib.import_module(f"distributed_{module}"), check)()
+    MPI.COMM_WORLD.Barrier()
+    if MPI.COMM_WORLD.rank == 0:
+        print(name, f"{time.perf_counter() - start:.2f}", flush=True)

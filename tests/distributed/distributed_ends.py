@@ -1,0 +1,49 @@
+"""A rank of test_distributed.py: the last one ends early, others wait for it; ``distributed_ends.py CASE``."""
+
+import os
+import re
+import signal
+import sys
+import threading
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from mpi4py import MPI
+
+from trigraph import CSC, distributed
+
+COMM = MPI.COMM_WORLD
+
+
+def gets(number):
+    os.kill(os.getpid(), number)
+
+
+def interrupted_twice():
+    """As by Ctrl-C, which a terminal and mpiexec both pass on."""
+    threading.Timer(0.2, gets, [signal.SIGINT]).start()
+    gets(signal.SIGINT)
+
+
+def raises():
+    raise KeyError("nobody catches this")
+
+
+CASES = {
+    "raises": raises,
+    "exits": partial(sys.exit, "nothing to do"),
+    "interrupted": partial(gets, signal.SIGINT),
+    "interrupted_twice": interrupted_twice,
+    "terminated": partial(gets, signal.SIGTERM),
+    "killed": partial(gets, signal.SIGKILL),
+}
+
+MAPS = Path("/proc/self/maps")
+if MAPS.exists() and COMM.rank == COMM.size - 1:  # MPICH leaves its shared memory behind where ranks are ended
+    for shared in set(re.findall(r"/dev/shm/mpich_\S+", MAPS.read_text())):
+        Path(shared).unlink()
+COMM.Barrier()
+if COMM.rank == COMM.size - 1:
+    CASES[sys.argv[1]]()
+distributed.partition(CSC(np.array([0, 1]), np.array([0])), COMM)
