@@ -185,8 +185,7 @@ def _distributed() -> str:
     places = {"divide": ("partition", "partition_pieces"), "exchange": ("Halo",), "partition": ("Partition",)}
     for module, name in ((module, name) for module, names in places.items() for name in names):
         text += f"from trigraph.distributed.{module} import {name} as {name}\n"
-    text += _result_types() + "
-"
+    text += _result_types() + "\n"
     text += ARRAY + f"_Panel: TypeAlias = Literal[{panels}]\n\n"
     for name, op in OPERATORS.items():
         star = ""
