@@ -150,10 +150,11 @@ def _torch() -> str:
     panels = ", ".join(f'"{panel}"' for panel in PANELS)
     text = HEADER + "from collections.abc import Mapping\n"
     text += "from typing import Literal, NamedTuple, SupportsIndex, TypeAlias\n\nfrom torch import Tensor\n\n"
-    text += "from trigraph import CSC, EdgeGraph, Segments\nfrom trigraph.torch import nn as nn\n\n"
+    text += "from trigraph import CSC, EdgeGraph, Segments\nfrom trigraph.torch import nn as nn\n"
+    text += "from trigraph.torch.graphs import GraphTensors as GraphTensors\n\n"
     text += (
         "__all__ = [\n"
-        + "".join(f'    "{name}",\n' for name in sorted([*(spec.name for spec in DEFINITIONS), "nn"]))
+        + "".join(f'    "{name}",\n' for name in sorted(["GraphTensors", *(spec.name for spec in DEFINITIONS), "nn"]))
         + "]\n\n"
     )
     text += f"_Panel: TypeAlias = Literal[{panels}]\n\n"

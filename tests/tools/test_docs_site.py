@@ -14,6 +14,7 @@ from trigraph.table import DEFINITIONS
 
 pytest.importorskip("sphinx")
 pytest.importorskip("torch")
+pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 QUIET = ("--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking")

@@ -93,7 +93,7 @@ def call_bwd(arguments):
     op = OPERATORS_OF_TORCH["mha_gat_n2n_bwd"]
     others = {a.name: a.default for a in op.op.attributes} | arguments | {"panel": "", "wanted": "src_embedding"}
     arrays = [others.pop(name, None) for name in op.array_names]
-    return op.overload(*op.crossing(arrays, others, True))
+    return op.overload(*op.flattened(arrays, others, True))
 
 
 def test_a_third_derivative_is_refused():
@@ -304,7 +304,7 @@ def test_out_that_cannot_be_written_is_refused():
     ):
         tt.mha_gat_n2n(**attention_arguments(), out=out)  # it has two fields
     with pytest.raises(RuntimeError, match="negative bit"):  # a view whose memory holds the numbers' negatives
-        tt.mha_gat_n2n(**attention_arguments(), out={"output_embedding": torch._neg_view(out)})
+        tt.mha_gat_n2n(**attention_arguments(), out={"output_embedding": torch.complex(out, out).conj().imag})
     x = torch.randn(4, 6)
     text = "mha_gat_n2n_fwd: out['output_embedding'] "
     refused(ValueError, text + "overlaps src_embedding", out={"output_embedding": x}, src_embedding=x)
@@ -416,3 +416,29 @@ def test_there_is_one_openmp_library(first):
 def test_the_module_is_found_lazily():
     assert "torch" in dir(trigraph)
     assert trigraph.torch is tt
+
+
+RELEASED = {
+    "src_embedding": r"mha_gat_n2n_fwd: src_embedding has a storage of 0 bytes; expected at least \d+: it was released",
+    "attention_weights": r"mha_gat_n2n_fwd: attention_weights has a storage of 0 bytes; expected at least \d+",
+    "out": r"mha_gat_n2n_fwd: out\['output_embedding'\] has a storage of 0 bytes; expected at least \d+",
+}
+
+
+@pytest.mark.parametrize("name", RELEASED)
+def test_a_tensor_whose_storage_was_released_is_refused(name):
+    """As frameworks do that keep parameters in parts: the tensor has its shape still, and no memory."""
+    arguments = {n: t.detach().clone() if isinstance(t, torch.Tensor) else t for n, t in attention_arguments().items()}
+    out = {"output_embedding": torch.empty_like(arguments["src_embedding"])} if name == "out" else None
+    (out["output_embedding"] if out else arguments[name]).untyped_storage().resize_(0)
+    with pytest.raises(ValueError, match=RELEASED[name]):
+        tt.mha_gat_n2n(**arguments, out=out)
+
+
+def test_an_index_tensor_whose_storage_was_released_is_refused():
+    edge_index = torch.tensor([[0, 1], [1, 0]])
+    edge_index.untyped_storage().resize_(8)
+    with pytest.raises(
+        ValueError, match=r"^CSC: edge_index has a storage of 8 bytes; expected at least 32: it was rel"
+    ):
+        trigraph.CSC.from_edge_index(edge_index)

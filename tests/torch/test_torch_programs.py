@@ -15,13 +15,12 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from torch import _C  # noqa: E402
 from torch._dynamo import compiled_autograd  # noqa: E402
+from torch._subclasses import FakeTensorMode  # noqa: E402
 from torch.autograd import forward_ad  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 from torch.overrides import TorchFunctionMode  # noqa: E402
 from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
-from torch.utils._pytree import tree_flatten, tree_unflatten  # noqa: E402
 
 import trigraph  # noqa: E402
 import trigraph.torch as tt  # noqa: E402
@@ -29,6 +28,12 @@ from trigraph import CSC, EdgeGraph, Segments  # noqa: E402
 from trigraph.torch.library import OPERATORS_OF_TORCH  # noqa: E402
 
 DTYPE = torch.float64
+
+
+@pytest.fixture(autouse=True)
+def _compiler_that_has_compiled_nothing():
+    """Compile anew in each test: torch's compiler gives up on a function that it has compiled many times."""
+    torch.compiler.reset()
 
 
 def attention_graph():
@@ -131,9 +136,9 @@ def test_a_first_call_that_is_compiled_is_compiled_once():
 
 def test_a_graph_that_changes_before_the_backward_is_noticed():
     """Torch's graphs are tensors, and torch looks whether those that a backward needs were changed."""
-    leaves, spec = tree_flatten(attention_graph())
-    copies = [leaf.clone() for leaf in leaves]
-    result = attention(*attention_inputs(), tree_unflatten(copies, spec))
+    apart = tt.GraphTensors.of(attention_graph())
+    copies = [t.clone() for t in apart.tensors]
+    result = attention(*attention_inputs(), tt.GraphTensors(apart.type_name, copies, apart.numbers))
     copies[1].zero_()
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         result.sum().backward()
@@ -173,6 +178,8 @@ def test_traced_and_compiled_forces_train_as_eager_ones(mode, backend):
     arguments = molecule()
     expected = energy_and_forces(*arguments)
     (wanted,) = torch.autograd.grad(expected[1].square().sum(), arguments[1])
+    positions, weights, graph, *rest = arguments
+    arguments = positions, weights, tt.GraphTensors.of(graph), *rest
     traced = make_fx(energy_and_forces, tracing_mode=mode)(*arguments)
     names = {str(node.target) for node in traced.graph.nodes}
     assert {"trigraph.agg_edge_to_edge_fwd.default", "trigraph.agg_edge_to_edge_bwd.default"} <= names
@@ -194,14 +201,14 @@ def test_hessians_in_every_way_are_one():
 
 
 def forwards_and_backwards(positions, rest, graph):
-    """Return a directional derivative, a Jacobian and a Hessian."""
+    """Return a directional derivative and a function of a batch."""
     function = lambda p: energy(p, *rest)  # noqa: E731
+    message = lambda p: tt.agg_weighted_n2n(p, None, graph).output_embedding  # noqa: E731
     with forward_ad.dual_level():
         along = forward_ad.unpack_dual(function(forward_ad.make_dual(positions, positions.cos()))).tangent
     return (
         along,
-        torch.func.jacfwd(lambda p: tt.agg_weighted_n2n(p, None, graph).output_embedding)(positions[:4]),
-        torch.func.hessian(function)(positions),
+        torch.func.vmap(message)(torch.stack([positions[:4], positions[1:5]])),
     )
 
 
@@ -210,10 +217,18 @@ def test_transforms_that_are_compiled(backend):
     """Compiled programs enter levels of forward mode below `torch.autograd.forward_ad`."""
     positions, *rest = molecule()
     rest = [r.detach() if isinstance(r, torch.Tensor) else r for r in rest]
-    arguments = positions.detach(), rest, attention_graph()
-    expected = forwards_and_backwards(*arguments)
-    for got, known in zip(torch.compile(forwards_and_backwards, backend=backend)(*arguments), expected, strict=True):
+    positions, graph = positions.detach(), attention_graph()
+    expected = forwards_and_backwards(positions, rest, graph)
+    program = torch.compile(forwards_and_backwards, backend=backend, fullgraph=True)
+    for got, known in zip(program(positions, rest, graph), expected, strict=True):
         assert known.abs().max() > 0.1
+        assert_near(got / known.abs().max(), known / known.abs().max())
+    message = lambda p: tt.agg_weighted_n2n(p, None, graph).output_embedding.sin().sum()  # noqa: E731
+    for transform in (torch.func.grad, torch.func.jacfwd, torch.func.hessian):
+        with pytest.raises(RuntimeError, match="agg_weighted_n2n_fwd: a compiled program differentiates it by"):
+            torch.compile(transform(message), backend=backend)(positions[:4])
+        traced = make_fx(transform(message))(positions[:4])
+        got, known = torch.compile(traced, backend=backend)(positions[1:5]), transform(message)(positions[1:5])
         assert_near(got / known.abs().max(), known / known.abs().max())
 
 
@@ -313,7 +328,7 @@ EXPORTED = {
 
 @pytest.mark.parametrize(("function", "arguments"), EXPORTED.values(), ids=EXPORTED)
 def test_an_exported_model_takes_a_graph(function, arguments, tmp_path):
-    arguments = arguments()
+    arguments = tuple(tt.GraphTensors.of(a) if isinstance(a, (CSC, EdgeGraph, Segments)) else a for a in arguments())
     program = torch.export.export(_Model(function), arguments)
     assert program.module()(*arguments).item() == function(*arguments).item()
     torch.export.save(program, tmp_path / "program.pt2")
@@ -334,32 +349,34 @@ def test_autocast_computes_in_float32():
     assert torch.equal(result, exact)
 
 
-def test_graphs_are_pytrees():
+def test_graphs_taken_apart_and_put_together():
     graphs = [
         attention_graph(),
         EdgeGraph(np.array([0, 0, 1, 2]), np.array([1, 2, 0, 0]), 3),
         Segments(np.array([1, 0, 1]), 3),
     ]
     for graph in graphs:
-        leaves, structure = torch.utils._pytree.tree_flatten(graph)
-        assert all(isinstance(t, torch.Tensor) for t in leaves if t is not None)
-        again = torch.utils._pytree.tree_unflatten(leaves, structure)
+        apart = tt.GraphTensors.of(graph)
+        assert all(isinstance(t, torch.Tensor) for t in apart.tensors if t is not None)
+        again = apart.graph()
         assert type(again) is type(graph)
         assert again.kind == "torch"
         assert repr(again).split(",")[0] == repr(graph).split(",")[0]
     x, weights = attention_inputs()
-    again = torch.utils._pytree.tree_map(lambda t: t.clone(), graphs[0])
+    apart = tt.GraphTensors.of(graphs[0])
+    again = tt.GraphTensors(apart.type_name, [t.clone() for t in apart.tensors], apart.numbers).graph()
     assert attention(x, weights, again).item() == attention(x, weights, graphs[0]).item()
     with pytest.raises(TypeError, match=r"graph holds torch\.Tensor; panel 'fortran' takes numpy\.ndarray"):
         trigraph.agg_weighted_n2n_fwd(np.ones((4, 2)), None, again)
+    with pytest.raises(TypeError, match=r"^GraphTensors.of: graph is a Tensor; expected one of CSC, EdgeGraph, Segme"):
+        tt.GraphTensors.of(x)
 
 
 def test_tensors_of_graphs_travel():
-    leaves, structure = torch.utils._pytree.tree_flatten(attention_graph())
+    apart = tt.GraphTensors.of(attention_graph())
     x, weights = attention_inputs()
-    for again in (pickle.loads(pickle.dumps(leaves)), copy.deepcopy(leaves)):
-        graph = torch.utils._pytree.tree_unflatten(again, structure)
-        assert attention(x, weights, graph).item() == attention(x, weights, attention_graph()).item()
+    for again in (pickle.loads(pickle.dumps(apart)), copy.deepcopy(apart)):
+        assert attention(x, weights, again).item() == attention(x, weights, attention_graph()).item()
 
 
 def test_graphs_and_results_travel(tmp_path):
@@ -443,51 +460,121 @@ class _Watching(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-def test_an_ordinary_call_goes_past_the_dispatcher_and_no_other_does(monkeypatch):
-    """Whoever watches or changes what the dispatcher does sees the operator: modes, profilers, autocast, transforms."""
+def test_whoever_watches_the_dispatcher_sees_the_operator():
+    """Modes, profilers, autocast and transforms see each operator, or change what it computes."""
     x, weights = attention_inputs()
     graph = attention_graph()
-    op, asked = OPERATORS_OF_TORCH["mha_gat_n2n_fwd"], []
-    true = op.overload
-
-    def ask(*args):
-        asked.append(args)
-        return true(*args)
-
-    ask.redispatch = true.redispatch
-    monkeypatch.setitem(vars(op), "overload", ask)
+    overload = OPERATORS_OF_TORCH["mha_gat_n2n_fwd"].overload
     expected = attention(x, weights, graph).detach()
-    with torch.no_grad():
-        assert torch.equal(attention(x, weights, graph), expected)
-    with torch.inference_mode():
-        assert torch.equal(attention(x, weights, graph), expected)
-        assert torch.equal(attention(x.clone(), weights, graph), expected)
-    attention(torch.nn.Parameter(x.detach()), weights, graph)
-    assert not asked
-
-    def went_through(call):
-        asked.clear()
-        result = call()
-        return result if asked else pytest.fail("the dispatcher was not asked")
 
     def again(given=x):
         return attention(given, weights, graph)
 
     with _Watching() as mode:
-        assert torch.equal(went_through(again), expected)
+        assert torch.equal(again(), expected)
     assert mode.names[0] == "trigraph::mha_gat_n2n_fwd"  # nothing is asked of torch before it
     with _WatchingFunctions() as mode:
-        assert torch.equal(went_through(again), expected)
-    assert true in mode.functions
+        assert torch.equal(again(), expected)
+    assert overload in mode.functions
     with torch.autograd.profiler.profile() as profile:
-        went_through(again)
+        again()
     assert "trigraph::mha_gat_n2n_fwd" in {event.key for event in profile.key_averages()}
     with torch.autocast("cpu"):
-        went_through(again)
-    turned = torch._neg_view(-x.detach())  # its memory holds -x: the dispatcher makes it x
-    assert torch.equal(went_through(lambda: again(turned)), expected)
-    assert torch.equal(went_through(lambda: torch.func.vmap(again)(x.detach()[None]))[0], expected)
-    with _C._AutoDispatchBelowAutograd():  # as inside an operator of somebody else's
-        assert not went_through(again).requires_grad
-        with torch.no_grad():  # where a tangent would be recorded
-            went_through(again)
+        again()
+    turned = torch.complex(x.detach(), -x.detach()).conj().imag  # its memory holds -x: the dispatcher makes it x
+    assert turned.is_neg()
+    assert torch.equal(again(turned), expected)
+    assert torch.equal(torch.func.vmap(again)(x.detach()[None])[0], expected)
+
+
+class _OtherTensors(TorchDispatchMode):
+    """Makes a tensor of a class of its own of every result, as tools that count or record do."""
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        return result.as_subclass(_Other) if type(result) is torch.Tensor else result
+
+
+class _Other(torch.Tensor):
+    __torch_function__ = torch._C._disabled_torch_function_impl
+
+
+def under_fake_tensors(work):
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        work()
+
+
+def under_make_fx(work):
+    make_fx(lambda x: (work(), x)[1], tracing_mode="fake", _allow_non_fake_inputs=True)(torch.ones(1))
+
+
+def under_inference_mode(work):
+    with torch.inference_mode():
+        work()
+
+
+def under_meta_device(work):
+    with torch.device("meta"):
+        work()
+
+
+def under_a_dispatch_mode(work):
+    with _OtherTensors():
+        work()
+
+
+def under_grad(work):
+    torch.func.grad(lambda x: (work(), x.sum())[1])(torch.ones(1))
+
+
+def under_hessian(work):
+    torch.func.hessian(lambda x: (work(), x.sum())[1])(torch.ones(1))
+
+
+def under_vmap(work):
+    torch.func.vmap(lambda x: (work(), x)[1])(torch.ones(2, 1))
+
+
+UNDER = (
+    under_fake_tensors,
+    under_make_fx,
+    under_inference_mode,
+    under_meta_device,
+    under_a_dispatch_mode,
+    under_grad,
+    under_hessian,
+    under_vmap,
+)
+
+
+@pytest.mark.parametrize("under", UNDER, ids=lambda under: under.__name__)
+@pytest.mark.parametrize("first_use", ["built", "prepared", "called"])
+def test_a_graph_keeps_ordinary_tensors_whatever_mode_it_was_first_used_in(under, first_use):
+    x, weights = (t.detach() for t in attention_inputs())
+    expected = torch.func.grad(attention)(x, weights, attention_graph())
+    graphs = [] if first_use == "built" else [attention_graph()]
+
+    def work():
+        if first_use == "built":
+            graphs.append(attention_graph())
+        elif first_use == "prepared":
+            graphs[0].prepare()
+        elif under is under_meta_device:
+            attention(x.clone().requires_grad_(), weights, graphs[0]).backward()
+        else:
+            attention(torch.ones(4, 6, dtype=DTYPE, requires_grad=True), weights, graphs[0])
+
+    under(work)
+    graph = graphs[0]
+    assert torch.equal(torch.func.grad(attention)(x, weights, graph), expected)
+    assert torch.equal(
+        torch.func.vmap(torch.func.grad(attention), (0, None, None))(x[None], weights, graph)[0], expected
+    )
+    given = x.clone().requires_grad_()
+    with torch.autocast("cpu"):
+        attention(given, weights, graph).backward()
+    assert torch.equal(given.grad, expected)
+    kept = [*graph._built["tensors"], *graph._built["reverse_tensors"]]
+    assert all(type(t) is torch.Tensor and not t.is_inference() and t.device.type == "cpu" for t in kept)
+    program = torch.compile(attention, backend="aot_eager")
+    assert torch.equal(program(x, weights, graph), attention(x, weights, attention_graph()))

@@ -95,22 +95,29 @@ def is_tensor(value: Any) -> bool:
     return any(c.__module__.partition(".")[0] == "torch" and c.__name__ == "Tensor" for c in type(value).__mro__)
 
 
-def as_array(value: Any) -> Any:
-    """Return the array that views a dense tensor's memory; anything else is returned as it is."""
+def as_array(value: Any, what: str = "a tensor") -> Any:
+    """Return the array that views a dense tensor's memory; anything else is returned as it is.
+
+    Raises
+    ------
+    ValueError
+        If the storage of a tensor was released; the message begins with `what`.
+    """
     if not is_tensor(value) or str(value.layout) != "torch.strided" or value.device.type not in ("cpu", "cuda"):
         return value
-    import torch
+    if type(value).__name__ == "FakeTensor":  # what stands for a tensor while a program is traced has no memory
+        return value
+    from trigraph.torch.arrays import array_of, beneath, in_plain_thread
 
-    from trigraph.torch.arrays import array_of, beneath
-
+    value = value.resolve_neg()  # a copy where torch negates the values only when they are read
     try:
-        value = beneath(value)
+        return array_of(value, what)
+    except RuntimeError:  # torch.func has wrapped it, or would wrap what is made of it
+        pass
+    try:
+        return in_plain_thread(array_of, beneath(value), what)
     except ValueError:  # a batch of torch.vmap has no memory of this shape
         return value
-    if isinstance(value, torch._subclasses.FakeTensor):  # nor has what stands for a tensor while a program is traced
-        return value
-    with torch._C._DisableFuncTorch():  # which would wrap what `detach` returns
-        return array_of(value.resolve_neg())  # memory of what torch negates only when it is read
 
 
 def called(value: Any) -> str:
@@ -154,7 +161,7 @@ def index_array(caller: str, name: str, value: Any, like: Any = None, like_name:
     TypeError, ValueError
         If it is not one, or differs from `like` in kind, dtype or device.
     """
-    value, like = as_array(value), as_array(like)
+    value, like = as_array(value, f"{caller}: {name}"), as_array(like)
     kind = array_kind(value)
     if kind is None:
         raise TypeError(

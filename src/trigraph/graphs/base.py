@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
 import numpy as np
 
-from trigraph.graphs.arrays import array_kind, as_array, device_of, namespace_of, wait_for
+from trigraph.graphs.arrays import array_kind, device_of, is_tensor, namespace_of, wait_for
 
 __all__ = ["PART_SIZE", "VIEWS", "Immutable", "LongRows", "entered", "find_long_rows", "on_device", "to_device"]
 
@@ -26,9 +26,12 @@ def entered(*values: Any) -> contextlib.AbstractContextManager[Any]:
     """Return the context in which the device of the first array, tensor or graph object on one is the current one."""
     context: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
     for value in values:
-        array = as_array(value)
-        if array_kind(array) == "cupy":
-            context = array.device
+        if array_kind(value) == "cupy":
+            context = value.device
+        elif is_tensor(value) and value.device.type == "cuda":
+            import cupy
+
+            context = cupy.cuda.Device(value.device.index)
         elif isinstance(value, Immutable) and getattr(value, "kind", "") == "cupy":  # which a new one has not yet
             import cupy
 
@@ -158,9 +161,6 @@ def to_device(value: Any) -> Any:
         return cupy.asarray(value)
     if isinstance(value, Immutable):
         # Rebuilt from its arrays, as pickle does.
-        make, arguments, *state = cast("tuple[Any, ...]", value.__reduce_ex__(2))
-        moved = make(*(to_device(a) for a in arguments))
-        if state and state[0] is not None:
-            moved.__setstate__({name: to_device(v) for name, v in state[0].items()})
-        return moved
+        make, arguments = cast("tuple[Any, ...]", value.__reduce__())
+        return make(*(to_device(a) for a in arguments))
     return value

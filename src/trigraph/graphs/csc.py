@@ -334,7 +334,7 @@ class CSC(Immutable):
         num_nodes : int, optional
             Defaults to the largest index + 1.
         """
-        edge_index = as_array(edge_index)
+        edge_index = as_array(edge_index, "CSC: edge_index")
         if array_kind(edge_index) is None:
             raise TypeError(
                 f"CSC: edge_index is {called(edge_index)}; expected a numpy.ndarray, cupy.ndarray or torch.Tensor"

@@ -269,8 +269,9 @@ class EdgeGraph(Immutable):
             coincide, or one is so many cells from the origin (2^18 in float64, 2896 in float32) that its position has
             lost its digits.
         """
-        given, positions = positions, as_array(positions)
-        src, dst, shifts, offset = neighbors(positions, cutoff, as_array(cell), as_array(pbc))
+        given, positions = positions, as_array(positions, "EdgeGraph: positions")
+        cell, pbc = as_array(cell, "EdgeGraph: cell"), as_array(pbc, "EdgeGraph: pbc")
+        src, dst, shifts, offset = neighbors(positions, cutoff, cell, pbc)
         vec = positions[src] - positions[dst] + offset
         graph = cls(src, dst, len(positions), shifts, vec)
         return NeighborEdges(graph, *(like_given(a, given) for a in (vec, offset, shifts)))
@@ -434,7 +435,7 @@ def _check_sorted(src: Any) -> None:
 def _check_rows(name: str, value: Any, src: Any, dtypes: tuple[Any, ...]) -> Any:
     """Array of one row of three for each edge."""
     kind, expected = array_kind(src), " or ".join(d.name for d in dtypes)
-    value = as_array(value)
+    value = as_array(value, f"EdgeGraph: {name}")
     if array_kind(value) != kind:
         came = array_kind(value)
         came = type(value).__name__ if came is None else f"{came}.ndarray"

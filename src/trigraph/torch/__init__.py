@@ -5,19 +5,22 @@ There is one function for each definition of the operator table, ``trigraph.torc
 """
 
 try:
-    import torch as _torch  # noqa: F401
+    import torch as _torch
 except ImportError as _error:
     raise ImportError("trigraph.torch needs PyTorch: pip install 'trigraph[torch]'") from _error
+if _torch.__version__ < (2, 6):  # type: ignore[operator]
+    raise ImportError(f"trigraph.torch needs PyTorch 2.6 or later; {_torch.__version__} is installed")
 
 import importlib as _importlib
 
 from trigraph.torch.functions import FUNCTIONS
+from trigraph.torch.graphs import GraphTensors
 from trigraph.torch.graphs import register as _register
 from trigraph.torch.library import LIBRARY as _LIBRARY
 
 _register(_LIBRARY)
 globals().update(FUNCTIONS)
-__all__ = ["nn", *sorted(FUNCTIONS)]
+__all__ = ["GraphTensors", "nn", *sorted(FUNCTIONS)]
 
 
 def __getattr__(name: str) -> object:

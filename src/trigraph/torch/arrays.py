@@ -3,21 +3,37 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 import torch.utils.dlpack
-from torch._C import _functorch
+from torch.autograd import forward_ad
 
-__all__ = ["array_of", "beneath", "on_device", "tensor_from"]
+__all__ = ["array_of", "beneath", "has_storage", "in_plain_thread", "on_device", "tensor_from"]
+
+R = TypeVar("R")
 
 
-def array_of(value: Any) -> Any:
-    """Return the array that views a tensor's memory, strides included; None is returned as it is."""
+def array_of(value: Any, what: str = "a tensor") -> Any:
+    """Return the array that views a tensor's memory, strides included; None is returned as it is.
+
+    Raises
+    ------
+    ValueError
+        If the storage does not hold the tensor any more; the message begins with `what`.
+    """
     if value is None:
         return None
+    if value.numel():
+        last = value.storage_offset() + sum((n - 1) * s for n, s in zip(value.shape, value.stride(), strict=True))
+        held, needed = value.untyped_storage().nbytes(), (last + 1) * value.element_size()
+        if held < needed:
+            raise ValueError(
+                f"{what} has a storage of {held} bytes; expected at least {needed}: it was released or made smaller"
+            )
     if value.dtype is torch.bfloat16:  # NumPy knows it by ml_dtypes alone
         import ml_dtypes
 
@@ -29,6 +45,42 @@ def array_of(value: Any) -> Any:
     return cupy.from_dlpack(value.detach())
 
 
+def has_storage(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has memory of its own: what a transform of torch.func has wrapped has none."""
+    try:
+        tensor.untyped_storage()
+    except RuntimeError:
+        return False
+    return True
+
+
+class _Found:
+    """Holds a tensor; torch.func leaves an object as it is where it would copy a list."""
+
+    tensor: torch.Tensor
+
+
+class _Beneath(torch.autograd.Function):
+    """Puts the tensor beneath the levels of torch.func into a `_Found`: they are gone where `forward` runs."""
+
+    @staticmethod
+    def forward(tensor: torch.Tensor, found: _Found) -> torch.Tensor:
+        found.tensor = tensor.detach()
+        return tensor.new_empty(0)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.mark_non_differentiable(output)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> None:
+        return None
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, tensor: torch.Tensor, found: _Found) -> Any:
+        raise ValueError("a tensor is batched by torch.vmap; expected one that is the same for all entries")
+
+
 def beneath(tensor: torch.Tensor) -> torch.Tensor:
     """Return the tensor beneath the levels of torch.func, which wrap what is differentiated.
 
@@ -37,11 +89,25 @@ def beneath(tensor: torch.Tensor) -> torch.Tensor:
     ValueError
         If torch.vmap has made one tensor of many: that has no memory of one shape.
     """
-    while _functorch.is_functorch_wrapped_tensor(tensor):
-        if _functorch.is_batchedtensor(tensor):
-            raise ValueError("a tensor is batched by torch.vmap; expected one that is the same for all entries")
-        tensor = _functorch.get_unwrapped(tensor)
-    return tensor
+    found = _Found()
+    _Beneath.apply(forward_ad.unpack_dual(tensor).primal, found)  # type: ignore[no-untyped-call]
+    return found.tensor
+
+
+def in_plain_thread(function: Callable[..., R], *args: Any) -> R:
+    """Call the function in a thread of its own, on this thread's CUDA stream, and return what it returns.
+
+    Dispatch modes, transforms of torch.func, inference mode and default devices belong to a thread: what is made in
+    a new one is an ordinary tensor, whatever is on here.
+    """
+    stream = torch.cuda.current_stream() if torch.cuda.is_initialized() else None
+
+    def call() -> R:
+        with torch.cuda.stream(stream):
+            return function(*args)
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(call).result()
 
 
 def tensor_from(array: Any) -> torch.Tensor:

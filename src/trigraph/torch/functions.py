@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch._compile import _disable_dynamo
 
 from trigraph.checks import bind_arguments, check_call, checked_attribute, choice_number, graph_expected
 from trigraph.graphs.segments import Segments
@@ -19,8 +18,8 @@ from trigraph.panels import choose_panel, execute, raise_named
 from trigraph.table import DEFINITIONS, ORDERS, Definition, Operator, evaluate, result_type
 from trigraph.table.lazy import lazy
 from trigraph.table.public import PANELS, public_signature, torch_docstring
-from trigraph.torch.arrays import array_of, on_device, tensor_from
-from trigraph.torch.graphs import CLASSES
+from trigraph.torch.arrays import array_of, has_storage, on_device, tensor_from
+from trigraph.torch.graphs import CLASSES, GraphTensors, uncompiled, with_own_code
 from trigraph.torch.library import OPERATORS_OF_TORCH, TorchOperator, has_tangents
 
 __all__ = ["FUNCTIONS"]
@@ -68,6 +67,8 @@ def _check_graphs(op: Operator, values: dict[str, Any], first: torch.Tensor) -> 
                 values[name] = graph = Segments(graph, rows[0] if rows else 0)
             except (TypeError, ValueError) as error:
                 raise type(error)(f"{op.name}: {name}: {error}") from None
+        if isinstance(graph, GraphTensors):
+            values[name] = graph = graph.graph()
         if not isinstance(graph, CLASSES[op.graph.type_name]):  # type: ignore[union-attr]
             raise TypeError(f"{op.name}: {name} is a {type(graph).__name__}; expected {graph_expected(op, argument)}")
         if graph.device != _place(first):
@@ -113,7 +114,7 @@ def _check_out(op: TorchOperator, arrays: Sequence[Any], out: Any) -> None:
             )
         if tensor.requires_grad:
             raise ValueError(f"{name}: {label} requires grad; expected a tensor that does not")
-    if torch._C._are_functorch_transforms_active():
+    if not all(t is None or has_storage(t) for t in (*arrays, *written.values())):
         raise ValueError(f"{name}: out is given inside a transform of torch.func; expected none there")
     given = {n: t for n, t in zip(op.array_names, arrays, strict=True) if t is not None}
     for label, tensor in given.items():
@@ -132,10 +133,14 @@ def _into(op: TorchOperator, arrays: list[Any], others: dict[str, Any], out: Any
     _check_out(op, arrays, out)
     try:
         with on_device(arrays[op.first]):
-            _, values = op.apart(op.crossing(arrays, others, False), array_of)
-            values |= zip(op.array_names, map(array_of, arrays), strict=True)
+            _, values = op.unflattened(op.flattened(arrays, others, False), array_of)
+            values |= {n: array_of(t, f"{table.name}: {n}") for n, t in zip(op.array_names, arrays, strict=True)}
             panel = choose_panel(table, values, values.pop("panel") or None)
-            written = {n: array_of(t) for n, t in out.items()} if isinstance(out, Mapping) else array_of(out)
+            place = f"{table.name}: out"
+            if isinstance(out, Mapping):
+                written = {n: array_of(t, f"{place}[{n!r}]") for n, t in out.items()}
+            else:
+                written = array_of(out, place)
             checked = check_call(table, values, None, written, PANELS[panel][1], panel)
             result = execute(table, checked, panel)
     except MemoryError as error:
@@ -166,6 +171,7 @@ def _function(spec: Definition) -> Callable[..., Any]:
         if torch.compiler.is_dynamo_compiling() and (
             out is not None or any(_is_tensor(values[n]) for n, _ in op.graphs)
         ):
+            # NumPy or CuPy make a graph of an index tensor, and write into `out`: torch's compiler cannot follow them.
             return outside(*args, out=out, panel=panel, **kwargs)
         first = _check_tensors(table, values)
         _check_graphs(table, values, first)
@@ -187,14 +193,12 @@ def _function(spec: Definition) -> Callable[..., Any]:
             found = [t if t_exists else None for t, t_exists in zip(found, there, strict=True)]
         return result(*found)
 
-    # NumPy or CuPy make a graph of an index tensor, and write into `out`. Torch's compiler cannot follow them, so that
-    # a compiled program calls this function as it is.
-    outside = _disable_dynamo(call)
+    outside = uncompiled(call)
     call.__name__ = call.__qualname__ = spec.name
     call.__module__ = "trigraph.torch"
     call.__doc__ = torch_docstring(table)
     call.__signature__ = signature  # type: ignore[attr-defined]
-    return call
+    return with_own_code(call)
 
 
 FUNCTIONS = {spec.name: _function(spec) for spec in DEFINITIONS}

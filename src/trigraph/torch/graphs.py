@@ -1,8 +1,8 @@
 """Graph objects as tensors: how they cross into torch's operators, and how torch takes them apart.
 
-A graph object holds arrays of NumPy or CuPy. Torch's operators take tensors and numbers, so a graph crosses as views
-of its arrays, made once, and numbers. Torch's own tools (`make_fx`, `export`, `torch.func`) take it apart as a pytree;
-what they put together again holds tensors in place of arrays, and only `trigraph.torch` takes such a graph.
+A graph object holds arrays of NumPy or CuPy. Torch's operators take tensors and numbers, so a graph is given to them
+as views of its arrays, made once, and numbers. `GraphTensors` are both for programs that take a graph as an argument;
+the graph that is put together of them holds tensors in place of arrays, and only `trigraph.torch` takes it.
 """
 
 from __future__ import annotations
@@ -11,21 +11,33 @@ import functools
 import itertools
 import operator
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 import torch
 import torch.utils.dlpack
-from torch._compile import _disable_dynamo
-from torch.utils import _pytree
 
-from trigraph.graphs import CSC, VIEWS, Immutable, ReverseCSC, array_kind, device_of, namespace_of
+from trigraph.graphs import CSC, VIEWS, Immutable, ReverseCSC, array_kind, device_of, namespace_of, shown
 from trigraph.graphs.edge_graph import EdgeGraph, with_reverse
 from trigraph.graphs.segments import Segments
-from trigraph.torch.arrays import array_of, on_device
+from trigraph.torch.arrays import array_of, in_plain_thread, on_device
 
-__all__ = ["PARTS", "Parts", "assemble", "numbers", "register", "tensor_of", "tensors", "uncompiled"]
+__all__ = [
+    "CLASSES",
+    "PARTS",
+    "GraphTensors",
+    "Parts",
+    "assemble",
+    "numbers",
+    "rebuilt",
+    "register",
+    "tensor_of",
+    "tensors",
+    "uncompiled",
+    "with_own_code",
+]
 
 
 P = ParamSpec("P")
@@ -113,19 +125,36 @@ def tensor_of(array: Any) -> Any:
     return torch.from_numpy(np.asarray(_Memory(array)))
 
 
-def _view(graph: Any) -> None:
-    """Keep the arrays of a graph as tensors, those of the backward once they are there.
+def _plain(arrays: Iterable[Any]) -> tuple[Any, ...]:
+    """Return arrays as ordinary tensors, whatever modes and transforms are on where a graph is built or used.
 
-    Autograd refuses to save tensors made in inference mode, and a transform of torch.func wraps those made in it; a
-    graph may be built in either and used after it.
+    A dispatch mode may make other tensors of them, a transform of torch.func wraps them, and autograd refuses to save
+    those that were made in inference mode; a graph keeps its tensors and may be used after all these.
     """
+    arrays = tuple(arrays)
+    found = tuple(map(tensor_of, arrays))
+    if all(t is None or _is_plain(t) for t in found):
+        return found
+    return in_plain_thread(lambda: tuple(map(tensor_of, arrays)))
+
+
+def _is_plain(tensor: torch.Tensor) -> bool:
+    if type(tensor) is not torch.Tensor or tensor.is_inference():
+        return False
+    try:
+        return tensor.numel() == 0 or tensor.data_ptr() != 0
+    except RuntimeError:  # what a transform has wrapped has no memory of its own
+        return False
+
+
+def _view(graph: Any) -> None:
+    """Keep the arrays of a graph as tensors, those of the backward once they are there."""
     parts, built = PARTS[type(graph).__name__], graph._built
-    with torch.inference_mode(False), torch._C._DisableFuncTorch():
-        if "tensors" not in built:
-            found = built.setdefault("tensors", tuple(tensor_of(getattr(graph, name)) for name in parts.arrays))
-            found[0].trigraph = _Owner(weakref.ref(graph))
-        if "reverse" in built and "reverse_tensors" not in built:
-            built.setdefault("reverse_tensors", tuple(map(tensor_of, built["reverse"])))
+    if "tensors" not in built:
+        found = built.setdefault("tensors", _plain(getattr(graph, name) for name in parts.arrays))
+        found[0].trigraph = _Owner(weakref.ref(graph))
+    if "reverse" in built and "reverse_tensors" not in built:
+        built.setdefault("reverse_tensors", _plain(built["reverse"]))
 
 
 def graph_of(tensors: tuple[Any, ...]) -> Any:
@@ -214,44 +243,124 @@ def _put_together(type_name: str, arrays: Any, given: Any, lengths: Any, device:
     return graph
 
 
-def _flatten(graph: Any) -> tuple[list[Any], Any]:
-    lengths = tuple(getattr(graph, name) for name, _, _ in PARTS[type(graph).__name__].lengths)
-    return list(tensors(graph, True)), (type(graph).__name__, numbers(graph), lengths, graph.device)
+@dataclass
+class GraphTensors:
+    """A graph object as the tensors and numbers that `torch.export` and `make_fx` take for arguments.
+
+    Parameters
+    ----------
+    type_name : {'CSC', 'EdgeGraph', 'Segments'}
+    tensors : list of (Tensor or None)
+        Index tensors of the graph, then those of its backward.
+    numbers : list of int
+
+    Notes
+    -----
+    :meth:`of` makes one; in the program that is exported or traced, :meth:`graph` puts the graph together. Nobody
+    checks the tensors of such a graph again, and only `trigraph.torch` takes it. The program takes graphs of the same
+    numbers as the one that it was made with: nodes, edges, largest in-degree.
+    """
+
+    type_name: str
+    tensors: list[torch.Tensor | None]
+    numbers: list[int]
+
+    @classmethod
+    def of(cls, graph: CSC | EdgeGraph | Segments) -> GraphTensors:
+        """Take a graph apart, with what its backward needs.
+
+        Raises
+        ------
+        TypeError
+            If it is no graph object.
+        """
+        if type(graph).__name__ not in PARTS:
+            expected = ", ".join(PARTS)
+            raise TypeError(f"GraphTensors.of: graph is a {type(graph).__name__}; expected one of {expected}")
+        # Views, since a graph's own tensors refer to the graph, which no checkpoint may hold.
+        views = [None if t is None else t.detach() for t in tensors(graph, True)]
+        return cls(type(graph).__name__, views, list(numbers(graph)))
+
+    def graph(self) -> Any:
+        """Return the graph object, whose arrays are these tensors."""
+        return assemble(self.type_name, tuple(self.tensors), tuple(self.numbers))
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take what a checkpoint holds, which is refused unless a graph object has these tensors and numbers."""
+        if set(state) != {"type_name", "tensors", "numbers"} or state["type_name"] not in PARTS:
+            raise ValueError("GraphTensors: a checkpoint holds something else; expected type_name, tensors and numbers")
+        vars(self).update(state)
+        if all(t is None or _is_plain(t) for t in self.tensors):
+            make, arguments = self.graph().__reduce__()
+            expected = GraphTensors.of(make(*arguments))
+            same = self.numbers == expected.numbers
+            for stored, right in zip(self.tensors, expected.tensors, strict=True):
+                same &= stored is right is None or (stored is not None and right is not None and stored.equal(right))
+            if not same:
+                raise ValueError(
+                    f"GraphTensors: tensors or numbers of a checkpoint are not those of a {self.type_name}"
+                )
 
 
-def _flatten_with_names(graph: Any) -> tuple[list[tuple[Any, Any]], Any]:
-    leaves, context = _flatten(graph)
-    parts = PARTS[context[0]]
-    return [(_pytree.GetAttrKey(n), t) for n, t in zip(parts.arrays + parts.reverse, leaves, strict=True)], context
+def rebuilt(type_name: str, arguments: tuple[Any, ...]) -> Any:
+    """Return the graph object of a checkpoint, built and checked by its constructor.
+
+    Parameters
+    ----------
+    type_name : {'CSC', 'EdgeGraph', 'Segments'}
+    arguments : tuple
+        Tensors in place of the constructor's arrays, and numbers.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As the constructor.
+    """
+    if type_name not in MAKERS:
+        raise ValueError(f"rebuilt: type_name is {shown(type_name)}; expected one of {', '.join(MAKERS)}")
+    return MAKERS[type_name](*arguments)
 
 
-def _unflatten(leaves: Any, context: Any) -> Any:
-    if isinstance(leaves[0], torch.Tensor):
-        return assemble(context[0], tuple(leaves), context[1])
-    # Torch's tracers put objects in the places of tensors that have neither a shape nor a device.
-    return _put_together(context[0], tuple(leaves), *context[1:])
+MAKERS: dict[str, Callable[..., Any]] = {"CSC": CSC, "EdgeGraph": with_reverse, "Segments": Segments}
 
 
-def _to_lists(context: Any) -> Any:
-    return [list(part) if isinstance(part, tuple) else part for part in context]
+def _reduce(graph: Any, protocol: int) -> tuple[Any, ...]:
+    """Return how a graph is pickled: with tensors for torch.save, which has a protocol of its own, arrays for others.
 
-
-def _from_lists(context: Any) -> Any:
-    return tuple(tuple(part) if isinstance(part, list) else part for part in context)
+    `torch.load` with weights_only=True builds tensors and numbers, and calls `rebuilt`, which checks them.
+    """
+    make, arguments = graph.__reduce__()
+    if protocol != torch.serialization.DEFAULT_PROTOCOL:
+        return make, arguments
+    as_tensors = tuple(tensor_of(a) if array_kind(a) else a for a in arguments)
+    return rebuilt, (type(graph).__name__, as_tensors)
 
 
 def uncompiled(function: Callable[P, R]) -> Callable[P, R]:
     """Return the function so that a compiled program leaves off where it is called, and goes on after it.
 
-    `torch.compiler.disable` does this, but imports torch's compiler, which takes a second.
+    `torch.compiler.disable` does this, but imports torch's compiler, which takes a second: it is called when a program
+    is compiled for the first time. From then on the compiler does not look into the function either where it has given
+    up on the caller, and goes on with what the caller calls.
     """
-    disabled = _disable_dynamo(function)
+    disabled: list[Callable[P, R]] = []
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        return (disabled if torch.compiler.is_dynamo_compiling() else function)(*args, **kwargs)
+        if torch.compiler.is_dynamo_compiling() and not disabled:
+            disabled.append(torch.compiler.disable(function))  # type: ignore[no-untyped-call]
+        return (disabled[0] if disabled else function)(*args, **kwargs)
 
-    return call
+    return with_own_code(call)
+
+
+def with_own_code(function: Callable[P, R]) -> Callable[P, R]:
+    """Give a function, one of several made by the same lines, a code object of its own.
+
+    Torch's compiler counts for each code object how often it has compiled it, and gives up at a limit.
+    """
+    function.__code__ = function.__code__.replace(co_name=function.__name__)
+    return function
 
 
 def _build_outside(cls: type) -> None:
@@ -274,21 +383,8 @@ def register(library: torch.library.Library) -> None:
         library.impl("reverse_csc", _reverse, key)
     torch.library.register_fake("trigraph::reverse_csc", _fake_reverse, lib=library)
     VIEWS.append(_view)
-    # With weights_only=True, `torch.load` calls only what it knows to be safe. Graphs are: their constructors check all
-    # arguments, which are numbers and NumPy's arrays of integers.
-    numbers_of_arrays = [type(np.dtype(index)) for index in (np.int32, np.int64)]
-    reconstruct: Any = np.empty(0).__reduce__()[0]
-    torch.serialization.add_safe_globals(
-        [*CLASSES.values(), with_reverse, bytes, np.ndarray, np.dtype, reconstruct, *numbers_of_arrays]
-    )
-    for name, cls in CLASSES.items():
+    torch.serialization.add_safe_globals([rebuilt, GraphTensors])
+    torch.export.register_dataclass(GraphTensors, serialized_type_name="trigraph.GraphTensors")
+    for cls in CLASSES.values():
         _build_outside(cls)
-        _pytree.register_pytree_node(
-            cls,
-            _flatten,
-            _unflatten,
-            serialized_type_name=f"trigraph.{name}",
-            to_dumpable_context=_to_lists,
-            from_dumpable_context=_from_lists,
-            flatten_with_keys_fn=_flatten_with_names,
-        )
+        cls.__reduce_ex__ = _reduce  # type: ignore[method-assign]

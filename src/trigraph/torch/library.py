@@ -8,47 +8,21 @@ follow from the same three.
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import _C
-from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
-from torch.autograd.function import _SingleLevelFunction
 
 from trigraph.checks import bind_sizes, check_call, choice_number, shape_of
 from trigraph.panels import PANELS, choose_panel, execute, raise_named
 from trigraph.table import OPERATORS, Operator, evaluate
 from trigraph.table.lazy import lazy
-from trigraph.torch.arrays import array_of, on_device, tensor_from
-from trigraph.torch.graphs import PARTS, assemble, graph_of, numbers, tensors
+from trigraph.torch.arrays import array_of, has_storage, on_device, tensor_from
+from trigraph.torch.graphs import PARTS, assemble, graph_of, numbers, tensors, uncompiled
 
 __all__ = ["LIBRARY", "OPERATORS_OF_TORCH", "TorchOperator", "has_tangents"]
 
-COMPUTING = (_C.DispatchKey.CPU, _C.DispatchKey.CUDA)
-
-
-def _keys(*names: str) -> Any:
-    """Return a set of the dispatcher's keys."""
-    return functools.reduce(operator.or_, (_C.DispatchKeySet(getattr(_C.DispatchKey, n)) for n in names))
-
-
-# What the dispatcher knows of an ordinary tensor, and of one made in inference mode; and of an ordinary thread: no mode
-# and no transform, no tracing, no autocast.
-ORDINARY_TENSORS = frozenset(
-    _keys(d, f"Autocast{d}", *more).raw_repr()
-    for d in ("CPU", "CUDA")
-    for more in ((), ("ADInplaceOrView", f"Autograd{d}"))
-)
-ORDINARY_INCLUDED = _keys("BackendSelect", "ADInplaceOrView").raw_repr()
-AUTOCAST = _keys("AutocastCPU", "AutocastCUDA").raw_repr()
-AUTOGRAD = _keys("AutogradFunctionality").raw_repr()
-TENSOR_TYPES = (torch.Tensor, torch.nn.Parameter)
-HERE = contextlib.nullcontext()
 LIBRARY = torch.library.Library("trigraph", "DEF")
 
 
@@ -57,7 +31,7 @@ class TorchOperator:
 
     Its arguments have two forms. Within trigraph they are the list of its arrays, in the order of the table, and all
     `others` by name: graph objects, attributes, `panel` and, for derivatives, `wanted`. Torch's dispatcher takes them
-    flat (`crossing`), graph objects as tensors and numbers.
+    flat (`flattened`), graph objects as tensors and numbers.
     """
 
     def __init__(self, op: Operator) -> None:
@@ -71,46 +45,80 @@ class TorchOperator:
         self.plain_names = (*(a.name for a in op.attributes), "panel", *(("wanted",) if op.selective else ()))
 
     def __call__(self, arrays: Sequence[Any], others: Mapping[str, Any]) -> Any:
-        """Call the operator, past torch's dispatcher where that would change nothing.
+        """Call the operator, recorded for differentiation where an array takes part in it."""
+        arrays = _autocast(arrays, arrays[self.first].device.type)
+        if torch.compiler.is_compiling():
+            return self.composite(*self.flattened(arrays, others, self.op.order > 0 or torch.is_grad_enabled()))
+        forwards = has_tangents(arrays)
+        recorded = forwards or requires_grad(arrays)
+        args = self.flattened(arrays, others, recorded or self.op.order > 0)
+        return self.function.apply(forwards, *args) if recorded else self.overload(*args)
 
-        The dispatcher, and what it makes of a graph, take a third of a small call's time. It would do more where a
-        subclass is hidden in a graph, where somebody registered a kernel of his own for ``trigraph::X``, and for
-        observers other than the profiler.
+    def call_flat(self, *args: Any) -> Any:
+        """Call the operator with flat arguments, recorded as by `__call__`.
+
+        Raises
+        ------
+        RuntimeError
+            Where torch.func differentiates the call inside a compiled program: torch has no kernel for that.
         """
-        if not self._passes(arrays, others):
-            return self.overload(*self.crossing(arrays, others, self.op.order > 0 or torch.is_grad_enabled()))
-        if is_recorded(arrays):
-            return self.function.apply(None, others, *arrays)
-        return self.run(arrays, others)
-
-    def _passes(self, arrays: Sequence[Any], others: Mapping[str, Any]) -> bool:
-        """Whether the call may go past the dispatcher: at most autograd takes part in it, and graphs have tensors.
-
-        A graph has its tensors from its first call on, unless it holds arrays of torch's own: one that is traced.
-        """
-        if torch.compiler.is_compiling() or not is_ordinary(arrays):
-            return False
-        graphs = [others[name] for name, _ in self.graphs]
-        return all(g is None or (g.kind != "torch" and "tensors" in g._built) for g in graphs)
+        arrays = args[: self.num_arrays]
+        forwards = has_tangents(arrays, level=0)  # compiled programs do not tell `forward_ad` of the level they enter
+        if not (forwards or requires_grad(arrays)):
+            return self.overload(*args)
+        try:
+            return self.function.apply(forwards, *args)
+        except NotImplementedError:
+            raise RuntimeError(
+                f"{self.op.name}: a compiled program differentiates it by torch.func; expected torch.autograd.grad, or "
+                "a program that make_fx has traced from the function and torch.func"
+            ) from None
 
     @lazy
     def function(self) -> Any:
-        """The torch.autograd.Function that records a call."""
-        return _Derivative(self).function()
+        """The torch.autograd.Function that records a call: compiled programs record `overload` itself.
 
-    @lazy
-    def kernel(self) -> Callable[..., Any]:
-        """What the dispatcher calls first, for arguments that may be differentiated."""
-        return _autograd(self)
+        Its first argument tells whether the call is differentiated forwards: only then are tensors kept for it.
+        """
+        derivative, rule = _Derivative(self), _vmap(self)
+
+        class Recorded(torch.autograd.Function):
+            @staticmethod
+            def forward(forwards: bool, *args: Any) -> Any:
+                return self.overload(*args)
+
+            @staticmethod
+            def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+                derivative.save(ctx, inputs[1:], output, inputs[0])
+
+            @staticmethod
+            def backward(ctx: Any, *cotangents: Any) -> Any:
+                return None, *derivative.backward(ctx, cotangents, ctx.needs_input_grad[1:])
+
+            @staticmethod
+            def jvp(ctx: Any, *tangents: Any) -> Any:
+                return derivative.tangents(ctx, tangents[1:])
+
+            @staticmethod
+            def vmap(info: Any, in_dims: tuple[int | None, ...], forwards: bool, *args: Any) -> Any:
+                return rule(info, in_dims[1:], *args)
+
+        Recorded.__name__ = Recorded.__qualname__ = f"Trigraph_{self.op.name}"
+        return Recorded
 
     @lazy
     def overload(self) -> Any:
         """The operator as torch calls it."""
         return getattr(torch.ops.trigraph, self.op.name).default
 
+    @lazy
+    def composite(self) -> Any:
+        """The operator as compiled programs call it, in which it stands for what `call_flat` does."""
+        return getattr(torch.ops.trigraph, f"call_{self.op.name}").default
+
     @property
     def schema(self) -> str:
-        """Names and types of arguments and results."""
+        """Names and types of arguments and results, without the operator's name."""
         found = [f"Tensor{'?' * a.nullable} {a.name}" for a in self.op.arguments]
         for argument, (name, parts) in zip(self.op.graph.arguments if self.op.graph else (), self.graphs, strict=True):
             for array in (*parts.arrays, *parts.reverse):
@@ -122,10 +130,10 @@ class TorchOperator:
             found.append(f"{kind}{'?' * (None in a.choices)} {a.name}")
         found += ["str panel"] + ["str wanted"] * self.op.selective
         results = ", ".join("Tensor" for _ in self.op.fields)
-        return f"{self.op.name}({', '.join(found)}) -> " + (f"({results})" if len(self.op.fields) > 1 else results)
+        return f"({', '.join(found)}) -> " + (f"({results})" if len(self.op.fields) > 1 else results)
 
-    def crossing(self, arrays: Sequence[Any], others: Mapping[str, Any], reverse: bool) -> list[Any]:
-        """Return the arguments as the dispatcher takes them; the orders of the backward only where they are needed."""
+    def flattened(self, arrays: Sequence[Any], others: Mapping[str, Any], reverse: bool) -> list[Any]:
+        """Return the arguments as the dispatcher takes them; with the orders of the backward if `reverse`."""
         found, numbers_of_graphs = list(arrays), []
         for name, parts in self.graphs:
             graph = others[name]
@@ -137,8 +145,8 @@ class TorchOperator:
                 numbers_of_graphs += numbers(graph)
         return found + numbers_of_graphs + [others[name] for name in self.plain_names]
 
-    def apart(self, args: Sequence[Any], convert: Callable[[Any], Any]) -> tuple[list[Any], dict[str, Any]]:
-        """Return arrays and `others` of what crossed; the arrays of graphs that are put together are converted."""
+    def unflattened(self, args: Sequence[Any], convert: Callable[[Any], Any]) -> tuple[list[Any], dict[str, Any]]:
+        """Return arrays and `others` of flat arguments; the arrays of graphs that are put together are converted."""
         others = dict(zip(self.plain_names, args[self.num_tensors + self.num_numbers :], strict=True))
         i, number = self.num_arrays, self.num_tensors
         for name, parts in self.graphs:
@@ -152,8 +160,13 @@ class TorchOperator:
         return list(args[: self.num_arrays]), others
 
     def compute(self, *args: Any) -> Any:
-        """Compute with what crossed: the dispatcher's kernel of both devices."""
-        return self.run(*self.apart(args, array_of))
+        """Compute with flat arguments: the dispatcher's kernel of both devices."""
+        return self.kernel(*args)
+
+    @lazy
+    def kernel(self) -> Callable[..., Any]:
+        """`run` with flat arguments, which torch's compiler does not look into."""
+        return uncompiled(lambda *args: self.run(*self.unflattened(args, array_of)))
 
     def run(self, arrays: Sequence[Any], others: Mapping[str, Any]) -> Any:
         """Compute on the tensors' device."""
@@ -164,8 +177,9 @@ class TorchOperator:
 
     def _run(self, arrays: Sequence[Any], others: Mapping[str, Any]) -> Any:
         first: torch.Tensor = arrays[self.first]
-        with on_device(first) if first.is_cuda else HERE:
-            values = {**others, **dict(zip(self.array_names, map(array_of, arrays), strict=True))}
+        named = zip(self.array_names, arrays, strict=True)
+        with on_device(first):
+            values = {**others, **{n: array_of(t, f"{self.op.name}: {n}") for n, t in named}}
             wanted, panel = values.pop("wanted", None), values.pop("panel")
             panel = choose_panel(self.op, values, panel) if panel else "gpu" if first.is_cuda else "fortran"
             wrt = None if wanted is None else wanted.split(",") if wanted else ()
@@ -176,7 +190,7 @@ class TorchOperator:
 
     def fake(self, *args: Any) -> Any:
         """Return tensors of the shapes and dtypes that `run` returns, with nothing in them."""
-        arrays, others = self.apart(args, lambda t: t)
+        arrays, others = self.unflattened(args, lambda t: t)
         values = {**others, **dict(zip(self.array_names, arrays, strict=True))}
         op, first = self.op, arrays[self.first]
         columns = set()
@@ -201,50 +215,28 @@ class TorchOperator:
         return found[0] if op.single else tuple(found)
 
 
-@contextlib.contextmanager
-def _recording() -> Iterator[None]:
-    with torch.enable_grad(), forward_ad._set_fwd_grad_enabled(True):
-        yield
+def _autocast(arrays: Sequence[Any], device: str) -> Sequence[Any]:
+    """Return half-precision tensors in float32 where autocast is on, as its policy for sums demands."""
+    if not torch.is_autocast_enabled(device):
+        return arrays
+    half = (torch.float16, torch.bfloat16)
+    return [a.to(torch.float32) if a is not None and a.dtype in half else a for a in arrays]
 
 
-def _outer_levels() -> contextlib.AbstractContextManager[None]:
-    return _recording() if _C._are_functorch_transforms_active() else contextlib.nullcontext()
+def requires_grad(arrays: Sequence[Any]) -> bool:
+    """Whether a call with these arrays is to be differentiated backwards."""
+    return torch.is_grad_enabled() and any(a is not None and a.requires_grad for a in arrays)
 
 
-def is_ordinary(arrays: Sequence[torch.Tensor | None]) -> bool:
-    """Whether the dispatcher would only call `TorchOperator.kernel`: no mode, transform, autocast or profiler is on."""
-    excluded = _C._dispatch_tls_local_exclude_set().raw_repr()
-    if (
-        _C._dispatch_tls_local_include_set().raw_repr() & ~ORDINARY_INCLUDED
-        or excluded & AUTOCAST != AUTOCAST
-        or (excluded & AUTOGRAD and not torch.is_inference_mode_enabled())
-        or _C._len_torch_function_stack()
-        or _C._autograd._profiler_enabled()
-    ):
-        return False
-    return False not in [
-        a is None or (type(a) in TENSOR_TYPES and _C._dispatch_keys(a).raw_repr() in ORDINARY_TENSORS) for a in arrays
-    ]
+def has_tangents(arrays: Sequence[Any], level: int | None = None) -> bool:
+    """Whether an array has a tangent of forward mode at this level, by default the current one.
 
-
-def is_recorded(args: Sequence[Any]) -> bool:
-    """Whether a call with these arguments is to be differentiated."""
-    return (_C.is_grad_enabled() and _C._any_requires_grad(*args)) or forward_ad._current_level >= 0
-
-
-def has_tangents(args: Sequence[Any]) -> bool:
-    """Whether an argument has a tangent (forward mode); compiled programs do not tell `forward_ad` of their levels."""
-    tensors = (a for a in args if isinstance(a, torch.Tensor) and a.is_floating_point())
-    with _C._DisableTorchDispatch():  # or modes and tensor subclasses would be asked for the alias that this makes
-        return any(torch._VF._unpack_dual(t, level=0).tangent is not None for t in tensors)
-
-
-def _compute(op: TorchOperator, keyset: Any, args: Sequence[Any]) -> Any:
-    """Return the results of what crossed, by what comes after autograd."""
-    if (keyset & _C._after_ADInplaceOrView_keyset).highestPriorityTypeId() in COMPUTING:
-        return op.compute(*args)
-    with _C._AutoDispatchBelowAutograd():
-        return op.overload.redispatch(keyset & _C._after_autograd_keyset, *args)
+    An array that a transform of torch.func has wrapped may have one beneath.
+    """
+    floating = [a for a in arrays if a is not None and a.is_floating_point()]
+    return not all(map(has_storage, floating)) or any(
+        forward_ad.unpack_dual(a, level=level).tangent is not None for a in floating
+    )
 
 
 class _Derivative:
@@ -266,18 +258,17 @@ class _Derivative:
         """The first and second derivative of the definition."""
         return OPERATORS_OF_TORCH[f"{self.spec.name}_bwd"], OPERATORS_OF_TORCH[f"{self.spec.name}_bwd2"]
 
-    def save(
-        self, ctx: Any, arrays: Sequence[Any], others: Mapping[str, Any], results: tuple[Any, ...], forwards: bool
-    ) -> None:
+    def save(self, ctx: Any, inputs: Sequence[Any], output: Any, forwards: bool = False) -> None:
         """Keep what derivatives need, backwards or also forwards: arguments, and results that can be given back."""
-        absent, places = self.chosen(others)
+        results = output if isinstance(output, tuple) else (output,)
+        ctx.rest = inputs[self.op.num_tensors :]
+        absent, places = self.chosen(dict(zip(self.op.plain_names, ctx.rest[self.op.num_numbers :], strict=True)))
         kept = [None if i is None else results[i] for i in places]
         # Graphs are saved as tensors, which autograd frees after the backward, and refuses if they were changed since.
-        args = self.op.crossing(arrays, others, True)
-        saved, ctx.rest = args[: self.op.num_tensors], args[self.op.num_tensors :]
-        ctx.save_for_backward(*saved, *kept)
+        saved = (*inputs[: self.op.num_tensors], *kept)
+        ctx.save_for_backward(*saved)
         if forwards:
-            ctx.save_for_forward(*saved, *kept)
+            ctx.save_for_forward(*saved)
         ctx.shapes = [results[i].shape for i in self.output_places]
         ctx.set_materialize_grads(False)
         left = self.constants | absent
@@ -305,7 +296,7 @@ class _Derivative:
     def arguments(self, ctx: Any) -> tuple[dict[str, Any], dict[str, Any]]:
         """Return the arrays of the call by name, with the results that can be given back, and all others."""
         saved, count = ctx.saved_tensors, self.op.num_tensors
-        arrays, others = self.op.apart((*saved[:count], *ctx.rest), lambda t: t)
+        arrays, others = self.op.unflattened((*saved[:count], *ctx.rest), lambda t: t)
         values = dict(zip(self.op.array_names, arrays, strict=True))
         if self.order == 0:
             values |= zip(self.spec.given_back, saved[count:], strict=True)
@@ -331,21 +322,21 @@ class _Derivative:
                 "backwards, or one forwards of one backwards"
             )
 
-    def backward(self, ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
-        """Return the gradients of the arguments that need one."""
+    def backward(self, ctx: Any, cotangents: Sequence[Any], needed: Sequence[bool]) -> tuple[Any, ...]:
+        """Return the gradients of the arguments that need one, None in the places of all others."""
         self.refuse()
         values, others = self.arguments(ctx)
-        needed = dict(zip(self.op.array_names, ctx.needs_input_grad[2:], strict=True))
         prefix = "grad_" if self.order == 0 else "gg_"
         given = {f"{prefix}{n}": t for n, t in zip(self.fields, cotangents, strict=True) if n in self.differentiable}
         if self.order == 0 and any(t is None for t in given.values()):
             given = self.zeros(ctx, values[self.inputs[0]]) | {n: t for n, t in given.items() if t is not None}
         op = self.later[self.order]
-        fields = [f.name for f in op.op.fields if needed.get(f.name)]
+        names = {n for n, need in zip(self.op.array_names, needed, strict=False) if need}
+        fields = [f.name for f in op.op.fields if f.name in names]
         found = self.call(op, values | given, others, fields)
-        return (None, None, *(found.get(n) for n in self.op.array_names))
+        return (*(found.get(n) for n in self.op.array_names), *(None for _ in needed[self.op.num_arrays :]))
 
-    def tangents(self, ctx: Any, *tangents: Any) -> Any:
+    def tangents(self, ctx: Any, tangents: Sequence[Any]) -> Any:
         """Return the derivatives of the results along tangents of the arguments (forward mode).
 
         The second derivative's grad_output is the product of the Jacobian with (gg_input); its other fields are the
@@ -353,7 +344,7 @@ class _Derivative:
         """
         self.refuse()
         values, others = self.arguments(ctx)
-        along = {n: t for n, t in zip(self.op.array_names, tangents[2:], strict=True) if t is not None}
+        along = {n: t for n, t in zip(self.op.array_names, tangents, strict=False) if t is not None}
         bwd, bwd2 = self.later
         direction = {f"gg_{n}": along[n] for n in self.inputs if n in along}
         if self.order == 0:
@@ -371,44 +362,6 @@ class _Derivative:
         results = tuple(found.get(n) for n in self.fields)
         return results if len(results) > 1 else results[0]
 
-    def function(self) -> Any:
-        """Return the torch.autograd.Function, for one level of torch.func: its dispatcher sends each here in turn."""
-        op = self.op
-
-        def forward(ctx: Any, sent: tuple[Any, bool] | None, others: Mapping[str, Any], *arrays: Any) -> Any:
-            if sent is None:  # the call went past the dispatcher
-                result, forwards = op.run(arrays, others), forward_ad._current_level >= 0
-            else:  # A Function's forward runs without gradients, but outer levels of torch.func may record this call.
-                keyset, forwards = sent
-                with _outer_levels():
-                    result = _compute(op, keyset, op.crossing(arrays, others, True))
-            self.save(ctx, arrays, others, result if isinstance(result, tuple) else (result,), forwards)
-            return result
-
-        def backward(ctx: Any, *cotangents: Any) -> Any:  # compiled autograd takes a function alone, and asks for a key
-            return self.backward(ctx, *cotangents)
-
-        methods = {"forward": forward, "backward": backward, "jvp": self.tangents}
-        methods["_compiled_autograd_key"] = torch.autograd.Function._compiled_autograd_key
-        static = {name: staticmethod(method) for name, method in methods.items()}
-        return type(f"Trigraph_{op.op.name}", (_SingleLevelFunction,), static)
-
-
-def _autograd(op: TorchOperator) -> Callable[..., Any]:
-    """Return the kernel that records a call for differentiation, where an argument takes part in one."""
-
-    def kernel(keyset: Any, *args: Any) -> Any:
-        forwards = has_tangents(args)
-        if not (forwards or is_recorded(args)):
-            return _compute(op, keyset, args)
-        arrays, others = op.apart(args, lambda t: t)
-        if not _C._are_functorch_transforms_active():
-            return op.function.apply((keyset, forwards), others, *arrays)
-        with enable_single_level_autograd_function():
-            return op.function.apply((keyset, forwards), others, *arrays)
-
-    return kernel
-
 
 def _vmap(op: TorchOperator) -> Callable[..., Any]:
     """Return the rule of torch.vmap: the operator for one entry after the other."""
@@ -421,7 +374,7 @@ def _vmap(op: TorchOperator) -> Callable[..., Any]:
             return (empty, (0,) * len(empty)) if len(empty) > 1 else (empty[0], 0)
         entries = []
         for i in range(info.batch_size):
-            result = op.overload(*(a if d is None else a[i] for a, d in zip(moved, in_dims, strict=True)))
+            result = op.call_flat(*(a if d is None else a[i] for a, d in zip(moved, in_dims, strict=True)))
             entries.append(result if isinstance(result, tuple) else (result,))
         stacked = tuple(torch.stack(column) for column in zip(*entries, strict=True))
         return (stacked, (0,) * len(stacked)) if len(stacked) > 1 else (stacked[0], 0)
@@ -430,15 +383,19 @@ def _vmap(op: TorchOperator) -> Callable[..., Any]:
 
 
 def _register(op: TorchOperator) -> TorchOperator:
-    name = f"trigraph::{op.op.name}"
-    LIBRARY.define(op.schema)
+    name, derivative = f"trigraph::{op.op.name}", _Derivative(op)
+    LIBRARY.define(f"{op.op.name}{op.schema}")
+    LIBRARY.define(f"call_{op.op.name}{op.schema}")
+    LIBRARY.impl(f"call_{op.op.name}", op.call_flat, "CompositeImplicitAutograd")
     for key in ("CPU", "CUDA"):
         LIBRARY.impl(op.op.name, op.compute, key)
-    LIBRARY.impl(op.op.name, op.kernel, "Autograd", with_keyset=True)
     torch.library.register_fake(name, op.fake, lib=LIBRARY)
+
+    def backward(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
+        return derivative.backward(ctx, cotangents, ctx.needs_input_grad)
+
+    torch.library.register_autograd(name, backward, setup_context=derivative.save, lib=LIBRARY)
     torch.library.register_vmap(name, _vmap(op), lib=LIBRARY)
-    for device in ("cpu", "cuda"):
-        torch.library.register_autocast(name, device, torch.float32, lib=LIBRARY)
     return op
 
 

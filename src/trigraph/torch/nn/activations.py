@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch._functorch.utils import unwrap_dead_wrappers
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from trigraph.graphs import shown
@@ -18,18 +17,7 @@ Activation = Callable[[Tensor], Tensor]
 _silu_backward = torch.ops.aten.silu_backward.default
 
 
-class _Function(torch.autograd.Function):
-    """A function of which a call costs little: torch's `apply` asks for the signature of `forward` at each one."""
-
-    @classmethod
-    def apply(cls, *args: Tensor) -> Any:
-        """Return what torch's `apply` returns."""
-        if torch._C._are_functorch_transforms_active():
-            return super().apply(*args)  # type: ignore[no-untyped-call]
-        return super(torch.autograd.Function, cls).apply(*unwrap_dead_wrappers(args))  # type: ignore[misc]
-
-
-class _SiLU(_Function):
+class _SiLU(torch.autograd.Function):
     """x sigmoid(x); its derivative is one operation, and torch's is several where it is differentiated again."""
 
     generate_vmap_rule = True
@@ -52,7 +40,7 @@ class _SiLU(_Function):
         return _derivative(tangent, *ctx.saved_tensors)
 
 
-class _SiLUDerivative(_Function):
+class _SiLUDerivative(torch.autograd.Function):
     """grad s (1 + x (1 - s)) with s = sigmoid(x)."""
 
     generate_vmap_rule = True

@@ -82,7 +82,7 @@ def check_indices(owner: str, edge_index: torch.Tensor, num_src_nodes: int, num_
     """
     if torch.compiler.is_compiling():
         return
-    rows = as_array(edge_index)
+    rows = as_array(edge_index, f"{owner}: edge_index")
     if array_kind(rows) is None:  # a traced program has no values, torch.vmap many
         return
     with _named(owner), entered(rows):

@@ -84,7 +84,9 @@ class _Slots:
             raise TypeError(f"{owner}: {name} is {came}; expected a torch.Tensor of int32 or int64")
         _shape(owner, name, inner, members[0], (members[1],))
         self.inner, self.width = inner.long(), int(inner.max()) + 1 if inner.numel() else 0
-        check_range(owner, name, as_array(inner), min(self.width, MOST // max(self.num_rows, 1)), "Kmax")
+        check_range(
+            owner, name, as_array(inner, f"{owner}: {name}"), min(self.width, MOST // max(self.num_rows, 1)), "Kmax"
+        )
         # Sorted by row, then by place in it: equal slots become neighbours.
         order = torch.argsort(self.inner, stable=True)
         order = order[torch.argsort(self.outer[order], stable=True)]

@@ -12,7 +12,7 @@ from torch import Tensor
 from trigraph.graphs import CSC, check_memory, shown
 from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.graphs.neighbors import neighbors
-from trigraph.torch.arrays import beneath
+from trigraph.torch.arrays import beneath, in_plain_thread
 from trigraph.torch.functions import FUNCTIONS
 from trigraph.torch.graphs import PARTS, tensors, uncompiled
 from trigraph.torch.nn.arguments import check_device
@@ -260,8 +260,7 @@ def find_neighbors(
     pos, batch, cell, pbc = (
         _values(owner, name, value) for name, value in (("pos", pos), ("batch", batch), ("cell", cell), ("pbc", pbc))
     )
-    with torch._C._DisableFuncTorch():  # a transform would wrap what is made of the values
-        return _found(owner, pos, cutoff, batch, cell, pbc, max_num_neighbors)
+    return in_plain_thread(_found, owner, pos, cutoff, batch, cell, pbc, max_num_neighbors)
 
 
 def _found(

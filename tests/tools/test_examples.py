@@ -1,0 +1,104 @@
+"""The examples run without a warning, those with options at small size; they learn, keep the energy, draw plots."""
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from matplotlib.image import imread
+
+pytest.importorskip("torch")
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
+# Examples with options take minutes without them.
+COMMANDS = {path.stem: path for path in EXAMPLES if "@click.command" in path.read_text()}
+PROGRAMS = [path for path in EXAMPLES if path.stem not in COMMANDS]
+
+
+def invoke(name, *options):
+    """Run an example's command in the working directory of the test; return its exit status and what it prints."""
+    done = CliRunner().invoke(runpy.run_path(COMMANDS[name])["main"], list(map(str, options)))
+    if done.exception and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return done.exit_code, done.output
+
+
+def printed(name, *options):
+    code, text = invoke(name, *options)
+    assert code == 0, text
+    return text
+
+
+@pytest.fixture(autouse=True)
+def _in_a_folder_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def test_every_example_is_run():
+    assert {path.stem for path in PROGRAMS} == {"dimenet_forces", "my_gno", "train_on_derivatives"}
+    # tests/distributed runs divided_forces on two ranks.
+    assert COMMANDS.keys() == {"divided_forces", "fit_g2", "gno_poisson", "karate", "train_forces"}
+
+
+@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
+def test_programs(path):
+    runpy.run_path(path, run_name="__main__")
+
+
+def test_poisson_on_meshes_not_seen():
+    text = printed("gno_poisson", "--small", "--out", "plot.png")
+    errors = [float(e) for e in re.findall(r"^\d+ nodes: relative error (\S+)$", text, re.MULTILINE)]
+    assert len(errors) == 2
+    assert all(e < 0.5 for e in errors)  # u = 0 has the error 1
+    assert imread("plot.png").std() > 0
+
+
+def test_karate_club():
+    pytest.importorskip("networkx")
+    text = printed("karate", "--small", "--out", "plot.png")
+    right, others = map(int, re.search(r"^(\d+) of (\d+) members predicted right", text, re.MULTILINE).groups())
+    assert others == 32
+    assert right >= 24  # half of them by chance
+    assert imread("plot.png").std() > 0
+
+
+def test_train_forces():
+    text = printed("train_forces", "--number", 10, "--epochs", 2, "--steps", 10)
+    assert "8 structures trained, 2 held out" in text
+    before, after = map(float, re.search(r"error of forces: (\S+) meV/Å before, (\S+) after", text).groups())
+    assert after < before
+    total, potential = map(float, re.search(r"energy within (\S+) meV/atom .* within\s(\S+)", text).groups())
+    assert total < potential / 100
+    assert imread("train_forces.png").std() > 0
+
+
+def test_fit_g2():
+    text = printed("fit_g2", "--steps", 5)
+    assert "119 molecules trained on, 29 held out" in text
+    before, after = map(float, re.findall(r": (\S+) eV trained on", text))
+    assert after < before
+    assert imread("fit_g2.png").std() > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "option", "least"),
+    [
+        ("fit_g2", "steps", 0),
+        ("gno_poisson", "refinements", 0),
+        ("gno_poisson", "steps", 1),
+        ("karate", "steps", 1),
+        ("train_forces", "epochs", 0),
+        ("train_forces", "number", 5),
+        ("train_forces", "steps", 0),
+    ],
+)
+def test_least_options(name, option, least):
+    code, text = invoke(name, f"--{option}", least - 1)
+    assert code == 2
+    assert f"Invalid value for '--{option}': {least - 1} is not in the range x>={least}." in text
+
+
+@pytest.mark.parametrize(("name", "energy"), [("H2", 4.75), ("CH4", 18.2), ("N2", 9.9)])
+def test_labels(name, energy):
+    """Experimental atomization energies: 109.5, 420 and 228 kcal/mol."""
+    assert runpy.run_path(COMMANDS["fit_g2"])["atomization_energy"](name) == pytest.approx(energy, abs=0.05)
