@@ -1,5 +1,11 @@
-"""Other packages' interfaces over trigraph's operators: one module for each family."""
+"""Other packages' interfaces over trigraph's operators.
+
+`gemnet` has the padded interface of GemNet-OC's layers, `pylibcugraphops` and `cugraph_ops_binding` those of NVIDIA's
+retired packages. After :func:`install`, ``import pylibcugraphops`` finds the latter; ``python -m trigraph.compat
+SCRIPT [ARGS]`` runs a program that way.
+"""
 
 from trigraph.compat import gemnet
+from trigraph.compat.aliases import install
 
-__all__ = ["gemnet"]
+__all__ = ["gemnet", "install"]

@@ -1,0 +1,268 @@
+"""Functions of ``pylibcugraphops.dimenet``: they write into their first arguments, and return nothing.
+
+Outputs that are None are not computed. Edges are sorted by the first row of `coo_idx`, their source; the vector of an
+edge is position of its source minus that of its destination. There are 7 spherical and 6 radial functions.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+from trigraph.compat.pylibcugraphops.covered import stand_in
+from trigraph.compat.pylibcugraphops.inplace import write
+from trigraph.graphs import EdgeGraph, array_kind, as_array, count
+
+__all__ = [
+    "MMAOp",
+    "agg_edge_to_edge_bwd",
+    "agg_edge_to_edge_bwd2_grad",
+    "agg_edge_to_edge_bwd2_main",
+    "agg_edge_to_edge_fwd",
+    "edge_graph",
+    "radial_basis_bwd",
+    "radial_basis_fwd",
+]
+
+
+class MMAOp(enum.Enum):
+    """Precision of the original's matrix products; trigraph's have that of the arrays, whatever is asked for."""
+
+    HighPrecision = 0
+    LowPrecision = 1
+
+
+def edge_graph(caller: str, coo_idx: Any, mma_operation: Any, **expected: Any) -> EdgeGraph:
+    """Return the graph of (2, num_edges) indices sorted by their first row.
+
+    Parameters
+    ----------
+    caller : str
+        For messages.
+    coo_idx : array or tensor of int32 or int64
+    mma_operation : MMAOp
+    **expected : array or tensor
+        Attributes of the graph as the caller has them (`src_offsets`, `dst_offsets`, `dst_edge_index`); the first has
+        as many entries as there are nodes, and one more.
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument is of another kind or shape, an index is out of range, or an attribute is another one.
+    """
+    if not isinstance(mma_operation, MMAOp):
+        raise TypeError(f"{caller}: mma_operation is a {type(mma_operation).__name__}; expected an MMAOp")
+    index, arrays = as_array(coo_idx), {name: as_array(value) for name, value in expected.items()}
+    for name, array in (("coo_idx", index), *arrays.items()):
+        if array_kind(array) is None or array.dtype.kind != "i":
+            raise TypeError(f"{caller}: {name} is a {type(array).__name__}; expected an array or tensor of integers")
+    if index.ndim != 2 or len(index) != 2:
+        raise ValueError(f"{caller}: coo_idx has shape {index.shape}; expected (2, num_edges)")
+    offsets_name, offsets = next(iter(arrays.items()))
+    try:
+        graph = EdgeGraph(index[0], index[1], count(caller, f"size of {offsets_name}", offsets.size, 1) - 1)
+    except (TypeError, ValueError) as error:
+        message = str(error).replace("EdgeGraph: src", "EdgeGraph: coo_idx[0]").replace("dst", "coo_idx[1]")
+        raise type(error)(message.replace("EdgeGraph:", f"{caller}:", 1)) from None
+    for name, array in arrays.items():
+        built = getattr(graph, name)
+        if array.shape != built.shape or not (array == built).all():
+            raise ValueError(f"{caller}: {name} is not that of the edges in coo_idx")
+    return graph
+
+
+def _column(caller: str, name: str, value: Any) -> Any:
+    """Return the (num_edges,) view of a (num_edges, 1) array."""
+    array = as_array(value)
+    if array is None:
+        return None
+    if array_kind(array) is None:
+        raise TypeError(f"{caller}: {name} is a {type(value).__name__}; expected an array or a tensor")
+    if array.ndim != 2 or array.shape[1] != 1:
+        raise ValueError(f"{caller}: {name} has shape {array.shape}; expected (num_edges, 1)")
+    return array[:, 0]
+
+
+def radial_basis_fwd(output_rbf: Any, output_sbf_rad: Any, input_vector: Any, input_w: Any) -> None:
+    """Radial bases of the distances `input_vector` (num_edges, 1) over the cutoff, for the frequencies `input_w`."""
+    caller = "radial_basis_fwd"
+    write(
+        caller,
+        "radial_basis_fwd",
+        {"rbf": ("output_rbf", output_rbf), "sbf_rad": ("output_sbf_rad", output_sbf_rad)},
+        {"dist": ("input_vector", _column(caller, "input_vector", input_vector)), "freq": ("input_w", input_w)},
+        0,
+    )
+
+
+def radial_basis_bwd(
+    output_grad_vector: Any,
+    output_grad_w: Any,
+    input_grad_rbf: Any,
+    input_grad_sbf_rad: Any,
+    input_vector: Any,
+    input_w: Any,
+) -> None:
+    """Vector-Jacobian product of :func:`radial_basis_fwd`."""
+    caller = "radial_basis_bwd"
+    write(
+        caller,
+        "radial_basis_bwd",
+        {
+            "dist": ("output_grad_vector", _column(caller, "output_grad_vector", output_grad_vector)),
+            "freq": ("output_grad_w", output_grad_w),
+        },
+        {
+            "grad_rbf": ("input_grad_rbf", input_grad_rbf),
+            "grad_sbf_rad": ("input_grad_sbf_rad", input_grad_sbf_rad),
+            "dist": ("input_vector", _column(caller, "input_vector", input_vector)),
+            "freq": ("input_w", input_w),
+        },
+        0,
+    )
+
+
+def agg_edge_to_edge_fwd(
+    output_embedding: Any,
+    input_vector: Any,
+    input_rbf: Any,
+    input_embedding: Any,
+    input_weights: Any,
+    coo_idx: Any,
+    dst_offsets: Any,
+    dst_edge_index: Any,
+    mma_operation: MMAOp,
+    cuda_stream: int = 0,
+) -> None:
+    """Triplet sum of DimeNet++; arrays as of `trigraph.agg_edge_to_edge_fwd`."""
+    caller = "agg_edge_to_edge_fwd"
+    graph = edge_graph(caller, coo_idx, mma_operation, dst_offsets=dst_offsets, dst_edge_index=dst_edge_index)
+    write(
+        caller,
+        "agg_edge_to_edge_fwd",
+        {"out": ("output_embedding", output_embedding)},
+        {
+            "vec": ("input_vector", input_vector),
+            "rbf": ("input_rbf", input_rbf),
+            "embedding": ("input_embedding", input_embedding),
+            "weights": ("input_weights", input_weights),
+            "graph": ("coo_idx", graph),
+        },
+        cuda_stream,
+    )
+
+
+def agg_edge_to_edge_bwd(
+    output_grad_rbf: Any,
+    output_grad_embedding: Any,
+    output_grad_weights: Any,
+    input_vector: Any,
+    input_rbf: Any,
+    input_embedding: Any,
+    input_grad_embedding: Any,
+    input_weights: Any,
+    coo_idx: Any,
+    src_offsets: Any,
+    mma_operation: MMAOp,
+    cuda_stream: int = 0,
+) -> None:
+    """Vector-Jacobian product of :func:`agg_edge_to_edge_fwd`, without that of the vectors, as the original."""
+    caller = "agg_edge_to_edge_bwd"
+    graph = edge_graph(caller, coo_idx, mma_operation, src_offsets=src_offsets)
+    write(
+        caller,
+        "agg_edge_to_edge_bwd",
+        {
+            "rbf": ("output_grad_rbf", output_grad_rbf),
+            "embedding": ("output_grad_embedding", output_grad_embedding),
+            "weights": ("output_grad_weights", output_grad_weights),
+        },
+        {
+            "grad_out": ("input_grad_embedding", input_grad_embedding),
+            "vec": ("input_vector", input_vector),
+            "rbf": ("input_rbf", input_rbf),
+            "embedding": ("input_embedding", input_embedding),
+            "weights": ("input_weights", input_weights),
+            "graph": ("coo_idx", graph),
+        },
+        cuda_stream,
+    )
+
+
+def agg_edge_to_edge_bwd2_grad(
+    output_grad_grad_embedding: Any,
+    input_vector: Any,
+    input_rbf: Any,
+    input_grad_grad_rbf: Any,
+    input_embedding: Any,
+    input_grad_grad_embedding: Any,
+    input_weights: Any,
+    coo_idx: Any,
+    dst_offsets: Any,
+    dst_edge_index: Any,
+    mma_operation: MMAOp,
+    cuda_stream: int = 0,
+) -> None:
+    """Second order of the triplet sum with respect to its gradient; as `trigraph.agg_edge_to_edge_bwd2_grad`."""
+    caller = "agg_edge_to_edge_bwd2_grad"
+    graph = edge_graph(caller, coo_idx, mma_operation, dst_offsets=dst_offsets, dst_edge_index=dst_edge_index)
+    write(
+        caller,
+        "agg_edge_to_edge_bwd2_grad",
+        {"grad_out": ("output_grad_grad_embedding", output_grad_grad_embedding)},
+        {
+            "gg_rbf": ("input_grad_grad_rbf", input_grad_grad_rbf),
+            "gg_embedding": ("input_grad_grad_embedding", input_grad_grad_embedding),
+            "vec": ("input_vector", input_vector),
+            "rbf": ("input_rbf", input_rbf),
+            "embedding": ("input_embedding", input_embedding),
+            "weights": ("input_weights", input_weights),
+            "graph": ("coo_idx", graph),
+        },
+        cuda_stream,
+    )
+
+
+def agg_edge_to_edge_bwd2_main(
+    output_grad_rbf_grad_embedding: Any,
+    output_grad_embedding_grad_rbf: Any,
+    output_grad_weights: Any,
+    input_vector: Any,
+    input_rbf: Any,
+    input_grad_grad_rbf: Any,
+    input_embedding: Any,
+    input_grad_grad_embedding: Any,
+    input_grad_embedding: Any,
+    input_weights: Any,
+    coo_idx: Any,
+    src_offsets: Any,
+    mma_operation: MMAOp,
+    cuda_stream: int = 0,
+) -> None:
+    """Second order of the triplet sum with respect to its inputs; as `trigraph.agg_edge_to_edge_bwd2_main`."""
+    caller = "agg_edge_to_edge_bwd2_main"
+    graph = edge_graph(caller, coo_idx, mma_operation, src_offsets=src_offsets)
+    write(
+        caller,
+        "agg_edge_to_edge_bwd2_main",
+        {
+            "rbf": ("output_grad_rbf_grad_embedding", output_grad_rbf_grad_embedding),
+            "embedding": ("output_grad_embedding_grad_rbf", output_grad_embedding_grad_rbf),
+            "weights": ("output_grad_weights", output_grad_weights),
+        },
+        {
+            "gg_rbf": ("input_grad_grad_rbf", input_grad_grad_rbf),
+            "gg_embedding": ("input_grad_grad_embedding", input_grad_grad_embedding),
+            "grad_out": ("input_grad_embedding", input_grad_embedding),
+            "vec": ("input_vector", input_vector),
+            "rbf": ("input_rbf", input_rbf),
+            "embedding": ("input_embedding", input_embedding),
+            "weights": ("input_weights", input_weights),
+            "graph": ("coo_idx", graph),
+        },
+        cuda_stream,
+    )
+
+
+def __getattr__(name: str) -> Any:
+    return stand_in("pylibcugraphops.dimenet", name)

@@ -1,0 +1,81 @@
+"""Calls of trigraph's functions that write into the caller's arrays, with errors in the caller's words."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from trigraph.graphs.arrays import array_kind, as_array, is_tensor
+from trigraph.panels import FUNCTIONS
+
+__all__ = ["Given", "write"]
+
+Given = Mapping[str, tuple[str, Any]]
+"""Arguments or fields of a trigraph function, each with the caller's name and value of it."""
+
+
+@contextlib.contextmanager
+def _on_stream(pointer: int, array: Any) -> Iterator[None]:
+    """Run CuPy on the CUDA stream of this address, or on the current one if it is 0; the CPU has no streams."""
+    if not pointer or array_kind(array) != "cupy":
+        yield
+        return
+    import cupy
+
+    with array.device, cupy.cuda.ExternalStream(pointer):
+        yield
+
+
+def _renamed(caller: str, function: str, arguments: Given, outputs: Given, message: str) -> str:
+    """Return a message of a trigraph function with the names of the caller's function and arguments."""
+    table = {f"out['{field}']": name for field, (name, _) in outputs.items()}
+    table |= {argument: name for argument, (name, _) in arguments.items()}
+    words = "|".join(rf"(?<!\w){re.escape(word)}(?!\w)" for word in table)
+    return re.sub(words, lambda match: table[match[0]], message).replace(f"{function}:", f"{caller}:", 1)
+
+
+def write(caller: str, function: str, outputs: Given, arguments: Given, stream: int, **attributes: Any) -> None:
+    """Compute the fields whose outputs are not None into them; without any there is nothing to do.
+
+    Parameters
+    ----------
+    caller : str
+        Function of the drop-in, for messages.
+    function : str
+        Name of the function in `trigraph`.
+    outputs : mapping from field to (caller's name, array or None)
+    arguments : mapping from argument to (caller's name, value)
+    stream : int
+        Address of a CUDA stream, for arrays of a device; 0: the current one.
+    **attributes
+        Arguments that have the same name and meaning in both.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As the function.
+    """
+    for name, value in outputs.values():
+        if is_tensor(value) and value.is_neg():  # it would be read as a copy, and the copy be written
+            raise ValueError(
+                f"{caller}: {name} has torch's negative bit; expected a tensor whose memory has its values"
+            )
+    written = {field: as_array(value) for field, (_, value) in outputs.items() if value is not None}
+    if not written:
+        return
+    given = {name: as_array(value) for name, (_, value) in arguments.items()}
+    if "wrt" in inspect.signature(FUNCTIONS[function]).parameters:
+        attributes["wrt"] = list(written)
+    try:
+        with _on_stream(stream, next(iter(written.values()))):
+            FUNCTIONS[function](**given, **attributes, out=written)
+    except (TypeError, ValueError) as error:
+        raise type(error)(_renamed(caller, function, arguments, outputs, str(error))) from None
+    for _, value in outputs.values():
+        if is_tensor(value):
+            import torch
+
+            torch.autograd.graph.increment_version(value)  # a backward that has saved it must know

@@ -1,0 +1,398 @@
+"""The drop-in for pylibcugraphops: PyG's own layers run on it, its functions write what the front door returns."""
+
+import importlib
+import importlib.util
+import inspect
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("torch_geometric")
+from torch_geometric import EdgeIndex  # noqa: E402
+from torch_geometric.nn import GATConv, RGCNConv, SAGEConv  # noqa: E402
+
+import trigraph  # noqa: E402
+from trigraph import compat  # noqa: E402
+from trigraph.compat.pylibcugraphops import MMAOp, dimenet, make_bipartite_csc, operators  # noqa: E402
+from trigraph.compat.pylibcugraphops.covered import NOT_COVERED  # noqa: E402
+from trigraph.compat.pylibcugraphops.operators import AggOp, mha_params  # noqa: E402
+from trigraph.compat.pylibcugraphops.pytorch import graphs as classes  # noqa: E402
+from trigraph.compat.pylibcugraphops.pytorch import operators as differentiable  # noqa: E402
+
+CUGRAPH = "torch_geometric.nn.conv.cugraph"
+SRC, DST = [7, 8, 3, 4, 7, 8, 3, 7, 2, 9, 6, 0, 3], [0, 1, 2, 3, 4, 5, 1, 1, 2, 3, 7, 7, 1]
+OFFSETS, INDICES = np.array([0, 2, 2, 5]), np.array([0, 3, 1, 2, 3])
+
+
+@pytest.fixture(scope="module")
+def layers():
+    """PyG's package of CuGraph layers, unmodified but for its refusal of tensors of the CPU (`row.is_cuda`)."""
+    compat.install()
+    for name in [name for name in sys.modules if name.startswith(CUGRAPH)]:
+        del sys.modules[name]  # an import without pylibcugraphops leaves them without its operators
+    package = importlib.import_module(CUGRAPH)
+    base = sys.modules[f"{CUGRAPH}.base"]
+    source = textwrap.dedent(inspect.getsource(base.CuGraphModule.get_cugraph))
+    assert source.count("if not row.is_cuda:") == 1
+    exec(source.replace("if not row.is_cuda:", "if False:"), vars(base))
+    base.CuGraphModule.get_cugraph = base.get_cugraph
+    return package
+
+
+def gradients(value, tensors):
+    weights = torch.randn(value.shape, generator=torch.Generator().manual_seed(1), dtype=value.dtype)
+    return torch.autograd.grad((value * weights).sum(), tensors, retain_graph=True)
+
+
+def assert_same(theirs, ours, own_inputs, inputs):
+    """Compare outputs and all gradients; both compute in float64, in another order of at most 20 terms."""
+    for a, b in zip((theirs, *gradients(theirs, own_inputs)), (ours, *gradients(ours, inputs)), strict=True):
+        assert torch.allclose(a.reshape(b.shape), b, rtol=1e-12, atol=1e-12)
+
+
+def edge_index(bipartite):
+    size = (10, 8) if bipartite else (10, 10)
+    return EdgeIndex(torch.tensor([SRC, DST]), sparse_size=size), size
+
+
+def features():
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(10, 5, generator=generator, dtype=torch.float64, requires_grad=True)
+
+
+@pytest.mark.parametrize("max_num_neighbors", [8, None])
+@pytest.mark.parametrize("heads", [1, 2, 5])
+@pytest.mark.parametrize("concat", [True, False])
+@pytest.mark.parametrize("bipartite", [True, False])
+@pytest.mark.parametrize("bias", [True, False])
+def test_gat_layer(layers, bias, bipartite, concat, heads, max_num_neighbors):
+    edges, size = edge_index(bipartite)
+    settings = {"heads": heads, "concat": concat, "bias": bias}
+    original = GATConv(5, 2, add_self_loops=False, **settings).double()
+    layer = layers.CuGraphGATConv(5, 2, **settings).double()
+    with torch.no_grad():
+        layer.lin.weight.copy_(original.lin.weight)
+        layer.att[: heads * 2] = original.att_src.flatten()
+        layer.att[heads * 2 :] = original.att_dst.flatten()
+    x, same = features(), features()
+    expected = original((x, x[: size[1]]) if bipartite else x, edges)
+    found = layer(same, edges, torch.empty(len(SRC), 0, dtype=torch.float64), max_num_neighbors)
+    att = torch.cat(gradients(expected, [original.att_src, original.att_dst])).flatten()
+    assert torch.allclose(att, gradients(found, [layer.att])[0], rtol=1e-12, atol=1e-12)
+    assert_same(expected, found, [x, original.lin.weight], [same, layer.lin.weight])
+
+
+@pytest.mark.parametrize("aggr", ["sum", "mean", "min", "max"])
+@pytest.mark.parametrize("bipartite", [True, False])
+@pytest.mark.parametrize("max_num_neighbors", [8, None])
+@pytest.mark.parametrize("normalize", [True, False])
+@pytest.mark.parametrize("root_weight", [True, False])
+def test_sage_layer(layers, root_weight, normalize, max_num_neighbors, bipartite, aggr):
+    """Without `project`: CuGraphSAGEConv projects the destination's own features, too, and SAGEConv does not."""
+    edges, size = edge_index(bipartite)
+    settings = {"aggr": aggr, "normalize": normalize, "root_weight": root_weight}
+    original, layer = SAGEConv(5, 2, **settings).double(), layers.CuGraphSAGEConv(5, 2, **settings).double()
+    with torch.no_grad():
+        layer.lin.weight[:, :5] = original.lin_l.weight
+        layer.lin.bias.copy_(original.lin_l.bias)
+        if root_weight:
+            layer.lin.weight[:, 5:] = original.lin_r.weight
+    x, same = features(), features()
+    expected = original((x, x[: size[1]]) if bipartite else x, edges)
+    found = layer(same, edges, max_num_neighbors)
+    (weight,) = gradients(found, [layer.lin.weight])
+    assert torch.allclose(gradients(expected, [original.lin_l.weight])[0], weight[:, :5], rtol=1e-12, atol=1e-12)
+    assert_same(expected, found, [x, original.lin_l.bias], [same, layer.lin.bias])
+
+
+@pytest.mark.parametrize("aggr", ["sum", "mean"])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("bipartite", [True, False])
+@pytest.mark.parametrize("num_bases", [1, 2, None])
+@pytest.mark.parametrize("root_weight", [True, False])
+def test_rgcn_layer(layers, root_weight, num_bases, bipartite, bias, aggr):
+    edges, size = edge_index(bipartite)
+    types = torch.tensor([0, 1, 2, 1, 0, 2, 2, 1, 0, 0, 1, 1, 2])
+    settings = {"num_relations": 3, "num_bases": num_bases, "bias": bias, "aggr": aggr, "root_weight": root_weight}
+    original, layer = RGCNConv(5, 2, **settings).double(), layers.CuGraphRGCNConv(5, 2, **settings).double()
+    with torch.no_grad():
+        layer.weight[: len(original.weight)] = original.weight
+        if root_weight:
+            layer.weight[-1] = original.root
+        if num_bases:
+            layer.comp.copy_(original.comp)
+    x, same = features(), features()
+    expected = original((x, x[: size[1]]) if bipartite else x, edges.as_tensor(), types)
+    found = layer(same, edges, types)
+    (weight,) = gradients(found, [layer.weight])
+    given, own = ([original.comp], [layer.comp]) if num_bases else ([], [])
+    (reference,) = gradients(expected, [original.weight])
+    assert torch.allclose(reference, weight[: len(reference)], rtol=1e-12, atol=1e-12)
+    assert_same(expected, found, [x, *given], [same, *own])
+
+
+def test_import_under_the_original_name(layers):
+    for name in ("pylibcugraphops", "pylibcugraphops.pytorch.operators", "cugraph_ops_binding"):
+        assert importlib.util.find_spec(name).name == name
+        assert importlib.import_module(name).__spec__.name == name
+    import pylibcugraphops.pytorch
+
+    assert pylibcugraphops.__version__ == "24.12.0"
+    assert pylibcugraphops.pytorch.operators.mha_gat_n2n is differentiable.mha_gat_n2n
+    assert pylibcugraphops.pytorch.CSC is classes.CSC
+    assert importlib.util.find_spec("pylibcugraphops.nothing") is None
+    from torch_geometric.testing import withPackage
+
+    @withPackage("pylibcugraphops>=23.02")
+    def needs_it(): ...
+
+    assert needs_it.pytestmark[0].args == (False,)  # the condition under which PyG skips its own tests
+
+
+def test_an_unmodified_program(tmp_path):
+    """As is `import trigraph.compat`, which must not load torch."""
+    (tmp_path / "beside.py").write_text("WORD = 'beside'")
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys, pylibcugraphops, beside\n"
+        "print(pylibcugraphops.__version__, beside.WORD, sys.argv[1:], __name__, 'torch' in sys.modules)\n"
+    )
+    command = [sys.executable, "-m", "trigraph.compat", script, "--heads", "2"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
+    assert done.stdout == "24.12.0 beside ['--heads', '2'] __main__ False\n"
+
+
+def test_install_refuses_another_package(monkeypatch):
+    other = type(sys)("pylibcugraphops")
+    monkeypatch.setitem(sys.modules, "pylibcugraphops", other)
+    with pytest.raises(RuntimeError, match=r"^install: another pylibcugraphops is imported already; expected the call"):
+        compat.install()
+
+
+def attention_arrays(rng, make=np.asarray):
+    src, dst, weights = rng.normal(size=(4, 6)), rng.normal(size=(3, 6)), rng.normal(size=12)
+    graph = make_bipartite_csc(make(OFFSETS), make(INDICES), 4)
+    return graph, make(src), make(dst), make(weights)
+
+
+@pytest.mark.parametrize("make", [np.asarray, torch.as_tensor], ids=["numpy", "torch"])
+@pytest.mark.parametrize("concat", [True, False])
+def test_attention_in_place(concat, make):
+    rng = np.random.default_rng(0)
+    graph, src, dst, weights = attention_arrays(rng, make)
+    params = mha_params(num_heads=2, activation="ELU", concat_heads=concat)
+    settings = {"num_heads": 2, "activation": "ELU", "concat_heads": concat}
+    arrays = [np.asarray(a) for a in (src, dst, weights)]
+    out, scores = make(np.full((3, 6 if concat else 3), np.nan)), make(np.full((2, 2, 5), np.nan))
+    operators.mha_gat_n2n_fwd(out, scores, src, dst, weights, graph, params, stream_id=0)
+    expected = trigraph.mha_gat_n2n_fwd(*arrays, graph.csc, **settings)
+    assert np.array_equal(out, expected.output_embedding)
+    assert np.array_equal(scores, expected.softmax_scores)
+    grad = make(rng.normal(size=out.shape))
+    grads = [make(np.full(a.shape, np.nan)) for a in arrays]
+    work = make(np.full((2, 2, 5), np.nan))
+    operators.mha_gat_n2n_bwd_fp32_fp32_fp32_fp32(
+        *grads, work, grad, src, dst, weights, scores, graph, params, grad_attention_weights_workspace=None, stream_id=0
+    )
+    expected = trigraph.mha_gat_n2n_bwd(np.asarray(grad), *arrays, graph.csc, **settings)
+    for found, right in zip(grads, expected, strict=False):
+        assert np.array_equal(found, right)
+    only = make(np.full(weights.shape, np.nan))
+    operators.mha_gat_n2n_bwd(None, None, only, None, grad, src, dst, weights, scores, graph, params)
+    assert np.array_equal(only, expected.attention_weights)
+
+
+@pytest.mark.parametrize("operation", AggOp)
+def test_aggregation_in_place(operation):
+    rng = np.random.default_rng(0)
+    x, weight, grad = rng.normal(size=(4, 3)), rng.normal(size=5), rng.normal(size=(3, 3))
+    graph = make_bipartite_csc(OFFSETS, INDICES, 4, np.array([4, 0, 3, 1, 2]))
+    out, degree, location = np.full((3, 3), np.nan), np.full(3, np.nan), np.full((3, 3), -7)
+    given = {"node_degree": degree} if operation is AggOp.Mean else {}
+    given |= {"output_extrema_location": location} if operation in (AggOp.Min, AggOp.Max) else {}
+    operators.agg_weighted_n2n_fwd(out, x, weight, graph, operation, **given)
+    forward = trigraph.agg_weighted_n2n_fwd(x, weight, graph.csc, operation.value)
+    assert np.array_equal(out, forward.output_embedding)
+    for name, array in given.items():
+        assert np.array_equal(array, getattr(forward, name))
+    grads = [np.full((4, 3), np.nan), np.full(5, np.nan)]
+    operators.agg_weighted_n2n_bwd(*grads, grad, weight, x, graph, operation, output_embedding=out, **given)
+    expected = trigraph.agg_weighted_n2n_bwd(grad, x, weight, graph.csc, operation.value)
+    for found, right in zip(grads, expected, strict=True):
+        assert np.array_equal(found, right)
+    operators.agg_weighted_n2n_bwd(None, None, grad, weight, x, graph, operation)  # nothing is asked for
+
+
+def triplets():
+    rng = np.random.default_rng(0)
+    coo = np.array([[0, 0, 1, 1, 2, 2, 3], [1, 2, 0, 2, 0, 1, 0]])
+    graph = trigraph.EdgeGraph(*coo, 4)
+    arrays = {"vec": (7, 3), "rbf": (7, 42), "embedding": (7, 5), "weights": (47, 4)}
+    return coo, graph, {name: rng.normal(size=shape) for name, shape in arrays.items()}, rng
+
+
+def test_dimenet_in_place():
+    coo, graph, a, rng = triplets()
+    into, out_of = (coo, graph.dst_offsets, graph.dst_edge_index), (coo, graph.src_offsets)
+    given = [a[name] for name in ("vec", "rbf", "embedding", "weights")]
+    out = np.full((7, 5), np.nan)
+    dimenet.agg_edge_to_edge_fwd(out, *given, *into, MMAOp.HighPrecision, cuda_stream=0)
+    assert np.array_equal(out, trigraph.agg_edge_to_edge_fwd(**a, graph=graph))
+    grad, gg_rbf, gg_embedding = rng.normal(size=(7, 5)), rng.normal(size=(7, 42)), rng.normal(size=(7, 5))
+    grads = [np.full(a[name].shape, np.nan) for name in ("rbf", "embedding", "weights")]
+    dimenet.agg_edge_to_edge_bwd(
+        *grads, a["vec"], a["rbf"], a["embedding"], grad, a["weights"], *out_of, MMAOp.LowPrecision
+    )
+    expected = trigraph.agg_edge_to_edge_bwd(grad, **a, graph=graph)
+    for found, name in zip(grads, ("rbf", "embedding", "weights"), strict=True):
+        assert np.array_equal(found, getattr(expected, name))
+    second = np.full((7, 5), np.nan)
+    dimenet.agg_edge_to_edge_bwd2_grad(
+        second, a["vec"], a["rbf"], gg_rbf, a["embedding"], gg_embedding, a["weights"], *into, MMAOp.HighPrecision
+    )
+    assert np.array_equal(second, trigraph.agg_edge_to_edge_bwd2_grad(gg_rbf, gg_embedding, **a, graph=graph))
+    dimenet.agg_edge_to_edge_bwd2_main(
+        output_grad_rbf_grad_embedding=grads[0],
+        output_grad_embedding_grad_rbf=grads[1],
+        output_grad_weights=grads[2],
+        input_vector=a["vec"],
+        input_rbf=a["rbf"],
+        input_grad_grad_rbf=gg_rbf,
+        input_embedding=a["embedding"],
+        input_grad_grad_embedding=gg_embedding,
+        input_grad_embedding=grad,
+        input_weights=a["weights"],
+        coo_idx=coo,
+        src_offsets=graph.src_offsets,
+        mma_operation=MMAOp.HighPrecision,
+        cuda_stream=0,
+    )
+    expected = trigraph.agg_edge_to_edge_bwd2_main(gg_rbf, gg_embedding, grad, **a, graph=graph)
+    for found, right in zip(grads, expected, strict=True):
+        assert np.array_equal(found, right)
+
+
+def test_radial_basis_in_place():
+    rng = np.random.default_rng(0)
+    dist, freq = rng.uniform(0.1, 0.9, (7, 1)), np.pi * np.arange(1.0, 7)
+    rbf, sbf = np.full((7, 6), np.nan), np.full((7, 42), np.nan)
+    dimenet.radial_basis_fwd(rbf, sbf, dist, freq)
+    expected = trigraph.radial_basis_fwd(dist[:, 0], freq)
+    assert np.array_equal(rbf, expected.rbf)
+    assert np.array_equal(sbf, expected.sbf_rad)
+    grads = np.full((7, 1), np.nan), np.full(6, np.nan)
+    dimenet.radial_basis_bwd(*grads, rbf, sbf, dist, freq)
+    expected = trigraph.radial_basis_bwd(rbf, sbf, dist[:, 0], freq)
+    assert np.array_equal(grads[0][:, 0], expected.dist)
+    assert np.array_equal(grads[1], expected.freq)
+
+
+def test_the_binding_of_mlperf():
+    from trigraph.compat import cugraph_ops_binding as binding
+
+    coo, graph, a, _ = triplets()
+    given = {name: torch.tensor(array, requires_grad=True) for name, array in a.items()}
+    offsets = (torch.tensor(getattr(graph, n)) for n in ("src_offsets", "dst_offsets", "dst_edge_index"))
+    out = binding.ib_agg_edge(*given.values(), torch.tensor(coo), *offsets, binding.MMAOp.HighPrecision)
+    assert np.array_equal(out.detach(), trigraph.agg_edge_to_edge_fwd(**a, graph=graph))
+    assert all(g.isfinite().all() for g in torch.autograd.grad(out.sum(), list(given.values())))
+    dist = torch.full((7, 1), 0.5, dtype=torch.float64, requires_grad=True)
+    rbf, sbf = binding.radial_basis(dist, torch.arange(1.0, 7, dtype=torch.float64))
+    assert (rbf.shape, sbf.shape) == ((7, 6), (7, 42))
+    assert torch.autograd.grad(sbf.sum(), dist)[0].shape == (7, 1)
+
+
+def test_operators_are_twice_differentiable():
+    graph = classes.HeteroCSC(torch.tensor(OFFSETS), torch.tensor(INDICES), torch.tensor([0, 1, 1, 0, 1]), 4, 2)
+    x, comp = features()[:4], torch.randn(2, 3, dtype=torch.float64, requires_grad=True)
+
+    def function(x, comp):
+        return differentiable.agg_hg_basis_n2n_post(x, comp, graph, concat_own=True, norm_by_out_degree=True)
+
+    assert torch.autograd.gradgradcheck(function, (x.detach().requires_grad_(), comp))
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (
+            lambda o, i: classes.CSC(o, i, 4, 2),
+            ValueError,
+            "CSC: dst_max_in_degree is 2; expected at least 3, the in-deg",
+        ),
+        (lambda o, i: classes.CSC(o.flip(0), i, 4), ValueError, "CSC: offsets run from 5 to 0; expected 0 to"),
+        (lambda o, i: classes.CSC(o, i, 3), ValueError, r"CSC: indices\[1\] is 3; expected"),
+        (lambda o, i: classes.StaticCSC(o, i), ValueError, r"StaticCSC: indices\[1\] is 3; expected"),
+        (lambda o, i: classes.BipartiteCSC(o, i.float(), 4), TypeError, "BipartiteCSC: indices has dtype"),
+        (lambda o, i: classes.SampledCSC(o, i, 1, 4), ValueError, "SampledCSC: dst_max_in_degree is 1; expected"),
+        (lambda o, i: make_bipartite_csc(o, i, 4, i[:2]), ValueError, "make_bipartite_csc: map_csc_to_coo has"),
+        (
+            lambda o, i: classes.HeteroCSC(o, i, i, 4, 2),
+            ValueError,
+            r"HeteroCSC: edge_types\[1\] is 3; expected 0 to 1",
+        ),
+        (lambda o, i: classes.HeteroCSC(o, i, i[:2], 4, 4), ValueError, r"HeteroCSC: edge_types has shape \(2,\)"),
+        (lambda o, i: classes.HeteroCSC(o, i, i * 1.0, 4, 4), TypeError, "HeteroCSC: edge_types is a torch.float32"),
+    ],
+)
+def test_graphs_that_are_refused(make, error, message):
+    with pytest.raises(error, match=f"^{message}"):
+        make(torch.tensor(OFFSETS), torch.tensor(INDICES))
+
+
+def test_calls_that_are_refused():
+    graph, src, dst, weights = attention_arrays(np.random.default_rng(0))
+    out, params = np.empty((3, 6)), mha_params(2)
+    fwd = operators.mha_gat_n2n_fwd
+    with pytest.raises(ValueError, match=r"^mha_gat_n2n_fwd: dst_node_embedding has shape \(2, 6\)"):
+        fwd(out, None, src, dst[:2], weights, graph, params)
+    with pytest.raises(ValueError, match=r"^mha_gat_n2n_fwd: output_embedding has shape \(2, 6\)"):
+        fwd(out[:2], None, src, dst, weights, graph, params)
+    with pytest.raises(TypeError, match=r"^mha_gat_n2n_fwd: graph is a CSC; expected a graph of make_csc"):
+        fwd(out, None, src, dst, weights, graph.csc, params)
+    with pytest.raises(TypeError, match=r"^mha_gat_n2n_fwd: params is a int; expected mha_params"):
+        fwd(out, None, src, dst, weights, graph, 2)
+    with pytest.raises(TypeError, match=r"^agg_weighted_n2n_fwd: aggregation_operation is a str; expected an AggOp"):
+        operators.agg_weighted_n2n_fwd(out, src, None, graph, "sum")
+    coo, edges, a, _ = triplets()
+    late = (coo, edges.dst_offsets[::-1].copy(), edges.dst_edge_index, MMAOp.HighPrecision)
+    with pytest.raises(ValueError, match=r"^agg_edge_to_edge_fwd: dst_offsets is not that of the edges in coo_idx"):
+        dimenet.agg_edge_to_edge_fwd(np.empty((7, 5)), *a.values(), *late)
+    with pytest.raises(ValueError, match=r"^agg_edge_to_edge_fwd: .*coo_idx"):
+        dimenet.agg_edge_to_edge_fwd(np.empty((7, 5)), *a.values(), coo[:, ::-1], *late[1:])
+    csc, x = classes.CSC(torch.tensor(OFFSETS), torch.tensor(INDICES), 4), torch.randn(4, 6)
+    with pytest.raises(ValueError, match=r"^mha_gat_n2n: feat has 2 rows; expected at least 3, those of the dest"):
+        differentiable.mha_gat_n2n(x[:2], torch.randn(12), csc, 2)
+    with pytest.raises(
+        TypeError, match=r"^agg_concat_n2n: feat is a tuple of Tensor; expected a tensor or two of them"
+    ):
+        differentiable.agg_concat_n2n((x,), csc)
+    with pytest.raises(TypeError, match=r"^agg_hg_basis_n2n_post: graph is a CSC; expected a HeteroCSC"):
+        differentiable.agg_hg_basis_n2n_post(x, None, csc)
+    with pytest.raises(ValueError, match=r"^mha_gat_n2n_fwd: src_embedding is on meta; expected a CPU or CUDA device"):
+        differentiable.mha_gat_n2n(x.to("meta"), torch.randn(12, device="meta"), csc, 2)
+
+
+def test_what_is_not_covered():
+    modules = [operators, dimenet, differentiable]
+    for name in ("mha_gat_v2_n2n", "agg_concat_e2n", "update_efeat_e2e", "agg_dmpnn_e2e", "mha_simple_n2n"):
+        instead = next(text for pattern, text in NOT_COVERED.items() if name.startswith(pattern.rstrip("*")))
+        for module in modules:
+            with pytest.raises(NotImplementedError) as raised:
+                getattr(module, name)(1, graph=2)
+            assert str(raised.value).startswith(f"{name}: ")
+            assert str(raised.value).endswith(f"use {instead}")
+    for module in modules:
+        with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
+            module.nothing  # noqa: B018
+
+
+def test_an_output_that_torch_negates_when_it_is_read_is_refused():
+    values = torch.ones(3, 1)
+    output = torch.complex(values, values).conj().imag
+    with pytest.raises(ValueError, match=r"^radial_basis_fwd: output_rbf has torch's negative bit; expected a tensor"):
+        dimenet.radial_basis_fwd(output, None, values / 2, torch.ones(1))
