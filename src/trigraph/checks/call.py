@@ -315,6 +315,11 @@ def _key(op: Operator, values: Mapping[str, Any], wrt: Any, panel: str) -> tuple
     return tuple(found)
 
 
+def _unchanged(checked: Any, given: Any) -> bool:
+    """Whether checks have converted nothing; torch's dispatcher gives a new string, equal to the choice, at each call."""
+    return checked is given or (type(checked) is str and type(given) is str and checked == given)
+
+
 def check_call(op: Operator, values: dict[str, Any], wrt: Any, out: Any, kind: str, panel: str) -> Checked:
     """Check one call.
 
@@ -364,7 +369,7 @@ def check_call(op: Operator, values: dict[str, Any], wrt: Any, out: Any, kind: s
         if values[a.name] is not None:
             values[a.name] = _contiguous(values[a.name])
     kept: dict[Any, Any] = {}
-    if key is not None and all(values[name] is value for name, value in given.items()):  # nothing was converted
+    if key is not None and all(_unchanged(values[name], value) for name, value in given.items()):
         if len(_passed) >= MOST_PASSED:
             _passed.clear()
         _passed[key] = sizes, wanted, kept

@@ -8,6 +8,7 @@ follow from the same three.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -103,6 +104,8 @@ class TorchOperator:
             def vmap(info: Any, in_dims: tuple[int | None, ...], forwards: bool, *args: Any) -> Any:
                 return rule(info, in_dims[1:], *args)
 
+        # Torch asks for the signature at each call; Python finds this one at once.
+        Recorded.forward.__signature__ = inspect.signature(Recorded.forward)  # type: ignore[attr-defined]
         Recorded.__name__ = Recorded.__qualname__ = f"Trigraph_{self.op.name}"
         return Recorded
 
