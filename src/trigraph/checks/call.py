@@ -316,7 +316,7 @@ def _key(op: Operator, values: Mapping[str, Any], wrt: Any, panel: str) -> tuple
 
 
 def _unchanged(checked: Any, given: Any) -> bool:
-    """Whether checks have converted nothing; torch's dispatcher gives a new string, equal to the choice, at each call."""
+    """Whether checks have converted nothing; torch's dispatcher makes a new string of a choice at each call."""
     return checked is given or (type(checked) is str and type(given) is str and checked == given)
 
 

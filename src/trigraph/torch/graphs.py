@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
+import warnings
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -384,7 +385,9 @@ def register(library: torch.library.Library) -> None:
     torch.library.register_fake("trigraph::reverse_csc", _fake_reverse, lib=library)
     VIEWS.append(_view)
     torch.serialization.add_safe_globals([rebuilt, GraphTensors])
-    torch.export.register_dataclass(GraphTensors, serialized_type_name="trigraph.GraphTensors")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # torch 2.6 warns of a function that it calls itself
+        torch.export.register_dataclass(GraphTensors, serialized_type_name="trigraph.GraphTensors")
     for cls in CLASSES.values():
         _build_outside(cls)
         cls.__reduce_ex__ = _reduce  # type: ignore[method-assign]
