@@ -19,7 +19,7 @@ from trigraph.table import DEFINITIONS, ORDERS, Definition, Operator, evaluate, 
 from trigraph.table.lazy import lazy
 from trigraph.table.public import PANELS, public_signature, torch_docstring
 from trigraph.torch.arrays import array_of, has_storage, on_device, tensor_from
-from trigraph.torch.graphs import CLASSES, GraphTensors, uncompiled, with_own_code
+from trigraph.torch.graphs import CLASSES, COMPILED, GraphTensors, uncompiled, with_own_code
 from trigraph.torch.library import OPERATORS_OF_TORCH, TorchOperator, has_tangents
 
 __all__ = ["FUNCTIONS"]
@@ -193,12 +193,12 @@ def _function(spec: Definition) -> Callable[..., Any]:
             found = [t if t_exists else None for t, t_exists in zip(found, there, strict=True)]
         return result(*found)
 
-    outside = uncompiled(call)
     call.__name__ = call.__qualname__ = spec.name
     call.__module__ = "trigraph.torch"
     call.__doc__ = torch_docstring(table)
     call.__signature__ = signature  # type: ignore[attr-defined]
-    return with_own_code(call)
+    outside = uncompiled(call)
+    return with_own_code(call) if COMPILED else outside
 
 
 FUNCTIONS = {spec.name: _function(spec) for spec in DEFINITIONS}

@@ -27,6 +27,7 @@ from trigraph.torch.arrays import array_of, in_plain_thread, on_device
 
 __all__ = [
     "CLASSES",
+    "COMPILED",
     "PARTS",
     "GraphTensors",
     "Parts",
@@ -43,6 +44,9 @@ __all__ = [
 
 P = ParamSpec("P")
 R = TypeVar("R")
+
+COMPILED = torch.__version__ >= (2, 11)  # type: ignore[operator]
+"""Whether torch's compiler can follow a call. Programs of older versions leave off at each call, and go on after it."""
 
 
 class Parts(NamedTuple):
@@ -344,6 +348,8 @@ def uncompiled(function: Callable[P, R]) -> Callable[P, R]:
     is compiled for the first time. From then on the compiler does not look into the function either where it has given
     up on the caller, and goes on with what the caller calls.
     """
+    if not COMPILED:
+        return torch.compiler.disable(function)  # type: ignore[no-any-return, no-untyped-call]
     disabled: list[Callable[P, R]] = []
 
     @functools.wraps(function)
