@@ -35,6 +35,7 @@ __all__ = [
     "small_blocks",
     "spread",
     "sum_pieces",
+    "sum_positions",
     "sum_rows",
     "workspace",
 ]
@@ -57,12 +58,21 @@ class Kernels:
     family : str
     array : array
         Of NumPy or CuPy.
+
+    Attributes
+    ----------
+    dtype : dtype
+        The array's.
     """
 
     def __init__(self, family: str, array: Any) -> None:
-        self.family = family
+        self.family, self.dtype = family, array.dtype
         self.runtime = runtime(array)
         self.xp = self.runtime.xp
+
+    def empty(self, *shape: int) -> Any:
+        """Return workspace of the dtype."""
+        return self.xp.empty(shape, self.dtype)
 
     def launch(
         self,
@@ -282,14 +292,32 @@ def finish(kernels: Kernels, rows: Rows, overflow: Any, out: Any, divisor: Any =
     kernels.launch("finish_rows", (out.dtype, rows.offsets.dtype), grid, (32, 8), args)
 
 
+def sum_positions(
+    kernels: Kernels,
+    kernel: str,
+    types: Sequence[Any],
+    grid: Sequence[int],
+    args: Sequence[Any],
+    rows: Rows,
+    out: Any,
+    divisor: Any = None,
+) -> None:
+    """Launch a kernel that sums over the positions of every piece, and write the sum of each row to `out`.
+
+    The kernel takes `args` and, last, where the sums of whole rows and those of parts go.
+    """
+    overflow = overflow_for(kernels, rows, out)
+    kernels.launch(kernel, types, grid, (128,), (*args, out, overflow))
+    finish(kernels, rows, overflow, out, divisor)
+
+
 def gather(kernels: Kernels, values: Any, rows: Rows, out: Any) -> None:
     """out[i] = sum of values[position] over the positions of row i."""
-    overflow, width = overflow_for(kernels, rows, out), out.shape[1]
+    width = out.shape[1]
     lane_bits = min(bits(width), 7)
-    args = (values, rows.order, *rows.cut, width, lane_bits, out, overflow)
+    args = (values, rows.order, *rows.cut, width, lane_bits)
     grid = (cover(rows.num_pieces, 128 >> lane_bits),)
-    kernels.launch("gather_rows", (out.dtype, rows.offsets.dtype), grid, (128,), args)
-    finish(kernels, rows, overflow, out)
+    sum_positions(kernels, "gather_rows", (out.dtype, rows.offsets.dtype), grid, args, rows, out)
 
 
 def spread(kernels: Kernels, rows: Rows, values: Any) -> Any:
