@@ -29,6 +29,7 @@ import numpy as np
 
 from trigraph.gpu import sums
 from trigraph.gpu.call import Call
+from trigraph.gpu.launcher import Args, Extents, Types
 from trigraph.gpu.rows import ACCESS, THREADS, Lanes, aligned, is_wide
 from trigraph.gpu.sums import ROWS, Rows, Total, cover
 from trigraph.table import ACTIVATIONS
@@ -197,7 +198,7 @@ class _Attention:
         numbers = (self.num_heads, self.dim_head, lanes.column_bits, lanes.position_bits)
         args = (*terms, *rows.cut, self.graph.indices, *numbers, out, overflow)
         options, grid = (self.wide, second.embedding is not None, self.concat_heads), lanes.grid(rows.num_pieces, width)
-        self._launch("gat_aggregate", options, grid, args, types=self.storage)
+        self._launch("gat_aggregate", options, grid, args, real=self.storage)
         self._finish(rows, overflow, out)
 
     def _overflow(self, rows: Rows, width: int) -> Any:
@@ -238,7 +239,7 @@ class _Attention:
         index = (graph.prepare().destinations, graph.indices, np.int64(dots.size))
         numbers = (self.num_heads, self.dim_head, self.concat_heads, lanes.column_bits)
         grid = (cover(dots.size, lanes.groups),)
-        self._launch("gat_dots", (self.wide,), grid, (g, x, x_dot, *index, *numbers, dots, dots_2), types=self.storage)
+        self._launch("gat_dots", (self.wide,), grid, (g, x, x_dot, *index, *numbers, dots, dots_2), real=self.storage)
         return dots, dots_2
 
     def _means(self, dots: Any, scores: tuple[Any, ...]) -> Any:
@@ -287,7 +288,7 @@ class _Attention:
         numbers = (self.num_heads, self.dim_head, self.concat_heads, lanes.column_bits, lanes.position_bits)
         arrays = (coefficients, coefficients.shape[2], g, *weights, *index)
         args = (*arrays, *numbers, out, overflow, totals, totals_overflow)
-        self._launch("gat_to_rows", (self.wide,), lanes.grid(rows.num_pieces, width), args, types=self.storage)
+        self._launch("gat_to_rows", (self.wide,), lanes.grid(rows.num_pieces, width), args, real=self.storage)
         if out is not None:
             self._finish(rows, overflow, out)
             if k == 2:
@@ -308,16 +309,10 @@ class _Attention:
     # ---- launches
 
     def _launch(
-        self,
-        kernel: str,
-        options: tuple[bool, ...],
-        grid: tuple[int, ...],
-        args: Sequence[Any],
-        block: tuple[int, ...] = (THREADS,),
-        types: Any = None,
+        self, kernel: str, options: Types, grid: Extents, args: Args, block: Extents = (THREADS,), real: Any = None
     ) -> None:
-        """Launch a kernel instance for `types` (the scores' type by default) and the graph's index type."""
-        self.kernels.launch(kernel, self._types(self.dtype if types is None else types, options), grid, block, args)
+        """Launch a kernel instance for `real` (the scores' type by default) and the graph's index type."""
+        self.kernels.launch(kernel, self._types(self.dtype if real is None else real, options), grid, block, args)
 
-    def _types(self, real: Any, options: tuple[bool, ...]) -> tuple[Any, ...]:
+    def _types(self, real: Any, options: Types) -> Types:
         return (real, self.graph.offsets.dtype, *options)

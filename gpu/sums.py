@@ -6,13 +6,13 @@ array are summed in pieces of at most PART_SIZE positions, rows of matrices ROWS
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from trigraph.gpu.launcher import runtime
+from trigraph.gpu.launcher import Args, Extents, Types, runtime
 from trigraph.graphs import PART_SIZE, LongRows
 
 __all__ = [
@@ -74,15 +74,7 @@ class Kernels:
         """Return workspace of the dtype."""
         return self.xp.empty(shape, self.dtype)
 
-    def launch(
-        self,
-        kernel: str,
-        types: Sequence[Any],
-        grid: Sequence[int],
-        block: Sequence[int],
-        args: Sequence[Any],
-        shared_mem: int = 0,
-    ) -> None:
+    def launch(self, kernel: str, types: Types, grid: Extents, block: Extents, args: Args, shared_mem: int = 0) -> None:
         """Launch a kernel; a plain integer is an ``int`` of the kernel."""
         values = [np.int32(value) if type(value) in (int, bool) else value for value in args]
         self.runtime.launch(self.family, kernel, types, grid, block, values, shared_mem)
@@ -293,14 +285,7 @@ def finish(kernels: Kernels, rows: Rows, overflow: Any, out: Any, divisor: Any =
 
 
 def sum_positions(
-    kernels: Kernels,
-    kernel: str,
-    types: Sequence[Any],
-    grid: Sequence[int],
-    args: Sequence[Any],
-    rows: Rows,
-    out: Any,
-    divisor: Any = None,
+    kernels: Kernels, kernel: str, types: Types, grid: Extents, args: Args, rows: Rows, out: Any, divisor: Any = None
 ) -> None:
     """Launch a kernel that sums over the positions of every piece, and write the sum of each row to `out`.
 

@@ -24,6 +24,7 @@ import numpy as np
 
 from trigraph.gpu import sums
 from trigraph.gpu.call import Call
+from trigraph.gpu.launcher import Args, Extents, Types
 from trigraph.gpu.rows import ACCESS, THREADS, Lanes, aligned, is_wide
 from trigraph.gpu.sums import Rows, cover
 from trigraph.table.lazy import lazy
@@ -190,15 +191,13 @@ class _Weighted:
         self._sum("weighted_to_rows", (self.wide,), grid, args, rows, out.reshape(-1, 1))
         sums.clear_unused(graph, out)
 
-    def _types(self, options: tuple[bool, ...]) -> tuple[Any, ...]:
+    def _types(self, options: Types) -> Types:
         return (self.embedding.dtype, self.graph.offsets.dtype, *options)
 
     def _sum(
-        self, kernel: str, options: tuple[bool, ...], grid: Any, args: Any, rows: Rows, out: Any, divisor: Any = None
+        self, kernel: str, options: Types, grid: Extents, args: Args, rows: Rows, out: Any, divisor: Any = None
     ) -> None:
         sums.sum_positions(self.kernels, kernel, self._types(options), grid, args, rows, out, divisor)
 
-    def _launch(
-        self, kernel: str, options: tuple[bool, ...], grid: Any, args: Any, block: tuple[int, ...] = (THREADS,)
-    ) -> None:
+    def _launch(self, kernel: str, options: Types, grid: Extents, args: Args, block: Extents = (THREADS,)) -> None:
         self.kernels.launch(kernel, self._types(options), grid, block, args)
