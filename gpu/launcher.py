@@ -53,14 +53,8 @@ _NULL = np.uintp(0)
 _STATIC_LIMIT = 48 * 1024  # bytes of shared memory a block may have without asking
 _DTYPES = {
     "bool": np.bool_,
-    "signed char": np.int8,
-    "unsigned char": np.uint8,
-    "short": np.int16,
-    "unsigned short": np.uint16,
     "int": np.int32,
-    "unsigned int": np.uint32,
     "long long": np.int64,
-    "unsigned long long": np.uint64,
     "float": np.float32,
     "double": np.float64,
     "float16": np.float16,
@@ -209,8 +203,7 @@ def _parameters(signature: str, names: str) -> tuple[_Parameter, ...]:
         _Parameter(
             name=name,
             c_type=c_type,
-            # A vector type such as float4 is made of its elements: float4* takes a float32 array.
-            dtype=_dtype(re.sub(r"(?<=[a-z])[24]$", "", c_type.removeprefix("const ").removesuffix("*"))),
+            dtype=_dtype(c_type.removeprefix("const ").removesuffix("*")),
             is_pointer=c_type.endswith("*"),
             is_const=c_type.startswith("const "),
         )
