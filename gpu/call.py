@@ -54,8 +54,8 @@ class Call:
         self.inputs = SimpleNamespace(**{a.name: values[a.name] for a in spec.inputs})
         self.dots = SimpleNamespace(**{a.name: values.get(f"gg_{a.name}") for a in spec.inputs})
         gradient = f"grad_{spec.outputs[0].name}"
-        self.grad = values.get(gradient)
-        self.graph = values.get("graph")
+        self.grad: Any = values.get(gradient)
+        self.graph: Any = values.get("graph")
         self.kernels = Kernels(op.family, values[spec.inputs[0].name])
         self.fields = Fields(op, values, sizes, wanted, out, self.kernels)
         self.output = self.fields[gradient if op.order else spec.outputs[0].name]

@@ -59,8 +59,8 @@ def radial_basis_bwd(call: Call) -> None:
     fields.clear("freq")  # the sum of parts is added to what is there
     if "freq" in fields and edges:
         parts = kernels.empty(cover(edges, ROWS), radial)
-        args = (dots.dist, dots.freq, call.grad, inputs.dist, inputs.freq, parts, np.int64(edges), radial, exponent)
-        kernels.launch("dimenet_radial_freq", types, (len(parts),), (ROWS,), args)
+        of_freq = (dots.dist, dots.freq, call.grad, inputs.dist, inputs.freq, parts, np.int64(edges), radial, exponent)
+        kernels.launch("dimenet_radial_freq", types, (len(parts),), (ROWS,), of_freq)
         sum_rows(kernels, parts, fields["freq"])
 
 
