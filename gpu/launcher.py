@@ -51,14 +51,7 @@ OPTIONS = ("--std=c++17", "--ftz=false")
 
 _NULL = np.uintp(0)
 _STATIC_LIMIT = 48 * 1024  # bytes of shared memory a block may have without asking
-_DTYPES = {
-    "bool": np.bool_,
-    "int": np.int32,
-    "long long": np.int64,
-    "float": np.float32,
-    "double": np.float64,
-    "float16": np.float16,
-}
+_DTYPES = {c_type: name for name, c_type in C_TYPES.items()} | {"bool": "bool"}
 
 
 def _dtype(c_type: str) -> np.dtype[Any]:
