@@ -64,7 +64,6 @@ class Stream:
     def synchronize(self):
         if self.captured:
             raise Misuse("the stream is captured: nothing can wait for it")
-        state.waits += 1
         self.waited = next(state.clock)
 
 
@@ -76,7 +75,7 @@ class State:
         self.device = 0
         self.stream = Stream()
         self.dry = False  # whether kernels are counted, but not run
-        self.waits = self.launches = 0  # launches of our kernels, and of those that CuPy would need
+        self.launches = 0  # launches of our kernels, and of those that CuPy would need
 
 
 state = State()
