@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from trigraph.checks import bind_sizes, index_dtype, shape_of
-from trigraph.checks.arguments import is_half
 from trigraph.gpu.rows import is_aligned
 from trigraph.gpu.sums import Kernels
 from trigraph.table import Array, Operator, result_type
@@ -84,7 +83,7 @@ class Fields:
         self.arrays = {
             field.name: self._given[field.name]
             if self._usable(field.name)
-            else kernels.xp.empty(shape_of(field, sizes), _dtype(op, field, values))
+            else _empty(op, field, values, sizes, kernels)
             for field in op.fields
             if field.name in wanted
         }
@@ -121,12 +120,15 @@ class Fields:
         return result_type(self._operator.name)(*(self.arrays.get(field.name) for field in self._operator.fields))
 
 
-def _dtype(op: Operator, field: Array, values: Mapping[str, Any]) -> Any:
-    """Return the dtype of a field: that of the first input, float32 where it is half and the field cannot be."""
-    if field.index:
-        return index_dtype(op, values)
-    first = values[op.definition.inputs[0].name].dtype
-    return np.dtype(np.float32) if is_half(first) and not field.half else first
+def _empty(op: Operator, field: Array, values: Mapping[str, Any], sizes: Mapping[str, int], kernels: Kernels) -> Any:
+    """Return an array for a field: like the argument that it is a derivative in, or as the table says."""
+    known = values.get(field.name)
+    if known is not None:
+        return kernels.xp.empty(known.shape, known.dtype)
+    dtype = index_dtype(op, values) if field.index else kernels.dtype
+    if dtype.itemsize == 2 and not field.half:
+        dtype = np.dtype(np.float32)
+    return kernels.xp.empty(shape_of(field, sizes), dtype)
 
 
 def function(op: Operator, execute: Callable[..., Any]) -> Callable[..., Any]:
