@@ -327,9 +327,9 @@ WEIGHTED = {
         "            term = T(0);",
     ),
     "gpu: gradients of weights in a long edge row are those of its first piece": (
-        "gpu/weighted.py",
-        "        sums.finish(self.kernels, rows, overflow, column)\n        sums.clear",
-        "        sums.clear",
+        "gpu/sums.py",
+        "    finish(kernels, rows, overflow, out, divisor)\n",
+        "    if rows.order is None:\n        finish(kernels, rows, overflow, out, divisor)\n",
     ),
     "gpu: a number before NaN": ("gpu/kernels/weighted.cu", "if (a_nan || b_nan) {", "if (a_nan && b_nan) {"),
     "pyref: weights where there are none": (
@@ -353,7 +353,7 @@ WEIGHTED = {
         "takes = best(f) > message(f) .and. best(f) == best(f)",
     ),
     "gpu: arrays of the caller's that are not aligned": (
-        "gpu/results.py",
+        "gpu/call.py",
         "return field in self._given and is_aligned(self._given[field])",
         "return field in self._given",
     ),
