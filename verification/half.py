@@ -37,9 +37,7 @@ def check_half(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
     for field in case.returned(op):
         expected = judged.result(op)[field.name]
         got: Any = outcome.fields.get(field.name)
-        note = outcome.problem or form_problem(
-            got, field, case.sizes, case.half if field.half else dtype_of(field, case)
-        )
+        note = form_problem(got, field, case.sizes, case.half if field.half else dtype_of(field, case))
         error = math.inf
         if not note and field.half:
             once = unit * np.maximum(abs(expected[0]), tolerances.tiny(case.half))
@@ -47,20 +45,8 @@ def check_half(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
             error = scaled_error(got, expected, case.dtype, more)
         elif not note:
             error = field_error(got, field, expected, case.dtype)
-        checks.append(
-            Check(
-                operator=op.name,
-                panel=subject.name,
-                dtype=case.dtype,
-                kind="half",
-                case=case.name,
-                field=field.name,
-                error=error,
-                tolerance=0.0 if field.index else tolerance,
-                seconds=outcome.seconds,
-                note=note or case.note,
-            )
-        )
+        allowed = 0.0 if field.index else tolerance
+        checks.append(judged.check(subject, op.name, "half", field.name, error, allowed, [outcome], note or case.note))
     return checks
 
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from trigraph.table import OPERATORS, Operator
 from trigraph.terminal import plain
-from trigraph.verification.subjects import NotOffered, Subject, leave_out, panel, told
+from trigraph.verification.subjects import LEFT_OUT, NotOffered, Subject, message_of, panel
 
 __all__ = ["LoadError", "adapt", "load"]
 
@@ -59,7 +59,7 @@ def load(name: str) -> Callable[..., Any]:
     except BaseException as error:  # whatever the module's own statements raise, SystemExit too
         absent = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
         kind = ValueError if absent or (isinstance(error, AttributeError) and found is not None) else LoadError
-        raise kind(f"verify: implementation {name!r} cannot be loaded: {told(error)}") from error
+        raise kind(f"verify: implementation {name!r} cannot be loaded: {message_of(error)}") from error
     if not callable(found):
         raise ValueError(f"verify: implementation {name!r} is a {type(found).__name__}; expected a function")
     function: Callable[..., Any] = found
@@ -90,7 +90,7 @@ def _fields(op: Operator, result: Any) -> dict[str, Any]:
         mapping = {needed[0]: result}
     else:
         raise TypeError(f"{op.name}: returned a {type(result).__name__}; {expected}")
-    leave_out(name for name in names if name not in mapping)
+    LEFT_OUT.update(name for name in names if name not in mapping)
     return mapping
 
 
@@ -102,7 +102,7 @@ def _own(
     try:
         returned = function(**given)
     except NotImplementedError as error:
-        raise NotOffered(told(error)) from error
+        raise NotOffered(message_of(error)) from error
     fields = _fields(op, returned)
     for name, array in fields.items():
         if isinstance(array, np.ndarray) and (type(array) is not np.ndarray or array.dtype.kind not in "fi"):

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import importlib
 import math
-import signal
-import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, ClassVar
+from multiprocessing import parent_process
+from typing import Any
 
 import numpy as np
 
@@ -23,19 +21,17 @@ from trigraph.table import Operator, result_type
 
 __all__ = [
     "DIRECT",
+    "LEFT_OUT",
     "NotOffered",
     "Outcome",
     "Subject",
     "attempt",
     "extent",
-    "leave_out",
-    "leaving_out",
+    "message_of",
     "named_fields",
     "observe",
-    "own_interrupts",
     "panel",
     "takes",
-    "told",
     "trace_of",
 ]
 
@@ -99,85 +95,29 @@ class NotOffered(Exception):
     """A user's function raised NotImplementedError: it does not offer what it is asked for."""
 
 
-_LEFT_OUT: ContextVar[set[str]] = ContextVar("_LEFT_OUT")
-
-
-@contextmanager
-def leaving_out() -> Iterator[set[str]]:
-    """Collect the auxiliary outputs that a user's function leaves out meanwhile."""
-    names: set[str] = set()
-    token = _LEFT_OUT.set(names)
-    try:
-        yield names
-    finally:
-        _LEFT_OUT.reset(token)
-
-
-def leave_out(names: Iterable[str]) -> None:
-    """Note that a user's function left out auxiliary outputs."""
-    _LEFT_OUT.get(set()).update(names)
-
-
-class _Traces:
-    """Where exceptions came from: places that were told, and tracebacks that wait to be told, by exception."""
-
-    places: ClassVar[set[tuple[str, ...]]] = set()
-    waiting: ClassVar[dict[str, str]] = {}
+# Auxiliary outputs that a user's function left out, since this was cleared.
+LEFT_OUT: set[str] = set()
+# Tracebacks of exceptions, by what is noted of them.
+_TRACES: dict[str, str] = {}
 
 
 def _keep_trace(error: BaseException, problem: str) -> None:
-    """Keep the traceback of the first exception from a place, without the frames of the verification."""
+    """Keep the traceback of the first such exception, without the frames of the verification."""
     where = error.__traceback__
     while where is not None and where.tb_frame.f_globals.get("__name__", "").startswith("trigraph.verification"):
         where = where.tb_next
     frames = traceback.extract_tb(where)
     if frames:
-        place = (type(error).__name__, frames[-1].filename, str(frames[-1].lineno))
-        if place not in _Traces.places:
-            _Traces.places.add(place)
-            text = "".join(traceback.format_list(frames[-TRACE_FRAMES:]))
-            _Traces.waiting[problem] = f"Traceback (most recent call last):\n{text}{problem}"[-TRACE_LENGTH:]
+        text = "".join(traceback.format_list(frames[-TRACE_FRAMES:]))
+        _TRACES.setdefault(problem, f"Traceback (most recent call last):\n{text}{problem}"[-TRACE_LENGTH:])
 
 
 def trace_of(note: str) -> str:
-    """Return the traceback of the exception that a note tells, once; "" if there is none, or it was told."""
-    for problem in _Traces.waiting:
-        if note.endswith(problem):
-            return _Traces.waiting.pop(problem)
-    return ""
+    """Return the traceback of the exception that a note tells; "" if there is none."""
+    return next((trace for problem, trace in _TRACES.items() if note.endswith(problem)), "")
 
 
-class _Interrupts:
-    """Whether Ctrl-C is listened to, and whether it was pressed."""
-
-    listening = False
-    pressed = False
-
-
-@contextmanager
-def own_interrupts() -> Iterator[None]:
-    """Tell the user's Ctrl-C, which ends a run, from a KeyboardInterrupt that a function raises, which is a finding.
-
-    Outside, and in a thread other than the main one, nobody can tell: then every KeyboardInterrupt goes on.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def pressed(number: int, frame: Any) -> None:
-        _Interrupts.pressed = True
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGINT, pressed)
-    _Interrupts.listening, _Interrupts.pressed = True, False
-    try:
-        yield
-    finally:
-        _Interrupts.listening = _Interrupts.pressed = False
-        signal.signal(signal.SIGINT, before if before is not None else signal.SIG_DFL)
-
-
-def told(error: BaseException) -> str:
+def message_of(error: BaseException) -> str:
     """Return the name and text of an exception, whose own methods may fail."""
     try:
         return ": ".join(filter(None, [type(error).__name__, str(error)]))[:2000]
@@ -196,17 +136,14 @@ def observe(call: Callable[[], Mapping[str, Any]]) -> Outcome:
     fields: Mapping[str, Any] = {}
     try:
         fields, problem = call(), ""
-    except KeyboardInterrupt as error:
-        if not _Interrupts.listening:
-            raise
-        problem = told(error)
     except NotOffered:
         raise
     except BaseException as error:  # whatever a panel raises is the finding, SystemExit too
-        problem = told(error)
+        # In the main process that is the user's Ctrl-C; processes of a run do not hear it (isolated.py).
+        if isinstance(error, KeyboardInterrupt) and parent_process() is None:
+            raise
+        problem = message_of(error)
         _keep_trace(error, problem)
-    if _Interrupts.pressed:  # also where the function swallowed it
-        raise KeyboardInterrupt
     return Outcome(fields, time.perf_counter() - start, problem)
 
 
