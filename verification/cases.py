@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -118,6 +118,16 @@ class Case:
         absent += [a.name for a in op.arguments if a.given_back]
         known = {**dict.fromkeys(absent), **self.values, **self.grads, **self.ggs}
         return {name: known[name] for name in op.parameters}
+
+    def changed(self, change: Callable[[tuple[str, ...], np.ndarray], np.ndarray]) -> Case:
+        """Return the case with ``change(dims, array)`` in place of every array: inputs, cotangents and directions."""
+        dims = {f"{prefix}{a.name}": a.dims for a in self.definition.inputs for prefix in ("", "gg_")}
+        dims |= {f"grad_{a.name}": a.dims for a in self.definition.outputs}
+        names = ("values", "grads", "ggs", "directions")
+        arrays = {name: dict(getattr(self, name)) for name in names}
+        for group in arrays.values():
+            group |= {n: frozen(change(dims[n], a)) for n, a in group.items() if n in dims and a is not None}
+        return replace(self, **arrays)
 
 
 def frozen(array: np.ndarray) -> np.ndarray:

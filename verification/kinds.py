@@ -43,8 +43,8 @@ class Kind:
         One thread does its work, or threads share it as in "regular": their number would show nothing.
     called : bool
         It is called repeatedly, with `out`, `wrt` and absent cotangents, in one dtype of each setting, in turn.
-    company : bool
-        It is called among strangers.
+    batch : bool
+        It is called in a batch with other graphs.
     equal_terms : bool
         See `cases.Case`.
     """
@@ -61,7 +61,7 @@ class Kind:
     many: bool = False
     one_thread: bool = False
     called: bool = False
-    company: bool = False
+    batch: bool = False
     equal_terms: bool = False
 
 
@@ -76,7 +76,7 @@ def _heads(width: int) -> Kind:
 
 
 BEYOND_LANES = "rows wider than the threads of a block take at once"
-ORDINARY = Kind(differenced=True, company=True, called=True)
+ORDINARY = Kind(differenced=True, batch=True, called=True)
 CASE_KINDS = {
     "regular": replace(ORDINARY, every_setting=True),
     "second sizes": ORDINARY,
@@ -92,7 +92,7 @@ CASE_KINDS = {
         large=True,
         many=True,
         called=True,
-        company=True,
+        batch=True,
     ),
     "boundaries": Kind(
         "sums of 256, 257 and 512 terms, and long sums first and last",

@@ -18,16 +18,15 @@ from trigraph.table import Array, Operator
 from trigraph.verification import tolerances
 from trigraph.verification.accuracy import check_accuracy, dtype_of, field_error, form_problem, scaled_error
 from trigraph.verification.cases import Case
-from trigraph.verification.company import in_company, own_fields
 from trigraph.verification.judged import Judged, ask, operators_of
 from trigraph.verification.record import Check
-from trigraph.verification.renumber import renumbered
 from trigraph.verification.subjects import Outcome, Subject, attempt, extent, observe
+from trigraph.verification.transforms import embed_in_batch, own_fields, renumbered
 
 __all__ = [
     "check_adjoint",
+    "check_batch",
     "check_blocks",
-    "check_company",
     "check_layout",
     "check_levels",
     "check_out",
@@ -41,7 +40,7 @@ __all__ = [
 
 THREADS = (1, 2, 3)
 # Panels in which what belongs to a node or an edge has the same bits whatever other nodes and edges are in the call.
-IN_COMPANY = ("fortran", "fortran-reference", "gpu", "gpu-host")
+BATCH_INVARIANT = ("fortran", "fortran-reference", "gpu", "gpu-host")
 
 
 def _inner(weights: Mapping[str, np.ndarray], fields: Mapping[str, Any]) -> np.ndarray:
@@ -180,27 +179,27 @@ def check_repeat(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
     return _equal_bits(subject, judged, op, "repeat", [bits, _bits(again), _bits(first)], [first, again, other])
 
 
-def check_company(subject: Subject, judged: Judged, op: Operator, seed: int) -> list[Check]:
-    """Call among strangers: what belongs to the case's own nodes and edges is as right as alone, or has equal bits.
+def check_batch(subject: Subject, judged: Judged, op: Operator, seed: int) -> list[Check]:
+    """Call in a batch: what belongs to the case's own nodes and edges is as right as alone, or has equal bits.
 
-    Bits are compared for `IN_COMPANY`; where a product of a library's may depend on its sizes, and for users'
+    Bits are compared for `BATCH_INVARIANT`; where a product of a library's may depend on its sizes, and for users'
     functions, the values are compared with the judge's of the case alone.
     """
     case = judged.case
-    among = in_company(case, seed)
-    fields, together = own_fields(case, op), attempt(subject, op, among.case.arguments(op))
+    batch = embed_in_batch(case, seed)
+    fields, together = own_fields(case, op), attempt(subject, op, batch.case.arguments(op))
     arrays: dict[str, Any] = {f.name: together.fields.get(f.name) for f in fields}
-    notes = {f.name: form_problem(arrays[f.name], f, among.case.sizes, dtype_of(f, case)) for f in fields}
-    own = {f.name: among.own(f, arrays[f.name], case.sizes) for f in fields if not notes[f.name]}
-    if subject.name in IN_COMPANY:
+    notes = {f.name: form_problem(arrays[f.name], f, batch.case.sizes, dtype_of(f, case)) for f in fields}
+    own = {f.name: batch.own(f, arrays[f.name], case.sizes) for f in fields if not notes[f.name]}
+    if subject.name in BATCH_INVARIANT:
         outcomes = [attempt(subject, op, case.arguments(op)), replace(together, fields=own)]
-        return _equal_bits(subject, judged, op, "company", [_bits(o) for o in outcomes], outcomes, fields)
+        return _equal_bits(subject, judged, op, "batch", [_bits(o) for o in outcomes], outcomes, fields)
     checks, expected = [], judged.result(op)
     for f in fields:
         error = field_error(own[f.name], f, expected[f.name], case.dtype) if f.name in own else math.inf
         tolerance = 0.0 if f.index else judged.tolerance(subject)
         note = notes[f.name] or case.note
-        checks.append(judged.check(subject, op.name, "company", f.name, error, tolerance, [together], note))
+        checks.append(judged.check(subject, op.name, "batch", f.name, error, tolerance, [together], note))
     return checks
 
 

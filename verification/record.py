@@ -20,8 +20,8 @@ KINDS = {
     "threads": "equal bits whatever the number of threads",
     "levels": "equal bits of the fast path's builds for x86-64-v3 and -v4",
     "repeat": "equal bits when called again",
-    "company": "nodes and edges among strangers that nothing connects with them: equal bits (of pyref and of a user's "
-    "function: values against the judge's of the case alone)",
+    "batch": "nodes and edges in a batch with others, unconnected: equal bits (of pyref and of a user's function: "
+    "values against the judge's of the case alone)",
     "half": "embeddings stored in float16 and, with ml_dtypes, in bfloat16 (gpu, gpu-host): against the judge, each "
     "element rounded once",
     "layout": "results are C-contiguous, writeable, of the right dtype, and share memory with nothing",

@@ -12,12 +12,12 @@ from trigraph.fortran.threads import kept_num_threads, set_num_threads
 from trigraph.table import OPERATORS, Operator
 from trigraph.verification import accuracy, bessel, differences, golden, half, nonfinite, physics, properties
 from trigraph.verification.cases import Case
-from trigraph.verification.company import own_fields
 from trigraph.verification.judged import Judged, every_operator_of, operators_of
 from trigraph.verification.record import Check
 from trigraph.verification.settings import Where, admits
 from trigraph.verification.structures import BASIS, SUM
 from trigraph.verification.subjects import Subject
+from trigraph.verification.transforms import own_fields
 from trigraph.verification.units import Task
 
 __all__ = ["Lazy", "Scope"]
@@ -152,10 +152,10 @@ def of_blocks(scope: Scope, lazy: Lazy) -> list[Task]:
     return _for_each(scope, judged, properties.check_blocks, _fields(judged))
 
 
-def of_company(scope: Scope, lazy: Lazy, seed: int) -> list[Task]:
-    """Call for the case among strangers."""
+def of_batch(scope: Scope, lazy: Lazy, seed: int) -> list[Task]:
+    """Call for the case in a batch."""
     judged = lazy()
-    return _for_each(scope, judged, properties.check_company, lambda op: len(own_fields(judged.case, op)), seed)
+    return _for_each(scope, judged, properties.check_batch, lambda op: len(own_fields(judged.case, op)), seed)
 
 
 def of_threads(scope: Scope, lazy: Lazy) -> list[Task]:

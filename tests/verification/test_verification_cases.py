@@ -14,8 +14,8 @@ from trigraph.verification.accuracy import check_accuracy, check_subsets, form_p
 from trigraph.verification.graphs import GRAPHS
 from trigraph.verification.judged import Judged, operators_of
 from trigraph.verification.real import build_real, real_inputs
-from trigraph.verification.renumber import renumbered
 from trigraph.verification.subjects import panel
+from trigraph.verification.transforms import renumbered
 
 ALL = [
     pytest.param(definition, variant, dtype, id=f"{definition.name}-{variant.name}-{dtype}")

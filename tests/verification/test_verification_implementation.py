@@ -48,7 +48,7 @@ def test_a_right_function_passes(name, cases):
 
 
 def mean_of_the_call(**arguments):
-    """Subtract the mean over all nodes where the call has as many as a case among strangers has, and no case alone."""
+    """Subtract the mean over all nodes where the call has as many as a case in a batch has, and no case alone."""
     message = pyref.gno_aggregate_fwd(**arguments)
     return message - message.mean(axis=0) if 392 < len(message) < 450 else message
 
@@ -227,7 +227,7 @@ EVERY = ["accuracy", "differences", "repeat", "permutation"]
 WRONG = [
     (wrong_sign, "gno_message_fwd", {"regular": ["differences"]}),
     (wrong_sign_of_one_field, "gno_message_bwd", {"regular": ["adjoint"]}),
-    (mean_of_the_call, "gno_aggregate_fwd", {"regular": ["company"]}),
+    (mean_of_the_call, "gno_aggregate_fwd", {"regular": ["batch"]}),
     (swapped_fields, "gno_message_bwd", {"regular": ["accuracy"]}),
     (shared_rows_overwrite, "gno_aggregate_bwd", {"shared rows": ["differences"]}),
     (edge_ids_ignored, "gno_aggregate_fwd", {"shared rows": ["accuracy"], "regular": ["permutation"]}),
