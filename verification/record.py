@@ -64,7 +64,7 @@ class Check:
     note : str
         Why it failed, or what the error is relative to.
     trace : str
-        Traceback of the exception that `note` tells, at the first check it comes up in.
+        Traceback of the exception that `note` tells.
     """
 
     operator: str
