@@ -147,15 +147,16 @@ class _Run:
             unit = partial(_unit, label, scope)
             if name in EMULATED and kind.large and not turn:
                 continue
-            yield unit("accuracy", tasks.of_accuracy, judged)
-            if name == "fortran":
-                if not kind.one_thread:
-                    yield unit("threads", tasks.of_threads, judged)
-                yield unit("levels", tasks.of_levels, judged)
-            if kind.many and scope.subject.small_blocks is not None:
-                yield unit("blocks", tasks.of_blocks, judged)
+            checks = {
+                "accuracy": True,
+                "threads": name == "fortran" and not kind.one_thread,
+                "levels": name == "fortran",
+                "blocks": kind.many and scope.subject.small_blocks is not None,
+            }
+            for check in (check for check, wanted in checks.items() if wanted):
+                yield unit(check, tasks.of_operators, judged, [check])
             if kind.batch and turn:
-                yield unit("batch", tasks.of_batch, judged, self.seed)
+                yield unit("batch", tasks.of_operators, judged, ["batch"], self.seed)
             if kind.called and (turn or kind.differenced):
                 yield unit("calls", tasks.of_calls, judged)
             if turn and kind.differenced:
@@ -195,7 +196,7 @@ class _Run:
             patch = judged(dtype, True)
             for scope in self.scopes:
                 label = f"{definition.name}, {real.name} patch, {dtype}"
-                yield _unit(label, scope, "accuracy", tasks.of_accuracy, patch, weight=WEIGHTS["patch"])
+                yield _unit(label, scope, "accuracy", tasks.of_operators, patch, ["accuracy"], weight=WEIGHTS["patch"])
         if "float64" not in self.dtypes:
             return
         whole = judged("float64", False)
@@ -235,7 +236,7 @@ class _Run:
                 judged = cache(partial(self._judged, definition, variant, "float32", half))
                 for scope in scopes(half):
                     label = f"{definition.name}, {variant.label}, {half}"
-                    yield _unit(label, scope, "accuracy", tasks.of_half, judged)
+                    yield _unit(label, scope, "accuracy", tasks.of_operators, judged, ["half"])
         for half in half_types():
             for scope in scopes(half):
                 yield _unit(f"every number of {half}", scope, "every number", tasks.of_every_number, half)
