@@ -12,9 +12,10 @@ parameters by bwd2 of both. Both are compared with central differences: of E in 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from trigraph.verification.differences import assess, inner, rounded_gap
 from trigraph.verification.judged import ask
 from trigraph.verification.record import Check
 from trigraph.verification.structures import BASIS, MIDDLE, SUM, WHOLE, WIDTH, Model, Structure, model, numbers
-from trigraph.verification.subjects import Subject, attempt, panel
+from trigraph.verification.subjects import Subject, arrays_of, panel
 
 __all__ = ["CHECKS", "INVOLVED", "System", "check_force_training", "check_forces", "check_invariance", "prepare"]
 
@@ -50,10 +51,6 @@ SUM_ROUNDING = 2.0**-100  # of sums in real128, relative to the sum of |terms|
 TRANSLATION = np.array([3.7, -11.3, 5.9])
 Call = Callable[..., Mapping[str, np.ndarray]]
 Products = Sequence[tuple[np.ndarray, np.ndarray]]
-
-
-class _Failed(Exception):
-    """A call of the subject went wrong."""
 
 
 @dataclass(frozen=True)
@@ -197,22 +194,14 @@ def second(call: Call, s: System, f: Forward, b: Backward, t: np.ndarray) -> Sec
     return Second(parameters, edge, along, of_basis, of_sum, gg_message, grad_rbf, vec)
 
 
-def _caller(subject: Subject) -> tuple[Call, list[float]]:
-    """Return a function that calls the subject's operators by name, and the seconds they took."""
-    seconds = [0.0]
+def _caller(subject: Subject) -> Call:
+    """Return a function that calls the subject's operators by name, and raises `CallError`."""
 
     def call(name: str, **values: Any) -> Mapping[str, np.ndarray]:
         op = OPERATORS[name]
-        outcome = attempt(subject, op, values)
-        seconds[0] += outcome.seconds
-        if outcome.problem:
-            raise _Failed(f"{name}: {outcome.problem}")
-        wrong = [n.name for n in op.fields if not isinstance(outcome.fields.get(n.name), np.ndarray)]
-        if wrong:
-            raise _Failed(f"{name}: {wrong[0]} is no array")
-        return outcome.fields
+        return arrays_of(subject, op, values, [field.name for field in op.fields])
 
-    return call, seconds
+    return call
 
 
 # ---- differences -----------------------------------------------------------------------------------------------------
@@ -258,18 +247,18 @@ def _difference(
 
 
 def _curve_check(
-    subject: Subject,
-    s: System,
-    operator: str,
-    kind: str,
-    field: str,
-    errors: Sequence[float],
-    problem: str,
-    took: float,
+    subject: Subject, s: System, operator: str, kind: str, field: str, curve: Callable[[], list[float]]
 ) -> Check:
-    # No floor: neither energy nor loss is a polynomial, the order must show.
-    verdict = assess(STEPS, errors, [0.0] * len(STEPS), None) if errors else None
-    problem = problem or (verdict.problem if verdict else "")
+    """Return the check of a curve of errors at `STEPS`."""
+    start = time.perf_counter()
+    errors, verdict = [], None
+    try:
+        errors = curve()
+        # No floor: neither energy nor loss is a polynomial, the order must show.
+        verdict = assess(STEPS, errors, [0.0] * len(STEPS), None)
+        problem = f"{verdict.problem} (best error {min(errors):.1e})" if verdict.problem else ""
+    except ValueError as error:  # a call went wrong, or shapes do not fit
+        problem = str(error)
     return Check(
         operator=operator,
         panel=subject.name,
@@ -280,42 +269,36 @@ def _curve_check(
         error=math.inf if problem or verdict is None else verdict.best,
         tolerance=tolerances.differences("float64"),
         order=verdict.order if verdict else None,
-        seconds=took,
+        seconds=time.perf_counter() - start,
         curve=tuple(zip(STEPS, errors, strict=True)) if errors else (),
-        note=f"{problem} (best error {min(errors):.1e})" if problem and errors else problem or s.note,
+        note=problem or s.note,
     )
 
 
 def check_forces(subject: Subject, s: System, operator: str = INVOLVED["forces"][0]) -> list[Check]:
     """Compare forces with differences of the energy in the positions of all atoms, along one random direction."""
-    call, took = _caller(subject)
-    errors, problem = [], ""
-    try:
+    call = _caller(subject)
+
+    def curve() -> list[float]:
         forces = backward(call, s, forward(call, s)).forces
         direction = numbers(f"{s.name} displacement", *s.positions.shape)
-        errors = _difference(call, s, "positions", -forces, _energy, direction)
-    except (_Failed, ValueError) as error:  # ValueError: shapes that do not fit
-        problem = str(error)
-    return [_curve_check(subject, s, operator, "forces", "positions", errors, problem, took[0])]
+        return _difference(call, s, "positions", -forces, _energy, direction)
+
+    return [_curve_check(subject, s, operator, "forces", "positions", curve)]
 
 
 def check_force_training(subject: Subject, s: System, operator: str = INVOLVED["force training"][0]) -> list[Check]:
     """Compare gradients of a loss of forces in the parameters with its differences."""
-    checks = []
-    for name in TRAINED:
-        call, took = _caller(subject)
-        errors, problem = [], ""
-        try:
-            f = forward(call, s)
-            b = backward(call, s, f)
-            gradient = second(call, s, f, b, b.forces - s.target).parameters[name]
-            x = getattr(s.model, name)
-            direction = x * numbers(f"{s.name} {name} direction", *x.shape)
-            errors = _difference(call, s, name, gradient, _loss, direction)
-        except (_Failed, ValueError) as error:
-            problem = str(error)
-        checks.append(_curve_check(subject, s, operator, "force training", name, errors, problem, took[0]))
-    return checks
+    call = _caller(subject)
+
+    def curve(name: str) -> list[float]:
+        f = forward(call, s)
+        b = backward(call, s, f)
+        gradient = second(call, s, f, b, b.forces - s.target).parameters[name]
+        x = getattr(s.model, name)
+        return _difference(call, s, name, gradient, _loss, x * numbers(f"{s.name} {name} direction", *x.shape))
+
+    return [_curve_check(subject, s, operator, "force training", name, partial(curve, name)) for name in TRAINED]
 
 
 # ---- invariance ------------------------------------------------------------------------------------------------------
@@ -331,7 +314,7 @@ def _rounding(s: System) -> tuple[float, float]:
     Steps are the two operators and their derivatives (their scales are the judge's), the products with the projection,
     and the vectors, whose rounding is that of positions and offset, wherever the motions take them.
     """
-    call, _ = _caller(panel("pyref"))
+    call = _caller(panel("pyref"))
     f = forward(call, s)
     b = backward(call, s, f)
     d = second(call, s, f, b, s.target)
@@ -408,7 +391,7 @@ def check_invariance(subject: Subject, s: System, operator: str = INVOLVED["inva
 
     The unit is eps * scale of rounding errors; before and after, each is within c of the exact value.
     """
-    call, took = _caller(subject)
+    call = _caller(subject)
     terms = sum(evaluate(OPERATORS[n].definition.terms, s.sizes) for n in ("radial_basis_fwd", "agg_edge_to_edge_fwd"))
 
     def measure(system: System) -> tuple[np.ndarray, np.ndarray]:
@@ -420,15 +403,16 @@ def check_invariance(subject: Subject, s: System, operator: str = INVOLVED["inva
 
     checks, before = [], None
     for name, motion in MOTIONS.items():
-        moved = motion(s)
+        start, moved = time.perf_counter(), motion(s)
         errors, problem = [math.inf, math.inf], ""
         try:
             before = before or measure(s)
             for i, (one, two) in enumerate(zip(before, measure(moved), strict=True)):
                 unit = tolerances.eps("float64") * s.rounding[i] + tolerances.tiny("float64")
                 errors[i] = float(abs((one[0] - two[0]) + (one[1] - two[1])) / unit)
-        except (_Failed, ValueError) as error:
+        except ValueError as error:
             problem = str(error)
+        seconds = (time.perf_counter() - start) / 2
         checks += [
             Check(
                 operator=operator,
@@ -439,12 +423,11 @@ def check_invariance(subject: Subject, s: System, operator: str = INVOLVED["inva
                 field=field,
                 error=error,
                 tolerance=2 * tolerances.accuracy(subject.chunked, terms),
-                seconds=took[0],
+                seconds=seconds,
                 note=problem or s.note,
             )
             for field, error in zip(("energy", "forces"), errors, strict=True)
         ]
-        took[0] = 0.0
     return checks
 
 

@@ -5,10 +5,7 @@ The default run reads the shipped structures with NumPy alone; other files need 
 
 from __future__ import annotations
 
-import math
-import os
 import re
-import resource
 import zlib
 from collections import deque
 from dataclasses import dataclass, replace
@@ -18,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.spatial import cKDTree
 
 from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.panels import panel_function
 from trigraph.table import Definition
 from trigraph.verification.judged import operators_of
+from trigraph.verification.subjects import message_of
 
 __all__ = [
     "BASIS",
@@ -48,8 +45,6 @@ WIDTH, MIDDLE = 3, 2  # of the embedding, and between the two projections: the j
 # Triplets of the patch that is compared with the judge, and of what differences and physics run on: pyref keeps
 # arrays of all triplets.
 PATCH, WHOLE = 1500, 10_000
-# Bytes that finding the neighbours and sorting them takes at its peak, for each edge (measured: 253).
-BYTES_PER_EDGE = 256
 
 
 @dataclass(frozen=True)
@@ -200,51 +195,6 @@ def shipped() -> tuple[Structure, ...]:
     return tuple(found)
 
 
-def edges_expected(atoms: Any, cutoff: float) -> float:
-    """Return about how many edges an ``ase.Atoms`` has: exact where nothing is periodic, else by the mean density.
-
-    Pairs that are near enough across the directions that are not periodic each have as many images in reach as the
-    periodic cell has room for in a ball of radius `cutoff`; there are no fewer than the pairs within one cell.
-    """
-    positions, periodic = np.asarray(atoms.positions, np.float64), np.asarray(atoms.cell)[np.asarray(atoms.pbc)]
-    if len(positions) == 0 or not np.isfinite(positions).all():
-        return 0.0
-
-    def pairs(points: np.ndarray) -> float:
-        tree = cKDTree(points)
-        return float(tree.count_neighbors(tree, cutoff))
-
-    within = pairs(positions) - len(positions)
-    number = len(periodic)
-    size = math.sqrt(max(0.0, float(np.linalg.det(periodic @ periodic.T)))) if number else 1.0
-    if number == 0 or size == 0:  # no such cell is refused elsewhere
-        return within
-    across = np.linalg.svd(periodic)[2][number:]
-    near = pairs(positions @ across.T) if number < 3 else float(len(positions)) ** 2
-    ball = math.pi ** (number / 2) / math.gamma(number / 2 + 1) * math.pow(cutoff, number)
-    return max(within, float(near * ball / size))
-
-
-def _memory() -> float:
-    """Bytes that may still be had: what the system has available, or the process's limit."""
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        free = next(float(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
-    except (OSError, StopIteration):
-        free = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    return free if limit == resource.RLIM_INFINITY else min(free, float(limit))
-
-
-def _refuse_too_many(name: str, atoms: Any, cutoff: float) -> None:
-    edges, memory = edges_expected(atoms, cutoff), _memory()
-    if not edges * BYTES_PER_EDGE <= memory:
-        raise ValueError(
-            f"verify: structure {name}: about {edges:.2g} edges within {cutoff:g} need {edges * BYTES_PER_EDGE:.2g} "
-            f"bytes; {memory:.2g} are there"
-        )
-
-
 def from_atoms(name: str, atoms: Any, cutoff: float) -> Structure:
     """Find the neighbours of an ``ase.Atoms``.
 
@@ -254,12 +204,15 @@ def from_atoms(name: str, atoms: Any, cutoff: float) -> Structure:
         If two atoms coincide, none is closer to another than `cutoff`, a periodic direction has no cell vector, or
         there is no memory for so many edges.
     """
-    _refuse_too_many(name, atoms, cutoff)
-    found = EdgeGraph.from_ase(atoms, cutoff)
-    if found.graph.num_edges == 0:
+    try:
+        neighbors = EdgeGraph.from_ase(atoms, cutoff)
+    except MemoryError:
+        raise ValueError(f"verify: structure {name}: there is no memory for its edges within {cutoff:g}") from None
+    if neighbors.graph.num_edges == 0:
         raise ValueError(f"verify: structure {name}: no two of its {len(atoms)} atoms are closer than {cutoff:g}")
     cell = np.asarray(atoms.cell, np.float64)
-    return Structure(name, atoms.positions.copy(), cell, cutoff, found.graph.src, found.graph.dst, found.shifts)
+    graph = neighbors.graph
+    return Structure(name, atoms.positions.copy(), cell, cutoff, graph.src, graph.dst, neighbors.shifts)
 
 
 def _located(name: str) -> tuple[Path, int]:
@@ -306,8 +259,7 @@ def read(name: str | Path, cutoff: float) -> Structure:
         frames = iread(str(path), index=":", do_not_split_by_at_sign=True)
         found = list(islice(frames, frame, frame + 1)) if frame >= 0 else list(deque(frames, -frame))
     except Exception as error:  # whatever a reader of ASE's many formats raises
-        told = str(error).replace(str(path), "").strip(": ")  # some name the file themselves
-        problem = ": ".join(filter(None, [type(error).__name__, told]))
+        problem = message_of(error).replace(str(path), "").strip(": ")  # some name the file themselves
         raise ValueError(f"verify: structure {path} cannot be read: {problem}") from error
     if len(found) < max(1, -frame):
         raise ValueError(f"verify: structure {path} has no frame {frame}; 0 is the first, -1 the last")

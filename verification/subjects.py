@@ -6,7 +6,7 @@ import importlib
 import math
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache, partial
@@ -22,9 +22,11 @@ from trigraph.table import Operator, result_type
 __all__ = [
     "DIRECT",
     "LEFT_OUT",
+    "CallError",
     "NotOffered",
     "Outcome",
     "Subject",
+    "arrays_of",
     "attempt",
     "extent",
     "message_of",
@@ -91,6 +93,10 @@ class Outcome:
     problem: str
 
 
+class CallError(ValueError):
+    """A call of a subject went wrong."""
+
+
 class NotOffered(Exception):
     """A user's function raised NotImplementedError: it does not offer what it is asked for."""
 
@@ -145,6 +151,24 @@ def observe(call: Callable[[], Mapping[str, Any]]) -> Outcome:
         problem = message_of(error)
         _keep_trace(error, problem)
     return Outcome(fields, time.perf_counter() - start, problem)
+
+
+def arrays_of(subject: Subject, op: Operator, values: Mapping[str, Any], names: Iterable[str]) -> dict[str, np.ndarray]:
+    """Return fields of a call of a subject.
+
+    Raises
+    ------
+    CallError
+        If the call goes wrong, or one of the fields is no array.
+    """
+    outcome = attempt(subject, op, values)
+    if outcome.problem:
+        raise CallError(f"{op.name}: {outcome.problem}")
+    arrays = {name: outcome.fields.get(name) for name in names}
+    for name, array in arrays.items():
+        if not isinstance(array, np.ndarray):
+            raise CallError(f"{op.name}: {name} is no array")
+    return arrays
 
 
 def named_fields(op: Operator, result: Any) -> dict[str, Any]:
