@@ -47,48 +47,22 @@ LARGEST_FREQUENCY = 20.0
 
 @dataclass(frozen=True)
 class Case:
-    """Arguments of the operators of one definition.
+    """Arguments of the operators of one definition."""
 
-    Attributes
-    ----------
-    name : str
-        Variant, or the real input's name.
-    definition : Definition
-    sizes : mapping
-        Size of every symbol.
-    values : mapping
-        Arguments of fwd: inputs, graph, attributes.
-    grads : mapping
-        ``grad_<output>``: cotangents of the outputs.
-    ggs : mapping
-        ``gg_<input>``: cotangents of the gradients.
-    directions : mapping
-        One direction for each input and each ``grad_<output>``.
-    largest_step : float
-        Steps up to here stay on one side of every kink.
-    note : str
-        What a reader of the results should know about it.
-    kind : str
-        Name of the variant, without its setting; "" for real inputs.
-    equal_terms : bool
-        Whether the terms of its sums are equal, or many of them, since many edges share the same few rows: rounding
-        errors of a direct sum add up, instead of cancelling in part.
-    half : str or None
-        The dtype of half precision that holds the numbers of arrays exactly which may be of one.
-    """
-
-    name: str
+    name: str  # variant, or the real input's name
     definition: Definition
-    sizes: Mapping[str, int]
-    values: Mapping[str, Any]
-    grads: Mapping[str, np.ndarray]
-    ggs: Mapping[str, np.ndarray]
-    directions: Mapping[str, np.ndarray]
-    largest_step: float
-    note: str = ""
-    kind: str = ""
+    sizes: Mapping[str, int]  # of every symbol
+    values: Mapping[str, Any]  # arguments of fwd: inputs, graph, attributes
+    grads: Mapping[str, np.ndarray]  # ``grad_<output>``: cotangents of the outputs
+    ggs: Mapping[str, np.ndarray]  # ``gg_<input>``: cotangents of the gradients
+    directions: Mapping[str, np.ndarray]  # one for each input and each ``grad_<output>``
+    largest_step: float  # steps up to here stay on one side of every kink
+    note: str = ""  # what a reader of the results should know about it
+    kind: str = ""  # name of the variant, without its setting; "" for real inputs
+    # Whether the terms of its sums are equal, or many of them, since many edges share the same few rows: rounding
+    # errors of a direct sum add up, instead of cancelling in part.
     equal_terms: bool = False
-    half: str | None = None
+    half: str | None = None  # dtype of half precision that holds exactly the numbers of arrays that may be of one
 
     @property
     def inputs(self) -> tuple[Array, ...]:

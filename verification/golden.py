@@ -36,24 +36,14 @@ PACKAGED = Path(__file__).parent / "data" / "golden"
 
 @dataclass(frozen=True)
 class Vector:
-    """One operator's arguments and what another program computed from them.
-
-    Attributes
-    ----------
-    case : str
-    operator : str
-    values : mapping
-        Arguments, `wrt` excluded.
-    expected : mapping from field to ndarray
-    single : bool
-        Whether the other program worked in float32: then float32 panels are compared too, by the largest error over the
-        largest value. Otherwise elementwise, in float64.
-    """
+    """One operator's arguments and what another program computed from them."""
 
     case: str
     operator: str
-    values: Mapping[str, Any]
-    expected: Mapping[str, np.ndarray]
+    values: Mapping[str, Any]  # arguments, `wrt` excluded
+    expected: Mapping[str, np.ndarray]  # by field
+    # Whether the other program worked in float32: then float32 panels are compared too, by the largest error over the
+    # largest value. Otherwise elementwise, in float64.
     single: bool
 
     @property

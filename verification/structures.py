@@ -49,31 +49,16 @@ PATCH, WHOLE = 1500, 10_000
 
 @dataclass(frozen=True)
 class Structure:
-    """Atoms and their neighbours.
-
-    Attributes
-    ----------
-    name : str
-    positions : ndarray, shape (num_nodes, 3)
-    cell : ndarray, shape (3, 3)
-    cutoff : float
-        In the unit of the positions.
-    src, dst : ndarray of int64, shape (num_edges,)
-        Sorted by source.
-    shifts : ndarray of int64, shape (num_edges, 3)
-        Cells crossed by each edge.
-    note : str
-        What was left out.
-    """
+    """Atoms and their neighbours."""
 
     name: str
-    positions: np.ndarray
-    cell: np.ndarray
-    cutoff: float
-    src: np.ndarray
+    positions: np.ndarray  # (num_nodes, 3)
+    cell: np.ndarray  # (3, 3)
+    cutoff: float  # in the unit of the positions
+    src: np.ndarray  # int64, (num_edges,); edges are sorted by source
     dst: np.ndarray
-    shifts: np.ndarray
-    note: str = ""
+    shifts: np.ndarray  # int64, (num_edges, 3): cells crossed by each edge
+    note: str = ""  # what was left out
 
     @cached_property
     def graph(self) -> EdgeGraph:

@@ -51,36 +51,20 @@ Native = Callable[[Operator, Mapping[str, Any]], tuple[Mapping[str, Any], Mappin
 
 @dataclass(frozen=True)
 class Subject:
-    """A panel, or a user's function.
+    """A panel, or a user's function."""
 
-    Attributes
-    ----------
-    name : str
-        What `Check.panel` says.
-    chunked : bool
-        Whether it sums in chunks (tolerance of the accuracy rule).
-    call : callable
-        ``call(op, values, wrt)`` returns a mapping from field to array, None for fields not asked for; `wrt` None asks
-        for all.
-    only : str or None
-        The one operator a user's function implements; the others are those of fortran-reference.
-    native : callable or None
-        ``native(op, values)`` returns the arguments as they were handed over and the fields as they came back, where
-        those are not the arrays that `call` takes and returns (None: they are).
-    into : callable or None
-        ``into(op, values, forms, offset, strays)`` calls with arrays of the caller's as `out`, `offset` bytes after the
-        start of a cache line, of the shapes and dtypes in `forms`, and returns the fields. It appends to `strays` the
-        name of each field that came back as another array, or whose array was written beside. None: there is no `out`.
-    small_blocks : callable or None
-        Context in which work is cut into blocks as small as can be; None: it is not cut by size.
-    """
-
-    name: str
-    chunked: bool
-    call: Call
-    only: str | None = None
+    name: str  # what `Check.panel` says
+    chunked: bool  # whether it sums in chunks (tolerance of the accuracy rule)
+    call: Call  # ``call(op, values, wrt)``; None for fields not asked for; `wrt` None asks for all
+    only: str | None = None  # the one operator a user's function implements; the others are those of fortran-reference
+    # ``native(op, values)`` returns the arguments as they were handed over and the fields as they came back, where
+    # those are not the arrays that `call` takes and returns (None: they are).
     native: Native | None = None
+    # ``into(op, values, forms, offset, strays)`` calls with arrays of the caller's as `out`, `offset` bytes after the
+    # start of a cache line, of the shapes and dtypes in `forms`, and returns the fields. It appends to `strays` the
+    # name of each field that came back as another array, or whose array was written beside. None: there is no `out`.
     into: Into | None = None
+    # Context in which work is cut into blocks as small as can be; None: it is not cut by size.
     small_blocks: Callable[[], AbstractContextManager[None]] | None = None
 
 

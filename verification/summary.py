@@ -17,35 +17,20 @@ CURVES = ("differences", "forces", "force training")
 
 @dataclass(frozen=True)
 class Row:
-    """All checks of one operator in one panel and dtype.
-
-    Attributes
-    ----------
-    operator, panel, dtype : str
-    error, tolerance : float or None
-        Of the accuracy check that comes closest to its tolerance, in eps * scale; None where there is none.
-    order : str
-        Of the finite differences: ``exact``, the slope farthest from 2, ``failed``, or a dash where none was taken.
-    others_passed, others : int
-        Number of checks of every other kind.
-    absent : int
-        Number of checks that were not offered.
-    seconds : float
-    passed : bool or None
-        Whether no check failed; None where none was made.
-    """
+    """All checks of one operator in one panel and dtype."""
 
     operator: str
     panel: str
     dtype: str
+    # Of the accuracy check that comes closest to its tolerance, in eps * scale; None where there is none.
     error: float | None
     tolerance: float | None
-    order: str
-    others_passed: int
+    order: str  # of the finite differences: ``exact``, the slope farthest from 2, ``failed``, or a dash for none
+    others_passed: int  # checks of every other kind
     others: int
-    absent: int
+    absent: int  # checks that were not offered
     seconds: float
-    passed: bool | None
+    passed: bool | None  # whether no check failed; None where none was made
 
     @property
     def others_text(self) -> str:

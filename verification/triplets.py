@@ -38,25 +38,13 @@ NEAREST = 3.0  # angstrom: edges of quadruplets, as in GemNet-OC shorter than th
 
 @dataclass(frozen=True)
 class Lists:
-    """Lists of triplets or quadruplets.
+    """Lists of triplets or quadruplets; arrays have one entry for each."""
 
-    Attributes
-    ----------
-    structure : Structure
-        Whose edges they are made of.
-    outer, inner : ndarray of int64, shape (num_triplets,)
-        Edge that a triplet or quadruplet is summed into, and edge whose embedding it reads.
-    angle : ndarray, shape (num_triplets,)
-        Cosine of the angle between edges.
-    dihedral : ndarray, shape (num_triplets,)
-        Angle between planes, of quadruplets; 0 where three atoms are in line.
-    """
-
-    structure: Structure
-    outer: np.ndarray
-    inner: np.ndarray
-    angle: np.ndarray
-    dihedral: np.ndarray
+    structure: Structure  # whose edges they are made of
+    outer: np.ndarray  # edge that a triplet or quadruplet is summed into
+    inner: np.ndarray  # edge whose embedding it reads
+    angle: np.ndarray  # cosine of the angle between edges
+    dihedral: np.ndarray  # angle between planes, of quadruplets; 0 where three atoms are in line
 
 
 def _in_edges(structure: Structure, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

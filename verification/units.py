@@ -32,27 +32,14 @@ class Task:
 
 @dataclass(frozen=True)
 class Unit:
-    """A part of the run.
-
-    Attributes
-    ----------
-    label : str
-    weight : float
-        Its share of the time.
-    planned : callable
-        Returns the number of checks it will make, those of kind ``empty`` aside: only the judge knows where nothing
-        contributes.
-    execute : callable
-        Makes them. What goes wrong is a failed check of kind ``complete``.
-    group : str
-        Units that follow one another with one group share a case, and what the judge says of it.
-    """
+    """A part of the run."""
 
     label: str
-    weight: float
+    weight: float  # its share of the time
+    # The number of checks it will make, those of kind ``empty`` aside: only the judge knows where nothing contributes.
     planned: Callable[[], int]
-    execute: Callable[[], list[Check]]
-    group: str = ""
+    execute: Callable[[], list[Check]]  # makes them; what goes wrong is a failed check of kind ``complete``
+    group: str = ""  # units that follow one another with one group share a case, and what the judge says of it
 
 
 def counted(checks: Iterable[Check]) -> int:
