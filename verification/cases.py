@@ -58,7 +58,6 @@ class Case:
     directions: Mapping[str, np.ndarray]  # one for each input and each ``grad_<output>``
     largest_step: float  # steps up to here stay on one side of every kink
     note: str = ""  # what a reader of the results should know about it
-    kind: str = ""  # name of the variant, without its setting; "" for real inputs
     # Whether the terms of its sums are equal, or many of them, since many edges share the same few rows: rounding
     # errors of a direct sum add up, instead of cancelling in part.
     equal_terms: bool = False
@@ -283,5 +282,5 @@ def build(definition: Definition, variant: Variant, dtype: str, seed: int, half:
     values = {**absent, **drawn[0], **graphs, **attributes}
     equal = variant.data == "constant" or variant.kind.equal_terms
     name = variant.label + (f", {half}" if half else "")
-    case = Case(name, definition, sizes, values, drawn[1], drawn[2], drawn[3], step, "", variant.name, equal, half)
+    case = Case(name, definition, sizes, values, *drawn[1:], step, equal_terms=equal, half=half)
     return case if variant.data != "any" else _resample(case, rng)

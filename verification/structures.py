@@ -5,6 +5,8 @@ The default run reads the shipped structures with NumPy alone; other files need 
 
 from __future__ import annotations
 
+import math
+import os
 import re
 import zlib
 from collections import deque
@@ -15,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.spatial import cKDTree
 
 from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.panels import panel_function
@@ -45,6 +48,8 @@ WIDTH, MIDDLE = 3, 2  # of the embedding, and between the two projections: the j
 # Triplets of the patch that is compared with the judge, and of what differences and physics run on: pyref keeps
 # arrays of all triplets.
 PATCH, WHOLE = 1500, 10_000
+# Bytes that finding the neighbours and sorting them takes at its peak, for each edge (measured: 253).
+BYTES_PER_EDGE = 256
 
 
 @dataclass(frozen=True)
@@ -180,6 +185,20 @@ def shipped() -> tuple[Structure, ...]:
     return tuple(found)
 
 
+def _edges_expected(atoms: Any, cutoff: float) -> float:
+    """Return about how many edges there are: exact where nothing is periodic, else by the mean density.
+
+    Of each pair, as many images are in reach as the periodic cell has room for in a ball of radius `cutoff`.
+    """
+    periodic = np.asarray(atoms.cell)[np.asarray(atoms.pbc)]
+    number, size = len(periodic), float(np.linalg.det(periodic @ periodic.T)) ** 0.5
+    if number == 0:
+        tree = cKDTree(atoms.positions)
+        return float(tree.count_neighbors(tree, cutoff) - len(atoms))
+    ball = math.pi ** (number / 2) / math.gamma(number / 2 + 1) * math.pow(cutoff, number)
+    return len(atoms) ** 2 * ball / size if size else 0.0  # no such cell is refused elsewhere
+
+
 def from_atoms(name: str, atoms: Any, cutoff: float) -> Structure:
     """Find the neighbours of an ``ase.Atoms``.
 
@@ -189,10 +208,13 @@ def from_atoms(name: str, atoms: Any, cutoff: float) -> Structure:
         If two atoms coincide, none is closer to another than `cutoff`, a periodic direction has no cell vector, or
         there is no memory for so many edges.
     """
-    try:
-        neighbors = EdgeGraph.from_ase(atoms, cutoff)
-    except MemoryError:
-        raise ValueError(f"verify: structure {name}: there is no memory for its edges within {cutoff:g}") from None
+    edges, memory = _edges_expected(atoms, cutoff), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if not edges * BYTES_PER_EDGE <= memory:
+        raise ValueError(
+            f"verify: structure {name}: about {edges:.2g} edges within {cutoff:g} need {edges * BYTES_PER_EDGE:.2g} "
+            f"bytes; this machine has {memory:.2g}"
+        )
+    neighbors = EdgeGraph.from_ase(atoms, cutoff)
     if neighbors.graph.num_edges == 0:
         raise ValueError(f"verify: structure {name}: no two of its {len(atoms)} atoms are closer than {cutoff:g}")
     cell = np.asarray(atoms.cell, np.float64)
