@@ -181,8 +181,8 @@ def _given_back(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
     if not there:
         return []
     outcome = attempt(subject, fwd, judged.case.arguments(fwd))
-    found = {n: a for n, a in outcome.fields.items() if n in there and isinstance(a, np.ndarray)}
-    trials = [{n: a} for n, a in found.items()] + ([found] if len(found) > 1 else [])
+    returned = {n: a for n, a in outcome.fields.items() if n in there and isinstance(a, np.ndarray)}
+    trials = [{n: a} for n, a in returned.items()] + ([returned] if len(returned) > 1 else [])
     return [check for back in trials for check in check_accuracy(subject, judged, op, back=back)]
 
 

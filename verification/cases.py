@@ -117,9 +117,10 @@ def draw(
     data: str = "any",
     half: str | None = None,
 ) -> dict[str, np.ndarray]:
-    """Draw numbers rounded to dtype, so that everyone gets them exactly, the judge too.
+    """Draw arrays of the operator table, ``{a.name: a for a in op.arguments}``, of some sizes.
 
-    Where `half` names a dtype of half precision, arrays that kernels also take in that are rounded to it before.
+    Numbers are rounded to dtype, so that everyone gets them exactly, the judge too; arrays are read-only. Where `half`
+    names a dtype of half precision, arrays that kernels also take in that are rounded to it before.
 
     `data` is "any": standard normal numbers; "integers": from -2 to 2, since sums of products of those are exact in
     every order, so that the values of a kink are often exactly zero, where an operator's convention (relu'(0) = 0) must
@@ -162,43 +163,31 @@ def half_dtype(name: str) -> np.dtype:
 def kink_violations(
     definition: Definition, values: Mapping[str, Any], directions: Mapping[str, np.ndarray], step: float
 ) -> dict[str, np.ndarray]:
-    """Rows of each resampled input that come too near a kink.
+    """Return of each resampled input which rows come too near a kink, for arguments of fwd and directions of inputs.
 
-    Parameters
-    ----------
-    definition : Definition
-    values : mapping
-        Arguments of fwd.
-    directions : mapping
-        Directions of the inputs.
-    step : float
-        Largest step of any difference.
-
-    Returns
-    -------
-    mapping from input to boolean array
-        True where some |value| < 2 |change| for a step of +-`step` along some input's direction.
+    True where some |value| < 2 |change| for a step of +-`step`, the largest of any difference, along some input's
+    direction.
     """
-    found: dict[str, np.ndarray] = {}
+    violations: dict[str, np.ndarray] = {}
     present = [a for a in definition.inputs if values[a.name] is not None]
     wide = {a.name: np.asarray(values[a.name], np.float64) for a in present}
     fixed = {name: v for name, v in values.items() if name not in wide}
     for kink in definition.kinks:
         function = getattr(pyref, kink.function)
-        here = function(**wide, **fixed)
-        change = np.zeros_like(here)
+        value = function(**wide, **fixed)
+        change = np.zeros_like(value)
         for array in present:
             for sign in (step, -step):
                 moved = {**wide, array.name: wide[array.name] + sign * directions[array.name]}
-                change = np.fmax(change, abs(function(**moved, **fixed) - here))
-        clear = abs(here) >= 2 * change
-        rows = ~clear.reshape(len(here), -1).all(axis=1) if here.size else np.zeros(len(here), bool)
+                change = np.fmax(change, abs(function(**moved, **fixed) - value))
+        clear = abs(value) >= 2 * change
+        rows = ~clear.reshape(len(value), -1).all(axis=1) if value.size else np.zeros(len(value), bool)
         if kink.rows:
             named = getattr(values["graph"], kink.rows)[rows]
             rows = np.zeros(len(wide[kink.resample]), bool)
             rows[named] = True
-        found[kink.resample] = found.get(kink.resample, False) | rows
-    return found
+        violations[kink.resample] = violations.get(kink.resample, False) | rows
+    return violations
 
 
 def _resample(case: Case, rng: np.random.Generator) -> Case:

@@ -78,14 +78,8 @@ def compare(
 ) -> Comparison:
     """Compare two reports and their checks.
 
-    Parameters
-    ----------
-    earlier, report : mapping
-        Reports that fit the schema.
-    earlier_checks, checks : sequence of Check
-        Their checks.
-    asked : tuple of (operators, panels, dtypes), optional
-        What this run was asked for: earlier checks of others are left aside (default: none is).
+    `asked` are the operators, panels and dtypes this run was asked for: earlier checks of others are left aside
+    (default: none is).
     """
     if asked is not None:
         operators, panels, dtypes = asked

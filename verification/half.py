@@ -83,8 +83,8 @@ def check_every_number(subject: Subject, half: str) -> list[Check]:
     error = math.inf
     if isinstance(got, np.ndarray) and got.dtype == numbers.dtype and got.shape == (2 * nodes, WIDTH):
         got = got.reshape(expected.shape)
-        right = np.where(finite, got.view(np.uint16) == expected.view(np.uint16), np.isnan(got.astype(np.float32)))
-        error = float(np.count_nonzero(~right))
+        agrees = np.where(finite, got.view(np.uint16) == expected.view(np.uint16), np.isnan(got.astype(np.float32)))
+        error = float(np.count_nonzero(~agrees))
     return [
         Check(
             operator=EVERY_NUMBER,

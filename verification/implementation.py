@@ -51,18 +51,18 @@ def load(name: str) -> Callable[..., Any]:
         raise ValueError(f"verify: implementation is {name!r}; expected 'module:function'")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    found: Any = None
+    value: Any = None
     try:
-        found = importlib.import_module(module)
+        value = importlib.import_module(module)
         for part in path.split("."):
-            found = getattr(found, part)
+            value = getattr(value, part)
     except BaseException as error:  # whatever the module's own statements raise, SystemExit too
         absent = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
-        kind = ValueError if absent or (isinstance(error, AttributeError) and found is not None) else LoadError
+        kind = ValueError if absent or (isinstance(error, AttributeError) and value is not None) else LoadError
         raise kind(f"verify: implementation {name!r} cannot be loaded: {message_of(error)}") from error
-    if not callable(found):
-        raise ValueError(f"verify: implementation {name!r} is a {type(found).__name__}; expected a function")
-    function: Callable[..., Any] = found
+    if not callable(value):
+        raise ValueError(f"verify: implementation {name!r} is a {type(value).__name__}; expected a function")
+    function: Callable[..., Any] = value
     return function
 
 
@@ -147,9 +147,9 @@ def adapt(name: str, operator: str | None = None, function: Callable[..., Any] |
     ValueError
         If it cannot be loaded, or there is no such operator.
     """
-    found = load(name) if function is None else function
-    target = operator or getattr(found, "__name__", "")
+    own = load(name) if function is None else function
+    target = operator or getattr(own, "__name__", "")
     if target not in OPERATORS:
         raise ValueError(f"verify: {name!r} implements {target!r}; expected one of {', '.join(OPERATORS)}")
-    call = partial(_call, found, target, panel("fortran-reference"))
-    return Subject(plain(name), False, call, target, partial(_own, found))
+    call = partial(_call, own, target, panel("fortran-reference"))
+    return Subject(plain(name), False, call, target, partial(_own, own))

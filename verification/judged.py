@@ -64,19 +64,19 @@ class Judged:
     def __init__(self, case: Case) -> None:
         self.case = case
         self.seconds = 0.0
-        self._kept: dict[Hashable, Any] = {}
+        self._cache: dict[Hashable, Any] = {}
 
     def result(self, op: Operator, absent: tuple[str, ...] = ()) -> dict[str, np.ndarray]:
         """Triples (hi, lo, scale) of every field of one of the case's operators; the arguments `absent` are None."""
-        return self.kept((op.name, absent), lambda: ask(op, self.arguments(op, absent)))
+        return self.cached((op.name, absent), lambda: ask(op, self.arguments(op, absent)))
 
-    def kept(self, key: Hashable, compute: Callable[[], T]) -> T:
+    def cached(self, key: Hashable, compute: Callable[[], T]) -> T:
         """Return what `compute` returned for this key when it was first asked for."""
-        if key not in self._kept:
+        if key not in self._cache:
             start = time.perf_counter()
-            self._kept[key] = compute()
+            self._cache[key] = compute()
             self.seconds += time.perf_counter() - start
-        result: T = self._kept[key]
+        result: T = self._cache[key]
         return result
 
     def arguments(self, op: Operator, absent: tuple[str, ...] = ()) -> dict[str, Any]:

@@ -67,7 +67,7 @@ def _wrong(
 ) -> tuple[Outcome, dict[str, tuple[float, str]]]:
     """Return the call, and of each field how many elements are wrong, and what went wrong with it."""
     case, wrong = judged.case, {}
-    expected = judged.kept((op.name, name, spoiler), lambda: _expected(judged, op, name, spoiler))
+    expected = judged.cached((op.name, name, spoiler), lambda: _expected(judged, op, name, spoiler))
     arguments = case.arguments(op)
     arguments[name] = _spoiled(arguments[name], spoiler)
     with np.errstate(invalid="ignore", over="ignore"):

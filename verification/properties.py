@@ -101,7 +101,7 @@ def check_symmetry(subject: Subject, judged: Judged) -> Check:
     exchanged = {**case.arguments(bwd2), **{f"gg_{n}": w[n] for n in names}}
     one = attempt(subject, bwd2, case.arguments(bwd2))
     other = attempt(subject, bwd2, exchanged)
-    turned = judged.kept((bwd2.name, "exchanged"), lambda: ask(bwd2, exchanged, names))
+    turned = judged.cached((bwd2.name, "exchanged"), lambda: ask(bwd2, exchanged, names))
     scale = _scale(w, judged.result(bwd2)) + _scale(v, turned)
     sides = _inner(w, one.fields), _inner(v, other.fields)
     return _two_sides(subject, judged, bwd2, "symmetry", sides, scale, (one, other))
@@ -256,8 +256,7 @@ def check_levels(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
     try:
         for level in others:
             set_cpu_level(level)
-            found = check_accuracy(subject, judged, op)
-            checks += [replace(c, case=f"{c.case}, {level}") for c in found]
+            checks += [replace(c, case=f"{c.case}, {level}") for c in check_accuracy(subject, judged, op)]
         for level in equal:
             set_cpu_level(level)
             outcomes.append(attempt(subject, op, judged.case.arguments(op)))

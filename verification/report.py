@@ -18,10 +18,9 @@ from typing import Any
 from trigraph.terminal import plain
 from trigraph.verification import progress
 from trigraph.verification.compare import FACTOR, Comparison
-from trigraph.verification.evidence import evidence
 from trigraph.verification.failures import failures, withheld
 from trigraph.verification.record import Check
-from trigraph.verification.summary import number, summarise
+from trigraph.verification.summary import evidence, number, summarise
 from trigraph.verification.tolerances import TABLE
 from trigraph.verification.units import counted
 
@@ -107,32 +106,11 @@ def assemble(
     planned: int,
     structures: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Put a report together.
+    """Put a report together; `ReportError` if it does not fit the schema.
 
-    Parameters
-    ----------
-    checks : sequence of Check
-    skips : sequence of (what, reason)
-        What did not run.
-    seed : int
-    command : str
-        The command line, to run it again.
-    environment : mapping
-        From `trigraph.environment.collect`.
-    planned : int
-        Number of checks that were planned, those of kind ``empty`` aside.
-    structures : sequence of str
-        Descriptions of the user's structures.
-
-    Returns
-    -------
-    dict
-        Fits the schema.
-
-    Raises
-    ------
-    ReportError
-        If it does not.
+    `skips` are pairs: what did not run, and why; `command` is the command line, to run it again; `environment` is from
+    `trigraph.environment.collect`; `planned` is the number of checks that were planned, those of kind ``empty`` aside;
+    `structures` are descriptions of the user's.
     """
     passed, failed = sum(c.passed for c in checks), sum(c.failed for c in checks)
     report: dict[str, Any] = {
@@ -230,21 +208,9 @@ def write(
 ) -> None:
     """Write ``report.json``, ``report.html`` and the pictures of `PICTURES` (``agreement.png``...) into a folder.
 
-    Parameters
-    ----------
-    folder : Path
-        Made if it is not there. Pictures of which there is nothing to show are removed.
-    report : mapping
-        From `assemble`.
-    checks : sequence of Check
-        What it was assembled from.
-    comparison : Comparison, optional
-        With an earlier report, for the page.
-
-    Raises
-    ------
-    OSError
-        If there is no room, or no right to write; the files of an earlier report are as they were.
+    The folder is made if it is not there. `checks` are those that the report was assembled from. Pictures of which
+    there is nothing to show are removed. OSError if there is no room, or no right to write; the files of an earlier
+    report are then as they were.
     """
     from trigraph.verification.plots import PICTURES, png, svg
 

@@ -89,10 +89,10 @@ def _selection(operators: Iterable[str] | None) -> frozenset[str]:
         return frozenset(OPERATORS)
     selected: set[str] = set()
     for name in operators:
-        found = {op.name for op in OPERATORS.values() if name in (op.name, op.definition.name, op.family)}
-        if not found:
+        named = {op.name for op in OPERATORS.values() if name in (op.name, op.definition.name, op.family)}
+        if not named:
             raise ValueError(f"verify: operator is {name!r}; expected one of {', '.join(OPERATORS)}, or a family")
-        selected |= found
+        selected |= named
     return frozenset(selected)
 
 
@@ -357,11 +357,11 @@ def plan(
 def _distinct(structures: Iterable[Structure]) -> tuple[Structure, ...]:
     """Return structures with names of their own: two files may have one name."""
     taken = {s.name for s in shipped()}
-    found = []
+    distinct = []
     for structure in structures:
         name, number = structure.name, 2
         while name in taken:
             name, number = f"{structure.name} ({number})", number + 1
         taken.add(name)
-        found.append(replace(structure, name=name))
-    return tuple(found)
+        distinct.append(replace(structure, name=name))
+    return tuple(distinct)

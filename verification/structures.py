@@ -22,7 +22,6 @@ from scipy.spatial import cKDTree
 from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.panels import panel_function
 from trigraph.table import Definition
-from trigraph.verification.judged import operators_of
 from trigraph.verification.subjects import message_of
 
 __all__ = [
@@ -109,15 +108,9 @@ class Structure:
         if definition.name == "radial_basis":
             return {"dist": dist if keep is None else dist[keep], "freq": given.freq, **BASIS}
         basis = panel_function("pyref", "radial_basis_fwd")(dist, given.freq, **BASIS)
-        known = {
-            "vec": some.vec,
-            "rbf": basis.sbf_rad,
-            "embedding": given.embedding * (basis.rbf @ given.projection),
-            "weights": given.weights,
-            "graph": some.graph,
-            **SUM,
-        }
-        return {name: known[name] for name in operators_of(definition)[0].parameters}
+        embedding = given.embedding * (basis.rbf @ given.projection)
+        arrays = {"vec": some.vec, "rbf": basis.sbf_rad, "embedding": embedding, "weights": given.weights}
+        return {**arrays, "graph": some.graph, **SUM}
 
     def described(self) -> str:
         """Return what it consists of, and how much of it is compared with the judge and used by the other checks."""
@@ -177,12 +170,12 @@ def model(structure: Structure) -> Model:
 
 def shipped() -> tuple[Structure, ...]:
     """Return the structures of the default run."""
-    found = []
+    structures = []
     for name, file in SHIPPED.items():
         with np.load(FOLDER / f"{file}.npz") as z:
             neighbours = (z[key].astype(np.int64) for key in ("src", "dst", "shifts"))
-            found.append(Structure(name, z["positions"], z["cell"], float(z["cutoff"]), *neighbours))
-    return tuple(found)
+            structures.append(Structure(name, z["positions"], z["cell"], float(z["cutoff"]), *neighbours))
+    return tuple(structures)
 
 
 def _edges_expected(atoms: Any, cutoff: float) -> float:
@@ -264,15 +257,15 @@ def read(name: str | Path, cutoff: float) -> Structure:
     try:
         # One after the other: ASE's readers differ in what they do with the index of a frame that is not there.
         frames = iread(str(path), index=":", do_not_split_by_at_sign=True)
-        found = list(islice(frames, frame, frame + 1)) if frame >= 0 else list(deque(frames, -frame))
+        chosen = list(islice(frames, frame, frame + 1)) if frame >= 0 else list(deque(frames, -frame))
     except Exception as error:  # whatever a reader of ASE's many formats raises
         problem = message_of(error).replace(str(path), "").strip(": ")  # some name the file themselves
         raise ValueError(f"verify: structure {path} cannot be read: {problem}") from error
-    if len(found) < max(1, -frame):
+    if len(chosen) < max(1, -frame):
         raise ValueError(f"verify: structure {path} has no frame {frame}; 0 is the first, -1 the last")
     own = Path(name).name
     try:
-        return from_atoms(own, found[0], cutoff)
+        return from_atoms(own, chosen[0], cutoff)
     except ValueError as error:
         text = str(error).removeprefix("EdgeGraph: ").removeprefix(f"verify: structure {own}: ")
         raise ValueError(f"verify: structure {name}: {text}") from error

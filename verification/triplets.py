@@ -15,7 +15,6 @@ from scipy.special import eval_legendre, factorial, lpmv
 from trigraph.graphs.segments import Segments
 from trigraph.panels import panel_function
 from trigraph.table import Definition
-from trigraph.verification.judged import operators_of
 from trigraph.verification.structures import Structure, numbers
 
 __all__ = [
@@ -153,7 +152,7 @@ class Sums:
                 "atoms": Segments(some.dst, len(some.positions)) if self.into_atoms else None,
                 "idx_in": Segments(lists.inner, edges),
             }
-        return {name: known[name] for name in operators_of(definition)[0].parameters}
+        return known
 
     def remark(self, patch: bool) -> str:
         """Return how many lists there are, and what the patch or the whole leaves out."""

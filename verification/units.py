@@ -59,12 +59,12 @@ def _not_offered(label: str, task: Task, number: int, fields: Collection[str], n
     )
 
 
-def _without(label: str, task: Task, found: list[Check], absent: Collection[str]) -> list[Check]:
+def _without(label: str, task: Task, checks: list[Check], absent: Collection[str]) -> list[Check]:
     """Leave out the checks of auxiliary outputs that the function did not return, and say how many."""
-    kept = [c for c in found if c.field not in absent]
-    fields = [name for name in dict.fromkeys(c.field for c in found) if name in absent]
+    offered = [c for c in checks if c.field not in absent]
+    fields = [name for name in dict.fromkeys(c.field for c in checks) if name in absent]
     note = "auxiliary outputs that the function leaves out"
-    return [*kept, _not_offered(label, task, counted(found) - counted(kept), fields, note)] if fields else found
+    return [*offered, _not_offered(label, task, counted(checks) - counted(offered), fields, note)] if fields else checks
 
 
 def _run(label: str, task: Task) -> list[Check]:

@@ -80,7 +80,10 @@ class CaseGraphs(ABC):
 
     @abstractmethod
     def at_random(self, sizes: dict[str, int], index: type, rng: np.random.Generator) -> dict[str, Any]:
-        """Return graph objects for the soak test, which has no use for a judge: large ones too."""
+        """Return graph objects of some `sizes`, large ones too, for calls that the judge need not follow.
+
+        ``GRAPHS[definition.graph].at_random(sizes, np.int64, rng)``: for the soak test, benchmarks and tests.
+        """
 
 
 def in_rows(lengths: np.ndarray, rng: np.random.Generator) -> np.ndarray:

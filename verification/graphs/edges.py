@@ -111,8 +111,8 @@ class EdgeCases(CaseGraphs):
             reverse[~others] = np.where(own >= 0, own + before["num_edges"], -1)
         function, _ = graph.__reduce__()
         number = before["num_nodes"] + graph.num_nodes + after["num_nodes"]
-        found: EdgeGraph = function(src, dst, number, reverse)
-        return {"graph": found}
+        whole: EdgeGraph = function(src, dst, number, reverse)
+        return {"graph": whole}
 
     def at_random(self, sizes: dict[str, int], index: type, rng: np.random.Generator) -> dict[str, Any]:
         """Parallel edges told apart by their shifts; most have their reverse.
