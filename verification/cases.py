@@ -96,11 +96,12 @@ class Case:
         """Return the case with ``change(dims, array)`` in place of every array: inputs, cotangents and directions."""
         dims = {f"{prefix}{a.name}": a.dims for a in self.definition.inputs for prefix in ("", "gg_")}
         dims |= {f"grad_{a.name}": a.dims for a in self.definition.outputs}
-        names = ("values", "grads", "ggs", "directions")
-        arrays = {name: dict(getattr(self, name)) for name in names}
-        for group in arrays.values():
-            group |= {n: frozen(change(dims[n], a)) for n, a in group.items() if n in dims and a is not None}
-        return replace(self, **arrays)
+
+        def every(arrays: Mapping[str, Any]) -> dict[str, Any]:
+            return {n: frozen(change(dims[n], a)) if n in dims and a is not None else a for n, a in arrays.items()}
+
+        values, grads, ggs = every(self.values), every(self.grads), every(self.ggs)
+        return replace(self, values=values, grads=grads, ggs=ggs, directions=every(self.directions))
 
 
 def frozen(array: np.ndarray) -> np.ndarray:
@@ -260,16 +261,16 @@ def build(definition: Definition, variant: Variant, dtype: str, seed: int, half:
     sizes |= {a.name: choice_number(a.choices, attributes[a.name]) for a in definition.attributes if a.choices}
     grads = {f"grad_{a.name}": a for a in definition.outputs}
     directions = {n: direction(a) for n, a in {**inputs, **grads}.items()}
-    drawn = [
-        draw(arrays, sizes, dtype, rng, variant.data, half)
-        for arrays in (inputs, grads, {f"gg_{n}": plain(a) for n, a in inputs.items()}, directions)
-    ]
-    drawn[0] |= {n: frozen(array.astype(dtype)) for n, array in belonging.items() if n in inputs}
+    arrays, *others = (
+        draw(specs, sizes, dtype, rng, variant.data, half)
+        for specs in (inputs, grads, {f"gg_{n}": plain(a) for n, a in inputs.items()}, directions)
+    )
+    arrays |= {n: frozen(array.astype(dtype)) for n, array in belonging.items() if n in inputs}
     factors = {n: factor for n, factor in variant.kind.factors.items() if n in inputs}
-    drawn[0] |= {n: frozen((factor * drawn[0][n]).astype(dtype)) for n, factor in factors.items()}
+    arrays |= {n: frozen((factor * arrays[n]).astype(dtype)) for n, factor in factors.items()}
     step = definition.largest_step if variant.kind.differenced else POINT_STEP
-    values = {**absent, **drawn[0], **graphs, **attributes}
+    values = {**absent, **arrays, **graphs, **attributes}
     equal = variant.data == "constant" or variant.kind.equal_terms
     name = variant.label + (f", {half}" if half else "")
-    case = Case(name, definition, sizes, values, *drawn[1:], step, equal_terms=equal, half=half)
+    case = Case(name, definition, sizes, values, others[0], others[1], others[2], step, "", equal, half)
     return case if variant.data != "any" else _resample(case, rng)

@@ -148,7 +148,7 @@ def arrays_of(subject: Subject, op: Operator, values: Mapping[str, Any], names: 
     outcome = attempt(subject, op, values)
     if outcome.problem:
         raise CallError(f"{op.name}: {outcome.problem}")
-    arrays = {name: outcome.fields.get(name) for name in names}
+    arrays: dict[str, Any] = {name: outcome.fields.get(name) for name in names}
     for name, array in arrays.items():
         if not isinstance(array, np.ndarray):
             raise CallError(f"{op.name}: {name} is no array")
