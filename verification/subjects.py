@@ -189,19 +189,21 @@ def _to_host(value: Any) -> Any:
     return value
 
 
-def _call_panel(name: str, op: Operator, values: Mapping[str, Any], wrt: Sequence[str] | None) -> dict[str, Any]:
-    keywords = dict(values) if wrt is None else {**values, "wrt": wrt}
-    return named_fields(op, FUNCTIONS[op.name](**keywords, panel=name))
+def _handed(name: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the arguments as a panel takes them."""
+    return {k: to_device(v) for k, v in values.items()} if PANELS[name][1] == "cupy" else values
 
 
-def _native_on_device(name: str, op: Operator, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    given = {k: to_device(v) for k, v in values.items()}
-    return given, _call_panel(name, op, given, None)
+def _native(
+    name: str, op: Operator, values: Mapping[str, Any], wrt: Sequence[str] | None = None
+) -> tuple[Mapping[str, Any], dict[str, Any]]:
+    given = _handed(name, values)
+    keywords = given if wrt is None else {**given, "wrt": wrt}
+    return given, named_fields(op, FUNCTIONS[op.name](**keywords, panel=name))
 
 
-def _call_on_device(name: str, op: Operator, values: Mapping[str, Any], wrt: Sequence[str] | None) -> dict[str, Any]:
-    fields = _call_panel(name, op, {k: to_device(v) for k, v in values.items()}, wrt)
-    return {k: _to_host(v) for k, v in fields.items()}
+def _call(name: str, op: Operator, values: Mapping[str, Any], wrt: Sequence[str] | None) -> dict[str, Any]:
+    return {k: _to_host(v) for k, v in _native(name, op, values, wrt)[1].items()}
 
 
 def extent(array: Any) -> tuple[int, int]:
@@ -221,10 +223,7 @@ def _call_into(
     name: str, op: Operator, values: Mapping[str, Any], forms: Forms, offset: int, strays: list[str]
 ) -> dict[str, Any]:
     """Call a panel with `out`, see `Subject.into`."""
-    xp: Any = np
-    if PANELS[name][1] == "cupy":
-        xp = importlib.import_module("cupy")
-        values = {k: to_device(v) for k, v in values.items()}
+    xp: Any = importlib.import_module(PANELS[name][1])
     memory, out = {}, {}
     for field, (shape, dtype) in forms.items():
         size = math.prod(shape) * np.dtype(dtype).itemsize
@@ -233,7 +232,7 @@ def _call_into(
         out[field] = whole[start : start + size].view(dtype).reshape(shape)
         out[field][...] = -77 if np.dtype(dtype).kind == "i" else math.nan
         memory[field] = (whole[:start], whole[start + size :])
-    fields = named_fields(op, FUNCTIONS[op.name](**values, out=out, panel=name))
+    fields = named_fields(op, FUNCTIONS[op.name](**_handed(name, values), out=out, panel=name))
     strays += [f for f in forms if fields[f] is not out[f] or any((m != AROUND).any() for m in memory[f])]
     return {k: _to_host(v) for k, v in fields.items()}
 
@@ -262,8 +261,5 @@ def panel(name: str) -> Subject:
         raise ValueError(f"verify: panel is {name!r}; expected one of {', '.join(PANELS)}, judge")
     if unavailable(name):
         raise ValueError(f"verify: panel {name!r} cannot run here: {unavailable(name)}")
-    into = partial(_call_into, name)
-    if PANELS[name][1] == "cupy":
-        native = partial(_native_on_device, name)
-        return Subject(name, True, partial(_call_on_device, name), None, native, into, _small_blocks(name))
-    return Subject(name, name not in DIRECT, partial(_call_panel, name), None, None, into, _small_blocks(name))
+    call, native, into = (partial(function, name) for function in (_call, _native, _call_into))
+    return Subject(name, name not in DIRECT, call, None, native, into, _small_blocks(name))
