@@ -3,7 +3,6 @@
 import json
 import os
 import sys
-from collections import Counter
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,11 +15,8 @@ from trigraph.panels import PANELS
 from trigraph.table import OPERATORS
 from trigraph.verification import isolated, subjects
 from trigraph.verification.cases import build, variants
-from trigraph.verification.isolated import Workers
 from trigraph.verification.properties import levels
-from trigraph.verification.record import KINDS
-from trigraph.verification.run import DTYPES, EMULATED, available_panels, plan
-from trigraph.verification.units import counted
+from trigraph.verification.run import DTYPES, available_panels, plan
 
 HOST = ("pyref", "fortran", "fortran-reference", "gpu-host")
 VARIANTS = ("regular", "second sizes", "one channel")  # whose calls are varied where there is no graph
@@ -46,78 +42,6 @@ def test_a_small_run_by_two_processes(tmp_path):
     assert (report["verdict"], report["counts"]["failed"]) == ("passed", 0)
     made = {report["checks"]["texts"][kind] for kind in report["checks"]["kind"]}
     assert made >= COMMON | {"differences", "threads", "golden"} | ({"levels"} if levels()[1] else set())
-
-
-@pytest.mark.slow
-class TestWholeRun:
-    """What `make verify` runs, by two processes: no operator, panel, case or field is left out."""
-
-    @pytest.fixture(scope="class")
-    def units(self):
-        return list(Workers([{}], 2).execute())
-
-    @pytest.fixture(scope="class")
-    def checks(self, units):
-        return [check for _, found in units for check in found]
-
-    def test_every_check_is_made_and_passes(self, units, checks):
-        planned = plan()
-        assert sorted(u.label for u in planned) == sorted(u.label for u, _ in units)
-        assert sum(u.planned() for u in planned) == counted(checks)
-        assert [c for c in checks if not c.passed] == []
-
-    def test_every_panel_is_checked_in_every_way(self, checks):
-        kinds = {(c.panel, c.kind) for c in checks}
-        absent = {"complete", "not offered"} | (set() if levels()[1] else {"levels"})
-        assert {c.kind for c in checks} == set(KINDS) - absent
-        assert {(panel, kind) for kind in (*COMMON, "golden") for panel in available_panels()[:-1]} <= kinds
-        assert {(panel, "differences") for panel in ("pyref", "fortran", "fortran-reference", "judge")} <= kinds
-        assert {("judge", "golden"), ("fortran", "threads")} <= kinds
-
-    def test_every_field_is_compared_with_the_judge_in_every_case(self, checks):
-        found = Counter((c.operator, c.panel, c.dtype, c.case, c.field) for c in checks if c.kind == "accuracy")
-        assert set(found.values()) == {1}
-        for panel in available_panels()[:-1]:
-            for op in OPERATORS.values():
-                for variant in variants(op.definition):
-                    absent = {name for name, value in variant.setting.items() if value is None}
-                    for field in op.fields:
-                        if field.when or (field.optional and field.name in absent):
-                            continue  # whether it is there depends on the choices; see below
-                        keys = [(op.name, panel, dtype, variant.label, field.name) for dtype in DTYPES]
-                        in_turn = panel in EMULATED and variant.kind.large
-                        assert sum(key in found for key in keys) >= (1 if in_turn else 2)
-                for field in op.fields:
-                    assert any(key[:2] == (op.name, panel) and key[4] == field.name for key in found)
-
-    def test_every_derivative_is_differenced(self, checks):
-        found = {(c.operator, c.panel, c.field) for c in checks if c.kind == "differences"}
-        for panel in ("pyref", "fortran", "fortran-reference", "judge"):
-            for op in (op for op in OPERATORS.values() if op.order):
-                assert {(op.name, panel, f.name) for f in op.fields} <= found
-        for c in checks:
-            if c.kind == "differences":
-                assert len(c.curve) >= 4
-                assert c.tolerance <= (1e-19 if c.panel == "judge" else 1e-7)
-
-    def test_checks_in_one_dtype_meet_every_setting_and_both_dtypes(self, checks):
-        """NaN, and calls of some cases, take dtypes in turn; together they leave out no operator, panel or setting."""
-        kinds = {"nan": None, "out": ("skewed", "one channel"), "layout": ("skewed", "one channel")}
-        for kind, names in kinds.items():
-            found = {(c.operator, c.panel, c.case.split(", spoilt")[0]) for c in checks if c.kind == kind}
-            dtypes = {(c.operator, c.panel, c.dtype) for c in checks if c.kind == kind}
-            for panel in HOST:
-                for op in OPERATORS.values():
-                    for variant in variants(op.definition):
-                        if variant.kind.differenced if names is None else variant.name in names:
-                            assert (op.name, panel, variant.label) in found
-                    assert {(op.name, panel, dtype) for dtype in DTYPES} <= dtypes
-
-    def test_another_seed_agrees(self):
-        units = plan(panels=["pyref", "fortran"], dtypes=["float64"], seed=1)
-        # Golden vectors are the same for every seed. The cases of the other names are too large for a second run.
-        large = ("golden", "airfoil", "power law", "copper slab", "hub of")
-        assert [c for c in executed(u for u in units if not any(n in u.label for n in large)) if not c.passed] == []
 
 
 @pytest.mark.parametrize("name", ["gno_kernel", "agg_weighted_n2n"])
