@@ -19,6 +19,7 @@ from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
+from scipy.spatial.transform import Rotation
 
 from trigraph.fortran import judge
 from trigraph.graphs.edge_graph import EdgeGraph
@@ -342,21 +343,8 @@ def _rounding(s: System) -> tuple[float, float]:
     return energy, forces
 
 
-def _rotated(s: System) -> System:
-    """Turn it by an angle and about an axis that are no symmetry of anything."""
-    a, b, c, d = np.array([0.8, 0.1, -0.5, 0.3]) / math.sqrt(0.99)
-    turn = np.array(
-        [
-            [a * a + b * b - c * c - d * d, 2 * (b * c - a * d), 2 * (b * d + a * c)],
-            [2 * (b * c + a * d), a * a - b * b + c * c - d * d, 2 * (c * d - a * b)],
-            [2 * (b * d - a * c), 2 * (c * d + a * b), a * a - b * b - c * c + d * d],
-        ]
-    ).T
-    return replace(s, positions=s.positions @ turn, offset=s.offset @ turn, target=s.target @ turn)
-
-
-def _mirrored(s: System) -> System:
-    return replace(s, positions=-s.positions, offset=-s.offset, target=-s.target)
+def _turned(matrix: np.ndarray, s: System) -> System:
+    return replace(s, positions=s.positions @ matrix, offset=s.offset @ matrix, target=s.target @ matrix)
 
 
 def _translated(s: System) -> System:
@@ -383,7 +371,14 @@ def _renumbered(s: System) -> System:
     )
 
 
-MOTIONS = {"rotated": _rotated, "mirrored": _mirrored, "translated": _translated, "renumbered": _renumbered}
+# By an angle and about an axis that are no symmetry of anything.
+TURN = Rotation.from_quat([0.1, -0.5, 0.3, 0.8]).as_matrix()
+MOTIONS: dict[str, Callable[[System], System]] = {
+    "rotated": partial(_turned, TURN),
+    "mirrored": partial(_turned, -np.eye(3)),
+    "translated": _translated,
+    "renumbered": _renumbered,
+}
 
 
 def check_invariance(subject: Subject, s: System, operator: str = INVOLVED["invariance"][0]) -> list[Check]:

@@ -1,4 +1,4 @@
-"""Wrong layouts, and bits that depend on the number of threads or the processor's level, are found."""
+"""Wrong layouts are found, and wrong bits: by threads, levels or batch, in half precision."""
 
 import numpy as np
 import pytest
@@ -9,9 +9,10 @@ from trigraph.fortran.threads import get_num_threads
 from trigraph.table import OPERATORS
 from trigraph.verification import subjects
 from trigraph.verification.cases import build, variants
+from trigraph.verification.half import check_every_number, check_half
 from trigraph.verification.implementation import adapt
 from trigraph.verification.judged import Judged
-from trigraph.verification.properties import check_layout, check_levels, check_threads
+from trigraph.verification.properties import check_batch, check_layout, check_levels, check_threads
 from trigraph.verification.subjects import panel
 
 NAME = "gno_kernel_bwd"
@@ -102,32 +103,50 @@ def test_every_level_is_compared_with_the_judge_and_bits_are_compared():
     assert [c.kind for c in checks if c.kind not in ("accuracy", "empty")] == ["levels"] * equal
 
 
-def test_other_bits_with_two_threads_are_found(monkeypatch):
-    op = OPERATORS["gno_kernel_fwd"]
-    good = subjects.FUNCTIONS[op.name]
+def last_bit_off(monkeypatch, name, where):
+    """Let the operator's panels give the first number of a result one bit more where ``where(result)`` says so."""
+    good = subjects.FUNCTIONS[name]
 
     def differs(**arguments):
-        kernel = good(**arguments)
-        kernel.flat[0] = np.nextafter(kernel.flat[0], np.inf if get_num_threads() == 2 else kernel.flat[0])
-        return kernel
+        result = good(**arguments)
+        array = result[0] if isinstance(result, tuple) else result
+        if where(array):
+            array.flat[0] = np.nextafter(array.flat[0], array.dtype.type(np.inf))
+        return result
 
-    monkeypatch.setitem(subjects.FUNCTIONS, op.name, differs)
-    (check,) = check_threads(panel("fortran"), judged(op.name), op)
+    monkeypatch.setitem(subjects.FUNCTIONS, name, differs)
+
+
+def test_other_bits_with_two_threads_are_found(monkeypatch):
+    last_bit_off(monkeypatch, "gno_kernel_fwd", lambda array: get_num_threads() == 2)
+    (check,) = check_threads(panel("fortran"), judged("gno_kernel_fwd"), OPERATORS["gno_kernel_fwd"])
+    assert (check.kind, check.passed, check.error) == ("threads", False, 1.0)
+
+
+def test_other_bits_in_a_batch_are_found(monkeypatch):
+    case, op = judged("gno_aggregate_fwd"), OPERATORS["gno_aggregate_fwd"]
+    last_bit_off(monkeypatch, op.name, lambda array: len(array) == case.case.sizes["num_dst_nodes"])
+    (check,) = check_batch(panel("fortran"), case, op, 0)
+    assert (check.kind, check.passed, check.error) == ("batch", False, 1.0)
+
+
+def test_a_wrong_last_bit_of_half_precision_is_found(monkeypatch):
+    op, half = OPERATORS["mha_gat_n2n_fwd"], np.float16
+    variant = next(v for v in variants(op.definition) if v.name == "regular")
+    case = Judged(build(op.definition, variant, "float32", 0, "float16"))
+    assert all(c.passed for c in check_half(panel("gpu-host"), case, op))
+    last_bit_off(monkeypatch, op.name, lambda array: array.dtype == half)
+    assert [c.field for c in check_half(panel("gpu-host"), case, op) if not c.passed] == ["output_embedding"]
+    last_bit_off(monkeypatch, "mha_gat_n2n_bwd", lambda array: array.dtype == half)
+    (check,) = check_every_number(panel("gpu-host"), "float16")
     assert (check.passed, check.error) == (False, 1.0)
 
 
 @pytest.mark.skipif(not set(levels.EQUAL_BITS) <= set(levels.available()), reason="the processor has not both levels")
-def test_other_bits_at_one_level_are_found(monkeypatch):
+def test_other_bits_and_values_at_one_level_are_found(monkeypatch):
     op = OPERATORS["gno_kernel_fwd"]
     good = subjects.FUNCTIONS[op.name]
-
-    def differs(**arguments):
-        kernel = good(**arguments)
-        if get_cpu_level() == "v3":
-            kernel.flat[0] = np.nextafter(kernel.flat[0], np.inf)
-        return kernel
-
-    monkeypatch.setitem(subjects.FUNCTIONS, op.name, differs)
+    last_bit_off(monkeypatch, op.name, lambda array: get_cpu_level() == "v3")
     failed = [c for c in check_levels(panel("fortran"), judged(op.name), op) if not c.passed]
     assert [(c.kind, c.error) for c in failed] == [("levels", 1.0)]
 
