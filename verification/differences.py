@@ -16,7 +16,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from trigraph.verification.judged import Judged, ask, operators_of
 from trigraph.verification.record import Check
 from trigraph.verification.subjects import Subject, arrays_of
 
-__all__ = ["JUDGE_STEPS", "STEPS", "Curve", "assess", "check_differences", "inner", "rounded_gap"]
+__all__ = ["JUDGE_STEPS", "STEPS", "Curve", "assess", "check_differences", "inner", "rounded_gap", "with_verdict"]
 
 # From the largest step of the case; close to one another where truncation dominates, or the error is smallest.
 STEPS = tuple(2.0**-k for k in (*range(4, 20, 2), *range(22, 36, 4)))
@@ -188,34 +189,42 @@ def check_differences(
         wrong.
     """
     arithmetic = _of_judge(judged) if subject is None else _of_subject(subject, judged)
-    checks = []
-    for field in judged.case.returned(upper):
-        start = time.perf_counter()
+    case, dtype, checks = judged.case, arithmetic.dtype, []
+    for field in case.returned(upper):
         degree = next(a.degree for a in _lower(judged, upper).arguments if a.name == field.name)
-        taken = _taken(steps, judged.case.largest_step, degree)
-        try:
-            errors, floors = _curve(arithmetic, judged, upper, field.name, taken)
-            verdict = assess(taken, errors, floors, degree)
-        except ValueError as problem:  # a call went wrong, or shapes do not fit
-            errors, verdict = [], Curve(math.inf, None, str(problem))
-        note = f"{verdict.problem} (best error {verdict.best:.1e})" if errors and verdict.problem else verdict.problem
-        checks.append(
-            Check(
-                operator=operator or upper.name,
-                panel=arithmetic.name,
-                dtype=arithmetic.dtype,
-                kind="differences",
-                case=judged.case.name,
-                field=field.name,
-                error=math.inf if verdict.problem else verdict.best,
-                tolerance=tolerances.differences(arithmetic.dtype),
-                order=verdict.order,
-                seconds=time.perf_counter() - start,
-                curve=tuple(zip(map(float, taken), errors, strict=True)) if errors else (),
-                note=note or judged.case.note,
-            )
+        taken = _taken(steps, case.largest_step, degree)
+        curve = partial(_curve, arithmetic, judged, upper, field.name, taken)
+        name, tolerance = operator or upper.name, tolerances.differences(dtype)
+        check = Check(
+            name, arithmetic.name, dtype, "differences", case.name, field.name, math.inf, tolerance, note=case.note
         )
+        checks.append(with_verdict(check, taken, degree, curve))
     return checks
+
+
+def with_verdict(
+    check: Check,
+    steps: Sequence[float],
+    degree: int | None,
+    curve: Callable[[], tuple[Sequence[float], Sequence[float]]],
+) -> Check:
+    """Return a check with the verdict on the curve of errors and floors at the steps, as of `assess`."""
+    start = time.perf_counter()
+    errors: Sequence[float] = []
+    try:
+        errors, floors = curve()
+        verdict = assess(steps, errors, floors, degree)
+    except ValueError as problem:  # a call went wrong, or shapes do not fit
+        verdict = Curve(math.inf, None, str(problem))
+    note = f"{verdict.problem} (best error {verdict.best:.1e})" if errors and verdict.problem else verdict.problem
+    return replace(
+        check,
+        error=math.inf if verdict.problem else verdict.best,
+        order=verdict.order,
+        seconds=time.perf_counter() - start,
+        curve=tuple(zip(steps, errors, strict=True)) if errors else (),
+        note=note or check.note,
+    )
 
 
 def _taken(steps: Sequence[float], largest: float, degree: int | None) -> list[float]:

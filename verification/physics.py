@@ -25,7 +25,7 @@ from trigraph.fortran import judge
 from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.table import OPERATORS, evaluate
 from trigraph.verification import tolerances
-from trigraph.verification.differences import assess, inner, rounded_gap
+from trigraph.verification.differences import inner, rounded_gap, with_verdict
 from trigraph.verification.judged import ask
 from trigraph.verification.record import Check
 from trigraph.verification.structures import BASIS, MIDDLE, SUM, WHOLE, WIDTH, Model, Structure, model, numbers
@@ -251,29 +251,10 @@ def _curve_check(
     subject: Subject, s: System, operator: str, kind: str, field: str, curve: Callable[[], list[float]]
 ) -> Check:
     """Return the check of a curve of errors at `STEPS`."""
-    start = time.perf_counter()
-    errors, verdict = [], None
-    try:
-        errors = curve()
-        # No floor: neither energy nor loss is a polynomial, the order must show.
-        verdict = assess(STEPS, errors, [0.0] * len(STEPS), None)
-        problem = f"{verdict.problem} (best error {min(errors):.1e})" if verdict.problem else ""
-    except ValueError as error:  # a call went wrong, or shapes do not fit
-        problem = str(error)
-    return Check(
-        operator=operator,
-        panel=subject.name,
-        dtype="float64",
-        kind=kind,
-        case=s.name,
-        field=field,
-        error=math.inf if problem or verdict is None else verdict.best,
-        tolerance=tolerances.differences("float64"),
-        order=verdict.order if verdict else None,
-        seconds=time.perf_counter() - start,
-        curve=tuple(zip(STEPS, errors, strict=True)) if errors else (),
-        note=problem or s.note,
-    )
+    tolerance = tolerances.differences("float64")
+    check = Check(operator, subject.name, "float64", kind, s.name, field, math.inf, tolerance, note=s.note)
+    # No floor: neither energy nor loss is a polynomial, the order must show.
+    return with_verdict(check, STEPS, None, lambda: (curve(), [0.0] * len(STEPS)))
 
 
 def check_forces(subject: Subject, s: System, operator: str = INVOLVED["forces"][0]) -> list[Check]:
@@ -408,21 +389,11 @@ def check_invariance(subject: Subject, s: System, operator: str = INVOLVED["inva
         except ValueError as error:
             problem = str(error)
         seconds = (time.perf_counter() - start) / 2
-        checks += [
-            Check(
-                operator=operator,
-                panel=subject.name,
-                dtype="float64",
-                kind="invariance",
-                case=f"{s.name}, {name}",
-                field=field,
-                error=error,
-                tolerance=2 * tolerances.accuracy(subject.chunked, terms),
-                seconds=seconds,
-                note=problem or s.note,
-            )
-            for field, error in zip(("energy", "forces"), errors, strict=True)
-        ]
+        tolerance = 2 * tolerances.accuracy(subject.chunked, terms)
+        for field, error in zip(("energy", "forces"), errors, strict=True):
+            case = f"{s.name}, {name}"
+            check = Check(operator, subject.name, "float64", "invariance", case, field, error, tolerance)
+            checks.append(replace(check, seconds=seconds, note=problem or s.note))
     return checks
 
 
