@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from trigraph.verification import tolerances
 from trigraph.verification.accuracy import form_problem, largest, scaled_error
 from trigraph.verification.judged import ask
 from trigraph.verification.record import Check
-from trigraph.verification.subjects import Subject, attempt
+from trigraph.verification.subjects import Outcome, Subject, attempt
 
 __all__ = ["PACKAGED", "Vector", "check_golden", "check_missing", "directory", "files", "missing", "vectors"]
 
@@ -96,31 +96,21 @@ def check_golden(subject: Subject | None, vector: Vector, dtype: str) -> list[Ch
         One for each field that the vector has.
     """
     op = OPERATORS[vector.operator]
-    fields: Mapping[str, Any]
     if subject is None:
         integers = {f.name for f in op.fields if f.index}
-        fields, seconds, problem = {n: t if n in integers else t[0] for n, t in vector.judged.items()}, 0.0, ""
+        panel, precision = "judge", "real128"
+        call = Outcome({n: t if n in integers else t[0] for n, t in vector.judged.items()}, 0.0, "")
     else:
-        outcome = attempt(subject, op, vector.arguments(dtype))
-        fields, seconds, problem = outcome.fields, outcome.seconds, outcome.problem
+        panel, precision, call = subject.name, dtype, attempt(subject, op, vector.arguments(dtype))
     checks = []
     for field in (f for f in op.fields if f.name in vector.expected):
         kind = str(vector.values["graph"].offsets.dtype) if field.index else dtype
-        note = problem or form_problem(fields.get(field.name), field, vector.sizes, kind)
-        checks.append(
-            Check(
-                operator=op.name,
-                panel="judge" if subject is None else subject.name,
-                dtype="real128" if subject is None else dtype,
-                kind="golden",
-                case=vector.case,
-                field=field.name,
-                error=math.inf if note else vector.error(fields[field.name], field.name),
-                tolerance=0.0 if field.index else vector.tolerance(subject, dtype),
-                seconds=seconds,
-                note=note or ("relative to the largest value" if vector.single else ""),
-            )
-        )
+        note = call.problem or form_problem(call.fields.get(field.name), field, vector.sizes, kind)
+        error = math.inf if note else vector.error(call.fields[field.name], field.name)
+        tolerance = 0.0 if field.index else vector.tolerance(subject, dtype)
+        check = Check(op.name, panel, precision, "golden", vector.case, field.name, error, tolerance)
+        note = note or ("relative to the largest value" if vector.single else "")
+        checks.append(replace(check, seconds=call.seconds, note=note))
     return checks
 
 

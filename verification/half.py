@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -85,17 +86,6 @@ def check_every_number(subject: Subject, half: str) -> list[Check]:
         got = got.reshape(expected.shape)
         agrees = np.where(finite, got.view(np.uint16) == expected.view(np.uint16), np.isnan(got.astype(np.float32)))
         error = float(np.count_nonzero(~agrees))
-    return [
-        Check(
-            operator=EVERY_NUMBER,
-            panel=subject.name,
-            dtype="float32",
-            kind="half",
-            case=f"every number of {half}",
-            field="src_embedding",
-            error=error,
-            tolerance=0.0,
-            seconds=outcome.seconds,
-            note=outcome.problem,
-        )
-    ]
+    case = f"every number of {half}"
+    check = Check(EVERY_NUMBER, subject.name, "float32", "half", case, "src_embedding", error, 0.0)
+    return [replace(check, seconds=outcome.seconds, note=outcome.problem)]
