@@ -386,8 +386,8 @@ def check_invariance(subject: Subject, s: System, operator: str = INVOLVED["inva
             for i, (one, two) in enumerate(zip(before, measure(moved), strict=True)):
                 unit = tolerances.eps("float64") * s.rounding[i] + tolerances.tiny("float64")
                 errors[i] = float(abs((one[0] - two[0]) + (one[1] - two[1])) / unit)
-        except ValueError as error:
-            problem = str(error)
+        except ValueError as failure:  # a call went wrong, or shapes do not fit
+            problem = str(failure)
         seconds = (time.perf_counter() - start) / 2
         tolerance = 2 * tolerances.accuracy(subject.chunked, terms)
         for field, error in zip(("energy", "forces"), errors, strict=True):

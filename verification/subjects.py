@@ -261,5 +261,5 @@ def panel(name: str) -> Subject:
         raise ValueError(f"verify: panel is {name!r}; expected one of {', '.join(PANELS)}, judge")
     if unavailable(name):
         raise ValueError(f"verify: panel {name!r} cannot run here: {unavailable(name)}")
-    call, native, into = (partial(function, name) for function in (_call, _native, _call_into))
+    call, native, into = partial(_call, name), partial(_native, name), partial(_call_into, name)
     return Subject(name, name not in DIRECT, call, None, native, into, _small_blocks(name))
