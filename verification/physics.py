@@ -377,6 +377,7 @@ def check_invariance(subject: Subject, s: System, operator: str = INVOLVED["inva
         first, other = (np.array(judge.dot(judge.pair(a), judge.pair(b))[:2]) for a, b in pairs)
         return first, other
 
+    rounding: tuple[float, float] = s.rounding  # by the judge, whose time is not the subject's
     checks, before = [], None
     for name, motion in MOTIONS.items():
         start, moved = time.perf_counter(), motion(s)
@@ -384,7 +385,7 @@ def check_invariance(subject: Subject, s: System, operator: str = INVOLVED["inva
         try:
             before = before or measure(s)
             for i, (one, two) in enumerate(zip(before, measure(moved), strict=True)):
-                unit = tolerances.eps("float64") * s.rounding[i] + tolerances.tiny("float64")
+                unit = tolerances.eps("float64") * rounding[i] + tolerances.tiny("float64")
                 errors[i] = float(abs((one[0] - two[0]) + (one[1] - two[1])) / unit)
         except ValueError as failure:  # a call went wrong, or shapes do not fit
             problem = str(failure)
