@@ -108,11 +108,8 @@ def trace_of(note: str) -> str:
 
 
 def message_of(error: BaseException) -> str:
-    """Return the name and text of an exception, whose own methods may fail."""
-    try:
-        return ": ".join(filter(None, [type(error).__name__, str(error)]))[:2000]
-    except BaseException as another:  # raised by its __str__
-        return f"{type(error).__name__}, whose text cannot be had ({type(another).__name__})"
+    """Return the name and the text of an exception."""
+    return ": ".join(filter(None, [type(error).__name__, str(error)]))[:2000]
 
 
 def attempt(subject: Subject, op: Operator, values: Mapping[str, Any], wrt: Sequence[str] | None = None) -> Outcome:
