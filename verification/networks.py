@@ -36,7 +36,7 @@ HEADS, DIM_HEAD = 2, 3
 
 @cache
 def airfoil() -> dict[str, np.ndarray]:
-    """Return the arrays of pyamg's airfoil mesh, and weights that athena trained on it."""
+    """Return the arrays of pyamg's airfoil mesh, and athena's weights."""
     with np.load(DATA / "airfoil.npz") as archive:
         return dict(archive)
 
