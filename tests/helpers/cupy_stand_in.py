@@ -16,8 +16,9 @@ from pathlib import Path
 import numpy as np
 from table_calls import draw
 
-from trigraph import CSC, EdgeGraph, Segments, graphs
+from trigraph import CSC, EdgeGraph, Segments
 from trigraph.gpu import launcher
+from trigraph.graphs import base, csc
 from trigraph.gpu.instances import INSTANCES
 
 
@@ -305,7 +306,8 @@ def install(monkeypatch, cache):
     monkeypatch.setitem(sys.modules, "cupyx", cupyx)
     monkeypatch.setenv("CUPY_CACHE_DIR", str(cache))
     monkeypatch.setattr(launcher, "_device", None)
-    monkeypatch.setattr(graphs, "VIEWS", [])  # torch, where it is imported, knows nothing of these arrays
+    for module in (base, csc):  # torch, where it is imported, knows nothing of these arrays
+        monkeypatch.setattr(module, "VIEWS", [])
     return cupy
 
 
