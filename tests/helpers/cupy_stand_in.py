@@ -18,8 +18,8 @@ from table_calls import draw
 
 from trigraph import CSC, EdgeGraph, Segments
 from trigraph.gpu import launcher
-from trigraph.graphs import base, csc
 from trigraph.gpu.instances import INSTANCES
+from trigraph.graphs import base, csc
 
 
 class Misuse(AssertionError):
