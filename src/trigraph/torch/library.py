@@ -19,7 +19,7 @@ from trigraph.checks import bind_sizes, check_call, choice_number, shape_of
 from trigraph.panels import PANELS, choose_panel, execute, raise_named
 from trigraph.table import OPERATORS, Operator, evaluate
 from trigraph.table.lazy import lazy
-from trigraph.torch.arrays import array_of, has_storage, on_device, tensor_from
+from trigraph.torch.arrays import array_of, has_storage, is_batched, on_device, tensor_from
 from trigraph.torch.graphs import PARTS, assemble, graph_of, numbers, tensors, uncompiled
 
 __all__ = ["LIBRARY", "OPERATORS_OF_TORCH", "TorchOperator", "has_tangents"]
@@ -234,10 +234,10 @@ def requires_grad(arrays: Sequence[Any]) -> bool:
 def has_tangents(arrays: Sequence[Any], level: int | None = None) -> bool:
     """Whether an array has a tangent of forward mode at this level, by default the current one.
 
-    An array that a transform of torch.func has wrapped may have one beneath.
+    An array that a derivative of torch.func has wrapped may have one beneath.
     """
     floating = [a for a in arrays if a is not None and a.is_floating_point()]
-    return not all(map(has_storage, floating)) or any(
+    return any(not has_storage(a) and not is_batched(a) for a in floating) or any(
         forward_ad.unpack_dual(a, level=level).tangent is not None for a in floating
     )
 
@@ -398,7 +398,8 @@ def _register(op: TorchOperator) -> TorchOperator:
         return derivative.backward(ctx, cotangents, ctx.needs_input_grad)
 
     torch.library.register_autograd(name, backward, setup_context=derivative.save, lib=LIBRARY)
-    torch.library.register_vmap(name, _vmap(op), lib=LIBRARY)
+    for each in (name, f"trigraph::call_{op.op.name}"):
+        torch.library.register_vmap(each, _vmap(op), lib=LIBRARY)
     return op
 
 
