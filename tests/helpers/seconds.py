@@ -22,7 +22,9 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    config.option.loadscopereorder = False  # pytest-xdist would begin with the files of most tests, which are short ones
+    config.option.loadscopereorder = (
+        False  # pytest-xdist would begin with the files of most tests, which are short ones
+    )
     cache = getattr(config, "cache", None)  # which people may have switched off
     config.seconds = json.loads(COMMITTED.read_text()) | (cache.get(cache_key(config), {}) if cache else {})
     if config.getoption("dist", "no") != "no" and not hasattr(config, "workerinput"):

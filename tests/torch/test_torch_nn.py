@@ -8,6 +8,7 @@ import sys
 
 import numpy as np
 import pytest
+from refusals import refused
 
 torch = pytest.importorskip("torch")
 
@@ -47,6 +48,11 @@ def gradients(module, out, *inputs):
     """Return the gradients of a scalar of the output in parameters and inputs."""
     g = torch.from_numpy(np.random.default_rng(7).standard_normal(tuple(out.shape)))
     return torch.autograd.grad(out, [*module.parameters(), *inputs], g, retain_graph=True, allow_unused=True)
+
+
+def close_all(got, expected):
+    for a, b in zip(got, expected, strict=True):
+        close(a, b)
 
 
 def pair_of(*args, seed=0, **kwargs):
@@ -89,16 +95,12 @@ def test_gat_is_pygs(options):
     assert torch.equal(got_loops, loops)
     for got in (fused, out):
         close(got, expected)
-        for a, b in zip(gradients(ours, got, *inputs), known, strict=True):
-            close(a, b)
-    weights = gradients(theirs, attention, *inputs) if options.get("bias") is False else None
-    if weights:  # attention weights are differentiable, too
-        for a, b in zip(gradients(ours, got_attention, *inputs), weights, strict=True):
-            close(a, b)
+        close_all(gradients(ours, got, *inputs), known)
+    if options.get("bias") is False:  # attention weights are differentiable, too
+        close_all(gradients(ours, got_attention, *inputs), gradients(theirs, attention, *inputs))
 
 
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-@pytest.mark.parametrize("sizes", [(NODES, 6), (6, NODES)])
+@pytest.mark.parametrize(("sizes", "dtype"), [((NODES, 6), torch.int32), ((6, NODES), torch.int64)])
 @pytest.mark.parametrize("options", [{}, {"heads": 2, "residual": True, "edge_dim": 3}], ids=str)
 def test_gat_between_two_kinds_of_nodes(options, sizes, dtype):
     theirs, ours = pair_of((4, 3), 5, **options)
@@ -114,28 +116,30 @@ def test_gat_between_two_kinds_of_nodes(options, sizes, dtype):
         close(got, expected)
         g = torch.ones_like(expected)
         known = torch.autograd.grad(expected, [*used, *inputs], g)
-        for a, b in zip(torch.autograd.grad(got, [*mine, *inputs], g), known, strict=True):
-            close(a, b)
+        close_all(torch.autograd.grad(got, [*mine, *inputs], g), known)
     if not options:
         got, expected = (layer((x[0], None), edge_index, size=sizes) for layer in (ours, theirs))
         close(got, expected)
 
 
-def test_gat_of_one_tensor_and_two_linear_layers_and_of_a_pair_and_one():
-    theirs, ours = pair_of((4, 4), 5, heads=2)
-    close(ours(rows(NODES, 4), edges()), theirs(rows(NODES, 4), edges()))
-    theirs, ours = pair_of(4, 5, heads=2, residual=True)
-    x = (rows(NODES, 4), rows(6, 4, 5))
-    close(ours(x, edges(NODES, 6)), theirs(x, edges(NODES, 6)))
+NUMBERS = rows(EDGES, 1)[:, 0]
 
 
-def test_edge_features_that_are_numbers_missing_or_ignored():
-    theirs, ours = pair_of(4, 5, edge_dim=1)
-    attr = rows(EDGES, 1)[:, 0]
-    close(ours(rows(NODES, 4), edges(), attr), theirs(rows(NODES, 4), edges(), attr))
-    close(ours(rows(NODES, 4), edges()), theirs(rows(NODES, 4), edges()))
-    theirs, ours = pair_of(4, 5)
-    close(ours(rows(NODES, 4), edges(), attr), theirs(rows(NODES, 4), edges(), attr))
+@pytest.mark.parametrize(
+    ("in_channels", "options", "given"),
+    [
+        ((4, 4), {"heads": 2}, (rows(NODES, 4), edges())),
+        (4, {"heads": 2, "residual": True}, ((rows(NODES, 4), rows(6, 4, 5)), edges(NODES, 6))),
+        (4, {"edge_dim": 1}, (rows(NODES, 4), edges(), NUMBERS)),
+        (4, {"edge_dim": 1}, (rows(NODES, 4), edges())),  # without the features of edges
+        (4, {}, (rows(NODES, 4), edges(), NUMBERS)),  # which are ignored
+        (4, {"edge_dim": 2, "fill_value": None}, (rows(NODES, 4), edges(), rows(EDGES, 2, 2))),
+    ],
+    ids=lambda v: str(v) if not isinstance(v, tuple) else "",
+)
+def test_other_inputs_are_taken_as_pygs(in_channels, options, given):
+    theirs, ours = pair_of(in_channels, 5, **options)
+    close(ours(*given), theirs(*given))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -169,8 +173,7 @@ def test_dropout_drops_what_pyg_drops(prepared, monkeypatch):
     torch.manual_seed(3)
     got = ours(x, graph, attr)
     close(got, expected)
-    for a, b in zip(gradients(ours, got, x, attr), gradients(theirs, expected, x, attr), strict=True):
-        close(a, b)
+    close_all(gradients(ours, got, x, attr), gradients(theirs, expected, x, attr))
     monkeypatch.setattr(nn.GATConv, "_by_edge", None)  # evaluation takes the fast way
     assert not torch.equal(got, ours.eval()(x, graph, attr))
     close(ours(x, graph, attr), theirs.eval()(x, edge_index, attr))
@@ -179,7 +182,7 @@ def test_dropout_drops_what_pyg_drops(prepared, monkeypatch):
 def test_gat_on_a_prepared_graph():
     theirs, ours = pair_of(4, 5, heads=2, edge_dim=3)
     x, edge_index, attr = rows(NODES, 4), edges(), rows(EDGES, 3, 2)
-    with pytest.raises(ValueError, match=r"^GATConv: edge_index is a CSC and add_self_loops is True;"):
+    with refused("ValueError: GATConv: edge_index is a CSC and add_self_loops is True;"):
         ours(x, trigraph.CSC.from_edge_index(edge_index, NODES), attr)
     looped, more = nn.add_self_loops(edge_index, attr, NODES)
     ours.add_self_loops = False
@@ -204,12 +207,6 @@ def test_self_loops_are_pygs(fill_value):
     assert nn.add_self_loops(edge_index[:, :0])[0].shape == (2, 0)
 
 
-def test_self_loops_without_a_fill_value_are_pygs():
-    theirs, ours = pair_of(4, 5, edge_dim=2, fill_value=None)
-    given = rows(NODES, 4), edges(), rows(EDGES, 2, 2)
-    close(ours(*given), theirs(*given))
-
-
 def test_self_loops_of_fewer_sources_than_destinations():
     """PyTorch Geometric's own fails here: edges go into destinations that get no loop."""
     edge_index, attr = edges(6, NODES), rows(EDGES, 2)
@@ -220,42 +217,27 @@ def test_self_loops_of_fewer_sources_than_destinations():
         close(got, attr[into].mean(0) if into.any() else torch.zeros(2).double())
 
 
+LARGEST = "9223372036854775808; expected at most 9223372036854775807"
+
+
 @pytest.mark.parametrize(
-    ("arguments", "error", "text"),
+    ("edge", "dtype", "more", "text"),
     [
-        (
-            {"num_nodes": 10**12},
-            MemoryError,
-            "num_nodes is 1000000000000, whose arrays take 24000000000000 bytes; expect",
-        ),
-        (
-            {"edge_index": torch.tensor([[10**12], [0]])},
-            MemoryError,
-            "num_nodes is 1000000000001, whose arrays take 240",
-        ),
-        ({"num_nodes": 2**63}, ValueError, "num_nodes is 9223372036854775808; expected at most 9223372036854775807"),
-        (
-            {"edge_index": torch.tensor([[2**63 - 1], [0]])},
-            ValueError,
-            "num_nodes is 9223372036854775808; expected at most 9223372036854775807",
-        ),
-        (
-            {"edge_index": torch.tensor([[0], [1]], dtype=torch.int32), "num_nodes": 2**31},
-            ValueError,
-            "num_nodes is 2147483648; expected at most 2147483647",
-        ),
+        (0, torch.int64, {"num_nodes": 10**12}, "MemoryError: add_self_loops: num_nodes is 1000000000000, whose"),
+        (10**12, torch.int64, {}, "MemoryError: add_self_loops: num_nodes is 1000000000001, whose arrays take 24"),
+        (0, torch.int64, {"num_nodes": 2**63}, f"ValueError: add_self_loops: num_nodes is {LARGEST}"),
+        (2**63 - 1, torch.int64, {}, f"ValueError: add_self_loops: num_nodes is {LARGEST}"),
+        (0, torch.int32, {"num_nodes": 2**31}, "ValueError: add_self_loops: num_nodes is 2147483648; expected"),
     ],
 )
-def test_self_loops_that_no_memory_holds(arguments, error, text):
-    with pytest.raises(error, match=f"^add_self_loops: {text}"):
-        nn.add_self_loops(**{"edge_index": torch.tensor([[0], [1]])} | arguments)
+def test_self_loops_that_no_memory_holds(edge, dtype, more, text):
+    with refused(text):
+        nn.add_self_loops(torch.tensor([[edge], [1]], dtype=dtype), **more)
 
 
 def test_destinations_that_no_memory_holds():
     x, edge_index = torch.ones(3, 4), torch.tensor([[0, 1], [1, 2]])
-    with pytest.raises(
-        MemoryError, match=r"^GATConv: edge_index: CSC: num_dst_nodes is 1000000000000, whose arrays take"
-    ):
+    with refused("MemoryError: GATConv: edge_index: CSC: num_dst_nodes is 1000000000000, whose arrays take"):
         nn.GATConv((4, 4), 2)((x, None), edge_index, size=(3, 10**12))
 
 
@@ -304,8 +286,7 @@ def test_weighted(op, mean_by, weighted, root_weight):
         got = layer(x, given, weight)
         close(got, expected)
         known = gradients(layer, expected, *inputs)
-        for a, b in zip(gradients(layer, got, *inputs), known, strict=True):
-            close(a, b)
+        close_all(gradients(layer, got, *inputs), known)
 
 
 def test_weighted_without_features_of_destinations():
@@ -350,9 +331,7 @@ def test_gno_takes_athenas_parameters():
     assert torch.equal(layer.bias, values[-4:])
     packed = trigraph.pack_gno_params(*trigraph.unpack_gno_params(values[:first].numpy(), 2, 3, 4))
     np.testing.assert_array_equal(packed, layer.params.detach())
-    with pytest.raises(
-        ValueError, match=r"^GNOLayer: values has shape \(3,\); expected \(params \+ weight \+ bias,\) ="
-    ):
+    with refused("ValueError: GNOLayer: values has shape (3,); expected (params + weight + bias,) ="):
         layer.load_packed(values[:3])
 
 
@@ -398,8 +377,7 @@ def test_layers_compile(name):
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
     expected, got = layer(x, graph, attr), compiled(x, graph, attr)
     close(got, expected)
-    for a, b in zip(gradients(layer, got, x, attr), gradients(layer, expected, x, attr), strict=True):
-        close(a, b)
+    close_all(gradients(layer, got, x, attr), gradients(layer, expected, x, attr))
 
 
 @pytest.mark.parametrize("name", [*LAYERS, "gat-loops", "gat-lazy"])
@@ -418,7 +396,7 @@ def test_layers_that_build_graphs_compile(name):
         one = torch.compile(layer, backend="eager", fullgraph=True)
         close(one(x, *given), layer(x, *given))
         return
-    with pytest.raises(ValueError, match=r": edge_index: CSC: src\[\d+\] is -1; expected 0 <= src < num_src_nodes = 9"):
+    with refused("ValueError: ...: edge_index: CSC: src[...] is -1; expected 0 <= src < num_src_nodes = 9"):
         compiled(x, edge_index - 1, attr)
 
 
@@ -466,208 +444,103 @@ def test_graphs_without_edges_or_nodes(name):
     assert all(bool(torch.isfinite(g).all()) for g in grads)
 
 
+GRAPH = trigraph.CSC.from_edge_index(edges(), NODES)
+FEW, MANY = rows(NODES - 1, 3), rows(NODES + 1, 3)
 BAD = [
-    ("gat", {"x": [1.0]}, TypeError, "^GATConv: x is a list; expected a torch.Tensor"),
-    (
-        "gat",
-        {"x": rows(NODES, 4)},
-        ValueError,
-        r"^GATConv: x has shape \(9, 4\); expected \(num_src_nodes, in_channels\)",
-    ),
-    (
-        "gat",
-        {"edge_index": [[0], [1]]},
-        TypeError,
-        "^GATConv: edge_index is a list; expected a torch.Tensor or a trigr",
-    ),
-    (
-        "gat",
-        {"edge_index": edges().T},
-        ValueError,
-        r"^GATConv: edge_index has shape \(40, 2\); expected \(2, num_edges",
-    ),
-    ("gat", {"edge_index": edges().double()}, TypeError, "edge_index has dtype torch.float64; expected torch.int32 or"),
-    (
-        "gat",
-        {"edge_index": edges().to_sparse()},
-        TypeError,
-        "edge_index is a tensor of layout torch.sparse_coo; expected",
-    ),
-    (
-        "gat",
-        {"edge_index": edges() + 5},
-        ValueError,
-        r"GATConv: edge_index: CSC: src\[\d+\] is \d+; expected 0 <= src < ",
-    ),
+    ("gat", {"x": [1.0]}, "TypeError: GATConv: x is a list; expected a torch.Tensor"),
+    ("gat", {"x": rows(NODES, 4)}, "ValueError: GATConv: x has shape (9, 4); expected (num_src_nodes, in_channels)"),
+    ("gat", {"edge_index": [[0], [1]]}, "TypeError: GATConv: edge_index is a list; expected a torch.Tensor or a"),
+    ("gat", {"edge_index": edges().T}, "ValueError: GATConv: edge_index has shape (40, 2); expected (2, num_edges"),
+    ("gat", {"edge_index": edges().double()}, "TypeError: ...edge_index has dtype torch.float64; expected torch.int32"),
+    ("gat", {"edge_index": edges().to_sparse()}, "TypeError: ...edge_index is a tensor of layout torch.sparse_coo"),
+    ("gat", {"edge_index": edges() + 5}, "ValueError: GATConv: edge_index: CSC: src[...] is ...; expected 0 <= src < "),
     (
         "gat",
         {"attr": rows(EDGES, 3)},
-        ValueError,
-        r"GATConv: edge_attr has shape \(40, 3\); expected \(num_edges, edge_",
+        "ValueError: GATConv: edge_attr has shape (40, 3); expected (num_edges, edge_dim)",
     ),
-    (
-        "gat",
-        {"attr": rows(7, 2)},
-        ValueError,
-        r"^GATConv: edge_attr has shape \(7, 2\); expected \(num_edges, edge_dim\) with 40 rows",
-    ),
-    (
-        "gat",
-        {"size": (9, 8)},
-        ValueError,
-        r"GATConv: size is \(9, 8\); expected \(num_src_nodes, num_dst_nodes\) = \(9, 9",
-    ),
-    ("weighted", {"x": rows(NODES, 4)}, ValueError, r"^WeightedConv: x has shape \(9, 4\); expected .* with 3 columns"),
-    ("weighted", {"edge_index": edges() - 1}, ValueError, r"^WeightedConv: edge_index: CSC: .* is -1; expected 0 <= "),
-    (
-        "weighted",
-        {"attr": rows(EDGES, 1)},
-        ValueError,
-        r"edge_weight has shape \(40, 1\) of rank 2; expected \(num_edges",
-    ),
-    (
-        "gno",
-        {"x": (rows(NODES, 3), None)},
-        ValueError,
-        r"^GNOLayer: x\[1\] is None and edge_index is a tensor; expected",
-    ),
-    ("gno", {"attr": rows(EDGES, 3)}, ValueError, r"^GNOLayer: coords has shape \(40, 3\); expected .* with 2 columns"),
-    ("gno", {"attr": rows(7, 2)}, ValueError, r"coords has shape \(7, 2\); expected \(num_edges, d\) = \(40, d\)"),
-    (
-        "gno",
-        {"edge_index": None},
-        TypeError,
-        "^GNOLayer: edge_index is a NoneType; expected a torch.Tensor or a trigraph",
-    ),
+    ("gat", {"attr": rows(7, 2)}, "ValueError: GATConv: edge_attr has shape (7, 2); expected ... with 40 rows"),
+    ("gat", {"attr": [1.0]}, "TypeError: GATConv: edge_attr is a list; expected a torch.Tensor"),
+    ("gat", {"size": (9, 8)}, "ValueError: GATConv: size is (9, 8); expected (num_src_nodes, num_dst_nodes) = (9, 9"),
+    ("gat", {"size": (9, None)}, "TypeError: GATConv: size is (9, None); expected two ints, the numbers of "),
+    ("gat-dropout", {"attr": rows(7, 2)}, "ValueError: GATConv: edge_attr has shape (7, 2); ... with 40 rows"),
+    ("gat-dropout", {"attr": rows(1, 2), "edge_index": GRAPH}, "ValueError: GATConv: edge_attr has ... with 40 rows"),
+    ("gat-dropout", {"edge_index": edges() + torch.tensor([[0], [9]])}, "ValueError: GATConv: edge_index: CSC: dst["),
+    ("weighted", {"x": rows(NODES, 4)}, "ValueError: WeightedConv: x has shape (9, 4); expected ... with 3 columns"),
+    ("weighted", {"attr": rows(EDGES, 1)}, "ValueError: ...edge_weight has shape (40, 1) of rank 2; expected"),
+    ("weighted", {"x": (rows(NODES, 3), None), "edge_index": GRAPH}, "ValueError: WeightedConv: x[1] is None and "),
+    ("gno", {"x": (rows(NODES, 3), None)}, "ValueError: GNOLayer: x[1] is None and edge_index is a tensor; expected"),
+    ("gno", {"attr": rows(EDGES, 3)}, "ValueError: GNOLayer: coords has shape (40, 3); expected ... with 2 columns"),
+    ("gno", {"attr": rows(7, 2)}, "ValueError: ...coords has shape (7, 2); expected (num_edges, d) = (40, d)"),
+    ("gno", {"edge_index": None}, "TypeError: GNOLayer: edge_index is a NoneType; expected a torch.Tensor or"),
 ]
-
-
-GRAPH = trigraph.CSC.from_edge_index(edges(), NODES)
 BAD += [
-    (name, {"edge_index": graph, "x": x}, ValueError, text)
+    (name, {"edge_index": graph, "x": x}, f"ValueError: ...: {text}")
     for name in LAYERS
     for graph, x, text in [
-        (GRAPH, rows(NODES - 1, 3), r": x has shape \(8, 3\); expected .* with 9 rows, num_src_nodes of the graph"),
-        (GRAPH, rows(NODES + 1, 3), r": x has shape \(10, 3\); expected .* with 9 rows, num_src_nodes of the graph"),
-        (
-            GRAPH,
-            (rows(NODES, 3), rows(1, 3)),
-            r": x\[1\] has shape \(1, 3\); expected .* 9 rows, num_dst_nodes of the ",
-        ),
-        (edges() - 1, rows(NODES, 3), r": edge_index: CSC: src\[\d+\] is -1; expected 0 <= src < num_src_nodes = 9"),
-        (edges() + 2, rows(NODES, 3), r": edge_index: CSC: src\[\d+\] is 9; expected 0 <= src < num_src_nodes = 9"),
-        (edges().to("meta"), rows(NODES, 3), ": edge_index is on meta; expected cpu, where x is"),
-        (edges().to("meta"), rows(NODES, 3).to("meta"), ": x is on meta; expected a CPU or CUDA device"),
+        (GRAPH, FEW, "x has shape (8, 3); expected ... with 9 rows, num_src_nodes of the graph"),
+        (GRAPH, MANY, "x has shape (10, 3); expected ... with 9 rows, num_src_nodes of the graph"),
+        (GRAPH, (rows(NODES, 3), rows(1, 3)), "x[1] has shape (1, 3); expected ... 9 rows, num_dst_nodes of the "),
+        (edges() - 1, rows(NODES, 3), "edge_index: CSC: src[...] is -1; expected 0 <= src < num_src_nodes = 9"),
+        (edges() + 2, rows(NODES, 3), "edge_index: CSC: src[...] is 9; expected 0 <= src < num_src_nodes = 9"),
+        (edges().to("meta"), rows(NODES, 3), "edge_index is on meta; expected cpu, where x is"),
+        (edges().to("meta"), rows(NODES, 3).to("meta"), "x is on meta; expected a CPU or CUDA device"),
     ]
 ]
-BAD += [
-    ("gat-dropout", {"attr": rows(7, 2)}, ValueError, r"^GATConv: edge_attr has shape \(7, 2\); .* with 40 rows"),
-    ("gat-dropout", {"attr": rows(1, 2), "edge_index": GRAPH}, ValueError, "^GATConv: edge_attr has .* with 40 rows"),
-    ("gat", {"attr": [1.0]}, TypeError, "^GATConv: edge_attr is a list; expected a torch.Tensor"),
-    (
-        "gat",
-        {"size": (9, None)},
-        TypeError,
-        r"^GATConv: size is \(9, None\); expected two ints, the numbers of ",
-    ),
-    (
-        "gat-dropout",
-        {"edge_index": edges() + torch.tensor([[0], [9]])},
-        ValueError,
-        r"^GATConv: edge_index: CSC: dst\[\d+\] is \d+; expected 0 <= dst < num_dst_nodes = 9",
-    ),
-    (
-        "weighted",
-        {"x": (rows(NODES, 3), None), "edge_index": GRAPH},
-        ValueError,
-        r"^WeightedConv: x\[1\] is None and root_weight is True; expected features of destinations",
-    ),
-]
 
 
-@pytest.mark.parametrize(("name", "changes", "error", "text"), BAD)
-def test_bad_input(name, changes, error, text):
+@pytest.mark.parametrize(("name", "changes", "text"), BAD)
+def test_bad_input(name, changes, text):
     make, attr = LAYERS[name]
     given = {"x": rows(NODES, 3), "edge_index": edges(), "attr": attr} | changes
     more = {"size": given["size"]} if "size" in given else {}
     layer = make().double()
     if isinstance(given["x"], torch.Tensor):
         layer = layer.to(given["x"].device)
-    with pytest.raises(error, match=text):
+    with refused(text):
         layer(given["x"], given["edge_index"], given["attr"], **more)
 
 
+FILL = "fill_value is 'median'; expected a number, a tensor, or one of"
+
+
 @pytest.mark.parametrize(
-    ("call", "error", "text"),
+    ("call", "text"),
     [
-        (
-            lambda: nn.WeightedConv(3, 4, "add"),
-            ValueError,
-            "WeightedConv: aggr is 'add'; expected one of sum, mean, min",
-        ),
-        (lambda: nn.WeightedConv((3, 0), 4), ValueError, r"WeightedConv: in_channels\[1\] is 0; expected at least 1"),
-        (lambda: nn.WeightedConv(None, 4), TypeError, "WeightedConv: in_channels is a NoneType; expected an int"),
-        (
-            lambda: nn.WeightedConv((4, None), 4),
-            TypeError,
-            r"WeightedConv: in_channels\[1\] is a NoneType; expected an ",
-        ),
-        (lambda: nn.GATConv(3, 4, heads=0), ValueError, "GATConv: heads is 0; expected at least 1"),
-        (lambda: nn.GATConv(3, 4, negative_slope=-1), ValueError, "GATConv: negative_slope is -1.0; expected a finite"),
-        (
-            lambda: nn.GATConv(3, 4, negative_slope="1"),
-            TypeError,
-            "GATConv: negative_slope is a str; expected a number",
-        ),
-        (lambda: nn.GNOLayer(0, 4, 2), ValueError, "GNOLayer: in_channels is 0; expected at least 1"),
-        (lambda: nn.GNOLayer(3, 0, 2), ValueError, "GNOLayer: out_channels is 0; expected at least 1"),
-        (lambda: nn.GNOLayer(3, 4, 0), ValueError, "GNOLayer: coord_dim is 0; expected at least 1"),
-        (lambda: nn.GNOLayer(3, 4, 2, hidden=0), ValueError, "GNOLayer: hidden is 0; expected at least 1"),
-        (lambda: nn.GNOLayer(3, 4, 2.0), TypeError, "GNOLayer: coord_dim is a float; expected an int"),
-        (
-            lambda: nn.GNOLayer(3, 4, 2, activation="relu"),
-            TypeError,
-            "GNOLayer: activation is a str; expected a callable or None",
-        ),
-        (
-            lambda: nn.add_self_loops(edges(), rows(EDGES, 2), NODES, "median"),
-            ValueError,
-            "add_self_loops: fill_value is 'median'; expected a number, a tensor, or one of",
-        ),
-        (
-            lambda: nn.add_self_loops(edges(), rows(3, 2), NODES),
-            ValueError,
-            r"add_self_loops: edge_attr has shape \(3, 2\); expected .* with 40 rows",
-        ),
+        (lambda: nn.WeightedConv(3, 4, "add"), "ValueError: WeightedConv: aggr is 'add'; expected one of sum, "),
+        (lambda: nn.WeightedConv((3, 0), 4), "ValueError: WeightedConv: in_channels[1] is 0; expected at least 1"),
+        (lambda: nn.WeightedConv(None, 4), "TypeError: WeightedConv: in_channels is a NoneType; expected an int"),
+        (lambda: nn.GATConv(0, 4), "ValueError: GATConv: in_channels is 0; expected at least 1, or -1"),
+        (lambda: nn.GATConv((3,), 4), "TypeError: GATConv: in_channels is a tuple; expected an int"),
+        (lambda: nn.GATConv(3, 4, heads=0), "ValueError: GATConv: heads is 0; expected at least 1"),
+        (lambda: nn.GATConv(3, 4, negative_slope=-1), "ValueError: GATConv: negative_slope is -1.0; expected a finite"),
+        (lambda: nn.GATConv(3, 4, negative_slope="1"), "TypeError: GATConv: negative_slope is a str; expected a"),
+        (lambda: nn.GATConv(3, 4, dropout=2), "ValueError: GATConv: dropout is 2; expected a probability"),
+        (lambda: nn.GATConv(3, 4, edge_dim=0), "ValueError: GATConv: edge_dim is 0; expected at least 1"),
+        (lambda: nn.GATConv(3, 4, fill_value="median"), f"ValueError: GATConv: {FILL}"),
+        (lambda: nn.GNOLayer(0, 4, 2), "ValueError: GNOLayer: in_channels is 0; expected at least 1"),
+        (lambda: nn.GNOLayer(3, 0, 2), "ValueError: GNOLayer: out_channels is 0; expected at least 1"),
+        (lambda: nn.GNOLayer(3, 4, 0), "ValueError: GNOLayer: coord_dim is 0; expected at least 1"),
+        (lambda: nn.GNOLayer(3, 4, 2, hidden=0), "ValueError: GNOLayer: hidden is 0; expected at least 1"),
+        (lambda: nn.GNOLayer(3, 4, 2.0), "TypeError: GNOLayer: coord_dim is a float; expected an int"),
+        (lambda: nn.GNOLayer(3, 4, 2, activation="relu"), "TypeError: GNOLayer: activation is a str; expected"),
+        (lambda: nn.add_self_loops(edges(), rows(EDGES, 2), NODES, "median"), f"ValueError: add_self_loops: {FILL}"),
+        (lambda: nn.add_self_loops(edges(), rows(3, 2), NODES), "ValueError: add_self_loops: edge_attr has shape"),
         (
             lambda: nn.add_self_loops(edges(), None, -1),
-            ValueError,
-            "add_self_loops: num_nodes is -1; expected at least 0",
+            "ValueError: add_self_loops: num_nodes is -1; expected at least",
         ),
-        (
-            lambda: nn.add_self_loops(edges(), None, 5.0),
-            TypeError,
-            "add_self_loops: num_nodes is a float; expected an ",
-        ),
-        (lambda: nn.GATConv(0, 4), ValueError, "GATConv: in_channels is 0; expected at least 1, or -1"),
-        (lambda: nn.GATConv((3,), 4), TypeError, "GATConv: in_channels is a tuple; expected an int"),
-        (lambda: nn.GATConv(3, 4, dropout=2), ValueError, "GATConv: dropout is 2; expected a probability"),
-        (lambda: nn.GATConv(3, 4, edge_dim=0), ValueError, "GATConv: edge_dim is 0; expected at least 1"),
-        (
-            lambda: nn.GATConv(3, 4, fill_value="median"),
-            ValueError,
-            "GATConv: fill_value is 'median'; expected a number, a tensor, or one of",
-        ),
-        (lambda: nn.RadialBasis(3, cutoff=10**400), ValueError, "RadialBasis: cutoff is inf; expected a finite number"),
+        (lambda: nn.add_self_loops(edges(), None, 5.0), "TypeError: add_self_loops: num_nodes is a float; expected"),
+        (lambda: nn.RadialBasis(3, cutoff=10**400), "ValueError: RadialBasis: cutoff is inf; expected a finite number"),
     ],
 )
-def test_bad_settings(call, error, text):
-    with pytest.raises(error, match=f"^{text}"):
+def test_bad_settings(call, text):
+    with refused(text):
         call()
 
 
 def test_a_root_of_another_width():
-    with pytest.raises(ValueError, match=r"^WeightedConv: x has shape \(9, 4\); expected .* with 3 columns"):
+    with refused("ValueError: WeightedConv: x has shape (9, 4); expected ... with 3 columns"):
         nn.WeightedConv((4, 3), 5, root_weight=True).double()(rows(NODES, 4), edges())
 
 

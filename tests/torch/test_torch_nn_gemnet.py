@@ -5,7 +5,7 @@ import pickle
 
 import numpy as np
 import pytest
-from test_compat_gemnet import ATOMS, EDGES, EMB_IN, EMB_OUT, INTERM, RADIAL, SPHERICAL, VECTORS, Padded, vectors
+from padded_gemnet import ATOMS, EDGES, EMB_IN, EMB_OUT, INTERM, RADIAL, SPHERICAL, VECTORS, Padded, vectors
 
 torch = pytest.importorskip("torch")
 
