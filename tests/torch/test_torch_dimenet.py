@@ -1,12 +1,12 @@
 """The DimeNet++ of trigraph.torch.nn: PyG's numbers and parameters, exact derivatives, periodic cells, batches."""
 
 import pickle
-import re
 
 import numpy as np
 import pytest
 import torch
 from ase.build import bulk, fcc111
+from refusals import refused
 from scipy import special
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -366,7 +366,7 @@ def test_compiled_around_a_search():
         close(compiled(*given), model(*given), 1e-14)
         for got, expected in zip(derivatives(*given), model.energy_forces_stress(*given), strict=True):
             assert torch.equal(got, expected)
-    with pytest.raises(ValueError, match="z goes from -1 to 49; expected atomic numbers from 0 to 94"):
+    with refused("ValueError: ...z goes from -1 to 49; expected atomic numbers from 0 to 94"):
         compiled(z - 30, pos)
 
 
@@ -384,7 +384,7 @@ def test_a_search_inside_a_transform(transform):
 
 def test_a_search_of_many_positions():
     model, (z, pos) = model_of(), cluster(4)
-    with pytest.raises(ValueError, match=r"^DimeNetPlusPlus: pos: a tensor is batched by torch\.vmap; expected"):
+    with refused("ValueError: DimeNetPlusPlus: pos: a tensor is batched by torch.vmap; expected"):
         torch.vmap(lambda p: model(z, p))(torch.stack([pos, pos]))
 
 
@@ -464,70 +464,42 @@ def test_tensors_that_are_negated_when_they_are_read():
 
 ATOMS = {"z": torch.tensor([1, 8]), "pos": torch.tensor([[0.0, 0, 0], [1, 0, 0]], dtype=torch.float64)}
 BAD = [
-    ({"z": [1, 8]}, TypeError, "z is a list; expected a torch.Tensor"),
-    ({"z": torch.tensor([1.0, 8])}, TypeError, "z has dtype torch.float32; expected torch.int64 or torch.int32"),
-    ({"z": torch.tensor([1, 95])}, ValueError, "z goes from 1 to 95; expected atomic numbers from 0 to 94"),
-    ({"z": torch.tensor([[1, 8]])}, ValueError, "z has shape (1, 2); expected (num_atoms,)"),
-    ({"z": torch.tensor([1])}, ValueError, "pos has shape (2, 3); expected (num_atoms, 3) = (1, 3)"),
-    ({"pos": np.zeros((2, 3))}, TypeError, "pos is a ndarray; expected a torch.Tensor"),
-    (
-        {"pos": torch.zeros(2, 3)},
-        TypeError,
-        "pos has dtype torch.float32; expected torch.float64, that of the parameters",
-    ),
-    ({"pos": torch.zeros(2, 3).double()}, ValueError, "expected a finite vector of non-zero length"),
-    (
-        {"pos": torch.full((2, 3), torch.nan).double()},
-        ValueError,
-        "positions[0] is [nan, nan, nan]; expected finite values",
-    ),
-    (
-        {"pos": torch.zeros(2, 3, device="meta").double()},
-        ValueError,
-        "pos is on meta; expected cpu, where the parameters",
-    ),
-    (
-        {"pos": torch.zeros(2, 3).bfloat16()},
-        TypeError,
-        "pos has dtype torch.bfloat16; expected torch.float32 or torch.float64",
-    ),
-    ({"pos": torch.zeros(3)}, ValueError, "pos has shape (3,); expected (num_atoms, 3)"),
-    ({"batch": [0, 0]}, TypeError, "batch is list; expected a torch.Tensor of torch.int64 or torch.int32"),
-    ({"batch": torch.tensor([0])}, ValueError, "batch has shape (1,); expected (num_atoms,) = (2,)"),
-    (
-        {"batch": torch.tensor([-1, 0])},
-        ValueError,
-        "batch goes from -1 to 0; expected from 0 to num_structures - 1 = 0",
-    ),
-    *(
-        (
-            {"batch": torch.tensor([last, 0])},
-            MemoryError,
-            f"max(batch) + 1 is {last + 1}, whose arrays take {16 * (last + 1)} bytes; expected at most",
-        )
-        for last in (10**12, 2**62, 2**63 - 1)
-    ),
-    ({"cell": 3.0}, TypeError, "cell is a float; expected a torch.Tensor or a list of them"),
-    ({"cell": torch.eye(2)}, ValueError, "cell has shape (1, 2, 2); expected (num_structures, 3, 3) = (1, 3, 3)"),
-    ({"cell": [None, torch.eye(3)]}, ValueError, "batch is None and cell has 2 structures; expected one"),
-    ({"cell": [torch.eye(2)]}, ValueError, "cell[0] has shape (2, 2); expected (3, 3)"),
-    *(
-        ({"cell": cell}, TypeError, f"{name} has dtype torch.complex64; expected real numbers")
-        for cell, name in ((torch.eye(3) * (1 + 0j), "cell"), ([torch.eye(3) * (1 + 0j)], "cell[0]"))
-    ),
-    ({"cell": [3]}, TypeError, "cell[0] is a int; expected a torch.Tensor or None"),
-    ({"cell": torch.zeros(3, 3)}, ValueError, "expected independent vectors in periodic directions"),
-    ({"pbc": True}, ValueError, "cell is None with pbc [True, True, True]; expected independent vectors"),
-    ({"pbc": 1}, TypeError, "pbc is 1; expected bools"),
-    ({"pbc": [True, False]}, ValueError, "pbc has shape (2,); expected (), (3,) or (num_structures, 3) = (1, 3)"),
+    ({"z": [1, 8]}, "TypeError: ...z is a list; expected a torch.Tensor"),
+    ({"z": torch.tensor([1.0, 8])}, "TypeError: ...z has dtype torch.float32; expected torch.int64 or torch.int32"),
+    ({"z": torch.tensor([1, 95])}, "ValueError: ...z goes from 1 to 95; expected atomic numbers from 0 to 94"),
+    ({"z": torch.tensor([[1, 8]])}, "ValueError: ...z has shape (1, 2); expected (num_atoms,)"),
+    ({"z": torch.tensor([1])}, "ValueError: ...pos has shape (2, 3); expected (num_atoms, 3) = (1, 3)"),
+    ({"pos": np.zeros((2, 3))}, "TypeError: ...pos is a ndarray; expected a torch.Tensor"),
+    ({"pos": torch.zeros(2, 3)}, "TypeError: ...pos has dtype torch.float32; expected torch.float64, that of"),
+    ({"pos": torch.zeros(2, 3).bfloat16()}, "TypeError: ...pos has dtype torch.bfloat16; expected torch.float32 or "),
+    ({"pos": torch.zeros(2, 3).double()}, "ValueError: ...expected a finite vector of non-zero length"),
+    ({"pos": torch.full((2, 3), torch.nan).double()}, "ValueError: ...positions[0] is [nan, nan, nan]; expected"),
+    ({"pos": torch.zeros(2, 3).double().to("meta")}, "ValueError: ...pos is on meta; expected cpu, where the"),
+    ({"pos": torch.zeros(3)}, "ValueError: ...pos has shape (3,); expected (num_atoms, 3)"),
+    ({"batch": [0, 0]}, "TypeError: ...batch is list; expected a torch.Tensor of torch.int64 or torch.int32"),
+    ({"batch": torch.tensor([0])}, "ValueError: ...batch has shape (1,); expected (num_atoms,) = (2,)"),
+    ({"batch": torch.tensor([-1, 0])}, "ValueError: ...batch goes from -1 to 0; expected from 0 to num_structures"),
+    ({"batch": torch.tensor([10**12, 0])}, f"MemoryError: ...max(batch) + 1 is {10**12 + 1}, whose arrays take 16000"),
+    ({"batch": torch.tensor([2**63 - 1, 0])}, f"MemoryError: ...max(batch) + 1 is {2**63}, whose arrays take {2**67}"),
+    ({"cell": 3.0}, "TypeError: ...cell is a float; expected a torch.Tensor or a list of them"),
+    ({"cell": torch.eye(2)}, "ValueError: ...cell has shape (1, 2, 2); expected (num_structures, 3, 3) = (1, 3, 3)"),
+    ({"cell": [None, torch.eye(3)]}, "ValueError: ...batch is None and cell has 2 structures; expected one"),
+    ({"cell": [torch.eye(2)]}, "ValueError: ...cell[0] has shape (2, 2); expected (3, 3)"),
+    ({"cell": torch.eye(3) * (1 + 0j)}, "TypeError: ...cell has dtype torch.complex64; expected real numbers"),
+    ({"cell": [torch.eye(3) * (1 + 0j)]}, "TypeError: ...cell[0] has dtype torch.complex64; expected real numbers"),
+    ({"cell": [3]}, "TypeError: ...cell[0] is a int; expected a torch.Tensor or None"),
+    ({"cell": torch.zeros(3, 3)}, "ValueError: ...expected independent vectors in periodic directions"),
+    ({"pbc": True}, "ValueError: ...cell is None with pbc [True, True, True]; expected independent vectors"),
+    ({"pbc": 1}, "TypeError: ...pbc is 1; expected bools"),
+    ({"pbc": [True, False]}, "ValueError: ...pbc has shape (2,); expected (), (3,) or (num_structures, 3) = (1, 3)"),
 ]
 
 
-@pytest.mark.parametrize(("change", "error", "text"), BAD, ids=[t for _, _, t in BAD])
-def test_bad_input(change, error, text):
+@pytest.mark.parametrize(("change", "text"), BAD, ids=[t for _, t in BAD])
+def test_bad_input(change, text):
     model = model_of()
     for function in (model, model.energy_forces_stress):
-        with pytest.raises(error, match=re.escape(text)):
+        with refused(text):
             function(**(ATOMS | change))
 
 
@@ -535,9 +507,7 @@ def test_errors_name_the_structure_of_a_batch():
     """Its atoms are numbered on their own."""
     model, (z, pos) = model_of(), cluster(6)
     pos[3] = torch.nan
-    with pytest.raises(
-        ValueError, match=r"^DimeNetPlusPlus: structure 7 of the batch: EdgeGraph: positions\[1\] is \[nan"
-    ):
+    with refused("ValueError: DimeNetPlusPlus: structure 7 of the batch: EdgeGraph: positions[1] is [nan"):
         model(z, pos, torch.tensor([0, 7, 0, 7, 0, 7]))
 
 
@@ -561,29 +531,32 @@ def test_bad_neighbors_and_channels():
         ({"pbc": pbc}, "pbc is given with neighbors; expected None, as they hold it"),
         ({}, "Neighbors: cell is None; expected the cells of neighbors that cross their boundaries"),
     ]:
-        with pytest.raises(ValueError, match=re.escape(text)):
+        with refused(f"ValueError: ...{text}"):
             model(z, pos, neighbors=neighbors, **more)
-    with pytest.raises(ValueError, match="neighbors have 4 atoms; expected num_atoms = 3"):
+    with refused("ValueError: ...neighbors have 4 atoms; expected num_atoms = 3"):
         model(z[:3], pos[:3], cell=cell, neighbors=neighbors)
-    with pytest.raises(TypeError, match=r"^DimeNetPlusPlus: neighbors is a EdgeGraph; expected Neighbors"):
+    with refused("TypeError: DimeNetPlusPlus: neighbors is a EdgeGraph; expected Neighbors"):
         model(z, pos, cell=cell, neighbors=neighbors.graph)
     for wrong, low, high in ((-1, -1, 29), (95, 29, 95)):
         z_wrong = torch.tensor([29, 29, wrong, 29])
         for function in (model, model.energy_forces_stress):
-            with pytest.raises(ValueError, match=f"z goes from {low} to {high}; expected atomic numbers from 0 to 94"):
+            with refused(f"ValueError: ...z goes from {low} to {high}; expected atomic numbers from 0 to 94"):
                 function(z_wrong, pos, cell=cell, neighbors=neighbors)
-    for pos_wrong, error, text in (
-        ([1.0], TypeError, "pos is a list; expected a torch.Tensor"),
-        (pos.half(), TypeError, "pos has dtype torch.float16; expected torch.float32 or torch.float64"),
-        (pos.to("meta"), ValueError, "pos is on meta; expected a CPU or CUDA device"),
+    for pos_wrong, text in (
+        ([1.0], "TypeError: DimeNetPlusPlus: pos is a list; expected a torch.Tensor"),
+        (
+            pos.half(),
+            "TypeError: DimeNetPlusPlus: pos has dtype torch.float16; expected torch.float32 or torch.float64",
+        ),
+        (pos.to("meta"), "ValueError: DimeNetPlusPlus: pos is on meta; expected a CPU or CUDA device"),
     ):
-        with pytest.raises(error, match="^DimeNetPlusPlus: " + text):
+        with refused(text):
             model.neighbors(pos_wrong)
-    with pytest.raises(ValueError, match=r"^DimeNetPlusPlus: z is on meta; expected a CPU or CUDA device"):
+    with refused("ValueError: DimeNetPlusPlus: z is on meta; expected a CPU or CUDA device"):
         model_of().to("meta")(z.to("meta"), pos.to("meta"))
-    with pytest.raises(TypeError, match=r"pos has dtype torch\.bfloat16; expected torch\.float32 or torch\.float64"):
+    with refused("TypeError: ...pos has dtype torch.bfloat16; expected torch.float32 or torch.float64"):
         model_of().bfloat16()(z, pos.bfloat16())
-    with pytest.raises(ValueError, match="out_channels is 2; expected 1 for energy_forces_stress"):
+    with refused("ValueError: ...out_channels is 2; expected 1 for energy_forces_stress"):
         model_of(out_channels=2).energy_forces_stress(z, pos)
 
 
@@ -605,52 +578,44 @@ def test_least_sizes():
     assert model_of(**MINIMA)(*cluster(5)).isfinite().all()
 
 
-@pytest.mark.parametrize(
-    ("change", "error", "text"),
-    [
-        *(
-            ({n: least - 1}, ValueError, f"{n} is {least - 1}; expected at least {least}")
-            for n, least in MINIMA.items()
-        ),
-        *(({n: 2.0}, TypeError, f"{n} is a float; expected an int") for n in MINIMA),
-        ({"num_spherical": 9}, ValueError, "num_spherical is 9; expected at most 8"),
-        ({"num_radial": 17}, ValueError, "num_radial is 17; expected at most 16"),
-        ({"envelope_exponent": 17}, ValueError, "envelope_exponent is 17; expected at most 16"),
-        ({"cutoff": float("nan")}, ValueError, "cutoff is nan; expected a finite number above 0"),
-        ({"cutoff": 0}, ValueError, "cutoff is 0.0; expected a finite number above 0"),
-        ({"cutoff": "5"}, TypeError, "cutoff is a str; expected a number"),
-        ({"act": "swich"}, ValueError, "act is 'swich'; expected a callable or one of "),
-        ({"act": 3}, TypeError, "act is a int; expected a callable or the name of an activation"),
-        ({"output_initializer": "ones"}, ValueError, "output_initializer is 'ones'; expected 'zeros' or"),
-    ],
-    ids=str,
-)
-def test_bad_sizes(change, error, text):
-    with pytest.raises(error, match="^DimeNetPlusPlus: " + re.escape(text)):
+BAD_SIZES = [
+    *(({n: least - 1}, f"ValueError: {n} is {least - 1}; expected at least {least}") for n, least in MINIMA.items()),
+    *(({n: 2.0}, f"TypeError: {n} is a float; expected an int") for n in MINIMA),
+    ({"num_spherical": 9}, "ValueError: num_spherical is 9; expected at most 8"),
+    ({"num_radial": 17}, "ValueError: num_radial is 17; expected at most 16"),
+    ({"envelope_exponent": 17}, "ValueError: envelope_exponent is 17; expected at most 16"),
+    ({"cutoff": float("nan")}, "ValueError: cutoff is nan; expected a finite number above 0"),
+    ({"cutoff": 0}, "ValueError: cutoff is 0.0; expected a finite number above 0"),
+    ({"cutoff": "5"}, "TypeError: cutoff is a str; expected a number"),
+    ({"act": "swich"}, "ValueError: act is 'swich'; expected a callable or one of "),
+    ({"act": 3}, "TypeError: act is a int; expected a callable or the name of an activation"),
+    ({"output_initializer": "ones"}, "ValueError: output_initializer is 'ones'; expected 'zeros' or"),
+]
+
+
+@pytest.mark.parametrize(("change", "text"), BAD_SIZES, ids=str)
+def test_bad_sizes(change, text):
+    with refused(text.replace(": ", ": DimeNetPlusPlus: ", 1)):
         model_of(**change)
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "text"),
+    ("change", "text"),
     [
-        ({"num_radial": 0}, ValueError, "num_radial is 0; expected at least 1"),
-        ({"num_spherical": 0}, ValueError, "num_spherical is 0; expected at least 1"),
-        ({"envelope_exponent": 1}, ValueError, "envelope_exponent is 1; expected at least 2"),
-        ({"envelope_exponent": 5.0}, TypeError, "envelope_exponent is a float; expected an int"),
-        ({"cutoff": float("inf")}, ValueError, "cutoff is inf; expected a finite number above 0"),
-        ({"cutoff": -1}, ValueError, "cutoff is -1.0; expected a finite number above 0"),
-        ({"cutoff": "5"}, TypeError, "cutoff is a str; expected a number"),
+        ({"num_radial": 0}, "ValueError: RadialBasis: num_radial is 0; expected at least 1"),
+        ({"num_spherical": 0}, "ValueError: RadialBasis: num_spherical is 0; expected at least 1"),
+        ({"envelope_exponent": 1}, "ValueError: RadialBasis: envelope_exponent is 1; expected at least 2"),
+        ({"envelope_exponent": 5.0}, "TypeError: RadialBasis: envelope_exponent is a float; expected an int"),
+        ({"cutoff": float("inf")}, "ValueError: RadialBasis: cutoff is inf; expected a finite number above 0"),
     ],
     ids=str,
 )
-def test_bad_basis(change, error, text):
-    with pytest.raises(error, match="^RadialBasis: " + re.escape(text)):
+def test_bad_basis(change, text):
+    with refused(text):
         RadialBasis(**{"num_radial": 3} | change)
 
 
 def test_bad_activation_of_a_block():
-    with pytest.raises(
-        TypeError, match=r"^InteractionBlock: act is a int; expected a callable or the name of an activ"
-    ):
+    with refused("TypeError: InteractionBlock: act is a int; expected a callable or the name of an activation"):
         InteractionBlock(12, 8, 4, 4, 3, 1, 2, 3)
     assert isinstance(InteractionBlock(12, 8, 4, 4, 3, 1, 2, "swish").act, SiLU)

@@ -380,7 +380,16 @@ def test_layers_compile(name):
     close_all(gradients(layer, got, x, attr), gradients(layer, expected, x, attr))
 
 
-@pytest.mark.parametrize("name", [*LAYERS, "gat-loops", "gat-lazy"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gat",
+        "weighted",
+        "gno",
+        "gat-loops",
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("gat-dropout", "gat-lazy")),
+    ],
+)
 def test_layers_that_build_graphs_compile(name):
     """The program breaks where a graph is built; by edges none is, and the program is one."""
     more = {"gat-loops": lambda: nn.GATConv(3, 4, dropout=1e-300), "gat-lazy": lambda: nn.GATConv(-1, 4)}
