@@ -96,55 +96,43 @@ def exact_zeros(n, k):
     return np.stack([z[:k] for z in zeros])
 
 
-@pytest.fixture(params=["float32 zeros", "exact zeros"])
-def tolerance_of_peer(request, monkeypatch):
-    """PyG's constants and a tolerance.
-
-    Its zeros z are float32 numbers, wrong by up to 2^-24 of z. The basis at x changes by x j'(z x) times that, its
-    derivative in x by more by z: for the sizes below z < 15, and three derivatives come in, so 2^-24 15^2 for what is
-    compared with a maximum. With exact zeros, rounding: its closed forms lose z^-l x^-l of the digits, 1e4 here.
-    """
-    monkeypatch.setattr(peer, "radius_graph", radius_graph)
-    monkeypatch.setattr(peer, "triplets", triplets)
-    if request.param == "float32 zeros":
-        return 2**-24 * 15**2
-    import torch_geometric.nn.models.dimenet_utils as utils
-
-    monkeypatch.setattr(utils, "Jn_zeros", exact_zeros)
-    return 2**-53 * 1e5
+# Rounding of PyG's closed forms of the basis: they lose z^-l x^-l of the digits, 1e4 here.
+TOLERANCE = 2**-53 * 1e5
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_pyg(tolerance_of_peer):
-    ours, theirs = model_of(), peer.DimeNetPlusPlus(**SIZES, max_num_neighbors=1000).double()
+@pytest.mark.parametrize("limit", [1000, 5])
+def test_pyg(limit, monkeypatch):
+    """Parameters by name, energies, forces and their gradients in the parameters.
+
+    PyG's own zeros of the Bessel functions are float32 numbers, whose rounding would hide what is compared.
+    """
+    monkeypatch.setattr(peer, "radius_graph", radius_graph)
+    monkeypatch.setattr(peer, "triplets", triplets)
+    monkeypatch.setattr("torch_geometric.nn.models.dimenet_utils.Jn_zeros", exact_zeros)
+    ours, theirs = model_of(max_num_neighbors=limit), peer.DimeNetPlusPlus(**SIZES, max_num_neighbors=limit).double()
     assert list(ours.state_dict()) == list(theirs.state_dict())
     theirs.load_state_dict(ours.state_dict(), strict=True)
     ours.load_state_dict(theirs.state_dict(), strict=True)
     z, pos = cluster()
-    for limit in (1000, 5):
-        ours.max_num_neighbors = theirs.max_num_neighbors = limit
-        compare(ours, theirs, z, pos, tolerance_of_peer)
-
-
-def compare(ours, theirs, z, pos, tolerance):
     pos.requires_grad_()
     batch = (torch.arange(14) >= 6).long()
-    energy = theirs(z, pos, batch)
-    got = ours(z, pos, batch)
-    close(got, energy, tolerance)
     weight = torch.randn(14, 3, dtype=torch.float64)
     results = []
-    for model, e in ((theirs, energy), (ours, got)):
-        (grad,) = torch.autograd.grad(e.sum(), pos, create_graph=True)
+    for model in (theirs, ours):
+        energy = model(z, pos, batch)
+        (grad,) = torch.autograd.grad(energy.sum(), pos, create_graph=True)
         of_params = torch.autograd.grad((weight * grad).sum(), list(model.parameters()), allow_unused=True)
-        results.append((grad, *of_params))
-    found = ours.energy_forces_stress(z, pos, batch)
-    close(-found.forces, results[0][0], tolerance)
-    largest = max(p.abs().max() for p in results[0] if p is not None)
-    for expected, result in zip(*results, strict=True):
-        assert (expected is None) == (result is None)
-        if expected is not None:
-            assert (result - expected).abs().max() <= tolerance * largest
+        results.append((energy, grad, of_params))
+    (energy, grad, expected), (got, got_grad, found) = results
+    close(got, energy, TOLERANCE)
+    close(-ours.energy_forces_stress(z, pos, batch).forces, grad, TOLERANCE)
+    close(got_grad, grad, TOLERANCE)
+    assert [g is None for g in found] == [g is None for g in expected]
+    pairs = [(a, b) for a, b in zip(found, expected, strict=True) if a is not None]
+    largest = max(b.abs().max() for _, b in pairs)
+    for a, b in pairs:
+        assert (a - b).abs().max() <= TOLERANCE * largest
 
 
 def test_initial_parameters():
@@ -438,28 +426,20 @@ def test_float32_and_hessian():
     close(-torch.autograd.grad(forces[2, 1], by_pos)[0].flatten(), hessian[7], 1e-12)
 
 
-def lazily_negated(tensor):
-    """Return an equal tensor: a view of what has the opposite sign, the imaginary part of a conjugate."""
-    found = torch.complex(torch.zeros_like(tensor), -tensor).conj().imag
-    assert found.is_neg()
-    return found
-
-
 def test_tensors_that_are_negated_when_they_are_read():
-    model, (z, pos, cell, pbc) = model_of(), tensors_of(slab())
-    lazy, of = lazily_negated(pos), lazily_negated
-    batch = torch.tensor([0, 1, 0, 1])
-    for given, negated in (
-        ({}, {}),
-        ({"cell": cell, "pbc": pbc}, {"cell": of(cell), "pbc": pbc}),
-        ({"batch": batch, "cell": [cell, None]}, {"batch": batch, "cell": [of(cell), None]}),
-    ):
-        found = model.energy_forces_stress(z, lazy, **negated)
-        for got, expected in zip(found, model.energy_forces_stress(z, pos, **given), strict=True):
-            assert (got is expected is None) or torch.equal(got.nan_to_num(), expected.nan_to_num())
-        gradient = torch.func.grad(lambda p, given=negated: model(z, p, **given).sum())(lazy)
-        expected = torch.func.grad(lambda p, given=given: model(z, p, **given).sum())(pos)
-        assert torch.equal(gradient, expected)
+    """Views of what has the opposite sign: the imaginary part of a conjugate."""
+    model, (z, pos, cell, _) = model_of(), tensors_of(slab())
+    lazy, lazy_cell = (torch.complex(torch.zeros_like(t), -t).conj().imag for t in (pos, cell))
+    assert lazy.is_neg()
+    given = {"batch": torch.tensor([0, 1, 0, 1])}
+    found = model.energy_forces_stress(z, lazy, cell=[lazy_cell, None], **given)
+    for got, expected in zip(found, model.energy_forces_stress(z, pos, cell=[cell, None], **given), strict=True):
+        assert torch.equal(got.nan_to_num(), expected.nan_to_num())
+    gradient, expected = (
+        torch.func.grad(lambda p, c=c: model(z, p, cell=[c, None], **given).sum())(p)
+        for p, c in ((lazy, lazy_cell), (pos, cell))
+    )
+    assert torch.equal(gradient, expected)
 
 
 ATOMS = {"z": torch.tensor([1, 8]), "pos": torch.tensor([[0.0, 0, 0], [1, 0, 0]], dtype=torch.float64)}
