@@ -283,20 +283,6 @@ def test_isolated_atoms_and_empty_structures():
     assert model(z[:0], pos[:0], torch.zeros(0, dtype=torch.int64)).shape == (0, 1)
 
 
-def test_max_num_neighbors():
-    """The nearest neighbours of each atom; a limit that none reaches changes nothing."""
-    z, pos = cluster()
-    full, limited, wide = (model_of(max_num_neighbors=n) for n in (None, 3, 100))
-    assert torch.equal(full(z, pos), wide(z, pos))
-    graph = limited.neighbors(pos).graph
-    degree = np.diff(graph.dst_offsets)
-    assert degree.max() == 3
-    distance = torch.cdist(pos, pos).fill_diagonal_(torch.inf)
-    for i in range(len(pos)):
-        into = graph.dst_edge_index[graph.dst_offsets[i] : graph.dst_offsets[i + 1]]
-        assert set(graph.src[into]) == set(distance[i].argsort()[: degree[i]].tolist())
-
-
 def test_kept_neighbors_and_edges_beyond_the_cutoff():
     """Edges longer than the cutoff contribute nothing, so that a list of a larger one may be kept."""
     model, wider = model_of(), model_of(cutoff=4.2)
