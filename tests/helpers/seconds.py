@@ -27,7 +27,7 @@ def pytest_configure(config):
     )
     cache = getattr(config, "cache", None)  # which people may have switched off
     config.seconds = json.loads(COMMITTED.read_text()) | (cache.get(cache_key(config), {}) if cache else {})
-    if config.getoption("dist", "no") != "no" and not hasattr(config, "workerinput"):
+    if config.getoption("dist", "no") != "no" and config.option.verbose <= 0 and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Progress(config))
 
 
@@ -65,7 +65,7 @@ class Progress:
     def pytest_report_teststatus(self, report):
         if report.failed:
             return "failed" if report.when == "call" else "error", "", ""
-        if not hasattr(report, "wasxfail") and (report.skipped or report.when == "call"):
+        if report.skipped or report.when == "call":
             return report.outcome, "", ""
         return None
 
