@@ -12,7 +12,7 @@ from refusals import refused
 
 torch = pytest.importorskip("torch")
 
-from torch._subclasses import FakeTensorMode  # noqa: E402
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
 import trigraph  # noqa: E402
 import trigraph.pyref as pyref  # noqa: E402
@@ -374,7 +374,7 @@ def test_layers_that_build_graphs_compile(name):
     make, attr = (more[name], None) if name in more else LAYERS[name]
     torch.manual_seed(0)
     layer, x, edge_index = make().double(), rows(NODES, 3), edges()
-    torch._dynamo.reset()
+    torch.compiler.reset()
     compiled = torch.compile(layer, backend="eager")
     for number in (EDGES, EDGES - 1, EDGES - 5):
         given = (edge_index[:, :number], None if attr is None else attr.detach()[:number])
@@ -388,13 +388,17 @@ def test_layers_that_build_graphs_compile(name):
 
 
 def test_gat_by_edges_of_fake_tensors():
-    layer = nn.GATConv(3, 4, add_self_loops=False).requires_grad_(False)
-    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-        x, edge_index = mode.from_tensor(rows(NODES, 3).detach().float()), mode.from_tensor(edges())
-        out, (_, attention) = layer(x, edge_index, return_attention_weights=True)
-        with pytest.raises(TypeError, match="CSC: src is a FakeTensor, of a program that is traced; expected a numpy"):
-            layer.eval()(x, edge_index)
-    assert (out.shape, attention.shape) == ((NODES, 4), (EDGES, 1))
+    layer = nn.GATConv(3, 4, add_self_loops=False).double()
+    given = dict(layer.named_parameters()), rows(NODES, 3), edges()
+
+    def by_edges(parameters, x, edge_index):
+        more = {"return_attention_weights": True}
+        out, (_, attention) = torch.func.functional_call(layer, parameters, (x, edge_index), more)
+        return out, attention
+
+    close_all(make_fx(by_edges, tracing_mode="fake")(*given)(*given), by_edges(*given))
+    with pytest.raises(TypeError, match="CSC: src is a FakeTensor, of a program that is traced; expected a numpy"):
+        make_fx(lambda *a: torch.func.functional_call(layer, a[0], a[1:]), tracing_mode="fake")(*given)
 
 
 @pytest.mark.parametrize(

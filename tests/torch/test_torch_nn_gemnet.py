@@ -169,7 +169,7 @@ def test_padding_compiled():
     """The program breaks where numbers of slots are looked at."""
     case = Padded()
     embed, given = embedding(case.weight), tensors({"sph_basis": case.sph_basis, **case.lists, **case.atoms})
-    torch._dynamo.reset()
+    torch.compiler.reset()
     found = torch.compile(embed, backend="eager")(torch.from_numpy(case.rad_basis), **given)
     for got, expected in zip(found, embed(torch.from_numpy(case.rad_basis), **given), strict=True):
         assert torch.equal(got, expected)
