@@ -29,6 +29,9 @@ SIZES = {
 }
 
 
+SMALL = {"num_blocks": 1, "num_before_skip": 0, "num_after_skip": 1, "num_output_layers": 1}  # few layers, for compilers
+
+
 def model_of(dtype=torch.float64, **sizes):
     torch.manual_seed(0)
     model = DimeNetPlusPlus(**(SIZES | sizes))
@@ -297,7 +300,7 @@ def test_kept_neighbors_and_edges_beyond_the_cutoff():
 
 def test_traced_and_compiled():
     """`make_fx` of energy, forces and stress; the trace compiled, and its force-training gradient."""
-    model = model_of(num_blocks=1)
+    model = model_of(**SMALL)
     z, pos, cell, pbc = tensors_of(slab())
     neighbors = model.neighbors(pos, cell=cell, pbc=pbc)
 
@@ -331,7 +334,7 @@ def test_traced_and_compiled():
 
 def test_compiled_around_a_search():
     """Where neighbours are looked for, the program breaks; derivatives run as they are."""
-    model, (z, pos, cell, pbc) = model_of(), tensors_of(slab())
+    model, (z, pos, cell, pbc) = model_of(**SMALL), tensors_of(slab())
     torch.compiler.reset()
     compiled = torch.compile(model, backend="eager")
     derivatives = torch.compile(model.energy_forces_stress, backend="eager")
@@ -351,7 +354,7 @@ def leaves(found):
 @pytest.mark.parametrize("transform", [torch.func.grad, torch.func.hessian], ids=["grad", "hessian"])
 def test_a_search_inside_a_transform(transform):
     """Derivatives of torch.func in positions, in the cell and in both are those with kept neighbours."""
-    model, (z, pos, cell, pbc) = model_of(num_blocks=1), tensors_of(slab())
+    model, (z, pos, cell, pbc) = model_of(**SMALL), tensors_of(slab())
     batch, neighbors = torch.zeros_like(z), model.neighbors(pos, cell=cell, pbc=pbc)
     for argnums in (0, 1, (0, 1)):
         search = transform(lambda p, c: model(z, p, batch, [c]).sum(), argnums)(pos, cell)
