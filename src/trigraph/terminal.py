@@ -146,7 +146,6 @@ class Commands(click.Group):
                     say(f"Ended by {number.name}", err=True)
                 return 128 + number
             except click.ClickException as error:
-                error.message = plain(error.message)  # click removes what it finds of a terminal's commands
                 shown = io.StringIO()
                 error.show(shown)
                 with suppress(OSError):
