@@ -41,14 +41,14 @@ def runner(monkeypatch, tmp_path):
 
 @pytest.fixture
 def verify(runner, monkeypatch):
-    """Run `trigraph verify` with the given checks in place of the real ones."""
+    """Run `trigraph verify` with the given checks in place of the real ones, by default as many as are planned."""
 
-    def invoke(checks, *options):
+    def invoke(checks, *options, planned=len):
         asked = []
 
         def plan(**given):
             asked.append(given)
-            return [units.Unit(f"unit {len(asked)}", 1.0, lambda: len(checks), lambda: list(checks))]
+            return [units.Unit(f"unit {len(asked)}", 1.0, lambda: planned(checks), lambda: list(checks))]
 
         monkeypatch.setattr(run, "plan", plan)
         result = runner.invoke(main, ["verify", "--panel", "pyref", *map(str, options)], catch_exceptions=False)
@@ -184,11 +184,9 @@ def test_what_is_not_offered_is_neither_passed_nor_failed(verify, tmp_path):
 
 
 @pytest.mark.parametrize(("made", "status"), [(1, 0), (0, 1)])
-def test_nothing_but_what_is_not_offered_is_no_success(runner, monkeypatch, made, status):
+def test_nothing_but_what_is_not_offered_is_no_success(verify, made, status):
     absent = replace(GOOD, kind="not offered", case="all", field="", error=3, note="NotImplementedError")
-    checks = [absent, *[GOOD] * made]
-    monkeypatch.setattr(run, "plan", lambda **a: [units.Unit("one", 1.0, lambda: 3 + made, lambda: checks)])
-    result = runner.invoke(main, ["verify", "--panel", "pyref"])
+    result = verify([absent, *[GOOD] * made], planned=lambda checks: 3 + made)
     assert result.exit_code == status
     assert last_line(result) == f"{made} checks passed, 0 failed, 3 not offered"
 
@@ -383,9 +381,8 @@ def test_a_report_that_cannot_be_written_at_the_end_fails_the_run(verify, tmp_pa
     assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
 
 
-def test_fewer_checks_than_planned_are_a_failure(runner, monkeypatch):
-    monkeypatch.setattr(run, "plan", lambda **a: [units.Unit("one", 1.0, lambda: 2, lambda: [GOOD])])
-    result = runner.invoke(main, ["verify", "--panel", "pyref"])
+def test_fewer_checks_than_planned_are_a_failure(verify):
+    result = verify([GOOD], planned=lambda checks: 2)
     assert result.exit_code == 1
     assert "1 of 2 checks that were planned were made" in result.stderr
 

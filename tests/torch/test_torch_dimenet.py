@@ -29,7 +29,12 @@ SIZES = {
 }
 
 
-SMALL = {"num_blocks": 1, "num_before_skip": 0, "num_after_skip": 1, "num_output_layers": 1}  # few layers, for compilers
+SMALL = {
+    "num_blocks": 1,
+    "num_before_skip": 0,
+    "num_after_skip": 1,
+    "num_output_layers": 1,
+}  # few layers, for compilers
 
 
 def model_of(dtype=torch.float64, **sizes):
