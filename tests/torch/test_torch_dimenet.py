@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from ase.build import bulk, fcc111
-from refusals import refused
+from raising import raising
 from scipy import special
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -348,7 +348,7 @@ def test_compiled_around_a_search():
         close(compiled(*given), model(*given), 1e-14)
         for got, expected in zip(derivatives(*given), model.energy_forces_stress(*given), strict=True):
             assert torch.equal(got, expected)
-    with refused("ValueError: ...z goes from -1 to 49; expected atomic numbers from 0 to 94"):
+    with raising("ValueError: ...z goes from -1 to 49; expected atomic numbers from 0 to 94"):
         compiled(z - 30, pos)
 
 
@@ -370,7 +370,7 @@ def test_a_search_inside_a_transform(transform):
 
 def test_a_search_of_many_positions():
     model, (z, pos) = model_of(), cluster(4)
-    with refused("ValueError: DimeNetPlusPlus: pos: a tensor is batched by torch.vmap; expected"):
+    with raising("ValueError: DimeNetPlusPlus: pos: a tensor is batched by torch.vmap; expected"):
         torch.vmap(lambda p: model(z, p))(torch.stack([pos, pos]))
 
 
@@ -477,7 +477,7 @@ BAD = [
 def test_bad_input(change, text):
     model = model_of()
     for function in (model, model.energy_forces_stress):
-        with refused(text):
+        with raising(text):
             function(**(ATOMS | change))
 
 
@@ -485,7 +485,7 @@ def test_errors_name_the_structure_of_a_batch():
     """Its atoms are numbered on their own."""
     model, (z, pos) = model_of(), cluster(6)
     pos[3] = torch.nan
-    with refused("ValueError: DimeNetPlusPlus: structure 7 of the batch: EdgeGraph: positions[1] is [nan"):
+    with raising("ValueError: DimeNetPlusPlus: structure 7 of the batch: EdgeGraph: positions[1] is [nan"):
         model(z, pos, torch.tensor([0, 7, 0, 7, 0, 7]))
 
 
@@ -509,16 +509,16 @@ def test_bad_neighbors_and_channels():
         ({"pbc": pbc}, "pbc is given with neighbors; expected None, as they hold it"),
         ({}, "Neighbors: cell is None; expected the cells of neighbors that cross their boundaries"),
     ]:
-        with refused(f"ValueError: ...{text}"):
+        with raising(f"ValueError: ...{text}"):
             model(z, pos, neighbors=neighbors, **more)
-    with refused("ValueError: ...neighbors have 4 atoms; expected num_atoms = 3"):
+    with raising("ValueError: ...neighbors have 4 atoms; expected num_atoms = 3"):
         model(z[:3], pos[:3], cell=cell, neighbors=neighbors)
-    with refused("TypeError: DimeNetPlusPlus: neighbors is a EdgeGraph; expected Neighbors"):
+    with raising("TypeError: DimeNetPlusPlus: neighbors is a EdgeGraph; expected Neighbors"):
         model(z, pos, cell=cell, neighbors=neighbors.graph)
     for wrong, low, high in ((-1, -1, 29), (95, 29, 95)):
         z_wrong = torch.tensor([29, 29, wrong, 29])
         for function in (model, model.energy_forces_stress):
-            with refused(f"ValueError: ...z goes from {low} to {high}; expected atomic numbers from 0 to 94"):
+            with raising(f"ValueError: ...z goes from {low} to {high}; expected atomic numbers from 0 to 94"):
                 function(z_wrong, pos, cell=cell, neighbors=neighbors)
     for pos_wrong, text in (
         ([1.0], "TypeError: DimeNetPlusPlus: pos is a list; expected a torch.Tensor"),
@@ -528,13 +528,13 @@ def test_bad_neighbors_and_channels():
         ),
         (pos.to("meta"), "ValueError: DimeNetPlusPlus: pos is on meta; expected a CPU or CUDA device"),
     ):
-        with refused(text):
+        with raising(text):
             model.neighbors(pos_wrong)
-    with refused("ValueError: DimeNetPlusPlus: z is on meta; expected a CPU or CUDA device"):
+    with raising("ValueError: DimeNetPlusPlus: z is on meta; expected a CPU or CUDA device"):
         model_of().to("meta")(z.to("meta"), pos.to("meta"))
-    with refused("TypeError: ...pos has dtype torch.bfloat16; expected torch.float32 or torch.float64"):
+    with raising("TypeError: ...pos has dtype torch.bfloat16; expected torch.float32 or torch.float64"):
         model_of().bfloat16()(z, pos.bfloat16())
-    with refused("ValueError: ...out_channels is 2; expected 1 for energy_forces_stress"):
+    with raising("ValueError: ...out_channels is 2; expected 1 for energy_forces_stress"):
         model_of(out_channels=2).energy_forces_stress(z, pos)
 
 
@@ -573,7 +573,7 @@ BAD_SIZES = [
 
 @pytest.mark.parametrize(("change", "text"), BAD_SIZES, ids=str)
 def test_bad_sizes(change, text):
-    with refused(text.replace(": ", ": DimeNetPlusPlus: ", 1)):
+    with raising(text.replace(": ", ": DimeNetPlusPlus: ", 1)):
         model_of(**change)
 
 
@@ -589,11 +589,11 @@ def test_bad_sizes(change, text):
     ids=str,
 )
 def test_bad_basis(change, text):
-    with refused(text):
+    with raising(text):
         RadialBasis(**{"num_radial": 3} | change)
 
 
 def test_bad_activation_of_a_block():
-    with refused("TypeError: InteractionBlock: act is a int; expected a callable or the name of an activation"):
+    with raising("TypeError: InteractionBlock: act is a int; expected a callable or the name of an activation"):
         InteractionBlock(12, 8, 4, 4, 3, 1, 2, 3)
     assert isinstance(InteractionBlock(12, 8, 4, 4, 3, 1, 2, "swish").act, SiLU)

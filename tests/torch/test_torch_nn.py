@@ -8,7 +8,7 @@ import sys
 
 import numpy as np
 import pytest
-from refusals import refused
+from raising import raising
 
 torch = pytest.importorskip("torch")
 
@@ -182,7 +182,7 @@ def test_dropout_drops_what_pyg_drops(prepared, monkeypatch):
 def test_gat_on_a_prepared_graph():
     theirs, ours = pair_of(4, 5, heads=2, edge_dim=3)
     x, edge_index, attr = rows(NODES, 4), edges(), rows(EDGES, 3, 2)
-    with refused("ValueError: GATConv: edge_index is a CSC and add_self_loops is True;"):
+    with raising("ValueError: GATConv: edge_index is a CSC and add_self_loops is True;"):
         ours(x, trigraph.CSC.from_edge_index(edge_index, NODES), attr)
     looped, more = nn.add_self_loops(edge_index, attr, NODES)
     ours.add_self_loops = False
@@ -231,13 +231,13 @@ LARGEST = "9223372036854775808; expected at most 9223372036854775807"
     ],
 )
 def test_self_loops_that_no_memory_holds(edge, dtype, more, text):
-    with refused(text):
+    with raising(text):
         nn.add_self_loops(torch.tensor([[edge], [1]], dtype=dtype), **more)
 
 
 def test_destinations_that_no_memory_holds():
     x, edge_index = torch.ones(3, 4), torch.tensor([[0, 1], [1, 2]])
-    with refused("MemoryError: GATConv: edge_index: CSC: num_dst_nodes is 1000000000000, whose arrays take"):
+    with raising("MemoryError: GATConv: edge_index: CSC: num_dst_nodes is 1000000000000, whose arrays take"):
         nn.GATConv((4, 4), 2)((x, None), edge_index, size=(3, 10**12))
 
 
@@ -309,7 +309,7 @@ def test_gno_takes_athenas_parameters():
     assert torch.equal(layer.bias, values[-4:])
     packed = trigraph.pack_gno_params(*trigraph.unpack_gno_params(values[:first].numpy(), 2, 3, 4))
     np.testing.assert_array_equal(packed, layer.params.detach())
-    with refused("ValueError: GNOLayer: values has shape (3,); expected (params + weight + bias,) ="):
+    with raising("ValueError: GNOLayer: values has shape (3,); expected (params + weight + bias,) ="):
         layer.load_packed(values[:3])
 
 
@@ -383,7 +383,7 @@ def test_layers_that_build_graphs_compile(name):
         one = torch.compile(layer, backend="eager", fullgraph=True)
         close(one(x, *given), layer(x, *given))
         return
-    with refused("ValueError: ...: edge_index: CSC: src[...] is -1; expected 0 <= src < num_src_nodes = 9"):
+    with raising("ValueError: ...: edge_index: CSC: src[...] is -1; expected 0 <= src < num_src_nodes = 9"):
         compiled(x, edge_index - 1, attr)
 
 
@@ -488,7 +488,7 @@ def test_bad_input(name, changes, text):
     layer = make().double()
     if isinstance(given["x"], torch.Tensor):
         layer = layer.to(given["x"].device)
-    with refused(text):
+    with raising(text):
         layer(given["x"], given["edge_index"], given["attr"], **more)
 
 
@@ -526,12 +526,12 @@ FILL = "fill_value is 'median'; expected a number, a tensor, or one of"
     ],
 )
 def test_bad_settings(call, text):
-    with refused(text):
+    with raising(text):
         call()
 
 
 def test_a_root_of_another_width():
-    with refused("ValueError: WeightedConv: x has shape (9, 4); expected ... with 3 columns"):
+    with raising("ValueError: WeightedConv: x has shape (9, 4); expected ... with 3 columns"):
         nn.WeightedConv((4, 3), 5, root_weight=True).double()(rows(NODES, 4), edges())
 
 

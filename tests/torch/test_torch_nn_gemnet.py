@@ -6,7 +6,7 @@ import pickle
 import numpy as np
 import pytest
 from padded_gemnet import ATOMS, EDGES, EMB_IN, EMB_OUT, INTERM, RADIAL, SPHERICAL, VECTORS, Padded, vectors
-from refusals import refused
+from raising import raising
 
 torch = pytest.importorskip("torch")
 
@@ -238,7 +238,7 @@ def test_bad_basis(changes, text):
     given = tensors(given)
     given |= {n: c(given[n]) if callable(c) else c for n, c in changes.items()}
     given |= {n: v.double() for n, v in given.items() if isinstance(v, torch.Tensor) and v.dtype == torch.float32}
-    with refused(text):
+    with raising(text):
         embedding(case.weight)(**given)
 
 
@@ -256,7 +256,7 @@ def test_autocast_takes_bases_of_two_dtypes(padded):
 
 
 def test_a_spherical_basis_for_a_radial_layer():
-    with refused("ValueError: ...num_spherical is None; expected an int for a sph_basis without idx_sph_inner"):
+    with raising("ValueError: ...num_spherical is None; expected an int for a sph_basis without idx_sph_inner"):
         nn.BasisEmbedding(4, 2)(torch.ones(2, 4), torch.ones(1, 3), idx_sph_outer=torch.tensor([0]))
 
 
@@ -277,7 +277,7 @@ def test_bad_sums(changes, text):
     basis = embedding(case.weight)(*map(torch.from_numpy, (case.rad_basis, case.sph_basis)), **tensors(case.lists))
     given = tensors({"basis": basis, "m": case.m, "idx_agg_outer": case.outer, "idx_agg_inner": case.inner})
     given |= {n: c(given[n]) if callable(c) else c for n, c in changes.items()}
-    with refused(text.replace(": ", ": EfficientInteractionBilinear: ", 1)):
+    with raising(text.replace(": ", ": EfficientInteractionBilinear: ", 1)):
         bilinear(case.dense, EMB_IN)(**given)
 
 
@@ -287,9 +287,9 @@ def test_sizes_that_no_memory_holds():
     outer, inner, atom = torch.tensor([0, 1, 0]), torch.tensor([0, 0, 1]), torch.tensor([0, 1])
     basis = embed(rad, sph, idx_sph_outer=outer, idx_sph_inner=inner)
     many = "Segments: num_segments is 1000000000000, whose arrays take 16000000000000 bytes; expected at most"
-    with refused(f"MemoryError: BasisEmbedding: idx_rad_outer: {many}"):
+    with raising(f"MemoryError: BasisEmbedding: idx_rad_outer: {many}"):
         embed(rad, sph, atom, torch.zeros_like(atom), outer, inner, num_atoms=10**12)
-    with refused(f"MemoryError: EfficientInteractionBilinear: idx_agg2_outer: {many}"):
+    with raising(f"MemoryError: EfficientInteractionBilinear: idx_agg2_outer: {many}"):
         interact(basis, m, outer, inner, atom, torch.zeros_like(atom), agg2_out_size=10**12)
-    with refused("MemoryError: BasisEmbedding: num_edges * (max(idx_sph_inner) + 1) is 2000000000002, whose arrays"):
+    with raising("MemoryError: BasisEmbedding: num_edges * (max(idx_sph_inner) + 1) is 2000000000002, whose arrays"):
         embed(rad, sph, idx_sph_outer=outer, idx_sph_inner=torch.tensor([0, 0, 10**12]))

@@ -6,7 +6,7 @@ import re
 import pytest
 
 
-def refused(text):
+def raising(text):
     """Expect an error whose text begins so, as "ValueError: f: x has shape (3,)"; `...` stands for any words."""
     kind, _, words = text.partition(": ")
     return pytest.raises(getattr(builtins, kind), match="^" + re.escape(words).replace(r"\.\.\.", ".*"))
