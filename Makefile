@@ -23,13 +23,14 @@ help:
 verify: $(VENV)/installed
 	$(BIN)/trigraph verify --report verification-report
 
-# Tests of a file stay together: one process does them after each other, and makes their fixtures once.
+# Tests of a file stay together: one process does them after each other, and makes their fixtures once. OPTIONS are
+# pytest's, and --write-seconds: it writes tests/seconds.json, by which a first run orders the files and tells its progress.
 PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile
 test: $(VENV)/installed-tests
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow" $(OPTIONS)
 
 test-all: $(VENV)/installed-tests
-	$(PYTEST)
+	$(PYTEST) $(OPTIONS)
 
 # A wheel for every Python that is found, installed and tried with the newest dependencies, on the oldest Python also with the oldest.
 test-pythons: $(VENV)/created
