@@ -232,8 +232,13 @@ def test_transforms_that_are_compiled(backend):
         assert_near(got / known.abs().max(), known / known.abs().max())
     message = lambda p: tt.agg_weighted_n2n(p, None, graph).output_embedding.sin().sum()  # noqa: E731
     for transform in (torch.func.grad, torch.func.jacfwd, torch.func.hessian):
-        with pytest.raises(RuntimeError, match="agg_weighted_n2n_fwd: a compiled program differentiates it by"):
-            torch.compile(transform(message), backend=backend)(positions[:4])
+        try:  # torch 2.15 leaves off at the error, and computes without its compiler
+            got = torch.compile(transform(message), backend=backend)(positions[:4])
+        except RuntimeError as error:
+            assert "a compiled program differentiates it by torch.func" in str(error)  # noqa: PT017
+        else:
+            known = transform(message)(positions[:4])
+            assert_near(got / known.abs().max(), known / known.abs().max())
         traced = make_fx(transform(message))(positions[:4])
         got, known = torch.compile(traced, backend=backend)(positions[1:5]), transform(message)(positions[1:5])
         assert_near(got / known.abs().max(), known / known.abs().max())

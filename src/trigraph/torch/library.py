@@ -64,7 +64,8 @@ class TorchOperator:
             Where torch.func differentiates the call inside a compiled program: torch has no kernel for that.
         """
         arrays = args[: self.num_arrays]
-        forwards = has_tangents(arrays, level=0)  # compiled programs do not tell `forward_ad` of the level they enter
+        # Compiled programs do not tell `forward_ad` of the level that they enter.
+        forwards = has_tangents([a for a in arrays if a is not None and not is_batched(a)], level=0)
         if not (forwards or requires_grad(arrays)):
             return self.overload(*args)
         try:
@@ -234,10 +235,10 @@ def requires_grad(arrays: Sequence[Any]) -> bool:
 def has_tangents(arrays: Sequence[Any], level: int | None = None) -> bool:
     """Whether an array has a tangent of forward mode at this level, by default the current one.
 
-    An array that a derivative of torch.func has wrapped may have one beneath.
+    An array that a transform of torch.func has wrapped may have one beneath.
     """
     floating = [a for a in arrays if a is not None and a.is_floating_point()]
-    return any(not has_storage(a) and not is_batched(a) for a in floating) or any(
+    return not all(map(has_storage, floating)) or any(
         forward_ad.unpack_dual(a, level=level).tangent is not None for a in floating
     )
 
@@ -382,7 +383,7 @@ def _vmap(op: TorchOperator) -> Callable[..., Any]:
         stacked = tuple(torch.stack(column) for column in zip(*entries, strict=True))
         return (stacked, (0,) * len(stacked)) if len(stacked) > 1 else (stacked[0], 0)
 
-    return rule
+    return uncompiled(rule)
 
 
 def _register(op: TorchOperator) -> TorchOperator:
