@@ -66,11 +66,7 @@ def test_forged_checkpoints_are_refused(tmp_path):
     impossible = name, (arguments[0], arguments[1] + 1000, *arguments[2:])
     apart = vars(tt.GraphTensors.of(GRAPHS["CSC"]()))
     for value, kind, text in (
-        (
-            Forged(make, impossible),
-            ValueError,
-            r"^CSC: indices\[0\] is 1000; expected 0 <= indices < num_src_nodes = 3",
-        ),
+        (Forged(make, impossible), ValueError, out_of_range),
         (Forged(make, ("eval", ())), ValueError, "^rebuilt: type_name is 'eval'; expected one of CSC"),
         (Forged(tt.GraphTensors, tuple(apart.values())), pickle.UnpicklingError, "GraphTensors"),
     ):
