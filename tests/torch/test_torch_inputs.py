@@ -399,4 +399,4 @@ def test_an_index_tensor_whose_storage_was_released_is_refused():
     with pytest.raises(ValueError, match=text):
         CSC.from_edge_index(edge_index)
     with pytest.raises(ValueError, match=text):  # where torch.func has wrapped it, too
-        torch.func.grad(lambda x: (CSC.from_edge_index(edge_index[:, :]), x.sum())[1])(torch.ones(2))
+        torch.func.grad(lambda x: (CSC.from_edge_index(edge_index.detach()), x.sum())[1])(torch.ones(2))
