@@ -10,8 +10,9 @@ from matplotlib.image import imread
 
 pytest.importorskip("torch")
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
-# Examples with options take minutes without them.
-COMMANDS = {path.stem: path for path in EXAMPLES if "@click.command" in path.read_text()}
+# Examples with options take minutes without them. Paths are strings: torch asks for the source of modules, as runpy
+# was given them.
+COMMANDS = {path.stem: str(path) for path in EXAMPLES if "@click.command" in path.read_text()}
 PROGRAMS = [path for path in EXAMPLES if path.stem not in COMMANDS]
 
 
@@ -42,7 +43,7 @@ def test_every_example_is_run():
 
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
 def test_programs(path):
-    runpy.run_path(path, run_name="__main__")
+    runpy.run_path(str(path), run_name="__main__")
 
 
 def test_poisson_on_meshes_not_seen():

@@ -34,6 +34,7 @@ __all__ = [
     "assemble",
     "numbers",
     "rebuilt",
+    "rebuilt_apart",
     "register",
     "tensor_of",
     "tensors",
@@ -290,21 +291,15 @@ class GraphTensors:
         """Return the graph object, whose arrays are these tensors."""
         return assemble(self.type_name, tuple(self.tensors), tuple(self.numbers))
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take what a checkpoint holds, which is refused unless a graph object has these tensors and numbers."""
-        if set(state) != {"type_name", "tensors", "numbers"} or state["type_name"] not in PARTS:
-            raise ValueError("GraphTensors: a checkpoint holds something else; expected type_name, tensors and numbers")
-        vars(self).update(state)
-        if all(t is None or _is_plain(t) for t in self.tensors):
-            make, arguments = self.graph().__reduce__()
-            expected = GraphTensors.of(make(*arguments))
-            same = self.numbers == expected.numbers
-            for stored, right in zip(self.tensors, expected.tensors, strict=True):
-                same &= stored is right is None or (stored is not None and right is not None and stored.equal(right))
-            if not same:
-                raise ValueError(
-                    f"GraphTensors: tensors or numbers of a checkpoint are not those of a {self.type_name}"
-                )
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Return how this is pickled: for `torch.save` as the graph, which is built and checked again in `torch.load`.
+
+        Torch's safe loading would call this class with whatever tensors a checkpoint names, and may change lists and
+        tensors of the checkpoint afterwards. It may call `rebuilt_apart` alone, whose tensors are copies.
+        """
+        if protocol != torch.serialization.DEFAULT_PROTOCOL:
+            return super().__reduce_ex__(protocol)
+        return rebuilt_apart, _reduce(self.graph(), protocol)[1]
 
 
 def rebuilt(type_name: str, arguments: tuple[Any, ...]) -> Any:
@@ -324,6 +319,11 @@ def rebuilt(type_name: str, arguments: tuple[Any, ...]) -> Any:
     if type_name not in MAKERS:
         raise ValueError(f"rebuilt: type_name is {shown(type_name)}; expected one of {', '.join(MAKERS)}")
     return MAKERS[type_name](*arguments)
+
+
+def rebuilt_apart(type_name: str, arguments: tuple[Any, ...]) -> GraphTensors:
+    """Return the `GraphTensors` of a checkpoint: those of the graph that `rebuilt` returns."""
+    return GraphTensors.of(rebuilt(type_name, arguments))
 
 
 MAKERS: dict[str, Callable[..., Any]] = {"CSC": CSC, "EdgeGraph": with_reverse, "Segments": Segments}
@@ -390,7 +390,7 @@ def register(library: torch.library.Library) -> None:
         library.impl("reverse_csc", _reverse, key)
     torch.library.register_fake("trigraph::reverse_csc", _fake_reverse, lib=library)
     VIEWS.append(_view)
-    torch.serialization.add_safe_globals([rebuilt, GraphTensors])
+    torch.serialization.add_safe_globals([rebuilt, rebuilt_apart])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # torch 2.6 warns of a function that it calls itself
         torch.export.register_dataclass(GraphTensors, serialized_type_name="trigraph.GraphTensors")
