@@ -21,10 +21,12 @@ SIZES = {"num_edges": 8, "num_src_nodes": 6, "num_dst_nodes": 5, "num_positions"
 GRAPHS = {name: kind.at_random for name, kind in graphs.GRAPHS.items()}
 
 
-def draw(op, dtype=np.float64, index=np.int64, graph=None, seed=0, setting=None, **sizes):
+def draw(op, dtype=np.float64, index=np.int64, graph=None, seed=1, setting=None, **sizes):
     """Return arguments of `op` by name, in signature order; `sizes` replace the usual ones, `graph` the usual graph.
 
     For an operator of several graph objects `graph` is a mapping from name to object.
+
+    With the usual seed, edges are spread evenly over nodes; with another, most may belong to a few.
 
     Everything optional is there, unless `setting` says None; what bwd is given back is what fwd returns.
     """
