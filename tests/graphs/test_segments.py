@@ -1,8 +1,5 @@
 """Segments: order and offsets against a loop over members, and every bad input with its text."""
 
-import copy
-import pickle
-import threading
 import time
 
 import numpy as np
@@ -71,50 +68,8 @@ def test_num_segments_of_any_integer_kind():
     assert Segments(np.array([0]), np.int32(2)).num_segments == 2
 
 
-def test_the_index_is_a_copy():
-    index = np.array([0, 1])
-    segments = Segments(index, 2)
-    index[0] = 7
-    np.testing.assert_array_equal(segments.index, [0, 1])
+def test_an_index_that_is_not_contiguous():
     check(Segments(np.array([3, 1, 2, 0])[::2], 4), [3, 2], 4)
-
-
-def test_immutable():
-    segments = Segments(np.array([0]), 1)
-    with pytest.raises(AttributeError, match=r"^Segments is immutable; cannot set order$"):
-        segments.order = None
-    with pytest.raises(AttributeError, match=r"^Segments is immutable; cannot delete order$"):
-        del segments.order
-    assert copy.copy(segments) is copy.deepcopy(segments) is segments.prepare() is segments
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_pickle(dtype):
-    index = [2, 0, 2, 1]
-    restored = pickle.loads(pickle.dumps(Segments(np.array(index, dtype), 4)))
-    check(restored, index, 4)
-    assert restored.index.dtype == dtype
-
-
-def test_repr_kind_and_device():
-    segments = Segments(np.array([0, 0], np.int32), 3)
-    assert repr(segments) == "Segments(num_members=2, num_segments=3, max_size=2, int32, host)"
-    assert (segments.kind, segments.device) == ("numpy", "host")
-
-
-def test_threads_share_one():
-    segments = Segments(np.random.default_rng(2).integers(0, 50, 5000), 50)
-    sums = []
-    threads = [
-        threading.Thread(target=lambda: sums.append(np.add.reduceat(segments.order, segments.offsets[:-1]).tolist()))
-        for _ in range(8)
-    ]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    assert len(sums) == 8
-    assert all(s == sums[0] for s in sums)
 
 
 BAD = [
