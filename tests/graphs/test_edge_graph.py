@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from table_calls import raises
 
 from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.verification import golden
@@ -266,9 +267,7 @@ def test_parallel_edges_need_geometry_for_the_edge_rule():
         "expected an EdgeGraph built with shifts or vec, which tell the reverse of an edge"
     )
     for call in (graph.require_reverse, lambda operator: graph.left_out("edge", operator)):
-        with pytest.raises(ValueError, match="parallel") as caught:
-            call("agg_edge_to_edge_fwd")
-        assert str(caught.value) == text
+        raises(ValueError, text, call, "agg_edge_to_edge_fwd")
     for call in (graph.num_triplets, graph.triplets):
         with pytest.raises(ValueError, match=r"^EdgeGraph: exclude is 'edge' and graph has parallel edges"):
             call("edge")
@@ -286,9 +285,7 @@ def test_parallel_edges_need_geometry_for_the_edge_rule():
     ],
 )
 def test_unknown_rules(exclude, error, text):
-    with pytest.raises(error) as caught:
-        sample().left_out(exclude, "agg")
-    assert str(caught.value) == text
+    raises(error, text, sample().left_out, exclude, "agg")
 
 
 # Bad input. `edge(...)` gives the arguments of two edges 0 -> 1 -> 0 with some replaced.
@@ -302,79 +299,63 @@ V, S = np.array([[1.0, 0, 0], [-1.0, 0, 0]]), np.array([[1, 0, 0], [-1, 0, 0]])
 FINITE = "expected a finite vector of non-zero length"
 ARRAY = "expected a numpy.ndarray, cupy.ndarray or torch.Tensor of integers"
 BAD = [
-    (edge(src=[0, 1]), TypeError, f"EdgeGraph: src is a list; {ARRAY}"),
-    (edge(dst=[0, 1]), TypeError, f"EdgeGraph: dst is a list; {ARRAY}"),
-    (edge(src=np.array([0.0, 1.0])), TypeError, "EdgeGraph: src has dtype <f8; expected native int32 or int64"),
-    (edge(dst=np.array([1, 0], np.int16)), TypeError, "EdgeGraph: dst has dtype <i2; expected native int32 or int64"),
-    (
-        edge(dst=np.array([1, 0], np.int32)),
-        TypeError,
-        "EdgeGraph: dst has dtype int32; expected int64, the dtype of src",
-    ),
-    (edge(src=np.array([[0, 1]])), ValueError, "EdgeGraph: src has shape (1, 2); expected one dimension"),
-    (edge(dst=np.array([1, 0, 1])), ValueError, "EdgeGraph: dst has shape (3,); expected (num_edges,) = (2,)"),
-    (edge(src=np.array([0, 2])), ValueError, "EdgeGraph: src[1] is 2; expected 0 <= src < num_nodes = 2"),
-    (edge(dst=np.array([1, -1])), ValueError, "EdgeGraph: dst[1] is -1; expected 0 <= dst < num_nodes = 2"),
-    (edge(num_nodes=2.0), TypeError, "EdgeGraph: num_nodes is a float; expected an int"),
-    (edge(num_nodes=-1), ValueError, "EdgeGraph: num_nodes is -1; expected at least 0"),
-    (edge(num_nodes=2**32), ValueError, "EdgeGraph: num_nodes is 4294967296; expected at most 3037000499"),
+    (edge(src=[0, 1]), TypeError, f"src is a list; {ARRAY}"),
+    (edge(dst=[0, 1]), TypeError, f"dst is a list; {ARRAY}"),
+    (edge(src=np.array([0.0, 1.0])), TypeError, "src has dtype <f8; expected native int32 or int64"),
+    (edge(dst=np.array([1, 0], np.int16)), TypeError, "dst has dtype <i2; expected native int32 or int64"),
+    (edge(dst=np.array([1, 0], np.int32)), TypeError, "dst has dtype int32; expected int64, the dtype of src"),
+    (edge(src=np.array([[0, 1]])), ValueError, "src has shape (1, 2); expected one dimension"),
+    (edge(dst=np.array([1, 0, 1])), ValueError, "dst has shape (3,); expected (num_edges,) = (2,)"),
+    (edge(src=np.array([0, 2])), ValueError, "src[1] is 2; expected 0 <= src < num_nodes = 2"),
+    (edge(dst=np.array([1, -1])), ValueError, "dst[1] is -1; expected 0 <= dst < num_nodes = 2"),
+    (edge(num_nodes=2.0), TypeError, "num_nodes is a float; expected an int"),
+    (edge(num_nodes=-1), ValueError, "num_nodes is -1; expected at least 0"),
+    (edge(num_nodes=2**32), ValueError, "num_nodes is 4294967296; expected at most 3037000499"),
     (
         edge(src=np.array([1, 0])),
         ValueError,
-        "EdgeGraph: src[1] is 0, below src[0] = 1; expected edges sorted by source (EdgeGraph.sorted sorts them)",
+        "src[1] is 0, below src[0] = 1; expected edges sorted by source (EdgeGraph.sorted sorts them)",
     ),
-    (edge(shifts=[0, 0, 0]), TypeError, "EdgeGraph: shifts is a list; expected a numpy.ndarray of int32 or int64"),
-    (edge(shifts=V), TypeError, "EdgeGraph: shifts has dtype <f8; expected native int32 or int64"),
-    (edge(shifts=S[:1]), ValueError, "EdgeGraph: shifts has shape (1, 3); expected (num_edges, 3) = (2, 3)"),
-    (edge(shifts=S[:, :2]), ValueError, "EdgeGraph: shifts has shape (2, 2); expected (num_edges, 3) = (2, 3)"),
-    (
-        edge(shifts=S * 2**20),
-        ValueError,
-        "EdgeGraph: shifts[0] is [1048576, 0, 0]; expected at most 524288 cells either way",
-    ),
+    (edge(shifts=[0, 0, 0]), TypeError, "shifts is a list; expected a numpy.ndarray of int32 or int64"),
+    (edge(shifts=V), TypeError, "shifts has dtype <f8; expected native int32 or int64"),
+    (edge(shifts=S[:1]), ValueError, "shifts has shape (1, 3); expected (num_edges, 3) = (2, 3)"),
+    (edge(shifts=S[:, :2]), ValueError, "shifts has shape (2, 2); expected (num_edges, 3) = (2, 3)"),
+    (edge(shifts=S * 2**20), ValueError, "shifts[0] is [1048576, 0, 0]; expected at most 524288 cells either way"),
     (
         edge(shifts=S * 0, dst=np.array([1, 1])),
         ValueError,
-        "EdgeGraph: shifts[1] is zero and edge 1 goes from node 1 to itself; expected edges of non-zero length",
+        "shifts[1] is zero and edge 1 goes from node 1 to itself; expected edges of non-zero length",
     ),
     (
         edge(shifts=np.zeros((3, 3), int), src=np.array([0, 0, 1]), dst=np.array([1, 1, 0])),
         ValueError,
-        "EdgeGraph: edges 0 and 1 are both the reverse of edge 2; expected every edge listed once",
+        "edges 0 and 1 are both the reverse of edge 2; expected every edge listed once",
     ),
-    (edge(vec=V.tolist()), TypeError, "EdgeGraph: vec is a list; expected a numpy.ndarray of float32 or float64"),
-    (
-        edge(vec=np.ma.array(V)),
-        TypeError,
-        "EdgeGraph: vec is a MaskedArray; expected a numpy.ndarray of float32 or float64",
-    ),
-    (edge(vec=S), TypeError, "EdgeGraph: vec has dtype <i8; expected native float32 or float64"),
-    (edge(vec=V.astype(">f8")), TypeError, "EdgeGraph: vec has dtype >f8; expected native float32 or float64"),
-    (edge(vec=V[0]), ValueError, "EdgeGraph: vec has shape (3,); expected (num_edges, 3) = (2, 3)"),
-    (
-        edge(vec=V * [[1], [0]]),
-        ValueError,
-        f"EdgeGraph: vec[1] is [-0.0, 0.0, 0.0] (edge from node 1 to node 0); {FINITE}",
-    ),
+    (edge(vec=V.tolist()), TypeError, "vec is a list; expected a numpy.ndarray of float32 or float64"),
+    (edge(vec=np.ma.array(V)), TypeError, "vec is a MaskedArray; expected a numpy.ndarray of float32 or float64"),
+    (edge(vec=S), TypeError, "vec has dtype <i8; expected native float32 or float64"),
+    (edge(vec=V.astype(">f8")), TypeError, "vec has dtype >f8; expected native float32 or float64"),
+    (edge(vec=V[0]), ValueError, "vec has shape (3,); expected (num_edges, 3) = (2, 3)"),
+    (edge(vec=V * [[1], [0]]), ValueError, f"vec[1] is [-0.0, 0.0, 0.0] (edge from node 1 to node 0); {FINITE}"),
     (
         edge(vec=V * [[np.nan, 1, 1], [1, 1, 1]], shifts=S),
         ValueError,
-        f"EdgeGraph: vec[0] is [nan, 0.0, 0.0] (edge from node 0 to node 1); {FINITE}",
+        f"vec[0] is [nan, 0.0, 0.0] (edge from node 0 to node 1); {FINITE}",
     ),
     (
         edge(vec=np.array([[1.0, 0, 0], [-1.0, np.inf, 0]])),
         ValueError,
-        f"EdgeGraph: vec[1] is [-1.0, inf, 0.0] (edge from node 1 to node 0); {FINITE}",
+        f"vec[1] is [-1.0, inf, 0.0] (edge from node 1 to node 0); {FINITE}",
     ),
     (
         edge(vec=V[[0, 0, 1]], src=np.array([0, 0, 1]), dst=np.array([1, 1, 0])),
         ValueError,
-        "EdgeGraph: edges 0 and 1 are both the reverse of edge 2; expected every edge listed once",
+        "edges 0 and 1 are both the reverse of edge 2; expected every edge listed once",
     ),
     (
         edge(vec=np.array([[1.0, 0, 0], [-1.0 + 1e-12, 0, 0]])),
         ValueError,
-        "EdgeGraph: vec[1] is opposite to vec[0] but for 1.0e-12 of its length; "
+        "vec[1] is opposite to vec[0] but for 1.0e-12 of its length; "
         "expected at most 64 eps = 1.4e-14, or shifts to tell the reverse",
     ),
 ]
@@ -382,9 +363,7 @@ BAD = [
 
 @pytest.mark.parametrize(("arguments", "error", "text"), BAD, ids=range(len(BAD)))
 def test_bad_input(arguments, error, text):
-    with pytest.raises(error) as caught:
-        EdgeGraph(**arguments)
-    assert str(caught.value) == text
+    raises(error, f"EdgeGraph: {text}", EdgeGraph, **arguments)
     if "sorted by source" not in text:
         with pytest.raises(error):
             EdgeGraph.sorted(**arguments)

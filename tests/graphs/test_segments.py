@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from table_calls import raises
 
 from trigraph.graphs.segments import Segments
 
@@ -72,45 +73,34 @@ def test_an_index_that_is_not_contiguous():
     check(Segments(np.array([3, 1, 2, 0])[::2], 4), [3, 2], 4)
 
 
+ARRAY = "expected a numpy.ndarray, cupy.ndarray or torch.Tensor of integers"
 BAD = [
-    (
-        [0, 1],
-        2,
-        TypeError,
-        "Segments: index is a list; expected a numpy.ndarray, cupy.ndarray or torch.Tensor of integers",
-    ),
-    (
-        np.ma.array([0]),
-        2,
-        TypeError,
-        "Segments: index is a MaskedArray; expected a numpy.ndarray, cupy.ndarray or torch.Tensor of integers",
-    ),
-    (np.array([0.0]), 2, TypeError, "Segments: index has dtype <f8; expected native int32 or int64"),
-    (np.array([0], np.uint32), 2, TypeError, "Segments: index has dtype <u4; expected native int32 or int64"),
-    (np.array([0], ">i4"), 2, TypeError, "Segments: index has dtype >i4; expected native int32 or int64"),
-    (np.array([[0]]), 2, ValueError, "Segments: index has shape (1, 1); expected one dimension"),
-    (np.array(0), 2, ValueError, "Segments: index has shape (); expected one dimension"),
-    (np.array([0, 2]), 2, ValueError, "Segments: index[1] is 2; expected 0 <= index < num_segments = 2"),
-    (np.array([0, 0, -1]), 2, ValueError, "Segments: index[2] is -1; expected 0 <= index < num_segments = 2"),
-    (np.array([0]), 0, ValueError, "Segments: index[0] is 0; expected 0 <= index < num_segments = 0"),
-    (np.array([0]), -1, ValueError, "Segments: num_segments is -1; expected at least 0"),
-    (np.array([0]), 2.0, TypeError, "Segments: num_segments is a float; expected an int"),
-    (np.array([0]), True, TypeError, "Segments: num_segments is a bool; expected an int"),
-    (np.array([0]), None, TypeError, "Segments: num_segments is a NoneType; expected an int"),
+    ([0, 1], 2, TypeError, f"index is a list; {ARRAY}"),
+    (np.ma.array([0]), 2, TypeError, f"index is a MaskedArray; {ARRAY}"),
+    (np.array([0.0]), 2, TypeError, "index has dtype <f8; expected native int32 or int64"),
+    (np.array([0], np.uint32), 2, TypeError, "index has dtype <u4; expected native int32 or int64"),
+    (np.array([0], ">i4"), 2, TypeError, "index has dtype >i4; expected native int32 or int64"),
+    (np.array([[0]]), 2, ValueError, "index has shape (1, 1); expected one dimension"),
+    (np.array(0), 2, ValueError, "index has shape (); expected one dimension"),
+    (np.array([0, 2]), 2, ValueError, "index[1] is 2; expected 0 <= index < num_segments = 2"),
+    (np.array([0, 0, -1]), 2, ValueError, "index[2] is -1; expected 0 <= index < num_segments = 2"),
+    (np.array([0]), 0, ValueError, "index[0] is 0; expected 0 <= index < num_segments = 0"),
+    (np.array([0]), -1, ValueError, "num_segments is -1; expected at least 0"),
+    (np.array([0]), 2.0, TypeError, "num_segments is a float; expected an int"),
+    (np.array([0]), True, TypeError, "num_segments is a bool; expected an int"),
+    (np.array([0]), None, TypeError, "num_segments is a NoneType; expected an int"),
     (
         np.broadcast_to(np.int32(0), 2**31),
         1,
         ValueError,
-        "Segments: index has 2147483648 values, more than int32 can count; expected int64",
+        "index has 2147483648 values, more than int32 can count; expected int64",
     ),
 ]
 
 
 @pytest.mark.parametrize(("index", "num_segments", "error", "text"), BAD, ids=range(len(BAD)))
 def test_bad_input(index, num_segments, error, text):
-    with pytest.raises(error) as caught:
-        Segments(index, num_segments)
-    assert str(caught.value) == text
+    raises(error, f"Segments: {text}", Segments, index, num_segments)
 
 
 def test_a_million_members_take_a_moment():
