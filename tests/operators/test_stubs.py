@@ -1,6 +1,7 @@
 """The type stubs that the build has installed say what the functions are, and mypy reads in them what a call needs."""
 
 import ast
+import importlib
 import inspect
 import re
 import subprocess
@@ -71,29 +72,24 @@ def test_the_package_is_typed():
     assert files("trigraph").joinpath("py.typed").is_file()
 
 
-def test_the_stub_of_torch_says_what_its_functions_are():
-    torch = pytest.importorskip("trigraph.torch.functions")
-    tree = stub("torch/__init__.pyi")
-    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
-    assert functions.keys() == torch.FUNCTIONS.keys()
-    for name, node in functions.items():
-        expected = inspect.signature(torch.FUNCTIONS[name]).parameters
-        assert [a.arg for a in node.args.args + node.args.kwonlyargs] == list(expected)
-        assert ast.get_docstring(node) == inspect.getdoc(torch.FUNCTIONS[name])
+def assert_same_functions(tree, functions):
+    """Return the nodes of a stub's functions, whose parameters and docstrings are those of the functions."""
+    nodes = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+    assert nodes.keys() == functions.keys()
+    for name, node in nodes.items():
+        parameters = inspect.signature(functions[name]).parameters
+        assert [a.arg for a in node.args.args + node.args.kwonlyargs] == list(parameters)
+        assert ast.get_docstring(node) == inspect.getdoc(functions[name])
+    return nodes
 
 
-def test_the_stub_of_distributed_says_what_its_functions_are():
-    mpi4py = pytest.importorskip("mpi4py")
-    mpi4py.rc.initialize = False
-    from trigraph.distributed.functions import FUNCTIONS
-
-    tree = stub("distributed/__init__.pyi")
-    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
-    assert functions.keys() == FUNCTIONS.keys()
-    for name, node in functions.items():
-        expected = inspect.signature(FUNCTIONS[name]).parameters
-        assert [a.arg for a in node.args.args + node.args.kwonlyargs] == list(expected)
-        assert ast.get_docstring(node) == inspect.getdoc(FUNCTIONS[name])
+@pytest.mark.parametrize(("package", "needs"), [("torch", "torch"), ("distributed", "mpi4py")])
+def test_the_stubs_of_other_packages_say_what_their_functions_are(package, needs):
+    module = pytest.importorskip(needs)
+    if needs == "mpi4py":
+        module.rc.initialize = False
+    functions = importlib.import_module(f"trigraph.{package}.functions").FUNCTIONS
+    assert_same_functions(stub(f"{package}/__init__.pyi"), functions)
 
 
 def test_the_stub_says_what_the_package_is():
@@ -102,17 +98,11 @@ def test_the_stub_says_what_the_package_is():
     assert sorted(ast.literal_eval(names)) == sorted(trigraph.__all__)
     imported = {a.asname for node in tree.body if isinstance(node, ast.ImportFrom) for a in node.names if a.asname}
     assert imported == {*dir(trigraph)} - {*OPERATORS, "__version__"}
-    functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
-    assert functions.keys() == OPERATORS.keys()
-    for name, node in functions.items():
-        function = getattr(trigraph, name)
-        expected = inspect.signature(function).parameters
-        assert [a.arg for a in node.args.args + node.args.kwonlyargs] == list(expected)
+    for name, node in assert_same_functions(tree, {n: getattr(trigraph, n) for n in OPERATORS}).items():
         assert [a.arg for a in node.args.kwonlyargs] == ["out", "panel"]
         defaults = [ast.literal_eval(d) for d in node.args.defaults + node.args.kw_defaults]
-        given = [p.default for p in expected.values() if p.default is not p.empty]
-        assert repr(defaults) == repr(given)
-        assert ast.get_docstring(node) == inspect.getdoc(function)
+        given = [p.default for p in inspect.signature(getattr(trigraph, name)).parameters.values()]
+        assert repr(defaults) == repr([default for default in given if default is not inspect.Parameter.empty])
     tree = stub("results.pyi")
     classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
     expected = {result_type(n): op for n, op in OPERATORS.items() if not op.single}
