@@ -5,9 +5,10 @@ import re
 
 import numpy as np
 import pytest
-from table_calls import OPS, call, draw
+from table_calls import OPS, call, draw, raises
 
 from trigraph.checks import choice_number, shape_of
+from trigraph.panels import FUNCTIONS
 from trigraph.table import SYMBOLS, names_in
 
 GIVEN = [(op, a) for op in OPS for a in op.given(draw(op))]  # what the choices of `draw` do not give is not there
@@ -113,6 +114,11 @@ EACH_OPERATOR = one_of_each(
 )
 EACH_GRAPH = one_of_each([(op,) for op in OPS if op.graph], lambda op: op.definition.graph, lambda op: op.name)
 SELECTIVE = one_of_each([(op,) for op in OPS if op.selective], lambda op: op.definition.graph, lambda op: op.name)
+
+
+def refused(op, values, error, text, **keywords):
+    """Assert that a call raises exactly this, after the operator's name."""
+    raises(error, f"{op.name}: {text}", FUNCTIONS[op.name], **values, **keywords)
 
 
 class Tensor:

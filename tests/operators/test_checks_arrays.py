@@ -20,6 +20,7 @@ from table_errors import (
     instead_of_tensor,
     kind_of,
     listed,
+    refused,
     sizes_of,
     with_numbers,
     without_whole,
@@ -198,8 +199,7 @@ def test_arrays_of_the_wrong_device(op, array):
         text = f"{op.name}: {name} is on cuda:{here}; expected cuda:{there}, where {first.name} is"
         moved = device | {array.name: Elsewhere(good[array.name], 1)}
         raises(ValueError, text, FUNCTIONS[op.name], **moved)
-    text = f"{op.name}: {first.name} is a numpy.ndarray; panel 'gpu' takes cupy.ndarray"
-    raises(TypeError, text, FUNCTIONS[op.name], **good, panel="gpu")
+    refused(op, good, TypeError, f"{first.name} is a numpy.ndarray; panel 'gpu' takes cupy.ndarray", panel="gpu")
 
 
 @pytest.mark.parametrize("op", EACH_GRAPH)
@@ -207,13 +207,10 @@ def test_graph_of_the_wrong_device(op):
     good = draw(op)
     device = {name: Elsewhere(v) if isinstance(v, np.ndarray) else v for name, v in good.items()}
     name = op.graph.arguments[0].name
-    text = f"{op.name}: {name} holds numpy.ndarray; panel 'gpu' takes cupy.ndarray"
-    raises(TypeError, text, FUNCTIONS[op.name], **device)
+    refused(op, device, TypeError, f"{name} holds numpy.ndarray; panel 'gpu' takes cupy.ndarray")
     moved = pickle.loads(pickle.dumps(good[name]))
     for attribute, value in (("kind", "cupy"), ("device", "cuda:1")):
         object.__setattr__(moved, attribute, value)
-    text = f"{op.name}: {name} is on cuda:1; expected cuda:0, where the arrays are"
-    raises(ValueError, text, FUNCTIONS[op.name], **(device | {name: moved}))
+    refused(op, device | {name: moved}, ValueError, f"{name} is on cuda:1; expected cuda:0, where the arrays are")
     FUNCTIONS[op.name](**good)  # a call that passed, with a graph that differs in nothing else
-    text = f"{op.name}: {name} holds cupy.ndarray; panel 'fortran' takes numpy.ndarray"
-    raises(TypeError, text, FUNCTIONS[op.name], **(good | {name: moved}))
+    refused(op, good | {name: moved}, TypeError, f"{name} holds cupy.ndarray; panel 'fortran' takes numpy.ndarray")

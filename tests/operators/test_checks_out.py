@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from table_calls import assert_same_bits, call, draw, fields, raises
-from table_errors import EACH_OPERATOR, FIELDS, SELECTIVE, empty_like, sizes_of, with_numbers
+from table_errors import EACH_OPERATOR, FIELDS, SELECTIVE, empty_like, refused, sizes_of, with_numbers
 
 from trigraph.panels import FUNCTIONS
 
@@ -67,8 +67,7 @@ def test_outs_that_overlap(op):
         n, m = (int(np.prod(shapes[name])) for name in (first, second))
         memory = np.zeros(n + m)
         out = {first: memory[:n].reshape(shapes[first]), second: memory[n - 1 : n - 1 + m].reshape(shapes[second])}
-        text = f"{op.name}: out[{second!r}] overlaps out[{first!r}]; expected memory of its own"
-        raises(ValueError, text, FUNCTIONS[op.name], **good, out=out)
+        refused(op, good, ValueError, f"out[{second!r}] overlaps out[{first!r}]; expected memory of its own", out=out)
         assert not memory.any()
 
 
