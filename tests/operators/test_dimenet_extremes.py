@@ -11,7 +11,6 @@ from table_calls import CPU_PANELS
 
 import trigraph
 from trigraph import EdgeGraph
-from trigraph.fortran import judge
 
 DTYPES = (np.float32, np.float64)
 S, R, C, M = 5, 3, 6, 4
@@ -71,28 +70,6 @@ def test_only_directions_matter(panel: str, dtype: type) -> None:
     for name, array in here.items():
         assert np.isfinite(array).all(), name
         np.testing.assert_array_equal(there[name], expected[name], err_msg=name)
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_the_judge_knows_only_directions(dtype: type) -> None:
-    rng, graph, powers = np.random.default_rng(3), complete_graph(4), lengths(dtype)[:12]
-    base = drawn(rng, graph.num_edges, dtype)
-    base["vec"] /= 2 * np.abs(base["vec"]).max()
-    vec = np.ldexp(base["vec"], powers)
-    base["vec"] = np.ldexp(vec, -powers)
-    grad_out = rng.standard_normal((graph.num_edges, C)).astype(dtype)
-
-    def judged(vectors: np.ndarray) -> Any:
-        pairs = {n: judge.pair(a) for n, a in (base | {"vec": vectors, "grad_out": grad_out}).items()}
-        return judge.agg_edge_to_edge_bwd(**pairs, graph=graph, n_spherical=S, n_radial=R)
-
-    here, there = judged(base["vec"]), judged(vec)
-    for name in ("rbf", "embedding", "weights"):
-        assert np.isfinite(getattr(here, name)).all()
-        np.testing.assert_array_equal(getattr(there, name), getattr(here, name), err_msg=name)
-    with np.errstate(over="ignore"):
-        np.testing.assert_array_equal(there.vec[0], np.ldexp(here.vec[0], -powers))
-        np.testing.assert_array_equal(there.vec[2], np.ldexp(here.vec[2], -powers))
 
 
 @pytest.mark.parametrize("exclude", [None, "node"])
