@@ -72,12 +72,15 @@ def test_wrong_size_on_each_axis(op, array, change):
 
 
 @pytest.mark.parametrize(("op", "array"), ARRAYS)
-def test_sizes_below_their_minimum(op, array):
+def test_sizes_beyond_their_limits(op, array):
     good = draw(op)
     for axis in range(len(array.dims)):
         symbol = bound_by(op, array, axis)
-        if symbol is not None and SYMBOLS[symbol].minimum:
-            sizes = sizes_of(op, good) | {symbol: SYMBOLS[symbol].minimum - 1}
+        limits = SYMBOLS.get(symbol)
+        beyond = [limits.minimum - 1] if limits and limits.minimum else []
+        beyond += [limits.maximum + 1] if limits and limits.maximum else []
+        for size in beyond:
+            sizes = sizes_of(op, good) | {symbol: size}
             bad = np.ones(shape_of(array, sizes))
             text = without_whole(op, array, bad.shape, axis, sizes)
             raises(ValueError, text, FUNCTIONS[op.name], **(good | {array.name: bad}))
