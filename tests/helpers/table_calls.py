@@ -21,12 +21,14 @@ SIZES = {"num_edges": 8, "num_src_nodes": 6, "num_dst_nodes": 5, "num_positions"
 GRAPHS = {name: kind.at_random for name, kind in graphs.GRAPHS.items()}
 
 
-def draw(op, dtype=np.float64, index=np.int64, graph=None, seed=1, setting=None, **sizes):
+def draw(op, dtype=np.float64, index=np.int64, graph=None, seed=1, setting=None, data="any", **sizes):
     """Return arguments of `op` by name, in signature order; `sizes` replace the usual ones, `graph` the usual graph.
 
     For an operator of several graph objects `graph` is a mapping from name to object.
 
     With the usual seed, edges are spread evenly over nodes; with another, most may belong to a few.
+
+    What numbers are drawn `data` says, see `trigraph.verification.cases.draw`.
 
     Everything optional is there, unless `setting` says None; what bwd is given back is what fwd returns.
     """
@@ -44,7 +46,7 @@ def draw(op, dtype=np.float64, index=np.int64, graph=None, seed=1, setting=None,
     chosen |= {a.name: choice_number(a.choices, others[a.name]) for a in op.attributes if a.choices}
     inputs = {a.name for a in op.definition.inputs}
     wanted = {a.name: a if a.name in inputs else cases.plain(a) for a in op.arguments if not a.given_back}
-    arrays = {n: a.copy() for n, a in cases.draw(wanted, chosen, np.dtype(dtype).name, rng).items()}
+    arrays = {n: a.copy() for n, a in cases.draw(wanted, chosen, np.dtype(dtype).name, rng, data).items()}
     absent = [n for n in op.definition.optional if n in setting]
     arrays |= {n: None for n in arrays if n.removeprefix("gg_") in absent}
     values = arrays | others | found

@@ -6,14 +6,15 @@ for the large one; scales add up the same way. `trigraph verify` has 8,100 terms
 (test_verification_hubs.py).
 """
 
+from collections.abc import Callable
+from typing import NamedTuple
+
 import numpy as np
 import pytest
-from table_calls import OPS, call
+from table_calls import OPS, call, draw
 
 from trigraph import CSC, EdgeGraph, Segments
-from trigraph.checks import choice_number
 from trigraph.table import DEFINITIONS, SYMBOLS
-from trigraph.verification.cases import draw, plain
 from trigraph.verification.judged import ask
 
 EPS = 8  # what the accuracy rule allows sums in chunks, of whatever length
@@ -44,25 +45,29 @@ def segments(sizes):
     return graphs
 
 
-# By kind of graph: how to make it, the sizes of the small call, the size that counts terms, and which sizes grow beside
-# that one (by how much less than the number of terms) in each arrangement.
+class Kind(NamedTuple):
+    """How the small call of a kind of graph grows: in each arrangement some sizes do, beside the number of terms.
+
+    They do so as often as there are terms, divided by a number.
+    """
+
+    make: Callable  # of the graph objects, from sizes
+    few: dict  # sizes of the small call
+    terms: str  # the size that counts terms
+    arrangements: list
+
+
+INTO_ONE, OUT_OF_ONE = {}, {"num_dst_nodes": 1}
 PAIR = {"num_positions": 2, "num_src_nodes": 2, "num_dst_nodes": 1, "num_edges": 2}
 EDGE = {"num_triplets": 1, "num_edges": 1}
-INTO_ONE, OUT_OF_ONE = {}, {"num_dst_nodes": 1}
+INTO_ATOM, FROM_ROW = {"num_edges": 1, "num_inputs": 1}, {"num_edges": 1, "num_outputs": 1}
+FEWER_EDGES = {"num_edges": 50, "num_inputs": 1}  # into an atom, of edges with several triplets
 KINDS = {
-    None: (lambda _: {}, {"num_edges": 1}, "num_edges", [{}]),
-    "csc": (csc, PAIR, "num_positions", [INTO_ONE, OUT_OF_ONE, {"num_edges": 1}]),
-    "triplets": (segments, EDGE, "num_triplets", [{}, {"num_edges": 1}]),
-    "bilinear": (
-        segments,
-        EDGE | {"num_outputs": 1, "num_inputs": 1},
-        "num_triplets",
-        [
-            {},
-            {"num_edges": 1, "num_inputs": 1},  # into one atom
-            {"num_edges": 50, "num_inputs": 1},  # the same, of edges with several triplets
-            {"num_edges": 1, "num_outputs": 1},  # from one row of m
-        ],
+    None: Kind(lambda _: {}, {"num_edges": 1}, "num_edges", [{}]),
+    "csc": Kind(csc, PAIR, "num_positions", [INTO_ONE, OUT_OF_ONE, {"num_edges": 1}]),
+    "triplets": Kind(segments, EDGE, "num_triplets", [{}, {"num_edges": 1}]),
+    "bilinear": Kind(
+        segments, EDGE | {"num_outputs": 1, "num_inputs": 1}, "num_triplets", [{}, INTO_ATOM, FEWER_EDGES, FROM_ROW]
     ),
 }
 # Settings in which an operator is linear in its terms, where not all are; the others give a mean of them, or one term.
@@ -77,24 +82,17 @@ CASES = [
     if d.graph in KINDS
     for mean, settings in ((False, LINEAR.get(d.name, [{}])), (True, MEANS.get(d.name, [])))
     for setting in settings
-    for grown in KINDS[d.graph][3][: 2 if mean else None]
+    for grown in KINDS[d.graph].arrangements[: 2 if mean else None]
 ]
 
 
-def small_call(op, dtype, few, graphs, setting=None, seed=5):
-    """Positive arguments of a call of few edges and nodes."""
-    sizes = {s: few.get(s, min(WIDTH, SYMBOLS[s].maximum or WIDTH)) for s in op.definition.symbols}
-    attributes = {a.name: a.choices[0] if a.choices else a.default if a.real else sizes[a.name] for a in op.attributes}
-    attributes |= setting or {}
-    sizes |= {f"has_{n}": 1 for n in op.definition.optional}
-    known = sizes | {a.name: choice_number(a.choices, attributes[a.name]) for a in op.attributes if a.choices}
-    inputs = {a.name for a in op.definition.inputs}
-    wanted = {a.name: a if a.name in inputs else plain(a) for a in op.arguments if not a.given_back}
-    values = draw(wanted, known, np.dtype(dtype).name, np.random.default_rng(seed), "positive")
+def small_call(op, dtype, graphs, setting=None, seed=5):
+    """Positive arguments of a call of few edges and nodes; nothing is given back."""
+    sizes = {s: min(WIDTH, SYMBOLS[s].maximum or WIDTH) for s in op.definition.symbols} | {"num_edges": 1}
+    values = draw(op, dtype, graph=graphs, seed=seed, setting=setting, data="positive", **sizes)
     if "attention_weights" in values:  # small scores: what they were rounded to hardly widens the scale
-        values["attention_weights"] = values["attention_weights"] * dtype(1e-3)
-    back = {a.name: None for a in op.arguments if a.given_back}
-    return values | back | attributes | graphs
+        values["attention_weights"] *= dtype(1e-3)
+    return values | {a.name: None for a in op.arguments if a.given_back}
 
 
 def assert_times(got, judged, factor, what):
@@ -110,7 +108,7 @@ def test_equal_terms(definition, setting, grown, mean, dtype):
     make, few, terms, _ = KINDS[definition.graph]
     times = {terms: TERMS} | {name: TERMS // less for name, less in grown.items()}
     for op in (o for o in OPS if o.definition is definition):
-        values = small_call(op, dtype, few, make(few), setting)
+        values = small_call(op, dtype, make(few), setting)
         large = values | make({name: size * times.get(name, 1) for name, size in few.items()})
         for a in op.arguments:
             if a.dims[0] in times and not a.given_back:
@@ -141,7 +139,7 @@ STARS += [pytest.param(100_000, n_out, marks=pytest.mark.slow) for n_out in (1, 
 def test_equal_edges_at_one_node(n_in, n_out, dtype):
     """All in-edges are alike, and all out-edges: the first edge goes out, the last comes in."""
     for op in (o for o in OPS if o.definition.graph == "edges"):
-        values = small_call(op, dtype, {"num_edges": 2}, star(1, 1))
+        values = small_call(op, dtype, star(1, 1))
         rows = {a.name: np.repeat(values[a.name], [n_out, n_in], axis=0) for a in op.arguments if "num_edges" in a.dims}
         got, judged = call(op, values | rows | star(n_in, n_out)), ask(op, values)
         for name, triples in judged.items():
@@ -167,12 +165,11 @@ def test_parameters_where_degrees_differ(degrees, dtype):
     total = sum(degrees)
     dst = np.repeat(np.arange(len(degrees)), degrees)
     graph = CSC.from_coo(dst * 0, dst, 1, len(degrees))
-    few = dict.fromkeys(("num_positions", "num_src_nodes", "num_dst_nodes", "num_edges"), 1)
     numbers = {"num_edges": total, "num_dst_nodes": len(degrees)}
     one_edge = CSC.from_coo(dst[:1] * 0, dst[:1], 1, 1)
     for op in (o for o in OPS if o.definition.name == "gno_message" and o.selective):
         for seed in range(5):
-            values = small_call(op, dtype, few, {"graph": one_edge}, seed=seed)
+            values = small_call(op, dtype, {"graph": one_edge}, seed=seed)
             rows = {a.name: np.repeat(values[a.name], numbers.get(a.dims[0], 1), axis=0) for a in op.arguments}
             got = call(op, values | rows | {"graph": graph}, wrt="params")
             assert_times(got["params"], ask(op, values)["params"], total, op.name)
