@@ -97,6 +97,8 @@ qualify-kit:
 develop: $(VENV)/build-tools
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --no-build-isolation -e '.[test]'
 	$(BIN)/python tools/stubs.py src/trigraph
+	$(BIN)/python tools/make_bessel_zeros.py fortran fortran/common/bessel_zeros.inc
+	$(BIN)/python tools/make_bessel_zeros.py cuda gpu/kernels/bessel_zeros.cuh
 
 clean:
 	rm -rf $(VENV) build dist verification-report benchmark-report
