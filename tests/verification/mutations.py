@@ -65,15 +65,15 @@ GNO = {
         "if (.not. btest(count, l - 1)) cycle",
         "if (.not. btest(count, l - 1) .or. l == 2) cycle",
     ),
-    "fast: a sum over waves of nodes takes all but the last": (
-        "fortran/fast/gno_message.inc",
+    "fast: a sum over waves takes all but the last": (
+        "fortran/fast/procedures.inc",
         "do wave = 0, z%waves - 1\n",
         "do wave = 0, max(z%waves - 2, 0)\n",
     ),
-    "fast: a sum over waves of edges takes the first alone": (
-        "fortran/fast/gno.fypp",
-        "        do wave = 0, z%waves - 1\n",
-        "        do wave = 0, 0\n",
+    "fast: a sum over waves takes the first alone": (
+        "fortran/fast/procedures.inc",
+        "do wave = 0, z%waves - 1\n",
+        "do wave = 0, 0\n",
     ),
     "gpu: a sum over blocks takes the first alone": (
         "gpu/sums.py",
