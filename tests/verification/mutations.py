@@ -149,7 +149,7 @@ DIMENET = {
     ),
     "fast: NaN of an edge in no triplet": (
         "fortran/fast/dimenet.fypp",
-        "if (z%rbf) call clear_columns_${K}$(b%n_alone, b%alone, z%lr*z%ns, v%gr)",
+        "if (z%want_rbf) call clear_columns_${K}$(b%n_alone, b%alone, z%lr*z%ns, v%gr)",
         "if (.false.) call clear_columns_${K}$(b%n_alone, b%alone, z%lr*z%ns, v%gr)",
     ),
     "gpu: weight of the harmonics of order zero": (
@@ -246,12 +246,12 @@ GAT = {
     ),
     "fast: the output of a row of several parts is left out": (
         "fortran/fast/gat_sums.inc",
-        "if (step == mean_v .or. .not. z%out) return",
-        "if (step == mean_v .or. z%out) return",
+        "if (step == mean_v .or. .not. z%want_output) return",
+        "if (step == mean_v .or. z%want_output) return",
     ),
     "fast: the output of a row of several parts is written where it is not asked for": (
         "fortran/fast/gat_sums.inc",
-        "if (step == mean_v .or. .not. z%out) return",
+        "if (step == mean_v .or. .not. z%want_output) return",
         "if (step == mean_v) return",
     ),
     "gpu: gradients of a long edge row are those of its first piece": (
