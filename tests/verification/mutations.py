@@ -139,8 +139,8 @@ DIMENET = {
     ),
     "fast: second-order term replaces the first": (
         "fortran/fast/dimenet_node.inc",
-        "call linear_to_out_${K}$(z, node, v%out%ld, v%z, v%out%yd, .true., v%o)",
-        "call linear_to_out_${K}$(z, node, v%out%ld, v%z, v%out%yd, .false., v%o)",
+        "call linear_to_out_${K}$(z, node, v%out%ld, v%z, v%out%y_dot, .true., v%o)",
+        "call linear_to_out_${K}$(z, node, v%out%ld, v%z, v%out%y_dot, .false., v%o)",
     ),
     "fast: norm of the harmonics of order zero": (
         "fortran/fast/dimenet.fypp",
