@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 # meson keeps its objects here, so that a second install compiles only what has changed.
 BUILD := build/$(shell $(PYTHON) -c 'import sys; print(sys.implementation.cache_tag)' 2>/dev/null || echo python)
-SOURCES := pyproject.toml meson.build build_info.json.in tools/stubs.py $(shell find src fortran pyref gpu verification -type f \
+SOURCES := pyproject.toml meson.build build_info.json.in tools/stubs.py tools/make_bessel_zeros.py $(shell find src fortran pyref gpu verification -type f \
 	-not -path '*/__pycache__/*' 2>/dev/null)
 
 .PHONY: verify test test-all lint bench docs soak mutants wheel qualify-kit test-pythons develop clean help
@@ -98,6 +98,8 @@ qualify-kit:
 develop: $(VENV)/build-tools
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --no-build-isolation -e '.[test]'
 	$(BIN)/python tools/stubs.py src/trigraph
+	$(BIN)/python tools/make_bessel_zeros.py fortran fortran/common/bessel_zeros.inc
+	$(BIN)/python tools/make_bessel_zeros.py cuda gpu/kernels/bessel_zeros.cuh
 
 clean:
 	rm -rf $(VENV) build dist verification-report benchmark-report

@@ -138,8 +138,8 @@ def _c_code(text: str) -> str:
     code = _blank_all(code, r"^[ \t]*(?:template|using|static_assert)\b[^\n]*")
     # A launch bound changes how a device shares out its registers, of which the emulated device has none.
     code = _blank_all(code, r"__launch_bounds__\([^\n)]*\)")
-    # What the processor is asked for ahead changes no result.
-    code = _blank_all(code, r"\b(?:__builtin_prefetch|ask_\w+)\([^\n]*\);")
+    # Prefetching changes no result.
+    code = _blank_all(code, r"\b(?:__builtin_prefetch|prefetch_\w+)\([^\n]*\);")
     # Barriers are for the race detector of the tests: one after another, threads may not need them.
     return _blank_all(code, r"__sync\w+\([^\n]*\);")
 

@@ -65,15 +65,15 @@ GNO = {
         "if (.not. btest(count, l - 1)) cycle",
         "if (.not. btest(count, l - 1) .or. l == 2) cycle",
     ),
-    "fast: a sum over waves of nodes takes all but the last": (
-        "fortran/fast/gno_message.inc",
+    "fast: a sum over waves takes all but the last": (
+        "fortran/fast/procedures.inc",
         "do wave = 0, z%waves - 1\n",
         "do wave = 0, max(z%waves - 2, 0)\n",
     ),
-    "fast: a sum over waves of edges takes the first alone": (
-        "fortran/fast/gno.fypp",
-        "        do wave = 0, z%waves - 1\n",
-        "        do wave = 0, 0\n",
+    "fast: a sum over waves takes the first alone": (
+        "fortran/fast/procedures.inc",
+        "do wave = 0, z%waves - 1\n",
+        "do wave = 0, 0\n",
     ),
     "gpu: a sum over blocks takes the first alone": (
         "gpu/sums.py",
@@ -139,8 +139,8 @@ DIMENET = {
     ),
     "fast: second-order term replaces the first": (
         "fortran/fast/dimenet_node.inc",
-        "call linear_to_out_${K}$(z, node, v%out%ld, v%z, v%out%yd, .true., v%o)",
-        "call linear_to_out_${K}$(z, node, v%out%ld, v%z, v%out%yd, .false., v%o)",
+        "call linear_to_out_${K}$(z, node, v%out%ld, v%z, v%out%y_dot, .true., v%o)",
+        "call linear_to_out_${K}$(z, node, v%out%ld, v%z, v%out%y_dot, .false., v%o)",
     ),
     "fast: norm of the harmonics of order zero": (
         "fortran/fast/dimenet.fypp",
@@ -149,7 +149,7 @@ DIMENET = {
     ),
     "fast: NaN of an edge in no triplet": (
         "fortran/fast/dimenet.fypp",
-        "if (z%rbf) call clear_columns_${K}$(b%n_alone, b%alone, z%lr*z%ns, v%gr)",
+        "if (z%want_rbf) call clear_columns_${K}$(b%n_alone, b%alone, z%lr*z%ns, v%gr)",
         "if (.false.) call clear_columns_${K}$(b%n_alone, b%alone, z%lr*z%ns, v%gr)",
     ),
     "gpu: weight of the harmonics of order zero": (
@@ -246,12 +246,12 @@ GAT = {
     ),
     "fast: the output of a row of several parts is left out": (
         "fortran/fast/gat_sums.inc",
-        "if (step == mean_v .or. .not. z%out) return",
-        "if (step == mean_v .or. z%out) return",
+        "if (step == mean_v .or. .not. z%want_output) return",
+        "if (step == mean_v .or. z%want_output) return",
     ),
     "fast: the output of a row of several parts is written where it is not asked for": (
         "fortran/fast/gat_sums.inc",
-        "if (step == mean_v .or. .not. z%out) return",
+        "if (step == mean_v .or. .not. z%want_output) return",
         "if (step == mean_v) return",
     ),
     "gpu: gradients of a long edge row are those of its first piece": (
