@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from trigraph.distributed.exchange import Halo, agree, digest, moved_to
+from trigraph.distributed.exchange import Halo, agreement, digest, moved_to
 from trigraph.distributed.kinds import CSCKind, EdgesKind, Ids, Kind, Owners, SegmentsKind, ascending, unique
 from trigraph.distributed.owners import blocks as block_owners
 from trigraph.distributed.partition import Partition
@@ -62,16 +62,11 @@ def partition(
         On all ranks, if an argument is wrong on one or differs between ranks.
     """
     comm = _own_communicator(comm)
-    error: Exception | None = None
-    facts = [("the call", "partition")]
-    try:
+    with agreement(comm, ("the call", "partition")) as facts:
         kind, sizes, members, unused = _members_of(graph, atoms, idx_in)
         owners = _owners_of(kind, sizes, comm.size, owner, source_owner)
-        given = {"graph": (graph, atoms, idx_in), "owner": owners.blocks, "source_owner": owners.sources}
-        facts += [(name, digest(value)) for name, value in given.items()]
-    except Exception as problem:
-        error = problem
-    agree(comm, error, facts)
+        arguments = {"graph": (graph, atoms, idx_in), "owner": owners.blocks, "source_owner": owners.sources}
+        facts += [(name, digest(value)) for name, value in arguments.items()]
     begin, end = (len(members) * r // comm.size for r in (comm.rank, comm.rank + 1))
     piece = members[begin:end]
     if isinstance(kind, CSCKind):  # a row of edge arrays belongs to the destination of its first position
@@ -125,11 +120,8 @@ def partition_pieces(
         On all ranks, if an argument is wrong on one or differs between ranks.
     """
     comm = _own_communicator(comm)
-    error: Exception | None = None
-    facts = [("the call", "partition_pieces")]
-    int64 = np.dtype(np.int64)
-    table, outputs, lengths = np.empty((0, 3), np.int64), None, set[int]()
-    try:
+    int64, outputs = np.dtype(np.int64), None
+    with agreement(comm, ("the call", "partition_pieces")) as facts:
         if graph_type not in (CSC, EdgeGraph, Segments):
             expected = "trigraph.CSC, trigraph.EdgeGraph or trigraph.Segments"
             raise TypeError(f"partition_pieces: graph_type is {graph_type!r}; expected {expected}")
@@ -164,21 +156,22 @@ def partition_pieces(
             facts += [("atoms", "None" if atoms is None else "given")]
             facts += [("num_nodes", "(num_inputs, num_outputs)" if inputs else "num_outputs")]
         facts += [("owner", digest(owners.blocks)), ("source_owner", digest(owners.sources))]
-    except Exception as problem:
-        error = problem
-    agree(comm, error, facts)
     numbers = comm.allgather(len(table))
     member = np.arange(sum(numbers[: comm.rank]), sum(numbers[: comm.rank + 1]))
-    if graph_type is Segments:
-        sizes["num_triplets"] = sum(numbers)
+    counted = ("num_triplets",) if graph_type is Segments else ("num_edges", "num_positions")
+    sizes |= dict.fromkeys(counted, sum(numbers))
+    if graph_type is EdgeGraph:
+        given = _check_edges(comm, table, lengths)
+        divided = _divide(comm, kind, sizes, owners, np.column_stack([member, table]), {}, cuda_aware)
+        return replace(divided, kind=EdgesKind(int64, given, _is_ambiguous(divided, given)))
+    if graph_type is CSC:
+        table = _positions(comm, sizes, owners, np.column_stack([member, table]))
+    else:
         if not inputs:
             table = np.stack([table[:, 0], member], 1)  # each triplet has an input of its own
             sizes["num_inputs"] = sizes["num_triplets"]
-        return _divide_triplets(comm, kind, sizes, owners, np.column_stack([member, table]), outputs, cuda_aware)
-    sizes["num_edges"] = sizes["num_positions"] = sum(numbers)
-    if graph_type is EdgeGraph:
-        return _divide_edges(comm, sizes, owners, np.column_stack([member, table]), lengths, cuda_aware)
-    return _divide_positions(comm, kind, sizes, owners, np.column_stack([member, table]), cuda_aware)
+        table = _triplets(comm, sizes, owners, np.column_stack([member, table]), outputs)
+    return _divide(comm, kind, sizes, owners, table, {}, cuda_aware)
 
 
 def _read_pieces(
@@ -211,34 +204,26 @@ def _read_pieces(
     return np.concatenate(tables), lengths
 
 
-def _divide_positions(
-    comm: MPI.Comm, kind: Kind, sizes: dict[str, int], owners: Owners, edges: np.ndarray, cuda_aware: bool
-) -> Partition:
-    """Divide the edges of a CSC, whose columns are number, source and destination."""
+def _positions(comm: MPI.Comm, sizes: Mapping[str, int], owners: Owners, edges: np.ndarray) -> np.ndarray:
+    """Return the table of a CSC for the destinations of this rank, of edges: number, source and destination."""
     edge, src, dst = edges.T
     members = np.stack([edge, dst, src, edge, owners.blocks[dst]], 1)
     # Positions go by destination: those of a destination follow those of all before it, in the order of the edges.
     degrees = np.bincount(dst, minlength=sizes["num_dst_nodes"])
     comm.Allreduce(MPI.IN_PLACE, degrees)
-    mine = moved_to(comm, members, owners.blocks[dst])
-    mine = mine[np.lexsort((mine[:, 0], mine[:, 1]))]
-    nodes, begins = np.unique(mine[:, 1], return_index=True)
+    table = moved_to(comm, members, owners.blocks[dst])
+    table = table[np.lexsort((table[:, 0], table[:, 1]))]
+    nodes, begins = np.unique(table[:, 1], return_index=True)
     before = np.cumsum(degrees) - degrees
-    within = np.arange(len(mine)) - begins[np.searchsorted(nodes, mine[:, 1])] if len(mine) else begins
-    mine[:, 0] = before[mine[:, 1]] + within
-    return _divide(comm, kind, sizes, owners, mine, {}, cuda_aware)
+    within = np.arange(len(table)) - begins[np.searchsorted(nodes, table[:, 1])] if len(table) else begins
+    table[:, 0] = before[table[:, 1]] + within
+    return table
 
 
-def _divide_triplets(
-    comm: MPI.Comm,
-    kind: Kind,
-    sizes: dict[str, int],
-    owners: Owners,
-    triplets: np.ndarray,
-    outputs: np.ndarray | None,
-    cuda_aware: bool,
-) -> Partition:
-    """Divide triplets, whose columns are number, edge and input.
+def _triplets(
+    comm: MPI.Comm, sizes: dict[str, int], owners: Owners, triplets: np.ndarray, outputs: np.ndarray | None
+) -> np.ndarray:
+    """Return the table of triplets, whose columns are number, edge and input, and of the edges of this rank.
 
     `outputs` has the output of each edge that this rank gives; None stands for edges that are outputs themselves.
     """
@@ -250,10 +235,9 @@ def _divide_triplets(
         ends = np.cumsum(comm.allgather(outputs.size))
         edges, alone = ends[comm.rank] - outputs.size + np.arange(outputs.size), outputs
     sizes["num_edges"] = number = int(ends[-1])
-    error = None
-    if edge.size and not 0 <= edge.min() <= edge.max() < number:
-        error = ValueError(f"partition_pieces: edge holds {edge.min()} to {edge.max()}; expected 0 to {number - 1}")
-    agree(comm, error, [])
+    with agreement(comm):
+        if edge.size and not 0 <= edge.min() <= edge.max() < number:
+            raise ValueError(f"partition_pieces: edge holds {edge.min()} to {edge.max()}; expected 0 to {number - 1}")
     output = edge
     if outputs is not None:  # the rank that gave an edge knows its output
         wanted = unique(edge)
@@ -261,46 +245,36 @@ def _divide_triplets(
         output = halo.start(outputs).wait()[np.searchsorted(wanted, edge)]
     nothing = np.full(edges.size, -1)
     with_triplets = np.column_stack([triplets[:, 0], edge, output, triplets[:, 2]])
-    table = np.concatenate([with_triplets, np.column_stack([nothing, edges, alone, nothing])])
-    return _divide(comm, kind, sizes, owners, table, {}, cuda_aware)
+    return np.concatenate([with_triplets, np.column_stack([nothing, edges, alone, nothing])])
 
 
-def _divide_edges(
-    comm: MPI.Comm,
-    sizes: dict[str, int],
-    owners: Owners,
-    piece: np.ndarray,
-    lengths: set[int],
-    cuda_aware: bool,
-) -> Partition:
-    """Divide the edges of an EdgeGraph, once it is known over all ranks whether they are sorted and have a reverse."""
-    ends = comm.allgather((int(piece[0, 1]), int(piece[-1, 1])) if len(piece) else None)
+def _check_edges(comm: MPI.Comm, edges: np.ndarray, lengths: set[int]) -> bool:
+    """Raise unless the edges of all ranks are sorted by source; return whether they have a reverse_edge."""
+    ends = comm.allgather((int(edges[0, 0]), int(edges[-1, 0])) if len(edges) else None)
     flat = [node for pair in ends if pair is not None for node in pair]
     if flat != sorted(flat):
         raise ValueError("partition_pieces: src falls from one rank to the next; expected edges sorted by source")
     lengths = set().union(*comm.allgather(lengths))
     if len(lengths) > 1:
         raise ValueError("partition_pieces: some pieces have a reverse_edge and some have none; expected all or none")
-    given = 3 in lengths
-    divided = _divide(comm, EdgesKind(np.dtype(np.int64), given, False), sizes, owners, piece, {}, cuda_aware)
-    edges = divided.table
-    mine = owners.blocks[edges[:, 1]] == comm.rank
-    error = None
-    if given:  # the block of its source has an edge and its reverse
-        reverse = edges[mine, 3]
-        at = np.minimum(np.searchsorted(edges[:, 0], reverse), max(len(edges) - 1, 0))
-        there = reverse >= 0
-        back = edges[at[there]]
-        expected = edges[mine][there][:, [3, 2, 1, 0]]
-        if (reverse < -1).any() or (back != expected).any():
-            error = ValueError(
-                "partition_pieces: reverse_edge names an edge that does not go back, or that has another reverse; "
-                "expected the number of the very reverse, or -1"
-            )
-    agree(comm, error, [])
-    parallel = len(np.unique(edges[mine, 1:3], axis=0)) < mine.sum()
-    ambiguous = comm.allreduce(bool(parallel), MPI.LOR) and not given
-    return replace(divided, kind=EdgesKind(np.dtype(np.int64), given, ambiguous))
+    return 3 in lengths
+
+
+def _is_ambiguous(divided: Partition, given: bool) -> bool:
+    """Return whether nothing tells the reverse of an edge; raise where one that is `given` is not the reverse."""
+    comm, edges = divided.comm, divided.table
+    own = edges[divided.owners.blocks[edges[:, 1]] == comm.rank]
+    with agreement(comm):
+        if given:  # the block of its source has an edge and its reverse
+            known = own[own[:, 3] >= 0]
+            back = edges[np.minimum(np.searchsorted(edges[:, 0], known[:, 3]), max(len(edges) - 1, 0))]
+            if (own[:, 3] < -1).any() or (back != known[:, [3, 2, 1, 0]]).any():
+                raise ValueError(
+                    "partition_pieces: reverse_edge names an edge that does not go back, or that has another reverse; "
+                    "expected the number of the very reverse, or -1"
+                )
+    parallel = len(np.unique(own[:, 1:3], axis=0)) < len(own)
+    return comm.allreduce(bool(parallel), MPI.LOR) and not given
 
 
 @cache

@@ -8,22 +8,20 @@ from typing import Any
 import numpy as np
 
 from trigraph.checks import bind_arguments, bind_sizes, check_out, checked_attribute, checked_wrt, squeeze_columns
-from trigraph.distributed.exchange import agree, digest
+from trigraph.distributed.exchange import agreement, digest
 from trigraph.distributed.kinds import CSCKind, EdgesKind, RowsKind, SegmentsKind
 from trigraph.distributed.partition import Layout, Part, Partition, Places
 from trigraph.distributed.sums import tree_parts, tree_sum
 from trigraph.graphs import array_kind, entered, namespace_of
 from trigraph.panels import FUNCTIONS as WHOLE
 from trigraph.panels import choose_panel
-from trigraph.table import OPERATORS, Array, Operator, result_type
+from trigraph.table import GRAPHS, OPERATORS, Array, Operator, result_type
 from trigraph.table.public import PANELS, distributed_docstring, distributed_signature
 
 __all__ = ["FUNCTIONS"]
 
-KINDS = {None: RowsKind, "csc": CSCKind, "edges": EdgesKind, "triplets": SegmentsKind, "bilinear": SegmentsKind}
-ENTITIES = frozenset(
-    ("num_edges", "num_positions", "num_src_nodes", "num_dst_nodes", "num_triplets", "num_inputs", "num_outputs")
-)
+KINDS = {"CSC": CSCKind, "EdgeGraph": EdgesKind, "Segments": SegmentsKind}
+ENTITIES = frozenset(size for kind in GRAPHS.values() for size in kind.sizes)
 
 
 def entity_of(array: Array) -> tuple[str, int] | None:
@@ -40,6 +38,7 @@ class _Call:
         wrt = values.pop("wrt", None)
         self.wanted = [f.name for f in op.fields] if wrt is None else list(checked_wrt(op, wrt))
         self.divided = {a.name: entity_of(a) for a in op.arguments}
+        self.divided_fields: dict[str, Any] = {f.name: entity_of(f) for f in op.fields}
 
     def check(self) -> None:
         """Raise unless each array has the rows that this rank owns; all else is checked by the call of each part."""
@@ -68,7 +67,6 @@ class _Call:
                 f"{self.op.name}: exclude is 'edge' and the graph has parallel edges; expected an EdgeGraph built with "
                 "shifts or vec, which tell the reverse of an edge"
             )
-
         if self.given_out is not None:
             self.out = self._checked_out()
 
@@ -88,8 +86,7 @@ class _Call:
 
     def facts(self) -> list[tuple[str, str]]:
         """Return what has to be the same on all ranks."""
-        found = [("the operator", self.op.name), self.partition.name, ("wrt", ", ".join(self.wanted))]
-        found.append(("panel", str(self.panel)))
+        found = [self.partition.name, ("wrt", ", ".join(self.wanted)), ("panel", str(self.panel))]
         for a in self.op.arguments:
             value, divided = self.values[a.name], self.divided[a.name]
             if value is None:
@@ -105,20 +102,18 @@ class _Call:
 
     def run(self) -> dict[str, Any]:
         """Return the fields that were wanted; None where they do not exist."""
-        divided = {f.name: entity_of(f) for f in self.op.fields}
-        rows = [n for n in self.wanted if divided[n]]
-        sums = [n for n in self.wanted if not divided[n]]
-        found: dict[str, Any] = {}
+        rows = {n: divided[0] for n in self.wanted if (divided := self.divided_fields[n])}
+        sums = [n for n in self.wanted if n not in rows]
+        fields: dict[str, Any] = {}
         if rows:
-            shared = self.op.order and any(divided[n][0] in self.partition.kind.shared for n in rows)  # type: ignore[index]
-            layout = self.partition.everything if shared else self.partition.outputs
-            found.update(self._rows(layout, rows))
+            shared = self.op.order and any(symbol in self.partition.kind.shared for symbol in rows.values())
+            fields |= self._rows(self.partition.everything if shared else self.partition.outputs, list(rows))
         if sums:
-            found.update(self._sums(sums))
+            fields |= self._sums(sums)
         for name, array in self.out.items():
-            if found[name] is not array:
-                array[...] = found[name]
-        return found | self.out
+            if fields[name] is not array:
+                array[...] = fields[name]
+        return fields | self.out
 
     def _rows(self, layout: Layout, names: list[str]) -> dict[str, Any]:
         """Return fields that have rows: those of the interior are computed while the boundary's rows come."""
@@ -126,22 +121,15 @@ class _Call:
         for name, divided in self.divided.items():
             if divided and self.values[name] is not None and divided[0] in layout.halos:
                 coming[name] = layout.halos[divided[0]].start(self.values[name], divided[1])
-        error, out = None, {}
-        try:
-            interior = self._part(layout.interior, self.values, names)
-        except Exception as problem:
-            error = problem
-        # Whatever has happened: MPI writes into the arrays that receive until they are complete.
-        arrived = self.values | {name: exchange.wait() for name, exchange in coming.items()}
-        try:
-            if error is None:
-                out = {n: self._empty(n, interior[n], layout.interior) for n in names}
-                self._keep(layout.interior, interior, out)
-                if layout.boundary.completes:
-                    self._keep(layout.boundary, self._part(layout.boundary, arrived, names), out)
-        except Exception as problem:
-            error = problem
-        agree(self.partition.comm, error, [])
+        with agreement(self.partition.comm):
+            try:
+                interior = self._part(layout.interior, self.values, names)
+            finally:  # whatever has happened: MPI writes into the arrays that receive until they are complete
+                arrived = self.values | {name: exchange.wait() for name, exchange in coming.items()}
+            out = {n: self._empty(n, interior[n], layout.interior) for n in names}
+            self._keep(layout.interior, interior, out)
+            if layout.boundary.completes:
+                self._keep(layout.boundary, self._part(layout.boundary, arrived, names), out)
         return out
 
     def _sums(self, names: list[str]) -> dict[str, Any]:
@@ -156,13 +144,8 @@ class _Call:
             found = self._part(part, arrived, names)
             return tuple(found[n] for n in names)
 
-        error: Exception | None = None
-        sums: list[Any] = []
-        try:
+        with agreement(self.partition.comm):
             sums = tree_parts(map(of, chunks.parts if chunks.number else [self.partition.nothing]), chunks.first)
-        except Exception as problem:
-            error = problem
-        agree(self.partition.comm, error, [])
         total = tree_sum(self.partition.comm, sums, chunks.number) if chunks.number else sums[0][2]
         xp = namespace_of(self.values[self.op.definition.inputs[0].name])
         return {n: xp.asarray(value) for n, value in zip(names, total, strict=True)}
@@ -205,16 +188,11 @@ class _Call:
         ids = xp.asarray(part.ids["num_positions"]).astype(numbers.dtype)
         return xp.where(numbers >= 0, ids[numbers] if ids.size else numbers, numbers)
 
-    def _axis(self, name: str) -> tuple[str, int]:
-        divided = next(entity_of(f) for f in self.op.fields if f.name == name)
-        assert divided is not None
-        return divided
-
     def _empty(self, name: str, found: Any, interior: Part) -> Any:
         """Return an array for what this rank owns of a field, or the interior's where that is all; None for None."""
         if found is None or name in self.out:
             return self.out.get(name)
-        symbol, axis = self._axis(name)
+        symbol, axis = self.divided_fields[name]
         own = self.partition.owned[symbol].size
         if found.shape[axis] == own and all(_is_whole(p, own) for p in interior.kept[symbol]):
             return found
@@ -225,7 +203,7 @@ class _Call:
         """Put what a part has completed where it belongs."""
         for name, array in out.items():
             if array is not None and array is not found[name]:
-                symbol, axis = self._axis(name)
+                symbol, axis = self.divided_fields[name]
                 xp = namespace_of(array)
                 places, to = (
                     (slice(None),) * axis + (p if isinstance(p, slice) else xp.asarray(p),) for p in part.kept[symbol]
@@ -255,7 +233,7 @@ def _checked_partition(op: Operator, values: dict[str, Any], rows: Partition | N
         raise TypeError(f"{op.name}: {name} is a {type(found).__name__}; expected a trigraph.distributed.Partition")
     if not graphs and not isinstance(found.kind, RowsKind):
         found = found.rows()
-    if not isinstance(found.kind, KINDS[op.definition.graph]):
+    if not isinstance(found.kind, KINDS[op.graph.type_name] if op.graph else RowsKind):
         raise TypeError(f"{op.name}: the partition is that of another kind of graph ({type(found.kind).__name__})")
     return found
 
@@ -268,15 +246,10 @@ def _function(op: Operator) -> Callable[..., Any]:
     ) -> Any:
         values = dict(bind_arguments(op, args, kwargs, signature))
         divided = _checked_partition(op, values, partition)
-        error: Exception | None = None
-        facts = [("the operator", op.name)]
-        try:
+        with agreement(divided.comm, ("the operator", op.name)) as facts:
             work = _Call(op, values, divided, panel, out)
             work.check()
-            facts = work.facts()
-        except Exception as problem:
-            error = problem
-        agree(divided.comm, error, facts)
+            facts += work.facts()
         with entered(*values.values()):
             found = work.run()
         if op.single:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from mpi4py import MPI
 
-from trigraph.distributed.exchange import Halo, agree, exchange, moved_to
+from trigraph.distributed.exchange import Halo, agreement, exchange, moved_to
 from trigraph.distributed.kinds import EdgesKind, Ids, Kind, Owners, RowsKind, ascending, unique
 from trigraph.graphs import array_kind, device_of, namespace_of
 from trigraph.table.lazy import lazy
@@ -137,9 +137,7 @@ class Partition:
 
     def collect(self, array: Any, symbol: str, axis: int = 0) -> np.ndarray:
         """Return all rows, on every rank, of an array of which each rank gives its own; all ranks have to call it."""
-        error: Exception | None = None
-        facts = [("collect", "collect"), self.name, ("symbol", symbol)]
-        try:
+        with agreement(self.comm, ("collect", "collect"), self.name, ("symbol", symbol)) as facts:
             own = self._owned(symbol)
             rows = np.moveaxis(array if isinstance(array, np.ndarray) else array.get(), axis, 0)
             if len(rows) != own.size:
@@ -148,12 +146,8 @@ class Partition:
                     f"{axis}, the rows of {symbol} that the rank owns"
                 )
             facts.append(("array", f"of {rows.dtype} with rows of shape {rows.shape[1:]}"))
-        except Exception as problem:
-            error = problem
-        agree(self.comm, error, facts)
-        found = self.comm.allgather((own, rows))
         whole = np.empty((self.sizes[symbol], *rows.shape[1:]), rows.dtype)
-        for ids, part in found:
+        for ids, part in self.comm.allgather((own, rows)):
             whole[ids] = part
         return np.ascontiguousarray(np.moveaxis(whole, 0, axis))
 
@@ -175,9 +169,7 @@ class Partition:
             On all ranks, if an argument is wrong on one, or a number is given twice or by nobody.
         """
         comm, size = self.comm, self.comm.size
-        error: Exception | None = None
-        facts = [("distribute", "distribute"), self.name, ("symbol", symbol)]
-        try:
+        with agreement(comm, ("distribute", "distribute"), self.name, ("symbol", symbol)) as facts:
             own, number = self._owned(symbol), self.sizes[symbol]
             rows, ids = np.asarray(rows), np.asarray(ids)
             if ids.ndim != 1 or ids.dtype.kind not in "iu" or len(rows) != ids.size:
@@ -187,9 +179,6 @@ class Partition:
             if ids.size and not 0 <= ids.min() <= ids.max() < number:
                 raise ValueError(f"distribute: ids holds {ids.min()} to {ids.max()}; expected 0 to {number - 1}")
             facts.append(("rows", f"of {rows.dtype} with rows of shape {rows.shape[1:]}"))
-        except Exception as problem:
-            error = problem
-        agree(comm, error, facts)
 
         def keeper(numbers: np.ndarray) -> np.ndarray:  # the rank that knows who has a number
             return numbers * size // max(number, 1)
@@ -198,13 +187,12 @@ class Partition:
         known = known[np.argsort(known[:, 0])]
         everything = np.arange(number)
         expected = everything[keeper(everything) == comm.rank]
-        if not np.array_equal(known[:, 0], expected):
-            counts = np.bincount(known[:, 0] - expected[0], minlength=expected.size) if expected.size else known[:0, 0]
-            wrong = int(np.flatnonzero(counts != 1)[0])
-            error = ValueError(
-                f"distribute: number {expected[wrong]} of {symbol} is given {counts[wrong]} times; expected once"
-            )
-        agree(comm, error, [])
+        with agreement(comm):
+            counts = np.bincount(known[:, 0] - expected[0], minlength=expected.size) if expected.size else expected
+            wrong = expected[counts != 1]
+            if wrong.size:
+                times = counts[wrong[0] - expected[0]]
+                raise ValueError(f"distribute: number {wrong[0]} of {symbol} is given {times} times; expected once")
         ranks = keeper(own)
         asked = exchange(comm, [own[ranks == r][:, None] for r in range(size)])
         answers = [known[np.searchsorted(known[:, 0], q[:, 0])][:, 1:] for q in asked]

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from trigraph.checks import bind_arguments
-from trigraph.distributed.exchange import agree
+from trigraph.distributed.exchange import agreement
 from trigraph.distributed.functions import FUNCTIONS as ARRAYS
 from trigraph.distributed.kinds import RowsKind
 from trigraph.distributed.partition import Partition
@@ -24,7 +24,7 @@ from trigraph.distributed.processors import tell
 from trigraph.distributed.sums import tree_parts, tree_sum
 from trigraph.graphs import namespace_of
 from trigraph.table import DEFINITIONS, OPERATORS, ORDERS, Definition, result_type
-from trigraph.table.public import distributed_signature, wrapped
+from trigraph.table.public import distributed_signature
 from trigraph.torch.arrays import array_of, tensor_from
 
 __all__ = ["FUNCTIONS", "linear", "rowwise", "total"]
@@ -117,21 +117,7 @@ def _function(spec: Definition) -> Callable[..., Any]:
     call.__name__ = call.__qualname__ = spec.name
     call.__module__ = "trigraph.distributed.torch"
     call.__signature__ = signature  # type: ignore[attr-defined]
-    call.__doc__ = "\n".join(
-        [
-            spec.summary,
-            "",
-            "Parameters",
-            "----------",
-            *wrapped(", ".join(signature.parameters)),
-            f"    As of `trigraph.distributed.{op.name}`, tensors in place of arrays.",
-            "",
-            "Returns",
-            "-------",
-            "Tensor" if op.single else "NamedTuple of Tensors",
-            "    Differentiable twice.",
-        ]
-    )
+    call.__doc__ = f"{spec.summary} As `trigraph.distributed.{op.name}`, of tensors, and differentiable twice."
     return call
 
 
@@ -203,22 +189,16 @@ class _Spread(torch.autograd.Function):
 
 
 def _sum_of_rows(x: Tensor, rows: Partition) -> Tensor:
-    error: Exception | None = None
-    facts = [("total", "total")]
-    try:
-        if not isinstance(rows, Partition) or not isinstance(rows.kind, RowsKind):
-            raise TypeError(f"total: rows is a {type(rows).__name__}; expected a Partition of Partition.rows")
+    if not isinstance(rows, Partition):
+        raise TypeError(f"total: rows is a {type(rows).__name__}; expected a Partition of Partition.rows")
+    with agreement(rows.comm, ("total", "total"), rows.name) as facts:
+        if not isinstance(rows.kind, RowsKind):
+            raise TypeError("total: rows is that of a graph; expected a Partition of Partition.rows")
         own = rows.owned["num_edges"].size
         if x.dtype not in (torch.float32, torch.float64) or x.ndim == 0 or len(x) != own:
             shown = f"{x.dtype} {tuple(x.shape)} on rank {rows.comm.rank}"
             raise ValueError(f"total: x is {shown}; expected float32 or float64 and the {own} rows that the rank owns")
-        facts += [rows.name, ("x", f"of {x.dtype} with rows of shape {tuple(x.shape[1:])}")]
-    except (TypeError, ValueError) as problem:
-        error = problem
-    if isinstance(rows, Partition):
-        agree(rows.comm, error, facts)
-    elif error is not None:
-        raise error
+        facts.append(("x", f"of {x.dtype} with rows of shape {tuple(x.shape[1:])}"))
     chunks = rows.chunks
     if chunks.number == 0:
         return x.new_zeros(x.shape[1:])
