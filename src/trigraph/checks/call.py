@@ -14,17 +14,12 @@ import numpy as np
 
 from trigraph.checks.arguments import PLAIN_TYPES, checked_attribute, checked_wrt, is_half, squeeze_columns
 from trigraph.checks.sizes import bind_sizes, expected_shape, index_dtype, shape_of
-from trigraph.graphs.arrays import advice, array_kind, device_of, namespace_of
-from trigraph.graphs.csc import CSC
-from trigraph.graphs.edge_graph import EdgeGraph
+from trigraph.graphs import GRAPH_TYPES, Segments, advice, array_kind, device_of, namespace_of
 from trigraph.graphs.neighbors import FLOATS
-from trigraph.graphs.segments import Segments
 from trigraph.table.grammar import Array, Operator, evaluate
 from trigraph.table.graph_kinds import GraphArgument
 
 __all__ = [
-    "GRAPH_CLASSES",
-    "GRAPH_TYPES",
     "HALF_PANELS",
     "MOST_PASSED",
     "Checked",
@@ -34,7 +29,6 @@ __all__ = [
 ]
 
 HALF_PANELS = ("gpu", "gpu-host")
-GRAPH_TYPES: dict[str, type[CSC | EdgeGraph | Segments]] = {"CSC": CSC, "EdgeGraph": EdgeGraph, "Segments": Segments}
 GRAPH_CLASSES = frozenset(GRAPH_TYPES.values())
 
 # Sizes, wanted fields and what a panel keeps (`Checked.kept`) for calls that have passed every check, by `_key`: checks

@@ -26,6 +26,7 @@ from trigraph.graphs.arrays import (
     wait_for,
 )
 from trigraph.graphs.base import VIEWS, Immutable, on_device
+from trigraph.table.graph_kinds import GRAPH_PARTS
 
 __all__ = ["CSC", "ReverseCSC", "number_of"]
 
@@ -119,17 +120,7 @@ class CSC(Immutable):
     (2, 3)
     """
 
-    __slots__ = (
-        "edge_ids",
-        "edges_in_order",
-        "indices",
-        "max_in_degree",
-        "num_dst_nodes",
-        "num_edges",
-        "num_positions",
-        "num_src_nodes",
-        "offsets",
-    )
+    __slots__ = GRAPH_PARTS["CSC"].attributes
 
     offsets: Any
     indices: Any

@@ -27,6 +27,7 @@ from trigraph.graphs.arrays import (
 )
 from trigraph.graphs.base import Immutable, on_device
 from trigraph.graphs.neighbors import FLOATS, LARGEST_SHIFT, neighbors
+from trigraph.table.graph_kinds import GRAPH_PARTS
 
 __all__ = ["EdgeGraph", "LeftOut", "NeighborEdges", "SortedEdges", "Triplets", "with_reverse"]
 
@@ -129,23 +130,7 @@ class EdgeGraph(Immutable):
     Triplets(outer=array([0, 1]), inner=array([3, 2]))
     """
 
-    __slots__ = (
-        "_edge_start",
-        "_edge_stop",
-        "dst",
-        "dst_edge_index",
-        "dst_offsets",
-        "has_parallel_edges",
-        "max_in_degree",
-        "max_out_degree",
-        "num_edges",
-        "num_nodes",
-        "reverse_edge",
-        "reverse_start",
-        "reverse_stop",
-        "src",
-        "src_offsets",
-    )
+    __slots__ = GRAPH_PARTS["EdgeGraph"].attributes
 
     src: Any
     dst: Any

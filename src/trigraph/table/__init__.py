@@ -16,7 +16,15 @@ from trigraph.table.grammar import (
     evaluate,
     names_in,
 )
-from trigraph.table.graph_kinds import CSC_FORWARD, CSC_REVERSE, GRAPHS, GraphArgument, GraphKind
+from trigraph.table.graph_kinds import (
+    CSC_FORWARD,
+    CSC_REVERSE,
+    GRAPH_PARTS,
+    GRAPHS,
+    GraphArgument,
+    GraphKind,
+    GraphParts,
+)
 from trigraph.table.operators import ACTIVATIONS, DEFINITIONS, OPERATORS, ORDERS, result_type
 
 __all__ = [
@@ -25,6 +33,7 @@ __all__ = [
     "CSC_REVERSE",
     "DEFINITIONS",
     "GRAPHS",
+    "GRAPH_PARTS",
     "OPERATORS",
     "ORDERS",
     "SYMBOLS",
@@ -34,6 +43,7 @@ __all__ = [
     "Definition",
     "GraphArgument",
     "GraphKind",
+    "GraphParts",
     "Kink",
     "Operator",
     "Restriction",
