@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from trigraph.verification.structures import Structure
     from trigraph.verification.units import Unit
 
-__all__ = ["main"]
-
 JUDGE, QUAD = "judge", "real128"
 FAMILIES = tuple(dict.fromkeys(spec.family for spec in DEFINITIONS))
 LAZY = ("bench", "qualify")

@@ -20,8 +20,6 @@ from urllib.request import url2pathname
 
 from trigraph.panels import PANELS, unavailable
 
-__all__ = ["Commit", "PanelState", "build_info", "collect", "commit", "panel_states", "tf32_problems"]
-
 PACKAGES = ("numpy", "scipy", "rich", "click", "matplotlib", "jinja2", "jsonschema")
 CUPY_PACKAGES = ("cupy", "cupy-cuda12x", "cupy-cuda13x")
 # Where they are set, but not to 0, products of float32 matrices on a device are made of numbers with 10 bits.

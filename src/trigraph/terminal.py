@@ -17,8 +17,6 @@ import click
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["Commands", "Finite", "mark", "plain", "plain_console", "say"]
-
 # Lines of a file or a pipe are as long as tables need; COLUMNS overrides it, as everywhere.
 UNLIMITED = 240
 

@@ -12,17 +12,6 @@ import numpy as np
 from trigraph.graphs.arrays import LARGEST_INT, array_kind, count, shown
 from trigraph.table.grammar import SYMBOLS, Attribute, Operator
 
-__all__ = [
-    "HALF",
-    "PLAIN_TYPES",
-    "bind_arguments",
-    "checked_attribute",
-    "checked_wrt",
-    "choice_number",
-    "is_half",
-    "squeeze_columns",
-]
-
 HALF = ("float16", "bfloat16")
 
 

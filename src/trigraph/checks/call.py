@@ -19,15 +19,6 @@ from trigraph.graphs.neighbors import FLOATS
 from trigraph.table.grammar import Array, Operator, evaluate
 from trigraph.table.graph_kinds import GraphArgument
 
-__all__ = [
-    "HALF_PANELS",
-    "MOST_PASSED",
-    "Checked",
-    "check_call",
-    "check_out",
-    "graph_expected",
-]
-
 HALF_PANELS = ("gpu", "gpu-host")
 GRAPH_CLASSES = frozenset(GRAPH_TYPES.values())
 

@@ -20,8 +20,6 @@ from trigraph.graphs import CSC, count
 from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.graphs.segments import Segments
 
-__all__ = ["partition", "partition_pieces"]
-
 
 def partition(
     graph: CSC | EdgeGraph | Segments,

@@ -15,8 +15,6 @@ from trigraph.graphs import CSC, array_kind, namespace_of, wait_for
 from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.graphs.segments import Segments
 
-__all__ = ["Halo", "Pending", "agreement", "digest", "exchange", "moved_to"]
-
 
 def exchange(comm: MPI.Comm, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Send ``parts[r]`` to rank r.

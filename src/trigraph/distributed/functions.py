@@ -18,8 +18,6 @@ from trigraph.panels import choose_panel
 from trigraph.table import GRAPHS, OPERATORS, Array, Operator, result_type
 from trigraph.table.public import PANELS, distributed_docstring, distributed_signature
 
-__all__ = ["FUNCTIONS"]
-
 KINDS = {"CSC": CSCKind, "EdgeGraph": EdgesKind, "Segments": SegmentsKind}
 ENTITIES = frozenset(size for kind in GRAPHS.values() for size in kind.sizes)
 

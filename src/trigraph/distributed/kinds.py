@@ -19,19 +19,6 @@ from trigraph.graphs import CSC
 from trigraph.graphs.edge_graph import EdgeGraph, with_reverse
 from trigraph.graphs.segments import Segments
 
-__all__ = [
-    "CSCKind",
-    "EdgesKind",
-    "Entities",
-    "Ids",
-    "Kind",
-    "Owners",
-    "RowsKind",
-    "SegmentsKind",
-    "ascending",
-    "unique",
-]
-
 Ids = dict[str, np.ndarray]  # ascending global numbers by symbol
 
 

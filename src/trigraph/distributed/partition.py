@@ -14,9 +14,6 @@ from trigraph.distributed.kinds import EdgesKind, Ids, Kind, Owners, RowsKind, a
 from trigraph.graphs import array_kind, device_of, namespace_of
 from trigraph.table.lazy import lazy
 
-__all__ = ["Chunks", "Layout", "Part", "Partition", "Places"]
-
-
 Places: TypeAlias = "np.ndarray | slice"
 
 

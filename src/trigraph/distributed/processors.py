@@ -8,8 +8,6 @@ from mpi4py import MPI
 
 from trigraph.fortran.threads import available_processors, share_processors
 
-__all__ = ["share", "tell"]
-
 _listeners: list[Callable[[int], None]] = []
 _shares: list[int] = []
 

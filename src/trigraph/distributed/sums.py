@@ -13,9 +13,6 @@ from typing import Any, TypeAlias
 import numpy as np
 from mpi4py import MPI
 
-__all__ = ["Sums", "tree_parts", "tree_sum"]
-
-
 Sums: TypeAlias = list[tuple[int, int, Any]]  # first chunk, number of chunks, their sum: a tuple of arrays
 
 

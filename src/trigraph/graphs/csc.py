@@ -28,8 +28,6 @@ from trigraph.graphs.arrays import (
 from trigraph.graphs.base import VIEWS, Immutable, on_device
 from trigraph.table.graph_kinds import GRAPH_PARTS
 
-__all__ = ["CSC", "ReverseCSC", "number_of"]
-
 
 class ReverseCSC(NamedTuple):
     """The orders the backward gathers in; arrays of the graph's kind and dtype.

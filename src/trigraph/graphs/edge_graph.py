@@ -29,8 +29,6 @@ from trigraph.graphs.base import Immutable, on_device
 from trigraph.graphs.neighbors import FLOATS, LARGEST_SHIFT, neighbors
 from trigraph.table.graph_kinds import GRAPH_PARTS
 
-__all__ = ["EdgeGraph", "LeftOut", "NeighborEdges", "SortedEdges", "Triplets", "with_reverse"]
-
 # A pair of nodes is numbered source * num_nodes + destination, in int64.
 MOST_NODES = math.isqrt(2**63 - 1)
 # Rounding allowed between a vector and the opposite of its reverse, in units of eps of their dtype.

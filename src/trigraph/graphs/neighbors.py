@@ -10,8 +10,6 @@ import numpy as np
 
 from trigraph.graphs.arrays import array_kind, shown
 
-__all__ = ["FLOATS", "LARGEST_SHIFT", "neighbors"]
-
 FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 # An EdgeGraph packs the shifts of one edge into one int64, three digits of base 2 * LARGEST_SHIFT + 1.
 LARGEST_SHIFT = 2**19

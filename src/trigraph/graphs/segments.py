@@ -8,8 +8,6 @@ from trigraph.graphs.arrays import check_range, count, frozen, index_array, most
 from trigraph.graphs.base import PART_SIZE, Immutable, on_device
 from trigraph.table.graph_kinds import GRAPH_PARTS
 
-__all__ = ["Segments"]
-
 
 class Segments(Immutable):
     """Members (triplets, edges) and the segment (an edge, an atom) each belongs to, in any order.

@@ -16,8 +16,6 @@ from trigraph.table.grammar import Operator
 from trigraph.table.operators import OPERATORS
 from trigraph.table.public import PANELS, docstring, public_signature
 
-__all__ = ["FUNCTIONS", "execute", "front_door", "raise_named"]
-
 
 def raise_named(op: Operator, error: MemoryError) -> NoReturn:
     """Raise an error again, with the operator's name if it has none."""

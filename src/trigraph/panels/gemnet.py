@@ -11,14 +11,6 @@ from typing import Any, NamedTuple
 
 from trigraph.panels.front_door import FUNCTIONS
 
-__all__ = [
-    "BasisEmbeddingBwd",
-    "BasisEmbeddingBwd2",
-    "basis_embedding_bwd",
-    "basis_embedding_bwd2",
-    "basis_embedding_fwd",
-]
-
 
 class BasisEmbeddingBwd(NamedTuple):
     """What `basis_embedding_bwd` returns; None where a derivative was not asked for, or there is no such input."""

@@ -16,20 +16,6 @@ from typing import Any
 from trigraph.table.graph_kinds import GRAPHS, GraphKind
 from trigraph.table.lazy import lazy
 
-__all__ = [
-    "SYMBOLS",
-    "Argument",
-    "Array",
-    "Attribute",
-    "Definition",
-    "Kink",
-    "Operator",
-    "Restriction",
-    "Symbol",
-    "evaluate",
-    "names_in",
-]
-
 
 @dataclass(frozen=True)
 class Symbol:

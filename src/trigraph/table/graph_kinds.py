@@ -11,8 +11,6 @@ from typing import Any
 
 from trigraph.table.lazy import lazy
 
-__all__ = ["CSC_FORWARD", "CSC_REVERSE", "GRAPHS", "GRAPH_PARTS", "GraphArgument", "GraphKind", "GraphParts"]
-
 
 @dataclass(frozen=True)
 class GraphArgument:

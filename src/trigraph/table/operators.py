@@ -26,8 +26,6 @@ from trigraph.table.grammar import (
     Restriction,
 )
 
-__all__ = ["ACTIVATIONS", "DEFINITIONS", "OPERATORS", "result_type"]
-
 F_IN = Attribute("f_in", "Features per source node.")
 F_OUT = Attribute("f_out", "Features per destination node; the fast index of the kernel.")
 ATHENA = "athena's GNO layer (kernel of Li et al., 2020, arXiv:2003.03485, with one hidden layer), packed as there."

@@ -10,16 +10,6 @@ import textwrap
 
 from trigraph.table.grammar import Argument, Operator
 
-__all__ = [
-    "PANELS",
-    "distributed_docstring",
-    "distributed_signature",
-    "docstring",
-    "public_signature",
-    "torch_docstring",
-    "wrapped",
-]
-
 # Panel: module that holds its functions, and the kind of arrays it takes.
 PANELS: dict[str, tuple[str, str]] = {
     "fortran": ("trigraph.fortran", "numpy"),

@@ -11,8 +11,6 @@ import torch
 from trigraph.graphs import count
 from trigraph.table.grammar import SYMBOLS
 
-__all__ = ["check_channels", "check_device", "check_real", "check_sizes"]
-
 
 def _bounds(symbol: str) -> tuple[int, ...]:
     """Return the smallest and the largest size that operators take."""

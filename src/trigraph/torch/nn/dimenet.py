@@ -22,8 +22,6 @@ from trigraph.torch.nn.activations import Activation, activation
 from trigraph.torch.nn.arguments import check_real, check_sizes
 from trigraph.torch.nn.structures import EnergyForcesStress, Neighbors, check_atoms, find_neighbors, stack_cells
 
-__all__ = ["DimeNetPlusPlus", "InteractionBlock", "RadialBasis"]
-
 NUM_ELEMENTS = 95  # rows of the embedding: atomic numbers 0 to 94
 _radial_basis, _agg_edge_to_edge = FUNCTIONS["radial_basis"], FUNCTIONS["agg_edge_to_edge"]
 

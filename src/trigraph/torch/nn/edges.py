@@ -12,20 +12,6 @@ from trigraph.graphs import CSC, array_kind, as_array, check_memory, check_range
 from trigraph.torch.graphs import tensors, uncompiled
 from trigraph.torch.nn.arguments import check_device
 
-__all__ = [
-    "add_self_loops",
-    "build_graph",
-    "check_edge_index",
-    "check_indices",
-    "check_nodes",
-    "check_reduction",
-    "check_rows",
-    "ends_of",
-    "graph_of",
-    "source_and_destination",
-    "with_loops",
-]
-
 REDUCTIONS = {"add": "sum", "sum": "sum", "mean": "mean", "mul": "prod", "min": "amin", "max": "amax"}
 
 

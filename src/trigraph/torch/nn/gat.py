@@ -24,8 +24,6 @@ from trigraph.torch.nn.edges import (
     with_loops,
 )
 
-__all__ = ["GATConv"]
-
 
 def _glorot(weight: torch.Tensor) -> None:
     """Draw uniformly, with a bound from the last two sizes."""

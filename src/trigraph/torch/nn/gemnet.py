@@ -16,8 +16,6 @@ from trigraph.graphs.segments import Segments
 from trigraph.torch.functions import FUNCTIONS
 from trigraph.torch.graphs import tensors, uncompiled
 
-__all__ = ["BasisEmbedding", "EfficientInteractionBilinear"]
-
 Index = torch.Tensor | Segments
 
 

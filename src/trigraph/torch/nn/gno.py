@@ -13,8 +13,6 @@ from trigraph.torch.functions import FUNCTIONS
 from trigraph.torch.nn.arguments import check_channels, check_sizes
 from trigraph.torch.nn.edges import check_rows, graph_of, source_and_destination
 
-__all__ = ["GNOLayer"]
-
 
 class GNOLayer(torch.nn.Module):
     """Integrate a learned kernel over neighbours: ``out_i = activation(W h_i + sum_j kappa(dx_ij) h_j + b)``.

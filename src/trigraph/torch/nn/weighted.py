@@ -11,8 +11,6 @@ from trigraph.torch.functions import FUNCTIONS
 from trigraph.torch.nn.arguments import check_channels, check_sizes
 from trigraph.torch.nn.edges import check_rows, graph_of, source_and_destination
 
-__all__ = ["WeightedConv"]
-
 AGGREGATIONS = ("sum", "mean", "min", "max")
 
 
