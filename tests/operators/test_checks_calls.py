@@ -58,7 +58,7 @@ def test_attributes(op, attribute):
 def test_numbers(op, attribute):
     good, name = draw(op), attribute.name
     for bad in (True, "0.2", None, [0.2], 0.2 + 0j, np.True_, np.array([0.2])):
-        text = f"{op.name}: {name} is a {type(bad).__name__}; expected a float"
+        text = f"{op.name}: {name} is a {type(bad).__name__}; expected a number"
         raises(TypeError, text, FUNCTIONS[op.name], **(good | {name: bad}))
     for bad in (-0.1, np.nan, np.inf, np.float32(-1), np.array(-2)):
         text = f"{op.name}: {name} is {float(bad)}; expected a finite number >= 0"

@@ -44,13 +44,10 @@ class Checked(NamedTuple):
 
 
 def _refuse_kind(op: Operator, name: str, value: Any, kind: str, panel: str) -> None:
-    found = array_kind(value)
-    if found is None:
-        raise TypeError(
-            f"{op.name}: {name} is a {type(value).__name__}; expected a {kind}.ndarray of float32 or float64"
-            f"{advice(name, value)}"
-        )
-    raise TypeError(f"{op.name}: {name} is a {found}.ndarray; panel {panel!r} takes {kind}.ndarray")
+    if array_kind(value) is None:
+        expected = f"expected a {kind}.ndarray of float32 or float64{advice(name, value)}"
+        raise TypeError(f"{op.name}: {name} is a {type(value).__name__}; {expected}")
+    raise TypeError(f"{op.name}: {name} is a {array_kind(value)}.ndarray; panel {panel!r} takes {kind}.ndarray")
 
 
 def _dtype_of(array: Array, first: Any) -> np.dtype:
@@ -82,8 +79,10 @@ def _check_arrays(op: Operator, values: Mapping[str, Any], kind: str, panel: str
             reason = f"the dtype of {first}" if same else f"since {first} has {values[first].dtype}"
             raise TypeError(f"{op.name}: {array.name} has dtype {value.dtype}; expected {expected}, {reason}")
         elif kind != "numpy" and device_of(value) != device_of(values[first]):
-            here, there = device_of(value), device_of(values[first])
-            raise ValueError(f"{op.name}: {array.name} is on {here}; expected {there}, where {first} is")
+            expected_device = device_of(values[first])
+            raise ValueError(
+                f"{op.name}: {array.name} is on {device_of(value)}; expected {expected_device}, where {first} is"
+            )
 
 
 def graph_expected(op: Operator, argument: GraphArgument) -> str:
@@ -94,6 +93,7 @@ def graph_expected(op: Operator, argument: GraphArgument) -> str:
 
 
 def _check_graph(op: Operator, values: Mapping[str, Any], kind: str, panel: str) -> None:
+    """Check the classes of graph objects, where they are, and that they can serve the choices."""
     if op.graph is None:
         return
     first = values[op.definition.inputs[0].name]
@@ -210,12 +210,9 @@ def check_out(
     kind: str,
     panel: str,
 ) -> dict[str, Any]:
-    """Check the outputs given by the caller: kind, dtype, shape, writable, clear of every input and of each other.
+    """Return the outputs that the caller gives, by field, or raise.
 
-    Returns
-    -------
-    dict
-        From field to array.
+    They must have the right kind, dtype and shape, be writable, and be clear of every input and of each other.
     """
     if out is None:
         return {}
@@ -259,11 +256,7 @@ def check_out(
 
 
 def _overlap(a: Any, b: Any) -> bool:
-    if isinstance(a, np.ndarray):
-        return bool(np.shares_memory(a, b))
-    import cupy
-
-    return bool(cupy.may_share_memory(a, b))
+    return bool(np.shares_memory(a, b) if isinstance(a, np.ndarray) else namespace_of(a).may_share_memory(a, b))
 
 
 def _contiguous(value: Any) -> Any:
@@ -301,28 +294,7 @@ def _key(op: Operator, values: Mapping[str, Any], wrt: Any, panel: str) -> tuple
 
 
 def check_call(op: Operator, values: dict[str, Any], wrt: Any, out: Any, kind: str, panel: str) -> Checked:
-    """Check one call.
-
-    Parameters
-    ----------
-    op : Operator
-    values : dict
-        Arrays, graph and attributes by parameter name.
-    wrt, out
-        As the caller gave them.
-    kind : {"numpy", "cupy"}
-        Kind of arrays the panel takes.
-    panel : str
-        For the messages.
-
-    Returns
-    -------
-    Checked
-
-    Raises
-    ------
-    TypeError, ValueError
-    """
+    """Check one call of a panel that takes arrays of a kind; `values` has arrays, graph and attributes by name."""
     key = _key(op, values, wrt, panel) if out is None else None
     passed = _passed.get(key)
     if passed is not None:

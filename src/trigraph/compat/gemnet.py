@@ -140,10 +140,6 @@ def basis_embedding(
         and no `idx_sph_inner` (num_triplets, interm). With both the pair rad_W1 (num_edges, interm, num_spherical), or
         (num_atoms, interm, Kmax2*num_spherical) with num_spherical fast, and sph (num_edges, num_spherical, Kmax).
         Kmax2 and Kmax are the longest lists of an atom and of an edge.
-
-    Raises
-    ------
-    TypeError, ValueError
     """
     owner = "basis_embedding"
     _check_basis(weight, rad_basis, sph_basis, idx_rad_inner, idx_sph_inner)
@@ -233,10 +229,6 @@ def interaction_bilinear(
     Returns
     -------
     array, shape (num_edges, emb_out) or (agg2_out_size, emb_out)
-
-    Raises
-    ------
-    TypeError, ValueError
     """
     owner = "interaction_bilinear"
     if not isinstance(basis, (tuple, list)) or len(basis) != 2:

@@ -16,7 +16,7 @@ from trigraph.graphs import array_kind, entered, namespace_of
 from trigraph.panels import FUNCTIONS as WHOLE
 from trigraph.panels import choose_panel
 from trigraph.table import GRAPHS, OPERATORS, Array, Operator, result_type
-from trigraph.table.public import PANELS, distributed_docstring, distributed_signature
+from trigraph.table.public import PANELS, distributed_docstring, distributed_signature, publish
 
 KINDS = {"CSC": CSCKind, "EdgeGraph": EdgesKind, "Segments": SegmentsKind}
 ENTITIES = frozenset(size for kind in GRAPHS.values() for size in kind.sizes)
@@ -254,10 +254,7 @@ def _function(op: Operator) -> Callable[..., Any]:
             return found[op.fields[0].name]
         return result_type(op.name)(**{f.name: found.get(f.name) for f in op.fields})
 
-    call.__name__ = call.__qualname__ = op.name
-    call.__module__ = "trigraph.distributed"
-    call.__doc__ = distributed_docstring(op)
-    call.__signature__ = signature  # type: ignore[attr-defined]
+    publish(call, "trigraph.distributed", op.name, signature, distributed_docstring(op))
     return call
 
 

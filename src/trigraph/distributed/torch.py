@@ -24,7 +24,7 @@ from trigraph.distributed.processors import tell
 from trigraph.distributed.sums import tree_parts, tree_sum
 from trigraph.graphs import namespace_of
 from trigraph.table import DEFINITIONS, OPERATORS, ORDERS, Definition, result_type
-from trigraph.table.public import distributed_signature
+from trigraph.table.public import distributed_signature, publish
 from trigraph.torch.arrays import array_of, tensor_from
 
 __all__ = ["FUNCTIONS", "linear", "rowwise", "total"]
@@ -114,10 +114,8 @@ def _function(spec: Definition) -> Callable[..., Any]:
         found = _Derivative.apply(spec, 0, others, (), *inputs)  # type: ignore[no-untyped-call]
         return found if op.single else result_type(op.name)(*found)
 
-    call.__name__ = call.__qualname__ = spec.name
-    call.__module__ = "trigraph.distributed.torch"
-    call.__signature__ = signature  # type: ignore[attr-defined]
-    call.__doc__ = f"{spec.summary} As `trigraph.distributed.{op.name}`, of tensors, and differentiable twice."
+    doc = f"{spec.summary} As `trigraph.distributed.{op.name}`, of tensors, and differentiable twice."
+    publish(call, "trigraph.distributed.torch", spec.name, signature, doc)
     return call
 
 

@@ -365,12 +365,7 @@ class CSC(Immutable):
         if not (hasattr(graph, "is_directed") and hasattr(graph, "edges")):
             raise TypeError(f"CSC: graph is a {type(graph).__name__}; expected a networkx graph")
         number = {node: i for i, node in enumerate(graph.nodes)}
-        ends = np.array(
-            [(number[u], number[v]) for u, v in graph.edges(keys=False)]
-            if graph.is_multigraph()
-            else [(number[u], number[v]) for u, v in graph.edges],
-            dtype=np.int64,
-        ).reshape(-1, 2)
+        ends = np.array([(number[u], number[v]) for u, v in graph.edges()], np.int64).reshape(-1, 2)
         rows = np.arange(len(ends), dtype=np.int64)
         if not graph.is_directed():
             other = ends[:, 0] != ends[:, 1]

@@ -14,7 +14,7 @@ from trigraph.graphs.base import entered
 from trigraph.panels.choice import choose_panel, panel_function
 from trigraph.table.grammar import Operator
 from trigraph.table.operators import OPERATORS
-from trigraph.table.public import PANELS, docstring, public_signature
+from trigraph.table.public import PANELS, docstring, public_signature, publish
 
 
 def raise_named(op: Operator, error: MemoryError) -> NoReturn:
@@ -47,10 +47,7 @@ def front_door(op: Operator) -> Callable[..., Any]:
         with entered(*values.values()):
             return execute(op, check_call(op, values, wrt, out, PANELS[chosen][1], chosen), chosen)
 
-    call.__name__ = call.__qualname__ = op.name
-    call.__module__ = "trigraph"
-    call.__doc__ = docstring(op)
-    call.__signature__ = signature  # type: ignore[attr-defined]
+    publish(call, "trigraph", op.name, signature, docstring(op))
     return call
 
 

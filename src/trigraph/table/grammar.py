@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from types import CodeType
 from typing import Any
@@ -317,34 +317,16 @@ class Operator:
             Argument(f"grad_{a.name}", a.shape, f"Gradient of a scalar in {a.name}.", 1, half=a.half)
             for a in spec.outputs
         )
+        doc = f"Cotangent of {spec.name}_bwd's {{}}; None is zero."
         ggs = tuple(
-            Argument(
-                f"gg_{a.name}",
-                a.shape,
-                f"Cotangent of {spec.name}_bwd's {a.name}; None is zero.",
-                1,
-                column=a.column,
-                half=a.half,
-                nullable=True,
-            )
+            Argument(f"gg_{a.name}", a.shape, doc.format(a.name), 1, column=a.column, half=a.half, nullable=True)
             for a in spec.inputs
         )
-        found = (ggs if self.order == 2 else ()) + (grads if self.order else ()) + inputs
-        if self.order == 1:
-            known = {a.name: a for a in (*spec.outputs, *spec.auxiliary)}
-            found += tuple(
-                Argument(
-                    **vars(
-                        replace(known[n], keyword=True, doc=f"As {spec.name}_fwd returned it; None: computed again.")
-                    ),
-                    nullable=True,
-                    given_back=True,
-                )
-                for n in spec.given_back
-            )
-        if self.restriction:
-            found = tuple(a for a in found if a.name in self.restriction.arguments)
-        return found
+        known = {a.name: vars(a) for a in (*spec.outputs, *spec.auxiliary)}
+        more = {"keyword": True, "doc": f"As {spec.name}_fwd returned it; None: computed again."}
+        back = tuple(Argument(**known[n] | more, nullable=True, given_back=True) for n in spec.given_back)
+        found = ((*inputs,), (*grads, *inputs, *back), (*ggs, *grads, *inputs))[self.order]
+        return tuple(a for a in found if not self.restriction or a.name in self.restriction.arguments)
 
     @lazy
     def fields(self) -> tuple[Array, ...]:
@@ -360,9 +342,7 @@ class Operator:
             return inputs
         grads = (Array(f"grad_{a.name}", a.shape, f"Derivative in grad_{a.name}.", half=a.half) for a in spec.outputs)
         found = (*grads, *inputs)
-        if self.restriction:
-            found = tuple(f for f in found if f.name in self.restriction.fields)
-        return found
+        return tuple(f for f in found if not self.restriction or f.name in self.restriction.fields)
 
     def given(self, values: Mapping[str, Any]) -> tuple[Argument, ...]:
         """Array arguments that are not None."""

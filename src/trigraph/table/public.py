@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import inspect
 import textwrap
+from typing import Any
 
 from trigraph.table.grammar import Argument, Operator
 
@@ -33,6 +34,12 @@ def distributed_signature(op: Operator) -> inspect.Signature:
     extra = [inspect.Parameter("partition", keyword)] if op.graph is None else []
     extra += [inspect.Parameter(name, keyword, default=None) for name in ("out", "panel")]
     return op.signature.replace(parameters=[*op.signature.parameters.values(), *extra])
+
+
+def publish(function: Any, module: str, name: str, signature: inspect.Signature, doc: str) -> None:
+    """Give a function that is made from the table what users see of it."""
+    function.__name__ = function.__qualname__ = name
+    function.__module__, function.__signature__, function.__doc__ = module, signature, doc
 
 
 def wrapped(text: str, first: str = "", rest: str = "") -> list[str]:

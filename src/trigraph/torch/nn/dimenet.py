@@ -16,10 +16,11 @@ from torch.nn import functional as F
 
 from trigraph.graphs import count, shown
 from trigraph.graphs.edge_graph import EdgeGraph
+from trigraph.graphs.scalars import real_number
 from trigraph.torch.functions import FUNCTIONS
 from trigraph.torch.graphs import uncompiled
 from trigraph.torch.nn.activations import Activation, activation
-from trigraph.torch.nn.arguments import check_real, check_sizes
+from trigraph.torch.nn.arguments import check_sizes
 from trigraph.torch.nn.structures import EnergyForcesStress, Neighbors, check_atoms, find_neighbors, stack_cells
 
 NUM_ELEMENTS = 95  # rows of the embedding: atomic numbers 0 to 94
@@ -66,7 +67,7 @@ class RadialBasis(Module):
         check_sizes(
             "RadialBasis", num_radial=num_radial, num_spherical=num_spherical, envelope_exponent=envelope_exponent
         )
-        self.cutoff = check_real("RadialBasis", "cutoff", cutoff, positive=True)
+        self.cutoff = real_number("RadialBasis", "cutoff", cutoff, positive=True)
         self.num_spherical, self.envelope_exponent = num_spherical, envelope_exponent
         self.freq = Parameter(torch.empty(num_radial))
         self.reset_parameters()
@@ -339,7 +340,7 @@ class DimeNetPlusPlus(Module):
         count("DimeNetPlusPlus", "num_spherical", num_spherical, 2)
         if max_num_neighbors is not None:
             check_sizes("DimeNetPlusPlus", max_num_neighbors=max_num_neighbors)
-        self.cutoff = check_real("DimeNetPlusPlus", "cutoff", cutoff, positive=True)
+        self.cutoff = real_number("DimeNetPlusPlus", "cutoff", cutoff, positive=True)
         if output_initializer not in ("zeros", "glorot_orthogonal"):
             raise ValueError(
                 f"DimeNetPlusPlus: output_initializer is {shown(output_initializer)}; expected 'zeros' or "

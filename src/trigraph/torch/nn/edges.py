@@ -180,10 +180,6 @@ def add_self_loops(
     edge_index : tensor, shape (2, num_edges + num_nodes - removed)
         Edges that are no loops in their order, then the loops.
     edge_attr : tensor or None
-
-    Raises
-    ------
-    TypeError, ValueError
     """
     check_edge_index("add_self_loops", edge_index)
     if edge_attr is not None and not isinstance(edge_attr, torch.Tensor):

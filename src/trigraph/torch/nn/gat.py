@@ -10,8 +10,9 @@ import torch
 from torch.nn.functional import dropout, leaky_relu
 
 from trigraph.graphs import CSC
+from trigraph.graphs.scalars import real_number
 from trigraph.torch.functions import FUNCTIONS
-from trigraph.torch.nn.arguments import check_channels, check_real, check_sizes
+from trigraph.torch.nn.arguments import check_channels, check_sizes
 from trigraph.torch.nn.edges import (
     build_graph,
     check_edge_index,
@@ -90,10 +91,6 @@ class GATConv(torch.nn.Module):
     residual : bool, optional
         Add a linear function of the destinations' features.
 
-    Raises
-    ------
-    TypeError, ValueError
-
     Notes
     -----
     PyTorch Geometric's keywords of message passing (``aggr``, ``flow``) are not taken, nor are its sparse matrices.
@@ -128,8 +125,8 @@ class GATConv(torch.nn.Module):
         check_sizes("GATConv", out_channels=out_channels, heads=heads)
         if edge_dim is not None and edge_dim != -1:
             check_sizes("GATConv", edge_dim=edge_dim)
-        check_real("GATConv", "negative_slope", negative_slope, positive=False)
-        if check_real("GATConv", "dropout", dropout, positive=False) > 1:
+        real_number("GATConv", "negative_slope", negative_slope)
+        if real_number("GATConv", "dropout", dropout) > 1:
             raise ValueError(f"GATConv: dropout is {dropout}; expected a probability")
         if isinstance(fill_value, str):
             check_reduction("GATConv", fill_value)
@@ -247,10 +244,6 @@ class GATConv(torch.nn.Module):
         tensor, shape (num_dst_nodes, heads*out_channels) or (num_dst_nodes, out_channels)
             With attention weights a pair of this and a pair: edges (2, num_edges), self loops included, and the weight
             of each (num_edges, heads); for a prepared graph in the order of its positions.
-
-        Raises
-        ------
-        TypeError, ValueError
         """
         src, dst = source_and_destination(x)
         num_src, num_dst = self._sizes(src, dst, edge_index, size)

@@ -183,10 +183,6 @@ class BasisEmbedding(torch.nn.Module):
             num_spherical), or (num_atoms, interm, Kmax2*num_spherical) with num_spherical fast, and sph (num_edges,
             num_spherical, Kmax). Kmax2 and Kmax are the longest lists of an atom and of an edge. Not padded: the pair
             (num_edges, interm, num_spherical) and (num_triplets, num_spherical).
-
-        Raises
-        ------
-        TypeError, ValueError
         """
         owner = "BasisEmbedding"
         _rank(owner, "rad_basis", rad_basis, "num_edges, num_radial")
@@ -311,10 +307,6 @@ class EfficientInteractionBilinear(torch.nn.Module):
         Returns
         -------
         tensor, shape (num_edges, emb_size_out) or (agg2_out_size, emb_size_out)
-
-        Raises
-        ------
-        TypeError, ValueError
         """
         owner = "EfficientInteractionBilinear"
         if not isinstance(basis, (tuple, list)) or len(basis) != 2:

@@ -41,10 +41,6 @@ class GNOLayer(torch.nn.Module):
     weight : Parameter, shape (out_channels, in_channels)
     bias : Parameter, shape (out_channels,), or None
 
-    Raises
-    ------
-    TypeError, ValueError
-
     Notes
     -----
     Source: the graph neural operator layer of athena; Li et al. (2020), arXiv:2003.03485.
@@ -106,10 +102,6 @@ class GNOLayer(torch.nn.Module):
         Parameters
         ----------
         values : tensor of one dimension
-
-        Raises
-        ------
-        TypeError, ValueError
         """
         if not isinstance(values, torch.Tensor):
             raise TypeError(f"GNOLayer: values is a {type(values).__name__}; expected a torch.Tensor")
@@ -140,10 +132,6 @@ class GNOLayer(torch.nn.Module):
         Returns
         -------
         tensor, shape (num_dst_nodes, out_channels)
-
-        Raises
-        ------
-        TypeError, ValueError
         """
         src, dst = source_and_destination(x)
         check_rows("GNOLayer", "x" if src is dst else "x[0]", src, self.sizes[0], "num_nodes, in_channels")

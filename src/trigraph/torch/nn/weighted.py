@@ -29,10 +29,6 @@ class WeightedConv(torch.nn.Module):
         Add a linear function R of the destination's own features.
     bias : bool, optional
 
-    Raises
-    ------
-    TypeError, ValueError
-
     Notes
     -----
     The sum is `trigraph.torch.agg_weighted_n2n`. A destination without in-edges gets the other terms alone.
@@ -93,10 +89,6 @@ class WeightedConv(torch.nn.Module):
         Returns
         -------
         tensor, shape (num_dst_nodes, out_channels)
-
-        Raises
-        ------
-        TypeError, ValueError
         """
         src, dst = source_and_destination(x)
         check_rows("WeightedConv", "x" if src is dst else "x[0]", src, self.lin.in_features, "num_nodes, in_channels")
