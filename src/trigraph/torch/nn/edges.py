@@ -27,6 +27,14 @@ def check_rows(owner: str, name: str, value: Any, width: int | None, symbols: st
         raise ValueError(f"{owner}: {name} has shape {tuple(value.shape)}; expected ({symbols}) with {rows} rows")
 
 
+def check_features(owner: str, src: Any, dst: Any, src_width: int | None, dst_width: int | None) -> None:
+    """Raise unless the features of sources, and those of destinations if there are any, have so many columns."""
+    names = ("x", "x") if src is dst else ("x[0]", "x[1]")
+    check_rows(owner, names[0], src, src_width, "num_src_nodes, in_channels")
+    if dst is not None:
+        check_rows(owner, names[1], dst, dst_width, "num_dst_nodes, in_channels")
+
+
 def check_nodes(owner: str, src: torch.Tensor, dst: torch.Tensor | None, graph: CSC) -> None:
     """Raise unless the features of sources and destinations are where a graph is and have a row for each node."""
     if graph.device != device_of(src):
@@ -92,11 +100,12 @@ def build_graph(owner: str, edge_index: torch.Tensor, num_src_nodes: int, num_ds
         return CSC.from_coo(edge_index[0], edge_index[1], num_src_nodes, num_dst_nodes)
 
 
-def graph_of(owner: str, edge_index: Any, src: torch.Tensor, dst: torch.Tensor | None) -> CSC:
+def graph_of(owner: str, edge_index: Any, src: Any, dst: Any, src_width: int | None, dst_width: int | None) -> CSC:
     """Return a prepared graph as it is, and the graph of an ``edge_index``; `src` and `dst` are features of its nodes.
 
     Those of the destinations may be None with a prepared graph alone.
     """
+    check_features(owner, src, dst, src_width, dst_width)
     if not isinstance(edge_index, CSC):
         check_edge_index(owner, edge_index, src)
         if dst is None:

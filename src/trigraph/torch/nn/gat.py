@@ -16,6 +16,7 @@ from trigraph.torch.nn.arguments import check_channels, check_sizes
 from trigraph.torch.nn.edges import (
     build_graph,
     check_edge_index,
+    check_features,
     check_indices,
     check_nodes,
     check_reduction,
@@ -171,10 +172,7 @@ class GATConv(torch.nn.Module):
 
     def _sizes(self, src: Any, dst: Any, edge_index: Any, size: Any) -> tuple[int, int]:
         """Look at features and edges; return the numbers of sources and destinations."""
-        names = ("x", "x") if src is dst else ("x[0]", "x[1]")
-        check_rows("GATConv", names[0], src, _width(self.lin or self.lin_src), "num_src_nodes, in_channels")
-        if dst is not None:
-            check_rows("GATConv", names[1], dst, _width(self.lin or self.lin_dst), "num_dst_nodes, in_channels")
+        check_features("GATConv", src, dst, _width(self.lin or self.lin_src), _width(self.lin or self.lin_dst))
         prepared = isinstance(edge_index, CSC)
         if prepared:
             found = (edge_index.num_src_nodes, edge_index.num_dst_nodes)

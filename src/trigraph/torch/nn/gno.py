@@ -134,11 +134,8 @@ class GNOLayer(torch.nn.Module):
         tensor, shape (num_dst_nodes, out_channels)
         """
         src, dst = source_and_destination(x)
-        check_rows("GNOLayer", "x" if src is dst else "x[0]", src, self.sizes[0], "num_nodes, in_channels")
         check_rows("GNOLayer", "coords", coords, self.coord_dim, "num_edges, coord_dim")
-        if dst is not None:
-            check_rows("GNOLayer", "x" if src is dst else "x[1]", dst, self.sizes[1], "num_dst_nodes, in_channels")
-        graph = graph_of("GNOLayer", edge_index, src, dst)
+        graph = graph_of("GNOLayer", edge_index, src, dst, *self.sizes)
         out: torch.Tensor = FUNCTIONS["gno_message"](
             src, coords, self.params, graph, f_in=self.sizes[0], f_out=self.out_channels
         )
