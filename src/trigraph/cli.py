@@ -9,8 +9,8 @@ import importlib
 import os
 import shlex
 import time
-from collections.abc import Collection, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,32 +56,15 @@ def main() -> None:
 # ---- verify ----------------------------------------------------------------------------------------------------------
 
 
-def _read(against: Path | None) -> dict[str, Any] | None:
-    """Read the earlier report, before anything is run and before it might be overwritten."""
-    from trigraph.verification.report import ReportError, read
+@contextmanager
+def _checked(option: str) -> Iterator[None]:
+    """Let an option be to blame for what goes wrong before a run: with files to read, and the folder of the report."""
+    from trigraph.verification.report import ReportError
 
     try:
-        return read(against) if against else None
-    except ReportError as error:
-        raise click.BadParameter(str(error), param_hint="'--against'") from error
-
-
-def _make(folder: Path) -> None:
-    """Make the folder of the report before the run, whose results would otherwise be lost."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise click.BadParameter(str(error), param_hint="'--report'") from error
-
-
-def _structures(files: Sequence[str], cutoff: float) -> list[Structure]:
-    """Read the structure files, before anything is run."""
-    from trigraph.verification.structures import read
-
-    try:
-        return [read(path, cutoff) for path in files]
-    except ValueError as error:
-        raise click.BadParameter(str(error).removeprefix("verify: "), param_hint="'--structure'") from error
+        yield
+    except (ReportError, OSError, ValueError) as error:
+        raise click.BadParameter(str(error).removeprefix("verify: "), param_hint=f"'{option}'") from error
 
 
 def _plan(
@@ -171,14 +154,6 @@ def _execute(units: Sequence[Unit], results: Iterable[tuple[Unit, list[Check]]])
     return checks
 
 
-def _asked(
-    operators: Sequence[str], implementation: str | None, checks: Sequence[Check]
-) -> tuple[Collection[str], Collection[str], Collection[str]]:
-    """Return the operators, panels and dtypes of a run: what an earlier report is compared in."""
-    names = {c.operator for c in checks} if operators or implementation else OPERATORS.keys()
-    return names, {c.panel for c in checks}, {c.dtype for c in checks}
-
-
 def _command(ctx: click.Context, without: Collection[str] = ()) -> str:
     """Return the command line that runs this again: the options that were given, but for those of names `without`."""
     words = ["trigraph", ctx.info_name or ""]
@@ -206,7 +181,8 @@ def _report(
 
     given = ctx.params
     report = assemble(checks, skips, given["seed"], _command(ctx), collect(), planned, inputs)
-    asked = _asked(given["operators"], given["implementation"], checks)
+    names = {c.operator for c in checks} if given["operators"] or given["implementation"] else OPERATORS.keys()
+    asked = names, {c.panel for c in checks}, {c.dtype for c in checks}
     comparison = compare(earlier, checks_of(earlier), report, checks, asked) if earlier else None
     try:
         if given["folder"]:
@@ -310,17 +286,21 @@ def verify(
     from trigraph.environment import tf32_problems
     from trigraph.verification import progress
     from trigraph.verification.console import print_comparison, print_failures, print_summary, print_withheld
+    from trigraph.verification.report import read
+    from trigraph.verification.structures import read as read_structure
     from trigraph.verification.units import counted
 
     started = time.perf_counter()
-
-    earlier = _read(against)
+    with _checked("--against"):
+        earlier = read(against) if against else None
     if not files and ctx.get_parameter_source("cutoff") is click.core.ParameterSource.COMMANDLINE:
         raise click.UsageError("--cutoff is of --structure files; none is given")
-    structures = _structures(files, cutoff)
+    with _checked("--structure"):
+        structures = [read_structure(path, cutoff) for path in files]
     units, results = _plan(operators, panels, dtypes, seed, implementation, structures, where, jobs)
     if folder:
-        _make(folder)
+        with _checked("--report"):
+            folder.mkdir(parents=True, exist_ok=True)
     numbers = {unit.label: unit.planned() for unit in units}
     planned = sum(numbers.values())
     if where and not planned:

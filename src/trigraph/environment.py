@@ -11,7 +11,7 @@ import json
 import os
 import platform
 import subprocess
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 from typing import Any
@@ -35,15 +35,6 @@ class Commit:
 
     id: str
     dirty: bool
-
-
-@dataclass(frozen=True)
-class PanelState:
-    """Whether a panel can run here, and what it runs with or why it cannot."""
-
-    panel: str
-    available: bool
-    detail: str
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
@@ -141,8 +132,8 @@ def tf32_problems() -> list[str]:
     ]
 
 
-def panel_states() -> list[PanelState]:
-    """State of every panel and of the judge, in the order of the table of panels."""
+def panel_states() -> list[dict[str, Any]]:
+    """Return for every panel and the judge whether it can run here, and what it runs with or why it cannot."""
     from trigraph.fortran.threads import get_num_threads
 
     cuda = device()
@@ -159,7 +150,10 @@ def panel_states() -> list[PanelState]:
     # The judge is compiled from the reference's source.
     reasons = {panel: unavailable("fortran-reference" if panel == "judge" else panel) for panel in details}
     reasons["fortran"] = reasons["fortran"] or problem
-    return [PanelState(panel, not reasons[panel], reasons[panel] or details[panel]) for panel in (*PANELS, "judge")]
+    return [
+        {"panel": panel, "available": not reasons[panel], "detail": reasons[panel] or details[panel]}
+        for panel in (*PANELS, "judge")
+    ]
 
 
 def _version(name: str) -> str | None:
@@ -192,5 +186,5 @@ def collect() -> dict[str, Any]:
         "device": device(),
         "variables": {name: os.environ.get(name) for name in (*TF32_VARIABLES, *MEMORY_VARIABLES)},
         "warnings": tf32_problems(),
-        "panels": [asdict(state) for state in panel_states()],
+        "panels": panel_states(),
     }

@@ -144,8 +144,7 @@ class Commands(click.Group):
                     say(f"Ended by {number.name}", err=True)
                 return 128 + number
             except click.ClickException as error:
-                shown = io.StringIO()
-                error.show(shown)
+                error.message = plain(error.message)
                 with suppress(OSError):
-                    say(shown.getvalue().rstrip(), err=True)
+                    error.show()
                 return error.exit_code
