@@ -43,11 +43,7 @@ def _literal(value: object) -> str:
 
 def _parameter(name: str, op: Operator, fields: str, left_out: bool) -> str:
     """Return one line of a signature; an array that may be None has that default where it may be left out."""
-    optional = {
-        "wrt": f"{fields} | Iterable[{fields}]",
-        "out": f"_A | Mapping[{fields}, _A]",
-        "panel": "_Panel",
-    }
+    optional = {"wrt": f"{fields} | Iterable[{fields}]", "out": f"_A | Mapping[{fields}, _A]", "panel": "_Panel"}
     if name in optional:
         return f"    {name}: {optional[name]} | None = None,\n"
     for graph in op.graph.arguments if op.graph else ():

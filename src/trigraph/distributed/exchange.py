@@ -17,19 +17,7 @@ from trigraph.graphs.segments import Segments
 
 
 def exchange(comm: MPI.Comm, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Send ``parts[r]`` to rank r.
-
-    Parameters
-    ----------
-    comm : MPI.Comm
-    parts : sequence of int64 arrays, shape (any, columns)
-        One for each rank.
-
-    Returns
-    -------
-    list of int64 arrays, shape (any, columns)
-        What came from each rank.
-    """
+    """Send ``parts[r]``, int64 of shape (any, columns), to rank r; return what came from each rank."""
     columns = parts[0].shape[1]
     counts = np.array([part.size for part in parts])
     coming = np.empty_like(counts)

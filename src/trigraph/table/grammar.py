@@ -244,11 +244,11 @@ class Definition:
     source: str
     inputs: tuple[Array, ...]
     outputs: tuple[Array, ...]
-    attributes: tuple[Attribute, ...]
-    graph: str | None
-    kinks: tuple[Kink, ...]
     terms: str
     operations: tuple[str, str, str]
+    attributes: tuple[Attribute, ...] = ()
+    graph: str | None = None
+    kinks: tuple[Kink, ...] = ()
     restrictions: tuple[Restriction, ...] = ()
     auxiliary: tuple[Array, ...] = ()
     given_back: tuple[str, ...] = ()
