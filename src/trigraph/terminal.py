@@ -144,7 +144,7 @@ class Commands(click.Group):
                     say(f"Ended by {number.name}", err=True)
                 return 128 + number
             except click.ClickException as error:
-                error.message = plain(error.message)
+                error.message = plain(error.message)  # type: ignore[misc]
                 with suppress(OSError):
                     error.show()
                 return error.exit_code
