@@ -41,7 +41,7 @@ def partition(
         A duplicate is made.
     owner : integer array, optional
         Rank that owns each destination, node or output (atoms, or edges without `atoms`), the same on all ranks:
-        of `owners.blocks` (default), `owners.bisection`, `owners.metis`, or any other.
+        of `owners.blocks` (default), `owners.bisection`, or any other.
     source_owner : integer array, optional
         Rank that owns each source, or each input of `idx_in`. Default: `owner` where there are as many, else blocks.
     atoms, idx_in : Segments, optional
