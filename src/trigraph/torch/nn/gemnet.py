@@ -61,13 +61,6 @@ def _build_segments(owner: str, name: str, index: Any, num_segments: int) -> Seg
         raise type(error)(f"{owner}: {name}: {error}") from None
 
 
-@uncompiled
-def _find_slots(
-    owner: str, prefix: str, outer: Any, inner: Any, members: tuple[str, int], rows: tuple[str, int]
-) -> _Slots:
-    return _Slots(owner, prefix, outer, inner, members, rows)
-
-
 class _Slots:
     """Where the members of lists lie in a padded array of `num_rows` rows with `width` slots."""
 
@@ -83,11 +76,9 @@ class _Slots:
         _shape(owner, name, inner, members[0], (members[1],))
         self.inner, self.width = inner.long(), int(inner.max()) + 1 if inner.numel() else 0
         check_range(owner, name, as_array(inner), min(self.width, MOST // max(self.num_rows, 1)), "Kmax")
-        # Sorted by row, then by place in it: equal slots become neighbours.
-        order = torch.argsort(self.inner, stable=True)
-        order = order[torch.argsort(self.outer[order], stable=True)]
-        outer_sorted, inner_sorted = self.outer[order], self.inner[order]
-        again = (outer_sorted[1:] == outer_sorted[:-1]) & (inner_sorted[1:] == inner_sorted[:-1])
+        slot = self.outer * self.width + self.inner
+        order = torch.argsort(slot, stable=True)
+        again = slot[order[1:]] == slot[order[:-1]]
         if bool(again.any()):
             at = int(order[1:][again].min())
             raise ValueError(
@@ -102,6 +93,9 @@ class _Slots:
             check_memory(self.owner, self.product, self.num_rows * self.width, each)
         padded = members.new_zeros(self.num_rows, self.width, *members.shape[1:])
         return padded.index_put((self.outer, self.inner), members)
+
+
+_find_slots = uncompiled(_Slots)
 
 
 class BasisEmbedding(torch.nn.Module):
