@@ -96,8 +96,8 @@ def _plan(
     requests: list[dict[str, Any]] = []
     common = {"operators": operators or None, "seed": seed, "where": where}
     if floats and (others or implementation):
-        given = {"panels": others, "dtypes": floats, "implementation": implementation}
-        requests.append({**common, **given, "structures": structures, "alone": alone})
+        choices = {"panels": others, "dtypes": floats, "implementation": implementation}
+        requests.append({**common, **choices, "structures": structures, "alone": alone})
     if judge and not alone:
         requests.append({**common, "panels": [JUDGE], "dtypes": ["float64"]})
     if not requests:
@@ -145,8 +145,8 @@ def _execute(units: Sequence[Unit], results: Iterable[tuple[Unit, list[Check]]])
     checks: list[Check] = []
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("", total=sum(u.weight for u in units))
-        for unit, found, line in follow(units, results):
-            checks += found
+        for unit, unit_checks, line in follow(units, results):
+            checks += unit_checks
             progress.update(task, description=unit.label, advance=unit.weight)
             if line:
                 with suppress(OSError):
@@ -179,14 +179,14 @@ def _report(
     from trigraph.verification.compare import compare
     from trigraph.verification.report import assemble, checks_of, write
 
-    given = ctx.params
-    report = assemble(checks, skips, given["seed"], _command(ctx), collect(), planned, inputs)
-    names = {c.operator for c in checks} if given["operators"] or given["implementation"] else OPERATORS.keys()
+    options = ctx.params
+    report = assemble(checks, skips, options["seed"], _command(ctx), collect(), planned, inputs)
+    names = {c.operator for c in checks} if options["operators"] or options["implementation"] else OPERATORS.keys()
     asked = names, {c.panel for c in checks}, {c.dtype for c in checks}
     comparison = compare(earlier, checks_of(earlier), report, checks, asked) if earlier else None
     try:
-        if given["folder"]:
-            write(given["folder"], report, checks, comparison)
+        if options["folder"]:
+            write(options["folder"], report, checks, comparison)
     except OSError as error:
         return comparison, str(error)
     return comparison, ""
@@ -355,20 +355,20 @@ def info() -> None:
     from trigraph.environment import collect
 
     console = plain_console()
-    found = collect()
-    source, build, cpu, cuda = found["trigraph"], found["build"] or {}, found["cpu"], found["device"]
+    facts = collect()
+    source, build, cpu, cuda = facts["trigraph"], facts["build"] or {}, facts["cpu"], facts["device"]
     commit = f"commit {source['commit']}" if source["commit"] else "not installed from a repository"
     rows = {
         "trigraph": f"{source['version']}, {commit}{', changed since' if source['dirty'] else ''}",
-        "Python": f"{found['python']}, {found['system']}",
-        "packages": ", ".join(f"{name} {version}" for name, version in found["packages"].items() if version),
+        "Python": f"{facts['python']}, {facts['system']}",
+        "packages": ", ".join(f"{name} {version}" for name, version in facts["packages"].items() if version),
         "processor": f"{cpu['model']}, {cpu['processors']} processors",
         "fast path": f"{cpu['level'] or 'none'} of {', '.join(cpu['levels']) or 'none'}, {cpu['threads']} threads "
         "(OMP_NUM_THREADS, else the processors, which ranks of MPI on one machine share)",
         "device": cuda["reason"] or f"{cuda['name']}, driver {cuda['driver']}, CUDA runtime {cuda['runtime']}",
     }
-    if found["warnings"]:
-        rows["warning"] = "; ".join(found["warnings"])
+    if facts["warnings"]:
+        rows["warning"] = "; ".join(facts["warnings"])
     if build:
         rows["Fortran"] = f"{build['fortran_compiler']} {build['fortran_version']}"
         rows["C++"] = f"{build['cpp_compiler']} {build['cpp_version']}"
@@ -380,7 +380,7 @@ def info() -> None:
     console.print(table)
     console.print()
     panels = Table.grid(padding=(0, 2))
-    for state in found["panels"]:
+    for state in facts["panels"]:
         panels.add_row(mark(console, state["available"]), f"[bold]{state['panel']}[/]", escape(state["detail"]))
     console.print(panels)
 

@@ -103,24 +103,24 @@ def _level_name(level: str) -> str:
 
 def device() -> dict[str, Any]:
     """Return the current CUDA device: its `name` and the versions around it, or the `reason` why there is none."""
-    found: dict[str, Any] = dict.fromkeys(("name", "compute_capability", "driver", "runtime", "reason"))
+    state: dict[str, Any] = dict.fromkeys(("name", "compute_capability", "driver", "runtime", "reason"))
     try:
         import cupy
     except ImportError as error:
         missing = isinstance(error, ModuleNotFoundError) and error.name == "cupy"
-        return {**found, "reason": "CuPy is not installed" if missing else f"CuPy cannot be imported: {error}"}
+        return {**state, "reason": "CuPy is not installed" if missing else f"CuPy cannot be imported: {error}"}
     runtime = cupy.cuda.runtime
     try:
         number = runtime.getDevice()
         properties = runtime.getDeviceProperties(number)
-        found["driver"] = runtime.driverGetVersion()
-        found["runtime"] = runtime.runtimeGetVersion()
+        state["driver"] = runtime.driverGetVersion()
+        state["runtime"] = runtime.runtimeGetVersion()
     except runtime.CUDARuntimeError as error:
-        return {**found, "reason": f"no CUDA device: {error}"}
+        return {**state, "reason": f"no CUDA device: {error}"}
     name = properties["name"]
-    found["name"] = name.decode() if isinstance(name, bytes) else str(name)
-    found["compute_capability"] = f"{properties['major']}.{properties['minor']}"
-    return found
+    state["name"] = name.decode() if isinstance(name, bytes) else str(name)
+    state["compute_capability"] = f"{properties['major']}.{properties['minor']}"
+    return state
 
 
 def tf32_problems() -> list[str]:

@@ -118,10 +118,10 @@ def checked_names(owner: str, names: tuple[str, ...], wrt: Any) -> tuple[str, ..
 
 def squeeze_columns(op: Operator, values: dict[str, Any]) -> frozenset[str]:
     """Drop the trailing axis of one that column arrays may have; return the names of those that had it."""
-    found = []
+    squeezed = []
     for a in op.arguments:
         value = values[a.name]
         if a.column and value is not None and value.ndim == len(a.dims) + 1 and value.shape[-1] == 1:
             values[a.name] = value[..., 0]
-            found.append(a.name)
-    return frozenset(found)
+            squeezed.append(a.name)
+    return frozenset(squeezed)

@@ -275,7 +275,7 @@ def _key(op: Operator, values: Mapping[str, Any], wrt: Any, panel: str) -> tuple
     asked = tuple(wrt) if type(wrt) is list else wrt
     if asked is not None and not all(type(name) is str for name in (asked if type(asked) is tuple else (asked,))):
         return None
-    found: list[Any] = [op.name, panel, asked]
+    key: list[Any] = [op.name, panel, asked]
     for name in op.parameters:
         value = values[name]
         kind = type(value)
@@ -283,14 +283,14 @@ def _key(op: Operator, values: Mapping[str, Any], wrt: Any, panel: str) -> tuple
             flags = value.flags
             if not (flags.c_contiguous and flags.aligned and value.dtype.kind in "fiu"):
                 return None
-            found.append((value.shape, value.dtype))
+            key.append((value.shape, value.dtype))
         elif kind in PLAIN_TYPES:
-            found.append((kind, value))
+            key.append((kind, value))
         elif kind in GRAPH_CLASSES:
-            found.append(value._key)
+            key.append(value._key)
         else:
             return None
-    return tuple(found)
+    return tuple(key)
 
 
 def check_call(op: Operator, values: dict[str, Any], wrt: Any, out: Any, kind: str, panel: str) -> Checked:
@@ -301,7 +301,7 @@ def check_call(op: Operator, values: dict[str, Any], wrt: Any, out: Any, kind: s
         _check_positions(op, values)
         _check_positive(op, values)
         return Checked(values, *passed[:2], {}, frozenset(), passed[2])
-    given = dict(values)
+    before = dict(values)
     _check_arrays(op, values, kind, panel)
     _wrap_indices(op, values)
     for attribute in op.attributes:
@@ -321,7 +321,7 @@ def check_call(op: Operator, values: dict[str, Any], wrt: Any, out: Any, kind: s
         if values[a.name] is not None:
             values[a.name] = _contiguous(values[a.name])
     kept: dict[Any, Any] = {}
-    if key is not None and all(values[name] is value for name, value in given.items()):  # nothing was converted
+    if key is not None and all(values[name] is value for name, value in before.items()):  # nothing was converted
         if len(_passed) >= MOST_PASSED:
             _passed.clear()
         _passed[key] = sizes, wanted, kept

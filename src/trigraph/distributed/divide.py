@@ -159,9 +159,9 @@ def partition_pieces(
     counted = ("num_triplets",) if graph_type is Segments else ("num_edges", "num_positions")
     sizes |= dict.fromkeys(counted, sum(numbers))
     if graph_type is EdgeGraph:
-        given = _check_edges(comm, table, lengths)
+        have_reverse = _check_edges(comm, table, lengths)
         divided = _divide(comm, kind, sizes, owners, np.column_stack([member, table]), {}, cuda_aware)
-        return replace(divided, kind=EdgesKind(int64, given, _is_ambiguous(divided, given)))
+        return replace(divided, kind=EdgesKind(int64, have_reverse, _is_ambiguous(divided, have_reverse)))
     if graph_type is CSC:
         table = _positions(comm, sizes, owners, np.column_stack([member, table]))
     else:
@@ -258,12 +258,12 @@ def _check_edges(comm: MPI.Comm, edges: np.ndarray, lengths: set[int]) -> bool:
     return 3 in lengths
 
 
-def _is_ambiguous(divided: Partition, given: bool) -> bool:
-    """Return whether nothing tells the reverse of an edge; raise where one that is `given` is not the reverse."""
+def _is_ambiguous(divided: Partition, have_reverse: bool) -> bool:
+    """Return whether nothing tells the reverse of an edge; raise if edges have one that is wrong."""
     comm, edges = divided.comm, divided.table
     own = edges[divided.owners.blocks[edges[:, 1]] == comm.rank]
     with agreement(comm):
-        if given:  # the block of its source has an edge and its reverse
+        if have_reverse:  # the block of its source has an edge and its reverse
             known = own[own[:, 3] >= 0]
             back = edges[np.minimum(np.searchsorted(edges[:, 0], known[:, 3]), max(len(edges) - 1, 0))]
             if (own[:, 3] < -1).any() or (back != known[:, [3, 2, 1, 0]]).any():
@@ -272,7 +272,7 @@ def _is_ambiguous(divided: Partition, given: bool) -> bool:
                     "expected the number of the very reverse, or -1"
                 )
     parallel = len(np.unique(own[:, 1:3], axis=0)) < len(own)
-    return comm.allreduce(bool(parallel), MPI.LOR) and not given
+    return comm.allreduce(bool(parallel), MPI.LOR) and not have_reverse
 
 
 @cache
@@ -310,10 +310,10 @@ def _members_of(
         raise TypeError(f"partition: atoms and idx_in do not go with a {type(graph).__name__}; expected Segments")
     if isinstance(graph, EdgeGraph):
         sizes = {"num_nodes": graph.num_nodes, "num_edges": graph.num_edges}
-        given = graph.reverse_edge is not None
-        reverse = graph.reverse_edge if given else np.full(graph.num_edges, -1)
+        have_reverse = graph.reverse_edge is not None
+        reverse = graph.reverse_edge if have_reverse else np.full(graph.num_edges, -1)
         columns = [np.arange(graph.num_edges), graph.src, graph.dst, reverse]
-        kind: Kind = EdgesKind(graph.src.dtype, given, not given)
+        kind: Kind = EdgesKind(graph.src.dtype, have_reverse, not have_reverse)
         return kind, sizes, np.stack(columns, 1).astype(np.int64, copy=False), nothing
     if isinstance(graph, CSC):
         names = ("num_src_nodes", "num_dst_nodes", "num_positions", "num_edges")
@@ -355,22 +355,22 @@ def _members_of(
 def _owners_of(kind: Kind, sizes: Mapping[str, int], ranks: int, owner: Any, source_owner: Any) -> Owners:
     """Return the owners that were given, checked, or those by default."""
     symbol = {CSCKind: "num_src_nodes", SegmentsKind: "num_inputs"}.get(type(kind), kind.block)
-    found: list[np.ndarray] = []
-    for name, given, counted in (("owner", owner, kind.block), ("source_owner", source_owner, symbol)):
+    owners: list[np.ndarray] = []
+    for name, ranks_given, counted in (("owner", owner, kind.block), ("source_owner", source_owner, symbol)):
         number = sizes[counted]
-        if given is None:
-            same = bool(found) and number == found[0].size
-            found.append(found[0] if same else block_owners(number, ranks))
+        if ranks_given is None:
+            same = bool(owners) and number == owners[0].size
+            owners.append(owners[0] if same else block_owners(number, ranks))
             continue
-        array = np.asarray(given)
+        array = np.asarray(ranks_given)
         if array.shape != (number,) or array.dtype.kind not in "iu":
             raise ValueError(
                 f"partition: {name} has {array.dtype} {array.shape}; expected integers ({counted},) = ({number},)"
             )
         if array.size and not 0 <= array.min() <= array.max() < ranks:
             raise ValueError(f"partition: {name} holds {array.min()} to {array.max()}; expected ranks 0 to {ranks - 1}")
-        found.append(array.astype(np.int64))
-    return Owners(*found)
+        owners.append(array.astype(np.int64))
+    return Owners(*owners)
 
 
 def _divide(
@@ -386,8 +386,8 @@ def _divide(
     tables = [moved_to(comm, piece, owners.blocks[piece[:, c]]) for c in kind.block_columns]
     table = ascending(np.concatenate(tables))
     owned: Ids = {}
-    for s, found in kind.entities(table, owners).items():
-        owned[s] = unique(found.ids[found.owners == comm.rank], more.get(s, piece[:0, 0]))
+    for s, entities in kind.entities(table, owners).items():
+        owned[s] = unique(entities.ids[entities.owners == comm.rank], more.get(s, piece[:0, 0]))
     owned[kind.block] = np.flatnonzero(owners.blocks == comm.rank)
     if isinstance(kind, (CSCKind, SegmentsKind)) and kind.shared:
         owned[kind.shared[0]] = np.flatnonzero(owners.sources == comm.rank)

@@ -71,32 +71,32 @@ class _Call:
     def _checked_out(self) -> dict[str, Any]:
         """Return the arrays to write to, by field: the rows that this rank owns, as the front door wants all."""
         op, owned = self.op, self.partition.owned
-        given = dict(self.values)
+        arguments = dict(self.values)
         if op.graph:
-            given |= self.partition.nothing.graphs_for(self.values[op.definition.inputs[0].name])
-        columns = squeeze_columns(op, given)
-        shapes = {a.name: given[a.name].shape for a in op.arguments if given[a.name] is not None}
-        sizes = bind_sizes(op, given, shapes, {n: owned[n].size for n in op.graph.sizes} if op.graph else {})
-        there = {f.name for f in op.returned(given, sizes)}
-        wanted = tuple(n for n in self.wanted if n in there)
-        panel = choose_panel(op, given, self.panel)
-        return check_out(op, self.given_out, given, sizes, wanted, columns, PANELS[panel][1], panel)
+            arguments |= self.partition.nothing.graphs_for(self.values[op.definition.inputs[0].name])
+        columns = squeeze_columns(op, arguments)
+        shapes = {a.name: arguments[a.name].shape for a in op.arguments if arguments[a.name] is not None}
+        sizes = bind_sizes(op, arguments, shapes, {n: owned[n].size for n in op.graph.sizes} if op.graph else {})
+        existing = {f.name for f in op.returned(arguments, sizes)}
+        wanted = tuple(n for n in self.wanted if n in existing)
+        panel = choose_panel(op, arguments, self.panel)
+        return check_out(op, self.given_out, arguments, sizes, wanted, columns, PANELS[panel][1], panel)
 
     def facts(self) -> list[tuple[str, str]]:
         """Return what has to be the same on all ranks."""
-        found = [self.partition.name, ("wrt", ", ".join(self.wanted)), ("panel", str(self.panel))]
+        facts = [self.partition.name, ("wrt", ", ".join(self.wanted)), ("panel", str(self.panel))]
         for a in self.op.arguments:
             value, divided = self.values[a.name], self.divided[a.name]
             if value is None:
-                found.append((a.name, "None"))
+                facts.append((a.name, "None"))
             elif divided is None:
-                found.append((a.name, f"{value.dtype} {value.shape}"))
+                facts.append((a.name, f"{value.dtype} {value.shape}"))
                 contents = value if isinstance(value, np.ndarray) else value.get()
-                found.append((f"the digest of the numbers in {a.name}, a parameter,", digest(contents)))
+                facts.append((f"the digest of the numbers in {a.name}, a parameter,", digest(contents)))
             else:
                 shape = tuple(n for axis, n in enumerate(value.shape) if axis != divided[1])
-                found.append((a.name, f"of {value.dtype} with rows of shape {shape}"))
-        return found + [(a.name, repr(self.values[a.name])) for a in self.op.attributes]
+                facts.append((a.name, f"of {value.dtype} with rows of shape {shape}"))
+        return facts + [(a.name, repr(self.values[a.name])) for a in self.op.attributes]
 
     def run(self) -> dict[str, Any]:
         """Return the fields that were wanted; None where they do not exist."""
@@ -139,8 +139,8 @@ class _Call:
                 arrived[name] = chunks.halos[divided[0]].start(self.values[name], divided[1]).wait()
 
         def of(part: Part) -> tuple[Any, ...]:
-            found = self._part(part, arrived, names)
-            return tuple(found[n] for n in names)
+            fields = self._part(part, arrived, names)
+            return tuple(fields[n] for n in names)
 
         with agreement(self.partition.comm):
             sums = tree_parts(map(of, chunks.parts if chunks.number else [self.partition.nothing]), chunks.first)
@@ -150,7 +150,7 @@ class _Call:
 
     def _part(self, part: Part, values: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
         """Call the operator for a part."""
-        given = {n: v for n, v in values.items() if n not in part.graphs}
+        arguments = {n: v for n, v in values.items() if n not in part.graphs}
         for a in self.op.arguments:
             divided, value = self.divided[a.name], values[a.name]
             if divided is None or value is None:
@@ -162,21 +162,21 @@ class _Call:
             if part.inside is not None and a.name.startswith("grad_"):
                 xp = namespace_of(value)
                 value = xp.where(xp.asarray(part.inside)[:, None], value, xp.zeros((), value.dtype))
-            given[a.name] = self._local(part, value) if a.index else value
+            arguments[a.name] = self._local(part, value) if a.index else value
         graphs = {}
         if self.op.graph:
-            found = part.graphs_for(values[self.op.definition.inputs[0].name])
-            graphs = {g.name: found[g.name] for g in self.op.graph.arguments}
+            of_part = part.graphs_for(values[self.op.definition.inputs[0].name])
+            graphs = {g.name: of_part[g.name] for g in self.op.graph.arguments}
         keywords = {"wrt": names} if self.op.selective else {}
-        result = WHOLE[self.op.name](**given, **graphs, **keywords, panel=self.panel)
+        result = WHOLE[self.op.name](**arguments, **graphs, **keywords, panel=self.panel)
         fields = {self.op.fields[0].name: result} if self.op.single else result._asdict()
         return {n: self._whole(part, fields[n]) if _is_index(self.op, n) else fields[n] for n in names}
 
     def _local(self, part: Part, numbers: Any) -> Any:
         """Return positions of the whole graph as positions of a part; negative numbers stay."""
         xp = namespace_of(numbers)
-        here = xp.searchsorted(xp.asarray(part.ids["num_positions"]), numbers).astype(numbers.dtype)
-        return xp.where(numbers >= 0, here, numbers)
+        places = xp.searchsorted(xp.asarray(part.ids["num_positions"]), numbers).astype(numbers.dtype)
+        return xp.where(numbers >= 0, places, numbers)
 
     def _whole(self, part: Part, numbers: Any) -> Any:
         """Return positions of a part as positions of the whole graph; negative numbers stay."""
@@ -186,27 +186,27 @@ class _Call:
         ids = xp.asarray(part.ids["num_positions"]).astype(numbers.dtype)
         return xp.where(numbers >= 0, ids[numbers] if ids.size else numbers, numbers)
 
-    def _empty(self, name: str, found: Any, interior: Part) -> Any:
+    def _empty(self, name: str, array: Any, interior: Part) -> Any:
         """Return an array for what this rank owns of a field, or the interior's where that is all; None for None."""
-        if found is None or name in self.out:
+        if array is None or name in self.out:
             return self.out.get(name)
         symbol, axis = self.divided_fields[name]
         own = self.partition.owned[symbol].size
-        if found.shape[axis] == own and all(_is_whole(p, own) for p in interior.kept[symbol]):
-            return found
-        shape = (*found.shape[:axis], own, *found.shape[axis + 1 :])
-        return namespace_of(found).empty(shape, found.dtype)
+        if array.shape[axis] == own and all(_is_whole(p, own) for p in interior.kept[symbol]):
+            return array
+        shape = (*array.shape[:axis], own, *array.shape[axis + 1 :])
+        return namespace_of(array).empty(shape, array.dtype)
 
-    def _keep(self, part: Part, found: Mapping[str, Any], out: Mapping[str, Any]) -> None:
+    def _keep(self, part: Part, fields: Mapping[str, Any], out: Mapping[str, Any]) -> None:
         """Put what a part has completed where it belongs."""
         for name, array in out.items():
-            if array is not None and array is not found[name]:
+            if array is not None and array is not fields[name]:
                 symbol, axis = self.divided_fields[name]
                 xp = namespace_of(array)
                 places, to = (
                     (slice(None),) * axis + (p if isinstance(p, slice) else xp.asarray(p),) for p in part.kept[symbol]
                 )
-                array[to] = found[name][places]
+                array[to] = fields[name][places]
 
 
 def _is_whole(places: Places, number: int) -> bool:
@@ -220,20 +220,20 @@ def _is_index(op: Operator, name: str) -> bool:
 def _checked_partition(op: Operator, values: dict[str, Any], rows: Partition | None) -> Partition:
     """Return the partition among the arguments, without the graph arguments that stand for it."""
     graphs = [g.name for g in op.graph.arguments] if op.graph else []
-    found = values.pop(graphs[0]) if graphs else rows
+    partition = values.pop(graphs[0]) if graphs else rows
     if graphs and rows is not None:
         raise TypeError(f"{op.name}: partition goes with operators that take no graph; give it as {graphs[0]}")
     for name in graphs[1:]:
         if values.pop(name) is not None:
             raise TypeError(f"{op.name}: {name} is given; expected it in trigraph.distributed.partition(..., {name}=)")
-    if not isinstance(found, Partition):
+    if not isinstance(partition, Partition):
         name = graphs[0] if graphs else "partition"
-        raise TypeError(f"{op.name}: {name} is a {type(found).__name__}; expected a trigraph.distributed.Partition")
-    if not graphs and not isinstance(found.kind, RowsKind):
-        found = found.rows()
-    if not isinstance(found.kind, KINDS[op.graph.type_name] if op.graph else RowsKind):
-        raise TypeError(f"{op.name}: the partition is that of another kind of graph ({type(found.kind).__name__})")
-    return found
+        raise TypeError(f"{op.name}: {name} is a {type(partition).__name__}; expected a trigraph.distributed.Partition")
+    if not graphs and not isinstance(partition.kind, RowsKind):
+        partition = partition.rows()
+    if not isinstance(partition.kind, KINDS[op.graph.type_name] if op.graph else RowsKind):
+        raise TypeError(f"{op.name}: the partition is that of another kind of graph ({type(partition.kind).__name__})")
+    return partition
 
 
 def _function(op: Operator) -> Callable[..., Any]:
@@ -249,10 +249,10 @@ def _function(op: Operator) -> Callable[..., Any]:
             work.check()
             facts += work.facts()
         with entered(*values.values()):
-            found = work.run()
+            fields = work.run()
         if op.single:
-            return found[op.fields[0].name]
-        return result_type(op.name)(**{f.name: found.get(f.name) for f in op.fields})
+            return fields[op.fields[0].name]
+        return result_type(op.name)(**{f.name: fields.get(f.name) for f in op.fields})
 
     publish(call, "trigraph.distributed", op.name, signature, distributed_docstring(op))
     return call

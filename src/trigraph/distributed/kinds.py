@@ -46,8 +46,8 @@ def _entities(table: np.ndarray, columns: dict[int, np.ndarray]) -> Entities:
 
 def unique(*arrays: np.ndarray) -> np.ndarray:
     """Return the numbers of some arrays in ascending order, each once; `numpy.unique` is slower where most differ."""
-    found = np.sort(np.concatenate(arrays))
-    return found[np.concatenate([[True], found[1:] != found[:-1]])] if found.size else found
+    numbers = np.sort(np.concatenate(arrays))
+    return numbers[np.concatenate([[True], numbers[1:] != numbers[:-1]])] if numbers.size else numbers
 
 
 def ascending(table: np.ndarray) -> np.ndarray:

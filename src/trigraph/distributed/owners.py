@@ -42,16 +42,16 @@ def bisection(positions: Any, parts: int) -> np.ndarray:
         Part of each node.
     """
     positions = np.asarray(positions, np.float64)
-    found = np.zeros(len(positions), np.int64)
+    owners = np.zeros(len(positions), np.int64)
     waiting = [(np.arange(len(positions)), 0, parts)]
     while waiting:
         nodes, first, number = waiting.pop()
         if number == 1 or nodes.size == 0:
-            found[nodes] = first
+            owners[nodes] = first
             continue
         axis = int(np.ptp(positions[nodes], axis=0).argmax())
         order = nodes[np.argsort(positions[nodes, axis], kind="stable")]
         left = number // 2
         at = nodes.size * left // number
         waiting += [(np.sort(order[:at]), first, left), (np.sort(order[at:]), first + left, number - left)]
-    return found
+    return owners

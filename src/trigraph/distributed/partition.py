@@ -229,8 +229,8 @@ class Partition:
         own, table = self.owned[self.kind.block], self.table
         outside = self._outside(own, table)
         late = np.isin(table[:, self.kind.block_columns[:1]], outside).any(1)
-        found = self.kind.entities(table[late], self.owners)
-        kept = {s: ids[np.isin(ids, found[s].ids)] if s in found else ids[:0] for s, ids in self.owned.items()}
+        entities = self.kind.entities(table[late], self.owners)
+        kept = {s: ids[np.isin(ids, entities[s].ids)] if s in entities else ids[:0] for s, ids in self.owned.items()}
         kept[self.kind.block] = outside
         return self._layout(own[~np.isin(own, outside)], outside, kept, table)
 
@@ -244,8 +244,8 @@ class Partition:
         kept[self.kind.block] = own[np.isin(own, outside)]
         needed = [kept[self.kind.block]]
         for s, (ids, owners, by) in pairs.items():
-            mine = owners == self.comm.rank
-            kept[s] = unique(ids[mine & np.isin(by, outside)])
+            own_entities = owners == self.comm.rank
+            kept[s] = unique(ids[own_entities & np.isin(by, outside)])
             needed.append(by[np.isin(ids, kept[s])])
         return self._layout(blocks[~np.isin(blocks, outside)], unique(*needed), kept, table)
 
@@ -262,8 +262,8 @@ class Partition:
         known = known[np.argsort(known[:, 0])]
         tables = [np.empty((0, kind.width), np.int64)]
         for column in kind.block_columns:
-            mine = self.table[self.owners.blocks[self.table[:, column]] == comm.rank]
-            tables.append(moved_to(comm, mine, keeper(mine[:, column])))
+            rows_of_rank = self.table[self.owners.blocks[self.table[:, column]] == comm.rank]
+            tables.append(moved_to(comm, rows_of_rank, keeper(rows_of_rank[:, column])))
         table = ascending(np.concatenate(tables))
         ids, owners = self._read(table)
         ids[kind.block], owners[kind.block] = known[:, 0], known[:, 1]
@@ -279,7 +279,7 @@ class Partition:
             limits = [chunk * kind.chunk, (chunk + 1) * kind.chunk]
             begin, end = np.searchsorted(known[:, 0], limits)
             slices = [slice(*np.searchsorted(blocks, limits)) for blocks in by_block]
-            rows = [order[here] for order, here in zip(orders, slices, strict=True)]
+            rows = [order[slice_of_chunk] for order, slice_of_chunk in zip(orders, slices, strict=True)]
             of_chunk = table[unique(*rows)] if rows else table
             parts.append(self._part(of_chunk, known[begin:end, 0], {}, ids))
         return Chunks(parts, halos, first, number)
@@ -291,15 +291,15 @@ class Partition:
 
     def _pairs(self, table: np.ndarray, blocks: np.ndarray) -> dict[str, tuple[np.ndarray, ...]]:
         """Return by symbol what some blocks read: number of the entity, its owner, and the block."""
-        found: dict[str, tuple[np.ndarray, ...]] = {}
+        pairs: dict[str, tuple[np.ndarray, ...]] = {}
         for column in self.kind.block_columns:
-            there = np.isin(table[:, column], blocks)
+            of_blocks = np.isin(table[:, column], blocks)
             for s, (ids, owners, rows) in self.kind.entities(table, self.owners).items():
-                of = there[rows]
+                of = of_blocks[rows]
                 more = (ids[of], owners[of], table[rows[of], column])
-                before = found.get(s)
-                found[s] = more if before is None else tuple(map(np.concatenate, zip(before, more, strict=True)))
-        return found
+                before = pairs.get(s)
+                pairs[s] = more if before is None else tuple(map(np.concatenate, zip(before, more, strict=True)))
+        return pairs
 
     def _outside(self, blocks: np.ndarray, table: np.ndarray) -> np.ndarray:
         """Return those blocks that read what other ranks own."""
@@ -321,17 +321,17 @@ class Partition:
 
     def _of_blocks(self, table: np.ndarray, blocks: np.ndarray) -> np.ndarray:
         """Return the rows of a table that belong to some blocks."""
-        there = np.zeros(len(table), bool)
+        of_blocks = np.zeros(len(table), bool)
         for column in self.kind.block_columns:
-            there |= np.isin(table[:, column], blocks)
-        return table if there.all() else table[there]
+            of_blocks |= np.isin(table[:, column], blocks)
+        return table if of_blocks.all() else table[of_blocks]
 
     def _read(self, table: np.ndarray) -> tuple[Ids, Ids]:
         """Return the entities that the rows of a table read, by symbol, and their owners."""
         ids, owners = {}, {}
-        for s, found in self.kind.entities(table, self.owners).items():
-            ids[s], at = np.unique(found.ids, return_index=True)
-            owners[s] = found.owners[at]
+        for s, entities in self.kind.entities(table, self.owners).items():
+            ids[s], at = np.unique(entities.ids, return_index=True)
+            owners[s] = entities.owners[at]
         return ids, owners
 
     def _part(self, rows: np.ndarray, blocks: np.ndarray, kept: Ids, at_hand: Ids | None) -> Part:
@@ -352,10 +352,10 @@ class Partition:
         return Part(ids, places, done, self.kind.build(rows, ids), inside, {})
 
     def _halos(self, ids: Ids, owners: Ids) -> dict[str, Halo]:
-        found = {}
+        halos = {}
         for s in sorted(ids):
-            found[s] = Halo(self.comm, self.owned[s], ids[s], owners[s], self.cuda_aware)
-        return found
+            halos[s] = Halo(self.comm, self.owned[s], ids[s], owners[s], self.cuda_aware)
+        return halos
 
     def _layout(self, inner: np.ndarray, outer: np.ndarray, kept: Ids, table: np.ndarray) -> Layout:
         """Return the parts of inner and of outer blocks; the latter completes what is `kept`, the former the rest."""

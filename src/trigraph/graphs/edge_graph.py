@@ -171,10 +171,10 @@ class EdgeGraph(Immutable):
                 place = xp.empty_like(by_dst)
                 place[by_dst] = xp.arange(by_dst.size, dtype=dtype)
                 position = xp.where(reverse_edge >= 0, place[reverse_edge], -1)
-            found = position >= 0
-            edge_start = frozen(xp.where(found, position, start).astype(dtype))
-            edge_stop = frozen((edge_start + found).astype(dtype))
-            reverse_edge = frozen(xp.where(found, by_dst[position], -1).astype(dtype))
+            has_reverse = position >= 0
+            edge_start = frozen(xp.where(has_reverse, position, start).astype(dtype))
+            edge_stop = frozen((edge_start + has_reverse).astype(dtype))
+            reverse_edge = frozen(xp.where(has_reverse, by_dst[position], -1).astype(dtype))
         self._set(
             src=src,
             dst=dst,
@@ -214,13 +214,13 @@ class EdgeGraph(Immutable):
         TypeError, ValueError
             As `EdgeGraph`; where two edges are the reverse of one, their numbers are those in the sorted order.
         """
-        given = src
+        like = src
         src, dst, num_nodes = _check_ends(src, dst, num_nodes)
         shifts, vec = _check_geometry(src, dst, shifts, vec)
         _, permutation = order_by("EdgeGraph", "num_nodes", src, num_nodes)
         shifts, vec = (None if x is None else x[permutation] for x in (shifts, vec))
         graph = cls(src[permutation], dst[permutation], num_nodes, shifts, vec)
-        return SortedEdges(graph, like_given(permutation, given))
+        return SortedEdges(graph, like_given(permutation, like))
 
     @classmethod
     def from_positions(cls, positions: Any, cutoff: float, cell: Any = None, pbc: Any = False) -> NeighborEdges:
@@ -251,11 +251,11 @@ class EdgeGraph(Immutable):
             coincide, or one is so many cells from the origin (2^18 in float64, 2896 in float32) that its position has
             lost its digits.
         """
-        given, positions = positions, as_array(positions)
+        like, positions = positions, as_array(positions)
         src, dst, shifts, offset = neighbors(positions, cutoff, as_array(cell), as_array(pbc))
         vec = positions[src] - positions[dst] + offset
         graph = cls(src, dst, len(positions), shifts, vec)
-        return NeighborEdges(graph, *(like_given(a, given) for a in (vec, offset, shifts)))
+        return NeighborEdges(graph, *(like_given(a, like) for a in (vec, offset, shifts)))
 
     @classmethod
     def from_ase(cls, atoms: Any, cutoff: float) -> NeighborEdges:

@@ -53,9 +53,9 @@ def front_door(op: Operator) -> Callable[..., Any]:
 
 def execute(op: Operator, checked: Checked, panel: str) -> Any:
     """Run a call that has passed every check in a panel, and return what the public function returns."""
-    given = {n: a[..., 0] if n in checked.columns else a for n, a in checked.out.items()}
+    out = {n: a[..., 0] if n in checked.columns else a for n, a in checked.out.items()}
     run = panel_function(panel, "execute")
-    return _restore(op, run(op, checked.values, checked.sizes, checked.wanted, given, checked.kept), checked)
+    return _restore(op, run(op, checked.values, checked.sizes, checked.wanted, out, checked.kept), checked)
 
 
 def _restore(op: Operator, result: Any, checked: Checked) -> Any:

@@ -32,8 +32,8 @@ class BasisEmbeddingBwd2(NamedTuple):
 def _form(owner: str, weight: Any, sph_basis: Any, triplets: Any) -> str:
     """Return the form the arguments are meant for; its operator checks them."""
     if (sph_basis is None) != (triplets is None):
-        missing, given = ("triplets", "sph_basis") if triplets is None else ("sph_basis", "triplets")
-        raise TypeError(f"{owner}: {missing} is None, but {given} is given; expected both or neither")
+        missing, present = ("triplets", "sph_basis") if triplets is None else ("sph_basis", "triplets")
+        raise TypeError(f"{owner}: {missing} is None, but {present} is given; expected both or neither")
     if sph_basis is not None:
         return "triplets"
     return "radial" if getattr(weight, "ndim", 3) == 2 else "spherical"
@@ -49,8 +49,8 @@ def _derivative(result: Any, order: str, arrays: dict[str, Any], triplets: Any, 
     else:
         fields = tuple(name for name in fields if name != "sph_basis")
         arrays = {name: array for name, array in arrays.items() if not name.endswith("sph_basis")}
-    found = FUNCTIONS[f"basis_embedding_{form}_{order}"](**arrays, wrt=fields, out=out, panel=panel)
-    return result(*(getattr(found, name, None) for name in result._fields))
+    derivatives = FUNCTIONS[f"basis_embedding_{form}_{order}"](**arrays, wrt=fields, out=out, panel=panel)
+    return result(*(getattr(derivatives, name, None) for name in result._fields))
 
 
 def basis_embedding_fwd(
@@ -122,8 +122,8 @@ def basis_embedding_bwd(
         Derivatives in `rad_basis`, `weight` and `sph_basis`.
     """
     arrays = {"grad_rad_W1": grad_rad_W1, "rad_basis": rad_basis, "weight": weight, "sph_basis": sph_basis}
-    found: BasisEmbeddingBwd = _derivative(BasisEmbeddingBwd, "bwd", arrays, triplets, wrt, out, panel)
-    return found
+    derivatives: BasisEmbeddingBwd = _derivative(BasisEmbeddingBwd, "bwd", arrays, triplets, wrt, out, panel)
+    return derivatives
 
 
 def basis_embedding_bwd2(
@@ -158,5 +158,5 @@ def basis_embedding_bwd2(
     arrays |= {"grad_rad_W1": grad_rad_W1, "rad_basis": rad_basis, "weight": weight, "sph_basis": sph_basis}
     if sph_basis is None and triplets is None and gg_sph_basis is not None:
         raise ValueError("basis_embedding_bwd2: gg_sph_basis is given, but sph_basis is None; expected None")
-    found: BasisEmbeddingBwd2 = _derivative(BasisEmbeddingBwd2, "bwd2", arrays, triplets, wrt, out, panel)
-    return found
+    derivatives: BasisEmbeddingBwd2 = _derivative(BasisEmbeddingBwd2, "bwd2", arrays, triplets, wrt, out, panel)
+    return derivatives

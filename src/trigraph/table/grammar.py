@@ -259,12 +259,12 @@ class Definition:
     @lazy
     def symbols(self) -> tuple[str, ...]:
         """Sizes of the operator in canonical order: the graph's, then as they first appear, attributes last."""
-        found: dict[str, None] = dict.fromkeys(GRAPHS[self.graph].sizes if self.graph else ())
+        symbols: dict[str, None] = dict.fromkeys(GRAPHS[self.graph].sizes if self.graph else ())
         others = {a.name for a in self.attributes} | {f"has_{n}" for n in self.optional}
         for array in self.inputs + self.outputs:
             for dim in array.dims:
-                found.update(dict.fromkeys(n for n in sorted(names_in(dim)) if n not in others))
-        return (*found, *(a.name for a in self.attributes if a.size))
+                symbols.update(dict.fromkeys(n for n in sorted(names_in(dim)) if n not in others))
+        return (*symbols, *(a.name for a in self.attributes if a.size))
 
     @lazy
     def optional(self) -> tuple[str, ...]:
@@ -325,8 +325,8 @@ class Operator:
         known = {a.name: vars(a) for a in (*spec.outputs, *spec.auxiliary)}
         more = {"keyword": True, "doc": f"As {spec.name}_fwd returned it; None: computed again."}
         back = tuple(Argument(**known[n] | more, nullable=True, given_back=True) for n in spec.given_back)
-        found = ((*inputs,), (*grads, *inputs, *back), (*ggs, *grads, *inputs))[self.order]
-        return tuple(a for a in found if not self.restriction or a.name in self.restriction.arguments)
+        arguments = ((*inputs,), (*grads, *inputs, *back), (*ggs, *grads, *inputs))[self.order]
+        return tuple(a for a in arguments if not self.restriction or a.name in self.restriction.arguments)
 
     @lazy
     def fields(self) -> tuple[Array, ...]:
@@ -341,8 +341,8 @@ class Operator:
         if self.order == 1:
             return inputs
         grads = (Array(f"grad_{a.name}", a.shape, f"Derivative in grad_{a.name}.", half=a.half) for a in spec.outputs)
-        found = (*grads, *inputs)
-        return tuple(f for f in found if not self.restriction or f.name in self.restriction.fields)
+        fields = (*grads, *inputs)
+        return tuple(f for f in fields if not self.restriction or f.name in self.restriction.fields)
 
     def given(self, values: Mapping[str, Any]) -> tuple[Argument, ...]:
         """Array arguments that are not None."""
@@ -432,8 +432,8 @@ class Operator:
     def defaults(self) -> dict[str, Any]:
         """Parameters that a caller of the front door may leave out, and what they are then."""
         absent = (*(a.name for a in self.arguments if a.nullable), *(self.graph.optional if self.graph else ()), "wrt")
-        found = {a.name: a.default for a in self.attributes if not a.required} | dict.fromkeys(absent)
-        return {n: found[n] for n in self.names if n in found}
+        defaults = {a.name: a.default for a in self.attributes if not a.required} | dict.fromkeys(absent)
+        return {n: defaults[n] for n in self.names if n in defaults}
 
     @property
     def operations(self) -> str:

@@ -12,8 +12,8 @@ from trigraph.table.grammar import SYMBOLS
 
 def _bounds(symbol: str) -> tuple[int, ...]:
     """Return the smallest and the largest size that operators take."""
-    found = SYMBOLS[symbol]
-    return (found.minimum,) if found.maximum is None else (found.minimum, found.maximum)
+    limits = SYMBOLS[symbol]
+    return (limits.minimum,) if limits.maximum is None else (limits.minimum, limits.maximum)
 
 
 BOUNDS: dict[str, tuple[int, ...]] = {

@@ -471,10 +471,10 @@ class DimeNetPlusPlus(Module):
             by_pos, by_vec = torch.autograd.grad(energy.sum(), (pos, vec), create_graph=create_graph)
             # A strain changes vectors as it changes positions and cell: the derivative in it is the sum of the edges'.
             stress = None if cells is None else _stress(vec, by_vec, cells, neighbors)
-            found = EnergyForcesStress(energy, 0.0 - by_pos, stress)  # -by_pos would be -0.0 without neighbours
+            results = EnergyForcesStress(energy, 0.0 - by_pos, stress)  # -by_pos would be -0.0 without neighbours
         if create_graph:
-            return found
-        return EnergyForcesStress(*(None if t is None else t.detach() for t in found))  # type: ignore[arg-type]
+            return results
+        return EnergyForcesStress(*(None if t is None else t.detach() for t in results))  # type: ignore[arg-type]
 
     def _prepare(
         self, z: Tensor, pos: Tensor, batch: Tensor | None, cell: Any, pbc: Any, neighbors: Neighbors | None
@@ -513,5 +513,5 @@ def _stress(vec: Tensor, by_vec: Tensor, cells: Tensor, neighbors: Neighbors) ->
     virial = neighbors.into_structures(neighbors.into_atoms(of_edges)).reshape(-1, 3, 3)
     volume = torch.linalg.det(cells).abs()[:, None, None]
     symmetric = 0.5 * (virial + virial.transpose(1, 2))
-    there = volume > 0
-    return torch.where(there, symmetric / torch.where(there, volume, 1.0), math.nan)
+    has_volume = volume > 0
+    return torch.where(has_volume, symmetric / torch.where(has_volume, volume, 1.0), math.nan)

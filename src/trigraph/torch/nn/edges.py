@@ -140,8 +140,8 @@ def _loop_attributes(edge_attr: torch.Tensor, dst: torch.Tensor, num_nodes: int,
     """Return the edge features of the self loops of nodes ``0 .. num_nodes-1``."""
     shape = (num_nodes, *edge_attr.shape[1:])
     if not isinstance(fill_value, str):
-        given = 1.0 if fill_value is None else fill_value
-        value = torch.as_tensor(given, dtype=edge_attr.dtype, device=edge_attr.device)
+        fill = 1.0 if fill_value is None else fill_value
+        value = torch.as_tensor(fill, dtype=edge_attr.dtype, device=edge_attr.device)
         return value.expand(shape)
     check_reduction("add_self_loops", fill_value)
     into = dst < num_nodes  # of a bipartite graph, destinations without a source of their number have no self loop
@@ -156,11 +156,11 @@ def with_loops(
     edge_index: torch.Tensor, edge_attr: torch.Tensor | None, num_nodes: int, fill_value: Any
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Return what `add_self_loops` returns, of arguments that were looked at."""
-    kept = edge_index[0] != edge_index[1]
-    edge_index = edge_index[:, kept]
+    no_loop = edge_index[0] != edge_index[1]
+    edge_index = edge_index[:, no_loop]
     loops = torch.arange(num_nodes, dtype=edge_index.dtype, device=edge_index.device)
     if edge_attr is not None:
-        edge_attr = edge_attr[kept]
+        edge_attr = edge_attr[no_loop]
         edge_attr = torch.cat([edge_attr, _loop_attributes(edge_attr, edge_index[1], num_nodes, fill_value)])
     return torch.cat([edge_index, loops.expand(2, -1)], dim=1), edge_attr
 

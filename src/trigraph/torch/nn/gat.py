@@ -175,22 +175,22 @@ class GATConv(torch.nn.Module):
         check_features("GATConv", src, dst, _width(self.lin or self.lin_src), _width(self.lin or self.lin_dst))
         prepared = isinstance(edge_index, CSC)
         if prepared:
-            found = (edge_index.num_src_nodes, edge_index.num_dst_nodes)
+            sizes = (edge_index.num_src_nodes, edge_index.num_dst_nodes)
         else:
-            found = (len(src), len(src if dst is None else dst))
+            sizes = (len(src), len(src if dst is None else dst))
         if size is not None:
             if len(size) != 2 or not all(isinstance(n, int) for n in size):
                 raise TypeError(f"GATConv: size is {size}; expected two ints, the numbers of sources and destinations")
             if dst is None and not prepared:
-                found = (found[0], size[1])
-            if tuple(size) != found:
-                raise ValueError(f"GATConv: size is {tuple(size)}; expected (num_src_nodes, num_dst_nodes) = {found}")
+                sizes = (sizes[0], size[1])
+            if tuple(size) != sizes:
+                raise ValueError(f"GATConv: size is {tuple(size)}; expected (num_src_nodes, num_dst_nodes) = {sizes}")
         if prepared:
             check_nodes("GATConv", src, dst, edge_index)
         else:
             check_edge_index("GATConv", edge_index, src)
-            check_indices("GATConv", edge_index, *found)
-        return found
+            check_indices("GATConv", edge_index, *sizes)
+        return sizes
 
     def _checked(self, edge_attr: Any, edge_index: torch.Tensor | CSC) -> torch.Tensor | None:
         """Return the edge features as a matrix with a row for each edge, None where they are not used."""

@@ -44,13 +44,13 @@ def _shape(owner: str, name: str, value: torch.Tensor, symbols: str, shape: tupl
 
 def _segments(owner: str, name: str, index: Any, num_members: tuple[str, int], num_segments: int) -> Segments:
     """Return prepared segments as they are, and those of an index."""
-    found = index if isinstance(index, Segments) else _build_segments(owner, name, index, num_segments)
-    if (found.num_members, found.num_segments) != (num_members[1], num_segments):
+    segments = index if isinstance(index, Segments) else _build_segments(owner, name, index, num_segments)
+    if (segments.num_members, segments.num_segments) != (num_members[1], num_segments):
         raise ValueError(
-            f"{owner}: {name} has {found.num_members} values below {found.num_segments}; expected {num_members[0]} = "
-            f"{num_members[1]} below {num_segments}"
+            f"{owner}: {name} has {segments.num_members} values below {segments.num_segments}; expected "
+            f"{num_members[0]} = {num_members[1]} below {num_segments}"
         )
-    return found
+    return segments
 
 
 @uncompiled
@@ -222,8 +222,8 @@ class BasisEmbedding(torch.nn.Module):
         if idx_rad_inner is not None:
             raise ValueError(f"{owner}: idx_rad_inner and sph_basis are given; expected idx_sph_inner, too")
         triplets = _segments(owner, "idx_sph_outer", outer, ("num_triplets", len(sph_basis)), edges[1])
-        found: torch.Tensor = FUNCTIONS["basis_embedding_triplets"](rad_basis, self.weight, sph_basis, triplets)
-        return found
+        embedded: torch.Tensor = FUNCTIONS["basis_embedding_triplets"](rad_basis, self.weight, sph_basis, triplets)
+        return embedded
 
 
 class EfficientInteractionBilinear(torch.nn.Module):

@@ -95,8 +95,8 @@ class WeightedConv(torch.nn.Module):
             raise ValueError("WeightedConv: x[1] is None and root_weight is True; expected features of destinations")
         root_width = None if self.lin_root is None else self.lin_root.in_features
         graph = graph_of("WeightedConv", edge_index, src, dst, self.lin.in_features, root_width)
-        found = FUNCTIONS["agg_weighted_n2n"](self.lin(src), edge_weight, graph, self.aggr, self.mean_by)
-        out: torch.Tensor = found.output_embedding
+        result = FUNCTIONS["agg_weighted_n2n"](self.lin(src), edge_weight, graph, self.aggr, self.mean_by)
+        out: torch.Tensor = result.output_embedding
         if self.lin_root is not None:
             out = out + self.lin_root(dst)
         return out if self.bias is None else out + self.bias
