@@ -6,7 +6,6 @@ What a command needs is imported when it runs, so that ``--help`` and completion
 from __future__ import annotations
 
 import importlib
-import os
 import shlex
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trigraph import __version__
-from trigraph.fortran.threads import MOST
+from trigraph.fortran.threads import MOST, available_processors
 from trigraph.panels import PANELS, unavailable
 from trigraph.table import DEFINITIONS, OPERATORS, Argument, Array
 from trigraph.terminal import Commands, Finite, mark, plain_console, say
@@ -259,7 +258,7 @@ def _report(
 @click.option(
     "--jobs",
     type=click.IntRange(1, MOST),
-    default=lambda: len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+    default=lambda: len(available_processors()),
     help="Processes that share the work [default: one for each processor]; an implementation has one.",
 )
 @click.pass_context

@@ -192,7 +192,7 @@ class _Call:
             return self.out.get(name)
         symbol, axis = self.divided_fields[name]
         own = self.partition.owned[symbol].size
-        if array.shape[axis] == own and all(_is_whole(p, own) for p in interior.kept[symbol]):
+        if array.shape[axis] == own and all(_is_whole(p, own) for p in interior.completed[symbol]):
             return array
         shape = (*array.shape[:axis], own, *array.shape[axis + 1 :])
         return namespace_of(array).empty(shape, array.dtype)
@@ -204,7 +204,8 @@ class _Call:
                 symbol, axis = self.divided_fields[name]
                 xp = namespace_of(array)
                 places, to = (
-                    (slice(None),) * axis + (p if isinstance(p, slice) else xp.asarray(p),) for p in part.kept[symbol]
+                    (slice(None),) * axis + (p if isinstance(p, slice) else xp.asarray(p),)
+                    for p in part.completed[symbol]
                 )
                 array[to] = fields[name][places]
 

@@ -26,7 +26,7 @@ class Part(NamedTuple):
         Symbol of each entity to the ascending global numbers of those that the call reads.
     places : mapping
         Symbol to where their rows are in the arrays at hand; None where these have just those rows.
-    kept : mapping
+    completed : mapping
         Symbol to where what the call completes for this rank is in `ids`, and among what the rank owns: two arrays, or
         slices where they are consecutive.
     graphs : dict
@@ -40,7 +40,7 @@ class Part(NamedTuple):
 
     ids: Ids
     places: dict[str, np.ndarray | None]
-    kept: dict[str, tuple[Places, Places]]
+    completed: dict[str, tuple[Places, Places]]
     graphs: dict[str, Any]
     inside: np.ndarray | None
     moved: dict[str, dict[str, Any]]
@@ -48,7 +48,9 @@ class Part(NamedTuple):
     @property
     def completes(self) -> bool:
         """Whether there is anything that the call completes for this rank."""
-        return any(places != slice(0, 0) if isinstance(places, slice) else True for places, _ in self.kept.values())
+        return any(
+            places != slice(0, 0) if isinstance(places, slice) else True for places, _ in self.completed.values()
+        )
 
     def graphs_for(self, array: Any) -> dict[str, Any]:
         """Return the graph arguments where an array is: those on a device are made once for each device."""
@@ -230,24 +232,25 @@ class Partition:
         outside = self._outside(own, table)
         late = np.isin(table[:, self.kind.block_columns[:1]], outside).any(1)
         entities = self.kind.entities(table[late], self.owners)
-        kept = {s: ids[np.isin(ids, entities[s].ids)] if s in entities else ids[:0] for s, ids in self.owned.items()}
-        kept[self.kind.block] = outside
-        return self._layout(own[~np.isin(own, outside)], outside, kept, table)
+        late_ids = {s: entities[s].ids if s in entities else ids[:0] for s, ids in self.owned.items()}
+        completed = {s: ids[np.isin(ids, late_ids[s])] for s, ids in self.owned.items()}
+        completed[self.kind.block] = outside
+        return self._layout(own[~np.isin(own, outside)], outside, completed, table)
 
     @lazy
     def everything(self) -> Layout:
         """What this rank owns, shared or not: with all blocks that read it, whoever owns them."""
         blocks, table = self._neighbours()
         outside, pairs = self._outside(blocks, table), self._pairs(table, blocks)
-        kept = {s: ids[:0] for s, ids in self.owned.items()}
+        completed = {s: ids[:0] for s, ids in self.owned.items()}
         own = self.owned[self.kind.block]
-        kept[self.kind.block] = own[np.isin(own, outside)]
-        needed = [kept[self.kind.block]]
+        completed[self.kind.block] = own[np.isin(own, outside)]
+        needed = [completed[self.kind.block]]
         for s, (ids, owners, by) in pairs.items():
             own_entities = owners == self.comm.rank
-            kept[s] = unique(ids[own_entities & np.isin(by, outside)])
-            needed.append(by[np.isin(ids, kept[s])])
-        return self._layout(blocks[~np.isin(blocks, outside)], unique(*needed), kept, table)
+            completed[s] = unique(ids[own_entities & np.isin(by, outside)])
+            needed.append(by[np.isin(ids, completed[s])])
+        return self._layout(blocks[~np.isin(blocks, outside)], unique(*needed), completed, table)
 
     @lazy
     def chunks(self) -> Chunks:
@@ -334,21 +337,21 @@ class Partition:
             owners[s] = entities.owners[at]
         return ids, owners
 
-    def _part(self, rows: np.ndarray, blocks: np.ndarray, kept: Ids, at_hand: Ids | None) -> Part:
-        """Return the part of some blocks, the rows of whose table are given, that completes what is `kept`.
+    def _part(self, rows: np.ndarray, blocks: np.ndarray, completed: Ids, at_hand: Ids | None) -> Part:
+        """Return the part of some blocks, of which the rows of the table are given and what the part completes.
 
         Arrays have the rows `at_hand`, or just those that the part reads.
         """
         symbol = self.kind.block
         ids, _ = self._read(rows)
         ids[symbol] = blocks
-        ids = {s: unique(ids[s], kept[s]) if s in kept else ids[s] for s in ids}
+        ids = {s: unique(ids[s], completed[s]) if s in completed else ids[s] for s in ids}
         places: dict[str, np.ndarray | None] = {}
         for s in ids:
             same = at_hand is None or ids[s].size == at_hand[s].size
             places[s] = None if same or at_hand is None else np.searchsorted(at_hand[s], ids[s])
-        done = {s: (_places(ids[s], k), _places(self.owned[s], k)) for s, k in kept.items()}
-        inside = np.isin(rows[:, 1], blocks) if isinstance(self.kind, EdgesKind) and not kept else None
+        done = {s: (_places(ids[s], k), _places(self.owned[s], k)) for s, k in completed.items()}
+        inside = np.isin(rows[:, 1], blocks) if isinstance(self.kind, EdgesKind) and not completed else None
         return Part(ids, places, done, self.kind.build(rows, ids), inside, {})
 
     def _halos(self, ids: Ids, owners: Ids) -> dict[str, Halo]:
@@ -357,11 +360,11 @@ class Partition:
             halos[s] = Halo(self.comm, self.owned[s], ids[s], owners[s], self.cuda_aware)
         return halos
 
-    def _layout(self, inner: np.ndarray, outer: np.ndarray, kept: Ids, table: np.ndarray) -> Layout:
-        """Return the parts of inner and of outer blocks; the latter completes what is `kept`, the former the rest."""
-        rest = {s: ids[~np.isin(ids, kept[s])] for s, ids in self.owned.items()}
+    def _layout(self, inner: np.ndarray, outer: np.ndarray, completed: Ids, table: np.ndarray) -> Layout:
+        """Return the parts of inner and of outer blocks; the latter completes what is given, the former the rest."""
+        rest = {s: ids[~np.isin(ids, completed[s])] for s, ids in self.owned.items()}
         interior = self._part(self._of_blocks(table, inner), inner, rest, self.owned)
-        boundary = self._part(self._of_blocks(table, outer), outer, kept, None)
+        boundary = self._part(self._of_blocks(table, outer), outer, completed, None)
         known, owners = self._read(table)
         of = {}
         for s, ids in boundary.ids.items():
