@@ -273,15 +273,6 @@ def test_a_pair_at_the_cutoff_is_both_edges_or_none():
         assert bool((EdgeGraph.from_ase(atoms, cutoff).graph.reverse_edge >= 0).all())
 
 
-def test_a_pair_just_within_the_cutoff_where_digits_are_lost():
-    """Atoms are moved into one cell for the search, which rounds their places; that decides about no pair."""
-    cell = 1e12 * np.array([[1, 0.4, 0], [0, 1, 0], [0, 0, 1]])
-    for offsets in np.random.default_rng(7).uniform(-0.5, 0.5, (50, 2, 3)):
-        positions = [0.7, -0.3, 0.1] @ cell + offsets
-        cutoff = np.nextafter(np.linalg.norm(positions[1:] - positions[:1], axis=1)[0], np.inf)
-        assert EdgeGraph.from_positions(positions, cutoff, cell, True).graph.num_edges == 2
-
-
 def test_cutoffs_of_more_cells_than_memory_holds():
     with pytest.raises(MemoryError, match=r"^EdgeGraph: number of cells within the cutoff is \d+, whose arrays take"):
         EdgeGraph.from_positions(np.zeros((1, 3)), 1e17, np.eye(3), True)
