@@ -11,7 +11,7 @@ FAMILIES = ["gno", "weighted"]
 # Tests of the front door, which need neither a compiler nor what else the extra `test` brings.
 FRONT_DOOR = ["checks_arrays", "checks_calls", "checks_out", "gemnet", "gno_params", "panels"]
 FRONT_DOOR = ["graphs", *(f"operators/test_{name}.py" for name in FRONT_DOOR)]
-NEEDED = ["pytest", "hypothesis", "networkx", "ase"]
+NEEDED = ["pytest", "hypothesis", "networkx", "ase", "matscipy"]
 
 nox.options.default_venv_backend = "venv"
 nox.options.error_on_missing_interpreters = False

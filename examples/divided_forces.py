@@ -5,7 +5,7 @@
 Each rank has the atoms on its side of the slab and their edges. The losses that rank 0 prints, and the digest of the
 trained parameters, are the same for any number of ranks, to the last bit. Labels are those of ASE's EMT potential.
 
-Needs torch, ASE, mpi4py and an MPI: pip install 'trigraph[torch,ase,mpi]' mpich.
+Needs torch, ASE, mpi4py and an MPI: pip install 'trigraph[torch,ase,mpi]' matscipy mpich.
 """
 
 import hashlib

@@ -244,6 +244,8 @@ class EdgeGraph(Immutable):
 
         Raises
         ------
+        ImportError
+            If neither matscipy nor ase is installed.
         TypeError, ValueError
             If an argument is of the wrong kind, dtype or shape, a periodic direction has no cell vector, two atoms
             coincide, or one is so many cells from the origin (2^18 in float64, 2896 in float32) that its position has

@@ -1,4 +1,4 @@
-"""Neighbours of atoms: pairs of an atom and an image of another, or of itself, that are closer than a cutoff."""
+"""Neighbours of atoms, from the neighbour lists of matscipy or ASE, in an order that depends on neither."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.graphs.arrays import array_kind, check_memory, shown
+from trigraph.graphs.arrays import array_kind, shown
 from trigraph.graphs.scalars import real_number
 
 FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
@@ -94,55 +94,44 @@ def _pairs(
     """Source, destination and shifts of every pair closer than the cutoff, sorted by all of these."""
     if len(positions) == 0:
         return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, 3), np.int64)
-    box = cell.copy()
-    # Vectors that are not periodic are replaced: shifts along them are zero, so that they appear in no result.
-    box[~pbc] = np.linalg.svd(cell[pbc])[2][pbc.sum() :]
-    at = np.linalg.solve(box.T, positions.T).T
-    _check_distances(positions, at, np.where(pbc, 1.0, cutoff), pbc, most_cells)
-    crossed = np.where(pbc, np.rint(at), 0.0).astype(np.int64)
-    i, j, shifts = _search(positions - crossed @ box, cutoff, box, pbc, np.abs(crossed).max())
-    shifts += crossed[i] - crossed[j]
+    box, moved, crossed = _search_box(positions, cutoff, cell, pbc, most_cells)
     # Searched a little further and decided here, by distances that are the same bits for an edge and its reverse.
+    reach = _reach(box, 1.000001 * cutoff, len(positions))
+    i, j, shifts = (a.astype(np.int64) for a in _neighbor_list(moved / reach, 1.0, box / reach, pbc))
+    shifts += crossed[i] - crossed[j]
     inside = np.linalg.norm(positions[j] - positions[i] + _offset(shifts, cell), axis=1) < cutoff
     i, j, shifts = i[inside], j[inside], shifts[inside]
     order = np.lexsort((shifts[:, 2], shifts[:, 1], shifts[:, 0], i, j))
     return j[order], i[order], shifts[order]
 
 
-def _search(
-    positions: np.ndarray, cutoff: float, box: np.ndarray, pbc: np.ndarray, most_crossed: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return pairs of atoms of a cell and images of them, and the images' shifts: all that are closer than the cutoff.
-
-    Atoms are within half a cell of the origin along periodic directions, moved there over `most_crossed` cells.
-    """
-    from scipy.spatial import cKDTree  # slow to import, and not needed to import trigraph
-
-    heights = 1 / np.linalg.norm(np.linalg.inv(box / cutoff), axis=0)
-    numbers = [int(1.000001 / height) + 1 if periodic else 0 for height, periodic in zip(heights, pbc, strict=True)]
-    check_memory("EdgeGraph", "number of cells within the cutoff", math.prod(2 * n + 1 for n in numbers), 6 * 8)
-    rounding = 2.0**-48 * np.abs(box[pbc]).max(initial=0.0) * (most_crossed + max(numbers) + 1)
-    reach = 1.000001 * cutoff + rounding
-    low, high = positions.min(axis=0) - reach, positions.max(axis=0) + reach
-    grid = np.stack(np.meshgrid(*(np.arange(-n, n + 1) for n in numbers), indexing="ij"), -1).reshape(-1, 3)
-    atoms, shifts, images = [], [], []
-    for some in np.array_split(grid, -(-len(grid) * len(positions) // 2**20)):
-        moved = positions + (some @ box)[:, None]
-        which, atom = np.nonzero(((moved >= low) & (moved <= high)).all(axis=2))
-        atoms.append(atom)
-        shifts.append(some[which])
-        images.append(moved[which, atom])
-    atom, shift = np.concatenate(atoms), np.concatenate(shifts)
-    found = cKDTree(positions).sparse_distance_matrix(cKDTree(np.concatenate(images)), reach, output_type="ndarray")
-    i, j, shift = found["i"], atom[found["j"]], shift[found["j"]]
-    other = (i != j) | shift.any(axis=1)
-    return i[other], j[other], shift[other]
-
-
 def _offset(shifts: np.ndarray, cell: np.ndarray) -> np.ndarray:
     """``shifts @ cell``, exactly odd in the shifts, which a matrix product need not be."""
     total: np.ndarray = shifts[:, :1] * cell[0] + shifts[:, 1:2] * cell[1] + shifts[:, 2:] * cell[2]
     return total
+
+
+def _search_box(
+    positions: np.ndarray, cutoff: float, cell: np.ndarray, pbc: np.ndarray, most_cells: int
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Cell that holds all atoms, the atoms moved into it, and by how many whole cells each was moved back.
+
+    Neighbour lists sort atoms into parts of the cell. Along directions that are not periodic, without a cell that
+    fits, a molecule is one part and costs the square of its size; with one that holds much empty space, the parts cost
+    memory. Shifts along these directions are zero, so that the vectors chosen here appear in no result. Along periodic
+    directions neighbour lists take atoms outside of the cell, but matscipy's counts the cells in int32.
+    """
+    box = cell.copy()
+    periodic = box[pbc]
+    box[~pbc] = np.linalg.svd(periodic)[2][len(periodic) :]
+    at = np.linalg.solve(box.T, positions.T).T
+    _check_distances(positions, at, np.where(pbc, 1.0, cutoff), pbc, most_cells)
+    origin, place = np.trunc(at), np.zeros_like(at)
+    crossed = np.where(pbc, origin, 0.0).astype(np.int64)
+    for k in np.flatnonzero(~pbc):
+        origin[:, k], place[:, k] = _groups(at[:, k], cutoff)
+    width = np.where(pbc, 1.0, (at - origin + place).max(axis=0) + cutoff)
+    return width[:, None] * box, positions - (origin - place) @ box, crossed
 
 
 def _check_distances(
@@ -162,3 +151,45 @@ def _check_distances(
             f"from the origin along cell[{k}]{more}; expected at most {int(most[k])}, beyond which too few digits are "
             "left"
         )
+
+
+def _reach(box: np.ndarray, cutoff: float, num_nodes: int) -> float:
+    """Return how far to search: the cutoff, or more where the box has so many parts of that width that most are empty.
+
+    Neighbour lists keep something for each part, and count them in int32: at most 2^20 parts, or one for each atom.
+    """
+    heights = 1 / np.linalg.norm(np.linalg.inv(box / cutoff), axis=0)
+    reach = 1.0
+    while math.prod(max(1.0, height / reach) for height in heights.tolist()) > max(num_nodes, 2**20):
+        reach *= 2
+    return reach * cutoff
+
+
+def _groups(at: np.ndarray, cutoff: float) -> tuple[np.ndarray, np.ndarray]:
+    """For each coordinate the lowest one of its group, and where that is to be, so that little space is empty.
+
+    No gap within a group is wider than two cutoffs, and all gaps between groups are that wide afterwards.
+    """
+    order = np.argsort(at, kind="stable")
+    ascending = at[order]
+    begins = np.append(True, np.diff(ascending) > 2 * cutoff)
+    lowest, highest = ascending[begins], ascending[np.append(begins[1:], True)]
+    places = cutoff + np.append(0.0, np.cumsum(highest - lowest + 2 * cutoff)[:-1])
+    group = np.empty_like(order)
+    group[order] = np.cumsum(begins) - 1
+    return lowest[group], places[group]
+
+
+def _neighbor_list(positions: np.ndarray, cutoff: float, cell: np.ndarray, pbc: np.ndarray) -> Any:
+    """Return ASE's i, j and S, from matscipy if it is there: the same pairs, sooner."""
+    try:
+        from matscipy.neighbours import neighbour_list
+    except ImportError:
+        pass
+    else:
+        return neighbour_list("ijS", positions=positions, cell=cell, pbc=pbc, cutoff=cutoff)
+    try:
+        from ase.neighborlist import primitive_neighbor_list
+    except ImportError:
+        raise ImportError("EdgeGraph: neighbour lists need ase or matscipy: pip install 'trigraph[ase]'") from None
+    return primitive_neighbor_list("ijS", pbc, cell, positions, cutoff)
