@@ -55,7 +55,7 @@ def test_attributes(op, attribute):
 def test_numbers(op, attribute):
     good, name = draw(op), attribute.name
     for bad in (True, "0.2", None, [0.2], 0.2 + 0j, np.True_, np.array([0.2])):
-        refused(op, good | {name: bad}, TypeError, f"{name} is a {type(bad).__name__}; expected a float")
+        refused(op, good | {name: bad}, TypeError, f"{name} is a {type(bad).__name__}; expected a number")
     for bad in (-0.1, np.nan, np.inf, np.float32(-1), np.array(-2)):
         refused(op, good | {name: bad}, ValueError, f"{name} is {float(bad)}; expected a finite number >= 0")
     for bad, shown in ((10**400, "inf"), (-(10**5000), "-inf")):
