@@ -19,15 +19,15 @@ from pathlib import Path
 from statistics import median
 
 from trigraph import environment, get_num_threads
-from trigraph.bench.run import find_workloads
+from trigraph.benchmarks.run import find_workloads
 
 ROUNDS = 25
 WORKER = """
 import hashlib, sys, time
 import numpy as np
 import trigraph
-from trigraph.bench.run import find_workloads
-from trigraph.bench.workloads import gather_call, make_case, panel_call
+from trigraph.benchmarks.run import find_workloads
+from trigraph.benchmarks.workloads import gather_call, make_case, panel_call
 
 calls = {}
 for line in sys.stdin:

@@ -13,11 +13,11 @@ from unittest import mock
 import numpy as np
 from host_kernels import require, require_compiler
 
+from trigraph.benchmarks.qualify.cases import subset
+from trigraph.benchmarks.qualify.place import Rehearsal
 from trigraph.gpu.host.build import host_build, sanitizer_environment
 from trigraph.gpu.launcher import KERNELS, HostLibrary, KernelError, using_host_library
 from trigraph.gpu.sources import expand_includes
-from trigraph.qualify.cases import subset
-from trigraph.qualify.place import Rehearsal
 
 # The package's own library runs in every order, and has to give the same bits in each. What the slow builds report
 # depends on accesses and on the barriers between them, not on the order: each of them runs in one.
@@ -43,7 +43,7 @@ def nan_filled(shape, dtype=float):
 
 def run(family):
     """Run all cases of a family and compare them with the readable panel; return what the kernels gave."""
-    cases = importlib.import_module(f"trigraph.qualify.cases.{family}")
+    cases = importlib.import_module(f"trigraph.benchmarks.qualify.cases.{family}")
     with mock.patch.object(np, "empty", nan_filled):
         return cases.run(Rehearsal())
 

@@ -75,7 +75,7 @@ def test_no_barrier_is_superfluous(family, file, number):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_nan_goes_where_it_has_to(family):
     """`trigraph verify` asks the same of the order in which gpu-host runs threads."""
-    cases = importlib.import_module(f"trigraph.qualify.cases.{family}")
+    cases = importlib.import_module(f"trigraph.benchmarks.qualify.cases.{family}")
     sanitizers.check_spoilt(family, lambda: cases.make(CASES[family]), cases.results)
 
 

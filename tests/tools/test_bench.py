@@ -14,11 +14,11 @@ import pytest
 from click.testing import CliRunner
 
 from trigraph import pyref
-from trigraph.bench import cli, dimenet, gat, gather, gemnet, gno, measure, run, weighted
-from trigraph.bench.measure import Measurement, Worker, alternate, relative_error
-from trigraph.bench.records import stem
-from trigraph.bench.worker import Job
-from trigraph.bench.workloads import Target, Unavailable, clock_of, make_call, make_case
+from trigraph.benchmarks import cli, dimenet, gat, gather, gemnet, gno, measure, run, weighted
+from trigraph.benchmarks.measure import Measurement, Worker, alternate, relative_error
+from trigraph.benchmarks.record import stem
+from trigraph.benchmarks.worker import Job
+from trigraph.benchmarks.workloads import Target, Unavailable, clock_of, make_call, make_case
 from trigraph.fortran.levels import fast_module
 from trigraph.panels import PANELS
 from trigraph.table import OPERATORS, SYMBOLS, evaluate

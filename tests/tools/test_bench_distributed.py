@@ -5,10 +5,10 @@ import tempfile
 import numpy as np
 import pytest
 
-from trigraph.bench import distributed, run
-from trigraph.bench.measure import relative_error
-from trigraph.bench.programs import make_program
-from trigraph.bench.workloads import Unavailable
+from trigraph.benchmarks import distributed, run
+from trigraph.benchmarks.measure import relative_error
+from trigraph.benchmarks.programs import make_program
+from trigraph.benchmarks.workloads import Unavailable
 
 pytest.importorskip("mpi4py")
 

@@ -19,14 +19,14 @@ import pytest
 from click.testing import CliRunner
 
 from trigraph import environment
+from trigraph.benchmarks.qualify import driver, summary
+from trigraph.benchmarks.qualify.notes import Notes
+from trigraph.benchmarks.qualify.place import Device, Rehearsal
+from trigraph.benchmarks.qualify.stages import bench, kernels, sanitizer
+from trigraph.benchmarks.qualify.stages.environment import GATHER
+from trigraph.benchmarks.qualify.workloads import WORKLOADS, indexed, sizes_at
 from trigraph.cli import main
 from trigraph.gpu.instances import INSTANCES
-from trigraph.qualify import driver, summary
-from trigraph.qualify.notes import Notes
-from trigraph.qualify.place import Device, Rehearsal
-from trigraph.qualify.stages import bench, kernels, sanitizer
-from trigraph.qualify.stages.environment import GATHER
-from trigraph.qualify.workloads import WORKLOADS, indexed, sizes_at
 
 ROOT = Path(__file__).parents[2]
 TOOL = ROOT / "tools" / "qualify_kit"
@@ -267,7 +267,7 @@ def test_ncu_that_printed_nothing():
 
 def test_sanitizer_cases_are_there_for_every_family():
     for family in INSTANCES:
-        assert importlib.util.find_spec(f"trigraph.qualify.cases.{family}")
+        assert importlib.util.find_spec(f"trigraph.benchmarks.qualify.cases.{family}")
     assert {part.split()[1] for part in sanitizer.parts(Device())} == set(INSTANCES)
 
 

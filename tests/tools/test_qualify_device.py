@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from cupy_stand_in import asarray
 
-from trigraph.qualify.cases import dimenet, gat, gemnet, gno, weighted
-from trigraph.qualify.notes import Notes
-from trigraph.qualify.place import Device
-from trigraph.qualify.stages import checks
+from trigraph.benchmarks.qualify.cases import dimenet, gat, gemnet, gno, weighted
+from trigraph.benchmarks.qualify.notes import Notes
+from trigraph.benchmarks.qualify.place import Device
+from trigraph.benchmarks.qualify.stages import checks
 
 NAMES = ("agg_weighted_n2n_bwd", "mha_gat_n2n_fwd", "agg_edge_to_edge_fwd", "interaction_bilinear_fwd")
 

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 import pytest
 from click.testing import CliRunner
 
-from trigraph.bench import cli as bench_cli
+from trigraph.benchmarks import cli as bench_cli
+from trigraph.benchmarks.qualify import cli as qualify_cli
 from trigraph.cli import main
 from trigraph.fortran import export
-from trigraph.qualify import cli as qualify_cli
 from trigraph.terminal import plain
 from trigraph.verification import progress, run, units
 from trigraph.verification.implementation import adapt
