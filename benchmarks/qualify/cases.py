@@ -1,4 +1,4 @@
-"""Small cases that reach every kernel, compared with the readable panel: for sanitizers, of a device and of gpu-host."""
+"""Small cases that reach every kernel, compared with the readable panel, for sanitizers of a device and of gpu-host."""
 
 from __future__ import annotations
 
