@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import time
 from pathlib import Path
@@ -11,11 +10,10 @@ from typing import Any
 
 import click
 import numpy as np
-from rich.console import Console
 
 from trigraph.benchmarks.measure import ceilings
 from trigraph.benchmarks.programs import Program
-from trigraph.benchmarks.record import record, stem
+from trigraph.benchmarks.record import record, stem, write
 from trigraph.benchmarks.run import (
     DIRECT,
     FAMILIES,
@@ -23,21 +21,18 @@ from trigraph.benchmarks.run import (
     PROGRAMS,
     SIZES,
     Options,
-    ProgramResult,
     Result,
-    Scaling,
     find_programs,
     find_workloads,
-    flatness,
+    in_turn,
     operator_workload,
     run_program,
     run_workload,
-    scaling,
     sweep,
-    sweep_in_turn,
     untimed,
+    with_threads,
 )
-from trigraph.benchmarks.tables import ceiling_table, scaling_verdict, sweep_verdict, workload_table
+from trigraph.benchmarks.tables import ceiling_table, workload_table
 from trigraph.benchmarks.workloads import GATHER, Workload, scaled
 from trigraph.environment import device
 from trigraph.fortran.threads import MOST, get_num_threads
@@ -201,53 +196,48 @@ def bench(
         tops = {place: ceilings(clock, threads, rounds, *CEILING_SIZES[size]) for place, clock in places.items()}
         results: list[Result] = []
         sweeps: dict[str, list[Result]] = {}
-        in_turn: dict[str, list[Result]] = {}
-        scalings: dict[str, Scaling] = {}
-        models: list[ProgramResult] = []
         left_out: list[str] = []
-        for workload in workloads:
+
+        def measure(program: Program | None) -> None:
+            if program is not None:
+                results.append(run_program(program, options, status.update))
+                console.print(workload_table(results[-1], tops["host"]))
+
+        for workload in (*workloads, *programs):
             if left_out or not left.enough():
                 left_out.append(workload.name)
-                continue
-            results.append(run_workload(workload, options, status.update))
-            console.print(workload_table(results[-1], options, tops["host"]))
-            gain = scaling(workload, options, CEILING_SIZES[size][0], status.update)
-            if gain is not None:
-                scalings[workload.name] = gain
-                console.print(scaling_verdict(gain, options))
-            if out is not None and workload.sweep:
-                sweeps[workload.name] = sweep(workload, options, status.update)
-                in_turn[workload.name] = sweep_in_turn(workload, options, status.update)
-                for verdict in flatness(in_turn[workload.name], options):
-                    console.print(sweep_verdict(workload.name, verdict))
-        for program in programs:
-            if left_out or not left.enough():
-                left_out.append(program.name)
-                continue
-            models.append(run_program(program, options, status.update))
-            console.print(workload_table(models[-1], options, {}))
-    console.print(ceiling_table(results, tops))
-    for name, note in untimed([*results, *models, *itertools.chain(*sweeps.values(), *in_turn.values())]).items():
+            elif isinstance(workload, Program):
+                measure(workload)
+            else:
+                results.append(run_workload(workload, options, status.update))
+                console.print(workload_table(results[-1], tops["host"]))
+                measure(with_threads(workload, options, CEILING_SIZES[size][0]))
+                if out is not None and workload.sweep:
+                    sweeps[workload.name] = sweep(workload, options, status.update)
+                    measure(in_turn(workload, options))
+    console.print(ceiling_table([r for r in results if isinstance(r.workload, Workload)], tops))
+    for name, note in untimed([*results, *itertools.chain(*sweeps.values())]).items():
         console.print(f"Not timed: {name} ({note})")
     if left_out:
         console.print(f"Left out, since {deadline:g} s would not do: {', '.join(left_out)}")
     if out is not None:
-        kept = record(options, tops, results, sweeps, in_turn, scalings, models)
-        _write(out, kept | {"deadline": deadline, "left_out": left_out}, options, sweeps, console)
+        kept = record(options, tops, results, sweeps) | {"deadline": deadline, "left_out": left_out}
+        path = _write(out, kept, sweeps)
+        console.print(f"Record: {path}")
+        if sweeps:
+            console.print(f"Plot: {path.with_suffix('.png')}")
 
 
-def _write(
-    out: Path, kept: dict[str, Any], options: Options, sweeps: dict[str, list[Result]], console: Console
-) -> None:
+def _write(out: Path, kept: dict[str, Any], sweeps: dict[str, list[Result]]) -> Path:
+    """Write the record, and a plot of what was swept; return the path of the former."""
     out.mkdir(parents=True, exist_ok=True)
     path = out / f"{stem(kept)}.json"
-    path.write_text(json.dumps(kept, indent=1) + "\n")
-    console.print(f"Record: {path}")
+    write(path, kept)
     if sweeps:
         from trigraph.benchmarks.plot import plot_sweeps  # matplotlib takes its time to load
 
-        machine = kept["environment"]
+        machine, options = kept["environment"], kept["options"]
         where = ", ".join(name for name in (machine["cpu"]["model"], machine["device"]["name"]) if name)
-        caption = f"{options.dtype}, {options.threads} threads, {where}, {kept['created'][:10]}"
+        caption = f"{options['dtype']}, {options['threads']} threads, {where}, {kept['created'][:10]}"
         plot_sweeps(sweeps, caption, path.with_suffix(".png"))
-        console.print(f"Plot: {path.with_suffix('.png')}")
+    return path

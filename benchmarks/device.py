@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from trigraph.benchmarks.workloads import Call, Unavailable
+from trigraph.benchmarks.calls import Call, Unavailable
 
 __all__ = ["peak_memory", "require_device", "timer"]
 

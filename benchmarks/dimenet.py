@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import numpy as np
 
-from trigraph.benchmarks.workloads import Call, Case, Peer, Step, Target, Unavailable, Workload
+from trigraph.benchmarks.calls import Call, Unavailable
+from trigraph.benchmarks.peers import compiled, leaves, torch_peers
+from trigraph.benchmarks.workloads import Case, Step, Target, Workload
 
 __all__ = ["SIZES", "WORKLOADS"]
 
@@ -98,14 +100,7 @@ def _aggregation(case: Case, device: str, form: str) -> Callable[[Any, Any, Any,
         q = (basis.view(-1, n_spherical * n_radial) @ W1) @ W2.T
         return torch.zeros_like(embedding).index_add(0, outer, embedding[inner] * q)
 
-    return torch.compile(aggregate) if form == "compiled" else aggregate
-
-
-def _tensors(case: Case, device: str) -> dict[str, Any]:
-    """Leaves of autograd; copies, since torch accepts only writable memory."""
-    import torch
-
-    return {n: torch.tensor(a, device=device, requires_grad=True) for n, a in case.arrays.items()}
+    return compiled(aggregate, form)
 
 
 def _named(operator: str, fields: tuple[str, ...], values: Any) -> dict[str, Any]:
@@ -116,7 +111,7 @@ def torch_radial(case: Case, device: str, form: str) -> Call:
     """Radial basis and autograd's backward."""
     import torch
 
-    basis, t = _radial_basis(case), _tensors(case, device)
+    basis, t = _radial_basis(case), leaves(case, device)
     dist, freq, cotangents = t["dist"], t["freq"], (t["grad_rbf"].detach(), t["grad_sbf_rad"].detach())
 
     def call() -> dict[str, Any]:
@@ -133,7 +128,7 @@ def torch_forward(case: Case, device: str, form: str) -> Call:
     """Sum up without autograd."""
     import torch
 
-    aggregate, t = _aggregation(case, device, form), _tensors(case, device)
+    aggregate, t = _aggregation(case, device, form), leaves(case, device)
 
     def call() -> dict[str, Any]:
         with torch.no_grad():
@@ -146,7 +141,7 @@ def torch_backward(case: Case, device: str, form: str) -> Call:
     """Forward, then autograd's backward, vectors constant."""
     import torch
 
-    aggregate, t = _aggregation(case, device, form), _tensors(case, device)
+    aggregate, t = _aggregation(case, device, form), leaves(case, device)
     vec, g, wanted = t["vec"].detach(), t["grad_out"].detach(), (t["rbf"], t["embedding"], t["weights"])
 
     def call() -> dict[str, Any]:
@@ -161,7 +156,7 @@ def torch_force_training(case: Case, device: str, form: str) -> Call:
     """Forward, a backward that keeps its graph, and the backward of that."""
     import torch
 
-    aggregate, t = _aggregation(case, device, form), _tensors(case, device)
+    aggregate, t = _aggregation(case, device, form), leaves(case, device)
     vec, rbf, embedding, weights, g = (t[n] for n in ("vec", "rbf", "embedding", "weights", "grad_out"))
     cotangents = [t[f"gg_{n}"].detach() for n in FORCES]
 
@@ -182,7 +177,7 @@ def torch_training_step(case: Case, device: str, form: str) -> Call:
     """Train on forces through the radial basis: positions enter by vectors and distances."""
     import torch
 
-    basis, aggregate, t = _radial_basis(case), _aggregation(case, device, form), _tensors(case, device)
+    basis, aggregate, t = _radial_basis(case), _aggregation(case, device, form), leaves(case, device)
     vec, embedding, weights, g = (t[n] for n in ("vec", "embedding", "weights", "grad_out"))
     dist, freq, grad_rbf = t["dist"], t["freq"], t["grad_rbf"]
     cotangents = [t["gg_vec"].detach(), t["gg_dist"].detach()]
@@ -202,21 +197,13 @@ def torch_training_step(case: Case, device: str, form: str) -> Call:
     return call
 
 
-def _peers(make: Any, forms: tuple[str, ...] = ("torch", "pyg")) -> dict[str, Peer]:
-    about = {
-        "torch": "triplets in plain torch, Legendre recurrence",
-        "pyg": "PyTorch Geometric's basis functions, torch",
-        "compiled": "the same, torch.compile",
-    }
-    peers = {}
-    for device, clock in (("cpu", "host"), ("cuda", "torch")):
-        for form in forms:
-            if form == "compiled" and device == "cpu":
-                continue
-            requires = ("torch", "torch_geometric", "sympy") if form == "pyg" else ("torch",)
-            name = form.replace("compiled", "torch-compile") + ("-cuda" if device == "cuda" else "")
-            peers[name] = Peer(partial(make, device=device, form=form), about[form], requires, clock)
-    return peers
+ABOUT = {
+    "torch": "triplets in plain torch, Legendre recurrence",
+    "pyg": "PyTorch Geometric's basis functions, torch",
+    "torch-compile": "the same as torch, torch.compile",
+}
+EAGER = {form: ABOUT[form] for form in ("torch", "pyg")}
+PYG = {"pyg": ABOUT["pyg"]}
 
 
 def _operations(angular: int, projections: int) -> str:
@@ -234,7 +221,7 @@ WORKLOADS = (
         summary="radial basis forward and backward to distances and frequencies",
         steps=(Step("radial_basis_fwd"), Step("radial_basis_bwd")),
         sizes={n: SIZES[n] for n in RADIAL},
-        peers=_peers(torch_radial, ("pyg",)),
+        peers=torch_peers(torch_radial, PYG),
         targets=(Target("pyg", time=10),),
         sweep=EDGES,
     ),
@@ -244,7 +231,7 @@ WORKLOADS = (
         summary="edge-to-edge aggregation, forward",
         steps=(FORWARD,),
         sizes={n: SIZES[n] for n in ANGULAR},
-        peers=_peers(torch_forward, ("torch", "pyg", "compiled")),
+        peers=torch_peers(torch_forward, ABOUT),
         targets=(Target("pyg", time=60, memory=50), Target("fortran", gemm=0.25, flat=1 / 1.15)),
         sweep=IN_DEGREES,
         sweep_symbol="in_degree",
@@ -255,7 +242,7 @@ WORKLOADS = (
         summary="edge-to-edge aggregation, forward and backward to rbf, embedding and weights",
         steps=(FORWARD, Step("agg_edge_to_edge_bwd", BACKWARD, operations=_operations(2, 3))),
         sizes={n: SIZES[n] for n in ANGULAR},
-        peers=_peers(torch_backward, ("torch", "pyg", "compiled")),
+        peers=torch_peers(torch_backward, ABOUT),
         targets=(Target("pyg", time=100, memory=50), Target("fortran", flat=1 / 1.15)),
         sweep=IN_DEGREES,
         sweep_symbol="in_degree",
@@ -270,7 +257,7 @@ WORKLOADS = (
             Step("agg_edge_to_edge_bwd2", TRAINING, zero=("gg_weights",), operations=_operations(10, 5)),
         ),
         sizes={n: SIZES[n] for n in ANGULAR},
-        peers=_peers(torch_force_training),
+        peers=torch_peers(torch_force_training, EAGER),
         targets=(Target("pyg", time=100, memory=50), Target("fortran", flat=1 / 1.15)),
         sweep=IN_DEGREES,
         sweep_symbol="in_degree",
@@ -294,6 +281,6 @@ WORKLOADS = (
             ),
         ),
         sizes=SIZES,
-        peers=_peers(torch_training_step, ("pyg",)),
+        peers=torch_peers(torch_training_step, PYG),
     ),
 )

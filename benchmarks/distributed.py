@@ -23,9 +23,10 @@ from typing import Any
 import numpy as np
 
 from trigraph.benchmarks import gat
+from trigraph.benchmarks.calls import Call, Unavailable
 from trigraph.benchmarks.measure import THREAD_VARIABLES
 from trigraph.benchmarks.programs import Contender, Program
-from trigraph.benchmarks.workloads import Call, Unavailable, make_case
+from trigraph.benchmarks.workloads import make_case
 
 __all__ = ["PROGRAMS"]
 

@@ -7,12 +7,11 @@ PyTorch Geometric's GATConv does after its own, ``torch`` the same by torch's sc
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
-import numpy as np
-
-from trigraph.benchmarks.workloads import Call, Case, Peer, Step, Target, Workload
+from trigraph.benchmarks.calls import Call
+from trigraph.benchmarks.peers import compiled, edge_index, torch_peers
+from trigraph.benchmarks.workloads import Case, Step, Target, Workload
 
 __all__ = ["ABOUT", "GRADIENTS", "SIZES", "WORKLOADS", "forward", "torch_attention"]
 
@@ -29,15 +28,14 @@ SLOPE = 0.2
 ABOUT = {
     "torch": "plain torch, autograd",
     "pyg": "PyTorch Geometric GATConv after its linear layer, autograd",
-    "compiled": "torch.compile, autograd",
-    "pyg-compiled": "the same through torch.compile",
+    "torch-compile": "torch.compile, autograd",
+    "pyg-compile": "the same through torch.compile",
 }
-NAMES = {"compiled": "torch-compile", "pyg-compiled": "pyg-compile"}
 GRADIENTS = ("src_embedding", "dst_embedding", "attention_weights")
 Attention = Callable[[Any, Any, Any, Any], Any]
 
 
-def _pyg_attention(case: Case, edge_index: Any) -> Attention:
+def _pyg_attention(case: Case, edges: Any) -> Attention:
     """GATConv without its linear layer: embeddings (nodes, heads, width) and scores of the nodes to the output."""
     from torch_geometric.nn import GATConv
 
@@ -45,16 +43,16 @@ def _pyg_attention(case: Case, edge_index: Any) -> Attention:
     convolution = GATConv(1, case.sizes["dim_head"], heads, negative_slope=SLOPE, add_self_loops=False, bias=False)
 
     def attend(src: Any, dst: Any, src_score: Any, dst_score: Any) -> Any:
-        alpha = convolution.edge_updater(edge_index, alpha=(src_score, dst_score), edge_attr=None, size=size)
-        return convolution.propagate(edge_index, x=(src, dst), alpha=alpha, size=size)
+        alpha = convolution.edge_updater(edges, alpha=(src_score, dst_score), edge_attr=None, size=size)
+        return convolution.propagate(edges, x=(src, dst), alpha=alpha, size=size)
 
     return attend
 
 
-def _torch_attention(case: Case, edge_index: Any) -> Attention:
+def _torch_attention(case: Case, edges: Any) -> Attention:
     from torch.nn.functional import leaky_relu
 
-    source, target = edge_index
+    source, target = edges
     nodes = case.graph.num_dst_nodes
 
     def attend(src: Any, dst: Any, src_score: Any, dst_score: Any) -> Any:
@@ -70,8 +68,6 @@ def _torch_attention(case: Case, edge_index: Any) -> Attention:
 
 def forward(case: Case, device: str, form: str) -> Callable[[Any, Any, Any], Any]:
     """Return attention as a function of both embeddings and the attention weights, all tensors."""
-    import torch
-
     graph, heads = case.graph, (case.sizes["num_heads"], case.sizes["dim_head"])
     if form == "trigraph":
         from trigraph.torch import mha_gat_n2n
@@ -81,16 +77,14 @@ def forward(case: Case, device: str, form: str) -> Callable[[Any, Any, Any], Any
                 src_embedding, dst_embedding, attention_weights, graph, heads[0], negative_slope=SLOPE
             ).output_embedding
         )
-    dst = np.repeat(np.arange(graph.num_dst_nodes), np.diff(graph.offsets))
-    edge_index = torch.as_tensor(np.stack([graph.indices, dst]), device=device)
-    attend = (_pyg_attention if form.startswith("pyg") else _torch_attention)(case, edge_index)
+    attend = (_pyg_attention if form.startswith("pyg") else _torch_attention)(case, edge_index(case, device))
 
     def function(src_embedding: Any, dst_embedding: Any, attention_weights: Any) -> Any:
         src, dst = src_embedding.view(-1, *heads), dst_embedding.view(-1, *heads)
         src_weights, dst_weights = attention_weights.view(2, *heads)
         return attend(src, dst, (src * src_weights).sum(-1), (dst * dst_weights).sum(-1)).flatten(1)
 
-    return torch.compile(function) if form.endswith("compiled") else function
+    return compiled(function, form)
 
 
 def torch_attention(case: Case, device: str, form: str) -> Call:
@@ -124,18 +118,6 @@ def torch_forward(case: Case, device: str, form: str) -> Call:
     return call
 
 
-def _peers() -> dict[str, Peer]:
-    peers = {}
-    for device, clock in (("cpu", "host"), ("cuda", "torch")):
-        for form in ("torch", "pyg", "compiled", "pyg-compiled"):
-            if form.endswith("compiled") and device == "cpu":
-                continue
-            requires = ("torch", "torch_geometric") if form.startswith("pyg") else ("torch",)
-            name = NAMES.get(form, form) + ("-cuda" if device == "cuda" else "")
-            peers[name] = Peer(partial(torch_attention, device=device, form=form), ABOUT[form], requires, clock)
-    return peers
-
-
 STEPS = (
     Step("mha_gat_n2n_fwd"),
     Step("mha_gat_n2n_bwd", given={"softmax_scores": "mha_gat_n2n_fwd.softmax_scores"}),
@@ -150,7 +132,7 @@ WORKLOADS = (
         summary="graph attention, forward and backward to embeddings and attention weights",
         steps=STEPS,
         sizes=SIZES,
-        peers=_peers(),
+        peers=torch_peers(torch_attention, ABOUT),
         targets=(Target("pyg", time=10, memory=5), SCALING),
         sweep=SWEEP,
         settings=SETTINGS,
@@ -161,7 +143,7 @@ WORKLOADS = (
         summary="the same on a graph whose degrees follow a power law",
         steps=STEPS,
         sizes=SIZES,
-        peers=_peers(),
+        peers=torch_peers(torch_attention, ABOUT),
         targets=(SCALING,),
         settings=SETTINGS,
         layout="power law",

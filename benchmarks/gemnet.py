@@ -19,7 +19,8 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.benchmarks.workloads import Call, Case, Peer, Step, Target, Unavailable, Workload
+from trigraph.benchmarks.calls import Call, Unavailable
+from trigraph.benchmarks.workloads import Case, Peer, Step, Target, Workload
 
 __all__ = ["SIZES", "VARIABLE", "WORKLOADS"]
 

@@ -15,7 +15,9 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
-from trigraph.benchmarks.workloads import Call, Case, Peer, Step, Target, Workload
+from trigraph.benchmarks.calls import Call
+from trigraph.benchmarks.peers import compiled, edge_index, leaves, torch_peers
+from trigraph.benchmarks.workloads import Case, Peer, Step, Target, Workload
 from trigraph.checks.gno import GnoParams, pack_gno_params, unpack_gno_params
 
 __all__ = ["SIZES", "WORKLOADS"]
@@ -98,11 +100,8 @@ def _torch_network(case: Case, device: str, form: str) -> tuple[Any, dict[str, A
     import torch
 
     f_in, f_out = case.sizes["f_in"], case.sizes["f_out"]
-    graph = case.graph
-    dst = np.repeat(np.arange(graph.num_dst_nodes), np.diff(graph.offsets))
-    edge_index = torch.as_tensor(np.stack([graph.indices, dst]), device=device)
-    # A copy: torch accepts only writable memory, and the cotangents are leaves of their own.
-    tensors = {n: torch.tensor(a, device=device, requires_grad=True) for n, a in case.arrays.items() if n != "params"}
+    edges, nodes = edge_index(case, device), case.graph.num_dst_nodes
+    tensors = leaves(case, device)
     U, b_u, V, b_v = _params(case)
     network = torch.nn.Sequential(
         torch.nn.Linear(U.shape[1], U.shape[0]), torch.nn.ReLU(), torch.nn.Linear(V.shape[1], V.shape[0])
@@ -116,15 +115,15 @@ def _torch_network(case: Case, device: str, form: str) -> tuple[Any, dict[str, A
         for parameter, block in zip(parameters, (U, b_u, V, b_v), strict=True):
             parameter.copy_(torch.as_tensor(block))
     if form.startswith("pyg"):
-        convolve = torch.compile(convolution) if form == "pyg-compiled" else convolution
-        return lambda h, x: convolve(h, edge_index, x), tensors, parameters
+        convolve = compiled(convolution, form)
+        return lambda h, x: convolve(h, edges, x), tensors, parameters
 
     def message(h: Any, x: Any) -> Any:
         kernel = network(x).view(-1, f_in, f_out)
-        messages = torch.bmm(h.index_select(0, edge_index[0]).unsqueeze(1), kernel).squeeze(1)
-        return h.new_zeros(graph.num_dst_nodes, f_out).index_add(0, edge_index[1], messages)
+        messages = torch.bmm(h.index_select(0, edges[0]).unsqueeze(1), kernel).squeeze(1)
+        return h.new_zeros(nodes, f_out).index_add(0, edges[1], messages)
 
-    return torch.compile(message) if form == "compiled" else message, tensors, parameters
+    return compiled(message, form), tensors, parameters
 
 
 def _packed(blocks: list[Any]) -> Any:
@@ -176,19 +175,13 @@ def torch_force_training(case: Case, device: str, form: str) -> Call:
     return call
 
 
-def _torch_peers(make: Any, forms: tuple[str, ...]) -> dict[str, Peer]:
-    about = {"eager": "plain torch", "pyg": "PyTorch Geometric NNConv", "compiled": "torch.compile"}
-    about |= {"pyg-compiled": "NNConv, torch.compile"}
-    label = {"eager": "torch", "pyg": "pyg", "compiled": "torch-compile", "pyg-compiled": "pyg-compile"}
-    peers = {}
-    for device, clock in (("cpu", "host"), ("cuda", "torch")):
-        for form in forms:
-            if form.endswith("compiled") and device == "cpu":
-                continue
-            requires = ("torch", "torch_geometric") if form.startswith("pyg") else ("torch",)
-            name = label[form] + ("-cuda" if device == "cuda" else "")
-            peers[name] = Peer(partial(make, device=device, form=form), f"{about[form]}, autograd", requires, clock)
-    return peers
+ABOUT = {
+    "torch": "plain torch, autograd",
+    "pyg": "PyTorch Geometric NNConv, autograd",
+    "torch-compile": "torch.compile, autograd",
+    "pyg-compile": "NNConv, torch.compile, autograd",
+}
+EAGER = {form: ABOUT[form] for form in ("torch", "pyg")}
 
 
 def _coords_workload(width: int) -> Workload:
@@ -220,7 +213,7 @@ WORKLOADS = (
         sizes=SIZES,
         peers={
             "numpy": Peer(numpy_message, "kernel, then aggregation: BLAS, batched matmul, scipy.sparse sums"),
-            **_torch_peers(torch_message, ("eager", "pyg", "compiled", "pyg-compiled")),
+            **torch_peers(torch_message, ABOUT),
         },
         targets=(Target("numpy", time=10, memory=30), Target("pyg", time=10, memory=30)),
         sweep=SWEEP,
@@ -245,7 +238,7 @@ WORKLOADS = (
         ),
         sizes=SIZES,
         # torch.compile is missing here: it has no double backward.
-        peers=_torch_peers(torch_force_training, ("eager", "pyg")),
+        peers=torch_peers(torch_force_training, EAGER),
         sweep=SWEEP,
     ),
 )

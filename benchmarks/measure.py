@@ -6,7 +6,6 @@ import contextlib
 import importlib
 import os
 import pickle
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -19,10 +18,11 @@ from typing import Any
 
 import numpy as np
 
+from trigraph.benchmarks import child
+from trigraph.benchmarks.calls import Call
 from trigraph.benchmarks.worker import Job
-from trigraph.benchmarks.workloads import Call
 
-__all__ = ["Measurement", "Worker", "alternate", "ceilings", "copy_job", "relative_error"]
+__all__ = ["Measurement", "Worker", "alternate", "ceilings", "copy_call", "relative_error"]
 
 LEAST_SAMPLES = 3
 END = 10.0  # seconds that a worker may take to end
@@ -79,27 +79,26 @@ class Worker:
     ----------
     threads : int
         Threads every library in it may use.
+    folder : str or None
+        Where its trigraph is, if that is another build.
     """
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, folder: str | None = None) -> None:
         environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, str(threads))}
+        if folder is not None:
+            environment["PYTHONPATH"] = folder
         # Not -m: what the child pickles must belong to the module's own name.
         command = [sys.executable, "-c", "from trigraph.benchmarks.worker import main; main()"]
-        # In a session of its own it does not hear the terminal's Ctrl-C; what it has started ends with it.
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True
-        )
+        self._process = child.start(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
 
     def __enter__(self) -> Worker:
         return self
 
     def __exit__(self, kind: object = None, *exception: object) -> None:
-        try:  # one that ends by itself waits for processes that it has started, and their time is counted with its
+        # One that ends by itself waits for processes that it has started, and their time is counted with its.
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.communicate(timeout=0 if kind else END)
-        except subprocess.TimeoutExpired:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.communicate()
+        child.stop(self._process)
 
     def ask(self, command: str, argument: Any = None) -> tuple[str, Any]:
         """Send a command (``open``, ``first``, ``sample``); return what became of it and the value or the reason."""
@@ -110,7 +109,7 @@ class Worker:
             self._process.stdin.flush()
             status, value = pickle.load(self._process.stdout)
         except (EOFError, BrokenPipeError):
-            return "failed", f"the process ended with status {self._process.wait()}"
+            return "failed", f"the process {child.ended(self._process.wait())}"
         return status, value
 
 
@@ -183,7 +182,7 @@ def alternate(
         workers: dict[str, Worker] = {}
         for name, job in jobs.items():
             progress(name)
-            worker = stack.enter_context(Worker(job.threads or threads))
+            worker = stack.enter_context(Worker(job.threads or threads, job.folder))
             found[name], results = _begin(worker, job, expected, tolerance)
             if found[name].status == "timed":
                 workers[name] = worker
@@ -206,7 +205,7 @@ def alternate(
     return {n: replace(m, seconds=tuple(samples[n])) if n in workers else m for n, m in found.items()}
 
 
-def _copy_call(clock: str, nbytes: int, threads: int) -> Call:
+def copy_call(clock: str, nbytes: int, threads: int) -> Call:
     """Return a copy of `nbytes` from one array to another, on the host one slice for each thread."""
     if clock == "cupy":
         import cupy
@@ -224,11 +223,6 @@ def _copy_call(clock: str, nbytes: int, threads: int) -> Call:
         return {}
 
     return call
-
-
-def copy_job(clock: str, nbytes: int, threads: int) -> Job:
-    """Return the copy of `nbytes` by so many threads."""
-    return Job(partial(_copy_call, clock, nbytes, threads), clock=clock, threads=threads)
 
 
 def _matmul_call(clock: str, n: int, dtype: str) -> Call:
@@ -263,6 +257,6 @@ def ceilings(clock: str, threads: int, repeat: int, nbytes: int, n: int) -> dict
     """
     work = {"copy": 2.0 * nbytes, "float32": 2.0 * n**3, "float64": 2.0 * n**3}
     jobs = {name: Job(partial(_matmul_call, clock, n, name), clock=clock) for name in ("float32", "float64")}
-    jobs["copy"] = copy_job(clock, nbytes, threads)
+    jobs["copy"] = Job(partial(copy_call, clock, nbytes, threads), clock=clock)
     measured = alternate(jobs, repeat, threads)
     return {name: work[name] / min(m.seconds) for name, m in measured.items() if m.seconds}

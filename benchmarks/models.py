@@ -16,8 +16,9 @@ from typing import Any
 import numpy as np
 
 from trigraph.benchmarks import gat
+from trigraph.benchmarks.calls import Call, Unavailable
 from trigraph.benchmarks.programs import Contender, Program
-from trigraph.benchmarks.workloads import Call, Case, Target, Unavailable, make_call, make_case
+from trigraph.benchmarks.workloads import Case, Target, make_call, make_case
 from trigraph.graphs import CSC
 from trigraph.graphs.edge_graph import EdgeGraph
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 
+from trigraph.benchmarks.calls import Call, require
 from trigraph.benchmarks.worker import Job
-from trigraph.benchmarks.workloads import Call, Target, Unavailable
+from trigraph.benchmarks.workloads import Target
 
 __all__ = ["Contender", "Program", "make_program"]
 
@@ -27,15 +27,21 @@ class Contender:
         Modules it imports.
     peer : bool
         Whether it is what users run without trigraph.
-    work : int
+    work : float
         How many times the first contender's work a call does; costs are compared after division by it.
+    threads : int or None
+        Threads it has, where contenders differ in that.
+    compared : bool
+        Whether its results are compared with those of the first.
     """
 
     make: Callable[[Mapping[str, int], str], Call]
     about: str
     requires: tuple[str, ...] = ("torch",)
     peer: bool = False
-    work: int = 1
+    work: float = 1
+    threads: int | None = None
+    compared: bool = True
 
 
 @dataclass(frozen=True)
@@ -71,15 +77,27 @@ class Program:
     profiled: bool = False
     terms: int = 0
 
+    def fast(self, contender: str) -> str:
+        """Return what a contender is compared with: the first."""
+        return next(iter(self.contenders))
+
+    def work(self, contender: str) -> float:
+        """Return how many times the first contender's work a call of a contender does."""
+        return self.contenders[contender].work
+
+    def at(self, size: str) -> dict[str, int]:
+        """Return the sizes of a full or a small run."""
+        return dict(self.sizes) if size == "full" else {**self.sizes, **self.small}
+
     def jobs(self, sizes: Mapping[str, int], dtype: str, peers: bool) -> dict[str, Job]:
         """Return what the workers run."""
-        tiny = {**self.sizes, **self.small}
-        first = next(iter(self.contenders))
         return {
             name: Job(
                 partial(make_program, contender, sizes, dtype),
-                partial(make_program, contender, tiny, dtype),
-                profiled=self.profiled and name == first,
+                partial(make_program, contender, self.at("small"), dtype),
+                threads=contender.threads,
+                compared=contender.compared,
+                profiled=self.profiled and name == self.fast(name),
             )
             for name, contender in self.contenders.items()
             if peers or not contender.peer
@@ -94,7 +112,5 @@ def make_program(contender: Contender, sizes: Mapping[str, int], dtype: str) -> 
     Unavailable
         If a module it needs is not there.
     """
-    for module in contender.requires:
-        if importlib.util.find_spec(module) is None:
-            raise Unavailable(f"{module} is not installed")
+    require(*contender.requires)
     return contender.make(sizes, dtype)

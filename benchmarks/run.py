@@ -1,21 +1,22 @@
-"""One benchmark run: workloads and sweeps to results, ratios and verdicts."""
+"""One benchmark run: workloads and programs to results, ratios and verdicts."""
 
 from __future__ import annotations
 
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from trigraph.benchmarks import dimenet, distributed, gat, gather, gemnet, gno, models, weighted
-from trigraph.benchmarks.measure import Measurement, alternate, copy_job
-from trigraph.benchmarks.programs import Program
+from trigraph.benchmarks.calls import Call
+from trigraph.benchmarks.measure import Measurement, alternate, copy_call
+from trigraph.benchmarks.programs import Contender, Program
 from trigraph.benchmarks.worker import Job
-from trigraph.benchmarks.workloads import GATHER, Step, Workload, clock_of, make_call, scaled
+from trigraph.benchmarks.workloads import GATHER, Step, Target, Workload, make_call, scaled
 from trigraph.panels import PANELS
 from trigraph.table import OPERATORS, SYMBOLS
 
@@ -26,21 +27,19 @@ __all__ = [
     "PROGRAMS",
     "SIZES",
     "Options",
-    "ProgramResult",
     "Result",
-    "Scaling",
     "Verdict",
     "find_programs",
     "find_workloads",
-    "flatness",
+    "in_turn",
     "operator_workload",
     "panels_timed",
     "run_program",
     "run_workload",
-    "scaling",
     "sweep",
-    "sweep_in_turn",
+    "tolerance",
     "untimed",
+    "with_threads",
 ]
 
 FAMILIES = {"gno": gno, "dimenet": dimenet, "gat": gat, "weighted": weighted, "gemnet": gemnet}
@@ -52,6 +51,7 @@ WARM_SIZE = 16  # entities of the tiny run that loads what is loaded at the firs
 DIRECT = ("fortran-reference", "pyref")
 DISTURBED = 0.05  # share of the processors used by other processes above which a measurement is made again
 ATTEMPTS = 3
+Progress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -68,9 +68,14 @@ class Options:
     peers: bool
     contenders: tuple[str, ...] = ()
 
-    def chosen(self, jobs: Mapping[str, Job]) -> dict[str, Job]:
-        """Return the jobs of the contenders that were asked for."""
-        return {name: job for name, job in jobs.items() if not self.contenders or name in self.contenders}
+    @property
+    def stated(self) -> bool:
+        """Whether targets are stated for this size and dtype."""
+        return (self.size, self.dtype) == ("full", "float32")
+
+    def wants(self, contender: str) -> bool:
+        """Whether a contender was asked for."""
+        return not self.contenders or contender in self.contenders
 
 
 @dataclass(frozen=True)
@@ -85,176 +90,102 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Result:
-    """Measurements of a workload at one set of sizes.
+    """Measurements of a workload, or a program, at one set of sizes.
 
     `load` is the system's load average before and after, `others` the share of the processors that other processes used
     meanwhile (None where that is unknown).
     """
 
-    workload: Workload
+    workload: Workload | Program
     sizes: Mapping[str, int]
     dtype: str
     measured: Mapping[str, Measurement]
     load: tuple[float, float]
     others: float | None
 
-    def fast(self, contender: str) -> str:
-        """Return the panel a contender is compared with: the fast one on the same kind of machine."""
-        return "fortran" if clock_of(self.workload, contender) == "host" else "gpu"
+    def timed(self, contender: str) -> Measurement | None:
+        """Return what was measured of a contender; None if it was not timed."""
+        found = self.measured.get(contender)
+        return found if found is not None and found.seconds else None
+
+    def seconds(self, contender: str) -> float:
+        """Return the median for the work that the first contender does in a call; NaN where it was not timed."""
+        found = self.timed(contender)
+        return found.median / self.workload.work(contender) if found else math.nan
 
     def ratios(self, contender: str) -> tuple[float | None, float | None]:
-        """Time and peak memory of a contender over those of the fast panel; None where one was not measured."""
-        own, fast = self.measured[contender], self.measured.get(self.fast(contender))
-        if fast is None or not own.seconds or not fast.seconds:
+        """Time and peak memory of a contender over those it is compared with; None where one was not measured."""
+        base = self.workload.fast(contender)
+        own, fast = self.timed(contender), self.timed(base)
+        if own is None or fast is None:
             return None, None
-        return own.median / fast.median, own.peak_bytes / fast.peak_bytes if fast.peak_bytes else None
+        memory = own.peak_bytes / fast.peak_bytes / self.workload.work(contender) if fast.peak_bytes else None
+        return self.seconds(contender) / self.seconds(base), memory
 
     def rate(self, contender: str) -> float:
-        """Operations of the table (not what the contender really spends) per second."""
-        return self.workload.operations(self.sizes) / self.measured[contender].median
+        """Operations of the table (not what the contender really spends) per second; NaN where there are none."""
+        operations = self.workload.operations(self.sizes) if isinstance(self.workload, Workload) else math.nan
+        return operations / self.seconds(contender)
 
     def bound(self, tops: Mapping[str, float]) -> float | None:
         """Return the seconds of gathering rows and streaming all else; None where the gathers were not measured.
 
         `tops` are the host's ceilings, of which it takes the rate of a copy.
         """
-        gathered = self.measured.get(GATHER)
-        if gathered is None or not gathered.seconds or "copy" not in tops:
+        gathered = self.timed(GATHER)
+        if gathered is None or "copy" not in tops or not isinstance(self.workload, Workload):
             return None
         return gathered.median + self.workload.streamed_bytes(self.sizes, np.dtype(self.dtype)) / tops["copy"]
 
     def gather_share(self, contender: str, tops: Mapping[str, float]) -> float | None:
         """Return the bound over the median of a panel on the host; None where one is not known."""
-        bound = self.bound(tops) if contender in PANELS and self.fast(contender) == "fortran" else None
-        return bound / self.measured[contender].median if bound and self.measured[contender].seconds else None
+        bound = self.bound(tops) if contender in PANELS and self.workload.fast(contender) == "fortran" else None
+        return bound / self.seconds(contender) if bound and self.timed(contender) else None
 
-    def lean(self, contender: str) -> float | None:
-        """Return outputs and the graph's order of the backward over the peak memory; None where it was not measured."""
-        measured, workload = self.measured[contender], self.workload
+    def lean(self, contender: str) -> float:
+        """Return outputs and the graph's order of the backward over the peak memory; NaN where it was not measured."""
+        found, workload = self.timed(contender), self.workload
+        if found is None or not found.peak_bytes or not isinstance(workload, Workload):
+            return math.nan
         needed = workload.output_bytes(self.sizes, np.dtype(self.dtype)) + workload.order_bytes(self.sizes)
-        return needed / measured.peak_bytes if measured.seconds and measured.peak_bytes else None
+        return needed / found.peak_bytes
 
-    def verdicts(self, contender: str, options: Options, tops: Mapping[str, float] | None = None) -> list[Verdict]:
-        """Targets against this contender, or its own; they are stated for the full size in float32.
+    def gain(self, threads: int, contender: str) -> float:
+        """Return the time with one thread over that with all, of a program of `with_threads`."""
+        return self.seconds(_with_threads(contender, 1)) / self.seconds(_with_threads(contender, threads))
 
-        `tops` are the host's ceilings (`measure.ceilings`). Targets of a whole sweep are left to `flatness`, those of
-        several numbers of threads to `Scaling`.
+    def _reached(self, contender: str, tops: Mapping[str, float]) -> dict[str, Callable[[], float | None]]:
+        """Return what can be reached, by the name of its target."""
+        every = [self.seconds(name) for name in self.measured]
+        return {
+            "time": lambda: self.ratios(contender)[0],
+            "memory": lambda: self.ratios(contender)[1],
+            "gemm": lambda: self.rate(contender) / tops.get(self.dtype, math.nan),
+            "gather": lambda: self.gather_share(contender, tops),
+            "lean": lambda: self.lean(contender),
+            "flat": lambda: float(np.min(every) / np.max(every)),
+            "rate": lambda: 1 / self.seconds(contender),
+            "scaling": lambda: self.gain(self.sizes["threads"], "fortran") / self.gain(self.sizes["threads"], "copy"),
+        }
+
+    def verdicts(self, contender: str, tops: Mapping[str, float] | None = None) -> list[Verdict]:
+        """Targets that concern this contender; they are stated for the full size in float32.
+
+        `tops` are the host's ceilings (`measure.ceilings`). Targets of a sweep (flat) and of several numbers of threads
+        (scaling) belong to programs of their own, see `in_turn` and `with_threads`.
         """
-        applies = options.dtype == "float32" and dict(self.sizes) == dict(self.workload.sizes)
-        found = []
-        for target in self.workload.targets if applies else ():
-            if target.peer != contender:
-                continue
-            time, memory = self.ratios(contender)
-            gemm = (tops or {}).get(self.dtype)
-            share = self.rate(contender) / gemm if gemm and self.measured[contender].seconds else None
-            wanted = (
-                ("time", target.time, time),
-                ("memory", target.memory, memory),
-                ("gemm", target.gemm, share),
-                ("gather", target.gather, self.gather_share(contender, tops or {})),
-                ("lean", target.lean, self.lean(contender)),
-            )
-            found += [_verdict(what, least, reached) for what, least, reached in wanted if least is not None]
+        if self.dtype != "float32" or dict(self.sizes) != dict(self.workload.sizes):
+            return []
+        elsewhere = ("flat", "scaling") if isinstance(self.workload, Workload) else ()
+        found, reached = [], self._reached(contender, tops or {})
+        for target in self.workload.targets:
+            for what, of in reached.items():
+                least = getattr(target, what)
+                if target.peer == contender and least is not None and what not in elsewhere:
+                    value = of()
+                    known = value is not None and not math.isnan(value)
+                    found.append(Verdict(what, least, value if known else None, value >= least if known else None))
         return found
-
-
-@dataclass(frozen=True)
-class ProgramResult:
-    """Measurements of a program at one set of sizes; attributes as of `Result`."""
-
-    workload: Program
-    sizes: Mapping[str, int]
-    dtype: str
-    measured: Mapping[str, Measurement]
-    load: tuple[float, float]
-    others: float | None
-
-    def costs(self, contender: str) -> tuple[float, float]:
-        """Seconds and bytes of a contender for the work that the first does in a call; NaN where it was not timed."""
-        work, measured = self.workload.contenders[contender].work, self.measured.get(contender, Measurement())
-        return measured.median / work, measured.peak_bytes / work
-
-    def ratios(self, contender: str) -> tuple[float | None, float | None]:
-        """Time and peak memory of a contender over those of the first; None where one was not measured."""
-        own, first = self.costs(contender), self.costs(next(iter(self.workload.contenders)))
-        if math.isnan(own[0] + first[0]):
-            return None, None
-        return own[0] / first[0], own[1] / first[1] if first[1] else None
-
-    def verdicts(self, contender: str, options: Options, tops: Mapping[str, float] | None = None) -> list[Verdict]:
-        """Targets that concern this contender; they are stated for the full size in float32."""
-        applies = options.dtype == "float32" and dict(self.sizes) == dict(self.workload.sizes)
-        costs = [self.costs(name)[0] for name in self.workload.contenders]
-        time, memory = self.ratios(contender)
-        found = []
-        for target in self.workload.targets if applies else ():
-            if target.peer != contender:
-                continue
-            wanted = (
-                ("time", target.time, time),
-                ("memory", target.memory, memory),
-                ("flat", target.flat, float(np.min(costs) / np.max(costs))),
-                ("rate", target.rate, 1 / self.costs(contender)[0]),
-            )
-            found += [_verdict(what, least, reached) for what, least, reached in wanted if least is not None]
-        return found
-
-
-def _verdict(what: str, least: float, reached: float | None) -> Verdict:
-    if reached is None or math.isnan(reached):
-        return Verdict(what, least, None, None)
-    return Verdict(what, least, reached, reached >= least)
-
-
-@dataclass(frozen=True)
-class Scaling:
-    """Times of the fast panel and of a copy of memory with one thread and with all, measured in turn.
-
-    `load` and `others` as in `Result`.
-    """
-
-    workload: Workload
-    threads: int
-    measured: Mapping[str, Measurement]
-    load: tuple[float, float]
-    others: float | None
-
-    def gain(self, contender: str) -> float | None:
-        """Time with one thread over the time with all; None where one was not measured."""
-        one, all_ = (self.measured[_with_threads(contender, n)] for n in (1, self.threads))
-        return one.median / all_.median if one.seconds and all_.seconds else None
-
-    def verdicts(self, options: Options) -> list[Verdict]:
-        """Targets: the gain of the fast panel over that of the copy."""
-        own, copy = self.gain("fortran"), self.gain("copy")
-        reached = None if own is None or copy is None else own / copy
-        least = _scaling_targets(self.workload, options)
-        return [_verdict("scaling", target, reached) for target in least]
-
-
-def _with_threads(contender: str, threads: int) -> str:
-    return f"{contender}, threads: {threads}"
-
-
-def _scaling_targets(workload: Workload, options: Options) -> list[float]:
-    stated = (options.dtype, options.size) == ("float32", "full")
-    return [t.scaling for t in workload.targets if t.scaling is not None] if stated else []
-
-
-def flatness(results: list[Result], options: Options) -> list[Verdict]:
-    """Targets of a sweep, whose sizes were timed in turn: the smallest cost per edge over the largest."""
-    workload = results[0].workload if results else None
-    targets = workload.targets if workload and (options.dtype, options.size) == ("float32", "full") else ()
-    found = []
-    for target in targets:
-        if target.flat is None:
-            continue
-        points = [(r.sizes["num_edges"], r.measured.get(target.peer)) for r in results]
-        costs = [m.median / edges for edges, m in points if m is not None and m.seconds]
-        reached = min(costs) / max(costs) if len(costs) == len(results) else None
-        found.append(_verdict("flat", target.flat, reached))
-    return found
 
 
 def find_workloads(families: tuple[str, ...], names: tuple[str, ...]) -> list[Workload]:
@@ -289,23 +220,26 @@ def operator_workload(name: str, sizes: Mapping[str, int]) -> Workload:
     return Workload(name, op.family, op.definition.summary, (Step(name),), values, panels=panels)
 
 
+def _tiny(sizes: Mapping[str, int]) -> dict[str, int]:
+    return {n: min(v, WARM_SIZE) if SYMBOLS[n].minimum == 0 else v for n, v in sizes.items()}
+
+
 def _jobs(workload: Workload, sizes: Mapping[str, int], options: Options, panels: tuple[str, ...]) -> dict[str, Job]:
-    tiny = {n: min(v, WARM_SIZE) if SYMBOLS[n].minimum == 0 else v for n, v in sizes.items()}
+    tiny = _tiny(sizes)
     names = (*panels, *((GATHER,) if workload.gathers else ()), *(workload.peers if options.peers else ()))
-    return options.chosen(
-        {
-            name: Job(
-                partial(make_call, workload, name, sizes, options.dtype),
-                partial(make_call, workload, name, tiny, options.dtype),
-                clock_of(workload, name),
-                compared=name != GATHER,
-            )
-            for name in names
-        }
-    )
+    return {
+        name: Job(
+            partial(make_call, workload, name, sizes, options.dtype),
+            partial(make_call, workload, name, tiny, options.dtype),
+            workload.clock(name),
+            compared=name != GATHER,
+        )
+        for name in names
+        if options.wants(name)
+    }
 
 
-def _tolerance(dtype: str, terms: int = 0) -> float:
+def tolerance(dtype: str, terms: int = 0) -> float:
     """Relative 2-norm error above which a peer computes something else.
 
     Rounding in sums stays below it; `terms` is the number of terms where a peer adds up more than 40,000 one by one.
@@ -324,86 +258,108 @@ def _processor_seconds() -> tuple[float, float, float]:
     return sum(ticks), sum(ticks) - ticks[3] - ticks[4], own
 
 
-def _undisturbed(
-    measure: Callable[[], dict[str, Measurement]],
-) -> tuple[dict[str, Measurement], tuple[float, float], float | None]:
-    """Measure once; again where other processes got in the way; return the least disturbed attempt.
-
-    Measurements, load average before and after, and the share of the processors that others used.
-    """
-    attempts: list[tuple[dict[str, Measurement], tuple[float, float], float | None]] = []
-    while not attempts or (len(attempts) < ATTEMPTS and all((others or 0.0) > DISTURBED for _, _, others in attempts)):
+def _measure(
+    workload: Workload | Program,
+    sizes: Mapping[str, int],
+    jobs: Mapping[str, Job],
+    options: Options,
+    progress: Progress,
+    repeat: int = 10**9,
+) -> Result:
+    """Measure once; again where other processes got in the way; return the least disturbed attempt."""
+    terms = workload.terms if isinstance(workload, Program) else 0
+    most = min(repeat, options.repeat), options.threads, tolerance(options.dtype, terms)
+    attempts: list[Result] = []
+    while not attempts or (len(attempts) < ATTEMPTS and all((r.others or 0.0) > DISTURBED for r in attempts)):
         load, before = os.getloadavg()[0], _processor_seconds()
-        measured = measure()
+        measured = alternate(jobs, *most, progress=lambda what: progress(f"{workload.name}: {what}"))
         total, busy, own = (b - a for a, b in zip(before, _processor_seconds(), strict=True))
         others = None if math.isnan(total) else max(0.0, (busy - own) / total)
-        attempts.append((measured, (load, os.getloadavg()[0]), others))
-    return min(attempts, key=lambda attempt: attempt[2] or 0.0)
+        attempts.append(Result(workload, sizes, options.dtype, measured, (load, os.getloadavg()[0]), others))
+    return min(attempts, key=lambda result: result.others or 0.0)
 
 
-def _measure(
-    workload: Workload,
-    sizes: Mapping[str, int],
-    options: Options,
-    panels: tuple[str, ...],
-    repeat: int,
-    progress: Callable[[str], None],
-    without: frozenset[str] = frozenset(),
-) -> Result:
-    """Measure panels and peers at one set of sizes."""
-    jobs = {n: j for n, j in _jobs(workload, sizes, options, panels).items() if n not in without}
-    tolerance = _tolerance(options.dtype)
-    found = _undisturbed(lambda: alternate(jobs, repeat, options.threads, tolerance, progress=progress))
-    return Result(workload, sizes, options.dtype, *found)
-
-
-def run_workload(workload: Workload, options: Options, progress: Callable[[str], None] = lambda _: None) -> Result:
+def run_workload(workload: Workload, options: Options, progress: Progress = lambda _: None) -> Result:
     """Measure a workload at the size asked for."""
-
-    def say(what: str) -> None:
-        progress(f"{workload.name}: {what}")
-
     sizes = scaled(workload.sizes, SIZES[options.size])
-    return _measure(workload, sizes, options, workload.panels, options.repeat, say)
+    return _measure(workload, sizes, _jobs(workload, sizes, options, workload.panels), options, progress)
 
 
-def run_program(program: Program, options: Options, progress: Callable[[str], None] = lambda _: None) -> ProgramResult:
+def run_program(program: Program, options: Options, progress: Progress = lambda _: None) -> Result:
     """Measure a program at the size asked for."""
-
-    def say(what: str) -> None:
-        progress(f"{program.name}: {what}")
-
-    sizes = dict(program.sizes) if options.size == "full" else {**program.sizes, **program.small}
-    jobs = options.chosen(program.jobs(sizes, options.dtype, options.peers))
-    tolerance = _tolerance(options.dtype, program.terms)
-    found = _undisturbed(lambda: alternate(jobs, options.repeat, options.threads, tolerance, progress=say))
-    return ProgramResult(program, sizes, options.dtype, *found)
+    sizes = program.at(options.size)
+    chosen = [name for name in program.contenders if options.wants(name)] or [*program.contenders]
+    jobs = {n: job for n, job in program.jobs(sizes, options.dtype, options.peers).items() if n in chosen}
+    return _measure(program, sizes, jobs, options, progress)
 
 
-def scaling(
-    workload: Workload, options: Options, nbytes: int, progress: Callable[[str], None] = lambda _: None
-) -> Scaling | None:
-    """Measure the fast panel, and the copy of `nbytes`, with one thread and with all.
+def _with_threads(contender: str, threads: int) -> str:
+    return f"{contender}, threads: {threads}"
+
+
+def _panel(sizes: Mapping[str, int], dtype: str, workload: Workload, at: Mapping[str, int] | None = None) -> Call:
+    """Return the fast panel, at sizes of its own where there are some."""
+    return make_call(workload, "fortran", at or sizes, dtype)
+
+
+def _copy(sizes: Mapping[str, int], dtype: str, nbytes: int, threads: int) -> Call:
+    """Return a copy of memory."""
+    return copy_call("host", nbytes, threads)
+
+
+def with_threads(workload: Workload, options: Options, nbytes: int) -> Program | None:
+    """Return the fast panel and the copy of `nbytes`, with one thread and with all, to be timed in turn.
 
     None where the workload has no such target, the panel was not asked for, or there is just one thread.
     """
-    if options.threads == 1 or not any(t.scaling for t in workload.targets):
+    targets = [t.scaling for t in workload.targets if t.scaling is not None]
+    if options.threads == 1 or not (targets and options.stated and options.wants("fortran")):
         return None
-    if options.contenders and "fortran" not in options.contenders:
+    panel, numbers = partial(_panel, workload=workload), (1, options.threads)
+    contenders = {_with_threads("fortran", n): Contender(panel, "", (), threads=n) for n in numbers}
+    for n in numbers:
+        copy = partial(_copy, nbytes=nbytes, threads=n)
+        contenders[_with_threads("copy", n)] = Contender(copy, "", (), threads=n, compared=False)
+    goals = tuple(Target(_with_threads("fortran", 1), scaling=least) for least in targets)
+    return Program(
+        name=f"{workload.name}-scaling",
+        family=workload.family,
+        summary=f"the fast panel and a copy of memory, with one thread and with {options.threads}",
+        contenders=contenders,
+        sizes={**workload.sizes, "threads": options.threads},
+        small=_tiny(workload.sizes),
+        targets=goals,
+    )
+
+
+def in_turn(workload: Workload, options: Options) -> Program | None:
+    """Return the fast panel at all sizes of a workload's sweep, to be timed in turn; costs are those per edge.
+
+    `sweep` takes one size after the other, between which a machine's speed may change. None where costs per edge have
+    no target, or the panel was not asked for.
+    """
+    targets = [t.flat for t in workload.targets if t.flat is not None]
+    if not (targets and options.stated and options.wants("fortran")):
         return None
-    sizes = scaled(workload.sizes, SIZES[options.size])
-    panel = _jobs(workload, sizes, replace(options, peers=False), ("fortran",))["fortran"]
-    jobs = {_with_threads("fortran", n): replace(panel, threads=n) for n in (1, options.threads)}
-    jobs |= {_with_threads("copy", n): copy_job("host", nbytes, n) for n in (1, options.threads)}
+    points = {f"{workload.sweep_symbol} = {p}": workload.at(p, workload.sizes) for p in workload.sweep}
+    edges = next(iter(points.values()))["num_edges"]
+    return Program(
+        name=f"{workload.name}-in-turn",
+        family=workload.family,
+        summary="the fast panel at all sizes of the sweep; costs are compared for each edge",
+        contenders={
+            name: Contender(
+                partial(_panel, workload=workload, at=at), "", (), work=at["num_edges"] / edges, compared=False
+            )
+            for name, at in points.items()
+        },
+        sizes=workload.sizes,
+        small={},
+        targets=tuple(Target(next(iter(points)), flat=least) for least in targets),
+    )
 
-    def say(what: str) -> None:
-        progress(f"{workload.name}, scaling: {what}")
 
-    found = _undisturbed(lambda: alternate(jobs, options.repeat, options.threads, progress=say))
-    return Scaling(workload, options.threads, *found)
-
-
-def sweep(workload: Workload, options: Options, progress: Callable[[str], None] = lambda _: None) -> list[Result]:
+def sweep(workload: Workload, options: Options, progress: Progress = lambda _: None) -> list[Result]:
     """Measure a workload over its sweep, the direct panels too, each contender as far as its calls stay short."""
     panels = tuple(dict.fromkeys((*workload.panels, *DIRECT)))
     results: list[Result] = []
@@ -415,11 +371,8 @@ def sweep(workload: Workload, options: Options, progress: Callable[[str], None] 
         points = tuple(p for p in points if p <= max(points) // 10)
     for place, point in enumerate(points):
         sizes = workload.at(point, whole)
-
-        def say(what: str, point: int = point) -> None:
-            progress(f"{workload.name}, {workload.sweep_symbol} = {point}: {what}")
-
-        results.append(_measure(workload, sizes, options, panels, min(options.repeat, 5), say, frozenset(out)))
+        jobs = {n: job for n, job in _jobs(workload, sizes, options, panels).items() if n not in out}
+        results.append(_measure(workload, sizes, jobs, options, progress, repeat=5))
         growth = points[place + 1] / point if place + 1 < len(points) else 1.0
         for name, found in results[-1].measured.items():
             if found.status != "timed" or found.median * growth > SWEEP_LIMIT:
@@ -427,39 +380,11 @@ def sweep(workload: Workload, options: Options, progress: Callable[[str], None] 
     return results
 
 
-def sweep_in_turn(
-    workload: Workload, options: Options, progress: Callable[[str], None] = lambda _: None
-) -> list[Result]:
-    """Measure the fast panel over a workload's sweep, all sizes in alternating rounds.
-
-    `sweep` takes one size after the other, between which a machine's speed may change. Empty where costs per edge have
-    no target, or the panel was not asked for.
-    """
-    chosen = not options.contenders or "fortran" in options.contenders
-    stated = (options.dtype, options.size) == ("float32", "full")
-    if not (chosen and stated and any(t.flat for t in workload.targets)):
-        return []
-    sizes = [workload.at(point, workload.sizes) for point in workload.sweep]
-    alone = replace(options, peers=False)
-    panels = [_jobs(workload, at, alone, ("fortran",))["fortran"] for at in sizes]
-    jobs = {
-        f"{workload.sweep_symbol} = {point}": replace(panel, compared=False)
-        for point, panel in zip(workload.sweep, panels, strict=True)
-    }
-
-    def say(what: str) -> None:
-        progress(f"{workload.name}, in turn: {what}")
-
-    found, load, others = _undisturbed(lambda: alternate(jobs, options.repeat, options.threads, progress=say))
-    each = zip(sizes, found.values(), strict=True)
-    return [Result(workload, at, options.dtype, {"fortran": measured}, load, others) for at, measured in each]
-
-
-def untimed(results: Sequence[Result | ProgramResult]) -> dict[str, str]:
+def untimed(results: Sequence[Result]) -> dict[str, str]:
     """Contenders that were not timed, each with the reason."""
     return {n: m.note for r in results for n, m in r.measured.items() if m.status != "timed"}
 
 
 def panels_timed(result: Result) -> list[str]:
     """Panels of trigraph that were timed."""
-    return [n for n, m in result.measured.items() if n in PANELS and m.seconds]
+    return [n for n in result.measured if n in PANELS and result.timed(n)]

@@ -17,7 +17,9 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.benchmarks.workloads import Call, Case, Peer, Step, Target, Workload
+from trigraph.benchmarks.calls import Call
+from trigraph.benchmarks.peers import compiled, edge_index, torch_peers
+from trigraph.benchmarks.workloads import Case, Peer, Step, Target, Workload
 
 __all__ = ["SIZES", "WORKLOADS"]
 
@@ -109,23 +111,19 @@ def torch_sparse(case: Case, device: str) -> Call:
 
 def _aggregation(case: Case, device: str, form: str) -> Callable[[Any, Any], Any]:
     """Weighted sum of embedding and weights over the list of edges."""
-    import torch
-
-    graph = case.graph
-    dst = np.repeat(np.arange(graph.num_dst_nodes), np.diff(graph.offsets))
-    edge_index = torch.as_tensor(np.stack([graph.indices, dst]), device=device)
+    edges, size = edge_index(case, device), (case.graph.num_src_nodes, case.graph.num_dst_nodes)
     if form.startswith("pyg"):
         from torch_geometric.nn import SimpleConv
 
-        convolution, size = SimpleConv(aggr="sum"), (graph.num_src_nodes, graph.num_dst_nodes)
-        convolve = torch.compile(convolution) if form == "pyg, compiled" else convolution
-        return lambda x, weight: convolve((x, None), edge_index, weight, size)
+        convolve = compiled(SimpleConv(aggr="sum"), form)
+        return lambda x, weight: convolve((x, None), edges, weight, size)
 
     def aggregate(x: Any, weight: Any) -> Any:
-        messages = x.index_select(0, edge_index[0]) * weight.unsqueeze(1)
-        return x.new_zeros(graph.num_dst_nodes, x.shape[1]).index_add(0, edge_index[1], messages)
+        messages = x.index_select(0, edges[0]) * weight.unsqueeze(1)
+        return x.new_zeros(size[1], x.shape[1]).index_add(0, edges[1], messages)
 
-    return torch.compile(aggregate) if form == "compiled" else aggregate
+    function: Callable[[Any, Any], Any] = compiled(aggregate, form)
+    return function
 
 
 def torch_backward(case: Case, device: str, form: str) -> Call:
@@ -168,25 +166,11 @@ PRODUCTS = {
         cusparse, "cuSPARSE called directly: CSR_ALG2, preprocessed, cached descriptors", ("cupy",), "cupy"
     ),
 }
-PYG = ("torch", "torch_geometric")
-GATHERS = {
-    "torch": Peer(partial(torch_backward, device="cpu", form="torch"), "index_select, index_add, autograd", PYG[:1]),
-    "pyg": Peer(partial(torch_backward, device="cpu", form="pyg"), "PyTorch Geometric SimpleConv, autograd", PYG),
-    "torch-cuda": Peer(
-        partial(torch_backward, device="cuda", form="torch"), "index_select, index_add, autograd", PYG[:1], "torch"
-    ),
-    "pyg-cuda": Peer(
-        partial(torch_backward, device="cuda", form="pyg"), "PyTorch Geometric SimpleConv, autograd", PYG, "torch"
-    ),
-    "torch-compile-cuda": Peer(
-        partial(torch_backward, device="cuda", form="compiled"), "torch.compile, autograd", PYG[:1], "torch"
-    ),
-    "pyg-compile-cuda": Peer(
-        partial(torch_backward, device="cuda", form="pyg, compiled"),
-        "SimpleConv, torch.compile, autograd",
-        PYG,
-        "torch",
-    ),
+ABOUT = {
+    "torch": "index_select, index_add, autograd",
+    "pyg": "PyTorch Geometric SimpleConv, autograd",
+    "torch-compile": "torch.compile, autograd",
+    "pyg-compile": "SimpleConv, torch.compile, autograd",
 }
 FORWARD = Step("agg_weighted_n2n_fwd")
 SCALING = Target("fortran", scaling=0.85)
@@ -218,7 +202,7 @@ WORKLOADS = (
         summary="weighted sum, forward and backward to embedding and weights",
         steps=(FORWARD, Step("agg_weighted_n2n_bwd")),
         sizes=SIZES,
-        peers=GATHERS,
+        peers=torch_peers(torch_backward, ABOUT),
         targets=(Target("pyg", time=12), Target("torch", time=12), Target("fortran", lean=1.0)),
         sweep=SWEEP,
     ),

@@ -11,18 +11,17 @@ import gc
 import os
 import pickle
 import resource
-import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from trigraph.benchmarks.workloads import Call, Unavailable
+from trigraph.benchmarks.calls import Call, Unavailable
 
-__all__ = ["First", "Job", "main", "peak_memory", "pools", "shares"]
+__all__ = ["First", "Job", "as_numpy", "host_time", "main", "peak_memory", "pools", "shares"]
 
 STATUS = Path("/proc/self/status")
 CLEAR_REFS = Path("/proc/self/clear_refs")
@@ -49,6 +48,8 @@ class Job:
         Whether its results are compared; a ceiling has none.
     profiled : bool
         Whether to find the shares of its time spent in trigraph's operators and in torch's matrix products.
+    folder : str or None
+        Where its trigraph is, if that is another build.
     """
 
     make: Callable[[], Call]
@@ -57,10 +58,10 @@ class Job:
     threads: int | None = None
     compared: bool = True
     profiled: bool = False
+    folder: str | None = None
 
 
-@dataclass(frozen=True)
-class First:
+class First(NamedTuple):
     """Results of the first run as NumPy arrays, the memory it took beyond its inputs, shares of its time (`shares`)."""
 
     results: dict[str, np.ndarray]
@@ -78,24 +79,17 @@ def _high_water() -> int:
         for line in STATUS.read_text().splitlines():
             if line.startswith("VmHWM"):
                 return int(line.split()[1]) * 1024
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-
-
-def _settle_memory() -> None:
-    """Give free memory back, lest it hide what a run takes, and start the high-water mark anew."""
-    gc.collect()
-    if sys.platform == "linux":
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
-        if trim is not None:
-            trim(0)
-    if CLEAR_REFS.exists():
-        CLEAR_REFS.write_text("5")
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def peak_memory(call: Call) -> tuple[dict[str, Any], int]:
     """Run once; return the results and by how many bytes the process grew at most."""
-    _settle_memory()
+    gc.collect()  # give free memory back, lest it hide what a run takes, and start the high-water mark anew
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's
+    if trim is not None:
+        trim(0)
+    if CLEAR_REFS.exists():
+        CLEAR_REFS.write_text("5")
     before = _high_water()
     results = call()
     return results, _high_water() - before
@@ -127,7 +121,8 @@ def pools() -> list[dict[str, Any]]:
     return [{k: p.get(k) for k in ("internal_api", "version", "num_threads")} for p in threadpoolctl.threadpool_info()]
 
 
-def _to_numpy(value: Any) -> np.ndarray:
+def as_numpy(value: Any) -> np.ndarray:
+    """Return a result as an array of NumPy's, whoever has made it."""
     if callable(value):  # what only the comparison needs, left for after the timing
         value = value()
     if hasattr(value, "detach"):
@@ -135,7 +130,8 @@ def _to_numpy(value: Any) -> np.ndarray:
     return value if isinstance(value, np.ndarray) else np.asarray(value.get() if hasattr(value, "get") else value)
 
 
-def _host_time(call: Call, number: int) -> float:
+def host_time(call: Call, number: int) -> float:
+    """Return the seconds of one call by the host's clock."""
     start = time.perf_counter()
     for _ in range(number):
         call()
@@ -150,7 +146,7 @@ class _Runner:
             job.warm()()
         self.call, self.profiled = job.make(), job.profiled
         self.peak: Callable[[Call], tuple[dict[str, Any], int]] = peak_memory
-        self.time: Callable[[Call, int], float] = _host_time
+        self.time: Callable[[Call, int], float] = host_time
         if job.clock != "host":
             from trigraph.benchmarks import device
 
@@ -160,7 +156,7 @@ class _Runner:
     def first(self) -> First:
         """Run once for results and memory, once more for an idea of the time, and once to be profiled."""
         results, peak = self.peak(self.call)
-        named = {n: _to_numpy(v) for n, v in results.items()}
+        named = {n: as_numpy(v) for n, v in results.items()}
         del results
         self.seconds = self.time(self.call, 1)
         return First(named, peak, shares(self.call) if self.profiled else None)
@@ -174,15 +170,9 @@ class _Runner:
         return self.seconds
 
 
-def _answer(stream: BinaryIO, value: Any) -> None:
-    pickle.dump(value, stream, protocol=5)
-    stream.flush()
-
-
 def main() -> None:
     """Answer commands until the input ends; a failure is an answer too."""
-    commands = os.fdopen(os.dup(0), "rb")
-    answers = os.fdopen(os.dup(1), "wb")
+    commands, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what libraries print must not mix with the answers
     runner: _Runner | None = None
     while True:
@@ -190,14 +180,16 @@ def main() -> None:
             command, argument = pickle.load(commands)
         except EOFError:
             return
+        answer: tuple[str, Any]
         try:
             if command == "open":
                 runner = _Runner(argument)
-                value: Any = pools()
+                answer = "done", pools()
             else:
-                value = getattr(runner, command)()
-            _answer(answers, ("done", value))
+                answer = "done", getattr(runner, command)()
         except Unavailable as error:
-            _answer(answers, ("unavailable", str(error)))
+            answer = "unavailable", str(error)
         except Exception as error:
-            _answer(answers, ("failed", f"{type(error).__name__}: {error}"))
+            answer = "failed", f"{type(error).__name__}: {error}"
+        pickle.dump(answer, answers, protocol=5)
+        answers.flush()

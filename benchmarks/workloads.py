@@ -2,36 +2,32 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from trigraph import pyref
+from trigraph.benchmarks.calls import Call, Unavailable, require
+from trigraph.benchmarks.device import require_device
+from trigraph.benchmarks.graphs import GRAPH_MAKERS
 from trigraph.checks import choice_number, shape_of
 from trigraph.fortran.levels import fast_module
 from trigraph.fortran.threads import get_num_threads
-from trigraph.graphs import CSC, to_device
-from trigraph.graphs.edge_graph import EdgeGraph
-from trigraph.graphs.segments import Segments
+from trigraph.graphs import to_device
 from trigraph.panels import FUNCTIONS, PANELS
 from trigraph.table import GRAPHS, OPERATORS, SYMBOLS, Array, Definition, Operator, evaluate
+from trigraph.verification.cases import draw
 
 __all__ = [
-    "EXPONENT",
     "GATHER",
-    "Call",
     "Case",
     "Peer",
     "Step",
     "Target",
-    "Unavailable",
     "Workload",
-    "clock_of",
     "make_call",
     "make_case",
     "panel_call",
@@ -40,16 +36,7 @@ __all__ = [
 
 GATHER = "gather"  # the contender that only gathers rows
 ROWS = {"sources": "num_src_nodes", "destinations": "num_dst_nodes"}
-EXPONENT = 0.6  # of the power laws: degrees fall as rank**-EXPONENT
 INDEX = np.dtype(np.int64)  # of the graphs drawn here
-
-Call = Callable[[], dict[str, Any]]
-"""A contender ready to run: returns its results by name, ``gno_message_bwd.coords``, each an array or, where its form
-has to be changed for the comparison, a function that returns one."""
-
-
-class Unavailable(RuntimeError):
-    """What a contender needs is not on this machine."""
 
 
 @dataclass(frozen=True)
@@ -194,6 +181,22 @@ class Workload:
         """The definitions its steps belong to."""
         return tuple({s.op.definition.name: s.op.definition for s in self.steps}.values())
 
+    def clock(self, contender: str) -> str:
+        """Whose clock times a contender."""
+        if contender == GATHER:
+            return "host"
+        if contender in PANELS:
+            return "cupy" if PANELS[contender][1] == "cupy" else "host"
+        return self.peers[contender].clock
+
+    def fast(self, contender: str) -> str:
+        """Return the panel a contender is compared with: the fast one on the same kind of machine."""
+        return "fortran" if self.clock(contender) == "host" else "gpu"
+
+    def work(self, contender: str) -> float:
+        """Return how many times the work of the others a contender does."""
+        return 1
+
     def at(self, point: int, sizes: Mapping[str, int]) -> dict[str, int]:
         """Return the sizes of one point of the sweep."""
         if self.sweep_symbol == "in_degree":
@@ -279,7 +282,7 @@ class Case:
     """Arrays of one run by `Workload.key`, graph objects by argument name (None: absent) and the sizes."""
 
     sizes: Mapping[str, int]
-    arrays: Mapping[str, Any]
+    arrays: dict[str, Any]
     graphs: Mapping[str, Any]
 
     def __getitem__(self, name: str) -> Any:
@@ -291,90 +294,17 @@ class Case:
         return self.graphs["graph"]
 
 
-GraphMaker = Callable[[Mapping[str, int], np.random.Generator], Mapping[str, Any]]
+def _drawn(
+    wanted: Mapping[str, Array], sizes: Mapping[str, int], dtype: str, rng: np.random.Generator
+) -> dict[str, np.ndarray]:
+    """Draw arrays as the verification does.
 
-
-def _random_csc(sizes: Mapping[str, int], rng: np.random.Generator) -> dict[str, CSC]:
-    """Edges with random ends; each has its own row of the edge arrays where there are as many rows as positions."""
-    n_dst, n_src = sizes["num_dst_nodes"], sizes["num_src_nodes"]
-    positions, rows = sizes["num_positions"], sizes["num_edges"]
-    degrees = np.bincount(rng.integers(n_dst, size=positions), minlength=n_dst)
-    offsets = np.concatenate([[0], np.cumsum(degrees)])
-    edge_ids = None if rows == positions else rng.integers(rows, size=positions)
-    return {"graph": CSC(offsets, rng.integers(n_src, size=positions), n_src, edge_ids, rows)}
-
-
-def _power_law_csc(sizes: Mapping[str, int], rng: np.random.Generator) -> dict[str, CSC]:
-    """Draw the power law of the verification, as many sources as destinations, each position with its own row."""
-    from trigraph.verification.networks import power_law  # the verification takes its time to load
-
-    return {"graph": power_law(sizes["num_dst_nodes"], sizes["num_positions"], EXPONENT, int(rng.integers(2**31)))}
-
-
-def _random_edges(sizes: Mapping[str, int], rng: np.random.Generator) -> dict[str, EdgeGraph]:
-    """Draw pairs of nodes, different as far as there are enough; each is an edge in both directions, as of atoms."""
-    nodes, rows = sizes["num_nodes"], sizes["num_edges"]
-    pairs, half = max(nodes * (nodes - 1) // 2, 1), (rows + 1) // 2
-    number = rng.choice(pairs, half, replace=half > pairs)
-    # Pair number i (i - 1) / 2 + j, j < i; a single node has a self loop instead.
-    i = np.floor((1 + np.sqrt(8.0 * number + 1)) / 2).astype(np.int64)
-    j = number - i * (i - 1) // 2
-    i %= nodes
-    src, dst = np.concatenate([i, j])[:rows], np.concatenate([j, i])[:rows]
-    return {"graph": EdgeGraph.sorted(src, dst, nodes).graph}
-
-
-def _even_triplets(sizes: Mapping[str, int], rng: np.random.Generator) -> dict[str, Segments]:
-    """Give every edge the same number of triplets, as far as that goes, one edge after the other."""
-    triplets, edges = sizes["num_triplets"], sizes["num_edges"]
-    return {"triplets": Segments(np.arange(triplets) * edges // max(triplets, 1), edges)}
-
-
-def _power_law_triplets(sizes: Mapping[str, int], rng: np.random.Generator) -> dict[str, Segments]:
-    """Let the numbers of triplets fall as rank**-EXPONENT, the ranks at random; one edge after the other."""
-    triplets, edges = sizes["num_triplets"], sizes["num_edges"]
-    share = np.cumsum(np.arange(1, edges + 1) ** -EXPONENT)
-    ranks = np.searchsorted(share, share[-1] * (np.arange(triplets) + 0.5) / triplets)
-    counts = rng.permutation(np.bincount(ranks, minlength=edges))
-    return {"triplets": Segments(np.repeat(np.arange(edges), counts), edges)}
-
-
-def _bilinear(triplets: GraphMaker, sizes: Mapping[str, int], rng: np.random.Generator) -> dict[str, Segments | None]:
-    """Triplets; edges of atoms one atom after the other, rows of m at random, where they are not absent."""
-    graphs: dict[str, Segments | None] = {**triplets(sizes, rng), "atoms": None, "idx_in": None}
-    if sizes["has_atoms"]:
-        atoms = sizes["num_outputs"]
-        graphs["atoms"] = Segments(np.sort(rng.integers(atoms, size=sizes["num_edges"])), atoms)
-    if sizes["has_idx_in"]:
-        rows = sizes["num_inputs"]
-        graphs["idx_in"] = Segments(rng.integers(rows, size=sizes["num_triplets"]), rows)
-    return graphs
-
-
-# By kind of graph and layout.
-GRAPH_MAKERS: dict[tuple[str, str], GraphMaker] = {
-    ("csc", "uniform"): _random_csc,
-    ("csc", "power law"): _power_law_csc,
-    ("edges", "uniform"): _random_edges,
-    ("triplets", "uniform"): _even_triplets,
-    ("bilinear", "uniform"): partial(_bilinear, _even_triplets),
-    ("bilinear", "power law"): partial(_bilinear, _power_law_triplets),
-}
-
-
-def _draw(sample: str, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
-    """Numbers of a distribution the table names.
-
-    Distances over the cutoff begin where those of atoms do: much nearer, PyTorch Geometric's closed forms of the
+    But distances over the cutoff begin where those of atoms do: much nearer, PyTorch Geometric's closed forms of the
     spherical Bessel functions lose all digits in float32.
     """
-    if sample == "unit interval":
-        return rng.uniform(0.3, 1, shape)
-    if sample == "frequency":
-        return rng.uniform(np.pi, 6 * np.pi, shape)
-    if sample == "positive":
-        return rng.uniform(0.5, 1.5, shape)
-    return rng.standard_normal(shape)
+    arrays = draw(wanted, sizes, dtype, rng)
+    near = {n: arrays[n] for n, a in wanted.items() if a.sample == "unit interval"}  # from 0.1 to 1.1
+    return arrays | {n: (0.3 + 0.7 * (array - 0.1)).astype(dtype) for n, array in near.items()}
 
 
 def _attributes(workload: Workload, op: Operator, sizes: Mapping[str, int]) -> dict[str, Any]:
@@ -387,7 +317,7 @@ def _graphs(op: Operator, case: Case) -> dict[str, Any]:
     return {a.name: case.graphs[a.name] for a in op.graph.arguments} if op.graph else {}
 
 
-def _clear_kinks(workload: Workload, case: Case, samples: Mapping[str, str], rng: np.random.Generator) -> None:
+def _clear_kinks(workload: Workload, case: Case, wanted: Mapping[str, Array], rng: np.random.Generator) -> None:
     """Draw rows again until no value of a kink is so close to zero that rounding could carry it across."""
     for spec in workload.definitions:
         forward = OPERATORS[f"{spec.name}_fwd"]
@@ -395,15 +325,17 @@ def _clear_kinks(workload: Workload, case: Case, samples: Mapping[str, str], rng
         for kink in spec.kinks:
             key, values_of = workload.key(forward, kink.resample), getattr(pyref, kink.function)
             target = case.arrays[key]
+            margin = 64 * np.finfo(target.dtype).eps
             while True:
                 inputs = {a.name: case.arrays.get(workload.key(forward, a.name)) for a in spec.inputs}
                 values = values_of(**inputs, **others)
-                margin = 64 * np.finfo(target.dtype).eps
                 close = np.flatnonzero((np.abs(values) < margin).reshape(len(values), -1).any(1))
                 if close.size == 0:
                     break
                 rows = np.unique(getattr(case.graph, kink.rows)[close]) if kink.rows else close
-                target[rows] = _draw(samples[key], (rows.size, *target.shape[1:]), rng)
+                again = _drawn({key: wanted[key]}, workload.bound(case.sizes), target.dtype.name, rng)[key]
+                case.arrays[key] = target = target.copy()
+                target[rows] = again[rows]
 
 
 def make_case(workload: Workload, sizes: Mapping[str, int], dtype: np.dtype, seed: int = 0) -> Case:
@@ -423,9 +355,8 @@ def make_case(workload: Workload, sizes: Mapping[str, int], dtype: np.dtype, see
         inputs = (a for a in spec.inputs if a.name not in given and not workload.absent(a.name))
         wanted |= {workload.key(forward, a.name): a for a in inputs}
     wanted |= {workload.key(s.op, a.name): a for s in workload.steps for a in workload.arguments(s)}
-    arrays = {n: _draw(a.sample, shape_of(a, known), rng).astype(dtype) for n, a in wanted.items()}
-    case = Case(dict(sizes), arrays, graphs)
-    _clear_kinks(workload, case, {n: a.sample for n, a in wanted.items()}, rng)
+    case = Case(dict(sizes), _drawn(wanted, known, dtype.name, rng), graphs)
+    _clear_kinks(workload, case, wanted, rng)
     return case
 
 
@@ -483,15 +414,6 @@ def gather_call(workload: Workload, case: Case) -> Call:
     return call
 
 
-def clock_of(workload: Workload, contender: str) -> str:
-    """Whose clock times a contender."""
-    if contender == GATHER:
-        return "host"
-    if contender in PANELS:
-        return "cupy" if PANELS[contender][1] == "cupy" else "host"
-    return workload.peers[contender].clock
-
-
 def make_call(workload: Workload, contender: str, sizes: Mapping[str, int], dtype: str) -> Call:
     """Build the inputs and return a contender ready to run.
 
@@ -501,13 +423,9 @@ def make_call(workload: Workload, contender: str, sizes: Mapping[str, int], dtyp
         If a module or the device it needs is not there.
     """
     peer = workload.peers.get(contender)
-    clock = clock_of(workload, contender)
-    for module in (*(peer.requires if peer else ()), *(("cupy",) if clock == "cupy" else ())):
-        if importlib.util.find_spec(module) is None:
-            raise Unavailable(f"{module} is not installed")
+    clock = workload.clock(contender)
+    require(*(peer.requires if peer else ()), *(("cupy",) if clock == "cupy" else ()))
     if clock != "host":
-        from trigraph.benchmarks.device import require_device
-
         require_device(clock)
     case = make_case(workload, sizes, np.dtype(dtype))
     if peer is not None:

@@ -5,31 +5,27 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from trigraph.benchmarks.qualify.notes import write_json
+from trigraph.benchmarks import child
+from trigraph.benchmarks.qualify.part import read
 from trigraph.benchmarks.qualify.place import Device
 
 __all__ = ["STAGES", "Stage", "qualify"]
 
 RESERVE = 5.0  # seconds kept for the summary
-GRACE = 1.0  # seconds that a stopped process has to end by itself
 LEAST = 2.0  # seconds under which a part is not begun
 LAST_LINES = 12  # of the output of a part that failed
 
 
-@dataclass(frozen=True)
-class Stage:
-    """A stage: its name, the module that holds it, and its share of the time that is left when it begins.
+class Stage(NamedTuple):
+    """A stage: its name, its share of the time that is left when it begins, and the package that its module is in.
 
     The module has ``parts(place)``, names of parts in the order of their worth, and ``run(part, place, notes)``. It may
     have ``prefix(part, place)``, a tool that stands before the command, ``read(part, output)``, lines made of what the
@@ -37,94 +33,82 @@ class Stage:
     """
 
     name: str
-    module: str
     share: float
+    package: str = "trigraph.benchmarks.qualify.stages"
 
 
 STAGES = (
-    Stage("environment", "trigraph.benchmarks.qualify.stages.environment", 0.06),
-    Stage("compile", "trigraph.benchmarks.qualify.stages.compile", 0.2),
-    Stage("verify", "trigraph.benchmarks.qualify.stages.verify", 0.25),
-    Stage("checks", "trigraph.benchmarks.qualify.stages.checks", 0.25),
-    Stage("sanitizer", "trigraph.benchmarks.qualify.stages.sanitizer", 0.35),
-    Stage("bench", "trigraph.benchmarks.qualify.stages.bench", 0.75),
-    Stage("kernels", "trigraph.benchmarks.qualify.stages.kernels", 1.0),
+    Stage("environment", 0.06),
+    Stage("compile", 0.2),
+    Stage("verify", 0.25),
+    Stage("checks", 0.25),
+    Stage("sanitizer", 0.35),
+    Stage("bench", 0.75),
+    Stage("kernels", 1.0),
 )
 
 
-def _run_part(
-    stage: Stage, part: str, place: Device, folder: Path, end: float, processes: list[subprocess.Popen[str]]
-) -> dict[str, Any]:
-    """Run a part until `end` (by the monotonic clock) at the latest, and return what is known of it."""
-    module = importlib.import_module(stage.module)
-    begun = time.monotonic()
-    known: dict[str, Any] = {"part": part, "status": "not run", "seconds": 0.0, "note": "", "lines": []}
-    stem = f"{stage.name}-{part}".replace(" ", "-").replace("/", "-")
-    notes, log = folder / f"{stem}.json", folder / f"{stem}.log"
-    notes.unlink(missing_ok=True)
-    try:
-        prefix = module.prefix(part, place) if hasattr(module, "prefix") else []
-    except FileNotFoundError as error:  # a tool that is not there
-        return known | {"note": str(error)}
-    if end - begun < LEAST:
-        return known | {"note": "no time was left"}
-    command = [
-        *prefix,
-        sys.executable,
-        "-m",
-        "trigraph.benchmarks.qualify.part",
-        place.name,
-        stage.module,
-        part,
-        str(notes),
-    ]
-    with log.open("w+", encoding="utf-8", errors="replace") as output:
-        process = subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,  # so that what it has started ends with it
-        )
-        processes.append(process)
+class _Parts:
+    """The parts of one stage, which end at a time of the monotonic clock at the latest."""
+
+    def __init__(self, stage: Stage, place: Device, folder: Path, end: float) -> None:
+        self._stage, self._place, self._folder, self._end = stage, place, folder, end
+        self._name = f"{stage.package}.{stage.name}"
+        self._module = importlib.import_module(self._name)
+        self._processes: list[subprocess.Popen[Any]] = []
+
+    def run(self, kept: Callable[[list[dict[str, Any]]], None]) -> list[dict[str, Any]]:
+        """Return what is known of each part, and let it be `kept` as it comes."""
         try:
-            process.wait(end - time.monotonic())
-            status = "done" if process.returncode == 0 else "crashed"
-            note = "" if process.returncode == 0 else _ended(process.returncode)
+            names = list(self._module.parts(self._place))
+        except Exception as error:  # CuPy without a device, say: the other stages go on
+            return [_known("", "crashed", repr(error))]
+        found: list[dict[str, Any]] = []
+        pool = ThreadPoolExecutor(self._place.jobs if getattr(self._module, "AT_ONCE", False) else 1)
+        try:
+            for known in pool.map(self._part, names):
+                found.append(known)
+                kept(found)
+        finally:  # also at the user's Ctrl-C
+            self._end = 0.0  # for a part that begins just now
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in self._processes:
+                child.stop(process)
+            pool.shutdown()
+        return found
+
+    def _part(self, part: str) -> dict[str, Any]:
+        begun = time.monotonic()
+        stem = f"{self._stage.name}-{part}".replace(" ", "-").replace("/", "-")
+        notes, log = self._folder / f"{stem}.jsonl", self._folder / f"{stem}.log"
+        notes.unlink(missing_ok=True)
+        try:
+            prefix = self._module.prefix(part, self._place) if hasattr(self._module, "prefix") else []
+        except FileNotFoundError as error:  # a tool that is not there
+            return _known(part, "not run", str(error))
+        if self._end - begun < LEAST:
+            return _known(part, "not run", "no time was left")
+        command = [*prefix, sys.executable, "-m", "trigraph.benchmarks.qualify.part"]
+        command += [self._place.name, self._name, part, str(notes)]
+        with log.open("w") as output:
+            process = child.start(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+        self._processes.append(process)
+        try:
+            status = process.wait(self._end - time.monotonic())
+            state, note = ("done", "") if status == 0 else ("crashed", child.ended(status))
         except subprocess.TimeoutExpired:
-            status, note = "out of time", f"stopped after {time.monotonic() - begun:.0f} s"
-        _stop(process)
-        output.seek(0)
-        printed = output.read()
-    try:
-        lines = json.loads(notes.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        lines = []
-    if hasattr(module, "read"):
-        lines += module.read(part, printed)
-    if status == "crashed":
-        note = "\n".join([note, *printed.strip().splitlines()[-LAST_LINES:]])
-    return known | {"status": status, "seconds": time.monotonic() - begun, "note": note, "lines": lines}
+            state, note = "out of time", f"stopped after {time.monotonic() - begun:.0f} s"
+        child.stop(process)
+        printed, lines = log.read_text(encoding="utf-8", errors="replace"), read(notes)
+        if hasattr(self._module, "read"):
+            lines += self._module.read(part, printed)
+        if state == "crashed":
+            note = "\n".join([note, *printed.strip().splitlines()[-LAST_LINES:]])
+        return _known(part, state, note, time.monotonic() - begun, lines)
 
 
-def _ended(status: int) -> str:
-    return f"ended by {signal.Signals(-status).name}" if status < 0 else f"exit status {status}"
-
-
-def _stop(process: subprocess.Popen[str]) -> None:
-    """End a process and whatever it has started; what has ended is left alone."""
-    for sign in (signal.SIGTERM, signal.SIGKILL):
-        try:
-            os.killpg(process.pid, sign)
-        except ProcessLookupError:
-            break
-        if sign == signal.SIGTERM:
-            try:
-                process.wait(GRACE)
-            except subprocess.TimeoutExpired:
-                continue
-    process.wait()
+def _known(part: str, status: str, note: str, seconds: float = 0.0, lines: Any = ()) -> dict[str, Any]:
+    return {"part": part, "status": status, "seconds": seconds, "note": note, "lines": list(lines)}
 
 
 def _passed(parts: Sequence[dict[str, Any]]) -> bool | None:
@@ -133,40 +117,6 @@ def _passed(parts: Sequence[dict[str, Any]]) -> bool | None:
         return None
     lines = [line["passed"] for part in parts for line in part["lines"]]
     return all(part["status"] == "done" for part in parts) and False not in lines
-
-
-def _run_stage(
-    stage: Stage, place: Device, folder: Path, end: float, kept: Callable[[dict[str, Any]], None]
-) -> dict[str, Any]:
-    """Run the parts of a stage, and let each be `kept` as it comes."""
-    begun = time.monotonic()
-    record: dict[str, Any] = {"stage": stage.name, "passed": None, "seconds": 0.0, "limit": end - begun, "parts": []}
-    module = importlib.import_module(stage.module)
-    try:
-        names = list(module.parts(place))
-    except Exception as error:  # CuPy without a device, say: the other stages go on
-        record["parts"] = [{"part": "", "status": "crashed", "seconds": 0.0, "note": repr(error), "lines": []}]
-        return {**record, "passed": False}
-    processes: list[subprocess.Popen[str]] = []
-    found: dict[str, dict[str, Any]] = {}
-    lock = threading.Lock()
-    pool = ThreadPoolExecutor(place.jobs if getattr(module, "AT_ONCE", False) else 1)
-
-    def run(name: str) -> None:
-        found[name] = _run_part(stage, name, place, folder, end, processes)
-        with lock:
-            record["parts"] = [found[n] for n in names if n in found]
-            kept(record)
-
-    try:
-        for job in [pool.submit(run, name) for name in names]:
-            job.result()
-    finally:  # also at the user's Ctrl-C
-        pool.shutdown(wait=False, cancel_futures=True)
-        for process in processes:
-            _stop(process)
-        pool.shutdown()
-    return {**record, "seconds": time.monotonic() - begun, "passed": _passed(record["parts"])}
 
 
 def qualify(
@@ -206,16 +156,20 @@ def qualify(
         "deadline": deadline,
         "stages": [],
     }
-    done: list[dict[str, Any]] = []
-
-    def kept(latest: dict[str, Any]) -> None:
-        record["stages"] = [*(s for s in done if s["stage"] != latest["stage"]), latest]
-        record["seconds"] = time.monotonic() - begun
-        write_json(out / "record.json", record)
-
     for stage in stages:
-        left = max(begun + deadline - RESERVE - time.monotonic(), 0.0)
-        progress(f"{stage.name}: at most {left * stage.share:.0f} s")
-        done.append(_run_stage(stage, place, folder, time.monotonic() + left * stage.share, kept))
-        kept(done[-1])
+        start = time.monotonic()
+        limit = max(begun + deadline - RESERVE - start, 0.0) * stage.share
+        progress(f"{stage.name}: at most {limit:.0f} s")
+        entry: dict[str, Any] = {"stage": stage.name, "limit": limit}
+        record["stages"].append(entry)
+
+        def kept(parts: list[dict[str, Any]], entry: dict[str, Any] = entry, start: float = start) -> None:
+            now = time.monotonic()
+            entry.update(passed=_passed(parts), seconds=now - start, parts=parts)
+            record["seconds"] = now - begun
+            whole = out / "record.part"  # a reader finds the old one or the new one
+            whole.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+            whole.replace(out / "record.json")
+
+        kept(_Parts(stage, place, folder, start + limit).run(kept))
     return record

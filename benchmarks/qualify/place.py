@@ -7,14 +7,30 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
+from trigraph.benchmarks.device import timer
 from trigraph.graphs import to_device
 
 __all__ = ["Device", "Rehearsal", "place"]
 
 Call = Callable[[], Any]
+PROPERTIES = (
+    "name",
+    "major",
+    "minor",
+    "multiProcessorCount",
+    "totalGlobalMem",
+    "l2CacheSize",
+    "clockRate",
+    "memoryClockRate",
+    "memoryBusWidth",
+    "sharedMemPerMultiprocessor",
+    "regsPerMultiprocessor",
+    "ECCEnabled",
+)
 
 
 class Device:
@@ -22,7 +38,6 @@ class Device:
 
     name: str = "gpu"
     panel: Any = "gpu"
-    clock = "cupy"
     rehearsal = False
     #: Parts that may run at once, where they are not timed; each has a context of its own on the device.
     jobs = max(1, min(8, (os.cpu_count() or 1) // 2))
@@ -35,31 +50,21 @@ class Device:
         return cupy
 
     def moved(self, value: Any) -> Any:
-        """Return an argument with arrays of this place instead of NumPy's, graphs too."""
-        if isinstance(value, dict):
-            return {name: self.moved(v) for name, v in value.items()}
-        if isinstance(value, (list, tuple)):
-            return type(value)(self.moved(v) for v in value)
-        return to_device(value)
-
-    def host(self, array: Any) -> np.ndarray:
-        """Return a NumPy array."""
-        return np.asarray(self.xp.asnumpy(array))
+        """Return arguments with arrays of this place instead of NumPy's, graphs too."""
+        return {n: self.moved(v) for n, v in value.items()} if isinstance(value, dict) else to_device(value)
 
     def hosted(self, value: Any) -> Any:
         """Return arrays, and dicts and sequences of them, as NumPy has them; None is None."""
-        if value is None:
-            return None
         if isinstance(value, dict):
             return {name: self.hosted(v) for name, v in value.items()}
-        return [self.hosted(v) for v in value] if isinstance(value, (list, tuple)) else self.host(value)
+        if isinstance(value, (list, tuple)):
+            return [self.hosted(v) for v in value]
+        return None if value is None else np.asarray(self.xp.asnumpy(value))
 
-    def takes(self, dtype: Any) -> bool:
-        """Whether arrays of this place can have a dtype; None is no dtype."""
-        if dtype is None:
-            return False
+    def takes(self, dtype: np.dtype) -> bool:
+        """Whether arrays of this place can have a dtype."""
         try:
-            self.host(self.moved(np.zeros(1, dtype)))
+            self.hosted(self.moved(np.zeros(1, dtype)))
         except (TypeError, ValueError):
             return False
         return True
@@ -79,8 +84,6 @@ class Device:
 
     def seconds(self, call: Call, number: int = 1) -> float:
         """Return the seconds of one call, between two events on the current stream."""
-        from trigraph.benchmarks.device import timer
-
         return timer("cupy")(call, number)
 
     def stream(self) -> Any:
@@ -115,8 +118,6 @@ class Device:
     @contextlib.contextmanager
     def poisoned(self) -> Iterator[None]:
         """Let memory that nobody has written hold NaN, and -1 in integers."""
-        from unittest import mock
-
         xp, empty = self.xp, self.xp.empty
 
         def filled(shape: Any, dtype: Any = float, *rest: Any, **options: Any) -> Any:
@@ -145,24 +146,8 @@ class Device:
         """Return what the device says of itself, and the versions around it."""
         cuda = self.xp.cuda
         found = cuda.runtime.getDeviceProperties(cuda.runtime.getDevice())
-        kept: tuple[str, ...] = (
-            "name",
-            "major",
-            "minor",
-            "multiProcessorCount",
-            "totalGlobalMem",
-            "l2CacheSize",
-            "clockRate",
-        )
-        kept += (
-            "memoryClockRate",
-            "memoryBusWidth",
-            "sharedMemPerMultiprocessor",
-            "regsPerMultiprocessor",
-            "ECCEnabled",
-        )
         return {
-            "device": {name: found[name] for name in kept if name in found},
+            "device": {name: found[name] for name in PROPERTIES if name in found},
             "driver": cuda.runtime.driverGetVersion(),
             "runtime": cuda.runtime.runtimeGetVersion(),
             "nvrtc": ".".join(map(str, cuda.nvrtc.getVersion())),
@@ -178,22 +163,17 @@ class Rehearsal(Device):
     """The CPU in place of a device: gpu-host, NumPy, tiny sizes. It is evidence for the command, not for a device."""
 
     name = panel = "gpu-host"
-    clock = "host"
     rehearsal = True
     jobs = 2
-
-    @property
-    def xp(self) -> Any:
-        """NumPy."""
-        return np
+    xp: Any = np
 
     def moved(self, value: Any) -> Any:
         """Return the argument."""
         return value
 
-    def host(self, array: Any) -> np.ndarray:
-        """Return the array."""
-        return np.asarray(array)
+    def hosted(self, value: Any) -> Any:
+        """Return the argument."""
+        return value
 
     def size(self, full: int, small: int) -> int:
         """Return the small size."""
@@ -228,10 +208,9 @@ class Rehearsal(Device):
 
         return results, replay
 
-    @contextlib.contextmanager
-    def profiled(self) -> Iterator[None]:
-        """Do nothing more."""
-        yield
+    def profiled(self) -> Any:
+        """Return something that ``with`` takes, for a profiler that is not there."""
+        return contextlib.nullcontext()
 
     def properties(self) -> dict[str, Any]:
         """Return what stands for a device."""

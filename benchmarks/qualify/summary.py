@@ -1,4 +1,4 @@
-"""One page of what a qualification found: ``summary.md`` and ``summary.json``, made from the record."""
+"""One page of what a qualification found: ``summary.md``, made from the record."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from trigraph.benchmarks.qualify.notes import write_json
 from trigraph.terminal import plain
 
 __all__ = ["summarise", "write"]
@@ -88,7 +87,6 @@ def _times(
     for name, row in rows.items():
         predicted = predictions["workloads"].get(name)
         row["predicted_ms"] = predicted and predicted["expected_ms"]
-        row["renew"] = bool(predicted and predicted["renew"])
         ms = row["ms"].get("int32", row["ms"].get("int64"))
         if predicted and ms is not None and predictions["device"] in device:
             low, high = predicted["expected_ms"]
@@ -108,7 +106,7 @@ def _kernels(record: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
 
 
 def summarise(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the page shows, ready for JSON."""
+    """Return what the page shows."""
     predictions = json.loads(_resource("predictions.json"))
     ceilings = {line["ceiling"]: line["value"] for line in _lines(record, "environment") if "ceiling" in line}
     versions = next((line for line in _lines(record, "environment") if line["name"] == "environment"), {})
@@ -123,7 +121,6 @@ def summarise(record: Mapping[str, Any]) -> dict[str, Any]:
         "seconds": record["seconds"],
         "deadline": record["deadline"],
         "properties": versions.get("properties", {}),
-        "packages": versions.get("collected", {}).get("packages", {}),
         "trigraph": versions.get("collected", {}).get("trigraph", {}),
         "kit": record["kit"],
         "warnings": versions.get("collected", {}).get("warnings", []),
@@ -141,11 +138,10 @@ def _resource(*path: str) -> str:
 
 
 def write(out: Path, record: Mapping[str, Any]) -> dict[str, Any]:
-    """Write both files of the summary into a folder; return what they show."""
+    """Write the page into a folder; return what it shows."""
     from jinja2 import Environment, StrictUndefined
 
     summary = summarise(record)
-    write_json(out / "summary.json", summary)
     environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     page = environment.from_string(_resource("templates", "summary.md.j2")).render(summary)
     (out / "summary.md").write_text(plain(page), encoding="utf-8")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from trigraph.benchmarks import dimenet, gat, gemnet, gno, weighted
+from trigraph.benchmarks.peers import torch_peers
 from trigraph.benchmarks.qualify.place import Device
 from trigraph.benchmarks.workloads import Case, Peer, Workload
 from trigraph.table import SYMBOLS, evaluate
@@ -40,16 +40,9 @@ def _named(workloads: tuple[Workload, ...], name: str) -> Workload:
     return next(w for w in workloads if w.name == name)
 
 
-def _forms(make: Any, name: str, about: str) -> dict[str, Peer]:
+def _forms(make: Any, about: str) -> dict[str, Peer]:
     """Return torch and PyTorch Geometric, eager and compiled, of a forward."""
-    pyg = ("torch", "torch_geometric")
-    forms = {"torch": "torch", "pyg": "pyg", "torch-compile": "compiled", "pyg-compile": name}
-    return {
-        f"{label}-cuda": Peer(
-            partial(make, device="cuda", form=form), about, pyg if label.startswith("pyg") else pyg[:1], "torch"
-        )
-        for label, form in forms.items()
-    }
+    return torch_peers(make, dict.fromkeys(("torch", "pyg", "torch-compile", "pyg-compile"), about), ("cuda",))
 
 
 GRAPH = {"num_src_nodes": 1_000_000, "num_dst_nodes": 1_000_000, "num_positions": 16_000_000, "num_edges": 16_000_000}
@@ -64,8 +57,8 @@ _GAT, _MESSAGE, _GEMNET = gat.WORKLOADS[0], _named(gno.WORKLOADS, "gno-message")
 _ANGULAR, _ANGULAR_BACKWARD = (
     _named(dimenet.WORKLOADS, n) for n in ("dimenet-aggregate", "dimenet-aggregate-backward")
 )
-_SUMS = {**weighted.PRODUCTS, **_forms(weighted.torch_forward, "pyg, compiled", "gather and scatter, forward")}
-_ATTENTION = _forms(gat.torch_forward, "pyg-compiled", "attention after the linear layer, forward")
+_SUMS = {**weighted.PRODUCTS, **_forms(weighted.torch_forward, "gather and scatter, forward")}
+_ATTENTION = _forms(gat.torch_forward, "attention after the linear layer, forward")
 _CUSPARSE = {"cusparse": weighted.PRODUCTS["cusparse"]}
 
 

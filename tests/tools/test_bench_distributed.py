@@ -8,7 +8,7 @@ import pytest
 from trigraph.benchmarks import distributed, run
 from trigraph.benchmarks.measure import relative_error
 from trigraph.benchmarks.programs import make_program
-from trigraph.benchmarks.workloads import Unavailable
+from trigraph.benchmarks.calls import Unavailable
 
 pytest.importorskip("mpi4py")
 

@@ -16,7 +16,8 @@ from trigraph.benchmarks import cli, models, run
 from trigraph.benchmarks.measure import Measurement, relative_error
 from trigraph.benchmarks.programs import Contender, Program, make_program
 from trigraph.benchmarks.worker import _to_numpy, shares
-from trigraph.benchmarks.workloads import Target, Unavailable
+from trigraph.benchmarks.calls import Unavailable
+from trigraph.benchmarks.workloads import Target
 from trigraph.graphs.edge_graph import EdgeGraph
 
 OPTIONS = run.Options(threads=1, repeat=1, dtype="float32", size="full", peers=True)

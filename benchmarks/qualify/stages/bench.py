@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.benchmarks.qualify.notes import Notes
+from trigraph.benchmarks.calls import Call, Unavailable
+from trigraph.benchmarks.qualify.part import Notes
 from trigraph.benchmarks.qualify.place import Device
 from trigraph.benchmarks.qualify.workloads import WORKLOADS, Timed, gathered_bytes, indexed, sizes_at
-from trigraph.benchmarks.workloads import Call, Case, Peer, Unavailable, make_case, panel_call
+from trigraph.benchmarks.workloads import Case, Peer, make_case, panel_call
 
 __all__ = ["measure", "parts", "run"]
 

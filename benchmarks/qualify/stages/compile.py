@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import time
 from concurrent.futures import ProcessPoolExecutor
@@ -13,30 +12,26 @@ from unittest import mock
 import numpy as np
 
 from trigraph.benchmarks.qualify.cases import subset
-from trigraph.benchmarks.qualify.notes import Notes
+from trigraph.benchmarks.qualify.part import Notes
 from trigraph.benchmarks.qualify.place import Device, place
 from trigraph.gpu import compile as budgeted
 from trigraph.gpu import launcher
 from trigraph.gpu.instances import INSTANCES
-from trigraph.table import DEFINITIONS
 
 __all__ = ["LINE_NUMBERS", "compiled", "parts", "run"]
 
-FAMILIES = tuple(dict.fromkeys(spec.family for spec in DEFINITIONS))
 LINE_NUMBERS = "-lineinfo"  # so that a sanitizer can name the line
 
 
 def parts(where: Device) -> list[str]:
-    """Return the parts: a first call, all kernels, their budgets, the sanitizer's kernels."""
-    return ["first call", "kernels", "budgets", "kernels with line numbers"]
+    """Return the parts: a first call, all kernels, the sanitizer's kernels."""
+    return ["first call", "kernels", "kernels with line numbers"]
 
 
 def run(part: str, where: Device, notes: Notes) -> None:
     """Compile, and note times and what was found."""
     if part == "first call":
         _first_call(where, notes)
-    elif part == "budgets":
-        _budgets(where, notes)
     else:
         _all(where, notes, part.endswith("line numbers"))
 
@@ -73,19 +68,15 @@ def _timed(arguments: tuple[str, str, str, bool]) -> tuple[str, str, float, dict
     return family, name, time.perf_counter() - begun, usage
 
 
-def _pool(jobs: int) -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(jobs, get_context("spawn"))  # what has used CUDA cannot be forked
-
-
 def _all(where: Device, notes: Notes, line_numbers: bool) -> None:
     """Compile everything in as many processes as there are processors."""
-    wanted = {f: subset(f) if line_numbers else INSTANCES[f] for f in FAMILIES}
+    wanted = {f: subset(f) if line_numbers else INSTANCES[f] for f in INSTANCES}
     names = [(where.name, family, name, line_numbers) for family, instances in wanted.items() for name in instances]
     if where.rehearsal:
         names = names[::20]
     jobs = 1 if where.rehearsal else max(1, os.cpu_count() or 1)
     begun = time.perf_counter()
-    with _pool(jobs) as pool:
+    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:  # what has used CUDA cannot be forked
         found = list(pool.map(_timed, names, chunksize=4))
     slowest = max(found, key=lambda line: line[2])
     notes.add(
@@ -113,28 +104,3 @@ def _beside_budgets(where: Device, notes: Notes, found: list[Any]) -> None:
         elif usage["registers"] > budget.registers or usage["local_bytes"] > budget.stack:
             over.append(f"{name}: {usage}, budget {budget}")
     notes.add("what runs keeps to the budgets", not over, "; ".join(over[:10]), number=len(found), over=over)
-
-
-def _budgets(where: Device, notes: Notes) -> None:
-    """Compile by cuda.core, whose log tells registers, stack and spills, and compare with budgets.json."""
-    if importlib.util.find_spec("cuda") is None or importlib.util.find_spec("cuda.core") is None:
-        notes.add("budgets", None, "cuda.core is not installed")
-        return
-    architecture, budgets = where.architecture(), budgeted.read_budgets()
-    if architecture not in budgeted.ARCHITECTURES:
-        notes.add("budgets", None, f"there are none for {architecture}")
-        return
-
-    wanted = [(f, INSTANCES[f], architecture) for f in FAMILIES]
-    if where.rehearsal:
-        wanted = [("gno", tuple(n for n in INSTANCES["gno"] if n in budgets["gno"])[:1], architecture)]
-    with _pool(len(wanted)) as pool:
-        for (family, *_), usage in zip(wanted, pool.map(_usage, wanted), strict=True):
-            problems = budgeted.compare(family, architecture, usage, budgets)
-            spills = {n: u._asdict() for n, u in usage.items() if u.spill_stores + u.spill_loads}
-            notes.add(f"budgets of {family}", not problems, "; ".join(problems[:10]), spills=spills)
-
-
-def _usage(arguments: tuple[str, tuple[str, ...], str]) -> dict[str, budgeted.Usage]:
-    family, instances, architecture = arguments
-    return budgeted.compile_kernels(budgeted.KERNELS / f"{family}.cu", instances, architecture)

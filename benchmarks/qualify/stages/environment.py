@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.benchmarks.qualify.notes import Notes
+from trigraph.benchmarks.qualify.part import Notes
 from trigraph.benchmarks.qualify.place import Device
 from trigraph.environment import collect, tf32_problems
 

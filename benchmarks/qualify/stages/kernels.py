@@ -11,7 +11,7 @@ from unittest import mock
 
 import numpy as np
 
-from trigraph.benchmarks.qualify.notes import Notes
+from trigraph.benchmarks.qualify.part import Notes
 from trigraph.benchmarks.qualify.place import Device
 from trigraph.benchmarks.qualify.workloads import WORKLOADS, indexed, sizes_at
 from trigraph.benchmarks.workloads import make_case, panel_call, scaled

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from trigraph.benchmarks.qualify.notes import Notes
+from trigraph.benchmarks.qualify.part import Notes
 from trigraph.benchmarks.qualify.place import Device
-from trigraph.table import DEFINITIONS
+from trigraph.gpu.instances import INSTANCES
 
 __all__ = ["parts", "read", "run"]
 
-FAMILIES = tuple(dict.fromkeys(spec.family for spec in DEFINITIONS))
 SMALLEST = ("--operator", "basis_embedding_radial_fwd", "--dtype", "float32")
 PRINTED = 40  # last lines that are kept of a run that failed
 
 
 def parts(place: Device) -> list[str]:
     """Return the families; in a rehearsal the one of the smallest operator."""
-    return ["gemnet"] if place.rehearsal else list(FAMILIES)
+    return ["gemnet"] if place.rehearsal else list(INSTANCES)
 
 
 def run(part: str, place: Device, notes: Notes) -> None:
