@@ -33,6 +33,8 @@ class Contender:
         Threads it has, where contenders differ in that.
     compared : bool
         Whether its results are compared with those of the first.
+    folder : str or None
+        Where its trigraph is, if that is another build.
     """
 
     make: Callable[[Mapping[str, int], str], Call]
@@ -42,6 +44,7 @@ class Contender:
     work: float = 1
     threads: int | None = None
     compared: bool = True
+    folder: str | None = None
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,7 @@ class Program:
                 partial(make_program, contender, self.at("small"), dtype),
                 threads=contender.threads,
                 compared=contender.compared,
+                folder=contender.folder,
                 profiled=self.profiled and name == self.fast(name),
             )
             for name, contender in self.contenders.items()
