@@ -38,14 +38,15 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from trigraph.checks import choice_number
+from trigraph.benchmarks.cases import assemble
 from trigraph.fortran import levels, memory
 from trigraph.fortran.threads import set_num_threads
 from trigraph.panels import FUNCTIONS
 from trigraph.table import DEFINITIONS, OPERATORS, SYMBOLS, Definition, Operator, evaluate
-from trigraph.verification.cases import Case, build, draw, plain, variants
+from trigraph.verification.cases import Case, build, variants
 from trigraph.verification.graphs import GRAPHS
 from trigraph.verification.judged import every_operator_of
+from trigraph.verification.subjects import named_fields
 
 __all__ = ["Soak", "main"]
 
@@ -55,9 +56,7 @@ SHARE = {"fortran": 0.6, "fortran-reference": 0.15, "pyref": 0.15, "gpu-host": 0
 LARGEST, WIDEST = 20_000, 20  # entities, widths
 CASES = 12  # drawn together
 HANG = 120  # seconds after which a phase, or a forked process, is said to hang
-GROWTH = (
-    32 * 2**20
-)  # bytes that the trend of resident memory may rise from the end of the warm-up to the end of the run
+GROWTH = 32 * 2**20  # bytes that the trend of resident memory may rise after the warm-up
 SENTINEL = 0xA5  # every byte of `out` before a call
 PAGE = resource.getpagesize()
 
@@ -87,34 +86,18 @@ def draw_case(number: int) -> Case:
     while evaluate(definition.operations[2], sizes) > most:
         sizes = {n: max(SYMBOLS[n].minimum, s * 2 // 3) for n, s in sizes.items()}
     settings = definition.settings
-    setting = settings[rng.integers(len(settings))] if settings else {}
+    setting: dict[str, Any] = {
+        a.name: a.choices[rng.integers(len(a.choices))] for a in definition.attributes if a.choices
+    }
+    setting |= settings[rng.integers(len(settings))] if settings else {}
     graphs = GRAPHS[definition.graph].at_random(sizes, index, rng)
-    graphs |= {n: None for n in graphs if n in setting}
+    case = assemble(definition, graphs, sizes, setting, dtype, rng, str(number))
     op = OPERATORS[f"{definition.name}_fwd"]
-    if op.graph is not None:
-        sizes |= {s: int(op.graph.find(s, graphs)) for s in op.graph.sizes}
-    attributes: dict[str, Any] = {}
-    for a in definition.attributes:
-        chosen = a.choices[rng.integers(len(a.choices))] if a.choices else a.default if a.real else sizes[a.name]
-        attributes[a.name] = setting.get(a.name, chosen)
-    inputs = {a.name: a for a in definition.inputs if setting.get(a.name, a) is not None}
-    absent = dict.fromkeys(a.name for a in definition.inputs if a.name not in inputs)
-    sizes |= {f"has_{n}": int({**absent, **inputs, **graphs}[n] is not None) for n in definition.optional}
-    sizes |= {a.name: choice_number(a.choices, attributes[a.name]) for a in definition.attributes if a.choices}
-    grads = {f"grad_{a.name}": a for a in definition.outputs}
-    ggs = {f"gg_{n}": plain(a) for n, a in inputs.items()}
-    values, grad, gg = (draw(arrays, sizes, dtype, rng) for arrays in (inputs, grads, ggs))
-    case = Case(str(number), definition, sizes, {**absent, **values, **graphs, **attributes}, grad, gg, {}, 0.0)
     back = {a.name for o in every_operator_of(definition) for a in o.arguments if a.given_back}
     if back and rng.random() < 0.5:
-        result = fields_of(op, FUNCTIONS[op.name](**case.arguments(op), panel="fortran-reference"))
+        result = named_fields(op, FUNCTIONS[op.name](**case.arguments(op), panel="fortran-reference"))
         case = replace(case, values={**case.values, **{n: result[n] for n in back}})
     return case
-
-
-def fields_of(op: Operator, result: Any) -> dict[str, Any]:
-    """Return the result of an operator as a mapping from field to array, or None."""
-    return {op.fields[0].name: result} if op.single else result._asdict()
 
 
 def digest(result: Mapping[str, Any]) -> str:
@@ -159,7 +142,7 @@ class Job:
             values |= {n: pickle.loads(pickle.dumps(values[n])) for n in graphs}
         if self.op.selective:
             values["wrt"] = self.wrt
-        return fields_of(self.op, FUNCTIONS[self.op.name](**values, out=out, panel=self.panel))
+        return named_fields(self.op, FUNCTIONS[self.op.name](**values, out=out, panel=self.panel))
 
     def __str__(self) -> str:
         wrt = "" if self.wrt is None else f", wrt={self.wrt}"

@@ -15,10 +15,10 @@ from click.testing import CliRunner
 
 from trigraph import pyref
 from trigraph.benchmarks import cli, dimenet, gat, gather, gemnet, gno, measure, run, weighted
+from trigraph.benchmarks.calls import Unavailable
 from trigraph.benchmarks.measure import Measurement, Worker, alternate, relative_error
 from trigraph.benchmarks.record import stem
 from trigraph.benchmarks.worker import Job
-from trigraph.benchmarks.calls import Unavailable
 from trigraph.benchmarks.workloads import Target, clock_of, make_call, make_case
 from trigraph.fortran.levels import fast_module
 from trigraph.panels import PANELS

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from trigraph.benchmarks import distributed, run
+from trigraph.benchmarks.calls import Unavailable
 from trigraph.benchmarks.measure import relative_error
 from trigraph.benchmarks.programs import make_program
-from trigraph.benchmarks.calls import Unavailable
 
 pytest.importorskip("mpi4py")
 

@@ -13,10 +13,10 @@ pytest.importorskip("torch")
 import torch
 
 from trigraph.benchmarks import cli, models, run
+from trigraph.benchmarks.calls import Unavailable
 from trigraph.benchmarks.measure import Measurement, relative_error
 from trigraph.benchmarks.programs import Contender, Program, make_program
 from trigraph.benchmarks.worker import _to_numpy, shares
-from trigraph.benchmarks.calls import Unavailable
 from trigraph.benchmarks.workloads import Target
 from trigraph.graphs.edge_graph import EdgeGraph
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gc
-import importlib.util
-import math
 import statistics
 import sys
 from collections.abc import Mapping
@@ -12,10 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.benchmarks.calls import Call, Unavailable
+from trigraph.benchmarks.calls import Call, Unavailable, require
+from trigraph.benchmarks.measure import relative_error
 from trigraph.benchmarks.qualify.part import Notes
 from trigraph.benchmarks.qualify.place import Device
 from trigraph.benchmarks.qualify.workloads import WORKLOADS, Timed, gathered_bytes, indexed, sizes_at
+from trigraph.benchmarks.run import tolerance
+from trigraph.benchmarks.worker import as_numpy
 from trigraph.benchmarks.workloads import Case, Peer, make_case, panel_call
 
 __all__ = ["measure", "parts", "run"]
@@ -65,7 +66,7 @@ def run(part: str, place: Device, notes: Notes) -> None:
             sizes=sizes,
             least=_unavoidable(timed, own, sizes),
         )
-    expected = {n: _array(place, value) for n, value in ours["int64"]().items()}
+    expected = _results(ours["int64"])
     for name, peer in timed.workload.peers.items():
         if (peer.clock == "host") != place.rehearsal or _is_compiled(name) != compiled:
             continue
@@ -84,27 +85,8 @@ def _unavoidable(timed: Timed, case: Case, sizes: Mapping[str, int]) -> dict[str
     }
 
 
-def _array(place: Device, value: Any) -> Any:
-    """Return a result as an array of this place, whoever has made it."""
-    if callable(value):
-        value = value()
-    if hasattr(value, "detach"):
-        value = value.detach()
-    return place.xp.asarray(value)
-
-
-def _error(place: Device, found: Mapping[str, Any], expected: Mapping[str, Any]) -> float:
-    """Return the largest relative error (2-norm) over the results."""
-    if found.keys() != expected.keys():
-        return math.inf
-    errors = [0.0]
-    for name, right in expected.items():
-        mine = _array(place, found[name])
-        if mine.shape != right.shape:
-            return math.inf
-        off, scale = (float(place.xp.linalg.norm(a.ravel())) for a in (mine - right, right))
-        errors.append(off / scale if scale else off)
-    return float(np.max(errors))
+def _results(call: Call) -> dict[str, np.ndarray]:
+    return {name: as_numpy(value) for name, value in call().items()}
 
 
 def measure(place: Device, calls: Mapping[str, Call]) -> dict[str, list[float]]:
@@ -133,17 +115,13 @@ def _beside(
     """Time a peer in turn with ours, if its results agree; what it cannot do is noted."""
     part, name, index = labels
     known = {"workload": part, "contender": name, "index": index, "about": peer.about}
-    absent = [m for m in peer.requires if importlib.util.find_spec(m) is None]
-    if absent:
-        notes.add(name, None, f"{', '.join(absent)}: not installed", **known)
-        return
     call: Call | None = None
     try:
+        require(*peer.requires)
         call = peer.make(case)
-        error = _error(place, call(), expected)
-        tolerance = max(200.0, math.sqrt(terms)) * float(np.finfo(DTYPE).eps)
-        if not (error <= tolerance):
-            notes.add(name, False, f"differs by {error:.1e}, more than {tolerance:.1e}", **known)
+        error, most = relative_error(_results(call), expected), tolerance(DTYPE.name, terms)
+        if not (error <= most):
+            notes.add(name, False, f"differs by {error:.1e}, more than {most:.1e}", **known)
             return
         times = measure(place, {"trigraph": ours, name: call})
         own, others = (statistics.median(times[n]) for n in ("trigraph", name))

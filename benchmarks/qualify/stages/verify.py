@@ -20,18 +20,19 @@ def parts(place: Device) -> list[str]:
 
 
 def run(part: str, place: Device, notes: Notes) -> None:
-    """Run the command and note its exit status; without a report, whose pictures would need matplotlib."""
+    """Run the command, which ends the process; without a report, whose pictures would need matplotlib."""
     from trigraph.cli import main
 
     which = SMALLEST if place.rehearsal else ("--operator", part)
     jobs = str(1 if place.rehearsal else place.jobs)
-    status = main(["verify", *which, "--panel", place.panel, "--jobs", jobs], standalone_mode=False)
-    notes.add(f"verify {part}", status == 0)
+    main(["verify", *which, "--panel", place.panel, "--jobs", jobs])
 
 
 def read(part: str, output: str) -> list[dict[str, Any]]:
-    """Return the command's last line, and where checks failed what it printed of them."""
+    """Return the command's result, and where checks failed what it printed of them."""
     printed = output.strip().splitlines()
     result = next((line for line in reversed(printed) if " passed, " in line), "it came to no result")
-    failed = [] if ", 0 failed" in result else printed[-PRINTED:]
-    return [{"name": f"result of {part}", "passed": None, "note": "", "result": result, "printed": failed}]
+    passed = result.endswith(", 0 failed")
+    return [
+        {"name": f"verify {part}", "passed": passed, "note": result, "printed": [] if passed else printed[-PRINTED:]}
+    ]
