@@ -113,7 +113,7 @@ def _torch_network(case: Case, device: str, form: str) -> tuple[Any, dict[str, A
         convolution = NNConv(f_in, f_out, network, aggr="add", root_weight=False, bias=False).to(device)
     with torch.no_grad():  # after NNConv, which draws the network's parameters anew
         for parameter, block in zip(parameters, (U, b_u, V, b_v), strict=True):
-            parameter.copy_(torch.as_tensor(block))
+            parameter.copy_(torch.tensor(block))
     if form.startswith("pyg"):
         convolve = compiled(convolution, form)
         return lambda h, x: convolve(h, edges, x), tensors, parameters

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import os
 import pickle
@@ -95,10 +94,11 @@ class Worker:
         return self
 
     def __exit__(self, kind: object = None, *exception: object) -> None:
-        # One that ends by itself waits for processes that it has started, and their time is counted with its.
-        with contextlib.suppress(subprocess.TimeoutExpired):
+        try:  # one that ends by itself waits for processes that it has started, and their time is counted with its
             self._process.communicate(timeout=0 if kind else END)
-        child.stop(self._process)
+        except subprocess.TimeoutExpired:
+            child.stop(self._process)
+            self._process.communicate()
 
     def ask(self, command: str, argument: Any = None) -> tuple[str, Any]:
         """Send a command (``open``, ``first``, ``sample``); return what became of it and the value or the reason."""
