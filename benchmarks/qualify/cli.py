@@ -21,7 +21,7 @@ __all__ = ["qualify"]
     type=click.Path(file_okay=False, path_type=Path),
     required=True,
     metavar="DIR",
-    help="For record.json, summary.md, summary.json, and what each part noted and printed.",
+    help="For record.json, summary.md, and what each part noted and printed.",
 )
 @click.option(
     "--deadline",

@@ -1,6 +1,6 @@
 """Wrong lines that `trigraph verify` must find, see test_mutations.py."""
 
-# By family: what is wrong, in which file, and a text that stands there once; in brackets what is right and what is wrong.
+# By family: what is wrong, in which file, and a text that stands there once, with what is right and what is wrong.
 GNO = {
     "reference: bias left out": ("fortran/reference/gno.fypp", "    kernel(i, e) = ⟦b_v(i) → 0⟧"),
     "reference: missing sum of the bias": (
