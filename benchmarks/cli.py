@@ -203,7 +203,8 @@ def bench(
                 results.append(run_program(program, options, status.update))
                 console.print(workload_table(results[-1], tops["host"]))
 
-        for workload in (*workloads, *programs):
+        every: list[Workload | Program] = [*workloads, *programs]
+        for workload in every:
             if left_out or not left.enough():
                 left_out.append(workload.name)
             elif isinstance(workload, Program):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -12,6 +12,8 @@ from trigraph.benchmarks.calls import Call
 from trigraph.benchmarks.workloads import Case, Peer
 
 __all__ = ["compiled", "edge_index", "leaves", "torch_peers"]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def torch_peers(
@@ -37,11 +39,12 @@ def torch_peers(
     return peers
 
 
-def compiled(function: Any, form: str) -> Any:
+def compiled(function: Function, form: str) -> Function:
     """Return a function, or a module, that torch compiles at its first call where its form says so."""
     import torch
 
-    return torch.compile(function) if form.endswith("-compile") else function
+    made: Function = torch.compile(function) if form.endswith("-compile") else function
+    return made
 
 
 def edge_index(case: Case, device: str) -> Any:

@@ -8,6 +8,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from trigraph.benchmarks.run import Result
+from trigraph.benchmarks.workloads import Workload
 from trigraph.panels import PANELS
 
 __all__ = ["plot_sweeps"]
@@ -41,6 +42,7 @@ def plot_sweeps(sweeps: dict[str, list[Result]], caption: str, path: Path) -> No
     shown = {}
     for column, results in enumerate(sweeps.values()):
         workload = results[0].workload
+        assert isinstance(workload, Workload)
         times, memories = axes[0, column], axes[1, column]
         for name in dict.fromkeys(n for r in results for n in r.measured):
             points = [(workload.position(r.sizes), r.measured[name]) for r in results if name in r.measured]

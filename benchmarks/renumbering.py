@@ -43,7 +43,8 @@ def _graph(kind: str, sizes: Mapping[str, int], rng: np.random.Generator) -> CSC
         return CSC.from_coo(number[graph.src], number[graph.dst], graph.num_nodes, graph.num_nodes)
     if kind == "power law":
         return power_law(sizes["nodes"], sizes["edges"])
-    return CSC.from_coo(*rng.integers(0, sizes["nodes"], (2, sizes["edges"])), sizes["nodes"], sizes["nodes"])
+    src, dst = rng.integers(0, sizes["nodes"], (2, sizes["edges"]))
+    return CSC.from_coo(src, dst, sizes["nodes"], sizes["nodes"])
 
 
 def _without_results(function: Callable[[], Any]) -> Call:

@@ -122,8 +122,7 @@ def _aggregation(case: Case, device: str, form: str) -> Callable[[Any, Any], Any
         messages = x.index_select(0, edges[0]) * weight.unsqueeze(1)
         return x.new_zeros(size[1], x.shape[1]).index_add(0, edges[1], messages)
 
-    function: Callable[[Any, Any], Any] = compiled(aggregate, form)
-    return function
+    return compiled(aggregate, form)
 
 
 def torch_backward(case: Case, device: str, form: str) -> Call:

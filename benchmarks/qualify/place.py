@@ -131,17 +131,6 @@ class Device:
         with mock.patch.object(xp, "empty", filled), mock.patch.object(xp, "empty_like", filled_like):
             yield
 
-    @contextlib.contextmanager
-    def profiled(self) -> Iterator[None]:
-        """Let a profiler that waits for it see what happens meanwhile."""
-        self.synchronize()
-        self.xp.cuda.profiler.start()
-        try:
-            yield
-            self.synchronize()
-        finally:
-            self.xp.cuda.profiler.stop()
-
     def properties(self) -> dict[str, Any]:
         """Return what the device says of itself, and the versions around it."""
         cuda = self.xp.cuda
@@ -207,10 +196,6 @@ class Rehearsal(Device):
                     array[...] = value
 
         return results, replay
-
-    def profiled(self) -> Any:
-        """Return something that ``with`` takes, for a profiler that is not there."""
-        return contextlib.nullcontext()
 
     def properties(self) -> dict[str, Any]:
         """Return what stands for a device."""

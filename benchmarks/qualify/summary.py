@@ -98,11 +98,8 @@ def _kernels(record: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
     """Return the kernels of each workload that take longest."""
     found: dict[str, list[dict[str, Any]]] = {}
     for line in _lines(record, "kernels"):
-        if "kernel" in line:
-            kernel: dict[str, Any] = {k: line[k] for k in ("kernel", "launches", "seconds") if k in line}
-            moved = [line[k] for k in ("dram_read_bytes", "dram_written_bytes") if k in line]
-            found.setdefault(line["workload"], []).append({**kernel, "dram_bytes": sum(moved) if moved else None})
-    return {n: sorted(ks, key=lambda k: -k.get("seconds", 0.0))[:KERNELS] for n, ks in found.items()}
+        found.setdefault(line["workload"], []).append(line)
+    return {workload: lines[:KERNELS] for workload, lines in found.items()}
 
 
 def summarise(record: Mapping[str, Any]) -> dict[str, Any]:

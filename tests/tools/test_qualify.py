@@ -23,14 +23,14 @@ from trigraph.benchmarks.measure import relative_error
 from trigraph.benchmarks.qualify import driver, summary
 from trigraph.benchmarks.qualify.part import Notes, read
 from trigraph.benchmarks.qualify.place import Device, Rehearsal
-from trigraph.benchmarks.qualify.stages import bench, kernels, sanitizer
+from trigraph.benchmarks.qualify.stages import bench, sanitizer
 from trigraph.benchmarks.qualify.stages.environment import GATHER
 from trigraph.benchmarks.qualify.workloads import WORKLOADS, indexed, sizes_at
 from trigraph.cli import main
 
 ROOT = Path(__file__).parents[2]
 TOOL = ROOT / "tools" / "qualify_kit"
-# Both run the command behind their options, which begins with this interpreter; they say what the real ones say.
+# It runs the command behind its options, which begins with this interpreter, and says what the real one says.
 SANITIZER = f"""#!{sys.executable}
 import subprocess, sys
 command = sys.argv[sys.argv.index({sys.executable!r}):]
@@ -44,30 +44,15 @@ else:
     print("========= ERROR SUMMARY: 0 errors")
 sys.exit(status)
 """
-ROW = '"{}","1","python","127.0.0.1","sum<float, int>","1","7","(128, 1, 1)","(4, 1, 1)","0","9.0","Command"'
-ROW += ',"{}","{}","{}"'
-NCU = f"""#!{sys.executable}
-import subprocess, sys
-status = subprocess.run(sys.argv[sys.argv.index({sys.executable!r}):]).returncode
-print("==PROF== Disconnected from process 1")
-names = "ID,Process ID,Process Name,Host Name,Kernel Name,Context,Stream,Block Size,Grid Size,Device,CC,Section Name"
-print(",".join('"' + name + '"' for name in [*names.split(","), "Metric Name", "Metric Unit", "Metric Value"]))
-for launch in range(2):
-    print({ROW!r}.format(launch, "dram__bytes_read.sum", "byte", "1,000"))
-    print({ROW!r}.format(launch, "dram__bytes_write.sum", "byte", "24"))
-    print({ROW!r}.format(launch, "gpu__time_duration.sum", "ns", "2,500"))
-sys.exit(status)
-"""
 
 
 @pytest.fixture
 def tools(tmp_path, monkeypatch):
-    """Put stand-ins for the sanitizer and the profiler on the PATH."""
+    """Put a stand-in for the sanitizer on the PATH."""
     folder = tmp_path / "tools"
     folder.mkdir()
-    for name, text in (("compute-sanitizer", SANITIZER), ("ncu", NCU)):
-        (folder / name).write_text(text)
-        (folder / name).chmod(0o755)
+    (folder / "compute-sanitizer").write_text(SANITIZER)
+    (folder / "compute-sanitizer").chmod(0o755)
     monkeypatch.setenv("PATH", f"{folder}{os.pathsep}{os.environ['PATH']}")
     return folder
 
@@ -99,9 +84,7 @@ def test_rehearsal(tmp_path):
     assert len(lines["checks"]) > 10
     (verified,) = lines["verify"]
     assert re.fullmatch(r"\d\d checks passed, 0 failed", verified["note"])
-    (profiled,) = (line for line in lines["kernels"] if line.get("kernel"))
-    assert (profiled["launches"], profiled["dram_read_bytes"]) == (2, 2000)
-    assert profiled["seconds"] == pytest.approx(5e-6)
+    assert all(line["launches"] >= 1 and line["seconds"] > 0 for line in lines["kernels"])
     page = ran.stdout
     assert "rehearsal on gpu-host, not a device" in page.splitlines()[0]
     assert "| sanitizer | **failed** | 3 of 3 |" in page
@@ -258,10 +241,6 @@ def test_times_far_from_the_prediction_are_marked():
 def test_a_sanitizer_without_a_summary_has_failed(output):
     (line,) = sanitizer.read("memcheck gat", output)
     assert line["passed"] is False
-
-
-def test_ncu_that_printed_nothing():
-    assert kernels.read("gat", "==ERROR== The user does not have permission to access counters\n") == []
 
 
 @pytest.mark.parametrize("name", environment.TF32_VARIABLES)

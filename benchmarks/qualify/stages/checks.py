@@ -114,7 +114,7 @@ def _views(place: Device, notes: Notes) -> None:
 
 def _works(place: Device) -> list[tuple[str, Callable[[], Fields], Fields]]:
     """Return some calls, each with what it returned alone."""
-    works = []
+    works: list[tuple[str, Callable[[], Fields], Fields]] = []
     for name in _names(place, SOME):
         op = OPERATORS[name]
         call = partial(_called, op, place.moved(_arguments(op, variant="skewed")), place.panel)

@@ -10,7 +10,6 @@ from unittest import mock
 from trigraph.benchmarks.qualify import cases
 from trigraph.benchmarks.qualify.part import Notes
 from trigraph.benchmarks.qualify.place import Device
-from trigraph.benchmarks.qualify.stages.compile import LINE_NUMBERS
 from trigraph.gpu import launcher
 from trigraph.gpu.instances import INSTANCES
 
@@ -19,6 +18,7 @@ __all__ = ["AT_ONCE", "parts", "prefix", "read", "run"]
 AT_ONCE = True
 TOOLS = ("memcheck", "racecheck", "synccheck")
 NAME = "compute-sanitizer"
+LINE_NUMBERS = "-lineinfo"  # so that it can name the line
 FOUND = 20  # findings that are kept
 
 
