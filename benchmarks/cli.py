@@ -204,18 +204,18 @@ def bench(
                 console.print(workload_table(results[-1], tops["host"]))
 
         every: list[Workload | Program] = [*workloads, *programs]
-        for workload in every:
+        for each in every:
             if left_out or not left.enough():
-                left_out.append(workload.name)
-            elif isinstance(workload, Program):
-                measure(workload)
+                left_out.append(each.name)
+            elif isinstance(each, Program):
+                measure(each)
             else:
-                results.append(run_workload(workload, options, status.update))
+                results.append(run_workload(each, options, status.update))
                 console.print(workload_table(results[-1], tops["host"]))
-                measure(with_threads(workload, options, CEILING_SIZES[size][0]))
-                if out is not None and workload.sweep:
-                    sweeps[workload.name] = sweep(workload, options, status.update)
-                    measure(in_turn(workload, options))
+                measure(with_threads(each, options, CEILING_SIZES[size][0]))
+                if out is not None and each.sweep:
+                    sweeps[each.name] = sweep(each, options, status.update)
+                    measure(in_turn(each, options))
     console.print(ceiling_table([r for r in results if isinstance(r.workload, Workload)], tops))
     for name, note in untimed([*results, *itertools.chain(*sweeps.values())]).items():
         console.print(f"Not timed: {name} ({note})")

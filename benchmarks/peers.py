@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import numpy as np
 
@@ -43,8 +43,7 @@ def compiled(function: Function, form: str) -> Function:
     """Return a function, or a module, that torch compiles at its first call where its form says so."""
     import torch
 
-    made: Function = torch.compile(function) if form.endswith("-compile") else function
-    return made
+    return cast("Function", torch.compile(function)) if form.endswith("-compile") else function
 
 
 def edge_index(case: Case, device: str) -> Any:

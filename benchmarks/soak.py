@@ -460,14 +460,21 @@ def trend(samples: list[tuple[float, int]]) -> float:
 
 def summary(soak: Soak) -> Table:
     """Return the numbers of calls by operator and panel."""
-    table = Table(title="calls")
-    table.add_column("operator")
+    table = Table("operator", title="calls")
     for panel in SHARE:
         table.add_column(panel, justify="right")
     for name in OPERATORS:
         table.add_row(name, *(str(soak.calls[name, panel]) for panel in SHARE))
-    table.add_row("all", *(str(sum(n for (_, p), n in soak.calls.items() if p == panel)) for panel in SHARE))
     return table
+
+
+def state(soak: Soak, seconds: float, memory: int, files: int) -> str:
+    """Tell what has been done so far, and what is held."""
+    events = ", ".join(f"{number} {name}" for name, number in sorted(soak.events.items()))
+    return (
+        f"soak: {seconds:.0f} s, block {soak.block}: {sum(soak.calls.values())} calls, {events}, "
+        f"resident {memory / 2**20:.1f} MiB, {files} open files"
+    )
 
 
 def run(seconds: float, seed: int, case: int | None, console: Console) -> bool:
@@ -490,40 +497,27 @@ def run(seconds: float, seed: int, case: int | None, console: Console) -> bool:
     before = signal.signal(signal.SIGALRM, lambda *_: soak.on_alarm())
     console.print(f"soak: seed {seed}, {seconds:g} s, levels {', '.join(levels.available())}")
     soak.warm_up()
-    start = time.monotonic()
-    block = min(max(seconds / 20, 0.5), 20)
+    start = said = time.monotonic()
     samples: list[tuple[float, int]] = []
     files: list[int] = []
-    said = start
     while time.monotonic() < start + seconds and not soak.failures:
-        soak.run_block(block)
+        soak.run_block(min(max(seconds / 20, 0.5), 20))
         samples.append((time.monotonic() - start, resident()))
         files.append(open_files())
         if time.monotonic() >= said + 60:
             said += 60
-            console.print(
-                f"soak: {samples[-1][0] / 60:.0f} min, block {soak.block}: {sum(soak.calls.values())} calls, "
-                f"{', '.join(f'{n} {name}' for name, n in sorted(soak.events.items()))}, "
-                f"resident {samples[-1][1] / 2**20:.0f} MiB, {files[-1]} open files"
-            )
+            console.print(state(soak, *samples[-1], files[-1]))
     faulthandler.cancel_dump_traceback_later()
     signal.signal(signal.SIGALRM, before)
-    settled = samples[len(samples) // 4 :]
+    settled, opened = samples[len(samples) // 4 :], files[len(files) // 4]
     growth = trend(settled) * (settled[-1][0] - settled[0][0])
     if not growth <= GROWTH:
         soak.failures.append(f"resident memory grew by {growth / 2**20:.1f} MiB, more than {GROWTH / 2**20:.0f}")
-    if not files[-1] <= files[len(files) // 4]:
-        soak.failures.append(f"{files[len(files) // 4]} files were open after the warm-up, {files[-1]} at the end")
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    if not files[-1] <= opened:
+        soak.failures.append(f"{opened} files were open after the warm-up, {files[-1]} at the end")
     console.print(summary(soak))
-    console.print(
-        f"soak: {sum(soak.calls.values())} calls in {samples[-1][0]:.0f} s and {soak.block} blocks of {CASES} cases: "
-        f"{', '.join(f'{n} {name}' for name, n in sorted(soak.events.items()))}.\n"
-        f"soak: resident memory: {samples[0][1] / 2**20:.1f} MiB after the first block, "
-        f"{settled[0][1] / 2**20:.1f} after the warm-up, {samples[-1][1] / 2**20:.1f} at the end, "
-        f"{peak / 2**20:.0f} at most; the trend rose by {growth / 2**20:.1f} (at most {GROWTH / 2**20:.0f}). "
-        f"Open files: {files[0]}, {files[-1]} at the end."
-    )
+    console.print(state(soak, *samples[-1], files[-1]))
+    console.print(f"soak: the trend of resident memory rose by {growth / 2**20:.1f} MiB")
     console.print(f"soak: FAILED (--seed {seed}): {'; '.join(soak.failures)}" if soak.failures else "soak: passed")
     return not soak.failures
 
