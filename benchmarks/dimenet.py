@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
 
 from trigraph.benchmarks.calls import Call, Unavailable
-from trigraph.benchmarks.peers import compiled, leaves, torch_peers
+from trigraph.benchmarks.peers import by_autograd, compiled, leaves, torch_peers
 from trigraph.benchmarks.workloads import Case, Step, Target, Workload
 
 __all__ = ["SIZES", "WORKLOADS"]
@@ -50,7 +50,7 @@ def _pyg_layer(n_spherical: int, n_radial: int, envelope_exponent: int) -> Any:
     return SphericalBasisLayer(n_spherical, n_radial, 1.0, envelope_exponent)
 
 
-def _radial_basis(case: Case) -> Callable[[Any, Any], tuple[Any, Any]]:
+def _radial_basis(case: Case, device: str, form: str) -> Callable[[Any, Any], tuple[Any, Any]]:
     """Radial functions of distances and frequencies by PyTorch Geometric's formulas."""
     import torch
 
@@ -107,77 +107,11 @@ def _named(operator: str, fields: tuple[str, ...], values: Any) -> dict[str, Any
     return {f"{operator}.{name}": value for name, value in zip(fields, values, strict=True)}
 
 
-def torch_radial(case: Case, device: str, form: str) -> Call:
-    """Radial basis and autograd's backward."""
-    import torch
-
-    basis, t = _radial_basis(case), leaves(case, device)
-    dist, freq, cotangents = t["dist"], t["freq"], (t["grad_rbf"].detach(), t["grad_sbf_rad"].detach())
-
-    def call() -> dict[str, Any]:
-        out = basis(dist, freq)
-        gradients = torch.autograd.grad(out, (dist, freq), cotangents)
-        return _named("radial_basis_fwd", ("rbf", "sbf_rad"), out) | _named(
-            "radial_basis_bwd", ("dist", "freq"), gradients
-        )
-
-    return call
-
-
-def torch_forward(case: Case, device: str, form: str) -> Call:
-    """Sum up without autograd."""
-    import torch
-
-    aggregate, t = _aggregation(case, device, form), leaves(case, device)
-
-    def call() -> dict[str, Any]:
-        with torch.no_grad():
-            return {"agg_edge_to_edge_fwd.out": aggregate(t["vec"], t["rbf"], t["embedding"], t["weights"])}
-
-    return call
-
-
-def torch_backward(case: Case, device: str, form: str) -> Call:
-    """Forward, then autograd's backward, vectors constant."""
-    import torch
-
-    aggregate, t = _aggregation(case, device, form), leaves(case, device)
-    vec, g, wanted = t["vec"].detach(), t["grad_out"].detach(), (t["rbf"], t["embedding"], t["weights"])
-
-    def call() -> dict[str, Any]:
-        out = aggregate(vec, *wanted)
-        gradients = torch.autograd.grad(out, wanted, g)
-        return {"agg_edge_to_edge_fwd.out": out} | _named("agg_edge_to_edge_bwd", BACKWARD, gradients)
-
-    return call
-
-
-def torch_force_training(case: Case, device: str, form: str) -> Call:
-    """Forward, a backward that keeps its graph, and the backward of that."""
-    import torch
-
-    aggregate, t = _aggregation(case, device, form), leaves(case, device)
-    vec, rbf, embedding, weights, g = (t[n] for n in ("vec", "rbf", "embedding", "weights", "grad_out"))
-    cotangents = [t[f"gg_{n}"].detach() for n in FORCES]
-
-    def call() -> dict[str, Any]:
-        out = aggregate(vec, rbf, embedding, weights)
-        forces = torch.autograd.grad(out, (vec, rbf, embedding), g, create_graph=True)
-        second = torch.autograd.grad(forces, (g, rbf, embedding, weights), cotangents)
-        return (
-            {"agg_edge_to_edge_fwd.out": out}
-            | _named("agg_edge_to_edge_bwd", FORCES, forces)
-            | _named("agg_edge_to_edge_bwd2", TRAINING, second)
-        )
-
-    return call
-
-
 def torch_training_step(case: Case, device: str, form: str) -> Call:
     """Train on forces through the radial basis: positions enter by vectors and distances."""
     import torch
 
-    basis, aggregate, t = _radial_basis(case), _aggregation(case, device, form), leaves(case, device)
+    basis, aggregate, t = _radial_basis(case, device, form), _aggregation(case, device, form), leaves(case, device)
     vec, embedding, weights, g = (t[n] for n in ("vec", "embedding", "weights", "grad_out"))
     dist, freq, grad_rbf = t["dist"], t["freq"], t["grad_rbf"]
     cotangents = [t["gg_vec"].detach(), t["gg_dist"].detach()]
@@ -203,6 +137,7 @@ ABOUT = {
     "torch-compile": "the same as torch, torch.compile",
 }
 EAGER = {form: ABOUT[form] for form in ("torch", "pyg")}
+AGGREGATION = partial(by_autograd, forward=_aggregation)
 PYG = {"pyg": ABOUT["pyg"]}
 
 
@@ -221,7 +156,7 @@ WORKLOADS = (
         summary="radial basis forward and backward to distances and frequencies",
         steps=(Step("radial_basis_fwd"), Step("radial_basis_bwd")),
         sizes={n: SIZES[n] for n in RADIAL},
-        peers=torch_peers(torch_radial, PYG),
+        peers=torch_peers(partial(by_autograd, forward=_radial_basis), PYG),
         targets=(Target("pyg", time=10),),
         sweep=EDGES,
     ),
@@ -231,7 +166,7 @@ WORKLOADS = (
         summary="edge-to-edge aggregation, forward",
         steps=(FORWARD,),
         sizes={n: SIZES[n] for n in ANGULAR},
-        peers=torch_peers(torch_forward, ABOUT),
+        peers=torch_peers(AGGREGATION, ABOUT),
         targets=(Target("pyg", time=60, memory=50), Target("fortran", gemm=0.25, flat=1 / 1.15)),
         sweep=IN_DEGREES,
         sweep_symbol="in_degree",
@@ -242,7 +177,7 @@ WORKLOADS = (
         summary="edge-to-edge aggregation, forward and backward to rbf, embedding and weights",
         steps=(FORWARD, Step("agg_edge_to_edge_bwd", BACKWARD, operations=_operations(2, 3))),
         sizes={n: SIZES[n] for n in ANGULAR},
-        peers=torch_peers(torch_backward, ABOUT),
+        peers=torch_peers(AGGREGATION, ABOUT),
         targets=(Target("pyg", time=100, memory=50), Target("fortran", flat=1 / 1.15)),
         sweep=IN_DEGREES,
         sweep_symbol="in_degree",
@@ -257,7 +192,7 @@ WORKLOADS = (
             Step("agg_edge_to_edge_bwd2", TRAINING, zero=("gg_weights",), operations=_operations(10, 5)),
         ),
         sizes={n: SIZES[n] for n in ANGULAR},
-        peers=torch_peers(torch_force_training, EAGER),
+        peers=torch_peers(AGGREGATION, EAGER),
         targets=(Target("pyg", time=100, memory=50), Target("fortran", flat=1 / 1.15)),
         sweep=IN_DEGREES,
         sweep_symbol="in_degree",

@@ -7,13 +7,13 @@ PyTorch Geometric's GATConv does after its own, ``torch`` the same by torch's sc
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from trigraph.benchmarks.calls import Call
-from trigraph.benchmarks.peers import compiled, edge_index, torch_peers
+from trigraph.benchmarks.peers import by_autograd, compiled, edge_index, torch_peers
 from trigraph.benchmarks.workloads import Case, Step, Target, Workload
 
-__all__ = ["ABOUT", "GRADIENTS", "SIZES", "WORKLOADS", "forward", "torch_attention"]
+__all__ = ["ABOUT", "GRADIENTS", "SIZES", "WORKLOADS", "forward"]
 
 SIZES = {
     "num_src_nodes": 20_000,
@@ -87,37 +87,6 @@ def forward(case: Case, device: str, form: str) -> Callable[[Any, Any, Any], Any
     return compiled(function, form)
 
 
-def torch_attention(case: Case, device: str, form: str) -> Call:
-    """Forward, then autograd's backward to embeddings and attention weights."""
-    import torch
-
-    function = forward(case, device, form)
-    leaves = [torch.tensor(case[n], device=device, requires_grad=True) for n in GRADIENTS]
-    g = torch.tensor(case["grad_output_embedding"], device=device)
-
-    def call() -> dict[str, Any]:
-        out = function(*leaves)
-        gradients = torch.autograd.grad(out, leaves, g)
-        named = {f"mha_gat_n2n_bwd.{name}": value for name, value in zip(GRADIENTS, gradients, strict=True)}
-        return {"mha_gat_n2n_fwd.output_embedding": out} | named
-
-    return call
-
-
-def torch_forward(case: Case, device: str, form: str) -> Call:
-    """Forward alone, without autograd."""
-    import torch
-
-    function = forward(case, device, form)
-    inputs = [torch.tensor(case[n], device=device) for n in GRADIENTS]
-
-    def call() -> dict[str, Any]:
-        with torch.no_grad():
-            return {"mha_gat_n2n_fwd.output_embedding": function(*inputs)}
-
-    return call
-
-
 STEPS = (
     Step("mha_gat_n2n_fwd"),
     Step("mha_gat_n2n_bwd", given={"softmax_scores": "mha_gat_n2n_fwd.softmax_scores"}),
@@ -132,7 +101,7 @@ WORKLOADS = (
         summary="graph attention, forward and backward to embeddings and attention weights",
         steps=STEPS,
         sizes=SIZES,
-        peers=torch_peers(torch_attention, ABOUT),
+        peers=torch_peers(partial(by_autograd, forward=forward), ABOUT),
         targets=(Target("pyg", time=10, memory=5), SCALING),
         sweep=SWEEP,
         settings=SETTINGS,
@@ -143,7 +112,7 @@ WORKLOADS = (
         summary="the same on a graph whose degrees follow a power law",
         steps=STEPS,
         sizes=SIZES,
-        peers=torch_peers(torch_attention, ABOUT),
+        peers=torch_peers(partial(by_autograd, forward=forward), ABOUT),
         targets=(SCALING,),
         settings=SETTINGS,
         layout="power law",

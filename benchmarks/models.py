@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache, partial
 from typing import Any
 
@@ -17,8 +18,9 @@ import numpy as np
 
 from trigraph.benchmarks import gat
 from trigraph.benchmarks.calls import Call, Unavailable
+from trigraph.benchmarks.peers import by_autograd
 from trigraph.benchmarks.programs import Contender, Program
-from trigraph.benchmarks.workloads import Case, Target, make_call, make_case
+from trigraph.benchmarks.workloads import Target, make_call, make_case
 from trigraph.graphs import CSC
 from trigraph.graphs.edge_graph import EdgeGraph
 
@@ -226,7 +228,7 @@ def front_door(sizes: Mapping[str, int], dtype: str) -> Call:
 
 def through_torch(sizes: Mapping[str, int], dtype: str) -> Call:
     """Attention called with tensors, and autograd's backward."""
-    return gat.torch_attention(make_case(ATTENTION, sizes, np.dtype(dtype)), "cpu", "trigraph")
+    return by_autograd(make_case(ATTENTION, sizes, np.dtype(dtype)), "cpu", "trigraph", gat.forward)
 
 
 def _small_graph(structure: str) -> CSC:
@@ -244,7 +246,7 @@ def small_graph(sizes: Mapping[str, int], dtype: str, form: str, structure: str,
 
     case = make_case(ATTENTION, sizes, np.dtype(dtype))
     if structure != "random":
-        case = Case(case.sizes, case.arrays, {"graph": _small_graph(structure)})
+        case = replace(case, graphs={"graph": _small_graph(structure)})
     arrays = [case[name] for name in gat.GRADIENTS]
     if form == "front door":
         values: dict[str, Any] = dict(zip(gat.GRADIENTS, arrays, strict=True))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -11,7 +11,7 @@ import numpy as np
 from trigraph.benchmarks.calls import Call
 from trigraph.benchmarks.workloads import Case, Peer
 
-__all__ = ["compiled", "edge_index", "leaves", "torch_peers"]
+__all__ = ["by_autograd", "compiled", "edge_index", "leaves", "torch_peers"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -55,8 +55,50 @@ def edge_index(case: Case, device: str) -> Any:
     return torch.as_tensor(np.stack([graph.indices, dst]), device=device)
 
 
-def leaves(case: Case, device: str) -> dict[str, Any]:
-    """Return all arrays as leaves of autograd; copies, since torch accepts only writable memory."""
+def leaves(case: Case, device: str, names: Collection[str] | None = None) -> dict[str, Any]:
+    """Return all arrays as tensors, those of the names (default: all) as leaves of autograd. They are copies."""
     import torch
 
-    return {n: torch.tensor(a, device=device, requires_grad=True) for n, a in case.arrays.items()}
+    wanted = case.arrays if names is None else names
+    return {n: torch.tensor(a, device=device, requires_grad=n in wanted) for n, a in case.arrays.items()}
+
+
+def by_autograd(case: Case, device: str, form: str, forward: Callable[[Case, str, str], Callable[..., Any]]) -> Call:
+    """Run a workload of one definition: a forward, autograd's backward, and the backward of that.
+
+    Parameters
+    ----------
+    case : Case
+    device : {"cpu", "cuda"}
+    form : str
+    forward : callable
+        Takes these three; returns a function of the definition's inputs that returns its output, or a tuple of them.
+    """
+    import torch
+
+    workload, steps = case.workload, case.workload.steps
+    (definition,) = workload.definitions
+    function, second = forward(case, device, form), steps[-1].op.order == 2
+    fields = [[f.name for f in workload.fields(step) if f not in definition.auxiliary] for step in steps]
+    t = leaves(case, device, {name for names in fields[1:] for name in names})
+    inputs = [t[a.name] for a in definition.inputs if a.name in t]
+    cotangents = [t[f"grad_{a.name}"] for a in definition.outputs] if len(steps) > 1 else []
+    kept = [] if not second else [n for n in fields[1] if f"gg_{n}" not in steps[2].zero]
+
+    def call() -> dict[str, Any]:
+        with torch.set_grad_enabled(len(steps) > 1):
+            out = function(*inputs)
+        found = [out if isinstance(out, tuple) else (out,)]
+        if len(steps) > 1:
+            found.append(torch.autograd.grad(found[0], [t[n] for n in fields[1]], cotangents, create_graph=second))
+        if second:
+            first = dict(zip(fields[1], found[1], strict=True))
+            along = [t[f"gg_{n}"] for n in kept]
+            found.append(torch.autograd.grad([first[n] for n in kept], [t[n] for n in fields[2]], along))
+        return {
+            f"{step.operator}.{name}": value
+            for step, names, values in zip(steps, fields, found, strict=True)
+            for name, value in zip(names, values, strict=True)
+        }
+
+    return call

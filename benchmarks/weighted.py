@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from trigraph.benchmarks.calls import Call
-from trigraph.benchmarks.peers import compiled, edge_index, torch_peers
+from trigraph.benchmarks.peers import by_autograd, compiled, edge_index, torch_peers
 from trigraph.benchmarks.workloads import Case, Peer, Step, Target, Workload
 
 __all__ = ["SIZES", "WORKLOADS"]
@@ -125,36 +125,6 @@ def _aggregation(case: Case, device: str, form: str) -> Callable[[Any, Any], Any
     return compiled(aggregate, form)
 
 
-def torch_backward(case: Case, device: str, form: str) -> Call:
-    """Forward, then autograd's backward to embedding and weights."""
-    import torch
-
-    aggregate = _aggregation(case, device, form)
-    x, weight = (torch.tensor(case[n], device=device, requires_grad=True) for n in ("embedding", "edge_weight"))
-    g = torch.tensor(case["grad_output_embedding"], device=device)
-
-    def call() -> dict[str, Any]:
-        out = aggregate(x, weight)
-        embedding, edge_weight = torch.autograd.grad(out, (x, weight), g)
-        return {OUT: out, "agg_weighted_n2n_bwd.embedding": embedding, "agg_weighted_n2n_bwd.edge_weight": edge_weight}
-
-    return call
-
-
-def torch_forward(case: Case, device: str, form: str) -> Call:
-    """Forward alone, without autograd."""
-    import torch
-
-    aggregate = _aggregation(case, device, form)
-    x, weight = (torch.tensor(case[n], device=device) for n in ("embedding", "edge_weight"))
-
-    def call() -> dict[str, Any]:
-        with torch.no_grad():
-            return {OUT: aggregate(x, weight)}
-
-    return call
-
-
 PRODUCTS = {
     "torch-sparse": Peer(partial(torch_sparse, device="cpu"), "torch.sparse_csr_tensor @ dense", ("torch",)),
     "scipy": Peer(sparse_product, "scipy.sparse.csr_matrix @ dense"),
@@ -171,6 +141,7 @@ ABOUT = {
     "torch-compile": "torch.compile, autograd",
     "pyg-compile": "SimpleConv, torch.compile, autograd",
 }
+GATHERS = torch_peers(partial(by_autograd, forward=_aggregation), ABOUT)
 FORWARD = Step("agg_weighted_n2n_fwd")
 SCALING = Target("fortran", scaling=0.85)
 
@@ -201,7 +172,7 @@ WORKLOADS = (
         summary="weighted sum, forward and backward to embedding and weights",
         steps=(FORWARD, Step("agg_weighted_n2n_bwd")),
         sizes=SIZES,
-        peers=torch_peers(torch_backward, ABOUT),
+        peers=GATHERS,
         targets=(Target("pyg", time=12), Target("torch", time=12), Target("fortran", lean=1.0)),
         sweep=SWEEP,
     ),

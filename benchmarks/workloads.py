@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -279,8 +279,9 @@ def scaled(sizes: Mapping[str, int], factor: float) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Case:
-    """Arrays of one run by `Workload.key`, graph objects by argument name (None: absent) and the sizes."""
+    """Arrays of one run of a workload by `Workload.key`, graph objects by argument name (None: absent), and sizes."""
 
+    workload: Workload
     sizes: Mapping[str, int]
     arrays: dict[str, Any]
     graphs: Mapping[str, Any]
@@ -355,7 +356,7 @@ def make_case(workload: Workload, sizes: Mapping[str, int], dtype: np.dtype, see
         inputs = (a for a in spec.inputs if a.name not in given and not workload.absent(a.name))
         wanted |= {workload.key(forward, a.name): a for a in inputs}
     wanted |= {workload.key(s.op, a.name): a for s in workload.steps for a in workload.arguments(s)}
-    case = Case(dict(sizes), _drawn(wanted, known, dtype.name, rng), graphs)
+    case = Case(workload, dict(sizes), _drawn(wanted, known, dtype.name, rng), graphs)
     _clear_kinks(workload, case, wanted, rng)
     return case
 
@@ -367,7 +368,7 @@ def panel_call(workload: Workload, panel: str, case: Case) -> Call:
     """
     if PANELS[panel][1] == "cupy":
         arrays, graphs = ({n: to_device(v) for n, v in given.items()} for given in (case.arrays, case.graphs))
-        case = Case(case.sizes, arrays, graphs)
+        case = replace(case, arrays=arrays, graphs=graphs)
     between = {source for step in workload.steps for source in step.given.values()}
     calls = []
     for step in workload.steps:

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 
 from trigraph.benchmarks import dimenet, gat, gemnet, gno, weighted
-from trigraph.benchmarks.peers import torch_peers
 from trigraph.benchmarks.qualify.place import Device
-from trigraph.benchmarks.workloads import Case, Peer, Workload
+from trigraph.benchmarks.workloads import Case, Workload
 from trigraph.table import SYMBOLS, evaluate
 
 __all__ = ["WORKLOADS", "Timed", "gathered_bytes", "indexed", "sizes_at"]
@@ -40,11 +39,6 @@ def _named(workloads: tuple[Workload, ...], name: str) -> Workload:
     return next(w for w in workloads if w.name == name)
 
 
-def _forms(make: Any, about: str) -> dict[str, Peer]:
-    """Return torch and PyTorch Geometric, eager and compiled, of a forward."""
-    return torch_peers(make, dict.fromkeys(("torch", "pyg", "torch-compile", "pyg-compile"), about), ("cuda",))
-
-
 GRAPH = {"num_src_nodes": 1_000_000, "num_dst_nodes": 1_000_000, "num_positions": 16_000_000, "num_edges": 16_000_000}
 HEADS = {"num_heads": 8, "dim_head": 32}
 CRYSTAL = {"num_nodes": 30_000, "num_edges": 1_500_000, "n_emb": 64, "n_mid": 8}
@@ -57,8 +51,7 @@ _GAT, _MESSAGE, _GEMNET = gat.WORKLOADS[0], _named(gno.WORKLOADS, "gno-message")
 _ANGULAR, _ANGULAR_BACKWARD = (
     _named(dimenet.WORKLOADS, n) for n in ("dimenet-aggregate", "dimenet-aggregate-backward")
 )
-_SUMS = {**weighted.PRODUCTS, **_forms(weighted.torch_forward, "gather and scatter, forward")}
-_ATTENTION = _forms(gat.torch_forward, "attention after the linear layer, forward")
+_SUMS = {**weighted.PRODUCTS, **weighted.GATHERS}
 _CUSPARSE = {"cusparse": weighted.PRODUCTS["cusparse"]}
 
 
@@ -98,7 +91,6 @@ WORKLOADS = (
         {**GRAPH, **HEADS},
         ROWS_OF_HEADS,
         steps=_GAT.steps[:1],
-        peers=_ATTENTION,
     ),
     _timed(_ANGULAR_BACKWARD, "dimenet-backward", "triplet sum, with backward", CRYSTAL, profiled=True),
     _timed(_MESSAGE, "gno-forward", "message", POINTS, steps=_MESSAGE.steps[:1], peers={}),
@@ -126,7 +118,7 @@ def indexed(case: Case, dtype: Any) -> Case:
         make, arguments = graph.__reduce__()
         return make(*(a.astype(dtype) if isinstance(a, np.ndarray) else a for a in arguments))
 
-    return Case(case.sizes, case.arrays, {n: changed(graph) for n, graph in case.graphs.items()})
+    return replace(case, graphs={n: changed(graph) for n, graph in case.graphs.items()})
 
 
 def gathered_bytes(timed: Timed, sizes: Mapping[str, int], itemsize: int) -> int:
