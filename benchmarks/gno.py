@@ -9,6 +9,7 @@ one more column of the weights.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 from scipy import sparse
 
 from trigraph.benchmarks.calls import Call
-from trigraph.benchmarks.peers import compiled, edge_index, leaves, torch_peers
+from trigraph.benchmarks.peers import by_autograd, compiled, edge_index, torch_peers
 from trigraph.benchmarks.workloads import Case, Peer, Step, Target, Workload
 from trigraph.checks.gno import GnoParams, pack_gno_params, unpack_gno_params
 
@@ -95,84 +96,38 @@ def numpy_message(case: Case) -> Call:
     return call
 
 
-def _torch_network(case: Case, device: str, form: str) -> tuple[Any, dict[str, Any], list[Any]]:
-    """Message function of features and coords, tensors of the case, parameters of the kernel's network."""
+def _message(case: Case, device: str, form: str) -> Callable[[Any, Any, Any], Any]:
+    """Message as a function of features, coordinates and packed parameters; the kernel's network is one of torch's."""
     import torch
+    from torch.func import functional_call
 
-    f_in, f_out = case.sizes["f_in"], case.sizes["f_out"]
-    edges, nodes = edge_index(case, device), case.graph.num_dst_nodes
-    tensors = leaves(case, device)
-    U, b_u, V, b_v = _params(case)
-    network = torch.nn.Sequential(
-        torch.nn.Linear(U.shape[1], U.shape[0]), torch.nn.ReLU(), torch.nn.Linear(V.shape[1], V.shape[0])
-    ).to(device=device, dtype=tensors["features"].dtype)
-    parameters = list(network.parameters())
+    d, hidden, f_in, f_out = (case.sizes[n] for n in ("d", "hidden", "f_in", "f_out"))
+    edges, nodes, width = edge_index(case, device), case.graph.num_dst_nodes, f_in * f_out
+    network = torch.nn.Sequential(torch.nn.Linear(d, hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, width)).to(
+        device
+    )
+    names = [name for name, _ in network.named_parameters()]
+
+    def blocks(params: Any) -> dict[str, Any]:
+        U, b_u, V, b_v = params.split((d * hidden, hidden, hidden * width, width))
+        U, V = (block.view(-1, rows).T.contiguous() for block, rows in ((U, hidden), (V, width)))
+        return dict(zip(names, (U, b_u, V, b_v), strict=True))
+
     if form.startswith("pyg"):
         from torch_geometric.nn import NNConv
 
-        convolution = NNConv(f_in, f_out, network, aggr="add", root_weight=False, bias=False).to(device)
-    with torch.no_grad():  # after NNConv, which draws the network's parameters anew
-        for parameter, block in zip(parameters, (U, b_u, V, b_v), strict=True):
-            parameter.copy_(torch.tensor(block))
-    if form.startswith("pyg"):
-        convolve = compiled(convolution, form)
-        return lambda h, x: convolve(h, edges, x), tensors, parameters
+        convolution = NNConv(f_in, f_out, network, aggr="add", root_weight=False, bias=False)
 
-    def message(h: Any, x: Any) -> Any:
-        kernel = network(x).view(-1, f_in, f_out)
-        messages = torch.bmm(h.index_select(0, edges[0]).unsqueeze(1), kernel).squeeze(1)
-        return h.new_zeros(nodes, f_out).index_add(0, edges[1], messages)
+        def message(h: Any, x: Any, params: Any) -> Any:
+            return functional_call(convolution, {f"nn.{n}": b for n, b in blocks(params).items()}, (h, edges, x))
+    else:
 
-    return compiled(message, form), tensors, parameters
+        def message(h: Any, x: Any, params: Any) -> Any:
+            kernel = functional_call(network, blocks(params), (x,)).view(-1, f_in, f_out)
+            messages = torch.bmm(h.index_select(0, edges[0]).unsqueeze(1), kernel).squeeze(1)
+            return h.new_zeros(nodes, f_out).index_add(0, edges[1], messages)
 
-
-def _packed(blocks: list[Any]) -> Any:
-    return pack_gno_params(*(b.detach().cpu().numpy() for b in blocks))
-
-
-def torch_message(case: Case, device: str, form: str) -> Call:
-    """Forward, then autograd's backward to features, coords and parameters."""
-    import torch
-
-    message, t, parameters = _torch_network(case, device, form)
-    h, x, g = t["features"], t["coords"], t["grad_message"].detach()
-
-    def call() -> dict[str, Any]:
-        out = message(h, x)
-        features, coords, *blocks = torch.autograd.grad(out, [h, x, *parameters], g)
-        return {
-            "gno_message_fwd.message": out,
-            "gno_message_bwd.features": features,
-            "gno_message_bwd.coords": coords,
-            "gno_message_bwd.params": lambda: _packed(blocks),
-        }
-
-    return call
-
-
-def torch_force_training(case: Case, device: str, form: str) -> Call:
-    """Forward, backward to coords that keeps its graph, and the backward of that."""
-    import torch
-
-    message, t, parameters = _torch_network(case, device, form)
-    h, x, g, c = t["features"], t["coords"], t["grad_message"], t["gg_coords"].detach()
-
-    def call() -> dict[str, Any]:
-        out = message(h, x)
-        (coords,) = torch.autograd.grad(out, x, g, create_graph=True)
-        # Nothing here depends on the output layer's bias: its gradient is zero, not missing.
-        wanted = [g, h, *parameters]
-        second = torch.autograd.grad(coords, wanted, c, allow_unused=True, materialize_grads=True)
-        grad_message, features, *blocks = second
-        return {
-            "gno_message_fwd.message": out,
-            "gno_message_bwd.coords": coords,
-            "gno_message_bwd2.grad_message": grad_message,
-            "gno_message_bwd2.features": features,
-            "gno_message_bwd2.params": lambda: _packed(blocks),
-        }
-
-    return call
+    return compiled(message, form)
 
 
 ABOUT = {
@@ -213,7 +168,7 @@ WORKLOADS = (
         sizes=SIZES,
         peers={
             "numpy": Peer(numpy_message, "kernel, then aggregation: BLAS, batched matmul, scipy.sparse sums"),
-            **torch_peers(torch_message, ABOUT),
+            **torch_peers(partial(by_autograd, forward=_message), ABOUT),
         },
         targets=(Target("numpy", time=10, memory=30), Target("pyg", time=10, memory=30)),
         sweep=SWEEP,
@@ -238,7 +193,7 @@ WORKLOADS = (
         ),
         sizes=SIZES,
         # torch.compile is missing here: it has no double backward.
-        peers=torch_peers(torch_force_training, EAGER),
+        peers=torch_peers(partial(by_autograd, forward=_message), EAGER),
         sweep=SWEEP,
     ),
 )
