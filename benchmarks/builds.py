@@ -16,7 +16,7 @@ from pathlib import Path
 
 from trigraph.benchmarks.calls import Call
 from trigraph.benchmarks.programs import Contender, Program
-from trigraph.benchmarks.run import find_workloads
+from trigraph.benchmarks.run import find
 from trigraph.benchmarks.script import measure
 from trigraph.benchmarks.workloads import GATHER, Workload, make_call
 
@@ -27,7 +27,8 @@ ROUNDS = 25
 
 def build(sizes: Mapping[str, int], dtype: str, name: str, contender: str) -> Call:
     """Return a contender of a workload, which each build looks up among its own."""
-    (workload,) = find_workloads((), (name,))
+    (workload,) = find(names=(name,))
+    assert isinstance(workload, Workload)
     return make_call(workload, contender, sizes, dtype)
 
 
@@ -45,4 +46,6 @@ def program(workload: Workload, before: Path) -> Program:
 
 
 if __name__ == "__main__":
-    measure((program(w, Path(sys.argv[2])) for w in find_workloads((), tuple(sys.argv[3:]))), Path(sys.argv[1]), ROUNDS)
+    record, before, *names = sys.argv[1:]
+    chosen = [program(w, Path(before)) for w in find(names=names) if isinstance(w, Workload)]
+    measure(chosen, Path(record), ROUNDS)

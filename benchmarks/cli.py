@@ -16,18 +16,14 @@ from trigraph.benchmarks.programs import Program
 from trigraph.benchmarks.record import record, stem, write
 from trigraph.benchmarks.run import (
     DIRECT,
-    FAMILIES,
     NAMED,
-    PROGRAMS,
     SIZES,
     Options,
     Result,
-    find_programs,
-    find_workloads,
+    find,
     in_turn,
     operator_workload,
-    run_program,
-    run_workload,
+    run,
     sweep,
     untimed,
     with_threads,
@@ -58,11 +54,7 @@ def _sizes(context: click.Context, parameter: click.Parameter, values: tuple[str
 
 def _contenders() -> list[str]:
     """Return the names of all panels that are timed, peers, and contenders of programs."""
-    workloads = find_workloads((), ())
-    ours = [*DIRECT, *(panel for w in workloads for panel in w.panels)]
-    return sorted(
-        {GATHER, *ours, *(n for w in workloads for n in w.peers), *(n for p in PROGRAMS for n in p.contenders)}
-    )
+    return sorted({GATHER, *DIRECT, *(name for w in find() for name in w.names)})
 
 
 class _Time:
@@ -92,14 +84,19 @@ def _check_memory(workload: Workload, options: Options) -> None:
 
 def _chosen(
     families: tuple[str, ...], names: tuple[str, ...], operators: tuple[str, ...], sizes: dict[str, int]
-) -> tuple[list[Workload], list[Program]]:
+) -> list[Workload | Program]:
     if operators:
         if families or names:
             raise click.UsageError("--operator stands for a workload; leave out --family and --workload")
-        return [operator_workload(name, sizes) for name in operators], []
+        return [operator_workload(name, sizes) for name in operators]
     if sizes:
         raise click.UsageError("--sizes belongs to --operator; named workloads have their own")
-    return find_workloads(families, names), find_programs(families, names)
+    return find(families, names)
+
+
+def _names(of: str) -> list[str]:
+    """Return the families, or the names, of all workloads and programs."""
+    return list(dict.fromkeys(getattr(w, of) for w in [*find(), *find(NAMED)]))
 
 
 @click.command()
@@ -107,16 +104,14 @@ def _chosen(
     "--family",
     "families",
     multiple=True,
-    type=click.Choice(list(dict.fromkeys([*FAMILIES, *NAMED, *(p.family for p in PROGRAMS)]))),
+    type=click.Choice(_names("family")),
     help="Workloads of this family only; gather: operators bound by gathering rows, run where it is named.",
 )
 @click.option(
     "--workload",
     "names",
     multiple=True,
-    type=click.Choice(
-        list(dict.fromkeys([*(w.name for w in find_workloads((*FAMILIES, *NAMED), ())), *(p.name for p in PROGRAMS)]))
-    ),
+    type=click.Choice(_names("name")),
     help="This workload only; may be repeated.",
 )
 @click.option(
@@ -182,14 +177,13 @@ def bench(
     """
     console = plain_console()
     options, left = Options(threads, repeat, dtype, size, not no_peers, contenders), _Time(deadline)
-    workloads, programs = _chosen(families, names, operators, sizes)
-    for workload in workloads if operators else ():
-        _check_memory(workload, options)
-    if contenders:
-        workloads = [w for w in workloads if {*w.panels, *w.peers}.intersection(contenders)]
-        programs = [p for p in programs if {*p.contenders}.intersection(contenders)]
-        if not workloads and not programs:
-            raise click.UsageError(f"nothing to time: no workload that was asked for has {', '.join(contenders)}")
+    workloads = _chosen(families, names, operators, sizes)
+    for workload in workloads:
+        if operators and isinstance(workload, Workload):
+            _check_memory(workload, options)
+    workloads = [w for w in workloads if not contenders or {*w.names}.intersection(contenders)]
+    if contenders and not workloads:
+        raise click.UsageError(f"nothing to time: no workload that was asked for has {', '.join(contenders)}")
     with console.status("ceilings", spinner="line") as status:
         places = {"host": "host"} | ({"gpu": "cupy"} if device()["name"] else {})
         rounds = min(repeat, 5)
@@ -198,24 +192,21 @@ def bench(
         sweeps: dict[str, list[Result]] = {}
         left_out: list[str] = []
 
-        def measure(program: Program | None) -> None:
-            if program is not None:
-                results.append(run_program(program, options, status.update))
+        def measure(workload: Workload | Program | None) -> None:
+            if workload is not None:
+                results.append(run(workload, options, status.update))
                 console.print(workload_table(results[-1], tops["host"]))
 
-        every: list[Workload | Program] = [*workloads, *programs]
-        for each in every:
+        for workload in workloads:
             if left_out or not left.enough():
-                left_out.append(each.name)
-            elif isinstance(each, Program):
-                measure(each)
-            else:
-                results.append(run_workload(each, options, status.update))
-                console.print(workload_table(results[-1], tops["host"]))
-                measure(with_threads(each, options, CEILING_SIZES[size][0]))
-                if out is not None and each.sweep:
-                    sweeps[each.name] = sweep(each, options, status.update)
-                    measure(in_turn(each, options))
+                left_out.append(workload.name)
+                continue
+            measure(workload)
+            if isinstance(workload, Workload):
+                measure(with_threads(workload, options, CEILING_SIZES[size][0]))
+                if out is not None and workload.sweep:
+                    sweeps[workload.name] = sweep(workload, options, status.update)
+                    measure(in_turn(workload, options))
     console.print(ceiling_table([r for r in results if isinstance(r.workload, Workload)], tops))
     for name, note in untimed([*results, *itertools.chain(*sweeps.values())]).items():
         console.print(f"Not timed: {name} ({note})")

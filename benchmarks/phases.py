@@ -27,10 +27,10 @@ WORKLOADS = (
 )
 PROGRAM = """
 import time
-from trigraph.benchmarks.run import find_workloads
+from trigraph.benchmarks.run import find
 from trigraph.benchmarks.workloads import make_call
 
-(workload,) = find_workloads((), ({name!r},))
+(workload,) = find(names=({name!r},))
 call = make_call(workload, "fortran", workload.sizes, "float32")
 call()
 stop = time.perf_counter() + {seconds}

@@ -80,6 +80,11 @@ class Program:
     profiled: bool = False
     terms: int = 0
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the contenders."""
+        return tuple(self.contenders)
+
     def fast(self, contender: str) -> str:
         """Return what a contender is compared with: the first."""
         return next(iter(self.contenders))

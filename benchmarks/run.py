@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,13 +29,11 @@ __all__ = [
     "Options",
     "Result",
     "Verdict",
-    "find_programs",
-    "find_workloads",
+    "find",
     "in_turn",
     "operator_workload",
     "panels_timed",
-    "run_program",
-    "run_workload",
+    "run",
     "sweep",
     "tolerance",
     "untimed",
@@ -188,16 +186,14 @@ class Result:
         return found
 
 
-def find_workloads(families: tuple[str, ...], names: tuple[str, ...]) -> list[Workload]:
-    """Named workloads of the families (all but those of `NAMED`, when empty), or those with the given names."""
-    every = FAMILIES | NAMED
-    known = [w for f in families or (every if names else FAMILIES) if f in every for w in every[f].WORKLOADS]
-    return [w for w in known if not names or w.name in names]
-
-
-def find_programs(families: tuple[str, ...], names: tuple[str, ...]) -> list[Program]:
-    """Programs of the families (all, when empty), or those with the given names."""
-    return [p for p in PROGRAMS if (not families or p.family in families) and (not names or p.name in names)]
+def find(families: Collection[str] = (), names: Collection[str] = ()) -> list[Workload | Program]:
+    """Return the workloads and programs of the families and names; without either all but those of `NAMED`."""
+    known = [*(w for family in (FAMILIES | NAMED).values() for w in family.WORKLOADS), *PROGRAMS]
+    return [
+        w
+        for w in known
+        if (w.family in families if families else names or w.family not in NAMED) and (not names or w.name in names)
+    ]
 
 
 def operator_workload(name: str, sizes: Mapping[str, int]) -> Workload:
@@ -226,7 +222,7 @@ def _tiny(sizes: Mapping[str, int]) -> dict[str, int]:
 
 def _jobs(workload: Workload, sizes: Mapping[str, int], options: Options, panels: tuple[str, ...]) -> dict[str, Job]:
     tiny = _tiny(sizes)
-    names = (*panels, *((GATHER,) if workload.gathers else ()), *(workload.peers if options.peers else ()))
+    names = dict.fromkeys((*panels, *(n for n in workload.names if options.peers or n not in workload.peers)))
     return {
         name: Job(
             partial(make_call, workload, name, sizes, options.dtype),
@@ -279,18 +275,16 @@ def _measure(
     return min(attempts, key=lambda result: result.others or 0.0)
 
 
-def run_workload(workload: Workload, options: Options, progress: Progress = lambda _: None) -> Result:
-    """Measure a workload at the size asked for."""
-    sizes = scaled(workload.sizes, SIZES[options.size])
-    return _measure(workload, sizes, _jobs(workload, sizes, options, workload.panels), options, progress)
-
-
-def run_program(program: Program, options: Options, progress: Progress = lambda _: None) -> Result:
-    """Measure a program at the size asked for."""
-    sizes = program.at(options.size)
-    chosen = [name for name in program.contenders if options.wants(name)] or [*program.contenders]
-    jobs = {n: job for n, job in program.jobs(sizes, options.dtype, options.peers).items() if n in chosen}
-    return _measure(program, sizes, jobs, options, progress)
+def run(workload: Workload | Program, options: Options, progress: Progress = lambda _: None) -> Result:
+    """Measure a workload, or a program, at the size asked for."""
+    if isinstance(workload, Workload):
+        sizes = scaled(workload.sizes, SIZES[options.size])
+        jobs = _jobs(workload, sizes, options, workload.panels)
+    else:
+        sizes = workload.at(options.size)
+        jobs = workload.jobs(sizes, options.dtype, options.peers)
+        jobs = {name: job for name, job in jobs.items() if options.wants(name)} or jobs
+    return _measure(workload, sizes, jobs, options, progress)
 
 
 def _with_threads(contender: str, threads: int) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from trigraph.benchmarks.programs import Program
 from trigraph.benchmarks.record import record, write
-from trigraph.benchmarks.run import Options, run_program
+from trigraph.benchmarks.run import Options, run
 from trigraph.benchmarks.tables import workload_table
 from trigraph.fortran.threads import get_num_threads
 from trigraph.terminal import plain_console
@@ -20,6 +20,6 @@ def measure(programs: Iterable[Program], path: Path, rounds: int) -> None:
     console, options = plain_console(), Options(get_num_threads(), rounds, "float32", "full", peers=True)
     results = []
     for program in programs:
-        results.append(run_program(program, options))
+        results.append(run(program, options))
         console.print(workload_table(results[-1], {}))
     write(path, record(options, {"host": {}}, results, {}))

@@ -181,6 +181,11 @@ class Workload:
         """The definitions its steps belong to."""
         return tuple({s.op.definition.name: s.op.definition for s in self.steps}.values())
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the contenders."""
+        return (*self.panels, *((GATHER,) if self.gathers else ()), *self.peers)
+
     def clock(self, contender: str) -> str:
         """Whose clock times a contender."""
         if contender == GATHER:

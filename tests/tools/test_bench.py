@@ -299,7 +299,7 @@ def test_numbers_of_threads_are_timed_in_turn():
     assert run.with_threads(gno.WORKLOADS[0], FULL, 2**16) is None
     assert run.with_threads(workload, replace(FULL, size="small"), 2**16) is None
     program = run.with_threads(workload, FULL, 2**16)
-    found = run.run_program(program, FULL)
+    found = run.run(program, FULL)
     assert [m.status for m in found.measured.values()] == ["timed"] * 4
     assert found.measured["fortran, threads: 2"].error == 0
     for name, m in found.measured.items():
@@ -311,12 +311,12 @@ def test_numbers_of_threads_are_timed_in_turn():
 
 
 def test_sizes_of_a_sweep_are_timed_in_turn():
-    (workload,) = run.find_workloads((), ("dimenet-aggregate",))
+    (workload,) = run.find(names=("dimenet-aggregate",))
     points = [workload.at(p, workload.sizes) for p in workload.sweep]
     assert {p["num_edges"] for p in points} == {workload.sizes["num_edges"]}
     assert [workload.position(p) for p in points] == pytest.approx(workload.sweep)
     workload = replace(workload, sizes={**workload.sizes, "num_edges": 300, "num_nodes": 30}, sweep=(5, 10))
-    found = run.run_program(run.in_turn(workload, FULL), FULL)
+    found = run.run(run.in_turn(workload, FULL), FULL)
     costs = [m.median for m in found.measured.values()]
     (verdict,) = found.verdicts("in_degree = 5")
     assert verdict.reached == pytest.approx(min(costs) / max(costs))
@@ -356,7 +356,8 @@ def test_command_writes_record_and_plot(tmp_path, monkeypatch):
     assert len(record["sweeps"]["gno-coords-16"]) == 1
 
 
-def test_command_times_gathers_and_operators():
+def test_command_times_gathers_and_operators(monkeypatch):
+    monkeypatch.setattr(cli, "ceilings", lambda *arguments: {"copy": 1e10, "float32": 1e11})
     output = invoke("--workload", "attention-backward-20k-32", "--size", "small")
     assert "gather" in output
     output = invoke("--operator", "gno_aggregate_fwd", "--sizes", "num_edges=50", "--size", "small", "--no-peers")
@@ -374,7 +375,7 @@ def test_command_with_a_deadline(tmp_path, monkeypatch):
     monkeypatch.setattr(cli.time, "monotonic", lambda: sum(clock))
     monkeypatch.setattr(cli, "ceilings", lambda *arguments: {"float32": 1e9})
     monkeypatch.setattr(
-        cli, "run_workload", lambda w, *_: (clock.append(next(slept)), result(w, fortran=Measurement((1.0,))))[1]
+        cli, "run", lambda w, *_: (clock.append(next(slept)), result(w, fortran=Measurement((1.0,))))[1]
     )
     output = invoke("--family", "gno", "--out", str(tmp_path), "--deadline", "7")
     assert "Left out, since 7 s would not do: c" in output

@@ -140,12 +140,13 @@ def test_ranks_end_with_their_call():
 
 
 def test_families_and_names_choose():
-    assert run.find_workloads(("models",), ()) == []
-    assert len(run.find_programs((), ("small-graphs",))) == 4
-    assert run.find_workloads((), ("small-graphs",)) == []
-    assert run.find_programs(("gno",), ()) == []
-    assert not any(w.family == "gather" for w in run.find_workloads((), ()))
-    assert not {p.name for p in run.PROGRAMS} & {w.name for w in run.find_workloads((), ())}
+    assert {w.name for w in run.find(["models"])} == {p.name for p in models.PROGRAMS} - {"small-graphs"}
+    assert len(run.find(names=["small-graphs"])) == 4
+    assert run.find(["gno"], ["gat"]) == []
+    assert not any(w.family == "gather" for w in run.find())
+    assert {w.family for w in run.find(["gather"])} == {"gather"}
+    names = [w.name for w in [*run.find(), *run.find(["gather"])] if w not in run.PROGRAMS]
+    assert len({*names, *(p.name for p in run.PROGRAMS)}) == len(names) + len({p.name for p in run.PROGRAMS})
 
 
 def test_command_records_programs(tmp_path, monkeypatch):

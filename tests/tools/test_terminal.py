@@ -118,7 +118,7 @@ def test_an_output_that_cannot_be_written(name, kind, line, made_up, tmp_path, m
     options = {"verify": ["--report", str(tmp_path)], "qualify": ["--out", str(tmp_path)], "fortran": [str(tmp_path)]}
     (tmp_path / "summary.md").write_text("")
     monkeypatch.setattr(bench_cli, "ceilings", lambda *arguments: {})
-    monkeypatch.setattr(bench_cli, "find_workloads", lambda *arguments: [])
+    monkeypatch.setattr(bench_cli, "find", lambda *arguments: [])
     monkeypatch.setattr(export, "write", lambda *arguments: [])
     monkeypatch.setattr(qualify_cli, "run_stages", lambda *arguments, **more: {})
     monkeypatch.setattr(qualify_cli, "write", lambda *arguments: {"verdict": "passed"})
