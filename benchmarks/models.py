@@ -46,7 +46,7 @@ MOLECULES = {"H2O": "water", "C6H6": "benzene"}
 GAT = {"num_nodes": 100_000, "num_edges": 1_600_000, "num_heads": 4, "dim_head": 16}
 ATTENTION = gat.WORKLOADS[0]  # its sizes, arrays and graphs
 # Nodes and edges of the small graphs; edges are pairs of atoms within the cutoff.
-GRAPHS = {"water": (3, 6), "random": (20, 40), "benzene": (12, 132), "cell": (64, 1792)}
+GRAPHS = {"H2O": (3, 6), "random": (20, 40), "C6H6": (12, 132), "silicon": (64, 1792)}
 
 
 @cache
@@ -99,10 +99,14 @@ def pyg_dimenet(model: Any, z: Any, vec: Any, edge_index: Any, idx_ji: Any, idx_
     return out.sum(dim=0)
 
 
-def _slab(sizes: Mapping[str, int], repeat: tuple[int, int]) -> Any:
-    """Return a slab of beryllium and magnesium, repeated along its periodic directions."""
-    from ase.build import hcp0001
+def _atoms(structure: str, sizes: Mapping[str, int], repeat: tuple[int, int] = (1, 1)) -> Any:
+    """Return silicon, a molecule, or a slab of beryllium and magnesium, repeated along its periodic directions."""
+    from ase.build import bulk, hcp0001, molecule
 
+    if structure == "silicon":
+        return bulk("Si", cubic=True) * (2, 2, 2)
+    if structure != "slab":
+        return molecule(structure)
     slab = hcp0001("Be", (sizes["nx"], sizes["ny"], sizes["layers"]), vacuum=5.0)
     slab.numbers[::3] = 12
     slab.rattle(0.05, seed=0)
@@ -139,9 +143,15 @@ def _energy_forces(
     return model, peer
 
 
-def energy_forces(sizes: Mapping[str, int], dtype: str, form: str, repeat: tuple[int, int] = (1, 1)) -> Call:
-    """Energy for each repetition of the slab, and forces on the atoms of the first, which do not depend on `repeat`."""
-    _, compute = _energy_forces(sizes, dtype, form, _slab(sizes, repeat))
+def energy_forces(
+    sizes: Mapping[str, int], dtype: str, form: str, structure: str = "slab", repeat: tuple[int, int] = (1, 1)
+) -> Call:
+    """Energy for each repetition of a slab, and forces on the atoms of the first, which do not depend on `repeat`.
+
+    Or energy and forces of a molecule, by a model whose parameters need no gradient, as in dynamics.
+    """
+    model, compute = _energy_forces(sizes, dtype, form, _atoms(structure, sizes, repeat))
+    model.requires_grad_(structure == "slab")
     number = repeat[0] * repeat[1]
 
     def call() -> dict[str, Any]:
@@ -149,15 +159,6 @@ def energy_forces(sizes: Mapping[str, int], dtype: str, form: str, repeat: tuple
         return {"energy": energy / number, "forces": forces[: len(forces) // number]}
 
     return call
-
-
-def molecule_forces(sizes: Mapping[str, int], dtype: str, form: str, name: str) -> Call:
-    """Energy and forces of a molecule, by a model whose parameters need no gradient, as in dynamics."""
-    from ase.build import molecule
-
-    model, compute = _energy_forces(sizes, dtype, form, molecule(name))
-    model.requires_grad_(False)
-    return lambda: dict(zip(("energy", "forces"), compute(False), strict=True))
 
 
 def _gradients(loss: Any, model: Any) -> dict[str, Any]:
@@ -172,7 +173,7 @@ def force_training(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
     """Loss of energy and forces, and its gradients in all parameters."""
     import torch
 
-    model, compute = _energy_forces(sizes, dtype, form, _slab(sizes, (1, 1)))
+    model, compute = _energy_forces(sizes, dtype, form, _atoms("slab", sizes))
     shape = compute(False)[1].shape
     labels = torch.tensor(np.random.default_rng(0).standard_normal(shape), dtype=getattr(torch, dtype))
 
@@ -232,12 +233,9 @@ def through_torch(sizes: Mapping[str, int], dtype: str) -> Call:
 
 
 def _small_graph(structure: str) -> CSC:
-    from ase.build import bulk, molecule
-
-    atoms = {"water": partial(molecule, "H2O"), "benzene": partial(molecule, "C6H6")}
-    found = atoms[structure]() if structure in atoms else bulk("Si", cubic=True) * (2, 2, 2)
-    graph = EdgeGraph.from_ase(found, CUTOFF).graph
-    return CSC.from_coo(graph.src, graph.dst, len(found), len(found))
+    atoms = _atoms(structure, {})
+    graph = EdgeGraph.from_ase(atoms, CUTOFF).graph
+    return CSC.from_coo(graph.src, graph.dst, len(atoms), len(atoms))
 
 
 def small_graph(sizes: Mapping[str, int], dtype: str, form: str, structure: str, recorded: bool) -> Call:
@@ -329,7 +327,7 @@ PROGRAMS = (
             name="dimenet-molecule",
             family="models",
             summary=f"DimeNet++, energy and forces of {about}",
-            contenders=_dimenet_contenders(partial(molecule_forces, name=name)),
+            contenders=_dimenet_contenders(partial(energy_forces, structure=name)),
             sizes=WIDTHS,
             small={},
             targets=(Target("pyg", time=1),),
