@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -28,31 +29,19 @@ def require_device(clock: str) -> None:
 
 def timer(clock: str) -> Callable[[Call, int], float]:
     """Seconds of one call between two events on the current stream."""
+    cuda: Any = importlib.import_module(f"{clock}.cuda")
+    elapsed = cuda.Event.elapsed_time if clock == "torch" else cuda.get_elapsed_time
 
-    def torch_time(call: Call, number: int) -> float:
-        import torch
-
-        event: Any = torch.cuda.Event
-        start, stop = event(enable_timing=True), event(enable_timing=True)
+    def seconds(call: Call, number: int) -> float:
+        start, stop = (cuda.Event(**({"enable_timing": True} if clock == "torch" else {})) for _ in range(2))
         start.record()
         for _ in range(number):
             call()
         stop.record()
         stop.synchronize()
-        return float(start.elapsed_time(stop)) / 1000 / number
+        return float(elapsed(start, stop)) / 1000 / number
 
-    def cupy_time(call: Call, number: int) -> float:
-        import cupy
-
-        start, stop = cupy.cuda.Event(), cupy.cuda.Event()
-        start.record()
-        for _ in range(number):
-            call()
-        stop.record()
-        stop.synchronize()
-        return float(cupy.cuda.get_elapsed_time(start, stop)) / 1000 / number
-
-    return torch_time if clock == "torch" else cupy_time
+    return seconds
 
 
 def peak_memory(clock: str) -> Callable[[Call], tuple[dict[str, Any], int]]:

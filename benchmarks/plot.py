@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
@@ -13,25 +14,7 @@ from trigraph.panels import PANELS
 
 __all__ = ["plot_sweeps"]
 
-# One colour and marker for each contender, wherever it appears; trigraph's panels are drawn solid, peers dashed.
-STYLES = {
-    "fortran": ("#0b6e4f", "o"),
-    "fortran-reference": ("#7fb69b", "v"),
-    "pyref": ("#b0b0b0", "s"),
-    "gpu": ("#1b3a8a", "D"),
-    "numpy": ("#d1782b", "^"),
-    "cupy": ("#e8a86b", "^"),
-    "torch": ("#b3261e", "P"),
-    "pyg": ("#7b2d8b", "X"),
-    "scipy": ("#8d8d2a", "<"),
-    "torch-sparse": ("#c2185b", ">"),
-    "fairchem": ("#00838f", "h"),
-    "torch-cuda": ("#e0736d", "P"),
-    "pyg-cuda": ("#b583c0", "X"),
-    "torch-sparse-cuda": ("#e58ab0", ">"),
-    "fairchem-cuda": ("#6fb9c2", "h"),
-    "torch-compile-cuda": ("#6d4c41", "*"),
-}
+MARKERS = "ovsD^PX<>h*"
 
 
 def plot_sweeps(sweeps: dict[str, list[Result]], caption: str, path: Path) -> None:
@@ -40,6 +23,17 @@ def plot_sweeps(sweeps: dict[str, list[Result]], caption: str, path: Path) -> No
     FigureCanvasAgg(figure)
     axes = figure.subplots(2, len(sweeps), squeeze=False, sharex="col")
     shown = {}
+    # One colour and marker for each contender, wherever it appears; trigraph's panels are drawn solid, peers dashed.
+    names = list(dict.fromkeys(n for results in sweeps.values() for r in results for n in r.measured))
+    styles = {
+        name: {
+            "color": f"C{k}",
+            "marker": MARKERS[k % len(MARKERS)],
+            "markersize": 5,
+            "linestyle": "-" if name in PANELS else "--",
+        }
+        for k, name in enumerate(names)
+    }
     for column, results in enumerate(sweeps.values()):
         workload = results[0].workload
         assert isinstance(workload, Workload)
@@ -49,12 +43,13 @@ def plot_sweeps(sweeps: dict[str, list[Result]], caption: str, path: Path) -> No
             points = [(x, m) for x, m in points if m.seconds]
             if not points:
                 continue
-            colour, marker = STYLES.get(name, ("#444444", "."))
-            style = {"color": colour, "marker": marker, "markersize": 5, "linestyle": "-" if name in PANELS else "--"}
+            style: dict[str, Any] = styles[name]
             x = [p[0] for p in points]
             low, mid, high = zip(*(m.quartiles for _, m in points), strict=True)
             (shown[name],) = times.plot(x, [1e3 * t for t in mid], **style)
-            times.fill_between(x, [1e3 * t for t in low], [1e3 * t for t in high], color=colour, alpha=0.2, linewidth=0)
+            times.fill_between(
+                x, [1e3 * t for t in low], [1e3 * t for t in high], color=style["color"], alpha=0.2, linewidth=0
+            )
             memories.plot(x, [max(m.peak_bytes, 2**12) / 2**20 for _, m in points], **style)
         for axis in (times, memories):
             axis.set_xscale("log")
