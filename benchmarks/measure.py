@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import pickle
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -13,6 +14,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -80,14 +82,21 @@ class Worker:
         Threads every library in it may use.
     folder : str or None
         Where its trigraph is, if that is another build.
+    ranks : int
+        Ranks of MPI that it and others are, where mpiexec is there; 0 for a process of its own.
     """
 
-    def __init__(self, threads: int, folder: str | None = None) -> None:
+    def __init__(self, threads: int, folder: str | None = None, ranks: int = 0) -> None:
         environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, str(threads))}
         if folder is not None:
             environment["PYTHONPATH"] = folder
         # Not -m: what the child pickles must belong to the module's own name.
-        command = [sys.executable, "-c", "from trigraph.benchmarks.worker import main; main()"]
+        module = "distributed" if ranks else "worker"
+        command = [sys.executable, "-c", f"from trigraph.benchmarks.{module} import main; main()"]
+        search = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+        mpiexec = shutil.which("mpiexec", path=search) if ranks else None
+        if mpiexec:
+            command = [mpiexec, "-n", str(ranks), *command]
         self._process = child.start(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
 
     def __enter__(self) -> Worker:
@@ -182,7 +191,7 @@ def alternate(
         workers: dict[str, Worker] = {}
         for name, job in jobs.items():
             progress(name)
-            worker = stack.enter_context(Worker(job.threads or threads, job.folder))
+            worker = stack.enter_context(Worker(job.threads or threads, job.folder, job.ranks))
             found[name], results = _begin(worker, job, expected, tolerance)
             if found[name].status == "timed":
                 workers[name] = worker

@@ -35,6 +35,8 @@ class Contender:
         Whether its results are compared with those of the first.
     folder : str or None
         Where its trigraph is, if that is another build.
+    ranks : int
+        Ranks of MPI that its process and others are, started by mpiexec; 0 for a process of its own.
     """
 
     make: Callable[[Mapping[str, int], str], Call]
@@ -45,6 +47,7 @@ class Contender:
     threads: int | None = None
     compared: bool = True
     folder: str | None = None
+    ranks: int = 0
 
 
 @dataclass(frozen=True)
@@ -106,6 +109,7 @@ class Program:
                 threads=contender.threads,
                 compared=contender.compared,
                 folder=contender.folder,
+                ranks=contender.ranks,
                 profiled=self.profiled and name == self.fast(name),
             )
             for name, contender in self.contenders.items()

@@ -50,6 +50,8 @@ class Job:
         Whether to find the shares of its time spent in trigraph's operators and in torch's matrix products.
     folder : str or None
         Where its trigraph is, if that is another build.
+    ranks : int
+        Ranks of MPI that its process and others are; 0 for a process of its own.
     """
 
     make: Callable[[], Call]
@@ -59,6 +61,7 @@ class Job:
     compared: bool = True
     profiled: bool = False
     folder: str | None = None
+    ranks: int = 0
 
 
 class First(NamedTuple):

@@ -13,14 +13,14 @@ torch = pytest.importorskip("torch")
 
 from trigraph.benchmarks import cli, distributed, models, run  # noqa: E402
 from trigraph.benchmarks.calls import Unavailable  # noqa: E402
-from trigraph.benchmarks.measure import relative_error  # noqa: E402
+from trigraph.benchmarks.measure import alternate, relative_error  # noqa: E402
 from trigraph.benchmarks.programs import Contender, make_program  # noqa: E402
 from trigraph.benchmarks.worker import as_numpy, shares  # noqa: E402
 from trigraph.graphs.edge_graph import EdgeGraph  # noqa: E402
 
 WIDTHS = {"hidden_channels": 8, "num_blocks": 2, "int_emb_size": 4, "basis_emb_size": 3, "out_emb_channels": 8}
 TINY = {**models.SMALL_SLAB, **WIDTHS, "num_spherical": 2, "num_radial": 2, "num_nodes": 20, "num_edges": 90}
-PROGRAMS = {f"{p.name}: {p.summary}": p for p in run.PROGRAMS}
+PROGRAMS = {f"{p.name}: {p.summary}": p for p in models.PROGRAMS}
 OVERHEAD = next(p for p in models.PROGRAMS if p.name == "torch-overhead")
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # torch_geometric uses torch's own old names
@@ -114,29 +114,21 @@ def test_tolerance_grows_with_the_sums_of_a_peer():
     assert run.tolerance("float32", 10_000) == run.tolerance("float32") == 200 * eps
 
 
-def test_what_a_contender_requires(monkeypatch):
+def test_what_a_contender_requires():
     with pytest.raises(Unavailable, match="no_such_module is not installed"):
         make_program(Contender(models.front_door, "", ("no_such_module",)), {}, "float32")
     with pytest.raises(Unavailable, match="PyTorch Geometric keeps the zeros of the Bessel functions in float32"):
         models._dimenet("pyg", "float64", **models.WIDTHS)
-    monkeypatch.setattr(distributed.shutil, "which", lambda *_, **__: None)
-    with pytest.raises(Unavailable, match="mpiexec is not installed"):
-        distributed.on_ranks({}, "float32", 2)
 
 
-def test_ranks_end_with_their_call():
+def test_ranks_compute_the_same_and_end():
     pytest.importorskip("mpi4py")
     (program,) = distributed.PROGRAMS
-    call = make_program(program.contenders["2 ranks"], tiny(program), "float32")
-    call()
-    (ranks,) = (cell.cell_contents for cell in call.__closure__)
-    process = ranks._process
-    del call, ranks
-    assert process.returncode == 0
-    ranks = distributed._Ranks(["true"])
-    ranks._process.wait()
-    with pytest.raises(RuntimeError, match="a rank has ended"):
-        ranks.ask("step")
+    found = alternate(program.jobs(tiny(program), "float32", True), 2, 1, run.tolerance("float32"))
+    assert {name: (m.status, m.note, len(m.seconds)) for name, m in found.items()} == {
+        "1 rank": ("timed", "", 2),
+        "2 ranks": ("timed", "", 2),
+    }
 
 
 def test_families_and_names_choose():
