@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 torch = pytest.importorskip("torch")
 
-from trigraph.benchmarks import cli, distributed, models, run  # noqa: E402
+from trigraph.benchmarks import alternation, cli, distributed, models, renumbering, run  # noqa: E402
 from trigraph.benchmarks.calls import Unavailable  # noqa: E402
 from trigraph.benchmarks.measure import alternate, relative_error  # noqa: E402
 from trigraph.benchmarks.programs import Contender, make_program  # noqa: E402
@@ -52,7 +52,7 @@ def test_contenders_compute_the_same(program):
         assert relative_error(got, expected) <= run.tolerance("float32"), name
 
 
-@pytest.mark.parametrize("program", run.PROGRAMS)
+@pytest.mark.parametrize("program", (*run.PROGRAMS, *alternation.PROGRAMS, *renumbering.PROGRAMS))
 def test_programs_are_honest(program):
     first, *_ = program.contenders.values()
     assert not first.peer
