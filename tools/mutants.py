@@ -261,6 +261,7 @@ class Record:
     def add(self, **result: Any) -> dict[str, Any]:
         """Write a result."""
         with self._lock:
+            self._found[result["panel"], result["family"], result["diff"]] = result
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("a") as stream:
                 stream.write(json.dumps({**result, "sources": self._digest}) + "\n")

@@ -52,7 +52,7 @@ def test_contenders_compute_the_same(program):
         assert relative_error(got, expected) <= run.tolerance("float32"), name
 
 
-@pytest.mark.parametrize("program", (*run.PROGRAMS, *alternation.PROGRAMS, *renumbering.PROGRAMS))
+@pytest.mark.parametrize("program", [*run.PROGRAMS, *alternation.PROGRAMS, *renumbering.PROGRAMS])
 def test_programs_are_honest(program):
     first, *_ = program.contenders.values()
     assert not first.peer
