@@ -25,7 +25,6 @@ from trigraph.benchmarks.run import (
     operator_workload,
     run,
     sweep,
-    untimed,
     with_threads,
 )
 from trigraph.benchmarks.tables import ceiling_table, workload_table
@@ -208,7 +207,8 @@ def bench(
                     sweeps[workload.name] = sweep(workload, options, status.update)
                     measure(in_turn(workload, options))
     console.print(ceiling_table([r for r in results if isinstance(r.workload, Workload)], tops))
-    for name, note in untimed([*results, *itertools.chain(*sweeps.values())]).items():
+    every = [pair for r in itertools.chain(results, *sweeps.values()) for pair in r.measured.items()]
+    for name, note in {name: m.note for name, m in every if m.status != "timed"}.items():
         console.print(f"Not timed: {name} ({note})")
     if left_out:
         console.print(f"Left out, since {deadline:g} s would not do: {', '.join(left_out)}")

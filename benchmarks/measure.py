@@ -23,7 +23,7 @@ from trigraph.benchmarks import child
 from trigraph.benchmarks.calls import Call
 from trigraph.benchmarks.worker import Job
 
-__all__ = ["Measurement", "Worker", "alternate", "ceilings", "copy_call", "relative_error"]
+__all__ = ["Measurement", "Worker", "alternate", "ceilings", "copy_call", "matmul_call", "relative_error"]
 
 LEAST_SAMPLES = 3
 END = 10.0  # seconds that a worker may take to end
@@ -234,7 +234,8 @@ def copy_call(clock: str, nbytes: int, threads: int) -> Call:
     return call
 
 
-def _matmul_call(clock: str, n: int, dtype: str) -> Call:
+def matmul_call(clock: str, n: int, dtype: str) -> Call:
+    """Return a product of square matrices by BLAS."""
     xp = importlib.import_module("cupy" if clock == "cupy" else "numpy")
     a = xp.ones((n, n), dtype)
     out = xp.empty_like(a)
@@ -265,7 +266,7 @@ def ceilings(clock: str, threads: int, repeat: int, nbytes: int, n: int) -> dict
         product; the best of the rounds.
     """
     work = {"copy": 2.0 * nbytes, "float32": 2.0 * n**3, "float64": 2.0 * n**3}
-    jobs = {name: Job(partial(_matmul_call, clock, n, name), clock=clock) for name in ("float32", "float64")}
+    jobs = {name: Job(partial(matmul_call, clock, n, name), clock=clock) for name in ("float32", "float64")}
     jobs["copy"] = Job(partial(copy_call, clock, nbytes, threads), clock=clock)
     measured = alternate(jobs, repeat, threads)
     return {name: work[name] / min(m.seconds) for name, m in measured.items() if m.seconds}

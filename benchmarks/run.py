@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -32,11 +32,9 @@ __all__ = [
     "find",
     "in_turn",
     "operator_workload",
-    "panels_timed",
     "run",
     "sweep",
     "tolerance",
-    "untimed",
     "with_threads",
 ]
 
@@ -372,13 +370,3 @@ def sweep(workload: Workload, options: Options, progress: Progress = lambda _: N
             if found.status != "timed" or found.median * growth > SWEEP_LIMIT:
                 out.add(name)
     return results
-
-
-def untimed(results: Sequence[Result]) -> dict[str, str]:
-    """Contenders that were not timed, each with the reason."""
-    return {n: m.note for r in results for n, m in r.measured.items() if m.status != "timed"}
-
-
-def panels_timed(result: Result) -> list[str]:
-    """Panels of trigraph that were timed."""
-    return [n for n in result.measured if n in PANELS and result.timed(n)]

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from rich import box
 from rich.table import Table
 
-from trigraph.benchmarks.run import DISTURBED, Result, Verdict, panels_timed
+from trigraph.benchmarks.run import DISTURBED, Result, Verdict
+from trigraph.panels import PANELS
 
 __all__ = ["ceiling_table", "workload_table"]
 
@@ -85,7 +86,7 @@ def ceiling_table(results: Sequence[Result], ceilings: Mapping[str, Mapping[str,
     table = _table(f"Measured ceilings: {'; '.join(parts)}", caption, ("workload", "panel"), numbers)
     host = ceilings["host"]
     for result in results:
-        for panel in panels_timed(result):
+        for panel in (n for n in result.measured if n in PANELS and result.timed(n)):
             top, rate = ceilings["gpu" if panel == "gpu" else "host"], result.rate(panel)
             bound, share = result.bound(host), result.gather_share(panel, host)
             cells = ("", "") if bound is None or share is None else (_digits(1e3 * bound), f"{share:.1%}")

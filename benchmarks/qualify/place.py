@@ -38,6 +38,7 @@ class Device:
 
     name: str = "gpu"
     panel: Any = "gpu"
+    clock = "cupy"
     rehearsal = False
     #: Parts that may run at once, where they are not timed; each has a context of its own on the device.
     jobs = max(1, min(8, (os.cpu_count() or 1) // 2))
@@ -152,6 +153,7 @@ class Rehearsal(Device):
     """The CPU in place of a device: gpu-host, NumPy, tiny sizes. It is evidence for the command, not for a device."""
 
     name = panel = "gpu-host"
+    clock = "host"
     rehearsal = True
     jobs = 2
     xp: Any = np

@@ -49,7 +49,14 @@ def checkout(tmp_path_factory):
 
 def test_import_is_light(tmp_path):
     slow = ("scipy", "importlib.metadata", "click", "rich", "matplotlib", "jinja2", "jsonschema", "ase", "matscipy")
-    slow += ("trigraph.compat", "trigraph.gpu", "trigraph.pyref", "trigraph.results", "trigraph.verification")
+    slow += (
+        "trigraph.benchmarks",
+        "trigraph.compat",
+        "trigraph.gpu",
+        "trigraph.pyref",
+        "trigraph.results",
+        "trigraph.verification",
+    )
     code = f"import sys, trigraph; print(trigraph.__all__ and [m for m in {slow} if m in sys.modules])"
     assert run(sys.executable, "-c", code, cwd=tmp_path) == "[]\n"
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from trigraph.benchmarks.measure import copy_call, matmul_call
 from trigraph.benchmarks.qualify.part import Notes
 from trigraph.benchmarks.qualify.place import Device
 from trigraph.environment import collect, tf32_problems
@@ -58,23 +59,15 @@ def best(place: Device, call: Any, number: int = 1) -> float:
 
 def ceilings(place: Device) -> list[tuple[str, float, str]]:
     """Measure what the device can do: copy, gather of rows of 256 bytes, float32 and float64 products, launches."""
-    xp, found = place.xp, []
-    nbytes = place.size(2**31, 2**20)
-    source, target = xp.ones(nbytes // 4, np.float32), xp.zeros(nbytes // 4, np.float32)
-    found.append(("copy", 2 * nbytes / best(place, lambda: xp.copyto(target, source)), "bytes/s"))
-    rows, width = source.size // 64, 64
-    table = source.reshape(rows, width)
-    count = 4 * rows
+    nbytes, n = place.size(2**31, 2**20), place.size(8192, 64)
+    found = [("copy", 2 * nbytes / best(place, copy_call(place.clock, nbytes, 1)), "bytes/s")]
+    seconds = {dtype: best(place, matmul_call(place.clock, n, dtype)) for dtype in ("float32", "float64")}
+    found += [(dtype, 2 * n**3 / time, "operations/s") for dtype, time in seconds.items()]
+    width, rows, launches = 64, nbytes // 256, place.size(2000, 20)
+    table, count = place.xp.ones((rows, width), np.float32), 4 * rows
     index = place.moved(np.random.default_rng(0).integers(0, rows, count).astype(np.int32))
-    single, launches = _gather(place, table, index[:1]), place.size(2000, 20)
-    found.append(("launch", best(place, single, launches), "s"))
+    found.append(("launch", best(place, _gather(place, table, index[:1]), launches), "s"))
     found.append(("gather", count * (4 * width + 4) / best(place, _gather(place, table, index)), "bytes/s"))
-    for dtype in (np.float32, np.float64):
-        n = place.size(8192, 64)
-        a = xp.ones((n, n), dtype)
-        out = xp.empty_like(a)
-        seconds = best(place, lambda a=a, out=out: xp.matmul(a, a, out=out))
-        found.append((np.dtype(dtype).name, 2 * n**3 / seconds, "operations/s"))
     return found
 
 
