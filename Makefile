@@ -4,8 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 # meson keeps its objects here, so that a second install compiles only what has changed.
 BUILD := build/$(shell $(PYTHON) -c 'import sys; print(sys.implementation.cache_tag)' 2>/dev/null || echo python)
-SOURCES := pyproject.toml meson.build build_info.json.in tools/stubs.py tools/make_bessel_zeros.py $(shell find src fortran pyref gpu verification -type f \
-	-not -path '*/__pycache__/*' 2>/dev/null)
+SOURCES := pyproject.toml meson.build build_info.json.in tools/stubs.py tools/make_bessel_zeros.py \
+	$(shell find src fortran pyref gpu verification benchmarks -type f \
+	-not -path '*/__pycache__/*' -not -path 'benchmarks/records/*' 2>/dev/null)
 
 .PHONY: verify test test-all lint bench docs soak mutants wheel qualify-kit test-pythons develop clean help
 
@@ -51,7 +52,7 @@ bench: $(VENV)/installed
 
 SECONDS ?= 600
 soak: $(VENV)/installed
-	$(BIN)/python -m trigraph.verification.soak --seconds $(SECONDS)
+	$(BIN)/python -m trigraph.benchmarks.soak --seconds $(SECONDS)
 
 mutants: $(VENV)/installed-tests
 	$(BIN)/python tools/mutants.py $(OPTIONS)

@@ -124,7 +124,7 @@ def _listed() -> list[str]:
 
 
 def _sources() -> list[str]:
-    """Return what is installed, or what is installed is made of."""
+    """Return what a verification runs, or what that is made of."""
     return [name for name in _listed() if name.startswith(("src/", "fortran/", "pyref/", "gpu/", "verification/"))]
 
 

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
 
 JUDGE, QUAD = "judge", "real128"
 FAMILIES = tuple(dict.fromkeys(spec.family for spec in DEFINITIONS))
-LAZY = ("bench", "qualify")
+# Modules of the commands that are imported when they are asked for.
+LAZY = {"bench": "trigraph.benchmarks.cli", "qualify": "trigraph.benchmarks.qualify.cli"}
 NAMES = (*OPERATORS, *(spec.name for spec in DEFINITIONS), *FAMILIES)
 
 
@@ -42,7 +43,7 @@ class _Commands(Commands):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in LAZY:
             return super().get_command(ctx, cmd_name)
-        command: click.Command = getattr(importlib.import_module(f"trigraph.{cmd_name}.cli"), cmd_name)
+        command: click.Command = getattr(importlib.import_module(LAZY[cmd_name]), cmd_name)
         return command
 
 

@@ -51,7 +51,7 @@ def test_imports_are_light(tmp_path):
     """Of the package, then of its command line, which draws and reads reports only where it has to."""
     drawing = ("rich", "matplotlib", "jinja2", "jsonschema")
     slow = ("scipy", "importlib.metadata", "click", *drawing, "ase", "matscipy")
-    slow += ("trigraph.compat", "trigraph.gpu", "trigraph.pyref", "trigraph.results", "trigraph.verification")
+    slow += tuple(f"trigraph.{n}" for n in ("benchmarks", "compat", "gpu", "pyref", "results", "verification"))
     code = f"""import sys, trigraph
 assert trigraph.__all__ and [m for m in {slow} if m in sys.modules] == [], sys.modules.keys()
 import trigraph.cli
