@@ -14,23 +14,21 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import torch
 import torch.utils.dlpack
 
-from trigraph.graphs import CSC, VIEWS, Immutable, ReverseCSC, array_kind, device_of, namespace_of, shown
+from trigraph.graphs import CSC, GRAPH_TYPES, VIEWS, ReverseCSC, array_kind, device_of, namespace_of, shown
 from trigraph.graphs.edge_graph import EdgeGraph, with_reverse
 from trigraph.graphs.segments import Segments
+from trigraph.table import GRAPH_PARTS
 from trigraph.torch.arrays import array_of, in_plain_thread, on_device
 
 __all__ = [
-    "CLASSES",
     "COMPILED",
-    "PARTS",
     "GraphTensors",
-    "Parts",
     "assemble",
     "numbers",
     "rebuilt",
@@ -48,60 +46,6 @@ R = TypeVar("R")
 
 COMPILED = torch.__version__ >= (2, 11)  # type: ignore[operator]
 """Whether torch's compiler can follow a call. Programs of older versions leave off at each call, and go on after it."""
-
-
-class Parts(NamedTuple):
-    """What a graph object is made of.
-
-    Attributes
-    ----------
-    arrays : tuple of str
-        Attributes that are arrays and that every call needs; those in `optional` may be None.
-    optional : frozenset of str
-    reverse : tuple of str
-        Arrays of what `prepare` returns, which derivatives need too.
-    numbers : tuple of str
-        Attributes that are numbers.
-    lengths : tuple of (str, str, int)
-        Attributes that follow from arrays: name, array, and what to subtract from its length.
-    """
-
-    arrays: tuple[str, ...]
-    optional: frozenset[str]
-    reverse: tuple[str, ...]
-    numbers: tuple[str, ...]
-    lengths: tuple[tuple[str, str, int], ...]
-
-
-PARTS: dict[str, Parts] = {
-    "CSC": Parts(
-        ("offsets", "indices", "edge_ids"),
-        frozenset(),
-        ReverseCSC._fields,
-        ("num_src_nodes", "num_edges", "max_in_degree", "edges_in_order"),
-        (("num_dst_nodes", "offsets", 1), ("num_positions", "indices", 0)),
-    ),
-    "EdgeGraph": Parts(
-        (
-            # torch.export writes checks of sizes as text, in which it replaces these names in this order. If "src" came
-            # before "src_offsets", it would replace the beginning of the longer name.
-            *("src_offsets", "dst_offsets", "dst_edge_index", "src", "dst", "reverse_start", "reverse_stop"),
-            *("reverse_edge", "_edge_start", "_edge_stop"),
-        ),
-        frozenset(("reverse_edge", "_edge_start", "_edge_stop")),
-        (),
-        ("max_in_degree", "max_out_degree", "has_parallel_edges"),
-        (("num_nodes", "src_offsets", 1), ("num_edges", "src", 0)),
-    ),
-    "Segments": Parts(
-        ("index", "offsets", "order"),
-        frozenset(),
-        (),
-        ("max_size", "is_sorted"),
-        (("num_segments", "offsets", 1), ("num_members", "index", 0)),
-    ),
-}
-CLASSES: dict[str, type[Immutable]] = {"CSC": CSC, "EdgeGraph": EdgeGraph, "Segments": Segments}
 
 
 class _Memory:
@@ -155,7 +99,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 def _view(graph: Any) -> None:
     """Keep the arrays of a graph as tensors, those of the backward once they are there."""
-    parts, built = PARTS[type(graph).__name__], graph._built
+    parts, built = GRAPH_PARTS[type(graph).__name__], graph._built
     if "tensors" not in built:
         found = built.setdefault("tensors", _plain(getattr(graph, name) for name in parts.arrays))
         found[0].trigraph = _Owner(weakref.ref(graph))
@@ -181,7 +125,7 @@ def tensors(graph: Any, reverse: bool) -> tuple[Any, ...]:
     The orders of the backward are built once for a graph. A compiled program that meets a graph without them builds
     them at each call.
     """
-    parts, built = PARTS[type(graph).__name__], graph._built
+    parts, built = GRAPH_PARTS[type(graph).__name__], graph._built
     found: tuple[Any, ...] | None = built.get("tensors")
     if found is None:
         if torch.compiler.is_compiling():
@@ -220,21 +164,21 @@ def _fake_reverse(offsets: Any, indices: Any, edge_ids: Any, num_src_nodes: int,
 
 def numbers(graph: Any) -> tuple[int, ...]:
     """Return the numbers of a graph, those that are true or false as 1 or 0, symbols of torch's as they are."""
-    return tuple(+getattr(graph, name) for name in PARTS[type(graph).__name__].numbers)
+    return tuple(+getattr(graph, name) for name in GRAPH_PARTS[type(graph).__name__].numbers)
 
 
 def assemble(type_name: str, arrays: Any, given: Any) -> Any:
     """Return a graph of arrays that were checked when they were built, and numbers; None where the first array is."""
     if arrays[0] is None:
         return None
-    parts = PARTS[type_name]
+    parts = GRAPH_PARTS[type_name]
     found = dict(zip(parts.arrays, arrays, strict=False))
     lengths = [found[array].shape[0] - less for _, array, less in parts.lengths]
     return _put_together(type_name, arrays, given, lengths, device_of(arrays[0]))
 
 
 def _put_together(type_name: str, arrays: Any, given: Any, lengths: Any, device: str) -> Any:
-    parts, cls = PARTS[type_name], CLASSES[type_name]
+    parts, cls = GRAPH_PARTS[type_name], GRAPH_TYPES[type_name]
     reverse = arrays[len(parts.arrays) :]
     graph = cls.__new__(cls)
     graph._assign(**dict(zip(parts.arrays, arrays, strict=False)), **dict(zip(parts.numbers, given, strict=True)))
@@ -280,8 +224,8 @@ class GraphTensors:
         TypeError
             If it is no graph object.
         """
-        if type(graph).__name__ not in PARTS:
-            expected = ", ".join(PARTS)
+        if type(graph).__name__ not in GRAPH_PARTS:
+            expected = ", ".join(GRAPH_PARTS)
             raise TypeError(f"GraphTensors.of: graph is a {type(graph).__name__}; expected one of {expected}")
         # Views, since a graph's own tensors refer to the graph, which no checkpoint may hold.
         views = [None if t is None else t.detach() for t in tensors(graph, True)]
@@ -394,6 +338,6 @@ def register(library: torch.library.Library) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # torch 2.6 warns of a function that it calls itself
         torch.export.register_dataclass(GraphTensors, serialized_type_name="trigraph.GraphTensors")
-    for cls in CLASSES.values():
+    for cls in GRAPH_TYPES.values():
         _build_outside(cls)
         cls.__reduce_ex__ = _reduce  # type: ignore[method-assign]

@@ -17,10 +17,10 @@ from torch.autograd import forward_ad
 
 from trigraph.checks import bind_sizes, check_call, choice_number, shape_of
 from trigraph.panels import PANELS, choose_panel, execute, raise_named
-from trigraph.table import OPERATORS, Operator, evaluate
+from trigraph.table import GRAPH_PARTS, OPERATORS, Operator, evaluate
 from trigraph.table.lazy import lazy
 from trigraph.torch.arrays import array_of, has_storage, is_batched, on_device, tensor_from
-from trigraph.torch.graphs import PARTS, assemble, graph_of, numbers, tensors, uncompiled
+from trigraph.torch.graphs import assemble, graph_of, numbers, tensors, uncompiled
 
 __all__ = ["LIBRARY", "OPERATORS_OF_TORCH", "TorchOperator", "has_tangents"]
 
@@ -38,7 +38,7 @@ class TorchOperator:
     def __init__(self, op: Operator) -> None:
         self.op = op
         self.array_names = tuple(a.name for a in op.arguments)
-        self.graphs = tuple((a.name, PARTS[op.graph.type_name]) for a in op.graph.arguments) if op.graph else ()
+        self.graphs = tuple((a.name, GRAPH_PARTS[op.graph.type_name]) for a in op.graph.arguments) if op.graph else ()
         self.num_arrays = len(self.array_names)
         self.first = self.array_names.index(op.definition.inputs[0].name)
         self.num_tensors = self.num_arrays + sum(len(p.arrays) + len(p.reverse) for _, p in self.graphs)
