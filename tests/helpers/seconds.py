@@ -22,9 +22,8 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    config.option.loadscopereorder = (
-        False  # pytest-xdist would begin with the files of most tests, which are short ones
-    )
+    # pytest-xdist would begin with the files of most tests, which are short ones.
+    config.option.loadscopereorder = False
     cache = getattr(config, "cache", None)  # which people may have switched off
     config.seconds = json.loads(COMMITTED.read_text()) | (cache.get(cache_key(config), {}) if cache else {})
     if config.getoption("dist", "no") != "no" and config.option.verbose <= 0 and not hasattr(config, "workerinput"):
