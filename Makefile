@@ -4,8 +4,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 # meson keeps its objects here, so that a second install compiles only what has changed.
 BUILD := build/$(shell $(PYTHON) -c 'import sys; print(sys.implementation.cache_tag)' 2>/dev/null || echo python)
-SOURCES := pyproject.toml meson.build build_info.json.in tools/stubs.py $(shell find src fortran pyref gpu verification -type f \
-	-not -path '*/__pycache__/*' 2>/dev/null)
+SOURCES := pyproject.toml meson.build build_info.json.in tools/stubs.py tools/make_bessel_zeros.py \
+	$(shell find src fortran pyref gpu verification benchmarks -type f \
+	-not -path '*/__pycache__/*' -not -path 'benchmarks/records/*' 2>/dev/null)
 
 .PHONY: verify test test-all lint bench docs soak mutants wheel qualify-kit test-pythons develop clean help
 
@@ -23,13 +24,14 @@ help:
 verify: $(VENV)/installed
 	$(BIN)/trigraph verify --report verification-report
 
-# Tests of a file stay together: one process does them after each other, and makes their fixtures once.
+# Tests of a file stay together: one process does them after each other, and makes their fixtures once. OPTIONS are
+# pytest's, and --write-seconds: it writes tests/seconds.json, by which a first run orders the files and tells its progress.
 PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile
 test: $(VENV)/installed-tests
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow" $(OPTIONS)
 
 test-all: $(VENV)/installed-tests
-	$(PYTEST)
+	$(PYTEST) $(OPTIONS)
 
 # A wheel for every Python that is found, installed and tried with the newest dependencies, on the oldest Python also with the oldest.
 test-pythons: $(VENV)/created
@@ -50,7 +52,7 @@ bench: $(VENV)/installed
 
 SECONDS ?= 600
 soak: $(VENV)/installed
-	$(BIN)/python -m trigraph.verification.soak --seconds $(SECONDS)
+	$(BIN)/python -m trigraph.benchmarks.soak --seconds $(SECONDS)
 
 mutants: $(VENV)/installed-tests
 	$(BIN)/python tools/mutants.py $(OPTIONS)
@@ -97,6 +99,8 @@ qualify-kit:
 develop: $(VENV)/build-tools
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pip install --quiet --no-build-isolation -e '.[test]'
 	$(BIN)/python tools/stubs.py src/trigraph
+	$(BIN)/python tools/make_bessel_zeros.py fortran fortran/common/bessel_zeros.inc
+	$(BIN)/python tools/make_bessel_zeros.py cuda gpu/kernels/bessel_zeros.cuh
 
 clean:
 	rm -rf $(VENV) build dist verification-report benchmark-report

@@ -1,4 +1,7 @@
-"""The wheel in every Python that is found, with the newest and with the oldest dependencies: `make test-pythons`."""
+"""The wheel in every Python that is found, with the newest and with the oldest dependencies: `make test-pythons`.
+
+Sessions of torch's oldest and newest release run when they are named only: they bring CUDA's libraries, 5 GB each.
+"""
 
 import os
 import re
@@ -7,6 +10,7 @@ from pathlib import Path
 import nox
 
 PYTHONS = ["3.10", "3.11", "3.12", "3.13", "3.14"]
+PYTHON_OF_TORCH = "3.12"  # the oldest and the newest release have wheels for it
 FAMILIES = ["gno", "weighted"]
 # Tests of the front door, which need neither a compiler nor what else the extra `test` brings.
 FRONT_DOOR = ["checks_arrays", "checks_calls", "checks_out", "gemnet", "gno_params", "panels"]
@@ -23,15 +27,20 @@ found = sorted(map(str, Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"
 os.environ["PATH"] = os.pathsep.join([*found, os.environ["PATH"]])
 
 
-def requirements() -> list[str]:
-    """Return what the package needs to run, and what its front door's tests need."""
+def requirements(needed: list[str]) -> list[str]:
+    """Return what the package needs to run, and those needed of what its tests need."""
     project = nox.project.load_toml(ROOT / "pyproject.toml")["project"]
     tests = project["optional-dependencies"]["test"]
-    return [*project["dependencies"], *(r for r in tests if re.match(r"[\w-]+", r)[0] in NEEDED)]
+    return [*project["dependencies"], *(r for r in tests if re.match(r"[\w-]+", r)[0] in needed)]
 
 
-def check(session: nox.Session, needs: list[str]) -> None:
-    """Make the wheel, install it beside the given requirements, verify two families, test the front door."""
+def oldest_of(requirement: str) -> str:
+    """Return the requirement of the version that another one names as its oldest."""
+    return re.sub(r">=([\w.]+).*", r"==\1", requirement)
+
+
+def install(session: nox.Session, needs: list[str]) -> None:
+    """Make the wheel, and install it beside the given requirements."""
     tag = f"cp{session.python.replace('.', '')}"
     session.run("make", "wheel", f"PYTHON=python{session.python}", f"VENV=.nox/wheel-{session.python}", external=True)
     (wheel,) = ROOT.glob(f"dist/trigraph-*-{tag}-*manylinux_2_28*.whl")
@@ -39,19 +48,49 @@ def check(session: nox.Session, needs: list[str]) -> None:
     session.run("python", "-m", "pip", "check")
     session.run("python", "-m", "pip", "list")
     session.chdir(session.create_tmp())
+
+
+def test(session: nox.Session, names: list[str]) -> None:
+    """Run files and folders of tests."""
+    tests = [str(ROOT / "tests" / name) for name in names]
+    session.run("python", "-m", "pytest", "-m", "not slow", "-p", "no:cacheprovider", *tests, *session.posargs)
+
+
+def check(session: nox.Session, needs: list[str]) -> None:
+    """Verify two families, and test the front door."""
+    install(session, needs)
     families = [word for name in FAMILIES for word in ("--operator", name)]
     session.run("trigraph", "verify", *families, "--dtype", "float64", "--report", "report")
-    tests = [str(ROOT / "tests" / name) for name in FRONT_DOOR]
-    session.run("python", "-m", "pytest", "-m", "not slow", "-p", "no:cacheprovider", *tests, *session.posargs)
+    test(session, FRONT_DOOR)
+
+
+def check_torch(session: nox.Session, torch: str) -> None:
+    """Test what is for torch, with one release of it."""
+    install(session, [*requirements([*NEEDED, "torch_geometric"]), torch])
+    test(session, ["torch"])
 
 
 @nox.session(python=PYTHONS)
 def newest(session: nox.Session) -> None:
     """Try the newest dependencies that this Python can have."""
-    check(session, requirements())
+    check(session, requirements(NEEDED))
 
 
 @nox.session(python=PYTHONS[0])
 def oldest(session: nox.Session) -> None:
     """Try every dependency at the version that pyproject.toml names as its oldest."""
-    check(session, [re.sub(r">=([\w.]+).*", r"==\1", r) for r in requirements()])
+    check(session, [oldest_of(r) for r in requirements(NEEDED)])
+
+
+@nox.session(name="torch-newest", python=PYTHON_OF_TORCH, default=False)
+def torch_newest(session: nox.Session) -> None:
+    """Try the newest release of torch."""
+    check_torch(session, "torch")
+
+
+@nox.session(name="torch-oldest", python=PYTHON_OF_TORCH, default=False)
+def torch_oldest(session: nox.Session) -> None:
+    """Try the oldest release of torch that pyproject.toml allows."""
+    extra = nox.project.load_toml(ROOT / "pyproject.toml")["project"]["optional-dependencies"]["torch"]
+    (torch,) = (oldest_of(r) for r in extra if r.startswith("torch>="))
+    check_torch(session, f"{torch}.*")

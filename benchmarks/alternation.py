@@ -1,32 +1,37 @@
 """What calls cost each other that take turns in one process: of two libraries that use OpenMP, of one, and with none.
 
-    python benchmarks/alternation.py RECORD.json    # about two minutes
+    python -m trigraph.benchmarks.alternation RECORD.json    # about two minutes
 
-A product of matrices by torch, attention and DimeNet++'s sum by trigraph, each on all threads, are timed alone, one
-call after another, and in turn with another call. Beside them stand a second product by torch, and a loop of Python
-that does nothing for as long: it uses neither OpenMP nor memory. Each sample is the median of `CALLS` calls, and a
-ratio is the median over rounds of the time in turn over the time alone, of the same round. float32.
+A product of matrices by torch, attention and DimeNet++'s sum by trigraph are called a number of times one after the
+other, and as often in turn. Beside them stand a second product by torch, and a loop of Python that does nothing for as
+long: it uses neither OpenMP nor memory.
 """
 
 from __future__ import annotations
 
-import json
 import sys
 import time
-from collections.abc import Callable
-from datetime import datetime, timezone
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from statistics import median
-
-import numpy as np
-import torch
+from typing import Any
 
 import trigraph
-from trigraph import CSC, EdgeGraph, environment
+from trigraph.benchmarks.calls import Call
+from trigraph.benchmarks.dimenet import WORKLOADS as DIMENET
+from trigraph.benchmarks.gather import WORKLOADS as GATHER
+from trigraph.benchmarks.programs import Contender, Program
+from trigraph.benchmarks.script import measure
+from trigraph.benchmarks.workloads import make_call
+
+__all__ = ["PROGRAMS"]
 
 ROUNDS, CALLS = 41, 15
-# Side of the matrices; nodes and edges of attention; edges of DimeNet++'s sum, at 30 for each node; seconds of waiting.
-SIZES = {"4 ms": (650, 10_000, 160_000, 12_000, 4e-3), "0.1 ms": (128, 200, 3_000, 250, 1e-4)}
+# Side of the matrices; nodes and edges of attention; edges of DimeNet++'s sum, at 30 for each node; microseconds.
+SIZES = {
+    "4 ms": {"side": 650, "nodes": 10_000, "edges": 160_000, "dimenet_edges": 12_000, "waiting": 4_000},
+    "0.1 ms": {"side": 128, "nodes": 200, "edges": 3_000, "dimenet_edges": 250, "waiting": 100},
+}
 PAIRS = (
     ("product", "attention"),
     ("product", "DimeNet++"),
@@ -37,93 +42,69 @@ PAIRS = (
 )
 
 
-def product(side: int) -> Callable[[], object]:
-    """Return a product of square matrices by torch."""
+def _product(side: int) -> Callable[[], Any]:
+    import torch
+
     a, b, c = torch.randn(side, side), torch.randn(side, side), torch.empty(side, side)
     return lambda: torch.mm(a, b, out=c)
 
 
-def attention(nodes: int, edges: int, rng: np.random.Generator) -> Callable[[], object]:
-    """Return attention on a random graph, 4 heads of 16."""
-    graph = CSC.from_coo(*rng.integers(0, nodes, (2, edges)), nodes, nodes)
-    x, a = rng.standard_normal((nodes, 64), np.float32), rng.standard_normal(128, np.float32)
-    return lambda: trigraph.mha_gat_n2n_fwd(x, x, a, graph, 4)
+def _attention(sizes: Mapping[str, int]) -> Call:
+    workload = next(w for w in GATHER if w.name == "attention-forward-100k-64")
+    nodes = dict.fromkeys(("num_src_nodes", "num_dst_nodes"), sizes["nodes"])
+    edges = dict.fromkeys(("num_positions", "num_edges"), sizes["edges"])
+    return make_call(workload, "fortran", {**workload.sizes, **nodes, **edges}, "float32")
 
 
-def dimenet(edges: int, rng: np.random.Generator) -> Callable[[], object]:
-    """Return DimeNet++'s sum over triplets, at the sizes of its pretrained models."""
-    nodes = edges // 30
-    src, dst = np.sort(rng.integers(0, nodes, edges)), rng.integers(0, nodes, edges)
-    vec = rng.standard_normal((edges, 3), np.float32)
-    graph = EdgeGraph(src, dst, nodes, vec=vec)
-    rbf, x, weights = (rng.standard_normal(shape, np.float32) for shape in ((edges, 42), (edges, 64), (106, 8)))
-    return lambda: trigraph.agg_edge_to_edge_fwd(vec, rbf, x, weights, graph)
+def _dimenet(edges: int) -> Call:
+    workload = next(w for w in DIMENET if w.name == "dimenet-aggregate")
+    sizes = {**workload.sizes, "num_edges": edges, "num_nodes": max(2, edges // 30)}
+    return make_call(workload, "fortran", sizes, "float32")
 
 
-def waiting(seconds: float) -> Callable[[], object]:
-    """Return a loop of Python that only looks at the clock."""
-
-    def wait() -> None:
-        end = time.perf_counter() + seconds
-        while time.perf_counter() < end:
-            pass
-
-    return wait
+def _wait(seconds: float) -> None:
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        pass
 
 
-def seconds(*calls: Callable[[], object]) -> list[float]:
-    """Return the median time of each of the calls, made in turn."""
-    found: list[list[float]] = [[] for _ in calls]
-    for _ in range(CALLS):
-        for call, times in zip(calls, found, strict=True):
-            start = time.perf_counter()
-            call()
-            times.append(time.perf_counter() - start)
-    return [median(times) for times in found]
-
-
-def main(record: Path) -> None:
-    """Measure, print, and write the record."""
-    rng = np.random.default_rng(0)
-    trigraph.set_num_threads(trigraph.get_num_threads())  # small calls, too
-    torch.set_num_threads(trigraph.get_num_threads())
-    found: dict = {}
-    for size, (side, nodes, edges, dimenet_edges, pause) in SIZES.items():
-        calls = {
-            "product": product(side),
-            "other product": product(side + 16),
-            "attention": attention(nodes, edges, rng),
-            "DimeNet++": dimenet(dimenet_edges, rng),
-            "waiting": waiting(pause),
-        }
-        alone: dict[str, list[float]] = {name: [] for name in calls}
-        turns: dict[tuple[str, str], list[list[float]]] = {pair: [] for pair in PAIRS}
-        for _ in range(ROUNDS + 1):  # the first is not counted
-            for name, call in calls.items():
-                alone[name] += seconds(call)
-            for pair, times in turns.items():
-                times.append(seconds(*(calls[name] for name in pair)))
-        found[size] = {"alone, seconds": {name: median(times[1:]) for name, times in alone.items()}}
-        for pair, times in turns.items():
-            single = [[alone[name][i] for name in pair] for i in range(ROUNDS + 1)]
-            ratios = {
-                "whole": median(sum(t) / sum(s) for t, s in zip(times[1:], single[1:], strict=True)),
-                **{
-                    name: median(t[i] / s[i] for t, s in zip(times[1:], single[1:], strict=True))
-                    for i, name in enumerate(pair)
-                },
-            }
-            found[size][" and ".join(pair)] = ratios
-            print(f"{size:8s}{' and '.join(pair):28s}", *(f"{name} {ratio:.2f}" for name, ratio in ratios.items()))
-    about = {
-        "date": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        "environment": environment.collect(),
-        "threads": trigraph.get_num_threads(),
-        "rounds": ROUNDS,
-        "calls": CALLS,
+def calls(sizes: Mapping[str, int], dtype: str, pair: tuple[str, str], turns: bool) -> Call:
+    """Return `CALLS` calls of each of a pair, in turn or one after the other."""
+    make: dict[str, Callable[[], Callable[[], Any]]] = {
+        "product": lambda: _product(sizes["side"]),
+        "other product": lambda: _product(sizes["side"] + 16),
+        "attention": lambda: _attention(sizes),
+        "DimeNet++": lambda: _dimenet(sizes["dimenet_edges"]),
+        "waiting": lambda: partial(_wait, 1e-6 * sizes["waiting"]),
     }
-    record.write_text(json.dumps(about | {"in turn over alone": found}, indent=1) + "\n")
+    trigraph.set_num_threads(trigraph.get_num_threads())  # small calls use all of them, too
+    first, second = (make[name]() for name in pair)
+    order = [first, second] * CALLS if turns else [first] * CALLS + [second] * CALLS
+
+    def run() -> dict[str, Any]:
+        for call in order:
+            call()
+        return {}
+
+    return run
+
+
+PROGRAMS = tuple(
+    Program(
+        name=f"{' and '.join(pair)}, {size}",
+        family="alternation",
+        summary=f"{CALLS} calls of each",
+        contenders={
+            name: Contender(partial(calls, pair=pair, turns=turns), name)
+            for name, turns in (("one after the other", False), ("in turn", True))
+        },
+        sizes=sizes,
+        small=SIZES["0.1 ms"],
+    )
+    for size, sizes in SIZES.items()
+    for pair in PAIRS
+)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    measure(PROGRAMS, Path(sys.argv[1]), ROUNDS)

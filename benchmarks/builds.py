@@ -1,99 +1,51 @@
 """Two builds of trigraph side by side, in alternating rounds: what a change of the fast path gained.
 
     pip install --target before .         # the build of before; the other is the one that runs this
-    python benchmarks/builds.py RECORD.json before weighted-forward-100k-64 attention-forward-100k-64
+    python -m trigraph.benchmarks.builds RECORD.json before weighted-forward-100k-64 attention-forward-100k-64
 
-Workloads are those of `trigraph bench`, in float32. Each build lives in a process of its own; the later one also
-times the gather of a workload's rows where there is one. Before a call is timed it is made once, after a pause in which
-the threads of the other process stop spinning. Times are medians over rounds. Results are compared bit by bit.
+Workloads are those of `trigraph bench`, in float32; the gather of a workload's rows is timed with them where there is
+one. A relative error of 0 says that both builds gave the same numbers.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
 import sys
-from datetime import datetime, timezone
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from statistics import median
 
-from trigraph import environment, get_num_threads
-from trigraph.bench.run import find_workloads
+from trigraph.benchmarks.calls import Call
+from trigraph.benchmarks.programs import Contender, Program
+from trigraph.benchmarks.run import find
+from trigraph.benchmarks.script import measure
+from trigraph.benchmarks.workloads import GATHER, Workload, make_call
+
+__all__ = ["build", "program"]
 
 ROUNDS = 25
-WORKER = """
-import hashlib, sys, time
-import numpy as np
-import trigraph
-from trigraph.bench.run import find_workloads
-from trigraph.bench.workloads import gather_call, make_case, panel_call
-
-calls = {}
-for line in sys.stdin:
-    what, name = line.split()
-    if what == "prepare":
-        (workload,) = find_workloads((), (name,))
-        case = make_case(workload, workload.sizes, np.dtype("float32"))
-        calls = {"run": panel_call(workload, "fortran", case)}
-        if workload.gathers:
-            calls["gather"] = gather_call(workload, case)
-        results = calls["run"]()
-        found = [np.ascontiguousarray(results[key]).tobytes() for key in sorted(results)]
-        print(trigraph.__file__, hashlib.sha256(b"".join(found)).hexdigest(), flush=True)
-    else:
-        time.sleep(0.01)
-        call = calls[what]
-        call()
-        start = time.perf_counter()
-        call()
-        print(time.perf_counter() - start, flush=True)
-"""
 
 
-def ask(worker: subprocess.Popen, line: str) -> str:
-    """Return what a worker answers."""
-    worker.stdin.write(line + "\n")
-    worker.stdin.flush()
-    return worker.stdout.readline().strip()
+def build(sizes: Mapping[str, int], dtype: str, name: str, contender: str) -> Call:
+    """Return a contender of a workload, which each build looks up among its own."""
+    (workload,) = find(names=(name,))
+    assert isinstance(workload, Workload)
+    return make_call(workload, contender, sizes, dtype)
 
 
-def start(folder: Path | None) -> subprocess.Popen:
-    """Start a worker with the package of a folder, or with the installed one."""
-    env = os.environ | ({"PYTHONPATH": str(folder.resolve())} if folder else {})
-    return subprocess.Popen(
-        [sys.executable, "-c", WORKER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env
-    )
-
-
-def main(record: Path, before: Path, *names: str) -> None:
-    """Measure, print, and write the record."""
-    workers = {"before": start(before), "after": start(None)}
-    found = {}
-    for workload in find_workloads((), names):
-        name = workload.name
-        places, digests = zip(*(ask(worker, f"prepare {name}").split() for worker in workers.values()), strict=True)
-        if places[0] == places[1]:
-            raise SystemExit(f"both builds are {places[0]}: an editable installation comes before PYTHONPATH")
-        times: dict[str, list[float]] = {"before": [], "after": []} | ({"gather": []} if workload.gathers else {})
-        for _ in range(ROUNDS):
-            for build, worker in workers.items():
-                times[build].append(float(ask(worker, f"run {name}")))
-            if workload.gathers:
-                times["gather"].append(float(ask(workers["after"], f"gather {name}")))
-        middle = {what: median(samples) for what, samples in times.items()}
-        found[name] = {
-            "seconds": middle,
-            "after over before": middle["after"] / middle["before"],
-            "least after over least before": min(times["after"]) / min(times["before"]),
-            "equal bits": digests[0] == digests[1],
-        }
-        row = "".join(f"{1e3 * t:9.2f} ms" for t in middle.values())
-        print(f"{name:40s}{row}{found[name]['after over before']:6.2f}", flush=True)
-    now = datetime.now(timezone.utc).isoformat(timespec="seconds")
-    about = {"date": now, "environment": environment.collect(), "threads": get_num_threads(), "rounds": ROUNDS}
-    record.write_text(json.dumps(about | {"workloads": found}, indent=1) + "\n")
+def program(workload: Workload, before: Path) -> Program:
+    """Return both builds, the later one first."""
+    fast = partial(build, name=workload.name, contender="fortran")
+    contenders = {
+        "after": Contender(fast, "the installed build", ()),
+        "before": Contender(fast, str(before), (), folder=str(before.resolve())),
+    }
+    if workload.gathers:
+        gather = partial(build, name=workload.name, contender=GATHER)
+        contenders[GATHER] = Contender(gather, "the gather of its rows", (), compared=False)
+    return Program(workload.name, workload.family, workload.summary, contenders, workload.sizes, {})
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]), *sys.argv[3:])
+    record, before, *names = sys.argv[1:]
+    chosen = [program(w, Path(before)) for w in find(names=names) if isinstance(w, Workload)]
+    measure(chosen, Path(record), ROUNDS)

@@ -38,7 +38,6 @@ EXAMPLES = {
     "karate": ("--small", "--out", "karate.png"),
     "gno_poisson": ("--small", "--out", "gno_poisson.png"),
     "train_forces": ("--number", "20", "--epochs", "2", "--steps", "10"),
-    "fit_g2": ("--steps", "5"),
 }
 
 

@@ -108,10 +108,10 @@ def _api_torch() -> str:
 
 def _cases() -> str:
     rows = (
-        (name, kind.remark or "nothing is special", "yes" * kind.differenced, "yes" * kind.called, "yes" * kind.company)
+        (name, kind.remark or "nothing is special", "yes" * kind.differenced, "yes" * kind.called, "yes" * kind.batch)
         for name, kind in CASE_KINDS.items()
     )
-    return _table(("case", "what is special", "differences, algebra, NaN", "repetition, layout, out", "company"), rows)
+    return _table(("case", "what is special", "differences, algebra, NaN", "repetition, layout, out", "batch"), rows)
 
 
 BLOCKS: dict[str, Callable[[], str]] = {

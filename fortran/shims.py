@@ -220,21 +220,31 @@ TEAM = """    interface
     end interface
 """
 
-REFUSED_BYTES = """!> Bytes of the request that the system refused last; 0 where they are not known.
-subroutine refused_bytes(bytes)
-    use, intrinsic :: iso_c_binding, only: c_int64_t
+INQUIRY = """!> {doc}
+subroutine {name}(value)
+    use, intrinsic :: iso_c_binding, only: {kind}
     implicit none
-    integer(c_int64_t), intent(out) :: bytes
+    integer({kind}), intent(out) :: value
     interface
-        function trigraph_refused_bytes() bind(c) result(found)
-            import :: c_int64_t
-            integer(c_int64_t) :: found
-        end function trigraph_refused_bytes
+        function trigraph_{name}() bind(c) result(found)
+            import :: {kind}
+            integer({kind}) :: found
+        end function trigraph_{name}
     end interface
-    bytes = trigraph_refused_bytes()
-end subroutine refused_bytes
+    value = trigraph_{name}()
+end subroutine {name}
 
 """
+REFUSED_BYTES = INQUIRY.format(
+    name="refused_bytes",
+    kind="c_int64_t",
+    doc="Bytes of the request that the system refused last; 0 where they are not known.",
+)
+CPU_LEVEL = INQUIRY.format(
+    name="cpu_level",
+    kind="c_int",
+    doc="Level of the processor's instruction set: which build of the fast path it can run.",
+)
 
 DOT = """!> sum over i of a(i) b(i) and of |a(i) b(i)| in real128: what finite differences are compared with.
 subroutine dot(a, b, total, n_a)
@@ -293,21 +303,6 @@ subroutine gather(num_threads, id, x, total, status, n_id, width, n_rows)
     end interface
     status = trigraph_gather(num_threads, n_id, width, id, x, total)
 end subroutine gather
-"""
-
-CPU_LEVEL = """!> Level of the processor's instruction set: which build of the fast path it can run.
-subroutine cpu_level(level)
-    use, intrinsic :: iso_c_binding, only: c_int
-    implicit none
-    integer(c_int), intent(out) :: level
-    interface
-        function trigraph_cpu_level() bind(c) result(found)
-            import :: c_int
-            integer(c_int) :: found
-        end function trigraph_cpu_level
-    end interface
-    level = trigraph_cpu_level()
-end subroutine cpu_level
 """
 
 SHIM_SETS = {

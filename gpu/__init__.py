@@ -1,15 +1,24 @@
-"""The production panel: CUDA kernels launched through CuPy, or gpu-host on the CPU for NumPy arrays."""
+"""The production panel: CUDA kernels launched through CuPy, or gpu-host on the CPU for NumPy arrays.
 
+Functions have the names and signatures of the operator table and trust their arguments; `trigraph.X` checks them. What
+an operator launches is in the function of its name in the file of its family.
+"""
+
+import importlib
 from typing import Any
 
-from trigraph.gpu.dimenet import *  # noqa: F403
-from trigraph.gpu.gat import *  # noqa: F403
-from trigraph.gpu.gemnet import *  # noqa: F403
-from trigraph.gpu.gno import *  # noqa: F403
-from trigraph.gpu.weighted import *  # noqa: F403
-from trigraph.table import Operator
+from trigraph.gpu.call import Call, function
+from trigraph.table import OPERATORS, Operator
 
 
 def execute(op: Operator, values: Any, sizes: Any, wanted: Any, out: Any, kept: Any) -> Any:
     """Run a call that has passed the checks."""
-    return globals()[op.name](**values, **({"wrt": wanted} if op.selective else {}), out=out)
+    call = Call(op, values, sizes, wanted, out)
+    if wanted:
+        getattr(_FAMILIES[op.family], op.name)(call)
+    return call.fields.result()
+
+
+_FAMILIES = {op.family: importlib.import_module(f"trigraph.gpu.{op.family}") for op in OPERATORS.values()}
+
+globals().update({op.name: function(op, execute) for op in OPERATORS.values()})

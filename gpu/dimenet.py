@@ -16,24 +16,12 @@ derivatives, and every kernel of the first order has a twin that carries them al
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from trigraph.gpu.results import Fields, Like, Out, Wrt
-from trigraph.gpu.sums import ROWS, Kernels, cover, sum_rows, workspace
-
-__all__ = [
-    "agg_edge_to_edge_bwd",
-    "agg_edge_to_edge_bwd2",
-    "agg_edge_to_edge_bwd2_grad",
-    "agg_edge_to_edge_bwd2_main",
-    "agg_edge_to_edge_fwd",
-    "radial_basis_bwd",
-    "radial_basis_bwd2",
-    "radial_basis_fwd",
-]
+from trigraph.gpu.call import Call
+from trigraph.gpu.sums import ROWS, cover, sum_rows, workspace
 
 DEGREES = 8  # of the spherical harmonics, at most
 USUAL_DEGREES = 7  # float32 has instances of its own for them
@@ -48,117 +36,82 @@ WORKSPACE = 1 << 24
 # ---- radial basis ----------------------------------------------------------------------------------------------------
 
 
-def radial_basis_fwd(dist: Any, freq: Any, n_spherical: int = 7, envelope_exponent: int = 5, *, out: Out = None) -> Any:
-    """Return rbf = env sin(freq x) and sbf_rad = env N j_l(z x).
-
-    Parameters
-    ----------
-    dist, freq, n_spherical, envelope_exponent
-        As of ``trigraph.radial_basis_fwd``, `dist` of shape (num_edges,).
-    out
-        Field -> array to write to.
-    """
-    kernels, edges, radial = Kernels("dimenet", dist), len(dist), len(freq)
-    shapes = {"rbf": (edges, radial), "sbf_rad": (edges, n_spherical * radial)}
-    like = {field: Like(shape, dist.dtype) for field, shape in shapes.items()}
-    fields = Fields("radial_basis_fwd", None, out, like, kernels)
-    grid = (cover(edges * radial * (n_spherical + 1), THREADS),)
-    args = (dist, freq, fields["rbf"], fields["sbf_rad"], np.int64(edges), radial, n_spherical, envelope_exponent)
-    kernels.launch("dimenet_radial", (dist.dtype,), grid, (THREADS,), args)
-    return fields.result()
+def radial_basis_fwd(call: Call) -> None:
+    """Rbf = env sin(freq x) and sbf_rad = env N j_l(z x); see `trigraph.radial_basis_fwd`."""
+    edges, radial, spherical, exponent = _radial_sizes(call)
+    grid = (cover(edges * radial * (spherical + 1), THREADS),)
+    arrays = (call.inputs.dist, call.inputs.freq, call.fields["rbf"], call.fields["sbf_rad"])
+    args = (*arrays, np.int64(edges), radial, spherical, exponent)
+    call.kernels.launch("dimenet_radial", (call.kernels.dtype,), grid, (THREADS,), args)
 
 
-def _radial_gradients(
-    kernels: Kernels, second: bool, arrays: Sequence[Any], fields: Fields, n_spherical: int, envelope_exponent: int
-) -> Any:
-    """Launch the kernels of first or second order; `arrays` are the six of radial_basis_bwd2."""
-    gg_dist, gg_freq, grad_rbf, _, dist, freq = arrays
-    edges, radial, types = len(dist), len(freq), (dist.dtype, second)
+def radial_basis_bwd(call: Call) -> None:
+    """Gradients in dist and freq, or their derivatives along the cotangents; see `trigraph.radial_basis_bwd`."""
+    kernels, fields, inputs, dots = call.kernels, call.fields, call.inputs, call.dots
+    edges, radial, spherical, exponent = _radial_sizes(call)
+    types = (kernels.dtype, call.second)
     if fields.any_of("grad_rbf", "grad_sbf_rad", "dist"):
+        arrays = (dots.dist, dots.freq, call.grad, call.values["grad_sbf_rad"], inputs.dist, inputs.freq)
         targets = (fields["grad_rbf"], fields["grad_sbf_rad"], fields["dist"])
-        args = (*arrays, *targets, np.int64(edges), radial, n_spherical, envelope_exponent)
         grid = (cover(edges, THREADS // radial),)
+        args = (*arrays, *targets, np.int64(edges), radial, spherical, exponent)
         kernels.launch("dimenet_radial_edges", types, grid, (THREADS,), args)
     fields.clear("freq")  # the sum of parts is added to what is there
     if "freq" in fields and edges:
-        parts = kernels.xp.empty((cover(edges, ROWS), radial), dist.dtype)
-        args = (gg_dist, gg_freq, grad_rbf, dist, freq, parts, np.int64(edges), radial, envelope_exponent)
-        kernels.launch("dimenet_radial_freq", types, (len(parts),), (ROWS,), args)
+        parts = kernels.empty(cover(edges, ROWS), radial)
+        of_freq = (dots.dist, dots.freq, call.grad, inputs.dist, inputs.freq, parts, np.int64(edges), radial, exponent)
+        kernels.launch("dimenet_radial_freq", types, (len(parts),), (ROWS,), of_freq)
         sum_rows(kernels, parts, fields["freq"])
-    return fields.result()
 
 
-def radial_basis_bwd(
-    grad_rbf: Any,
-    grad_sbf_rad: Any,
-    dist: Any,
-    freq: Any,
-    n_spherical: int = 7,
-    envelope_exponent: int = 5,
-    wrt: Wrt = None,
-    *,
-    out: Out = None,
-) -> Any:
-    """Return the gradients in `dist` and `freq` (see `radial_basis_fwd`)."""
-    kernels = Kernels("dimenet", dist)
-    fields = Fields("radial_basis_bwd", wrt, out, {"dist": dist, "freq": freq}, kernels)
-    arrays = (None, None, grad_rbf, grad_sbf_rad, dist, freq)
-    return _radial_gradients(kernels, False, arrays, fields, n_spherical, envelope_exponent)
+radial_basis_bwd2 = radial_basis_bwd
 
 
-def radial_basis_bwd2(
-    gg_dist: Any,
-    gg_freq: Any,
-    grad_rbf: Any,
-    grad_sbf_rad: Any,
-    dist: Any,
-    freq: Any,
-    n_spherical: int = 7,
-    envelope_exponent: int = 5,
-    wrt: Wrt = None,
-    *,
-    out: Out = None,
-) -> Any:
-    """Return the derivatives of `radial_basis_bwd` along the cotangents `gg_` of its gradients; None is zero."""
-    kernels = Kernels("dimenet", dist)
-    like = {"grad_rbf": grad_rbf, "grad_sbf_rad": grad_sbf_rad, "dist": dist, "freq": freq}
-    fields = Fields("radial_basis_bwd2", wrt, out, like, kernels)
-    arrays = (gg_dist, gg_freq, grad_rbf, grad_sbf_rad, dist, freq)
-    return _radial_gradients(kernels, True, arrays, fields, n_spherical, envelope_exponent)
+def _radial_sizes(call: Call) -> tuple[int, ...]:
+    """Return the numbers of edges, of radial and of spherical functions, and the envelope's exponent."""
+    names = ("num_edges", "n_radial", "n_spherical", "envelope_exponent")
+    return tuple(call.sizes[name] for name in names)
 
 
 # ---- triplets --------------------------------------------------------------------------------------------------------
 
 
-class _Values(NamedTuple):
-    """The inputs of agg_edge_to_edge, or their cotangents (any of which may be None)."""
+def _output(call: Call) -> None:
+    """out[e] = sum over the in-edges f of its source of embedding[f] q, but those that `exclude` leaves out.
 
-    vec: Any
-    rbf: Any
-    embedding: Any
-    weights: Any
+    With cotangents it is the derivative along them.
+    """
+    _Triplets(call).to_out_edges(None, call.output)
+
+
+def _gradients(call: Call) -> None:
+    """Gradients of sum grad_out out, or of its derivative along the cotangents; see `trigraph.agg_edge_to_edge_bwd`."""
+    call.fields.clear("weights")  # sums of parts are added to what is there
+    if call.sizes["num_edges"]:
+        _Triplets(call).gradients()
+
+
+agg_edge_to_edge_fwd = agg_edge_to_edge_bwd2_grad = _output
+agg_edge_to_edge_bwd = agg_edge_to_edge_bwd2 = agg_edge_to_edge_bwd2_main = _gradients
 
 
 class _Triplets:
     """What the kernels of one call share: arguments, sizes, and what is computed once for each edge."""
 
-    def __init__(
-        self, inputs: _Values, dots: _Values | None, graph: Any, attributes: tuple[int, int, str | None]
-    ) -> None:
-        self.kernels = Kernels("dimenet", inputs.vec)
-        self.inputs, self.second, self.dots = inputs, dots is not None, dots or _Values(None, None, None, None)
-        self.graph, (self.spherical, self.radial, exclude) = graph, attributes
-        self.dtype, self.edges = inputs.vec.dtype, len(inputs.vec)
-        self.channels, self.mid = inputs.embedding.shape[1], inputs.weights.shape[1]
+    def __init__(self, call: Call) -> None:
+        self.kernels, self.graph, self.fields, self.grad = call.kernels, call.graph, call.fields, call.grad
+        self.inputs, self.dots, self.second, self.dtype = call.inputs, call.dots, call.second, call.kernels.dtype
+        names = ("num_edges", "n_emb", "n_mid", "n_spherical", "n_radial")
+        self.edges, self.channels, self.mid, self.spherical, self.radial = (call.sizes[name] for name in names)
         self.tiles = cover(self.channels, 64 if self.dtype == np.float32 and not self.second else 32)
-        left = graph.left_out(exclude)
+        graph, left = call.graph, call.graph.left_out(call.values["exclude"])
         self.graph_arrays = (graph.src_offsets, graph.dst_offsets, graph.dst_edge_index, left.start, left.stop)
-        embeddings = (inputs.embedding, self.dots.embedding)
+        embeddings = (self.inputs.embedding, self.dots.embedding)
         self.edge_arrays = (*self._directions(), *self._project(), *embeddings)
-        self.up, self.up_dot = self._second_weights(inputs.weights), self._second_weights(self.dots.weights)
+        self.up, self.up_dot = self._second_weights(self.inputs.weights), self._second_weights(self.dots.weights)
 
     def _empty(self, *shape: int, wanted: bool = True) -> Any:
-        return self.kernels.xp.empty(shape, self.dtype) if wanted else None
+        return self.kernels.empty(*shape) if wanted else None
 
     def _each(self, kernel: str, count: int, *args: Any) -> None:
         """Launch a kernel with one thread for each of `count` things."""
@@ -200,24 +153,15 @@ class _Triplets:
     def to_out_edges(self, grad_out: Any, out: Any, grad_unit: Any = None, grad_unit_dot: Any = None) -> None:
         """Sum from in-edges to out-edges."""
         numbers = (np.int64(self.edges), self.channels, self.mid, self.spherical)
-        args = (
-            *self.graph_arrays,
-            *self.edge_arrays,
-            self.up,
-            self.up_dot,
-            grad_out,
-            out,
-            grad_unit,
-            grad_unit_dot,
-            *numbers,
-        )
+        targets = (out, grad_unit, grad_unit_dot)
+        args = (*self.graph_arrays, *self.edge_arrays, self.up, self.up_dot, grad_out, *targets, *numbers)
         grid = (self.graph.num_nodes, self.tiles)
         order = 2 if self.second else 0 if grad_unit is None else 1
         self.kernels.launch("dimenet_out_edges", self._types(order), grid, (THREADS,), args)
 
-    def to_in_edges(self, grad_out: Any, fields: Fields, grad_unit: Any, grad_unit_dot: Any) -> None:
+    def to_in_edges(self, grad_unit: Any, grad_unit_dot: Any) -> None:
         """Sum from out-edges to in-edges; fills in the gradients asked for."""
-        nodes, weights = self.graph.num_nodes, fields["weights"]
+        fields, nodes, weights = self.fields, self.graph.num_nodes, self.fields["weights"]
         wanted, shape = fields.any_of("rbf", "weights"), (self.edges, self.mid, self.spherical)
         grad = self._empty(*shape, wanted=wanted)
         grad_dot = self._empty(*shape, wanted=wanted and self.second)
@@ -227,7 +171,7 @@ class _Triplets:
         alone = self.kernels.xp.empty(self.edges, np.int32) if wanted else None
         targets = (fields["embedding"], grad, grad_dot, grad_unit, grad_unit_dot, parts, totals, alone)
         numbers = (np.int64(self.edges), np.int64(nodes), np.int64(per_block), self.channels, self.mid, self.spherical)
-        args = (*self.graph_arrays, *self.edge_arrays, self.up, self.up_dot, grad_out, *targets, *numbers)
+        args = (*self.graph_arrays, *self.edge_arrays, self.up, self.up_dot, self.grad, *targets, *numbers)
         self.kernels.launch("dimenet_in_edges", self._types(self.second), (blocks,), (THREADS,), args)
         if fields.any_of("rbf"):
             args = (grad, grad_dot, self.inputs.weights, self.dots.weights, alone, fields["rbf"], *self._sizes())
@@ -249,139 +193,16 @@ class _Triplets:
         self.kernels.launch("dimenet_weights_parts", (self.dtype,), grid, (THREADS,), args)
         sum_rows(self.kernels, parts, out)
 
-    def gradients(self, grad_out: Any, fields: Fields) -> Any:
-        """Fill in the fields asked for."""
-        fields.clear("weights")  # sums of parts are added to what is there
-        if not self.edges:
-            return fields.result()
+    def gradients(self) -> None:
+        """Fill in the gradients asked for."""
         # The cotangents of directions: a part for each tile of channels from out-edges, then from in-edges.
-        shape, vec = (2 * self.tiles, self.edges, 3), fields["vec"]
+        fields, shape, vec = self.fields, (2 * self.tiles, self.edges, 3), self.fields["vec"]
         unit = self._empty(*shape, wanted=vec is not None)
         unit_dot = self._empty(*shape, wanted=vec is not None and self.second)
         if fields.any_of("grad_out", "vec"):
-            self.to_out_edges(grad_out, fields["grad_out"], unit, unit_dot)
+            self.to_out_edges(self.grad, fields["grad_out"], unit, unit_dot)
         if fields.any_of("vec", "rbf", "embedding", "weights"):
-            self.to_in_edges(grad_out, fields, *(None if a is None else a[self.tiles :] for a in (unit, unit_dot)))
+            self.to_in_edges(*(None if a is None else a[self.tiles :] for a in (unit, unit_dot)))
         if vec is not None:
             args = (unit, unit_dot, self.inputs.vec, self.dots.vec, vec, np.int64(self.edges), 2 * self.tiles)
             self._each("dimenet_vec_gradient", self.edges, *args)
-        return fields.result()
-
-
-def agg_edge_to_edge_fwd(
-    vec: Any,
-    rbf: Any,
-    embedding: Any,
-    weights: Any,
-    graph: Any,
-    n_spherical: int = 7,
-    n_radial: int = 6,
-    exclude: str | None = "node",
-    *,
-    out: Out = None,
-) -> Any:
-    """Return out[e] = sum over the in-edges f of its source of embedding[f] q, except those that `exclude` leaves out.
-
-    Parameters
-    ----------
-    vec, rbf, embedding, weights, graph, n_spherical, n_radial, exclude
-        As of ``trigraph.agg_edge_to_edge_fwd``.
-    out
-        Field -> array to write to.
-    """
-    triplets = _Triplets(_Values(vec, rbf, embedding, weights), None, graph, (n_spherical, n_radial, exclude))
-    fields = Fields("agg_edge_to_edge_fwd", None, out, {"out": embedding}, triplets.kernels)
-    triplets.to_out_edges(None, fields["out"])
-    return fields.result()
-
-
-def agg_edge_to_edge_bwd(
-    grad_out: Any,
-    vec: Any,
-    rbf: Any,
-    embedding: Any,
-    weights: Any,
-    graph: Any,
-    n_spherical: int = 7,
-    n_radial: int = 6,
-    exclude: str | None = "node",
-    wrt: Wrt = None,
-    *,
-    out: Out = None,
-) -> Any:
-    """Return the gradients of sum grad_out out (see `agg_edge_to_edge_fwd`)."""
-    inputs = _Values(vec, rbf, embedding, weights)
-    triplets = _Triplets(inputs, None, graph, (n_spherical, n_radial, exclude))
-    fields = Fields("agg_edge_to_edge_bwd", wrt, out, inputs._asdict(), triplets.kernels)
-    return triplets.gradients(grad_out, fields)
-
-
-def agg_edge_to_edge_bwd2_grad(
-    gg_rbf: Any,
-    gg_embedding: Any,
-    vec: Any,
-    rbf: Any,
-    embedding: Any,
-    weights: Any,
-    graph: Any,
-    n_spherical: int = 7,
-    n_radial: int = 6,
-    exclude: str | None = "node",
-    *,
-    out: Out = None,
-) -> Any:
-    """Return fwd(rbf := gg_rbf) + fwd(embedding := gg_embedding)."""
-    inputs, dots = _Values(vec, rbf, embedding, weights), _Values(None, gg_rbf, gg_embedding, None)
-    triplets = _Triplets(inputs, dots, graph, (n_spherical, n_radial, exclude))
-    fields = Fields("agg_edge_to_edge_bwd2_grad", None, out, {"grad_out": embedding}, triplets.kernels)
-    triplets.to_out_edges(None, fields["grad_out"])
-    return fields.result()
-
-
-def agg_edge_to_edge_bwd2_main(
-    gg_rbf: Any,
-    gg_embedding: Any,
-    grad_out: Any,
-    vec: Any,
-    rbf: Any,
-    embedding: Any,
-    weights: Any,
-    graph: Any,
-    n_spherical: int = 7,
-    n_radial: int = 6,
-    exclude: str | None = "node",
-    wrt: Wrt = None,
-    *,
-    out: Out = None,
-) -> Any:
-    """Return rbf, embedding and weights of `agg_edge_to_edge_bwd2` with `vec` constant and no cotangent of weights."""
-    inputs, dots = _Values(vec, rbf, embedding, weights), _Values(None, gg_rbf, gg_embedding, None)
-    triplets = _Triplets(inputs, dots, graph, (n_spherical, n_radial, exclude))
-    like = {"rbf": rbf, "embedding": embedding, "weights": weights}
-    fields = Fields("agg_edge_to_edge_bwd2_main", wrt, out, like, triplets.kernels)
-    return triplets.gradients(grad_out, fields)
-
-
-def agg_edge_to_edge_bwd2(
-    gg_vec: Any,
-    gg_rbf: Any,
-    gg_embedding: Any,
-    gg_weights: Any,
-    grad_out: Any,
-    vec: Any,
-    rbf: Any,
-    embedding: Any,
-    weights: Any,
-    graph: Any,
-    n_spherical: int = 7,
-    n_radial: int = 6,
-    exclude: str | None = "node",
-    wrt: Wrt = None,
-    *,
-    out: Out = None,
-) -> Any:
-    """Return the derivatives of `agg_edge_to_edge_bwd` along the cotangents `gg_` of its gradients; None is zero."""
-    inputs, dots = _Values(vec, rbf, embedding, weights), _Values(gg_vec, gg_rbf, gg_embedding, gg_weights)
-    triplets = _Triplets(inputs, dots, graph, (n_spherical, n_radial, exclude))
-    like = {"grad_out": grad_out, **inputs._asdict()}
-    return triplets.gradients(grad_out, Fields("agg_edge_to_edge_bwd2", wrt, out, like, triplets.kernels))

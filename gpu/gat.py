@@ -23,117 +23,51 @@ remains of this with draw = drawdot, postdot = post and without the last terms.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from trigraph.gpu import sums
-from trigraph.gpu.results import Fields, Like, Out, Wrt
+from trigraph.gpu.call import Call
+from trigraph.gpu.launcher import Args, Extents, Types
 from trigraph.gpu.rows import ACCESS, THREADS, Lanes, aligned, is_wide
-from trigraph.gpu.sums import ROWS, Kernels, Rows, Total, cover
+from trigraph.gpu.sums import ROWS, Rows, Total, cover
 from trigraph.table import ACTIVATIONS
 from trigraph.table.lazy import lazy
 
-__all__ = ["mha_gat_n2n_bwd", "mha_gat_n2n_bwd2", "mha_gat_n2n_fwd"]
+
+def mha_gat_n2n_fwd(call: Call) -> None:
+    """Write out_i = sum post x_j and the scores; see `trigraph.mha_gat_n2n_fwd`."""
+    attention, scores = _Attention(call), call.fields["softmax_scores"]
+    attention.softmax(scores)
+    first = _Weighted(scores[1], 1, attention.graph.num_positions, attention.inputs.src_embedding)
+    attention.aggregate(first, NOTHING, call.fields["output_embedding"])
 
 
-def mha_gat_n2n_fwd(
-    src_embedding: Any,
-    dst_embedding: Any,
-    attention_weights: Any,
-    graph: Any,
-    num_heads: int,
-    concat_heads: bool = True,
-    activation: str = "LeakyReLU",
-    negative_slope: float = 0.2,
-    edge_embedding: Any = None,
-    *,
-    out: Out = None,
-) -> Any:
-    """Return out_i = sum post x_j and the scores; see `trigraph.mha_gat_n2n_fwd`."""
-    inputs = _Inputs.of(src_embedding, dst_embedding, edge_embedding, attention_weights)
-    call = _Attention(inputs, graph, num_heads, concat_heads, activation, negative_slope)
-    width = src_embedding.shape[1] if concat_heads else call.dim_head
-    like = {
-        "output_embedding": Like((graph.num_dst_nodes, width), src_embedding.dtype),
-        "softmax_scores": Like((2, num_heads, graph.num_positions), attention_weights.dtype),
-    }
-    fields = Fields("mha_gat_n2n_fwd", None, out, like, call.kernels)
-    scores = fields["softmax_scores"]
-    call.softmax(scores)
-    first = _Weighted(scores[1], 1, graph.num_positions, inputs.src_embedding)
-    call.aggregate(first, NOTHING, fields["output_embedding"])
-    return fields.result()
-
-
-def mha_gat_n2n_bwd(
-    grad_output_embedding: Any,
-    src_embedding: Any,
-    dst_embedding: Any,
-    attention_weights: Any,
-    graph: Any,
-    num_heads: int,
-    concat_heads: bool = True,
-    activation: str = "LeakyReLU",
-    negative_slope: float = 0.2,
-    edge_embedding: Any = None,
-    softmax_scores: Any = None,
-    wrt: Wrt = None,
-    *,
-    out: Out = None,
-) -> Any:
+def mha_gat_n2n_bwd(call: Call) -> None:
     """First order of the module's formulas; see `trigraph.mha_gat_n2n_bwd`."""
-    inputs = _Inputs.of(src_embedding, dst_embedding, edge_embedding, attention_weights)
-    call = _Attention(inputs, graph, num_heads, concat_heads, activation, negative_slope, scores=softmax_scores)
-    fields = Fields("mha_gat_n2n_bwd", wrt, out, inputs._asdict(), call.kernels)
-    if graph.num_positions == 0:
-        return fields.zeros()
-    if fields.arrays:
-        g = aligned(grad_output_embedding)
-        call.inputs_gradients(g, call.coefficients(g), fields)
-    return fields.result()
+    if call.graph.num_positions == 0:
+        call.fields.clear()
+        return
+    attention, g = _Attention(call), aligned(call.grad)
+    attention.inputs_gradients(g, attention.coefficients(g))
 
 
-def mha_gat_n2n_bwd2(
-    gg_src_embedding: Any,
-    gg_dst_embedding: Any,
-    gg_attention_weights: Any,
-    gg_edge_embedding: Any,
-    grad_output_embedding: Any,
-    src_embedding: Any,
-    dst_embedding: Any,
-    attention_weights: Any,
-    graph: Any,
-    num_heads: int,
-    concat_heads: bool = True,
-    activation: str = "LeakyReLU",
-    negative_slope: float = 0.2,
-    edge_embedding: Any = None,
-    wrt: Wrt = None,
-    *,
-    out: Out = None,
-) -> Any:
+def mha_gat_n2n_bwd2(call: Call) -> None:
     """Second order of the module's formulas; see `trigraph.mha_gat_n2n_bwd2`."""
-    inputs = _Inputs.of(src_embedding, dst_embedding, edge_embedding, attention_weights)
-    dots = _Inputs.of(gg_src_embedding, gg_dst_embedding, gg_edge_embedding, gg_attention_weights)
-    call = _Attention(inputs, graph, num_heads, concat_heads, activation, negative_slope, dots)
-    like = {"grad_output_embedding": grad_output_embedding, **inputs._asdict()}
-    fields = Fields("mha_gat_n2n_bwd2", wrt, out, like, call.kernels)
-    if graph.num_positions == 0:
-        return fields.zeros()
-    if not fields.arrays:
-        return fields.result()
-    wants_inputs, g = fields.any_of(*inputs._fields), aligned(grad_output_embedding)
-    coefficients = call.coefficients(g if wants_inputs else None)
-    if fields.any_of("grad_output_embedding"):
+    if call.graph.num_positions == 0:
+        call.fields.clear()
+        return
+    attention, fields = _Attention(call), call.fields
+    wants_inputs, g = fields.any_of(*_Inputs._fields), aligned(call.grad)
+    coefficients = attention.coefficients(g if wants_inputs else None)
+    if "grad_output_embedding" in fields:
         per = coefficients.shape[2]
-        first = _Weighted(coefficients, num_heads * per, per, inputs.src_embedding)
-        second = _Weighted(call.post, 1, graph.num_positions, dots.src_embedding)
-        call.aggregate(first, second, fields["grad_output_embedding"])
+        first = _Weighted(coefficients, attention.num_heads * per, per, attention.inputs.src_embedding)
+        second = _Weighted(attention.post, 1, attention.graph.num_positions, attention.dots.src_embedding)
+        attention.aggregate(first, second, fields["grad_output_embedding"])
     if wants_inputs:
-        call.inputs_gradients(g, coefficients, fields)
-    return fields.result()
+        attention.inputs_gradients(g, coefficients)
 
 
 class _Weighted(NamedTuple):
@@ -157,46 +91,28 @@ class _Inputs(NamedTuple):
     attention_weights: Any
 
     @classmethod
-    def of(cls, *arrays: Any) -> _Inputs:
+    def of(cls, arrays: Any) -> _Inputs:
         """Return arrays whose addresses allow for wide accesses."""
-        return cls(*map(aligned, arrays))
+        return cls(*(aligned(getattr(arrays, name)) for name in cls._fields))
 
 
-@dataclass
 class _Attention:
     """The arguments of a call and the launches they need."""
 
-    inputs: _Inputs
-    graph: Any
-    num_heads: int
-    concat_heads: bool
-    activation: str
-    negative_slope: float
-    dots: _Inputs | None = None  # second order
-    scores: Any = None  # given back to the first order
-
-    @lazy
-    def kernels(self) -> Kernels:
-        return Kernels("gat", self.inputs.src_embedding)
-
-    @property
-    def storage(self) -> Any:
-        """What embeddings are stored in."""
-        return self.inputs.src_embedding.dtype
-
-    @property
-    def dtype(self) -> Any:
-        """What scores and weights are, and sums."""
-        return self.inputs.attention_weights.dtype
-
-    @property
-    def dim_head(self) -> int:
-        return int(self.inputs.src_embedding.shape[1]) // self.num_heads
-
-    @property
-    def wide(self) -> bool:
-        """Whether rows are read 16 bytes at a time."""
-        return is_wide(self.dim_head, self.storage)
+    def __init__(self, call: Call) -> None:
+        self.kernels, self.graph, self.fields, self.second = call.kernels, call.graph, call.fields, call.second
+        self.inputs, self.dots = _Inputs.of(call.inputs), _Inputs.of(call.dots)
+        self.num_heads, self.dim_head = call.sizes["num_heads"], call.sizes["dim_head"]
+        self.concat_heads = call.values["concat_heads"]
+        self.storage = self.inputs.src_embedding.dtype  # of embeddings
+        self.dtype = self.inputs.attention_weights.dtype  # of scores, weights and sums
+        self.activation = (
+            ACTIVATIONS.index(call.values["activation"]),
+            self.dtype.type(call.values["negative_slope"]),
+        )
+        self.wide = is_wide(self.dim_head, self.storage)  # whether rows are read 16 bytes at a time
+        self.elements = ACCESS // self.storage.itemsize if self.wide else 1
+        self.scores = call.values.get("softmax_scores")  # given back to the first order
 
     @lazy
     def rows(self) -> Rows:
@@ -212,14 +128,14 @@ class _Attention:
     @lazy
     def projections(self) -> tuple[Any, Any, Any]:
         """a.x of every source, destination and row of the edge arrays, (n, num_heads); None without edge features."""
-        return self._project(self.inputs.attention_weights, self.inputs, None, _Inputs(None, None, None, None))
+        return self._project(self.inputs.attention_weights, self.inputs, None, (None, None, None))
 
     @lazy
     def projections_dot(self) -> tuple[Any, Any, Any]:
         """Their derivatives; None stands for zero."""
-        if self.dots is None:
+        if not self.second:
             return None, None, None
-        return self._project(self.dots.attention_weights, self.inputs, self.inputs.attention_weights, self.dots)
+        return self._project(self.dots.attention_weights, self.inputs, self.inputs.attention_weights, self.dots[:3])
 
     def _part(self, weights: Any, k: int) -> Any:
         """Return the weights that meet the source (0), destination (1) or edge (2) embedding."""
@@ -231,13 +147,13 @@ class _Attention:
         src, dst, edge = np.cumsum(counts)
         return array[:src], array[src:dst], None if self.inputs.edge_embedding is None else array[dst:edge]
 
-    def _project(self, weights: Any, inputs: _Inputs, weights_2: Any, inputs_2: _Inputs) -> tuple[Any, Any, Any]:
+    def _project(self, weights: Any, inputs: _Inputs, weights_2: Any, inputs_2: Sequence[Any]) -> tuple[Any, Any, Any]:
         """See kernel gat_project: both pairs' sums, a pair without weights being zero."""
         counts = [0 if x is None else len(x) for x in self.inputs[:3]]
         out = self.empty(sum(counts), self.num_heads)
-        lanes = Lanes.of(self.dim_head, self._elements(), 0)
+        lanes = Lanes.of(self.dim_head, self.elements, 0)
         sizes = (*map(np.int64, counts), self.num_heads, self.dim_head, lanes.column_bits)
-        args = (weights, *inputs[:3], weights_2, *inputs_2[:3], *sizes, out)
+        args = (weights, *inputs[:3], weights_2, *inputs_2, *sizes, out)
         grid = (cover(out.size, lanes.groups),)
         self.kernels.launch("gat_project", (self.storage, self.wide), grid, (THREADS,), args)
         return self._kinds(out, counts)
@@ -259,7 +175,7 @@ class _Attention:
         overflow = None if stats is None else sums.overflow_for(self.kernels, rows, stats)
         numbers = (np.int64(graph.num_positions), heads)
         index = (*rows.cut, graph.indices, sums.edge_ids(graph))
-        options = (*self._activation(), lanes.position_bits)
+        options = (*self.activation, lanes.position_bits)
         args = (*self.projections, *index, *numbers, *options, scores, stats, overflow)
         self._launch("gat_scores", (), (cover(rows.num_pieces * heads, lanes.groups),), args)
         if rows.long is not None:
@@ -273,7 +189,7 @@ class _Attention:
     def aggregate(self, first: _Weighted, second: _Weighted, out: Any) -> None:
         """out_i = sum over both and the in-edges of coefficient x_j."""
         rows, width = self.rows, out.shape[1]
-        lanes, overflow = Lanes.of(width, self._elements()), self._overflow(rows, width)
+        lanes, overflow = Lanes.of(width, self.elements), self._overflow(rows, width)
         terms = [
             value
             for w in (first, second)
@@ -282,7 +198,7 @@ class _Attention:
         numbers = (self.num_heads, self.dim_head, lanes.column_bits, lanes.position_bits)
         args = (*terms, *rows.cut, self.graph.indices, *numbers, out, overflow)
         options, grid = (self.wide, second.embedding is not None, self.concat_heads), lanes.grid(rows.num_pieces, width)
-        self._launch("gat_aggregate", options, grid, args, types=self.storage)
+        self._launch("gat_aggregate", options, grid, args, real=self.storage)
         self._finish(rows, overflow, out)
 
     def _overflow(self, rows: Rows, width: int) -> Any:
@@ -299,7 +215,7 @@ class _Attention:
 
     def coefficients(self, g: Any) -> Any:
         """Of g, raw and, second order, raw's derivative at every position and head; only the first without g."""
-        graph, heads, second = self.graph, self.num_heads, self.dots is not None
+        graph, heads, second = self.graph, self.num_heads, self.second
         reverse, (dots, dots_2) = graph.prepare(), self._dots(g)
         scores = (*self.projections, *self.projections_dot)
         means = self._means(dots, scores)
@@ -307,7 +223,7 @@ class _Attention:
         out = self.empty(graph.num_positions, heads, 3 if second else 2)
         arrays = (self.post, dots, dots_2, means, second_mean, *scores)
         index = (reverse.destinations, graph.indices, sums.edge_ids(graph))
-        args = (*arrays, *index, np.int64(graph.num_positions), heads, *self._activation(), out)
+        args = (*arrays, *index, np.int64(graph.num_positions), heads, *self.activation, out)
         grid = (cover(graph.num_positions * heads, THREADS),)
         self._launch("gat_coefficients", (second,), grid, args)
         return out
@@ -316,21 +232,20 @@ class _Attention:
         """g.x_j and g.xdot_j of every position and head; None stands for zero."""
         if g is None:
             return None, None
-        graph, x, x_2 = self.graph, self.inputs.src_embedding, self.dots.src_embedding if self.dots else None
+        graph, x, x_dot = self.graph, self.inputs.src_embedding, self.dots.src_embedding
         shape = (graph.num_positions, self.num_heads)
-        dots, dots_2 = self.empty(*shape), None if x_2 is None else self.empty(*shape)
-        lanes = Lanes.of(self.dim_head, self._elements(), 0)
+        dots, dots_2 = self.empty(*shape), None if x_dot is None else self.empty(*shape)
+        lanes = Lanes.of(self.dim_head, self.elements, 0)
         index = (graph.prepare().destinations, graph.indices, np.int64(dots.size))
         numbers = (self.num_heads, self.dim_head, self.concat_heads, lanes.column_bits)
         grid = (cover(dots.size, lanes.groups),)
-        self._launch("gat_dots", (self.wide,), grid, (g, x, x_2, *index, *numbers, dots, dots_2), types=self.storage)
+        self._launch("gat_dots", (self.wide,), grid, (g, x, x_dot, *index, *numbers, dots, dots_2), real=self.storage)
         return dots, dots_2
 
     def _means(self, dots: Any, scores: tuple[Any, ...]) -> Any:
         """Means of the dots and, second order, of pre's derivative."""
-        second = self.dots is not None
-        out = self.empty(self.graph.num_dst_nodes, (2 if second else 1) * self.num_heads)
-        self._each_piece("gat_means", (second,), (self.post, dots, *scores), out)
+        out = self.empty(self.graph.num_dst_nodes, (2 if self.second else 1) * self.num_heads)
+        self._each_piece("gat_means", (self.second,), (self.post, dots, *scores), out)
         return out
 
     def _second_mean(self, dots: Any, dots_2: Any, means: Any, scores: tuple[Any, ...]) -> Any:
@@ -342,38 +257,38 @@ class _Attention:
     def _each_piece(self, kernel: str, options: tuple[bool, ...], arrays: tuple[Any, ...], out: Any) -> None:
         """Launch a kernel that sums over the positions of every row and head."""
         graph, rows, lanes = self.graph, self.rows, Lanes.of(1, 1)
-        overflow = sums.overflow_for(self.kernels, rows, out)
-        numbers = (np.int64(graph.num_positions), self.num_heads, *self._activation())
-        args = (*arrays, *rows.cut, graph.indices, sums.edge_ids(graph), *numbers, lanes.position_bits, out, overflow)
-        self._launch(kernel, options, (cover(rows.num_pieces * self.num_heads, lanes.groups),), args)
-        sums.finish(self.kernels, rows, overflow, out)
+        numbers = (np.int64(graph.num_positions), self.num_heads, *self.activation)
+        args = (*arrays, *rows.cut, graph.indices, sums.edge_ids(graph), *numbers, lanes.position_bits)
+        types, grid = self._types(self.dtype, options), (cover(rows.num_pieces * self.num_heads, lanes.groups),)
+        sums.sum_positions(self.kernels, kernel, types, grid, args, rows, out)
 
-    def inputs_gradients(self, g: Any, coefficients: Any, fields: Fields) -> None:
+    def inputs_gradients(self, g: Any, coefficients: Any) -> None:
         """Fill in the gradients in embeddings and weights that are asked for."""
+        fields, weights = self.fields, self.fields["attention_weights"]
         given = [k for k in range(3) if self.inputs[k] is not None]
         rows = [(sums.by_source, sums.by_destination, sums.by_row)[k](self.graph) for k in given]
         counts, totals = [of.num_rows for of in rows] + [0] * (3 - len(given)), (None, None, None)
-        if fields.any_of("attention_weights"):
+        if weights is not None:
             sums_of = self.empty(sum(counts), (coefficients.shape[2] - 1) * self.num_heads)
             totals = self._kinds(sums_of, counts)
         for k in given:
             if fields.any_of(_Inputs._fields[k], "attention_weights"):
                 self._to_rows(k, rows[k], None if k else g, coefficients, fields[_Inputs._fields[k]], totals[k])
-        if fields.any_of("attention_weights"):
-            self._to_weights(rows, counts, sums_of, fields["attention_weights"])
+        if weights is not None:
+            self._to_weights(rows, counts, sums_of, weights)
 
     def _to_rows(self, k: int, rows: Rows, g: Any, coefficients: Any, out: Any, totals: Any) -> None:
         """Write the gradient in one embedding, and the sums of coefficients that the weights' gradient needs."""
         width, g = self.num_heads * self.dim_head, None if out is None else g
         overflow = None if out is None else self._overflow(rows, width)
         totals_overflow = None if totals is None else sums.overflow_for(self.kernels, rows, totals)
-        lanes = Lanes.of(width, self._elements())
-        weights = [self._part(given and given.attention_weights, k) for given in (self.inputs, self.dots)]
+        lanes = Lanes.of(width, self.elements)
+        weights = [self._part(given.attention_weights, k) for given in (self.inputs, self.dots)]
         index = (*rows.cut, rows.order, self.graph.prepare().destinations)
         numbers = (self.num_heads, self.dim_head, self.concat_heads, lanes.column_bits, lanes.position_bits)
         arrays = (coefficients, coefficients.shape[2], g, *weights, *index)
         args = (*arrays, *numbers, out, overflow, totals, totals_overflow)
-        self._launch("gat_to_rows", (self.wide,), lanes.grid(rows.num_pieces, width), args, types=self.storage)
+        self._launch("gat_to_rows", (self.wide,), lanes.grid(rows.num_pieces, width), args, real=self.storage)
         if out is not None:
             self._finish(rows, overflow, out)
             if k == 2:
@@ -385,30 +300,19 @@ class _Attention:
         """Write the gradient in the weights."""
         parts = self.empty(cover(max(counts), ROWS), out.size)
         offsets = [of.offsets for of in rows] + [None] * (3 - len(rows))
-        dots = self.dots[:3] if self.dots else (None, None, None)
         sizes = (*map(np.int64, counts), len(rows), self.num_heads, self.dim_head)
-        args = (totals, totals.shape[1] // self.num_heads, *self.inputs[:3], *dots, *offsets, *sizes, parts)
+        args = (totals, totals.shape[1] // self.num_heads, *self.inputs[:3], *self.dots[:3], *offsets, *sizes, parts)
         self._launch("gat_weights", (), (len(parts) * cover(out.size, 32),), args, (32, 8), self.storage)
         with Total(self.kernels, out, fresh=True) as total:
             total.add(parts)
 
     # ---- launches
 
-    def _activation(self) -> tuple[int, Any]:
-        return ACTIVATIONS.index(self.activation), self.dtype.type(self.negative_slope)
-
-    def _elements(self) -> int:
-        return ACCESS // self.storage.itemsize if self.wide else 1
-
     def _launch(
-        self,
-        kernel: str,
-        options: tuple[bool, ...],
-        grid: tuple[int, ...],
-        args: Sequence[Any],
-        block: tuple[int, ...] = (THREADS,),
-        types: Any = None,
+        self, kernel: str, options: Types, grid: Extents, args: Args, block: Extents = (THREADS,), real: Any = None
     ) -> None:
-        """Launch a kernel instance for `types` (the scores' type by default) and the graph's index type."""
-        kinds = (self.dtype if types is None else types, self.graph.offsets.dtype, *options)
-        self.kernels.launch(kernel, kinds, grid, block, args)
+        """Launch a kernel instance for `real` (the scores' type by default) and the graph's index type."""
+        self.kernels.launch(kernel, self._types(self.dtype if real is None else real, options), grid, block, args)
+
+    def _types(self, real: Any, options: Types) -> Types:
+        return (real, self.graph.offsets.dtype, *options)

@@ -28,22 +28,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from trigraph.gpu import sums
+from trigraph.gpu.call import Call
 from trigraph.gpu.products import Columns, product_rows
-from trigraph.gpu.results import Fields, Like, Out, Wrt
-from trigraph.gpu.sums import ROWS, Kernels, Rows, Total, bits, cover
-from trigraph.table.lazy import lazy
-
-__all__ = [
-    "gno_aggregate_bwd",
-    "gno_aggregate_bwd2",
-    "gno_aggregate_fwd",
-    "gno_kernel_bwd",
-    "gno_kernel_bwd2",
-    "gno_kernel_fwd",
-    "gno_message_bwd",
-    "gno_message_bwd2",
-    "gno_message_fwd",
-]
+from trigraph.gpu.sums import ROWS, Rows, Total, bits, cover
 
 # In-edges that lanes are chosen for, whatever the graph: the bits of a node's sum then depend on its own edges alone.
 USUAL_DEGREE = 16
@@ -52,61 +39,39 @@ USUAL_DEGREE = 16
 # ---- gno_kernel ------------------------------------------------------------------------------------------------------
 
 
-def gno_kernel_fwd(coords: Any, params: Any, f_in: int, f_out: int, *, out: Out = None) -> Any:
+def gno_kernel_fwd(call: Call) -> None:
     """Kernel = V^ a^; see `trigraph.gno_kernel_fwd`."""
-    net = _Network(coords, params, f_in * f_out)
-    fields = Fields(
-        "gno_kernel_fwd", None, out, {"kernel": Like((len(coords), f_in * f_out), params.dtype)}, net.kernels
-    )
-    kernel = fields["kernel"]
-    for first, count in sums.blocks(len(coords), (net.hidden + 1) * params.itemsize):
-        a = net.empty(count, net.hidden + 1)
+    net, kernel = _Network(call), call.fields["kernel"]
+    for first, count in sums.blocks(len(net.coords), (net.hidden + 1) * net.itemsize):
+        a = net.kernels.empty(count, net.hidden + 1)
         net.load(first, count, a.shape[1], a=a)
-        net.kernels.matmul(a, net.v_hat(params), out=kernel[first : first + count])
-    return fields.result()
+        net.kernels.matmul(a, net.v_hat(net.params), out=kernel[first : first + count])
 
 
-def gno_kernel_bwd(
-    grad_kernel: Any, coords: Any, params: Any, f_in: int, f_out: int, wrt: Wrt = None, *, out: Out = None
-) -> Any:
+def gno_kernel_bwd(call: Call) -> None:
     """Coords U^T s, dU^ = sum s x^^T, dV^ = sum g a^^T, with s = V^T g where active; see `trigraph.gno_kernel_bwd`."""
-    net = _Network(coords, params, f_in * f_out)
-    like = {"coords": coords, "params": params}
-    grads = Fields("gno_kernel_bwd", wrt, out, like, net.kernels)
+    net, grads, params = _Network(call), call.fields, call.inputs.params
     grads.clear("params")  # sums over blocks are added to what is there
-    per_edge = 2 * net.hidden + net.d + 2 + (net.hidden + 1) * f_in * f_out // ROWS
-    with net.total(net.u_hat, grads) as of_u, net.total(net.v_hat, grads) as of_v:
-        for first, count in sums.blocks(len(coords), per_edge * params.itemsize):
-            g = grad_kernel[first : first + count]
-            s = net.empty(count, net.hidden)
+    per_edge = 2 * net.hidden + net.d + 2 + (net.hidden + 1) * net.width // ROWS
+    with net.total(net.u_hat) as of_u, net.total(net.v_hat) as of_v:
+        for first, count in sums.blocks(len(net.coords), per_edge * net.itemsize):
+            g = call.grad[first : first + count]
+            s = net.kernels.empty(count, net.hidden)
             net.kernels.matmul(g, net.v(params).T, out=s)
             net.select(first, count, 1, s)
             if "coords" in grads:
                 net.kernels.matmul(s, net.u(params).T, out=grads["coords"][first : first + count])
             if "params" in grads:
-                a, x = net.empty(count, net.hidden + 1), net.empty(count, net.d + 1)
+                a, x = net.kernels.empty(count, net.hidden + 1), net.kernels.empty(count, net.d + 1)
                 net.load(first, count, a.shape[1], a=a, x=x)
                 of_u.add(product_rows(net.kernels, x, s))
                 of_v.add(product_rows(net.kernels, a, g))
-    return grads.result()
 
 
-def gno_kernel_bwd2(
-    gg_coords: Any,
-    gg_params: Any,
-    grad_kernel: Any,
-    coords: Any,
-    params: Any,
-    f_in: int,
-    f_out: int,
-    wrt: Wrt = None,
-    *,
-    out: Out = None,
-) -> Any:
+def gno_kernel_bwd2(call: Call) -> None:
     """grad_kernel [V, V'] [t, a^], coords [U', U]^T [s, s'], dU^ = sum s' x^^T + s c^T, dV = sum g t^T."""
-    net = _Network(coords, params, f_in * f_out, gg_coords, gg_params)
-    like = {"grad_kernel": grad_kernel, "coords": coords, "params": params}
-    grads = Fields("gno_kernel_bwd2", wrt, out, like, net.kernels)
+    net, grads, params = _Network(call), call.fields, call.inputs.params
+    gg_coords, gg_params = net.gg_coords, net.gg_params
     grads.clear("params")  # sums over blocks are added to what is there
     hidden, second = net.hidden, gg_params is not None
     left = net.stack(net.v(params), net.v_hat(gg_params)) if second else net.v(params)
@@ -114,25 +79,21 @@ def gno_kernel_bwd2(
     down = net.stack(net.u(gg_params).T, net.u(params).T) if second else None
     if not second:
         grads.clear("coords")
-    per_edge = 5 * hidden + net.d + 2 + hidden * f_in * f_out // ROWS
-    with (
-        net.total(net.u_hat, grads) as of_u_hat,
-        net.total(net.u, grads) as of_u,
-        net.total(net.v, grads) as of_v,
-    ):
-        for first, count in sums.blocks(len(coords), per_edge * params.itemsize):
+    per_edge = 5 * hidden + net.d + 2 + hidden * net.width // ROWS
+    with net.total(net.u_hat) as of_u_hat, net.total(net.u) as of_u, net.total(net.v) as of_v:
+        for first, count in sums.blocks(len(net.coords), per_edge * net.itemsize):
             rows = slice(first, first + count)
-            g = grad_kernel[rows]
-            ta, x = net.empty(count, len(left)), net.empty(count, net.d + 1)
-            if "grad_kernel" in grads or "params" in grads:
+            g = call.grad[rows]
+            ta, x = net.kernels.empty(count, len(left)), net.kernels.empty(count, net.d + 1)
+            if grads.any_of("grad_kernel", "params"):
                 a = ta.reshape(-1)[hidden:] if second else None
                 net.load(first, count, ta.shape[1], t=ta, a=a, x=x)
             if "grad_kernel" in grads:
                 net.kernels.matmul(ta, left, out=grads["grad_kernel"][rows])
             if "params" in grads:
                 of_v.add(product_rows(net.kernels, Columns(ta, 0, hidden), g))
-            if "coords" in grads or "params" in grads:
-                s = net.empty(count, len(back))
+            if grads.any_of("coords", "params"):
+                s = net.kernels.empty(count, len(back))
                 net.kernels.matmul(g, back.T, out=s)
                 net.select(first, count, len(back) // hidden, s)
                 if "coords" in grads and second:
@@ -141,192 +102,103 @@ def gno_kernel_bwd2(
                     of_u_hat.add(product_rows(net.kernels, x, Columns(s, hidden, hidden)))
                 if "params" in grads and gg_coords is not None:
                     of_u.add(product_rows(net.kernels, gg_coords[rows], Columns(s, 0, hidden)))
-    return grads.result()
 
 
 # ---- gno_aggregate ---------------------------------------------------------------------------------------------------
 
 
-def gno_aggregate_fwd(features: Any, kernel: Any, graph: Any, f_in: int, f_out: int, *, out: Out = None) -> Any:
+def gno_aggregate_fwd(call: Call) -> None:
     """message_i = sum over e into i of K_e h_src(e); see `trigraph.gno_aggregate_fwd`."""
-    kernels = Kernels("gno", features)
-    fields = Fields(
-        "gno_aggregate_fwd", None, out, {"message": Like((graph.num_dst_nodes, f_out), features.dtype)}, kernels
-    )
-    message = fields["message"]
-    _to_destinations(kernels, [(kernel, features)], graph, f_in, f_out, message)
-    return fields.result()
+    _to_destinations(call, [(call.inputs.kernel, call.inputs.features)], call.fields["message"])
 
 
-def gno_aggregate_bwd(
-    grad_message: Any,
-    features: Any,
-    kernel: Any,
-    graph: Any,
-    f_in: int,
-    f_out: int,
-    wrt: Wrt = None,
-    *,
-    out: Out = None,
-) -> Any:
+def gno_aggregate_bwd(call: Call) -> None:
     """features_j = sum over e out of j of K_e^T g_dst(e), kernel_e = sum g h^T; see `trigraph.gno_aggregate_bwd`."""
-    kernels = Kernels("gno", features)
-    like = {"features": features, "kernel": kernel}
-    grads = Fields("gno_aggregate_bwd", wrt, out, like, kernels)
-    if "features" in grads:
-        _to_sources(kernels, kernel, grad_message, graph, f_in, f_out, grads["features"])
-    if "kernel" in grads:
-        _to_kernel(kernels, grad_message, features, graph, f_in, f_out, grads["kernel"])
-    return grads.result()
+    _to_sources(call, call.inputs.kernel)
+    _to_kernel(call, call.inputs.features)
 
 
-def gno_aggregate_bwd2(
-    gg_features: Any,
-    gg_kernel: Any,
-    grad_message: Any,
-    features: Any,
-    kernel: Any,
-    graph: Any,
-    f_in: int,
-    f_out: int,
-    wrt: Wrt = None,
-    *,
-    out: Out = None,
-) -> Any:
+def gno_aggregate_bwd2(call: Call) -> None:
     """Bilinear: each factor in turn replaced by its cotangent; see `trigraph.gno_aggregate_bwd2`."""
-    kernels = Kernels("gno", features)
-    like = {"grad_message": grad_message, "features": features, "kernel": kernel}
-    grads = Fields("gno_aggregate_bwd2", wrt, out, like, kernels)
-    if "grad_message" in grads:
-        pairs = [(kernel, gg_features), (gg_kernel, features)]
-        _to_destinations(kernels, pairs, graph, f_in, f_out, grads["grad_message"])
-    if "features" in grads:
-        _to_sources(kernels, gg_kernel, grad_message, graph, f_in, f_out, grads["features"])
-    if "kernel" in grads:
-        _to_kernel(kernels, grad_message, gg_features, graph, f_in, f_out, grads["kernel"])
-    return grads.result()
+    inputs, dots = call.inputs, call.dots
+    if "grad_message" in call.fields:
+        pairs = [(inputs.kernel, dots.features), (dots.kernel, inputs.features)]
+        _to_destinations(call, pairs, call.fields["grad_message"])
+    _to_sources(call, dots.kernel)
+    _to_kernel(call, dots.features)
 
 
 # ---- gno_message -----------------------------------------------------------------------------------------------------
 
 
-def gno_message_fwd(
-    features: Any, coords: Any, params: Any, graph: Any, f_in: int, f_out: int, *, out: Out = None
-) -> Any:
+def gno_message_fwd(call: Call) -> None:
     """message_i = sum over i's pieces of T V^; see `trigraph.gno_message_fwd`."""
-    net = _Network(coords, params, f_in * f_out)
-    fields = Fields(
-        "gno_message_fwd", None, out, {"message": Like((graph.num_dst_nodes, f_out), params.dtype)}, net.kernels
-    )
-    message = fields["message"]
+    net, graph, message, f_out = _Network(call), call.graph, call.fields["message"], call.sizes["f_out"]
     if graph.num_positions == 0:
-        return fields.zeros()
-    pieces = sums.by_destination(graph)
-    partial = net.empty(pieces.num_pieces, f_out)
-    for first, count in sums.blocks(pieces.num_pieces, (net.hidden + 1) * f_in * params.itemsize):
-        moments = _Block(net, graph, f_in, pieces, first, count).moments(features, None)
-        net.kernels.matmul(moments, net.v_hat(params).reshape(-1, f_out), out=partial[first : first + count])
-    sums.sum_pieces(net.kernels, pieces, partial, message)
-    return fields.result()
-
-
-def gno_message_bwd(
-    grad_message: Any,
-    features: Any,
-    coords: Any,
-    params: Any,
-    graph: Any,
-    f_in: int,
-    f_out: int,
-    wrt: Wrt = None,
-    *,
-    out: Out = None,
-) -> Any:
-    """First order of the module's formulas, h' = h and V' = V^; see `trigraph.gno_message_bwd`."""
-    net = _Network(coords, params, f_in * f_out)
-    like = {"features": features, "coords": coords, "params": params}
-    grads = Fields("gno_message_bwd", wrt, out, like, net.kernels)
-    grads.clear("params")  # sums over blocks are added to what is there
-    _message_derivatives(net, graph, grad_message, features, features, params, False, grads)
-    return grads.result()
-
-
-def gno_message_bwd2(
-    gg_features: Any,
-    gg_coords: Any,
-    gg_params: Any,
-    grad_message: Any,
-    features: Any,
-    coords: Any,
-    params: Any,
-    graph: Any,
-    f_in: int,
-    f_out: int,
-    wrt: Wrt = None,
-    *,
-    out: Out = None,
-) -> Any:
-    """Second order of the module's formulas; see `trigraph.gno_message_bwd2`."""
-    net = _Network(coords, params, f_in * f_out, gg_coords, gg_params)
-    like = {"grad_message": grad_message, "features": features, "coords": coords, "params": params}
-    grads = Fields("gno_message_bwd2", wrt, out, like, net.kernels)
-    grads.clear("params")  # sums over blocks are added to what is there
-    _message_derivatives(net, graph, grad_message, features, gg_features, gg_params, True, grads)
-    return grads.result()
-
-
-def _message_derivatives(
-    net: _Network,
-    graph: Any,
-    grad_message: Any,
-    features: Any,
-    features_1: Any,
-    params_1: Any,
-    second: bool,
-    grads: Fields,
-) -> None:
-    """Write the module's formulas into `grads`; h' is `features_1`, V' that of `params_1`, None standing for zero."""
-    if graph.num_positions == 0 or not grads.arrays:
-        grads.clear(*grads.arrays)
+        message.fill(0)
         return
-    kernels, f_in, f_out = net.kernels, features.shape[1], grad_message.shape[1]
+    pieces = sums.by_destination(graph)
+    partial = net.kernels.empty(pieces.num_pieces, f_out)
+    for first, count in sums.blocks(pieces.num_pieces, (net.hidden + 1) * call.sizes["f_in"] * net.itemsize):
+        moments = _Block(net, graph, pieces, first, count).moments(call.inputs.features, None)
+        net.kernels.matmul(moments, net.v_hat(net.params).reshape(-1, f_out), out=partial[first : first + count])
+    sums.sum_pieces(net.kernels, pieces, partial, message)
+
+
+def gno_message_bwd(call: Call) -> None:
+    """First order of the module's formulas, h' = h and V' = V^; see `trigraph.gno_message_bwd`."""
+    _message_derivatives(call, call.inputs.features, call.inputs.params)
+
+
+def gno_message_bwd2(call: Call) -> None:
+    """Second order of the module's formulas; see `trigraph.gno_message_bwd2`."""
+    _message_derivatives(call, call.dots.features, call.dots.params)
+
+
+def _message_derivatives(call: Call, features_dot: Any, params_dot: Any) -> None:
+    """Write the module's formulas; h' is `features_dot`, V' that of `params_dot`, None standing for zero."""
+    net, graph, grads, features = _Network(call), call.graph, call.fields, call.inputs.features
+    grads.clear("params")  # sums over blocks are added to what is there
+    if graph.num_positions == 0:
+        grads.clear()
+        return
+    kernels, f_in, f_out, second = net.kernels, call.sizes["f_in"], call.sizes["f_out"], call.second
     pieces = sums.by_destination(graph)
     v = net.v_hat(net.params).reshape(-1, f_out)
-    v_1 = None if params_1 is None else net.v_hat(params_1).reshape(-1, f_out)
-    tangent = net.gg_coords is not None or net.gg_params is not None  # or else t = 0
-    partial = net.empty(pieces.num_pieces, f_out) if "grad_message" in grads else None
-    to_source = net.empty(graph.num_positions, f_in) if "features" in grads else None
+    v_dot = None if params_dot is None else net.v_hat(params_dot).reshape(-1, f_out)
+    moving = net.gg_coords is not None or net.gg_params is not None  # or else t = 0
+    partial = net.kernels.empty(pieces.num_pieces, f_out) if "grad_message" in grads else None
+    to_source = net.kernels.empty(graph.num_positions, f_in) if "features" in grads else None
     to_coords = grads["coords"]
     if to_coords is not None:
         sums.clear_unused(graph, to_coords)
         in_place = graph.edges_in_order
-        to_coords = to_coords[: graph.num_positions] if in_place else net.empty(graph.num_positions, net.d)
-    g_pieces = None if grads.arrays.keys() == {"grad_message"} else sums.spread(kernels, pieces, grad_message)
+        to_coords = to_coords[: graph.num_positions] if in_place else net.kernels.empty(graph.num_positions, net.d)
+    g_pieces = None if grads.arrays.keys() == {"grad_message"} else sums.spread(kernels, pieces, call.grad)
     per_piece = (4 if second else 2) * len(v) + (net.d + 1) * net.hidden + len(v) * f_out // ROWS
-    with net.total(net.u_hat, grads) as of_u, net.total(net.v_hat, grads, f_out) as of_v:
-        for first, count in sums.blocks(pieces.num_pieces, per_piece * grad_message.itemsize):
-            block, rows = _Block(net, graph, f_in, pieces, first, count), slice(first, first + count)
+    with net.total(net.u_hat) as of_u, net.total(net.v_hat, f_out) as of_v:
+        for first, count in sums.blocks(pieces.num_pieces, per_piece * net.itemsize):
+            block, rows = _Block(net, graph, pieces, first, count), slice(first, first + count)
             if partial is not None or "params" in grads:
-                t_1 = block.moments(features_1, features if tangent else None)
+                t_dot = block.moments(features_dot, features if moving else None)
             if partial is not None:
-                net.kernels.matmul(t_1, v, out=partial[rows])
-                if v_1 is not None:
-                    net.kernels.matmul(block.moments(features, None), v_1, out=partial[rows], add=True)
+                net.kernels.matmul(t_dot, v, out=partial[rows])
+                if v_dot is not None:
+                    net.kernels.matmul(block.moments(features, None), v_dot, out=partial[rows], add=True)
             if g_pieces is None:
                 continue
             g = g_pieces[rows]
             if "params" in grads:
-                of_v.add(product_rows(kernels, g, t_1))
+                of_v.add(product_rows(kernels, g, t_dot))
             q = net.kernels.matmul(g, v.T) if second else None
-            q_1 = None if v_1 is None else net.kernels.matmul(g, v_1.T)
+            q_dot = None if v_dot is None else net.kernels.matmul(g, v_dot.T)
             if to_source is not None:
-                block.to_source(q_1, q if tangent else None, to_source)
+                block.to_source(q_dot, q if moving else None, to_source)
             if to_coords is not None or "params" in grads:
-                to_params = net.empty(count, net.d + 1, net.hidden) if "params" in grads else None
-                block.first_layer(
-                    [(q_1, features), (q, features_1)], net.params, net.coords, False, to_coords, to_params
-                )
-                if tangent:
+                to_params = net.kernels.empty(count, net.d + 1, net.hidden) if "params" in grads else None
+                pairs = [(q_dot, features), (q, features_dot)]
+                block.first_layer(pairs, net.params, net.coords, False, to_coords, to_params)
+                if moving:
                     block.first_layer([(q, features)], net.gg_params, net.gg_coords, True, to_coords, to_params)
                 if to_params is not None:
                     of_u.add(to_params)
@@ -341,35 +213,16 @@ def _message_derivatives(
 # ---- the kernel network ----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
 class _Network:
     """coords, packed parameters (rows of U^, then rows of V^), and the cotangents of the second order."""
 
-    coords: Any
-    params: Any
-    width: int
-    gg_coords: Any = None
-    gg_params: Any = None
-
-    @lazy
-    def kernels(self) -> Kernels:
-        return Kernels("gno", self.params)
-
-    @property
-    def xp(self) -> Any:
-        return self.kernels.xp
-
-    @property
-    def d(self) -> int:
-        return int(self.coords.shape[1])
-
-    @lazy
-    def hidden(self) -> int:
-        return int((self.params.size - self.width) // (self.d + 1 + self.width))
-
-    def empty(self, *shape: int) -> Any:
-        """Workspace."""
-        return self.xp.empty(shape, self.params.dtype)
+    def __init__(self, call: Call) -> None:
+        self.kernels, self.fields = call.kernels, call.fields
+        self.coords, self.params = call.inputs.coords, call.inputs.params
+        self.gg_coords, self.gg_params = call.dots.coords, call.dots.params
+        self.d, self.hidden, self.f_in = (call.sizes[name] for name in ("d", "hidden", "f_in"))
+        self.width = self.f_in * call.sizes["f_out"]
+        self.itemsize = self.params.itemsize
 
     def u_hat(self, params: Any) -> Any:
         """Rows of U and the row b_u, (d + 1, H)."""
@@ -387,13 +240,13 @@ class _Network:
         """V alone, (H, F)."""
         return self.v_hat(params)[:-1]
 
-    def total(self, part: Callable[[Any], Any], grads: Fields, outer: int = 1) -> Total:
+    def total(self, part: Callable[[Any], Any], outer: int = 1) -> Total:
         """Return the sum that is added to a part of the gradient in the parameters, where that is asked for."""
-        return Total(self.kernels, part(grads["params"]) if "params" in grads else None, outer)
+        return Total(self.kernels, part(self.fields["params"]) if "params" in self.fields else None, outer)
 
     def stack(self, above: Any, below: Any) -> Any:
         """Return one matrix above another."""
-        stacked = self.empty(len(above) + len(below), above.shape[1])
+        stacked = self.kernels.empty(len(above) + len(below), above.shape[1])
         stacked[: len(above)] = above
         stacked[len(above) :] = below
         return stacked
@@ -414,28 +267,29 @@ class _Network:
 # ---- gno_aggregate: sums of matrix-vector and of outer products ------------------------------------------------------
 
 
-def _to_destinations(
-    kernels: Kernels, pairs: Sequence[tuple[Any, Any]], graph: Any, f_in: int, f_out: int, out: Any
-) -> None:
+def _to_destinations(call: Call, pairs: Sequence[tuple[Any, Any]], out: Any) -> None:
     """out_i = sum over the pairs (K, h) and over e into i of K_e h_src(e); a pair with None is left out."""
+    f_in, f_out = call.sizes["f_in"], call.sizes["f_out"]
     y_bits = min(bits(f_out), 5)
     shape = (f_out, f_in, 1, f_out, y_bits, min(bits(f_in), 7 - y_bits))
-    _contract(kernels, pairs, graph, sums.by_destination(graph), graph.indices, shape, out)
+    _contract(call, pairs, sums.by_destination(call.graph), call.graph.indices, shape, out)
 
 
-def _to_sources(kernels: Kernels, kernel: Any, grad_message: Any, graph: Any, f_in: int, f_out: int, out: Any) -> None:
-    """out_j = sum over e out of j of K_e^T g_dst(e); zero where the kernel is None."""
+def _to_sources(call: Call, kernel: Any) -> None:
+    """features_j = sum over e out of j of K_e^T g_dst(e), if asked for; zero where the kernel is None."""
+    if "features" not in call.fields:
+        return
+    graph, f_in, f_out = call.graph, call.sizes["f_in"], call.sizes["f_out"]
     x_bits = min(bits(f_out), 5)
     shape = (f_in, f_out, f_out, 1, min(bits(cover(f_in, 4)), 7 - x_bits), x_bits)
     others = graph.prepare().destinations
-    _contract(kernels, [(kernel, grad_message)], graph, sums.by_source(graph), others, shape, out)
+    _contract(call, [(kernel, call.grad)], sums.by_source(graph), others, shape, call.fields["features"])
 
 
 def _contract(
-    kernels: Kernels,
+    call: Call,
     pairs: Sequence[tuple[Any, Any]],
-    graph: Any,
-    rows: sums.Rows,
+    rows: Rows,
     others: Any,
     shape: tuple[int, int, int, int, int, int],
     out: Any,
@@ -445,30 +299,28 @@ def _contract(
     if not given or rows.num_positions == 0:
         out.fill(0)
         return
-    overflow = sums.overflow_for(kernels, rows, out)
     num_y, _, _, _, y_bits, x_bits = shape
     e_bits = min(bits(USUAL_DEGREE), 7 - y_bits - x_bits)
     grid = (cover(rows.num_pieces, 128 >> (y_bits + x_bits + e_bits)) * cover(num_y, 4 << y_bits),)
     arrays = (*given[0], *(given[1] if len(given) > 1 else (None, None)))
-    index = (*rows.cut, rows.order, graph.edge_ids, others)
-    args = (*arrays, *index, *shape, e_bits, out, overflow)
-    kernels.launch("gno_contract", (out.dtype, rows.offsets.dtype), grid, (128,), args)
-    sums.finish(kernels, rows, overflow, out)
+    args = (*arrays, *rows.cut, rows.order, call.graph.edge_ids, others, *shape, e_bits)
+    sums.sum_positions(call.kernels, "gno_contract", (out.dtype, rows.offsets.dtype), grid, args, rows, out)
 
 
-def _to_kernel(kernels: Kernels, grad_message: Any, features: Any, graph: Any, f_in: int, f_out: int, out: Any) -> None:
-    """out_r = sum over the positions that share row r of g_dst h_src^T; zero where the features are None."""
+def _to_kernel(call: Call, features: Any) -> None:
+    """kernel_r = sum over the positions that share row r of g_dst h_src^T, if asked for; zero without features."""
+    graph, out = call.graph, call.fields["kernel"]
+    if out is None:
+        return
     if features is None or graph.num_positions == 0:
         out.fill(0)
         return
-    rows = sums.by_row(graph)
-    overflow = sums.overflow_for(kernels, rows, out)
+    rows, f_in, f_out = sums.by_row(graph), call.sizes["f_in"], call.sizes["f_out"]
     lane_bits = min(bits(cover(f_in * f_out, 4)), 7)
     grid = (cover(rows.num_pieces, 128 >> lane_bits) * cover(f_in * f_out, 4 << lane_bits),)
     index = (*rows.cut, rows.order, graph.prepare().destinations, graph.indices)
-    args = (grad_message, features, *index, f_in, f_out, lane_bits, out, overflow)
-    kernels.launch("gno_outer", (out.dtype, graph.offsets.dtype), grid, (128,), args)
-    sums.finish(kernels, rows, overflow, out)
+    args = (call.grad, features, *index, f_in, f_out, lane_bits)
+    sums.sum_positions(call.kernels, "gno_outer", (out.dtype, graph.offsets.dtype), grid, args, rows, out)
     sums.clear_unused(graph, out)
 
 
@@ -515,15 +367,14 @@ class _Block:
 
     net: _Network
     graph: Any
-    f_in: int
     pieces: Rows
     first: int
     count: int
 
     def moments(self, features_a: Any, features_t: Any) -> Any:
         """sum_e a^ h_a + t h_t of each piece, (count, (H + 1) * f_in); None stands for zero."""
-        net, f_in = self.net, self.f_in
-        out, tile = net.empty(self.count, (net.hidden + 1) * f_in), _Tile.of(net.hidden, f_in)
+        net, f_in = self.net, self.net.f_in
+        out, tile = net.kernels.empty(self.count, (net.hidden + 1) * f_in), _Tile.of(net.hidden, f_in)
         arrays = (features_a, features_t, net.coords, net.params, net.gg_coords, net.gg_params)
         index = (*self.pieces.cut, self.graph.indices, self.graph.edge_ids)
         tiles = cover(net.hidden, tile.rows) * cover(f_in, tile.cols)
@@ -532,16 +383,16 @@ class _Block:
 
     def to_source(self, q_a: Any, q_t: Any, out: Any) -> None:
         """q_a a^ + q_t t of each edge into its position's row of `out`; None stands for zero."""
-        net, tile = self.net, self._edges_by(self.f_in)
+        net, tile = self.net, _Tile.of(USUAL_DEGREE, self.net.f_in)
         arrays = (q_a, q_t, net.coords, net.params, net.gg_coords, net.gg_params)
         index = (*self.pieces.cut, self.graph.edge_ids)
-        self._launch("gno_to_source", tile, cover(self.f_in, tile.cols), (*arrays, *index), (), (out,))
+        self._launch("gno_to_source", tile, cover(net.f_in, tile.cols), (*arrays, *index), (), (out,))
 
     def first_layer(
         self, pairs: Sequence[tuple[Any, Any]], weights: Any, x: Any, add: bool, to_coords: Any, to_params: Any
     ) -> None:
         """With s = sum over the pairs of q h where active, write or add weights^T s and s x^T to the outputs."""
-        net, tile = self.net, self._edges_by(self.net.hidden)
+        net, tile = self.net, _Tile.of(USUAL_DEGREE, self.net.hidden)
         given = [pair for pair in pairs if pair[0] is not None and pair[1] is not None]
         given += [(None, None)] * (2 - len(given))
         arrays = (*given[0], *given[1], net.coords, net.params, weights, x)
@@ -549,15 +400,12 @@ class _Block:
         extra = tile.groups * tile.rows * (tile.cols + 1)
         self._launch("gno_first_layer", tile, 1, (*arrays, *index), (not add, add), (to_coords, to_params), extra)
 
-    def _edges_by(self, cols: int) -> _Tile:
-        return _Tile.of(USUAL_DEGREE, cols)
-
     def _launch(
         self, kernel: str, tile: _Tile, tiles: int, arrays: Any, flags: Any, outputs: Any, extra: int = 0
     ) -> None:
         net = self.net
         span = np.int64(self.first), np.int64(self.count)
-        args = (*arrays, *span, net.d, net.hidden, self.f_in, *flags, *tile, *outputs)
-        shared = (tile.elements + extra) * net.params.itemsize
+        args = (*arrays, *span, net.d, net.hidden, net.f_in, *flags, *tile, *outputs)
+        shared = (tile.elements + extra) * net.itemsize
         types = (net.params.dtype, self.pieces.offsets.dtype)
         net.kernels.launch(kernel, types, (cover(self.count, tile.groups) * tiles,), (128,), args, shared)

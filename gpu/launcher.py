@@ -28,15 +28,20 @@ import shutil
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from trigraph.gpu.host.parameters import describe
-from trigraph.gpu.instances import C_TYPES, INSTANCES, instance
+from trigraph.gpu.instances import C_TYPES, instance
 from trigraph.gpu.sources import expand_includes
+
+Types = Sequence[Any]  # template arguments of a kernel
+Extents = Sequence[int]
+Args = Sequence[Any]
 
 KERNELS = Path(__file__).resolve().parent / "kernels"
 ORDERS = ("forward", "reverse", "random")
@@ -46,20 +51,7 @@ OPTIONS = ("--std=c++17", "--ftz=false")
 
 _NULL = np.uintp(0)
 _STATIC_LIMIT = 48 * 1024  # bytes of shared memory a block may have without asking
-_DTYPES = {
-    "bool": np.bool_,
-    "signed char": np.int8,
-    "unsigned char": np.uint8,
-    "short": np.int16,
-    "unsigned short": np.uint16,
-    "int": np.int32,
-    "unsigned int": np.uint32,
-    "long long": np.int64,
-    "unsigned long long": np.uint64,
-    "float": np.float32,
-    "double": np.float64,
-    "float16": np.float16,
-}
+_DTYPES = {c_type: name for name, c_type in C_TYPES.items()} | {"bool": "bool"}
 
 
 def _dtype(c_type: str) -> np.dtype[Any]:
@@ -100,7 +92,7 @@ _HOST_LOCK = _Lock()
 _DEVICE_LOCK = _Lock()
 
 
-class Runtime(Protocol):
+class Runtime(ABC):
     """A place that kernels run in."""
 
     #: ``"gpu"`` or ``"gpu-host"``.
@@ -109,14 +101,7 @@ class Runtime(Protocol):
     xp: Any
 
     def launch(
-        self,
-        family: str,
-        kernel: str,
-        template_types: Sequence[Any],
-        grid: Sequence[int],
-        block: Sequence[int],
-        args: Sequence[Any],
-        shared_mem: int = 0,
+        self, family: str, kernel: str, types: Types, grid: Extents, block: Extents, args: Args, shared_mem: int = 0
     ) -> None:
         """Launch one kernel.
 
@@ -126,7 +111,7 @@ class Runtime(Protocol):
             The kernel file (``kernels/<family>.cu``).
         kernel
             The name of the ``__global__`` function.
-        template_types
+        types
             Its template arguments: dtypes, and integers for value parameters; empty for a plain function.
         grid, block
             One to three extents. A grid with an extent of 0 launches nothing: empty input is ordinary.
@@ -147,6 +132,13 @@ class Runtime(Protocol):
             The system refuses memory; on the device CuPy's ``OutOfMemoryError``, raised where arrays are made. What the
             call wrote so far is abandoned; the next call works.
         """
+        if math.prod(grid) > 0:
+            self._launch(family, kernel, types, grid, block, args, shared_mem)
+
+    @abstractmethod
+    def _launch(
+        self, family: str, kernel: str, types: Types, grid: Extents, block: Extents, args: Args, shared_mem: int
+    ) -> None: ...
 
 
 def runtime(array: Any) -> Runtime:
@@ -159,9 +151,9 @@ def runtime(array: Any) -> Runtime:
     raise TypeError(f"expected a numpy.ndarray or a cupy.ndarray, got {kind}")
 
 
-def instance_name(kernel: str, template_types: Sequence[Any]) -> str:
+def instance_name(kernel: str, types: Types) -> str:
     """Return the C++ name expression of a kernel, ``gno_aggregate_fwd<float, int>`` for float32 and int32."""
-    return instance(kernel, tuple(map(_template_argument, template_types)))
+    return instance(kernel, tuple(map(_template_argument, types)))
 
 
 def _template_argument(kind: Any) -> str:
@@ -175,16 +167,18 @@ def _template_argument(kind: Any) -> str:
     return C_TYPES[name]
 
 
-def _extents(extents: Sequence[int]) -> tuple[int, int, int]:
-    x, y, z = (*map(int, extents), 1, 1, 1)[:3]
-    return x, y, z
-
-
 # ---- the CPU ---------------------------------------------------------------------------------------------------------
 
 
 class _Argument(ctypes.Structure):
     _fields_ = (("bits", ctypes.c_uint64), ("bytes", ctypes.c_uint64), ("element_bytes", ctypes.c_uint64))
+
+
+def _instance(known: Mapping[str, Any], family: str, name: str) -> Any:
+    """Return what is known of an instance by its name."""
+    if name not in known:
+        raise ValueError(f"{family}: {name} is not among the instances of gpu/instances.py")
+    return known[name]
 
 
 class _Parameter(NamedTuple):
@@ -202,8 +196,7 @@ def _parameters(signature: str, names: str) -> tuple[_Parameter, ...]:
         _Parameter(
             name=name,
             c_type=c_type,
-            # A vector type such as float4 is made of its elements: float4* takes a float32 array.
-            dtype=_dtype(re.sub(r"(?<=[a-z])[24]$", "", c_type.removeprefix("const ").removesuffix("*"))),
+            dtype=_dtype(c_type.removeprefix("const ").removesuffix("*")),
             is_pointer=c_type.endswith("*"),
             is_const=c_type.startswith("const "),
         )
@@ -238,31 +231,18 @@ class HostLibrary:
         described = describe(self._library).items()
         self._kernels = {name: (i, _parameters(*texts)) for i, (name, texts) in enumerate(described)}
 
-    def parameters(self, name: str) -> tuple[_Parameter, ...]:
-        """Return what the kernel instance called `name` takes."""
-        if name not in self._kernels:
-            raise ValueError(f"{self.family}: {name} is not among the instances of gpu/instances.py")
-        return self._kernels[name][1]
-
     def launch(
-        self,
-        name: str,
-        grid: Sequence[int],
-        block: Sequence[int],
-        args: Sequence[Any],
-        shared_mem: int,
-        order: str,
-        seed: int,
+        self, name: str, grid: Extents, block: Extents, args: Args, shared_mem: int, order: str, seed: int
     ) -> None:
         """Run the kernel instance called `name`; see :meth:`Runtime.launch`."""
-        parameters = self.parameters(name)
+        number, parameters = _instance(self._kernels, self.family, name)
         _check_arguments(name, parameters, args, np.ndarray)
         packed = (_Argument * len(args))(*(_pack(name, i, parameters[i], value) for i, value in enumerate(args)))
-        triples = [(ctypes.c_uint * 3)(*_extents(extents)) for extents in (grid, block)]
+        triples = [(ctypes.c_uint * 3)(*(*extents, 1, 1)[:3]) for extents in (grid, block)]
         message = ctypes.create_string_buffer(4096)
         with _HOST_LOCK.here:
             status = self._library.cuda_host_launch(
-                ctypes.c_int(self._kernels[name][0]),
+                ctypes.c_int(number),
                 *triples,
                 ctypes.c_size_t(shared_mem),
                 packed,
@@ -327,11 +307,11 @@ def _kind(value: Any) -> str:
     return f"a {name} of {value.dtype}" if hasattr(value, "dtype") else f"a {name}"
 
 
-class HostRuntime:
-    """Runs kernels on the CPU; see :class:`Runtime`."""
+class HostRuntime(Runtime):
+    """Runs kernels on the CPU."""
 
     name = "gpu-host"
-    xp: Any = np
+    xp = np
 
     def __init__(self) -> None:
         self._libraries: dict[str, HostLibrary] = {}
@@ -348,20 +328,11 @@ class HostRuntime:
             self._libraries[family] = HostLibrary(spec.origin)
         return self._libraries[family]
 
-    def launch(
-        self,
-        family: str,
-        kernel: str,
-        template_types: Sequence[Any],
-        grid: Sequence[int],
-        block: Sequence[int],
-        args: Sequence[Any],
-        shared_mem: int = 0,
+    def _launch(
+        self, family: str, kernel: str, types: Types, grid: Extents, block: Extents, args: Args, shared_mem: int
     ) -> None:
-        """Run a kernel and return when it is done; see :meth:`Runtime.launch`."""
-        if math.prod(grid) == 0:
-            return
-        name = instance_name(kernel, template_types)
+        """Run a kernel and return when it is done."""
+        name = instance_name(kernel, types)
         self.library(family).launch(name, grid, block, args, shared_mem, self._order, self._seed)
 
     @contextlib.contextmanager
@@ -420,48 +391,33 @@ def _described() -> dict[str, dict[str, tuple[str, str]]]:
     return table
 
 
-def _device_parameters(family: str, name: str) -> tuple[_Parameter, ...]:
-    """Return what a kernel instance takes."""
-    if name not in _described()[family]:
-        raise ValueError(f"{family}: {name} is not among the instances of gpu/instances.py")
-    return _parameters(*_described()[family][name])
-
-
-class DeviceRuntime:
-    """Launches kernels on the current CUDA device and stream; see :class:`Runtime`."""
+class DeviceRuntime(Runtime):
+    """Launches kernels on the current CUDA device and stream."""
 
     name = "gpu"
 
     def __init__(self) -> None:
         import cupy
 
-        self.xp: Any = cupy
+        self.xp = cupy
         self._sources: dict[str, str] = {}
         self._functions: dict[tuple[Any, ...], Any] = {}  # by device, family, kernel and template arguments
 
-    def launch(
-        self,
-        family: str,
-        kernel: str,
-        template_types: Sequence[Any],
-        grid: Sequence[int],
-        block: Sequence[int],
-        args: Sequence[Any],
-        shared_mem: int = 0,
+    def _launch(
+        self, family: str, kernel: str, types: Types, grid: Extents, block: Extents, args: Args, shared_mem: int
     ) -> None:
-        """Put a kernel on the current stream and return at once; see :meth:`Runtime.launch`.
+        """Put a kernel on the current stream and return at once.
 
         Arguments are checked at the first launch of an instance: to check each would cost as much as the launch. On the
         host every launch is checked, and most instances are launched by one line of Python.
         """
-        if math.prod(grid) == 0:
-            return
-        key = (self.xp.cuda.runtime.getDevice(), family, kernel, *template_types)
+        key = (self.xp.cuda.runtime.getDevice(), family, kernel, *types)
         function = self._functions.get(key)
         if function is None:
-            name = instance_name(kernel, template_types)
+            name = instance_name(kernel, types)
             # CuPy would pass whatever it is given.
-            _check_arguments(name, _device_parameters(family, name), args, self.xp.ndarray)
+            parameters = _parameters(*_instance(_described()[family], family, name))
+            _check_arguments(name, parameters, args, self.xp.ndarray)
             for position, value in enumerate(args):
                 if isinstance(value, self.xp.ndarray) and value.device.id != key[0]:
                     text = f"is on device {value.device.id}, but device {key[0]} is current"
@@ -479,8 +435,6 @@ class DeviceRuntime:
 
         Not by ``RawModule(code=...)``: it would add ``-ftz=true`` behind our options.
         """
-        if name not in INSTANCES[family]:
-            raise ValueError(f"{family}: {name} is not among the instances of gpu/instances.py")
         if family not in self._sources:
             self._sources[family] = expand_includes(KERNELS / f"{family}.cu", KERNELS.parent, {})
         source, cuda = self._sources[family], self.xp.cuda

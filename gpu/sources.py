@@ -18,11 +18,12 @@ class SourceError(ValueError):
     """A kernel source that cannot be rewritten."""
 
 
-def expand_includes(path: Path, root: Path, seen: dict[Path, str]) -> str:
+def expand_includes(path: Path, root: Path, seen: dict[Path, str], generated: Path | None = None) -> str:
     """Return the text of a source with its ``#include "..."`` lines replaced by the files, each file once.
 
     ``seen`` collects every file's text in the order of first use. ``#line`` keeps names (relative to ``root``) and
-    numbers.
+    numbers. A file that is not beside the one that includes it is looked for in `generated`, where the build has
+    written it; an installed package has it beside the others.
     """
     text = path.read_text(encoding="utf-8")
     seen[path] = text
@@ -30,12 +31,14 @@ def expand_includes(path: Path, root: Path, seen: dict[Path, str]) -> str:
 
     def replace(match: re.Match[str]) -> str:
         included = (path.parent / match.group(1)).resolve()
+        if generated is not None and not included.is_file():
+            included = (generated / match.group(1)).resolve()
         line = body.count("\n", 0, match.start()) + 1
         if included in seen:
             return ""
         if not included.is_file():
             raise SourceError(f'{name}:{line}: cannot find "{match.group(1)}"')
-        return f'{expand_includes(included, root, seen)}\n#line {line + 1} "{name}"'.removesuffix("\n")
+        return f'{expand_includes(included, root, seen, generated)}\n#line {line + 1} "{name}"'.removesuffix("\n")
 
     body = re.sub(r"^[ \t]*#[ \t]*pragma[ \t]+once\b.*$", "", text, flags=re.MULTILINE)
     return f'#line 1 "{name}"\n' + _INCLUDE.sub(replace, body)

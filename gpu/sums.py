@@ -6,13 +6,13 @@ array are summed in pieces of at most PART_SIZE positions, rows of matrices ROWS
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from trigraph.gpu.launcher import runtime
+from trigraph.gpu.launcher import Args, Extents, Types, runtime
 from trigraph.graphs import PART_SIZE, LongRows
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "small_blocks",
     "spread",
     "sum_pieces",
+    "sum_positions",
     "sum_rows",
     "workspace",
 ]
@@ -57,22 +58,23 @@ class Kernels:
     family : str
     array : array
         Of NumPy or CuPy.
+
+    Attributes
+    ----------
+    dtype : dtype
+        The array's.
     """
 
     def __init__(self, family: str, array: Any) -> None:
-        self.family = family
+        self.family, self.dtype = family, array.dtype
         self.runtime = runtime(array)
         self.xp = self.runtime.xp
 
-    def launch(
-        self,
-        kernel: str,
-        types: Sequence[Any],
-        grid: Sequence[int],
-        block: Sequence[int],
-        args: Sequence[Any],
-        shared_mem: int = 0,
-    ) -> None:
+    def empty(self, *shape: int) -> Any:
+        """Return workspace of the dtype."""
+        return self.xp.empty(shape, self.dtype)
+
+    def launch(self, kernel: str, types: Types, grid: Extents, block: Extents, args: Args, shared_mem: int = 0) -> None:
         """Launch a kernel; a plain integer is an ``int`` of the kernel."""
         values = [np.int32(value) if type(value) in (int, bool) else value for value in args]
         self.runtime.launch(self.family, kernel, types, grid, block, values, shared_mem)
@@ -282,14 +284,25 @@ def finish(kernels: Kernels, rows: Rows, overflow: Any, out: Any, divisor: Any =
     kernels.launch("finish_rows", (out.dtype, rows.offsets.dtype), grid, (32, 8), args)
 
 
+def sum_positions(
+    kernels: Kernels, kernel: str, types: Types, grid: Extents, args: Args, rows: Rows, out: Any, divisor: Any = None
+) -> None:
+    """Launch a kernel that sums over the positions of every piece, and write the sum of each row to `out`.
+
+    The kernel takes `args` and, last, where the sums of whole rows and those of parts go.
+    """
+    overflow = overflow_for(kernels, rows, out)
+    kernels.launch(kernel, types, grid, (128,), (*args, out, overflow))
+    finish(kernels, rows, overflow, out, divisor)
+
+
 def gather(kernels: Kernels, values: Any, rows: Rows, out: Any) -> None:
     """out[i] = sum of values[position] over the positions of row i."""
-    overflow, width = overflow_for(kernels, rows, out), out.shape[1]
+    width = out.shape[1]
     lane_bits = min(bits(width), 7)
-    args = (values, rows.order, *rows.cut, width, lane_bits, out, overflow)
+    args = (values, rows.order, *rows.cut, width, lane_bits)
     grid = (cover(rows.num_pieces, 128 >> lane_bits),)
-    kernels.launch("gather_rows", (out.dtype, rows.offsets.dtype), grid, (128,), args)
-    finish(kernels, rows, overflow, out)
+    sum_positions(kernels, "gather_rows", (out.dtype, rows.offsets.dtype), grid, args, rows, out)
 
 
 def spread(kernels: Kernels, rows: Rows, values: Any) -> Any:

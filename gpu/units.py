@@ -74,13 +74,13 @@ class Units:
         """Return the rows that units belong to, zero for those without triplets; None for None."""
         if values is None:
             return None
-        out = self.kernels.xp.empty((self.count, values.shape[1]), values.dtype)
+        out = self.kernels.empty(self.count, values.shape[1])
         self._select(values, True, out)
         return out
 
     def partial(self, out: Any) -> Any:
         """Return an array with a row for each unit, whose sums go to `out` in the end; None for None."""
-        return self.kernels.xp.empty((self.count, out.shape[1]), out.dtype) if self.cut and out is not None else out
+        return self.kernels.empty(self.count, out.shape[1]) if self.cut and out is not None else out
 
     def collect(self, partial: Any, out: Any) -> None:
         """Add up what the units have written, without the rows of those that have no triplets."""
@@ -89,9 +89,12 @@ class Units:
             sums.sum_pieces(self.kernels, self.pieces, partial, out)
 
     def _select(self, values: Any, by_row: bool, out: Any) -> None:
-        args = (values, *self.outputs, by_row, out.shape[1], out)
-        types = (out.dtype, self.pieces.offsets.dtype)
-        self.kernels.launch("gemnet_select", types, (cover(self.count, 4),), (128,), args)
+        self.launch("gemnet_select", cover(self.count, 4), 128, (values, *self.outputs, by_row, out.shape[1], out))
+
+    def launch(self, kernel: str, blocks: int, threads: int, args: Sequence[Any], shared_mem: int = 0) -> None:
+        """Launch a kernel for the types of the numbers and of the indices."""
+        types = (self.kernels.dtype, self.pieces.offsets.dtype)
+        self.kernels.launch(kernel, types, (blocks,), (threads,), args, shared_mem)
 
 
 def _order(segments: Any) -> Any:

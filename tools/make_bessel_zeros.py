@@ -1,75 +1,91 @@
-"""Write the zeros of the spherical Bessel functions and the norms of the radial basis, in the precision of real128.
+"""Write the zeros of the spherical Bessel functions and the norms of the radial basis, as constants of a language.
 
 z_lk is the k-th positive zero of j_l and N_lk = (j_(l+1)(z_lk)^2 / 2)^(-1/2), for l = 0..7 and k = 1..16: all that the
-operators allow. Needs mpmath; ``python tools/make_bessel_zeros.py`` writes fortran/common/bessel_zeros.inc and
-gpu/kernels/bessel_zeros.cuh.
+operators allow. The build runs ``make_bessel_zeros.py {fortran,cuda} OUT``.
 """
 
 from __future__ import annotations
 
-from functools import partial
+import math
+import sys
+from decimal import Decimal, localcontext
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
-import mpmath as mp
-
-ROOT = Path(__file__).resolve().parent.parent
 ORDERS = 8
 ZEROS = 16
 
-
-def spherical_bessel(order: int, x: Any) -> Any:
-    """Return j_l(x), l = order."""
-    return mp.sqrt(mp.pi / (2 * x)) * mp.besselj(order + mp.mpf(1) / 2, x)
+Table = list[list[Decimal]]
 
 
-def zeros() -> list[list[Any]]:
-    """Return the zeros of each order: each lies between two neighbouring ones of the order below."""
-    below = [mp.pi * k for k in range(1, ZEROS + ORDERS + 1)]
-    table = [below[:ZEROS]]
-    for order in range(1, ORDERS):
-        below = [
-            mp.findroot(partial(spherical_bessel, order), ends, solver="anderson", tol=1e-45, verify=True)
-            for ends in pairwise(below)
-        ]
-        table.append(below[:ZEROS])
-    return table
+def spherical_bessel(order: int, x: Decimal) -> Decimal:
+    """Return j_l(x), l = order, by its power series; terms cancel, and the precision has to make up for that."""
+    term = Decimal(1)
+    for i in range(1, order + 1):
+        term *= x / (2 * i + 1)
+    total, before, k = term, None, 0
+    while total != before:
+        k += 1
+        term *= -x * x / (2 * k * (2 * (order + k) + 1))
+        total, before = total + term, total
+    return total
 
 
-def fortran(name: str, table: list[list[Any]]) -> str:
+def zero_between(order: int, low: Decimal, high: Decimal) -> Decimal:
+    """Return the zero of j_l in an interval that has one: bisection comes near it, then Newton's method finds it."""
+    sign = spherical_bessel(order, low) > 0
+    for _ in range(8):
+        middle = (low + high) / 2
+        low, high = (middle, high) if (spherical_bessel(order, middle) > 0) == sign else (low, middle)
+    x = (low + high) / 2
+    for _ in range(6):
+        j = spherical_bessel(order, x)
+        x -= j / (order / x * j - spherical_bessel(order + 1, x))
+    return x
+
+
+def tables() -> dict[str, Table]:
+    """Return zeros and norms by order; each zero lies between two neighbouring ones of the order below."""
+    with localcontext() as context:
+        context.prec = 110  # terms of the series reach 1e33: 77 digits are left
+        below = [Decimal(math.pi) * (2 * k - 1) / 2 for k in range(1, ZEROS + ORDERS + 1)]  # zeros of cos(x)/x
+        zeros, norms = [], []
+        for order in range(ORDERS):
+            below = [zero_between(order, *ends) for ends in pairwise(below)]
+            zeros.append(below[:ZEROS])
+            norms.append([Decimal(2).sqrt() / abs(spherical_bessel(order + 1, z)) for z in zeros[-1]])
+    return {"bessel_zeros": zeros, "bessel_norms": norms}
+
+
+def rounded(value: Decimal, digits: int) -> str:
+    """Return a number above 1 in so many decimal digits."""
+    return f"{value:.{digits - 1 - value.adjusted()}f}"
+
+
+def fortran(name: str, table: Table) -> str:
     """Return the table as a constant of kind qp, one column for each order."""
-    lines = [f"    real(qp), parameter :: {name}({ZEROS}, 0:{ORDERS - 1}) = reshape([ &"]
-    values = [mp.nstr(v, 36, strip_zeros=False) + "_qp" for row in table for v in row]
-    for i in range(0, len(values), 2):
-        end = ", &" if i + 2 < len(values) else f"], [{ZEROS}, {ORDERS}])"
-        lines.append("        & " + ", ".join(values[i : i + 2]) + end)
-    return "\n".join(lines) + "\n"
+    values = ", &\n        & ".join(rounded(v, 36) + "_qp" for row in table for v in row)
+    shape = f"[{ZEROS}, {ORDERS}]"
+    return f"    real(qp), parameter :: {name}({ZEROS}, 0:{ORDERS - 1}) = reshape([ &\n        & {values}], {shape})\n"
 
 
-def cuda(name: str, table: list[list[Any]], kind: str, digits: int, suffix: str) -> str:
+def cuda(name: str, table: Table, kind: str, digits: int, suffix: str) -> str:
     """Return the table as constant memory, one row for each order."""
-    lines = [f"__constant__ {kind} {name}_{kind}[{ORDERS}][{ZEROS}] = {{"]
-    for row in table:
-        values = [mp.nstr(v, digits, strip_zeros=False) + suffix for v in row]
-        pieces = [", ".join(values[i : i + 4]) for i in range(0, ZEROS, 4)]
-        lines.append("    {" + ",\n     ".join(pieces) + "},")
-    return "\n".join(lines) + "\n};\n"
+    rows = ["    {" + ",\n     ".join(rounded(v, digits) + suffix for v in row) + "}" for row in table]
+    return f"__constant__ {kind} {name}_{kind}[{ORDERS}][{ZEROS}] = {{\n" + ",\n".join(rows) + "};\n"
 
 
 def main() -> None:
-    """Write both files."""
-    mp.mp.dps = 60
-    roots = zeros()
-    norms = [[mp.sqrt(2) / abs(spherical_bessel(order + 1, z)) for z in row] for order, row in enumerate(roots)]
-    tables = {"bessel_zeros": roots, "bessel_norms": norms}
-    note = "Written by tools/make_bessel_zeros.py"
-    text = "".join(fortran(name, table) for name, table in tables.items())
-    (ROOT / "fortran/common/bessel_zeros.inc").write_text(f"! {note}: column l, row k.\n" + text, encoding="utf-8")
-    kinds = (("float", 9, "f"), ("double", 17, ""))
-    text = "".join(cuda(name, table, *kind) for kind in kinds for name, table in tables.items())
-    head = f"// {note}: row l, column k. Zeros of the spherical Bessel functions j_l, and norms.\n#pragma once\n\n"
-    (ROOT / "gpu/kernels/bessel_zeros.cuh").write_text(head + text, encoding="utf-8")
+    """Write the constants in the language that the command line asks for."""
+    language, out = sys.argv[1:]
+    text = "! {}: column l, row k.\n" if language == "fortran" else "// {}: row l, column k.\n#pragma once\n"
+    text = text.format("Written by tools/make_bessel_zeros.py")
+    for name, table in tables().items():
+        if language == "fortran":
+            text += fortran(name, table)
+        else:
+            text += cuda(name, table, "float", 9, "f") + cuda(name, table, "double", 17, "")
+    Path(out).write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -138,8 +138,8 @@ def _c_code(text: str) -> str:
     code = _blank_all(code, r"^[ \t]*(?:template|using|static_assert)\b[^\n]*")
     # A launch bound changes how a device shares out its registers, of which the emulated device has none.
     code = _blank_all(code, r"__launch_bounds__\([^\n)]*\)")
-    # What the processor is asked for ahead changes no result.
-    code = _blank_all(code, r"\b(?:__builtin_prefetch|ask_\w+)\([^\n]*\);")
+    # Prefetching changes no result.
+    code = _blank_all(code, r"\b(?:__builtin_prefetch|prefetch_\w+)\([^\n]*\);")
     # Barriers are for the race detector of the tests: one after another, threads may not need them.
     return _blank_all(code, r"__sync\w+\([^\n]*\);")
 
@@ -250,23 +250,18 @@ class Record:
     """Results so far, one a line of a file: a run that was interrupted goes on where it was."""
 
     def __init__(self, path: Path) -> None:
-        self._path, self._lock = path, threading.Lock()
-        self._digest = sources_digest()
-        lines = path.read_text().splitlines() if path.exists() else []
-        self._found = {self._key(r): r for r in map(json.loads, lines) if r["sources"] == self._digest}
+        self._path, self._lock, self._digest = path, threading.Lock(), sources_digest()
+        lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+        self._found = {(r["panel"], r["family"], r["diff"]): r for r in lines if r["sources"] == self._digest}
 
-    @staticmethod
-    def _key(result: dict[str, Any]) -> tuple[Any, ...]:
-        return tuple(result[name] for name in ("panel", "family", "file", "start", "stop", "new"))
-
-    def get(self, **what: Any) -> dict[str, Any] | None:
+    def get(self, group: Group, diff: str) -> dict[str, Any] | None:
         """Return the result of a mutation, if there is one of these sources."""
-        return self._found.get(self._key(what))
+        return self._found.get((*group, diff))
 
     def add(self, **result: Any) -> dict[str, Any]:
         """Write a result."""
         with self._lock:
-            self._found[self._key(result)] = result
+            self._found[result["panel"], result["family"], result["diff"]] = result
             self._path.parent.mkdir(parents=True, exist_ok=True)
             with self._path.open("a") as stream:
                 stream.write(json.dumps({**result, "sources": self._digest}) + "\n")
@@ -310,17 +305,18 @@ class Run:
         return found
 
     def _result(self, box: Sandbox, group: Group, mutation: Mutation) -> dict[str, Any]:
-        key = {**group._asdict(), **mutation._asdict()}
-        result = self._record.get(**key)
+        diff = difference(mutation)
+        result = self._record.get(group, diff)
         if result is None:
             outcome = self._outcome(box, group, mutation)
             result = self._record.add(
-                **key,
+                **group._asdict(),
+                file=mutation.file,
                 line=(ROOT / mutation.file).read_text().count("\n", 0, mutation.start) + 1,
                 status={"passed": "survived", "failed": "killed", "not built": "not viable"}[outcome.status],
                 why=outcome.why[-2000:],
                 seconds=round(outcome.seconds, 1),
-                diff=difference(mutation),
+                diff=diff,
             )
         why = f" by {result['why']}" if result["status"] == "killed" else ""
         place = f"{result['panel']} {result['family']}: {result['file']}:{result['line']}"

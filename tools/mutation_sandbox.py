@@ -40,8 +40,8 @@ DECLARED = {
     "fortran/fast/pieces.fypp": "fortran/fast/rows.c.fypp",
     "fortran/fast/dimenet.fypp": "fortran/fast/dimenet_features.c.fypp",
 }
-# Tables of numbers, names of kinds, and what runs kernels rather than being one.
-LEFT_OUT = ("kinds", "types.fypp", "shared.inc", "bessel_zeros.inc", "bessel_zeros.cuh", "launcher")
+# Names of kinds, and what runs kernels rather than being one.
+LEFT_OUT = ("kinds", "types.fypp", "shared.inc", "launcher")
 
 # What `trigraph verify --operator FAMILY --panel PANEL ...` does, but cheap units first, and with an end at the first
 # check that fails or unit that hangs. Prints the unit it is at, and what fails there. A label asks for that unit alone.
@@ -124,7 +124,7 @@ def _listed() -> list[str]:
 
 
 def _sources() -> list[str]:
-    """Return what is installed, or what is installed is made of."""
+    """Return what a verification runs, or what that is made of."""
     return [name for name in _listed() if name.startswith(("src/", "fortran/", "pyref/", "gpu/", "verification/"))]
 
 

@@ -12,6 +12,7 @@ import os
 import runpy
 import sys
 import textwrap
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ from trigraph.table.public import (  # noqa: E402
 HEADER = '"""Written by the build, from the operator table."""\n\n'
 # One dtype for all arrays of a call. CuPy's arrays have no type information and pass as Any.
 ARRAY = '_A = TypeVar("_A", NDArray[np.float32], NDArray[np.float64])\n'
+PANEL = "_Panel: TypeAlias = Literal[" + ", ".join(f'"{panel}"' for panel in PANELS) + "]\n\n"
+NUMPY = "import numpy as np\nfrom numpy.typing import NDArray\n\n"
 
 
 def _literal(value: object) -> str:
@@ -40,11 +43,7 @@ def _literal(value: object) -> str:
 
 def _parameter(name: str, op: Operator, fields: str, left_out: bool) -> str:
     """Return one line of a signature; an array that may be None has that default where it may be left out."""
-    optional = {
-        "wrt": f"{fields} | Iterable[{fields}]",
-        "out": f"_A | Mapping[{fields}, _A]",
-        "panel": "_Panel",
-    }
+    optional = {"wrt": f"{fields} | Iterable[{fields}]", "out": f"_A | Mapping[{fields}, _A]", "panel": "_Panel"}
     if name in optional:
         return f"    {name}: {optional[name]} | None = None,\n"
     for graph in op.graph.arguments if op.graph else ():
@@ -83,11 +82,20 @@ def _field_names(op: Operator) -> tuple[str, str]:
     return name, f"{head}{names}]" if len(head + names) < 120 else f"{head}\n    {names}\n]"
 
 
+def _body(text: str) -> str:
+    """Return the body of a function that has a docstring alone."""
+    return textwrap.indent(f'"""{text}\n"""\n\n', "    ", lambda line: bool(line.strip()))
+
+
+def _all(names: Iterable[str]) -> str:
+    """Return the list of public names."""
+    return "__all__ = [\n" + "".join(f'    "{name}",\n' for name in names) + "]\n\n"
+
+
 def _function(op: Operator) -> str:
     """Return the stub of one operator: two overloads where arrays may be left out, which takes keywords."""
     fields, alias = _field_names(op)
-    doc = textwrap.indent(f'"""{docstring(op)}\n"""', "    ", lambda line: bool(line.strip()))
-    positional = f"{_signature(op, fields, 'out')}\n{doc}\n\n"
+    positional = f"{_signature(op, fields, 'out')}\n{_body(docstring(op))}"
     left_out = next((a.name for a in op.arguments if a.nullable and not a.keyword), None)
     if left_out is None:
         return f"{alias}\n\n{positional}"
@@ -118,22 +126,18 @@ def _result_types() -> str:
 
 def _package() -> str:
     """Return the stub of ``__init__.py``."""
-    panels = ", ".join(f'"{panel}"' for panel in PANELS)
     public, imports = _imports()
     names = sorted(public, key=lambda n: (not n.isupper(), not n[0].isupper(), n))
     text = HEADER + "from collections.abc import Iterable, Mapping\n"
     text += "from typing import Any, Literal, SupportsIndex, TypeAlias, TypeVar, overload\n\n"
-    text += "import numpy as np\nfrom numpy.typing import NDArray\n\n"
-    text += "".join(imports) + "\n__version__: str\n__all__ = [\n"
-    text += "".join(f'    "{name}",\n' for name in names) + "]\n\n"
-    text += ARRAY + f"_Panel: TypeAlias = Literal[{panels}]\n\n"
+    text += NUMPY + "".join(imports) + "\n__version__: str\n" + _all(names) + ARRAY + PANEL
     return text + "".join(_function(op) for op in OPERATORS.values()).rstrip("\n") + "\n"
 
 
 def _results() -> str:
     """Return the stub of ``results.py``."""
-    text = HEADER + "from typing import Any, Generic, NamedTuple, TypeVar\n\nimport numpy as np\n"
-    text += "from numpy.typing import NDArray\n\n" + ARRAY + "\n"
+    text = HEADER + "from typing import Any, Generic, NamedTuple, TypeVar\n\n"
+    text += NUMPY + ARRAY + "\n"
     for op in OPERATORS.values():
         if not op.single:
             text += f"class {result_type(op.name).__name__}(NamedTuple, Generic[_A]):\n"
@@ -147,17 +151,11 @@ def _results() -> str:
 
 def _torch() -> str:
     """Return the stub of ``torch/__init__.py``: one function for each definition, tensors in place of arrays."""
-    panels = ", ".join(f'"{panel}"' for panel in PANELS)
     text = HEADER + "from collections.abc import Mapping\n"
     text += "from typing import Literal, NamedTuple, SupportsIndex, TypeAlias\n\nfrom torch import Tensor\n\n"
     text += "from trigraph import CSC, EdgeGraph, Segments\nfrom trigraph.torch import nn as nn\n"
     text += "from trigraph.torch.graphs import GraphTensors as GraphTensors\n\n"
-    text += (
-        "__all__ = [\n"
-        + "".join(f'    "{name}",\n' for name in sorted(["GraphTensors", *(spec.name for spec in DEFINITIONS), "nn"]))
-        + "]\n\n"
-    )
-    text += f"_Panel: TypeAlias = Literal[{panels}]\n\n"
+    text += _all(sorted(["GraphTensors", *(spec.name for spec in DEFINITIONS), "nn"])) + PANEL
     for name in (spec.name for spec in DEFINITIONS):
         op = OPERATORS[f"{name}_fwd"]
         result = "Tensor" if op.single else f"_{result_type(op.name).__name__.removesuffix('Fwd')}"
@@ -167,45 +165,36 @@ def _torch() -> str:
         text += f"def {name}(\n"
         for parameter in public_signature(op).parameters:
             line = _parameter(parameter, op, "str", False)
-            text += ("    *,\n" if parameter == "out" else "") + line.replace("NDArray[Any]", "_A").replace(
-                "_A", "Tensor"
-            )
-        doc = textwrap.indent(f'"""{torch_docstring(op)}\n"""', "    ", lambda line: bool(line.strip()))
-        text += f") -> {result}:\n{doc}\n\n"
+            line = line.replace("NDArray[Any]", "Tensor").replace("_A", "Tensor")
+            text += ("    *,\n" if parameter == "out" else "") + line
+        text += f") -> {result}:\n{_body(torch_docstring(op))}"
     return text.rstrip("\n") + "\n"
 
 
 def _distributed() -> str:
     """Return the stub of ``distributed/__init__.py``: one function for each operator, a Partition for its graph."""
-    panels = ", ".join(f'"{panel}"' for panel in PANELS)
     text = HEADER + "from collections.abc import Iterable, Mapping\n"
     text += "from typing import Any, Literal, SupportsIndex, TypeAlias, TypeVar\n\n"
-    text += (
-        "import numpy as np\nfrom numpy.typing import NDArray\n\nfrom trigraph.distributed import owners as owners\n"
-    )
+    text += NUMPY + "from trigraph.distributed import owners as owners\n"
     places = {"divide": ("partition", "partition_pieces"), "exchange": ("Halo",), "partition": ("Partition",)}
     for module, name in ((module, name) for module, names in places.items() for name in names):
         text += f"from trigraph.distributed.{module} import {name} as {name}\n"
-    text += _result_types() + "\n"
-    text += ARRAY + f"_Panel: TypeAlias = Literal[{panels}]\n\n"
+    text += _result_types() + "\n" + ARRAY + PANEL
     for name, op in OPERATORS.items():
-        star = ""
         fields, alias = _field_names(op)
-        text += f"{alias}\n\n"
         graphs = {g.name: " | None = None" * g.optional for g in op.graph.arguments} if op.graph else {}
-        text += f"def {name}(\n"
+        text += f"{alias}\n\ndef {name}(\n"
         for parameter in distributed_signature(op).parameters:
-            if parameter in ("partition", "out", "panel") and not star:
-                star = "    *,\n"
-                text += star
+            if parameter == ("out" if op.graph else "partition"):
+                text += "    *,\n"
             if parameter == "partition":
                 text += "    partition: Partition,\n"
             elif parameter in graphs:
                 text += f"    {parameter}: Partition{graphs[parameter]},\n"
             else:
                 text += _parameter(parameter, op, fields, False)
-        doc = textwrap.indent(f'"""{distributed_docstring(op)}\n"""', "    ", lambda line: bool(line.strip()))
-        text += f") -> {'_A' if op.single else f'{result_type(op.name).__name__}[_A]'}:\n{doc}\n\n"
+        result = "_A" if op.single else f"{result_type(op.name).__name__}[_A]"
+        text += f") -> {result}:\n{_body(distributed_docstring(op))}"
     return text.rstrip("\n") + "\n"
 
 

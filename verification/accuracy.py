@@ -109,24 +109,15 @@ def check_accuracy(
     case = judged.case
     outcome = attempt(subject, op, judged.arguments(op, absent) | dict(back or {}))
     expected = judged.result(op, absent)
+    name = ", ".join([case.name, *(f"{n}=None" for n in absent), *(f"given {n}" for n in back or ())])
     checks = []
     for field in case.returned(op):
         got: Any = outcome.fields.get(field.name)
-        note = outcome.problem or form_problem(got, field, case.sizes, dtype_of(field, case))
+        note = form_problem(got, field, case.sizes, dtype_of(field, case))
         error = math.inf if note else field_error(got, field, expected[field.name], case.dtype)
-        check = Check(
-            operator=op.name,
-            panel=subject.name,
-            dtype=case.dtype,
-            kind="accuracy",
-            case=", ".join([case.name, *(f"{n}=None" for n in absent), *(f"given {n}" for n in back or ())]),
-            field=field.name,
-            error=error,
-            tolerance=0.0 if field.index else judged.tolerance(subject),
-            seconds=outcome.seconds,
-            digest=None if note else digest(got),
-            note=note or case.note,
-        )
+        tolerance = 0.0 if field.index else judged.tolerance(subject)
+        check = judged.check(subject, op.name, "accuracy", field.name, error, tolerance, [outcome], note or case.note)
+        check = replace(check, case=name, digest=None if note else digest(got))
         checks.append(check)
         if field.index:
             continue
@@ -158,20 +149,9 @@ def check_subsets(subject: Subject, judged: Judged, op: Operator) -> list[Check]
     for field in case.returned(op):
         alone = attempt(subject, op, case.arguments(op), (field.name,))
         wrong = [f.name for f in op.fields if not _same_subset(alone.fields, every.fields, f.name, field.name)]
-        checks.append(
-            Check(
-                operator=op.name,
-                panel=subject.name,
-                dtype=case.dtype,
-                kind="repeat",
-                case=f"{case.name}, {field.name} alone",
-                field=field.name,
-                error=float(len(wrong)),
-                tolerance=0.0,
-                seconds=alone.seconds,
-                note=alone.problem or (f"differ: {', '.join(wrong)}" if wrong else ""),
-            )
-        )
+        note = f"differ: {', '.join(wrong)}" if wrong else ""
+        check = judged.check(subject, op.name, "repeat", field.name, float(len(wrong)), 0.0, [alone], note)
+        checks.append(replace(check, case=f"{case.name}, {field.name} alone"))
     return checks
 
 
@@ -201,8 +181,8 @@ def _given_back(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
     if not there:
         return []
     outcome = attempt(subject, fwd, judged.case.arguments(fwd))
-    found = {n: a for n, a in outcome.fields.items() if n in there and isinstance(a, np.ndarray)}
-    trials = [{n: a} for n, a in found.items()] + ([found] if len(found) > 1 else [])
+    returned = {n: a for n, a in outcome.fields.items() if n in there and isinstance(a, np.ndarray)}
+    trials = [{n: a} for n, a in returned.items()] + ([returned] if len(returned) > 1 else [])
     return [check for back in trials for check in check_accuracy(subject, judged, op, back=back)]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 from scipy.special import spherical_jn
@@ -47,7 +48,7 @@ def _scipy(x: np.ndarray) -> np.ndarray:
     return np.asarray(env * norm * spherical_jn(degrees, zeros * x))
 
 
-def check_bessel(subject: Subject, judged: Judged, operator: str = "radial_basis_fwd") -> list[Check]:
+def check_bessel(subject: Subject, judged: Judged) -> list[Check]:
     """Compare sbf_rad with scipy, one check for each degree.
 
     Returns
@@ -67,19 +68,11 @@ def check_bessel(subject: Subject, judged: Judged, operator: str = "radial_basis
         scale = judged.result(op)["sbf_rad"][2].reshape(shape)
         unit = tolerances.eps(case.dtype) * scale + tolerances.tiny(case.dtype)
         errors = (abs(np.asarray(got, np.float64).reshape(shape) - _scipy(x)) / unit).max(axis=2)
-    return [
-        Check(
-            operator=operator,
-            panel=subject.name,
-            dtype=case.dtype,
-            kind="bessel",
-            case=CASE,
-            field=f"sbf_rad, l = {degree}",
-            error=float(errors[:, degree].max()),
-            tolerance=judged.tolerance(subject) + tolerances.CHUNKED,
-            seconds=outcome.seconds if degree == 0 else 0.0,
-            curve=() if problem else tuple(zip(map(float, x), map(float, errors[:, degree]), strict=True)),
-            note=problem,
+    tolerance, checks = judged.tolerance(subject) + tolerances.CHUNKED, []
+    for degree, own in enumerate(errors.T):
+        calls = [outcome] if degree == 0 else []
+        check = judged.check(
+            subject, op.name, "bessel", f"sbf_rad, l = {degree}", float(own.max()), tolerance, calls, problem
         )
-        for degree in range(DEGREES)
-    ]
+        checks.append(replace(check, curve=() if problem else tuple(zip(map(float, x), map(float, own), strict=True))))
+    return checks

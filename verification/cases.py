@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -47,48 +47,21 @@ LARGEST_FREQUENCY = 20.0
 
 @dataclass(frozen=True)
 class Case:
-    """Arguments of the operators of one definition.
+    """Arguments of the operators of one definition."""
 
-    Attributes
-    ----------
-    name : str
-        Variant, or the real input's name.
-    definition : Definition
-    sizes : mapping
-        Size of every symbol.
-    values : mapping
-        Arguments of fwd: inputs, graph, attributes.
-    grads : mapping
-        ``grad_<output>``: cotangents of the outputs.
-    ggs : mapping
-        ``gg_<input>``: cotangents of the gradients.
-    directions : mapping
-        One direction for each input and each ``grad_<output>``.
-    largest_step : float
-        Steps up to here stay on one side of every kink.
-    note : str
-        What a reader of the results should know about it.
-    kind : str
-        Name of the variant, without its setting; "" for real inputs.
-    equal_terms : bool
-        Whether the terms of its sums are equal, or many of them, since many edges share the same few rows: rounding
-        errors of a direct sum add up, instead of cancelling in part.
-    half : str or None
-        The dtype of half precision that holds the numbers of arrays exactly which may be of one.
-    """
-
-    name: str
+    name: str  # variant, or the real input's name
     definition: Definition
-    sizes: Mapping[str, int]
-    values: Mapping[str, Any]
-    grads: Mapping[str, np.ndarray]
-    ggs: Mapping[str, np.ndarray]
-    directions: Mapping[str, np.ndarray]
-    largest_step: float
-    note: str = ""
-    kind: str = ""
+    sizes: Mapping[str, int]  # of every symbol
+    values: Mapping[str, Any]  # arguments of fwd: inputs, graph, attributes
+    grads: Mapping[str, np.ndarray]  # ``grad_<output>``: cotangents of the outputs
+    ggs: Mapping[str, np.ndarray]  # ``gg_<input>``: cotangents of the gradients
+    directions: Mapping[str, np.ndarray]  # one for each input and each ``grad_<output>``
+    largest_step: float  # steps up to here stay on one side of every kink
+    note: str = ""  # what a reader of the results should know about it
+    # Whether the terms of its sums are equal, or many of them, since many edges share the same few rows: rounding
+    # errors of a direct sum add up, instead of cancelling in part.
     equal_terms: bool = False
-    half: str | None = None
+    half: str | None = None  # dtype of half precision that holds exactly the numbers of arrays that may be of one
 
     @property
     def inputs(self) -> tuple[Array, ...]:
@@ -119,6 +92,17 @@ class Case:
         known = {**dict.fromkeys(absent), **self.values, **self.grads, **self.ggs}
         return {name: known[name] for name in op.parameters}
 
+    def changed(self, change: Callable[[tuple[str, ...], np.ndarray], np.ndarray]) -> Case:
+        """Return the case with ``change(dims, array)`` in place of every array: inputs, cotangents and directions."""
+        dims = {f"{prefix}{a.name}": a.dims for a in self.definition.inputs for prefix in ("", "gg_")}
+        dims |= {f"grad_{a.name}": a.dims for a in self.definition.outputs}
+
+        def every(arrays: Mapping[str, Any]) -> dict[str, Any]:
+            return {n: frozen(change(dims[n], a)) if n in dims and a is not None else a for n, a in arrays.items()}
+
+        values, grads, ggs = every(self.values), every(self.grads), every(self.ggs)
+        return replace(self, values=values, grads=grads, ggs=ggs, directions=every(self.directions))
+
 
 def frozen(array: np.ndarray) -> np.ndarray:
     """Return the array, made read-only."""
@@ -134,9 +118,10 @@ def draw(
     data: str = "any",
     half: str | None = None,
 ) -> dict[str, np.ndarray]:
-    """Draw numbers rounded to dtype, so that everyone gets them exactly, the judge too.
+    """Draw arrays of the operator table, ``{a.name: a for a in op.arguments}``, of some sizes.
 
-    Where `half` names a dtype of half precision, arrays that kernels also take in that are rounded to it before.
+    Numbers are rounded to dtype, so that everyone gets them exactly, the judge too; arrays are read-only. Where `half`
+    names a dtype of half precision, arrays that kernels also take in that are rounded to it before.
 
     `data` is "any": standard normal numbers; "integers": from -2 to 2, since sums of products of those are exact in
     every order, so that the values of a kink are often exactly zero, where an operator's convention (relu'(0) = 0) must
@@ -179,43 +164,31 @@ def half_dtype(name: str) -> np.dtype:
 def kink_violations(
     definition: Definition, values: Mapping[str, Any], directions: Mapping[str, np.ndarray], step: float
 ) -> dict[str, np.ndarray]:
-    """Rows of each resampled input that come too near a kink.
+    """Return of each resampled input which rows come too near a kink, for arguments of fwd and directions of inputs.
 
-    Parameters
-    ----------
-    definition : Definition
-    values : mapping
-        Arguments of fwd.
-    directions : mapping
-        Directions of the inputs.
-    step : float
-        Largest step of any difference.
-
-    Returns
-    -------
-    mapping from input to boolean array
-        True where some |value| < 2 |change| for a step of +-`step` along some input's direction.
+    True where some |value| < 2 |change| for a step of +-`step`, the largest of any difference, along some input's
+    direction.
     """
-    found: dict[str, np.ndarray] = {}
+    violations: dict[str, np.ndarray] = {}
     present = [a for a in definition.inputs if values[a.name] is not None]
     wide = {a.name: np.asarray(values[a.name], np.float64) for a in present}
     fixed = {name: v for name, v in values.items() if name not in wide}
     for kink in definition.kinks:
         function = getattr(pyref, kink.function)
-        here = function(**wide, **fixed)
-        change = np.zeros_like(here)
+        value = function(**wide, **fixed)
+        change = np.zeros_like(value)
         for array in present:
             for sign in (step, -step):
                 moved = {**wide, array.name: wide[array.name] + sign * directions[array.name]}
-                change = np.fmax(change, abs(function(**moved, **fixed) - here))
-        clear = abs(here) >= 2 * change
-        rows = ~clear.reshape(len(here), -1).all(axis=1) if here.size else np.zeros(len(here), bool)
+                change = np.fmax(change, abs(function(**moved, **fixed) - value))
+        clear = abs(value) >= 2 * change
+        rows = ~clear.reshape(len(value), -1).all(axis=1) if value.size else np.zeros(len(value), bool)
         if kink.rows:
             named = getattr(values["graph"], kink.rows)[rows]
             rows = np.zeros(len(wide[kink.resample]), bool)
             rows[named] = True
-        found[kink.resample] = found.get(kink.resample, False) | rows
-    return found
+        violations[kink.resample] = violations.get(kink.resample, False) | rows
+    return violations
 
 
 def _resample(case: Case, rng: np.random.Generator) -> Case:
@@ -288,16 +261,16 @@ def build(definition: Definition, variant: Variant, dtype: str, seed: int, half:
     sizes |= {a.name: choice_number(a.choices, attributes[a.name]) for a in definition.attributes if a.choices}
     grads = {f"grad_{a.name}": a for a in definition.outputs}
     directions = {n: direction(a) for n, a in {**inputs, **grads}.items()}
-    drawn = [
-        draw(arrays, sizes, dtype, rng, variant.data, half)
-        for arrays in (inputs, grads, {f"gg_{n}": plain(a) for n, a in inputs.items()}, directions)
-    ]
-    drawn[0] |= {n: frozen(array.astype(dtype)) for n, array in belonging.items() if n in inputs}
+    arrays, *others = (
+        draw(specs, sizes, dtype, rng, variant.data, half)
+        for specs in (inputs, grads, {f"gg_{n}": plain(a) for n, a in inputs.items()}, directions)
+    )
+    arrays |= {n: frozen(array.astype(dtype)) for n, array in belonging.items() if n in inputs}
     factors = {n: factor for n, factor in variant.kind.factors.items() if n in inputs}
-    drawn[0] |= {n: frozen((factor * drawn[0][n]).astype(dtype)) for n, factor in factors.items()}
+    arrays |= {n: frozen((factor * arrays[n]).astype(dtype)) for n, factor in factors.items()}
     step = definition.largest_step if variant.kind.differenced else POINT_STEP
-    values = {**absent, **drawn[0], **graphs, **attributes}
+    values = {**absent, **arrays, **graphs, **attributes}
     equal = variant.data == "constant" or variant.kind.equal_terms
     name = variant.label + (f", {half}" if half else "")
-    case = Case(name, definition, sizes, values, drawn[1], drawn[2], drawn[3], step, "", variant.name, equal, half)
+    case = Case(name, definition, sizes, values, others[0], others[1], others[2], step, "", equal, half)
     return case if variant.data != "any" else _resample(case, rng)

@@ -31,27 +31,15 @@ INFLUENCES = {
 
 @dataclass(frozen=True)
 class Comparison:
-    """Differences between an earlier report and this one.
+    """Differences between an earlier report and this one."""
 
-    Attributes
-    ----------
-    date, commit : str or None
-        Of the earlier report.
-    influences : list of (name, then, now)
-        What differs among the things bits depend on.
-    same_bits : int
-        Number of outputs with equal digests.
-    changed_bits, changed_accuracy : list of (earlier check, check)
-    new, gone : dict
-        Number of checks by (operator, panel, dtype) that only one of the reports has.
-    """
-
-    date: str
+    date: str  # of the earlier report
     commit: str | None
-    influences: list[tuple[str, str, str]]
-    same_bits: int
-    changed_bits: list[tuple[Check, Check]]
+    influences: list[tuple[str, str, str]]  # name, then and now of what differs among the things bits depend on
+    same_bits: int  # number of outputs with equal digests
+    changed_bits: list[tuple[Check, Check]]  # the earlier check, and this one
     changed_accuracy: list[tuple[Check, Check]]
+    # Number of checks by (operator, panel, dtype) that only one of the reports has.
     new: Counter[tuple[str, str, str]]
     gone: Counter[tuple[str, str, str]]
 
@@ -90,14 +78,8 @@ def compare(
 ) -> Comparison:
     """Compare two reports and their checks.
 
-    Parameters
-    ----------
-    earlier, report : mapping
-        Reports that fit the schema.
-    earlier_checks, checks : sequence of Check
-        Their checks.
-    asked : tuple of (operators, panels, dtypes), optional
-        What this run was asked for: earlier checks of others are left aside (default: none is).
+    `asked` are the operators, panels and dtypes this run was asked for: earlier checks of others are left aside
+    (default: none is).
     """
     if asked is not None:
         operators, panels, dtypes = asked

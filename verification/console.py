@@ -49,10 +49,10 @@ def print_summary(console: Console, checks: Sequence[Check]) -> None:
 
 def print_failures(console: Console, checks: Sequence[Check]) -> None:
     """Print each kind of failure: what is wrong, how often and where; the traceback of the first exception."""
-    found = failures(checks)
-    if found:
-        console.print(f"[bold red]Failed: {sum(f.count for f in found)} checks[/]")
-    for f in found:
+    groups = failures(checks)
+    if groups:
+        console.print(f"[bold red]Failed: {sum(f.count for f in groups)} checks[/]")
+    for f in groups:
         name = " in ".join(filter(None, (f.operator, f.panel)))
         console.print(
             f"  {mark(console, False)} [bold]{escape(name)}[/]: {escape(f.what)}: {f.count} check{'s'[: f.count > 1]}",
@@ -61,17 +61,17 @@ def print_failures(console: Console, checks: Sequence[Check]) -> None:
         console.print(f" [dim]({escape(f.where)})[/]")
         for text in (*f.remarks, *f.trace.splitlines()):
             console.print(f"      {escape(text)}", style="dim")
-    if found:
+    if groups:
         console.print()
 
 
 def print_withheld(console: Console, checks: Sequence[Check]) -> None:
     """Print what a user's function does not offer, and why."""
-    found = withheld(checks)
-    for w in found:
+    groups = withheld(checks)
+    for w in groups:
         console.print(f"Not offered by {escape(w.panel)}: {w.count} checks of {escape(w.operator)}: {escape(w.reason)}")
         console.print(f"      {escape(w.cases)}", style="dim")
-    if found:
+    if groups:
         console.print()
 
 

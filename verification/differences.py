@@ -16,7 +16,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,9 +27,9 @@ from trigraph.table import Operator
 from trigraph.verification import tolerances
 from trigraph.verification.judged import Judged, ask, operators_of
 from trigraph.verification.record import Check
-from trigraph.verification.subjects import Subject, attempt
+from trigraph.verification.subjects import Subject, arrays_of
 
-__all__ = ["JUDGE_STEPS", "STEPS", "Curve", "assess", "check_differences", "inner", "rounded_gap"]
+__all__ = ["JUDGE_STEPS", "STEPS", "Curve", "assess", "check_differences", "inner", "rounded_gap", "with_verdict"]
 
 # From the largest step of the case; close to one another where truncation dominates, or the error is smallest.
 STEPS = tuple(2.0**-k for k in (*range(4, 20, 2), *range(22, 36, 4)))
@@ -106,19 +107,16 @@ def assess(steps: Sequence[float], errors: Sequence[float], floors: Sequence[flo
     return Curve(best, slope, f"slope {slope:.2f}; expected {SLOPE:.0f} +- {SLOPE_MARGIN}" if wrong else "")
 
 
-class _Failed(Exception):
-    """A call of the subject went wrong."""
-
-
+# Pairs of arrays, each (2, ...): the sum of their products is wanted.
 Products = Sequence[tuple[np.ndarray, np.ndarray]]
 
 
 @dataclass(frozen=True)
-class _Machine:
-    """How a curve is computed: arithmetic of the lower operator L, its gradient, and the points x + h v.
+class _Arithmetic:
+    """How a curve is computed: the lower operator L and its gradient, and the points x + h v.
 
-    `evaluate(op, values, names)` returns arrays; `shift(x, h, v)` a point; `gap(x, h, v)` the pair x(+h) - x(-h);
-    `pair(array)` an array as a pair; `change(weight, plus, minus)` the products whose sum is <weight, plus - minus>.
+    `evaluate(op, values, names)` returns fields as pairs; `shift(x, h, v)` a point; `gap(x, h, v)` the pair
+    x(+h) - x(-h).
     """
 
     name: str
@@ -127,12 +125,6 @@ class _Machine:
     evaluate: Callable[[Operator, Mapping[str, Any], Sequence[str]], dict[str, np.ndarray]]
     shift: Callable[[np.ndarray, float, np.ndarray], np.ndarray]
     gap: Callable[[np.ndarray, float, np.ndarray], np.ndarray]
-    pair: Callable[[np.ndarray], np.ndarray]
-    change: Callable[[np.ndarray, np.ndarray, np.ndarray], Products]
-
-
-def _rounded(x: np.ndarray, step: float, direction: np.ndarray) -> np.ndarray:
-    return x + step * direction
 
 
 def rounded_gap(x: np.ndarray, step: float, direction: np.ndarray) -> np.ndarray:
@@ -140,38 +132,28 @@ def rounded_gap(x: np.ndarray, step: float, direction: np.ndarray) -> np.ndarray
     return judge.pair(x + step * direction, -1.0, x - step * direction)
 
 
-def _exact_gap(x: np.ndarray, step: float, direction: np.ndarray) -> np.ndarray:
-    return judge.pair(2 * step * direction)
+def _of_subject(subject: Subject, judged: Judged) -> _Arithmetic:
+    """Points are rounded to the dtype of the case."""
 
-
-def _rounded_change(weight: np.ndarray, plus: np.ndarray, minus: np.ndarray) -> Products:
-    return [(weight, judge.pair(plus, -1.0, minus))]
-
-
-def _exact_change(weight: np.ndarray, plus: np.ndarray, minus: np.ndarray) -> Products:
-    return [(weight, plus), (-weight, minus)]
-
-
-def _subject_machine(subject: Subject, judged: Judged) -> _Machine:
     def evaluate(op: Operator, values: Mapping[str, Any], names: Sequence[str]) -> dict[str, np.ndarray]:
-        outcome = attempt(subject, op, values)
-        if outcome.problem:
-            raise _Failed(f"{op.name}: {outcome.problem}")
-        absent = [n for n in names if not isinstance(outcome.fields.get(n), np.ndarray)]
-        if absent:
-            raise _Failed(f"{op.name}: {absent[0]} is no array")
-        return {n: outcome.fields[n] for n in names}
+        return {n: judge.pair(array) for n, array in arrays_of(subject, op, values, names).items()}
 
-    dtype, tolerance = judged.case.dtype, judged.tolerance(subject)
-    return _Machine(subject.name, dtype, tolerance, evaluate, _rounded, rounded_gap, judge.pair, _rounded_change)
+    def shift(x: np.ndarray, step: float, direction: np.ndarray) -> np.ndarray:
+        return x + step * direction
+
+    return _Arithmetic(subject.name, judged.case.dtype, judged.tolerance(subject), evaluate, shift, rounded_gap)
 
 
-def _judge_machine(judged: Judged) -> _Machine:
+def _of_judge(judged: Judged) -> _Arithmetic:
+    """Points are pairs."""
+
     def evaluate(op: Operator, values: Mapping[str, Any], names: Sequence[str]) -> dict[str, np.ndarray]:
         return {n: triple[:2] for n, triple in ask(op, values).items() if n in names}
 
-    tolerance = tolerances.accuracy(False, judged.terms)
-    return _Machine("judge", "real128", tolerance, evaluate, judge.pair, _exact_gap, lambda pair: pair, _exact_change)
+    def gap(x: np.ndarray, step: float, direction: np.ndarray) -> np.ndarray:
+        return judge.pair(2 * step * direction)
+
+    return _Arithmetic("judge", "real128", tolerances.accuracy(False, judged.terms), evaluate, judge.pair, gap)
 
 
 def inner(pairs: Products) -> tuple[float, float]:
@@ -206,35 +188,43 @@ def check_differences(
         One for each field of `upper`: `error` is the best relative error over the steps, infinite where the curve is
         wrong.
     """
-    machine = _judge_machine(judged) if subject is None else _subject_machine(subject, judged)
-    checks = []
-    for field in judged.case.returned(upper):
-        start = time.perf_counter()
+    arithmetic = _of_judge(judged) if subject is None else _of_subject(subject, judged)
+    case, dtype, checks = judged.case, arithmetic.dtype, []
+    for field in case.returned(upper):
         degree = next(a.degree for a in _lower(judged, upper).arguments if a.name == field.name)
-        taken = _taken(steps, judged.case.largest_step, degree)
-        try:
-            errors, floors = _curve(machine, judged, upper, field.name, taken)
-            verdict = assess(taken, errors, floors, degree)
-        except (_Failed, ValueError) as problem:  # ValueError: shapes that do not fit
-            errors, verdict = [], Curve(math.inf, None, str(problem))
-        note = f"{verdict.problem} (best error {verdict.best:.1e})" if errors and verdict.problem else verdict.problem
-        checks.append(
-            Check(
-                operator=operator or upper.name,
-                panel=machine.name,
-                dtype=machine.dtype,
-                kind="differences",
-                case=judged.case.name,
-                field=field.name,
-                error=math.inf if verdict.problem else verdict.best,
-                tolerance=tolerances.differences(machine.dtype),
-                order=verdict.order,
-                seconds=time.perf_counter() - start,
-                curve=tuple(zip(map(float, taken), errors, strict=True)) if errors else (),
-                note=note or judged.case.note,
-            )
+        taken = _taken(steps, case.largest_step, degree)
+        curve = partial(_curve, arithmetic, judged, upper, field.name, taken)
+        name, tolerance = operator or upper.name, tolerances.differences(dtype)
+        check = Check(
+            name, arithmetic.name, dtype, "differences", case.name, field.name, math.inf, tolerance, note=case.note
         )
+        checks.append(with_verdict(check, taken, degree, curve))
     return checks
+
+
+def with_verdict(
+    check: Check,
+    steps: Sequence[float],
+    degree: int | None,
+    curve: Callable[[], tuple[Sequence[float], Sequence[float]]],
+) -> Check:
+    """Return a check with the verdict on the curve of errors and floors at the steps, as of `assess`."""
+    start = time.perf_counter()
+    errors: Sequence[float] = []
+    try:
+        errors, floors = curve()
+        verdict = assess(steps, errors, floors, degree)
+    except ValueError as problem:  # a call went wrong, or shapes do not fit
+        verdict = Curve(math.inf, None, str(problem))
+    note = f"{verdict.problem} (best error {verdict.best:.1e})" if errors and verdict.problem else verdict.problem
+    return replace(
+        check,
+        error=math.inf if verdict.problem else verdict.best,
+        order=verdict.order,
+        seconds=time.perf_counter() - start,
+        curve=tuple(zip(steps, errors, strict=True)) if errors else (),
+        note=note or check.note,
+    )
 
 
 def _taken(steps: Sequence[float], largest: float, degree: int | None) -> list[float]:
@@ -251,7 +241,7 @@ def _lower(judged: Judged, upper: Operator) -> Operator:
 
 
 def _curve(
-    machine: _Machine, judged: Judged, upper: Operator, name: str, steps: Sequence[float]
+    arithmetic: _Arithmetic, judged: Judged, upper: Operator, name: str, steps: Sequence[float]
 ) -> tuple[list[float], list[float]]:
     """Relative errors and roundoff floors at the steps, along the direction of argument `name`."""
     case, lower = judged.case, _lower(judged, upper)
@@ -262,19 +252,19 @@ def _curve(
     weights = {f.name: judge.pair(cotangents[prefix + f.name]) for f in case.derived(lower) if prefix + f.name in given}
     names = tuple(weights)
     values = case.arguments(lower)
-    gradient = machine.pair(machine.evaluate(upper, case.arguments(upper), (name,))[name])
+    gradient = arithmetic.evaluate(upper, case.arguments(upper), (name,))[name]
     results = judged.result(lower)
     phi_scale = sum(float(np.sum(abs(weights[n][0]) * results[n][2])) for n in names)
     gradient_scale = judged.result(upper)[name][2]
-    unit = machine.tolerance * tolerances.eps(machine.dtype)
+    unit = arithmetic.tolerance * tolerances.eps(arithmetic.dtype)
     errors, floors = [], []
     for step in steps:
         x, v = values[name], case.directions[name]
-        plus = machine.evaluate(lower, {**values, name: machine.shift(x, step, v)}, names)
-        minus = machine.evaluate(lower, {**values, name: machine.shift(x, -step, v)}, names)
-        gap = machine.gap(x, step, v)
-        products = [product for n in names for product in machine.change(weights[n], plus[n], minus[n])]
-        residual, _ = inner([*products, (-gradient, gap)])
+        plus = arithmetic.evaluate(lower, {**values, name: arithmetic.shift(x, step, v)}, names)
+        minus = arithmetic.evaluate(lower, {**values, name: arithmetic.shift(x, -step, v)}, names)
+        gap = arithmetic.gap(x, step, v)
+        change = [product for n in names for product in ((weights[n], plus[n]), (-weights[n], minus[n]))]
+        residual, _ = inner([*change, (-gradient, gap)])
         size = float(np.sum(abs(gradient[0] * gap[0])))
         largest = float(np.sum(gradient_scale * abs(gap[0])))
         if size <= unit * largest:

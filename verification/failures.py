@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from trigraph.table import OPERATORS
@@ -45,28 +45,23 @@ def _list(names: Iterable[str]) -> str:
     return "; ".join(names[:SHOWN]) + (f"; and {more} more" if more > 0 else "")
 
 
-def _counts(checks: Sequence[Check]) -> str:
-    kinds = Counter(c.kind for c in checks)
-    return ", ".join(f"{kind} {n}" for kind, n in kinds.items())
+def _grouped(
+    checks: Iterable[Check], key: Callable[[Check], tuple[str, str, str]]
+) -> dict[tuple[str, str, str], list[Check]]:
+    """Group checks by a key, in the order in which they first appear."""
+    groups: dict[tuple[str, str, str], list[Check]] = {}
+    for check in checks:
+        groups.setdefault(key(check), []).append(check)
+    return groups
 
 
 @dataclass(frozen=True)
 class Failure:
     """Failures of one kind of an operator in a panel.
 
-    Attributes
-    ----------
-    operator, panel : str
-    what : str
-        What is wrong: the note, where that is why it fails, else the kind of check and the fields.
-    count : int
-        Number of checks.
-    where : str
-        Dtypes; kinds of check, or the largest error; cases, and among how many.
-    remarks : list of str
-        What is special about the cases.
-    trace : str
-        Traceback of the first exception.
+    `what` is wrong: the note, where that is why it fails, else the kind of check and the fields; `where`: dtypes, kinds
+    of check or the largest error, and in which cases of how many; `remarks`: what is special about these cases; `trace`
+    is the traceback of the first exception.
     """
 
     operator: str
@@ -78,7 +73,7 @@ class Failure:
     trace: str
 
 
-def _told(check: Check) -> str:
+def _reason(check: Check) -> str:
     """Return the note without the operator that it begins with, where it is why the check fails; else ""."""
     if math.isfinite(check.error) and check.kind not in REASONED:
         return ""
@@ -86,44 +81,35 @@ def _told(check: Check) -> str:
     return rest if colon and head in OPERATORS else check.note
 
 
-def _key(check: Check) -> tuple[str, str, str]:
-    # Numbers differ from case to case where the mistake is the same.
-    told = re.sub(r"[-+]?\d[\w.+-]*|\((?:\d+, ?)*\d*\)", "#", _told(check))
-    return check.operator, check.panel, told or check.kind
-
-
 def failures(checks: Sequence[Check]) -> list[Failure]:
-    """Group the checks that failed: by what they say is wrong, whatever the kind of check, else by that.
+    """Group the checks that failed: by what they say is wrong, whatever the kind of check, else by that."""
 
-    Returns
-    -------
-    list of Failure
-        In the order in which they first appear.
-    """
-    groups: dict[tuple[str, str, str], list[Check]] = {}
-    for check in checks:
-        if check.failed:
-            groups.setdefault(_key(check), []).append(check)
-    return [_failure(group, checks) for group in groups.values()]
+    def key(check: Check) -> tuple[str, str, str]:
+        # Numbers differ from case to case where the mistake is the same.
+        reason = re.sub(r"[-+]?\d[\w.+-]*|\((?:\d+, ?)*\d*\)", "#", _reason(check))
+        return check.operator, check.panel, reason or check.kind
+
+    return [_failure(group, checks) for group in _grouped((c for c in checks if c.failed), key).values()]
 
 
 def _failure(group: Sequence[Check], checks: Sequence[Check]) -> Failure:
     first, largest = group[0], worst(group)
     assert largest is not None
-    kinds = {c.kind for c in group}
-    told = _told(first)
+    kinds, reason = Counter(c.kind for c in group), _reason(first)
     similar = [c for c in checks if (c.operator, c.panel) == (first.operator, first.panel) and c.kind in kinds]
     cases, every = dict.fromkeys(c.case for c in group), {c.case for c in similar}
     dtypes = dict.fromkeys(c.dtype for c in group)
-    only = " only" if len(dtypes) < len({c.dtype for c in similar}) else ""
-    if told:
-        parts = [_counts(group)] if len(kinds) > 1 else []
-        what = told if len(kinds) > 1 else f"{first.kind}: {told}"
-    else:
-        parts = [f"error {number(largest.error)} > {number(largest.tolerance)} in {largest.case}"]
+    where = [", ".join(dtypes) + (" only" if len(dtypes) < len({c.dtype for c in similar}) else "")]
+    if not reason:
+        where.append(f"error {number(largest.error)} > {number(largest.tolerance)} in {largest.case}")
         fields = ", ".join(dict.fromkeys(c.field for c in group))
         what = f"{first.kind} of {fields} ({KINDS[first.kind]})"
-    parts.append(f"in {len(cases)} of {len(every)} cases" + (f": {_list(cases)}" if len(cases) < len(every) else ""))
+    elif len(kinds) > 1:
+        where.append(", ".join(f"{kind} {n}" for kind, n in kinds.items()))
+        what = reason
+    else:
+        what = f"{first.kind}: {reason}"
+    where.append(f"in {len(cases)} of {len(every)} cases" + (f": {_list(cases)}" if len(cases) < len(every) else ""))
     names = dict.fromkeys(case.partition(",")[0] for case in cases)
     ordinary = any(name in CASE_KINDS and not CASE_KINDS[name].remark for name in names)
     remarks = {} if ordinary else {name: remark(name, first.operator) for name in names}
@@ -132,7 +118,7 @@ def _failure(group: Sequence[Check], checks: Sequence[Check]) -> Failure:
         panel=first.panel,
         what=what,
         count=len(group),
-        where="; ".join([f"{', '.join(dtypes)}{only}", *parts]),
+        where="; ".join(where),
         remarks=[f"{name}: {text}" for name, text in remarks.items() if text],
         trace=next((c.trace for c in group if c.trace), ""),
     )
@@ -151,11 +137,11 @@ class Withheld:
 
 def withheld(checks: Sequence[Check]) -> list[Withheld]:
     """Group the checks that were not offered by the reason."""
-    groups: dict[tuple[str, str, str], list[Check]] = {}
-    for check in checks:
-        if not check.offered:
-            reason = f"{check.note}: {check.field}" if check.field else check.note
-            groups.setdefault((check.operator, check.panel, reason), []).append(check)
+
+    def key(check: Check) -> tuple[str, str, str]:
+        return check.operator, check.panel, f"{check.note}: {check.field}" if check.field else check.note
+
+    groups = _grouped((c for c in checks if not c.offered), key)
     return [
         Withheld(operator, panel, sum(int(c.error) for c in group), reason, _list(map(_case, group)))
         for (operator, panel, reason), group in groups.items()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -27,7 +27,7 @@ from trigraph.verification import tolerances
 from trigraph.verification.accuracy import form_problem, largest, scaled_error
 from trigraph.verification.judged import ask
 from trigraph.verification.record import Check
-from trigraph.verification.subjects import Subject, attempt
+from trigraph.verification.subjects import Outcome, Subject, attempt
 
 __all__ = ["PACKAGED", "Vector", "check_golden", "check_missing", "directory", "files", "missing", "vectors"]
 
@@ -36,25 +36,15 @@ PACKAGED = Path(__file__).parent / "data" / "golden"
 
 @dataclass(frozen=True)
 class Vector:
-    """One operator's arguments and what another program computed from them.
-
-    Attributes
-    ----------
-    case : str
-    operator : str
-    values : mapping
-        Arguments, `wrt` excluded.
-    expected : mapping from field to ndarray
-    single : bool
-        Whether the other program worked in float32: then float32 panels are compared too, by the largest error over the
-        largest value. Otherwise elementwise, in float64.
-    """
+    """One operator's arguments and what another program computed from them."""
 
     case: str
     operator: str
-    values: Mapping[str, Any]
-    expected: Mapping[str, np.ndarray]
-    single: bool
+    values: Mapping[str, Any]  # arguments, `wrt` excluded
+    expected: Mapping[str, np.ndarray]  # by field
+    # Whether the other program worked in float32: then float32 panels are compared too, by the largest error over the
+    # largest value. Otherwise elementwise, in float64.
+    single: bool = False
 
     @property
     def dtypes(self) -> tuple[str, ...]:
@@ -106,31 +96,21 @@ def check_golden(subject: Subject | None, vector: Vector, dtype: str) -> list[Ch
         One for each field that the vector has.
     """
     op = OPERATORS[vector.operator]
-    fields: Mapping[str, Any]
     if subject is None:
         integers = {f.name for f in op.fields if f.index}
-        fields, seconds, problem = {n: t if n in integers else t[0] for n, t in vector.judged.items()}, 0.0, ""
+        panel, precision = "judge", "real128"
+        call = Outcome({n: t if n in integers else t[0] for n, t in vector.judged.items()}, 0.0, "")
     else:
-        outcome = attempt(subject, op, vector.arguments(dtype))
-        fields, seconds, problem = outcome.fields, outcome.seconds, outcome.problem
+        panel, precision, call = subject.name, dtype, attempt(subject, op, vector.arguments(dtype))
     checks = []
     for field in (f for f in op.fields if f.name in vector.expected):
         kind = str(vector.values["graph"].offsets.dtype) if field.index else dtype
-        note = problem or form_problem(fields.get(field.name), field, vector.sizes, kind)
-        checks.append(
-            Check(
-                operator=op.name,
-                panel="judge" if subject is None else subject.name,
-                dtype="real128" if subject is None else dtype,
-                kind="golden",
-                case=vector.case,
-                field=field.name,
-                error=math.inf if note else vector.error(fields[field.name], field.name),
-                tolerance=0.0 if field.index else vector.tolerance(subject, dtype),
-                seconds=seconds,
-                note=note or ("relative to the largest value" if vector.single else ""),
-            )
-        )
+        note = call.problem or form_problem(call.fields.get(field.name), field, vector.sizes, kind)
+        error = math.inf if note else vector.error(call.fields[field.name], field.name)
+        tolerance = 0.0 if field.index else vector.tolerance(subject, dtype)
+        check = Check(op.name, panel, precision, "golden", vector.case, field.name, error, tolerance)
+        note = note or ("relative to the largest value" if vector.single else "")
+        checks.append(replace(check, seconds=call.seconds, note=note))
     return checks
 
 
@@ -140,16 +120,16 @@ def directory() -> Path | None:
     if named:
         return Path(named)
     roots = (Path(__file__).resolve().parent.parent, Path.cwd())
-    found = (r.parent / "shared" / "golden" for r in roots if (r / "pyproject.toml").is_file())
-    return next((d for d in found if d.is_dir()), None)
+    candidates = (r.parent / "shared" / "golden" for r in roots if (r / "pyproject.toml").is_file())
+    return next((d for d in candidates if d.is_dir()), None)
 
 
 def files() -> dict[str, Path]:
     """Return the files there are, by name; the packaged ones first."""
     places = [PACKAGED, *filter(None, [directory()])]
     names = [name for d in dict.fromkeys(d.family for d in DEFINITIONS) for name in FILES[d]]
-    found = ((name, place / f"{name}.npz") for name in names for place in reversed(places))
-    return {name: path for name, path in found if path.is_file()}
+    candidates = ((name, place / f"{name}.npz") for name in names for place in reversed(places))
+    return {name: path for name, path in candidates if path.is_file()}
 
 
 def missing(families: Collection[str] | None = None) -> tuple[str, ...]:
@@ -198,22 +178,22 @@ def _gno(name: str, z: Mapping[str, np.ndarray]) -> Iterator[Vector]:
     edge = {"coords": z["in_dx"], "params": z["in_packed_params"], **sizes}
     graph = CSC(z["in_offsets"], z["in_indices"])
     kernel = matrices(z["out_kappa"])
-    yield Vector(name, "gno_kernel_fwd", edge, {"kernel": kernel}, False)
+    yield Vector(name, "gno_kernel_fwd", edge, {"kernel": kernel})
     grads = {"coords": z["kappa_grad_dx"], "params": parameters("kappa_grad_")}
-    yield Vector(name, "gno_kernel_bwd", {"grad_kernel": matrices(z["ct_kappa"]), **edge}, grads, False)
+    yield Vector(name, "gno_kernel_bwd", {"grad_kernel": matrices(z["ct_kappa"]), **edge}, grads)
     nodes = {"features": z["in_features"], "kernel": kernel, "graph": graph, **sizes}
-    yield Vector(name, "gno_aggregate_fwd", nodes, {"message": z["out_message"]}, False)
+    yield Vector(name, "gno_aggregate_fwd", nodes, {"message": z["out_message"]})
     back = {"grad_message": z["ct_message"], **nodes}
-    yield Vector(name, "gno_aggregate_bwd", back, {"features": z["grad_features"]}, False)
+    yield Vector(name, "gno_aggregate_bwd", back, {"features": z["grad_features"]})
     every = {"features": z["in_features"], "graph": graph, **edge}
-    yield Vector(name, "gno_message_fwd", every, {"message": z["out_message"]}, False)
+    yield Vector(name, "gno_message_fwd", every, {"message": z["out_message"]})
     grads = {"features": z["grad_features"], "coords": z["grad_dx"], "params": parameters("grad_")}
     every = {"grad_message": z["ct_message"], **every}
-    yield Vector(name, "gno_message_bwd", every, grads, False)
+    yield Vector(name, "gno_message_bwd", every, grads)
     ggs = {"gg_features": z["gg_features"], "gg_coords": z["gg_dx"], "gg_params": parameters("gg_")}
     grads2 = {"features": z["grad2_features"], "coords": z["grad2_dx"], "params": parameters("grad2_")}
     expected = {"grad_message": z["grad2_ct_message"], **grads2}
-    yield Vector(name, "gno_message_bwd2", {**ggs, **every}, expected, False)
+    yield Vector(name, "gno_message_bwd2", {**ggs, **every}, expected)
 
 
 def _athena(name: str, archive: Mapping[str, np.ndarray]) -> Iterator[Vector]:
@@ -249,24 +229,24 @@ def _dimenet(name: str, z: Mapping[str, np.ndarray]) -> Iterator[Vector]:
     graph = EdgeGraph(z["in_src"], z["in_dst"], int(z["in_num_nodes"]), vec=z["in_vec"])
     names = ("vec", "rbf", "embedding", "weights")
     values = {n: z[f"in_{n}"] for n in names} | {"graph": graph, **n_mid, "exclude": str(z["in_exclude"])}
-    yield Vector(name, "agg_edge_to_edge_fwd", values, {"out": z["out_embedding"]}, False)
+    yield Vector(name, "agg_edge_to_edge_fwd", values, {"out": z["out_embedding"]})
     back = {"grad_out": z["ct_out"], **values}
-    yield Vector(name, "agg_edge_to_edge_bwd", back, {n: z[f"grad_{n}"] for n in names}, False)
+    yield Vector(name, "agg_edge_to_edge_bwd", back, {n: z[f"grad_{n}"] for n in names})
     expected = {"grad_out": z["grad2_ct_out"], **{n: z[f"grad2_{n}"] for n in names}}
-    yield Vector(name, "agg_edge_to_edge_bwd2", {f"gg_{n}": z[f"gg_{n}"] for n in names} | back, expected, False)
+    yield Vector(name, "agg_edge_to_edge_bwd2", {f"gg_{n}": z[f"gg_{n}"] for n in names} | back, expected)
     seed = {n: z[n] for n in ("gg_rbf", "gg_embedding")}
     expected = {"grad_out": z["seed2_grad_grad_out"]}
-    yield Vector(name, "agg_edge_to_edge_bwd2_grad", {**seed, **values}, expected, False)
+    yield Vector(name, "agg_edge_to_edge_bwd2_grad", {**seed, **values}, expected)
     expected = {n: z[f"seed2_grad_{n}"] for n in names[1:]}
-    yield Vector(name, "agg_edge_to_edge_bwd2_main", {**seed, **back}, expected, False)
+    yield Vector(name, "agg_edge_to_edge_bwd2_main", {**seed, **back}, expected)
 
 
 def _radial_basis(name: str, z: Mapping[str, np.ndarray]) -> Iterator[Vector]:
     values = {"dist": z["in_dist"][:, 0], "freq": z["in_freq"], "n_spherical": 7, "envelope_exponent": 5}
-    yield Vector(name, "radial_basis_fwd", values, {"rbf": z["out_rbf"], "sbf_rad": z["out_sbf_rad"]}, False)
+    yield Vector(name, "radial_basis_fwd", values, {"rbf": z["out_rbf"], "sbf_rad": z["out_sbf_rad"]})
     back = {"grad_rbf": z["ct_rbf"], "grad_sbf_rad": z["ct_sbf_rad"], **values}
     expected = {"dist": z["grad_dist"][:, 0], "freq": z["grad_freq"]}
-    yield Vector(name, "radial_basis_bwd", back, expected, False)
+    yield Vector(name, "radial_basis_bwd", back, expected)
     expected = {
         "grad_rbf": z["grad2_ct_rbf"],
         "grad_sbf_rad": z["grad2_ct_sbf_rad"],
@@ -274,7 +254,7 @@ def _radial_basis(name: str, z: Mapping[str, np.ndarray]) -> Iterator[Vector]:
         "freq": z["grad2_freq"],
     }
     ggs = {"gg_dist": z["gg_dist"][:, 0], "gg_freq": z["gg_freq"]}
-    yield Vector(name, "radial_basis_bwd2", {**ggs, **back}, expected, False)
+    yield Vector(name, "radial_basis_bwd2", {**ggs, **back}, expected)
 
 
 def _gat(name: str, z: Mapping[str, np.ndarray]) -> Iterator[Vector]:
@@ -291,14 +271,14 @@ def _gat(name: str, z: Mapping[str, np.ndarray]) -> Iterator[Vector]:
     }
     scores = np.stack([z["out_pre_softmax"], z["out_post_softmax"]])
     out = {"output_embedding": z["out_embedding"], "softmax_scores": scores}
-    yield Vector(name, "mha_gat_n2n_fwd", values, out, False)
+    yield Vector(name, "mha_gat_n2n_fwd", values, out)
     back = {"grad_output_embedding": z["ct_out"], **values}
     expected = {n: z[f"grad_{n}"] for n in names}
-    yield Vector(name, "mha_gat_n2n_bwd", {**back, "softmax_scores": None}, expected, False)
-    yield Vector(f"{name}, scores given", "mha_gat_n2n_bwd", {**back, "softmax_scores": scores}, expected, False)
+    yield Vector(name, "mha_gat_n2n_bwd", {**back, "softmax_scores": None}, expected)
+    yield Vector(f"{name}, scores given", "mha_gat_n2n_bwd", {**back, "softmax_scores": scores}, expected)
     expected = {"grad_output_embedding": z["grad2_ct_out"], **{n: z[f"grad2_{n}"] for n in names}}
     ggs = {f"gg_{n}": z[f"gg_{n}"] for n in names} | {f"gg_{n}": None for n in absent}
-    yield Vector(name, "mha_gat_n2n_bwd2", {**ggs, **back}, expected, False)
+    yield Vector(name, "mha_gat_n2n_bwd2", {**ggs, **back}, expected)
 
 
 def _weighted(name: str, z: Mapping[str, np.ndarray]) -> Iterator[Vector]:
@@ -314,18 +294,16 @@ def _weighted(name: str, z: Mapping[str, np.ndarray]) -> Iterator[Vector]:
             out["node_degree"] = z["out_node_degree"]
         elif op != "sum":
             out["output_extrema_location"] = z[f"out_{op}_edge_location"]
-        yield Vector(case, "agg_weighted_n2n_fwd", values, out, False)
+        yield Vector(case, "agg_weighted_n2n_fwd", values, out)
         back = {"grad_output_embedding": z["ct_out"], **values}
         expected = {n: z[f"grad_{op}_{n}"] for n in names}
         given = dict.fromkeys(("output_embedding", "node_degree", "output_extrema_location"))
-        yield Vector(case, "agg_weighted_n2n_bwd", {**back, **given}, expected, False)
-        yield Vector(f"{case}, outputs given", "agg_weighted_n2n_bwd", {**back, **given, **out}, expected, False)
+        yield Vector(case, "agg_weighted_n2n_bwd", {**back, **given}, expected)
+        yield Vector(f"{case}, outputs given", "agg_weighted_n2n_bwd", {**back, **given, **out}, expected)
         if op in ("sum", "mean"):
             expected = {"grad_output_embedding": z[f"grad2_{op}_ct_out"]}
             expected |= {n: z[f"grad2_{op}_{n}"] for n in names}
-            yield Vector(
-                case, "agg_weighted_n2n_bwd2", {f"gg_{n}": z[f"gg_{n}"] for n in names} | back, expected, False
-            )
+            yield Vector(case, "agg_weighted_n2n_bwd2", {f"gg_{n}": z[f"gg_{n}"] for n in names} | back, expected)
 
 
 def _gemnet(name: str, z: Mapping[str, np.ndarray]) -> Iterator[Vector]:
@@ -342,37 +320,37 @@ def _gemnet(name: str, z: Mapping[str, np.ndarray]) -> Iterator[Vector]:
         rad_W1 = padded[z["in_idx_agg2_outer"], :, z["in_idx_agg2_inner"]]
     triplets = Segments(z["in_idx_agg_outer"], int(z["in_num_edges"]))
     radial = {"rad_basis": z["in_rad_basis"], "weight": z["in_weight_radial_only"]}
-    yield Vector(name, "basis_embedding_radial_fwd", radial, {"rad_W1": z["out_radial_only"]}, False)
+    yield Vector(name, "basis_embedding_radial_fwd", radial, {"rad_W1": z["out_radial_only"]})
     embedding = {"rad_basis": z["in_rad_basis"], "weight": z["in_basis_weight"]}
-    yield Vector(name, "basis_embedding_spherical_fwd", embedding, {"rad_W1": rad_W1}, False)
+    yield Vector(name, "basis_embedding_spherical_fwd", embedding, {"rad_W1": rad_W1})
     if "out_sph_W1_per_triplet" in z:
         values = {**embedding, "sph_basis": z["in_sph_basis"], "triplets": triplets}
-        yield Vector(name, "basis_embedding_triplets_fwd", values, {"rad_W1": z["out_sph_W1_per_triplet"]}, False)
+        yield Vector(name, "basis_embedding_triplets_fwd", values, {"rad_W1": z["out_sph_W1_per_triplet"]})
 
     # The factors of the bilinear, as the vectors call them, rad_W1 aside.
     factors = {"sph": "sph_basis", "m": "m", "weight": "bilinear_weight"}
     graphs = {"triplets": triplets, "atoms": atoms, "idx_in": None}
     bilinear = {"rad_W1": rad_W1, **{n: z[f"in_{f}"] for n, f in factors.items()}, **graphs}
-    yield Vector(name, "interaction_bilinear_fwd", bilinear, {"m_ca": z["out_m_ca"]}, False)
+    yield Vector(name, "interaction_bilinear_fwd", bilinear, {"m_ca": z["out_m_ca"]})
     back = {"grad_m_ca": z["ct_m_ca"], **bilinear}
-    yield Vector(name, "interaction_bilinear_bwd", back, {n: z[f"grad_{f}"] for n, f in factors.items()}, False)
+    yield Vector(name, "interaction_bilinear_bwd", back, {n: z[f"grad_{f}"] for n, f in factors.items()})
     first = {"grad_rad_W1": _judged("interaction_bilinear_bwd", back, "rad_W1"), **embedding}
     expected = {"rad_basis": z["grad_rad_basis"], "weight": z["grad_basis_weight"]}
-    yield Vector(name, "basis_embedding_spherical_bwd", first, expected, False)
+    yield Vector(name, "basis_embedding_spherical_bwd", first, expected)
 
     # Second order: the cotangent of the gradient in rad_W1 is what the embedding's bwd2 makes of its own.
     second = {"gg_rad_basis": z["gg_rad_basis"], "gg_weight": z["gg_basis_weight"], **first}
     ggs = {"gg_rad_W1": _judged("basis_embedding_spherical_bwd2", second, "grad_rad_W1")}
     ggs |= {f"gg_{n}": z[f"gg_{f}"] for n, f in factors.items()}
     expected = {"grad_m_ca": z["grad2_ct_m_ca"], **{n: z[f"grad2_{f}"] for n, f in factors.items()}}
-    yield Vector(name, "interaction_bilinear_bwd2", {**ggs, **back}, expected, False)
+    yield Vector(name, "interaction_bilinear_bwd2", {**ggs, **back}, expected)
     # The rest of the chain's second order is the embedding's bwd at bwd2's rad_W1.
     rest = {"grad_rad_W1": _judged("interaction_bilinear_bwd2", {**ggs, **back}, "rad_W1"), **embedding}
     expected = {
         "rad_basis": z["grad2_rad_basis"] - _judged("basis_embedding_spherical_bwd", rest, "rad_basis"),
         "weight": z["grad2_basis_weight"] - _judged("basis_embedding_spherical_bwd", rest, "weight"),
     }
-    yield Vector(name, "basis_embedding_spherical_bwd2", second, expected, False)
+    yield Vector(name, "basis_embedding_spherical_bwd2", second, expected)
 
 
 def _judged(operator: str, values: Mapping[str, Any], field: str) -> np.ndarray:

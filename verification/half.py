@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -37,9 +38,7 @@ def check_half(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
     for field in case.returned(op):
         expected = judged.result(op)[field.name]
         got: Any = outcome.fields.get(field.name)
-        note = outcome.problem or form_problem(
-            got, field, case.sizes, case.half if field.half else dtype_of(field, case)
-        )
+        note = form_problem(got, field, case.sizes, case.half if field.half else dtype_of(field, case))
         error = math.inf
         if not note and field.half:
             once = unit * np.maximum(abs(expected[0]), tolerances.tiny(case.half))
@@ -47,20 +46,8 @@ def check_half(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
             error = scaled_error(got, expected, case.dtype, more)
         elif not note:
             error = field_error(got, field, expected, case.dtype)
-        checks.append(
-            Check(
-                operator=op.name,
-                panel=subject.name,
-                dtype=case.dtype,
-                kind="half",
-                case=case.name,
-                field=field.name,
-                error=error,
-                tolerance=0.0 if field.index else tolerance,
-                seconds=outcome.seconds,
-                note=note or case.note,
-            )
-        )
+        allowed = 0.0 if field.index else tolerance
+        checks.append(judged.check(subject, op.name, "half", field.name, error, allowed, [outcome], note or case.note))
     return checks
 
 
@@ -97,19 +84,8 @@ def check_every_number(subject: Subject, half: str) -> list[Check]:
     error = math.inf
     if isinstance(got, np.ndarray) and got.dtype == numbers.dtype and got.shape == (2 * nodes, WIDTH):
         got = got.reshape(expected.shape)
-        right = np.where(finite, got.view(np.uint16) == expected.view(np.uint16), np.isnan(got.astype(np.float32)))
-        error = float(np.count_nonzero(~right))
-    return [
-        Check(
-            operator=EVERY_NUMBER,
-            panel=subject.name,
-            dtype="float32",
-            kind="half",
-            case=f"every number of {half}",
-            field="src_embedding",
-            error=error,
-            tolerance=0.0,
-            seconds=outcome.seconds,
-            note=outcome.problem,
-        )
-    ]
+        agrees = np.where(finite, got.view(np.uint16) == expected.view(np.uint16), np.isnan(got.astype(np.float32)))
+        error = float(np.count_nonzero(~agrees))
+    case = f"every number of {half}"
+    check = Check(EVERY_NUMBER, subject.name, "float32", "half", case, "src_embedding", error, 0.0)
+    return [replace(check, seconds=outcome.seconds, note=outcome.problem)]

@@ -20,7 +20,7 @@ import numpy as np
 
 from trigraph.table import OPERATORS, Operator
 from trigraph.terminal import plain
-from trigraph.verification.subjects import NotOffered, Subject, leave_out, panel, told
+from trigraph.verification.subjects import LEFT_OUT, NotOffered, Subject, message_of, panel
 
 __all__ = ["LoadError", "adapt", "load"]
 
@@ -51,18 +51,18 @@ def load(name: str) -> Callable[..., Any]:
         raise ValueError(f"verify: implementation is {name!r}; expected 'module:function'")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    found: Any = None
+    value: Any = None
     try:
-        found = importlib.import_module(module)
+        value = importlib.import_module(module)
         for part in path.split("."):
-            found = getattr(found, part)
+            value = getattr(value, part)
     except BaseException as error:  # whatever the module's own statements raise, SystemExit too
         absent = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
-        kind = ValueError if absent or (isinstance(error, AttributeError) and found is not None) else LoadError
-        raise kind(f"verify: implementation {name!r} cannot be loaded: {told(error)}") from error
-    if not callable(found):
-        raise ValueError(f"verify: implementation {name!r} is a {type(found).__name__}; expected a function")
-    function: Callable[..., Any] = found
+        kind = ValueError if absent or (isinstance(error, AttributeError) and value is not None) else LoadError
+        raise kind(f"verify: implementation {name!r} cannot be loaded: {message_of(error)}") from error
+    if not callable(value):
+        raise ValueError(f"verify: implementation {name!r} is a {type(value).__name__}; expected a function")
+    function: Callable[..., Any] = value
     return function
 
 
@@ -90,7 +90,7 @@ def _fields(op: Operator, result: Any) -> dict[str, Any]:
         mapping = {needed[0]: result}
     else:
         raise TypeError(f"{op.name}: returned a {type(result).__name__}; {expected}")
-    leave_out(name for name in names if name not in mapping)
+    LEFT_OUT.update(name for name in names if name not in mapping)
     return mapping
 
 
@@ -102,7 +102,7 @@ def _own(
     try:
         returned = function(**given)
     except NotImplementedError as error:
-        raise NotOffered(told(error)) from error
+        raise NotOffered(message_of(error)) from error
     fields = _fields(op, returned)
     for name, array in fields.items():
         if isinstance(array, np.ndarray) and (type(array) is not np.ndarray or array.dtype.kind not in "fi"):
@@ -147,9 +147,9 @@ def adapt(name: str, operator: str | None = None, function: Callable[..., Any] |
     ValueError
         If it cannot be loaded, or there is no such operator.
     """
-    found = load(name) if function is None else function
-    target = operator or getattr(found, "__name__", "")
+    own = load(name) if function is None else function
+    target = operator or getattr(own, "__name__", "")
     if target not in OPERATORS:
         raise ValueError(f"verify: {name!r} implements {target!r}; expected one of {', '.join(OPERATORS)}")
-    call = partial(_call, found, target, panel("fortran-reference"))
-    return Subject(plain(name), False, call, target, partial(_own, found))
+    call = partial(_call, own, target, panel("fortran-reference"))
+    return Subject(plain(name), False, call, target, partial(_own, own))

@@ -25,12 +25,10 @@ from typing import Any
 
 from trigraph.verification.implementation import LoadError
 from trigraph.verification.record import Check
-from trigraph.verification.subjects import own_interrupts
-from trigraph.verification.units import Ended, Unit, missing
+from trigraph.verification.units import Unit, missing, spoil_new_memory
 
 __all__ = ["Refused", "Workers"]
 
-PATIENCE = 0.5  # seconds between looks whether a child still lives: processes that it forked may keep the pipe open
 # Where several processes share the processors. Libraries that NumPy's products come from would start as many threads in
 # every process as there are processors; threads of the fast path that wait for others would keep a processor busy.
 SHARING = {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
@@ -42,6 +40,10 @@ class Refused(ValueError):
     def __init__(self, text: str, trace: str = "") -> None:
         super().__init__(text)
         self.trace = trace
+
+
+class Ended(Exception):
+    """A child is gone; the message says how it ended."""
 
 
 def _planned(requests: Sequence[Mapping[str, Any]]) -> list[Unit]:
@@ -59,30 +61,24 @@ def _end_with_parent() -> None:
     os.killpg(0, signal.SIGKILL)
 
 
-def _serve(connection: Connection, folder: str, requests: Sequence[Mapping[str, Any]]) -> None:
+def _serve(connection: Connection, requests: Sequence[Mapping[str, Any]]) -> None:
     """Plan, then count or execute the units that the parent asks for, in the child."""
-    os.setpgrp()  # with the processes that a user's function starts: all end together
+    os.setpgrp()  # with the processes that a user's function starts: all end together, and none hears Ctrl-C
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    os.chdir(folder)
+    spoil_new_memory()
     try:
-        with own_interrupts():
-            try:
-                units = _planned(requests)
-            except LoadError as error:
-                cause = error.__cause__
-                connection.send(("refused", str(error), "".join(traceback.format_exception(cause)) if cause else ""))
-                return
-            except ValueError as error:
-                connection.send(("refused", str(error), ""))
-                return
-            connection.send(("planned", [(unit.label, unit.weight, unit.group) for unit in units]))
-            while True:
-                wanted, numbers = connection.recv()
-                for number in numbers:
-                    unit = units[number]
-                    connection.send((number, unit.planned() if wanted == "count" else unit.execute()))
-    except (KeyboardInterrupt, EOFError, BrokenPipeError):
-        pass  # the parent was interrupted, or is gone
+        units = _planned(requests)
+    except ValueError as error:
+        failed = isinstance(error, LoadError) and error.__cause__
+        connection.send(("refused", str(error), "".join(traceback.format_exception(failed)) if failed else ""))
+        return
+    connection.send(("planned", [(unit.label, unit.weight, unit.group) for unit in units]))
+    with suppress(EOFError, BrokenPipeError):  # the parent was interrupted, or is gone
+        while True:
+            wanted, numbers = connection.recv()
+            for number in numbers:
+                unit = units[number]
+                connection.send(unit.planned() if wanted == "count" else unit.execute())
 
 
 @contextmanager
@@ -97,25 +93,14 @@ def _sharing_processors(processes: int) -> Iterator[None]:
             del os.environ[name]
 
 
-@contextmanager
-def _no_interrupts() -> Iterator[None]:
-    """Start a process that does not hear the terminal's Ctrl-C, which this one answers; until then this one waits."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 class _Child:
-    """A process, what it sends, and the numbers of the units it was asked for last."""
+    """A process, and the numbers of the units that it was asked for and has not answered yet."""
 
     def __init__(self, requests: Sequence[Mapping[str, Any]]) -> None:
         context = get_context("spawn")
         self.connection, theirs = context.Pipe()
-        self.process: BaseProcess = context.Process(target=_serve, args=(theirs, os.getcwd(), list(requests)))
-        with _no_interrupts():
-            self.process.start()
+        self.process: BaseProcess = context.Process(target=_serve, args=(theirs, list(requests)))
+        self.process.start()
         theirs.close()
         atexit.register(self.kill)
         self.asked: deque[int] = deque()
@@ -145,26 +130,19 @@ class _Child:
             If there is none to come.
         """
         try:
-            while not self.connection.poll(PATIENCE):
-                if not self.process.is_alive() and not self.connection.poll():
-                    raise EOFError
-            return self.connection.recv()
+            if self.connection in wait([self.connection, self.process.sentinel]):
+                return self.connection.recv()
         except (EOFError, OSError):
-            raise self._ended() from None
+            pass
+        self.process.join()
+        code = self.process.exitcode or 0
+        how = f"was ended by signal {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
+        raise Ended(f"the process that runs it {how}")
 
     def answer(self) -> tuple[int, Any]:
-        """Return the number of the next unit that was asked for, and what was asked."""
-        number, found = self.receive()
-        self.asked.popleft()
-        return number, found
-
-    def _ended(self) -> Ended:
-        self.process.join()
-        code = self.process.exitcode
-        status = f"ended with status {code}"
-        if code is not None and code < 0:
-            status = f"was ended by signal {signal.Signals(-code).name}"
-        return Ended(f"the process that runs it {status}")
+        """Return the number of the unit that was asked for first, and what was asked."""
+        answer = self.receive()
+        return self.asked.popleft(), answer
 
 
 class Workers:
@@ -217,29 +195,24 @@ class Workers:
         checks : list of Check
             The last one has a failed check, and the rest is left out, if a process is gone.
         """
-        with own_interrupts():
-            try:
-                for child in self._children:
-                    self._hand_out(child)
-                while busy := [child for child in self._children if child.asked]:
-                    ready = wait([child.connection for child in busy], PATIENCE)
-                    for child in busy:
-                        if child.connection in ready or not child.process.is_alive():
-                            yield self._next(child)
-            except _Over as over:
-                yield over.unit, [missing("", "", "float64", over.unit.label, math.inf, str(over.__cause__))]
-            finally:
-                self._stop()
-
-    def _next(self, child: _Child) -> tuple[Unit, list[Check]]:
-        unit = self.units[child.asked[0]]
         try:
-            number, checks = child.answer()
-            if not child.asked:
+            for child in self._children:
                 self._hand_out(child)
-        except Ended as error:
-            raise _Over(unit) from error
-        return self.units[number], checks
+            while busy := [child for child in self._children if child.asked]:
+                ready = wait([one for child in busy for one in (child.connection, child.process.sentinel)])
+                for child in busy:
+                    if child.connection in ready or child.process.sentinel in ready:
+                        unit = self.units[child.asked[0]]
+                        try:
+                            _, checks = child.answer()
+                        except Ended as error:
+                            yield unit, [missing("", "", "float64", unit.label, math.inf, str(error))]
+                            return
+                        if not child.asked:
+                            self._hand_out(child)
+                        yield unit, checks
+        finally:
+            self._stop()
 
     def _hand_out(self, child: _Child) -> None:
         """Give a child the next case of its share, or the last of the longest share that is left."""
@@ -251,11 +224,3 @@ class Workers:
     def _stop(self) -> None:
         for child in self._children:
             child.kill()
-
-
-class _Over(Exception):
-    """A process is gone while this unit was to be executed."""
-
-    def __init__(self, unit: Unit) -> None:
-        super().__init__(unit.label)
-        self.unit = unit

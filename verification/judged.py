@@ -13,7 +13,8 @@ from trigraph.fortran import judge
 from trigraph.table import OPERATORS, Definition, Operator, evaluate
 from trigraph.verification import tolerances
 from trigraph.verification.cases import Case
-from trigraph.verification.subjects import Subject
+from trigraph.verification.record import Check
+from trigraph.verification.subjects import Outcome, Subject
 
 T = TypeVar("T")
 
@@ -63,20 +64,20 @@ class Judged:
     def __init__(self, case: Case) -> None:
         self.case = case
         self.seconds = 0.0
-        self._kept: dict[Hashable, Any] = {}
+        self._cache: dict[Hashable, Any] = {}
 
     def result(self, op: Operator, absent: tuple[str, ...] = ()) -> dict[str, np.ndarray]:
         """Triples (hi, lo, scale) of every field of one of the case's operators; the arguments `absent` are None."""
-        return self.kept((op.name, absent), lambda: ask(op, self.arguments(op, absent)))
+        return self.cached((op.name, absent), lambda: ask(op, self.arguments(op, absent)))
 
-    def kept(self, key: Hashable, compute: Callable[[], T]) -> T:
+    def cached(self, key: Hashable, compute: Callable[[], T]) -> T:
         """Return what `compute` returned for this key when it was first asked for."""
-        if key not in self._kept:
+        if key not in self._cache:
             start = time.perf_counter()
-            self._kept[key] = compute()
+            self._cache[key] = compute()
             self.seconds += time.perf_counter() - start
-        found: T = self._kept[key]
-        return found
+        result: T = self._cache[key]
+        return result
 
     def arguments(self, op: Operator, absent: tuple[str, ...] = ()) -> dict[str, Any]:
         """Keyword arguments of one of the case's operators; the arguments `absent` are None."""
@@ -90,3 +91,28 @@ class Judged:
     def tolerance(self, subject: Subject) -> float:
         """Tolerance of the accuracy rule for a subject."""
         return tolerances.accuracy(subject.chunked, self.terms, self.case.equal_terms)
+
+    def check(
+        self,
+        subject: Subject,
+        operator: str,
+        kind: str,
+        field: str,
+        error: float,
+        tolerance: float,
+        calls: Sequence[Outcome],
+        note: str = "",
+    ) -> Check:
+        """Return the record of a comparison on this case; if a call went wrong, its problem is the note."""
+        return Check(
+            operator=operator,
+            panel=subject.name,
+            dtype=self.case.dtype,
+            kind=kind,
+            case=self.case.name,
+            field=field,
+            error=error,
+            tolerance=tolerance,
+            seconds=sum(call.seconds for call in calls),
+            note=next((call.problem for call in calls if call.problem), note),
+        )

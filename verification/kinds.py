@@ -17,52 +17,29 @@ class Kind:
 
     Sizes are typical ones of the table but where `entities` fixes those that may be zero (nodes, edges), `widths`
     chooses among the others, or `sizes` fixes some; definitions without all symbols of `sizes` have no such variant.
-
-    Attributes
-    ----------
-    remark : str
-        What a reader of its failures should know; "" if nothing is special.
-    entities : int or None
-    widths : {"typical", "least", "wide", "one channel"}
-        "wide": above tiles of 16, 32 and 64, and odd; "one channel": some are 1, beside others that are not, since an
-        axis of one has any stride.
-    sizes : mapping
-    data : {"any", "integers"}
-        What numbers are drawn (`cases.draw`).
-    factors : mapping
-        Powers of two that inputs are multiplied by; definitions without all of these inputs have no such variant.
-    differenced : bool
-        It keeps the wide margin from kinks, for finite differences and the algebraic properties.
-    every_setting : bool
-        It is tried with every setting; others take settings in turn.
-    large : bool
-        It has so many edges, or widths, that the emulated device takes one dtype of each setting, in turn.
-    many : bool
-        One place has more edges than a chunk: the bits of small blocks, too, are then compared with the judge.
-    one_thread : bool
-        One thread does its work, or threads share it as in "regular": their number would show nothing.
-    called : bool
-        It is called repeatedly, with `out`, `wrt` and absent cotangents, in one dtype of each setting, in turn.
-    company : bool
-        It is called among strangers.
-    equal_terms : bool
-        See `cases.Case`.
     """
 
-    remark: str = ""
+    remark: str = ""  # what a reader of its failures should know; "" if nothing is special
     entities: int | None = None
+    # "typical"; "least"; "wide": above tiles of 16, 32 and 64, and odd; or "one channel": some are 1, beside others
+    # that are not, since an axis of one has any stride.
     widths: str = "typical"
     sizes: Mapping[str, int] = field(default_factory=dict)
-    data: str = "any"
+    data: str = "any"  # what numbers are drawn, "any" or "integers" (`cases.draw`)
+    # Powers of two that inputs are multiplied by; definitions without all of these inputs have no such variant.
     factors: Mapping[str, float] = field(default_factory=dict)
-    differenced: bool = False
-    every_setting: bool = False
+    differenced: bool = False  # keeps the wide margin from kinks, for finite differences and the algebraic properties
+    every_setting: bool = False  # is tried with every setting; others take settings in turn
+    # Has so many edges, or widths, that the emulated device takes one dtype of each setting, in turn.
     large: bool = False
+    # One place has more edges than a chunk: the bits of small blocks, too, are then compared with the judge.
     many: bool = False
+    # One thread does its work, or threads share it as in "regular": their number would show nothing.
     one_thread: bool = False
+    # Is called repeatedly, with `out`, `wrt` and absent cotangents, in one dtype of each setting, in turn.
     called: bool = False
-    company: bool = False
-    equal_terms: bool = False
+    batch: bool = False  # is called in a batch with other graphs
+    equal_terms: bool = False  # see `cases.Case`
 
 
 def _length(terms: int) -> Kind:
@@ -76,7 +53,7 @@ def _heads(width: int) -> Kind:
 
 
 BEYOND_LANES = "rows wider than the threads of a block take at once"
-ORDINARY = Kind(differenced=True, company=True, called=True)
+ORDINARY = Kind(differenced=True, batch=True, called=True)
 CASE_KINDS = {
     "regular": replace(ORDINARY, every_setting=True),
     "second sizes": ORDINARY,
@@ -92,7 +69,7 @@ CASE_KINDS = {
         large=True,
         many=True,
         called=True,
-        company=True,
+        batch=True,
     ),
     "boundaries": Kind(
         "sums of 256, 257 and 512 terms, and long sums first and last",
@@ -148,19 +125,14 @@ def kind_of(name: str) -> Kind:
 
 @dataclass(frozen=True)
 class Variant:
-    """How the sizes and the graph of a case are chosen.
-
-    `pick` chooses among the typical sizes; `index` is the dtype of the graph; `setting` fixes choices, and inputs that
-    are absent; `degree` is that of hubs (`graphs.CaseGraphs.hub`), 0 elsewhere, and `hub_data` says what numbers are
-    drawn for those.
-    """
+    """How the sizes and the graph of a case are chosen."""
 
     name: str
-    pick: int
-    index: type[np.signedinteger[Any]]
-    setting: Mapping[str, Any] = field(default_factory=dict)
-    degree: int = 0
-    hub_data: str = ""
+    pick: int  # chooses among the typical sizes
+    index: type[np.signedinteger[Any]]  # dtype of the graph
+    setting: Mapping[str, Any] = field(default_factory=dict)  # choices, and inputs that are absent (None)
+    degree: int = 0  # of hubs (`graphs.CaseGraphs.hub`), 0 elsewhere
+    hub_data: str = ""  # what numbers are drawn for hubs
 
     @property
     def kind(self) -> Kind:

@@ -6,7 +6,6 @@ graph: thirty thousand edges, made here.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,14 +14,46 @@ import numpy as np
 
 from trigraph.graphs import CSC
 from trigraph.table import Definition
-from trigraph.verification.judged import operators_of
 
-__all__ = ["EDGES", "NODES", "club", "club_values", "mesh_values", "power_law", "power_law_values"]
+__all__ = [
+    "EDGES",
+    "NODES",
+    "airfoil",
+    "club",
+    "club_values",
+    "mesh",
+    "mesh_values",
+    "power_law",
+    "power_law_values",
+]
 
-KARATE = Path(__file__).parent / "data" / "karate.npz"
+DATA = Path(__file__).parent / "data"
+NEAR = 8  # destinations of the mesh's patch
 NODES, EDGES = 3_000, 30_000
 PATCH = 40  # destinations of the power law's patch, from its middle ranks: tens of edges each
 HEADS, DIM_HEAD = 2, 3
+
+
+@cache
+def airfoil() -> dict[str, np.ndarray]:
+    """Return the arrays of pyamg's airfoil mesh, and athena's weights."""
+    with np.load(DATA / "airfoil.npz") as archive:
+        return dict(archive)
+
+
+def mesh(patch: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Positions of the nodes, and source and destination of every edge; a patch is the in-edges of `NEAR` nodes."""
+    z = airfoil()
+    positions, offsets, src = z["positions"], z["offsets"], z["indices"]
+    dst = np.repeat(np.arange(len(positions), dtype=src.dtype), np.diff(offsets))
+    if patch:
+        near = np.argsort(np.linalg.norm(positions, axis=1), kind="stable")[:NEAR]
+        inside = np.isin(dst, near)
+        src, dst = src[inside], dst[inside]
+        nodes, numbers = np.unique(np.concatenate([src, dst]), return_inverse=True)
+        src, dst = numbers.astype(src.dtype).reshape(2, -1)
+        positions = positions[nodes]
+    return positions, src, dst
 
 
 def power_law(nodes: int = NODES, edges: int = EDGES, exponent: float = 0.6, seed: int = 0) -> CSC:
@@ -61,7 +92,7 @@ def power_law(nodes: int = NODES, edges: int = EDGES, exponent: float = 0.6, see
 @cache
 def club() -> tuple[CSC, np.ndarray, np.ndarray]:
     """Zachary's karate club: both directions of a friendship share a row; weights of rows, side of members."""
-    with np.load(KARATE) as archive:
+    with np.load(DATA / "karate.npz") as archive:
         ends, weights, side = archive["ends"], archive["weights"], archive["side"]
     rows = np.tile(np.arange(len(ends)), 2)
     src, dst = np.concatenate([ends, ends[:, ::-1]]).T
@@ -81,7 +112,7 @@ def _waves(nodes: int, width: int, phase: float) -> np.ndarray:
     return np.sin(np.outer(np.arange(nodes) + 1, np.sqrt(np.arange(width) + 2)) + phase)
 
 
-def _arguments(definition: Definition, graph: CSC, settings: dict[str, Any], **known: Any) -> dict[str, Any]:
+def _arguments(graph: CSC, settings: dict[str, Any], **known: Any) -> dict[str, Any]:
     """Return arguments of fwd: the given ones, waves for the features that are not."""
     heads, width = settings.get("num_heads", HEADS), settings.get("num_heads", HEADS) * DIM_HEAD
     values = {
@@ -102,25 +133,20 @@ def _arguments(definition: Definition, graph: CSC, settings: dict[str, Any], **k
     }
     parts = 2 if values["edge_embedding"] is None else 3
     values.setdefault("attention_weights", np.cos(np.arange(parts * width) + 0.5))
-    return {name: values[name] for name in operators_of(definition)[0].parameters}
-
-
-def mesh_values(mesh: Callable[[bool], tuple[np.ndarray, np.ndarray, np.ndarray]]) -> Callable[..., dict[str, Any]]:
-    """Return the values of the airfoil mesh: positions are features, edges weigh what they are short."""
-
-    def values(definition: Definition, patch: bool, keep: np.ndarray | None) -> dict[str, Any]:
-        positions, src, dst = mesh(patch)
-        graph = CSC.from_coo(src, dst, len(positions), len(positions))
-        along = positions[src] - positions[dst]
-        waves = np.concatenate(
-            [np.sin(positions), np.cos(positions), np.sin(positions.sum(1, keepdims=True)), positions[:, :1]], 1
-        )
-        directions = np.tile(along / np.linalg.norm(along, axis=1, keepdims=True), (1, HEADS * DIM_HEAD // 2))
-        nearness = 1 / (1 + np.linalg.norm(along, axis=1))
-        known = {"src_embedding": waves, "dst_embedding": waves, "edge_embedding": directions, "embedding": waves}
-        return _arguments(definition, graph, {}, **known, edge_weight=nearness)
-
     return values
+
+
+def mesh_values(definition: Definition, patch: bool, keep: np.ndarray | None) -> dict[str, Any]:
+    """Return the values of the airfoil mesh: positions are features, edges weigh what they are short."""
+    positions, src, dst = mesh(patch)
+    graph = CSC.from_coo(src, dst, len(positions), len(positions))
+    along = positions[src] - positions[dst]
+    length = np.linalg.norm(along, axis=1, keepdims=True)
+    sums = positions.sum(1, keepdims=True)
+    waves = np.concatenate([np.sin(positions), np.cos(positions), np.sin(sums), positions[:, :1]], 1)
+    directions = np.tile(along / length, (1, HEADS * DIM_HEAD // 2))
+    known = {"src_embedding": waves, "dst_embedding": waves, "edge_embedding": directions, "embedding": waves}
+    return _arguments(graph, {}, **known, edge_weight=1 / (1 + length[:, 0]))
 
 
 def club_values(definition: Definition, patch: bool, keep: np.ndarray | None) -> dict[str, Any]:
@@ -129,7 +155,7 @@ def club_values(definition: Definition, patch: bool, keep: np.ndarray | None) ->
     member = _waves(graph.num_src_nodes, HEADS * DIM_HEAD, 0.0)
     member[:, 0] = 2 * side - 1
     known = {"src_embedding": member, "dst_embedding": member, "embedding": member, "edge_weight": weights}
-    return _arguments(definition, graph, {"activation": "sigmoid", "concat_heads": False, "op": "sum"}, **known)
+    return _arguments(graph, {"activation": "sigmoid", "concat_heads": False, "op": "sum"}, **known)
 
 
 def power_law_values(definition: Definition, patch: bool, keep: np.ndarray | None) -> dict[str, Any]:
@@ -138,4 +164,4 @@ def power_law_values(definition: Definition, patch: bool, keep: np.ndarray | Non
     if patch:
         order = np.argsort(-np.diff(graph.offsets), kind="stable")
         graph = _some(graph, order[NODES // 10 : NODES // 10 + PATCH])
-    return _arguments(definition, graph, {"num_heads": 1})
+    return _arguments(graph, {"num_heads": 1})

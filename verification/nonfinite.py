@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +12,7 @@ from trigraph.table import Argument, Operator
 from trigraph.verification.accuracy import dtype_of, form_problem
 from trigraph.verification.judged import Judged, ask
 from trigraph.verification.record import Check
-from trigraph.verification.subjects import Subject, attempt
+from trigraph.verification.subjects import Outcome, Subject, attempt
 
 __all__ = ["SPOILERS", "Spoiler", "check_nonfinite", "spoilers"]
 
@@ -27,14 +28,6 @@ class Spoiler(NamedTuple):
     def label(self) -> str:
         """As it stands in a note."""
         return f"{self.value} in" if self.step is None else f"{self.value} in every {self.step}th of"
-
-
-class Finding(NamedTuple):
-    """Of one field: how many elements are wrong, the time of the call, and a note."""
-
-    error: float
-    seconds: float
-    note: str
 
 
 # With several NaN, some meet in one sum or one extremum, whose first NaN wins.
@@ -64,28 +57,30 @@ def _expected(judged: Judged, op: Operator, name: str, spoiler: Spoiler) -> dict
     arguments = judged.case.arguments(op)
     arguments[name] = _spoiled(arguments[name], spoiler)
     with np.errstate(invalid="ignore"):
-        found = ask(op, arguments)
+        fields = ask(op, arguments)
     integers = {f.name for f in op.fields if f.index}
-    return {n: a if n in integers else _marks(a[0], spoiler.value) for n, a in found.items()}
+    return {n: a if n in integers else _marks(a[0], spoiler.value) for n, a in fields.items()}
 
 
-def _wrong(subject: Subject, judged: Judged, op: Operator, name: str, spoiler: Spoiler) -> dict[str, Finding]:
-    """Return of each field how many elements are wrong, the time of the call, and what went wrong with it."""
-    case, found = judged.case, {}
-    expected = judged.kept((op.name, name, spoiler), lambda: _expected(judged, op, name, spoiler))
+def _wrong(
+    subject: Subject, judged: Judged, op: Operator, name: str, spoiler: Spoiler
+) -> tuple[Outcome, dict[str, tuple[float, str]]]:
+    """Return the call, and of each field how many elements are wrong, and what went wrong with it."""
+    case, wrong = judged.case, {}
+    expected = judged.cached((op.name, name, spoiler), lambda: _expected(judged, op, name, spoiler))
     arguments = case.arguments(op)
     arguments[name] = _spoiled(arguments[name], spoiler)
     with np.errstate(invalid="ignore", over="ignore"):
         outcome = attempt(subject, op, arguments)
     for field in case.returned(op):
         got: Any = outcome.fields.get(field.name)
-        note = outcome.problem or form_problem(got, field, case.sizes, dtype_of(field, case))
+        note = form_problem(got, field, case.sizes, dtype_of(field, case))
         error = math.inf
         if not note:
             marks = got if field.index else _marks(got, spoiler.value)
             error = float(np.count_nonzero(marks != expected[field.name]))
-        found[field.name] = Finding(error, outcome.seconds, note or (f"{spoiler.label} {name}" if error else ""))
-    return found
+        wrong[field.name] = error, note or (f"{spoiler.label} {name}" if error else "")
+    return outcome, wrong
 
 
 def check_nonfinite(subject: Subject, judged: Judged, op: Operator, name: str) -> list[Check]:
@@ -98,19 +93,11 @@ def check_nonfinite(subject: Subject, judged: Judged, op: Operator, name: str) -
         way round, and of integers that differ, over all spoilers; the note says which was the first.
     """
     (argument,) = (a for a in op.arguments if a.name == name)
-    trials = [_wrong(subject, judged, op, name, spoiler) for spoiler in spoilers(argument)]
-    return [
-        Check(
-            operator=op.name,
-            panel=subject.name,
-            dtype=judged.case.dtype,
-            kind="nan",
-            case=f"{judged.case.name}, spoilt {name}",
-            field=field.name,
-            error=sum(t[field.name].error for t in trials),
-            tolerance=0.0,
-            seconds=sum(t[field.name].seconds for t in trials),
-            note=next((t[field.name].note for t in trials if t[field.name].note), ""),
-        )
-        for field in judged.case.returned(op)
-    ]
+    calls, trials = zip(*(_wrong(subject, judged, op, name, s) for s in spoilers(argument)), strict=True)
+    checks = []
+    for field in judged.case.returned(op):
+        errors, notes = zip(*(trial[field.name] for trial in trials), strict=True)
+        note = next(filter(None, notes), "")
+        check = judged.check(subject, op.name, "nan", field.name, sum(errors), 0.0, calls, note)
+        checks.append(replace(check, case=f"{judged.case.name}, spoilt {name}"))
+    return checks

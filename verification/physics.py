@@ -12,22 +12,24 @@ parameters by bwd2 of both. Both are compared with central differences: of E in 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
+from scipy.spatial.transform import Rotation
 
 from trigraph.fortran import judge
 from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.table import OPERATORS, evaluate
 from trigraph.verification import tolerances
-from trigraph.verification.differences import assess, inner, rounded_gap
+from trigraph.verification.differences import inner, rounded_gap, with_verdict
 from trigraph.verification.judged import ask
 from trigraph.verification.record import Check
 from trigraph.verification.structures import BASIS, MIDDLE, SUM, WHOLE, WIDTH, Model, Structure, model, numbers
-from trigraph.verification.subjects import Subject, attempt, panel
+from trigraph.verification.subjects import Subject, arrays_of, panel
 
 __all__ = ["CHECKS", "INVOLVED", "System", "check_force_training", "check_forces", "check_invariance", "prepare"]
 
@@ -50,10 +52,6 @@ SUM_ROUNDING = 2.0**-100  # of sums in real128, relative to the sum of |terms|
 TRANSLATION = np.array([3.7, -11.3, 5.9])
 Call = Callable[..., Mapping[str, np.ndarray]]
 Products = Sequence[tuple[np.ndarray, np.ndarray]]
-
-
-class _Failed(Exception):
-    """A call of the subject went wrong."""
 
 
 @dataclass(frozen=True)
@@ -197,22 +195,14 @@ def second(call: Call, s: System, f: Forward, b: Backward, t: np.ndarray) -> Sec
     return Second(parameters, edge, along, of_basis, of_sum, gg_message, grad_rbf, vec)
 
 
-def _caller(subject: Subject) -> tuple[Call, list[float]]:
-    """Return a function that calls the subject's operators by name, and the seconds they took."""
-    seconds = [0.0]
+def _caller(subject: Subject) -> Call:
+    """Return a function that calls the subject's operators by name, and raises `CallError`."""
 
     def call(name: str, **values: Any) -> Mapping[str, np.ndarray]:
         op = OPERATORS[name]
-        outcome = attempt(subject, op, values)
-        seconds[0] += outcome.seconds
-        if outcome.problem:
-            raise _Failed(f"{name}: {outcome.problem}")
-        wrong = [n.name for n in op.fields if not isinstance(outcome.fields.get(n.name), np.ndarray)]
-        if wrong:
-            raise _Failed(f"{name}: {wrong[0]} is no array")
-        return outcome.fields
+        return arrays_of(subject, op, values, [field.name for field in op.fields])
 
-    return call, seconds
+    return call
 
 
 # ---- differences -----------------------------------------------------------------------------------------------------
@@ -258,64 +248,39 @@ def _difference(
 
 
 def _curve_check(
-    subject: Subject,
-    s: System,
-    operator: str,
-    kind: str,
-    field: str,
-    errors: Sequence[float],
-    problem: str,
-    took: float,
+    subject: Subject, s: System, operator: str, kind: str, field: str, curve: Callable[[], list[float]]
 ) -> Check:
+    """Return the check of a curve of errors at `STEPS`."""
+    tolerance = tolerances.differences("float64")
+    check = Check(operator, subject.name, "float64", kind, s.name, field, math.inf, tolerance, note=s.note)
     # No floor: neither energy nor loss is a polynomial, the order must show.
-    verdict = assess(STEPS, errors, [0.0] * len(STEPS), None) if errors else None
-    problem = problem or (verdict.problem if verdict else "")
-    return Check(
-        operator=operator,
-        panel=subject.name,
-        dtype="float64",
-        kind=kind,
-        case=s.name,
-        field=field,
-        error=math.inf if problem or verdict is None else verdict.best,
-        tolerance=tolerances.differences("float64"),
-        order=verdict.order if verdict else None,
-        seconds=took,
-        curve=tuple(zip(STEPS, errors, strict=True)) if errors else (),
-        note=f"{problem} (best error {min(errors):.1e})" if problem and errors else problem or s.note,
-    )
+    return with_verdict(check, STEPS, None, lambda: (curve(), [0.0] * len(STEPS)))
 
 
 def check_forces(subject: Subject, s: System, operator: str = INVOLVED["forces"][0]) -> list[Check]:
     """Compare forces with differences of the energy in the positions of all atoms, along one random direction."""
-    call, took = _caller(subject)
-    errors, problem = [], ""
-    try:
+    call = _caller(subject)
+
+    def curve() -> list[float]:
         forces = backward(call, s, forward(call, s)).forces
         direction = numbers(f"{s.name} displacement", *s.positions.shape)
-        errors = _difference(call, s, "positions", -forces, _energy, direction)
-    except (_Failed, ValueError) as error:  # ValueError: shapes that do not fit
-        problem = str(error)
-    return [_curve_check(subject, s, operator, "forces", "positions", errors, problem, took[0])]
+        return _difference(call, s, "positions", -forces, _energy, direction)
+
+    return [_curve_check(subject, s, operator, "forces", "positions", curve)]
 
 
 def check_force_training(subject: Subject, s: System, operator: str = INVOLVED["force training"][0]) -> list[Check]:
     """Compare gradients of a loss of forces in the parameters with its differences."""
-    checks = []
-    for name in TRAINED:
-        call, took = _caller(subject)
-        errors, problem = [], ""
-        try:
-            f = forward(call, s)
-            b = backward(call, s, f)
-            gradient = second(call, s, f, b, b.forces - s.target).parameters[name]
-            x = getattr(s.model, name)
-            direction = x * numbers(f"{s.name} {name} direction", *x.shape)
-            errors = _difference(call, s, name, gradient, _loss, direction)
-        except (_Failed, ValueError) as error:
-            problem = str(error)
-        checks.append(_curve_check(subject, s, operator, "force training", name, errors, problem, took[0]))
-    return checks
+    call = _caller(subject)
+
+    def curve(name: str) -> list[float]:
+        f = forward(call, s)
+        b = backward(call, s, f)
+        gradient = second(call, s, f, b, b.forces - s.target).parameters[name]
+        x = getattr(s.model, name)
+        return _difference(call, s, name, gradient, _loss, x * numbers(f"{s.name} {name} direction", *x.shape))
+
+    return [_curve_check(subject, s, operator, "force training", name, partial(curve, name)) for name in TRAINED]
 
 
 # ---- invariance ------------------------------------------------------------------------------------------------------
@@ -331,7 +296,7 @@ def _rounding(s: System) -> tuple[float, float]:
     Steps are the two operators and their derivatives (their scales are the judge's), the products with the projection,
     and the vectors, whose rounding is that of positions and offset, wherever the motions take them.
     """
-    call, _ = _caller(panel("pyref"))
+    call = _caller(panel("pyref"))
     f = forward(call, s)
     b = backward(call, s, f)
     d = second(call, s, f, b, s.target)
@@ -359,21 +324,8 @@ def _rounding(s: System) -> tuple[float, float]:
     return energy, forces
 
 
-def _rotated(s: System) -> System:
-    """Turn it by an angle and about an axis that are no symmetry of anything."""
-    a, b, c, d = np.array([0.8, 0.1, -0.5, 0.3]) / math.sqrt(0.99)
-    turn = np.array(
-        [
-            [a * a + b * b - c * c - d * d, 2 * (b * c - a * d), 2 * (b * d + a * c)],
-            [2 * (b * c + a * d), a * a - b * b + c * c - d * d, 2 * (c * d - a * b)],
-            [2 * (b * d - a * c), 2 * (c * d + a * b), a * a - b * b - c * c + d * d],
-        ]
-    ).T
-    return replace(s, positions=s.positions @ turn, offset=s.offset @ turn, target=s.target @ turn)
-
-
-def _mirrored(s: System) -> System:
-    return replace(s, positions=-s.positions, offset=-s.offset, target=-s.target)
+def _turned(matrix: np.ndarray, s: System) -> System:
+    return replace(s, positions=s.positions @ matrix, offset=s.offset @ matrix, target=s.target @ matrix)
 
 
 def _translated(s: System) -> System:
@@ -400,7 +352,14 @@ def _renumbered(s: System) -> System:
     )
 
 
-MOTIONS = {"rotated": _rotated, "mirrored": _mirrored, "translated": _translated, "renumbered": _renumbered}
+# By an angle and about an axis that are no symmetry of anything.
+TURN = Rotation.from_quat([0.1, -0.5, 0.3, 0.8]).as_matrix()
+MOTIONS: dict[str, Callable[[System], System]] = {
+    "rotated": partial(_turned, TURN),
+    "mirrored": partial(_turned, -np.eye(3)),
+    "translated": _translated,
+    "renumbered": _renumbered,
+}
 
 
 def check_invariance(subject: Subject, s: System, operator: str = INVOLVED["invariance"][0]) -> list[Check]:
@@ -408,7 +367,7 @@ def check_invariance(subject: Subject, s: System, operator: str = INVOLVED["inva
 
     The unit is eps * scale of rounding errors; before and after, each is within c of the exact value.
     """
-    call, took = _caller(subject)
+    call = _caller(subject)
     terms = sum(evaluate(OPERATORS[n].definition.terms, s.sizes) for n in ("radial_basis_fwd", "agg_edge_to_edge_fwd"))
 
     def measure(system: System) -> tuple[np.ndarray, np.ndarray]:
@@ -418,33 +377,24 @@ def check_invariance(subject: Subject, s: System, operator: str = INVOLVED["inva
         first, other = (np.array(judge.dot(judge.pair(a), judge.pair(b))[:2]) for a, b in pairs)
         return first, other
 
+    rounding: tuple[float, float] = s.rounding  # by the judge, whose time is not the subject's
     checks, before = [], None
     for name, motion in MOTIONS.items():
-        moved = motion(s)
+        start, moved = time.perf_counter(), motion(s)
         errors, problem = [math.inf, math.inf], ""
         try:
             before = before or measure(s)
             for i, (one, two) in enumerate(zip(before, measure(moved), strict=True)):
-                unit = tolerances.eps("float64") * s.rounding[i] + tolerances.tiny("float64")
+                unit = tolerances.eps("float64") * rounding[i] + tolerances.tiny("float64")
                 errors[i] = float(abs((one[0] - two[0]) + (one[1] - two[1])) / unit)
-        except (_Failed, ValueError) as error:
-            problem = str(error)
-        checks += [
-            Check(
-                operator=operator,
-                panel=subject.name,
-                dtype="float64",
-                kind="invariance",
-                case=f"{s.name}, {name}",
-                field=field,
-                error=error,
-                tolerance=2 * tolerances.accuracy(subject.chunked, terms),
-                seconds=took[0],
-                note=problem or s.note,
-            )
-            for field, error in zip(("energy", "forces"), errors, strict=True)
-        ]
-        took[0] = 0.0
+        except ValueError as failure:  # a call went wrong, or shapes do not fit
+            problem = str(failure)
+        seconds = (time.perf_counter() - start) / 2
+        tolerance = 2 * tolerances.accuracy(subject.chunked, terms)
+        for field, error in zip(("energy", "forces"), errors, strict=True):
+            case = f"{s.name}, {name}"
+            check = Check(operator, subject.name, "float64", "invariance", case, field, error, tolerance)
+            checks.append(replace(check, seconds=seconds, note=problem or s.note))
     return checks
 
 

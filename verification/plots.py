@@ -44,6 +44,9 @@ STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "trigraph",
 }
+# Lines that curves are compared with.
+DOTTED: dict[str, Any] = {"color": INK, "linewidth": 0.8, "linestyle": (0, (1, 2))}
+DASHED: dict[str, Any] = {**DOTTED, "linestyle": (0, (4, 3))}
 
 
 def _cell(axes: mpl.axes.Axes, x: int, y: int, checks: Sequence[Check]) -> None:
@@ -66,14 +69,7 @@ def _cell(axes: mpl.axes.Axes, x: int, y: int, checks: Sequence[Check]) -> None:
 def agreement(checks: Sequence[Check]) -> Figure | None:
     """Draw the matrix operator x panel of the largest error of any check, in units of its tolerance.
 
-    Parameters
-    ----------
-    checks : sequence of Check
-
-    Returns
-    -------
-    Figure or None
-        None when nothing was checked. It is as narrow as the screen of a telephone.
+    None when nothing was checked. It is as narrow as the screen of a telephone.
     """
     groups: dict[tuple[str, str], list[Check]] = {}
     for check in checks:
@@ -97,35 +93,43 @@ def agreement(checks: Sequence[Check]) -> Figure | None:
     return figure
 
 
+def _line(check: Check) -> np.ndarray:
+    """Return the points of a curve; a zero, which no logarithm shows, is a gap."""
+    line = np.array(check.curve, float)
+    line[:, 1][~(line[:, 1] > 0)] = np.nan
+    return line
+
+
 def _curves(axes: mpl.axes.Axes, checks: Sequence[Check]) -> None:
-    """One line for each curve; a zero, which no logarithm shows, is a gap."""
+    """Draw one line for each curve, all of a panel and dtype at once."""
     for panel, dtype in dict.fromkeys((c.panel, c.dtype) for c in checks):
-        lines = [np.array(c.curve, float) for c in checks if (c.panel, c.dtype) == (panel, dtype)]
-        for line in lines:
-            line[:, 1][~(line[:, 1] > 0)] = np.nan
-        axes.add_collection(
-            LineCollection(
-                lines, colors=COLOURS.get(panel, OTHER_COLOUR), linestyles=DASHES[dtype], linewidths=0.9, alpha=0.75
-            )
-        )
+        lines = [_line(c) for c in checks if (c.panel, c.dtype) == (panel, dtype)]
+        style = {"colors": COLOURS.get(panel, OTHER_COLOUR), "linestyles": DASHES[dtype]}
+        axes.add_collection(LineCollection(lines, **style, linewidths=0.9, alpha=0.75))
 
 
 def _range(values: np.ndarray) -> tuple[float, float]:
-    low, high = float(values.min()), float(values.max())
-    return low / 3, high * 3
+    return float(values.min()) / 3, float(values.max()) * 3
+
+
+def _logarithmic(axes: mpl.axes.Axes, title: str, xlim: Any, **more: Any) -> None:
+    axes.set_title(title, fontsize=9)
+    axes.set(xscale="log", yscale="log", xlim=xlim, **more)
+    axes.grid(color=MUTED, alpha=0.25, linewidth=0.5)
+
+
+def _label(figure: Figure, x: str, y: str, lines: Sequence[tuple[str, dict[str, Any]]], columns: int) -> None:
+    """Label the axes that all plots of a figure share, and explain its lines."""
+    figure.supxlabel(x, fontsize=9)
+    figure.supylabel(y, fontsize=9)
+    handles = [Line2D([], [], label=text, **style) for text, style in lines]
+    figure.legend(handles=handles, loc="outside upper center", ncols=columns, frameon=False)
 
 
 def differences(checks: Sequence[Check]) -> Figure | None:
     """Draw error against step of every finite-difference curve, one plot for each operator, on common axes.
 
-    Parameters
-    ----------
-    checks : sequence of Check
-
-    Returns
-    -------
-    Figure or None
-        None when there is no curve.
+    None when there is no curve.
     """
     curves = [c for c in checks if c.curve and c.kind != "bessel"]
     if not curves:
@@ -142,41 +146,28 @@ def differences(checks: Sequence[Check]) -> Figure | None:
         for axes, operator in zip(grid.flat, operators, strict=False):
             own = [c for c in curves if c.operator == operator]
             for dtype in dict.fromkeys(c.dtype for c in own):
-                axes.plot(steps, eps(dtype) / steps, color=INK, linewidth=0.8, linestyle=(0, (1, 2)))
+                axes.plot(steps, eps(dtype) / steps, **DOTTED)
             if any(c.order is not None for c in own):
-                axes.plot(steps, steps**2, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
+                axes.plot(steps, steps**2, **DASHED)
             _curves(axes, own)
-            axes.set_title(operator, family="monospace", fontsize=9)
-            axes.set(xscale="log", yscale="log", xlim=steps)
-            if shown.size:
-                axes.set_ylim(_range(shown))
-            axes.grid(color=MUTED, alpha=0.25, linewidth=0.5)
+            _logarithmic(axes, operator, steps, **({"ylim": _range(shown)} if shown.size else {}))
         for axes in list(grid.flat)[len(operators) :]:
             axes.set_visible(False)
-        figure.supxlabel("step h", fontsize=9)
-        figure.supylabel("relative error of the central difference", fontsize=9)
-        handles = [
-            Line2D([], [], color=COLOURS.get(panel, OTHER_COLOUR), linestyle=DASHES[dtype], label=f"{panel}, {dtype}")
+        lines = [
+            (f"{panel}, {dtype}", {"color": COLOURS.get(panel, OTHER_COLOUR), "linestyle": DASHES[dtype]})
             for panel, dtype in dict.fromkeys((c.panel, c.dtype) for c in curves)
         ]
-        handles.append(Line2D([], [], color=INK, linewidth=0.8, linestyle=(0, (1, 2)), label="roundoff: eps / h"))
+        lines.append(("roundoff: eps / h", DOTTED))
         if any(c.order is not None for c in curves):
-            handles.append(Line2D([], [], color=INK, linewidth=0.8, linestyle=(0, (4, 3)), label="truncation: slope 2"))
-        figure.legend(handles=handles, loc="outside upper center", ncols=4 if width > 1 else 2, frameon=False)
+            lines.append(("truncation: slope 2", DASHED))
+        _label(figure, "step h", "relative error of the central difference", lines, 4 if width > 1 else 2)
     return figure
 
 
 def bessel(checks: Sequence[Check]) -> Figure | None:
     """Draw the error of the radial functions against x, one line for each degree, one plot for each panel and dtype.
 
-    Parameters
-    ----------
-    checks : sequence of Check
-
-    Returns
-    -------
-    Figure or None
-        None when no radial function was compared with scipy's.
+    None when no radial function was compared with scipy's.
     """
     curves = [c for c in checks if c.kind == "bessel" and c.curve]
     if not curves:
@@ -193,18 +184,12 @@ def bessel(checks: Sequence[Check]) -> Figure | None:
         grid = figure.subplots(len(panels), len(dtypes), sharex=True, sharey=True, squeeze=False)
         for axes, (panel, dtype) in zip(grid.flat, ((p, d) for p in panels for d in dtypes), strict=True):
             for c in (c for c in curves if (c.panel, c.dtype) == (panel, dtype)):
-                line = np.array(c.curve, float)
-                line[:, 1][~(line[:, 1] > 0)] = np.nan
-                axes.plot(*line.T, color=WRONG if not c.passed else colours[c.field], linewidth=0.9)
-                axes.axhline(c.tolerance, color=INK, linewidth=0.8, linestyle=(0, (4, 3)))
-            axes.set_title(f"{panel}, {dtype}", fontsize=9)
-            axes.set(xscale="log", yscale="log", xlim=x, ylim=(1e-3, 5 * top))
-            axes.grid(color=MUTED, alpha=0.25, linewidth=0.5)
-        figure.supxlabel("x = distance / cutoff", fontsize=9)
-        figure.supylabel("largest |sbf_rad - scipy's| in eps * scale", fontsize=9)
-        handles = [Line2D([], [], color=colours[f], label=f.removeprefix("sbf_rad, ")) for f in fields]
-        handles.append(Line2D([], [], color=INK, linewidth=0.8, linestyle=(0, (4, 3)), label="tolerance"))
-        figure.legend(handles=handles, loc="outside upper center", ncols=5, frameon=False)
+                axes.plot(*_line(c).T, color=WRONG if not c.passed else colours[c.field], linewidth=0.9)
+                axes.axhline(c.tolerance, **DASHED)
+            _logarithmic(axes, f"{panel}, {dtype}", x, ylim=(1e-3, 5 * top))
+        lines = [(f.removeprefix("sbf_rad, "), {"color": colours[f]}) for f in fields]
+        lines.append(("tolerance", DASHED))
+        _label(figure, "x = distance / cutoff", "largest |sbf_rad - scipy's| in eps * scale", lines, 5)
     return figure
 
 

@@ -42,7 +42,9 @@ def duration(seconds: float) -> str:
     return f"{round(seconds) // 60} min {round(seconds) % 60} s"
 
 
-def follow(units: Sequence[Unit], found: Iterable[tuple[Unit, list[Check]]]) -> Iterator[tuple[Unit, list[Check], str]]:
+def follow(
+    units: Sequence[Unit], results: Iterable[tuple[Unit, list[Check]]]
+) -> Iterator[tuple[Unit, list[Check], str]]:
     """Tell of each part of a run when all its units are back, in whatever order they come.
 
     Yields
@@ -57,7 +59,7 @@ def follow(units: Sequence[Unit], found: Iterable[tuple[Unit, list[Check]]]) -> 
     checks: dict[str, list[Check]] = {part: [] for part in left}
     seconds = dict.fromkeys(left, 0.0)
     before = time.perf_counter()
-    for unit, made in found:
+    for unit, made in results:
         part = part_of(unit)
         now = time.perf_counter()
         seconds[part], before = seconds[part] + now - before, now

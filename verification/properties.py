@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -18,16 +18,15 @@ from trigraph.table import Array, Operator
 from trigraph.verification import tolerances
 from trigraph.verification.accuracy import check_accuracy, dtype_of, field_error, form_problem, scaled_error
 from trigraph.verification.cases import Case
-from trigraph.verification.company import in_company, own_fields
 from trigraph.verification.judged import Judged, ask, operators_of
 from trigraph.verification.record import Check
-from trigraph.verification.renumber import renumbered
 from trigraph.verification.subjects import Outcome, Subject, attempt, extent, observe
+from trigraph.verification.transforms import embed_in_batch, own_fields, renumbered
 
 __all__ = [
     "check_adjoint",
+    "check_batch",
     "check_blocks",
-    "check_company",
     "check_layout",
     "check_levels",
     "check_out",
@@ -41,7 +40,7 @@ __all__ = [
 
 THREADS = (1, 2, 3)
 # Panels in which what belongs to a node or an edge has the same bits whatever other nodes and edges are in the call.
-IN_COMPANY = ("fortran", "fortran-reference", "gpu", "gpu-host")
+BATCH_INVARIANT = ("fortran", "fortran-reference", "gpu", "gpu-host")
 
 
 def _inner(weights: Mapping[str, np.ndarray], fields: Mapping[str, Any]) -> np.ndarray:
@@ -63,27 +62,17 @@ def _two_sides(
     subject: Subject,
     judged: Judged,
     op: Operator,
-    operator: str | None,
     kind: str,
-    left: np.ndarray,
-    right: np.ndarray,
+    sides: tuple[np.ndarray, np.ndarray],
     scale: float,
-    outcomes: Iterable[Outcome],
+    calls: Sequence[Outcome],
 ) -> Check:
-    outcomes = list(outcomes)
+    """Return the check that two sums, pairs of real128, are equal up to the rounding of what they are made of."""
+    (left, left_low, _), (right, right_low, _) = sides
     unit = tolerances.eps(judged.case.dtype) * scale + tolerances.tiny(judged.case.dtype)
-    return Check(
-        operator=operator or op.name,
-        panel=subject.name,
-        dtype=judged.case.dtype,
-        kind=kind,
-        case=judged.case.name,
-        field=", ".join(f.name for f in op.fields),
-        error=float(abs((left[0] - right[0]) + (left[1] - right[1])) / unit),
-        tolerance=judged.tolerance(subject),
-        seconds=sum(o.seconds for o in outcomes),
-        note=next((o.problem for o in outcomes if o.problem), judged.case.note),
-    )
+    error = float(abs((left - right) + (left_low - right_low)) / unit)
+    names = ", ".join(f.name for f in op.fields)
+    return judged.check(subject, op.name, kind, names, error, judged.tolerance(subject), calls, judged.case.note)
 
 
 def check_adjoint(subject: Subject, judged: Judged, operator: str | None = None) -> Check:
@@ -98,7 +87,8 @@ def check_adjoint(subject: Subject, judged: Judged, operator: str | None = None)
     ggs = {a.name: case.ggs[f"gg_{a.name}"] for a in case.inputs}
     scale = _scale(case.grads, judged.result(bwd2)) + _scale(ggs, judged.result(bwd))
     sides = _inner(case.grads, second.fields), _inner(ggs, first.fields)
-    return _two_sides(subject, judged, bwd2, operator, "adjoint", *sides, scale, (first, second))
+    check = _two_sides(subject, judged, bwd2, "adjoint", sides, scale, (first, second))
+    return replace(check, operator=operator or bwd2.name)
 
 
 def check_symmetry(subject: Subject, judged: Judged) -> Check:
@@ -111,10 +101,10 @@ def check_symmetry(subject: Subject, judged: Judged) -> Check:
     exchanged = {**case.arguments(bwd2), **{f"gg_{n}": w[n] for n in names}}
     one = attempt(subject, bwd2, case.arguments(bwd2))
     other = attempt(subject, bwd2, exchanged)
-    turned = judged.kept((bwd2.name, "exchanged"), lambda: ask(bwd2, exchanged, names))
+    turned = judged.cached((bwd2.name, "exchanged"), lambda: ask(bwd2, exchanged, names))
     scale = _scale(w, judged.result(bwd2)) + _scale(v, turned)
     sides = _inner(w, one.fields), _inner(v, other.fields)
-    return _two_sides(subject, judged, bwd2, None, "symmetry", *sides, scale, (one, other))
+    return _two_sides(subject, judged, bwd2, "symmetry", sides, scale, (one, other))
 
 
 def renumbered_fields(case: Case, op: Operator) -> list[Array]:
@@ -128,12 +118,11 @@ def check_permutation(subject: Subject, judged: Judged, op: Operator, seed: int)
     other, orders = renumbered(case, seed)
     before = attempt(subject, op, case.arguments(op))
     after = attempt(subject, op, other.arguments(op))
-    checks = []
+    tolerance, checks = 2 * judged.tolerance(subject), []
     for field in renumbered_fields(case, op):
         got: Any = after.fields.get(field.name)
         expected: Any = before.fields.get(field.name)
-        note = before.problem or after.problem or form_problem(got, field, case.sizes, case.dtype)
-        note = note or form_problem(expected, field, case.sizes, case.dtype)
+        note = form_problem(got, field, case.sizes, case.dtype) or form_problem(expected, field, case.sizes, case.dtype)
         error = math.inf
         if not note:
             triple = np.stack([expected, np.zeros_like(expected), judged.result(op)[field.name][2]])
@@ -141,18 +130,7 @@ def check_permutation(subject: Subject, judged: Judged, op: Operator, seed: int)
                 triple = triple[:, orders[field.dims[0]]]
             error = scaled_error(got, triple, case.dtype)
         checks.append(
-            Check(
-                operator=op.name,
-                panel=subject.name,
-                dtype=case.dtype,
-                kind="permutation",
-                case=case.name,
-                field=field.name,
-                error=error,
-                tolerance=2 * judged.tolerance(subject),
-                seconds=before.seconds + after.seconds,
-                note=note,
-            )
+            judged.check(subject, op.name, "permutation", field.name, error, tolerance, (before, after), note)
         )
     return checks
 
@@ -178,25 +156,16 @@ def _equal_bits(
     judged: Judged,
     op: Operator,
     kind: str,
-    trials: list[dict[str, Any]],
-    outcomes: list[Outcome],
+    trials: Sequence[Mapping[str, Any]],
+    calls: Sequence[Outcome],
     fields: Iterable[Array] | None = None,
 ) -> list[Check]:
-    return [
-        Check(
-            operator=op.name,
-            panel=subject.name,
-            dtype=judged.case.dtype,
-            kind=kind,
-            case=judged.case.name,
-            field=field.name,
-            error=max(_different(bits, field.name, trials[0]) for bits in trials[1:]),
-            tolerance=0.0,
-            seconds=sum(o.seconds for o in outcomes),
-            note=next((o.problem for o in outcomes if o.problem), ""),
-        )
-        for field in (judged.case.returned(op) if fields is None else fields)
-    ]
+    """Return for each field the check that all trials have the bits of the first one."""
+    checks = []
+    for field in judged.case.returned(op) if fields is None else fields:
+        error = max(_different(bits, field.name, trials[0]) for bits in trials[1:])
+        checks.append(judged.check(subject, op.name, kind, field.name, error, 0.0, calls))
+    return checks
 
 
 def check_repeat(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
@@ -210,37 +179,28 @@ def check_repeat(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
     return _equal_bits(subject, judged, op, "repeat", [bits, _bits(again), _bits(first)], [first, again, other])
 
 
-def check_company(subject: Subject, judged: Judged, op: Operator, seed: int) -> list[Check]:
-    """Call among strangers: what belongs to the case's own nodes and edges is as right as alone, or has equal bits.
+def check_batch(subject: Subject, judged: Judged, op: Operator, seed: int) -> list[Check]:
+    """Call in a batch: what belongs to the case's own nodes and edges is as right as alone, or has equal bits.
 
-    Bits are compared for `IN_COMPANY`; where a product of a library's may depend on its sizes, and for users'
+    Bits are compared for `BATCH_INVARIANT`; where a product of a library's may depend on its sizes, and for users'
     functions, the values are compared with the judge's of the case alone.
     """
     case = judged.case
-    among = in_company(case, seed)
-    fields, together = own_fields(case, op), attempt(subject, op, among.case.arguments(op))
+    batch = embed_in_batch(case, seed)
+    fields, together = own_fields(case, op), attempt(subject, op, batch.case.arguments(op))
     arrays: dict[str, Any] = {f.name: together.fields.get(f.name) for f in fields}
-    notes = {f.name: form_problem(arrays[f.name], f, among.case.sizes, dtype_of(f, case)) for f in fields}
-    own = {f.name: among.own(f, arrays[f.name], case.sizes) for f in fields if not notes[f.name]}
-    if subject.name in IN_COMPANY:
+    notes = {f.name: form_problem(arrays[f.name], f, batch.case.sizes, dtype_of(f, case)) for f in fields}
+    own = {f.name: batch.own(f, arrays[f.name], case.sizes) for f in fields if not notes[f.name]}
+    if subject.name in BATCH_INVARIANT:
         outcomes = [attempt(subject, op, case.arguments(op)), replace(together, fields=own)]
-        return _equal_bits(subject, judged, op, "company", [_bits(o) for o in outcomes], outcomes, fields)
-    expected = judged.result(op)
-    return [
-        Check(
-            operator=op.name,
-            panel=subject.name,
-            dtype=case.dtype,
-            kind="company",
-            case=case.name,
-            field=f.name,
-            error=field_error(own[f.name], f, expected[f.name], case.dtype) if f.name in own else math.inf,
-            tolerance=0.0 if f.index else judged.tolerance(subject),
-            seconds=together.seconds,
-            note=together.problem or notes[f.name] or case.note,
-        )
-        for f in fields
-    ]
+        return _equal_bits(subject, judged, op, "batch", [_bits(o) for o in outcomes], outcomes, fields)
+    checks, expected = [], judged.result(op)
+    for f in fields:
+        error = field_error(own[f.name], f, expected[f.name], case.dtype) if f.name in own else math.inf
+        tolerance = 0.0 if f.index else judged.tolerance(subject)
+        note = notes[f.name] or case.note
+        checks.append(judged.check(subject, op.name, "batch", f.name, error, tolerance, [together], note))
+    return checks
 
 
 def check_out(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
@@ -256,28 +216,13 @@ def check_out(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
     case, fields = judged.case, judged.case.returned(op)
     forms = {f.name: (shape_of(f, case.sizes), dtype_of(f, case)) for f in fields}
     reference = attempt(subject, op, case.arguments(op))
-    bits, outcomes, wrong = _bits(reference), [reference], dict.fromkeys(forms, 0.0)
+    bits, calls, wrong = _bits(reference), [reference], dict.fromkeys(forms, 0.0)
     for offset in (0, 8):
         strays: list[str] = []
-        outcome = observe(partial(subject.into, op, case.arguments(op), forms, offset, strays))
-        outcomes.append(outcome)
+        calls.append(observe(partial(subject.into, op, case.arguments(op), forms, offset, strays)))
         for name in forms:
-            wrong[name] += _different(_bits(outcome), name, bits) + strays.count(name)
-    return [
-        Check(
-            operator=op.name,
-            panel=subject.name,
-            dtype=case.dtype,
-            kind="out",
-            case=case.name,
-            field=name,
-            error=wrong[name],
-            tolerance=0.0,
-            seconds=sum(o.seconds for o in outcomes),
-            note=next((o.problem for o in outcomes if o.problem), ""),
-        )
-        for name in forms
-    ]
+            wrong[name] += _different(_bits(calls[-1]), name, bits) + strays.count(name)
+    return [judged.check(subject, op.name, "out", name, wrong[name], 0.0, calls) for name in forms]
 
 
 def check_threads(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
@@ -311,8 +256,7 @@ def check_levels(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
     try:
         for level in others:
             set_cpu_level(level)
-            found = check_accuracy(subject, judged, op)
-            checks += [replace(c, case=f"{c.case}, {level}") for c in found]
+            checks += [replace(c, case=f"{c.case}, {level}") for c in check_accuracy(subject, judged, op)]
         for level in equal:
             set_cpu_level(level)
             outcomes.append(attempt(subject, op, judged.case.arguments(op)))
@@ -371,17 +315,6 @@ def check_layout(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
             problems[field.name] = problems.get(field.name) or problem
         earlier = {f"an earlier result's {name}": array for name, array in own.items()}
     return [
-        Check(
-            operator=op.name,
-            panel=subject.name,
-            dtype=case.dtype,
-            kind="layout",
-            case=case.name,
-            field=field.name,
-            error=float(bool(problems[field.name])),
-            tolerance=0.0,
-            seconds=sum(o.seconds for o in calls),
-            note=problems[field.name],
-        )
-        for field in case.returned(op)
+        judged.check(subject, op.name, "layout", name, float(bool(problem)), 0.0, calls, problem)
+        for name, problem in problems.items()
     ]

@@ -20,8 +20,8 @@ KINDS = {
     "threads": "equal bits whatever the number of threads",
     "levels": "equal bits of the fast path's builds for x86-64-v3 and -v4",
     "repeat": "equal bits when called again",
-    "company": "nodes and edges among strangers that nothing connects with them: equal bits (of pyref and of a user's "
-    "function: values against the judge's of the case alone)",
+    "batch": "nodes and edges in a batch with others, unconnected: equal bits (of pyref and of a user's function: "
+    "values against the judge's of the case alone)",
     "half": "embeddings stored in float16 and, with ml_dtypes, in bfloat16 (gpu, gpu-host): against the judge, each "
     "element rounded once",
     "layout": "results are C-contiguous, writeable, of the right dtype, and share memory with nothing",
@@ -39,48 +39,23 @@ KINDS = {
 
 @dataclasses.dataclass(frozen=True)
 class Check:
-    """One comparison of one field of one operator in one panel.
-
-    Attributes
-    ----------
-    operator, panel, dtype : str
-        ``gno_kernel_bwd``, ``gpu-host`` or ``judge``, ``float32`` / ``float64`` / ``real128``.
-    kind : str
-        A key of `KINDS`.
-    case : str
-        Name of the input, e.g. ``regular``, ``shared rows``, ``airfoil``, ``athena case03``.
-    field : str
-        Output or derivative compared; for differences, the input differentiated.
-    error, tolerance : float
-        In the unit the tolerance is stated in (see ``tolerances.py``): the check passes when error <= tolerance.
-    order : float or None
-        Observed order of a finite-difference curve; None where differences are exact up to rounding.
-    seconds : float
-        Time of the panel's call (of all calls of a curve).
-    curve : tuple of (step, error), optional
-        Error against step of a finite-difference check; of ``bessel``, error against x.
-    digest : str or None
-        Of the bits of the field (accuracy checks), see `digest`.
-    note : str
-        Why it failed, or what the error is relative to.
-    trace : str
-        Traceback of the exception that `note` tells, at the first check it comes up in.
-    """
+    """One comparison of one field of one operator in one panel."""
 
     operator: str
-    panel: str
-    dtype: str
-    kind: str
-    case: str
-    field: str
+    panel: str  # ``gpu-host``, ``judge``, or the name of a user's function
+    dtype: str  # ``float32``, ``float64`` or ``real128``
+    kind: str  # a key of `KINDS`
+    case: str  # name of the input: ``regular``, ``shared rows``, ``airfoil``, ``athena case03``
+    field: str  # output or derivative compared; for differences, the input differentiated
+    # In the unit the tolerance is stated in (see ``tolerances.py``): the check passes when error <= tolerance.
     error: float
     tolerance: float
-    order: float | None = None
-    seconds: float = 0.0
-    curve: tuple[tuple[float, float], ...] = ()
-    digest: str | None = None
-    note: str = ""
-    trace: str = ""
+    order: float | None = None  # of a finite-difference curve; None where differences are exact up to rounding
+    seconds: float = 0.0  # time of the panel's call (of all calls of a curve)
+    curve: tuple[tuple[float, float], ...] = ()  # error against step of differences; of ``bessel``, against x
+    digest: str | None = None  # of the bits of the field (accuracy checks), see `digest`
+    note: str = ""  # why it failed, or what the error is relative to
+    trace: str = ""  # traceback of the exception that `note` tells
 
     @property
     def passed(self) -> bool:

@@ -1,7 +1,8 @@
 """The verification run: everything `trigraph verify` does but showing it.
 
-`plan` lays out the run as units with weights, `run` executes them. What a unit checks follows from the operator table;
-only golden vectors, real inputs and physics are tied to families (golden.py, real.py, physics.py, bessel.py).
+`plan` lays out the run as units with weights; `units.execute` executes them. What a unit checks follows from the
+operator table; only golden vectors, real inputs and physics are tied to families (golden.py, real.py, physics.py,
+bessel.py).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 from trigraph.checks import HALF_PANELS
 from trigraph.fortran.levels import get_cpu_level
@@ -25,15 +27,14 @@ from trigraph.verification.implementation import adapt
 from trigraph.verification.judged import Judged, every_operator_of
 from trigraph.verification.kinds import Variant
 from trigraph.verification.real import RealInput, build_real, real_inputs
-from trigraph.verification.record import Check
 from trigraph.verification.settings import Where, admits, restriction
 from trigraph.verification.structures import Structure, shipped
 from trigraph.verification.subjects import Subject, panel, takes
 from trigraph.verification.tasks import Lazy, Scope
-from trigraph.verification.units import Task, Unit, execute, unit_of
+from trigraph.verification.units import Task, Unit, unit_of
 from trigraph.verification.variants import hubs, variants
 
-__all__ = ["DTYPES", "EMULATED", "available_panels", "plan", "run"]
+__all__ = ["DTYPES", "EMULATED", "available_panels", "plan"]
 
 DTYPES = ("float32", "float64")
 # Differences go through the panels whose calls are cheap; the kernels are compared with the judge, value by value.
@@ -44,8 +45,9 @@ WEIGHTS = {
     "accuracy": 6,
     "threads": 15,
     "levels": 15,
+    "blocks": 6,
     "calls": 6,
-    "company": 8,
+    "batch": 8,
     "nan": 15,
     "algebra": 8,
     "differences": 60,
@@ -87,10 +89,10 @@ def _selection(operators: Iterable[str] | None) -> frozenset[str]:
         return frozenset(OPERATORS)
     selected: set[str] = set()
     for name in operators:
-        found = {op.name for op in OPERATORS.values() if name in (op.name, op.definition.name, op.family)}
-        if not found:
+        named = {op.name for op in OPERATORS.values() if name in (op.name, op.definition.name, op.family)}
+        if not named:
             raise ValueError(f"verify: operator is {name!r}; expected one of {', '.join(OPERATORS)}, or a family")
-        selected |= found
+        selected |= named
     return frozenset(selected)
 
 
@@ -136,35 +138,33 @@ class _Run:
 
     def _variant(self, definition: Definition, variant: Variant, dtype: str, turn: bool) -> Iterator[Unit]:
         """Units of a case; those of `turn` are made in one dtype of each, for which the judge need not answer twice."""
-        judged = cache(lambda: Judged(build(definition, variant, dtype, self.seed)))
+        judged = cache(partial(self._judged, definition, variant, dtype))
         label = f"{definition.name}, {variant.label}, {dtype}"
         kind = variant.kind
         differenced = kind.differenced and dtype == "float64"
         for scope in self.scopes:
-            panel_name = scope.subject.name
-            name = f"{label}: {panel_name}"
-            if panel_name in EMULATED and kind.large and not turn:
+            name = scope.subject.name
+            unit = partial(_unit, label, scope)
+            if name in EMULATED and kind.large and not turn:
                 continue
-            yield _unit(f"{name} accuracy", scope, WEIGHTS["accuracy"], partial(tasks.of_accuracy, scope, judged))
-            if panel_name == "fortran":
-                if not kind.one_thread:
-                    yield _unit(f"{name} threads", scope, WEIGHTS["threads"], partial(tasks.of_threads, scope, judged))
-                yield _unit(f"{name} levels", scope, WEIGHTS["levels"], partial(tasks.of_levels, scope, judged))
-            if kind.many and scope.subject.small_blocks is not None:
-                yield _unit(f"{name} blocks", scope, WEIGHTS["accuracy"], partial(tasks.of_blocks, scope, judged))
-            if kind.company and turn:
-                company = partial(tasks.of_company, scope, judged, self.seed)
-                yield _unit(f"{name} company", scope, WEIGHTS["company"], company)
+            checks = {
+                "accuracy": True,
+                "threads": name == "fortran" and not kind.one_thread,
+                "levels": name == "fortran",
+                "blocks": kind.many and scope.subject.small_blocks is not None,
+            }
+            for check in (check for check, wanted in checks.items() if wanted):
+                yield unit(check, tasks.of_operators, judged, [check])
+            if kind.batch and turn:
+                yield unit("batch", tasks.of_operators, judged, ["batch"], self.seed)
             if kind.called and (turn or kind.differenced):
-                yield _unit(f"{name} calls", scope, WEIGHTS["calls"], partial(tasks.of_calls, scope, judged))
+                yield unit("calls", tasks.of_calls, judged)
             if turn and kind.differenced:
-                yield _unit(f"{name} nan", scope, WEIGHTS["nan"], partial(tasks.of_nonfinite, scope, judged))
+                yield unit("nan", tasks.of_nonfinite, judged)
             if kind.differenced:
-                algebra = partial(tasks.of_algebra, scope, judged, self.seed)
-                yield _unit(f"{name} algebra", scope, WEIGHTS["algebra"], algebra)
-            if differenced and panel_name not in UNDIFFERENCED:
-                curves = partial(tasks.of_differences, scope, judged, PANEL_STEPS)
-                yield _unit(f"{name} differences", scope, WEIGHTS["differences"], curves)
+                yield unit("algebra", tasks.of_algebra, judged, self.seed)
+            if differenced and name not in UNDIFFERENCED:
+                yield unit("differences", tasks.of_differences, judged, PANEL_STEPS)
         if self.judge and differenced and (not self.where or admits(self.where, judged().case.values)):
             curves = partial(tasks.of_judge_differences, judged, self.selected, JUDGE_STEPS)
             yield unit_of(f"{label}: judge differences", WEIGHTS["judge differences"], curves)
@@ -186,8 +186,7 @@ class _Run:
                 yield unit_of(label, WEIGHTS["hub"] * variant.degree, check)
 
     def _hub(self, scopes: Sequence[Scope], definition: Definition, variant: Variant, dtype: str) -> list[Task]:
-        judged = Judged(build(definition, variant, dtype, self.seed))
-        return tasks.of_hub(scopes, judged, variant.degree == HUB)
+        return tasks.of_hub(scopes, self._judged(definition, variant, dtype), variant.degree == HUB)
 
     def _real(self, definition: Definition, real: RealInput) -> Iterator[Unit]:
         def judged(dtype: str, patch: bool) -> Lazy:
@@ -196,8 +195,8 @@ class _Run:
         for dtype in self.dtypes:
             patch = judged(dtype, True)
             for scope in self.scopes:
-                label = f"{definition.name}, {real.name} patch, {dtype}: {scope.subject.name} accuracy"
-                yield _unit(label, scope, WEIGHTS["patch"], partial(tasks.of_accuracy, scope, patch))
+                label = f"{definition.name}, {real.name} patch, {dtype}"
+                yield _unit(label, scope, "accuracy", tasks.of_operators, patch, ["accuracy"], weight=WEIGHTS["patch"])
         if "float64" not in self.dtypes:
             return
         whole = judged("float64", False)
@@ -207,23 +206,21 @@ class _Run:
         for scope in self.scopes:
             if real.panels and scope.subject.name not in real.panels:
                 continue
-            label = f"{definition.name}, {real.name}, float64: {scope.subject.name}"
+            unit = partial(_unit, f"{definition.name}, {real.name}, float64", scope)
             # Whoever comes first pays for the judge.
             weight = WEIGHTS["real adjoint"] + (WEIGHTS["real judge"] if scope is self.scopes[0] else 0)
-            yield _unit(f"{label} adjoint", scope, weight, partial(tasks.of_adjoint, scope, whole))
+            yield unit("adjoint", tasks.of_adjoint, whole, weight=weight)
             if scope is differenced and real.steps:
                 weight = WEIGHTS["real differences"]
-                yield _unit(
-                    f"{label} differences", scope, weight, partial(tasks.of_differences, scope, whole, real.steps)
-                )
+                yield unit("differences", tasks.of_differences, whole, real.steps, weight=weight)
 
     def _dimenet(self) -> Iterator[Unit]:
         """Radial functions over three decades; forces on structures."""
         for dtype in self.dtypes:
             judged = cache(partial(decades, dtype, self.seed))
             for scope in self.scopes:
-                label = f"radial_basis, {CASE}, {dtype}: {scope.subject.name} accuracy"
-                yield _unit(label, scope, WEIGHTS["bessel"], partial(tasks.of_bessel, scope, judged))
+                label = f"radial_basis, {CASE}, {dtype}"
+                yield _unit(label, scope, "accuracy", tasks.of_bessel, judged, weight=WEIGHTS["bessel"])
         yield from self._forces((*shipped(), *self.structures))
 
     def _half(self) -> Iterator[Unit]:
@@ -236,17 +233,16 @@ class _Run:
         for definition in (d for d in self.definitions() if any(a.half for a in d.inputs)):
             for number, variant in enumerate(v for v in variants(definition, self.where) if v.kind.every_setting):
                 half = half_types()[number % len(half_types())]
-                judged = cache(partial(self._judged, definition, variant, half))
+                judged = cache(partial(self._judged, definition, variant, "float32", half))
                 for scope in scopes(half):
-                    label = f"{definition.name}, {variant.label}, {half}: {scope.subject.name} accuracy"
-                    yield _unit(label, scope, WEIGHTS["accuracy"], partial(tasks.of_half, scope, judged))
+                    label = f"{definition.name}, {variant.label}, {half}"
+                    yield _unit(label, scope, "accuracy", tasks.of_operators, judged, ["half"])
         for half in half_types():
             for scope in scopes(half):
-                label = f"every number of {half}: {scope.subject.name}"
-                yield _unit(label, scope, WEIGHTS["every number"], partial(tasks.of_every_number, scope, half))
+                yield _unit(f"every number of {half}", scope, "every number", tasks.of_every_number, half)
 
-    def _judged(self, definition: Definition, variant: Variant, half: str) -> Judged:
-        return Judged(build(definition, variant, "float32", self.seed, half))
+    def _judged(self, definition: Definition, variant: Variant, dtype: str, half: str | None = None) -> Judged:
+        return Judged(build(definition, variant, dtype, self.seed, half))
 
     def _forces(self, structures: Iterable[Structure]) -> Iterator[Unit]:
         if "float64" not in self.dtypes:
@@ -255,8 +251,7 @@ class _Run:
             system = cache(partial(physics.prepare, structure))
             for scope in self.scopes:
                 for kind in physics.CHECKS:
-                    label = f"{structure.name}, float64: {scope.subject.name} {kind}"
-                    yield _unit(label, scope, WEIGHTS[kind], partial(tasks.of_physics, scope, kind, system))
+                    yield _unit(f"{structure.name}, float64", scope, kind, tasks.of_physics, kind, system)
 
     def _read(self, name: str, path: Path) -> list[golden.Vector]:
         vectors = golden.vectors(name, path)
@@ -268,8 +263,7 @@ class _Run:
             size = path.stat().st_size / 1000
             for scope in self.scopes:
                 for dtype in self.dtypes:  # all in one process, which asks the judge once
-                    label = f"golden {name}: {scope.subject.name}, {dtype}"
-                    yield _unit(label, scope, 1 + size / 50, partial(tasks.of_golden, scope, vectors, dtype))
+                    yield _unit(f"golden {name}", scope, dtype, tasks.of_golden, vectors, dtype, weight=1 + size / 50)
             if self.judge:
                 yield unit_of(f"golden {name}: judge", size, partial(tasks.of_golden, None, vectors, "float64"))
         absent = golden.check_missing()
@@ -277,8 +271,13 @@ class _Run:
             yield Unit("golden vectors that are missing", 1, lambda: len(absent), lambda: absent)
 
 
-def _unit(label: str, scope: Scope, weight: float, found: Callable[[], list[Task]]) -> Unit:
-    return unit_of(label, weight * SHARE.get(scope.subject.name, 1.0), found)
+def _unit(
+    label: str, scope: Scope, kind: str, tasks: Callable[..., list[Task]], *arguments: Any, weight: float | None = None
+) -> Unit:
+    """Return the unit of the checks of one kind, which ``tasks(scope, *arguments)`` returns."""
+    subject = scope.subject.name
+    weight = (WEIGHTS[kind] if weight is None else weight) * SHARE.get(subject, 1.0)
+    return unit_of(f"{label}: {subject} {kind}", weight, partial(tasks, scope, *arguments))
 
 
 def plan(
@@ -358,43 +357,11 @@ def plan(
 def _distinct(structures: Iterable[Structure]) -> tuple[Structure, ...]:
     """Return structures with names of their own: two files may have one name."""
     taken = {s.name for s in shipped()}
-    found = []
+    distinct = []
     for structure in structures:
         name, number = structure.name, 2
         while name in taken:
             name, number = f"{structure.name} ({number})", number + 1
         taken.add(name)
-        found.append(replace(structure, name=name))
-    return tuple(found)
-
-
-def run(
-    operators: Iterable[str] | None = None,
-    panels: Iterable[str] | None = None,
-    dtypes: Iterable[str] | None = None,
-    seed: int = 0,
-    implementation: str | Subject | None = None,
-    progress: Callable[[Unit, list[Check]], object] | None = None,
-    structures: Iterable[Structure] = (),
-    where: Iterable[str] = (),
-) -> list[Check]:
-    """Verify.
-
-    Parameters
-    ----------
-    operators, panels, dtypes, seed, implementation, structures, where
-        As for `plan`.
-    progress : callable, optional
-        Called with each unit and its checks when it is done. The units to come are those of `plan` with the same
-        arguments.
-
-    Returns
-    -------
-    list of Check
-    """
-    checks = []
-    for unit, found in execute(plan(operators, panels, dtypes, seed, implementation, structures, False, where)):
-        checks += found
-        if progress is not None:
-            progress(unit, found)
-    return checks
+        distinct.append(replace(structure, name=name))
+    return tuple(distinct)

@@ -12,7 +12,7 @@ from typing import Any
 
 from trigraph.table import OPERATORS, Definition
 
-__all__ = ["Where", "admits", "described", "restriction", "settings_of"]
+__all__ = ["Where", "admits", "restriction", "settings_of"]
 
 # Values that are left, by the name of an argument; arguments that are not named may have any value.
 Where = Mapping[str, tuple[str, ...]]
@@ -89,8 +89,3 @@ def settings_of(definition: Definition, where: Where) -> Sequence[Mapping[str, A
         {**{n: there[n][allowed[i % len(allowed)]] for n, allowed in where.items()}, **s} for i, s in enumerate(left)
     ]
     return [{n: v for n, v in s.items() if v is not ...} for s in explicit]
-
-
-def described(where: Where) -> str:
-    """Return a restriction as a text."""
-    return ", ".join(f"{name}={' or '.join(values)}" for name, values in where.items())

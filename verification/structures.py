@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import os
 import re
-import resource
 import zlib
 from collections import deque
 from dataclasses import dataclass, replace
@@ -23,7 +22,7 @@ from scipy.spatial import cKDTree
 from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.panels import panel_function
 from trigraph.table import Definition
-from trigraph.verification.judged import operators_of
+from trigraph.verification.subjects import message_of
 
 __all__ = [
     "BASIS",
@@ -54,31 +53,16 @@ BYTES_PER_EDGE = 256
 
 @dataclass(frozen=True)
 class Structure:
-    """Atoms and their neighbours.
-
-    Attributes
-    ----------
-    name : str
-    positions : ndarray, shape (num_nodes, 3)
-    cell : ndarray, shape (3, 3)
-    cutoff : float
-        In the unit of the positions.
-    src, dst : ndarray of int64, shape (num_edges,)
-        Sorted by source.
-    shifts : ndarray of int64, shape (num_edges, 3)
-        Cells crossed by each edge.
-    note : str
-        What was left out.
-    """
+    """Atoms and their neighbours."""
 
     name: str
-    positions: np.ndarray
-    cell: np.ndarray
-    cutoff: float
-    src: np.ndarray
+    positions: np.ndarray  # (num_nodes, 3)
+    cell: np.ndarray  # (3, 3)
+    cutoff: float  # in the unit of the positions
+    src: np.ndarray  # int64, (num_edges,); edges are sorted by source
     dst: np.ndarray
-    shifts: np.ndarray
-    note: str = ""
+    shifts: np.ndarray  # int64, (num_edges, 3): cells crossed by each edge
+    note: str = ""  # what was left out
 
     @cached_property
     def graph(self) -> EdgeGraph:
@@ -124,15 +108,9 @@ class Structure:
         if definition.name == "radial_basis":
             return {"dist": dist if keep is None else dist[keep], "freq": given.freq, **BASIS}
         basis = panel_function("pyref", "radial_basis_fwd")(dist, given.freq, **BASIS)
-        known = {
-            "vec": some.vec,
-            "rbf": basis.sbf_rad,
-            "embedding": given.embedding * (basis.rbf @ given.projection),
-            "weights": given.weights,
-            "graph": some.graph,
-            **SUM,
-        }
-        return {name: known[name] for name in operators_of(definition)[0].parameters}
+        embedding = given.embedding * (basis.rbf @ given.projection)
+        arrays = {"vec": some.vec, "rbf": basis.sbf_rad, "embedding": embedding, "weights": given.weights}
+        return {**arrays, "graph": some.graph, **SUM}
 
     def described(self) -> str:
         """Return what it consists of, and how much of it is compared with the judge and used by the other checks."""
@@ -192,57 +170,26 @@ def model(structure: Structure) -> Model:
 
 def shipped() -> tuple[Structure, ...]:
     """Return the structures of the default run."""
-    found = []
+    structures = []
     for name, file in SHIPPED.items():
         with np.load(FOLDER / f"{file}.npz") as z:
             neighbours = (z[key].astype(np.int64) for key in ("src", "dst", "shifts"))
-            found.append(Structure(name, z["positions"], z["cell"], float(z["cutoff"]), *neighbours))
-    return tuple(found)
+            structures.append(Structure(name, z["positions"], z["cell"], float(z["cutoff"]), *neighbours))
+    return tuple(structures)
 
 
-def edges_expected(atoms: Any, cutoff: float) -> float:
-    """Return about how many edges an ``ase.Atoms`` has: exact where nothing is periodic, else by the mean density.
+def _edges_expected(atoms: Any, cutoff: float) -> float:
+    """Return about how many edges there are: exact where nothing is periodic, else by the mean density.
 
-    Pairs that are near enough across the directions that are not periodic each have as many images in reach as the
-    periodic cell has room for in a ball of radius `cutoff`; there are no fewer than the pairs within one cell.
+    Of each pair, as many images are in reach as the periodic cell has room for in a ball of radius `cutoff`.
     """
-    positions, periodic = np.asarray(atoms.positions, np.float64), np.asarray(atoms.cell)[np.asarray(atoms.pbc)]
-    if len(positions) == 0 or not np.isfinite(positions).all():
-        return 0.0
-
-    def pairs(points: np.ndarray) -> float:
-        tree = cKDTree(points)
-        return float(tree.count_neighbors(tree, cutoff))
-
-    within = pairs(positions) - len(positions)
-    number = len(periodic)
-    size = math.sqrt(max(0.0, float(np.linalg.det(periodic @ periodic.T)))) if number else 1.0
-    if number == 0 or size == 0:  # no such cell is refused elsewhere
-        return within
-    across = np.linalg.svd(periodic)[2][number:]
-    near = pairs(positions @ across.T) if number < 3 else float(len(positions)) ** 2
+    periodic = np.asarray(atoms.cell)[np.asarray(atoms.pbc)]
+    number, size = len(periodic), float(np.linalg.det(periodic @ periodic.T)) ** 0.5
+    if number == 0:
+        tree = cKDTree(atoms.positions)
+        return float(tree.count_neighbors(tree, cutoff) - len(atoms))
     ball = math.pi ** (number / 2) / math.gamma(number / 2 + 1) * math.pow(cutoff, number)
-    return max(within, float(near * ball / size))
-
-
-def _memory() -> float:
-    """Bytes that may still be had: what the system has available, or the process's limit."""
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-        free = next(float(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
-    except (OSError, StopIteration):
-        free = float(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    return free if limit == resource.RLIM_INFINITY else min(free, float(limit))
-
-
-def _refuse_too_many(name: str, atoms: Any, cutoff: float) -> None:
-    edges, memory = edges_expected(atoms, cutoff), _memory()
-    if not edges * BYTES_PER_EDGE <= memory:
-        raise ValueError(
-            f"verify: structure {name}: about {edges:.2g} edges within {cutoff:g} need {edges * BYTES_PER_EDGE:.2g} "
-            f"bytes; {memory:.2g} are there"
-        )
+    return len(atoms) ** 2 * ball / size if size else 0.0  # no such cell is refused elsewhere
 
 
 def from_atoms(name: str, atoms: Any, cutoff: float) -> Structure:
@@ -254,12 +201,18 @@ def from_atoms(name: str, atoms: Any, cutoff: float) -> Structure:
         If two atoms coincide, none is closer to another than `cutoff`, a periodic direction has no cell vector, or
         there is no memory for so many edges.
     """
-    _refuse_too_many(name, atoms, cutoff)
-    found = EdgeGraph.from_ase(atoms, cutoff)
-    if found.graph.num_edges == 0:
+    edges, memory = _edges_expected(atoms, cutoff), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if not edges * BYTES_PER_EDGE <= memory:
+        raise ValueError(
+            f"verify: structure {name}: about {edges:.2g} edges within {cutoff:g} need {edges * BYTES_PER_EDGE:.2g} "
+            f"bytes; this machine has {memory:.2g}"
+        )
+    neighbors = EdgeGraph.from_ase(atoms, cutoff)
+    if neighbors.graph.num_edges == 0:
         raise ValueError(f"verify: structure {name}: no two of its {len(atoms)} atoms are closer than {cutoff:g}")
     cell = np.asarray(atoms.cell, np.float64)
-    return Structure(name, atoms.positions.copy(), cell, cutoff, found.graph.src, found.graph.dst, found.shifts)
+    graph = neighbors.graph
+    return Structure(name, atoms.positions.copy(), cell, cutoff, graph.src, graph.dst, neighbors.shifts)
 
 
 def _located(name: str) -> tuple[Path, int]:
@@ -304,16 +257,15 @@ def read(name: str | Path, cutoff: float) -> Structure:
     try:
         # One after the other: ASE's readers differ in what they do with the index of a frame that is not there.
         frames = iread(str(path), index=":", do_not_split_by_at_sign=True)
-        found = list(islice(frames, frame, frame + 1)) if frame >= 0 else list(deque(frames, -frame))
+        chosen = list(islice(frames, frame, frame + 1)) if frame >= 0 else list(deque(frames, -frame))
     except Exception as error:  # whatever a reader of ASE's many formats raises
-        told = str(error).replace(str(path), "").strip(": ")  # some name the file themselves
-        problem = ": ".join(filter(None, [type(error).__name__, told]))
+        problem = message_of(error).replace(str(path), "").strip(": ")  # some name the file themselves
         raise ValueError(f"verify: structure {path} cannot be read: {problem}") from error
-    if len(found) < max(1, -frame):
+    if len(chosen) < max(1, -frame):
         raise ValueError(f"verify: structure {path} has no frame {frame}; 0 is the first, -1 the last")
     own = Path(name).name
     try:
-        return from_atoms(own, found[0], cutoff)
+        return from_atoms(own, chosen[0], cutoff)
     except ValueError as error:
         text = str(error).removeprefix("EdgeGraph: ").removeprefix(f"verify: structure {own}: ")
         raise ValueError(f"verify: structure {name}: {text}") from error

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import importlib
 import math
-import signal
-import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cache, partial
-from typing import Any, ClassVar
+from multiprocessing import parent_process
+from typing import Any
 
 import numpy as np
 
@@ -23,19 +21,19 @@ from trigraph.table import Operator, result_type
 
 __all__ = [
     "DIRECT",
+    "LEFT_OUT",
+    "CallError",
     "NotOffered",
     "Outcome",
     "Subject",
+    "arrays_of",
     "attempt",
     "extent",
-    "leave_out",
-    "leaving_out",
+    "message_of",
     "named_fields",
     "observe",
-    "own_interrupts",
     "panel",
     "takes",
-    "told",
     "trace_of",
 ]
 
@@ -53,36 +51,20 @@ Native = Callable[[Operator, Mapping[str, Any]], tuple[Mapping[str, Any], Mappin
 
 @dataclass(frozen=True)
 class Subject:
-    """A panel, or a user's function.
+    """A panel, or a user's function."""
 
-    Attributes
-    ----------
-    name : str
-        What `Check.panel` says.
-    chunked : bool
-        Whether it sums in chunks (tolerance of the accuracy rule).
-    call : callable
-        ``call(op, values, wrt)`` returns a mapping from field to array, None for fields not asked for; `wrt` None asks
-        for all.
-    only : str or None
-        The one operator a user's function implements; the others are those of fortran-reference.
-    native : callable or None
-        ``native(op, values)`` returns the arguments as they were handed over and the fields as they came back, where
-        those are not the arrays that `call` takes and returns (None: they are).
-    into : callable or None
-        ``into(op, values, forms, offset, strays)`` calls with arrays of the caller's as `out`, `offset` bytes after the
-        start of a cache line, of the shapes and dtypes in `forms`, and returns the fields. It appends to `strays` the
-        name of each field that came back as another array, or whose array was written beside. None: there is no `out`.
-    small_blocks : callable or None
-        Context in which work is cut into blocks as small as can be; None: it is not cut by size.
-    """
-
-    name: str
-    chunked: bool
-    call: Call
-    only: str | None = None
+    name: str  # what `Check.panel` says
+    chunked: bool  # whether it sums in chunks (tolerance of the accuracy rule)
+    call: Call  # ``call(op, values, wrt)``; None for fields not asked for; `wrt` None asks for all
+    only: str | None = None  # the one operator a user's function implements; the others are those of fortran-reference
+    # ``native(op, values)`` returns the arguments as they were handed over and the fields as they came back, where
+    # those are not the arrays that `call` takes and returns (None: they are).
     native: Native | None = None
+    # ``into(op, values, forms, offset, strays)`` calls with arrays of the caller's as `out`, `offset` bytes after the
+    # start of a cache line, of the shapes and dtypes in `forms`, and returns the fields. It appends to `strays` the
+    # name of each field that came back as another array, or whose array was written beside. None: there is no `out`.
     into: Into | None = None
+    # Context in which work is cut into blocks as small as can be; None: it is not cut by size.
     small_blocks: Callable[[], AbstractContextManager[None]] | None = None
 
 
@@ -95,94 +77,39 @@ class Outcome:
     problem: str
 
 
+class CallError(ValueError):
+    """A call of a subject went wrong."""
+
+
 class NotOffered(Exception):
     """A user's function raised NotImplementedError: it does not offer what it is asked for."""
 
 
-_LEFT_OUT: ContextVar[set[str]] = ContextVar("_LEFT_OUT")
-
-
-@contextmanager
-def leaving_out() -> Iterator[set[str]]:
-    """Collect the auxiliary outputs that a user's function leaves out meanwhile."""
-    names: set[str] = set()
-    token = _LEFT_OUT.set(names)
-    try:
-        yield names
-    finally:
-        _LEFT_OUT.reset(token)
-
-
-def leave_out(names: Iterable[str]) -> None:
-    """Note that a user's function left out auxiliary outputs."""
-    _LEFT_OUT.get(set()).update(names)
-
-
-class _Traces:
-    """Where exceptions came from: places that were told, and tracebacks that wait to be told, by exception."""
-
-    places: ClassVar[set[tuple[str, ...]]] = set()
-    waiting: ClassVar[dict[str, str]] = {}
+# Auxiliary outputs that a user's function left out, since this was cleared.
+LEFT_OUT: set[str] = set()
+# Tracebacks of exceptions, by what is noted of them.
+_TRACES: dict[str, str] = {}
 
 
 def _keep_trace(error: BaseException, problem: str) -> None:
-    """Keep the traceback of the first exception from a place, without the frames of the verification."""
+    """Keep the traceback of the first such exception, without the frames of the verification."""
     where = error.__traceback__
     while where is not None and where.tb_frame.f_globals.get("__name__", "").startswith("trigraph.verification"):
         where = where.tb_next
     frames = traceback.extract_tb(where)
     if frames:
-        place = (type(error).__name__, frames[-1].filename, str(frames[-1].lineno))
-        if place not in _Traces.places:
-            _Traces.places.add(place)
-            text = "".join(traceback.format_list(frames[-TRACE_FRAMES:]))
-            _Traces.waiting[problem] = f"Traceback (most recent call last):\n{text}{problem}"[-TRACE_LENGTH:]
+        text = "".join(traceback.format_list(frames[-TRACE_FRAMES:]))
+        _TRACES.setdefault(problem, f"Traceback (most recent call last):\n{text}{problem}"[-TRACE_LENGTH:])
 
 
 def trace_of(note: str) -> str:
-    """Return the traceback of the exception that a note tells, once; "" if there is none, or it was told."""
-    for problem in _Traces.waiting:
-        if note.endswith(problem):
-            return _Traces.waiting.pop(problem)
-    return ""
+    """Return the traceback of the exception that a note tells; "" if there is none."""
+    return next((trace for problem, trace in _TRACES.items() if note.endswith(problem)), "")
 
 
-class _Interrupts:
-    """Whether Ctrl-C is listened to, and whether it was pressed."""
-
-    listening = False
-    pressed = False
-
-
-@contextmanager
-def own_interrupts() -> Iterator[None]:
-    """Tell the user's Ctrl-C, which ends a run, from a KeyboardInterrupt that a function raises, which is a finding.
-
-    Outside, and in a thread other than the main one, nobody can tell: then every KeyboardInterrupt goes on.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def pressed(number: int, frame: Any) -> None:
-        _Interrupts.pressed = True
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGINT, pressed)
-    _Interrupts.listening, _Interrupts.pressed = True, False
-    try:
-        yield
-    finally:
-        _Interrupts.listening = _Interrupts.pressed = False
-        signal.signal(signal.SIGINT, before if before is not None else signal.SIG_DFL)
-
-
-def told(error: BaseException) -> str:
-    """Return the name and text of an exception, whose own methods may fail."""
-    try:
-        return ": ".join(filter(None, [type(error).__name__, str(error)]))[:2000]
-    except BaseException as another:  # raised by its __str__
-        return f"{type(error).__name__}, whose text cannot be had ({type(another).__name__})"
+def message_of(error: BaseException) -> str:
+    """Return the name and the text of an exception."""
+    return ": ".join(filter(None, [type(error).__name__, str(error)]))[:2000]
 
 
 def attempt(subject: Subject, op: Operator, values: Mapping[str, Any], wrt: Sequence[str] | None = None) -> Outcome:
@@ -196,18 +123,33 @@ def observe(call: Callable[[], Mapping[str, Any]]) -> Outcome:
     fields: Mapping[str, Any] = {}
     try:
         fields, problem = call(), ""
-    except KeyboardInterrupt as error:
-        if not _Interrupts.listening:
-            raise
-        problem = told(error)
     except NotOffered:
         raise
     except BaseException as error:  # whatever a panel raises is the finding, SystemExit too
-        problem = told(error)
+        # In the main process that is the user's Ctrl-C; processes of a run do not hear it (isolated.py).
+        if isinstance(error, KeyboardInterrupt) and parent_process() is None:
+            raise
+        problem = message_of(error)
         _keep_trace(error, problem)
-    if _Interrupts.pressed:  # also where the function swallowed it
-        raise KeyboardInterrupt
     return Outcome(fields, time.perf_counter() - start, problem)
+
+
+def arrays_of(subject: Subject, op: Operator, values: Mapping[str, Any], names: Iterable[str]) -> dict[str, np.ndarray]:
+    """Return fields of a call of a subject.
+
+    Raises
+    ------
+    CallError
+        If the call goes wrong, or one of the fields is no array.
+    """
+    outcome = attempt(subject, op, values)
+    if outcome.problem:
+        raise CallError(f"{op.name}: {outcome.problem}")
+    arrays: dict[str, Any] = {name: outcome.fields.get(name) for name in names}
+    for name, array in arrays.items():
+        if not isinstance(array, np.ndarray):
+            raise CallError(f"{op.name}: {name} is no array")
+    return arrays
 
 
 def named_fields(op: Operator, result: Any) -> dict[str, Any]:
@@ -244,19 +186,21 @@ def _to_host(value: Any) -> Any:
     return value
 
 
-def _call_panel(name: str, op: Operator, values: Mapping[str, Any], wrt: Sequence[str] | None) -> dict[str, Any]:
-    keywords = dict(values) if wrt is None else {**values, "wrt": wrt}
-    return named_fields(op, FUNCTIONS[op.name](**keywords, panel=name))
+def _handed(name: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the arguments as a panel takes them."""
+    return {k: to_device(v) for k, v in values.items()} if PANELS[name][1] == "cupy" else values
 
 
-def _native_on_device(name: str, op: Operator, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    given = {k: to_device(v) for k, v in values.items()}
-    return given, _call_panel(name, op, given, None)
+def _native(
+    name: str, op: Operator, values: Mapping[str, Any], wrt: Sequence[str] | None = None
+) -> tuple[Mapping[str, Any], dict[str, Any]]:
+    given = _handed(name, values)
+    keywords = given if wrt is None else {**given, "wrt": wrt}
+    return given, named_fields(op, FUNCTIONS[op.name](**keywords, panel=name))
 
 
-def _call_on_device(name: str, op: Operator, values: Mapping[str, Any], wrt: Sequence[str] | None) -> dict[str, Any]:
-    fields = _call_panel(name, op, {k: to_device(v) for k, v in values.items()}, wrt)
-    return {k: _to_host(v) for k, v in fields.items()}
+def _call(name: str, op: Operator, values: Mapping[str, Any], wrt: Sequence[str] | None) -> dict[str, Any]:
+    return {k: _to_host(v) for k, v in _native(name, op, values, wrt)[1].items()}
 
 
 def extent(array: Any) -> tuple[int, int]:
@@ -276,10 +220,7 @@ def _call_into(
     name: str, op: Operator, values: Mapping[str, Any], forms: Forms, offset: int, strays: list[str]
 ) -> dict[str, Any]:
     """Call a panel with `out`, see `Subject.into`."""
-    xp: Any = np
-    if PANELS[name][1] == "cupy":
-        xp = importlib.import_module("cupy")
-        values = {k: to_device(v) for k, v in values.items()}
+    xp: Any = importlib.import_module(PANELS[name][1])
     memory, out = {}, {}
     for field, (shape, dtype) in forms.items():
         size = math.prod(shape) * np.dtype(dtype).itemsize
@@ -288,7 +229,7 @@ def _call_into(
         out[field] = whole[start : start + size].view(dtype).reshape(shape)
         out[field][...] = -77 if np.dtype(dtype).kind == "i" else math.nan
         memory[field] = (whole[:start], whole[start + size :])
-    fields = named_fields(op, FUNCTIONS[op.name](**values, out=out, panel=name))
+    fields = named_fields(op, FUNCTIONS[op.name](**_handed(name, values), out=out, panel=name))
     strays += [f for f in forms if fields[f] is not out[f] or any((m != AROUND).any() for m in memory[f])]
     return {k: _to_host(v) for k, v in fields.items()}
 
@@ -317,8 +258,5 @@ def panel(name: str) -> Subject:
         raise ValueError(f"verify: panel is {name!r}; expected one of {', '.join(PANELS)}, judge")
     if unavailable(name):
         raise ValueError(f"verify: panel {name!r} cannot run here: {unavailable(name)}")
-    into = partial(_call_into, name)
-    if PANELS[name][1] == "cupy":
-        native = partial(_native_on_device, name)
-        return Subject(name, True, partial(_call_on_device, name), None, native, into, _small_blocks(name))
-    return Subject(name, name not in DIRECT, partial(_call_panel, name), None, None, into, _small_blocks(name))
+    call, native, into = partial(_call, name), partial(_native, name), partial(_call_into, name)
+    return Subject(name, name not in DIRECT, call, None, native, into, _small_blocks(name))

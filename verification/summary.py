@@ -1,15 +1,19 @@
-"""From checks to the rows people read: one for each operator, panel and dtype."""
+"""From checks to what people read: a row for each operator, panel and dtype, and what was compared with what."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from trigraph.verification.record import Check
+from trigraph.panels import PANELS
+from trigraph.table import OPERATORS
+from trigraph.verification.record import KINDS, Check
+from trigraph.verification.subjects import DIRECT
 from trigraph.verification.units import counted
 
-__all__ = ["Row", "number", "ratio", "summarise", "worst"]
+__all__ = ["Row", "evidence", "number", "ratio", "summarise", "worst"]
 
 # Kinds of check that observe an order.
 CURVES = ("differences", "forces", "force training")
@@ -17,35 +21,20 @@ CURVES = ("differences", "forces", "force training")
 
 @dataclass(frozen=True)
 class Row:
-    """All checks of one operator in one panel and dtype.
-
-    Attributes
-    ----------
-    operator, panel, dtype : str
-    error, tolerance : float or None
-        Of the accuracy check that comes closest to its tolerance, in eps * scale; None where there is none.
-    order : str
-        Of the finite differences: ``exact``, the slope farthest from 2, ``failed``, or a dash where none was taken.
-    others_passed, others : int
-        Number of checks of every other kind.
-    absent : int
-        Number of checks that were not offered.
-    seconds : float
-    passed : bool or None
-        Whether no check failed; None where none was made.
-    """
+    """All checks of one operator in one panel and dtype."""
 
     operator: str
     panel: str
     dtype: str
+    # Of the accuracy check that comes closest to its tolerance, in eps * scale; None where there is none.
     error: float | None
     tolerance: float | None
-    order: str
-    others_passed: int
+    order: str  # of the finite differences: ``exact``, the slope farthest from 2, ``failed``, or a dash for none
+    others_passed: int  # checks of every other kind
     others: int
-    absent: int
+    absent: int  # checks that were not offered
     seconds: float
-    passed: bool | None
+    passed: bool | None  # whether no check failed; None where none was made
 
     @property
     def others_text(self) -> str:
@@ -105,3 +94,43 @@ def summarise(checks: Sequence[Check]) -> list[Row]:
 def number(value: float | None, digits: int = 3) -> str:
     """Short text of a number, a dash for None."""
     return "-" if value is None else f"{value:.{digits}g}"
+
+
+def _definition(check: Check) -> str:
+    return OPERATORS[check.operator].definition.name if check.operator in OPERATORS else check.operator
+
+
+def _kind(name: str, group: Sequence[Check]) -> dict[str, Any]:
+    """Return what the checks of a kind compare, how many passed, and the largest error in units of its tolerance."""
+    return {
+        "name": name,
+        "meaning": KINDS[name],
+        "count": len(group),
+        "passed": sum(c.passed for c in group),
+        "largest": max((ratio(c) for c in group if c.tolerance > 0), default=None),  # None: bits must be equal
+    }
+
+
+def evidence(checks: Sequence[Check]) -> dict[str, Any]:
+    """Count what a run compared with what: the paragraph of a page that a referee reads."""
+    made = [c for c in checks if c.offered]
+    groups = {name: [c for c in made if c.kind == name] for name in KINDS}
+    panels = [p for p in dict.fromkeys(c.panel for c in made) if p not in ("judge", "")]
+    accuracy, curves = groups["accuracy"], [c for c in made if c.kind in CURVES]
+    return {
+        "operators": list(dict.fromkeys(c.operator for c in made if c.operator in OPERATORS)),
+        # Panels that sum in chunks, panels that sum term by term, and functions of the user's.
+        "chunked": [p for p in panels if p in PANELS and p not in DIRECT],
+        "direct": [p for p in panels if p in DIRECT],
+        "others": [p for p in panels if p not in PANELS],
+        "dtypes": list(dict.fromkeys(c.dtype for c in made if c.dtype != "real128")),
+        "kinds": [_kind(name, group) for name, group in groups.items() if group],
+        # Inputs that were compared with the judge, of all definitions.
+        "cases": len({(_definition(c), c.case.split(", given")[0]) for c in accuracy}),
+        # The comparison with the judge whose error is the largest multiple of its tolerance.
+        "closest": worst(accuracy),
+        "curves": sum(c.panel != "judge" for c in curves),
+        "judge_curves": sum(c.panel == "judge" for c in curves),
+        "vectors": len({(c.operator, c.case) for c in groups["golden"]}),
+        "emulated": "gpu-host" in panels,
+    }

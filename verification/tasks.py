@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -12,12 +11,12 @@ from trigraph.fortran.threads import kept_num_threads, set_num_threads
 from trigraph.table import OPERATORS, Operator
 from trigraph.verification import accuracy, bessel, differences, golden, half, nonfinite, physics, properties
 from trigraph.verification.cases import Case
-from trigraph.verification.company import own_fields
 from trigraph.verification.judged import Judged, every_operator_of, operators_of
 from trigraph.verification.record import Check
 from trigraph.verification.settings import Where, admits
 from trigraph.verification.structures import BASIS, SUM
 from trigraph.verification.subjects import Subject
+from trigraph.verification.transforms import own_fields
 from trigraph.verification.units import Task
 
 __all__ = ["Lazy", "Scope"]
@@ -55,49 +54,57 @@ class Scope:
         return ops[0].name if ops[0].name in self.selected else None
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Run on one thread: small calls would only wait for others, and all have the same bits (`check_threads`)."""
+def _on_one_thread(make: Callable[[], list[Check]]) -> list[Check]:
+    """Make checks on one thread: in small calls others would only wait; all have the same bits (`check_threads`)."""
     with kept_num_threads():
         set_num_threads(1)
-        yield
-
-
-def _alone(make: Callable[[], list[Check]]) -> list[Check]:
-    with _one_thread():
         return make()
 
 
 def _task(scope: Scope, operator: str, dtype: str, count: int, make: Callable[[], list[Check]]) -> Task:
-    return Task(operator, scope.subject.name, dtype, count, partial(_alone, make))
+    return Task(operator, scope.subject.name, dtype, count, partial(_on_one_thread, make))
 
 
-def _for_each(
-    scope: Scope, judged: Judged, check: Callable[..., list[Check]], count: Callable[[Operator], int], *more: Any
-) -> list[Task]:
-    """Return a task for each operator of a case: ``check(subject, judged, op, *more)`` makes ``count(op)`` checks."""
+def _fields(case: Case, op: Operator) -> int:
+    return len(case.returned(op))
+
+
+def _levels(case: Case, op: Operator) -> int:
+    others, equal = properties.levels()
+    return (len(others) + bool(equal)) * _fields(case, op)
+
+
+# Checks of each operator of a case: what makes them, and how many they are.
+CHECKS: dict[str, tuple[Callable[..., list[Check]], Callable[[Case, Operator], int]]] = {
+    "accuracy": (accuracy.check_accuracy, _fields),
+    "half": (half.check_half, _fields),
+    "repeat": (properties.check_repeat, _fields),
+    "layout": (properties.check_layout, _fields),
+    "out": (properties.check_out, _fields),
+    "subsets": (accuracy.check_subsets, accuracy.count_subsets),
+    "blocks": (properties.check_blocks, _fields),
+    "batch": (properties.check_batch, lambda case, op: len(own_fields(case, op))),
+    "threads": (properties.check_threads, _fields),
+    "levels": (properties.check_levels, _levels),
+    "permutation": (properties.check_permutation, lambda case, op: len(properties.renumbered_fields(case, op))),
+}
+
+
+def of_operators(scope: Scope, lazy: Lazy, kinds: Sequence[str], *more: Any) -> list[Task]:
+    """Return tasks of some `CHECKS` for each operator of a case: ``check(subject, judged, op, *more)``."""
+    judged = lazy()
     case, subject = judged.case, scope.subject
     return [
-        _task(scope, op.name, case.dtype, count(op), partial(check, subject, judged, op, *more))
+        _task(scope, op.name, case.dtype, count(case, op), partial(check, subject, judged, op, *more))
         for op in scope.operators(case)
+        for check, count in (CHECKS[kind] for kind in kinds)
     ]
 
 
-def _fields(judged: Judged) -> Callable[[Operator], int]:
-    """Return a function that counts the fields of an operator of the case."""
-    return lambda op: len(judged.case.returned(op))
-
-
-def of_accuracy(scope: Scope, lazy: Lazy) -> list[Task]:
-    """Compare with the judge."""
-    judged = lazy()
-    return _for_each(scope, judged, accuracy.check_accuracy, _fields(judged))
-
-
-def of_half(scope: Scope, lazy: Lazy) -> list[Task]:
-    """Store in half precision what may be, and compare with the judge."""
-    judged = lazy()
-    return _for_each(scope, judged, half.check_half, _fields(judged))
+def of_calls(scope: Scope, lazy: Lazy) -> list[Task]:
+    """Look at repetition, layout and `out`; ask for some fields, leave out some cotangents."""
+    offered = {"out": scope.subject.into is not None, "subsets": scope.subject.only is None}  # functions have no wrt
+    return of_operators(scope, lazy, ["repeat", "layout", *(kind for kind, there in offered.items() if there)])
 
 
 def of_every_number(scope: Scope, name: str) -> list[Task]:
@@ -108,85 +115,28 @@ def of_every_number(scope: Scope, name: str) -> list[Task]:
     return [_task(scope, half.EVERY_NUMBER, "float32", 1, check)]
 
 
-def of_calls(scope: Scope, lazy: Lazy) -> list[Task]:
-    """Look at repetition, layout and `out`; ask for some fields, leave out some cotangents."""
-    judged = lazy()
-    case, subject, tasks = judged.case, scope.subject, []
-    for op in scope.operators(case):
-        fields = len(case.returned(op))
-        parts: list[tuple[int, Callable[[], list[Check]]]] = [
-            (fields, partial(properties.check_repeat, subject, judged, op)),
-            (fields, partial(properties.check_layout, subject, judged, op)),
-        ]
-        if subject.into is not None:
-            parts.append((fields, partial(properties.check_out, subject, judged, op)))
-        if subject.only is None:  # a user's function has no wrt
-            number = accuracy.count_subsets(case, op)
-            parts.append((number, partial(accuracy.check_subsets, subject, judged, op)))
-        tasks += [_task(scope, op.name, case.dtype, *part) for part in parts]
-    return tasks
-
-
 def of_nonfinite(scope: Scope, lazy: Lazy) -> list[Task]:
     """Give NaN and infinity in each argument."""
     judged = lazy()
     case, subject = judged.case, scope.subject
+    check = partial(nonfinite.check_nonfinite, subject, judged)
     return [
-        _task(
-            scope,
-            op.name,
-            case.dtype,
-            len(case.returned(op)),
-            partial(nonfinite.check_nonfinite, subject, judged, op, argument.name),
-        )
+        _task(scope, op.name, case.dtype, len(case.returned(op)), partial(check, op, argument.name))
         for op in scope.operators(case)
         for argument in case.given(op)
     ]
 
 
-def of_blocks(scope: Scope, lazy: Lazy) -> list[Task]:
-    """Compare with the judge where sums over blocks take few blocks at a time."""
-    if scope.subject.small_blocks is None:
-        return []
-    judged = lazy()
-    return _for_each(scope, judged, properties.check_blocks, _fields(judged))
-
-
-def of_company(scope: Scope, lazy: Lazy, seed: int) -> list[Task]:
-    """Call for the case among strangers."""
-    judged = lazy()
-    return _for_each(scope, judged, properties.check_company, lambda op: len(own_fields(judged.case, op)), seed)
-
-
-def of_threads(scope: Scope, lazy: Lazy) -> list[Task]:
-    """Call with several numbers of threads."""
-    judged = lazy()
-    return _for_each(scope, judged, properties.check_threads, _fields(judged))
-
-
-def of_levels(scope: Scope, lazy: Lazy) -> list[Task]:
-    """Run the builds of the fast path for every level of the processor."""
-    judged = lazy()
-    others, equal = properties.levels()
-    times = len(others) + bool(equal)
-    return _for_each(scope, judged, properties.check_levels, lambda op: times * len(judged.case.returned(op)))
-
-
 def of_algebra(scope: Scope, lazy: Lazy, seed: int) -> list[Task]:
     """Adjoint, symmetry, permutation."""
     judged = lazy()
-    case, subject = judged.case, scope.subject
-    tasks = of_adjoint(scope, lazy)
-    fwd, bwd, bwd2 = operators_of(case.definition)
+    case, tasks, bwd2 = judged.case, of_adjoint(scope, lazy), operators_of(judged.case.definition)[2]
     name = scope.record_as(case.values, bwd2)
     if name:
-        symmetry = partial(properties.check_symmetry, subject, judged)
+        symmetry = partial(properties.check_symmetry, scope.subject, judged)
         tasks.append(_task(scope, name, case.dtype, 1, lambda: [symmetry()]))
-    for op in (o for o in (fwd, bwd, bwd2) if o in scope.operators(case)):
-        count = len(properties.renumbered_fields(case, op))
-        check = partial(properties.check_permutation, subject, judged, op, seed)
-        tasks.append(_task(scope, op.name, case.dtype, count, check))
-    return tasks
+    permutations = of_operators(scope, lazy, ["permutation"], seed)
+    return tasks + [task for task in permutations if OPERATORS[task.operator].restriction is None]
 
 
 def of_adjoint(scope: Scope, lazy: Lazy) -> list[Task]:
@@ -216,16 +166,11 @@ def of_differences(scope: Scope, lazy: Lazy, steps: tuple[float, ...]) -> list[T
 def of_judge_differences(lazy: Lazy, selected: frozenset[str], steps: Sequence[float]) -> list[Task]:
     """Difference the judge, in real128."""
     judged = lazy()
-    uppers = [op for op in every_operator_of(judged.case.definition)[1:] if op.name in selected]
+    check = partial(differences.check_differences, None, judged)
     return [
-        Task(
-            op.name,
-            "judge",
-            "real128",
-            len(judged.case.returned(op)),
-            partial(differences.check_differences, None, judged, op, steps),
-        )
-        for op in uppers
+        Task(op.name, "judge", "real128", len(judged.case.returned(op)), partial(check, op, steps))
+        for op in every_operator_of(judged.case.definition)[1:]
+        if op.name in selected
     ]
 
 
@@ -233,15 +178,16 @@ def of_hub(scopes: Sequence[Scope], judged: Judged, threads: bool) -> list[Task]
     """Accuracy of all subjects on one case of hubs, and the fast path's bits; with `threads` also by their number."""
     tasks = []
     for scope in scopes:
-        tasks += of_accuracy(scope, lambda: judged)
+        kinds = ["accuracy"]
         if scope.subject.name == "fortran":
-            tasks += of_levels(scope, lambda: judged) + (of_threads(scope, lambda: judged) if threads else [])
+            kinds += ["levels", *["threads"] * threads]
+        tasks += of_operators(scope, lambda: judged, kinds)
     return tasks
 
 
 def of_bessel(scope: Scope, lazy: Lazy) -> list[Task]:
     """Compare radial functions over three decades of x with the judge, and with scipy."""
-    tasks, fwd, judged = of_accuracy(scope, lazy), OPERATORS["radial_basis_fwd"], lazy()
+    tasks, fwd, judged = of_operators(scope, lazy, ["accuracy"]), OPERATORS["radial_basis_fwd"], lazy()
     if fwd in scope.operators(judged.case):
         check = partial(bessel.check_bessel, scope.subject, judged)
         tasks.append(_task(scope, fwd.name, judged.case.dtype, bessel.DEGREES, check))

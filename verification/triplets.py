@@ -15,7 +15,6 @@ from scipy.special import eval_legendre, factorial, lpmv
 from trigraph.graphs.segments import Segments
 from trigraph.panels import panel_function
 from trigraph.table import Definition
-from trigraph.verification.judged import operators_of
 from trigraph.verification.structures import Structure, numbers
 
 __all__ = [
@@ -38,25 +37,13 @@ NEAREST = 3.0  # angstrom: edges of quadruplets, as in GemNet-OC shorter than th
 
 @dataclass(frozen=True)
 class Lists:
-    """Lists of triplets or quadruplets.
+    """Lists of triplets or quadruplets; arrays have one entry for each."""
 
-    Attributes
-    ----------
-    structure : Structure
-        Whose edges they are made of.
-    outer, inner : ndarray of int64, shape (num_triplets,)
-        Edge that a triplet or quadruplet is summed into, and edge whose embedding it reads.
-    angle : ndarray, shape (num_triplets,)
-        Cosine of the angle between edges.
-    dihedral : ndarray, shape (num_triplets,)
-        Angle between planes, of quadruplets; 0 where three atoms are in line.
-    """
-
-    structure: Structure
-    outer: np.ndarray
-    inner: np.ndarray
-    angle: np.ndarray
-    dihedral: np.ndarray
+    structure: Structure  # whose edges they are made of
+    outer: np.ndarray  # edge that a triplet or quadruplet is summed into
+    inner: np.ndarray  # edge whose embedding it reads
+    angle: np.ndarray  # cosine of the angle between edges
+    dihedral: np.ndarray  # angle between planes, of quadruplets; 0 where three atoms are in line
 
 
 def _in_edges(structure: Structure, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -165,7 +152,7 @@ class Sums:
                 "atoms": Segments(some.dst, len(some.positions)) if self.into_atoms else None,
                 "idx_in": Segments(lists.inner, edges),
             }
-        return {name: known[name] for name in operators_of(definition)[0].parameters}
+        return known
 
     def remark(self, patch: bool) -> str:
         """Return how many lists there are, and what the patch or the whole leaves out."""

@@ -14,13 +14,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from trigraph.verification.record import Check
-from trigraph.verification.subjects import NotOffered, leaving_out, own_interrupts, told, trace_of
+from trigraph.verification.subjects import LEFT_OUT, NotOffered, message_of, trace_of
 
-__all__ = ["Ended", "Task", "Unit", "counted", "execute", "missing", "unit_of"]
-
-
-class Ended(Exception):
-    """The process that ran the units is gone; the message says how."""
+__all__ = ["Task", "Unit", "counted", "execute", "missing", "spoil_new_memory", "unit_of"]
 
 
 @dataclass(frozen=True)
@@ -36,27 +32,14 @@ class Task:
 
 @dataclass(frozen=True)
 class Unit:
-    """A part of the run.
-
-    Attributes
-    ----------
-    label : str
-    weight : float
-        Its share of the time.
-    planned : callable
-        Returns the number of checks it will make, those of kind ``empty`` aside: only the judge knows where nothing
-        contributes.
-    execute : callable
-        Makes them. What goes wrong is a failed check of kind ``complete``.
-    group : str
-        Units that follow one another with one group share a case, and what the judge says of it.
-    """
+    """A part of the run."""
 
     label: str
-    weight: float
+    weight: float  # its share of the time
+    # The number of checks it will make, those of kind ``empty`` aside: only the judge knows where nothing contributes.
     planned: Callable[[], int]
-    execute: Callable[[], list[Check]]
-    group: str = ""
+    execute: Callable[[], list[Check]]  # makes them; what goes wrong is a failed check of kind ``complete``
+    group: str = ""  # units that follow one another with one group share a case, and what the judge says of it
 
 
 def counted(checks: Iterable[Check]) -> int:
@@ -76,30 +59,30 @@ def _not_offered(label: str, task: Task, number: int, fields: Collection[str], n
     )
 
 
-def _without(label: str, task: Task, found: list[Check], absent: Collection[str]) -> list[Check]:
+def _without(label: str, task: Task, checks: list[Check], absent: Collection[str]) -> list[Check]:
     """Leave out the checks of auxiliary outputs that the function did not return, and say how many."""
-    kept = [c for c in found if c.field not in absent]
-    fields = [name for name in dict.fromkeys(c.field for c in found) if name in absent]
+    offered = [c for c in checks if c.field not in absent]
+    fields = [name for name in dict.fromkeys(c.field for c in checks) if name in absent]
     note = "auxiliary outputs that the function leaves out"
-    return [*kept, _not_offered(label, task, counted(found) - counted(kept), fields, note)] if fields else found
+    return [*offered, _not_offered(label, task, counted(checks) - counted(offered), fields, note)] if fields else checks
 
 
 def _run(label: str, task: Task) -> list[Check]:
     try:
-        with leaving_out() as absent:
-            found = _without(label, task, task.make(), absent)
-        found = [replace(c, trace=trace_of(c.note)) if c.failed else c for c in found]
-    except (KeyboardInterrupt, Ended):
+        LEFT_OUT.clear()
+        checks = _without(label, task, task.make(), LEFT_OUT)
+        checks = [replace(c, trace=trace_of(c.note)) if c.failed else c for c in checks]
+    except KeyboardInterrupt:
         raise
     except NotOffered as error:
         return [_not_offered(label, task, task.count, (), str(error))]
     except BaseException as error:  # whatever it is, the checks are not there
-        return [missing(task.operator, task.panel, task.dtype, label, math.inf, told(error))]
-    made = counted(found)
+        return [missing(task.operator, task.panel, task.dtype, label, math.inf, message_of(error))]
+    made = counted(checks)
     if made == task.count:
-        return found
+        return checks
     note = f"{made} checks were made; {task.count} were planned"
-    return [*found, missing(task.operator, task.panel, task.dtype, label, abs(made - task.count), note)]
+    return [*checks, missing(task.operator, task.panel, task.dtype, label, abs(made - task.count), note)]
 
 
 def unit_of(label: str, weight: float, tasks: Callable[[], Sequence[Task]]) -> Unit:
@@ -125,20 +108,7 @@ def spoil_new_memory() -> None:
 
 
 def execute(units: Iterable[Unit]) -> Iterator[tuple[Unit, list[Check]]]:
-    """Execute units one after the other; Ctrl-C ends it, and a KeyboardInterrupt that a function raises does not.
-
-    Yields
-    ------
-    unit : Unit
-    checks : list of Check
-        The last one has a failed check, and the rest is left out, if the process that ran the units is gone.
-    """
+    """Execute units one after the other, and yield each with its checks."""
     spoil_new_memory()
-    with own_interrupts():
-        for unit in units:
-            try:
-                found = unit.execute()
-            except Ended as error:
-                yield unit, [missing("", "", "float64", unit.label, math.inf, str(error))]
-                return
-            yield unit, found
+    for unit in units:
+        yield unit, unit.execute()

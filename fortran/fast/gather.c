@@ -4,7 +4,7 @@
 #include <omp.h>
 #endif
 
-enum { lanes = 16, most = 16, ahead = 8 };  /* numbers of a vector; vectors of a row; rows from one to that asked for */
+enum { lanes = 16, most = 16, ahead = 8 };  /* numbers of a vector; vectors of a row; rows from one to that prefetched */
 
 /* Numbers of 32 bits are added as integers: their bits do not matter then, nor do those of half a float64. */
 typedef uint32_t vector __attribute__((vector_size(4 * lanes), aligned(4), may_alias));

@@ -113,7 +113,9 @@ def kernel_parameters(text: str) -> dict[str, list[str]]:
     return found
 
 
-def generate(source: Path, family: str, instances: Iterable[str], root: Path) -> tuple[str, list[Path]]:
+def generate(
+    source: Path, family: str, instances: Iterable[str], root: Path, written: Path | None = None
+) -> tuple[str, list[Path]]:
     """Return the C++ text of a kernel file's host version, and the files it was made from.
 
     Parameters
@@ -126,10 +128,12 @@ def generate(source: Path, family: str, instances: Iterable[str], root: Path) ->
         Name expressions of template instances (or of plain kernels), such as ``gno_hidden<float>``.
     root
         The folder that file names in messages are relative to.
+    written
+        The folder of the headers that the build writes, unless they are beside the source.
     """
     instances = tuple(instances)
     seen: dict[Path, str] = {}
-    text = expand_includes(source.resolve(), root.resolve(), seen)
+    text = expand_includes(source.resolve(), root.resolve(), seen, written)
     parameters: dict[str, list[str]] = {}
     for content in seen.values():
         parameters.update(kernel_parameters(content))
@@ -285,13 +289,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--family", required=True, help="the name of kernels/FAMILY.cu and of its entry in instances.py"
     )
     parser.add_argument("--source-dir", required=True, type=Path, help="the gpu folder")
+    parser.add_argument("--written", type=Path, help="the folder of the headers that the build writes")
     parser.add_argument("--generate", required=True, type=Path, metavar="OUT.cpp", help="the C++ source to write")
     parser.add_argument("--depfile", type=Path, help="write the files --generate depends on, in make's form")
     options = parser.parse_args(arguments)
     instances = runpy.run_path(str(options.source_dir / "instances.py"))["INSTANCES"]
     source = options.source_dir / "kernels" / f"{options.family}.cu"
     try:
-        generated, files = generate(source, options.family, instances[options.family], options.source_dir)
+        listed = instances[options.family]
+        generated, files = generate(source, options.family, listed, options.source_dir, options.written)
         options.generate.write_text(generated, encoding="utf-8")
         if options.depfile:
             needed = " ".join(str(file).replace(" ", "\\ ") for file in files)

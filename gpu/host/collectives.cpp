@@ -21,16 +21,6 @@ void finish_ballot(Collective& warp) {
     std::fill_n(warp.result, 32, votes);
 }
 
-void finish_match_any(Collective& warp) {
-    for (unsigned lane = 0; lane < 32; lane++) {
-        warp.result[lane] = 0;
-        for (unsigned other = 0; other < 32; other++) {
-            const bool counts = (warp.mask >> other & 1) != 0 && warp.value[other] == warp.value[lane];
-            warp.result[lane] |= counts ? Bits(1) << other : 0;
-        }
-    }
-}
-
 namespace {
 
 // source(lane, operand, first, end) names the lane to read from; outside of what the shuffle can reach, a lane reads
@@ -61,16 +51,6 @@ void finish_shuffle(Collective& warp, Source source) {
 
 void finish_shuffle_index(Collective& warp) {
     finish_shuffle(warp, [](int, int operand, int first, int end) { return first + operand % (end - first); });
-}
-
-void finish_shuffle_up(Collective& warp) {
-    finish_shuffle(
-        warp, [](int lane, int operand, int first, int) { return lane - operand < first ? lane : lane - operand; });
-}
-
-void finish_shuffle_down(Collective& warp) {
-    finish_shuffle(warp,
-                   [](int lane, int operand, int, int end) { return lane + operand < end ? lane + operand : lane; });
 }
 
 void finish_shuffle_xor(Collective& warp) {

@@ -7,8 +7,8 @@
 // not reached by all, a shuffle from a lane that is not there) ends the launch with an error that names the source
 // line.
 //
-// Not here on purpose: floating-point atomics (results must not depend on the schedule) and __activemask (masks are
-// explicit).
+// Here is what kernels use. Not here on purpose: atomics (results must not depend on the schedule) and __activemask (masks
+// are explicit).
 #pragma once
 
 // The standard headers come first: libstdc++ uses names such as __noinline__ in its own attributes.
@@ -28,45 +28,36 @@
 
 #define __global__
 #define __device__
-#define __host__
 #define __constant__
-#define __grid_constant__
 #define __launch_bounds__(...)
 #define __forceinline__ inline __attribute__((always_inline))
-#define __noinline__ __attribute__((noinline))
 #define __align__(bytes) __attribute__((aligned(bytes)))
 
 // ---------------------------------------------------------------------------------------------------------------------
 // Vector types, with the alignment the device asks for (the asan build reports a misaligned access)
 // ---------------------------------------------------------------------------------------------------------------------
-#define CUDA_HOST_VECTORS(T, name, align2, align4)                     \
-    struct alignas(align2) name##2 { T x, y; };                        \
-    struct name##3 { T x, y, z; };                                     \
-    struct alignas(align4) name##4 { T x, y, z, w; };                  \
-    inline name##2 make_##name##2(T x, T y) { return {x, y}; }         \
-    inline name##3 make_##name##3(T x, T y, T z) { return {x, y, z}; } \
-    inline name##4 make_##name##4(T x, T y, T z, T w) { return {x, y, z, w}; }
-CUDA_HOST_VECTORS(float, float, 8, 16)
-CUDA_HOST_VECTORS(double, double, 16, 16)
-CUDA_HOST_VECTORS(int, int, 8, 16)
-CUDA_HOST_VECTORS(unsigned int, uint, 8, 16)
-CUDA_HOST_VECTORS(long long, longlong, 16, 16)
-#undef CUDA_HOST_VECTORS
+struct alignas(8) float2 {
+    float x, y;
+};
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
+struct alignas(16) double2 {
+    double x, y;
+};
 
-struct dim3 {
+struct uint3 {
     unsigned int x, y, z;
-    constexpr dim3(unsigned int x_ = 1, unsigned int y_ = 1, unsigned int z_ = 1) : x(x_), y(y_), z(z_) {}
 };
 
 // Set by the scheduler whenever another thread gets its turn. Each thread always finds its own values here.
 extern uint3 threadIdx;
 extern uint3 blockIdx;
-extern dim3 blockDim;
-extern dim3 gridDim;
-constexpr int warpSize = 32;
+extern uint3 blockDim;
+extern uint3 gridDim;
 
 // ---------------------------------------------------------------------------------------------------------------------
-// What the runtime offers to this header and to device wrappers of kernel sources (such as a host branch for mma)
+// What the runtime offers to this header
 // ---------------------------------------------------------------------------------------------------------------------
 namespace cuda_host {
 
@@ -87,8 +78,7 @@ struct Collective {
 };
 using Finish = void (*)(Collective&);
 
-// Waits for every lane of `mask`; the last one to arrive runs `finish` for all. A value larger than 8 bytes goes as the
-// address of the lane's local variable, which stays valid until the call returns.
+// Waits for every lane of `mask`; the last one to arrive runs `finish` for all.
 Bits collective(const char* name, unsigned int mask, Finish finish, Bits value, Bits argument, Site site);
 
 void barrier(Site site);
@@ -97,10 +87,7 @@ void barrier(Site site);
 
 void finish_syncwarp(Collective& warp);
 void finish_ballot(Collective& warp);
-void finish_match_any(Collective& warp);
 void finish_shuffle_index(Collective& warp);
-void finish_shuffle_up(Collective& warp);
-void finish_shuffle_down(Collective& warp);
 void finish_shuffle_xor(Collective& warp);
 
 template <class T>
@@ -173,18 +160,6 @@ T __shfl_sync(unsigned int mask, T value, int lane, int width = 32, CUDA_HOST_SI
 }
 
 template <class T>
-T __shfl_up_sync(unsigned int mask, T value, unsigned int delta, int width = 32, CUDA_HOST_SITE) {
-    return cuda_host::shuffle("__shfl_up_sync", cuda_host::finish_shuffle_up, mask, value, int(delta), width,
-                              {file, line});
-}
-
-template <class T>
-T __shfl_down_sync(unsigned int mask, T value, unsigned int delta, int width = 32, CUDA_HOST_SITE) {
-    return cuda_host::shuffle("__shfl_down_sync", cuda_host::finish_shuffle_down, mask, value, int(delta), width,
-                              {file, line});
-}
-
-template <class T>
 T __shfl_xor_sync(unsigned int mask, T value, int lane_mask, int width = 32, CUDA_HOST_SITE) {
     return cuda_host::shuffle("__shfl_xor_sync", cuda_host::finish_shuffle_xor, mask, value, lane_mask, width,
                               {file, line});
@@ -203,150 +178,20 @@ inline int __all_sync(unsigned int mask, int predicate, CUDA_HOST_SITE) {
     return cuda_host::collective("__all_sync", mask, cuda_host::finish_ballot, predicate != 0, 0, {file, line}) == mask;
 }
 
-template <class T>
-unsigned int __match_any_sync(unsigned int mask, T value, CUDA_HOST_SITE) {
-    return unsigned(cuda_host::collective("__match_any_sync", mask, cuda_host::finish_match_any,
-                                          cuda_host::to_bits(value), 0, {file, line}));
-}
-
-[[noreturn]] inline void __trap(CUDA_HOST_SITE) { cuda_host::fail("__trap() at %s:%d", file, line); }
-
-// One OS thread runs everything, in program order: nothing to wait for.
-inline void __threadfence() {}
-inline void __threadfence_block() {}
-
 #undef CUDA_HOST_SITE
 
 // ---------------------------------------------------------------------------------------------------------------------
-// Integer atomics, for the types that CUDA has them for. The relaxed builtins cost nothing here, and the race build
-// sees that they are atomic.
+// Bit casts and bit counts
 // ---------------------------------------------------------------------------------------------------------------------
-namespace cuda_host {
-template <class T, class... Types>
-using OneOf = std::enable_if_t<(std::is_same<T, Types>::value || ...), T>;
-template <class T>
-using Word = OneOf<T, int, unsigned int, unsigned long long>;
-template <class T>
-using Ordered = OneOf<T, int, unsigned int, long long, unsigned long long>;
-template <class T>
-using Value = std::common_type_t<T>;  // a value converts to what the pointer points to
-}  // namespace cuda_host
-
-template <class T>
-cuda_host::Word<T> atomicAdd(T* address, cuda_host::Value<T> value) {
-    return __atomic_fetch_add(address, value, __ATOMIC_RELAXED);
-}
-template <class T>
-cuda_host::OneOf<T, int, unsigned int> atomicSub(T* address, cuda_host::Value<T> value) {
-    return __atomic_fetch_sub(address, value, __ATOMIC_RELAXED);
-}
-template <class T>
-cuda_host::Word<T> atomicAnd(T* address, cuda_host::Value<T> value) {
-    return __atomic_fetch_and(address, value, __ATOMIC_RELAXED);
-}
-template <class T>
-cuda_host::Word<T> atomicOr(T* address, cuda_host::Value<T> value) {
-    return __atomic_fetch_or(address, value, __ATOMIC_RELAXED);
-}
-template <class T>
-cuda_host::Word<T> atomicXor(T* address, cuda_host::Value<T> value) {
-    return __atomic_fetch_xor(address, value, __ATOMIC_RELAXED);
-}
-template <class T>
-cuda_host::Word<T> atomicExch(T* address, cuda_host::Value<T> value) {
-    return __atomic_exchange_n(address, value, __ATOMIC_RELAXED);
-}
-template <class T>
-cuda_host::Word<T> atomicCAS(T* address, cuda_host::Value<T> expected, cuda_host::Value<T> desired) {
-    T found = expected;
-    __atomic_compare_exchange_n(address, &found, desired, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED);
-    return found;
-}
-template <class T>
-cuda_host::Ordered<T> atomicMax(T* address, cuda_host::Value<T> value) {
-    T old = __atomic_load_n(address, __ATOMIC_RELAXED);
-    __atomic_store_n(address, old < value ? value : old, __ATOMIC_RELAXED);
-    return old;
-}
-template <class T>
-cuda_host::Ordered<T> atomicMin(T* address, cuda_host::Value<T> value) {
-    T old = __atomic_load_n(address, __ATOMIC_RELAXED);
-    __atomic_store_n(address, value < old ? value : old, __ATOMIC_RELAXED);
-    return old;
-}
-
-// ---------------------------------------------------------------------------------------------------------------------
-// Loads with a cache hint, bit casts, bit counts
-// ---------------------------------------------------------------------------------------------------------------------
-template <class T>
-T __ldg(const T* address) {
-    return *address;
-}
-template <class T>
-T __ldcs(const T* address) {
-    return *address;
-}
-template <class T>
-void __stcs(T* address, T value) {
-    *address = value;
-}
-
-inline int __float_as_int(float x) { return cuda_host::bit_cast<int>(x); }
 inline unsigned int __float_as_uint(float x) { return cuda_host::bit_cast<unsigned int>(x); }
 inline float __int_as_float(int x) { return cuda_host::bit_cast<float>(x); }
 inline float __uint_as_float(unsigned int x) { return cuda_host::bit_cast<float>(x); }
-inline long long __double_as_longlong(double x) { return cuda_host::bit_cast<long long>(x); }
-inline double __longlong_as_double(long long x) { return cuda_host::bit_cast<double>(x); }
-
-inline int __popc(unsigned int x) { return __builtin_popcount(x); }
-inline int __popcll(unsigned long long x) { return __builtin_popcountll(x); }
-inline int __ffs(int x) { return __builtin_ffs(x); }
-inline int __ffsll(long long x) { return __builtin_ffsll(x); }
 inline int __clz(int x) { return x == 0 ? 32 : __builtin_clz(unsigned(x)); }
-inline int __clzll(long long x) { return x == 0 ? 64 : __builtin_clzll((unsigned long long)(x)); }
 
-// ---------------------------------------------------------------------------------------------------------------------
-// Mathematics that math.h lacks. The fast intrinsics are the accurate functions here: compare with tolerances.
-// ---------------------------------------------------------------------------------------------------------------------
-inline float rsqrtf(float x) { return 1.0f / sqrtf(x); }
-inline double rsqrt(double x) { return 1.0 / sqrt(x); }
-inline float rsqrt(float x) { return rsqrtf(x); }
-inline float __expf(float x) { return expf(x); }
-inline float __logf(float x) { return logf(x); }
-inline float __log2f(float x) { return log2f(x); }
-inline float __sinf(float x) { return sinf(x); }
-inline float __cosf(float x) { return cosf(x); }
-inline float __tanf(float x) { return tanf(x); }
-inline float __powf(float x, float y) { return powf(x, y); }
-inline void __sincosf(float x, float* sine, float* cosine) {
-    *sine = sinf(x);
-    *cosine = cosf(x);
-}
-inline float __fdividef(float x, float y) { return x / y; }
-inline float __frcp_rn(float x) { return 1.0f / x; }
-inline float __fsqrt_rn(float x) { return sqrtf(x); }
-inline float __fadd_rn(float x, float y) { return x + y; }
-inline float __fsub_rn(float x, float y) { return x - y; }
-inline float __fmul_rn(float x, float y) { return x * y; }
-inline float __fdiv_rn(float x, float y) { return x / y; }
-inline float __fmaf_rn(float x, float y, float z) { return fmaf(x, y, z); }
-inline double __dadd_rn(double x, double y) { return x + y; }
-inline double __dsub_rn(double x, double y) { return x - y; }
-inline double __dmul_rn(double x, double y) { return x * y; }
-inline double __ddiv_rn(double x, double y) { return x / y; }
-inline double __fma_rn(double x, double y, double z) { return fma(x, y, z); }
-
-// The device's min and max of floating-point numbers are fmin and fmax: a NaN loses against a number.
-#define CUDA_HOST_MINMAX(T)                             \
-    constexpr T min(T a, T b) { return b < a ? b : a; } \
-    constexpr T max(T a, T b) { return a < b ? b : a; }
-CUDA_HOST_MINMAX(int)
-CUDA_HOST_MINMAX(unsigned int)
-CUDA_HOST_MINMAX(long)
-CUDA_HOST_MINMAX(unsigned long)
-CUDA_HOST_MINMAX(long long)
-CUDA_HOST_MINMAX(unsigned long long)
-#undef CUDA_HOST_MINMAX
+// The device's min and max; of floating-point numbers they are fmin and fmax: a NaN loses against a number.
+constexpr int min(int a, int b) { return b < a ? b : a; }
+constexpr int max(int a, int b) { return a < b ? b : a; }
+constexpr long long min(long long a, long long b) { return b < a ? b : a; }
 inline float min(float a, float b) { return fminf(a, b); }
 inline float max(float a, float b) { return fmaxf(a, b); }
 inline double min(double a, double b) { return fmin(a, b); }
@@ -379,21 +224,10 @@ struct TypeName;
         static std::string text() { return #T; } \
     };
 CUDA_HOST_TYPE(bool)
-CUDA_HOST_TYPE(signed char)
-CUDA_HOST_TYPE(unsigned char)
-CUDA_HOST_TYPE(short)
-CUDA_HOST_TYPE(unsigned short)
 CUDA_HOST_TYPE(int)
-CUDA_HOST_TYPE(unsigned int)
 CUDA_HOST_TYPE(long long)
-CUDA_HOST_TYPE(unsigned long long)
 CUDA_HOST_TYPE(float)
 CUDA_HOST_TYPE(double)
-CUDA_HOST_TYPE(float2)
-CUDA_HOST_TYPE(float4)
-CUDA_HOST_TYPE(double2)
-CUDA_HOST_TYPE(int2)
-CUDA_HOST_TYPE(int4)
 #undef CUDA_HOST_TYPE
 template <class T>
 struct TypeName<const T> {

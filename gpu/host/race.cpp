@@ -4,11 +4,10 @@
 // linked, the calls end here. Every few bytes of the launch's arrays and of shared memory have a cell that remembers
 // who wrote and who read them, and when: by block, number of __syncthreads passed, and number of __syncwarp passed by
 // the lane. Within a block a barrier orders everything; within a warp __syncwarp orders its lanes (vector clocks);
-// blocks are never ordered. Shuffles, votes, atomics and fences order nothing. A launch stops at its first finding.
+// blocks are never ordered. Shuffles and votes order nothing. A launch stops at its first finding.
 //
 // Not seen: accesses to __device__ variables and beyond local arrays; and among more than four unordered readers of a
-// cell the pair that the four kept ones do not show. Called a race although CUDA would order it: blocks that hand data
-// to each other by atomics and __threadfence, which no kernel here may do.
+// cell the pair that the four kept ones do not show. Kernels here have no atomics.
 #include <dlfcn.h>
 #include <link.h>
 #include <stdint.h>
@@ -23,24 +22,23 @@ namespace cuda_host {
 
 namespace {
 
-enum class Access : uint8_t { read, write, atomic };
+enum class Access : uint8_t { read, write };
 
 struct Stamp {
     uint32_t block;  // serial number, 0: no access
     uint32_t barrier;
     uint32_t clock;
     uint16_t thread;
-    bool is_atomic;
     uint32_t code;  // where, as an offset into this library
 };
 
-constexpr int max_others = 4;
+constexpr int max_reads = 4;
 
-// The last plain write, and the reads and atomic operations since.
+// The last write, and the reads since.
 struct Cell {
     bool initialised;
     Stamp write;
-    Stamp others[max_others];
+    Stamp reads[max_reads];
 };
 
 struct Region {
@@ -127,13 +125,11 @@ std::string element_text(const Region& region, uintptr_t address) {
            (region.is_shared ? " (shared)" : "");
 }
 
-const char* verb(Access access) {
-    return access == Access::read ? "reads" : access == Access::write ? "writes" : "atomically updates";
-}
+const char* verb(Access access) { return access == Access::read ? "reads" : "writes"; }
 
 [[noreturn]] void report_race(const Region& region, uintptr_t address, Access access, uint32_t code, const Stamp& other,
                               bool other_writes) {
-    const char* const did = other.is_atomic ? "atomically updated" : other_writes ? "wrote" : "read";
+    const char* const did = other_writes ? "wrote" : "read";
     const std::string whose = other.block == block_now ? describe(other.thread) : "another block";
     fail("race: %s %s at {0x%x}, which %s %s at {0x%x} without anything that orders the two", verb(access),
          element_text(region, address).c_str(), code, whose.c_str(), did, other.code);
@@ -158,49 +154,48 @@ const char* verb(Access access) {
          (intptr_t(nearest->end) - intptr_t(nearest->begin)) / size);
 }
 
-// Keeps a read or an atomic operation. One that is ordered before it, or its thread's own, is no longer needed; else a
-// free place, else that of a lane whose warp is kept twice.
+// Keeps a read. One that is ordered before it, or its thread's own, is no longer needed; else a free place, else that of
+// a lane whose warp is kept twice.
 void keep(Cell& cell, const Stamp& stamp) {
     int place = -1;
-    for (int i = 0; i < max_others; i++) {
-        const Stamp& old = cell.others[i];
-        if (old.block == 0 || (old.is_atomic == stamp.is_atomic && is_ordered(old, stamp.thread))) {
+    for (int i = 0; i < max_reads; i++) {
+        const Stamp& old = cell.reads[i];
+        if (old.block == 0 || is_ordered(old, stamp.thread)) {
             place = i;
             break;
         }
     }
-    for (int i = 0; i < max_others && place < 0; i++) {
-        const Stamp& old = cell.others[i];
+    for (int i = 0; i < max_reads && place < 0; i++) {
+        const Stamp& old = cell.reads[i];
         const auto same_warp = [&](const Stamp& other) {
-            return other.block == old.block && other.thread / 32 == old.thread / 32 && other.is_atomic == old.is_atomic;
+            return other.block == old.block && other.thread / 32 == old.thread / 32;
         };
-        if (std::count_if(cell.others, cell.others + max_others, same_warp) > 1) {
+        if (std::count_if(cell.reads, cell.reads + max_reads, same_warp) > 1) {
             place = i;
         }
     }
     if (place >= 0) {
-        cell.others[place] = stamp;
+        cell.reads[place] = stamp;
     }
 }
 
 void check_cell(Region& region, Cell& cell, uintptr_t address, Access access, const Stamp& stamp) {
-    if (access != Access::write && region.is_shared && !cell.initialised) {
+    if (access == Access::read && region.is_shared && !cell.initialised) {
         fail("uninitialised: %s %s at {0x%x}, which nobody has written", verb(access),
              element_text(region, address).c_str(), stamp.code);
     }
     if (cell.write.block != 0 && !is_ordered(cell.write, stamp.thread)) {
         report_race(region, address, access, stamp.code, cell.write, true);
     }
-    for (const Stamp& other : cell.others) {
-        const bool conflict = access == Access::write || other.is_atomic != stamp.is_atomic;
-        if (other.block != 0 && conflict && !is_ordered(other, stamp.thread)) {
-            report_race(region, address, access, stamp.code, other, false);
-        }
-    }
     if (access == Access::write) {
+        for (const Stamp& other : cell.reads) {
+            if (other.block != 0 && !is_ordered(other, stamp.thread)) {
+                report_race(region, address, access, stamp.code, other, false);
+            }
+        }
         cell.initialised = true;
         cell.write = stamp;
-        std::fill_n(cell.others, max_others, Stamp{});
+        std::fill_n(cell.reads, max_reads, Stamp{});
     } else {
         keep(cell, stamp);
     }
@@ -240,7 +235,7 @@ void check(const volatile void* pointer, size_t bytes, Access access, void* retu
         refine(*region, 1);
     }
     const unsigned thread = rank(*current);
-    const Stamp stamp{block_now, barrier_now, clocks[thread], uint16_t(thread), access == Access::atomic, code};
+    const Stamp stamp{block_now, barrier_now, clocks[thread], uint16_t(thread), code};
     const size_t last = (address + bytes - 1 - region->begin) / region->granule;
     for (size_t i = (address - region->begin) / region->granule; i <= last; i++) {
         check_cell(*region, region->cells[i], region->begin + i * region->granule, access, stamp);
@@ -341,8 +336,6 @@ void race_stack(const void* low, size_t bytes) {
     stack = {begin, begin + bytes};
 }
 
-void race_watch(bool watch) { watching = watch; }
-
 void race_end_launch() { watching = false; }
 
 }  // namespace cuda_host
@@ -370,35 +363,5 @@ PLAIN(8)
 PLAIN(16)
 void __tsan_read_range(void* p, size_t bytes) { check(p, bytes, Access::read, WHERE); }
 void __tsan_write_range(void* p, size_t bytes) { check(p, bytes, Access::write, WHERE); }
-
-#define UPDATE(bits, T, operation)                                     \
-    T __tsan_atomic##bits##_##operation(volatile T* p, T value, int) { \
-        check(p, sizeof(T), Access::atomic, WHERE);                    \
-        return __atomic_##operation(p, value, __ATOMIC_RELAXED);       \
-    }
-#define ATOMIC(bits, T)                                                                                    \
-    UPDATE(bits, T, fetch_add)                                                                             \
-    UPDATE(bits, T, fetch_sub)                                                                             \
-    UPDATE(bits, T, fetch_and)                                                                             \
-    UPDATE(bits, T, fetch_or)                                                                              \
-    UPDATE(bits, T, fetch_xor)                                                                             \
-    T __tsan_atomic##bits##_exchange(volatile T* p, T value, int) {                                        \
-        check(p, sizeof(T), Access::atomic, WHERE);                                                        \
-        return __atomic_exchange_n(p, value, __ATOMIC_RELAXED);                                            \
-    }                                                                                                      \
-    bool __tsan_atomic##bits##_compare_exchange_strong(volatile T* p, T* expected, T value, int, int) {    \
-        check(p, sizeof(T), Access::atomic, WHERE);                                                        \
-        return __atomic_compare_exchange_n(p, expected, value, false, __ATOMIC_RELAXED, __ATOMIC_RELAXED); \
-    }                                                                                                      \
-    T __tsan_atomic##bits##_load(const volatile T* p, int) {                                               \
-        check(p, sizeof(T), Access::atomic, WHERE);                                                        \
-        return __atomic_load_n(p, __ATOMIC_RELAXED);                                                       \
-    }                                                                                                      \
-    void __tsan_atomic##bits##_store(volatile T* p, T value, int) {                                        \
-        check(p, sizeof(T), Access::atomic, WHERE);                                                        \
-        __atomic_store_n(p, value, __ATOMIC_RELAXED);                                                      \
-    }
-ATOMIC(32, unsigned int)
-ATOMIC(64, unsigned long)
 
 }  // extern "C"

@@ -25,8 +25,8 @@
 
 uint3 threadIdx;
 uint3 blockIdx;
-dim3 blockDim;
-dim3 gridDim;
+uint3 blockDim;
+uint3 gridDim;
 
 namespace cuda_host {
 
@@ -454,13 +454,7 @@ Bits collective(const char* name, unsigned mask, Finish finish, Bits value, Bits
     }
     self.site = site;
     warp.open &= ~(1u << (&pending - warp.pending));
-#ifdef CUDA_HOST_RACE
-    race_watch(false);  // a finish function of a kernel source reads the lanes' variables
-#endif
     finish(pending.call);
-#ifdef CUDA_HOST_RACE
-    race_watch(true);
-#endif
     self.fiber = running_fiber;
     for (unsigned turn = 0; turn < 32; turn++) {
         const unsigned other = launch.order == Order::reverse ? 31 - turn : turn;
@@ -536,8 +530,8 @@ EXPORT int cuda_host_launch(int kernel, const unsigned* grid, const unsigned* bl
     launch.random.seed(seed);
     launch.in_progress = true;
     launch.status = succeeded;
-    gridDim = dim3(grid[0], grid[1], grid[2]);
-    blockDim = dim3(block[0], block[1], block[2]);
+    gridDim = {grid[0], grid[1], grid[2]};
+    blockDim = {block[0], block[1], block[2]};
     current = nullptr;
     if (interrupted) {
         forget_fibers();

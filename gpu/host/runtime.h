@@ -20,7 +20,6 @@ void race_shared(void* data, size_t bytes, size_t element_bytes, const char* nam
 void race_barrier();
 void race_syncwarp(unsigned warp, unsigned mask);
 void race_stack(const void* low, size_t bytes);  // the stack of the thread that has the turn
-void race_watch(bool watch);                     // on from the start of a launch
 void race_end_launch();
 #endif
 

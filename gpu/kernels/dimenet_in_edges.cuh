@@ -14,7 +14,7 @@ template <class T> struct InEdgeOutputs {
 // A block's node, tile of channels, arguments and shared arrays.
 template <class T, class I, bool second, int S> struct InEdges {
     static constexpr int W = CHANNELS<T, second>, TILE_STRIDE = STRIDE<T, second>;
-    static constexpr int EDGES = STAGED<T, second, S>, MANY = HARMONIC<T, second>;
+    static constexpr int EDGES = STAGED<T, second, S>, BATCH = HARMONIC<T, second>;
     static constexpr int SERVED = second ? 1 : EDGES / WARPS;  // in-edges that a warp serves at once
     static constexpr int QUAD = 16 / int(sizeof(T));           // numbers in 16 bytes, which a thread reads at once
     // Edges of a thread at a time, and harmonics of them: there are registers for so many.
@@ -22,7 +22,7 @@ template <class T, class I, bool second, int S> struct InEdges {
     Node<I> node;
     Channels<W> channels;
     Graph<I> graph;
-    Carried<T> carried;
+    EdgeInputs<T> inputs;
     const T *unit, *unit_dot, *grad_out;
     InEdgeOutputs<T> grads;
     int tile;
@@ -39,10 +39,10 @@ template <class T, class I, bool second, int S> struct InEdges {
 
     __device__ T* state_dot() const { return state + S * S * TILE_STRIDE; }
     __device__ T* features_dot() const { return features + EDGES * S * TILE_STRIDE; }
-    __device__ T* rows_dot() const { return rows + MANY * HARMONICS<S>; }
-    __device__ bool turning() const { return second && unit_dot != nullptr; }
-    __device__ int degrees() const { return S < DEGREES ? S : carried.n_spherical; }
-    __device__ int width() const { return min(TILE<T, second>, carried.n_emb - tile * TILE<T, second>); }
+    __device__ T* rows_dot() const { return rows + BATCH * HARMONICS<S>; }
+    __device__ bool has_unit_tangent() const { return second && unit_dot != nullptr; }
+    __device__ int degrees() const { return S < DEGREES ? S : inputs.n_spherical; }
+    __device__ int width() const { return min(TILE<T, second>, inputs.n_emb - tile * TILE<T, second>); }
     // Whether all out-edges leave out in-edge f: its gradients are zero by selection, since what it carries may be NaN.
     __device__ bool alone(I f) const { return graph.left_stop[f] - graph.left_start[f] == node.out_end - node.out_begin; }
 
@@ -51,27 +51,27 @@ template <class T, class I, bool second, int S> struct InEdges {
         constexpr int begin = Rows<S>::begin(warp), end = Rows<S>::end(warp);
 #pragma unroll AT_ONCE
         for (int i = 0; i < count; i++) {
-            const T *const h = rows + (k + i) * HARMONICS<S> + begin, *const hdot = h + MANY * HARMONICS<S>;
+            const T *const h = rows + (k + i) * HARMONICS<S> + begin, *const hdot = h + BATCH * HARMONICS<S>;
             T g[W], held[HELD], held_dot[HELD];
             channels.read(grad_out, first + i, g);
-            const T along = turning() ? size(load_vec(unit_dot, first + i)) : T(0);
+            const T along = has_unit_tangent() ? size(load_vec(unit_dot, first + i)) : T(0);
 #pragma unroll
             for (int w = 0; w < W; w++) {
                 sizes.total[w] += fabs(g[w]);
-                sizes.total_dot[w] += turning() ? along * fabs(g[w]) : T(0);
+                sizes.total_dot[w] += has_unit_tangent() ? along * fabs(g[w]) : T(0);
             }
 #pragma unroll
             for (int row = 0; row < end - begin; row++) {
                 if (row % HELD == 0) {
                     load_held<end - begin>(h, row, held);
-                    if (turning()) {
+                    if (has_unit_tangent()) {
                         load_held<end - begin>(hdot, row, held_dot);
                     }
                 }
 #pragma unroll
                 for (int w = 0; w < W; w++) {
                     sums.sum[row][w] += held[row % HELD] * g[w];
-                    if (turning()) {
+                    if (has_unit_tangent()) {
                         sums.sum_dot[row][w] += held_dot[row % HELD] * g[w];
                     }
                 }
@@ -83,17 +83,17 @@ template <class T, class I, bool second, int S> struct InEdges {
     __device__ void build(Sizes& sizes) const {
         StateRows<T, second, S> sums;
 #pragma unroll 1
-        for (I first = node.out_begin; first < node.out_end; first += MANY) {
-            const int many = int(min(I(MANY), node.out_end - first));
-            stage_harmonics<T, I, second, S>(unit, unit_dot, nullptr, first, many, rows);
+        for (I first = node.out_begin; first < node.out_end; first += BATCH) {
+            const int batch = int(min(I(BATCH), node.out_end - first));
+            stage_harmonics<T, I, second, S>(unit, unit_dot, nullptr, first, batch, rows);
             __syncthreads();
 #pragma unroll 1
-            for (int k = 0; k < many; k += RUN) {
+            for (int k = 0; k < batch; k += RUN) {
                 for_warp(channels.warp, [&](auto warp) {
-                    add_edges<decltype(warp)::value>(first + k, k, min(RUN, many - k), sums, sizes);
+                    add_edges<decltype(warp)::value>(first + k, k, min(RUN, batch - k), sums, sizes);
                 });
-                const I done = first - node.out_begin + min(k + RUN, MANY);
-                if (done % RUN == 0 || first + MANY >= node.out_end) {
+                const I done = first - node.out_begin + min(k + RUN, BATCH);
+                if (done % RUN == 0 || first + BATCH >= node.out_end) {
                     sums.flush(channels, state, state_dot(), done <= RUN);
                 }
             }
@@ -103,24 +103,25 @@ template <class T, class I, bool second, int S> struct InEdges {
     }
 
     // Whether in-edge f may use the state.
-    __device__ bool fair(I f, const Sizes& sizes) const {
+    __device__ bool is_balanced(I f, const Sizes& sizes) const {
         Sizes part;
 #pragma unroll 1
         for (I position = graph.left_start[f]; position < graph.left_stop[f]; position++) {
             const I e = graph.dst_edge_index[position];
-            const T along = turning() ? size(load_vec(unit_dot, e)) : T(0);
+            const T along = has_unit_tangent() ? size(load_vec(unit_dot, e)) : T(0);
             T grad[W];
             channels.read(grad_out, e, grad);
 #pragma unroll
             for (int w = 0; w < W; w++) {
                 part.total[w] += fabs(grad[w]);
-                part.total_dot[w] += turning() ? fabs(grad[w]) * along : T(0);
+                part.total_dot[w] += has_unit_tangent() ? fabs(grad[w]) * along : T(0);
             }
         }
         bool all = true;
 #pragma unroll
         for (int w = 0; w < W; w++) {
-            all = all && Balance<T>::fair(sizes.total[w], part.total[w]) && Balance<T>::fair(sizes.total_dot[w], part.total_dot[w]);
+            all = all && Balance<T>::is_balanced(sizes.total[w], part.total[w]) &&
+                  Balance<T>::is_balanced(sizes.total_dot[w], part.total_dot[w]);
         }
         return __all_sync(FULL, all);
     }
@@ -146,8 +147,8 @@ template <class T, class I, bool second, int S> struct InEdges {
 #pragma unroll
                 for (int w = 0; w < W; w++) {
                     sums.d[l][w] += legendre.p * (sign * grad[w]);
-                    sums.ddot[l][w] += turning() && l > 0 ? legendre.d1 * cosine_dot * (sign * grad[w]) : T(0);
-                    pair[w].add(l, legendre, turning(), cosine_dot, carries.f(l, w), carries.fdot(l, w));
+                    sums.ddot[l][w] += has_unit_tangent() && l > 0 ? legendre.d1 * cosine_dot * (sign * grad[w]) : T(0);
+                    pair[w].add(l, legendre, has_unit_tangent(), cosine_dot, carries.f(l, w), carries.fdot(l, w));
                 }
                 legendre.climb(l);
             }
@@ -172,15 +173,15 @@ template <class T, class I, bool second, int S> struct InEdges {
 #pragma unroll
             for (int i = 0; i < SERVED; i++) {
                 load_held<S * S>(h + i * HARMONICS<S>, row, held[i]);
-                if (turning()) {
-                    load_held<S * S>(h + (MANY + i) * HARMONICS<S>, row, held_dot[i]);
+                if (has_unit_tangent()) {
+                    load_held<S * S>(h + (BATCH + i) * HARMONICS<S>, row, held_dot[i]);
                 }
             }
 #pragma unroll
             for (int j = 0; j < QUAD && row + j < S * S; j++) {
                 T here[W], here_dot[W];
                 load_channels(z + (row + j) * TILE_STRIDE, here);
-                if (turning()) {
+                if (has_unit_tangent()) {
                     load_channels(z + (S * S + row + j) * TILE_STRIDE, here_dot);
                 }
 #pragma unroll
@@ -188,7 +189,7 @@ template <class T, class I, bool second, int S> struct InEdges {
 #pragma unroll
                     for (int w = 0; w < W; w++) {
                         sums[i].d[row_degree(row + j)][w] += held[i][j] * here[w];
-                        if (turning()) {
+                        if (has_unit_tangent()) {
                             sums[i].ddot[row_degree(row + j)][w] += held_dot[i][j] * here[w] + held[i][j] * here_dot[w];
                         }
                     }
@@ -200,7 +201,7 @@ template <class T, class I, bool second, int S> struct InEdges {
     // Adds the cotangents that the state gives to the direction of the in-edge staged at k, whose harmonics are at h.
     __device__ void pull_state(int k, T* h, const Direction<T, second>& edge, const EdgeChannels<T, second, S>& carries,
                                Pull<T, second>& pull) const {
-        T* const hdot = h + MANY * HARMONICS<S>;
+        T* const hdot = h + BATCH * HARMONICS<S>;
         stage(k, [&](int l, int w) { return carries.f(l, w); }, [&](int l, int w) { return carries.fdot(l, w); });
         __syncwarp();
         contract(k, h, hdot);
@@ -243,14 +244,14 @@ template <class T, class I, bool second, int S> struct InEdges {
                     if (second) {
                         load<QUAD>(from + EDGES * S * TILE_STRIDE + c, fdot);
                     }
-                    if (turning()) {
+                    if (has_unit_tangent()) {
                         load<QUAD>(z + S * S * TILE_STRIDE + c, here_dot);
                     }
 #pragma unroll
                     for (int i = 0; i < QUAD; i++) {
                         part += f[i] * here[i];
                         part_dot += second ? fdot[i] * here[i] : T(0);
-                        part_dot += turning() ? f[i] * here_dot[i] : T(0);
+                        part_dot += has_unit_tangent() ? f[i] * here_dot[i] : T(0);
                     }
                 }
                 sum += part;
@@ -266,7 +267,7 @@ template <class T, class I, bool second, int S> struct InEdges {
     // In-edge f at a position, staged at k, its harmonics at h. Leaves the cotangents of G and of Gdot in `features`.
     __device__ void serve(I position, int k, T* h, bool stateful, const Sizes& sizes, const Gradients& from_state) const {
         const I f = graph.dst_edge_index[position];
-        const bool none = alone(f), linear = stateful && !none && fair(f, sizes);
+        const bool none = alone(f), linear = stateful && !none && is_balanced(f, sizes);
         if (grads.alone != nullptr && channels.lane == 0) {
             grads.alone[f] = none;
         }
@@ -275,7 +276,7 @@ template <class T, class I, bool second, int S> struct InEdges {
             return;
         }
         const Direction<T, second> edge(unit, unit_dot, f);
-        const EdgeChannels<T, second, S> carries(carried, f, channels);
+        const EdgeChannels<T, second, S> carries(inputs, f, channels);
         Gradients sums;
         if (linear) {
             sums = from_state;
@@ -299,7 +300,7 @@ template <class T, class I, bool second, int S> struct InEdges {
 #pragma unroll
                 for (int w = 0; w < W; w++) {
                     sum[w] += second ? carries.gdot[l][w] * sums.d[l][w] : carries.g[l][w] * sums.d[l][w];
-                    sum[w] += turning() ? carries.g[l][w] * sums.ddot[l][w] : T(0);
+                    sum[w] += has_unit_tangent() ? carries.g[l][w] * sums.ddot[l][w] : T(0);
                 }
             }
             channels.write(grads.embedding, f, sum, true);
@@ -309,7 +310,7 @@ template <class T, class I, bool second, int S> struct InEdges {
         }
         const auto by_g = [&](int l, int w) {
             const T here = second ? carries.xdot[w] * sums.d[l][w] : carries.x[w] * sums.d[l][w];
-            return turning() ? here + carries.x[w] * sums.ddot[l][w] : here;
+            return has_unit_tangent() ? here + carries.x[w] * sums.ddot[l][w] : here;
         };
         stage(k, by_g, [&](int l, int w) { return carries.x[w] * sums.d[l][w]; });
     }
@@ -335,10 +336,10 @@ template <class T, class I, bool second, int S> struct InEdges {
     // channels of each f and m.
     __device__ void add_projected(I first, int count, bool fresh) const {
         constexpr int half = TILE<T, second> / 2, dot_at = EDGES * S * TILE_STRIDE;
-        const T* const tile_up = carried.up + carried.up_at(tile * TILE<T, second>);
+        const T* const tile_up = inputs.up + inputs.up_at(tile * TILE<T, second>);
 #pragma unroll 1
-        for (int begin = 0; begin < 2 * count * carried.n_mid; begin += THREADS) {
-            const int i = min((begin + int(threadIdx.x)) / 2, count * carried.n_mid - 1), k = i / carried.n_mid, m = i - k * carried.n_mid;
+        for (int begin = 0; begin < 2 * count * inputs.n_mid; begin += THREADS) {
+            const int i = min((begin + int(threadIdx.x)) / 2, count * inputs.n_mid - 1), k = i / inputs.n_mid, m = i - k * inputs.n_mid;
             const int from = int(threadIdx.x) % 2 * half;
             const T *up = tile_up + m * PAD + from, *staged = features + k * S * TILE_STRIDE + from;
             T sum[S] = {}, sum_dot[S] = {};
@@ -349,8 +350,8 @@ template <class T, class I, bool second, int S> struct InEdges {
                 for (int c = 0; c < RUN; c += QUAD) {
                     T w2[QUAD], w2_dot[QUAD] = {};
                     load<QUAD>(up + run + c, w2);
-                    if (second && carried.up_dot != nullptr) {
-                        load<QUAD>(up + (carried.up_dot - carried.up) + run + c, w2_dot);
+                    if (second && inputs.up_dot != nullptr) {
+                        load<QUAD>(up + (inputs.up_dot - inputs.up) + run + c, w2_dot);
                     }
 #pragma unroll
                     for (int l = 0; l < S; l++) {
@@ -365,7 +366,7 @@ template <class T, class I, bool second, int S> struct InEdges {
                             if (second) {
                                 part_dot[l] += here_dot[n] * w2[n];
                             }
-                            if (second && carried.up_dot != nullptr) {
+                            if (second && inputs.up_dot != nullptr) {
                                 part[l] += here_dot[n] * w2_dot[n];
                             }
                         }
@@ -378,8 +379,8 @@ template <class T, class I, bool second, int S> struct InEdges {
                 }
             }
             const I f = graph.dst_edge_index[first + k];
-            const long long at = ((long long)(f) * carried.n_mid + m) * degrees();
-            const bool write = threadIdx.x % 2 == 0 && begin + int(threadIdx.x) < 2 * count * carried.n_mid;
+            const long long at = ((long long)(f) * inputs.n_mid + m) * degrees();
+            const bool write = threadIdx.x % 2 == 0 && begin + int(threadIdx.x) < 2 * count * inputs.n_mid;
 #pragma unroll
             for (int l = 0; l < S; l++) {
                 sum[l] += __shfl_xor_sync(FULL, sum[l], 1);
@@ -399,19 +400,19 @@ template <class T, class I, bool second, int S> struct InEdges {
     // Adds the staged in-edges to the second weights' gradient; `added` is how many times that has been done before.
     __device__ void add_weights(I first, int count, long long added) const {
 #pragma unroll 1
-        for (int m = channels.warp; m < carried.n_mid; m += WARPS) {
+        for (int m = channels.warp; m < inputs.n_mid; m += WARPS) {
             T sum[W] = {};
 #pragma unroll 1
             for (int k = 0; k < count; k++) {
                 const I f = graph.dst_edge_index[first + k];
-                const long long row = ((long long)(f) * carried.n_mid + m) * DEGREES;
+                const long long row = ((long long)(f) * inputs.n_mid + m) * DEGREES;
                 if (alone(f)) {
                     continue;
                 }
                 T projected[S], projected_dot[S], here[W] = {};
-                load<S>(carried.projected + row, projected);
+                load<S>(inputs.projected + row, projected);
                 if (second) {
-                    load<S>(carried.projected_dot + row, projected_dot);
+                    load<S>(inputs.projected_dot + row, projected_dot);
                 }
 #pragma unroll
                 for (int l = 0; l < S; l++) {
@@ -434,7 +435,7 @@ template <class T, class I, bool second, int S> struct InEdges {
 #pragma unroll
             for (int w = 0; w < W; w++) {
                 if (channels.inside(w)) {
-                    const long long at = ((long long)(blockIdx.x) * carried.n_mid + m) * carried.n_emb + channels.first + w;
+                    const long long at = ((long long)(blockIdx.x) * inputs.n_mid + m) * inputs.n_emb + channels.first + w;
                     T part = added == 0 ? sum[w] : grads.parts[at] + sum[w];
                     if ((added + 1) % RUN == 0) {
                         add_run(part, grads.totals[at], added + 1 == RUN);
@@ -448,17 +449,17 @@ template <class T, class I, bool second, int S> struct InEdges {
     __device__ void run(bool fresh, long long added) const {
         Sizes sizes;
         // For a node with few out-edges, pair by pair: its state would be as large as what it sums up.
-        const bool stateful = node.out_end - node.out_begin > I(carried.n_spherical) && node.in_begin < node.in_end &&
+        const bool stateful = node.out_end - node.out_begin > I(inputs.n_spherical) && node.in_begin < node.in_end &&
                               all_finite<T, I, second>(unit, unit_dot, nullptr, node.out_begin, node.out_end, votes);
         if (stateful) {
             build(sizes);
         }
 #pragma unroll 1
         for (I first = node.in_begin; first < node.in_end; first += EDGES) {
-            const int count = int(min(I(EDGES), node.in_end - first)), at = int((first - node.in_begin) % MANY);
+            const int count = int(min(I(EDGES), node.in_end - first)), at = int((first - node.in_begin) % BATCH);
             if (stateful && at == 0) {
-                const int many = int(min(I(MANY), node.in_end - first));
-                stage_harmonics<T, I, second, S>(unit, unit_dot, graph.dst_edge_index, first, many, rows);
+                const int batch = int(min(I(BATCH), node.in_end - first));
+                stage_harmonics<T, I, second, S>(unit, unit_dot, graph.dst_edge_index, first, batch, rows);
                 __syncthreads();
             }
 #pragma unroll 1

@@ -12,16 +12,16 @@ template <class T, int order, int S> constexpr int OUT_BLOCKS = sizeof(T) == 8 ?
 template <class T, class I, int order, int S> struct OutEdges {
     static constexpr bool second = order == SECOND;
     static constexpr int W = CHANNELS<T, second>, TILE_STRIDE = STRIDE<T, second>;
-    static constexpr int EDGES = STAGED<T, second, S>, MANY = HARMONIC<T, second>;
+    static constexpr int EDGES = STAGED<T, second, S>, BATCH = HARMONIC<T, second>;
     static constexpr int QUAD = 16 / int(sizeof(T));  // numbers in 16 bytes, which a thread reads at once
-    static constexpr int GROUP = MANY / WARPS;        // out-edges that a warp serves at once
+    static constexpr int GROUP = BATCH / WARPS;       // out-edges that a warp serves at once
     static constexpr int PARTS = LANES / GROUP;
     // How many edges, and how many of their harmonics, a thread keeps in registers at a time.
     static constexpr int AT_ONCE = second ? 1 : 2, HELD = second ? QUAD : 16;
     Node<I> node;
     Channels<W> channels;
     Graph<I> graph;
-    Carried<T> carried;
+    EdgeInputs<T> inputs;
     const T *unit, *unit_dot, *grad_out;
     T *out, *grad_unit, *grad_unit_dot;  // the latter two of this tile
     T* state;                            // Z of the node: row of harmonics, channel; its derivative follows
@@ -37,11 +37,11 @@ template <class T, class I, int order, int S> struct OutEdges {
 
     __device__ T* state_dot() const { return state + S * S * TILE_STRIDE; }
     __device__ T* features_dot() const { return features + EDGES * S * TILE_STRIDE; }
-    __device__ T* rows_dot() const { return rows + MANY * HARMONICS<S>; }
-    __device__ bool turning() const { return second && unit_dot != nullptr; }
+    __device__ T* rows_dot() const { return rows + BATCH * HARMONICS<S>; }
+    __device__ bool has_unit_tangent() const { return second && unit_dot != nullptr; }
     __device__ bool valued() const { return order == VALUES || (second && out != nullptr); }
     __device__ bool pulled() const { return order == DIRECTIONS || (second && grad_unit != nullptr); }
-    __device__ int degrees() const { return S < DEGREES ? S : carried.n_spherical; }
+    __device__ int degrees() const { return S < DEGREES ? S : inputs.n_spherical; }
     __device__ T* feature(int k, int l) const { return features + (k * S + l) * TILE_STRIDE + channels.lane * W; }
 
     // F and Fdot of the staged edges from k on, E of them, from the rows begin to end of up; added to what is there, or fresh.
@@ -52,14 +52,14 @@ template <class T, class I, int order, int S> struct OutEdges {
             f[i] = graph.dst_edge_index[first + min(k + i, count - 1)];
         }
         Projection<T, second, S, E> projection;
-        projection.add(carried, f, channels, begin, end);
+        projection.add(inputs, f, channels, begin, end);
 #pragma unroll
         for (int i = 0; i < E; i++) {
             if (k + i < count) {
                 T x[W], xdot[W] = {};
-                channels.read(carried.embedding, f[i], x);
-                if (second && carried.embedding_dot != nullptr) {
-                    channels.read(carried.embedding_dot, f[i], xdot);
+                channels.read(inputs.embedding, f[i], x);
+                if (second && inputs.embedding_dot != nullptr) {
+                    channels.read(inputs.embedding_dot, f[i], xdot);
                 }
 #pragma unroll
                 for (int l = 0; l < S; l++) {
@@ -87,10 +87,10 @@ template <class T, class I, int order, int S> struct OutEdges {
 
     __device__ void stage_features(I first, int count) const {
 #pragma unroll 1
-        for (int m = 0; m < carried.n_mid; m += CHUNK) {
+        for (int m = 0; m < inputs.n_mid; m += CHUNK) {
 #pragma unroll 1
             for (int k = channels.warp * AT_ONCE; k < count; k += WARPS * AT_ONCE) {
-                stage_part<AT_ONCE>(first, k, count, m, min(m + CHUNK, carried.n_mid));
+                stage_part<AT_ONCE>(first, k, count, m, min(m + CHUNK, inputs.n_mid));
             }
         }
         for (int k = threadIdx.x; k < count; k += THREADS) {
@@ -111,9 +111,9 @@ template <class T, class I, int order, int S> struct OutEdges {
         }
 #pragma unroll AT_ONCE
         for (int k = 0; k < count; k++) {
-            const T *const h = harmonics + k * HARMONICS<S> + begin, *const hdot = h + MANY * HARMONICS<S>;
+            const T *const h = harmonics + k * HARMONICS<S> + begin, *const hdot = h + BATCH * HARMONICS<S>;
             T held[HELD], held_dot[HELD];
-            const T along = turning() ? size(load_vec(unit_dot, graph.dst_edge_index[first + k])) : T(0);
+            const T along = has_unit_tangent() ? size(load_vec(unit_dot, graph.dst_edge_index[first + k])) : T(0);
             const bool leave = leavable >> k & 1, join = any_joined && (joined >> k & 1);
             T f[W], fdot[W];
 #pragma unroll
@@ -121,7 +121,7 @@ template <class T, class I, int order, int S> struct OutEdges {
                 const int i = row - begin, l = row_degree(row);
                 if (i % HELD == 0) {
                     load_held<end - begin>(h, i, held);
-                    if (turning()) {
+                    if (has_unit_tangent()) {
                         load_held<end - begin>(hdot, i, held_dot);
                     }
                 }
@@ -137,7 +137,7 @@ template <class T, class I, int order, int S> struct OutEdges {
                     if (second) {
                         sums.rows.sum_dot[i][w] += held[i % HELD] * fdot[w];
                     }
-                    if (turning()) {
+                    if (has_unit_tangent()) {
                         sums.rows.sum_dot[i][w] += held_dot[i % HELD] * f[w];
                     }
                     if (row + 1 == (l + 1) * (l + 1)) {
@@ -174,8 +174,8 @@ template <class T, class I, int order, int S> struct OutEdges {
         }
     }
 
-    // Whether the balance of this warp's degrees is fair.
-    __device__ bool fair(Sums& sums) const {
+    // Whether the balance of this warp's degrees is even.
+    __device__ bool is_balanced(Sums& sums) const {
         bool all = true;
         for_warp(channels.warp, [&](auto warp) {
             constexpr int lowest = row_degree(Rows<S>::begin(decltype(warp)::value)), beyond = row_degree(Rows<S>::end(decltype(warp)::value));
@@ -185,7 +185,8 @@ template <class T, class I, int order, int S> struct OutEdges {
                 if (!second) {
                     here.read(balance, l * TILE_STRIDE + channels.lane * W, false);
                 }
-                all = all && (second ? sums.sizes[l - lowest].fair() && sums.sizes_dot[l - lowest].fair() : here.fair());
+                const int i = l - lowest;
+                all = all && (second ? sums.sizes[i].is_balanced() && sums.sizes_dot[i].is_balanced() : here.is_balanced());
             }
         });
         return all;
@@ -199,11 +200,11 @@ template <class T, class I, int order, int S> struct OutEdges {
 #pragma unroll 1
         do {
             const int count = int(min(I(EDGES), node.in_end - first));
-            const int at = int((first - node.in_begin) % MANY);  // among the edges whose harmonics are staged
+            const int at = int((first - node.in_begin) % BATCH);  // among the edges whose harmonics are staged
             stage_features(first, count);
             if (!direct && at == 0) {
-                const int many = int(min(I(MANY), node.in_end - first));
-                stage_harmonics<T, I, second, S>(unit, unit_dot, graph.dst_edge_index, first, many, rows);
+                const int batch = int(min(I(BATCH), node.in_end - first));
+                stage_harmonics<T, I, second, S>(unit, unit_dot, graph.dst_edge_index, first, batch, rows);
             }
             __syncthreads();
             if (direct) {
@@ -214,7 +215,7 @@ template <class T, class I, int order, int S> struct OutEdges {
             __syncthreads();
             first += EDGES;
         } while (first < node.in_end);
-        return !direct && !any_of_block(!fair(sums), votes);
+        return !direct && !any_of_block(!is_balanced(sums), votes);
     }
 
     // What the in-edge at a position has to do with out-edge e: adds sign times its term.
@@ -230,7 +231,7 @@ template <class T, class I, int order, int S> struct OutEdges {
             if (l < degrees()) {
 #pragma unroll
                 for (int w = 0; w < W; w++) {
-                    pair[w].add(l, legendre, turning(), cosine_dot, f(l, w), second ? fdot(l, w) : T(0));
+                    pair[w].add(l, legendre, has_unit_tangent(), cosine_dot, f(l, w), second ? fdot(l, w) : T(0));
                 }
                 legendre.climb(l);
             }
@@ -280,8 +281,8 @@ template <class T, class I, int order, int S> struct OutEdges {
             for (int i = 0; i < GROUP; i++) {
                 T held[QUAD], held_dot[QUAD];
                 load_held<S * S>(h + i * HARMONICS<S>, row, held);
-                if (turning()) {
-                    load_held<S * S>(h + (MANY + i) * HARMONICS<S>, row, held_dot);
+                if (has_unit_tangent()) {
+                    load_held<S * S>(h + (BATCH + i) * HARMONICS<S>, row, held_dot);
                 }
 #pragma unroll
                 for (int j = 0; j < QUAD; j++) {
@@ -289,7 +290,7 @@ template <class T, class I, int order, int S> struct OutEdges {
                     for (int w = 0; w < W; w++) {
                         if (row + j < S * S) {
                             value[i][w] += held[j] * (second ? here_dot[j][w] : here[j][w]);
-                            if (turning()) {
+                            if (has_unit_tangent()) {
                                 value[i][w] += held_dot[j] * here[j][w];
                             }
                         }
@@ -330,19 +331,19 @@ template <class T, class I, int order, int S> struct OutEdges {
     template <int count>
     __device__ void subtract_terms(I f, unsigned left, int part, T* here, T (*value)[W]) const {
         const int mine = channels.lane / DEGREES, column = channels.lane % DEGREES;
-        const T* const from = carried.projected + (long long)(__shfl_sync(FULL, f, part + mine)) * carried.n_mid * DEGREES;
-        const T* up = carried.up + carried.up_at(channels.first);
+        const T* const from = inputs.projected + (long long)(__shfl_sync(FULL, f, part + mine)) * inputs.n_mid * DEGREES;
+        const T* up = inputs.up + inputs.up_at(channels.first);
         T term[count][W] = {};
 #pragma unroll 1
-        for (int m = 0; m < carried.n_mid; m += DEGREES) {
+        for (int m = 0; m < inputs.n_mid; m += DEGREES) {
             T projected[S], p[S], q = T(0);
-            load<S>(from + min(m + column, carried.n_mid - 1) * DEGREES, projected);
+            load<S>(from + min(m + column, inputs.n_mid - 1) * DEGREES, projected);
             load<S>(here + mine * HARMONICS<S>, p);
 #pragma unroll
             for (int l = 0; l < S; l++) {
                 q += p[l] * projected[l];
             }
-            here[mine * HARMONICS<S> + DEGREES + column] = (left >> (part + mine) & 1) && m + column < carried.n_mid ? q : T(0);
+            here[mine * HARMONICS<S> + DEGREES + column] = (left >> (part + mine) & 1) && m + column < inputs.n_mid ? q : T(0);
             __syncwarp();
 #pragma unroll
             for (int j = 0; j < DEGREES; j += QUAD) {
@@ -370,7 +371,7 @@ template <class T, class I, int order, int S> struct OutEdges {
 #pragma unroll
         for (int i = 0; i < count; i++) {
             T x[W];
-            channels.read(carried.embedding, __shfl_sync(FULL, f, part + i), x);
+            channels.read(inputs.embedding, __shfl_sync(FULL, f, part + i), x);
 #pragma unroll
             for (int w = 0; w < W; w++) {
                 value[i][w] -= (left >> (part + i) & 1) ? x[w] * term[i][w] : T(0);
@@ -482,7 +483,7 @@ template <class T, class I, int order, int S> struct OutEdges {
                 read_gradient(e, grad);
 #pragma unroll 1
                 for (I position = graph.left_start[e]; position < graph.left_stop[e]; position++) {
-                    const EdgeChannels<T, second, S> left(carried, graph.dst_edge_index[position], channels);
+                    const EdgeChannels<T, second, S> left(inputs, graph.dst_edge_index[position], channels);
                     add_pair(position, edge, T(-1), grad, [&](int l, int w) { return left.f(l, w); },
                              [&](int l, int w) { return left.fdot(l, w); }, value, pull);
                 }
@@ -494,8 +495,8 @@ template <class T, class I, int order, int S> struct OutEdges {
     __device__ void serve_linear() const {
         weigh_state<T, second, S>(channels, state, state_dot());
 #pragma unroll 1
-        for (I first = node.out_begin; first < node.out_end; first += MANY) {
-            const int count = int(min(I(MANY), node.out_end - first)), k = channels.warp * GROUP;
+        for (I first = node.out_begin; first < node.out_end; first += BATCH) {
+            const int count = int(min(I(BATCH), node.out_end - first)), k = channels.warp * GROUP;
             stage_harmonics<T, I, second, S>(unit, unit_dot, nullptr, first, count, rows);
             __syncthreads();
             if (k < count) {

@@ -161,7 +161,7 @@ template <int W> struct Channels {
     }
 };
 
-template <class T> struct Carried {
+template <class T> struct EdgeInputs {
     const T *projected, *projected_dot, *embedding, *embedding_dot, *up, *up_dot;
     int n_emb, n_mid, n_spherical;
 
@@ -178,20 +178,20 @@ template <class T, bool second, int S, int E> struct Projection {
 
     // Adds to g and gdot the sum over the rows begin .. end - 1 of `up`.
     template <class I>
-    __device__ void add(const Carried<T>& carried, const I (&f)[E], const Channels<W>& channels, int begin, int end) {
+    __device__ void add(const EdgeInputs<T>& inputs, const I (&f)[E], const Channels<W>& channels, int begin, int end) {
         const T* row[E];
-        long long dot = carried.projected_dot - carried.projected;
-        const T *up = carried.up + carried.up_at(channels.first) + begin * PAD, *up_dot = carried.up_dot;
+        long long dot = inputs.projected_dot - inputs.projected;
+        const T *up = inputs.up + inputs.up_at(channels.first) + begin * PAD, *up_dot = inputs.up_dot;
 #pragma unroll
         for (int k = 0; k < E; k++) {
-            row[k] = carried.projected + ((long long)(f[k]) * carried.n_mid + begin) * DEGREES;
+            row[k] = inputs.projected + ((long long)(f[k]) * inputs.n_mid + begin) * DEGREES;
         }
 #pragma unroll 1
         for (int m = begin; m < end; m++) {
             T here[W], here_dot[W];
             load_channels(up, here);
             if (second && up_dot != nullptr) {
-                load_channels(up + (up_dot - carried.up), here_dot);
+                load_channels(up + (up_dot - inputs.up), here_dot);
             }
 #pragma unroll
             for (int k = 0; k < E; k++) {
@@ -238,15 +238,15 @@ template <class T, bool second, int S> struct EdgeChannels {
     static constexpr int W = CHANNELS<T, second>;
     T x[W], xdot[W] = {}, g[S][W] = {}, gdot[S][W] = {};
 
-    template <class I> __device__ EdgeChannels(const Carried<T>& carried, I f, const Channels<W>& channels) {
-        channels.read(carried.embedding, f, x);
-        if (second && carried.embedding_dot != nullptr) {
-            channels.read(carried.embedding_dot, f, xdot);
+    template <class I> __device__ EdgeChannels(const EdgeInputs<T>& inputs, I f, const Channels<W>& channels) {
+        channels.read(inputs.embedding, f, x);
+        if (second && inputs.embedding_dot != nullptr) {
+            channels.read(inputs.embedding_dot, f, xdot);
         }
 #pragma unroll 1
-        for (int m = 0; m < carried.n_mid; m += CHUNK) {
+        for (int m = 0; m < inputs.n_mid; m += CHUNK) {
             Projection<T, second, S, 1> part;
-            part.add(carried, {f}, channels, m, min(m + CHUNK, carried.n_mid));
+            part.add(inputs, {f}, channels, m, min(m + CHUNK, inputs.n_mid));
 #pragma unroll
             for (int l = 0; l < S; l++) {
 #pragma unroll
@@ -272,7 +272,7 @@ template <class T> __device__ bool finite(T x) { return x - x == T(0); }
 template <class T> struct Balance {
     T *total, *largest, *group;
 
-    __device__ static bool fair(T total, T part) { return part <= T(0.75) * total && finite(total); }
+    __device__ static bool is_balanced(T total, T part) { return part <= T(0.75) * total && finite(total); }
 };
 
 // Those of a lane's channels while terms are added.
@@ -293,11 +293,11 @@ template <class T, int W> struct BalanceSums {
         group[w] = any_joined && join ? group[w] + size : size;
         largest[w] = leave ? max(largest[w], group[w]) : largest[w];
     }
-    __device__ bool fair() const {
+    __device__ bool is_balanced() const {
         bool all = true;
 #pragma unroll
         for (int w = 0; w < W; w++) {
-            all = all && Balance<T>::fair(total[w], largest[w]);
+            all = all && Balance<T>::is_balanced(total[w], largest[w]);
         }
         return all;
     }
@@ -458,7 +458,7 @@ template <class T, bool second> struct Pair {
     T value = T(0), by_cosine = T(0), by_cosine_dot = T(0);
 
     // Degree l, whose value changes with the cosine from l = 1 on.
-    __device__ void add(int l, const Legendre<T>& legendre, bool turning, T cosine_dot, T f, T fdot) {
+    __device__ void add(int l, const Legendre<T>& legendre, bool has_unit_tangent, T cosine_dot, T f, T fdot) {
         value += legendre.p * (second ? fdot : f);
         if (l == 0) {
             return;
@@ -466,7 +466,7 @@ template <class T, bool second> struct Pair {
         by_cosine += legendre.d1 * (second ? fdot : f);
         if (second) {
             by_cosine_dot += legendre.d1 * f;
-            if (turning) {
+            if (has_unit_tangent) {
                 value += legendre.d1 * cosine_dot * f;
                 by_cosine += legendre.d2 * cosine_dot * f;
             }

@@ -47,11 +47,11 @@ template <class I> struct Rows {
 // A basis and the values that go with it, and their derivatives along the cotangents.
 template <class T> struct Pairs {
     const T* sph;
-    const T* sph_1;
+    const T* sph_dot;
     const T* m;
-    const T* m_1;
+    const T* m_dot;
 
-    __device__ bool varied() const { return sph_1 != nullptr || m_1 != nullptr; }
+    __device__ bool varied() const { return sph_dot != nullptr || m_dot != nullptr; }
 };
 
 constexpr int tile_elements = product_side * product_stride;
@@ -90,7 +90,7 @@ template <class T> struct TripletSum {
     }
 };
 
-// to[y, z] = sum over the edge's triplets of sph[s0 + y] m[c0 + z] or, with `dot`, of sph_1 m + sph m_1. `spare` has room
+// to[y, z] = sum over the edge's triplets of sph[s0 + y] m[c0 + z] or, with `dot`, of sph_dot m + sph m_dot. `spare` has room
 // for two tiles where an edge has more than 16 * triplets_at_a_time triplets.
 template <class T, class I>
 __device__ void sum_triplets(const Tile& tile, const Sizes& sizes, const Pairs<T>& pairs, bool dot, const Rows<I>& rows,
@@ -102,8 +102,8 @@ __device__ void sum_triplets(const Tile& tile, const Sizes& sizes, const Pairs<T
         const int num_t = min(triplets_at_a_time, edge.size - k * triplets_at_a_time);
         Product<T> product(tile, factors);
         for (int pair = 0; pair < (dot ? 2 : 1); pair++) {
-            const T* const sph = dot && pair == 0 ? pairs.sph_1 : pairs.sph;
-            const T* const m = pair == 1 ? pairs.m_1 : pairs.m;
+            const T* const sph = dot && pair == 0 ? pairs.sph_dot : pairs.sph;
+            const T* const m = pair == 1 ? pairs.m_dot : pairs.m;
             if (sph != nullptr && m != nullptr) {
                 product.add(
                     num_s, num_c, num_t, false, false,
@@ -123,12 +123,12 @@ __device__ void sum_triplets(const Tile& tile, const Sizes& sizes, const Pairs<T
 // Blocks that a multiprocessor shall hold at a time, as product_blocks says, but of a kernel that keeps totals in registers too.
 template <class T> constexpr int total_blocks = sizeof(T) == 4 ? 5 : 3;
 
-// p[s, i, c] = sum over the unit's edges of r_1 B + r B_1, B_1 being the derivative of B. A block does a tile of p;
+// p[s, i, c] = sum over the unit's edges of r_dot B + r B_dot, B_dot being the derivative of B. A block does a tile of p;
 // the tile of B has the same columns.
 template <class T, class I>
 __global__ void __launch_bounds__(128, total_blocks<T>)
-gemnet_products(const T* __restrict__ r, const T* __restrict__ r_1, const T* __restrict__ sph,
-                const T* __restrict__ sph_1, const T* __restrict__ m, const T* __restrict__ m_1,
+gemnet_products(const T* __restrict__ r, const T* __restrict__ r_dot, const T* __restrict__ sph,
+                const T* __restrict__ sph_dot, const T* __restrict__ m, const T* __restrict__ m_dot,
                 const I* __restrict__ offsets, const I* __restrict__ parts, long long num_rows, long long num_units,
                 const I* __restrict__ triplet_offsets, const I* __restrict__ atom_order,
                 const I* __restrict__ triplet_order, const I* __restrict__ inputs, long long first, int interm,
@@ -137,7 +137,7 @@ gemnet_products(const T* __restrict__ r, const T* __restrict__ r_1, const T* __r
     __shared__ T b[tile_elements];
     extern __shared__ double spare[];
     const Sizes sizes{interm, spherical, emb_in};
-    const Pairs<T> pairs{sph, sph_1, m, m_1};
+    const Pairs<T> pairs{sph, sph_dot, m, m_dot};
     const Rows<I> rows{triplet_order, inputs};
     const Tile tile{row_bits, col_bits}, tile_b = Tile::of(spherical, emb_in);
     const unsigned col_tiles = (emb_in + tile.cols() - 1) / tile.cols();
@@ -149,8 +149,8 @@ gemnet_products(const T* __restrict__ r, const T* __restrict__ r_1, const T* __r
     Product<T> product(tile, factors), total(tile, factors);
     for (int j = 0; j < unit.edges(); j++) {
         const Piece<I> edge = unit.edge(j);
-        for (int dot = r_1 == nullptr; dot < (r != nullptr && pairs.varied() ? 2 : 1) && edge.size > 0; dot++) {
-            const T* const radial = (dot ? r : r_1) + ((long long)(edge.row) * interm + i0) * spherical;
+        for (int dot = r_dot == nullptr; dot < (r != nullptr && pairs.varied() ? 2 : 1) && edge.size > 0; dot++) {
+            const T* const radial = (dot ? r : r_dot) + ((long long)(edge.row) * interm + i0) * spherical;
             for (int s0 = 0; s0 < spherical; s0 += tile_b.rows()) {
                 sum_triplets(tile_b, sizes, pairs, dot, rows, edge, s0, c0, factors, b, reinterpret_cast<T*>(spare));
                 product.add(
@@ -171,18 +171,18 @@ gemnet_products(const T* __restrict__ r, const T* __restrict__ r_1, const T* __r
 
 // ---- gradients ------------------------------------------------------------------------------------------------------
 
-// target[i, s0 + z] (+)= sum over c of the tile of q_1[i, c] B[z, c] + q[i, c] B_1[z, c]; the first tile is not added.
+// target[i, s0 + z] (+)= sum over c of the tile of q_dot[i, c] B[z, c] + q[i, c] B_dot[z, c]; the first tile is not added.
 template <class T>
-__device__ void radial_gradient(const Tile& tile_b, const Sizes& sizes, const T* q_1, const T* q, int s0, int c0,
-                                T* factors, const T* b, const T* b_1, T* target) {
+__device__ void radial_gradient(const Tile& tile_b, const Sizes& sizes, const T* q_dot, const T* q, int s0, int c0,
+                                T* factors, const T* b, const T* b_dot, T* target) {
     const int num_s = min(tile_b.rows(), sizes.spherical - s0), num_c = min(tile_b.cols(), sizes.emb_in - c0);
     const Tile tile = Tile::of(sizes.interm, min(tile_b.rows(), sizes.spherical));
     for (int i0 = 0; i0 < sizes.interm; i0 += tile.rows()) {
         const int num_i = min(tile.rows(), sizes.interm - i0);
         Product<T> product(tile, factors);
         for (int dot = 0; dot < 2; dot++) {
-            const T* const outer = dot ? q : q_1;
-            const T* const sums = dot ? b_1 : b;
+            const T* const outer = dot ? q : q_dot;
+            const T* const sums = dot ? b_dot : b;
             if (outer != nullptr) {
                 product.add(
                     num_i, num_s, num_c, true, true,
@@ -219,11 +219,11 @@ __device__ void spread_outputs(const Tile& tile, const Sizes& sizes, const T* r,
     __syncthreads();
 }
 
-// With d_1 and d, tiles of the gradients in B and in B_1, of the edge's triplets t:
-// grad_m[t, c0 + z] (+)= sum over s of sph d_1 + sph_1 d; grad_sph[t, s0 + z] (+)= sum over c of m d_1 + m_1 d.
+// With d_dot and d, tiles of the gradients in B and in B_dot, of the edge's triplets t:
+// grad_m[t, c0 + z] (+)= sum over s of sph d_dot + sph_dot d; grad_sph[t, s0 + z] (+)= sum over c of m d_dot + m_dot d.
 template <class T, class I>
 __device__ void triplet_gradients(const Tile& tile_b, const Sizes& sizes, const Pairs<T>& pairs, const Rows<I>& rows,
-                                  const Piece<I>& edge, int s0, int c0, T* factors, const T* d_1, const T* d,
+                                  const Piece<I>& edge, int s0, int c0, T* factors, const T* d_dot, const T* d,
                                   T* grad_sph, T* grad_m) {
     const int num_s = min(tile_b.rows(), sizes.spherical - s0), num_c = min(tile_b.cols(), sizes.emb_in - c0);
     for (int k = 0; k < 2; k++) {
@@ -238,8 +238,8 @@ __device__ void triplet_gradients(const Tile& tile_b, const Sizes& sizes, const 
             const int num_t = min(tile.rows(), edge.size - t0);
             Product<T> product(tile, factors);
             for (int dot = 0; dot < 2; dot++) {
-                const T* const values = k == 0 ? (dot ? pairs.sph_1 : pairs.sph) : (dot ? pairs.m_1 : pairs.m);
-                const T* const factor = dot ? d : d_1;
+                const T* const values = k == 0 ? (dot ? pairs.sph_dot : pairs.sph) : (dot ? pairs.m_dot : pairs.m);
+                const T* const factor = dot ? d : d_dot;
                 if (values != nullptr) {
                     product.add(
                         num_t, num_z, depth, true, d_x == 1,
@@ -259,27 +259,27 @@ __device__ void triplet_gradients(const Tile& tile_b, const Sizes& sizes, const 
     }
 }
 
-// The gradient in rad_W1 of the unit's edges, q_1 B^T + q B_1^T with Q of the unit's output and its derivative q_1: a row
+// The gradient in rad_W1 of the unit's edges, q_dot B^T + q B_dot^T with Q of the unit's output and its derivative q_dot: a row
 // for each unit if `by_unit`, else for each edge.
 template <class T, class I>
 __global__ void __launch_bounds__(128, product_blocks<T>)
-gemnet_radial(const T* __restrict__ q, const T* __restrict__ q_1, const T* __restrict__ sph, const T* __restrict__ sph_1,
-              const T* __restrict__ m, const T* __restrict__ m_1, const I* __restrict__ offsets,
+gemnet_radial(const T* __restrict__ q, const T* __restrict__ q_dot, const T* __restrict__ sph, const T* __restrict__ sph_dot,
+              const T* __restrict__ m, const T* __restrict__ m_dot, const I* __restrict__ offsets,
               const I* __restrict__ parts, long long num_rows, long long num_units,
               const I* __restrict__ triplet_offsets, const I* __restrict__ atom_order,
               const I* __restrict__ triplet_order, const I* __restrict__ inputs, long long first, int interm,
               int spherical, int emb_in, int by_unit, T* __restrict__ out) {
     __shared__ __align__(16) T factors[product_elements];
     __shared__ T b[tile_elements];
-    __shared__ T b_1[tile_elements];
+    __shared__ T b_dot[tile_elements];
     extern __shared__ double spare[];
     const Sizes sizes{interm, spherical, emb_in};
-    const Pairs<T> pairs{sph, sph_1, m, m_1};
+    const Pairs<T> pairs{sph, sph_dot, m, m_dot};
     const Rows<I> rows{triplet_order, inputs};
     const Tile tile = Tile::of(spherical, emb_in);
     const long long s = blockIdx.x, q_size = (long long)(interm) * emb_in, size = (long long)(interm) * spherical;
     const T* const outer = q == nullptr || !pairs.varied() ? nullptr : q + s * q_size;
-    const T* const outer_1 = q_1 == nullptr ? nullptr : q_1 + s * q_size;
+    const T* const outer_dot = q_dot == nullptr ? nullptr : q_dot + s * q_size;
     const Unit<I> unit{Cut<I>{offsets, parts, num_rows, num_units}.piece(first + s), triplet_offsets, atom_order};
     for (int j = 0; j < unit.edges(); j++) {
         const Piece<I> edge = unit.edge(j);
@@ -289,50 +289,50 @@ gemnet_radial(const T* __restrict__ q, const T* __restrict__ q_1, const T* __res
         }
         for (int c0 = 0; edge.size > 0 && c0 < emb_in; c0 += tile.cols()) {
             for (int s0 = 0; s0 < spherical; s0 += tile.rows()) {
-                if (outer_1 != nullptr) {
+                if (outer_dot != nullptr) {
                     sum_triplets(tile, sizes, pairs, false, rows, edge, s0, c0, factors, b, reinterpret_cast<T*>(spare));
                 }
                 if (outer != nullptr) {
-                    sum_triplets(tile, sizes, pairs, true, rows, edge, s0, c0, factors, b_1, reinterpret_cast<T*>(spare));
+                    sum_triplets(tile, sizes, pairs, true, rows, edge, s0, c0, factors, b_dot, reinterpret_cast<T*>(spare));
                 }
-                radial_gradient(tile, sizes, outer_1, outer, s0, c0, factors, b, b_1, target);
+                radial_gradient(tile, sizes, outer_dot, outer, s0, c0, factors, b, b_dot, target);
             }
         }
     }
 }
 
-// The gradients in sph and in m of the unit's triplets: with d_1 = r^T q_1 + r_1^T q and d = r^T q of each edge,
-// grad_sph = d_1 m + d m_1 and grad_m = d_1 sph + d sph_1, which has a row for each triplet.
+// The gradients in sph and in m of the unit's triplets: with d_dot = r^T q_dot + r_dot^T q and d = r^T q of each edge,
+// grad_sph = d_dot m + d m_dot and grad_m = d_dot sph + d sph_dot, which has a row for each triplet.
 template <class T, class I>
 __global__ void __launch_bounds__(128, product_blocks<T>)
-gemnet_triplets(const T* __restrict__ q, const T* __restrict__ q_1, const T* __restrict__ r, const T* __restrict__ r_1,
-                const T* __restrict__ sph, const T* __restrict__ sph_1, const T* __restrict__ m,
-                const T* __restrict__ m_1, const I* __restrict__ offsets, const I* __restrict__ parts, long long num_rows,
+gemnet_triplets(const T* __restrict__ q, const T* __restrict__ q_dot, const T* __restrict__ r, const T* __restrict__ r_dot,
+                const T* __restrict__ sph, const T* __restrict__ sph_dot, const T* __restrict__ m,
+                const T* __restrict__ m_dot, const I* __restrict__ offsets, const I* __restrict__ parts, long long num_rows,
                 long long num_units, const I* __restrict__ triplet_offsets, const I* __restrict__ atom_order,
                 const I* __restrict__ triplet_order, const I* __restrict__ inputs, long long first, int interm, int spherical, int emb_in, T* __restrict__ grad_sph,
                 T* __restrict__ grad_m) {
     __shared__ __align__(16) T factors[product_elements];
-    __shared__ T d_1[product_side * product_stride];
+    __shared__ T d_dot[product_side * product_stride];
     __shared__ T d[product_side * product_stride];
     const Sizes sizes{interm, spherical, emb_in};
-    const Pairs<T> pairs{sph, sph_1, m, m_1};
+    const Pairs<T> pairs{sph, sph_dot, m, m_dot};
     const Rows<I> rows{triplet_order, inputs};
     const Tile tile = Tile::of(spherical, emb_in);
     const long long s = blockIdx.x, q_size = (long long)(interm) * emb_in, r_size = (long long)(interm) * spherical;
     const T* const outer = q == nullptr ? nullptr : q + s * q_size;
-    const T* const outer_1 = q_1 == nullptr ? nullptr : q_1 + s * q_size;
+    const T* const outer_dot = q_dot == nullptr ? nullptr : q_dot + s * q_size;
     const Unit<I> unit{Cut<I>{offsets, parts, num_rows, num_units}.piece(first + s), triplet_offsets, atom_order};
     for (int j = 0; j < unit.edges(); j++) {
         const Piece<I> edge = unit.edge(j);
         const T* const radial = r + edge.row * r_size;
-        const T* const radial_1 = r_1 == nullptr ? nullptr : r_1 + edge.row * r_size;
+        const T* const radial_dot = r_dot == nullptr ? nullptr : r_dot + edge.row * r_size;
         for (int c0 = 0; edge.size > 0 && c0 < emb_in; c0 += tile.cols()) {
             for (int s0 = 0; s0 < spherical; s0 += tile.rows()) {
-                spread_outputs(tile, sizes, radial, outer_1, radial_1, outer, s0, c0, factors, d_1);
+                spread_outputs(tile, sizes, radial, outer_dot, radial_dot, outer, s0, c0, factors, d_dot);
                 if (pairs.varied()) {
                     spread_outputs<T>(tile, sizes, radial, outer, nullptr, nullptr, s0, c0, factors, d);
                 }
-                triplet_gradients(tile, sizes, pairs, rows, edge, s0, c0, factors, d_1, d, grad_sph, grad_m);
+                triplet_gradients(tile, sizes, pairs, rows, edge, s0, c0, factors, d_dot, d, grad_sph, grad_m);
             }
         }
     }

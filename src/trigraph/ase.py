@@ -67,13 +67,13 @@ class Calculator(_Calculator):  # type: ignore[misc]
         if has_volume or self.atoms.pbc.any():
             cell = torch.as_tensor(np.array(self.atoms.cell), dtype=like.dtype, device=like.device)
         model: Any = self.model
-        found = model.energy_forces_stress(
+        results = model.energy_forces_stress(
             torch.as_tensor(self.atoms.numbers, dtype=torch.int64, device=like.device),
             torch.as_tensor(self.atoms.positions, dtype=like.dtype, device=like.device),
             cell=cell,
             pbc=torch.as_tensor(self.atoms.pbc),
         )
-        energy = float(found.energy[0])
-        self.results = {"energy": energy, "free_energy": energy, "forces": found.forces.double().cpu().numpy()}
+        energy = float(results.energy[0])
+        self.results = {"energy": energy, "free_energy": energy, "forces": results.forces.double().cpu().numpy()}
         if has_volume:
-            self.results["stress"] = full_3x3_to_voigt_6_stress(found.stress[0].double().cpu().numpy())
+            self.results["stress"] = full_3x3_to_voigt_6_stress(results.stress[0].double().cpu().numpy())

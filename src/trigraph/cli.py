@@ -6,18 +6,17 @@ What a command needs is imported when it runs, so that ``--help`` and completion
 from __future__ import annotations
 
 import importlib
-import os
 import shlex
 import time
-from collections.abc import Collection, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from trigraph import __version__
-from trigraph.fortran.threads import MOST
+from trigraph.fortran.threads import MOST, available_processors
 from trigraph.panels import PANELS, unavailable
 from trigraph.table import DEFINITIONS, OPERATORS, Argument, Array
 from trigraph.terminal import Commands, Finite, mark, plain_console, say
@@ -28,11 +27,10 @@ if TYPE_CHECKING:
     from trigraph.verification.structures import Structure
     from trigraph.verification.units import Unit
 
-__all__ = ["main"]
-
 JUDGE, QUAD = "judge", "real128"
 FAMILIES = tuple(dict.fromkeys(spec.family for spec in DEFINITIONS))
-LAZY = ("bench", "qualify")
+# Modules of the commands that are imported when they are asked for.
+LAZY = {"bench": "trigraph.benchmarks.cli", "qualify": "trigraph.benchmarks.qualify.cli"}
 NAMES = (*OPERATORS, *(spec.name for spec in DEFINITIONS), *FAMILIES)
 
 
@@ -45,7 +43,7 @@ class _Commands(Commands):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in LAZY:
             return super().get_command(ctx, cmd_name)
-        command: click.Command = getattr(importlib.import_module(f"trigraph.{cmd_name}.cli"), cmd_name)
+        command: click.Command = getattr(importlib.import_module(LAZY[cmd_name]), cmd_name)
         return command
 
 
@@ -58,32 +56,15 @@ def main() -> None:
 # ---- verify ----------------------------------------------------------------------------------------------------------
 
 
-def _read(against: Path | None) -> dict[str, Any] | None:
-    """Read the earlier report, before anything is run and before it might be overwritten."""
-    from trigraph.verification.report import ReportError, read
+@contextmanager
+def _checked(option: str) -> Iterator[None]:
+    """Let an option be to blame for what goes wrong before a run: with files to read, and the folder of the report."""
+    from trigraph.verification.report import ReportError
 
     try:
-        return read(against) if against else None
-    except ReportError as error:
-        raise click.BadParameter(str(error), param_hint="'--against'") from error
-
-
-def _make(folder: Path) -> None:
-    """Make the folder of the report before the run, whose results would otherwise be lost."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise click.BadParameter(str(error), param_hint="'--report'") from error
-
-
-def _structures(files: Sequence[str], cutoff: float) -> list[Structure]:
-    """Read the structure files, before anything is run."""
-    from trigraph.verification.structures import read
-
-    try:
-        return [read(path, cutoff) for path in files]
-    except ValueError as error:
-        raise click.BadParameter(str(error).removeprefix("verify: "), param_hint="'--structure'") from error
+        yield
+    except (ReportError, OSError, ValueError) as error:
+        raise click.BadParameter(str(error).removeprefix("verify: "), param_hint=f"'{option}'") from error
 
 
 def _plan(
@@ -115,8 +96,8 @@ def _plan(
     requests: list[dict[str, Any]] = []
     common = {"operators": operators or None, "seed": seed, "where": where}
     if floats and (others or implementation):
-        given = {"panels": others, "dtypes": floats, "implementation": implementation}
-        requests.append({**common, **given, "structures": structures, "alone": alone})
+        choices = {"panels": others, "dtypes": floats, "implementation": implementation}
+        requests.append({**common, **choices, "structures": structures, "alone": alone})
     if judge and not alone:
         requests.append({**common, "panels": [JUDGE], "dtypes": ["float64"]})
     if not requests:
@@ -164,21 +145,13 @@ def _execute(units: Sequence[Unit], results: Iterable[tuple[Unit, list[Check]]])
     checks: list[Check] = []
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("", total=sum(u.weight for u in units))
-        for unit, found, line in follow(units, results):
-            checks += found
+        for unit, unit_checks, line in follow(units, results):
+            checks += unit_checks
             progress.update(task, description=unit.label, advance=unit.weight)
             if line:
                 with suppress(OSError):
                     console.print(line, markup=False, soft_wrap=True)
     return checks
-
-
-def _asked(
-    operators: Sequence[str], implementation: str | None, checks: Sequence[Check]
-) -> tuple[Collection[str], Collection[str], Collection[str]]:
-    """Return the operators, panels and dtypes of a run: what an earlier report is compared in."""
-    names = {c.operator for c in checks} if operators or implementation else OPERATORS.keys()
-    return names, {c.panel for c in checks}, {c.dtype for c in checks}
 
 
 def _command(ctx: click.Context, without: Collection[str] = ()) -> str:
@@ -206,13 +179,14 @@ def _report(
     from trigraph.verification.compare import compare
     from trigraph.verification.report import assemble, checks_of, write
 
-    given = ctx.params
-    report = assemble(checks, skips, given["seed"], _command(ctx), collect(), planned, inputs)
-    asked = _asked(given["operators"], given["implementation"], checks)
+    options = ctx.params
+    report = assemble(checks, skips, options["seed"], _command(ctx), collect(), planned, inputs)
+    names = {c.operator for c in checks} if options["operators"] or options["implementation"] else OPERATORS.keys()
+    asked = names, {c.panel for c in checks}, {c.dtype for c in checks}
     comparison = compare(earlier, checks_of(earlier), report, checks, asked) if earlier else None
     try:
-        if given["folder"]:
-            write(given["folder"], report, checks, comparison)
+        if options["folder"]:
+            write(options["folder"], report, checks, comparison)
     except OSError as error:
         return comparison, str(error)
     return comparison, ""
@@ -285,7 +259,7 @@ def _report(
 @click.option(
     "--jobs",
     type=click.IntRange(1, MOST),
-    default=lambda: len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+    default=lambda: len(available_processors()),
     help="Processes that share the work [default: one for each processor]; an implementation has one.",
 )
 @click.pass_context
@@ -312,17 +286,21 @@ def verify(
     from trigraph.environment import tf32_problems
     from trigraph.verification import progress
     from trigraph.verification.console import print_comparison, print_failures, print_summary, print_withheld
+    from trigraph.verification.report import read
+    from trigraph.verification.structures import read as read_structure
     from trigraph.verification.units import counted
 
     started = time.perf_counter()
-
-    earlier = _read(against)
+    with _checked("--against"):
+        earlier = read(against) if against else None
     if not files and ctx.get_parameter_source("cutoff") is click.core.ParameterSource.COMMANDLINE:
         raise click.UsageError("--cutoff is of --structure files; none is given")
-    structures = _structures(files, cutoff)
+    with _checked("--structure"):
+        structures = [read_structure(path, cutoff) for path in files]
     units, results = _plan(operators, panels, dtypes, seed, implementation, structures, where, jobs)
     if folder:
-        _make(folder)
+        with _checked("--report"):
+            folder.mkdir(parents=True, exist_ok=True)
     numbers = {unit.label: unit.planned() for unit in units}
     planned = sum(numbers.values())
     if where and not planned:
@@ -377,20 +355,20 @@ def info() -> None:
     from trigraph.environment import collect
 
     console = plain_console()
-    found = collect()
-    source, build, cpu, cuda = found["trigraph"], found["build"] or {}, found["cpu"], found["device"]
+    facts = collect()
+    source, build, cpu, cuda = facts["trigraph"], facts["build"] or {}, facts["cpu"], facts["device"]
     commit = f"commit {source['commit']}" if source["commit"] else "not installed from a repository"
     rows = {
         "trigraph": f"{source['version']}, {commit}{', changed since' if source['dirty'] else ''}",
-        "Python": f"{found['python']}, {found['system']}",
-        "packages": ", ".join(f"{name} {version}" for name, version in found["packages"].items() if version),
+        "Python": f"{facts['python']}, {facts['system']}",
+        "packages": ", ".join(f"{name} {version}" for name, version in facts["packages"].items() if version),
         "processor": f"{cpu['model']}, {cpu['processors']} processors",
         "fast path": f"{cpu['level'] or 'none'} of {', '.join(cpu['levels']) or 'none'}, {cpu['threads']} threads "
         "(OMP_NUM_THREADS, else the processors, which ranks of MPI on one machine share)",
         "device": cuda["reason"] or f"{cuda['name']}, driver {cuda['driver']}, CUDA runtime {cuda['runtime']}",
     }
-    if found["warnings"]:
-        rows["warning"] = "; ".join(found["warnings"])
+    if facts["warnings"]:
+        rows["warning"] = "; ".join(facts["warnings"])
     if build:
         rows["Fortran"] = f"{build['fortran_compiler']} {build['fortran_version']}"
         rows["C++"] = f"{build['cpp_compiler']} {build['cpp_version']}"
@@ -402,7 +380,7 @@ def info() -> None:
     console.print(table)
     console.print()
     panels = Table.grid(padding=(0, 2))
-    for state in found["panels"]:
+    for state in facts["panels"]:
         panels.add_row(mark(console, state["available"]), f"[bold]{state['panel']}[/]", escape(state["detail"]))
     console.print(panels)
 

@@ -11,7 +11,7 @@ import json
 import os
 import platform
 import subprocess
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 from typing import Any
@@ -19,8 +19,6 @@ from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 from trigraph.panels import PANELS, unavailable
-
-__all__ = ["Commit", "PanelState", "build_info", "collect", "commit", "panel_states", "tf32_problems"]
 
 PACKAGES = ("numpy", "scipy", "rich", "click", "matplotlib", "jinja2", "jsonschema")
 CUPY_PACKAGES = ("cupy", "cupy-cuda12x", "cupy-cuda13x")
@@ -37,15 +35,6 @@ class Commit:
 
     id: str
     dirty: bool
-
-
-@dataclass(frozen=True)
-class PanelState:
-    """Whether a panel can run here, and what it runs with or why it cannot."""
-
-    panel: str
-    available: bool
-    detail: str
 
 
 def _git(folder: Path, *arguments: str) -> str | None:
@@ -114,24 +103,24 @@ def _level_name(level: str) -> str:
 
 def device() -> dict[str, Any]:
     """Return the current CUDA device: its `name` and the versions around it, or the `reason` why there is none."""
-    found: dict[str, Any] = dict.fromkeys(("name", "compute_capability", "driver", "runtime", "reason"))
+    state: dict[str, Any] = dict.fromkeys(("name", "compute_capability", "driver", "runtime", "reason"))
     try:
         import cupy
     except ImportError as error:
         missing = isinstance(error, ModuleNotFoundError) and error.name == "cupy"
-        return {**found, "reason": "CuPy is not installed" if missing else f"CuPy cannot be imported: {error}"}
+        return {**state, "reason": "CuPy is not installed" if missing else f"CuPy cannot be imported: {error}"}
     runtime = cupy.cuda.runtime
     try:
         number = runtime.getDevice()
         properties = runtime.getDeviceProperties(number)
-        found["driver"] = runtime.driverGetVersion()
-        found["runtime"] = runtime.runtimeGetVersion()
+        state["driver"] = runtime.driverGetVersion()
+        state["runtime"] = runtime.runtimeGetVersion()
     except runtime.CUDARuntimeError as error:
-        return {**found, "reason": f"no CUDA device: {error}"}
+        return {**state, "reason": f"no CUDA device: {error}"}
     name = properties["name"]
-    found["name"] = name.decode() if isinstance(name, bytes) else str(name)
-    found["compute_capability"] = f"{properties['major']}.{properties['minor']}"
-    return found
+    state["name"] = name.decode() if isinstance(name, bytes) else str(name)
+    state["compute_capability"] = f"{properties['major']}.{properties['minor']}"
+    return state
 
 
 def tf32_problems() -> list[str]:
@@ -143,8 +132,8 @@ def tf32_problems() -> list[str]:
     ]
 
 
-def panel_states() -> list[PanelState]:
-    """State of every panel and of the judge, in the order of the table of panels."""
+def panel_states() -> list[dict[str, Any]]:
+    """Return for every panel and the judge whether it can run here, and what it runs with or why it cannot."""
     from trigraph.fortran.threads import get_num_threads
 
     cuda = device()
@@ -161,7 +150,10 @@ def panel_states() -> list[PanelState]:
     # The judge is compiled from the reference's source.
     reasons = {panel: unavailable("fortran-reference" if panel == "judge" else panel) for panel in details}
     reasons["fortran"] = reasons["fortran"] or problem
-    return [PanelState(panel, not reasons[panel], reasons[panel] or details[panel]) for panel in (*PANELS, "judge")]
+    return [
+        {"panel": panel, "available": not reasons[panel], "detail": reasons[panel] or details[panel]}
+        for panel in (*PANELS, "judge")
+    ]
 
 
 def _version(name: str) -> str | None:
@@ -194,5 +186,5 @@ def collect() -> dict[str, Any]:
         "device": device(),
         "variables": {name: os.environ.get(name) for name in (*TF32_VARIABLES, *MEMORY_VARIABLES)},
         "warnings": tf32_problems(),
-        "panels": [asdict(state) for state in panel_states()],
+        "panels": panel_states(),
     }

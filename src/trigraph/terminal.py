@@ -17,8 +17,6 @@ import click
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = ["Commands", "Finite", "mark", "plain", "plain_console", "say"]
-
 # Lines of a file or a pipe are as long as tables need; COLUMNS overrides it, as everywhere.
 UNLIMITED = 240
 
@@ -121,33 +119,28 @@ class Commands(click.Group):
         for stream in streams:
             if isinstance(stream, io.TextIOWrapper):
                 stream.reconfigure(errors="backslashreplace")
+        status, line = 1, ""
         try:
-            status = self._status(*arguments, **more)
+            with _ended_like_ctrl_c() as came:
+                status = super().main(*arguments, **{**more, "standalone_mode": False}) or 0
             if streams[0] is not None:
                 streams[0].flush()
-        except BrokenPipeError:
-            status = 1
+        except (click.Abort, KeyboardInterrupt):
+            number = signal.Signals(came[0] if came else signal.SIGINT)
+            status, line = 128 + number, f"Ended by {number.name}"
+        except click.ClickException as error:
+            error.message = plain(error.message)  # type: ignore[misc]
+            status = error.exit_code
+            with suppress(OSError):
+                error.show()
         except OSError as error:
             status = 1
-            with suppress(OSError):
-                say(f"Error: {error.filename or 'the output'} cannot be used: {error.strerror or error}", err=True)
+            if not isinstance(error, BrokenPipeError):
+                line = f"Error: {error.filename or 'the output'} cannot be used: {error.strerror or error}"
         finally:  # also where click exits at a closed pipe
+            with suppress(OSError):
+                if line:
+                    say(line, err=True)
             for stream in streams:
                 _finish(stream)
         sys.exit(status)
-
-    def _status(self, *arguments: Any, **more: Any) -> int:
-        with _ended_like_ctrl_c() as came:
-            try:
-                return super().main(*arguments, **{**more, "standalone_mode": False}) or 0
-            except (click.Abort, KeyboardInterrupt):
-                number = signal.Signals(came[0] if came else signal.SIGINT)
-                with suppress(OSError):
-                    say(f"Ended by {number.name}", err=True)
-                return 128 + number
-            except click.ClickException as error:
-                shown = io.StringIO()
-                error.show(shown)
-                with suppress(OSError):
-                    say(shown.getvalue().rstrip(), err=True)
-                return error.exit_code

@@ -5,7 +5,6 @@ import re
 import signal
 import sys
 import threading
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,28 +15,15 @@ from trigraph import CSC, distributed
 COMM = MPI.COMM_WORLD
 
 
-def gets(number):
-    os.kill(os.getpid(), number)
-
-
-def interrupted_twice():
+def interrupted():
     """As by Ctrl-C, which a terminal and mpiexec both pass on."""
-    threading.Timer(0.2, gets, [signal.SIGINT]).start()
-    gets(signal.SIGINT)
+    threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT]).start()
+    os.kill(os.getpid(), signal.SIGINT)
 
 
 def raises():
     raise KeyError("nobody catches this")
 
-
-CASES = {
-    "raises": raises,
-    "exits": partial(sys.exit, "nothing to do"),
-    "interrupted": partial(gets, signal.SIGINT),
-    "interrupted_twice": interrupted_twice,
-    "terminated": partial(gets, signal.SIGTERM),
-    "killed": partial(gets, signal.SIGKILL),
-}
 
 MAPS = Path("/proc/self/maps")
 if MAPS.exists() and COMM.rank == COMM.size - 1:  # MPICH leaves its shared memory behind where ranks are ended
@@ -45,5 +31,5 @@ if MAPS.exists() and COMM.rank == COMM.size - 1:  # MPICH leaves its shared memo
         Path(shared).unlink()
 COMM.Barrier()
 if COMM.rank == COMM.size - 1:
-    CASES[sys.argv[1]]()
+    {"raises": raises, "interrupted": interrupted}[sys.argv[1]]()
 distributed.partition(CSC(np.array([0, 1]), np.array([0])), COMM)

@@ -47,7 +47,7 @@ def attention():
 
 
 def directions():
-    """Edges with a reverse; nodes owned by bisection and by METIS."""
+    """Edges with a reverse; nodes owned by bisection and by chance."""
     positions = RNG.uniform(0, 5, (NODES, 3))
     neighbors = trigraph.EdgeGraph.from_positions(positions, 2.0)
     graph, vec = neighbors.graph, neighbors.vec
@@ -55,8 +55,8 @@ def directions():
     arrays = [unit, RNG.normal(size=(graph.num_edges, 6)), RNG.normal(size=(graph.num_edges, 4))]
     weights, grads = RNG.normal(size=(10, 3)), RNG.normal(size=(graph.num_edges, 4))
     by_space = distributed.owners.bisection(positions, COMM.size)
-    by_edges = distributed.owners.metis(graph, COMM.size)
-    for owner in (by_space, by_edges):
+    by_chance = RNG.permutation(NODES) % COMM.size
+    for owner in (by_space, by_chance):
         assert sorted(set(owner)) == list(range(COMM.size))
         assert np.bincount(owner).max() <= 1.2 * NODES / COMM.size + 1
         for columns in ((graph.src, graph.dst), (graph.src, graph.dst, graph.reverse_edge)):

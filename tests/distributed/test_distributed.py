@@ -17,7 +17,7 @@ HERE = Path(__file__).parent
 slow = pytest.mark.slow
 
 CHECKS = [
-    *(f"operators.{setting}" for setting in ("blocks", "whole", "scattered")),
+    *(f"operators.{setting}" for setting in ("in_one_chunk", "in_chunks")),
     *(f"pieces.{kind}" for kind in ("attention", "directions", "triplets")),
     *(f"errors.{kind}" for kind in ("arguments", "calls_after_errors", "no_blocks", "reverse_edges")),
     *(f"errors.{kind}" for kind in ("rows_from_anywhere", "equal_arguments", "many_partitions")),
@@ -25,16 +25,15 @@ CHECKS = [
     "device.stand_in",  # before torch is loaded, which cannot see what is on such a device
 ]
 OF_TORCH = [
-    *(f"torch.{model}_{dtype}" for model in ("attention", "dimenet") for dtype in ("float32", "float64")),
-    *(f"torch.{name}" for name in ("example", "derivatives", "totals")),
+    *(f"torch.{name}" for name in ("attention", "dimenet", "example", "derivatives", "totals")),
     "threads.of_torch",
 ]
 CHECKS += OF_TORCH if find_spec("torch") else []
 
 
-def ranks(number, script, *arguments, runner=(), timeout=500, threads="1"):
+def ranks(number, script, *arguments, timeout=500, threads="1"):
     """Run a script of this folder on some ranks, more than there are processors: those that wait let others run."""
-    command = [MPIEXEC, "-n", str(number), sys.executable, *runner, str(HERE / script), *arguments]
+    command = [MPIEXEC, "-n", str(number), sys.executable, str(HERE / script), *arguments]
     with tempfile.TemporaryDirectory() as folder:  # MPICH leaves files there
         given = {"OMP_NUM_THREADS": threads, "MPIR_CVAR_POLLS_BEFORE_YIELD": "1", "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1"}
         given |= {"PYTHONPATH": str(HERE.parent / "helpers"), "TMPDIR": folder}
@@ -64,22 +63,12 @@ def test_ranks_share_the_processors_of_a_machine():
     assert run.returncode == 0, run.stderr[-3000:]
 
 
-@pytest.mark.parametrize(
-    ("case", "runner", "status", "shown"),
-    [
-        ("raises", [], 1, "rank 1:\nTraceback"),
-        ("interrupted_twice", [], 130, "rank 1:\nTraceback"),
-        pytest.param("interrupted", [], 130, "KeyboardInterrupt", marks=slow),
-        ("exits", ["-m", "mpi4py"], 1, "nothing to do"),
-        pytest.param("terminated", [], None, "", marks=slow),
-        ("killed", [], None, ""),
-    ],
-)
-def test_a_rank_that_ends_early_ends_all(case, runner, status, shown):
+@pytest.mark.parametrize(("case", "status"), [("raises", 1), ("interrupted", 130)])
+def test_a_rank_that_ends_early_ends_all(case, status):
     """The other rank waits in a call that this one never makes."""
-    run = ranks(2, "distributed_ends.py", case, runner=runner, timeout=30)
-    assert run.returncode == status if status else run.returncode != 0
-    assert shown in run.stderr
+    run = ranks(2, "distributed_ends.py", case, timeout=30)
+    assert run.returncode == status
+    assert "rank 1:\nTraceback" in run.stderr
 
 
 @slow

@@ -42,14 +42,8 @@ BAD_VALUES = [
     ({"offsets": ints(0, 2, 2, 4)}, "offsets run from 0 to 4; expected 0 to len(indices) = 3"),
     ({"offsets": ints(0, 2, 2, 2)}, "offsets run from 0 to 2; expected 0 to len(indices) = 3"),
     ({"offsets": ints(0)}, "offsets run from 0 to 0; expected 0 to len(indices) = 3"),
-    (
-        {"offsets": ints(0, 2, 1, 3)},
-        "offsets[2] is 1, below offsets[1] = 2; expected offsets that never decrease",
-    ),
-    (
-        {"offsets": ints(0, 4, 3)},
-        "offsets[2] is 3, below offsets[1] = 4; expected offsets that never decrease",
-    ),
+    ({"offsets": ints(0, 2, 1, 3)}, "offsets[2] is 1, below offsets[1] = 2; expected offsets that never decrease"),
+    ({"offsets": ints(0, 4, 3)}, "offsets[2] is 3, below offsets[1] = 4; expected offsets that never decrease"),
     ({"indices": ints(1, -1, 3)}, "indices[1] is -1; expected 0 <= indices < num_src_nodes = 4"),
     ({"indices": ints(1, 0, 4)}, "indices[2] is 4; expected 0 <= indices < num_src_nodes = 4"),
     ({"num_src_nodes": 3}, "indices[2] is 3; expected 0 <= indices < num_src_nodes = 3"),

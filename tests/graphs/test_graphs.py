@@ -1,10 +1,6 @@
-"""CSC: immutability, pickles, the reverse order against brute force, constructors."""
+"""CSC: its sizes, the reverse order against brute force, constructors."""
 
-import copy
 import doctest
-import pickle
-import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import networkx as nx
 import numpy as np
@@ -13,182 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
 from small_graphs import ARRAYS, INDEX, REVERSE, arguments, ints, random_graph
-from table_calls import assert_close, raises
+from table_calls import assert_close
 
 import trigraph
-from trigraph import CSC, EdgeGraph, Segments
-
-# Immutable, picklable, safe to share
+from trigraph import CSC
 
 
-def test_the_callers_arrays_are_copied():
-    given = arguments()
-    graph = CSC(**given)
-    expected = CSC(**arguments())
-    before = {name: getattr(graph, name).copy() for name in ARRAYS}
-    for name in ARRAYS:
-        given[name][...] = 99
-        assert np.array_equal(getattr(graph, name), before[name])
-        assert not np.shares_memory(getattr(graph, name), given[name])
-    for name in REVERSE:
-        assert np.array_equal(getattr(graph.prepare(), name), getattr(expected.prepare(), name))
-
-
-@pytest.mark.parametrize("graph", [CSC(**arguments()), CSC(**(arguments() | {"edge_ids": None}))])
-def test_attributes_and_arrays_are_read_only(graph):
-    for name in (*ARRAYS, "num_edges", "num_src_nodes", "max_in_degree", "_built", "something"):
-        raises(AttributeError, f"CSC is immutable; cannot set {name}", setattr, graph, name, 1)
-    raises(AttributeError, "CSC is immutable; cannot delete offsets", delattr, graph, "offsets")
-    reverse = graph.prepare()
-    for array in (*(getattr(graph, n) for n in ARRAYS), *reverse):
-        assert_nobody_can_write(array)
-    with pytest.raises(AttributeError):
-        reverse.destinations = None
-    reverse.__init__()  # what a tuple holds stays
-    assert graph.prepare() is reverse
-
-
-@pytest.mark.parametrize("build", [lambda: CSC(**arguments()), lambda: Segments(ints(1, 0, 1), 3), lambda: triangle()])
-def test_no_object_is_initialized_twice(build):
-    graph = build()
-    before = [getattr(graph, n) for n in graph.__slots__]
-    other = {"CSC": (ints(0, 1), ints(0)), "Segments": (ints(0), 1), "EdgeGraph": (ints(0), ints(1), 2)}
-    name = type(graph).__name__
-    text = f"{name} is immutable; cannot initialize it again"
-    raises(AttributeError, text, graph.__init__, *other[name])
-    assert all(getattr(graph, n) is a for n, a in zip(graph.__slots__, before, strict=True))
-
-
-def triangle():
-    return EdgeGraph(ints(0, 0, 1, 2), ints(1, 2, 0, 0), 3)
-
-
-def assert_nobody_can_write(array):
-    """Neither this array, nor what it is a view of, whatever its flags are set to."""
-    assert array.flags.c_contiguous
-    while isinstance(array, np.ndarray):
-        assert not array.flags.writeable
-        with pytest.raises(ValueError, match="cannot set WRITEABLE flag"):
-            array.setflags(write=True)
-        with pytest.raises(ValueError, match="read-only"):
-            array[...] = 0
-        array = array.base
-    assert type(array) is bytes
-
-
-@pytest.mark.parametrize("dtype", INDEX)
-@pytest.mark.parametrize("kind", ["CSC", "EdgeGraph", "EdgeGraph by shifts", "Segments"])
-def test_pickle_out_of_band(kind, dtype):
-    """Memory that a pickle was read from may change afterwards: the graph owns copies."""
-    graph = {
-        "CSC": lambda: random_graph(3, index=dtype)[-1],
-        "EdgeGraph": lambda: EdgeGraph(ints(0, 0, 1, 2, dtype=dtype), ints(1, 2, 0, 0, dtype=dtype), 3),
-        "EdgeGraph by shifts": lambda: images(dtype),
-        "Segments": lambda: Segments(ints(2, 0, 2, dtype=dtype), 3),
-    }[kind]()
-    buffers = []
-    text = pickle.dumps(graph, protocol=5, buffer_callback=buffers.append)
-    raw = [bytearray(b.raw()) for b in buffers]
-    assert raw
-    other = pickle.loads(text, buffers=raw)
-    for memory in raw:
-        memory[:] = b"\x7f" * len(memory)
-    for name in graph.__slots__:
-        expected, got = getattr(graph, name), getattr(other, name)
-        if isinstance(expected, np.ndarray):
-            assert got.dtype == expected.dtype
-            assert np.array_equal(got, expected), name
-            assert_nobody_can_write(got)
-        elif name != "_built":
-            assert got == expected
-
-
-def images(dtype):
-    """Parallel edges, with reverses that only shifts tell; one edge has none."""
-    shifts = np.array([[1, 0, 0], [0, 0, 0], [2, 0, 0], [0, 0, 0], [-1, 0, 0]], dtype)
-    return EdgeGraph(ints(0, 0, 0, 1, 1, dtype=dtype), ints(1, 1, 1, 0, 0, dtype=dtype), 2, shifts)
-
-
-@pytest.mark.parametrize(
-    ("place", "value", "text"),
-    [
-        (0, 7, "reverse_edge[0] is 7; expected 0 <= reverse_edge < num_edges = 5"),
-        (0, -2, "reverse_edge[0] is -2; expected 0 <= reverse_edge < num_edges = 5"),
-        (0, 1, "reverse_edge[0] is 1, which is not the reverse of edge 0"),
-        (0, 3, "reverse_edge[0] is 3, which is not the reverse of edge 0"),
-        (0, -1, "reverse_edge[4] is 0, which is not the reverse of edge 4"),
-    ],
-)
-def test_a_pickle_that_was_changed_is_refused(place, value, text):
-    graph = images(np.int64)
-    assert graph.reverse_edge.tolist() == [4, 3, -1, 1, 0]
-    function, (src, dst, num_nodes, reverse_edge) = graph.__reduce__()
-    reverse_edge = reverse_edge.copy()
-    reverse_edge[place] = value
-    raises(ValueError, f"EdgeGraph: {text}", function, src, dst, num_nodes, reverse_edge)
-    text = "EdgeGraph: dst[0] is 1; expected 0 <= dst < num_nodes = 1"
-    raises(ValueError, text, function, src[:2], dst[:2], 1, None)
-    none = function(src[1:4], dst[1:4], num_nodes, None)  # parallel edges
-    assert none.reverse_edge is None
-    assert function(src[2:4], dst[2:4], num_nodes, None).reverse_edge.tolist() == [1, 0]
-
-
-@pytest.mark.parametrize("prepared", [False, True])
-def test_pickle_and_copy(prepared):
-    *_, graph = random_graph(0)
-    if prepared:
-        graph.prepare()
-    assert copy.copy(graph) is graph
-    assert copy.deepcopy([graph])[0] is graph
-    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
-        other = pickle.loads(pickle.dumps(graph, protocol))
-        assert type(other) is CSC
-        assert repr(other) == repr(graph)
-        for name in ARRAYS:
-            assert np.array_equal(getattr(other, name), getattr(graph, name))
-            assert getattr(other, name).dtype == getattr(graph, name).dtype
-            assert not getattr(other, name).flags.writeable
-        for name in REVERSE:
-            assert np.array_equal(getattr(other.prepare(), name), getattr(graph.prepare(), name))
-
-
-def test_prepare_gives_all_the_same(monkeypatch):
-    *_, graph = random_graph(1)
-    assert graph.prepare() is graph.prepare()
-    *_, graph = random_graph(1)
-    built, release, build = [], threading.Event(), CSC._build_reverse
-
-    def slow(self):
-        built.append(threading.get_ident())
-        release.wait(10)
-        return build(self)
-
-    monkeypatch.setattr(CSC, "_build_reverse", slow)
-    with ThreadPoolExecutor(8) as pool:
-        futures = [pool.submit(graph.prepare) for _ in range(8)]
-        threading.Timer(0.05, release.set).start()
-        results = [f.result(20) for f in futures]
-    assert len(built) <= 8  # nobody waits for another, who may be in the same thread, or not in this process
-    assert all(r is results[0] is graph.prepare() for r in results)
-
-
-def test_a_failed_prepare_can_be_repeated(monkeypatch):
-    *_, graph = random_graph(1)
-    with monkeypatch.context() as patch:
-        patch.setattr(CSC, "_build_reverse", lambda self: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            graph.prepare()
-    assert graph.prepare().destinations.size == graph.num_positions
-
-
-def test_repr_and_sizes():
-    graph = CSC(**arguments())
-    assert repr(graph) == "CSC(num_src_nodes=4, num_dst_nodes=3, num_positions=3, num_edges=3, int64, host)"
-    assert (graph.kind, graph.device, graph.max_in_degree) == ("numpy", "host", 2)
+def test_sizes_that_follow_from_arrays():
+    assert CSC(**arguments()).max_in_degree == 2
     assert CSC(ints(0, 0, 2), ints(0, 1)).edge_ids.tolist() == [0, 1]
     assert CSC(ints(0, 0, 2), ints(0, 1), num_edges=5).num_edges == 5
     assert CSC(ints(0, 0, 2), ints(0, 1), edge_ids=ints(3, 0)).num_edges == 4
-    assert {graph: 1}[graph] == 1  # hashable, by identity
 
 
 # The reverse order

@@ -9,6 +9,7 @@ import pytest
 from ase import Atoms
 from ase.build import add_adsorbate, bulk, fcc111, molecule
 from ase.neighborlist import neighbor_list
+from table_calls import raises
 
 from trigraph.graphs.edge_graph import EdgeGraph
 
@@ -287,9 +288,8 @@ def test_a_pair_at_the_cutoff_is_both_edges_or_none(backend):
 def test_a_neighbor_list_needs_ase_or_matscipy(monkeypatch):
     monkeypatch.setitem(sys.modules, "matscipy.neighbours", None)
     monkeypatch.setitem(sys.modules, "ase.neighborlist", None)
-    with pytest.raises(ImportError) as caught:
-        EdgeGraph.from_positions(np.zeros((1, 3)), 1.0)
-    assert str(caught.value) == "EdgeGraph: neighbour lists need ase or matscipy: pip install 'trigraph[ase]'"
+    text = "EdgeGraph: neighbour lists need ase or matscipy: pip install 'trigraph[ase]'"
+    raises(ImportError, text, EdgeGraph.from_positions, np.zeros((1, 3)), 1.0)
 
 
 # Bad input.
@@ -300,52 +300,27 @@ def place(**changes):
 
 
 FLAT = np.array([[1.0, 0, 0], [2.0, 0, 0], [0, 0, 1.0]])
+LINE = np.array([[0.0, 0, 0], [1.0, 0, 0]])
 INDEPENDENT = "expected independent vectors in periodic directions"
+ARRAY = "expected a numpy.ndarray or a CPU tensor of float32 or float64"
+AT_MOST = "expected absolute values of at most 2^500 = 3.3e+150"
+CUTOFFS = "expected a number from 2^-500 = 3.1e-151 to 2^500 = 3.3e+150"
 BAD_PLACES = [
-    (
-        place(positions=[[0, 0, 0]]),
-        TypeError,
-        "positions is a list; expected a numpy.ndarray or a CPU tensor of float32 or float64",
-    ),
+    (place(positions=[[0, 0, 0]]), TypeError, f"positions is a list; {ARRAY}"),
     (place(positions=np.eye(3, dtype=int)), TypeError, "positions has dtype <i8; expected native float32 or float64"),
     (place(positions=np.eye(2)), ValueError, "positions has shape (2, 2); expected (num_nodes, 3)"),
     (place(positions=np.zeros(3)), ValueError, "positions has shape (3,); expected (num_nodes, 3)"),
-    (
-        place(positions=np.eye(3) / [1, 1, np.nan]),
-        ValueError,
-        "positions[0] is [1.0, 0.0, nan]; expected finite values",
-    ),
+    (place(positions=np.diag([1, np.nan, 1])), ValueError, "positions[1] is [0.0, nan, 0.0]; expected finite values"),
+    (place(positions=np.diag([1, -np.inf, 1])), ValueError, "positions[1] is [0.0, -inf, 0.0]; expected finite values"),
+    (place(positions=LINE * 1e151), ValueError, f"positions[1] is [1e+151, 0.0, 0.0]; {AT_MOST}"),
+    (place(positions=LINE * -1e308), ValueError, f"positions[1] is [-1e+308, -0.0, -0.0]; {AT_MOST}"),
     (
         place(positions=np.zeros((2, 3))),
         ValueError,
         "vec[0] is [0.0, 0.0, 0.0] (edge from node 0 to node 1); expected a finite vector of non-zero length",
     ),
-    *(
-        (
-            place(positions=np.diag([1.0, large, 1.0])),
-            ValueError,
-            f"positions[1] is [0.0, {large}, 0.0]; expected absolute values of at most 2^500 = 3.3e+150",
-        )
-        for large in (1e151, -1e308)
-    ),
-    (
-        place(positions=np.diag([1.0, -np.inf, 1.0]).astype(np.float32)),
-        ValueError,
-        "positions[1] is [0.0, -inf, 0.0]; expected finite values",
-    ),
-    *(
-        (
-            place(cutoff=cutoff),
-            ValueError,
-            f"cutoff is {cutoff}; expected a number from 2^-500 = 3.1e-151 to 2^500 = 3.3e+150",
-        )
-        for cutoff in (1e151, 1e-151)
-    ),
-    (
-        place(cell=np.diag([1, 1e200, 1])),
-        ValueError,
-        "cell[1] is [0.0, 1e+200, 0.0]; expected absolute values of at most 2^500 = 3.3e+150",
-    ),
+    (place(cutoff=1e151), ValueError, f"cutoff is 1e+151; {CUTOFFS}"),
+    (place(cutoff=1e-151), ValueError, f"cutoff is 1e-151; {CUTOFFS}"),
     (place(cutoff="2"), TypeError, "cutoff is a str; expected a number"),
     (place(cutoff=True), TypeError, "cutoff is a bool; expected a number"),
     (place(cutoff=0), ValueError, "cutoff is 0.0; expected a finite number above 0"),
@@ -353,14 +328,11 @@ BAD_PLACES = [
     (place(cutoff=np.inf), ValueError, "cutoff is inf; expected a finite number above 0"),
     (place(pbc=1), TypeError, "pbc is 1; expected a bool or three of them"),
     (place(pbc=[True, False]), ValueError, "pbc has shape (2,); expected a bool or three of them"),
-    (
-        place(cell=[1, 1, 1]),
-        TypeError,
-        "cell is a list; expected a numpy.ndarray or a CPU tensor of float32 or float64",
-    ),
+    (place(cell=[1, 1, 1]), TypeError, f"cell is a list; {ARRAY}"),
     (place(cell=np.ones(3)), ValueError, "cell has shape (3,); expected (3, 3)"),
     (place(cell=np.ones((2, 3))), ValueError, "cell has shape (2, 3); expected (3, 3)"),
     (place(cell=np.diag([1, np.inf, 1])), ValueError, "cell[1] is [0.0, inf, 0.0]; expected finite values"),
+    (place(cell=np.diag([1, 1e200, 1])), ValueError, f"cell[1] is [0.0, 1e+200, 0.0]; {AT_MOST}"),
     (place(pbc=True), ValueError, f"cell is None with pbc [True, True, True]; {INDEPENDENT}"),
     (
         place(pbc=[True, True, False], cell=FLAT),
@@ -372,12 +344,9 @@ BAD_PLACES = [
 
 @pytest.mark.parametrize(("arguments", "error", "text"), BAD_PLACES, ids=range(len(BAD_PLACES)))
 def test_bad_positions(arguments, error, text):
-    with pytest.raises(error) as caught, np.errstate(invalid="ignore"):
-        EdgeGraph.from_positions(**arguments)
-    assert str(caught.value) == f"EdgeGraph: {text}"
+    with np.errstate(invalid="ignore"):
+        raises(error, f"EdgeGraph: {text}", EdgeGraph.from_positions, **arguments)
 
 
 def test_atoms_of_another_kind():
-    with pytest.raises(TypeError) as caught:
-        EdgeGraph.from_ase(np.eye(3), 1.0)
-    assert str(caught.value) == "EdgeGraph: atoms is a ndarray; expected an ase.Atoms"
+    raises(TypeError, "EdgeGraph: atoms is a ndarray; expected an ase.Atoms", EdgeGraph.from_ase, np.eye(3), 1.0)

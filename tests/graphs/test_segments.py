@@ -1,14 +1,12 @@
 """Segments: order and offsets against a loop over members, and every bad input with its text."""
 
-import copy
-import pickle
-import threading
 import time
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from table_calls import raises
 
 from trigraph.graphs.segments import Segments
 
@@ -71,91 +69,38 @@ def test_num_segments_of_any_integer_kind():
     assert Segments(np.array([0]), np.int32(2)).num_segments == 2
 
 
-def test_the_index_is_a_copy():
-    index = np.array([0, 1])
-    segments = Segments(index, 2)
-    index[0] = 7
-    np.testing.assert_array_equal(segments.index, [0, 1])
+def test_an_index_that_is_not_contiguous():
     check(Segments(np.array([3, 1, 2, 0])[::2], 4), [3, 2], 4)
 
 
-def test_immutable():
-    segments = Segments(np.array([0]), 1)
-    with pytest.raises(AttributeError, match=r"^Segments is immutable; cannot set order$"):
-        segments.order = None
-    with pytest.raises(AttributeError, match=r"^Segments is immutable; cannot delete order$"):
-        del segments.order
-    assert copy.copy(segments) is copy.deepcopy(segments) is segments.prepare() is segments
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_pickle(dtype):
-    index = [2, 0, 2, 1]
-    restored = pickle.loads(pickle.dumps(Segments(np.array(index, dtype), 4)))
-    check(restored, index, 4)
-    assert restored.index.dtype == dtype
-
-
-def test_repr_kind_and_device():
-    segments = Segments(np.array([0, 0], np.int32), 3)
-    assert repr(segments) == "Segments(num_members=2, num_segments=3, max_size=2, int32, host)"
-    assert (segments.kind, segments.device) == ("numpy", "host")
-
-
-def test_threads_share_one():
-    segments = Segments(np.random.default_rng(2).integers(0, 50, 5000), 50)
-    sums = []
-    threads = [
-        threading.Thread(target=lambda: sums.append(np.add.reduceat(segments.order, segments.offsets[:-1]).tolist()))
-        for _ in range(8)
-    ]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    assert len(sums) == 8
-    assert all(s == sums[0] for s in sums)
-
-
+ARRAY = "expected a numpy.ndarray, cupy.ndarray or torch.Tensor of integers"
 BAD = [
-    (
-        [0, 1],
-        2,
-        TypeError,
-        "Segments: index is a list; expected a numpy.ndarray, cupy.ndarray or torch.Tensor of integers",
-    ),
-    (
-        np.ma.array([0]),
-        2,
-        TypeError,
-        "Segments: index is a MaskedArray; expected a numpy.ndarray, cupy.ndarray or torch.Tensor of integers",
-    ),
-    (np.array([0.0]), 2, TypeError, "Segments: index has dtype <f8; expected native int32 or int64"),
-    (np.array([0], np.uint32), 2, TypeError, "Segments: index has dtype <u4; expected native int32 or int64"),
-    (np.array([0], ">i4"), 2, TypeError, "Segments: index has dtype >i4; expected native int32 or int64"),
-    (np.array([[0]]), 2, ValueError, "Segments: index has shape (1, 1); expected one dimension"),
-    (np.array(0), 2, ValueError, "Segments: index has shape (); expected one dimension"),
-    (np.array([0, 2]), 2, ValueError, "Segments: index[1] is 2; expected 0 <= index < num_segments = 2"),
-    (np.array([0, 0, -1]), 2, ValueError, "Segments: index[2] is -1; expected 0 <= index < num_segments = 2"),
-    (np.array([0]), 0, ValueError, "Segments: index[0] is 0; expected 0 <= index < num_segments = 0"),
-    (np.array([0]), -1, ValueError, "Segments: num_segments is -1; expected at least 0"),
-    (np.array([0]), 2.0, TypeError, "Segments: num_segments is a float; expected an int"),
-    (np.array([0]), True, TypeError, "Segments: num_segments is a bool; expected an int"),
-    (np.array([0]), None, TypeError, "Segments: num_segments is a NoneType; expected an int"),
+    ([0, 1], 2, TypeError, f"index is a list; {ARRAY}"),
+    (np.ma.array([0]), 2, TypeError, f"index is a MaskedArray; {ARRAY}"),
+    (np.array([0.0]), 2, TypeError, "index has dtype <f8; expected native int32 or int64"),
+    (np.array([0], np.uint32), 2, TypeError, "index has dtype <u4; expected native int32 or int64"),
+    (np.array([0], ">i4"), 2, TypeError, "index has dtype >i4; expected native int32 or int64"),
+    (np.array([[0]]), 2, ValueError, "index has shape (1, 1); expected one dimension"),
+    (np.array(0), 2, ValueError, "index has shape (); expected one dimension"),
+    (np.array([0, 2]), 2, ValueError, "index[1] is 2; expected 0 <= index < num_segments = 2"),
+    (np.array([0, 0, -1]), 2, ValueError, "index[2] is -1; expected 0 <= index < num_segments = 2"),
+    (np.array([0]), 0, ValueError, "index[0] is 0; expected 0 <= index < num_segments = 0"),
+    (np.array([0]), -1, ValueError, "num_segments is -1; expected at least 0"),
+    (np.array([0]), 2.0, TypeError, "num_segments is a float; expected an int"),
+    (np.array([0]), True, TypeError, "num_segments is a bool; expected an int"),
+    (np.array([0]), None, TypeError, "num_segments is a NoneType; expected an int"),
     (
         np.broadcast_to(np.int32(0), 2**31),
         1,
         ValueError,
-        "Segments: index has 2147483648 values, more than int32 can count; expected int64",
+        "index has 2147483648 values, more than int32 can count; expected int64",
     ),
 ]
 
 
 @pytest.mark.parametrize(("index", "num_segments", "error", "text"), BAD, ids=range(len(BAD)))
 def test_bad_input(index, num_segments, error, text):
-    with pytest.raises(error) as caught:
-        Segments(index, num_segments)
-    assert str(caught.value) == text
+    raises(error, f"Segments: {text}", Segments, index, num_segments)
 
 
 def test_a_million_members_take_a_moment():

@@ -1,8 +1,8 @@
 """A stand-in for CuPy where there is no device: NumPy's arrays, kernels that run on the CPU, and stricter rules.
 
 What CuPy leaves to luck is an error here: an operation on arrays of a device that is not the current one, an array read
-on a stream while another stream still writes it, a synchronisation or a matrix product while a stream is captured. It
-is evidence for the code around the kernels (devices, streams, copies, launches), and for nothing else.
+on a stream while another stream still writes it, a synchronisation while a stream is captured, a matrix product by
+cuBLAS. It is evidence for the code around the kernels (devices, streams, copies, launches), and for nothing else.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from pathlib import Path
 import numpy as np
 from table_calls import draw
 
-from trigraph import CSC, EdgeGraph, Segments, graphs
+from trigraph import CSC, EdgeGraph, Segments
 from trigraph.gpu import launcher
 from trigraph.gpu.instances import INSTANCES
+from trigraph.graphs import base, csc
 
 
 class Misuse(AssertionError):
@@ -64,7 +65,6 @@ class Stream:
     def synchronize(self):
         if self.captured:
             raise Misuse("the stream is captured: nothing can wait for it")
-        state.waits += 1
         self.waited = next(state.clock)
 
 
@@ -75,8 +75,8 @@ class State:
         self.clock = itertools.count(1)
         self.device = 0
         self.stream = Stream()
-        self.dry = False  # whether kernels and products are counted, but not run
-        self.waits = self.launches = 0  # launches of our kernels, and of those that CuPy and cuBLAS would need
+        self.dry = False  # whether kernels are counted, but not run
+        self.launches = 0  # launches of our kernels, and of those that CuPy would need
 
 
 state = State()
@@ -237,23 +237,9 @@ def compile_using_nvrtc(source, options, filename, name_expressions):
     return f"{family}\n{name}".encode(), {name: "function"}
 
 
-def matmul(left, right, out=None):
-    """Return a product by cuBLAS, which CuPy refuses on a stream that is captured."""
-    if state.stream.captured:
-        raise NotImplementedError("calling cuBLAS API during stream capture is currently unsupported")
-    state.launches += 1
-    left, right = _plain(left), _plain(right)
-    if out is None:
-        out = ndarray(np.zeros((left.shape[0], right.shape[1]), left.dtype))
-    if not state.dry:
-        np.matmul(left, right, out=out.array)
-    out.memory.written()
-    return out
-
-
 @contextlib.contextmanager
 def capturing():
-    """Capture the current stream: what waits for it, or asks cuBLAS for a product, is an error meanwhile."""
+    """Capture the current stream: what waits for it is an error meanwhile."""
     state.stream.captured = True
     try:
         yield
@@ -290,7 +276,7 @@ def install(monkeypatch, cache):
     state = State()
     cupy = types.ModuleType("cupy")
     cupy.__version__ = "14.2.0"
-    cupy.ndarray, cupy.RawModule, cupy.matmul, cupy.asarray = ndarray, RawModule, matmul, asarray
+    cupy.ndarray, cupy.RawModule, cupy.asarray = ndarray, RawModule, asarray
     cupy.cuda = types.SimpleNamespace(
         Device=Device,
         Stream=Stream,
@@ -320,7 +306,8 @@ def install(monkeypatch, cache):
     monkeypatch.setitem(sys.modules, "cupyx", cupyx)
     monkeypatch.setenv("CUPY_CACHE_DIR", str(cache))
     monkeypatch.setattr(launcher, "_device", None)
-    monkeypatch.setattr(graphs, "VIEWS", [])  # torch, where it is imported, knows nothing of these arrays
+    for module in (base, csc):  # torch, where it is imported, knows nothing of these arrays
+        monkeypatch.setattr(module, "VIEWS", [])
     return cupy
 
 

@@ -5,11 +5,10 @@ import re
 import numpy as np
 import pytest
 
-from trigraph import CSC, EdgeGraph, Segments
-from trigraph.checks import bind_sizes, choice_number, shape_of
+from trigraph.checks import bind_sizes, choice_number
 from trigraph.panels import FUNCTIONS, PANELS
 from trigraph.table import OPERATORS, SYMBOLS, evaluate
-from trigraph.verification import tolerances
+from trigraph.verification import cases, graphs, tolerances
 from trigraph.verification.accuracy import field_error
 from trigraph.verification.judged import ask
 
@@ -18,87 +17,43 @@ CPU_PANELS = tuple(name for name, (_, kind) in PANELS.items() if kind == "numpy"
 SIZES = {"num_edges": 8, "num_src_nodes": 6, "num_dst_nodes": 5, "num_positions": 11, "f_in": 3, "f_out": 4}
 
 
-def csc(sizes, index, rng):
-    """Rows shared by positions, rows and nodes that nothing uses, self loops and parallel edges."""
-    n_src, n_dst, n = (sizes[s] for s in ("num_src_nodes", "num_dst_nodes", "num_positions"))
-    src, dst = rng.integers(0, max(n_src - 1, 1), n), rng.integers(0, max(n_dst - 1, 1), n)
-    rows = rng.integers(0, max(sizes["num_edges"] - 1, 1), n)
-    return CSC.from_coo(*(a.astype(index) for a in (src, dst)), n_src, n_dst, rows.astype(index), sizes["num_edges"])
+# By kind of graph: a function of sizes, index dtype and random generator that returns graph objects by argument name.
+GRAPHS = {name: kind.at_random for name, kind in graphs.GRAPHS.items()}
 
 
-def edges(sizes, index, rng):
-    """Self images and parallel edges, told apart by their shifts; about half have their reverse."""
-    nodes, number = sizes["num_nodes"], sizes["num_edges"]
-    if min(nodes, number) == 0:
-        none = np.zeros(0, index)
-        return EdgeGraph(none, none, nodes, np.zeros((0, 3), index))
-    src, dst = rng.integers(0, max(nodes - 1, 1), (2, number // 2 + 1))
-    src[:2], dst[:2] = 0, min(1, nodes - 1)  # parallel, so that the rules for what is left out differ
-    half = np.column_stack([src, dst, np.arange(len(src)) + 1, rng.integers(-1, 2, (len(src), 2))])
-    back = np.column_stack([dst, src, -half[:, 2:]])
-    both = np.concatenate([half, back])[:number]
-    both = both[np.argsort(both[:, 0], kind="stable")].astype(index)
-    return EdgeGraph(*(np.ascontiguousarray(both[:, c]) for c in (0, 1)), nodes, np.ascontiguousarray(both[:, 2:]))
-
-
-def segments(sizes, index, rng):
-    """Members in any order, of segments some of which have none; atoms and rows of m where the operator has them."""
-
-    def members(count, bound):
-        return Segments(rng.integers(0, max(bound - 1, 1), count).astype(index), bound)
-
-    graphs = {"triplets": members(sizes["num_triplets"], sizes["num_edges"])}
-    if "num_outputs" in sizes:
-        graphs["atoms"] = members(sizes["num_edges"], sizes["num_outputs"])
-        graphs["idx_in"] = members(sizes["num_triplets"], sizes["num_inputs"])
-    return graphs
-
-
-GRAPHS = {
-    "csc": lambda *args: {"graph": csc(*args)},
-    "edges": lambda *args: {"graph": edges(*args)},
-    "triplets": segments,
-    "bilinear": segments,
-}
-# Numbers of an array that cannot be any: distances are positive.
-SAMPLES = {
-    "unit interval": lambda rng, shape: rng.uniform(0.1, 1.1, shape),
-    "positive": lambda rng, shape: rng.uniform(0.5, 1.5, shape),
-}
-
-
-def draw(op, dtype=np.float64, index=np.int64, graph=None, seed=0, setting=None, **sizes):
+def draw(op, dtype=np.float64, index=np.int64, graph=None, seed=1, setting=None, data="any", **sizes):
     """Return arguments of `op` by name, in signature order; `sizes` replace the usual ones, `graph` the usual graph.
 
     For an operator of several graph objects `graph` is a mapping from name to object.
+
+    With the usual seed, edges are spread evenly over nodes; with another, most may belong to a few.
+
+    What numbers are drawn `data` says, see `trigraph.verification.cases.draw`.
 
     Everything optional is there, unless `setting` says None; what bwd is given back is what fwd returns.
     """
     rng = np.random.default_rng(seed)
     chosen = {s: sizes.get(s, SIZES.get(s, SYMBOLS[s].typical[0])) for s in op.definition.symbols}
-    graphs, setting = {}, setting or {}
-    if op.graph is not None:
-        graphs = graph if isinstance(graph, dict) else {"graph": graph}
-        if graph is None:
-            graphs = GRAPHS[op.definition.graph](chosen, index, rng)
-        graphs |= {n: None for n in graphs if n in setting}
-        chosen |= {s: op.graph.find(s, graphs) for s in op.graph.sizes}
+    setting = setting or {}
+    found = graph if isinstance(graph, dict) else {"graph": graph}
+    if graph is None:
+        found = GRAPHS[op.definition.graph](chosen, index, rng)
+    found |= {n: None for n in found if n in setting}
+    chosen |= {s: op.graph.find(s, found) for s in (op.graph.sizes if op.graph else ())}
     others = {a.name: a.choices[-1] if a.choices else a.default if a.real else chosen[a.name] for a in op.attributes}
     others |= {n: v for n, v in setting.items() if n in others}
     chosen |= {f"has_{n}": int(n not in setting or setting[n] is not None) for n in op.definition.optional}
     chosen |= {a.name: choice_number(a.choices, others[a.name]) for a in op.attributes if a.choices}
-    normal = np.random.Generator.standard_normal
-    arrays = {}
-    for a in op.arguments:
-        if not a.given_back:
-            arrays[a.name] = SAMPLES.get(a.sample, normal)(rng, shape_of(a, chosen)).astype(dtype)
+    inputs = {a.name for a in op.definition.inputs}
+    wanted = {a.name: a if a.name in inputs else cases.plain(a) for a in op.arguments if not a.given_back}
+    arrays = {n: a.copy() for n, a in cases.draw(wanted, chosen, np.dtype(dtype).name, rng, data).items()}
     absent = [n for n in op.definition.optional if n in setting]
     arrays |= {n: None for n in arrays if n.removeprefix("gg_") in absent}
-    values = arrays | others | graphs
+    values = arrays | others | found
     if any(a.given_back for a in op.arguments):
         fwd = OPERATORS[f"{op.definition.name}_fwd"]
-        found = FUNCTIONS[fwd.name](**{n: values[n] for n in fwd.parameters}, panel="fortran-reference")
-        values |= {a.name: getattr(found, a.name) for a in op.arguments if a.given_back}
+        result = FUNCTIONS[fwd.name](**{n: values[n] for n in fwd.parameters}, panel="fortran-reference")
+        values |= {a.name: getattr(result, a.name) for a in op.arguments if a.given_back}
     return {name: values[name] for name in op.parameters}
 
 
@@ -119,10 +74,10 @@ def call(op, values, **keywords):
     return fields(op, FUNCTIONS[op.name](**values, **keywords))
 
 
-def assert_right(op, values, got):
-    """Elementwise what the judge says, by the accuracy rule: for derivatives whose terms cancel, too."""
+def assert_right(op, values, got, chunked):
+    """Elementwise what the judge says, by the accuracy rule of sums in chunks or of direct ones."""
     sizes = bind_sizes(op, values, {a.name: values[a.name].shape for a in op.given(values)})
-    tolerance = tolerances.accuracy(False, evaluate(op.definition.terms, sizes))
+    tolerance = tolerances.accuracy(chunked, evaluate(op.definition.terms, sizes))
     expected = ask(op, values)
     for field in op.returned(values, sizes):
         dtype = str(values[op.definition.inputs[0].name].dtype)

@@ -1,25 +1,17 @@
-"""What the tests of argument checks share: parameters from the operator table, numbers and words of error texts."""
+"""What the tests of argument checks share: one array of each kind from the operator table, and words of error texts."""
+
+import importlib.util
+import re
 
 import numpy as np
 import pytest
-from table_calls import OPS, call, draw
+from table_calls import OPS, call, draw, raises
 
 from trigraph.checks import choice_number, shape_of
+from trigraph.panels import FUNCTIONS
 from trigraph.table import SYMBOLS, names_in
 
-# What the choices of `draw` do not give is not there.
-GIVEN = [(op, a) for op in OPS for a in op.given(draw(op))]
-ARRAYS = [pytest.param(op, a, id=f"{op.name}-{a.name}") for op, a in GIVEN if not a.index]
-INDICES = [pytest.param(op, a, id=f"{op.name}-{a.name}") for op, a in GIVEN if a.index]
-ATTRIBUTES = [pytest.param(op, a, id=f"{op.name}-{a.name}") for op in OPS for a in op.attributes if a.size]
-NUMBERS = [pytest.param(op, a, id=f"{op.name}-{a.name}") for op in OPS for a in op.attributes if a.real]
-CHOICES = [pytest.param(op, a, id=f"{op.name}-{a.name}") for op in OPS for a in op.attributes if a.choices]
-WITH_GRAPH = [pytest.param(op, id=op.name) for op in OPS if op.graph]
-SELECTIVE = [pytest.param(op, id=op.name) for op in OPS if op.selective]
-ALL = [pytest.param(op, id=op.name) for op in OPS]
-FIELDS = [
-    pytest.param(op, f, id=f"{op.name}-{f.name}") for op in OPS for f in op.fields if f.name in call(op, draw(op))
-]
+GIVEN = [(op, a) for op in OPS for a in op.given(draw(op))]  # what the choices of `draw` do not give is not there
 
 
 def sizes_of(op, values):
@@ -50,6 +42,15 @@ def with_numbers(array, sizes, free=()):
     return f"{listed(array.dims)} = {listed(numbers)}"
 
 
+def without_whole(op, array, shape, axis, sizes):
+    """Return a pattern of the text that no whole number fits the symbol that an axis is solved for."""
+    symbol = bound_by(op, array, axis)
+    known = [f"{s} = {sizes[s]}" for s in sorted(names_in(array.dims[axis]) - {symbol})]
+    start = f"{op.name}: {array.name} has shape {shape}; expected {listed(array.dims)}"
+    end = f" with a whole {symbol} {limits(symbol)}" + " for " * bool(known) + ", ".join(known)
+    return re.compile(re.escape(start) + r"( = \(.*\))?" + re.escape(end))
+
+
 def bound_by(op, array, axis):
     """Symbol that this axis of a good call defines, rather than has to agree with; None if there is none."""
     known = {a.name for a in op.attributes} | set(op.graph.sizes if op.graph else ())
@@ -61,6 +62,76 @@ def bound_by(op, array, axis):
                 return next(iter(free), None)
             known |= free
     return None
+
+
+# Of an Array, what argument checks look at, and what they do not.
+LOOKED_AT = ("nullable", "optional", "given_back", "keyword", "column", "index", "positive")
+OVERLOOKED = ("name", "doc", "degree", "sample", "when", "half")
+
+
+def kind_of(op, array):
+    """What the checks know of an array argument: two of one kind are checked by the same lines."""
+    axes = set()
+    for k, dim in enumerate(array.dims):
+        symbol = bound_by(op, array, k)
+        if symbol is None:
+            axes.add("known")
+        else:
+            bounds = (SYMBOLS[symbol].minimum > 0, SYMBOLS[symbol].maximum is not None)
+            axes.add(f"{'free' if dim == symbol else 'solved'} {bounds}")
+    role = re.match("(gg_|grad_)?", array.name)[0]
+    return (*(getattr(array, n) for n in LOOKED_AT), role, array is op.binding_order[0], *sorted(axes))
+
+
+def one_of_each(items, kind, name):
+    """Return parameters of a test: the first item of each kind."""
+    found = {}
+    for item in items:
+        found.setdefault(kind(*item), pytest.param(*item, id=name(*item)))
+    return list(found.values())
+
+
+def _label(op, array):
+    return f"{op.name}-{array.name}"
+
+
+EACH_KIND = one_of_each(GIVEN, kind_of, _label)
+ARRAYS = [p for p in EACH_KIND if not p.values[1].index]
+INDICES = [p for p in EACH_KIND if p.values[1].index]
+ATTRIBUTES = [(op, a) for op in OPS for a in op.attributes]
+WIDTHS = one_of_each([p for p in ATTRIBUTES if p[1].size], lambda op, a: SYMBOLS[a.name].maximum, _label)
+NUMBERS = one_of_each([p for p in ATTRIBUTES if p[1].real], lambda op, a: a.name, _label)
+CHOICES = one_of_each([p for p in ATTRIBUTES if p[1].choices], lambda op, a: a.name, _label)
+FIELDS = one_of_each(
+    [(op, f) for op in OPS for f in op.fields if f.name in call(op, draw(op))],
+    lambda op, f: (op.single, op.selective, f.index, f.column, len(f.dims)),
+    _label,
+)
+EACH_OPERATOR = one_of_each(
+    [(op,) for op in OPS],
+    lambda op: (op.order, op.single, op.definition.graph, bool(op.definition.given_back)),
+    lambda op: op.name,
+)
+EACH_GRAPH = one_of_each([(op,) for op in OPS if op.graph], lambda op: op.definition.graph, lambda op: op.name)
+SELECTIVE = one_of_each([(op,) for op in OPS if op.selective], lambda op: op.definition.graph, lambda op: op.name)
+
+
+def refused(op, values, error, text, **keywords):
+    """Assert that a call raises exactly this, after the operator's name."""
+    raises(error, f"{op.name}: {text}", FUNCTIONS[op.name], **values, **keywords)
+
+
+class Tensor:
+    """What is known of a torch tensor: where its class comes from."""
+
+
+Tensor.__module__ = "torch"
+
+
+def instead_of_tensor(name):
+    """What a text advises to pass in place of a tensor."""
+    instead = ", or use trigraph.torch" if importlib.util.find_spec("trigraph.torch") else ""
+    return f": pass {name}.detach().cpu().numpy(){instead}"
 
 
 def empty_like(shape, order="C", offset=0, dtype="float64"):

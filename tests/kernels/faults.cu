@@ -104,24 +104,6 @@ __global__ void between_blocks(float* y) {
     }
 }
 
-template <bool right>
-__global__ void lost_update(int* count) {
-    if constexpr (right) {
-        atomicAdd(count, 1);
-    } else {
-        *count += 1;
-    }
-}
-
-template <bool right>
-__global__ void atomic_and_plain(int* count, int* out) {
-    atomicAdd(count, 1);
-    if constexpr (right) {
-        __syncthreads();
-    }
-    out[threadIdx.x] = *count;
-}
-
 // Many readers, then a writer that is ordered with those of its own warp only.
 template <bool right>
 __global__ void read_then_write(float* y) {
@@ -152,7 +134,7 @@ __global__ void uninitialised(float* y) {
 
 // Bytes of one word belong to different threads: no conflict.
 template <bool right>
-__global__ void bytes_of_a_word(unsigned char* y) {
+__global__ void bytes_of_a_word(int* y) {
     extern __shared__ int words[];
     unsigned char* bytes = reinterpret_cast<unsigned char*>(words);
     bytes[threadIdx.x] = (unsigned char)(threadIdx.x);
@@ -277,21 +259,13 @@ template <bool right>
 __global__ void source_not_in_mask(float* y) {
     const unsigned int mask = 0x0000ffffu;
     if (threadIdx.x < 16) {
-        y[threadIdx.x] = __shfl_down_sync(mask, float(threadIdx.x), 1, right ? 16 : 32);
+        y[threadIdx.x] = __shfl_xor_sync(mask, float(threadIdx.x), 16, right ? 16 : 32);
     }
 }
 
 template <bool right>
 __global__ void width_of_shuffle(float* y, int width) {
     y[threadIdx.x] = __shfl_sync(0xffffffffu, float(threadIdx.x), 0, right ? 32 : width);
-}
-
-template <bool right>
-__global__ void trap(float* y) {
-    if (!right && threadIdx.x == 3) {
-        __trap();
-    }
-    y[threadIdx.x] = 1.0f;
 }
 
 // ---- slow on purpose, to overlap with another thread of Python ------------------------------------------------------

@@ -13,11 +13,12 @@ from unittest import mock
 import numpy as np
 from host_kernels import require, require_compiler
 
+from trigraph.benchmarks.qualify import cases
+from trigraph.benchmarks.qualify.cases import subset
+from trigraph.benchmarks.qualify.place import Rehearsal
 from trigraph.gpu.host.build import host_build, sanitizer_environment
 from trigraph.gpu.launcher import KERNELS, HostLibrary, KernelError, using_host_library
 from trigraph.gpu.sources import expand_includes
-from trigraph.qualify.cases import subset
-from trigraph.qualify.place import Rehearsal
 
 # The package's own library runs in every order, and has to give the same bits in each. What the slow builds report
 # depends on accesses and on the barriers between them, not on the order: each of them runs in one.
@@ -43,9 +44,8 @@ def nan_filled(shape, dtype=float):
 
 def run(family):
     """Run all cases of a family and compare them with the readable panel; return what the kernels gave."""
-    cases = importlib.import_module(f"trigraph.qualify.cases.{family}")
     with mock.patch.object(np, "empty", nan_filled):
-        return cases.run(Rehearsal())
+        return cases.run(family, Rehearsal())
 
 
 def check(family, path, order):
@@ -142,36 +142,31 @@ def unshared(made):
     return type(made)(map(unshared, made)) if type(made) in (tuple, list) else made
 
 
-def check_spoilt(family, make, results):
-    """Spoil one number of each row of each array in turn: what becomes NaN is the same in every order as in pyref.
-
-    Parameters
-    ----------
-    make
-        Returns the arguments of `results` after the panel: calls give equal ones.
-    """
+def check_spoilt(family, name):
+    """Spoil one number of each row of each array in turn: what becomes NaN is the same in every order as in pyref."""
     import trigraph.gpu as gpu
     import trigraph.pyref as pyref
 
-    rng, given = np.random.default_rng(11), make()
-    for i, array in enumerate(arrays_of(given)):
-        for row in range(len(array)):
-            made = unshared(given)
-            flat = arrays_of(made)[i][row : row + 1].reshape(-1)
-            assert np.shares_memory(flat, arrays_of(made)[i])
-            flat[rng.integers(len(flat))] = np.nan
-            with np.errstate(all="ignore"):
-                expected = results(pyref, *made)
-                for order in ORDERS:
-                    with using_host_library(installed(family), order, seed=7):
-                        _same_nans(f"array {i}, row {row}, {order}", results(gpu, *made), expected)
+    rng = np.random.default_rng(11)
+    for key, given in cases.make(family, name).items():
+        for i, array in enumerate(arrays_of(given)):
+            for row in range(len(array)):
+                made = {key: unshared(given)}
+                flat = arrays_of(made)[i][row : row + 1].reshape(-1)
+                assert np.shares_memory(flat, arrays_of(made)[i])
+                flat[rng.integers(len(flat))] = np.nan
+                with np.errstate(all="ignore"):
+                    expected = cases.results(pyref, made)
+                    for order in ORDERS:
+                        with using_host_library(installed(family), order, seed=7):
+                            _same_nans(f"array {i}, row {row}, {order}", cases.results(gpu, made), expected)
 
 
 def _same_nans(what, got, expected):
     """Compare; a cotangent of None is left out by the kernels and a zero for pyref, which NaN does not pass unseen."""
     for key, right in expected.items():
         mine = got[key]
-        for k, (a, b) in enumerate(zip(*((x if isinstance(x, tuple) else (x,)) for x in (mine, right)), strict=True)):
+        for k, (a, b) in enumerate(zip(mine, right, strict=True)):
             if b is not None and b.dtype.kind != "i":
                 same = np.isnan(a) == np.isnan(b) if " of " not in key else np.isnan(a) <= np.isnan(b)
                 assert same.all(), f"{what}: {key}, field {k}: {(~same).sum()} differ"

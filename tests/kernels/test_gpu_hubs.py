@@ -7,10 +7,12 @@ takes for that, in second derivatives, which launch the kernels of the other mod
 
 import numpy as np
 import pytest
-from table_calls import FUNCTIONS, OPERATORS, SIZES, choice_number, fields, shape_of
+from table_calls import SIZES, fields
 
 from trigraph import CSC, EdgeGraph, Segments
-from trigraph.table import SYMBOLS
+from trigraph.checks import choice_number, shape_of
+from trigraph.panels import FUNCTIONS
+from trigraph.table import OPERATORS, SYMBOLS
 from trigraph.verification import tolerances
 from trigraph.verification.accuracy import field_error
 from trigraph.verification.judged import ask

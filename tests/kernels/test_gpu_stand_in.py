@@ -62,27 +62,15 @@ def test_a_graph_is_done_when_it_is_there(cupy, name):
 
 @pytest.mark.usefixtures("cupy")
 @pytest.mark.parametrize("name", OPERATORS)
-def test_calls_wait_for_nothing(name):
-    op = OPERATORS[name]
-    _, on_device = moved_call(op)
-    for graph in graphs_of(op, on_device).values():
-        graph.prepare()
-    call(op, on_device)
-    before = cupy_stand_in.state.waits
-    call(op, on_device)
-    assert cupy_stand_in.state.waits == before
-
-
-@pytest.mark.usefixtures("cupy")
-@pytest.mark.parametrize("name", OPERATORS)
 def test_calls_can_be_captured(name):
-    """Graphs have been prepared, and have long rows."""
+    """With graphs that have been prepared, with and without long rows: a call waits for nothing."""
     op = OPERATORS[name]
-    _, on_device = moved_call(op, num_positions=3000, num_triplets=3000)
-    for graph in graphs_of(op, on_device).values():
-        graph.prepare()
-    with capturing():
-        call(op, on_device)
+    for sizes in ({}, {"num_positions": 3000, "num_triplets": 3000}):
+        _, on_device = moved_call(op, **sizes)
+        for graph in graphs_of(op, on_device).values():
+            graph.prepare()
+        with capturing():
+            call(op, on_device)
 
 
 @pytest.mark.usefixtures("cupy")
@@ -106,8 +94,5 @@ def test_the_stand_in_is_strict(cupy):
         y = x + x
     with pytest.raises(Misuse, match="another stream"):
         y + y
-    with capturing():
-        with pytest.raises(Misuse, match="captured"):
-            float(x.sum())
-        with pytest.raises(NotImplementedError, match="stream capture"):
-            cupy.matmul(x, x)
+    with capturing(), pytest.raises(Misuse, match="captured"):
+        float(x.sum())

@@ -130,10 +130,10 @@ def test_generate_refuses(family, tmp_path, instances, says):
 
 
 def test_no_floating_atomics(tmp_path):
-    """Sums in no order are refused by the compiler, whose words the error has."""
+    """Sums in no order are refused by the compiler, whose words the error has: there are no atomics."""
     require_compiler()
     source = tmp_path / "kernels" / "toy.cu"
     source.parent.mkdir()
     source.write_text("__global__ void toy(float* x) { atomicAdd(x, 1.0f); }\n")
-    with pytest.raises(RuntimeError, match=r"no matching function for call to .atomicAdd\(float\*&, float\)"):
+    with pytest.raises(RuntimeError, match=r".atomicAdd. was not declared in this scope"):
         host_build("toy", source=source, instances=["toy"])

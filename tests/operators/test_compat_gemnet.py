@@ -2,86 +2,16 @@
 
 import numpy as np
 import pytest
+from padded_gemnet import ATOMS, EDGES, EMB_IN, EMB_OUT, INTERM, RADIAL, SPHERICAL, VECTORS, Padded, vectors
 from table_calls import CPU_PANELS
 
 from trigraph.compat.gemnet import basis_embedding, interaction_bilinear
-from trigraph.verification import golden
-
-VECTORS = ("gemnet_triplet", "gemnet_quadruplet_49", "gemnet_edge_to_atom")
-EDGES, ATOMS, RADIAL, SPHERICAL, INTERM, EMB_IN, EMB_OUT = 9, 5, 4, 3, 2, 6, 7
-
-
-def vectors(name):
-    if name not in golden.files():
-        assert not golden.check_missing()
-        pytest.skip(f"golden vectors {name}.npz are not on this machine")
-    with np.load(golden.files()[name]) as archive:
-        return dict(archive)
 
 
 def close(got, expected, eps=1e-12):
     assert got.shape == expected.shape
     assert got.dtype == expected.dtype
     assert np.allclose(got, expected, rtol=eps, atol=eps * abs(expected).max(initial=0))
-
-
-def numbered(outer):
-    """Number of each member among those of its row, in order of appearance."""
-    return np.array([np.count_nonzero(outer[:k] == o) for k, o in enumerate(outer)], outer.dtype)
-
-
-class Padded:
-    """A case in any order of triplets, with edges and atoms that have none, and its sums over padded arrays."""
-
-    def __init__(self, dtype=np.float64, index=np.int64, seed=0):
-        rng = np.random.default_rng(seed)
-        self.outer = rng.integers(1, EDGES, 23).astype(index)
-        self.inner = numbered(self.outer)
-        self.atom = rng.integers(0, ATOMS - 1, EDGES).astype(index)
-        self.number = numbered(self.atom)
-        shapes = {
-            "weight": (RADIAL, SPHERICAL, INTERM),
-            "radial": (INTERM, RADIAL),
-            "rad_basis": (EDGES, RADIAL),
-            "sph_basis": (23, SPHERICAL),
-            "m": (23, EMB_IN),
-            "dense": (EMB_OUT, INTERM * EMB_IN),
-        }
-        for name, shape in shapes.items():
-            setattr(self, name, rng.standard_normal(shape).astype(dtype))
-
-    @property
-    def lists(self):
-        return {"idx_sph_outer": self.outer, "idx_sph_inner": self.inner}
-
-    @property
-    def atoms(self):
-        return {"idx_rad_outer": self.atom, "idx_rad_inner": self.number, "num_atoms": ATOMS}
-
-    def pad(self, outer, inner, rows, members):
-        padded = np.zeros((rows, inner.max() + 1, *members.shape[1:]), members.dtype)
-        for o, i, row in zip(outer, inner, members, strict=True):
-            padded[o, i] = row
-        return padded
-
-    def embedded(self):
-        """rad_W1 of each edge: the product's memory has the order (SPHERICAL, INTERM) and is not transposed."""
-        product = np.einsum("er,rsi->esi", self.rad_basis, self.weight)
-        return product.reshape(EDGES, -1).reshape(EDGES, INTERM, SPHERICAL)
-
-    def sph(self):
-        return np.einsum("eks->esk", self.pad(self.outer, self.inner, EDGES, self.sph_basis))
-
-    def by_atom(self, rows):
-        return self.pad(self.atom, self.number, ATOMS, rows)
-
-    def sums(self):
-        """Sum over each edge's slots, (EDGES, INTERM, EMB_IN)."""
-        m = self.pad(self.outer, self.inner, EDGES, self.m)
-        return np.einsum("eis,esk,ekc->eic", self.embedded(), self.sph(), m)
-
-    def result(self, P):
-        return np.einsum("oic,nic->no", self.dense.reshape(EMB_OUT, INTERM, EMB_IN), P)
 
 
 @pytest.mark.parametrize("panel", CPU_PANELS)

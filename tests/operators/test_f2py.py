@@ -11,7 +11,7 @@ from table_calls import OPS, draw, fields
 
 import trigraph.fortran
 from trigraph.fortran import judge, levels, reference
-from trigraph.table import OPERATORS, SYMBOLS
+from trigraph.table import OPERATORS
 
 MODULES = sorted(m.name for m in pkgutil.iter_modules(trigraph.fortran.__path__) if re.match("_(ref|jud|fast)", m.name))
 SHIM_SETS = {"_reference": "reference", "_judge": "judge"}
@@ -105,7 +105,8 @@ def ones(op):
 
     Those are a cutoff, and vectors that are all parallel.
     """
-    values = draw(op, graph=None, d=1, hidden=2)
+    defaults = {a.name: a.default for a in op.attributes if a.choices}
+    values = draw(op, setting=defaults, d=1, hidden=2)
     special = {a.name for a in op.arguments if a.degree is None}
     plain = [n for n, v in values.items() if isinstance(v, np.ndarray) and n not in special]
     return values | {name: np.ones_like(values[name]) for name in plain}
@@ -114,33 +115,6 @@ def ones(op):
 def factors(array):
     """Numbers near one, no two alike: what depends on directions alone depends on them."""
     return np.linspace(0.25, 1.75, array.size).reshape(array.shape)
-
-
-def largest_change(before, after):
-    """Largest change of a field, relative to its largest value where that is above one."""
-    changes = (
-        np.max(np.abs(after[n] - b), initial=0) / max(1, np.max(np.abs(b), initial=0)) for n, b in before.items()
-    )
-    return max(changes)
-
-
-@pytest.mark.parametrize("panel", [reference, trigraph.fortran], ids=["reference", "fast"])
-@pytest.mark.parametrize("op", ALL)
-def test_float64_is_not_rounded_on_the_way(op, panel):
-    function, good = getattr(panel, op.name), ones(op)
-    plain = function(**good)
-    for a in (a for a in op.given(good) if not a.given_back):
-        moved = function(**(good | {a.name: good[a.name] * (1 + STEP * factors(good[a.name]))}))
-        change = largest_change(fields(op, plain), fields(op, moved))
-        assert STEP / 64 < change < 1e4 * STEP, a.name  # 0, or 1e-7, had it been through float32
-
-
-@pytest.mark.parametrize("op", ALL)
-def test_float32_stays_float32(op):
-    values = {name: v.astype(np.float32) if isinstance(v, np.ndarray) else v for name, v in ones(op).items()}
-    for panel in (reference, trigraph.fortran):
-        got = fields(op, getattr(panel, op.name)(**values))
-        assert {v.dtype for v in got.values() if v.dtype.kind == "f"} == {np.dtype(np.float32)}
 
 
 def exact_change(after, before):
@@ -185,16 +159,10 @@ def test_dot_is_exact_beyond_float64():
         judge.dot(np.zeros((2, 3)), np.zeros((2, 4)))
 
 
-@pytest.mark.parametrize("op", ALL)
-def test_sizes_that_fortran_cannot_count(op):
-    entities = [s for s in op.definition.symbols if SYMBOLS[s].minimum == 0 and not op.graph]
-    values = draw(op, **dict.fromkeys(entities, 1), d=1)
-    for name in entities:
-        huge = {
-            a.name: np.broadcast_to(values[a.name][:1], (2**31, *values[a.name].shape[1:]))
-            for a in op.arguments
-            if a.dims[0] == name
-        }
-        for panel in (reference, trigraph.fortran):
-            with pytest.raises(ValueError, match=rf"^{op.name}: {name} is 2147483648; .* at most 2147483647$"):
-                getattr(panel, op.name)(**(values | huge))
+@pytest.mark.parametrize("panel", [reference, trigraph.fortran], ids=["reference", "fast"])
+def test_sizes_that_fortran_cannot_count(panel):
+    op = OPERATORS["gno_kernel_fwd"]
+    values = draw(op, num_edges=1)
+    huge = np.broadcast_to(values["coords"], (2**31, values["coords"].shape[1]))
+    with pytest.raises(ValueError, match=rf"^{op.name}: num_edges is 2147483648; .* at most 2147483647$"):
+        getattr(panel, op.name)(**(values | {"coords": huge}))

@@ -6,7 +6,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from table_calls import raises
 
-import trigraph
 from trigraph import pack_gno_params, unpack_gno_params
 from trigraph.checks.gno import GnoParams
 
@@ -55,21 +54,6 @@ def test_blocks_are_views():
         assert np.shares_memory(block, params)
     back.V[1, 2] = 77
     assert params[H * D + H + 2 * F + 1] == 77
-
-
-def test_row_of_v_is_f_out_fast():
-    """kernel[e, o + f_out*f] is the entry (o, f) of the edge's matrix."""
-    given = {name: np.zeros_like(block) for name, block in blocks().items()}
-    for f in range(F_IN):
-        for o in range(F_OUT):
-            given["b_v"][...] = 0
-            given["b_v"][o + F_OUT * f] = 1
-            params = pack_gno_params(**given)
-            graph = trigraph.CSC(np.array([0, 1]), np.array([0]))
-            features = np.zeros((1, F_IN))
-            features[0, f] = 3.0
-            message = trigraph.gno_message_fwd(features, np.zeros((1, D)), params, graph, F_IN, F_OUT)
-            assert message.tolist() == [[3.0 if k == o else 0.0 for k in range(F_OUT)]]
 
 
 @pytest.mark.parametrize("name", ["U", "b_u", "V", "b_v"])

@@ -1,4 +1,4 @@
-"""The build of the fast path: which one runs, and how another is chosen. A team of threads that cannot be had."""
+"""The build of the fast path: which one runs, how another is chosen, and that v3 and v4 agree in every bit."""
 
 import os
 import re
@@ -7,9 +7,11 @@ import sys
 
 import numpy as np
 import pytest
+from table_calls import OPS, assert_same_bits, call, draw
 
 import trigraph
 from trigraph.fortran import levels
+from trigraph.table import DEFINITIONS, SYMBOLS
 
 AVAILABLE = levels.available()
 
@@ -63,6 +65,36 @@ def test_levels_that_cannot_run():
     found = in_a_child(code, **{levels.ENVIRONMENT: "v9"})
     assert found.returncode == 1
     assert f"ValueError: {levels.ENVIRONMENT} is 'v9'; expected one of" in found.stderr
+
+
+def of_any_size(op, seed):
+    """Arguments whose widths fill no vector, and whose rows are of very different size in every second case.
+
+    Widths decide in what order products are made and where chunks begin; very small rows bring the direct sums over
+    pairs of edges in.
+    """
+    rng = np.random.default_rng(seed)
+    sizes = {s: int(rng.integers(max(SYMBOLS[s].minimum, 1), SYMBOLS[s].maximum or 40)) for s in op.definition.symbols}
+    sizes |= {s: int(rng.integers(1, 500)) for s in op.definition.symbols if not SYMBOLS[s].minimum}
+    values = draw(op, (np.float32, np.float64)[seed // 2 % 2], seed=seed, **sizes)
+    if seed % 2:
+        for a in (a for a in op.given(values) if not (a.given_back or a.index or SYMBOLS.get(a.dims[0]) is None)):
+            factors = 10.0 ** rng.uniform(-8, 0, len(values[a.name])).reshape(-1, *[1] * (len(a.dims) - 1))
+            values[a.name] = (values[a.name] * factors).astype(values[a.name].dtype)
+    return values
+
+
+@pytest.mark.skipif(not {*levels.EQUAL_BITS} <= {*AVAILABLE}, reason="the processor lacks a level")
+@pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda d: d.name)
+def test_equal_bits_on_v3_and_v4(definition):
+    """For more sizes than `trigraph verify` has."""
+    for op in (o for o in OPS if o.definition is definition):
+        for seed in range(8):
+            values, found = of_any_size(op, seed), []
+            for level in levels.EQUAL_BITS:
+                trigraph.set_cpu_level(level)
+                found.append(call(op, values))
+            assert_same_bits(*found)
 
 
 REFUSED_THREADS = """

@@ -7,29 +7,18 @@ import re
 
 import numpy as np
 import pytest
-from table_calls import CPU_PANELS, OPS, assert_close, assert_same_bits, call, draw, fields
+from table_calls import CPU_PANELS, OPS, assert_same_bits, call, draw, fields
+from table_errors import EACH_OPERATOR, SELECTIVE
 
 import trigraph
 from trigraph import results
-from trigraph.graphs import to_device
 from trigraph.panels import FUNCTIONS, PANELS, panel_function
 from trigraph.panels import front_door as panels
 from trigraph.table import DEFINITIONS, OPERATORS, result_type
 
 ALL = [pytest.param(op, id=op.name) for op in OPS]
-SELECTIVE = [pytest.param(op, id=op.name) for op in OPS if op.selective]
 # The GPU panel shares its functions with gpu-host, which every machine can import.
 IMPORTABLE = (*CPU_PANELS, "gpu")
-
-
-def device():
-    """Return CuPy, or skip: the only skip there is, for lack of a GPU."""
-    cupy = pytest.importorskip("cupy", reason="no CuPy")
-    try:
-        cupy.cuda.runtime.getDeviceCount()
-    except cupy.cuda.runtime.CUDARuntimeError:
-        pytest.skip("no CUDA device")
-    return cupy
 
 
 # Names and signatures
@@ -75,26 +64,20 @@ def test_signature_of_the_front_door(op):
 
 
 @pytest.mark.parametrize("panel", IMPORTABLE)
-@pytest.mark.parametrize("op", ALL)
-def test_signatures_of_the_panels(op, panel):
-    function = panel_function(panel, op.name)
-    signature = inspect.signature(function)
-    expected = inspect.signature(getattr(trigraph, op.name)).parameters
-    writes_out = panel != "pyref"  # its functions are formulas, which return new arrays
-    names = [n for n in expected if n != "panel" and (writes_out or n != "out")]
-    assert list(signature.parameters) == names
-    for name in names:
-        got, want = signature.parameters[name], expected[name]
-        assert (got.name, got.kind, got.default) == (want.name, want.kind, want.default)
-    assert function.__name__ == op.name
-    assert function.__doc__.strip()
-
-
-@pytest.mark.parametrize("panel", IMPORTABLE)
-def test_panels_have_every_operator(panel):
+def test_signatures_of_the_panels(panel):
     module = importlib.import_module(PANELS[panel][0])
-    for name in OPERATORS:
-        assert callable(getattr(module, name))
+    for op in OPS:
+        function = panel_function(panel, op.name)
+        expected = inspect.signature(getattr(trigraph, op.name)).parameters
+        writes_out = panel != "pyref"  # its functions are formulas, which return new arrays
+        names = [n for n in expected if n != "panel" and (writes_out or n != "out")]
+        assert list(inspect.signature(function).parameters) == names
+        for name in names:
+            got, want = inspect.signature(function).parameters[name], expected[name]
+            assert (got.name, got.kind, got.default) == (want.name, want.kind, want.default)
+        assert function.__name__ == op.name
+        assert function.__doc__.strip()
+        assert callable(getattr(module, op.name))
 
 
 def test_definitions_and_operators():
@@ -128,43 +111,21 @@ def test_docstring_names_everything(op):
     assert "Raises\n------\n" in returns
 
 
-# Calls and results
+# Calls and results: what panels compute `trigraph verify` shows
 
 
-@pytest.mark.parametrize("panel", CPU_PANELS)
-@pytest.mark.parametrize("op", ALL)
-def test_panels_agree(op, panel):
-    for dtype, index in ((np.float32, np.int32), (np.float64, np.int64)):
-        values = draw(op, dtype, index)
-        got = call(op, values, panel=panel)
-        assert_close(got, call(op, values, panel="fortran-reference"))
-        assert all(type(v) is np.ndarray and v.flags.c_contiguous for v in got.values())
-        assert all(v.dtype == (index if v.dtype.kind == "i" else dtype) for v in got.values())
-        assert all(v.flags.owndata or v.base is not None for v in got.values())
-
-
-@pytest.mark.parametrize("op", ALL)
-def test_the_device_agrees(op):
-    cupy = device()
-    for dtype, index in ((np.float32, np.int32), (np.float64, np.int64)):
-        values = draw(op, dtype, index)
-        got = call(op, {name: to_device(v) for name, v in values.items()})  # gpu is the default
-        assert_close({n: cupy.asnumpy(v) for n, v in got.items()}, call(op, values, panel="fortran-reference"))
-
-
-@pytest.mark.parametrize("panel", CPU_PANELS)
-@pytest.mark.parametrize("op", ALL)
-def test_positional_and_keyword_calls(op, panel):
+@pytest.mark.parametrize("op", EACH_OPERATOR)
+def test_positional_and_keyword_calls(op):
     values, function = draw(op), FUNCTIONS[op.name]
-    expected = call(op, values, panel=panel)
+    expected = call(op, values)
     for split in range(len(values) + 1):
         names = list(values)
         positional = [values[n] for n in names[:split]]
         keywords = {n: values[n] for n in reversed(names[split:])}
-        assert_same_bits(fields(op, function(*positional, **keywords, panel=panel)), expected)
+        assert_same_bits(fields(op, function(*positional, **keywords)), expected)
 
 
-@pytest.mark.parametrize("op", ALL)
+@pytest.mark.parametrize("op", EACH_OPERATOR)
 def test_the_default_is_the_fast_path(op, monkeypatch):
     values = draw(op)
     called = []
@@ -180,56 +141,24 @@ def test_the_default_is_the_fast_path(op, monkeypatch):
     assert called == [("fortran", "execute")] * 3
 
 
-@pytest.mark.parametrize("panel", CPU_PANELS)
 @pytest.mark.parametrize("op", SELECTIVE)
-def test_wrt(op, panel):
+def test_wrt(op):
+    """Names in any form; verify asks each panel for each field alone."""
     values = draw(op)
-    full = call(op, values, panel=panel)
+    full = call(op, values)
     names = list(full)
-    for i, name in enumerate(names):
-        chosen = {n: v if n == name else None for n, v in full.items()}
-        for wrt in (
-            name,
-            (name,),
-            [name],
-            {name},
-            iter([name]),
-            (n for n in [name, name]),
-            {name: 1},
-            np.array([name]),
-        ):
-            assert_same_bits(call(op, values, wrt=wrt, panel=panel), chosen)
-        rest = {n: v if n != name else None for n, v in full.items()}
-        assert_same_bits(call(op, values, wrt=names[:i] + names[i + 1 :], panel=panel), rest)
-    assert_same_bits(call(op, values, wrt=reversed(names), panel=panel), full)
-    assert_same_bits(call(op, values, wrt=None, panel=panel), full)
-    assert_same_bits(call(op, values, wrt=(), panel=panel), dict.fromkeys(names))
-    positional = FUNCTIONS[op.name](*values.values(), names[0], panel=panel)
-    assert fields(op, positional)[names[0]].tobytes() == full[names[0]].tobytes()
-
-
-@pytest.mark.parametrize("panel", CPU_PANELS)
-@pytest.mark.parametrize("op", [pytest.param(op, id=op.name) for op in OPS if op.order == 2])
-def test_a_cotangent_that_is_none_is_zero(op, panel):
-    values = draw(op)
-    nullable = [a.name for a in op.arguments if a.name.startswith("gg_")]
-    for absent in [[n] for n in nullable] + [nullable]:
-        none = values | dict.fromkeys(absent)
-        zero = values | {n: np.zeros_like(values[n]) for n in absent}
-        got = call(op, none, panel=panel)
-        assert_close(got, call(op, zero, panel=panel))  # not to the bit: BLAS sums other numbers of terms otherwise
-    assert not any(v.any() for v in got.values())  # linear in them
-
-
-@pytest.mark.parametrize("panel", CPU_PANELS)
-@pytest.mark.parametrize("op", ALL)
-def test_inputs_are_left_alone(op, panel):
-    values = draw(op)
-    before = {n: v.copy() for n, v in values.items() if isinstance(v, np.ndarray)}
-    got = call(op, values, panel=panel)
-    for name, value in before.items():
-        assert np.array_equal(values[name], value)
-        assert not any(np.shares_memory(values[name], result) for result in got.values())
+    name = names[-1]
+    chosen = {n: v if n == name else None for n, v in full.items()}
+    twice = (n for n in [name, name])
+    for wrt in (name, (name,), [name], {name}, iter([name]), twice, {name: 1}, np.array([name])):
+        assert_same_bits(call(op, values, wrt=wrt), chosen)
+    rest = {n: v if n != name else None for n, v in full.items()}
+    assert_same_bits(call(op, values, wrt=names[:-1]), rest)
+    assert_same_bits(call(op, values, wrt=reversed(names)), full)
+    assert_same_bits(call(op, values, wrt=None), full)
+    assert_same_bits(call(op, values, wrt=()), dict.fromkeys(names))
+    positional = FUNCTIONS[op.name](*values.values(), name)
+    assert fields(op, positional)[name].tobytes() == full[name].tobytes()
 
 
 @pytest.mark.parametrize("op", ALL)

@@ -3,7 +3,7 @@
 Child processes (this file, run as a script) limit their address space to what they have and a budget, between nothing
 and all that the call needs. Either MemoryError is raised, and arrays given as `out=` hold what they held before; or the
 result has the bits it has without a limit. The next call, without the limit, has them as well. A child that ends or
-hangs fails the operator it was at, and another child goes on with the next one.
+hangs fails the operator it was at, and another child goes on with the next one. pyref has no compiled code but NumPy's.
 """
 
 from __future__ import annotations
@@ -14,11 +14,9 @@ import json
 import os
 import pickle
 import resource
-import signal
 import subprocess
 import sys
 import threading
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -31,25 +29,21 @@ from table_calls import OPS, call, draw
 from trigraph import set_num_threads
 from trigraph.fortran import memory
 from trigraph.table import OPERATORS, SYMBOLS
-from trigraph.verification.judged import ask
 
 PAGE = resource.getpagesize()
 HANG = 60  # seconds for an operator, in the dense sweep 20 times as many
 SENTINEL = 0xA5  # every byte of `out=` before a call
 MOST = 2**34  # bytes that are enough for every call
-# pyref has no compiled code but NumPy's, which was seen three times, in runs of all tests, to read address 0 where a
-# buffer of less than 32 pages was refused after all. An operator that crashes more often than this is wrong.
-CRASHES = 2
 
 
 class Sweep(NamedTuple):
     """How a panel is tried.
 
     `many` edges or triplets and `few` nodes are such that work space is much more than a page: the direct panels pay
-    for every triplet, gpu-host for every thread of a block, the judge for real128. In a `fine` sweep every request of a
-    page or more can be refused; in the others only those of 32 pages or more, since NumPy 2.4 does not notice when the
-    buffers (64 KiB) are refused in which it converts operands and indices, and goes on with what lies at address 0.
-    What gpu-host has written when memory is refused between two kernels is not promised to be `untouched`.
+    for every triplet, gpu-host for every thread of a block. In a `fine` sweep every request of a page or more can be
+    refused; in the others only those of 32 pages or more, since NumPy 2.4 does not notice when the buffers (64 KiB) are
+    refused in which it converts operands and indices, and goes on with what lies at address 0. What gpu-host has
+    written when memory is refused between two kernels is not promised to be `untouched`.
     """
 
     panel: str
@@ -65,9 +59,7 @@ SWEEPS = {
     "fortran, coarse": Sweep("fortran", 60_000, 3000, fine=False),
     "fortran, teams": Sweep("fortran", 6000, 300, teams=True),
     "fortran-reference": Sweep("fortran-reference", 2000, 300),
-    "pyref": Sweep("pyref", 8000, 4000, fine=False),
     "gpu-host": Sweep("gpu-host", 400, 40, untouched=False),
-    "judge": Sweep("judge", 60, 9),
 }
 # Sizes from which the C library asks the system for memory of its own, and gives it back when it is freed.
 BLOCK = {True: PAGE, False: 32 * PAGE}
@@ -150,8 +142,6 @@ def jobs(op: Any, sweep: Sweep, dense: bool) -> Iterator[Job]:
     kinds = [(np.float32, np.int32, 2), (np.float64, np.int64, 1), (np.float32, np.int64, 1), (np.float64, np.int32, 2)]
     if sweep.teams:
         kinds = [(np.float64, np.int64, 3)]
-    elif sweep.panel == "judge":  # in real128, on one thread
-        kinds = kinds[1:2]
     chosen = settings(op)
     pairs = [(s, k) for s in chosen for k in kinds]
     if not dense:
@@ -159,8 +149,6 @@ def jobs(op: Any, sweep: Sweep, dense: bool) -> Iterator[Job]:
     for number, (setting, (dtype, index, threads)) in enumerate(pairs):
         name = f"{op.name} {setting} {dtype.__name__} {index.__name__} {threads} threads"
         given = (True, False) if dense else (number % 2 == 0,)
-        if sweep.panel == "judge":
-            given = (False,)
         yield Job(name, draw(op, dtype, index, setting=setting, **sizes), threads, given)
 
 
@@ -174,8 +162,8 @@ def same(got: dict[str, Any], expected: dict[str, Any]) -> bool:
 class Call:
     """One call under a falling limit; counts what was refused and what was not."""
 
-    def __init__(self, op: Any, sweep: Sweep, job: Job) -> None:
-        self.op, self.sweep = op, sweep
+    def __init__(self, op: Any, sweep: Sweep, job: Job, dense: bool) -> None:
+        self.op, self.sweep, self.dense = op, sweep, dense
         self.name, self.values, _, self.given = job
         self.refused = self.complete = 0
         self.expected = {n: None if v is None else v.copy() for n, v in self.result(self.values).items()}
@@ -184,8 +172,6 @@ class Call:
 
     def result(self, values: dict[str, Any], **keywords: Any) -> dict[str, Any]:
         """Call the operator; a mapping from field to array."""
-        if self.sweep.panel == "judge":
-            return ask(self.op, values)
         return call(self.op, values, panel=self.sweep.panel, **keywords)
 
     def step(self, budget: int, given: bool) -> bool:
@@ -208,7 +194,7 @@ class Call:
                 raise Wrong(f"{where}: a result with other bits")
             return True
         self.refused += 1
-        if self.op.name not in str(got) and self.sweep.panel != "judge":
+        if self.op.name not in str(got):
             raise Wrong(f"{where}: {got!r} does not name the operator")
         if (
             given
@@ -216,26 +202,26 @@ class Call:
             and any((a.reshape(-1).view(np.uint8) != SENTINEL).any() for a in self.out.values())
         ):
             raise Wrong(f"{where}: {got!r}, and out is half written")
+        # That call also leaves libgomp the memory for a team of its next one: refused that, it ends the process.
         if not same(function(), self.expected):
             raise Wrong(f"{where}: {got!r}, and the next call has other bits")
         return False
 
-    def run(self, dense: bool) -> None:
-        """Find out what the call needs, and try less."""
+    def run(self) -> None:
+        """Find out what the call needs, and try less; for a team, from more than stacks and heaps of its threads."""
         for given in self.given:
-            need = BLOCK[self.sweep.fine]  # no smaller request is refused
-            while not self.step(need, given):
-                need *= 4
-                if need > MOST:
-                    raise Wrong(f"{self.name}: MemoryError with {MOST} bytes left")
-            pages, count = need // PAGE, 400 if dense else 6
-            for budget in sorted({PAGE * (pages * k // count) for k in range(count)}):
+            if self.sweep.teams:
+                budgets = range(0, 2**28, 2**28 // 16 + PAGE)
+            else:
+                need = BLOCK[self.sweep.fine]  # no smaller request is refused
+                while not self.step(need, given):
+                    need *= 4
+                    if need > MOST:
+                        raise Wrong(f"{self.name}: MemoryError with {MOST} bytes left")
+                count = 400 if self.dense else 6
+                budgets = sorted({need * k // count // PAGE * PAGE for k in range(count)})
+            for budget in budgets:
                 self.step(budget, given)
-
-    def run_teams(self) -> None:
-        """Lower the limit from more than the stacks of the threads and their heaps take."""
-        for budget in range(0, 2**28, 2**28 // 16 + PAGE):
-            self.step(budget, True)
 
 
 def try_operator(op: Any, sweep: Sweep, dense: bool) -> tuple[int, int]:
@@ -248,11 +234,8 @@ def try_operator(op: Any, sweep: Sweep, dense: bool) -> tuple[int, int]:
     refused = complete = 0
     for job in jobs(op, sweep, dense):
         set_num_threads(job.threads)
-        tried = Call(op, sweep, job)
-        if sweep.teams:
-            tried.run_teams()
-        else:
-            tried.run(dense)
+        tried = Call(op, sweep, job, dense)
+        tried.run()
         refused, complete = refused + tried.refused, complete + tried.complete
     return refused, complete
 
@@ -274,71 +257,46 @@ def main(name: str, dense: bool, operators: list[str]) -> None:
 # ---- the tests -------------------------------------------------------------------------------------------------------
 
 
-class Outcome(NamedTuple):
-    """Of one panel: what went wrong by operator, and how many calls were refused memory, and were not."""
-
-    wrong: dict[str, str | None]
-    refused: int
-    complete: int
-
-
-@functools.cache
-def outcome(name: str, dense: bool) -> Outcome:
-    """Try all operators of a panel."""
-    block = str(BLOCK[SWEEPS[name].fine])
+def start(name: str, dense: bool, operators: list[str]) -> subprocess.CompletedProcess[str]:
+    """Run the child, with a C library that asks the system for every block and gives it back when it is freed."""
+    fine = SWEEPS[name].fine
     environment = os.environ | {
-        "MALLOC_MMAP_THRESHOLD_": block,
-        "MALLOC_TRIM_THRESHOLD_": "0" if SWEEPS[name].fine else str(2**30),
-        "MALLOC_TOP_PAD_": "0" if SWEEPS[name].fine else str(2**21),
+        "MALLOC_MMAP_THRESHOLD_": str(BLOCK[fine]),
+        "MALLOC_TRIM_THRESHOLD_": "0" if fine else str(2**30),
+        "MALLOC_TOP_PAD_": "0" if fine else str(2**21),
         "MALLOC_ARENA_MAX": "1",
         "GLIBC_TUNABLES": TEAM_STACK,
         "OPENBLAS_NUM_THREADS": "1",  # with more, OpenBLAS itself ends the process when memory is refused
         "PYTHONPATH": str(Path(__file__).parents[1] / "helpers"),
     }
-    left, wrong, refused, complete = [op.name for op in OPS], {}, 0, 0
-    crashes = Counter()
-    while left:
-        command = [sys.executable, __file__, name, str(int(dense)), *left]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        for line in done.stdout.splitlines():
-            found, (r, c) = json.loads(line)
-            wrong[left.pop(0)], refused, complete = found, refused + r, complete + c
-        if left and name == "pyref" and done.returncode == -signal.SIGSEGV and crashes[left[0]] < CRASHES:
-            crashes[left[0]] += 1
-            continue
-        if left:
-            last = "\n".join(done.stderr.splitlines()[-40:])
-            wrong[left.pop(0)] = f"the process ended with {done.returncode}:\n{last}"
-    return Outcome(wrong, refused, complete)
-
-
-ALL = [pytest.param(op, id=op.name) for op in OPS]
+    command = [sys.executable, __file__, name, str(int(dense)), *operators]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
 # Large requests are refused in the fine sweep, too; what the coarse one adds is the system's own large blocks.
-ORDINARY = [pytest.param(n, marks=pytest.mark.slow) if n == "fortran, coarse" else n for n in SWEEPS]
+SLOW = [(name, dense) for name, sweep in SWEEPS.items() for dense in (False, True) if not (dense and sweep.teams)]
+ORDINARY = [(name, dense) for name, dense in SLOW if not (dense or name == "fortran, coarse")]
 
 
-@pytest.mark.parametrize("name", ORDINARY)
-@pytest.mark.parametrize("op", ALL)
-def test_a_result_or_memory_error(op, name):
-    wrong = outcome(name, False).wrong[op.name]
-    assert wrong is None, wrong
-
-
-@pytest.mark.parametrize("name", ORDINARY)
-def test_memory_was_refused_and_was_not(name):
-    found = outcome(name, False)
-    assert found.refused > len(OPS)
-    assert found.complete > len(OPS)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [n for n, sweep in SWEEPS.items() if not sweep.teams])
-@pytest.mark.parametrize("op", ALL)
-def test_a_result_or_memory_error_densely(op, name):
-    wrong = outcome(name, True).wrong[op.name]
-    assert wrong is None, wrong
+@pytest.mark.parametrize(
+    ("name", "dense"), [pytest.param(*c, marks=() if c in ORDINARY else pytest.mark.slow) for c in SLOW]
+)
+def test_a_result_or_memory_error(name: str, dense: bool) -> None:
+    """One child tries all operators; where it ends or hangs, that operator is wrong, and another child goes on."""
+    left, wrong, refused, complete = [op.name for op in OPS], {}, 0, 0
+    while left:
+        done = start(name, dense, left)
+        for line in done.stdout.splitlines():
+            operator = left.pop(0)
+            found, (r, c) = json.loads(line)
+            refused, complete = refused + r, complete + c
+            wrong |= {operator: found} if found else {}
+        if left:
+            last = "\n".join(done.stderr.splitlines()[-40:])
+            wrong[left.pop(0)] = f"the process ended with {done.returncode}:\n{last}"
+    assert wrong == {}
+    assert refused > len(OPS)
+    assert complete > len(OPS)
 
 
 if __name__ == "__main__":

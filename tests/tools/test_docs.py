@@ -42,12 +42,6 @@ def run(*command, cwd, **keywords):
     return done.stdout
 
 
-def test_pages_are_there():
-    names = {page.name for page in (ROOT / "docs").glob("*.md")}
-    assert {"operators.md", "accuracy.md", "implementation.md", "design.md", "fortran.md", "gpu.md"} <= names
-    assert (ROOT / "CHANGELOG.md").is_file()
-
-
 def test_every_folder_of_tests_is_described():
     tests = ROOT / "tests"
     named = re.findall(r"^\| `(\w+)/` \|", (tests / "README.md").read_text(), re.MULTILINE)
@@ -127,9 +121,7 @@ SPEEDS = {
 
 @pytest.mark.parametrize(("operator", "words"), SPEEDS)
 def test_speeds_are_those_of_a_record(operator, words):
-    (row,) = [
-        line for line in README.splitlines() if line.startswith("| [`") and f"(docs/operators.md#{operator})" in line
-    ]
+    (row,) = [line for line in ROWS if f"(docs/operators.md#{operator})" in line]
     assert words in row
     record, workload, peer = SPEEDS[operator, words]
     results = json.loads((RECORDS / f"2026-11-21-xeon-2core{record}.json").read_text())["results"]

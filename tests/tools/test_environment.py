@@ -72,7 +72,22 @@ class CudaError(RuntimeError):
     pass
 
 
-def cupy(monkeypatch, get_device):
+def no_device():
+    raise CudaError("no driver")
+
+
+DEVICE = {"name": "Made-up GPU", "compute_capability": "9.0", "driver": 12080, "runtime": 12060}
+
+
+@pytest.mark.parametrize(
+    ("get_device", "expected", "reason"),
+    [
+        (lambda: 0, DEVICE, None),
+        (no_device, dict.fromkeys(DEVICE), "no CUDA device: no driver"),
+        (None, dict.fromkeys(DEVICE), "CuPy is not installed"),
+    ],
+)
+def test_device(get_device, expected, reason, monkeypatch):
     runtime = SimpleNamespace(
         CUDARuntimeError=CudaError,
         getDevice=get_device,
@@ -80,33 +95,9 @@ def cupy(monkeypatch, get_device):
         driverGetVersion=lambda: 12080,
         runtimeGetVersion=lambda: 12060,
     )
-    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(cuda=SimpleNamespace(runtime=runtime)))
-
-
-def test_device(monkeypatch):
-    cupy(monkeypatch, lambda: 0)
-    assert environment.device() == {
-        "name": "Made-up GPU",
-        "compute_capability": "9.0",
-        "driver": 12080,
-        "runtime": 12060,
-        "reason": None,
-    }
-
-
-def test_no_device(monkeypatch):
-    def get_device():
-        raise CudaError("no driver")
-
-    cupy(monkeypatch, get_device)
-    found = environment.device()
-    assert found["name"] is None
-    assert found["reason"] == "no CUDA device: no driver"
-
-
-def test_no_cupy(monkeypatch):
-    monkeypatch.setitem(sys.modules, "cupy", None)
-    assert environment.device()["reason"] == "CuPy is not installed"
+    cupy = SimpleNamespace(cuda=SimpleNamespace(runtime=runtime)) if get_device else None
+    monkeypatch.setitem(sys.modules, "cupy", cupy)
+    assert environment.device() == expected | {"reason": reason}
 
 
 def test_build_is_recorded():

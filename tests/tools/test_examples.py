@@ -10,8 +10,9 @@ from matplotlib.image import imread
 
 pytest.importorskip("torch")
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
-# Examples with options take minutes without them.
-COMMANDS = {path.stem: path for path in EXAMPLES if "@click.command" in path.read_text()}
+# Examples with options take minutes without them. Paths are strings: torch asks for the source of modules, as runpy
+# was given them.
+COMMANDS = {path.stem: str(path) for path in EXAMPLES if "@click.command" in path.read_text()}
 PROGRAMS = [path for path in EXAMPLES if path.stem not in COMMANDS]
 
 
@@ -37,12 +38,12 @@ def _in_a_folder_of_its_own(tmp_path, monkeypatch):
 def test_every_example_is_run():
     assert {path.stem for path in PROGRAMS} == {"dimenet_forces", "my_gno", "train_on_derivatives"}
     # tests/distributed runs divided_forces on two ranks.
-    assert COMMANDS.keys() == {"divided_forces", "fit_g2", "gno_poisson", "karate", "train_forces"}
+    assert COMMANDS.keys() == {"divided_forces", "gno_poisson", "karate", "train_forces"}
 
 
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
 def test_programs(path):
-    runpy.run_path(path, run_name="__main__")
+    runpy.run_path(str(path), run_name="__main__")
 
 
 def test_poisson_on_meshes_not_seen():
@@ -72,18 +73,9 @@ def test_train_forces():
     assert imread("train_forces.png").std() > 0
 
 
-def test_fit_g2():
-    text = printed("fit_g2", "--steps", 5)
-    assert "119 molecules trained on, 29 held out" in text
-    before, after = map(float, re.findall(r": (\S+) eV trained on", text))
-    assert after < before
-    assert imread("fit_g2.png").std() > 0
-
-
 @pytest.mark.parametrize(
     ("name", "option", "least"),
     [
-        ("fit_g2", "steps", 0),
         ("gno_poisson", "refinements", 0),
         ("gno_poisson", "steps", 1),
         ("karate", "steps", 1),
@@ -96,9 +88,3 @@ def test_least_options(name, option, least):
     code, text = invoke(name, f"--{option}", least - 1)
     assert code == 2
     assert f"Invalid value for '--{option}': {least - 1} is not in the range x>={least}." in text
-
-
-@pytest.mark.parametrize(("name", "energy"), [("H2", 4.75), ("CH4", 18.2), ("N2", 9.9)])
-def test_labels(name, energy):
-    """Experimental atomization energies: 109.5, 420 and 228 kcal/mol."""
-    assert runpy.run_path(COMMANDS["fit_g2"])["atomization_energy"](name) == pytest.approx(energy, abs=0.05)

@@ -47,11 +47,16 @@ def checkout(tmp_path_factory):
     return target
 
 
-def test_import_is_light(tmp_path):
-    slow = ("scipy", "importlib.metadata", "click", "rich", "matplotlib", "jinja2", "jsonschema", "ase", "matscipy")
-    slow += ("trigraph.compat", "trigraph.gpu", "trigraph.pyref", "trigraph.results", "trigraph.verification")
-    code = f"import sys, trigraph; print(trigraph.__all__ and [m for m in {slow} if m in sys.modules])"
-    assert run(sys.executable, "-c", code, cwd=tmp_path) == "[]\n"
+def test_imports_are_light(tmp_path):
+    """Of the package, then of its command line, which draws and reads reports only where it has to."""
+    drawing = ("rich", "matplotlib", "jinja2", "jsonschema")
+    slow = ("scipy", "importlib.metadata", "click", *drawing, "ase", "matscipy")
+    slow += tuple(f"trigraph.{n}" for n in ("benchmarks", "compat", "gpu", "pyref", "results", "verification"))
+    code = f"""import sys, trigraph
+assert trigraph.__all__ and [m for m in {slow} if m in sys.modules] == [], sys.modules.keys()
+import trigraph.cli
+assert [m for m in {drawing} if m in sys.modules] == [], sys.modules.keys()"""
+    run(sys.executable, "-c", code, cwd=tmp_path)
 
 
 def test_modules_are_there_after_the_import(tmp_path):

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from cupy_stand_in import asarray
 
-from trigraph.qualify.cases import dimenet, gat, gemnet, gno, weighted
-from trigraph.qualify.notes import Notes
-from trigraph.qualify.place import Device
-from trigraph.qualify.stages import checks
+from trigraph.benchmarks.qualify import cases
+from trigraph.benchmarks.qualify.part import Notes, read
+from trigraph.benchmarks.qualify.place import Device
+from trigraph.benchmarks.qualify.stages import checks
 
 NAMES = ("agg_weighted_n2n_bwd", "mha_gat_n2n_fwd", "agg_edge_to_edge_fwd", "interaction_bilinear_fwd")
 
@@ -35,7 +35,7 @@ class Stream(cupy_stand_in.Stream):
 def device(monkeypatch, tmp_path):
     """The device, with what the stand-in for CuPy needs besides."""
     cupy = cupy_stand_in.install(monkeypatch, tmp_path)
-    cupy.asnumpy = lambda array: array.get()
+    cupy.asnumpy = lambda array: np.asarray(array.get() if hasattr(array, "get") else array)
     cupy.take = lambda array, index, axis: asarray(np.take(array.get(), index.get(), axis))
     cupy.cuda.Stream = Stream
     cupy.cuda.MemoryPool = lambda: types.SimpleNamespace(malloc=None)
@@ -47,19 +47,18 @@ def device(monkeypatch, tmp_path):
     return Device()
 
 
-@pytest.mark.parametrize("check", ["poisoned", "views", "half"])
+@pytest.mark.parametrize("check", ["poisoned", "views", "extremes"])
 def test_checks(device, check, tmp_path):
     notes = Notes(tmp_path / "notes.json")
     checks.run(check, device, notes)
-    assert notes.lines
-    assert all(line["passed"] is not False for line in notes.lines), notes.lines
-    assert {line["passed"] for line in notes.lines} <= {True, None}
+    lines = read(notes.path)
+    assert {line["passed"] for line in lines} == {True}, lines
 
 
 def test_a_capture_that_replays_nothing_is_found(device, tmp_path):
     notes = Notes(tmp_path / "notes.json")
     checks.run("capture", device, notes)
-    assert [line["passed"] for line in notes.lines] == [False] * len(NAMES)
+    assert [line["passed"] for line in read(notes.path)] == [False] * len(NAMES)
 
 
 def test_memory_that_is_not_written_is_found(device, tmp_path, monkeypatch):
@@ -74,10 +73,10 @@ def test_memory_that_is_not_written_is_found(device, tmp_path, monkeypatch):
     monkeypatch.setattr(checks, "_called", leaves)
     notes = Notes(tmp_path / "notes.json")
     checks.run("poisoned", device, notes)
-    assert False in {line["passed"] for line in notes.lines}
+    assert False in {line["passed"] for line in read(notes.path)}
 
 
-@pytest.mark.parametrize("family", [gno, weighted, gat, gemnet, dimenet], ids=lambda m: m.__name__.split(".")[-1])
+@pytest.mark.parametrize("family", ["gno", "gat"])
 def test_sanitizer_cases(device, family):
     """They run with arrays of a device, and their results are compared on the host."""
-    assert all(type(array) is np.ndarray for array in family.run(device).values())
+    assert all(type(array) is np.ndarray for array in cases.run(family, device).values())

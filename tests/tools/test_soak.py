@@ -10,15 +10,15 @@ import sys
 import numpy as np
 import pytest
 
+from trigraph.benchmarks import soak
 from trigraph.table import DEFINITIONS
-from trigraph.verification import soak
 
 SECONDS = 6
 TIMEOUT = 5 * soak.HANG
 
 
 def run(*options: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-m", "trigraph.verification.soak", *options]
+    command = [sys.executable, "-W", "ignore::DeprecationWarning", "-m", "trigraph.benchmarks.soak", *options]
     return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT, check=False)
 
 

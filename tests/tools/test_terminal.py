@@ -9,10 +9,7 @@ from contextlib import contextmanager
 import pytest
 from click.testing import CliRunner
 
-from trigraph.bench import cli as bench_cli
 from trigraph.cli import main
-from trigraph.fortran import export
-from trigraph.qualify import cli as qualify_cli
 from trigraph.terminal import plain
 from trigraph.verification import progress, run, units
 from trigraph.verification.implementation import adapt
@@ -97,15 +94,7 @@ def ended(words):
     return caught.value.code
 
 
-COMMANDS = {
-    "help": ["--help"],
-    "info": ["info"],
-    "operators": ["operators"],
-    "verify": ["verify", "--panel", "pyref", "--jobs", "1"],
-    "bench": ["bench", "--workload", "gno-message"],
-    "qualify": ["qualify", "--rehearse"],
-    "fortran": ["fortran"],
-}
+VERIFY = ["verify", "--panel", "pyref", "--jobs", "1"]
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device of Linux")
@@ -113,27 +102,22 @@ COMMANDS = {
     ("kind", "line"),
     [("disk", "Error: the output cannot be used: No space left on device\n"), ("pipe", "")],
 )
-@pytest.mark.parametrize("name", COMMANDS)
-def test_an_output_that_cannot_be_written(name, kind, line, made_up, tmp_path, monkeypatch, capsys):
-    options = {"verify": ["--report", str(tmp_path)], "qualify": ["--out", str(tmp_path)], "fortran": [str(tmp_path)]}
-    (tmp_path / "summary.md").write_text("")
-    monkeypatch.setattr(bench_cli, "ceilings", lambda *arguments: {})
-    monkeypatch.setattr(bench_cli, "find_workloads", lambda *arguments: [])
-    monkeypatch.setattr(export, "write", lambda *arguments: [])
-    monkeypatch.setattr(qualify_cli, "run_stages", lambda *arguments, **more: {})
-    monkeypatch.setattr(qualify_cli, "write", lambda *arguments: {"verdict": "passed"})
+@pytest.mark.parametrize("words", [["--help"], ["operators"], VERIFY], ids=lambda words: words[0])
+def test_an_output_that_cannot_be_written(words, kind, line, made_up, tmp_path, monkeypatch, capsys):
+    """A click option, a command that prints, and one that has a report to write all the same."""
+    report = ["--report", str(tmp_path)] if words is VERIFY else []
     with unwritable(kind) as stream, monkeypatch.context() as patch:
         patch.setattr(sys, "stdout", stream)
-        assert ended([*COMMANDS[name], *options.get(name, [])]) == 1
+        assert ended([*words, *report]) == 1
     errors = capsys.readouterr().err
     assert errors.endswith(line)
-    assert errors.count("\n") == bool(line) + (name == "verify")  # whose part is finished
-    assert (tmp_path / "report.json").is_file() == (name == "verify")
+    assert errors.count("\n") == bool(line) + bool(report)  # verify tells of the part that is finished
+    assert (tmp_path / "report.json").is_file() == bool(report)
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device of Linux")
 @pytest.mark.parametrize("kind", ["disk", "pipe"])
-@pytest.mark.parametrize(("words", "status"), [(["no such command"], 2), (COMMANDS["verify"], 0)])
+@pytest.mark.parametrize(("words", "status"), [(["no such command"], 2), (VERIFY, 0)])
 def test_errors_that_nobody_can_read_have_their_status(kind, words, status, made_up, tmp_path, monkeypatch):
     report = ["--report", str(tmp_path)] if status == 0 else []
     with unwritable(kind) as stream, monkeypatch.context() as patch:
@@ -150,14 +134,10 @@ def test_a_folder_that_cannot_be_made(tmp_path):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-@pytest.mark.parametrize("name", ["verify", "bench"])
-def test_a_signal_is_one_line_and_its_status(name, number, made_up, monkeypatch):
-    """A signal ends what is computed here as it ends what waits for a process."""
+def test_a_signal_is_one_line_and_its_status(number, made_up, monkeypatch):
     before = signal.getsignal(number)
-
     monkeypatch.setenv("HIT", number.name)
-    monkeypatch.setattr(bench_cli, "ceilings", lambda *arguments: os.kill(os.getpid(), number))
-    result = CliRunner().invoke(main, COMMANDS[name])
+    result = CliRunner().invoke(main, VERIFY)
     assert (result.exit_code, result.stderr.strip()) == (128 + number, f"Ended by {number.name}")
     assert signal.getsignal(number) is before
 
@@ -167,7 +147,7 @@ def test_a_signal_that_is_ignored_stays_ignored(made_up, monkeypatch):
     monkeypatch.setenv("HIT", "SIGHUP")
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        assert CliRunner().invoke(main, COMMANDS["verify"]).exit_code == 0
+        assert CliRunner().invoke(main, VERIFY).exit_code == 0
         assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)

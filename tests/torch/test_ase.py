@@ -62,9 +62,7 @@ def test_atoms_many_cells_away(pbc, calculator):
     np.testing.assert_allclose(atoms.get_forces(), forces, rtol=0, atol=1e-8 * np.abs(forces).max())
     for away in (2**20, 2**31, 2**33):
         atoms.positions[2, 0] += (away - 2**18) * atoms.cell[0, 0]
-        with pytest.raises(
-            ValueError, match=r"positions\[2\] is .* cells from the origin along cell\[0\]; expected at"
-        ):
+        with pytest.raises(ValueError, match=r"positions\[2\] is .* cells from the origin along cell\[0\]; expected"):
             atoms.get_potential_energy()
         atoms.positions[2, 0] -= (away - 2**18) * atoms.cell[0, 0]
     calculator.model.float()

@@ -54,11 +54,22 @@ def function_of_inputs(spec, values, names):
 
 @pytest.mark.parametrize(("spec", "setting"), CASES)
 def test_results_and_derivatives_are_those_of_the_front_door(spec, setting):
+    check_against_front_door(spec, setting)
+
+
+@pytest.mark.parametrize("panel", ["fortran", "fortran-reference", "pyref", "gpu-host"])
+@pytest.mark.parametrize("spec", DEFINITIONS, ids=lambda s: s.name)
+def test_panels_can_be_asked_for(spec, panel):
+    check_against_front_door(spec, {}, panel=panel)
+
+
+def check_against_front_door(spec, setting, **panel):
+    """Raise unless results and both derivatives are those of the front door, bit for bit."""
     values, names = arguments(spec, setting)
     given = tensors(values)
     fwd, bwd, bwd2 = (OPERATORS[f"{spec.name}_{o}"] for o in ("fwd", "bwd", "bwd2"))
-    expected = fields(fwd, FUNCTIONS[fwd.name](**values))
-    result = getattr(tt, spec.name)(**given)
+    expected = fields(fwd, FUNCTIONS[fwd.name](**values, **panel))
+    result = getattr(tt, spec.name)(**given, **panel)
     got = {fwd.fields[0].name: result} if fwd.single else result._asdict()
     for name, array in expected.items():
         np.testing.assert_array_equal(got[name].detach().numpy(), array)
@@ -69,14 +80,14 @@ def test_results_and_derivatives_are_those_of_the_front_door(spec, setting):
     inputs = [given[n] for n in names]
     cotangents = [torch.from_numpy(g).requires_grad_() for g in grads.values()]
     first = torch.autograd.grad(outputs(spec, result), inputs, cotangents, create_graph=True)
-    known = FUNCTIONS[bwd.name](**grads, **values)
+    known = FUNCTIONS[bwd.name](**grads, **values, **panel)
     for name, gradient in zip(names, first, strict=True):
         np.testing.assert_array_equal(gradient.detach().numpy(), getattr(known, name))
     ggs = {f"gg_{n}": rng.standard_normal(values[n].shape) for n in names}
     second = torch.autograd.grad(
         first, [*cotangents, *inputs], [torch.from_numpy(g) for g in ggs.values()], allow_unused=True
     )
-    known = FUNCTIONS[bwd2.name](**ggs, **grads, **values)
+    known = FUNCTIONS[bwd2.name](**ggs, **grads, **values, **panel)
     for name, gradient in zip([*grads, *names], second, strict=True):
         np.testing.assert_array_equal(0 if gradient is None else gradient.numpy(), getattr(known, name))
 

@@ -1,12 +1,12 @@
 """The DimeNet++ of trigraph.torch.nn: PyG's numbers and parameters, exact derivatives, periodic cells, batches."""
 
 import pickle
-import re
 
 import numpy as np
 import pytest
 import torch
 from ase.build import bulk, fcc111
+from raising import raising
 from scipy import special
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -27,6 +27,14 @@ SIZES = {
     "cutoff": 3.5,
     "output_initializer": "glorot_orthogonal",
 }
+
+
+SMALL = {
+    "num_blocks": 1,
+    "num_before_skip": 0,
+    "num_after_skip": 1,
+    "num_output_layers": 1,
+}  # few layers, for compilers
 
 
 def model_of(dtype=torch.float64, **sizes):
@@ -96,55 +104,43 @@ def exact_zeros(n, k):
     return np.stack([z[:k] for z in zeros])
 
 
-@pytest.fixture(params=["float32 zeros", "exact zeros"])
-def tolerance_of_peer(request, monkeypatch):
-    """PyG's constants and a tolerance.
-
-    Its zeros z are float32 numbers, wrong by up to 2^-24 of z. The basis at x changes by x j'(z x) times that, its
-    derivative in x by more by z: for the sizes below z < 15, and three derivatives come in, so 2^-24 15^2 for what is
-    compared with a maximum. With exact zeros, rounding: its closed forms lose z^-l x^-l of the digits, 1e4 here.
-    """
-    monkeypatch.setattr(peer, "radius_graph", radius_graph)
-    monkeypatch.setattr(peer, "triplets", triplets)
-    if request.param == "float32 zeros":
-        return 2**-24 * 15**2
-    import torch_geometric.nn.models.dimenet_utils as utils
-
-    monkeypatch.setattr(utils, "Jn_zeros", exact_zeros)
-    return 2**-53 * 1e5
+# Rounding of PyG's closed forms of the basis: they lose z^-l x^-l of the digits, 1e4 here.
+TOLERANCE = 2**-53 * 1e5
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_pyg(tolerance_of_peer):
-    ours, theirs = model_of(), peer.DimeNetPlusPlus(**SIZES, max_num_neighbors=1000).double()
+@pytest.mark.parametrize("limit", [1000, 5])
+def test_pyg(limit, monkeypatch):
+    """Parameters by name, energies, forces and their gradients in the parameters.
+
+    PyG's own zeros of the Bessel functions are float32 numbers, whose rounding would hide what is compared.
+    """
+    monkeypatch.setattr(peer, "radius_graph", radius_graph)
+    monkeypatch.setattr(peer, "triplets", triplets)
+    monkeypatch.setattr("torch_geometric.nn.models.dimenet_utils.Jn_zeros", exact_zeros)
+    ours, theirs = model_of(max_num_neighbors=limit), peer.DimeNetPlusPlus(**SIZES, max_num_neighbors=limit).double()
     assert list(ours.state_dict()) == list(theirs.state_dict())
     theirs.load_state_dict(ours.state_dict(), strict=True)
     ours.load_state_dict(theirs.state_dict(), strict=True)
     z, pos = cluster()
-    for limit in (1000, 5):
-        ours.max_num_neighbors = theirs.max_num_neighbors = limit
-        compare(ours, theirs, z, pos, tolerance_of_peer)
-
-
-def compare(ours, theirs, z, pos, tolerance):
     pos.requires_grad_()
     batch = (torch.arange(14) >= 6).long()
-    energy = theirs(z, pos, batch)
-    got = ours(z, pos, batch)
-    close(got, energy, tolerance)
     weight = torch.randn(14, 3, dtype=torch.float64)
     results = []
-    for model, e in ((theirs, energy), (ours, got)):
-        (grad,) = torch.autograd.grad(e.sum(), pos, create_graph=True)
+    for model in (theirs, ours):
+        energy = model(z, pos, batch)
+        (grad,) = torch.autograd.grad(energy.sum(), pos, create_graph=True)
         of_params = torch.autograd.grad((weight * grad).sum(), list(model.parameters()), allow_unused=True)
-        results.append((grad, *of_params))
-    found = ours.energy_forces_stress(z, pos, batch)
-    close(-found.forces, results[0][0], tolerance)
-    largest = max(p.abs().max() for p in results[0] if p is not None)
-    for expected, result in zip(*results, strict=True):
-        assert (expected is None) == (result is None)
-        if expected is not None:
-            assert (result - expected).abs().max() <= tolerance * largest
+        results.append((energy, grad, of_params))
+    (energy, grad, expected), (got, got_grad, found) = results
+    close(got, energy, TOLERANCE)
+    close(-ours.energy_forces_stress(z, pos, batch).forces, grad, TOLERANCE)
+    close(got_grad, grad, TOLERANCE)
+    assert [g is None for g in found] == [g is None for g in expected]
+    pairs = [(a, b) for a, b in zip(found, expected, strict=True) if a is not None]
+    largest = max(b.abs().max() for _, b in pairs)
+    for a, b in pairs:
+        assert (a - b).abs().max() <= TOLERANCE * largest
 
 
 def test_initial_parameters():
@@ -295,20 +291,6 @@ def test_isolated_atoms_and_empty_structures():
     assert model(z[:0], pos[:0], torch.zeros(0, dtype=torch.int64)).shape == (0, 1)
 
 
-def test_max_num_neighbors():
-    """The nearest neighbours of each atom; a limit that none reaches changes nothing."""
-    z, pos = cluster()
-    full, limited, wide = (model_of(max_num_neighbors=n) for n in (None, 3, 100))
-    assert torch.equal(full(z, pos), wide(z, pos))
-    graph = limited.neighbors(pos).graph
-    degree = np.diff(graph.dst_offsets)
-    assert degree.max() == 3
-    distance = torch.cdist(pos, pos).fill_diagonal_(torch.inf)
-    for i in range(len(pos)):
-        into = graph.dst_edge_index[graph.dst_offsets[i] : graph.dst_offsets[i + 1]]
-        assert set(graph.src[into]) == set(distance[i].argsort()[: degree[i]].tolist())
-
-
 def test_kept_neighbors_and_edges_beyond_the_cutoff():
     """Edges longer than the cutoff contribute nothing, so that a list of a larger one may be kept."""
     model, wider = model_of(), model_of(cutoff=4.2)
@@ -323,7 +305,7 @@ def test_kept_neighbors_and_edges_beyond_the_cutoff():
 
 def test_traced_and_compiled():
     """`make_fx` of energy, forces and stress; the trace compiled, and its force-training gradient."""
-    model = model_of(num_blocks=1)
+    model = model_of(**SMALL)
     z, pos, cell, pbc = tensors_of(slab())
     neighbors = model.neighbors(pos, cell=cell, pbc=pbc)
 
@@ -357,8 +339,8 @@ def test_traced_and_compiled():
 
 def test_compiled_around_a_search():
     """Where neighbours are looked for, the program breaks; derivatives run as they are."""
-    model, (z, pos, cell, pbc) = model_of(), tensors_of(slab())
-    torch._dynamo.reset()
+    model, (z, pos, cell, pbc) = model_of(**SMALL), tensors_of(slab())
+    torch.compiler.reset()
     compiled = torch.compile(model, backend="eager")
     derivatives = torch.compile(model.energy_forces_stress, backend="eager")
     for scale in (1.0, 0.95, 0.9):
@@ -366,25 +348,29 @@ def test_compiled_around_a_search():
         close(compiled(*given), model(*given), 1e-14)
         for got, expected in zip(derivatives(*given), model.energy_forces_stress(*given), strict=True):
             assert torch.equal(got, expected)
-    with pytest.raises(ValueError, match="z goes from -1 to 49; expected atomic numbers from 0 to 94"):
+    with raising("ValueError: ...z goes from -1 to 49; expected atomic numbers from 0 to 94"):
         compiled(z - 30, pos)
+
+
+def leaves(found):
+    return [found] if isinstance(found, torch.Tensor) else [tensor for part in found for tensor in leaves(part)]
 
 
 @pytest.mark.parametrize("transform", [torch.func.grad, torch.func.hessian], ids=["grad", "hessian"])
 def test_a_search_inside_a_transform(transform):
     """Derivatives of torch.func in positions, in the cell and in both are those with kept neighbours."""
-    model, (z, pos, cell, pbc) = model_of(num_blocks=1), tensors_of(slab())
+    model, (z, pos, cell, pbc) = model_of(**SMALL), tensors_of(slab())
     batch, neighbors = torch.zeros_like(z), model.neighbors(pos, cell=cell, pbc=pbc)
     for argnums in (0, 1, (0, 1)):
         search = transform(lambda p, c: model(z, p, batch, [c]).sum(), argnums)(pos, cell)
         kept = transform(lambda p, c: model(z, p, cell=c, neighbors=neighbors).sum(), argnums)(pos, cell)
-        for got, expected in zip(*map(torch.utils._pytree.tree_leaves, (search, kept)), strict=True):
+        for got, expected in zip(leaves(search), leaves(kept), strict=True):
             assert torch.equal(got, expected)
 
 
 def test_a_search_of_many_positions():
     model, (z, pos) = model_of(), cluster(4)
-    with pytest.raises(ValueError, match=r"^DimeNetPlusPlus: pos: a tensor is batched by torch\.vmap; expected"):
+    with raising("ValueError: DimeNetPlusPlus: pos: a tensor is batched by torch.vmap; expected"):
         torch.vmap(lambda p: model(z, p))(torch.stack([pos, pos]))
 
 
@@ -438,96 +424,60 @@ def test_float32_and_hessian():
     close(-torch.autograd.grad(forces[2, 1], by_pos)[0].flatten(), hessian[7], 1e-12)
 
 
-def lazily_negated(tensor):
-    """Return an equal tensor: a view of what has the opposite sign, the imaginary part of a conjugate."""
-    found = torch.complex(torch.zeros_like(tensor), -tensor).conj().imag
-    assert found.is_neg()
-    return found
-
-
 def test_tensors_that_are_negated_when_they_are_read():
-    model, (z, pos, cell, pbc) = model_of(), tensors_of(slab())
-    lazy, of = lazily_negated(pos), lazily_negated
-    batch = torch.tensor([0, 1, 0, 1])
-    for given, negated in (
-        ({}, {}),
-        ({"cell": cell, "pbc": pbc}, {"cell": of(cell), "pbc": pbc}),
-        ({"batch": batch, "cell": [cell, None]}, {"batch": batch, "cell": [of(cell), None]}),
-    ):
-        found = model.energy_forces_stress(z, lazy, **negated)
-        for got, expected in zip(found, model.energy_forces_stress(z, pos, **given), strict=True):
-            assert (got is expected is None) or torch.equal(got.nan_to_num(), expected.nan_to_num())
-        gradient = torch.func.grad(lambda p, given=negated: model(z, p, **given).sum())(lazy)
-        expected = torch.func.grad(lambda p, given=given: model(z, p, **given).sum())(pos)
-        assert torch.equal(gradient, expected)
+    """Views of what has the opposite sign: the imaginary part of a conjugate."""
+    model, (z, pos, cell, _) = model_of(), tensors_of(slab())
+    lazy, lazy_cell = (torch.complex(torch.zeros_like(t), -t).conj().imag for t in (pos, cell))
+    assert lazy.is_neg()
+    given = {"batch": torch.tensor([0, 1, 0, 1])}
+    found = model.energy_forces_stress(z, lazy, cell=[lazy_cell, None], **given)
+    for got, expected in zip(found, model.energy_forces_stress(z, pos, cell=[cell, None], **given), strict=True):
+        assert torch.equal(got.nan_to_num(), expected.nan_to_num())
+    gradient, expected = (
+        torch.func.grad(lambda p, c=c: model(z, p, cell=[c, None], **given).sum())(p)
+        for p, c in ((lazy, lazy_cell), (pos, cell))
+    )
+    assert torch.equal(gradient, expected)
 
 
 ATOMS = {"z": torch.tensor([1, 8]), "pos": torch.tensor([[0.0, 0, 0], [1, 0, 0]], dtype=torch.float64)}
 BAD = [
-    ({"z": [1, 8]}, TypeError, "z is a list; expected a torch.Tensor"),
-    ({"z": torch.tensor([1.0, 8])}, TypeError, "z has dtype torch.float32; expected torch.int64 or torch.int32"),
-    ({"z": torch.tensor([1, 95])}, ValueError, "z goes from 1 to 95; expected atomic numbers from 0 to 94"),
-    ({"z": torch.tensor([[1, 8]])}, ValueError, "z has shape (1, 2); expected (num_atoms,)"),
-    ({"z": torch.tensor([1])}, ValueError, "pos has shape (2, 3); expected (num_atoms, 3) = (1, 3)"),
-    ({"pos": np.zeros((2, 3))}, TypeError, "pos is a ndarray; expected a torch.Tensor"),
-    (
-        {"pos": torch.zeros(2, 3)},
-        TypeError,
-        "pos has dtype torch.float32; expected torch.float64, that of the parameters",
-    ),
-    ({"pos": torch.zeros(2, 3).double()}, ValueError, "expected a finite vector of non-zero length"),
-    (
-        {"pos": torch.full((2, 3), torch.nan).double()},
-        ValueError,
-        "positions[0] is [nan, nan, nan]; expected finite values",
-    ),
-    (
-        {"pos": torch.zeros(2, 3, device="meta").double()},
-        ValueError,
-        "pos is on meta; expected cpu, where the parameters",
-    ),
-    (
-        {"pos": torch.zeros(2, 3).bfloat16()},
-        TypeError,
-        "pos has dtype torch.bfloat16; expected torch.float32 or torch.float64",
-    ),
-    ({"pos": torch.zeros(3)}, ValueError, "pos has shape (3,); expected (num_atoms, 3)"),
-    ({"batch": [0, 0]}, TypeError, "batch is list; expected a torch.Tensor of torch.int64 or torch.int32"),
-    ({"batch": torch.tensor([0])}, ValueError, "batch has shape (1,); expected (num_atoms,) = (2,)"),
-    (
-        {"batch": torch.tensor([-1, 0])},
-        ValueError,
-        "batch goes from -1 to 0; expected from 0 to num_structures - 1 = 0",
-    ),
-    *(
-        (
-            {"batch": torch.tensor([last, 0])},
-            MemoryError,
-            f"max(batch) + 1 is {last + 1}, whose arrays take {16 * (last + 1)} bytes; expected at most",
-        )
-        for last in (10**12, 2**62, 2**63 - 1)
-    ),
-    ({"cell": 3.0}, TypeError, "cell is a float; expected a torch.Tensor or a list of them"),
-    ({"cell": torch.eye(2)}, ValueError, "cell has shape (1, 2, 2); expected (num_structures, 3, 3) = (1, 3, 3)"),
-    ({"cell": [None, torch.eye(3)]}, ValueError, "batch is None and cell has 2 structures; expected one"),
-    ({"cell": [torch.eye(2)]}, ValueError, "cell[0] has shape (2, 2); expected (3, 3)"),
-    *(
-        ({"cell": cell}, TypeError, f"{name} has dtype torch.complex64; expected real numbers")
-        for cell, name in ((torch.eye(3) * (1 + 0j), "cell"), ([torch.eye(3) * (1 + 0j)], "cell[0]"))
-    ),
-    ({"cell": [3]}, TypeError, "cell[0] is a int; expected a torch.Tensor or None"),
-    ({"cell": torch.zeros(3, 3)}, ValueError, "expected independent vectors in periodic directions"),
-    ({"pbc": True}, ValueError, "cell is None with pbc [True, True, True]; expected independent vectors"),
-    ({"pbc": 1}, TypeError, "pbc is 1; expected bools"),
-    ({"pbc": [True, False]}, ValueError, "pbc has shape (2,); expected (), (3,) or (num_structures, 3) = (1, 3)"),
+    ({"z": [1, 8]}, "TypeError: ...z is a list; expected a torch.Tensor"),
+    ({"z": torch.tensor([1.0, 8])}, "TypeError: ...z has dtype torch.float32; expected torch.int64 or torch.int32"),
+    ({"z": torch.tensor([1, 95])}, "ValueError: ...z goes from 1 to 95; expected atomic numbers from 0 to 94"),
+    ({"z": torch.tensor([[1, 8]])}, "ValueError: ...z has shape (1, 2); expected (num_atoms,)"),
+    ({"z": torch.tensor([1])}, "ValueError: ...pos has shape (2, 3); expected (num_atoms, 3) = (1, 3)"),
+    ({"pos": np.zeros((2, 3))}, "TypeError: ...pos is a ndarray; expected a torch.Tensor"),
+    ({"pos": torch.zeros(2, 3)}, "TypeError: ...pos has dtype torch.float32; expected torch.float64, that of"),
+    ({"pos": torch.zeros(2, 3).bfloat16()}, "TypeError: ...pos has dtype torch.bfloat16; expected torch.float32 or "),
+    ({"pos": torch.zeros(2, 3).double()}, "ValueError: ...expected a finite vector of non-zero length"),
+    ({"pos": torch.full((2, 3), torch.nan).double()}, "ValueError: ...positions[0] is [nan, nan, nan]; expected"),
+    ({"pos": torch.zeros(2, 3).double().to("meta")}, "ValueError: ...pos is on meta; expected cpu, where the"),
+    ({"pos": torch.zeros(3)}, "ValueError: ...pos has shape (3,); expected (num_atoms, 3)"),
+    ({"batch": [0, 0]}, "TypeError: ...batch is list; expected a torch.Tensor of torch.int64 or torch.int32"),
+    ({"batch": torch.tensor([0])}, "ValueError: ...batch has shape (1,); expected (num_atoms,) = (2,)"),
+    ({"batch": torch.tensor([-1, 0])}, "ValueError: ...batch goes from -1 to 0; expected from 0 to num_structures"),
+    ({"batch": torch.tensor([10**12, 0])}, f"MemoryError: ...max(batch) + 1 is {10**12 + 1}, whose arrays take 16000"),
+    ({"batch": torch.tensor([2**63 - 1, 0])}, f"MemoryError: ...max(batch) + 1 is {2**63}, whose arrays take {2**67}"),
+    ({"cell": 3.0}, "TypeError: ...cell is a float; expected a torch.Tensor or a list of them"),
+    ({"cell": torch.eye(2)}, "ValueError: ...cell has shape (1, 2, 2); expected (num_structures, 3, 3) = (1, 3, 3)"),
+    ({"cell": [None, torch.eye(3)]}, "ValueError: ...batch is None and cell has 2 structures; expected one"),
+    ({"cell": [torch.eye(2)]}, "ValueError: ...cell[0] has shape (2, 2); expected (3, 3)"),
+    ({"cell": torch.eye(3) * (1 + 0j)}, "TypeError: ...cell has dtype torch.complex64; expected real numbers"),
+    ({"cell": [torch.eye(3) * (1 + 0j)]}, "TypeError: ...cell[0] has dtype torch.complex64; expected real numbers"),
+    ({"cell": [3]}, "TypeError: ...cell[0] is a int; expected a torch.Tensor or None"),
+    ({"cell": torch.zeros(3, 3)}, "ValueError: ...expected independent vectors in periodic directions"),
+    ({"pbc": True}, "ValueError: ...cell is None with pbc [True, True, True]; expected independent vectors"),
+    ({"pbc": 1}, "TypeError: ...pbc is 1; expected bools"),
+    ({"pbc": [True, False]}, "ValueError: ...pbc has shape (2,); expected (), (3,) or (num_structures, 3) = (1, 3)"),
 ]
 
 
-@pytest.mark.parametrize(("change", "error", "text"), BAD, ids=[t for _, _, t in BAD])
-def test_bad_input(change, error, text):
+@pytest.mark.parametrize(("change", "text"), BAD, ids=[t for _, t in BAD])
+def test_bad_input(change, text):
     model = model_of()
     for function in (model, model.energy_forces_stress):
-        with pytest.raises(error, match=re.escape(text)):
+        with raising(text):
             function(**(ATOMS | change))
 
 
@@ -535,9 +485,7 @@ def test_errors_name_the_structure_of_a_batch():
     """Its atoms are numbered on their own."""
     model, (z, pos) = model_of(), cluster(6)
     pos[3] = torch.nan
-    with pytest.raises(
-        ValueError, match=r"^DimeNetPlusPlus: structure 7 of the batch: EdgeGraph: positions\[1\] is \[nan"
-    ):
+    with raising("ValueError: DimeNetPlusPlus: structure 7 of the batch: EdgeGraph: positions[1] is [nan"):
         model(z, pos, torch.tensor([0, 7, 0, 7, 0, 7]))
 
 
@@ -561,29 +509,32 @@ def test_bad_neighbors_and_channels():
         ({"pbc": pbc}, "pbc is given with neighbors; expected None, as they hold it"),
         ({}, "Neighbors: cell is None; expected the cells of neighbors that cross their boundaries"),
     ]:
-        with pytest.raises(ValueError, match=re.escape(text)):
+        with raising(f"ValueError: ...{text}"):
             model(z, pos, neighbors=neighbors, **more)
-    with pytest.raises(ValueError, match="neighbors have 4 atoms; expected num_atoms = 3"):
+    with raising("ValueError: ...neighbors have 4 atoms; expected num_atoms = 3"):
         model(z[:3], pos[:3], cell=cell, neighbors=neighbors)
-    with pytest.raises(TypeError, match=r"^DimeNetPlusPlus: neighbors is a EdgeGraph; expected Neighbors"):
+    with raising("TypeError: DimeNetPlusPlus: neighbors is a EdgeGraph; expected Neighbors"):
         model(z, pos, cell=cell, neighbors=neighbors.graph)
     for wrong, low, high in ((-1, -1, 29), (95, 29, 95)):
         z_wrong = torch.tensor([29, 29, wrong, 29])
         for function in (model, model.energy_forces_stress):
-            with pytest.raises(ValueError, match=f"z goes from {low} to {high}; expected atomic numbers from 0 to 94"):
+            with raising(f"ValueError: ...z goes from {low} to {high}; expected atomic numbers from 0 to 94"):
                 function(z_wrong, pos, cell=cell, neighbors=neighbors)
-    for pos_wrong, error, text in (
-        ([1.0], TypeError, "pos is a list; expected a torch.Tensor"),
-        (pos.half(), TypeError, "pos has dtype torch.float16; expected torch.float32 or torch.float64"),
-        (pos.to("meta"), ValueError, "pos is on meta; expected a CPU or CUDA device"),
+    for pos_wrong, text in (
+        ([1.0], "TypeError: DimeNetPlusPlus: pos is a list; expected a torch.Tensor"),
+        (
+            pos.half(),
+            "TypeError: DimeNetPlusPlus: pos has dtype torch.float16; expected torch.float32 or torch.float64",
+        ),
+        (pos.to("meta"), "ValueError: DimeNetPlusPlus: pos is on meta; expected a CPU or CUDA device"),
     ):
-        with pytest.raises(error, match="^DimeNetPlusPlus: " + text):
+        with raising(text):
             model.neighbors(pos_wrong)
-    with pytest.raises(ValueError, match=r"^DimeNetPlusPlus: z is on meta; expected a CPU or CUDA device"):
+    with raising("ValueError: DimeNetPlusPlus: z is on meta; expected a CPU or CUDA device"):
         model_of().to("meta")(z.to("meta"), pos.to("meta"))
-    with pytest.raises(TypeError, match=r"pos has dtype torch\.bfloat16; expected torch\.float32 or torch\.float64"):
+    with raising("TypeError: ...pos has dtype torch.bfloat16; expected torch.float32 or torch.float64"):
         model_of().bfloat16()(z, pos.bfloat16())
-    with pytest.raises(ValueError, match="out_channels is 2; expected 1 for energy_forces_stress"):
+    with raising("ValueError: ...out_channels is 2; expected 1 for energy_forces_stress"):
         model_of(out_channels=2).energy_forces_stress(z, pos)
 
 
@@ -605,52 +556,44 @@ def test_least_sizes():
     assert model_of(**MINIMA)(*cluster(5)).isfinite().all()
 
 
-@pytest.mark.parametrize(
-    ("change", "error", "text"),
-    [
-        *(
-            ({n: least - 1}, ValueError, f"{n} is {least - 1}; expected at least {least}")
-            for n, least in MINIMA.items()
-        ),
-        *(({n: 2.0}, TypeError, f"{n} is a float; expected an int") for n in MINIMA),
-        ({"num_spherical": 9}, ValueError, "num_spherical is 9; expected at most 8"),
-        ({"num_radial": 17}, ValueError, "num_radial is 17; expected at most 16"),
-        ({"envelope_exponent": 17}, ValueError, "envelope_exponent is 17; expected at most 16"),
-        ({"cutoff": float("nan")}, ValueError, "cutoff is nan; expected a finite number above 0"),
-        ({"cutoff": 0}, ValueError, "cutoff is 0.0; expected a finite number above 0"),
-        ({"cutoff": "5"}, TypeError, "cutoff is a str; expected a number"),
-        ({"act": "swich"}, ValueError, "act is 'swich'; expected a callable or one of "),
-        ({"act": 3}, TypeError, "act is a int; expected a callable or the name of an activation"),
-        ({"output_initializer": "ones"}, ValueError, "output_initializer is 'ones'; expected 'zeros' or"),
-    ],
-    ids=str,
-)
-def test_bad_sizes(change, error, text):
-    with pytest.raises(error, match="^DimeNetPlusPlus: " + re.escape(text)):
+BAD_SIZES = [
+    *(({n: least - 1}, f"ValueError: {n} is {least - 1}; expected at least {least}") for n, least in MINIMA.items()),
+    *(({n: 2.0}, f"TypeError: {n} is a float; expected an int") for n in MINIMA),
+    ({"num_spherical": 9}, "ValueError: num_spherical is 9; expected at most 8"),
+    ({"num_radial": 17}, "ValueError: num_radial is 17; expected at most 16"),
+    ({"envelope_exponent": 17}, "ValueError: envelope_exponent is 17; expected at most 16"),
+    ({"cutoff": float("nan")}, "ValueError: cutoff is nan; expected a finite number above 0"),
+    ({"cutoff": 0}, "ValueError: cutoff is 0.0; expected a finite number above 0"),
+    ({"cutoff": "5"}, "TypeError: cutoff is a str; expected a number"),
+    ({"act": "swich"}, "ValueError: act is 'swich'; expected a callable or one of "),
+    ({"act": 3}, "TypeError: act is a int; expected a callable or the name of an activation"),
+    ({"output_initializer": "ones"}, "ValueError: output_initializer is 'ones'; expected 'zeros' or"),
+]
+
+
+@pytest.mark.parametrize(("change", "text"), BAD_SIZES, ids=str)
+def test_bad_sizes(change, text):
+    with raising(text.replace(": ", ": DimeNetPlusPlus: ", 1)):
         model_of(**change)
 
 
 @pytest.mark.parametrize(
-    ("change", "error", "text"),
+    ("change", "text"),
     [
-        ({"num_radial": 0}, ValueError, "num_radial is 0; expected at least 1"),
-        ({"num_spherical": 0}, ValueError, "num_spherical is 0; expected at least 1"),
-        ({"envelope_exponent": 1}, ValueError, "envelope_exponent is 1; expected at least 2"),
-        ({"envelope_exponent": 5.0}, TypeError, "envelope_exponent is a float; expected an int"),
-        ({"cutoff": float("inf")}, ValueError, "cutoff is inf; expected a finite number above 0"),
-        ({"cutoff": -1}, ValueError, "cutoff is -1.0; expected a finite number above 0"),
-        ({"cutoff": "5"}, TypeError, "cutoff is a str; expected a number"),
+        ({"num_radial": 0}, "ValueError: RadialBasis: num_radial is 0; expected at least 1"),
+        ({"num_spherical": 0}, "ValueError: RadialBasis: num_spherical is 0; expected at least 1"),
+        ({"envelope_exponent": 1}, "ValueError: RadialBasis: envelope_exponent is 1; expected at least 2"),
+        ({"envelope_exponent": 5.0}, "TypeError: RadialBasis: envelope_exponent is a float; expected an int"),
+        ({"cutoff": float("inf")}, "ValueError: RadialBasis: cutoff is inf; expected a finite number above 0"),
     ],
     ids=str,
 )
-def test_bad_basis(change, error, text):
-    with pytest.raises(error, match="^RadialBasis: " + re.escape(text)):
+def test_bad_basis(change, text):
+    with raising(text):
         RadialBasis(**{"num_radial": 3} | change)
 
 
 def test_bad_activation_of_a_block():
-    with pytest.raises(
-        TypeError, match=r"^InteractionBlock: act is a int; expected a callable or the name of an activ"
-    ):
+    with raising("TypeError: InteractionBlock: act is a int; expected a callable or the name of an activation"):
         InteractionBlock(12, 8, 4, 4, 3, 1, 2, 3)
     assert isinstance(InteractionBlock(12, 8, 4, 4, 3, 1, 2, "swish").act, SiLU)

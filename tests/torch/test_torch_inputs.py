@@ -2,10 +2,7 @@
 
 import contextlib
 import gc
-import os
 import re
-import subprocess
-import sys
 import weakref
 
 import numpy as np
@@ -19,8 +16,7 @@ from torch.autograd import forward_ad  # noqa: E402
 import trigraph  # noqa: E402
 import trigraph.torch as tt  # noqa: E402
 from trigraph import CSC, EdgeGraph, Segments  # noqa: E402
-from trigraph.panels import FUNCTIONS  # noqa: E402
-from trigraph.table import DEFINITIONS, OPERATORS  # noqa: E402
+from trigraph.table import OPERATORS  # noqa: E402
 
 
 def graph(index=np.int64):
@@ -133,8 +129,6 @@ VIEWS = {
     "transposed": lambda t: t.t().contiguous().t(),
     "strided": lambda t: torch.stack([t, -t], dim=-1)[..., 0],
     "offset": lambda t: torch.cat([t.new_zeros(1), t.reshape(-1)])[1:].view(t.shape),
-    "flipped": lambda t: torch.flip(torch.flip(t, (0,)), (0,)),
-    "of NumPy, negative strides": lambda t: torch.flip(torch.from_numpy(t.numpy()[::-1].copy()), (0,)),
     "expanded": lambda t: t[:1].expand(t.shape),
 }
 
@@ -181,23 +175,6 @@ def test_nothing_is_copied_on_the_way(monkeypatch):
         assert seen[name].ctypes.data == arguments[name].data_ptr()
     assert seen["graph"].indices.ctypes.data == arguments["graph"].indices.ctypes.data
     assert seen["result"].ctypes.data == result.output_embedding.data_ptr()
-
-
-@pytest.mark.parametrize("panel", ["fortran", "fortran-reference", "pyref", "gpu-host"])
-@pytest.mark.parametrize("spec", DEFINITIONS, ids=lambda s: s.name)
-def test_panels_can_be_asked_for(spec, panel):
-    values = draw(OPERATORS[f"{spec.name}_fwd"], num_edges=6, num_positions=6)
-    expected = FUNCTIONS[f"{spec.name}_fwd"](**values, panel=panel)
-    given = {n: torch.from_numpy(v).requires_grad_() if isinstance(v, np.ndarray) else v for n, v in values.items()}
-    result = getattr(tt, spec.name)(**given, panel=panel)
-    first, known = (result, expected) if isinstance(result, torch.Tensor) else (result[0], expected[0])
-    np.testing.assert_array_equal(first.detach().numpy(), known)
-    first.backward(torch.ones_like(first))
-    grads = {f"grad_{a.name}": np.zeros(getattr(expected, a.name, expected).shape) for a in spec.outputs}
-    grads[f"grad_{spec.outputs[0].name}"] = np.ones(known.shape)
-    back = FUNCTIONS[f"{spec.name}_bwd"](**grads, **values, panel=panel)
-    for a in spec.inputs:
-        np.testing.assert_array_equal(given[a.name].grad.numpy(), getattr(back, a.name))
 
 
 def test_out_is_written_and_returned():
@@ -399,46 +376,27 @@ def test_tensors_that_are_negated_when_they_are_read():
     assert torch.equal(interact([of(b) for b in basis], of(m), *lists), interact(basis, m, *lists))
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-@pytest.mark.parametrize("first", ["import trigraph", "import torch, trigraph"])
-def test_there_is_one_openmp_library(first):
-    """Torch's own, whichever is imported first: two in one process take the processors from each other."""
-    program = (
-        f"{first}\nimport numpy as np\ntrigraph.gno_kernel_fwd(np.ones((4, 3)), np.ones(86), 2, 3)\nimport torch\n"
-        "maps = open('/proc/self/maps').read().split()\n"
-        "print(*sorted({word for word in maps if 'libgomp' in word}))"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    (library,) = done.stdout.split()
-    assert os.path.realpath(library).startswith(os.path.realpath(os.path.dirname(torch.__file__)))
-
-
 def test_the_module_is_found_lazily():
     assert "torch" in dir(trigraph)
     assert trigraph.torch is tt
 
 
-RELEASED = {
-    "src_embedding": r"mha_gat_n2n_fwd: src_embedding has a storage of 0 bytes; expected at least \d+: it was released",
-    "attention_weights": r"mha_gat_n2n_fwd: attention_weights has a storage of 0 bytes; expected at least \d+",
-    "out": r"mha_gat_n2n_fwd: out\['output_embedding'\] has a storage of 0 bytes; expected at least \d+",
-}
-
-
-@pytest.mark.parametrize("name", RELEASED)
+@pytest.mark.parametrize("name", ["src_embedding", "attention_weights", "out"])
 def test_a_tensor_whose_storage_was_released_is_refused(name):
     """As frameworks do that keep parameters in parts: the tensor has its shape still, and no memory."""
-    arguments = {n: t.detach().clone() if isinstance(t, torch.Tensor) else t for n, t in attention_arguments().items()}
-    out = {"output_embedding": torch.empty_like(arguments["src_embedding"])} if name == "out" else None
-    (out["output_embedding"] if out else arguments[name]).untyped_storage().resize_(0)
-    with pytest.raises(ValueError, match=RELEASED[name]):
-        tt.mha_gat_n2n(**arguments, out=out)
+    arguments = {n: t.clone() if isinstance(t, torch.Tensor) else t for n, t in attention_arguments().items()}
+    arguments["out"] = {"output_embedding": torch.empty(4, 6)} if name == "out" else None
+    released = arguments["out"]["output_embedding"] if name == "out" else arguments[name]
+    released.untyped_storage().resize_(0)
+    text = "out['output_embedding']" if name == "out" else name
+    refused(ValueError, f"mha_gat_n2n_fwd: {text} has a storage of 0 bytes; expected at least ", **arguments)
 
 
 def test_an_index_tensor_whose_storage_was_released_is_refused():
     edge_index = torch.tensor([[0, 1], [1, 0]])
     edge_index.untyped_storage().resize_(8)
-    with pytest.raises(
-        ValueError, match=r"^CSC: edge_index has a storage of 8 bytes; expected at least 32: it was rel"
-    ):
-        trigraph.CSC.from_edge_index(edge_index)
+    text = r"^CSC: edge_index has a storage of 8 bytes; expected at least 32: it was rel"
+    with pytest.raises(ValueError, match=text):
+        CSC.from_edge_index(edge_index)
+    with pytest.raises(ValueError, match=text):  # where torch.func has wrapped it, too
+        torch.func.grad(lambda x: (CSC.from_edge_index(edge_index.detach()), x.sum())[1])(torch.ones(2))

@@ -8,14 +8,15 @@ import sys
 
 import numpy as np
 import pytest
+from raising import raising
 
 torch = pytest.importorskip("torch")
 
-from torch._subclasses import FakeTensorMode  # noqa: E402
+from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
 import trigraph  # noqa: E402
 import trigraph.pyref as pyref  # noqa: E402
-from trigraph.torch import nn  # noqa: E402
+from trigraph.torch import agg_weighted_n2n, nn  # noqa: E402
 
 pyg = pytest.importorskip("torch_geometric.nn")
 from torch_geometric.utils import add_self_loops, remove_self_loops  # noqa: E402
@@ -47,6 +48,11 @@ def gradients(module, out, *inputs):
     """Return the gradients of a scalar of the output in parameters and inputs."""
     g = torch.from_numpy(np.random.default_rng(7).standard_normal(tuple(out.shape)))
     return torch.autograd.grad(out, [*module.parameters(), *inputs], g, retain_graph=True, allow_unused=True)
+
+
+def close_all(got, expected):
+    for a, b in zip(got, expected, strict=True):
+        close(a, b)
 
 
 def pair_of(*args, seed=0, **kwargs):
@@ -89,16 +95,12 @@ def test_gat_is_pygs(options):
     assert torch.equal(got_loops, loops)
     for got in (fused, out):
         close(got, expected)
-        for a, b in zip(gradients(ours, got, *inputs), known, strict=True):
-            close(a, b)
-    weights = gradients(theirs, attention, *inputs) if options.get("bias") is False else None
-    if weights:  # attention weights are differentiable, too
-        for a, b in zip(gradients(ours, got_attention, *inputs), weights, strict=True):
-            close(a, b)
+        close_all(gradients(ours, got, *inputs), known)
+    if options.get("bias") is False:  # attention weights are differentiable, too
+        close_all(gradients(ours, got_attention, *inputs), gradients(theirs, attention, *inputs))
 
 
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-@pytest.mark.parametrize("sizes", [(NODES, 6), (6, NODES)])
+@pytest.mark.parametrize(("sizes", "dtype"), [((NODES, 6), torch.int32), ((6, NODES), torch.int64)])
 @pytest.mark.parametrize("options", [{}, {"heads": 2, "residual": True, "edge_dim": 3}], ids=str)
 def test_gat_between_two_kinds_of_nodes(options, sizes, dtype):
     theirs, ours = pair_of((4, 3), 5, **options)
@@ -114,28 +116,30 @@ def test_gat_between_two_kinds_of_nodes(options, sizes, dtype):
         close(got, expected)
         g = torch.ones_like(expected)
         known = torch.autograd.grad(expected, [*used, *inputs], g)
-        for a, b in zip(torch.autograd.grad(got, [*mine, *inputs], g), known, strict=True):
-            close(a, b)
+        close_all(torch.autograd.grad(got, [*mine, *inputs], g), known)
     if not options:
         got, expected = (layer((x[0], None), edge_index, size=sizes) for layer in (ours, theirs))
         close(got, expected)
 
 
-def test_gat_of_one_tensor_and_two_linear_layers_and_of_a_pair_and_one():
-    theirs, ours = pair_of((4, 4), 5, heads=2)
-    close(ours(rows(NODES, 4), edges()), theirs(rows(NODES, 4), edges()))
-    theirs, ours = pair_of(4, 5, heads=2, residual=True)
-    x = (rows(NODES, 4), rows(6, 4, 5))
-    close(ours(x, edges(NODES, 6)), theirs(x, edges(NODES, 6)))
+NUMBERS = rows(EDGES, 1)[:, 0]
 
 
-def test_edge_features_that_are_numbers_missing_or_ignored():
-    theirs, ours = pair_of(4, 5, edge_dim=1)
-    attr = rows(EDGES, 1)[:, 0]
-    close(ours(rows(NODES, 4), edges(), attr), theirs(rows(NODES, 4), edges(), attr))
-    close(ours(rows(NODES, 4), edges()), theirs(rows(NODES, 4), edges()))
-    theirs, ours = pair_of(4, 5)
-    close(ours(rows(NODES, 4), edges(), attr), theirs(rows(NODES, 4), edges(), attr))
+@pytest.mark.parametrize(
+    ("in_channels", "options", "given"),
+    [
+        ((4, 4), {"heads": 2}, (rows(NODES, 4), edges())),
+        (4, {"heads": 2, "residual": True}, ((rows(NODES, 4), rows(6, 4, 5)), edges(NODES, 6))),
+        (4, {"edge_dim": 1}, (rows(NODES, 4), edges(), NUMBERS)),
+        (4, {"edge_dim": 1}, (rows(NODES, 4), edges())),  # without the features of edges
+        (4, {}, (rows(NODES, 4), edges(), NUMBERS)),  # which are ignored
+        (4, {"edge_dim": 2, "fill_value": None}, (rows(NODES, 4), edges(), rows(EDGES, 2, 2))),
+    ],
+    ids=lambda v: str(v) if not isinstance(v, tuple) else "",
+)
+def test_other_inputs_are_taken_as_pygs(in_channels, options, given):
+    theirs, ours = pair_of(in_channels, 5, **options)
+    close(ours(*given), theirs(*given))
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -169,8 +173,7 @@ def test_dropout_drops_what_pyg_drops(prepared, monkeypatch):
     torch.manual_seed(3)
     got = ours(x, graph, attr)
     close(got, expected)
-    for a, b in zip(gradients(ours, got, x, attr), gradients(theirs, expected, x, attr), strict=True):
-        close(a, b)
+    close_all(gradients(ours, got, x, attr), gradients(theirs, expected, x, attr))
     monkeypatch.setattr(nn.GATConv, "_by_edge", None)  # evaluation takes the fast way
     assert not torch.equal(got, ours.eval()(x, graph, attr))
     close(ours(x, graph, attr), theirs.eval()(x, edge_index, attr))
@@ -179,7 +182,7 @@ def test_dropout_drops_what_pyg_drops(prepared, monkeypatch):
 def test_gat_on_a_prepared_graph():
     theirs, ours = pair_of(4, 5, heads=2, edge_dim=3)
     x, edge_index, attr = rows(NODES, 4), edges(), rows(EDGES, 3, 2)
-    with pytest.raises(ValueError, match=r"^GATConv: edge_index is a CSC and add_self_loops is True;"):
+    with raising("ValueError: GATConv: edge_index is a CSC and add_self_loops is True;"):
         ours(x, trigraph.CSC.from_edge_index(edge_index, NODES), attr)
     looped, more = nn.add_self_loops(edge_index, attr, NODES)
     ours.add_self_loops = False
@@ -204,12 +207,6 @@ def test_self_loops_are_pygs(fill_value):
     assert nn.add_self_loops(edge_index[:, :0])[0].shape == (2, 0)
 
 
-def test_self_loops_without_a_fill_value_are_pygs():
-    theirs, ours = pair_of(4, 5, edge_dim=2, fill_value=None)
-    given = rows(NODES, 4), edges(), rows(EDGES, 2, 2)
-    close(ours(*given), theirs(*given))
-
-
 def test_self_loops_of_fewer_sources_than_destinations():
     """PyTorch Geometric's own fails here: edges go into destinations that get no loop."""
     edge_index, attr = edges(6, NODES), rows(EDGES, 2)
@@ -220,42 +217,27 @@ def test_self_loops_of_fewer_sources_than_destinations():
         close(got, attr[into].mean(0) if into.any() else torch.zeros(2).double())
 
 
+LARGEST = "9223372036854775808; expected at most 9223372036854775807"
+
+
 @pytest.mark.parametrize(
-    ("arguments", "error", "text"),
+    ("edge", "dtype", "more", "text"),
     [
-        (
-            {"num_nodes": 10**12},
-            MemoryError,
-            "num_nodes is 1000000000000, whose arrays take 24000000000000 bytes; expect",
-        ),
-        (
-            {"edge_index": torch.tensor([[10**12], [0]])},
-            MemoryError,
-            "num_nodes is 1000000000001, whose arrays take 240",
-        ),
-        ({"num_nodes": 2**63}, ValueError, "num_nodes is 9223372036854775808; expected at most 9223372036854775807"),
-        (
-            {"edge_index": torch.tensor([[2**63 - 1], [0]])},
-            ValueError,
-            "num_nodes is 9223372036854775808; expected at most 9223372036854775807",
-        ),
-        (
-            {"edge_index": torch.tensor([[0], [1]], dtype=torch.int32), "num_nodes": 2**31},
-            ValueError,
-            "num_nodes is 2147483648; expected at most 2147483647",
-        ),
+        (0, torch.int64, {"num_nodes": 10**12}, "MemoryError: add_self_loops: num_nodes is 1000000000000, whose"),
+        (10**12, torch.int64, {}, "MemoryError: add_self_loops: num_nodes is 1000000000001, whose arrays take 24"),
+        (0, torch.int64, {"num_nodes": 2**63}, f"ValueError: add_self_loops: num_nodes is {LARGEST}"),
+        (2**63 - 1, torch.int64, {}, f"ValueError: add_self_loops: num_nodes is {LARGEST}"),
+        (0, torch.int32, {"num_nodes": 2**31}, "ValueError: add_self_loops: num_nodes is 2147483648; expected"),
     ],
 )
-def test_self_loops_that_no_memory_holds(arguments, error, text):
-    with pytest.raises(error, match=f"^add_self_loops: {text}"):
-        nn.add_self_loops(**{"edge_index": torch.tensor([[0], [1]])} | arguments)
+def test_self_loops_that_no_memory_holds(edge, dtype, more, text):
+    with raising(text):
+        nn.add_self_loops(torch.tensor([[edge], [1]], dtype=dtype), **more)
 
 
 def test_destinations_that_no_memory_holds():
     x, edge_index = torch.ones(3, 4), torch.tensor([[0, 1], [1, 2]])
-    with pytest.raises(
-        MemoryError, match=r"^GATConv: edge_index: CSC: num_dst_nodes is 1000000000000, whose arrays take"
-    ):
+    with raising("MemoryError: GATConv: edge_index: CSC: num_dst_nodes is 1000000000000, whose arrays take"):
         nn.GATConv((4, 4), 2)((x, None), edge_index, size=(3, 10**12))
 
 
@@ -268,23 +250,6 @@ def test_channels_found_at_the_first_call():
     close(ours(x, edges(NODES, 6)), theirs(x, edges(NODES, 6)), 1e-5)
 
 
-def scattered(x, edge_index, weight, op, num_dst, mean_by):
-    """Aggregation by torch's scatter_reduce."""
-    messages = x[edge_index[0]] if weight is None else weight[:, None] * x[edge_index[0]]
-    zeros = x.new_zeros(num_dst, x.shape[1])
-    if op in ("min", "max"):
-        each = edge_index[1][:, None].expand_as(messages)
-        return zeros.scatter_reduce(0, each, messages, f"a{op}", include_self=False)
-    total = zeros.index_add(0, edge_index[1], messages)
-    if op == "sum":
-        return total
-    ones = torch.ones(len(messages), dtype=x.dtype)
-    by = ones if mean_by == "count" or weight is None else weight
-    degree = torch.zeros(num_dst, dtype=x.dtype).index_add(0, edge_index[1], by)
-    none = torch.bincount(edge_index[1], minlength=num_dst) == 0
-    return total / torch.where(none, torch.ones_like(degree), degree)[:, None]
-
-
 @pytest.mark.parametrize("root_weight", [False, True])
 @pytest.mark.parametrize("weighted", [False, True])
 @pytest.mark.parametrize(
@@ -295,17 +260,16 @@ def test_weighted(op, mean_by, weighted, root_weight):
     x = (rows(NODES, 4), rows(6, 3, 5))
     edge_index = edges(NODES, 6)
     weight = (rows(EDGES, 1)[:, 0].detach().abs() + 0.1).requires_grad_() if weighted else None
-    expected = scattered(x[0] @ layer.lin.weight.T, edge_index, weight, op, 6, mean_by) + layer.bias
+    graph = trigraph.CSC.from_coo(edge_index[0], edge_index[1], NODES, 6)
+    expected = agg_weighted_n2n(x[0] @ layer.lin.weight.T, weight, graph, op, mean_by).output_embedding + layer.bias
     if root_weight:
         expected = expected + x[1] @ layer.lin_root.weight.T
     inputs = [x[0], *([x[1]] if root_weight else []), *([weight] if weighted else [])]
-    graph = trigraph.CSC.from_coo(edge_index[0], edge_index[1], NODES, 6)
     for given in (edge_index, graph):
         got = layer(x, given, weight)
         close(got, expected)
         known = gradients(layer, expected, *inputs)
-        for a, b in zip(gradients(layer, got, *inputs), known, strict=True):
-            close(a, b)
+        close_all(gradients(layer, got, *inputs), known)
 
 
 def test_weighted_without_features_of_destinations():
@@ -327,11 +291,6 @@ def test_gno_is_the_readable_version(bias):
     graph = trigraph.CSC.from_edge_index(edge_index.numpy(), NODES)
     given = [a.detach().numpy() for a in (x, coords, layer.params)]
     message = torch.from_numpy(pyref.gno_message_fwd(*given, graph, 3, 4))
-    U, b_u, V, b_v = trigraph.unpack_gno_params(given[2], 2, 3, 4)
-    kernel = (V @ np.maximum(U @ given[1].T + b_u[:, None], 0) + b_v[:, None]).T.reshape(EDGES, 3, 4)
-    direct = np.zeros((NODES, 4))
-    np.add.at(direct, edge_index[1].numpy(), np.einsum("efo,ef->eo", kernel, given[0][edge_index[0]]))
-    close(message, torch.from_numpy(direct))
     expected = torch.tanh(x @ layer.weight.T + message + (layer.bias if bias else 0))
     for edge_like in (edge_index, graph):
         close(layer(x, edge_like, coords), expected)
@@ -350,9 +309,7 @@ def test_gno_takes_athenas_parameters():
     assert torch.equal(layer.bias, values[-4:])
     packed = trigraph.pack_gno_params(*trigraph.unpack_gno_params(values[:first].numpy(), 2, 3, 4))
     np.testing.assert_array_equal(packed, layer.params.detach())
-    with pytest.raises(
-        ValueError, match=r"^GNOLayer: values has shape \(3,\); expected \(params \+ weight \+ bias,\) ="
-    ):
+    with raising("ValueError: GNOLayer: values has shape (3,); expected (params + weight + bias,) ="):
         layer.load_packed(values[:3])
 
 
@@ -398,18 +355,26 @@ def test_layers_compile(name):
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
     expected, got = layer(x, graph, attr), compiled(x, graph, attr)
     close(got, expected)
-    for a, b in zip(gradients(layer, got, x, attr), gradients(layer, expected, x, attr), strict=True):
-        close(a, b)
+    close_all(gradients(layer, got, x, attr), gradients(layer, expected, x, attr))
 
 
-@pytest.mark.parametrize("name", [*LAYERS, "gat-loops", "gat-lazy"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gat",
+        "weighted",
+        "gno",
+        "gat-loops",
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("gat-dropout", "gat-lazy")),
+    ],
+)
 def test_layers_that_build_graphs_compile(name):
     """The program breaks where a graph is built; by edges none is, and the program is one."""
     more = {"gat-loops": lambda: nn.GATConv(3, 4, dropout=1e-300), "gat-lazy": lambda: nn.GATConv(-1, 4)}
     make, attr = (more[name], None) if name in more else LAYERS[name]
     torch.manual_seed(0)
     layer, x, edge_index = make().double(), rows(NODES, 3), edges()
-    torch._dynamo.reset()
+    torch.compiler.reset()
     compiled = torch.compile(layer, backend="eager")
     for number in (EDGES, EDGES - 1, EDGES - 5):
         given = (edge_index[:, :number], None if attr is None else attr.detach()[:number])
@@ -418,18 +383,22 @@ def test_layers_that_build_graphs_compile(name):
         one = torch.compile(layer, backend="eager", fullgraph=True)
         close(one(x, *given), layer(x, *given))
         return
-    with pytest.raises(ValueError, match=r": edge_index: CSC: src\[\d+\] is -1; expected 0 <= src < num_src_nodes = 9"):
+    with raising("ValueError: ...: edge_index: CSC: src[...] is -1; expected 0 <= src < num_src_nodes = 9"):
         compiled(x, edge_index - 1, attr)
 
 
 def test_gat_by_edges_of_fake_tensors():
-    layer = nn.GATConv(3, 4, add_self_loops=False).requires_grad_(False)
-    with FakeTensorMode(allow_non_fake_inputs=True) as mode:
-        x, edge_index = mode.from_tensor(rows(NODES, 3).detach().float()), mode.from_tensor(edges())
-        out, (_, attention) = layer(x, edge_index, return_attention_weights=True)
-        with pytest.raises(TypeError, match="CSC: src is a FakeTensor, of a program that is traced; expected a numpy"):
-            layer.eval()(x, edge_index)
-    assert (out.shape, attention.shape) == ((NODES, 4), (EDGES, 1))
+    layer = nn.GATConv(3, 4, add_self_loops=False).double()
+    given = dict(layer.named_parameters()), rows(NODES, 3), edges()
+
+    def by_edges(parameters, x, edge_index):
+        more = {"return_attention_weights": True}
+        out, (_, attention) = torch.func.functional_call(layer, parameters, (x, edge_index), more)
+        return out, attention
+
+    close_all(make_fx(by_edges, tracing_mode="fake")(*given)(*given), by_edges(*given))
+    with pytest.raises(TypeError, match="CSC: src is a FakeTensor, of a program that is traced; expected a numpy"):
+        make_fx(lambda *a: torch.func.functional_call(layer, a[0], a[1:]), tracing_mode="fake")(*given)
 
 
 @pytest.mark.parametrize(
@@ -466,208 +435,103 @@ def test_graphs_without_edges_or_nodes(name):
     assert all(bool(torch.isfinite(g).all()) for g in grads)
 
 
+GRAPH = trigraph.CSC.from_edge_index(edges(), NODES)
+FEW, MANY = rows(NODES - 1, 3), rows(NODES + 1, 3)
 BAD = [
-    ("gat", {"x": [1.0]}, TypeError, "^GATConv: x is a list; expected a torch.Tensor"),
-    (
-        "gat",
-        {"x": rows(NODES, 4)},
-        ValueError,
-        r"^GATConv: x has shape \(9, 4\); expected \(num_src_nodes, in_channels\)",
-    ),
-    (
-        "gat",
-        {"edge_index": [[0], [1]]},
-        TypeError,
-        "^GATConv: edge_index is a list; expected a torch.Tensor or a trigr",
-    ),
-    (
-        "gat",
-        {"edge_index": edges().T},
-        ValueError,
-        r"^GATConv: edge_index has shape \(40, 2\); expected \(2, num_edges",
-    ),
-    ("gat", {"edge_index": edges().double()}, TypeError, "edge_index has dtype torch.float64; expected torch.int32 or"),
-    (
-        "gat",
-        {"edge_index": edges().to_sparse()},
-        TypeError,
-        "edge_index is a tensor of layout torch.sparse_coo; expected",
-    ),
-    (
-        "gat",
-        {"edge_index": edges() + 5},
-        ValueError,
-        r"GATConv: edge_index: CSC: src\[\d+\] is \d+; expected 0 <= src < ",
-    ),
+    ("gat", {"x": [1.0]}, "TypeError: GATConv: x is a list; expected a torch.Tensor"),
+    ("gat", {"x": rows(NODES, 4)}, "ValueError: GATConv: x has shape (9, 4); expected (num_src_nodes, in_channels)"),
+    ("gat", {"edge_index": [[0], [1]]}, "TypeError: GATConv: edge_index is a list; expected a torch.Tensor or a"),
+    ("gat", {"edge_index": edges().T}, "ValueError: GATConv: edge_index has shape (40, 2); expected (2, num_edges"),
+    ("gat", {"edge_index": edges().double()}, "TypeError: ...edge_index has dtype torch.float64; expected torch.int32"),
+    ("gat", {"edge_index": edges().to_sparse()}, "TypeError: ...edge_index is a tensor of layout torch.sparse_coo"),
+    ("gat", {"edge_index": edges() + 5}, "ValueError: GATConv: edge_index: CSC: src[...] is ...; expected 0 <= src < "),
     (
         "gat",
         {"attr": rows(EDGES, 3)},
-        ValueError,
-        r"GATConv: edge_attr has shape \(40, 3\); expected \(num_edges, edge_",
+        "ValueError: GATConv: edge_attr has shape (40, 3); expected (num_edges, edge_dim)",
     ),
-    (
-        "gat",
-        {"attr": rows(7, 2)},
-        ValueError,
-        r"^GATConv: edge_attr has shape \(7, 2\); expected \(num_edges, edge_dim\) with 40 rows",
-    ),
-    (
-        "gat",
-        {"size": (9, 8)},
-        ValueError,
-        r"GATConv: size is \(9, 8\); expected \(num_src_nodes, num_dst_nodes\) = \(9, 9",
-    ),
-    ("weighted", {"x": rows(NODES, 4)}, ValueError, r"^WeightedConv: x has shape \(9, 4\); expected .* with 3 columns"),
-    ("weighted", {"edge_index": edges() - 1}, ValueError, r"^WeightedConv: edge_index: CSC: .* is -1; expected 0 <= "),
-    (
-        "weighted",
-        {"attr": rows(EDGES, 1)},
-        ValueError,
-        r"edge_weight has shape \(40, 1\) of rank 2; expected \(num_edges",
-    ),
-    (
-        "gno",
-        {"x": (rows(NODES, 3), None)},
-        ValueError,
-        r"^GNOLayer: x\[1\] is None and edge_index is a tensor; expected",
-    ),
-    ("gno", {"attr": rows(EDGES, 3)}, ValueError, r"^GNOLayer: coords has shape \(40, 3\); expected .* with 2 columns"),
-    ("gno", {"attr": rows(7, 2)}, ValueError, r"coords has shape \(7, 2\); expected \(num_edges, d\) = \(40, d\)"),
-    (
-        "gno",
-        {"edge_index": None},
-        TypeError,
-        "^GNOLayer: edge_index is a NoneType; expected a torch.Tensor or a trigraph",
-    ),
+    ("gat", {"attr": rows(7, 2)}, "ValueError: GATConv: edge_attr has shape (7, 2); expected ... with 40 rows"),
+    ("gat", {"attr": [1.0]}, "TypeError: GATConv: edge_attr is a list; expected a torch.Tensor"),
+    ("gat", {"size": (9, 8)}, "ValueError: GATConv: size is (9, 8); expected (num_src_nodes, num_dst_nodes) = (9, 9"),
+    ("gat", {"size": (9, None)}, "TypeError: GATConv: size is (9, None); expected two ints, the numbers of "),
+    ("gat-dropout", {"attr": rows(7, 2)}, "ValueError: GATConv: edge_attr has shape (7, 2); ... with 40 rows"),
+    ("gat-dropout", {"attr": rows(1, 2), "edge_index": GRAPH}, "ValueError: GATConv: edge_attr has ... with 40 rows"),
+    ("gat-dropout", {"edge_index": edges() + torch.tensor([[0], [9]])}, "ValueError: GATConv: edge_index: CSC: dst["),
+    ("weighted", {"x": rows(NODES, 4)}, "ValueError: WeightedConv: x has shape (9, 4); expected ... with 3 columns"),
+    ("weighted", {"attr": rows(EDGES, 1)}, "ValueError: ...edge_weight has shape (40, 1) of rank 2; expected"),
+    ("weighted", {"x": (rows(NODES, 3), None), "edge_index": GRAPH}, "ValueError: WeightedConv: x[1] is None and "),
+    ("gno", {"x": (rows(NODES, 3), None)}, "ValueError: GNOLayer: x[1] is None and edge_index is a tensor; expected"),
+    ("gno", {"attr": rows(EDGES, 3)}, "ValueError: GNOLayer: coords has shape (40, 3); expected ... with 2 columns"),
+    ("gno", {"attr": rows(7, 2)}, "ValueError: ...coords has shape (7, 2); expected (num_edges, d) = (40, d)"),
+    ("gno", {"edge_index": None}, "TypeError: GNOLayer: edge_index is a NoneType; expected a torch.Tensor or"),
 ]
-
-
-GRAPH = trigraph.CSC.from_edge_index(edges(), NODES)
 BAD += [
-    (name, {"edge_index": graph, "x": x}, ValueError, text)
+    (name, {"edge_index": graph, "x": x}, f"ValueError: ...: {text}")
     for name in LAYERS
     for graph, x, text in [
-        (GRAPH, rows(NODES - 1, 3), r": x has shape \(8, 3\); expected .* with 9 rows, num_src_nodes of the graph"),
-        (GRAPH, rows(NODES + 1, 3), r": x has shape \(10, 3\); expected .* with 9 rows, num_src_nodes of the graph"),
-        (
-            GRAPH,
-            (rows(NODES, 3), rows(1, 3)),
-            r": x\[1\] has shape \(1, 3\); expected .* 9 rows, num_dst_nodes of the ",
-        ),
-        (edges() - 1, rows(NODES, 3), r": edge_index: CSC: src\[\d+\] is -1; expected 0 <= src < num_src_nodes = 9"),
-        (edges() + 2, rows(NODES, 3), r": edge_index: CSC: src\[\d+\] is 9; expected 0 <= src < num_src_nodes = 9"),
-        (edges().to("meta"), rows(NODES, 3), ": edge_index is on meta; expected cpu, where x is"),
-        (edges().to("meta"), rows(NODES, 3).to("meta"), ": x is on meta; expected a CPU or CUDA device"),
+        (GRAPH, FEW, "x has shape (8, 3); expected ... with 9 rows, num_src_nodes of the graph"),
+        (GRAPH, MANY, "x has shape (10, 3); expected ... with 9 rows, num_src_nodes of the graph"),
+        (GRAPH, (rows(NODES, 3), rows(1, 3)), "x[1] has shape (1, 3); expected ... 9 rows, num_dst_nodes of the "),
+        (edges() - 1, rows(NODES, 3), "edge_index: CSC: src[...] is -1; expected 0 <= src < num_src_nodes = 9"),
+        (edges() + 2, rows(NODES, 3), "edge_index: CSC: src[...] is 9; expected 0 <= src < num_src_nodes = 9"),
+        (edges().to("meta"), rows(NODES, 3), "edge_index is on meta; expected cpu, where x is"),
+        (edges().to("meta"), rows(NODES, 3).to("meta"), "x is on meta; expected a CPU or CUDA device"),
     ]
 ]
-BAD += [
-    ("gat-dropout", {"attr": rows(7, 2)}, ValueError, r"^GATConv: edge_attr has shape \(7, 2\); .* with 40 rows"),
-    ("gat-dropout", {"attr": rows(1, 2), "edge_index": GRAPH}, ValueError, "^GATConv: edge_attr has .* with 40 rows"),
-    ("gat", {"attr": [1.0]}, TypeError, "^GATConv: edge_attr is a list; expected a torch.Tensor"),
-    (
-        "gat",
-        {"size": (9, None)},
-        TypeError,
-        r"^GATConv: size is \(9, None\); expected two ints, the numbers of ",
-    ),
-    (
-        "gat-dropout",
-        {"edge_index": edges() + torch.tensor([[0], [9]])},
-        ValueError,
-        r"^GATConv: edge_index: CSC: dst\[\d+\] is \d+; expected 0 <= dst < num_dst_nodes = 9",
-    ),
-    (
-        "weighted",
-        {"x": (rows(NODES, 3), None), "edge_index": GRAPH},
-        ValueError,
-        r"^WeightedConv: x\[1\] is None and root_weight is True; expected features of destinations",
-    ),
-]
 
 
-@pytest.mark.parametrize(("name", "changes", "error", "text"), BAD)
-def test_bad_input(name, changes, error, text):
+@pytest.mark.parametrize(("name", "changes", "text"), BAD)
+def test_bad_input(name, changes, text):
     make, attr = LAYERS[name]
     given = {"x": rows(NODES, 3), "edge_index": edges(), "attr": attr} | changes
     more = {"size": given["size"]} if "size" in given else {}
     layer = make().double()
     if isinstance(given["x"], torch.Tensor):
         layer = layer.to(given["x"].device)
-    with pytest.raises(error, match=text):
+    with raising(text):
         layer(given["x"], given["edge_index"], given["attr"], **more)
 
 
+FILL = "fill_value is 'median'; expected a number, a tensor, or one of"
+
+
 @pytest.mark.parametrize(
-    ("call", "error", "text"),
+    ("call", "text"),
     [
-        (
-            lambda: nn.WeightedConv(3, 4, "add"),
-            ValueError,
-            "WeightedConv: aggr is 'add'; expected one of sum, mean, min",
-        ),
-        (lambda: nn.WeightedConv((3, 0), 4), ValueError, r"WeightedConv: in_channels\[1\] is 0; expected at least 1"),
-        (lambda: nn.WeightedConv(None, 4), TypeError, "WeightedConv: in_channels is a NoneType; expected an int"),
-        (
-            lambda: nn.WeightedConv((4, None), 4),
-            TypeError,
-            r"WeightedConv: in_channels\[1\] is a NoneType; expected an ",
-        ),
-        (lambda: nn.GATConv(3, 4, heads=0), ValueError, "GATConv: heads is 0; expected at least 1"),
-        (lambda: nn.GATConv(3, 4, negative_slope=-1), ValueError, "GATConv: negative_slope is -1.0; expected a finite"),
-        (
-            lambda: nn.GATConv(3, 4, negative_slope="1"),
-            TypeError,
-            "GATConv: negative_slope is a str; expected a number",
-        ),
-        (lambda: nn.GNOLayer(0, 4, 2), ValueError, "GNOLayer: in_channels is 0; expected at least 1"),
-        (lambda: nn.GNOLayer(3, 0, 2), ValueError, "GNOLayer: out_channels is 0; expected at least 1"),
-        (lambda: nn.GNOLayer(3, 4, 0), ValueError, "GNOLayer: coord_dim is 0; expected at least 1"),
-        (lambda: nn.GNOLayer(3, 4, 2, hidden=0), ValueError, "GNOLayer: hidden is 0; expected at least 1"),
-        (lambda: nn.GNOLayer(3, 4, 2.0), TypeError, "GNOLayer: coord_dim is a float; expected an int"),
-        (
-            lambda: nn.GNOLayer(3, 4, 2, activation="relu"),
-            TypeError,
-            "GNOLayer: activation is a str; expected a callable or None",
-        ),
-        (
-            lambda: nn.add_self_loops(edges(), rows(EDGES, 2), NODES, "median"),
-            ValueError,
-            "add_self_loops: fill_value is 'median'; expected a number, a tensor, or one of",
-        ),
-        (
-            lambda: nn.add_self_loops(edges(), rows(3, 2), NODES),
-            ValueError,
-            r"add_self_loops: edge_attr has shape \(3, 2\); expected .* with 40 rows",
-        ),
+        (lambda: nn.WeightedConv(3, 4, "add"), "ValueError: WeightedConv: aggr is 'add'; expected one of sum, "),
+        (lambda: nn.WeightedConv((3, 0), 4), "ValueError: WeightedConv: in_channels[1] is 0; expected at least 1"),
+        (lambda: nn.WeightedConv(None, 4), "TypeError: WeightedConv: in_channels is a NoneType; expected an int"),
+        (lambda: nn.GATConv(0, 4), "ValueError: GATConv: in_channels is 0; expected at least 1, or -1"),
+        (lambda: nn.GATConv((3,), 4), "TypeError: GATConv: in_channels is a tuple; expected an int"),
+        (lambda: nn.GATConv(3, 4, heads=0), "ValueError: GATConv: heads is 0; expected at least 1"),
+        (lambda: nn.GATConv(3, 4, negative_slope=-1), "ValueError: GATConv: negative_slope is -1.0; expected a finite"),
+        (lambda: nn.GATConv(3, 4, negative_slope="1"), "TypeError: GATConv: negative_slope is a str; expected a"),
+        (lambda: nn.GATConv(3, 4, dropout=2), "ValueError: GATConv: dropout is 2; expected a probability"),
+        (lambda: nn.GATConv(3, 4, edge_dim=0), "ValueError: GATConv: edge_dim is 0; expected at least 1"),
+        (lambda: nn.GATConv(3, 4, fill_value="median"), f"ValueError: GATConv: {FILL}"),
+        (lambda: nn.GNOLayer(0, 4, 2), "ValueError: GNOLayer: in_channels is 0; expected at least 1"),
+        (lambda: nn.GNOLayer(3, 0, 2), "ValueError: GNOLayer: out_channels is 0; expected at least 1"),
+        (lambda: nn.GNOLayer(3, 4, 0), "ValueError: GNOLayer: coord_dim is 0; expected at least 1"),
+        (lambda: nn.GNOLayer(3, 4, 2, hidden=0), "ValueError: GNOLayer: hidden is 0; expected at least 1"),
+        (lambda: nn.GNOLayer(3, 4, 2.0), "TypeError: GNOLayer: coord_dim is a float; expected an int"),
+        (lambda: nn.GNOLayer(3, 4, 2, activation="relu"), "TypeError: GNOLayer: activation is a str; expected"),
+        (lambda: nn.add_self_loops(edges(), rows(EDGES, 2), NODES, "median"), f"ValueError: add_self_loops: {FILL}"),
+        (lambda: nn.add_self_loops(edges(), rows(3, 2), NODES), "ValueError: add_self_loops: edge_attr has shape"),
         (
             lambda: nn.add_self_loops(edges(), None, -1),
-            ValueError,
-            "add_self_loops: num_nodes is -1; expected at least 0",
+            "ValueError: add_self_loops: num_nodes is -1; expected at least",
         ),
-        (
-            lambda: nn.add_self_loops(edges(), None, 5.0),
-            TypeError,
-            "add_self_loops: num_nodes is a float; expected an ",
-        ),
-        (lambda: nn.GATConv(0, 4), ValueError, "GATConv: in_channels is 0; expected at least 1, or -1"),
-        (lambda: nn.GATConv((3,), 4), TypeError, "GATConv: in_channels is a tuple; expected an int"),
-        (lambda: nn.GATConv(3, 4, dropout=2), ValueError, "GATConv: dropout is 2; expected a probability"),
-        (lambda: nn.GATConv(3, 4, edge_dim=0), ValueError, "GATConv: edge_dim is 0; expected at least 1"),
-        (
-            lambda: nn.GATConv(3, 4, fill_value="median"),
-            ValueError,
-            "GATConv: fill_value is 'median'; expected a number, a tensor, or one of",
-        ),
-        (lambda: nn.RadialBasis(3, cutoff=10**400), ValueError, "RadialBasis: cutoff is inf; expected a finite number"),
+        (lambda: nn.add_self_loops(edges(), None, 5.0), "TypeError: add_self_loops: num_nodes is a float; expected"),
+        (lambda: nn.RadialBasis(3, cutoff=10**400), "ValueError: RadialBasis: cutoff is inf; expected a finite number"),
     ],
 )
-def test_bad_settings(call, error, text):
-    with pytest.raises(error, match=f"^{text}"):
+def test_bad_settings(call, text):
+    with raising(text):
         call()
 
 
 def test_a_root_of_another_width():
-    with pytest.raises(ValueError, match=r"^WeightedConv: x has shape \(9, 4\); expected .* with 3 columns"):
+    with raising("ValueError: WeightedConv: x has shape (9, 4); expected ... with 3 columns"):
         nn.WeightedConv((4, 3), 5, root_weight=True).double()(rows(NODES, 4), edges())
 
 

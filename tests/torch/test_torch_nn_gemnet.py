@@ -5,7 +5,8 @@ import pickle
 
 import numpy as np
 import pytest
-from test_compat_gemnet import ATOMS, EDGES, EMB_IN, EMB_OUT, INTERM, RADIAL, SPHERICAL, VECTORS, Padded, vectors
+from padded_gemnet import ATOMS, EDGES, EMB_IN, EMB_OUT, INTERM, RADIAL, SPHERICAL, VECTORS, Padded, vectors
+from raising import raising
 
 torch = pytest.importorskip("torch")
 
@@ -168,7 +169,7 @@ def test_padding_compiled():
     """The program breaks where numbers of slots are looked at."""
     case = Padded()
     embed, given = embedding(case.weight), tensors({"sph_basis": case.sph_basis, **case.lists, **case.atoms})
-    torch._dynamo.reset()
+    torch.compiler.reset()
     found = torch.compile(embed, backend="eager")(torch.from_numpy(case.rad_basis), **given)
     for got, expected in zip(found, embed(torch.from_numpy(case.rad_basis), **given), strict=True):
         assert torch.equal(got, expected)
@@ -202,49 +203,42 @@ def test_initial_weights():
 
 
 BAD = [
-    ({"rad_basis": [1.0]}, TypeError, "^BasisEmbedding: rad_basis is a list; expected a torch.Tensor of float32"),
-    ({"rad_basis": torch.ones(9, 5)}, ValueError, r"rad_basis has shape \(9, 5\); expected .* = \(9, 4\)"),
-    ({"sph_basis": torch.ones(23, 2)}, ValueError, r"sph_basis has shape \(23, 2\); expected .* = \(23, 3\)"),
-    (
-        {"sph_basis": lambda sph: sph.half()},
-        TypeError,
-        "^BasisEmbedding: sph_basis has dtype torch.float16; expected torch.float64, that of rad_basis",
-    ),
-    ({"sph_basis": None}, ValueError, "idx_sph_inner is given, but sph_basis is None; expected both or none"),
-    ({"idx_sph_inner": None}, ValueError, "idx_rad_inner and sph_basis are given; expected idx_sph_inner, too"),
-    ({"idx_sph_outer": None}, TypeError, "^BasisEmbedding: idx_sph_outer: Segments: index is a NoneType; expected"),
+    ({"rad_basis": [1.0]}, "TypeError: BasisEmbedding: rad_basis is a list; expected a torch.Tensor of float32"),
+    ({"rad_basis": torch.ones(9, 5)}, "ValueError: ...rad_basis has shape (9, 5); expected ... = (9, 4)"),
+    ({"sph_basis": torch.ones(23, 2)}, "ValueError: ...sph_basis has shape (23, 2); expected ... = (23, 3)"),
+    ({"sph_basis": lambda sph: sph.half()}, "TypeError: BasisEmbedding: sph_basis has dtype torch.float16; expected"),
+    ({"sph_basis": None}, "ValueError: ...idx_sph_inner is given, but sph_basis is None; expected both or none"),
+    ({"idx_sph_inner": None}, "ValueError: ...idx_rad_inner and sph_basis are given; expected idx_sph_inner, too"),
+    ({"idx_sph_outer": None}, "TypeError: BasisEmbedding: idx_sph_outer: Segments: index is a NoneType; expected"),
     (
         {"idx_sph_outer": lambda i: i + 1},
-        ValueError,
-        r"idx_sph_outer: Segments: index\[\d+\] is 9; expected 0 <= index",
+        "ValueError: ...idx_sph_outer: Segments: index[...] is 9; expected 0 <= index",
     ),
-    ({"idx_sph_outer": lambda i: i[1:]}, ValueError, "idx_sph_outer has 22 values below 9; expected num_triplets = 23"),
-    ({"idx_sph_inner": lambda i: i - 1}, ValueError, r"idx_sph_inner\[\d+\] is -1; expected 0 <= idx_sph_inner < Kmax"),
-    ({"idx_sph_inner": lambda i: 0 * i}, ValueError, "a slot that an earlier member has; expected one of its own for"),
-    ({"idx_sph_inner": lambda i: i[1:]}, ValueError, r"idx_sph_inner has shape \(22,\); expected \(num_triplets\) = "),
+    ({"idx_sph_outer": lambda i: i[1:]}, "ValueError: ...idx_sph_outer has 22 values below 9; expected num_triplets"),
+    ({"idx_sph_inner": lambda i: i - 1}, "ValueError: ...idx_sph_inner[...] is -1; expected 0 <= idx_sph_inner < Kmax"),
+    ({"idx_sph_inner": lambda i: 0 * i}, "ValueError: ...a slot that an earlier member has; expected one of its own"),
+    ({"idx_sph_inner": lambda i: i[1:]}, "ValueError: ...idx_sph_inner has shape (22,); expected (num_triplets) = "),
     (
         {"idx_sph_inner": lambda i: i.double()},
-        TypeError,
-        "idx_sph_inner is of torch.float64; expected a torch.Tensor of",
+        "TypeError: ...idx_sph_inner is of torch.float64; expected a torch.Tensor",
     ),
     (
         {"idx_sph_inner": lambda i: i + 2**61},
-        ValueError,
-        r"idx_sph_inner\[\d+\] is \d+; expected 0 <= idx_sph_inner < ",
+        "ValueError: ...idx_sph_inner[...] is ...; expected 0 <= idx_sph_inner < ",
     ),
-    ({"num_atoms": None}, TypeError, "^BasisEmbedding: num_atoms is a NoneType; expected an int"),
-    ({"idx_rad_outer": lambda i: i[1:]}, ValueError, "idx_rad_outer has 8 values below 5; expected num_edges = 9"),
+    ({"num_atoms": None}, "TypeError: BasisEmbedding: num_atoms is a NoneType; expected an int"),
+    ({"idx_rad_outer": lambda i: i[1:]}, "ValueError: ...idx_rad_outer has 8 values below 5; expected num_edges = 9"),
 ]
 
 
-@pytest.mark.parametrize(("changes", "error", "text"), BAD)
-def test_bad_basis(changes, error, text):
+@pytest.mark.parametrize(("changes", "text"), BAD)
+def test_bad_basis(changes, text):
     case = Padded()
     given = {"rad_basis": case.rad_basis, "sph_basis": case.sph_basis, **case.lists, **case.atoms}
     given = tensors(given)
     given |= {n: c(given[n]) if callable(c) else c for n, c in changes.items()}
     given |= {n: v.double() for n, v in given.items() if isinstance(v, torch.Tensor) and v.dtype == torch.float32}
-    with pytest.raises(error, match=text):
+    with raising(text):
         embedding(case.weight)(**given)
 
 
@@ -262,34 +256,28 @@ def test_autocast_takes_bases_of_two_dtypes(padded):
 
 
 def test_a_spherical_basis_for_a_radial_layer():
-    with pytest.raises(
-        ValueError, match="num_spherical is None; expected an int for a sph_basis without idx_sph_inner"
-    ):
+    with raising("ValueError: ...num_spherical is None; expected an int for a sph_basis without idx_sph_inner"):
         nn.BasisEmbedding(4, 2)(torch.ones(2, 4), torch.ones(1, 3), idx_sph_outer=torch.tensor([0]))
 
 
 BAD_SUMS = [
-    ({"basis": torch.ones(3)}, TypeError, "basis is a Tensor; expected a tuple of two tensors"),
-    ({"basis": lambda b: (b[0], b[1][:, :, 1:])}, ValueError, r"sph has shape .*; expected .*Kmax"),
-    ({"basis": lambda b: (b[0][:, :, 1:], b[1])}, ValueError, r"rad_W1 has shape \(9, 2, 2\); expected .*\(9, 2, 3\)"),
-    ({"m": lambda m: m[:, 1:]}, ValueError, r"m has shape \(23, 5\); expected .* = \(23, 6\)"),
-    ({"m": lambda m: m[1:]}, ValueError, "idx_agg_outer has 23 values below 9; expected num_triplets = 22 below 9"),
-    ({"idx_agg_inner": None}, TypeError, "idx_agg_inner is a NoneType; expected a torch.Tensor of int32 or int64"),
-    ({"idx_agg2_outer": torch.zeros(9, dtype=torch.int64)}, TypeError, "agg2_out_size is a NoneType; expected an int"),
+    ({"basis": torch.ones(3)}, "TypeError: ...basis is a Tensor; expected a tuple of two tensors"),
+    ({"basis": lambda b: (b[0], b[1][:, :, 1:])}, "ValueError: ...sph has shape ...; expected ...Kmax"),
+    ({"basis": lambda b: (b[0][:, :, 1:], b[1])}, "ValueError: ...rad_W1 has shape (9, 2, 2); expected ...(9, 2, 3)"),
+    ({"m": lambda m: m[:, 1:]}, "ValueError: ...m has shape (23, 5); expected ... = (23, 6)"),
+    ({"m": lambda m: m[1:]}, "ValueError: ...idx_agg_outer has 23 values below 9; expected num_triplets = 22 below 9"),
+    ({"idx_agg_inner": None}, "TypeError: ...idx_agg_inner is a NoneType; expected a torch.Tensor of int32 or int64"),
+    ({"idx_agg2_outer": torch.zeros(9).long()}, "TypeError: ...agg2_out_size is a NoneType; expected an int"),
 ]
 
 
-@pytest.mark.parametrize(("changes", "error", "text"), BAD_SUMS)
-def test_bad_sums(changes, error, text):
+@pytest.mark.parametrize(("changes", "text"), BAD_SUMS)
+def test_bad_sums(changes, text):
     case = Padded()
-    given = {
-        "basis": embedding(case.weight)(
-            *tensors({"r": case.rad_basis, "s": case.sph_basis}).values(), **tensors(case.lists)
-        )
-    }
-    given |= tensors({"m": case.m, "idx_agg_outer": case.outer, "idx_agg_inner": case.inner})
+    basis = embedding(case.weight)(*map(torch.from_numpy, (case.rad_basis, case.sph_basis)), **tensors(case.lists))
+    given = tensors({"basis": basis, "m": case.m, "idx_agg_outer": case.outer, "idx_agg_inner": case.inner})
     given |= {n: c(given[n]) if callable(c) else c for n, c in changes.items()}
-    with pytest.raises(error, match=f"^EfficientInteractionBilinear: .*{text}"):
+    with raising(text.replace(": ", ": EfficientInteractionBilinear: ", 1)):
         bilinear(case.dense, EMB_IN)(**given)
 
 
@@ -298,13 +286,10 @@ def test_sizes_that_no_memory_holds():
     rad, sph, m = torch.randn(2, 2), torch.randn(3, 4), torch.randn(3, 5)
     outer, inner, atom = torch.tensor([0, 1, 0]), torch.tensor([0, 0, 1]), torch.tensor([0, 1])
     basis = embed(rad, sph, idx_sph_outer=outer, idx_sph_inner=inner)
-    many = "is 1000000000000, whose arrays take 16000000000000 bytes; expected at most"
-    with pytest.raises(MemoryError, match=f"^BasisEmbedding: idx_rad_outer: Segments: num_segments {many}"):
+    many = "Segments: num_segments is 1000000000000, whose arrays take 16000000000000 bytes; expected at most"
+    with raising(f"MemoryError: BasisEmbedding: idx_rad_outer: {many}"):
         embed(rad, sph, atom, torch.zeros_like(atom), outer, inner, num_atoms=10**12)
-    with pytest.raises(
-        MemoryError, match=f"^EfficientInteractionBilinear: idx_agg2_outer: Segments: num_segments {many}"
-    ):
+    with raising(f"MemoryError: EfficientInteractionBilinear: idx_agg2_outer: {many}"):
         interact(basis, m, outer, inner, atom, torch.zeros_like(atom), agg2_out_size=10**12)
-    text = r"^BasisEmbedding: num_edges \* \(max\(idx_sph_inner\) \+ 1\) is 2000000000002, whose arrays take 64"
-    with pytest.raises(MemoryError, match=text):
+    with raising("MemoryError: BasisEmbedding: num_edges * (max(idx_sph_inner) + 1) is 2000000000002, whose arrays"):
         embed(rad, sph, idx_sph_outer=outer, idx_sph_inner=torch.tensor([0, 0, 10**12]))

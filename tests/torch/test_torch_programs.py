@@ -4,9 +4,6 @@ import copy
 import gc
 import multiprocessing
 import pickle
-import subprocess
-import sys
-import textwrap
 import threading
 import weakref
 
@@ -25,9 +22,11 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 import trigraph  # noqa: E402
 import trigraph.torch as tt  # noqa: E402
 from trigraph import CSC, EdgeGraph, Segments  # noqa: E402
+from trigraph.torch.graphs import COMPILED  # noqa: E402
 from trigraph.torch.library import OPERATORS_OF_TORCH  # noqa: E402
 
 DTYPE = torch.float64
+compiled_whole = pytest.mark.skipif(not COMPILED, reason="programs of torch before 2.11 leave off at each call")
 
 
 @pytest.fixture(autouse=True)
@@ -76,6 +75,7 @@ def assert_near(got, expected):
     np.testing.assert_allclose(got.detach().numpy(), expected.detach().numpy(), rtol=1e-10, atol=1e-10)
 
 
+@compiled_whole
 @pytest.mark.parametrize("prepared", [True, False])
 def test_a_compiled_model_gives_equal_results_and_gradients(prepared):
     x, weights = attention_inputs()
@@ -93,6 +93,7 @@ def test_a_compiled_model_gives_equal_results_and_gradients(prepared):
             assert_near(a, b)
 
 
+@compiled_whole
 def test_a_graph_older_than_the_tensors_is_refused_in_a_compiled_model():
     graph = attention_graph()
     graph._built.clear()
@@ -104,36 +105,6 @@ def test_a_graph_older_than_the_tensors_is_refused_in_a_compiled_model():
     assert torch.equal(got, expected)
 
 
-def test_a_first_call_that_is_compiled_is_compiled_once():
-    """In a process of its own: nothing that an earlier call computes late may be there."""
-    script = """
-        import torch
-        from torch._dynamo import compiled_autograd
-        from torch._dynamo.utils import counters
-        import trigraph
-        import trigraph.torch as tt
-
-        graph = trigraph.CSC.from_edge_index(torch.tensor([[0, 1, 2], [1, 2, 0]]))
-        graph.prepare()
-        x, a = torch.ones(3, 4, requires_grad=True), torch.ones(8, requires_grad=True)
-        program = torch.compile(lambda x, a: tt.mha_gat_n2n(x, x, a, graph, 2).output_embedding, backend="aot_eager")
-        for _ in range(3):
-            program(x, a).sum().backward()
-        print(counters["stats"]["unique_graphs"])
-        x.grad = None
-        result = tt.agg_weighted_n2n(x, None, graph).output_embedding.sum()
-        with compiled_autograd._enable(torch.compile(backend="eager")):
-            result.backward()  # no call before this one has asked for the derivative
-        print(x.grad.sum().item())
-    """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, timeout=300, check=True
-    )
-    graphs, gradient = done.stdout.split()[-2:]
-    assert graphs == "1"
-    assert float(gradient) == 12  # each of 12 numbers is added to one sum
-
-
 def test_a_graph_that_changes_before_the_backward_is_noticed():
     """Torch's graphs are tensors, and torch looks whether those that a backward needs were changed."""
     apart = tt.GraphTensors.of(attention_graph())
@@ -142,21 +113,6 @@ def test_a_graph_that_changes_before_the_backward_is_noticed():
     copies[1].zero_()
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         result.sum().backward()
-
-
-@pytest.mark.parametrize("first_use", ["built", "prepared", "called"])
-def test_a_graph_of_inference_mode_can_be_trained_with(first_use):
-    """Autograd refuses to save tensors that were made in inference mode; a graph's tensors are saved."""
-    x, weights = attention_inputs()
-    expected = torch.autograd.grad(attention(x, weights, attention_graph()), (x, weights))
-    with torch.inference_mode():
-        graph = attention_graph()
-        if first_use == "prepared":
-            graph.prepare()
-        if first_use == "called":
-            attention(x, weights, graph)
-    found = torch.autograd.grad(attention(x, weights, graph), (x, weights))
-    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
 def test_a_result_keeps_no_graph_after_its_backward():
@@ -172,6 +128,7 @@ def test_a_result_keeps_no_graph_after_its_backward():
     assert result.grad_fn is not None
 
 
+@compiled_whole
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("mode", ["real", "fake", "symbolic"])
 def test_traced_and_compiled_forces_train_as_eager_ones(mode, backend):
@@ -212,7 +169,8 @@ def forwards_and_backwards(positions, rest, graph):
     )
 
 
-@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+@compiled_whole
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("eager", marks=pytest.mark.slow)])
 def test_transforms_that_are_compiled(backend):
     """Compiled programs enter levels of forward mode below `torch.autograd.forward_ad`."""
     positions, *rest = molecule()
@@ -225,13 +183,19 @@ def test_transforms_that_are_compiled(backend):
         assert_near(got / known.abs().max(), known / known.abs().max())
     message = lambda p: tt.agg_weighted_n2n(p, None, graph).output_embedding.sin().sum()  # noqa: E731
     for transform in (torch.func.grad, torch.func.jacfwd, torch.func.hessian):
-        with pytest.raises(RuntimeError, match="agg_weighted_n2n_fwd: a compiled program differentiates it by"):
-            torch.compile(transform(message), backend=backend)(positions[:4])
+        try:  # torch 2.15 leaves off at the error, and computes without its compiler
+            got = torch.compile(transform(message), backend=backend)(positions[:4])
+        except RuntimeError as error:
+            assert "a compiled program differentiates it by torch.func" in str(error)  # noqa: PT017
+        else:
+            known = transform(message)(positions[:4])
+            assert_near(got / known.abs().max(), known / known.abs().max())
         traced = make_fx(transform(message))(positions[:4])
         got, known = torch.compile(traced, backend=backend)(positions[1:5]), transform(message)(positions[1:5])
         assert_near(got / known.abs().max(), known / known.abs().max())
 
 
+@compiled_whole
 def test_graphs_built_inside_a_transform_or_a_compiled_program():
     """Inside a transform torch's tensors are wrapped; a compiled program stops where a graph is built, and goes on."""
     x, edge_index = torch.randn(4, 3, dtype=DTYPE), torch.tensor([[0, 1, 2, 0, 1, 3], [0, 0, 1, 2, 2, 2]])
@@ -274,6 +238,8 @@ def test_graphs_built_inside_a_transform_or_a_compiled_program():
         torch.vmap(lambda e: CSC.from_edge_index(e, 4) and e)(edge_index[None])
 
 
+@compiled_whole
+@pytest.mark.slow  # test_torch_import.py has a first derivative
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")  # torch's own
 def test_compiled_autograd_computes_the_same():
     arguments = molecule()
@@ -286,15 +252,11 @@ def test_compiled_autograd_computes_the_same():
         assert_near(tensor.grad / gradient.abs().max(), gradient / gradient.abs().max())
 
 
-def test_vmap_over_nothing():
-    mapped = torch.vmap(lambda x: tt.agg_weighted_n2n(x, None, attention_graph(), op="max")[::2])(torch.ones(0, 4, 5))
-    assert [tuple(t.shape) for t in mapped] == [(0, 4, 5), (0, 4, 5)]
-
-
 def test_vmap_is_a_loop():
-    graph, x = attention_graph(), torch.randn(3, 4, 5, dtype=DTYPE)
-    weight = torch.rand(6, dtype=DTYPE)
-    mapped = torch.vmap(lambda x: tt.agg_weighted_n2n(x, weight, graph, op="max")[::2])(x)
+    graph, x, weight = attention_graph(), torch.randn(3, 4, 5, dtype=DTYPE), torch.rand(6, dtype=DTYPE)
+    function = torch.vmap(lambda x: tt.agg_weighted_n2n(x, weight, graph, op="max")[::2])
+    assert [tuple(t.shape) for t in function(x[:0])] == [(0, 4, 5), (0, 4, 5)]
+    mapped = function(x)
     for i in range(3):
         single = tt.agg_weighted_n2n(x[i], weight, graph, op="max")
         assert torch.equal(mapped[0][i], single.output_embedding)
@@ -326,6 +288,7 @@ EXPORTED = {
 }
 
 
+@compiled_whole
 @pytest.mark.parametrize(("function", "arguments"), EXPORTED.values(), ids=EXPORTED)
 def test_an_exported_model_takes_a_graph(function, arguments, tmp_path):
     arguments = tuple(tt.GraphTensors.of(a) if isinstance(a, (CSC, EdgeGraph, Segments)) else a for a in arguments())
@@ -372,23 +335,14 @@ def test_graphs_taken_apart_and_put_together():
         tt.GraphTensors.of(x)
 
 
-def test_tensors_of_graphs_travel():
-    apart = tt.GraphTensors.of(attention_graph())
-    x, weights = attention_inputs()
-    for again in (pickle.loads(pickle.dumps(apart)), copy.deepcopy(apart)):
-        assert attention(x, weights, again).item() == attention(x, weights, attention_graph()).item()
-
-
-def test_graphs_and_results_travel(tmp_path):
+def test_graphs_and_results_travel():
+    """Checkpoints are looked at in test_torch_checkpoints.py."""
     x, weights = attention_inputs()
     graph = attention_graph()
     expected = attention(x, weights, graph)
-    torch.save(graph, tmp_path / "graph.pt")
-    none = np.zeros(0, np.int32)
-    torch.save([EdgeGraph(none, none, 3), Segments(none, 3)], tmp_path / "empty.pt")
-    assert [g.device for g in torch.load(tmp_path / "empty.pt")] == ["host", "host"]
-    for other in (pickle.loads(pickle.dumps(graph)), copy.deepcopy(graph), torch.load(tmp_path / "graph.pt")):
-        assert attention(x, weights, other).item() == expected.item()
+    for value in (graph, tt.GraphTensors.of(graph)):
+        for other in (pickle.loads(pickle.dumps(value)), copy.deepcopy(value)):
+            assert attention(x, weights, other).item() == expected.item()
     result = tt.mha_gat_n2n(x.detach(), x.detach(), weights.detach(), graph, 2)
     again = pickle.loads(pickle.dumps(result))
     assert type(again) is type(result)
@@ -499,82 +453,56 @@ class _Other(torch.Tensor):
     __torch_function__ = torch._C._disabled_torch_function_impl
 
 
-def under_fake_tensors(work):
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        work()
+def within(make_context):
+    """Return the function that does work within a context."""
+
+    def under(work):
+        with make_context():
+            work()
+
+    return under
 
 
-def under_make_fx(work):
-    make_fx(lambda x: (work(), x)[1], tracing_mode="fake", _allow_non_fake_inputs=True)(torch.ones(1))
+UNDER = {
+    "fake tensors": within(lambda: FakeTensorMode(allow_non_fake_inputs=True)),
+    "inference mode": within(torch.inference_mode),
+    "meta device": within(lambda: torch.device("meta")),
+    "dispatch mode": within(_OtherTensors),
+    "make_fx": lambda work: make_fx(lambda x: (work(), x)[1], tracing_mode="fake", _allow_non_fake_inputs=True)(
+        torch.ones(1)
+    ),
+    "grad": lambda work: torch.func.grad(lambda x: (work(), x.sum())[1])(torch.ones(1)),
+    "hessian": lambda work: torch.func.hessian(lambda x: (work(), x.sum())[1])(torch.ones(1)),
+    "vmap": lambda work: torch.func.vmap(lambda x: (work(), x)[1])(torch.ones(2, 1)),
+}
 
 
-def under_inference_mode(work):
-    with torch.inference_mode():
-        work()
-
-
-def under_meta_device(work):
-    with torch.device("meta"):
-        work()
-
-
-def under_a_dispatch_mode(work):
-    with _OtherTensors():
-        work()
-
-
-def under_grad(work):
-    torch.func.grad(lambda x: (work(), x.sum())[1])(torch.ones(1))
-
-
-def under_hessian(work):
-    torch.func.hessian(lambda x: (work(), x.sum())[1])(torch.ones(1))
-
-
-def under_vmap(work):
-    torch.func.vmap(lambda x: (work(), x)[1])(torch.ones(2, 1))
-
-
-UNDER = (
-    under_fake_tensors,
-    under_make_fx,
-    under_inference_mode,
-    under_meta_device,
-    under_a_dispatch_mode,
-    under_grad,
-    under_hessian,
-    under_vmap,
-)
-
-
-@pytest.mark.parametrize("under", UNDER, ids=lambda under: under.__name__)
-@pytest.mark.parametrize("first_use", ["built", "prepared", "called"])
-def test_a_graph_keeps_ordinary_tensors_whatever_mode_it_was_first_used_in(under, first_use):
+@pytest.mark.parametrize("under", UNDER)
+def test_a_graph_keeps_ordinary_tensors_whatever_mode_it_was_first_used_in(under):
     x, weights = (t.detach() for t in attention_inputs())
-    expected = torch.func.grad(attention)(x, weights, attention_graph())
-    graphs = [] if first_use == "built" else [attention_graph()]
-
-    def work():
-        if first_use == "built":
-            graphs.append(attention_graph())
-        elif first_use == "prepared":
-            graphs[0].prepare()
-        elif under is under_meta_device:
-            attention(x.clone().requires_grad_(), weights, graphs[0]).backward()
-        else:
-            attention(torch.ones(4, 6, dtype=DTYPE, requires_grad=True), weights, graphs[0])
-
-    under(work)
-    graph = graphs[0]
-    assert torch.equal(torch.func.grad(attention)(x, weights, graph), expected)
-    assert torch.equal(
-        torch.func.vmap(torch.func.grad(attention), (0, None, None))(x[None], weights, graph)[0], expected
+    value, expected = (
+        attention(x, weights, attention_graph()),
+        torch.func.grad(attention)(x, weights, attention_graph()),
     )
-    given = x.clone().requires_grad_()
-    with torch.autocast("cpu"):
-        attention(given, weights, graph).backward()
-    assert torch.equal(given.grad, expected)
-    kept = [*graph._built["tensors"], *graph._built["reverse_tensors"]]
-    assert all(type(t) is torch.Tensor and not t.is_inference() and t.device.type == "cpu" for t in kept)
+    prepared, called, built = attention_graph(), attention_graph(), []
+
+    def call():
+        if under == "meta device":
+            attention(x.clone().requires_grad_(), weights, called).backward()
+        else:
+            attention(torch.ones(4, 6, dtype=DTYPE, requires_grad=True), weights, called)
+
+    for work in (prepared.prepare, call, lambda: built.append(attention_graph())):
+        UNDER[under](work)
     program = torch.compile(attention, backend="aot_eager")
-    assert torch.equal(program(x, weights, graph), attention(x, weights, attention_graph()))
+    for graph in (prepared, called, built[0]):
+        assert torch.equal(torch.func.grad(attention)(x, weights, graph), expected)
+        mapped = torch.vmap(torch.func.grad(attention), (0, None, None))(x[None], weights, graph)
+        assert torch.equal(mapped[0], expected)
+        given = x.clone().requires_grad_()
+        with torch.autocast("cpu"):
+            attention(given, weights, graph).backward()
+        assert torch.equal(given.grad, expected)
+        kept = [*graph._built["tensors"], *graph._built["reverse_tensors"]]
+        assert all(type(t) is torch.Tensor and not t.is_inference() and t.device.type == "cpu" for t in kept)
+        assert torch.equal(program(x, weights, graph), value)

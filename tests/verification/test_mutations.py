@@ -1,5 +1,6 @@
 """A deliberately wrong line in any panel makes `trigraph verify` fail (slow: each one is built and verified)."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -12,7 +13,18 @@ sys.path.append(str(ROOT / "tools"))
 import mutants  # noqa: E402
 from mutation_sandbox import PANELS, Sandbox, family_files, panel_of  # noqa: E402
 
-MUTATIONS = {f"{family} {name}": (family, *m) for family, found in FAMILIES.items() for name, m in found.items()}
+
+def taken_apart(text):
+    """Return the right text and the wrong one."""
+    before, right, wrong, after = re.fullmatch("(.*)⟦(.*) → (.*)⟧(.*)", text, re.DOTALL).groups()
+    return before + right + after, before + wrong + after
+
+
+MUTATIONS = {
+    f"{family} {name}": (family, file, *taken_apart(text))
+    for family, found in FAMILIES.items()
+    for name, (file, text) in found.items()
+}
 
 
 @pytest.fixture(scope="module")

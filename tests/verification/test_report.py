@@ -5,7 +5,6 @@ import errno
 import gzip
 import json
 import math
-import os
 import pathlib
 import re
 from dataclasses import replace
@@ -17,7 +16,6 @@ import pytest
 from trigraph.environment import collect
 from trigraph.table import OPERATORS
 from trigraph.verification import plots
-from trigraph.verification import report as report_module
 from trigraph.verification.compare import compare
 from trigraph.verification.record import Check
 from trigraph.verification.report import ReportError, assemble, checks_of, read, validate, write
@@ -75,7 +73,11 @@ def test_report_fits_the_schema_and_comes_back(tmp_path, environment):
     assert report["verdict"] == "passed"
     counts = {"planned": len(checks), "passed": len(checks), "failed": 0, "not_offered": 0, "skipped": 1}
     assert report["counts"] == counts
-    assert {p.name for p in tmp_path.iterdir()} == {"report.json", "report.html", "agreement.png", "differences.png"}
+    files = {"report.json", "report.html", "agreement.png"}
+    assert {p.name for p in tmp_path.iterdir()} == files | {"differences.png"}
+    others = [c for c in checks if c.kind == "repeat"]  # no picture is left over of what there is not any more
+    write(tmp_path, assembled(others, environment), others)
+    assert {p.name for p in tmp_path.iterdir()} == files
 
 
 @pytest.mark.parametrize("error", [math.nan, math.inf])
@@ -83,8 +85,7 @@ def test_what_is_not_finite_is_null_and_failed(environment, error):
     checks = made_up_checks()
     checks[0] = replace(checks[0], error=error, note="NaN")
     checks[-1] = replace(checks[-1], error=error, order=error, curve=((0.5, error), (0.25, 1e-3)))
-    text = report_module._json(assembled(checks, environment))
-    raw = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    raw = json.loads(json.dumps(assembled(checks, environment), allow_nan=False))
     assert raw["verdict"] == "failed"
     assert raw["counts"]["failed"] == 2
     assert raw["checks"]["error"][0] is None
@@ -129,125 +130,82 @@ def test_schema_refuses(environment, place, value):
         validate(report)
 
 
-def test_errors_are_rounded_but_not_across_their_tolerance(environment):
-    check = made_up_checks()[0]
-    above = 8 * (1 + 1e-9)
-    checks = [replace(check, error=e, tolerance=8.0) for e in (above, 8.0, 1.23456789, 8 * (1 - 1e-9))]
-    report = assembled(checks, environment)
-    assert report["checks"]["error"] == [above, 8.0, 1.23457, 8.0]
-    assert [c.passed for c in checks_of(report)] == [False, True, True, True]
-
-
-def test_what_is_not_offered_is_no_success_of_its_own(tmp_path, environment):
+def test_what_is_not_offered_is_no_success_of_its_own(environment):
     checks = made_up_checks()
-    absent = Check(
-        "gno_kernel_fwd", "f", "float64", "not offered", "gno_kernel, wide, float64: f", "", 7, 0.0, note="why"
-    )
+    absent = Check("gno_kernel_fwd", "f", "float64", "not offered", "gno_kernel, wide, float64: f", "", 7, 0.0)
     report = assembled([*checks, absent], environment)
     assert (report["verdict"], report["counts"]["not_offered"]) == ("passed", 7)
     assert report["counts"]["passed"] == len(checks)
     assert assembled([absent], environment)["verdict"] == "failed"
-    write(tmp_path, report, [*checks, absent])
-    page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    assert f"{len(checks)} checks passed, 0 failed, 7 not offered" in page
-    assert "7 checks of" in page
     assert not checks_of(report)[-1].passed
     assert not checks_of(report)[-1].failed
 
 
-def test_page_shows_the_verdict_then_the_picture_then_failures(tmp_path, environment):
-    checks = made_up_checks()
-    bad = replace(checks[0], error=math.inf, note="KeyError: 'x'", trace="Traceback:\nKeyError: 'x'")
-    checks[:1] = [bad, replace(bad, case="wide")]
-    report = assemble(checks, [("panel gpu", "none")], 0, "c", environment, len(checks), ["Structure w: 5 percent"])
-    write(tmp_path, report, checks)
-    page = (tmp_path / "report.html").read_text(encoding="utf-8")
-    places = ("verdict failed", "<svg", "Failures", "2 checks: ", "Traceback:", "compared with what", "Structure w: 5",
-              "Not run: panel gpu: none", "<details", "Every operator, panel", f"All {len(checks)} checks")  # fmt: skip
-    found = [page.index(place) for place in places]
-    assert found == sorted(found)
-    assert page.count("KeyError") == 2  # what is wrong, and its traceback
-    packed = re.search(r'id="packed"[^>]*>([^<]*)<', page).group(1)
-    table = json.loads(gzip.decompress(base64.b64decode(packed)))
-    assert {len(table[name]) for name in table if name != "texts"} == {len(checks)}
-    assert table["texts"][table["case"][1]] == "wide"
-
-
-def test_a_report_of_a_whole_run_is_small(tmp_path, environment):
-    # As many as a run makes, and more; names repeat as they do there.
-    checks = made_up_checks()
-    rng = np.random.default_rng(0)
-    many = [
-        replace(c, case=f"case {i}, NaN in {j}", error=c.tolerance * rng.random())
-        for i in range(60)
-        for j in range(20)
-        for c in checks
-        if not c.curve
-    ]
-    report = assembled(many, environment)
-    assert len(many) > 25_000
-    assert len(report_module._json(report)) < 80 * len(many)
-    assert len(report_module._packed(report)) < 12 * len(many)
-
-
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema_version": 1}'])
-def test_other_files_are_refused_by_name(tmp_path, text):
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "Expecting value"),
+        ("[]", "is not of type 'object'"),
+        ('{"schema_version": 1}', "this version reads 2"),
+        ('{"schema_version": 2}', "is a required property"),
+        ("[" * 200_000, "recursion"),
+        ('{"schema_version": ' + "1" * 10_000 + "}", "digits"),
+    ],
+)
+def test_other_files_are_refused_in_a_sentence(tmp_path, text, says):
     path = tmp_path / "other.json"
     path.write_text(text)
-    with pytest.raises(ReportError, match=r"other\.json"):
+    with pytest.raises(ReportError, match=r"other\.json") as caught:
         read(path)
+    assert says in str(caught.value)
+    assert len(str(caught.value)) < 400 + len(str(path))
+    assert "\n" not in str(caught.value)
 
 
 class Page(HTMLParser):
     """Collects what a page would load, and checks that its elements are closed."""
 
-    VOID = ("meta", "input", "br", "img", "link")
-
     def __init__(self):
         super().__init__()
-        self.open, self.loaded, self.scripts = [], [], 0
+        self.open, self.loaded = [], []
 
     def handle_starttag(self, tag, attributes):
-        self.loaded += [
-            v for name, v in attributes if name in ("src", "href", "xlink:href", "data", "poster", "srcset")
-        ]
-        self.scripts += tag == "script"
-        if tag not in self.VOID:
+        self.loaded += [v for name, v in attributes if name in ("src", "href", "xlink:href", "srcset")]
+        if tag not in ("meta", "input"):
             self.open.append(tag)
 
     def handle_startendtag(self, tag, attributes):
-        self.handle_starttag(tag, attributes)
-        if tag not in self.VOID:
-            self.open.pop()
+        self.loaded += [v for name, v in attributes if name in ("src", "href", "xlink:href", "srcset")]
 
     def handle_endtag(self, tag):
         assert self.open.pop() == tag
 
 
-def test_page_needs_nothing_else_and_escapes(tmp_path, environment):
+def test_page_shows_the_verdict_then_the_picture_then_failures_and_needs_nothing_else(tmp_path, environment):
     checks = made_up_checks()
-    checks[0] = replace(checks[0], error=math.nan, note="<script>alert(1)</script> & more")
-    report = assembled(checks, environment)
+    bad = replace(checks[0], error=math.nan, note="KeyError: '<script>x</script> &'", trace="Traceback:\nKeyError: 'x'")
+    absent = replace(bad, panel="f", kind="not offered", error=7, note="why")
+    checks[:1] = [bad, replace(bad, case="wide"), absent]
+    report = assemble(checks, [("panel gpu", "none")], 0, "c", environment, len(checks), ["Structure w: 5 percent"])
     earlier = assembled(checks[1:], environment)
     write(tmp_path, report, checks, compare(earlier, checks[1:], report, checks))
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    places = ('class="verdict failed"', "2 failed, 7 not offered", "<svg", "Failures", "&lt;script&gt;x&lt;/script&gt;",
+              "2 checks: ", "Traceback:", "7 checks of", "compared with what", "Structure w: 5", "Not run: panel gpu",
+              "Changes since", "<details", "Every operator, panel", f"All {len(checks)} checks")  # fmt: skip
+    found = [text.index(place) for place in places]
+    assert found == sorted(found)
+    assert text.count("KeyError") == 2  # what is wrong, and its traceback
+    assert text.count("<svg") == 2
     page = Page()
     page.feed(text)
     assert page.open == []
-    assert page.scripts == 2
     assert all(address.startswith("#") for address in page.loaded)
     assert not re.search(r"@import|url\((?!#)", text)
-    assert "&lt;script&gt;alert(1)&lt;/script&gt; &amp; more" in text
-    assert text.count("<svg") == 2
-    assert 'class="verdict failed"' in text
-
-
-def test_pictures_that_have_nothing_to_show_are_not_left_over(tmp_path, environment):
-    checks = made_up_checks()
-    write(tmp_path, assembled(checks, environment), checks)
-    others = [c for c in checks if c.kind == "repeat"]
-    write(tmp_path, assembled(others, environment), others)
-    assert {p.name for p in tmp_path.iterdir()} == {"report.json", "report.html", "agreement.png"}
+    packed = re.search(r'id="packed"[^>]*>([^<]*)<', text).group(1)
+    table = json.loads(gzip.decompress(base64.b64decode(packed)))
+    assert {len(table[name]) for name in table if name != "texts"} == {len(checks)}
+    assert (table["texts"][table["case"][1]], table["failed"][:4]) == ("wide", [1, 1, 0, 0])
 
 
 def test_pictures_of_odd_values():
@@ -329,50 +287,16 @@ def test_a_comparison_leaves_aside_what_was_not_asked_for(environment):
     assert comparison.new == {}
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("[" * 200_000, "nested too deeply"),
-        ('{"a":' * 200_000, "nested too deeply"),
-        ('{"schema_version": ' + "1" * 10_000 + "}", "digits"),
-        ('{"schema_version": 1, "checks": [', "Expecting value"),
-        ('{"schema_version": NaN}', "NaN is no JSON"),
-        ("\0" * 100, "Expecting value"),
-    ],
-)
-def test_json_that_is_nested_huge_or_truncated_is_refused_in_a_sentence(tmp_path, text, says):
-    path = tmp_path / "other.json"
-    path.write_text(text)
-    with pytest.raises(ReportError, match=r"other\.json") as caught:
-        read(path)
-    assert says in str(caught.value)
-    assert len(str(caught.value)) < 400 + len(str(path))
-    assert "\n" not in str(caught.value)
-
-
-def test_a_report_that_is_too_large_or_no_file_is_refused(tmp_path, monkeypatch):
-    path = tmp_path / "report.json"
-    path.write_text("{}")
-    monkeypatch.setattr(report_module, "LARGEST", 1)
-    with pytest.raises(ReportError, match="has 2 bytes; no report has more than 1"):
-        read(path)
-    os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(ReportError, match="pipe is no file"):
-        read(tmp_path / "pipe")
-
-
 def test_a_disk_that_is_full_leaves_the_earlier_report(tmp_path, environment, monkeypatch):
     checks = made_up_checks()[:2]  # which make one picture
-    report = assembled(checks, environment)
-    write(tmp_path, report, checks)
+    write(tmp_path, assembled(checks, environment), checks)
     before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
     other = [replace(c, error=c.error / 2) for c in checks]
+    good = pathlib.Path.write_bytes
     for fails_at in range(len(before)):
         calls = iter(range(100))
-        good = pathlib.Path.write_bytes
 
-        def full(path, content, calls=calls, good=good, fails_at=fails_at):
-            good(path, content[: len(content) // 2])
+        def full(path, content, calls=calls, fails_at=fails_at):
             if next(calls) == fails_at:
                 raise OSError(errno.ENOSPC, "No space left on device")
             return good(path, content)
@@ -380,7 +304,6 @@ def test_a_disk_that_is_full_leaves_the_earlier_report(tmp_path, environment, mo
         monkeypatch.setattr(pathlib.Path, "write_bytes", full)
         with pytest.raises(OSError, match="No space left"):
             write(tmp_path, assembled(other, environment), other)
-        monkeypatch.setattr(pathlib.Path, "write_bytes", good)
         assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
 
 

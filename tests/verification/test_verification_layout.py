@@ -1,17 +1,18 @@
-"""What a panel hands out is C-contiguous, of the right dtype, writeable and nobody else's; every level is run."""
+"""Wrong layouts are found, and wrong bits: by threads, levels or batch, in half precision."""
 
 import numpy as np
 import pytest
 
 from trigraph import get_cpu_level, pyref
 from trigraph.fortran import levels
-from trigraph.table import DEFINITIONS, OPERATORS
-from trigraph.verification import properties, subjects
+from trigraph.fortran.threads import get_num_threads
+from trigraph.table import OPERATORS
+from trigraph.verification import subjects
 from trigraph.verification.cases import build, variants
+from trigraph.verification.half import check_every_number, check_half
 from trigraph.verification.implementation import adapt
-from trigraph.verification.judged import Judged, every_operator_of
-from trigraph.verification.properties import check_layout, check_levels
-from trigraph.verification.run import available_panels, plan
+from trigraph.verification.judged import Judged
+from trigraph.verification.properties import check_batch, check_layout, check_levels, check_threads
 from trigraph.verification.subjects import panel
 
 NAME = "gno_kernel_bwd"
@@ -84,23 +85,11 @@ def test_what_is_raised_is_told():
     assert set(notes(lambda **arguments: pyref.gno_kernel_bwd(**arguments)).values()) == {""}
 
 
-@pytest.mark.parametrize("name", [p for p in available_panels() if p != "judge"])
-@pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda d: d.name)
-def test_panels_hand_out_arrays_of_their_own(definition, name):
-    for variant in ("regular", "one channel"):
-        case = judged(f"{definition.name}_fwd", variant)
-        for op in every_operator_of(definition):
-            assert [c for c in check_layout(panel(name), case, op) if not c.passed] == []
-
-
 def test_one_channel_has_an_axis_of_one_beside_others():
     case = judged("agg_edge_to_edge_fwd", "one channel").case
     assert case.sizes["n_spherical"] == 1
     assert min(case.sizes[n] for n in ("n_radial", "n_mid")) > 1
     assert case.values["weights"].shape[0] > 1
-
-
-# Levels
 
 
 def test_every_level_is_compared_with_the_judge_and_bits_are_compared():
@@ -114,18 +103,50 @@ def test_every_level_is_compared_with_the_judge_and_bits_are_compared():
     assert [c.kind for c in checks if c.kind not in ("accuracy", "empty")] == ["levels"] * equal
 
 
-@pytest.mark.skipif(not set(levels.EQUAL_BITS) <= set(levels.available()), reason="the processor has not both levels")
-def test_other_bits_at_one_level_are_found(monkeypatch):
-    op = OPERATORS["gno_kernel_fwd"]
-    good = subjects.FUNCTIONS[op.name]
+def last_bit_off(monkeypatch, name, where):
+    """Let the operator's panels give the first number of a result one bit more where ``where(result)`` says so."""
+    good = subjects.FUNCTIONS[name]
 
     def differs(**arguments):
-        kernel = good(**arguments)
-        if get_cpu_level() == "v3":
-            kernel.flat[0] = np.nextafter(kernel.flat[0], np.inf)
-        return kernel
+        result = good(**arguments)
+        array = result[0] if isinstance(result, tuple) else result
+        if where(array):
+            array.flat[0] = np.nextafter(array.flat[0], array.dtype.type(np.inf))
+        return result
 
-    monkeypatch.setitem(subjects.FUNCTIONS, op.name, differs)
+    monkeypatch.setitem(subjects.FUNCTIONS, name, differs)
+
+
+def test_other_bits_with_two_threads_are_found(monkeypatch):
+    last_bit_off(monkeypatch, "gno_kernel_fwd", lambda array: get_num_threads() == 2)
+    (check,) = check_threads(panel("fortran"), judged("gno_kernel_fwd"), OPERATORS["gno_kernel_fwd"])
+    assert (check.kind, check.passed, check.error) == ("threads", False, 1.0)
+
+
+def test_other_bits_in_a_batch_are_found(monkeypatch):
+    case, op = judged("gno_aggregate_fwd"), OPERATORS["gno_aggregate_fwd"]
+    last_bit_off(monkeypatch, op.name, lambda array: len(array) == case.case.sizes["num_dst_nodes"])
+    (check,) = check_batch(panel("fortran"), case, op, 0)
+    assert (check.kind, check.passed, check.error) == ("batch", False, 1.0)
+
+
+def test_a_wrong_last_bit_of_half_precision_is_found(monkeypatch):
+    op, half = OPERATORS["mha_gat_n2n_fwd"], np.float16
+    variant = next(v for v in variants(op.definition) if v.name == "regular")
+    case = Judged(build(op.definition, variant, "float32", 0, "float16"))
+    assert all(c.passed for c in check_half(panel("gpu-host"), case, op))
+    last_bit_off(monkeypatch, op.name, lambda array: array.dtype == half)
+    assert [c.field for c in check_half(panel("gpu-host"), case, op) if not c.passed] == ["output_embedding"]
+    last_bit_off(monkeypatch, "mha_gat_n2n_bwd", lambda array: array.dtype == half)
+    (check,) = check_every_number(panel("gpu-host"), "float16")
+    assert (check.passed, check.error) == (False, 1.0)
+
+
+@pytest.mark.skipif(not set(levels.EQUAL_BITS) <= set(levels.available()), reason="the processor has not both levels")
+def test_other_bits_and_values_at_one_level_are_found(monkeypatch):
+    op = OPERATORS["gno_kernel_fwd"]
+    good = subjects.FUNCTIONS[op.name]
+    last_bit_off(monkeypatch, op.name, lambda array: get_cpu_level() == "v3")
     failed = [c for c in check_levels(panel("fortran"), judged(op.name), op) if not c.passed]
     assert [(c.kind, c.error) for c in failed] == [("levels", 1.0)]
 
@@ -135,13 +156,3 @@ def test_other_bits_at_one_level_are_found(monkeypatch):
     monkeypatch.setitem(subjects.FUNCTIONS, op.name, wrong)
     failed = [c for c in check_levels(panel("fortran"), judged(op.name), op) if not c.passed]
     assert [(c.kind, c.case) for c in failed] == [("accuracy", "regular, v2")]
-
-
-def test_layout_and_levels_are_in_the_plan():
-    def kinds(units):
-        return {c.kind for u in units if "regular" in u.label for c in u.execute()}
-
-    found = kinds(plan(["gno_kernel"], ["fortran"], ["float32"]))
-    assert {"layout"} | ({"levels"} if properties.levels()[1] else set()) <= found
-    subject = adapt("user:function", NAME, pyref.gno_kernel_bwd)
-    assert "layout" in kinds(plan(implementation=subject, dtypes=["float32"]))

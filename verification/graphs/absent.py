@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from trigraph.verification.graphs.base import CaseGraphs, any_orders
+from trigraph.verification.graphs.base import CaseGraphs, Counts, GraphsAndInputs, any_orders
 from trigraph.verification.kinds import Variant
 
 if TYPE_CHECKING:
@@ -34,15 +33,11 @@ class NoGraphCases(CaseGraphs):
     )
     members = "num_edges"
 
-    def of(
-        self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator
-    ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    def of(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
         """Return nothing: sizes are those of the variant."""
         return {}, {}
 
-    def hub(
-        self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator
-    ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    def hub(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
         """As many edges: parameter gradients are the sums."""
         sizes["num_edges"] = variant.degree
         return {}, {}
@@ -51,9 +46,7 @@ class NoGraphCases(CaseGraphs):
         """Give edges new numbers."""
         return {}, any_orders(case, rng)
 
-    def among_strangers(
-        self, case: Case, before: Mapping[str, int], after: Mapping[str, int], rng: np.random.Generator
-    ) -> dict[str, Any]:
+    def embedded(self, case: Case, before: Counts, after: Counts, rng: np.random.Generator) -> dict[str, Any]:
         """Return nothing: edges know of no others."""
         return {}
 

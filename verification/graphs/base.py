@@ -14,7 +14,18 @@ from trigraph.verification.kinds import Variant
 if TYPE_CHECKING:
     from trigraph.verification.cases import Case
 
-__all__ = ["BY_DESTINATION", "BY_ROW", "BY_SOURCE", "CROWDED", "CaseGraphs", "among", "any_orders", "in_rows"]
+__all__ = [
+    "BY_DESTINATION",
+    "BY_ROW",
+    "BY_SOURCE",
+    "CROWDED",
+    "CaseGraphs",
+    "Counts",
+    "GraphsAndInputs",
+    "among",
+    "any_orders",
+    "in_rows",
+]
 
 # Lengths of rows: of 256 and 512 members, which are whole pieces, of one more, and long ones first and last;
 # in all more rows than two blocks of nodes (48) have.
@@ -23,8 +34,12 @@ BY_SOURCE = np.array([512, 0, 256, *[1] * 100, 257])
 BY_ROW = np.array([256, *[1] * 100, 257, 512])
 
 
-# Strangers before own CROWDED rows at most, each with more members than a kernel sums in one piece.
+# In a batch, nodes before the case's have CROWDED rows at most, each with more members than a kernel sums in one piece.
 CROWDED = 3
+
+Counts = Mapping[str, int]
+# Graph objects by argument name, and inputs that belong to them.
+GraphsAndInputs = tuple[dict[str, Any], dict[str, np.ndarray]]
 
 
 class CaseGraphs(ABC):
@@ -44,15 +59,11 @@ class CaseGraphs(ABC):
     members: str
 
     @abstractmethod
-    def of(
-        self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator
-    ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    def of(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
         """Return the graph objects of a variant, and inputs that belong to them."""
 
     @abstractmethod
-    def hub(
-        self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator
-    ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    def hub(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
         """Return graph objects whose every sum has `variant.degree` terms at one place, and inputs that belong to them.
 
         A chunked sum is within 8 eps of the judge however long it is, because partial sums are added pairwise; one that
@@ -64,14 +75,15 @@ class CaseGraphs(ABC):
         """Return the graph objects of a case with new numbers for everything, and for each size the old numbers."""
 
     @abstractmethod
-    def among_strangers(
-        self, case: Case, before: Mapping[str, int], after: Mapping[str, int], rng: np.random.Generator
-    ) -> dict[str, Any]:
-        """Return the graph objects of a case with so many others' nodes, edges and so on before and after its own."""
+    def embedded(self, case: Case, before: Counts, after: Counts, rng: np.random.Generator) -> dict[str, Any]:
+        """Return the graph objects of a case in a batch: with other graphs' nodes, edges and so on before and after."""
 
     @abstractmethod
     def at_random(self, sizes: dict[str, int], index: type, rng: np.random.Generator) -> dict[str, Any]:
-        """Return graph objects for the soak test, which has no use for a judge: large ones too."""
+        """Return graph objects of some `sizes`, large ones too, for calls that the judge need not follow.
+
+        ``GRAPHS[definition.graph].at_random(sizes, np.int64, rng)``: for the soak test, benchmarks and tests.
+        """
 
 
 def in_rows(lengths: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -85,10 +97,8 @@ def any_orders(case: Case, rng: np.random.Generator) -> dict[str, np.ndarray]:
     return {n: rng.permutation(case.sizes[n]) for n in names}
 
 
-def among(
-    own: Any, members: str, owners: str, case: Case, before: Mapping[str, int], after: Mapping[str, int], rng: Any
-) -> Any:
-    """Return the owner of each member: strangers' members belong to strangers on their side, those before to few."""
+def among(own: Any, members: str, owners: str, case: Case, before: Counts, after: Counts, rng: Any) -> Any:
+    """Return the owner of each member of a batch: other graphs' members have owners on their side, those before few."""
     first = rng.integers(0, min(before[owners], CROWDED), before[members])
     last = rng.integers(0, after[owners], after[members]) + before[owners] + case.sizes[owners]
     return np.concatenate([first, own + before[owners], last]).astype(own.dtype)

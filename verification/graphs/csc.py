@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +12,8 @@ from trigraph.verification.graphs.base import (
     BY_ROW,
     BY_SOURCE,
     CaseGraphs,
+    Counts,
+    GraphsAndInputs,
     among,
     any_orders,
     in_rows,
@@ -75,9 +76,7 @@ class CSCCases(CaseGraphs):
     )
     members = "num_positions"
 
-    def of(
-        self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator
-    ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    def of(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
         """Return the graph of a variant; writes the sizes it has into `sizes`."""
         if variant.name == "square":
             sizes["num_src_nodes"] = sizes["num_dst_nodes"]
@@ -116,9 +115,7 @@ class CSCCases(CaseGraphs):
         sizes |= {name: int(getattr(graph, name)) for name in ("num_positions", "num_edges")}
         return {"graph": graph}, {}
 
-    def hub(
-        self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator
-    ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    def hub(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
         """Destination 0 has `degree` in-edges, each from a source of its own; source 0 has as many out-edges.
 
         The latter share one row, so that the gradient of that row is a long sum, too.
@@ -146,10 +143,8 @@ class CSCCases(CaseGraphs):
         )
         return {"graph": other}, orders
 
-    def among_strangers(
-        self, case: Case, before: Mapping[str, int], after: Mapping[str, int], rng: np.random.Generator
-    ) -> dict[str, Any]:
-        """Positions that have the rows of their own number keep that: the strangers' do, too."""
+    def embedded(self, case: Case, before: Counts, after: Counts, rng: np.random.Generator) -> dict[str, Any]:
+        """Positions that have the rows of their own number keep that: those of other graphs do, too."""
         graph = case.values["graph"]
         src, dst, rows = (
             among(own, "num_positions", owners, case, before, after, rng)

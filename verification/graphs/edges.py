@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from trigraph.graphs.edge_graph import EdgeGraph
-from trigraph.verification.graphs.base import CaseGraphs, among, any_orders
+from trigraph.verification.graphs.base import CaseGraphs, Counts, GraphsAndInputs, among, any_orders
 from trigraph.verification.kinds import Variant
 
 if TYPE_CHECKING:
@@ -35,9 +34,7 @@ class EdgeCases(CaseGraphs):
     )
     members = "num_positions"
 
-    def of(
-        self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator
-    ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    def of(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
         """Return the graph of a variant and the vectors of its edges; writes the sizes it has into `sizes`.
 
         Atoms in a skew cell: an edge and its reverse have opposite vectors. Periodic cells have parallel edges (images
@@ -77,9 +74,7 @@ class EdgeCases(CaseGraphs):
         sizes["num_edges"] = graph.num_edges
         return {"graph": graph}, {"vec": vec}
 
-    def hub(
-        self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator
-    ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    def hub(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
         """Node n has n in-edges and the one edge to node n + 1, which has n out-edges."""
         count = variant.degree
         every = np.arange(count)
@@ -102,24 +97,22 @@ class EdgeCases(CaseGraphs):
         other = EdgeGraph(new[graph.src[edges]], new[graph.dst[edges]], graph.num_nodes, vec=vec)
         return {"graph": other}, {**orders, "num_edges": edges}
 
-    def among_strangers(
-        self, case: Case, before: Mapping[str, int], after: Mapping[str, int], rng: np.random.Generator
-    ) -> dict[str, Any]:
+    def embedded(self, case: Case, before: Counts, after: Counts, rng: np.random.Generator) -> dict[str, Any]:
         """Edges stay sorted by source, and those of the case in their order."""
         graph = case.values["graph"]
         src, dst = (among(own, "num_edges", "num_nodes", case, before, after, rng) for own in (graph.src, graph.dst))
-        strangers = np.ones(src.size, bool)
-        strangers[before["num_edges"] : before["num_edges"] + graph.num_edges] = False
-        src[strangers] = np.sort(src[strangers])  # edges are sorted by source, and those of the case are
+        others = np.ones(src.size, bool)
+        others[before["num_edges"] : before["num_edges"] + graph.num_edges] = False
+        src[others] = np.sort(src[others])  # edges are sorted by source, and those of the case are
         reverse = None
         if graph.reverse_edge is not None:
             reverse = np.full_like(src, -1)
             own = graph.reverse_edge
-            reverse[~strangers] = np.where(own >= 0, own + before["num_edges"], -1)
+            reverse[~others] = np.where(own >= 0, own + before["num_edges"], -1)
         function, _ = graph.__reduce__()
         number = before["num_nodes"] + graph.num_nodes + after["num_nodes"]
-        found: EdgeGraph = function(src, dst, number, reverse)
-        return {"graph": found}
+        whole: EdgeGraph = function(src, dst, number, reverse)
+        return {"graph": whole}
 
     def at_random(self, sizes: dict[str, int], index: type, rng: np.random.Generator) -> dict[str, Any]:
         """Parallel edges told apart by their shifts; most have their reverse.
@@ -136,9 +129,7 @@ class EdgeCases(CaseGraphs):
         return {"graph": EdgeGraph(both[:, 0].copy(), both[:, 1].copy(), nodes, both[:, 2:].copy())}
 
 
-def _edge_boundaries(
-    variant: Variant, sizes: dict[str, int], rng: np.random.Generator
-) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def _edge_boundaries(variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
     """Return nodes with 256, 257 or 512 in-edges and two out-edges, or the other way round; the rest have few triplets.
 
     In-edges come from nodes 2 to 11 and out-edges go to nodes 12 to 21, but for one that goes back to node 2.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,6 +12,8 @@ from trigraph.verification.graphs.base import (
     BY_ROW,
     BY_SOURCE,
     CaseGraphs,
+    Counts,
+    GraphsAndInputs,
     among,
     any_orders,
     in_rows,
@@ -50,9 +51,7 @@ class SegmentCases(CaseGraphs):
     )
     members = "num_triplets"
 
-    def of(
-        self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator
-    ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    def of(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
         """Return triplets and, where the definition has them, atoms and inputs."""
         if variant.name == "boundaries":
             return _segment_boundaries(variant, sizes, rng), {}
@@ -78,9 +77,7 @@ class SegmentCases(CaseGraphs):
             graphs["idx_in"] = _members(variant, sizes["num_triplets"], sizes["num_inputs"], rng)
         return graphs, {}
 
-    def hub(
-        self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator
-    ) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    def hub(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
         """Give the last edge `degree` triplets, the others one each; atom 0 all edges but one; an input half of all.
 
         That edge is the last, since a first term that outweighs all others makes every later addition err alike,
@@ -113,10 +110,8 @@ class SegmentCases(CaseGraphs):
                 graphs[name] = Segments(index, old.num_segments)
         return graphs, orders
 
-    def among_strangers(
-        self, case: Case, before: Mapping[str, int], after: Mapping[str, int], rng: np.random.Generator
-    ) -> dict[str, Any]:
-        """Members of strangers belong to strangers' segments."""
+    def embedded(self, case: Case, before: Counts, after: Counts, rng: np.random.Generator) -> dict[str, Any]:
+        """Members of other graphs belong to these graphs' segments."""
         graphs = {}
         for name, (members, segments) in OWNERS.items():
             own = case.values.get(name)

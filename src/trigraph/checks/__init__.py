@@ -8,11 +8,10 @@ from trigraph.checks.arguments import (
     choice_number,
     squeeze_columns,
 )
-from trigraph.checks.call import GRAPH_TYPES, HALF_PANELS, check_call, check_out, graph_expected
+from trigraph.checks.call import HALF_PANELS, check_call, check_out, graph_expected
 from trigraph.checks.sizes import bind_sizes, index_dtype, shape_of
 
 __all__ = [
-    "GRAPH_TYPES",
     "HALF",
     "HALF_PANELS",
     "bind_arguments",

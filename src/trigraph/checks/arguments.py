@@ -3,25 +3,14 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from trigraph.graphs.arrays import LARGEST_INT, array_kind, count, shown
+from trigraph.graphs.arrays import LARGEST_INT, count, shown
+from trigraph.graphs.scalars import real_number, scalar_of
 from trigraph.table.grammar import SYMBOLS, Attribute, Operator
-
-__all__ = [
-    "HALF",
-    "PLAIN_TYPES",
-    "bind_arguments",
-    "checked_attribute",
-    "checked_wrt",
-    "choice_number",
-    "is_half",
-    "squeeze_columns",
-]
 
 HALF = ("float16", "bfloat16")
 
@@ -36,14 +25,9 @@ def choice_number(choices: tuple[Any, ...], value: Any) -> int:
     for place, choice in enumerate(choices):
         if value is choice:
             return place
-    scalar = _scalar(value)
+    scalar = scalar_of(value)
     plain = bool(scalar) if isinstance(scalar, np.bool_) else scalar
     return -1 if plain is value else choice_number(choices, plain)
-
-
-def _scalar(value: Any) -> Any:
-    """Return what an array of no dimension holds, anything else as it is."""
-    return value[()] if array_kind(value) == "numpy" and value.ndim == 0 else value
 
 
 def bind_arguments(
@@ -105,15 +89,7 @@ def checked_attribute(op: Operator, attribute: Attribute, value: Any, dtype: np.
 
 def _number(op: Operator, name: str, value: Any, dtype: np.dtype) -> float:
     """Return an attribute that is a number as a float, which panels turn into the dtype they compute in."""
-    scalar = _scalar(value)
-    if isinstance(scalar, (bool, np.bool_)) or not isinstance(scalar, (int, float, np.integer, np.floating)):
-        raise TypeError(f"{op.name}: {name} is a {type(value).__name__}; expected a float")
-    try:
-        number = float(scalar)
-    except OverflowError:  # an integer beyond any float
-        number = math.inf if scalar > 0 else -math.inf
-    if not 0 <= number < math.inf:
-        raise ValueError(f"{op.name}: {name} is {number}; expected a finite number >= 0")
+    number = real_number(op.name, name, value)
     if number > 1e38 and number > (largest := float(np.finfo(np.float32 if is_half(dtype) else dtype).max)):
         raise ValueError(f"{op.name}: {name} is {number}; expected at most {largest}, the largest of {dtype}")
     return number
@@ -121,27 +97,31 @@ def _number(op: Operator, name: str, value: Any, dtype: np.dtype) -> float:
 
 def checked_wrt(op: Operator, wrt: Any) -> tuple[str, ...]:
     """Return the fields that `wrt` names, in the operator's order; raise TypeError or ValueError if it names others."""
-    names = tuple(f.name for f in op.fields)
-    wrt = _scalar(wrt)
+    return checked_names(op.name, tuple(f.name for f in op.fields), wrt)
+
+
+def checked_names(owner: str, names: tuple[str, ...], wrt: Any) -> tuple[str, ...]:
+    """Return those of some names that `wrt` has, in their order; raise TypeError or ValueError if it has others."""
+    wrt = scalar_of(wrt)
     try:
         asked = (wrt,) if isinstance(wrt, str) else tuple(wrt)
     except TypeError:
         expected = "expected a string or an iterable of strings"
-        raise TypeError(f"{op.name}: wrt is a {type(wrt).__name__}; {expected}") from None
+        raise TypeError(f"{owner}: wrt is a {type(wrt).__name__}; {expected}") from None
     for name in asked:
         if not isinstance(name, str):
-            raise TypeError(f"{op.name}: wrt names a {type(name).__name__}; expected strings among {', '.join(names)}")
+            raise TypeError(f"{owner}: wrt names a {type(name).__name__}; expected strings among {', '.join(names)}")
         if name not in names:
-            raise ValueError(f"{op.name}: wrt names {name!r}; expected one of {', '.join(names)}")
+            raise ValueError(f"{owner}: wrt names {name!r}; expected one of {', '.join(names)}")
     return tuple(n for n in names if n in asked)
 
 
 def squeeze_columns(op: Operator, values: dict[str, Any]) -> frozenset[str]:
     """Drop the trailing axis of one that column arrays may have; return the names of those that had it."""
-    found = []
+    squeezed = []
     for a in op.arguments:
         value = values[a.name]
         if a.column and value is not None and value.ndim == len(a.dims) + 1 and value.shape[-1] == 1:
             values[a.name] = value[..., 0]
-            found.append(a.name)
-    return frozenset(found)
+            squeezed.append(a.name)
+    return frozenset(squeezed)

@@ -14,27 +14,12 @@ import numpy as np
 
 from trigraph.checks.arguments import PLAIN_TYPES, checked_attribute, checked_wrt, is_half, squeeze_columns
 from trigraph.checks.sizes import bind_sizes, expected_shape, index_dtype, shape_of
-from trigraph.graphs.arrays import advice, array_kind, device_of, namespace_of
-from trigraph.graphs.csc import CSC
-from trigraph.graphs.edge_graph import EdgeGraph
+from trigraph.graphs import GRAPH_TYPES, Segments, advice, array_kind, device_of, namespace_of
 from trigraph.graphs.neighbors import FLOATS
-from trigraph.graphs.segments import Segments
 from trigraph.table.grammar import Array, Operator, evaluate
 from trigraph.table.graph_kinds import GraphArgument
 
-__all__ = [
-    "GRAPH_CLASSES",
-    "GRAPH_TYPES",
-    "HALF_PANELS",
-    "MOST_PASSED",
-    "Checked",
-    "check_call",
-    "check_out",
-    "graph_expected",
-]
-
 HALF_PANELS = ("gpu", "gpu-host")
-GRAPH_TYPES: dict[str, type[CSC | EdgeGraph | Segments]] = {"CSC": CSC, "EdgeGraph": EdgeGraph, "Segments": Segments}
 GRAPH_CLASSES = frozenset(GRAPH_TYPES.values())
 
 # Sizes, wanted fields and what a panel keeps (`Checked.kept`) for calls that have passed every check, by `_key`: checks
@@ -59,13 +44,10 @@ class Checked(NamedTuple):
 
 
 def _refuse_kind(op: Operator, name: str, value: Any, kind: str, panel: str) -> None:
-    found = array_kind(value)
-    if found is None:
-        raise TypeError(
-            f"{op.name}: {name} is a {type(value).__name__}; expected a {kind}.ndarray of float32 or float64"
-            f"{advice(name, value)}"
-        )
-    raise TypeError(f"{op.name}: {name} is a {found}.ndarray; panel {panel!r} takes {kind}.ndarray")
+    if array_kind(value) is None:
+        expected = f"expected a {kind}.ndarray of float32 or float64{advice(name, value)}"
+        raise TypeError(f"{op.name}: {name} is a {type(value).__name__}; {expected}")
+    raise TypeError(f"{op.name}: {name} is a {array_kind(value)}.ndarray; panel {panel!r} takes {kind}.ndarray")
 
 
 def _dtype_of(array: Array, first: Any) -> np.dtype:
@@ -97,8 +79,10 @@ def _check_arrays(op: Operator, values: Mapping[str, Any], kind: str, panel: str
             reason = f"the dtype of {first}" if same else f"since {first} has {values[first].dtype}"
             raise TypeError(f"{op.name}: {array.name} has dtype {value.dtype}; expected {expected}, {reason}")
         elif kind != "numpy" and device_of(value) != device_of(values[first]):
-            here, there = device_of(value), device_of(values[first])
-            raise ValueError(f"{op.name}: {array.name} is on {here}; expected {there}, where {first} is")
+            expected_device = device_of(values[first])
+            raise ValueError(
+                f"{op.name}: {array.name} is on {device_of(value)}; expected {expected_device}, where {first} is"
+            )
 
 
 def graph_expected(op: Operator, argument: GraphArgument) -> str:
@@ -109,6 +93,7 @@ def graph_expected(op: Operator, argument: GraphArgument) -> str:
 
 
 def _check_graph(op: Operator, values: Mapping[str, Any], kind: str, panel: str) -> None:
+    """Check the classes of graph objects, where they are, and that they can serve the choices."""
     if op.graph is None:
         return
     first = values[op.definition.inputs[0].name]
@@ -225,12 +210,9 @@ def check_out(
     kind: str,
     panel: str,
 ) -> dict[str, Any]:
-    """Check the outputs given by the caller: kind, dtype, shape, writable, clear of every input and of each other.
+    """Return the outputs that the caller gives, by field, or raise.
 
-    Returns
-    -------
-    dict
-        From field to array.
+    They must have the right kind, dtype and shape, be writable, and be clear of every input and of each other.
     """
     if out is None:
         return {}
@@ -274,11 +256,7 @@ def check_out(
 
 
 def _overlap(a: Any, b: Any) -> bool:
-    if isinstance(a, np.ndarray):
-        return bool(np.shares_memory(a, b))
-    import cupy
-
-    return bool(cupy.may_share_memory(a, b))
+    return bool(np.shares_memory(a, b) if isinstance(a, np.ndarray) else namespace_of(a).may_share_memory(a, b))
 
 
 def _contiguous(value: Any) -> Any:
@@ -297,7 +275,7 @@ def _key(op: Operator, values: Mapping[str, Any], wrt: Any, panel: str) -> tuple
     asked = tuple(wrt) if type(wrt) is list else wrt
     if asked is not None and not all(type(name) is str for name in (asked if type(asked) is tuple else (asked,))):
         return None
-    found: list[Any] = [op.name, panel, asked]
+    key: list[Any] = [op.name, panel, asked]
     for name in op.parameters:
         value = values[name]
         kind = type(value)
@@ -305,46 +283,30 @@ def _key(op: Operator, values: Mapping[str, Any], wrt: Any, panel: str) -> tuple
             flags = value.flags
             if not (flags.c_contiguous and flags.aligned and value.dtype.kind in "fiu"):
                 return None
-            found.append((value.shape, value.dtype))
+            key.append((value.shape, value.dtype))
         elif kind in PLAIN_TYPES:
-            found.append((kind, value))
+            key.append((kind, value))
         elif kind in GRAPH_CLASSES:
-            found.append(value._key)
+            key.append(value._key)
         else:
             return None
-    return tuple(found)
+    return tuple(key)
+
+
+def _unchanged(checked: Any, given: Any) -> bool:
+    """Whether checks have converted nothing; torch's dispatcher makes a new string of a choice at each call."""
+    return checked is given or (type(checked) is str and type(given) is str and checked == given)
 
 
 def check_call(op: Operator, values: dict[str, Any], wrt: Any, out: Any, kind: str, panel: str) -> Checked:
-    """Check one call.
-
-    Parameters
-    ----------
-    op : Operator
-    values : dict
-        Arrays, graph and attributes by parameter name.
-    wrt, out
-        As the caller gave them.
-    kind : {"numpy", "cupy"}
-        Kind of arrays the panel takes.
-    panel : str
-        For the messages.
-
-    Returns
-    -------
-    Checked
-
-    Raises
-    ------
-    TypeError, ValueError
-    """
+    """Check one call of a panel that takes arrays of a kind; `values` has arrays, graph and attributes by name."""
     key = _key(op, values, wrt, panel) if out is None else None
     passed = _passed.get(key)
     if passed is not None:
         _check_positions(op, values)
         _check_positive(op, values)
         return Checked(values, *passed[:2], {}, frozenset(), passed[2])
-    given = dict(values)
+    before = dict(values)
     _check_arrays(op, values, kind, panel)
     _wrap_indices(op, values)
     for attribute in op.attributes:
@@ -364,7 +326,7 @@ def check_call(op: Operator, values: dict[str, Any], wrt: Any, out: Any, kind: s
         if values[a.name] is not None:
             values[a.name] = _contiguous(values[a.name])
     kept: dict[Any, Any] = {}
-    if key is not None and all(values[name] is value for name, value in given.items()):  # nothing was converted
+    if key is not None and all(_unchanged(values[name], value) for name, value in before.items()):
         if len(_passed) >= MOST_PASSED:
             _passed.clear()
         _passed[key] = sizes, wanted, kept

@@ -7,8 +7,6 @@ from typing import Any, NamedTuple
 from trigraph.graphs.arrays import advice, array_kind, count
 from trigraph.graphs.neighbors import FLOATS
 
-__all__ = ["GnoParams", "pack_gno_params", "unpack_gno_params"]
-
 
 class GnoParams(NamedTuple):
     """Parameters of the kernel network: U (H, d), b_u (H,), V (F, H), b_v (F,), with F = f_in*f_out, f_out fast."""

@@ -10,8 +10,6 @@ import numpy as np
 from trigraph.checks.arguments import choice_number
 from trigraph.table.grammar import SYMBOLS, Array, Operator, evaluate, names_in
 
-__all__ = ["bind_sizes", "index_dtype", "shape_of"]
-
 
 def shape_of(array: Array, sizes: Mapping[str, int]) -> tuple[int, ...]:
     """Shape of an array of the table for given sizes."""

@@ -119,31 +119,15 @@ def basis_embedding(
     ----------
     weight : array of float32 or float64
         The layer's weight: (interm, num_radial) for a radial basis, (num_radial, num_spherical, interm) for another.
-    rad_basis : array, shape (num_edges, num_radial)
-    sph_basis : array, shape (num_triplets, num_spherical), optional
-        Circular or spherical basis of each triplet or quadruplet.
-    idx_rad_outer, idx_rad_inner : array of int32 or int64, shape (num_edges,), optional
-        Atom of each edge and its number among the atom's edges. Given `idx_rad_inner`, the result is padded by atom.
-    idx_sph_outer : array of int32 or int64, shape (num_triplets,)
-        Edge of each triplet. For a `sph_basis`.
-    idx_sph_inner : array of int32 or int64, shape (num_triplets,), optional
-        Number of each triplet among the edge's. Without it the two bases are multiplied, triplet by triplet.
-    num_atoms : int
-        For `idx_rad_inner`.
+    rad_basis, sph_basis, idx_rad_outer, idx_rad_inner, idx_sph_outer, idx_sph_inner, num_atoms
+        As of the `forward` of `trigraph.torch.nn.BasisEmbedding`, arrays in place of tensors.
     panel : str, optional
         As everywhere in trigraph.
 
     Returns
     -------
     array or tuple of two arrays
-        Without `sph_basis` rad_W1: (num_edges, interm), or (num_atoms, interm, Kmax2) padded by atom. With `sph_basis`
-        and no `idx_sph_inner` (num_triplets, interm). With both the pair rad_W1 (num_edges, interm, num_spherical), or
-        (num_atoms, interm, Kmax2*num_spherical) with num_spherical fast, and sph (num_edges, num_spherical, Kmax).
-        Kmax2 and Kmax are the longest lists of an atom and of an edge.
-
-    Raises
-    ------
-    TypeError, ValueError
+        As there, padded.
     """
     owner = "basis_embedding"
     _check_basis(weight, rad_basis, sph_basis, idx_rad_inner, idx_sph_inner)
@@ -217,26 +201,15 @@ def interaction_bilinear(
     weight : array of float32 or float64, shape (emb_out, interm*emb_in)
         The layer's ``bilinear.linear.weight``.
     basis : tuple of two arrays
-        What :func:`basis_embedding` returns: rad_W1 (num_edges, interm, num_spherical), or with `idx_agg2_outer`
-        (num_atoms, interm, Kmax2*num_spherical); sph (num_edges, num_spherical, Kmax).
-    m : array, shape (num_triplets, emb_in)
-        Embedding of the input of each triplet.
-    idx_agg_outer, idx_agg_inner : array of int32 or int64, shape (num_triplets,)
-        Edge of each triplet and its number among the edge's.
-    idx_agg2_outer, idx_agg2_inner : array of int32 or int64, shape (num_edges,), optional
-        Atom of each edge and its number among the atom's.
-    agg2_out_size : int
-        Number of atoms. For `idx_agg2_outer`.
+        What :func:`basis_embedding` returns.
+    m, idx_agg_outer, idx_agg_inner, idx_agg2_outer, idx_agg2_inner, agg2_out_size
+        As of the `forward` of `trigraph.torch.nn.EfficientInteractionBilinear`, arrays in place of tensors.
     panel : str, optional
         As everywhere in trigraph.
 
     Returns
     -------
     array, shape (num_edges, emb_out) or (agg2_out_size, emb_out)
-
-    Raises
-    ------
-    TypeError, ValueError
     """
     owner = "interaction_bilinear"
     if not isinstance(basis, (tuple, list)) or len(basis) != 2:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from mpi4py import MPI
 
-from trigraph.distributed.exchange import Halo, agree, digest, moved_to
+from trigraph.distributed.exchange import Halo, agreement, digest, moved_to
 from trigraph.distributed.kinds import CSCKind, EdgesKind, Ids, Kind, Owners, SegmentsKind, ascending, unique
 from trigraph.distributed.owners import blocks as block_owners
 from trigraph.distributed.partition import Partition
@@ -19,8 +19,6 @@ from trigraph.distributed.processors import share
 from trigraph.graphs import CSC, count
 from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.graphs.segments import Segments
-
-__all__ = ["partition", "partition_pieces"]
 
 
 def partition(
@@ -43,7 +41,7 @@ def partition(
         A duplicate is made.
     owner : integer array, optional
         Rank that owns each destination, node or output (atoms, or edges without `atoms`), the same on all ranks:
-        of `owners.blocks` (default), `owners.bisection`, `owners.metis`, or any other.
+        of `owners.blocks` (default), `owners.bisection`, or any other.
     source_owner : integer array, optional
         Rank that owns each source, or each input of `idx_in`. Default: `owner` where there are as many, else blocks.
     atoms, idx_in : Segments, optional
@@ -62,16 +60,11 @@ def partition(
         On all ranks, if an argument is wrong on one or differs between ranks.
     """
     comm = _own_communicator(comm)
-    error: Exception | None = None
-    facts = [("the call", "partition")]
-    try:
+    with agreement(comm, ("the call", "partition")) as facts:
         kind, sizes, members, unused = _members_of(graph, atoms, idx_in)
         owners = _owners_of(kind, sizes, comm.size, owner, source_owner)
-        given = {"graph": (graph, atoms, idx_in), "owner": owners.blocks, "source_owner": owners.sources}
-        facts += [(name, digest(value)) for name, value in given.items()]
-    except Exception as problem:
-        error = problem
-    agree(comm, error, facts)
+        arguments = {"graph": (graph, atoms, idx_in), "owner": owners.blocks, "source_owner": owners.sources}
+        facts += [(name, digest(value)) for name, value in arguments.items()]
     begin, end = (len(members) * r // comm.size for r in (comm.rank, comm.rank + 1))
     piece = members[begin:end]
     if isinstance(kind, CSCKind):  # a row of edge arrays belongs to the destination of its first position
@@ -125,11 +118,8 @@ def partition_pieces(
         On all ranks, if an argument is wrong on one or differs between ranks.
     """
     comm = _own_communicator(comm)
-    error: Exception | None = None
-    facts = [("the call", "partition_pieces")]
-    int64 = np.dtype(np.int64)
-    table, outputs, lengths = np.empty((0, 3), np.int64), None, set[int]()
-    try:
+    int64, outputs = np.dtype(np.int64), None
+    with agreement(comm, ("the call", "partition_pieces")) as facts:
         if graph_type not in (CSC, EdgeGraph, Segments):
             expected = "trigraph.CSC, trigraph.EdgeGraph or trigraph.Segments"
             raise TypeError(f"partition_pieces: graph_type is {graph_type!r}; expected {expected}")
@@ -164,21 +154,22 @@ def partition_pieces(
             facts += [("atoms", "None" if atoms is None else "given")]
             facts += [("num_nodes", "(num_inputs, num_outputs)" if inputs else "num_outputs")]
         facts += [("owner", digest(owners.blocks)), ("source_owner", digest(owners.sources))]
-    except Exception as problem:
-        error = problem
-    agree(comm, error, facts)
     numbers = comm.allgather(len(table))
     member = np.arange(sum(numbers[: comm.rank]), sum(numbers[: comm.rank + 1]))
-    if graph_type is Segments:
-        sizes["num_triplets"] = sum(numbers)
+    counted = ("num_triplets",) if graph_type is Segments else ("num_edges", "num_positions")
+    sizes |= dict.fromkeys(counted, sum(numbers))
+    if graph_type is EdgeGraph:
+        have_reverse = _check_edges(comm, table, lengths)
+        divided = _divide(comm, kind, sizes, owners, np.column_stack([member, table]), {}, cuda_aware)
+        return replace(divided, kind=EdgesKind(int64, have_reverse, _is_ambiguous(divided, have_reverse)))
+    if graph_type is CSC:
+        table = _positions(comm, sizes, owners, np.column_stack([member, table]))
+    else:
         if not inputs:
             table = np.stack([table[:, 0], member], 1)  # each triplet has an input of its own
             sizes["num_inputs"] = sizes["num_triplets"]
-        return _divide_triplets(comm, kind, sizes, owners, np.column_stack([member, table]), outputs, cuda_aware)
-    sizes["num_edges"] = sizes["num_positions"] = sum(numbers)
-    if graph_type is EdgeGraph:
-        return _divide_edges(comm, sizes, owners, np.column_stack([member, table]), lengths, cuda_aware)
-    return _divide_positions(comm, kind, sizes, owners, np.column_stack([member, table]), cuda_aware)
+        table = _triplets(comm, sizes, owners, np.column_stack([member, table]), outputs)
+    return _divide(comm, kind, sizes, owners, table, {}, cuda_aware)
 
 
 def _read_pieces(
@@ -211,34 +202,26 @@ def _read_pieces(
     return np.concatenate(tables), lengths
 
 
-def _divide_positions(
-    comm: MPI.Comm, kind: Kind, sizes: dict[str, int], owners: Owners, edges: np.ndarray, cuda_aware: bool
-) -> Partition:
-    """Divide the edges of a CSC, whose columns are number, source and destination."""
+def _positions(comm: MPI.Comm, sizes: Mapping[str, int], owners: Owners, edges: np.ndarray) -> np.ndarray:
+    """Return the table of a CSC for the destinations of this rank, of edges: number, source and destination."""
     edge, src, dst = edges.T
     members = np.stack([edge, dst, src, edge, owners.blocks[dst]], 1)
     # Positions go by destination: those of a destination follow those of all before it, in the order of the edges.
     degrees = np.bincount(dst, minlength=sizes["num_dst_nodes"])
     comm.Allreduce(MPI.IN_PLACE, degrees)
-    mine = moved_to(comm, members, owners.blocks[dst])
-    mine = mine[np.lexsort((mine[:, 0], mine[:, 1]))]
-    nodes, begins = np.unique(mine[:, 1], return_index=True)
+    table = moved_to(comm, members, owners.blocks[dst])
+    table = table[np.lexsort((table[:, 0], table[:, 1]))]
+    nodes, begins = np.unique(table[:, 1], return_index=True)
     before = np.cumsum(degrees) - degrees
-    within = np.arange(len(mine)) - begins[np.searchsorted(nodes, mine[:, 1])] if len(mine) else begins
-    mine[:, 0] = before[mine[:, 1]] + within
-    return _divide(comm, kind, sizes, owners, mine, {}, cuda_aware)
+    within = np.arange(len(table)) - begins[np.searchsorted(nodes, table[:, 1])] if len(table) else begins
+    table[:, 0] = before[table[:, 1]] + within
+    return table
 
 
-def _divide_triplets(
-    comm: MPI.Comm,
-    kind: Kind,
-    sizes: dict[str, int],
-    owners: Owners,
-    triplets: np.ndarray,
-    outputs: np.ndarray | None,
-    cuda_aware: bool,
-) -> Partition:
-    """Divide triplets, whose columns are number, edge and input.
+def _triplets(
+    comm: MPI.Comm, sizes: dict[str, int], owners: Owners, triplets: np.ndarray, outputs: np.ndarray | None
+) -> np.ndarray:
+    """Return the table of triplets, whose columns are number, edge and input, and of the edges of this rank.
 
     `outputs` has the output of each edge that this rank gives; None stands for edges that are outputs themselves.
     """
@@ -250,10 +233,9 @@ def _divide_triplets(
         ends = np.cumsum(comm.allgather(outputs.size))
         edges, alone = ends[comm.rank] - outputs.size + np.arange(outputs.size), outputs
     sizes["num_edges"] = number = int(ends[-1])
-    error = None
-    if edge.size and not 0 <= edge.min() <= edge.max() < number:
-        error = ValueError(f"partition_pieces: edge holds {edge.min()} to {edge.max()}; expected 0 to {number - 1}")
-    agree(comm, error, [])
+    with agreement(comm):
+        if edge.size and not 0 <= edge.min() <= edge.max() < number:
+            raise ValueError(f"partition_pieces: edge holds {edge.min()} to {edge.max()}; expected 0 to {number - 1}")
     output = edge
     if outputs is not None:  # the rank that gave an edge knows its output
         wanted = unique(edge)
@@ -261,46 +243,36 @@ def _divide_triplets(
         output = halo.start(outputs).wait()[np.searchsorted(wanted, edge)]
     nothing = np.full(edges.size, -1)
     with_triplets = np.column_stack([triplets[:, 0], edge, output, triplets[:, 2]])
-    table = np.concatenate([with_triplets, np.column_stack([nothing, edges, alone, nothing])])
-    return _divide(comm, kind, sizes, owners, table, {}, cuda_aware)
+    return np.concatenate([with_triplets, np.column_stack([nothing, edges, alone, nothing])])
 
 
-def _divide_edges(
-    comm: MPI.Comm,
-    sizes: dict[str, int],
-    owners: Owners,
-    piece: np.ndarray,
-    lengths: set[int],
-    cuda_aware: bool,
-) -> Partition:
-    """Divide the edges of an EdgeGraph, once it is known over all ranks whether they are sorted and have a reverse."""
-    ends = comm.allgather((int(piece[0, 1]), int(piece[-1, 1])) if len(piece) else None)
+def _check_edges(comm: MPI.Comm, edges: np.ndarray, lengths: set[int]) -> bool:
+    """Raise unless the edges of all ranks are sorted by source; return whether they have a reverse_edge."""
+    ends = comm.allgather((int(edges[0, 0]), int(edges[-1, 0])) if len(edges) else None)
     flat = [node for pair in ends if pair is not None for node in pair]
     if flat != sorted(flat):
         raise ValueError("partition_pieces: src falls from one rank to the next; expected edges sorted by source")
     lengths = set().union(*comm.allgather(lengths))
     if len(lengths) > 1:
         raise ValueError("partition_pieces: some pieces have a reverse_edge and some have none; expected all or none")
-    given = 3 in lengths
-    divided = _divide(comm, EdgesKind(np.dtype(np.int64), given, False), sizes, owners, piece, {}, cuda_aware)
-    edges = divided.table
-    mine = owners.blocks[edges[:, 1]] == comm.rank
-    error = None
-    if given:  # the block of its source has an edge and its reverse
-        reverse = edges[mine, 3]
-        at = np.minimum(np.searchsorted(edges[:, 0], reverse), max(len(edges) - 1, 0))
-        there = reverse >= 0
-        back = edges[at[there]]
-        expected = edges[mine][there][:, [3, 2, 1, 0]]
-        if (reverse < -1).any() or (back != expected).any():
-            error = ValueError(
-                "partition_pieces: reverse_edge names an edge that does not go back, or that has another reverse; "
-                "expected the number of the very reverse, or -1"
-            )
-    agree(comm, error, [])
-    parallel = len(np.unique(edges[mine, 1:3], axis=0)) < mine.sum()
-    ambiguous = comm.allreduce(bool(parallel), MPI.LOR) and not given
-    return replace(divided, kind=EdgesKind(np.dtype(np.int64), given, ambiguous))
+    return 3 in lengths
+
+
+def _is_ambiguous(divided: Partition, have_reverse: bool) -> bool:
+    """Return whether nothing tells the reverse of an edge; raise if edges have one that is wrong."""
+    comm, edges = divided.comm, divided.table
+    own = edges[divided.owners.blocks[edges[:, 1]] == comm.rank]
+    with agreement(comm):
+        if have_reverse:  # the block of its source has an edge and its reverse
+            known = own[own[:, 3] >= 0]
+            back = edges[np.minimum(np.searchsorted(edges[:, 0], known[:, 3]), max(len(edges) - 1, 0))]
+            if (own[:, 3] < -1).any() or (back != known[:, [3, 2, 1, 0]]).any():
+                raise ValueError(
+                    "partition_pieces: reverse_edge names an edge that does not go back, or that has another reverse; "
+                    "expected the number of the very reverse, or -1"
+                )
+    parallel = len(np.unique(own[:, 1:3], axis=0)) < len(own)
+    return comm.allreduce(bool(parallel), MPI.LOR) and not have_reverse
 
 
 @cache
@@ -338,10 +310,10 @@ def _members_of(
         raise TypeError(f"partition: atoms and idx_in do not go with a {type(graph).__name__}; expected Segments")
     if isinstance(graph, EdgeGraph):
         sizes = {"num_nodes": graph.num_nodes, "num_edges": graph.num_edges}
-        given = graph.reverse_edge is not None
-        reverse = graph.reverse_edge if given else np.full(graph.num_edges, -1)
+        have_reverse = graph.reverse_edge is not None
+        reverse = graph.reverse_edge if have_reverse else np.full(graph.num_edges, -1)
         columns = [np.arange(graph.num_edges), graph.src, graph.dst, reverse]
-        kind: Kind = EdgesKind(graph.src.dtype, given, not given)
+        kind: Kind = EdgesKind(graph.src.dtype, have_reverse, not have_reverse)
         return kind, sizes, np.stack(columns, 1).astype(np.int64, copy=False), nothing
     if isinstance(graph, CSC):
         names = ("num_src_nodes", "num_dst_nodes", "num_positions", "num_edges")
@@ -383,22 +355,22 @@ def _members_of(
 def _owners_of(kind: Kind, sizes: Mapping[str, int], ranks: int, owner: Any, source_owner: Any) -> Owners:
     """Return the owners that were given, checked, or those by default."""
     symbol = {CSCKind: "num_src_nodes", SegmentsKind: "num_inputs"}.get(type(kind), kind.block)
-    found: list[np.ndarray] = []
-    for name, given, counted in (("owner", owner, kind.block), ("source_owner", source_owner, symbol)):
+    owners: list[np.ndarray] = []
+    for name, ranks_given, counted in (("owner", owner, kind.block), ("source_owner", source_owner, symbol)):
         number = sizes[counted]
-        if given is None:
-            same = bool(found) and number == found[0].size
-            found.append(found[0] if same else block_owners(number, ranks))
+        if ranks_given is None:
+            same = bool(owners) and number == owners[0].size
+            owners.append(owners[0] if same else block_owners(number, ranks))
             continue
-        array = np.asarray(given)
+        array = np.asarray(ranks_given)
         if array.shape != (number,) or array.dtype.kind not in "iu":
             raise ValueError(
                 f"partition: {name} has {array.dtype} {array.shape}; expected integers ({counted},) = ({number},)"
             )
         if array.size and not 0 <= array.min() <= array.max() < ranks:
             raise ValueError(f"partition: {name} holds {array.min()} to {array.max()}; expected ranks 0 to {ranks - 1}")
-        found.append(array.astype(np.int64))
-    return Owners(*found)
+        owners.append(array.astype(np.int64))
+    return Owners(*owners)
 
 
 def _divide(
@@ -414,8 +386,8 @@ def _divide(
     tables = [moved_to(comm, piece, owners.blocks[piece[:, c]]) for c in kind.block_columns]
     table = ascending(np.concatenate(tables))
     owned: Ids = {}
-    for s, found in kind.entities(table, owners).items():
-        owned[s] = unique(found.ids[found.owners == comm.rank], more.get(s, piece[:0, 0]))
+    for s, entities in kind.entities(table, owners).items():
+        owned[s] = unique(entities.ids[entities.owners == comm.rank], more.get(s, piece[:0, 0]))
     owned[kind.block] = np.flatnonzero(owners.blocks == comm.rank)
     if isinstance(kind, (CSCKind, SegmentsKind)) and kind.shared:
         owned[kind.shared[0]] = np.flatnonzero(owners.sources == comm.rank)

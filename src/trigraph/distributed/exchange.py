@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
@@ -14,23 +15,9 @@ from trigraph.graphs import CSC, array_kind, namespace_of, wait_for
 from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.graphs.segments import Segments
 
-__all__ = ["Halo", "Pending", "agree", "digest", "exchange", "moved_to"]
-
 
 def exchange(comm: MPI.Comm, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Send ``parts[r]`` to rank r.
-
-    Parameters
-    ----------
-    comm : MPI.Comm
-    parts : sequence of int64 arrays, shape (any, columns)
-        One for each rank.
-
-    Returns
-    -------
-    list of int64 arrays, shape (any, columns)
-        What came from each rank.
-    """
+    """Send ``parts[r]``, int64 of shape (any, columns), to rank r; return what came from each rank."""
     columns = parts[0].shape[1]
     counts = np.array([part.size for part in parts])
     coming = np.empty_like(counts)
@@ -47,16 +34,20 @@ def moved_to(comm: MPI.Comm, rows: np.ndarray, ranks: np.ndarray) -> np.ndarray:
     return np.concatenate(exchange(comm, [rows[order[a:b]] for a, b in pairwise(ends)]))
 
 
-def agree(comm: MPI.Comm, error: Exception | None, facts: Sequence[tuple[str, str]]) -> None:
-    """Raise on every rank if one has met an error, or if the ranks do not say the same.
+@contextmanager
+def agreement(comm: MPI.Comm, *facts: tuple[str, str]) -> Iterator[list[tuple[str, str]]]:
+    """Let every rank do something, then raise on all if one has met an error, or if they do not say the same.
 
     Parameters
     ----------
     comm : MPI.Comm
-    error : Exception or None
-        What this rank has met.
-    facts : sequence of (str, str)
+    *facts : (str, str)
         What has to be the same on all ranks: a name and a value. The first is that of the call.
+
+    Yields
+    ------
+    list of (str, str)
+        The facts; others may be added.
 
     Raises
     ------
@@ -67,8 +58,12 @@ def agree(comm: MPI.Comm, error: Exception | None, facts: Sequence[tuple[str, st
     ValueError
         If a fact differs; it names the call, the fact and two ranks.
     """
-    said = None if error is None else f"{type(error).__name__}: {error}"
-    everyone = comm.allgather((said, tuple(facts)))
+    said, error, message = list(facts), None, None
+    try:
+        yield said
+    except Exception as problem:
+        error, message = problem, f"{type(problem).__name__}: {problem}"
+    everyone = comm.allgather((message, said))
     if error is not None:
         raise error
     for rank, (text, _) in enumerate(everyone):
@@ -76,24 +71,22 @@ def agree(comm: MPI.Comm, error: Exception | None, facts: Sequence[tuple[str, st
             raise RuntimeError(f"rank {rank}: {text}")
     first = everyone[0][1]
     for rank, (_, other) in enumerate(everyone):
-        for (name, here), (_, there) in zip(first, other, strict=False):
-            if here != there:
-                raise ValueError(f"{first[0][1]}: {name} is {here} on rank 0 and {there} on rank {rank}")
+        for (name, expected), (_, value) in zip(first, other, strict=False):
+            if value != expected:
+                raise ValueError(f"{first[0][1]}: {name} is {expected} on rank 0 and {value} on rank {rank}")
 
 
 def digest(value: Any) -> str:
     """Return a digest of an array, a graph object, a number or None, or of a tuple of such."""
-    found = hashlib.blake2b(digest_size=16)
+    if isinstance(value, (CSC, EdgeGraph, Segments)):
+        value = value.__reduce__()[1]
     if isinstance(value, tuple):
-        for part in value:
-            found.update(digest(part).encode())
-    elif isinstance(value, (CSC, EdgeGraph, Segments)):
-        found.update(digest(value.__reduce__()[1]).encode())
+        contents = "".join(map(digest, value)).encode()
     elif isinstance(value, np.ndarray):
-        found.update(f"{value.dtype.str} {value.shape}".encode() + value.tobytes())
+        contents = f"{value.dtype.str} {value.shape}".encode() + value.tobytes()
     else:
-        found.update(repr(value).encode())
-    return found.hexdigest()
+        contents = repr(value).encode()
+    return hashlib.blake2b(contents, digest_size=16).hexdigest()
 
 
 class Halo:

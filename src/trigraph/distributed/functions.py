@@ -8,22 +8,18 @@ from typing import Any
 import numpy as np
 
 from trigraph.checks import bind_arguments, bind_sizes, check_out, checked_attribute, checked_wrt, squeeze_columns
-from trigraph.distributed.exchange import agree, digest
+from trigraph.distributed.exchange import agreement, digest
 from trigraph.distributed.kinds import CSCKind, EdgesKind, RowsKind, SegmentsKind
 from trigraph.distributed.partition import Layout, Part, Partition, Places
 from trigraph.distributed.sums import tree_parts, tree_sum
 from trigraph.graphs import array_kind, entered, namespace_of
 from trigraph.panels import FUNCTIONS as WHOLE
 from trigraph.panels import choose_panel
-from trigraph.table import OPERATORS, Array, Operator, result_type
-from trigraph.table.public import PANELS, distributed_docstring, distributed_signature
+from trigraph.table import GRAPHS, OPERATORS, Array, Operator, result_type
+from trigraph.table.public import PANELS, distributed_docstring, distributed_signature, publish
 
-__all__ = ["FUNCTIONS"]
-
-KINDS = {None: RowsKind, "csc": CSCKind, "edges": EdgesKind, "triplets": SegmentsKind, "bilinear": SegmentsKind}
-ENTITIES = frozenset(
-    ("num_edges", "num_positions", "num_src_nodes", "num_dst_nodes", "num_triplets", "num_inputs", "num_outputs")
-)
+KINDS = {"CSC": CSCKind, "EdgeGraph": EdgesKind, "Segments": SegmentsKind}
+ENTITIES = frozenset(size for kind in GRAPHS.values() for size in kind.sizes)
 
 
 def entity_of(array: Array) -> tuple[str, int] | None:
@@ -40,6 +36,7 @@ class _Call:
         wrt = values.pop("wrt", None)
         self.wanted = [f.name for f in op.fields] if wrt is None else list(checked_wrt(op, wrt))
         self.divided = {a.name: entity_of(a) for a in op.arguments}
+        self.divided_fields: dict[str, Any] = {f.name: entity_of(f) for f in op.fields}
 
     def check(self) -> None:
         """Raise unless each array has the rows that this rank owns; all else is checked by the call of each part."""
@@ -68,57 +65,53 @@ class _Call:
                 f"{self.op.name}: exclude is 'edge' and the graph has parallel edges; expected an EdgeGraph built with "
                 "shifts or vec, which tell the reverse of an edge"
             )
-
         if self.given_out is not None:
             self.out = self._checked_out()
 
     def _checked_out(self) -> dict[str, Any]:
         """Return the arrays to write to, by field: the rows that this rank owns, as the front door wants all."""
         op, owned = self.op, self.partition.owned
-        given = dict(self.values)
+        arguments = dict(self.values)
         if op.graph:
-            given |= self.partition.nothing.graphs_for(self.values[op.definition.inputs[0].name])
-        columns = squeeze_columns(op, given)
-        shapes = {a.name: given[a.name].shape for a in op.arguments if given[a.name] is not None}
-        sizes = bind_sizes(op, given, shapes, {n: owned[n].size for n in op.graph.sizes} if op.graph else {})
-        there = {f.name for f in op.returned(given, sizes)}
-        wanted = tuple(n for n in self.wanted if n in there)
-        panel = choose_panel(op, given, self.panel)
-        return check_out(op, self.given_out, given, sizes, wanted, columns, PANELS[panel][1], panel)
+            arguments |= self.partition.nothing.graphs_for(self.values[op.definition.inputs[0].name])
+        columns = squeeze_columns(op, arguments)
+        shapes = {a.name: arguments[a.name].shape for a in op.arguments if arguments[a.name] is not None}
+        sizes = bind_sizes(op, arguments, shapes, {n: owned[n].size for n in op.graph.sizes} if op.graph else {})
+        existing = {f.name for f in op.returned(arguments, sizes)}
+        wanted = tuple(n for n in self.wanted if n in existing)
+        panel = choose_panel(op, arguments, self.panel)
+        return check_out(op, self.given_out, arguments, sizes, wanted, columns, PANELS[panel][1], panel)
 
     def facts(self) -> list[tuple[str, str]]:
         """Return what has to be the same on all ranks."""
-        found = [("the operator", self.op.name), self.partition.name, ("wrt", ", ".join(self.wanted))]
-        found.append(("panel", str(self.panel)))
+        facts = [self.partition.name, ("wrt", ", ".join(self.wanted)), ("panel", str(self.panel))]
         for a in self.op.arguments:
             value, divided = self.values[a.name], self.divided[a.name]
             if value is None:
-                found.append((a.name, "None"))
+                facts.append((a.name, "None"))
             elif divided is None:
-                found.append((a.name, f"{value.dtype} {value.shape}"))
+                facts.append((a.name, f"{value.dtype} {value.shape}"))
                 contents = value if isinstance(value, np.ndarray) else value.get()
-                found.append((f"the digest of the numbers in {a.name}, a parameter,", digest(contents)))
+                facts.append((f"the digest of the numbers in {a.name}, a parameter,", digest(contents)))
             else:
                 shape = tuple(n for axis, n in enumerate(value.shape) if axis != divided[1])
-                found.append((a.name, f"of {value.dtype} with rows of shape {shape}"))
-        return found + [(a.name, repr(self.values[a.name])) for a in self.op.attributes]
+                facts.append((a.name, f"of {value.dtype} with rows of shape {shape}"))
+        return facts + [(a.name, repr(self.values[a.name])) for a in self.op.attributes]
 
     def run(self) -> dict[str, Any]:
         """Return the fields that were wanted; None where they do not exist."""
-        divided = {f.name: entity_of(f) for f in self.op.fields}
-        rows = [n for n in self.wanted if divided[n]]
-        sums = [n for n in self.wanted if not divided[n]]
-        found: dict[str, Any] = {}
+        rows = {n: divided[0] for n in self.wanted if (divided := self.divided_fields[n])}
+        sums = [n for n in self.wanted if n not in rows]
+        fields: dict[str, Any] = {}
         if rows:
-            shared = self.op.order and any(divided[n][0] in self.partition.kind.shared for n in rows)  # type: ignore[index]
-            layout = self.partition.everything if shared else self.partition.outputs
-            found.update(self._rows(layout, rows))
+            shared = self.op.order and any(symbol in self.partition.kind.shared for symbol in rows.values())
+            fields |= self._rows(self.partition.everything if shared else self.partition.outputs, list(rows))
         if sums:
-            found.update(self._sums(sums))
+            fields |= self._sums(sums)
         for name, array in self.out.items():
-            if found[name] is not array:
-                array[...] = found[name]
-        return found | self.out
+            if fields[name] is not array:
+                array[...] = fields[name]
+        return fields | self.out
 
     def _rows(self, layout: Layout, names: list[str]) -> dict[str, Any]:
         """Return fields that have rows: those of the interior are computed while the boundary's rows come."""
@@ -126,22 +119,15 @@ class _Call:
         for name, divided in self.divided.items():
             if divided and self.values[name] is not None and divided[0] in layout.halos:
                 coming[name] = layout.halos[divided[0]].start(self.values[name], divided[1])
-        error, out = None, {}
-        try:
-            interior = self._part(layout.interior, self.values, names)
-        except Exception as problem:
-            error = problem
-        # Whatever has happened: MPI writes into the arrays that receive until they are complete.
-        arrived = self.values | {name: exchange.wait() for name, exchange in coming.items()}
-        try:
-            if error is None:
-                out = {n: self._empty(n, interior[n], layout.interior) for n in names}
-                self._keep(layout.interior, interior, out)
-                if layout.boundary.completes:
-                    self._keep(layout.boundary, self._part(layout.boundary, arrived, names), out)
-        except Exception as problem:
-            error = problem
-        agree(self.partition.comm, error, [])
+        with agreement(self.partition.comm):
+            try:
+                interior = self._part(layout.interior, self.values, names)
+            finally:  # whatever has happened: MPI writes into the arrays that receive until they are complete
+                arrived = self.values | {name: exchange.wait() for name, exchange in coming.items()}
+            out = {n: self._empty(n, interior[n], layout.interior) for n in names}
+            self._keep(layout.interior, interior, out)
+            if layout.boundary.completes:
+                self._keep(layout.boundary, self._part(layout.boundary, arrived, names), out)
         return out
 
     def _sums(self, names: list[str]) -> dict[str, Any]:
@@ -153,23 +139,18 @@ class _Call:
                 arrived[name] = chunks.halos[divided[0]].start(self.values[name], divided[1]).wait()
 
         def of(part: Part) -> tuple[Any, ...]:
-            found = self._part(part, arrived, names)
-            return tuple(found[n] for n in names)
+            fields = self._part(part, arrived, names)
+            return tuple(fields[n] for n in names)
 
-        error: Exception | None = None
-        sums: list[Any] = []
-        try:
+        with agreement(self.partition.comm):
             sums = tree_parts(map(of, chunks.parts if chunks.number else [self.partition.nothing]), chunks.first)
-        except Exception as problem:
-            error = problem
-        agree(self.partition.comm, error, [])
         total = tree_sum(self.partition.comm, sums, chunks.number) if chunks.number else sums[0][2]
         xp = namespace_of(self.values[self.op.definition.inputs[0].name])
         return {n: xp.asarray(value) for n, value in zip(names, total, strict=True)}
 
     def _part(self, part: Part, values: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
         """Call the operator for a part."""
-        given = {n: v for n, v in values.items() if n not in part.graphs}
+        arguments = {n: v for n, v in values.items() if n not in part.graphs}
         for a in self.op.arguments:
             divided, value = self.divided[a.name], values[a.name]
             if divided is None or value is None:
@@ -181,21 +162,21 @@ class _Call:
             if part.inside is not None and a.name.startswith("grad_"):
                 xp = namespace_of(value)
                 value = xp.where(xp.asarray(part.inside)[:, None], value, xp.zeros((), value.dtype))
-            given[a.name] = self._local(part, value) if a.index else value
+            arguments[a.name] = self._local(part, value) if a.index else value
         graphs = {}
         if self.op.graph:
-            found = part.graphs_for(values[self.op.definition.inputs[0].name])
-            graphs = {g.name: found[g.name] for g in self.op.graph.arguments}
+            of_part = part.graphs_for(values[self.op.definition.inputs[0].name])
+            graphs = {g.name: of_part[g.name] for g in self.op.graph.arguments}
         keywords = {"wrt": names} if self.op.selective else {}
-        result = WHOLE[self.op.name](**given, **graphs, **keywords, panel=self.panel)
+        result = WHOLE[self.op.name](**arguments, **graphs, **keywords, panel=self.panel)
         fields = {self.op.fields[0].name: result} if self.op.single else result._asdict()
         return {n: self._whole(part, fields[n]) if _is_index(self.op, n) else fields[n] for n in names}
 
     def _local(self, part: Part, numbers: Any) -> Any:
         """Return positions of the whole graph as positions of a part; negative numbers stay."""
         xp = namespace_of(numbers)
-        here = xp.searchsorted(xp.asarray(part.ids["num_positions"]), numbers).astype(numbers.dtype)
-        return xp.where(numbers >= 0, here, numbers)
+        places = xp.searchsorted(xp.asarray(part.ids["num_positions"]), numbers).astype(numbers.dtype)
+        return xp.where(numbers >= 0, places, numbers)
 
     def _whole(self, part: Part, numbers: Any) -> Any:
         """Return positions of a part as positions of the whole graph; negative numbers stay."""
@@ -205,32 +186,28 @@ class _Call:
         ids = xp.asarray(part.ids["num_positions"]).astype(numbers.dtype)
         return xp.where(numbers >= 0, ids[numbers] if ids.size else numbers, numbers)
 
-    def _axis(self, name: str) -> tuple[str, int]:
-        divided = next(entity_of(f) for f in self.op.fields if f.name == name)
-        assert divided is not None
-        return divided
-
-    def _empty(self, name: str, found: Any, interior: Part) -> Any:
+    def _empty(self, name: str, array: Any, interior: Part) -> Any:
         """Return an array for what this rank owns of a field, or the interior's where that is all; None for None."""
-        if found is None or name in self.out:
+        if array is None or name in self.out:
             return self.out.get(name)
-        symbol, axis = self._axis(name)
+        symbol, axis = self.divided_fields[name]
         own = self.partition.owned[symbol].size
-        if found.shape[axis] == own and all(_is_whole(p, own) for p in interior.kept[symbol]):
-            return found
-        shape = (*found.shape[:axis], own, *found.shape[axis + 1 :])
-        return namespace_of(found).empty(shape, found.dtype)
+        if array.shape[axis] == own and all(_is_whole(p, own) for p in interior.completed[symbol]):
+            return array
+        shape = (*array.shape[:axis], own, *array.shape[axis + 1 :])
+        return namespace_of(array).empty(shape, array.dtype)
 
-    def _keep(self, part: Part, found: Mapping[str, Any], out: Mapping[str, Any]) -> None:
+    def _keep(self, part: Part, fields: Mapping[str, Any], out: Mapping[str, Any]) -> None:
         """Put what a part has completed where it belongs."""
         for name, array in out.items():
-            if array is not None and array is not found[name]:
-                symbol, axis = self._axis(name)
+            if array is not None and array is not fields[name]:
+                symbol, axis = self.divided_fields[name]
                 xp = namespace_of(array)
                 places, to = (
-                    (slice(None),) * axis + (p if isinstance(p, slice) else xp.asarray(p),) for p in part.kept[symbol]
+                    (slice(None),) * axis + (p if isinstance(p, slice) else xp.asarray(p),)
+                    for p in part.completed[symbol]
                 )
-                array[to] = found[name][places]
+                array[to] = fields[name][places]
 
 
 def _is_whole(places: Places, number: int) -> bool:
@@ -244,20 +221,20 @@ def _is_index(op: Operator, name: str) -> bool:
 def _checked_partition(op: Operator, values: dict[str, Any], rows: Partition | None) -> Partition:
     """Return the partition among the arguments, without the graph arguments that stand for it."""
     graphs = [g.name for g in op.graph.arguments] if op.graph else []
-    found = values.pop(graphs[0]) if graphs else rows
+    partition = values.pop(graphs[0]) if graphs else rows
     if graphs and rows is not None:
         raise TypeError(f"{op.name}: partition goes with operators that take no graph; give it as {graphs[0]}")
     for name in graphs[1:]:
         if values.pop(name) is not None:
             raise TypeError(f"{op.name}: {name} is given; expected it in trigraph.distributed.partition(..., {name}=)")
-    if not isinstance(found, Partition):
+    if not isinstance(partition, Partition):
         name = graphs[0] if graphs else "partition"
-        raise TypeError(f"{op.name}: {name} is a {type(found).__name__}; expected a trigraph.distributed.Partition")
-    if not graphs and not isinstance(found.kind, RowsKind):
-        found = found.rows()
-    if not isinstance(found.kind, KINDS[op.definition.graph]):
-        raise TypeError(f"{op.name}: the partition is that of another kind of graph ({type(found.kind).__name__})")
-    return found
+        raise TypeError(f"{op.name}: {name} is a {type(partition).__name__}; expected a trigraph.distributed.Partition")
+    if not graphs and not isinstance(partition.kind, RowsKind):
+        partition = partition.rows()
+    if not isinstance(partition.kind, KINDS[op.graph.type_name] if op.graph else RowsKind):
+        raise TypeError(f"{op.name}: the partition is that of another kind of graph ({type(partition.kind).__name__})")
+    return partition
 
 
 def _function(op: Operator) -> Callable[..., Any]:
@@ -268,25 +245,17 @@ def _function(op: Operator) -> Callable[..., Any]:
     ) -> Any:
         values = dict(bind_arguments(op, args, kwargs, signature))
         divided = _checked_partition(op, values, partition)
-        error: Exception | None = None
-        facts = [("the operator", op.name)]
-        try:
+        with agreement(divided.comm, ("the operator", op.name)) as facts:
             work = _Call(op, values, divided, panel, out)
             work.check()
-            facts = work.facts()
-        except Exception as problem:
-            error = problem
-        agree(divided.comm, error, facts)
+            facts += work.facts()
         with entered(*values.values()):
-            found = work.run()
+            fields = work.run()
         if op.single:
-            return found[op.fields[0].name]
-        return result_type(op.name)(**{f.name: found.get(f.name) for f in op.fields})
+            return fields[op.fields[0].name]
+        return result_type(op.name)(**{f.name: fields.get(f.name) for f in op.fields})
 
-    call.__name__ = call.__qualname__ = op.name
-    call.__module__ = "trigraph.distributed"
-    call.__doc__ = distributed_docstring(op)
-    call.__signature__ = signature  # type: ignore[attr-defined]
+    publish(call, "trigraph.distributed", op.name, signature, distributed_docstring(op))
     return call
 
 

@@ -10,7 +10,6 @@ A table has a row for each member of the blocks: a position, an edge, a triplet.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -19,19 +18,6 @@ import numpy as np
 from trigraph.graphs import CSC
 from trigraph.graphs.edge_graph import EdgeGraph, with_reverse
 from trigraph.graphs.segments import Segments
-
-__all__ = [
-    "CSCKind",
-    "EdgesKind",
-    "Entities",
-    "Ids",
-    "Kind",
-    "Owners",
-    "RowsKind",
-    "SegmentsKind",
-    "ascending",
-    "unique",
-]
 
 Ids = dict[str, np.ndarray]  # ascending global numbers by symbol
 
@@ -60,8 +46,8 @@ def _entities(table: np.ndarray, columns: dict[int, np.ndarray]) -> Entities:
 
 def unique(*arrays: np.ndarray) -> np.ndarray:
     """Return the numbers of some arrays in ascending order, each once; `numpy.unique` is slower where most differ."""
-    found = np.sort(np.concatenate(arrays))
-    return found[np.concatenate([[True], found[1:] != found[:-1]])] if found.size else found
+    numbers = np.sort(np.concatenate(arrays))
+    return numbers[np.concatenate([[True], numbers[1:] != numbers[:-1]])] if numbers.size else numbers
 
 
 def ascending(table: np.ndarray) -> np.ndarray:
@@ -75,8 +61,8 @@ def ascending(table: np.ndarray) -> np.ndarray:
 
 
 @dataclass(frozen=True)
-class Kind(ABC):
-    """How to read a table, and how to build a graph object of some of its rows.
+class Kind:
+    """How to read a table, and how to build a graph object of some of its rows; here of a graph without members.
 
     Attributes
     ----------
@@ -84,8 +70,6 @@ class Kind(ABC):
         Symbol of the size that counts blocks.
     block_columns : tuple of int
         Columns of the table that name blocks.
-    shared : tuple of str
-        Entities that several blocks may read.
     chunk : int
         Blocks that sums over everything take at a time.
     width : int
@@ -104,13 +88,13 @@ class Kind(ABC):
         """Entities that several blocks may read."""
         return ()
 
-    @abstractmethod
     def entities(self, table: np.ndarray, owners: Owners) -> dict[str, Entities]:
         """Return by symbol what the rows of a table read."""
+        return {}
 
-    @abstractmethod
     def build(self, table: np.ndarray, ids: Ids) -> dict[str, Any]:
         """Return the graph arguments of a call for the rows of a table, in ascending order, among these entities."""
+        return {}
 
 
 class RowsKind(Kind):
@@ -118,14 +102,6 @@ class RowsKind(Kind):
 
     block = "num_edges"
     chunk = 4096
-
-    def entities(self, table: np.ndarray, owners: Owners) -> dict[str, Entities]:
-        """Return by symbol what the rows of a table read."""
-        return {}
-
-    def build(self, table: np.ndarray, ids: Ids) -> dict[str, Any]:
-        """Return the graph arguments of a call for the rows of a table."""
-        return {}
 
 
 @dataclass(frozen=True)
@@ -222,18 +198,13 @@ class SegmentsKind(Kind):
     def build(self, table: np.ndarray, ids: Ids) -> dict[str, Any]:
         """Return the graph arguments of a call for the rows of a table."""
         triplets, edges = table[table[:, 0] >= 0], ids["num_edges"]
-        found: dict[str, Segments | None] = {
+        alone = table[table[:, 0] < 0]
+        outputs = alone[np.argsort(alone[:, 1]), 2]
+        return {
             "triplets": self._segments(triplets[:, 1], edges),
-            "atoms": None,
-            "idx_in": None,
+            "atoms": self._segments(outputs, ids["num_outputs"]) if self.atoms else None,
+            "idx_in": self._segments(triplets[:, 3], ids["num_inputs"]) if self.inputs else None,
         }
-        if self.inputs:
-            found["idx_in"] = self._segments(triplets[:, 3], ids["num_inputs"])
-        if self.atoms:
-            alone = table[table[:, 0] < 0]
-            outputs = alone[np.argsort(alone[:, 1]), 2]
-            found["atoms"] = self._segments(outputs, ids["num_outputs"])
-        return found
 
     def _segments(self, index: np.ndarray, ids: np.ndarray) -> Segments:
         return Segments(np.searchsorted(ids, index).astype(self.dtype), ids.size)

@@ -73,13 +73,13 @@ class DividedNeighbors(NamedTuple):
 
     def of_ends(self, at_source: Tensor, at_destination: Tensor) -> Tensor:
         """Return for each edge the row of its source in one array of atoms plus that of its destination in another."""
-        found: Tensor = _sum(torch.cat([at_source, at_destination]), None, self.ends).output_embedding
-        return found
+        sums: Tensor = _sum(torch.cat([at_source, at_destination]), None, self.ends).output_embedding
+        return sums
 
     def into_atoms(self, values: Tensor) -> Tensor:
         """Return for each atom the sum of the rows of the edges that enter it."""
-        found: Tensor = _sum(values, None, self.into).output_embedding
-        return found
+        sums: Tensor = _sum(values, None, self.into).output_embedding
+        return sums
 
 
 class DimeNetPlusPlus(nn.DimeNetPlusPlus):
@@ -108,11 +108,11 @@ class DimeNetPlusPlus(nn.DimeNetPlusPlus):
             dist / basis.cutoff, basis.freq, basis.num_spherical, basis.envelope_exponent, partition=edges
         )
         hidden = self._embed(z, rbf, neighbors)
-        found = self._output(0, hidden, rbf, neighbors)
+        of_atoms = self._output(0, hidden, rbf, neighbors)
         for number, block in enumerate(self.interaction_blocks, 1):
             hidden = self._interact(block, hidden, rbf, sbf_rad, vec, neighbors.edges)
-            found = found + self._output(number, hidden, rbf, neighbors)
-        return total(found, atoms)
+            of_atoms = of_atoms + self._output(number, hidden, rbf, neighbors)
+        return total(of_atoms, atoms)
 
     def energy_forces(
         self, z: Tensor, pos: Tensor, neighbors: DividedNeighbors, create_graph: bool = False
@@ -174,10 +174,10 @@ class DimeNetPlusPlus(nn.DimeNetPlusPlus):
         """Return the contribution of the embeddings of the edges to the atoms that they enter."""
         block: Any = self.output_blocks[number]
         edges, atoms = neighbors.edges.rows(), neighbors.into.rows("num_dst_nodes")
-        found = _dense(block.lin_up, neighbors.into_atoms(_dense(block.lin_rbf, rbf, edges) * x), atoms)
+        of_atoms = _dense(block.lin_up, neighbors.into_atoms(_dense(block.lin_rbf, rbf, edges) * x), atoms)
         for lin in block.lins:
-            found = self._act(_dense(lin, found, atoms))
-        return _dense(block.lin, found, atoms)
+            of_atoms = self._act(_dense(lin, of_atoms, atoms))
+        return _dense(block.lin, of_atoms, atoms)
 
 
 def _dense(layer: Linear, x: Tensor, rows: Partition) -> Tensor:

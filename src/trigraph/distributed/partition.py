@@ -9,13 +9,10 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from mpi4py import MPI
 
-from trigraph.distributed.exchange import Halo, agree, exchange, moved_to
+from trigraph.distributed.exchange import Halo, agreement, exchange, moved_to
 from trigraph.distributed.kinds import EdgesKind, Ids, Kind, Owners, RowsKind, ascending, unique
 from trigraph.graphs import array_kind, device_of, namespace_of
 from trigraph.table.lazy import lazy
-
-__all__ = ["Chunks", "Layout", "Part", "Partition", "Places"]
-
 
 Places: TypeAlias = "np.ndarray | slice"
 
@@ -29,7 +26,7 @@ class Part(NamedTuple):
         Symbol of each entity to the ascending global numbers of those that the call reads.
     places : mapping
         Symbol to where their rows are in the arrays at hand; None where these have just those rows.
-    kept : mapping
+    completed : mapping
         Symbol to where what the call completes for this rank is in `ids`, and among what the rank owns: two arrays, or
         slices where they are consecutive.
     graphs : dict
@@ -43,7 +40,7 @@ class Part(NamedTuple):
 
     ids: Ids
     places: dict[str, np.ndarray | None]
-    kept: dict[str, tuple[Places, Places]]
+    completed: dict[str, tuple[Places, Places]]
     graphs: dict[str, Any]
     inside: np.ndarray | None
     moved: dict[str, dict[str, Any]]
@@ -51,7 +48,9 @@ class Part(NamedTuple):
     @property
     def completes(self) -> bool:
         """Whether there is anything that the call completes for this rank."""
-        return any(places != slice(0, 0) if isinstance(places, slice) else True for places, _ in self.kept.values())
+        return any(
+            places != slice(0, 0) if isinstance(places, slice) else True for places, _ in self.completed.values()
+        )
 
     def graphs_for(self, array: Any) -> dict[str, Any]:
         """Return the graph arguments where an array is: those on a device are made once for each device."""
@@ -137,9 +136,7 @@ class Partition:
 
     def collect(self, array: Any, symbol: str, axis: int = 0) -> np.ndarray:
         """Return all rows, on every rank, of an array of which each rank gives its own; all ranks have to call it."""
-        error: Exception | None = None
-        facts = [("collect", "collect"), self.name, ("symbol", symbol)]
-        try:
+        with agreement(self.comm, ("collect", "collect"), self.name, ("symbol", symbol)) as facts:
             own = self._owned(symbol)
             rows = np.moveaxis(array if isinstance(array, np.ndarray) else array.get(), axis, 0)
             if len(rows) != own.size:
@@ -148,12 +145,8 @@ class Partition:
                     f"{axis}, the rows of {symbol} that the rank owns"
                 )
             facts.append(("array", f"of {rows.dtype} with rows of shape {rows.shape[1:]}"))
-        except Exception as problem:
-            error = problem
-        agree(self.comm, error, facts)
-        found = self.comm.allgather((own, rows))
         whole = np.empty((self.sizes[symbol], *rows.shape[1:]), rows.dtype)
-        for ids, part in found:
+        for ids, part in self.comm.allgather((own, rows)):
             whole[ids] = part
         return np.ascontiguousarray(np.moveaxis(whole, 0, axis))
 
@@ -175,9 +168,7 @@ class Partition:
             On all ranks, if an argument is wrong on one, or a number is given twice or by nobody.
         """
         comm, size = self.comm, self.comm.size
-        error: Exception | None = None
-        facts = [("distribute", "distribute"), self.name, ("symbol", symbol)]
-        try:
+        with agreement(comm, ("distribute", "distribute"), self.name, ("symbol", symbol)) as facts:
             own, number = self._owned(symbol), self.sizes[symbol]
             rows, ids = np.asarray(rows), np.asarray(ids)
             if ids.ndim != 1 or ids.dtype.kind not in "iu" or len(rows) != ids.size:
@@ -187,9 +178,6 @@ class Partition:
             if ids.size and not 0 <= ids.min() <= ids.max() < number:
                 raise ValueError(f"distribute: ids holds {ids.min()} to {ids.max()}; expected 0 to {number - 1}")
             facts.append(("rows", f"of {rows.dtype} with rows of shape {rows.shape[1:]}"))
-        except Exception as problem:
-            error = problem
-        agree(comm, error, facts)
 
         def keeper(numbers: np.ndarray) -> np.ndarray:  # the rank that knows who has a number
             return numbers * size // max(number, 1)
@@ -198,13 +186,12 @@ class Partition:
         known = known[np.argsort(known[:, 0])]
         everything = np.arange(number)
         expected = everything[keeper(everything) == comm.rank]
-        if not np.array_equal(known[:, 0], expected):
-            counts = np.bincount(known[:, 0] - expected[0], minlength=expected.size) if expected.size else known[:0, 0]
-            wrong = int(np.flatnonzero(counts != 1)[0])
-            error = ValueError(
-                f"distribute: number {expected[wrong]} of {symbol} is given {counts[wrong]} times; expected once"
-            )
-        agree(comm, error, [])
+        with agreement(comm):
+            counts = np.bincount(known[:, 0] - expected[0], minlength=expected.size) if expected.size else expected
+            wrong = expected[counts != 1]
+            if wrong.size:
+                times = counts[wrong[0] - expected[0]]
+                raise ValueError(f"distribute: number {wrong[0]} of {symbol} is given {times} times; expected once")
         ranks = keeper(own)
         asked = exchange(comm, [own[ranks == r][:, None] for r in range(size)])
         answers = [known[np.searchsorted(known[:, 0], q[:, 0])][:, 1:] for q in asked]
@@ -244,25 +231,26 @@ class Partition:
         own, table = self.owned[self.kind.block], self.table
         outside = self._outside(own, table)
         late = np.isin(table[:, self.kind.block_columns[:1]], outside).any(1)
-        found = self.kind.entities(table[late], self.owners)
-        kept = {s: ids[np.isin(ids, found[s].ids)] if s in found else ids[:0] for s, ids in self.owned.items()}
-        kept[self.kind.block] = outside
-        return self._layout(own[~np.isin(own, outside)], outside, kept, table)
+        entities = self.kind.entities(table[late], self.owners)
+        late_ids = {s: entities[s].ids if s in entities else ids[:0] for s, ids in self.owned.items()}
+        completed = {s: ids[np.isin(ids, late_ids[s])] for s, ids in self.owned.items()}
+        completed[self.kind.block] = outside
+        return self._layout(own[~np.isin(own, outside)], outside, completed, table)
 
     @lazy
     def everything(self) -> Layout:
         """What this rank owns, shared or not: with all blocks that read it, whoever owns them."""
         blocks, table = self._neighbours()
         outside, pairs = self._outside(blocks, table), self._pairs(table, blocks)
-        kept = {s: ids[:0] for s, ids in self.owned.items()}
+        completed = {s: ids[:0] for s, ids in self.owned.items()}
         own = self.owned[self.kind.block]
-        kept[self.kind.block] = own[np.isin(own, outside)]
-        needed = [kept[self.kind.block]]
+        completed[self.kind.block] = own[np.isin(own, outside)]
+        needed = [completed[self.kind.block]]
         for s, (ids, owners, by) in pairs.items():
-            mine = owners == self.comm.rank
-            kept[s] = unique(ids[mine & np.isin(by, outside)])
-            needed.append(by[np.isin(ids, kept[s])])
-        return self._layout(blocks[~np.isin(blocks, outside)], unique(*needed), kept, table)
+            own_entities = owners == self.comm.rank
+            completed[s] = unique(ids[own_entities & np.isin(by, outside)])
+            needed.append(by[np.isin(ids, completed[s])])
+        return self._layout(blocks[~np.isin(blocks, outside)], unique(*needed), completed, table)
 
     @lazy
     def chunks(self) -> Chunks:
@@ -277,8 +265,8 @@ class Partition:
         known = known[np.argsort(known[:, 0])]
         tables = [np.empty((0, kind.width), np.int64)]
         for column in kind.block_columns:
-            mine = self.table[self.owners.blocks[self.table[:, column]] == comm.rank]
-            tables.append(moved_to(comm, mine, keeper(mine[:, column])))
+            rows_of_rank = self.table[self.owners.blocks[self.table[:, column]] == comm.rank]
+            tables.append(moved_to(comm, rows_of_rank, keeper(rows_of_rank[:, column])))
         table = ascending(np.concatenate(tables))
         ids, owners = self._read(table)
         ids[kind.block], owners[kind.block] = known[:, 0], known[:, 1]
@@ -294,7 +282,7 @@ class Partition:
             limits = [chunk * kind.chunk, (chunk + 1) * kind.chunk]
             begin, end = np.searchsorted(known[:, 0], limits)
             slices = [slice(*np.searchsorted(blocks, limits)) for blocks in by_block]
-            rows = [order[here] for order, here in zip(orders, slices, strict=True)]
+            rows = [order[slice_of_chunk] for order, slice_of_chunk in zip(orders, slices, strict=True)]
             of_chunk = table[unique(*rows)] if rows else table
             parts.append(self._part(of_chunk, known[begin:end, 0], {}, ids))
         return Chunks(parts, halos, first, number)
@@ -306,15 +294,15 @@ class Partition:
 
     def _pairs(self, table: np.ndarray, blocks: np.ndarray) -> dict[str, tuple[np.ndarray, ...]]:
         """Return by symbol what some blocks read: number of the entity, its owner, and the block."""
-        found: dict[str, tuple[np.ndarray, ...]] = {}
+        pairs: dict[str, tuple[np.ndarray, ...]] = {}
         for column in self.kind.block_columns:
-            there = np.isin(table[:, column], blocks)
+            of_blocks = np.isin(table[:, column], blocks)
             for s, (ids, owners, rows) in self.kind.entities(table, self.owners).items():
-                of = there[rows]
+                of = of_blocks[rows]
                 more = (ids[of], owners[of], table[rows[of], column])
-                before = found.get(s)
-                found[s] = more if before is None else tuple(map(np.concatenate, zip(before, more, strict=True)))
-        return found
+                before = pairs.get(s)
+                pairs[s] = more if before is None else tuple(map(np.concatenate, zip(before, more, strict=True)))
+        return pairs
 
     def _outside(self, blocks: np.ndarray, table: np.ndarray) -> np.ndarray:
         """Return those blocks that read what other ranks own."""
@@ -336,47 +324,47 @@ class Partition:
 
     def _of_blocks(self, table: np.ndarray, blocks: np.ndarray) -> np.ndarray:
         """Return the rows of a table that belong to some blocks."""
-        there = np.zeros(len(table), bool)
+        of_blocks = np.zeros(len(table), bool)
         for column in self.kind.block_columns:
-            there |= np.isin(table[:, column], blocks)
-        return table if there.all() else table[there]
+            of_blocks |= np.isin(table[:, column], blocks)
+        return table if of_blocks.all() else table[of_blocks]
 
     def _read(self, table: np.ndarray) -> tuple[Ids, Ids]:
         """Return the entities that the rows of a table read, by symbol, and their owners."""
         ids, owners = {}, {}
-        for s, found in self.kind.entities(table, self.owners).items():
-            ids[s], at = np.unique(found.ids, return_index=True)
-            owners[s] = found.owners[at]
+        for s, entities in self.kind.entities(table, self.owners).items():
+            ids[s], at = np.unique(entities.ids, return_index=True)
+            owners[s] = entities.owners[at]
         return ids, owners
 
-    def _part(self, rows: np.ndarray, blocks: np.ndarray, kept: Ids, at_hand: Ids | None) -> Part:
-        """Return the part of some blocks, the rows of whose table are given, that completes what is `kept`.
+    def _part(self, rows: np.ndarray, blocks: np.ndarray, completed: Ids, at_hand: Ids | None) -> Part:
+        """Return the part of some blocks, of which the rows of the table are given and what the part completes.
 
         Arrays have the rows `at_hand`, or just those that the part reads.
         """
         symbol = self.kind.block
         ids, _ = self._read(rows)
         ids[symbol] = blocks
-        ids = {s: unique(ids[s], kept[s]) if s in kept else ids[s] for s in ids}
+        ids = {s: unique(ids[s], completed[s]) if s in completed else ids[s] for s in ids}
         places: dict[str, np.ndarray | None] = {}
         for s in ids:
             same = at_hand is None or ids[s].size == at_hand[s].size
             places[s] = None if same or at_hand is None else np.searchsorted(at_hand[s], ids[s])
-        done = {s: (_places(ids[s], k), _places(self.owned[s], k)) for s, k in kept.items()}
-        inside = np.isin(rows[:, 1], blocks) if isinstance(self.kind, EdgesKind) and not kept else None
+        done = {s: (_places(ids[s], k), _places(self.owned[s], k)) for s, k in completed.items()}
+        inside = np.isin(rows[:, 1], blocks) if isinstance(self.kind, EdgesKind) and not completed else None
         return Part(ids, places, done, self.kind.build(rows, ids), inside, {})
 
     def _halos(self, ids: Ids, owners: Ids) -> dict[str, Halo]:
-        found = {}
+        halos = {}
         for s in sorted(ids):
-            found[s] = Halo(self.comm, self.owned[s], ids[s], owners[s], self.cuda_aware)
-        return found
+            halos[s] = Halo(self.comm, self.owned[s], ids[s], owners[s], self.cuda_aware)
+        return halos
 
-    def _layout(self, inner: np.ndarray, outer: np.ndarray, kept: Ids, table: np.ndarray) -> Layout:
-        """Return the parts of inner and of outer blocks; the latter completes what is `kept`, the former the rest."""
-        rest = {s: ids[~np.isin(ids, kept[s])] for s, ids in self.owned.items()}
+    def _layout(self, inner: np.ndarray, outer: np.ndarray, completed: Ids, table: np.ndarray) -> Layout:
+        """Return the parts of inner and of outer blocks; the latter completes what is given, the former the rest."""
+        rest = {s: ids[~np.isin(ids, completed[s])] for s, ids in self.owned.items()}
         interior = self._part(self._of_blocks(table, inner), inner, rest, self.owned)
-        boundary = self._part(self._of_blocks(table, outer), outer, kept, None)
+        boundary = self._part(self._of_blocks(table, outer), outer, completed, None)
         known, owners = self._read(table)
         of = {}
         for s, ids in boundary.ids.items():

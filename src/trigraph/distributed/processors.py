@@ -8,8 +8,6 @@ from mpi4py import MPI
 
 from trigraph.fortran.threads import available_processors, share_processors
 
-__all__ = ["share", "tell"]
-
 _listeners: list[Callable[[int], None]] = []
 _shares: list[int] = []
 
@@ -27,10 +25,10 @@ def share(comm: MPI.Comm) -> None:
     Ranks that are bound to different processors, as some launchers do, take nothing from each other.
     """
     machine = comm.Split_type(MPI.COMM_TYPE_SHARED)
-    mine = available_processors()
-    rivals = sum(not mine.isdisjoint(other) for other in machine.allgather(mine))
+    processors = available_processors()
+    rivals = sum(not processors.isdisjoint(other) for other in machine.allgather(processors))
     machine.Free()
-    _shares.append(max(len(mine) // rivals, 1))
+    _shares.append(max(len(processors) // rivals, 1))
     for listener in _listeners:
         listener(min(_shares))
 

@@ -13,21 +13,11 @@ from typing import Any, TypeAlias
 import numpy as np
 from mpi4py import MPI
 
-__all__ = ["Sums", "tree_parts", "tree_sum"]
-
-
 Sums: TypeAlias = list[tuple[int, int, Any]]  # first chunk, number of chunks, their sum: a tuple of arrays
 
 
 def tree_parts(parts: Iterable[Any], first: int) -> Sums:
-    """Add up what one rank has of the tree.
-
-    Parameters
-    ----------
-    parts : iterable of tuples of arrays
-        Of the chunks of this rank, numbers `first` and following.
-    first : int
-    """
+    """Add up what one rank has of the tree: tuples of arrays, one for each of its chunks from `first` on."""
     waiting: Sums = []
     for at, part in enumerate(parts, first):
         waiting.append((at, 1, tuple(map(_host, part))))
@@ -40,20 +30,7 @@ def tree_parts(parts: Iterable[Any], first: int) -> Sums:
 
 
 def tree_sum(comm: MPI.Comm, parts: Sums, number: int) -> Any:
-    """Return the sum of all chunks on every rank, the same bits for any number of ranks.
-
-    Parameters
-    ----------
-    comm : MPI.Comm
-    parts : Sums
-        Of `tree_parts`.
-    number : int
-        Chunks of all ranks, at least one.
-
-    Returns
-    -------
-    tuple of NumPy arrays
-    """
+    """Return the sum of all chunks, a `number` of them, on every rank: the same bits for any number of ranks."""
     sums = {(at, size): value for nodes in comm.allgather(parts) for at, size, value in nodes}
     return _tree(sums, 0, number)
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from trigraph.checks import bind_arguments
-from trigraph.distributed.exchange import agree
+from trigraph.distributed.exchange import agreement
 from trigraph.distributed.functions import FUNCTIONS as ARRAYS
 from trigraph.distributed.kinds import RowsKind
 from trigraph.distributed.partition import Partition
@@ -24,7 +24,7 @@ from trigraph.distributed.processors import tell
 from trigraph.distributed.sums import tree_parts, tree_sum
 from trigraph.graphs import namespace_of
 from trigraph.table import DEFINITIONS, OPERATORS, ORDERS, Definition, result_type
-from trigraph.table.public import distributed_signature, wrapped
+from trigraph.table.public import distributed_signature, publish
 from trigraph.torch.arrays import array_of, tensor_from
 
 __all__ = ["FUNCTIONS", "linear", "rowwise", "total"]
@@ -60,11 +60,11 @@ class _Derivative(torch.autograd.Function):
         ctx.save_for_backward(*tensors)
         ctx.set_materialize_grads(False)
         name = f"{spec.name}_{ORDERS[order]}"
-        given = {n: array_of(t) for n, t in zip(_arguments(spec, order), tensors, strict=True)}
-        found = ARRAYS[name](**given, **others, **({"wrt": wanted} if order else {}))
+        arguments = {n: array_of(t) for n, t in zip(_arguments(spec, order), tensors, strict=True)}
+        fields = ARRAYS[name](**arguments, **others, **({"wrt": wanted} if order else {}))
         if order:
-            return tuple(_tensor(getattr(found, n)) for n in _arguments(spec, order - 1))
-        results = [_tensor(found)] if OPERATORS[name].single else [_tensor(array) for array in found]
+            return tuple(_tensor(getattr(fields, n)) for n in _arguments(spec, order - 1))
+        results = [_tensor(fields)] if OPERATORS[name].single else [_tensor(array) for array in fields]
         outputs, constants = results[: len(spec.outputs)], results[len(spec.outputs) :]
         ctx.outputs = [torch.empty_like(t, device="meta") for t in outputs if t is not None]  # as all of them exist
         ctx.mark_non_differentiable(*(t for t in constants if t is not None))
@@ -86,8 +86,8 @@ class _Derivative(torch.autograd.Function):
             device = ctx.saved_tensors[0].device
             pairs = zip(cotangents, ctx.outputs, strict=True)
             cotangents = tuple(torch.zeros_like(like, device=device) if t is None else t for t, like in pairs)
-        found = _Derivative.apply(spec, order + 1, ctx.others, wanted, *cotangents, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
-        return (None, None, None, None, *found)
+        gradients = _Derivative.apply(spec, order + 1, ctx.others, wanted, *cotangents, *ctx.saved_tensors)  # type: ignore[no-untyped-call]
+        return (None, None, None, None, *gradients)
 
 
 def _tensor(array: Any) -> Tensor | None:
@@ -111,27 +111,11 @@ def _function(spec: Definition) -> Callable[..., Any]:
             if not (isinstance(tensor, Tensor) or (tensor is None and a.optional)):
                 raise TypeError(f"{op.name}: {a.name} is a {type(tensor).__name__}; expected a torch.Tensor")
         others = {**values, "panel": panel, **({} if op.graph else {"partition": partition})}
-        found = _Derivative.apply(spec, 0, others, (), *inputs)  # type: ignore[no-untyped-call]
-        return found if op.single else result_type(op.name)(*found)
+        results = _Derivative.apply(spec, 0, others, (), *inputs)  # type: ignore[no-untyped-call]
+        return results if op.single else result_type(op.name)(*results)
 
-    call.__name__ = call.__qualname__ = spec.name
-    call.__module__ = "trigraph.distributed.torch"
-    call.__signature__ = signature  # type: ignore[attr-defined]
-    call.__doc__ = "\n".join(
-        [
-            spec.summary,
-            "",
-            "Parameters",
-            "----------",
-            *wrapped(", ".join(signature.parameters)),
-            f"    As of `trigraph.distributed.{op.name}`, tensors in place of arrays.",
-            "",
-            "Returns",
-            "-------",
-            "Tensor" if op.single else "NamedTuple of Tensors",
-            "    Differentiable twice.",
-        ]
-    )
+    doc = f"{spec.summary} As `trigraph.distributed.{op.name}`, of tensors, and differentiable twice."
+    publish(call, "trigraph.distributed.torch", spec.name, signature, doc)
     return call
 
 
@@ -157,8 +141,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, rows: Partition) -> T
     if bias is not None:
         x = torch.cat([x, x.new_ones(len(x), 1)], 1)
         weight = torch.cat([weight, bias[:, None]], 1)
-    found: Tensor = FUNCTIONS["basis_embedding_radial"](x, weight, partition=rows)
-    return found
+    product: Tensor = FUNCTIONS["basis_embedding_radial"](x, weight, partition=rows)
+    return product
 
 
 def rowwise(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
@@ -203,22 +187,16 @@ class _Spread(torch.autograd.Function):
 
 
 def _sum_of_rows(x: Tensor, rows: Partition) -> Tensor:
-    error: Exception | None = None
-    facts = [("total", "total")]
-    try:
-        if not isinstance(rows, Partition) or not isinstance(rows.kind, RowsKind):
-            raise TypeError(f"total: rows is a {type(rows).__name__}; expected a Partition of Partition.rows")
+    if not isinstance(rows, Partition):
+        raise TypeError(f"total: rows is a {type(rows).__name__}; expected a Partition of Partition.rows")
+    with agreement(rows.comm, ("total", "total"), rows.name) as facts:
+        if not isinstance(rows.kind, RowsKind):
+            raise TypeError("total: rows is that of a graph; expected a Partition of Partition.rows")
         own = rows.owned["num_edges"].size
         if x.dtype not in (torch.float32, torch.float64) or x.ndim == 0 or len(x) != own:
             shown = f"{x.dtype} {tuple(x.shape)} on rank {rows.comm.rank}"
             raise ValueError(f"total: x is {shown}; expected float32 or float64 and the {own} rows that the rank owns")
-        facts += [rows.name, ("x", f"of {x.dtype} with rows of shape {tuple(x.shape[1:])}")]
-    except (TypeError, ValueError) as problem:
-        error = problem
-    if isinstance(rows, Partition):
-        agree(rows.comm, error, facts)
-    elif error is not None:
-        raise error
+        facts.append(("x", f"of {x.dtype} with rows of shape {tuple(x.shape[1:])}"))
     chunks = rows.chunks
     if chunks.number == 0:
         return x.new_zeros(x.shape[1:])
@@ -226,8 +204,8 @@ def _sum_of_rows(x: Tensor, rows: Partition) -> Tensor:
     xp = namespace_of(arrived)
     places = (part.places["num_edges"] for part in chunks.parts)
     parts = ((xp.asarray((arrived if at is None else arrived[xp.asarray(at)]).sum(axis=0)),) for at in places)
-    (found,) = tree_sum(rows.comm, tree_parts(parts, chunks.first), chunks.number)
-    return torch.from_numpy(found).to(x.device)
+    (sums,) = tree_sum(rows.comm, tree_parts(parts, chunks.first), chunks.number)
+    return torch.from_numpy(sums).to(x.device)
 
 
 def total(x: Tensor, rows: Partition) -> Tensor:
@@ -239,8 +217,8 @@ def total(x: Tensor, rows: Partition) -> Tensor:
     rows : Partition
         Of `Partition.rows`.
     """
-    found: Tensor = _Total.apply(x, rows)  # type: ignore[no-untyped-call]
-    return found
+    result: Tensor = _Total.apply(x, rows)  # type: ignore[no-untyped-call]
+    return result
 
 
 def __dir__() -> list[str]:

@@ -19,8 +19,11 @@ from trigraph.graphs.csc import CSC, ReverseCSC
 from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.graphs.segments import Segments
 
+GRAPH_TYPES: dict[str, type[CSC | EdgeGraph | Segments]] = {cls.__name__: cls for cls in (CSC, EdgeGraph, Segments)}
+
 __all__ = [
     "CSC",
+    "GRAPH_TYPES",
     "MOST",
     "PART_SIZE",
     "VIEWS",

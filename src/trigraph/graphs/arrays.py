@@ -115,9 +115,10 @@ def as_array(value: Any, what: str = "a tensor") -> Any:
     except RuntimeError:  # torch.func has wrapped it, or would wrap what is made of it
         pass
     try:
-        return in_plain_thread(array_of, beneath(value), what)
+        value = beneath(value)
     except ValueError:  # a batch of torch.vmap has no memory of this shape
         return value
+    return in_plain_thread(array_of, value, what)
 
 
 def called(value: Any) -> str:

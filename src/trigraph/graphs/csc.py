@@ -26,8 +26,7 @@ from trigraph.graphs.arrays import (
     wait_for,
 )
 from trigraph.graphs.base import VIEWS, Immutable, on_device
-
-__all__ = ["CSC", "ReverseCSC", "number_of"]
+from trigraph.table.graph_kinds import GRAPH_PARTS
 
 
 class ReverseCSC(NamedTuple):
@@ -119,17 +118,7 @@ class CSC(Immutable):
     (2, 3)
     """
 
-    __slots__ = (
-        "edge_ids",
-        "edges_in_order",
-        "indices",
-        "max_in_degree",
-        "num_dst_nodes",
-        "num_edges",
-        "num_positions",
-        "num_src_nodes",
-        "offsets",
-    )
+    __slots__ = GRAPH_PARTS["CSC"].attributes
 
     offsets: Any
     indices: Any
@@ -207,17 +196,17 @@ class CSC(Immutable):
         -------
         ReverseCSC
         """
-        found: ReverseCSC | None = self._built.get("reverse")
-        if found is None:
-            found = self._built.setdefault("reverse", self._build_reverse())
+        reverse: ReverseCSC | None = self._built.get("reverse")
+        if reverse is None:
+            reverse = self._built.setdefault("reverse", self._build_reverse())
             if self.kind == "cupy":  # calls then wait for nothing, and can be captured
                 self.long_rows("offsets", self.offsets)
-                self.long_rows("src_offsets", found.src_offsets)
+                self.long_rows("src_offsets", reverse.src_offsets)
                 if not self.edges_in_order:
-                    self.long_rows("row_offsets", found.row_offsets)
+                    self.long_rows("row_offsets", reverse.row_offsets)
             for view in VIEWS:
                 view(self)
-        return found
+        return reverse
 
     @on_device
     def _build_reverse(self) -> ReverseCSC:
@@ -313,12 +302,12 @@ class CSC(Immutable):
         if dst.size != src.size:
             raise ValueError(f"CSC: dst has shape {dst.shape}; expected {src.shape}, the shape of src")
         edge_ids, rows = _edge_rows(edge_ids, num_edges, src, "src")
-        given = [
+        numbers = [
             None if value is None else count("CSC", name, value, maximum=most(src.dtype))
             for name, value in (("num_src_nodes", num_src_nodes), ("num_dst_nodes", num_dst_nodes))
         ]
-        largest = max(number_of("src", src), number_of("dst", dst)) if None in given else 0
-        n_src, n_dst = (max(largest, *(n or 0 for n in given)) if n is None else n for n in given)
+        largest = max(number_of("src", src), number_of("dst", dst)) if None in numbers else 0
+        n_src, n_dst = (max(largest, *(n or 0 for n in numbers)) if n is None else n for n in numbers)
         check_range("CSC", "src", src, n_src, "num_src_nodes")
         check_range("CSC", "dst", dst, n_dst, "num_dst_nodes")
         offsets, order = order_by("CSC", "num_dst_nodes", dst, n_dst)
@@ -376,12 +365,7 @@ class CSC(Immutable):
         if not (hasattr(graph, "is_directed") and hasattr(graph, "edges")):
             raise TypeError(f"CSC: graph is a {type(graph).__name__}; expected a networkx graph")
         number = {node: i for i, node in enumerate(graph.nodes)}
-        ends = np.array(
-            [(number[u], number[v]) for u, v in graph.edges(keys=False)]
-            if graph.is_multigraph()
-            else [(number[u], number[v]) for u, v in graph.edges],
-            dtype=np.int64,
-        ).reshape(-1, 2)
+        ends = np.array([(number[u], number[v]) for u, v in graph.edges()], np.int64).reshape(-1, 2)
         rows = np.arange(len(ends), dtype=np.int64)
         if not graph.is_directed():
             other = ends[:, 0] != ends[:, 1]

@@ -27,13 +27,11 @@ from trigraph.graphs.arrays import (
 )
 from trigraph.graphs.base import Immutable, on_device
 from trigraph.graphs.neighbors import FLOATS, LARGEST_SHIFT, neighbors
-
-__all__ = ["EdgeGraph", "LeftOut", "NeighborEdges", "SortedEdges", "Triplets", "with_reverse"]
+from trigraph.graphs.reverse import reverse_position
+from trigraph.table.graph_kinds import GRAPH_PARTS
 
 # A pair of nodes is numbered source * num_nodes + destination, in int64.
 MOST_NODES = math.isqrt(2**63 - 1)
-# Rounding allowed between a vector and the opposite of its reverse, in units of eps of their dtype.
-OPPOSITE = 64
 
 
 class LeftOut(NamedTuple):
@@ -129,23 +127,7 @@ class EdgeGraph(Immutable):
     Triplets(outer=array([0, 1]), inner=array([3, 2]))
     """
 
-    __slots__ = (
-        "_edge_start",
-        "_edge_stop",
-        "dst",
-        "dst_edge_index",
-        "dst_offsets",
-        "has_parallel_edges",
-        "max_in_degree",
-        "max_out_degree",
-        "num_edges",
-        "num_nodes",
-        "reverse_edge",
-        "reverse_start",
-        "reverse_stop",
-        "src",
-        "src_offsets",
-    )
+    __slots__ = GRAPH_PARTS["EdgeGraph"].attributes
 
     src: Any
     dst: Any
@@ -184,15 +166,15 @@ class EdgeGraph(Immutable):
         edge_start = edge_stop = None
         if reverse_edge is not None or shifts is not None or vec is not None or not parallel:
             if reverse_edge is None:
-                position = _reverse_position(src, dst, by_dst, pairs, start, stop, shifts, vec)
+                position = reverse_position(src, dst, by_dst, pairs, start, stop, shifts, vec)
             else:
                 place = xp.empty_like(by_dst)
                 place[by_dst] = xp.arange(by_dst.size, dtype=dtype)
                 position = xp.where(reverse_edge >= 0, place[reverse_edge], -1)
-            found = position >= 0
-            edge_start = frozen(xp.where(found, position, start).astype(dtype))
-            edge_stop = frozen((edge_start + found).astype(dtype))
-            reverse_edge = frozen(xp.where(found, by_dst[position], -1).astype(dtype))
+            has_reverse = position >= 0
+            edge_start = frozen(xp.where(has_reverse, position, start).astype(dtype))
+            edge_stop = frozen((edge_start + has_reverse).astype(dtype))
+            reverse_edge = frozen(xp.where(has_reverse, by_dst[position], -1).astype(dtype))
         self._set(
             src=src,
             dst=dst,
@@ -232,13 +214,13 @@ class EdgeGraph(Immutable):
         TypeError, ValueError
             As `EdgeGraph`; where two edges are the reverse of one, their numbers are those in the sorted order.
         """
-        given = src
+        like = src
         src, dst, num_nodes = _check_ends(src, dst, num_nodes)
         shifts, vec = _check_geometry(src, dst, shifts, vec)
         _, permutation = order_by("EdgeGraph", "num_nodes", src, num_nodes)
         shifts, vec = (None if x is None else x[permutation] for x in (shifts, vec))
         graph = cls(src[permutation], dst[permutation], num_nodes, shifts, vec)
-        return SortedEdges(graph, like_given(permutation, given))
+        return SortedEdges(graph, like_given(permutation, like))
 
     @classmethod
     def from_positions(cls, positions: Any, cutoff: float, cell: Any = None, pbc: Any = False) -> NeighborEdges:
@@ -269,12 +251,12 @@ class EdgeGraph(Immutable):
             coincide, or one is so many cells from the origin (2^18 in float64, 2896 in float32) that its position has
             lost its digits.
         """
-        given, positions = positions, as_array(positions, "EdgeGraph: positions")
+        like, positions = positions, as_array(positions, "EdgeGraph: positions")
         cell, pbc = as_array(cell, "EdgeGraph: cell"), as_array(pbc, "EdgeGraph: pbc")
         src, dst, shifts, offset = neighbors(positions, cutoff, cell, pbc)
         vec = positions[src] - positions[dst] + offset
         graph = cls(src, dst, len(positions), shifts, vec)
-        return NeighborEdges(graph, *(like_given(a, given) for a in (vec, offset, shifts)))
+        return NeighborEdges(graph, *(like_given(a, like) for a in (vec, offset, shifts)))
 
     @classmethod
     def from_ase(cls, atoms: Any, cutoff: float) -> NeighborEdges:
@@ -481,111 +463,3 @@ def _check_geometry(src: Any, dst: Any, shifts: Any, vec: Any) -> tuple[Any, Any
 
 def _pair_number(major: Any, minor: Any, num_nodes: int) -> Any:
     return major.astype(np.int64) * num_nodes + minor
-
-
-def _reverse_position(src: Any, dst: Any, by_dst: Any, pairs: Any, start: Any, stop: Any, shifts: Any, vec: Any) -> Any:
-    """Position in `by_dst` of the very reverse of each edge, -1 where there is none."""
-    xp = namespace_of(src)
-    if src.size == 0:
-        return start
-    if shifts is None and vec is None:
-        # No parallel edges: the one edge back is the reverse. No edge is its own.
-        return xp.where((stop - start == 1) & (src != dst), start, -1)
-    if shifts is not None:
-        base = 2 * LARGEST_SHIFT + 1
-        digits = shifts.astype(np.int64)
-        odd = (digits[:, 0] * base + digits[:, 1]) * base + digits[:, 2]
-    else:
-        odd = _projection(vec)
-    # `odd` changes sign with the edge's direction. Sorted by pair and by it, the candidates of an edge are in
-    # pairs' own range start:stop, and the reverse is found there by bisection.
-    order = xp.argsort(odd[by_dst], kind="stable")
-    order = order[xp.argsort(pairs[order], kind="stable")]
-    values = odd[by_dst[order]]
-    if shifts is not None:
-        place = _reverse_by_shift(values, -odd, start, stop, by_dst[order])
-    else:
-        place = _reverse_by_vector(values, -odd, start, stop, by_dst[order], vec)
-    return xp.where(place >= 0, order[place], -1)
-
-
-def _projection(vec: Any) -> Any:
-    """Component along a direction in which no two vectors of a cubic lattice agree; exactly odd in `vec`."""
-    x, y, z = (vec[:, c].astype(np.float64) for c in range(3))
-    return math.sqrt(0.2) * x + math.sqrt(0.3) * y + math.sqrt(0.5) * z
-
-
-def _first_not_below(values: Any, targets: Any, start: Any, stop: Any) -> Any:
-    """First index of start:stop, where `values` ascends, whose value is not below the target, or `stop`."""
-    xp = namespace_of(values)
-    low, high = start, stop
-    for _ in range(int((stop - start).max()).bit_length()):
-        middle = (low + high) // 2
-        below = (low < high) & (values[xp.minimum(middle, values.size - 1)] < targets)
-        low, high = xp.where(below, middle + 1, low), xp.where(below, high, middle)
-    return low
-
-
-def _two_reverses(edge: int, first: int, second: int) -> ValueError:
-    return ValueError(
-        f"EdgeGraph: edges {first} and {second} are both the reverse of edge {edge}; expected every edge listed once"
-    )
-
-
-def _reverse_by_shift(values: Any, targets: Any, start: Any, stop: Any, edges: Any) -> Any:
-    xp = namespace_of(values)
-    place = _first_not_below(values, targets, start, stop)
-
-    def equal(index: Any) -> Any:
-        return (index < stop) & (values[xp.minimum(index, values.size - 1)] == targets)
-
-    twice = equal(place + 1) & equal(place)
-    if bool(twice.any()):
-        at = int(xp.argmax(twice))
-        raise _two_reverses(at, int(edges[place[at]]), int(edges[place[at] + 1]))
-    return xp.where(equal(place), place, -1)
-
-
-def _reverse_by_vector(values: Any, targets: Any, start: Any, stop: Any, edges: Any, vec: Any) -> Any:
-    """Place of the nearest candidate, where |v + v'| <= 64 eps |v|.
-
-    A candidate that is opposite to sqrt(eps) but not to 64 eps is no other image of the pair, whose distance would be
-    a lattice vector, but a reverse with too much rounding: that is refused.
-    """
-    xp = namespace_of(values)
-    eps = float(np.finfo(vec.dtype).eps)
-    v = vec.astype(np.float64)
-    length = _length(v)
-    window = math.sqrt(eps) * length
-    nearest, place = xp.full(values.size, np.inf), xp.full(values.size, -1, np.int64)
-    cursor = _first_not_below(values, targets - window, start, stop)
-    while True:
-        near = (cursor < stop) & (values[xp.minimum(cursor, values.size - 1)] <= targets + window)
-        e = xp.flatnonzero(near)
-        if e.size == 0:
-            break
-        candidate = edges[cursor[e]]
-        # The longer of the two lengths, so that being the reverse is mutual.
-        scale = xp.maximum(length[e], length[candidate])
-        gap = _length(v[e] + v[candidate]) / scale
-        twice = (gap <= OPPOSITE * eps) & (nearest[e] <= OPPOSITE * eps)
-        if bool(twice.any()):
-            at = int(xp.argmax(twice))
-            raise _two_reverses(int(e[at]), int(edges[place[e[at]]]), int(candidate[at]))
-        closer = gap < nearest[e]
-        nearest[e] = xp.where(closer, gap, nearest[e])
-        place[e] = xp.where(closer, cursor[e], place[e])
-        cursor[e] += 1
-    unsure = (nearest > OPPOSITE * eps) & (nearest <= math.sqrt(eps))
-    if bool(unsure.any()):
-        at = int(xp.argmax(unsure))
-        raise ValueError(
-            f"EdgeGraph: vec[{int(edges[place[at]])}] is opposite to vec[{at}] but for {float(nearest[at]):.1e} of its "
-            f"length; expected at most {OPPOSITE} eps = {OPPOSITE * eps:.1e}, or shifts to tell the reverse"
-        )
-    return xp.where(nearest <= OPPOSITE * eps, place, -1)
-
-
-def _length(v: Any) -> Any:
-    xp = namespace_of(v)
-    return xp.hypot(xp.hypot(v[:, 0], v[:, 1]), v[:, 2])

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import math
-import numbers
 from typing import Any
 
 import numpy as np
 
 from trigraph.graphs.arrays import array_kind, shown
-
-__all__ = ["FLOATS", "LARGEST_SHIFT", "neighbors"]
+from trigraph.graphs.scalars import real_number
 
 FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 # An EdgeGraph packs the shifts of one edge into one int64, three digits of base 2 * LARGEST_SHIFT + 1.
@@ -74,15 +72,7 @@ def _check_matrix(name: str, value: Any, expected: str) -> np.ndarray:
 
 
 def _check_cutoff(cutoff: Any) -> float:
-    scalar = cutoff[()] if array_kind(cutoff) == "numpy" and cutoff.ndim == 0 else cutoff
-    if isinstance(scalar, (bool, np.bool_)) or not isinstance(scalar, numbers.Real):
-        raise TypeError(f"EdgeGraph: cutoff is a {type(cutoff).__name__}; expected a number")
-    try:
-        number = float(scalar)
-    except OverflowError:  # an integer beyond any float
-        number = math.inf
-    if not 0 < number < math.inf:
-        raise ValueError(f"EdgeGraph: cutoff is {number}; expected a finite number above 0")
+    number = real_number("EdgeGraph", "cutoff", cutoff, positive=True)
     if not 1 / LARGEST_NUMBER <= number <= LARGEST_NUMBER:
         bounds = f"2^-500 = {1 / LARGEST_NUMBER:.1e} to 2^500 = {LARGEST_NUMBER:.1e}"
         raise ValueError(f"EdgeGraph: cutoff is {number}; expected a number from {bounds}")

@@ -6,8 +6,7 @@ from typing import Any
 
 from trigraph.graphs.arrays import check_range, count, frozen, index_array, most, order_by
 from trigraph.graphs.base import PART_SIZE, Immutable, on_device
-
-__all__ = ["Segments"]
+from trigraph.table.graph_kinds import GRAPH_PARTS
 
 
 class Segments(Immutable):
@@ -51,7 +50,7 @@ class Segments(Immutable):
     (array([0, 1, 3, 3]), array([1, 0, 2]))
     """
 
-    __slots__ = ("index", "is_sorted", "max_size", "num_members", "num_segments", "offsets", "order")
+    __slots__ = GRAPH_PARTS["Segments"].attributes
 
     index: Any
     offsets: Any

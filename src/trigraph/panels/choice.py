@@ -14,8 +14,6 @@ from trigraph.table.grammar import Operator
 from trigraph.table.operators import OPERATORS
 from trigraph.table.public import PANELS
 
-__all__ = ["PANELS", "choose_panel", "panel_function", "unavailable"]
-
 
 @cache
 def panel_function(panel: str, name: str) -> Callable[..., Any]:

@@ -14,9 +14,7 @@ from trigraph.graphs.base import entered
 from trigraph.panels.choice import choose_panel, panel_function
 from trigraph.table.grammar import Operator
 from trigraph.table.operators import OPERATORS
-from trigraph.table.public import PANELS, docstring, public_signature
-
-__all__ = ["FUNCTIONS", "execute", "front_door", "raise_named"]
+from trigraph.table.public import PANELS, docstring, public_signature, publish
 
 
 def raise_named(op: Operator, error: MemoryError) -> NoReturn:
@@ -49,18 +47,15 @@ def front_door(op: Operator) -> Callable[..., Any]:
         with entered(*values.values()):
             return execute(op, check_call(op, values, wrt, out, PANELS[chosen][1], chosen), chosen)
 
-    call.__name__ = call.__qualname__ = op.name
-    call.__module__ = "trigraph"
-    call.__doc__ = docstring(op)
-    call.__signature__ = signature  # type: ignore[attr-defined]
+    publish(call, "trigraph", op.name, signature, docstring(op))
     return call
 
 
 def execute(op: Operator, checked: Checked, panel: str) -> Any:
     """Run a call that has passed every check in a panel, and return what the public function returns."""
-    given = {n: a[..., 0] if n in checked.columns else a for n, a in checked.out.items()}
+    out = {n: a[..., 0] if n in checked.columns else a for n, a in checked.out.items()}
     run = panel_function(panel, "execute")
-    return _restore(op, run(op, checked.values, checked.sizes, checked.wanted, given, checked.kept), checked)
+    return _restore(op, run(op, checked.values, checked.sizes, checked.wanted, out, checked.kept), checked)
 
 
 def _restore(op: Operator, result: Any, checked: Checked) -> Any:

@@ -6,18 +6,10 @@ spherical part, which `sph_basis` and `triplets` complete.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+from trigraph.checks.arguments import checked_names
 from trigraph.panels.front_door import FUNCTIONS
-
-__all__ = [
-    "BasisEmbeddingBwd",
-    "BasisEmbeddingBwd2",
-    "basis_embedding_bwd",
-    "basis_embedding_bwd2",
-    "basis_embedding_fwd",
-]
 
 
 class BasisEmbeddingBwd(NamedTuple):
@@ -40,28 +32,25 @@ class BasisEmbeddingBwd2(NamedTuple):
 def _form(owner: str, weight: Any, sph_basis: Any, triplets: Any) -> str:
     """Return the form the arguments are meant for; its operator checks them."""
     if (sph_basis is None) != (triplets is None):
-        missing, given = ("triplets", "sph_basis") if triplets is None else ("sph_basis", "triplets")
-        raise TypeError(f"{owner}: {missing} is None, but {given} is given; expected both or neither")
+        missing, present = ("triplets", "sph_basis") if triplets is None else ("sph_basis", "triplets")
+        raise TypeError(f"{owner}: {missing} is None, but {present} is given; expected both or neither")
     if sph_basis is not None:
         return "triplets"
     return "radial" if getattr(weight, "ndim", 3) == 2 else "spherical"
 
 
-def _spherical(form: str, sph_basis: Any, triplets: Any) -> dict[str, Any]:
-    return {"sph_basis": sph_basis, "triplets": triplets} if form == "triplets" else {}
-
-
-def _fields(owner: str, form: str, wrt: Any, names: tuple[str, ...]) -> Any:
-    """Return the fields asked for that the form has."""
-    if wrt is None:
-        return None
-    if not isinstance(wrt, (str, Iterable)):
-        raise TypeError(f"{owner}: wrt is a {type(wrt).__name__}; expected a string or an iterable of strings")
-    asked = (wrt,) if isinstance(wrt, str) else tuple(wrt)
-    for name in asked:
-        if name not in names:
-            raise ValueError(f"{owner}: wrt names {name!r}; expected one of {', '.join(names)}")
-    return tuple(name for name in asked if form == "triplets" or name != "sph_basis")
+def _derivative(result: Any, order: str, arrays: dict[str, Any], triplets: Any, wrt: Any, out: Any, panel: Any) -> Any:
+    """Call the operator that a derivative of some arrays is meant for; return its fields as a `result`."""
+    owner = f"basis_embedding_{order}"
+    form = _form(owner, arrays["weight"], arrays["sph_basis"], triplets)
+    fields = result._fields if wrt is None else checked_names(owner, result._fields, wrt)
+    if form == "triplets":
+        arrays["triplets"] = triplets
+    else:
+        fields = tuple(name for name in fields if name != "sph_basis")
+        arrays = {name: array for name, array in arrays.items() if not name.endswith("sph_basis")}
+    derivatives = FUNCTIONS[f"basis_embedding_{form}_{order}"](**arrays, wrt=fields, out=out, panel=panel)
+    return result(*(getattr(derivatives, name, None) for name in result._fields))
 
 
 def basis_embedding_fwd(
@@ -99,7 +88,8 @@ def basis_embedding_fwd(
     """
     form = _form("basis_embedding_fwd", weight, sph_basis, triplets)
     function = FUNCTIONS[f"basis_embedding_{form}_fwd"]
-    return function(rad_basis, weight, **_spherical(form, sph_basis, triplets), out=out, panel=panel)
+    more = (sph_basis, triplets) if form == "triplets" else ()
+    return function(rad_basis, weight, *more, out=out, panel=panel)
 
 
 def basis_embedding_bwd(
@@ -130,18 +120,10 @@ def basis_embedding_bwd(
     -------
     BasisEmbeddingBwd
         Derivatives in `rad_basis`, `weight` and `sph_basis`.
-
-    Raises
-    ------
-    TypeError, ValueError
     """
-    owner = "basis_embedding_bwd"
-    form = _form(owner, weight, sph_basis, triplets)
-    fields = _fields(owner, form, wrt, BasisEmbeddingBwd._fields)
-    function = FUNCTIONS[f"basis_embedding_{form}_bwd"]
-    more = _spherical(form, sph_basis, triplets)
-    found = function(grad_rad_W1, rad_basis, weight, **more, wrt=fields, out=out, panel=panel)
-    return BasisEmbeddingBwd(found.rad_basis, found.weight, getattr(found, "sph_basis", None))
+    arrays = {"grad_rad_W1": grad_rad_W1, "rad_basis": rad_basis, "weight": weight, "sph_basis": sph_basis}
+    derivatives: BasisEmbeddingBwd = _derivative(BasisEmbeddingBwd, "bwd", arrays, triplets, wrt, out, panel)
+    return derivatives
 
 
 def basis_embedding_bwd2(
@@ -171,18 +153,10 @@ def basis_embedding_bwd2(
     -------
     BasisEmbeddingBwd2
         Derivatives in `grad_rad_W1`, `rad_basis`, `weight` and `sph_basis`.
-
-    Raises
-    ------
-    TypeError, ValueError
     """
-    owner = "basis_embedding_bwd2"
-    form = _form(owner, weight, sph_basis, triplets)
-    if form != "triplets" and gg_sph_basis is not None:
-        raise ValueError(f"{owner}: gg_sph_basis is given, but sph_basis is None; expected None")
-    fields = _fields(owner, form, wrt, BasisEmbeddingBwd2._fields)
-    function = FUNCTIONS[f"basis_embedding_{form}_bwd2"]
-    ggs = (gg_rad_basis, gg_weight) + ((gg_sph_basis,) if form == "triplets" else ())
-    more = _spherical(form, sph_basis, triplets)
-    found = function(*ggs, grad_rad_W1, rad_basis, weight, **more, wrt=fields, out=out, panel=panel)
-    return BasisEmbeddingBwd2(found.grad_rad_W1, found.rad_basis, found.weight, getattr(found, "sph_basis", None))
+    arrays = {"gg_rad_basis": gg_rad_basis, "gg_weight": gg_weight, "gg_sph_basis": gg_sph_basis}
+    arrays |= {"grad_rad_W1": grad_rad_W1, "rad_basis": rad_basis, "weight": weight, "sph_basis": sph_basis}
+    if sph_basis is None and triplets is None and gg_sph_basis is not None:
+        raise ValueError("basis_embedding_bwd2: gg_sph_basis is given, but sph_basis is None; expected None")
+    derivatives: BasisEmbeddingBwd2 = _derivative(BasisEmbeddingBwd2, "bwd2", arrays, triplets, wrt, out, panel)
+    return derivatives

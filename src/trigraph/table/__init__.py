@@ -3,28 +3,15 @@
 Only the standard library is used here: the build imports this package before trigraph exists.
 """
 
-from trigraph.table.grammar import (
-    SYMBOLS,
-    Argument,
-    Array,
-    Attribute,
-    Definition,
-    Kink,
-    Operator,
-    Restriction,
-    Symbol,
-    evaluate,
-    names_in,
-)
-from trigraph.table.graph_kinds import CSC_FORWARD, CSC_REVERSE, GRAPHS, GraphArgument, GraphKind
+from trigraph.table.grammar import SYMBOLS, Argument, Array, Attribute, Definition, Operator, evaluate, names_in
+from trigraph.table.graph_kinds import GRAPH_PARTS, GRAPHS, GraphParts
 from trigraph.table.operators import ACTIVATIONS, DEFINITIONS, OPERATORS, ORDERS, result_type
 
 __all__ = [
     "ACTIVATIONS",
-    "CSC_FORWARD",
-    "CSC_REVERSE",
     "DEFINITIONS",
     "GRAPHS",
+    "GRAPH_PARTS",
     "OPERATORS",
     "ORDERS",
     "SYMBOLS",
@@ -32,12 +19,8 @@ __all__ = [
     "Array",
     "Attribute",
     "Definition",
-    "GraphArgument",
-    "GraphKind",
-    "Kink",
+    "GraphParts",
     "Operator",
-    "Restriction",
-    "Symbol",
     "evaluate",
     "names_in",
     "result_type",

@@ -8,27 +8,13 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 from types import CodeType
 from typing import Any
 
 from trigraph.table.graph_kinds import GRAPHS, GraphKind
 from trigraph.table.lazy import lazy
-
-__all__ = [
-    "SYMBOLS",
-    "Argument",
-    "Array",
-    "Attribute",
-    "Definition",
-    "Kink",
-    "Operator",
-    "Restriction",
-    "Symbol",
-    "evaluate",
-    "names_in",
-]
 
 
 @dataclass(frozen=True)
@@ -258,11 +244,11 @@ class Definition:
     source: str
     inputs: tuple[Array, ...]
     outputs: tuple[Array, ...]
-    attributes: tuple[Attribute, ...]
-    graph: str | None
-    kinks: tuple[Kink, ...]
     terms: str
     operations: tuple[str, str, str]
+    attributes: tuple[Attribute, ...] = ()
+    graph: str | None = None
+    kinks: tuple[Kink, ...] = ()
     restrictions: tuple[Restriction, ...] = ()
     auxiliary: tuple[Array, ...] = ()
     given_back: tuple[str, ...] = ()
@@ -273,12 +259,12 @@ class Definition:
     @lazy
     def symbols(self) -> tuple[str, ...]:
         """Sizes of the operator in canonical order: the graph's, then as they first appear, attributes last."""
-        found: dict[str, None] = dict.fromkeys(GRAPHS[self.graph].sizes if self.graph else ())
+        symbols: dict[str, None] = dict.fromkeys(GRAPHS[self.graph].sizes if self.graph else ())
         others = {a.name for a in self.attributes} | {f"has_{n}" for n in self.optional}
         for array in self.inputs + self.outputs:
             for dim in array.dims:
-                found.update(dict.fromkeys(n for n in sorted(names_in(dim)) if n not in others))
-        return (*found, *(a.name for a in self.attributes if a.size))
+                symbols.update(dict.fromkeys(n for n in sorted(names_in(dim)) if n not in others))
+        return (*symbols, *(a.name for a in self.attributes if a.size))
 
     @lazy
     def optional(self) -> tuple[str, ...]:
@@ -331,34 +317,16 @@ class Operator:
             Argument(f"grad_{a.name}", a.shape, f"Gradient of a scalar in {a.name}.", 1, half=a.half)
             for a in spec.outputs
         )
+        doc = f"Cotangent of {spec.name}_bwd's {{}}; None is zero."
         ggs = tuple(
-            Argument(
-                f"gg_{a.name}",
-                a.shape,
-                f"Cotangent of {spec.name}_bwd's {a.name}; None is zero.",
-                1,
-                column=a.column,
-                half=a.half,
-                nullable=True,
-            )
+            Argument(f"gg_{a.name}", a.shape, doc.format(a.name), 1, column=a.column, half=a.half, nullable=True)
             for a in spec.inputs
         )
-        found = (ggs if self.order == 2 else ()) + (grads if self.order else ()) + inputs
-        if self.order == 1:
-            known = {a.name: a for a in (*spec.outputs, *spec.auxiliary)}
-            found += tuple(
-                Argument(
-                    **vars(
-                        replace(known[n], keyword=True, doc=f"As {spec.name}_fwd returned it; None: computed again.")
-                    ),
-                    nullable=True,
-                    given_back=True,
-                )
-                for n in spec.given_back
-            )
-        if self.restriction:
-            found = tuple(a for a in found if a.name in self.restriction.arguments)
-        return found
+        known = {a.name: vars(a) for a in (*spec.outputs, *spec.auxiliary)}
+        more = {"keyword": True, "doc": f"As {spec.name}_fwd returned it; None: computed again."}
+        back = tuple(Argument(**known[n] | more, nullable=True, given_back=True) for n in spec.given_back)
+        arguments = ((*inputs,), (*grads, *inputs, *back), (*ggs, *grads, *inputs))[self.order]
+        return tuple(a for a in arguments if not self.restriction or a.name in self.restriction.arguments)
 
     @lazy
     def fields(self) -> tuple[Array, ...]:
@@ -373,10 +341,8 @@ class Operator:
         if self.order == 1:
             return inputs
         grads = (Array(f"grad_{a.name}", a.shape, f"Derivative in grad_{a.name}.", half=a.half) for a in spec.outputs)
-        found = (*grads, *inputs)
-        if self.restriction:
-            found = tuple(f for f in found if f.name in self.restriction.fields)
-        return found
+        fields = (*grads, *inputs)
+        return tuple(f for f in fields if not self.restriction or f.name in self.restriction.fields)
 
     def given(self, values: Mapping[str, Any]) -> tuple[Argument, ...]:
         """Array arguments that are not None."""
@@ -466,8 +432,8 @@ class Operator:
     def defaults(self) -> dict[str, Any]:
         """Parameters that a caller of the front door may leave out, and what they are then."""
         absent = (*(a.name for a in self.arguments if a.nullable), *(self.graph.optional if self.graph else ()), "wrt")
-        found = {a.name: a.default for a in self.attributes if not a.required} | dict.fromkeys(absent)
-        return {n: found[n] for n in self.names if n in found}
+        defaults = {a.name: a.default for a in self.attributes if not a.required} | dict.fromkeys(absent)
+        return {n: defaults[n] for n in self.names if n in defaults}
 
     @property
     def operations(self) -> str:

@@ -11,8 +11,6 @@ from typing import Any
 
 from trigraph.table.lazy import lazy
 
-__all__ = ["CSC_FORWARD", "CSC_REVERSE", "GRAPHS", "GraphArgument", "GraphKind"]
-
 
 @dataclass(frozen=True)
 class GraphArgument:
@@ -87,6 +85,35 @@ class GraphKind:
         return None
 
 
+@dataclass(frozen=True)
+class GraphParts:
+    """What an object of one class of graphs is made of.
+
+    Parameters
+    ----------
+    arrays : tuple of str
+        Attributes that are arrays and that every call needs; those in `optional` may be None.
+    optional : frozenset of str
+    reverse : tuple of str
+        Arrays of what `prepare` returns, which derivatives need too.
+    numbers : tuple of str
+        Attributes that are numbers.
+    lengths : tuple of (str, str, int)
+        Attributes that follow from arrays: name, array, and what to subtract from its length.
+    """
+
+    arrays: tuple[str, ...]
+    optional: frozenset[str]
+    reverse: tuple[str, ...]
+    numbers: tuple[str, ...]
+    lengths: tuple[tuple[str, str, int], ...]
+
+    @property
+    def attributes(self) -> tuple[str, ...]:
+        """Names of all attributes of an object."""
+        return (*self.arrays, *self.numbers, *(name for name, _, _ in self.lengths))
+
+
 CSC_FORWARD = (("offsets", "num_dst_nodes+1"), ("indices", "num_positions"), ("edge_ids", "num_positions"))
 CSC_REVERSE = (
     ("destinations", "num_positions"),
@@ -155,5 +182,33 @@ GRAPHS: dict[str, GraphKind] = {
             "input_offsets": ("idx_in.offsets",),
             "input_order": ("idx_in.order",),
         },
+    ),
+}
+GRAPH_PARTS: dict[str, GraphParts] = {
+    "CSC": GraphParts(
+        ("offsets", "indices", "edge_ids"),
+        frozenset(),
+        tuple(name for name, _ in CSC_REVERSE),
+        ("num_src_nodes", "num_edges", "max_in_degree", "edges_in_order"),
+        (("num_dst_nodes", "offsets", 1), ("num_positions", "indices", 0)),
+    ),
+    "EdgeGraph": GraphParts(
+        (
+            # torch.export writes checks of sizes as text, in which it replaces these names in this order. If "src" came
+            # before "src_offsets", it would replace the beginning of the longer name.
+            *("src_offsets", "dst_offsets", "dst_edge_index", "src", "dst", "reverse_start", "reverse_stop"),
+            *("reverse_edge", "_edge_start", "_edge_stop"),
+        ),
+        frozenset(("reverse_edge", "_edge_start", "_edge_stop")),
+        (),
+        ("max_in_degree", "max_out_degree", "has_parallel_edges"),
+        (("num_nodes", "src_offsets", 1), ("num_edges", "src", 0)),
+    ),
+    "Segments": GraphParts(
+        ("index", "offsets", "order"),
+        frozenset(),
+        (),
+        ("max_size", "is_sorted"),
+        (("num_segments", "offsets", 1), ("num_members", "index", 0)),
     ),
 }

@@ -17,16 +17,7 @@ from collections import namedtuple
 from functools import cache
 from typing import Any
 
-from trigraph.table.grammar import (
-    Array,
-    Attribute,
-    Definition,
-    Kink,
-    Operator,
-    Restriction,
-)
-
-__all__ = ["ACTIVATIONS", "DEFINITIONS", "OPERATORS", "result_type"]
+from trigraph.table.grammar import Array, Attribute, Definition, Kink, Operator, Restriction
 
 F_IN = Attribute("f_in", "Features per source node.")
 F_OUT = Attribute("f_out", "Features per destination node; the fast index of the kernel.")
@@ -75,7 +66,6 @@ DEFINITIONS: tuple[Definition, ...] = (
         inputs=(COORDS, Array("params", PARAMS, PARAMS_DOC, 2)),
         outputs=(Array("kernel", KERNEL_SHAPE, "Column-major (f_out, f_in) matrix of each edge."),),
         attributes=(F_IN, F_OUT),
-        graph=None,
         kinks=(Kink("gno_kernel_kinks", "coords"),),
         terms="num_edges+hidden+f_out*f_in+d",
         operations=(
@@ -99,13 +89,8 @@ DEFINITIONS: tuple[Definition, ...] = (
         outputs=(Array("message", "num_dst_nodes f_out", "Sum of messages at each destination."),),
         attributes=(F_IN, F_OUT),
         graph="csc",
-        kinks=(),
         terms="num_positions*f_in+f_out",
-        operations=(
-            "2*num_positions*f_in*f_out",
-            "4*num_positions*f_in*f_out",
-            "8*num_positions*f_in*f_out",
-        ),
+        operations=("2*num_positions*f_in*f_out", "4*num_positions*f_in*f_out", "8*num_positions*f_in*f_out"),
     ),
     Definition(
         name="gno_message",
@@ -162,7 +147,6 @@ DEFINITIONS: tuple[Definition, ...] = (
             Attribute("n_spherical", "Spherical basis functions S.", 7),
             Attribute("envelope_exponent", "Exponent p of the smooth cutoff.", 5),
         ),
-        graph=None,
         kinks=(Kink("radial_basis_kinks", "dist"),),
         terms="num_edges+n_radial*(n_spherical+1)",
         operations=_times(RADIAL_TERMS, 30, 40, 60),
@@ -201,7 +185,6 @@ DEFINITIONS: tuple[Definition, ...] = (
             ),
         ),
         graph="edges",
-        kinks=(),
         terms="num_edges*n_spherical*n_radial*n_mid+n_emb*n_mid",
         operations=_times(SUM_TERMS, 4, 12, 32),
         restrictions=(
@@ -359,9 +342,6 @@ DEFINITIONS: tuple[Definition, ...] = (
         source=GEMNET,
         inputs=(RAD_BASIS, Array("weight", "interm num_radial", "Weight of BasisEmbedding.", 1)),
         outputs=(Array("rad_W1", "num_edges interm", "Embedded basis of each edge."),),
-        attributes=(),
-        graph=None,
-        kinks=(),
         terms="num_edges+num_radial+interm",
         operations=_times("num_edges*num_radial*interm", 2, 4, 8),
     ),
@@ -378,9 +358,6 @@ DEFINITIONS: tuple[Definition, ...] = (
         source=GEMNET,
         inputs=(RAD_BASIS, SPHERICAL_WEIGHT),
         outputs=(Array("rad_W1", "num_edges interm num_spherical", "Embedded radial basis of each edge."),),
-        attributes=(),
-        graph=None,
-        kinks=(),
         terms="num_edges+num_radial+interm*num_spherical",
         operations=_times("num_edges*num_radial*interm*num_spherical", 2, 4, 8),
     ),
@@ -401,9 +378,7 @@ DEFINITIONS: tuple[Definition, ...] = (
             Array("sph_basis", "num_triplets num_spherical", "Circular or spherical basis of each triplet.", 1),
         ),
         outputs=(Array("rad_W1", "num_triplets interm", "Embedded basis of each triplet."),),
-        attributes=(),
         graph="triplets",
-        kinks=(),
         terms="num_triplets+num_edges+num_radial+interm*num_spherical",
         operations=_times("(num_edges*num_radial+num_triplets)*interm*num_spherical", 2, 6, 18),
     ),
@@ -425,22 +400,10 @@ DEFINITIONS: tuple[Definition, ...] = (
             Array("weight", "emb_out interm*emb_in", "Weight of the bilinear layer, emb_in fast.", 1),
         ),
         outputs=(Array("m_ca", "num_outputs emb_out", "Embedding of each edge, or atom."),),
-        attributes=(),
         graph="bilinear",
-        kinks=(),
         terms="num_triplets+num_edges+num_spherical*interm+interm*emb_in+emb_out",
-        operations=_times(
-            BILINEAR_TERMS,
-            2,
-            6,
-            24,
-        ),
-        settings=(
-            {"atoms": None, "idx_in": None},
-            {},
-            {"atoms": None},
-            {"idx_in": None},
-        ),
+        operations=_times(BILINEAR_TERMS, 2, 6, 24),
+        settings=({"atoms": None, "idx_in": None}, {}, {"atoms": None}, {"idx_in": None}),
     ),
 )
 

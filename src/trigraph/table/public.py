@@ -7,18 +7,9 @@ from __future__ import annotations
 
 import inspect
 import textwrap
+from typing import Any
 
 from trigraph.table.grammar import Argument, Operator
-
-__all__ = [
-    "PANELS",
-    "distributed_docstring",
-    "distributed_signature",
-    "docstring",
-    "public_signature",
-    "torch_docstring",
-    "wrapped",
-]
 
 # Panel: module that holds its functions, and the kind of arrays it takes.
 PANELS: dict[str, tuple[str, str]] = {
@@ -43,6 +34,12 @@ def distributed_signature(op: Operator) -> inspect.Signature:
     extra = [inspect.Parameter("partition", keyword)] if op.graph is None else []
     extra += [inspect.Parameter(name, keyword, default=None) for name in ("out", "panel")]
     return op.signature.replace(parameters=[*op.signature.parameters.values(), *extra])
+
+
+def publish(function: Any, module: str, name: str, signature: inspect.Signature, doc: str) -> None:
+    """Give a function that is made from the table what users see of it."""
+    function.__name__ = function.__qualname__ = name
+    function.__module__, function.__signature__, function.__doc__ = module, signature, doc
 
 
 def wrapped(text: str, first: str = "", rest: str = "") -> list[str]:

@@ -12,7 +12,7 @@ import torch
 import torch.utils.dlpack
 from torch.autograd import forward_ad
 
-__all__ = ["array_of", "beneath", "has_storage", "in_plain_thread", "on_device", "tensor_from"]
+__all__ = ["array_of", "beneath", "has_storage", "in_plain_thread", "is_batched", "on_device", "tensor_from"]
 
 R = TypeVar("R")
 
@@ -52,6 +52,12 @@ def has_storage(tensor: torch.Tensor) -> bool:
     except RuntimeError:
         return False
     return True
+
+
+def is_batched(tensor: torch.Tensor) -> bool:
+    """Whether torch.vmap has wrapped a tensor: what is beneath has one dimension more. Torch 2.6 does not show it."""
+    unwrap = getattr(torch.func, "debug_unwrap", None)
+    return unwrap is not None and unwrap(tensor, recurse=False).dim() > tensor.dim()
 
 
 class _Found:

@@ -13,13 +13,13 @@ import numpy as np
 import torch
 
 from trigraph.checks import bind_arguments, check_call, checked_attribute, choice_number, graph_expected
-from trigraph.graphs.segments import Segments
+from trigraph.graphs import GRAPH_TYPES, Segments
 from trigraph.panels import choose_panel, execute, raise_named
 from trigraph.table import DEFINITIONS, ORDERS, Definition, Operator, evaluate, result_type
 from trigraph.table.lazy import lazy
-from trigraph.table.public import PANELS, public_signature, torch_docstring
+from trigraph.table.public import PANELS, public_signature, publish, torch_docstring
 from trigraph.torch.arrays import array_of, has_storage, on_device, tensor_from
-from trigraph.torch.graphs import CLASSES, GraphTensors, uncompiled, with_own_code
+from trigraph.torch.graphs import COMPILED, GraphTensors, uncompiled, with_own_code
 from trigraph.torch.library import OPERATORS_OF_TORCH, TorchOperator, has_tangents
 
 __all__ = ["FUNCTIONS"]
@@ -69,7 +69,7 @@ def _check_graphs(op: Operator, values: dict[str, Any], first: torch.Tensor) -> 
                 raise type(error)(f"{op.name}: {name}: {error}") from None
         if isinstance(graph, GraphTensors):
             values[name] = graph = graph.graph()
-        if not isinstance(graph, CLASSES[op.graph.type_name]):  # type: ignore[union-attr]
+        if not isinstance(graph, GRAPH_TYPES[op.graph.type_name]):  # type: ignore[union-attr]
             raise TypeError(f"{op.name}: {name} is a {type(graph).__name__}; expected {graph_expected(op, argument)}")
         if graph.device != _place(first):
             raise ValueError(f"{op.name}: {name} is on {graph.device}; expected {_place(first)}, where the arrays are")
@@ -193,12 +193,9 @@ def _function(spec: Definition) -> Callable[..., Any]:
             found = [t if t_exists else None for t, t_exists in zip(found, there, strict=True)]
         return result(*found)
 
+    publish(call, "trigraph.torch", spec.name, signature, torch_docstring(table))
     outside = uncompiled(call)
-    call.__name__ = call.__qualname__ = spec.name
-    call.__module__ = "trigraph.torch"
-    call.__doc__ = torch_docstring(table)
-    call.__signature__ = signature  # type: ignore[attr-defined]
-    return with_own_code(call)
+    return with_own_code(call) if COMPILED else outside
 
 
 FUNCTIONS = {spec.name: _function(spec) for spec in DEFINITIONS}

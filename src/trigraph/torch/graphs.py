@@ -10,28 +10,29 @@ from __future__ import annotations
 import functools
 import itertools
 import operator
+import warnings
 import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import torch
 import torch.utils.dlpack
 
-from trigraph.graphs import CSC, VIEWS, Immutable, ReverseCSC, array_kind, device_of, namespace_of, shown
+from trigraph.graphs import CSC, GRAPH_TYPES, VIEWS, ReverseCSC, array_kind, device_of, namespace_of, shown
 from trigraph.graphs.edge_graph import EdgeGraph, with_reverse
 from trigraph.graphs.segments import Segments
+from trigraph.table import GRAPH_PARTS
 from trigraph.torch.arrays import array_of, in_plain_thread, on_device
 
 __all__ = [
-    "CLASSES",
-    "PARTS",
+    "COMPILED",
     "GraphTensors",
-    "Parts",
     "assemble",
     "numbers",
     "rebuilt",
+    "rebuilt_apart",
     "register",
     "tensor_of",
     "tensors",
@@ -43,59 +44,8 @@ __all__ = [
 P = ParamSpec("P")
 R = TypeVar("R")
 
-
-class Parts(NamedTuple):
-    """What a graph object is made of.
-
-    Attributes
-    ----------
-    arrays : tuple of str
-        Attributes that are arrays and that every call needs; those in `optional` may be None.
-    optional : frozenset of str
-    reverse : tuple of str
-        Arrays of what `prepare` returns, which derivatives need too.
-    numbers : tuple of str
-        Attributes that are numbers.
-    lengths : tuple of (str, str, int)
-        Attributes that follow from arrays: name, array, and what to subtract from its length.
-    """
-
-    arrays: tuple[str, ...]
-    optional: frozenset[str]
-    reverse: tuple[str, ...]
-    numbers: tuple[str, ...]
-    lengths: tuple[tuple[str, str, int], ...]
-
-
-PARTS: dict[str, Parts] = {
-    "CSC": Parts(
-        ("offsets", "indices", "edge_ids"),
-        frozenset(),
-        ReverseCSC._fields,
-        ("num_src_nodes", "num_edges", "max_in_degree", "edges_in_order"),
-        (("num_dst_nodes", "offsets", 1), ("num_positions", "indices", 0)),
-    ),
-    "EdgeGraph": Parts(
-        (
-            # torch.export writes checks of sizes as text, in which it replaces these names in this order. If "src" came
-            # before "src_offsets", it would replace the beginning of the longer name.
-            *("src_offsets", "dst_offsets", "dst_edge_index", "src", "dst", "reverse_start", "reverse_stop"),
-            *("reverse_edge", "_edge_start", "_edge_stop"),
-        ),
-        frozenset(("reverse_edge", "_edge_start", "_edge_stop")),
-        (),
-        ("max_in_degree", "max_out_degree", "has_parallel_edges"),
-        (("num_nodes", "src_offsets", 1), ("num_edges", "src", 0)),
-    ),
-    "Segments": Parts(
-        ("index", "offsets", "order"),
-        frozenset(),
-        (),
-        ("max_size", "is_sorted"),
-        (("num_segments", "offsets", 1), ("num_members", "index", 0)),
-    ),
-}
-CLASSES: dict[str, type[Immutable]] = {"CSC": CSC, "EdgeGraph": EdgeGraph, "Segments": Segments}
+COMPILED = torch.__version__ >= (2, 11)  # type: ignore[operator]
+"""Whether torch's compiler can follow a call. Programs of older versions leave off at each call, and go on after it."""
 
 
 class _Memory:
@@ -149,7 +99,7 @@ def _is_plain(tensor: torch.Tensor) -> bool:
 
 def _view(graph: Any) -> None:
     """Keep the arrays of a graph as tensors, those of the backward once they are there."""
-    parts, built = PARTS[type(graph).__name__], graph._built
+    parts, built = GRAPH_PARTS[type(graph).__name__], graph._built
     if "tensors" not in built:
         found = built.setdefault("tensors", _plain(getattr(graph, name) for name in parts.arrays))
         found[0].trigraph = _Owner(weakref.ref(graph))
@@ -175,7 +125,7 @@ def tensors(graph: Any, reverse: bool) -> tuple[Any, ...]:
     The orders of the backward are built once for a graph. A compiled program that meets a graph without them builds
     them at each call.
     """
-    parts, built = PARTS[type(graph).__name__], graph._built
+    parts, built = GRAPH_PARTS[type(graph).__name__], graph._built
     found: tuple[Any, ...] | None = built.get("tensors")
     if found is None:
         if torch.compiler.is_compiling():
@@ -214,21 +164,21 @@ def _fake_reverse(offsets: Any, indices: Any, edge_ids: Any, num_src_nodes: int,
 
 def numbers(graph: Any) -> tuple[int, ...]:
     """Return the numbers of a graph, those that are true or false as 1 or 0, symbols of torch's as they are."""
-    return tuple(+getattr(graph, name) for name in PARTS[type(graph).__name__].numbers)
+    return tuple(+getattr(graph, name) for name in GRAPH_PARTS[type(graph).__name__].numbers)
 
 
 def assemble(type_name: str, arrays: Any, given: Any) -> Any:
     """Return a graph of arrays that were checked when they were built, and numbers; None where the first array is."""
     if arrays[0] is None:
         return None
-    parts = PARTS[type_name]
+    parts = GRAPH_PARTS[type_name]
     found = dict(zip(parts.arrays, arrays, strict=False))
     lengths = [found[array].shape[0] - less for _, array, less in parts.lengths]
     return _put_together(type_name, arrays, given, lengths, device_of(arrays[0]))
 
 
 def _put_together(type_name: str, arrays: Any, given: Any, lengths: Any, device: str) -> Any:
-    parts, cls = PARTS[type_name], CLASSES[type_name]
+    parts, cls = GRAPH_PARTS[type_name], GRAPH_TYPES[type_name]
     reverse = arrays[len(parts.arrays) :]
     graph = cls.__new__(cls)
     graph._assign(**dict(zip(parts.arrays, arrays, strict=False)), **dict(zip(parts.numbers, given, strict=True)))
@@ -274,8 +224,8 @@ class GraphTensors:
         TypeError
             If it is no graph object.
         """
-        if type(graph).__name__ not in PARTS:
-            expected = ", ".join(PARTS)
+        if type(graph).__name__ not in GRAPH_PARTS:
+            expected = ", ".join(GRAPH_PARTS)
             raise TypeError(f"GraphTensors.of: graph is a {type(graph).__name__}; expected one of {expected}")
         # Views, since a graph's own tensors refer to the graph, which no checkpoint may hold.
         views = [None if t is None else t.detach() for t in tensors(graph, True)]
@@ -285,21 +235,15 @@ class GraphTensors:
         """Return the graph object, whose arrays are these tensors."""
         return assemble(self.type_name, tuple(self.tensors), tuple(self.numbers))
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take what a checkpoint holds, which is refused unless a graph object has these tensors and numbers."""
-        if set(state) != {"type_name", "tensors", "numbers"} or state["type_name"] not in PARTS:
-            raise ValueError("GraphTensors: a checkpoint holds something else; expected type_name, tensors and numbers")
-        vars(self).update(state)
-        if all(t is None or _is_plain(t) for t in self.tensors):
-            make, arguments = self.graph().__reduce__()
-            expected = GraphTensors.of(make(*arguments))
-            same = self.numbers == expected.numbers
-            for stored, right in zip(self.tensors, expected.tensors, strict=True):
-                same &= stored is right is None or (stored is not None and right is not None and stored.equal(right))
-            if not same:
-                raise ValueError(
-                    f"GraphTensors: tensors or numbers of a checkpoint are not those of a {self.type_name}"
-                )
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Return how this is pickled: for `torch.save` as the graph, which is built and checked again in `torch.load`.
+
+        Torch's safe loading would call this class with whatever tensors a checkpoint names, and may change lists and
+        tensors of the checkpoint afterwards. It may call `rebuilt_apart` alone, whose tensors are copies.
+        """
+        if protocol != torch.serialization.DEFAULT_PROTOCOL:
+            return super().__reduce_ex__(protocol)
+        return rebuilt_apart, _reduce(self.graph(), protocol)[1]
 
 
 def rebuilt(type_name: str, arguments: tuple[Any, ...]) -> Any:
@@ -319,6 +263,11 @@ def rebuilt(type_name: str, arguments: tuple[Any, ...]) -> Any:
     if type_name not in MAKERS:
         raise ValueError(f"rebuilt: type_name is {shown(type_name)}; expected one of {', '.join(MAKERS)}")
     return MAKERS[type_name](*arguments)
+
+
+def rebuilt_apart(type_name: str, arguments: tuple[Any, ...]) -> GraphTensors:
+    """Return the `GraphTensors` of a checkpoint: those of the graph that `rebuilt` returns."""
+    return GraphTensors.of(rebuilt(type_name, arguments))
 
 
 MAKERS: dict[str, Callable[..., Any]] = {"CSC": CSC, "EdgeGraph": with_reverse, "Segments": Segments}
@@ -343,6 +292,8 @@ def uncompiled(function: Callable[P, R]) -> Callable[P, R]:
     is compiled for the first time. From then on the compiler does not look into the function either where it has given
     up on the caller, and goes on with what the caller calls.
     """
+    if not COMPILED:
+        return torch.compiler.disable(function)  # type: ignore[no-any-return, no-untyped-call]
     disabled: list[Callable[P, R]] = []
 
     @functools.wraps(function)
@@ -383,8 +334,10 @@ def register(library: torch.library.Library) -> None:
         library.impl("reverse_csc", _reverse, key)
     torch.library.register_fake("trigraph::reverse_csc", _fake_reverse, lib=library)
     VIEWS.append(_view)
-    torch.serialization.add_safe_globals([rebuilt, GraphTensors])
-    torch.export.register_dataclass(GraphTensors, serialized_type_name="trigraph.GraphTensors")
-    for cls in CLASSES.values():
+    torch.serialization.add_safe_globals([rebuilt, rebuilt_apart])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # torch 2.6 warns of a function that it calls itself
+        torch.export.register_dataclass(GraphTensors, serialized_type_name="trigraph.GraphTensors")
+    for cls in GRAPH_TYPES.values():
         _build_outside(cls)
         cls.__reduce_ex__ = _reduce  # type: ignore[method-assign]

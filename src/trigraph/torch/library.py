@@ -8,6 +8,7 @@ follow from the same three.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,10 +17,10 @@ from torch.autograd import forward_ad
 
 from trigraph.checks import bind_sizes, check_call, choice_number, shape_of
 from trigraph.panels import PANELS, choose_panel, execute, raise_named
-from trigraph.table import OPERATORS, Operator, evaluate
+from trigraph.table import GRAPH_PARTS, OPERATORS, Operator, evaluate
 from trigraph.table.lazy import lazy
-from trigraph.torch.arrays import array_of, has_storage, on_device, tensor_from
-from trigraph.torch.graphs import PARTS, assemble, graph_of, numbers, tensors, uncompiled
+from trigraph.torch.arrays import array_of, has_storage, is_batched, on_device, tensor_from
+from trigraph.torch.graphs import assemble, graph_of, numbers, tensors, uncompiled
 
 __all__ = ["LIBRARY", "OPERATORS_OF_TORCH", "TorchOperator", "has_tangents"]
 
@@ -37,7 +38,7 @@ class TorchOperator:
     def __init__(self, op: Operator) -> None:
         self.op = op
         self.array_names = tuple(a.name for a in op.arguments)
-        self.graphs = tuple((a.name, PARTS[op.graph.type_name]) for a in op.graph.arguments) if op.graph else ()
+        self.graphs = tuple((a.name, GRAPH_PARTS[op.graph.type_name]) for a in op.graph.arguments) if op.graph else ()
         self.num_arrays = len(self.array_names)
         self.first = self.array_names.index(op.definition.inputs[0].name)
         self.num_tensors = self.num_arrays + sum(len(p.arrays) + len(p.reverse) for _, p in self.graphs)
@@ -63,7 +64,8 @@ class TorchOperator:
             Where torch.func differentiates the call inside a compiled program: torch has no kernel for that.
         """
         arrays = args[: self.num_arrays]
-        forwards = has_tangents(arrays, level=0)  # compiled programs do not tell `forward_ad` of the level they enter
+        # Compiled programs do not tell `forward_ad` of the level that they enter.
+        forwards = has_tangents([a for a in arrays if a is not None and not is_batched(a)], level=0)
         if not (forwards or requires_grad(arrays)):
             return self.overload(*args)
         try:
@@ -103,6 +105,8 @@ class TorchOperator:
             def vmap(info: Any, in_dims: tuple[int | None, ...], forwards: bool, *args: Any) -> Any:
                 return rule(info, in_dims[1:], *args)
 
+        # Torch asks for the signature at each call; Python finds this one at once.
+        Recorded.forward.__signature__ = inspect.signature(Recorded.forward)  # type: ignore[attr-defined]
         Recorded.__name__ = Recorded.__qualname__ = f"Trigraph_{self.op.name}"
         return Recorded
 
@@ -379,7 +383,7 @@ def _vmap(op: TorchOperator) -> Callable[..., Any]:
         stacked = tuple(torch.stack(column) for column in zip(*entries, strict=True))
         return (stacked, (0,) * len(stacked)) if len(stacked) > 1 else (stacked[0], 0)
 
-    return rule
+    return uncompiled(rule)
 
 
 def _register(op: TorchOperator) -> TorchOperator:
@@ -395,7 +399,8 @@ def _register(op: TorchOperator) -> TorchOperator:
         return derivative.backward(ctx, cotangents, ctx.needs_input_grad)
 
     torch.library.register_autograd(name, backward, setup_context=derivative.save, lib=LIBRARY)
-    torch.library.register_vmap(name, _vmap(op), lib=LIBRARY)
+    for each in (name, f"trigraph::call_{op.op.name}"):
+        torch.library.register_vmap(each, _vmap(op), lib=LIBRARY)
     return op
 
 

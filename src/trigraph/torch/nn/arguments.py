@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import numbers
 from typing import Any
 
 import torch
@@ -11,13 +9,11 @@ import torch
 from trigraph.graphs import count
 from trigraph.table.grammar import SYMBOLS
 
-__all__ = ["check_channels", "check_device", "check_real", "check_sizes"]
-
 
 def _bounds(symbol: str) -> tuple[int, ...]:
     """Return the smallest and the largest size that operators take."""
-    found = SYMBOLS[symbol]
-    return (found.minimum,) if found.maximum is None else (found.minimum, found.maximum)
+    limits = SYMBOLS[symbol]
+    return (limits.minimum,) if limits.maximum is None else (limits.minimum, limits.maximum)
 
 
 BOUNDS: dict[str, tuple[int, ...]] = {
@@ -40,20 +36,6 @@ def check_channels(owner: str, in_channels: Any, minimum: int = 1) -> tuple[int,
         source, destination = (count(owner, f"in_channels[{i}]", n, minimum) for i, n in enumerate(in_channels))
         return source, destination
     return (count(owner, "in_channels", in_channels, minimum),) * 2
-
-
-def check_real(owner: str, name: str, value: Any, positive: bool) -> float:
-    """Return a finite number as a float; it is above 0 where it is to be positive, otherwise at least 0."""
-    if isinstance(value, bool) or not isinstance(value, numbers.Real):
-        raise TypeError(f"{owner}: {name} is a {type(value).__name__}; expected a number")
-    try:
-        number = float(value)
-    except OverflowError:  # an integer beyond any float
-        number = math.inf
-    if not 0 <= number < math.inf or (positive and number == 0):
-        bound = "above 0" if positive else ">= 0"
-        raise ValueError(f"{owner}: {name} is {number}; expected a finite number {bound}")
-    return number
 
 
 def check_device(owner: str, name: str, value: torch.Tensor) -> None:

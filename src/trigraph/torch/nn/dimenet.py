@@ -16,13 +16,12 @@ from torch.nn import functional as F
 
 from trigraph.graphs import count, shown
 from trigraph.graphs.edge_graph import EdgeGraph
+from trigraph.graphs.scalars import real_number
 from trigraph.torch.functions import FUNCTIONS
 from trigraph.torch.graphs import uncompiled
 from trigraph.torch.nn.activations import Activation, activation
-from trigraph.torch.nn.arguments import check_real, check_sizes
+from trigraph.torch.nn.arguments import check_sizes
 from trigraph.torch.nn.structures import EnergyForcesStress, Neighbors, check_atoms, find_neighbors, stack_cells
-
-__all__ = ["DimeNetPlusPlus", "InteractionBlock", "RadialBasis"]
 
 NUM_ELEMENTS = 95  # rows of the embedding: atomic numbers 0 to 94
 _radial_basis, _agg_edge_to_edge = FUNCTIONS["radial_basis"], FUNCTIONS["agg_edge_to_edge"]
@@ -68,7 +67,7 @@ class RadialBasis(Module):
         check_sizes(
             "RadialBasis", num_radial=num_radial, num_spherical=num_spherical, envelope_exponent=envelope_exponent
         )
-        self.cutoff = check_real("RadialBasis", "cutoff", cutoff, positive=True)
+        self.cutoff = real_number("RadialBasis", "cutoff", cutoff, positive=True)
         self.num_spherical, self.envelope_exponent = num_spherical, envelope_exponent
         self.freq = Parameter(torch.empty(num_radial))
         self.reset_parameters()
@@ -341,7 +340,7 @@ class DimeNetPlusPlus(Module):
         count("DimeNetPlusPlus", "num_spherical", num_spherical, 2)
         if max_num_neighbors is not None:
             check_sizes("DimeNetPlusPlus", max_num_neighbors=max_num_neighbors)
-        self.cutoff = check_real("DimeNetPlusPlus", "cutoff", cutoff, positive=True)
+        self.cutoff = real_number("DimeNetPlusPlus", "cutoff", cutoff, positive=True)
         if output_initializer not in ("zeros", "glorot_orthogonal"):
             raise ValueError(
                 f"DimeNetPlusPlus: output_initializer is {shown(output_initializer)}; expected 'zeros' or "
@@ -472,10 +471,10 @@ class DimeNetPlusPlus(Module):
             by_pos, by_vec = torch.autograd.grad(energy.sum(), (pos, vec), create_graph=create_graph)
             # A strain changes vectors as it changes positions and cell: the derivative in it is the sum of the edges'.
             stress = None if cells is None else _stress(vec, by_vec, cells, neighbors)
-            found = EnergyForcesStress(energy, 0.0 - by_pos, stress)  # -by_pos would be -0.0 without neighbours
+            results = EnergyForcesStress(energy, 0.0 - by_pos, stress)  # -by_pos would be -0.0 without neighbours
         if create_graph:
-            return found
-        return EnergyForcesStress(*(None if t is None else t.detach() for t in found))  # type: ignore[arg-type]
+            return results
+        return EnergyForcesStress(*(None if t is None else t.detach() for t in results))  # type: ignore[arg-type]
 
     def _prepare(
         self, z: Tensor, pos: Tensor, batch: Tensor | None, cell: Any, pbc: Any, neighbors: Neighbors | None
@@ -514,5 +513,5 @@ def _stress(vec: Tensor, by_vec: Tensor, cells: Tensor, neighbors: Neighbors) ->
     virial = neighbors.into_structures(neighbors.into_atoms(of_edges)).reshape(-1, 3, 3)
     volume = torch.linalg.det(cells).abs()[:, None, None]
     symmetric = 0.5 * (virial + virial.transpose(1, 2))
-    there = volume > 0
-    return torch.where(there, symmetric / torch.where(there, volume, 1.0), math.nan)
+    has_volume = volume > 0
+    return torch.where(has_volume, symmetric / torch.where(has_volume, volume, 1.0), math.nan)

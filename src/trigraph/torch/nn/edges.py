@@ -12,20 +12,6 @@ from trigraph.graphs import CSC, array_kind, as_array, check_memory, check_range
 from trigraph.torch.graphs import tensors, uncompiled
 from trigraph.torch.nn.arguments import check_device
 
-__all__ = [
-    "add_self_loops",
-    "build_graph",
-    "check_edge_index",
-    "check_indices",
-    "check_nodes",
-    "check_reduction",
-    "check_rows",
-    "ends_of",
-    "graph_of",
-    "source_and_destination",
-    "with_loops",
-]
-
 REDUCTIONS = {"add": "sum", "sum": "sum", "mean": "mean", "mul": "prod", "min": "amin", "max": "amax"}
 
 
@@ -39,6 +25,14 @@ def check_rows(owner: str, name: str, value: Any, width: int | None, symbols: st
         raise ValueError(f"{owner}: {name} has shape {tuple(value.shape)}; expected ({symbols}){more}")
     if rows is not None and len(value) != rows:
         raise ValueError(f"{owner}: {name} has shape {tuple(value.shape)}; expected ({symbols}) with {rows} rows")
+
+
+def check_features(owner: str, src: Any, dst: Any, src_width: int | None, dst_width: int | None) -> None:
+    """Raise unless the features of sources, and those of destinations if there are any, have so many columns."""
+    names = ("x", "x") if src is dst else ("x[0]", "x[1]")
+    check_rows(owner, names[0], src, src_width, "num_src_nodes, in_channels")
+    if dst is not None:
+        check_rows(owner, names[1], dst, dst_width, "num_dst_nodes, in_channels")
 
 
 def check_nodes(owner: str, src: torch.Tensor, dst: torch.Tensor | None, graph: CSC) -> None:
@@ -106,11 +100,12 @@ def build_graph(owner: str, edge_index: torch.Tensor, num_src_nodes: int, num_ds
         return CSC.from_coo(edge_index[0], edge_index[1], num_src_nodes, num_dst_nodes)
 
 
-def graph_of(owner: str, edge_index: Any, src: torch.Tensor, dst: torch.Tensor | None) -> CSC:
+def graph_of(owner: str, edge_index: Any, src: Any, dst: Any, src_width: int | None, dst_width: int | None) -> CSC:
     """Return a prepared graph as it is, and the graph of an ``edge_index``; `src` and `dst` are features of its nodes.
 
     Those of the destinations may be None with a prepared graph alone.
     """
+    check_features(owner, src, dst, src_width, dst_width)
     if not isinstance(edge_index, CSC):
         check_edge_index(owner, edge_index, src)
         if dst is None:
@@ -145,8 +140,8 @@ def _loop_attributes(edge_attr: torch.Tensor, dst: torch.Tensor, num_nodes: int,
     """Return the edge features of the self loops of nodes ``0 .. num_nodes-1``."""
     shape = (num_nodes, *edge_attr.shape[1:])
     if not isinstance(fill_value, str):
-        given = 1.0 if fill_value is None else fill_value
-        value = torch.as_tensor(given, dtype=edge_attr.dtype, device=edge_attr.device)
+        fill = 1.0 if fill_value is None else fill_value
+        value = torch.as_tensor(fill, dtype=edge_attr.dtype, device=edge_attr.device)
         return value.expand(shape)
     check_reduction("add_self_loops", fill_value)
     into = dst < num_nodes  # of a bipartite graph, destinations without a source of their number have no self loop
@@ -161,11 +156,11 @@ def with_loops(
     edge_index: torch.Tensor, edge_attr: torch.Tensor | None, num_nodes: int, fill_value: Any
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Return what `add_self_loops` returns, of arguments that were looked at."""
-    kept = edge_index[0] != edge_index[1]
-    edge_index = edge_index[:, kept]
+    no_loop = edge_index[0] != edge_index[1]
+    edge_index = edge_index[:, no_loop]
     loops = torch.arange(num_nodes, dtype=edge_index.dtype, device=edge_index.device)
     if edge_attr is not None:
-        edge_attr = edge_attr[kept]
+        edge_attr = edge_attr[no_loop]
         edge_attr = torch.cat([edge_attr, _loop_attributes(edge_attr, edge_index[1], num_nodes, fill_value)])
     return torch.cat([edge_index, loops.expand(2, -1)], dim=1), edge_attr
 
@@ -194,10 +189,6 @@ def add_self_loops(
     edge_index : tensor, shape (2, num_edges + num_nodes - removed)
         Edges that are no loops in their order, then the loops.
     edge_attr : tensor or None
-
-    Raises
-    ------
-    TypeError, ValueError
     """
     check_edge_index("add_self_loops", edge_index)
     if edge_attr is not None and not isinstance(edge_attr, torch.Tensor):

@@ -10,11 +10,13 @@ import torch
 from torch.nn.functional import dropout, leaky_relu
 
 from trigraph.graphs import CSC
+from trigraph.graphs.scalars import real_number
 from trigraph.torch.functions import FUNCTIONS
-from trigraph.torch.nn.arguments import check_channels, check_real, check_sizes
+from trigraph.torch.nn.arguments import check_channels, check_sizes
 from trigraph.torch.nn.edges import (
     build_graph,
     check_edge_index,
+    check_features,
     check_indices,
     check_nodes,
     check_reduction,
@@ -23,8 +25,6 @@ from trigraph.torch.nn.edges import (
     source_and_destination,
     with_loops,
 )
-
-__all__ = ["GATConv"]
 
 
 def _glorot(weight: torch.Tensor) -> None:
@@ -92,10 +92,6 @@ class GATConv(torch.nn.Module):
     residual : bool, optional
         Add a linear function of the destinations' features.
 
-    Raises
-    ------
-    TypeError, ValueError
-
     Notes
     -----
     PyTorch Geometric's keywords of message passing (``aggr``, ``flow``) are not taken, nor are its sparse matrices.
@@ -130,8 +126,8 @@ class GATConv(torch.nn.Module):
         check_sizes("GATConv", out_channels=out_channels, heads=heads)
         if edge_dim is not None and edge_dim != -1:
             check_sizes("GATConv", edge_dim=edge_dim)
-        check_real("GATConv", "negative_slope", negative_slope, positive=False)
-        if check_real("GATConv", "dropout", dropout, positive=False) > 1:
+        real_number("GATConv", "negative_slope", negative_slope)
+        if real_number("GATConv", "dropout", dropout) > 1:
             raise ValueError(f"GATConv: dropout is {dropout}; expected a probability")
         if isinstance(fill_value, str):
             check_reduction("GATConv", fill_value)
@@ -176,28 +172,25 @@ class GATConv(torch.nn.Module):
 
     def _sizes(self, src: Any, dst: Any, edge_index: Any, size: Any) -> tuple[int, int]:
         """Look at features and edges; return the numbers of sources and destinations."""
-        names = ("x", "x") if src is dst else ("x[0]", "x[1]")
-        check_rows("GATConv", names[0], src, _width(self.lin or self.lin_src), "num_src_nodes, in_channels")
-        if dst is not None:
-            check_rows("GATConv", names[1], dst, _width(self.lin or self.lin_dst), "num_dst_nodes, in_channels")
+        check_features("GATConv", src, dst, _width(self.lin or self.lin_src), _width(self.lin or self.lin_dst))
         prepared = isinstance(edge_index, CSC)
         if prepared:
-            found = (edge_index.num_src_nodes, edge_index.num_dst_nodes)
+            sizes = (edge_index.num_src_nodes, edge_index.num_dst_nodes)
         else:
-            found = (len(src), len(src if dst is None else dst))
+            sizes = (len(src), len(src if dst is None else dst))
         if size is not None:
             if len(size) != 2 or not all(isinstance(n, int) for n in size):
                 raise TypeError(f"GATConv: size is {size}; expected two ints, the numbers of sources and destinations")
             if dst is None and not prepared:
-                found = (found[0], size[1])
-            if tuple(size) != found:
-                raise ValueError(f"GATConv: size is {tuple(size)}; expected (num_src_nodes, num_dst_nodes) = {found}")
+                sizes = (sizes[0], size[1])
+            if tuple(size) != sizes:
+                raise ValueError(f"GATConv: size is {tuple(size)}; expected (num_src_nodes, num_dst_nodes) = {sizes}")
         if prepared:
             check_nodes("GATConv", src, dst, edge_index)
         else:
             check_edge_index("GATConv", edge_index, src)
-            check_indices("GATConv", edge_index, *found)
-        return found
+            check_indices("GATConv", edge_index, *sizes)
+        return sizes
 
     def _checked(self, edge_attr: Any, edge_index: torch.Tensor | CSC) -> torch.Tensor | None:
         """Return the edge features as a matrix with a row for each edge, None where they are not used."""
@@ -249,10 +242,6 @@ class GATConv(torch.nn.Module):
         tensor, shape (num_dst_nodes, heads*out_channels) or (num_dst_nodes, out_channels)
             With attention weights a pair of this and a pair: edges (2, num_edges), self loops included, and the weight
             of each (num_edges, heads); for a prepared graph in the order of its positions.
-
-        Raises
-        ------
-        TypeError, ValueError
         """
         src, dst = source_and_destination(x)
         num_src, num_dst = self._sizes(src, dst, edge_index, size)

@@ -16,8 +16,6 @@ from trigraph.graphs.segments import Segments
 from trigraph.torch.functions import FUNCTIONS
 from trigraph.torch.graphs import tensors, uncompiled
 
-__all__ = ["BasisEmbedding", "EfficientInteractionBilinear"]
-
 Index = torch.Tensor | Segments
 
 
@@ -46,13 +44,13 @@ def _shape(owner: str, name: str, value: torch.Tensor, symbols: str, shape: tupl
 
 def _segments(owner: str, name: str, index: Any, num_members: tuple[str, int], num_segments: int) -> Segments:
     """Return prepared segments as they are, and those of an index."""
-    found = index if isinstance(index, Segments) else _build_segments(owner, name, index, num_segments)
-    if (found.num_members, found.num_segments) != (num_members[1], num_segments):
+    segments = index if isinstance(index, Segments) else _build_segments(owner, name, index, num_segments)
+    if (segments.num_members, segments.num_segments) != (num_members[1], num_segments):
         raise ValueError(
-            f"{owner}: {name} has {found.num_members} values below {found.num_segments}; expected {num_members[0]} = "
-            f"{num_members[1]} below {num_segments}"
+            f"{owner}: {name} has {segments.num_members} values below {segments.num_segments}; expected "
+            f"{num_members[0]} = {num_members[1]} below {num_segments}"
         )
-    return found
+    return segments
 
 
 @uncompiled
@@ -61,13 +59,6 @@ def _build_segments(owner: str, name: str, index: Any, num_segments: int) -> Seg
         return Segments(index, num_segments)
     except (TypeError, ValueError, MemoryError) as error:
         raise type(error)(f"{owner}: {name}: {error}") from None
-
-
-@uncompiled
-def _find_slots(
-    owner: str, prefix: str, outer: Any, inner: Any, members: tuple[str, int], rows: tuple[str, int]
-) -> _Slots:
-    return _Slots(owner, prefix, outer, inner, members, rows)
 
 
 class _Slots:
@@ -87,11 +78,9 @@ class _Slots:
         check_range(
             owner, name, as_array(inner, f"{owner}: {name}"), min(self.width, MOST // max(self.num_rows, 1)), "Kmax"
         )
-        # Sorted by row, then by place in it: equal slots become neighbours.
-        order = torch.argsort(self.inner, stable=True)
-        order = order[torch.argsort(self.outer[order], stable=True)]
-        outer_sorted, inner_sorted = self.outer[order], self.inner[order]
-        again = (outer_sorted[1:] == outer_sorted[:-1]) & (inner_sorted[1:] == inner_sorted[:-1])
+        slot = self.outer * self.width + self.inner
+        order = torch.argsort(slot, stable=True)
+        again = slot[order[1:]] == slot[order[:-1]]
         if bool(again.any()):
             at = int(order[1:][again].min())
             raise ValueError(
@@ -106,6 +95,9 @@ class _Slots:
             check_memory(self.owner, self.product, self.num_rows * self.width, each)
         padded = members.new_zeros(self.num_rows, self.width, *members.shape[1:])
         return padded.index_put((self.outer, self.inner), members)
+
+
+_find_slots = uncompiled(_Slots)
 
 
 class BasisEmbedding(torch.nn.Module):
@@ -187,10 +179,6 @@ class BasisEmbedding(torch.nn.Module):
             num_spherical), or (num_atoms, interm, Kmax2*num_spherical) with num_spherical fast, and sph (num_edges,
             num_spherical, Kmax). Kmax2 and Kmax are the longest lists of an atom and of an edge. Not padded: the pair
             (num_edges, interm, num_spherical) and (num_triplets, num_spherical).
-
-        Raises
-        ------
-        TypeError, ValueError
         """
         owner = "BasisEmbedding"
         _rank(owner, "rad_basis", rad_basis, "num_edges, num_radial")
@@ -236,8 +224,8 @@ class BasisEmbedding(torch.nn.Module):
         if idx_rad_inner is not None:
             raise ValueError(f"{owner}: idx_rad_inner and sph_basis are given; expected idx_sph_inner, too")
         triplets = _segments(owner, "idx_sph_outer", outer, ("num_triplets", len(sph_basis)), edges[1])
-        found: torch.Tensor = FUNCTIONS["basis_embedding_triplets"](rad_basis, self.weight, sph_basis, triplets)
-        return found
+        embedded: torch.Tensor = FUNCTIONS["basis_embedding_triplets"](rad_basis, self.weight, sph_basis, triplets)
+        return embedded
 
 
 class EfficientInteractionBilinear(torch.nn.Module):
@@ -315,10 +303,6 @@ class EfficientInteractionBilinear(torch.nn.Module):
         Returns
         -------
         tensor, shape (num_edges, emb_size_out) or (agg2_out_size, emb_size_out)
-
-        Raises
-        ------
-        TypeError, ValueError
         """
         owner = "EfficientInteractionBilinear"
         if not isinstance(basis, (tuple, list)) or len(basis) != 2:

@@ -13,8 +13,6 @@ from trigraph.torch.functions import FUNCTIONS
 from trigraph.torch.nn.arguments import check_channels, check_sizes
 from trigraph.torch.nn.edges import check_rows, graph_of, source_and_destination
 
-__all__ = ["GNOLayer"]
-
 
 class GNOLayer(torch.nn.Module):
     """Integrate a learned kernel over neighbours: ``out_i = activation(W h_i + sum_j kappa(dx_ij) h_j + b)``.
@@ -42,10 +40,6 @@ class GNOLayer(torch.nn.Module):
         returns and `trigraph.unpack_gno_params` takes.
     weight : Parameter, shape (out_channels, in_channels)
     bias : Parameter, shape (out_channels,), or None
-
-    Raises
-    ------
-    TypeError, ValueError
 
     Notes
     -----
@@ -108,10 +102,6 @@ class GNOLayer(torch.nn.Module):
         Parameters
         ----------
         values : tensor of one dimension
-
-        Raises
-        ------
-        TypeError, ValueError
         """
         if not isinstance(values, torch.Tensor):
             raise TypeError(f"GNOLayer: values is a {type(values).__name__}; expected a torch.Tensor")
@@ -142,17 +132,10 @@ class GNOLayer(torch.nn.Module):
         Returns
         -------
         tensor, shape (num_dst_nodes, out_channels)
-
-        Raises
-        ------
-        TypeError, ValueError
         """
         src, dst = source_and_destination(x)
-        check_rows("GNOLayer", "x" if src is dst else "x[0]", src, self.sizes[0], "num_nodes, in_channels")
         check_rows("GNOLayer", "coords", coords, self.coord_dim, "num_edges, coord_dim")
-        if dst is not None:
-            check_rows("GNOLayer", "x" if src is dst else "x[1]", dst, self.sizes[1], "num_dst_nodes, in_channels")
-        graph = graph_of("GNOLayer", edge_index, src, dst)
+        graph = graph_of("GNOLayer", edge_index, src, dst, *self.sizes)
         out: torch.Tensor = FUNCTIONS["gno_message"](
             src, coords, self.params, graph, f_in=self.sizes[0], f_out=self.out_channels
         )

@@ -12,14 +12,15 @@ from torch import Tensor
 from trigraph.graphs import CSC, check_memory, shown
 from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.graphs.neighbors import neighbors
+from trigraph.table import GRAPH_PARTS
 from trigraph.torch.arrays import beneath, in_plain_thread
 from trigraph.torch.functions import FUNCTIONS
-from trigraph.torch.graphs import PARTS, tensors, uncompiled
+from trigraph.torch.graphs import tensors, uncompiled
 from trigraph.torch.nn.arguments import check_device
 
 __all__ = ["EnergyForcesStress", "Neighbors", "check_atoms", "find_neighbors", "stack_cells"]
 
-SRC = PARTS["EdgeGraph"].arrays.index("src")
+SRC = GRAPH_PARTS["EdgeGraph"].arrays.index("src")
 _sum = FUNCTIONS["agg_weighted_n2n"]
 
 

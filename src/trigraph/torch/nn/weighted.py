@@ -9,9 +9,7 @@ import torch
 from trigraph.graphs import CSC
 from trigraph.torch.functions import FUNCTIONS
 from trigraph.torch.nn.arguments import check_channels, check_sizes
-from trigraph.torch.nn.edges import check_rows, graph_of, source_and_destination
-
-__all__ = ["WeightedConv"]
+from trigraph.torch.nn.edges import graph_of, source_and_destination
 
 AGGREGATIONS = ("sum", "mean", "min", "max")
 
@@ -30,10 +28,6 @@ class WeightedConv(torch.nn.Module):
     root_weight : bool, optional
         Add a linear function R of the destination's own features.
     bias : bool, optional
-
-    Raises
-    ------
-    TypeError, ValueError
 
     Notes
     -----
@@ -95,21 +89,14 @@ class WeightedConv(torch.nn.Module):
         Returns
         -------
         tensor, shape (num_dst_nodes, out_channels)
-
-        Raises
-        ------
-        TypeError, ValueError
         """
         src, dst = source_and_destination(x)
-        check_rows("WeightedConv", "x" if src is dst else "x[0]", src, self.lin.in_features, "num_nodes, in_channels")
         if self.lin_root is not None and dst is None:
             raise ValueError("WeightedConv: x[1] is None and root_weight is True; expected features of destinations")
-        if dst is not None and (self.lin_root is not None or src is not dst):
-            width = None if self.lin_root is None else self.lin_root.in_features
-            check_rows("WeightedConv", "x" if src is dst else "x[1]", dst, width, "num_dst_nodes, in_channels")
-        graph = graph_of("WeightedConv", edge_index, src, dst)
-        found = FUNCTIONS["agg_weighted_n2n"](self.lin(src), edge_weight, graph, self.aggr, self.mean_by)
-        out: torch.Tensor = found.output_embedding
+        root_width = None if self.lin_root is None else self.lin_root.in_features
+        graph = graph_of("WeightedConv", edge_index, src, dst, self.lin.in_features, root_width)
+        result = FUNCTIONS["agg_weighted_n2n"](self.lin(src), edge_weight, graph, self.aggr, self.mean_by)
+        out: torch.Tensor = result.output_embedding
         if self.lin_root is not None:
             out = out + self.lin_root(dst)
         return out if self.bias is None else out + self.bias

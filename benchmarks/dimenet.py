@@ -1,0 +1,221 @@
+"""Workloads of DimeNet++'s angular message passing, and what users run without trigraph: sums over lists of triplets.
+
+The peers hold basis, projection and message of every triplet, as PyTorch Geometric's InteractionPPBlock does; the list
+of triplets is built beforehand. ``pyg`` has PyTorch Geometric's own basis functions (the angle by atan2, sympy's closed
+forms), ``torch`` the leanest ones found: the cosine from unit vectors, Legendre polynomials by their recurrence.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+
+from trigraph.benchmarks.calls import Call, Unavailable
+from trigraph.benchmarks.peers import by_autograd, compiled, leaves, torch_peers
+from trigraph.benchmarks.workloads import Case, Step, Target, Workload
+
+__all__ = ["SIZES", "WORKLOADS"]
+
+SIZES = {
+    "num_edges": 30_000,
+    "num_nodes": 600,
+    "n_radial": 6,
+    "n_spherical": 7,
+    "envelope_exponent": 5,
+    "n_emb": 64,
+    "n_mid": 8,
+}
+RADIAL = ("num_edges", "n_radial", "n_spherical", "envelope_exponent")
+ANGULAR = ("num_edges", "num_nodes", "n_radial", "n_spherical", "n_emb", "n_mid")
+IN_DEGREES = (15, 25, 50, 75, 100)
+EDGES = (1_000, 3_000, 10_000, 30_000, 100_000)
+# Fields of each step.
+BACKWARD = ("rbf", "embedding", "weights")
+FORCES = ("vec", "rbf", "embedding")
+TRAINING = ("grad_out", "rbf", "embedding", "weights")
+# Results of earlier steps that later ones are given.
+SBF = {"rbf": "radial_basis_fwd.sbf_rad"}
+GRAD_SBF = {"grad_sbf_rad": "agg_edge_to_edge_bwd.rbf"}
+
+
+@cache
+def _pyg_layer(n_spherical: int, n_radial: int, envelope_exponent: int) -> Any:
+    """PyTorch Geometric's spherical basis; sympy takes some ten seconds for it."""
+    from torch_geometric.nn.models.dimenet import SphericalBasisLayer
+
+    return SphericalBasisLayer(n_spherical, n_radial, 1.0, envelope_exponent)
+
+
+def _radial_basis(case: Case, device: str, form: str) -> Callable[[Any, Any], tuple[Any, Any]]:
+    """Radial functions of distances and frequencies by PyTorch Geometric's formulas."""
+    import torch
+
+    if case["dist"].dtype != np.float32:
+        raise Unavailable("PyTorch Geometric keeps the zeros of the Bessel functions in float32")
+    layer = _pyg_layer(*(case.sizes[n] for n in ("n_spherical", "n_radial", "envelope_exponent")))
+
+    def basis(dist: Any, freq: Any) -> tuple[Any, Any]:
+        x = dist.unsqueeze(-1)
+        bessels = torch.stack([f(dist) for f in layer.bessel_funcs], dim=1)
+        return layer.envelope(x) * (freq * x).sin(), layer.envelope(x) * bessels
+
+    return basis
+
+
+def _pyg_angles(vec: Any, outer: Any, inner: Any, n_spherical: int) -> Any:
+    import torch
+
+    first, second = vec[outer], vec[inner]
+    angle = torch.atan2(torch.cross(first, second, dim=1).norm(dim=-1), (first * second).sum(dim=-1))
+    return torch.stack([f(angle) for f in _pyg_layer(n_spherical, 1, 5).sph_funcs], dim=1)
+
+
+def _torch_angles(vec: Any, outer: Any, inner: Any, n_spherical: int) -> Any:
+    import torch
+
+    unit = vec / vec.norm(dim=1, keepdim=True)
+    cosine = (unit[outer] * unit[inner]).sum(dim=1)
+    polynomials = [torch.ones_like(cosine), cosine]
+    for n in range(1, n_spherical - 1):
+        polynomials.append(((2 * n + 1) * cosine * polynomials[-1] - n * polynomials[-2]) / (n + 1))
+    norms = [math.sqrt((2 * n + 1) / (4 * math.pi)) for n in range(n_spherical)]
+    return torch.stack([norm * p for norm, p in zip(norms, polynomials, strict=False)], dim=1)
+
+
+def _aggregation(case: Case, device: str, form: str) -> Callable[[Any, Any, Any, Any], Any]:
+    """Edge-to-edge aggregation of vec, rbf, embedding and weights over the list of triplets."""
+    import torch
+
+    outer, inner = (torch.as_tensor(np.array(a), device=device) for a in case.graph.triplets("node"))
+    n_spherical, n_radial = case.sizes["n_spherical"], case.sizes["n_radial"]
+    angles = _pyg_angles if form == "pyg" else _torch_angles
+
+    def aggregate(vec: Any, rbf: Any, embedding: Any, weights: Any) -> Any:
+        W1, W2 = weights[: n_spherical * n_radial], weights[n_spherical * n_radial :]
+        basis = rbf[inner].view(-1, n_spherical, n_radial) * angles(vec, outer, inner, n_spherical).unsqueeze(-1)
+        q = (basis.view(-1, n_spherical * n_radial) @ W1) @ W2.T
+        return torch.zeros_like(embedding).index_add(0, outer, embedding[inner] * q)
+
+    return compiled(aggregate, form)
+
+
+def _named(operator: str, fields: tuple[str, ...], values: Any) -> dict[str, Any]:
+    return {f"{operator}.{name}": value for name, value in zip(fields, values, strict=True)}
+
+
+def torch_training_step(case: Case, device: str, form: str) -> Call:
+    """Train on forces through the radial basis: positions enter by vectors and distances."""
+    import torch
+
+    basis, aggregate, t = _radial_basis(case, device, form), _aggregation(case, device, form), leaves(case, device)
+    vec, embedding, weights, g = (t[n] for n in ("vec", "embedding", "weights", "grad_out"))
+    dist, freq, grad_rbf = t["dist"], t["freq"], t["grad_rbf"]
+    cotangents = [t["gg_vec"].detach(), t["gg_dist"].detach()]
+
+    def call() -> dict[str, Any]:
+        rbf, sbf = basis(dist, freq)
+        out = aggregate(vec, sbf, embedding, weights)
+        first = torch.autograd.grad((out, rbf), (vec, dist), (g, grad_rbf), create_graph=True)
+        second = torch.autograd.grad(first, (g, embedding, weights, grad_rbf, freq), cotangents)
+        return (
+            {"radial_basis_fwd.rbf": rbf, "agg_edge_to_edge_fwd.out": out}
+            | {"agg_edge_to_edge_bwd.vec": first[0], "radial_basis_bwd.dist": first[1]}
+            | _named("agg_edge_to_edge_bwd2", ("grad_out", "embedding", "weights"), second[:3])
+            | _named("radial_basis_bwd2", ("grad_rbf", "freq"), second[3:])
+        )
+
+    return call
+
+
+ABOUT = {
+    "torch": "triplets in plain torch, Legendre recurrence",
+    "pyg": "PyTorch Geometric's basis functions, torch",
+    "torch-compile": "the same as torch, torch.compile",
+}
+EAGER = {form: ABOUT[form] for form in ("torch", "pyg")}
+AGGREGATION = partial(by_autograd, forward=_aggregation)
+PYG = {"pyg": ABOUT["pyg"]}
+
+
+def _operations(angular: int, projections: int) -> str:
+    """Operations of the linear form: so many sums over harmonics and channels, so many products with both weights."""
+    projection = "n_mid*(n_spherical*n_radial+n_spherical*n_emb)"
+    return f"2*num_edges*({angular}*n_spherical**2*n_emb+{projections}*{projection})"
+
+
+FORWARD = Step("agg_edge_to_edge_fwd", operations=_operations(2, 1))
+
+WORKLOADS = (
+    Workload(
+        name="dimenet-radial",
+        family="dimenet",
+        summary="radial basis forward and backward to distances and frequencies",
+        steps=(Step("radial_basis_fwd"), Step("radial_basis_bwd")),
+        sizes={n: SIZES[n] for n in RADIAL},
+        peers=torch_peers(partial(by_autograd, forward=_radial_basis), PYG),
+        targets=(Target("pyg", time=10),),
+        sweep=EDGES,
+    ),
+    Workload(
+        name="dimenet-aggregate",
+        family="dimenet",
+        summary="edge-to-edge aggregation, forward",
+        steps=(FORWARD,),
+        sizes={n: SIZES[n] for n in ANGULAR},
+        peers=torch_peers(AGGREGATION, ABOUT),
+        targets=(Target("pyg", time=60, memory=50), Target("fortran", gemm=0.25, flat=1 / 1.15)),
+        sweep=IN_DEGREES,
+        sweep_symbol="in_degree",
+    ),
+    Workload(
+        name="dimenet-aggregate-backward",
+        family="dimenet",
+        summary="edge-to-edge aggregation, forward and backward to rbf, embedding and weights",
+        steps=(FORWARD, Step("agg_edge_to_edge_bwd", BACKWARD, operations=_operations(2, 3))),
+        sizes={n: SIZES[n] for n in ANGULAR},
+        peers=torch_peers(AGGREGATION, ABOUT),
+        targets=(Target("pyg", time=100, memory=50), Target("fortran", flat=1 / 1.15)),
+        sweep=IN_DEGREES,
+        sweep_symbol="in_degree",
+    ),
+    Workload(
+        name="dimenet-force-training",
+        family="dimenet",
+        summary="aggregation forward, backward to vectors (forces), and the backward of that (bwd2)",
+        steps=(
+            FORWARD,
+            Step("agg_edge_to_edge_bwd", FORCES, operations=_operations(5, 2)),
+            Step("agg_edge_to_edge_bwd2", TRAINING, zero=("gg_weights",), operations=_operations(10, 5)),
+        ),
+        sizes={n: SIZES[n] for n in ANGULAR},
+        peers=torch_peers(AGGREGATION, EAGER),
+        targets=(Target("pyg", time=100, memory=50), Target("fortran", flat=1 / 1.15)),
+        sweep=IN_DEGREES,
+        sweep_symbol="in_degree",
+    ),
+    Workload(
+        name="dimenet-training-step",
+        family="dimenet",
+        summary="the same with the radial basis before it: every operator a step of force training calls",
+        steps=(
+            Step("radial_basis_fwd"),
+            Step("agg_edge_to_edge_fwd", given=SBF, operations=_operations(2, 1)),
+            Step("agg_edge_to_edge_bwd", ("vec", "rbf"), given=SBF, operations=_operations(5, 2)),
+            Step("radial_basis_bwd", ("dist",), given=GRAD_SBF),
+            Step("radial_basis_bwd2", ("grad_rbf", "grad_sbf_rad", "freq"), zero=("gg_freq",), given=GRAD_SBF),
+            Step(
+                "agg_edge_to_edge_bwd2",
+                ("grad_out", "embedding", "weights"),
+                zero=("gg_embedding", "gg_weights"),
+                given={**SBF, "gg_rbf": "radial_basis_bwd2.grad_sbf_rad"},
+                operations=_operations(10, 5),
+            ),
+        ),
+        sizes=SIZES,
+        peers=torch_peers(torch_training_step, PYG),
+    ),
+)

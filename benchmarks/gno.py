@@ -1,0 +1,199 @@
+"""Workloads of the graph neural operator, and what users run without trigraph: NumPy, torch, PyTorch Geometric.
+
+The peers form the kernel of every edge, (num_edges, f_in*f_out), and then aggregate. Each is written as fast as it was
+found to go: scipy's sparse product for the sums over edges (20 times as fast as ``np.add.reduceat``), a product with
+the mask instead of boolean assignment (10 times; it lets a NaN through, which trigraph's mask does not), the bias as
+one more column of the weights.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from trigraph.benchmarks.calls import Call
+from trigraph.benchmarks.peers import by_autograd, compiled, edge_index, torch_peers
+from trigraph.benchmarks.workloads import Case, Peer, Step, Target, Workload
+from trigraph.checks.gno import GnoParams, pack_gno_params, unpack_gno_params
+
+__all__ = ["SIZES", "WORKLOADS"]
+
+SIZES = {
+    "num_edges": 60_000,
+    "num_positions": 60_000,
+    "num_src_nodes": 2_000,
+    "num_dst_nodes": 2_000,
+    "d": 3,
+    "hidden": 64,
+    "f_in": 32,
+    "f_out": 32,
+}
+SWEEP = (1_000, 3_000, 10_000, 30_000, 100_000)
+
+
+def _params(case: Case) -> GnoParams:
+    """Blocks of the parameters, each contiguous in the order a layer of torch has."""
+    blocks = unpack_gno_params(case["params"], case.sizes["d"], case.sizes["f_in"], case.sizes["f_out"])
+    return GnoParams(*(np.ascontiguousarray(b) for b in blocks))
+
+
+def matmul_coords(case: Case, library: str) -> Call:
+    """Gradient with respect to coordinates by matrix products over all edges at once."""
+    xp = importlib.import_module(library)
+    U, b_u, V, _ = (xp.asarray(block) for block in _params(case))
+    g, x = xp.asarray(case["grad_kernel"]), xp.asarray(case["coords"])
+
+    def call() -> dict[str, Any]:
+        z = x @ U.T
+        z += b_u
+        s = g @ V
+        s *= z > 0
+        return {"gno_kernel_bwd.coords": s @ U}
+
+    return call
+
+
+def numpy_message(case: Case) -> Call:
+    """Kernel, then aggregation, then all three gradients; the kernel's memory is used again for its gradient."""
+    U, b_u, V, b_v = _params(case)
+    h, x, g, graph = case["features"], case["coords"], case["grad_message"], case.graph
+    f_in, f_out = case.sizes["f_in"], case.sizes["f_out"]
+    edges, dtype, src = graph.num_positions, h.dtype, graph.indices
+    dst = np.repeat(np.arange(graph.num_dst_nodes), np.diff(graph.offsets))
+    one = np.ones(edges, dtype)
+    into = sparse.csr_matrix((one, np.arange(edges), graph.offsets), shape=(graph.num_dst_nodes, edges))
+    out_of = sparse.csr_matrix((one, (src, np.arange(edges))), shape=(graph.num_src_nodes, edges))
+    V_b = np.concatenate([V, b_v[:, None]], axis=1)
+
+    def call() -> dict[str, Any]:
+        a_1 = np.empty((edges, len(U) + 1), dtype)
+        a, a_1[:, -1] = a_1[:, :-1], 1
+        np.matmul(x, U.T, out=a)
+        a += b_u
+        mask = a > 0
+        a *= mask
+        kernel = (a_1 @ V_b.T).reshape(edges, f_in, f_out)
+        h_e, g_e = h[src], g[dst]
+        message = into @ np.matmul(h_e[:, None, :], kernel)[:, 0]
+        features = out_of @ np.matmul(kernel, g_e[:, :, None])[:, :, 0]
+        outer = np.einsum("ef,eo->efo", h_e, g_e, out=kernel).reshape(edges, -1)
+        s = outer @ V
+        s *= mask
+        dV_b = outer.T @ a_1
+        grads = GnoParams(s.T @ x, s.sum(0), dV_b[:, :-1], dV_b[:, -1])
+        return {
+            "gno_message_fwd.message": message,
+            "gno_message_bwd.features": features,
+            "gno_message_bwd.coords": s @ U,
+            "gno_message_bwd.params": lambda: pack_gno_params(*grads),
+        }
+
+    return call
+
+
+def _message(case: Case, device: str, form: str) -> Callable[[Any, Any, Any], Any]:
+    """Message as a function of features, coordinates and packed parameters; the kernel's network is one of torch's."""
+    import torch
+    from torch.func import functional_call
+
+    d, hidden, f_in, f_out = (case.sizes[n] for n in ("d", "hidden", "f_in", "f_out"))
+    edges, nodes, width = edge_index(case, device), case.graph.num_dst_nodes, f_in * f_out
+    network = torch.nn.Sequential(torch.nn.Linear(d, hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, width)).to(
+        device
+    )
+    names = [name for name, _ in network.named_parameters()]
+
+    def blocks(params: Any) -> dict[str, Any]:
+        U, b_u, V, b_v = params.split((d * hidden, hidden, hidden * width, width))
+        U, V = (block.view(-1, rows).T.contiguous() for block, rows in ((U, hidden), (V, width)))
+        return dict(zip(names, (U, b_u, V, b_v), strict=True))
+
+    if form.startswith("pyg"):
+        from torch_geometric.nn import NNConv
+
+        convolution = NNConv(f_in, f_out, network, aggr="add", root_weight=False, bias=False)
+
+        def message(h: Any, x: Any, params: Any) -> Any:
+            return functional_call(convolution, {f"nn.{n}": b for n, b in blocks(params).items()}, (h, edges, x))
+    else:
+
+        def message(h: Any, x: Any, params: Any) -> Any:
+            kernel = functional_call(network, blocks(params), (x,)).view(-1, f_in, f_out)
+            messages = torch.bmm(h.index_select(0, edges[0]).unsqueeze(1), kernel).squeeze(1)
+            return h.new_zeros(nodes, f_out).index_add(0, edges[1], messages)
+
+    return compiled(message, form)
+
+
+ABOUT = {
+    "torch": "plain torch, autograd",
+    "pyg": "PyTorch Geometric NNConv, autograd",
+    "torch-compile": "torch.compile, autograd",
+    "pyg-compile": "NNConv, torch.compile, autograd",
+}
+EAGER = {form: ABOUT[form] for form in ("torch", "pyg")}
+
+
+def _coords_workload(width: int) -> Workload:
+    edges = 20_000
+    return Workload(
+        name=f"gno-coords-{width}",
+        family="gno",
+        summary=f"kernel's gradient with respect to coordinates, f_in = f_out = {width}",
+        steps=(Step("gno_kernel_bwd", ("coords",), operations="2*num_edges*hidden*(2*d+f_in*f_out)"),),
+        sizes={"num_edges": edges, "d": 3, "hidden": 64, "f_in": width, "f_out": width},
+        peers={
+            "numpy": Peer(partial(matmul_coords, library="numpy"), "matrix products over all edges, BLAS"),
+            "cupy": Peer(partial(matmul_coords, library="cupy"), "matrix products, cuBLAS", ("cupy",), "cupy"),
+        },
+        panels=("fortran", "fortran-reference", "gpu"),
+        targets=(Target("numpy", time=1.0),),
+        sweep=SWEEP,
+    )
+
+
+WORKLOADS = (
+    _coords_workload(16),
+    _coords_workload(32),
+    Workload(
+        name="gno-message",
+        family="gno",
+        summary="message forward and backward to features, coordinates and parameters",
+        steps=(Step("gno_message_fwd"), Step("gno_message_bwd")),
+        sizes=SIZES,
+        peers={
+            "numpy": Peer(numpy_message, "kernel, then aggregation: BLAS, batched matmul, scipy.sparse sums"),
+            **torch_peers(partial(by_autograd, forward=_message), ABOUT),
+        },
+        targets=(Target("numpy", time=10, memory=30), Target("pyg", time=10, memory=30)),
+        sweep=SWEEP,
+    ),
+    Workload(
+        name="gno-force-training",
+        family="gno",
+        summary="message forward, backward to coordinates (forces), and the backward of that (bwd2)",
+        steps=(
+            Step("gno_message_fwd"),
+            Step(
+                "gno_message_bwd",
+                ("coords",),
+                operations="2*num_positions*hidden*(2*d+f_in)+2*num_dst_nodes*(hidden+1)*f_in*f_out",
+            ),
+            Step(
+                "gno_message_bwd2",
+                ("grad_message", "features", "params"),
+                zero=("gg_features", "gg_params"),
+                operations="2*num_positions*hidden*(3*d+3*f_in)+6*num_dst_nodes*(hidden+1)*f_in*f_out",
+            ),
+        ),
+        sizes=SIZES,
+        # torch.compile is missing here: it has no double backward.
+        peers=torch_peers(partial(by_autograd, forward=_message), EAGER),
+        sweep=SWEEP,
+    ),
+)

@@ -1,0 +1,88 @@
+"""Graphs of ordinary use, whose calls are timed: by kind of graph and by how edges, or triplets, are spread.
+
+Those of `trigraph verify` are small, and have what is not ordinary: rows that positions share, hubs, isolated nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+
+from trigraph.graphs import CSC
+from trigraph.graphs.edge_graph import EdgeGraph
+from trigraph.graphs.segments import Segments
+from trigraph.verification.networks import power_law
+
+__all__ = ["GRAPH_MAKERS"]
+
+EXPONENT = 0.6  # of the power laws: degrees fall as rank**-EXPONENT
+
+
+class GraphMaker(Protocol):
+    """Draws graph objects of so many nodes, edges and so on; they are returned by argument name."""
+
+    def __call__(self, sizes: Mapping[str, int], rng: np.random.Generator) -> dict[str, Any]:
+        """Draw them."""
+
+
+def _random_csc(sizes: Mapping[str, int], rng: np.random.Generator) -> dict[str, Any]:
+    """Edges with random ends; each has its own row of the edge arrays where there are as many rows as positions."""
+    n_dst, n_src = sizes["num_dst_nodes"], sizes["num_src_nodes"]
+    positions, rows = sizes["num_positions"], sizes["num_edges"]
+    degrees = np.bincount(rng.integers(n_dst, size=positions), minlength=n_dst)
+    offsets = np.concatenate([[0], np.cumsum(degrees)])
+    edge_ids = None if rows == positions else rng.integers(rows, size=positions)
+    return {"graph": CSC(offsets, rng.integers(n_src, size=positions), n_src, edge_ids, rows)}
+
+
+def _power_law_csc(sizes: Mapping[str, int], rng: np.random.Generator) -> dict[str, Any]:
+    """Draw the power law of the verification, as many sources as destinations, each position with its own row."""
+    return {"graph": power_law(sizes["num_dst_nodes"], sizes["num_positions"], EXPONENT, int(rng.integers(2**31)))}
+
+
+def _random_edges(sizes: Mapping[str, int], rng: np.random.Generator) -> dict[str, Any]:
+    """Draw pairs of nodes, different as far as there are enough; each is an edge in both directions, as of atoms."""
+    nodes, rows = sizes["num_nodes"], sizes["num_edges"]
+    pairs, half = max(nodes * (nodes - 1) // 2, 1), (rows + 1) // 2
+    number = rng.choice(pairs, half, replace=half > pairs)
+    # Pair number i (i - 1) / 2 + j, j < i; a single node has a self loop instead.
+    i = np.floor((1 + np.sqrt(8.0 * number + 1)) / 2).astype(np.int64)
+    j = number - i * (i - 1) // 2
+    i %= nodes
+    src, dst = np.concatenate([i, j])[:rows], np.concatenate([j, i])[:rows]
+    return {"graph": EdgeGraph.sorted(src, dst, nodes).graph}
+
+
+def _triplets(sizes: Mapping[str, int], rng: np.random.Generator, exponent: float = 0.0) -> dict[str, Any]:
+    """Let the numbers of an edge's triplets fall as rank**-exponent, the ranks at random; one edge after the other."""
+    triplets, edges = sizes["num_triplets"], sizes["num_edges"]
+    share = np.cumsum(np.arange(1, edges + 1) ** -exponent)
+    ranks = np.searchsorted(share, share[-1:] * (np.arange(triplets) + 0.5) / triplets)
+    counts = rng.permutation(np.bincount(ranks, minlength=edges))
+    return {"triplets": Segments(np.repeat(np.arange(edges), counts), edges)}
+
+
+def _bilinear(sizes: Mapping[str, int], rng: np.random.Generator, exponent: float = 0.0) -> dict[str, Any]:
+    """Triplets; edges of atoms one atom after the other, rows of m at random, where they are not absent."""
+    graphs = {**_triplets(sizes, rng, exponent), "atoms": None, "idx_in": None}
+    if sizes["has_atoms"]:
+        atoms = sizes["num_outputs"]
+        graphs["atoms"] = Segments(np.sort(rng.integers(atoms, size=sizes["num_edges"])), atoms)
+    if sizes["has_idx_in"]:
+        rows = sizes["num_inputs"]
+        graphs["idx_in"] = Segments(rng.integers(rows, size=sizes["num_triplets"]), rows)
+    return graphs
+
+
+# By kind of graph and layout.
+GRAPH_MAKERS: dict[tuple[str, str], GraphMaker] = {
+    ("csc", "uniform"): _random_csc,
+    ("csc", "power law"): _power_law_csc,
+    ("edges", "uniform"): _random_edges,
+    ("triplets", "uniform"): _triplets,
+    ("bilinear", "uniform"): _bilinear,
+    ("bilinear", "power law"): partial(_bilinear, exponent=EXPONENT),
+}

@@ -1,0 +1,272 @@
+"""Side-by-side measurement: one process for each contender, timed in turn; the machine's ceilings in the same run."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pickle
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trigraph.benchmarks import child
+from trigraph.benchmarks.calls import Call
+from trigraph.benchmarks.worker import Job
+
+__all__ = ["Measurement", "Worker", "alternate", "ceilings", "copy_call", "matmul_call", "relative_error"]
+
+LEAST_SAMPLES = 3
+END = 10.0  # seconds that a worker may take to end
+THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """What is known of one contender.
+
+    Attributes
+    ----------
+    seconds : tuple of float
+        Seconds of one call, one value for each round.
+    peak_bytes : int
+        Memory its first run took beyond its inputs.
+    error : float or None
+        Largest relative error of its results against the baseline's; None for the baseline.
+    status : {"timed", "unavailable", "failed", "wrong"}
+    note : str
+        Why it was not timed.
+    pools : list of dict
+        Its thread pools.
+    shares : dict or None
+        Shares of its time, where they were asked for: `operators` of trigraph, and torch's matrix `products`.
+    """
+
+    seconds: tuple[float, ...] = ()
+    peak_bytes: int = 0
+    error: float | None = None
+    status: str = "timed"
+    note: str = ""
+    pools: tuple[dict[str, Any], ...] = ()
+    shares: dict[str, float] | None = None
+
+    @property
+    def median(self) -> float:
+        """Median of the rounds; NaN when it was not timed."""
+        return self.quartiles[1]
+
+    @property
+    def quartiles(self) -> tuple[float, float, float]:
+        """Lower quartile, median and upper quartile."""
+        if not self.seconds:
+            return (float("nan"),) * 3
+        low, mid, high = np.percentile(self.seconds, (25, 50, 75))
+        return float(low), float(mid), float(high)
+
+
+class Worker:
+    """A contender's process; started fresh, never forked, since OpenMP does not survive a fork.
+
+    Parameters
+    ----------
+    threads : int
+        Threads every library in it may use.
+    folder : str or None
+        Where its trigraph is, if that is another build.
+    ranks : int
+        Ranks of MPI that it and others are, where mpiexec is there; 0 for a process of its own.
+    """
+
+    def __init__(self, threads: int, folder: str | None = None, ranks: int = 0) -> None:
+        environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, str(threads))}
+        if folder is not None:
+            environment["PYTHONPATH"] = folder
+        # Not -m: what the child pickles must belong to the module's own name.
+        module = "distributed" if ranks else "worker"
+        command = [sys.executable, "-c", f"from trigraph.benchmarks.{module} import main; main()"]
+        search = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+        mpiexec = shutil.which("mpiexec", path=search) if ranks else None
+        if mpiexec:
+            command = [mpiexec, "-n", str(ranks), *command]
+        self._process = child.start(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, kind: object = None, *exception: object) -> None:
+        try:  # one that ends by itself waits for processes that it has started, and their time is counted with its
+            self._process.communicate(timeout=0 if kind else END)
+        except subprocess.TimeoutExpired:
+            child.stop(self._process)
+            self._process.communicate()
+
+    def ask(self, command: str, argument: Any = None) -> tuple[str, Any]:
+        """Send a command (``open``, ``first``, ``sample``); return what became of it and the value or the reason."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        try:
+            pickle.dump((command, argument), self._process.stdin, protocol=5)
+            self._process.stdin.flush()
+            status, value = pickle.load(self._process.stdout)
+        except (EOFError, BrokenPipeError):
+            return "failed", f"the process {child.ended(self._process.wait())}"
+        return status, value
+
+
+def relative_error(got: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> float:
+    """Largest ``|got - expected| / |expected|`` (2-norms) over the results; NaN or inf when they cannot be compared."""
+    if got.keys() != expected.keys():
+        return float("inf")
+    errors = [0.0]
+    for name, reference in expected.items():
+        if got[name].shape != reference.shape or got[name].dtype != reference.dtype:
+            return float("inf")
+        difference = np.linalg.norm((got[name].astype(np.float64) - reference).ravel())
+        scale = np.linalg.norm(reference.astype(np.float64).ravel())
+        errors.append(float(difference / scale) if scale else float(difference))
+    return float(np.max(errors))
+
+
+def _begin(
+    worker: Worker, job: Job, expected: Mapping[str, np.ndarray] | None, tolerance: float
+) -> tuple[Measurement, dict[str, np.ndarray]]:
+    """First run of a contender: memory, and whether its results are right."""
+    status, pools = worker.ask("open", job)
+    if status != "done":
+        return Measurement(status=status, note=pools), {}
+    status, first = worker.ask("first")
+    if status != "done":
+        return Measurement(status=status, note=first), {}
+    known = Measurement(peak_bytes=first.peak_bytes, pools=tuple(pools), shares=first.shares)
+    if expected is None or not job.compared:
+        return known, first.results
+    error = relative_error(first.results, expected)
+    if not (error <= tolerance):
+        note = f"differs from the baseline by {error:.1e}, more than {tolerance:.1e}"
+        return Measurement(error=error, status="wrong", note=note), {}
+    return replace(known, error=error), {}
+
+
+def alternate(
+    jobs: Mapping[str, Job],
+    repeat: int,
+    threads: int,
+    tolerance: float = float("inf"),
+    budget: float = 60.0,
+    progress: Callable[[str], None] = lambda _: None,
+) -> dict[str, Measurement]:
+    """Time contenders in turn.
+
+    Parameters
+    ----------
+    jobs : dict of str to Job
+        The first that runs is the baseline: the results of the others are compared with its before they are timed.
+    repeat : int
+        Rounds; the order turns round each time.
+    threads : int
+        Threads of each contender that does not say itself.
+    tolerance : float
+        Largest relative error of a contender's results.
+    budget : float
+        Seconds after which a slow contender leaves the rounds, with at least three samples.
+    progress : callable
+        Told what is going on.
+
+    Returns
+    -------
+    dict of str to Measurement
+    """
+    found: dict[str, Measurement] = {}
+    expected: dict[str, np.ndarray] | None = None
+    with ExitStack() as stack:
+        workers: dict[str, Worker] = {}
+        for name, job in jobs.items():
+            progress(name)
+            worker = stack.enter_context(Worker(job.threads or threads, job.folder, job.ranks))
+            found[name], results = _begin(worker, job, expected, tolerance)
+            if found[name].status == "timed":
+                workers[name] = worker
+                expected = results if expected is None and job.compared else expected
+            else:
+                worker.__exit__()
+        samples: dict[str, list[float]] = {name: [] for name in workers}
+        for turn in range(repeat):
+            order = list(workers)
+            for name in order if turn % 2 == 0 else reversed(order):
+                if len(samples[name]) >= LEAST_SAMPLES and sum(samples[name]) > budget:
+                    continue
+                progress(f"{name}, round {turn + 1} of {repeat}")
+                status, value = workers[name].ask("sample")
+                if status == "done":
+                    samples[name].append(value)
+                else:
+                    found[name] = Measurement(status=status, note=value)
+                    del workers[name]
+    return {n: replace(m, seconds=tuple(samples[n])) if n in workers else m for n, m in found.items()}
+
+
+def copy_call(clock: str, nbytes: int, threads: int) -> Call:
+    """Return a copy of `nbytes` from one array to another, on the host one slice for each thread."""
+    if clock == "cupy":
+        import cupy
+
+        source, target = cupy.ones(nbytes // 8), cupy.zeros(nbytes // 8)
+        return lambda: cupy.copyto(target, source) or {}
+    source, target = np.ones(nbytes // 8), np.zeros(nbytes // 8)
+    bounds = np.linspace(0, source.size, threads + 1, dtype=int)
+    pool = ThreadPoolExecutor(threads)
+
+    def call() -> dict[str, Any]:
+        done = [pool.submit(np.copyto, target[a:b], source[a:b]) for a, b in pairwise(bounds)]
+        for each in done:
+            each.result()
+        return {}
+
+    return call
+
+
+def matmul_call(clock: str, n: int, dtype: str) -> Call:
+    """Return a product of square matrices by BLAS."""
+    xp = importlib.import_module("cupy" if clock == "cupy" else "numpy")
+    a = xp.ones((n, n), dtype)
+    out = xp.empty_like(a)
+
+    def call() -> dict[str, Any]:
+        xp.matmul(a, a, out=out)
+        return {}
+
+    return call
+
+
+def ceilings(clock: str, threads: int, repeat: int, nbytes: int, n: int) -> dict[str, float]:
+    """Measure what this machine, or its CUDA device, can do.
+
+    Parameters
+    ----------
+    clock : {"host", "cupy"}
+    threads, repeat : int
+    nbytes : int
+        Bytes of the arrays copied; above the last cache's size, it is the memory that is measured.
+    n : int
+        Order of the matrices multiplied.
+
+    Returns
+    -------
+    dict
+        ``copy`` in bytes/s, read and written bytes added; ``float32`` and ``float64``: operations/s of BLAS's matrix
+        product; the best of the rounds.
+    """
+    work = {"copy": 2.0 * nbytes, "float32": 2.0 * n**3, "float64": 2.0 * n**3}
+    jobs = {name: Job(partial(matmul_call, clock, n, name), clock=clock) for name in ("float32", "float64")}
+    jobs["copy"] = Job(partial(copy_call, clock, nbytes, threads), clock=clock)
+    measured = alternate(jobs, repeat, threads)
+    return {name: work[name] / min(m.seconds) for name, m in measured.items() if m.seconds}

@@ -1,0 +1,379 @@
+"""Programs of `trigraph.torch`: whole models, what a call costs on small graphs, and what torch adds to an operator.
+
+The peer of DimeNet++ is PyTorch Geometric's model with the same parameters. Its forward finds neighbours and triplets
+with packages that have to be added to it, and knows no periodic cells. Here it is given edges, triplets and the offsets
+of whole cells, and computes from the vectors of the edges what its forward computes from positions. Neighbours and
+triplets are found beforehand on both sides.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import cache, partial
+from typing import Any
+
+import numpy as np
+
+from trigraph.benchmarks import gat
+from trigraph.benchmarks.calls import Call, Unavailable
+from trigraph.benchmarks.peers import by_autograd
+from trigraph.benchmarks.programs import Contender, Program
+from trigraph.benchmarks.workloads import Target, make_call, make_case
+from trigraph.graphs import CSC
+from trigraph.graphs.edge_graph import EdgeGraph
+
+__all__ = ["PROGRAMS", "pyg_dimenet"]
+
+# Sizes of PyTorch Geometric's pretrained models; the slab has 96 atoms.
+WIDTHS = {
+    "hidden_channels": 128,
+    "out_channels": 1,
+    "num_blocks": 4,
+    "int_emb_size": 64,
+    "basis_emb_size": 8,
+    "out_emb_channels": 256,
+    "num_spherical": 7,
+    "num_radial": 6,
+}
+SLAB = {"nx": 4, "ny": 4, "layers": 6, **WIDTHS}
+TRIPLETS = 225_636  # of the slab
+SMALL_SLAB = {"nx": 2, "ny": 2, "layers": 2}
+CUTOFF = 5.0
+REPEATS = {"1x": (1, 1), "2x": (2, 1), "4x": (2, 2), "8x": (4, 2)}
+MOLECULES = {"H2O": "water", "C6H6": "benzene"}
+GAT = {"num_nodes": 100_000, "num_edges": 1_600_000, "num_heads": 4, "dim_head": 16}
+ATTENTION = gat.WORKLOADS[0]  # its sizes, arrays and graphs
+# Nodes and edges of the small graphs; edges are pairs of atoms within the cutoff.
+GRAPHS = {"H2O": (3, 6), "random": (20, 40), "C6H6": (12, 132), "silicon": (64, 1792)}
+
+
+@cache
+def _dimenet(form: str, dtype: str, **widths: int) -> Any:
+    """Return the model; sympy takes some ten seconds for PyTorch Geometric's."""
+    import torch
+
+    from trigraph.torch.nn import DimeNetPlusPlus
+
+    given: dict[str, Any] = {**widths, "cutoff": CUTOFF, "output_initializer": "glorot_orthogonal"}
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(0)
+        model = DimeNetPlusPlus(**given)
+    if form == "pyg":
+        if dtype != "float32":
+            raise Unavailable("PyTorch Geometric keeps the zeros of the Bessel functions in float32")
+        from torch_geometric.nn.models import DimeNetPlusPlus as PygDimeNetPlusPlus
+
+        state, model = model.state_dict(), PygDimeNetPlusPlus(**given)
+        model.load_state_dict(state)
+    return model.to(getattr(torch, dtype))
+
+
+def pyg_dimenet(model: Any, z: Any, vec: Any, edge_index: Any, idx_ji: Any, idx_kj: Any) -> Any:
+    """Return what the forward of PyTorch Geometric's model returns, from the vectors of the edges on.
+
+    Parameters
+    ----------
+    model : torch_geometric.nn.models.DimeNetPlusPlus
+    z : tensor, shape (num_atoms,)
+    vec : tensor, shape (num_edges, 3)
+        From the destination of each edge to its source.
+    edge_index : tensor, shape (2, num_edges)
+        Sources and destinations.
+    idx_ji, idx_kj : tensor, shape (num_triplets,)
+        Edges of each triplet.
+    """
+    import torch
+
+    j, i = edge_index
+    dist = vec.pow(2).sum(dim=-1).sqrt()
+    vec_ji, vec_kj = vec[idx_ji], vec[idx_kj]
+    angle = torch.atan2(torch.cross(vec_ji, vec_kj, dim=1).norm(dim=-1), (vec_ji * vec_kj).sum(dim=-1))
+    rbf, sbf = model.rbf(dist), model.sbf(dist, angle, idx_kj)
+    x = model.emb(z, rbf, i, j)
+    out = model.output_blocks[0](x, rbf, i, num_nodes=z.size(0))
+    for interaction_block, output_block in zip(model.interaction_blocks, model.output_blocks[1:], strict=True):
+        x = interaction_block(x, rbf, sbf, idx_kj, idx_ji)
+        out = out + output_block(x, rbf, i, num_nodes=z.size(0))
+    return out.sum(dim=0)
+
+
+def _atoms(structure: str, sizes: Mapping[str, int], repeat: tuple[int, int] = (1, 1)) -> Any:
+    """Return silicon, a molecule, or a slab of beryllium and magnesium, repeated along its periodic directions."""
+    from ase.build import bulk, hcp0001, molecule
+
+    if structure == "silicon":
+        return bulk("Si", cubic=True) * (2, 2, 2)
+    if structure != "slab":
+        return molecule(structure)
+    slab = hcp0001("Be", (sizes["nx"], sizes["ny"], sizes["layers"]), vacuum=5.0)
+    slab.numbers[::3] = 12
+    slab.rattle(0.05, seed=0)
+    return slab * (*repeat, 1)
+
+
+def _energy_forces(
+    sizes: Mapping[str, int], dtype: str, form: str, atoms: Any
+) -> tuple[Any, Callable[[bool], tuple[Any, Any]]]:
+    """Return the model, and a function of `create_graph` that returns energy, shape (1,), and forces of ASE's atoms."""
+    import torch
+
+    model = copy.deepcopy(_dimenet(form, dtype, **{name: sizes[name] for name in WIDTHS}))
+    real = getattr(torch, dtype)
+    z = torch.tensor(atoms.numbers, dtype=torch.int64)
+    pos, cell = (torch.tensor(np.asarray(a), dtype=real) for a in (atoms.positions, atoms.cell))
+    if form == "trigraph":
+        found = model.neighbors(pos, cell=cell, pbc=atoms.pbc.tolist())
+        return model, lambda create_graph: model.energy_forces_stress(
+            z, pos, cell=cell, neighbors=found, create_graph=create_graph
+        )[:2]
+    edges = EdgeGraph.from_ase(atoms, CUTOFF)
+    edge_index = torch.tensor(np.stack([edges.graph.src, edges.graph.dst]))
+    idx_ji, idx_kj = (torch.tensor(a) for a in edges.graph.triplets("edge"))
+    offset = torch.tensor(edges.offset, dtype=real)
+    pos.requires_grad_()
+
+    def peer(create_graph: bool) -> tuple[Any, Any]:
+        vec = pos[edge_index[0]] - pos[edge_index[1]] + offset
+        energy = pyg_dimenet(model, z, vec, edge_index, idx_ji, idx_kj)
+        (gradient,) = torch.autograd.grad(energy.sum(), pos, create_graph=create_graph)
+        return energy, -gradient
+
+    return model, peer
+
+
+def energy_forces(
+    sizes: Mapping[str, int], dtype: str, form: str, structure: str = "slab", repeat: tuple[int, int] = (1, 1)
+) -> Call:
+    """Energy for each repetition of a slab, and forces on the atoms of the first, which do not depend on `repeat`.
+
+    Or energy and forces of a molecule, by a model whose parameters need no gradient, as in dynamics.
+    """
+    model, compute = _energy_forces(sizes, dtype, form, _atoms(structure, sizes, repeat))
+    model.requires_grad_(structure == "slab")
+    number = repeat[0] * repeat[1]
+
+    def call() -> dict[str, Any]:
+        energy, forces = compute(False)
+        return {"energy": energy / number, "forces": forces[: len(forces) // number]}
+
+    return call
+
+
+def _gradients(loss: Any, model: Any) -> dict[str, Any]:
+    """Return the loss and its gradient in every parameter."""
+    import torch
+
+    names, parameters = zip(*model.named_parameters(), strict=True)
+    return {"loss": loss, **dict(zip(names, torch.autograd.grad(loss, parameters), strict=True))}
+
+
+def force_training(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
+    """Loss of energy and forces, and its gradients in all parameters."""
+    import torch
+
+    model, compute = _energy_forces(sizes, dtype, form, _atoms("slab", sizes))
+    shape = compute(False)[1].shape
+    labels = torch.tensor(np.random.default_rng(0).standard_normal(shape), dtype=getattr(torch, dtype))
+
+    def call() -> dict[str, Any]:
+        energy, forces = compute(True)
+        return _gradients(energy.square().mean() / len(forces) + (forces - labels).square().mean(), model)
+
+    return call
+
+
+def gat_training(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
+    """Three layers of attention, the heads of the last averaged; cross-entropy, and its gradients in all parameters."""
+    import torch
+    from torch.nn.functional import cross_entropy, elu
+
+    from trigraph.torch import nn
+
+    rng, heads, width = np.random.default_rng(0), sizes["num_heads"], sizes["dim_head"]
+    nodes, real = sizes["num_nodes"], getattr(torch, dtype)
+    edge_index = torch.tensor(rng.integers(nodes, size=(2, sizes["num_edges"])))
+    x = torch.tensor(rng.standard_normal((nodes, heads * width)), dtype=real)
+    labels = torch.tensor(rng.integers(width, size=nodes))
+
+    def layers(layer: Any) -> Any:
+        return torch.nn.ModuleList(
+            layer(heads * width, width, heads, concat=concat, add_self_loops=False) for concat in (True, True, False)
+        )
+
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(0)
+        model = layers(nn.GATConv)
+    graph: Any = CSC.from_edge_index(edge_index, nodes)
+    if form == "pyg":
+        from torch_geometric.nn import GATConv
+
+        state, model, graph = model.state_dict(), layers(GATConv), edge_index
+        model.load_state_dict(state)
+    model.to(real)
+
+    def call() -> dict[str, Any]:
+        h = x
+        for layer in model[:-1]:
+            h = elu(layer(h, graph))
+        return _gradients(cross_entropy(model[-1](h, graph), labels), model)
+
+    return call
+
+
+def front_door(sizes: Mapping[str, int], dtype: str) -> Call:
+    """Attention and its gradients, called with arrays."""
+    return make_call(ATTENTION, "fortran", sizes, dtype)
+
+
+def through_torch(sizes: Mapping[str, int], dtype: str) -> Call:
+    """Attention called with tensors, and autograd's backward."""
+    return by_autograd(make_case(ATTENTION, sizes, np.dtype(dtype)), "cpu", "trigraph", gat.forward)
+
+
+def _small_graph(structure: str) -> CSC:
+    atoms = _atoms(structure, {})
+    graph = EdgeGraph.from_ase(atoms, CUTOFF).graph
+    return CSC.from_coo(graph.src, graph.dst, len(atoms), len(atoms))
+
+
+def small_graph(sizes: Mapping[str, int], dtype: str, form: str, structure: str, recorded: bool) -> Call:
+    """Attention, forward only; through torch with what its backward needs kept, if it is `recorded`."""
+    from trigraph import mha_gat_n2n_fwd
+
+    case = make_case(ATTENTION, sizes, np.dtype(dtype))
+    if structure != "random":
+        case = replace(case, graphs={"graph": _small_graph(structure)})
+    arrays = [case[name] for name in gat.GRADIENTS]
+    if form == "front door":
+        values: dict[str, Any] = dict(zip(gat.GRADIENTS, arrays, strict=True))
+        values |= {"graph": case.graph, "num_heads": sizes["num_heads"]}
+        return lambda: {"output_embedding": mha_gat_n2n_fwd(**values).output_embedding}
+    import torch
+
+    forward = gat.forward(case, "cpu", form)
+    leaves = [torch.tensor(array, requires_grad=recorded) for array in arrays]
+    return lambda: {"output_embedding": forward(*leaves)}
+
+
+def _both(make: Callable[..., Call], about: str, peer: str, *requires: str) -> dict[str, Contender]:
+    """Return trigraph's way and PyTorch Geometric's."""
+    return {
+        "trigraph": Contender(partial(make, form="trigraph"), about, ("torch", *requires)),
+        "pyg": Contender(partial(make, form="pyg"), peer, ("torch", "torch_geometric", *requires), peer=True),
+    }
+
+
+def _dimenet_contenders(make: Callable[..., Call]) -> dict[str, Contender]:
+    peer = "PyTorch Geometric DimeNetPlusPlus, given edges, triplets and the vectors of the edges"
+    return _both(make, "trigraph.torch.nn.DimeNetPlusPlus", peer, "ase")
+
+
+def _small_graphs(structure: str, nodes: int, edges: int) -> Program:
+    ends, pairs = dict.fromkeys(("num_src_nodes", "num_dst_nodes"), nodes), ("num_positions", "num_edges")
+    about = {
+        "trigraph.torch": ("trigraph.torch.mha_gat_n2n, recorded for autograd", "trigraph", ("torch", "ase"), False),
+        "inference": ("trigraph.torch.mha_gat_n2n, no input needs a gradient", "trigraph", ("torch", "ase"), False),
+        "front door": ("trigraph.mha_gat_n2n_fwd", "front door", ("ase",), False),
+        "pyg": (gat.ABOUT["pyg"], "pyg", ("torch", "torch_geometric", "ase"), True),
+    }
+    return Program(
+        name="small-graphs",
+        family="gat",
+        summary=f"one call of graph attention, forward: {structure}",
+        contenders={
+            name: Contender(
+                partial(small_graph, form=form, structure=structure, recorded=name != "inference"), text, requires, peer
+            )
+            for name, (text, form, requires, peer) in about.items()
+        },
+        sizes={**gat.SIZES, **ends, **dict.fromkeys(pairs, edges)},
+        small={},
+        targets=(
+            Target("trigraph.torch", rate=1 / 60e-6),
+            Target("inference", rate=1 / 60e-6),
+            Target("front door", rate=1 / 40e-6),
+            Target("pyg", time=1),
+        ),
+    )
+
+
+PROGRAMS = (
+    Program(
+        name="dimenet-energy-forces",
+        family="models",
+        summary="DimeNet++, energy and forces of a periodic slab",
+        contenders=_dimenet_contenders(energy_forces),
+        sizes=SLAB,
+        small=SMALL_SLAB,
+        targets=(Target("pyg", time=8, memory=10),),
+        profiled=True,
+        terms=TRIPLETS,
+    ),
+    Program(
+        name="dimenet-energy-forces-training",
+        family="models",
+        summary="DimeNet++, loss of energy and forces of a periodic slab and its gradients in all parameters",
+        contenders=_dimenet_contenders(force_training),
+        sizes=SLAB,
+        small=SMALL_SLAB,
+        targets=(Target("pyg", time=6, memory=10),),
+        profiled=True,
+        terms=TRIPLETS,
+    ),
+    *(
+        Program(
+            name="dimenet-molecule",
+            family="models",
+            summary=f"DimeNet++, energy and forces of {about}",
+            contenders=_dimenet_contenders(partial(energy_forces, structure=name)),
+            sizes=WIDTHS,
+            small={},
+            targets=(Target("pyg", time=1),),
+            profiled=True,
+        )
+        for name, about in MOLECULES.items()
+    ),
+    Program(
+        name="dimenet-size",
+        family="models",
+        summary="DimeNet++, energy and forces of the slab repeated; costs are compared for each atom",
+        contenders={
+            name: Contender(
+                partial(energy_forces, form="trigraph", repeat=repeat),
+                f"trigraph.torch.nn.DimeNetPlusPlus, the slab repeated {repeat[0]} times {repeat[1]}",
+                ("torch", "ase"),
+                work=repeat[0] * repeat[1],
+            )
+            for name, repeat in REPEATS.items()
+        },
+        sizes=SLAB,
+        small=SMALL_SLAB,
+        targets=(Target("1x", flat=1 / 1.15),),
+    ),
+    Program(
+        name="gat-training",
+        family="models",
+        summary="three GATConv layers, loss and its gradients in all weights",
+        contenders=_both(gat_training, "trigraph.torch.nn.GATConv", "PyTorch Geometric GATConv"),
+        sizes=GAT,
+        small={"num_nodes": 5_000, "num_edges": 80_000},
+        targets=(Target("pyg", time=5),),
+        profiled=True,
+        terms=GAT["num_edges"],
+    ),
+    Program(
+        name="torch-overhead",
+        family="models",
+        summary="graph attention, forward and backward, through torch and through the front door",
+        contenders={
+            "trigraph.torch": Contender(through_torch, "trigraph.torch.mha_gat_n2n, autograd"),
+            "front door": Contender(front_door, "trigraph.mha_gat_n2n_fwd and _bwd", ()),
+        },
+        sizes=gat.SIZES,
+        small={n: v // 20 for n, v in gat.SIZES.items() if n.startswith("num_") and n != "num_heads"},
+        targets=(Target("front door", time=1 / 1.05),),
+    ),
+    *(_small_graphs(structure, *counts) for structure, counts in GRAPHS.items()),
+)

@@ -1,0 +1,104 @@
+"""What the peers of several families share: forms of torch and PyTorch Geometric, eager and compiled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from functools import partial
+from typing import Any, TypeVar, cast
+
+import numpy as np
+
+from trigraph.benchmarks.calls import Call
+from trigraph.benchmarks.workloads import Case, Peer
+
+__all__ = ["by_autograd", "compiled", "edge_index", "leaves", "torch_peers"]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def torch_peers(
+    make: Callable[..., Call], about: Mapping[str, str], devices: tuple[str, ...] = ("cpu", "cuda")
+) -> dict[str, Peer]:
+    """Return peers that run on torch.
+
+    Parameters
+    ----------
+    make : callable
+        Takes a `Case`, `device` and `form`.
+    about : mapping
+        What each form is: "torch" or "pyg", or these followed by "-compile", which is for a CUDA device alone.
+    devices : tuple of {"cpu", "cuda"}
+    """
+    peers = {}
+    for device in devices:
+        for form, text in about.items():
+            if device == "cuda" or not form.endswith("-compile"):
+                requires = ("torch", "torch_geometric") if form.startswith("pyg") else ("torch",)
+                call, clock = partial(make, device=device, form=form), "host" if device == "cpu" else "torch"
+                peers[form + "-cuda" * (device == "cuda")] = Peer(call, text, requires, clock)
+    return peers
+
+
+def compiled(function: Function, form: str) -> Function:
+    """Return a function, or a module, that torch compiles at its first call where its form says so."""
+    import torch
+
+    return cast("Function", torch.compile(function)) if form.endswith("-compile") else function
+
+
+def edge_index(case: Case, device: str) -> Any:
+    """Return the sources and destinations of all edges, shape (2, num_positions)."""
+    import torch
+
+    graph = case.graph
+    dst = np.repeat(np.arange(graph.num_dst_nodes), np.diff(graph.offsets))
+    return torch.as_tensor(np.stack([graph.indices, dst]), device=device)
+
+
+def leaves(case: Case, device: str, names: Collection[str] | None = None) -> dict[str, Any]:
+    """Return all arrays as tensors, those of the names (default: all) as leaves of autograd. They are copies."""
+    import torch
+
+    wanted = case.arrays if names is None else names
+    return {n: torch.tensor(a, device=device, requires_grad=n in wanted) for n, a in case.arrays.items()}
+
+
+def by_autograd(case: Case, device: str, form: str, forward: Callable[[Case, str, str], Callable[..., Any]]) -> Call:
+    """Run a workload of one definition: a forward, autograd's backward, and the backward of that.
+
+    Parameters
+    ----------
+    case : Case
+    device : {"cpu", "cuda"}
+    form : str
+    forward : callable
+        Takes these three; returns a function of the definition's inputs that returns its output, or a tuple of them.
+    """
+    import torch
+
+    workload, steps = case.workload, case.workload.steps
+    (definition,) = workload.definitions
+    function, second = forward(case, device, form), steps[-1].op.order == 2
+    fields = [[f.name for f in workload.fields(step) if f not in definition.auxiliary] for step in steps]
+    t = leaves(case, device, {name for names in fields[1:] for name in names})
+    inputs = [t[a.name] for a in definition.inputs if a.name in t]
+    cotangents = [t[f"grad_{a.name}"] for a in definition.outputs] if len(steps) > 1 else []
+    kept = [] if not second else [n for n in fields[1] if f"gg_{n}" not in steps[2].zero]
+
+    def call() -> dict[str, Any]:
+        with torch.set_grad_enabled(len(steps) > 1):
+            out = function(*inputs)
+        found = [out if isinstance(out, tuple) else (out,)]
+        if len(steps) > 1:
+            found.append(torch.autograd.grad(found[0], [t[n] for n in fields[1]], cotangents, create_graph=second))
+        if second:
+            first = dict(zip(fields[1], found[1], strict=True))
+            along = [t[f"gg_{n}"] for n in kept]
+            found.append(torch.autograd.grad([first[n] for n in kept], [t[n] for n in fields[2]], along))
+        return {
+            f"{step.operator}.{name}": value
+            for step, names, values in zip(steps, fields, found, strict=True)
+            for name, value in zip(names, values, strict=True)
+        }
+
+    return call

@@ -1,0 +1,271 @@
+"""Small cases that reach every kernel, compared with the readable panel, for sanitizers of a device and of gpu-host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+from unittest import mock
+
+import numpy as np
+
+from trigraph import CSC, EdgeGraph, Segments, gpu, pyref
+from trigraph.benchmarks.cases import assemble
+from trigraph.benchmarks.qualify.place import Device
+from trigraph.gpu import dimenet, sums
+from trigraph.gpu.instances import INSTANCES
+from trigraph.table import DEFINITIONS, Operator
+from trigraph.verification.cases import half_dtype, half_types
+from trigraph.verification.judged import every_operator_of
+from trigraph.verification.subjects import named_fields
+
+__all__ = ["CASES", "make", "results", "run", "subset"]
+
+# The largest errors of all cases on gpu-host are some 130 eps of the largest value in float32 (the second order of a
+# mean, whose divisor is a sum of weights that nearly cancel) and 60 in float64. A term of a sum that is lost or counted
+# twice, as after a race, is mostly a thousandth of that value or more: 8,000 eps of float32. This number lies between.
+ROUNDINGS = 200
+INDEX = {"float32": np.int32, "float64": np.int64}
+WITH_INT, WITH_LONG = {"float", "float16", "bfloat16", "int"}, {"double", "long long"}
+HUB, BROAD, MANY = [3, 0, 0, 0, 300, 128, 0, 1], [3, 0, 130], [1, 0, 2] * 90
+
+
+@dataclass(frozen=True)
+class Small:
+    """One case of a family.
+
+    Attributes
+    ----------
+    dtype : {"float32", "float64"}
+        Graphs have int32 beside float32, else int64.
+    graph : list
+        In-degrees of the nodes; pairs of nodes that are joined in both directions; or the triplets of each edge.
+    sizes : mapping
+    setting : mapping
+        Choices and absent inputs, as in `cases.assemble`.
+    half : str or None
+        Half precision of the arrays that may have it.
+    """
+
+    dtype: str
+    graph: Sequence[Any]
+    sizes: Mapping[str, int]
+    setting: Mapping[str, Any] = field(default_factory=dict)
+    half: str | None = None
+
+
+def _gno(dtype: str, degrees: Sequence[int], d: int, hidden: int, f_in: int, f_out: int) -> Small:
+    return Small(dtype, degrees, {"d": d, "hidden": hidden, "f_in": f_in, "f_out": f_out})
+
+
+def _dimenet(dtype: str, joined: Sequence[Any], nodes: int, widths: tuple[int, ...], exclude: str | None) -> Small:
+    sizes = dict(zip(("n_emb", "n_mid", "n_spherical", "n_radial"), widths, strict=True))
+    return Small(dtype, joined, {**sizes, "num_nodes": nodes, "envelope_exponent": 5}, {"exclude": exclude})
+
+
+def _gat(
+    dtype: str,
+    degrees: Sequence[int],
+    heads: tuple[int, int],
+    concat: bool,
+    activation: str,
+    edges: bool,
+    half: str | None = None,
+) -> Small:
+    setting = {"concat_heads": concat, "activation": activation, "negative_slope": 0.3}
+    sizes = dict(zip(("num_heads", "dim_head"), heads, strict=True))
+    return Small(dtype, degrees, sizes, setting if edges else {**setting, "edge_embedding": None}, half)
+
+
+def _gemnet(dtype: str, triplets: Sequence[int], atoms: int, *widths: int) -> Small:
+    sizes = dict(zip(("interm", "num_spherical", "emb_in", "emb_out"), widths, strict=True))
+    return Small(dtype, triplets, {**sizes, "num_radial": 3, "num_outputs": atoms})
+
+
+def _every_pair(nodes: int) -> list[tuple[int, int]]:
+    return [(i, j) for i in range(nodes) for j in range(i)]
+
+
+# Rows of two and of three pieces (hub), more than one block of rows (many), widths beyond one tile in each direction,
+# that 16 bytes divide and others, wider than a warp, and of one; isolated nodes.
+CASES: dict[str, dict[str, Small]] = {
+    "gno": {
+        "hub": _gno("float32", [3, 0, 0, 0, 300, 128, 0, 1], 3, 5, 3, 2),
+        "many": _gno("float64", MANY, 1, 9, 2, 1),
+        "wide": _gno("float32", [3, 0, 20], 2, 34, 35, 2),
+        "tall": _gno("float64", [3, 0, 2], 1, 2, 1, 131),
+        "narrow": _gno("float64", [1], 1, 1, 1, 1),
+    },
+    "dimenet": {
+        # More edges than degrees, parallel ones and self edges; two tiles of channels, two blocks of staged edges.
+        "crystal": _dimenet("float32", _every_pair(5) * 3 + [(1, 1), (2, 2)], 6, (33, 3, 3, 2), "node"),
+        "molecule": _dimenet("float64", _every_pair(5), 7, (5, 2, 8, 3), "node"),
+        "dense": _dimenet("float64", _every_pair(7) * 2, 7, (3, 2, 7, 1), "edge"),
+        # Two tiles of channels and two of rows of the second weights, with as many degrees as models have.
+        "cluster": _dimenet("float32", _every_pair(12) + [(0, i) for i in range(5)], 12, (65, 9, 7, 1), "node"),
+        # More in-edges and out-edges at every node than degrees, so that all sums are linear.
+        "complete": _dimenet("float32", _every_pair(10), 10, (3, 2, 7, 2), "node"),
+        # One node with many edges, so that sums are cut; its block has more nodes than its chunks are long.
+        "hub": _dimenet("float64", [(0, i) for i in range(1, 301)], 301, (2, 1, 2, 1), None),
+        "pair": _dimenet("float32", [(0, 1)], 2, (1, 1, 1, 1), None),
+        "alone": _dimenet("float32", [], 3, (2, 2, 2, 2), "edge"),
+    },
+    "gat": {
+        "hub": _gat("float32", HUB, (2, 3), True, "LeakyReLU", True),
+        "hub, wide": _gat("float32", HUB, (3, 4), False, "ELU", True),
+        "broad": _gat("float64", BROAD, (2, 67), False, "sigmoid", False),
+        "broad, wide": _gat("float64", BROAD, (2, 66), True, "tanh", True),
+        "many": _gat("float64", MANY, (1, 1), True, "ReLU", False),
+        "many heads": _gat("float64", [2, 140], (35, 1), True, "LeakyReLU", True),
+        "broad float": _gat("float32", [2, 3], (1, 132), True, "ELU", False),
+        "half": _gat("float32", HUB, (2, 3), True, "LeakyReLU", True, "float16"),
+        "half, wide": _gat("float32", HUB, (2, 8), False, "ELU", True, "float16"),
+        "brain": _gat("float32", BROAD, (2, 3), False, "tanh", False, "bfloat16"),
+        "brain, wide": _gat("float32", BROAD, (3, 16), True, "sigmoid", True, "bfloat16"),
+        **{  # every type with heads that are concatenated or averaged, of widths that 16 bytes divide and others
+            f"{half or dtype}, {width}, {concat}": _gat(dtype, [3, 0, 2], (2, width), concat, "tanh", False, half)
+            for dtype, half in (("float32", None), ("float64", None), ("float32", "float16"), ("float32", "bfloat16"))
+            for width in (3, 8)
+            for concat in (False, True)
+        },
+    },
+    "weighted": {
+        "hub": Small("float32", HUB, {"dim": 5}),
+        "hub, wide": Small("float32", HUB, {"dim": 4}),
+        "broad": Small("float64", BROAD, {"dim": 67}),
+        "broad, wide": Small("float64", BROAD, {"dim": 66}),
+        "many": Small("float64", MANY, {"dim": 1}),
+        "broad float": Small("float32", [4, 3, 5], {"dim": 132}),
+    },
+    "gemnet": {
+        "hub": _gemnet("float32", [3, 0, 0, 300, 128, 0, 1], 3, 3, 2, 5, 20),
+        "many": _gemnet("float64", MANY, 4, 2, 1, 2, 1),
+        "wide": _gemnet("float32", [3, 0, 20, 35], 2, 34, 49, 35, 2),
+        "usual": _gemnet("float64", [5, 3, 18], 2, 16, 7, 33, 20),
+        "narrow": _gemnet("float64", [1], 1, 1, 1, 1, 1),
+    },
+}
+
+
+def subset(family: str) -> tuple[str, ...]:
+    """Return the instances that the cases reach: float64 with int64, the others with int32; half of all."""
+
+    def kept(instance: str) -> bool:
+        arguments = set(instance[instance.index("<") + 1 : -1].split(", "))
+        types = {name for name in arguments if not name.isdigit()} - {"false", "true"}
+        return types <= WITH_INT or types <= WITH_LONG
+
+    return tuple(instance for instance in INSTANCES[family] if kept(instance))
+
+
+def _graphs(family: str, case: Small, rng: np.random.Generator) -> tuple[dict[str, Any], dict[str, int]]:
+    """Return graph objects, and the sizes of those operators of the family that have none."""
+    index, count = INDEX[case.dtype], len(case.graph)
+    if family == "dimenet":
+        joined = np.array(case.graph, index).reshape(-1, 2)
+        half = rng.standard_normal((count, 3))
+        ends, vec = np.concatenate([joined, joined[:, ::-1]]), np.concatenate([half, -half]).astype(case.dtype)
+        graph, order = EdgeGraph.sorted(ends[:, 0].copy(), ends[:, 1].copy(), case.sizes["num_nodes"], vec=vec)
+        return {"graph": graph, "vec": vec[order]}, {"num_edges": graph.num_edges}
+    if family == "gemnet":  # most edges are those of the first atom, and not every input row is used
+        triplets = rng.permutation(np.repeat(np.arange(count, dtype=index), case.graph))
+        atoms = case.sizes["num_outputs"]
+        atom = rng.permutation(np.maximum(np.arange(count) - count + atoms, 0)).astype(index)
+        inputs = len(triplets) // 2
+        idx_in = Segments(rng.integers(0, inputs + 1, len(triplets)).astype(index), inputs + 2)
+        graphs = {"triplets": Segments(triplets, count), "atoms": Segments(atom, atoms + 1), "idx_in": idx_in}
+        return graphs, {"num_edges": count}
+    # The first row is shared by many positions; some rows and sources are not used.
+    offsets = np.cumsum([0, *case.graph]).astype(index)
+    positions, sources = int(offsets[-1]), count + 2
+    rows = rng.permutation(np.maximum(0, np.arange(positions) - positions // 2)).astype(index)
+    indices = rng.integers(0, sources - 1, positions).astype(index)
+    return {"graph": CSC(offsets, indices, sources, rows, positions)}, {"num_edges": positions}
+
+
+def make(family: str, name: str, seed: int = 3) -> dict[str, dict[str, Any]]:
+    """Return all arguments of the operators, by the definition and its setting."""
+    case, rng = CASES[family][name], np.random.default_rng(seed)
+    graphs, sizes = _graphs(family, case, rng)
+    made = {}
+    for definition in (d for d in DEFINITIONS if d.family == family):
+        halves = {a.name for op in every_operator_of(definition) for a in op.arguments if a.half and case.half}
+        for setting in (case.setting,) if case.setting else definition.settings or ({},):
+            drawn = assemble(definition, graphs, {**case.sizes, **sizes}, setting, case.dtype, rng, half=case.half)
+            values = {**drawn.values, **drawn.grads, **drawn.ggs}
+            if "vec" in values:
+                values["vec"] = graphs["vec"]
+            if "attention_weights" in values:  # scores of which several count in a softmax
+                values["attention_weights"] = values["attention_weights"] / np.sqrt(
+                    case.sizes["dim_head"], dtype=case.dtype
+                )
+            for half in halves.intersection(n for n, v in values.items() if v is not None):
+                values[half] = values[half].astype(half_dtype(str(case.half)))
+            made[", ".join([definition.name, *(f"{n}={v}" for n, v in setting.items())])] = values
+    return made
+
+
+def _calls(op: Operator, values: Mapping[str, Any], forward: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield what an operator is called with: all, each cotangent alone, what the forward has returned, each field."""
+    given = {n: values.get(n) for n in op.parameters if n != "wrt"}
+    yield "", given
+    ggs = [n for n in given if n.startswith("gg_") and given[n] is not None]
+    for name in ggs if len(ggs) > 1 and not op.definition.restrictions else ():
+        yield f" of {name}", {n: None if n in ggs and n != name else v for n, v in given.items()}
+    back = {a.name: forward[a.name] for a in op.arguments if a.given_back}
+    if any(array is not None for array in back.values()):
+        yield " with what was given back", {**given, **back}
+
+
+def results(panel: Any, made: Mapping[str, Mapping[str, Any]]) -> dict[str, tuple[Any, ...]]:
+    """Return the fields of every call of every operator."""
+    found: dict[str, tuple[Any, ...]] = {}
+    for key, values in made.items():
+        forward: dict[str, Any] = {}
+        definition = next(d for d in DEFINITIONS if d.name == key.partition(",")[0])
+        for op in every_operator_of(definition):
+            for label, given in _calls(op, values, forward):
+                fields = named_fields(op, getattr(panel, op.name)(**given))
+                forward = forward or fields
+                found[f"{key}: {op.name}{label}"] = tuple(fields.values())
+    return found
+
+
+def _close(what: str, mine: Any, right: Any) -> None:
+    """Assert that the same numbers are finite, and within some eps of the largest value; None is None."""
+    if right is None or mine is None or mine.dtype.kind == "i":
+        assert np.array_equal(mine, right), what
+        return
+    half = mine.dtype.itemsize == 2  # sums are made in float32 and rounded once
+    eps = 2.0**-7 if mine.dtype.name == "bfloat16" else ROUNDINGS ** (not half) * np.finfo(mine.dtype).eps
+    mine, finite = mine.astype(np.float64), np.isfinite(right)
+    assert (np.isfinite(mine) == finite).all(), what
+    error = np.abs(mine[finite] - right[finite]).max(initial=0)
+    bound = eps * np.abs(right[finite]).max(initial=0)
+    assert error <= bound, f"{what}: {error} > {bound}"
+
+
+def _wide(value: Any) -> Any:
+    """Return floating arrays in float64."""
+    if isinstance(value, dict):
+        return {n: _wide(v) for n, v in value.items()}
+    return value.astype(np.float64) if isinstance(value, np.ndarray) and value.dtype.kind != "i" else value
+
+
+def run(family: str, place: Device) -> dict[str, np.ndarray]:
+    """Compare all cases of a family with the readable panel in float64; return every array that the kernels gave."""
+    collected: dict[str, np.ndarray] = {}
+    # Blocks are as small as they get, so that small cases have several.
+    with mock.patch.object(sums, "WORKSPACE", 1), mock.patch.object(dimenet, "BLOCKS", 1):
+        for name, case in CASES[family].items():
+            if case.half and not (case.half in half_types() and place.takes(half_dtype(case.half))):
+                continue
+            made = make(family, name)
+            expected = results(pyref, _wide(made))
+            for what, fields in place.hosted(results(gpu, place.moved(made))).items():
+                for k, (mine, right) in enumerate(zip(fields, expected[what], strict=True)):
+                    label = f"{name}: {what}, field {k}"
+                    _close(label, mine, right)
+                    if mine is not None:
+                        collected[label] = mine
+    return collected

@@ -1,0 +1,175 @@
+"""Runs the parts of all stages, each in a process of its own, within a deadline, and keeps the record."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from trigraph.benchmarks import child
+from trigraph.benchmarks.qualify.part import read
+from trigraph.benchmarks.qualify.place import Device
+
+__all__ = ["STAGES", "Stage", "qualify"]
+
+RESERVE = 5.0  # seconds kept for the summary
+LEAST = 2.0  # seconds under which a part is not begun
+LAST_LINES = 12  # of the output of a part that failed
+
+
+class Stage(NamedTuple):
+    """A stage: its name, its share of the time that is left when it begins, and the package that its module is in.
+
+    The module has ``parts(place)``, names of parts in the order of their worth, and ``run(part, place, notes)``. It may
+    have ``prefix(part, place)``, a tool that stands before the command, ``read(part, output)``, lines made of what the
+    process printed, and ``AT_ONCE``: whether parts may run together.
+    """
+
+    name: str
+    share: float
+    package: str = "trigraph.benchmarks.qualify.stages"
+
+
+STAGES = (
+    Stage("environment", 0.06),
+    Stage("compile", 0.2),
+    Stage("verify", 0.25),
+    Stage("checks", 0.25),
+    Stage("sanitizer", 0.35),
+    Stage("bench", 0.75),
+    Stage("kernels", 1.0),
+)
+
+
+class _Parts:
+    """The parts of one stage, which end at a time of the monotonic clock at the latest."""
+
+    def __init__(self, stage: Stage, place: Device, folder: Path, end: float) -> None:
+        self._stage, self._place, self._folder, self._end = stage, place, folder, end
+        self._name = f"{stage.package}.{stage.name}"
+        self._module = importlib.import_module(self._name)
+        self._processes: list[subprocess.Popen[Any]] = []
+
+    def run(self, kept: Callable[[list[dict[str, Any]]], None]) -> list[dict[str, Any]]:
+        """Return what is known of each part, and let it be `kept` as it comes."""
+        try:
+            names = list(self._module.parts(self._place))
+        except Exception as error:  # CuPy without a device, say: the other stages go on
+            return [_known("", "crashed", repr(error))]
+        found: list[dict[str, Any]] = []
+        pool = ThreadPoolExecutor(self._place.jobs if getattr(self._module, "AT_ONCE", False) else 1)
+        try:
+            for known in pool.map(self._part, names):
+                found.append(known)
+                kept(found)
+        finally:  # also at the user's Ctrl-C
+            self._end = 0.0  # for a part that begins just now
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in self._processes:
+                child.stop(process)
+            pool.shutdown()
+        return found
+
+    def _part(self, part: str) -> dict[str, Any]:
+        begun = time.monotonic()
+        stem = f"{self._stage.name}-{part}".replace(" ", "-").replace("/", "-")
+        notes, log = self._folder / f"{stem}.jsonl", self._folder / f"{stem}.log"
+        notes.unlink(missing_ok=True)
+        try:
+            prefix = self._module.prefix(part, self._place) if hasattr(self._module, "prefix") else []
+        except FileNotFoundError as error:  # a tool that is not there
+            return _known(part, "not run", str(error))
+        if self._end - begun < LEAST:
+            return _known(part, "not run", "no time was left")
+        command = [*prefix, sys.executable, "-m", "trigraph.benchmarks.qualify.part"]
+        command += [self._place.name, self._name, part, str(notes)]
+        with log.open("w") as output:
+            process = child.start(command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+        self._processes.append(process)
+        try:
+            status = process.wait(self._end - time.monotonic())
+            state, note = ("done", "") if status == 0 else ("crashed", child.ended(status))
+        except subprocess.TimeoutExpired:
+            state, note = "out of time", f"stopped after {time.monotonic() - begun:.0f} s"
+        child.stop(process)
+        printed, lines = log.read_text(encoding="utf-8", errors="replace"), read(notes)
+        if hasattr(self._module, "read"):
+            lines += self._module.read(part, printed)
+        if state == "crashed":
+            note = "\n".join([note, *printed.strip().splitlines()[-LAST_LINES:]])
+        return _known(part, state, note, time.monotonic() - begun, lines)
+
+
+def _known(part: str, status: str, note: str, seconds: float = 0.0, lines: Any = ()) -> dict[str, Any]:
+    return {"part": part, "status": status, "seconds": seconds, "note": note, "lines": list(lines)}
+
+
+def _passed(parts: Sequence[dict[str, Any]]) -> bool | None:
+    """Whether all that was planned was done and passed; None where nothing was done."""
+    if all(part["status"] == "not run" for part in parts):
+        return None
+    lines = [line["passed"] for part in parts for line in part["lines"]]
+    return all(part["status"] == "done" for part in parts) and False not in lines
+
+
+def qualify(
+    place: Device,
+    out: Path,
+    deadline: float,
+    stages: Sequence[Stage] = STAGES,
+    progress: Callable[[str], None] = lambda _: None,
+) -> dict[str, Any]:
+    """Run all stages; return the record, which is kept in ``record.json`` from the first part on.
+
+    Parameters
+    ----------
+    place : Device
+    out : Path
+        Folder for the record, and for what each part noted and printed (``parts``).
+    deadline : float
+        Seconds after which everything has ended, the summary included. A stage may take its share of what is left when
+        it begins; what it does not need is left to those after it.
+    stages : sequence of Stage
+    progress : callable
+        Told what is going on.
+
+    Returns
+    -------
+    dict
+    """
+    begun = time.monotonic()
+    folder = out / "parts"
+    folder.mkdir(parents=True, exist_ok=True)
+    record: dict[str, Any] = {
+        "format": 1,
+        "rehearsal": place.rehearsal,
+        "panel": place.panel,
+        "kit": os.environ.get("TRIGRAPH_KIT", ""),  # where the wheel of `make qualify-kit` comes from
+        "created": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "deadline": deadline,
+        "stages": [],
+    }
+    for stage in stages:
+        start = time.monotonic()
+        limit = max(begun + deadline - RESERVE - start, 0.0) * stage.share
+        progress(f"{stage.name}: at most {limit:.0f} s")
+        entry: dict[str, Any] = {"stage": stage.name, "limit": limit}
+        record["stages"].append(entry)
+
+        def kept(parts: list[dict[str, Any]], entry: dict[str, Any] = entry, start: float = start) -> None:
+            now = time.monotonic()
+            entry.update(passed=_passed(parts), seconds=now - start, parts=parts)
+            record["seconds"] = now - begun
+            whole = out / "record.part"  # a reader finds the old one or the new one
+            whole.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+            whole.replace(out / "record.json")
+
+        kept(_Parts(stage, place, folder, start + limit).run(kept))
+    return record

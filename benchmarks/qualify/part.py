@@ -1,0 +1,69 @@
+"""The process of one part of a stage, and what it notes: ``python -m trigraph.benchmarks.qualify.part``.
+
+Its arguments are the place, the stage's module, the part and a file, to which each line is written as it is found: a
+crash loses nothing that was found before.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import math
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from trigraph.benchmarks.qualify.place import place
+
+__all__ = ["Notes", "main", "read"]
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it: NumPy's numbers as Python's, what is not finite as text."""
+    if isinstance(value, dict):
+        return {str(name): _plain(v) for name, v in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(v) for v in value]
+    if hasattr(value, "item"):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+class Notes:
+    """Lines of one part.
+
+    A line is a dict with a `name` and `passed`: True, False, or None for what is a measurement, or was left out and
+    says why under `note`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        path.write_text("")
+
+    def add(self, name: str, passed: bool | None = None, note: str = "", **values: Any) -> None:
+        """Append a line to the file."""
+        line = {"name": name, "passed": passed if passed is None else bool(passed), "note": note, **values}
+        with self.path.open("a", encoding="utf-8") as stream:
+            stream.write(json.dumps(_plain(line)) + "\n")
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """Return the lines of a file; one that a crash has cut is left out."""
+    lines = []
+    for text in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
+        with suppress(ValueError):
+            lines.append(json.loads(text))
+    return lines
+
+
+def main() -> None:
+    """Run one part of a stage; an exception is on the standard error, as ever."""
+    where, module, part, path = sys.argv[1:]
+    importlib.import_module(module).run(part, place(where), Notes(Path(path)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,138 @@
+"""Times at sizes of a device, beside what users would otherwise run, and beside what the device can do at all."""
+
+from __future__ import annotations
+
+import gc
+import statistics
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from trigraph.benchmarks.calls import Call, Unavailable, require
+from trigraph.benchmarks.measure import relative_error
+from trigraph.benchmarks.qualify.part import Notes
+from trigraph.benchmarks.qualify.place import Device
+from trigraph.benchmarks.qualify.workloads import WORKLOADS, Timed, gathered_bytes, indexed, sizes_at
+from trigraph.benchmarks.run import tolerance
+from trigraph.benchmarks.worker import as_numpy
+from trigraph.benchmarks.workloads import Case, Peer, make_case, panel_call
+
+__all__ = ["measure", "parts", "run"]
+
+ROUNDS = 7
+BLOCK = 0.02  # seconds timed at once, where calls are short
+DTYPE = np.dtype(np.float32)
+INDICES = ("int64", "int32")
+COMPILED = ", compiled"  # of the parts with the peers that torch.compile makes
+
+
+def parts(place: Device) -> list[str]:
+    """Return the workloads, in the order of their worth; what takes half a minute to compile comes last."""
+    names = [timed.workload.name for timed in WORKLOADS]
+    if place.rehearsal:
+        return names[:1]
+    compiled = [t.workload.name for t in WORKLOADS if any(map(_is_compiled, t.workload.peers))]
+    return [*names, *(name + COMPILED for name in compiled)]
+
+
+def _is_compiled(peer: str) -> bool:
+    return "compile" in peer
+
+
+def run(part: str, place: Device, notes: Notes) -> None:
+    """Time one workload: ours with both types of index, then each peer in turn with ours."""
+    part, compiled = part.removesuffix(COMPILED), part.endswith(COMPILED)
+    timed = next(t for t in WORKLOADS if t.workload.name == part)
+    sizes = sizes_at(place, timed)
+    case = make_case(timed.workload, sizes, DTYPE)
+    ours: dict[str, Call] = {}
+    for index in INDICES:
+        own = case if index == "int64" else indexed(case, np.int32)
+        ours[index] = panel_call(timed.workload, place.panel, own)
+        if compiled:
+            continue
+        found = measure(place, {"trigraph": ours[index]})
+        times = found["trigraph"]
+        notes.add(
+            f"trigraph, {index}",
+            workload=part,
+            contender="trigraph",
+            index=index,
+            seconds=statistics.median(times),
+            samples=times,
+            summary=timed.workload.summary,
+            sizes=sizes,
+            least=_unavoidable(timed, own, sizes),
+        )
+    expected = _results(ours["int64"])
+    for name, peer in timed.workload.peers.items():
+        if (peer.clock == "host") != place.rehearsal or _is_compiled(name) != compiled:
+            continue
+        index = "int32" if name == "cusparse" else "int64"
+        _beside(place, notes, (part, name, index), peer, case, ours[index], expected, max(sizes.values()))
+
+
+def _unavoidable(timed: Timed, case: Case, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Return what no algorithm can avoid, by ceiling: bytes of arrays and indices, each once; rows read; operations."""
+    indices = [a for graph in case.graphs.values() if graph is not None for a in graph.__reduce__()[1]]
+    index_bytes = sum(a.nbytes for a in indices if isinstance(a, np.ndarray))
+    return {
+        "copy": timed.workload.bytes_moved(sizes, DTYPE) + index_bytes,
+        "float32": timed.workload.operations(sizes),
+        "gather": gathered_bytes(timed, sizes, DTYPE.itemsize),
+    }
+
+
+def _results(call: Call) -> dict[str, np.ndarray]:
+    return {name: as_numpy(value) for name, value in call().items()}
+
+
+def measure(place: Device, calls: Mapping[str, Call]) -> dict[str, list[float]]:
+    """Time calls in turn, the order turning round each time; each was called before."""
+    number = {}
+    for name, call in calls.items():
+        call()
+        number[name] = max(1, round(BLOCK / max(place.seconds(call), 1e-9)))
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for turn in range(place.size(ROUNDS, 2)):
+        for name in list(calls) if turn % 2 == 0 else reversed(list(calls)):
+            times[name].append(place.seconds(calls[name], place.size(number[name], 1)))
+    return times
+
+
+def _beside(
+    place: Device,
+    notes: Notes,
+    labels: tuple[str, str, str],
+    peer: Peer,
+    case: Case,
+    ours: Call,
+    expected: Mapping[str, Any],
+    terms: int,
+) -> None:
+    """Time a peer in turn with ours, if its results agree; what it cannot do is noted."""
+    part, name, index = labels
+    known = {"workload": part, "contender": name, "index": index, "about": peer.about}
+    call: Call | None = None
+    try:
+        require(*peer.requires)
+        call = peer.make(case)
+        error, most = relative_error(_results(call), expected), tolerance(DTYPE.name, terms)
+        if not (error <= most):
+            notes.add(name, False, f"differs by {error:.1e}, more than {most:.1e}", **known)
+            return
+        times = measure(place, {"trigraph": ours, name: call})
+        own, others = (statistics.median(times[n]) for n in ("trigraph", name))
+        notes.add(name, None, "", seconds=others, ratio=others / own, error=error, samples=times, **known)
+    except Unavailable as error:
+        notes.add(name, None, str(error), **known)
+    except Exception as error:  # out of memory, or no compiler for torch.compile: a finding about the peer
+        notes.add(name, None, f"{type(error).__name__}: {str(error)[:300]}", **known)
+    finally:
+        call = None
+        gc.collect()
+        if "torch" in sys.modules and not place.rehearsal:
+            sys.modules["torch"].cuda.empty_cache()
+        place.free_bytes()

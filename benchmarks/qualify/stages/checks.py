@@ -1,0 +1,250 @@
+"""What only a device can show: unwritten memory, odd offsets, streams, threads, captures, extremes, sizes.
+
+Half precision, NaN and arrays of the caller's are checked by `trigraph verify`, the stage before this one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+import trigraph
+from trigraph.benchmarks.qualify.part import Notes
+from trigraph.benchmarks.qualify.place import Device
+from trigraph.panels import FUNCTIONS
+from trigraph.table import OPERATORS, Operator
+from trigraph.verification.cases import build, variants
+from trigraph.verification.subjects import named_fields
+
+__all__ = ["AT_ONCE", "parts", "run"]
+
+AT_ONCE = True
+EVERY_OPERATOR = tuple(OPERATORS)
+SOME = (
+    "agg_weighted_n2n_bwd",
+    "mha_gat_n2n_fwd",
+    "agg_edge_to_edge_fwd",
+    "interaction_bilinear_fwd",
+    "gno_message_fwd",
+)
+ROUNDS = 20  # of streams and threads
+LARGE = 2**31  # products of sizes are beyond this
+Fields = dict[str, Any]
+
+
+def parts(place: Device) -> list[str]:
+    """Return the checks."""
+    return list(CHECKS)
+
+
+def run(part: str, place: Device, notes: Notes) -> None:
+    """Make one check."""
+    CHECKS[part](place, notes)
+
+
+def _names(place: Device, names: tuple[str, ...] = EVERY_OPERATOR) -> tuple[str, ...]:
+    return names[:2] if place.rehearsal else names
+
+
+def _arguments(op: Operator, dtype: str = "float32", variant: str = "regular", seed: int = 0) -> dict[str, Any]:
+    """Return arguments of an operator as the verification draws them, for the panels of NumPy, arrays writable."""
+    kind = next(v for v in variants(op.definition) if v.name == variant)
+    values = build(op.definition, kind, dtype, seed).arguments(op)
+    for value in values.values():
+        if hasattr(value, "prepare"):  # what graphs build at the first backward
+            value.prepare()
+    return {n: v.copy() if isinstance(v, np.ndarray) else v for n, v in values.items()}
+
+
+def _called(op: Operator, values: Mapping[str, Any], panel: str, out: Any = None) -> Fields:
+    return named_fields(op, FUNCTIONS[op.name](**values, panel=panel, out=out))
+
+
+def _unlike(place: Device, mine: Fields, right: Fields) -> str:
+    """Return the names of fields that differ in a bit."""
+    pairs = {n: (place.hosted(mine[n]), place.hosted(value)) for n, value in right.items()}
+    return ", ".join(
+        n for n, (a, b) in pairs.items() if (a is None) != (b is None) or (b is not None and a.tobytes() != b.tobytes())
+    )
+
+
+def _spoil(fields: Fields) -> None:
+    """Let arrays hold what no operator returns."""
+    for array in fields.values():
+        if array is not None:
+            array.fill(-7 if array.dtype.kind == "i" else np.nan)
+
+
+def _poisoned(place: Device, notes: Notes) -> None:
+    """Check that bits do not depend on what workspace, results and `out` hold before: NaN."""
+    for name in _names(place):
+        op = OPERATORS[name]
+        values = place.moved(_arguments(op))
+        right = _called(op, values, place.panel)
+        out = {n: place.xp.empty_like(array) for n, array in right.items() if array is not None}
+        _spoil(out)
+        with place.poisoned():
+            mine = _called(op, values, place.panel)
+            into = _called(op, values, place.panel, next(iter(out.values())) if op.single else out)
+        wrong = [_unlike(place, found, right) for found in (mine, into)]
+        wrong += [n for n, array in out.items() if into[n] is not array]
+        notes.add(f"{name}, memory that holds NaN, and out=", not any(wrong), "; ".join(filter(None, wrong)))
+
+
+def _views(place: Device, notes: Notes) -> None:
+    """Check arrays that begin one element after a line of memory, where vector loads are not allowed."""
+    for name in _names(place):
+        op = OPERATORS[name]
+        for dtype in ("float32", "float64"):
+            given = _arguments(op, dtype)
+            values = place.moved(given)
+            right = _called(op, values, place.panel)
+            for key, array in values.items():
+                if isinstance(given[key], np.ndarray):
+                    whole = place.xp.empty(array.size + 1, array.dtype)
+                    whole[1:] = array.reshape(-1)
+                    values[key] = whole[1:].reshape(array.shape)
+            wrong = _unlike(place, _called(op, values, place.panel), right)
+            notes.add(f"{name}, {dtype}, odd offsets", not wrong, wrong)
+
+
+def _works(place: Device) -> list[tuple[str, Callable[[], Fields], Fields]]:
+    """Return some calls, each with what it returned alone."""
+    works: list[tuple[str, Callable[[], Fields], Fields]] = []
+    for name in _names(place, SOME):
+        op = OPERATORS[name]
+        call = partial(_called, op, place.moved(_arguments(op, variant="skewed")), place.panel)
+        works.append((name, call, place.hosted(call())))
+    place.synchronize()
+    return works
+
+
+def _streams(place: Device, notes: Notes) -> None:
+    """Check different calls on two streams at once."""
+    works, streams = _works(place), [place.stream(), place.stream()]
+    found: list[tuple[str, Fields, Fields]] = []
+    for turn in range(ROUNDS):
+        for k, (name, call, right) in enumerate(works):
+            with streams[(turn + k) % 2]:
+                found.append((name, call(), right))
+    place.synchronize()
+    wrong = {name for name, mine, right in found if _unlike(place, mine, right)}
+    notes.add("calls on two streams", not wrong, "; ".join(wrong), number=len(found))
+
+
+def _threads(place: Device, notes: Notes) -> None:
+    """Check the same calls in two threads, each with a stream of its own; whoever is first compiles the kernels."""
+    works, wrong = _works(place), set()
+
+    def work(first: int) -> None:
+        try:
+            with place.stream() as stream:
+                for turn in range(ROUNDS):
+                    name, call, right = works[(turn + first) % len(works)]
+                    mine = call()
+                    stream.synchronize()
+                    if _unlike(place, mine, right):
+                        wrong.add(name)
+        except Exception as error:
+            wrong.add(repr(error))
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    notes.add("calls on two threads", not wrong, "; ".join(wrong), number=2 * ROUNDS)
+
+
+def _capture(place: Device, notes: Notes) -> None:
+    """Check a captured call, replayed with other inputs after other calls have used the memory pool."""
+    for name in _names(place):
+        op = OPERATORS[name]
+        values = place.moved(_arguments(op))
+        results, replay = place.captured(partial(_called, op, values, place.panel))
+        for key, value in place.moved(_arguments(op, seed=1)).items():
+            if hasattr(value, "dtype") and value.shape == values[key].shape:
+                values[key][...] = value
+        right = place.hosted(_called(op, values, place.panel))
+        _spoil(results)
+        replay()
+        with place.poisoned():
+            again = _called(op, values, place.panel)
+        replay()
+        wrong = _unlike(place, results, right) or _unlike(place, again, right)
+        notes.add(f"{name}, captured and replayed", not wrong, wrong)
+
+
+def _extremes(place: Device, notes: Notes) -> None:
+    """Check numbers near the ends of the range against gpu-host, whose results the tests compare with pyref's."""
+    for name in _names(place):
+        op = OPERATORS[name]
+        given, wrong = _arguments(op), []
+        real = [n for n, v in given.items() if isinstance(v, np.ndarray) and v.size and n not in ("dist", "freq")]
+        for first in real:
+            for power in (-140, 20):  # subnormal numbers are not zero
+                values = {**given, first: np.ldexp(given[first], power)}
+                with np.errstate(all="ignore"):
+                    right = _called(op, values, "gpu-host")
+                    mine = place.hosted(_called(op, place.moved(values), place.panel))
+                    wide = {n: v.astype(np.float64) if isinstance(v, np.ndarray) else v for n, v in values.items()}
+                    exact = _called(op, wide, "pyref")
+                names = [n for n, v in exact.items() if v is not None and not _as_good(mine[n], right[n], v)]
+                wrong += [f"{n} where {first} is multiplied by 2^{power}" for n in names]
+        notes.add(f"{name} in extremes", not wrong, "; ".join(wrong), number=2 * len(real))
+
+
+def _as_good(mine: np.ndarray, right: np.ndarray, exact: np.ndarray) -> bool:
+    """Whether the same numbers are finite, and the largest error is at most 8 times that of `right`."""
+    finite = np.isfinite(right) & np.isfinite(exact)
+    if not (np.isfinite(mine) == np.isfinite(right)).all():
+        return False
+    errors = [np.max(np.abs(a[finite].astype(np.float64) - exact[finite]), initial=0) for a in (mine, right)]
+    return bool(errors[0] <= 8 * errors[1])
+
+
+def _large(place: Device, notes: Notes) -> None:
+    """Check arrays of more than 2^31 numbers, and more than 2^24 edges."""
+    xp, limit = place.xp, place.size(LARGE, 2**12)
+    nodes = place.size(2**24, 2**5) + 3
+    dim = limit // (nodes - 3) + 1
+    needed, free = 16 * nodes * dim, place.free_bytes()
+    if needed > free:
+        notes.add("large arrays", None, f"{needed / 2**30:.0f} GiB are needed, {free / 2**30:.0f} are free")
+        return
+    for index in (np.int32, np.int64):
+        offsets, sources = xp.arange(nodes + 1, dtype=index), xp.arange(nodes, dtype=index)[::-1].copy()
+        graph = trigraph.CSC(offsets, sources, nodes)
+        x = xp.empty((nodes, dim), np.float32)
+        x[...] = xp.arange(nodes, dtype=np.float32)[:, None]
+        weight = xp.full(nodes, 2, np.float32)
+        label = f"{nodes} nodes and edges of dim {dim}, {np.dtype(index).name}"
+        out = trigraph.agg_weighted_n2n_fwd(x, weight, graph, panel=place.panel).output_embedding
+        notes.add(f"weighted sum, forward, {label}", bool((out == 2 * x[::-1][:, :1]).all()))
+        grads = trigraph.agg_weighted_n2n_bwd(out, x, weight, graph, panel=place.panel, wrt=("embedding",))
+        notes.add(f"weighted sum, backward, {label}", bool((grads.embedding == 4 * x[:, :1]).all()))
+        del out, grads, x
+    edges, width = limit // 1024 + 5, 32
+    coords = xp.empty((edges, 3), np.float32)
+    coords[...] = xp.linspace(-1, 1, edges, dtype=np.float32)[:, None]
+    params = place.moved(np.random.default_rng(0).standard_normal(8 * (4 + width**2) + width**2).astype(np.float32))
+    kernel = trigraph.gno_kernel_fwd(coords, params, f_in=width, f_out=width, panel=place.panel)
+    tail, weights = (place.hosted(a).astype(np.float64) for a in (coords[-64:], params))
+    right = FUNCTIONS["gno_kernel_fwd"](tail, weights, width, width, panel="pyref")
+    error = np.max(np.abs(place.hosted(kernel[-64:]) - right))
+    notes.add(f"kernel of {edges} edges, 32 x 32", bool(error <= 512 * 2.0**-23 * np.max(np.abs(right))))
+
+
+CHECKS: dict[str, Callable[[Device, Notes], None]] = {
+    "poisoned": _poisoned,
+    "streams": _streams,
+    "threads": _threads,
+    "capture": _capture,
+    "views": _views,
+    "extremes": _extremes,
+    "large": _large,
+}

@@ -1,0 +1,91 @@
+"""Every kernel compiled as the launcher does, into its cache on disk; registers and spills beside the budgets."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+
+import numpy as np
+
+from trigraph.benchmarks.qualify.part import Notes
+from trigraph.benchmarks.qualify.place import Device, place
+from trigraph.gpu import compile as budgeted
+from trigraph.gpu import launcher
+from trigraph.gpu.instances import INSTANCES
+
+__all__ = ["compiled", "parts", "run"]
+
+
+def parts(where: Device) -> list[str]:
+    """Return the parts: a first call, and all kernels."""
+    return ["first call", "kernels"]
+
+
+def run(part: str, where: Device, notes: Notes) -> None:
+    """Compile, and note times and what was found."""
+    (_first_call if part == "first call" else _all)(where, notes)
+
+
+def _first_call(where: Device, notes: Notes) -> None:
+    """Note the time of the first call of a small operator, which compiles unless the cache has it, and of a second."""
+    import trigraph
+
+    graph = where.moved(trigraph.CSC(np.array([0, 1, 2]), np.array([1, 0]), 2))
+    x, w = (where.moved(np.ones(shape, np.float32)) for shape in ((2, 4), (2,)))
+    for name in ("first", "second"):
+        begun = time.perf_counter()
+        trigraph.agg_weighted_n2n_fwd(x, w, graph, panel=where.panel)
+        where.synchronize()
+        notes.add(f"{name} call in this process", seconds=time.perf_counter() - begun)
+
+
+def compiled(arguments: tuple[str, str, str]) -> tuple[float, dict[str, int]]:
+    """Compile one instance as the launcher does; return the seconds, and what the driver says of it."""
+    (name, family, instance), begun = arguments, time.perf_counter()
+    where = place(name)
+    if where.rehearsal:
+        library = launcher.runtime(np.empty(0)).library(family)  # type: ignore[attr-defined]
+        assert library.family == family
+        return time.perf_counter() - begun, {}
+    function = launcher.runtime(where.xp.empty(0)).compiled(family, instance)  # type: ignore[attr-defined]
+    usage = {"registers": function.num_regs, "local_bytes": function.local_size_bytes}
+    return time.perf_counter() - begun, usage
+
+
+def _all(where: Device, notes: Notes) -> None:
+    """Compile everything in as many processes as there are processors."""
+    names = [(where.name, family, instance) for family, instances in INSTANCES.items() for instance in instances]
+    names = names[::20] if where.rehearsal else names
+    jobs = 1 if where.rehearsal else max(1, os.cpu_count() or 1)
+    begun = time.perf_counter()
+    with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:  # what has used CUDA cannot be forked
+        found = dict(zip(names, pool.map(compiled, names, chunksize=4), strict=True))
+    slowest = max(found, key=lambda name: found[name][0])
+    notes.add(
+        "kernels are compiled",
+        True,
+        number=len(found),
+        processes=jobs,
+        seconds=time.perf_counter() - begun,
+        slowest=f"{slowest[-1]}, {found[slowest][0]:.2f} s",
+    )
+    if not where.rehearsal:
+        _beside_budgets(where, notes, {(family, name): usage for (_, family, name), (_, usage) in found.items()})
+
+
+def _beside_budgets(where: Device, notes: Notes, found: Mapping[tuple[str, str], Mapping[str, int]]) -> None:
+    """Note which kernels that run use more than their budget of registers and of local memory (stack and spills)."""
+    architecture, budgets, over = where.architecture(), budgeted.read_budgets(), []
+    if architecture not in budgeted.ARCHITECTURES:
+        notes.add("what runs keeps to the budgets", None, f"there are no budgets for {architecture}")
+        return
+    for (family, name), usage in found.items():
+        budget = budgets.get(family, {}).get(name, {}).get(architecture)
+        if budget is None:
+            over.append(f"{name} has no budget")
+        elif usage["registers"] > budget.registers or usage["local_bytes"] > budget.stack:
+            over.append(f"{name}: {usage}, budget {budget}")
+    notes.add("what runs keeps to the budgets", not over, "; ".join(over[:10]), number=len(found), over=over)

@@ -1,0 +1,86 @@
+"""What the device is, what surrounds it, and what bounds every kernel on it: the ceilings."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trigraph.benchmarks.measure import copy_call, matmul_call
+from trigraph.benchmarks.qualify.part import Notes
+from trigraph.benchmarks.qualify.place import Device
+from trigraph.environment import collect, tf32_problems
+
+__all__ = ["parts", "run"]
+
+ROUNDS = 7
+GATHER = Path(__file__).resolve().parent.parent / "gather.cu"
+QUERY = "name,driver_version,clocks.sm,clocks.mem,clocks.max.sm,clocks.max.mem,power.limit,mig.mode.current"
+
+
+def parts(place: Device) -> list[str]:
+    """Return the one part."""
+    return ["device"]
+
+
+def run(part: str, place: Device, notes: Notes) -> None:
+    """Note versions, properties, clocks and ceilings."""
+    notes.add("environment", collected=collect(), properties=place.properties())
+    problems = tf32_problems()
+    notes.add("products are in float32", not problems, "; ".join(problems))
+    _clocks(notes)
+    notes.add("memory", free_bytes=place.free_bytes())
+    for name, rate, unit in ceilings(place):
+        notes.add(f"ceiling: {name}", ceiling=name, value=rate, unit=unit)
+
+
+def _clocks(notes: Notes) -> None:
+    """Note what nvidia-smi tells, where it is there."""
+    if shutil.which("nvidia-smi") is None:
+        notes.add("clocks", None, "nvidia-smi is not there")
+        return
+    command = ["nvidia-smi", f"--query-gpu={QUERY}", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    except subprocess.TimeoutExpired:
+        notes.add("clocks", None, "nvidia-smi does not answer")
+        return
+    notes.add("clocks", None, done.stderr, asked=QUERY, answer=done.stdout.splitlines())
+
+
+def best(place: Device, call: Any, number: int = 1) -> float:
+    """Return the seconds of the fastest round of a call, after one that warms it up."""
+    call()
+    return min(place.seconds(call, number) for _ in range(ROUNDS))
+
+
+def ceilings(place: Device) -> list[tuple[str, float, str]]:
+    """Measure what the device can do: copy, gather of rows of 256 bytes, float32 and float64 products, launches."""
+    nbytes, n = place.size(2**31, 2**20), place.size(8192, 64)
+    found = [("copy", 2 * nbytes / best(place, copy_call(place.clock, nbytes, 1)), "bytes/s")]
+    seconds = {dtype: best(place, matmul_call(place.clock, n, dtype)) for dtype in ("float32", "float64")}
+    found += [(dtype, 2 * n**3 / time, "operations/s") for dtype, time in seconds.items()]
+    width, rows, launches = 64, nbytes // 256, place.size(2000, 20)
+    table, count = place.xp.ones((rows, width), np.float32), 4 * rows
+    index = place.moved(np.random.default_rng(0).integers(0, rows, count).astype(np.int32))
+    found.append(("launch", best(place, _gather(place, table, index[:1]), launches), "s"))
+    found.append(("gather", count * (4 * width + 4) / best(place, _gather(place, table, index)), "bytes/s"))
+    return found
+
+
+def _gather(place: Device, table: Any, index: Any) -> Any:
+    """Return a call that reads the rows of a table that an index names, and adds them up by chunks."""
+    xp = place.xp
+    if place.rehearsal:
+        return lambda: table[index].sum()
+    module = xp.RawModule(code=GATHER.read_text(encoding="utf-8"), options=("-std=c++17",))
+    function, block = module.get_function("gather_ceiling"), 256
+    chunk = 16
+    groups = -(-index.size // chunk)
+    out = xp.empty((groups, table.shape[1]), table.dtype)
+    grid = (-(-groups * 16 // block),)
+    arguments = (table, index, out, np.int64(index.size))
+    return lambda: function(grid, (block,), arguments)

@@ -1,0 +1,58 @@
+"""compute-sanitizer over the cases that reach every kernel: memcheck, racecheck and synccheck."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from typing import Any
+from unittest import mock
+
+from trigraph.benchmarks.qualify import cases
+from trigraph.benchmarks.qualify.part import Notes
+from trigraph.benchmarks.qualify.place import Device
+from trigraph.gpu import launcher
+from trigraph.gpu.instances import INSTANCES
+
+__all__ = ["AT_ONCE", "parts", "prefix", "read", "run"]
+
+AT_ONCE = True
+TOOLS = ("memcheck", "racecheck", "synccheck")
+NAME = "compute-sanitizer"
+LINE_NUMBERS = "-lineinfo"  # so that it can name the line
+FOUND = 20  # findings that are kept
+
+
+def parts(place: Device) -> list[str]:
+    """Return the tools and families; in a rehearsal the quickest family."""
+    return [f"{tool} {family}" for tool in TOOLS for family in (("gno",) if place.rehearsal else INSTANCES)]
+
+
+def prefix(part: str, place: Device) -> list[str]:
+    """Return the command that watches a process.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the program is not there.
+    """
+    found = shutil.which(NAME) or shutil.which(f"/usr/local/cuda/bin/{NAME}")
+    if found is None:
+        raise FileNotFoundError(f"{NAME} is not there (PATH, /usr/local/cuda/bin)")
+    return [found, "--tool", part.split()[0], "--error-exitcode", "9", "--launch-timeout", "60"]
+
+
+def run(part: str, place: Device, notes: Notes) -> None:
+    """Run the cases of a family, each array in an allocation of its own: a pool would hide what lies beyond its end."""
+    if not place.rehearsal:
+        place.xp.cuda.set_allocator(None)
+    with mock.patch.object(launcher, "OPTIONS", (*launcher.OPTIONS, LINE_NUMBERS)):
+        notes.add(f"results of {part}", True, number=len(cases.run(part.split()[1], place)))
+
+
+def read(part: str, output: str) -> list[dict[str, Any]]:
+    """Return what the tool says at its end, and the first of its findings."""
+    count = re.search(r"ERROR SUMMARY: (\d+) error|RACECHECK SUMMARY: (\d+) hazard", output)
+    found = [line.strip("= ") for line in output.splitlines() if line.startswith("=========")]
+    passed = count is not None and not any(int(number) for number in count.groups() if number)
+    note = "the tool came to no summary" if count is None else count[0]
+    return [{"name": part, "passed": passed, "note": note, "findings": [] if passed else found[:FOUND]}]

@@ -1,0 +1,38 @@
+"""`trigraph verify` of every family on the device, one after the other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from trigraph.benchmarks.qualify.part import Notes
+from trigraph.benchmarks.qualify.place import Device
+from trigraph.gpu.instances import INSTANCES
+
+__all__ = ["parts", "read", "run"]
+
+SMALLEST = ("--operator", "basis_embedding_radial_fwd", "--dtype", "float32")
+PRINTED = 40  # last lines that are kept of a run that failed
+
+
+def parts(place: Device) -> list[str]:
+    """Return the families; in a rehearsal the one of the smallest operator."""
+    return ["gemnet"] if place.rehearsal else list(INSTANCES)
+
+
+def run(part: str, place: Device, notes: Notes) -> None:
+    """Run the command, which ends the process; without a report, whose pictures would need matplotlib."""
+    from trigraph.cli import main
+
+    which = SMALLEST if place.rehearsal else ("--operator", part)
+    jobs = str(1 if place.rehearsal else place.jobs)
+    main(["verify", *which, "--panel", place.panel, "--jobs", jobs])
+
+
+def read(part: str, output: str) -> list[dict[str, Any]]:
+    """Return the command's result, and where checks failed what it printed of them."""
+    printed = output.strip().splitlines()
+    result = next((line for line in reversed(printed) if " passed, " in line), "it came to no result")
+    passed = result.endswith(", 0 failed")
+    return [
+        {"name": f"verify {part}", "passed": passed, "note": result, "printed": [] if passed else printed[-PRINTED:]}
+    ]

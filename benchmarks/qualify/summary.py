@@ -1,0 +1,145 @@
+"""One page of what a qualification found: ``summary.md``, made from the record."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from trigraph.terminal import plain
+
+__all__ = ["summarise", "write"]
+
+UNLIKE = 1.5  # times what was predicted, above which or below which a time wants an explanation
+KERNELS = 10  # of each workload
+NOTE = 300  # characters
+
+
+def _lines(record: Mapping[str, Any], stage: str) -> Iterator[dict[str, Any]]:
+    """Yield the lines of a stage."""
+    for found in record["stages"]:
+        if found["stage"] == stage:
+            for part in found["parts"]:
+                yield from part["lines"]
+
+
+def _stages(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield what the page tells of each stage: its verdict, counts, and what failed."""
+    for stage in record["stages"]:
+        lines = [line for part in stage["parts"] for line in part["lines"]]
+        wrong = [f"{line['name']}: {line['note'] or 'failed'}" for line in lines if line["passed"] is False]
+        broken = [p for p in stage["parts"] if p["status"] in ("crashed", "out of time")]
+        wrong += [f"{p['part']}: {p['status']}, {_ends(p['note'])}" for p in broken]
+        yield {
+            "name": stage["stage"],
+            "passed": stage["passed"],
+            "seconds": stage["seconds"],
+            "parts": len(stage["parts"]),
+            "done": sum(part["status"] == "done" for part in stage["parts"]),
+            "checks": sum(line["passed"] is not None for line in lines),
+            "failed": [text[:NOTE] for text in wrong],
+        }
+
+
+def _ends(note: str) -> str:
+    """Return the first line of a note and the last: how a process ended, and what it said."""
+    lines = note.strip().splitlines() or [""]
+    return "; ".join(dict.fromkeys((lines[0], lines[-1].strip())))
+
+
+def _left_out(record: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield what was not run, and why."""
+    for stage in record["stages"]:
+        for part in stage["parts"]:
+            if part["status"] == "not run":
+                yield f"{stage['stage']}, {part['part']}", part["note"]
+            for line in part["lines"]:
+                if line["passed"] is None and line["note"] and "seconds" not in line:
+                    yield f"{stage['stage']}, {part['part']}, {line['name']}", line["note"][:NOTE]
+
+
+def _bound(line: Mapping[str, Any], ceilings: Mapping[str, float]) -> tuple[float, str] | None:
+    """Return the least seconds that a workload can take by the ceilings, and which of them says so."""
+    bounds = [(amount / ceilings[name], name) for name, amount in line["least"].items() if name in ceilings]
+    return max(bounds, default=None)
+
+
+def _times(
+    record: Mapping[str, Any], ceilings: Mapping[str, float], predictions: Mapping[str, Any], device: str
+) -> list[Any]:
+    """Return a row for each workload: our times, shares of the roofline, the prediction, ratios to the peers."""
+    rows: dict[str, dict[str, Any]] = {}
+    for line in _lines(record, "bench"):
+        if "workload" not in line or "seconds" not in line:
+            continue
+        row = rows.setdefault(line["workload"], {"workload": line["workload"], "ms": {}, "share": {}, "peers": {}})
+        if line["contender"] != "trigraph":
+            row["peers"][line["contender"]] = line["ratio"]
+            continue
+        row["ms"][line["index"]] = 1e3 * line["seconds"]
+        row["summary"] = line["summary"]
+        bound = _bound(line, ceilings)
+        if bound:
+            row["bound_ms"], row["bound_by"] = 1e3 * bound[0], bound[1]
+            row["share"][line["index"]] = bound[0] / line["seconds"]
+    for name, row in rows.items():
+        predicted = predictions["workloads"].get(name)
+        row["predicted_ms"] = predicted and predicted["expected_ms"]
+        ms = row["ms"].get("int32", row["ms"].get("int64"))
+        if predicted and ms is not None and predictions["device"] in device:
+            low, high = predicted["expected_ms"]
+            row["unlike"] = not (low / UNLIKE <= ms <= high * UNLIKE)
+    return list(rows.values())
+
+
+def _kernels(record: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """Return the kernels of each workload that take longest."""
+    found: dict[str, list[dict[str, Any]]] = {}
+    for line in _lines(record, "kernels"):
+        found.setdefault(line["workload"], []).append(line)
+    return {workload: lines[:KERNELS] for workload, lines in found.items()}
+
+
+def summarise(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the page shows."""
+    predictions = json.loads(_resource("predictions.json"))
+    ceilings = {line["ceiling"]: line["value"] for line in _lines(record, "environment") if "ceiling" in line}
+    versions = next((line for line in _lines(record, "environment") if line["name"] == "environment"), {})
+    device = str(versions.get("properties", {}).get("device", {}).get("name", ""))
+    stages = list(_stages(record))
+    verdicts = [stage["passed"] for stage in stages]
+    complete = None not in verdicts and all(p["status"] == "done" for s in record["stages"] for p in s["parts"])
+    return {
+        "title": "rehearsal on gpu-host, not a device" if record["rehearsal"] else "qualification of a device",
+        "verdict": "failed" if False in verdicts else "passed" if complete else "passed in part",
+        "created": record["created"],
+        "seconds": record["seconds"],
+        "deadline": record["deadline"],
+        "properties": versions.get("properties", {}),
+        "trigraph": versions.get("collected", {}).get("trigraph", {}),
+        "kit": record["kit"],
+        "warnings": versions.get("collected", {}).get("warnings", []),
+        "ceilings": ceilings,
+        "stages": stages,
+        "times": _times(record, ceilings, predictions, device),
+        "predicted_for": predictions["made"],
+        "kernels": _kernels(record),
+        "left_out": list(_left_out(record)),
+    }
+
+
+def _resource(*path: str) -> str:
+    return resources.files("trigraph.benchmarks.qualify").joinpath(*path).read_text(encoding="utf-8")
+
+
+def write(out: Path, record: Mapping[str, Any]) -> dict[str, Any]:
+    """Write the page into a folder; return what it shows."""
+    from jinja2 import Environment, StrictUndefined
+
+    summary = summarise(record)
+    environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    page = environment.from_string(_resource("templates", "summary.md.j2")).render(summary)
+    (out / "summary.md").write_text(plain(page), encoding="utf-8")
+    return summary

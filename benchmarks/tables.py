@@ -1,0 +1,95 @@
+"""The tables `trigraph bench` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rich import box
+from rich.table import Table
+
+from trigraph.benchmarks.run import DISTURBED, Result, Verdict
+from trigraph.panels import PANELS
+
+__all__ = ["ceiling_table", "workload_table"]
+
+VERDICTS = {True: "[green]met[/]", False: "[red]missed[/]", None: "not measured"}
+
+
+def _digits(value: float | None) -> str:
+    """Three digits, without an exponent."""
+    if value is None:
+        return ""
+    return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
+
+
+def _table(title: str, caption: str, columns: tuple[str, ...], numbers: tuple[str, ...]) -> Table:
+    table = Table(title=title, caption=caption, box=box.SIMPLE_HEAD, title_justify="left", caption_justify="left")
+    for header in columns:
+        table.add_column(header, no_wrap=True)
+    for header in numbers:
+        table.add_column(header, justify="right", no_wrap=True)
+    return table
+
+
+def _target(verdict: Verdict) -> str:
+    unit = "x" if verdict.what in ("time", "memory") else ""
+    least = f"{verdict.least:,.0f}/s" if verdict.what == "rate" else f"{verdict.least:.3g}{unit}"
+    reached = f" ({_digits(verdict.reached)})" if verdict.what in ("flat", "scaling") else ""
+    return f"{verdict.what} {least}{reached} {VERDICTS[verdict.met]}"
+
+
+def _caption(result: Result) -> str:
+    caption = f"{result.dtype}; " + ", ".join(f"{n} = {v:,}" for n, v in result.sizes.items())
+    if result.others is not None and result.others > DISTURBED:
+        caption += f"; other processes used {result.others:.0%} of the processors meanwhile"
+    for name, m in result.measured.items():
+        if m.shares is not None:
+            caption += f"; {name} spends {m.shares['operators']:.0%} of the time in trigraph's operators, "
+            caption += f"{m.shares['products']:.0%} in torch's matrix products, the rest in torch"
+    return caption
+
+
+def workload_table(result: Result, tops: Mapping[str, float]) -> Table:
+    """Contenders of one workload: time, ratio to the fast panel (or the first contender), peak memory, targets."""
+    quick = any(m.median < 1e-3 for m in result.measured.values())
+    unit, scale = ("us", 1e6) if quick else ("ms", 1e3)
+    numbers = (unit, "quartiles", "x time", "MiB", "x mem.")
+    title = f"{result.workload.name}: {result.workload.summary}"
+    table = _table(title, _caption(result), ("contender",), numbers)
+    verdicts = {name: result.verdicts(name, tops) for name in result.measured}
+    if any(verdicts.values()):
+        table.add_column("target")
+    for name, m in result.measured.items():
+        targets = ("\n".join(_target(v) for v in verdicts[name]),) if verdicts[name] else ()
+        if m.seconds:
+            low, mid, high = (_digits(scale * t) for t in m.quartiles)
+            time, memory = result.ratios(name)
+            memory_columns = (f"{m.peak_bytes / 2**20:.1f}", _digits(memory))
+            table.add_row(name, mid, f"{low} - {high}", _digits(time), *memory_columns, *targets)
+        elif targets or m.status != "unavailable":
+            table.add_row(name, m.status, *[""] * (len(numbers) - 1), *targets)
+    return table
+
+
+def ceiling_table(results: Sequence[Result], ceilings: Mapping[str, Mapping[str, float]]) -> Table:
+    """Tabulate the share of the machine's ceilings that each panel reaches."""
+    words = {"copy": "copy {:.3g} GB/s", "float32": "sgemm {:.3g} Gop/s", "float64": "dgemm {:.3g} Gop/s"}
+    parts = [
+        f"{place}: " + ", ".join(words[what].format(rate / 1e9) for what, rate in sorted(tops.items()))
+        for place, tops in ceilings.items()
+    ]
+    caption = (
+        "Operations of the operator table. Bound: rows that cannot but be gathered, timed in the same rounds, and all "
+        "other bytes of inputs and outputs at the rate of the copy."
+    )
+    numbers = ("Gop/s", "of gemm", "bound, ms", "of bound")
+    table = _table(f"Measured ceilings: {'; '.join(parts)}", caption, ("workload", "panel"), numbers)
+    host = ceilings["host"]
+    for result in results:
+        for panel in (n for n in result.measured if n in PANELS and result.timed(n)):
+            top, rate = ceilings["gpu" if panel == "gpu" else "host"], result.rate(panel)
+            bound, share = result.bound(host), result.gather_share(panel, host)
+            cells = ("", "") if bound is None or share is None else (_digits(1e3 * bound), f"{share:.1%}")
+            shares = (f"{rate / 1e9:.3g}", f"{rate / top[result.dtype]:.1%}")
+            table.add_row(result.workload.name, panel, *shares, *cells)
+    return table

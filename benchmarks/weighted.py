@@ -1,0 +1,179 @@
+"""Workloads of weighted aggregation, and what users run without trigraph: sparse products, gather and scatter.
+
+A weighted sum is a sparse matrix times a dense one: ``torch-sparse`` (MKL on the host, cuSPARSE), SciPy and cuSPARSE
+are given the matrix ready made, with 32-bit indices, which MKL would otherwise make at every call. Gradients with
+respect to weights they have none that is of use; ``pyg`` is PyTorch Geometric's SimpleConv, ``torch`` the same without
+it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from trigraph.benchmarks.calls import Call
+from trigraph.benchmarks.peers import by_autograd, compiled, edge_index, torch_peers
+from trigraph.benchmarks.workloads import Case, Peer, Step, Target, Workload
+
+__all__ = ["SIZES", "WORKLOADS"]
+
+SIZES = {
+    "num_src_nodes": 100_000,
+    "num_dst_nodes": 100_000,
+    "num_positions": 1_600_000,
+    "num_edges": 1_600_000,
+    "dim": 64,
+}
+SWEEP = (10_000, 30_000, 100_000, 300_000, 1_000_000)
+OUT = "agg_weighted_n2n_fwd.output_embedding"
+
+
+def _csr(case: Case) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[int, int]]:
+    """Weights, sources and offsets of the matrix, and its shape; row k of the weights belongs to position k."""
+    offsets, indices = (a.astype(np.int32) for a in (case.graph.offsets, case.graph.indices))
+    return case["edge_weight"], indices, offsets, (case.graph.num_dst_nodes, case.graph.num_src_nodes)
+
+
+def sparse_product(case: Case) -> Call:
+    """Multiply with the sparse matrix of ``scipy.sparse``."""
+    from scipy.sparse import csr_matrix
+
+    weight, indices, offsets, shape = _csr(case)
+    matrix, x = csr_matrix((weight, indices, offsets), shape=shape), case["embedding"]
+    return lambda: {OUT: matrix @ x}
+
+
+def cusparse(case: Case) -> Call:
+    """Multiply by cuSPARSE: rows of the dense matrices whole, CSR_ALG2, all but the product itself done once before.
+
+    CuPy's own ``matrix @ dense`` makes its descriptors at every call, and copies dense matrices that are in C order.
+    """
+    import cupy
+    from cupy.cuda import device
+    from cupy_backends.cuda.libs import cusparse as library
+
+    *arrays, shape = _csr(case)
+    weight, indices, offsets = map(cupy.asarray, arrays)
+    x = cupy.asarray(case["embedding"])
+    real, dim = (0 if x.dtype == np.float32 else 1), x.shape[1]  # CUDA_R_32F, CUDA_R_64F
+    index, base = library.CUSPARSE_INDEX_32I, library.CUSPARSE_INDEX_BASE_ZERO
+    pointers = (a.data.ptr for a in (offsets, indices, weight))
+    matrix = library.createCsr(*shape, weight.size, *pointers, index, index, base, real)
+    out = cupy.empty((shape[0], dim), x.dtype)
+    dense = [library.createDnMat(*a.shape, dim, a.data.ptr, real, library.CUSPARSE_ORDER_ROW) for a in (x, out)]
+    one, zero = (np.array(value, x.dtype) for value in (1, 0))
+    plain, algorithm = library.CUSPARSE_OPERATION_NON_TRANSPOSE, library.CUSPARSE_SPMM_CSR_ALG2
+    handle = device.get_cusparse_handle()
+    call = (handle, plain, plain, one.ctypes.data, matrix, dense[0], zero.ctypes.data, dense[1], real, algorithm)
+    buffer = cupy.empty(max(library.spMM_bufferSize(*call), 1), np.int8)
+    _preprocess(call, buffer.data.ptr)
+
+    def product() -> dict[str, Any]:
+        library.spMM(*call, buffer.data.ptr)
+        return {OUT: out}
+
+    # What the descriptors point to lives as long as the call.
+    product.held = (weight, indices, offsets, x, one, zero)  # type: ignore[attr-defined]
+    return product
+
+
+def _preprocess(call: tuple[int, ...], buffer: int) -> None:
+    """Let cuSPARSE look at the matrix beforehand: CuPy has no function for that, but has loaded the library."""
+    for name in ("libcusparse.so.12", "libcusparse.so.11"):
+        with contextlib.suppress(OSError, AttributeError):
+            function = ctypes.CDLL(name).cusparseSpMM_preprocess
+            numbers = {1, 2, 8, 9}  # enumerations; the others are pointers
+            arguments = [ctypes.c_int(v) if k in numbers else ctypes.c_void_p(v) for k, v in enumerate(call)]
+            status = function(*arguments, ctypes.c_void_p(buffer))
+            if status:
+                raise RuntimeError(f"cusparseSpMM_preprocess: status {status}")
+            return
+
+
+def torch_sparse(case: Case, device: str) -> Call:
+    """Multiply with torch's sparse matrix."""
+    import torch
+
+    weight, indices, offsets, shape = _csr(case)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # that its support is in beta
+        rows, columns, values = (torch.tensor(a, device=device) for a in (offsets, indices, weight))
+        matrix = torch.sparse_csr_tensor(rows, columns, values, shape)
+    x = torch.tensor(case["embedding"], device=device)
+    return lambda: {OUT: matrix @ x}
+
+
+def _aggregation(case: Case, device: str, form: str) -> Callable[[Any, Any], Any]:
+    """Weighted sum of embedding and weights over the list of edges."""
+    edges, size = edge_index(case, device), (case.graph.num_src_nodes, case.graph.num_dst_nodes)
+    if form.startswith("pyg"):
+        from torch_geometric.nn import SimpleConv
+
+        convolve = compiled(SimpleConv(aggr="sum"), form)
+        return lambda x, weight: convolve((x, None), edges, weight, size)
+
+    def aggregate(x: Any, weight: Any) -> Any:
+        messages = x.index_select(0, edges[0]) * weight.unsqueeze(1)
+        return x.new_zeros(size[1], x.shape[1]).index_add(0, edges[1], messages)
+
+    return compiled(aggregate, form)
+
+
+PRODUCTS = {
+    "torch-sparse": Peer(partial(torch_sparse, device="cpu"), "torch.sparse_csr_tensor @ dense", ("torch",)),
+    "scipy": Peer(sparse_product, "scipy.sparse.csr_matrix @ dense"),
+    "torch-sparse-cuda": Peer(
+        partial(torch_sparse, device="cuda"), "torch.sparse_csr_tensor @ dense, cuSPARSE", ("torch",), "torch"
+    ),
+    "cusparse": Peer(
+        cusparse, "cuSPARSE called directly: CSR_ALG2, preprocessed, cached descriptors", ("cupy",), "cupy"
+    ),
+}
+ABOUT = {
+    "torch": "index_select, index_add, autograd",
+    "pyg": "PyTorch Geometric SimpleConv, autograd",
+    "torch-compile": "torch.compile, autograd",
+    "pyg-compile": "SimpleConv, torch.compile, autograd",
+}
+GATHERS = torch_peers(partial(by_autograd, forward=_aggregation), ABOUT)
+FORWARD = Step("agg_weighted_n2n_fwd")
+SCALING = Target("fortran", scaling=0.85)
+
+WORKLOADS = (
+    Workload(
+        name="weighted-sum",
+        family="weighted",
+        summary="weighted sum over in-edges, forward",
+        steps=(FORWARD,),
+        sizes=SIZES,
+        peers=PRODUCTS,
+        targets=(Target("torch-sparse", time=1.0), Target("scipy", time=1.5), SCALING),
+        sweep=SWEEP,
+    ),
+    Workload(
+        name="weighted-sum-power-law",
+        family="weighted",
+        summary="the same on a graph whose degrees follow a power law",
+        steps=(FORWARD,),
+        sizes=SIZES,
+        peers=PRODUCTS,
+        targets=(SCALING,),
+        layout="power law",
+    ),
+    Workload(
+        name="weighted-sum-backward",
+        family="weighted",
+        summary="weighted sum, forward and backward to embedding and weights",
+        steps=(FORWARD, Step("agg_weighted_n2n_bwd")),
+        sizes=SIZES,
+        peers=GATHERS,
+        targets=(Target("pyg", time=12), Target("torch", time=12), Target("fortran", lean=1.0)),
+        sweep=SWEEP,
+    ),
+)

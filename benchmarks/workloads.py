@@ -1,0 +1,441 @@
+"""Workloads: which operators are called, at which sizes, against which peers; the operator table supplies the rest."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from trigraph import pyref
+from trigraph.benchmarks.calls import Call, Unavailable, require
+from trigraph.benchmarks.device import require_device
+from trigraph.benchmarks.graphs import GRAPH_MAKERS
+from trigraph.checks import choice_number, shape_of
+from trigraph.fortran.levels import fast_module
+from trigraph.fortran.threads import get_num_threads
+from trigraph.graphs import to_device
+from trigraph.panels import FUNCTIONS, PANELS
+from trigraph.table import GRAPHS, OPERATORS, SYMBOLS, Array, Definition, Operator, evaluate
+from trigraph.verification.cases import draw
+
+__all__ = [
+    "GATHER",
+    "Case",
+    "Peer",
+    "Step",
+    "Target",
+    "Workload",
+    "make_call",
+    "make_case",
+    "panel_call",
+    "scaled",
+]
+
+GATHER = "gather"  # the contender that only gathers rows
+ROWS = {"sources": "num_src_nodes", "destinations": "num_dst_nodes"}
+INDEX = np.dtype(np.int64)  # of the graphs drawn here
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operator call of a workload.
+
+    Attributes
+    ----------
+    operator : str
+    wrt : tuple of str or None
+        Fields asked for.
+    zero : tuple of str
+        Cotangents passed as None.
+    operations : str or None
+        Floating operations where they are fewer than the table counts: it counts every field.
+    given : dict of str to str
+        Arguments that are results of earlier steps: ``{"rbf": "radial_basis_fwd.sbf_rad"}``.
+    """
+
+    operator: str
+    wrt: tuple[str, ...] | None = None
+    zero: tuple[str, ...] = ()
+    operations: str | None = None
+    given: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def op(self) -> Operator:
+        """Its entry in the table."""
+        return OPERATORS[self.operator]
+
+    @property
+    def arguments(self) -> tuple[Array, ...]:
+        """Arrays it may be given from outside; what fwd returned it is given by an earlier step, or not."""
+        return tuple(a for a in self.op.arguments if not a.given_back and a.name not in (*self.zero, *self.given))
+
+    @property
+    def fields(self) -> tuple[Array, ...]:
+        """Arrays it returns."""
+        return tuple(f for f in self.op.fields if self.wrt is None or f.name in self.wrt)
+
+
+@dataclass(frozen=True)
+class Peer:
+    """Something users would otherwise run.
+
+    Attributes
+    ----------
+    make : callable
+        Takes a `Case`, returns a `Call`.
+    about : str
+        What it is, for the record.
+    requires : tuple of str
+        Modules it imports.
+    clock : {"host", "torch", "cupy"}
+        Whose clock times it: the host's, or the device's events.
+    """
+
+    make: Callable[[Case], Call]
+    about: str
+    requires: tuple[str, ...] = ()
+    clock: str = "host"
+
+
+@dataclass(frozen=True)
+class Target:
+    """What the fast panel must reach, against a peer or by itself, at full size in float32 on the host.
+
+    Attributes
+    ----------
+    peer : str
+        ``"fortran"`` for the targets of the fast panel itself, `gemm`, `gather` and `flat`.
+    time, memory : float or None
+        Least ratio peer / fast path of the medians and of the peak memory.
+    gemm : float or None
+        Least share of the rate of BLAS's matrix product.
+    gather : float or None
+        Least share of the bound by gathering (`Workload.gathers`) and streaming.
+    flat : float or None
+        Least ratio of the smallest cost per edge to the largest over the sweep.
+    lean : float or None
+        Least ratio of outputs and the graph's order of the backward together to the peak memory.
+    scaling : float or None
+        Least share of the gain a copy of memory has from the second to the last thread.
+    rate : float or None
+        Least number of calls in a second.
+    """
+
+    peer: str
+    time: float | None = None
+    memory: float | None = None
+    gemm: float | None = None
+    gather: float | None = None
+    flat: float | None = None
+    lean: float | None = None
+    scaling: float | None = None
+    rate: float | None = None
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What is timed.
+
+    Attributes
+    ----------
+    name, family, summary : str
+    steps : tuple of Step
+        Called one after the other; together they are one run.
+    sizes : dict
+        Value of every symbol at full size.
+    peers : dict of str to Peer
+    panels : tuple of str
+        Panels timed at these sizes; the direct ones take long at large sizes.
+    targets : tuple of Target
+    sweep : tuple of int
+        Numbers of edges (values of `sweep_symbol`) for the plot; the other counts of entities grow alike. With
+        ``"in_degree"`` they are mean in-degrees: the number of edges stays, that of nodes follows.
+    settings : dict
+        Choices and numbers that are not the defaults, and optional inputs that are absent (None).
+    layout : {"uniform", "power law"}
+        How edges, or triplets, are spread.
+    gathers : tuple of {"sources", "destinations"}
+        Rows that no algorithm gets around gathering, one entry for each time: of the sources, by destination, or of the
+        destinations, by source.
+    """
+
+    name: str
+    family: str
+    summary: str
+    steps: tuple[Step, ...]
+    sizes: Mapping[str, int]
+    peers: Mapping[str, Peer] = field(default_factory=dict)
+    panels: tuple[str, ...] = ("fortran", "gpu")
+    targets: tuple[Target, ...] = ()
+    sweep: tuple[int, ...] = ()
+    sweep_symbol: str = "num_edges"
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    layout: str = "uniform"
+    gathers: tuple[str, ...] = ()
+
+    @property
+    def definitions(self) -> tuple[Definition, ...]:
+        """The definitions its steps belong to."""
+        return tuple({s.op.definition.name: s.op.definition for s in self.steps}.values())
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the contenders."""
+        return (*self.panels, *((GATHER,) if self.gathers else ()), *self.peers)
+
+    def clock(self, contender: str) -> str:
+        """Whose clock times a contender."""
+        if contender == GATHER:
+            return "host"
+        if contender in PANELS:
+            return "cupy" if PANELS[contender][1] == "cupy" else "host"
+        return self.peers[contender].clock
+
+    def fast(self, contender: str) -> str:
+        """Return the panel a contender is compared with: the fast one on the same kind of machine."""
+        return "fortran" if self.clock(contender) == "host" else "gpu"
+
+    def work(self, contender: str) -> float:
+        """Return how many times the work of the others a contender does."""
+        return 1
+
+    def at(self, point: int, sizes: Mapping[str, int]) -> dict[str, int]:
+        """Return the sizes of one point of the sweep."""
+        if self.sweep_symbol == "in_degree":
+            return {**sizes, "num_nodes": max(1, round(sizes["num_edges"] / point))}
+        return scaled(sizes, point / sizes[self.sweep_symbol])
+
+    def position(self, sizes: Mapping[str, int]) -> float:
+        """Where sizes lie in the sweep."""
+        if self.sweep_symbol == "in_degree":
+            return sizes["num_edges"] / sizes["num_nodes"]
+        return sizes[self.sweep_symbol]
+
+    def operations(self, sizes: Mapping[str, int]) -> int:
+        """Floating operations of one run, as the table counts them."""
+        return sum(evaluate(s.operations or s.op.operations, sizes) for s in self.steps)
+
+    def bytes_moved(self, sizes: Mapping[str, int], dtype: np.dtype) -> int:
+        """Bytes of inputs and outputs of one run, each counted once, index arrays left out."""
+        known = self.bound(sizes)
+        inputs = {self.key(s.op, a.name): a for s in self.steps for a in self.arguments(s)}
+        inputs_bytes = sum(math.prod(shape_of(a, known)) for a in inputs.values()) * dtype.itemsize
+        return inputs_bytes + self.output_bytes(sizes, dtype)
+
+    def row_width(self) -> int:
+        """Return the numbers of a row that is gathered."""
+        forward = self.definitions[0].inputs[0]
+        return shape_of(forward, self.bound(self.sizes))[1]
+
+    def streamed_bytes(self, sizes: Mapping[str, int], dtype: np.dtype) -> int:
+        """Bytes of inputs and outputs of one run that are not gathered, each counted once."""
+        rows = sum(sizes[ROWS[of]] for of in set(self.gathers))
+        return self.bytes_moved(sizes, dtype) - rows * self.row_width() * dtype.itemsize
+
+    def output_bytes(self, sizes: Mapping[str, int], dtype: np.dtype) -> int:
+        """Bytes of what the steps of one run return, index arrays left out."""
+        known, fields = self.bound(sizes), (f for s in self.steps for f in self.fields(s) if not f.index)
+        return sum(math.prod(shape_of(f, known)) for f in fields) * dtype.itemsize
+
+    def order_bytes(self, sizes: Mapping[str, int]) -> int:
+        """Bytes of the orders that the graphs build for the backward, once."""
+        kinds = [GRAPHS[k] for k in dict.fromkeys(spec.graph for spec in self.definitions if spec.graph)]
+        return sum(evaluate(length, sizes) for kind in kinds for _, length in kind.reverse) * INDEX.itemsize
+
+    def bound(self, sizes: Mapping[str, int]) -> dict[str, int]:
+        """Sizes, and what else shapes depend on: whether optional inputs are there, positions of choices."""
+        known = dict(sizes)
+        for spec in self.definitions:
+            known |= {f"has_{n}": int(not self.absent(n)) for n in spec.optional}
+            choices = (a for a in spec.attributes if a.choices)
+            known |= {a.name: choice_number(a.choices, self.settings.get(a.name, a.default)) for a in choices}
+        return known
+
+    def absent(self, name: str) -> bool:
+        """Whether an input or graph object, or the cotangent of an input, is left out."""
+        return self.settings.get(name.removeprefix("gg_"), name) is None
+
+    def arguments(self, step: Step) -> tuple[Array, ...]:
+        """Arrays a step is given from outside, those that are absent left out."""
+        return tuple(a for a in step.arguments if not self.absent(a.name))
+
+    def fields(self, step: Step) -> tuple[Array, ...]:
+        """Arrays a step returns with these settings."""
+        values = {a.name: None if self.absent(a.name) else a for a in step.op.definition.inputs}
+        returned = step.op.returned(values, self.bound({}))
+        return tuple(f for f in step.fields if f in returned)
+
+    def key(self, op: Operator, name: str) -> str:
+        """Return the name of an operator's argument in a case.
+
+        Definitions that give a name (``weight``) different shapes each have their own: ``interaction_bilinear.weight``.
+        """
+        named = {a.shape for spec in self.definitions for a in spec.inputs if a.name == name.removeprefix("gg_")}
+        return f"{op.definition.name}.{name}" if len(named) > 1 else name
+
+
+def scaled(sizes: Mapping[str, int], factor: float) -> dict[str, int]:
+    """Sizes with every count of entities (edges, nodes, positions) scaled; widths stay."""
+    return {n: max(1, round(v * factor)) if SYMBOLS[n].minimum == 0 else v for n, v in sizes.items()}
+
+
+@dataclass(frozen=True)
+class Case:
+    """Arrays of one run of a workload by `Workload.key`, graph objects by argument name (None: absent), and sizes."""
+
+    workload: Workload
+    sizes: Mapping[str, int]
+    arrays: dict[str, Any]
+    graphs: Mapping[str, Any]
+
+    def __getitem__(self, name: str) -> Any:
+        return self.arrays[name]
+
+    @property
+    def graph(self) -> Any:
+        """The graph of operators that have just one."""
+        return self.graphs["graph"]
+
+
+def _drawn(
+    wanted: Mapping[str, Array], sizes: Mapping[str, int], dtype: str, rng: np.random.Generator
+) -> dict[str, np.ndarray]:
+    """Draw arrays as the verification does.
+
+    But distances over the cutoff begin where those of atoms do: much nearer, PyTorch Geometric's closed forms of the
+    spherical Bessel functions lose all digits in float32.
+    """
+    arrays = draw(wanted, sizes, dtype, rng)
+    near = {n: arrays[n] for n, a in wanted.items() if a.sample == "unit interval"}  # from 0.1 to 1.1
+    return arrays | {n: (0.3 + 0.7 * (array - 0.1)).astype(dtype) for n, array in near.items()}
+
+
+def _attributes(workload: Workload, op: Operator, sizes: Mapping[str, int]) -> dict[str, Any]:
+    """Sizes the caller gives; choices and numbers keep their defaults where no setting changes them."""
+    return {a.name: sizes[a.name] if a.size else workload.settings.get(a.name, a.default) for a in op.attributes}
+
+
+def _graphs(op: Operator, case: Case) -> dict[str, Any]:
+    """Graph objects of an operator."""
+    return {a.name: case.graphs[a.name] for a in op.graph.arguments} if op.graph else {}
+
+
+def _clear_kinks(workload: Workload, case: Case, wanted: Mapping[str, Array], rng: np.random.Generator) -> None:
+    """Draw rows again until no value of a kink is so close to zero that rounding could carry it across."""
+    for spec in workload.definitions:
+        forward = OPERATORS[f"{spec.name}_fwd"]
+        others = _attributes(workload, forward, case.sizes) | _graphs(forward, case)
+        for kink in spec.kinks:
+            key, values_of = workload.key(forward, kink.resample), getattr(pyref, kink.function)
+            target = case.arrays[key]
+            margin = 64 * np.finfo(target.dtype).eps
+            while True:
+                inputs = {a.name: case.arrays.get(workload.key(forward, a.name)) for a in spec.inputs}
+                values = values_of(**inputs, **others)
+                close = np.flatnonzero((np.abs(values) < margin).reshape(len(values), -1).any(1))
+                if close.size == 0:
+                    break
+                rows = np.unique(getattr(case.graph, kink.rows)[close]) if kink.rows else close
+                again = _drawn({key: wanted[key]}, workload.bound(case.sizes), target.dtype.name, rng)[key]
+                case.arrays[key] = target = target.copy()
+                target[rows] = again[rows]
+
+
+def make_case(workload: Workload, sizes: Mapping[str, int], dtype: np.dtype, seed: int = 0) -> Case:
+    """Draw the inputs of a workload as the table says, clear of the kinks it names.
+
+    At a kink two correct programs may differ by a whole term, since they round z differently; without that, the
+    comparison of their results can be tight.
+    """
+    rng = np.random.default_rng(seed)
+    known = workload.bound(sizes)
+    kinds = {spec.graph for spec in workload.definitions if spec.graph}
+    graphs = GRAPH_MAKERS[kinds.pop(), workload.layout](known, rng) if kinds else {}
+    given = {name for s in workload.steps for name in s.given}
+    wanted: dict[str, Array] = {}
+    for spec in workload.definitions:
+        forward = OPERATORS[f"{spec.name}_fwd"]
+        inputs = (a for a in spec.inputs if a.name not in given and not workload.absent(a.name))
+        wanted |= {workload.key(forward, a.name): a for a in inputs}
+    wanted |= {workload.key(s.op, a.name): a for s in workload.steps for a in workload.arguments(s)}
+    case = Case(workload, dict(sizes), _drawn(wanted, known, dtype.name, rng), graphs)
+    _clear_kinks(workload, case, wanted, rng)
+    return case
+
+
+def panel_call(workload: Workload, panel: str, case: Case) -> Call:
+    """Return the steps through the front door, checks included, as a user calls them; the case is NumPy's.
+
+    What steps hand to each other is no result.
+    """
+    if PANELS[panel][1] == "cupy":
+        arrays, graphs = ({n: to_device(v) for n, v in given.items()} for given in (case.arrays, case.graphs))
+        case = replace(case, arrays=arrays, graphs=graphs)
+    between = {source for step in workload.steps for source in step.given.values()}
+    calls = []
+    for step in workload.steps:
+        keys = {a.name: workload.key(step.op, a.name) for a in step.op.arguments}
+        values = {n: None if n in step.zero else case.arrays.get(key) for n, key in keys.items()}
+        values |= _attributes(workload, step.op, case.sizes) | _graphs(step.op, case)
+        values |= {"wrt": step.wrt} if step.op.selective else {}
+        calls.append((step, FUNCTIONS[step.operator], values))
+
+    def call() -> dict[str, Any]:
+        results: dict[str, Any] = {}
+        for step, function, values in calls:
+            result = function(**values | {n: results[source] for n, source in step.given.items()}, panel=panel)
+            for f in workload.fields(step):
+                results[f"{step.operator}.{f.name}"] = result if step.op.single else getattr(result, f.name)
+        return {n: value for n, value in results.items() if n not in between}
+
+    return call
+
+
+def gather_call(workload: Workload, case: Case) -> Call:
+    """Return the gathers that the workload cannot do without, with 32-bit indices and all threads; no results.
+
+    Raises
+    ------
+    Unavailable
+        If rows are not 1, 2, 4, 8 or 16 times 64 bytes.
+    """
+    graph, reverse = case.graph, case.graph.prepare()
+    indices = {"sources": graph.indices, "destinations": reverse.destinations[reverse.src_positions]}
+    dtype = next(iter(case.arrays.values())).dtype
+    given = {}
+    for of in dict.fromkeys(workload.gathers):
+        rows = np.ones((case.sizes[ROWS[of]], workload.row_width()), dtype).view(np.int32)
+        given[of] = (indices[of].astype(np.int32), rows.T, np.zeros(rows.shape[1], np.int32))
+    module, threads = fast_module(), get_num_threads()
+
+    def call() -> dict[str, Any]:
+        for of in workload.gathers:
+            if module.gather(threads, *given[of]):
+                raise Unavailable(f"rows of {given[of][2].nbytes} bytes; gathered are 64, 128, 256, 512 or 1024")
+        return {}
+
+    return call
+
+
+def make_call(workload: Workload, contender: str, sizes: Mapping[str, int], dtype: str) -> Call:
+    """Build the inputs and return a contender ready to run.
+
+    Raises
+    ------
+    Unavailable
+        If a module or the device it needs is not there.
+    """
+    peer = workload.peers.get(contender)
+    clock = workload.clock(contender)
+    require(*(peer.requires if peer else ()), *(("cupy",) if clock == "cupy" else ()))
+    if clock != "host":
+        require_device(clock)
+    case = make_case(workload, sizes, np.dtype(dtype))
+    if peer is not None:
+        return peer.make(case)
+    if contender == GATHER:
+        return gather_call(workload, case)
+    return panel_call(workload, contender, case)

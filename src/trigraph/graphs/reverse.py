@@ -1,0 +1,122 @@
+"""Which edge is the very reverse of an edge: told by the cells it crosses, by its vector, or by its ends alone."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from trigraph.graphs.arrays import namespace_of
+from trigraph.graphs.neighbors import LARGEST_SHIFT
+
+# Rounding allowed between a vector and the opposite of its reverse, in units of eps of their dtype.
+OPPOSITE = 64
+
+
+def reverse_position(src: Any, dst: Any, by_dst: Any, pairs: Any, start: Any, stop: Any, shifts: Any, vec: Any) -> Any:
+    """Position in `by_dst` of the very reverse of each edge, -1 where there is none."""
+    xp = namespace_of(src)
+    if src.size == 0:
+        return start
+    if shifts is None and vec is None:
+        # No parallel edges: the one edge back is the reverse. No edge is its own.
+        return xp.where((stop - start == 1) & (src != dst), start, -1)
+    if shifts is not None:
+        base = 2 * LARGEST_SHIFT + 1
+        digits = shifts.astype(np.int64)
+        odd = (digits[:, 0] * base + digits[:, 1]) * base + digits[:, 2]
+    else:
+        odd = _projection(vec)
+    # `odd` changes sign with the edge's direction. Sorted by pair and by it, the candidates of an edge are in
+    # pairs' own range start:stop, and the reverse is found there by bisection.
+    order = xp.argsort(odd[by_dst], kind="stable")
+    order = order[xp.argsort(pairs[order], kind="stable")]
+    values = odd[by_dst[order]]
+    if shifts is not None:
+        place = _reverse_by_shift(values, -odd, start, stop, by_dst[order])
+    else:
+        place = _reverse_by_vector(values, -odd, start, stop, by_dst[order], vec)
+    return xp.where(place >= 0, order[place], -1)
+
+
+def _projection(vec: Any) -> Any:
+    """Component along a direction in which no two vectors of a cubic lattice agree; exactly odd in `vec`."""
+    x, y, z = (vec[:, c].astype(np.float64) for c in range(3))
+    return math.sqrt(0.2) * x + math.sqrt(0.3) * y + math.sqrt(0.5) * z
+
+
+def _first_not_below(values: Any, targets: Any, start: Any, stop: Any) -> Any:
+    """First index of start:stop, where `values` ascends, whose value is not below the target, or `stop`."""
+    xp = namespace_of(values)
+    low, high = start, stop
+    for _ in range(int((stop - start).max()).bit_length()):
+        middle = (low + high) // 2
+        below = (low < high) & (values[xp.minimum(middle, values.size - 1)] < targets)
+        low, high = xp.where(below, middle + 1, low), xp.where(below, high, middle)
+    return low
+
+
+def _two_reverses(edge: int, first: int, second: int) -> ValueError:
+    return ValueError(
+        f"EdgeGraph: edges {first} and {second} are both the reverse of edge {edge}; expected every edge listed once"
+    )
+
+
+def _reverse_by_shift(values: Any, targets: Any, start: Any, stop: Any, edges: Any) -> Any:
+    xp = namespace_of(values)
+    place = _first_not_below(values, targets, start, stop)
+
+    def equal(index: Any) -> Any:
+        return (index < stop) & (values[xp.minimum(index, values.size - 1)] == targets)
+
+    twice = equal(place + 1) & equal(place)
+    if bool(twice.any()):
+        at = int(xp.argmax(twice))
+        raise _two_reverses(at, int(edges[place[at]]), int(edges[place[at] + 1]))
+    return xp.where(equal(place), place, -1)
+
+
+def _reverse_by_vector(values: Any, targets: Any, start: Any, stop: Any, edges: Any, vec: Any) -> Any:
+    """Place of the nearest candidate, where |v + v'| <= 64 eps |v|.
+
+    A candidate that is opposite to sqrt(eps) but not to 64 eps is no other image of the pair, whose distance would be
+    a lattice vector, but a reverse with too much rounding: that is refused.
+    """
+    xp = namespace_of(values)
+    eps = float(np.finfo(vec.dtype).eps)
+    v = vec.astype(np.float64)
+    length = _length(v)
+    window = math.sqrt(eps) * length
+    nearest, place = xp.full(values.size, np.inf), xp.full(values.size, -1, np.int64)
+    cursor = _first_not_below(values, targets - window, start, stop)
+    while True:
+        near = (cursor < stop) & (values[xp.minimum(cursor, values.size - 1)] <= targets + window)
+        e = xp.flatnonzero(near)
+        if e.size == 0:
+            break
+        candidate = edges[cursor[e]]
+        # The longer of the two lengths, so that being the reverse is mutual.
+        scale = xp.maximum(length[e], length[candidate])
+        gap = _length(v[e] + v[candidate]) / scale
+        twice = (gap <= OPPOSITE * eps) & (nearest[e] <= OPPOSITE * eps)
+        if bool(twice.any()):
+            at = int(xp.argmax(twice))
+            raise _two_reverses(int(e[at]), int(edges[place[e[at]]]), int(candidate[at]))
+        closer = gap < nearest[e]
+        nearest[e] = xp.where(closer, gap, nearest[e])
+        place[e] = xp.where(closer, cursor[e], place[e])
+        cursor[e] += 1
+    unsure = (nearest > OPPOSITE * eps) & (nearest <= math.sqrt(eps))
+    if bool(unsure.any()):
+        at = int(xp.argmax(unsure))
+        raise ValueError(
+            f"EdgeGraph: vec[{int(edges[place[at]])}] is opposite to vec[{at}] but for {float(nearest[at]):.1e} of its "
+            f"length; expected at most {OPPOSITE} eps = {OPPOSITE * eps:.1e}, or shifts to tell the reverse"
+        )
+    return xp.where(nearest <= OPPOSITE * eps, place, -1)
+
+
+def _length(v: Any) -> Any:
+    xp = namespace_of(v)
+    return xp.hypot(xp.hypot(v[:, 0], v[:, 1]), v[:, 2])

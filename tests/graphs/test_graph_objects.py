@@ -1,0 +1,174 @@
+"""CSC, EdgeGraph and Segments alike: arrays of their own that nobody can write, pickles, copies, one `prepare`."""
+
+import copy
+import pickle
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from small_graphs import INDEX, arguments, ints, random_graph
+from table_calls import raises
+
+from trigraph import CSC, EdgeGraph, Segments
+
+# Parallel edges, with reverses that only shifts tell; one edge has none.
+SHIFTS = np.array([[1, 0, 0], [0, 0, 0], [2, 0, 0], [0, 0, 0], [-1, 0, 0]])
+IMAGES = ints(0, 0, 0, 1, 1), ints(1, 1, 1, 0, 0), 2, SHIFTS
+# Class and arguments; integers become those of the dtype that is tried.
+OBJECTS = {
+    "CSC": (CSC, [ints(0, 2, 2, 3), ints(1, 0, 3), 4, ints(0, 1, 1), 3]),
+    "CSC in order": (CSC, [ints(0, 2, 2, 3), ints(1, 0, 3), 4]),
+    "EdgeGraph": (EdgeGraph, [ints(0, 0, 1, 2), ints(1, 2, 0, 0), 3]),
+    "EdgeGraph of parallel edges": (EdgeGraph, [*IMAGES[:3]]),
+    "EdgeGraph by shifts": (EdgeGraph, [*IMAGES]),
+    "Segments": (Segments, [ints(2, 0, 2), 3]),
+}
+REPRS = {
+    "CSC": "CSC(num_src_nodes=4, num_dst_nodes=3, num_positions=3, num_edges=3, int64, host)",
+    "EdgeGraph": "EdgeGraph(num_nodes=3, num_edges=4, int64, host)",
+    "Segments": "Segments(num_members=3, num_segments=3, max_size=2, int64, host)",
+}
+EACH = pytest.mark.parametrize("name", OBJECTS)
+
+
+def arguments_of(name, dtype=np.int64):
+    kind, given = OBJECTS[name]
+    return kind, [a.astype(dtype) if isinstance(a, np.ndarray) else a for a in given]
+
+
+def build(name, dtype=np.int64):
+    kind, given = arguments_of(name, dtype)
+    return kind(*given)
+
+
+def assert_nobody_can_write(array):
+    """Neither this array, nor what it is a view of, whatever its flags are set to."""
+    assert array.flags.c_contiguous
+    while isinstance(array, np.ndarray):
+        assert not array.flags.writeable
+        with pytest.raises(ValueError, match="cannot set WRITEABLE flag"):
+            array.setflags(write=True)
+        with pytest.raises(ValueError, match="read-only"):
+            array[...] = 0
+        array = array.base
+    assert type(array) is bytes
+
+
+def assert_same_object(got, expected):
+    assert type(got) is type(expected)
+    assert repr(got) == repr(expected)
+    for name in expected.__slots__:
+        mine, value = getattr(got, name), getattr(expected, name)
+        if isinstance(value, np.ndarray):
+            assert mine.dtype == value.dtype
+            assert np.array_equal(mine, value), name
+            assert_nobody_can_write(mine)
+        else:
+            assert mine == value
+    if isinstance(expected, CSC):
+        for mine, value in zip(got.prepare(), expected.prepare(), strict=True):
+            assert np.array_equal(mine, value)
+            assert_nobody_can_write(mine)
+
+
+@EACH
+def test_the_callers_arrays_are_copied(name):
+    kind, given = arguments_of(name)
+    graph = kind(*given)
+    for array in (a for a in given if isinstance(a, np.ndarray)):
+        array[...] = 99
+    assert_same_object(graph, build(name))
+
+
+@EACH
+def test_attributes_are_read_only(name):
+    graph = build(name)
+    kind = type(graph).__name__
+    for attribute in (*graph.__slots__, "_built", "something"):
+        raises(AttributeError, f"{kind} is immutable; cannot set {attribute}", setattr, graph, attribute, 1)
+    first = graph.__slots__[0]
+    raises(AttributeError, f"{kind} is immutable; cannot delete {first}", delattr, graph, first)
+    other = {"CSC": (ints(0, 1), ints(0)), "Segments": (ints(0), 1), "EdgeGraph": (ints(0), ints(1), 2)}
+    raises(AttributeError, f"{kind} is immutable; cannot initialize it again", graph.__init__, *other[kind])
+    assert_same_object(graph, build(name))
+    assert {graph: 1}[graph] == 1  # hashable, by identity
+    assert (graph.kind, graph.device) == ("numpy", "host")
+    assert repr(graph) == REPRS.get(name, repr(graph))
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+@pytest.mark.parametrize("dtype", INDEX)
+@EACH
+def test_pickle_and_copy(name, dtype, prepared):
+    graph = build(name, dtype)
+    if prepared:
+        graph.prepare()
+    assert copy.copy(graph) is graph
+    assert copy.deepcopy([graph])[0] is graph
+    for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
+        assert_same_object(pickle.loads(pickle.dumps(graph, protocol)), graph)
+    buffers = []
+    text = pickle.dumps(graph, protocol=5, buffer_callback=buffers.append)
+    raw = [bytearray(b.raw()) for b in buffers]
+    assert raw
+    other = pickle.loads(text, buffers=raw)
+    for memory in raw:  # memory that a pickle was read from may change afterwards
+        memory[:] = b"\x7f" * len(memory)
+    assert_same_object(other, graph)
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "text"),
+    [
+        (0, 7, "reverse_edge[0] is 7; expected 0 <= reverse_edge < num_edges = 5"),
+        (0, -2, "reverse_edge[0] is -2; expected 0 <= reverse_edge < num_edges = 5"),
+        (0, 1, "reverse_edge[0] is 1, which is not the reverse of edge 0"),
+        (0, 3, "reverse_edge[0] is 3, which is not the reverse of edge 0"),
+        (0, -1, "reverse_edge[4] is 0, which is not the reverse of edge 4"),
+    ],
+)
+def test_a_pickle_that_was_changed_is_refused(place, value, text):
+    graph = EdgeGraph(*IMAGES)
+    assert graph.reverse_edge.tolist() == [4, 3, -1, 1, 0]
+    function, (src, dst, num_nodes, reverse_edge) = graph.__reduce__()
+    reverse_edge = reverse_edge.copy()
+    reverse_edge[place] = value
+    raises(ValueError, f"EdgeGraph: {text}", function, src, dst, num_nodes, reverse_edge)
+    text = "EdgeGraph: dst[0] is 1; expected 0 <= dst < num_nodes = 1"
+    raises(ValueError, text, function, src[:2], dst[:2], 1, None)
+    none = function(src[1:4], dst[1:4], num_nodes, None)  # parallel edges
+    assert none.reverse_edge is None
+    assert function(src[2:4], dst[2:4], num_nodes, None).reverse_edge.tolist() == [1, 0]
+
+
+def test_prepare_gives_all_the_same(monkeypatch):
+    assert all(graph.prepare() is graph for graph in map(build, ("EdgeGraph", "Segments")))
+    *_, graph = random_graph(1)
+    built, release, build_reverse = [], threading.Event(), CSC._build_reverse
+
+    def slow(self):
+        built.append(threading.get_ident())
+        release.wait(10)
+        return build_reverse(self)
+
+    monkeypatch.setattr(CSC, "_build_reverse", slow)
+    with ThreadPoolExecutor(8) as pool:
+        futures = [pool.submit(graph.prepare) for _ in range(8)]
+        threading.Timer(0.05, release.set).start()
+        results = [f.result(20) for f in futures]
+    assert len(built) <= 8  # nobody waits for another, who may be in the same thread, or not in this process
+    assert all(r is results[0] is graph.prepare() for r in results)
+    with pytest.raises(AttributeError):
+        results[0].destinations = None
+    results[0].__init__()  # what a tuple holds stays
+    assert results[0].destinations.size == graph.num_positions
+
+
+def test_a_failed_prepare_can_be_repeated(monkeypatch):
+    graph = CSC(**arguments())
+    with monkeypatch.context() as patch:
+        patch.setattr(CSC, "_build_reverse", lambda self: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            graph.prepare()
+    assert graph.prepare().destinations.size == graph.num_positions

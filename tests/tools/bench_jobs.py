@@ -1,0 +1,28 @@
+"""What the workers of test_bench.py run: functions of a module that child processes import."""
+
+import os
+import time
+
+import numpy as np
+
+from trigraph.benchmarks.calls import Unavailable
+
+
+def steady(value, nbytes=8):
+    return lambda: {"x": np.full(nbytes // 8, value)}
+
+
+def unavailable():
+    raise Unavailable("nothing there")
+
+
+def failing():
+    return lambda: 1 / 0
+
+
+def dying():
+    os._exit(3)
+
+
+def hanging():
+    time.sleep(600)

@@ -1,0 +1,100 @@
+"""The import of trigraph.torch in a new process: what it allows, what it loads, what the first call computes late."""
+
+import os
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from trigraph.torch.graphs import COMPILED  # noqa: E402
+
+LIBRARIES = """
+    maps = open("/proc/self/maps").read().split() if sys.platform == "linux" else []
+    print(*sorted({word for word in maps if "libgomp" in word}))
+"""
+
+
+def lines_of(script):
+    """Return the lines that a script prints in a process of its own."""
+    script = "import sys\n" + textwrap.dedent(script) + textwrap.dedent(LIBRARIES)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def check_libraries(line):
+    """Raise unless torch's library of OpenMP is the only one: two would take the processors from each other."""
+    if sys.platform == "linux":
+        (library,) = line.split()
+        assert os.path.realpath(library).startswith(os.path.realpath(os.path.dirname(torch.__file__)))
+
+
+def test_torch_first():
+    """Safe loading allows nothing of NumPy's: in an object array over bytes of a file it follows their addresses."""
+    script = """
+        import io, pickle
+        import torch
+        import numpy as np
+
+        class Attack:
+            def __reduce__(self):
+                return np.ndarray, ((1,), np.dtype("O"), b"A" * 8)
+
+        class Harmless:
+            def __reduce__(self):
+                return bytes, ([65],)
+
+        before = set(torch.serialization.get_safe_globals())
+        import trigraph.torch
+        added = {f"{a.__module__}.{a.__qualname__}" for a in set(torch.serialization.get_safe_globals()) - before}
+        print(*sorted(name for name in added if not name.startswith("torch.")))  # torch 2.6 imports its compiler
+        for value in (Attack(), Harmless(), np.ones(2), np.dtype("f8")):
+            file = io.BytesIO()
+            torch.save(value, file)
+            file.seek(0)
+            try:
+                torch.load(file, weights_only=True)
+            except pickle.UnpicklingError as error:
+                print("refused")
+        trigraph.gno_kernel_fwd(np.ones((4, 3)), np.ones(86), 2, 3)
+    """
+    added, *refused, library = lines_of(script)
+    assert added == "trigraph.torch.graphs.rebuilt trigraph.torch.graphs.rebuilt_apart"
+    assert refused == ["refused"] * 4
+    check_libraries(library)
+
+
+def test_trigraph_first():
+    """A first call that is compiled is compiled once: nothing that an earlier call computes late is there."""
+    script = """
+        import trigraph
+        import numpy as np
+        trigraph.gno_kernel_fwd(np.ones((4, 3)), np.ones(86), 2, 3)
+        import torch
+    """
+    if COMPILED:
+        script += """
+        from torch._dynamo import compiled_autograd
+        from torch._dynamo.utils import counters
+        import trigraph.torch as tt
+
+        graph = trigraph.CSC.from_edge_index(torch.tensor([[0, 1, 2], [1, 2, 0]]))
+        graph.prepare()
+        x, a = torch.ones(3, 4, requires_grad=True), torch.ones(8, requires_grad=True)
+        program = torch.compile(lambda x, a: tt.mha_gat_n2n(x, x, a, graph, 2).output_embedding, backend="aot_eager")
+        for _ in range(3):
+            program(x, a).sum().backward()
+        print(counters["stats"]["unique_graphs"])
+        x.grad = None
+        result = tt.agg_weighted_n2n(x, None, graph).output_embedding.sum()
+        with compiled_autograd._enable(torch.compile(backend="eager")):
+            result.backward()  # no call before this one has asked for the derivative
+        print(x.grad.sum().item())
+        """
+    *found, library = lines_of(script)
+    check_libraries(library)
+    # One program, and a gradient in which each of 12 numbers is added to one sum.
+    assert found == (["1", "12.0"] if COMPILED else [])

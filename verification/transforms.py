@@ -1,0 +1,111 @@
+"""A case with other numbers for its edges and nodes, and a case in a batch: what is its own stays the same.
+
+In a batch, nodes and edges of other graphs stand before and after its own, and no edge connects them. What belongs to a
+node, an edge or a structure then has the bits it has alone: they depend on neither what else is in the call, nor on
+where in its arrays something lies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from trigraph.table import SYMBOLS, Array, Operator
+from trigraph.verification.cases import Case
+from trigraph.verification.graphs import GRAPHS
+from trigraph.verification.graphs.csc import rows_are_positions
+
+__all__ = ["Batch", "embed_in_batch", "own_fields", "renumbered"]
+
+# Other graphs' nodes before the case's have few rows (graphs.CROWDED); those after it have few members, which changes
+# every mean degree. No number here divides by a size that a panel cuts its work into.
+BEFORE = {"nodes": 3, "edges": 437, "positions": 411, "triplets": 901}
+AFTER = {"nodes": 389, "edges": 31, "positions": 23, "triplets": 11}
+ENTITIES = {
+    "num_edges": "edges",
+    "num_positions": "positions",
+    "num_src_nodes": "nodes",
+    "num_dst_nodes": "nodes",
+    "num_nodes": "nodes",
+    "num_triplets": "triplets",
+    "num_inputs": "nodes",
+    "num_outputs": "nodes",
+}
+
+
+def renumbered(case: Case, seed: int) -> tuple[Case, dict[str, np.ndarray]]:
+    """Renumber the entities (edges, nodes) of a case.
+
+    Returns
+    -------
+    case : Case
+        The same, in another order.
+    orders : mapping from size to array
+        Row k of an array whose leading size is `name` is row ``orders[name][k]`` of the first case's.
+    """
+    graphs, orders = GRAPHS[case.definition.graph].renumbered(case, np.random.default_rng(seed))
+
+    def reorder(dims: tuple[str, ...], array: np.ndarray) -> np.ndarray:
+        return np.asarray(array[orders[dims[0]]]) if dims[0] in orders else array
+
+    other = case.changed(reorder)
+    return replace(other, values={**other.values, **graphs}), orders
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A case in a batch, and where it is: entity k of its own is number ``first[size] + k`` of the whole."""
+
+    case: Case
+    first: Mapping[str, int]
+
+    def own(self, field: Array, array: np.ndarray, sizes: Mapping[str, int]) -> np.ndarray:
+        """Return the part of a field that belongs to the case alone, whose sizes are given."""
+        axis, entity = _entity(field.dims)
+        part = np.take(array, np.arange(self.first[entity], self.first[entity] + sizes[entity]), axis)
+        return np.where(part >= 0, part - self.first["num_positions"], part) if field.index else part
+
+
+def _entity(dims: tuple[str, ...]) -> tuple[int, str]:
+    """Return the first axis of an array that nodes, edges or the like lie along, and the size's name; -1 for none."""
+    return next(((k, dim) for k, dim in enumerate(dims) if dim in ENTITIES), (-1, ""))
+
+
+def own_fields(case: Case, op: Operator) -> list[Array]:
+    """Return the fields that belong to nodes, edges and the like, and are no sum over all of them."""
+    return [field for field in case.returned(op) if _entity(field.dims)[0] >= 0]
+
+
+def embed_in_batch(case: Case, seed: int) -> Batch:
+    """Put a case between other graphs.
+
+    Parameters
+    ----------
+    case : Case
+    seed : int
+        Of the others' edges and of the rows of the case's arrays that they have.
+    """
+    rng = np.random.default_rng(seed)
+    names = [n for n in case.definition.symbols if SYMBOLS[n].minimum == 0 and n in ENTITIES]
+    same = {"num_outputs": "num_edges"} if case.values.get("atoms", ...) is None else {}
+    same |= {"num_inputs": "num_triplets"} if case.values.get("idx_in", ...) is None else {}
+    before, after = ({n: number[ENTITIES[same.get(n, n)]] for n in names} for number in (BEFORE, AFTER))
+    if rows_are_positions(case):  # and stay so: position p of the whole has row p of its edge arrays
+        before["num_edges"] = before["num_positions"]
+    sizes = {**case.sizes, **{n: before[n] + case.sizes[n] + after[n] for n in names}}
+
+    def embed(dims: tuple[str, ...], array: np.ndarray) -> np.ndarray:
+        axis, entity = _entity(dims)
+        if axis < 0:
+            return array
+        number = array.shape[axis]
+        if not number:  # any positive number would do
+            return np.ones((*array.shape[:axis], sizes[entity], *array.shape[axis + 1 :]), array.dtype)
+        first, last = (rng.integers(0, number, count[entity]) for count in (before, after))
+        return np.take(array, np.concatenate([first, np.arange(number), last]), axis)
+
+    graphs = GRAPHS[case.definition.graph].embedded(case, before, after, rng)
+    whole = case.changed(embed)
+    return Batch(replace(whole, sizes=sizes, values={**whole.values, **graphs}), before)
