@@ -8,7 +8,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from importlib import import_module
 
+from trigraph.compat.pylibcugraphops.covered import NOT_COVERED
 from trigraph.table import DEFINITIONS, OPERATORS, SYMBOLS, Array, Attribute, Definition, Operator, result_type
 from trigraph.verification.kinds import CASE_KINDS
 from trigraph.verification.record import KINDS
@@ -16,6 +18,8 @@ from trigraph.verification.tolerances import TABLE
 
 __all__ = ["BLOCKS", "filled"]
 
+DROP_IN = "trigraph.compat.pylibcugraphops"
+DROP_IN_MODULES = ("", ".pytorch", ".pytorch.operators", ".operators", ".dimenet")
 BLOCK = re.compile(r"<!-- generated: (\w+) -->")
 
 
@@ -114,11 +118,20 @@ def _cases() -> str:
     return _table(("case", "what is special", "differences, algebra, NaN", "repetition, layout, out", "batch"), rows)
 
 
+def _pylibcugraphops() -> str:
+    """Return what the drop-in for pylibcugraphops covers, and what it refuses, from its own modules."""
+    modules = {f"pylibcugraphops{name}": import_module(f"{DROP_IN}{name}") for name in DROP_IN_MODULES}
+    covered = [(f"`{name}`", ", ".join(f"`{n}`" for n in module.__all__)) for name, module in modules.items()]
+    refused = [(f"`{pattern}`", instead) for pattern, instead in NOT_COVERED.items()]
+    return _table(("module", "covered"), covered) + _table(("not covered", "use instead"), refused)
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
     "api": _api,
     "api_torch": _api_torch,
     "cases": _cases,
     "kinds": _kinds,
+    "pylibcugraphops": _pylibcugraphops,
     "symbols": _symbols,
     "tolerances": _tolerances,
     **{spec.name: partial(_definition, spec) for spec in DEFINITIONS},
