@@ -32,6 +32,7 @@ __all__ = ["Refused", "Workers"]
 # Where several processes share the processors. Libraries that NumPy's products come from would start as many threads in
 # every process as there are processors; threads of the fast path that wait for others would keep a processor busy.
 SHARING = {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
+PATIENCE = 1.0  # seconds after which it is asked whether a child has ended: a fork of its own may hold its pipes open
 
 
 class Refused(ValueError):
@@ -129,11 +130,10 @@ class _Child:
         Ended
             If there is none to come.
         """
-        try:
-            if self.connection in wait([self.connection, self.process.sentinel]):
-                return self.connection.recv()
-        except (EOFError, OSError):
-            pass
+        with suppress(EOFError, OSError):
+            while self.process.exitcode is None or self.connection.poll():
+                if self.connection in wait([self.connection, self.process.sentinel], PATIENCE):
+                    return self.connection.recv()
         self.process.join()
         code = self.process.exitcode or 0
         how = f"was ended by signal {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
@@ -199,9 +199,9 @@ class Workers:
             for child in self._children:
                 self._hand_out(child)
             while busy := [child for child in self._children if child.asked]:
-                ready = wait([one for child in busy for one in (child.connection, child.process.sentinel)])
+                ready = wait([one for child in busy for one in (child.connection, child.process.sentinel)], PATIENCE)
                 for child in busy:
-                    if child.connection in ready or child.process.sentinel in ready:
+                    if child.connection in ready or child.process.exitcode is not None:
                         unit = self.units[child.asked[0]]
                         try:
                             _, checks = child.answer()

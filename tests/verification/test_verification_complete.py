@@ -35,6 +35,11 @@ def gone_late(coords, **arguments):
 def crashes(**arguments):
     ctypes.string_at(0)
 
+def leaves_a_fork(**arguments):
+    if os.fork() == 0:
+        time.sleep(600)
+    os._exit(3)
+
 def interrupts(**arguments):
     raise KeyboardInterrupt
 
@@ -66,6 +71,7 @@ OPTIONS = ["verify", "--operator", OPERATOR, "--dtype", "float32", "--implementa
         ("right", 0, " 0 failed"),
         ("gone_late", 1, "ended with status 0"),
         ("crashes", 1, "was ended by signal SIGSEGV"),
+        ("leaves_a_fork", 1, "ended with status 3"),
         ("interrupts", 1, "KeyboardInterrupt"),
     ],
 )
