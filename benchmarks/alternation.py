@@ -24,8 +24,6 @@ from trigraph.benchmarks.programs import Contender, Program
 from trigraph.benchmarks.script import measure
 from trigraph.benchmarks.workloads import make_call
 
-__all__ = ["PROGRAMS"]
-
 ROUNDS, CALLS = 41, 15
 # Side of the matrices; nodes and edges of attention; edges of DimeNet++'s sum, at 30 for each node; microseconds.
 SIZES = {

@@ -20,8 +20,6 @@ from trigraph.benchmarks.run import find
 from trigraph.benchmarks.script import measure
 from trigraph.benchmarks.workloads import GATHER, Workload, make_call
 
-__all__ = ["build", "program"]
-
 ROUNDS = 25
 
 

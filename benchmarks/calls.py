@@ -6,8 +6,6 @@ import importlib.util
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["Call", "Unavailable", "require"]
-
 Call = Callable[[], dict[str, Any]]
 """A contender ready to run: returns its results by name, ``gno_message_bwd.coords``, each an array or, where its form
 has to be changed for the comparison, a function that returns one."""

@@ -11,8 +11,6 @@ from trigraph.checks import choice_number
 from trigraph.table import OPERATORS, Definition
 from trigraph.verification.cases import Case, draw, plain
 
-__all__ = ["assemble"]
-
 
 def assemble(
     definition: Definition,

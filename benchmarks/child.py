@@ -9,8 +9,6 @@ import subprocess
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = ["ended", "start", "stop"]
-
 
 def start(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
     """Start a process, which does not hear the terminal's Ctrl-C; `options` are those of `subprocess.Popen`."""

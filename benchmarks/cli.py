@@ -34,8 +34,6 @@ from trigraph.fortran.threads import MOST, get_num_threads
 from trigraph.table import OPERATORS, SYMBOLS
 from trigraph.terminal import Finite, plain_console
 
-__all__ = ["bench"]
-
 # Bytes copied and order of the matrices multiplied, for the ceilings.
 CEILING_SIZES = {"full": (2**29, 3072), "small": (2**26, 1024)}
 

@@ -8,8 +8,6 @@ from typing import Any
 
 from trigraph.benchmarks.calls import Call, Unavailable
 
-__all__ = ["peak_memory", "require_device", "timer"]
-
 
 def require_device(clock: str) -> None:
     """Raise Unavailable unless the library of this clock sees a CUDA device."""

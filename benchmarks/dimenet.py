@@ -18,8 +18,6 @@ from trigraph.benchmarks.calls import Call, Unavailable
 from trigraph.benchmarks.peers import by_autograd, compiled, leaves, torch_peers
 from trigraph.benchmarks.workloads import Case, Step, Target, Workload
 
-__all__ = ["SIZES", "WORKLOADS"]
-
 SIZES = {
     "num_edges": 30_000,
     "num_nodes": 600,

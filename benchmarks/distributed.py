@@ -18,8 +18,6 @@ from trigraph.benchmarks.calls import Call, Unavailable
 from trigraph.benchmarks.programs import Contender, Program
 from trigraph.benchmarks.workloads import make_case
 
-__all__ = ["PROGRAMS", "main"]
-
 SLEEP = 1e-4  # seconds: at most so much is added to a step
 SYMBOLS = dict(zip(gat.GRADIENTS, ("num_src_nodes", "num_dst_nodes", None), strict=True))
 

@@ -13,8 +13,6 @@ from typing import Any
 from trigraph.benchmarks.peers import by_autograd, compiled, edge_index, torch_peers
 from trigraph.benchmarks.workloads import Case, Step, Target, Workload
 
-__all__ = ["ABOUT", "GRADIENTS", "SIZES", "WORKLOADS", "forward"]
-
 SIZES = {
     "num_src_nodes": 20_000,
     "num_dst_nodes": 20_000,

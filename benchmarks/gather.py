@@ -11,8 +11,6 @@ from typing import Any
 
 from trigraph.benchmarks.workloads import Step, Target, Workload
 
-__all__ = ["WORKLOADS"]
-
 GRAPHS = {"20k": (20_000, 400_000), "100k": (100_000, 1_600_000)}
 LARGEST = {"1m": (1_000_000, 16_000_000)}  # once: rows of 64 numbers, uniform
 WIDTHS = (32, 64, 128)

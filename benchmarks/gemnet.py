@@ -22,8 +22,6 @@ import numpy as np
 from trigraph.benchmarks.calls import Call, Unavailable
 from trigraph.benchmarks.workloads import Case, Peer, Step, Target, Workload
 
-__all__ = ["SIZES", "VARIABLE", "WORKLOADS"]
-
 SIZES = {
     "num_edges": 3_000,
     "num_triplets": 36_000,

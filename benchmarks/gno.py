@@ -21,8 +21,6 @@ from trigraph.benchmarks.peers import by_autograd, compiled, edge_index, torch_p
 from trigraph.benchmarks.workloads import Case, Peer, Step, Target, Workload
 from trigraph.checks.gno import GnoParams, pack_gno_params, unpack_gno_params
 
-__all__ = ["SIZES", "WORKLOADS"]
-
 SIZES = {
     "num_edges": 60_000,
     "num_positions": 60_000,

@@ -16,8 +16,6 @@ from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.graphs.segments import Segments
 from trigraph.verification.networks import power_law
 
-__all__ = ["GRAPH_MAKERS"]
-
 EXPONENT = 0.6  # of the power laws: degrees fall as rank**-EXPONENT
 
 

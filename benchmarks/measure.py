@@ -23,8 +23,6 @@ from trigraph.benchmarks import child
 from trigraph.benchmarks.calls import Call
 from trigraph.benchmarks.worker import Job
 
-__all__ = ["Measurement", "Worker", "alternate", "ceilings", "copy_call", "matmul_call", "relative_error"]
-
 LEAST_SAMPLES = 3
 END = 10.0  # seconds that a worker may take to end
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")

@@ -24,8 +24,6 @@ from trigraph.benchmarks.workloads import Target, make_call, make_case
 from trigraph.graphs import CSC
 from trigraph.graphs.edge_graph import EdgeGraph
 
-__all__ = ["PROGRAMS", "pyg_dimenet"]
-
 # Sizes of PyTorch Geometric's pretrained models; the slab has 96 atoms.
 WIDTHS = {
     "hidden_channels": 128,

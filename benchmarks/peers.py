@@ -11,8 +11,6 @@ import numpy as np
 from trigraph.benchmarks.calls import Call
 from trigraph.benchmarks.workloads import Case, Peer
 
-__all__ = ["by_autograd", "compiled", "edge_index", "leaves", "torch_peers"]
-
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 

@@ -12,8 +12,6 @@ from trigraph.benchmarks.run import Result
 from trigraph.benchmarks.workloads import Workload
 from trigraph.panels import PANELS
 
-__all__ = ["plot_sweeps"]
-
 MARKERS = "ovsD^PX<>h*"
 
 

@@ -10,8 +10,6 @@ from trigraph.benchmarks.calls import Call, require
 from trigraph.benchmarks.worker import Job
 from trigraph.benchmarks.workloads import Target
 
-__all__ = ["Contender", "Program", "make_program"]
-
 
 @dataclass(frozen=True)
 class Contender:

@@ -19,8 +19,6 @@ from trigraph.benchmarks.programs import Program
 from trigraph.benchmarks.run import Options, Result
 from trigraph.benchmarks.workloads import Workload
 
-__all__ = ["about", "record", "stem", "write"]
-
 FORMAT = 2
 PEERS = ("torch", "torch-geometric", "scipy", "fairchem-core")
 KINDS = ("xeon", "epyc", "ryzen", "threadripper", "core", "neoverse", "graviton", "apple")

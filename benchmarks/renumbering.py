@@ -22,8 +22,6 @@ from trigraph.benchmarks.programs import Contender, Program
 from trigraph.benchmarks.script import measure
 from trigraph.verification.networks import power_law
 
-__all__ = ["PROGRAMS"]
-
 ROUNDS, HEADS = 7, 4
 OPERATORS = ("agg_weighted_n2n_fwd", "agg_weighted_n2n_bwd", "mha_gat_n2n_fwd", "mha_gat_n2n_bwd")
 # Cells of a slab of copper, whose neighbours are those of two shells (the cutoff is in tenths of an angstrom); random

@@ -20,24 +20,6 @@ from trigraph.benchmarks.workloads import GATHER, Step, Target, Workload, make_c
 from trigraph.panels import PANELS
 from trigraph.table import OPERATORS, SYMBOLS
 
-__all__ = [
-    "DISTURBED",
-    "FAMILIES",
-    "NAMED",
-    "PROGRAMS",
-    "SIZES",
-    "Options",
-    "Result",
-    "Verdict",
-    "find",
-    "in_turn",
-    "operator_workload",
-    "run",
-    "sweep",
-    "tolerance",
-    "with_threads",
-]
-
 FAMILIES = {"gno": gno, "dimenet": dimenet, "gat": gat, "weighted": weighted, "gemnet": gemnet}
 NAMED = {"gather": gather}  # many: run where they are asked for
 PROGRAMS = (*models.PROGRAMS, *distributed.PROGRAMS)

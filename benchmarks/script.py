@@ -12,8 +12,6 @@ from trigraph.benchmarks.tables import workload_table
 from trigraph.fortran.threads import get_num_threads
 from trigraph.terminal import plain_console
 
-__all__ = ["measure"]
-
 
 def measure(programs: Iterable[Program], path: Path, rounds: int) -> None:
     """Measure programs in float32 on all threads, print their tables, and write the record."""

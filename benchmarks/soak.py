@@ -48,8 +48,6 @@ from trigraph.verification.graphs import GRAPHS
 from trigraph.verification.judged import every_operator_of
 from trigraph.verification.subjects import named_fields
 
-__all__ = ["Soak", "main"]
-
 # Operations of a call in each panel on the CPU, so that it takes milliseconds; and how often the panel is chosen.
 MOST = {"fortran": 3e7, "fortran-reference": 2e6, "pyref": 2e6, "gpu-host": 2e5}
 SHARE = {"fortran": 0.6, "fortran-reference": 0.15, "pyref": 0.15, "gpu-host": 0.1}

@@ -10,8 +10,6 @@ from rich.table import Table
 from trigraph.benchmarks.run import DISTURBED, Result, Verdict
 from trigraph.panels import PANELS
 
-__all__ = ["ceiling_table", "workload_table"]
-
 VERDICTS = {True: "[green]met[/]", False: "[red]missed[/]", None: "not measured"}
 
 

@@ -21,8 +21,6 @@ from trigraph.benchmarks.calls import Call
 from trigraph.benchmarks.peers import by_autograd, compiled, edge_index, torch_peers
 from trigraph.benchmarks.workloads import Case, Peer, Step, Target, Workload
 
-__all__ = ["SIZES", "WORKLOADS"]
-
 SIZES = {
     "num_src_nodes": 100_000,
     "num_dst_nodes": 100_000,

@@ -21,8 +21,6 @@ import numpy as np
 
 from trigraph.benchmarks.calls import Call, Unavailable
 
-__all__ = ["First", "Job", "as_numpy", "host_time", "main", "peak_memory", "pools", "shares"]
-
 STATUS = Path("/proc/self/status")
 CLEAR_REFS = Path("/proc/self/clear_refs")
 PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm")  # what torch's layers and their derivatives call

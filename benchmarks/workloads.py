@@ -21,19 +21,6 @@ from trigraph.panels import FUNCTIONS, PANELS
 from trigraph.table import GRAPHS, OPERATORS, SYMBOLS, Array, Definition, Operator, evaluate
 from trigraph.verification.cases import draw
 
-__all__ = [
-    "GATHER",
-    "Case",
-    "Peer",
-    "Step",
-    "Target",
-    "Workload",
-    "make_call",
-    "make_case",
-    "panel_call",
-    "scaled",
-]
-
 GATHER = "gather"  # the contender that only gathers rows
 ROWS = {"sources": "num_src_nodes", "destinations": "num_dst_nodes"}
 INDEX = np.dtype(np.int64)  # of the graphs drawn here

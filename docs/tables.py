@@ -16,8 +16,6 @@ from trigraph.verification.kinds import CASE_KINDS
 from trigraph.verification.record import KINDS
 from trigraph.verification.tolerances import TABLE
 
-__all__ = ["BLOCKS", "filled"]
-
 DROP_IN = "trigraph.compat.pylibcugraphops"
 DROP_IN_MODULES = ("", ".pytorch", ".pytorch.operators", ".operators", ".dimenet")
 BLOCK = re.compile(r"<!-- generated: (\w+) -->")

@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-__all__ = ["FAMILIES", "PANELS", "ROOT", "Outcome", "Sandbox", "family_files", "panel_of", "sources_digest", "users"]
-
 ROOT = Path(__file__).resolve().parent.parent
 FAMILIES = ("gno", "dimenet", "gat", "weighted", "gemnet")
 

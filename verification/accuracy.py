@@ -17,17 +17,6 @@ from trigraph.verification.judged import Judged, operators_of
 from trigraph.verification.record import Check, digest
 from trigraph.verification.subjects import Subject, attempt
 
-__all__ = [
-    "check_accuracy",
-    "check_subsets",
-    "count_subsets",
-    "dtype_of",
-    "field_error",
-    "form_problem",
-    "largest",
-    "scaled_error",
-]
-
 
 def largest(errors: np.ndarray) -> float:
     """Largest error; 0 for none, NaN if one is NaN."""

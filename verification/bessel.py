@@ -16,8 +16,6 @@ from trigraph.verification.judged import Judged
 from trigraph.verification.record import Check
 from trigraph.verification.subjects import Subject, attempt
 
-__all__ = ["CASE", "check_bessel", "decades"]
-
 CASE = "x = 0.001 to 1"
 POINTS, DEGREES, RADIAL, EXPONENT = 61, 8, 6, 5
 

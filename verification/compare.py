@@ -10,8 +10,6 @@ from typing import Any
 
 from trigraph.verification.record import Check
 
-__all__ = ["FACTOR", "Comparison", "compare"]
-
 # Accuracy has changed when an error grew or shrank by more than this.
 FACTOR = 2.0
 

@@ -16,8 +16,6 @@ from trigraph.verification.failures import failures, withheld
 from trigraph.verification.record import Check
 from trigraph.verification.summary import number, summarise
 
-__all__ = ["print_comparison", "print_failures", "print_summary", "print_withheld"]
-
 
 def _table(words: Iterable[str], numbers: Iterable[str], title: str | None = None) -> Table:
     table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left")

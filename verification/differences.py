@@ -29,8 +29,6 @@ from trigraph.verification.judged import Judged, ask, operators_of
 from trigraph.verification.record import Check
 from trigraph.verification.subjects import Subject, arrays_of
 
-__all__ = ["JUDGE_STEPS", "STEPS", "Curve", "assess", "check_differences", "inner", "rounded_gap", "with_verdict"]
-
 # From the largest step of the case; close to one another where truncation dominates, or the error is smallest.
 STEPS = tuple(2.0**-k for k in (*range(4, 20, 2), *range(22, 36, 4)))
 JUDGE_STEPS = tuple(2.0**-k for k in (*range(6, 30, 6), *range(30, 40, 4), *range(46, 64, 8)))

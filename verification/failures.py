@@ -13,8 +13,6 @@ from trigraph.verification.kinds import CASE_KINDS, kind_of
 from trigraph.verification.record import KINDS, Check
 from trigraph.verification.summary import number, worst
 
-__all__ = ["Failure", "Withheld", "failures", "remark", "withheld"]
-
 SHOWN = 8  # cases that are named
 # Kinds of check whose notes always tell what is wrong; those of the others may say what was left out of a case.
 REASONED = ("repeat", "threads", "levels", "layout", "complete")

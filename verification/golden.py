@@ -29,8 +29,6 @@ from trigraph.verification.judged import ask
 from trigraph.verification.record import Check
 from trigraph.verification.subjects import Outcome, Subject, attempt
 
-__all__ = ["PACKAGED", "Vector", "check_golden", "check_missing", "directory", "files", "missing", "vectors"]
-
 PACKAGED = Path(__file__).parent / "data" / "golden"
 
 

@@ -17,8 +17,6 @@ from trigraph.verification.judged import Judged
 from trigraph.verification.record import Check
 from trigraph.verification.subjects import Subject, attempt
 
-__all__ = ["EVERY_NUMBER", "check_every_number", "check_half"]
-
 # Where attention weights and embeddings are 0 and each destination has one in-edge, the gradient of a source's
 # embedding is the sum of the output's cotangents at its destinations.
 EVERY_NUMBER = "mha_gat_n2n_bwd"

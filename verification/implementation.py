@@ -22,8 +22,6 @@ from trigraph.table import OPERATORS, Operator
 from trigraph.terminal import plain
 from trigraph.verification.subjects import LEFT_OUT, NotOffered, Subject, message_of, panel
 
-__all__ = ["LoadError", "adapt", "load"]
-
 
 class LoadError(ValueError):
     """The module of an implementation fails when it is imported; the cause is chained."""

@@ -27,8 +27,6 @@ from trigraph.verification.implementation import LoadError
 from trigraph.verification.record import Check
 from trigraph.verification.units import Unit, missing, spoil_new_memory
 
-__all__ = ["Refused", "Workers"]
-
 # Where several processes share the processors. Libraries that NumPy's products come from would start as many threads in
 # every process as there are processors; threads of the fast path that wait for others would keep a processor busy.
 SHARING = {"OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}

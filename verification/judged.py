@@ -18,8 +18,6 @@ from trigraph.verification.subjects import Outcome, Subject
 
 T = TypeVar("T")
 
-__all__ = ["Judged", "ask", "every_operator_of", "operators_of"]
-
 
 def operators_of(definition: Definition) -> tuple[Operator, ...]:
     """Return fwd, bwd and bwd2 of a definition."""

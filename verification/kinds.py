@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["CASE_KINDS", "Kind", "Variant", "kind_of"]
-
 
 @dataclass(frozen=True)
 class Kind:

@@ -15,18 +15,6 @@ import numpy as np
 from trigraph.graphs import CSC
 from trigraph.table import Definition
 
-__all__ = [
-    "EDGES",
-    "NODES",
-    "airfoil",
-    "club",
-    "club_values",
-    "mesh",
-    "mesh_values",
-    "power_law",
-    "power_law_values",
-]
-
 DATA = Path(__file__).parent / "data"
 NEAR = 8  # destinations of the mesh's patch
 NODES, EDGES = 3_000, 30_000

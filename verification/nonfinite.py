@@ -14,8 +14,6 @@ from trigraph.verification.judged import Judged, ask
 from trigraph.verification.record import Check
 from trigraph.verification.subjects import Outcome, Subject, attempt
 
-__all__ = ["SPOILERS", "Spoiler", "check_nonfinite", "spoilers"]
-
 
 class Spoiler(NamedTuple):
     """A number that spoils an argument, from which part of its elements on, and every how many (None: just one)."""

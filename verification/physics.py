@@ -31,8 +31,6 @@ from trigraph.verification.record import Check
 from trigraph.verification.structures import BASIS, MIDDLE, SUM, WHOLE, WIDTH, Model, Structure, model, numbers
 from trigraph.verification.subjects import Subject, arrays_of, panel
 
-__all__ = ["CHECKS", "INVOLVED", "System", "check_force_training", "check_forces", "check_invariance", "prepare"]
-
 # The check is recorded under the last of the operators it takes the chain through.
 INVOLVED = {
     "forces": ("agg_edge_to_edge_bwd", "agg_edge_to_edge_fwd", "radial_basis_fwd", "radial_basis_bwd"),

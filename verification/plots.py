@@ -20,8 +20,6 @@ from trigraph.verification.record import Check
 from trigraph.verification.summary import ratio, worst
 from trigraph.verification.tolerances import eps
 
-__all__ = ["PICTURES", "agreement", "bessel", "differences", "png", "svg"]
-
 # Colour of all lines and texts outside coloured cells; pages replace it by the colour of their own text.
 INK = "#1d2129"
 MUTED = "#8a919c"

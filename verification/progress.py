@@ -13,8 +13,6 @@ from trigraph.table import DEFINITIONS
 from trigraph.verification.record import Check
 from trigraph.verification.units import Unit, counted
 
-__all__ = ["duration", "follow", "last_time", "part_of", "remember", "result"]
-
 NAMES = {spec.name for spec in DEFINITIONS}
 REMEMBERED = 100  # runs whose time is kept
 

@@ -23,21 +23,6 @@ from trigraph.verification.record import Check
 from trigraph.verification.subjects import Outcome, Subject, attempt, extent, observe
 from trigraph.verification.transforms import embed_in_batch, own_fields, renumbered
 
-__all__ = [
-    "check_adjoint",
-    "check_batch",
-    "check_blocks",
-    "check_layout",
-    "check_levels",
-    "check_out",
-    "check_permutation",
-    "check_repeat",
-    "check_symmetry",
-    "check_threads",
-    "levels",
-    "renumbered_fields",
-]
-
 THREADS = (1, 2, 3)
 # Panels in which what belongs to a node or an edge has the same bits whatever other nodes and edges are in the call.
 BATCH_INVARIANT = ("fortran", "fortran-reference", "gpu", "gpu-host")

@@ -22,8 +22,6 @@ from trigraph.verification.judged import operators_of
 from trigraph.verification.structures import Structure, shipped
 from trigraph.verification.triplets import sums_over
 
-__all__ = ["RealInput", "build_real", "real_inputs"]
-
 SLAB = "copper slab with CO"
 WIDTH = 8  # features in and out, as the weights have them
 # Steps of differences on the full input; directions are relative (v_i = x_i times a normal number). Pieces of GNO are

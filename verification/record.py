@@ -7,8 +7,6 @@ import hashlib
 
 import numpy as np
 
-__all__ = ["KINDS", "Check", "digest"]
-
 # What a check compares with what.
 KINDS = {
     "accuracy": "a panel against the real128 judge, elementwise",

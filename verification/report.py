@@ -24,8 +24,6 @@ from trigraph.verification.summary import evidence, number, summarise
 from trigraph.verification.tolerances import TABLE
 from trigraph.verification.units import counted
 
-__all__ = ["ReportError", "assemble", "checks_of", "read", "validate", "write"]
-
 SCHEMA_VERSION = 2
 SAMPLE = 100  # rows of the table of checks that stand for all others where a report is validated, which is slow
 # Attributes of a check that are texts, and its numbers, as columns of the table of checks.

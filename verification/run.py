@@ -34,8 +34,6 @@ from trigraph.verification.tasks import Lazy, Scope
 from trigraph.verification.units import Task, Unit, unit_of
 from trigraph.verification.variants import hubs, variants
 
-__all__ = ["DTYPES", "EMULATED", "available_panels", "plan"]
-
 DTYPES = ("float32", "float64")
 # Differences go through the panels whose calls are cheap; the kernels are compared with the judge, value by value.
 UNDIFFERENCED = ("gpu", "gpu-host")

@@ -12,8 +12,6 @@ from typing import Any
 
 from trigraph.table import OPERATORS, Definition
 
-__all__ = ["Where", "admits", "restriction", "settings_of"]
-
 # Values that are left, by the name of an argument; arguments that are not named may have any value.
 Where = Mapping[str, tuple[str, ...]]
 

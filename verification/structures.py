@@ -24,20 +24,6 @@ from trigraph.panels import panel_function
 from trigraph.table import Definition
 from trigraph.verification.subjects import message_of
 
-__all__ = [
-    "BASIS",
-    "SHIPPED",
-    "SUM",
-    "WHOLE",
-    "Model",
-    "Structure",
-    "from_atoms",
-    "model",
-    "numbers",
-    "read",
-    "shipped",
-]
-
 FOLDER = Path(__file__).parent / "data" / "structures"
 SHIPPED = {"benzene": "benzene", "ethanol": "ethanol", "copper slab with CO": "copper_co", "rock salt": "rock_salt"}
 # Attributes of the radial basis and of the sum: DimeNet++'s, with the rule for periodic systems.

@@ -19,24 +19,6 @@ from trigraph.graphs import array_kind, to_device
 from trigraph.panels import FUNCTIONS, PANELS, unavailable
 from trigraph.table import Operator, result_type
 
-__all__ = [
-    "DIRECT",
-    "LEFT_OUT",
-    "CallError",
-    "NotOffered",
-    "Outcome",
-    "Subject",
-    "arrays_of",
-    "attempt",
-    "extent",
-    "message_of",
-    "named_fields",
-    "observe",
-    "panel",
-    "takes",
-    "trace_of",
-]
-
 # Panels whose sums are direct; the others sum in chunks (tolerances.py).
 DIRECT = ("pyref", "fortran-reference")
 

@@ -13,8 +13,6 @@ from trigraph.verification.record import KINDS, Check
 from trigraph.verification.subjects import DIRECT
 from trigraph.verification.units import counted
 
-__all__ = ["Row", "evidence", "number", "ratio", "summarise", "worst"]
-
 # Kinds of check that observe an order.
 CURVES = ("differences", "forces", "force training")
 

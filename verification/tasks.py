@@ -19,8 +19,6 @@ from trigraph.verification.subjects import Subject
 from trigraph.verification.transforms import own_fields
 from trigraph.verification.units import Task
 
-__all__ = ["Lazy", "Scope"]
-
 Lazy = Callable[[], Judged]
 
 

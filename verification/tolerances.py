@@ -11,8 +11,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["TABLE", "Tolerance", "accuracy", "differences", "eps", "golden_maximum", "tiny"]
-
 
 @dataclass(frozen=True)
 class Tolerance:

@@ -17,8 +17,6 @@ from trigraph.verification.cases import Case
 from trigraph.verification.graphs import GRAPHS
 from trigraph.verification.graphs.csc import rows_are_positions
 
-__all__ = ["Batch", "embed_in_batch", "own_fields", "renumbered"]
-
 # Other graphs' nodes before the case's have few rows (graphs.CROWDED); those after it have few members, which changes
 # every mean degree. No number here divides by a size that a panel cuts its work into.
 BEFORE = {"nodes": 3, "edges": 437, "positions": 411, "triplets": 901}

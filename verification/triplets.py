@@ -17,19 +17,6 @@ from trigraph.panels import panel_function
 from trigraph.table import Definition
 from trigraph.verification.structures import Structure, numbers
 
-__all__ = [
-    "CIRCULAR",
-    "SPHERICAL",
-    "Lists",
-    "Sums",
-    "circular_basis",
-    "quadruplets",
-    "radial_basis",
-    "spherical_basis",
-    "sums_over",
-    "triplets",
-]
-
 CIRCULAR, SPHERICAL = 7, 49  # Legendre polynomials; spherical harmonics up to degree 6, as GemNet-OC has them
 RADIAL, INTERM, EMB_IN, EMB_OUT = 4, 3, 4, 5  # the judge pays for them
 NEAREST = 3.0  # angstrom: edges of quadruplets, as in GemNet-OC shorter than those of triplets

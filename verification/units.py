@@ -16,8 +16,6 @@ from functools import partial
 from trigraph.verification.record import Check
 from trigraph.verification.subjects import LEFT_OUT, NotOffered, message_of, trace_of
 
-__all__ = ["Task", "Unit", "counted", "execute", "missing", "spoil_new_memory", "unit_of"]
-
 
 @dataclass(frozen=True)
 class Task:

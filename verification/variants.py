@@ -12,8 +12,6 @@ from trigraph.verification.graphs import GRAPHS
 from trigraph.verification.kinds import Variant
 from trigraph.verification.settings import Where, admits, settings_of
 
-__all__ = ["hubs", "sizes_of", "variants"]
-
 # Widths of the cases with very many edges at one node (hubs). They are small, since the judge takes long for each edge.
 WIDTHS = {"n_radial": 1, "n_emb": 1, "n_mid": 1, "num_heads": 1}
 WIDTH = 2  # of everything else

@@ -19,8 +19,6 @@ from trigraph.verification.cases import half_dtype, half_types
 from trigraph.verification.judged import every_operator_of
 from trigraph.verification.subjects import named_fields
 
-__all__ = ["CASES", "make", "results", "run", "subset"]
-
 # The largest errors of all cases on gpu-host are some 130 eps of the largest value in float32 (the second order of a
 # mean, whose divisor is a sum of weights that nearly cancel) and 60 in float64. A term of a sum that is lost or counted
 # twice, as after a race, is mostly a thousandth of that value or more: 8,000 eps of float32. This number lies between.

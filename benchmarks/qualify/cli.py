@@ -12,8 +12,6 @@ from trigraph.benchmarks.qualify.summary import write
 from trigraph.panels import unavailable
 from trigraph.terminal import Finite, say
 
-__all__ = ["qualify"]
-
 
 @click.command(short_help="Show whether a CUDA device computes right, and how fast.")
 @click.option(

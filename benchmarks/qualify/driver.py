@@ -17,8 +17,6 @@ from trigraph.benchmarks import child
 from trigraph.benchmarks.qualify.part import read
 from trigraph.benchmarks.qualify.place import Device
 
-__all__ = ["STAGES", "Stage", "qualify"]
-
 RESERVE = 5.0  # seconds kept for the summary
 LEAST = 2.0  # seconds under which a part is not begun
 LAST_LINES = 12  # of the output of a part that failed

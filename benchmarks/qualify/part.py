@@ -16,8 +16,6 @@ from typing import Any
 
 from trigraph.benchmarks.qualify.place import place
 
-__all__ = ["Notes", "main", "read"]
-
 
 def _plain(value: Any) -> Any:
     """Return a value as JSON has it: NumPy's numbers as Python's, what is not finite as text."""

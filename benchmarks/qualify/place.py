@@ -14,8 +14,6 @@ import numpy as np
 from trigraph.benchmarks.device import timer
 from trigraph.graphs import to_device
 
-__all__ = ["Device", "Rehearsal", "place"]
-
 Call = Callable[[], Any]
 PROPERTIES = (
     "name",

@@ -10,8 +10,6 @@ from typing import Any
 
 from trigraph.terminal import plain
 
-__all__ = ["summarise", "write"]
-
 UNLIKE = 1.5  # times what was predicted, above which or below which a time wants an explanation
 KERNELS = 10  # of each workload
 NOTE = 300  # characters

@@ -13,8 +13,6 @@ from trigraph.benchmarks.qualify.place import Device
 from trigraph.benchmarks.workloads import Case, Workload
 from trigraph.table import SYMBOLS, evaluate
 
-__all__ = ["WORKLOADS", "Timed", "gathered_bytes", "indexed", "sizes_at"]
-
 
 @dataclass(frozen=True)
 class Timed:

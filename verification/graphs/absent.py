@@ -12,8 +12,6 @@ from trigraph.verification.kinds import Variant
 if TYPE_CHECKING:
     from trigraph.verification.cases import Case
 
-__all__ = ["NoGraphCases"]
-
 
 class NoGraphCases(CaseGraphs):
     """See `CaseGraphs`."""

@@ -14,19 +14,6 @@ from trigraph.verification.kinds import Variant
 if TYPE_CHECKING:
     from trigraph.verification.cases import Case
 
-__all__ = [
-    "BY_DESTINATION",
-    "BY_ROW",
-    "BY_SOURCE",
-    "CROWDED",
-    "CaseGraphs",
-    "Counts",
-    "GraphsAndInputs",
-    "among",
-    "any_orders",
-    "in_rows",
-]
-
 # Lengths of rows: of 256 and 512 members, which are whole pieces, of one more, and long ones first and last;
 # in all more rows than two blocks of nodes (48) have.
 BY_DESTINATION = np.array([257, *[1] * 100, 256, 0, 512])

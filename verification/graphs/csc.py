@@ -23,8 +23,6 @@ from trigraph.verification.kinds import Variant
 if TYPE_CHECKING:
     from trigraph.verification.cases import Case
 
-__all__ = ["CSCCases", "rows_are_positions"]
-
 
 def rows_are_positions(case: Case) -> bool:
     """Whether a case's graph is a CSC whose position p has row p of the edge arrays."""

@@ -13,8 +13,6 @@ from trigraph.verification.kinds import Variant
 if TYPE_CHECKING:
     from trigraph.verification.cases import Case
 
-__all__ = ["EdgeCases"]
-
 
 class EdgeCases(CaseGraphs):
     """See `CaseGraphs`."""

@@ -23,9 +23,6 @@ from trigraph.verification.kinds import Variant
 if TYPE_CHECKING:
     from trigraph.verification.cases import Case
 
-__all__ = ["SegmentCases"]
-
-
 # By argument: the sizes that are its numbers of members and of segments.
 OWNERS = {
     "triplets": ("num_triplets", "num_edges"),

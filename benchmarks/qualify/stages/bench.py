@@ -19,8 +19,6 @@ from trigraph.benchmarks.run import tolerance
 from trigraph.benchmarks.worker import as_numpy
 from trigraph.benchmarks.workloads import Case, Peer, make_case, panel_call
 
-__all__ = ["measure", "parts", "run"]
-
 ROUNDS = 7
 BLOCK = 0.02  # seconds timed at once, where calls are short
 DTYPE = np.dtype(np.float32)

@@ -20,8 +20,6 @@ from trigraph.table import OPERATORS, Operator
 from trigraph.verification.cases import build, variants
 from trigraph.verification.subjects import named_fields
 
-__all__ = ["AT_ONCE", "parts", "run"]
-
 AT_ONCE = True
 EVERY_OPERATOR = tuple(OPERATORS)
 SOME = (

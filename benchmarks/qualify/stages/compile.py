@@ -16,8 +16,6 @@ from trigraph.gpu import compile as budgeted
 from trigraph.gpu import launcher
 from trigraph.gpu.instances import INSTANCES
 
-__all__ = ["compiled", "parts", "run"]
-
 
 def parts(where: Device) -> list[str]:
     """Return the parts: a first call, and all kernels."""

@@ -14,8 +14,6 @@ from trigraph.benchmarks.workloads import make_case, panel_call, scaled
 from trigraph.gpu import launcher
 from trigraph.gpu.launcher import instance_name
 
-__all__ = ["parts", "run"]
-
 
 def parts(place: Device) -> list[str]:
     """Return the workloads whose kernels are looked at."""

@@ -13,8 +13,6 @@ from trigraph.benchmarks.qualify.place import Device
 from trigraph.gpu import launcher
 from trigraph.gpu.instances import INSTANCES
 
-__all__ = ["AT_ONCE", "parts", "prefix", "read", "run"]
-
 AT_ONCE = True
 TOOLS = ("memcheck", "racecheck", "synccheck")
 NAME = "compute-sanitizer"

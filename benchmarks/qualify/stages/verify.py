@@ -8,8 +8,6 @@ from trigraph.benchmarks.qualify.part import Notes
 from trigraph.benchmarks.qualify.place import Device
 from trigraph.gpu.instances import INSTANCES
 
-__all__ = ["parts", "read", "run"]
-
 SMALLEST = ("--operator", "basis_embedding_radial_fwd", "--dtype", "float32")
 PRINTED = 40  # last lines that are kept of a run that failed
 

@@ -340,4 +340,4 @@ def register(library: torch.library.Library) -> None:
         torch.export.register_dataclass(GraphTensors, serialized_type_name="trigraph.GraphTensors")
     for cls in GRAPH_TYPES.values():
         _build_outside(cls)
-        cls.__reduce_ex__ = _reduce  # type: ignore[method-assign]
+        cls.__reduce_ex__ = _reduce  # type: ignore[assignment, method-assign]
