@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from ase.build import bulk, fcc111
+from compiled_programs import compiled_whole
 from raising import raising
 from scipy import special
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -303,6 +304,7 @@ def test_kept_neighbors_and_edges_beyond_the_cutoff():
     assert kept.num_structures == 1
 
 
+@compiled_whole
 def test_traced_and_compiled():
     """`make_fx` of energy, forces and stress; the trace compiled, and its force-training gradient."""
     model = model_of(**SMALL)
@@ -337,6 +339,7 @@ def test_traced_and_compiled():
     close(compiled(z, pos, cell=cell, neighbors=neighbors), model(z, pos, cell=cell, neighbors=neighbors), 1e-14)
 
 
+@compiled_whole
 def test_compiled_around_a_search():
     """Where neighbours are looked for, the program breaks; derivatives run as they are."""
     model, (z, pos, cell, pbc) = model_of(**SMALL), tensors_of(slab())

@@ -12,6 +12,7 @@ from raising import raising
 
 torch = pytest.importorskip("torch")
 
+from compiled_programs import compiled_whole  # noqa: E402
 from torch.fx.experimental.proxy_tensor import make_fx  # noqa: E402
 
 import trigraph  # noqa: E402
@@ -346,6 +347,7 @@ def test_layers_travel(name):
     assert type(layer).__name__ in repr(layer)
 
 
+@compiled_whole
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers_compile(name):
     make, attr = LAYERS[name]
@@ -535,6 +537,7 @@ def test_a_root_of_another_width():
         nn.WeightedConv((4, 3), 5, root_weight=True).double()(rows(NODES, 4), edges())
 
 
+@compiled_whole
 def test_the_compiler_is_not_imported():
     """Its import takes as long as all of torch's."""
     program = """

@@ -10,6 +10,8 @@ from raising import raising
 
 torch = pytest.importorskip("torch")
 
+from compiled_programs import compiled_whole  # noqa: E402
+
 from trigraph import Segments  # noqa: E402
 from trigraph.compat.gemnet import basis_embedding, interaction_bilinear  # noqa: E402
 from trigraph.torch import nn  # noqa: E402
@@ -137,6 +139,7 @@ def test_derivatives_of_both_orders(padded):
     assert torch.autograd.gradgradcheck(function, inputs, fast_mode=True)
 
 
+@compiled_whole
 def test_compiled_and_copied():
     case = Padded()
     triplets, atoms = Segments(case.outer, EDGES), Segments(case.atom, ATOMS)

@@ -12,6 +12,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
+from compiled_programs import compiled_whole  # noqa: E402
 from torch._dynamo import compiled_autograd  # noqa: E402
 from torch._subclasses import FakeTensorMode  # noqa: E402
 from torch.autograd import forward_ad  # noqa: E402
@@ -22,11 +23,9 @@ from torch.utils._python_dispatch import TorchDispatchMode  # noqa: E402
 import trigraph  # noqa: E402
 import trigraph.torch as tt  # noqa: E402
 from trigraph import CSC, EdgeGraph, Segments  # noqa: E402
-from trigraph.torch.graphs import COMPILED  # noqa: E402
 from trigraph.torch.library import OPERATORS_OF_TORCH  # noqa: E402
 
 DTYPE = torch.float64
-compiled_whole = pytest.mark.skipif(not COMPILED, reason="programs of torch before 2.11 leave off at each call")
 
 
 @pytest.fixture(autouse=True)

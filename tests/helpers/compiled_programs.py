@@ -1,0 +1,9 @@
+"""What a test of compiled programs needs of torch."""
+
+import pytest
+
+pytest.importorskip("torch")
+
+from trigraph.torch.graphs import COMPILED
+
+compiled_whole = pytest.mark.skipif(not COMPILED, reason="programs of torch before 2.11 leave off at each call")
