@@ -75,7 +75,7 @@ def test_a_rank_that_ends_early_ends_all(case, status):
 @pytest.mark.skipif(sys.platform != "linux", reason="limits of memory are those of Linux")
 def test_two_ranks_take_what_one_cannot():
     """Each with no more memory than the one had."""
-    edges, limit = 500_000, 150_000_000  # bytes of each rank: one needs more than 180 million, two less than 100 each
+    edges, limit = 500_000, 100_000_000  # bytes of each rank: one needs more than 120 million, two less than 80 each
     alone = ranks(1, "distributed_memory.py", str(edges), str(limit))
     assert alone.returncode != 0
     assert "MemoryError" in alone.stderr
