@@ -154,8 +154,12 @@ def _torch() -> str:
     text = HEADER + "from collections.abc import Mapping\n"
     text += "from typing import Literal, NamedTuple, SupportsIndex, TypeAlias\n\nfrom torch import Tensor\n\n"
     text += "from trigraph import CSC, EdgeGraph, Segments\nfrom trigraph.torch import nn as nn\n"
+    text += "from trigraph.torch.conversion import convert as convert\n"
+    text += "from trigraph.torch.gemnet import basis_embedding as basis_embedding\n"
     text += "from trigraph.torch.graphs import GraphTensors as GraphTensors\n\n"
-    text += _all(sorted(["GraphTensors", *(spec.name for spec in DEFINITIONS), "nn"])) + PANEL
+    text += (
+        _all(sorted(["GraphTensors", "basis_embedding", "convert", *(spec.name for spec in DEFINITIONS), "nn"])) + PANEL
+    )
     for name in (spec.name for spec in DEFINITIONS):
         op = OPERATORS[f"{name}_fwd"]
         result = "Tensor" if op.single else f"_{result_type(op.name).__name__.removesuffix('Fwd')}"

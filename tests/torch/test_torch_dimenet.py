@@ -157,7 +157,7 @@ def test_initial_parameters():
     assert not ours.output_blocks[0].lin.weight.any()
     assert torch.equal(ours.rbf.freq, torch.pi * torch.arange(1.0, 4))
     z, pos = cluster()
-    assert ours(z, pos.float()).tolist() == [[0.0]]
+    assert ours(z, pos.float()).tolist() == [0.0]
 
 
 def test_parts():
@@ -259,7 +259,7 @@ def test_cells_of_some_structures():
     model, batch = model_of(), torch.tensor([0] * 4 + [1] * 4)
     z, pos, cell, _ = tensors_of(slab())
     found = model(z.repeat(2), pos.repeat(2, 1), batch, [cell, None])
-    close(found, torch.cat([model(z, pos, cell=cell), model(z, pos)]), 1e-14)
+    close(found, torch.stack([model(z, pos, cell=cell), model(z, pos)]), 1e-14)
     assert model(z[:0], pos[:0], batch[:0], []).shape == (0, 1)
 
 
@@ -279,7 +279,7 @@ def test_isolated_atoms_and_empty_structures():
     model = model_of()
     z, pos = torch.tensor([29, 79]), torch.tensor([[0.0, 0, 0], [9, 0, 0]], dtype=torch.float64)
     apart = model.energy_forces_stress(z, pos, create_graph=True)
-    close(apart.energy, sum(model(z[i : i + 1], pos[i : i + 1])[0] for i in range(2)), 1e-14)
+    close(apart.energy, sum(model(z[i : i + 1], pos[i : i + 1]) for i in range(2)), 1e-14)
     assert not apart.forces.any()
     (apart.energy.sum() + apart.forces.sum()).backward()
     empty = model.energy_forces_stress(z[:0], pos[:0])

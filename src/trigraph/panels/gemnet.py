@@ -29,8 +29,8 @@ class BasisEmbeddingBwd2(NamedTuple):
     sph_basis: Any
 
 
-def _form(owner: str, weight: Any, sph_basis: Any, triplets: Any) -> str:
-    """Return the form the arguments are meant for; its operator checks them."""
+def form_of(owner: str, weight: Any, sph_basis: Any, triplets: Any) -> str:
+    """Return the form the arguments are meant for: "radial", "spherical" or "triplets"; its operator checks them."""
     if (sph_basis is None) != (triplets is None):
         missing, present = ("triplets", "sph_basis") if triplets is None else ("sph_basis", "triplets")
         raise TypeError(f"{owner}: {missing} is None, but {present} is given; expected both or neither")
@@ -42,7 +42,7 @@ def _form(owner: str, weight: Any, sph_basis: Any, triplets: Any) -> str:
 def _derivative(result: Any, order: str, arrays: dict[str, Any], triplets: Any, wrt: Any, out: Any, panel: Any) -> Any:
     """Call the operator that a derivative of some arrays is meant for; return its fields as a `result`."""
     owner = f"basis_embedding_{order}"
-    form = _form(owner, arrays["weight"], arrays["sph_basis"], triplets)
+    form = form_of(owner, arrays["weight"], arrays["sph_basis"], triplets)
     fields = result._fields if wrt is None else checked_names(owner, result._fields, wrt)
     if form == "triplets":
         arrays["triplets"] = triplets
@@ -86,7 +86,7 @@ def basis_embedding_fwd(
     Source: Gasteiger et al., GemNet-OC (2022), arXiv:2204.02782; fairchem's BasisEmbedding. The product with `weight`
     of rank 3 has the memory order (num_spherical, interm) and is reshaped, not transposed: checkpoints depend on it.
     """
-    form = _form("basis_embedding_fwd", weight, sph_basis, triplets)
+    form = form_of("basis_embedding_fwd", weight, sph_basis, triplets)
     function = FUNCTIONS[f"basis_embedding_{form}_fwd"]
     more = (sph_basis, triplets) if form == "triplets" else ()
     return function(rad_basis, weight, *more, out=out, panel=panel)

@@ -14,16 +14,19 @@ if _torch.__version__ < (2, 6):  # type: ignore[operator]
 import importlib as _importlib
 
 from trigraph.torch.functions import FUNCTIONS
+from trigraph.torch.gemnet import basis_embedding
 from trigraph.torch.graphs import GraphTensors
 from trigraph.torch.graphs import register as _register
 from trigraph.torch.library import LIBRARY as _LIBRARY
 
 _register(_LIBRARY)
 globals().update(FUNCTIONS)
-__all__ = ["GraphTensors", "nn", *sorted(FUNCTIONS)]
+__all__ = ["GraphTensors", "basis_embedding", "convert", "nn", *sorted(FUNCTIONS)]
 
 
 def __getattr__(name: str) -> object:
     if name == "nn":
         return _importlib.import_module("trigraph.torch.nn")
+    if name == "convert":
+        return _importlib.import_module("trigraph.torch.conversion").convert
     raise AttributeError(f"module 'trigraph.torch' has no attribute {name!r}")

@@ -42,3 +42,11 @@ def check_device(owner: str, name: str, value: torch.Tensor) -> None:
     """Raise unless a tensor is on a device that has operators."""
     if value.device.type not in ("cpu", "cuda"):
         raise ValueError(f"{owner}: {name} is on {value.device}; expected a CPU or CUDA device")
+
+
+def refuse_script(module: torch.nn.Module) -> None:
+    """Raise NotImplementedError: torch.jit.script calls ``__prepare_scriptable__`` before it reads a layer."""
+    raise NotImplementedError(
+        f"{type(module).__name__}: torch.jit.script cannot read the operators of trigraph; use torch.compile or "
+        "torch.export"
+    )

@@ -20,7 +20,7 @@ from trigraph.graphs.scalars import real_number
 from trigraph.torch.functions import FUNCTIONS
 from trigraph.torch.graphs import uncompiled
 from trigraph.torch.nn.activations import Activation, activation
-from trigraph.torch.nn.arguments import check_sizes
+from trigraph.torch.nn.arguments import check_sizes, refuse_script
 from trigraph.torch.nn.structures import EnergyForcesStress, Neighbors, check_atoms, find_neighbors, stack_cells
 
 NUM_ELEMENTS = 95  # rows of the embedding: atomic numbers 0 to 94
@@ -72,6 +72,8 @@ class RadialBasis(Module):
         self.freq = Parameter(torch.empty(num_radial))
         self.reset_parameters()
 
+    __prepare_scriptable__ = refuse_script
+
     @torch.no_grad()
     def reset_parameters(self) -> None:
         """Set the frequencies to the multiples of pi."""
@@ -102,7 +104,7 @@ def _check_numbers(z: Tensor) -> None:
         )
 
 
-class _Embedding(Module):
+class EmbeddingBlock(Module):
     """Embedding of each edge from the elements of its ends and its length."""
 
     def __init__(self, num_radial: int, hidden_channels: int, act: Activation) -> None:
@@ -131,7 +133,7 @@ class _Embedding(Module):
         return self.act(F.linear(self.act(self.lin_rbf(rbf)), of_rbf, self.lin.bias) + ends)
 
 
-class _Residual(Module):
+class ResidualBlock(Module):
     """Two layers beside an identity."""
 
     def __init__(self, hidden_channels: int, act: Activation) -> None:
@@ -141,6 +143,7 @@ class _Residual(Module):
         self.lin2 = Linear(hidden_channels, hidden_channels)
 
     def forward(self, x: Tensor) -> Tensor:
+        """Return the new embedding of each edge."""
         return x + self.act(self.lin2(self.act(self.lin1(x))))
 
 
@@ -184,10 +187,12 @@ class InteractionBlock(Module):
         self.lin_ji = Linear(hidden_channels, hidden_channels)
         self.lin_down = Linear(hidden_channels, int_emb_size, bias=False)
         self.lin_up = Linear(int_emb_size, hidden_channels, bias=False)
-        self.layers_before_skip = ModuleList(_Residual(hidden_channels, act) for _ in range(num_before_skip))
+        self.layers_before_skip = ModuleList(ResidualBlock(hidden_channels, act) for _ in range(num_before_skip))
         self.lin = Linear(hidden_channels, hidden_channels)
-        self.layers_after_skip = ModuleList(_Residual(hidden_channels, act) for _ in range(num_after_skip))
+        self.layers_after_skip = ModuleList(ResidualBlock(hidden_channels, act) for _ in range(num_after_skip))
         self.reset_parameters()
+
+    __prepare_scriptable__ = refuse_script
 
     def reset_parameters(self) -> None:
         """Draw the parameters anew."""
@@ -228,7 +233,7 @@ class InteractionBlock(Module):
         return h
 
 
-class _Output(Module):
+class OutputBlock(Module):
     """Contribution of the embeddings of the edges to the atoms that they enter."""
 
     def __init__(
@@ -258,6 +263,7 @@ class _Output(Module):
             torch.nn.init.zeros_(self.lin.weight)
 
     def forward(self, x: Tensor, rbf: Tensor, neighbors: Neighbors) -> Tensor:
+        """Return the contribution to each atom, shape (num_atoms, out_channels)."""
         x = self.lin_up(neighbors.into_atoms(self.lin_rbf(rbf) * x))
         for lin in self.lins:
             x = self.act(lin(x))
@@ -349,9 +355,9 @@ class DimeNetPlusPlus(Module):
         act = activation("DimeNetPlusPlus", act)
         self.max_num_neighbors, self.out_channels = max_num_neighbors, out_channels
         self.rbf = RadialBasis(num_radial, num_spherical, self.cutoff, envelope_exponent)
-        self.emb = _Embedding(num_radial, hidden_channels, act)
+        self.emb = EmbeddingBlock(num_radial, hidden_channels, act)
         self.output_blocks = ModuleList(
-            _Output(
+            OutputBlock(
                 num_radial, hidden_channels, out_emb_channels, out_channels, num_output_layers, act, output_initializer
             )
             for _ in range(num_blocks + 1)
@@ -370,6 +376,8 @@ class DimeNetPlusPlus(Module):
             )
             for _ in range(num_blocks)
         )
+
+    __prepare_scriptable__ = refuse_script
 
     def reset_parameters(self) -> None:
         """Draw the parameters anew."""
@@ -418,7 +426,8 @@ class DimeNetPlusPlus(Module):
 
         Returns
         -------
-        Tensor, shape (num_structures, out_channels)
+        Tensor, shape (num_structures, out_channels), or (out_channels,) without a batch
+            With kept `neighbors`, what they were found with counts.
 
         Raises
         ------
@@ -426,7 +435,8 @@ class DimeNetPlusPlus(Module):
             If an argument is of the wrong type, dtype, shape or device, or two atoms coincide.
         """
         neighbors, cells = self._prepare(z, pos, batch, cell, pbc, neighbors)
-        return self._of_vectors(z, neighbors.vectors(pos, cells), neighbors)
+        found = self._of_vectors(z, neighbors.vectors(pos, cells), neighbors)
+        return found[0] if neighbors.batch is None else found
 
     @uncompiled  # by default torch compiles no function that takes derivatives itself
     def energy_forces_stress(
@@ -497,7 +507,7 @@ class DimeNetPlusPlus(Module):
         return neighbors, stack_cells("DimeNetPlusPlus", cell, pos, neighbors.num_structures)
 
     def _of_vectors(self, z: Tensor, vec: Tensor, neighbors: Neighbors) -> Tensor:
-        """Return what `forward` returns, from the vectors of the edges."""
+        """Return the sum over the atoms of each structure, from the vectors of the edges."""
         rbf, sbf_rad = self.rbf(vec.square().sum(dim=1).sqrt())
         x = self.emb(z, rbf, neighbors)
         atoms = self.output_blocks[0](x, rbf, neighbors)

@@ -60,6 +60,11 @@ def check_edge_index(owner: str, edge_index: Any, like: torch.Tensor | None = No
         )
     if edge_index.layout is not torch.strided:
         raise TypeError(f"{owner}: edge_index is a tensor of layout {edge_index.layout}; expected torch.strided")
+    if torch.jit.is_tracing():  # type: ignore[attr-defined]
+        raise NotImplementedError(
+            f"{owner}: torch.jit.trace would keep this edge_index in the traced program as a constant; expected "
+            "torch.compile, torch.export, or a prepared trigraph.CSC, which is a constant"
+        )
     if edge_index.dtype not in (torch.int32, torch.int64):
         raise TypeError(f"{owner}: edge_index has dtype {edge_index.dtype}; expected torch.int32 or torch.int64")
     if edge_index.dim() != 2 or edge_index.shape[0] != 2:
@@ -67,6 +72,52 @@ def check_edge_index(owner: str, edge_index: Any, like: torch.Tensor | None = No
     if like is not None and edge_index.device != like.device:
         raise ValueError(f"{owner}: edge_index is on {edge_index.device}; expected {like.device}, where x is")
     check_device(owner, "edge_index", edge_index)
+
+
+MATRIX_LAYOUTS = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc)
+
+
+def is_matrix(edge_index: Any) -> bool:
+    """Return whether edges come as a sparse adjacency matrix."""
+    return isinstance(edge_index, torch.Tensor) and edge_index.layout in MATRIX_LAYOUTS
+
+
+def edges_of_matrix(owner: str, matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the edges of a sparse adjacency matrix, and its values, in the order in which it stores them.
+
+    Rows are destinations and columns are sources, as in PyTorch Geometric's layers, which take ``adj.t()``.
+
+    Returns
+    -------
+    edge_index : tensor of int64, shape (2, num_edges)
+        Row 0 sources, row 1 destinations.
+    values : tensor, shape (num_edges, ...)
+    """
+    if matrix.sparse_dim() != 2:
+        raise ValueError(
+            f"{owner}: edge_index is a sparse tensor with {matrix.sparse_dim()} sparse dimensions; expected 2, "
+            "(num_dst_nodes, num_src_nodes)"
+        )
+    if matrix.layout is torch.sparse_coo:
+        matrix = matrix.coalesce()
+        dst, src = matrix.indices()
+    else:
+        by_row = matrix.layout is torch.sparse_csr
+        offsets = matrix.crow_indices() if by_row else matrix.ccol_indices()
+        inner = matrix.col_indices() if by_row else matrix.row_indices()
+        lines = torch.arange(len(offsets) - 1, device=offsets.device)
+        outer = torch.repeat_interleave(lines, offsets.diff(), output_size=len(inner))
+        dst, src = (outer, inner) if by_row else (inner, outer)
+    return torch.stack([src.long(), dst.long()]), matrix.values()
+
+
+def matrix_of(
+    edge_index: torch.Tensor, values: torch.Tensor, num_src_nodes: int, num_dst_nodes: int, layout: torch.layout
+) -> torch.Tensor:
+    """Return values of edges as a sparse matrix (num_dst_nodes, num_src_nodes, ...) of a layout."""
+    size = (num_dst_nodes, num_src_nodes, *values.shape[1:])
+    matrix = torch.sparse_coo_tensor(edge_index.flip(0), values, size, check_invariants=False).coalesce()
+    return matrix if layout is torch.sparse_coo else matrix.to_sparse(layout=layout)
 
 
 def check_indices(owner: str, edge_index: torch.Tensor, num_src_nodes: int, num_dst_nodes: int) -> None:

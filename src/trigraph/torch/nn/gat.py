@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 from torch.nn.functional import dropout, leaky_relu
+from torch.nn.parameter import is_lazy
 
 from trigraph.graphs import CSC
 from trigraph.graphs.scalars import real_number
 from trigraph.torch.functions import FUNCTIONS
-from trigraph.torch.nn.arguments import check_channels, check_sizes
+from trigraph.torch.nn.arguments import check_channels, check_sizes, refuse_script
 from trigraph.torch.nn.edges import (
     build_graph,
     check_edge_index,
@@ -21,7 +22,10 @@ from trigraph.torch.nn.edges import (
     check_nodes,
     check_reduction,
     check_rows,
+    edges_of_matrix,
     ends_of,
+    is_matrix,
+    matrix_of,
     source_and_destination,
     with_loops,
 )
@@ -55,9 +59,9 @@ def _linear(in_channels: int, out_channels: int) -> torch.nn.Linear:
         return _LazyLinear(out_channels, bias=False)
 
 
-def _width(linear: torch.nn.Linear | None) -> int | None:
+def _width(linear: Any) -> int | None:
     """Return the number of inputs, None before the first call finds it."""
-    return None if linear is None or isinstance(linear, _LazyLinear) else linear.in_features
+    return None if linear is None or is_lazy(linear.weight) else linear.weight.shape[1]
 
 
 class GATConv(torch.nn.Module):
@@ -94,7 +98,8 @@ class GATConv(torch.nn.Module):
 
     Notes
     -----
-    PyTorch Geometric's keywords of message passing (``aggr``, ``flow``) are not taken, nor are its sparse matrices.
+    PyTorch Geometric's keywords of message passing (``aggr``, ``flow``) are not taken, nor are the matrices of
+    torch_sparse.
 
     Source: Velickovic et al. (2018), arXiv:1710.10903.
 
@@ -158,9 +163,10 @@ class GATConv(torch.nn.Module):
         if self.bias is not None:
             torch.nn.init.zeros_(self.bias)
 
-    def extra_repr(self) -> str:
-        """Return the sizes."""
-        return f"{self.in_channels}, {self.out_channels}, heads={self.heads}"
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.in_channels}, {self.out_channels}, heads={self.heads})"
+
+    __prepare_scriptable__ = refuse_script
 
     def _embed(self, src: Any, dst: Any) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
         """Return the embeddings of sources and destinations and the residual; None for those that are not there."""
@@ -227,10 +233,12 @@ class GATConv(torch.nn.Module):
         ----------
         x : tensor or tuple of two tensors, shape (num_nodes, in_channels)
             Features of the nodes, or of sources and of destinations; those of destinations may be None.
-        edge_index : tensor of int32 or int64, shape (2, num_edges), or CSC
+        edge_index : tensor of int32 or int64, shape (2, num_edges), or sparse tensor, or CSC
             Sources and destinations, of which a graph is built at each call; or a prepared graph. This is taken as it
             is, for `add_self_loops` of the layer False, and its rows of edge arrays are those of `edge_attr`. Programs
-            that are compiled as a whole take a prepared graph.
+            that are compiled as a whole take a prepared graph. A sparse adjacency matrix (COO, CSR or CSC) has a row
+            for each destination and a column for each source; its values are edge features if they are vectors and
+            `edge_attr` is not given.
         edge_attr : tensor, shape (num_edges, edge_dim) or (num_edges,), optional
         size : tuple of int, optional
             Numbers of sources and destinations.
@@ -241,8 +249,16 @@ class GATConv(torch.nn.Module):
         -------
         tensor, shape (num_dst_nodes, heads*out_channels) or (num_dst_nodes, out_channels)
             With attention weights a pair of this and a pair: edges (2, num_edges), self loops included, and the weight
-            of each (num_edges, heads); for a prepared graph in the order of its positions.
+            of each (num_edges, heads); for a prepared graph in the order of its positions. For a sparse matrix the
+            edges are a sparse matrix of its layout, (num_dst_nodes, num_src_nodes, heads), that holds the weights.
         """
+        layout = None
+        if is_matrix(edge_index):
+            layout, expected = edge_index.layout, (edge_index.shape[1], edge_index.shape[0])  # type: ignore[union-attr]
+            if size is not None and tuple(size) != expected:
+                raise ValueError(f"GATConv: size is {tuple(size)}; expected {expected}, of the matrix edge_index")
+            edge_index, values = edges_of_matrix("GATConv", edge_index)  # type: ignore[arg-type]
+            size, edge_attr = expected, values if edge_attr is None and values.dim() > 1 else edge_attr
         src, dst = source_and_destination(x)
         num_src, num_dst = self._sizes(src, dst, edge_index, size)
         edge_attr = self._checked(edge_attr, edge_index)
@@ -274,7 +290,12 @@ class GATConv(torch.nn.Module):
             ).output_embedding
         for term in (residual, self.bias):
             out = out if term is None else out + term
-        return (out, (edge_index, attention)) if return_attention_weights else out
+        if not return_attention_weights:
+            return out
+        if layout is not None:
+            edge_index = matrix_of(edge_index, attention, num_src, num_dst, layout)  # type: ignore[arg-type]
+            attention = edge_index.values()
+        return out, (edge_index, attention)
 
     def _by_edge(
         self,

@@ -15,6 +15,7 @@ from trigraph.graphs import MOST, as_array, check_memory, check_range, count
 from trigraph.graphs.segments import Segments
 from trigraph.torch.functions import FUNCTIONS
 from trigraph.torch.graphs import tensors, uncompiled
+from trigraph.torch.nn.arguments import refuse_script
 
 Index = torch.Tensor | Segments
 
@@ -141,6 +142,8 @@ class BasisEmbedding(torch.nn.Module):
         """Draw the weight anew."""
         _he_orthogonal(self.weight)
 
+    __prepare_scriptable__ = refuse_script
+
     def extra_repr(self) -> str:
         """Return the sizes."""
         return f"weight={tuple(self.weight.shape)}, padded={self.padded}"
@@ -266,8 +269,10 @@ class EfficientInteractionBilinear(torch.nn.Module):
     @property
     def weight(self) -> torch.Tensor:
         """The bilinear layer's weight, with emb_size_in fast."""
-        weight: torch.Tensor = self.bilinear["linear"].weight  # type: ignore[assignment]
+        weight: torch.Tensor = self.bilinear.get_submodule("linear").weight  # type: ignore[assignment]
         return weight
+
+    __prepare_scriptable__ = refuse_script
 
     def extra_repr(self) -> str:
         """Return the sizes."""
@@ -304,32 +309,93 @@ class EfficientInteractionBilinear(torch.nn.Module):
         -------
         tensor, shape (num_edges, emb_size_out) or (agg2_out_size, emb_size_out)
         """
-        owner = "EfficientInteractionBilinear"
-        if not isinstance(basis, (tuple, list)) or len(basis) != 2:
-            raise TypeError(f"{owner}: basis is a {type(basis).__name__}; expected a tuple of two tensors")
-        rad_W1, sph = basis
-        _rank(owner, "rad_W1", rad_W1, "num_edges, interm, num_spherical", "num_atoms, interm, Kmax2*num_spherical")
-        _rank(owner, "sph", sph, "num_edges, num_spherical, Kmax", "num_triplets, num_spherical")
-        _rank(owner, "m", m, "num_triplets, emb_size_in")
-        _shape(owner, "m", m, "num_triplets, emb_size_in", (len(m), self.emb_size_in))
-        members, size = ("num_triplets", len(m)), 0
-        if idx_agg2_outer is not None:  # torch cannot compile `count`
-            size = agg2_out_size if type(agg2_out_size) is int else count(owner, "agg2_out_size", agg2_out_size)
-        edges = ("num_edges", len(sph) if sph.dim() == 3 else len(rad_W1))
-        triplets = _segments(owner, "idx_agg_outer", idx_agg_outer, members, edges[1])
-        atoms = None if idx_agg2_outer is None else _segments(owner, "idx_agg2_outer", idx_agg2_outer, edges, size)
-        if sph.dim() == 3:
-            slots = _find_slots(owner, "idx_agg", triplets, idx_agg_inner, members, edges)
-            num_spherical = sph.shape[1]
-            _shape(owner, "sph", sph, "num_edges, num_spherical, Kmax", (edges[1], num_spherical, slots.width))
-            sph = sph[slots.outer, :, slots.inner]
-            if atoms is not None:
-                slots = _find_slots(owner, "idx_agg2", atoms, idx_agg2_inner, edges, ("agg2_out_size", size))
-                shape = (size, self.emb_size_interm, slots.width * num_spherical)
-                _shape(owner, "rad_W1", rad_W1, "agg2_out_size, interm, Kmax2*num_spherical", shape)
-                by_slot = rad_W1.reshape(size, self.emb_size_interm, slots.width, num_spherical)
-                rad_W1 = by_slot[slots.outer, :, slots.inner]
-        expected = (edges[1], self.emb_size_interm, sph.shape[1])
-        _shape(owner, "rad_W1", rad_W1, "num_edges, interm, num_spherical", expected)
-        found: torch.Tensor = FUNCTIONS["interaction_bilinear"](rad_W1, sph, m, self.weight, triplets, atoms)
-        return found
+        sizes = (self.emb_size_interm, self.emb_size_in)
+        return _bilinear(
+            self.weight,
+            sizes,
+            basis,
+            m,
+            (idx_agg_outer, idx_agg_inner),
+            (idx_agg2_outer, idx_agg2_inner),
+            agg2_out_size,
+        )
+
+
+def _bilinear(
+    weight: torch.Tensor,
+    sizes: tuple[int, int],
+    basis: Any,
+    m: torch.Tensor,
+    of_edges: tuple[Any, Any],
+    of_atoms: tuple[Any, Any] = (None, None),
+    num_atoms: Any = None,
+) -> torch.Tensor:
+    """Return the sums of `EfficientInteractionBilinear`; `sizes` are interm and emb_in, a pair is (outer, inner)."""
+    owner, (interm, emb_in) = "EfficientInteractionBilinear", sizes
+    if not isinstance(basis, (tuple, list)) or len(basis) != 2:
+        raise TypeError(f"{owner}: basis is a {type(basis).__name__}; expected a tuple of two tensors")
+    rad_W1, sph = basis
+    _rank(owner, "rad_W1", rad_W1, "num_edges, interm, num_spherical", "num_atoms, interm, Kmax2*num_spherical")
+    _rank(owner, "sph", sph, "num_edges, num_spherical, Kmax", "num_triplets, num_spherical")
+    _rank(owner, "m", m, "num_triplets, emb_size_in")
+    _shape(owner, "m", m, "num_triplets, emb_size_in", (len(m), emb_in))
+    members, size = ("num_triplets", len(m)), 0
+    if of_atoms[0] is not None:  # torch cannot compile `count`
+        size = num_atoms if type(num_atoms) is int else count(owner, "agg2_out_size", num_atoms)
+    edges = ("num_edges", len(sph) if sph.dim() == 3 else len(rad_W1))
+    triplets = _segments(owner, "idx_agg_outer", of_edges[0], members, edges[1])
+    atoms = None if of_atoms[0] is None else _segments(owner, "idx_agg2_outer", of_atoms[0], edges, size)
+    if sph.dim() == 3:
+        slots = _find_slots(owner, "idx_agg", triplets, of_edges[1], members, edges)
+        num_spherical = sph.shape[1]
+        _shape(owner, "sph", sph, "num_edges, num_spherical, Kmax", (edges[1], num_spherical, slots.width))
+        sph = sph[slots.outer, :, slots.inner]
+        if atoms is not None:
+            slots = _find_slots(owner, "idx_agg2", atoms, of_atoms[1], edges, ("agg2_out_size", size))
+            shape = (size, interm, slots.width * num_spherical)
+            _shape(owner, "rad_W1", rad_W1, "agg2_out_size, interm, Kmax2*num_spherical", shape)
+            by_slot = rad_W1.reshape(size, interm, slots.width, num_spherical)
+            rad_W1 = by_slot[slots.outer, :, slots.inner]
+    expected = (edges[1], interm, sph.shape[1])
+    _shape(owner, "rad_W1", rad_W1, "num_edges, interm, num_spherical", expected)
+    found: torch.Tensor = FUNCTIONS["interaction_bilinear"](rad_W1, sph, m, weight, triplets, atoms)
+    return found
+
+
+class MatterGenBilinear(torch.nn.Module):
+    """MatterGen 1.0's ``EfficientInteractionBilinear``; `trigraph.torch.convert` gives its layers this class.
+
+    Attributes
+    ----------
+    weight : Parameter, shape (emb_size, emb_size_interm, units_out)
+
+    Notes
+    -----
+    The original raises for edges without triplets, and returns zeros of shape (0, 0) for no edges.
+    """
+
+    weight: torch.nn.Parameter
+
+    __prepare_scriptable__ = refuse_script
+
+    def forward(
+        self, basis: tuple[torch.Tensor, torch.Tensor], m: torch.Tensor, id_reduce: Index, id_ragged_idx: torch.Tensor
+    ) -> torch.Tensor:
+        """Return the embedding of each edge.
+
+        Parameters
+        ----------
+        basis : tuple of two tensors
+            Radial part (num_edges, emb_size_interm, num_spherical), and the padded spherical part of each triplet
+            (num_edges, num_spherical, Kmax).
+        m : tensor, shape (num_triplets, emb_size)
+        id_reduce, id_ragged_idx : tensor of int32 or int64, shape (num_triplets,)
+            Edge of each triplet, and its number among the edge's.
+
+        Returns
+        -------
+        tensor, shape (num_edges, units_out)
+        """
+        emb_in, interm, _ = self.weight.shape
+        weight = self.weight.permute(2, 1, 0).flatten(1)
+        return _bilinear(weight, (interm, emb_in), basis, m, (id_reduce, id_ragged_idx))

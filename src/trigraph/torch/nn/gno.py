@@ -10,7 +10,7 @@ import torch
 
 from trigraph.graphs import CSC
 from trigraph.torch.functions import FUNCTIONS
-from trigraph.torch.nn.arguments import check_channels, check_sizes
+from trigraph.torch.nn.arguments import check_channels, check_sizes, refuse_script
 from trigraph.torch.nn.edges import check_rows, graph_of, source_and_destination
 
 
@@ -91,6 +91,8 @@ class GNOLayer(torch.nn.Module):
     def sizes(self) -> tuple[int, int]:
         """Width of the features of sources and of destinations."""
         return (self.in_channels, self.in_channels) if isinstance(self.in_channels, int) else self.in_channels
+
+    __prepare_scriptable__ = refuse_script
 
     def extra_repr(self) -> str:
         """Return the sizes."""

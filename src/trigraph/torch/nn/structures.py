@@ -51,8 +51,8 @@ class Neighbors(NamedTuple):
         An edge for each pair of neighbours and direction; periodic images are parallel edges.
     shifts : Tensor or None
         Whole cells crossed by each edge, shape (num_edges, 3); None where no edge crosses one.
-    batch : Tensor
-        Structure of each atom, shape (num_atoms,).
+    batch : Tensor or None
+        Structure of each atom, shape (num_atoms,); None where `pos` came without a batch, as one structure.
     ends : CSC
         From the 2 * num_atoms rows ``cat([at_source, at_destination])`` to the edges: both ends of each.
     into : CSC
@@ -63,7 +63,7 @@ class Neighbors(NamedTuple):
 
     graph: EdgeGraph
     shifts: Tensor | None
-    batch: Tensor
+    batch: Tensor | None
     ends: CSC
     into: CSC
     members: CSC
@@ -99,7 +99,7 @@ class Neighbors(NamedTuple):
         if cell is None:
             raise ValueError("Neighbors: cell is None; expected the cells of neighbors that cross their boundaries")
         shifts = self.shifts.to(pos.dtype)
-        if len(cell) == 1:
+        if self.batch is None or len(cell) == 1:
             return vec + shifts @ cell[0]
         of_edge = cell.index_select(0, self.batch.index_select(0, tensors(self.graph, False)[SRC]))
         return vec + (shifts.unsqueeze(1) @ of_edge).squeeze(1)
@@ -258,6 +258,11 @@ def find_neighbors(
 ) -> Neighbors:
     """Return the neighbours of each atom within its structure; arguments are those of `DimeNetPlusPlus.neighbors`."""
     _check_positions(owner, pos)
+    if torch.jit.is_tracing():  # type: ignore[attr-defined]
+        raise NotImplementedError(
+            f"{owner}: torch.jit.trace would keep these neighbours in the traced program as constants; expected "
+            "torch.compile, or torch.export with kept neighbors"
+        )
     pos, batch, cell, pbc = (
         _values(owner, name, value) for name, value in (("pos", pos), ("batch", batch), ("cell", cell), ("pbc", pbc))
     )
@@ -294,7 +299,7 @@ def _found(
     if not found:
         found = [(of_atom, of_atom, np.zeros((0, 3), np.int64), positions)]
     src, dst, shifts, vec = (np.concatenate(parts) for parts in zip(*found, strict=True))
-    return _prepared(src, dst, shifts, vec, of_atom, num_structures, pos)
+    return _prepared(src, dst, shifts, vec, of_atom, num_structures, pos, batch is not None)
 
 
 def _prepared(
@@ -305,6 +310,7 @@ def _prepared(
     of_atom: np.ndarray,
     num_structures: int,
     pos: Tensor,
+    batched: bool,
 ) -> Neighbors:
     """Return the graph of the edges and the orders of sums over it, on the device of the positions."""
     by_src = np.argsort(src, kind="stable")
@@ -322,4 +328,5 @@ def _prepared(
     members = CSC.from_coo(placed(np.arange(num_atoms)), placed(of_atom), num_atoms, num_structures)
     for csc in (ends, into, members):
         csc.prepare()  # derivatives need it, and compiled programs would do it at each call
-    return Neighbors(graph, placed(shifts) if shifts.any() else None, placed(of_atom), ends, into, members)
+    batch = placed(of_atom) if batched else None
+    return Neighbors(graph, placed(shifts) if shifts.any() else None, batch, ends, into, members)

@@ -8,7 +8,7 @@ import torch
 
 from trigraph.graphs import CSC
 from trigraph.torch.functions import FUNCTIONS
-from trigraph.torch.nn.arguments import check_channels, check_sizes
+from trigraph.torch.nn.arguments import check_channels, check_sizes, refuse_script
 from trigraph.torch.nn.edges import graph_of, source_and_destination
 
 AGGREGATIONS = ("sum", "mean", "min", "max")
@@ -68,6 +68,8 @@ class WeightedConv(torch.nn.Module):
                 linear.reset_parameters()
         if self.bias is not None:
             torch.nn.init.zeros_(self.bias)
+
+    __prepare_scriptable__ = refuse_script
 
     def extra_repr(self) -> str:
         """Return sizes and aggregation."""

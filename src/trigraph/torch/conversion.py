@@ -1,0 +1,248 @@
+"""Puts trigraph's operators into models that exist: `convert` changes the classes of layers that it knows, in place."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch.nn import Module
+
+from trigraph.torch import nn
+from trigraph.torch.nn import dimenet
+from trigraph.torch.nn.activations import SiLU
+from trigraph.torch.nn.arguments import BOUNDS
+from trigraph.torch.nn.gemnet import EfficientInteractionBilinear, MatterGenBilinear
+
+__all__ = ["Conversion", "Layer", "convert"]
+
+
+class Layer(NamedTuple):
+    """A layer of a model that `convert` looked at.
+
+    Attributes
+    ----------
+    path : str
+        Name of the layer in the model, as of ``model.named_modules()``; "" is the model itself.
+    original : str
+        Class of the layer before, with its module.
+    note : str
+        Class of the layer now; or why the layer was left as it is.
+    """
+
+    path: str
+    original: str
+    note: str
+
+
+@dataclass
+class Conversion:
+    """What `convert` did; printed, a table.
+
+    Attributes
+    ----------
+    replaced : list of Layer
+        Layers that compute with trigraph's operators now.
+    left : list of Layer
+        Layers of the same kinds that compute as before, and why.
+    """
+
+    replaced: list[Layer] = field(default_factory=list)
+    left: list[Layer] = field(default_factory=list)
+    _undo: list[Callable[[], None]] = field(default_factory=list, repr=False)
+
+    def revert(self) -> None:
+        """Give every layer its class back; parameters keep the values that they have now."""
+        while self._undo:
+            self._undo.pop()()
+
+    def __str__(self) -> str:
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table("layer", "original", "now, or why it was left", title="trigraph.torch.convert")
+        for layer in self.replaced + self.left:
+            table.add_row(layer.path or "(the model)", layer.original, layer.note)
+        text = io.StringIO()
+        Console(file=text, width=120).print(table)
+        return text.getvalue()
+
+
+class _Unfit(Exception):
+    """Why a layer cannot be converted."""
+
+
+# What a layer and those within it become: class and new attributes of each. Nothing changes before all are known.
+_Changes = list[tuple[Module, type[Module], dict[str, Any]]]
+
+
+def _gat(layer: Any) -> _Changes:
+    from trigraph.compat import pyg
+
+    if reason := pyg.why_not(layer):
+        raise _Unfit(reason)
+    if layer.decomposed_layers != 1:
+        raise _Unfit(f"decomposed_layers is {layer.decomposed_layers}; only 1 is computed")
+    return [(layer, pyg.GATConv, {})]
+
+
+def _limit(name: str, value: int) -> int:
+    low, *high = BOUNDS[name]
+    if value < low or value > max(high, default=value):
+        raise _Unfit(f"{name} is {value}; trigraph takes {' to '.join(map(str, (low, *high)))}")
+    return value
+
+
+def _dimenet(model: Any) -> _Changes:
+    sizes = {
+        "num_spherical": _limit("num_spherical", model.sbf.num_spherical),
+        "num_radial": _limit("num_radial", model.sbf.num_radial),
+    }
+    exponent = _limit("envelope_exponent", model.rbf.envelope.p - 1)
+
+    def act(block: Any) -> dict[str, Any]:
+        return {"act": SiLU()} if isinstance(block.act, torch.nn.SiLU) else {}  # ours is faster in second derivatives
+
+    radial = {"num_spherical": sizes["num_spherical"], "envelope_exponent": exponent}
+    found: _Changes = [
+        (model, dimenet.DimeNetPlusPlus, {"out_channels": model.output_blocks[0].lin.out_features}),
+        (model.rbf, dimenet.RadialBasis, radial),
+        (model.emb, dimenet.EmbeddingBlock, act(model.emb)),
+    ]
+    for block in model.output_blocks:
+        found.append((block, dimenet.OutputBlock, act(block)))
+    for block in model.interaction_blocks:
+        found.append((block, dimenet.InteractionBlock, {**sizes, "exclude": "edge", **act(block)}))
+        for residual in (*block.layers_before_skip, *block.layers_after_skip):
+            found.append((residual, dimenet.ResidualBlock, act(residual)))
+    return found
+
+
+def _basis_embedding(layer: Any) -> _Changes:
+    shape, radial = tuple(layer.weight.shape), layer.num_spherical is None
+    if len(shape) != (2 if radial else 3) or shape[1 if radial else 0] != layer.num_radial:
+        raise _Unfit(f"weight has shape {shape}, which is not that of fairchem-core 1.10")
+    return [(layer, nn.BasisEmbedding, {"padded": True})]
+
+
+def _bilinear(layer: Any) -> _Changes:
+    if hasattr(layer, "bilinear"):
+        shape: tuple[int, ...] = (layer.emb_size_out, layer.emb_size_in * layer.emb_size_interm)
+        found: type[Module] = EfficientInteractionBilinear
+        weight, bias = layer.bilinear.linear.weight, layer.bilinear.linear.bias
+    elif hasattr(layer, "units_out"):
+        shape = (layer.emb_size, layer.emb_size_interm, layer.units_out)
+        found, weight, bias = MatterGenBilinear, layer.weight, None
+    else:
+        raise _Unfit("it is neither fairchem-core 1.10's nor MatterGen 1.0's")
+    if tuple(weight.shape) != shape or bias is not None:
+        raise _Unfit(f"weight has shape {tuple(weight.shape)}; expected {shape} and no bias")
+    return [(layer, found, {})]
+
+
+class _Known(NamedTuple):
+    """A class of others, by its name, and the top-level packages that it comes from."""
+
+    packages: tuple[str, ...]
+    changes: Callable[[Any], _Changes]
+
+
+_KNOWN = {
+    "GATConv": _Known(("torch_geometric",), _gat),
+    "DimeNetPlusPlus": _Known(("torch_geometric",), _dimenet),
+    "BasisEmbedding": _Known(("fairchem", "ocpmodels"), _basis_embedding),
+    "EfficientInteractionBilinear": _Known(("fairchem", "ocpmodels", "mattergen"), _bilinear),
+}
+
+
+def _named(cls: type) -> str:
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _candidates(model: Module) -> Iterator[tuple[str, Module, _Known, str | None]]:
+    """Yield layers of known kinds, or derived from one: path, layer, kind, and why it cannot be converted."""
+    for path, layer in model.named_modules():
+        for cls in type(layer).__mro__:
+            known, package = _KNOWN.get(cls.__name__), cls.__module__.partition(".")[0]
+            if known is None or package not in known.packages:
+                continue
+            if type(layer).__module__.partition(".")[0] == "trigraph":
+                break  # converted before
+            reason = None if cls is type(layer) else f"it is derived from {_named(cls)}, whose methods it may change"
+            yield path, layer, known, reason
+            break
+
+
+def _changed(layer: Module, cls: type[Module], attributes: dict[str, Any]) -> Callable[[], None]:
+    """Give a layer its new class and attributes; return what takes them back."""
+    original = type(layer)
+    before = {name: getattr(layer, name) for name in attributes if hasattr(layer, name)}
+    layer.__class__ = cls
+    for name, value in attributes.items():
+        setattr(layer, name, value.train(layer.training) if isinstance(value, Module) else value)
+
+    def undo() -> None:
+        for name in attributes:
+            delattr(layer, name)
+        for name, value in before.items():
+            setattr(layer, name, value)
+        layer.__class__ = original
+
+    return undo
+
+
+def convert(model: Module) -> Conversion:
+    """Let the layers of a model that trigraph knows compute with trigraph's operators.
+
+    Layers keep their place, parameters, hooks, device, dtype and training flag, since only their classes change:
+    references to them, optimizers and checkpoints stay valid.
+
+    Known are ``GATConv`` and ``DimeNetPlusPlus`` of PyTorch Geometric, ``BasisEmbedding`` of fairchem-core 1.10, and
+    ``EfficientInteractionBilinear`` of fairchem-core 1.10 and of MatterGen 1.0.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        Changed in place; it may be such a layer itself.
+
+    Returns
+    -------
+    Conversion
+        What was replaced, and what was left and why; its `revert` undoes it.
+
+    Raises
+    ------
+    TypeError
+        If `model` is no module.
+
+    Notes
+    -----
+    DimeNet++ then needs neither pyg-lib nor torch_sparse. Of more than `max_num_neighbors` neighbours it keeps the
+    nearest, PyTorch Geometric those that it finds first.
+
+    Examples
+    --------
+    >>> import torch_geometric.nn
+    >>> model = torch.nn.ModuleList([torch_geometric.nn.GATConv(4, 2)])
+    >>> conversion = convert(model)
+    >>> conversion.replaced[0].note
+    'trigraph.compat.pyg.GATConv'
+    >>> conversion.revert()
+    """
+    if not isinstance(model, Module):
+        raise TypeError(f"convert: model is a {type(model).__name__}; expected a torch.nn.Module")
+    conversion = Conversion()
+    for path, layer, known, reason in list(_candidates(model)):
+        original = _named(type(layer))
+        try:
+            if reason is not None:
+                raise _Unfit(reason)
+            changes = known.changes(layer)
+        except _Unfit as unfit:
+            conversion.left.append(Layer(path, original, str(unfit)))
+            continue
+        conversion._undo += [_changed(*change) for change in changes]
+        conversion.replaced.append(Layer(path, original, _named(changes[0][1])))
+    return conversion
