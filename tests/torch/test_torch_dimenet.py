@@ -8,7 +8,6 @@ import torch
 from ase.build import bulk, fcc111
 from compiled_programs import compiled_whole
 from raising import raising
-from scipy import special
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import trigraph.torch
@@ -72,76 +71,6 @@ def close(got, expected, tolerance):
     error = (got - expected).abs().max() / expected.abs().max()
     assert got.shape == expected.shape
     assert error <= tolerance, float(error)
-
-
-# PyG's model, given the two functions that a plain installation lacks.
-
-
-def radius_graph(pos, r, batch, max_num_neighbors):
-    near = torch.cdist(pos.detach(), pos.detach(), compute_mode="donot_use_mm_for_euclid_dist")
-    batch = torch.zeros(len(pos)) if batch is None else batch
-    near = near.masked_fill((batch[:, None] != batch) | torch.eye(len(pos), dtype=bool), torch.inf)
-    keep = (near < r) & (near.argsort(1).argsort(1) < max_num_neighbors)
-    return torch.stack(keep.nonzero(as_tuple=True)[::-1])
-
-
-def triplets(edge_index, num_nodes):
-    j, i = edge_index
-    ji, kj = ((i[None] == j[:, None]) & (j[None] != i[:, None])).nonzero(as_tuple=True)
-    return i, j, i[ji], j[ji], j[kj], kj, ji
-
-
-def exact_zeros(n, k):
-    """Zeros of the spherical Bessel functions: those of one order lie between those of the one before."""
-    zeros = [np.pi * np.arange(1, k + n)]
-    for order in range(1, n):
-        low, high = zeros[-1][:-1].copy(), zeros[-1][1:].copy()
-        sign = np.sign(special.spherical_jn(order, low))
-        for _ in range(80):
-            middle = (low + high) / 2
-            left = np.sign(special.spherical_jn(order, middle)) == sign
-            low, high = np.where(left, middle, low), np.where(left, high, middle)
-        zeros.append((low + high) / 2)
-    return np.stack([z[:k] for z in zeros])
-
-
-# Rounding of PyG's closed forms of the basis: they lose z^-l x^-l of the digits, 1e4 here.
-TOLERANCE = 2**-53 * 1e5
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.parametrize("limit", [1000, 5])
-def test_pyg(limit, monkeypatch):
-    """Parameters by name, energies, forces and their gradients in the parameters.
-
-    PyG's own zeros of the Bessel functions are float32 numbers, whose rounding would hide what is compared.
-    """
-    monkeypatch.setattr(peer, "radius_graph", radius_graph)
-    monkeypatch.setattr(peer, "triplets", triplets)
-    monkeypatch.setattr("torch_geometric.nn.models.dimenet_utils.Jn_zeros", exact_zeros)
-    ours, theirs = model_of(max_num_neighbors=limit), peer.DimeNetPlusPlus(**SIZES, max_num_neighbors=limit).double()
-    assert list(ours.state_dict()) == list(theirs.state_dict())
-    theirs.load_state_dict(ours.state_dict(), strict=True)
-    ours.load_state_dict(theirs.state_dict(), strict=True)
-    z, pos = cluster()
-    pos.requires_grad_()
-    batch = (torch.arange(14) >= 6).long()
-    weight = torch.randn(14, 3, dtype=torch.float64)
-    results = []
-    for model in (theirs, ours):
-        energy = model(z, pos, batch)
-        (grad,) = torch.autograd.grad(energy.sum(), pos, create_graph=True)
-        of_params = torch.autograd.grad((weight * grad).sum(), list(model.parameters()), allow_unused=True)
-        results.append((energy, grad, of_params))
-    (energy, grad, expected), (got, got_grad, found) = results
-    close(got, energy, TOLERANCE)
-    close(-ours.energy_forces_stress(z, pos, batch).forces, grad, TOLERANCE)
-    close(got_grad, grad, TOLERANCE)
-    assert [g is None for g in found] == [g is None for g in expected]
-    pairs = [(a, b) for a, b in zip(found, expected, strict=True) if a is not None]
-    largest = max(b.abs().max() for _, b in pairs)
-    for a, b in pairs:
-        assert (a - b).abs().max() <= TOLERANCE * largest
 
 
 def test_initial_parameters():

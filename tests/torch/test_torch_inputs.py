@@ -348,6 +348,17 @@ def test_index_tensors_serve_for_segments():
         tt.basis_embedding_triplets(rad[:3], weight, sph, index)
 
 
+def test_basis_embedding_chooses_its_form():
+    rad, sph, index = torch.randn(4, 3), torch.randn(6, 2), torch.tensor([0, 3, 1, 1, 0, 2])
+    weight = torch.randn(3, 2, 5)
+    assert torch.equal(tt.basis_embedding(rad, weight[:, 0].T), tt.basis_embedding_radial(rad, weight[:, 0].T))
+    assert torch.equal(tt.basis_embedding(rad, weight), tt.basis_embedding_spherical(rad, weight))
+    expected = tt.basis_embedding_triplets(rad, weight, sph, index)
+    assert torch.equal(tt.basis_embedding(rad, weight, sph, index), expected)
+    with pytest.raises(TypeError, match="basis_embedding: triplets is None, but sph_basis is given; expected both"):
+        tt.basis_embedding(rad, weight, sph)
+
+
 def lazily_negated(tensor):
     """Return an equal tensor: a view of what has the opposite sign, the imaginary part of a conjugate."""
     found = torch.complex(torch.zeros_like(tensor), -tensor).conj().imag

@@ -49,6 +49,9 @@ class GATConv(nn.GATConv, torch_geometric.nn.GATConv):  # type: ignore[misc]
         If `aggr` or `flow` are given, with other values than the default ones.
     """
 
+    # Explainers replace the messages of this one; a derived class would inherit one that GATConv has compiled.
+    propagate = torch_geometric.nn.MessagePassing.propagate
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         torch_geometric.nn.GATConv.__init__(self, *args, **kwargs)
         if reason := why_not(self):
@@ -56,5 +59,8 @@ class GATConv(nn.GATConv, torch_geometric.nn.GATConv):  # type: ignore[misc]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Return new features of the destinations; as of `trigraph.torch.nn.GATConv`."""
+        # What PyTorch Geometric reads in the source of a class, to call the steps of message passing:
+        # edge_updater_type: (alpha: OptPairTensor, edge_attr: OptTensor)
+        # propagate_type: (x: OptPairTensor, alpha: Tensor)
         owner = nn.GATConv if why_not(self) is None else torch_geometric.nn.GATConv
         return owner.forward(self, *args, **kwargs)

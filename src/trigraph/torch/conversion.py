@@ -12,7 +12,7 @@ from torch.nn import Module
 
 from trigraph.torch import nn
 from trigraph.torch.nn import dimenet
-from trigraph.torch.nn.activations import SiLU
+from trigraph.torch.nn.activations import SiLU, silu
 from trigraph.torch.nn.arguments import BOUNDS
 from trigraph.torch.nn.gemnet import EfficientInteractionBilinear, MatterGenBilinear
 
@@ -62,11 +62,11 @@ class Conversion:
         from rich.console import Console
         from rich.table import Table
 
-        table = Table("layer", "original", "now, or why it was left", title="trigraph.torch.convert")
+        table = Table("layer", "original", "now, or why it was left", title="trigraph.torch.convert", show_lines=True)
         for layer in self.replaced + self.left:
             table.add_row(layer.path or "(the model)", layer.original, layer.note)
         text = io.StringIO()
-        Console(file=text, width=120).print(table)
+        Console(file=text, width=160).print(table)
         return text.getvalue()
 
 
@@ -103,7 +103,10 @@ def _dimenet(model: Any) -> _Changes:
     exponent = _limit("envelope_exponent", model.rbf.envelope.p - 1)
 
     def act(block: Any) -> dict[str, Any]:
-        return {"act": SiLU()} if isinstance(block.act, torch.nn.SiLU) else {}  # ours is faster in second derivatives
+        """Return our SiLU, faster in second derivatives, in place of torch's or PyTorch Geometric's."""
+        if type(block.act) is torch.nn.SiLU:
+            return {"act": SiLU()}
+        return {"act": silu} if getattr(block.act, "__name__", "") == "swish" else {}
 
     radial = {"num_spherical": sizes["num_spherical"], "envelope_exponent": exponent}
     found: _Changes = [
@@ -170,7 +173,7 @@ def _candidates(model: Module) -> Iterator[tuple[str, Module, _Known, str | None
                 continue
             if type(layer).__module__.partition(".")[0] == "trigraph":
                 break  # converted before
-            reason = None if cls is type(layer) else f"it is derived from {_named(cls)}, whose methods it may change"
+            reason = None if cls is type(layer) else f"it is derived from {cls.__name__} and may change its methods"
             yield path, layer, known, reason
             break
 

@@ -78,17 +78,22 @@ def _curved(factor: Tensor, x: Tensor) -> Tensor:
     return found
 
 
+def silu(x: Tensor) -> Tensor:
+    """Return x sigmoid(x) of each element, differentiable as often as one likes."""
+    # A program that is traced holds the operations inside, of which `silu_backward` has no derivative; a compiler
+    # fuses those of torch's own.
+    if torch.compiler.is_compiling() or get_proxy_mode() is not None:
+        return torch.nn.functional.silu(x)
+    found: Tensor = _SiLU.apply(x)  # type: ignore[no-untyped-call]
+    return found
+
+
 class SiLU(torch.nn.Module):
     """x sigmoid(x), differentiable as often as one likes."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the activation of each element."""
-        # A program that is traced holds the operations inside, of which `silu_backward` has no derivative; a compiler
-        # fuses those of torch's own.
-        if torch.compiler.is_compiling() or get_proxy_mode() is not None:
-            return torch.nn.functional.silu(x)
-        found: Tensor = _SiLU.apply(x)  # type: ignore[no-untyped-call]
-        return found
+        return silu(x)
 
 
 def activation(owner: str, act: str | Activation) -> Activation:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch.nn.functional import dropout, leaky_relu
-from torch.nn.parameter import is_lazy
+from torch.nn.parameter import UninitializedParameter
 
 from trigraph.graphs import CSC
 from trigraph.graphs.scalars import real_number
@@ -61,7 +61,7 @@ def _linear(in_channels: int, out_channels: int) -> torch.nn.Linear:
 
 def _width(linear: Any) -> int | None:
     """Return the number of inputs, None before the first call finds it."""
-    return None if linear is None or is_lazy(linear.weight) else linear.weight.shape[1]
+    return None if linear is None or isinstance(linear.weight, UninitializedParameter) else linear.weight.shape[1]
 
 
 class GATConv(torch.nn.Module):

@@ -1,0 +1,431 @@
+"""PyTorch Geometric's programs on ours: the bodies of the tests of its GATConv and DimeNet++, and `convert`."""
+
+import copy
+import pickle
+
+import pytest
+import torch
+import torch.nn.functional as F
+from pyg_dimenet import TOLERANCE, patch
+from raising import raising
+
+from trigraph.torch import convert, nn
+
+pyg = pytest.importorskip("torch_geometric.nn")
+from torch_geometric import EdgeIndex  # noqa: E402
+from torch_geometric.data import Batch, Data, HeteroData  # noqa: E402
+from torch_geometric.explain import Explainer, GNNExplainer  # noqa: E402
+from torch_geometric.nn.models import dimenet as peer  # noqa: E402
+from torch_geometric.utils import to_torch_coo_tensor, to_torch_csc_tensor, to_torch_csr_tensor  # noqa: E402
+
+from trigraph.compat import pyg as both  # noqa: E402
+
+pytestmark = pytest.mark.filterwarnings("ignore:Sparse ")  # torch's, about PyG's matrices
+
+EPS = 64 * 2**-53  # sums of some ten terms of order 1 in float64, in another order
+
+
+def close(got, expected, eps=EPS):
+    assert got.shape == expected.shape
+    assert got.dtype == expected.dtype
+    scale = max(1.0, float(expected.detach().abs().max())) if expected.numel() else 1.0
+    assert bool(((got - expected).abs() <= eps * scale).all())
+
+
+@pytest.fixture(autouse=True)
+def numbers():
+    """Draw the same numbers in each test, in float64."""
+    torch.manual_seed(3)
+    torch.set_default_dtype(torch.float64)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+def layers(*args, **kwargs):
+    """PyG's layer, ours with its parameters, the class that is both, and a converted one."""
+    theirs = pyg.GATConv(*args, **kwargs)
+    ours, subclass = nn.GATConv(*args, **kwargs), both.GATConv(*args, **kwargs)
+    for layer in (ours, subclass):
+        layer.load_state_dict(theirs.state_dict())
+    converted = copy.deepcopy(theirs)
+    assert [r.note for r in convert(converted).replaced] == ["trigraph.compat.pyg.GATConv"]
+    return theirs, (ours, subclass, converted)
+
+
+SMALL = torch.tensor([[0, 1, 2, 3], [0, 0, 1, 1]])
+# A matrix with self loops, to be replaced, and rows and columns without entries.
+LOOPS = torch.tensor([[0, 1, 2, 3, 0, 2], [1, 1, 0, 2, 2, 2]])
+MATRICES = {
+    "coo": to_torch_coo_tensor,
+    "csr": to_torch_csr_tensor,
+    "csc": lambda edges, values=None, size=None: to_torch_csr_tensor(edges, values, size=size).to_sparse_csc(),
+}
+
+
+@pytest.mark.parametrize("residual", [False, True])
+def test_gat_conv(residual):
+    """As PyG's own test: one kind of nodes, then two, with `size` and matrices in place of edges."""
+    x1, x2 = torch.randn(4, 8), torch.randn(2, 16)
+    theirs, ours = layers(8, 32, heads=2, residual=residual)
+    expected = theirs(x1, SMALL)
+    matrix = to_torch_csc_tensor(SMALL, size=(4, 4)).t()
+    for conv in ours:
+        assert str(conv) == "GATConv(8, 32, heads=2)"
+        for out in (conv(x1, SMALL), conv(x1, SMALL, size=(4, 4)), conv(x1, matrix)):
+            close(out, expected)
+        out, (edges, weights) = conv(x1, SMALL, return_attention_weights=True)
+        close(out, expected)
+        assert (edges.shape, weights.shape) == ((2, 7), (7, 2))
+        out, (sparse, _) = conv(x1, matrix, return_attention_weights=True)
+        close(out, expected)
+        assert (sparse.shape, sparse.values().shape) == ((4, 4, 2), (7, 2))
+    theirs, ours = layers((8, 16), 32, heads=2, residual=residual)
+    matrix = to_torch_csc_tensor(SMALL, size=(4, 2)).t()
+    for conv in ours:
+        assert str(conv) == "GATConv((8, 16), 32, heads=2)"
+        for x in ((x1, x2), (x1, None)):
+            close(conv(x, SMALL, size=(4, 2)), theirs(x, SMALL, size=(4, 2)))
+            close(conv(x, matrix), theirs(x, matrix))
+        close(conv((x1, x2), SMALL), theirs((x1, x2), SMALL))
+
+
+@pytest.mark.parametrize("loops", [False, True])
+@pytest.mark.parametrize("layout", MATRICES)
+def test_a_matrix_is_its_edges(layout, loops):
+    """Attention weights come back in the same layout, values that are vectors are edge features."""
+    x, features = torch.randn(4, 8), torch.randn(6, 3)
+    theirs, ours = layers(8, 5, heads=2, edge_dim=3, add_self_loops=loops)
+    order = (LOOPS[1] * 4 + LOOPS[0]).argsort()
+    matrix = MATRICES[layout](LOOPS.flip(0)[:, order], features[order], size=(4, 4))
+    expected, (edges, weights) = theirs(x, LOOPS, features, return_attention_weights=True)
+    dense = torch.zeros(4, 4, 2).index_put((edges[1], edges[0]), weights)
+    for conv in ours:
+        close(conv(x, matrix), expected)
+        out, (sparse, values) = conv(x, matrix, return_attention_weights=True)
+        close(out, expected)
+        assert sparse.layout is matrix.layout
+        assert torch.equal(sparse.values(), values)
+        close(sparse.to_sparse_coo().to_dense(), dense)
+    if layout != "csc":  # PyG adds no self loops to CSC matrices
+        close(theirs(x, matrix), expected)
+
+
+def test_bad_matrices():
+    conv, x = nn.GATConv(8, 4), torch.randn(4, 8)
+    with raising("ValueError: GATConv: size is (4, 3); expected (4, 4), of the matrix edge_index"):
+        conv(x, MATRICES["csr"](LOOPS, size=(4, 4)), size=(4, 3))
+    with raising("ValueError: GATConv: size is (3, 4); expected (num_src_nodes, num_dst_nodes) = (4, 4)"):
+        conv(x, MATRICES["csr"](LOOPS, size=(4, 3)))
+    cube = torch.zeros(4, 4, 4).to_sparse()
+    with raising("ValueError: GATConv: edge_index is a sparse tensor with 3 sparse dimensions; expected 2, ..."):
+        conv(x, cube)
+
+
+@pytest.mark.parametrize("fill_value", [0.5, "mean"])
+@pytest.mark.parametrize("edge_dim", [1, 4])
+def test_gat_conv_with_edge_attr(edge_dim, fill_value):
+    """Of one feature the array may have rank 1."""
+    x, edges = torch.randn(4, 8), torch.tensor([[0, 1, 2, 3], [1, 0, 1, 1]])
+    attr = torch.randn(4) if edge_dim == 1 else torch.randn(4, 4)
+    theirs, ours = layers(8, 32, heads=2, edge_dim=edge_dim, fill_value=fill_value)
+    for conv in ours:
+        close(conv(x, edges, attr), theirs(x, edges, attr))
+
+
+def test_gat_conv_empty_edge_index():
+    for conv in layers(8, 32, heads=2)[1]:
+        assert conv(torch.randn(0, 8), torch.empty(2, 0, dtype=torch.long)).shape == (0, 64)
+
+
+def test_containers_of_pyg():
+    """Data, a batch of them, sorted EdgeIndex, Sequential, and the pairs of nodes that a NeighborLoader returns."""
+    theirs, ours = layers(8, 4, heads=2)
+    data = [Data(x=torch.randn(4, 8), edge_index=LOOPS), Data(x=torch.randn(5, 8), edge_index=SMALL)]
+    batch = Batch.from_data_list(data)
+    order = LOOPS[1].argsort(stable=True)
+    known = EdgeIndex(LOOPS[:, order], sparse_size=(4, 4), sort_order="col")
+    pair = (batch.x, batch.x[:4])  # edges of a sampled layer lead to the first nodes
+    sampled = torch.tensor([[7, 8, 3, 5], [0, 1, 1, 3]])
+    for conv in ours:
+        close(conv(batch.x, batch.edge_index), theirs(batch.x, batch.edge_index))
+        close(conv(batch.x, batch.edge_index)[4:], conv(data[1].x, SMALL))
+        close(conv(data[0].x, known), theirs(data[0].x, LOOPS))
+        close(conv(pair, sampled), theirs(pair, sampled))
+        sequence = pyg.Sequential("x, edge_index", [(conv, "x, edge_index -> x"), torch.nn.ReLU()])
+        close(sequence(batch.x, batch.edge_index), theirs(batch.x, batch.edge_index).relu())
+
+
+class Net(torch.nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.conv, self.lin = kind((-1, -1), 6, heads=2, add_self_loops=False), torch.nn.Linear(12, 4)
+
+    def forward(self, x, edge_index):
+        return self.lin(self.conv(x, edge_index).relu())
+
+
+def test_several_kinds_of_nodes():
+    """`to_hetero` on the class that is both, on a converted model, and HeteroConv on ours, with lazy sizes."""
+    data = HeteroData()
+    data["paper"].x, data["author"].x = torch.randn(10, 5), torch.randn(6, 3)
+    for src, dst in (("paper", "paper"), ("author", "paper"), ("paper", "author")):
+        ends = torch.stack([torch.randint(0, len(data[n].x), (20,)) for n in (src, dst)])
+        data[src, "to", dst].edge_index = ends
+    theirs, ours = (pyg.to_hetero(Net(kind), data.metadata()) for kind in (pyg.GATConv, both.GATConv))
+    with torch.no_grad():
+        theirs(data.x_dict, data.edge_index_dict)
+        ours(data.x_dict, data.edge_index_dict)
+    ours.load_state_dict(theirs.state_dict())
+    expected = theirs(data.x_dict, data.edge_index_dict)
+    converted = copy.deepcopy(theirs)
+    assert len(convert(converted).replaced) == 3
+    for model in (ours, converted):
+        for name, out in model(data.x_dict, data.edge_index_dict).items():
+            close(out, expected[name])
+    convs = {edge: nn.GATConv((-1, -1), 4, add_self_loops=False) for edge in data.edge_types}
+    found = pyg.HeteroConv(convs)(data.x_dict, data.edge_index_dict)
+    assert {name: out.shape for name, out in found.items()} == {"paper": (10, 4), "author": (6, 4)}
+
+
+def test_what_looks_into_messages_gets_pygs():
+    """Explainers and hooks on message passing see PyG's own computation; `flow` is refused."""
+    theirs, (_, conv, _) = layers(8, 4)
+    x = torch.randn(4, 8)
+    explainer = Explainer(
+        conv,
+        GNNExplainer(epochs=2),
+        explanation_type="model",
+        edge_mask_type="object",
+        model_config={"mode": "regression", "task_level": "node", "return_type": "raw"},
+    )
+    assert explainer(x, LOOPS).edge_mask.shape == (6,)
+    seen = []
+    handle = conv.register_message_forward_hook(lambda *args: seen.append(args))
+    close(conv(x, LOOPS), theirs(x, LOOPS))
+    assert len(seen) == 1
+    handle.remove()
+    close(conv(x, LOOPS), theirs(x, LOOPS))
+    assert len(seen) == 1
+    with raising("NotImplementedError: GATConv: flow is 'target_to_source'; only 'source_to_target' is computed; ..."):
+        both.GATConv(8, 4, flow="target_to_source")
+
+
+LAYERS = {
+    "GATConv": lambda: nn.GATConv(4, 2),
+    "GNOLayer": lambda: nn.GNOLayer(4, 2, 3),
+    "WeightedConv": lambda: nn.WeightedConv(4, 2),
+    "BasisEmbedding": lambda: nn.BasisEmbedding(4, 2),
+    "EfficientInteractionBilinear": lambda: nn.EfficientInteractionBilinear(4, 2, 3),
+    "DimeNetPlusPlus": lambda: nn.DimeNetPlusPlus(4, 1, 1, 4, 2, 4, 2, 2),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_script_is_refused(name):
+    with raising(f"NotImplementedError: {name}: torch.jit.script cannot read the operators of trigraph; use ..."):
+        torch.jit.script(torch.nn.Sequential(LAYERS[name]()))
+
+
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+def test_trace_is_refused():
+    """It would keep the graph of its example."""
+    with raising("NotImplementedError: GATConv: torch.jit.trace would keep this edge_index ..."):
+        torch.jit.trace(nn.GATConv(8, 4), (torch.randn(4, 8), SMALL))
+    with raising("NotImplementedError: DimeNetPlusPlus: torch.jit.trace would keep these neighbours ..."):
+        torch.jit.trace(LAYERS["DimeNetPlusPlus"](), (torch.tensor([1, 1]), torch.eye(3)[:2]))
+
+
+SIZES = {
+    "hidden_channels": 12,
+    "out_channels": 1,
+    "num_blocks": 2,
+    "int_emb_size": 8,
+    "basis_emb_size": 4,
+    "out_emb_channels": 10,
+    "num_spherical": 4,
+    "num_radial": 3,
+    "cutoff": 3.5,
+    "output_initializer": "glorot_orthogonal",
+}
+
+
+@pytest.fixture(scope="module")
+def patched():
+    """PyG's module with what a plain installation lacks."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        patch(monkeypatch, peer)
+        yield
+
+
+@pytest.fixture(scope="module")
+def original(patched):
+    """PyG's model in float64, with biases that are not zero; sympy takes seconds for its basis."""
+    torch.manual_seed(0)
+    model = peer.DimeNetPlusPlus(**SIZES).double()
+    with torch.no_grad():
+        for p in model.parameters():
+            p += 0.05 * torch.randn_like(p)
+    return model
+
+
+def molecule(number=14):
+    """Atoms on a distorted lattice, none closer than 1, in two structures."""
+    lattice = 1.9 * torch.cartesian_prod(*[torch.arange(3.0)] * 3)
+    positions = lattice[torch.randperm(27)[:number]] + 0.8 * torch.rand(number, 3) - 0.4
+    return torch.randint(1, 30, (number,)), positions.double(), (torch.arange(number) >= 6).long()
+
+
+def derivatives(model, z, pos, batch):
+    """Energies, their gradient, and the derivatives of a product with it in positions and parameters."""
+    pos = pos.clone().requires_grad_()
+    energy = model(z, pos, batch)
+    (grad,) = torch.autograd.grad(energy.sum(), pos, create_graph=True)
+    direction = torch.linspace(-1, 1, pos.numel()).to(pos).view_as(pos)
+    return energy, grad, *torch.autograd.grad((grad * direction).sum(), [pos, *model.parameters()], allow_unused=True)
+
+
+def compared(found, expected, tolerance):
+    """Compare derivatives; those of parameters by the largest of all."""
+    assert [a is None for a in found] == [a is None for a in expected]
+    pairs = [(a, b) for a, b in zip(found, expected, strict=True) if a is not None]
+    largest = max(float(b.detach().abs().max()) for _, b in pairs[3:])
+    for i, (a, b) in enumerate(pairs):
+        assert a.shape == b.shape
+        scale = largest if i >= 3 else float(b.detach().abs().max())
+        error = float((a - b).detach().abs().max())
+        assert error <= tolerance * scale, (i, error / scale)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("limit", [1000, 5])
+def test_dimenet_is_pygs(limit, original):
+    """By name of parameter, and converted: energies, forces, and derivatives of these in positions and parameters."""
+    theirs = copy.deepcopy(original)
+    theirs.max_num_neighbors = limit
+    ours = nn.DimeNetPlusPlus(**SIZES, max_num_neighbors=limit).double()
+    assert list(ours.state_dict()) == list(theirs.state_dict())
+    ours.load_state_dict(theirs.state_dict(), strict=True)
+    z, pos, batch = molecule()
+    expected = derivatives(theirs, z, pos, batch)
+    compared(derivatives(ours, z, pos, batch), expected, TOLERANCE)
+    forces = ours.energy_forces_stress(z, pos, batch).forces
+    assert float((forces + expected[1]).detach().abs().max()) <= TOLERANCE * float(expected[1].detach().abs().max())
+    convert(theirs)
+    compared(derivatives(theirs, z, pos, batch), expected, TOLERANCE)
+
+
+def test_dimenet_in_float32(original):
+    """PyG's model as it is, in float32: the tolerance is that of the issue, 1e-5, for closed forms that lose digits."""
+    theirs = copy.deepcopy(original).float()
+    z, pos, batch = molecule()
+    expected = derivatives(theirs, z, pos.float(), batch)[:2]
+    convert(theirs)
+    for got, known in zip(derivatives(theirs, z, pos.float(), batch)[:2], expected, strict=True):
+        assert float((got - known).detach().abs().max()) <= 1e-5 * float(known.detach().abs().max())
+
+
+def test_convert_keeps_what_a_model_is(original):
+    """Parameters, hooks, flags, references and names stay; `revert` gives the same bits as before."""
+    theirs, (z, pos, batch) = copy.deepcopy(original), molecule()
+    before, names = theirs(z, pos, batch), [n for n, _ in theirs.named_modules()]
+    parameters, classes = list(theirs.parameters()), [type(m) for m in theirs.modules()]
+    optimizer, seen = torch.optim.SGD(theirs.parameters(), 0.0), []
+    block = theirs.interaction_blocks[1]
+    block.register_forward_hook(lambda *args: seen.append(args[0]))
+    theirs.emb.eval()
+    conversion = convert(theirs)
+    assert conversion.left == []
+    assert "trigraph.torch.nn.dimenet.DimeNetPlusPlus" in str(conversion)
+    assert convert(theirs).replaced == convert(theirs).left == []
+    theirs(z, pos, batch).sum().backward()
+    optimizer.step()
+    assert seen == [block]
+    assert all(a is b for a, b in zip(theirs.parameters(), parameters, strict=True))
+    assert [n for n, _ in theirs.named_modules()] == names
+    assert (theirs.training, theirs.emb.training, block.training) == (True, False, True)
+    copies = copy.deepcopy(theirs)
+    assert torch.equal(copies(z, pos, batch), theirs(z, pos, batch))
+    conversion.revert()
+    assert [type(m) for m in theirs.modules()] == classes
+    assert torch.equal(theirs(z, pos, batch), before)
+    conversion.revert()  # nothing more
+
+
+def test_convert_says_what_it_leaves():
+    """Other options, classes derived from a known one, and sizes beyond the operators'."""
+
+    class Own(pyg.GATConv):
+        def message(self, x_j, alpha):
+            return 2 * super().message(x_j, alpha)
+
+    left = [
+        pyg.GATConv(4, 2, flow="target_to_source"),
+        pyg.GATConv(4, 2, aggr="mean"),
+        Own(4, 2),
+        pyg.GATConv(4, 2, decomposed_layers=2),
+    ]
+    model = torch.nn.ModuleList([pyg.GATConv(4, 2), *left, torch.nn.Linear(4, 2)])
+    conversion = convert(model)
+    assert [layer.path for layer in conversion.replaced] == ["0"]
+    assert [layer.path for layer in conversion.left] == ["1", "2", "3", "4"]
+    words = ["flow is 'target_to_source'", "aggr is 'mean'", "derived from GATConv", "decomposed_layers is 2"]
+    for layer, word in zip(conversion.left, words, strict=True):
+        assert word in layer.note
+        assert word in str(conversion)
+    assert [type(m) for m in model[1:5]] == [type(m) for m in left]
+    assert type(pickle.loads(pickle.dumps(model[0]))) is both.GATConv
+    with raising("TypeError: convert: model is a str; expected a torch.nn.Module"):
+        convert("model")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_dimenet_at_180_degrees(original):
+    """Atoms in a line, and rock salt: second derivatives against differences; PyG's angle has none there."""
+    theirs, ours = copy.deepcopy(original), copy.deepcopy(original)
+    convert(ours)
+    line = torch.tensor([[0.0, 0.0, 0.0], [1.2, 0.0, 0.0], [2.4, 0.0, 0.0]])
+    salt = 2.4 * torch.cartesian_prod(*[torch.arange(3.0)] * 3)
+    for pos in (line, salt):
+        z, step = torch.arange(1, len(pos) + 1), 1e-4
+        direction = torch.linspace(-1, 1, pos.numel()).view_as(pos)
+
+        def forces(at, model=ours, z=z):
+            at = at.clone().requires_grad_()
+            return torch.autograd.grad(model(z, at).sum(), at, create_graph=True)[0], at
+
+        def largest(values):
+            return float(values.detach().abs().max())
+
+        grad, at = forces(pos)
+        (product,) = torch.autograd.grad((grad * direction).sum(), at)
+        ends = [(forces(pos + h * direction)[0], forces(pos - h * direction)[0], h) for h in (step, 2 * step)]
+        near, far = ((plus - minus) / (2 * h) for plus, minus, h in ends)
+        truncation, rounding = largest(far - near), TOLERANCE * largest(grad) / step
+        assert largest(product - near) <= truncation + rounding
+        assert truncation + rounding <= 1e-4 * largest(product)  # otherwise the check would find nothing
+        other, at = forces(pos, theirs)
+        (of_theirs,) = torch.autograd.grad((other * direction).sum(), at)
+        assert not largest(of_theirs - product) <= 1e-3 * largest(product)
+
+
+def test_dimenet_without_batch_trains(patched):
+    """As PyG's own test: the shape without a batch, `torch.jit.export`, a hundred steps."""
+    z, pos = torch.randint(1, 10, (20,)), torch.randn(20, 3)
+    sizes = {"out_emb_channels": 3, "int_emb_size": 5, "basis_emb_size": 5, "num_spherical": 5, "num_radial": 5}
+    model = nn.DimeNetPlusPlus(hidden_channels=5, out_channels=1, num_blocks=5, **sizes)
+    model.reset_parameters()
+    with torch.no_grad():
+        out = model(z, pos)
+        assert out.shape == (1,)
+        assert torch.equal(torch.jit.export(model)(z, pos), out)
+        assert model(z, pos, torch.zeros(20, dtype=torch.int64)).shape == (1, 1)
+        assert model(z, pos, neighbors=model.neighbors(pos)).shape == (1,)
+    optimizer, losses = torch.optim.Adam(model.parameters(), lr=0.1), []
+    neighbors = model.neighbors(pos)
+    for _ in range(100):
+        optimizer.zero_grad()
+        loss = F.l1_loss(model(z, pos, neighbors=neighbors), torch.tensor([1.0]))
+        loss.backward()
+        optimizer.step()
+        losses.append(float(loss.detach()))
+    assert min(losses) < 2
