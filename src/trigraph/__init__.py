@@ -37,7 +37,7 @@ __all__ = [
 globals().update(FUNCTIONS)
 
 # Imported when they are first asked for, as `trigraph.compat` or by an import statement.
-_MODULES = ("ase", "compat", "fortran", "gpu", "pyref", "results", "torch", "verification")
+_MODULES = ("ase", "compat", "fortran", "gpu", "pyref", "results", "testing", "torch", "verification")
 
 
 def __getattr__(name: str) -> _Any:

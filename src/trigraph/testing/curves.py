@@ -1,0 +1,176 @@
+"""Central differences of any function, judged by their slope and by the rounding that the function itself shows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from trigraph.fortran import judge
+from trigraph.verification.differences import assess, inner, rounded_gap
+
+Scalar = Callable[[np.ndarray], float]  # of one input, the others held
+
+STEPS = tuple(2.0**-k for k in range(3, 37, 2))
+FEWEST = 6  # steps of a curve that is still judged when its largest ones were left out
+BEST = 1e-7  # the error that a usable derivative reaches at some step, as of `trigraph verify`
+SENSITIVE = 1e-6  # a curve whose rounding hides an error of this size at every step shows nothing
+MARGIN = 8.0  # factor between the rounding that is estimated, a standard deviation, and what is allowed
+TINY = 2.0**-44  # step at which a function changes by rounding alone, but for its slope
+
+
+def noise_of(phi: Scalar, x: np.ndarray, v: np.ndarray, scale: float) -> float:
+    """Estimate the rounding error of values of a function by fourth differences of nearby values.
+
+    Parameters
+    ----------
+    phi : callable
+    x, v : array
+        Point and direction.
+    scale : float
+        Sum of |terms| of the value, if that is known: at least a quarter of its last bit is rounding.
+
+    Returns
+    -------
+    float
+
+    Notes
+    -----
+    Source: R. W. Hamming; J. J. Moré, S. M. Wild, "Estimating computational noise", SIAM J. Sci. Comput. 33 (2011).
+    """
+    values = np.array([phi(x + k * TINY * v) for k in range(9)])
+    fourth = np.diff(values, 4)
+    return max(float(np.sqrt(np.mean(fourth**2) / 70)), 2.0**-54 * scale)
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a curve says: points, order (None: exact up to rounding), problem ("" if none), remark, where it is best."""
+
+    curve: tuple[tuple[float, float], ...]
+    best: float
+    tolerance: float
+    order: float | None
+    problem: str
+    remark: str
+    step: float
+
+
+def examine(phi: Scalar, gradient: np.ndarray, x: np.ndarray, v: np.ndarray, scale: float) -> Verdict:
+    """Compare the derivative of a function along a direction with central differences over a range of steps.
+
+    Parameters
+    ----------
+    phi : callable
+        From an array like `x` to a number.
+    gradient : array
+        What is to be the gradient of `phi` at `x`.
+    x, v : array
+        Point and direction.
+    scale : float
+        Sum of |terms| of the value at `x`.
+
+    Returns
+    -------
+    Verdict
+
+    Notes
+    -----
+    The curve is judged as `trigraph verify` judges those of the operators (`verification.differences.assess`), with the
+    rounding that `noise_of` estimates. Where a curve is wrong as a whole, its largest steps are left out one by one: a
+    right derivative then shows from some step on, and the remark tells that larger steps cross a kink.
+    """
+    noise = noise_of(phi, x, v, scale)
+    g = judge.pair(gradient)
+    errors, floors = [], []
+    for h in STEPS:
+        gap = rounded_gap(x, h, v)
+        change = phi(x + h * v) - phi(x - h * v)
+        product, size = inner([(g, gap)])
+        if (
+            not size > MARGIN * noise
+        ):  # a gradient of zeros, or nearly: a change is measured against the function itself
+            size = max(size, 2 * h * scale, MARGIN * noise, math.ulp(0.0))
+        errors.append(abs(change - product) / size)
+        floors.append(MARGIN * (2 * noise / size + 2.0**-50))
+    return _judged(errors, floors, one_sided(phi, x, v, noise))
+
+
+def _judged(errors: list[float], floors: list[float], sides: str) -> Verdict:
+    points = tuple(zip(STEPS, errors, strict=True))
+    at = int(np.argmin(np.where(np.isfinite(errors), errors, np.inf)))
+    truncation = errors[0] / STEPS[0] ** 2
+    reachable = min(f + truncation * h * h for f, h in zip(floors, STEPS, strict=True))
+    tolerance = max(BEST, 4 * reachable) if math.isfinite(reachable) else BEST
+    if min(floors) > SENSITIVE:
+        problem = f"rounding of the function hides errors below {min(floors):.0e} at every step: nothing can be said"
+        return Verdict(points, math.inf, tolerance, None, problem, "", STEPS[at])
+    first = None
+    for start in range(len(STEPS) - FEWEST + 1):
+        curve = assess(STEPS[start:], errors[start:], floors[start:], None)
+        first = first or curve
+        if not curve.problem and curve.best <= tolerance and min(floors[start:]) <= SENSITIVE:
+            remark = f"steps above {STEPS[start]:.0e} cross a kink, or the function bends sharply" if start > 1 else ""
+            return Verdict(points, curve.best, tolerance, curve.order, "", remark, STEPS[at])
+    assert first is not None
+    problem = first.problem or f"best error {first.best:.1e}"
+    if sides:
+        problem += f"; {sides}"
+    return Verdict(points, math.inf, tolerance, first.order, problem, "", STEPS[at])
+
+
+def one_sided(phi: Scalar, x: np.ndarray, v: np.ndarray, noise: float) -> str:
+    """Return that the point lies on a kink, with the slopes on both sides; "" if it does not."""
+    jumps = []
+    for h in (2.0**-16, 2.0**-20):
+        middle, right, left = phi(x), phi(x + h * v), phi(x - h * v)
+        slopes = (right - middle) / h, (middle - left) / h
+        rounding = MARGIN * 4 * noise / h
+        jumps.append((slopes, abs(slopes[0] - slopes[1]) - rounding))
+    (near, jump), (_, wider) = jumps[1], jumps[0]
+    # The jump of a kink stays as the step falls; what curvature makes falls with it.
+    if jump > 0 and jump > 0.5 * wider and jump > 1e-3 * max(abs(near[0]), abs(near[1])):
+        return f"the point lies on a kink: slopes are {near[1]:.6g} before it and {near[0]:.6g} after it"
+    return ""
+
+
+def shown(curve: tuple[tuple[float, float], ...]) -> str:
+    """Return a curve in one line: its error at every third step."""
+    return ", ".join(f"{error:.0e} at h={step:.0e}" for step, error in curve[::3])
+
+
+def element_problem(
+    phi: Scalar, gradient: np.ndarray, x: np.ndarray, index: tuple[int, ...], size: float, noise: float
+) -> tuple[float, float, float]:
+    """Compare one element of a gradient with differences.
+
+    Parameters
+    ----------
+    phi, gradient, x
+        As of `examine`.
+    index : tuple of int
+    size : float
+        Unit of the steps.
+    noise : float
+        As of `noise_of`.
+
+    Returns
+    -------
+    error, allowed, difference : float
+        At the step where most can be said.
+    """
+    best = (math.inf, math.inf, math.nan)
+    for h in (2.0**-10, 2.0**-14, 2.0**-18):
+        slopes = []
+        for step in (h * size, h * size / 2):
+            plus, minus = x.copy(), x.copy()
+            plus[index] += step
+            minus[index] -= step
+            slopes.append((phi(plus) - phi(minus)) / (plus[index] - minus[index]))
+        difference = (4 * slopes[1] - slopes[0]) / 3
+        allowed = MARGIN * 8 * noise / (h * size) + abs(slopes[1] - slopes[0])
+        if allowed < best[1] or not math.isfinite(best[1]):
+            best = (abs(difference - float(gradient[index])), allowed, difference)
+    return best

@@ -1,0 +1,273 @@
+"""Arrays of NumPy, torch and JAX under one interface: values, layouts in memory, derivatives by each one's means.
+
+Numbers go in and come out as NumPy arrays of float64, or of the dtype that is under test.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+Function = Callable[..., Any]
+THREADS = (1, 2, 3)
+
+
+class Framework(ABC):
+    """What the checks need of a framework."""
+
+    name: str
+
+    @abstractmethod
+    def takes(self, value: Any) -> bool:
+        """Return whether a value is an array of the framework."""
+
+    @abstractmethod
+    def to_host(self, value: Any) -> np.ndarray:
+        """Return a copy of an array's values."""
+
+    @abstractmethod
+    def from_host(self, array: np.ndarray, like: Any) -> Any:
+        """Return an array of the framework with the values and the dtype of a NumPy array, where `like` is."""
+
+    @abstractmethod
+    def place(self, value: Any) -> str:
+        """Return the device of an array."""
+
+    @abstractmethod
+    def layouts(self, array: np.ndarray, like: Any) -> dict[str, Any]:
+        """Return arrays of equal values that lie in memory otherwise, by a name of the layout."""
+
+    @abstractmethod
+    def constant_rows(self, array: np.ndarray, like: Any) -> Any:
+        """Return the first row of an array as often as it has rows, without a copy."""
+
+    @abstractmethod
+    def outputs(self, inputs: Sequence[Any]) -> Any:
+        """Call the function."""
+
+    @abstractmethod
+    def vjp(self, inputs: Sequence[Any], wanted: Sequence[int], cotangents: Sequence[Any]) -> Sequence[Any]:
+        """Return the gradients of sum <cotangent, output> in the wanted inputs; None for one that is not connected."""
+
+    @abstractmethod
+    def vjp2(
+        self, inputs: Sequence[Any], wanted: Sequence[int], cotangents: Sequence[Any], directions: Sequence[Any]
+    ) -> tuple[Sequence[Any], Sequence[Any]]:
+        """Return the gradients of sum <direction, gradient> in the wanted inputs, and in the cotangents."""
+
+    @contextlib.contextmanager
+    def threads(self, number: int) -> Iterator[None]:
+        """Let the framework use so many threads; by default nothing is known of any."""
+        yield
+
+    has_threads = False
+
+
+def as_tuple(value: Any) -> tuple[Any, ...]:
+    """Return what a function returned as a tuple."""
+    return tuple(value) if isinstance(value, (tuple, list)) else (value,)
+
+
+class NumPy(Framework):
+    """Functions of NumPy arrays, with derivatives that the user gives."""
+
+    name = "numpy"
+
+    def __init__(self, function: Function, vjp: Function | None, vjp2: Function | None) -> None:
+        self.function, self._vjp, self._vjp2 = function, vjp, vjp2
+
+    def takes(self, value: Any) -> bool:
+        return isinstance(value, np.ndarray)
+
+    def to_host(self, value: Any) -> np.ndarray:
+        return np.array(value)
+
+    def from_host(self, array: np.ndarray, like: Any) -> Any:
+        return np.array(array)
+
+    def place(self, value: Any) -> str:
+        return "cpu"
+
+    def layouts(self, array: np.ndarray, like: Any) -> dict[str, Any]:
+        spaced = np.full((*array.shape[:-1], 2 * array.shape[-1]), np.nan, array.dtype)[..., ::2]
+        spaced[...] = array
+        offset = np.full(array.size + 3, np.nan, array.dtype)[3:].reshape(array.shape)
+        offset[...] = array
+        found = {"strided": spaced, "offset": offset, "negative strides": np.ascontiguousarray(array[::-1])[::-1]}
+        return found | ({"Fortran order": np.asfortranarray(array)} if array.ndim > 1 else {})
+
+    def constant_rows(self, array: np.ndarray, like: Any) -> Any:
+        return np.broadcast_to(array[:1], array.shape)
+
+    def outputs(self, inputs: Sequence[Any]) -> Any:
+        return self.function(*inputs)
+
+    def vjp(self, inputs: Sequence[Any], wanted: Sequence[int], cotangents: Sequence[Any]) -> Sequence[Any]:
+        assert self._vjp is not None
+        return as_tuple(self._vjp(tuple(inputs), tuple(cotangents)))
+
+    def vjp2(
+        self, inputs: Sequence[Any], wanted: Sequence[int], cotangents: Sequence[Any], directions: Sequence[Any]
+    ) -> tuple[Sequence[Any], Sequence[Any]]:
+        assert self._vjp2 is not None
+        of_inputs, of_cotangents = self._vjp2(tuple(inputs), tuple(cotangents), tuple(directions))
+        return as_tuple(of_inputs), as_tuple(of_cotangents)
+
+
+class Torch(Framework):
+    """Functions of torch's tensors, differentiated by autograd."""
+
+    name, has_threads = "torch", True
+
+    def __init__(self, function: Function) -> None:
+        import torch
+
+        self.function, self.torch = function, torch
+
+    def takes(self, value: Any) -> bool:
+        return isinstance(value, self.torch.Tensor)
+
+    def to_host(self, value: Any) -> np.ndarray:
+        return np.array(value.detach().cpu().resolve_neg().numpy())
+
+    def from_host(self, array: np.ndarray, like: Any) -> Any:
+        return self.torch.from_numpy(np.array(array)).to(like.device)
+
+    def place(self, value: Any) -> str:
+        return str(value.device)
+
+    def layouts(self, array: np.ndarray, like: Any) -> dict[str, Any]:
+        plain = self.from_host(array, like)
+        spaced = plain.new_full((*array.shape[:-1], 2 * array.shape[-1]), np.nan)[..., ::2]
+        offset = plain.new_full((array.size + 3,), np.nan)[3:].view(array.shape)
+        found = {"strided": spaced.copy_(plain), "offset": offset.copy_(plain)}
+        if array.ndim > 1:
+            found["transposed"] = plain.transpose(0, -1).contiguous().transpose(0, -1)
+        return found
+
+    def constant_rows(self, array: np.ndarray, like: Any) -> Any:
+        return self.from_host(array[:1], like).expand(array.shape)
+
+    @contextlib.contextmanager
+    def threads(self, number: int) -> Iterator[None]:
+        before = self.torch.get_num_threads()
+        self.torch.set_num_threads(number)
+        try:
+            yield
+        finally:
+            self.torch.set_num_threads(before)
+
+    def _leaves(self, inputs: Sequence[Any], wanted: Sequence[int]) -> list[Any]:
+        """Return views of the inputs that record what is done with them."""
+        found = [x.detach() if self.takes(x) else x for x in inputs]
+        for i in wanted:
+            found[i].requires_grad_()
+        return found
+
+    def outputs(self, inputs: Sequence[Any]) -> Any:
+        wanted = [i for i, x in enumerate(inputs) if self.takes(x) and x.is_floating_point()]
+        with self.torch.enable_grad():  # a function may differentiate itself, as one of forces does
+            return self.function(*self._leaves(inputs, wanted))
+
+    def _grad(self, results: Sequence[Any], at: Sequence[Any], cotangents: Sequence[Any], again: bool) -> list[Any]:
+        pairs = [
+            (y, g)
+            for y, g in zip(results, cotangents, strict=True)
+            if y is not None and self.takes(y) and y.requires_grad and g is not None
+        ]
+        if not pairs:
+            return [None] * len(at)
+        ys, gs = zip(*pairs, strict=True)
+        return list(self.torch.autograd.grad(ys, at, gs, create_graph=again, allow_unused=True))
+
+    def vjp(self, inputs: Sequence[Any], wanted: Sequence[int], cotangents: Sequence[Any]) -> Sequence[Any]:
+        with self.torch.enable_grad():
+            leaves = self._leaves(inputs, wanted)
+            results = as_tuple(self.function(*leaves))
+            return self._grad(results, [leaves[i] for i in wanted], cotangents, False)
+
+    def vjp2(
+        self, inputs: Sequence[Any], wanted: Sequence[int], cotangents: Sequence[Any], directions: Sequence[Any]
+    ) -> tuple[Sequence[Any], Sequence[Any]]:
+        with self.torch.enable_grad():
+            leaves = self._leaves(inputs, wanted)
+            at = [leaves[i] for i in wanted]
+            weights = [None if g is None else g.detach().requires_grad_() for g in cotangents]
+            gradients = self._grad(as_tuple(self.function(*leaves)), at, weights, True)
+            given = [g for g in weights if g is not None]
+            second = self._grad(gradients, at + given, directions, False)
+        of_weights = iter(second[len(at) :])
+        return second[: len(at)], [None if g is None else next(of_weights) for g in weights]
+
+
+class Jax(Framework):
+    """Functions of JAX's arrays, differentiated by ``jax.vjp``."""
+
+    name = "jax"
+
+    def __init__(self, function: Function) -> None:
+        try:
+            import jax
+        except ImportError as error:
+            raise ImportError("check_derivatives: framework 'jax' needs JAX: pip install 'trigraph[jax]'") from error
+        if not jax.config.jax_enable_x64:
+            raise ValueError(
+                "check_derivatives: JAX makes float32 of float64; expected jax.config.update('jax_enable_x64', True)"
+            )
+        self.function, self.jax = function, jax
+
+    def takes(self, value: Any) -> bool:
+        return isinstance(value, self.jax.Array)
+
+    def to_host(self, value: Any) -> np.ndarray:
+        return np.array(value)
+
+    def from_host(self, array: np.ndarray, like: Any) -> Any:
+        return self.jax.device_put(array, next(iter(like.devices())))
+
+    def place(self, value: Any) -> str:
+        return str(next(iter(value.devices())))
+
+    def layouts(self, array: np.ndarray, like: Any) -> dict[str, Any]:
+        return {}  # arrays of JAX have no strides
+
+    def constant_rows(self, array: np.ndarray, like: Any) -> Any:
+        return self.from_host(np.repeat(array[:1], len(array), axis=0), like)
+
+    def outputs(self, inputs: Sequence[Any]) -> Any:
+        return self.function(*inputs)
+
+    def _of(self, inputs: Sequence[Any], wanted: Sequence[int]) -> Function:
+        """Return the floating outputs as a function of the wanted inputs."""
+
+        def call(*values: Any) -> tuple[Any, ...]:
+            given = list(inputs)
+            for i, value in zip(wanted, values, strict=True):
+                given[i] = value
+            numbers = self.jax.numpy.floating
+            return tuple(y for y in as_tuple(self.function(*given)) if self.jax.numpy.issubdtype(y.dtype, numbers))
+
+        return call
+
+    def vjp(self, inputs: Sequence[Any], wanted: Sequence[int], cotangents: Sequence[Any]) -> Sequence[Any]:
+        _, pull = self.jax.vjp(self._of(inputs, wanted), *(inputs[i] for i in wanted))
+        found: Sequence[Any] = pull(tuple(g for g in cotangents if g is not None))
+        return found
+
+    def vjp2(
+        self, inputs: Sequence[Any], wanted: Sequence[int], cotangents: Sequence[Any], directions: Sequence[Any]
+    ) -> tuple[Sequence[Any], Sequence[Any]]:
+        function, at = self._of(inputs, wanted), tuple(inputs[i] for i in wanted)
+
+        def gradients(values: Any, weights: Any) -> Any:
+            return self.jax.vjp(function, *values)[1](weights)
+
+        given = tuple(g for g in cotangents if g is not None)
+        _, pull = self.jax.vjp(gradients, at, given)
+        of_inputs, of_given = pull(tuple(directions))
+        of_weights = iter(of_given)
+        return of_inputs, [None if g is None else next(of_weights) for g in cotangents]

@@ -1,0 +1,120 @@
+"""What a check of derivatives found: a table, pictures, a page, and the error that tells a test what is wrong."""
+
+from __future__ import annotations
+
+import io
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from trigraph.verification.record import Check
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass
+class Result:
+    """Checks of one function; printed, a table.
+
+    Attributes
+    ----------
+    name : str
+        Name of the function.
+    checks : list of trigraph.verification.record.Check
+    skipped : dict
+        Kinds of check that were left out, and why.
+    """
+
+    name: str
+    checks: list[Check] = field(default_factory=list)
+    skipped: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def passed(self) -> bool:
+        """Whether checks were made, and none failed."""
+        return bool(self.checks) and not self.failures
+
+    @property
+    def failures(self) -> list[Check]:
+        """The checks that failed."""
+        return [c for c in self.checks if c.failed]
+
+    def __str__(self) -> str:
+        from rich.console import Console
+        from rich.table import Table
+
+        table = Table("check", "order", "of", "error", "allowed", "slope", "remark", title=self.name)
+        for c in self.checks:
+            mark = "" if c.passed else "[bold red]failed: [/]"
+            slope = "" if c.order is None else f"{c.order:.2f}"
+            table.add_row(c.kind, c.case, c.field, f"{c.error:.1e}", f"{c.tolerance:.1e}", slope, mark + c.note)
+        for kind, why in self.skipped.items():
+            table.add_row(kind, "", "", "", "", "", f"left out: {why}")
+        text = io.StringIO()
+        Console(file=text, width=150, highlight=False).print(table)
+        return text.getvalue()
+
+    def plot(self) -> Figure:
+        """Draw the error of the central differences against the step, one line for each curve.
+
+        Returns
+        -------
+        matplotlib.figure.Figure
+
+        Raises
+        ------
+        ValueError
+            If no curve was made.
+        """
+        from trigraph.verification.plots import differences
+
+        figure = differences(self.checks)
+        if figure is None:
+            raise ValueError("plot: there is no curve; expected a result with checks of kind 'differences'")
+        return figure
+
+    def save(self, path: str | Path) -> None:
+        """Write the table and the curves as a page in one file.
+
+        Parameters
+        ----------
+        path : str or Path
+            Such as ``"report.html"``.
+        """
+        from jinja2 import Environment, PackageLoader, StrictUndefined
+
+        from trigraph.verification.plots import svg
+
+        environment = Environment(
+            loader=PackageLoader("trigraph.testing", "."),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+        picture = svg(self.plot()) if any(c.curve for c in self.checks) else ""
+        page = environment.get_template("result.html.j2").render(result=self, picture=picture)
+        Path(path).write_text(page, encoding="utf-8")
+
+
+class DerivativeError(AssertionError):
+    """A function's derivatives are wrong; the message says what, `result` holds everything.
+
+    Attributes
+    ----------
+    result : Result
+    """
+
+    def __init__(self, result: Result) -> None:
+        found = result.failures
+        lines = [f"{result.name}: {len(found)} of {len(result.checks)} checks of its derivatives failed"]
+        for c in found[:10]:
+            order = f"order {c.case}, " if c.case else ""
+            lines.append(
+                f"  {c.kind} ({order}{c.field}): {c.note or f'error {c.error:.1e}; allowed {c.tolerance:.1e}'}"
+            )
+        if len(found) > 10:
+            lines.append(f"  and {len(found) - 10} more; see the result of this error")
+        super().__init__("\n".join(lines))
+        self.result = result
