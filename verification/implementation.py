@@ -64,8 +64,18 @@ def load(name: str) -> Callable[..., Any]:
     return function
 
 
-def _fields(op: Operator, result: Any) -> dict[str, Any]:
-    """Fields of what a user's function returned."""
+def _is_array(value: Any) -> bool:
+    return isinstance(value, np.ndarray)
+
+
+def fields_of(op: Operator, result: Any, is_array: Callable[[Any], bool] = _is_array) -> dict[str, Any]:
+    """Return what a user's function returned as a mapping from field to array.
+
+    Raises
+    ------
+    TypeError
+        If it is none of the forms that are taken, or lacks a field.
+    """
     extra = [a.name for a in op.definition.auxiliary]
     names = [f.name for f in op.fields]
     needed = [name for name in names if name not in extra]
@@ -84,7 +94,7 @@ def _fields(op: Operator, result: Any) -> dict[str, Any]:
             described = ", ".join(getattr(result, "_fields", ())) or f"{len(result)} elements"
             raise TypeError(f"{op.name}: returned a tuple with {described}; {expected}")
         mapping = dict(zip(own, result, strict=True))
-    elif isinstance(result, np.ndarray) and len(needed) == 1:
+    elif is_array(result) and len(needed) == 1:
         mapping = {needed[0]: result}
     else:
         raise TypeError(f"{op.name}: returned a {type(result).__name__}; {expected}")
@@ -101,7 +111,7 @@ def _own(
         returned = function(**given)
     except NotImplementedError as error:
         raise NotOffered(message_of(error)) from error
-    fields = _fields(op, returned)
+    fields = fields_of(op, returned)
     for name, array in fields.items():
         if isinstance(array, np.ndarray) and (type(array) is not np.ndarray or array.dtype.kind not in "fi"):
             raise TypeError(

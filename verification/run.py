@@ -23,6 +23,7 @@ from trigraph.verification.bessel import CASE, decades
 from trigraph.verification.cases import build, half_dtype, half_types
 from trigraph.verification.differences import JUDGE_STEPS
 from trigraph.verification.differences import STEPS as PANEL_STEPS
+from trigraph.verification.differentiated import differentiated
 from trigraph.verification.implementation import adapt
 from trigraph.verification.judged import Judged, every_operator_of
 from trigraph.verification.kinds import Variant
@@ -287,6 +288,8 @@ def plan(
     structures: Iterable[Structure] = (),
     alone: bool = False,
     where: Iterable[str] = (),
+    framework: str | None = None,
+    device: str | None = None,
 ) -> list[Unit]:
     """Lay out a run.
 
@@ -309,6 +312,10 @@ def plan(
         Check nothing but these structures.
     where : iterable of str
         ``"name=value"``: settings that all operators are restricted to (`settings.restriction`).
+    framework : {"torch", "jax"}, optional
+        The implementation is the forward of an operator on tensors; all orders are checked (`differentiated`).
+    device : str, optional
+        Where these tensors are.
 
     Returns
     -------
@@ -330,7 +337,12 @@ def plan(
                 raise ValueError(
                     f"verify: {implementation!r} implements one operator; got {', '.join(operators) or 'none'}"
                 )
-            implementation = adapt(implementation, operators[0] if operators else None)
+            target = operators[0] if operators else None
+            if framework is not None:
+                implementation, target = differentiated(implementation, target, framework, device)
+                operators = [target]
+            else:
+                implementation = adapt(implementation, target)
         operators = [implementation.only] if operators is None and implementation.only else operators
         scopes.append(Scope(implementation, _selection(operators)))
     selected = _selection(operators)

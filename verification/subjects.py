@@ -48,6 +48,8 @@ class Subject:
     into: Into | None = None
     # Context in which work is cut into blocks as small as can be; None: it is not cut by size.
     small_blocks: Callable[[], AbstractContextManager[None]] | None = None
+    # Whether derivatives are functions with arguments of their own: `wrt`, and what fwd gives back.
+    selective: bool = True
 
 
 @dataclass(frozen=True)

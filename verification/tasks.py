@@ -101,7 +101,8 @@ def of_operators(scope: Scope, lazy: Lazy, kinds: Sequence[str], *more: Any) -> 
 
 def of_calls(scope: Scope, lazy: Lazy) -> list[Task]:
     """Look at repetition, layout and `out`; ask for some fields, leave out some cotangents."""
-    offered = {"out": scope.subject.into is not None, "subsets": scope.subject.only is None}  # functions have no wrt
+    subject = scope.subject  # functions of users have no wrt
+    offered = {"out": subject.into is not None, "subsets": subject.only is None and subject.selective}
     return of_operators(scope, lazy, ["repeat", "layout", *(kind for kind, there in offered.items() if there)])
 
 

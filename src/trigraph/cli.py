@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import shlex
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,6 +76,7 @@ def _plan(
     structures: Sequence[Structure],
     where: Sequence[str],
     jobs: int,
+    tensors: Mapping[str, str | None],
 ) -> tuple[Sequence[Unit], Iterable[tuple[Unit, list[Check]]]]:
     """Return the units of the run, and these with their checks as they come.
 
@@ -96,7 +97,7 @@ def _plan(
     requests: list[dict[str, Any]] = []
     common = {"operators": operators or None, "seed": seed, "where": where}
     if floats and (others or implementation):
-        choices = {"panels": others, "dtypes": floats, "implementation": implementation}
+        choices = {"panels": others, "dtypes": floats, "implementation": implementation, **tensors}
         requests.append({**common, **choices, "structures": structures, "alone": alone})
     if judge and not alone:
         requests.append({**common, "panels": [JUDGE], "dtypes": ["float64"]})
@@ -250,6 +251,13 @@ def _report(
     help="Verify your own function, for the one --operator it implements [default: the one of its name].",
 )
 @click.option(
+    "--framework",
+    type=click.Choice(["torch", "jax"]),
+    help="The --implementation is a forward on tensors, for the --operator named without _fwd; its derivatives come "
+    "from the framework.",
+)
+@click.option("--device", metavar="NAME", help="Where the tensors of --framework are, such as cuda:0 [default: cpu].")
+@click.option(
     "--where",
     multiple=True,
     metavar="NAME=VALUE",
@@ -274,6 +282,8 @@ def verify(
     folder: Path | None,
     against: Path | None,
     implementation: str | None,
+    framework: str | None,
+    device: str | None,
     where: tuple[str, ...],
     jobs: int,
 ) -> None:
@@ -297,7 +307,12 @@ def verify(
         raise click.UsageError("--cutoff is of --structure files; none is given")
     with _checked("--structure"):
         structures = [read_structure(path, cutoff) for path in files]
-    units, results = _plan(operators, panels, dtypes, seed, implementation, structures, where, jobs)
+    if framework and not implementation:
+        raise click.UsageError("--framework is of an --implementation; none is given")
+    if device and not framework:
+        raise click.UsageError("--device is of a --framework; none is given")
+    tensors = {"framework": framework, "device": device}
+    units, results = _plan(operators, panels, dtypes, seed, implementation, structures, where, jobs, tensors)
     if folder:
         with _checked("--report"):
             folder.mkdir(parents=True, exist_ok=True)

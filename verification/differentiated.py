@@ -1,0 +1,142 @@
+"""A user's forward function of torch or JAX as a subject: all orders of an operator, by that framework's autograd.
+
+The function is called with the operator's inputs as tensors and with its graph objects and attributes, all by keyword.
+It returns what the operator's fwd returns: a tensor, a tuple in field order, or a mapping from field to tensor, without
+auxiliary outputs if it has none. bwd and bwd2 come from differentiating it once and twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from trigraph.table import DEFINITIONS, OPERATORS, Operator
+from trigraph.terminal import plain
+from trigraph.testing.frameworks import Framework, Jax, Torch
+from trigraph.verification.implementation import fields_of, load
+from trigraph.verification.subjects import LEFT_OUT, NotOffered, Subject, message_of
+
+FRAMEWORKS: Mapping[str, Callable[[Callable[..., Any]], Framework]] = {"torch": Torch, "jax": Jax}
+
+
+def _device(framework: str, name: str | None) -> Any:
+    """Return an array on a device.
+
+    Raises
+    ------
+    ValueError
+        If there is no such device.
+    """
+    try:
+        if framework == "torch":
+            import torch
+
+            return torch.zeros(1, device=name or "cpu")
+        import jax
+
+        platform, _, number = (name or "cpu").partition(":")
+        return jax.device_put(0.0, jax.devices(platform)[int(number or 0)])
+    except (RuntimeError, AssertionError, IndexError, ValueError) as error:
+        raise ValueError(f"verify: device {name!r} cannot be used: {error}") from error
+
+
+def _call(
+    function: Callable[..., Any],
+    framework: str,
+    like: Any,
+    op: Operator,
+    values: Mapping[str, Any],
+    wrt: Sequence[str] | None,
+) -> dict[str, Any]:
+    """Return the fields of an operator of any order, those not asked for None."""
+    spec, fwd = op.definition, OPERATORS[f"{op.definition.name}_fwd"]
+    inputs = [a.name for a in spec.inputs if values[a.name] is not None]
+    others = {n: v for n, v in values.items() if n in fwd.parameters and n not in inputs}
+    auxiliary: dict[str, Any] = {}
+
+    def forward(*tensors: Any) -> tuple[Any, ...]:
+        returned = function(**dict(zip(inputs, tensors, strict=True)), **others)
+        fields = fields_of(fwd, returned, tools.takes)
+        auxiliary.update({a.name: fields.get(a.name) for a in spec.auxiliary})
+        return tuple(fields[a.name] for a in spec.outputs)
+
+    tools = FRAMEWORKS[framework](forward)
+
+    def tensors(names: Sequence[str], shapes: Sequence[Any]) -> list[Any]:
+        """Return arguments as tensors, zeros for those that are not given."""
+        return [
+            tools.from_host(np.zeros(s.shape, s.dtype) if values.get(n) is None else values[n], like)
+            for n, s in zip(names, shapes, strict=True)
+        ]
+
+    given, wanted = tensors(inputs, [values[n] for n in inputs]), range(len(inputs))
+    try:
+        outputs = tools.outputs(given)
+        fields: dict[str, Any] = {a.name: y for a, y in zip(spec.outputs, outputs, strict=True)} | auxiliary
+        if op.order:
+            grads = tensors([f"grad_{a.name}" for a in spec.outputs], [tools.to_host(y) for y in outputs])
+            if op.order == 1:
+                fields = dict(zip(inputs, tools.vjp(given, wanted, grads), strict=True))
+            else:
+                ggs = tensors([f"gg_{n}" for n in inputs], [values[n] for n in inputs])
+                of_inputs, of_grads = tools.vjp2(given, wanted, grads, ggs)
+                fields = dict(zip(inputs, of_inputs, strict=True))
+                fields |= {f"grad_{a.name}": g for a, g in zip(spec.outputs, of_grads, strict=True)}
+                given += grads
+                inputs = [*inputs, *(f"grad_{a.name}" for a in spec.outputs)]
+            # What the function does not depend on has no derivative there: a zero.
+            for name, tensor in zip(inputs, given, strict=True):
+                if fields[name] is None:
+                    fields[name] = tools.from_host(np.zeros_like(tools.to_host(tensor)), like)
+    except NotImplementedError as error:
+        raise NotOffered(message_of(error)) from error
+    asked = {f.name for f in op.fields if wrt is None or f.name in wrt}
+    left_out = {a.name for a in spec.auxiliary if op.order == 0 and auxiliary.get(a.name) is None}
+    LEFT_OUT.update(left_out)
+    found = {f.name: fields.get(f.name) if f.name in asked else None for f in op.fields if f.name not in left_out}
+    return {n: None if v is None else tools.to_host(v) for n, v in found.items()}
+
+
+def differentiated(
+    name: str,
+    definition: str | None,
+    framework: str,
+    device: str | None = None,
+    function: Callable[..., Any] | None = None,
+) -> tuple[Subject, str]:
+    """Make a user's forward function a subject for the three orders of an operator.
+
+    Parameters
+    ----------
+    name : str
+        ``"mymodule:function"``; what checks call the panel.
+    definition : str, optional
+        The operator, without order: ``"mha_gat_n2n"`` (default: the function's own name).
+    framework : {"torch", "jax"}
+    device : str, optional
+        As of the framework: ``"cuda:0"`` (default: ``"cpu"``).
+    function : callable, optional
+        Instead of importing `name`.
+
+    Returns
+    -------
+    subject : Subject
+    definition : str
+
+    Raises
+    ------
+    ValueError
+        If the function cannot be loaded, or there is no such operator, framework or device.
+    """
+    if framework not in FRAMEWORKS:
+        raise ValueError(f"verify: framework is {framework!r}; expected one of {', '.join(FRAMEWORKS)}")
+    own = load(name) if function is None else function
+    target, names = definition or getattr(own, "__name__", ""), [d.name for d in DEFINITIONS]
+    if target not in names:
+        raise ValueError(f"verify: {name!r} implements {target!r}; expected one of {', '.join(names)}")
+    FRAMEWORKS[framework](own)  # which says what is missing
+    call = partial(_call, own, framework, _device(framework, device))
+    return Subject(plain(name), False, call, selective=False), target
