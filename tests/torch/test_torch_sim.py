@@ -111,7 +111,7 @@ def test_validation_of_torch_sim(model):
 def test_relaxation(model):
     """Three structures in one batch, each by itself with ASE: the same steps of the same method.
 
-    The mixing of FIRE, alpha, is constant: torch-sim 0.3 lowers it before it mixes, ASE afterwards.
+    The mixing of FIRE, alpha, is constant: torch-sim (0.3.0, 0.6.2) lowers it before it mixes, ASE afterwards.
     """
     cluster = Octahedron("Cu", 2)
     cluster.center(5.0)
