@@ -24,6 +24,7 @@ myst_heading_anchors = 3
 exclude_patterns = ["_build", "_executed"]
 numpydoc_show_class_members = False
 autodoc_member_order = "bysource"
+autodoc_mock_imports = ["torch_sim"]  # the page needs none of it
 autodoc_typehints = "none"  # docstrings say types in words
 html_theme = "furo"
 html_math_renderer = "mathml"

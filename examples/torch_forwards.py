@@ -1,6 +1,6 @@
 """Forwards of operators in PyTorch, to be verified with the derivatives that autograd makes of them.
 
-``trigraph verify --implementation torch_forwards:gatconv --operator mha_gat_n2n --framework torch`` verifies one of them.
+Verify one: ``trigraph verify --implementation torch_forwards:gatconv --operator mha_gat_n2n --framework torch``.
 """
 
 import torch

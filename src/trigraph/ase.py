@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,11 +11,13 @@ from ase.calculators.calculator import Calculator as _Calculator
 from ase.calculators.calculator import all_changes
 from ase.stress import full_3x3_to_voigt_6_stress
 
+from trigraph.torch.nn.structures import check_potential, empty_like_model
+
 __all__ = ["Calculator"]
 
 
 class Calculator(_Calculator):  # type: ignore[misc]
-    """ASE calculator of a model: energy, forces, and stress where the cell has a volume.
+    """ASE calculator of a model: energy, of each atom too, forces, and stress where the cell has a volume.
 
     Parameters
     ----------
@@ -42,13 +43,10 @@ class Calculator(_Calculator):  # type: ignore[misc]
     (4, 3)
     """
 
-    implemented_properties: ClassVar[list[str]] = ["energy", "free_energy", "forces", "stress"]
+    implemented_properties: ClassVar[list[str]] = ["energy", "free_energy", "energies", "forces", "stress"]
 
     def __init__(self, model: Any, **parameters: Any) -> None:
-        if not (isinstance(model, torch.nn.Module) and hasattr(model, "energy_forces_stress")):
-            raise TypeError(
-                f"Calculator: model is a {type(model).__name__}; expected a torch.nn.Module with energy_forces_stress"
-            )
+        check_potential("Calculator", model)
         super().__init__(**parameters)
         self.model = model
 
@@ -58,10 +56,9 @@ class Calculator(_Calculator):  # type: ignore[misc]
         properties: Any = ("energy",),
         system_changes: Any = all_changes,
     ) -> None:
-        """Compute everything at once; stress is left out where the cell has no volume."""
+        """Compute everything at once; what the model does not give is left out, as is stress without a volume."""
         super().calculate(atoms, properties, system_changes)
-        tensors = itertools.chain(self.model.parameters(), self.model.buffers())
-        like = next((t for t in tensors if t.is_floating_point()), torch.empty(0))
+        like = empty_like_model(self.model)
         has_volume = self.atoms.cell.rank == 3
         cell = None
         if has_volume or self.atoms.pbc.any():
@@ -75,5 +72,7 @@ class Calculator(_Calculator):  # type: ignore[misc]
         )
         energy = float(results.energy[0])
         self.results = {"energy": energy, "free_energy": energy, "forces": results.forces.double().cpu().numpy()}
+        if results.energies is not None:
+            self.results["energies"] = results.energies.double().cpu().numpy()
         if has_volume:
             self.results["stress"] = full_3x3_to_voigt_6_stress(results.stress[0].double().cpu().numpy())

@@ -1,6 +1,7 @@
 """trigraph.ase.Calculator: ASE's relaxations and dynamics with models of trigraph.torch.nn."""
 
 import doctest
+import itertools
 import math
 
 import numpy as np
@@ -12,6 +13,7 @@ from ase.calculators.calculator import PropertyNotImplementedError
 from ase.filters import FrechetCellFilter
 from ase.md.verlet import VelocityVerlet
 from ase.optimize import BFGS
+from ase.phonons import Phonons
 
 import trigraph.ase
 from trigraph.torch.nn import DimeNetPlusPlus, EnergyForcesStress
@@ -51,6 +53,21 @@ def test_results(calculator):
     assert atoms.get_forces().dtype == np.float64
 
 
+def test_energies_of_atoms(calculator):
+    """They sum to the energy, belong to atoms in any order, and are those of each cell of a repetition."""
+    atoms = crystal()
+    atoms.calc = calculator
+    energies = atoms.get_potential_energies()
+    rounding = 2**-53 * 1e3 * np.abs(energies).sum()  # a term of each sum over edges and channels
+    assert energies.shape == (4,)
+    assert np.ptp(energies) > 1e-3 * np.abs(energies).max()
+    assert energies.sum() == pytest.approx(atoms.get_potential_energy(), abs=rounding)
+    order = [2, 0, 3, 1]
+    np.testing.assert_allclose(calculator.get_potential_energies(atoms[order]), energies[order], rtol=0, atol=rounding)
+    repeated = calculator.get_potential_energies(atoms.repeat((1, 2, 1)))
+    np.testing.assert_allclose(repeated, np.tile(energies, 2), rtol=0, atol=rounding)
+
+
 @pytest.mark.parametrize("pbc", [(True, True, True), (True, False, False)])
 def test_atoms_many_cells_away(pbc, calculator):
     """An atom that was moved by whole cells is the same atom, as far as its position has digits."""
@@ -74,7 +91,8 @@ def test_atoms_many_cells_away(pbc, calculator):
 def test_zeros_have_no_sign(calculator):
     """Without neighbours nothing pushes in any direction, not even as -0.0."""
     alone = Atoms("Cu", [[0, 0, 0]], cell=[20, 20, 20], pbc=True, calculator=calculator)
-    for zeros in (alone.get_forces(), alone.get_stress(), np.array(alone.get_potential_energy())):
+    energies = (np.array(alone.get_potential_energy()), alone.get_potential_energies())
+    for zeros in (alone.get_forces(), alone.get_stress(), *energies):
         np.testing.assert_array_equal(zeros, 0)
         assert not np.signbit(zeros).any()
 
@@ -118,6 +136,43 @@ def test_dynamics_conserve_energy(calculator):
     assert math.log2(drifts[0] / drifts[1]) == pytest.approx(2, abs=0.5)
 
 
+def hessian_of_supercell(model, cells):
+    """Return the second derivatives of the energy in the positions of a supercell, for its fixed neighbours."""
+    z, pos, cell = torch.tensor(cells.numbers), torch.tensor(cells.positions), torch.tensor(np.array(cells.cell))
+    neighbors = model.neighbors(pos, cell=cell)
+    found = torch.func.hessian(lambda pos: model(z, pos, cell=cell, neighbors=neighbors).sum())(pos)
+    return found.detach().reshape(pos.numel(), pos.numel()).numpy()
+
+
+def test_phonons(calculator, tmp_path):
+    """ASE's finite displacements give the analytic Hessian of the supercell, as far as central differences can.
+
+    In rock salt many angles are 180 degrees. The cutoff lies between two shells, so that the neighbours stay the same.
+    Differences with the displacement h are D(h) = H + c h^2 + O(h^4), so that (4 D(h) - D(2h)) / 3 = H + O(h^4).
+    """
+    atoms, supercell, steps = bulk("AuCu", "rocksalt", a=5.4), (2, 1, 2), (0.04, 0.02, 0.01)
+    hessian = hessian_of_supercell(calculator.model, atoms.repeat(supercell))
+    rounding = 2**-53 * 1e3 * np.abs(hessian).max()  # a term of each sum over edges and channels
+    assert np.abs(hessian - hessian.T).max() <= rounding
+    assert np.abs(hessian.reshape(24, 8, 3).sum(axis=1)).max() <= 8 * rounding  # no force on a crystal moved as a whole
+    # Force constants: forces on the atoms of each cell (columns) for displacements in the first one (rows).
+    expected = hessian[:6].reshape(6, 4, 6).swapaxes(0, 1)
+    found = []
+    for step in steps:
+        phonons = Phonons(atoms, calculator, supercell, name=str(tmp_path / f"{step}"), delta=step)
+        phonons.run()
+        phonons.read(method="standard", symmetrize=0, acoustic=False)
+        found.append(phonons.get_force_constant())
+    of_second_order = [np.abs(one - expected).max() for one in found]
+    of_fourth_order = [np.abs((4 * fine - coarse) / 3 - expected).max() for coarse, fine in itertools.pairwise(found)]
+    for order, errors in ((2, of_second_order), (4, of_fourth_order)):
+        for larger, smaller in itertools.pairwise(errors):
+            assert math.log2(larger / smaller) == pytest.approx(order, abs=0.05)
+    for one, step, error in zip(found, steps, of_second_order, strict=True):
+        assert np.abs(one[0] - one[0].T).max() <= 2 * error
+        assert np.abs(one.sum(axis=0).reshape(6, 2, 3).sum(axis=1)).max() <= rounding / step
+
+
 def test_inference_mode(calculator):
     expected = calculator.get_forces(crystal())
     calculator.reset()
@@ -142,6 +197,8 @@ def test_models_without_parameters(buffer):
     atoms.calc = trigraph.ase.Calculator(springs)
     np.testing.assert_allclose(atoms.get_forces(), -2 * atoms.positions, rtol=1e-6)
     assert springs.dtype == (torch.float64 if buffer is not None and buffer.is_floating_point() else torch.float32)
+    with pytest.raises(PropertyNotImplementedError):  # such a model has no parts for the atoms
+        atoms.get_potential_energies()
 
 
 def test_bad_model():

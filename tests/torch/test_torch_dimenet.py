@@ -139,11 +139,12 @@ def test_a_force_loss_trains():
     """The gradient of a loss of energies, forces and stresses in the parameters, against central differences."""
     model = model_of()
     z, pos, cell, pbc = tensors_of(slab())
-    weights = torch.randn(4, 3, dtype=torch.float64), torch.randn(1, 3, 3, dtype=torch.float64)
+    weights = [torch.randn(shape, dtype=torch.float64) for shape in ((4, 3), (1, 3, 3), (4,))]
 
     def loss():
         found = model.energy_forces_stress(z, pos, cell=cell, pbc=pbc, create_graph=True)
-        return found.energy.sum() + (weights[0] * found.forces).sum() + 100 * (weights[1] * found.stress).sum()
+        energies = found.energy.sum() + (weights[2] * found.energies).sum()
+        return energies + (weights[0] * found.forces).sum() + 100 * (weights[1] * found.stress).sum()
 
     parameters = list(model.parameters())
     direction = [torch.randn_like(p) for p in parameters]
@@ -175,7 +176,8 @@ def test_batch_is_its_structures():
     cells = [s[2] for s in structures]
     found = model.energy_forces_stress(z, pos, batch[order], cells, pbc)
     close(found.energy, torch.cat([a.energy for a in alone]), 1e-14)
-    close(found.forces, torch.cat([a.forces for a in alone])[order], 1e-13)
+    for name in ("forces", "energies"):
+        close(getattr(found, name), torch.cat([getattr(a, name) for a in alone])[order], 1e-13)
     close(found.stress[:2], torch.cat([a.stress for a in alone[:2]]), 1e-13)
     assert found.stress[2].isnan().all()
     stacked = torch.stack([torch.zeros(3, 3, dtype=torch.float64) if c is None else c for c in cells])
@@ -213,7 +215,7 @@ def test_isolated_atoms_and_empty_structures():
     (apart.energy.sum() + apart.forces.sum()).backward()
     empty = model.energy_forces_stress(z[:0], pos[:0])
     assert empty.energy.tolist() == [0]
-    assert empty.forces.shape == (0, 3)
+    assert (empty.forces.shape, empty.energies.shape) == ((0, 3), (0,))
     cells = torch.eye(3, dtype=torch.float64).repeat(3, 1, 1) * 20
     found = model.energy_forces_stress(z, pos, torch.tensor([0, 2]), cells)
     assert found.energy[1] == 0

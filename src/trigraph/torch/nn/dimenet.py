@@ -449,7 +449,7 @@ class DimeNetPlusPlus(Module):
         neighbors: Neighbors | None = None,
         create_graph: bool = False,
     ) -> EnergyForcesStress:
-        """Return energies, forces and stresses.
+        """Return energies, of structures and of atoms, forces and stresses.
 
         Parameters
         ----------
@@ -477,11 +477,13 @@ class DimeNetPlusPlus(Module):
             if not (create_graph and pos.requires_grad):
                 pos = pos.detach().requires_grad_()
             vec = neighbors.vectors(pos, cells)
-            energy = self._of_vectors(z, vec, neighbors)[:, 0]
+            of_atoms = self._atoms_of_vectors(z, vec, neighbors)
+            energy = neighbors.into_structures(of_atoms)[:, 0]
             by_pos, by_vec = torch.autograd.grad(energy.sum(), (pos, vec), create_graph=create_graph)
             # A strain changes vectors as it changes positions and cell: the derivative in it is the sum of the edges'.
             stress = None if cells is None else _stress(vec, by_vec, cells, neighbors)
-            results = EnergyForcesStress(energy, 0.0 - by_pos, stress)  # -by_pos would be -0.0 without neighbours
+            forces = 0.0 - by_pos  # -by_pos would be -0.0 without neighbours
+            results = EnergyForcesStress(energy, forces, stress, of_atoms[:, 0])
         if create_graph:
             return results
         return EnergyForcesStress(*(None if t is None else t.detach() for t in results))  # type: ignore[arg-type]
@@ -508,13 +510,17 @@ class DimeNetPlusPlus(Module):
 
     def _of_vectors(self, z: Tensor, vec: Tensor, neighbors: Neighbors) -> Tensor:
         """Return the sum over the atoms of each structure, from the vectors of the edges."""
+        return neighbors.into_structures(self._atoms_of_vectors(z, vec, neighbors))
+
+    def _atoms_of_vectors(self, z: Tensor, vec: Tensor, neighbors: Neighbors) -> Tensor:
+        """Return the outputs of the atoms, which `forward` sums, shape (num_atoms, out_channels)."""
         rbf, sbf_rad = self.rbf(vec.square().sum(dim=1).sqrt())
         x = self.emb(z, rbf, neighbors)
-        atoms = self.output_blocks[0](x, rbf, neighbors)
+        atoms: Tensor = self.output_blocks[0](x, rbf, neighbors)
         for interaction, output in zip(self.interaction_blocks, self.output_blocks[1:], strict=True):
             x = interaction(x, rbf, sbf_rad, vec, neighbors.graph)
             atoms = atoms + output(x, rbf, neighbors)
-        return neighbors.into_structures(atoms)
+        return atoms
 
 
 def _stress(vec: Tensor, by_vec: Tensor, cells: Tensor, neighbors: Neighbors) -> Tensor:

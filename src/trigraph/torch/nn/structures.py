@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -18,7 +19,15 @@ from trigraph.torch.functions import FUNCTIONS
 from trigraph.torch.graphs import tensors, uncompiled
 from trigraph.torch.nn.arguments import check_device
 
-__all__ = ["EnergyForcesStress", "Neighbors", "check_atoms", "find_neighbors", "stack_cells"]
+__all__ = [
+    "EnergyForcesStress",
+    "Neighbors",
+    "check_atoms",
+    "check_potential",
+    "empty_like_model",
+    "find_neighbors",
+    "stack_cells",
+]
 
 SRC = GRAPH_PARTS["EdgeGraph"].arrays.index("src")
 _sum = FUNCTIONS["agg_weighted_n2n"]
@@ -35,11 +44,29 @@ class EnergyForcesStress(NamedTuple):
     stress : Tensor, shape (num_structures, 3, 3), or None
         Derivative of the energy in a symmetric strain of positions and cell, over the volume of the cell; NaN for a
         structure whose cell has no volume. None where no cell was given.
+    energies : Tensor, shape (num_atoms,), or None
+        Contribution of each atom: those of a structure sum to its energy. None of a model that has no such parts.
     """
 
     energy: Tensor
     forces: Tensor
     stress: Tensor | None
+    energies: Tensor | None = None
+
+
+def check_potential(owner: str, model: Any) -> None:
+    """Raise TypeError unless a model gives energies, forces and stresses."""
+    if not (isinstance(model, torch.nn.Module) and hasattr(model, "energy_forces_stress")):
+        raise TypeError(
+            f"{owner}: model is a {type(model).__name__}; expected a torch.nn.Module with energy_forces_stress"
+        )
+
+
+def empty_like_model(model: torch.nn.Module) -> Tensor:
+    """Return an empty tensor in the dtype and on the device of a model's parameters, or else of its buffers."""
+    tensors_of_model = itertools.chain(model.parameters(), model.buffers())
+    first = next((t for t in tensors_of_model if t.is_floating_point()), torch.empty(0))
+    return first.new_empty(0)
 
 
 class Neighbors(NamedTuple):

@@ -1,0 +1,232 @@
+"""trigraph.torch_sim.Model: torch-sim's batched relaxations with models of trigraph.torch.nn give what ASE gives."""
+
+import doctest
+import functools
+
+import numpy as np
+import pytest
+import torch
+from ase.build import bulk, fcc111, molecule
+from ase.cluster import Octahedron
+from ase.filters import FrechetCellFilter
+from ase.optimize import FIRE
+from raising import raising
+
+pytest.importorskip("torch_sim", reason="torch-sim is not installed: pip install 'trigraph[clients]'")
+import torch_sim
+from torch_sim.models.interface import validate_model_outputs
+
+import trigraph.ase
+import trigraph.torch_sim
+from trigraph.torch.nn import DimeNetPlusPlus, EnergyForcesStress
+
+# Of float64, for sums over edges and channels in the order of a batch and in that of one structure.
+ROUNDING = 2**-53 * 1e3
+# Relaxations repeat it in each of some hundred steps, and a step follows the forces.
+RELAXED = 1e3 * ROUNDING
+
+
+def potential():
+    torch.manual_seed(1)
+    model = DimeNetPlusPlus(
+        8, 1, 1, 4, 2, 8, 3, 3, cutoff=4.0, num_output_layers=1, output_initializer="glorot_orthogonal"
+    )
+    return model.double()
+
+
+@pytest.fixture
+def model():
+    return trigraph.torch_sim.Model(potential(), per_atom_energies=True)
+
+
+def crystal():
+    """A crystal whose matrix of cell vectors is far from its transpose."""
+    atoms = bulk("Cu", cubic=True)
+    atoms.symbols[0] = "Au"
+    atoms.set_cell(np.array(atoms.cell) @ [[1.0, 0.3, 0.0], [0.0, 1.0, 0.2], [0.1, 0.0, 1.1]], scale_atoms=True)
+    atoms.rattle(0.1, seed=0)
+    return atoms
+
+
+def ethane(vacuum=None):
+    atoms = molecule("C2H6", vacuum=vacuum)
+    atoms.pbc = vacuum is not None
+    return atoms
+
+
+def close(got, expected, tolerance=ROUNDING):
+    np.testing.assert_allclose(got.numpy(), expected, rtol=0, atol=tolerance * np.abs(expected).max())
+
+
+def check_results(found, structures):
+    """Compare results of a batch with those of ASE's calculator for each structure."""
+    calculator, atom = trigraph.ase.Calculator(potential()), 0
+    assert list(found) == ["energy", "forces", "stress", "energies"]
+    assert [len(values) for values in found.values()] == [len(structures), sum(map(len, structures))] * 2
+    for i, atoms in enumerate(structures):
+        own, atom = slice(atom, atom + len(atoms)), atom + len(atoms)
+        close(found["energy"][i], calculator.get_potential_energy(atoms))
+        close(found["forces"][own], calculator.get_forces(atoms))
+        close(found["energies"][own], calculator.get_potential_energies(atoms))
+        close(found["energies"][own].sum(), calculator.get_potential_energy(atoms))
+        if atoms.cell.rank == 3:
+            close(found["stress"][i], calculator.get_stress(atoms).take([[0, 5, 4], [5, 1, 3], [4, 3, 2]]))
+        else:
+            assert found["stress"][i].isnan().all()
+
+
+@pytest.mark.parametrize(
+    "structures",
+    [[crystal(), bulk("Au"), ethane(5.0), crystal().repeat((2, 1, 1))], [ethane(), molecule("H2O")]],
+    ids=["periodic", "free"],
+)
+def test_batch(structures, model):
+    state = torch_sim.initialize_state(structures, model.device, model.dtype)
+    check_results(model(state), structures)
+    given = {name: getattr(state, name) for name in ("positions", "cell", "pbc", "atomic_numbers", "system_idx")}
+    check_results(model(given), structures)
+
+
+def test_slab(model):
+    """Directions of periodicity one by one, as later versions of torch-sim have them, and no index of structures."""
+    slab = fcc111("Cu", (1, 2, 2), vacuum=4.0)
+    slab.rattle(0.05, seed=3)
+    state = {
+        "positions": torch.tensor(slab.positions),
+        "cell": torch.tensor(np.array(slab.cell)).mT,
+        "pbc": torch.tensor(slab.pbc),
+        "atomic_numbers": torch.tensor(slab.numbers),
+    }
+    check_results(model(state), [slab])
+
+
+def test_validation_of_torch_sim(model):
+    model.compute_forces = model.compute_stress = False
+    validate_model_outputs(model, model.device, model.dtype)  # it asks for both
+    assert model.compute_forces
+    assert model.compute_stress
+    assert model.memory_scales_with == "n_atoms_x_density"
+
+
+def test_relaxation(model):
+    """Three structures in one batch, each by itself with ASE: the same steps of the same method.
+
+    The mixing of FIRE, alpha, is constant: torch-sim (0.3.0, 0.6.2) lowers it before it mixes, ASE afterwards.
+    """
+    cluster = Octahedron("Cu", 2)
+    cluster.center(5.0)
+    cluster.pbc, cluster.symbols[0] = True, "Au"
+    structures, tolerance = [crystal(), cluster, crystal().repeat((2, 1, 1))], 0.02
+    for seed, atoms in enumerate(structures):
+        atoms.rattle(0.05, seed=seed)
+    state = torch_sim.optimize(
+        structures,
+        model,
+        optimizer=torch_sim.Optimizer.fire if hasattr(torch_sim, "Optimizer") else torch_sim.optimizers.fire,
+        convergence_fn=torch_sim.generate_force_convergence_fn(tolerance, include_cell_forces=False),
+        steps_between_swaps=1,
+        max_steps=200,
+        f_alpha=1.0,
+    )
+    calculator = trigraph.ase.Calculator(potential())
+    for atoms, found in zip(structures, state.split(), strict=True):
+        atoms.calc = calculator
+        before = atoms.get_potential_energy()
+        assert FIRE(atoms, logfile=None, fa=1.0).run(fmax=tolerance, steps=200)
+        assert atoms.get_potential_energy() < before - 0.1
+        close(found.energy[0], atoms.get_potential_energy(), RELAXED)
+        close(found.positions, atoms.positions, RELAXED)
+
+
+def relaxed_with_cells(model, structures, number):
+    """Return the state after so many steps of FIRE that change positions and cells; later versions say it otherwise."""
+    state = torch_sim.initialize_state(structures, model.device, model.dtype)
+    if hasattr(torch_sim, "CellFilter"):
+        state = torch_sim.fire_init(state, model, cell_filter=torch_sim.CellFilter.frechet)
+        step = functools.partial(torch_sim.fire_step, model=model, f_alpha=1.0)
+    else:
+        begin, step = torch_sim.frechet_cell_fire(model, f_alpha=1.0)
+        state = begin(state)
+    for _ in range(number):
+        state = step(state=state)
+    return state
+
+
+def test_relaxation_of_cells(model):
+    """Stresses move the vectors of each cell as in ASE, whose matrices of cells are the transposed ones."""
+    structures = [crystal(), crystal().repeat((2, 1, 1))]
+    structures[1].rattle(0.05, seed=1)
+    state = relaxed_with_cells(model, structures, 10)
+    for atoms, found in zip(structures, state.split(), strict=True):
+        before = np.array(atoms.cell)
+        atoms.calc = trigraph.ase.Calculator(potential())
+        FIRE(FrechetCellFilter(atoms), logfile=None, fa=1.0).run(fmax=0, steps=10)
+        assert np.abs(atoms.cell - before).max() > 0.01
+        close(found.row_vector_cell[0], np.array(atoms.cell), RELAXED)
+        close(found.positions, atoms.positions, RELAXED)
+        close(found.energy[0], atoms.get_potential_energy(), RELAXED)
+
+
+def test_what_is_asked_for(model):
+    state = torch_sim.initialize_state([crystal()], model.device, model.dtype)
+    model.per_atom_energies = False
+    assert list(model(state)) == ["energy", "forces", "stress"]
+    model.compute_stress = False
+    assert list(model(state)) == ["energy", "forces"]
+    alone = trigraph.torch_sim.Model(potential(), compute_forces=False, compute_stress=False)
+    (energy,) = alone(state).values()
+    assert energy == model(state)["energy"]
+    assert not energy.requires_grad
+
+
+def test_dtype_follows_the_parameters(model):
+    assert (model.device, model.dtype) == (torch.device("cpu"), torch.float64)
+    state = torch_sim.initialize_state([crystal()], model.device, model.dtype)
+    expected = model(state)
+    model.float()
+    assert model.dtype == torch.float32
+    with raising("TypeError: Model: positions has dtype torch.float64; expected torch.float32, that of the model"):
+        model(state)
+    found = model(state.to(model.device, model.dtype))
+    for name, values in found.items():
+        assert values.dtype == torch.float32
+        close(values, expected[name].numpy(), 500 * 2**-24)
+
+
+class Springs(torch.nn.Module):
+    """A model without energies of atoms."""
+
+    def energy_forces_stress(self, z, pos, batch, cell, pbc):
+        return EnergyForcesStress(pos.square().sum()[None], -2 * pos, torch.zeros(1, 3, 3))
+
+
+def test_bad_input(model):
+    with raising("TypeError: Model: model is a Linear; expected a torch.nn.Module with energy_forces_stress"):
+        trigraph.torch_sim.Model(torch.nn.Linear(3, 1))
+    with raising("TypeError: Model: compute_stress is a int; expected a bool"):
+        trigraph.torch_sim.Model(potential(), compute_stress=1)
+    with raising("TypeError: Model: state is a Atoms; expected a torch_sim.SimState or a dict"):
+        model(crystal())
+    state = torch_sim.initialize_state([crystal()], model.device, model.dtype)
+    given = {name: getattr(state, name) for name in ("positions", "cell", "pbc", "atomic_numbers")}
+    for name in given:
+        with raising(f"ValueError: Model: state has no {name}; expected positions, cell, pbc, atomic_numbers"):
+            model({other: value for other, value in given.items() if other != name})
+    with raising("TypeError: Model: cell is a ndarray; expected a torch.Tensor"):
+        model(given | {"cell": state.cell.numpy()})
+    with raising("TypeError: Model: cell has dtype torch.float32; expected torch.float64, that of the model"):
+        model(given | {"cell": state.cell.float()})
+    with raising("ValueError: Model: positions is on meta; expected cpu, where the model is"):
+        model(given | {"positions": state.positions.to("meta")})
+    with raising("ValueError: ...batch is None and cell has 2 structures; expected one"):
+        model(given | {"cell": state.cell.repeat(2, 1, 1)})
+    with raising("ValueError: Model: per_atom_energies is True; expected False, as Springs gives no energies of atoms"):
+        trigraph.torch_sim.Model(Springs().double(), per_atom_energies=True)(
+            state.to(dtype=torch.get_default_dtype(), device=torch.device("cpu"))
+        )
+
+
+def test_example_of_the_docstring():
+    results = doctest.testmod(trigraph.torch_sim)
+    assert results.attempted
+    assert not results.failed
