@@ -202,6 +202,14 @@ def test_weights_where_the_original_fails(theirs, installed, functions):
         problem.value()
 
 
+def test_kernel_alone_where_the_original_multiplies(theirs, installed):
+    """The documentation of linear_kernelonly has no function in the integral; one that is given is multiplied in."""
+    alone, both = (Problem(theirs, transform, "one") for transform in ("linear_kernelonly", "linear"))
+    assert_same([alone.value()], [both.value()], 0)
+    alone.f_y = None
+    assert not torch.allclose(alone.value(), both.value())
+
+
 @pytest.mark.parametrize("functions", ["none", "one", "batch"])
 @pytest.mark.parametrize("transform", TRANSFORMS)
 def test_no_neighbours_at_all(theirs, installed, transform, functions):
