@@ -43,6 +43,8 @@ _MODULES = ("ase", "compat", "fortran", "gpu", "pyref", "results", "testing", "t
 def __getattr__(name: str) -> _Any:
     if name in _MODULES:
         return _importlib.import_module(f"trigraph.{name}")
+    if name == "verify":
+        return _importlib.import_module("trigraph.testing.operators").verify
     if name == "__version__":
         from importlib.metadata import version  # slow to import
 
@@ -51,4 +53,4 @@ def __getattr__(name: str) -> _Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, *_MODULES, "__version__"])
+    return sorted([*__all__, *_MODULES, "verify", "__version__"])

@@ -1,0 +1,149 @@
+"""Operators that others have written: `trigraph.verify`, forwards of torch and JAX, and the fixtures for pytest."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from raising import raising
+
+import trigraph
+from trigraph.testing import OperatorError
+
+torch = pytest.importorskip("torch")
+EXAMPLES = Path(__file__).parents[2] / "examples"
+sys.path.append(str(EXAMPLES))
+pytest_plugins = ["pytester"]
+SUM = {
+    "operator": "agg_weighted_n2n",
+    "framework": "torch",
+    "where": ["op=sum", "edge_weight=given"],
+    "dtypes": ["float64"],
+}
+
+
+@pytest.fixture
+def forwards():
+    pytest.importorskip("torch_geometric")
+    import torch_forwards
+
+    return torch_forwards
+
+
+def test_a_right_forward_passes_in_all_orders(forwards):
+    result = trigraph.verify(forwards.weighted_sum, **SUM)
+    assert result.passed
+    assert {c.operator for c in result.checks} == {f"agg_weighted_n2n_{order}" for order in ("fwd", "bwd", "bwd2")}
+    assert {"accuracy", "differences", "adjoint", "symmetry", "repeat", "nan", "permutation"} <= {
+        c.kind for c in result.checks
+    }
+
+
+def test_a_forward_that_autograd_does_not_follow(forwards):
+    """The message names order and field; the forward itself passes."""
+    with pytest.raises(OperatorError, match=r"agg_weighted_n2n_bwd: accuracy of edge_weight") as caught:
+        trigraph.verify(forwards.forgets_the_weights, **SUM)
+    failed = {(c.operator, c.field) for c in caught.value.result.failures if c.kind == "accuracy"}
+    assert ("agg_weighted_n2n_bwd", "edge_weight") in failed
+    assert not any(operator.endswith("_fwd") for operator, _ in failed)
+
+
+@pytest.mark.slow
+def test_gatconv_of_pyg(forwards):
+    """Right but for NaN, which its sums bring to elements that do not depend on it."""
+    result = trigraph.verify(
+        forwards.gatconv, "mha_gat_n2n", framework="torch", where=["activation=LeakyReLU"], raises=False
+    )
+    assert {c.kind for c in result.failures} <= {"nan"}
+    assert len(result.checks) > 1000
+
+
+def test_functions_of_numpy():
+    sys.path.append(str(EXAMPLES))
+    import my_gno
+
+    with pytest.raises(OperatorError, match="gno_kernel_bwd: "):
+        trigraph.verify(my_gno.forgets_the_mask, "gno_kernel_bwd", dtypes=["float64"])
+
+
+def test_jax():
+    jax = pytest.importorskip("jax", reason="JAX is not installed: pip install 'trigraph[jax]'")
+    with jax.enable_x64(True):
+        result = trigraph.verify(
+            lambda rad_basis, weight: rad_basis @ weight.T, "basis_embedding_radial", framework="jax"
+        )
+    assert result.passed
+
+
+def test_bad_arguments():
+    def f(rad_basis, weight):
+        return rad_basis @ weight.T
+
+    with raising("TypeError: verify: function is a str; expected a callable"):
+        trigraph.verify("f")
+    with raising("ValueError: verify: 'f' implements 'f'; expected one of gno_kernel, ..."):
+        trigraph.verify(f, framework="torch")
+    with raising("ValueError: verify: framework is 'tf'; expected one of torch, jax"):
+        trigraph.verify(f, "basis_embedding_radial", framework="tf")
+    with raising("ValueError: verify: device 'nowhere' cannot be used: ..."):
+        trigraph.verify(f, "basis_embedding_radial", framework="torch", device="nowhere")
+    with raising("ValueError: verify: device is 'cpu' and framework is None; expected a framework"):
+        trigraph.verify(f, "basis_embedding_radial_fwd", device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "words"),
+    [
+        (["torch_forwards:forgets_the_weights", "--framework", "torch"], 1, "edge_weight"),
+        (["torch_forwards:weighted_sum", "--device", "cpu"], 2, "--device is of a --framework; none is given"),
+    ],
+)
+def test_command(arguments, status, words, forwards):
+    command = [sys.executable, "-m", "trigraph", "verify", "--operator", "agg_weighted_n2n", "--where", "op=sum"]
+    command += ["--dtype", "float64"]
+    done = subprocess.run(
+        [*command, "--implementation", *arguments], cwd=EXAMPLES, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == status, done.stdout + done.stderr
+    assert words in done.stdout + done.stderr
+
+
+PROJECT = """
+import numpy as np
+
+def embedding(rad_basis, weight):
+    return rad_basis @ weight.T
+
+def twice(rad_basis, weight):
+    return 2 * (rad_basis @ weight.T)
+
+def test_right(verify_operator, verify_derivatives):
+    assert verify_operator("basis_embedding_radial", embedding, framework="torch").passed
+    verify_derivatives(np.sin, (np.ones(3),), order=1, vjp=lambda x, g: (np.cos(x[0]) * g[0],))
+
+def test_wrong_operator(verify_operator):
+    verify_operator("basis_embedding_radial", twice, framework="torch")
+
+def test_wrong_derivative(verify_derivatives):
+    verify_derivatives(np.sin, (np.ones(3),), order=1, vjp=lambda x, g: (np.sin(x[0]) * g[0],))
+"""
+
+
+def test_fixtures(pytester):
+    """A failure is told in words, without a traceback of ours, and pages are kept."""
+    pytester.makepyfile(PROJECT)
+    found = pytester.runpytest_subprocess("-p", "no:cacheprovider", "--verify-report", "pages")
+    found.assert_outcomes(passed=1, failed=2)
+    found.stdout.fnmatch_lines(["twice: * checks failed", "  basis_embedding_radial_fwd: accuracy of rad_W1*"])
+    found.stdout.fnmatch_lines(
+        ["sin: * checks of its derivatives failed", "  differences (order 1, input 0): element*"]
+    )
+    text = found.stdout.str()
+    assert "Traceback" not in text
+    assert "trigraph/testing" not in text
+    pages = sorted(p.name for p in (pytester.path / "pages").iterdir())
+    assert pages == [
+        f"test_fixtures.py-test_{n}.html" for n in ("right-2", "right", "wrong_derivative", "wrong_operator")
+    ]
+    assert np.char.find((pytester.path / "pages" / pages[-1]).read_text(), "<table>") > 0
