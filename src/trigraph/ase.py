@@ -11,6 +11,8 @@ from ase.calculators.calculator import Calculator as _Calculator
 from ase.calculators.calculator import all_changes
 from ase.stress import full_3x3_to_voigt_6_stress
 
+from trigraph.graphs import device_of
+from trigraph.graphs.scalars import real_number
 from trigraph.torch.nn.structures import check_potential, empty_like_model
 
 __all__ = ["Calculator"]
@@ -25,6 +27,9 @@ class Calculator(_Calculator):  # type: ignore[misc]
         With ``energy_forces_stress(z, pos, cell=, pbc=)``, as `trigraph.torch.nn.DimeNetPlusPlus`, in eV and angstrom.
         It is called in the dtype and on the device of its parameters, or else its buffers, and may go on training:
         `reset` then forgets old results.
+    skin : float, optional
+        In angstrom. Neighbours are found up to so far beyond the cutoff of the model, which must have ``neighbors(...,
+        skin=)``, and kept until an atom has moved by half of it: dynamics then searches once in many steps.
     **parameters
         As of ``ase.calculators.calculator.Calculator``.
 
@@ -45,10 +50,13 @@ class Calculator(_Calculator):  # type: ignore[misc]
 
     implemented_properties: ClassVar[list[str]] = ["energy", "free_energy", "energies", "forces", "stress"]
 
-    def __init__(self, model: Any, **parameters: Any) -> None:
+    def __init__(self, model: Any, skin: float = 0.0, **parameters: Any) -> None:
         check_potential("Calculator", model)
         super().__init__(**parameters)
-        self.model = model
+        self.model, self.skin = model, real_number("Calculator", "skin", skin)
+        if skin and not hasattr(model, "neighbors"):
+            raise TypeError(f"Calculator: skin is {skin} and {type(model).__name__} has no neighbors; expected skin=0")
+        self.found: tuple[Atoms, Any] | None = None
 
     def calculate(
         self,
@@ -64,15 +72,31 @@ class Calculator(_Calculator):  # type: ignore[misc]
         if has_volume or self.atoms.pbc.any():
             cell = torch.as_tensor(np.array(self.atoms.cell), dtype=like.dtype, device=like.device)
         model: Any = self.model
-        results = model.energy_forces_stress(
-            torch.as_tensor(self.atoms.numbers, dtype=torch.int64, device=like.device),
-            torch.as_tensor(self.atoms.positions, dtype=like.dtype, device=like.device),
-            cell=cell,
-            pbc=torch.as_tensor(self.atoms.pbc),
-        )
+        z = torch.as_tensor(self.atoms.numbers, dtype=torch.int64, device=like.device)
+        pos = torch.as_tensor(self.atoms.positions, dtype=like.dtype, device=like.device)
+        given = {"neighbors": self._neighbors(pos, cell)} if self.skin else {"pbc": torch.as_tensor(self.atoms.pbc)}
+        results = model.energy_forces_stress(z, pos, cell=cell, **given)
         energy = float(results.energy[0])
         self.results = {"energy": energy, "free_energy": energy, "forces": results.forces.double().cpu().numpy()}
         if results.energies is not None:
             self.results["energies"] = results.energies.double().cpu().numpy()
         if has_volume:
             self.results["stress"] = full_3x3_to_voigt_6_stress(results.stress[0].double().cpu().numpy())
+
+    def _neighbors(self, pos: torch.Tensor, cell: torch.Tensor | None) -> Any:
+        """Return the neighbours that were found last, or new ones where these may have changed."""
+        atoms = self.atoms
+        if self.found is not None:
+            before, neighbors = self.found
+            same = (
+                len(before) == len(atoms)
+                and (before.pbc == atoms.pbc).all()
+                and (before.cell[:] == atoms.cell[:]).all()
+                and neighbors.graph.device == device_of(pos)
+            )
+            if same and np.linalg.norm(atoms.positions - before.positions, axis=1).max(initial=0.0) <= self.skin / 2:
+                return neighbors
+        model: Any = self.model
+        neighbors = model.neighbors(pos, cell=cell, pbc=torch.as_tensor(atoms.pbc), skin=self.skin)
+        self.found = atoms.copy(), neighbors
+        return neighbors

@@ -210,3 +210,50 @@ def test_example_of_the_docstring():
     results = doctest.testmod(trigraph.ase)
     assert results.attempted
     assert not results.failed
+
+
+def test_a_skin_keeps_neighbors(calculator, monkeypatch):
+    """Forces are those without a skin, to rounding, however atoms move; neighbours are found when they may change."""
+    searches, search = [], calculator.model.neighbors
+
+    def counted(*args, **kwargs):
+        searches.extend([kwargs["skin"]] if "skin" in kwargs else [])
+        return search(*args, **kwargs)
+
+    monkeypatch.setattr(calculator.model, "neighbors", counted)
+    kept, atoms = trigraph.ase.Calculator(calculator.model, skin=0.6), crystal()
+    rng, changes = np.random.default_rng(0), []
+
+    def compare(atoms):
+        before = len(searches)
+        for name in ("get_potential_energy", "get_forces", "get_stress"):
+            atoms.calc = kept
+            found = getattr(atoms, name)()
+            atoms.calc = trigraph.ase.Calculator(calculator.model)
+            expected = getattr(atoms, name)()
+            assert np.abs(found - expected).max() <= 2**-44 * np.abs(expected).max()
+        changes.append(len(searches) - before)
+
+    for _ in range(3):  # of at most 0.3 in all
+        compare(atoms)
+        atoms.positions += rng.uniform(-0.05, 0.05, atoms.positions.shape)
+    atoms.positions[1] += [0.4, 0, 0]
+    compare(atoms)
+    atoms.set_cell(atoms.cell * 1.01, scale_atoms=True)
+    compare(atoms)
+    atoms.symbols[2] = "Ag"  # as neighbours they are the same
+    compare(atoms)
+    atoms.pbc = [True, True, False]
+    compare(atoms)
+    del atoms[0]
+    compare(atoms)
+    assert changes == [1, 0, 0, 1, 1, 0, 1, 1]
+    assert set(searches) == {0.6}
+
+
+def test_bad_skin(calculator):
+    with pytest.raises(ValueError, match="Calculator: skin is -1"):
+        trigraph.ase.Calculator(calculator.model, skin=-1)
+    model = DimeNetPlusPlus(8, 1, 1, 4, 2, 8, 3, 3, max_num_neighbors=4)
+    with pytest.raises(ValueError, match=r"skin is 0\.5 and max_num_neighbors is 4; expected skin=0 or"):
+        model.neighbors(torch.zeros(1, 3), skin=0.5)

@@ -384,19 +384,35 @@ class DimeNetPlusPlus(Module):
         for module in (self.rbf, self.emb, *self.output_blocks, *self.interaction_blocks):
             module.reset_parameters()
 
-    def neighbors(self, pos: Tensor, batch: Tensor | None = None, cell: Any = None, pbc: Any = None) -> Neighbors:
+    def neighbors(
+        self, pos: Tensor, batch: Tensor | None = None, cell: Any = None, pbc: Any = None, skin: float = 0.0
+    ) -> Neighbors:
         """Return the neighbours that `forward` would find, to be kept while the same atoms are neighbours.
 
         Parameters
         ----------
         pos, batch, cell, pbc
             As of `forward`.
+        skin : float
+            Atoms up to ``cutoff + skin`` are neighbours. Those beyond the cutoff contribute exactly zero, so that these
+            neighbours serve until an atom has moved by half the skin.
 
         Returns
         -------
         Neighbors
+
+        Raises
+        ------
+        ValueError
+            If `skin` is negative, or is given with `max_num_neighbors`: the nearest atoms change as atoms move.
         """
-        return find_neighbors("DimeNetPlusPlus", pos, self.cutoff, batch, cell, pbc, self.max_num_neighbors)
+        real_number("DimeNetPlusPlus", "skin", skin)
+        if skin and self.max_num_neighbors is not None:
+            raise ValueError(
+                f"DimeNetPlusPlus: skin is {skin} and max_num_neighbors is {self.max_num_neighbors}; expected skin=0 "
+                "or max_num_neighbors=None"
+            )
+        return find_neighbors("DimeNetPlusPlus", pos, self.cutoff + skin, batch, cell, pbc, self.max_num_neighbors)
 
     def forward(
         self,
