@@ -5,6 +5,10 @@
 !! Where athena takes an array_type, here is its component `val`; the result is the last argument. All procedures are
 !! pure, since athena's derivatives have to be, and what is wrong ends in an `error stop` that names procedure and
 !! argument. They run on OpenMP's number of threads. All calls go through trigraph_athena_calls.c.
+!!
+!! Derivatives may be given arrays with more columns than their operand has, since diffstruc, which differentiates for
+!! athena, makes them all as wide as the wider of operand and upstream_grad. Further columns of upstream_grad are not
+!! read, those of a gradient become 0.
 module trigraph_athena
     use, intrinsic :: iso_c_binding, only: c_float, c_int
     use, intrinsic :: iso_fortran_env, only: real32
@@ -99,7 +103,7 @@ contains
         real(real32), intent(out) :: output(:, :)
 
         call kernel_bwd('get_partial_gno_kernel_coords_val', coords, kernel_params, coord_dim, kernel_hidden, &
-            & f_in, f_out, upstream_grad, shape(output), 'coord_dim, num_edges', shape(coords), grad_coords=output)
+            & f_in, f_out, upstream_grad, grad_coords=output)
     end subroutine get_partial_gno_kernel_coords_val
 
     !> The gradient in kernel_params(num_params, 1) from that in the kernels.
@@ -110,7 +114,7 @@ contains
         real(real32), intent(out) :: output(:, :)
 
         call kernel_bwd('get_partial_gno_kernel_params_val', coords, kernel_params, coord_dim, kernel_hidden, &
-            & f_in, f_out, upstream_grad, shape(output), 'num_params, 1', shape(kernel_params), grad_params=output)
+            & f_in, f_out, upstream_grad, grad_params=output)
     end subroutine get_partial_gno_kernel_params_val
 
     !> output(f_out, num_v): at each vertex the sum of its in-edges' kernels, as matrices (f_out, f_in), times features.
@@ -140,7 +144,7 @@ contains
         real(real32), intent(out) :: output(:, :)
 
         call aggregate_bwd('get_partial_gno_agg_features_val', features, edge_kernels, adj_ia, adj_ja, upstream_grad, &
-            & shape(output), 'f_in, num_v', shape(features), grad_features=output)
+            & grad_features=output)
     end subroutine get_partial_gno_agg_features_val
 
     !> The gradient in edge_kernels(f_out*f_in, num_edges) from that in the message.
@@ -150,7 +154,7 @@ contains
         real(real32), intent(out) :: output(:, :)
 
         call aggregate_bwd('get_partial_gno_agg_kernels_val', features, edge_kernels, adj_ia, adj_ja, upstream_grad, &
-            & shape(output), 'f_out*f_in, num_edges', shape(edge_kernels), grad_kernels=output)
+            & grad_kernels=output)
     end subroutine get_partial_gno_agg_kernels_val
 
     !> gno_aggregate of the kernels that gno_kernel_eval returns, output(f_out, num_v), without storing any kernel.
@@ -188,13 +192,10 @@ contains
         num_e = size(coords, 2)
         call check_network(name, coords, kernel_params, coord_dim, kernel_hidden, f_in, f_out)
         call check_shape(name, 'features', shape(features), 'f_in, num_v', [f_in, num_v])
-        call check_shape(name, 'upstream_grad', shape(upstream_grad), 'f_out, num_v', [f_out, num_v])
-        if (present(grad_features)) call check_shape(name, 'grad_features', shape(grad_features), 'f_in, num_v', &
-            & shape(features))
-        if (present(grad_coords)) call check_shape(name, 'grad_coords', shape(grad_coords), 'coord_dim, num_edges', &
-            & shape(coords))
-        if (present(grad_params)) call check_shape(name, 'grad_params', shape(grad_params), 'num_params, 1', &
-            & shape(kernel_params))
+        call check_columns(name, 'upstream_grad', shape(upstream_grad), 'f_out, num_v', [f_out, num_v])
+        call check_gradient(name, 'grad_features', 'f_in, num_v', shape(features), grad_features)
+        call check_gradient(name, 'grad_coords', 'coord_dim, num_edges', shape(coords), grad_coords)
+        call check_gradient(name, 'grad_params', 'num_params, 1', shape(kernel_params), grad_params)
         call check_adjacency(name, adj_ia, adj_ja, num_v, num_e)
         call c_message_bwd(num_v, adj_ia(num_v + 1) - 1, num_e, coord_dim, kernel_hidden, f_in, f_out, &
             & graph_of(adj_ia, adj_ja, num_e), upstream_grad, features, coords, kernel_params, grad_features, &
@@ -202,31 +203,32 @@ contains
         call check_status(name, status)
     end subroutine gno_message_bwd
 
-    !> One gradient of the kernels, whose array has the shape `found`.
+    !> The gradients of the kernels that are present.
     pure subroutine kernel_bwd(name, coords, kernel_params, coord_dim, kernel_hidden, f_in, f_out, upstream_grad, &
-        & found, symbols, expected, grad_coords, grad_params)
-        character(*), intent(in) :: name, symbols
+        & grad_coords, grad_params)
+        character(*), intent(in) :: name
         real(real32), intent(in) :: coords(:, :), kernel_params(:, :), upstream_grad(:, :)
-        integer, intent(in) :: coord_dim, kernel_hidden, f_in, f_out, found(:), expected(:)
+        integer, intent(in) :: coord_dim, kernel_hidden, f_in, f_out
         real(real32), intent(inout), optional :: grad_coords(:, :), grad_params(:, :)
         integer :: num_e
         integer(c_int) :: status
 
         num_e = size(coords, 2)
         call check_network(name, coords, kernel_params, coord_dim, kernel_hidden, f_in, f_out)
-        call check_shape(name, 'upstream_grad', shape(upstream_grad), 'f_out*f_in, num_edges', [f_out*f_in, num_e])
-        call check_shape(name, 'output', found, symbols, expected)
+        call check_columns(name, 'upstream_grad', shape(upstream_grad), 'f_out*f_in, num_edges', [f_out*f_in, num_e])
+        call check_gradient(name, 'output', 'coord_dim, num_edges', shape(coords), grad_coords)
+        call check_gradient(name, 'output', 'num_params, 1', shape(kernel_params), grad_params)
         call c_kernel_bwd(num_e, coord_dim, kernel_hidden, f_in, f_out, upstream_grad, coords, kernel_params, &
             & grad_coords, grad_params, status)
         call check_status(name, status)
     end subroutine kernel_bwd
 
-    !> One gradient of the aggregation, whose array has the shape `found`.
-    pure subroutine aggregate_bwd(name, features, edge_kernels, adj_ia, adj_ja, upstream_grad, found, symbols, &
-        & expected, grad_features, grad_kernels)
-        character(*), intent(in) :: name, symbols
+    !> The gradients of the aggregation that are present.
+    pure subroutine aggregate_bwd(name, features, edge_kernels, adj_ia, adj_ja, upstream_grad, grad_features, &
+        & grad_kernels)
+        character(*), intent(in) :: name
         real(real32), intent(in) :: features(:, :), edge_kernels(:, :), upstream_grad(:, :)
-        integer, intent(in) :: adj_ia(:), adj_ja(:, :), found(:), expected(:)
+        integer, intent(in) :: adj_ia(:), adj_ja(:, :)
         real(real32), intent(inout), optional :: grad_features(:, :), grad_kernels(:, :)
         integer :: f_in, f_out, num_v, num_e
         integer(c_int) :: status
@@ -235,9 +237,10 @@ contains
         num_v = size(features, 2)
         f_out = size(upstream_grad, 1)
         num_e = size(edge_kernels, 2)
-        call check_shape(name, 'upstream_grad', shape(upstream_grad), 'f_out, num_v', [f_out, num_v])
+        call check_columns(name, 'upstream_grad', shape(upstream_grad), 'f_out, num_v', [f_out, num_v])
         call check_shape(name, 'edge_kernels', shape(edge_kernels), 'f_out*f_in, num_edges', [f_out*f_in, num_e])
-        call check_shape(name, 'output', found, symbols, expected)
+        call check_gradient(name, 'output', 'f_in, num_v', shape(features), grad_features)
+        call check_gradient(name, 'output', 'f_out*f_in, num_edges', shape(edge_kernels), grad_kernels)
         call check_adjacency(name, adj_ia, adj_ja, num_v, num_e)
         call c_aggregate_bwd(num_v, adj_ia(num_v + 1) - 1, num_e, f_in, f_out, graph_of(adj_ia, adj_ja, num_e), &
             & upstream_grad, features, edge_kernels, grad_features, grad_kernels, status)
@@ -328,6 +331,25 @@ contains
         if (any(found /= expected)) call refuse(name, argument//' has shape ('//listed(found)//'); expected (' &
             & //symbols//') = ('//listed(expected)//')')
     end subroutine check_shape
+
+    !> As check_shape, for an array that may have more columns.
+    pure subroutine check_columns(name, argument, found, symbols, expected)
+        character(*), intent(in) :: name, argument, symbols
+        integer, intent(in) :: found(2), expected(2)
+
+        call check_shape(name, argument, [found(1), min(found(2), expected(2))], symbols, expected)
+    end subroutine check_columns
+
+    !> The same for a gradient, which may be absent. What it has too many of becomes 0.
+    pure subroutine check_gradient(name, argument, symbols, expected, gradient)
+        character(*), intent(in) :: name, argument, symbols
+        integer, intent(in) :: expected(2)
+        real(real32), intent(inout), optional :: gradient(:, :)
+
+        if (.not. present(gradient)) return
+        call check_columns(name, argument, shape(gradient), symbols, expected)
+        gradient(:, expected(2) + 1:) = 0
+    end subroutine check_gradient
 
     pure subroutine check_status(name, status)
         character(*), intent(in) :: name

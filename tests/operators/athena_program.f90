@@ -77,42 +77,63 @@ contains
         read (file) array
     end subroutine read_reals
 
-    !> What trigraph_athena gives, one result after the other. It is pure, as athena's derivatives are.
+    !> What trigraph_athena gives, one result after the other. It is pure, as athena's derivatives are. Like those, it
+    !! has gradients that are wider than their operands: one column of each, which has to become 0 or is not read.
     pure subroutine ours(values, ends)
         real(real32), allocatable, intent(out) :: values(:)
         integer, allocatable, intent(out) :: ends(:)
-        real(real32), dimension(size(up_kernel, 1), size(up_kernel, 2)) :: kernel, grad_kernels
-        real(real32), dimension(size(coords, 1), size(coords, 2)) :: grad_coords, bwd_coords, alone_coords
-        real(real32), dimension(size(params, 1), size(params, 2)) :: grad_params, bwd_params, alone_params
-        real(real32), dimension(size(features, 1), size(features, 2)) :: grad_features, bwd_features, alone_features
+        real(real32), dimension(size(up_kernel, 1), size(up_kernel, 2)) :: kernel
         real(real32), dimension(size(up_agg, 1), size(up_agg, 2)) :: agg, message
+        real(real32), dimension(size(up_kernel, 1), size(up_kernel, 2) + 1) :: wide_kernel, grad_kernels
+        real(real32), dimension(size(up_agg, 1), size(up_agg, 2) + 1) :: wide_agg
+        real(real32), dimension(size(coords, 1), size(coords, 2) + 1) :: grad_coords, bwd_coords, alone_coords
+        real(real32), dimension(size(params, 1), size(params, 2) + 1) :: grad_params, bwd_params, alone_params
+        real(real32), dimension(size(features, 1), size(features, 2) + 1) :: grad_features, bwd_features, alone_features
         integer :: k
 
+        wide_kernel = huge(wide_kernel)
+        wide_kernel(:, :size(up_kernel, 2)) = up_kernel
+        wide_agg = huge(wide_agg)
+        wide_agg(:, :size(up_agg, 2)) = up_agg
         associate (ia => adj_ia(:, 1), ja => adj_ja)
             call gno_kernel_eval(coords, params, ia, ja, d, h, f_in, f_out, kernel)
-            call get_partial_gno_kernel_coords_val(coords, params, d, h, f_in, f_out, up_kernel, grad_coords)
-            call get_partial_gno_kernel_params_val(coords, params, d, h, f_in, f_out, up_kernel, grad_params)
+            call get_partial_gno_kernel_coords_val(coords, params, d, h, f_in, f_out, wide_kernel, grad_coords)
+            call get_partial_gno_kernel_params_val(coords, params, d, h, f_in, f_out, wide_kernel, grad_params)
             call gno_aggregate(features, kernel, ia, ja, f_in, f_out, agg)
-            call get_partial_gno_agg_features_val(features, kernel, ia, ja, up_agg, grad_features)
-            call get_partial_gno_agg_kernels_val(features, kernel, ia, ja, up_agg, grad_kernels)
+            call get_partial_gno_agg_features_val(features, kernel, ia, ja, wide_agg, grad_features)
+            call get_partial_gno_agg_kernels_val(features, kernel, ia, ja, wide_agg, grad_kernels)
             call gno_message(features, coords, params, ia, ja, d, h, f_in, f_out, message)
-            call gno_message_bwd(features, coords, params, ia, ja, d, h, f_in, f_out, up_agg, bwd_features, &
+            call gno_message_bwd(features, coords, params, ia, ja, d, h, f_in, f_out, wide_agg, bwd_features, &
                 & bwd_coords, bwd_params)
-            call gno_message_bwd(features, coords, params, ia, ja, d, h, f_in, f_out, up_agg, &
+            call gno_message_bwd(features, coords, params, ia, ja, d, h, f_in, f_out, wide_agg, &
                 & grad_features=alone_features)
-            call gno_message_bwd(features, coords, params, ia, ja, d, h, f_in, f_out, up_agg, grad_coords=alone_coords)
-            call gno_message_bwd(features, coords, params, ia, ja, d, h, f_in, f_out, up_agg, grad_params=alone_params)
+            call gno_message_bwd(features, coords, params, ia, ja, d, h, f_in, f_out, wide_agg, &
+                & grad_coords=alone_coords)
+            call gno_message_bwd(features, coords, params, ia, ja, d, h, f_in, f_out, wide_agg, &
+                & grad_params=alone_params)
         end associate
         if (any(alone_features /= bwd_features) .or. any(alone_coords /= bwd_coords) .or. &
             & any(alone_params /= bwd_params)) error stop 'a gradient that is asked for alone differs'
-        values = [kernel, grad_coords, grad_params, agg, grad_features, grad_kernels, message, bwd_features, &
-            & bwd_coords, bwd_params]
+        values = [grad_coords(:, size(grad_coords, 2)), grad_params(:, 2), grad_features(:, size(grad_features, 2)), &
+            & grad_kernels(:, size(grad_kernels, 2)), bwd_coords(:, size(bwd_coords, 2)), bwd_params(:, 2), &
+            & bwd_features(:, size(bwd_features, 2))]
+        if (any(values /= 0)) error stop 'a column beyond the operand is not 0'
+        values = [real(real32) :: kernel, narrow(grad_coords), narrow(grad_params), agg, narrow(grad_features), &
+            & narrow(grad_kernels), message, narrow(bwd_features), narrow(bwd_coords), narrow(bwd_params)]
         ends = [size(kernel), size(coords), size(params), size(agg), size(features), size(kernel), size(agg), &
             & size(features), size(coords), size(params)]
         do k = 2, size(ends)
             ends(k) = ends(k) + ends(k - 1)
         end do
     end subroutine ours
+
+    !> All columns but the last.
+    pure function narrow(array) result(columns)
+        real(real32), intent(in) :: array(:, :)
+        real(real32) :: columns(size(array, 1), size(array, 2) - 1)
+
+        columns = array(:, :size(array, 2) - 1)
+    end function narrow
 
     !> relu(U x + b_u) of each edge; where `mask` says so, and not where it is positive, which is for absolute values.
     pure function hidden(x, p) result(a)
