@@ -89,12 +89,20 @@ contains
         real(real32), dimension(size(coords, 1), size(coords, 2) + 1) :: grad_coords, bwd_coords, alone_coords
         real(real32), dimension(size(params, 1), size(params, 2) + 1) :: grad_params, bwd_params, alone_params
         real(real32), dimension(size(features, 1), size(features, 2) + 1) :: grad_features, bwd_features, alone_features
+        real(real32), parameter :: never = huge(never)
         integer :: k
 
-        wide_kernel = huge(wide_kernel)
+        wide_kernel = never
         wide_kernel(:, :size(up_kernel, 2)) = up_kernel
-        wide_agg = huge(wide_agg)
+        wide_agg = never
         wide_agg(:, :size(up_agg, 2)) = up_agg
+        grad_coords = never
+        grad_params = never
+        grad_features = never
+        grad_kernels = never
+        bwd_coords = never
+        bwd_params = never
+        bwd_features = never
         associate (ia => adj_ia(:, 1), ja => adj_ja)
             call gno_kernel_eval(coords, params, ia, ja, d, h, f_in, f_out, kernel)
             call get_partial_gno_kernel_coords_val(coords, params, d, h, f_in, f_out, wide_kernel, grad_coords)
