@@ -21,6 +21,8 @@ __all__ = ["write"]
 SOURCES = Path(__file__).parent
 FAMILIES = tuple(dict.fromkeys(spec.family for spec in DEFINITIONS))
 REFUSED = 1  # status of the C interface where a size is negative, or there are no threads
+# What a program with athena's arguments is compiled from; the last two lie in the folder athena.
+ATHENA = ("kinds.f90", "products.f90", "gno_fast.f90", "gno_c.f90", "trigraph_athena_calls.c", "trigraph_athena.f90")
 C_TYPES = {"f32": "float", "f64": "double", "i32": "int32_t", "i64": "int64_t"}
 
 FPM = """name = "trigraph"
@@ -71,6 +73,12 @@ gfortran -O3{flags} -fopenmp -c {files}
 `trigraph_FAMILY` is a reference module (real(sp), real(dp), real(qp)), `trigraph_FAMILY_fast` the fast path (OpenMP,
 real(sp), real(dp)), both generic over int32 and int64 indices. `trigraph_choices` names the values of choices.
 `include/trigraph.h` declares the fast path for C: one function for each operator, kind of real numbers and of indices.
+`trigraph_athena` has the operations of athena's graph neural operator with athena's arguments, as pure procedures. A
+program that uses it alone needs no more than these files:
+
+```sh
+gfortran -O3{flags} -fopenmp -c {athena_files}
+```
 
 Arrays have the entity last, as `embedding(dim, num_src_nodes)`; in C that is a row of `dim` numbers for each node.
 `status` is 0, or not 0 where memory for work space was refused; the C functions return it, or {refused} where a size is
@@ -139,6 +147,12 @@ def _c_function(op: Operator, real: str, index: str | None) -> str:
     text += wrapped("if (min", [*order.dims, *(f"{n} - 1" for n in order.threads)]).rstrip("\n") + " < 0) return\n"
     text += f"    {UNSET}\n"
     return text + wrapped(f"call {procedure}", [*order.passed(), "status"]) + f"end function {name}\n\n"
+
+
+def _c_functions(family: str) -> str:
+    """Fortran source of all C functions of a family."""
+    ops = (op for op in OPERATORS.values() if op.family == family)
+    return "".join(_c_function(op, *instance) for op in ops for instance in _instances(op))
 
 
 def _c_prototype(op: Operator, real: str, index: str | None) -> str:
@@ -233,10 +247,11 @@ def write(folder: Path, vector_bytes: int) -> list[Path]:
     for template, name in templates:
         written.append(src / name)
         _expand(SOURCES / f"{template}.fypp", written[-1], vector_bytes)
-    functions = (_c_function(op, *instance) for op in OPERATORS.values() for instance in _instances(op))
-    for name, text in (("choices", _constants()), ("c_interface", "".join(functions))):
+    texts = {"choices": _constants()} | {f"{f}_c": _c_functions(f) for f in FAMILIES}
+    for name, text in texts.items():
         written.append(src / f"{name}.f90")
         written[-1].write_text(text)
+    written += [Path(shutil.copy(SOURCES / "athena" / name, src)) for name in ATHENA[-2:]]
     (folder / "include" / "trigraph.h").write_text(_header())
     names = [str(path.relative_to(folder)) for path in written]
     march = {16: "", 32: "-march=x86-64-v3", 64: "-march=x86-64-v4"}[vector_bytes]
@@ -245,6 +260,7 @@ def write(folder: Path, vector_bytes: int) -> list[Path]:
         "vector_bytes": vector_bytes,
         "refused": REFUSED,
         "files": " ".join(names),
+        "athena_files": " ".join(f"src/{name}" for name in ATHENA),
         "lists": "\n".join(_list(op) for op in OPERATORS.values()),
     }
     (folder / "fpm.toml").write_text(FPM.format(**values))

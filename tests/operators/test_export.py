@@ -112,7 +112,7 @@ def test_header_and_lists_name_every_function(folder):
             assert f"int trigraph_{op.name}_{real}{index}(" in header
         assert f"### `{op.name}_fast`" in readme
     # The Fortran function behind each C function of the header takes as many arguments as its prototype says.
-    interface = (folder / "src" / "c_interface.f90").read_text().replace("&\n    & ", "")
+    interface = "".join(p.read_text() for p in (folder / "src").glob("*_c.f90")).replace("&\n    & ", "")
     for name, arguments in re.findall(r"int (trigraph_\w+)\(([^;]*)\);", header):
         (found,) = re.findall(rf"^function {name}\(([^)]*)\)", interface, re.MULTILINE)
         assert arguments.count(",") == found.count(",")

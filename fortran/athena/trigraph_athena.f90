@@ -1,0 +1,376 @@
+!> The operations of athena's graph neural operator layer on the fast path, with the arguments that athena 2.1.1 has.
+!!
+!! Arrays are real32. The in-edges of vertex i are the columns adj_ia(i) to adj_ia(i + 1) - 1 of adj_ja, each of them
+!! [neighbour, edge]; all three are 1-based. kernel_params(:, 1) is U | b_u | V | b_v, each block column-major.
+!! Where athena takes an array_type, here is its component `val`; the result is the last argument. All procedures are
+!! pure, since athena's derivatives have to be, and what is wrong ends in an `error stop` that names procedure and
+!! argument. They run on OpenMP's number of threads. All calls go through trigraph_athena_calls.c.
+!!
+!! Derivatives may be given arrays with more columns than their operand has, since diffstruc, which differentiates for
+!! athena, makes them all as wide as the wider of operand and upstream_grad. Further columns of upstream_grad are not
+!! read, those of a gradient become 0.
+module trigraph_athena
+    use, intrinsic :: iso_c_binding, only: c_float, c_int
+    use, intrinsic :: iso_fortran_env, only: real32
+    implicit none
+    private
+    public :: gno_kernel_eval, get_partial_gno_kernel_coords_val, get_partial_gno_kernel_params_val
+    public :: gno_aggregate, get_partial_gno_agg_features_val, get_partial_gno_agg_kernels_val
+    public :: gno_message, gno_message_bwd
+
+    interface
+        pure subroutine c_kernel(num_e, d, h, f_in, f_out, coords, params, kernels, status) &
+            & bind(C, name='trigraph_athena_kernel')
+            import :: c_float, c_int
+            integer(c_int), value :: num_e, d, h, f_in, f_out
+            real(c_float), intent(in) :: coords(*), params(*)
+            real(c_float), intent(inout) :: kernels(*)
+            integer(c_int), intent(out) :: status
+        end subroutine c_kernel
+
+        pure subroutine c_kernel_bwd(num_e, d, h, f_in, f_out, upstream, coords, params, grad_coords, grad_params, &
+            & status) bind(C, name='trigraph_athena_kernel_bwd')
+            import :: c_float, c_int
+            integer(c_int), value :: num_e, d, h, f_in, f_out
+            real(c_float), intent(in) :: upstream(*), coords(*), params(*)
+            real(c_float), intent(inout), optional :: grad_coords(*), grad_params(*)
+            integer(c_int), intent(out) :: status
+        end subroutine c_kernel_bwd
+
+        pure subroutine c_aggregate(num_v, nnz, num_e, f_in, f_out, graph, features, kernels, message, status) &
+            & bind(C, name='trigraph_athena_aggregate')
+            import :: c_float, c_int
+            integer(c_int), value :: num_v, nnz, num_e, f_in, f_out
+            integer(c_int), intent(in) :: graph(*)
+            real(c_float), intent(in) :: features(*), kernels(*)
+            real(c_float), intent(inout) :: message(*)
+            integer(c_int), intent(out) :: status
+        end subroutine c_aggregate
+
+        pure subroutine c_aggregate_bwd(num_v, nnz, num_e, f_in, f_out, graph, upstream, features, kernels, &
+            & grad_features, grad_kernels, status) bind(C, name='trigraph_athena_aggregate_bwd')
+            import :: c_float, c_int
+            integer(c_int), value :: num_v, nnz, num_e, f_in, f_out
+            integer(c_int), intent(in) :: graph(*)
+            real(c_float), intent(in) :: upstream(*), features(*), kernels(*)
+            real(c_float), intent(inout), optional :: grad_features(*), grad_kernels(*)
+            integer(c_int), intent(out) :: status
+        end subroutine c_aggregate_bwd
+
+        pure subroutine c_message(num_v, nnz, num_e, d, h, f_in, f_out, graph, features, coords, params, message, &
+            & status) bind(C, name='trigraph_athena_message')
+            import :: c_float, c_int
+            integer(c_int), value :: num_v, nnz, num_e, d, h, f_in, f_out
+            integer(c_int), intent(in) :: graph(*)
+            real(c_float), intent(in) :: features(*), coords(*), params(*)
+            real(c_float), intent(inout) :: message(*)
+            integer(c_int), intent(out) :: status
+        end subroutine c_message
+
+        pure subroutine c_message_bwd(num_v, nnz, num_e, d, h, f_in, f_out, graph, upstream, features, coords, params, &
+            & grad_features, grad_coords, grad_params, status) bind(C, name='trigraph_athena_message_bwd')
+            import :: c_float, c_int
+            integer(c_int), value :: num_v, nnz, num_e, d, h, f_in, f_out
+            integer(c_int), intent(in) :: graph(*)
+            real(c_float), intent(in) :: upstream(*), features(*), coords(*), params(*)
+            real(c_float), intent(inout), optional :: grad_features(*), grad_coords(*), grad_params(*)
+            integer(c_int), intent(out) :: status
+        end subroutine c_message_bwd
+    end interface
+
+contains
+
+    !> output(f_out*f_in, num_edges) = V relu(U coords + b_u) + b_v. As in athena, the adjacency is not read.
+    pure subroutine gno_kernel_eval(coords, kernel_params, adj_ia, adj_ja, coord_dim, kernel_hidden, f_in, f_out, &
+        & output)
+        real(real32), intent(in) :: coords(:, :), kernel_params(:, :)
+        integer, intent(in) :: adj_ia(:), adj_ja(:, :), coord_dim, kernel_hidden, f_in, f_out
+        real(real32), intent(out) :: output(:, :)
+        character(*), parameter :: name = 'gno_kernel_eval'
+        integer(c_int) :: status
+
+        call check_network(name, coords, kernel_params, coord_dim, kernel_hidden, f_in, f_out)
+        call check_shape(name, 'output', shape(output), 'f_out*f_in, num_edges', [f_out*f_in, size(coords, 2)])
+        call c_kernel(size(coords, 2), coord_dim, kernel_hidden, f_in, f_out, coords, kernel_params, output, status)
+        call check_status(name, status)
+    end subroutine gno_kernel_eval
+
+    !> The gradient in coords(coord_dim, num_edges) from that in the kernels.
+    pure subroutine get_partial_gno_kernel_coords_val(coords, kernel_params, coord_dim, kernel_hidden, f_in, f_out, &
+        & upstream_grad, output)
+        real(real32), intent(in) :: coords(:, :), kernel_params(:, :), upstream_grad(:, :)
+        integer, intent(in) :: coord_dim, kernel_hidden, f_in, f_out
+        real(real32), intent(out) :: output(:, :)
+
+        call kernel_bwd('get_partial_gno_kernel_coords_val', coords, kernel_params, coord_dim, kernel_hidden, &
+            & f_in, f_out, upstream_grad, grad_coords=output)
+    end subroutine get_partial_gno_kernel_coords_val
+
+    !> The gradient in kernel_params(num_params, 1) from that in the kernels.
+    pure subroutine get_partial_gno_kernel_params_val(coords, kernel_params, coord_dim, kernel_hidden, f_in, f_out, &
+        & upstream_grad, output)
+        real(real32), intent(in) :: coords(:, :), kernel_params(:, :), upstream_grad(:, :)
+        integer, intent(in) :: coord_dim, kernel_hidden, f_in, f_out
+        real(real32), intent(out) :: output(:, :)
+
+        call kernel_bwd('get_partial_gno_kernel_params_val', coords, kernel_params, coord_dim, kernel_hidden, &
+            & f_in, f_out, upstream_grad, grad_params=output)
+    end subroutine get_partial_gno_kernel_params_val
+
+    !> output(f_out, num_v): at each vertex the sum of its in-edges' kernels, as matrices (f_out, f_in), times features.
+    pure subroutine gno_aggregate(features, edge_kernels, adj_ia, adj_ja, f_in, f_out, output)
+        real(real32), intent(in) :: features(:, :), edge_kernels(:, :)
+        integer, intent(in) :: adj_ia(:), adj_ja(:, :), f_in, f_out
+        real(real32), intent(out) :: output(:, :)
+        character(*), parameter :: name = 'gno_aggregate'
+        integer :: num_v, num_e
+        integer(c_int) :: status
+
+        num_v = size(features, 2)
+        num_e = size(edge_kernels, 2)
+        call check_shape(name, 'features', shape(features), 'f_in, num_v', [f_in, num_v])
+        call check_shape(name, 'edge_kernels', shape(edge_kernels), 'f_out*f_in, num_edges', [f_out*f_in, num_e])
+        call check_shape(name, 'output', shape(output), 'f_out, num_v', [f_out, num_v])
+        call check_adjacency(name, adj_ia, adj_ja, num_v, num_e)
+        call c_aggregate(num_v, adj_ia(num_v + 1) - 1, num_e, f_in, f_out, graph_of(adj_ia, adj_ja), features, &
+            & edge_kernels, output, status)
+        call check_status(name, status)
+    end subroutine gno_aggregate
+
+    !> The gradient in features(f_in, num_v) from that in the message.
+    pure subroutine get_partial_gno_agg_features_val(features, edge_kernels, adj_ia, adj_ja, upstream_grad, output)
+        real(real32), intent(in) :: features(:, :), edge_kernels(:, :), upstream_grad(:, :)
+        integer, intent(in) :: adj_ia(:), adj_ja(:, :)
+        real(real32), intent(out) :: output(:, :)
+
+        call aggregate_bwd('get_partial_gno_agg_features_val', features, edge_kernels, adj_ia, adj_ja, upstream_grad, &
+            & grad_features=output)
+    end subroutine get_partial_gno_agg_features_val
+
+    !> The gradient in edge_kernels(f_out*f_in, num_edges) from that in the message.
+    pure subroutine get_partial_gno_agg_kernels_val(features, edge_kernels, adj_ia, adj_ja, upstream_grad, output)
+        real(real32), intent(in) :: features(:, :), edge_kernels(:, :), upstream_grad(:, :)
+        integer, intent(in) :: adj_ia(:), adj_ja(:, :)
+        real(real32), intent(out) :: output(:, :)
+
+        call aggregate_bwd('get_partial_gno_agg_kernels_val', features, edge_kernels, adj_ia, adj_ja, upstream_grad, &
+            & grad_kernels=output)
+    end subroutine get_partial_gno_agg_kernels_val
+
+    !> gno_aggregate of the kernels that gno_kernel_eval returns, output(f_out, num_v), without storing any kernel.
+    pure subroutine gno_message(features, coords, kernel_params, adj_ia, adj_ja, coord_dim, kernel_hidden, &
+        & f_in, f_out, output)
+        real(real32), intent(in) :: features(:, :), coords(:, :), kernel_params(:, :)
+        integer, intent(in) :: adj_ia(:), adj_ja(:, :), coord_dim, kernel_hidden, f_in, f_out
+        real(real32), intent(out) :: output(:, :)
+        character(*), parameter :: name = 'gno_message'
+        integer :: num_v, num_e
+        integer(c_int) :: status
+
+        num_v = size(features, 2)
+        num_e = size(coords, 2)
+        call check_network(name, coords, kernel_params, coord_dim, kernel_hidden, f_in, f_out)
+        call check_shape(name, 'features', shape(features), 'f_in, num_v', [f_in, num_v])
+        call check_shape(name, 'output', shape(output), 'f_out, num_v', [f_out, num_v])
+        call check_adjacency(name, adj_ia, adj_ja, num_v, num_e)
+        call c_message(num_v, adj_ia(num_v + 1) - 1, num_e, coord_dim, kernel_hidden, f_in, f_out, &
+            & graph_of(adj_ia, adj_ja), features, coords, kernel_params, output, status)
+        call check_status(name, status)
+    end subroutine gno_message
+
+    !> The gradients of gno_message from that in the message. Those that are absent are not computed.
+    pure subroutine gno_message_bwd(features, coords, kernel_params, adj_ia, adj_ja, coord_dim, kernel_hidden, &
+        & f_in, f_out, upstream_grad, grad_features, grad_coords, grad_params)
+        real(real32), intent(in) :: features(:, :), coords(:, :), kernel_params(:, :), upstream_grad(:, :)
+        integer, intent(in) :: adj_ia(:), adj_ja(:, :), coord_dim, kernel_hidden, f_in, f_out
+        real(real32), intent(inout), optional :: grad_features(:, :), grad_coords(:, :), grad_params(:, :)
+        character(*), parameter :: name = 'gno_message_bwd'
+        integer :: num_v, num_e
+        integer(c_int) :: status
+
+        num_v = size(features, 2)
+        num_e = size(coords, 2)
+        call check_network(name, coords, kernel_params, coord_dim, kernel_hidden, f_in, f_out)
+        call check_shape(name, 'features', shape(features), 'f_in, num_v', [f_in, num_v])
+        call check_columns(name, 'upstream_grad', shape(upstream_grad), 'f_out, num_v', [f_out, num_v])
+        call check_gradient(name, 'grad_features', 'f_in, num_v', shape(features), grad_features)
+        call check_gradient(name, 'grad_coords', 'coord_dim, num_edges', shape(coords), grad_coords)
+        call check_gradient(name, 'grad_params', 'num_params, 1', shape(kernel_params), grad_params)
+        call check_adjacency(name, adj_ia, adj_ja, num_v, num_e)
+        call c_message_bwd(num_v, adj_ia(num_v + 1) - 1, num_e, coord_dim, kernel_hidden, f_in, f_out, &
+            & graph_of(adj_ia, adj_ja, num_e), upstream_grad, features, coords, kernel_params, grad_features, &
+            & grad_coords, grad_params, status)
+        call check_status(name, status)
+    end subroutine gno_message_bwd
+
+    !> The gradients of the kernels that are present.
+    pure subroutine kernel_bwd(name, coords, kernel_params, coord_dim, kernel_hidden, f_in, f_out, upstream_grad, &
+        & grad_coords, grad_params)
+        character(*), intent(in) :: name
+        real(real32), intent(in) :: coords(:, :), kernel_params(:, :), upstream_grad(:, :)
+        integer, intent(in) :: coord_dim, kernel_hidden, f_in, f_out
+        real(real32), intent(inout), optional :: grad_coords(:, :), grad_params(:, :)
+        integer :: num_e
+        integer(c_int) :: status
+
+        num_e = size(coords, 2)
+        call check_network(name, coords, kernel_params, coord_dim, kernel_hidden, f_in, f_out)
+        call check_columns(name, 'upstream_grad', shape(upstream_grad), 'f_out*f_in, num_edges', [f_out*f_in, num_e])
+        call check_gradient(name, 'output', 'coord_dim, num_edges', shape(coords), grad_coords)
+        call check_gradient(name, 'output', 'num_params, 1', shape(kernel_params), grad_params)
+        call c_kernel_bwd(num_e, coord_dim, kernel_hidden, f_in, f_out, upstream_grad, coords, kernel_params, &
+            & grad_coords, grad_params, status)
+        call check_status(name, status)
+    end subroutine kernel_bwd
+
+    !> The gradients of the aggregation that are present.
+    pure subroutine aggregate_bwd(name, features, edge_kernels, adj_ia, adj_ja, upstream_grad, grad_features, &
+        & grad_kernels)
+        character(*), intent(in) :: name
+        real(real32), intent(in) :: features(:, :), edge_kernels(:, :), upstream_grad(:, :)
+        integer, intent(in) :: adj_ia(:), adj_ja(:, :)
+        real(real32), intent(inout), optional :: grad_features(:, :), grad_kernels(:, :)
+        integer :: f_in, f_out, num_v, num_e
+        integer(c_int) :: status
+
+        f_in = size(features, 1)
+        num_v = size(features, 2)
+        f_out = size(upstream_grad, 1)
+        num_e = size(edge_kernels, 2)
+        call check_columns(name, 'upstream_grad', shape(upstream_grad), 'f_out, num_v', [f_out, num_v])
+        call check_shape(name, 'edge_kernels', shape(edge_kernels), 'f_out*f_in, num_edges', [f_out*f_in, num_e])
+        call check_gradient(name, 'output', 'f_in, num_v', shape(features), grad_features)
+        call check_gradient(name, 'output', 'f_out*f_in, num_edges', shape(edge_kernels), grad_kernels)
+        call check_adjacency(name, adj_ia, adj_ja, num_v, num_e)
+        call c_aggregate_bwd(num_v, adj_ia(num_v + 1) - 1, num_e, f_in, f_out, graph_of(adj_ia, adj_ja, num_e), &
+            & upstream_grad, features, edge_kernels, grad_features, grad_kernels, status)
+        call check_status(name, status)
+    end subroutine aggregate_bwd
+
+    !> The adjacency as trigraph.h describes a CSC, 0-based: offsets | indices | edge_ids and, for derivatives, when the
+    !! number of edges is given, | destinations | src_offsets | src_positions | row_offsets | row_positions.
+    pure function graph_of(adj_ia, adj_ja, num_e) result(graph)
+        integer, intent(in) :: adj_ia(:), adj_ja(:, :)
+        integer, intent(in), optional :: num_e
+        integer(c_int), allocatable :: graph(:)
+        integer :: num_v, nnz, first, i
+
+        num_v = size(adj_ia) - 1
+        nnz = adj_ia(num_v + 1) - 1
+        if (.not. present(num_e)) then
+            graph = [adj_ia, adj_ja(1, :nnz), adj_ja(2, :nnz)] - 1
+            return
+        end if
+        allocate (graph(2*(num_v + 1) + num_e + 1 + 5*nnz))
+        graph(:num_v + 1) = adj_ia - 1
+        graph(num_v + 2:num_v + 1 + nnz) = adj_ja(1, :nnz) - 1
+        graph(num_v + 2 + nnz:num_v + 1 + 2*nnz) = adj_ja(2, :nnz) - 1
+        first = num_v + 1 + 2*nnz
+        do i = 1, num_v
+            graph(first + adj_ia(i):first + adj_ia(i + 1) - 1) = i - 1
+        end do
+        first = first + nnz
+        call sort_columns(adj_ja(1, :nnz), num_v, graph(first + 1:first + num_v + 1 + nnz))
+        first = first + num_v + 1 + nnz
+        call sort_columns(adj_ja(2, :nnz), num_e, graph(first + 1:first + num_e + 1 + nnz))
+    end function graph_of
+
+    !> Columns sorted by keys from 1 to num_keys, stable, 0-based: where the columns of each key begin, and the columns.
+    pure subroutine sort_columns(keys, num_keys, sorted)
+        integer, intent(in) :: keys(:), num_keys
+        integer(c_int), intent(inout) :: sorted(0:)
+        integer :: next(num_keys + 1), k, p
+
+        next = 0
+        do p = 1, size(keys)
+            next(keys(p) + 1) = next(keys(p) + 1) + 1
+        end do
+        do k = 2, num_keys + 1
+            next(k) = next(k) + next(k - 1)
+        end do
+        sorted(:num_keys) = next
+        do p = 1, size(keys)
+            sorted(num_keys + 1 + next(keys(p))) = p - 1
+            next(keys(p)) = next(keys(p)) + 1
+        end do
+    end subroutine sort_columns
+
+    pure subroutine check_network(name, coords, kernel_params, coord_dim, kernel_hidden, f_in, f_out)
+        character(*), intent(in) :: name
+        real(real32), intent(in) :: coords(:, :), kernel_params(:, :)
+        integer, intent(in) :: coord_dim, kernel_hidden, f_in, f_out
+        integer :: f
+
+        f = f_out*f_in
+        call check_shape(name, 'coords', shape(coords), 'coord_dim, num_edges', [coord_dim, size(coords, 2)])
+        call check_shape(name, 'kernel_params', shape(kernel_params), &
+            & 'kernel_hidden*(coord_dim + 1 + f_out*f_in) + f_out*f_in, 1', [kernel_hidden*(coord_dim + 1 + f) + f, 1])
+    end subroutine check_network
+
+    pure subroutine check_adjacency(name, adj_ia, adj_ja, num_v, num_e)
+        character(*), intent(in) :: name
+        integer, intent(in) :: adj_ia(:), adj_ja(:, :), num_v, num_e
+        integer :: nnz
+
+        call check_shape(name, 'adj_ia', shape(adj_ia), 'num_v + 1', [num_v + 1])
+        if (adj_ia(1) /= 1) call refuse(name, 'adj_ia(1) is '//listed(adj_ia(:1))//'; expected 1')
+        if (any(adj_ia(2:) < adj_ia(:num_v))) call refuse(name, 'adj_ia falls; expected offsets that do not')
+        nnz = adj_ia(num_v + 1) - 1
+        if (size(adj_ja, 1) /= 2 .or. size(adj_ja, 2) < nnz) call refuse(name, 'adj_ja has shape (' &
+            & //listed(shape(adj_ja))//'); expected (2, adj_ia(num_v + 1) - 1) = ('//listed([2, nnz])//')')
+        if (any(adj_ja(1, :nnz) < 1 .or. adj_ja(1, :nnz) > num_v)) &
+            & call refuse(name, 'adj_ja(1, :) has a neighbour outside 1 to num_v = '//listed([num_v]))
+        if (any(adj_ja(2, :nnz) < 1 .or. adj_ja(2, :nnz) > num_e)) &
+            & call refuse(name, 'adj_ja(2, :) has an edge outside 1 to num_edges = '//listed([num_e]))
+    end subroutine check_adjacency
+
+    pure subroutine check_shape(name, argument, found, symbols, expected)
+        character(*), intent(in) :: name, argument, symbols
+        integer, intent(in) :: found(:), expected(:)
+
+        if (any(found /= expected)) call refuse(name, argument//' has shape ('//listed(found)//'); expected (' &
+            & //symbols//') = ('//listed(expected)//')')
+    end subroutine check_shape
+
+    !> As check_shape, for an array that may have more columns.
+    pure subroutine check_columns(name, argument, found, symbols, expected)
+        character(*), intent(in) :: name, argument, symbols
+        integer, intent(in) :: found(2), expected(2)
+
+        call check_shape(name, argument, [found(1), min(found(2), expected(2))], symbols, expected)
+    end subroutine check_columns
+
+    !> The same for a gradient, which may be absent. What it has too many of becomes 0.
+    pure subroutine check_gradient(name, argument, symbols, expected, gradient)
+        character(*), intent(in) :: name, argument, symbols
+        integer, intent(in) :: expected(2)
+        real(real32), intent(inout), optional :: gradient(:, :)
+
+        if (.not. present(gradient)) return
+        call check_columns(name, argument, shape(gradient), symbols, expected)
+        gradient(:, expected(2) + 1:) = 0
+    end subroutine check_gradient
+
+    pure subroutine check_status(name, status)
+        character(*), intent(in) :: name
+        integer(c_int), intent(in) :: status
+
+        if (status /= 0) call refuse(name, 'a size is negative, or memory for work space was refused')
+    end subroutine check_status
+
+    pure subroutine refuse(name, reason)
+        character(*), intent(in) :: name, reason
+
+        error stop name//': '//reason
+    end subroutine refuse
+
+    !> Numbers as text, with commas between.
+    pure function listed(numbers) result(text)
+        integer, intent(in) :: numbers(:)
+        character(:), allocatable :: text
+        character(64) :: line
+
+        write (line, '(*(i0, :, ", "))') numbers
+        text = trim(line)
+    end function listed
+end module trigraph_athena

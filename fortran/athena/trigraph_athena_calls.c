@@ -1,0 +1,91 @@
+/* What trigraph_athena.f90 calls: the fast path as C functions that return nothing.
+ *
+ * A pure procedure of Fortran with several results is a subroutine, and it may not ask OpenMP for anything. So these
+ * functions put the status into an argument and choose the number of threads. A result that is NULL, which is an
+ * optional argument that the caller left out, is not wanted. */
+#include "../include/trigraph.h"
+#include <stddef.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+/* The arrays of a graph as trigraph.h names them; they come one after the other in one array. Without derivatives the
+ * last five are not there, and nobody reads them. */
+struct csc {
+    const int32_t *offsets, *indices, *edge_ids;
+    const int32_t *destinations, *src_offsets, *src_positions, *row_offsets, *row_positions;
+};
+
+static struct csc unpack(const int32_t *graph, int num_v, int nnz, int num_e, int sorted) {
+    struct csc a = {0};
+    a.offsets = graph;
+    a.indices = a.offsets + num_v + 1;
+    a.edge_ids = a.indices + nnz;
+    if (!sorted) return a;
+    a.destinations = a.edge_ids + nnz;
+    a.src_offsets = a.destinations + nnz;
+    a.src_positions = a.src_offsets + num_v + 1;
+    a.row_offsets = a.src_positions + nnz;
+    a.row_positions = a.row_offsets + num_e + 1;
+    return a;
+}
+
+static int num_threads(void) {
+#ifdef _OPENMP
+    return omp_get_max_threads();
+#else
+    return 1;
+#endif
+}
+
+/* An address for a result that is not wanted; nothing is written there. */
+static float *given(float *result) {
+    static float nothing;
+    return result ? result : &nothing;
+}
+
+void trigraph_athena_kernel(int num_e, int d, int hidden, int f_in, int f_out, const float *coords,
+    const float *params, float *kernels, int *status) {
+    *status = trigraph_gno_kernel_fwd_f32(num_threads(), num_e, d, hidden, f_in, f_out, coords, params, kernels);
+}
+
+void trigraph_athena_kernel_bwd(int num_e, int d, int hidden, int f_in, int f_out, const float *upstream,
+    const float *coords, const float *params, float *grad_coords, float *grad_params, int *status) {
+    *status = trigraph_gno_kernel_bwd_f32(num_threads(), num_e, d, hidden, f_in, f_out, upstream, coords, params,
+        grad_coords != NULL, grad_params != NULL, given(grad_coords), given(grad_params));
+}
+
+void trigraph_athena_aggregate(int num_v, int nnz, int num_e, int f_in, int f_out, const int32_t *graph,
+    const float *features, const float *kernels, float *message, int *status) {
+    struct csc a = unpack(graph, num_v, nnz, num_e, 0);
+    *status = trigraph_gno_aggregate_fwd_f32_i32(num_threads(), num_v, num_v, nnz, num_e, f_in, f_out, a.offsets,
+        a.indices, a.edge_ids, features, kernels, message);
+}
+
+void trigraph_athena_aggregate_bwd(int num_v, int nnz, int num_e, int f_in, int f_out, const int32_t *graph,
+    const float *upstream, const float *features, const float *kernels, float *grad_features, float *grad_kernels,
+    int *status) {
+    struct csc a = unpack(graph, num_v, nnz, num_e, 1);
+    *status = trigraph_gno_aggregate_bwd_f32_i32(num_threads(), num_v, num_v, nnz, num_e, f_in, f_out, a.offsets,
+        a.indices, a.edge_ids, a.destinations, a.src_offsets, a.src_positions, a.row_offsets, a.row_positions,
+        upstream, features, kernels, grad_features != NULL, grad_kernels != NULL, given(grad_features),
+        given(grad_kernels));
+}
+
+void trigraph_athena_message(int num_v, int nnz, int num_e, int d, int hidden, int f_in, int f_out,
+    const int32_t *graph, const float *features, const float *coords, const float *params, float *message,
+    int *status) {
+    struct csc a = unpack(graph, num_v, nnz, num_e, 0);
+    *status = trigraph_gno_message_fwd_f32_i32(num_threads(), num_v, num_v, nnz, num_e, d, hidden, f_in, f_out,
+        a.offsets, a.indices, a.edge_ids, features, coords, params, message);
+}
+
+void trigraph_athena_message_bwd(int num_v, int nnz, int num_e, int d, int hidden, int f_in, int f_out,
+    const int32_t *graph, const float *upstream, const float *features, const float *coords, const float *params,
+    float *grad_features, float *grad_coords, float *grad_params, int *status) {
+    struct csc a = unpack(graph, num_v, nnz, num_e, 1);
+    *status = trigraph_gno_message_bwd_f32_i32(num_threads(), num_v, num_v, nnz, num_e, d, hidden, f_in, f_out,
+        a.offsets, a.indices, a.edge_ids, a.destinations, a.src_offsets, a.src_positions, a.row_offsets,
+        a.row_positions, upstream, features, coords, params, grad_features != NULL, grad_coords != NULL,
+        grad_params != NULL, given(grad_features), given(grad_coords), given(grad_params));
+}

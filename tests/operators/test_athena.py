@@ -1,0 +1,166 @@
+"""athena's graph neural operator: a Fortran program that has athena's arguments, and athena's packed weights."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+import trigraph
+from trigraph import cli
+from trigraph.verification import golden, tolerances
+
+PROGRAM = Path(__file__).with_name("athena_program.f90")
+ARRAYS = ("adj_ia", "adj_ja", "coords", "params", "features", "up_kernel", "up_agg")
+# In the order of the program's results: what the golden vectors call them.
+RESULTS = (
+    "kernel", "grad_coords", "grad_params", "agg", "grad_features", "grad_edge_kernels",
+    "agg", "grad_features", "chain_grad_coords", "chain_grad_params",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory):
+    """Built as the README of the sources says, but unoptimised and with all checks of gfortran."""
+    folder = tmp_path_factory.mktemp("athena")
+    done = CliRunner().invoke(cli.main, ["fortran", str(folder)])
+    assert done.exit_code == 0, done.output
+    _, command = re.findall("```sh\n(.*)\n```", (folder / "README.md").read_text())
+    assert "-O3 -fopenmp -c src/" in command
+    command = command.replace("-O3", "-O0 -fcheck=all -w").replace("-c src/", "src/").split()
+    command += [PROGRAM, "-o", "program"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return folder / "program"
+
+
+def run(program, folder, case):
+    """Run the program on a case, whose arrays have the Fortran shapes in C order, as golden vectors have them."""
+    with open(folder / "case", "wb") as file:
+        file.write(np.asarray(case["dims"][:4], np.int32).tobytes())
+        for name in ARRAYS:
+            array = case[name].reshape(len(case[name]), -1)
+            file.write(np.asarray(array.shape, np.int32).tobytes() + array.tobytes(order="F"))
+    command = [program, folder / "case", folder / "results"]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def draw(d, hidden, f_in, f_out, degrees, num_e, edges):
+    """A case. The hidden layer is of small fractions, exact in float32, and odd biases keep its neurons away from 0."""
+    rng, f, num_v = np.random.default_rng(7), f_in * f_out, len(degrees)
+    adj_ia = 1 + np.concatenate([[0], np.cumsum(degrees)])
+    senders = rng.integers(1, num_v + 1, adj_ia[-1] - 1)
+    params = rng.standard_normal(hidden * (d + 1 + f) + f)
+    params[: hidden * d] = rng.integers(-8, 9, hidden * d) / 8
+    params[hidden * d : hidden * (d + 1)] = (2 * rng.integers(-40, 40, hidden) + 1) / 128
+    case = {"params": params, "coords": rng.integers(-8, 9, (d, num_e)) / 8}
+    shapes = {"features": (f_in, num_v), "up_kernel": (f, num_e), "up_agg": (f_out, num_v)}
+    case |= {name: rng.standard_normal(shape) for name, shape in shapes.items()}
+    case = {name: array.astype(np.float32) for name, array in case.items()}
+    adjacency = {"adj_ia": adj_ia, "adj_ja": np.stack([senders, edges(rng, len(senders))])}
+    return case | {n: a.astype(np.int32) for n, a in adjacency.items()} | {"dims": (d, hidden, f_in, f_out)}
+
+
+def shuffled(rng, n):
+    return 1 + rng.permutation(n)
+
+
+CASES = {
+    # Vertices without in-edges come first, in between and last; one has more than a leaf of 128.
+    "permuted edges": draw(3, 6, 2, 5, [0, 3, 0, 150, 1, 2, 0, 0], 156, shuffled),
+    "shared and unused edges": draw(2, 9, 3, 2, [4] * 5, 11, lambda rng, n: rng.integers(1, 10, n)),
+    "isolated vertices": draw(2, 4, 3, 2, [0] * 5, 3, shuffled),
+    "no edges": draw(2, 4, 3, 2, [0] * 5, 0, shuffled),
+    "one of each": draw(1, 1, 1, 1, [1], 1, shuffled),
+}
+
+
+def vectors():
+    """Cases of the golden vectors, where they are."""
+    if "athena_gno" not in golden.files():
+        pytest.skip("golden vectors athena_gno.npz are not on this machine")
+    with np.load(golden.files()["athena_gno"]) as archive:
+        z = dict(archive)
+    for case in sorted({key.split("/")[0] for key in z}):
+        yield {key.split("/")[1]: value for key, value in z.items() if key.startswith(f"{case}/")}
+
+
+def close(found, expected, name):
+    """By the rule of vectors that were computed in float32."""
+    error = np.abs(found - expected.astype(float)).max(initial=0)
+    assert error <= tolerances.golden_maximum("float32") * np.abs(expected).max(initial=0), name
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_program_agrees_with_the_formula(program, tmp_path, name):
+    done = run(program, tmp_path, CASES[name])
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("\n") == len(RESULTS)
+
+
+def test_program_agrees_with_what_athena_computed(program, tmp_path):
+    for case in vectors():
+        done = run(program, tmp_path, case)
+        assert done.returncode == 0, done.stdout + done.stderr
+        values = np.fromfile(tmp_path / "results", np.float32)
+        for name in RESULTS:
+            found, values = np.split(values, [case[name].size])
+            close(found.reshape(case[name].shape, order="F"), case[name], name)
+        assert not len(values)
+
+
+def changed(name, place, value):
+    array = CASES["permuted edges"][name].copy()
+    array[place] = value
+    return {name: array}
+
+
+def longer(name):
+    return {name: np.repeat(CASES["permuted edges"][name], 2, axis=0)}
+
+
+REFUSED = {
+    "gno_kernel_eval: coords has shape (6, 156); expected (coord_dim, num_edges) = (3, 156)": longer("coords"),
+    "gno_kernel_eval: kernel_params has shape (188, 1); expected (kernel_hidden*(coord_dim + 1 + f_out*f_in) + "
+    "f_out*f_in, 1) = (94, 1)": longer("params"),
+    "gno_kernel_eval: output has shape (20, 156); expected (f_out*f_in, num_edges) = (10, 156)": longer("up_kernel"),
+    "gno_aggregate: features has shape (4, 8); expected (f_in, num_v) = (2, 8)": longer("features"),
+    "gno_aggregate: output has shape (10, 8); expected (f_out, num_v) = (5, 8)": longer("up_agg"),
+    "gno_aggregate: adj_ia has shape (18); expected (num_v + 1) = (9)": longer("adj_ia"),
+    "gno_aggregate: adj_ia(1) is 0; expected 1": changed("adj_ia", 0, 0),
+    "gno_aggregate: adj_ia falls; expected offsets that do not": changed("adj_ia", 3, 200),
+    "gno_aggregate: adj_ja has shape (2, 156); expected (2, adj_ia(num_v + 1) - 1) = (2, 157)": changed(
+        "adj_ia", 8, 158
+    ),
+    "gno_aggregate: adj_ja(1, :) has a neighbour outside 1 to num_v = 8": changed("adj_ja", (0, 5), 9),
+    "gno_aggregate: adj_ja(2, :) has an edge outside 1 to num_edges = 156": changed("adj_ja", (1, 155), 0),
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_wrong_arguments_are_named(program, tmp_path, message):
+    done = run(program, tmp_path, CASES["permuted edges"] | REFUSED[message])
+    assert done.returncode == 1
+    assert f"ERROR STOP {message}\n" in done.stderr
+
+
+def test_packed_weights_in_a_layer_give_what_athena_computed():
+    torch = pytest.importorskip("torch")
+    from trigraph.torch.nn import GNOLayer
+
+    for case in vectors():
+        d, hidden, f_in, f_out, num_v, num_e, _ = (int(n) for n in case["dims"])
+        senders, edges = case["adj_ja"] - 1
+        graph = trigraph.CSC(case["adj_ia"] - 1, senders, num_v, edges, num_e)
+        layer = GNOLayer(f_in, f_out, d, hidden, bias=False)
+        bypass = np.random.default_rng(0).standard_normal((f_out, f_in)).astype(np.float32)
+        layer.load_packed(torch.from_numpy(np.concatenate([case["params"], bypass.ravel(order="F")])))
+        x, coords = (torch.from_numpy(case[n].T.copy()).requires_grad_() for n in ("features", "coords"))
+        out, up = layer(x, graph, coords), torch.from_numpy(case["up_agg"].T.copy())
+        out.backward(up)
+        close(out.detach().numpy().T, case["agg"] + bypass @ case["features"], "out")
+        close(x.grad.numpy().T, case["grad_features"] + bypass.T @ case["up_agg"], "features")
+        close(coords.grad.numpy().T, case["chain_grad_coords"], "coords")
+        close(layer.params.grad.numpy(), case["chain_grad_params"], "params")
