@@ -77,7 +77,7 @@ def test_links(page):
 
 @pytest.mark.slow
 def test_verifying_an_implementation():
-    right, wrong = blocks(ROOT / "docs" / "implementation.md", "sh")
+    right, wrong, forward = blocks(ROOT / "docs" / "implementation.md", "sh")
     printed = run("bash", "-e", "-c", right, cwd=ROOT / "examples")
     assert "✓ my_gno:gno_kernel_bwd" in printed
     assert re.search(r"^\d+ checks passed, 0 failed$", printed, re.MULTILINE)
@@ -86,6 +86,8 @@ def test_verifying_an_implementation():
     for kind in ("accuracy", "adjoint", "differences", "golden"):
         assert f"✗ gno_kernel_bwd in my_gno:forgets_the_mask: {kind}" in printed
     assert not re.search("^0 checks passed", printed, re.MULTILINE)
+    printed = run("bash", "-e", "-c", forward, cwd=ROOT / "examples")
+    assert "✗ agg_weighted_n2n_bwd in torch_forwards:forgets_the_weights: accuracy of edge_weight" in printed
 
 
 @pytest.mark.slow
