@@ -211,15 +211,8 @@ def test_a_wrong_peer_is_not_timed(tmp_path):
     assert "ZeroDivisionError" in lines[2]["note"]
 
 
-def test_predictions_are_of_workloads():
-    predicted = json.loads(summary._resource("predictions.json"))["workloads"]
-    assert predicted.keys() <= {timed.workload.name for timed in WORKLOADS}
-    for entry in predicted.values():
-        low, high = entry["expected_ms"]
-        assert entry["bound_ms"] <= low <= high
-
-
-def test_times_far_from_the_prediction_are_marked():
+def test_share_of_the_bound():
+    """The bound is the largest of those that a ceiling is known for."""
     line = {"name": "", "passed": None, "note": "", "workload": "gat", "contender": "trigraph", "summary": ""}
     line |= {"index": "int32", "seconds": 1.0, "least": {"copy": 1e9, "gather": 4e9, "float32": 1e9}}
     properties = {"device": {"name": "NVIDIA H200"}}
@@ -233,7 +226,6 @@ def test_times_far_from_the_prediction_are_marked():
     record = {"stages": [{**s, "seconds": 1.0} for s in stages], "rehearsal": False, "created": "", "deadline": 1}
     record["kit"] = ""
     (row,) = summary.summarise({**record, "seconds": 1.0})["times"]
-    assert row["unlike"]
     assert (row["bound_by"], row["share"]["int32"]) == ("gather", 0.5)
 
 
