@@ -16,9 +16,12 @@ from pathlib import Path
 
 from trigraph.benchmarks.calls import Call
 from trigraph.benchmarks.programs import Contender, Program
-from trigraph.benchmarks.run import find
-from trigraph.benchmarks.script import measure
+from trigraph.benchmarks.record import record, write
+from trigraph.benchmarks.run import Options, find, run
+from trigraph.benchmarks.tables import workload_table
 from trigraph.benchmarks.workloads import GATHER, Workload, make_call
+from trigraph.fortran.threads import get_num_threads
+from trigraph.terminal import plain_console
 
 ROUNDS = 25
 
@@ -43,7 +46,16 @@ def program(workload: Workload, before: Path) -> Program:
     return Program(workload.name, workload.family, workload.summary, contenders, workload.sizes, {})
 
 
+def main(path: Path, before: Path, names: list[str]) -> None:
+    """Measure in float32 on all threads, print the tables, and write the record."""
+    console, options = plain_console(), Options(get_num_threads(), ROUNDS, "float32", "full", peers=True)
+    results = []
+    for workload in find(names=names):
+        assert isinstance(workload, Workload)
+        results.append(run(program(workload, before), options))
+        console.print(workload_table(results[-1], {}))
+    write(path, record(options, {"host": {}}, results, {}))
+
+
 if __name__ == "__main__":
-    record, before, *names = sys.argv[1:]
-    chosen = [program(w, Path(before)) for w in find(names=names) if isinstance(w, Workload)]
-    measure(chosen, Path(record), ROUNDS)
+    main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])

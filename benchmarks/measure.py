@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import os
 import pickle
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -14,7 +13,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -45,8 +43,6 @@ class Measurement:
         Why it was not timed.
     pools : list of dict
         Its thread pools.
-    shares : dict or None
-        Shares of its time, where they were asked for: `operators` of trigraph, and torch's matrix `products`.
     """
 
     seconds: tuple[float, ...] = ()
@@ -55,7 +51,6 @@ class Measurement:
     status: str = "timed"
     note: str = ""
     pools: tuple[dict[str, Any], ...] = ()
-    shares: dict[str, float] | None = None
 
     @property
     def median(self) -> float:
@@ -80,21 +75,14 @@ class Worker:
         Threads every library in it may use.
     folder : str or None
         Where its trigraph is, if that is another build.
-    ranks : int
-        Ranks of MPI that it and others are, where mpiexec is there; 0 for a process of its own.
     """
 
-    def __init__(self, threads: int, folder: str | None = None, ranks: int = 0) -> None:
+    def __init__(self, threads: int, folder: str | None = None) -> None:
         environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, str(threads))}
         if folder is not None:
             environment["PYTHONPATH"] = folder
         # Not -m: what the child pickles must belong to the module's own name.
-        module = "distributed" if ranks else "worker"
-        command = [sys.executable, "-c", f"from trigraph.benchmarks.{module} import main; main()"]
-        search = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-        mpiexec = shutil.which("mpiexec", path=search) if ranks else None
-        if mpiexec:
-            command = [mpiexec, "-n", str(ranks), *command]
+        command = [sys.executable, "-c", "from trigraph.benchmarks.worker import main; main()"]
         self._process = child.start(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
 
     def __enter__(self) -> Worker:
@@ -144,7 +132,7 @@ def _begin(
     status, first = worker.ask("first")
     if status != "done":
         return Measurement(status=status, note=first), {}
-    known = Measurement(peak_bytes=first.peak_bytes, pools=tuple(pools), shares=first.shares)
+    known = Measurement(peak_bytes=first.peak_bytes, pools=tuple(pools))
     if expected is None or not job.compared:
         return known, first.results
     error = relative_error(first.results, expected)
@@ -189,7 +177,7 @@ def alternate(
         workers: dict[str, Worker] = {}
         for name, job in jobs.items():
             progress(name)
-            worker = stack.enter_context(Worker(job.threads or threads, job.folder, job.ranks))
+            worker = stack.enter_context(Worker(job.threads or threads, job.folder))
             found[name], results = _begin(worker, job, expected, tolerance)
             if found[name].status == "timed":
                 workers[name] = worker

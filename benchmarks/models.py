@@ -39,7 +39,6 @@ SLAB = {"nx": 4, "ny": 4, "layers": 6, **WIDTHS}
 TRIPLETS = 225_636  # of the slab
 SMALL_SLAB = {"nx": 2, "ny": 2, "layers": 2}
 CUTOFF = 5.0
-REPEATS = {"1x": (1, 1), "2x": (2, 1), "4x": (2, 2), "8x": (4, 2)}
 MOLECULES = {"H2O": "water", "C6H6": "benzene"}
 GAT = {"num_nodes": 100_000, "num_edges": 1_600_000, "num_heads": 4, "dim_head": 16}
 ATTENTION = gat.WORKLOADS[0]  # its sizes, arrays and graphs
@@ -97,8 +96,8 @@ def pyg_dimenet(model: Any, z: Any, vec: Any, edge_index: Any, idx_ji: Any, idx_
     return out.sum(dim=0)
 
 
-def _atoms(structure: str, sizes: Mapping[str, int], repeat: tuple[int, int] = (1, 1)) -> Any:
-    """Return silicon, a molecule, or a slab of beryllium and magnesium, repeated along its periodic directions."""
+def _atoms(structure: str, sizes: Mapping[str, int]) -> Any:
+    """Return silicon, a molecule, or a slab of beryllium and magnesium."""
     from ase.build import bulk, hcp0001, molecule
 
     if structure == "silicon":
@@ -108,7 +107,7 @@ def _atoms(structure: str, sizes: Mapping[str, int], repeat: tuple[int, int] = (
     slab = hcp0001("Be", (sizes["nx"], sizes["ny"], sizes["layers"]), vacuum=5.0)
     slab.numbers[::3] = 12
     slab.rattle(0.05, seed=0)
-    return slab * (*repeat, 1)
+    return slab
 
 
 def _energy_forces(
@@ -141,22 +140,11 @@ def _energy_forces(
     return model, peer
 
 
-def energy_forces(
-    sizes: Mapping[str, int], dtype: str, form: str, structure: str = "slab", repeat: tuple[int, int] = (1, 1)
-) -> Call:
-    """Energy for each repetition of a slab, and forces on the atoms of the first, which do not depend on `repeat`.
-
-    Or energy and forces of a molecule, by a model whose parameters need no gradient, as in dynamics.
-    """
-    model, compute = _energy_forces(sizes, dtype, form, _atoms(structure, sizes, repeat))
+def energy_forces(sizes: Mapping[str, int], dtype: str, form: str, structure: str = "slab") -> Call:
+    """Energy and forces; of a molecule by a model whose parameters need no gradient, as in dynamics."""
+    model, compute = _energy_forces(sizes, dtype, form, _atoms(structure, sizes))
     model.requires_grad_(structure == "slab")
-    number = repeat[0] * repeat[1]
-
-    def call() -> dict[str, Any]:
-        energy, forces = compute(False)
-        return {"energy": energy / number, "forces": forces[: len(forces) // number]}
-
-    return call
+    return lambda: dict(zip(("energy", "forces"), compute(False), strict=True))
 
 
 def _gradients(loss: Any, model: Any) -> dict[str, Any]:
@@ -306,7 +294,6 @@ PROGRAMS = (
         sizes=SLAB,
         small=SMALL_SLAB,
         targets=(Target("pyg", time=8, memory=10),),
-        profiled=True,
         terms=TRIPLETS,
     ),
     Program(
@@ -317,7 +304,6 @@ PROGRAMS = (
         sizes=SLAB,
         small=SMALL_SLAB,
         targets=(Target("pyg", time=6, memory=10),),
-        profiled=True,
         terms=TRIPLETS,
     ),
     *(
@@ -329,26 +315,8 @@ PROGRAMS = (
             sizes=WIDTHS,
             small={},
             targets=(Target("pyg", time=1),),
-            profiled=True,
         )
         for name, about in MOLECULES.items()
-    ),
-    Program(
-        name="dimenet-size",
-        family="models",
-        summary="DimeNet++, energy and forces of the slab repeated; costs are compared for each atom",
-        contenders={
-            name: Contender(
-                partial(energy_forces, form="trigraph", repeat=repeat),
-                f"trigraph.torch.nn.DimeNetPlusPlus, the slab repeated {repeat[0]} times {repeat[1]}",
-                ("torch", "ase"),
-                work=repeat[0] * repeat[1],
-            )
-            for name, repeat in REPEATS.items()
-        },
-        sizes=SLAB,
-        small=SMALL_SLAB,
-        targets=(Target("1x", flat=1 / 1.15),),
     ),
     Program(
         name="gat-training",
@@ -358,7 +326,6 @@ PROGRAMS = (
         sizes=GAT,
         small={"num_nodes": 5_000, "num_edges": 80_000},
         targets=(Target("pyg", time=5),),
-        profiled=True,
         terms=GAT["num_edges"],
     ),
     Program(

@@ -67,7 +67,7 @@ def _contender(result: Result, name: str, tops: Mapping[str, float]) -> dict[str
     m, workload = result.measured[name], result.workload
     entry: dict[str, Any] = {"status": m.status, "note": m.note}
     if isinstance(workload, Program):
-        entry |= {"about": workload.contenders[name].about, "work": workload.work(name)}
+        entry["about"] = workload.contenders[name].about
     elif name in workload.peers:
         entry["about"] = workload.peers[name].about
     if not m.seconds:
@@ -87,7 +87,7 @@ def _contender(result: Result, name: str, tops: Mapping[str, float]) -> dict[str
     }
     if isinstance(workload, Workload):
         entry |= {"operations_per_s": result.rate(name), "share_of_gather_bound": result.gather_share(name, tops)}
-    return entry | {f"share_of_{what}": share for what, share in (m.shares or {}).items()}
+    return entry
 
 
 def _result(result: Result, tops: Mapping[str, float]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
-from trigraph.benchmarks import dimenet, distributed, gat, gather, gemnet, gno, models, weighted
+from trigraph.benchmarks import dimenet, gat, gather, gemnet, gno, models, weighted
 from trigraph.benchmarks.calls import Call
 from trigraph.benchmarks.measure import Measurement, alternate, copy_call
 from trigraph.benchmarks.programs import Contender, Program
@@ -22,7 +22,7 @@ from trigraph.table import OPERATORS, SYMBOLS
 
 FAMILIES = {"gno": gno, "dimenet": dimenet, "gat": gat, "weighted": weighted, "gemnet": gemnet}
 NAMED = {"gather": gather}  # many: run where they are asked for
-PROGRAMS = (*models.PROGRAMS, *distributed.PROGRAMS)
+PROGRAMS = models.PROGRAMS
 SIZES = {"full": 1.0, "small": 1 / 20}
 SWEEP_LIMIT = 2.0  # seconds of one call above which a contender is left out of larger sizes
 WARM_SIZE = 16  # entities of the tiny run that loads what is loaded at the first call
@@ -87,9 +87,9 @@ class Result:
         return found if found is not None and found.seconds else None
 
     def seconds(self, contender: str) -> float:
-        """Return the median for the work that the first contender does in a call; NaN where it was not timed."""
+        """Return the median; NaN where it was not timed."""
         found = self.timed(contender)
-        return found.median / self.workload.work(contender) if found else math.nan
+        return found.median if found else math.nan
 
     def ratios(self, contender: str) -> tuple[float | None, float | None]:
         """Time and peak memory of a contender over those it is compared with; None where one was not measured."""
@@ -97,7 +97,7 @@ class Result:
         own, fast = self.timed(contender), self.timed(base)
         if own is None or fast is None:
             return None, None
-        memory = own.peak_bytes / fast.peak_bytes / self.workload.work(contender) if fast.peak_bytes else None
+        memory = own.peak_bytes / fast.peak_bytes if fast.peak_bytes else None
         return self.seconds(contender) / self.seconds(base), memory
 
     def rate(self, contender: str) -> float:
@@ -134,14 +134,12 @@ class Result:
 
     def _reached(self, contender: str, tops: Mapping[str, float]) -> dict[str, Callable[[], float | None]]:
         """Return what can be reached, by the name of its target."""
-        every = [self.seconds(name) for name in self.measured]
         return {
             "time": lambda: self.ratios(contender)[0],
             "memory": lambda: self.ratios(contender)[1],
             "gemm": lambda: self.rate(contender) / tops.get(self.dtype, math.nan),
             "gather": lambda: self.gather_share(contender, tops),
             "lean": lambda: self.lean(contender),
-            "flat": lambda: float(np.min(every) / np.max(every)),
             "rate": lambda: 1 / self.seconds(contender),
             "scaling": lambda: self.gain(self.sizes["threads"], "fortran") / self.gain(self.sizes["threads"], "copy"),
         }
@@ -149,12 +147,12 @@ class Result:
     def verdicts(self, contender: str, tops: Mapping[str, float] | None = None) -> list[Verdict]:
         """Targets that concern this contender; they are stated for the full size in float32.
 
-        `tops` are the host's ceilings (`measure.ceilings`). Targets of a sweep (flat) and of several numbers of threads
-        (scaling) belong to programs of their own, see `in_turn` and `with_threads`.
+        `tops` are the host's ceilings (`measure.ceilings`). Targets of several numbers of threads (scaling) belong to
+        programs of their own, see `with_threads`.
         """
         if self.dtype != "float32" or dict(self.sizes) != dict(self.workload.sizes):
             return []
-        elsewhere = ("flat", "scaling") if isinstance(self.workload, Workload) else ()
+        elsewhere = ("scaling",) if isinstance(self.workload, Workload) else ()
         found, reached = [], self._reached(contender, tops or {})
         for target in self.workload.targets:
             for what, of in reached.items():
@@ -271,9 +269,9 @@ def _with_threads(contender: str, threads: int) -> str:
     return f"{contender}, threads: {threads}"
 
 
-def _panel(sizes: Mapping[str, int], dtype: str, workload: Workload, at: Mapping[str, int] | None = None) -> Call:
-    """Return the fast panel, at sizes of its own where there are some."""
-    return make_call(workload, "fortran", at or sizes, dtype)
+def _panel(sizes: Mapping[str, int], dtype: str, workload: Workload) -> Call:
+    """Return the fast panel."""
+    return make_call(workload, "fortran", sizes, dtype)
 
 
 def _copy(sizes: Mapping[str, int], dtype: str, nbytes: int, threads: int) -> Call:
@@ -303,33 +301,6 @@ def with_threads(workload: Workload, options: Options, nbytes: int) -> Program |
         sizes={**workload.sizes, "threads": options.threads},
         small=_tiny(workload.sizes),
         targets=goals,
-    )
-
-
-def in_turn(workload: Workload, options: Options) -> Program | None:
-    """Return the fast panel at all sizes of a workload's sweep, to be timed in turn; costs are those per edge.
-
-    `sweep` takes one size after the other, between which a machine's speed may change. None where costs per edge have
-    no target, or the panel was not asked for.
-    """
-    targets = [t.flat for t in workload.targets if t.flat is not None]
-    if not (targets and options.stated and options.wants("fortran")):
-        return None
-    points = {f"{workload.sweep_symbol} = {p}": workload.at(p, workload.sizes) for p in workload.sweep}
-    edges = next(iter(points.values()))["num_edges"]
-    return Program(
-        name=f"{workload.name}-in-turn",
-        family=workload.family,
-        summary="the fast panel at all sizes of the sweep; costs are compared for each edge",
-        contenders={
-            name: Contender(
-                partial(_panel, workload=workload, at=at), "", (), work=at["num_edges"] / edges, compared=False
-            )
-            for name, at in points.items()
-        },
-        sizes=workload.sizes,
-        small={},
-        targets=tuple(Target(next(iter(points)), flat=least) for least in targets),
     )
 
 

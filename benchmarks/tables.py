@@ -32,7 +32,7 @@ def _table(title: str, caption: str, columns: tuple[str, ...], numbers: tuple[st
 def _target(verdict: Verdict) -> str:
     unit = "x" if verdict.what in ("time", "memory") else ""
     least = f"{verdict.least:,.0f}/s" if verdict.what == "rate" else f"{verdict.least:.3g}{unit}"
-    reached = f" ({_digits(verdict.reached)})" if verdict.what in ("flat", "scaling") else ""
+    reached = f" ({_digits(verdict.reached)})" if verdict.what == "scaling" else ""
     return f"{verdict.what} {least}{reached} {VERDICTS[verdict.met]}"
 
 
@@ -40,10 +40,6 @@ def _caption(result: Result) -> str:
     caption = f"{result.dtype}; " + ", ".join(f"{n} = {v:,}" for n, v in result.sizes.items())
     if result.others is not None and result.others > DISTURBED:
         caption += f"; other processes used {result.others:.0%} of the processors meanwhile"
-    for name, m in result.measured.items():
-        if m.shares is not None:
-            caption += f"; {name} spends {m.shares['operators']:.0%} of the time in trigraph's operators, "
-            caption += f"{m.shares['products']:.0%} in torch's matrix products, the rest in torch"
     return caption
 
 

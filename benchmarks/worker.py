@@ -23,7 +23,6 @@ from trigraph.benchmarks.calls import Call, Unavailable
 
 STATUS = Path("/proc/self/status")
 CLEAR_REFS = Path("/proc/self/clear_refs")
-PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm")  # what torch's layers and their derivatives call
 PAUSE = 0.05  # seconds: another process's threads spin for up to 30 ms after their last work (OpenBLAS)
 WARM_UP = 0.03  # seconds of untimed calls before short ones are timed
 BLOCK = 0.02  # seconds timed at once, so that the clock's resolution does not matter
@@ -44,12 +43,8 @@ class Job:
         Threads it has, where contenders differ in that.
     compared : bool
         Whether its results are compared; a ceiling has none.
-    profiled : bool
-        Whether to find the shares of its time spent in trigraph's operators and in torch's matrix products.
     folder : str or None
         Where its trigraph is, if that is another build.
-    ranks : int
-        Ranks of MPI that its process and others are; 0 for a process of its own.
     """
 
     make: Callable[[], Call]
@@ -57,17 +52,14 @@ class Job:
     clock: str = "host"
     threads: int | None = None
     compared: bool = True
-    profiled: bool = False
     folder: str | None = None
-    ranks: int = 0
 
 
 class First(NamedTuple):
-    """Results of the first run as NumPy arrays, the memory it took beyond its inputs, shares of its time (`shares`)."""
+    """Results of the first run as NumPy arrays, and the memory it took beyond its inputs."""
 
     results: dict[str, np.ndarray]
     peak_bytes: int
-    shares: dict[str, float] | None = None
 
 
 def _high_water() -> int:
@@ -94,23 +86,6 @@ def peak_memory(call: Call) -> tuple[dict[str, Any], int]:
     before = _high_water()
     results = call()
     return results, _high_water() - before
-
-
-def shares(call: Call) -> dict[str, float]:
-    """Run once under torch's profiler; return the shares of the time of trigraph's operators and of matrix products."""
-    import torch
-
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-        start = time.perf_counter()
-        call()
-        seconds = time.perf_counter() - start
-    found = {"operators": 0.0, "products": 0.0}
-    for event in profile.events():
-        if event.name.startswith("trigraph::"):
-            found["operators"] += 1e-6 * event.cpu_time_total / seconds
-        elif event.name in PRODUCTS:
-            found["products"] += 1e-6 * event.cpu_time_total / seconds
-    return found
 
 
 def pools() -> list[dict[str, Any]]:
@@ -145,7 +120,7 @@ class _Runner:
     def __init__(self, job: Job) -> None:
         if job.warm is not None:
             job.warm()()
-        self.call, self.profiled = job.make(), job.profiled
+        self.call = job.make()
         self.peak: Callable[[Call], tuple[dict[str, Any], int]] = peak_memory
         self.time: Callable[[Call, int], float] = host_time
         if job.clock != "host":
@@ -155,12 +130,12 @@ class _Runner:
         self.seconds = 0.0
 
     def first(self) -> First:
-        """Run once for results and memory, once more for an idea of the time, and once to be profiled."""
+        """Run once for results and memory, once more for an idea of the time."""
         results, peak = self.peak(self.call)
         named = {n: as_numpy(v) for n, v in results.items()}
         del results
         self.seconds = self.time(self.call, 1)
-        return First(named, peak, shares(self.call) if self.profiled else None)
+        return First(named, peak)
 
     def sample(self) -> float:
         """Seconds of one call, over a block of calls where they are short."""

@@ -94,15 +94,13 @@ class Target:
     Attributes
     ----------
     peer : str
-        ``"fortran"`` for the targets of the fast panel itself, `gemm`, `gather` and `flat`.
+        ``"fortran"`` for the targets of the fast panel itself, `gemm`, `gather`, `lean` and `scaling`.
     time, memory : float or None
         Least ratio peer / fast path of the medians and of the peak memory.
     gemm : float or None
         Least share of the rate of BLAS's matrix product.
     gather : float or None
         Least share of the bound by gathering (`Workload.gathers`) and streaming.
-    flat : float or None
-        Least ratio of the smallest cost per edge to the largest over the sweep.
     lean : float or None
         Least ratio of outputs and the graph's order of the backward together to the peak memory.
     scaling : float or None
@@ -116,7 +114,6 @@ class Target:
     memory: float | None = None
     gemm: float | None = None
     gather: float | None = None
-    flat: float | None = None
     lean: float | None = None
     scaling: float | None = None
     rate: float | None = None
@@ -184,10 +181,6 @@ class Workload:
     def fast(self, contender: str) -> str:
         """Return the panel a contender is compared with: the fast one on the same kind of machine."""
         return "fortran" if self.clock(contender) == "host" else "gpu"
-
-    def work(self, contender: str) -> float:
-        """Return how many times the work of the others a contender does."""
-        return 1
 
     def at(self, point: int, sizes: Mapping[str, int]) -> dict[str, int]:
         """Return the sizes of one point of the sweep."""
