@@ -23,7 +23,6 @@ from trigraph.benchmarks.run import (
     operator_workload,
     run,
     sweep,
-    with_threads,
 )
 from trigraph.benchmarks.tables import ceiling_table, workload_table
 from trigraph.benchmarks.workloads import GATHER, Workload, scaled
@@ -55,7 +54,7 @@ def _contenders() -> list[str]:
 def _check_memory(workload: Workload, options: Options) -> None:
     """Refuse sizes that no process could have: one would take memory until the system ends something."""
     sizes = scaled(workload.sizes, SIZES[options.size])
-    needed = workload.bytes_moved(sizes, np.dtype(options.dtype)) + workload.order_bytes(sizes)
+    needed = workload.bytes_moved(sizes, np.dtype(options.dtype))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > memory:
         raise click.UsageError(
@@ -165,17 +164,11 @@ def bench(
         results: list[Result] = []
         sweeps: dict[str, list[Result]] = {}
 
-        def measure(workload: Workload | Program | None) -> None:
-            if workload is not None:
-                results.append(run(workload, options, status.update))
-                console.print(workload_table(results[-1], tops["host"]))
-
         for workload in workloads:
-            measure(workload)
-            if isinstance(workload, Workload):
-                measure(with_threads(workload, options, CEILING_SIZES[size][0]))
-                if out is not None and workload.sweep:
-                    sweeps[workload.name] = sweep(workload, options, status.update)
+            results.append(run(workload, options, status.update))
+            console.print(workload_table(results[-1], tops["host"]))
+            if isinstance(workload, Workload) and out is not None and workload.sweep:
+                sweeps[workload.name] = sweep(workload, options, status.update)
     console.print(ceiling_table([r for r in results if isinstance(r.workload, Workload)], tops))
     every = [pair for r in itertools.chain(results, *sweeps.values()) for pair in r.measured.items()]
     for name, note in {name: m.note for name, m in every if m.status != "timed"}.items():

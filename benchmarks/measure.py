@@ -159,7 +159,7 @@ def alternate(
     repeat : int
         Rounds; the order turns round each time.
     threads : int
-        Threads of each contender that does not say itself.
+        Threads of each contender.
     tolerance : float
         Largest relative error of a contender's results.
     budget : float
@@ -177,7 +177,7 @@ def alternate(
         workers: dict[str, Worker] = {}
         for name, job in jobs.items():
             progress(name)
-            worker = stack.enter_context(Worker(job.threads or threads, job.folder))
+            worker = stack.enter_context(Worker(threads, job.folder))
             found[name], results = _begin(worker, job, expected, tolerance)
             if found[name].status == "timed":
                 workers[name] = worker

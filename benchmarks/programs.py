@@ -25,8 +25,6 @@ class Contender:
         Modules it imports.
     peer : bool
         Whether it is what users run without trigraph.
-    threads : int or None
-        Threads it has, where contenders differ in that.
     compared : bool
         Whether its results are compared with those of the first.
     folder : str or None
@@ -37,7 +35,6 @@ class Contender:
     about: str
     requires: tuple[str, ...] = ("torch",)
     peer: bool = False
-    threads: int | None = None
     compared: bool = True
     folder: str | None = None
 
@@ -90,7 +87,6 @@ class Program:
             name: Job(
                 partial(make_program, contender, sizes, dtype),
                 partial(make_program, contender, self.at("small"), dtype),
-                threads=contender.threads,
                 compared=contender.compared,
                 folder=contender.folder,
             )

@@ -47,7 +47,6 @@ def write(path: Path, kept: Mapping[str, Any]) -> None:
 
 def _operators(workload: Workload, result: Result) -> dict[str, Any]:
     """Return what is told of a workload of operators."""
-    dtype = np.dtype(result.dtype)
     return {
         "steps": [
             {"operator": s.operator, "wrt": s.wrt, "zero": s.zero, "given": dict(s.given)} for s in workload.steps
@@ -55,10 +54,8 @@ def _operators(workload: Workload, result: Result) -> dict[str, Any]:
         "settings": dict(workload.settings),
         "layout": workload.layout,
         "operations": workload.operations(result.sizes),
-        "bytes": workload.bytes_moved(result.sizes, dtype),
+        "bytes": workload.bytes_moved(result.sizes, np.dtype(result.dtype)),
         "gathers": workload.gathers,
-        "output_bytes": workload.output_bytes(result.sizes, dtype),
-        "order_bytes": workload.order_bytes(result.sizes),
     }
 
 

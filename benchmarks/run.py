@@ -12,11 +12,10 @@ from pathlib import Path
 import numpy as np
 
 from trigraph.benchmarks import dimenet, gat, gather, gemnet, gno, models, weighted
-from trigraph.benchmarks.calls import Call
-from trigraph.benchmarks.measure import Measurement, alternate, copy_call
-from trigraph.benchmarks.programs import Contender, Program
+from trigraph.benchmarks.measure import Measurement, alternate
+from trigraph.benchmarks.programs import Program
 from trigraph.benchmarks.worker import Job
-from trigraph.benchmarks.workloads import GATHER, Step, Target, Workload, make_call, scaled
+from trigraph.benchmarks.workloads import GATHER, Step, Workload, make_call, scaled
 from trigraph.panels import PANELS
 from trigraph.table import OPERATORS, SYMBOLS
 
@@ -45,11 +44,6 @@ class Options:
     size: str
     peers: bool
     contenders: tuple[str, ...] = ()
-
-    @property
-    def stated(self) -> bool:
-        """Whether targets are stated for this size and dtype."""
-        return (self.size, self.dtype) == ("full", "float32")
 
     def wants(self, contender: str) -> bool:
         """Whether a contender was asked for."""
@@ -120,18 +114,6 @@ class Result:
         bound = self.bound(tops) if contender in PANELS and self.workload.fast(contender) == "fortran" else None
         return bound / self.seconds(contender) if bound and self.timed(contender) else None
 
-    def lean(self, contender: str) -> float:
-        """Return outputs and the graph's order of the backward over the peak memory; NaN where it was not measured."""
-        found, workload = self.timed(contender), self.workload
-        if found is None or not found.peak_bytes or not isinstance(workload, Workload):
-            return math.nan
-        needed = workload.output_bytes(self.sizes, np.dtype(self.dtype)) + workload.order_bytes(self.sizes)
-        return needed / found.peak_bytes
-
-    def gain(self, threads: int, contender: str) -> float:
-        """Return the time with one thread over that with all, of a program of `with_threads`."""
-        return self.seconds(_with_threads(contender, 1)) / self.seconds(_with_threads(contender, threads))
-
     def _reached(self, contender: str, tops: Mapping[str, float]) -> dict[str, Callable[[], float | None]]:
         """Return what can be reached, by the name of its target."""
         return {
@@ -139,25 +121,21 @@ class Result:
             "memory": lambda: self.ratios(contender)[1],
             "gemm": lambda: self.rate(contender) / tops.get(self.dtype, math.nan),
             "gather": lambda: self.gather_share(contender, tops),
-            "lean": lambda: self.lean(contender),
             "rate": lambda: 1 / self.seconds(contender),
-            "scaling": lambda: self.gain(self.sizes["threads"], "fortran") / self.gain(self.sizes["threads"], "copy"),
         }
 
     def verdicts(self, contender: str, tops: Mapping[str, float] | None = None) -> list[Verdict]:
         """Targets that concern this contender; they are stated for the full size in float32.
 
-        `tops` are the host's ceilings (`measure.ceilings`). Targets of several numbers of threads (scaling) belong to
-        programs of their own, see `with_threads`.
+        `tops` are the host's ceilings (`measure.ceilings`).
         """
         if self.dtype != "float32" or dict(self.sizes) != dict(self.workload.sizes):
             return []
-        elsewhere = ("scaling",) if isinstance(self.workload, Workload) else ()
         found, reached = [], self._reached(contender, tops or {})
         for target in self.workload.targets:
             for what, of in reached.items():
                 least = getattr(target, what)
-                if target.peer == contender and least is not None and what not in elsewhere:
+                if target.peer == contender and least is not None:
                     value = of()
                     known = value is not None and not math.isnan(value)
                     found.append(Verdict(what, least, value if known else None, value >= least if known else None))
@@ -263,45 +241,6 @@ def run(workload: Workload | Program, options: Options, progress: Progress = lam
         jobs = workload.jobs(sizes, options.dtype, options.peers)
         jobs = {name: job for name, job in jobs.items() if options.wants(name)} or jobs
     return _measure(workload, sizes, jobs, options, progress)
-
-
-def _with_threads(contender: str, threads: int) -> str:
-    return f"{contender}, threads: {threads}"
-
-
-def _panel(sizes: Mapping[str, int], dtype: str, workload: Workload) -> Call:
-    """Return the fast panel."""
-    return make_call(workload, "fortran", sizes, dtype)
-
-
-def _copy(sizes: Mapping[str, int], dtype: str, nbytes: int, threads: int) -> Call:
-    """Return a copy of memory."""
-    return copy_call("host", nbytes, threads)
-
-
-def with_threads(workload: Workload, options: Options, nbytes: int) -> Program | None:
-    """Return the fast panel and the copy of `nbytes`, with one thread and with all, to be timed in turn.
-
-    None where the workload has no such target, the panel was not asked for, or there is just one thread.
-    """
-    targets = [t.scaling for t in workload.targets if t.scaling is not None]
-    if options.threads == 1 or not (targets and options.stated and options.wants("fortran")):
-        return None
-    panel, numbers = partial(_panel, workload=workload), (1, options.threads)
-    contenders = {_with_threads("fortran", n): Contender(panel, "", (), threads=n) for n in numbers}
-    for n in numbers:
-        copy = partial(_copy, nbytes=nbytes, threads=n)
-        contenders[_with_threads("copy", n)] = Contender(copy, "", (), threads=n, compared=False)
-    goals = tuple(Target(_with_threads("fortran", 1), scaling=least) for least in targets)
-    return Program(
-        name=f"{workload.name}-scaling",
-        family=workload.family,
-        summary=f"the fast panel and a copy of memory, with one thread and with {options.threads}",
-        contenders=contenders,
-        sizes={**workload.sizes, "threads": options.threads},
-        small=_tiny(workload.sizes),
-        targets=goals,
-    )
 
 
 def sweep(workload: Workload, options: Options, progress: Progress = lambda _: None) -> list[Result]:

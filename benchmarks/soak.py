@@ -38,12 +38,11 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
-from trigraph.benchmarks.cases import assemble
 from trigraph.fortran import levels, memory
 from trigraph.fortran.threads import set_num_threads
 from trigraph.panels import FUNCTIONS
 from trigraph.table import DEFINITIONS, OPERATORS, SYMBOLS, Definition, Operator, evaluate
-from trigraph.verification.cases import Case, build, variants
+from trigraph.verification.cases import Case, assemble, build, variants
 from trigraph.verification.graphs import GRAPHS
 from trigraph.verification.judged import every_operator_of
 from trigraph.verification.subjects import named_fields

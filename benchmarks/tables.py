@@ -32,8 +32,7 @@ def _table(title: str, caption: str, columns: tuple[str, ...], numbers: tuple[st
 def _target(verdict: Verdict) -> str:
     unit = "x" if verdict.what in ("time", "memory") else ""
     least = f"{verdict.least:,.0f}/s" if verdict.what == "rate" else f"{verdict.least:.3g}{unit}"
-    reached = f" ({_digits(verdict.reached)})" if verdict.what == "scaling" else ""
-    return f"{verdict.what} {least}{reached} {VERDICTS[verdict.met]}"
+    return f"{verdict.what} {least} {VERDICTS[verdict.met]}"
 
 
 def _caption(result: Result) -> str:

@@ -39,8 +39,6 @@ class Job:
     warm : callable or None
         Returns the same on tiny inputs: loads what is loaded at the first call.
     clock : {"host", "torch", "cupy"}
-    threads : int or None
-        Threads it has, where contenders differ in that.
     compared : bool
         Whether its results are compared; a ceiling has none.
     folder : str or None
@@ -50,7 +48,6 @@ class Job:
     make: Callable[[], Call]
     warm: Callable[[], Call] | None = None
     clock: str = "host"
-    threads: int | None = None
     compared: bool = True
     folder: str | None = None
 

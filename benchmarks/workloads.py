@@ -18,12 +18,11 @@ from trigraph.fortran.levels import fast_module
 from trigraph.fortran.threads import get_num_threads
 from trigraph.graphs import to_device
 from trigraph.panels import FUNCTIONS, PANELS
-from trigraph.table import GRAPHS, OPERATORS, SYMBOLS, Array, Definition, Operator, evaluate
+from trigraph.table import OPERATORS, SYMBOLS, Array, Definition, Operator, evaluate
 from trigraph.verification.cases import draw
 
 GATHER = "gather"  # the contender that only gathers rows
 ROWS = {"sources": "num_src_nodes", "destinations": "num_dst_nodes"}
-INDEX = np.dtype(np.int64)  # of the graphs drawn here
 
 
 @dataclass(frozen=True)
@@ -94,17 +93,13 @@ class Target:
     Attributes
     ----------
     peer : str
-        ``"fortran"`` for the targets of the fast panel itself, `gemm`, `gather`, `lean` and `scaling`.
+        ``"fortran"`` for the targets of the fast panel itself, `gemm` and `gather`.
     time, memory : float or None
         Least ratio peer / fast path of the medians and of the peak memory.
     gemm : float or None
         Least share of the rate of BLAS's matrix product.
     gather : float or None
         Least share of the bound by gathering (`Workload.gathers`) and streaming.
-    lean : float or None
-        Least ratio of outputs and the graph's order of the backward together to the peak memory.
-    scaling : float or None
-        Least share of the gain a copy of memory has from the second to the last thread.
     rate : float or None
         Least number of calls in a second.
     """
@@ -114,8 +109,6 @@ class Target:
     memory: float | None = None
     gemm: float | None = None
     gather: float | None = None
-    lean: float | None = None
-    scaling: float | None = None
     rate: float | None = None
 
 
@@ -203,7 +196,8 @@ class Workload:
         known = self.bound(sizes)
         inputs = {self.key(s.op, a.name): a for s in self.steps for a in self.arguments(s)}
         inputs_bytes = sum(math.prod(shape_of(a, known)) for a in inputs.values()) * dtype.itemsize
-        return inputs_bytes + self.output_bytes(sizes, dtype)
+        outputs = (f for s in self.steps for f in self.fields(s) if not f.index)
+        return inputs_bytes + sum(math.prod(shape_of(f, known)) for f in outputs) * dtype.itemsize
 
     def row_width(self) -> int:
         """Return the numbers of a row that is gathered."""
@@ -214,16 +208,6 @@ class Workload:
         """Bytes of inputs and outputs of one run that are not gathered, each counted once."""
         rows = sum(sizes[ROWS[of]] for of in set(self.gathers))
         return self.bytes_moved(sizes, dtype) - rows * self.row_width() * dtype.itemsize
-
-    def output_bytes(self, sizes: Mapping[str, int], dtype: np.dtype) -> int:
-        """Bytes of what the steps of one run return, index arrays left out."""
-        known, fields = self.bound(sizes), (f for s in self.steps for f in self.fields(s) if not f.index)
-        return sum(math.prod(shape_of(f, known)) for f in fields) * dtype.itemsize
-
-    def order_bytes(self, sizes: Mapping[str, int]) -> int:
-        """Bytes of the orders that the graphs build for the backward, once."""
-        kinds = [GRAPHS[k] for k in dict.fromkeys(spec.graph for spec in self.definitions if spec.graph)]
-        return sum(evaluate(length, sizes) for kind in kinds for _, length in kind.reverse) * INDEX.itemsize
 
     def bound(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """Sizes, and what else shapes depend on: whether optional inputs are there, positions of choices."""

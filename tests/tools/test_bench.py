@@ -27,7 +27,6 @@ from trigraph.table import OPERATORS, SYMBOLS, evaluate
 
 WORKLOADS = [w for family in run.FAMILIES.values() for w in family.WORKLOADS]
 OPTIONS = run.Options(threads=1, repeat=1, dtype="float32", size="small", peers=True)
-FULL = replace(OPTIONS, size="full", threads=2)
 SINGLE = np.dtype("float32")
 
 
@@ -202,12 +201,6 @@ def test_what_is_absent_is_neither_drawn_nor_returned():
     assert not {s for step in workload.steps for s in step.given.values()} & set(results)
 
 
-def test_order_of_the_backward_is_what_the_graph_builds():
-    workload = weighted.WORKLOADS[-1]
-    order = make_case(workload, tiny(workload), SINGLE).graph.prepare()
-    assert workload.order_bytes(tiny(workload)) == sum(a.nbytes for a in order)
-
-
 def test_fairchem_is_found_in_a_folder_or_its_wheel(tmp_path, monkeypatch):
     monkeypatch.delenv(gemnet.VARIABLE, raising=False)
     monkeypatch.setattr(gemnet, "VERSION", "0.0.1")
@@ -247,13 +240,11 @@ def test_verdicts_beside_a_peer():
 
 
 def test_verdicts_beside_ceilings():
-    workload = replace(weighted.WORKLOADS[0], targets=(Target("fortran", gemm=0.25, lean=1.0),))
-    least = workload.output_bytes(workload.sizes, SINGLE) + workload.order_bytes(workload.sizes)
+    workload = replace(weighted.WORKLOADS[0], targets=(Target("fortran", gemm=0.25),))
     rate = workload.operations(workload.sizes) / 2.0
     for factor, right in ((3.9, True), (4.1, False), (math.nan, None)):
-        found = result(workload, fortran=Measurement((2.0,), least))
-        assert met(found, "fortran", {"float32": factor * rate}) == {"gemm": right, "lean": True}
-    assert met(result(workload, fortran=Measurement((2.0,), least + 1000)), "fortran") == {"gemm": None, "lean": False}
+        found = result(workload, fortran=Measurement((2.0,)))
+        assert met(found, "fortran", {"float32": factor * rate}) == {"gemm": right}
     # Rows that are gathered count by their time, all other bytes by the rate of a copy.
     (workload,) = (w for w in gather.WORKLOADS if w.name == "weighted-backward-20k-64")
     streamed = 4 * (20_000 * 64 + 2 * 400_000)  # gradient of the embedding; weights and their gradient
@@ -276,23 +267,6 @@ def test_verdicts_of_programs():
         assert (met(found, "pyg"), met(found, "own")) == ({"time": right}, {"rate": True})
     unknown = result(program, own=Measurement((2.1,)), pyg=Measurement(status="failed"))
     assert (met(unknown, "pyg"), met(unknown, "own")) == ({"time": None}, {"rate": False})
-
-
-def test_numbers_of_threads_are_timed_in_turn():
-    workload = replace(weighted.WORKLOADS[0], sizes=tiny(weighted.WORKLOADS[0]))
-    assert run.with_threads(workload, replace(FULL, threads=1), 2**16) is None
-    assert run.with_threads(gno.WORKLOADS[0], FULL, 2**16) is None
-    assert run.with_threads(workload, replace(FULL, size="small"), 2**16) is None
-    program = run.with_threads(workload, FULL, 2**16)
-    found = run.run(program, FULL)
-    assert [m.status for m in found.measured.values()] == ["timed"] * 4
-    assert found.measured["fortran, threads: 2"].error == 0
-    for name, m in found.measured.items():
-        assert all(p["num_threads"] <= int(name[-1]) for p in m.pools)
-    for own, right in ((1.54, True), (1.52, False)):
-        seconds = dict(zip(program.contenders, (own, 1.0, 1.8, 1.0), strict=True))
-        again = result(program, **{n: Measurement((t,)) for n, t in seconds.items()})
-        assert met(again, "fortran, threads: 1") == {"scaling": right}
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------
