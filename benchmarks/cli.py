@@ -15,7 +15,6 @@ from trigraph.benchmarks.programs import Program
 from trigraph.benchmarks.record import record, stem, write
 from trigraph.benchmarks.run import (
     DIRECT,
-    NAMED,
     SIZES,
     Options,
     Result,
@@ -25,8 +24,7 @@ from trigraph.benchmarks.run import (
     sweep,
 )
 from trigraph.benchmarks.tables import ceiling_table, workload_table
-from trigraph.benchmarks.workloads import GATHER, Workload, scaled
-from trigraph.environment import device
+from trigraph.benchmarks.workloads import Workload, scaled
 from trigraph.fortran.threads import MOST, get_num_threads
 from trigraph.table import OPERATORS, SYMBOLS
 from trigraph.terminal import plain_console
@@ -48,7 +46,7 @@ def _sizes(context: click.Context, parameter: click.Parameter, values: tuple[str
 
 def _contenders() -> list[str]:
     """Return the names of all panels that are timed, peers, and contenders of programs."""
-    return sorted({GATHER, *DIRECT, *(name for w in find() for name in w.names)})
+    return sorted({*DIRECT, *(name for w in find() for name in w.names)})
 
 
 def _check_memory(workload: Workload, options: Options) -> None:
@@ -76,7 +74,7 @@ def _chosen(
 
 def _names(of: str) -> list[str]:
     """Return the families, or the names, of all workloads and programs."""
-    return list(dict.fromkeys(getattr(w, of) for w in [*find(), *find(NAMED)]))
+    return list(dict.fromkeys(getattr(w, of) for w in find()))
 
 
 @click.command()
@@ -85,7 +83,7 @@ def _names(of: str) -> list[str]:
     "families",
     multiple=True,
     type=click.Choice(_names("family")),
-    help="Workloads of this family only; gather: operators bound by gathering rows, run where it is named.",
+    help="Workloads of this family only; may be repeated.",
 )
 @click.option(
     "--workload",
@@ -127,7 +125,7 @@ def _names(of: str) -> list[str]:
     multiple=True,
     type=click.Choice(_contenders()),
     metavar="NAME",
-    help="Run this panel or peer only, such as gpu or cusparse; may be repeated.",
+    help="Run this panel or peer only, such as fortran or scipy; may be repeated.",
 )
 def bench(
     families: tuple[str, ...],
@@ -158,15 +156,13 @@ def bench(
     if contenders and not workloads:
         raise click.UsageError(f"nothing to time: no workload that was asked for has {', '.join(contenders)}")
     with console.status("ceilings", spinner="line") as status:
-        places = {"host": "host"} | ({"gpu": "cupy"} if device()["name"] else {})
-        rounds = min(repeat, 5)
-        tops = {place: ceilings(clock, threads, rounds, *CEILING_SIZES[size]) for place, clock in places.items()}
+        tops = ceilings(threads, min(repeat, 5), *CEILING_SIZES[size])
         results: list[Result] = []
         sweeps: dict[str, list[Result]] = {}
 
         for workload in workloads:
             results.append(run(workload, options, status.update))
-            console.print(workload_table(results[-1], tops["host"]))
+            console.print(workload_table(results[-1], tops))
             if isinstance(workload, Workload) and out is not None and workload.sweep:
                 sweeps[workload.name] = sweep(workload, options, status.update)
     console.print(ceiling_table([r for r in results if isinstance(r.workload, Workload)], tops))
@@ -189,7 +185,7 @@ def _write(out: Path, kept: dict[str, Any], sweeps: dict[str, list[Result]]) -> 
         from trigraph.benchmarks.plot import plot_sweeps  # matplotlib takes its time to load
 
         machine, options = kept["environment"], kept["options"]
-        where = ", ".join(name for name in (machine["cpu"]["model"], machine["device"]["name"]) if name)
-        caption = f"{options['dtype']}, {options['threads']} threads, {where}, {kept['created'][:10]}"
+        where, day = machine["cpu"]["model"], kept["created"][:10]
+        caption = f"{options['dtype']}, {options['threads']} threads, {where}, {day}"
         plot_sweeps(sweeps, caption, path.with_suffix(".png"))
     return path

@@ -41,8 +41,6 @@ class Measurement:
     status : {"timed", "unavailable", "failed", "wrong"}
     note : str
         Why it was not timed.
-    pools : list of dict
-        Its thread pools.
     """
 
     seconds: tuple[float, ...] = ()
@@ -50,7 +48,6 @@ class Measurement:
     error: float | None = None
     status: str = "timed"
     note: str = ""
-    pools: tuple[dict[str, Any], ...] = ()
 
     @property
     def median(self) -> float:
@@ -126,14 +123,14 @@ def _begin(
     worker: Worker, job: Job, expected: Mapping[str, np.ndarray] | None, tolerance: float
 ) -> tuple[Measurement, dict[str, np.ndarray]]:
     """First run of a contender: memory, and whether its results are right."""
-    status, pools = worker.ask("open", job)
+    status, note = worker.ask("open", job)
     if status != "done":
-        return Measurement(status=status, note=pools), {}
+        return Measurement(status=status, note=note), {}
     status, first = worker.ask("first")
     if status != "done":
         return Measurement(status=status, note=first), {}
-    known = Measurement(peak_bytes=first.peak_bytes, pools=tuple(pools))
-    if expected is None or not job.compared:
+    known = Measurement(peak_bytes=first.peak_bytes)
+    if expected is None:
         return known, first.results
     error = relative_error(first.results, expected)
     if not (error <= tolerance):
@@ -181,7 +178,7 @@ def alternate(
             found[name], results = _begin(worker, job, expected, tolerance)
             if found[name].status == "timed":
                 workers[name] = worker
-                expected = results if expected is None and job.compared else expected
+                expected = results if expected is None else expected
             else:
                 worker.__exit__()
         samples: dict[str, list[float]] = {name: [] for name in workers}
@@ -200,9 +197,9 @@ def alternate(
     return {n: replace(m, seconds=tuple(samples[n])) if n in workers else m for n, m in found.items()}
 
 
-def copy_call(clock: str, nbytes: int, threads: int) -> Call:
-    """Return a copy of `nbytes` from one array to another, on the host one slice for each thread."""
-    if clock == "cupy":
+def copy_call(library: str, nbytes: int, threads: int) -> Call:
+    """Return a copy of `nbytes` from one array of "numpy" or "cupy" to another; of NumPy one slice for each thread."""
+    if library == "cupy":
         import cupy
 
         source, target = cupy.ones(nbytes // 8), cupy.zeros(nbytes // 8)
@@ -220,9 +217,9 @@ def copy_call(clock: str, nbytes: int, threads: int) -> Call:
     return call
 
 
-def matmul_call(clock: str, n: int, dtype: str) -> Call:
-    """Return a product of square matrices by BLAS."""
-    xp = importlib.import_module("cupy" if clock == "cupy" else "numpy")
+def matmul_call(library: str, n: int, dtype: str) -> Call:
+    """Return a product of square matrices by the BLAS of "numpy" or "cupy"."""
+    xp = importlib.import_module(library)
     a = xp.ones((n, n), dtype)
     out = xp.empty_like(a)
 
@@ -233,12 +230,11 @@ def matmul_call(clock: str, n: int, dtype: str) -> Call:
     return call
 
 
-def ceilings(clock: str, threads: int, repeat: int, nbytes: int, n: int) -> dict[str, float]:
-    """Measure what this machine, or its CUDA device, can do.
+def ceilings(threads: int, repeat: int, nbytes: int, n: int) -> dict[str, float]:
+    """Measure what this machine can do.
 
     Parameters
     ----------
-    clock : {"host", "cupy"}
     threads, repeat : int
     nbytes : int
         Bytes of the arrays copied; above the last cache's size, it is the memory that is measured.
@@ -252,7 +248,7 @@ def ceilings(clock: str, threads: int, repeat: int, nbytes: int, n: int) -> dict
         product; the best of the rounds.
     """
     work = {"copy": 2.0 * nbytes, "float32": 2.0 * n**3, "float64": 2.0 * n**3}
-    jobs = {name: Job(partial(matmul_call, clock, n, name), clock=clock) for name in ("float32", "float64")}
-    jobs["copy"] = Job(partial(copy_call, clock, nbytes, threads), clock=clock)
+    jobs = {name: Job(partial(matmul_call, "numpy", n, name)) for name in ("float32", "float64")}
+    jobs["copy"] = Job(partial(copy_call, "numpy", nbytes, threads))
     measured = alternate(jobs, repeat, threads)
     return {name: work[name] / min(m.seconds) for name, m in measured.items() if m.seconds}

@@ -1,4 +1,4 @@
-"""Programs of `trigraph.torch`: whole models, what a call costs on small graphs, and what torch adds to an operator.
+"""Programs of `trigraph.torch`: whole models, and what a call costs on small graphs.
 
 The peer of DimeNet++ is PyTorch Geometric's model with the same parameters. Its forward finds neighbours and triplets
 with packages that have to be added to it, and knows no periodic cells. Here it is given edges, triplets and the offsets
@@ -18,9 +18,8 @@ import numpy as np
 
 from trigraph.benchmarks import gat
 from trigraph.benchmarks.calls import Call, Unavailable
-from trigraph.benchmarks.peers import by_autograd
 from trigraph.benchmarks.programs import Contender, Program
-from trigraph.benchmarks.workloads import Target, make_call, make_case
+from trigraph.benchmarks.workloads import Target, make_case
 from trigraph.graphs import CSC
 from trigraph.graphs.edge_graph import EdgeGraph
 
@@ -208,16 +207,6 @@ def gat_training(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
     return call
 
 
-def front_door(sizes: Mapping[str, int], dtype: str) -> Call:
-    """Attention and its gradients, called with arrays."""
-    return make_call(ATTENTION, "fortran", sizes, dtype)
-
-
-def through_torch(sizes: Mapping[str, int], dtype: str) -> Call:
-    """Attention called with tensors, and autograd's backward."""
-    return by_autograd(make_case(ATTENTION, sizes, np.dtype(dtype)), "cpu", "trigraph", gat.forward)
-
-
 def _small_graph(structure: str) -> CSC:
     atoms = _atoms(structure, {})
     graph = EdgeGraph.from_ase(atoms, CUTOFF).graph
@@ -327,18 +316,6 @@ PROGRAMS = (
         small={"num_nodes": 5_000, "num_edges": 80_000},
         targets=(Target("pyg", time=5),),
         terms=GAT["num_edges"],
-    ),
-    Program(
-        name="torch-overhead",
-        family="models",
-        summary="graph attention, forward and backward, through torch and through the front door",
-        contenders={
-            "trigraph.torch": Contender(through_torch, "trigraph.torch.mha_gat_n2n, autograd"),
-            "front door": Contender(front_door, "trigraph.mha_gat_n2n_fwd and _bwd", ()),
-        },
-        sizes=gat.SIZES,
-        small={n: v // 20 for n, v in gat.SIZES.items() if n.startswith("num_") and n != "num_heads"},
-        targets=(Target("front door", time=1 / 1.05),),
     ),
     *(_small_graphs(structure, *counts) for structure, counts in GRAPHS.items()),
 )

@@ -32,8 +32,8 @@ def torch_peers(
         for form, text in about.items():
             if device == "cuda" or not form.endswith("-compile"):
                 requires = ("torch", "torch_geometric") if form.startswith("pyg") else ("torch",)
-                call, clock = partial(make, device=device, form=form), "host" if device == "cpu" else "torch"
-                peers[form + "-cuda" * (device == "cuda")] = Peer(call, text, requires, clock)
+                call, cuda = partial(make, device=device, form=form), device == "cuda"
+                peers[form + "-cuda" * cuda] = Peer(call, text, requires, cuda)
     return peers
 
 

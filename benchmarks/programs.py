@@ -25,8 +25,6 @@ class Contender:
         Modules it imports.
     peer : bool
         Whether it is what users run without trigraph.
-    compared : bool
-        Whether its results are compared with those of the first.
     folder : str or None
         Where its trigraph is, if that is another build.
     """
@@ -35,7 +33,6 @@ class Contender:
     about: str
     requires: tuple[str, ...] = ("torch",)
     peer: bool = False
-    compared: bool = True
     folder: str | None = None
 
 
@@ -73,8 +70,9 @@ class Program:
         """Names of the contenders."""
         return tuple(self.contenders)
 
-    def fast(self, contender: str) -> str:
-        """Return what a contender is compared with: the first."""
+    @property
+    def fast(self) -> str:
+        """The contender that the others are compared with: the first."""
         return next(iter(self.contenders))
 
     def at(self, size: str) -> dict[str, int]:
@@ -87,7 +85,6 @@ class Program:
             name: Job(
                 partial(make_program, contender, sizes, dtype),
                 partial(make_program, contender, self.at("small"), dtype),
-                compared=contender.compared,
                 folder=contender.folder,
             )
             for name, contender in self.contenders.items()

@@ -55,7 +55,6 @@ def _operators(workload: Workload, result: Result) -> dict[str, Any]:
         "layout": workload.layout,
         "operations": workload.operations(result.sizes),
         "bytes": workload.bytes_moved(result.sizes, np.dtype(result.dtype)),
-        "gathers": workload.gathers,
     }
 
 
@@ -79,11 +78,10 @@ def _contender(result: Result, name: str, tops: Mapping[str, float]) -> dict[str
         "relative_error": m.error,
         "time_over_fast": time,
         "memory_over_fast": memory,
-        "pools": list(m.pools),
         "verdicts": [vars(v) for v in result.verdicts(name, tops)],
     }
     if isinstance(workload, Workload):
-        entry |= {"operations_per_s": result.rate(name), "share_of_gather_bound": result.gather_share(name, tops)}
+        entry["operations_per_s"] = result.rate(name)
     return entry
 
 
@@ -96,7 +94,6 @@ def _result(result: Result, tops: Mapping[str, float]) -> dict[str, Any]:
         "sizes": dict(result.sizes),
         "dtype": result.dtype,
         **(_operators(workload, result) if isinstance(workload, Workload) else {}),
-        "gather_bound_s": result.bound(tops),
         "load_before_after": list(result.load),
         "processors_used_by_others": result.others,
         "contenders": {name: _contender(result, name, tops) for name in result.measured},
@@ -105,15 +102,14 @@ def _result(result: Result, tops: Mapping[str, float]) -> dict[str, Any]:
 
 def record(
     options: Options,
-    ceilings: Mapping[str, Mapping[str, float]],
+    tops: Mapping[str, float],
     results: Sequence[Result],
     sweeps: Mapping[str, Sequence[Result]],
 ) -> dict[str, Any]:
-    """Everything about a run, JSON-ready."""
-    tops = ceilings["host"]
+    """Everything about a run, JSON-ready; `tops` are the machine's ceilings."""
     return {
         **about(options=vars(options)),
-        "ceilings": ceilings,
+        "ceilings": {"host": tops},
         "results": [_result(r, tops) for r in results],
         "sweeps": {name: [_result(r, tops) for r in points] for name, points in sweeps.items()},
     }
@@ -124,7 +120,4 @@ def stem(record: Mapping[str, Any]) -> str:
     machine = record["environment"]
     model = machine["cpu"]["model"].lower()
     kind = next((k for k in KINDS if re.search(rf"\b{k}\b", model)), record["architecture"])
-    parts = [record["created"][:10], kind, f"{machine['cpu']['processors']}core"]
-    if machine["device"]["name"]:
-        parts.append(re.sub(r"[^a-z0-9]+", "-", machine["device"]["name"].lower()))
-    return "-".join(parts)
+    return "-".join([record["created"][:10], kind, f"{machine['cpu']['processors']}core"])

@@ -11,16 +11,14 @@ from pathlib import Path
 
 import numpy as np
 
-from trigraph.benchmarks import dimenet, gat, gather, gemnet, gno, models, weighted
+from trigraph.benchmarks import dimenet, gat, gemnet, gno, models, weighted
 from trigraph.benchmarks.measure import Measurement, alternate
 from trigraph.benchmarks.programs import Program
 from trigraph.benchmarks.worker import Job
-from trigraph.benchmarks.workloads import GATHER, Step, Workload, make_call, scaled
-from trigraph.panels import PANELS
+from trigraph.benchmarks.workloads import Step, Workload, make_call, scaled
 from trigraph.table import OPERATORS, SYMBOLS
 
 FAMILIES = {"gno": gno, "dimenet": dimenet, "gat": gat, "weighted": weighted, "gemnet": gemnet}
-NAMED = {"gather": gather}  # many: run where they are asked for
 PROGRAMS = models.PROGRAMS
 SIZES = {"full": 1.0, "small": 1 / 20}
 SWEEP_LIMIT = 2.0  # seconds of one call above which a contender is left out of larger sizes
@@ -87,7 +85,7 @@ class Result:
 
     def ratios(self, contender: str) -> tuple[float | None, float | None]:
         """Time and peak memory of a contender over those it is compared with; None where one was not measured."""
-        base = self.workload.fast(contender)
+        base = self.workload.fast
         own, fast = self.timed(contender), self.timed(base)
         if own is None or fast is None:
             return None, None
@@ -99,20 +97,11 @@ class Result:
         operations = self.workload.operations(self.sizes) if isinstance(self.workload, Workload) else math.nan
         return operations / self.seconds(contender)
 
-    def bound(self, tops: Mapping[str, float]) -> float | None:
-        """Return the seconds of gathering rows and streaming all else; None where the gathers were not measured.
-
-        `tops` are the host's ceilings, of which it takes the rate of a copy.
-        """
-        gathered = self.timed(GATHER)
-        if gathered is None or "copy" not in tops or not isinstance(self.workload, Workload):
-            return None
-        return gathered.median + self.workload.streamed_bytes(self.sizes, np.dtype(self.dtype)) / tops["copy"]
-
-    def gather_share(self, contender: str, tops: Mapping[str, float]) -> float | None:
-        """Return the bound over the median of a panel on the host; None where one is not known."""
-        bound = self.bound(tops) if contender in PANELS and self.workload.fast(contender) == "fortran" else None
-        return bound / self.seconds(contender) if bound and self.timed(contender) else None
+    def byte_rate(self, contender: str) -> float:
+        """Bytes of inputs and outputs, each once, per second; NaN where there are none."""
+        workload, dtype = self.workload, np.dtype(self.dtype)
+        nbytes = workload.bytes_moved(self.sizes, dtype) if isinstance(workload, Workload) else math.nan
+        return nbytes / self.seconds(contender)
 
     def _reached(self, contender: str, tops: Mapping[str, float]) -> dict[str, Callable[[], float | None]]:
         """Return what can be reached, by the name of its target."""
@@ -120,14 +109,13 @@ class Result:
             "time": lambda: self.ratios(contender)[0],
             "memory": lambda: self.ratios(contender)[1],
             "gemm": lambda: self.rate(contender) / tops.get(self.dtype, math.nan),
-            "gather": lambda: self.gather_share(contender, tops),
             "rate": lambda: 1 / self.seconds(contender),
         }
 
     def verdicts(self, contender: str, tops: Mapping[str, float] | None = None) -> list[Verdict]:
         """Targets that concern this contender; they are stated for the full size in float32.
 
-        `tops` are the host's ceilings (`measure.ceilings`).
+        `tops` are the machine's ceilings (`measure.ceilings`).
         """
         if self.dtype != "float32" or dict(self.sizes) != dict(self.workload.sizes):
             return []
@@ -143,17 +131,13 @@ class Result:
 
 
 def find(families: Collection[str] = (), names: Collection[str] = ()) -> list[Workload | Program]:
-    """Return the workloads and programs of the families and names; without either all but those of `NAMED`."""
-    known = [*(w for family in (FAMILIES | NAMED).values() for w in family.WORKLOADS), *PROGRAMS]
-    return [
-        w
-        for w in known
-        if (w.family in families if families else names or w.family not in NAMED) and (not names or w.name in names)
-    ]
+    """Return the workloads and programs of the families and names; of all, where there are none."""
+    known = [*(w for family in FAMILIES.values() for w in family.WORKLOADS), *PROGRAMS]
+    return [w for w in known if (not families or w.family in families) and (not names or w.name in names)]
 
 
 def operator_workload(name: str, sizes: Mapping[str, int]) -> Workload:
-    """Return a workload of one operator of the table, in all panels but gpu-host, whose times tell nothing of a device.
+    """Return a workload of one operator of the table, in all panels on the host but the emulation of a device.
 
     Parameters
     ----------
@@ -168,8 +152,7 @@ def operator_workload(name: str, sizes: Mapping[str, int]) -> Workload:
         if one in given:
             given.setdefault(other, given[one])
     values = {s: {**FAMILIES[op.family].SIZES, **given}[s] for s in op.definition.symbols}
-    panels = ("fortran", *DIRECT, "gpu")
-    return Workload(name, op.family, op.definition.summary, (Step(name),), values, panels=panels)
+    return Workload(name, op.family, op.definition.summary, (Step(name),), values, panels=("fortran", *DIRECT))
 
 
 def _tiny(sizes: Mapping[str, int]) -> dict[str, int]:
@@ -183,8 +166,6 @@ def _jobs(workload: Workload, sizes: Mapping[str, int], options: Options, panels
         name: Job(
             partial(make_call, workload, name, sizes, options.dtype),
             partial(make_call, workload, name, tiny, options.dtype),
-            workload.clock(name),
-            compared=name != GATHER,
         )
         for name in names
         if options.wants(name)

@@ -127,10 +127,10 @@ PRODUCTS = {
     "torch-sparse": Peer(partial(torch_sparse, device="cpu"), "torch.sparse_csr_tensor @ dense", ("torch",)),
     "scipy": Peer(sparse_product, "scipy.sparse.csr_matrix @ dense"),
     "torch-sparse-cuda": Peer(
-        partial(torch_sparse, device="cuda"), "torch.sparse_csr_tensor @ dense, cuSPARSE", ("torch",), "torch"
+        partial(torch_sparse, device="cuda"), "torch.sparse_csr_tensor @ dense, cuSPARSE", ("torch",), device=True
     ),
     "cusparse": Peer(
-        cusparse, "cuSPARSE called directly: CSR_ALG2, preprocessed, cached descriptors", ("cupy",), "cupy"
+        cusparse, "cuSPARSE called directly: CSR_ALG2, preprocessed, cached descriptors", ("cupy",), device=True
     ),
 }
 ABOUT = {

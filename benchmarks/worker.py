@@ -38,17 +38,12 @@ class Job:
         Returns the `Call`; picklable, so a partial of a function of a module.
     warm : callable or None
         Returns the same on tiny inputs: loads what is loaded at the first call.
-    clock : {"host", "torch", "cupy"}
-    compared : bool
-        Whether its results are compared; a ceiling has none.
     folder : str or None
         Where its trigraph is, if that is another build.
     """
 
     make: Callable[[], Call]
     warm: Callable[[], Call] | None = None
-    clock: str = "host"
-    compared: bool = True
     folder: str | None = None
 
 
@@ -85,15 +80,6 @@ def peak_memory(call: Call) -> tuple[dict[str, Any], int]:
     return results, _high_water() - before
 
 
-def pools() -> list[dict[str, Any]]:
-    """Thread pools of this process (library, version, threads), where threadpoolctl is installed."""
-    try:
-        import threadpoolctl
-    except ImportError:
-        return []
-    return [{k: p.get(k) for k in ("internal_api", "version", "num_threads")} for p in threadpoolctl.threadpool_info()]
-
-
 def as_numpy(value: Any) -> np.ndarray:
     """Return a result as an array of NumPy's, whoever has made it."""
     if callable(value):  # what only the comparison needs, left for after the timing
@@ -103,8 +89,8 @@ def as_numpy(value: Any) -> np.ndarray:
     return value if isinstance(value, np.ndarray) else np.asarray(value.get() if hasattr(value, "get") else value)
 
 
-def host_time(call: Call, number: int) -> float:
-    """Return the seconds of one call by the host's clock."""
+def seconds_of(call: Call, number: int) -> float:
+    """Return the seconds of one of so many calls."""
     start = time.perf_counter()
     for _ in range(number):
         call()
@@ -118,28 +104,22 @@ class _Runner:
         if job.warm is not None:
             job.warm()()
         self.call = job.make()
-        self.peak: Callable[[Call], tuple[dict[str, Any], int]] = peak_memory
-        self.time: Callable[[Call, int], float] = host_time
-        if job.clock != "host":
-            from trigraph.benchmarks import device
-
-            self.peak, self.time = device.peak_memory(job.clock), device.timer(job.clock)
         self.seconds = 0.0
 
     def first(self) -> First:
         """Run once for results and memory, once more for an idea of the time."""
-        results, peak = self.peak(self.call)
+        results, peak = peak_memory(self.call)
         named = {n: as_numpy(v) for n, v in results.items()}
         del results
-        self.seconds = self.time(self.call, 1)
+        self.seconds = seconds_of(self.call, 1)
         return First(named, peak)
 
     def sample(self) -> float:
         """Seconds of one call, over a block of calls where they are short."""
         time.sleep(PAUSE)
         if self.seconds < WARM_UP:
-            self.time(self.call, round(WARM_UP / self.seconds))
-        self.seconds = self.time(self.call, max(1, round(BLOCK / self.seconds)))
+            seconds_of(self.call, round(WARM_UP / self.seconds))
+        self.seconds = seconds_of(self.call, max(1, round(BLOCK / self.seconds)))
         return self.seconds
 
 
@@ -157,7 +137,7 @@ def main() -> None:
         try:
             if command == "open":
                 runner = _Runner(argument)
-                answer = "done", pools()
+                answer = "done", None
             else:
                 answer = "done", getattr(runner, command)()
         except Unavailable as error:

@@ -9,7 +9,6 @@ from typing import Any
 
 from trigraph.terminal import plain
 
-KERNELS = 10  # of each workload
 NOTE = 300  # characters
 
 
@@ -81,14 +80,6 @@ def _times(record: Mapping[str, Any], ceilings: Mapping[str, float]) -> list[Any
     return list(rows.values())
 
 
-def _kernels(record: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """Return the kernels of each workload that take longest."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    for line in _lines(record, "kernels"):
-        found.setdefault(line["workload"], []).append(line)
-    return {workload: lines[:KERNELS] for workload, lines in found.items()}
-
-
 def summarise(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the page shows."""
     ceilings = {line["ceiling"]: line["value"] for line in _lines(record, "environment") if "ceiling" in line}
@@ -109,7 +100,6 @@ def summarise(record: Mapping[str, Any]) -> dict[str, Any]:
         "ceilings": ceilings,
         "stages": stages,
         "times": _times(record, ceilings),
-        "kernels": _kernels(record),
         "left_out": list(_left_out(record)),
     }
 

@@ -24,13 +24,10 @@ class Timed:
         Its peers are those that are timed beside it.
     gathered : str
         Numbers that a run reads in rows at random places, by the table's symbols; "0" where that is not what bounds it.
-    profiled : bool
-        Whether its kernels are looked at one by one.
     """
 
     workload: Workload
     gathered: str = "0"
-    profiled: bool = False
 
 
 def _named(workloads: tuple[Workload, ...], name: str) -> Workload:
@@ -59,28 +56,26 @@ def _timed(
     summary: str,
     sizes: Mapping[str, int],
     gathered: str = "0",
-    profiled: bool = False,
     **more: Any,
 ) -> Timed:
     """Return a workload of the bench at other sizes, without what belongs to the host."""
-    peers = {n: p for n, p in more.pop("peers", base.peers).items() if p.clock != "host" or not p.requires}
+    peers = {n: p for n, p in more.pop("peers", base.peers).items() if p.device or not p.requires}
     changed = {"sizes": {**base.sizes, **sizes}, "peers": peers, "panels": ("gpu",), "targets": (), "sweep": (), **more}
-    return Timed(replace(base, name=name, summary=summary, **changed), gathered, profiled)
+    return Timed(replace(base, name=name, summary=summary, **changed), gathered)
 
 
 WORKLOADS = (
     _timed(_SUM, "weighted-64", "weighted sum, dim 64", {**GRAPH, "dim": 64}, "num_positions*dim", peers=_SUMS),
-    _timed(_GAT, "gat", "attention, 8 x 32, with backward", {**GRAPH, **HEADS}, f"3*{ROWS_OF_HEADS}", True),
+    _timed(_GAT, "gat", "attention, 8 x 32, with backward", {**GRAPH, **HEADS}, f"3*{ROWS_OF_HEADS}"),
     _timed(_ANGULAR, "dimenet", "triplet sum", CRYSTAL),
-    _timed(_MESSAGE, "gno", "message, with backward", POINTS, profiled=True),
-    _timed(_GEMNET, "gemnet", "both operators, with backward", CATALYST, profiled=True),
+    _timed(_MESSAGE, "gno", "message, with backward", POINTS),
+    _timed(_GEMNET, "gemnet", "both operators, with backward", CATALYST),
     _timed(
         _SUM_BACKWARD,
         "weighted-64-backward",
         "weighted sum, dim 64, with backward",
         {**GRAPH, "dim": 64},
         "3*num_positions*dim",
-        True,
     ),
     _timed(
         _GAT,
@@ -90,7 +85,7 @@ WORKLOADS = (
         ROWS_OF_HEADS,
         steps=_GAT.steps[:1],
     ),
-    _timed(_ANGULAR_BACKWARD, "dimenet-backward", "triplet sum, with backward", CRYSTAL, profiled=True),
+    _timed(_ANGULAR_BACKWARD, "dimenet-backward", "triplet sum, with backward", CRYSTAL),
     _timed(_MESSAGE, "gno-forward", "message", POINTS, steps=_MESSAGE.steps[:1], peers={}),
     *(
         _timed(

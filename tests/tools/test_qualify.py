@@ -84,7 +84,6 @@ def test_rehearsal(tmp_path):
     assert len(lines["checks"]) > 10
     (verified,) = lines["verify"]
     assert re.fullmatch(r"\d\d checks passed, 0 failed", verified["note"])
-    assert all(line["launches"] >= 1 and line["seconds"] > 0 for line in lines["kernels"])
     page = ran.stdout
     assert "rehearsal on gpu-host, not a device" in page.splitlines()[0]
     assert "| sanitizer | **failed** | 3 of 3 |" in page
@@ -191,7 +190,7 @@ def test_workloads_of_a_device(timed):
     least = bench._unavoidable(timed, case, sizes_at(Device(), timed))
     assert least["copy"] > 2**26
     assert least["float32"] > 2**29
-    names = {name for name, peer in timed.workload.peers.items() if peer.clock != "host"}
+    names = {name for name, peer in timed.workload.peers.items() if peer.device}
     assert names or timed.workload.name == "gno-forward"
 
 

@@ -66,7 +66,7 @@ def run(part: str, place: Device, notes: Notes) -> None:
         )
     expected = _results(ours["int64"])
     for name, peer in timed.workload.peers.items():
-        if (peer.clock == "host") != place.rehearsal or _is_compiled(name) != compiled:
+        if peer.device == place.rehearsal or _is_compiled(name) != compiled:
             continue
         index = "int32" if name == "cusparse" else "int64"
         _beside(place, notes, (part, name, index), peer, case, ours[index], expected, max(sizes.values()))
