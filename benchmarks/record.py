@@ -24,22 +24,6 @@ PEERS = ("torch", "torch-geometric", "scipy", "fairchem-core")
 KINDS = ("xeon", "epyc", "ryzen", "threadripper", "core", "neoverse", "graviton", "apple")
 
 
-def about(**settings: Any) -> dict[str, Any]:
-    """Environment and settings of a run; BLAS is NumPy's, which the ceilings and the NumPy peers run on."""
-    blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]  # type: ignore[call-arg,index,func-returns-value]
-    installed = {d.metadata["Name"]: d.version for d in distributions()}
-    return {
-        "format": FORMAT,
-        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        **settings,
-        "environment": environment.collect(),
-        "architecture": platform.machine(),
-        "peers": {name: installed[name] for name in PEERS if name in installed},
-        "blas": f"{blas.get('name')} {blas.get('version')}",
-        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-    }
-
-
 def write(path: Path, kept: Mapping[str, Any]) -> None:
     """Write a record."""
     path.write_text(json.dumps(kept, indent=1) + "\n")
@@ -106,9 +90,21 @@ def record(
     results: Sequence[Result],
     sweeps: Mapping[str, Sequence[Result]],
 ) -> dict[str, Any]:
-    """Everything about a run, JSON-ready; `tops` are the machine's ceilings."""
+    """Everything about a run, JSON-ready; `tops` are the machine's ceilings.
+
+    BLAS is NumPy's, which the ceilings and the NumPy peers run on.
+    """
+    blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]  # type: ignore[call-arg,index,func-returns-value]
+    installed = {d.metadata["Name"]: d.version for d in distributions()}
     return {
-        **about(options=vars(options)),
+        "format": FORMAT,
+        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "options": vars(options),
+        "environment": environment.collect(),
+        "architecture": platform.machine(),
+        "peers": {name: installed[name] for name in PEERS if name in installed},
+        "blas": f"{blas.get('name')} {blas.get('version')}",
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "ceilings": {"host": tops},
         "results": [_result(r, tops) for r in results],
         "sweeps": {name: [_result(r, tops) for r in points] for name, points in sweeps.items()},

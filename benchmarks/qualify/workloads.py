@@ -11,7 +11,7 @@ import numpy as np
 from trigraph.benchmarks import dimenet, gat, gemnet, gno, weighted
 from trigraph.benchmarks.qualify.place import Device
 from trigraph.benchmarks.workloads import Case, Workload
-from trigraph.table import SYMBOLS, evaluate
+from trigraph.table import SYMBOLS
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,6 @@ class Timed:
     gathered: str = "0"
 
 
-def _named(workloads: tuple[Workload, ...], name: str) -> Workload:
-    return next(w for w in workloads if w.name == name)
-
-
 GRAPH = {"num_src_nodes": 1_000_000, "num_dst_nodes": 1_000_000, "num_positions": 16_000_000, "num_edges": 16_000_000}
 HEADS = {"num_heads": 8, "dim_head": 32}
 CRYSTAL = {"num_nodes": 30_000, "num_edges": 1_500_000, "n_emb": 64, "n_mid": 8}
@@ -41,11 +37,10 @@ POINTS = {"num_src_nodes": 133_000, "num_dst_nodes": 133_000, "num_positions": 4
 ROWS_OF_HEADS = "num_positions*num_heads*dim_head"
 CATALYST = {"num_edges": 200_000, "num_outputs": 200_000, "num_triplets": 2_400_000, "num_inputs": 2_400_000}
 
-_SUM, _SUM_BACKWARD = (_named(weighted.WORKLOADS, n) for n in ("weighted-sum", "weighted-sum-backward"))
-_GAT, _MESSAGE, _GEMNET = gat.WORKLOADS[0], _named(gno.WORKLOADS, "gno-message"), gemnet.WORKLOADS[0]
-_ANGULAR, _ANGULAR_BACKWARD = (
-    _named(dimenet.WORKLOADS, n) for n in ("dimenet-aggregate", "dimenet-aggregate-backward")
-)
+_NAMED = {w.name: w for family in (weighted, gat, gno, gemnet, dimenet) for w in family.WORKLOADS}
+_SUM, _SUM_BACKWARD = _NAMED["weighted-sum"], _NAMED["weighted-sum-backward"]
+_GAT, _MESSAGE, _GEMNET = _NAMED["gat"], _NAMED["gno-message"], _NAMED["gemnet"]
+_ANGULAR, _ANGULAR_BACKWARD = _NAMED["dimenet-aggregate"], _NAMED["dimenet-aggregate-backward"]
 _SUMS = {**weighted.PRODUCTS, **weighted.GATHERS}
 _CUSPARSE = {"cusparse": weighted.PRODUCTS["cusparse"]}
 
@@ -112,8 +107,3 @@ def indexed(case: Case, dtype: Any) -> Case:
         return make(*(a.astype(dtype) if isinstance(a, np.ndarray) else a for a in arguments))
 
     return replace(case, graphs={n: changed(graph) for n, graph in case.graphs.items()})
-
-
-def gathered_bytes(timed: Timed, sizes: Mapping[str, int], itemsize: int) -> int:
-    """Return the bytes that a run reads in rows at random places."""
-    return evaluate(timed.gathered, sizes) * itemsize

@@ -12,6 +12,7 @@ import tarfile
 import threading
 import time
 import venv
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -278,6 +279,8 @@ def test_kit(tmp_path):
     python = tmp_path / "venv" / "bin" / "python"
     subprocess.run([python, "-m", "pip", "install", "--quiet", "numpy", "scipy"], check=True)
     script = tmp_path / "qualify-kit" / "qualify.sh"
+    (wheel,) = (script.parent / "wheels").glob("trigraph-*manylinux_2_28*.whl")
+    assert any("libgomp" in name for name in zipfile.ZipFile(wheel).namelist())
     given = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "PIP"))} | {"PYTHON": str(python)}
     done = subprocess.run(["sh", script, tmp_path / "out"], env=given, capture_output=True, text=True, check=False)
     assert "CuPy is not installed" in done.stderr
