@@ -94,6 +94,7 @@ def test_rehearsal(tmp_path):
     kept = summary.summarise(record)
     assert kept["verdict"] == "failed"
     assert kept["times"][0]["share"]["int32"] > 0
+    assert kept["times"][0]["peers"].keys() == {"scipy"}
     assert set(kept["ceilings"]) == {"copy", "gather", "launch", "float32", "float64"}
     assert ran.exit_code == 1
 
