@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import time
 from pathlib import Path
 from typing import Any
 
@@ -16,23 +15,19 @@ from trigraph.benchmarks.programs import Program
 from trigraph.benchmarks.record import record, stem, write
 from trigraph.benchmarks.run import (
     DIRECT,
-    NAMED,
     SIZES,
     Options,
     Result,
     find,
-    in_turn,
     operator_workload,
     run,
     sweep,
-    with_threads,
 )
 from trigraph.benchmarks.tables import ceiling_table, workload_table
-from trigraph.benchmarks.workloads import GATHER, Workload, scaled
-from trigraph.environment import device
+from trigraph.benchmarks.workloads import Workload, scaled
 from trigraph.fortran.threads import MOST, get_num_threads
 from trigraph.table import OPERATORS, SYMBOLS
-from trigraph.terminal import Finite, plain_console
+from trigraph.terminal import plain_console
 
 # Bytes copied and order of the matrices multiplied, for the ceilings.
 CEILING_SIZES = {"full": (2**29, 3072), "small": (2**26, 1024)}
@@ -51,27 +46,13 @@ def _sizes(context: click.Context, parameter: click.Parameter, values: tuple[str
 
 def _contenders() -> list[str]:
     """Return the names of all panels that are timed, peers, and contenders of programs."""
-    return sorted({GATHER, *DIRECT, *(name for w in find() for name in w.names)})
-
-
-class _Time:
-    """The time that is left before a deadline (None: there is none)."""
-
-    def __init__(self, deadline: float | None) -> None:
-        self._begun, self._deadline = time.monotonic(), deadline
-        self._longest, self._last = 0.0, self._begun
-
-    def enough(self) -> bool:
-        """Whether there is time for what takes as long as the longest workload so far, the ceilings for the first."""
-        now = time.monotonic()
-        self._longest, self._last = max(self._longest, now - self._last), now
-        return self._deadline is None or now - self._begun + self._longest <= self._deadline
+    return sorted({*DIRECT, *(name for w in find() for name in w.names)})
 
 
 def _check_memory(workload: Workload, options: Options) -> None:
     """Refuse sizes that no process could have: one would take memory until the system ends something."""
     sizes = scaled(workload.sizes, SIZES[options.size])
-    needed = workload.bytes_moved(sizes, np.dtype(options.dtype)) + workload.order_bytes(sizes)
+    needed = workload.bytes_moved(sizes, np.dtype(options.dtype))
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > memory:
         raise click.UsageError(
@@ -93,7 +74,7 @@ def _chosen(
 
 def _names(of: str) -> list[str]:
     """Return the families, or the names, of all workloads and programs."""
-    return list(dict.fromkeys(getattr(w, of) for w in [*find(), *find(NAMED)]))
+    return list(dict.fromkeys(getattr(w, of) for w in find()))
 
 
 @click.command()
@@ -102,7 +83,7 @@ def _names(of: str) -> list[str]:
     "families",
     multiple=True,
     type=click.Choice(_names("family")),
-    help="Workloads of this family only; gather: operators bound by gathering rows, run where it is named.",
+    help="Workloads of this family only; may be repeated.",
 )
 @click.option(
     "--workload",
@@ -144,13 +125,7 @@ def _names(of: str) -> list[str]:
     multiple=True,
     type=click.Choice(_contenders()),
     metavar="NAME",
-    help="Run this panel or peer only, such as gpu or cusparse; may be repeated.",
-)
-@click.option(
-    "--deadline",
-    type=Finite(0, min_open=True),
-    metavar="SECONDS",
-    help="Stop before a workload that would not fit: one as long as the longest so far.",
+    help="Run this panel or peer only, such as fortran or scipy; may be repeated.",
 )
 def bench(
     families: tuple[str, ...],
@@ -164,7 +139,6 @@ def bench(
     out: Path | None,
     no_peers: bool,
     contenders: tuple[str, ...],
-    deadline: float | None,
 ) -> None:
     """Time the panels side by side with what users would otherwise run.
 
@@ -173,7 +147,7 @@ def bench(
     named (pip install 'trigraph[bench]'). A missed target does not change the exit status.
     """
     console = plain_console()
-    options, left = Options(threads, repeat, dtype, size, not no_peers, contenders), _Time(deadline)
+    options = Options(threads, repeat, dtype, size, not no_peers, contenders)
     workloads = _chosen(families, names, operators, sizes)
     for workload in workloads:
         if operators and isinstance(workload, Workload):
@@ -182,37 +156,21 @@ def bench(
     if contenders and not workloads:
         raise click.UsageError(f"nothing to time: no workload that was asked for has {', '.join(contenders)}")
     with console.status("ceilings", spinner="line") as status:
-        places = {"host": "host"} | ({"gpu": "cupy"} if device()["name"] else {})
-        rounds = min(repeat, 5)
-        tops = {place: ceilings(clock, threads, rounds, *CEILING_SIZES[size]) for place, clock in places.items()}
+        tops = ceilings(threads, min(repeat, 5), *CEILING_SIZES[size])
         results: list[Result] = []
         sweeps: dict[str, list[Result]] = {}
-        left_out: list[str] = []
-
-        def measure(workload: Workload | Program | None) -> None:
-            if workload is not None:
-                results.append(run(workload, options, status.update))
-                console.print(workload_table(results[-1], tops["host"]))
 
         for workload in workloads:
-            if left_out or not left.enough():
-                left_out.append(workload.name)
-                continue
-            measure(workload)
-            if isinstance(workload, Workload):
-                measure(with_threads(workload, options, CEILING_SIZES[size][0]))
-                if out is not None and workload.sweep:
-                    sweeps[workload.name] = sweep(workload, options, status.update)
-                    measure(in_turn(workload, options))
+            results.append(run(workload, options, status.update))
+            console.print(workload_table(results[-1], tops))
+            if isinstance(workload, Workload) and out is not None and workload.sweep:
+                sweeps[workload.name] = sweep(workload, options, status.update)
     console.print(ceiling_table([r for r in results if isinstance(r.workload, Workload)], tops))
     every = [pair for r in itertools.chain(results, *sweeps.values()) for pair in r.measured.items()]
     for name, note in {name: m.note for name, m in every if m.status != "timed"}.items():
         console.print(f"Not timed: {name} ({note})")
-    if left_out:
-        console.print(f"Left out, since {deadline:g} s would not do: {', '.join(left_out)}")
     if out is not None:
-        kept = record(options, tops, results, sweeps) | {"deadline": deadline, "left_out": left_out}
-        path = _write(out, kept, sweeps)
+        path = _write(out, record(options, tops, results, sweeps), sweeps)
         console.print(f"Record: {path}")
         if sweeps:
             console.print(f"Plot: {path.with_suffix('.png')}")
@@ -227,7 +185,7 @@ def _write(out: Path, kept: dict[str, Any], sweeps: dict[str, list[Result]]) -> 
         from trigraph.benchmarks.plot import plot_sweeps  # matplotlib takes its time to load
 
         machine, options = kept["environment"], kept["options"]
-        where = ", ".join(name for name in (machine["cpu"]["model"], machine["device"]["name"]) if name)
-        caption = f"{options['dtype']}, {options['threads']} threads, {where}, {kept['created'][:10]}"
+        where, day = machine["cpu"]["model"], kept["created"][:10]
+        caption = f"{options['dtype']}, {options['threads']} threads, {where}, {day}"
         plot_sweeps(sweeps, caption, path.with_suffix(".png"))
     return path

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.benchmarks.calls import Call, Unavailable
-from trigraph.benchmarks.peers import by_autograd, compiled, leaves, torch_peers
+from trigraph.benchmarks.calls import Unavailable
+from trigraph.benchmarks.peers import by_autograd, compiled, torch_peers
 from trigraph.benchmarks.workloads import Case, Step, Target, Workload
 
 SIZES = {
@@ -35,9 +35,6 @@ EDGES = (1_000, 3_000, 10_000, 30_000, 100_000)
 BACKWARD = ("rbf", "embedding", "weights")
 FORCES = ("vec", "rbf", "embedding")
 TRAINING = ("grad_out", "rbf", "embedding", "weights")
-# Results of earlier steps that later ones are given.
-SBF = {"rbf": "radial_basis_fwd.sbf_rad"}
-GRAD_SBF = {"grad_sbf_rad": "agg_edge_to_edge_bwd.rbf"}
 
 
 @cache
@@ -101,34 +98,6 @@ def _aggregation(case: Case, device: str, form: str) -> Callable[[Any, Any, Any,
     return compiled(aggregate, form)
 
 
-def _named(operator: str, fields: tuple[str, ...], values: Any) -> dict[str, Any]:
-    return {f"{operator}.{name}": value for name, value in zip(fields, values, strict=True)}
-
-
-def torch_training_step(case: Case, device: str, form: str) -> Call:
-    """Train on forces through the radial basis: positions enter by vectors and distances."""
-    import torch
-
-    basis, aggregate, t = _radial_basis(case, device, form), _aggregation(case, device, form), leaves(case, device)
-    vec, embedding, weights, g = (t[n] for n in ("vec", "embedding", "weights", "grad_out"))
-    dist, freq, grad_rbf = t["dist"], t["freq"], t["grad_rbf"]
-    cotangents = [t["gg_vec"].detach(), t["gg_dist"].detach()]
-
-    def call() -> dict[str, Any]:
-        rbf, sbf = basis(dist, freq)
-        out = aggregate(vec, sbf, embedding, weights)
-        first = torch.autograd.grad((out, rbf), (vec, dist), (g, grad_rbf), create_graph=True)
-        second = torch.autograd.grad(first, (g, embedding, weights, grad_rbf, freq), cotangents)
-        return (
-            {"radial_basis_fwd.rbf": rbf, "agg_edge_to_edge_fwd.out": out}
-            | {"agg_edge_to_edge_bwd.vec": first[0], "radial_basis_bwd.dist": first[1]}
-            | _named("agg_edge_to_edge_bwd2", ("grad_out", "embedding", "weights"), second[:3])
-            | _named("radial_basis_bwd2", ("grad_rbf", "freq"), second[3:])
-        )
-
-    return call
-
-
 ABOUT = {
     "torch": "triplets in plain torch, Legendre recurrence",
     "pyg": "PyTorch Geometric's basis functions, torch",
@@ -165,7 +134,7 @@ WORKLOADS = (
         steps=(FORWARD,),
         sizes={n: SIZES[n] for n in ANGULAR},
         peers=torch_peers(AGGREGATION, ABOUT),
-        targets=(Target("pyg", time=60, memory=50), Target("fortran", gemm=0.25, flat=1 / 1.15)),
+        targets=(Target("pyg", time=60, memory=50), Target("fortran", gemm=0.25)),
         sweep=IN_DEGREES,
         sweep_symbol="in_degree",
     ),
@@ -176,7 +145,7 @@ WORKLOADS = (
         steps=(FORWARD, Step("agg_edge_to_edge_bwd", BACKWARD, operations=_operations(2, 3))),
         sizes={n: SIZES[n] for n in ANGULAR},
         peers=torch_peers(AGGREGATION, ABOUT),
-        targets=(Target("pyg", time=100, memory=50), Target("fortran", flat=1 / 1.15)),
+        targets=(Target("pyg", time=100, memory=50),),
         sweep=IN_DEGREES,
         sweep_symbol="in_degree",
     ),
@@ -191,29 +160,8 @@ WORKLOADS = (
         ),
         sizes={n: SIZES[n] for n in ANGULAR},
         peers=torch_peers(AGGREGATION, EAGER),
-        targets=(Target("pyg", time=100, memory=50), Target("fortran", flat=1 / 1.15)),
+        targets=(Target("pyg", time=100, memory=50),),
         sweep=IN_DEGREES,
         sweep_symbol="in_degree",
-    ),
-    Workload(
-        name="dimenet-training-step",
-        family="dimenet",
-        summary="the same with the radial basis before it: every operator a step of force training calls",
-        steps=(
-            Step("radial_basis_fwd"),
-            Step("agg_edge_to_edge_fwd", given=SBF, operations=_operations(2, 1)),
-            Step("agg_edge_to_edge_bwd", ("vec", "rbf"), given=SBF, operations=_operations(5, 2)),
-            Step("radial_basis_bwd", ("dist",), given=GRAD_SBF),
-            Step("radial_basis_bwd2", ("grad_rbf", "grad_sbf_rad", "freq"), zero=("gg_freq",), given=GRAD_SBF),
-            Step(
-                "agg_edge_to_edge_bwd2",
-                ("grad_out", "embedding", "weights"),
-                zero=("gg_embedding", "gg_weights"),
-                given={**SBF, "gg_rbf": "radial_basis_bwd2.grad_sbf_rad"},
-                operations=_operations(10, 5),
-            ),
-        ),
-        sizes=SIZES,
-        peers=torch_peers(torch_training_step, PYG),
     ),
 )

@@ -90,7 +90,6 @@ STEPS = (
     Step("mha_gat_n2n_bwd", given={"softmax_scores": "mha_gat_n2n_fwd.softmax_scores"}),
 )
 SETTINGS = {"edge_embedding": None, "negative_slope": SLOPE}
-SCALING = Target("fortran", scaling=0.85)
 
 WORKLOADS = (
     Workload(
@@ -100,7 +99,7 @@ WORKLOADS = (
         steps=STEPS,
         sizes=SIZES,
         peers=torch_peers(partial(by_autograd, forward=forward), ABOUT),
-        targets=(Target("pyg", time=10, memory=5), SCALING),
+        targets=(Target("pyg", time=10, memory=5),),
         sweep=SWEEP,
         settings=SETTINGS,
     ),
@@ -111,7 +110,6 @@ WORKLOADS = (
         steps=STEPS,
         sizes=SIZES,
         peers=torch_peers(partial(by_autograd, forward=forward), ABOUT),
-        targets=(SCALING,),
         settings=SETTINGS,
         layout="power law",
     ),

@@ -133,7 +133,7 @@ STEPS = (
 PEERS = {
     "fairchem": Peer(partial(fairchem, device="cpu"), f"fairchem-core {VERSION}'s own modules, eager", ("torch",)),
     "fairchem-cuda": Peer(
-        partial(fairchem, device="cuda"), f"fairchem-core {VERSION}'s own modules, eager", ("torch",), "torch"
+        partial(fairchem, device="cuda"), f"fairchem-core {VERSION}'s own modules, eager", ("torch",), device=True
     ),
 }
 

@@ -8,7 +8,6 @@ one more column of the weights.
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -40,11 +39,10 @@ def _params(case: Case) -> GnoParams:
     return GnoParams(*(np.ascontiguousarray(b) for b in blocks))
 
 
-def matmul_coords(case: Case, library: str) -> Call:
+def matmul_coords(case: Case) -> Call:
     """Gradient with respect to coordinates by matrix products over all edges at once."""
-    xp = importlib.import_module(library)
-    U, b_u, V, _ = (xp.asarray(block) for block in _params(case))
-    g, x = xp.asarray(case["grad_kernel"]), xp.asarray(case["coords"])
+    U, b_u, V, _ = _params(case)
+    g, x = case["grad_kernel"], case["coords"]
 
     def call() -> dict[str, Any]:
         z = x @ U.T
@@ -145,11 +143,8 @@ def _coords_workload(width: int) -> Workload:
         summary=f"kernel's gradient with respect to coordinates, f_in = f_out = {width}",
         steps=(Step("gno_kernel_bwd", ("coords",), operations="2*num_edges*hidden*(2*d+f_in*f_out)"),),
         sizes={"num_edges": edges, "d": 3, "hidden": 64, "f_in": width, "f_out": width},
-        peers={
-            "numpy": Peer(partial(matmul_coords, library="numpy"), "matrix products over all edges, BLAS"),
-            "cupy": Peer(partial(matmul_coords, library="cupy"), "matrix products, cuBLAS", ("cupy",), "cupy"),
-        },
-        panels=("fortran", "fortran-reference", "gpu"),
+        peers={"numpy": Peer(matmul_coords, "matrix products over all edges, BLAS")},
+        panels=("fortran", "fortran-reference"),
         targets=(Target("numpy", time=1.0),),
         sweep=SWEEP,
     )

@@ -5,9 +5,9 @@ Those of `trigraph verify` are small, and have what is not ordinary: rows that p
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -17,13 +17,6 @@ from trigraph.graphs.segments import Segments
 from trigraph.verification.networks import power_law
 
 EXPONENT = 0.6  # of the power laws: degrees fall as rank**-EXPONENT
-
-
-class GraphMaker(Protocol):
-    """Draws graph objects of so many nodes, edges and so on; they are returned by argument name."""
-
-    def __call__(self, sizes: Mapping[str, int], rng: np.random.Generator) -> dict[str, Any]:
-        """Draw them."""
 
 
 def _random_csc(sizes: Mapping[str, int], rng: np.random.Generator) -> dict[str, Any]:
@@ -75,8 +68,8 @@ def _bilinear(sizes: Mapping[str, int], rng: np.random.Generator, exponent: floa
     return graphs
 
 
-# By kind of graph and layout.
-GRAPH_MAKERS: dict[tuple[str, str], GraphMaker] = {
+# By kind of graph and layout: draws graph objects of so many nodes, edges and so on, by argument name.
+GRAPH_MAKERS: dict[tuple[str, str], Callable[[Mapping[str, int], np.random.Generator], dict[str, Any]]] = {
     ("csc", "uniform"): _random_csc,
     ("csc", "power law"): _power_law_csc,
     ("edges", "uniform"): _random_edges,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import os
 import pickle
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -14,7 +13,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -43,10 +41,6 @@ class Measurement:
     status : {"timed", "unavailable", "failed", "wrong"}
     note : str
         Why it was not timed.
-    pools : list of dict
-        Its thread pools.
-    shares : dict or None
-        Shares of its time, where they were asked for: `operators` of trigraph, and torch's matrix `products`.
     """
 
     seconds: tuple[float, ...] = ()
@@ -54,8 +48,6 @@ class Measurement:
     error: float | None = None
     status: str = "timed"
     note: str = ""
-    pools: tuple[dict[str, Any], ...] = ()
-    shares: dict[str, float] | None = None
 
     @property
     def median(self) -> float:
@@ -80,21 +72,14 @@ class Worker:
         Threads every library in it may use.
     folder : str or None
         Where its trigraph is, if that is another build.
-    ranks : int
-        Ranks of MPI that it and others are, where mpiexec is there; 0 for a process of its own.
     """
 
-    def __init__(self, threads: int, folder: str | None = None, ranks: int = 0) -> None:
+    def __init__(self, threads: int, folder: str | None = None) -> None:
         environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, str(threads))}
         if folder is not None:
             environment["PYTHONPATH"] = folder
         # Not -m: what the child pickles must belong to the module's own name.
-        module = "distributed" if ranks else "worker"
-        command = [sys.executable, "-c", f"from trigraph.benchmarks.{module} import main; main()"]
-        search = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
-        mpiexec = shutil.which("mpiexec", path=search) if ranks else None
-        if mpiexec:
-            command = [mpiexec, "-n", str(ranks), *command]
+        command = [sys.executable, "-c", "from trigraph.benchmarks.worker import main; main()"]
         self._process = child.start(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
 
     def __enter__(self) -> Worker:
@@ -138,14 +123,14 @@ def _begin(
     worker: Worker, job: Job, expected: Mapping[str, np.ndarray] | None, tolerance: float
 ) -> tuple[Measurement, dict[str, np.ndarray]]:
     """First run of a contender: memory, and whether its results are right."""
-    status, pools = worker.ask("open", job)
+    status, note = worker.ask("open", job)
     if status != "done":
-        return Measurement(status=status, note=pools), {}
+        return Measurement(status=status, note=note), {}
     status, first = worker.ask("first")
     if status != "done":
         return Measurement(status=status, note=first), {}
-    known = Measurement(peak_bytes=first.peak_bytes, pools=tuple(pools), shares=first.shares)
-    if expected is None or not job.compared:
+    known = Measurement(peak_bytes=first.peak_bytes)
+    if expected is None:
         return known, first.results
     error = relative_error(first.results, expected)
     if not (error <= tolerance):
@@ -171,7 +156,7 @@ def alternate(
     repeat : int
         Rounds; the order turns round each time.
     threads : int
-        Threads of each contender that does not say itself.
+        Threads of each contender.
     tolerance : float
         Largest relative error of a contender's results.
     budget : float
@@ -189,11 +174,11 @@ def alternate(
         workers: dict[str, Worker] = {}
         for name, job in jobs.items():
             progress(name)
-            worker = stack.enter_context(Worker(job.threads or threads, job.folder, job.ranks))
+            worker = stack.enter_context(Worker(threads, job.folder))
             found[name], results = _begin(worker, job, expected, tolerance)
             if found[name].status == "timed":
                 workers[name] = worker
-                expected = results if expected is None and job.compared else expected
+                expected = results if expected is None else expected
             else:
                 worker.__exit__()
         samples: dict[str, list[float]] = {name: [] for name in workers}
@@ -212,9 +197,9 @@ def alternate(
     return {n: replace(m, seconds=tuple(samples[n])) if n in workers else m for n, m in found.items()}
 
 
-def copy_call(clock: str, nbytes: int, threads: int) -> Call:
-    """Return a copy of `nbytes` from one array to another, on the host one slice for each thread."""
-    if clock == "cupy":
+def copy_call(library: str, nbytes: int, threads: int) -> Call:
+    """Return a copy of `nbytes` from one array of "numpy" or "cupy" to another; of NumPy one slice for each thread."""
+    if library == "cupy":
         import cupy
 
         source, target = cupy.ones(nbytes // 8), cupy.zeros(nbytes // 8)
@@ -232,9 +217,9 @@ def copy_call(clock: str, nbytes: int, threads: int) -> Call:
     return call
 
 
-def matmul_call(clock: str, n: int, dtype: str) -> Call:
-    """Return a product of square matrices by BLAS."""
-    xp = importlib.import_module("cupy" if clock == "cupy" else "numpy")
+def matmul_call(library: str, n: int, dtype: str) -> Call:
+    """Return a product of square matrices by the BLAS of "numpy" or "cupy"."""
+    xp = importlib.import_module(library)
     a = xp.ones((n, n), dtype)
     out = xp.empty_like(a)
 
@@ -245,12 +230,11 @@ def matmul_call(clock: str, n: int, dtype: str) -> Call:
     return call
 
 
-def ceilings(clock: str, threads: int, repeat: int, nbytes: int, n: int) -> dict[str, float]:
-    """Measure what this machine, or its CUDA device, can do.
+def ceilings(threads: int, repeat: int, nbytes: int, n: int) -> dict[str, float]:
+    """Measure what this machine can do.
 
     Parameters
     ----------
-    clock : {"host", "cupy"}
     threads, repeat : int
     nbytes : int
         Bytes of the arrays copied; above the last cache's size, it is the memory that is measured.
@@ -264,7 +248,7 @@ def ceilings(clock: str, threads: int, repeat: int, nbytes: int, n: int) -> dict
         product; the best of the rounds.
     """
     work = {"copy": 2.0 * nbytes, "float32": 2.0 * n**3, "float64": 2.0 * n**3}
-    jobs = {name: Job(partial(matmul_call, clock, n, name), clock=clock) for name in ("float32", "float64")}
-    jobs["copy"] = Job(partial(copy_call, clock, nbytes, threads), clock=clock)
+    jobs = {name: Job(partial(matmul_call, "numpy", n, name)) for name in ("float32", "float64")}
+    jobs["copy"] = Job(partial(copy_call, "numpy", nbytes, threads))
     measured = alternate(jobs, repeat, threads)
     return {name: work[name] / min(m.seconds) for name, m in measured.items() if m.seconds}

@@ -1,4 +1,4 @@
-"""Programs of `trigraph.torch`: whole models, what a call costs on small graphs, and what torch adds to an operator.
+"""Programs of `trigraph.torch`: whole models, and what a call costs on small graphs.
 
 The peer of DimeNet++ is PyTorch Geometric's model with the same parameters. Its forward finds neighbours and triplets
 with packages that have to be added to it, and knows no periodic cells. Here it is given edges, triplets and the offsets
@@ -18,9 +18,8 @@ import numpy as np
 
 from trigraph.benchmarks import gat
 from trigraph.benchmarks.calls import Call, Unavailable
-from trigraph.benchmarks.peers import by_autograd
 from trigraph.benchmarks.programs import Contender, Program
-from trigraph.benchmarks.workloads import Target, make_call, make_case
+from trigraph.benchmarks.workloads import Target, make_case
 from trigraph.graphs import CSC
 from trigraph.graphs.edge_graph import EdgeGraph
 
@@ -39,7 +38,6 @@ SLAB = {"nx": 4, "ny": 4, "layers": 6, **WIDTHS}
 TRIPLETS = 225_636  # of the slab
 SMALL_SLAB = {"nx": 2, "ny": 2, "layers": 2}
 CUTOFF = 5.0
-REPEATS = {"1x": (1, 1), "2x": (2, 1), "4x": (2, 2), "8x": (4, 2)}
 MOLECULES = {"H2O": "water", "C6H6": "benzene"}
 GAT = {"num_nodes": 100_000, "num_edges": 1_600_000, "num_heads": 4, "dim_head": 16}
 ATTENTION = gat.WORKLOADS[0]  # its sizes, arrays and graphs
@@ -97,8 +95,8 @@ def pyg_dimenet(model: Any, z: Any, vec: Any, edge_index: Any, idx_ji: Any, idx_
     return out.sum(dim=0)
 
 
-def _atoms(structure: str, sizes: Mapping[str, int], repeat: tuple[int, int] = (1, 1)) -> Any:
-    """Return silicon, a molecule, or a slab of beryllium and magnesium, repeated along its periodic directions."""
+def _atoms(structure: str, sizes: Mapping[str, int]) -> Any:
+    """Return silicon, a molecule, or a slab of beryllium and magnesium."""
     from ase.build import bulk, hcp0001, molecule
 
     if structure == "silicon":
@@ -108,7 +106,7 @@ def _atoms(structure: str, sizes: Mapping[str, int], repeat: tuple[int, int] = (
     slab = hcp0001("Be", (sizes["nx"], sizes["ny"], sizes["layers"]), vacuum=5.0)
     slab.numbers[::3] = 12
     slab.rattle(0.05, seed=0)
-    return slab * (*repeat, 1)
+    return slab
 
 
 def _energy_forces(
@@ -141,22 +139,11 @@ def _energy_forces(
     return model, peer
 
 
-def energy_forces(
-    sizes: Mapping[str, int], dtype: str, form: str, structure: str = "slab", repeat: tuple[int, int] = (1, 1)
-) -> Call:
-    """Energy for each repetition of a slab, and forces on the atoms of the first, which do not depend on `repeat`.
-
-    Or energy and forces of a molecule, by a model whose parameters need no gradient, as in dynamics.
-    """
-    model, compute = _energy_forces(sizes, dtype, form, _atoms(structure, sizes, repeat))
+def energy_forces(sizes: Mapping[str, int], dtype: str, form: str, structure: str = "slab") -> Call:
+    """Energy and forces; of a molecule by a model whose parameters need no gradient, as in dynamics."""
+    model, compute = _energy_forces(sizes, dtype, form, _atoms(structure, sizes))
     model.requires_grad_(structure == "slab")
-    number = repeat[0] * repeat[1]
-
-    def call() -> dict[str, Any]:
-        energy, forces = compute(False)
-        return {"energy": energy / number, "forces": forces[: len(forces) // number]}
-
-    return call
+    return lambda: dict(zip(("energy", "forces"), compute(False), strict=True))
 
 
 def _gradients(loss: Any, model: Any) -> dict[str, Any]:
@@ -218,16 +205,6 @@ def gat_training(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
         return _gradients(cross_entropy(model[-1](h, graph), labels), model)
 
     return call
-
-
-def front_door(sizes: Mapping[str, int], dtype: str) -> Call:
-    """Attention and its gradients, called with arrays."""
-    return make_call(ATTENTION, "fortran", sizes, dtype)
-
-
-def through_torch(sizes: Mapping[str, int], dtype: str) -> Call:
-    """Attention called with tensors, and autograd's backward."""
-    return by_autograd(make_case(ATTENTION, sizes, np.dtype(dtype)), "cpu", "trigraph", gat.forward)
 
 
 def _small_graph(structure: str) -> CSC:
@@ -306,7 +283,6 @@ PROGRAMS = (
         sizes=SLAB,
         small=SMALL_SLAB,
         targets=(Target("pyg", time=8, memory=10),),
-        profiled=True,
         terms=TRIPLETS,
     ),
     Program(
@@ -317,7 +293,6 @@ PROGRAMS = (
         sizes=SLAB,
         small=SMALL_SLAB,
         targets=(Target("pyg", time=6, memory=10),),
-        profiled=True,
         terms=TRIPLETS,
     ),
     *(
@@ -329,26 +304,8 @@ PROGRAMS = (
             sizes=WIDTHS,
             small={},
             targets=(Target("pyg", time=1),),
-            profiled=True,
         )
         for name, about in MOLECULES.items()
-    ),
-    Program(
-        name="dimenet-size",
-        family="models",
-        summary="DimeNet++, energy and forces of the slab repeated; costs are compared for each atom",
-        contenders={
-            name: Contender(
-                partial(energy_forces, form="trigraph", repeat=repeat),
-                f"trigraph.torch.nn.DimeNetPlusPlus, the slab repeated {repeat[0]} times {repeat[1]}",
-                ("torch", "ase"),
-                work=repeat[0] * repeat[1],
-            )
-            for name, repeat in REPEATS.items()
-        },
-        sizes=SLAB,
-        small=SMALL_SLAB,
-        targets=(Target("1x", flat=1 / 1.15),),
     ),
     Program(
         name="gat-training",
@@ -358,20 +315,7 @@ PROGRAMS = (
         sizes=GAT,
         small={"num_nodes": 5_000, "num_edges": 80_000},
         targets=(Target("pyg", time=5),),
-        profiled=True,
         terms=GAT["num_edges"],
-    ),
-    Program(
-        name="torch-overhead",
-        family="models",
-        summary="graph attention, forward and backward, through torch and through the front door",
-        contenders={
-            "trigraph.torch": Contender(through_torch, "trigraph.torch.mha_gat_n2n, autograd"),
-            "front door": Contender(front_door, "trigraph.mha_gat_n2n_fwd and _bwd", ()),
-        },
-        sizes=gat.SIZES,
-        small={n: v // 20 for n, v in gat.SIZES.items() if n.startswith("num_") and n != "num_heads"},
-        targets=(Target("front door", time=1 / 1.05),),
     ),
     *(_small_graphs(structure, *counts) for structure, counts in GRAPHS.items()),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -32,8 +32,8 @@ def torch_peers(
         for form, text in about.items():
             if device == "cuda" or not form.endswith("-compile"):
                 requires = ("torch", "torch_geometric") if form.startswith("pyg") else ("torch",)
-                call, clock = partial(make, device=device, form=form), "host" if device == "cpu" else "torch"
-                peers[form + "-cuda" * (device == "cuda")] = Peer(call, text, requires, clock)
+                call, cuda = partial(make, device=device, form=form), device == "cuda"
+                peers[form + "-cuda" * cuda] = Peer(call, text, requires, cuda)
     return peers
 
 
@@ -53,14 +53,6 @@ def edge_index(case: Case, device: str) -> Any:
     return torch.as_tensor(np.stack([graph.indices, dst]), device=device)
 
 
-def leaves(case: Case, device: str, names: Collection[str] | None = None) -> dict[str, Any]:
-    """Return all arrays as tensors, those of the names (default: all) as leaves of autograd. They are copies."""
-    import torch
-
-    wanted = case.arrays if names is None else names
-    return {n: torch.tensor(a, device=device, requires_grad=n in wanted) for n, a in case.arrays.items()}
-
-
 def by_autograd(case: Case, device: str, form: str, forward: Callable[[Case, str, str], Callable[..., Any]]) -> Call:
     """Run a workload of one definition: a forward, autograd's backward, and the backward of that.
 
@@ -78,7 +70,8 @@ def by_autograd(case: Case, device: str, form: str, forward: Callable[[Case, str
     (definition,) = workload.definitions
     function, second = forward(case, device, form), steps[-1].op.order == 2
     fields = [[f.name for f in workload.fields(step) if f not in definition.auxiliary] for step in steps]
-    t = leaves(case, device, {name for names in fields[1:] for name in names})
+    leaves = {name for names in fields[1:] for name in names}
+    t = {n: torch.tensor(a, device=device, requires_grad=n in leaves) for n, a in case.arrays.items()}
     inputs = [t[a.name] for a in definition.inputs if a.name in t]
     cotangents = [t[f"grad_{a.name}"] for a in definition.outputs] if len(steps) > 1 else []
     kept = [] if not second else [n for n in fields[1] if f"gg_{n}" not in steps[2].zero]

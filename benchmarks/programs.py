@@ -25,27 +25,15 @@ class Contender:
         Modules it imports.
     peer : bool
         Whether it is what users run without trigraph.
-    work : float
-        How many times the first contender's work a call does; costs are compared after division by it.
-    threads : int or None
-        Threads it has, where contenders differ in that.
-    compared : bool
-        Whether its results are compared with those of the first.
     folder : str or None
         Where its trigraph is, if that is another build.
-    ranks : int
-        Ranks of MPI that its process and others are, started by mpiexec; 0 for a process of its own.
     """
 
     make: Callable[[Mapping[str, int], str], Call]
     about: str
     requires: tuple[str, ...] = ("torch",)
     peer: bool = False
-    work: float = 1
-    threads: int | None = None
-    compared: bool = True
     folder: str | None = None
-    ranks: int = 0
 
 
 @dataclass(frozen=True)
@@ -63,9 +51,6 @@ class Program:
         Sizes in place of those, for a quick run and for the tiny run that loads what is loaded at the first call.
     targets : tuple of Target
         `peer` is a contender.
-    profiled : bool
-        Whether to find what shares of the first contender's time are spent in trigraph's operators and in torch's
-        matrix products.
     terms : int
         Terms of the longest sum in the gradient of a weight: triplets or edges. One that is added up term after term
         is off by about the square root of their number, in units of eps.
@@ -78,7 +63,6 @@ class Program:
     sizes: Mapping[str, int]
     small: Mapping[str, int]
     targets: tuple[Target, ...] = ()
-    profiled: bool = False
     terms: int = 0
 
     @property
@@ -86,13 +70,10 @@ class Program:
         """Names of the contenders."""
         return tuple(self.contenders)
 
-    def fast(self, contender: str) -> str:
-        """Return what a contender is compared with: the first."""
+    @property
+    def fast(self) -> str:
+        """The contender that the others are compared with: the first."""
         return next(iter(self.contenders))
-
-    def work(self, contender: str) -> float:
-        """Return how many times the first contender's work a call of a contender does."""
-        return self.contenders[contender].work
 
     def at(self, size: str) -> dict[str, int]:
         """Return the sizes of a full or a small run."""
@@ -104,11 +85,7 @@ class Program:
             name: Job(
                 partial(make_program, contender, sizes, dtype),
                 partial(make_program, contender, self.at("small"), dtype),
-                threads=contender.threads,
-                compared=contender.compared,
                 folder=contender.folder,
-                ranks=contender.ranks,
-                profiled=self.profiled and name == self.fast(name),
             )
             for name, contender in self.contenders.items()
             if peers or not contender.peer

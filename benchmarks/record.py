@@ -24,22 +24,6 @@ PEERS = ("torch", "torch-geometric", "scipy", "fairchem-core")
 KINDS = ("xeon", "epyc", "ryzen", "threadripper", "core", "neoverse", "graviton", "apple")
 
 
-def about(**settings: Any) -> dict[str, Any]:
-    """Environment and settings of a run; BLAS is NumPy's, which the ceilings and the NumPy peers run on."""
-    blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]  # type: ignore[call-arg,index,func-returns-value]
-    installed = {d.metadata["Name"]: d.version for d in distributions()}
-    return {
-        "format": FORMAT,
-        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        **settings,
-        "environment": environment.collect(),
-        "architecture": platform.machine(),
-        "peers": {name: installed[name] for name in PEERS if name in installed},
-        "blas": f"{blas.get('name')} {blas.get('version')}",
-        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-    }
-
-
 def write(path: Path, kept: Mapping[str, Any]) -> None:
     """Write a record."""
     path.write_text(json.dumps(kept, indent=1) + "\n")
@@ -47,7 +31,6 @@ def write(path: Path, kept: Mapping[str, Any]) -> None:
 
 def _operators(workload: Workload, result: Result) -> dict[str, Any]:
     """Return what is told of a workload of operators."""
-    dtype = np.dtype(result.dtype)
     return {
         "steps": [
             {"operator": s.operator, "wrt": s.wrt, "zero": s.zero, "given": dict(s.given)} for s in workload.steps
@@ -55,10 +38,7 @@ def _operators(workload: Workload, result: Result) -> dict[str, Any]:
         "settings": dict(workload.settings),
         "layout": workload.layout,
         "operations": workload.operations(result.sizes),
-        "bytes": workload.bytes_moved(result.sizes, dtype),
-        "gathers": workload.gathers,
-        "output_bytes": workload.output_bytes(result.sizes, dtype),
-        "order_bytes": workload.order_bytes(result.sizes),
+        "bytes": workload.bytes_moved(result.sizes, np.dtype(result.dtype)),
     }
 
 
@@ -67,7 +47,7 @@ def _contender(result: Result, name: str, tops: Mapping[str, float]) -> dict[str
     m, workload = result.measured[name], result.workload
     entry: dict[str, Any] = {"status": m.status, "note": m.note}
     if isinstance(workload, Program):
-        entry |= {"about": workload.contenders[name].about, "work": workload.work(name)}
+        entry["about"] = workload.contenders[name].about
     elif name in workload.peers:
         entry["about"] = workload.peers[name].about
     if not m.seconds:
@@ -82,12 +62,11 @@ def _contender(result: Result, name: str, tops: Mapping[str, float]) -> dict[str
         "relative_error": m.error,
         "time_over_fast": time,
         "memory_over_fast": memory,
-        "pools": list(m.pools),
         "verdicts": [vars(v) for v in result.verdicts(name, tops)],
     }
     if isinstance(workload, Workload):
-        entry |= {"operations_per_s": result.rate(name), "share_of_gather_bound": result.gather_share(name, tops)}
-    return entry | {f"share_of_{what}": share for what, share in (m.shares or {}).items()}
+        entry["operations_per_s"] = result.rate(name)
+    return entry
 
 
 def _result(result: Result, tops: Mapping[str, float]) -> dict[str, Any]:
@@ -99,7 +78,6 @@ def _result(result: Result, tops: Mapping[str, float]) -> dict[str, Any]:
         "sizes": dict(result.sizes),
         "dtype": result.dtype,
         **(_operators(workload, result) if isinstance(workload, Workload) else {}),
-        "gather_bound_s": result.bound(tops),
         "load_before_after": list(result.load),
         "processors_used_by_others": result.others,
         "contenders": {name: _contender(result, name, tops) for name in result.measured},
@@ -108,15 +86,26 @@ def _result(result: Result, tops: Mapping[str, float]) -> dict[str, Any]:
 
 def record(
     options: Options,
-    ceilings: Mapping[str, Mapping[str, float]],
+    tops: Mapping[str, float],
     results: Sequence[Result],
     sweeps: Mapping[str, Sequence[Result]],
 ) -> dict[str, Any]:
-    """Everything about a run, JSON-ready."""
-    tops = ceilings["host"]
+    """Everything about a run, JSON-ready; `tops` are the machine's ceilings.
+
+    BLAS is NumPy's, which the ceilings and the NumPy peers run on.
+    """
+    blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]  # type: ignore[call-arg,index,func-returns-value]
+    installed = {d.metadata["Name"]: d.version for d in distributions()}
     return {
-        **about(options=vars(options)),
-        "ceilings": ceilings,
+        "format": FORMAT,
+        "created": datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        "options": vars(options),
+        "environment": environment.collect(),
+        "architecture": platform.machine(),
+        "peers": {name: installed[name] for name in PEERS if name in installed},
+        "blas": f"{blas.get('name')} {blas.get('version')}",
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "ceilings": {"host": tops},
         "results": [_result(r, tops) for r in results],
         "sweeps": {name: [_result(r, tops) for r in points] for name, points in sweeps.items()},
     }
@@ -127,7 +116,4 @@ def stem(record: Mapping[str, Any]) -> str:
     machine = record["environment"]
     model = machine["cpu"]["model"].lower()
     kind = next((k for k in KINDS if re.search(rf"\b{k}\b", model)), record["architecture"])
-    parts = [record["created"][:10], kind, f"{machine['cpu']['processors']}core"]
-    if machine["device"]["name"]:
-        parts.append(re.sub(r"[^a-z0-9]+", "-", machine["device"]["name"].lower()))
-    return "-".join(parts)
+    return "-".join([record["created"][:10], kind, f"{machine['cpu']['processors']}core"])

@@ -11,18 +11,15 @@ from pathlib import Path
 
 import numpy as np
 
-from trigraph.benchmarks import dimenet, distributed, gat, gather, gemnet, gno, models, weighted
-from trigraph.benchmarks.calls import Call
-from trigraph.benchmarks.measure import Measurement, alternate, copy_call
-from trigraph.benchmarks.programs import Contender, Program
+from trigraph.benchmarks import dimenet, gat, gemnet, gno, models, weighted
+from trigraph.benchmarks.measure import Measurement, alternate
+from trigraph.benchmarks.programs import Program
 from trigraph.benchmarks.worker import Job
-from trigraph.benchmarks.workloads import GATHER, Step, Target, Workload, make_call, scaled
-from trigraph.panels import PANELS
+from trigraph.benchmarks.workloads import Step, Workload, make_call, scaled
 from trigraph.table import OPERATORS, SYMBOLS
 
 FAMILIES = {"gno": gno, "dimenet": dimenet, "gat": gat, "weighted": weighted, "gemnet": gemnet}
-NAMED = {"gather": gather}  # many: run where they are asked for
-PROGRAMS = (*models.PROGRAMS, *distributed.PROGRAMS)
+PROGRAMS = models.PROGRAMS
 SIZES = {"full": 1.0, "small": 1 / 20}
 SWEEP_LIMIT = 2.0  # seconds of one call above which a contender is left out of larger sizes
 WARM_SIZE = 16  # entities of the tiny run that loads what is loaded at the first call
@@ -45,11 +42,6 @@ class Options:
     size: str
     peers: bool
     contenders: tuple[str, ...] = ()
-
-    @property
-    def stated(self) -> bool:
-        """Whether targets are stated for this size and dtype."""
-        return (self.size, self.dtype) == ("full", "float32")
 
     def wants(self, contender: str) -> bool:
         """Whether a contender was asked for."""
@@ -87,17 +79,17 @@ class Result:
         return found if found is not None and found.seconds else None
 
     def seconds(self, contender: str) -> float:
-        """Return the median for the work that the first contender does in a call; NaN where it was not timed."""
+        """Return the median; NaN where it was not timed."""
         found = self.timed(contender)
-        return found.median / self.workload.work(contender) if found else math.nan
+        return found.median if found else math.nan
 
     def ratios(self, contender: str) -> tuple[float | None, float | None]:
         """Time and peak memory of a contender over those it is compared with; None where one was not measured."""
-        base = self.workload.fast(contender)
+        base = self.workload.fast
         own, fast = self.timed(contender), self.timed(base)
         if own is None or fast is None:
             return None, None
-        memory = own.peak_bytes / fast.peak_bytes / self.workload.work(contender) if fast.peak_bytes else None
+        memory = own.peak_bytes / fast.peak_bytes if fast.peak_bytes else None
         return self.seconds(contender) / self.seconds(base), memory
 
     def rate(self, contender: str) -> float:
@@ -105,61 +97,33 @@ class Result:
         operations = self.workload.operations(self.sizes) if isinstance(self.workload, Workload) else math.nan
         return operations / self.seconds(contender)
 
-    def bound(self, tops: Mapping[str, float]) -> float | None:
-        """Return the seconds of gathering rows and streaming all else; None where the gathers were not measured.
-
-        `tops` are the host's ceilings, of which it takes the rate of a copy.
-        """
-        gathered = self.timed(GATHER)
-        if gathered is None or "copy" not in tops or not isinstance(self.workload, Workload):
-            return None
-        return gathered.median + self.workload.streamed_bytes(self.sizes, np.dtype(self.dtype)) / tops["copy"]
-
-    def gather_share(self, contender: str, tops: Mapping[str, float]) -> float | None:
-        """Return the bound over the median of a panel on the host; None where one is not known."""
-        bound = self.bound(tops) if contender in PANELS and self.workload.fast(contender) == "fortran" else None
-        return bound / self.seconds(contender) if bound and self.timed(contender) else None
-
-    def lean(self, contender: str) -> float:
-        """Return outputs and the graph's order of the backward over the peak memory; NaN where it was not measured."""
-        found, workload = self.timed(contender), self.workload
-        if found is None or not found.peak_bytes or not isinstance(workload, Workload):
-            return math.nan
-        needed = workload.output_bytes(self.sizes, np.dtype(self.dtype)) + workload.order_bytes(self.sizes)
-        return needed / found.peak_bytes
-
-    def gain(self, threads: int, contender: str) -> float:
-        """Return the time with one thread over that with all, of a program of `with_threads`."""
-        return self.seconds(_with_threads(contender, 1)) / self.seconds(_with_threads(contender, threads))
+    def byte_rate(self, contender: str) -> float:
+        """Bytes of inputs and outputs, each once, per second; NaN where there are none."""
+        workload, dtype = self.workload, np.dtype(self.dtype)
+        nbytes = workload.bytes_moved(self.sizes, dtype) if isinstance(workload, Workload) else math.nan
+        return nbytes / self.seconds(contender)
 
     def _reached(self, contender: str, tops: Mapping[str, float]) -> dict[str, Callable[[], float | None]]:
         """Return what can be reached, by the name of its target."""
-        every = [self.seconds(name) for name in self.measured]
         return {
             "time": lambda: self.ratios(contender)[0],
             "memory": lambda: self.ratios(contender)[1],
             "gemm": lambda: self.rate(contender) / tops.get(self.dtype, math.nan),
-            "gather": lambda: self.gather_share(contender, tops),
-            "lean": lambda: self.lean(contender),
-            "flat": lambda: float(np.min(every) / np.max(every)),
             "rate": lambda: 1 / self.seconds(contender),
-            "scaling": lambda: self.gain(self.sizes["threads"], "fortran") / self.gain(self.sizes["threads"], "copy"),
         }
 
     def verdicts(self, contender: str, tops: Mapping[str, float] | None = None) -> list[Verdict]:
         """Targets that concern this contender; they are stated for the full size in float32.
 
-        `tops` are the host's ceilings (`measure.ceilings`). Targets of a sweep (flat) and of several numbers of threads
-        (scaling) belong to programs of their own, see `in_turn` and `with_threads`.
+        `tops` are the machine's ceilings (`measure.ceilings`).
         """
         if self.dtype != "float32" or dict(self.sizes) != dict(self.workload.sizes):
             return []
-        elsewhere = ("flat", "scaling") if isinstance(self.workload, Workload) else ()
         found, reached = [], self._reached(contender, tops or {})
         for target in self.workload.targets:
             for what, of in reached.items():
                 least = getattr(target, what)
-                if target.peer == contender and least is not None and what not in elsewhere:
+                if target.peer == contender and least is not None:
                     value = of()
                     known = value is not None and not math.isnan(value)
                     found.append(Verdict(what, least, value if known else None, value >= least if known else None))
@@ -167,17 +131,13 @@ class Result:
 
 
 def find(families: Collection[str] = (), names: Collection[str] = ()) -> list[Workload | Program]:
-    """Return the workloads and programs of the families and names; without either all but those of `NAMED`."""
-    known = [*(w for family in (FAMILIES | NAMED).values() for w in family.WORKLOADS), *PROGRAMS]
-    return [
-        w
-        for w in known
-        if (w.family in families if families else names or w.family not in NAMED) and (not names or w.name in names)
-    ]
+    """Return the workloads and programs of the families and names; of all, where there are none."""
+    known = [*(w for family in FAMILIES.values() for w in family.WORKLOADS), *PROGRAMS]
+    return [w for w in known if (not families or w.family in families) and (not names or w.name in names)]
 
 
 def operator_workload(name: str, sizes: Mapping[str, int]) -> Workload:
-    """Return a workload of one operator of the table, in all panels but gpu-host, whose times tell nothing of a device.
+    """Return a workload of one operator of the table, in all panels on the host but the emulation of a device.
 
     Parameters
     ----------
@@ -192,8 +152,7 @@ def operator_workload(name: str, sizes: Mapping[str, int]) -> Workload:
         if one in given:
             given.setdefault(other, given[one])
     values = {s: {**FAMILIES[op.family].SIZES, **given}[s] for s in op.definition.symbols}
-    panels = ("fortran", *DIRECT, "gpu")
-    return Workload(name, op.family, op.definition.summary, (Step(name),), values, panels=panels)
+    return Workload(name, op.family, op.definition.summary, (Step(name),), values, panels=("fortran", *DIRECT))
 
 
 def _tiny(sizes: Mapping[str, int]) -> dict[str, int]:
@@ -207,8 +166,6 @@ def _jobs(workload: Workload, sizes: Mapping[str, int], options: Options, panels
         name: Job(
             partial(make_call, workload, name, sizes, options.dtype),
             partial(make_call, workload, name, tiny, options.dtype),
-            workload.clock(name),
-            compared=name != GATHER,
         )
         for name in names
         if options.wants(name)
@@ -265,72 +222,6 @@ def run(workload: Workload | Program, options: Options, progress: Progress = lam
         jobs = workload.jobs(sizes, options.dtype, options.peers)
         jobs = {name: job for name, job in jobs.items() if options.wants(name)} or jobs
     return _measure(workload, sizes, jobs, options, progress)
-
-
-def _with_threads(contender: str, threads: int) -> str:
-    return f"{contender}, threads: {threads}"
-
-
-def _panel(sizes: Mapping[str, int], dtype: str, workload: Workload, at: Mapping[str, int] | None = None) -> Call:
-    """Return the fast panel, at sizes of its own where there are some."""
-    return make_call(workload, "fortran", at or sizes, dtype)
-
-
-def _copy(sizes: Mapping[str, int], dtype: str, nbytes: int, threads: int) -> Call:
-    """Return a copy of memory."""
-    return copy_call("host", nbytes, threads)
-
-
-def with_threads(workload: Workload, options: Options, nbytes: int) -> Program | None:
-    """Return the fast panel and the copy of `nbytes`, with one thread and with all, to be timed in turn.
-
-    None where the workload has no such target, the panel was not asked for, or there is just one thread.
-    """
-    targets = [t.scaling for t in workload.targets if t.scaling is not None]
-    if options.threads == 1 or not (targets and options.stated and options.wants("fortran")):
-        return None
-    panel, numbers = partial(_panel, workload=workload), (1, options.threads)
-    contenders = {_with_threads("fortran", n): Contender(panel, "", (), threads=n) for n in numbers}
-    for n in numbers:
-        copy = partial(_copy, nbytes=nbytes, threads=n)
-        contenders[_with_threads("copy", n)] = Contender(copy, "", (), threads=n, compared=False)
-    goals = tuple(Target(_with_threads("fortran", 1), scaling=least) for least in targets)
-    return Program(
-        name=f"{workload.name}-scaling",
-        family=workload.family,
-        summary=f"the fast panel and a copy of memory, with one thread and with {options.threads}",
-        contenders=contenders,
-        sizes={**workload.sizes, "threads": options.threads},
-        small=_tiny(workload.sizes),
-        targets=goals,
-    )
-
-
-def in_turn(workload: Workload, options: Options) -> Program | None:
-    """Return the fast panel at all sizes of a workload's sweep, to be timed in turn; costs are those per edge.
-
-    `sweep` takes one size after the other, between which a machine's speed may change. None where costs per edge have
-    no target, or the panel was not asked for.
-    """
-    targets = [t.flat for t in workload.targets if t.flat is not None]
-    if not (targets and options.stated and options.wants("fortran")):
-        return None
-    points = {f"{workload.sweep_symbol} = {p}": workload.at(p, workload.sizes) for p in workload.sweep}
-    edges = next(iter(points.values()))["num_edges"]
-    return Program(
-        name=f"{workload.name}-in-turn",
-        family=workload.family,
-        summary="the fast panel at all sizes of the sweep; costs are compared for each edge",
-        contenders={
-            name: Contender(
-                partial(_panel, workload=workload, at=at), "", (), work=at["num_edges"] / edges, compared=False
-            )
-            for name, at in points.items()
-        },
-        sizes=workload.sizes,
-        small={},
-        targets=tuple(Target(next(iter(points)), flat=least) for least in targets),
-    )
 
 
 def sweep(workload: Workload, options: Options, progress: Progress = lambda _: None) -> list[Result]:

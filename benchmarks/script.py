@@ -1,4 +1,4 @@
-"""What the scripts of this folder share: they measure programs of their own as `trigraph bench` measures its own."""
+"""What scripts share: they measure programs of their own as `trigraph bench` measures its own."""
 
 from __future__ import annotations
 
@@ -20,4 +20,4 @@ def measure(programs: Iterable[Program], path: Path, rounds: int) -> None:
     for program in programs:
         results.append(run(program, options))
         console.print(workload_table(results[-1], {}))
-    write(path, record(options, {"host": {}}, results, {}))
+    write(path, record(options, {}, results, {}))

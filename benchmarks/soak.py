@@ -36,14 +36,12 @@ from typing import Any
 import click
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
-from trigraph.benchmarks.cases import assemble
 from trigraph.fortran import levels, memory
 from trigraph.fortran.threads import set_num_threads
 from trigraph.panels import FUNCTIONS
 from trigraph.table import DEFINITIONS, OPERATORS, SYMBOLS, Definition, Operator, evaluate
-from trigraph.verification.cases import Case, build, variants
+from trigraph.verification.cases import Case, assemble, build, variants
 from trigraph.verification.graphs import GRAPHS
 from trigraph.verification.judged import every_operator_of
 from trigraph.verification.subjects import named_fields
@@ -161,17 +159,14 @@ class Soak:
         The only case, to repeat a failure.
     digests : mapping
         First result of each call of the cases at hand.
-    calls : Counter
-        By operator and panel.
     events : Counter
-        Forks, refusals, interruptions and so on.
+        Calls of each panel, forks, refusals, interruptions and so on.
     failures : list of str
     """
 
     seed: int
     case: int | None = None
     digests: dict[tuple[Any, ...], str] = field(default_factory=dict)
-    calls: Counter[tuple[str, str]] = field(default_factory=Counter)
     events: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
     cases: list[Case] = field(default_factory=list)
@@ -198,7 +193,7 @@ class Soak:
 
     def check(self, job: Job, result: Mapping[str, Any], what: str) -> None:
         """Compare a result with the first one of the same call."""
-        self.calls[job.op.name, job.panel] += 1
+        self.events[f"calls of {job.panel}"] += 1
         got = digest(result)
         first = self.digests.setdefault(job.key, got)
         if got != first:
@@ -456,23 +451,10 @@ def trend(samples: list[tuple[float, int]]) -> float:
 # ---- the command -----------------------------------------------------------------------------------------------------
 
 
-def summary(soak: Soak) -> Table:
-    """Return the numbers of calls by operator and panel."""
-    table = Table("operator", title="calls")
-    for panel in SHARE:
-        table.add_column(panel, justify="right")
-    for name in OPERATORS:
-        table.add_row(name, *(str(soak.calls[name, panel]) for panel in SHARE))
-    return table
-
-
 def state(soak: Soak, seconds: float, memory: int, files: int) -> str:
     """Tell what has been done so far, and what is held."""
     events = ", ".join(f"{number} {name}" for name, number in sorted(soak.events.items()))
-    return (
-        f"soak: {seconds:.0f} s, block {soak.block}: {sum(soak.calls.values())} calls, {events}, "
-        f"resident {memory / 2**20:.1f} MiB, {files} open files"
-    )
+    return f"soak: {seconds:.0f} s, block {soak.block}: {events}, resident {memory / 2**20:.1f} MiB, {files} open files"
 
 
 def run(seconds: float, seed: int, case: int | None, console: Console) -> bool:
@@ -513,7 +495,6 @@ def run(seconds: float, seed: int, case: int | None, console: Console) -> bool:
         soak.failures.append(f"resident memory grew by {growth / 2**20:.1f} MiB, more than {GROWTH / 2**20:.0f}")
     if not files[-1] <= opened:
         soak.failures.append(f"{opened} files were open after the warm-up, {files[-1]} at the end")
-    console.print(summary(soak))
     console.print(state(soak, *samples[-1], files[-1]))
     console.print(f"soak: the trend of resident memory rose by {growth / 2**20:.1f} MiB")
     console.print(f"soak: FAILED (--seed {seed}): {'; '.join(soak.failures)}" if soak.failures else "soak: passed")

@@ -32,18 +32,13 @@ def _table(title: str, caption: str, columns: tuple[str, ...], numbers: tuple[st
 def _target(verdict: Verdict) -> str:
     unit = "x" if verdict.what in ("time", "memory") else ""
     least = f"{verdict.least:,.0f}/s" if verdict.what == "rate" else f"{verdict.least:.3g}{unit}"
-    reached = f" ({_digits(verdict.reached)})" if verdict.what in ("flat", "scaling") else ""
-    return f"{verdict.what} {least}{reached} {VERDICTS[verdict.met]}"
+    return f"{verdict.what} {least} {VERDICTS[verdict.met]}"
 
 
 def _caption(result: Result) -> str:
     caption = f"{result.dtype}; " + ", ".join(f"{n} = {v:,}" for n, v in result.sizes.items())
     if result.others is not None and result.others > DISTURBED:
         caption += f"; other processes used {result.others:.0%} of the processors meanwhile"
-    for name, m in result.measured.items():
-        if m.shares is not None:
-            caption += f"; {name} spends {m.shares['operators']:.0%} of the time in trigraph's operators, "
-            caption += f"{m.shares['products']:.0%} in torch's matrix products, the rest in torch"
     return caption
 
 
@@ -69,25 +64,16 @@ def workload_table(result: Result, tops: Mapping[str, float]) -> Table:
     return table
 
 
-def ceiling_table(results: Sequence[Result], ceilings: Mapping[str, Mapping[str, float]]) -> Table:
+def ceiling_table(results: Sequence[Result], tops: Mapping[str, float]) -> Table:
     """Tabulate the share of the machine's ceilings that each panel reaches."""
     words = {"copy": "copy {:.3g} GB/s", "float32": "sgemm {:.3g} Gop/s", "float64": "dgemm {:.3g} Gop/s"}
-    parts = [
-        f"{place}: " + ", ".join(words[what].format(rate / 1e9) for what, rate in sorted(tops.items()))
-        for place, tops in ceilings.items()
-    ]
-    caption = (
-        "Operations of the operator table. Bound: rows that cannot but be gathered, timed in the same rounds, and all "
-        "other bytes of inputs and outputs at the rate of the copy."
-    )
-    numbers = ("Gop/s", "of gemm", "bound, ms", "of bound")
-    table = _table(f"Measured ceilings: {'; '.join(parts)}", caption, ("workload", "panel"), numbers)
-    host = ceilings["host"]
+    measured = ", ".join(words[what].format(rate / 1e9) for what, rate in sorted(tops.items()))
+    caption = "Operations of the operator table; bytes of inputs and outputs, each once and without indices."
+    numbers = ("Gop/s", "of gemm", "GB/s", "of copy")
+    table = _table(f"Measured ceilings: {measured}", caption, ("workload", "panel"), numbers)
     for result in results:
         for panel in (n for n in result.measured if n in PANELS and result.timed(n)):
-            top, rate = ceilings["gpu" if panel == "gpu" else "host"], result.rate(panel)
-            bound, share = result.bound(host), result.gather_share(panel, host)
-            cells = ("", "") if bound is None or share is None else (_digits(1e3 * bound), f"{share:.1%}")
-            shares = (f"{rate / 1e9:.3g}", f"{rate / top[result.dtype]:.1%}")
-            table.add_row(result.workload.name, panel, *shares, *cells)
+            rates = (result.rate(panel), tops[result.dtype]), (result.byte_rate(panel), tops["copy"])
+            cells = (cell for rate, top in rates for cell in (f"{rate / 1e9:.3g}", f"{rate / top:.1%}"))
+            table.add_row(result.workload.name, panel, *cells)
     return table

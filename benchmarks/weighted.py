@@ -127,10 +127,10 @@ PRODUCTS = {
     "torch-sparse": Peer(partial(torch_sparse, device="cpu"), "torch.sparse_csr_tensor @ dense", ("torch",)),
     "scipy": Peer(sparse_product, "scipy.sparse.csr_matrix @ dense"),
     "torch-sparse-cuda": Peer(
-        partial(torch_sparse, device="cuda"), "torch.sparse_csr_tensor @ dense, cuSPARSE", ("torch",), "torch"
+        partial(torch_sparse, device="cuda"), "torch.sparse_csr_tensor @ dense, cuSPARSE", ("torch",), device=True
     ),
     "cusparse": Peer(
-        cusparse, "cuSPARSE called directly: CSR_ALG2, preprocessed, cached descriptors", ("cupy",), "cupy"
+        cusparse, "cuSPARSE called directly: CSR_ALG2, preprocessed, cached descriptors", ("cupy",), device=True
     ),
 }
 ABOUT = {
@@ -141,7 +141,6 @@ ABOUT = {
 }
 GATHERS = torch_peers(partial(by_autograd, forward=_aggregation), ABOUT)
 FORWARD = Step("agg_weighted_n2n_fwd")
-SCALING = Target("fortran", scaling=0.85)
 
 WORKLOADS = (
     Workload(
@@ -151,7 +150,7 @@ WORKLOADS = (
         steps=(FORWARD,),
         sizes=SIZES,
         peers=PRODUCTS,
-        targets=(Target("torch-sparse", time=1.0), Target("scipy", time=1.5), SCALING),
+        targets=(Target("torch-sparse", time=1.0), Target("scipy", time=1.5)),
         sweep=SWEEP,
     ),
     Workload(
@@ -161,7 +160,6 @@ WORKLOADS = (
         steps=(FORWARD,),
         sizes=SIZES,
         peers=PRODUCTS,
-        targets=(SCALING,),
         layout="power law",
     ),
     Workload(
@@ -171,7 +169,7 @@ WORKLOADS = (
         steps=(FORWARD, Step("agg_weighted_n2n_bwd")),
         sizes=SIZES,
         peers=GATHERS,
-        targets=(Target("pyg", time=12), Target("torch", time=12), Target("fortran", lean=1.0)),
+        targets=(Target("pyg", time=12), Target("torch", time=12)),
         sweep=SWEEP,
     ),
 )

@@ -23,7 +23,6 @@ from trigraph.benchmarks.calls import Call, Unavailable
 
 STATUS = Path("/proc/self/status")
 CLEAR_REFS = Path("/proc/self/clear_refs")
-PRODUCTS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm")  # what torch's layers and their derivatives call
 PAUSE = 0.05  # seconds: another process's threads spin for up to 30 ms after their last work (OpenBLAS)
 WARM_UP = 0.03  # seconds of untimed calls before short ones are timed
 BLOCK = 0.02  # seconds timed at once, so that the clock's resolution does not matter
@@ -39,35 +38,20 @@ class Job:
         Returns the `Call`; picklable, so a partial of a function of a module.
     warm : callable or None
         Returns the same on tiny inputs: loads what is loaded at the first call.
-    clock : {"host", "torch", "cupy"}
-    threads : int or None
-        Threads it has, where contenders differ in that.
-    compared : bool
-        Whether its results are compared; a ceiling has none.
-    profiled : bool
-        Whether to find the shares of its time spent in trigraph's operators and in torch's matrix products.
     folder : str or None
         Where its trigraph is, if that is another build.
-    ranks : int
-        Ranks of MPI that its process and others are; 0 for a process of its own.
     """
 
     make: Callable[[], Call]
     warm: Callable[[], Call] | None = None
-    clock: str = "host"
-    threads: int | None = None
-    compared: bool = True
-    profiled: bool = False
     folder: str | None = None
-    ranks: int = 0
 
 
 class First(NamedTuple):
-    """Results of the first run as NumPy arrays, the memory it took beyond its inputs, shares of its time (`shares`)."""
+    """Results of the first run as NumPy arrays, and the memory it took beyond its inputs."""
 
     results: dict[str, np.ndarray]
     peak_bytes: int
-    shares: dict[str, float] | None = None
 
 
 def _high_water() -> int:
@@ -96,32 +80,6 @@ def peak_memory(call: Call) -> tuple[dict[str, Any], int]:
     return results, _high_water() - before
 
 
-def shares(call: Call) -> dict[str, float]:
-    """Run once under torch's profiler; return the shares of the time of trigraph's operators and of matrix products."""
-    import torch
-
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
-        start = time.perf_counter()
-        call()
-        seconds = time.perf_counter() - start
-    found = {"operators": 0.0, "products": 0.0}
-    for event in profile.events():
-        if event.name.startswith("trigraph::"):
-            found["operators"] += 1e-6 * event.cpu_time_total / seconds
-        elif event.name in PRODUCTS:
-            found["products"] += 1e-6 * event.cpu_time_total / seconds
-    return found
-
-
-def pools() -> list[dict[str, Any]]:
-    """Thread pools of this process (library, version, threads), where threadpoolctl is installed."""
-    try:
-        import threadpoolctl
-    except ImportError:
-        return []
-    return [{k: p.get(k) for k in ("internal_api", "version", "num_threads")} for p in threadpoolctl.threadpool_info()]
-
-
 def as_numpy(value: Any) -> np.ndarray:
     """Return a result as an array of NumPy's, whoever has made it."""
     if callable(value):  # what only the comparison needs, left for after the timing
@@ -131,8 +89,8 @@ def as_numpy(value: Any) -> np.ndarray:
     return value if isinstance(value, np.ndarray) else np.asarray(value.get() if hasattr(value, "get") else value)
 
 
-def host_time(call: Call, number: int) -> float:
-    """Return the seconds of one call by the host's clock."""
+def seconds_of(call: Call, number: int) -> float:
+    """Return the seconds of one of so many calls."""
     start = time.perf_counter()
     for _ in range(number):
         call()
@@ -145,29 +103,23 @@ class _Runner:
     def __init__(self, job: Job) -> None:
         if job.warm is not None:
             job.warm()()
-        self.call, self.profiled = job.make(), job.profiled
-        self.peak: Callable[[Call], tuple[dict[str, Any], int]] = peak_memory
-        self.time: Callable[[Call, int], float] = host_time
-        if job.clock != "host":
-            from trigraph.benchmarks import device
-
-            self.peak, self.time = device.peak_memory(job.clock), device.timer(job.clock)
+        self.call = job.make()
         self.seconds = 0.0
 
     def first(self) -> First:
-        """Run once for results and memory, once more for an idea of the time, and once to be profiled."""
-        results, peak = self.peak(self.call)
+        """Run once for results and memory, once more for an idea of the time."""
+        results, peak = peak_memory(self.call)
         named = {n: as_numpy(v) for n, v in results.items()}
         del results
-        self.seconds = self.time(self.call, 1)
-        return First(named, peak, shares(self.call) if self.profiled else None)
+        self.seconds = seconds_of(self.call, 1)
+        return First(named, peak)
 
     def sample(self) -> float:
         """Seconds of one call, over a block of calls where they are short."""
         time.sleep(PAUSE)
         if self.seconds < WARM_UP:
-            self.time(self.call, round(WARM_UP / self.seconds))
-        self.seconds = self.time(self.call, max(1, round(BLOCK / self.seconds)))
+            seconds_of(self.call, round(WARM_UP / self.seconds))
+        self.seconds = seconds_of(self.call, max(1, round(BLOCK / self.seconds)))
         return self.seconds
 
 
@@ -185,7 +137,7 @@ def main() -> None:
         try:
             if command == "open":
                 runner = _Runner(argument)
-                answer = "done", pools()
+                answer = "done", None
             else:
                 answer = "done", getattr(runner, command)()
         except Unavailable as error:

@@ -10,20 +10,13 @@ from typing import Any
 import numpy as np
 
 from trigraph import pyref
-from trigraph.benchmarks.calls import Call, Unavailable, require
-from trigraph.benchmarks.device import require_device
+from trigraph.benchmarks.calls import Call, require
 from trigraph.benchmarks.graphs import GRAPH_MAKERS
 from trigraph.checks import choice_number, shape_of
-from trigraph.fortran.levels import fast_module
-from trigraph.fortran.threads import get_num_threads
 from trigraph.graphs import to_device
 from trigraph.panels import FUNCTIONS, PANELS
-from trigraph.table import GRAPHS, OPERATORS, SYMBOLS, Array, Definition, Operator, evaluate
+from trigraph.table import OPERATORS, SYMBOLS, Array, Definition, Operator, evaluate
 from trigraph.verification.cases import draw
-
-GATHER = "gather"  # the contender that only gathers rows
-ROWS = {"sources": "num_src_nodes", "destinations": "num_dst_nodes"}
-INDEX = np.dtype(np.int64)  # of the graphs drawn here
 
 
 @dataclass(frozen=True)
@@ -77,14 +70,14 @@ class Peer:
         What it is, for the record.
     requires : tuple of str
         Modules it imports.
-    clock : {"host", "torch", "cupy"}
-        Whose clock times it: the host's, or the device's events.
+    device : bool
+        Whether it runs on a CUDA device: those are timed by `trigraph qualify`.
     """
 
     make: Callable[[Case], Call]
     about: str
     requires: tuple[str, ...] = ()
-    clock: str = "host"
+    device: bool = False
 
 
 @dataclass(frozen=True)
@@ -94,19 +87,11 @@ class Target:
     Attributes
     ----------
     peer : str
-        ``"fortran"`` for the targets of the fast panel itself, `gemm`, `gather` and `flat`.
+        ``"fortran"`` for the target of the fast panel itself, `gemm`.
     time, memory : float or None
         Least ratio peer / fast path of the medians and of the peak memory.
     gemm : float or None
         Least share of the rate of BLAS's matrix product.
-    gather : float or None
-        Least share of the bound by gathering (`Workload.gathers`) and streaming.
-    flat : float or None
-        Least ratio of the smallest cost per edge to the largest over the sweep.
-    lean : float or None
-        Least ratio of outputs and the graph's order of the backward together to the peak memory.
-    scaling : float or None
-        Least share of the gain a copy of memory has from the second to the last thread.
     rate : float or None
         Least number of calls in a second.
     """
@@ -115,10 +100,6 @@ class Target:
     time: float | None = None
     memory: float | None = None
     gemm: float | None = None
-    gather: float | None = None
-    flat: float | None = None
-    lean: float | None = None
-    scaling: float | None = None
     rate: float | None = None
 
 
@@ -144,9 +125,6 @@ class Workload:
         Choices and numbers that are not the defaults, and optional inputs that are absent (None).
     layout : {"uniform", "power law"}
         How edges, or triplets, are spread.
-    gathers : tuple of {"sources", "destinations"}
-        Rows that no algorithm gets around gathering, one entry for each time: of the sources, by destination, or of the
-        destinations, by source.
     """
 
     name: str
@@ -155,13 +133,12 @@ class Workload:
     steps: tuple[Step, ...]
     sizes: Mapping[str, int]
     peers: Mapping[str, Peer] = field(default_factory=dict)
-    panels: tuple[str, ...] = ("fortran", "gpu")
+    panels: tuple[str, ...] = ("fortran",)
     targets: tuple[Target, ...] = ()
     sweep: tuple[int, ...] = ()
     sweep_symbol: str = "num_edges"
     settings: Mapping[str, Any] = field(default_factory=dict)
     layout: str = "uniform"
-    gathers: tuple[str, ...] = ()
 
     @property
     def definitions(self) -> tuple[Definition, ...]:
@@ -170,24 +147,14 @@ class Workload:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names of the contenders."""
-        return (*self.panels, *((GATHER,) if self.gathers else ()), *self.peers)
+        """Names of the contenders, all on the host."""
+        peers = (name for name, peer in self.peers.items() if not peer.device)
+        return (*self.panels, *peers)
 
-    def clock(self, contender: str) -> str:
-        """Whose clock times a contender."""
-        if contender == GATHER:
-            return "host"
-        if contender in PANELS:
-            return "cupy" if PANELS[contender][1] == "cupy" else "host"
-        return self.peers[contender].clock
-
-    def fast(self, contender: str) -> str:
-        """Return the panel a contender is compared with: the fast one on the same kind of machine."""
-        return "fortran" if self.clock(contender) == "host" else "gpu"
-
-    def work(self, contender: str) -> float:
-        """Return how many times the work of the others a contender does."""
-        return 1
+    @property
+    def fast(self) -> str:
+        """The contender that the others are compared with."""
+        return "fortran"
 
     def at(self, point: int, sizes: Mapping[str, int]) -> dict[str, int]:
         """Return the sizes of one point of the sweep."""
@@ -210,27 +177,8 @@ class Workload:
         known = self.bound(sizes)
         inputs = {self.key(s.op, a.name): a for s in self.steps for a in self.arguments(s)}
         inputs_bytes = sum(math.prod(shape_of(a, known)) for a in inputs.values()) * dtype.itemsize
-        return inputs_bytes + self.output_bytes(sizes, dtype)
-
-    def row_width(self) -> int:
-        """Return the numbers of a row that is gathered."""
-        forward = self.definitions[0].inputs[0]
-        return shape_of(forward, self.bound(self.sizes))[1]
-
-    def streamed_bytes(self, sizes: Mapping[str, int], dtype: np.dtype) -> int:
-        """Bytes of inputs and outputs of one run that are not gathered, each counted once."""
-        rows = sum(sizes[ROWS[of]] for of in set(self.gathers))
-        return self.bytes_moved(sizes, dtype) - rows * self.row_width() * dtype.itemsize
-
-    def output_bytes(self, sizes: Mapping[str, int], dtype: np.dtype) -> int:
-        """Bytes of what the steps of one run return, index arrays left out."""
-        known, fields = self.bound(sizes), (f for s in self.steps for f in self.fields(s) if not f.index)
-        return sum(math.prod(shape_of(f, known)) for f in fields) * dtype.itemsize
-
-    def order_bytes(self, sizes: Mapping[str, int]) -> int:
-        """Bytes of the orders that the graphs build for the backward, once."""
-        kinds = [GRAPHS[k] for k in dict.fromkeys(spec.graph for spec in self.definitions if spec.graph)]
-        return sum(evaluate(length, sizes) for kind in kinds for _, length in kind.reverse) * INDEX.itemsize
+        outputs = (f for s in self.steps for f in self.fields(s) if not f.index)
+        return inputs_bytes + sum(math.prod(shape_of(f, known)) for f in outputs) * dtype.itemsize
 
     def bound(self, sizes: Mapping[str, int]) -> dict[str, int]:
         """Sizes, and what else shapes depend on: whether optional inputs are there, positions of choices."""
@@ -381,48 +329,17 @@ def panel_call(workload: Workload, panel: str, case: Case) -> Call:
     return call
 
 
-def gather_call(workload: Workload, case: Case) -> Call:
-    """Return the gathers that the workload cannot do without, with 32-bit indices and all threads; no results.
-
-    Raises
-    ------
-    Unavailable
-        If rows are not 1, 2, 4, 8 or 16 times 64 bytes.
-    """
-    graph, reverse = case.graph, case.graph.prepare()
-    indices = {"sources": graph.indices, "destinations": reverse.destinations[reverse.src_positions]}
-    dtype = next(iter(case.arrays.values())).dtype
-    given = {}
-    for of in dict.fromkeys(workload.gathers):
-        rows = np.ones((case.sizes[ROWS[of]], workload.row_width()), dtype).view(np.int32)
-        given[of] = (indices[of].astype(np.int32), rows.T, np.zeros(rows.shape[1], np.int32))
-    module, threads = fast_module(), get_num_threads()
-
-    def call() -> dict[str, Any]:
-        for of in workload.gathers:
-            if module.gather(threads, *given[of]):
-                raise Unavailable(f"rows of {given[of][2].nbytes} bytes; gathered are 64, 128, 256, 512 or 1024")
-        return {}
-
-    return call
-
-
 def make_call(workload: Workload, contender: str, sizes: Mapping[str, int], dtype: str) -> Call:
     """Build the inputs and return a contender ready to run.
 
     Raises
     ------
     Unavailable
-        If a module or the device it needs is not there.
+        If a module it needs is not there.
     """
     peer = workload.peers.get(contender)
-    clock = workload.clock(contender)
-    require(*(peer.requires if peer else ()), *(("cupy",) if clock == "cupy" else ()))
-    if clock != "host":
-        require_device(clock)
+    require(*(peer.requires if peer else ()))
     case = make_case(workload, sizes, np.dtype(dtype))
     if peer is not None:
         return peer.make(case)
-    if contender == GATHER:
-        return gather_call(workload, case)
     return panel_call(workload, contender, case)

@@ -280,31 +280,6 @@ subroutine limit_blocks(slots, span)
 end subroutine limit_blocks
 """
 
-GATHER = """\
-!> The sum of rows id of x, as integers of 32 bits (gather.c): what `trigraph bench` compares gathering operators with.
-subroutine gather(num_threads, id, x, total, status, n_id, width, n_rows)
-    use, intrinsic :: iso_c_binding, only: c_int, c_int32_t, c_int64_t
-    implicit none
-    !f2py threadsafe
-    integer(c_int), intent(in) :: num_threads
-    integer(c_int64_t), intent(in) :: n_id, width, n_rows
-    integer(c_int32_t), intent(in) :: id(n_id), x(width, n_rows)
-    integer(c_int32_t), intent(inout) :: total(width)
-    integer(c_int), intent(out) :: status
-    interface
-        function trigraph_gather(num_threads, n, width, id, x, total) bind(c) result(status)
-            import :: c_int, c_int32_t, c_int64_t
-            integer(c_int), value :: num_threads
-            integer(c_int64_t), value :: n, width
-            integer(c_int32_t), intent(in) :: id(*), x(*)
-            integer(c_int32_t), intent(inout) :: total(*)
-            integer(c_int) :: status
-        end function trigraph_gather
-    end interface
-    status = trigraph_gather(num_threads, n_id, width, id, x, total)
-end subroutine gather
-"""
-
 SHIM_SETS = {
     # The direct formula.
     "reference": ShimSet(extra=(CPU_LEVEL,)),
@@ -315,7 +290,7 @@ SHIM_SETS = {
         graph=("forward", "fast"),
         derivative_graph=("reverse",),
         given_back=True,
-        extra=(LIMIT_BLOCKS, GATHER),
+        extra=(LIMIT_BLOCKS,),
     ),
     # The direct formula in real128: a real input is a pair of float64 (hi, lo), an output a triple (hi, lo, scale). The
     # scale comes from the same source instantiated for type(scaled).

@@ -274,7 +274,6 @@ class Run:
     def __init__(self, work: Path, jobs: int, record: Record, console: Console) -> None:
         self._record, self._console = record, console
         self._boxes: SimpleQueue[Sandbox] = SimpleQueue()
-        self.jobs = jobs
         with console.status("copying the checkout"):
             for number in range(jobs):
                 (work / str(number)).mkdir(parents=True, exist_ok=True)

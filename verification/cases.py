@@ -18,7 +18,7 @@ import numpy as np
 
 from trigraph import pyref
 from trigraph.checks import HALF, choice_number, shape_of
-from trigraph.table import SYMBOLS, Argument, Array, Attribute, Definition, Operator
+from trigraph.table import OPERATORS, SYMBOLS, Argument, Array, Definition, Operator
 from trigraph.verification.graphs import GRAPHS
 from trigraph.verification.kinds import Variant
 from trigraph.verification.variants import hubs, sizes_of, variants
@@ -27,6 +27,7 @@ __all__ = [
     "POINT_STEP",
     "Case",
     "Variant",
+    "assemble",
     "build",
     "draw",
     "frozen",
@@ -224,12 +225,52 @@ def direction(array: Array) -> Array:
     return replace(array, sample="change of frequency" if array.sample == "frequency" else "normal")
 
 
-def _attribute(a: Attribute, variant: Variant, sizes: Mapping[str, int]) -> Any:
-    if a.name in variant.setting:
-        return variant.setting[a.name]
-    if a.real:
-        return a.default
-    return a.choices[(1 + variant.pick) % len(a.choices)] if a.choices else sizes[a.name]
+def assemble(
+    definition: Definition,
+    graphs: Mapping[str, Any],
+    sizes: Mapping[str, int],
+    setting: Mapping[str, Any],
+    dtype: str,
+    rng: np.random.Generator,
+    name: str = "",
+    data: str = "any",
+    half: str | None = None,
+) -> Case:
+    """Draw the arrays of a case whose graph objects are there.
+
+    Parameters
+    ----------
+    definition : Definition
+    graphs : mapping
+        Graph objects by argument name; those that are None in `setting` are left out.
+    sizes : mapping
+        Sizes that no graph object settles.
+    setting : mapping
+        Choices and numbers that are not the defaults, and inputs and graph objects that are absent (None).
+    dtype : {"float32", "float64"}
+    rng : Generator
+    name : str
+    data, half : str
+        See `draw`.
+
+    Returns
+    -------
+    Case
+        Without directions, and not kept clear of kinks. Arrays are read-only: a panel that writes to its inputs fails.
+    """
+    op, sizes = OPERATORS[f"{definition.name}_fwd"], dict(sizes)
+    graphs = {a.name: setting.get(a.name, graphs[a.name]) for a in op.graph.arguments} if op.graph else {}
+    if op.graph is not None:
+        sizes |= op.graph.find_sizes(graphs)
+    attributes = {a.name: setting.get(a.name, sizes[a.name] if a.size else a.default) for a in definition.attributes}
+    inputs = {a.name: a for a in definition.inputs if setting.get(a.name, a) is not None}
+    absent = dict.fromkeys(a.name for a in definition.inputs if a.name not in inputs)
+    sizes |= {f"has_{n}": int({**absent, **inputs, **graphs}[n] is not None) for n in definition.optional}
+    sizes |= {a.name: choice_number(a.choices, attributes[a.name]) for a in definition.attributes if a.choices}
+    grads = {f"grad_{a.name}": a for a in definition.outputs}
+    ggs = {f"gg_{n}": plain(a) for n, a in inputs.items()}
+    values, grad, gg = (draw(arrays, sizes, dtype, rng, data, half) for arrays in (inputs, grads, ggs))
+    return Case(name, definition, sizes, {**absent, **values, **graphs, **attributes}, grad, gg, {}, 0.0, half=half)
 
 
 def build(definition: Definition, variant: Variant, dtype: str, seed: int, half: str | None = None) -> Case:
@@ -248,29 +289,25 @@ def build(definition: Definition, variant: Variant, dtype: str, seed: int, half:
     Returns
     -------
     Case
-        Arrays are read-only: a panel that writes to its inputs fails.
+        With directions, and clear of kinks.
     """
     rng = np.random.default_rng([seed, zlib.crc32(f"{definition.name}/{variant.label}".encode())])
     sizes = sizes_of(definition, variant)
     kind = GRAPHS[definition.graph]
     graphs, belonging = (kind.hub if variant.degree else kind.of)(variant, sizes, rng)
-    attributes = {a.name: _attribute(a, variant, sizes) for a in definition.attributes}
-    inputs = {a.name: a for a in definition.inputs if variant.setting.get(a.name, a) is not None}
-    absent = dict.fromkeys(a.name for a in definition.inputs if a.name not in inputs)
-    sizes |= {f"has_{n}": int({**absent, **inputs, **graphs}[n] is not None) for n in definition.optional}
-    sizes |= {a.name: choice_number(a.choices, attributes[a.name]) for a in definition.attributes if a.choices}
-    grads = {f"grad_{a.name}": a for a in definition.outputs}
-    directions = {n: direction(a) for n, a in {**inputs, **grads}.items()}
-    arrays, *others = (
-        draw(specs, sizes, dtype, rng, variant.data, half)
-        for specs in (inputs, grads, {f"gg_{n}": plain(a) for n, a in inputs.items()}, directions)
-    )
-    arrays |= {n: frozen(array.astype(dtype)) for n, array in belonging.items() if n in inputs}
-    factors = {n: factor for n, factor in variant.kind.factors.items() if n in inputs}
-    arrays |= {n: frozen((factor * arrays[n]).astype(dtype)) for n, factor in factors.items()}
-    step = definition.largest_step if variant.kind.differenced else POINT_STEP
-    values = {**absent, **arrays, **graphs, **attributes}
-    equal = variant.data == "constant" or variant.kind.equal_terms
+    setting = {a.name: a.choices[(1 + variant.pick) % len(a.choices)] for a in definition.attributes if a.choices}
     name = variant.label + (f", {half}" if half else "")
-    case = Case(name, definition, sizes, values, others[0], others[1], others[2], step, "", equal, half)
+    case = assemble(definition, graphs, sizes, {**setting, **variant.setting}, dtype, rng, name, variant.data, half)
+    inputs = {a.name: a for a in case.inputs}
+    grads = {f"grad_{a.name}": a for a in definition.outputs}
+    directions = draw(
+        {n: direction(a) for n, a in {**inputs, **grads}.items()}, case.sizes, dtype, rng, variant.data, half
+    )
+    values = dict(case.values)
+    values |= {n: frozen(array.astype(dtype)) for n, array in belonging.items() if n in inputs}
+    factors = {n: factor for n, factor in variant.kind.factors.items() if n in inputs}
+    values |= {n: frozen((factor * values[n]).astype(dtype)) for n, factor in factors.items()}
+    step = definition.largest_step if variant.kind.differenced else POINT_STEP
+    equal = variant.data == "constant" or variant.kind.equal_terms
+    case = replace(case, values=values, directions=directions, largest_step=step, equal_terms=equal)
     return case if variant.data != "any" else _resample(case, rng)

@@ -10,12 +10,11 @@ from unittest import mock
 import numpy as np
 
 from trigraph import CSC, EdgeGraph, Segments, gpu, pyref
-from trigraph.benchmarks.cases import assemble
 from trigraph.benchmarks.qualify.place import Device
 from trigraph.gpu import dimenet, sums
 from trigraph.gpu.instances import INSTANCES
 from trigraph.table import DEFINITIONS, Operator
-from trigraph.verification.cases import half_dtype, half_types
+from trigraph.verification.cases import assemble, half_dtype, half_types
 from trigraph.verification.judged import every_operator_of
 from trigraph.verification.subjects import named_fields
 
@@ -40,7 +39,7 @@ class Small:
         In-degrees of the nodes; pairs of nodes that are joined in both directions; or the triplets of each edge.
     sizes : mapping
     setting : mapping
-        Choices and absent inputs, as in `cases.assemble`.
+        Choices and absent inputs, as in `verification.cases.assemble`.
     half : str or None
         Half precision of the arrays that may have it.
     """

@@ -34,8 +34,8 @@ def qualify(ctx: click.Context, out: Path, deadline: float, rehearse: bool) -> N
     """Show whether the CUDA device computes right with these kernels, and how fast, in ten minutes.
 
     Stages: environment and ceilings, compilation beside the budgets, `trigraph verify`, checks that need a device,
-    compute-sanitizer, times beside cuSPARSE, torch and PyTorch Geometric, kernels one by one. Each has processes and a
-    share of the time of its own: one that crashes or hangs costs no other its results.
+    compute-sanitizer, times beside cuSPARSE, torch and PyTorch Geometric. Each has processes and a share of the time of
+    its own: one that crashes or hangs costs no other its results.
 
     Exit status: 0 when nothing failed, also where time or a tool was lacking, else 1.
     """

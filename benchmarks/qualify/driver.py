@@ -41,8 +41,7 @@ STAGES = (
     Stage("verify", 0.25),
     Stage("checks", 0.25),
     Stage("sanitizer", 0.35),
-    Stage("bench", 0.75),
-    Stage("kernels", 1.0),
+    Stage("bench", 1.0),
 )
 
 

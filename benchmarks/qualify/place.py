@@ -11,7 +11,6 @@ from unittest import mock
 
 import numpy as np
 
-from trigraph.benchmarks.device import timer
 from trigraph.graphs import to_device
 
 Call = Callable[[], Any]
@@ -36,7 +35,7 @@ class Device:
 
     name: str = "gpu"
     panel: Any = "gpu"
-    clock = "cupy"
+    library = "cupy"
     rehearsal = False
     #: Parts that may run at once, where they are not timed; each has a context of its own on the device.
     jobs = max(1, min(8, (os.cpu_count() or 1) // 2))
@@ -83,7 +82,14 @@ class Device:
 
     def seconds(self, call: Call, number: int = 1) -> float:
         """Return the seconds of one call, between two events on the current stream."""
-        return timer("cupy")(call, number)
+        cuda = self.xp.cuda
+        start, stop = cuda.Event(), cuda.Event()
+        start.record()
+        for _ in range(number):
+            call()
+        stop.record()
+        stop.synchronize()
+        return float(cuda.get_elapsed_time(start, stop)) / 1000 / number
 
     def stream(self) -> Any:
         """Return a new stream that waits for no other; ``with`` makes it this thread's current one."""
@@ -151,7 +157,7 @@ class Rehearsal(Device):
     """The CPU in place of a device: gpu-host, NumPy, tiny sizes. It is evidence for the command, not for a device."""
 
     name = panel = "gpu-host"
-    clock = "host"
+    library = "numpy"
     rehearsal = True
     jobs = 2
     xp: Any = np

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping
 from importlib import resources
 from pathlib import Path
@@ -10,8 +9,6 @@ from typing import Any
 
 from trigraph.terminal import plain
 
-UNLIKE = 1.5  # times what was predicted, above which or below which a time wants an explanation
-KERNELS = 10  # of each workload
 NOTE = 300  # characters
 
 
@@ -64,10 +61,8 @@ def _bound(line: Mapping[str, Any], ceilings: Mapping[str, float]) -> tuple[floa
     return max(bounds, default=None)
 
 
-def _times(
-    record: Mapping[str, Any], ceilings: Mapping[str, float], predictions: Mapping[str, Any], device: str
-) -> list[Any]:
-    """Return a row for each workload: our times, shares of the roofline, the prediction, ratios to the peers."""
+def _times(record: Mapping[str, Any], ceilings: Mapping[str, float]) -> list[Any]:
+    """Return a row for each workload: our times, shares of the roofline, ratios to the peers."""
     rows: dict[str, dict[str, Any]] = {}
     for line in _lines(record, "bench"):
         if "workload" not in line or "seconds" not in line:
@@ -82,30 +77,13 @@ def _times(
         if bound:
             row["bound_ms"], row["bound_by"] = 1e3 * bound[0], bound[1]
             row["share"][line["index"]] = bound[0] / line["seconds"]
-    for name, row in rows.items():
-        predicted = predictions["workloads"].get(name)
-        row["predicted_ms"] = predicted and predicted["expected_ms"]
-        ms = row["ms"].get("int32", row["ms"].get("int64"))
-        if predicted and ms is not None and predictions["device"] in device:
-            low, high = predicted["expected_ms"]
-            row["unlike"] = not (low / UNLIKE <= ms <= high * UNLIKE)
     return list(rows.values())
-
-
-def _kernels(record: Mapping[str, Any]) -> dict[str, list[dict[str, Any]]]:
-    """Return the kernels of each workload that take longest."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    for line in _lines(record, "kernels"):
-        found.setdefault(line["workload"], []).append(line)
-    return {workload: lines[:KERNELS] for workload, lines in found.items()}
 
 
 def summarise(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return what the page shows."""
-    predictions = json.loads(_resource("predictions.json"))
     ceilings = {line["ceiling"]: line["value"] for line in _lines(record, "environment") if "ceiling" in line}
     versions = next((line for line in _lines(record, "environment") if line["name"] == "environment"), {})
-    device = str(versions.get("properties", {}).get("device", {}).get("name", ""))
     stages = list(_stages(record))
     verdicts = [stage["passed"] for stage in stages]
     complete = None not in verdicts and all(p["status"] == "done" for s in record["stages"] for p in s["parts"])
@@ -121,15 +99,9 @@ def summarise(record: Mapping[str, Any]) -> dict[str, Any]:
         "warnings": versions.get("collected", {}).get("warnings", []),
         "ceilings": ceilings,
         "stages": stages,
-        "times": _times(record, ceilings, predictions, device),
-        "predicted_for": predictions["made"],
-        "kernels": _kernels(record),
+        "times": _times(record, ceilings),
         "left_out": list(_left_out(record)),
     }
-
-
-def _resource(*path: str) -> str:
-    return resources.files("trigraph.benchmarks.qualify").joinpath(*path).read_text(encoding="utf-8")
 
 
 def write(out: Path, record: Mapping[str, Any]) -> dict[str, Any]:
@@ -138,6 +110,7 @@ def write(out: Path, record: Mapping[str, Any]) -> dict[str, Any]:
 
     summary = summarise(record)
     environment = Environment(undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    page = environment.from_string(_resource("templates", "summary.md.j2")).render(summary)
+    template = resources.files("trigraph.benchmarks.qualify") / "templates" / "summary.md.j2"
+    page = environment.from_string(template.read_text(encoding="utf-8")).render(summary)
     (out / "summary.md").write_text(plain(page), encoding="utf-8")
     return summary

@@ -11,7 +11,7 @@ import numpy as np
 from trigraph.benchmarks import dimenet, gat, gemnet, gno, weighted
 from trigraph.benchmarks.qualify.place import Device
 from trigraph.benchmarks.workloads import Case, Workload
-from trigraph.table import SYMBOLS, evaluate
+from trigraph.table import SYMBOLS
 
 
 @dataclass(frozen=True)
@@ -24,17 +24,10 @@ class Timed:
         Its peers are those that are timed beside it.
     gathered : str
         Numbers that a run reads in rows at random places, by the table's symbols; "0" where that is not what bounds it.
-    profiled : bool
-        Whether its kernels are looked at one by one.
     """
 
     workload: Workload
     gathered: str = "0"
-    profiled: bool = False
-
-
-def _named(workloads: tuple[Workload, ...], name: str) -> Workload:
-    return next(w for w in workloads if w.name == name)
 
 
 GRAPH = {"num_src_nodes": 1_000_000, "num_dst_nodes": 1_000_000, "num_positions": 16_000_000, "num_edges": 16_000_000}
@@ -44,11 +37,10 @@ POINTS = {"num_src_nodes": 133_000, "num_dst_nodes": 133_000, "num_positions": 4
 ROWS_OF_HEADS = "num_positions*num_heads*dim_head"
 CATALYST = {"num_edges": 200_000, "num_outputs": 200_000, "num_triplets": 2_400_000, "num_inputs": 2_400_000}
 
-_SUM, _SUM_BACKWARD = (_named(weighted.WORKLOADS, n) for n in ("weighted-sum", "weighted-sum-backward"))
-_GAT, _MESSAGE, _GEMNET = gat.WORKLOADS[0], _named(gno.WORKLOADS, "gno-message"), gemnet.WORKLOADS[0]
-_ANGULAR, _ANGULAR_BACKWARD = (
-    _named(dimenet.WORKLOADS, n) for n in ("dimenet-aggregate", "dimenet-aggregate-backward")
-)
+_NAMED = {w.name: w for family in (weighted, gat, gno, gemnet, dimenet) for w in family.WORKLOADS}
+_SUM, _SUM_BACKWARD = _NAMED["weighted-sum"], _NAMED["weighted-sum-backward"]
+_GAT, _MESSAGE, _GEMNET = _NAMED["gat"], _NAMED["gno-message"], _NAMED["gemnet"]
+_ANGULAR, _ANGULAR_BACKWARD = _NAMED["dimenet-aggregate"], _NAMED["dimenet-aggregate-backward"]
 _SUMS = {**weighted.PRODUCTS, **weighted.GATHERS}
 _CUSPARSE = {"cusparse": weighted.PRODUCTS["cusparse"]}
 
@@ -59,28 +51,26 @@ def _timed(
     summary: str,
     sizes: Mapping[str, int],
     gathered: str = "0",
-    profiled: bool = False,
     **more: Any,
 ) -> Timed:
     """Return a workload of the bench at other sizes, without what belongs to the host."""
-    peers = {n: p for n, p in more.pop("peers", base.peers).items() if p.clock != "host" or not p.requires}
+    peers = {n: p for n, p in more.pop("peers", base.peers).items() if p.device or not p.requires}
     changed = {"sizes": {**base.sizes, **sizes}, "peers": peers, "panels": ("gpu",), "targets": (), "sweep": (), **more}
-    return Timed(replace(base, name=name, summary=summary, **changed), gathered, profiled)
+    return Timed(replace(base, name=name, summary=summary, **changed), gathered)
 
 
 WORKLOADS = (
     _timed(_SUM, "weighted-64", "weighted sum, dim 64", {**GRAPH, "dim": 64}, "num_positions*dim", peers=_SUMS),
-    _timed(_GAT, "gat", "attention, 8 x 32, with backward", {**GRAPH, **HEADS}, f"3*{ROWS_OF_HEADS}", True),
+    _timed(_GAT, "gat", "attention, 8 x 32, with backward", {**GRAPH, **HEADS}, f"3*{ROWS_OF_HEADS}"),
     _timed(_ANGULAR, "dimenet", "triplet sum", CRYSTAL),
-    _timed(_MESSAGE, "gno", "message, with backward", POINTS, profiled=True),
-    _timed(_GEMNET, "gemnet", "both operators, with backward", CATALYST, profiled=True),
+    _timed(_MESSAGE, "gno", "message, with backward", POINTS),
+    _timed(_GEMNET, "gemnet", "both operators, with backward", CATALYST),
     _timed(
         _SUM_BACKWARD,
         "weighted-64-backward",
         "weighted sum, dim 64, with backward",
         {**GRAPH, "dim": 64},
         "3*num_positions*dim",
-        True,
     ),
     _timed(
         _GAT,
@@ -90,7 +80,7 @@ WORKLOADS = (
         ROWS_OF_HEADS,
         steps=_GAT.steps[:1],
     ),
-    _timed(_ANGULAR_BACKWARD, "dimenet-backward", "triplet sum, with backward", CRYSTAL, profiled=True),
+    _timed(_ANGULAR_BACKWARD, "dimenet-backward", "triplet sum, with backward", CRYSTAL),
     _timed(_MESSAGE, "gno-forward", "message", POINTS, steps=_MESSAGE.steps[:1], peers={}),
     *(
         _timed(
@@ -117,8 +107,3 @@ def indexed(case: Case, dtype: Any) -> Case:
         return make(*(a.astype(dtype) if isinstance(a, np.ndarray) else a for a in arguments))
 
     return replace(case, graphs={n: changed(graph) for n, graph in case.graphs.items()})
-
-
-def gathered_bytes(timed: Timed, sizes: Mapping[str, int], itemsize: int) -> int:
-    """Return the bytes that a run reads in rows at random places."""
-    return evaluate(timed.gathered, sizes) * itemsize

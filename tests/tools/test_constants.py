@@ -12,7 +12,6 @@ FAST, KERNELS = re.findall(r"^## The [^\n]*\n(.*?)(?=^## )", PAGE, re.MULTILINE 
 ROW = re.compile(r"^\| `(\w+)` \| ([^|]+?) \| `([\w./]+)` \|", re.MULTILINE)
 ROWS = [(f"fortran/fast/{file}", name, value) for name, value, file in ROW.findall(FAST)]
 ROWS += [(f"gpu/{file}", name, value) for name, value, file in ROW.findall(KERNELS)]
-# gather.c is what benchmarks compare with, no part of an operator.
 SOURCES = [*(ROOT / "fortran/fast").iterdir(), *(ROOT / "gpu/kernels").iterdir(), *(ROOT / "gpu").glob("*.py")]
 
 # Lines that define constants, by the end of a file's name.

@@ -1,4 +1,4 @@
-"""Installing: what an import brings with it, what a build lacks, the self-contained wheel and the editable install."""
+"""Installing: what an import brings with it, what a build lacks, the wheel, the editable install."""
 
 import os
 import platform
@@ -7,7 +7,6 @@ import subprocess
 import sys
 import textwrap
 import venv
-import zipfile
 from pathlib import Path
 
 import pytest
@@ -105,30 +104,23 @@ def test_make_refuses_an_older_python(tmp_path):
     assert f"trigraph needs Python 3.10 or later; {python} is Python 3.9.18." in done.stderr
 
 
-def environment(path):
-    venv.create(path, with_pip=True)
-    return path / "bin" / "python"
-
-
 @pytest.mark.slow
-def test_wheel_is_self_contained(checkout, tmp_path):
+def test_the_wheel_has_every_level(checkout, tmp_path):
+    """It runs where nothing else of ours is, and so does the level that a build from source leaves out."""
     run("make", "wheel", f"PYTHON={sys.executable}", cwd=checkout)
     (wheel,) = (checkout / "dist").glob("*.whl")
-    names = zipfile.ZipFile(wheel).namelist()
-    assert f"manylinux_2_28_{platform.machine()}" in wheel.name
-    assert any("libgomp" in n for n in names)
-    assert any("/_host_gno" in n for n in names)
-    python = environment(tmp_path / "venv")
+    venv.create(tmp_path / "venv", with_pip=True)
+    python = tmp_path / "venv" / "bin" / "python"
     run(python, "-m", "pip", "install", "--quiet", wheel)
     assert str(tmp_path / "venv") in run(python, "-c", SMOKE, cwd=tmp_path)
-    if platform.machine() == "x86_64":  # wheels alone have this level where the processor has more
-        verify = (python, "-m", "trigraph", "verify", "--panel", "fortran")
-        run(*verify, cwd=tmp_path, TRIGRAPH_CPU_LEVEL="v2")
+    if platform.machine() == "x86_64":
+        run(python, "-m", "trigraph", "verify", "--panel", "fortran", cwd=tmp_path, TRIGRAPH_CPU_LEVEL="v2")
 
 
 @pytest.mark.slow
 def test_editable_install_works_from_anywhere(checkout, tmp_path):
-    python = environment(tmp_path / "venv")
+    venv.create(tmp_path / "venv", with_pip=True)
+    python = tmp_path / "venv" / "bin" / "python"
     run(python, "-m", "pip", "install", "--quiet", *BUILD_TOOLS)
     install = (python, "-m", "pip", "install", "--quiet", "--no-build-isolation", "-e", ".")
     run(*install, cwd=checkout, path=python.parent)

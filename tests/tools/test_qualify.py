@@ -12,6 +12,7 @@ import tarfile
 import threading
 import time
 import venv
+import zipfile
 from pathlib import Path
 
 import numpy as np
@@ -84,7 +85,6 @@ def test_rehearsal(tmp_path):
     assert len(lines["checks"]) > 10
     (verified,) = lines["verify"]
     assert re.fullmatch(r"\d\d checks passed, 0 failed", verified["note"])
-    assert all(line["launches"] >= 1 and line["seconds"] > 0 for line in lines["kernels"])
     page = ran.stdout
     assert "rehearsal on gpu-host, not a device" in page.splitlines()[0]
     assert "| sanitizer | **failed** | 3 of 3 |" in page
@@ -94,6 +94,7 @@ def test_rehearsal(tmp_path):
     kept = summary.summarise(record)
     assert kept["verdict"] == "failed"
     assert kept["times"][0]["share"]["int32"] > 0
+    assert kept["times"][0]["peers"].keys() == {"scipy"}
     assert set(kept["ceilings"]) == {"copy", "gather", "launch", "float32", "float64"}
     assert ran.exit_code == 1
 
@@ -191,7 +192,7 @@ def test_workloads_of_a_device(timed):
     least = bench._unavoidable(timed, case, sizes_at(Device(), timed))
     assert least["copy"] > 2**26
     assert least["float32"] > 2**29
-    names = {name for name, peer in timed.workload.peers.items() if peer.clock != "host"}
+    names = {name for name, peer in timed.workload.peers.items() if peer.device}
     assert names or timed.workload.name == "gno-forward"
 
 
@@ -211,15 +212,8 @@ def test_a_wrong_peer_is_not_timed(tmp_path):
     assert "ZeroDivisionError" in lines[2]["note"]
 
 
-def test_predictions_are_of_workloads():
-    predicted = json.loads(summary._resource("predictions.json"))["workloads"]
-    assert predicted.keys() <= {timed.workload.name for timed in WORKLOADS}
-    for entry in predicted.values():
-        low, high = entry["expected_ms"]
-        assert entry["bound_ms"] <= low <= high
-
-
-def test_times_far_from_the_prediction_are_marked():
+def test_share_of_the_bound():
+    """The bound is the largest of those that a ceiling is known for."""
     line = {"name": "", "passed": None, "note": "", "workload": "gat", "contender": "trigraph", "summary": ""}
     line |= {"index": "int32", "seconds": 1.0, "least": {"copy": 1e9, "gather": 4e9, "float32": 1e9}}
     properties = {"device": {"name": "NVIDIA H200"}}
@@ -233,7 +227,6 @@ def test_times_far_from_the_prediction_are_marked():
     record = {"stages": [{**s, "seconds": 1.0} for s in stages], "rehearsal": False, "created": "", "deadline": 1}
     record["kit"] = ""
     (row,) = summary.summarise({**record, "seconds": 1.0})["times"]
-    assert row["unlike"]
     assert (row["bound_by"], row["share"]["int32"]) == ("gather", 0.5)
 
 
@@ -287,6 +280,8 @@ def test_kit(tmp_path):
     python = tmp_path / "venv" / "bin" / "python"
     subprocess.run([python, "-m", "pip", "install", "--quiet", "numpy", "scipy"], check=True)
     script = tmp_path / "qualify-kit" / "qualify.sh"
+    (wheel,) = (script.parent / "wheels").glob("trigraph-*manylinux_2_28*.whl")
+    assert any("libgomp" in name for name in zipfile.ZipFile(wheel).namelist())
     given = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "PIP"))} | {"PYTHON": str(python)}
     done = subprocess.run(["sh", script, tmp_path / "out"], env=given, capture_output=True, text=True, check=False)
     assert "CuPy is not installed" in done.stderr

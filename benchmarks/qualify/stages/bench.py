@@ -14,10 +14,11 @@ from trigraph.benchmarks.calls import Call, Unavailable, require
 from trigraph.benchmarks.measure import relative_error
 from trigraph.benchmarks.qualify.part import Notes
 from trigraph.benchmarks.qualify.place import Device
-from trigraph.benchmarks.qualify.workloads import WORKLOADS, Timed, gathered_bytes, indexed, sizes_at
+from trigraph.benchmarks.qualify.workloads import WORKLOADS, Timed, indexed, sizes_at
 from trigraph.benchmarks.run import tolerance
 from trigraph.benchmarks.worker import as_numpy
 from trigraph.benchmarks.workloads import Case, Peer, make_case, panel_call
+from trigraph.table import evaluate
 
 ROUNDS = 7
 BLOCK = 0.02  # seconds timed at once, where calls are short
@@ -66,7 +67,7 @@ def run(part: str, place: Device, notes: Notes) -> None:
         )
     expected = _results(ours["int64"])
     for name, peer in timed.workload.peers.items():
-        if (peer.clock == "host") != place.rehearsal or _is_compiled(name) != compiled:
+        if peer.device == place.rehearsal or _is_compiled(name) != compiled:
             continue
         index = "int32" if name == "cusparse" else "int64"
         _beside(place, notes, (part, name, index), peer, case, ours[index], expected, max(sizes.values()))
@@ -79,7 +80,7 @@ def _unavoidable(timed: Timed, case: Case, sizes: Mapping[str, int]) -> dict[str
     return {
         "copy": timed.workload.bytes_moved(sizes, DTYPE) + index_bytes,
         "float32": timed.workload.operations(sizes),
-        "gather": gathered_bytes(timed, sizes, DTYPE.itemsize),
+        "gather": evaluate(timed.gathered, sizes) * DTYPE.itemsize,
     }
 
 
