@@ -185,7 +185,7 @@ def _distributed() -> str:
         graphs = {g.name: " | None = None" * g.optional for g in op.graph.arguments} if op.graph else {}
         text += f"{alias}\n\ndef {name}(\n"
         for parameter in distributed_signature(op).parameters:
-            if parameter == ("out" if op.graph else "partition"):
+            if parameter == ("panel" if op.graph else "partition"):
                 text += "    *,\n"
             if parameter == "partition":
                 text += "    partition: Partition,\n"

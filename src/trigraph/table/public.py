@@ -32,7 +32,7 @@ def distributed_signature(op: Operator) -> inspect.Signature:
     """Return the signature of a function in `trigraph.distributed`, which has `partition` where it has no graph."""
     keyword = inspect.Parameter.KEYWORD_ONLY
     extra = [inspect.Parameter("partition", keyword)] if op.graph is None else []
-    extra += [inspect.Parameter(name, keyword, default=None) for name in ("out", "panel")]
+    extra.append(inspect.Parameter("panel", keyword, default=None))
     return op.signature.replace(parameters=[*op.signature.parameters.values(), *extra])
 
 
@@ -156,7 +156,7 @@ def distributed_docstring(op: Operator) -> str:
         "----------",
         *wrapped(", ".join(p for p in distributed_signature(op).parameters if p != "partition")),
         f"    As of `trigraph.{op.name}`; all ranks have to call it. Arrays with rows have",
-        "    those that this rank owns, `out` too; all else is the same everywhere. A Partition is the graph.",
+        "    those that this rank owns; all else is the same everywhere. A Partition is the graph.",
         *(["partition : Partition", "    Of the edges that the rows belong to."] if op.graph is None else []),
         "",
         "Returns",
