@@ -83,8 +83,7 @@ def _pairs(title: str, changes: Sequence[tuple[Check, Check]]) -> Table:
 
 def print_comparison(console: Console, comparison: Comparison) -> None:
     """Print what changed since an earlier report."""
-    commit = f", commit {comparison.commit[:12]}" if comparison.commit else ""
-    console.print(f"[bold]Changes since {comparison.date}{commit}[/]")
+    console.print(f"[bold]Changes since {escape(comparison.date)}, commit {escape(comparison.commit[:12])}[/]")
     for name, then, now in comparison.influences:
         console.print(f"  {name}: {escape(then)} -> {escape(now)}")
     bits, accuracy = comparison.changed_bits, comparison.changed_accuracy

@@ -1,20 +1,16 @@
-"""What a run says while it runs: a line for each part that is finished, and how long all of it took here last time."""
+"""What a run says while it runs: a line for each part that is finished."""
 
 from __future__ import annotations
 
-import json
-import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 
 from trigraph.table import DEFINITIONS
 from trigraph.verification.record import Check
 from trigraph.verification.units import Unit, counted
 
 NAMES = {spec.name for spec in DEFINITIONS}
-REMEMBERED = 100  # runs whose time is kept
 
 
 def part_of(unit: Unit) -> str:
@@ -67,36 +63,3 @@ def follow(
         if left[part] == 0 and checks[part]:
             line = f"{part}: {result(checks[part])}, {duration(seconds[part])}"
         yield unit, made, line
-
-
-# ---- how long it took ------------------------------------------------------------------------------------------------
-
-
-def _file() -> Path:
-    root = os.environ.get("XDG_CACHE_HOME", "")
-    return Path(root if os.path.isabs(root) else os.path.expanduser("~/.cache")) / "trigraph" / "verify.json"
-
-
-def _times() -> dict[str, float]:
-    try:
-        times = json.loads(_file().read_text(encoding="utf-8"))
-        return {str(name): float(seconds) for name, seconds in times.items()}
-    except (OSError, ValueError, AttributeError, TypeError):  # not there, or not what was written
-        return {}
-
-
-def last_time(run: str) -> float | None:
-    """Return the seconds that a run of this description took when it was last made here."""
-    return _times().get(run)
-
-
-def remember(run: str, seconds: float) -> None:
-    """Keep how long a run took in the user's cache directory, if that can be written."""
-    times = _times()
-    times.pop(run, None)
-    times = dict([*times.items(), (run, round(seconds, 1))][-REMEMBERED:])
-    try:
-        _file().parent.mkdir(parents=True, exist_ok=True)
-        _file().write_text(json.dumps(times, indent=1), encoding="utf-8")
-    except OSError:
-        pass
