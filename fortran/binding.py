@@ -28,20 +28,10 @@ LARGEST = 2**31 - 1
 class _Form(NamedTuple):
     """What is the same in all calls of an operator whose arguments have the same shapes, dtypes and attributes.
 
-    Attributes
-    ----------
-    function : str
-        Function of the extension module; empty where there is nothing to compute.
-    work : int
-        Floating operations and numbers written.
-    integers : list of int
-        Sizes, flags of presence and choices, in the order of the function's arguments.
-    flags : list of int
-        Whether each field is wanted; empty for an operator without `wrt`.
-    outputs : list of (shape, dtype, whether the field is not wanted)
-        One for each field; a field that is not wanted crosses as one number that is not looked at.
-    integer : dtype
-        In which the graph's arrays cross.
+    `function` is that of the extension module, empty where there is nothing to compute; `work` counts floating
+    operations and numbers written. `integers` are sizes, flags of presence and choices, in the order of the function's
+    arguments; `flags` tell which fields are wanted (none without `wrt`). `outputs` have shape, dtype and whether the
+    field is not wanted: it crosses as one number then. In `integer` the graph's arrays cross.
     """
 
     function: str
@@ -190,19 +180,13 @@ def _function(crossing: _Crossing) -> Callable[..., Any]:
 
 
 def functions(name: str, load: Callable[[], ModuleType]) -> dict[str, Callable[..., Any]]:
-    """Return the functions of a panel over one set of shims, by name.
+    """Return the functions of a panel over one set of shims (a key of `SHIM_SETS`), by name.
 
     Beside one function for each operator of the table there is `execute`, which every panel has: it runs a call that
     has passed the checks. It takes the operator, `values` by name, `sizes` of every symbol, names of the `wanted`
     fields among those that exist, arrays to write to by field (`out`), and a dictionary in which the panel keeps what
-    holds for all calls of one form (`kept`, see `trigraph.checks.Checked`).
-
-    Parameters
-    ----------
-    name : str
-        Key of `SHIM_SETS`.
-    load : callable
-        Returns the extension module; called at each use.
+    holds for all calls of one form (`kept`, see `trigraph.checks.Checked`). `load`, which is called at each use,
+    returns the extension module.
     """
     crossings = {op.name: _Crossing(op, SHIM_SETS[name], load) for op in OPERATORS.values()}
 

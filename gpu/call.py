@@ -18,31 +18,12 @@ __all__ = ["Call", "Fields", "function"]
 
 
 class Call:
-    """A call that has passed the checks.
+    """A call that has passed the checks; a cotangent that is None is zero.
 
-    Parameters
-    ----------
-    op : Operator
-    values : mapping
-        Arguments by name; a cotangent that is None stands for zero.
-    sizes : mapping
-        Symbol -> size.
-    wanted : sequence of str
-        The fields that are asked for.
-    out : mapping
-        Field -> the caller's array.
-
-    Attributes
-    ----------
-    inputs, dots : namespace
-        The inputs of the operator, and the cotangents of their gradients: all None below the second order.
-    grad : array or None
-        The gradient of a scalar in the first output; None in the forward operator.
-    second : bool
-        Whether this is an operator of second order.
-    fields : Fields
-    output : array or None
-        The field of the first output or of its derivative, where that is asked for.
+    `inputs` and `dots` are the inputs of the operator, and the cotangents of their gradients: all None below the second
+    order. `grad` is the gradient of a scalar in the first output, None in the forward operator. `second` is whether
+    this is an operator of second order; `output` the field of the first output or of its derivative, where that is
+    asked for.
     """
 
     def __init__(
@@ -61,14 +42,7 @@ class Call:
 
 
 class Fields:
-    """The fields of one call that are asked for. Their addresses allow for accesses of 16 bytes.
-
-    Parameters
-    ----------
-    op, values, sizes, wanted, out
-        As of `Call`.
-    kernels : Kernels
-    """
+    """The fields of one call (see `Call`) that are asked for. Their addresses allow for accesses of 16 bytes."""
 
     def __init__(
         self,

@@ -215,13 +215,7 @@ def _open(path: Path) -> ctypes.CDLL:
 
 
 class HostLibrary:
-    """A shared library made by ``gpu/host``: the kernels of one family, for the CPU.
-
-    Parameters
-    ----------
-    path
-        The library file.
-    """
+    """A shared library made by ``gpu/host``: the kernels of one family, for the CPU."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -356,19 +350,9 @@ def using_host_library(
 ) -> Iterator[HostLibrary]:
     """Run a family's kernels from another build (asan, race) or in another order of blocks and threads.
 
-    Parameters
-    ----------
-    path
-        The library; it serves the family it was built for.
-    order
-        ``"forward"``, ``"reverse"`` or ``"random"``: who goes first among blocks, and among threads that can go on. A
-        correct kernel gives the same bits in each.
-    seed
-        Of the random order.
-
-    Notes
-    -----
-    For tests: it changes the whole process, not one thread.
+    The library serves the family it was built for. ``"forward"``, ``"reverse"`` or ``"random"``, from a seed: who goes
+    first among blocks, and among threads that can go on. A correct kernel gives the same bits in each. For tests: this
+    changes the whole process, not one thread.
     """
     if order not in ORDERS:
         raise ValueError(f"order must be one of {', '.join(ORDERS)}, got {order!r}")

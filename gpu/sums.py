@@ -51,19 +51,7 @@ MAX_LEVELS = 16  # of the tree that their sums are added up in
 
 
 class Kernels:
-    """The kernels of a family, where an array lives.
-
-    Parameters
-    ----------
-    family : str
-    array : array
-        Of NumPy or CuPy.
-
-    Attributes
-    ----------
-    dtype : dtype
-        The array's.
-    """
+    """The kernels of a family where an array of NumPy or CuPy lives; `dtype` is the array's."""
 
     def __init__(self, family: str, array: Any) -> None:
         self.family, self.dtype = family, array.dtype
@@ -149,14 +137,8 @@ class Total:
     The sums of 1, 2, 4, ... parts that wait for as many others are rows of one array. Each part is summed and added to
     those that it completes by the same launch; the last one adds up all of them, so it waits for the end.
 
-    Parameters
-    ----------
-    kernels : Kernels
-    total : array
-    outer : int
-        The parts' rows are matrices (outer, rest), and `total` is their transpose.
-    fresh : bool
-        Whether the sum replaces what is in `total`; by default it is added to that.
+    With `outer`, the parts' rows are matrices (outer, rest), and `total` is their transpose. A `fresh` sum replaces
+    what is in `total`; by default it is added to that.
     """
 
     def __init__(self, kernels: Kernels, total: Any, outer: int = 1, fresh: bool = False) -> None:

@@ -192,13 +192,7 @@ def kink_violations(
 
 
 def _resample(case: Case, rng: np.random.Generator) -> Case:
-    """Draw rows again until every kink is clear.
-
-    Raises
-    ------
-    RuntimeError
-        If that does not come to an end.
-    """
+    """Draw rows again until every kink is clear; RuntimeError if that does not come to an end."""
     for _ in range(MAX_ROUNDS):
         bad = kink_violations(case.definition, case.values, case.directions, case.largest_step)
         if not any(rows.any() for rows in bad.values()):
@@ -233,22 +227,9 @@ def _attribute(a: Attribute, variant: Variant, sizes: Mapping[str, int]) -> Any:
 
 
 def build(definition: Definition, variant: Variant, dtype: str, seed: int, half: str | None = None) -> Case:
-    """Build one case.
+    """Build the case of a variant, one of `variants(definition)`; `half` as of `draw`.
 
-    Parameters
-    ----------
-    definition : Definition
-    variant : Variant
-        One of `variants(definition)`.
-    dtype : {"float32", "float64"}
-    seed : int
-    half : {"float16", "bfloat16"}, optional
-        See `draw`.
-
-    Returns
-    -------
-    Case
-        Arrays are read-only: a panel that writes to its inputs fails.
+    Arrays are read-only: a panel that writes to its inputs fails.
     """
     rng = np.random.default_rng([seed, zlib.crc32(f"{definition.name}/{variant.label}".encode())])
     sizes = sizes_of(definition, variant)

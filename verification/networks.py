@@ -45,27 +45,13 @@ def mesh(patch: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def power_law(nodes: int = NODES, edges: int = EDGES, exponent: float = 0.6, seed: int = 0) -> CSC:
-    """Graph whose in- and out-degrees fall as rank**-exponent.
+    """Graph whose in- and out-degrees fall as rank**-exponent; rows of edge arrays are positions.
 
-    Parameters
-    ----------
-    nodes, edges : int
-    exponent : float
-        Of the degrees by rank, above 0 and below 1: the largest degree is about
-        ``(1 - exponent) * edges / nodes**(1 - exponent)``.
-    seed : int
-
-    Returns
-    -------
-    CSC
-        Rows of edge arrays are positions.
-
-    Notes
-    -----
-    The generator: both ends of every edge are drawn independently, the node of rank r with a probability proportional
-    to ``r**-exponent`` by inversion of its continuous distribution, ``r = nodes * u**(1/(1 - exponent))`` with u
-    uniform in [0, 1) from NumPy's PCG64; ranks are given to nodes by a random permutation of destinations and another
-    of sources. Edges are sorted by destination, stably. Duplicates and self-loops stay.
+    The exponent is above 0 and below 1: the largest degree is about ``(1 - exponent) * edges / nodes**(1 - exponent)``.
+    Both ends of every edge are drawn independently, the node of rank r with a probability proportional to
+    ``r**-exponent`` by inversion of its continuous distribution, ``r = nodes * u**(1/(1 - exponent))`` with u uniform
+    in [0, 1) from NumPy's PCG64; ranks are given to nodes by a random permutation of destinations and another of
+    sources. Edges are sorted by destination, stably. Duplicates and self-loops stay.
     """
     rng = np.random.default_rng(seed)
     ends = []

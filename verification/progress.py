@@ -39,15 +39,9 @@ def duration(seconds: float) -> str:
 def follow(
     units: Sequence[Unit], results: Iterable[tuple[Unit, list[Check]]]
 ) -> Iterator[tuple[Unit, list[Check], str]]:
-    """Tell of each part of a run when all its units are back, in whatever order they come.
+    """Yield units and their checks as they come, with a line about the part that a unit finishes; "" while none is.
 
-    Yields
-    ------
-    unit, checks
-        As they come.
-    line : str
-        About the part that is finished with this unit; "" while it is not. Its time is the time spent waiting for its
-        units.
+    The time of a part is the time spent waiting for its units.
     """
     left = Counter(map(part_of, units))
     checks: dict[str, list[Check]] = {part: [] for part in left}

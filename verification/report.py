@@ -78,13 +78,7 @@ def assemble(
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Read a ``report.json``.
-
-    Raises
-    ------
-    ReportError
-        If it cannot be read, is no JSON, or is no report of this version.
-    """
+    """Read a ``report.json``; `ReportError` if it cannot be read, is no JSON, or is no report of this version."""
     if not path.is_file():  # to read a pipe might wait for ever
         raise ReportError(f"{path} is no file")
     try:

@@ -76,13 +76,7 @@ def available_panels() -> tuple[str, ...]:
 
 
 def _selection(operators: Iterable[str] | None) -> frozenset[str]:
-    """Names of operators, from names of operators, definitions and families.
-
-    Raises
-    ------
-    ValueError
-        If a name is none of these.
-    """
+    """Names of operators, from names of operators, definitions and families; ValueError if a name is none of these."""
     if operators is None:
         return frozenset(OPERATORS)
     selected: set[str] = set()
@@ -298,7 +292,6 @@ def plan(
     panels : iterable of str, optional
         Default: those of `available_panels`; with an implementation, none.
     dtypes : iterable of {"float32", "float64"}, optional
-        Default: both.
     seed : int
         Every number drawn follows from it.
     implementation : str or Subject, optional
@@ -309,10 +302,6 @@ def plan(
         Check nothing but these structures.
     where : iterable of str
         ``"name=value"``: settings that all operators are restricted to (`settings.restriction`).
-
-    Returns
-    -------
-    list of Unit
 
     Raises
     ------
