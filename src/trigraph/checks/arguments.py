@@ -35,10 +35,7 @@ def bind_arguments(
 ) -> dict[str, Any]:
     """Return all arguments by name; what was left out is None, or the default of an attribute.
 
-    Raises
-    ------
-    TypeError
-        If an argument is missing, given twice or unknown; the message shows `signature`, that of the function called.
+    TypeError if an argument is missing, given twice or unknown; it shows `signature`, that of the function called.
     """
     names = op.names
     values = {**op.defaults, **dict(zip(names, args, strict=False)), **kwargs}
@@ -67,10 +64,7 @@ def is_half(dtype: np.dtype) -> bool:
 def checked_attribute(op: Operator, attribute: Attribute, value: Any, dtype: np.dtype) -> Any:
     """Return the value of an attribute as one of its choices, a float or an int; `dtype` is that of the inputs.
 
-    Raises
-    ------
-    TypeError, ValueError
-        If it is none of these, or out of range.
+    TypeError or ValueError if it is none of these, or out of range.
     """
     name = attribute.name
     if attribute.choices:

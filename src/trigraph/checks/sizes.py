@@ -50,12 +50,7 @@ def bind_sizes(
 ) -> dict[str, int]:
     """Size of every symbol, from the graph (whose sizes may be given instead), the attributes and the arrays' shapes.
 
-    Inputs bind before gradients and cotangents, so that a gradient of the wrong shape is the one reported.
-
-    Raises
-    ------
-    ValueError
-        If a shape does not fit.
+    Inputs bind before gradients and cotangents, so that a gradient of the wrong shape is the one reported: ValueError.
     """
     sizes = op.graph.find_sizes(values) if op.graph and of_graph is None else dict(of_graph or {})
     for name in op.definition.optional:

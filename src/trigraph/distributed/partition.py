@@ -16,28 +16,15 @@ from trigraph.table.lazy import lazy
 
 
 class Part(NamedTuple):
-    """A part of a rank's work that one call of an operator does.
+    """A part of a rank's work that one call of an operator does."""
 
-    Attributes
-    ----------
-    ids : mapping
-        Symbol of each entity to the ascending global numbers of those that the call reads.
-    places : mapping
-        Symbol to where their rows are in the arrays at hand; None where these have just those rows.
-    graphs : dict
-        Graph arguments of the call.
-    inside : bool array or None
-        Of a chunk of an `EdgeGraph`: whether the output of an edge belongs to one of its blocks; the edges into them
-        are also edges out of others, which are not all there.
-    moved : dict
-        `graphs` on the devices where they were asked for.
-    """
-
-    ids: Ids
-    places: dict[str, np.ndarray | None]
-    graphs: dict[str, Any]
+    ids: Ids  # ascending global numbers of the entities that the call reads, by their symbol
+    places: dict[str, np.ndarray | None]  # where their rows are in the arrays at hand; None where these have just those
+    graphs: dict[str, Any]  # graph arguments of the call
+    # Of a chunk of an `EdgeGraph`: whether the output of an edge belongs to one of its blocks; the edges into them are
+    # also edges out of others, which are not all there.
     inside: np.ndarray | None
-    moved: dict[str, dict[str, Any]]
+    moved: dict[str, dict[str, Any]]  # `graphs` on the devices where they were asked for
 
     def graphs_for(self, array: Any) -> dict[str, Any]:
         """Return the graph arguments where an array is: those on a device are made once for each device."""

@@ -58,10 +58,7 @@ class TorchOperator:
     def call_flat(self, *args: Any) -> Any:
         """Call the operator with flat arguments, recorded as by `__call__`.
 
-        Raises
-        ------
-        RuntimeError
-            Where torch.func differentiates the call inside a compiled program: torch has no kernel for that.
+        RuntimeError where torch.func differentiates it inside a compiled program: torch has no kernel for that.
         """
         arrays = args[: self.num_arrays]
         # Compiled programs do not tell `forward_ad` of the level that they enter.
