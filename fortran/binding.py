@@ -6,7 +6,6 @@ serves every operator and all three sets of shims: of the fast path, the direct 
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
@@ -14,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trigraph.checks import bind_sizes, index_dtype, shape_of
+from trigraph.checks import index_dtype, shape_of, unchecked
 from trigraph.fortran.memory import empty
 from trigraph.fortran.shims import SHIM_SETS, ShimSet
 from trigraph.fortran.threads import threads_for
@@ -155,30 +154,6 @@ class _Crossing:
         return array
 
 
-def _function(crossing: _Crossing) -> Callable[..., Any]:
-    """Return the operator as a function with its signature, and `out`."""
-    op, lead = crossing.op, len(crossing.shims.input_parts)
-
-    def call(*args: Any, out: Mapping[str, np.ndarray] | None = None, **kwargs: Any) -> Any:
-        bound = op.signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        values = bound.arguments
-        shapes = {a.name: values[a.name].shape[0 if a.given_back else lead :] for a in op.given(values)}
-        sizes = bind_sizes(op, values, shapes)
-        asked = values.get("wrt")
-        names = (asked,) if isinstance(asked, str) else asked
-        returned = tuple(f.name for f in op.returned(values, sizes) if names is None or f.name in names)
-        return crossing.execute(values, sizes, returned, out or {}, {})
-
-    call.__name__ = call.__qualname__ = op.name
-    call.__doc__ = f"{op.definition.summary} See `trigraph.{op.name}`."
-    out = inspect.Parameter("out", inspect.Parameter.KEYWORD_ONLY, default=None)
-    call.__signature__ = op.signature.replace(  # type: ignore[attr-defined]
-        parameters=[*op.signature.parameters.values(), out]
-    )
-    return call
-
-
 def functions(name: str, load: Callable[[], ModuleType]) -> dict[str, Callable[..., Any]]:
     """Return the functions of a panel over one set of shims (a key of `SHIM_SETS`), by name.
 
@@ -188,9 +163,11 @@ def functions(name: str, load: Callable[[], ModuleType]) -> dict[str, Callable[.
     holds for all calls of one form (`kept`, see `trigraph.checks.Checked`). `load`, which is called at each use,
     returns the extension module.
     """
-    crossings = {op.name: _Crossing(op, SHIM_SETS[name], load) for op in OPERATORS.values()}
+    shims = SHIM_SETS[name]
+    crossings = {op.name: _Crossing(op, shims, load) for op in OPERATORS.values()}
 
     def execute(op: Operator, values: Any, sizes: Any, wanted: Any, out: Any, kept: Any) -> Any:
         return crossings[op.name].execute(values, sizes, wanted, out, kept)
 
-    return {"execute": execute, **{operator: _function(crossing) for operator, crossing in crossings.items()}}
+    lead = len(shims.input_parts)
+    return {"execute": execute, **{op.name: unchecked(op, execute, lead) for op in OPERATORS.values()}}

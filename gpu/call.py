@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from trigraph.checks import bind_sizes, index_dtype, shape_of
+from trigraph.checks import index_dtype, shape_of
 from trigraph.gpu.rows import is_aligned
 from trigraph.gpu.sums import Kernels
 from trigraph.table import Array, Operator, result_type
 
-__all__ = ["Call", "Fields", "function"]
+__all__ = ["Call", "Fields"]
 
 
 class Call:
@@ -103,24 +102,3 @@ def _empty(op: Operator, field: Array, values: Mapping[str, Any], sizes: Mapping
     if dtype.itemsize == 2 and not field.half:
         dtype = np.dtype(np.float32)
     return kernels.xp.empty(shape_of(field, sizes), dtype)
-
-
-def function(op: Operator, execute: Callable[..., Any]) -> Callable[..., Any]:
-    """Return an operator as a function that does not check its arguments; its signature is the table's, and `out`."""
-
-    def call(*args: Any, out: Mapping[str, Any] | None = None, **kwargs: Any) -> Any:
-        bound = op.signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        values = bound.arguments
-        sizes = bind_sizes(op, values, {a.name: values[a.name].shape for a in op.given(values)})
-        asked = values.pop("wrt", None)
-        wanted = [f.name for f in op.returned(values, sizes) if asked is None or f.name in asked]
-        return execute(op, values, sizes, wanted, out or {}, {})
-
-    call.__name__ = call.__qualname__ = op.name
-    call.__doc__ = f"{op.definition.summary} See `trigraph.{op.name}`."
-    keyword = inspect.Parameter("out", inspect.Parameter.KEYWORD_ONLY, default=None)
-    call.__signature__ = op.signature.replace(  # type: ignore[attr-defined]
-        parameters=[*op.signature.parameters.values(), keyword]
-    )
-    return call

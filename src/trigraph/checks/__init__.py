@@ -10,6 +10,7 @@ from trigraph.checks.arguments import (
 )
 from trigraph.checks.call import HALF_PANELS, check_call, check_out, graph_expected
 from trigraph.checks.sizes import bind_sizes, index_dtype, shape_of
+from trigraph.checks.unchecked import unchecked
 
 __all__ = [
     "HALF",
@@ -25,4 +26,5 @@ __all__ = [
     "index_dtype",
     "shape_of",
     "squeeze_columns",
+    "unchecked",
 ]
