@@ -19,8 +19,6 @@ from trigraph.fortran.shims import SHIM_SETS, ShimSet
 from trigraph.fortran.threads import threads_for
 from trigraph.table import OPERATORS, Argument, Operator, evaluate, result_type
 
-__all__ = ["functions"]
-
 LARGEST = 2**31 - 1
 
 

@@ -16,8 +16,6 @@ from trigraph import __version__
 from trigraph.fortran.shims import INDICES, REALS, SHIM_SETS, UNSET, order_of, wrapped
 from trigraph.table import DEFINITIONS, OPERATORS, SYMBOLS, Operator
 
-__all__ = ["write"]
-
 SOURCES = Path(__file__).parent
 FAMILIES = tuple(dict.fromkeys(spec.family for spec in DEFINITIONS))
 REFUSED = 1  # status of the C interface where a size is negative, or there are no threads

@@ -18,8 +18,6 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
-__all__ = ["ENVIRONMENT", "EQUAL_BITS", "available", "fast_module", "get_cpu_level", "set_cpu_level", "small_blocks"]
-
 ENVIRONMENT = "TRIGRAPH_CPU_LEVEL"
 EQUAL_BITS = ("v3", "v4")
 

@@ -17,8 +17,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["KEPT", "LEAST", "Blocks", "empty"]
-
 KEPT = 2**28
 LEAST = 2**18  # bytes: below, the C library keeps memory itself
 SLACK = 1.25  # largest ratio of a block to the result in it, so that edges that come and go find their block again

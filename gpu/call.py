@@ -13,8 +13,6 @@ from trigraph.gpu.rows import is_aligned
 from trigraph.gpu.sums import Kernels
 from trigraph.table import Array, Operator, result_type
 
-__all__ = ["Call", "Fields"]
-
 
 class Call:
     """A call that has passed the checks; a cotangent that is None is zero.

@@ -11,8 +11,6 @@ import numpy as np
 
 from trigraph.gpu.sums import ROWS, Kernels, bits, cover
 
-__all__ = ["Columns", "Tile", "product_rows"]
-
 
 class Tile(NamedTuple):
     """Lanes of the largest of a block's small products, see kernels/products.cuh, as exponents of two."""

@@ -15,31 +15,6 @@ import numpy as np
 from trigraph.gpu.launcher import Args, Extents, Types, runtime
 from trigraph.graphs import PART_SIZE, LongRows
 
-__all__ = [
-    "PART_SIZE",
-    "ROWS",
-    "Kernels",
-    "Rows",
-    "Total",
-    "bits",
-    "blocks",
-    "by_destination",
-    "by_row",
-    "by_source",
-    "clear_unused",
-    "cover",
-    "edge_ids",
-    "finish",
-    "gather",
-    "overflow_for",
-    "small_blocks",
-    "spread",
-    "sum_pieces",
-    "sum_positions",
-    "sum_rows",
-    "workspace",
-]
-
 ROWS = 256  # rows of a matrix that are summed at a time
 # Bytes that the arrays of one block may take. How many rows a block has follows from it, and so does the order of a sum
 # over blocks: it is the same number on every device.

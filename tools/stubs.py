@@ -163,7 +163,7 @@ def _torch() -> str:
             text += "".join(f"    {f.name}: Tensor{' | None' if f.when else ''}\n" for f in op.fields) + "\n"
         text += f"def {name}(\n"
         for parameter in public_signature(op, ("panel",)).parameters:
-            line = _parameter(parameter, op, "str", False).replace("NDArray[Any]", "Tensor")
+            line = _parameter(parameter, op, "str", False).replace("NDArray[Any]", "Tensor").replace("_A", "Tensor")
             text += ("    *,\n" if parameter == "panel" else "") + line
         text += f") -> {result}:\n{_body(torch_docstring(op))}"
     return text.rstrip("\n") + "\n"

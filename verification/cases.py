@@ -21,22 +21,9 @@ from trigraph.checks import HALF, choice_number, shape_of
 from trigraph.table import SYMBOLS, Argument, Array, Attribute, Definition, Operator
 from trigraph.verification.graphs import GRAPHS
 from trigraph.verification.kinds import Variant
-from trigraph.verification.variants import hubs, sizes_of, variants
-
-__all__ = [
-    "POINT_STEP",
-    "Case",
-    "Variant",
-    "build",
-    "draw",
-    "frozen",
-    "half_dtype",
-    "half_types",
-    "hubs",
-    "kink_violations",
-    "plain",
-    "variants",
-]
+from trigraph.verification.variants import hubs as hubs
+from trigraph.verification.variants import sizes_of
+from trigraph.verification.variants import variants as variants
 
 # Margin from kinks: rows are drawn again until |value| >= 2 |change of value| for the largest step of any difference.
 # Cases that are only compared at one point keep clear of kinks by more than rounding could carry them.

@@ -118,7 +118,7 @@ def render(
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters["number"] = number
-    template = resources.files("trigraph.verification").joinpath("templates", "report.html.j2")
+    template = resources.files("trigraph.verification") / "templates" / "report.html.j2"
     return environment.from_string(template.read_text(encoding="utf-8")).render(
         report=report,
         result=progress.result(checks),

@@ -8,29 +8,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = [
-    "INDEX_DTYPES",
-    "LARGEST_INT",
-    "MOST",
-    "advice",
-    "array_kind",
-    "as_array",
-    "called",
-    "check_memory",
-    "check_range",
-    "count",
-    "device_of",
-    "frozen",
-    "index_array",
-    "is_tensor",
-    "like_given",
-    "most",
-    "namespace_of",
-    "order_by",
-    "shown",
-    "wait_for",
-]
-
 INDEX_DTYPES = (np.dtype(np.int32), np.dtype(np.int64))
 
 

@@ -12,8 +12,6 @@ import torch
 import torch.utils.dlpack
 from torch.autograd import forward_ad
 
-__all__ = ["array_of", "beneath", "has_storage", "in_plain_thread", "is_batched", "on_device", "tensor_from"]
-
 R = TypeVar("R")
 
 

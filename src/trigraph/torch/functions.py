@@ -21,8 +21,6 @@ from trigraph.table.public import public_signature, publish, torch_docstring
 from trigraph.torch.graphs import COMPILED, GraphTensors, uncompiled, with_own_code
 from trigraph.torch.library import OPERATORS_OF_TORCH
 
-__all__ = ["FUNCTIONS"]
-
 
 def _place(tensor: torch.Tensor) -> str:
     return "host" if tensor.device.type == "cpu" else str(tensor.device)

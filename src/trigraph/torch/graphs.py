@@ -26,21 +26,6 @@ from trigraph.graphs.segments import Segments
 from trigraph.table import GRAPH_PARTS
 from trigraph.torch.arrays import array_of, in_plain_thread, on_device
 
-__all__ = [
-    "COMPILED",
-    "GraphTensors",
-    "assemble",
-    "numbers",
-    "rebuilt",
-    "rebuilt_apart",
-    "register",
-    "tensor_of",
-    "tensors",
-    "uncompiled",
-    "with_own_code",
-]
-
-
 P = ParamSpec("P")
 R = TypeVar("R")
 

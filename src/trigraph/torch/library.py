@@ -22,8 +22,6 @@ from trigraph.table.lazy import lazy
 from trigraph.torch.arrays import array_of, has_storage, is_batched, on_device, tensor_from
 from trigraph.torch.graphs import assemble, graph_of, numbers, tensors, uncompiled
 
-__all__ = ["LIBRARY", "OPERATORS_OF_TORCH", "TorchOperator", "has_tangents"]
-
 LIBRARY = torch.library.Library("trigraph", "DEF")
 
 
