@@ -59,12 +59,7 @@ def _load(level: str, origin: str) -> ModuleType:
 def fast_module() -> ModuleType:
     """Return the build of the fast path that is in use.
 
-    Raises
-    ------
-    ImportError
-        If no build is there.
-    ValueError
-        If the environment variable `TRIGRAPH_CPU_LEVEL` names a level that cannot run here.
+    ImportError if there is none, ValueError if `TRIGRAPH_CPU_LEVEL` in the environment names one that cannot run here.
     """
     global _chosen
     if _chosen is None:

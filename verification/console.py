@@ -67,8 +67,8 @@ def print_withheld(console: Console, checks: Sequence[Check]) -> None:
     """Print what a user's function does not offer, and why."""
     groups = withheld(checks)
     for w in groups:
-        console.print(f"Not offered by {escape(w.panel)}: {w.count} checks of {escape(w.operator)}: {escape(w.reason)}")
-        console.print(f"      {escape(w.cases)}", style="dim")
+        console.print(f"Not offered by {escape(w.panel)}: {w.count} checks of {escape(w.operator)}: {escape(w.what)}")
+        console.print(f"      {escape(w.where)}", style="dim")
     if groups:
         console.print()
 
