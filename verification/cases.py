@@ -118,7 +118,7 @@ def draw(
     def numbers(shape: tuple[int, ...], sample: str) -> np.ndarray:
         if sample == "unit interval":  # and mostly a little beyond its end, where a cutoff lies
             return rng.uniform(0.1, 0.9 if data in ("positive", "constant") else 1.1, shape)
-        if sample == "frequency":  # of waves in the unit interval: pi to 6 pi in DimeNet++
+        if sample == "frequency":  # of sines in the unit interval: pi to 6 pi in DimeNet++
             return rng.uniform(1, LARGEST_FREQUENCY, shape)
         if sample == "change of frequency":
             return LARGEST_FREQUENCY / 2 * rng.standard_normal(shape)
