@@ -103,29 +103,16 @@ class Runtime(ABC):
     def launch(
         self, family: str, kernel: str, types: Types, grid: Extents, block: Extents, args: Args, shared_mem: int = 0
     ) -> None:
-        """Launch one kernel.
+        """Launch one kernel: a ``__global__`` function of ``kernels/<family>.cu``.
 
-        Parameters
-        ----------
-        family
-            The kernel file (``kernels/<family>.cu``).
-        kernel
-            The name of the ``__global__`` function.
-        types
-            Its template arguments: dtypes, and integers for value parameters; empty for a plain function.
-        grid, block
-            One to three extents. A grid with an extent of 0 launches nothing: empty input is ordinary.
-        args
-            C-contiguous arrays of this place, NumPy scalars of the parameters' types, ``None`` for a null pointer.
-        shared_mem
-            Bytes of dynamic shared memory.
+        Its template arguments are dtypes, and integers for value parameters; a plain function has none. Grid and block
+        have one to three extents; a grid with an extent of 0 launches nothing, since empty input is ordinary. Arguments
+        are C-contiguous arrays of this place, NumPy scalars of the parameters' types, ``None`` for a null pointer.
 
         Raises
         ------
-        TypeError
-            An argument's type is not the parameter's.
-        ValueError
-            An array is not contiguous, or the kernel has no such instance.
+        TypeError, ValueError
+            An argument's type is not the parameter's; an array is not contiguous, or the kernel has no such instance.
         KernelError
             Only on the CPU: the kernel itself is wrong.
         MemoryError

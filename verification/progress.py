@@ -29,13 +29,6 @@ def result(checks: Iterable[Check]) -> str:
     return f"{passed} checks passed, {failed} failed" + (f", {absent} not offered" if absent else "")
 
 
-def duration(seconds: float) -> str:
-    """Return a time as a text."""
-    if seconds < 60:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    return f"{round(seconds) // 60} min {round(seconds) % 60} s"
-
-
 def follow(
     units: Sequence[Unit], results: Iterable[tuple[Unit, list[Check]]]
 ) -> Iterator[tuple[Unit, list[Check], str]]:
@@ -55,5 +48,5 @@ def follow(
         left[part] -= 1
         line = ""
         if left[part] == 0 and checks[part]:
-            line = f"{part}: {result(checks[part])}, {duration(seconds[part])}"
+            line = f"{part}: {result(checks[part])}, {seconds[part]:.1f} s"
         yield unit, made, line
