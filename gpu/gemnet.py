@@ -34,7 +34,7 @@ from trigraph.gpu.sums import ROWS, Total
 from trigraph.gpu.units import SIDE, Pair, Units, add_products, given, members, product
 from trigraph.table.lazy import lazy
 
-RUN = 16 * 256  # triplets that kernels/gemnet.cu adds without a tree
+MOST_IN_ORDER = 16 * 256  # triplets that kernels/gemnet.cu adds without a tree
 
 
 def _flat(array: Any) -> Any:
@@ -257,5 +257,5 @@ class _Bilinear:
     @lazy
     def _spare(self) -> int:
         """Bytes of two tiles, where an edge that is not cut has more triplets than a kernel adds in one run."""
-        long = self.atoms is not None and self.triplets.max_size > RUN
+        long = self.atoms is not None and self.triplets.max_size > MOST_IN_ORDER
         return 2 * SIDE * (SIDE + 4) * self.inputs.weight.itemsize if long else 0

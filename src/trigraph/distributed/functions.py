@@ -10,7 +10,7 @@ import numpy as np
 from trigraph.checks import bind_arguments, checked_attribute, checked_wrt
 from trigraph.distributed.exchange import Halo, agreement, digest
 from trigraph.distributed.kinds import CSCKind, EdgesKind, RowsKind, SegmentsKind
-from trigraph.distributed.partition import Layout, Part, Partition
+from trigraph.distributed.partition import Layout, Partition, Subgraph
 from trigraph.distributed.sums import tree_parts, tree_sum
 from trigraph.graphs import array_kind, entered, namespace_of
 from trigraph.panels import FUNCTIONS as WHOLE
@@ -29,15 +29,15 @@ def entity_of(array: Array) -> tuple[str, int] | None:
 class _Call:
     """One call of an operator on one rank."""
 
-    def __init__(self, op: Operator, values: dict[str, Any], part: Partition, panel: str | None) -> None:
-        self.op, self.values, self.partition, self.panel = op, values, part, panel
+    def __init__(self, op: Operator, values: dict[str, Any], divided: Partition, panel: str | None) -> None:
+        self.op, self.values, self.partition, self.panel = op, values, divided, panel
         wrt = values.pop("wrt", None)
         self.wanted = [f.name for f in op.fields] if wrt is None else list(checked_wrt(op, wrt))
         self.divided = {a.name: entity_of(a) for a in op.arguments}
         self.divided_fields: dict[str, Any] = {f.name: entity_of(f) for f in op.fields}
 
     def check(self) -> None:
-        """Raise unless each array has the rows that this rank owns; all else is checked by the call of each part."""
+        """Raise unless each array has the rows that this rank owns; all else is checked by the calls of subgraphs."""
         rank = self.partition.comm.rank
         for argument in self.op.arguments:
             value, divided = self.values[argument.name], self.divided[argument.name]
@@ -102,7 +102,7 @@ class _Call:
         """Return fields that have rows, those that this rank owns."""
         arrived = self._arrived(layout.halos)
         with agreement(self.partition.comm):
-            fields = self._part(layout.part, arrived, names)
+            fields = self._call(layout.subgraph, arrived, names)
             for name, array in fields.items():
                 symbol, axis = self.divided_fields[name]
                 places = layout.own[symbol]
@@ -116,52 +116,52 @@ class _Call:
         chunks = self.partition.chunks
         arrived = self._arrived(chunks.halos) if chunks.number else self.values
 
-        def of(part: Part) -> tuple[Any, ...]:
-            fields = self._part(part, arrived, names)
+        def of(subgraph: Subgraph) -> tuple[Any, ...]:
+            fields = self._call(subgraph, arrived, names)
             return tuple(fields[n] for n in names)
 
         with agreement(self.partition.comm):
-            sums = tree_parts(map(of, chunks.parts if chunks.number else [self.partition.nothing]), chunks.first)
+            sums = tree_parts(map(of, chunks.subgraphs if chunks.number else [self.partition.nothing]), chunks.first)
         total = tree_sum(self.partition.comm, sums, chunks.number) if chunks.number else sums[0][2]
         xp = namespace_of(self.values[self.op.definition.inputs[0].name])
         return {n: xp.asarray(value) for n, value in zip(names, total, strict=True)}
 
-    def _part(self, part: Part, values: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
-        """Call the operator for a part."""
-        arguments = {n: v for n, v in values.items() if n not in part.graphs}
+    def _call(self, subgraph: Subgraph, values: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
+        """Call the operator for a subgraph."""
+        arguments = {n: v for n, v in values.items() if n not in subgraph.graphs}
         for a in self.op.arguments:
             divided, value = self.divided[a.name], values[a.name]
             if divided is None or value is None:
                 continue
             symbol, axis = divided
-            places = part.places[symbol]
+            places = subgraph.places[symbol]
             if places is not None:
                 value = namespace_of(value).take(value, namespace_of(value).asarray(places), axis)
-            if part.inside is not None and a.name.startswith("grad_"):
+            if subgraph.inside is not None and a.name.startswith("grad_"):
                 xp = namespace_of(value)
-                value = xp.where(xp.asarray(part.inside)[:, None], value, xp.zeros((), value.dtype))
-            arguments[a.name] = self._local(part, value) if a.index else value
+                value = xp.where(xp.asarray(subgraph.inside)[:, None], value, xp.zeros((), value.dtype))
+            arguments[a.name] = self._local(subgraph, value) if a.index else value
         graphs = {}
         if self.op.graph:
-            of_part = part.graphs_for(values[self.op.definition.inputs[0].name])
-            graphs = {g.name: of_part[g.name] for g in self.op.graph.arguments}
+            graphs_there = subgraph.graphs_for(values[self.op.definition.inputs[0].name])
+            graphs = {g.name: graphs_there[g.name] for g in self.op.graph.arguments}
         keywords = {"wrt": names} if self.op.selective else {}
         result = WHOLE[self.op.name](**arguments, **graphs, **keywords, panel=self.panel)
         fields = {self.op.fields[0].name: result} if self.op.single else result._asdict()
-        return {n: self._whole(part, fields[n]) if _is_index(self.op, n) else fields[n] for n in names}
+        return {n: self._whole(subgraph, fields[n]) if _is_index(self.op, n) else fields[n] for n in names}
 
-    def _local(self, part: Part, numbers: Any) -> Any:
-        """Return positions of the whole graph as positions of a part; negative numbers stay."""
+    def _local(self, subgraph: Subgraph, numbers: Any) -> Any:
+        """Return positions of the whole graph as positions of a subgraph; negative numbers stay."""
         xp = namespace_of(numbers)
-        places = xp.searchsorted(xp.asarray(part.ids["num_positions"]), numbers).astype(numbers.dtype)
+        places = xp.searchsorted(xp.asarray(subgraph.ids["num_positions"]), numbers).astype(numbers.dtype)
         return xp.where(numbers >= 0, places, numbers)
 
-    def _whole(self, part: Part, numbers: Any) -> Any:
-        """Return positions of a part as positions of the whole graph; negative numbers stay."""
+    def _whole(self, subgraph: Subgraph, numbers: Any) -> Any:
+        """Return positions of a subgraph as positions of the whole graph; negative numbers stay."""
         if numbers is None or numbers.size == 0:
             return numbers
         xp = namespace_of(numbers)
-        ids = xp.asarray(part.ids["num_positions"]).astype(numbers.dtype)
+        ids = xp.asarray(subgraph.ids["num_positions"]).astype(numbers.dtype)
         return xp.where(numbers >= 0, ids[numbers] if ids.size else numbers, numbers)
 
 

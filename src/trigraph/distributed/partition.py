@@ -15,8 +15,8 @@ from trigraph.graphs import array_kind, device_of, namespace_of
 from trigraph.table.lazy import lazy
 
 
-class Part(NamedTuple):
-    """A part of a rank's work that one call of an operator does."""
+class Subgraph(NamedTuple):
+    """A part of the graph that one call of an operator takes."""
 
     ids: Ids  # ascending global numbers of the entities that the call reads, by their symbol
     places: dict[str, np.ndarray | None]  # where their rows are in the arrays at hand; None where these have just those
@@ -44,12 +44,12 @@ def _moved(graph: Any, xp: Any) -> Any:
 
 
 class Layout(NamedTuple):
-    """The part of a call that has rows, how the rows come that it reads, and where those are that this rank owns.
+    """The subgraph of a call, how the rows come that it reads, and where those are that this rank owns.
 
-    `own` is None where the part has just those.
+    `own` is None where the subgraph has just those.
     """
 
-    part: Part
+    subgraph: Subgraph
     halos: dict[str, Halo]
     own: dict[str, np.ndarray | None]
 
@@ -57,7 +57,7 @@ class Layout(NamedTuple):
 class Chunks(NamedTuple):
     """Chunks of blocks, numbers `first` and following of `number`, and how the rows come that they read."""
 
-    parts: list[Part]
+    subgraphs: list[Subgraph]
     halos: dict[str, Halo]
     first: int
     number: int
@@ -123,8 +123,8 @@ class Partition:
                 )
             facts.append(("array", f"of {rows.dtype} with rows of shape {rows.shape[1:]}"))
         whole = np.empty((self.sizes[symbol], *rows.shape[1:]), rows.dtype)
-        for ids, part in self.comm.allgather((own, rows)):
-            whole[ids] = part
+        for ids, theirs in self.comm.allgather((own, rows)):
+            whole[ids] = theirs
         return np.ascontiguousarray(np.moveaxis(whole, 0, axis))
 
     def distribute(self, rows: np.ndarray, ids: np.ndarray, symbol: str) -> np.ndarray:
@@ -237,20 +237,20 @@ class Partition:
         # Rows of the table by block, for each column that names blocks: those of a chunk are neighbours.
         orders = [np.argsort(table[:, c], kind="stable") for c in kind.block_columns]
         by_block = [table[order, c] for order, c in zip(orders, kind.block_columns, strict=True)]
-        parts = []
+        subgraphs = []
         for chunk in range(first, last):
             limits = [chunk * kind.chunk, (chunk + 1) * kind.chunk]
             begin, end = np.searchsorted(known[:, 0], limits)
             slices = [slice(*np.searchsorted(blocks, limits)) for blocks in by_block]
             rows = [order[slice_of_chunk] for order, slice_of_chunk in zip(orders, slices, strict=True)]
             of_chunk = table[unique(*rows)] if rows else table
-            parts.append(self._part(of_chunk, known[begin:end, 0], ids))
-        return Chunks(parts, halos, first, number)
+            subgraphs.append(self._subgraph(of_chunk, known[begin:end, 0], ids))
+        return Chunks(subgraphs, halos, first, number)
 
     @lazy
-    def nothing(self) -> Part:
-        """A part without blocks."""
-        return self._part(self.table[:0], self.owned[self.kind.block][:0], self.owned)
+    def nothing(self) -> Subgraph:
+        """A subgraph without blocks."""
+        return self._subgraph(self.table[:0], self.owned[self.kind.block][:0], self.owned)
 
     def _neighbours(self) -> tuple[np.ndarray, np.ndarray]:
         """Return all blocks that read what this rank owns, and their table: other ranks send theirs."""
@@ -278,13 +278,13 @@ class Partition:
             owners[s] = entities.owners[at]
         return ids, owners
 
-    def _part(self, rows: np.ndarray, blocks: np.ndarray, at_hand: Ids) -> Part:
-        """Return the part of some blocks, of which the rows of the table are given; arrays have the rows `at_hand`."""
+    def _subgraph(self, rows: np.ndarray, blocks: np.ndarray, at_hand: Ids) -> Subgraph:
+        """Return that of some blocks, of which the rows of the table are given; arrays have the rows `at_hand`."""
         ids, _ = self._read(rows)
         ids[self.kind.block] = blocks
         places = {s: _places(at_hand[s], ids[s]) for s in ids}
         inside = np.isin(rows[:, 1], blocks) if isinstance(self.kind, EdgesKind) else None
-        return Part(ids, places, self.kind.build(rows, ids), inside, {})
+        return Subgraph(ids, places, self.kind.build(rows, ids), inside, {})
 
     def _halos(self, ids: Ids, owners: Ids) -> dict[str, Halo]:
         halos = {}
@@ -293,7 +293,7 @@ class Partition:
         return halos
 
     def _layout(self, blocks: np.ndarray, table: np.ndarray) -> Layout:
-        """Return the part of some blocks, of which the table is given, and of all else that this rank owns."""
+        """Return the subgraph of some blocks, of which the table is given, and of all else that this rank owns."""
         read, owners_read = self._read(table)
         read[self.kind.block] = blocks
         if self.owners.blocks.size:
@@ -304,8 +304,8 @@ class Partition:
             owners[s] = np.full(ids[s].size, self.comm.rank)
             if s in owners_read:
                 owners[s][np.searchsorted(ids[s], read[s])] = owners_read[s]
-        part = Part(ids, dict.fromkeys(ids), self.kind.build(table, ids), None, {})
-        return Layout(part, self._halos(ids, owners), {s: _places(ids[s], own) for s, own in self.owned.items()})
+        subgraph = Subgraph(ids, dict.fromkeys(ids), self.kind.build(table, ids), None, {})
+        return Layout(subgraph, self._halos(ids, owners), {s: _places(ids[s], own) for s, own in self.owned.items()})
 
 
 def _places(ids: np.ndarray, some: np.ndarray) -> np.ndarray | None:
