@@ -14,7 +14,6 @@ from trigraph.table.grammar import SYMBOLS, Attribute, Operator
 
 HALF = ("float16", "bfloat16")
 
-
 PLAIN_TYPES = frozenset((int, float, bool, str, type(None)))
 
 

@@ -10,10 +10,8 @@ import numpy as np
 
 INDEX_DTYPES = (np.dtype(np.int32), np.dtype(np.int64))
 
-
 # Nodes, segments, and rows of edge arrays: offsets of more would fill 2 PiB.
 MOST = 2**48
-
 
 LARGEST_INT = 2**63 - 1
 
