@@ -6,7 +6,6 @@ serves every operator and all three sets of shims: of the fast path, the direct 
 
 from __future__ import annotations
 
-import inspect
 import math
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
@@ -14,13 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from trigraph.checks import bind_sizes, index_dtype, shape_of
+from trigraph.checks import index_dtype, shape_of, unchecked
 from trigraph.fortran.memory import empty
 from trigraph.fortran.shims import SHIM_SETS, ShimSet
 from trigraph.fortran.threads import threads_for
 from trigraph.table import OPERATORS, Argument, Operator, evaluate, result_type
-
-__all__ = ["functions"]
 
 LARGEST = 2**31 - 1
 
@@ -28,20 +25,10 @@ LARGEST = 2**31 - 1
 class _Form(NamedTuple):
     """What is the same in all calls of an operator whose arguments have the same shapes, dtypes and attributes.
 
-    Attributes
-    ----------
-    function : str
-        Function of the extension module; empty where there is nothing to compute.
-    work : int
-        Floating operations and numbers written.
-    integers : list of int
-        Sizes, flags of presence and choices, in the order of the function's arguments.
-    flags : list of int
-        Whether each field is wanted; empty for an operator without `wrt`.
-    outputs : list of (shape, dtype, whether the field is not wanted)
-        One for each field; a field that is not wanted crosses as one number that is not looked at.
-    integer : dtype
-        In which the graph's arrays cross.
+    `function` is that of the extension module, empty where there is nothing to compute; `work` counts floating
+    operations and numbers written. `integers` are sizes, flags of presence and choices, in the order of the function's
+    arguments; `flags` tell which fields are wanted (none without `wrt`). `outputs` have shape, dtype and whether the
+    field is not wanted: it crosses as one number then. In `integer` the graph's arrays cross.
     """
 
     function: str
@@ -165,48 +152,20 @@ class _Crossing:
         return array
 
 
-def _function(crossing: _Crossing) -> Callable[..., Any]:
-    """Return the operator as a function with its signature, and `out`."""
-    op, lead = crossing.op, len(crossing.shims.input_parts)
-
-    def call(*args: Any, out: Mapping[str, np.ndarray] | None = None, **kwargs: Any) -> Any:
-        bound = op.signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        values = bound.arguments
-        shapes = {a.name: values[a.name].shape[0 if a.given_back else lead :] for a in op.given(values)}
-        sizes = bind_sizes(op, values, shapes)
-        asked = values.get("wrt")
-        names = (asked,) if isinstance(asked, str) else asked
-        returned = tuple(f.name for f in op.returned(values, sizes) if names is None or f.name in names)
-        return crossing.execute(values, sizes, returned, out or {}, {})
-
-    call.__name__ = call.__qualname__ = op.name
-    call.__doc__ = f"{op.definition.summary} See `trigraph.{op.name}`."
-    out = inspect.Parameter("out", inspect.Parameter.KEYWORD_ONLY, default=None)
-    call.__signature__ = op.signature.replace(  # type: ignore[attr-defined]
-        parameters=[*op.signature.parameters.values(), out]
-    )
-    return call
-
-
 def functions(name: str, load: Callable[[], ModuleType]) -> dict[str, Callable[..., Any]]:
-    """Return the functions of a panel over one set of shims, by name.
+    """Return the functions of a panel over one set of shims (a key of `SHIM_SETS`), by name.
 
     Beside one function for each operator of the table there is `execute`, which every panel has: it runs a call that
     has passed the checks. It takes the operator, `values` by name, `sizes` of every symbol, names of the `wanted`
     fields among those that exist, arrays to write to by field (`out`), and a dictionary in which the panel keeps what
-    holds for all calls of one form (`kept`, see `trigraph.checks.Checked`).
-
-    Parameters
-    ----------
-    name : str
-        Key of `SHIM_SETS`.
-    load : callable
-        Returns the extension module; called at each use.
+    holds for all calls of one form (`kept`, see `trigraph.checks.Checked`). `load`, which is called at each use,
+    returns the extension module.
     """
-    crossings = {op.name: _Crossing(op, SHIM_SETS[name], load) for op in OPERATORS.values()}
+    shims = SHIM_SETS[name]
+    crossings = {op.name: _Crossing(op, shims, load) for op in OPERATORS.values()}
 
     def execute(op: Operator, values: Any, sizes: Any, wanted: Any, out: Any, kept: Any) -> Any:
         return crossings[op.name].execute(values, sizes, wanted, out, kept)
 
-    return {"execute": execute, **{operator: _function(crossing) for operator, crossing in crossings.items()}}
+    lead = len(shims.input_parts)
+    return {"execute": execute, **{op.name: unchecked(op, execute, lead) for op in OPERATORS.values()}}

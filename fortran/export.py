@@ -16,8 +16,6 @@ from trigraph import __version__
 from trigraph.fortran.shims import INDICES, REALS, SHIM_SETS, UNSET, order_of, wrapped
 from trigraph.table import DEFINITIONS, OPERATORS, SYMBOLS, Operator
 
-__all__ = ["write"]
-
 SOURCES = Path(__file__).parent
 FAMILIES = tuple(dict.fromkeys(spec.family for spec in DEFINITIONS))
 REFUSED = 1  # status of the C interface where a size is negative, or there are no threads
@@ -215,24 +213,10 @@ def _expand(template: Path, out: Path, vector_bytes: int) -> None:
 
 
 def write(folder: Path, vector_bytes: int) -> list[Path]:
-    """Write sources, C header, build files and README.
+    """Write sources, C header, build files and README into a folder; return the sources in an order to compile them in.
 
-    Parameters
-    ----------
-    folder : Path
-        Made where it does not exist; files of these names are replaced.
-    vector_bytes : {16, 32, 64}
-        Bytes of a vector register of the processor: 64 goes with ``-march=x86-64-v4``, 32 with ``-v3``, 16 with any.
-
-    Returns
-    -------
-    list of Path
-        The sources, in an order in which they can be compiled.
-
-    Raises
-    ------
-    ModuleNotFoundError
-        If fypp is not installed.
+    A vector register of the processor has 16, 32 or 64 bytes: 64 goes with ``-march=x86-64-v4``, 32 with ``-v3``, 16
+    with any. ModuleNotFoundError if fypp is not installed.
     """
     import fypp  # type: ignore[import-untyped]  # noqa: F401  # before anything is written
 

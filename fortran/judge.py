@@ -20,20 +20,9 @@ globals().update(functions("judge", _module))
 
 
 def pair(values: np.ndarray, step: float = 0.0, direction: np.ndarray | None = None) -> np.ndarray:
-    """Return ``values + step * direction`` as a pair, without rounding.
+    """Return ``values + step * direction`` as a pair (2, *shape), without rounding: hi + lo by Knuth's two-sum.
 
-    Parameters
-    ----------
-    values : ndarray
-        float32 or float64.
-    step : float
-        A power of two, so that its product with `direction` is exact.
-    direction : ndarray, optional
-
-    Returns
-    -------
-    ndarray, shape (2, *values.shape)
-        hi + lo by Knuth's two-sum.
+    The step is a power of two, so that its product with the direction is exact.
     """
     x = np.asarray(values, np.float64)
     y = np.zeros_like(x) if direction is None else step * np.asarray(direction, np.float64)

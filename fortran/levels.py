@@ -19,8 +19,6 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
-__all__ = ["ENVIRONMENT", "EQUAL_BITS", "available", "fast_module", "get_cpu_level", "set_cpu_level", "small_blocks"]
-
 ENVIRONMENT = "TRIGRAPH_CPU_LEVEL"
 EQUAL_BITS = ("v3", "v4")
 
@@ -62,12 +60,7 @@ def _load(level: str, origin: str) -> ModuleType:
 def fast_module() -> ModuleType:
     """Return the build of the fast path that is in use.
 
-    Raises
-    ------
-    ImportError
-        If no build is there.
-    ValueError
-        If the environment variable `TRIGRAPH_CPU_LEVEL` names a level that cannot run here.
+    ImportError if there is none, ValueError if `TRIGRAPH_CPU_LEVEL` in the environment names one that cannot run here.
     """
     global _chosen
     if _chosen is None:

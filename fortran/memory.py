@@ -17,8 +17,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["KEPT", "LEAST", "Blocks", "empty"]
-
 KEPT = 2**28
 LEAST = 2**18  # bytes: below, the C library keeps memory itself
 SLACK = 1.25  # largest ratio of a block to the result in it, so that edges that come and go find their block again
@@ -117,19 +115,7 @@ _blocks = Blocks(KEPT)
 def empty(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """Return an array with anything in it, in memory of a result that is gone if some fits.
 
-    Parameters
-    ----------
-    shape : tuple of int
-    dtype : dtype
-
-    Returns
-    -------
-    ndarray
-        Contiguous; it does not own its memory. At least `LEAST` bytes begin a page.
-
-    Raises
-    ------
-    MemoryError
-        If the system refuses the memory, that of free blocks included, which are given back first.
+    It is contiguous and does not own its memory; at least `LEAST` bytes begin a page. MemoryError if the system refuses
+    the memory, that of free blocks included, which are given back first.
     """
     return _blocks.empty(shape, np.dtype(dtype))

@@ -29,41 +29,20 @@ F2CMAP = {
 
 
 class ShimSet(NamedTuple):
-    """What sets the shims of one extension module apart.
+    """What sets the shims of one extension module apart."""
 
-    Attributes
-    ----------
-    procedures : str
-        Ending of the names of the procedures that are called, and of their modules.
-    reals, indices : tuple of str
-        Keys of `REALS` and of `INDICES`: each pair of them has a shim of its own.
-    input_parts, output_parts : tuple of int
-        Numbers of which one real number of an input, or of an output, is made, as a shape: (2,) for a pair, () for one.
-    scaled : bool
-        Whether value and scale are computed, by the instances for real(qp) and for type(scaled).
-    threads : bool
-        Whether the number of threads is the first argument, and the threads are reserved before the call.
-    graph : tuple of str
-        Attributes of a kind of graph, each a list of arrays, that every order gets.
-    derivative_graph : tuple of str
-        Further ones that only derivatives get.
-    given_back : bool
-        Whether derivatives get the results of the forward that a caller can give back.
-    extra : tuple of str
-        Sources of further subroutines of the module.
-    """
-
-    procedures: str = ""
-    reals: tuple[str, ...] = ("f32", "f64")
-    indices: tuple[str, ...] = ("i32", "i64")
+    procedures: str = ""  # ending of the names of the procedures that are called, and of their modules
+    reals: tuple[str, ...] = ("f32", "f64")  # keys of `REALS`: each pair with an index has a shim of its own
+    indices: tuple[str, ...] = ("i32", "i64")  # keys of `INDICES`
+    # Numbers of which one real number of an input, or of an output, is made, as a shape: (2,) for a pair, () for one.
     input_parts: tuple[int, ...] = ()
     output_parts: tuple[int, ...] = ()
-    scaled: bool = False
-    threads: bool = False
-    graph: tuple[str, ...] = ("forward",)
-    derivative_graph: tuple[str, ...] = ()
-    given_back: bool = False
-    extra: tuple[str, ...] = ()
+    scaled: bool = False  # whether value and scale are computed, by the instances for real(qp) and for type(scaled)
+    threads: bool = False  # whether the first argument is the number of threads, which are reserved before the call
+    graph: tuple[str, ...] = ("forward",)  # attributes of a kind of graph, each a list of arrays, that every order gets
+    derivative_graph: tuple[str, ...] = ()  # further ones that only derivatives get
+    given_back: bool = False  # whether derivatives get the results of the forward that a caller can give back
+    extra: tuple[str, ...] = ()  # sources of further subroutines of the module
 
     def arguments(self, op: Any) -> tuple[Any, ...]:
         """Return the array arguments of an operator that cross."""

@@ -9,15 +9,6 @@ from collections.abc import Iterator
 
 from trigraph.graphs import count
 
-__all__ = [
-    "available_processors",
-    "get_num_threads",
-    "kept_num_threads",
-    "set_num_threads",
-    "share_processors",
-    "threads_for",
-]
-
 # More threads than processors only wait for each other; far more are refused by the system, which OpenMP answers by
 # ending the process. Sixteen are allowed anywhere, so that a program for a larger machine can be tried on a small one.
 MOST = max(16, 4 * (os.cpu_count() or 1))

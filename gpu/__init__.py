@@ -7,7 +7,8 @@ an operator launches is in the function of its name in the file of its family.
 import importlib
 from typing import Any
 
-from trigraph.gpu.call import Call, function
+from trigraph.checks import unchecked
+from trigraph.gpu.call import Call
 from trigraph.table import OPERATORS, Operator
 
 
@@ -21,4 +22,4 @@ def execute(op: Operator, values: Any, sizes: Any, wanted: Any, out: Any, kept: 
 
 _FAMILIES = {op.family: importlib.import_module(f"trigraph.gpu.{op.family}") for op in OPERATORS.values()}
 
-globals().update({op.name: function(op, execute) for op in OPERATORS.values()})
+globals().update({op.name: unchecked(op, execute) for op in OPERATORS.values()})

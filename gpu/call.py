@@ -2,47 +2,25 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from trigraph.checks import bind_sizes, index_dtype, shape_of
+from trigraph.checks import index_dtype, shape_of
 from trigraph.gpu.rows import is_aligned
 from trigraph.gpu.sums import Kernels
 from trigraph.table import Array, Operator, result_type
 
-__all__ = ["Call", "Fields", "function"]
-
 
 class Call:
-    """A call that has passed the checks.
+    """A call that has passed the checks; a cotangent that is None is zero.
 
-    Parameters
-    ----------
-    op : Operator
-    values : mapping
-        Arguments by name; a cotangent that is None stands for zero.
-    sizes : mapping
-        Symbol -> size.
-    wanted : sequence of str
-        The fields that are asked for.
-    out : mapping
-        Field -> the caller's array.
-
-    Attributes
-    ----------
-    inputs, dots : namespace
-        The inputs of the operator, and the cotangents of their gradients: all None below the second order.
-    grad : array or None
-        The gradient of a scalar in the first output; None in the forward operator.
-    second : bool
-        Whether this is an operator of second order.
-    fields : Fields
-    output : array or None
-        The field of the first output or of its derivative, where that is asked for.
+    `inputs` and `dots` are the inputs of the operator, and the cotangents of their gradients: all None below the second
+    order. `grad` is the gradient of a scalar in the first output, None in the forward operator. `second` is whether
+    this is an operator of second order; `output` the field of the first output or of its derivative, where that is
+    asked for.
     """
 
     def __init__(
@@ -61,14 +39,7 @@ class Call:
 
 
 class Fields:
-    """The fields of one call that are asked for. Their addresses allow for accesses of 16 bytes.
-
-    Parameters
-    ----------
-    op, values, sizes, wanted, out
-        As of `Call`.
-    kernels : Kernels
-    """
+    """The fields of one call (see `Call`) that are asked for. Their addresses allow for accesses of 16 bytes."""
 
     def __init__(
         self,
@@ -129,24 +100,3 @@ def _empty(op: Operator, field: Array, values: Mapping[str, Any], sizes: Mapping
     if dtype.itemsize == 2 and not field.half:
         dtype = np.dtype(np.float32)
     return kernels.xp.empty(shape_of(field, sizes), dtype)
-
-
-def function(op: Operator, execute: Callable[..., Any]) -> Callable[..., Any]:
-    """Return an operator as a function that does not check its arguments; its signature is the table's, and `out`."""
-
-    def call(*args: Any, out: Mapping[str, Any] | None = None, **kwargs: Any) -> Any:
-        bound = op.signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        values = bound.arguments
-        sizes = bind_sizes(op, values, {a.name: values[a.name].shape for a in op.given(values)})
-        asked = values.pop("wrt", None)
-        wanted = [f.name for f in op.returned(values, sizes) if asked is None or f.name in asked]
-        return execute(op, values, sizes, wanted, out or {}, {})
-
-    call.__name__ = call.__qualname__ = op.name
-    call.__doc__ = f"{op.definition.summary} See `trigraph.{op.name}`."
-    keyword = inspect.Parameter("out", inspect.Parameter.KEYWORD_ONLY, default=None)
-    call.__signature__ = op.signature.replace(  # type: ignore[attr-defined]
-        parameters=[*op.signature.parameters.values(), keyword]
-    )
-    return call

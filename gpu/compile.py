@@ -49,21 +49,10 @@ class Usage(NamedTuple):
 
 
 def compile_kernels(source: Path, instances: Iterable[str], architecture: str) -> dict[str, Usage]:
-    """Compile a kernel file and return what each instance uses.
+    """Compile a ``.cu`` file for an architecture (``"sm_90"``) and return what each instance uses.
 
-    Parameters
-    ----------
-    source
-        The ``.cu`` file.
-    instances
-        Name expressions, such as ``gno_hidden<float>``.
-    architecture
-        ``"sm_90"`` and the like.
-
-    Raises
-    ------
-    Exception
-        Of a type of cuda.core's own: NVRTC rejects the source; the message has its log.
+    Instances are name expressions, such as ``gno_hidden<float>``. Where NVRTC rejects the source, an exception of a
+    type of cuda.core's own has its log.
     """
     from cuda.core import Program, ProgramOptions
 

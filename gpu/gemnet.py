@@ -34,7 +34,7 @@ from trigraph.gpu.sums import ROWS, Total
 from trigraph.gpu.units import SIDE, Pair, Units, add_products, given, members, product
 from trigraph.table.lazy import lazy
 
-RUN = 16 * 256  # triplets that kernels/gemnet.cu adds without a tree
+MOST_IN_ORDER = 16 * 256  # triplets that kernels/gemnet.cu adds without a tree
 
 
 def _flat(array: Any) -> Any:
@@ -155,17 +155,17 @@ class _Embedding:
     def _embed(self, first: int, count: int, pairs: Sequence[Pair], shape: tuple[int, ...], out: Any) -> None:
         """See kernel gemnet_embed; `shape` is num_y, num_x, y_stride, x_stride."""
         both = [*pairs, (None, None)][:2]
-        span = *self.units.pieces.cut, self.units.order, np.int64(first)
+        place = *self.units.pieces.cut, self.units.order, np.int64(first)
         threads = Tile.of(SIDE, shape[0]).threads
-        self.units.launch("gemnet_embed", count, threads, (*both[0], *both[1], *span, *shape, out))
+        self.units.launch("gemnet_embed", count, threads, (*both[0], *both[1], *place, *shape, out))
 
     def _outer(self, first: int, count: int, sph_basis: Any) -> Any:
         """See kernel gemnet_outer; None without a basis."""
         if sph_basis is None:
             return None
         out = self.kernels.empty(count, self.interm * self.spherical)
-        span = *self.units.pieces.cut, self.units.order, np.int64(first)
-        args = (self.grad, sph_basis, *span, self.interm, self.spherical, out)
+        place = *self.units.pieces.cut, self.units.order, np.int64(first)
+        args = (self.grad, sph_basis, *place, self.interm, self.spherical, out)
         self.units.launch("gemnet_outer", count, Tile.of(self.interm, self.spherical).threads, args)
         return out
 
@@ -257,5 +257,5 @@ class _Bilinear:
     @lazy
     def _spare(self) -> int:
         """Bytes of two tiles, where an edge that is not cut has more triplets than a kernel adds in one run."""
-        long = self.atoms is not None and self.triplets.max_size > RUN
+        long = self.atoms is not None and self.triplets.max_size > MOST_IN_ORDER
         return 2 * SIDE * (SIDE + 4) * self.inputs.weight.itemsize if long else 0

@@ -404,8 +404,8 @@ class _Block:
         self, kernel: str, tile: _Tile, tiles: int, arrays: Any, flags: Any, outputs: Any, extra: int = 0
     ) -> None:
         net = self.net
-        span = np.int64(self.first), np.int64(self.count)
-        args = (*arrays, *span, net.d, net.hidden, net.f_in, *flags, *tile, *outputs)
+        place = np.int64(self.first), np.int64(self.count)
+        args = (*arrays, *place, net.d, net.hidden, net.f_in, *flags, *tile, *outputs)
         shared = (tile.elements + extra) * net.itemsize
         types = (net.params.dtype, self.pieces.offsets.dtype)
         net.kernels.launch(kernel, types, (cover(self.count, tile.groups) * tiles,), (128,), args, shared)

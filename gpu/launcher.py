@@ -103,29 +103,16 @@ class Runtime(ABC):
     def launch(
         self, family: str, kernel: str, types: Types, grid: Extents, block: Extents, args: Args, shared_mem: int = 0
     ) -> None:
-        """Launch one kernel.
+        """Launch one kernel: a ``__global__`` function of ``kernels/<family>.cu``.
 
-        Parameters
-        ----------
-        family
-            The kernel file (``kernels/<family>.cu``).
-        kernel
-            The name of the ``__global__`` function.
-        types
-            Its template arguments: dtypes, and integers for value parameters; empty for a plain function.
-        grid, block
-            One to three extents. A grid with an extent of 0 launches nothing: empty input is ordinary.
-        args
-            C-contiguous arrays of this place, NumPy scalars of the parameters' types, ``None`` for a null pointer.
-        shared_mem
-            Bytes of dynamic shared memory.
+        Its template arguments are dtypes, and integers for value parameters; a plain function has none. Grid and block
+        have one to three extents; a grid with an extent of 0 launches nothing, since empty input is ordinary. Arguments
+        are C-contiguous arrays of this place, NumPy scalars of the parameters' types, ``None`` for a null pointer.
 
         Raises
         ------
-        TypeError
-            An argument's type is not the parameter's.
-        ValueError
-            An array is not contiguous, or the kernel has no such instance.
+        TypeError, ValueError
+            An argument's type is not the parameter's; an array is not contiguous, or the kernel has no such instance.
         KernelError
             Only on the CPU: the kernel itself is wrong.
         MemoryError
@@ -215,13 +202,7 @@ def _open(path: Path) -> ctypes.CDLL:
 
 
 class HostLibrary:
-    """A shared library made by ``gpu/host``: the kernels of one family, for the CPU.
-
-    Parameters
-    ----------
-    path
-        The library file.
-    """
+    """A shared library made by ``gpu/host``: the kernels of one family, for the CPU."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -356,19 +337,9 @@ def using_host_library(
 ) -> Iterator[HostLibrary]:
     """Run a family's kernels from another build (asan, race) or in another order of blocks and threads.
 
-    Parameters
-    ----------
-    path
-        The library; it serves the family it was built for.
-    order
-        ``"forward"``, ``"reverse"`` or ``"random"``: who goes first among blocks, and among threads that can go on. A
-        correct kernel gives the same bits in each.
-    seed
-        Of the random order.
-
-    Notes
-    -----
-    For tests: it changes the whole process, not one thread.
+    The library serves the family it was built for. ``"forward"``, ``"reverse"`` or ``"random"``, from a seed: who goes
+    first among blocks, and among threads that can go on. A correct kernel gives the same bits in each. For tests: this
+    changes the whole process, not one thread.
     """
     if order not in ORDERS:
         raise ValueError(f"order must be one of {', '.join(ORDERS)}, got {order!r}")

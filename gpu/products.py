@@ -11,8 +11,6 @@ import numpy as np
 
 from trigraph.gpu.sums import ROWS, Kernels, bits, cover
 
-__all__ = ["Columns", "Tile", "product_rows"]
-
 
 class Tile(NamedTuple):
     """Lanes of the largest of a block's small products, see kernels/products.cuh, as exponents of two."""
@@ -45,13 +43,7 @@ class Columns(NamedTuple):
 
 
 def product_rows(kernels: Kernels, left: Any, right: Any) -> Any:
-    """Return left^T right summed over each ROWS rows, (chunks, left columns, right columns).
-
-    Parameters
-    ----------
-    kernels : Kernels
-    left, right : array, shape (num_rows, columns), or Columns
-    """
+    """Return left^T right, summed over each ROWS rows: (chunks, left columns, right columns)."""
     left, right = (x if isinstance(x, Columns) else Columns(x, 0, x.shape[1]) for x in (left, right))
     num_rows = len(left.matrix)
     tile = Tile.of(left.width, right.width)

@@ -8,8 +8,6 @@ import numpy as np
 
 from trigraph.gpu.sums import bits, cover
 
-__all__ = ["ACCESS", "THREADS", "Lanes", "aligned", "is_aligned", "is_wide"]
-
 THREADS = 128  # of a block
 WARP_BITS = 5
 POSITION_BITS = 3

@@ -9,8 +9,6 @@ import os
 import re
 from pathlib import Path
 
-__all__ = ["SourceError", "expand_includes"]
-
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"\n]+)".*$', re.MULTILINE)
 
 

@@ -15,31 +15,6 @@ import numpy as np
 from trigraph.gpu.launcher import Args, Extents, Types, runtime
 from trigraph.graphs import PART_SIZE, LongRows
 
-__all__ = [
-    "PART_SIZE",
-    "ROWS",
-    "Kernels",
-    "Rows",
-    "Total",
-    "bits",
-    "blocks",
-    "by_destination",
-    "by_row",
-    "by_source",
-    "clear_unused",
-    "cover",
-    "edge_ids",
-    "finish",
-    "gather",
-    "overflow_for",
-    "small_blocks",
-    "spread",
-    "sum_pieces",
-    "sum_positions",
-    "sum_rows",
-    "workspace",
-]
-
 ROWS = 256  # rows of a matrix that are summed at a time
 # Bytes that the arrays of one block may take. How many rows a block has follows from it, and so does the order of a sum
 # over blocks: it is the same number on every device.
@@ -51,19 +26,7 @@ MAX_LEVELS = 16  # of the tree that their sums are added up in
 
 
 class Kernels:
-    """The kernels of a family, where an array lives.
-
-    Parameters
-    ----------
-    family : str
-    array : array
-        Of NumPy or CuPy.
-
-    Attributes
-    ----------
-    dtype : dtype
-        The array's.
-    """
+    """The kernels of a family where an array of NumPy or CuPy lives; `dtype` is the array's."""
 
     def __init__(self, family: str, array: Any) -> None:
         self.family, self.dtype = family, array.dtype
@@ -149,14 +112,8 @@ class Total:
     The sums of 1, 2, 4, ... parts that wait for as many others are rows of one array. Each part is summed and added to
     those that it completes by the same launch; the last one adds up all of them, so it waits for the end.
 
-    Parameters
-    ----------
-    kernels : Kernels
-    total : array
-    outer : int
-        The parts' rows are matrices (outer, rest), and `total` is their transpose.
-    fresh : bool
-        Whether the sum replaces what is in `total`; by default it is added to that.
+    With `outer`, the parts' rows are matrices (outer, rest), and `total` is their transpose. A `fresh` sum replaces
+    what is in `total`; by default it is added to that.
     """
 
     def __init__(self, kernels: Kernels, total: Any, outer: int = 1, fresh: bool = False) -> None:

@@ -11,9 +11,8 @@ from typing import Any
 
 from trigraph.gpu import sums
 from trigraph.gpu.products import product_rows
-from trigraph.gpu.sums import PART_SIZE, ROWS, Kernels, Rows, Total, cover
-
-__all__ = ["SIDE", "Pair", "Units", "add_products", "given", "members", "product"]
+from trigraph.gpu.sums import ROWS, Kernels, Rows, Total, cover
+from trigraph.graphs import PART_SIZE
 
 SIDE = 32  # of a tile of kernels/products.cuh, rows and columns
 

@@ -24,22 +24,10 @@ def largest(errors: np.ndarray) -> float:
 
 
 def scaled_error(got: np.ndarray, triple: np.ndarray, dtype: str, more: np.ndarray | float = 0.0) -> float:
-    """Largest |got - ref| / (eps * scale + tiny + more).
+    """Largest |got - ref| / (eps * scale + tiny + more); NaN if there is a NaN in `got` or in the judge's result.
 
-    Parameters
-    ----------
-    got : ndarray
-    triple : ndarray, shape (3, *got.shape)
-        hi, lo and scale from the judge.
-    dtype : str
-        The precision `got` was computed in.
-    more : ndarray or float
-        What else a tolerance of 1 allows.
-
-    Returns
-    -------
-    float
-        NaN if there is a NaN in `got` or in the judge's result.
+    The triple, (3, *got.shape), has hi, lo and scale from the judge; `got` was computed in `dtype`, and `more` is what
+    else a tolerance of 1 allows.
     """
     hi, lo, scale = triple
     with np.errstate(invalid="ignore", over="ignore"):
@@ -76,24 +64,11 @@ def check_accuracy(
     absent: tuple[str, ...] = (),
     back: Mapping[str, np.ndarray] | None = None,
 ) -> list[Check]:
-    """Compare every field of an operator with the judge.
+    """Compare every field of an operator with the judge; the arguments `absent` are None.
 
-    Parameters
-    ----------
-    subject : Subject
-    judged : Judged
-    op : Operator
-    absent : tuple of str
-        Arguments to be None.
-    back : mapping, optional
-        What the subject's fwd returned, given back to its bwd.
-
-    Returns
-    -------
-    list of Check
-        One for each field; `error` is in units of eps * scale, infinite where the form is wrong. One more (kind
-        ``empty``) for each field with elements to which nothing contributes, the judge's scale being 0: they must be
-        exactly 0.
+    `back` is what the subject's fwd returned, given back to its bwd. There is a check for each field, whose error is in
+    units of eps * scale, infinite where the form is wrong, and one more (kind ``empty``) for each field with elements
+    to which nothing contributes, the judge's scale being 0: they must be exactly 0.
     """
     case = judged.case
     outcome = attempt(subject, op, judged.arguments(op, absent) | dict(back or {}))
@@ -120,12 +95,9 @@ def check_accuracy(
 def check_subsets(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
     """Ask for one field at a time, and leave out one cotangent, or all but one, at a time.
 
-    Returns
-    -------
-    list of Check
-        For each field asked for alone, the number of fields that are wrong: it has the bits it has among all, the
-        others are None. For each ``gg_`` argument that is None, or alone is not, the comparison of every field with
-        the judge, for whom None is zero.
+    For each field asked for alone, the error is the number of fields that are wrong: it has the bits it has among all,
+    the others are None. For each ``gg_`` argument that is None, or alone is not, every field is compared with the
+    judge, for whom None is zero.
     """
     case = judged.case
     checks = []

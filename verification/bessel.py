@@ -49,10 +49,7 @@ def _scipy(x: np.ndarray) -> np.ndarray:
 def check_bessel(subject: Subject, judged: Judged) -> list[Check]:
     """Compare sbf_rad with scipy, one check for each degree.
 
-    Returns
-    -------
-    list of Check
-        `error` in eps * scale, the judge's scale; `curve` has the largest error over the radial functions at each x.
+    Errors are in eps * scale, the judge's scale; `curve` has the largest error over the radial functions at each x.
     """
     case, op = judged.case, OPERATORS["radial_basis_fwd"]
     outcome = attempt(subject, op, case.arguments(op))

@@ -21,23 +21,9 @@ from trigraph.checks import HALF, choice_number, shape_of
 from trigraph.table import OPERATORS, SYMBOLS, Argument, Array, Definition, Operator
 from trigraph.verification.graphs import GRAPHS
 from trigraph.verification.kinds import Variant
-from trigraph.verification.variants import hubs, sizes_of, variants
-
-__all__ = [
-    "POINT_STEP",
-    "Case",
-    "Variant",
-    "assemble",
-    "build",
-    "draw",
-    "frozen",
-    "half_dtype",
-    "half_types",
-    "hubs",
-    "kink_violations",
-    "plain",
-    "variants",
-]
+from trigraph.verification.variants import hubs as hubs
+from trigraph.verification.variants import sizes_of
+from trigraph.verification.variants import variants as variants
 
 # Margin from kinks: rows are drawn again until |value| >= 2 |change of value| for the largest step of any difference.
 # Cases that are only compared at one point keep clear of kinks by more than rounding could carry them.
@@ -132,7 +118,7 @@ def draw(
     def numbers(shape: tuple[int, ...], sample: str) -> np.ndarray:
         if sample == "unit interval":  # and mostly a little beyond its end, where a cutoff lies
             return rng.uniform(0.1, 0.9 if data in ("positive", "constant") else 1.1, shape)
-        if sample == "frequency":  # of waves in the unit interval: pi to 6 pi in DimeNet++
+        if sample == "frequency":  # of sines in the unit interval: pi to 6 pi in DimeNet++
             return rng.uniform(1, LARGEST_FREQUENCY, shape)
         if sample == "change of frequency":
             return LARGEST_FREQUENCY / 2 * rng.standard_normal(shape)
@@ -193,13 +179,7 @@ def kink_violations(
 
 
 def _resample(case: Case, rng: np.random.Generator) -> Case:
-    """Draw rows again until every kink is clear.
-
-    Raises
-    ------
-    RuntimeError
-        If that does not come to an end.
-    """
+    """Draw rows again until every kink is clear; RuntimeError if that does not come to an end."""
     for _ in range(MAX_ROUNDS):
         bad = kink_violations(case.definition, case.values, case.directions, case.largest_step)
         if not any(rows.any() for rows in bad.values()):
@@ -274,22 +254,9 @@ def assemble(
 
 
 def build(definition: Definition, variant: Variant, dtype: str, seed: int, half: str | None = None) -> Case:
-    """Build one case.
+    """Build the case of a variant, one of `variants(definition)`; `half` as of `draw`.
 
-    Parameters
-    ----------
-    definition : Definition
-    variant : Variant
-        One of `variants(definition)`.
-    dtype : {"float32", "float64"}
-    seed : int
-    half : {"float16", "bfloat16"}, optional
-        See `draw`.
-
-    Returns
-    -------
-    Case
-        With directions, and clear of kinks.
+    Arrays are read-only: a panel that writes to its inputs fails.
     """
     rng = np.random.default_rng([seed, zlib.crc32(f"{definition.name}/{variant.label}".encode())])
     sizes = sizes_of(definition, variant)

@@ -32,7 +32,7 @@ class Comparison:
     """Differences between an earlier report and this one."""
 
     date: str  # of the earlier report
-    commit: str | None
+    commit: str
     influences: list[tuple[str, str, str]]  # name, then and now of what differs among the things bits depend on
     same_bits: int  # number of outputs with equal digests
     changed_bits: list[tuple[Check, Check]]  # the earlier check, and this one
@@ -63,7 +63,7 @@ def _accuracy_changed(then: Check, now: Check) -> bool:
 def _at(report: Mapping[str, Any], place: Sequence[str]) -> str:
     value: Any = report
     for key in place:
-        value = value[key] if value is not None else None
+        value = value.get(key) if isinstance(value, Mapping) else None
     return "none" if value is None else str(value)
 
 
@@ -88,8 +88,8 @@ def compare(
     pairs = [(before[key], after[key]) for key in after if key in before]
     digests = [(a, b) for a, b in pairs if a.digest is not None and b.digest is not None]
     return Comparison(
-        date=earlier["date"],
-        commit=earlier["environment"]["trigraph"]["commit"],
+        date=_at(earlier, ("date",)),
+        commit=_at(earlier, INFLUENCES["commit"]),
         influences=[
             (name, _at(earlier, place), _at(report, place))
             for name, place in INFLUENCES.items()

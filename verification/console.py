@@ -67,8 +67,8 @@ def print_withheld(console: Console, checks: Sequence[Check]) -> None:
     """Print what a user's function does not offer, and why."""
     groups = withheld(checks)
     for w in groups:
-        console.print(f"Not offered by {escape(w.panel)}: {w.count} checks of {escape(w.operator)}: {escape(w.reason)}")
-        console.print(f"      {escape(w.cases)}", style="dim")
+        console.print(f"Not offered by {escape(w.panel)}: {w.count} checks of {escape(w.operator)}: {escape(w.what)}")
+        console.print(f"      {escape(w.where)}", style="dim")
     if groups:
         console.print()
 
@@ -83,8 +83,7 @@ def _pairs(title: str, changes: Sequence[tuple[Check, Check]]) -> Table:
 
 def print_comparison(console: Console, comparison: Comparison) -> None:
     """Print what changed since an earlier report."""
-    commit = f", commit {comparison.commit[:12]}" if comparison.commit else ""
-    console.print(f"[bold]Changes since {comparison.date}{commit}[/]")
+    console.print(f"[bold]Changes since {escape(comparison.date)}, commit {escape(comparison.commit[:12])}[/]")
     for name, then, now in comparison.influences:
         console.print(f"  {name}: {escape(then)} -> {escape(now)}")
     bits, accuracy = comparison.changed_bits, comparison.changed_accuracy

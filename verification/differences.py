@@ -52,29 +52,14 @@ class Curve:
 
 
 def assess(steps: Sequence[float], errors: Sequence[float], floors: Sequence[float], degree: int | None) -> Curve:
-    """Accept or reject a curve of errors against steps.
+    """Accept or reject a curve of relative errors against steps, which fall; rounding alone may cause the floors.
 
-    Parameters
-    ----------
-    steps : sequence of float
-        Falling.
-    errors : sequence of float
-        Relative errors at these steps.
-    floors : sequence of float
-        What rounding alone may cause at each step.
-    degree : int or None
-        Polynomial degree of the function along the direction; None where it is not a polynomial.
+    `degree` is the polynomial degree of the function along the direction, None where it is no polynomial.
 
-    Returns
-    -------
-    Curve
-
-    Notes
-    -----
     A curve whose every error is within its floor is right: no wrong derivative gets there. Up to degree 2 no other is.
     Otherwise truncation must show, with slope 2 +- 0.1: the median of the slopes between any two points in logarithms
-    (Theil and Sen), which one error that rounding lifted does not move. The range is chosen from the data: a floor
-    F / h is fitted to the `FLOOR_STEPS` smallest steps (F the largest error * h). The range begins at the smallest step
+    (Theil and Sen), which one error that rounding lifted does not move. The range is chosen from the data: a floor F /
+    h is fitted to the `FLOOR_STEPS` smallest steps (F the largest error * h). The range begins at the smallest step
     from which on all errors are above `ABOVE_FLOOR` times that floor, and ends `DECADES` decades higher, before the
     next order of truncation matters. A curve without such a range is rejected.
     """
@@ -167,24 +152,9 @@ def check_differences(
 ) -> list[Check]:
     """Differences of the operator below `upper` against `upper`, in every argument that it has a derivative for.
 
-    Parameters
-    ----------
-    subject : Subject or None
-        None for the judge, in real128.
-    judged : Judged
-        A case clear of kinks up to the largest step.
-    upper : Operator
-        A bwd, a bwd2 or a part of that.
-    steps : sequence of float
-        Powers of two, falling.
-    operator : str, optional
-        Name for the record (default: that of `upper`).
-
-    Returns
-    -------
-    list of Check
-        One for each field of `upper`: `error` is the best relative error over the steps, infinite where the curve is
-        wrong.
+    `upper` is a bwd, a bwd2 or a part of that, recorded as `operator`; without a subject the judge is differenced, in
+    real128. The case is clear of kinks up to the largest step; steps are powers of two, falling. There is a check for
+    each field of `upper`, whose error is the best relative one over the steps, infinite where the curve is wrong.
     """
     arithmetic = _of_judge(judged) if subject is None else _of_subject(subject, judged)
     case, dtype, checks = judged.case, arithmetic.dtype, []

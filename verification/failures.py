@@ -55,7 +55,7 @@ def _grouped(
 
 @dataclass(frozen=True)
 class Failure:
-    """Failures of one kind of an operator in a panel.
+    """Failures of one kind of an operator in a panel, or checks of it that a user's function does not offer.
 
     `what` is wrong: the note, where that is why it fails, else the kind of check and the fields; `where`: dtypes, kinds
     of check or the largest error, and in which cases of how many; `remarks`: what is special about these cases; `trace`
@@ -67,8 +67,8 @@ class Failure:
     what: str
     count: int
     where: str
-    remarks: list[str]
-    trace: str
+    remarks: Sequence[str] = ()
+    trace: str = ""
 
 
 def _reason(check: Check) -> str:
@@ -122,18 +122,7 @@ def _failure(group: Sequence[Check], checks: Sequence[Check]) -> Failure:
     )
 
 
-@dataclass(frozen=True)
-class Withheld:
-    """Checks that a user's function does not offer: of what operator, how many, why, and in which cases."""
-
-    operator: str
-    panel: str
-    count: int
-    reason: str
-    cases: str
-
-
-def withheld(checks: Sequence[Check]) -> list[Withheld]:
+def withheld(checks: Sequence[Check]) -> list[Failure]:
     """Group the checks that were not offered by the reason."""
 
     def key(check: Check) -> tuple[str, str, str]:
@@ -141,7 +130,7 @@ def withheld(checks: Sequence[Check]) -> list[Withheld]:
 
     groups = _grouped((c for c in checks if not c.offered), key)
     return [
-        Withheld(operator, panel, sum(int(c.error) for c in group), reason, _list(map(_case, group)))
+        Failure(operator, panel, reason, sum(int(c.error) for c in group), _list(map(_case, group)))
         for (operator, panel, reason), group in groups.items()
     ]
 

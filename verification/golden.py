@@ -86,13 +86,7 @@ class Vector:
 
 
 def check_golden(subject: Subject | None, vector: Vector, dtype: str) -> list[Check]:
-    """Compare a subject (None: the judge) with a vector.
-
-    Returns
-    -------
-    list of Check
-        One for each field that the vector has.
-    """
+    """Compare a subject (None: the judge) with every field that a vector has."""
     op = OPERATORS[vector.operator]
     if subject is None:
         integers = {f.name for f in op.fields if f.index}

@@ -52,11 +52,8 @@ def check_half(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
 def check_every_number(subject: Subject, half: str) -> list[Check]:
     """Add every number of a half type and itself, and it and the next: sums are exact, rounded to even, or infinite.
 
-    Returns
-    -------
-    list of Check
-        One; the error is the number of sums that are wrong. Cotangents of scores are cotangents of the output times 0:
-        what is not finite gives NaN.
+    The error is the number of sums that are wrong. Cotangents of scores are cotangents of the output times 0: what is
+    not finite gives NaN.
     """
     every = np.arange(2**16, dtype=np.uint16)
     numbers = np.stack([every, every, every, every + 1]).view(half_dtype(half)).reshape(4, -1, WIDTH)

@@ -28,21 +28,10 @@ class LoadError(ValueError):
 
 
 def load(name: str) -> Callable[..., Any]:
-    """Import a function.
+    """Import a function named ``"mymodule:function"`` or ``"package.module:Class.method"``.
 
-    Parameters
-    ----------
-    name : str
-        ``"mymodule:function"``, or ``"package.module:Class.method"``; the current directory is searched first.
-
-    Returns
-    -------
-    callable
-
-    Raises
-    ------
-    ValueError
-        If the name has another form, or there is no such function; `LoadError` if its module fails.
+    The current directory is searched first. ValueError if the name has another form, or there is no such function;
+    `LoadError` if its module fails.
     """
     module, colon, path = name.partition(":")
     if not (module and colon and path):
@@ -135,25 +124,10 @@ def _call(
 
 
 def adapt(name: str, operator: str | None = None, function: Callable[..., Any] | None = None) -> Subject:
-    """Make a user's function a subject.
+    """Make a user's function a subject, which checks call `name`: it is imported by that, unless it is given.
 
-    Parameters
-    ----------
-    name : str
-        ``"mymodule:function"``; what checks call the panel.
-    operator : str, optional
-        The operator it implements (default: the function's own name).
-    function : callable, optional
-        Instead of importing `name`.
-
-    Returns
-    -------
-    Subject
-
-    Raises
-    ------
-    ValueError
-        If it cannot be loaded, or there is no such operator.
+    It implements `operator`, by default that of its own name. ValueError if it cannot be loaded, or there is no such
+    operator.
     """
     own = load(name) if function is None else function
     target = operator or getattr(own, "__name__", "")

@@ -121,13 +121,7 @@ class _Child:
             self.connection.send((what, numbers))
 
     def receive(self) -> Any:
-        """Return the next message.
-
-        Raises
-        ------
-        Ended
-            If there is none to come.
-        """
+        """Return the next message; `Ended` if there is none to come."""
         with suppress(EOFError, OSError):
             while self.process.exitcode is None or self.connection.poll():
                 if self.connection in wait([self.connection, self.process.sentinel], PATIENCE):
@@ -144,22 +138,10 @@ class _Child:
 
 
 class Workers:
-    """Processes that lay out a run and share its units.
+    """Processes that lay out a run and share its `units`; implementations are names.
 
-    Parameters
-    ----------
-    requests : sequence of mappings
-        Arguments of `run.plan`, one for each plan; implementations are names.
-    processes : int
-
-    Attributes
-    ----------
-    units : list of Unit
-
-    Raises
-    ------
-    Refused
-        If the arguments are wrong, or the implementation cannot be imported.
+    Each request has the arguments of `run.plan` for a plan. `Refused` if they are wrong, or the implementation cannot
+    be imported.
     """
 
     def __init__(self, requests: Sequence[Mapping[str, Any]], processes: int) -> None:
@@ -185,13 +167,9 @@ class Workers:
         ]
 
     def execute(self) -> Iterator[tuple[Unit, list[Check]]]:
-        """Execute the units, those of a case in one process and in order.
+        """Execute the units, those of a case in one process and in order, and yield each with its checks.
 
-        Yields
-        ------
-        unit : Unit
-        checks : list of Check
-            The last one has a failed check, and the rest is left out, if a process is gone.
+        If a process is gone, the last one has a failed check, and the rest is left out.
         """
         try:
             for child in self._children:

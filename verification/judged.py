@@ -30,19 +30,9 @@ def every_operator_of(definition: Definition) -> tuple[Operator, ...]:
 
 
 def ask(op: Operator, values: Mapping[str, Any], wrt: Sequence[str] | None = None) -> dict[str, np.ndarray]:
-    """Ask the judge for an operator's fields.
+    """Ask the judge for an operator's fields, as triples (3, ...) of hi, lo and scale; integers are as they are.
 
-    Parameters
-    ----------
-    op : Operator
-    values : mapping
-        Arguments; arrays of float32 or float64 are taken exactly, arrays of pairs (2, ...) as they are, None is zero.
-    wrt : sequence of str, optional
-
-    Returns
-    -------
-    mapping from field to ndarray, shape (3, ...)
-        hi, lo and scale; integers as they are. Only fields asked for, that exist.
+    Arrays of float32 or float64 are taken exactly, arrays of pairs (2, ...) as they are, None is zero.
     """
     arrays = {a.name: len(a.dims) for a in op.arguments if not a.given_back}
     keywords = dict(values)

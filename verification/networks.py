@@ -45,27 +45,13 @@ def mesh(patch: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def power_law(nodes: int = NODES, edges: int = EDGES, exponent: float = 0.6, seed: int = 0) -> CSC:
-    """Graph whose in- and out-degrees fall as rank**-exponent.
+    """Graph whose in- and out-degrees fall as rank**-exponent; rows of edge arrays are positions.
 
-    Parameters
-    ----------
-    nodes, edges : int
-    exponent : float
-        Of the degrees by rank, above 0 and below 1: the largest degree is about
-        ``(1 - exponent) * edges / nodes**(1 - exponent)``.
-    seed : int
-
-    Returns
-    -------
-    CSC
-        Rows of edge arrays are positions.
-
-    Notes
-    -----
-    The generator: both ends of every edge are drawn independently, the node of rank r with a probability proportional
-    to ``r**-exponent`` by inversion of its continuous distribution, ``r = nodes * u**(1/(1 - exponent))`` with u
-    uniform in [0, 1) from NumPy's PCG64; ranks are given to nodes by a random permutation of destinations and another
-    of sources. Edges are sorted by destination, stably. Duplicates and self-loops stay.
+    The exponent is above 0 and below 1: the largest degree is about ``(1 - exponent) * edges / nodes**(1 - exponent)``.
+    Both ends of every edge are drawn independently, the node of rank r with a probability proportional to
+    ``r**-exponent`` by inversion of its continuous distribution, ``r = nodes * u**(1/(1 - exponent))`` with u uniform
+    in [0, 1) from NumPy's PCG64; ranks are given to nodes by a random permutation of destinations and another of
+    sources. Edges are sorted by destination, stably. Duplicates and self-loops stay.
     """
     rng = np.random.default_rng(seed)
     ends = []
@@ -95,13 +81,13 @@ def _some(graph: CSC, nodes: np.ndarray) -> CSC:
     return CSC(offsets, numbers.astype(np.int64), len(sources))
 
 
-def _waves(nodes: int, width: int, phase: float) -> np.ndarray:
+def _sines(nodes: int, width: int, phase: float) -> np.ndarray:
     """Features of nodes without any of their own: a sine for each column, none alike."""
     return np.sin(np.outer(np.arange(nodes) + 1, np.sqrt(np.arange(width) + 2)) + phase)
 
 
 def _arguments(graph: CSC, settings: dict[str, Any], **known: Any) -> dict[str, Any]:
-    """Return arguments of fwd: the given ones, waves for the features that are not."""
+    """Return arguments of fwd: the given ones, sines for the features that are not."""
     heads, width = settings.get("num_heads", HEADS), settings.get("num_heads", HEADS) * DIM_HEAD
     values = {
         "graph": graph,
@@ -109,10 +95,10 @@ def _arguments(graph: CSC, settings: dict[str, Any], **known: Any) -> dict[str, 
         "concat_heads": True,
         "activation": "tanh",
         "negative_slope": 0.2,
-        "src_embedding": _waves(graph.num_src_nodes, width, 0.0),
-        "dst_embedding": _waves(graph.num_dst_nodes, width, 1.0),
+        "src_embedding": _sines(graph.num_src_nodes, width, 0.0),
+        "dst_embedding": _sines(graph.num_dst_nodes, width, 1.0),
         "edge_embedding": None,
-        "embedding": _waves(graph.num_src_nodes, width, 0.0),
+        "embedding": _sines(graph.num_src_nodes, width, 0.0),
         "edge_weight": 1 + 0.5 * np.sin(np.arange(graph.num_edges)),
         "op": "mean",
         "mean_by": "weight",
@@ -131,16 +117,16 @@ def mesh_values(definition: Definition, patch: bool, keep: np.ndarray | None) ->
     along = positions[src] - positions[dst]
     length = np.linalg.norm(along, axis=1, keepdims=True)
     sums = positions.sum(1, keepdims=True)
-    waves = np.concatenate([np.sin(positions), np.cos(positions), np.sin(sums), positions[:, :1]], 1)
+    sines = np.concatenate([np.sin(positions), np.cos(positions), np.sin(sums), positions[:, :1]], 1)
     directions = np.tile(along / length, (1, HEADS * DIM_HEAD // 2))
-    known = {"src_embedding": waves, "dst_embedding": waves, "edge_embedding": directions, "embedding": waves}
+    known = {"src_embedding": sines, "dst_embedding": sines, "edge_embedding": directions, "embedding": sines}
     return _arguments(graph, {}, **known, edge_weight=1 / (1 + length[:, 0]))
 
 
 def club_values(definition: Definition, patch: bool, keep: np.ndarray | None) -> dict[str, Any]:
     """Return the values of the karate club: who took which side, and with whom one met how often."""
     graph, weights, side = club()
-    member = _waves(graph.num_src_nodes, HEADS * DIM_HEAD, 0.0)
+    member = _sines(graph.num_src_nodes, HEADS * DIM_HEAD, 0.0)
     member[:, 0] = 2 * side - 1
     known = {"src_embedding": member, "dst_embedding": member, "embedding": member, "edge_weight": weights}
     return _arguments(graph, {"activation": "sigmoid", "concat_heads": False, "op": "sum"}, **known)

@@ -84,11 +84,8 @@ def _wrong(
 def check_nonfinite(subject: Subject, judged: Judged, op: Operator, name: str) -> list[Check]:
     """Spoil some elements of an argument: that reaches what depends on them, as the judge has it, nothing else.
 
-    Returns
-    -------
-    list of Check
-        For each field; the error is the number of elements that are spoilt where the judge has them whole, or the other
-        way round, and of integers that differ, over all spoilers; the note says which was the first.
+    The error of a field is the number of elements that are spoilt where the judge has them whole, or the other way
+    round, and of integers that differ, over all spoilers; the note says which was the first.
     """
     (argument,) = (a for a in op.arguments if a.name == name)
     calls, trials = zip(*(_wrong(subject, judged, op, name, s) for s in spoilers(argument)), strict=True)

@@ -31,18 +31,12 @@ from trigraph.verification.record import Check
 from trigraph.verification.structures import BASIS, MIDDLE, SUM, WHOLE, WIDTH, Model, Structure, model, numbers
 from trigraph.verification.subjects import Subject, arrays_of, panel
 
-# The check is recorded under the last of the operators it takes the chain through.
+# Operators that a check takes the chain through; it is recorded under the first.
+CHAIN = ("agg_edge_to_edge_bwd", "agg_edge_to_edge_fwd", "radial_basis_fwd", "radial_basis_bwd")
 INVOLVED = {
-    "forces": ("agg_edge_to_edge_bwd", "agg_edge_to_edge_fwd", "radial_basis_fwd", "radial_basis_bwd"),
-    "force training": (
-        "agg_edge_to_edge_bwd2",
-        "agg_edge_to_edge_fwd",
-        "agg_edge_to_edge_bwd",
-        "radial_basis_fwd",
-        "radial_basis_bwd",
-        "radial_basis_bwd2",
-    ),
-    "invariance": ("agg_edge_to_edge_bwd", "agg_edge_to_edge_fwd", "radial_basis_fwd", "radial_basis_bwd"),
+    "forces": CHAIN,
+    "force training": ("agg_edge_to_edge_bwd2", *CHAIN, "radial_basis_bwd2"),
+    "invariance": CHAIN,
 }
 STEPS = tuple(2.0**-k for k in (*range(6, 20, 2), *range(21, 31, 3)))
 TRAINED = ("weights", "freq")

@@ -1,4 +1,4 @@
-"""Pictures of a report: the worst of each operator and panel, finite-difference curves, radial functions."""
+"""Pictures of a report: the worst of each operator and panel, and finite-difference curves."""
 
 from __future__ import annotations
 
@@ -110,20 +110,6 @@ def _range(values: np.ndarray) -> tuple[float, float]:
     return float(values.min()) / 3, float(values.max()) * 3
 
 
-def _logarithmic(axes: mpl.axes.Axes, title: str, xlim: Any, **more: Any) -> None:
-    axes.set_title(title, fontsize=9)
-    axes.set(xscale="log", yscale="log", xlim=xlim, **more)
-    axes.grid(color=MUTED, alpha=0.25, linewidth=0.5)
-
-
-def _label(figure: Figure, x: str, y: str, lines: Sequence[tuple[str, dict[str, Any]]], columns: int) -> None:
-    """Label the axes that all plots of a figure share, and explain its lines."""
-    figure.supxlabel(x, fontsize=9)
-    figure.supylabel(y, fontsize=9)
-    handles = [Line2D([], [], label=text, **style) for text, style in lines]
-    figure.legend(handles=handles, loc="outside upper center", ncols=columns, frameon=False)
-
-
 def differences(checks: Sequence[Check]) -> Figure | None:
     """Draw error against step of every finite-difference curve, one plot for each operator, on common axes.
 
@@ -148,53 +134,28 @@ def differences(checks: Sequence[Check]) -> Figure | None:
             if any(c.order is not None for c in own):
                 axes.plot(steps, steps**2, **DASHED)
             _curves(axes, own)
-            _logarithmic(axes, operator, steps, **({"ylim": _range(shown)} if shown.size else {}))
+            axes.set_title(operator, fontsize=9)
+            axes.set(xscale="log", yscale="log", xlim=steps, **({"ylim": _range(shown)} if shown.size else {}))
+            axes.grid(color=MUTED, alpha=0.25, linewidth=0.5)
         for axes in list(grid.flat)[len(operators) :]:
             axes.set_visible(False)
-        lines = [
+        lines: list[tuple[str, dict[str, Any]]] = [
             (f"{panel}, {dtype}", {"color": COLOURS.get(panel, OTHER_COLOUR), "linestyle": DASHES[dtype]})
             for panel, dtype in dict.fromkeys((c.panel, c.dtype) for c in curves)
         ]
         lines.append(("roundoff: eps / h", DOTTED))
         if any(c.order is not None for c in curves):
             lines.append(("truncation: slope 2", DASHED))
-        _label(figure, "step h", "relative error of the central difference", lines, 4 if width > 1 else 2)
-    return figure
-
-
-def bessel(checks: Sequence[Check]) -> Figure | None:
-    """Draw the error of the radial functions against x, one line for each degree, one plot for each panel and dtype.
-
-    None when no radial function was compared with scipy's.
-    """
-    curves = [c for c in checks if c.kind == "bessel" and c.curve]
-    if not curves:
-        return None
-    panels = list(dict.fromkeys(c.panel for c in curves))
-    dtypes = list(dict.fromkeys(c.dtype for c in curves))
-    fields = list(dict.fromkeys(c.field for c in curves))
-    colours = dict(zip(fields, mpl.colormaps["viridis"](np.linspace(0, 0.92, len(fields))), strict=True))
-    x = _range(np.array([p[0] for c in curves for p in c.curve]))
-    top = max(c.tolerance for c in curves)
-    with mpl.rc_context(STYLE):
-        size = (1.0 + 3.4 * len(dtypes), 1.0 + 1.7 * len(panels))
-        figure = Figure(figsize=size, layout="constrained")
-        grid = figure.subplots(len(panels), len(dtypes), sharex=True, sharey=True, squeeze=False)
-        for axes, (panel, dtype) in zip(grid.flat, ((p, d) for p in panels for d in dtypes), strict=True):
-            for c in (c for c in curves if (c.panel, c.dtype) == (panel, dtype)):
-                axes.plot(*_line(c).T, color=WRONG if not c.passed else colours[c.field], linewidth=0.9)
-                axes.axhline(c.tolerance, **DASHED)
-            _logarithmic(axes, f"{panel}, {dtype}", x, ylim=(1e-3, 5 * top))
-        lines = [(f.removeprefix("sbf_rad, "), {"color": colours[f]}) for f in fields]
-        lines.append(("tolerance", DASHED))
-        _label(figure, "x = distance / cutoff", "largest |sbf_rad - scipy's| in eps * scale", lines, 5)
+        figure.supxlabel("step h", fontsize=9)
+        figure.supylabel("relative error of the central difference", fontsize=9)
+        handles = [Line2D([], [], label=text, **style) for text, style in lines]
+        figure.legend(handles=handles, loc="outside upper center", ncols=4 if width > 1 else 2, frameon=False)
     return figure
 
 
 PICTURES: dict[str, Callable[[Sequence[Check]], Figure | None]] = {
     "agreement": agreement,
     "differences": differences,
-    "bessel": bessel,
 }
 
 

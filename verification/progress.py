@@ -1,20 +1,16 @@
-"""What a run says while it runs: a line for each part that is finished, and how long all of it took here last time."""
+"""What a run says while it runs: a line for each part that is finished."""
 
 from __future__ import annotations
 
-import json
-import os
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 
 from trigraph.table import DEFINITIONS
 from trigraph.verification.record import Check
 from trigraph.verification.units import Unit, counted
 
 NAMES = {spec.name for spec in DEFINITIONS}
-REMEMBERED = 100  # runs whose time is kept
 
 
 def part_of(unit: Unit) -> str:
@@ -33,25 +29,12 @@ def result(checks: Iterable[Check]) -> str:
     return f"{passed} checks passed, {failed} failed" + (f", {absent} not offered" if absent else "")
 
 
-def duration(seconds: float) -> str:
-    """Return a time as a text."""
-    if seconds < 60:
-        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
-    return f"{round(seconds) // 60} min {round(seconds) % 60} s"
-
-
 def follow(
     units: Sequence[Unit], results: Iterable[tuple[Unit, list[Check]]]
 ) -> Iterator[tuple[Unit, list[Check], str]]:
-    """Tell of each part of a run when all its units are back, in whatever order they come.
+    """Yield units and their checks as they come, with a line about the part that a unit finishes; "" while none is.
 
-    Yields
-    ------
-    unit, checks
-        As they come.
-    line : str
-        About the part that is finished with this unit; "" while it is not. Its time is the time spent waiting for its
-        units.
+    The time of a part is the time spent waiting for its units.
     """
     left = Counter(map(part_of, units))
     checks: dict[str, list[Check]] = {part: [] for part in left}
@@ -65,38 +48,5 @@ def follow(
         left[part] -= 1
         line = ""
         if left[part] == 0 and checks[part]:
-            line = f"{part}: {result(checks[part])}, {duration(seconds[part])}"
+            line = f"{part}: {result(checks[part])}, {seconds[part]:.1f} s"
         yield unit, made, line
-
-
-# ---- how long it took ------------------------------------------------------------------------------------------------
-
-
-def _file() -> Path:
-    root = os.environ.get("XDG_CACHE_HOME", "")
-    return Path(root if os.path.isabs(root) else os.path.expanduser("~/.cache")) / "trigraph" / "verify.json"
-
-
-def _times() -> dict[str, float]:
-    try:
-        times = json.loads(_file().read_text(encoding="utf-8"))
-        return {str(name): float(seconds) for name, seconds in times.items()}
-    except (OSError, ValueError, AttributeError, TypeError):  # not there, or not what was written
-        return {}
-
-
-def last_time(run: str) -> float | None:
-    """Return the seconds that a run of this description took when it was last made here."""
-    return _times().get(run)
-
-
-def remember(run: str, seconds: float) -> None:
-    """Keep how long a run took in the user's cache directory, if that can be written."""
-    times = _times()
-    times.pop(run, None)
-    times = dict([*times.items(), (run, round(seconds, 1))][-REMEMBERED:])
-    try:
-        _file().parent.mkdir(parents=True, exist_ok=True)
-        _file().write_text(json.dumps(times, indent=1), encoding="utf-8")
-    except OSError:
-        pass

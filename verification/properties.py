@@ -191,11 +191,8 @@ def check_batch(subject: Subject, judged: Judged, op: Operator, seed: int) -> li
 def check_out(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
     """Write into arrays of the caller's, at the start of a cache line and 8 bytes after one, that hold NaN before.
 
-    Returns
-    -------
-    list of Check
-        For each field; the error is the number of elements whose bits differ from those of an ordinary call, plus 1 for
-        each array that was not the one returned, or that was written beside.
+    The error of a field is the number of elements whose bits differ from those of an ordinary call, plus 1 for each
+    array that was not the one returned, or that was written beside.
     """
     assert subject.into is not None
     case, fields = judged.case, judged.case.returned(op)
@@ -270,10 +267,7 @@ def _layout_problem(array: Any, dtype: str, others: Mapping[str, Any]) -> str:
 def check_layout(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
     """Every field is C-contiguous, of the case's dtype, writeable, and in memory of its own.
 
-    Returns
-    -------
-    list of Check
-        The error is 1 where something is wrong with a field of the first call or of a second one.
+    The error is 1 where something is wrong with a field of the first call or of a second one.
     """
     case = judged.case
     values, calls = case.arguments(op), []

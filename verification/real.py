@@ -36,13 +36,13 @@ def _airfoil_values(definition: Definition, patch: bool, keep: np.ndarray | None
     positions, src, dst = networks.mesh(patch)
     if keep is not None:
         src, dst = src[keep], dst[keep]
-    waves = positions @ np.array([[0.3, 0.7, 0.2, 0.5], [0.6, -0.1, 0.4, -0.8]])
+    phases = positions @ np.array([[0.3, 0.7, 0.2, 0.5], [0.6, -0.1, 0.4, -0.8]])
     sizes = {"f_in": WIDTH, "f_out": WIDTH}
     coords, params = positions[src] - positions[dst], networks.airfoil()["params"].astype(np.float64)
     return {
         "coords": coords,
         "params": params,
-        "features": np.concatenate([np.sin(waves), np.cos(waves)], axis=1),
+        "features": np.concatenate([np.sin(phases), np.cos(phases)], axis=1),
         "kernel": panel_function("pyref", "gno_kernel_fwd")(coords, params, **sizes),
         "graph": CSC.from_coo(src, dst, len(positions), len(positions)),
         **sizes,

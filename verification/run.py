@@ -77,13 +77,7 @@ def available_panels() -> tuple[str, ...]:
 
 
 def _selection(operators: Iterable[str] | None) -> frozenset[str]:
-    """Names of operators, from names of operators, definitions and families.
-
-    Raises
-    ------
-    ValueError
-        If a name is none of these.
-    """
+    """Names of operators, from names of operators, definitions and families; ValueError if a name is none of these."""
     if operators is None:
         return frozenset(OPERATORS)
     selected: set[str] = set()
@@ -301,7 +295,6 @@ def plan(
     panels : iterable of str, optional
         Default: those of `available_panels`; with an implementation, none.
     dtypes : iterable of {"float32", "float64"}, optional
-        Default: both.
     seed : int
         Every number drawn follows from it.
     implementation : str or Subject, optional
@@ -316,10 +309,6 @@ def plan(
         The implementation is the forward of an operator on tensors; all orders are checked (`differentiated`).
     device : str, optional
         Where these tensors are.
-
-    Returns
-    -------
-    list of Unit
 
     Raises
     ------

@@ -29,19 +29,9 @@ def _text(value: Any) -> str:
 
 
 def restriction(words: Iterable[str], operators: Iterable[str]) -> Where:
-    """Read a restriction.
+    """Read a restriction of operators: words ``"name=value"``, of which several of one name are alternatives.
 
-    Parameters
-    ----------
-    words : iterable of str
-        ``"name=value"``; several values of one name are alternatives.
-    operators : iterable of str
-        Names of the operators that are to be restricted: each must have the settings.
-
-    Raises
-    ------
-    ValueError
-        If a word has another form, or an operator has no such setting or value; the message lists those it has.
+    ValueError if a word has another form, or an operator has no such setting or value; the message lists those it has.
     """
     where: dict[str, tuple[str, ...]] = {}
     definitions = {OPERATORS[name].definition.name: OPERATORS[name].definition for name in operators}

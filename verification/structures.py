@@ -181,11 +181,8 @@ def _edges_expected(atoms: Any, cutoff: float) -> float:
 def from_atoms(name: str, atoms: Any, cutoff: float) -> Structure:
     """Find the neighbours of an ``ase.Atoms``.
 
-    Raises
-    ------
-    ValueError
-        If two atoms coincide, none is closer to another than `cutoff`, a periodic direction has no cell vector, or
-        there is no memory for so many edges.
+    ValueError if two atoms coincide, none is closer to another than `cutoff`, a periodic direction has no cell vector,
+    or there is no memory for so many edges.
     """
     edges, memory = _edges_expected(atoms, cutoff), os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if not edges * BYTES_PER_EDGE <= memory:
@@ -204,10 +201,7 @@ def from_atoms(name: str, atoms: Any, cutoff: float) -> Structure:
 def _located(name: str) -> tuple[Path, int]:
     """Return file and frame of ``file@frame``; the last of a file, if there is one of the whole name.
 
-    Raises
-    ------
-    ValueError
-        If there is no such file, or the frame is no integer.
+    ValueError if there is no such file, or the frame is no integer.
     """
     if Path(name).is_file():
         return Path(name), -1
@@ -221,19 +215,10 @@ def _located(name: str) -> tuple[Path, int]:
 
 
 def read(name: str | Path, cutoff: float) -> Structure:
-    """Read a structure file, or a frame of a trajectory.
+    """Read a structure, in any format ASE reads: ``file@frame`` of a trajectory, or the last frame of a file.
 
-    Parameters
-    ----------
-    name : str or Path
-        ``file`` (the last frame) or ``file@frame``, in any format ASE reads.
-    cutoff : float
-        In the file's unit of length.
-
-    Raises
-    ------
-    ValueError
-        If ASE is not installed, the file cannot be read, or its atoms make no graph.
+    The cutoff is in the file's unit of length. ValueError if ASE is not installed, the file cannot be read, or its
+    atoms make no graph.
     """
     try:
         from ase.io import iread

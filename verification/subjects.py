@@ -119,13 +119,7 @@ def observe(call: Callable[[], Mapping[str, Any]]) -> Outcome:
 
 
 def arrays_of(subject: Subject, op: Operator, values: Mapping[str, Any], names: Iterable[str]) -> dict[str, np.ndarray]:
-    """Return fields of a call of a subject.
-
-    Raises
-    ------
-    CallError
-        If the call goes wrong, or one of the fields is no array.
-    """
+    """Return fields of a call of a subject; `CallError` if it goes wrong, or one of the fields is no array."""
     outcome = attempt(subject, op, values)
     if outcome.problem:
         raise CallError(f"{op.name}: {outcome.problem}")
@@ -137,13 +131,7 @@ def arrays_of(subject: Subject, op: Operator, values: Mapping[str, Any], names: 
 
 
 def named_fields(op: Operator, result: Any) -> dict[str, Any]:
-    """Return what an operator of the package returned as a mapping from field to array.
-
-    Raises
-    ------
-    TypeError
-        If it is not the operator's type of result.
-    """
+    """Return what an operator returned as a mapping from field to array; TypeError if it is not its type of result."""
     if op.single:
         return {op.fields[0].name: result}
     if not isinstance(result, result_type(op.name)):
@@ -231,13 +219,7 @@ def _small_blocks(name: str) -> Callable[[], AbstractContextManager[None]] | Non
 
 
 def panel(name: str) -> Subject:
-    """Return a panel of the package as a subject.
-
-    Raises
-    ------
-    ValueError
-        If there is no such panel, or it cannot run here.
-    """
+    """Return a panel of the package as a subject; ValueError if there is none of that name, or it cannot run here."""
     if name not in PANELS:
         raise ValueError(f"verify: panel is {name!r}; expected one of {', '.join(PANELS)}, judge")
     if unavailable(name):

@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from trigraph.panels import PANELS
 from trigraph.table import OPERATORS
 from trigraph.verification.record import KINDS, Check
-from trigraph.verification.subjects import DIRECT
 from trigraph.verification.units import counted
 
 # Kinds of check that observe an order.
@@ -113,14 +111,9 @@ def evidence(checks: Sequence[Check]) -> dict[str, Any]:
     """Count what a run compared with what: the paragraph of a page that a referee reads."""
     made = [c for c in checks if c.offered]
     groups = {name: [c for c in made if c.kind == name] for name in KINDS}
-    panels = [p for p in dict.fromkeys(c.panel for c in made) if p not in ("judge", "")]
     accuracy, curves = groups["accuracy"], [c for c in made if c.kind in CURVES]
     return {
         "operators": list(dict.fromkeys(c.operator for c in made if c.operator in OPERATORS)),
-        # Panels that sum in chunks, panels that sum term by term, and functions of the user's.
-        "chunked": [p for p in panels if p in PANELS and p not in DIRECT],
-        "direct": [p for p in panels if p in DIRECT],
-        "others": [p for p in panels if p not in PANELS],
         "dtypes": list(dict.fromkeys(c.dtype for c in made if c.dtype != "real128")),
         "kinds": [_kind(name, group) for name, group in groups.items() if group],
         # Inputs that were compared with the judge, of all definitions.
@@ -130,5 +123,5 @@ def evidence(checks: Sequence[Check]) -> dict[str, Any]:
         "curves": sum(c.panel != "judge" for c in curves),
         "judge_curves": sum(c.panel == "judge" for c in curves),
         "vectors": len({(c.operator, c.case) for c in groups["golden"]}),
-        "emulated": "gpu-host" in panels,
+        "emulated": any(c.panel == "gpu-host" for c in made),
     }

@@ -142,16 +142,9 @@ def tiny(dtype: str) -> float:
 
 
 def accuracy(chunked: bool, terms: int, equal: bool = False) -> float:
-    """Tolerance of the accuracy rule in units of eps * scale.
+    """Tolerance of the accuracy rule in units of eps * scale: of sums in chunks, or of direct sums of so many terms.
 
-    Parameters
-    ----------
-    chunked : bool
-        Whether sums are made in chunks, or directly.
-    terms : int
-        Number of terms of a direct sum.
-    equal : bool
-        Whether the terms are equal, so that the rounding errors of a direct sum can have one sign.
+    Of equal terms the rounding errors of a direct sum can have one sign.
     """
     if chunked:
         return CHUNKED

@@ -34,14 +34,9 @@ ENTITIES = {
 
 
 def renumbered(case: Case, seed: int) -> tuple[Case, dict[str, np.ndarray]]:
-    """Renumber the entities (edges, nodes) of a case.
+    """Return a case with new numbers for its entities (edges, nodes), and the order of the old ones by the size's name.
 
-    Returns
-    -------
-    case : Case
-        The same, in another order.
-    orders : mapping from size to array
-        Row k of an array whose leading size is `name` is row ``orders[name][k]`` of the first case's.
+    Row k of an array whose leading size is `name` is row ``orders[name][k]`` of the first case's.
     """
     graphs, orders = GRAPHS[case.definition.graph].renumbered(case, np.random.default_rng(seed))
 
@@ -77,14 +72,7 @@ def own_fields(case: Case, op: Operator) -> list[Array]:
 
 
 def embed_in_batch(case: Case, seed: int) -> Batch:
-    """Put a case between other graphs.
-
-    Parameters
-    ----------
-    case : Case
-    seed : int
-        Of the others' edges and of the rows of the case's arrays that they have.
-    """
+    """Put a case between other graphs, whose edges and rows of the case's arrays follow from the seed."""
     rng = np.random.default_rng(seed)
     names = [n for n in case.definition.symbols if SYMBOLS[n].minimum == 0 and n in ENTITIES]
     same = {"num_outputs": "num_edges"} if case.values.get("atoms", ...) is None else {}

@@ -87,8 +87,8 @@ def spherical_basis(lists: Lists) -> np.ndarray:
     for l in range(int(np.sqrt(SPHERICAL))):  # noqa: E741
         for m in range(-l, l + 1):
             size = np.sqrt((2 * l + 1) / (4 * np.pi) * factorial(l - abs(m)) / factorial(l + abs(m)))
-            wave = np.cos(m * lists.dihedral) if m >= 0 else np.sin(-m * lists.dihedral)
-            columns.append(size * (np.sqrt(2) if m else 1) * lpmv(abs(m), l, lists.angle) * wave)
+            turns = np.cos(m * lists.dihedral) if m >= 0 else np.sin(-m * lists.dihedral)
+            columns.append(size * (np.sqrt(2) if m else 1) * lpmv(abs(m), l, lists.angle) * turns)
     return np.stack(columns, axis=1)
 
 

@@ -116,20 +116,11 @@ def kernel_parameters(text: str) -> dict[str, list[str]]:
 def generate(
     source: Path, family: str, instances: Iterable[str], root: Path, written: Path | None = None
 ) -> tuple[str, list[Path]]:
-    """Return the C++ text of a kernel file's host version, and the files it was made from.
+    """Return the C++ text of a ``.cu`` file's host version, and the files it was made from.
 
-    Parameters
-    ----------
-    source
-        The ``.cu`` file.
-    family
-        The name the library answers to.
-    instances
-        Name expressions of template instances (or of plain kernels), such as ``gno_hidden<float>``.
-    root
-        The folder that file names in messages are relative to.
-    written
-        The folder of the headers that the build writes, unless they are beside the source.
+    The library answers to `family`. Instances are name expressions of templates, such as ``gno_hidden<float>``, or
+    plain kernels. File names in messages are relative to `root`; `written` is the folder of the headers that the build
+    writes, unless they are beside the source.
     """
     instances = tuple(instances)
     seen: dict[Path, str] = {}
@@ -164,19 +155,10 @@ const int cuda_host::num_kernels = {len(entries)};
 
 
 def compile_library(generated: str, library: Path, variant: str, extra_flags: Sequence[str], runtime: Path) -> None:
-    """Compile generated C++ text and the runtime into a shared library.
+    """Compile generated C++ text and the runtime into a shared library; RuntimeError if that fails.
 
-    Parameters
-    ----------
-    generated, library, variant, extra_flags
-        As for `host_build`.
-    runtime
-        An object file with the runtime of this variant and these flags: linked if it is there, else made there.
-
-    Raises
-    ------
-    RuntimeError
-        The compiler failed; the message is its output.
+    `runtime` is an object file with the runtime of this variant and these flags: linked if it is there, else made
+    there.
     """
     command = [*os.environ.get("CXX", "g++").split(), *FLAGS, *extra_flags, f"-I{HOST}"]
     library.parent.mkdir(parents=True, exist_ok=True)
@@ -213,18 +195,8 @@ def host_build(
 ) -> Path:
     """Return a library with the CPU version of a kernel family, compiled unless the same one lies in `folder`.
 
-    Parameters
-    ----------
-    family
-        Kernel family. By default its source and instances are those of the package.
-    variant
-        ``"fast"``, ``"asan"`` or ``"race"``.
-    folder
-        Where libraries are kept, by a hash of everything that went into them; by default the user's cache.
-    source, instances
-        Another kernel file and its instances, for tests.
-    extra_flags
-        More compiler flags, for tests.
+    The variant is ``"fast"``, ``"asan"`` or ``"race"``. Libraries are kept by a hash of everything that went into them,
+    by default in the user's cache. Tests give another kernel file with its instances, or more compiler flags.
     """
     if source is None:
         source = HOST.parent / "kernels" / f"{family}.cu"

@@ -12,8 +12,6 @@ import json
 import sys
 from pathlib import Path
 
-__all__ = ["describe"]
-
 
 def describe(library: ctypes.CDLL) -> dict[str, tuple[str, str]]:
     """Return types and names of the parameters of every instance in a library made by `build`, separated by commas."""

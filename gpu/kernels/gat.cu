@@ -78,7 +78,7 @@ gat_finish(const Compute<S>* __restrict__ overflow, const I* __restrict__ long_r
 // For the rows of sources, then of destinations, then of edges: out[row, h] = a[h].x[row, h] + a_2[h].x_2[row, h], with the
 // weights `a` that meet each of the three; one group of lanes for each row and head.
 template <class S, bool wide>
-__global__ void __launch_bounds__(128, row_blocks)
+__global__ void __launch_bounds__(128, row_blocks_per_sm)
 gat_project(const Compute<S>* __restrict__ a, const S* __restrict__ src, const S* __restrict__ dst,
             const S* __restrict__ edge, const Compute<S>* __restrict__ a_2, const S* __restrict__ src_2,
             const S* __restrict__ dst_2, const S* __restrict__ edge_2, long long num_src, long long num_dst,
@@ -116,7 +116,7 @@ gat_project(const Compute<S>* __restrict__ a, const S* __restrict__ src, const S
 // pre and post of every position. stats[row] is (2, num_heads), the largest score and the sum of exp(pre - largest), wanted
 // where rows are cut; post and stats are those of a piece, final where the row is whole.
 template <class T, class I>
-__global__ void __launch_bounds__(128, row_blocks)
+__global__ void __launch_bounds__(128, row_blocks_per_sm)
 gat_scores(const T* __restrict__ src, const T* __restrict__ dst, const T* __restrict__ edge, const I* __restrict__ offsets,
            const I* __restrict__ parts, long long num_rows, long long num_pieces, const I* __restrict__ indices,
            const I* __restrict__ edge_ids, long long num_positions, int num_heads, int activation, T negative_slope,
@@ -193,7 +193,7 @@ gat_join(const T* __restrict__ overflow, const I* __restrict__ long_rows, long l
 
 // post of the positions of long rows; one group of lanes for each part and head.
 template <class T, class I>
-__global__ void __launch_bounds__(128, row_blocks)
+__global__ void __launch_bounds__(128, row_blocks_per_sm)
 gat_rescale(const T* __restrict__ stats, const I* __restrict__ offsets, const I* __restrict__ parts, long long num_rows,
             long long num_pieces, long long num_positions, int num_heads, int position_bits, T* scores) {
     const Lanes lanes{0, position_bits};
@@ -217,14 +217,14 @@ template <class I> struct Source {
 };
 
 template <class S, class I, bool second, bool concat>
-constexpr int aggregate_blocks = sizeof(S) == 2 ? 3 + concat + !second
-                                 : !second      ? (concat ? row_blocks : few_row_blocks<S, I>)
-                                                : 5;
+constexpr int aggregate_blocks_per_sm = sizeof(S) == 2 ? 3 + concat + !second
+                                        : !second      ? (concat ? row_blocks_per_sm : few_row_blocks_per_sm<S, I>)
+                                                       : 5;
 
 // out[row] = sum over its positions of coefficient x[src] and, if `second`, coefficient_2 x_2[src], heads side by side if
 // `concat`, else averaged; position p and head h have coefficient[p * position_stride + h * head_stride].
 template <class S, class I, bool wide, bool second, bool concat>
-__global__ void __launch_bounds__(128, aggregate_blocks<S, I, second, concat>)
+__global__ void __launch_bounds__(128, aggregate_blocks_per_sm<S, I, second, concat>)
 gat_aggregate(const Compute<S>* __restrict__ coefficient, int position_stride, long long head_stride,
               const S* __restrict__ x, const Compute<S>* __restrict__ coefficient_2, int position_stride_2,
               long long head_stride_2, const S* __restrict__ x_2, const I* __restrict__ offsets, const I* __restrict__ parts,
@@ -298,7 +298,7 @@ gat_aggregate(const Compute<S>* __restrict__ coefficient, int position_stride, l
 // dots[p, h] = g[dst, h].x[src, h], dots_2 alike with x_2; g is the gradient in the output of a head. One group of lanes for
 // each position and head.
 template <class S, class I, bool wide>
-__global__ void __launch_bounds__(128, row_blocks)
+__global__ void __launch_bounds__(128, row_blocks_per_sm)
 gat_dots(const S* __restrict__ g, const S* __restrict__ x, const S* __restrict__ x_2, const I* __restrict__ destinations,
          const I* __restrict__ indices, long long count, int num_heads, int dim_head, int concat_heads, int column_bits,
          Compute<S>* __restrict__ dots, Compute<S>* __restrict__ dots_2) {
@@ -342,7 +342,7 @@ gat_dots(const S* __restrict__ g, const S* __restrict__ x, const S* __restrict__
 
 // Means over the in-edges of a row: of the dots and, second order, of pre's derivative; out[row] is (1 or 2, num_heads).
 template <class T, class I, bool second>
-__global__ void __launch_bounds__(128, row_blocks)
+__global__ void __launch_bounds__(128, row_blocks_per_sm)
 gat_means(const T* __restrict__ post, const T* __restrict__ dots, const T* __restrict__ src, const T* __restrict__ dst,
           const T* __restrict__ edge, const T* __restrict__ src_dot, const T* __restrict__ dst_dot,
           const T* __restrict__ edge_dot, const I* __restrict__ offsets, const I* __restrict__ parts, long long num_rows,
@@ -415,7 +415,7 @@ __device__ Deviations<T> deviations(const T* post, const T* dots, const T* dots_
 
 // Mean over the in-edges of a row of the cotangent of post, (num_heads).
 template <class T, class I>
-__global__ void __launch_bounds__(128, row_blocks)
+__global__ void __launch_bounds__(128, row_blocks_per_sm)
 gat_second_mean(const T* __restrict__ post, const T* __restrict__ dots, const T* __restrict__ dots_2,
                 const T* __restrict__ means, const T* __restrict__ src, const T* __restrict__ dst,
                 const T* __restrict__ edge, const T* __restrict__ src_dot, const T* __restrict__ dst_dot,
@@ -446,7 +446,7 @@ gat_second_mean(const T* __restrict__ post, const T* __restrict__ dots, const T*
 // What gat_to_rows gathers, (num_positions, num_heads, 2 or 3): the coefficient of g, the cotangent of raw and, second order,
 // that of raw's derivative. One thread for each position and head.
 template <class T, class I, bool second>
-__global__ void __launch_bounds__(128, row_blocks)
+__global__ void __launch_bounds__(128, row_blocks_per_sm)
 gat_coefficients(const T* __restrict__ post, const T* __restrict__ dots, const T* __restrict__ dots_2,
                  const T* __restrict__ means, const T* __restrict__ second_mean, const T* __restrict__ src,
                  const T* __restrict__ dst, const T* __restrict__ edge, const T* __restrict__ src_dot,
@@ -488,12 +488,13 @@ template <class I> struct Cotangent {
     }
 };
 
-template <class S, class I> constexpr int to_rows_blocks = few_row_blocks<Compute<S>, I> - int(sizeof(S) == 2);
+template <class S, class I>
+constexpr int to_rows_blocks_per_sm = few_row_blocks_per_sm<Compute<S>, I> - int(sizeof(S) == 2);
 
 // With c the `per` coefficients of a position and head, and C their sums over the positions of a row (of `order`, if given):
 // out[row, h] = sum c_0 g[dst, h] + a[h] C_1 + a_2[h] C_2, and sums[row] = C_1 (and C_2), (per - 1, num_heads).
 template <class S, class I, bool wide>
-__global__ void __launch_bounds__(128, to_rows_blocks<S, I>)
+__global__ void __launch_bounds__(128, to_rows_blocks_per_sm<S, I>)
 gat_to_rows(const Compute<S>* __restrict__ coefficients, int per, const S* __restrict__ g, const Compute<S>* __restrict__ a,
             const Compute<S>* __restrict__ a_2, const I* __restrict__ offsets, const I* __restrict__ parts,
             long long num_rows, long long num_pieces, const I* __restrict__ order, const I* __restrict__ destinations,

@@ -120,13 +120,13 @@ __device__ void sum_triplets(const Tile& tile, const Sizes& sizes, const Pairs<T
     __syncthreads();
 }
 
-// Blocks that a multiprocessor shall hold at a time, as product_blocks says, but of a kernel that keeps totals in registers too.
-template <class T> constexpr int total_blocks = sizeof(T) == 4 ? 5 : 3;
+// As product_blocks_per_sm, but of a kernel that keeps totals in registers too.
+template <class T> constexpr int total_blocks_per_sm = sizeof(T) == 4 ? 5 : 3;
 
 // p[s, i, c] = sum over the unit's edges of r_dot B + r B_dot, B_dot being the derivative of B. A block does a tile of p;
 // the tile of B has the same columns.
 template <class T, class I>
-__global__ void __launch_bounds__(128, total_blocks<T>)
+__global__ void __launch_bounds__(128, total_blocks_per_sm<T>)
 gemnet_products(const T* __restrict__ r, const T* __restrict__ r_dot, const T* __restrict__ sph,
                 const T* __restrict__ sph_dot, const T* __restrict__ m, const T* __restrict__ m_dot,
                 const I* __restrict__ offsets, const I* __restrict__ parts, long long num_rows, long long num_units,
@@ -262,7 +262,7 @@ __device__ void triplet_gradients(const Tile& tile_b, const Sizes& sizes, const 
 // The gradient in rad_W1 of the unit's edges, q_dot B^T + q B_dot^T with Q of the unit's output and its derivative q_dot: a row
 // for each unit if `by_unit`, else for each edge.
 template <class T, class I>
-__global__ void __launch_bounds__(128, product_blocks<T>)
+__global__ void __launch_bounds__(128, product_blocks_per_sm<T>)
 gemnet_radial(const T* __restrict__ q, const T* __restrict__ q_dot, const T* __restrict__ sph, const T* __restrict__ sph_dot,
               const T* __restrict__ m, const T* __restrict__ m_dot, const I* __restrict__ offsets,
               const I* __restrict__ parts, long long num_rows, long long num_units,
@@ -304,7 +304,7 @@ gemnet_radial(const T* __restrict__ q, const T* __restrict__ q_dot, const T* __r
 // The gradients in sph and in m of the unit's triplets: with d_dot = r^T q_dot + r_dot^T q and d = r^T q of each edge,
 // grad_sph = d_dot m + d m_dot and grad_m = d_dot sph + d sph_dot, which has a row for each triplet.
 template <class T, class I>
-__global__ void __launch_bounds__(128, product_blocks<T>)
+__global__ void __launch_bounds__(128, product_blocks_per_sm<T>)
 gemnet_triplets(const T* __restrict__ q, const T* __restrict__ q_dot, const T* __restrict__ r, const T* __restrict__ r_dot,
                 const T* __restrict__ sph, const T* __restrict__ sph_dot, const T* __restrict__ m,
                 const T* __restrict__ m_dot, const I* __restrict__ offsets, const I* __restrict__ parts, long long num_rows,
@@ -362,7 +362,7 @@ gemnet_select(const T* values, const I* __restrict__ offsets, const I* __restric
 // out[t, y] = sum over x of left[t, x] a[s, y, x] + left_1[t, x] a_1[s, y, x] for the triplets t of unit s; the strides
 // of a say which of its axes is fast.
 template <class T, class I>
-__global__ void __launch_bounds__(128, product_blocks<T>)
+__global__ void __launch_bounds__(128, product_blocks_per_sm<T>)
 gemnet_embed(const T* __restrict__ left, const T* __restrict__ a, const T* __restrict__ left_1,
              const T* __restrict__ a_1, const I* __restrict__ offsets, const I* __restrict__ parts, long long num_rows,
              long long num_units, const I* __restrict__ triplet_order, long long first, int num_y, int num_x, int y_stride, int x_stride, T* __restrict__ out) {
@@ -396,7 +396,7 @@ gemnet_embed(const T* __restrict__ left, const T* __restrict__ a, const T* __res
 
 // out[s, y, z] = sum over the triplets t of unit s of left[t, y] right[t, z].
 template <class T, class I>
-__global__ void __launch_bounds__(128, product_blocks<T>)
+__global__ void __launch_bounds__(128, product_blocks_per_sm<T>)
 gemnet_outer(const T* __restrict__ left, const T* __restrict__ right, const I* __restrict__ offsets,
              const I* __restrict__ parts, long long num_rows, long long num_units, const I* __restrict__ triplet_order,
              long long first, int num_y, int num_z,

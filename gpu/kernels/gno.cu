@@ -89,7 +89,7 @@ gno_select(const T* __restrict__ coords, const T* __restrict__ params, long long
 // is a second pair. The kernel's axes (y, x) are (f_out, f_in) forward, (f_in, f_out) backward: hence the strides, one of
 // which is 1; lanes along that axis are neighbours. Forward p is the position, backward order[position].
 template <class T, class I>
-__global__ void __launch_bounds__(128, many_blocks<T>)
+__global__ void __launch_bounds__(128, many_blocks_per_sm<T>)
 gno_contract(const T* __restrict__ kernel, const T* __restrict__ values, const T* __restrict__ kernel_2,
              const T* __restrict__ values_2, const I* __restrict__ offsets, const I* __restrict__ parts,
              long long num_rows, long long num_pieces, const I* __restrict__ order, const I* __restrict__ edge_ids,
@@ -147,7 +147,7 @@ gno_contract(const T* __restrict__ kernel, const T* __restrict__ values, const T
 
 // out[row] = sum over the positions p that share it of g[destinations[p]] h[indices[p]]^T, as (f_in, f_out).
 template <class T, class I>
-__global__ void __launch_bounds__(128, few_blocks<T>)
+__global__ void __launch_bounds__(128, few_blocks_per_sm<T>)
 gno_outer(const T* __restrict__ g, const T* __restrict__ h, const I* __restrict__ offsets, const I* __restrict__ parts,
           long long num_rows, long long num_pieces, const I* __restrict__ row_positions, const I* __restrict__ destinations,
           const I* __restrict__ indices, int f_in, int f_out, int lane_bits, T* __restrict__ out, T* __restrict__ overflow) {
@@ -203,7 +203,7 @@ __device__ void load_factor(const PieceTile& tile, int y_bits, bool x_fast, int 
 // moments[s, k, f] = sum over the piece's edges of a^[k] h_a[src, f] + t[k] h_t[src, f], k = 0..H, a^[H] = 1, t[H] = 0.
 // Tiles are hidden units by features, edges deep; the row k = H has sums of its own, with the first tile of hidden units.
 template <class T, class I>
-__global__ void __launch_bounds__(128, many_blocks<T>)
+__global__ void __launch_bounds__(128, many_blocks_per_sm<T>)
 gno_moments(const T* __restrict__ h_a, const T* __restrict__ h_t, const T* __restrict__ coords,
             const T* __restrict__ params, const T* __restrict__ gg_coords, const T* __restrict__ gg_params,
             const I* __restrict__ offsets, const I* __restrict__ parts, long long num_rows, long long num_pieces,
@@ -265,7 +265,7 @@ gno_moments(const T* __restrict__ h_a, const T* __restrict__ h_t, const T* __res
 // to_source[p, f] = sum over k = 0..H of a^[k] q_a[s, k, f] + t[k] q_t[s, k, f], for every position p of the pieces.
 // Tiles are edges by features, hidden units deep.
 template <class T, class I>
-__global__ void __launch_bounds__(128, many_blocks<T>)
+__global__ void __launch_bounds__(128, many_blocks_per_sm<T>)
 gno_to_source(const T* __restrict__ q_a, const T* __restrict__ q_t, const T* __restrict__ coords,
               const T* __restrict__ params, const T* __restrict__ gg_coords, const T* __restrict__ gg_params,
               const I* __restrict__ offsets, const I* __restrict__ parts, long long num_rows, long long num_pieces,
@@ -347,7 +347,7 @@ __device__ void first_layer_sums(const PieceTile& tile, const T* s, int edges, i
 // what first_layer_sums makes of it: to_coords (num_positions, d), to_params (count, d + 1, H). Tiles are edges by hidden
 // units, features deep. With `add` the sums are added to what is there.
 template <class T, class I>
-__global__ void __launch_bounds__(128, few_blocks<T>)
+__global__ void __launch_bounds__(128, few_blocks_per_sm<T>)
 gno_first_layer(const T* __restrict__ q_1, const T* __restrict__ h_1, const T* __restrict__ q_2, const T* __restrict__ h_2,
                 const T* __restrict__ coords, const T* __restrict__ params, const T* __restrict__ weights,
                 const T* __restrict__ x, const I* __restrict__ offsets, const I* __restrict__ parts, long long num_rows,

@@ -10,8 +10,8 @@
 constexpr int tile_threads = 128;
 
 // Blocks that a multiprocessor shall hold at a time: this sets the registers of a thread, here so that none spill.
-template <class T> constexpr int many_blocks = sizeof(T) == 4 ? 8 : 5;
-template <class T> constexpr int few_blocks = sizeof(T) == 4 ? 5 : 4;
+template <class T> constexpr int many_blocks_per_sm = sizeof(T) == 4 ? 8 : 5;
+template <class T> constexpr int few_blocks_per_sm = sizeof(T) == 4 ? 5 : 4;
 
 struct PieceTile {
     int row_bits;

@@ -14,12 +14,12 @@ constexpr int matrix_rows = 128;
 constexpr int matrix_depth = 16;
 
 // Blocks that a multiprocessor shall hold at a time: this sets the registers of a thread, here so that none spill.
-template <class T> constexpr int matrix_blocks = sizeof(T) == 4 ? 2 : 1;
+template <class T> constexpr int matrix_blocks_per_sm = sizeof(T) == 4 ? 2 : 1;
 
 // out[m, n] = sum over k < depth of left[m, k] right[k, n], added to what is there if `add`. Rows of `left` are `depth`
 // elements long, those of `out` `width`; right[k, n] is at k * k_stride + n * n_stride, one of which is 1.
 template <class T, int cols>
-__global__ void __launch_bounds__(256, matrix_blocks<T>)
+__global__ void __launch_bounds__(256, matrix_blocks_per_sm<T>)
 multiply(const T* __restrict__ left, const T* __restrict__ right, long long num_rows, int depth, int width,
          long long k_stride, long long n_stride, int add, T* __restrict__ out) {
     constexpr int lane_n = 4, lanes_n = cols / lane_n;

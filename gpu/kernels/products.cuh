@@ -14,7 +14,7 @@ constexpr int product_stride = product_side + 4;
 constexpr int product_elements = 2 * product_stride * product_depth;
 
 // Blocks that a multiprocessor shall hold at a time: this sets the registers of a thread, here so that none spill.
-template <class T> constexpr int product_blocks = sizeof(T) == 4 ? 5 : 4;
+template <class T> constexpr int product_blocks_per_sm = sizeof(T) == 4 ? 5 : 4;
 
 __device__ inline int bits(int number) { return number <= 1 ? 0 : 32 - __clz(number - 1); }
 
@@ -170,7 +170,7 @@ private:
 // products[c, y, z] = sum over the rows x of chunk c, `chunk` of them or what is left, of left[x, left_first + y]
 // right[x, right_first + z]; rows of left and right are `left_stride` and `right_stride` apart. A block for each tile.
 template <class T>
-__global__ void __launch_bounds__(128, product_blocks<T>)
+__global__ void __launch_bounds__(128, product_blocks_per_sm<T>)
 product_rows(const T* __restrict__ left, long long left_stride, int left_first, const T* __restrict__ right,
              long long right_stride, int right_first, long long num_rows, int chunk, int num_y, int num_z, int row_bits,
              int col_bits, T* __restrict__ products) {

@@ -11,9 +11,9 @@
 constexpr int row_threads = 128;
 
 // Blocks that a multiprocessor shall hold at a time: this sets the registers of a thread, here so that none spill.
-constexpr int row_blocks = 8;
-template <class T, class I> constexpr int gather_blocks = sizeof(T) + sizeof(I) <= 8 ? row_blocks : 7;
-template <class T, class I> constexpr int few_row_blocks = sizeof(T) + sizeof(I) <= 8 ? 6 : 5;
+constexpr int row_blocks_per_sm = 8;
+template <class T, class I> constexpr int gather_blocks_per_sm = sizeof(T) + sizeof(I) <= 8 ? row_blocks_per_sm : 7;
+template <class T, class I> constexpr int few_row_blocks_per_sm = sizeof(T) + sizeof(I) <= 8 ? 6 : 5;
 
 // Neighbours in memory, read and written as one.
 template <class S, int n> struct alignas(sizeof(S) * n) Pack {

@@ -24,7 +24,7 @@ template <class T, class I, int count> struct Weighted {
 
 // out[row] = sum over its positions of the weights; the number of positions where these are null.
 template <class T, class I>
-__global__ void __launch_bounds__(128, gather_blocks<T, I>)
+__global__ void __launch_bounds__(128, gather_blocks_per_sm<T, I>)
 weighted_degrees(const T* __restrict__ weights, const I* __restrict__ offsets, const I* __restrict__ parts,
                  long long num_rows, long long num_pieces, const I* __restrict__ edge_ids, int position_bits,
                  T* __restrict__ out, T* __restrict__ overflow) {
@@ -46,7 +46,7 @@ weighted_degrees(const T* __restrict__ weights, const I* __restrict__ offsets, c
 // out[row] = sum over its positions of weights values[src] and, if `second`, weights_2 (values_2[src] - centre[row]),
 // divided by degree[row] where the row is whole; finish_rows does it for the others.
 template <class T, class I, bool wide, bool second>
-__global__ void __launch_bounds__(128, second ? few_row_blocks<T, I> : gather_blocks<T, I>)
+__global__ void __launch_bounds__(128, second ? few_row_blocks_per_sm<T, I> : gather_blocks_per_sm<T, I>)
 weighted_sum(const T* __restrict__ weights, const T* __restrict__ values, const T* __restrict__ weights_2,
              const T* __restrict__ values_2, const T* __restrict__ centre, const T* __restrict__ degree,
              const I* __restrict__ offsets, const I* __restrict__ parts, long long num_rows, long long num_pieces,
@@ -134,7 +134,7 @@ template <class T, class I> __device__ bool goes_before(const Candidate<T, I>& b
 
 // The largest or smallest message of a row and its location; those of parts into the overflow arrays.
 template <class T, class I, bool wide>
-__global__ void __launch_bounds__(128, gather_blocks<T, I>)
+__global__ void __launch_bounds__(128, gather_blocks_per_sm<T, I>)
 weighted_extrema(const T* __restrict__ weights, const T* __restrict__ values, const I* __restrict__ offsets,
                  const I* __restrict__ parts, long long num_rows, long long num_pieces, const I* __restrict__ indices,
                  const I* __restrict__ edge_ids, int width, int largest, int column_bits, int position_bits, T* __restrict__ out,
@@ -223,7 +223,7 @@ weighted_extrema_overflow(const T* __restrict__ overflow, const I* __restrict__ 
 
 // out[row, j] = weights values[src, j] + weights_2 values_2[src, j] of the position location[row, j], zero where it is -1.
 template <class T, class I>
-__global__ void __launch_bounds__(128, row_blocks)
+__global__ void __launch_bounds__(128, row_blocks_per_sm)
 weighted_pick(const T* __restrict__ weights, const T* __restrict__ values, const T* __restrict__ weights_2,
               const T* __restrict__ values_2, const I* __restrict__ location, const I* __restrict__ indices,
               const I* __restrict__ edge_ids, long long num_rows, int width, T* __restrict__ out) {
@@ -257,7 +257,7 @@ template <class T, class I> struct Cotangent {
 // out[src] = sum over its positions of c g[dst] with c = (weights - weights_2 degree_dot[dst] / degree[dst]) / degree[dst],
 // only where the position has won if there are locations.
 template <class T, class I, bool wide>
-__global__ void __launch_bounds__(128, few_row_blocks<T, I>)
+__global__ void __launch_bounds__(128, few_row_blocks_per_sm<T, I>)
 weighted_to_sources(const T* __restrict__ g, const T* __restrict__ weights, const T* __restrict__ weights_2,
                     const T* __restrict__ degree, const T* __restrict__ degree_dot, const I* __restrict__ location,
                     const I* __restrict__ offsets, const I* __restrict__ parts, long long num_rows, long long num_pieces,
@@ -309,7 +309,7 @@ weighted_to_sources(const T* __restrict__ g, const T* __restrict__ weights, cons
 // out[row] = sum over the positions that share it of g[dst] . (values[src] - centre[dst] - r (values_2[src] - centre_2[dst]))
 // divided by degree[dst], r = degree_dot[dst] / degree[dst]; only over what the position has won if there are locations.
 template <class T, class I, bool wide>
-__global__ void __launch_bounds__(128, few_row_blocks<T, I>)
+__global__ void __launch_bounds__(128, few_row_blocks_per_sm<T, I>)
 weighted_to_rows(const T* __restrict__ g, const T* __restrict__ values, const T* __restrict__ centre,
                  const T* __restrict__ values_2, const T* __restrict__ centre_2, const T* __restrict__ degree,
                  const T* __restrict__ degree_dot, const I* __restrict__ location, const I* __restrict__ offsets,

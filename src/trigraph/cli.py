@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import importlib
 import shlex
-import time
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -155,13 +154,13 @@ def _execute(units: Sequence[Unit], results: Iterable[tuple[Unit, list[Check]]])
     return checks
 
 
-def _command(ctx: click.Context, without: Collection[str] = ()) -> str:
-    """Return the command line that runs this again: the options that were given, but for those of names `without`."""
+def _command(ctx: click.Context) -> str:
+    """Return the command line that runs this again: the options that were given."""
     words = ["trigraph", ctx.info_name or ""]
     for parameter in ctx.command.params:
         assert isinstance(parameter, click.Option)
         name = parameter.name or ""
-        if name not in without and ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
+        if ctx.get_parameter_source(name) is click.core.ParameterSource.COMMANDLINE:
             values = ctx.params[name] if parameter.multiple else (ctx.params[name],)
             words += [word for value in values for word in (parameter.opts[0], str(value))]
     return shlex.join(words)
@@ -300,7 +299,6 @@ def verify(
     from trigraph.verification.structures import read as read_structure
     from trigraph.verification.units import counted
 
-    started = time.perf_counter()
     with _checked("--against"):
         earlier = read(against) if against else None
     if not files and ctx.get_parameter_source("cutoff") is click.core.ParameterSource.COMMANDLINE:
@@ -321,18 +319,13 @@ def verify(
     if where and not planned:
         raise click.UsageError(f"nothing to verify: no case has {', '.join(where)}")
     inputs = [structure.described() for structure in structures]
-    run = _command(ctx, ("folder", "against", "seed"))
     parts = dict.fromkeys(progress.part_of(unit) for unit in units if numbers[unit.label])
-    before = progress.last_time(run)
-    took = f" This took {progress.duration(before)} here last time." if before is not None else ""
     with suppress(OSError):  # the run is made, and its report written, where nobody hears of it
         for text in inputs:
             say(text)
-        say(f"{planned} checks are planned, and zeros where nothing contributes, of {', '.join(parts)}.{took}")
+        say(f"{planned} checks are planned, and zeros where nothing contributes, of {', '.join(parts)}.")
     checks = _execute(units, results)
     made = counted(checks)
-    if made == planned:
-        progress.remember(run, time.perf_counter() - started)
     skips = _skips(checks, panels, implementation, bool(structures) and not operators)
     comparison, problem = None, ""
     if folder or earlier:  # before anything is printed, which can fail

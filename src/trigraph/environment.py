@@ -20,7 +20,7 @@ from urllib.request import url2pathname
 
 from trigraph.panels import PANELS, unavailable
 
-PACKAGES = ("numpy", "scipy", "rich", "click", "matplotlib", "jinja2", "jsonschema")
+PACKAGES = ("numpy", "scipy", "rich", "click", "matplotlib", "jinja2")
 CUPY_PACKAGES = ("cupy", "cupy-cuda12x", "cupy-cuda13x")
 # Where they are set, but not to 0, products of float32 matrices on a device are made of numbers with 10 bits.
 TF32_VARIABLES = ("CUPY_TF32", "NVIDIA_TF32_OVERRIDE")

@@ -46,8 +46,8 @@ def arguments():
     ends = np.array([1, 0]), np.array([0, 1])
     own, edges = len(rows), part.owned["num_edges"].size
 
-    def weighted(rows=rows, op="sum", **more):
-        return distributed.agg_weighted_n2n_fwd(rows, None, part, op, **more)
+    def weighted(rows=rows, op="sum"):
+        return distributed.agg_weighted_n2n_fwd(rows, None, part, op)
 
     def kernel(params):
         return distributed.gno_kernel_fwd(np.ones((edges, 1), np.float32), params, 1, 1, partition=part)
@@ -58,9 +58,6 @@ def arguments():
     text = f"agg_weighted_n2n_fwd: embedding has shape (9, 4) on rank {last}; expected {own} along axis 0"
     elsewhere = f"RuntimeError: rank {last}: ValueError: agg_weighted_n2n_fwd: "
     refused(lambda: weighted(np.ones((9, 4), np.float32) if LAST else rows), text, f"{elsewhere}embedding has shape")
-    text = f"out['output_embedding'] has shape ({own + 1}, 4); expected (num_dst_nodes, dim) = ({own}, 4)"
-    out = {"output_embedding": np.empty((own + LAST, 4), np.float32)}
-    refused(lambda: weighted(out=out), text, f"{elsewhere}out['output_embedding'] has shape")
     everywhere = f"owner holds 0 to {COMM.size}; expected ranks 0 to {last}"
     refused(lambda: distributed.partition(graph, COMM, np.array([0, 0, COMM.size])), f"partition: {everywhere}")
     everywhere = "agg_weighted_n2n_fwd: graph is a CSC; expected a trigraph.distributed.Partition"

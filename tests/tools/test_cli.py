@@ -26,13 +26,11 @@ GOOD = Check(
     "gno_kernel_bwd", "pyref", "float64", "accuracy", "regular", "coords", 1.5, 8.0, seconds=0.25, digest="a" * 16
 )
 EXACT = replace(GOOD, kind="differences", error=1e-12, tolerance=1e-7, curve=((0.5, 1e-12),), digest=None)
-FILE = progress._file
 REPEAT = replace(GOOD, kind="repeat", error=0.0, tolerance=0.0, digest=None)
 
 
 @pytest.fixture
-def runner(monkeypatch, tmp_path):
-    monkeypatch.setattr(progress, "_file", lambda: tmp_path / "times.json")
+def runner(monkeypatch):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0}, raising=False)  # no processes to share the work
     for name in ("COLUMNS", "CI", "FORCE_COLOR", "TTY_COMPATIBLE"):
         monkeypatch.delenv(name, raising=False)
@@ -103,27 +101,6 @@ def test_every_unit_of_a_run_belongs_to_a_part():
     assert {progress.part_of(u) for u in found} == {*(d.name for d in DEFINITIONS), "golden vectors", "forces"}
     labels = [progress.part_of(u) for u in found if u.label.endswith("judge differences")]
     assert set(labels) == {d.name for d in DEFINITIONS}
-
-
-def test_how_long_a_run_took_is_told_next_time(verify, tmp_path, monkeypatch):
-    monkeypatch.setattr(progress, "_file", FILE)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert "last time" not in verify([GOOD]).stdout
-    assert "This took 0.0 s here last time." in verify([GOOD], "--seed", 7).stdout
-    assert "last time" not in verify([GOOD], "--dtype", "float32").stdout
-    file = tmp_path / "trigraph" / "verify.json"
-    times = json.loads(file.read_text())
-    assert set(times) == {"trigraph verify --panel pyref", "trigraph verify --panel pyref --dtype float32"}
-    file.write_text(json.dumps(dict.fromkeys(times, 754.3)))
-    assert "This took 12 min 34 s here last time." in verify([GOOD]).stdout
-    # A file of times that has other contents, or cannot be written, is no error.
-    for content in ("[1]", "{", '{"a": "b"}'):
-        file.write_text(content)
-        result = verify([GOOD])
-        assert (result.exit_code, "last time" in result.stdout) == (0, False)
-    (tmp_path / "no folder").write_text("")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "no folder"))
-    assert verify([GOOD]).exit_code == 0
 
 
 @pytest.mark.parametrize("error", [9.0, math.nan, math.inf])

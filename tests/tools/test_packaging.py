@@ -48,7 +48,7 @@ def checkout(tmp_path_factory):
 
 def test_imports_are_light(tmp_path):
     """Of the package, then of its command line, which draws and reads reports only where it has to."""
-    drawing = ("rich", "matplotlib", "jinja2", "jsonschema")
+    drawing = ("rich", "matplotlib", "jinja2")
     slow = ("scipy", "importlib.metadata", "click", *drawing, "ase", "matscipy")
     slow += tuple(f"trigraph.{n}" for n in ("benchmarks", "compat", "gpu", "pyref", "results", "verification"))
     code = f"""import sys, trigraph

@@ -1,8 +1,6 @@
-"""The report: JSON that fits its schema, a page that needs nothing else, and the comparison with an earlier one."""
+"""The report: JSON that comes back, a page that needs nothing else, and the comparison with an earlier one."""
 
-import base64
 import errno
-import gzip
 import json
 import math
 import pathlib
@@ -18,7 +16,7 @@ from trigraph.table import OPERATORS
 from trigraph.verification import plots
 from trigraph.verification.compare import compare
 from trigraph.verification.record import Check
-from trigraph.verification.report import ReportError, assemble, checks_of, read, validate, write
+from trigraph.verification.report import ReportError, assemble, checks_of, read, write
 from trigraph.verification.summary import ratio, summarise, worst
 from trigraph.verification.units import counted
 
@@ -57,19 +55,13 @@ def assembled(checks, environment, seed=0):
     )
 
 
-def test_report_fits_the_schema_and_comes_back(tmp_path, environment):
+def test_report_comes_back(tmp_path, environment):
     checks = made_up_checks()
     report = assembled(checks, environment)
     write(tmp_path, report, checks)
     again = read(tmp_path / "report.json")
     assert again == report
-    restored = checks_of(again)
-    assert [c.passed for c in restored] == [c.passed for c in checks]
-    for now, then in zip(restored, checks, strict=True):
-        rounded = {"error": then.error, "seconds": then.seconds, "curve": then.curve}
-        assert replace(now, **rounded) == then
-        assert now.error == pytest.approx(then.error, rel=1e-5)
-        assert np.array(now.curve) == pytest.approx(np.array(then.curve), rel=1e-3)
+    assert checks_of(again) == checks
     assert report["verdict"] == "passed"
     counts = {"planned": len(checks), "passed": len(checks), "failed": 0, "not_offered": 0, "skipped": 1}
     assert report["counts"] == counts
@@ -89,8 +81,8 @@ def test_what_is_not_finite_is_null_and_failed(environment, error):
     assert raw["verdict"] == "failed"
     assert raw["counts"]["failed"] == 2
     assert raw["checks"]["error"][0] is None
-    assert raw["checks"]["curves"][-1]["errors"][0] is None
-    assert raw["checks"]["curves"][-1]["order"] is None
+    assert raw["checks"]["curve"][-1] == [[0.5, None], [0.25, 1e-3]]
+    assert raw["checks"]["order"][-1] is None
     restored = checks_of(raw)
     assert not restored[0].passed
     assert math.isnan(restored[-1].curve[0][1])
@@ -103,31 +95,21 @@ def test_no_checks_is_no_success(environment):
 @pytest.mark.parametrize(
     ("place", "value"),
     [
-        (("checks", "surprise"), []),
-        (("checks", "digest", 0), "abc"),
-        (("checks", "panel", 3), -1),
-        (("checks", "panel", 3), 1000),
-        (("checks", "panel", 3), "pyref"),
-        (("checks", "tolerance", 5), None),
-        (("checks", "error", 5), True),
-        (("checks", "seconds", 5), -1.0),
         (("checks", "error"), []),
-        (("checks", "curves", 0, "check"), 10**6),
-        (("checks", "curves", 0, "steps"), 10),
-        (("checks", "curves", 0, "errors"), [1.0]),
-        (("checks", "texts", 1), 1),
+        (("checks", "error", 5), "abc"),
+        (("checks", "curve", 3), 1),
+        (("checks",), {}),
         (("schema_version",), 1),
-        (("environment", "cpu", "threads"), 0),
     ],
 )
-def test_schema_refuses(environment, place, value):
-    report = json.loads(json.dumps(assembled(made_up_checks(), environment)))
-    target = report
+def test_other_reports_are_refused(environment, tmp_path, place, value):
+    report = target = json.loads(json.dumps(assembled(made_up_checks(), environment)))
     for key in place[:-1]:
         target = target[key]
     target[place[-1]] = value
-    with pytest.raises(ReportError):
-        validate(report)
+    (tmp_path / "report.json").write_text(json.dumps(report))
+    with pytest.raises(ReportError, match="is no report of trigraph verify"):
+        read(tmp_path / "report.json")
 
 
 def test_what_is_not_offered_is_no_success_of_its_own(environment):
@@ -145,9 +127,9 @@ def test_what_is_not_offered_is_no_success_of_its_own(environment):
     ("text", "says"),
     [
         ("", "Expecting value"),
-        ("[]", "is not of type 'object'"),
-        ('{"schema_version": 1}', "this version reads 2"),
-        ('{"schema_version": 2}', "is a required property"),
+        ("[]", "is no report of trigraph verify with schema_version 3"),
+        ('{"schema_version": 2}', "is no report of trigraph verify with schema_version 3"),
+        ('{"schema_version": 3}', "'checks'"),
         ("[" * 200_000, "recursion"),
         ('{"schema_version": ' + "1" * 10_000 + "}", "digits"),
     ],
@@ -192,7 +174,7 @@ def test_page_shows_the_verdict_then_the_picture_then_failures_and_needs_nothing
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     places = ('class="verdict failed"', "2 failed, 7 not offered", "<svg", "Failures", "&lt;script&gt;x&lt;/script&gt;",
               "2 checks: ", "Traceback:", "7 checks of", "compared with what", "Structure w: 5", "Not run: panel gpu",
-              "Changes since", "<details", "Every operator, panel", f"All {len(checks)} checks")  # fmt: skip
+              "Changes since", "<details", "Every operator, panel", "report.json")  # fmt: skip
     found = [text.index(place) for place in places]
     assert found == sorted(found)
     assert text.count("KeyError") == 2  # what is wrong, and its traceback
@@ -202,10 +184,6 @@ def test_page_shows_the_verdict_then_the_picture_then_failures_and_needs_nothing
     assert page.open == []
     assert all(address.startswith("#") for address in page.loaded)
     assert not re.search(r"@import|url\((?!#)", text)
-    packed = re.search(r'id="packed"[^>]*>([^<]*)<', text).group(1)
-    table = json.loads(gzip.decompress(base64.b64decode(packed)))
-    assert {len(table[name]) for name in table if name != "texts"} == {len(checks)}
-    assert (table["texts"][table["case"][1]], table["failed"][:4]) == ("wide", [1, 1, 0, 0])
 
 
 def test_pictures_of_odd_values():

@@ -33,13 +33,7 @@ class CaseGraphs(ABC):
     """One kind of graph (`trigraph.table.GRAPHS`), or none, in the cases of definitions that take it.
 
     Methods return graph objects by argument name. Those that are given `sizes` write there the sizes these have.
-
-    Attributes
-    ----------
-    variants : tuple of Variant
-        What cases there are.
-    members : str
-        The size that is 0 in "no edges". Edge arrays keep their rows, which nothing reads then.
+    `members` is the size that is 0 in "no edges": edge arrays keep their rows, which nothing reads then.
     """
 
     variants: tuple[Variant, ...]

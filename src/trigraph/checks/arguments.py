@@ -14,7 +14,6 @@ from trigraph.table.grammar import SYMBOLS, Attribute, Operator
 
 HALF = ("float16", "bfloat16")
 
-
 PLAIN_TYPES = frozenset((int, float, bool, str, type(None)))
 
 
@@ -35,10 +34,7 @@ def bind_arguments(
 ) -> dict[str, Any]:
     """Return all arguments by name; what was left out is None, or the default of an attribute.
 
-    Raises
-    ------
-    TypeError
-        If an argument is missing, given twice or unknown; the message shows `signature`, that of the function called.
+    TypeError if an argument is missing, given twice or unknown; it shows `signature`, that of the function called.
     """
     names = op.names
     values = {**op.defaults, **dict(zip(names, args, strict=False)), **kwargs}
@@ -49,7 +45,7 @@ def bind_arguments(
         for name in (n for n in kwargs if n not in names):
             import difflib
 
-            near = difflib.get_close_matches(name, [*names, "out", "panel"], 1)
+            near = difflib.get_close_matches(name, [*signature.parameters], 1)
             meant = f" (did you mean {near[0]!r}?)" if near else ""
             raise TypeError(f"got an unexpected keyword argument {name!r}{meant}")
         absent = [n for n in op.defaults if n not in kwargs and n not in names[: len(args)]]
@@ -67,10 +63,7 @@ def is_half(dtype: np.dtype) -> bool:
 def checked_attribute(op: Operator, attribute: Attribute, value: Any, dtype: np.dtype) -> Any:
     """Return the value of an attribute as one of its choices, a float or an int; `dtype` is that of the inputs.
 
-    Raises
-    ------
-    TypeError, ValueError
-        If it is none of these, or out of range.
+    TypeError or ValueError if it is none of these, or out of range.
     """
     name = attribute.name
     if attribute.choices:

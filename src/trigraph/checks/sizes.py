@@ -42,22 +42,12 @@ def _limits(symbol: str) -> str:
     return f">= {limits.minimum}" + ("" if limits.maximum is None else f" and <= {limits.maximum}")
 
 
-def bind_sizes(
-    op: Operator,
-    values: Mapping[str, Any],
-    shapes: Mapping[str, tuple[int, ...]],
-    of_graph: Mapping[str, int] | None = None,
-) -> dict[str, int]:
-    """Size of every symbol, from the graph (whose sizes may be given instead), the attributes and the arrays' shapes.
+def bind_sizes(op: Operator, values: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+    """Size of every symbol, from the graph, the attributes and the arrays' shapes.
 
-    Inputs bind before gradients and cotangents, so that a gradient of the wrong shape is the one reported.
-
-    Raises
-    ------
-    ValueError
-        If a shape does not fit.
+    Inputs bind before gradients and cotangents, so that a gradient of the wrong shape is the one reported: ValueError.
     """
-    sizes = op.graph.find_sizes(values) if op.graph and of_graph is None else dict(of_graph or {})
+    sizes = op.graph.find_sizes(values) if op.graph else {}
     for name in op.definition.optional:
         sizes[f"has_{name}"] = int(values[name] is not None)
     for a in op.attributes:

@@ -38,25 +38,9 @@ def moved_to(comm: MPI.Comm, rows: np.ndarray, ranks: np.ndarray) -> np.ndarray:
 def agreement(comm: MPI.Comm, *facts: tuple[str, str]) -> Iterator[list[tuple[str, str]]]:
     """Let every rank do something, then raise on all if one has met an error, or if they do not say the same.
 
-    Parameters
-    ----------
-    comm : MPI.Comm
-    *facts : (str, str)
-        What has to be the same on all ranks: a name and a value. The first is that of the call.
-
-    Yields
-    ------
-    list of (str, str)
-        The facts; others may be added.
-
-    Raises
-    ------
-    Exception
-        The rank's own error, as it is.
-    RuntimeError
-        If another rank has met an error; it names the rank and the error.
-    ValueError
-        If a fact differs; it names the call, the fact and two ranks.
+    Facts are names and values that have to be the same on all ranks, of which the first is that of the call; others may
+    be added to the list. A rank raises its own error as it is, RuntimeError for that of another, with rank and error,
+    and ValueError if a fact differs, with call, fact and two ranks.
     """
     said, error, message = list(facts), None, None
     try:

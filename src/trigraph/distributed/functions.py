@@ -7,16 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.checks import bind_arguments, bind_sizes, check_out, checked_attribute, checked_wrt, squeeze_columns
-from trigraph.distributed.exchange import agreement, digest
+from trigraph.checks import bind_arguments, checked_attribute, checked_wrt
+from trigraph.distributed.exchange import Halo, agreement, digest
 from trigraph.distributed.kinds import CSCKind, EdgesKind, RowsKind, SegmentsKind
-from trigraph.distributed.partition import Layout, Part, Partition, Places
+from trigraph.distributed.partition import Layout, Partition, Subgraph
 from trigraph.distributed.sums import tree_parts, tree_sum
 from trigraph.graphs import array_kind, entered, namespace_of
 from trigraph.panels import FUNCTIONS as WHOLE
-from trigraph.panels import choose_panel
 from trigraph.table import GRAPHS, OPERATORS, Array, Operator, result_type
-from trigraph.table.public import PANELS, distributed_docstring, distributed_signature, publish
+from trigraph.table.public import distributed_docstring, distributed_signature, publish
 
 KINDS = {"CSC": CSCKind, "EdgeGraph": EdgesKind, "Segments": SegmentsKind}
 ENTITIES = frozenset(size for kind in GRAPHS.values() for size in kind.sizes)
@@ -30,16 +29,15 @@ def entity_of(array: Array) -> tuple[str, int] | None:
 class _Call:
     """One call of an operator on one rank."""
 
-    def __init__(self, op: Operator, values: dict[str, Any], part: Partition, panel: str | None, out: Any) -> None:
-        self.op, self.values, self.partition, self.panel, self.given_out = op, values, part, panel, out
-        self.out: dict[str, Any] = {}
+    def __init__(self, op: Operator, values: dict[str, Any], divided: Partition, panel: str | None) -> None:
+        self.op, self.values, self.partition, self.panel = op, values, divided, panel
         wrt = values.pop("wrt", None)
         self.wanted = [f.name for f in op.fields] if wrt is None else list(checked_wrt(op, wrt))
         self.divided = {a.name: entity_of(a) for a in op.arguments}
         self.divided_fields: dict[str, Any] = {f.name: entity_of(f) for f in op.fields}
 
     def check(self) -> None:
-        """Raise unless each array has the rows that this rank owns; all else is checked by the call of each part."""
+        """Raise unless each array has the rows that this rank owns; all else is checked by the calls of subgraphs."""
         rank = self.partition.comm.rank
         for argument in self.op.arguments:
             value, divided = self.values[argument.name], self.divided[argument.name]
@@ -65,22 +63,6 @@ class _Call:
                 f"{self.op.name}: exclude is 'edge' and the graph has parallel edges; expected an EdgeGraph built with "
                 "shifts or vec, which tell the reverse of an edge"
             )
-        if self.given_out is not None:
-            self.out = self._checked_out()
-
-    def _checked_out(self) -> dict[str, Any]:
-        """Return the arrays to write to, by field: the rows that this rank owns, as the front door wants all."""
-        op, owned = self.op, self.partition.owned
-        arguments = dict(self.values)
-        if op.graph:
-            arguments |= self.partition.nothing.graphs_for(self.values[op.definition.inputs[0].name])
-        columns = squeeze_columns(op, arguments)
-        shapes = {a.name: arguments[a.name].shape for a in op.arguments if arguments[a.name] is not None}
-        sizes = bind_sizes(op, arguments, shapes, {n: owned[n].size for n in op.graph.sizes} if op.graph else {})
-        existing = {f.name for f in op.returned(arguments, sizes)}
-        wanted = tuple(n for n in self.wanted if n in existing)
-        panel = choose_panel(op, arguments, self.panel)
-        return check_out(op, self.given_out, arguments, sizes, wanted, columns, PANELS[panel][1], panel)
 
     def facts(self) -> list[tuple[str, str]]:
         """Return what has to be the same on all ranks."""
@@ -108,110 +90,79 @@ class _Call:
             fields |= self._rows(self.partition.everything if shared else self.partition.outputs, list(rows))
         if sums:
             fields |= self._sums(sums)
-        for name, array in self.out.items():
-            if fields[name] is not array:
-                array[...] = fields[name]
-        return fields | self.out
+        return fields
+
+    def _arrived(self, halos: Mapping[str, Halo]) -> dict[str, Any]:
+        """Return the arguments with the rows of others, which come all at the same time."""
+        divided = {n: at for n, at in self.divided.items() if at and self.values[n] is not None}
+        coming = {n: halos[symbol].start(self.values[n], axis) for n, (symbol, axis) in divided.items()}
+        return self.values | {n: exchange.wait() for n, exchange in coming.items()}
 
     def _rows(self, layout: Layout, names: list[str]) -> dict[str, Any]:
-        """Return fields that have rows: those of the interior are computed while the boundary's rows come."""
-        coming = {}
-        for name, divided in self.divided.items():
-            if divided and self.values[name] is not None and divided[0] in layout.halos:
-                coming[name] = layout.halos[divided[0]].start(self.values[name], divided[1])
+        """Return fields that have rows, those that this rank owns."""
+        arrived = self._arrived(layout.halos)
         with agreement(self.partition.comm):
-            try:
-                interior = self._part(layout.interior, self.values, names)
-            finally:  # whatever has happened: MPI writes into the arrays that receive until they are complete
-                arrived = self.values | {name: exchange.wait() for name, exchange in coming.items()}
-            out = {n: self._empty(n, interior[n], layout.interior) for n in names}
-            self._keep(layout.interior, interior, out)
-            if layout.boundary.completes:
-                self._keep(layout.boundary, self._part(layout.boundary, arrived, names), out)
-        return out
+            fields = self._call(layout.subgraph, arrived, names)
+            for name, array in fields.items():
+                symbol, axis = self.divided_fields[name]
+                places = layout.own[symbol]
+                if array is not None and places is not None:
+                    xp = namespace_of(array)
+                    fields[name] = xp.take(array, xp.asarray(places), axis)
+        return fields
 
     def _sums(self, names: list[str]) -> dict[str, Any]:
         """Return fields that are sums over all blocks, chunk by chunk."""
         chunks = self.partition.chunks
-        arrived = dict(self.values)
-        for name, divided in self.divided.items():
-            if divided and chunks.number and self.values[name] is not None:
-                arrived[name] = chunks.halos[divided[0]].start(self.values[name], divided[1]).wait()
+        arrived = self._arrived(chunks.halos) if chunks.number else self.values
 
-        def of(part: Part) -> tuple[Any, ...]:
-            fields = self._part(part, arrived, names)
+        def of(subgraph: Subgraph) -> tuple[Any, ...]:
+            fields = self._call(subgraph, arrived, names)
             return tuple(fields[n] for n in names)
 
         with agreement(self.partition.comm):
-            sums = tree_parts(map(of, chunks.parts if chunks.number else [self.partition.nothing]), chunks.first)
+            sums = tree_parts(map(of, chunks.subgraphs if chunks.number else [self.partition.nothing]), chunks.first)
         total = tree_sum(self.partition.comm, sums, chunks.number) if chunks.number else sums[0][2]
         xp = namespace_of(self.values[self.op.definition.inputs[0].name])
         return {n: xp.asarray(value) for n, value in zip(names, total, strict=True)}
 
-    def _part(self, part: Part, values: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
-        """Call the operator for a part."""
-        arguments = {n: v for n, v in values.items() if n not in part.graphs}
+    def _call(self, subgraph: Subgraph, values: Mapping[str, Any], names: list[str]) -> dict[str, Any]:
+        """Call the operator for a subgraph."""
+        arguments = {n: v for n, v in values.items() if n not in subgraph.graphs}
         for a in self.op.arguments:
             divided, value = self.divided[a.name], values[a.name]
             if divided is None or value is None:
                 continue
             symbol, axis = divided
-            places = part.places[symbol]
+            places = subgraph.places[symbol]
             if places is not None:
                 value = namespace_of(value).take(value, namespace_of(value).asarray(places), axis)
-            if part.inside is not None and a.name.startswith("grad_"):
+            if subgraph.inside is not None and a.name.startswith("grad_"):
                 xp = namespace_of(value)
-                value = xp.where(xp.asarray(part.inside)[:, None], value, xp.zeros((), value.dtype))
-            arguments[a.name] = self._local(part, value) if a.index else value
+                value = xp.where(xp.asarray(subgraph.inside)[:, None], value, xp.zeros((), value.dtype))
+            arguments[a.name] = self._local(subgraph, value) if a.index else value
         graphs = {}
         if self.op.graph:
-            of_part = part.graphs_for(values[self.op.definition.inputs[0].name])
-            graphs = {g.name: of_part[g.name] for g in self.op.graph.arguments}
+            graphs_there = subgraph.graphs_for(values[self.op.definition.inputs[0].name])
+            graphs = {g.name: graphs_there[g.name] for g in self.op.graph.arguments}
         keywords = {"wrt": names} if self.op.selective else {}
         result = WHOLE[self.op.name](**arguments, **graphs, **keywords, panel=self.panel)
         fields = {self.op.fields[0].name: result} if self.op.single else result._asdict()
-        return {n: self._whole(part, fields[n]) if _is_index(self.op, n) else fields[n] for n in names}
+        return {n: self._whole(subgraph, fields[n]) if _is_index(self.op, n) else fields[n] for n in names}
 
-    def _local(self, part: Part, numbers: Any) -> Any:
-        """Return positions of the whole graph as positions of a part; negative numbers stay."""
+    def _local(self, subgraph: Subgraph, numbers: Any) -> Any:
+        """Return positions of the whole graph as positions of a subgraph; negative numbers stay."""
         xp = namespace_of(numbers)
-        places = xp.searchsorted(xp.asarray(part.ids["num_positions"]), numbers).astype(numbers.dtype)
+        places = xp.searchsorted(xp.asarray(subgraph.ids["num_positions"]), numbers).astype(numbers.dtype)
         return xp.where(numbers >= 0, places, numbers)
 
-    def _whole(self, part: Part, numbers: Any) -> Any:
-        """Return positions of a part as positions of the whole graph; negative numbers stay."""
+    def _whole(self, subgraph: Subgraph, numbers: Any) -> Any:
+        """Return positions of a subgraph as positions of the whole graph; negative numbers stay."""
         if numbers is None or numbers.size == 0:
             return numbers
         xp = namespace_of(numbers)
-        ids = xp.asarray(part.ids["num_positions"]).astype(numbers.dtype)
+        ids = xp.asarray(subgraph.ids["num_positions"]).astype(numbers.dtype)
         return xp.where(numbers >= 0, ids[numbers] if ids.size else numbers, numbers)
-
-    def _empty(self, name: str, array: Any, interior: Part) -> Any:
-        """Return an array for what this rank owns of a field, or the interior's where that is all; None for None."""
-        if array is None or name in self.out:
-            return self.out.get(name)
-        symbol, axis = self.divided_fields[name]
-        own = self.partition.owned[symbol].size
-        if array.shape[axis] == own and all(_is_whole(p, own) for p in interior.completed[symbol]):
-            return array
-        shape = (*array.shape[:axis], own, *array.shape[axis + 1 :])
-        return namespace_of(array).empty(shape, array.dtype)
-
-    def _keep(self, part: Part, fields: Mapping[str, Any], out: Mapping[str, Any]) -> None:
-        """Put what a part has completed where it belongs."""
-        for name, array in out.items():
-            if array is not None and array is not fields[name]:
-                symbol, axis = self.divided_fields[name]
-                xp = namespace_of(array)
-                places, to = (
-                    (slice(None),) * axis + (p if isinstance(p, slice) else xp.asarray(p),)
-                    for p in part.completed[symbol]
-                )
-                array[to] = fields[name][places]
-
-
-def _is_whole(places: Places, number: int) -> bool:
-    return isinstance(places, slice) and places == slice(0, number)
 
 
 def _is_index(op: Operator, name: str) -> bool:
@@ -240,13 +191,11 @@ def _checked_partition(op: Operator, values: dict[str, Any], rows: Partition | N
 def _function(op: Operator) -> Callable[..., Any]:
     signature = distributed_signature(op)
 
-    def call(
-        *args: Any, partition: Partition | None = None, out: Any = None, panel: str | None = None, **kwargs: Any
-    ) -> Any:
+    def call(*args: Any, partition: Partition | None = None, panel: str | None = None, **kwargs: Any) -> Any:
         values = dict(bind_arguments(op, args, kwargs, signature))
         divided = _checked_partition(op, values, partition)
         with agreement(divided.comm, ("the operator", op.name)) as facts:
-            work = _Call(op, values, divided, panel, out)
+            work = _Call(op, values, divided, panel)
             work.check()
             facts += work.facts()
         with entered(*values.values()):

@@ -62,26 +62,14 @@ def ascending(table: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Kind:
-    """How to read a table, and how to build a graph object of some of its rows; here of a graph without members.
-
-    Attributes
-    ----------
-    block : str
-        Symbol of the size that counts blocks.
-    block_columns : tuple of int
-        Columns of the table that name blocks.
-    chunk : int
-        Blocks that sums over everything take at a time.
-    width : int
-        Columns of the table.
-    """
+    """How to read a table, and how to build a graph object of some of its rows; here of a graph without members."""
 
     dtype: np.dtype
 
-    block: ClassVar[str] = ""
-    block_columns: ClassVar[tuple[int, ...]] = ()
-    chunk: ClassVar[int] = 256
-    width: ClassVar[int] = 1
+    block: ClassVar[str] = ""  # symbol of the size that counts blocks
+    block_columns: ClassVar[tuple[int, ...]] = ()  # columns of the table that name blocks
+    chunk: ClassVar[int] = 256  # blocks that sums over everything take at a time
+    width: ClassVar[int] = 1  # columns of the table
 
     @property
     def shared(self) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 from mpi4py import MPI
@@ -14,43 +14,17 @@ from trigraph.distributed.kinds import EdgesKind, Ids, Kind, Owners, RowsKind, a
 from trigraph.graphs import array_kind, device_of, namespace_of
 from trigraph.table.lazy import lazy
 
-Places: TypeAlias = "np.ndarray | slice"
 
+class Subgraph(NamedTuple):
+    """A part of the graph that one call of an operator takes."""
 
-class Part(NamedTuple):
-    """A part of a rank's work that one call of an operator does.
-
-    Attributes
-    ----------
-    ids : mapping
-        Symbol of each entity to the ascending global numbers of those that the call reads.
-    places : mapping
-        Symbol to where their rows are in the arrays at hand; None where these have just those rows.
-    completed : mapping
-        Symbol to where what the call completes for this rank is in `ids`, and among what the rank owns: two arrays, or
-        slices where they are consecutive.
-    graphs : dict
-        Graph arguments of the call.
-    inside : bool array or None
-        Of a chunk of an `EdgeGraph`: whether the output of an edge belongs to one of its blocks; the edges into them
-        are also edges out of others, which are not all there.
-    moved : dict
-        `graphs` on the devices where they were asked for.
-    """
-
-    ids: Ids
-    places: dict[str, np.ndarray | None]
-    completed: dict[str, tuple[Places, Places]]
-    graphs: dict[str, Any]
+    ids: Ids  # ascending global numbers of the entities that the call reads, by their symbol
+    places: dict[str, np.ndarray | None]  # where their rows are in the arrays at hand; None where these have just those
+    graphs: dict[str, Any]  # graph arguments of the call
+    # Of a chunk of an `EdgeGraph`: whether the output of an edge belongs to one of its blocks; the edges into them are
+    # also edges out of others, which are not all there.
     inside: np.ndarray | None
-    moved: dict[str, dict[str, Any]]
-
-    @property
-    def completes(self) -> bool:
-        """Whether there is anything that the call completes for this rank."""
-        return any(
-            places != slice(0, 0) if isinstance(places, slice) else True for places, _ in self.completed.values()
-        )
+    moved: dict[str, dict[str, Any]]  # `graphs` on the devices where they were asked for
 
     def graphs_for(self, array: Any) -> dict[str, Any]:
         """Return the graph arguments where an array is: those on a device are made once for each device."""
@@ -70,17 +44,20 @@ def _moved(graph: Any, xp: Any) -> Any:
 
 
 class Layout(NamedTuple):
-    """The parts of a call, and how the rows come that they read: the interior reads only what the rank owns."""
+    """The subgraph of a call, how the rows come that it reads, and where those are that this rank owns.
 
-    interior: Part
-    boundary: Part
+    `own` is None where the subgraph has just those.
+    """
+
+    subgraph: Subgraph
     halos: dict[str, Halo]
+    own: dict[str, np.ndarray | None]
 
 
 class Chunks(NamedTuple):
     """Chunks of blocks, numbers `first` and following of `number`, and how the rows come that they read."""
 
-    parts: list[Part]
+    subgraphs: list[Subgraph]
     halos: dict[str, Halo]
     first: int
     number: int
@@ -146,8 +123,8 @@ class Partition:
                 )
             facts.append(("array", f"of {rows.dtype} with rows of shape {rows.shape[1:]}"))
         whole = np.empty((self.sizes[symbol], *rows.shape[1:]), rows.dtype)
-        for ids, part in self.comm.allgather((own, rows)):
-            whole[ids] = part
+        for ids, theirs in self.comm.allgather((own, rows)):
+            whole[ids] = theirs
         return np.ascontiguousarray(np.moveaxis(whole, 0, axis))
 
     def distribute(self, rows: np.ndarray, ids: np.ndarray, symbol: str) -> np.ndarray:
@@ -228,29 +205,12 @@ class Partition:
     @lazy
     def outputs(self) -> Layout:
         """What belongs to one block that this rank owns: outputs, and entities that no other block reads."""
-        own, table = self.owned[self.kind.block], self.table
-        outside = self._outside(own, table)
-        late = np.isin(table[:, self.kind.block_columns[:1]], outside).any(1)
-        entities = self.kind.entities(table[late], self.owners)
-        late_ids = {s: entities[s].ids if s in entities else ids[:0] for s, ids in self.owned.items()}
-        completed = {s: ids[np.isin(ids, late_ids[s])] for s, ids in self.owned.items()}
-        completed[self.kind.block] = outside
-        return self._layout(own[~np.isin(own, outside)], outside, completed, table)
+        return self._layout(self.owned[self.kind.block], self.table)
 
     @lazy
     def everything(self) -> Layout:
         """What this rank owns, shared or not: with all blocks that read it, whoever owns them."""
-        blocks, table = self._neighbours()
-        outside, pairs = self._outside(blocks, table), self._pairs(table, blocks)
-        completed = {s: ids[:0] for s, ids in self.owned.items()}
-        own = self.owned[self.kind.block]
-        completed[self.kind.block] = own[np.isin(own, outside)]
-        needed = [completed[self.kind.block]]
-        for s, (ids, owners, by) in pairs.items():
-            own_entities = owners == self.comm.rank
-            completed[s] = unique(ids[own_entities & np.isin(by, outside)])
-            needed.append(by[np.isin(ids, completed[s])])
-        return self._layout(blocks[~np.isin(blocks, outside)], unique(*needed), completed, table)
+        return self._layout(*self._neighbours())
 
     @lazy
     def chunks(self) -> Chunks:
@@ -277,57 +237,38 @@ class Partition:
         # Rows of the table by block, for each column that names blocks: those of a chunk are neighbours.
         orders = [np.argsort(table[:, c], kind="stable") for c in kind.block_columns]
         by_block = [table[order, c] for order, c in zip(orders, kind.block_columns, strict=True)]
-        parts = []
+        subgraphs = []
         for chunk in range(first, last):
             limits = [chunk * kind.chunk, (chunk + 1) * kind.chunk]
             begin, end = np.searchsorted(known[:, 0], limits)
             slices = [slice(*np.searchsorted(blocks, limits)) for blocks in by_block]
             rows = [order[slice_of_chunk] for order, slice_of_chunk in zip(orders, slices, strict=True)]
             of_chunk = table[unique(*rows)] if rows else table
-            parts.append(self._part(of_chunk, known[begin:end, 0], {}, ids))
-        return Chunks(parts, halos, first, number)
+            subgraphs.append(self._subgraph(of_chunk, known[begin:end, 0], ids))
+        return Chunks(subgraphs, halos, first, number)
 
     @lazy
-    def nothing(self) -> Part:
-        """A part without blocks."""
-        return self._part(self.table[:0], self.owned[self.kind.block][:0], {}, self.owned)
-
-    def _pairs(self, table: np.ndarray, blocks: np.ndarray) -> dict[str, tuple[np.ndarray, ...]]:
-        """Return by symbol what some blocks read: number of the entity, its owner, and the block."""
-        pairs: dict[str, tuple[np.ndarray, ...]] = {}
-        for column in self.kind.block_columns:
-            of_blocks = np.isin(table[:, column], blocks)
-            for s, (ids, owners, rows) in self.kind.entities(table, self.owners).items():
-                of = of_blocks[rows]
-                more = (ids[of], owners[of], table[rows[of], column])
-                before = pairs.get(s)
-                pairs[s] = more if before is None else tuple(map(np.concatenate, zip(before, more, strict=True)))
-        return pairs
-
-    def _outside(self, blocks: np.ndarray, table: np.ndarray) -> np.ndarray:
-        """Return those blocks that read what other ranks own."""
-        pairs = self._pairs(table, blocks).values()
-        return unique(blocks[:0], *(by[owners != self.comm.rank] for _, owners, by in pairs))
+    def nothing(self) -> Subgraph:
+        """A subgraph without blocks."""
+        return self._subgraph(self.table[:0], self.owned[self.kind.block][:0], self.owned)
 
     def _neighbours(self) -> tuple[np.ndarray, np.ndarray]:
         """Return all blocks that read what this rank owns, and their table: other ranks send theirs."""
         comm, own = self.comm, self.owned[self.kind.block]
-        pairs = self._pairs(self.table, own).values()
-        wanted = unique(own[:0], *(by * comm.size + owners for _, owners, by in pairs))
-        going = [own[:0] if r == comm.rank else wanted[wanted % comm.size == r] // comm.size for r in range(comm.size)]
         columns = list(self.kind.block_columns)
+        pairs = [own[:0]]  # blocks of this rank with the owners of what they read
+        for column in columns:
+            of_own = np.isin(self.table[:, column], own)
+            for _, owners, rows in self.kind.entities(self.table, self.owners).values():
+                read = of_own[rows]
+                pairs.append(self.table[rows[read], column] * comm.size + owners[read])
+        wanted = unique(*pairs)
+        going = [own[:0] if r == comm.rank else wanted[wanted % comm.size == r] // comm.size for r in range(comm.size)]
         tables = [
             self.table[np.isin(self.table[:, columns], blocks).any(1) if blocks.size else slice(0)] for blocks in going
         ]
         blocks = np.concatenate([own[:, None], *exchange(comm, [b[:, None] for b in going])])[:, 0]
         return np.sort(blocks), ascending(np.concatenate([self.table, *exchange(comm, tables)]))
-
-    def _of_blocks(self, table: np.ndarray, blocks: np.ndarray) -> np.ndarray:
-        """Return the rows of a table that belong to some blocks."""
-        of_blocks = np.zeros(len(table), bool)
-        for column in self.kind.block_columns:
-            of_blocks |= np.isin(table[:, column], blocks)
-        return table if of_blocks.all() else table[of_blocks]
 
     def _read(self, table: np.ndarray) -> tuple[Ids, Ids]:
         """Return the entities that the rows of a table read, by symbol, and their owners."""
@@ -337,22 +278,13 @@ class Partition:
             owners[s] = entities.owners[at]
         return ids, owners
 
-    def _part(self, rows: np.ndarray, blocks: np.ndarray, completed: Ids, at_hand: Ids | None) -> Part:
-        """Return the part of some blocks, of which the rows of the table are given and what the part completes.
-
-        Arrays have the rows `at_hand`, or just those that the part reads.
-        """
-        symbol = self.kind.block
+    def _subgraph(self, rows: np.ndarray, blocks: np.ndarray, at_hand: Ids) -> Subgraph:
+        """Return that of some blocks, of which the rows of the table are given; arrays have the rows `at_hand`."""
         ids, _ = self._read(rows)
-        ids[symbol] = blocks
-        ids = {s: unique(ids[s], completed[s]) if s in completed else ids[s] for s in ids}
-        places: dict[str, np.ndarray | None] = {}
-        for s in ids:
-            same = at_hand is None or ids[s].size == at_hand[s].size
-            places[s] = None if same or at_hand is None else np.searchsorted(at_hand[s], ids[s])
-        done = {s: (_places(ids[s], k), _places(self.owned[s], k)) for s, k in completed.items()}
-        inside = np.isin(rows[:, 1], blocks) if isinstance(self.kind, EdgesKind) and not completed else None
-        return Part(ids, places, done, self.kind.build(rows, ids), inside, {})
+        ids[self.kind.block] = blocks
+        places = {s: _places(at_hand[s], ids[s]) for s in ids}
+        inside = np.isin(rows[:, 1], blocks) if isinstance(self.kind, EdgesKind) else None
+        return Subgraph(ids, places, self.kind.build(rows, ids), inside, {})
 
     def _halos(self, ids: Ids, owners: Ids) -> dict[str, Halo]:
         halos = {}
@@ -360,27 +292,22 @@ class Partition:
             halos[s] = Halo(self.comm, self.owned[s], ids[s], owners[s], self.cuda_aware)
         return halos
 
-    def _layout(self, inner: np.ndarray, outer: np.ndarray, completed: Ids, table: np.ndarray) -> Layout:
-        """Return the parts of inner and of outer blocks; the latter completes what is given, the former the rest."""
-        rest = {s: ids[~np.isin(ids, completed[s])] for s, ids in self.owned.items()}
-        interior = self._part(self._of_blocks(table, inner), inner, rest, self.owned)
-        boundary = self._part(self._of_blocks(table, outer), outer, completed, None)
-        known, owners = self._read(table)
-        of = {}
-        for s, ids in boundary.ids.items():
-            of[s] = np.full(ids.size, self.comm.rank)
-            if s == self.kind.block and self.owners.blocks.size:
-                of[s] = self.owners.blocks[ids]
-            elif s in known and known[s].size:
-                at = np.minimum(np.searchsorted(known[s], ids), known[s].size - 1)
-                of[s] = np.where(known[s][at] == ids, owners[s][at], of[s])
-        return Layout(interior, boundary, self._halos(boundary.ids, of))
+    def _layout(self, blocks: np.ndarray, table: np.ndarray) -> Layout:
+        """Return the subgraph of some blocks, of which the table is given, and of all else that this rank owns."""
+        read, owners_read = self._read(table)
+        read[self.kind.block] = blocks
+        if self.owners.blocks.size:
+            owners_read[self.kind.block] = self.owners.blocks[blocks]
+        ids, owners = {}, {}
+        for s, own in self.owned.items():
+            ids[s] = unique(read[s], own)
+            owners[s] = np.full(ids[s].size, self.comm.rank)
+            if s in owners_read:
+                owners[s][np.searchsorted(ids[s], read[s])] = owners_read[s]
+        subgraph = Subgraph(ids, dict.fromkeys(ids), self.kind.build(table, ids), None, {})
+        return Layout(subgraph, self._halos(ids, owners), {s: _places(ids[s], own) for s, own in self.owned.items()})
 
 
-def _places(ids: np.ndarray, some: np.ndarray) -> Places:
-    """Return where some numbers are among ascending ones; a slice where they are consecutive there."""
-    places = np.searchsorted(ids, some)
-    if places.size and places[-1] - places[0] != places.size - 1:
-        return places
-    begin = int(places[0]) if places.size else 0
-    return slice(begin, begin + places.size)
+def _places(ids: np.ndarray, some: np.ndarray) -> np.ndarray | None:
+    """Return where some of the numbers are among all of them; None where these are all."""
+    return None if some.size == ids.size else np.searchsorted(ids, some)

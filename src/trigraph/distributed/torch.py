@@ -202,7 +202,7 @@ def _sum_of_rows(x: Tensor, rows: Partition) -> Tensor:
         return x.new_zeros(x.shape[1:])
     arrived = chunks.halos["num_edges"].start(array_of(x)).wait()
     xp = namespace_of(arrived)
-    places = (part.places["num_edges"] for part in chunks.parts)
+    places = (subgraph.places["num_edges"] for subgraph in chunks.subgraphs)
     parts = ((xp.asarray((arrived if at is None else arrived[xp.asarray(at)]).sum(axis=0)),) for at in places)
     (sums,) = tree_sum(rows.comm, tree_parts(parts, chunks.first), chunks.number)
     return torch.from_numpy(sums).to(x.device)

@@ -14,7 +14,7 @@ from trigraph.graphs.arrays import (
     shown,
     wait_for,
 )
-from trigraph.graphs.base import PART_SIZE, VIEWS, Immutable, LongRows, entered, to_device
+from trigraph.graphs.base import PART_SIZE, VIEWS, LongRows, entered, to_device
 from trigraph.graphs.csc import CSC, ReverseCSC
 from trigraph.graphs.edge_graph import EdgeGraph
 from trigraph.graphs.segments import Segments
@@ -28,7 +28,6 @@ __all__ = [
     "PART_SIZE",
     "VIEWS",
     "EdgeGraph",
-    "Immutable",
     "LongRows",
     "ReverseCSC",
     "Segments",

@@ -8,35 +8,10 @@ from typing import Any
 
 import numpy as np
 
-__all__ = [
-    "INDEX_DTYPES",
-    "LARGEST_INT",
-    "MOST",
-    "advice",
-    "array_kind",
-    "as_array",
-    "called",
-    "check_memory",
-    "check_range",
-    "count",
-    "device_of",
-    "frozen",
-    "index_array",
-    "is_tensor",
-    "like_given",
-    "most",
-    "namespace_of",
-    "order_by",
-    "shown",
-    "wait_for",
-]
-
 INDEX_DTYPES = (np.dtype(np.int32), np.dtype(np.int64))
-
 
 # Nodes, segments, and rows of edge arrays: offsets of more would fill 2 PiB.
 MOST = 2**48
-
 
 LARGEST_INT = 2**63 - 1
 
@@ -98,10 +73,7 @@ def is_tensor(value: Any) -> bool:
 def as_array(value: Any, what: str = "a tensor") -> Any:
     """Return the array that views a dense tensor's memory; anything else is returned as it is.
 
-    Raises
-    ------
-    ValueError
-        If the storage of a tensor was released; the message begins with `what`.
+    ValueError, which begins with `what`, if the storage of a tensor was released.
     """
     if not is_tensor(value) or str(value.layout) != "torch.strided" or value.device.type not in ("cpu", "cuda"):
         return value
@@ -149,18 +121,8 @@ def advice(name: str, value: Any) -> str:
 def index_array(caller: str, name: str, value: Any, like: Any = None, like_name: str = "offsets") -> Any:
     """Read-only contiguous copy of a one-dimensional index array, or of a tensor as an array.
 
-    Parameters
-    ----------
-    caller, name : str
-        Class and argument, for the messages.
-    value : array
-    like : array, optional
-        Whose kind, dtype and device it must have; `like_name` is what messages call it.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If it is not one, or differs from `like` in kind, dtype or device.
+    TypeError or ValueError, which name class and argument, if it is not one, or differs in kind, dtype or device from
+    `like`, which messages call `like_name`.
     """
     value, like = as_array(value, f"{caller}: {name}"), as_array(like)
     kind = array_kind(value)

@@ -11,8 +11,6 @@ import numpy as np
 
 from trigraph.graphs.arrays import array_kind, device_of, is_tensor, namespace_of, wait_for
 
-__all__ = ["PART_SIZE", "VIEWS", "Immutable", "LongRows", "entered", "find_long_rows", "on_device", "to_device"]
-
 G = TypeVar("G", bound="Immutable")
 
 

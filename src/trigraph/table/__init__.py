@@ -4,7 +4,7 @@ Only the standard library is used here: the build imports this package before tr
 """
 
 from trigraph.table.grammar import SYMBOLS, Argument, Array, Attribute, Definition, Operator, evaluate, names_in
-from trigraph.table.graph_kinds import GRAPH_PARTS, GRAPHS, GraphParts
+from trigraph.table.graph_kinds import GRAPH_PARTS, GRAPHS
 from trigraph.table.operators import ACTIVATIONS, DEFINITIONS, OPERATORS, ORDERS, result_type
 
 __all__ = [
@@ -19,7 +19,6 @@ __all__ = [
     "Array",
     "Attribute",
     "Definition",
-    "GraphParts",
     "Operator",
     "evaluate",
     "names_in",

@@ -19,24 +19,12 @@ from trigraph.table.lazy import lazy
 
 @dataclass(frozen=True)
 class Symbol:
-    """A size that appears in shapes.
+    """A size that appears in shapes."""
 
-    Parameters
-    ----------
-    doc : str
-        What it counts.
-    minimum : int
-        0 for counts of entities (an empty graph is ordinary input), 1 for widths.
-    typical : tuple of int
-        Sizes from which cases are drawn; deliberately not powers of two.
-    maximum : int or None
-        Largest size, where there is one.
-    """
-
-    doc: str
-    minimum: int
-    typical: tuple[int, ...]
-    maximum: int | None = None
+    doc: str  # what it counts
+    minimum: int  # 0 for counts of entities (an empty graph is ordinary input), 1 for widths
+    typical: tuple[int, ...]  # sizes from which cases are drawn; deliberately not powers of two
+    maximum: int | None = None  # the largest size, where there is one
 
 
 SYMBOLS: dict[str, Symbol] = {
@@ -70,49 +58,23 @@ SYMBOLS: dict[str, Symbol] = {
 
 @dataclass(frozen=True)
 class Array:
-    """A floating array of an operator.
-
-    Parameters
-    ----------
-    name : str
-        Argument name.
-    shape : str
-        Symbols or expressions in them, separated by spaces: ``"num_edges f_out*f_in"``.
-    doc : str
-        Meaning and units.
-    degree : int or None
-        Polynomial degree of the outputs in this input, the other inputs fixed (piecewise between kinks); None
-        where they are not polynomial. Central differences are exact up to degree 2.
-    sample : {"normal", "unit interval", "frequency", "positive"}
-        Distribution cases are drawn from.
-    column : bool
-        Whether a trailing axis of one is accepted; derivatives come back in the shape given.
-    optional : bool
-        Whether this input may be None: it is absent then, and so is its derivative. Shapes may use ``has_<name>``.
-    keyword : bool
-        Whether it stands after the attributes, None by default.
-    index : bool
-        Whether it holds integers of the graph's dtype; -1 where there is nothing.
-    when : str
-        Condition in sizes and positions of choices under which this auxiliary output exists; empty: always.
-    half : bool
-        Whether the CUDA kernels take it in float16 or bfloat16, too; arrays without it are float32 then.
-    positive : bool
-        Whether numbers <= 0 are refused: in NumPy arrays, since looking at a device's would wait for it.
-    """
+    """A floating array of an operator, called `name`."""
 
     name: str
-    shape: str
-    doc: str
+    shape: str  # symbols or expressions in them, separated by spaces: ``"num_edges f_out*f_in"``
+    doc: str  # meaning and units
+    # Polynomial degree of the outputs in this input, the other inputs fixed (piecewise between kinks); None where they
+    # are not polynomial. Central differences are exact up to degree 2.
     degree: int | None = None
-    sample: str = "normal"
-    column: bool = False
+    sample: str = "normal"  # "normal", "unit interval", "frequency" or "positive": what cases are drawn from
+    column: bool = False  # whether a trailing axis of one is accepted; derivatives come back in the shape given
+    # Whether this input may be None: it is absent then, and so is its derivative. Shapes may use ``has_<name>``.
     optional: bool = False
-    keyword: bool = False
-    index: bool = False
-    when: str = ""
-    half: bool = False
-    positive: bool = False
+    keyword: bool = False  # whether it stands after the attributes, None by default
+    index: bool = False  # whether it holds integers of the graph's dtype; -1 where there is nothing
+    when: str = ""  # condition in sizes and positions of choices under which this auxiliary output exists; or always
+    half: bool = False  # whether kernels take it in float16 or bfloat16, too; arrays without it are float32 then
+    positive: bool = False  # whether numbers <= 0 are refused, in NumPy's arrays: to look at a device's would wait
 
     @property
     def dims(self) -> tuple[str, ...]:
@@ -122,29 +84,16 @@ class Array:
 
 @dataclass(frozen=True)
 class Attribute:
-    """What the caller gives beside arrays and graph: a size, one of several choices, or a number that is not negative.
+    """What the caller gives beside arrays and graph: a size, one of several choices, or a number >= 0."""
 
-    Parameters
-    ----------
-    name, doc : str
-        The name of a size is a symbol of :data:`SYMBOLS`.
-    default : object
-        `inspect.Parameter.empty` where the caller must give it.
-    choices : tuple
-        Allowed values; empty for a size or number. Fortran and CUDA receive the position in this tuple, and so do
-        expressions of shapes.
-    requires : tuple of (choice, str)
-        Method of the graph that raises where the graph cannot serve a choice.
-    real : bool
-        Whether it is a number (a finite float >= 0) rather than a size.
-    """
-
-    name: str
+    name: str  # that of a size is a symbol of :data:`SYMBOLS`
     doc: str
-    default: Any = inspect.Parameter.empty
+    default: Any = inspect.Parameter.empty  # that is for what the caller must give
+    # Allowed values; empty for a size or number. Fortran and CUDA receive the position in this tuple, and so do
+    # expressions of shapes.
     choices: tuple[str | bool | None, ...] = ()
-    requires: tuple[tuple[str, str], ...] = ()
-    real: bool = False
+    requires: tuple[tuple[str, str], ...] = ()  # choice, and the method of the graph that raises if it cannot serve it
+    real: bool = False  # whether it is a number (a finite float >= 0) rather than a size
 
     @property
     def required(self) -> bool:
@@ -179,82 +128,39 @@ class Kink:
 
 @dataclass(frozen=True)
 class Restriction:
-    """A part of bwd2 under a name of its own: some cotangents are zero, only some fields are returned.
+    """A part of bwd2 under a name of its own: some cotangents are zero, only some fields are returned."""
 
-    Parameters
-    ----------
-    suffix : str
-        ``bwd2_main`` gives ``agg_edge_to_edge_bwd2_main``.
-    arguments : tuple of str
-        Array arguments it takes, in order; the others are zero (cotangents), or do not matter to its fields.
-    fields : tuple of str
-        What it returns.
-    doc : str
-    """
-
-    suffix: str
+    suffix: str  # ``bwd2_main`` gives ``agg_edge_to_edge_bwd2_main``
+    # Array arguments it takes, in order; the others are zero (cotangents), or do not matter to its fields.
     arguments: tuple[str, ...]
-    fields: tuple[str, ...]
+    fields: tuple[str, ...]  # what it returns
     doc: str
 
 
 @dataclass(frozen=True)
 class Definition:
-    """One differentiable operator.
+    """One differentiable operator."""
 
-    Parameters
-    ----------
-    name, family : str
-        ``gno_kernel`` in ``gno``; the family is the file name in every panel.
-    summary : str
-        One sentence.
-    formulas : tuple of str
-        Formulas of fwd, bwd and bwd2.
-    source : str
-        Where the formula comes from.
-    inputs, outputs : tuple of Array
-        In signature order.
-    attributes : tuple of Attribute
-    graph : str or None
-        Key of :data:`GRAPHS`.
-    kinks : tuple of Kink
-    terms : str
-        Number of terms in the longest direct sum behind any output or derivative (accuracy rule).
-    operations : tuple of str
-        Floating operations (a multiply and an add count two) of fwd, bwd and bwd2.
-    restrictions : tuple of Restriction
-        Parts of bwd2 with names of their own.
-    auxiliary : tuple of Array
-        What fwd returns beside the outputs: not differentiable.
-    given_back : tuple of str
-        Outputs and auxiliary outputs that bwd takes as keywords (recomputed when None). The direct formula always
-        recomputes them.
-    given_back_when : tuple of (str, str)
-        Of those, which bwd looks at for some choices alone, and the condition.
-    settings : tuple of mappings
-        Choices and absent inputs (None) that cases must cover; empty: chosen by the case.
-    largest_step : float
-        Of finite differences on generated cases: inputs are of order one, some have a domain.
-    """
-
-    name: str
-    family: str
-    summary: str
-    formulas: tuple[str, str, str]
-    source: str
-    inputs: tuple[Array, ...]
+    name: str  # ``gno_kernel``
+    family: str  # ``gno``: the file name in every panel
+    summary: str  # one sentence
+    formulas: tuple[str, str, str]  # of fwd, bwd and bwd2
+    source: str  # where the formula comes from
+    inputs: tuple[Array, ...]  # in signature order
     outputs: tuple[Array, ...]
-    terms: str
-    operations: tuple[str, str, str]
+    terms: str  # number of terms in the longest direct sum behind any output or derivative (accuracy rule)
+    operations: tuple[str, str, str]  # floating operations (a multiply and an add count two) of fwd, bwd and bwd2
     attributes: tuple[Attribute, ...] = ()
-    graph: str | None = None
+    graph: str | None = None  # key of :data:`GRAPHS`
     kinks: tuple[Kink, ...] = ()
-    restrictions: tuple[Restriction, ...] = ()
-    auxiliary: tuple[Array, ...] = ()
+    restrictions: tuple[Restriction, ...] = ()  # parts of bwd2 with names of their own
+    auxiliary: tuple[Array, ...] = ()  # what fwd returns beside the outputs: not differentiable
+    # Outputs and auxiliary outputs that bwd takes as keywords (recomputed when None). The direct formula always
+    # recomputes them.
     given_back: tuple[str, ...] = ()
-    given_back_when: tuple[tuple[str, str], ...] = ()
-    settings: tuple[Mapping[str, Any], ...] = ()
-    largest_step: float = 2.0**-6
+    given_back_when: tuple[tuple[str, str], ...] = ()  # of those, which bwd looks at under a condition alone
+    settings: tuple[Mapping[str, Any], ...] = ()  # choices and absent inputs (None) that cases must cover; or any
+    largest_step: float = 2.0**-6  # of differences on generated cases: inputs are of order one, some have a domain
 
     @lazy
     def symbols(self) -> tuple[str, ...]:
@@ -455,13 +361,7 @@ _NOTHING: dict[str, Any] = {"__builtins__": {}}
 
 
 def evaluate(expression: str, sizes: Mapping[str, int]) -> int:
-    """Value of an expression of the table for given sizes.
-
-    Raises
-    ------
-    NameError
-        A symbol has no size yet.
-    """
+    """Value of an expression of the table for given sizes; NameError if a symbol has no size yet."""
     if expression in sizes:  # most are one symbol
         return sizes[expression]
     value: int = eval(_code(expression), _NOTHING, sizes)

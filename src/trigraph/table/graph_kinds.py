@@ -14,44 +14,26 @@ from trigraph.table.lazy import lazy
 
 @dataclass(frozen=True)
 class GraphArgument:
-    """A graph object an operator takes.
-
-    Parameters
-    ----------
-    name, doc : str
-    optional : bool
-        Whether it may be None: the identity.
-    rows : str
-        Array whose rows its segments are; an index array is taken for the object it would make. Empty: it is not.
-    """
+    """A graph object an operator takes."""
 
     name: str
     doc: str
-    optional: bool = False
-    rows: str = ""
+    optional: bool = False  # whether it may be None: the identity
+    rows: str = ""  # array whose rows its segments are: an index array is taken for the object it would make
 
 
 @dataclass(frozen=True)
 class GraphKind:
-    """The graph objects of an operator: their class, the sizes they fix and the arrays Fortran receives.
-
-    Parameters
-    ----------
-    type_name : str
-    sizes : tuple of str
-    forward, fast, reverse : tuple of (name, length)
-        Arrays that go to every operator; to the fast path too; to its derivatives (what `prepare` builds).
-    arguments : tuple of GraphArgument
-    paths : mapping from size or array to tuple of str
-        Where it is found, ``argument.attribute``, the first whose argument is not None (default: ``graph.<name>``).
-    """
+    """The graph objects of an operator: their class, the sizes they fix and the arrays Fortran receives."""
 
     type_name: str
     sizes: tuple[str, ...]
-    forward: tuple[tuple[str, str], ...]
-    fast: tuple[tuple[str, str], ...]
-    reverse: tuple[tuple[str, str], ...]
+    forward: tuple[tuple[str, str], ...]  # arrays that go to every operator: name and length
+    fast: tuple[tuple[str, str], ...]  # those that go to the fast path too
+    reverse: tuple[tuple[str, str], ...]  # and those that go to its derivatives (what `prepare` builds)
     arguments: tuple[GraphArgument, ...] = (GraphArgument("graph", "The graph; edge arrays have its rows."),)
+    # Where a size or array is found, ``argument.attribute``, the first whose argument is not None (default:
+    # ``graph.<name>``).
     paths: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @lazy
@@ -87,26 +69,13 @@ class GraphKind:
 
 @dataclass(frozen=True)
 class GraphParts:
-    """What an object of one class of graphs is made of.
+    """What an object of one class of graphs is made of, by names of attributes."""
 
-    Parameters
-    ----------
-    arrays : tuple of str
-        Attributes that are arrays and that every call needs; those in `optional` may be None.
-    optional : frozenset of str
-    reverse : tuple of str
-        Arrays of what `prepare` returns, which derivatives need too.
-    numbers : tuple of str
-        Attributes that are numbers.
-    lengths : tuple of (str, str, int)
-        Attributes that follow from arrays: name, array, and what to subtract from its length.
-    """
-
-    arrays: tuple[str, ...]
-    optional: frozenset[str]
-    reverse: tuple[str, ...]
+    arrays: tuple[str, ...]  # that every call needs
+    optional: frozenset[str]  # those of them that may be None
+    reverse: tuple[str, ...]  # arrays of what `prepare` returns, which derivatives need too
     numbers: tuple[str, ...]
-    lengths: tuple[tuple[str, str, int], ...]
+    lengths: tuple[tuple[str, str, int], ...]  # what follows from an array: name, array, what is less than its length
 
     @property
     def attributes(self) -> tuple[str, ...]:

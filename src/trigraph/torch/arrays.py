@@ -12,18 +12,13 @@ import torch
 import torch.utils.dlpack
 from torch.autograd import forward_ad
 
-__all__ = ["array_of", "beneath", "has_storage", "in_plain_thread", "is_batched", "on_device", "tensor_from"]
-
 R = TypeVar("R")
 
 
 def array_of(value: Any, what: str = "a tensor") -> Any:
     """Return the array that views a tensor's memory, strides included; None is returned as it is.
 
-    Raises
-    ------
-    ValueError
-        If the storage does not hold the tensor any more; the message begins with `what`.
+    ValueError, which begins with `what`, if the storage does not hold the tensor any more.
     """
     if value is None:
         return None
@@ -90,10 +85,7 @@ class _Beneath(torch.autograd.Function):
 def beneath(tensor: torch.Tensor) -> torch.Tensor:
     """Return the tensor beneath the levels of torch.func, which wrap what is differentiated.
 
-    Raises
-    ------
-    ValueError
-        If torch.vmap has made one tensor of many: that has no memory of one shape.
+    ValueError if torch.vmap has made one tensor of many: that has no memory of one shape.
     """
     found = _Found()
     _Beneath.apply(forward_ad.unpack_dual(tensor).primal, found)  # type: ignore[no-untyped-call]

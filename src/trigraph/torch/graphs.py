@@ -26,21 +26,6 @@ from trigraph.graphs.segments import Segments
 from trigraph.table import GRAPH_PARTS
 from trigraph.torch.arrays import array_of, in_plain_thread, on_device
 
-__all__ = [
-    "COMPILED",
-    "GraphTensors",
-    "assemble",
-    "numbers",
-    "rebuilt",
-    "rebuilt_apart",
-    "register",
-    "tensor_of",
-    "tensors",
-    "uncompiled",
-    "with_own_code",
-]
-
-
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -247,18 +232,9 @@ class GraphTensors:
 
 
 def rebuilt(type_name: str, arguments: tuple[Any, ...]) -> Any:
-    """Return the graph object of a checkpoint, built and checked by its constructor.
+    """Return the graph object of a checkpoint, built and checked by its constructor; it raises what that raises.
 
-    Parameters
-    ----------
-    type_name : {'CSC', 'EdgeGraph', 'Segments'}
-    arguments : tuple
-        Tensors in place of the constructor's arrays, and numbers.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As the constructor.
+    Arguments are those of the constructor, with tensors in place of arrays.
     """
     if type_name not in MAKERS:
         raise ValueError(f"rebuilt: type_name is {shown(type_name)}; expected one of {', '.join(MAKERS)}")

@@ -22,8 +22,6 @@ from trigraph.table.lazy import lazy
 from trigraph.torch.arrays import array_of, has_storage, is_batched, on_device, tensor_from
 from trigraph.torch.graphs import assemble, graph_of, numbers, tensors, uncompiled
 
-__all__ = ["LIBRARY", "OPERATORS_OF_TORCH", "TorchOperator", "has_tangents"]
-
 LIBRARY = torch.library.Library("trigraph", "DEF")
 
 
@@ -58,10 +56,7 @@ class TorchOperator:
     def call_flat(self, *args: Any) -> Any:
         """Call the operator with flat arguments, recorded as by `__call__`.
 
-        Raises
-        ------
-        RuntimeError
-            Where torch.func differentiates the call inside a compiled program: torch has no kernel for that.
+        RuntimeError where torch.func differentiates it inside a compiled program: torch has no kernel for that.
         """
         arrays = args[: self.num_arrays]
         # Compiled programs do not tell `forward_ad` of the level that they enter.

@@ -1,0 +1,36 @@
+"""Operators of a panel as functions that trust their arguments."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from trigraph.checks.sizes import bind_sizes
+from trigraph.table.grammar import Operator
+
+
+def unchecked(op: Operator, execute: Callable[..., Any], lead: int = 0) -> Callable[..., Any]:
+    """Return an operator as a function with the table's signature, and `out`.
+
+    Its arrays have so many leading axes of which the table says nothing; `execute` is that of a panel.
+    """
+
+    def call(*args: Any, out: Mapping[str, Any] | None = None, **kwargs: Any) -> Any:
+        bound = op.signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        values = bound.arguments
+        shapes = {a.name: values[a.name].shape[0 if a.given_back else lead :] for a in op.given(values)}
+        sizes = bind_sizes(op, values, shapes)
+        asked = values.pop("wrt", None)
+        names = (asked,) if isinstance(asked, str) else asked
+        wanted = tuple(f.name for f in op.returned(values, sizes) if names is None or f.name in names)
+        return execute(op, values, sizes, wanted, out or {}, {})
+
+    call.__name__ = call.__qualname__ = op.name
+    call.__doc__ = f"{op.definition.summary} See `trigraph.{op.name}`."
+    keyword = inspect.Parameter("out", inspect.Parameter.KEYWORD_ONLY, default=None)
+    call.__signature__ = op.signature.replace(  # type: ignore[attr-defined]
+        parameters=[*op.signature.parameters.values(), keyword]
+    )
+    return call
