@@ -151,7 +151,8 @@ def _results() -> str:
 
 def _torch() -> str:
     """Return the stub of ``torch/__init__.py``: one function for each definition, tensors in place of arrays."""
-    text = HEADER + "from typing import Literal, NamedTuple, SupportsIndex, TypeAlias\n\nfrom torch import Tensor\n\n"
+    text = HEADER + "from collections.abc import Mapping\n"
+    text += "from typing import Literal, NamedTuple, SupportsIndex, TypeAlias\n\nfrom torch import Tensor\n\n"
     text += "from trigraph import CSC, EdgeGraph, Segments\nfrom trigraph.torch import nn as nn\n"
     text += "from trigraph.torch.conversion import convert as convert\n"
     text += "from trigraph.torch.gemnet import basis_embedding as basis_embedding\n"
@@ -166,16 +167,17 @@ def _torch() -> str:
             text += f"class {result}(NamedTuple):\n"
             text += "".join(f"    {f.name}: Tensor{' | None' if f.when else ''}\n" for f in op.fields) + "\n"
         text += f"def {name}(\n"
-        for parameter in public_signature(op, ("panel",)).parameters:
-            line = _parameter(parameter, op, "str", False).replace("NDArray[Any]", "Tensor").replace("_A", "Tensor")
-            text += ("    *,\n" if parameter == "panel" else "") + line
+        for parameter in public_signature(op).parameters:
+            line = _parameter(parameter, op, "str", False)
+            line = line.replace("NDArray[Any]", "Tensor").replace("_A", "Tensor")
+            text += ("    *,\n" if parameter == "out" else "") + line
         text += f") -> {result}:\n{_body(torch_docstring(op))}"
     return text.rstrip("\n") + "\n"
 
 
 def _distributed() -> str:
     """Return the stub of ``distributed/__init__.py``: one function for each operator, a Partition for its graph."""
-    text = HEADER + "from collections.abc import Iterable\n"
+    text = HEADER + "from collections.abc import Iterable, Mapping\n"
     text += "from typing import Any, Literal, SupportsIndex, TypeAlias, TypeVar\n\n"
     text += NUMPY + "from trigraph.distributed import owners as owners\n"
     places = {"divide": ("partition", "partition_pieces"), "exchange": ("Halo",), "partition": ("Partition",)}

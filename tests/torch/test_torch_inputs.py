@@ -7,13 +7,16 @@ import weakref
 
 import numpy as np
 import pytest
+from table_calls import draw
 
 torch = pytest.importorskip("torch")
 
+from torch.autograd import forward_ad  # noqa: E402
 
 import trigraph  # noqa: E402
 import trigraph.torch as tt  # noqa: E402
 from trigraph import CSC, EdgeGraph, Segments  # noqa: E402
+from trigraph.table import OPERATORS  # noqa: E402
 
 
 def graph(index=np.int64):
@@ -174,6 +177,34 @@ def test_nothing_is_copied_on_the_way(monkeypatch):
     assert seen["result"].ctypes.data == result.output_embedding.data_ptr()
 
 
+def test_out_is_written_and_returned():
+    arguments = attention_arguments()
+    expected = tt.mha_gat_n2n(**arguments)
+    out = torch.full((4, 6), torch.nan)
+    result = tt.mha_gat_n2n(**arguments, out={"output_embedding": out})
+    assert result.output_embedding is out
+    assert torch.equal(out, expected.output_embedding)
+    assert torch.equal(result.softmax_scores, expected.softmax_scores)
+    kernel = draw(OPERATORS["gno_kernel_fwd"])
+    given = {n: torch.from_numpy(v) if isinstance(v, np.ndarray) else v for n, v in kernel.items()}
+    out = torch.empty_like(tt.gno_kernel(**given))
+    assert tt.gno_kernel(**given, out=out) is out
+    assert torch.equal(out, tt.gno_kernel(**given))
+
+
+def test_a_backward_that_saved_what_out_overwrites_is_refused():
+    arguments = attention_arguments()
+    out, factor = torch.ones(4, 6), torch.ones(4, 6, requires_grad=True)
+    product = (out * factor).sum()
+    tt.mha_gat_n2n(**arguments, out={"output_embedding": out})
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        product.backward()
+    with torch.inference_mode():  # whose tensors have no number of changes
+        written = torch.empty(4, 6)
+        tt.mha_gat_n2n(**arguments, out={"output_embedding": written})
+    assert torch.equal(written, out)
+
+
 @pytest.mark.parametrize("op", ["sum", "min", "max", "mean"])
 def test_results_that_no_derivative_needs_can_be_overwritten(op):
     x = torch.randn(4, 3, requires_grad=True)
@@ -189,18 +220,21 @@ def test_results_that_no_derivative_needs_can_be_overwritten(op):
 
 
 def test_memory_that_is_refused_names_the_operator(monkeypatch):
-    from trigraph.torch import library
+    from trigraph.torch import functions, library
 
     def refuse(*args):
         raise MemoryError("no 9 bytes")
 
     x = torch.randn(4, 3, requires_grad=True)
     result = tt.agg_weighted_n2n(x, None, graph()).output_embedding.sum()
-    monkeypatch.setattr(library, "check_call", refuse)
+    for module in (library, functions):
+        monkeypatch.setattr(module, "check_call", refuse)
     with pytest.raises(MemoryError, match=r"^agg_weighted_n2n_fwd: no 9 bytes"):
         tt.agg_weighted_n2n(x, None, graph())
     with pytest.raises(MemoryError, match=r"^agg_weighted_n2n_bwd: no 9 bytes"):
         result.backward()
+    with pytest.raises(MemoryError, match=r"^agg_weighted_n2n_fwd: no 9 bytes"):
+        tt.agg_weighted_n2n(x.detach(), None, graph(), out={"output_embedding": torch.empty(4, 3)})
 
 
 @pytest.mark.parametrize("through", ["trigraph", "trigraph.torch"])
@@ -229,6 +263,39 @@ def test_memory_that_is_refused_is_held_by_nobody(monkeypatch, through):
 def held(x):
     """Call the front door while a local variable holds the tensor."""
     return trigraph.agg_weighted_n2n_fwd(x.numpy(), None, graph())
+
+
+def test_out_that_cannot_be_written_is_refused():
+    out = torch.zeros(4, 6)
+    text = "mha_gat_n2n_fwd: out['output_embedding'] "
+    refused(ValueError, text + "requires grad", out={"output_embedding": out.clone().requires_grad_()})
+    refused(TypeError, text + "is a ndarray; expected a torch.Tensor", out={"output_embedding": np.zeros((4, 6))})
+    refused(ValueError, text + "has shape (3, 6)", out={"output_embedding": out[:3]})
+    refused(ValueError, text + "has strides", out={"output_embedding": torch.zeros(6, 4).t()})
+    refused(ValueError, text + "is on meta; expected host", out={"output_embedding": out.to("meta")})
+    refused(TypeError, text + "is a tensor of layout torch.sparse_coo", out={"output_embedding": out.to_sparse()})
+    text = "mha_gat_n2n_fwd: out is a list; expected a torch.Tensor, or a mapping from field to tensor"
+    refused(TypeError, text, out=[out])
+    with pytest.raises(
+        TypeError, match=r"mha_gat_n2n_fwd: out is .* expected a mapping from field to .*softmax_scores"
+    ):
+        tt.mha_gat_n2n(**attention_arguments(), out=out)  # it has two fields
+    with pytest.raises(RuntimeError, match="negative bit"):  # a view whose memory holds the numbers' negatives
+        tt.mha_gat_n2n(**attention_arguments(), out={"output_embedding": torch.complex(out, out).conj().imag})
+    x = torch.randn(4, 6)
+    text = "mha_gat_n2n_fwd: out['output_embedding'] "
+    refused(ValueError, text + "overlaps src_embedding", out={"output_embedding": x}, src_embedding=x)
+    x = torch.randn(4, 6, requires_grad=True)
+    with forward_ad.dual_level():
+        text = "mha_gat_n2n_fwd: src_embedding has a tangent and out is given"
+        dual = forward_ad.make_dual(torch.zeros(4, 6), torch.ones(4, 6))
+        refused(ValueError, text, out={"output_embedding": out}, src_embedding=dual)
+    with pytest.raises(ValueError, match="agg_weighted_n2n_fwd: out is given inside a transform"):
+        torch.vmap(lambda x: tt.agg_weighted_n2n(x, None, graph(), out=out))(out[None])
+    text = "mha_gat_n2n_fwd: src_embedding requires grad and out is given"
+    refused(ValueError, text, out={"output_embedding": out}, src_embedding=x)
+    with torch.no_grad():
+        tt.mha_gat_n2n(**{**attention_arguments(), "src_embedding": x}, out={"output_embedding": out})
 
 
 @pytest.mark.parametrize("index", [torch.int32, torch.int64])
@@ -325,12 +392,15 @@ def test_the_module_is_found_lazily():
     assert trigraph.torch is tt
 
 
-@pytest.mark.parametrize("name", ["src_embedding", "attention_weights"])
+@pytest.mark.parametrize("name", ["src_embedding", "attention_weights", "out"])
 def test_a_tensor_whose_storage_was_released_is_refused(name):
     """As frameworks do that keep parameters in parts: the tensor has its shape still, and no memory."""
     arguments = {n: t.clone() if isinstance(t, torch.Tensor) else t for n, t in attention_arguments().items()}
-    arguments[name].untyped_storage().resize_(0)
-    refused(ValueError, f"mha_gat_n2n_fwd: {name} has a storage of 0 bytes; expected at least ", **arguments)
+    arguments["out"] = {"output_embedding": torch.empty(4, 6)} if name == "out" else None
+    released = arguments["out"]["output_embedding"] if name == "out" else arguments[name]
+    released.untyped_storage().resize_(0)
+    text = "out['output_embedding']" if name == "out" else name
+    refused(ValueError, f"mha_gat_n2n_fwd: {text} has a storage of 0 bytes; expected at least ", **arguments)
 
 
 def test_an_index_tensor_whose_storage_was_released_is_refused():

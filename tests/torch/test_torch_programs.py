@@ -226,6 +226,13 @@ def test_graphs_built_inside_a_transform_or_a_compiled_program():
 
     assert torch.equal(torch.compile(with_segments, backend="eager")(x), with_segments(x))
 
+    def into(x, out):
+        tt.agg_weighted_n2n(2 * x, None, graph, out={"output_embedding": out})
+        return 2 * out
+
+    assert torch.equal(
+        torch.compile(into, backend="eager")(x, torch.empty(4, 3, dtype=DTYPE)), 2 * into(x, x.clone()) / 2
+    )
     with pytest.raises(TypeError, match=r"CSC: edge_index is a torch\.Tensor batched by torch\.vmap; expected"):
         torch.vmap(lambda e: CSC.from_edge_index(e, 4) and e)(edge_index[None])
 

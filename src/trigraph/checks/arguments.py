@@ -45,7 +45,7 @@ def bind_arguments(
         for name in (n for n in kwargs if n not in names):
             import difflib
 
-            near = difflib.get_close_matches(name, [*signature.parameters], 1)
+            near = difflib.get_close_matches(name, [*names, "out", "panel"], 1)
             meant = f" (did you mean {near[0]!r}?)" if near else ""
             raise TypeError(f"got an unexpected keyword argument {name!r}{meant}")
         absent = [n for n in op.defaults if n not in kwargs and n not in names[: len(args)]]

@@ -21,17 +21,19 @@ PANELS: dict[str, tuple[str, str]] = {
 }
 
 
-def public_signature(op: Operator, extra: tuple[str, ...] = ("out", "panel")) -> inspect.Signature:
-    """Return the signature of a function in `trigraph`: that of every panel and keywords, without `out` in torch."""
-    more = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None) for name in extra]
-    return op.signature.replace(parameters=[*op.signature.parameters.values(), *more])
+def public_signature(op: Operator) -> inspect.Signature:
+    """Return the signature of a function in `trigraph` or `trigraph.torch`: that of every panel, `out` and `panel`."""
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    extra = [inspect.Parameter(name, keyword, default=None) for name in ("out", "panel")]
+    return op.signature.replace(parameters=[*op.signature.parameters.values(), *extra])
 
 
 def distributed_signature(op: Operator) -> inspect.Signature:
     """Return the signature of a function in `trigraph.distributed`, which has `partition` where it has no graph."""
-    partition = [inspect.Parameter("partition", inspect.Parameter.KEYWORD_ONLY)] if op.graph is None else []
-    *parameters, panel = public_signature(op, ("panel",)).parameters.values()
-    return op.signature.replace(parameters=[*parameters, *partition, panel])
+    keyword = inspect.Parameter.KEYWORD_ONLY
+    extra = [inspect.Parameter("partition", keyword)] if op.graph is None else []
+    extra.append(inspect.Parameter("panel", keyword, default=None))
+    return op.signature.replace(parameters=[*op.signature.parameters.values(), *extra])
 
 
 def publish(function: Any, module: str, name: str, signature: inspect.Signature, doc: str) -> None:
@@ -120,6 +122,8 @@ def torch_docstring(op: Operator) -> str:
         "----------",
         *wrapped(", ".join(op.parameters)),
         f"    As of `trigraph.{op.name}`, tensors of the CPU or of a CUDA device in place of arrays.",
+        "out : tensor or mapping from field to tensor, optional",
+        "    Where to write; nothing is recorded for differentiation then.",
         "panel : str, optional",
         f"    As of `trigraph.{op.name}`; derivatives are computed there, too.",
         "",

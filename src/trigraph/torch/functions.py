@@ -6,20 +6,21 @@ They compute at once where torch would add nothing, and call torch's operators o
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from trigraph.checks import bind_arguments, checked_attribute, choice_number, graph_expected
+from trigraph.checks import bind_arguments, check_call, checked_attribute, choice_number, graph_expected
 from trigraph.graphs import GRAPH_TYPES, Segments
-from trigraph.panels import choose_panel
+from trigraph.panels import choose_panel, execute, raise_named
 from trigraph.table import DEFINITIONS, ORDERS, Definition, Operator, evaluate, result_type
 from trigraph.table.lazy import lazy
-from trigraph.table.public import public_signature, publish, torch_docstring
+from trigraph.table.public import PANELS, public_signature, publish, torch_docstring
+from trigraph.torch.arrays import array_of, has_storage, on_device, tensor_from
 from trigraph.torch.graphs import COMPILED, GraphTensors, uncompiled, with_own_code
-from trigraph.torch.library import OPERATORS_OF_TORCH
+from trigraph.torch.library import OPERATORS_OF_TORCH, TorchOperator, has_tangents
 
 
 def _place(tensor: torch.Tensor) -> str:
@@ -79,6 +80,10 @@ def _check_attributes(op: Operator, values: dict[str, Any]) -> None:
             values[a.name] = checked_attribute(op, a, values[a.name], np.dtype(np.float64))
 
 
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, torch.Tensor)
+
+
 def _existing(op: Operator) -> dict[tuple[Any, ...], tuple[bool, ...]] | None:
     """Return for all choices of the attributes which fields exist; None where all do."""
     if not any(f.when for f in op.fields):
@@ -91,10 +96,65 @@ def _existing(op: Operator) -> dict[tuple[Any, ...], tuple[bool, ...]] | None:
     return found
 
 
+def _check_out(op: TorchOperator, arrays: Sequence[Any], out: Any) -> None:
+    """Raise unless `out` holds dense tensors where the arguments are, and nothing differentiates the call."""
+    name, first = op.op.name, arrays[op.first]
+    written = {f"out[{n!r}]": t for n, t in out.items()} if isinstance(out, Mapping) else {"out": out}
+    for label, tensor in written.items():
+        if not isinstance(tensor, torch.Tensor):
+            more = "" if op.op.single or label != "out" else ", or a mapping from field to tensor"
+            raise TypeError(f"{name}: {label} is a {type(tensor).__name__}; expected a torch.Tensor{more}")
+        if tensor.layout is not torch.strided:
+            raise TypeError(f"{name}: {label} is a tensor of layout {tensor.layout}; expected torch.strided")
+        if tensor.device != first.device:
+            raise ValueError(
+                f"{name}: {label} is on {_place(tensor)}; expected {_place(first)}, where the arguments are"
+            )
+        if tensor.requires_grad:
+            raise ValueError(f"{name}: {label} requires grad; expected a tensor that does not")
+    if not all(t is None or has_storage(t) for t in (*arrays, *written.values())):
+        raise ValueError(f"{name}: out is given inside a transform of torch.func; expected none there")
+    given = {n: t for n, t in zip(op.array_names, arrays, strict=True) if t is not None}
+    for label, tensor in given.items():
+        if torch.is_grad_enabled() and tensor.requires_grad:
+            raise ValueError(f"{name}: {label} requires grad and out is given; expected torch.no_grad() around it")
+    for label, tensor in (given | written).items():
+        if has_tangents([tensor]):
+            raise ValueError(
+                f"{name}: {label} has a tangent and out is given; expected no forward-mode differentiation"
+            )
+
+
+def _into(op: TorchOperator, arrays: list[Any], others: dict[str, Any], out: Any) -> Any:
+    """Compute into the caller's tensors; return all fields by name."""
+    table = op.op
+    _check_out(op, arrays, out)
+    try:
+        with on_device(arrays[op.first]):
+            _, values = op.unflattened(op.flattened(arrays, others, False), array_of)
+            values |= {n: array_of(t, f"{table.name}: {n}") for n, t in zip(op.array_names, arrays, strict=True)}
+            panel = choose_panel(table, values, values.pop("panel") or None)
+            place = f"{table.name}: out"
+            if isinstance(out, Mapping):
+                written = {n: array_of(t, f"{place}[{n!r}]") for n, t in out.items()}
+            else:
+                written = array_of(out, place)
+            checked = check_call(table, values, None, written, PANELS[panel][1], panel)
+            result = execute(table, checked, panel)
+    except MemoryError as error:
+        raise_named(table, error)
+    given = dict(out) if isinstance(out, Mapping) else dict.fromkeys(checked.out, out)
+    for tensor in given.values():
+        torch.autograd.graph.increment_version(tensor)  # a backward that has saved it must know
+    if table.single:
+        return given
+    return {n: None if a is None else given.get(n, tensor_from(a)) for n, a in result._asdict().items()}
+
+
 def _function(spec: Definition) -> Callable[..., Any]:
     op = OPERATORS_OF_TORCH[f"{spec.name}_fwd"]
     table = op.op
-    signature = public_signature(table, ("panel",))
+    signature = public_signature(table)
     result = None if table.single else result_type(table.name)
     exists = _existing(table)
     # A compiled program guards what it has found computed, and what it has not.
@@ -104,11 +164,13 @@ def _function(spec: Definition) -> Callable[..., Any]:
             if isinstance(value, lazy):
                 getattr(thing, name)
 
-    def call(*args: Any, panel: str | None = None, **kwargs: Any) -> Any:
+    def call(*args: Any, out: Any = None, panel: str | None = None, **kwargs: Any) -> Any:
         values = bind_arguments(table, args, kwargs, signature)
-        if torch.compiler.is_dynamo_compiling() and any(isinstance(values[n], torch.Tensor) for n, _ in op.graphs):
-            # NumPy or CuPy make a graph of an index tensor: torch's compiler cannot follow them.
-            return outside(*args, panel=panel, **kwargs)
+        if torch.compiler.is_dynamo_compiling() and (
+            out is not None or any(_is_tensor(values[n]) for n, _ in op.graphs)
+        ):
+            # NumPy or CuPy make a graph of an index tensor, and write into `out`: torch's compiler cannot follow them.
+            return outside(*args, out=out, panel=panel, **kwargs)
         first = _check_tensors(table, values)
         _check_graphs(table, values, first)
         _check_attributes(table, values)
@@ -116,7 +178,12 @@ def _function(spec: Definition) -> Callable[..., Any]:
             choose_panel(table, values, panel)
         arrays = [values.pop(n) for n in op.array_names]
         values["panel"] = panel or ""
-        found = op(arrays, values)
+        if out is not None:
+            found = _into(op, arrays, values, out)
+            return found[table.fields[0].name] if result is None else result(**found)
+        return returned(op(arrays, values), values)
+
+    def returned(found: Any, values: Mapping[str, Any]) -> Any:
         if result is None:
             return found
         if exists is not None:
