@@ -493,11 +493,11 @@ class DimeNetPlusPlus(Module):
             if not (create_graph and pos.requires_grad):
                 pos = pos.detach().requires_grad_()
             vec = neighbors.vectors(pos, cells)
-            of_atoms = self._atoms_of_vectors(z, vec, neighbors)
+            of_atoms = self.atoms_of_vectors(z, vec, neighbors)
             energy = neighbors.into_structures(of_atoms)[:, 0]
             by_pos, by_vec = torch.autograd.grad(energy.sum(), (pos, vec), create_graph=create_graph)
             # A strain changes vectors as it changes positions and cell: the derivative in it is the sum of the edges'.
-            stress = None if cells is None else _stress(vec, by_vec, cells, neighbors)
+            stress = None if cells is None else stress_of(vec, by_vec, cells, neighbors)
             forces = 0.0 - by_pos  # -by_pos would be -0.0 without neighbours
             results = EnergyForcesStress(energy, forces, stress, of_atoms[:, 0])
         if create_graph:
@@ -526,9 +526,9 @@ class DimeNetPlusPlus(Module):
 
     def _of_vectors(self, z: Tensor, vec: Tensor, neighbors: Neighbors) -> Tensor:
         """Return the sum over the atoms of each structure, from the vectors of the edges."""
-        return neighbors.into_structures(self._atoms_of_vectors(z, vec, neighbors))
+        return neighbors.into_structures(self.atoms_of_vectors(z, vec, neighbors))
 
-    def _atoms_of_vectors(self, z: Tensor, vec: Tensor, neighbors: Neighbors) -> Tensor:
+    def atoms_of_vectors(self, z: Tensor, vec: Tensor, neighbors: Neighbors) -> Tensor:
         """Return the outputs of the atoms, which `forward` sums, shape (num_atoms, out_channels)."""
         rbf, sbf_rad = self.rbf(vec.square().sum(dim=1).sqrt())
         x = self.emb(z, rbf, neighbors)
@@ -539,7 +539,7 @@ class DimeNetPlusPlus(Module):
         return atoms
 
 
-def _stress(vec: Tensor, by_vec: Tensor, cells: Tensor, neighbors: Neighbors) -> Tensor:
+def stress_of(vec: Tensor, by_vec: Tensor, cells: Tensor, neighbors: Neighbors) -> Tensor:
     """Return the derivative of the energies in a symmetric strain, over the volume of the cells."""
     of_edges = (vec.unsqueeze(2) * by_vec.unsqueeze(1)).flatten(1)
     virial = neighbors.into_structures(neighbors.into_atoms(of_edges)).reshape(-1, 3, 3)
