@@ -14,7 +14,7 @@ from trigraph.torch import nn
 from trigraph.torch.nn import dimenet
 from trigraph.torch.nn.activations import SiLU
 from trigraph.torch.nn.arguments import BOUNDS
-from trigraph.torch.nn.gemnet import EfficientInteractionBilinear, MatterGenBilinear
+from trigraph.torch.nn.gemnet import EfficientInteractionBilinear, MatterGenBilinear, PairInteraction
 
 __all__ = ["Conversion", "Layer", "convert"]
 
@@ -62,7 +62,9 @@ class Conversion:
         from rich.console import Console
         from rich.table import Table
 
-        table = Table("layer", "original", "now, or why it was left", title="trigraph.torch.convert")
+        table = Table(title="trigraph.torch.convert")
+        for column in ("layer", "original", "now, or why it was left"):
+            table.add_column(column, overflow="fold")  # names longer than a column go on below
         for layer in self.replaced + self.left:
             table.add_row(layer.path or "(the model)", layer.original, layer.note)
         text = io.StringIO()
@@ -142,6 +144,15 @@ def _bilinear(layer: Any) -> _Changes:
     return [(layer, found, {})]
 
 
+def _pair(layer: Any) -> _Changes:
+    weight, bias = layer.bilinear.linear.weight, layer.bilinear.linear.bias
+    emb_in = layer.down_projection.linear.out_features
+    if weight.shape[1] % emb_in or bias is not None:
+        expected = f"a multiple of {emb_in}, the width of down_projection, in the second place"
+        raise _Unfit(f"bilinear.linear.weight has shape {tuple(weight.shape)}; expected {expected}, and no bias")
+    return [(layer, PairInteraction, {})]
+
+
 class _Known(NamedTuple):
     """A class of others, by its name, and the top-level packages that it comes from."""
 
@@ -154,6 +165,7 @@ _KNOWN = {
     "DimeNetPlusPlus": _Known(("torch_geometric",), _dimenet),
     "BasisEmbedding": _Known(("fairchem", "ocpmodels"), _basis_embedding),
     "EfficientInteractionBilinear": _Known(("fairchem", "ocpmodels", "mattergen"), _bilinear),
+    "PairInteraction": _Known(("fairchem", "ocpmodels"), _pair),
 }
 
 
@@ -199,8 +211,8 @@ def convert(model: Module) -> Conversion:
     Layers keep their place, parameters, hooks, device, dtype and training flag, since only their classes change:
     references to them, optimizers and checkpoints stay valid.
 
-    Known are ``GATConv`` and ``DimeNetPlusPlus`` of PyTorch Geometric, ``BasisEmbedding`` of fairchem-core 1.10, and
-    ``EfficientInteractionBilinear`` of fairchem-core 1.10 and of MatterGen 1.0.
+    Known are ``GATConv`` and ``DimeNetPlusPlus`` of PyTorch Geometric, ``BasisEmbedding`` and ``PairInteraction`` of
+    fairchem-core 1.10, and ``EfficientInteractionBilinear`` of fairchem-core 1.10 and of MatterGen 1.0.
 
     Parameters
     ----------

@@ -399,3 +399,56 @@ class MatterGenBilinear(torch.nn.Module):
         emb_in, interm, _ = self.weight.shape
         weight = self.weight.permute(2, 1, 0).flatten(1)
         return _bilinear(weight, (interm, emb_in), basis, m, (id_reduce, id_ragged_idx))
+
+
+class PairInteraction(torch.nn.Module):
+    """fairchem-core 1.10's ``PairInteraction``; `trigraph.torch.convert` gives its layers this class.
+
+    Attributes
+    ----------
+    down_projection, bilinear, scale_rbf_sum, up_projection : Module
+        Layers of the original.
+
+    Notes
+    -----
+    The original raises for no edges. The sums are those of `EfficientInteractionBilinear` into atoms, with one triplet
+    for each edge and a spherical basis that is 1.
+    """
+
+    down_projection: torch.nn.Module
+    bilinear: torch.nn.Module
+    scale_rbf_sum: torch.nn.Module
+    up_projection: torch.nn.Module
+
+    __prepare_scriptable__ = refuse_script
+
+    def forward(
+        self, h: torch.Tensor, rad_basis: torch.Tensor, edge_index: torch.Tensor, target_neighbor_idx: torch.Tensor
+    ) -> torch.Tensor:
+        """Return what the neighbours of each atom add to its embedding.
+
+        Parameters
+        ----------
+        h : tensor, shape (num_atoms, emb_size_atom)
+        rad_basis : tensor, shape (num_atoms, emb_size_rbf, Kmax2) or (num_edges, emb_size_rbf)
+            What a radial `BasisEmbedding` returns, padded by atom or not.
+        edge_index : tensor of int32 or int64, shape (2, num_edges)
+            Source and target of each edge.
+        target_neighbor_idx : tensor of int32 or int64, shape (num_edges,)
+            Number of each edge among those of its target. For a padded basis alone.
+
+        Returns
+        -------
+        tensor, shape (num_atoms, emb_size_atom)
+        """
+        source, target = edge_index
+        _rank("PairInteraction", "rad_basis", rad_basis, "num_atoms, interm, Kmax2", "num_edges, interm")
+        rad_W1 = rad_basis[target, :, target_neighbor_idx] if rad_basis.dim() == 3 else rad_basis
+        x_ba = self.down_projection(h)[source]
+        weight: torch.Tensor = self.bilinear.get_submodule("linear").weight  # type: ignore[assignment]
+        sizes = (weight.shape[1] // x_ba.shape[1], x_ba.shape[1])
+        basis = (rad_W1[:, :, None], x_ba.new_ones(len(x_ba), 1))
+        each = torch.arange(len(x_ba), device=x_ba.device)
+        x = _bilinear(weight, sizes, basis, x_ba, (each, None), (target, None), len(h))
+        embedded: torch.Tensor = self.up_projection(self.scale_rbf_sum(x, ref=x_ba))
+        return embedded
