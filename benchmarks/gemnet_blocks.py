@@ -31,7 +31,6 @@ from trigraph.torch.nn import BasisEmbedding
 VARIABLE = "TRIGRAPH_CLIENTS"
 FAIRCHEM = replace(gemnet.FAIRCHEM, variable=VARIABLE)
 MATTERGEN = Original("mattergen", "1.0.3", "mattergen/common/gemnet", VARIABLE)
-DOWNLOAD = f"pip download --no-deps fairchem-core=={FAIRCHEM.version} mattergen=={MATTERGEN.version} -d DIR"
 # Widths of the published GemNet-OC for OC20 (configs/s2ef/all/gemnet/gemnet-oc.yml), and those of MatterGen's GemNetT.
 OC = {
     "num_radial": 128,
@@ -69,7 +68,7 @@ T = {
 }
 ATOMS = 60
 NEIGHBORS = {"main": 30, "qint": 8, "aeaint": 20, "aint": 59}  # of an atom in the mean; GemNet-OC's limits
-ROUNDS = 15
+ROUNDS = 9
 
 
 def _scatter(source: Any, index: Any, dim: int, dim_size: int, reduce: str) -> Any:

@@ -252,6 +252,8 @@ def convert(model: Module) -> Conversion:
             if reason is not None:
                 raise _Unfit(reason)
             changes = known.changes(layer)
+            if any("forward" in vars(part) for part, _, _ in changes):
+                raise _Unfit("it has a forward of its own in place of its class's")
         except _Unfit as unfit:
             conversion.left.append(Layer(path, original, str(unfit)))
             continue

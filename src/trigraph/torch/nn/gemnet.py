@@ -79,9 +79,11 @@ class _Slots:
         check_range(
             owner, name, as_array(inner, f"{owner}: {name}"), min(self.width, MOST // max(self.num_rows, 1)), "Kmax"
         )
-        slot = self.outer * self.width + self.inner
-        order = torch.argsort(slot, stable=True)
-        again = slot[order[1:]] == slot[order[:-1]]
+        self.slot = self.outer * self.width + self.inner
+        if bool((self.slot[1:] > self.slot[:-1]).all()):
+            return  # no two are alike: the usual order of triplets
+        order = torch.argsort(self.slot, stable=True)
+        again = self.slot[order[1:]] == self.slot[order[:-1]]
         if bool(again.any()):
             at = int(order[1:][again].min())
             raise ValueError(
@@ -94,8 +96,12 @@ class _Slots:
         if members.is_cpu and not torch.compiler.is_compiling():  # zeros, then a copy with the members
             each = 2 * members.dtype.itemsize * members.shape[1:].numel()
             check_memory(self.owner, self.product, self.num_rows * self.width, each)
-        padded = members.new_zeros(self.num_rows, self.width, *members.shape[1:])
-        return padded.index_put((self.outer, self.inner), members)
+        padded = members.new_zeros(self.num_rows * self.width, *members.shape[1:]).index_copy(0, self.slot, members)
+        return padded.view(self.num_rows, self.width, *members.shape[1:])
+
+    def members(self, padded: torch.Tensor) -> torch.Tensor:
+        """Return the members of an array that is padded as `pad` does it."""
+        return padded.reshape(self.num_rows * self.width, *padded.shape[2:]).index_select(0, self.slot)
 
 
 _find_slots = uncompiled(_Slots)
@@ -349,13 +355,12 @@ def _bilinear(
         slots = _find_slots(owner, "idx_agg", triplets, of_edges[1], members, edges)
         num_spherical = sph.shape[1]
         _shape(owner, "sph", sph, "num_edges, num_spherical, Kmax", (edges[1], num_spherical, slots.width))
-        sph = sph[slots.outer, :, slots.inner]
+        sph = slots.members(sph.transpose(1, 2))
         if atoms is not None:
             slots = _find_slots(owner, "idx_agg2", atoms, of_atoms[1], edges, ("agg2_out_size", size))
             shape = (size, interm, slots.width * num_spherical)
             _shape(owner, "rad_W1", rad_W1, "agg2_out_size, interm, Kmax2*num_spherical", shape)
-            by_slot = rad_W1.reshape(size, interm, slots.width, num_spherical)
-            rad_W1 = by_slot[slots.outer, :, slots.inner]
+            rad_W1 = slots.members(rad_W1.reshape(size, interm, slots.width, num_spherical).transpose(1, 2))
     expected = (edges[1], interm, sph.shape[1])
     _shape(owner, "rad_W1", rad_W1, "num_edges, interm, num_spherical", expected)
     found: torch.Tensor = FUNCTIONS["interaction_bilinear"](rad_W1, sph, m, weight, triplets, atoms)
