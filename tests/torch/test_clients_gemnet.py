@@ -2,6 +2,7 @@
 
 import copy
 import re
+from itertools import product
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ torch = pytest.importorskip("torch")
 
 from trigraph.benchmarks import gemnet_blocks as blocks  # noqa: E402
 from trigraph.benchmarks.calls import Unavailable  # noqa: E402
+from trigraph.benchmarks.originals import load  # noqa: E402
 from trigraph.torch import convert, nn  # noqa: E402
 from trigraph.torch.nn import gemnet  # noqa: E402
 
@@ -383,6 +385,37 @@ def test_odd_weights_are_left(name, path, parameter, shape, reason):
     left(model, path, reason)
 
 
+def older(folder):
+    """The bilinear layer of fairchem's older GemNets."""
+    block("fairchem")  # or a skip
+    packages = [*blocks.gemnet.PACKAGES[:3], *(f"fairchem.core.models.{folder}{name}" for name in ("", ".layers"))]
+    (module,) = load(blocks.FAIRCHEM.root(), packages, [f"{packages[-1]}.efficient"])
+    return module.EfficientInteractionBilinear(8, 4, 9).double()
+
+
+def test_the_layer_of_gemnet_dt():
+    layer, triplets = older("gemnet"), MOLECULE.lists()["e2e"]
+    edges = MOLECULE.edges("main").shape[1]
+    index = blocks.tensors({"id_reduce": triplets["out"], "id_ragged_idx": triplets["out_agg"]})
+    generator = torch.Generator().manual_seed(0)
+    sizes = ((edges, 4, 3), (edges, 3, int(triplets["out_agg"].max()) + 1), (len(triplets["out"]), 8))
+    x = [torch.randn(size, generator=generator, dtype=torch.float64, requires_grad=True) for size in sizes]
+
+    def found():
+        out = layer(tuple(x[:2]), x[2], **index)
+        return {str(n): v.detach() for n, v in enumerate((out, *torch.autograd.grad(out.sum(), [*x, layer.weight])))}
+
+    expected = found()
+    assert len(convert(layer).replaced) == 1
+    assert_close(found(), expected, 2 * sizes[2][0] ** 0.5)
+
+
+def test_the_layer_of_another_forward_is_left():
+    """That of the graph-parallel GemNet has the same name, attributes and weights."""
+    model = torch.nn.Sequential(older("gemnet_gp"))
+    left(model, "0", "its forward takes basis, m, id_reduce, id_ragged_idx, edge_offset, Kmax; expected basis, m, id_")
+
+
 @both
 def test_the_table_lists_everything(name):
     model = block(name)
@@ -427,3 +460,28 @@ def test_bad_pairs(changes, text):
     assert torch.allclose(layer(**arguments), expected, rtol=1e-13)
     with raising(text):
         layer(**arguments | changes)
+
+
+def test_lists_are_those_of_the_models():
+    """Every chain of distinct neighbours, once: b -> a <- c, and d -> b -> a <- c."""
+    lists = MOLECULE.lists()
+    main, qint = lists["main"], lists["qint"]
+    aeaint = lists["a2ee2a"]["edge_index"]
+    assert np.array_equal(main[:, lists["id_swap"]], main[::-1])
+    for name, inputs, outputs in (("e2e", main, main), ("a2e", aeaint, main), ("e2a", main, aeaint)):
+        found = sorted(zip(lists[name]["in"], lists[name]["out"], strict=True))
+        every = product(range(inputs.shape[1]), range(outputs.shape[1]))
+        assert found == [(i, o) for i, o in every if inputs[1, i] == outputs[1, o] and inputs[0, i] != outputs[0, o]]
+    quad = lists["quad"]
+    before = {name: quad["triplet_in"][name][quad["trip_in_to_quad"]] for name in ("in", "out")}
+    found = sorted(zip(main[0, before["in"]], *qint[:, before["out"]], main[0, quad["out"]], strict=True))
+    pairs, near = ({(int(s), int(t)) for s, t in edges.T} for edges in (main, qint))
+    assert found == sorted(
+        (d, b, a, c)
+        for (d, b), (e, a), (c, f) in product(pairs, near, pairs)
+        if (b, a) == (e, f) and d not in (a, c) and b != c
+    )
+    assert np.array_equal(main[1, quad["out"]], qint[1, before["out"]])
+    for triplets in (*(lists[name] for name in ("e2e", "a2e", "e2a")), quad):
+        slots = list(zip(triplets["out"], triplets["out_agg"], strict=True))
+        assert slots == [(o, n) for o, length in enumerate(np.bincount(triplets["out"])) for n in range(length)]

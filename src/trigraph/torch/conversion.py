@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -122,7 +123,15 @@ def _dimenet(model: Any) -> _Changes:
     return found
 
 
+def _same_arguments(layer: Module, cls: type[Module]) -> None:
+    """Raise unless the forwards of both classes take the same: others of a name, such as gemnet_gp's, do not."""
+    theirs, ours = (list(inspect.signature(c.forward).parameters)[1:] for c in (type(layer), cls))
+    if theirs != ours:
+        raise _Unfit(f"its forward takes {', '.join(theirs)}; expected {', '.join(ours)}")
+
+
 def _basis_embedding(layer: Any) -> _Changes:
+    _same_arguments(layer, nn.BasisEmbedding)
     shape, radial = tuple(layer.weight.shape), layer.num_spherical is None
     if len(shape) != (2 if radial else 3) or shape[1 if radial else 0] != layer.num_radial:
         raise _Unfit(f"weight has shape {shape}, which is not that of fairchem-core 1.10")
@@ -139,12 +148,14 @@ def _bilinear(layer: Any) -> _Changes:
         found, weight, bias = MatterGenBilinear, layer.weight, None
     else:
         raise _Unfit("it is neither fairchem-core 1.10's nor MatterGen 1.0's")
+    _same_arguments(layer, found)
     if tuple(weight.shape) != shape or bias is not None:
         raise _Unfit(f"weight has shape {tuple(weight.shape)}; expected {shape} and no bias")
     return [(layer, found, {})]
 
 
 def _pair(layer: Any) -> _Changes:
+    _same_arguments(layer, PairInteraction)
     weight, bias = layer.bilinear.linear.weight, layer.bilinear.linear.bias
     emb_in = layer.down_projection.linear.out_features
     if weight.shape[1] % emb_in or bias is not None:
@@ -212,7 +223,7 @@ def convert(model: Module) -> Conversion:
     references to them, optimizers and checkpoints stay valid.
 
     Known are ``GATConv`` and ``DimeNetPlusPlus`` of PyTorch Geometric, ``BasisEmbedding`` and ``PairInteraction`` of
-    fairchem-core 1.10, and ``EfficientInteractionBilinear`` of fairchem-core 1.10 and of MatterGen 1.0.
+    fairchem-core 1.10, and ``EfficientInteractionBilinear`` of its GemNet-OC and GemNet-dT, and of MatterGen 1.0.
 
     Parameters
     ----------

@@ -368,7 +368,9 @@ def _bilinear(
 
 
 class MatterGenBilinear(torch.nn.Module):
-    """MatterGen 1.0's ``EfficientInteractionBilinear``; `trigraph.torch.convert` gives its layers this class.
+    """``EfficientInteractionBilinear`` of MatterGen 1.0 and of fairchem's GemNet-dT, from which that one comes.
+
+    `trigraph.torch.convert` gives their layers this class.
 
     Attributes
     ----------
@@ -376,7 +378,7 @@ class MatterGenBilinear(torch.nn.Module):
 
     Notes
     -----
-    The original raises for edges without triplets, and returns zeros of shape (0, 0) for no edges.
+    The originals raise for edges without triplets; for no edges MatterGen's returns zeros of shape (0, 0).
     """
 
     weight: torch.nn.Parameter
