@@ -93,10 +93,11 @@ class _Slots:
 
     def pad(self, members: torch.Tensor) -> torch.Tensor:
         """Return (num_rows, width, ...): every member in its slot, zero elsewhere."""
-        if members.is_cpu and not torch.compiler.is_compiling():  # zeros, then a copy with the members
-            each = 2 * members.dtype.itemsize * members.shape[1:].numel()
+        if members.is_cpu and not torch.compiler.is_compiling():
+            each = members.dtype.itemsize * members.shape[1:].numel()
             check_memory(self.owner, self.product, self.num_rows * self.width, each)
-        padded = members.new_zeros(self.num_rows * self.width, *members.shape[1:]).index_copy(0, self.slot, members)
+        padded = members.new_zeros(self.num_rows * self.width, *members.shape[1:])
+        padded.index_copy_(0, self.slot, members)  # in place: a copy would hold the padding twice
         return padded.view(self.num_rows, self.width, *members.shape[1:])
 
     def members(self, padded: torch.Tensor) -> torch.Tensor:
