@@ -7,19 +7,13 @@ TRIGRAPH_FAIRCHEM names, or from an installed fairchem-core. Nothing of theirs i
 
 from __future__ import annotations
 
-import importlib
-import os
-import sys
 from functools import cache, partial
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
-from sysconfig import get_path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
 
-from trigraph.benchmarks.calls import Call, Unavailable
+from trigraph.benchmarks.calls import Call
+from trigraph.benchmarks.originals import Original, load
 from trigraph.benchmarks.workloads import Case, Peer, Step, Target, Workload
 
 SIZES = {
@@ -34,50 +28,16 @@ SIZES = {
     "emb_out": 64,
 }
 SWEEP = (300, 1_000, 3_000, 10_000)
-VARIABLE = "TRIGRAPH_FAIRCHEM"
-VERSION = "1.10.0"
+FAIRCHEM = Original("fairchem-core", "1.10.0", "fairchem/core", "TRIGRAPH_FAIRCHEM")
 PACKAGES = ("fairchem", "fairchem.core", "fairchem.core.models", "fairchem.core.models.gemnet_oc")
 LAYERS = f"{PACKAGES[-1]}.layers"
 
 
-def _root() -> str:
-    """Return the folder, or the wheel, in which fairchem's package lies.
-
-    Raises
-    ------
-    Unavailable
-        If there is none of the version wanted.
-    """
-    folder = os.environ.get(VARIABLE)
-    if folder:
-        found = [Path(folder), *Path(folder).glob(f"fairchem_core-{VERSION}-*.whl")]
-        for root in (str(p) for p in found if p.suffix == ".whl" or (p / "fairchem" / "core").is_dir()):
-            return root
-    try:
-        if version("fairchem-core") == VERSION:
-            return get_path("purelib")
-    except PackageNotFoundError:
-        pass
-    raise Unavailable(
-        f"fairchem-core {VERSION} is not there: pip download fairchem-core=={VERSION} --no-deps, "
-        f"and name the folder of its wheel in {VARIABLE}"
-    )
-
-
 @cache
 def _layers() -> Any:
-    """Load fairchem's file of the efficient layers; the packages above it are empty and go again."""
-    root, known = _root(), dict(sys.modules)
-    try:
-        for name in (*PACKAGES, LAYERS):
-            package = ModuleType(name)
-            package.__path__ = [os.path.join(root, *name.split("."))]
-            sys.modules[name] = package
-        return importlib.import_module(f"{LAYERS}.efficient")
-    finally:
-        for name in [n for n in sys.modules if n.split(".")[0] == PACKAGES[0]]:
-            del sys.modules[name]
-        sys.modules.update({n: m for n, m in known.items() if n.split(".")[0] == PACKAGES[0]})
+    """Load fairchem's file of the efficient layers."""
+    (module,) = load(FAIRCHEM.root(), (*PACKAGES, LAYERS), [f"{LAYERS}.efficient"])
+    return module
 
 
 def _modules(case: Case, device: str) -> tuple[Any, Any]:
@@ -130,11 +90,10 @@ STEPS = (
     Step("interaction_bilinear_bwd", given=RAD_W1),
     Step("basis_embedding_spherical_bwd", given={"grad_rad_W1": "interaction_bilinear_bwd.rad_W1"}),
 )
+ABOUT = f"fairchem-core {FAIRCHEM.version}'s own modules, eager"
 PEERS = {
-    "fairchem": Peer(partial(fairchem, device="cpu"), f"fairchem-core {VERSION}'s own modules, eager", ("torch",)),
-    "fairchem-cuda": Peer(
-        partial(fairchem, device="cuda"), f"fairchem-core {VERSION}'s own modules, eager", ("torch",), device=True
-    ),
+    "fairchem": Peer(partial(fairchem, device="cpu"), ABOUT, ("torch",)),
+    "fairchem-cuda": Peer(partial(fairchem, device="cuda"), ABOUT, ("torch",), device=True),
 }
 
 

@@ -3,10 +3,12 @@
 import json
 import math
 import signal
+import sys
 import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 
 import bench_jobs
 import numpy as np
@@ -17,6 +19,7 @@ from trigraph import pyref
 from trigraph.benchmarks import cli, dimenet, gat, gemnet, gno, measure, run, weighted
 from trigraph.benchmarks.calls import Unavailable
 from trigraph.benchmarks.measure import Measurement, Worker, alternate, relative_error
+from trigraph.benchmarks.originals import Original, load
 from trigraph.benchmarks.programs import Contender, Program
 from trigraph.benchmarks.record import stem
 from trigraph.benchmarks.worker import Job, as_numpy
@@ -184,17 +187,32 @@ def test_what_is_absent_is_neither_drawn_nor_returned():
     assert not {s for step in workload.steps for s in step.given.values()} & set(results)
 
 
-def test_fairchem_is_found_in_a_folder_or_its_wheel(tmp_path, monkeypatch):
-    monkeypatch.delenv(gemnet.VARIABLE, raising=False)
-    monkeypatch.setattr(gemnet, "VERSION", "0.0.1")
+def test_originals_are_found_in_a_folder_or_their_wheel(tmp_path, monkeypatch):
+    other = Original("fairchem-core", "0.0.1", "fairchem/core", "TRIGRAPH_FAIRCHEM")
+    monkeypatch.delenv(other.variable, raising=False)
     with pytest.raises(Unavailable, match=r"pip download fairchem-core==0\.0\.1 --no-deps"):
-        gemnet._root()
-    monkeypatch.setenv(gemnet.VARIABLE, str(tmp_path))
+        other.root()
+    monkeypatch.setenv(other.variable, str(tmp_path))
     wheel = tmp_path / "fairchem_core-0.0.1-py3-none-any.whl"
     wheel.touch()
-    assert gemnet._root() == str(wheel)
+    assert other.root() == str(wheel)
     (tmp_path / "fairchem" / "core").mkdir(parents=True)
-    assert gemnet._root() == str(tmp_path)
+    assert other.root() == str(tmp_path)
+
+
+def test_originals_leave_nothing_behind(tmp_path, monkeypatch):
+    """Packages around a module are empty, modules that it wants are stand-ins, and those of before come back."""
+    folder = tmp_path / "outer" / "inner"
+    folder.mkdir(parents=True)
+    (tmp_path / "outer" / "__init__.py").write_text("raise RuntimeError\n")
+    (folder / "wanted.py").write_text("from absent import number\nfrom .other import letter\n")
+    (folder / "other.py").write_text("letter = 'a'\n")
+    before = ModuleType("outer")
+    monkeypatch.setitem(sys.modules, "outer", before)
+    (module,) = load(str(tmp_path), ["outer", "outer.inner"], ["outer.inner.wanted"], {"absent": {"number": 3}})
+    assert (module.number, module.letter) == (3, "a")
+    left = {n: m for n, m in sys.modules.items() if n.partition(".")[0] in ("outer", "absent")}
+    assert left == {"outer": before}
 
 
 # ---- verdicts --------------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ default dtype: a float64 layer returns float32. What it computes in float64 show
 The loop takes 0.13 s for 4,000 nodes with 10 neighbours each of 32 channels, and its backward, which copies the whole
 result for every node, 1.1 s (2-core EPYC, one thread); trigraph's takes 0.7 and 3 ms.
 
-The modules are loaded from an installed neuraloperator, or from the wheel whose folder TRIGRAPH_NEURALOPERATOR names,
+The modules are loaded from an installed neuraloperator, or from the wheel whose folder TRIGRAPH_CLIENTS names,
 without the packages above them, which import wandb, h5py and more.
 """
 
@@ -24,7 +24,7 @@ torch = pytest.importorskip("torch")
 
 from trigraph.compat import neuralop  # noqa: E402
 
-VERSION, VARIABLE = "2.0.0", "TRIGRAPH_NEURALOPERATOR"
+VERSION, VARIABLE = "2.0.0", "TRIGRAPH_CLIENTS"
 MODULES = ("segment_csr", "integral_transform", "neighbor_search", "gno_block")
 TRANSFORMS = ("linear_kernelonly", "linear", "nonlinear_kernelonly", "nonlinear")
 CHANNELS, POINTS, QUERIES = 4, 20, 12

@@ -220,6 +220,10 @@ BAD = [
     ({"idx_sph_outer": lambda i: i[1:]}, "ValueError: ...idx_sph_outer has 22 values below 9; expected num_triplets"),
     ({"idx_sph_inner": lambda i: i - 1}, "ValueError: ...idx_sph_inner[...] is -1; expected 0 <= idx_sph_inner < Kmax"),
     ({"idx_sph_inner": lambda i: 0 * i}, "ValueError: ...a slot that an earlier member has; expected one of its own"),
+    (
+        {"idx_sph_outer": lambda i: i.sort().values, "idx_sph_inner": lambda i: 0 * i},
+        "ValueError: ...a slot that an earlier member has; expected one of its own",
+    ),
     ({"idx_sph_inner": lambda i: i[1:]}, "ValueError: ...idx_sph_inner has shape (22,); expected (num_triplets) = "),
     (
         {"idx_sph_inner": lambda i: i.double()},

@@ -116,7 +116,9 @@ class CompiledPotential(torch.nn.Module):
         def traced(parameters: Mapping[str, Tensor], *inputs: Any) -> Any:
             return _energy_forces_stress(self.atoms, parameters, *inputs)
 
-        self.program = make_fx(traced, tracing_mode="symbolic")({n: p.detach().requires_grad_() for n, p in names.items()}, *example)
+        self.program = make_fx(traced, tracing_mode="symbolic")(
+            {n: p.detach().requires_grad_() for n, p in names.items()}, *example
+        )
         self.compiled = torch.compile(self._run, dynamic=True, fullgraph=True, **options)
         self.warm = example
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from trigraph.torch import nn
 from trigraph.torch.nn import dimenet
 from trigraph.torch.nn.activations import SiLU, silu
 from trigraph.torch.nn.arguments import BOUNDS
-from trigraph.torch.nn.gemnet import EfficientInteractionBilinear, MatterGenBilinear
+from trigraph.torch.nn.gemnet import EfficientInteractionBilinear, MatterGenBilinear, PairInteraction
 
 __all__ = ["Conversion", "Layer", "convert"]
 
@@ -62,7 +63,9 @@ class Conversion:
         from rich.console import Console
         from rich.table import Table
 
-        table = Table("layer", "original", "now, or why it was left", title="trigraph.torch.convert", show_lines=True)
+        table = Table(title="trigraph.torch.convert")
+        for column in ("layer", "original", "now, or why it was left"):
+            table.add_column(column, overflow="fold")  # names longer than a column go on below
         for layer in self.replaced + self.left:
             table.add_row(layer.path or "(the model)", layer.original, layer.note)
         text = io.StringIO()
@@ -123,7 +126,15 @@ def _dimenet(model: Any) -> _Changes:
     return found
 
 
+def _same_arguments(layer: Module, cls: type[Module]) -> None:
+    """Raise unless the forwards of both classes take the same: others of a name, such as gemnet_gp's, do not."""
+    theirs, ours = (list(inspect.signature(c.forward).parameters)[1:] for c in (type(layer), cls))
+    if theirs != ours:
+        raise _Unfit(f"its forward takes {', '.join(theirs)}; expected {', '.join(ours)}")
+
+
 def _basis_embedding(layer: Any) -> _Changes:
+    _same_arguments(layer, nn.BasisEmbedding)
     shape, radial = tuple(layer.weight.shape), layer.num_spherical is None
     if len(shape) != (2 if radial else 3) or shape[1 if radial else 0] != layer.num_radial:
         raise _Unfit(f"weight has shape {shape}, which is not that of fairchem-core 1.10")
@@ -140,9 +151,20 @@ def _bilinear(layer: Any) -> _Changes:
         found, weight, bias = MatterGenBilinear, layer.weight, None
     else:
         raise _Unfit("it is neither fairchem-core 1.10's nor MatterGen 1.0's")
+    _same_arguments(layer, found)
     if tuple(weight.shape) != shape or bias is not None:
         raise _Unfit(f"weight has shape {tuple(weight.shape)}; expected {shape} and no bias")
     return [(layer, found, {})]
+
+
+def _pair(layer: Any) -> _Changes:
+    _same_arguments(layer, PairInteraction)
+    weight, bias = layer.bilinear.linear.weight, layer.bilinear.linear.bias
+    emb_in = layer.down_projection.linear.out_features
+    if weight.shape[1] % emb_in or bias is not None:
+        expected = f"a multiple of {emb_in}, the width of down_projection, in the second place"
+        raise _Unfit(f"bilinear.linear.weight has shape {tuple(weight.shape)}; expected {expected}, and no bias")
+    return [(layer, PairInteraction, {})]
 
 
 class _Known(NamedTuple):
@@ -157,6 +179,7 @@ _KNOWN = {
     "DimeNetPlusPlus": _Known(("torch_geometric",), _dimenet),
     "BasisEmbedding": _Known(("fairchem", "ocpmodels"), _basis_embedding),
     "EfficientInteractionBilinear": _Known(("fairchem", "ocpmodels", "mattergen"), _bilinear),
+    "PairInteraction": _Known(("fairchem", "ocpmodels"), _pair),
 }
 
 
@@ -202,8 +225,8 @@ def convert(model: Module) -> Conversion:
     Layers keep their place, parameters, hooks, device, dtype and training flag, since only their classes change:
     references to them, optimizers and checkpoints stay valid.
 
-    Known are ``GATConv`` and ``DimeNetPlusPlus`` of PyTorch Geometric, ``BasisEmbedding`` of fairchem-core 1.10, and
-    ``EfficientInteractionBilinear`` of fairchem-core 1.10 and of MatterGen 1.0.
+    Known are ``GATConv`` and ``DimeNetPlusPlus`` of PyTorch Geometric, ``BasisEmbedding`` and ``PairInteraction`` of
+    fairchem-core 1.10, and ``EfficientInteractionBilinear`` of its GemNet-OC and GemNet-dT, and of MatterGen 1.0.
 
     Parameters
     ----------
@@ -243,6 +266,8 @@ def convert(model: Module) -> Conversion:
             if reason is not None:
                 raise _Unfit(reason)
             changes = known.changes(layer)
+            if any("forward" in vars(part) for part, _, _ in changes):
+                raise _Unfit("it has a forward of its own in place of its class's")
         except _Unfit as unfit:
             conversion.left.append(Layer(path, original, str(unfit)))
             continue

@@ -79,9 +79,11 @@ class _Slots:
         check_range(
             owner, name, as_array(inner, f"{owner}: {name}"), min(self.width, MOST // max(self.num_rows, 1)), "Kmax"
         )
-        slot = self.outer * self.width + self.inner
-        order = torch.argsort(slot, stable=True)
-        again = slot[order[1:]] == slot[order[:-1]]
+        self.slot = self.outer * self.width + self.inner
+        if bool((self.slot[1:] > self.slot[:-1]).all()):
+            return  # no two are alike: the usual order of triplets
+        order = torch.argsort(self.slot, stable=True)
+        again = self.slot[order[1:]] == self.slot[order[:-1]]
         if bool(again.any()):
             at = int(order[1:][again].min())
             raise ValueError(
@@ -91,11 +93,16 @@ class _Slots:
 
     def pad(self, members: torch.Tensor) -> torch.Tensor:
         """Return (num_rows, width, ...): every member in its slot, zero elsewhere."""
-        if members.is_cpu and not torch.compiler.is_compiling():  # zeros, then a copy with the members
-            each = 2 * members.dtype.itemsize * members.shape[1:].numel()
+        if members.is_cpu and not torch.compiler.is_compiling():
+            each = members.dtype.itemsize * members.shape[1:].numel()
             check_memory(self.owner, self.product, self.num_rows * self.width, each)
-        padded = members.new_zeros(self.num_rows, self.width, *members.shape[1:])
-        return padded.index_put((self.outer, self.inner), members)
+        padded = members.new_zeros(self.num_rows * self.width, *members.shape[1:])
+        padded.index_copy_(0, self.slot, members)  # in place: a copy would hold the padding twice
+        return padded.view(self.num_rows, self.width, *members.shape[1:])
+
+    def members(self, padded: torch.Tensor) -> torch.Tensor:
+        """Return the members of an array that is padded as `pad` does it."""
+        return padded.reshape(self.num_rows * self.width, *padded.shape[2:]).index_select(0, self.slot)
 
 
 _find_slots = uncompiled(_Slots)
@@ -349,13 +356,12 @@ def _bilinear(
         slots = _find_slots(owner, "idx_agg", triplets, of_edges[1], members, edges)
         num_spherical = sph.shape[1]
         _shape(owner, "sph", sph, "num_edges, num_spherical, Kmax", (edges[1], num_spherical, slots.width))
-        sph = sph[slots.outer, :, slots.inner]
+        sph = slots.members(sph.transpose(1, 2))
         if atoms is not None:
             slots = _find_slots(owner, "idx_agg2", atoms, of_atoms[1], edges, ("agg2_out_size", size))
             shape = (size, interm, slots.width * num_spherical)
             _shape(owner, "rad_W1", rad_W1, "agg2_out_size, interm, Kmax2*num_spherical", shape)
-            by_slot = rad_W1.reshape(size, interm, slots.width, num_spherical)
-            rad_W1 = by_slot[slots.outer, :, slots.inner]
+            rad_W1 = slots.members(rad_W1.reshape(size, interm, slots.width, num_spherical).transpose(1, 2))
     expected = (edges[1], interm, sph.shape[1])
     _shape(owner, "rad_W1", rad_W1, "num_edges, interm, num_spherical", expected)
     found: torch.Tensor = FUNCTIONS["interaction_bilinear"](rad_W1, sph, m, weight, triplets, atoms)
@@ -363,7 +369,9 @@ def _bilinear(
 
 
 class MatterGenBilinear(torch.nn.Module):
-    """MatterGen 1.0's ``EfficientInteractionBilinear``; `trigraph.torch.convert` gives its layers this class.
+    """``EfficientInteractionBilinear`` of MatterGen 1.0 and of fairchem's GemNet-dT, from which that one comes.
+
+    `trigraph.torch.convert` gives their layers this class.
 
     Attributes
     ----------
@@ -371,7 +379,7 @@ class MatterGenBilinear(torch.nn.Module):
 
     Notes
     -----
-    The original raises for edges without triplets, and returns zeros of shape (0, 0) for no edges.
+    The originals raise for edges without triplets; for no edges MatterGen's returns zeros of shape (0, 0).
     """
 
     weight: torch.nn.Parameter
@@ -399,3 +407,56 @@ class MatterGenBilinear(torch.nn.Module):
         emb_in, interm, _ = self.weight.shape
         weight = self.weight.permute(2, 1, 0).flatten(1)
         return _bilinear(weight, (interm, emb_in), basis, m, (id_reduce, id_ragged_idx))
+
+
+class PairInteraction(torch.nn.Module):
+    """fairchem-core 1.10's ``PairInteraction``; `trigraph.torch.convert` gives its layers this class.
+
+    Attributes
+    ----------
+    down_projection, bilinear, scale_rbf_sum, up_projection : Module
+        Layers of the original.
+
+    Notes
+    -----
+    The original raises for no edges. The sums are those of `EfficientInteractionBilinear` into atoms, with one triplet
+    for each edge and a spherical basis that is 1.
+    """
+
+    down_projection: torch.nn.Module
+    bilinear: torch.nn.Module
+    scale_rbf_sum: torch.nn.Module
+    up_projection: torch.nn.Module
+
+    __prepare_scriptable__ = refuse_script
+
+    def forward(
+        self, h: torch.Tensor, rad_basis: torch.Tensor, edge_index: torch.Tensor, target_neighbor_idx: torch.Tensor
+    ) -> torch.Tensor:
+        """Return what the neighbours of each atom add to its embedding.
+
+        Parameters
+        ----------
+        h : tensor, shape (num_atoms, emb_size_atom)
+        rad_basis : tensor, shape (num_atoms, emb_size_rbf, Kmax2) or (num_edges, emb_size_rbf)
+            What a radial `BasisEmbedding` returns, padded by atom or not.
+        edge_index : tensor of int32 or int64, shape (2, num_edges)
+            Source and target of each edge.
+        target_neighbor_idx : tensor of int32 or int64, shape (num_edges,)
+            Number of each edge among those of its target. For a padded basis alone.
+
+        Returns
+        -------
+        tensor, shape (num_atoms, emb_size_atom)
+        """
+        source, target = edge_index
+        _rank("PairInteraction", "rad_basis", rad_basis, "num_atoms, interm, Kmax2", "num_edges, interm")
+        rad_W1 = rad_basis[target, :, target_neighbor_idx] if rad_basis.dim() == 3 else rad_basis
+        x_ba = self.down_projection(h)[source]
+        weight: torch.Tensor = self.bilinear.get_submodule("linear").weight  # type: ignore[assignment]
+        sizes = (weight.shape[1] // x_ba.shape[1], x_ba.shape[1])
+        basis = (rad_W1[:, :, None], x_ba.new_ones(len(x_ba), 1))
+        each = torch.arange(len(x_ba), device=x_ba.device)
+        x = _bilinear(weight, sizes, basis, x_ba, (each, None), (target, None), len(h))
+        embedded: torch.Tensor = self.up_projection(self.scale_rbf_sum(x, ref=x_ba))
+        return embedded

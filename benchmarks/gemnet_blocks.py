@@ -1,0 +1,412 @@
+"""Interaction blocks of GemNet users before and after `trigraph.torch.convert`: fairchem's GemNet-OC, and MatterGen's.
+
+    pip download --no-deps fairchem-core==1.10.0 mattergen==1.0.3 -d clients
+    TRIGRAPH_CLIENTS=clients python -m trigraph.benchmarks.gemnet_blocks RECORD.json
+
+Their modules are loaded from the wheels. A block is put together with the basis layers that its model shares among
+blocks, made as the model makes them, and runs on lists of edges, triplets and quadruplets that are built here.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from trigraph.benchmarks import gemnet
+from trigraph.benchmarks.calls import Call
+from trigraph.benchmarks.originals import Original, load
+from trigraph.benchmarks.programs import Contender, Program
+from trigraph.benchmarks.script import measure
+from trigraph.torch import convert
+from trigraph.torch.nn import BasisEmbedding
+
+VARIABLE = "TRIGRAPH_CLIENTS"
+FAIRCHEM = replace(gemnet.FAIRCHEM, variable=VARIABLE)
+MATTERGEN = Original("mattergen", "1.0.3", "mattergen/common/gemnet", VARIABLE)
+# Widths of the published GemNet-OC for OC20 (configs/s2ef/all/gemnet/gemnet-oc.yml), and those of MatterGen's GemNetT.
+OC = {
+    "num_radial": 128,
+    "num_spherical": 7,
+    "emb_size_atom": 256,
+    "emb_size_edge": 512,
+    "emb_size_trip_in": 64,
+    "emb_size_trip_out": 64,
+    "emb_size_quad_in": 32,
+    "emb_size_quad_out": 32,
+    "emb_size_a2a_in": 64,
+    "emb_size_a2a_out": 64,
+    "emb_size_rbf": 16,
+    "emb_size_cbf": 16,
+    "emb_size_sbf": 32,
+    "num_before_skip": 2,
+    "num_after_skip": 2,
+    "num_concat": 1,
+    "num_atom": 3,
+    "num_atom_emb_layers": 2,
+}
+T = {
+    "num_radial": 128,
+    "num_spherical": 7,
+    "emb_size_atom": 512,
+    "emb_size_edge": 512,
+    "emb_size_trip": 64,
+    "emb_size_rbf": 16,
+    "emb_size_cbf": 16,
+    "emb_size_bil_trip": 64,
+    "num_before_skip": 1,
+    "num_after_skip": 2,
+    "num_concat": 1,
+    "num_atom": 3,
+}
+ATOMS = 60
+NEIGHBORS = {"main": 30, "qint": 8, "aeaint": 20, "aint": 59}  # of an atom in the mean; GemNet-OC's limits
+ROUNDS = 9
+
+
+def _scatter(source: Any, index: Any, dim: int, dim_size: int, reduce: str) -> Any:
+    """Sum rows: what the blocks ask of torch_scatter."""
+    assert (dim, reduce) == (0, "sum")
+    return source.new_zeros(dim_size, *source.shape[1:]).index_add(0, index, source)
+
+
+def _packages(deepest: str) -> list[str]:
+    parts = deepest.split(".")
+    return [".".join(parts[:n]) for n in range(1, len(parts) + 1)]
+
+
+@cache
+def fairchem_layers() -> tuple[Any, Any, Any]:
+    """Return fairchem's modules of efficient layers, of the interaction block and of the dense layers."""
+    wanted = [f"{gemnet.LAYERS}.{name}" for name in ("efficient", "interaction_block", "base_layers")]
+    packages = [*gemnet.PACKAGES, gemnet.LAYERS, "fairchem.core.common"]
+    stand_ins = {"fairchem.core.common.utils": {"scatter_det": _scatter}}
+    efficient, block, dense = load(FAIRCHEM.root(), packages, wanted, stand_ins)
+    return efficient, block, dense
+
+
+@cache
+def mattergen_layers() -> tuple[Any, Any, Any]:
+    """Return MatterGen's modules of the same; its blocks find no file of scale factors, and each factor is 1."""
+    layers = "mattergen.common.gemnet.layers"
+    wanted = [f"{layers}.{name}" for name in ("efficient", "interaction_block", "base_layers")]
+    stand_ins: dict[str, dict[str, Any]] = {
+        "torch_scatter": {"scatter": _scatter},
+        "mattergen.common.utils.globals": {"MAX_ATOMIC_NUM": 100},
+        "mattergen.common.gemnet.utils": {"read_value_json": lambda file, key: None, "update_json": None},
+    }
+    efficient, block, dense = load(MATTERGEN.root(), [*_packages(layers), "mattergen.common.utils"], wanted, stand_ins)
+    return efficient, block, dense
+
+
+# ---- lists of edges, triplets and quadruplets ------------------------------------------------------------------------
+
+
+def _inner(outer: np.ndarray) -> np.ndarray:
+    """Return the number of each member among those of its list, whatever their order."""
+    order = np.argsort(outer, kind="stable")
+    lengths = np.bincount(outer) if len(outer) else np.zeros(0, np.int64)
+    number = np.empty(len(outer), np.int64)
+    number[order] = np.arange(len(outer)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+    return number
+
+
+def _triplets(inputs: np.ndarray, outputs: np.ndarray, at: int) -> dict[str, np.ndarray]:
+    """Return pairs of an input edge that ends where an output edge ends (at=1) or begins (at=0), atoms all distinct."""
+    meets = (inputs[1] == outputs[at][:, None]) & (inputs[0] != outputs[1 - at][:, None])
+    out, into = np.nonzero(meets)
+    return {"in": into, "out": out, "out_agg": _inner(out)}
+
+
+def _quadruplets(main: np.ndarray, qint: np.ndarray) -> dict[str, Any]:
+    """Return quadruplets d -> b -> a <- c: edges d -> b and c -> a of the main graph, b -> a of the other."""
+    before, after = _triplets(main, qint, at=0), _triplets(qint, main, at=1)
+    lengths = np.bincount(before["out"], minlength=qint.shape[1])
+    each = lengths[after["in"]]
+    first = (np.cumsum(lengths) - lengths)[after["in"]]
+    among = np.arange(each.sum()) - np.repeat(np.cumsum(each) - each, each)
+    found = {"out": np.repeat(after["out"], each), "trip_in_to_quad": np.repeat(first, each) + among}
+    distinct = main[0][found["out"]] != main[0][before["in"][found["trip_in_to_quad"]]]
+    found = {name: values[distinct] for name, values in found.items()}
+    return {**found, "out_agg": _inner(found["out"]), "triplet_in": before}
+
+
+@dataclass(frozen=True)
+class Structure:
+    """A structure's pairs of neighbours, each once, for each of GemNet-OC's graphs; as the model, all lists from them.
+
+    Attributes
+    ----------
+    num_atoms : int
+    pairs : dict of str to array of int64, shape (2, num_pairs)
+        For ``main``, ``qint``, ``aeaint`` and ``aint``.
+    """
+
+    num_atoms: int
+    pairs: Mapping[str, np.ndarray]
+
+    def __add__(self, other: Structure) -> Structure:
+        """Return both side by side, atoms of the other last."""
+        pairs = {n: np.concatenate([p, other.pairs[n] + self.num_atoms], axis=1) for n, p in self.pairs.items()}
+        return Structure(self.num_atoms + other.num_atoms, pairs)
+
+    def edges(self, name: str) -> np.ndarray:
+        """Return edges both ways: one way first for the main graph, by target for the others."""
+        edges = np.concatenate([self.pairs[name], self.pairs[name][::-1]], axis=1)
+        return edges if name == "main" else edges[:, np.lexsort(edges)]
+
+    def lists(self) -> dict[str, Any]:
+        """Return the index arrays that blocks take."""
+        main, qint, aeaint, aint = (self.edges(name) for name in ("main", "qint", "aeaint", "aint"))
+        half = self.pairs["main"].shape[1]
+        return {
+            "main": main,
+            "qint": qint,
+            "a2ee2a": {"edge_index": aeaint, "target_neighbor_idx": _inner(aeaint[1])},
+            "a2a": {"edge_index": aint, "target_neighbor_idx": _inner(aint[1])},
+            "id_swap": np.roll(np.arange(2 * half), -half),
+            "e2e": _triplets(main, main, at=1),
+            "a2e": _triplets(aeaint, main, at=1),
+            "e2a": _triplets(main, aeaint, at=1),
+            "quad": _quadruplets(main, qint),
+        }
+
+
+def molecule(num_atoms: int, neighbors: Mapping[str, int], seed: int = 0) -> Structure:
+    """Return random atoms, of which each graph joins the nearest pairs, `neighbors` of an atom in the mean."""
+    positions = np.random.default_rng(seed).random((num_atoms, 3))
+    every = np.array(list(combinations(range(num_atoms), 2)), np.int64).reshape(-1, 2).T
+    nearest = every[:, np.argsort(np.linalg.norm(positions[every[0]] - positions[every[1]], axis=1), kind="stable")]
+    return Structure(num_atoms, {n: nearest[:, : num_atoms * k // 2] for n, k in neighbors.items()})
+
+
+def tensors(lists: Any) -> Any:
+    """Return arrays of int64 as tensors, in dicts of any depth."""
+    return {n: tensors(v) for n, v in lists.items()} if isinstance(lists, dict) else torch.from_numpy(lists.copy())
+
+
+# ---- blocks with their basis layers ----------------------------------------------------------------------------------
+
+
+def _scale(model: torch.nn.Module, seed: int) -> None:
+    """Give the scale factors values other than 0 (fairchem's mark of one that is not fitted) and 1."""
+    generator = torch.Generator().manual_seed(seed)
+    for name, parameter in model.named_parameters():
+        if name.endswith(".scale_factor"):
+            parameter.data.copy_(0.75 + torch.rand((), generator=generator))
+
+
+class FairchemBlock(torch.nn.Module):
+    """An interaction block of GemNet-OC with every interaction on, and the basis layers of its model."""
+
+    def __init__(self, widths: Mapping[str, int], seed: int = 0) -> None:
+        super().__init__()
+        efficient, block, dense = fairchem_layers()
+        sizes = dict(widths)
+        radial, spherical = sizes.pop("num_radial"), sizes.pop("num_spherical")
+        rbf, cbf, sbf = (sizes[f"emb_size_{name}"] for name in ("rbf", "cbf", "sbf"))
+        with torch.random.fork_rng(devices=()):
+            torch.manual_seed(seed)
+            for name in ("qint", "aeint", "eaint", "tint", "h"):
+                setattr(self, f"mlp_rbf_{name}", dense.Dense(radial, rbf, activation=None, bias=False))
+            for name in ("qint", "aeint", "eaint", "tint"):
+                setattr(self, f"mlp_cbf_{name}", efficient.BasisEmbedding(radial, cbf, spherical))
+            self.mlp_sbf_qint = efficient.BasisEmbedding(radial, sbf, spherical**2)
+            self.mlp_rbf_aint = efficient.BasisEmbedding(radial, rbf)
+            kinds = ("quad", "atom_edge", "edge_atom", "atom")
+            self.block = block.InteractionBlock(
+                **sizes, activation="silu", **{f"{kind}_interaction": True for kind in kinds}
+            )
+        self.widths = dict(widths)
+        _scale(self, seed)
+
+    def rows(self, structure: Structure) -> dict[str, tuple[np.ndarray, int]]:
+        """Return for each input an atom that each of its rows belongs to, and its width."""
+        lists, radial, spherical = structure.lists(), self.widths["num_radial"], self.widths["num_spherical"]
+        main, qint, aeaint = lists["main"][1], lists["qint"][1], lists["a2ee2a"]["edge_index"][1]
+        return {
+            "h": (np.arange(structure.num_atoms), self.widths["emb_size_atom"]),
+            "m": (main, self.widths["emb_size_edge"]),
+            "rad": (main, radial),
+            "rad_qint": (qint, radial),
+            "cir_qint": (qint[lists["quad"]["triplet_in"]["out"]], spherical),
+            "rad_sph": (main, radial),
+            "sph": (main[lists["quad"]["out"]], spherical**2),
+            "rad_aeaint": (aeaint, radial),
+            "rad_a2e": (main, radial),
+            "cir_a2e": (main[lists["a2e"]["out"]], spherical),
+            "rad_e2a": (aeaint, radial),
+            "cir_e2a": (aeaint[lists["e2a"]["out"]], spherical),
+            "rad_aint": (lists["a2a"]["edge_index"][1], radial),
+            "rad_e2e": (main, radial),
+            "cir_e2e": (main[lists["e2e"]["out"]], spherical),
+        }
+
+    def forward(self, x: Mapping[str, Any], lists: Mapping[str, Any]) -> tuple[Any, Any]:
+        """Return the embeddings of atoms and edges after the block, as GemNetOC.forward calls it."""
+        mlp = {name.removeprefix("mlp_"): layer for name, layer in self.named_children()}
+        quad, num_atoms = lists["quad"], x["h"].shape[0]
+        of_atoms = {
+            name: {"idx_rad_outer": lists[name]["edge_index"][1], "idx_rad_inner": lists[name]["target_neighbor_idx"]}
+            for name in ("a2a", "a2ee2a")
+        }
+
+        def padded(name: str) -> dict[str, Any]:
+            return {"idx_sph_outer": lists[name]["out"], "idx_sph_inner": lists[name]["out_agg"]}
+
+        qint = {
+            "rad": mlp["rbf_qint"](x["rad"]),
+            "cir": mlp["cbf_qint"](x["rad_qint"], x["cir_qint"], idx_sph_outer=quad["triplet_in"]["out"]),
+            "sph": mlp["sbf_qint"](x["rad_sph"], x["sph"], **padded("quad")),
+        }
+        a2e = {
+            "rad": mlp["rbf_aeint"](x["rad_aeaint"]),
+            "cir": mlp["cbf_aeint"](x["rad_a2e"], x["cir_a2e"], **padded("a2e")),
+        }
+        e2a = {
+            "rad": mlp["rbf_eaint"](x["rad"]),
+            "cir": mlp["cbf_eaint"](
+                x["rad_e2a"], x["cir_e2a"], **of_atoms["a2ee2a"], **padded("e2a"), num_atoms=num_atoms
+            ),
+        }
+        e2e = {
+            "rad": mlp["rbf_tint"](x["rad"]),
+            "cir": mlp["cbf_tint"](x["rad_e2e"], x["cir_e2e"], **padded("e2e")),
+        }
+        h, m = self.block(
+            h=x["h"],
+            m=x["m"],
+            bases_qint=qint,
+            bases_e2e=e2e,
+            bases_a2e=a2e,
+            bases_e2a=e2a,
+            basis_a2a_rad=mlp["rbf_aint"](x["rad_aint"], **of_atoms["a2a"], num_atoms=num_atoms),
+            basis_atom_update=mlp["rbf_h"](x["rad"]),
+            edge_index_main=lists["main"],
+            a2ee2a_graph=lists["a2ee2a"],
+            a2a_graph=lists["a2a"],
+            id_swap=lists["id_swap"],
+            trip_idx_e2e=lists["e2e"],
+            trip_idx_a2e=lists["a2e"],
+            trip_idx_e2a=lists["e2a"],
+            quad_idx=quad,
+        )
+        return h, m
+
+
+class MatterGenBlock(torch.nn.Module):
+    """An interaction block of MatterGen's GemNetT, and the basis layers of its model."""
+
+    def __init__(self, widths: Mapping[str, int], seed: int = 0) -> None:
+        super().__init__()
+        efficient, block, dense = mattergen_layers()
+        sizes = dict(widths)
+        radial, spherical = sizes.pop("num_radial"), sizes.pop("num_spherical")
+        with torch.random.fork_rng(devices=()):
+            torch.manual_seed(seed)
+            self.mlp_rbf3 = dense.Dense(radial, sizes["emb_size_rbf"], activation=None, bias=False)
+            self.mlp_cbf3 = efficient.EfficientInteractionDownProjection(spherical, radial, sizes["emb_size_cbf"])
+            self.mlp_rbf_h = dense.Dense(radial, sizes["emb_size_rbf"], activation=None, bias=False)
+            self.block = block.InteractionBlockTripletsOnly(**sizes, activation="swish", scale_file="none.json")
+        self.widths = dict(widths)
+        _scale(self, seed)
+
+    def rows(self, structure: Structure) -> dict[str, tuple[np.ndarray, int]]:
+        """Return for each input an atom that each of its rows belongs to, and its width."""
+        lists, radial = structure.lists(), self.widths["num_radial"]
+        main = lists["main"][1]
+        return {
+            "h": (np.arange(structure.num_atoms), self.widths["emb_size_atom"]),
+            "m": (main, self.widths["emb_size_edge"]),
+            "rad": (main, radial),
+            "rad_e2e": (main, radial),
+            "cir_e2e": (main[lists["e2e"]["out"]], self.widths["num_spherical"]),
+        }
+
+    def forward(self, x: Mapping[str, Any], lists: Mapping[str, Any]) -> tuple[Any, Any]:
+        """Return the embeddings of atoms and edges after the block, as GemNetT.forward calls it."""
+        into, out, number = (lists["e2e"][name] for name in ("in", "out", "out_agg"))
+        source, target = lists["main"]
+        cbf3 = self.mlp_cbf3(x["rad_e2e"][None], x["cir_e2e"], out, number)
+        h, m = self.block(
+            h=x["h"],
+            m=x["m"],
+            rbf3=self.mlp_rbf3(x["rad"]),
+            cbf3=cbf3,
+            id3_ragged_idx=number,
+            id_swap=lists["id_swap"],
+            id3_ba=into,
+            id3_ca=out,
+            rbf_h=self.mlp_rbf_h(x["rad"]),
+            idx_s=source,
+            idx_t=target,
+        )
+        return h, m
+
+
+BLOCKS: dict[str, tuple[Callable[..., Any], dict[str, int]]] = {
+    "fairchem": (FairchemBlock, OC),
+    "mattergen": (MatterGenBlock, T),
+}
+
+
+def inputs(rows: Mapping[str, tuple[np.ndarray, int]], dtype: str, seed: int = 0) -> dict[str, Any]:
+    """Return random inputs that require gradients."""
+    rng = np.random.default_rng(seed)
+    return {
+        name: torch.from_numpy(rng.standard_normal((len(atoms), width)).astype(dtype)).requires_grad_()
+        for name, (atoms, width) in rows.items()
+    }
+
+
+# ---- measurement -----------------------------------------------------------------------------------------------------
+
+
+def contender(sizes: Mapping[str, int], dtype: str, name: str, form: str) -> Call:
+    """Return forward and backward through a block: ``before`` or ``after`` its conversion, or with ``lists``."""
+    make, widths = BLOCKS[name]
+    model = make(widths).to(getattr(torch, dtype))
+    if form != "before":
+        convert(model)
+    for layer in model.modules():
+        if isinstance(layer, BasisEmbedding):
+            layer.padded = form != "lists"
+    structure = molecule(sizes["num_atoms"], {n: min(k, sizes["num_atoms"] - 1) for n, k in NEIGHBORS.items()})
+    x, lists = inputs(model.rows(structure), dtype), tensors(structure.lists())
+    leaves = {**x, **{n: p for n, p in model.named_parameters() if p.requires_grad}}
+
+    def call() -> dict[str, Any]:
+        h, m = model(x, lists)
+        gradients = torch.autograd.grad(h.square().sum() + m.square().sum(), list(leaves.values()))
+        return {"h": h, "m": m} | {f"grad {n}": g for n, g in zip(leaves, gradients, strict=True)}
+
+    return call
+
+
+def program(name: str, forms: Mapping[str, str]) -> Program:
+    """Return a block in several forms, the converted one first."""
+    contenders = {
+        form: Contender(partial(contender, name=name, form=form), about, peer=form == "before")
+        for form, about in forms.items()
+    }
+    summary = "an interaction block with its basis layers, forward and backward to all inputs and parameters"
+    return Program(f"gemnet-block-{name}", "gemnet", summary, contenders, {"num_atoms": ATOMS}, {"num_atoms": 8})
+
+
+AFTER, BEFORE = "after trigraph.torch.convert", "the modules as they come"
+PROGRAMS = (
+    program("fairchem", {"after": AFTER, "lists": f"{AFTER}, and padded = False", "before": BEFORE}),
+    program("mattergen", {"after": AFTER, "before": BEFORE}),
+)
+
+if __name__ == "__main__":
+    from trigraph.benchmarks import gemnet_blocks  # what workers are given must belong to the module's own name
+
+    measure(gemnet_blocks.PROGRAMS, Path(sys.argv[1]), ROUNDS)

@@ -1,0 +1,487 @@
+"""Interaction blocks of fairchem's GemNet-OC and of MatterGen, from their wheels, before and after `convert`."""
+
+import copy
+import re
+from itertools import product
+
+import numpy as np
+import pytest
+from raising import raising
+
+torch = pytest.importorskip("torch")
+
+from trigraph.benchmarks import gemnet_blocks as blocks  # noqa: E402
+from trigraph.benchmarks.calls import Unavailable  # noqa: E402
+from trigraph.benchmarks.originals import load  # noqa: E402
+from trigraph.torch import convert, nn  # noqa: E402
+from trigraph.torch.nn import gemnet  # noqa: E402
+
+# Every width another number, so that no two can be mistaken for each other.
+WIDTHS = {
+    "num_radial": 6,
+    "num_spherical": 3,
+    "emb_size_atom": 10,
+    "emb_size_edge": 12,
+    "emb_size_trip": 8,
+    "emb_size_bil_trip": 9,
+    "emb_size_trip_in": 5,
+    "emb_size_trip_out": 7,
+    "emb_size_quad_in": 4,
+    "emb_size_quad_out": 8,
+    "emb_size_a2a_in": 9,
+    "emb_size_a2a_out": 11,
+    "emb_size_rbf": 2,
+    "emb_size_cbf": 4,
+    "emb_size_sbf": 5,
+    "num_before_skip": 1,
+    "num_after_skip": 1,
+    "num_concat": 1,
+    "num_atom": 1,
+    "num_atom_emb_layers": 1,
+}
+MOLECULE = blocks.molecule(12, {"main": 5, "qint": 3, "aeaint": 4, "aint": 11})
+ORIGINALS = {"fairchem": blocks.FAIRCHEM, "mattergen": blocks.MATTERGEN}
+NUMBER_REPLACED = {"fairchem": 11, "mattergen": 1}
+KINDS = ("BasisEmbedding", "EfficientInteractionBilinear", "PairInteraction")
+both = pytest.mark.parametrize("name", ORIGINALS)
+
+
+def block(name, dtype="float64"):
+    """A small block with its basis layers, or a skip that says how to get the wheel."""
+    try:
+        ORIGINALS[name].root()
+    except Unavailable as error:
+        pytest.skip(str(error))
+    make, widths = blocks.BLOCKS[name]
+    return make({n: WIDTHS[n] for n in widths}).to(getattr(torch, dtype))
+
+
+def given(model, structure=MOLECULE, dtype="float64"):
+    return blocks.inputs(model.rows(structure), dtype), blocks.tensors(structure.lists())
+
+
+def leaves(model, x):
+    return {**x, **{n: p for n, p in model.named_parameters() if p.requires_grad}}
+
+
+def results(model, x, lists, seeds=None):
+    """Outputs of a block, and gradients of all inputs and parameters for the cotangents `seeds`."""
+    outputs = dict(zip(("h", "m"), model(x, lists), strict=True))
+    if seeds is None:
+        generator = torch.Generator().manual_seed(1)
+        seeds = {n: torch.randn(o.shape, generator=generator, dtype=o.dtype) for n, o in outputs.items()}
+    wanted = leaves(model, x)
+    gradients = torch.autograd.grad(list(outputs.values()), list(wanted.values()), [seeds[n] for n in outputs])
+    return {n: o.detach() for n, o in outputs.items()} | {
+        f"gradient of {n}": g for n, g in zip(wanted, gradients, strict=True)
+    }
+
+
+def tolerance(model, structure=MOLECULE):
+    """How many eps two results may differ by, in the norm.
+
+    The same terms are added up in different orders. A sum of n terms is off by a random walk of n roundings, about
+    sqrt(n) eps. Each dense layer after it, forward and backward, adds such a sum of its own, of independent error, so
+    that the squares add up; and each of both results is off by as much.
+    """
+    terms = max(len(atoms) for atoms, _ in model.rows(structure).values())
+    layers = 2 * sum(type(layer).__name__ == "Dense" for layer in model.modules())
+    return 2 * (layers * terms) ** 0.5
+
+
+def differences(got, expected):
+    """Norm of the difference of each pair over the norm of the expected, in eps; infinite where shapes differ."""
+    assert got.keys() == expected.keys()
+    found = {}
+    for name, value in expected.items():
+        same = got[name].shape == value.shape and got[name].dtype == value.dtype
+        error, norm = (float((got[name] - value).norm()), float(value.norm())) if same else (float("inf"), 1.0)
+        found[name] = error / (norm or 1.0) / torch.finfo(value.dtype).eps
+    return found
+
+
+def assert_close(got, expected, eps):
+    for name, difference in differences(got, expected).items():
+        assert difference <= eps, f"{name} differs by {difference:.3g} eps; expected at most {eps:.3g}"
+
+
+def assert_equal(got, expected):
+    assert got.keys() == expected.keys()
+    for name, value in expected.items():
+        assert torch.equal(got[name], value), name
+
+
+def use_lists(model):
+    for layer in model.modules():
+        if isinstance(layer, nn.BasisEmbedding):
+            layer.padded = False
+
+
+# ---- results ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("name", "padded"), [("fairchem", True), ("fairchem", False), ("mattergen", True)])
+def test_same_results(name, padded, dtype):
+    model = block(name, dtype)
+    x, lists = given(model, dtype=dtype)
+    expected = results(model, x, lists)
+    assert all(value.norm() > 0 for value in expected.values())
+    assert len(convert(model).replaced) == NUMBER_REPLACED[name]
+    if not padded:
+        use_lists(model)
+    assert_close(results(model, x, lists), expected, tolerance(model))
+
+
+@pytest.mark.parametrize(("name", "padded"), [("fairchem", True), ("fairchem", False), ("mattergen", True)])
+def test_same_second_derivatives(name, padded):
+    """As training with forces needs them: the gradient of what depends on a gradient."""
+    model = block(name)
+    x, lists = given(model)
+
+    def second():
+        h, m = model(x, lists)
+        first = torch.autograd.grad(h.square().sum() + m.square().sum(), list(x.values()), create_graph=True)
+        wanted = leaves(model, x)
+        return dict(
+            zip(wanted, torch.autograd.grad(sum(g.square().sum() for g in first), wanted.values()), strict=True)
+        )
+
+    expected = second()
+    convert(model)
+    if not padded:
+        use_lists(model)
+    assert_close(second(), expected, 2 * tolerance(model))  # twice the layers to go through, and squares of gradients
+
+
+# Structures without edges, or whose edges have no triplets: what the originals say of them.
+NONE, DIMERS = np.zeros((2, 0), np.int64), np.array([[0, 2], [1, 3]])
+EMPTY = [
+    ("fairchem", 3, NONE, "RuntimeError: cannot reshape tensor of 0 elements into shape [0, -1, 3]"),
+    ("fairchem", 4, DIMERS, None),
+    ("mattergen", 3, NONE, "RuntimeError: mat1 and mat2 shapes cannot be multiplied (0x0 and 9x12)"),
+    ("mattergen", 4, DIMERS, "RuntimeError: max(): Expected reduction dim to be specified for input.numel() == 0."),
+]
+
+
+@pytest.mark.filterwarnings("ignore:Zero graph edges")
+@pytest.mark.parametrize("padded", [True, False])
+@pytest.mark.parametrize(("name", "num_atoms", "pairs", "fault"), EMPTY)
+def test_no_edges_and_no_triplets(name, num_atoms, pairs, fault, padded):
+    """A structure by itself has the results that it has beside a molecule, which the original can compute."""
+    model = block(name)
+    alone = blocks.Structure(num_atoms, dict.fromkeys(MOLECULE.pairs, pairs))
+    beside = MOLECULE + alone
+    x, lists = given(model, beside)
+    own = {n: torch.from_numpy(atoms >= MOLECULE.num_atoms) for n, (atoms, _) in model.rows(beside).items()}
+    generator = torch.Generator().manual_seed(1)
+    seeds = {n: torch.randn(x[n].shape, generator=generator, dtype=torch.float64) * own[n][:, None] for n in ("h", "m")}
+    expected = results(model, x, lists, seeds)
+    for n, rows in own.items():
+        expected[f"gradient of {n}"] = expected[f"gradient of {n}"][rows]
+    expected |= {n: expected[n][own[n]] for n in ("h", "m")}
+
+    x = {n: value.detach()[own[n]].requires_grad_() for n, value in x.items()}
+    lists, seeds = blocks.tensors(alone.lists()), {n: g[own[n]] for n, g in seeds.items()}
+    if fault is not None:
+        with raising(fault):
+            model(x, lists)
+    convert(model)
+    if not padded:
+        use_lists(model)
+    assert_close(results(model, x, lists, seeds), expected, tolerance(model, beside))
+
+
+def test_mattergen_layer_without_edges():
+    """The original's result has the wrong width and dtype."""
+    layer = block("mattergen").block.trip_interaction.mlp_cbf
+    none = torch.zeros(0, dtype=torch.int64)
+    basis, m = (torch.zeros(0, 4, 3).double(), torch.zeros(0, 3, 0).double()), torch.zeros(0, 8).double()
+    with pytest.warns(UserWarning, match="Zero graph edges"):
+        found = layer(basis, m, none, none)
+    assert (found.shape, found.dtype) == ((0, 0), torch.float32)
+    convert(layer)
+    found = layer(basis, m, none, none)
+    assert (found.shape, found.dtype) == ((0, 9), torch.float64)
+    assert not torch.autograd.grad(found.sum(), layer.weight)[0].any()
+
+
+@both
+def test_same_results_under_autocast(name):
+    """Products in bfloat16, as fairchem's option amp has them: results of the same dtype, to its few digits."""
+    model = block(name, "float32")
+    x, lists = given(model, dtype="float32")
+    exact = dict(zip(("h", "m"), model(x, lists), strict=True))
+
+    def cast():
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return dict(zip(("h", "m"), model(x, lists), strict=True))
+
+    before = cast()
+    convert(model)
+    after = cast()
+    eps = torch.finfo(torch.bfloat16).eps
+    for n, value in exact.items():
+        assert after[n].dtype == before[n].dtype
+        errors = [float((f[n].float() - value).detach().norm() / value.detach().norm()) / eps for f in (after, before)]
+        assert errors[0] <= 4 * errors[1]  # two roundings of chance, less than two bits apart
+
+
+# ---- what convert promises -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:Full backward hook is firing")  # all arguments of some layers are keywords
+@both
+def test_hooks_flags_and_parameters_stay(name):
+    model = block(name).eval()
+    x, lists = given(model)
+    known = [path for path, layer in model.named_modules() if type(layer).__name__ in KINDS]
+    assert len(known) == NUMBER_REPLACED[name]
+    calls = []
+    for path in known:
+        layer = model.get_submodule(path)
+        layer.register_forward_pre_hook(lambda *_, path=path: calls.append(("before", path)))
+        layer.register_forward_hook(lambda *_, path=path: calls.append(("after", path)))
+        layer.register_full_backward_hook(lambda *_, path=path: calls.append(("backward", path)))
+    results(model, x, lists)
+    expected = sorted(calls)
+    assert expected == sorted((when, path) for when in ("before", "after", "backward") for path in known)
+    calls.clear()
+    parameters = dict(model.named_parameters())
+    conversion = convert(model)
+    assert [layer.path for layer in conversion.replaced] == known
+    results(model, x, lists)
+    assert sorted(calls) == expected
+    assert not any(layer.training for layer in model.modules())
+    for n, parameter in model.named_parameters():
+        assert parameter is parameters[n]
+        assert parameter.dtype == torch.float64
+
+
+@both
+def test_device_stays(name):
+    """The device meta stands for one that is not the processor."""
+    model = block(name).to("meta")
+    convert(model)
+    assert {p.device.type for p in model.parameters()} == {"meta"}
+
+
+@both
+def test_revert(name):
+    model = block(name)
+    x, lists = given(model)
+    expected = results(model, x, lists)
+    before = {path: (type(layer), sorted(vars(layer))) for path, layer in model.named_modules()}
+    conversion = convert(model)
+    assert {path for path, layer in model.named_modules() if type(layer) is not before[path][0]} == {
+        layer.path for layer in conversion.replaced
+    }
+    conversion.revert()
+    assert before == {path: (type(layer), sorted(vars(layer))) for path, layer in model.named_modules()}
+    assert_equal(results(model, x, lists), expected)
+
+
+@both
+def test_once_more_does_nothing(name):
+    model = block(name)
+    x, lists = given(model)
+    convert(model)
+    expected = results(model, x, lists)
+    again = convert(model)
+    assert (again.replaced, again.left) == ([], [])
+    again.revert()
+    assert_equal(results(model, x, lists), expected)
+    assert sum(type(m).__module__.startswith("trigraph.torch.") for m in model.modules()) == NUMBER_REPLACED[name]
+
+
+@both
+def test_copies_and_state_dicts(name):
+    model = block(name)
+    x, lists = given(model)
+    state = {n: v.clone() for n, v in model.state_dict().items()}
+    convert(model)
+    assert_equal(model.state_dict(), state)
+    expected = results(model, x, lists)
+    copied = copy.deepcopy(model)
+    assert_equal(results(copied, x, lists), expected)
+    for n, parameter in copied.named_parameters():  # the scale factors of fairchem refuse other values, by intention
+        if not n.endswith("scale_factor"):
+            parameter.data.zero_()
+    assert_equal(results(model, x, lists), expected)
+    copied.load_state_dict(state)
+    assert_equal(results(copied, x, lists), expected)
+    other = block(name)
+    other.load_state_dict(model.state_dict())
+    convert(other)
+    assert_equal(results(other, x, lists), expected)
+
+
+def left(model, path, reason):
+    """Convert a model of which one layer has to be left, and stays what it is; return its results before and after."""
+    kind = type(model.get_submodule(path))
+    conversion = convert(model)
+    assert [layer.path for layer in conversion.left] == [path]
+    assert re.search(reason, conversion.left[0].note), conversion.left[0].note
+    assert type(model.get_submodule(path)) is kind
+    assert path not in [layer.path for layer in conversion.replaced]
+    return conversion
+
+
+PATHS = [
+    ("fairchem", "mlp_cbf_tint"),
+    ("fairchem", "block.quad_interaction.mlp_sbf"),
+    ("fairchem", "block.atom_interaction"),
+    ("mattergen", "block.trip_interaction.mlp_cbf"),
+]
+
+
+@pytest.mark.parametrize(("name", "path"), PATHS)
+def test_what_may_compute_something_else_is_left(name, path):
+    """A subclass, a layer with a parametrization and one with a forward of its own; the other layers are converted."""
+    model = block(name)
+    x, lists = given(model)
+    expected = results(model, x, lists)
+    layer = model.get_submodule(path)
+    original = type(layer)
+    layer.__class__ = type("Mine", (original,), {})
+    assert len(left(model, path, f"derived from .*{original.__name__}, whose methods").replaced) == (
+        NUMBER_REPLACED[name] - 1
+    )
+    assert_close(results(model, x, lists), expected, tolerance(model))
+
+    model = block(name)
+    layer, calls = model.get_submodule(path), []
+    forward = layer.forward
+    layer.forward = lambda *args, **kwargs: calls.append(path) or forward(*args, **kwargs)
+    left(model, path, "a forward of its own")
+    assert_close(results(model, x, lists), expected, tolerance(model))
+    assert calls == [path]
+
+
+def test_a_parametrized_layer_is_left():
+    model = block("fairchem")
+    layer = model.mlp_cbf_tint
+    torch.nn.utils.parametrize.register_parametrization(layer, "weight", torch.nn.Identity())
+    left(model, "mlp_cbf_tint", "derived from .*BasisEmbedding")
+
+
+ODD = [
+    ("fairchem", "mlp_cbf_tint", "weight", (6, 12), r"weight has shape \(6, 12\), which is not that of fairchem"),
+    ("fairchem", "mlp_sbf_qint", "weight", (7, 9, 5), r"weight has shape \(7, 9, 5\), which is not that of fairchem"),
+    ("fairchem", "mlp_rbf_aint", "weight", (2, 6, 1), r"weight has shape \(2, 6, 1\), which is not that of fairchem"),
+    ("fairchem", "block.trip_interaction.mlp_cbf", "bilinear.linear.weight", (7, 21), r"\(7, 21\); expected \(7, 20\)"),
+    ("fairchem", "block.trip_interaction.mlp_cbf", "bilinear.linear.bias", (7,), "and no bias"),
+    ("fairchem", "block.atom_interaction", "bilinear.linear.weight", (11, 19), "expected a multiple of 9"),
+    ("fairchem", "block.atom_interaction", "bilinear.linear.bias", (11,), "and no bias"),
+    ("mattergen", "block.trip_interaction.mlp_cbf", "weight", (9, 4, 8), r"\(9, 4, 8\); expected \(8, 4, 9\)"),
+]
+
+
+@pytest.mark.parametrize(("name", "path", "parameter", "shape", "reason"), ODD)
+def test_odd_weights_are_left(name, path, parameter, shape, reason):
+    model = block(name)
+    *inner, last = f"{path}.{parameter}".split(".")
+    setattr(model.get_submodule(".".join(inner)), last, torch.nn.Parameter(torch.zeros(shape)))
+    left(model, path, reason)
+
+
+def older(folder):
+    """The bilinear layer of fairchem's older GemNets."""
+    block("fairchem")  # or a skip
+    packages = [*blocks.gemnet.PACKAGES[:3], *(f"fairchem.core.models.{folder}{name}" for name in ("", ".layers"))]
+    (module,) = load(blocks.FAIRCHEM.root(), packages, [f"{packages[-1]}.efficient"])
+    return module.EfficientInteractionBilinear(8, 4, 9).double()
+
+
+def test_the_layer_of_gemnet_dt():
+    layer, triplets = older("gemnet"), MOLECULE.lists()["e2e"]
+    edges = MOLECULE.edges("main").shape[1]
+    index = blocks.tensors({"id_reduce": triplets["out"], "id_ragged_idx": triplets["out_agg"]})
+    generator = torch.Generator().manual_seed(0)
+    sizes = ((edges, 4, 3), (edges, 3, int(triplets["out_agg"].max()) + 1), (len(triplets["out"]), 8))
+    x = [torch.randn(size, generator=generator, dtype=torch.float64, requires_grad=True) for size in sizes]
+
+    def found():
+        out = layer(tuple(x[:2]), x[2], **index)
+        return {str(n): v.detach() for n, v in enumerate((out, *torch.autograd.grad(out.sum(), [*x, layer.weight])))}
+
+    expected = found()
+    assert len(convert(layer).replaced) == 1
+    assert_close(found(), expected, 2 * sizes[2][0] ** 0.5)
+
+
+def test_the_layer_of_another_forward_is_left():
+    """That of the graph-parallel GemNet has the same name, attributes and weights."""
+    model = torch.nn.Sequential(older("gemnet_gp"))
+    left(model, "0", "its forward takes basis, m, id_reduce, id_ragged_idx, edge_offset, Kmax; expected basis, m, id_")
+
+
+@both
+def test_the_table_lists_everything(name):
+    model = block(name)
+    odd = model.get_submodule("block.trip_interaction.mlp_cbf")
+    odd.__class__ = type("Mine", (type(odd),), {})
+    conversion = convert(model)
+    rows, cells = [], ["", "", ""]
+    for line in str(conversion).splitlines()[4:-1]:  # a cell goes on in the next line where the first has no name
+        parts = [part.strip() for part in line.strip("│").split("│")]
+        if parts[0]:
+            cells = list(parts)
+            rows.append(cells)
+        else:
+            cells[:] = [a + b for a, b in zip(cells, parts, strict=True)]
+    joined = [tuple(part.replace(" ", "") for part in row) for row in rows]
+    every = conversion.replaced + conversion.left
+    assert joined == [tuple(part.replace(" ", "") for part in layer) for layer in every]
+    assert len(joined) == NUMBER_REPLACED[name]
+
+
+# ---- bad input of the layers that have no other tests ----------------------------------------------------------------
+
+BAD = [
+    ({"rad_basis": torch.ones(3).double()}, "ValueError: PairInteraction: rad_basis has shape (3,); expected"),
+    ({"edge_index": torch.tensor([[0, 1], [1, 5]])}, "IndexError: index 5 is out of bounds"),
+    ({"rad_basis": torch.ones(2, 3).double()}, "ValueError: ...rad_W1 has shape (2, 3, 1); expected ... (2, 2, 1)"),
+]
+
+
+@pytest.mark.parametrize(("changes", "text"), BAD)
+def test_bad_pairs(changes, text):
+    layer = block("fairchem").block.atom_interaction
+    arguments = {
+        "h": torch.ones(2, 10).double(),
+        "rad_basis": torch.ones(2, 2, 1).double(),
+        "edge_index": torch.tensor([[0, 1], [1, 0]]),
+        "target_neighbor_idx": torch.tensor([0, 0]),
+    }
+    expected = layer(**arguments)
+    convert(layer)
+    assert type(layer) is gemnet.PairInteraction
+    assert torch.allclose(layer(**arguments), expected, rtol=1e-13)
+    with raising(text):
+        layer(**arguments | changes)
+
+
+def test_lists_are_those_of_the_models():
+    """Every chain of distinct neighbours, once: b -> a <- c, and d -> b -> a <- c."""
+    lists = MOLECULE.lists()
+    main, qint = lists["main"], lists["qint"]
+    aeaint = lists["a2ee2a"]["edge_index"]
+    assert np.array_equal(main[:, lists["id_swap"]], main[::-1])
+    for name, inputs, outputs in (("e2e", main, main), ("a2e", aeaint, main), ("e2a", main, aeaint)):
+        found = sorted(zip(lists[name]["in"], lists[name]["out"], strict=True))
+        every = product(range(inputs.shape[1]), range(outputs.shape[1]))
+        assert found == [(i, o) for i, o in every if inputs[1, i] == outputs[1, o] and inputs[0, i] != outputs[0, o]]
+    quad = lists["quad"]
+    before = {name: quad["triplet_in"][name][quad["trip_in_to_quad"]] for name in ("in", "out")}
+    found = sorted(zip(main[0, before["in"]], *qint[:, before["out"]], main[0, quad["out"]], strict=True))
+    pairs, near = ({(int(s), int(t)) for s, t in edges.T} for edges in (main, qint))
+    assert found == sorted(
+        (d, b, a, c)
+        for (d, b), (e, a), (c, f) in product(pairs, near, pairs)
+        if (b, a) == (e, f) and d not in (a, c) and b != c
+    )
+    assert np.array_equal(main[1, quad["out"]], qint[1, before["out"]])
+    for triplets in (*(lists[name] for name in ("e2e", "a2e", "e2a")), quad):
+        slots = list(zip(triplets["out"], triplets["out_agg"], strict=True))
+        assert slots == [(o, n) for o, length in enumerate(np.bincount(triplets["out"])) for n in range(length)]
