@@ -497,7 +497,7 @@ class DimeNetPlusPlus(Module):
             energy = neighbors.into_structures(of_atoms)[:, 0]
             by_pos, by_vec = torch.autograd.grad(energy.sum(), (pos, vec), create_graph=create_graph)
             # A strain changes vectors as it changes positions and cell: the derivative in it is the sum of the edges'.
-            stress = None if cells is None else stress_of(vec, by_vec, cells, neighbors)
+            stress = None if cells is None else _stress(vec, by_vec, cells, neighbors)
             forces = 0.0 - by_pos  # -by_pos would be -0.0 without neighbours
             results = EnergyForcesStress(energy, forces, stress, of_atoms[:, 0])
         if create_graph:
@@ -539,7 +539,7 @@ class DimeNetPlusPlus(Module):
         return atoms
 
 
-def stress_of(vec: Tensor, by_vec: Tensor, cells: Tensor, neighbors: Neighbors) -> Tensor:
+def _stress(vec: Tensor, by_vec: Tensor, cells: Tensor, neighbors: Neighbors) -> Tensor:
     """Return the derivative of the energies in a symmetric strain, over the volume of the cells."""
     of_edges = (vec.unsqueeze(2) * by_vec.unsqueeze(1)).flatten(1)
     virial = neighbors.into_structures(neighbors.into_atoms(of_edges)).reshape(-1, 3, 3)
