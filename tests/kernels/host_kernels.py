@@ -32,8 +32,7 @@ PRIMITIVES = (
 FAULTS = tuple(
     name for kernel in kernel_parameters((HERE / "faults.cu").read_text()) for name in expand(kernel, ("true", "false"))
 )
-STORED = (*expand("storage_read", STORAGE), *expand("storage_round", STORAGE))
-INSTANCES = {"primitives": PRIMITIVES, "faults": FAULTS, "storage": STORED}
+INSTANCES = {"primitives": PRIMITIVES, "faults": FAULTS, "storage": expand("storage_round", STORAGE)}
 
 
 def require(available, what):

@@ -180,14 +180,3 @@ def test_results(op):
         assert_same_bits(other._asdict(), result._asdict())
     partial = pickle.loads(pickle.dumps(result._replace(**{result._fields[0]: None})))
     assert partial[0] is None
-
-
-def test_order_of_results():
-    for op in OPS:
-        inputs = [a.name for a in op.definition.inputs]
-        grads = [f"grad_{a.name}" for a in op.definition.outputs]
-        outputs = [a.name for a in op.definition.outputs + op.definition.auxiliary]
-        expected = {0: outputs, 1: inputs, 2: grads + inputs}[op.order]
-        wanted = op.restriction.fields if op.restriction else expected
-        assert [f.name for f in op.fields] == [name for name in expected if name in wanted]
-        assert op.order == 2 or not op.restriction

@@ -1,7 +1,6 @@
 """The operator table agrees with itself and with the files of the panels."""
 
 import ast
-import importlib
 import inspect
 import re
 from pathlib import Path
@@ -13,11 +12,10 @@ from table_calls import OPS
 import trigraph
 from trigraph import pyref
 from trigraph.checks import bind_sizes, choice_number, shape_of
-from trigraph.table import DEFINITIONS, GRAPHS, OPERATORS, SYMBOLS, Operator, evaluate, names_in, result_type
+from trigraph.table import DEFINITIONS, GRAPHS, OPERATORS, SYMBOLS, evaluate, names_in, result_type
 
 DEFS = [pytest.param(d, id=d.name) for d in DEFINITIONS]
 ALL = [pytest.param(op, id=op.name) for op in OPS]
-FAMILIES = sorted({d.family for d in DEFINITIONS})
 ROOT = Path(__file__).parents[2]
 
 
@@ -209,26 +207,3 @@ def test_the_reference_borrows_nothing_of_the_fast_path():
                     module,
                     file,
                 )
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_same_function_names_inside(family):
-    operators = [op.name for op in OPS if op.family == family]
-    rooms = ((ROOT / "fortran" / room).glob(f"{family}*") for room in ("fast", "reference"))
-    fast, reference = ("".join(path.read_text() for path in room) for room in rooms)
-    for op in (op for op in OPS if op.family == family):
-        assert re.search(rf"^ *(pure )?subroutine {op.name}_\$", reference, re.MULTILINE), op.name
-        # PROCEDURES in procedures.inc writes the three orders of an operator, PROCEDURE another one.
-        suffix = op.name.removeprefix(f"{op.definition.name}_")
-        assert f"'name': '{op.definition.name}'" in fast
-        assert suffix in ("fwd", "bwd", "bwd2") or f"'{suffix}', K" in fast, op.name
-    assert (ROOT / "gpu" / "kernels" / f"{family}.cu").is_file()
-    for panel in ("pyref", "gpu"):
-        assert set(operators) <= vars(importlib.import_module(f"trigraph.{panel}.{family}")).keys()
-
-
-def test_an_entry_gives_three_operators():
-    spec = DEFINITIONS[0]
-    fwd, bwd, bwd2 = (OPERATORS[f"{spec.name}_{suffix}"] for suffix in ("fwd", "bwd", "bwd2"))
-    assert [op.order for op in (fwd, bwd, bwd2)] == [0, 1, 2]
-    assert all(isinstance(op, Operator) and op.definition is spec for op in (fwd, bwd, bwd2))

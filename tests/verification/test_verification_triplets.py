@@ -74,13 +74,6 @@ def test_spherical_harmonics_obey_the_addition_theorem():
         assert np.allclose(part @ part[0], expected, atol=1e-12)
 
 
-def test_circular_basis_is_the_harmonics_of_degree_zero():
-    lists = triplets.triplets(FEW[0])
-    flat = replace(lists, dihedral=np.zeros(len(lists.outer)))
-    middle = [l * (l + 1) for l in range(triplets.CIRCULAR)]  # noqa: E741
-    assert np.allclose(triplets.circular_basis(lists), triplets.spherical_basis(flat)[:, middle], atol=1e-13)
-
-
 def test_sums_say_how_many_triplets_they_have():
     for sums in triplets.sums_over(SHIPPED["copper slab with CO"]).values():
         for patch in (True, False):
