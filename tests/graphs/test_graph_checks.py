@@ -75,7 +75,6 @@ BAD_VALUES = {
         ({"edge_ids": ints(0, 1, 2, 0)}, "edge_ids has shape (4,); expected (3,), the shape of indices"),
         ({"edge_ids": ints(0, -1, 2)}, "edge_ids[1] is -1; expected 0 <= edge_ids < num_edges = 3"),
         ({"edge_ids": ints(0, -1, -1), "num_edges": None}, "edge_ids[1] is -1; expected 0 <= edge_ids < num_edges = 1"),
-        ("edge_ids[0] is -1; expected 0 <= edge_ids < num_edges = 0",),
         ({"edge_ids": ints(0, 1, 3)}, "edge_ids[2] is 3; expected 0 <= edge_ids < num_edges = 3"),
         ({"num_edges": 1}, "edge_ids[1] is 1; expected 0 <= edge_ids < num_edges = 1"),
         ({"edge_ids": None, "num_edges": 2}, "num_edges is 2; expected at least len(indices) = 3"),

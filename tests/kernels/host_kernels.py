@@ -20,8 +20,6 @@ PRIMITIVES = (
     *expand("votes"),
     *expand("two_groups"),
     *expand("extremes", ("int", *FLOATS)),
-    *expand("bits_of_numbers"),
-    *expand("vectors"),
     *expand("static_memory", FLOATS, ("16",)),
     *expand("dynamic_memory", FLOATS),
     *expand("block_sum", FLOATS),

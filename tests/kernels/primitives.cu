@@ -1,4 +1,4 @@
-// Every primitive that the host emulates, one kernel each; test_host_primitives.py knows the right answers.
+// Primitives that the host emulates, one kernel each; test_host_primitives.py knows the right answers.
 /* The word __shared__ in a comment, and a second time: extern __shared__ nothing[]; */
 #include "parts.cuh"  // rewritten too
 #include "parts_table.cuh"
@@ -47,20 +47,6 @@ template <typename T>
 __global__ void extremes(const T* x, T* out) {
     out[2 * threadIdx.x] = max(x[threadIdx.x], T(1));
     out[2 * threadIdx.x + 1] = min(x[threadIdx.x], T(1));
-}
-
-__global__ void bits_of_numbers(const int* x, const float* y, int* zeros, float* same) {
-    zeros[threadIdx.x] = __clz(x[threadIdx.x]);
-    same[2 * threadIdx.x] = __uint_as_float(__float_as_uint(y[threadIdx.x]));
-    same[2 * threadIdx.x + 1] = __int_as_float(int(__float_as_uint(y[threadIdx.x])));
-}
-
-__global__ void vectors(const float* __restrict__ x, float* y, const double* a, double* b) {
-    static_assert(alignof(float4) == 16 && alignof(float2) == 8 && alignof(double2) == 16, "");
-    const float4 v = reinterpret_cast<const float4*>(x)[threadIdx.x];
-    reinterpret_cast<float4*>(y)[threadIdx.x] = {v.w, v.z, v.y, 2.0f * v.x};
-    const double2 c = reinterpret_cast<const double2*>(a)[threadIdx.x];
-    reinterpret_cast<double2*>(b)[threadIdx.x] = {c.y, c.x};
 }
 
 // Static shared memory of all forms, refilled for each block: a block must not see what the one before left.

@@ -62,25 +62,6 @@ def test_padded_sums_into_atoms(panel):
         close(got, case.result(case.by_atom(case.sums()).sum(axis=1)))
 
 
-@pytest.mark.parametrize("panel", CPU_PANELS)
-def test_basis_without_padding(panel):
-    case = Padded()
-    close(basis_embedding(case.radial, case.rad_basis, panel=panel), case.rad_basis @ case.radial.T)
-    close(basis_embedding(case.weight, case.rad_basis, panel=panel), case.embedded())
-    got = basis_embedding(case.weight, case.rad_basis, case.sph_basis, idx_sph_outer=case.outer, panel=panel)
-    close(got, np.einsum("tis,ts->ti", case.embedded()[case.outer], case.sph_basis))
-
-
-@pytest.mark.parametrize("panel", CPU_PANELS)
-def test_radial_basis_padded_by_atom(panel):
-    case = Padded()
-    expected = np.swapaxes(case.by_atom(case.rad_basis @ case.radial.T), 1, 2)
-    close(basis_embedding(case.radial, case.rad_basis, panel=panel, **case.atoms), expected)
-    both = basis_embedding(case.radial, case.rad_basis, case.sph_basis, panel=panel, **case.lists, **case.atoms)
-    close(both[0], expected)
-    close(both[1], case.sph(), 0)
-
-
 @pytest.mark.parametrize("edges", [0, 4])
 @pytest.mark.parametrize("panel", CPU_PANELS)
 def test_empty_lists(panel, edges):

@@ -45,25 +45,6 @@ def test_the_right_chain_passes(kind, ethanol):
         assert (c.order is None) == (kind == "invariance")
 
 
-def test_forces_against_an_independent_difference(ethanol):
-    """Each component by itself, with a step and a norm of the test's own."""
-    call = physics._caller(panel("pyref"))
-    forces = physics.backward(call, ethanol, physics.forward(call, ethanol)).forces
-
-    def energy(x):
-        return np.sum(ethanol.model.readout * physics.forward(call, physics._moved(ethanol, "positions", x)).out)
-
-    h = 1e-5
-    for atom, axis in ((0, 0), (3, 1), (8, 2)):
-        step = np.zeros_like(ethanol.positions)
-        step[atom, axis] = h
-        expected = -(energy(ethanol.positions + step) - energy(ethanol.positions - step)) / (2 * h)
-        assert forces[atom, axis] == pytest.approx(expected, rel=1e-6, abs=1e-6 * abs(forces).max())
-    assert abs(forces.sum(0)).max() <= 1e-10 * abs(forces).max()
-    # The energy of a molecule does not change when it is turned: no torque.
-    assert abs(np.cross(ethanol.positions, forces).sum(0)).max() <= 1e-10 * abs(forces).max()
-
-
 WRONG_FORCES = {
     "no angular part": ("agg_edge_to_edge_bwd", lambda f, v: {"vec": np.zeros_like(f["vec"])}),
     "sign of the radial part": ("radial_basis_bwd", lambda f, v: {"dist": -f["dist"]}),

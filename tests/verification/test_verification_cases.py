@@ -12,9 +12,8 @@ from trigraph.table import DEFINITIONS
 from trigraph.verification import cases, structures, tolerances
 from trigraph.verification.accuracy import form_problem, scaled_error
 from trigraph.verification.graphs import GRAPHS
-from trigraph.verification.judged import Judged, operators_of
+from trigraph.verification.judged import operators_of
 from trigraph.verification.real import build_real, real_inputs
-from trigraph.verification.transforms import renumbered
 
 REAL = [
     pytest.param(definition, real, id=f"{definition.name}-{real.name}")
@@ -128,19 +127,6 @@ def test_kinks_that_are_nan_are_violations(monkeypatch):
     assert bad.all()
 
 
-@pytest.mark.parametrize("name", BY_NAME)
-def test_renumbering_keeps_the_operator(name):
-    case = build(name, "regular")
-    other, orders = renumbered(case, 5)
-    op = operators_of(case.definition)[0]
-    results = [getattr(pyref, op.name)(**c.arguments(op)) for c in (case, other)]
-    for field, before, after in zip(op.fields, *([r] if op.single else r for r in results), strict=True):
-        if before is None or field.dims[0] not in orders:  # not by row: scores have positions last
-            continue
-        np.testing.assert_allclose(after, before[orders[field.dims[0]]], rtol=1e-12, atol=1e-13)
-        assert not np.array_equal(before, after)
-
-
 @pytest.mark.parametrize(("definition", "real"), REAL)
 def test_real_input_keeps_clear_of_kinks_and_says_so(definition, real):
     for patch in (True, False):
@@ -179,12 +165,6 @@ def test_a_structure_says_what_a_patch_of_it_leaves_out(structure):
         if edges < total:  # as many as fit, or nearly: the next edge brings two neighbourhoods of triplets
             assert triplets > 0.8 * budget
         assert build_real(real, BY_NAME["agg_edge_to_edge"], "float64", 0, patch).sizes["num_edges"] == edges
-
-
-def test_judge_results_are_computed_once():
-    judged = Judged(build("gno_kernel", "regular"))
-    op = operators_of(judged.case.definition)[1]
-    assert judged.result(op) is judged.result(op)
 
 
 def triple(values, scale=None):

@@ -184,10 +184,6 @@ def test_a_wrong_function_is_caught(function, operator, where):
     assert found >= {(kind, case) for case, kinds in where.items() for kind in kinds}
 
 
-def test_silent_float32_is_caught_in_float64_only():
-    assert {c.dtype for c in failures(computed_in_float32, "gno_kernel_fwd")} == {"float64"}
-
-
 @pytest.mark.parametrize(
     ("function", "operator", "note"),
     [
