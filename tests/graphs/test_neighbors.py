@@ -125,33 +125,23 @@ def test_atoms_many_cells_away(pbc, dtype, backend):
             assert f"expected at most {limit}, beyond which" in text
 
 
-def test_atoms_away_on_both_sides(backend):
-    """Shifts that no EdgeGraph holds are refused, too."""
-    cell = 4 * np.eye(3)
-    for away in (2**18 - 1, 2**18):
-        positions = np.array([[3.0 + 4.0 * away, 1, 1], [0.5 - 4.0 * away, 1, 1]])
-        if away < 2**18:
-            shifts = EdgeGraph.from_positions(positions, 2.0, cell, True).shifts
-            np.testing.assert_array_equal(shifts, [[-2 * away - 1, 0, 0], [2 * away + 1, 0, 0]])
-        else:
-            with pytest.raises(ValueError, match=r"^EdgeGraph: shifts\[0\] is .*at most 524288 cells either way"):
-                EdgeGraph.from_positions(positions, 2.0, cell, True)
-
-
-@pytest.mark.parametrize("away", [1e3, 1e6, 1e9, 1e13, 1e20, 1e100, 1e150])
+@pytest.mark.parametrize("away", [1e1, 1e3, 1e6, 1e9, 1e13, 1e20, 1e100, 1e150])
 def test_atoms_far_away_without_a_cell(away, backend):
     """Neighbours far from the others are found, in memory that does not grow with the distance."""
     near = np.random.default_rng(3).uniform(0, 2, (6, 3))
     apart = np.array([[0.0, 0, 0], [1, 1, 0], [0, 1, 1]]) + away  # from 1e20 on they are in one place
     alone = -away * np.ones((1, 3))
     positions = np.concatenate([apart, near, alone]) if away < 1e15 else np.concatenate([near, apart[:1], alone])
-    found = EdgeGraph.from_positions(positions, 2.5)
+    # A cell that is not periodic is not read, whatever it holds.
+    found = EdgeGraph.from_positions(positions, 2.5, np.ones((3, 3)), [False, False, False])
     distance = np.linalg.norm(positions[:, None] - positions, axis=2)
     src, dst = np.nonzero((distance < 2.5) & ~np.eye(len(positions), dtype=bool))
     assert src.size > (26 if away < 1e15 else 20)
     np.testing.assert_array_equal(found.graph.src, src)
     np.testing.assert_array_equal(found.graph.dst, dst)
     np.testing.assert_array_equal(found.vec, positions[src] - positions[dst])
+    assert not found.offset.any()
+    assert not found.shifts.any()
 
 
 @pytest.mark.parametrize("pbc", [(True, True, True), (False, True, False)])
@@ -175,11 +165,6 @@ def test_lengths_in_any_unit(unit, backend):
         np.testing.assert_array_equal(found.shifts, known.shifts)
 
 
-@pytest.mark.parametrize("cutoff", [1e3, 1e17, 1e100, 1e150])
-def test_cutoffs_beyond_all_atoms(cutoff, backend):
-    assert EdgeGraph.from_positions(molecule("C6H6").positions, cutoff).graph.num_edges == 12 * 11
-
-
 def test_atoms_far_above_a_slab(backend):
     atoms = slab()
     atoms.rotate(33, (1, 2, 3), rotate_cell=True)
@@ -197,21 +182,6 @@ def test_atoms_far_above_a_slab(backend):
         ValueError, match=r"positions\[4\] is .* cutoffs from the origin along cell\[2\], which is not "
     ):
         EdgeGraph.from_ase(atoms, 2.0)
-
-
-def test_positions_without_a_cell(backend):
-    positions = np.random.default_rng(5).normal(size=(60, 3)) * [1.0, 30.0, 0.0]
-    graph, vec, offset, shifts = EdgeGraph.from_positions(positions, 2.5)
-    distance = np.linalg.norm(positions[:, None] - positions, axis=2)
-    src, dst = np.nonzero((distance < 2.5) & ~np.eye(60, dtype=bool))
-    np.testing.assert_array_equal(graph.src, src)
-    np.testing.assert_array_equal(graph.dst, dst)
-    np.testing.assert_array_equal(vec, positions[src] - positions[dst])
-    assert not offset.any()
-    assert not shifts.any()
-    # A cell that is not periodic is not read, whatever it holds.
-    again = EdgeGraph.from_positions(positions, 2.5, np.ones((3, 3)), [False, False, False])
-    np.testing.assert_array_equal(again.graph.dst, dst)
 
 
 @pytest.mark.parametrize("n", [0, 1])
@@ -266,7 +236,6 @@ BAD_PLACES = [
     (place(positions=[[0, 0, 0]]), TypeError, f"positions is a list; {ARRAY}"),
     (place(positions=np.eye(3, dtype=int)), TypeError, "positions has dtype <i8; expected native float32 or float64"),
     (place(positions=np.eye(2)), ValueError, "positions has shape (2, 2); expected (num_nodes, 3)"),
-    (place(positions=np.zeros(3)), ValueError, "positions has shape (3,); expected (num_nodes, 3)"),
     (place(positions=np.diag([1, np.nan, 1])), ValueError, "positions[1] is [0.0, nan, 0.0]; expected finite values"),
     (place(positions=np.diag([1, -np.inf, 1])), ValueError, "positions[1] is [0.0, -inf, 0.0]; expected finite values"),
     (place(positions=LINE * 1e151), ValueError, f"positions[1] is [1e+151, 0.0, 0.0]; {AT_MOST}"),
@@ -285,8 +254,6 @@ BAD_PLACES = [
     (place(cutoff=np.inf), ValueError, "cutoff is inf; expected a finite number above 0"),
     (place(pbc=1), TypeError, "pbc is 1; expected a bool or three of them"),
     (place(pbc=[True, False]), ValueError, "pbc has shape (2,); expected a bool or three of them"),
-    (place(cell=[1, 1, 1]), TypeError, f"cell is a list; {ARRAY}"),
-    (place(cell=np.ones(3)), ValueError, "cell has shape (3,); expected (3, 3)"),
     (place(cell=np.ones((2, 3))), ValueError, "cell has shape (2, 3); expected (3, 3)"),
     (place(cell=np.diag([1, np.inf, 1])), ValueError, "cell[1] is [0.0, inf, 0.0]; expected finite values"),
     (place(cell=np.diag([1, 1e200, 1])), ValueError, f"cell[1] is [0.0, 1e+200, 0.0]; {AT_MOST}"),

@@ -17,7 +17,7 @@ from host_kernels import INSTANCES as OWN
 
 from trigraph.gpu import launcher
 from trigraph.gpu.instances import INSTANCES, expand
-from trigraph.gpu.launcher import HostLibrary, KernelError, instance_name, runtime, using_host_library
+from trigraph.gpu.launcher import HostLibrary, instance_name, runtime, using_host_library
 
 F4, F8 = np.dtype("f4"), np.dtype("f8")
 
@@ -206,25 +206,6 @@ class TestConcurrency:
     def faults(self, faults_fast):
         with using_host_library(faults_fast):
             yield
-
-    def test_threads(self):
-        place, failures = runtime(np.empty(0)), []
-
-        def work():
-            try:
-                for _ in range(10):
-                    busy(place, 20)
-                    with pytest.raises(KernelError):
-                        place.launch("faults", "deadlock", (False,), (1,), (64,), (floats(64),))
-            except BaseException as failure:
-                failures.append(failure)
-
-        workers = [threading.Thread(target=work) for _ in range(4)]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
-        assert not failures
 
     def test_fork_in_the_middle_of_a_launch(self):
         place, done = runtime(np.empty(0)), threading.Event()
