@@ -24,7 +24,6 @@ PRIMITIVES = (
     *expand("dynamic_memory", FLOATS),
     *expand("block_sum", FLOATS),
     *expand("scalars"),
-    *expand("no_arguments"),
     *expand("scale", FLOATS),
 )
 FAULTS = tuple(

@@ -112,8 +112,6 @@ __global__ void scalars(double* out, bool flag, int i, long long wide, float x, 
     out[5] = nothing == nullptr ? 1.0 : 0.0;
 }
 
-__global__ void no_arguments() { __syncthreads(); }
-
 template <typename T>
 __global__ void scale(const T* __restrict__ x, T* __restrict__ y, T factor, long long n) {
     const long long i = (long long)blockIdx.x * blockDim.x + threadIdx.x;

@@ -27,9 +27,6 @@ class TestThreads:
         assert (out[..., 0] == np.arange(blocks)[:, None]).all()
         assert (out[..., 1] == np.arange(threads)).all()
 
-    def test_no_arguments(self):
-        launch("no_arguments", (), (3,), (96,))
-
     def test_scalars_and_null_pointer(self):
         out = np.zeros(6)
         values = np.bool_(True), np.int32(-7), np.int64(2**53 - 1), np.float32(0.1), np.float64(0.1), None

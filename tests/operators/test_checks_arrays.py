@@ -12,13 +12,11 @@ from table_calls import CPU_PANELS, OPS, call, draw, graphs_of, raises
 from table_errors import (
     ARRAYS,
     EACH_GRAPH,
-    EACH_KIND,
     LOOKED_AT,
     OVERLOOKED,
     Tensor,
     bound_by,
     instead_of_tensor,
-    kind_of,
     listed,
     refused,
     sizes_of,
@@ -31,10 +29,8 @@ from trigraph.panels import FUNCTIONS, PANELS
 from trigraph.table import SYMBOLS, names_in
 
 
-def test_every_array_is_of_a_kind_that_is_checked():
+def test_kinds_tell_all_that_is_known_of_an_array():
     """The checks know no operator by name: they read the table, and here is what they read there of an array."""
-    tested = {kind_of(*parameter.values) for parameter in EACH_KIND}
-    assert {kind_of(op, a) for op in OPS for a in op.given(draw(op))} == tested
     attributes = {f.name for f in dataclasses.fields(OPS[0].arguments[0])} - {"shape"}
     assert attributes == {*LOOKED_AT, *OVERLOOKED}
 

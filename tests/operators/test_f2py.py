@@ -94,12 +94,6 @@ def test_the_judges_dot_takes_float64():
     assert got == {"a": (2, "d"), "b": (2, "d"), "total": (1, "d")}
 
 
-def test_a_long_long_holds_int64():
-    for kind in ("q", "l"):
-        assert np.dtype(kind).itemsize == 8
-    assert np.dtype("i").itemsize == 4
-
-
 def ones(op):
     """Arguments of ones: every mask holds, and every argument matters; numbers drawn where ones are special.
 

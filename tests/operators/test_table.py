@@ -105,16 +105,6 @@ def test_expressions(definition):
     assert all(n >= 0 for a in definition.inputs + definition.outputs for n in shape_of(a, zero))
 
 
-@pytest.mark.parametrize("definition", DEFS)
-def test_symbols_in_canonical_order(definition):
-    symbols = definition.symbols
-    graph = GRAPHS[definition.graph].sizes if definition.graph else ()
-    assert symbols[: len(graph)] == graph
-    attributes = tuple(a.name for a in definition.attributes if a.size)
-    assert symbols[len(symbols) - len(attributes) :] == attributes
-    assert len(set(symbols)) == len(symbols)
-
-
 @pytest.mark.parametrize("op", ALL)
 def test_sizes_follow_from_a_call(op):
     """Every symbol is fixed by graph, attributes or one axis at a time, linear in it."""

@@ -36,15 +36,6 @@ def ethanol():
     return physics.prepare(SHIPPED["ethanol"])
 
 
-@pytest.mark.parametrize("kind", physics.CHECKS)
-def test_the_right_chain_passes(kind, ethanol):
-    checks = physics.CHECKS[kind](panel("pyref"), ethanol, physics.INVOLVED[kind][0])
-    assert len(checks) == physics.COUNTS[kind]
-    for c in checks:
-        assert c.passed, c
-        assert (c.order is None) == (kind == "invariance")
-
-
 WRONG_FORCES = {
     "no angular part": ("agg_edge_to_edge_bwd", lambda f, v: {"vec": np.zeros_like(f["vec"])}),
     "sign of the radial part": ("radial_basis_bwd", lambda f, v: {"dist": -f["dist"]}),

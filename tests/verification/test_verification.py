@@ -1,5 +1,6 @@
-"""What a run consists of, on a small one through the command; slow: that `make verify` leaves nothing out."""
+"""What a run consists of, on a small one through the command; that the plan of `make verify` leaves nothing out."""
 
+import itertools
 import json
 import os
 import sys
@@ -12,14 +13,15 @@ from click.testing import CliRunner
 from trigraph.cli import main
 from trigraph.fortran.threads import get_num_threads
 from trigraph.panels import PANELS
-from trigraph.table import OPERATORS
+from trigraph.table import DEFINITIONS, OPERATORS
 from trigraph.verification import isolated, subjects
 from trigraph.verification.cases import build, variants
 from trigraph.verification.properties import levels
-from trigraph.verification.run import DTYPES, available_panels, plan
+from trigraph.verification.run import DTYPES, EMULATED, available_panels, plan
 
 HOST = ("pyref", "fortran", "fortran-reference", "gpu-host")
 VARIANTS = ("regular", "second sizes", "one channel")  # whose calls are varied where there is no graph
+WAYS = ("accuracy", "nan", "algebra", "differences", "calls")
 COMMON = {"accuracy", "adjoint", "symmetry", "permutation", "repeat", "layout", "empty", "out", "nan", "batch"}
 
 
@@ -42,6 +44,25 @@ def test_a_small_run_by_two_processes(tmp_path):
     assert (report["verdict"], report["counts"]["failed"]) == ("passed", 0)
     made = {report["checks"]["texts"][kind] for kind in report["checks"]["kind"]}
     assert made >= COMMON | {"differences", "threads", "golden"} | ({"levels"} if levels()[1] else set())
+
+
+def test_the_plan_leaves_nothing_out():
+    """What is planned is made, or the run has failed: see test_verification_complete.py."""
+    labels = {u.label for u in plan()}
+    assert {f"golden dimenet_H2O: {panel} {dtype}" for panel in HOST for dtype in DTYPES} <= labels
+    assert "golden dimenet_H2O: judge" in labels
+    for definition, panel in itertools.product(DEFINITIONS, HOST):
+        for variant in variants(definition):
+            cases = [f"{definition.name}, {variant.label}, {dtype}" for dtype in DTYPES]
+            made = {kind: sum(f"{case}: {panel} {kind}" in labels for case in cases) for kind in WAYS}
+            # Large cases of the emulator, NaN, and calls of some cases, take dtypes in turn.
+            assert made["accuracy"] >= (1 if panel in EMULATED and variant.kind.large else 2)
+            if variant.kind.differenced:
+                assert made["nan"] >= 1
+                assert made["algebra"] >= 1
+                assert made["differences"] >= 1 or panel in EMULATED
+                assert any(f"{case}: judge differences" in labels for case in cases)
+            assert made["calls"] >= (variant.name in ("skewed", "one channel"))
 
 
 @pytest.mark.parametrize("name", ["gno_kernel", "agg_weighted_n2n"])
