@@ -45,15 +45,6 @@ WRONG_FORCES = {
     ),
     "NaN": ("radial_basis_bwd", lambda f, v: {"dist": f["dist"] * np.nan}),
 }
-
-
-@pytest.mark.parametrize("mistake", WRONG_FORCES)
-def test_wrong_forces_are_found(mistake, ethanol):
-    (check,) = physics.check_forces(spoilt(*WRONG_FORCES[mistake]), ethanol)
-    assert not check.passed
-    assert check.note
-
-
 WRONG_TRAINING = {
     "first order only": ("agg_edge_to_edge_bwd2", lambda f, v: {"weights": np.zeros_like(f["weights"])}),
     # The seed holds vectors constant: the angular part of the forces is not trained.
@@ -69,22 +60,24 @@ WRONG_TRAINING = {
 }
 
 
-@pytest.mark.parametrize("mistake", WRONG_TRAINING)
-def test_wrong_training_gradients_are_found(mistake, ethanol):
-    checks = {c.field: c for c in physics.check_force_training(spoilt(*WRONG_TRAINING[mistake]), ethanol)}
-    assert not checks["weights"].passed
-
-
-@pytest.mark.parametrize(
-    ("change", "found"),
-    [
-        (lambda f, v: {"out": f["out"] * (1 + 1e-6 * v["vec"][:, :1])}, {"rotated", "mirrored"}),
-        (lambda f, v: {"out": f["out"] * (1 + 1e-6 * np.arange(len(f["out"]))[:, None])}, {"renumbered"}),
-    ],
+# What depends on axes, and on numbers of atoms.
+AXES, NUMBERS = (
+    ("agg_edge_to_edge_fwd", lambda f, v: {"out": f["out"] * (1 + 1e-6 * v["vec"][:, :1])}),
+    ("agg_edge_to_edge_fwd", lambda f, v: {"out": f["out"] * (1 + 1e-6 * np.arange(len(f["out"]))[:, None])}),
 )
-def test_what_depends_on_axes_or_numbers_is_found(change, found, ethanol):
-    checks = physics.check_invariance(spoilt("agg_edge_to_edge_fwd", change), ethanol)
-    assert {c.case.split(", ")[1] for c in checks if not c.passed} == found
+# Kind of check, and what distinguishes the checks that must fail.
+MISTAKES = [("forces", wrong, {"positions"}) for wrong in WRONG_FORCES.values()]
+MISTAKES += [("force training", wrong, {"weights"}) for wrong in WRONG_TRAINING.values()]
+MISTAKES += [("invariance", AXES, {"rotated", "mirrored"}), ("invariance", NUMBERS, {"renumbered"})]
+
+
+@pytest.mark.parametrize(("kind", "wrong", "expected"), MISTAKES)
+def test_a_mistake_is_found(kind, wrong, expected, ethanol):
+    checks = physics.CHECKS[kind](spoilt(*wrong), ethanol, physics.INVOLVED[kind][0])
+    found = [c for c in checks if not c.passed]
+    assert expected <= {c.case.split(", ")[-1] if kind == "invariance" else c.field for c in found}
+    assert kind == "force training" or len(found) == len(expected)
+    assert kind != "forces" or found[0].note
 
 
 @pytest.mark.parametrize("kind", physics.CHECKS)

@@ -1,10 +1,9 @@
-"""Triplets and quadruplets of a structure against loops over its vectors; bases against what they must sum up to."""
+"""Triplets and quadruplets of a structure against loops over its vectors."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy.special import eval_legendre
 
 from trigraph.verification import structures, triplets
 
@@ -60,18 +59,6 @@ def test_quadruplets_are_those_of_loops(structure):
 
     assert len(got) == len(expected) > 20
     assert np.allclose(ordered(got), ordered(expected), atol=1e-7)
-
-
-def test_spherical_harmonics_obey_the_addition_theorem():
-    lists = triplets.quadruplets(FEW[0])
-    Y = triplets.spherical_basis(lists)
-    assert Y.shape == (len(lists.outer), triplets.SPHERICAL)
-    z, sine = lists.angle, np.sqrt(1 - lists.angle**2)
-    u = np.column_stack([sine * np.cos(lists.dihedral), sine * np.sin(lists.dihedral), z])
-    for l in range(7):  # noqa: E741
-        part = Y[:, l**2 : (l + 1) ** 2]
-        expected = (2 * l + 1) / (4 * np.pi) * eval_legendre(l, np.clip(u @ u[0], -1, 1))
-        assert np.allclose(part @ part[0], expected, atol=1e-12)
 
 
 def test_sums_say_how_many_triplets_they_have():
