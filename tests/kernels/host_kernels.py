@@ -22,7 +22,6 @@ PRIMITIVES = (
     *expand("extremes", ("int", *FLOATS)),
     *expand("static_memory", FLOATS, ("16",)),
     *expand("dynamic_memory", FLOATS),
-    *expand("block_sum", FLOATS),
     *expand("scalars"),
     *expand("scale", FLOATS),
 )

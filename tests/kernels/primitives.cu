@@ -79,30 +79,6 @@ __global__ void dynamic_memory(T* out) {
     out[blockIdx.x * blockDim.x + threadIdx.x] = tile[blockDim.x - 1 - threadIdx.x];
 }
 
-// Block-wide sum: barriers, shuffles and shared memory together.
-template <typename T>
-__global__ void block_sum(const T* __restrict__ x, T* sums, int n) {
-    __shared__ T parts[32];
-    const int i = blockIdx.x * blockDim.x + threadIdx.x;
-    T sum = i < n ? x[i] : T(0);
-    for (int step = 16; step > 0; step /= 2) {
-        sum += __shfl_xor_sync(0xffffffffu, sum, step);
-    }
-    if (threadIdx.x % 32 == 0) {
-        parts[threadIdx.x / 32] = sum;
-    }
-    __syncthreads();
-    if (threadIdx.x < 32) {
-        sum = threadIdx.x < blockDim.x / 32 ? parts[threadIdx.x] : T(0);
-        for (int step = 16; step > 0; step /= 2) {
-            sum += __shfl_xor_sync(0xffffffffu, sum, step);
-        }
-        if (threadIdx.x == 0) {
-            sums[blockIdx.x] = sum;
-        }
-    }
-}
-
 __global__ void scalars(double* out, bool flag, int i, long long wide, float x, double y, const double* nothing) {
     out[0] = double(flag);
     out[1] = double(i);

@@ -34,14 +34,6 @@ def test_scalars_and_null_pointer():
     assert out.tolist() == [1, -7, 2**53 - 1, float(np.float32(0.1)), 0.1, 1]
 
 
-@pytest.mark.parametrize("dtype", [F4, F8])
-def test_block_sum(dtype):
-    x = np.random.default_rng(0).integers(-50, 50, 5000).astype(dtype)  # sums are exact
-    sums = np.empty(10, dtype)
-    launch("block_sum", (dtype,), (10,), (512,), x, sums, np.int32(5000))
-    assert (sums == [part.sum() for part in np.array_split(np.pad(x, (0, 120)), 10)]).all()
-
-
 @pytest.mark.parametrize("dtype", [F4, F8, I4, I8])
 @pytest.mark.parametrize("width", [1, 2, 8, 32])
 def test_shuffles(dtype, width):

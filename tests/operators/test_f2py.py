@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from table_calls import OPS, draw, fields
+from table_calls import ALL, draw, fields
 
 import trigraph.fortran
 from trigraph.fortran import judge, levels, reference
@@ -18,7 +18,6 @@ SHIM_SETS = {"_reference": "reference", "_judge": "judge"}
 REALS = {"f32": "f", "f64": "d"}
 INDICES = {"i32": ("i",), "i64": ("q", "l")}
 STEP = 2.0**-40  # 1 + STEP is a float64 that float32 rounds to 1
-ALL = [pytest.param(op, id=op.name) for op in OPS]
 
 
 def functions(module):

@@ -7,7 +7,7 @@ import re
 
 import numpy as np
 import pytest
-from table_calls import CPU_PANELS, OPS, assert_same_bits, call, draw, fields
+from table_calls import ALL, CPU_PANELS, OPS, assert_same_bits, call, draw, fields
 from table_errors import EACH_OPERATOR, SELECTIVE
 
 import trigraph
@@ -16,7 +16,6 @@ from trigraph.panels import FUNCTIONS, PANELS, panel_function
 from trigraph.panels import front_door as panels
 from trigraph.table import OPERATORS, result_type
 
-ALL = [pytest.param(op, id=op.name) for op in OPS]
 # The GPU panel shares its functions with gpu-host, which every machine can import.
 IMPORTABLE = (*CPU_PANELS, "gpu")
 

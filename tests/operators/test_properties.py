@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from table_calls import CPU_PANELS, OPS, assert_right, assert_same_bits, call, draw
+from table_calls import ALL, CPU_PANELS, assert_right, assert_same_bits, call, draw
 
 from trigraph.panels import FUNCTIONS
 from trigraph.table import SYMBOLS
 
-ALL = [pytest.param(op, id=op.name) for op in OPS]
 EXAMPLES = 30  # of each operator: half a minute of one processor for all
 SETTINGS = settings(max_examples=EXAMPLES, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from table_calls import OPS
+from table_calls import ALL
 
 import trigraph
 from trigraph import pyref
@@ -15,7 +15,6 @@ from trigraph.checks import bind_sizes, choice_number, shape_of
 from trigraph.table import DEFINITIONS, GRAPHS, OPERATORS, SYMBOLS, evaluate, names_in, result_type
 
 DEFS = [pytest.param(d, id=d.name) for d in DEFINITIONS]
-ALL = [pytest.param(op, id=op.name) for op in OPS]
 ROOT = Path(__file__).parents[2]
 
 

@@ -79,26 +79,6 @@ def test_a_graph_has_everything_that_is_awkward():
     assert (np.diff(graph.indices)[destinations[1:] == destinations[:-1]] < 0).any()  # sources are in no order
 
 
-def test_rows_are_shared_unused_and_permuted():
-    shared = build("gno_message", "shared rows").values["graph"]
-    uses = np.bincount(shared.edge_ids, minlength=shared.num_edges)
-    assert uses[0] == uses[-1] == 0
-    assert uses.max() > 1
-    assert shared.num_edges == shared.num_positions  # their numbers do not tell
-    square = build("gno_message", "square").values["graph"]
-    assert square.num_src_nodes == square.num_dst_nodes
-    assert np.array_equal(np.sort(square.edge_ids), np.arange(square.num_edges))
-    assert not np.array_equal(square.edge_ids, np.arange(square.num_edges))
-
-
-def test_chunks_are_crossed():
-    graph = build("gno_message", "skewed").values["graph"]
-    assert graph.max_in_degree > 600
-    assert np.bincount(graph.indices).max() > 600
-    assert np.bincount(graph.edge_ids).max() >= 600
-    assert build("gno_kernel", "length 700").sizes["num_edges"] > 600
-
-
 def test_both_index_dtypes_and_empty_graphs_occur():
     graphs = [cases.build(BY_NAME["gno_message"], v, "float64", 0).values["graph"] for v in GRAPHS["csc"].variants]
     assert {str(g.offsets.dtype) for g in graphs} == {"int32", "int64"}
@@ -106,11 +86,6 @@ def test_both_index_dtypes_and_empty_graphs_occur():
     assert any(g.num_positions == 0 and g.num_edges > 0 and g.num_dst_nodes > 0 for g in graphs)
     assert any(g.num_dst_nodes == g.num_src_nodes == g.num_edges == 0 for g in graphs)
     assert any(g.num_positions == 1 for g in graphs)
-
-
-def test_integers_are_on_kinks():
-    case = build("gno_kernel", "integers")
-    assert (pyref.gno_kernel_kinks(**case.values) == 0).sum() > 10
 
 
 def test_kinks_that_cannot_be_avoided_are_an_error(monkeypatch):
