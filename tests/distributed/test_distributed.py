@@ -25,7 +25,7 @@ CHECKS = [
     "device.stand_in",  # before torch is loaded, which cannot see what is on such a device
 ]
 OF_TORCH = [
-    *(f"torch.{name}" for name in ("attention", "dimenet", "example", "derivatives", "totals")),
+    *(f"torch.{name}" for name in ("dimenet", "example", "derivatives", "totals")),
     "threads.of_torch",
 ]
 CHECKS += OF_TORCH if find_spec("torch") else []
