@@ -92,17 +92,6 @@ def test_one_channel_has_an_axis_of_one_beside_others():
     assert case.values["weights"].shape[0] > 1
 
 
-def test_every_level_is_compared_with_the_judge_and_bits_are_compared():
-    op = OPERATORS["agg_weighted_n2n_fwd"]
-    before = get_cpu_level()
-    checks = check_levels(panel("fortran"), judged(op.name), op)
-    assert get_cpu_level() == before
-    others = [level for level in levels.available() if level != before]
-    assert [c.case for c in checks if c.kind == "accuracy"] == [f"regular, op=sum, {level}" for level in others]
-    equal = set(levels.EQUAL_BITS) <= set(levels.available())
-    assert [c.kind for c in checks if c.kind not in ("accuracy", "empty")] == ["levels"] * equal
-
-
 def last_bit_off(monkeypatch, name, where):
     """Let the operator's panels give the first number of a result one bit more where ``where(result)`` says so."""
     good = subjects.FUNCTIONS[name]
