@@ -80,11 +80,7 @@ def test_right_arguments(place):
 @pytest.mark.parametrize(
     ("arguments", "error", "says"),
     [
-        (
-            {"x": floats().astype(F8)},
-            TypeError,
-            r"scale<float>: argument 0 \(x\) must be a float32 array .* float64",
-        ),
+        ({"x": floats().astype(F8)}, TypeError, r"scale<float>: argument 0 \(x\) must be a float32 array .* float64"),
         (
             {"y": floats().astype(">f4")},
             TypeError,

@@ -118,6 +118,14 @@ def as_list(coords, params, f_in, f_out):
     return [pyref.gno_kernel_fwd(coords, params, f_in, f_out)]
 
 
+def masked(**arguments):
+    return np.ma.asarray(pyref.gno_kernel_fwd(**arguments))
+
+
+def of_objects(**arguments):
+    return pyref.gno_kernel_fwd(**arguments).astype(object)
+
+
 def changes_its_input(grad_kernel, coords, params, f_in, f_out):
     right = pyref.gno_kernel_bwd(grad_kernel, coords, params, f_in, f_out)
     grad_kernel *= 2
@@ -194,6 +202,8 @@ def test_a_wrong_function_is_caught(function, operator, where):
             "gno_kernel_fwd",
             "TypeError: gno_kernel_fwd: returned a list; expected an array, a tuple (kernel) or",
         ),
+        (masked, "gno_kernel_fwd", "kernel is a MaskedArray of float32; expected a numpy.ndarray of numbers"),
+        (of_objects, "gno_kernel_fwd", "kernel is a ndarray of object; expected a numpy.ndarray of numbers"),
         (raises, "gno_kernel_fwd", "FloatingPointError: overflow in the user's code"),
         (changes_its_input, "gno_kernel_bwd", "gno_kernel_bwd: the function changed its argument grad_kernel"),
     ],
