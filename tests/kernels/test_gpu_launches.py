@@ -15,11 +15,6 @@ from trigraph import CSC
 WIDTH, HEADS, HIDDEN, D = 32, 8, 64, 3
 
 
-@pytest.fixture
-def cupy(monkeypatch, tmp_path):
-    return cupy_stand_in.install(monkeypatch, tmp_path)
-
-
 def regular(num_nodes, degree):
     """Every node has as many in-edges, and as many out-edges."""
     offsets = np.arange(num_nodes + 1, dtype=np.int32) * degree

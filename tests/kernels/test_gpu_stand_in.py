@@ -1,6 +1,5 @@
 """The device path with a stand-in for CuPy (see cupy_stand_in.py): devices, streams, captures and waits."""
 
-import cupy_stand_in
 import numpy as np
 import pytest
 import table_calls
@@ -8,11 +7,6 @@ from cupy_stand_in import Misuse, asarray, capturing, moved, moved_call
 from table_calls import FUNCTIONS, GRAPHS, OPERATORS, call, fields, graphs_of
 
 from trigraph.table import SYMBOLS
-
-
-@pytest.fixture
-def cupy(monkeypatch, tmp_path):
-    return cupy_stand_in.install(monkeypatch, tmp_path)
 
 
 @pytest.mark.parametrize("device", [0, 1])

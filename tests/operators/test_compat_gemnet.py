@@ -174,10 +174,7 @@ def test_slots_that_no_memory_holds(slot):
         basis_embedding(weight, rad_basis, None, outer, inner, num_atoms=2)
     with pytest.raises(ValueError, match=rf"^basis_embedding: num_atoms is {2 * slot}; expected at most "):
         basis_embedding(weight, rad_basis, None, outer, outer, num_atoms=2 * slot)
-    text = r"^basis_embedding: num_atoms \* \(max\(idx_rad_inner\) \+ 1\) is 2000000000002, whose arrays"
-    with pytest.raises(MemoryError, match=text):
-        basis_embedding(weight, rad_basis, None, outer, np.array([0, 10**12]), num_atoms=2)
-    with pytest.raises(
-        MemoryError, match=r"^basis_embedding: num_atoms \* \(max\(idx_rad_inner\) \+ 1\) is 2000000000000"
-    ):
-        basis_embedding(weight, rad_basis, None, outer, outer, num_atoms=10**12)
+    for slots, number, size in ((np.array([0, 10**12]), 2, "2000000000002"), (outer, 10**12, "2000000000000")):
+        text = rf"^basis_embedding: num_atoms \* \(max\(idx_rad_inner\) \+ 1\) is {size}, whose arrays"
+        with pytest.raises(MemoryError, match=text):
+            basis_embedding(weight, rad_basis, None, outer, slots, num_atoms=number)

@@ -17,7 +17,7 @@ from trigraph.table import DEFINITIONS, OPERATORS
 from trigraph.verification import isolated, subjects
 from trigraph.verification.cases import build, variants
 from trigraph.verification.properties import levels
-from trigraph.verification.run import DTYPES, EMULATED, available_panels, plan
+from trigraph.verification.run import DTYPES, EMULATED, HUB, LONGEST_HUB, available_panels, plan
 
 HOST = ("pyref", "fortran", "fortran-reference", "gpu-host")
 VARIANTS = ("regular", "second sizes", "one channel")  # whose calls are varied where there is no graph
@@ -51,6 +51,8 @@ def test_the_plan_leaves_nothing_out():
     labels = {u.label for u in plan()}
     assert {f"golden dimenet_H2O: {panel} {dtype}" for panel in HOST for dtype in DTYPES} <= labels
     assert "golden dimenet_H2O: judge" in labels
+    for definition, degree in itertools.product(DEFINITIONS, (HUB, LONGEST_HUB)):
+        assert any(label.startswith(f"{definition.name}, hub of {degree}, constant") for label in labels)
     for definition, panel in itertools.product(DEFINITIONS, HOST):
         for variant in variants(definition):
             cases = [f"{definition.name}, {variant.label}, {dtype}" for dtype in DTYPES]

@@ -8,7 +8,7 @@ from trigraph.verification import tolerances
 from trigraph.verification.accuracy import check_accuracy
 from trigraph.verification.cases import build, hubs
 from trigraph.verification.judged import Judged, every_operator_of
-from trigraph.verification.run import HUB, LONGEST_HUB, plan
+from trigraph.verification.run import HUB, LONGEST_HUB
 from trigraph.verification.subjects import panel
 
 BY_NAME = {d.name: d for d in DEFINITIONS}
@@ -85,13 +85,3 @@ def test_partial_sums_wait_at_every_level(degree, chunk):
     whole = (degree - 1) // chunk
     assert whole > 1
     assert whole & (whole + 1) == 0
-
-
-def test_hubs_are_in_the_plan():
-    labels = [u.label for u in plan(panels=["fortran", "pyref"])]
-    for definition in DEFINITIONS:
-        for dtype in ("float32", "float64"):
-            assert any(
-                label.startswith(f"{definition.name}, hub of {HUB}, constant") and dtype in label for label in labels
-            )
-        assert any(label.startswith(f"{definition.name}, hub of {LONGEST_HUB}, constant") for label in labels)
