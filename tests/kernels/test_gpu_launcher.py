@@ -16,8 +16,8 @@ from host_kernels import HERE, library
 from host_kernels import INSTANCES as OWN
 
 from trigraph.gpu import launcher
-from trigraph.gpu.instances import INSTANCES, expand
-from trigraph.gpu.launcher import HostLibrary, instance_name, runtime, using_host_library
+from trigraph.gpu.instances import INSTANCES
+from trigraph.gpu.launcher import HostLibrary, runtime, using_host_library
 
 F4, F8 = np.dtype("f4"), np.dtype("f8")
 
@@ -157,14 +157,6 @@ def test_empty_grid_launches_nothing(place, compiled, grid):
 def test_place():
     with pytest.raises(TypeError, match=r"numpy.ndarray or a cupy.ndarray, got builtins.list"):
         runtime([1.0])
-
-
-def test_instance_name():
-    assert instance_name("k", ()) == "k"
-    assert instance_name("k", (F4, np.int64)) == "k<float, long long>"
-    assert instance_name("k", (F8, 16, True)) == "k<double, 16, true>"
-    assert expand("k") == ("k",)
-    assert expand("k", ("float", "double"), ("int",)) == ("k<float, int>", "k<double, int>")
 
 
 def test_instances_need_no_numpy():

@@ -7,7 +7,7 @@ import pytest
 from host_kernels import require_compiler
 
 from trigraph.gpu.host import build
-from trigraph.gpu.host.build import SourceError, expand_includes, host_build, kernel_parameters, rewrite_shared
+from trigraph.gpu.host.build import SourceError, expand_includes, host_build, rewrite_shared
 
 COMMAND = [sys.executable, build.__file__]
 
@@ -49,17 +49,6 @@ def test_missing_include(tmp_path):
     (tmp_path / "a.cu").write_text('\n#include "b.cuh"\n')
     with pytest.raises(SourceError, match=r'a.cu:2: cannot find "b.cuh"'):
         expand_includes(tmp_path / "a.cu", tmp_path, {})
-
-
-def test_parameters():
-    text = """
-    template <typename T, int n = (1 < 2)> __global__ void __launch_bounds__(128, 2)
-    one(const T* __restrict__ x /* of (n, d) */, Pair<int, float> pair, // the second, of two
-        unsigned int n) {}
-    __global__ __launch_bounds__(64) void two() {}
-    // __global__ void three(int x) {}
-    """
-    assert kernel_parameters(text) == {"one": ["x", "pair", "n"], "two": []}
 
 
 @pytest.fixture
