@@ -45,12 +45,6 @@ def test_order_and_offsets_equal_a_loop(case):
         check(Segments(np.array(index, dtype), num_segments), index, num_segments)
 
 
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_the_order_is_stable(dtype):
-    index = np.random.default_rng(1).integers(0, 5, 3000).astype(dtype)
-    np.testing.assert_array_equal(Segments(index, 5).order, np.argsort(index, kind="stable"))
-
-
 @pytest.mark.parametrize("num_segments", [0, 1, 4])
 def test_no_members(num_segments):
     check(Segments(np.array([], np.int32), num_segments), [], num_segments)

@@ -1,13 +1,12 @@
 """The build of the fast path: which one runs, how another is chosen, and that v3 and v4 agree in every bit."""
 
 import os
-import re
 import subprocess
 import sys
 
 import numpy as np
 import pytest
-from table_calls import OPS, assert_same_bits, call, draw
+from table_calls import OPS, assert_same_bits, call, draw, raises
 
 import trigraph
 from trigraph.fortran import levels
@@ -57,10 +56,8 @@ def test_a_level_is_chosen_by_the_environment(level):
 
 def test_levels_that_cannot_run():
     expected = f"set_cpu_level: level is 'v9'; expected one of {', '.join(AVAILABLE)}, which this processor can run"
-    with pytest.raises(ValueError, match=f"^{re.escape(expected)}$"):
-        trigraph.set_cpu_level("v9")
-    with pytest.raises(TypeError, match=r"^set_cpu_level: level is a int; expected a string$"):
-        trigraph.set_cpu_level(3)
+    raises(ValueError, expected, trigraph.set_cpu_level, "v9")
+    raises(TypeError, "set_cpu_level: level is a int; expected a string", trigraph.set_cpu_level, 3)
     code = "import trigraph; trigraph.get_cpu_level()"
     found = in_a_child(code, **{levels.ENVIRONMENT: "v9"})
     assert found.returncode == 1
