@@ -162,8 +162,8 @@ def star(n_in, n_out):
 FIRST = EMULATED._replace(orders=(1,))
 STARS = [(FAST, 30_000, 1), (FAST, 30_000, 12), (FAST, 1, 100_000), (FAST, 12, 100_000), (FAST, 1000, 200)]
 STARS += [(FIRST, 30_000, 9), (FIRST, 9, 30_000)]
-STARS += [pytest.param(run, min(run.terms, 100_000), 12, marks=pytest.mark.slow) for run in SLOW]
-STARS += [pytest.param(run, 12, run.terms, marks=pytest.mark.slow) for run in SLOW]
+MANY = [(run, min(run.terms, 100_000)) for run in SLOW]
+STARS += [pytest.param(run, *ends, marks=pytest.mark.slow) for run, many in MANY for ends in ((many, 12), (12, many))]
 
 
 @pytest.mark.parametrize(("run", "n_in", "n_out"), STARS)
