@@ -2,8 +2,11 @@
 
 import contextlib
 import hashlib
+import tempfile
 
+import cupy_stand_in
 import numpy as np
+import pytest
 from mpi4py import MPI
 
 import trigraph
@@ -144,3 +147,24 @@ def in_chunks():
     """The bits of one rank; owners are scattered."""
     with chunks(2):
         assert list(digests("float64", "scattered", COMM)) == list(digests("float64", "scattered", MPI.COMM_SELF))
+
+
+ON_DEVICE = [
+    "gno_kernel_bwd",
+    "agg_edge_to_edge_bwd2",
+    "mha_gat_n2n_bwd",
+    "agg_weighted_n2n_fwd",
+    "interaction_bilinear_bwd",
+]
+
+
+def on_a_device():
+    """With a stand-in for CuPy: arrays on a device, whose rows go through the host."""
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
+        cupy_stand_in.install(patch, folder)
+        for op in map(OPERATORS.get, ON_DEVICE):
+            variant = next(v for v in variants(op.definition, ()) if v.kind.differenced)
+            case = build(op.definition, variant, "float32", 0)
+            comparison = Comparison(case, "scattered", panel="gpu-host", on_device=cupy_stand_in.asarray)
+            given = case.arguments(op) | ({"op": "max"} if op.family == "weighted" else {})  # max returns positions
+            comparison.into(op, *comparison.compare(op, given))

@@ -1,4 +1,4 @@
-"""Checks of test_distributed.py: derivatives in torch, training steps beside one process without MPI, the example."""
+"""Checks of test_distributed.py: derivatives in torch, a training step beside one process without MPI, the example."""
 
 import contextlib
 import hashlib
@@ -14,10 +14,9 @@ from ase import Atom
 from ase.build import fcc111
 from distributed_operators import chunks
 from mpi4py import MPI
-from torch.nn import functional as F
 
 import trigraph.torch
-from trigraph import CSC, EdgeGraph, distributed
+from trigraph import EdgeGraph, distributed
 from trigraph.distributed import nn
 from trigraph.distributed import torch as divided
 from trigraph.torch.nn import DimeNetPlusPlus
@@ -77,57 +76,9 @@ def step_of_dimenet(comm):
     return digest(*found, *parameters)
 
 
-def step_of_attention(comm):
-    """Two layers of attention, a step that fits them to numbers of the nodes."""
-    rng, nodes, edges, heads = np.random.default_rng(0), 600, 4000, 2
-    graph = CSC.from_edge_index(rng.integers(0, nodes, (2, edges)))
-    part = distributed.partition(graph, comm, rng.permutation(nodes) % comm.size)
-    rows = part.rows("num_dst_nodes")
-    generator = torch.Generator().manual_seed(1)
-    shapes = [(8, 5), (8,), (16,), (6, 8), (6,), (12,)]
-    parameters = [torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_() for shape in shapes]
-    copies = [p.detach().clone().requires_grad_() for p in parameters]
-    x, y = (torch.randn(nodes, width, generator=generator, dtype=torch.float64) for width in (5, 6))
-    mine = torch.from_numpy(part.owned["num_dst_nodes"])
-
-    def model(x, parameters, linear, layer, graph, act):
-        first, first_bias, at, second, second_bias, at_second = parameters
-        x = linear(x, first, first_bias)
-        x = act(layer(x, x, at, graph, heads).output_embedding)
-        x = linear(x, second, second_bias)
-        return layer(x, x, at_second, graph, heads).output_embedding
-
-    out = model(
-        x[mine],
-        parameters,
-        lambda *args: divided.linear(*args, rows),
-        divided.mha_gat_n2n,
-        part,
-        lambda x: divided.rowwise(F.elu, x),
-    )
-    loss = divided.total((out - y[mine]).square().sum(1), rows)
-    loss.backward()
-    expected = (model(x, copies, F.linear, trigraph.torch.mha_gat_n2n, graph, F.elu) - y).square().sum()
-    expected.backward()
-    found = [loss, whole(part, out, "num_dst_nodes"), *(p.grad.clone() for p in parameters)]
-    close(loss, expected)
-    for own, other in zip(parameters, copies, strict=True):
-        close(own.grad, other.grad)
-    torch.optim.SGD(parameters, 1e-3).step()
-    return digest(*found, *parameters)
-
-
-def same(step):
-    with chunks(50):  # so that there are several
-        assert step(MPI.COMM_WORLD) == step(MPI.COMM_SELF)
-
-
-def attention():
-    same(step_of_attention)
-
-
 def dimenet():
-    same(step_of_dimenet)
+    with chunks(50):  # so that there are several
+        assert step_of_dimenet(MPI.COMM_WORLD) == step_of_dimenet(MPI.COMM_SELF)
 
 
 def example():

@@ -22,10 +22,10 @@ CHECKS = [
     *(f"errors.{kind}" for kind in ("arguments", "calls_after_errors", "no_blocks", "reverse_edges")),
     *(f"errors.{kind}" for kind in ("rows_from_anywhere", "equal_arguments", "many_partitions")),
     "threads.of_machines",
-    "device.stand_in",  # before torch is loaded, which cannot see what is on such a device
+    "operators.on_a_device",  # before torch is loaded, which cannot see what is on such a device
 ]
 OF_TORCH = [
-    *(f"torch.{name}" for name in ("attention", "dimenet", "example", "derivatives", "totals")),
+    *(f"torch.{name}" for name in ("dimenet", "example", "derivatives", "totals")),
     "threads.of_torch",
 ]
 CHECKS += OF_TORCH if find_spec("torch") else []

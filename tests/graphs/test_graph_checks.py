@@ -1,69 +1,118 @@
-"""Bad input of CSC and its constructors, huge numbers and foreign tensors get the exact exception."""
+"""Bad input of graph objects and their constructors, huge numbers and foreign tensors get the exact exception."""
 
 import networkx as nx
 import numpy as np
 import pytest
 from scipy import sparse
-from small_graphs import ARRAYS, INDEX, arguments, ints
+from small_graphs import INDEX, arguments, ints
 from table_calls import raises
 
 import trigraph
 from trigraph import CSC, EdgeGraph, Segments
 
+EDGES = {"src": ints(0, 1, 2), "dst": ints(1, 1, 0)}
+# Right arguments of each constructor; integer arrays and counts are told apart by their types.
+GOOD = {
+    CSC: arguments(),
+    CSC.from_coo: {**EDGES, "num_src_nodes": 3, "num_dst_nodes": 3, "edge_ids": ints(0, 1, 2), "num_edges": 3},
+    EdgeGraph: {**EDGES, "num_nodes": 3},
+    Segments: {"index": ints(0, 2, 1), "num_segments": 3},
+}
+NAMES = [(build, name) for build, given in GOOD.items() for name in given]
+ARRAYS = [(build, name) for build, name in NAMES if isinstance(GOOD[build][name], np.ndarray)]
+COUNTS = [pair for pair in NAMES if pair not in ARRAYS]
+# The array whose dtype the others have.
+FIRST = {CSC: "offsets", CSC.from_coo: "src", EdgeGraph: "src", Segments: "index"}
 
-@pytest.mark.parametrize("name", ARRAYS)
-def test_arrays_of_the_wrong_kind(name):
-    value = arguments()[name]
+
+def refused(build, error, text, **changes):
+    """Assert that a constructor raises exactly this where some of its right arguments are changed."""
+    kind = getattr(build, "__self__", build).__name__
+    raises(error, f"{kind}: {text}", build, **(GOOD[build] | changes))
+
+
+@pytest.mark.parametrize(("build", "name"), ARRAYS)
+def test_arrays_of_the_wrong_kind(build, name):
+    value = GOOD[build][name]
     for bad in (value.tolist(), tuple(value), "x", 3, np.ma.masked_array(value), value.view(np.matrix), object()):
-        text = (
-            f"CSC: {name} is a {type(bad).__name__}; expected a numpy.ndarray, cupy.ndarray or torch.Tensor of integers"
-        )
-        raises(TypeError, text, CSC, **(arguments() | {name: bad}))
+        text = f"{name} is a {type(bad).__name__}; expected a numpy.ndarray, cupy.ndarray or torch.Tensor of integers"
+        refused(build, TypeError, text, **{name: bad})
     for dtype in (np.bool_, np.int8, np.int16, np.uint32, np.uint64, np.float64, object, ">i4", ">i8"):
         bad = value.astype(dtype)
-        text = f"CSC: {name} has dtype {bad.dtype.str}; expected native int32 or int64"
-        raises(TypeError, text, CSC, **(arguments() | {name: bad}))
+        refused(build, TypeError, f"{name} has dtype {bad.dtype.str}; expected native int32 or int64", **{name: bad})
     for bad in (value[None], value[:, None], np.asarray(value[0])):
-        text = f"CSC: {name} has shape {bad.shape}; expected one dimension"
-        raises(ValueError, text, CSC, **(arguments() | {name: bad}))
+        refused(build, ValueError, f"{name} has shape {bad.shape}; expected one dimension", **{name: bad})
 
 
-@pytest.mark.parametrize(("name", "like"), [("indices", "offsets"), ("edge_ids", "indices")])
-def test_dtypes_that_differ(name, like):
-    bad = arguments()[name].astype(np.int32)
-    text = f"CSC: {name} has dtype int32; expected int64, the dtype of {like}"
-    raises(TypeError, text, CSC, **(arguments() | {name: bad}))
+@pytest.mark.parametrize(("build", "name"), [pair for pair in ARRAYS if FIRST[pair[0]] != pair[1]])
+def test_dtypes_that_differ(build, name):
+    like = "indices" if (build, name) == (CSC, "edge_ids") else FIRST[build]
+    text = f"{name} has dtype int32; expected int64, the dtype of {like}"
+    refused(build, TypeError, text, **{name: GOOD[build][name].astype(np.int32)})
 
 
-BAD_VALUES = [
-    ({"offsets": ints()}, "offsets is empty; expected (num_dst_nodes + 1,) values"),
-    ({"offsets": ints(1, 2, 2, 3)}, "offsets run from 1 to 3; expected 0 to len(indices) = 3"),
-    ({"offsets": ints(-1, 2, 2, 3)}, "offsets run from -1 to 3; expected 0 to len(indices) = 3"),
-    ({"offsets": ints(0, 2, 2, 4)}, "offsets run from 0 to 4; expected 0 to len(indices) = 3"),
-    ({"offsets": ints(0, 2, 2, 2)}, "offsets run from 0 to 2; expected 0 to len(indices) = 3"),
-    ({"offsets": ints(0)}, "offsets run from 0 to 0; expected 0 to len(indices) = 3"),
-    ({"offsets": ints(0, 2, 1, 3)}, "offsets[2] is 1, below offsets[1] = 2; expected offsets that never decrease"),
-    ({"offsets": ints(0, 4, 3)}, "offsets[2] is 3, below offsets[1] = 4; expected offsets that never decrease"),
-    ({"indices": ints(1, -1, 3)}, "indices[1] is -1; expected 0 <= indices < num_src_nodes = 4"),
-    ({"indices": ints(1, 0, 4)}, "indices[2] is 4; expected 0 <= indices < num_src_nodes = 4"),
-    ({"num_src_nodes": 3}, "indices[2] is 3; expected 0 <= indices < num_src_nodes = 3"),
-    ({"num_src_nodes": None}, "indices[2] is 3; expected 0 <= indices < num_src_nodes = 3"),
-    ({"num_src_nodes": -1}, "num_src_nodes is -1; expected at least 0"),
-    ({"edge_ids": ints(0, 1)}, "edge_ids has shape (2,); expected (3,), the shape of indices"),
-    ({"edge_ids": ints(0, 1, 2, 0)}, "edge_ids has shape (4,); expected (3,), the shape of indices"),
-    ({"edge_ids": ints(0, -1, 2)}, "edge_ids[1] is -1; expected 0 <= edge_ids < num_edges = 3"),
-    ({"edge_ids": ints(0, -1, -1), "num_edges": None}, "edge_ids[1] is -1; expected 0 <= edge_ids < num_edges = 1"),
-    ({"edge_ids": ints(-1, -1, -1), "num_edges": None}, "edge_ids[0] is -1; expected 0 <= edge_ids < num_edges = 0"),
-    ({"edge_ids": ints(0, 1, 3)}, "edge_ids[2] is 3; expected 0 <= edge_ids < num_edges = 3"),
-    ({"num_edges": 1}, "edge_ids[1] is 1; expected 0 <= edge_ids < num_edges = 1"),
-    ({"edge_ids": None, "num_edges": 2}, "num_edges is 2; expected at least len(indices) = 3"),
-    ({"num_edges": -1}, "num_edges is -1; expected at least 0"),
-]
+@pytest.mark.parametrize(("build", "name"), COUNTS)
+def test_counts(build, name):
+    for bad in (3.0, True, np.True_, "3", [4], np.array([4]), np.array(4.5), 4 + 0j):
+        refused(build, TypeError, f"{name} is a {type(bad).__name__}; expected an int", **{name: bad})
+    refused(build, ValueError, f"{name} is -2; expected at least 0", **{name: -2})
+    for good in (np.int8(5), np.uint64(5), np.array(5)):
+        assert getattr(build(**(GOOD[build] | {name: good})), name) == 5
 
 
-@pytest.mark.parametrize(("change", "text"), BAD_VALUES)
-def test_bad_values(change, text):
-    raises(ValueError, f"CSC: {text}", CSC, **(arguments() | change))
+BAD_VALUES = {
+    CSC: [
+        ({"offsets": ints()}, "offsets is empty; expected (num_dst_nodes + 1,) values"),
+        ({"offsets": ints(1, 2, 2, 3)}, "offsets run from 1 to 3; expected 0 to len(indices) = 3"),
+        ({"offsets": ints(0, 2, 2, 4)}, "offsets run from 0 to 4; expected 0 to len(indices) = 3"),
+        ({"offsets": ints(0)}, "offsets run from 0 to 0; expected 0 to len(indices) = 3"),
+        ({"offsets": ints(0, 2, 1, 3)}, "offsets[2] is 1, below offsets[1] = 2; expected offsets that never decrease"),
+        ({"offsets": ints(0, 4, 3)}, "offsets[2] is 3, below offsets[1] = 4; expected offsets that never decrease"),
+        ({"indices": ints(1, -1, 3)}, "indices[1] is -1; expected 0 <= indices < num_src_nodes = 4"),
+        ({"indices": ints(1, 0, 4)}, "indices[2] is 4; expected 0 <= indices < num_src_nodes = 4"),
+        ({"num_src_nodes": 3}, "indices[2] is 3; expected 0 <= indices < num_src_nodes = 3"),
+        ({"num_src_nodes": None}, "indices[2] is 3; expected 0 <= indices < num_src_nodes = 3"),
+        ({"edge_ids": ints(0, 1, 2, 0)}, "edge_ids has shape (4,); expected (3,), the shape of indices"),
+        ({"edge_ids": ints(0, -1, 2)}, "edge_ids[1] is -1; expected 0 <= edge_ids < num_edges = 3"),
+        ({"edge_ids": ints(0, -1, -1), "num_edges": None}, "edge_ids[1] is -1; expected 0 <= edge_ids < num_edges = 1"),
+        ({"edge_ids": ints(0, 1, 3)}, "edge_ids[2] is 3; expected 0 <= edge_ids < num_edges = 3"),
+        ({"num_edges": 1}, "edge_ids[1] is 1; expected 0 <= edge_ids < num_edges = 1"),
+        ({"edge_ids": None, "num_edges": 2}, "num_edges is 2; expected at least len(indices) = 3"),
+    ],
+    CSC.from_coo: [
+        ({"dst": ints(1, 1)}, "dst has shape (2,); expected (3,), the shape of src"),
+        ({"edge_ids": ints(0, 1, 2, 3)}, "edge_ids has shape (4,); expected (3,), the shape of src"),
+        ({"num_src_nodes": 2}, "src[2] is 2; expected 0 <= src < num_src_nodes = 2"),
+        ({"num_dst_nodes": 1}, "dst[0] is 1; expected 0 <= dst < num_dst_nodes = 1"),
+        ({"src": ints(0, -1, 1), "num_src_nodes": 2}, "src[1] is -1; expected 0 <= src < num_src_nodes = 2"),
+        ({"edge_ids": ints(0, 1, 7)}, "edge_ids[2] is 7; expected 0 <= edge_ids < num_edges = 3"),
+        ({"edge_ids": None, "num_edges": 2}, "num_edges is 2; expected at least len(src) = 3"),
+    ],
+    EdgeGraph: [
+        ({"dst": ints(1, 0, 1, 0)}, "dst has shape (4,); expected (num_edges,) = (3,)"),
+        ({"src": ints(0, 1, 3)}, "src[2] is 3; expected 0 <= src < num_nodes = 3"),
+        ({"dst": ints(1, -1, 0)}, "dst[1] is -1; expected 0 <= dst < num_nodes = 3"),
+        ({"num_nodes": 2**32}, "num_nodes is 4294967296; expected at most 3037000499"),
+        (
+            {"src": ints(1, 0, 2)},
+            "src[1] is 0, below src[0] = 1; expected edges sorted by source (EdgeGraph.sorted sorts them)",
+        ),
+    ],
+    Segments: [
+        ({"index": ints(0, 3)}, "index[1] is 3; expected 0 <= index < num_segments = 3"),
+        ({"index": ints(0, 0, -1)}, "index[2] is -1; expected 0 <= index < num_segments = 3"),
+        ({"num_segments": 0}, "index[0] is 0; expected 0 <= index < num_segments = 0"),
+        (
+            {"index": np.broadcast_to(np.int32(0), 2**31)},
+            "index has 2147483648 values, more than int32 can count; expected int64",
+        ),
+    ],
+}
+
+
+@pytest.mark.parametrize(("build", "change", "text"), [(b, *row) for b, rows in BAD_VALUES.items() for row in rows])
+def test_bad_values(build, change, text):
+    refused(build, ValueError, text, **change)
 
 
 def test_offsets_whose_differences_overflow():
@@ -71,45 +120,6 @@ def test_offsets_whose_differences_overflow():
     offsets = ints(0, top, -2, 3, dtype=np.int32)
     text = f"CSC: offsets[2] is -2, below offsets[1] = {top}; expected offsets that never decrease"
     raises(ValueError, text, CSC, offsets, ints(0, 0, 0, dtype=np.int32))
-
-
-@pytest.mark.parametrize("name", ["num_src_nodes", "num_edges"])
-def test_counts(name):
-    for bad in (3.0, True, np.True_, "3", [4], np.array([4]), np.array(4.5), 4 + 0j):
-        text = f"CSC: {name} is a {type(bad).__name__}; expected an int"
-        raises(TypeError, text, CSC, **(arguments() | {name: bad}))
-    for good in (np.int8(5), np.uint64(5), np.array(5)):
-        assert getattr(CSC(**(arguments() | {name: good})), name) == 5
-
-
-def test_from_coo_bad_input():
-    src, dst = ints(0, 1, 2), ints(1, 1, 0)
-    kind = "expected a numpy.ndarray, cupy.ndarray or torch.Tensor of integers"
-    raises(TypeError, f"CSC: src is a list; {kind}", CSC.from_coo, [0, 1], dst)
-    raises(TypeError, f"CSC: dst is a list; {kind}", CSC.from_coo, src, [0, 1, 2])
-    raises(TypeError, f"CSC: edge_ids is a list; {kind}", CSC.from_coo, src, dst, edge_ids=[0, 1, 2])
-    small = src.astype(np.int32)
-    raises(TypeError, "CSC: dst has dtype int32; expected int64, the dtype of src", CSC.from_coo, src, small)
-    text = "CSC: edge_ids has dtype int32; expected int64, the dtype of src"
-    raises(TypeError, text, CSC.from_coo, src, dst, edge_ids=small)
-    raises(ValueError, "CSC: dst has shape (2,); expected (3,), the shape of src", CSC.from_coo, src, dst[:2])
-    for bad in (dst[:2], ints(0, 1, 2, 3)):
-        text = f"CSC: edge_ids has shape {bad.shape}; expected (3,), the shape of src"
-        raises(ValueError, text, CSC.from_coo, src, dst, edge_ids=bad)
-    text = "CSC: src[2] is 2; expected 0 <= src < num_src_nodes = 2"
-    raises(ValueError, text, CSC.from_coo, src, dst, 2, 2)
-    text = "CSC: dst[0] is 1; expected 0 <= dst < num_dst_nodes = 1"
-    raises(ValueError, text, CSC.from_coo, src, dst, 3, 1)
-    text = "CSC: src[1] is -1; expected 0 <= src < num_src_nodes = 2"
-    raises(ValueError, text, CSC.from_coo, ints(0, -1, 1), dst)
-    text = "CSC: edge_ids[2] is 7; expected 0 <= edge_ids < num_edges = 3"
-    raises(ValueError, text, CSC.from_coo, src, dst, edge_ids=ints(0, 1, 7), num_edges=3)
-    raises(ValueError, "CSC: num_edges is 2; expected at least len(src) = 3", CSC.from_coo, src, dst, num_edges=2)
-    for name in ("num_src_nodes", "num_dst_nodes", "num_edges"):
-        for bad in (3.5, "3", True):
-            text = f"CSC: {name} is a {type(bad).__name__}; expected an int"
-            raises(TypeError, text, CSC.from_coo, src, dst, **{name: bad})
-        raises(ValueError, f"CSC: {name} is -2; expected at least 0", CSC.from_coo, src, dst, **{name: -2})
 
 
 def test_other_constructors_bad_input():
@@ -177,7 +187,7 @@ def test_indices_near_the_largest_integer(dtype, below):
 
 
 ENDS = np.array([0, 1]), np.array([1, 0])
-MANY = 10**12
+MANY = 2561
 BEYOND_MEMORY = {
     "CSC: num_dst_nodes": lambda: CSC.from_coo(*ENDS, 2, MANY),
     "CSC: num_src_nodes": lambda: CSC.from_coo(*ENDS, MANY, 2).prepare(),
@@ -185,29 +195,21 @@ BEYOND_MEMORY = {
     "CSC: num_edges of edges in order": lambda: CSC(np.array([0, 1, 2]), ENDS[0], 2, None, MANY).prepare(),
     "CSC: num_dst_nodes of an edge_index": lambda: CSC.from_edge_index(np.stack(ENDS), MANY),
     "CSC: num_dst_nodes of the largest index": lambda: CSC.from_coo(ENDS[0], ENDS[0] * (MANY - 1)),
+    "EdgeGraph: num_nodes": lambda: EdgeGraph(*ENDS, MANY),
+    "EdgeGraph: num_nodes of sorted edges": lambda: EdgeGraph.sorted(*ENDS, MANY),
     "Segments: num_segments": lambda: Segments(ENDS[0], MANY),
 }
 
 
 @pytest.mark.parametrize("name", BEYOND_MEMORY)
-def test_sizes_that_no_memory_holds(name):
+def test_sizes_that_no_memory_holds(name, monkeypatch):
     """They are refused before memory is asked for: the system might grant it, and then end the process."""
-    text = f"{name.partition(' of ')[0]} is {MANY}, whose arrays take {16 * MANY} bytes; expected at most"
-    with pytest.raises(MemoryError, match=f"^{text}"):
+    text = f"{name.partition(' of ')[0]} is 2561, whose arrays take 40976 bytes; expected at most 40960, the memory of"
+    monkeypatch.setattr("os.sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 10}.__getitem__)
+    with pytest.raises(MemoryError, match=f"^{text} this machine$"):
         BEYOND_MEMORY[name]()
 
 
-def test_nodes_of_an_edge_graph_that_no_memory_holds(monkeypatch):
-    """The most nodes of an EdgeGraph fit into 64 GB: here that is too much."""
-    pages = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 10}
-    monkeypatch.setattr("os.sysconf", pages.__getitem__)
+def test_sizes_that_memory_holds(monkeypatch):
+    monkeypatch.setattr("os.sysconf", {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 10}.__getitem__)
     assert EdgeGraph(*ENDS, 2559).num_nodes == 2559
-    for build in (EdgeGraph, EdgeGraph.sorted):
-        raises(
-            MemoryError,
-            "EdgeGraph: num_nodes is 2561, whose arrays take 40976 bytes; expected at most 40960, the memory of this "
-            "machine",
-            build,
-            *ENDS,
-            2561,
-        )

@@ -1,4 +1,4 @@
-"""CSC: its sizes, the reverse order against brute force, constructors."""
+"""CSC: its sizes, the reverse order against brute force, constructors, and nodes in another order."""
 
 import doctest
 
@@ -60,27 +60,11 @@ def aggregate(graph, features, weights, panel="fortran"):
     return trigraph.gno_aggregate_fwd(features[:, None], weights[:, None], graph, 1, 1, panel=panel)[:, 0]
 
 
-@pytest.mark.parametrize("index", INDEX)
-def test_from_coo_keeps_the_order_of_the_edges(index):
-    rng = np.random.default_rng(0)
-    src, dst = (rng.integers(0, n, 40).astype(index) for n in (7, 5))
-    features, weights = rng.standard_normal(7), rng.standard_normal(40)
-    expected = np.zeros(5)
-    for j, i, w in zip(src, dst, weights, strict=True):
-        expected[i] += w * features[j]
+def test_from_coo_numbers_edges_as_they_come():
+    src, dst, *_ = random_graph(3)
     graph = CSC.from_coo(src, dst, 7, 5)
-    assert graph.offsets.dtype == index
-    assert graph.num_edges == 40
-    assert sorted(graph.edge_ids) == list(range(40))
-    assert_close({"": aggregate(graph, features, weights)}, {"": expected})
-    back = trigraph.gno_aggregate_bwd(np.ones((5, 1)), features[:, None], weights[:, None], graph, 1, 1)
-    assert np.array_equal(back.kernel[:, 0], features[src])
-    src, dst, rows, graph = random_graph(3)
-    expected = np.zeros(graph.num_dst_nodes)
-    features, weights = rng.standard_normal(graph.num_src_nodes), rng.standard_normal(graph.num_edges)
-    for j, i, row in zip(src, dst, rows, strict=True):
-        expected[i] += weights[row] * features[j]
-    assert_close({"": aggregate(graph, features, weights)}, {"": expected})
+    assert graph.edge_ids.tolist() == np.argsort(dst, kind="stable").tolist()
+    assert graph.num_edges == len(src)
 
 
 def test_from_coo_sizes():
@@ -133,25 +117,18 @@ def adjacency(graph, rows):
     )
 
 
-def test_from_networkx_directed():
-    g = nx.DiGraph([("a", "b"), ("c", "b"), ("b", "b"), ("b", "a")])
-    graph = CSC.from_networkx(g)
-    number = {node: i for i, node in enumerate(g.nodes)}
-    edges = list(g.edges)
-    assert (graph.num_positions, graph.num_edges, graph.num_dst_nodes) == (4, 4, 3)
-    assert adjacency(graph, edges) == sorted((number[u], number[v], (u, v)) for u, v in edges)
-
-
-@pytest.mark.parametrize("kind", [nx.Graph, nx.MultiGraph])
-def test_from_networkx_undirected_edges_share_a_row(kind):
+@pytest.mark.parametrize("kind", [nx.DiGraph, nx.Graph, nx.MultiGraph])
+def test_from_networkx(kind):
+    """The two positions of an undirected edge share a row; a self loop is one position."""
     g = kind([("a", "b"), ("c", "b"), ("b", "b"), ("c", "a"), ("a", "c")])
     graph = CSC.from_networkx(g)
     number = {node: i for i, node in enumerate(g.nodes)}
     edges = list(g.edges)
-    both = [(number[u], number[v], e) for e in edges for u, v in {(e[0], e[1]), (e[1], e[0])}]
+    ends = [({(e[0], e[1])} if g.is_directed() else {(e[0], e[1]), (e[1], e[0])}) for e in edges]
+    expected = [(number[u], number[v], e) for e, pairs in zip(edges, ends, strict=True) for u, v in pairs]
     assert graph.num_edges == len(edges)
-    assert graph.num_positions == 2 * len(edges) - 1  # the self loop is one position
-    assert adjacency(graph, edges) == sorted(both)
+    assert graph.num_positions == len(expected) == (1 if g.is_directed() else 2) * len(edges) - (not g.is_directed())
+    assert adjacency(graph, edges) == sorted(expected)
 
 
 def test_from_networkx_multigraph_and_nodes():
@@ -163,6 +140,50 @@ def test_from_networkx_multigraph_and_nodes():
     for empty in (nx.Graph(), nx.DiGraph(), nx.empty_graph(3)):
         graph = CSC.from_networkx(empty)
         assert (graph.num_positions, graph.num_edges, graph.num_dst_nodes) == (0, 0, len(empty))
+
+
+# The same graph, with neighbours near each other
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+@pytest.mark.parametrize("panel", ["fortran", "gpu-host"])
+def test_operators_give_the_same_in_the_new_order(dtype, panel):
+    src, dst, rows, _ = random_graph(0, 59, 59, 300, 200, dtype)
+    graph = CSC.from_coo(src, dst, 60, 60, rows, 200)  # the last node is isolated
+    other, order = graph.renumbered()
+    assert order.dtype == other.offsets.dtype == dtype
+    assert sorted(order) == list(range(60))
+    rng = np.random.default_rng(1)
+    # Sums of products of small integers are exact in every order.
+    x, g, weights = (rng.integers(-3, 4, shape).astype(float) for shape in ((60, 8), (60, 8), 200))
+
+    def results(graph, x, g):
+        out = trigraph.agg_weighted_n2n_fwd(x, weights, graph, panel=panel).output_embedding
+        return out, *trigraph.agg_weighted_n2n_bwd(g, x, weights, graph, panel=panel)
+
+    expected, got = results(graph, x, g), results(other, x[order], g[order])
+    for right, mine in zip(expected[:2], got[:2], strict=True):  # by node
+        np.testing.assert_array_equal(mine, right[order])
+    np.testing.assert_array_equal(got[2], expected[2])  # by row of edge_weight
+
+
+def test_neighbours_of_a_shuffled_path_are_next_to_each_other():
+    path = np.random.default_rng(0).permutation(500)
+    graph, _ = CSC.from_coo(path[:-1], path[1:], 500, 500).renumbered()
+    assert np.abs(graph.indices - graph.prepare().destinations).max() == 1
+
+
+@pytest.mark.parametrize("nodes", [0, 3])
+def test_graphs_without_edges(nodes):
+    graph, order = CSC(np.zeros(nodes + 1, int), np.empty(0, int), num_edges=2).renumbered()
+    assert (graph.num_dst_nodes, graph.num_src_nodes, graph.num_edges) == (nodes, nodes, 2)
+    assert sorted(order) == list(range(nodes))
+
+
+def test_sources_and_destinations_must_be_the_same_nodes():
+    text = r"^CSC: num_src_nodes is 5, num_dst_nodes is 1; expected equal numbers of nodes, to renumber them$"
+    with pytest.raises(ValueError, match=text):
+        CSC(np.array([0, 1]), np.array([2]), 5).renumbered()
 
 
 def test_examples_of_the_docstrings():

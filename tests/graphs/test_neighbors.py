@@ -1,4 +1,4 @@
-"""Edges of real structures: against loops over images, ASE's conventions, known counts, and every bad input."""
+"""Edges of real structures: against loops over images, and every bad input."""
 
 import itertools
 import re
@@ -8,12 +8,9 @@ import numpy as np
 import pytest
 from ase import Atoms
 from ase.build import add_adsorbate, bulk, fcc111, molecule
-from ase.neighborlist import neighbor_list
 from table_calls import raises
 
 from trigraph.graphs.edge_graph import EdgeGraph
-
-RULES = ["node", "edge", None]
 
 
 def ethanol_crystal():
@@ -93,46 +90,6 @@ def test_structures(name, backend):
     np.testing.assert_array_equal(by_vec.reverse_edge, graph.reverse_edge)
 
 
-@pytest.mark.parametrize("name", STRUCTURES)
-def test_the_convention_of_ase(name):
-    """i = dst, j = src: ASE's D is the vector of the edge, and its S the shift."""
-    build, cutoff = STRUCTURES[name]
-    atoms = build()
-    i, j, big_d, big_s = neighbor_list("ijDS", atoms, cutoff)
-    order = np.lexsort((*big_s.T[::-1], i, j))
-    result = EdgeGraph.from_ase(atoms, cutoff)
-    np.testing.assert_array_equal(result.graph.src, j[order])
-    np.testing.assert_array_equal(result.graph.dst, i[order])
-    np.testing.assert_array_equal(result.shifts, big_s[order])
-    np.testing.assert_allclose(result.vec, big_d[order], rtol=0, atol=1e-12)
-    # ASE's list as it comes, through `sorted`.
-    graph, permutation = EdgeGraph.sorted(j, i, len(atoms), shifts=big_s)
-    vec = atoms.positions[graph.src] - atoms.positions[graph.dst] + (big_s @ np.array(atoms.cell))[permutation]
-    np.testing.assert_allclose(vec, big_d[permutation], rtol=0, atol=1e-12)
-
-
-def test_counts_that_are_known(backend):
-    """Rock salt in its two-atom cell: 6 neighbours at a/2, 12 at a/sqrt(2), as self-images of each kind."""
-    a = 5.64
-    graph, vec, _, _ = EdgeGraph.from_ase(bulk("NaCl", "rocksalt", a=a), 0.8 * a)
-    own = graph.src == graph.dst
-    assert (graph.num_edges, int(own.sum())) == (36, 24)
-    np.testing.assert_allclose(np.linalg.norm(vec, axis=1), np.where(own, a / np.sqrt(2), a / 2), rtol=1e-14)
-    # "edge": 18 in-edges but one; "node": those of the other kind for a self-image, of the own kind for the others.
-    assert [graph.num_triplets(r) for r in RULES] == [24 * 6 + 12 * 12, 36 * 17, 36 * 18]
-
-
-def test_vectors_at_other_positions_and_in_another_cell(backend):
-    atoms = ethanol_crystal()
-    graph, vec, offset, shifts = EdgeGraph.from_ase(atoms, 3.0)
-    strain = np.eye(3) + np.array([[0.01, 0.02, 0], [0, -0.01, 0.005], [0.01, 0, 0.02]])
-    atoms.set_cell(np.array(atoms.cell) @ strain, scale_atoms=True)
-    p = atoms.positions
-    moved = p[graph.src] - p[graph.dst] + shifts @ np.array(atoms.cell)
-    np.testing.assert_allclose(moved, vec @ strain, rtol=0, atol=1e-12)
-    assert not np.allclose(shifts @ np.array(atoms.cell), offset)
-
-
 @pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("pbc", [(True, True, True), (True, False, True), (False, False, True)])
 def test_atoms_many_cells_away(pbc, dtype, backend):
@@ -168,33 +125,23 @@ def test_atoms_many_cells_away(pbc, dtype, backend):
             assert f"expected at most {limit}, beyond which" in text
 
 
-def test_atoms_away_on_both_sides(backend):
-    """Shifts that no EdgeGraph holds are refused, too."""
-    cell = 4 * np.eye(3)
-    for away in (2**18 - 1, 2**18):
-        positions = np.array([[3.0 + 4.0 * away, 1, 1], [0.5 - 4.0 * away, 1, 1]])
-        if away < 2**18:
-            shifts = EdgeGraph.from_positions(positions, 2.0, cell, True).shifts
-            np.testing.assert_array_equal(shifts, [[-2 * away - 1, 0, 0], [2 * away + 1, 0, 0]])
-        else:
-            with pytest.raises(ValueError, match=r"^EdgeGraph: shifts\[0\] is .*at most 524288 cells either way"):
-                EdgeGraph.from_positions(positions, 2.0, cell, True)
-
-
-@pytest.mark.parametrize("away", [1e3, 1e6, 1e9, 1e13, 1e20, 1e100, 1e150])
+@pytest.mark.parametrize("away", [1e1, 1e3, 1e6, 1e9, 1e13, 1e20, 1e100, 1e150])
 def test_atoms_far_away_without_a_cell(away, backend):
     """Neighbours far from the others are found, in memory that does not grow with the distance."""
     near = np.random.default_rng(3).uniform(0, 2, (6, 3))
     apart = np.array([[0.0, 0, 0], [1, 1, 0], [0, 1, 1]]) + away  # from 1e20 on they are in one place
     alone = -away * np.ones((1, 3))
     positions = np.concatenate([apart, near, alone]) if away < 1e15 else np.concatenate([near, apart[:1], alone])
-    found = EdgeGraph.from_positions(positions, 2.5)
+    # A cell that is not periodic is not read, whatever it holds.
+    found = EdgeGraph.from_positions(positions, 2.5, np.ones((3, 3)), [False, False, False])
     distance = np.linalg.norm(positions[:, None] - positions, axis=2)
     src, dst = np.nonzero((distance < 2.5) & ~np.eye(len(positions), dtype=bool))
     assert src.size > (26 if away < 1e15 else 20)
     np.testing.assert_array_equal(found.graph.src, src)
     np.testing.assert_array_equal(found.graph.dst, dst)
     np.testing.assert_array_equal(found.vec, positions[src] - positions[dst])
+    assert not found.offset.any()
+    assert not found.shifts.any()
 
 
 @pytest.mark.parametrize("pbc", [(True, True, True), (False, True, False)])
@@ -218,11 +165,6 @@ def test_lengths_in_any_unit(unit, backend):
         np.testing.assert_array_equal(found.shifts, known.shifts)
 
 
-@pytest.mark.parametrize("cutoff", [1e3, 1e17, 1e100, 1e150])
-def test_cutoffs_beyond_all_atoms(cutoff, backend):
-    assert EdgeGraph.from_positions(molecule("C6H6").positions, cutoff).graph.num_edges == 12 * 11
-
-
 def test_atoms_far_above_a_slab(backend):
     atoms = slab()
     atoms.rotate(33, (1, 2, 3), rotate_cell=True)
@@ -240,21 +182,6 @@ def test_atoms_far_above_a_slab(backend):
         ValueError, match=r"positions\[4\] is .* cutoffs from the origin along cell\[2\], which is not "
     ):
         EdgeGraph.from_ase(atoms, 2.0)
-
-
-def test_positions_without_a_cell(backend):
-    positions = np.random.default_rng(5).normal(size=(60, 3)) * [1.0, 30.0, 0.0]
-    graph, vec, offset, shifts = EdgeGraph.from_positions(positions, 2.5)
-    distance = np.linalg.norm(positions[:, None] - positions, axis=2)
-    src, dst = np.nonzero((distance < 2.5) & ~np.eye(60, dtype=bool))
-    np.testing.assert_array_equal(graph.src, src)
-    np.testing.assert_array_equal(graph.dst, dst)
-    np.testing.assert_array_equal(vec, positions[src] - positions[dst])
-    assert not offset.any()
-    assert not shifts.any()
-    # A cell that is not periodic is not read, whatever it holds.
-    again = EdgeGraph.from_positions(positions, 2.5, np.ones((3, 3)), [False, False, False])
-    np.testing.assert_array_equal(again.graph.dst, dst)
 
 
 @pytest.mark.parametrize("n", [0, 1])
@@ -309,7 +236,6 @@ BAD_PLACES = [
     (place(positions=[[0, 0, 0]]), TypeError, f"positions is a list; {ARRAY}"),
     (place(positions=np.eye(3, dtype=int)), TypeError, "positions has dtype <i8; expected native float32 or float64"),
     (place(positions=np.eye(2)), ValueError, "positions has shape (2, 2); expected (num_nodes, 3)"),
-    (place(positions=np.zeros(3)), ValueError, "positions has shape (3,); expected (num_nodes, 3)"),
     (place(positions=np.diag([1, np.nan, 1])), ValueError, "positions[1] is [0.0, nan, 0.0]; expected finite values"),
     (place(positions=np.diag([1, -np.inf, 1])), ValueError, "positions[1] is [0.0, -inf, 0.0]; expected finite values"),
     (place(positions=LINE * 1e151), ValueError, f"positions[1] is [1e+151, 0.0, 0.0]; {AT_MOST}"),
@@ -328,8 +254,6 @@ BAD_PLACES = [
     (place(cutoff=np.inf), ValueError, "cutoff is inf; expected a finite number above 0"),
     (place(pbc=1), TypeError, "pbc is 1; expected a bool or three of them"),
     (place(pbc=[True, False]), ValueError, "pbc has shape (2,); expected a bool or three of them"),
-    (place(cell=[1, 1, 1]), TypeError, f"cell is a list; {ARRAY}"),
-    (place(cell=np.ones(3)), ValueError, "cell has shape (3,); expected (3, 3)"),
     (place(cell=np.ones((2, 3))), ValueError, "cell has shape (2, 3); expected (3, 3)"),
     (place(cell=np.diag([1, np.inf, 1])), ValueError, "cell[1] is [0.0, inf, 0.0]; expected finite values"),
     (place(cell=np.diag([1, 1e200, 1])), ValueError, f"cell[1] is [0.0, 1e+200, 0.0]; {AT_MOST}"),

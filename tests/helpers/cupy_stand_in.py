@@ -276,7 +276,7 @@ def install(monkeypatch, cache):
     state = State()
     cupy = types.ModuleType("cupy")
     cupy.__version__ = "14.2.0"
-    cupy.ndarray, cupy.RawModule, cupy.asarray = ndarray, RawModule, asarray
+    cupy.ndarray, cupy.RawModule, cupy.asarray, cupy.asnumpy = ndarray, RawModule, asarray, ndarray.get
     cupy.cuda = types.SimpleNamespace(
         Device=Device,
         Stream=Stream,

@@ -13,6 +13,7 @@ from trigraph.verification.accuracy import field_error
 from trigraph.verification.judged import ask
 
 OPS = tuple(OPERATORS.values())
+ALL = [pytest.param(op, id=op.name) for op in OPS]
 CPU_PANELS = tuple(name for name, (_, kind) in PANELS.items() if kind == "numpy")
 SIZES = {"num_edges": 8, "num_src_nodes": 6, "num_dst_nodes": 5, "num_positions": 11, "f_in": 3, "f_out": 4}
 

@@ -1,5 +1,6 @@
-"""Fixtures: the test kernels in each build and each order of threads."""
+"""Fixtures: the test kernels in each build and each order of threads, and the stand-in for CuPy."""
 
+import cupy_stand_in
 import pytest
 from host_kernels import library
 
@@ -33,3 +34,8 @@ def faults_fast():
 @pytest.fixture(scope="session")
 def faults_race():
     return HostLibrary(library("faults", "race"))
+
+
+@pytest.fixture
+def cupy(monkeypatch, tmp_path):
+    return cupy_stand_in.install(monkeypatch, tmp_path)

@@ -12,40 +12,6 @@ __global__ void missing_barrier(float* y) {
     y[threadIdx.x] = tile[63 - threadIdx.x];
 }
 
-// What is read must have been read before the next round overwrites it.
-template <bool right>
-__global__ void missing_barrier_in_loop(float* y) {
-    __shared__ float tile[64];
-    float sum = 0.0f;
-    for (int round = 0; round < 3; round++) {
-        tile[threadIdx.x] = float(threadIdx.x + round);
-        __syncthreads();
-        sum += tile[63 - threadIdx.x];
-        if constexpr (right) {
-            __syncthreads();
-        }
-    }
-    y[threadIdx.x] = sum;
-}
-
-template <bool right>
-__global__ void missing_barrier_in_reduction(const float* x, float* y) {
-    __shared__ float tile[128];
-    tile[threadIdx.x] = x[threadIdx.x];
-    __syncthreads();
-    for (int step = 64; step > 0; step /= 2) {
-        if (threadIdx.x < step) {
-            tile[threadIdx.x] += tile[threadIdx.x + step];
-        }
-        if (right || step > 32) {
-            __syncthreads();
-        }
-    }
-    if (threadIdx.x == 0) {
-        y[0] = tile[0];
-    }
-}
-
 // A shuffle between the write and the read orders nothing.
 template <bool right>
 __global__ void missing_syncwarp(float* y) {

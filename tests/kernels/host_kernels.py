@@ -20,20 +20,15 @@ PRIMITIVES = (
     *expand("votes"),
     *expand("two_groups"),
     *expand("extremes", ("int", *FLOATS)),
-    *expand("bits_of_numbers"),
-    *expand("vectors"),
     *expand("static_memory", FLOATS, ("16",)),
     *expand("dynamic_memory", FLOATS),
-    *expand("block_sum", FLOATS),
     *expand("scalars"),
-    *expand("no_arguments"),
     *expand("scale", FLOATS),
 )
 FAULTS = tuple(
     name for kernel in kernel_parameters((HERE / "faults.cu").read_text()) for name in expand(kernel, ("true", "false"))
 )
-STORED = (*expand("storage_read", STORAGE), *expand("storage_round", STORAGE))
-INSTANCES = {"primitives": PRIMITIVES, "faults": FAULTS, "storage": STORED}
+INSTANCES = {"primitives": PRIMITIVES, "faults": FAULTS, "storage": expand("storage_round", STORAGE)}
 
 
 def require(available, what):

@@ -1,4 +1,4 @@
-// Every primitive that the host emulates, one kernel each; test_host_primitives.py knows the right answers.
+// Primitives that the host emulates, one kernel each; test_host_primitives.py knows the right answers.
 /* The word __shared__ in a comment, and a second time: extern __shared__ nothing[]; */
 #include "parts.cuh"  // rewritten too
 #include "parts_table.cuh"
@@ -49,20 +49,6 @@ __global__ void extremes(const T* x, T* out) {
     out[2 * threadIdx.x + 1] = min(x[threadIdx.x], T(1));
 }
 
-__global__ void bits_of_numbers(const int* x, const float* y, int* zeros, float* same) {
-    zeros[threadIdx.x] = __clz(x[threadIdx.x]);
-    same[2 * threadIdx.x] = __uint_as_float(__float_as_uint(y[threadIdx.x]));
-    same[2 * threadIdx.x + 1] = __int_as_float(int(__float_as_uint(y[threadIdx.x])));
-}
-
-__global__ void vectors(const float* __restrict__ x, float* y, const double* a, double* b) {
-    static_assert(alignof(float4) == 16 && alignof(float2) == 8 && alignof(double2) == 16, "");
-    const float4 v = reinterpret_cast<const float4*>(x)[threadIdx.x];
-    reinterpret_cast<float4*>(y)[threadIdx.x] = {v.w, v.z, v.y, 2.0f * v.x};
-    const double2 c = reinterpret_cast<const double2*>(a)[threadIdx.x];
-    reinterpret_cast<double2*>(b)[threadIdx.x] = {c.y, c.x};
-}
-
 // Static shared memory of all forms, refilled for each block: a block must not see what the one before left.
 template <typename T, int rows>
 __global__ void static_memory(T* out, int* fresh) {
@@ -93,30 +79,6 @@ __global__ void dynamic_memory(T* out) {
     out[blockIdx.x * blockDim.x + threadIdx.x] = tile[blockDim.x - 1 - threadIdx.x];
 }
 
-// Block-wide sum: barriers, shuffles and shared memory together.
-template <typename T>
-__global__ void block_sum(const T* __restrict__ x, T* sums, int n) {
-    __shared__ T parts[32];
-    const int i = blockIdx.x * blockDim.x + threadIdx.x;
-    T sum = i < n ? x[i] : T(0);
-    for (int step = 16; step > 0; step /= 2) {
-        sum += __shfl_xor_sync(0xffffffffu, sum, step);
-    }
-    if (threadIdx.x % 32 == 0) {
-        parts[threadIdx.x / 32] = sum;
-    }
-    __syncthreads();
-    if (threadIdx.x < 32) {
-        sum = threadIdx.x < blockDim.x / 32 ? parts[threadIdx.x] : T(0);
-        for (int step = 16; step > 0; step /= 2) {
-            sum += __shfl_xor_sync(0xffffffffu, sum, step);
-        }
-        if (threadIdx.x == 0) {
-            sums[blockIdx.x] = sum;
-        }
-    }
-}
-
 __global__ void scalars(double* out, bool flag, int i, long long wide, float x, double y, const double* nothing) {
     out[0] = double(flag);
     out[1] = double(i);
@@ -125,8 +87,6 @@ __global__ void scalars(double* out, bool flag, int i, long long wide, float x, 
     out[4] = y;
     out[5] = nothing == nullptr ? 1.0 : 0.0;
 }
-
-__global__ void no_arguments() { __syncthreads(); }
 
 template <typename T>
 __global__ void scale(const T* __restrict__ x, T* __restrict__ y, T factor, long long n) {

@@ -124,54 +124,6 @@ def left_out(family, library, barrier):
     return None
 
 
-def arrays_of(made):
-    """Return all arrays of real numbers in what `make` of a test file gives, in a fixed order."""
-    if isinstance(made, np.ndarray):
-        return [made] if made.dtype.kind != "i" and made.size else []
-    if isinstance(made, dict):
-        return [array for part in made.values() for array in arrays_of(part)]
-    return [array for part in made for array in arrays_of(part)] if isinstance(made, (tuple, list)) else []
-
-
-def unshared(made):
-    """Return a copy whose arrays can be changed; graphs stay."""
-    if isinstance(made, np.ndarray):
-        return made.copy()
-    if isinstance(made, dict):
-        return {key: unshared(part) for key, part in made.items()}
-    return type(made)(map(unshared, made)) if type(made) in (tuple, list) else made
-
-
-def check_spoilt(family, name):
-    """Spoil one number of each row of each array in turn: what becomes NaN is the same in every order as in pyref."""
-    import trigraph.gpu as gpu
-    import trigraph.pyref as pyref
-
-    rng = np.random.default_rng(11)
-    for key, given in cases.make(family, name).items():
-        for i, array in enumerate(arrays_of(given)):
-            for row in range(len(array)):
-                made = {key: unshared(given)}
-                flat = arrays_of(made)[i][row : row + 1].reshape(-1)
-                assert np.shares_memory(flat, arrays_of(made)[i])
-                flat[rng.integers(len(flat))] = np.nan
-                with np.errstate(all="ignore"):
-                    expected = cases.results(pyref, made)
-                    for order in ORDERS:
-                        with using_host_library(installed(family), order, seed=7):
-                            _same_nans(f"array {i}, row {row}, {order}", cases.results(gpu, made), expected)
-
-
-def _same_nans(what, got, expected):
-    """Compare; a cotangent of None is left out by the kernels and a zero for pyref, which NaN does not pass unseen."""
-    for key, right in expected.items():
-        mine = got[key]
-        for k, (a, b) in enumerate(zip(mine, right, strict=True)):
-            if b is not None and b.dtype.kind != "i":
-                same = np.isnan(a) == np.isnan(b) if " of " not in key else np.isnan(a) <= np.isnan(b)
-                assert same.all(), f"{what}: {key}, field {k}: {(~same).sum()} differ"
-
-
 def run_program(*arguments):
     """Run a test file as a program with AddressSanitizer, which has to be the first thing a process loads.
 

@@ -11,8 +11,7 @@ import sys
 from concurrent.futures import ProcessPoolExecutor
 
 import pytest
-from host_kernels import HERE, require, turn
-from host_kernels import INSTANCES as OWN
+from host_kernels import require, turn
 
 from trigraph.gpu import compile as gpu_compile
 from trigraph.gpu import launcher
@@ -64,17 +63,6 @@ def test_budgets_are_of_the_instances():
     budgets = gpu_compile.read_budgets()
     assert {family: set(names) for family, names in INSTANCES.items()} == {f: set(b) for f, b in budgets.items()}
     assert all(set(ARCHITECTURES) <= set(entry) for entries in budgets.values() for entry in entries.values())
-
-
-@pytest.mark.usefixtures("nvrtc")
-@pytest.mark.parametrize("family", OWN)
-def test_emulated_primitives_are_cuda(family):
-    """What the header accepts here is what CUDA accepts, on the oldest architecture of all."""
-    usage = compile_kernels(HERE / f"{family}.cu", OWN[family], ARCHITECTURES[0])
-    assert set(usage) == set(OWN[family])
-    if family == "primitives":
-        assert usage["block_sum<double>"].shared == 256
-        assert usage["block_sum<float>"].barriers == 1
 
 
 @pytest.mark.usefixtures("nvrtc")

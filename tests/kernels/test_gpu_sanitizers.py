@@ -1,8 +1,7 @@
 """Every kernel under the race build, AddressSanitizer and three orders of blocks and threads; and these tests tested.
 
 No kernel can do without any of its barriers: each is left out in turn, and the race build, wrong results or other bits
-in another order have to tell. Each input is spoilt by one NaN in turn: what becomes NaN is the same in every order of
-threads as in the readable panel.
+in another order have to tell. Where NaN goes `trigraph verify` shows.
 
 `make test` builds one family for one of the two sanitizers, by the commit's turn. Run as a program with a family and
 the path of a library, this file does the work of one build in a process of its own.
@@ -33,7 +32,6 @@ BARRIERS = [(family, *barrier) for family in FAMILIES for barrier in sanitizers.
 QUICK_BARRIERS = random.Random(turn()).sample([barrier for barrier in BARRIERS if barrier[0] == QUICK_FAMILY], 2)
 
 # Of one type of numbers, small, with rows longer than what is summed at once.
-CASES = {"dimenet": "complete", "gat": "hub", "gemnet": "usual", "gno": "hub", "weighted": "hub"}
 
 
 def in_turn(values, variant, quick=((QUICK_FAMILY,),)):
@@ -69,13 +67,6 @@ def test_no_barrier_is_superfluous(family, file, number):
         assert found is None, f"{EQUIVALENT[family, file, number]}, and yet: {found}"
     else:
         assert found is not None
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("family", FAMILIES)
-def test_nan_goes_where_it_has_to(family):
-    """`trigraph verify` asks the same of the order in which gpu-host runs threads."""
-    sanitizers.check_spoilt(family, CASES[family])
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ How far results are from the right ones is what `trigraph verify` tells (`verifi
 import ml_dtypes
 import numpy as np
 import pytest
-from table_calls import OPS, call, draw
+from table_calls import OPS, call, draw, raises
 
 from trigraph.panels import FUNCTIONS
 from trigraph.table import OPERATORS
@@ -36,9 +36,7 @@ def test_only_the_kernels_take_it(op):
         for panel in ("fortran", "fortran-reference", "pyref"):
             came = dtype.name if dtype.kind == "V" else dtype.str
             text = f"{op.name}: {first} has dtype {came}; expected native float32 or float64"
-            with pytest.raises(TypeError) as caught:
-                call(op, values, panel=panel)
-            assert str(caught.value) == text
+            raises(TypeError, text, call, op, values, panel=panel)
 
 
 @pytest.mark.parametrize("op", WITH_HALF)
@@ -55,9 +53,8 @@ def test_what_is_not_half_is_float32(op):
                 text = f"{op.name}: {a.name} has dtype <f2; expected native float32 or float64"
             else:
                 text = f"{op.name}: {a.name} has dtype float64; expected float32, since {first} has float16"
-            with pytest.raises(TypeError) as caught:
-                call(op, values | {a.name: values[a.name].astype(dtype)}, panel="gpu-host")
-            assert str(caught.value) == text
+            wrong = values | {a.name: values[a.name].astype(dtype)}
+            raises(TypeError, text, call, op, wrong, panel="gpu-host")
 
 
 @pytest.mark.parametrize("op", WITH_HALF)

@@ -57,8 +57,6 @@ def row():
 #: What only the race build finds.
 RACES = {
     "missing_barrier": Case(64, row, r"race: .* tile\[\d+\] \(shared\)", "tile["),
-    "missing_barrier_in_loop": Case(64, row, r"race: .* tile\[\d+\]", "tile["),
-    "missing_barrier_in_reduction": Case(128, lambda: [floats(128), floats(1)], r"race: .* tile\[\d+\]", "tile["),
     "missing_syncwarp": Case(64, row, r"(race|uninitialised): .* tile\[\d+\]", "tile["),
     "syncwarp_of_half": Case(32, row, r"(race|uninitialised): .* tile\[", "tile["),
     "chain_of_syncwarps": Case(32, row, r"(race|uninitialised): .* cell\[0\] \(shared\)", "cell"),

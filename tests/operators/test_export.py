@@ -136,16 +136,8 @@ def test_compilers_of_c_take_the_header(folder, tmp_path):
         (tmp_path / f"a.{end}").write_text(
             '#include "trigraph.h"\nint main(void) { return trigraph_gno_kernel_fwd_f32 == 0; }\n'
         )
-        compiler = "cc" if end == "c" else "c++"
-        command = [
-            compiler,
-            "-Wall",
-            "-Werror",
-            "-Wno-address",
-            "-fsyntax-only",
-            f"-I{folder / 'include'}",
-            tmp_path / f"a.{end}",
-        ]
+        flags = ["-Wall", "-Werror", "-Wno-address", "-fsyntax-only", f"-I{folder / 'include'}"]
+        command = ["cc" if end == "c" else "c++", *flags, tmp_path / f"a.{end}"]
         subprocess.run(command, check=True)
 
 

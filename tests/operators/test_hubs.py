@@ -1,9 +1,9 @@
-"""Sums of very many equal terms, in every sum of every operator of the fast path: within 8 eps of the judge's.
+"""Sums of very many equal terms, in every sum of every operator that is added in chunks: within 8 eps of the judge's.
 
 Roundings of equal terms all go the same way, so a chain of additions shows here what it hides in random data. A small
 call is repeated so often that what the judge says of it, times the number of repetitions where they add up, is right
-for the large one; scales add up the same way. `trigraph verify` has 8,100 terms, and a slow test a million
-(test_verification_hubs.py).
+for the large one; scales add up the same way. `trigraph verify` has 8,100 terms: too few for a chain of the sums of
+chunks to show.
 """
 
 from collections.abc import Callable
@@ -18,10 +18,24 @@ from trigraph.table import DEFINITIONS, SYMBOLS
 from trigraph.verification.judged import ask
 
 EPS = 8  # what the accuracy rule allows sums in chunks, of whatever length
-TERMS = 100_000
 WIDTH = 3  # of every axis that is not one of edges, nodes and the like
-# Both are instances of one template.
-DTYPES = pytest.mark.parametrize("dtype", [np.float32, pytest.param(np.float64, marks=pytest.mark.slow)])
+
+
+class Run(NamedTuple):
+    """A panel, numbers of terms and their type, and the orders of derivatives that are tried."""
+
+    panel: str
+    terms: int
+    dtype: type = np.float32
+    orders: tuple[int, ...] = (0, 1, 2)
+
+
+FAST = Run("fortran", 100_000)
+# Sums of 117 chunks, added in a chain, err by more than 8 eps; second derivatives launch the kernels of the others.
+EMULATED = Run("gpu-host", 30_000, orders=(2,))
+# Both types are instances of one template; 70,000 are more than 256 times 256, so that sums have all their levels.
+SLOW = [FAST._replace(dtype=np.float64), FAST._replace(terms=1_000_000), Run("gpu-host", 70_000)]
+RUNS = [FAST, EMULATED, *(pytest.param(run, marks=pytest.mark.slow) for run in SLOW)]
 
 
 def csc(sizes):
@@ -102,24 +116,39 @@ def assert_times(got, judged, factor, what):
     assert np.all(error <= EPS * np.finfo(got.dtype).eps * factor * scale), what
 
 
-@DTYPES
-@pytest.mark.parametrize(("definition", "setting", "grown", "mean"), CASES)
-def test_equal_terms(definition, setting, grown, mean, dtype):
+def repeated(op, values, times, make, few):
+    """Return arguments of the large call: the rows of the small one, and its sizes, as often as `times` says."""
+    arrays = [a for a in op.arguments if a.dims[0] in times and not a.given_back]
+    tiles = {a.name: (times[a.dims[0]], *[1] * (len(a.dims) - 1)) for a in arrays}
+    rows = {name: np.tile(values[name], tile) for name, tile in tiles.items()}
+    return values | make({name: size * times.get(name, 1) for name, size in few.items()}) | rows
+
+
+def assert_equal_terms(run, definition, setting, grown, mean):
+    """Compare all operators of a definition with what the judge says of the small call."""
     make, few, terms, _ = KINDS[definition.graph]
-    times = {terms: TERMS} | {name: TERMS // less for name, less in grown.items()}
-    for op in (o for o in OPS if o.definition is definition):
-        values = small_call(op, dtype, make(few), setting)
-        large = values | make({name: size * times.get(name, 1) for name, size in few.items()})
-        for a in op.arguments:
-            if a.dims[0] in times and not a.given_back:
-                large[a.name] = np.tile(values[a.name], (times[a.dims[0]], *[1] * (len(a.dims) - 1)))
-        got, judged = call(op, large), ask(op, values)
+    times = {terms: run.terms} | {name: run.terms // less for name, less in grown.items()}
+    for op in (o for o in OPS if o.definition is definition and o.order in run.orders):
+        values = small_call(op, run.dtype, make(few), setting)
+        got, judged = call(op, repeated(op, values, times, make, few), panel=run.panel), ask(op, values)
         for field in (f for f in op.fields if f.name in judged and not f.index and f.name != "softmax_scores"):
-            repeated = times.get(field.dims[0], 1)
+            rows = times.get(field.dims[0], 1)
             one_by_one = mean and grown == INTO_ONE and field.name != "node_degree"
-            factor = 1 if one_by_one else TERMS // repeated
-            values_of_each = got[field.name].reshape(repeated, *judged[field.name].shape[1:])
+            factor = 1 if one_by_one else run.terms // rows
+            values_of_each = got[field.name].reshape(rows, *judged[field.name].shape[1:])
             assert_times(values_of_each, judged[field.name], factor, (op.name, field.name))
+
+
+@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize(("definition", "setting", "grown", "mean"), CASES)
+def test_equal_terms(definition, setting, grown, mean, run):
+    assert_equal_terms(run, definition, setting, grown, mean)
+
+
+def test_a_million_terms_of_a_row_of_the_emulator():
+    """Each of the eight threads that add the sums of a row's parts has a thousand of them."""
+    definition = next(d for d in DEFINITIONS if d.name == "agg_weighted_n2n")
+    assert_equal_terms(Run("gpu-host", 1_000_000, orders=(0,)), definition, {"op": "sum"}, INTO_ONE, False)
 
 
 def star(n_in, n_out):
@@ -129,28 +158,30 @@ def star(n_in, n_out):
     return {"graph": EdgeGraph(src, dst, 1 + n_in + n_out)}
 
 
-STARS = [(30_000, 1), (30_000, 12), (1, 100_000), (12, 100_000), (1000, 200)]
-# In-edges take longer than out-edges; a chain of the sums of 30000 terms' chunks would already show.
-STARS += [pytest.param(100_000, n_out, marks=pytest.mark.slow) for n_out in (1, 12)]
+# In-edges take longer than out-edges; a chain of the sums of 30,000 terms' chunks would already show.
+FIRST = EMULATED._replace(orders=(1,))
+STARS = [(FAST, 30_000, 1), (FAST, 30_000, 12), (FAST, 1, 100_000), (FAST, 12, 100_000), (FAST, 1000, 200)]
+STARS += [(FIRST, 30_000, 9), (FIRST, 9, 30_000)]
+MANY = [(run, min(run.terms, 100_000)) for run in SLOW]
+STARS += [pytest.param(run, *ends, marks=pytest.mark.slow) for run, many in MANY for ends in ((many, 12), (12, many))]
 
 
-@DTYPES
-@pytest.mark.parametrize(("n_in", "n_out"), STARS)
-def test_equal_edges_at_one_node(n_in, n_out, dtype):
+@pytest.mark.parametrize(("run", "n_in", "n_out"), STARS)
+def test_equal_edges_at_one_node(run, n_in, n_out):
     """All in-edges are alike, and all out-edges: the first edge goes out, the last comes in."""
-    for op in (o for o in OPS if o.definition.graph == "edges"):
-        values = small_call(op, dtype, star(1, 1))
+    for op in (o for o in OPS if o.definition.graph == "edges" and o.order in run.orders):
+        values = small_call(op, run.dtype, star(1, 1))
         rows = {a.name: np.repeat(values[a.name], [n_out, n_in], axis=0) for a in op.arguments if "num_edges" in a.dims}
-        got, judged = call(op, values | rows | star(n_in, n_out)), ask(op, values)
+        got, judged = call(op, values | rows | star(n_in, n_out), panel=run.panel), ask(op, values)
         for name, triples in judged.items():
             if name == "weights":
                 assert_times(got[name], triples, n_in * n_out, (op.name, name))
             else:
-                assert_times(got[name][0], triples[:, 0], n_in, (op.name, name))
-                assert_times(got[name][-1], triples[:, 1], n_out, (op.name, name))
+                assert_times(got[name][:n_out], triples[:, :1], n_in, (op.name, name))
+                assert_times(got[name][n_out:], triples[:, 1:], n_out, (op.name, name))
 
 
-@DTYPES
+@pytest.mark.parametrize("dtype", [np.float32, pytest.param(np.float64, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "degrees",
     [

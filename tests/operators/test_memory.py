@@ -101,24 +101,6 @@ def test_a_forked_process_has_memory_of_its_own(blocks: Blocks) -> None:
     assert np.all(array == 1)
 
 
-def test_threads_never_share_a_block(blocks: Blocks) -> None:
-    wrong = []
-
-    def work(number: int) -> None:
-        for _ in range(200):
-            array = blocks.empty(LARGE, np.dtype(np.float32))
-            array[...] = number
-            if not np.all(array == number):
-                wrong.append(number)
-
-    threads = [threading.Thread(target=work, args=(n,)) for n in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
-
-
 def test_an_operators_results_stay_as_they_are() -> None:
     """Two calls, the first one's results alive: the second one has memory of its own."""
     rng = np.random.default_rng(0)

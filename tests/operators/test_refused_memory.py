@@ -12,7 +12,6 @@ import faulthandler
 import functools
 import json
 import os
-import pickle
 import resource
 import subprocess
 import sys
@@ -40,29 +39,23 @@ class Sweep(NamedTuple):
     """How a panel is tried.
 
     `many` edges or triplets and `few` nodes are such that work space is much more than a page: the direct panels pay
-    for every triplet, gpu-host for every thread of a block. In a `fine` sweep every request of a page or more can be
-    refused; in the others only those of 32 pages or more, since NumPy 2.4 does not notice when the buffers (64 KiB) are
-    refused in which it converts operands and indices, and goes on with what lies at address 0. What gpu-host has
-    written when memory is refused between two kernels is not promised to be `untouched`.
+    for every triplet, gpu-host for every thread of a block. What gpu-host has written when memory is refused between
+    two kernels is not promised to be `untouched`.
     """
 
     panel: str
     many: int
     few: int
-    fine: bool = True
     teams: bool = False  # only OpenMP's threads are to be made under the limit
     untouched: bool = True
 
 
 SWEEPS = {
     "fortran": Sweep("fortran", 6000, 300),
-    "fortran, coarse": Sweep("fortran", 60_000, 3000, fine=False),
     "fortran, teams": Sweep("fortran", 6000, 300, teams=True),
     "fortran-reference": Sweep("fortran-reference", 2000, 300),
     "gpu-host": Sweep("gpu-host", 400, 40, untouched=False),
 }
-# Sizes from which the C library asks the system for memory of its own, and gives it back when it is freed.
-BLOCK = {True: PAGE, False: 32 * PAGE}
 TEAM_STACK = "glibc.pthread.stack_cache_size=0"  # stacks of threads that have ended are given back, too
 
 
@@ -85,18 +78,14 @@ def limit(budget: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
 
 
-def limited(budget: int, function: Callable[[], Any], fine: bool) -> Any:
+def limited(budget: int, function: Callable[[], Any]) -> Any:
     """Return what the function returns with `budget` bytes of address space left; MemoryError if it raises that."""
     taken: tuple[Any, ...] = ()
-    if fine:
-        with limit(0):  # what the C library has free, from half a page on: else it would serve the call
-            for size in (PAGE // 2 << k for k in range(8, -1, -1)):
-                with suppress(MemoryError):
-                    while True:
-                        taken = (taken, bytearray(size))
-    else:  # some pages that the C library has free
-        taken = tuple(bytearray(4 * PAGE) for _ in range(100))
-        taken = ()
+    with limit(0):  # what the C library has free, from half a page on: else it would serve the call
+        for size in (PAGE // 2 << k for k in range(8, -1, -1)):
+            with suppress(MemoryError):
+                while True:
+                    taken = (taken, bytearray(size))
     with limit(budget):
         try:
             return function()
@@ -104,13 +93,13 @@ def limited(budget: int, function: Callable[[], Any], fine: bool) -> Any:
             return error.with_traceback(None)
 
 
-def in_new_thread(budget: int, function: Callable[[], Any], fine: bool) -> Any:
+def in_new_thread(budget: int, function: Callable[[], Any]) -> Any:
     """As `limited`, called by a Python thread without OpenMP threads: those have to be made under the limit."""
     go, results = threading.Event(), []
 
     def work() -> None:
         go.wait()
-        results.append(limited(budget, function, fine))
+        results.append(limited(budget, function))
 
     thread = threading.Thread(target=work)
     thread.start()
@@ -166,28 +155,20 @@ class Call:
         self.op, self.sweep, self.dense = op, sweep, dense
         self.name, self.values, _, self.given = job
         self.refused = self.complete = 0
-        self.expected = {n: None if v is None else v.copy() for n, v in self.result(self.values).items()}
+        found = call(op, self.values, panel=sweep.panel)
+        self.expected = {n: None if v is None else v.copy() for n, v in found.items()}
         self.out = {n: np.empty_like(v) for n, v in self.expected.items() if v is not None}
-        self.graphs = {a.name for a in op.graph.arguments} if op.graph else set()
-
-    def result(self, values: dict[str, Any], **keywords: Any) -> dict[str, Any]:
-        """Call the operator; a mapping from field to array."""
-        return call(self.op, values, panel=self.sweep.panel, **keywords)
 
     def step(self, budget: int, given: bool) -> bool:
         """Call with so much left, `out=` given or not; return whether there was a result."""
         where = f"{self.name}: {budget} bytes left, out {'' if given else 'not '}given"
         os.write(2, f"{where}\n".encode())
         memory._blocks.blocks.clear()
-        values, keywords = self.values, {}
-        if given:
-            keywords = {"out": self.out}
-            for array in self.out.values():
-                array.reshape(-1).view(np.uint8)[...] = SENTINEL
-        elif not self.sweep.fine:  # graphs that nobody has prepared for the backward: that may be refused, too
-            values = {n: pickle.loads(pickle.dumps(v)) if n in self.graphs else v for n, v in values.items()}
-        function = functools.partial(self.result, values, **keywords)
-        got = (in_new_thread if self.sweep.teams else limited)(budget, function, self.sweep.fine)
+        keywords = {"out": self.out} if given else {}
+        for array in keywords.get("out", {}).values():
+            array.reshape(-1).view(np.uint8)[...] = SENTINEL
+        function = functools.partial(call, self.op, self.values, panel=self.sweep.panel, **keywords)
+        got = (in_new_thread if self.sweep.teams else limited)(budget, function)
         if not isinstance(got, MemoryError):
             self.complete += 1
             if not same(got, self.expected):
@@ -213,7 +194,7 @@ class Call:
             if self.sweep.teams:
                 budgets = range(0, 2**28, 2**28 // 16 + PAGE)
             else:
-                need = BLOCK[self.sweep.fine]  # no smaller request is refused
+                need = PAGE  # no smaller request is refused
                 while not self.step(need, given):
                     need *= 4
                     if need > MOST:
@@ -259,11 +240,10 @@ def main(name: str, dense: bool, operators: list[str]) -> None:
 
 def start(name: str, dense: bool, operators: list[str]) -> subprocess.CompletedProcess[str]:
     """Run the child, with a C library that asks the system for every block and gives it back when it is freed."""
-    fine = SWEEPS[name].fine
     environment = os.environ | {
-        "MALLOC_MMAP_THRESHOLD_": str(BLOCK[fine]),
-        "MALLOC_TRIM_THRESHOLD_": "0" if fine else str(2**30),
-        "MALLOC_TOP_PAD_": "0" if fine else str(2**21),
+        "MALLOC_MMAP_THRESHOLD_": str(PAGE),
+        "MALLOC_TRIM_THRESHOLD_": "0",
+        "MALLOC_TOP_PAD_": "0",
         "MALLOC_ARENA_MAX": "1",
         "GLIBC_TUNABLES": TEAM_STACK,
         "OPENBLAS_NUM_THREADS": "1",  # with more, OpenBLAS itself ends the process when memory is refused
@@ -273,14 +253,11 @@ def start(name: str, dense: bool, operators: list[str]) -> subprocess.CompletedP
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
-# Large requests are refused in the fine sweep, too; what the coarse one adds is the system's own large blocks.
-SLOW = [(name, dense) for name, sweep in SWEEPS.items() for dense in (False, True) if not (dense and sweep.teams)]
-ORDINARY = [(name, dense) for name, dense in SLOW if not (dense or name == "fortran, coarse")]
+RUNS = [(name, False) for name in SWEEPS]
+RUNS += [pytest.param(name, True, marks=pytest.mark.slow) for name, sweep in SWEEPS.items() if not sweep.teams]
 
 
-@pytest.mark.parametrize(
-    ("name", "dense"), [pytest.param(*c, marks=() if c in ORDINARY else pytest.mark.slow) for c in SLOW]
-)
+@pytest.mark.parametrize(("name", "dense"), RUNS)
 def test_a_result_or_memory_error(name: str, dense: bool) -> None:
     """One child tries all operators; where it ends or hangs, that operator is wrong, and another child goes on."""
     left, wrong, refused, complete = [op.name for op in OPS], {}, 0, 0

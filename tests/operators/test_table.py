@@ -1,23 +1,19 @@
 """The operator table agrees with itself and with the files of the panels."""
 
 import ast
-import importlib
 import inspect
 import re
 from pathlib import Path
 
-import numpy as np
 import pytest
-from table_calls import OPS
+from table_calls import ALL
 
 import trigraph
 from trigraph import pyref
-from trigraph.checks import bind_sizes, choice_number, shape_of
-from trigraph.table import DEFINITIONS, GRAPHS, OPERATORS, SYMBOLS, Operator, evaluate, names_in, result_type
+from trigraph.checks import choice_number, shape_of
+from trigraph.table import DEFINITIONS, GRAPHS, OPERATORS, SYMBOLS, evaluate, names_in, result_type
 
 DEFS = [pytest.param(d, id=d.name) for d in DEFINITIONS]
-ALL = [pytest.param(op, id=op.name) for op in OPS]
-FAMILIES = sorted({d.family for d in DEFINITIONS})
 ROOT = Path(__file__).parents[2]
 
 
@@ -107,46 +103,6 @@ def test_expressions(definition):
     assert all(n >= 0 for a in definition.inputs + definition.outputs for n in shape_of(a, zero))
 
 
-@pytest.mark.parametrize("definition", DEFS)
-def test_symbols_in_canonical_order(definition):
-    symbols = definition.symbols
-    graph = GRAPHS[definition.graph].sizes if definition.graph else ()
-    assert symbols[: len(graph)] == graph
-    attributes = tuple(a.name for a in definition.attributes if a.size)
-    assert symbols[len(symbols) - len(attributes) :] == attributes
-    assert len(set(symbols)) == len(symbols)
-
-
-@pytest.mark.parametrize("op", ALL)
-def test_sizes_follow_from_a_call(op):
-    """Every symbol is fixed by graph, attributes or one axis at a time, linear in it."""
-    for k in range(3):
-        sizes = typical(op.definition, k)
-        values = {a.name: sizes[a.name] if a.size else a.default for a in op.attributes}
-        values |= dict.fromkeys(op.definition.optional, "there")
-        if op.graph:
-            paths = {s: op.graph.paths.get(s, (f"graph.{s}",))[0].split(".") for s in op.graph.sizes}
-            for argument in op.graph.arguments:
-                own = {path[1]: sizes[s] for s, path in paths.items() if path[0] == argument.name}
-                values[argument.name] = type("Graph", (), own)
-        shapes = {a.name: shape_of(a, sizes) for a in op.arguments}
-        assert bind_sizes(op, values, shapes) == sizes
-        required = {a.name: shapes[a.name] for a in op.arguments if not a.nullable or a.optional}
-        assert bind_sizes(op, values, required) == sizes  # the cotangents may all be None
-    known = set(op.graph.sizes if op.graph else ()) | {a.name for a in op.attributes}
-    known |= {f"has_{n}" for n in op.definition.optional}
-    for a in op.binding_order:
-        for dim in a.dims:
-            unknown = names_in(dim) - known
-            assert len(unknown) <= 1
-            if unknown:
-                (symbol,) = unknown
-                values = [evaluate(dim, {**typical(op.definition), symbol: n}) for n in range(4)]
-                assert values[1] > values[0]
-                assert len(set(np.diff(values))) == 1
-            known |= unknown
-
-
 @pytest.mark.parametrize("op", ALL)
 def test_arguments_and_fields(op):
     spec = op.definition
@@ -170,6 +126,10 @@ def test_arguments_and_fields(op):
     one = len(op.restriction.fields if op.restriction else (*outputs, *spec.auxiliary)) == 1
     assert op.single == (one and (op.order == 0 or op.restriction is not None))
     assert op.selective == (op.order > 0 and not op.single)
+    known = outputs + [a.name for a in spec.auxiliary]
+    fields = {0: known, 1: inputs, 2: [f"grad_{n}" for n in outputs] + inputs}[op.order]
+    wanted = op.restriction.fields if op.restriction else fields
+    assert [f.name for f in op.fields] == [name for name in fields if name in wanted]
     assert [a.name for a in op.binding_order][: len(inputs)] == inputs
     assert sorted(a.name for a in op.binding_order) == sorted(expected)
     assert list(op.signature.parameters) == [*op.parameters, *(["wrt"] if op.selective else [])]
@@ -180,19 +140,6 @@ def test_expressions_cannot_reach_anything_else():
         evaluate("open", {})
     with pytest.raises(NameError):
         evaluate("num_edges", {"d": 3})
-
-
-def test_graph_kinds():
-    for kind in GRAPHS.values():
-        graph_type = getattr(trigraph, kind.type_name)
-        assert set(kind.sizes) <= SYMBOLS.keys()
-        for name in (*kind.sizes, *(name for name, _ in (*kind.forward, *kind.fast))):
-            for path in kind.paths.get(name, (f"graph.{name}",)):
-                argument, attribute = path.split(".")
-                assert argument in [a.name for a in kind.arguments]
-                assert attribute in graph_type.__annotations__
-        for _, shape in (*kind.forward, *kind.reverse):
-            assert names_in(shape) <= set(kind.sizes)
 
 
 def test_the_reference_borrows_nothing_of_the_fast_path():
@@ -209,26 +156,3 @@ def test_the_reference_borrows_nothing_of_the_fast_path():
                     module,
                     file,
                 )
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_same_function_names_inside(family):
-    operators = [op.name for op in OPS if op.family == family]
-    rooms = ((ROOT / "fortran" / room).glob(f"{family}*") for room in ("fast", "reference"))
-    fast, reference = ("".join(path.read_text() for path in room) for room in rooms)
-    for op in (op for op in OPS if op.family == family):
-        assert re.search(rf"^ *(pure )?subroutine {op.name}_\$", reference, re.MULTILINE), op.name
-        # PROCEDURES in procedures.inc writes the three orders of an operator, PROCEDURE another one.
-        suffix = op.name.removeprefix(f"{op.definition.name}_")
-        assert f"'name': '{op.definition.name}'" in fast
-        assert suffix in ("fwd", "bwd", "bwd2") or f"'{suffix}', K" in fast, op.name
-    assert (ROOT / "gpu" / "kernels" / f"{family}.cu").is_file()
-    for panel in ("pyref", "gpu"):
-        assert set(operators) <= vars(importlib.import_module(f"trigraph.{panel}.{family}")).keys()
-
-
-def test_an_entry_gives_three_operators():
-    spec = DEFINITIONS[0]
-    fwd, bwd, bwd2 = (OPERATORS[f"{spec.name}_{suffix}"] for suffix in ("fwd", "bwd", "bwd2"))
-    assert [op.order for op in (fwd, bwd, bwd2)] == [0, 1, 2]
-    assert all(isinstance(op, Operator) and op.definition is spec for op in (fwd, bwd, bwd2))

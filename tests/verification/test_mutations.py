@@ -21,9 +21,10 @@ def taken_apart(text):
 
 
 MUTATIONS = {
-    f"{family} {name}": (family, file, *taken_apart(text))
-    for family, found in FAMILIES.items()
-    for name, (file, text) in found.items()
+    f"{family}, {file}: {name}": (family, file, *taken_apart(text))
+    for family, files in FAMILIES.items()
+    for file, found in files.items()
+    for name, text in found.items()
 }
 
 

@@ -88,10 +88,6 @@ def test_what_is_not_finite_is_null_and_failed(environment, error):
     assert math.isnan(restored[-1].curve[0][1])
 
 
-def test_no_checks_is_no_success(environment):
-    assert assembled([], environment)["verdict"] == "failed"
-
-
 @pytest.mark.parametrize(
     ("place", "value"),
     [
@@ -112,8 +108,10 @@ def test_other_reports_are_refused(environment, tmp_path, place, value):
         read(tmp_path / "report.json")
 
 
-def test_what_is_not_offered_is_no_success_of_its_own(environment):
+def test_what_is_missing_or_not_offered_is_no_success(environment):
     checks = made_up_checks()
+    assert assembled([], environment)["verdict"] == "failed"
+    assert assemble(checks, [], 0, "trigraph verify", environment, len(checks) + 1)["verdict"] == "failed"
     absent = Check("gno_kernel_fwd", "f", "float64", "not offered", "gno_kernel, wide, float64: f", "", 7, 0.0)
     report = assembled([*checks, absent], environment)
     assert (report["verdict"], report["counts"]["not_offered"]) == ("passed", 7)
@@ -283,9 +281,3 @@ def test_a_disk_that_is_full_leaves_the_earlier_report(tmp_path, environment, mo
         with pytest.raises(OSError, match="No space left"):
             write(tmp_path, assembled(other, environment), other)
         assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == before
-
-
-def test_checks_that_are_missing_are_no_success(environment):
-    checks = made_up_checks()
-    report = assemble(checks, [], 0, "trigraph verify", environment, len(checks) + 1)
-    assert report["verdict"] == "failed"

@@ -1,10 +1,10 @@
-"""What a run consists of, on a small one through the command; slow: that `make verify` leaves nothing out."""
+"""What a run consists of, on a small one through the command; that the plan of `make verify` leaves nothing out."""
 
+import itertools
 import json
 import os
-import sys
-from types import SimpleNamespace
 
+import cupy_stand_in
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -12,25 +12,20 @@ from click.testing import CliRunner
 from trigraph.cli import main
 from trigraph.fortran.threads import get_num_threads
 from trigraph.panels import PANELS
-from trigraph.table import OPERATORS
+from trigraph.table import DEFINITIONS, OPERATORS
 from trigraph.verification import isolated, subjects
 from trigraph.verification.cases import build, variants
 from trigraph.verification.properties import levels
-from trigraph.verification.run import DTYPES, available_panels, plan
+from trigraph.verification.run import DTYPES, EMULATED, HUB, LONGEST_HUB, plan
 
 HOST = ("pyref", "fortran", "fortran-reference", "gpu-host")
 VARIANTS = ("regular", "second sizes", "one channel")  # whose calls are varied where there is no graph
+WAYS = ("accuracy", "nan", "algebra", "differences", "calls")
 COMMON = {"accuracy", "adjoint", "symmetry", "permutation", "repeat", "layout", "empty", "out", "nan", "batch"}
 
 
 def executed(units):
     return [check for unit in units for check in unit.execute()]
-
-
-def test_every_host_panel_is_there():
-    assert set(HOST) < set(available_panels())
-    assert available_panels()[-1] == "judge"
-    assert set(HOST) | {"gpu"} == set(PANELS)
 
 
 def test_a_small_run_by_two_processes(tmp_path):
@@ -42,6 +37,28 @@ def test_a_small_run_by_two_processes(tmp_path):
     assert (report["verdict"], report["counts"]["failed"]) == ("passed", 0)
     made = set(report["checks"]["kind"])
     assert made >= COMMON | {"differences", "threads", "golden"} | ({"levels"} if levels()[1] else set())
+
+
+def test_the_plan_leaves_nothing_out():
+    """What is planned is made, or the run has failed: see test_verification_complete.py."""
+    labels = {u.label for u in plan()}
+    assert {*HOST, "gpu"} == {*PANELS}
+    assert {f"golden dimenet_H2O: {panel} {dtype}" for panel in HOST for dtype in DTYPES} <= labels
+    assert "golden dimenet_H2O: judge" in labels
+    for definition, degree in itertools.product(DEFINITIONS, (HUB, LONGEST_HUB)):
+        assert any(label.startswith(f"{definition.name}, hub of {degree}, constant") for label in labels)
+    for definition, panel in itertools.product(DEFINITIONS, HOST):
+        for variant in variants(definition):
+            cases = [f"{definition.name}, {variant.label}, {dtype}" for dtype in DTYPES]
+            made = {kind: sum(f"{case}: {panel} {kind}" in labels for case in cases) for kind in WAYS}
+            # Large cases of the emulator, NaN, and calls of some cases, take dtypes in turn.
+            assert made["accuracy"] >= (1 if panel in EMULATED and variant.kind.large else 2)
+            if variant.kind.differenced:
+                assert made["nan"] >= 1
+                assert made["algebra"] >= 1
+                assert made["differences"] >= 1 or panel in EMULATED
+                assert any(f"{case}: judge differences" in labels for case in cases)
+            assert made["calls"] >= (variant.name in ("skewed", "one channel"))
 
 
 @pytest.mark.parametrize("name", ["gno_kernel", "agg_weighted_n2n"])
@@ -96,26 +113,15 @@ def test_a_panel_that_cannot_run_says_why(monkeypatch):
         plan(panels=["gpu"])
 
 
-def test_arguments_move_to_the_device_and_back(monkeypatch):
-    """With a stand-in for CuPy that hands out copies: every array of a call and of its graph is moved, nothing else."""
-    moved = []
-
-    def asarray(array):
-        moved.append(array)
-        return array.copy()
-
-    monkeypatch.setitem(sys.modules, "cupy", SimpleNamespace(asarray=asarray))
+def test_arguments_move_to_the_device_and_back(monkeypatch, tmp_path):
+    """With a stand-in for CuPy, whose kernels are those of the emulator."""
+    cupy_stand_in.install(monkeypatch, tmp_path)
+    monkeypatch.setattr(subjects, "unavailable", lambda name: "")
     op = OPERATORS["gno_message_bwd"]
     values = build(op.definition, variants(op.definition)[1], "float64", 0).arguments(op)
-    there = {name: subjects.to_device(value) for name, value in values.items()}
-    graph, copy = values["graph"], there["graph"]
-    assert copy is not graph
-    for name in ("num_src_nodes", "num_dst_nodes", "num_edges"):
-        assert getattr(copy, name) == getattr(graph, name)
-    for name in ("offsets", "indices", "edge_ids"):
-        assert any(getattr(graph, name) is array for array in moved)
-        assert np.array_equal(getattr(copy, name), getattr(graph, name))
-    assert len(moved) == 3 + sum(isinstance(value, np.ndarray) for value in values.values())
+    found, expected = (subjects.panel(name).call(op, values, None) for name in ("gpu", "gpu-host"))
+    assert found.keys() == expected.keys()
+    assert all(found[name].tobytes() == array.tobytes() for name, array in expected.items())
 
 
 def test_wrong_subsets_and_cotangents_that_are_none_are_caught(monkeypatch):

@@ -1,33 +1,29 @@
-"""The case generator: what its cases contain, margins from kinks, and the accuracy rule itself."""
+"""The case generator: what its cases contain and reach, margins from kinks, hubs; and the accuracy rule itself."""
 
 import math
 import re
 
 import numpy as np
 import pytest
+from named_cases import BY_NAME, named
 
 from trigraph import pyref
 from trigraph.checks import bind_sizes, shape_of
-from trigraph.table import DEFINITIONS
-from trigraph.verification import cases, structures, tolerances
-from trigraph.verification.accuracy import form_problem, scaled_error
+from trigraph.table import DEFINITIONS, OPERATORS, SYMBOLS
+from trigraph.verification import cases, nonfinite, structures, tolerances
+from trigraph.verification.accuracy import check_accuracy, form_problem, scaled_error
 from trigraph.verification.graphs import GRAPHS
-from trigraph.verification.judged import Judged, operators_of
+from trigraph.verification.judged import Judged, every_operator_of, operators_of
+from trigraph.verification.nonfinite import SPOILERS
 from trigraph.verification.real import build_real, real_inputs
-from trigraph.verification.transforms import renumbered
+from trigraph.verification.run import HUB, LONGEST_HUB
+from trigraph.verification.subjects import panel
 
 REAL = [
     pytest.param(definition, real, id=f"{definition.name}-{real.name}")
     for definition in DEFINITIONS
     for real in real_inputs(definition.family)
 ]
-BY_NAME = {d.name: d for d in DEFINITIONS}
-
-
-def build(name, variant_name, dtype="float64", seed=0):
-    definition = BY_NAME[name]
-    variant = next(v for v in cases.variants(definition) if v.name == variant_name)  # with its first setting
-    return cases.build(definition, variant, dtype, seed)
 
 
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda d: d.name)
@@ -65,7 +61,7 @@ def check_form(case):
 
 
 def test_a_graph_has_everything_that_is_awkward():
-    graph = build("gno_message", "regular").values["graph"]
+    graph = named("gno_message", "regular").values["graph"]
     destinations = graph.prepare().destinations
     in_degrees, out_degrees = np.diff(graph.offsets), np.bincount(graph.indices, minlength=graph.num_src_nodes)
     assert graph.num_src_nodes != graph.num_dst_nodes
@@ -80,26 +76,6 @@ def test_a_graph_has_everything_that_is_awkward():
     assert (np.diff(graph.indices)[destinations[1:] == destinations[:-1]] < 0).any()  # sources are in no order
 
 
-def test_rows_are_shared_unused_and_permuted():
-    shared = build("gno_message", "shared rows").values["graph"]
-    uses = np.bincount(shared.edge_ids, minlength=shared.num_edges)
-    assert uses[0] == uses[-1] == 0
-    assert uses.max() > 1
-    assert shared.num_edges == shared.num_positions  # their numbers do not tell
-    square = build("gno_message", "square").values["graph"]
-    assert square.num_src_nodes == square.num_dst_nodes
-    assert np.array_equal(np.sort(square.edge_ids), np.arange(square.num_edges))
-    assert not np.array_equal(square.edge_ids, np.arange(square.num_edges))
-
-
-def test_chunks_are_crossed():
-    graph = build("gno_message", "skewed").values["graph"]
-    assert graph.max_in_degree > 600
-    assert np.bincount(graph.indices).max() > 600
-    assert np.bincount(graph.edge_ids).max() >= 600
-    assert build("gno_kernel", "length 700").sizes["num_edges"] > 600
-
-
 def test_both_index_dtypes_and_empty_graphs_occur():
     graphs = [cases.build(BY_NAME["gno_message"], v, "float64", 0).values["graph"] for v in GRAPHS["csc"].variants]
     assert {str(g.offsets.dtype) for g in graphs} == {"int32", "int64"}
@@ -109,36 +85,80 @@ def test_both_index_dtypes_and_empty_graphs_occur():
     assert any(g.num_positions == 1 for g in graphs)
 
 
-def test_integers_are_on_kinks():
-    case = build("gno_kernel", "integers")
-    assert (pyref.gno_kernel_kinks(**case.values) == 0).sum() > 10
-
-
 def test_kinks_that_cannot_be_avoided_are_an_error(monkeypatch):
     monkeypatch.setattr(pyref, "gno_kernel_kinks", lambda coords, **_: np.sin(1e9 * coords))
     monkeypatch.setattr(cases, "MAX_ROUNDS", 5)
     with pytest.raises(RuntimeError, match="no inputs clear of kinks after 5 rounds"):
-        build("gno_kernel", "regular")
+        named("gno_kernel", "regular")
 
 
 def test_kinks_that_are_nan_are_violations(monkeypatch):
-    case = build("gno_kernel", "regular")
+    case = named("gno_kernel", "regular")
     monkeypatch.setattr(pyref, "gno_kernel_kinks", lambda coords, **_: np.full(coords.shape, np.nan))
     (bad,) = cases.kink_violations(case.definition, case.values, case.directions, case.largest_step).values()
     assert bad.all()
 
 
-@pytest.mark.parametrize("name", BY_NAME)
-def test_renumbering_keeps_the_operator(name):
-    case = build(name, "regular")
-    other, orders = renumbered(case, 5)
-    op = operators_of(case.definition)[0]
-    results = [getattr(pyref, op.name)(**c.arguments(op)) for c in (case, other)]
-    for field, before, after in zip(op.fields, *([r] if op.single else r for r in results), strict=True):
-        if before is None or field.dims[0] not in orders:  # not by row: scores have positions last
-            continue
-        np.testing.assert_allclose(after, before[orders[field.dims[0]]], rtol=1e-12, atol=1e-13)
-        assert not np.array_equal(before, after)
+LENGTHS = {256, 257, 512}
+
+
+def lengths(index, count):
+    return np.bincount(index, minlength=count)
+
+
+def with_ends(counts):
+    """Whether rows of every length that matters are there, long ones first or last."""
+    return set(counts) >= LENGTHS and max(counts[0], counts[-1]) > 256
+
+
+def test_rows_end_where_pieces_end():
+    graph = named("mha_gat_n2n", "boundaries").values["graph"]
+    for counts in (np.diff(graph.offsets), lengths(graph.indices, graph.num_src_nodes), lengths(graph.edge_ids, 0)):
+        assert with_ends(counts)
+    graph = named("agg_edge_to_edge", "boundaries").values["graph"]
+    for ends in (graph.src, graph.dst):
+        assert set(lengths(ends, graph.num_nodes)) >= LENGTHS
+    assert lengths(graph.dst, graph.num_nodes)[[0, -1]].tolist() == [257, 512]
+    definition = BY_NAME["interaction_bilinear"]
+    for variant in (v for v in cases.variants(definition) if v.name == "boundaries"):
+        values = cases.build(definition, variant, "float64", 0).values
+        for segments in filter(None, (values[n] for n in ("triplets", "atoms", "idx_in"))):
+            assert with_ends(np.diff(segments.prepare().offsets))
+
+
+@pytest.mark.parametrize("definition", [d for d in DEFINITIONS if d.settings], ids=lambda d: d.name)
+def test_every_setting_meets_long_rows_and_spoilt_numbers(definition):
+    for name in ("skewed", "boundaries", "regular"):
+        found = [v.setting for v in cases.variants(definition) if v.name == name]
+        assert all(setting in found for setting in definition.settings)
+
+
+@pytest.mark.parametrize("name", ["gno_kernel", "interaction_bilinear"])
+def test_small_blocks_are_several(name):
+    """Sums over several blocks at a time are added in another order than one by one: other bits, as right as before."""
+    (*_, variant) = cases.hubs(BY_NAME[name], 20_000, "positive")
+    case, op, fast = cases.build(BY_NAME[name], variant, "float32", 0), OPERATORS[f"{name}_bwd"], panel("fortran")
+    usual = fast.call(op, case.arguments(op), None)
+    with fast.small_blocks():
+        small = fast.call(op, case.arguments(op), None)
+    again = fast.call(op, case.arguments(op), None)
+    assert any(usual[f].tobytes() != small[f].tobytes() for f in usual)
+    assert all(usual[f].tobytes() == again[f].tobytes() for f in usual)
+
+
+def test_small_blocks_of_the_device_are_several():
+    from trigraph.gpu import sums
+
+    assert len(list(sums.blocks(1000, 8))) == 1
+    with sums.small_blocks():
+        assert list(sums.blocks(1000, 8)) == [(0, 256), (256, 256), (512, 256), (768, 232)]
+
+
+def test_spoilers_are_in_two_places_each():
+    array = np.zeros((7, 3))
+    places = [np.flatnonzero(~np.isfinite(nonfinite._spoiled(array, s))).tolist() for s in SPOILERS]
+    assert places == [[10], [0, 5, 10, 15, 20], [6], [13]]
+    assert not np.isnan(pyref.agg_weighted_n2n_fwd(**named("agg_weighted_n2n", "regular").values)[0]).any()
 
 
 @pytest.mark.parametrize(("definition", "real"), REAL)
@@ -179,12 +199,6 @@ def test_a_structure_says_what_a_patch_of_it_leaves_out(structure):
         if edges < total:  # as many as fit, or nearly: the next edge brings two neighbourhoods of triplets
             assert triplets > 0.8 * budget
         assert build_real(real, BY_NAME["agg_edge_to_edge"], "float64", 0, patch).sizes["num_edges"] == edges
-
-
-def test_judge_results_are_computed_once():
-    judged = Judged(build("gno_kernel", "regular"))
-    op = operators_of(judged.case.definition)[1]
-    assert judged.result(op) is judged.result(op)
 
 
 def triple(values, scale=None):
@@ -228,15 +242,84 @@ def test_form_is_exact():
         assert form_problem(bad, field, sizes, "float32")
 
 
-def test_tolerances_grow_with_direct_sums_only():
-    assert tolerances.accuracy(True, 10000) == 8
-    assert tolerances.accuracy(False, 100) == 18
-    assert all(row.reason.endswith(".") and row.value for row in tolerances.TABLE)
-
-
 def test_saturated_attention_is_saturated():
     """Products of deviations that vanish have an error of second order; a slope of 1e-40 has digits in float32, too."""
     definition = BY_NAME["mha_gat_n2n"]
-    case = build("mha_gat_n2n", "saturated", "float32")
+    case = named("mha_gat_n2n", "saturated", "float32")
     post = pyref.mha_gat_n2n_fwd(**case.arguments(operators_of(definition)[0])).softmax_scores[1]
     assert (post < 1e-6).sum() > (post > 1e-6).sum() > 2 * case.sizes["num_heads"]
+
+
+# Hubs: every sum has as many terms as it says, and chains of partial sums are found.
+
+
+@pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda d: d.name)
+def test_every_sum_has_as_many_terms(definition):
+    degree = 100
+    for data in ("positive", "constant"):
+        for variant in cases.hubs(definition, degree, data):
+            case = cases.build(definition, variant, "float32", 0)
+            assert case.equal_terms == (data == "constant")
+            graph = case.values.get("graph")
+            if definition.graph == "csc":
+                assert np.diff(graph.offsets).max() == np.bincount(graph.indices).max() == degree
+                assert np.bincount(graph.edge_ids).max() == degree
+            elif definition.graph == "edges":
+                assert np.bincount(graph.src).max() == np.bincount(graph.dst).max() == degree
+            elif definition.graph is not None:
+                given = [case.values.get(name) for name in ("triplets", "atoms", "idx_in")]
+                assert all(np.bincount(s.index).max() == degree for s in given if s is not None)
+            assert any(n >= degree for n in case.sizes.values())
+            for op in every_operator_of(definition):
+                for a in case.given(op):
+                    array = case.arguments(op)[a.name]
+                    assert (array > 0).all()
+                    rows = SYMBOLS.get(a.dims[0])
+                    if data == "constant" and rows and not rows.minimum:
+                        assert (array == array[:1]).all()
+
+
+def naive(features, kernel, graph, f_in, f_out):
+    """Partial sums of 32 edges, added one by one: within 8 eps up to a thousand edges, and not beyond."""
+    terms = np.einsum("pfo,pf->po", kernel[graph.edge_ids].reshape(-1, f_in, f_out), features[graph.indices])
+    out = np.zeros((graph.num_dst_nodes, f_out), kernel.dtype)
+    for i in range(2):  # the hub and one more
+        start, stop = graph.offsets[i], graph.offsets[i + 1]
+        for first in range(start, stop, 32):
+            out[i] += np.add.reduce(terms[first : min(first + 32, stop)], axis=0, dtype=kernel.dtype)
+    out[2:] = terms[graph.offsets[2] :]
+    return out
+
+
+def test_partial_sums_added_one_by_one_are_caught(monkeypatch):
+    from trigraph.verification import subjects
+
+    definition, op = BY_NAME["gno_aggregate"], OPERATORS["gno_aggregate_fwd"]
+    monkeypatch.setitem(subjects.FUNCTIONS, op.name, lambda panel, **arguments: naive(**arguments))
+
+    def errors(degree):
+        (variant,) = cases.hubs(definition, degree, "constant")
+        judged = Judged(cases.build(definition, variant, "float32", 0))
+        return [c.passed for c in check_accuracy(panel("fortran"), judged, op)]
+
+    assert all(errors(500))
+    assert not all(errors(10_000))
+
+
+def test_the_bound_of_equal_terms_is_half_their_number():
+    assert tolerances.accuracy(True, 10**6, True) == tolerances.accuracy(True, 10**6) == 8
+    assert tolerances.accuracy(False, 10**6) == 8 + 1000
+    assert tolerances.accuracy(False, 10**6, True) == 8 + 500_000
+    # 100,000 ones and a third in float32: each addition rounds the same way.
+    third = np.full(100_000, 1 + 1 / 3, np.float32)
+    error = abs(float(np.add.accumulate(third)[-1]) / (float(third[0]) * 100_000) - 1) / tolerances.eps("float32")
+    assert tolerances.accuracy(False, 100_000) < error < tolerances.accuracy(False, 100_000, True)
+
+
+@pytest.mark.parametrize("degree", [HUB, LONGEST_HUB])
+@pytest.mark.parametrize("chunk", [128, 256])
+def test_partial_sums_wait_at_every_level(degree, chunk):
+    """A tree that adds chunks pairwise keeps one sum for each one among the binary digits of their number."""
+    whole = (degree - 1) // chunk
+    assert whole > 1
+    assert whole & (whole + 1) == 0

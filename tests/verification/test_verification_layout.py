@@ -1,26 +1,29 @@
-"""Wrong layouts are found, and wrong bits: by threads, levels or batch, in half precision."""
+"""Wrong layouts are found, and wrong bits: by threads, levels or batch, in half precision; `out`; NaN that is lost."""
+
+from functools import partial
 
 import numpy as np
 import pytest
+from named_cases import named
 
 from trigraph import get_cpu_level, pyref
 from trigraph.fortran import levels
 from trigraph.fortran.threads import get_num_threads
 from trigraph.table import OPERATORS
-from trigraph.verification import subjects
+from trigraph.verification import nonfinite, subjects
 from trigraph.verification.cases import build, variants
 from trigraph.verification.half import check_every_number, check_half
 from trigraph.verification.implementation import adapt
 from trigraph.verification.judged import Judged
-from trigraph.verification.properties import check_batch, check_layout, check_levels, check_threads
+from trigraph.verification.nonfinite import check_nonfinite, spoilers
+from trigraph.verification.properties import check_batch, check_layout, check_levels, check_out, check_threads
 from trigraph.verification.subjects import panel
 
 NAME = "gno_kernel_bwd"
 
 
-def judged(name, variant="regular", dtype="float64"):
-    definition = OPERATORS[name].definition
-    return Judged(build(definition, next(v for v in variants(definition) if v.name == variant), dtype, 0))
+def judged(name, variant="regular", **setting):
+    return Judged(named(OPERATORS[name].definition.name, variant, **setting))
 
 
 def notes(function, name=NAME):
@@ -92,17 +95,6 @@ def test_one_channel_has_an_axis_of_one_beside_others():
     assert case.values["weights"].shape[0] > 1
 
 
-def test_every_level_is_compared_with_the_judge_and_bits_are_compared():
-    op = OPERATORS["agg_weighted_n2n_fwd"]
-    before = get_cpu_level()
-    checks = check_levels(panel("fortran"), judged(op.name), op)
-    assert get_cpu_level() == before
-    others = [level for level in levels.available() if level != before]
-    assert [c.case for c in checks if c.kind == "accuracy"] == [f"regular, op=sum, {level}" for level in others]
-    equal = set(levels.EQUAL_BITS) <= set(levels.available())
-    assert [c.kind for c in checks if c.kind not in ("accuracy", "empty")] == ["levels"] * equal
-
-
 def last_bit_off(monkeypatch, name, where):
     """Let the operator's panels give the first number of a result one bit more where ``where(result)`` says so."""
     good = subjects.FUNCTIONS[name]
@@ -156,3 +148,66 @@ def test_other_bits_and_values_at_one_level_are_found(monkeypatch):
     monkeypatch.setitem(subjects.FUNCTIONS, op.name, wrong)
     failed = [c for c in check_levels(panel("fortran"), judged(op.name), op) if not c.passed]
     assert [(c.kind, c.case) for c in failed] == [("accuracy", "regular, v2")]
+
+
+def test_out_that_is_not_written_is_found(monkeypatch):
+    op = OPERATORS["gno_aggregate_fwd"]
+    case = judged(op.name)
+    good = subjects.FUNCTIONS[op.name]
+
+    def forgets(out=None, **arguments):
+        made = good(**arguments)
+        if out is None:
+            return made
+        out["message"][1:] = made[1:]
+        return out["message"]
+
+    def elsewhere(out=None, **arguments):
+        return good(**arguments)
+
+    def beside(out=None, **arguments):
+        made = good(out=out, **arguments)
+        if out is not None:
+            after = np.lib.stride_tricks.as_strided(made, (made.size + 1,), (made.itemsize,))
+            after[-1] = 0
+        return made
+
+    for function, error in ((forgets, 2 * case.case.sizes["f_out"]), (elsewhere, 2), (beside, 2)):
+        monkeypatch.setitem(subjects.FUNCTIONS, op.name, function)
+        (check,) = check_out(panel("pyref"), case, op)
+        assert not check.passed
+        assert check.error == error
+
+
+def spoilt(subject, case, op, name):
+    """Return the spoilers of an argument after which something is wrong."""
+    (argument,) = (a for a in op.arguments if a.name == name)
+    wrong = {}
+    for spoiler in spoilers(argument):
+        _, fields = nonfinite._wrong(subject, case, op, name, spoiler)
+        wrong[spoiler] = [error for error, _ in fields.values() if not error <= 0]
+    assert all(c.passed for c in check_nonfinite(subject, case, op, name)) == (not any(wrong.values()))
+    return {str(spoiler.value) for spoiler, errors in wrong.items() if errors}
+
+
+def test_nan_that_is_swallowed_or_travels_is_found(monkeypatch):
+    op = OPERATORS["agg_weighted_n2n_fwd"]
+    good, case = subjects.FUNCTIONS[op.name], judged(op.name, op="max")
+
+    def changed(change, **arguments):
+        made = good(**arguments)
+        return made._replace(**{n: a for n, a in change(made).items() if a is not None})
+
+    def swallows(made):
+        return {"output_embedding": np.nan_to_num(made.output_embedding, nan=0.0, posinf=np.inf, neginf=-np.inf)}
+
+    def last_wins(made):
+        location = made.output_extrema_location
+        return {"output_extrema_location": location + np.isnan(made.output_embedding)}
+
+    def travels(made):
+        return {"output_embedding": made.output_embedding + 0 * made.output_embedding.sum()}
+
+    for change, expected in ((swallows, {"nan"}), (last_wins, {"nan"}), (travels, {"nan", "inf"})):
+        monkeypatch.setitem(subjects.FUNCTIONS, op.name, partial(changed, change))
+        assert spoilt(panel("pyref"), case, op, "embedding") == expected
