@@ -10,8 +10,8 @@ from compiled_programs import compiled_whole
 from raising import raising
 from torch.fx.experimental.proxy_tensor import make_fx
 
-import trigraph.torch
-from trigraph.torch.nn import DimeNetPlusPlus, InteractionBlock, RadialBasis
+import trigraph.torch as tt
+from trigraph.torch.nn import DimeNetPlusPlus, InteractionBlock, Neighbors, RadialBasis
 from trigraph.torch.nn.activations import SiLU
 
 peer = pytest.importorskip("torch_geometric.nn.models.dimenet")
@@ -73,6 +73,54 @@ def close(got, expected, tolerance):
     assert error <= tolerance, float(error)
 
 
+def taken_apart(model, z, pos, batch):
+    """What a traced potential takes: positions that need a gradient, and the graphs of the neighbours as tensors."""
+    found = model.neighbors(pos, batch)
+    graphs = [tt.GraphTensors.of(g) for g in (found.graph, found.ends, found.into, found.members)]
+    return z, pos.clone().requires_grad_(), batch, graphs
+
+
+class OfAtoms(torch.nn.Module):
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, z, pos, neighbors):
+        return self.model.atoms_of_vectors(z, neighbors.vectors(pos, None), neighbors)
+
+
+@compiled_whole
+def test_a_traced_potential_takes_structures_of_any_size():
+    """It is traced once, with sizes that are all different; energies have the bits of eager ones, and forces train."""
+    model = OfAtoms(model_of(**SMALL))
+    parameters = dict(model.named_parameters())
+
+    def energy_and_forces(parameters, z, pos, batch, graphs):
+        neighbors = Neighbors(graphs[0].graph(), None, batch, *(g.graph() for g in graphs[1:]))
+        atoms = torch.func.functional_call(model, parameters, (z, pos, neighbors))
+        energy = neighbors.into_structures(atoms)[:, 0]
+        return energy, -torch.autograd.grad(energy.sum(), pos, create_graph=True)[0]
+
+    def structures(*sizes):
+        z, pos = cluster(sum(sizes), seed=len(sizes))
+        return taken_apart(model.model, z, pos, torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes)))
+
+    traced = make_fx(energy_and_forces, tracing_mode="symbolic")(parameters, *structures(6, 5, 7, 4, 3, 1, 1))
+    for sizes in [(14,), (4, 7), (1,), (9, 3, 5), (0,)]:
+        given = structures(*sizes)
+        energy, forces = traced(parameters, *given)
+        expected = energy_and_forces(parameters, *given)
+        assert torch.equal(energy, expected[0])
+        if sum(sizes) < 2:  # no force
+            assert torch.equal(forces, expected[1])
+            continue
+        close(forces, expected[1], 1e-13)
+        gradients = [
+            torch.autograd.grad(f.square().sum(), parameters["model.emb.lin.weight"])[0] for f in (forces, expected[1])
+        ]
+        close(*gradients, 1e-12)
+
+
 def test_initial_parameters():
     """Scaled orthogonal weights, zero biases, zero output: as PyG's."""
     torch.manual_seed(5)
@@ -93,7 +141,7 @@ def test_parts():
     """The layers alone: radial basis and interaction block give what their parts give in a model."""
     basis = RadialBasis(3, 4, cutoff=2.0).double()
     found = basis(torch.tensor([0.5, 1.9, 2.5], dtype=torch.float64))
-    expected = trigraph.torch.radial_basis(torch.tensor([0.25, 0.95, 1.25], dtype=torch.float64), basis.freq, 4)
+    expected = tt.radial_basis(torch.tensor([0.25, 0.95, 1.25], dtype=torch.float64), basis.freq, 4)
     assert torch.equal(found.rbf, expected.rbf)
     assert torch.equal(found.sbf_rad, expected.sbf_rad)
     assert not found.rbf[2].any()
