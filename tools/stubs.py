@@ -112,6 +112,7 @@ def _imports() -> tuple[list[str], list[str]]:
     }
     public = [element.value for element in values["__all__"].elts if isinstance(element, ast.Constant)]
     lines = [f"from trigraph import {name} as {name}\n" for name in ast.literal_eval(values["_MODULES"])]
+    lines.append("from trigraph.testing.operators import verify as verify\n")
     for node in tree.body:
         if isinstance(node, ast.ImportFrom) and node.module is not None:
             lines += [f"from {node.module} import {a.name} as {a.name}\n" for a in node.names if a.name in public]

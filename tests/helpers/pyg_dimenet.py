@@ -4,6 +4,19 @@ import numpy as np
 import torch
 from scipy import special
 
+SIZES = {
+    "hidden_channels": 12,
+    "out_channels": 1,
+    "num_blocks": 2,
+    "int_emb_size": 8,
+    "basis_emb_size": 4,
+    "out_emb_channels": 10,
+    "num_spherical": 4,
+    "num_radial": 3,
+    "cutoff": 3.5,
+    "output_initializer": "glorot_orthogonal",
+}
+
 # Rounding of PyG's closed forms of the basis: they lose z^-l x^-l of the digits, 1e4 for the sizes of the tests.
 TOLERANCE = 2**-53 * 1e5
 

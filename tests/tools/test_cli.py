@@ -172,7 +172,7 @@ def test_options_reach_the_plan(verify):
     options = ("--operator", "gno_kernel", "--operator", "gno_aggregate_fwd", "--dtype", "float32", "--seed", "3")
     result = verify([GOOD], *options, "--panel", "judge")
     request = {"operators": ("gno_kernel", "gno_aggregate_fwd"), "seed": 3, "where": ()}
-    nothing = {"structures": [], "alone": False, "implementation": None}
+    nothing = {"structures": [], "alone": False, "implementation": None, "framework": None, "device": None}
     assert result.asked == [{**request, **nothing, "panels": ["pyref"], "dtypes": ["float32"]}]
     request = {"operators": None, "seed": 0, "where": ("op=sum", "op=max")}
     where = ("--where", "op=sum", "--where", "op=max")

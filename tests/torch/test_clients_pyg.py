@@ -6,7 +6,7 @@ import pickle
 import pytest
 import torch
 import torch.nn.functional as F
-from pyg_dimenet import TOLERANCE, patch
+from pyg_dimenet import SIZES, TOLERANCE, patch
 from raising import raising
 
 from trigraph.torch import convert, nn
@@ -233,20 +233,6 @@ def test_trace_is_refused():
         torch.jit.trace(nn.GATConv(8, 4), (torch.randn(4, 8), SMALL))
     with raising("NotImplementedError: DimeNetPlusPlus: torch.jit.trace would keep these neighbours ..."):
         torch.jit.trace(LAYERS["DimeNetPlusPlus"](), (torch.tensor([1, 1]), torch.eye(3)[:2]))
-
-
-SIZES = {
-    "hidden_channels": 12,
-    "out_channels": 1,
-    "num_blocks": 2,
-    "int_emb_size": 8,
-    "basis_emb_size": 4,
-    "out_emb_channels": 10,
-    "num_spherical": 4,
-    "num_radial": 3,
-    "cutoff": 3.5,
-    "output_initializer": "glorot_orthogonal",
-}
 
 
 @pytest.fixture(scope="module")

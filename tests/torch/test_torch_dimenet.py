@@ -7,6 +7,7 @@ import pytest
 import torch
 from ase.build import bulk, fcc111
 from compiled_programs import compiled_whole
+from pyg_dimenet import SIZES
 from raising import raising
 from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -15,20 +16,6 @@ from trigraph.torch.nn import DimeNetPlusPlus, InteractionBlock, Neighbors, Radi
 from trigraph.torch.nn.activations import SiLU
 
 peer = pytest.importorskip("torch_geometric.nn.models.dimenet")
-SIZES = {
-    "hidden_channels": 12,
-    "out_channels": 1,
-    "num_blocks": 2,
-    "int_emb_size": 8,
-    "basis_emb_size": 4,
-    "out_emb_channels": 10,
-    "num_spherical": 4,
-    "num_radial": 3,
-    "cutoff": 3.5,
-    "output_initializer": "glorot_orthogonal",
-}
-
-
 SMALL = {
     "num_blocks": 1,
     "num_before_skip": 0,
