@@ -1,8 +1,9 @@
 """Small functions of ours with mistakes that people have made, each beside its repaired twin.
 
-`TEXTBOOK` holds the kinds of mistake that a check of derivatives must find; `FIELD` holds public bugs of other projects, each
-as a function of our own with the same mistake. Every entry names the check of `trigraph.testing.check_derivatives` that
-fails on the faulty function; the repaired one passes all of them. They need torch.
+`TEXTBOOK` holds the kinds of mistake that a check of derivatives must find; `FIELD` holds public bugs of other
+projects, each as a function of our own with the same mistake. Every entry names the check of
+`trigraph.testing.check_derivatives` that fails on the faulty function; the repaired one passes all of them. They need
+torch.
 """
 
 from trigraph.verification.field import autograd, geometry, indices, layouts, softmax, textbook

@@ -169,7 +169,9 @@ ENTRIES = (
         _matrix,
         "layout",
     ),
-    Entry("any order", "", "a sum differs from run to run", any_order, fixed_order, lambda: (numbers(60),), "repeat", 0),
+    Entry(
+        "any order", "", "a sum differs from run to run", any_order, fixed_order, lambda: (numbers(60),), "repeat", 0
+    ),
     Entry(
         "one side of a kink",
         "",
