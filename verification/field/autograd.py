@@ -18,7 +18,7 @@ class _Saved(torch.autograd.Function):
         return ctx.twice**2  # type: ignore[no-any-return]
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:
+    def backward(ctx: Any, g: Tensor) -> Any:
         return 4 * ctx.twice * g  # type: ignore[no-any-return]
 
 
@@ -34,7 +34,8 @@ def squared(x: Tensor) -> Tensor:
 
 def length_of_part(x: Tensor) -> Tensor:
     """Energy of the square of a length, by the length."""
-    return (x[:, :2].norm(dim=-1) ** 2 + x[:, 2].sin()).sum()
+    length: Tensor = x[:, :2].norm(dim=-1)
+    return (length**2 + x[:, 2].sin()).sum()
 
 
 def square_of_part(x: Tensor) -> Tensor:

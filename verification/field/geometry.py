@@ -46,7 +46,7 @@ class _Embedded(torch.autograd.Function):
         return embedded(distance)
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:
+    def backward(ctx: Any, g: Tensor) -> Any:
         (distance,) = ctx.saved_tensors
         a, b = torch.exp(-2.0 * distance), torch.exp(-distance)
         slope = -2.0 * a  # of the density of species a; the second term needs that of b
@@ -70,7 +70,7 @@ class _Harmonics(torch.autograd.Function):
         return harmonics(x)
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:
+    def backward(ctx: Any, g: Tensor) -> Any:
         (x,) = ctx.saved_tensors
         a, b, c = x.unbind(-1)
         first = torch.stack([a * b * b, a * a * b, 0 * c], -1)

@@ -23,7 +23,7 @@ class _Narrow(torch.autograd.Function):
         return gather(x, rows)
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, g: Tensor) -> Any:
         x, rows = ctx.saved_tensors
         width = x.shape[1]
         # int8 stands for the int32 of a large array: from 128 on places are wrong.
@@ -45,7 +45,7 @@ class _Overwriting(torch.autograd.Function):
         return gather(x, rows)
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, g: Tensor) -> Any:
         x, rows = ctx.saved_tensors
         return torch.zeros_like(x).index_put((rows,), 2 * x[rows] * g), None
 
@@ -65,7 +65,7 @@ class _Blocked(torch.autograd.Function):
         return x.exp()
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:
+    def backward(ctx: Any, g: Tensor) -> Any:
         (x,) = ctx.saved_tensors
         done = len(x) // BLOCK * BLOCK  # the blocks of the launch; the last one is not full
         return torch.cat([g[:done] * x[:done].exp(), torch.zeros_like(x[done:])])
@@ -109,7 +109,7 @@ class _Atomic(torch.autograd.Function):
         return gather(x, rows)
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, g: Tensor) -> Any:
         x, rows = ctx.saved_tensors
         arrival = torch.randperm(len(rows))  # atomic additions come in any order
         return torch.zeros_like(x).index_add(0, rows[arrival], (2 * x[rows] * g)[arrival]), None

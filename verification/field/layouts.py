@@ -23,7 +23,7 @@ class _Pointer(torch.autograd.Function):
         return _memory(x).sin()
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:
+    def backward(ctx: Any, g: Tensor) -> Any:
         (x,) = ctx.saved_tensors
         return g * x.cos()
 
@@ -40,7 +40,7 @@ class _Cotangent(torch.autograd.Function):
         return x.sin()
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Tensor:
+    def backward(ctx: Any, g: Tensor) -> Any:
         (x,) = ctx.saved_tensors
         return _memory(g) * x.cos()
 

@@ -54,17 +54,19 @@ class Checks:
     def _label(self, k: int) -> str:
         return f"input {self.p.wanted[k]}"
 
-    def gradient(self, order: int, x: Arrays) -> Arrays:
-        """Return what the framework says are the gradients of the function of an order."""
-        if order == 1:
-            return self.p.gradients(self.p.native(x), self.w)
-        return self.p.second(x, self.w, self.u)[0]
+    def gradient(self, order: int, relative: float = 0.0) -> Arrays:
+        """Return what the framework says are the gradients of the function of an order.
+
+        Where `relative` is not 0, all that goes in is changed by such a factor, at random.
+        """
+        x, w, u = (self.p.nudged(arrays, relative) for arrays in (self.p.x, self.w, self.u))
+        return self.p.gradients(self.p.native(x), w) if order == 1 else self.p.second(x, w, u)[0]
 
     def rounded_gradient(self, order: int) -> list[Rounded]:
-        """Return the gradients with the size of their rounding errors, seen when inputs change by their last bits."""
-        others = [self.gradient(order, self.p.nudged(self.p.x, EPSILON)) for _ in range(3)]
+        """Return the gradients with the size of their rounding errors, seen when the last bits of inputs change."""
+        others = [self.gradient(order, EPSILON) for _ in range(3)]
         found = []
-        for k, g in enumerate(self.gradient(order, self.p.x)):
+        for k, g in enumerate(self.gradient(order)):
             seen = np.max([abs(other[k] - g) for other in others], axis=0) + EPSILON * abs(g)
             found.append(Rounded(g, np.minimum(seen, UNSURE * abs(g).max(initial=0))))
         return found
@@ -265,18 +267,18 @@ class Checks:
         except Exception as error:  # a function may be one of float64 alone, as parameters are that it holds
             yield self.check("not offered", "float32", "all inputs", 1.0, 0.0, message_of(error))
             return
-        near = [p.nudged(exact, FLOAT32) for _ in range(3)]
-        moved = [(p.outputs(there), p.gradients(p.native(there), same)) for there in near]
+        near = [(p.nudged(exact, FLOAT32), p.nudged(same, FLOAT32)) for _ in range(3)]
+        moved = [(p.outputs(there), p.gradients(p.native(there), turned)) for there, turned in near]
         for part, name in ((0, "output"), (1, "gradient")):
             for i, (got, known) in enumerate(zip(found[part], right[part], strict=True)):
                 if not known.size:
                     continue
                 scale = float(abs(known).max())
-                response = max(float(abs(m[part][i] - known).max()) for m in moved) + FLOAT32 * scale
-                error = float(abs(got.astype(np.float64) - known).max()) if got.shape == known.shape else math.inf
+                response = float(np.max([abs(m[part][i] - known) for m in moved])) + FLOAT32 * scale
+                gap = float(abs(got.astype(np.float64) - known).max()) if got.shape == known.shape else math.inf
                 allowed = RESPONSE * response
-                note = "" if error <= allowed else f"differs from float64 by {error:.1e}, of numbers up to {scale:.1e}"
-                yield self.check("float32", part, f"{name} {i}", error, allowed, note)
+                note = "" if gap <= allowed else f"differs from float64 by {gap:.1e}, of numbers up to {scale:.1e}"
+                yield self.check("float32", part, f"{name} {i}", gap, allowed, note)
 
     def adjoint(self) -> Iterator[Check]:
         """<w', J u> is <u, J^T w'>, where J u is the derivative of <u, J^T w> in w."""

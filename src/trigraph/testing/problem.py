@@ -112,7 +112,8 @@ class Problem:
         typical = float(np.sqrt(np.mean(array**2))) if array.size else 1.0
         size = np.maximum(abs(array), typical if typical > 0 and math.isfinite(typical) else 1.0)
         found = size * self.rng.uniform(0.5, 1.0, array.shape) * self.rng.choice([-1.0, 1.0], array.shape)
-        return found if gradient is None else np.where(gradient == 0, found, np.copysign(found, gradient))
+        signed: np.ndarray = found if gradient is None else np.where(gradient == 0, found, np.copysign(found, gradient))
+        return signed
 
     def weights(self, outputs: Arrays) -> Arrays:
         """Return random cotangents."""
