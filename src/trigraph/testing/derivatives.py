@@ -6,11 +6,14 @@ import contextlib
 import math
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
+from rich.console import Console
+from rich.progress import Progress
 
 from trigraph.testing.checks import KINDS, Checks
 from trigraph.testing.frameworks import Framework, Function, Jax, NumPy, Torch
@@ -18,6 +21,8 @@ from trigraph.testing.problem import Problem
 from trigraph.testing.result import DerivativeError, Result
 from trigraph.verification.record import Check
 from trigraph.verification.subjects import observe
+
+PATIENCE = 2.0  # seconds without a progress bar
 
 
 @contextlib.contextmanager
@@ -151,18 +156,14 @@ def check_derivatives(
     return result
 
 
-def _listed(make: Callable[[], Iterator[Check]]) -> list[Check]:
-    return list(make())
-
-
 def _run(problem: Problem, result: Result, order: int, timeout: float | None) -> None:
     """Make the checks; a call that goes wrong is a failed check."""
     found: list[Checks] = []
 
-    def attempt(kind: str, label: str, make: Callable[[], Any]) -> None:
+    def attempt(kind: str, label: str, make: Callable[[], Iterable[Check]]) -> None:
         def call() -> Mapping[str, Any]:
             with _limited(timeout):
-                result.checks += make()
+                result.checks.extend(make())
             return {}
 
         outcome = observe(call)
@@ -171,17 +172,35 @@ def _run(problem: Problem, result: Result, order: int, timeout: float | None) ->
             check = Check(result.name, problem.framework.name, "float64", kind, label, "", math.inf, 0.0, note=text)
             result.checks.append(check)
 
-    def begin() -> list[Check]:
+    def begin() -> Iterable[Check]:
         found.append(Checks(problem, result.name))
-        return []
+        return ()
 
     attempt("call", "0", begin)
     if not found:
         return
-    checks = found[0]
-    for kind, needed in KINDS.items():
-        if kind in result.skipped or needed > order or (kind == "threads" and not problem.framework.has_threads):
-            continue
-        for at in range(1, order + 1) if kind == "differences" else (None,):
-            make = getattr(checks, kind) if at is None else partial(checks.differences, at)
-            attempt(kind, str(at or needed), partial(_listed, make))
+    planned = [
+        (kind, at)
+        for kind, needed in KINDS.items()
+        if kind not in result.skipped and needed <= order and (kind != "threads" or problem.framework.has_threads)
+        for at in (range(1, order + 1) if kind == "differences" else (needed,))
+    ]
+    for kind, at in _shown(result.name, planned):
+        make = getattr(found[0], kind)
+        attempt(kind, str(at), partial(make, at) if kind == "differences" else make)
+
+
+def _shown(name: str, planned: Sequence[tuple[str, int]]) -> Iterator[tuple[str, int]]:
+    """Yield what is planned; a terminal shows how far it is, once it takes long."""
+    console, start = Console(stderr=True), time.monotonic()
+    bar = Progress(console=console, transient=True, disable=not console.is_terminal)
+    task = bar.add_task(name, total=len(planned))
+    try:
+        for kind, at in planned:
+            bar.update(task, description=f"{name}: {kind}")
+            if time.monotonic() - start > PATIENCE:
+                bar.start()
+            yield kind, at
+            bar.advance(task)
+    finally:
+        bar.stop()
