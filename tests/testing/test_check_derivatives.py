@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from trigraph.testing import DerivativeError, check_derivatives
+from trigraph.testing.curves import noise_of
 
 
 def failed(result, kind):
@@ -160,6 +161,25 @@ def test_functions_of_torch_that_are_not_asked_for_everything():
         lambda x: torch.as_tensor(x.detach().numpy() ** 2), (torch.ones(3),), framework="torch", raises=False
     )
     assert any("is 0; differences give" in note for note in failed(result, "differences"))
+
+
+def test_the_callers_arrays_stay_as_they_are():
+    degrees, x = np.array([2, 0, 1]), X.copy()
+
+    def changing(x, degrees):
+        x += 1
+        np.maximum(degrees, 1, out=degrees)
+        return x / degrees[:, None]
+
+    result = check_derivatives(changing, (x, degrees), order=1, vjp=lambda x, g: (g[0],), raises=False)
+    assert [c.field for c in result.failures if c.kind == "unchanged"] == ["input 0", "input 1"]
+    np.testing.assert_array_equal(degrees, [2, 0, 1])
+    np.testing.assert_array_equal(x, X)
+
+
+def test_rounding_is_seen_where_the_smallest_steps_change_nothing():
+    noise = noise_of(lambda x: float(3 * np.sqrt(1 + x[0] ** 2)), np.zeros(1), np.ones(1), 0.0)
+    assert 1e-17 < noise < 1e-14
 
 
 # JAX

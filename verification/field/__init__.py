@@ -7,7 +7,7 @@ torch.
 """
 
 from trigraph.verification.field import autograd, geometry, indices, layouts, softmax, textbook
-from trigraph.verification.field.entry import Entry, found, rows
+from trigraph.verification.field.entry import Entry, rows, verdict
 
 TEXTBOOK: tuple[Entry, ...] = textbook.ENTRIES
 FIELD: tuple[Entry, ...] = (
@@ -18,4 +18,4 @@ FIELD: tuple[Entry, ...] = (
     *autograd.ENTRIES,
 )
 
-__all__ = ["FIELD", "TEXTBOOK", "Entry", "found", "rows"]
+__all__ = ["FIELD", "TEXTBOOK", "Entry", "rows", "verdict"]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.autograd.gradcheck import GradcheckError
 
 from trigraph.testing import check_derivatives
 
@@ -48,16 +49,24 @@ def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(*shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
-def found(check: Callable[..., Any], function: Callable[..., Any], inputs: Iterable[Any]) -> bool:
-    """Return whether a check of torch's, `gradcheck` or `gradgradcheck`, refuses a function at its defaults."""
+def verdict(check: Callable[..., Any], function: Callable[..., Any], inputs: Iterable[Any]) -> str:
+    """Return what a check of torch's, `gradcheck` or `gradgradcheck`, says of a function at its defaults.
+
+    Returns
+    -------
+    str
+        "finds it", "**passes it**", or the error that the function itself raised, or autograd.
+    """
     at = [x.clone().requires_grad_() if x.is_floating_point() else x.clone() for x in inputs]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
             check(function, at)
-        except Exception:  # a GradcheckError, or what the function itself raised
-            return True
-    return False
+        except GradcheckError:
+            return "finds it"
+        except Exception as error:
+            return f"raises {type(error).__name__}"
+    return "**passes it**"
 
 
 def rows(entries: Iterable[Entry]) -> Iterator[tuple[str, str, str, str, str]]:
@@ -66,14 +75,13 @@ def rows(entries: Iterable[Entry]) -> Iterator[tuple[str, str, str, str, str]]:
     Yields
     ------
     name, what, ours, first, second : str
-        `ours` names the checks that failed; `first` and `second` are "finds it" or "passes it".
+        `ours` names the checks that failed; `first` and `second` are as of `verdict`.
     """
-    words = {True: "finds it", False: "**passes it**"}
     for e in entries:
         failed = check_derivatives(e.faulty, e.inputs(), framework="torch", raises=False).failures
         ours = ", ".join(dict.fromkeys(f"{c.kind} {c.case}".strip() for c in failed if c.kind != "elements"))
         first, second = (
-            found(check, e.faulty, e.inputs()) for check in (torch.autograd.gradcheck, torch.autograd.gradgradcheck)
+            verdict(check, e.faulty, e.inputs()) for check in (torch.autograd.gradcheck, torch.autograd.gradgradcheck)
         )
         source = f" ({e.source})" if e.source else ""
-        yield e.name, f"{e.what}{source}", ours, words[first], words[second]
+        yield e.name, f"{e.what}{source}", ours, first, second
