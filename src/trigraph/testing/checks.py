@@ -169,20 +169,20 @@ class Checks:
 
     def layout(self) -> Iterator[Check]:
         """Equal values, up to rounding, where an input or a cotangent lies in memory otherwise."""
-        p = self.p
+        p, usual = self.p, [_size(a) for a in self._all(self.p.native(self.p.x))]
         for k, x in enumerate(p.x):
             for name, value in self._layouts(x, p.inputs[p.wanted[k]]):
                 plain, other = p.native(p.x), p.native(p.x)
                 plain[p.wanted[k]] = p.framework.from_host(_same(name, x), p.inputs[p.wanted[k]])
                 other[p.wanted[k]] = value
-                yield from self._agree(
-                    f"{self._label(k)}, {name}", partial(self._all, plain), partial(self._all, other)
-                )
+                calls = partial(self._all, plain), partial(self._all, other)
+                yield from self._agree(f"{self._label(k)}, {name}", *calls, usual)
         for k, w in enumerate(self.w):
             like = p.inputs[p.wanted[0]]
             for name, value in self._layouts(w, like):
                 pull, right = partial(p.gradients, p.native(p.x), self.w), p.framework.from_host(_same(name, w), like)
-                yield from self._agree(f"cotangent {k}, {name}", partial(pull, (k, right)), partial(pull, (k, value)))
+                calls = partial(pull, (k, right)), partial(pull, (k, value))
+                yield from self._agree(f"cotangent {k}, {name}", *calls, usual[len(self.y) :])
 
     def _layouts(self, array: np.ndarray, like: Any) -> Iterable[tuple[str, Any]]:
         return self.p.framework.layouts(array, like).items() if array.ndim and array.size else ()
@@ -191,14 +191,19 @@ class Checks:
         outputs, gradients = self._results(inputs)
         return outputs + gradients
 
-    def _agree(self, what: str, plain: Callable[[], Arrays], other: Callable[[], Arrays]) -> Iterator[Check]:
-        """Compare results for an array in order with those for the same numbers in another layout."""
+    def _agree(
+        self, what: str, plain: Callable[[], Arrays], other: Callable[[], Arrays], usual: Sequence[float]
+    ) -> Iterator[Check]:
+        """Compare results for an array in order with those for the same numbers in another layout.
+
+        `usual` are the sizes of results at the point: those of equal rows may be zero but for rounding.
+        """
         try:
             right = plain()
         except Exception:  # such numbers are refused, in whatever layout
             return
         try:
-            errors = [_relative(a, b) for a, b in zip(other(), right, strict=True)]
+            errors = [_relative(a, b, size) for a, b, size in zip(other(), right, usual, strict=True)]
         except Exception as error:  # whatever the function makes of such a layout
             worst, note = math.inf, f"the same numbers in order are taken; here {message_of(error)}"
         else:
@@ -318,16 +323,20 @@ def _same(layout: str, array: np.ndarray) -> np.ndarray:
     return np.repeat(array[:1], len(array), axis=0) if layout == "expanded" else array
 
 
-def _relative(found: np.ndarray, expected: np.ndarray) -> float:
-    """Return the largest difference over the largest number; what is NaN in both is equal."""
+def _size(array: np.ndarray) -> float:
+    """Return the largest finite number."""
+    finite = abs(array[np.isfinite(array)])
+    return float(finite.max()) if finite.size else 0.0
+
+
+def _relative(found: np.ndarray, expected: np.ndarray, usual: float) -> float:
+    """Return the largest difference over the largest number, here or usually; what is NaN in both is equal."""
     if found.shape != expected.shape:
         return math.inf
     same = (found == expected) | (np.isnan(found) & np.isnan(expected))
     if same.all():
         return 0.0
-    finite = abs(expected[np.isfinite(expected)])
-    scale = float(finite.max()) if finite.size else 0.0
-    return float(abs(found - expected)[~same].max()) / (scale or 1.0)
+    return float(abs(found - expected)[~same].max()) / (max(_size(expected), usual) or 1.0)
 
 
 KINDS: Mapping[str, int] = {

@@ -44,7 +44,8 @@ def noise_of(phi: Scalar, x: np.ndarray, v: np.ndarray, scale: float) -> float:
     """
     values = np.array([[phi(x + k * step * v) for k in range(9)] for step in TINY])
     fourth = np.diff(values, 4)
-    return max(float(np.sqrt(np.mean(fourth**2, axis=1) / 70).max()), 2.0**-54 * scale)
+    largest = float(abs(fourth).max()) or 1.0  # whose square need not be a number
+    return max(largest * float(np.sqrt(np.mean((fourth / largest) ** 2, axis=1) / 70).max()), 2.0**-54 * scale)
 
 
 @dataclass(frozen=True)
@@ -134,16 +135,16 @@ def _judged(errors: list[float], floors: list[float], sides: str) -> Verdict:
 
 def one_sided(phi: Scalar, x: np.ndarray, v: np.ndarray, noise: float) -> str:
     """Return that the point lies on a kink, with the slopes on both sides; "" if it does not."""
-    jumps = []
+    seen = []
     for h in (2.0**-16, 2.0**-20):
         middle, right, left = phi(x), phi(x + h * v), phi(x - h * v)
-        slopes = (right - middle) / h, (middle - left) / h
-        rounding = MARGIN * 4 * noise / h
-        jumps.append((slopes, abs(slopes[0] - slopes[1]) - rounding))
-    (near, jump), (_, wider) = jumps[1], jumps[0]
-    # The jump of a kink stays as the step falls; what curvature makes falls with it.
-    if jump > 0 and jump > 0.5 * wider and jump > 1e-3 * max(abs(near[0]), abs(near[1])):
-        return f"the point lies on a kink: slopes are {near[1]:.6g} before it and {near[0]:.6g} after it"
+        seen.append(((middle - left) / h, (right - middle) / h, MARGIN * 4 * noise / h))
+    (far_before, far_after, _), (before, after, rounding) = seen
+    jump = abs(after - before)
+    # The slopes of a kink stay as the step falls; those of a smooth function come together.
+    stay = max(abs(far_before - before), abs(far_after - after)) <= 0.25 * jump
+    if jump > rounding and stay and jump > 1e-3 * max(abs(before), abs(after)):
+        return f"the point lies on a kink: slopes are {before:.6g} before it and {after:.6g} after it"
     return ""
 
 
