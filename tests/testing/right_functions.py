@@ -72,7 +72,7 @@ RIGHT = {
     "small": (lambda x: torch.exp(LARGE * x), lambda s: (SMALL * normal(s, 4),)),
     "large results": (lambda x: LARGE * torch.exp(x), lambda s: (normal(s, 4),)),
     "waves": (lambda x: torch.sin(100 * x), lambda s: (normal(s, 4),)),
-    "steep": (lambda x: torch.exp(50 * x), lambda s: (normal(s, 4),)),
+    "steep": (lambda x: torch.exp(20 * x), lambda s: (normal(s, 4),)),
     "near zero": (lambda x: torch.log1p(x), lambda s: (1e-9 * normal(s, 4).abs(),)),
     "linear": (lambda x: 3 * x.sum(0), lambda s: (normal(s, 3, 2),)),
     "quadratic": (lambda x: (x * x.flip(0)).sum(), lambda s: (normal(s, 5),)),

@@ -3,6 +3,7 @@
 What it must find of torch's functions is in test_field.py.
 """
 
+import contextlib
 import re
 import sys
 import time
@@ -267,7 +268,7 @@ def hanging(x):
 CALLS = {
     raising: "ZeroDivisionError: of a stranger",
     leaving: "SystemExit: 3",
-    hanging: "TimeoutError: it takes longer than 0.1 s",
+    hanging: "TimeExceeded: it takes longer than 0.1 s",
     str: "output 0 is a str; expected an array of numpy",
     np.argmax: "no output has an element of a floating dtype",
 }
@@ -299,6 +300,18 @@ def test_what_goes_wrong_later():
 
     result = check_derivatives(of_other_shapes, (X[:, 0],), order=1, vjp=lambda x, g: g, raises=False)
     assert failed(result, "differences") == ["shapes (2,) were returned; expected (3,), as by the first call"]
+
+
+def test_a_function_that_hangs_on_nan():
+    def waiting(x):
+        while np.isnan(x).any():
+            with contextlib.suppress(Exception):
+                time.sleep(0.01)
+        return cube(x)
+
+    result = check_derivatives(waiting, (X,), order=1, vjp=gradient, timeout=2, raises=False)
+    assert failed(result, "nan") == ["TimeExceeded: it takes longer than 2 s"]
+    assert len(result.failures) == 1
 
 
 def test_ctrl_c_is_the_users():

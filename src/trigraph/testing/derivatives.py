@@ -25,6 +25,10 @@ from trigraph.verification.subjects import observe
 PATIENCE = 2.0  # seconds without a progress bar
 
 
+class TimeExceeded(BaseException):
+    """A check takes too long; no ``except Exception`` of the function, or of a check, takes it for anything else."""
+
+
 @contextlib.contextmanager
 def _limited(seconds: float | None) -> Iterator[None]:
     """Interrupt what runs longer, in the main thread."""
@@ -33,7 +37,7 @@ def _limited(seconds: float | None) -> Iterator[None]:
         return
 
     def stop(*_: Any) -> None:
-        raise TimeoutError(f"it takes longer than {seconds:g} s")
+        raise TimeExceeded(f"it takes longer than {seconds:g} s")
 
     before = signal.signal(signal.SIGALRM, stop)
     signal.setitimer(signal.ITIMER_REAL, seconds)
