@@ -36,6 +36,7 @@ html_copy_source = html_show_sourcelink = False
 EXAMPLES = {
     "dimenet_forces": (),
     "train_on_derivatives": (),
+    "wrong_derivative": (),
     "karate": ("--small", "--out", "karate.png"),
     "gno_poisson": ("--small", "--out", "gno_poisson.png"),
     "train_forces": ("--number", "20", "--epochs", "2", "--steps", "10"),

@@ -124,13 +124,22 @@ def _pylibcugraphops() -> str:
     return _table(("module", "covered"), covered) + _table(("not covered", "use instead"), refused)
 
 
+def _mistakes(name: str) -> str:
+    """Return what the checks of ours and of torch say of functions with mistakes, by running them."""
+    field = import_module("trigraph.verification.field")
+    header = ("", "what is wrong", "`check_derivatives` fails in", "`gradcheck`", "`gradgradcheck`")
+    return _table(header, field.rows(getattr(field, name)))
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
     "api": _api,
     "api_torch": _api_torch,
     "cases": _cases,
+    "field": partial(_mistakes, "FIELD"),
     "kinds": _kinds,
     "pylibcugraphops": _pylibcugraphops,
     "symbols": _symbols,
+    "textbook": partial(_mistakes, "TEXTBOOK"),
     "tolerances": _tolerances,
     **{spec.name: partial(_definition, spec) for spec in DEFINITIONS},
 }

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from table_calls import ALL, CPU_PANELS, assert_right, assert_same_bits, call, draw
 
 from trigraph.table import SYMBOLS
+from trigraph.testing import strategies
 
 EXAMPLES = 30  # of each operator: half a minute of one processor for all
 SETTINGS = settings(max_examples=EXAMPLES, derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
@@ -20,14 +21,17 @@ SETTINGS = settings(max_examples=EXAMPLES, derandomize=True, deadline=None, supp
 @st.composite
 def calls(draw_, op):
     """Arguments of an operator: few nodes, edges and channels, or none; dtypes and choices."""
-    index, dtype = draw_(st.sampled_from([np.int32, np.int64])), draw_(st.sampled_from([np.float32, np.float64]))
+    index, dtype = draw_(strategies.index_dtypes()), draw_(st.sampled_from([np.float32, np.float64]))
+    graph = draw_(strategies.graph_arguments(op.definition.graph, index))
     sizes = {}
     for name in op.definition.symbols:
+        if op.graph and name in op.graph.sizes:
+            continue
         symbol = SYMBOLS[name]
-        most = 18 if name in ("num_positions", "num_triplets") else 6 if not symbol.minimum else 5
+        most = 6 if not symbol.minimum else 5
         sizes[name] = draw_(st.integers(symbol.minimum, min(symbol.maximum or most, most)))
     setting = draw_(st.sampled_from([{}, *op.definition.settings]))
-    return draw(op, dtype, index, seed=draw_(st.integers(0, 99)), setting=setting, **sizes)
+    return draw(op, dtype, index, graph, seed=draw_(st.integers(0, 99)), setting=setting, **sizes)
 
 
 def misaligned(a):

@@ -1,0 +1,30 @@
+"""An energy whose forces lack a part, and what `check_derivatives` says of it and of the repaired one."""
+
+import torch
+
+from trigraph.testing import DerivativeError, check_derivatives
+
+
+def energy(positions, detach=True):
+    """Energy of bonds and angles of a chain of atoms; the angles come from vectors without their history."""
+    vectors = positions[1:] - positions[:-1]
+    straight = vectors.detach() if detach else vectors
+    cosines = torch.nn.functional.cosine_similarity(straight[1:], straight[:-1])
+    return (vectors.norm(dim=1) - 1).square().sum() + (cosines - 0.3).square().sum()
+
+
+def repaired(positions):
+    """Energy of the same, with all of its history."""
+    return energy(positions, detach=False)
+
+
+torch.manual_seed(0)
+positions = torch.randn(4, 3, dtype=torch.float64)
+try:
+    check_derivatives(energy, (positions,), framework="torch")
+except DerivativeError as error:
+    print(error)
+    error.result.plot().savefig("wrong_derivative.png", dpi=110)
+    error.result.save("wrong_derivative.html")
+print()
+print(check_derivatives(repaired, (positions,), framework="torch"))

@@ -1,0 +1,142 @@
+"""Strategies of hypothesis for the graphs of the operators: hubs, isolated nodes, multi-edges, shared rows, or nothing.
+
+They need hypothesis, which the extra ``testing`` installs. Graphs shrink to few nodes and edges.
+
+>>> from hypothesis import given
+>>> @given(csc())
+... def test_something(graph):
+...     assert graph.num_positions >= 0
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from hypothesis import strategies as st
+
+from trigraph.graphs import CSC, EdgeGraph, Segments
+
+Draw = st.DrawFn
+INDEX_DTYPES = (np.int32, np.int64)
+
+
+def _numbers(draw: Draw, count: int, bound: int, index: Any) -> np.ndarray:
+    """Return `count` numbers below `bound`, at times most of them the same; none where there is no such number."""
+    if not bound:
+        return np.zeros(0, index)
+    each = st.integers(0, bound - 1)
+    if draw(st.booleans()):  # a hub
+        each = st.just(draw(each)) | each
+    return np.array(draw(st.lists(each, min_size=count, max_size=count)), index)
+
+
+def index_dtypes() -> st.SearchStrategy[Any]:
+    """Return a strategy for the dtypes of indices, int32 and int64."""
+    return st.sampled_from(INDEX_DTYPES)
+
+
+@st.composite
+def csc(draw: Draw, max_nodes: int = 6, max_edges: int = 18, index: Any = None) -> CSC:
+    """Return a strategy for bipartite graphs by destination.
+
+    Parameters
+    ----------
+    max_nodes, max_edges : int
+        Most sources, destinations and rows of edge arrays; most positions.
+    index : dtype, optional
+        That of the indices; int32 or int64 by default.
+
+    Returns
+    -------
+    strategy of trigraph.CSC
+        With parallel edges, hubs, nodes without edges, positions that share a row of the edge arrays, rows that none
+        uses, and graphs without edges or nodes.
+    """
+    index = index or draw(index_dtypes())
+    n_src, n_dst, rows = (draw(st.integers(0, max_nodes)) for _ in range(3))
+    count = draw(st.integers(0, max_edges)) if min(n_src, n_dst, rows) else 0
+    src, dst, ids = (_numbers(draw, count, bound, index) for bound in (n_src, n_dst, rows))
+    return CSC.from_coo(src, dst, n_src, n_dst, ids, rows)
+
+
+@st.composite
+def edge_graph(draw: Draw, max_nodes: int = 6, max_edges: int = 18, index: Any = None) -> EdgeGraph:
+    """Return a strategy for edges between atoms.
+
+    Parameters
+    ----------
+    max_nodes, max_edges : int
+    index : dtype, optional
+        That of the indices; int32 or int64 by default.
+
+    Returns
+    -------
+    strategy of trigraph.EdgeGraph
+        With periodic images, told apart by their shifts, edges from a node to its own image, hubs, atoms without
+        edges, edges with and without their reverse, and graphs without edges or nodes.
+    """
+    index, nodes = index or draw(index_dtypes()), draw(st.integers(0, max_nodes))
+    count = draw(st.integers(0, max_edges // 2)) if nodes else 0
+    src, dst = (_numbers(draw, count, nodes, index) for _ in range(2))
+    # No two pairs have equal shifts.
+    half = np.column_stack(
+        [src, dst, np.arange(1, count + 1), *(_numbers(draw, count, 3, index) - 1 for _ in range(2))]
+    )
+    reverse = np.array(draw(st.lists(st.booleans(), min_size=count, max_size=count)), bool)
+    back = np.column_stack([dst, src, -half[:, 2:]])[reverse]
+    both = np.concatenate([half, back])
+    both = both[np.argsort(both[:, 0], kind="stable")].astype(index)
+    return EdgeGraph(both[:, 0].copy(), both[:, 1].copy(), nodes, both[:, 2:].copy())
+
+
+@st.composite
+def segments(
+    draw: Draw, max_segments: int = 6, max_members: int = 18, index: Any = None, num_members: int | None = None
+) -> Segments:
+    """Return a strategy for members of segments, such as the triplets of edges.
+
+    Parameters
+    ----------
+    max_segments, max_members : int
+    index : dtype, optional
+        That of the indices; int32 or int64 by default.
+    num_members : int, optional
+        The number of members, if it is known; there is a segment then, unless it is 0.
+
+    Returns
+    -------
+    strategy of trigraph.Segments
+        In any order, with segments that have most members, or none.
+    """
+    index = index or draw(index_dtypes())
+    bound = draw(st.integers(1 if num_members else 0, max_segments))
+    if num_members is None:
+        num_members = draw(st.integers(0, max_members)) if bound else 0
+    return Segments(_numbers(draw, num_members, bound, index), bound)
+
+
+@st.composite
+def graph_arguments(draw: Draw, kind: str | None, index: Any) -> dict[str, Any]:
+    """Return a strategy for the graph objects among an operator's arguments, by name, that fit one another.
+
+    Parameters
+    ----------
+    kind : str or None
+        A key of `trigraph.table.GRAPHS`; None for operators without a graph.
+    index : dtype
+
+    Returns
+    -------
+    strategy of dict
+    """
+    if kind is None:
+        return {}
+    if kind in ("csc", "edges"):
+        return {"graph": draw((csc if kind == "csc" else edge_graph)(index=index))}
+    triplets = draw(segments(index=index))
+    found = {"triplets": triplets}
+    if kind == "bilinear":
+        found["atoms"] = draw(segments(index=index, num_members=triplets.num_segments))
+        found["idx_in"] = draw(segments(index=index, num_members=triplets.num_members))
+    return found

@@ -1,0 +1,98 @@
+"""Bugs in means and softmaxes over neighbours."""
+
+from __future__ import annotations
+
+import torch
+
+from trigraph.verification.field.entry import Entry, numbers
+
+Tensor = torch.Tensor
+
+
+def _sums(values: Tensor, nodes: Tensor, number: int) -> Tensor:
+    return values.new_zeros(number, *values.shape[1:]).index_add(0, nodes, values)
+
+
+def plain_softmax(scores: Tensor, nodes: Tensor) -> Tensor:
+    """Softmax over the edges of each node, of the scores as they are."""
+    terms = scores.exp()
+    return terms / _sums(terms, nodes, 2)[nodes]
+
+
+def shifted_softmax(scores: Tensor, nodes: Tensor) -> Tensor:
+    """Softmax over the edges of each node, of differences to the largest score there."""
+    largest = scores.new_full((2,), -torch.inf).scatter_reduce(0, nodes, scores.detach(), "amax")
+    return plain_softmax(scores - largest[nodes], nodes)
+
+
+def mean(messages: Tensor, nodes: Tensor) -> Tensor:
+    """Mean over the edges of each of three nodes; 0 for a node without an edge."""
+    degrees = torch.bincount(nodes, minlength=3).clamp(min=1)
+    return (_sums(messages, nodes, 3) / degrees[:, None]).sin()
+
+
+def mean_of_nothing(messages: Tensor, nodes: Tensor) -> Tensor:
+    """Divide by the number of edges, 0 included."""
+    return (_sums(messages, nodes, 3) / torch.bincount(nodes, minlength=3)[:, None]).sin()
+
+
+def weighted_by_mask(values: Tensor, mask: Tensor) -> Tensor:
+    """Multiply padding by 0, which leaves a NaN what it is."""
+    return (values.sin() * mask[:, None]).sum(0)
+
+
+def weighted_by_choice(values: Tensor, mask: Tensor) -> Tensor:
+    """Choose what is no padding."""
+    return torch.where(mask[:, None], values.sin(), 0.0).sum(0)
+
+
+def by_degree(x: Tensor, degrees: Tensor) -> Tensor:
+    """Divide rows by degrees, 1 for none."""
+    return x.sin() / degrees.clamp(min=1)[:, None]
+
+
+def by_changed_degree(x: Tensor, degrees: Tensor) -> Tensor:
+    """Be `by_degree`, which changes the caller's degrees."""
+    return x.sin() / degrees.clamp_(min=1)[:, None]
+
+
+ENTRIES = (
+    Entry(
+        "softmax of large scores",
+        "PyG #53",
+        "exp of a score of 100 overflows in float32, since the largest score is not subtracted",
+        plain_softmax,
+        shifted_softmax,
+        lambda: (100 + numbers(4), torch.tensor([0, 0, 1, 1])),
+        "float32",
+    ),
+    Entry(
+        "mean of nothing",
+        "DGL #2777, PyG #1129",
+        "a node without edges divides 0 by 0",
+        mean_of_nothing,
+        mean,
+        lambda: (numbers(3, 2), torch.tensor([0, 2, 2])),
+        "differences",
+    ),
+    Entry(
+        "padding times 0",
+        "DGL #5476",
+        "a NaN in padding reaches all nodes, since it is multiplied by 0 and not left out",
+        weighted_by_mask,
+        weighted_by_choice,
+        lambda: (numbers(3, 2), torch.tensor([True, True, False])),
+        "nan",
+        0,
+    ),
+    Entry(
+        "changed argument",
+        "PyG #1553",
+        "the normalisation changes its argument in place",
+        by_changed_degree,
+        by_degree,
+        lambda: (numbers(3, 2), torch.tensor([2, 0, 1])),
+        "unchanged",
+        0,
+    ),
+)
