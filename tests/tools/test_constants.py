@@ -33,7 +33,7 @@ SAME = {
     ("gpu/dimenet.py", "PAD"): ("dimenet_triplets.cuh", "PAD"),
     ("gpu/dimenet.py", "PROJECTED"): ("dimenet.cu", "PROJECTED"),
     ("gpu/dimenet.py", "THREADS"): ("dimenet_triplets.cuh", "THREADS"),
-    ("gpu/gemnet.py", "RUN"): ("gemnet.cu", "(1 << run_bits) * triplets_at_a_time"),
+    ("gpu/gemnet.py", "MOST_IN_ORDER"): ("gemnet.cu", "(1 << run_bits) * triplets_at_a_time"),
     ("gpu/rows.py", "THREADS"): ("rows.cuh", "row_threads"),
     ("gpu/units.py", "SIDE"): ("products.cuh", "product_side"),
     ("gpu/sums.py", "ROWS"): ("dimenet_triplets.cuh", "CHUNK"),  # edges of a block of dimenet_weights_parts
