@@ -147,3 +147,50 @@ def test_fixtures(pytester):
         f"test_fixtures.py-test_{n}.html" for n in ("right-2", "right", "wrong_derivative", "wrong_operator")
     ]
     assert np.char.find((pytester.path / "pages" / pages[-1]).read_text(), "<table>") > 0
+
+
+def mattergens(convert):
+    """MatterGen's bilinear as the forward of `interaction_bilinear`: numbered triplets, and a padded basis."""
+    from trigraph.benchmarks.calls import Unavailable
+    from trigraph.benchmarks.gemnet_blocks import mattergen_layers
+
+    try:
+        bilinear = mattergen_layers()[0].EfficientInteractionBilinear
+    except Unavailable as missing:
+        pytest.skip(str(missing))
+
+    def forward(rad_W1, sph, m, weight, triplets, atoms, idx_in):
+        if atoms is not None:
+            raise NotImplementedError("sums over atoms")
+        numbers = [np.count_nonzero(triplets.index[:k] == e) for k, e in enumerate(triplets.index)]
+        edge, number = torch.tensor(triplets.index).long(), torch.tensor(numbers).long()
+        padded = sph.new_zeros(len(rad_W1), max(numbers, default=-1) + 1, sph.shape[1])
+        padded = padded.index_put((edge, number), sph).transpose(1, 2)
+        interm = rad_W1.shape[1]
+        layer = bilinear(weight.shape[1] // interm, interm, len(weight))
+        if convert:
+            trigraph.torch.convert(layer)
+        rows = m if idx_in is None else m[torch.tensor(idx_in.index).long()]
+        given = {"weight": weight.view(len(weight), interm, -1).permute(2, 1, 0)}
+        return torch.func.functional_call(layer, given, ((rad_W1, padded), rows, edge, number))
+
+    return forward
+
+
+@pytest.mark.filterwarnings("ignore:Zero graph edges found")
+@pytest.mark.parametrize("convert", [False, True])
+def test_mattergens_bilinear(convert):
+    """Without edges it raises, and padding brings NaN to what does not depend on it; converted, all is right."""
+    found = trigraph.verify(
+        mattergens(convert),
+        "interaction_bilinear",
+        framework="torch",
+        where=["atoms=None"],
+        dtypes=["float64"],
+        raises=False,
+    )
+    assert len(found.checks) > 500
+    if convert:
+        assert found.passed
+    assert all("no edges" in c.case or c.kind in ("nan", "layout") for c in found.failures)
+    assert {c.kind for c in found.failures} >= ({"nan"} if not convert else set())
