@@ -29,6 +29,8 @@ class Result:
     name: str
     checks: list[Check] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
+    cases: str = "order"  # what `case` of a check names, and the heading of its column
+    title: str = "Derivatives of"
 
     @property
     def passed(self) -> bool:
@@ -42,13 +44,15 @@ class Result:
 
     def __str__(self) -> str:
         from rich.console import Console
+        from rich.markup import escape
         from rich.table import Table
 
-        table = Table("check", "order", "of", "error", "allowed", "slope", "remark", title=self.name)
+        table = Table("check", self.cases, "of", "error", "allowed", "slope", "remark", title=self.name)
         for c in self.checks:
-            mark = "" if c.passed else "[bold red]failed: [/]"
+            mark = "" if not c.failed else "[bold red]failed: [/]"
             slope = "" if c.order is None else f"{c.order:.2f}"
-            table.add_row(c.kind, c.case, c.field, f"{c.error:.1e}", f"{c.tolerance:.1e}", slope, mark + c.note)
+            numbers = (f"{c.error:.1e}", f"{c.tolerance:.1e}") if c.offered else ("", "")
+            table.add_row(c.kind, c.case, c.field, *numbers, slope, mark + escape(c.note))
         for kind, why in self.skipped.items():
             table.add_row(kind, "", "", "", "", "", f"left out: {why}")
         text = io.StringIO()
@@ -106,11 +110,13 @@ class DerivativeError(AssertionError):
     result : Result
     """
 
+    what = "checks of its derivatives"
+
     def __init__(self, result: Result) -> None:
         found = result.failures
-        lines = [f"{result.name}: {len(found)} of {len(result.checks)} checks of its derivatives failed"]
+        lines = [f"{result.name}: {len(found)} of {len(result.checks)} {self.what} failed"]
         for c in found[:10]:
-            order = f"order {c.case}, " if c.case else ""
+            order = f"{result.cases} {c.case}, " if c.case else ""
             lines.append(
                 f"  {c.kind} ({order}{c.field}): {c.note or f'error {c.error:.1e}; allowed {c.tolerance:.1e}'}"
             )
@@ -118,3 +124,14 @@ class DerivativeError(AssertionError):
             lines.append(f"  and {len(found) - 10} more; see the result of this error")
         super().__init__("\n".join(lines))
         self.result = result
+
+
+class CalculatorError(DerivativeError):
+    """A calculator is wrong; the message says what, `result` holds everything.
+
+    Attributes
+    ----------
+    result : Result
+    """
+
+    what = "checks"
