@@ -15,22 +15,13 @@ from scipy.spatial.transform import Rotation
 
 from trigraph.testing.calculator_results import UNITS, Rounding, Subject, moved, rounding_of, strained
 from trigraph.testing.curves import element_problem, examine, one_sided, shown
-from trigraph.testing.scans import Jump, refine, scan
 from trigraph.verification.record import Check
 
 ELEMENTS = 12  # components of forces that are compared one by one
 RATTLED = 0.03  # of the nearest distance, standard deviation: a symmetric structure hides mistakes
 DISPLACED = 0.2  # of the nearest distance, length of a direction of differences
 FAR = 200.0  # Å, where nothing of finite range is left
-PAIR_POINTS, SCALE_POINTS = 160, 64
-SCALES = 0.97, 1.3
-RANGES = (4.0, 6.0, 8.0, 10.0, 12.0, 15.0, 20.0)  # Å; the largest is the end of the scan where nothing vanishes
 KINDS_OF_ATOMS = 3  # elements, or pairs of them, that are tried
-TURN = 0.25  # radians to each side of a straight angle
-# Verlet's time step, in units of the fastest vibration's 1/omega, and steps of the run.
-STEP, NUMBER = 0.2, 40
-HALVED = 0.25  # what the logarithm to base 2 of the ratio of the errors of two time steps may differ from 2
-
 NAMES = ("xx", "yy", "zz", "yz", "xz", "xy")
 Results = dict[str, Any]
 
@@ -51,13 +42,12 @@ class Checks:
     def __post_init__(self) -> None:
         self.atoms = self.given.copy()
         self.atoms.set_constraint()
-        self.nearest = _nearest(self.atoms)
+        self.nearest = nearest(self.atoms)
         self.size = DISPLACED * self.nearest
         self.atoms.positions += RATTLED * self.nearest * self.rng.standard_normal(self.atoms.positions.shape)
         self.periodic = bool(self.atoms.pbc.any())
         # The same atoms by themselves, for what makes no sense in a crystal.
-        self.cluster = _alone(self.atoms.numbers, self.atoms.positions)
-        self.range = 0.0
+        self.cluster = alone(self.atoms.numbers, self.atoms.positions)
 
     @cached_property
     def rounding(self) -> Rounding:
@@ -72,6 +62,7 @@ class Checks:
     # ---- rows --------------------------------------------------------------------------------------------------------
 
     def check(self, kind: str, label: str, error: float, allowed: float, note: str = "", **more: Any) -> Check:
+        """Return a row of the structure."""
         return Check(
             self.subject.name, self.name, "float64", kind, self.name, label, float(error), allowed, note=note, **more
         )
@@ -136,7 +127,7 @@ class Checks:
         return self.check(kind, label, worst, 1.0, note if not worst <= 1 else "")
 
     def forces(self) -> Iterator[Check]:
-        """Forces are minus the gradient of the energy."""
+        """Compare forces with differences of the energy."""
         self.needs("forces", self.atoms)
         x, forces = self.atoms.positions.copy(), self.subject.ask("forces", self.atoms)
 
@@ -179,14 +170,14 @@ class Checks:
         yield self.check("jacobian", "two random directions", error, first + second, note)
 
     def net_force(self) -> Iterator[Check]:
-        """Forces sum to zero."""
+        """Add up the forces, to zero."""
         self.needs("forces", self.atoms)
         net = float(abs(self.subject.ask("forces", self.atoms).sum(axis=0)).max())
         allowed = self.rounding.net()
         yield self.check("net force", "", net, allowed, "" if net <= allowed else f"sum of forces is {net:.2g} eV/Å")
 
     def net_torque(self) -> Iterator[Check]:
-        """Forces of atoms by themselves do not turn them."""
+        """Add up the torques, to zero: atoms by themselves do not begin to turn."""
         if self.periodic:
             return
         self.needs("forces", self.atoms)
@@ -215,7 +206,7 @@ class Checks:
         return float(abs(self.atoms.positions).max(initial=0.0)) + float(abs(np.array(self.atoms.cell)).max())
 
     def rotation(self) -> Iterator[Check]:
-        """Forces and stress turn with the atoms and their cell."""
+        """Let forces and stress turn with the atoms and their cell."""
         yield from self._turned("rotation", Rotation.from_quat(self.rng.standard_normal(4)).as_matrix())
 
     def reflection(self) -> Iterator[Check]:
@@ -232,7 +223,7 @@ class Checks:
         yield from self._elsewhere("translation", self.atoms.positions + self.rng.uniform(-5.0, 5.0, 3))
 
     def renumbering(self) -> Iterator[Check]:
-        """Forces are renumbered with the atoms."""
+        """Let forces be renumbered with the atoms."""
         order = self.rng.permutation(len(self.atoms))
         before = self.results(self.atoms)
         if "forces" in before:
@@ -261,28 +252,30 @@ class Checks:
 
     # ---- few atoms, and far ones -------------------------------------------------------------------------------------
 
-    def _elements(self) -> list[int]:
+    def elements_of(self) -> list[int]:
+        """Return the atomic numbers that are tried."""
         return [int(z) for z in np.unique(self.atoms.numbers)][:KINDS_OF_ATOMS]
 
-    def _pairs(self) -> list[tuple[int, int]]:
-        elements = self._elements()
+    def pairs(self) -> list[tuple[int, int]]:
+        """Return the pairs of atomic numbers that are tried."""
+        elements = self.elements_of()
         return [(a, b) for i, a in enumerate(elements) for b in elements[i:]][:KINDS_OF_ATOMS]
 
     def lone_atom(self) -> Iterator[Check]:
         """Nothing acts on an atom by itself."""
-        for z in self._elements():
-            found = self.results(_alone([z], np.zeros((1, 3))))
+        for z in self.elements_of():
+            found = self.results(alone([z], np.zeros((1, 3))))
             finite = math.isfinite(found["energy"])
-            yield self.check("lone atom", f"energy of {_symbol(z)}", found["energy"] if not finite else 0.0, 0.0)
+            yield self.check("lone atom", f"energy of {symbol(z)}", found["energy"] if not finite else 0.0, 0.0)
             if "forces" in found:
-                force, allowed = float(abs(found["forces"]).max()), self.rounding_of_cluster.allowed("forces")
+                force, allowed = float(abs(found["forces"]).max()), self.rounding.allowed("forces")
                 note = "" if force <= allowed else f"a force of {force:.2g} eV/Å acts on it"
-                yield self.check("lone atom", f"force on {_symbol(z)}", force, allowed, note)
+                yield self.check("lone atom", f"force on {symbol(z)}", force, allowed, note)
 
     def two_atoms(self) -> Iterator[Check]:
         """Two atoms push each other along their axis, by the slope of the energy."""
-        for pair in self._pairs():
-            atoms = _alone(pair, [[0, 0, 0], _oblique(self.nearest)])
+        for pair in self.pairs():
+            atoms = alone(pair, [[0, 0, 0], oblique(self.nearest)])
             self.needs("forces", atoms)
             rounding = rounding_of(self.subject, atoms, self.rng, self.size)
             axis = atoms.positions[1] / np.linalg.norm(atoms.positions[1])
@@ -290,10 +283,12 @@ class Checks:
             pulled = float(forces[1] @ axis)
 
             def energy(t: np.ndarray, atoms: Any = atoms, axis: np.ndarray = axis) -> float:
-                return float(self.subject.ask("energy", moved(atoms, atoms.positions + [[0] * 3, t[0] * axis])))
+                return float(
+                    self.subject.ask("energy", moved(atoms, atoms.positions + np.array([0 * axis, t[0] * axis])))
+                )
 
             expected = {"forces": np.array([-pulled * axis, pulled * axis])}
-            label, reach = "-".join(map(_symbol, pair)), self.nearest
+            label, reach = "-".join(map(symbol, pair)), self.nearest
             yield from self.compare("two atoms", {"forces": forces}, expected, rounding, f"{label} axis", reach=reach)
             noise = rounding.noise["energy"] + 2.0**-53 * reach * rounding.pull
             error, allowed, slope = element_problem(
@@ -306,7 +301,9 @@ class Checks:
         """Compare results of atoms and others, far away, with those of both alone."""
         far = float(np.ptp(self.cluster.positions, axis=0).max()) + FAR
         others.positions += far
-        both = _alone([*self.cluster.numbers, *others.numbers], np.concatenate([self.cluster.positions, others.positions]))
+        both = alone(
+            [*self.cluster.numbers, *others.numbers], np.concatenate([self.cluster.positions, others.positions])
+        )
         parts = [self.results(self.cluster), self.results(others)]
         expected = {"energy": sum(p["energy"] for p in parts)}
         if "forces" in parts[0]:
@@ -317,96 +314,12 @@ class Checks:
 
     def far_atoms(self) -> Iterator[Check]:
         """Atoms out of reach add their energy."""
-        for z in self._elements():
-            yield from self._together("far atoms", _alone([z], np.zeros((1, 3))), f"{_symbol(z)} far away")
+        for z in self.elements_of():
+            yield from self._together("far atoms", alone([z], np.zeros((1, 3))), f"{symbol(z)} far away")
 
     def company(self) -> Iterator[Check]:
         """Two copies out of reach of each other are each as alone."""
         yield from self._together("company", self.cluster.copy(), "two copies")
-
-    # ---- continuity --------------------------------------------------------------------------------------------------
-
-    def _channels(self, atoms: Any) -> np.ndarray:
-        found = self.results(atoms)
-        return np.concatenate([[found["energy"]], np.ravel(found.get("forces", ()))])
-
-    def _noise(self, rounding: Rounding, atoms: Any) -> np.ndarray:
-        number = 3 * len(atoms) if "forces" in rounding.noise else 0
-        return np.array([rounding.noise["energy"], *[rounding.noise.get("forces", 0.0)] * number])
-
-    def _told(self, kind: str, label: str, jumps: list[Jump], where: Callable[[float], str]) -> Check:
-        """Return one row for a scan: the first jump in words, or none."""
-        if not jumps:
-            return self.check(kind, label, 0.0, 0.0)
-        texts, worst = [], 0.0
-        for jump in jumps:
-            of_energy, of_forces = abs(jump.change[0]), abs(jump.change[1:]).max(initial=0.0)
-            worst = max(worst, of_forces if np.isfinite(of_forces) else math.inf, of_energy)
-            steep = 4 * jump.width * of_forces * max(1, len(jump.change) - 1)
-            if not np.isfinite(jump.change).all():
-                texts.append(f"results are not finite {where(jump.at)}")
-            elif of_energy > max(steep, self.rounding.allowed("energy") * self.rounding.number):
-                texts.append(f"energy jumps by {of_energy:.2g} eV, forces by {of_forces:.2g} eV/Å, {where(jump.at)}")
-            else:
-                texts.append(f"a kink: forces jump by {of_forces:.2g} eV/Å and energy does not, {where(jump.at)}")
-        return self.check(kind, label, worst, 0.0, "; ".join(texts))
-
-    def cutoff(self) -> Iterator[Check]:
-        """Energy and forces go on without a jump as an atom comes into reach."""
-        for pair in self._pairs():
-            atoms = _alone(pair, [[0, 0, 0], _oblique(self.nearest)])
-            axis = atoms.positions[1] / np.linalg.norm(atoms.positions[1])
-            rounding = rounding_of(self.subject, atoms, self.rng, self.size)
-
-            def apart(distance: float, atoms: Any = atoms, axis: np.ndarray = axis) -> np.ndarray:
-                return self._channels(moved(atoms, np.array([np.zeros(3), distance * axis])))
-
-            nothing = apart(FAR)
-            ends = [r for r in RANGES if r > self.nearest and all((apart(q) == nothing).all() for q in RANGES if q >= r)]
-            end = min(ends, default=RANGES[-1])
-            jumps = scan(apart, np.linspace(0.8 * self.nearest, end, PAIR_POINTS), self._noise(rounding, atoms))
-            self.range = max(self.range, *(jump.at for jump in jumps), 0.0)
-            label = f"{'-'.join(map(_symbol, pair))} from {0.8 * self.nearest:.2f} to {end:.0f} Å"
-            yield self._told("cutoff", label, jumps, lambda at: f"at {at:.6f} Å")
-        if len(self.atoms) < 2:
-            return
-
-        def scaled(factor: float) -> np.ndarray:
-            return self._channels(_scaled(self.atoms, factor))
-
-        jumps = scan(scaled, np.linspace(*SCALES, SCALE_POINTS), self._noise(self.rounding, self.atoms))
-        label = f"structure scaled by {SCALES[0]} to {SCALES[1]}"
-        yield self._told("cutoff", label, jumps, self._where)
-
-    def _where(self, factor: float) -> str:
-        """Return where on a scan of scales, with the pair that is as far apart as a jump of two atoms."""
-        from ase.neighborlist import neighbor_list
-
-        text = f"at scale {factor:.6f}"
-        if self.range:
-            distances = neighbor_list("d", _scaled(self.atoms, factor), 1.01 * self.range)
-            near = distances[np.argmin(abs(distances - self.range))] if len(distances) else math.inf
-            text += f", two atoms {near:.6f} Å apart" * bool(abs(near - self.range) < 1e-5)
-        return text
-
-    def line(self) -> Iterator[Check]:
-        """Energy and forces go on without a jump as three atoms pass a line."""
-        elements = self._elements()
-        short, long = 0.75 * self.nearest, 1.25 * self.nearest
-        for k, centre in enumerate(elements):
-            ends = [elements[k - 1], elements[(k + 1) % len(elements)]]
-            for degrees, side in ((180, -1.0), (0, 1.0)):
-
-                def at(angle: float, side: float = side, ends: list[int] = ends, centre: int = centre) -> np.ndarray:
-                    there = long * side * np.array([math.cos(angle), math.sin(angle), 0.0])
-                    return self._channels(_alone([centre, *ends], [[0, 0, 0], [short, 0, 0], there]))
-
-                atoms = _alone([centre, *ends], [[0, 0, 0], [short, 0, 0], [long * side * 0.9, long * 0.4, 0]])
-                rounding = rounding_of(self.subject, atoms, self.rng, 0.1 * self.size)
-                found = refine(at, -TURN, TURN, self._noise(rounding, atoms), 0.0)
-                label = f"{degrees}°, {_symbol(ends[0])}-{_symbol(centre)}-{_symbol(ends[1])}"
-                where = f"at {degrees}°"
-                yield self._told("line", label, [found] if found else [], lambda _, where=where: where)
 
     # ---- calls -------------------------------------------------------------------------------------------------------
 
@@ -434,7 +347,8 @@ class Checks:
         """Results do not depend on the structures that were computed before."""
         calculator = self.subject.fresh()
         expected = {what: self.subject.ask(what, self.atoms, calculator) for what in self.subject.offered(self.atoms)}
-        for atoms in (self._other(), self.atoms[::-1], self.cluster, self._other()):
+        strain = 0.1 * np.array([1.0, -1.0, 1.0, 0.5, -0.5, 0.5])
+        for atoms in (self._other(), self.atoms[::-1], strained(self.atoms, strain), self._other()):
             for what in self.subject.offered(atoms):
                 self.subject.ask(what, atoms, calculator)
         found = self.results(self.atoms, calculator)
@@ -458,86 +372,27 @@ class Checks:
         """Give equal bits when pickled and loaded again."""
         yield from self._copied("pickle", lambda calculator: pickle.loads(pickle.dumps(calculator)))
 
-    # ---- dynamics ----------------------------------------------------------------------------------------------------
 
-    def _fastest(self) -> float:
-        """Return the largest frequency of vibration, about, by a power iteration with differences of forces."""
-        x, root = self.atoms.positions, np.sqrt(self._masses())
-        v, square = self.rng.standard_normal(x.shape), 0.0
-        for _ in range(8):
-            v /= np.linalg.norm(v)
-            step = 2.0**-10 * self.nearest * v / (abs(v / root).max() * root)
-            change = self.subject.ask("forces", moved(self.atoms, x + step))
-            change = change - self.subject.ask("forces", moved(self.atoms, x - step))
-            image = change / root / (2 * np.linalg.norm(step * root))
-            square, v = float(np.linalg.norm(image)), image
-            if not square > 0:
-                return 0.0
-        return math.sqrt(square)
-
-    def _masses(self) -> np.ndarray:
-        masses: np.ndarray = self.atoms.get_masses()[:, None]
-        return masses / masses.mean()
-
-    def _energies(self, velocities: np.ndarray, step: float, number: int) -> np.ndarray:
-        """Return the total energy at each step of a velocity-Verlet run."""
-        x, v, masses, total = self.atoms.positions.copy(), velocities.copy(), self._masses(), []
-        for _ in range(number + 1):
-            atoms = moved(self.atoms, x)
-            forces = self.subject.ask("forces", atoms)
-            total.append(self.subject.ask("energy", atoms) + 0.5 * float((masses * v**2).sum()))
-            half = v + step / 2 * forces / masses
-            x = x + step * half
-            v = half + step / 2 * self.subject.ask("forces", moved(self.atoms, x)) / masses
-        return np.array(total) - total[0]
-
-    def drift(self) -> Iterator[Check]:
-        """Let the error of the energy fall with the square of the time step."""
-        self.needs("forces", self.atoms)
-        omega = self._fastest()
-        if not omega > 0:
-            return
-        speed = 0.1 * self.size * omega
-        velocities = speed * self.rng.standard_normal(self.atoms.positions.shape)
-        coarse = self._energies(velocities, STEP / omega, NUMBER)
-        fine = self._energies(velocities, STEP / omega / 2, 2 * NUMBER)[::2]
-        large, small = (float(np.sqrt(np.mean(e**2))) for e in (coarse, fine))
-        label = f"rms {large / len(self.atoms):.1e} eV/atom"
-        if large <= self.rounding.allowed("energy") * len(self.atoms):
-            yield self.check("drift", label, 0.0, HALVED, "within rounding")
-            return
-        fall = math.log2(large / small) if small > 0 else math.inf
-        note = "" if abs(fall - 2) <= HALVED else f"half the time step divides the error by {2**fall:.2f}; expected 4"
-        yield self.check("drift", label, abs(fall - 2), HALVED, note, order=fall)
-
-
-def _symbol(number: int) -> str:
+def symbol(number: int) -> str:
+    """Return the symbol of an element."""
     from ase.data import chemical_symbols
 
     return str(chemical_symbols[number])
 
 
-def _alone(numbers: Any, positions: Any) -> Any:
+def alone(numbers: Any, positions: Any) -> Any:
     """Return atoms without a cell."""
     from ase import Atoms
 
     return Atoms(numbers=numbers, positions=positions)
 
 
-def _oblique(length: float) -> np.ndarray:
+def oblique(length: float) -> np.ndarray:
     """Return a vector of a length along no axis."""
     return length * np.array([0.48, 0.64, 0.6])
 
 
-def _scaled(atoms: Any, factor: float) -> Any:
-    """Return atoms with all distances multiplied."""
-    found = atoms.copy()
-    found.set_cell(factor * np.array(atoms.cell), scale_atoms=False)
-    found.positions = factor * atoms.positions
-    return found
-
-
-def _nearest(atoms: Any) -> float:
+def nearest(atoms: Any) -> float:
     """Return the smallest distance of two atoms; 2 Å where there is none."""
     from ase.neighborlist import neighbor_list
 

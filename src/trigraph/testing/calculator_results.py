@@ -17,7 +17,7 @@ UNITS = {"energy": "eV/atom", "forces": "eV/Å", "stress": "eV/Å^3"}
 # Spacings of nearby values by whose fourth differences rounding is estimated: one for calculators in float64, one that
 # still moves atoms whose positions are rounded to float32. Curvature contributes the fourth power of either.
 SPACINGS = (TINY, 2.0**-20)
-DIRECTIONS = 3
+DIRECTIONS = 2
 REMEMBERED = 4096  # results
 
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.testing.calculator_checks import Checks, NotOffered
+from trigraph.testing.calculator_checks import NotOffered
+from trigraph.testing.calculator_paths import Paths
 from trigraph.testing.calculator_results import Subject
 from trigraph.testing.result import CalculatorError, Result
 from trigraph.verification.record import Check
@@ -109,13 +110,13 @@ def check_calculator(
     subject = Subject(factory, getattr(factory, "__name__", type(factory).__name__))
     result = Result(subject.name, skipped=skip, title="Checks of", cases="structure")
     for label, atoms in zip(labels, structures, strict=True):
-        _run(Checks(subject, label, atoms, np.random.default_rng(seed)), result)
+        _run(Paths(subject, label, atoms, np.random.default_rng(seed)), result)
     if raises and not result.passed:
         raise CalculatorError(result)
     return result
 
 
-def _run(checks: Checks, result: Result) -> None:
+def _run(checks: Paths, result: Result) -> None:
     """Make the checks at one structure; a call that goes wrong is a failed check, and those before it stay."""
     for kind in KINDS:
         if kind in result.skipped:

@@ -13,7 +13,7 @@ Function = Callable[[float], np.ndarray]  # from a point to the values (num_chan
 
 ORDER = 4  # of the differences by which a jump is told from what is smooth: these fall with its fourth power
 SPAN = 16  # intervals into which a window is divided; the next window is of `ORDER` of them
-LEVELS = 11  # of windows, each a quarter of the one before: the last is 2e-7 of the first
+LEVELS = 9  # of windows, each a quarter of the one before: the last is 4e-6 of the first
 # The standard deviation of fourth differences of independent errors of deviation 1 is sqrt(1 + 16 + 36 + 16 + 1).
 SPREAD = 70.0**0.5
 LAST_BITS = 2.0**-53
@@ -21,16 +21,19 @@ LAST_BITS = 2.0**-53
 KEEPS = 0.7
 NEIGHBOURS = slice(3, 9)  # stencils, to each side, that a stencil of a scan is compared with
 STANDS_OUT = 4.0
-MOST = 4  # places of a scan that are refined
+SMOOTH = 4.0  # factor between what a channel changes by in the last window, and what it changes by beside the jump
 
 
 @dataclass(frozen=True)
 class Jump:
-    """A jump: where, the change of each channel (NaN where values are), and the window that holds it."""
+    """A jump: where, and the change of each channel (NaN where values are).
+
+    `jumps` tells in which channels; others change within the window that holds the jump by what is smooth, or rounding.
+    """
 
     at: float
     change: np.ndarray
-    width: float
+    jumps: np.ndarray
 
 
 def allowed(points: np.ndarray, values: np.ndarray, noise: np.ndarray) -> np.ndarray:
@@ -50,8 +53,8 @@ def allowed(points: np.ndarray, values: np.ndarray, noise: np.ndarray) -> np.nda
     """
     slope = np.median(abs(np.diff(values, axis=0)), axis=0) / abs(points[1] - points[0])
     last_bits = LAST_BITS * (abs(values).max(axis=0) + slope * abs(points).max())
-    found: np.ndarray = MARGIN * SPREAD * (noise + last_bits)
-    return np.maximum(found, np.finfo(float).tiny)
+    found: np.ndarray = np.maximum(MARGIN * SPREAD * (noise + last_bits), np.finfo(float).tiny)
+    return found
 
 
 def refine(f: Function, low: float, high: float, noise: np.ndarray, centre: float | None = None) -> Jump | None:
@@ -81,7 +84,7 @@ def refine(f: Function, low: float, high: float, noise: np.ndarray, centre: floa
         values = np.array([f(float(t)) for t in points])
         wrong = ~np.isfinite(values).all(axis=1)
         if wrong.any():
-            return Jump(float(points[wrong][0]), np.full(values.shape[1], np.nan), 0.0)
+            return Jump(float(points[wrong][0]), np.full(values.shape[1], np.nan), np.ones(values.shape[1], bool))
         fourth = (abs(np.diff(values, ORDER, axis=0)) / allowed(points, values, noise)).max(axis=1)
         start = int(np.argmax(fourth)) if centre is None else (SPAN - ORDER) // 2
         largest.append(float(fourth[max(0, start - 1) : start + 2].max()))
@@ -95,7 +98,10 @@ def refine(f: Function, low: float, high: float, noise: np.ndarray, centre: floa
         middle = values[start + ORDER // 2]
         sides = values[[start, start + ORDER]] - middle
         change = np.where(abs(sides[0]) > abs(sides[1]), sides[0], sides[1])
-    return Jump(float((low + high) / 2), change, float(high - low))
+    smooth = ORDER * np.sort(abs(np.diff(values, axis=0)), axis=0)[-2]  # the largest one may hold the jump
+    jumps = abs(change) > SMOOTH * smooth + allowed(points, values, noise)
+    jumps[int(np.argmax(abs(change) / allowed(points, values, noise)))] |= not jumps.any()
+    return Jump(float((low + high) / 2), change, jumps)
 
 
 def places(points: np.ndarray, values: np.ndarray, noise: np.ndarray) -> list[int]:
@@ -109,7 +115,7 @@ def places(points: np.ndarray, values: np.ndarray, noise: np.ndarray) -> list[in
     Returns
     -------
     list of int
-        First points of the stencils, `MOST` at most.
+        First points of the stencils.
 
     Notes
     -----
@@ -134,10 +140,10 @@ def places(points: np.ndarray, values: np.ndarray, noise: np.ndarray) -> list[in
     for i in found:
         if all(abs(i - j) > ORDER for j in apart):
             apart.append(i)
-    return apart[:MOST]
+    return apart
 
 
-def scan(f: Function, points: np.ndarray, noise: np.ndarray) -> list[Jump]:
+def scan(f: Function, points: np.ndarray, noise: np.ndarray, most: int) -> list[Jump]:
     """Return the jumps of a function that a scan of it finds.
 
     Parameters
@@ -147,6 +153,8 @@ def scan(f: Function, points: np.ndarray, noise: np.ndarray) -> list[Jump]:
         Equally spaced.
     noise : array, shape (num_channels,)
         As of `allowed`.
+    most : int
+        Number of places that are refined.
 
     Returns
     -------
@@ -156,9 +164,9 @@ def scan(f: Function, points: np.ndarray, noise: np.ndarray) -> list[Jump]:
     values = np.array([f(float(t)) for t in points])
     wrong = ~np.isfinite(values).all(axis=1)
     if wrong.any():
-        return [Jump(float(points[wrong][0]), np.full(values.shape[1], np.nan), 0.0)]
+        return [Jump(float(points[wrong][0]), np.full(values.shape[1], np.nan), np.ones(values.shape[1], bool))]
     found = []
-    for i in places(points, values, noise):
+    for i in places(points, values, noise)[:most]:
         low, high = points[max(0, i - 1)], points[min(len(points) - 1, i + ORDER + 1)]
         if jump := refine(f, float(low), float(high), noise):
             found.append(jump)
