@@ -265,8 +265,8 @@ class Checks:
         """Nothing acts on an atom by itself."""
         for z in self.elements_of():
             found = self.results(alone([z], np.zeros((1, 3))))
-            finite = math.isfinite(found["energy"])
-            yield self.check("lone atom", f"energy of {symbol(z)}", found["energy"] if not finite else 0.0, 0.0)
+            note = "" if math.isfinite(found["energy"]) else f"{found['energy']} is not a finite number"
+            yield self.check("lone atom", f"energy of {symbol(z)}", math.inf if note else 0.0, 0.0, note)
             if "forces" in found:
                 force, allowed = float(abs(found["forces"]).max()), self.rounding.allowed("forces")
                 note = "" if force <= allowed else f"a force of {force:.2g} eV/Å acts on it"
@@ -345,14 +345,16 @@ class Checks:
 
     def history(self) -> Iterator[Check]:
         """Results do not depend on the structures that were computed before."""
-        calculator = self.subject.fresh()
-        expected = {what: self.subject.ask(what, self.atoms, calculator) for what in self.subject.offered(self.atoms)}
+        names = self.subject.offered(self.atoms)
         strain = 0.1 * np.array([1.0, -1.0, 1.0, 0.5, -0.5, 0.5])
-        for atoms in (self._other(), self.atoms[::-1], strained(self.atoms, strain), self._other()):
-            for what in self.subject.offered(atoms):
-                self.subject.ask(what, atoms, calculator)
-        found = self.results(self.atoms, calculator)
-        yield from self.compare("history", found, expected, self.rounding, "after other structures")
+        others = (self._other(), self.atoms[::-1], strained(self.atoms, strain), self._other())
+        first, second = self.subject.fresh(), self.subject.fresh()
+        expected = {what: self.subject.ask(what, self.atoms, first) for what in names}
+        for label, calculator in (("again, after others", first), ("after others", second)):
+            for atoms in others:
+                for what in names:
+                    self.subject.ask(what, atoms, calculator)
+            yield from self.compare("history", self.results(self.atoms, calculator), expected, self.rounding, label)
 
     def _copied(self, kind: str, make: Callable[[Any], Any]) -> Iterator[Check]:
         calculator, other = self.subject.fresh(), self._other()

@@ -10,7 +10,7 @@ import numpy as np
 
 from trigraph.testing.calculator_checks import FAR, Checks, alone, oblique, symbol
 from trigraph.testing.calculator_results import Rounding, moved, rounding_of
-from trigraph.testing.scans import Jump, refine, scan
+from trigraph.testing.scans import LAST_BITS, Jump, refine, scan
 from trigraph.verification.record import Check
 
 PAIR_POINTS, SCALE_POINTS = 100, 40
@@ -23,7 +23,8 @@ TOLD = 2  # jumps of a scan that are told one by one
 TURN = 0.25  # radians to each side of a straight angle
 CENTRES = 2  # elements that are in the middle of three atoms
 # Verlet's time step, in units of the fastest vibration's 1/omega, and steps of the run.
-STEP, NUMBER = 0.2, 40
+STEP, NUMBER = 0.15, 20
+SPEED = 0.05  # of the length of a displacement, in 1/omega: atoms go so far that the forces change, and no farther
 HALVED = 0.25  # what the logarithm to base 2 of the ratio of the errors of two time steps may differ from 2
 
 
@@ -39,8 +40,11 @@ class Paths(Checks):
         return np.concatenate([[found["energy"]], np.ravel(found.get("forces", ()))])
 
     def _noise(self, rounding: Rounding, atoms: Any) -> np.ndarray:
-        number = 3 * len(atoms) if "forces" in rounding.noise else 0
-        return np.array([rounding.noise["energy"], *[rounding.noise.get("forces", 0.0)] * number])
+        """Return the deviation of each channel by rounding, of positions that were computed, too."""
+        moves = LAST_BITS * float(abs(atoms.positions).max(initial=0.0))
+        of_energy = rounding.noise["energy"] + moves * rounding.pull
+        of_forces = rounding.noise.get("forces", 0.0) + moves * rounding.curvature
+        return np.array([of_energy, *[of_forces] * (3 * len(atoms) if "forces" in rounding.noise else 0)])
 
     def _told(self, kind: str, label: str, jumps: list[Jump], where: Callable[[float], str] | str) -> Check:
         """Return one row for a scan: its first jumps in words, or none."""
@@ -78,11 +82,11 @@ class Paths(Checks):
                 self.reached = max(self.reached, _reached(apart, start, end))
             label = f"{'-'.join(map(symbol, pair))} from {start:.2f} to {end:.0f} Å"
             yield self._told("cutoff", label, jumps, lambda at: f"at {at:.6f} Å")
-        if len(self.atoms) > 1:
-            yield self._scaled_through()
 
-    def _scaled_through(self) -> Check:
+    def scale(self) -> Iterator[Check]:
         """Scan the structure as it grows, then more closely where two of its atoms get out of reach."""
+        if len(self.atoms) < 2:
+            return
         noise = self._noise(self.rounding, self.atoms)
 
         def scaled(factor: float) -> np.ndarray:
@@ -94,7 +98,7 @@ class Paths(Checks):
             if jump and all(abs(jump.at - j.at) > 1e-6 for j in jumps):
                 jumps.append(jump)
         jumps.sort(key=lambda jump: jump.at)
-        return self._told("cutoff", f"structure scaled by {SCALES[0]} to {SCALES[1]}", jumps, self._where)
+        yield self._told("scale", f"all distances times {SCALES[0]} to {SCALES[1]}", jumps, self._where)
 
     def _crossings(self) -> np.ndarray:
         """Return scales at which a pair of atoms gets out of reach."""
@@ -131,7 +135,7 @@ class Paths(Checks):
                     there = long * side * np.array([math.cos(angle), math.sin(angle), 0.0])
                     return self._channels(alone([centre, *ends], [[0, 0, 0], [short, 0, 0], there]))
 
-                atoms = alone([centre, *ends], [[0, 0, 0], [short, 0, 0], [long * side * 0.9, long * 0.4, 0]])
+                atoms = alone([centre, *ends], [[0, 0, 0], [short, 0, 0], [long * side, 0.01 * long, 0]])
                 rounding = rounding_of(self.subject, atoms, self.rng, 0.1 * self.size)
                 found = refine(at, -TURN, TURN, self._noise(rounding, atoms), 0.0)
                 label = f"{degrees}°, {symbol(ends[0])}-{symbol(centre)}-{symbol(ends[1])}"
@@ -178,10 +182,10 @@ class Paths(Checks):
         omega = self._fastest()
         if not omega > 0:
             return
-        velocities = 0.1 * self.size * omega * self.rng.standard_normal(self.atoms.positions.shape)
+        velocities = SPEED * self.size * omega * self.rng.standard_normal(self.atoms.positions.shape)
         largest = float(abs(self.subject.ask("forces", self.atoms) / self._masses()).max())
         # Atoms that are pushed far get to where the fastest vibration is another one.
-        step = min(STEP / omega, math.sqrt(2 * self.size / largest) / NUMBER if largest > 0 else math.inf)
+        step = min(STEP / omega, math.sqrt(self.size / largest) / NUMBER if largest > 0 else math.inf)
         coarse = self._energies(velocities, step, NUMBER)
         fine = self._energies(velocities, step / 2, 2 * NUMBER)[::2]
         large, small = (float(np.sqrt(np.mean(e**2))) for e in (coarse, fine))
