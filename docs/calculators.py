@@ -1,7 +1,6 @@
 """What the page of calculators shows: calculators of ASE and DimeNet++, checked; the table and the picture of curves.
 
-Writes ``calculators.txt`` (all checks of the first one), ``calculators-found.md`` and ``calculators.png`` to the working
-directory.
+Writes calculators.txt (all checks of one), calculators-found.md and calculators.png to the working directory.
 """
 
 from __future__ import annotations
