@@ -184,7 +184,7 @@ def images(self, atoms, results):
 
 def curl(self, atoms, results):
     around = atoms.positions - atoms.positions.mean(axis=0)
-    results["forces"] = results["forces"] + 1e-6 * around @ [[0, 1, 0], [-1, 0, 0], [0, 0, 0]]
+    results["forces"] = results["forces"] + 1e-5 * around @ [[0, 1, 0], [-1, 0, 0], [0, 0, 0]]
 
 
 def predicted(self, atoms, results):

@@ -14,7 +14,8 @@ import numpy as np
 from scipy.spatial.transform import Rotation
 
 from trigraph.testing.calculator_results import UNITS, Rounding, Subject, moved, rounding_of, strained
-from trigraph.testing.curves import element_problem, examine, one_sided, shown
+from trigraph.testing.curves import Rounded, element_problem, examine, one_sided, shown
+from trigraph.testing.scans import LAST_BITS
 from trigraph.verification.record import Check
 
 ELEMENTS = 12  # components of forces that are compared one by one
@@ -95,33 +96,35 @@ class Checks:
     # ---- derivatives -------------------------------------------------------------------------------------------------
 
     def curve(
-        self, kind: str, label: str, phi: Callable[[np.ndarray], float], g: np.ndarray, x: np.ndarray, v: np.ndarray
+        self, kind: str, label: str, phi: Callable[[np.ndarray], float], g: Rounded, x: np.ndarray, v: np.ndarray
     ) -> Check:
         """Judge the curve of differences along a direction."""
-        # The rounding that nearby values in float64 do not show is told by the scale of the value.
-        scale = max(abs(phi(x)), self.rounding.noise["energy"] * 2.0**54)
-        found = examine(phi, g, x, v, scale)
+        found = examine(phi, g, x, v, abs(phi(x)), self.noise)
         note = f"{found.problem} ({shown(found.curve)})" if found.problem else found.remark
         error = math.inf if found.problem else found.best
         return self.check(kind, label, error, found.tolerance, note, order=found.order, curve=found.curve)
 
+    @property
+    def noise(self) -> float:
+        """Deviation of the energy by rounding, of positions that were computed, too."""
+        return self.rounding.noise["energy"] + LAST_BITS * self._reach() * self.rounding.pull
+
     def elements(
-        self, kind: str, phi: Callable[[np.ndarray], float], g: np.ndarray, x: np.ndarray, unit: float, named: Any
+        self, kind: str, phi: Callable[[np.ndarray], float], g: Rounded, x: np.ndarray, unit: float, named: Any
     ) -> Check:
         """Compare elements of a gradient with differences; the worst one is reported."""
         worst, note = 0.0, ""
         chosen = self.rng.permutation(x.size)[:ELEMENTS]
-        noise = self.rounding.noise["energy"]
         for flat in chosen:
             index = tuple(int(i) for i in np.unravel_index(flat, x.shape))
-            error, allowed, difference = element_problem(phi, g, x, index, unit, noise)
-            ratio = error / (allowed + 2.0**-40 * abs(difference)) if error else 0.0
+            error, allowed, difference = element_problem(phi, g, x, index, unit, self.noise)
+            ratio = error / allowed if error else 0.0
             if not ratio <= worst:
                 worst = ratio if math.isfinite(ratio) else math.inf
-                note = f"{named(index)} is {g[index]:.8g}; differences give {difference:.8g} +- {allowed:.1g}"
+                note = f"{named(index)} is {g.values[index]:.8g}; differences give {difference:.8g} +- {allowed:.1g}"
                 along = np.zeros_like(x)
                 along[index] = unit
-                sides = one_sided(phi, x, along, noise) if not worst <= 1 else ""
+                sides = one_sided(phi, x, along, self.noise) if not worst <= 1 else ""
                 note += f"; {sides}" * bool(sides)
         label = f"{len(chosen)} of {x.size} components"
         return self.check(kind, label, worst, 1.0, note if not worst <= 1 else "")
@@ -130,27 +133,30 @@ class Checks:
         """Compare forces with differences of the energy."""
         self.needs("forces", self.atoms)
         x, forces = self.atoms.positions.copy(), self.subject.ask("forces", self.atoms)
+        gradient = Rounded(-forces, np.full(x.shape, self.rounding.noise["forces"]))
 
         def energy(positions: np.ndarray) -> float:
             return float(self.subject.ask("energy", moved(self.atoms, positions)))
 
         sizes = self.size * self.rng.uniform(0.5, 1.0, x.shape)
-        yield self.curve("forces", "along the forces", energy, -forces, x, np.copysign(sizes, forces))
+        yield self.curve("forces", "along the forces", energy, gradient, x, np.copysign(sizes, forces))
         signs = self.rng.choice([-1.0, 1.0], x.shape)
-        yield self.curve("forces", "random direction", energy, -forces, x, sizes * signs)
-        yield self.elements("forces", energy, -forces, x, self.size, lambda i: f"-force [{i[0]}, {'xyz'[i[1]]}]")
+        yield self.curve("forces", "random direction", energy, gradient, x, sizes * signs)
+        yield self.elements("forces", energy, gradient, x, self.size, lambda i: f"-force [{i[0]}, {'xyz'[i[1]]}]")
 
     def stress(self) -> Iterator[Check]:
         """Compare the stress with the derivative of the energy in the strain, divided by the volume."""
         if self.atoms.cell.rank < 3:
             return
         self.needs("stress", self.atoms)
-        gradient, zero = self.subject.ask("stress", self.atoms) * self.atoms.cell.volume, np.zeros(6)
+        volume, zero = self.atoms.cell.volume, np.zeros(6)
+        stress = self.subject.ask("stress", self.atoms)
+        gradient = Rounded(volume * stress, np.full(6, volume * self.rounding.noise["stress"]))
 
         def energy(strain: np.ndarray) -> float:
             return float(self.subject.ask("energy", strained(self.atoms, strain)))
 
-        v = np.copysign(DISPLACED * self.rng.uniform(0.5, 1.0, 6), gradient)
+        v = np.copysign(DISPLACED * self.rng.uniform(0.5, 1.0, 6), stress)
         yield self.curve("stress", "along the stress", energy, gradient, zero, v)
         yield self.elements("stress", energy, gradient, zero, DISPLACED, lambda i: f"volume * stress {NAMES[i[0]]}")
 
@@ -158,14 +164,14 @@ class Checks:
         """Return <u, J v> = <v, J u>, the forces' Jacobian being minus the second derivatives of an energy."""
         self.needs("forces", self.atoms)
         x, noise = self.atoms.positions, self.rounding.noise["forces"] * math.sqrt(self.atoms.positions.size)
-        u, v = (self.size * self.rng.choice([-1.0, 1.0], x.shape) for _ in range(2))
+        u, v = (self.size * self.rng.standard_normal(x.shape).clip(-2.0, 2.0) for _ in range(2))
 
         def projected(on: np.ndarray, along: np.ndarray) -> Callable[[np.ndarray], float]:
             return lambda t: float((on * self.subject.ask("forces", moved(self.atoms, x + t[0] * along))).sum())
 
         start, noise = np.zeros(1), noise * self.size
-        _, first, left = element_problem(projected(u, v), np.zeros(1), start, (0,), 1.0, noise)
-        error, second, right = element_problem(projected(v, u), np.array([left]), start, (0,), 1.0, noise)
+        _, first, left = element_problem(projected(u, v), _number(0.0), start, (0,), 1.0, noise)
+        error, second, right = element_problem(projected(v, u), _number(left), start, (0,), 1.0, noise)
         note = "" if error <= first + second else f"u J v is {left:.8g}, v J u {right:.8g}: the forces have no energy"
         yield self.check("jacobian", "two random directions", error, first + second, note)
 
@@ -292,7 +298,7 @@ class Checks:
             yield from self.compare("two atoms", {"forces": forces}, expected, rounding, f"{label} axis", reach=reach)
             noise = rounding.noise["energy"] + 2.0**-53 * reach * rounding.pull
             error, allowed, slope = element_problem(
-                energy, np.array([-pulled]), np.zeros(1), (0,), self.nearest / 2, noise
+                energy, _number(-pulled, rounding.noise["forces"]), np.zeros(1), (0,), self.nearest / 2, noise
             )
             note = "" if error <= allowed else f"the force is {pulled:.8g}; differences of the energy give {-slope:.8g}"
             yield self.check("two atoms", f"slope, {label}", error, allowed, note)
@@ -373,6 +379,11 @@ class Checks:
     def pickle(self) -> Iterator[Check]:
         """Give equal bits when pickled and loaded again."""
         yield from self._copied("pickle", lambda calculator: pickle.loads(pickle.dumps(calculator)))
+
+
+def _number(value: float, rounding: float = 0.0) -> Rounded:
+    """Return a derivative in one variable."""
+    return Rounded(np.array([value]), np.array([rounding]))
 
 
 def symbol(number: int) -> str:

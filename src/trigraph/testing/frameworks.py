@@ -39,11 +39,10 @@ class Framework(ABC):
 
     @abstractmethod
     def layouts(self, array: np.ndarray, like: Any) -> dict[str, Any]:
-        """Return arrays of equal values that lie in memory otherwise, by a name of the layout."""
+        """Return arrays that do not lie in memory in order, by a name of the layout.
 
-    @abstractmethod
-    def constant_rows(self, array: np.ndarray, like: Any) -> Any:
-        """Return the first row of an array as often as it has rows, without a copy."""
+        Their values are those of `array`, which has an element and an axis; those of "expanded" are its first row.
+        """
 
     @abstractmethod
     def outputs(self, inputs: Sequence[Any]) -> Any:
@@ -81,7 +80,7 @@ class NumPy(Framework):
         self.function, self._vjp, self._vjp2 = function, vjp, vjp2
 
     def takes(self, value: Any) -> bool:
-        return isinstance(value, np.ndarray)
+        return isinstance(value, (np.ndarray, np.generic))  # a sum over all axes is a scalar of NumPy
 
     def to_host(self, value: Any) -> np.ndarray:
         return np.array(value)
@@ -97,11 +96,13 @@ class NumPy(Framework):
         spaced[...] = array
         offset = np.full(array.size + 3, np.nan, array.dtype)[3:].reshape(array.shape)
         offset[...] = array
-        found = {"strided": spaced, "offset": offset, "negative strides": np.ascontiguousarray(array[::-1])[::-1]}
-        return found | ({"Fortran order": np.asfortranarray(array)} if array.ndim > 1 else {})
-
-    def constant_rows(self, array: np.ndarray, like: Any) -> Any:
-        return np.broadcast_to(array[:1], array.shape)
+        return {
+            "strided": spaced,
+            "offset": offset,
+            "negative strides": np.ascontiguousarray(array[::-1])[::-1],
+            "Fortran order": np.asfortranarray(array),
+            "expanded": np.broadcast_to(array[:1], array.shape),
+        }
 
     def outputs(self, inputs: Sequence[Any]) -> Any:
         return self.function(*inputs)
@@ -132,7 +133,8 @@ class Torch(Framework):
         return isinstance(value, self.torch.Tensor)
 
     def to_host(self, value: Any) -> np.ndarray:
-        return np.array(value.detach().cpu().resolve_neg().numpy())
+        plain = value.detach().cpu().resolve_conj().resolve_neg()
+        return np.array((plain.float() if plain.dtype == self.torch.bfloat16 else plain).numpy())
 
     def from_host(self, array: np.ndarray, like: Any) -> Any:
         return self.torch.from_numpy(np.array(array)).to(like.device)
@@ -144,13 +146,12 @@ class Torch(Framework):
         plain = self.from_host(array, like)
         spaced = plain.new_full((*array.shape[:-1], 2 * array.shape[-1]), np.nan)[..., ::2]
         offset = plain.new_full((array.size + 3,), np.nan)[3:].view(array.shape)
-        found = {"strided": spaced.copy_(plain), "offset": offset.copy_(plain)}
-        if array.ndim > 1:
-            found["transposed"] = plain.transpose(0, -1).contiguous().transpose(0, -1)
-        return found
-
-    def constant_rows(self, array: np.ndarray, like: Any) -> Any:
-        return self.from_host(array[:1], like).expand(array.shape)
+        return {
+            "strided": spaced.copy_(plain),
+            "offset": offset.copy_(plain),
+            "transposed": plain.transpose(0, -1).contiguous().transpose(0, -1),
+            "expanded": plain[:1].expand(array.shape),
+        }
 
     @contextlib.contextmanager
     def threads(self, number: int) -> Iterator[None]:
@@ -235,33 +236,30 @@ class Jax(Framework):
     def layouts(self, array: np.ndarray, like: Any) -> dict[str, Any]:
         return {}  # arrays of JAX have no strides
 
-    def constant_rows(self, array: np.ndarray, like: Any) -> Any:
-        return self.from_host(np.repeat(array[:1], len(array), axis=0), like)
-
     def outputs(self, inputs: Sequence[Any]) -> Any:
         return self.function(*inputs)
 
-    def _of(self, inputs: Sequence[Any], wanted: Sequence[int]) -> Function:
-        """Return the floating outputs as a function of the wanted inputs."""
+    def _of(self, inputs: Sequence[Any], wanted: Sequence[int], cotangents: Sequence[Any]) -> Function:
+        """Return the outputs that have a cotangent as a function of the wanted inputs."""
 
         def call(*values: Any) -> tuple[Any, ...]:
             given = list(inputs)
             for i, value in zip(wanted, values, strict=True):
                 given[i] = value
-            numbers = self.jax.numpy.floating
-            return tuple(y for y in as_tuple(self.function(*given)) if self.jax.numpy.issubdtype(y.dtype, numbers))
+            outputs = as_tuple(self.function(*given))
+            return tuple(y for y, g in zip(outputs, cotangents, strict=True) if g is not None)
 
         return call
 
     def vjp(self, inputs: Sequence[Any], wanted: Sequence[int], cotangents: Sequence[Any]) -> Sequence[Any]:
-        _, pull = self.jax.vjp(self._of(inputs, wanted), *(inputs[i] for i in wanted))
+        _, pull = self.jax.vjp(self._of(inputs, wanted, cotangents), *(inputs[i] for i in wanted))
         found: Sequence[Any] = pull(tuple(g for g in cotangents if g is not None))
         return found
 
     def vjp2(
         self, inputs: Sequence[Any], wanted: Sequence[int], cotangents: Sequence[Any], directions: Sequence[Any]
     ) -> tuple[Sequence[Any], Sequence[Any]]:
-        function, at = self._of(inputs, wanted), tuple(inputs[i] for i in wanted)
+        function, at = self._of(inputs, wanted, cotangents), tuple(inputs[i] for i in wanted)
 
         def gradients(values: Any, weights: Any) -> Any:
             return self.jax.vjp(function, *values)[1](weights)

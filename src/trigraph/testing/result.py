@@ -47,14 +47,14 @@ class Result:
         from rich.markup import escape
         from rich.table import Table
 
-        table = Table("check", self.cases, "of", "error", "allowed", "slope", "remark", title=self.name)
+        table = Table("check", self.cases, "of", "error", "allowed", "slope", "remark", title=escape(self.name))
         for c in self.checks:
-            mark = "" if not c.failed else "[bold red]failed: [/]"
-            slope = "" if c.order is None else f"{c.order:.2f}"
+            mark = "failed: " if c.failed else ""
+            slope = "" if c.order is None else f"{c.order:.2f}".replace("-0.00", "0.00")
             numbers = (f"{c.error:.1e}", f"{c.tolerance:.1e}") if c.offered else ("", "")
-            table.add_row(c.kind, c.case, c.field, *numbers, slope, mark + escape(c.note))
+            table.add_row(c.kind, c.case, c.field, *numbers, slope, escape(mark + c.note))
         for kind, why in self.skipped.items():
-            table.add_row(kind, "", "", "", "", "", f"left out: {why}")
+            table.add_row(kind, "", "", "", "", "", escape(f"left out: {why}"))
         text = io.StringIO()
         Console(file=text, width=150, highlight=False).print(table)
         return text.getvalue()
@@ -114,14 +114,17 @@ class DerivativeError(AssertionError):
 
     def __init__(self, result: Result) -> None:
         found = result.failures
+        # What one element shows is in the line of its input, too.
+        told = [
+            c for c in found if c.kind != "elements" or not any(c.note in other.note for other in found if other != c)
+        ]
         lines = [f"{result.name}: {len(found)} of {len(result.checks)} {self.what} failed"]
-        for c in found[:10]:
+        for c in told[:10]:
             order = f"{result.cases} {c.case}, " if c.case else ""
-            lines.append(
-                f"  {c.kind} ({order}{c.field}): {c.note or f'error {c.error:.1e}; allowed {c.tolerance:.1e}'}"
-            )
-        if len(found) > 10:
-            lines.append(f"  and {len(found) - 10} more; see the result of this error")
+            of = f" ({order}{c.field})" if c.field else ""
+            lines.append(f"  {c.kind}{of}: {c.note or f'error {c.error:.1e}; allowed {c.tolerance:.1e}'}")
+        if len(told) > 10:
+            lines.append(f"  and {len(told) - 10} more; see the result of this error")
         super().__init__("\n".join(lines))
         self.result = result
 

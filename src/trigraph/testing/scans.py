@@ -19,6 +19,7 @@ SPREAD = 70.0**0.5
 LAST_BITS = 2.0**-53
 # A jump keeps its size from window to window. A kink falls by 4, the root of a distance by 2.
 KEEPS = 0.7
+BESIDE = 2.0**-12  # of the first window, spacing of the points beside a jump that show what rounding does
 NEIGHBOURS = slice(3, 9)  # stencils, to each side, that a stencil of a scan is compared with
 STANDS_OUT = 4.0
 SMOOTH = 4.0  # factor between what a channel changes by in the last window, and what it changes by beside the jump
@@ -76,9 +77,11 @@ def refine(f: Function, low: float, high: float, noise: np.ndarray, centre: floa
     Notes
     -----
     Each window is where fourth differences are largest in the one before. A jump is what has not fallen over the last
-    windows, and is above rounding.
+    windows, and is above rounding: that of `noise`, and what differences beside it show. Where points are rounded to
+    float32, values go up by steps.
     """
     largest: list[float] = []
+    wide = high - low
     for _ in range(LEVELS):
         points = low + (high - low) * np.arange(SPAN + 1) / SPAN
         values = np.array([f(float(t)) for t in points])
@@ -92,7 +95,9 @@ def refine(f: Function, low: float, high: float, noise: np.ndarray, centre: floa
             return None
         low, high = points[start], points[start + ORDER]
         change = values[start + ORDER] - values[start]
-    if not largest[-1] > KEEPS**2 * largest[-3]:
+    beside = _beside(f, (low + high) / 2, BESIDE * wide)
+    stands = (abs(np.diff(values, ORDER, axis=0)).max(axis=0) > STANDS_OUT * beside).any()
+    if not (stands and largest[-1] > KEEPS**2 * largest[-3]):
         return None
     if centre is not None:  # a value that stands alone is a jump, too: the largest change from the centre
         middle = values[start + ORDER // 2]
@@ -102,6 +107,13 @@ def refine(f: Function, low: float, high: float, noise: np.ndarray, centre: floa
     jumps = abs(change) > SMOOTH * smooth + allowed(points, values, noise)
     jumps[int(np.argmax(abs(change) / allowed(points, values, noise)))] |= not jumps.any()
     return Jump(float((low + high) / 2), change, jumps)
+
+
+def _beside(f: Function, at: float, spacing: float) -> np.ndarray:
+    """Return the largest fourth differences of values on either side of a place."""
+    sides = [np.array([f(at + sign * spacing * k) for k in range(1, SPAN + 2)]) for sign in (-1.0, 1.0)]
+    found: np.ndarray = np.max([abs(np.diff(values, ORDER, axis=0)).max(axis=0) for values in sides], axis=0)
+    return found
 
 
 def places(points: np.ndarray, values: np.ndarray, noise: np.ndarray) -> list[int]:
