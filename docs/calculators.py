@@ -66,13 +66,16 @@ CHECKED = {
 
 def row(name: str, result: Result) -> str:
     """Return the line of the table for one calculator: counts, and what each kind found first."""
-    found = {}
+    of_kind: dict[str, list[str]] = {}
     for check in result.checks:
-        if check.failed:
-            found.setdefault(check.note, []).append(check.kind)
-        elif not check.offered:
-            found.setdefault(check.note, []).append(f"not offered: {check.field}")
-    texts = [f"**{', '.join(dict.fromkeys(kinds))}**: {note.split('; ')[0]}" for note, kinds in found.items()]
+        if not check.passed:
+            kind = check.kind if check.offered else f"{check.kind}: {check.field}"
+            of_kind.setdefault(kind, []).append(check.note)
+    found: dict[str, list[str]] = {}
+    for kind, notes in of_kind.items():
+        others = f" (and {len(set(notes)) - 1} more)" * (len(set(notes)) > 1)
+        found.setdefault(notes[0].split("; ")[0] + others, []).append(kind)
+    texts = [f"**{', '.join(kinds)}**: {note}" for note, kinds in found.items()]
     counts = f"{sum(c.passed for c in result.checks)} | {len(result.failures)}"
     structures = ", ".join(dict.fromkeys(c.case for c in result.checks))
     return f"| {name} | {structures} | {counts} | {'<br>'.join(texts).replace('|', ' ')} |"

@@ -88,6 +88,13 @@ def test_verifying_an_implementation():
     assert not re.search("^0 checks passed", printed, re.MULTILINE)
 
 
+def test_verifying_a_calculator(tmp_path):
+    (commands,) = blocks(ROOT / "docs" / "calculators.md", "sh")
+    printed = run("bash", "-e", "-c", commands, cwd=tmp_path)
+    assert re.search(r"failed: energy jumps by .* at 5\.87", printed, re.DOTALL)
+    assert re.search(r"^\d+ checks passed, 2 failed, 1 not offered$", printed, re.MULTILINE)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(
     not (shutil.which("gfortran") and shutil.which("fypp", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}"))

@@ -18,7 +18,7 @@ PAIR_PLACES, SCALE_PLACES = 4, 2  # of a scan that are refined
 SCALES = 0.95, 1.3
 RANGES = (4.0, 6.0, 8.0, 10.0, 12.0, 15.0, 20.0)  # Å; the largest is the end of the scan where nothing vanishes
 CROSSINGS = 2  # pairs of a structure that are brought to the cutoff by its scale
-BESIDE = 1e-3  # of the scale, to each side of such a crossing
+BESIDE = 1e-3  # of the distance or the scale, to each side of where atoms get out of reach
 TOLD = 2  # jumps of a scan that are told one by one
 TURN = 0.25  # radians to each side of a straight angle
 CENTRES = 2  # elements that are in the middle of three atoms
@@ -80,7 +80,9 @@ class Paths(Checks):
             noise = self._noise(rounding, atoms)
             jumps = scan(apart, np.linspace(start, end, PAIR_POINTS), noise, PAIR_PLACES)
             if ends:
-                self.reached = max(self.reached, _reached(apart, start, end))
+                reached = _reached(apart, start, end)
+                self.reached = max(self.reached, reached)
+                jumps = _with(jumps, apart, reached, noise)
             label = f"{'-'.join(map(symbol, pair))} from {start:.2f} to {end:.0f} Å"
             yield self._told("cutoff", label, jumps, lambda at: f"at {at:.6f} Å")
 
@@ -95,10 +97,7 @@ class Paths(Checks):
 
         jumps = scan(scaled, np.linspace(*SCALES, SCALE_POINTS), noise, SCALE_PLACES)
         for scale in self._crossings():
-            jump = refine(scaled, scale * (1 - BESIDE), scale * (1 + BESIDE), noise)
-            if jump and all(abs(jump.at - j.at) > 1e-6 for j in jumps):
-                jumps.append(jump)
-        jumps.sort(key=lambda jump: jump.at)
+            jumps = _with(jumps, scaled, float(scale), noise)
         yield self._told("scale", f"all distances times {SCALES[0]} to {SCALES[1]}", jumps, self._where)
 
     def _crossings(self) -> np.ndarray:
@@ -206,6 +205,14 @@ class Paths(Checks):
     def _error(self, velocities: np.ndarray, step: float, number: int, every: int) -> float:
         """Return the root of the mean square of what the total energy changes by, at some of the steps of a run."""
         return float(np.sqrt(np.mean(self._energies(velocities, step, number)[::every] ** 2)))
+
+
+def _with(jumps: list[Jump], f: Callable[[float], np.ndarray], at: float, noise: np.ndarray) -> list[Jump]:
+    """Return the jumps of a scan with one near a place, if there is one that the scan has not found."""
+    found = refine(f, at * (1 - BESIDE), at * (1 + BESIDE), noise)
+    if found is None or any(abs(found.at - jump.at) < 1e-4 * BESIDE * at + 1e-6 for jump in jumps):
+        return jumps
+    return sorted([*jumps, found], key=lambda jump: jump.at)
 
 
 def _scaled(atoms: Any, factor: float) -> Any:

@@ -194,8 +194,9 @@ def rounding_of(subject: Subject, atoms: Any, rng: np.random.Generator, size: fl
     slope = bend = 0.0
     for _ in range(DIRECTIONS):
         v = size * rng.uniform(0.5, 1.0, x.shape) * rng.choice([-1.0, 1.0], x.shape)
+        strain = 0.1 * rng.uniform(-1.0, 1.0, 6) * bool(atoms.pbc.any())  # one atom in a cell knows of it alone
         for spacing in SPACINGS:
-            nearby = [moved(atoms, x + k * spacing * v) for k in range(9)]
+            nearby = [strained(moved(atoms, x + k * spacing * v), k * spacing * strain) for k in range(9)]
             for what, deviation in noise.items():
                 values = np.array([np.ravel(subject.ask(what, there)) for there in nearby])
                 noise[what] = max(deviation, _deviation(values))
