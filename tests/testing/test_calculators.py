@@ -110,7 +110,7 @@ def test_tersoff():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("atoms", [bulk("AuCu", "rocksalt", a=5.2), molecule("CH3OH")], ids=str)
+@pytest.mark.parametrize("atoms", [bulk("AuCu", "rocksalt", a=5.2), molecule("H2O")], ids=str)
 def test_dimenet(atoms):
     result = run(dimenet, atoms)
     assert not failed(result), str(result)

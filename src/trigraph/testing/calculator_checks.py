@@ -21,6 +21,7 @@ from trigraph.verification.record import Check
 ELEMENTS = 12  # components of forces that are compared one by one
 RATTLED = 0.03  # of the nearest distance, standard deviation: a symmetric structure hides mistakes
 DISPLACED = 0.2  # of the nearest distance, length of a direction of differences
+PAIRS = 4  # of directions in which the Jacobian is tried
 FAR = 200.0  # Å, where nothing of finite range is left
 KINDS_OF_ATOMS = 3  # elements, or pairs of them, that are tried
 NAMES = ("xx", "yy", "zz", "yz", "xz", "xy")
@@ -164,16 +165,29 @@ class Checks:
         """Return <u, J v> = <v, J u>, the forces' Jacobian being minus the second derivatives of an energy."""
         self.needs("forces", self.atoms)
         x, noise = self.atoms.positions, self.rounding.noise["forces"] * math.sqrt(self.atoms.positions.size)
-        u, v = (self.size * self.rng.standard_normal(x.shape).clip(-2.0, 2.0) for _ in range(2))
+        worst, row = -1.0, None
+        for _ in range(PAIRS):
+            u, v = (self.size * self.rng.standard_normal(x.shape).clip(-2.0, 2.0) for _ in range(2))
+            error, allowed, left, right = self._exchanged(x, u, v, noise * self.size)
+            ratio = error / allowed
+            if not ratio <= worst:
+                note = "" if ratio <= 1 else f"u J v is {left:.8g}, v J u {right:.8g}: the forces have no energy"
+                worst, row = ratio, self.check("jacobian", f"{PAIRS} pairs of directions", error, allowed, note)
+        assert row is not None
+        yield row
+
+    def _exchanged(
+        self, x: np.ndarray, u: np.ndarray, v: np.ndarray, noise: float
+    ) -> tuple[float, float, float, float]:
+        """Return the difference of u J v and v J u, what rounding and truncation allow, and both."""
 
         def projected(on: np.ndarray, along: np.ndarray) -> Callable[[np.ndarray], float]:
             return lambda t: float((on * self.subject.ask("forces", moved(self.atoms, x + t[0] * along))).sum())
 
-        start, noise = np.zeros(1), noise * self.size
+        start = np.zeros(1)
         _, first, left = element_problem(projected(u, v), _number(0.0), start, (0,), 1.0, noise)
         error, second, right = element_problem(projected(v, u), _number(left), start, (0,), 1.0, noise)
-        note = "" if error <= first + second else f"u J v is {left:.8g}, v J u {right:.8g}: the forces have no energy"
-        yield self.check("jacobian", "two random directions", error, first + second, note)
+        return float(error), float(first + second), float(left), float(right)
 
     def net_force(self) -> Iterator[Check]:
         """Add up the forces, to zero."""
