@@ -57,6 +57,13 @@ def run_examples(app):
             printed.write_text(f"{title}\n{done.stdout}")
 
 
+def check_calculators(app):
+    """Check the calculators of their page, where what was found is missing or old."""
+    source, found = HERE / "calculators.py", HERE / "_executed" / "calculators-found.md"
+    if not found.exists() or found.stat().st_mtime < source.stat().st_mtime:
+        subprocess.run([sys.executable, source], cwd=found.parent, check=True)
+
+
 # Pages of the site whose text is read from a file outside docs/: the page's name, and the file.
 ELSEWHERE = {
     "index": "README.md",
@@ -110,5 +117,6 @@ def setup(app):
     """Formulas are MathML, which browsers typeset without a script."""
     app.add_html_math_renderer("mathml", (inline_formula, None), (displayed_formula, None))
     app.connect("builder-inited", run_examples)
+    app.connect("builder-inited", check_calculators)
     app.connect("source-read", fill)
     app.connect("source-read", read_elsewhere)

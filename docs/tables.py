@@ -12,6 +12,7 @@ from importlib import import_module
 
 from trigraph.compat.pylibcugraphops.covered import NOT_COVERED
 from trigraph.table import DEFINITIONS, OPERATORS, SYMBOLS, Array, Attribute, Definition, Operator, result_type
+from trigraph.testing.calculators import KINDS as CALCULATOR_KINDS
 from trigraph.verification.kinds import CASE_KINDS
 from trigraph.verification.record import KINDS
 from trigraph.verification.tolerances import TABLE
@@ -86,6 +87,11 @@ def _kinds() -> str:
     return _table(("kind", "compares"), KINDS.items())
 
 
+def _calculator_kinds() -> str:
+    rows = ((f"`{kind}`", text) for kind, text in CALCULATOR_KINDS.items())
+    return _table(("kind", "compares"), rows)
+
+
 def _functions(module: str, names: Iterable[str]) -> str:
     """Return the directives by which Sphinx writes the pages of functions, from their docstrings."""
     lines = "".join(f".. autofunction:: {module}.{name}\n" for name in names)
@@ -134,6 +140,7 @@ def _mistakes(name: str) -> str:
 BLOCKS: dict[str, Callable[[], str]] = {
     "api": _api,
     "api_torch": _api_torch,
+    "calculator_kinds": _calculator_kinds,
     "cases": _cases,
     "field": partial(_mistakes, "FIELD"),
     "kinds": _kinds,

@@ -214,11 +214,11 @@ def _located(name: str) -> tuple[Path, int]:
     return path, int(frame)
 
 
-def read(name: str | Path, cutoff: float) -> Structure:
-    """Read a structure, in any format ASE reads: ``file@frame`` of a trajectory, or the last frame of a file.
+def read_atoms(name: str | Path) -> Any:
+    """Read the atoms of a structure file, or of a frame of a trajectory, in any format that ASE reads.
 
-    The cutoff is in the file's unit of length. ValueError if ASE is not installed, the file cannot be read, or its
-    atoms make no graph.
+    The name is ``file`` (the last frame) or ``file@frame``. ValueError if ASE is not installed, or the file cannot be
+    read.
     """
     try:
         from ase.io import iread
@@ -234,9 +234,26 @@ def read(name: str | Path, cutoff: float) -> Structure:
         raise ValueError(f"verify: structure {path} cannot be read: {problem}") from error
     if len(chosen) < max(1, -frame):
         raise ValueError(f"verify: structure {path} has no frame {frame}; 0 is the first, -1 the last")
-    own = Path(name).name
+    return chosen[0]
+
+
+def read(name: str | Path, cutoff: float) -> Structure:
+    """Read a structure file, or a frame of a trajectory, as `read_atoms`.
+
+    Parameters
+    ----------
+    name : str or Path
+    cutoff : float
+        In the file's unit of length.
+
+    Raises
+    ------
+    ValueError
+        If ASE is not installed, the file cannot be read, or its atoms make no graph.
+    """
+    atoms, own = read_atoms(name), Path(name).name
     try:
-        return from_atoms(own, chosen[0], cutoff)
+        return from_atoms(own, atoms, cutoff)
     except ValueError as error:
         text = str(error).removeprefix("EdgeGraph: ").removeprefix(f"verify: structure {own}: ")
         raise ValueError(f"verify: structure {name}: {text}") from error

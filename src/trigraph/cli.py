@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import shlex
+import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -192,6 +193,28 @@ def _report(
     return comparison, ""
 
 
+def _calculator(ctx: click.Context) -> int:
+    """Check a calculator of ASE; return the exit status."""
+    from trigraph.testing.command import verify_calculator
+    from trigraph.verification.implementation import LoadError
+
+    options, taken = ctx.params, ("calculator", "files", "skipped", "seed", "folder")
+    for parameter in ctx.command.params:
+        given = ctx.get_parameter_source(parameter.name or "") is click.core.ParameterSource.COMMANDLINE
+        if given and parameter.name not in taken:
+            raise click.UsageError(f"{parameter.opts[0]} is not of a --calculator")
+    if not options["files"]:
+        raise click.UsageError("--calculator needs a --structure; none is given")
+    try:
+        return 0 if verify_calculator(*(options[name] for name in taken)) else 1
+    except LoadError as error:
+        if error.__cause__:
+            say("".join(traceback.format_exception(error.__cause__)), err=True)
+        raise click.UsageError(str(error).removeprefix("verify: ")) from error
+    except (ValueError, OSError) as error:
+        raise click.UsageError(str(error).removeprefix("verify: ").removeprefix("check_calculator: ")) from error
+
+
 @main.command(short_help="Check the panels: judge, differences, golden vectors.")
 @click.option(
     "--operator",
@@ -257,6 +280,19 @@ def _report(
 )
 @click.option("--device", metavar="NAME", help="Where the tensors of --framework are, such as cuda:0 [default: cpu].")
 @click.option(
+    "--calculator",
+    metavar="MODULE:FACTORY",
+    help="Verify a calculator of ASE, which the factory returns, at the atoms of --structure files: forces, stress, "
+    "symmetry, continuity.",
+)
+@click.option(
+    "--skip",
+    "skipped",
+    multiple=True,
+    metavar="KIND=WHY",
+    help="Leave out a kind of check of a --calculator, with a word why; may be repeated.",
+)
+@click.option(
     "--where",
     multiple=True,
     metavar="NAME=VALUE",
@@ -283,6 +319,8 @@ def verify(
     implementation: str | None,
     framework: str | None,
     device: str | None,
+    calculator: str | None,
+    skipped: tuple[str, ...],
     where: tuple[str, ...],
     jobs: int,
 ) -> None:
@@ -290,7 +328,8 @@ def verify(
 
     Exit status: 0 when every check that was planned was made and passed, 1 when one failed or is missing or the report
     could not be written, 2 for wrong options and for an implementation that cannot be imported. Checks that an
-    implementation does not offer (NotImplementedError) are counted apart; when it offers none, the status is 1.
+    implementation does not offer (NotImplementedError) are counted apart; when it offers none, the status is 1. All
+    this holds for a --calculator, too.
     """
     from trigraph.environment import tf32_problems
     from trigraph.verification import progress
@@ -299,6 +338,10 @@ def verify(
     from trigraph.verification.structures import read as read_structure
     from trigraph.verification.units import counted
 
+    if calculator:
+        ctx.exit(_calculator(ctx))
+    if skipped:
+        raise click.UsageError("--skip is of a --calculator; none is given")
     with _checked("--against"):
         earlier = read(against) if against else None
     if not files and ctx.get_parameter_source("cutoff") is click.core.ParameterSource.COMMANDLINE:

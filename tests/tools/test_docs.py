@@ -90,6 +90,13 @@ def test_verifying_an_implementation():
     assert "✗ agg_weighted_n2n_bwd in torch_forwards:forgets_the_weights: accuracy of edge_weight" in printed
 
 
+def test_verifying_a_calculator(tmp_path):
+    (commands,) = blocks(ROOT / "docs" / "calculators.md", "sh")
+    printed = run("bash", "-e", "-c", commands, cwd=tmp_path)
+    assert re.search(r"failed: energy jumps by .* at 5\.87", printed, re.DOTALL)
+    assert re.search(r"^\d+ checks passed, 2 failed, 1 not offered$", printed, re.MULTILINE)
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(
     not (shutil.which("gfortran") and shutil.which("fypp", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}"))

@@ -1,7 +1,16 @@
 """Checks for everyone: derivatives of any function, and operators and calculators that others have written."""
 
+from trigraph.testing.calculators import check_calculator
 from trigraph.testing.derivatives import check_derivatives
 from trigraph.testing.operators import OperatorError, verify
-from trigraph.testing.result import DerivativeError, Result
+from trigraph.testing.result import CalculatorError, DerivativeError, Result
 
-__all__ = ["DerivativeError", "OperatorError", "Result", "check_derivatives", "verify"]
+__all__ = [
+    "CalculatorError",
+    "DerivativeError",
+    "OperatorError",
+    "Result",
+    "check_calculator",
+    "check_derivatives",
+    "verify",
+]

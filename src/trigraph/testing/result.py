@@ -29,6 +29,8 @@ class Result:
     name: str
     checks: list[Check] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
+    cases: str = "order"  # what `case` of a check names, and the heading of its column
+    title: str = "Derivatives of"
 
     @property
     def passed(self) -> bool:
@@ -45,11 +47,12 @@ class Result:
         from rich.markup import escape
         from rich.table import Table
 
-        table = Table("check", "order", "of", "error", "allowed", "slope", "remark", title=escape(self.name))
+        table = Table("check", self.cases, "of", "error", "allowed", "slope", "remark", title=escape(self.name))
         for c in self.checks:
             mark = "failed: " if c.failed else ""
             slope = "" if c.order is None else f"{c.order:.2f}".replace("-0.00", "0.00")
-            table.add_row(c.kind, c.case, c.field, f"{c.error:.1e}", f"{c.tolerance:.1e}", slope, escape(mark + c.note))
+            numbers = (f"{c.error:.1e}", f"{c.tolerance:.1e}") if c.offered else ("", "")
+            table.add_row(c.kind, c.case, c.field, *numbers, slope, escape(mark + c.note))
         for kind, why in self.skipped.items():
             table.add_row(kind, "", "", "", "", "", escape(f"left out: {why}"))
         text = io.StringIO()
@@ -107,18 +110,31 @@ class DerivativeError(AssertionError):
     result : Result
     """
 
+    what = "checks of its derivatives"
+
     def __init__(self, result: Result) -> None:
         found = result.failures
         # What one element shows is in the line of its input, too.
         told = [
             c for c in found if c.kind != "elements" or not any(c.note in other.note for other in found if other != c)
         ]
-        lines = [f"{result.name}: {len(found)} of {len(result.checks)} checks of its derivatives failed"]
+        lines = [f"{result.name}: {len(found)} of {len(result.checks)} {self.what} failed"]
         for c in told[:10]:
-            order = f"order {c.case}, " if c.case else ""
+            order = f"{result.cases} {c.case}, " if c.case else ""
             of = f" ({order}{c.field})" if c.field else ""
             lines.append(f"  {c.kind}{of}: {c.note or f'error {c.error:.1e}; allowed {c.tolerance:.1e}'}")
         if len(told) > 10:
             lines.append(f"  and {len(told) - 10} more; see the result of this error")
         super().__init__("\n".join(lines))
         self.result = result
+
+
+class CalculatorError(DerivativeError):
+    """A calculator is wrong; the message says what, `result` holds everything.
+
+    Attributes
+    ----------
+    result : Result
+    """
+
+    what = "checks"

@@ -1,0 +1,102 @@
+"""What the page of calculators shows: calculators of ASE and DimeNet++, checked; the table and the picture of curves.
+
+Writes calculators.txt (all checks of one), calculators-found.md and calculators.png to the working directory.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+from ase import Atoms
+from ase.build import bulk, molecule
+from ase.calculators.emt import EMT
+from ase.calculators.lj import LennardJones
+from ase.calculators.morse import MorsePotential
+from ase.calculators.tersoff import Tersoff, TersoffParameters
+
+import trigraph.ase
+from trigraph.testing import Result, check_calculator
+from trigraph.torch.nn import DimeNetPlusPlus
+from trigraph.verification.plots import differences, png
+
+# J. Tersoff, Phys. Rev. B 38, 9902 (1988), table I, Si (C).
+SILICON = {"m": 3.0, "gamma": 1.0, "lambda3": 0.0, "c": 1.0039e5, "d": 16.217, "h": -0.59825, "n": 0.78734}
+SILICON |= {"beta": 1.1e-6, "lambda2": 1.73222, "B": 471.18, "R": 2.85, "D": 0.15, "lambda1": 2.4799, "A": 1830.8}
+
+
+def lennard_jones() -> LennardJones:
+    """Return one that is cut off as it is."""
+    return LennardJones(sigma=2.27, epsilon=0.1, rc=5.0)
+
+
+def lennard_jones_smooth() -> LennardJones:
+    """Return one that a function brings to zero."""
+    return LennardJones(sigma=2.27, epsilon=0.1, rc=5.0, smooth=True)
+
+
+def morse() -> MorsePotential:
+    """Return bonds as long as copper's."""
+    return MorsePotential(epsilon=0.5, r0=2.55)
+
+
+def tersoff() -> Tersoff:
+    """Return silicon."""
+    return Tersoff({("Si", "Si", "Si"): TersoffParameters(**SILICON)})
+
+
+def dimenet() -> trigraph.ase.Calculator:
+    """Return a small model with random weights in float64."""
+    torch.manual_seed(1)
+    sizes, options = (8, 1, 1, 4, 2, 8, 3, 3), {"num_output_layers": 1, "output_initializer": "glorot_orthogonal"}
+    return trigraph.ase.Calculator(DimeNetPlusPlus(*sizes, cutoff=4.0, **options).double())
+
+
+COPPER, CLUSTER = bulk("Cu", cubic=True), Atoms("Cu5", bulk("Cu", cubic=True).repeat((2, 1, 1)).positions[:5])
+CHECKED = {
+    "EMT": (EMT, [COPPER, molecule("CH3OH")]),
+    "LennardJones, smooth=False": (lennard_jones, [COPPER]),
+    "LennardJones, smooth=True": (lennard_jones_smooth, [COPPER]),
+    "MorsePotential": (morse, [COPPER, CLUSTER]),
+    "Tersoff": (tersoff, [bulk("Si", cubic=True)]),
+    "trigraph.ase.Calculator, DimeNet++": (dimenet, [bulk("AuCu", "rocksalt", a=5.2)]),
+}
+
+
+def row(name: str, result: Result) -> str:
+    """Return the line of the table for one calculator: counts, and what each kind found first."""
+    of_kind: dict[str, list[str]] = {}
+    for check in result.checks:
+        if not check.passed:
+            kind = check.kind if check.offered else f"{check.kind}: {check.field}"
+            of_kind.setdefault(kind, []).append(check.note)
+    found: dict[str, list[str]] = {}
+    for kind, notes in of_kind.items():
+        others = f" (and {len(set(notes)) - 1} more)" * (len(set(notes)) > 1)
+        found.setdefault(notes[0].split("; ")[0] + others, []).append(kind)
+    texts = [f"**{', '.join(kinds)}**: {note}" for note, kinds in found.items()]
+    counts = f"{sum(c.passed for c in result.checks)} | {len(result.failures)}"
+    structures = ", ".join(dict.fromkeys(c.case for c in result.checks))
+    return f"| {name} | {structures} | {counts} | {'<br>'.join(texts).replace('|', ' ')} |"
+
+
+def write() -> None:
+    """Check them all."""
+    lines = ["| calculator | atoms | passed | failed | what it showed |", "| --- | --- | --- | --- | --- |"]
+    curves = []
+    for name, (factory, structures) in CHECKED.items():
+        result = check_calculator(factory, structures, raises=False)
+        if not curves:
+            alone = replace(result, name="EMT", checks=[c for c in result.checks if c.case == "Cu4"])
+            Path("calculators.txt").write_text(str(alone))
+        curves += [replace(c, operator=name, panel="forces and stress") for c in result.checks if c.curve]
+        lines.append(row(name, result))
+    figure = differences(curves)
+    assert figure is not None
+    Path("calculators.png").write_bytes(png(figure))
+    Path("calculators-found.md").write_text("\n".join(lines) + "\n")
+
+
+if __name__ == "__main__":
+    write()

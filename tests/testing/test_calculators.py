@@ -1,0 +1,476 @@
+"""trigraph.testing.check_calculator: calculators of ASE as they are, and mistakes that the named checks must find."""
+
+import copy
+import doctest
+import functools
+import re
+
+import numpy as np
+import pytest
+import torch
+from ase import Atoms
+from ase.build import bulk, molecule
+from ase.calculators.calculator import Calculator, all_changes
+from ase.calculators.emt import EMT
+from ase.calculators.lj import LennardJones
+from ase.calculators.morse import MorsePotential
+from ase.calculators.tersoff import Tersoff, TersoffParameters
+from click.testing import CliRunner
+
+import trigraph.ase
+import trigraph.testing.calculators
+from trigraph.cli import main
+from trigraph.testing import CalculatorError, check_calculator
+from trigraph.testing.calculators import KINDS
+from trigraph.testing.scans import refine, scan
+from trigraph.torch.nn import DimeNetPlusPlus
+
+CRYSTAL = bulk("Cu", cubic=True)
+CLUSTER = Atoms("Cu5", bulk("Cu", cubic=True).repeat((2, 1, 1)).positions[:5])
+SILICON = TersoffParameters(  # J. Tersoff, Phys. Rev. B 38, 9902 (1988), table I, Si (C)
+    m=3.0,
+    gamma=1.0,
+    lambda3=0.0,
+    c=1.0039e5,
+    d=16.217,
+    h=-0.59825,
+    n=0.78734,
+    beta=1.1e-6,
+    lambda2=1.73222,
+    B=471.18,
+    R=2.85,
+    D=0.15,
+    lambda1=2.4799,
+    A=1830.8,
+)
+
+
+def only(*kinds):
+    """Leave out all other kinds of check."""
+    return {kind: "another test" for kind in KINDS if kind not in kinds}
+
+
+def run(factory, *structures, kinds=tuple(KINDS)):
+    return check_calculator(factory, structures or [CRYSTAL], skip=only(*kinds), raises=False)
+
+
+def failed(result):
+    return {check.kind for check in result.failures}
+
+
+# ---- calculators of ASE, and ours ------------------------------------------------------------------------------------
+
+
+def lennard_jones(**options):
+    return lambda: LennardJones(sigma=2.27, epsilon=0.1, rc=5.0, **options)
+
+
+def dimenet():
+    torch.manual_seed(1)
+    model = DimeNetPlusPlus(
+        8, 1, 1, 4, 2, 8, 3, 3, cutoff=4.0, num_output_layers=1, output_initializer="glorot_orthogonal"
+    )
+    return trigraph.ase.Calculator(model.double())
+
+
+def test_emt():
+    """It cuts off where its functions have not quite vanished; a function of its own cannot be pickled."""
+    result = run(EMT)
+    assert failed(result) == {"cutoff", "scale"}
+    (jump,) = [c for c in result.failures if c.kind == "cutoff"]
+    assert re.match(r"energy jumps by 1\.6e-05 eV, forces by 0\.00016 eV/Å, at 5\.8767\d\d Å$", jump.note)
+    assert [c.field for c in result.checks if not c.offered] == ["pickle"]
+    curves = [c for c in result.checks if c.curve]
+    assert len(curves) == 3
+    assert all(c.order == pytest.approx(2, abs=0.1) for c in curves)
+
+
+def test_lennard_jones():
+    kinds = ("forces", "net force", "line", "cutoff", "scale")
+    assert not failed(run(lennard_jones(smooth=True), kinds=kinds))
+    result = run(lennard_jones(smooth=False), kinds=kinds)
+    assert failed(result) == {"cutoff", "scale"}
+    notes = [c.note for c in result.failures]
+    assert re.match(r"a kink: forces jump by 0\.00\d+ eV/Å, energy does not, at 5\.000000 Å$", notes[0])
+    assert "a kink" in notes[1]
+    assert "(two atoms 5.00000 Å apart)" in notes[1]
+
+
+def test_morse():
+    assert not failed(run(lambda: MorsePotential(epsilon=0.5, r0=2.55), CLUSTER))
+
+
+def test_tersoff():
+    """ASE's divides by zero where an atom has one neighbour; in a crystal it is right."""
+    kinds = set(KINDS) - {"stress", "drift"}
+    result = run(lambda: Tersoff({("Si", "Si", "Si"): SILICON}), bulk("Si"), kinds=kinds)
+    broken = {"cutoff", "scale", "line", "two atoms", "far atoms", "company"}
+    assert failed(result) == broken
+    assert all(c.note.startswith("ZeroDivisionError") for c in result.failures)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("atoms", [bulk("AuCu", "rocksalt", a=5.2), molecule("H2O")], ids=str)
+def test_dimenet(atoms):
+    result = run(dimenet, atoms)
+    assert not failed(result), str(result)
+    assert {c.kind for c in result.checks} >= set(KINDS) - {"stress", "net torque", "wrapping", "repetition"}
+
+
+def test_dimenet_in_short():
+    kinds = ("net force", "renumbering", "repetition", "repeat", "copy", "pickle", "drift")
+    assert not failed(run(dimenet, bulk("AuCu", "rocksalt", a=5.2), kinds=kinds))
+
+
+# ---- mistakes --------------------------------------------------------------------------------------------------------
+
+
+class Wrong(Calculator):
+    """EMT with a mistake: what `change` makes of its results."""
+
+    implemented_properties = ("energy", "free_energy", "forces", "stress")
+
+    def __init__(self, change=None, inner=EMT):
+        super().__init__()
+        self.change, self.inner, self.calls = change, inner(), 0
+
+    def calculate(self, atoms=None, properties=("energy",), system_changes=all_changes):
+        super().calculate(atoms, properties, system_changes)
+        self.calls += 1
+        names = ["energy", "forces"] + ["stress"] * bool(self.atoms.pbc.all())
+        self.results = {name: self.inner.get_property(name, self.atoms) for name in names}
+        if self.change:
+            self.change(self, self.atoms, self.results)
+        self.results["free_energy"] = self.results["energy"]
+
+
+def scaled_forces(self, atoms, results):
+    results["forces"] = 1.00001 * results["forces"]
+
+
+def sign_of_a_shear(self, atoms, results):
+    results["stress"] = results["stress"] * [1, 1, 1, 1, -1, 1]
+
+
+def last(self, atoms, results):
+    """Begin with the result of the last call, and do not quite converge."""
+    energy = results["energy"]
+    results["energy"] += 1e-6 * (energy - getattr(self, "before", energy))
+    self.before = energy
+
+
+def first(self, atoms, results):
+    """Keep what was made for the first structure."""
+    self.kept = getattr(self, "kept", results["energy"])
+    results["energy"] += 1e-6 * self.kept
+
+
+def noise(self, atoms, results):
+    results["energy"] += 1e-14 * np.random.default_rng().standard_normal()
+
+
+def order(self, atoms, results):
+    if len(atoms) > 1:
+        d = atoms.get_distance(0, 1, mic=True, vector=True)
+        results["energy"] += 1e-3 * d @ d
+        results["forces"] = results["forces"].copy()
+        results["forces"][:2] += [2e-3 * d, -2e-3 * d]
+
+
+def images(self, atoms, results):
+    other = atoms.copy()
+    other.pbc = False
+    results |= {name: EMT().get_property(name, other) for name in ("energy", "forces")}
+
+
+def curl(self, atoms, results):
+    around = atoms.positions - atoms.positions.mean(axis=0)
+    results["forces"] = results["forces"] + 1e-5 * around @ [[0, 1, 0], [-1, 0, 0], [0, 0, 0]]
+
+
+def predicted(self, atoms, results):
+    """Scale each force by what depends on where the atom is."""
+    away = np.linalg.norm(atoms.positions - atoms.positions.mean(axis=0), axis=1)
+    results["forces"] = results["forces"] * (1 + 1e-4 * np.sin(away))[:, None]
+
+
+def field(self, atoms, results):
+    results["energy"] += 1e-3 * atoms.positions[:, 0].sum()
+    results["forces"] = results["forces"] - [1e-3, 0, 0]
+
+
+def anisotropic(self, atoms, results):
+    x = atoms.positions - atoms.positions.mean(axis=0)
+    results["energy"] += 0.5e-3 * (x[:, 0] ** 2).sum()
+    results["forces"] = results["forces"] - 1e-3 * x * [1, 0, 0]
+
+
+def handed(self, atoms, results):
+    if len(atoms) > 3:
+        a, b, c = atoms.get_distances(0, [1, 2, 3], mic=True, vector=True)
+        results["energy"] += 1e-6 * np.cross(a, b) @ c
+
+
+def per_atom(self, atoms, results):
+    results["energy"] /= len(atoms)
+    results["forces"] = results["forces"] / len(atoms)
+
+
+def fails_alone(self, atoms, results):
+    if len(atoms) == 1:
+        raise IndexError("list of neighbours is empty")
+
+
+def nan_alone(self, atoms, results):
+    if len(atoms) == 1:
+        results["energy"] = np.nan
+
+
+def sideways(self, atoms, results):
+    if len(atoms) == 2:
+        results["forces"] = results["forces"] + [[1e-9, 0, 0], [-1e-9, 0, 0]]
+
+
+def long_range(self, atoms, results):
+    results["energy"] += sum(1 / d for d in atoms.get_all_distances()[np.triu_indices(len(atoms), 1)])
+
+
+def friction(self, atoms, results):
+    results["forces"] = 0.9 * results["forces"]
+
+
+def shifted_copy(self, atoms, results):
+    if getattr(self, "copied", False):
+        results["energy"] += 1e-12
+
+
+class Copied(Wrong):
+    """A calculator whose copies know that they are."""
+
+    def __deepcopy__(self, memo):
+        found = type(self)(self.change, LennardJones)
+        found.inner, found.copied = copy.deepcopy(self.inner, memo), True
+        return found
+
+
+class Pickled(Wrong):
+    """A calculator that loses its scale when it is pickled."""
+
+    def __reduce__(self):
+        return Wrong, (None, LennardJones)
+
+
+@pytest.mark.parametrize(
+    ("mistake", "kind", "atoms", "words"),
+    [
+        (scaled_forces, "forces", CRYSTAL, "differences give"),
+        (sign_of_a_shear, "stress", CRYSTAL, "volume * stress xz"),
+        (last, "history", CRYSTAL, "energy differs"),
+        (first, "history", CRYSTAL, "energy differs"),
+        (noise, "repeat", CRYSTAL, "energy differ from one to the next"),
+        (order, "renumbering", CRYSTAL, "energy differs"),
+        (images, "wrapping", CRYSTAL, "energy differs"),
+        (images, "repetition", CRYSTAL, "energy differs"),
+        (curl, "jacobian", CLUSTER, "the forces have no energy"),
+        (curl, "forces", CLUSTER, "differences give"),
+        (curl, "net torque", CLUSTER, "torque is"),
+        (predicted, "jacobian", CLUSTER, "the forces have no energy"),
+        (predicted, "forces", CRYSTAL, "differences give"),
+        (field, "net force", CRYSTAL, "sum of forces is 0.004"),
+        (field, "translation", CLUSTER, "energy differs"),
+        (anisotropic, "rotation", CLUSTER, "energy differs"),
+        (handed, "reflection", CLUSTER, "energy differs"),
+        (per_atom, "repetition", CRYSTAL, "energy differs"),
+        (per_atom, "company", CLUSTER, "energy differs"),
+        (fails_alone, "lone atom", CRYSTAL, "IndexError: list of neighbours is empty"),
+        (nan_alone, "lone atom", CRYSTAL, "not a finite number"),
+        (sideways, "two atoms", CRYSTAL, "forces differ"),
+        (friction, "two atoms", CRYSTAL, "differences of the energy give"),
+        (long_range, "far atoms", CLUSTER, "energy differs"),
+        (friction, "drift", CRYSTAL, "half the time step divides the error by"),
+    ],
+)
+def test_mistakes(mistake, kind, atoms, words):
+    result = run(lambda: Wrong(mistake), atoms, kinds=(kind,))
+    assert failed(result) == {kind}
+    assert any(words in c.note for c in result.failures), str(result)
+    assert not failures_without_a_mistake(kind, atoms is CRYSTAL)
+
+
+@functools.cache
+def failures_without_a_mistake(kind, crystal):
+    return failed(run(Wrong, CRYSTAL if crystal else CLUSTER, kinds=(kind,)))
+
+
+def test_copies():
+    assert failed(run(lambda: Copied(shifted_copy), kinds=("copy", "pickle"))) == {"copy"}
+    assert failed(run(lambda: Pickled(None, lennard_jones()), kinds=("pickle",))) == {"pickle"}
+
+
+class Angular(Calculator):
+    """Bonds and angles of a molecule, by torch: E = sum (r - 1)^2 w + sum g(cos) w w', without a cell."""
+
+    implemented_properties = ("energy", "free_energy", "forces")
+
+    def __init__(self, detached=False, of_angle=False, dtype=torch.float64):
+        super().__init__()
+        self.detached, self.of_angle, self.dtype = detached, of_angle, dtype
+
+    def calculate(self, atoms=None, properties=("energy",), system_changes=all_changes):
+        super().calculate(atoms, properties, system_changes)
+        positions = torch.tensor(self.atoms.positions, dtype=self.dtype, requires_grad=True)
+        number = len(positions)
+        i, j = torch.triu_indices(number, number, 1)
+        near = lambda r: torch.exp(-r * r / 4)  # noqa: E731
+        r = (positions[i] - positions[j]).norm(dim=1)
+        energy = (near(r) * (r - 1) ** 2).sum()
+        triples = [(c, a, b) for c in range(number) for a in range(number) for b in range(a) if c not in (a, b)]
+        if triples:
+            c, a, b = torch.tensor(triples).T
+            u, v = positions[a] - positions[c], positions[b] - positions[c]
+            cos = torch.nn.functional.cosine_similarity(u, v)
+            value = torch.atan2(torch.linalg.cross(u, v).norm(dim=1), (u * v).sum(1)) if self.of_angle else cos
+            value = value.detach() if self.detached else value
+            energy = energy + (near(u.norm(dim=1)) * near(v.norm(dim=1)) * (value + 0.3) ** 2).sum()
+        (gradient,) = torch.autograd.grad(energy, positions)
+        self.results = {"energy": energy.item(), "free_energy": energy.item(), "forces": -gradient.numpy()}
+
+
+def test_angles():
+    """An angular part that is detached is found by differences; a function of the angle has a kink on the line."""
+    water, kinds = molecule("H2O"), ("forces", "line", "stress")
+    assert not failed(run(Angular, water, kinds=kinds))
+    assert failed(run(lambda: Angular(detached=True), water, kinds=kinds)) >= {"forces"}
+    result = run(lambda: Angular(of_angle=True), water, kinds=kinds)
+    assert failed(result) == {"line"}
+    assert "results are not finite, at 180°" in str(result) or "a kink" in str(result)
+
+
+def test_float32():
+    """Comparisons allow for the rounding that the calculator shows; differences say that they cannot tell."""
+    kinds = set(KINDS) - {"lone atom"}
+    result = run(lambda: Angular(dtype=torch.float32), molecule("H2O"), kinds=kinds)
+    assert failed(result) == {"forces"}
+    assert all("nothing can be said" in c.note for c in result.failures)
+
+
+class Truncated(Calculator):
+    """A pair energy exp(-r) that ends at 3 Å, with its own slope before that."""
+
+    implemented_properties = ("energy", "forces")
+
+    def calculate(self, atoms=None, properties=("energy",), system_changes=all_changes):
+        super().calculate(atoms, properties, system_changes)
+        d = self.atoms.get_all_distances(vector=True)
+        r = np.linalg.norm(d, axis=2) + 10 * np.eye(len(d))
+        terms = np.where(r < 3, np.exp(-r), 0)
+        self.results = {"energy": terms.sum() / 2, "forces": -((terms / r)[:, :, None] * d).sum(axis=1)}
+
+
+def test_a_jump_is_no_kink():
+    result = run(Truncated, CLUSTER, kinds=("forces", "cutoff", "scale"))
+    assert failed(result) == {"cutoff", "scale"}
+    (found,) = [c for c in result.failures if c.kind == "cutoff"]
+    assert re.match(r"^energy jumps by 0\.05 eV, forces by 0\.032 eV/Å, at (3\.000000|2\.9999\d\d) Å$", found.note), (
+        found.note
+    )
+
+
+def test_scans():
+    """Jumps are told from kinks and from what is smooth; a value that stands alone is a jump."""
+    points, noise = np.linspace(0.5, 2.0, 60), np.full(1, 1e-15)
+    assert not scan(lambda x: np.array([x**-12]), points, noise, 4)
+    assert not scan(lambda x: np.array([x**-6 + abs(x - 1.234)]), points, noise, 4)
+    (jump,) = scan(lambda x: np.array([x**-6 + 1e-4 * (x > 1.234)]), points, noise, 4)
+    assert jump.at == pytest.approx(1.234, abs=1e-6)
+    assert jump.change == pytest.approx(1e-4, rel=1e-2)
+    (jump,) = scan(lambda x: np.array([np.nan if x > 1 else x]), points, noise, 4)
+    assert np.isnan(jump.change).all()
+    assert refine(lambda x: np.array([float(x == 0)]), -1, 1, noise, 0.0).at == 0
+    assert refine(lambda x: np.array([abs(x)]), -1, 1, noise, 0.0) is None
+
+
+# ---- what is around --------------------------------------------------------------------------------------------------
+
+
+def test_what_is_not_offered():
+    class NoStress(Wrong):
+        implemented_properties = ("energy", "forces")
+
+    def drop(self, atoms, results):
+        results.pop("stress", None)
+
+    result = run(lambda: NoStress(drop), kinds=("forces", "stress"))
+    assert result.passed
+    assert [(c.kind, c.field) for c in result.checks if not c.offered] == [("not offered", "stress")]
+    assert "the calculator has no stress" in str(result)
+
+
+def test_left_out_with_a_word():
+    result = check_calculator(EMT, [CRYSTAL], skip={**only("net force"), "stress": "nobody asks"})
+    assert {c.kind for c in result.checks} == {"net force"}
+    assert "left out: nobody asks" in str(result)
+
+
+def test_the_error_tells():
+    with pytest.raises(
+        CalculatorError, match=r"(?s)checks failed\n  forces \(structure Cu4, .*-force \[\d, [xyz]\]"
+    ) as e:
+        check_calculator(lambda: Wrong(scaled_forces), [CRYSTAL], skip=only("forces"))
+    assert isinstance(e.value, AssertionError)
+    assert failed(e.value.result) == {"forces"}
+
+
+def test_page(tmp_path):
+    result = run(EMT, kinds=("forces", "pickle"))
+    result.save(tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert "Checks of <code>EMT</code>" in page
+    assert "<svg" in page
+    assert page.count('class="failed"') == 0
+
+
+def test_bad_arguments():
+    with pytest.raises(TypeError, match="factory is a EMT; expected a callable"):
+        check_calculator(EMT(), [CRYSTAL])
+    with pytest.raises(TypeError, match=r"structures is no sequence of ase\.Atoms"):
+        check_calculator(EMT, CRYSTAL)
+    with pytest.raises(ValueError, match="structures hold no atoms"):
+        check_calculator(EMT, [])
+    with pytest.raises(ValueError, match="skip names forge; expected forces"):
+        check_calculator(EMT, [CRYSTAL], skip={"forge": "why"})
+    assert "expected a calculator of ASE" in str(run(lambda: 3, kinds=("net force",)))
+
+
+def test_command(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    CRYSTAL.write("cu.xyz", format="extxyz")
+    (tmp_path / "mine_to_check.py").write_text(
+        "from ase.calculators.emt import EMT\n\n\ndef wrong():\n    raise OSError('no model')\n"
+    )
+    skips = [word for kind, why in only("forces").items() for word in ("--skip", f"{kind}={why}")]
+    given = ["verify", "--structure", "cu.xyz", *skips, "--calculator"]
+    done = CliRunner().invoke(main, [*given, "mine_to_check:EMT", "--report", "page"])
+    assert done.exit_code == 0, done.output
+    assert "3 checks passed, 0 failed" in done.output
+    assert "cu.xyz" in done.output
+    assert (tmp_path / "page" / "report.html").exists()
+    done = CliRunner().invoke(main, [*given, "mine_to_check:wrong"])
+    assert done.exit_code == 1
+    assert "OSError: no model" in done.output
+    for words, text in [
+        (["verify", "--calculator", "mine_to_check:EMT"], "--calculator needs a --structure"),
+        ([*given, "mine_to_check:other"], "cannot be loaded"),
+        ([*given, "mine_to_check:EMT", "--skip", "stress"], "expected KIND=WHY"),
+        ([*given, "mine_to_check:EMT", "--panel", "pyref"], "--panel"),
+        (["verify", "--skip", "stress=none"], "--skip is of a --calculator"),
+    ]:
+        done = CliRunner().invoke(main, words)
+        assert done.exit_code == 2, done.output
+        assert text in done.output
+
+
+def test_example_of_the_docstring():
+    results = doctest.testmod(trigraph.testing.calculators)
+    assert results.attempted
+    assert not results.failed
