@@ -10,7 +10,7 @@ import enum
 from typing import Any
 
 from trigraph.compat.pylibcugraphops.covered import stand_in
-from trigraph.compat.pylibcugraphops.inplace import write
+from trigraph.compat.pylibcugraphops.inplace import Given, write
 from trigraph.graphs import EdgeGraph, array_kind, as_array, count
 
 __all__ = [
@@ -85,12 +85,13 @@ def _column(caller: str, name: str, value: Any) -> Any:
 
 def radial_basis_fwd(output_rbf: Any, output_sbf_rad: Any, input_vector: Any, input_w: Any) -> None:
     """Radial bases of the distances `input_vector` (num_edges, 1) over the cutoff, for the frequencies `input_w`."""
-    caller = "radial_basis_fwd"
     write(
-        caller,
         "radial_basis_fwd",
         {"rbf": ("output_rbf", output_rbf), "sbf_rad": ("output_sbf_rad", output_sbf_rad)},
-        {"dist": ("input_vector", _column(caller, "input_vector", input_vector)), "freq": ("input_w", input_w)},
+        {
+            "dist": ("input_vector", _column("radial_basis_fwd", "input_vector", input_vector)),
+            "freq": ("input_w", input_w),
+        },
         0,
     )
 
@@ -104,22 +105,31 @@ def radial_basis_bwd(
     input_w: Any,
 ) -> None:
     """Vector-Jacobian product of :func:`radial_basis_fwd`."""
-    caller = "radial_basis_bwd"
     write(
-        caller,
         "radial_basis_bwd",
         {
-            "dist": ("output_grad_vector", _column(caller, "output_grad_vector", output_grad_vector)),
+            "dist": ("output_grad_vector", _column("radial_basis_bwd", "output_grad_vector", output_grad_vector)),
             "freq": ("output_grad_w", output_grad_w),
         },
         {
             "grad_rbf": ("input_grad_rbf", input_grad_rbf),
             "grad_sbf_rad": ("input_grad_sbf_rad", input_grad_sbf_rad),
-            "dist": ("input_vector", _column(caller, "input_vector", input_vector)),
+            "dist": ("input_vector", _column("radial_basis_bwd", "input_vector", input_vector)),
             "freq": ("input_w", input_w),
         },
         0,
     )
+
+
+def _inputs(input_vector: Any, input_rbf: Any, input_embedding: Any, input_weights: Any, graph: EdgeGraph) -> Given:
+    """Return the arguments that the triplet sum and its derivatives have in common, with the original's names."""
+    return {
+        "vec": ("input_vector", input_vector),
+        "rbf": ("input_rbf", input_rbf),
+        "embedding": ("input_embedding", input_embedding),
+        "weights": ("input_weights", input_weights),
+        "graph": ("coo_idx", graph),
+    }
 
 
 def agg_edge_to_edge_fwd(
@@ -135,19 +145,13 @@ def agg_edge_to_edge_fwd(
     cuda_stream: int = 0,
 ) -> None:
     """Triplet sum of DimeNet++; arrays as of `trigraph.agg_edge_to_edge_fwd`."""
-    caller = "agg_edge_to_edge_fwd"
-    graph = edge_graph(caller, coo_idx, mma_operation, dst_offsets=dst_offsets, dst_edge_index=dst_edge_index)
+    graph = edge_graph(
+        "agg_edge_to_edge_fwd", coo_idx, mma_operation, dst_offsets=dst_offsets, dst_edge_index=dst_edge_index
+    )
     write(
-        caller,
         "agg_edge_to_edge_fwd",
         {"out": ("output_embedding", output_embedding)},
-        {
-            "vec": ("input_vector", input_vector),
-            "rbf": ("input_rbf", input_rbf),
-            "embedding": ("input_embedding", input_embedding),
-            "weights": ("input_weights", input_weights),
-            "graph": ("coo_idx", graph),
-        },
+        _inputs(input_vector, input_rbf, input_embedding, input_weights, graph),
         cuda_stream,
     )
 
@@ -167,10 +171,8 @@ def agg_edge_to_edge_bwd(
     cuda_stream: int = 0,
 ) -> None:
     """Vector-Jacobian product of :func:`agg_edge_to_edge_fwd`, without that of the vectors, as the original."""
-    caller = "agg_edge_to_edge_bwd"
-    graph = edge_graph(caller, coo_idx, mma_operation, src_offsets=src_offsets)
+    graph = edge_graph("agg_edge_to_edge_bwd", coo_idx, mma_operation, src_offsets=src_offsets)
     write(
-        caller,
         "agg_edge_to_edge_bwd",
         {
             "rbf": ("output_grad_rbf", output_grad_rbf),
@@ -179,11 +181,7 @@ def agg_edge_to_edge_bwd(
         },
         {
             "grad_out": ("input_grad_embedding", input_grad_embedding),
-            "vec": ("input_vector", input_vector),
-            "rbf": ("input_rbf", input_rbf),
-            "embedding": ("input_embedding", input_embedding),
-            "weights": ("input_weights", input_weights),
-            "graph": ("coo_idx", graph),
+            **_inputs(input_vector, input_rbf, input_embedding, input_weights, graph),
         },
         cuda_stream,
     )
@@ -204,20 +202,16 @@ def agg_edge_to_edge_bwd2_grad(
     cuda_stream: int = 0,
 ) -> None:
     """Second order of the triplet sum with respect to its gradient; as `trigraph.agg_edge_to_edge_bwd2_grad`."""
-    caller = "agg_edge_to_edge_bwd2_grad"
-    graph = edge_graph(caller, coo_idx, mma_operation, dst_offsets=dst_offsets, dst_edge_index=dst_edge_index)
+    graph = edge_graph(
+        "agg_edge_to_edge_bwd2_grad", coo_idx, mma_operation, dst_offsets=dst_offsets, dst_edge_index=dst_edge_index
+    )
     write(
-        caller,
         "agg_edge_to_edge_bwd2_grad",
         {"grad_out": ("output_grad_grad_embedding", output_grad_grad_embedding)},
         {
             "gg_rbf": ("input_grad_grad_rbf", input_grad_grad_rbf),
             "gg_embedding": ("input_grad_grad_embedding", input_grad_grad_embedding),
-            "vec": ("input_vector", input_vector),
-            "rbf": ("input_rbf", input_rbf),
-            "embedding": ("input_embedding", input_embedding),
-            "weights": ("input_weights", input_weights),
-            "graph": ("coo_idx", graph),
+            **_inputs(input_vector, input_rbf, input_embedding, input_weights, graph),
         },
         cuda_stream,
     )
@@ -240,10 +234,8 @@ def agg_edge_to_edge_bwd2_main(
     cuda_stream: int = 0,
 ) -> None:
     """Second order of the triplet sum with respect to its inputs; as `trigraph.agg_edge_to_edge_bwd2_main`."""
-    caller = "agg_edge_to_edge_bwd2_main"
-    graph = edge_graph(caller, coo_idx, mma_operation, src_offsets=src_offsets)
+    graph = edge_graph("agg_edge_to_edge_bwd2_main", coo_idx, mma_operation, src_offsets=src_offsets)
     write(
-        caller,
         "agg_edge_to_edge_bwd2_main",
         {
             "rbf": ("output_grad_rbf_grad_embedding", output_grad_rbf_grad_embedding),
@@ -254,11 +246,7 @@ def agg_edge_to_edge_bwd2_main(
             "gg_rbf": ("input_grad_grad_rbf", input_grad_grad_rbf),
             "gg_embedding": ("input_grad_grad_embedding", input_grad_grad_embedding),
             "grad_out": ("input_grad_embedding", input_grad_embedding),
-            "vec": ("input_vector", input_vector),
-            "rbf": ("input_rbf", input_rbf),
-            "embedding": ("input_embedding", input_embedding),
-            "weights": ("input_weights", input_weights),
-            "graph": ("coo_idx", graph),
+            **_inputs(input_vector, input_rbf, input_embedding, input_weights, graph),
         },
         cuda_stream,
     )

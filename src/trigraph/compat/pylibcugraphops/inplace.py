@@ -29,23 +29,21 @@ def _on_stream(pointer: int, array: Any) -> Iterator[None]:
         yield
 
 
-def _renamed(caller: str, function: str, arguments: Given, outputs: Given, message: str) -> str:
-    """Return a message of a trigraph function with the names of the caller's function and arguments."""
+def _renamed(arguments: Given, outputs: Given, message: str) -> str:
+    """Return a message of a trigraph function with the names of the caller's arguments."""
     table = {f"out['{field}']": name for field, (name, _) in outputs.items()}
     table |= {argument: name for argument, (name, _) in arguments.items()}
     words = "|".join(rf"(?<!\w){re.escape(word)}(?!\w)" for word in table)
-    return re.sub(words, lambda match: table[match[0]], message).replace(f"{function}:", f"{caller}:", 1)
+    return re.sub(words, lambda match: table[match[0]], message)
 
 
-def write(caller: str, function: str, outputs: Given, arguments: Given, stream: int, **attributes: Any) -> None:
+def write(function: str, outputs: Given, arguments: Given, stream: int, **attributes: Any) -> None:
     """Compute the fields whose outputs are not None into them; without any there is nothing to do.
 
     Parameters
     ----------
-    caller : str
-        Function of the drop-in, for messages.
     function : str
-        Name of the function in `trigraph`.
+        Name of the function in `trigraph` and in the drop-in.
     outputs : mapping from field to (caller's name, array or None)
     arguments : mapping from argument to (caller's name, value)
     stream : int
@@ -61,7 +59,7 @@ def write(caller: str, function: str, outputs: Given, arguments: Given, stream: 
     for name, value in outputs.values():
         if is_tensor(value) and value.is_neg():  # it would be read as a copy, and the copy be written
             raise ValueError(
-                f"{caller}: {name} has torch's negative bit; expected a tensor whose memory has its values"
+                f"{function}: {name} has torch's negative bit; expected a tensor whose memory has its values"
             )
     written = {field: as_array(value) for field, (_, value) in outputs.items() if value is not None}
     if not written:
@@ -73,7 +71,7 @@ def write(caller: str, function: str, outputs: Given, arguments: Given, stream: 
         with _on_stream(stream, next(iter(written.values()))):
             FUNCTIONS[function](**given, **attributes, out=written)
     except (TypeError, ValueError) as error:
-        raise type(error)(_renamed(caller, function, arguments, outputs, str(error))) from None
+        raise type(error)(_renamed(arguments, outputs, str(error))) from None
     for _, value in outputs.values():
         if is_tensor(value):
             import torch

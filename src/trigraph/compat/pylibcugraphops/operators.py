@@ -85,9 +85,7 @@ def mha_gat_n2n_fwd(
     stream_id: int = 0,
 ) -> None:
     """Multi-head attention from source to destination nodes; arrays as of `trigraph.mha_gat_n2n_fwd`."""
-    caller = "mha_gat_n2n_fwd"
     write(
-        caller,
         "mha_gat_n2n_fwd",
         {
             "output_embedding": ("output_embedding", output_embedding),
@@ -97,10 +95,10 @@ def mha_gat_n2n_fwd(
             "src_embedding": ("src_node_embedding", src_node_embedding),
             "dst_embedding": ("dst_node_embedding", dst_node_embedding),
             "attention_weights": ("attention_weights", attention_weights),
-            "graph": ("graph", _csc(caller, graph)),
+            "graph": ("graph", _csc("mha_gat_n2n_fwd", graph)),
         },
         stream_id,
-        **_attributes(caller, params),
+        **_attributes("mha_gat_n2n_fwd", params),
     )
 
 
@@ -123,9 +121,7 @@ def mha_gat_n2n_bwd(
 
     `grad_softmax_scores` and `grad_attention_weights_workspace` are work spaces of the original, and left as they are.
     """
-    caller = "mha_gat_n2n_bwd"
     write(
-        caller,
         "mha_gat_n2n_bwd",
         {
             "src_embedding": ("grad_src_node_embedding", grad_src_node_embedding),
@@ -138,10 +134,10 @@ def mha_gat_n2n_bwd(
             "dst_embedding": ("dst_node_embedding", dst_node_embedding),
             "attention_weights": ("attention_weights", attention_weights),
             "softmax_scores": ("softmax_scores", softmax_scores),
-            "graph": ("graph", _csc(caller, graph)),
+            "graph": ("graph", _csc("mha_gat_n2n_bwd", graph)),
         },
         stream_id,
-        **_attributes(caller, params),
+        **_attributes("mha_gat_n2n_bwd", params),
     )
 
 
@@ -159,9 +155,7 @@ def agg_weighted_n2n_fwd(
     stream_id: int = 0,
 ) -> None:
     """Weighted aggregation over the edges into a node; arrays as of `trigraph.agg_weighted_n2n_fwd`."""
-    caller = "agg_weighted_n2n_fwd"
     write(
-        caller,
         "agg_weighted_n2n_fwd",
         {
             "output_embedding": ("output_embedding", output_embedding),
@@ -171,10 +165,10 @@ def agg_weighted_n2n_fwd(
         {
             "embedding": ("input_embedding", input_embedding),
             "edge_weight": ("edge_weight", edge_weight),
-            "graph": ("graph", _csc(caller, graph)),
+            "graph": ("graph", _csc("agg_weighted_n2n_fwd", graph)),
         },
         stream_id,
-        op=_aggregation(caller, aggregation_operation),
+        op=_aggregation("agg_weighted_n2n_fwd", aggregation_operation),
     )
 
 
@@ -196,22 +190,20 @@ def agg_weighted_n2n_bwd(
     What the forward has returned (`output_embedding`, `output_extrema_location`, `node_degree`) is computed again where
     it is None.
     """
-    caller = "agg_weighted_n2n_bwd"
     write(
-        caller,
         "agg_weighted_n2n_bwd",
         {"embedding": ("grad_input", grad_input), "edge_weight": ("grad_edge_weight", grad_edge_weight)},
         {
             "grad_output_embedding": ("grad_output", grad_output),
             "embedding": ("input_embedding", input_embedding),
             "edge_weight": ("edge_weight", edge_weight),
-            "graph": ("graph", _csc(caller, graph)),
+            "graph": ("graph", _csc("agg_weighted_n2n_bwd", graph)),
             "output_embedding": ("output_embedding", output_embedding),
             "node_degree": ("node_degree", node_degree),
             "output_extrema_location": ("output_extrema_location", output_extrema_location),
         },
         stream_id,
-        op=_aggregation(caller, aggregation_operation),
+        op=_aggregation("agg_weighted_n2n_bwd", aggregation_operation),
     )
 
 
