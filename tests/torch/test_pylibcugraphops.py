@@ -319,22 +319,13 @@ def test_operators_are_twice_differentiable():
 @pytest.mark.parametrize(
     ("make", "error", "message"),
     [
-        (
-            lambda o, i: classes.CSC(o, i, 4, 2),
-            ValueError,
-            "CSC: dst_max_in_degree is 2; expected at least 3, the in-deg",
-        ),
-        (lambda o, i: classes.CSC(o.flip(0), i, 4), ValueError, "CSC: offsets run from 5 to 0; expected 0 to"),
+        (lambda o, i: classes.CSC(o, i, 4, 2), ValueError, "CSC: dst_max_in_degree is 2; expected at least 3"),
         (lambda o, i: classes.CSC(o, i, 3), ValueError, r"CSC: indices\[1\] is 3; expected"),
         (lambda o, i: classes.StaticCSC(o, i), ValueError, r"StaticCSC: indices\[1\] is 3; expected"),
         (lambda o, i: classes.BipartiteCSC(o, i.float(), 4), TypeError, "BipartiteCSC: indices has dtype"),
         (lambda o, i: classes.SampledCSC(o, i, 1, 4), ValueError, "SampledCSC: dst_max_in_degree is 1; expected"),
         (lambda o, i: make_bipartite_csc(o, i, 4, i[:2]), ValueError, "make_bipartite_csc: map_csc_to_coo has"),
-        (
-            lambda o, i: classes.HeteroCSC(o, i, i, 4, 2),
-            ValueError,
-            r"HeteroCSC: edge_types\[1\] is 3; expected 0 to 1",
-        ),
+        (lambda o, i: classes.HeteroCSC(o, i, i, 4, 2), ValueError, r"HeteroCSC: edge_types\[1\] is 3; expected 0"),
         (lambda o, i: classes.HeteroCSC(o, i, i[:2], 4, 4), ValueError, r"HeteroCSC: edge_types has shape \(2,\)"),
         (lambda o, i: classes.HeteroCSC(o, i, i * 1.0, 4, 4), TypeError, "HeteroCSC: edge_types is a torch.float32"),
     ],

@@ -124,20 +124,6 @@ def test_initial_parameters():
     assert ours(z, pos.float()).tolist() == [0.0]
 
 
-def test_parts():
-    """The layers alone: radial basis and interaction block give what their parts give in a model."""
-    basis = RadialBasis(3, 4, cutoff=2.0).double()
-    found = basis(torch.tensor([0.5, 1.9, 2.5], dtype=torch.float64))
-    expected = tt.radial_basis(torch.tensor([0.25, 0.95, 1.25], dtype=torch.float64), basis.freq, 4)
-    assert torch.equal(found.rbf, expected.rbf)
-    assert torch.equal(found.sbf_rad, expected.sbf_rad)
-    assert not found.rbf[2].any()
-    block = InteractionBlock(12, 8, 4, 4, 3, 1, 2, torch.tanh)
-    theirs = peer.InteractionPPBlock(12, 8, 4, 4, 3, 1, 2, torch.tanh)
-    block.load_state_dict(theirs.state_dict(), strict=True)
-    assert block.exclude == "node"
-
-
 @pytest.mark.parametrize("periodic", [False, True])
 def test_forces_and_stress_are_derivatives(periodic):
     """Central differences, in float64: h = eps^(1/3), so an error of order eps^(2/3) relative to the largest force."""
@@ -416,9 +402,7 @@ BAD = [
     ({"z": torch.tensor([1, 95])}, "ValueError: ...z goes from 1 to 95; expected atomic numbers from 0 to 94"),
     ({"z": torch.tensor([[1, 8]])}, "ValueError: ...z has shape (1, 2); expected (num_atoms,)"),
     ({"z": torch.tensor([1])}, "ValueError: ...pos has shape (2, 3); expected (num_atoms, 3) = (1, 3)"),
-    ({"pos": np.zeros((2, 3))}, "TypeError: ...pos is a ndarray; expected a torch.Tensor"),
     ({"pos": torch.zeros(2, 3)}, "TypeError: ...pos has dtype torch.float32; expected torch.float64, that of"),
-    ({"pos": torch.zeros(2, 3).bfloat16()}, "TypeError: ...pos has dtype torch.bfloat16; expected torch.float32 or "),
     ({"pos": torch.zeros(2, 3).double()}, "ValueError: ...expected a finite vector of non-zero length"),
     ({"pos": torch.full((2, 3), torch.nan).double()}, "ValueError: ...positions[0] is [nan, nan, nan]; expected"),
     ({"pos": torch.zeros(2, 3).double().to("meta")}, "ValueError: ...pos is on meta; expected cpu, where the"),
@@ -427,7 +411,6 @@ BAD = [
     ({"batch": torch.tensor([0])}, "ValueError: ...batch has shape (1,); expected (num_atoms,) = (2,)"),
     ({"batch": torch.tensor([-1, 0])}, "ValueError: ...batch goes from -1 to 0; expected from 0 to num_structures"),
     ({"batch": torch.tensor([10**12, 0])}, f"MemoryError: ...max(batch) + 1 is {10**12 + 1}, whose arrays take 16000"),
-    ({"batch": torch.tensor([2**63 - 1, 0])}, f"MemoryError: ...max(batch) + 1 is {2**63}, whose arrays take {2**67}"),
     ({"cell": 3.0}, "TypeError: ...cell is a float; expected a torch.Tensor or a list of them"),
     ({"cell": torch.eye(2)}, "ValueError: ...cell has shape (1, 2, 2); expected (num_structures, 3, 3) = (1, 3, 3)"),
     ({"cell": [None, torch.eye(3)]}, "ValueError: ...batch is None and cell has 2 structures; expected one"),
@@ -489,16 +472,8 @@ def test_bad_neighbors_and_channels():
         for function in (model, model.energy_forces_stress):
             with raising(f"ValueError: ...z goes from {low} to {high}; expected atomic numbers from 0 to 94"):
                 function(z_wrong, pos, cell=cell, neighbors=neighbors)
-    for pos_wrong, text in (
-        ([1.0], "TypeError: DimeNetPlusPlus: pos is a list; expected a torch.Tensor"),
-        (
-            pos.half(),
-            "TypeError: DimeNetPlusPlus: pos has dtype torch.float16; expected torch.float32 or torch.float64",
-        ),
-        (pos.to("meta"), "ValueError: DimeNetPlusPlus: pos is on meta; expected a CPU or CUDA device"),
-    ):
-        with raising(text):
-            model.neighbors(pos_wrong)
+    with raising("TypeError: DimeNetPlusPlus: pos is a list; expected a torch.Tensor"):
+        model.neighbors([1.0])
     with raising("ValueError: DimeNetPlusPlus: z is on meta; expected a CPU or CUDA device"):
         model_of().to("meta")(z.to("meta"), pos.to("meta"))
     with raising("TypeError: ...pos has dtype torch.bfloat16; expected torch.float32 or torch.float64"):
@@ -546,23 +521,14 @@ def test_bad_sizes(change, text):
         model_of(**change)
 
 
-@pytest.mark.parametrize(
-    ("change", "text"),
-    [
-        ({"num_radial": 0}, "ValueError: RadialBasis: num_radial is 0; expected at least 1"),
-        ({"num_spherical": 0}, "ValueError: RadialBasis: num_spherical is 0; expected at least 1"),
-        ({"envelope_exponent": 1}, "ValueError: RadialBasis: envelope_exponent is 1; expected at least 2"),
-        ({"envelope_exponent": 5.0}, "TypeError: RadialBasis: envelope_exponent is a float; expected an int"),
-        ({"cutoff": float("inf")}, "ValueError: RadialBasis: cutoff is inf; expected a finite number above 0"),
-    ],
-    ids=str,
-)
-def test_bad_basis(change, text):
-    with raising(text):
-        RadialBasis(**{"num_radial": 3} | change)
-
-
-def test_bad_activation_of_a_block():
+def test_layers_alone():
+    """Arguments of the parts of a model are looked at, too; what they compute shows in the model."""
+    with raising("ValueError: RadialBasis: num_spherical is 0; expected at least 1"):
+        RadialBasis(3, 0)
+    with raising("ValueError: RadialBasis: cutoff is inf; expected a finite number above 0"):
+        RadialBasis(3, cutoff=float("inf"))
     with raising("TypeError: InteractionBlock: act is a int; expected a callable or the name of an activation"):
         InteractionBlock(12, 8, 4, 4, 3, 1, 2, 3)
-    assert isinstance(InteractionBlock(12, 8, 4, 4, 3, 1, 2, "swish").act, SiLU)
+    block = InteractionBlock(12, 8, 4, 4, 3, 1, 2, "swish")
+    assert isinstance(block.act, SiLU)
+    assert block.exclude == "node"  # PyG's rule
