@@ -35,20 +35,8 @@ class MMAOp(enum.Enum):
 def edge_graph(caller: str, coo_idx: Any, mma_operation: Any, **expected: Any) -> EdgeGraph:
     """Return the graph of (2, num_edges) indices sorted by their first row.
 
-    Parameters
-    ----------
-    caller : str
-        For messages.
-    coo_idx : array or tensor of int32 or int64
-    mma_operation : MMAOp
-    **expected : array or tensor
-        Attributes of the graph as the caller has them (`src_offsets`, `dst_offsets`, `dst_edge_index`); the first has
-        as many entries as there are nodes, and one more.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument is of another kind or shape, an index is out of range, or an attribute is another one.
+    `expected` are attributes of the graph as the caller has them (`src_offsets`, `dst_offsets`, `dst_edge_index`); the
+    first has as many entries as there are nodes, and one more.
     """
     if not isinstance(mma_operation, MMAOp):
         raise TypeError(f"{caller}: mma_operation is a {type(mma_operation).__name__}; expected an MMAOp")

@@ -40,21 +40,8 @@ def _renamed(arguments: Given, outputs: Given, message: str) -> str:
 def write(function: str, outputs: Given, arguments: Given, stream: int, **attributes: Any) -> None:
     """Compute the fields whose outputs are not None into them; without any there is nothing to do.
 
-    Parameters
-    ----------
-    function : str
-        Name of the function in `trigraph` and in the drop-in.
-    outputs : mapping from field to (caller's name, array or None)
-    arguments : mapping from argument to (caller's name, value)
-    stream : int
-        Address of a CUDA stream, for arrays of a device; 0: the current one.
-    **attributes
-        Arguments that have the same name and meaning in both.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As the function.
+    `function` has this name in `trigraph` and in the drop-in; `attributes` have the same names and meanings in both.
+    `stream` is the address of a CUDA stream, for arrays of a device; 0: the current one.
     """
     for name, value in outputs.values():
         if is_tensor(value) and value.is_neg():  # it would be read as a copy, and the copy be written
