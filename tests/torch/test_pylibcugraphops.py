@@ -179,30 +179,37 @@ def attention_arrays(rng, make=np.asarray):
     return graph, make(src), make(dst), make(weights)
 
 
+def written(function, shapes, *arguments, make=np.asarray, **keywords):
+    """Return the outputs of these shapes that a function has written into."""
+    outputs = [make(np.full(shape, np.nan)) for shape in shapes]
+    function(*outputs, *arguments, **keywords)
+    return outputs
+
+
+def assert_equal(found, expected):
+    for one, right in zip(found, expected, strict=True):
+        assert np.array_equal(one, right)
+
+
 @pytest.mark.parametrize("make", [np.asarray, torch.as_tensor], ids=["numpy", "torch"])
 @pytest.mark.parametrize("concat", [True, False])
 def test_attention_in_place(concat, make):
     rng = np.random.default_rng(0)
-    graph, src, dst, weights = attention_arrays(rng, make)
-    params = mha_params(num_heads=2, activation="ELU", concat_heads=concat)
+    graph, *given = attention_arrays(rng, make)
     settings = {"num_heads": 2, "activation": "ELU", "concat_heads": concat}
-    arrays = [np.asarray(a) for a in (src, dst, weights)]
-    out, scores = make(np.full((3, 6 if concat else 3), np.nan)), make(np.full((2, 2, 5), np.nan))
-    operators.mha_gat_n2n_fwd(out, scores, src, dst, weights, graph, params, stream_id=0)
+    arrays, params = [np.asarray(a) for a in given], mha_params(**settings)
+    shapes = [(3, 6 if concat else 3), (2, 2, 5)]
+    out, scores = written(operators.mha_gat_n2n_fwd, shapes, *given, graph, params, make=make, stream_id=0)
     expected = trigraph.mha_gat_n2n_fwd(*arrays, graph.csc, **settings)
-    assert np.array_equal(out, expected.output_embedding)
-    assert np.array_equal(scores, expected.softmax_scores)
-    grad = make(rng.normal(size=out.shape))
-    grads = [make(np.full(a.shape, np.nan)) for a in arrays]
-    work = make(np.full((2, 2, 5), np.nan))
-    operators.mha_gat_n2n_bwd_fp32_fp32_fp32_fp32(
-        *grads, work, grad, src, dst, weights, scores, graph, params, grad_attention_weights_workspace=None, stream_id=0
-    )
+    assert_equal((out, scores), (expected.output_embedding, expected.softmax_scores))
+    grad, bwd = make(rng.normal(size=out.shape)), operators.mha_gat_n2n_bwd_fp32_fp32_fp32_fp32
+    rest = (None, grad, *given, scores, graph, params)
+    more = {"grad_attention_weights_workspace": None, "stream_id": 0}
+    grads = written(bwd, [a.shape for a in arrays], *rest, make=make, **more)
     expected = trigraph.mha_gat_n2n_bwd(np.asarray(grad), *arrays, graph.csc, **settings)
-    for found, right in zip(grads, expected, strict=False):
-        assert np.array_equal(found, right)
-    only = make(np.full(weights.shape, np.nan))
-    operators.mha_gat_n2n_bwd(None, None, only, None, grad, src, dst, weights, scores, graph, params)
+    assert_equal(grads, expected[:3])
+    only = make(np.full(12, np.nan))
+    operators.mha_gat_n2n_bwd(None, None, only, *rest)
     assert np.array_equal(only, expected.attention_weights)
 
 
@@ -211,20 +218,16 @@ def test_aggregation_in_place(operation):
     rng = np.random.default_rng(0)
     x, weight, grad = rng.normal(size=(4, 3)), rng.normal(size=5), rng.normal(size=(3, 3))
     graph = make_bipartite_csc(OFFSETS, INDICES, 4, np.array([4, 0, 3, 1, 2]))
-    out, degree, location = np.full((3, 3), np.nan), np.full(3, np.nan), np.full((3, 3), -7)
+    degree, location = np.full(3, np.nan), np.full((3, 3), -7)
     given = {"node_degree": degree} if operation is AggOp.Mean else {}
     given |= {"output_extrema_location": location} if operation in (AggOp.Min, AggOp.Max) else {}
-    operators.agg_weighted_n2n_fwd(out, x, weight, graph, operation, **given)
+    (out,) = written(operators.agg_weighted_n2n_fwd, [(3, 3)], x, weight, graph, operation, **given)
     forward = trigraph.agg_weighted_n2n_fwd(x, weight, graph.csc, operation.value)
-    assert np.array_equal(out, forward.output_embedding)
-    for name, array in given.items():
-        assert np.array_equal(array, getattr(forward, name))
-    grads = [np.full((4, 3), np.nan), np.full(5, np.nan)]
-    operators.agg_weighted_n2n_bwd(*grads, grad, weight, x, graph, operation, output_embedding=out, **given)
-    expected = trigraph.agg_weighted_n2n_bwd(grad, x, weight, graph.csc, operation.value)
-    for found, right in zip(grads, expected, strict=True):
-        assert np.array_equal(found, right)
-    operators.agg_weighted_n2n_bwd(None, None, grad, weight, x, graph, operation)  # nothing is asked for
+    assert_equal((out, *given.values()), (getattr(forward, n) for n in ("output_embedding", *given)))
+    rest = (grad, weight, x, graph, operation)
+    grads = written(operators.agg_weighted_n2n_bwd, [(4, 3), 5], *rest, output_embedding=out, **given)
+    assert_equal(grads, trigraph.agg_weighted_n2n_bwd(grad, x, weight, graph.csc, operation.value))
+    operators.agg_weighted_n2n_bwd(None, None, *rest)  # nothing is asked for
 
 
 def triplets():
@@ -238,57 +241,31 @@ def triplets():
 def test_dimenet_in_place():
     coo, graph, a, rng = triplets()
     into, out_of = (coo, graph.dst_offsets, graph.dst_edge_index), (coo, graph.src_offsets)
-    given = [a[name] for name in ("vec", "rbf", "embedding", "weights")]
-    out = np.full((7, 5), np.nan)
-    dimenet.agg_edge_to_edge_fwd(out, *given, *into, MMAOp.HighPrecision, cuda_stream=0)
-    assert np.array_equal(out, trigraph.agg_edge_to_edge_fwd(**a, graph=graph))
-    grad, gg_rbf, gg_embedding = rng.normal(size=(7, 5)), rng.normal(size=(7, 42)), rng.normal(size=(7, 5))
-    grads = [np.full(a[name].shape, np.nan) for name in ("rbf", "embedding", "weights")]
-    dimenet.agg_edge_to_edge_bwd(
-        *grads, a["vec"], a["rbf"], a["embedding"], grad, a["weights"], *out_of, MMAOp.LowPrecision
-    )
+    vec, rbf, embedding, weights = a.values()
+    shapes = [rbf.shape, embedding.shape, weights.shape]
+    grad, gg_rbf, gg_embedding = (rng.normal(size=shape) for shape in ((7, 5), (7, 42), (7, 5)))
+    found = written(dimenet.agg_edge_to_edge_fwd, [(7, 5)], *a.values(), *into, MMAOp.HighPrecision, cuda_stream=0)
+    assert_equal(found, [trigraph.agg_edge_to_edge_fwd(**a, graph=graph)])
+    given = (vec, rbf, embedding, grad, weights)
+    found = written(dimenet.agg_edge_to_edge_bwd, shapes, *given, *out_of, MMAOp.LowPrecision)
     expected = trigraph.agg_edge_to_edge_bwd(grad, **a, graph=graph)
-    for found, name in zip(grads, ("rbf", "embedding", "weights"), strict=True):
-        assert np.array_equal(found, getattr(expected, name))
-    second = np.full((7, 5), np.nan)
-    dimenet.agg_edge_to_edge_bwd2_grad(
-        second, a["vec"], a["rbf"], gg_rbf, a["embedding"], gg_embedding, a["weights"], *into, MMAOp.HighPrecision
-    )
-    assert np.array_equal(second, trigraph.agg_edge_to_edge_bwd2_grad(gg_rbf, gg_embedding, **a, graph=graph))
-    dimenet.agg_edge_to_edge_bwd2_main(
-        output_grad_rbf_grad_embedding=grads[0],
-        output_grad_embedding_grad_rbf=grads[1],
-        output_grad_weights=grads[2],
-        input_vector=a["vec"],
-        input_rbf=a["rbf"],
-        input_grad_grad_rbf=gg_rbf,
-        input_embedding=a["embedding"],
-        input_grad_grad_embedding=gg_embedding,
-        input_grad_embedding=grad,
-        input_weights=a["weights"],
-        coo_idx=coo,
-        src_offsets=graph.src_offsets,
-        mma_operation=MMAOp.HighPrecision,
-        cuda_stream=0,
-    )
-    expected = trigraph.agg_edge_to_edge_bwd2_main(gg_rbf, gg_embedding, grad, **a, graph=graph)
-    for found, right in zip(grads, expected, strict=True):
-        assert np.array_equal(found, right)
+    assert_equal(found, (expected.rbf, expected.embedding, expected.weights))
+    given = (vec, rbf, gg_rbf, embedding, gg_embedding, weights)
+    found = written(dimenet.agg_edge_to_edge_bwd2_grad, [(7, 5)], *given, *into, MMAOp.HighPrecision)
+    assert_equal(found, [trigraph.agg_edge_to_edge_bwd2_grad(gg_rbf, gg_embedding, **a, graph=graph)])
+    given = (vec, rbf, gg_rbf, embedding, gg_embedding, grad, weights)
+    found = written(dimenet.agg_edge_to_edge_bwd2_main, shapes, *given, *out_of, MMAOp.HighPrecision, cuda_stream=0)
+    assert_equal(found, trigraph.agg_edge_to_edge_bwd2_main(gg_rbf, gg_embedding, grad, **a, graph=graph))
 
 
 def test_radial_basis_in_place():
     rng = np.random.default_rng(0)
     dist, freq = rng.uniform(0.1, 0.9, (7, 1)), np.pi * np.arange(1.0, 7)
-    rbf, sbf = np.full((7, 6), np.nan), np.full((7, 42), np.nan)
-    dimenet.radial_basis_fwd(rbf, sbf, dist, freq)
-    expected = trigraph.radial_basis_fwd(dist[:, 0], freq)
-    assert np.array_equal(rbf, expected.rbf)
-    assert np.array_equal(sbf, expected.sbf_rad)
-    grads = np.full((7, 1), np.nan), np.full(6, np.nan)
-    dimenet.radial_basis_bwd(*grads, rbf, sbf, dist, freq)
-    expected = trigraph.radial_basis_bwd(rbf, sbf, dist[:, 0], freq)
-    assert np.array_equal(grads[0][:, 0], expected.dist)
-    assert np.array_equal(grads[1], expected.freq)
+    found = written(dimenet.radial_basis_fwd, [(7, 6), (7, 42)], dist, freq)
+    assert_equal(found, trigraph.radial_basis_fwd(dist[:, 0], freq))
+    grads = written(dimenet.radial_basis_bwd, [(7, 1), 6], *found, dist, freq)
+    expected = trigraph.radial_basis_bwd(*found, dist[:, 0], freq)
+    assert_equal(grads, (expected.dist[:, None], expected.freq))
 
 
 def test_the_binding_of_mlperf():

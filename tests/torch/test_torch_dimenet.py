@@ -15,7 +15,6 @@ import trigraph.torch as tt
 from trigraph.torch.nn import DimeNetPlusPlus, InteractionBlock, Neighbors, RadialBasis
 from trigraph.torch.nn.activations import SiLU
 
-peer = pytest.importorskip("torch_geometric.nn.models.dimenet")
 SMALL = {
     "num_blocks": 1,
     "num_before_skip": 0,
