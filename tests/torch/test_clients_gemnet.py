@@ -229,14 +229,6 @@ def test_same_results_under_autocast(name):
 # ---- what convert promises -------------------------------------------------------------------------------------------
 
 
-@both
-def test_device_stays(name):
-    """The device meta stands for one that is not the processor."""
-    model = block(name).to("meta")
-    convert(model)
-    assert {p.device.type for p in model.parameters()} == {"meta"}
-
-
 def left(model, path, reason):
     """Convert a model of which one layer has to be left, and stays what it is; return its results before and after."""
     kind = type(model.get_submodule(path))

@@ -146,23 +146,6 @@ def test_float64_is_kept(theirs, installed):
     assert 0 < error < 2 * torch.finfo(torch.float32).eps * 20 * after.abs().max()
 
 
-def steps_of(tensor):
-    """Return the number of functions that a backward calls."""
-    seen, todo = set(), [tensor.grad_fn]
-    while todo:
-        function = todo.pop()
-        if function is not None and function not in seen:
-            seen.add(function)
-            todo += [f for f, _ in function.next_functions]
-    return len(seen)
-
-
-def test_nothing_loops_over_nodes(theirs):
-    src, indptr = drawn(600, 2).requires_grad_(), torch.arange(0, 601, 3)
-    assert steps_of(theirs.segment_csr.segment_csr(src, indptr, "sum", use_scatter=False)) > 200
-    assert steps_of(neuralop.segment_csr(src, indptr, "sum")) < 10
-
-
 @pytest.mark.parametrize("functions", ["none", "one", "batch"])
 def test_weights_where_the_original_fails(theirs, installed, functions):
     """Weights of neighbours work with a batch alone: elsewhere they have one dimension more than what they multiply.

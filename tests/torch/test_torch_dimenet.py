@@ -66,19 +66,21 @@ def taken_apart(model, z, pos, batch):
     return z, pos.clone().requires_grad_(), batch, graphs
 
 
-class OfAtoms(torch.nn.Module):
-    def __init__(self, model):
-        super().__init__()
-        self.model = model
+class Calling(torch.nn.Module):
+    """A function of a model as a module, for `torch.func.functional_call`."""
 
-    def forward(self, z, pos, neighbors):
-        return self.model.atoms_of_vectors(z, neighbors.vectors(pos, None), neighbors)
+    def __init__(self, model, function):
+        super().__init__()
+        self.model, self.function = model, function
+
+    def forward(self, *given):
+        return self.function(self.model, *given)
 
 
 @compiled_whole
 def test_a_traced_potential_takes_structures_of_any_size():
     """It is traced once, with sizes that are all different; energies have the bits of eager ones, and forces train."""
-    model = OfAtoms(model_of(**SMALL))
+    model = Calling(model_of(**SMALL), lambda m, z, pos, near: m.atoms_of_vectors(z, near.vectors(pos, None), near))
     parameters = dict(model.named_parameters())
 
     def energy_and_forces(parameters, z, pos, batch, graphs):
@@ -261,16 +263,8 @@ def test_traced_and_compiled():
     model = model_of(**SMALL)
     z, pos, cell, pbc = tensors_of(slab())
     neighbors = model.neighbors(pos, cell=cell, pbc=pbc)
-
-    class Derivatives(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.model = model
-
-        def forward(self, pos):
-            return tuple(self.model.energy_forces_stress(z, pos, cell=cell, neighbors=neighbors, create_graph=True))
-
-    module = Derivatives()
+    kept = {"cell": cell, "neighbors": neighbors}
+    module = Calling(model, lambda m, pos: tuple(m.energy_forces_stress(z, pos, **kept, create_graph=True)))
     parameters = dict(module.named_parameters())
 
     def eager(parameters, pos):
@@ -287,7 +281,7 @@ def test_traced_and_compiled():
         for got, expected in zip(other, results[0], strict=True):
             assert (got - expected).abs().max() <= 1e-13 * expected.abs().max()
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
-    close(compiled(z, pos, cell=cell, neighbors=neighbors), model(z, pos, cell=cell, neighbors=neighbors), 1e-14)
+    close(compiled(z, pos, **kept), model(z, pos, **kept), 1e-14)
 
 
 @compiled_whole

@@ -316,16 +316,9 @@ class EfficientInteractionBilinear(torch.nn.Module):
         -------
         tensor, shape (num_edges, emb_size_out) or (agg2_out_size, emb_size_out)
         """
-        sizes = (self.emb_size_interm, self.emb_size_in)
-        return _bilinear(
-            self.weight,
-            sizes,
-            basis,
-            m,
-            (idx_agg_outer, idx_agg_inner),
-            (idx_agg2_outer, idx_agg2_inner),
-            agg2_out_size,
-        )
+        sizes, of_edges = (self.emb_size_interm, self.emb_size_in), (idx_agg_outer, idx_agg_inner)
+        of_atoms = (idx_agg2_outer, idx_agg2_inner)
+        return _bilinear(self.weight, sizes, basis, m, of_edges, of_atoms, agg2_out_size)
 
 
 def _bilinear(
