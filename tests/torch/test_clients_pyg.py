@@ -351,6 +351,7 @@ def test_convert_says_what_it_leaves():
     conversion = convert(model)
     assert [layer.path for layer in conversion.replaced] == ["0"]
     assert [layer.path for layer in conversion.left] == ["1", "2", "3", "4"]
+    assert convert(model).left == conversion.left  # what was converted is not derived from PyG's
     words = ["flow is 'target_to_source'", "aggr is 'mean'", "derived from GATConv", "decomposed_layers is 2"]
     for layer, word in zip(conversion.left, words, strict=True):
         assert word in layer.note
