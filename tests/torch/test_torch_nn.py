@@ -435,7 +435,6 @@ BAD = [
     ("gat", {"edge_index": [[0], [1]]}, "TypeError: GATConv: edge_index is a list; expected a torch.Tensor or a"),
     ("gat", {"edge_index": edges().T}, "ValueError: GATConv: edge_index has shape (40, 2); expected (2, num_edges"),
     ("gat", {"edge_index": edges().double()}, "TypeError: ...edge_index has dtype torch.float64; expected torch.int32"),
-    ("gat", {"edge_index": edges().to_sparse()}, "ValueError: GATConv: size is (40, 2); expected (num_src_nodes, ..."),
     ("gno", {"edge_index": edges().to_sparse()}, "TypeError: ...edge_index is a tensor of layout torch.sparse_coo"),
     ("gat", {"attr": rows(EDGES, 3)}, "ValueError: GATConv: edge_attr has shape (40, 3); expected (num_edges, edge_"),
     ("gat", {"attr": rows(7, 2)}, "ValueError: GATConv: edge_attr has shape (7, 2); expected ... with 40 rows"),
