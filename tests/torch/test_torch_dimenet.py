@@ -1,7 +1,5 @@
 """The DimeNet++ of trigraph.torch.nn: PyG's numbers and parameters, exact derivatives, periodic cells, batches."""
 
-import pickle
-
 import numpy as np
 import pytest
 import torch
@@ -239,18 +237,6 @@ def test_isolated_atoms_and_empty_structures():
     assert found.energy[1] == 0
     assert not found.stress[1].any()
     assert model(z[:0], pos[:0], torch.zeros(0, dtype=torch.int64)).shape == (0, 1)
-
-
-def test_kept_neighbors_and_edges_beyond_the_cutoff():
-    """Edges longer than the cutoff contribute nothing, so that a list of a larger one may be kept."""
-    model, wider = model_of(), model_of(cutoff=4.2)
-    z, pos, cell, pbc = tensors_of(slab())
-    kept = wider.neighbors(pos, cell=cell, pbc=pbc)
-    assert kept.graph.num_edges > model.neighbors(pos, cell=cell, pbc=pbc).graph.num_edges
-    pos = pos + 0.01
-    model, kept = pickle.loads(pickle.dumps((model, kept)))
-    close(model(z, pos, cell=cell, neighbors=kept), model(z, pos, cell=cell, pbc=pbc), 1e-13)
-    assert kept.num_structures == 1
 
 
 @compiled_whole
