@@ -142,11 +142,7 @@ def _quadruplets(main: np.ndarray, qint: np.ndarray) -> dict[str, Any]:
 class Structure:
     """A structure's pairs of neighbours, each once, for each of GemNet-OC's graphs; as the model, all lists from them.
 
-    Attributes
-    ----------
-    num_atoms : int
-    pairs : dict of str to array of int64, shape (2, num_pairs)
-        For ``main``, ``qint``, ``aeaint`` and ``aint``.
+    `pairs` are arrays of int64 of shape (2, num_pairs), for ``main``, ``qint``, ``aeaint`` and ``aint``.
     """
 
     num_atoms: int

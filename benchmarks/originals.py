@@ -25,13 +25,8 @@ from trigraph.benchmarks.calls import Unavailable
 class Original:
     """A release of a project.
 
-    Attributes
-    ----------
-    project, version : str
-    package : str
-        Folder of a package in it, by which it is known.
-    variable : str
-        Environment variable that names the folder of its wheel, or the folder in which the wheel has been unpacked.
+    It is known by the folder of a `package` in it. The environment variable `variable` names the folder of its wheel,
+    or the folder in which the wheel has been unpacked.
     """
 
     project: str
@@ -40,13 +35,7 @@ class Original:
     variable: str
 
     def root(self) -> str:
-        """Return the folder, or the wheel, in which its packages lie.
-
-        Raises
-        ------
-        Unavailable
-            If there is none of the version wanted.
-        """
+        """Return the folder, or the wheel, in which its packages lie; Unavailable if there is none of the version."""
         folder = os.environ.get(self.variable)
         if folder:
             found = [Path(folder), *Path(folder).glob(f"{self.project.replace('-', '_')}-{self.version}-*.whl")]
@@ -75,18 +64,8 @@ def load(
 ) -> list[Any]:
     """Import modules from a folder or a wheel.
 
-    Parameters
-    ----------
-    root : str
-    packages : iterable of str
-        Packages whose ``__init__`` is left out, each after the one around it.
-    modules : iterable of str
-    stand_ins : mapping of str to mapping, optional
-        Modules in place of others, by name, with their contents.
-
-    Returns
-    -------
-    list of modules
+    The ``__init__`` of `packages` is left out; each comes after the one around it. `stand_ins` are the contents, by
+    name, of modules in place of others.
     """
     given = {name: stand_in(name, **contents) for name, contents in (stand_ins or {}).items()}
     for name in packages:

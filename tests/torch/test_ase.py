@@ -173,13 +173,6 @@ def test_phonons(calculator, tmp_path):
         assert np.abs(one.sum(axis=0).reshape(6, 2, 3).sum(axis=1)).max() <= rounding / step
 
 
-def test_inference_mode(calculator):
-    expected = calculator.get_forces(crystal())
-    calculator.reset()
-    with torch.inference_mode():
-        np.testing.assert_array_equal(calculator.get_forces(crystal()), expected)
-
-
 @pytest.mark.parametrize("buffer", [None, torch.zeros(2, dtype=torch.int64), torch.zeros(2, dtype=torch.float64)])
 def test_models_without_parameters(buffer):
     """The dtype is that of a buffer of numbers that are no integers, or else torch's default."""

@@ -1,6 +1,5 @@
 """Interaction blocks of fairchem's GemNet-OC and of MatterGen, from their wheels, before and after `convert`."""
 
-import copy
 import re
 from itertools import product
 
@@ -230,92 +229,6 @@ def test_same_results_under_autocast(name):
 # ---- what convert promises -------------------------------------------------------------------------------------------
 
 
-@pytest.mark.filterwarnings("ignore:Full backward hook is firing")  # all arguments of some layers are keywords
-@both
-def test_hooks_flags_and_parameters_stay(name):
-    model = block(name).eval()
-    x, lists = given(model)
-    known = [path for path, layer in model.named_modules() if type(layer).__name__ in KINDS]
-    assert len(known) == NUMBER_REPLACED[name]
-    calls = []
-    for path in known:
-        layer = model.get_submodule(path)
-        layer.register_forward_pre_hook(lambda *_, path=path: calls.append(("before", path)))
-        layer.register_forward_hook(lambda *_, path=path: calls.append(("after", path)))
-        layer.register_full_backward_hook(lambda *_, path=path: calls.append(("backward", path)))
-    results(model, x, lists)
-    expected = sorted(calls)
-    assert expected == sorted((when, path) for when in ("before", "after", "backward") for path in known)
-    calls.clear()
-    parameters = dict(model.named_parameters())
-    conversion = convert(model)
-    assert [layer.path for layer in conversion.replaced] == known
-    results(model, x, lists)
-    assert sorted(calls) == expected
-    assert not any(layer.training for layer in model.modules())
-    for n, parameter in model.named_parameters():
-        assert parameter is parameters[n]
-        assert parameter.dtype == torch.float64
-
-
-@both
-def test_device_stays(name):
-    """The device meta stands for one that is not the processor."""
-    model = block(name).to("meta")
-    convert(model)
-    assert {p.device.type for p in model.parameters()} == {"meta"}
-
-
-@both
-def test_revert(name):
-    model = block(name)
-    x, lists = given(model)
-    expected = results(model, x, lists)
-    before = {path: (type(layer), sorted(vars(layer))) for path, layer in model.named_modules()}
-    conversion = convert(model)
-    assert {path for path, layer in model.named_modules() if type(layer) is not before[path][0]} == {
-        layer.path for layer in conversion.replaced
-    }
-    conversion.revert()
-    assert before == {path: (type(layer), sorted(vars(layer))) for path, layer in model.named_modules()}
-    assert_equal(results(model, x, lists), expected)
-
-
-@both
-def test_once_more_does_nothing(name):
-    model = block(name)
-    x, lists = given(model)
-    convert(model)
-    expected = results(model, x, lists)
-    again = convert(model)
-    assert (again.replaced, again.left) == ([], [])
-    again.revert()
-    assert_equal(results(model, x, lists), expected)
-    assert sum(type(m).__module__.startswith("trigraph.torch.") for m in model.modules()) == NUMBER_REPLACED[name]
-
-
-@both
-def test_copies_and_state_dicts(name):
-    model = block(name)
-    x, lists = given(model)
-    state = {n: v.clone() for n, v in model.state_dict().items()}
-    convert(model)
-    assert_equal(model.state_dict(), state)
-    expected = results(model, x, lists)
-    copied = copy.deepcopy(model)
-    assert_equal(results(copied, x, lists), expected)
-    for n, parameter in copied.named_parameters():  # the scale factors of fairchem refuse other values, by intention
-        if not n.endswith("scale_factor"):
-            parameter.data.zero_()
-    assert_equal(results(model, x, lists), expected)
-    copied.load_state_dict(state)
-    assert_equal(results(copied, x, lists), expected)
-    other = block(name)
-    other.load_state_dict(model.state_dict())
-    convert(other)
-    assert_equal(results(other, x, lists), expected)
-
-
 def left(model, path, reason):
     """Convert a model of which one layer has to be left, and stays what it is; return its results before and after."""
     kind = type(model.get_submodule(path))
@@ -344,7 +257,7 @@ def test_what_may_compute_something_else_is_left(name, path):
     layer = model.get_submodule(path)
     original = type(layer)
     layer.__class__ = type("Mine", (original,), {})
-    assert len(left(model, path, f"derived from .*{original.__name__} and may change its methods").replaced) == (
+    assert len(left(model, path, f"derived from {original.__name__} and may change its methods").replaced) == (
         NUMBER_REPLACED[name] - 1
     )
     assert_close(results(model, x, lists), expected, tolerance(model))

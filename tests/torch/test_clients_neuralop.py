@@ -9,22 +9,19 @@ The modules are loaded from an installed neuraloperator, or from the wheel whose
 without the packages above them, which import wandb, h5py and more.
 """
 
-import importlib
-import importlib.util
 import itertools
-import os
 import sys
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from types import ModuleType, SimpleNamespace
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
+from trigraph.benchmarks.calls import Unavailable  # noqa: E402
+from trigraph.benchmarks.originals import Original, load  # noqa: E402
 from trigraph.compat import neuralop  # noqa: E402
 
-VERSION, VARIABLE = "2.0.0", "TRIGRAPH_CLIENTS"
+ORIGINAL = Original("neuraloperator", "2.0.0", "neuralop", "TRIGRAPH_CLIENTS")
 MODULES = ("segment_csr", "integral_transform", "neighbor_search", "gno_block")
 TRANSFORMS = ("linear_kernelonly", "linear", "nonlinear_kernelonly", "nonlinear")
 CHANNELS, POINTS, QUERIES = 4, 20, 12
@@ -32,38 +29,17 @@ CHANNELS, POINTS, QUERIES = 4, 20, 12
 ROUNDINGS = 20
 
 
-def package_folder():
-    """Return the folder of the package, perhaps within a wheel, or skip the test."""
-    for folder in filter(None, [os.environ.get(VARIABLE)]):
-        wheel = Path(folder) / f"neuraloperator-{VERSION}-py3-none-any.whl"
-        for root in (Path(folder), wheel):
-            if (root / "neuralop").is_dir() or root.is_file():
-                return root / "neuralop"
-    try:
-        found = version("neuraloperator")
-    except PackageNotFoundError:
-        found = "not there"
-    if found != VERSION:
-        pytest.skip(
-            f"neuraloperator {VERSION} is {found}: pip download neuraloperator=={VERSION} --no-deps, and name the "
-            f"folder of its wheel in {VARIABLE}"
-        )
-    return Path(importlib.util.find_spec("neuralop").submodule_search_locations[0])
-
-
 @pytest.fixture(scope="module")
 def theirs():
-    """neuraloperator's modules; the package above them is empty, and all go again."""
-    package = ModuleType("neuralop")
-    package.__path__ = [str(package_folder())]
-    known = {name: module for name, module in sys.modules.items() if name.partition(".")[0] == "neuralop"}
-    for name in known:
-        del sys.modules[name]
-    sys.modules["neuralop"] = package
-    yield SimpleNamespace(**{name: importlib.import_module(f"neuralop.layers.{name}") for name in MODULES})
-    for name in [name for name in sys.modules if name.partition(".")[0] == "neuralop"]:
-        del sys.modules[name]
-    sys.modules.update(known)
+    """neuraloperator's modules, where `install` looks for them; the package above them is empty."""
+    try:
+        modules = load(ORIGINAL.root(), ["neuralop"], [f"neuralop.layers.{name}" for name in MODULES])
+    except Unavailable as error:
+        pytest.skip(str(error))
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        for module in modules:
+            monkeypatch.setitem(sys.modules, module.__name__, module)
+        yield SimpleNamespace(**dict(zip(MODULES, modules, strict=True)))
 
 
 @pytest.fixture
@@ -168,23 +144,6 @@ def test_float64_is_kept(theirs, installed):
     assert (before.dtype, after.dtype) == (torch.float32, torch.float64)
     error = (after - before).abs().max()
     assert 0 < error < 2 * torch.finfo(torch.float32).eps * 20 * after.abs().max()
-
-
-def steps_of(tensor):
-    """Return the number of functions that a backward calls."""
-    seen, todo = set(), [tensor.grad_fn]
-    while todo:
-        function = todo.pop()
-        if function is not None and function not in seen:
-            seen.add(function)
-            todo += [f for f, _ in function.next_functions]
-    return len(seen)
-
-
-def test_nothing_loops_over_nodes(theirs):
-    src, indptr = drawn(600, 2).requires_grad_(), torch.arange(0, 601, 3)
-    assert steps_of(theirs.segment_csr.segment_csr(src, indptr, "sum", use_scatter=False)) > 200
-    assert steps_of(neuralop.segment_csr(src, indptr, "sum")) < 10
 
 
 @pytest.mark.parametrize("functions", ["none", "one", "batch"])
@@ -303,14 +262,9 @@ def bad(**changes):
         (bad(src=torch.ones(5)), ValueError, "src has shape (5,); expected (num_rows, channels) or (batch, num_rows"),
         (bad(src=torch.ones(5, 0)), ValueError, "src has shape (5, 0); expected (num_rows, channels) or (batch, num_r"),
         (bad(src=torch.ones(5, 2, device="meta")), ValueError, "src is on meta; expected a CPU or CUDA device"),
-        (
-            bad(indptr=torch.tensor([0.0, 5.0])),
-            TypeError,
-            "indptr has dtype torch.float32; expected one of",
-        ),
         (bad(indptr=torch.tensor([0, 5], device="meta")), ValueError, "indptr is on meta; expected cpu, where src is"),
-        (bad(indptr=torch.tensor([[0, 5]])), ValueError, "indptr has shape (1, 2); expected (num_out + 1,)"),
         (bad(indptr=torch.zeros(0).long()), ValueError, "indptr has shape (0,); expected (num_out + 1,)"),
+        (bad(indptr=torch.tensor([[0, 5]])), ValueError, "indptr has shape (1, 2); expected (num_out + 1,)"),
         (
             bad(src=torch.ones(2, 5, 1), indptr=torch.zeros(3, 2).long()),
             ValueError,
@@ -332,7 +286,7 @@ def test_bad_input(given, error, message):
     assert str(info.value).startswith(f"segment_csr: {message}")
 
 
-def test_install_and_revert(theirs):
+def test_install_and_revert(theirs, monkeypatch):
     original = theirs.segment_csr.segment_csr
     handle = neuralop.install()
     try:
@@ -346,7 +300,8 @@ def test_install_and_revert(theirs):
         again.revert()
         assert theirs.integral_transform.segment_csr is neuralop.segment_csr
         later = ModuleType("neuralop.later")  # what is imported after the call has ours, too
-        later.segment_csr, sys.modules["neuralop.later"] = theirs.segment_csr.segment_csr, later
+        later.segment_csr = theirs.segment_csr.segment_csr
+        monkeypatch.setitem(sys.modules, "neuralop.later", later)
     finally:
         handle.revert()
     assert {m.segment_csr for m in (theirs.integral_transform, theirs.segment_csr, later)} == {original}

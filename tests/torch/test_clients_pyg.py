@@ -314,7 +314,8 @@ def test_convert_keeps_what_a_model_is(original):
     """Parameters, hooks, flags, references and names stay; `revert` gives the same bits as before."""
     theirs, (z, pos, batch) = copy.deepcopy(original), molecule()
     before, names = theirs(z, pos, batch), [n for n, _ in theirs.named_modules()]
-    parameters, classes = list(theirs.parameters()), [type(m) for m in theirs.modules()]
+    parameters = list(theirs.parameters())
+    classes, attributes = ([of(m) for m in theirs.modules()] for of in (type, lambda m: sorted(vars(m))))
     optimizer, seen = torch.optim.SGD(theirs.parameters(), 0.0), []
     block = theirs.interaction_blocks[1]
     block.register_forward_hook(lambda *args: seen.append(args[0]))
@@ -333,6 +334,7 @@ def test_convert_keeps_what_a_model_is(original):
     assert torch.equal(copies(z, pos, batch), theirs(z, pos, batch))
     conversion.revert()
     assert [type(m) for m in theirs.modules()] == classes
+    assert [sorted(vars(m)) for m in theirs.modules()] == attributes
     assert torch.equal(theirs(z, pos, batch), before)
     conversion.revert()  # nothing more
 
@@ -354,6 +356,7 @@ def test_convert_says_what_it_leaves():
     conversion = convert(model)
     assert [layer.path for layer in conversion.replaced] == ["0"]
     assert [layer.path for layer in conversion.left] == ["1", "2", "3", "4"]
+    assert convert(model).left == conversion.left  # what was converted is not derived from PyG's
     words = ["flow is 'target_to_source'", "aggr is 'mean'", "derived from GATConv", "decomposed_layers is 2"]
     for layer, word in zip(conversion.left, words, strict=True):
         assert word in layer.note

@@ -1,5 +1,6 @@
 """Graphs in torch's checkpoints: safe loading stays as safe as torch's own, and graphs are checked as they are read."""
 
+import copy
 import pickle
 import pickletools
 
@@ -21,10 +22,14 @@ GRAPHS = {
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_graphs_in_checkpoints(name, tmp_path):
+    """And in pickles and copies."""
     graph = GRAPHS[name]()
-    torch.save({"graph": graph, "apart": tt.GraphTensors.of(graph)}, tmp_path / "checkpoint.pt")
+    values = (graph, tt.GraphTensors.of(graph))
+    torch.save(values, tmp_path / "checkpoint.pt")
     again = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
-    for found in (again["graph"], again["apart"].graph(), pickle.loads(pickle.dumps(graph))):
+    for value in (*again, *pickle.loads(pickle.dumps(values)), *copy.deepcopy(values)):
+        assert isinstance(value, (type(graph), tt.GraphTensors))
+        found = value.graph() if isinstance(value, tt.GraphTensors) else value
         assert repr(found).replace("torch.int", "int") == repr(graph)
         made, expected = tt.GraphTensors.of(found), tt.GraphTensors.of(graph)
         assert made.numbers == expected.numbers

@@ -1,7 +1,5 @@
 """The DimeNet++ of trigraph.torch.nn: PyG's numbers and parameters, exact derivatives, periodic cells, batches."""
 
-import pickle
-
 import numpy as np
 import pytest
 import torch
@@ -15,7 +13,6 @@ import trigraph.torch as tt
 from trigraph.torch.nn import DimeNetPlusPlus, InteractionBlock, Neighbors, RadialBasis
 from trigraph.torch.nn.activations import SiLU
 
-peer = pytest.importorskip("torch_geometric.nn.models.dimenet")
 SMALL = {
     "num_blocks": 1,
     "num_before_skip": 0,
@@ -67,19 +64,21 @@ def taken_apart(model, z, pos, batch):
     return z, pos.clone().requires_grad_(), batch, graphs
 
 
-class OfAtoms(torch.nn.Module):
-    def __init__(self, model):
-        super().__init__()
-        self.model = model
+class Calling(torch.nn.Module):
+    """A function of a model as a module, for `torch.func.functional_call`."""
 
-    def forward(self, z, pos, neighbors):
-        return self.model.atoms_of_vectors(z, neighbors.vectors(pos, None), neighbors)
+    def __init__(self, model, function):
+        super().__init__()
+        self.model, self.function = model, function
+
+    def forward(self, *given):
+        return self.function(self.model, *given)
 
 
 @compiled_whole
 def test_a_traced_potential_takes_structures_of_any_size():
     """It is traced once, with sizes that are all different; energies have the bits of eager ones, and forces train."""
-    model = OfAtoms(model_of(**SMALL))
+    model = Calling(model_of(**SMALL), lambda m, z, pos, near: m.atoms_of_vectors(z, near.vectors(pos, None), near))
     parameters = dict(model.named_parameters())
 
     def energy_and_forces(parameters, z, pos, batch, graphs):
@@ -124,20 +123,6 @@ def test_initial_parameters():
     assert ours(z, pos.float()).tolist() == [0.0]
 
 
-def test_parts():
-    """The layers alone: radial basis and interaction block give what their parts give in a model."""
-    basis = RadialBasis(3, 4, cutoff=2.0).double()
-    found = basis(torch.tensor([0.5, 1.9, 2.5], dtype=torch.float64))
-    expected = tt.radial_basis(torch.tensor([0.25, 0.95, 1.25], dtype=torch.float64), basis.freq, 4)
-    assert torch.equal(found.rbf, expected.rbf)
-    assert torch.equal(found.sbf_rad, expected.sbf_rad)
-    assert not found.rbf[2].any()
-    block = InteractionBlock(12, 8, 4, 4, 3, 1, 2, torch.tanh)
-    theirs = peer.InteractionPPBlock(12, 8, 4, 4, 3, 1, 2, torch.tanh)
-    block.load_state_dict(theirs.state_dict(), strict=True)
-    assert block.exclude == "node"
-
-
 @pytest.mark.parametrize("periodic", [False, True])
 def test_forces_and_stress_are_derivatives(periodic):
     """Central differences, in float64: h = eps^(1/3), so an error of order eps^(2/3) relative to the largest force."""
@@ -176,25 +161,21 @@ def test_a_force_loss_trains():
     z, pos, cell, pbc = tensors_of(slab())
     weights = [torch.randn(shape, dtype=torch.float64) for shape in ((4, 3), (1, 3, 3), (4,))]
 
-    def loss():
+    def loss(model):
         found = model.energy_forces_stress(z, pos, cell=cell, pbc=pbc, create_graph=True)
         energies = found.energy.sum() + (weights[2] * found.energies).sum()
         return energies + (weights[0] * found.forces).sum() + 100 * (weights[1] * found.stress).sum()
 
-    parameters = list(model.parameters())
-    direction = [torch.randn_like(p) for p in parameters]
-    grads = torch.autograd.grad(loss(), parameters, allow_unused=True)
-    expected = sum((g * d).sum() for g, d in zip(grads, direction, strict=True) if g is not None)
-    h, values = 1e-5, []
-    for sign in (1, -1):
-        with torch.no_grad():
-            for p, d in zip(parameters, direction, strict=True):
-                p += sign * h * d
-        values.append(loss().item())
-        with torch.no_grad():
-            for p, d in zip(parameters, direction, strict=True):
-                p -= sign * h * d
-    scale = sum((g * d).abs().sum() for g, d in zip(grads, direction, strict=True) if g is not None)
+    module, h = Calling(model, loss), 1e-5
+    parameters = dict(module.named_parameters())
+    direction = {n: torch.randn_like(p) for n, p in parameters.items()}
+    grads = torch.autograd.grad(module(), list(parameters.values()), allow_unused=True)
+    products = [g * d for g, d in zip(grads, direction.values(), strict=True) if g is not None]
+    expected, scale = sum(p.sum() for p in products), sum(p.abs().sum() for p in products)
+    values = [
+        torch.func.functional_call(module, {n: p + step * direction[n] for n, p in parameters.items()}, ()).item()
+        for step in (h, -h)
+    ]
     # Error of the difference: h^2 times a third derivative, 1e-10 of the first ones' sum here, and eps / h of the loss.
     assert abs((values[0] - values[1]) / (2 * h) - expected) <= 1e-8 * scale
 
@@ -258,34 +239,14 @@ def test_isolated_atoms_and_empty_structures():
     assert model(z[:0], pos[:0], torch.zeros(0, dtype=torch.int64)).shape == (0, 1)
 
 
-def test_kept_neighbors_and_edges_beyond_the_cutoff():
-    """Edges longer than the cutoff contribute nothing, so that a list of a larger one may be kept."""
-    model, wider = model_of(), model_of(cutoff=4.2)
-    z, pos, cell, pbc = tensors_of(slab())
-    kept = wider.neighbors(pos, cell=cell, pbc=pbc)
-    assert kept.graph.num_edges > model.neighbors(pos, cell=cell, pbc=pbc).graph.num_edges
-    pos = pos + 0.01
-    model, kept = pickle.loads(pickle.dumps((model, kept)))
-    close(model(z, pos, cell=cell, neighbors=kept), model(z, pos, cell=cell, pbc=pbc), 1e-13)
-    assert kept.num_structures == 1
-
-
 @compiled_whole
 def test_traced_and_compiled():
     """`make_fx` of energy, forces and stress; the trace compiled, and its force-training gradient."""
     model = model_of(**SMALL)
     z, pos, cell, pbc = tensors_of(slab())
     neighbors = model.neighbors(pos, cell=cell, pbc=pbc)
-
-    class Derivatives(torch.nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.model = model
-
-        def forward(self, pos):
-            return tuple(self.model.energy_forces_stress(z, pos, cell=cell, neighbors=neighbors, create_graph=True))
-
-    module = Derivatives()
+    kept = {"cell": cell, "neighbors": neighbors}
+    module = Calling(model, lambda m, pos: tuple(m.energy_forces_stress(z, pos, **kept, create_graph=True)))
     parameters = dict(module.named_parameters())
 
     def eager(parameters, pos):
@@ -302,7 +263,7 @@ def test_traced_and_compiled():
         for got, expected in zip(other, results[0], strict=True):
             assert (got - expected).abs().max() <= 1e-13 * expected.abs().max()
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
-    close(compiled(z, pos, cell=cell, neighbors=neighbors), model(z, pos, cell=cell, neighbors=neighbors), 1e-14)
+    close(compiled(z, pos, **kept), model(z, pos, **kept), 1e-14)
 
 
 @compiled_whole
@@ -416,9 +377,7 @@ BAD = [
     ({"z": torch.tensor([1, 95])}, "ValueError: ...z goes from 1 to 95; expected atomic numbers from 0 to 94"),
     ({"z": torch.tensor([[1, 8]])}, "ValueError: ...z has shape (1, 2); expected (num_atoms,)"),
     ({"z": torch.tensor([1])}, "ValueError: ...pos has shape (2, 3); expected (num_atoms, 3) = (1, 3)"),
-    ({"pos": np.zeros((2, 3))}, "TypeError: ...pos is a ndarray; expected a torch.Tensor"),
     ({"pos": torch.zeros(2, 3)}, "TypeError: ...pos has dtype torch.float32; expected torch.float64, that of"),
-    ({"pos": torch.zeros(2, 3).bfloat16()}, "TypeError: ...pos has dtype torch.bfloat16; expected torch.float32 or "),
     ({"pos": torch.zeros(2, 3).double()}, "ValueError: ...expected a finite vector of non-zero length"),
     ({"pos": torch.full((2, 3), torch.nan).double()}, "ValueError: ...positions[0] is [nan, nan, nan]; expected"),
     ({"pos": torch.zeros(2, 3).double().to("meta")}, "ValueError: ...pos is on meta; expected cpu, where the"),
@@ -427,7 +386,6 @@ BAD = [
     ({"batch": torch.tensor([0])}, "ValueError: ...batch has shape (1,); expected (num_atoms,) = (2,)"),
     ({"batch": torch.tensor([-1, 0])}, "ValueError: ...batch goes from -1 to 0; expected from 0 to num_structures"),
     ({"batch": torch.tensor([10**12, 0])}, f"MemoryError: ...max(batch) + 1 is {10**12 + 1}, whose arrays take 16000"),
-    ({"batch": torch.tensor([2**63 - 1, 0])}, f"MemoryError: ...max(batch) + 1 is {2**63}, whose arrays take {2**67}"),
     ({"cell": 3.0}, "TypeError: ...cell is a float; expected a torch.Tensor or a list of them"),
     ({"cell": torch.eye(2)}, "ValueError: ...cell has shape (1, 2, 2); expected (num_structures, 3, 3) = (1, 3, 3)"),
     ({"cell": [None, torch.eye(3)]}, "ValueError: ...batch is None and cell has 2 structures; expected one"),
@@ -489,16 +447,8 @@ def test_bad_neighbors_and_channels():
         for function in (model, model.energy_forces_stress):
             with raising(f"ValueError: ...z goes from {low} to {high}; expected atomic numbers from 0 to 94"):
                 function(z_wrong, pos, cell=cell, neighbors=neighbors)
-    for pos_wrong, text in (
-        ([1.0], "TypeError: DimeNetPlusPlus: pos is a list; expected a torch.Tensor"),
-        (
-            pos.half(),
-            "TypeError: DimeNetPlusPlus: pos has dtype torch.float16; expected torch.float32 or torch.float64",
-        ),
-        (pos.to("meta"), "ValueError: DimeNetPlusPlus: pos is on meta; expected a CPU or CUDA device"),
-    ):
-        with raising(text):
-            model.neighbors(pos_wrong)
+    with raising("TypeError: DimeNetPlusPlus: pos is a list; expected a torch.Tensor"):
+        model.neighbors([1.0])
     with raising("ValueError: DimeNetPlusPlus: z is on meta; expected a CPU or CUDA device"):
         model_of().to("meta")(z.to("meta"), pos.to("meta"))
     with raising("TypeError: ...pos has dtype torch.bfloat16; expected torch.float32 or torch.float64"):
@@ -546,23 +496,14 @@ def test_bad_sizes(change, text):
         model_of(**change)
 
 
-@pytest.mark.parametrize(
-    ("change", "text"),
-    [
-        ({"num_radial": 0}, "ValueError: RadialBasis: num_radial is 0; expected at least 1"),
-        ({"num_spherical": 0}, "ValueError: RadialBasis: num_spherical is 0; expected at least 1"),
-        ({"envelope_exponent": 1}, "ValueError: RadialBasis: envelope_exponent is 1; expected at least 2"),
-        ({"envelope_exponent": 5.0}, "TypeError: RadialBasis: envelope_exponent is a float; expected an int"),
-        ({"cutoff": float("inf")}, "ValueError: RadialBasis: cutoff is inf; expected a finite number above 0"),
-    ],
-    ids=str,
-)
-def test_bad_basis(change, text):
-    with raising(text):
-        RadialBasis(**{"num_radial": 3} | change)
-
-
-def test_bad_activation_of_a_block():
+def test_layers_alone():
+    """Arguments of the parts of a model are looked at, too; what they compute shows in the model."""
+    with raising("ValueError: RadialBasis: num_spherical is 0; expected at least 1"):
+        RadialBasis(3, 0)
+    with raising("ValueError: RadialBasis: cutoff is inf; expected a finite number above 0"):
+        RadialBasis(3, cutoff=float("inf"))
     with raising("TypeError: InteractionBlock: act is a int; expected a callable or the name of an activation"):
         InteractionBlock(12, 8, 4, 4, 3, 1, 2, 3)
-    assert isinstance(InteractionBlock(12, 8, 4, 4, 3, 1, 2, "swish").act, SiLU)
+    block = InteractionBlock(12, 8, 4, 4, 3, 1, 2, "swish")
+    assert isinstance(block.act, SiLU)
+    assert block.exclude == "node"  # PyG's rule

@@ -70,15 +70,12 @@ def pair_of(*args, seed=0, **kwargs):
 
 
 OPTIONS = [
-    {},
-    {"heads": 3},
     {"heads": 3, "concat": False, "residual": True},
     {"heads": 2, "add_self_loops": False, "bias": False},
     {"heads": 2, "negative_slope": 0.5, "edge_dim": 3},
     {"heads": 2, "edge_dim": 3, "add_self_loops": False, "concat": False},
-    {"edge_dim": 3, "fill_value": 0.5},
     {"edge_dim": 3, "fill_value": torch.tensor([0.5, -1.0, 2.0])},
-    *({"heads": 2, "edge_dim": 3, "fill_value": how} for how in ("add", "min", "max", "mul")),
+    {"heads": 2, "edge_dim": 3, "fill_value": "max"},
 ]
 
 
@@ -123,17 +120,13 @@ def test_gat_between_two_kinds_of_nodes(options, sizes, dtype):
         close(got, expected)
 
 
-NUMBERS = rows(EDGES, 1)[:, 0]
-
-
 @pytest.mark.parametrize(
     ("in_channels", "options", "given"),
     [
         ((4, 4), {"heads": 2}, (rows(NODES, 4), edges())),
         (4, {"heads": 2, "residual": True}, ((rows(NODES, 4), rows(6, 4, 5)), edges(NODES, 6))),
-        (4, {"edge_dim": 1}, (rows(NODES, 4), edges(), NUMBERS)),
         (4, {"edge_dim": 1}, (rows(NODES, 4), edges())),  # without the features of edges
-        (4, {}, (rows(NODES, 4), edges(), NUMBERS)),  # which are ignored
+        (4, {}, (rows(NODES, 4), edges(), rows(EDGES, 1))),  # which are ignored
         (4, {"edge_dim": 2, "fill_value": None}, (rows(NODES, 4), edges(), rows(EDGES, 2, 2))),
     ],
     ids=lambda v: str(v) if not isinstance(v, tuple) else "",
@@ -225,8 +218,6 @@ LARGEST = "9223372036854775808; expected at most 9223372036854775807"
     ("edge", "dtype", "more", "text"),
     [
         (0, torch.int64, {"num_nodes": 10**12}, "MemoryError: add_self_loops: num_nodes is 1000000000000, whose"),
-        (10**12, torch.int64, {}, "MemoryError: add_self_loops: num_nodes is 1000000000001, whose arrays take 24"),
-        (0, torch.int64, {"num_nodes": 2**63}, f"ValueError: add_self_loops: num_nodes is {LARGEST}"),
         (2**63 - 1, torch.int64, {}, f"ValueError: add_self_loops: num_nodes is {LARGEST}"),
         (0, torch.int32, {"num_nodes": 2**31}, "ValueError: add_self_loops: num_nodes is 2147483648; expected"),
     ],
@@ -441,23 +432,14 @@ GRAPH = trigraph.CSC.from_edge_index(edges(), NODES)
 FEW, MANY = rows(NODES - 1, 3), rows(NODES + 1, 3)
 BAD = [
     ("gat", {"x": [1.0]}, "TypeError: GATConv: x is a list; expected a torch.Tensor"),
-    ("gat", {"x": rows(NODES, 4)}, "ValueError: GATConv: x has shape (9, 4); expected (num_src_nodes, in_channels)"),
     ("gat", {"edge_index": [[0], [1]]}, "TypeError: GATConv: edge_index is a list; expected a torch.Tensor or a"),
     ("gat", {"edge_index": edges().T}, "ValueError: GATConv: edge_index has shape (40, 2); expected (2, num_edges"),
     ("gat", {"edge_index": edges().double()}, "TypeError: ...edge_index has dtype torch.float64; expected torch.int32"),
-    ("gat", {"edge_index": edges().to_sparse()}, "ValueError: GATConv: size is (40, 2); expected (num_src_nodes, ..."),
     ("gno", {"edge_index": edges().to_sparse()}, "TypeError: ...edge_index is a tensor of layout torch.sparse_coo"),
-    ("gat", {"edge_index": edges() + 5}, "ValueError: GATConv: edge_index: CSC: src[...] is ...; expected 0 <= src < "),
-    (
-        "gat",
-        {"attr": rows(EDGES, 3)},
-        "ValueError: GATConv: edge_attr has shape (40, 3); expected (num_edges, edge_dim)",
-    ),
+    ("gat", {"attr": rows(EDGES, 3)}, "ValueError: GATConv: edge_attr has shape (40, 3); expected (num_edges, edge_"),
     ("gat", {"attr": rows(7, 2)}, "ValueError: GATConv: edge_attr has shape (7, 2); expected ... with 40 rows"),
-    ("gat", {"attr": [1.0]}, "TypeError: GATConv: edge_attr is a list; expected a torch.Tensor"),
     ("gat", {"size": (9, 8)}, "ValueError: GATConv: size is (9, 8); expected (num_src_nodes, num_dst_nodes) = (9, 9"),
     ("gat", {"size": (9, None)}, "TypeError: GATConv: size is (9, None); expected two ints, the numbers of "),
-    ("gat-dropout", {"attr": rows(7, 2)}, "ValueError: GATConv: edge_attr has shape (7, 2); ... with 40 rows"),
     ("gat-dropout", {"attr": rows(1, 2), "edge_index": GRAPH}, "ValueError: GATConv: edge_attr has ... with 40 rows"),
     ("gat-dropout", {"edge_index": edges() + torch.tensor([[0], [9]])}, "ValueError: GATConv: edge_index: CSC: dst["),
     ("weighted", {"x": rows(NODES, 4)}, "ValueError: WeightedConv: x has shape (9, 4); expected ... with 3 columns"),
@@ -466,7 +448,6 @@ BAD = [
     ("gno", {"x": (rows(NODES, 3), None)}, "ValueError: GNOLayer: x[1] is None and edge_index is a tensor; expected"),
     ("gno", {"attr": rows(EDGES, 3)}, "ValueError: GNOLayer: coords has shape (40, 3); expected ... with 2 columns"),
     ("gno", {"attr": rows(7, 2)}, "ValueError: ...coords has shape (7, 2); expected (num_edges, d) = (40, d)"),
-    ("gno", {"edge_index": None}, "TypeError: GNOLayer: edge_index is a NoneType; expected a torch.Tensor or"),
 ]
 BAD += [
     (name, {"edge_index": graph, "x": x}, f"ValueError: ...: {text}")
@@ -503,12 +484,10 @@ FILL = "fill_value is 'median'; expected a number, a tensor, or one of"
     [
         (lambda: nn.WeightedConv(3, 4, "add"), "ValueError: WeightedConv: aggr is 'add'; expected one of sum, "),
         (lambda: nn.WeightedConv((3, 0), 4), "ValueError: WeightedConv: in_channels[1] is 0; expected at least 1"),
-        (lambda: nn.WeightedConv(None, 4), "TypeError: WeightedConv: in_channels is a NoneType; expected an int"),
         (lambda: nn.GATConv(0, 4), "ValueError: GATConv: in_channels is 0; expected at least 1, or -1"),
         (lambda: nn.GATConv((3,), 4), "TypeError: GATConv: in_channels is a tuple; expected an int"),
         (lambda: nn.GATConv(3, 4, heads=0), "ValueError: GATConv: heads is 0; expected at least 1"),
         (lambda: nn.GATConv(3, 4, negative_slope=-1), "ValueError: GATConv: negative_slope is -1.0; expected a finite"),
-        (lambda: nn.GATConv(3, 4, negative_slope="1"), "TypeError: GATConv: negative_slope is a str; expected a"),
         (lambda: nn.GATConv(3, 4, dropout=2), "ValueError: GATConv: dropout is 2; expected a probability"),
         (lambda: nn.GATConv(3, 4, edge_dim=0), "ValueError: GATConv: edge_dim is 0; expected at least 1"),
         (lambda: nn.GATConv(3, 4, fill_value="median"), f"ValueError: GATConv: {FILL}"),
@@ -516,16 +495,11 @@ FILL = "fill_value is 'median'; expected a number, a tensor, or one of"
         (lambda: nn.GNOLayer(3, 0, 2), "ValueError: GNOLayer: out_channels is 0; expected at least 1"),
         (lambda: nn.GNOLayer(3, 4, 0), "ValueError: GNOLayer: coord_dim is 0; expected at least 1"),
         (lambda: nn.GNOLayer(3, 4, 2, hidden=0), "ValueError: GNOLayer: hidden is 0; expected at least 1"),
-        (lambda: nn.GNOLayer(3, 4, 2.0), "TypeError: GNOLayer: coord_dim is a float; expected an int"),
         (lambda: nn.GNOLayer(3, 4, 2, activation="relu"), "TypeError: GNOLayer: activation is a str; expected"),
         (lambda: nn.add_self_loops(edges(), rows(EDGES, 2), NODES, "median"), f"ValueError: add_self_loops: {FILL}"),
         (lambda: nn.add_self_loops(edges(), rows(3, 2), NODES), "ValueError: add_self_loops: edge_attr has shape"),
-        (
-            lambda: nn.add_self_loops(edges(), None, -1),
-            "ValueError: add_self_loops: num_nodes is -1; expected at least",
-        ),
         (lambda: nn.add_self_loops(edges(), None, 5.0), "TypeError: add_self_loops: num_nodes is a float; expected"),
-        (lambda: nn.RadialBasis(3, cutoff=10**400), "ValueError: RadialBasis: cutoff is inf; expected a finite number"),
+        (lambda: nn.add_self_loops(edges(), None, -1), "ValueError: add_self_loops: num_nodes is -1; expected"),
     ],
 )
 def test_bad_settings(call, text):

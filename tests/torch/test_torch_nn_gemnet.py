@@ -70,36 +70,10 @@ def test_golden(name, padded):
             close(radial(z["in_rad_basis"], **atoms), z["out_radial_only_padded"], 1e-12)
 
 
-def modes(case):
-    """Arguments of BasisEmbedding in every mode, and whether its weight is the radial one."""
-    return [
-        (False, {}),
-        (True, {}),
-        (True, case.atoms),
-        (False, case.atoms),
-        (False, {"sph_basis": case.sph_basis, "idx_sph_outer": case.outer}),
-        (False, {"sph_basis": case.sph_basis, **case.lists}),
-        (False, {"sph_basis": case.sph_basis, **case.lists, **case.atoms}),
-        (True, {"sph_basis": case.sph_basis, **case.lists, **case.atoms}),
-    ]
-
-
-@pytest.mark.parametrize(("dtype", "index", "eps"), [(np.float64, np.int32, 1e-13), (np.float32, np.int64, 1e-5)])
-def test_every_mode(dtype, index, eps):
-    case = Padded(dtype, index)
-    for radial, given in modes(case):
-        weight = case.radial if radial else case.weight
-        got = embedding(weight)(torch.from_numpy(case.rad_basis), **tensors(given))
-        expected = basis_embedding(weight, case.rad_basis, **given)
-        pairs = [(got, expected)] if isinstance(got, torch.Tensor) else zip(got, expected, strict=True)
-        for a, b in pairs:
-            close(a, b, eps)
-
-
 @pytest.mark.parametrize("into_atoms", [False, True])
 def test_sums_of_either_kind(into_atoms):
     """Padded, not padded, and with the segments built before: the same sums."""
-    case = Padded()
+    case = Padded(index=np.int32)
     atoms = case.atoms if into_atoms else {}
     basis = basis_embedding(case.weight, case.rad_basis, case.sph_basis, **case.lists, **atoms)
     sums = (case.atom, case.number, ATOMS) if into_atoms else ()
@@ -212,7 +186,6 @@ BAD = [
     ({"sph_basis": lambda sph: sph.half()}, "TypeError: BasisEmbedding: sph_basis has dtype torch.float16; expected"),
     ({"sph_basis": None}, "ValueError: ...idx_sph_inner is given, but sph_basis is None; expected both or none"),
     ({"idx_sph_inner": None}, "ValueError: ...idx_rad_inner and sph_basis are given; expected idx_sph_inner, too"),
-    ({"idx_sph_outer": None}, "TypeError: BasisEmbedding: idx_sph_outer: Segments: index is a NoneType; expected"),
     (
         {"idx_sph_outer": lambda i: i + 1},
         "ValueError: ...idx_sph_outer: Segments: index[...] is 9; expected 0 <= index",
@@ -226,15 +199,12 @@ BAD = [
     ),
     ({"idx_sph_inner": lambda i: i[1:]}, "ValueError: ...idx_sph_inner has shape (22,); expected (num_triplets) = "),
     (
-        {"idx_sph_inner": lambda i: i.double()},
-        "TypeError: ...idx_sph_inner is of torch.float64; expected a torch.Tensor",
-    ),
-    (
         {"idx_sph_inner": lambda i: i + 2**61},
         "ValueError: ...idx_sph_inner[...] is ...; expected 0 <= idx_sph_inner < ",
     ),
+    ({"idx_sph_outer": None}, "TypeError: BasisEmbedding: idx_sph_outer: Segments: index is a NoneType; expected"),
+    ({"idx_sph_inner": lambda i: i.double()}, "TypeError: ...idx_sph_inner is of torch.float64; expected a torch.T"),
     ({"num_atoms": None}, "TypeError: BasisEmbedding: num_atoms is a NoneType; expected an int"),
-    ({"idx_rad_outer": lambda i: i[1:]}, "ValueError: ...idx_rad_outer has 8 values below 5; expected num_edges = 9"),
 ]
 
 

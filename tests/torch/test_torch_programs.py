@@ -1,6 +1,5 @@
 """trigraph.torch in torch's programs: compiled, traced, exported, mapped, in mixed precision, in other processes."""
 
-import copy
 import gc
 import multiprocessing
 import pickle
@@ -334,15 +333,10 @@ def test_graphs_taken_apart_and_put_together():
         tt.GraphTensors.of(x)
 
 
-def test_graphs_and_results_travel():
-    """Checkpoints are looked at in test_torch_checkpoints.py."""
-    x, weights = attention_inputs()
-    graph = attention_graph()
-    expected = attention(x, weights, graph)
-    for value in (graph, tt.GraphTensors.of(graph)):
-        for other in (pickle.loads(pickle.dumps(value)), copy.deepcopy(value)):
-            assert attention(x, weights, other).item() == expected.item()
-    result = tt.mha_gat_n2n(x.detach(), x.detach(), weights.detach(), graph, 2)
+def test_results_travel():
+    """Graphs do in test_torch_checkpoints.py."""
+    x, weights = (t.detach() for t in attention_inputs())
+    result = tt.mha_gat_n2n(x, x, weights, attention_graph(), 2)
     again = pickle.loads(pickle.dumps(result))
     assert type(again) is type(result)
     assert torch.equal(again.output_embedding, result.output_embedding)

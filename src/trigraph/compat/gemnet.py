@@ -48,13 +48,7 @@ def _index(owner: str, name: str, value: Any, members: tuple[str, int], data: An
 def _slots(
     owner: str, prefix: str, lists: tuple[Any, Any], members: tuple[str, int], rows: tuple[str, int], data: Any
 ) -> _Slots:
-    """Check a pair of lists ``<prefix>_outer``, ``<prefix>_inner``; `members` and `rows` are symbol and number.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If they are no index arrays of one value for each member, a value is out of range, or two members share a slot.
-    """
+    """Check a pair of lists ``<prefix>_outer``, ``<prefix>_inner``; `members` and `rows` are symbol and number."""
     outer_name, inner_name = f"{prefix}_outer", f"{prefix}_inner"
     outer = _index(owner, outer_name, lists[0], members, data)
     inner = _index(owner, inner_name, lists[1], members, data)

@@ -80,10 +80,6 @@ def _check_attributes(op: Operator, values: dict[str, Any]) -> None:
             values[a.name] = checked_attribute(op, a, values[a.name], np.dtype(np.float64))
 
 
-def _is_tensor(value: Any) -> bool:
-    return isinstance(value, torch.Tensor)
-
-
 def _existing(op: Operator) -> dict[tuple[Any, ...], tuple[bool, ...]] | None:
     """Return for all choices of the attributes which fields exist; None where all do."""
     if not any(f.when for f in op.fields):
@@ -167,7 +163,7 @@ def _function(spec: Definition) -> Callable[..., Any]:
     def call(*args: Any, out: Any = None, panel: str | None = None, **kwargs: Any) -> Any:
         values = bind_arguments(table, args, kwargs, signature)
         if torch.compiler.is_dynamo_compiling() and (
-            out is not None or any(_is_tensor(values[n]) for n, _ in op.graphs)
+            out is not None or any(isinstance(values[n], torch.Tensor) for n, _ in op.graphs)
         ):
             # NumPy or CuPy make a graph of an index tensor, and write into `out`: torch's compiler cannot follow them.
             return outside(*args, out=out, panel=panel, **kwargs)

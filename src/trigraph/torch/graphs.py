@@ -156,25 +156,18 @@ def assemble(type_name: str, arrays: Any, given: Any) -> Any:
     """Return a graph of arrays that were checked when they were built, and numbers; None where the first array is."""
     if arrays[0] is None:
         return None
-    parts = GRAPH_PARTS[type_name]
-    found = dict(zip(parts.arrays, arrays, strict=False))
-    lengths = [found[array].shape[0] - less for _, array, less in parts.lengths]
-    return _put_together(type_name, arrays, given, lengths, device_of(arrays[0]))
-
-
-def _put_together(type_name: str, arrays: Any, given: Any, lengths: Any, device: str) -> Any:
     parts, cls = GRAPH_PARTS[type_name], GRAPH_TYPES[type_name]
-    reverse = arrays[len(parts.arrays) :]
+    found, reverse = dict(zip(parts.arrays, arrays, strict=False)), arrays[len(parts.arrays) :]
     graph = cls.__new__(cls)
-    graph._assign(**dict(zip(parts.arrays, arrays, strict=False)), **dict(zip(parts.numbers, given, strict=True)))
-    graph._assign(**{name: length for (name, _, _), length in zip(parts.lengths, lengths, strict=True)})
+    graph._assign(**found, **dict(zip(parts.numbers, given, strict=True)))
+    graph._assign(**{name: found[array].shape[0] - less for name, array, less in parts.lengths})
     kind = array_kind(arrays[0]) or "torch"
     built: dict[str, Any] = {}
     if reverse and reverse[0] is not None:
         built["reverse"] = ReverseCSC(*reverse)
     if kind == "torch":
         built |= {"tensors": tuple(arrays[: len(parts.arrays)]), "reverse_tensors": reverse}
-    graph._assign(kind=kind, device=device, _built=built)
+    graph._assign(kind=kind, device=device_of(arrays[0]), _built=built)
     return graph
 
 

@@ -33,10 +33,7 @@ NOT_COVERED = {
 def stand_in(module: str, name: str) -> Callable[..., Any]:
     """Return a function that raises NotImplementedError, for a name of the original that is not covered.
 
-    Raises
-    ------
-    AttributeError
-        If the original has no such name either.
+    AttributeError if the original has no such name either.
     """
     instead = next((text for pattern, text in NOT_COVERED.items() if fnmatch.fnmatch(name, pattern)), None)
     if instead is None:

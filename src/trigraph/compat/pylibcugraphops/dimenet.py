@@ -25,6 +25,18 @@ __all__ = [
 ]
 
 
+# Names of trigraph's arguments and fields, and the original's names of them.
+_BASIS = {"dist": "input_vector", "freq": "input_w"}
+_TRIPLETS = {
+    "vec": "input_vector",
+    "rbf": "input_rbf",
+    "embedding": "input_embedding",
+    "weights": "input_weights",
+    "graph": "coo_idx",
+}
+_SECOND = {"gg_rbf": "input_grad_grad_rbf", "gg_embedding": "input_grad_grad_embedding", **_TRIPLETS}
+
+
 class MMAOp(enum.Enum):
     """Precision of the original's matrix products; trigraph's have that of the arrays, whatever is asked for."""
 
@@ -35,20 +47,8 @@ class MMAOp(enum.Enum):
 def edge_graph(caller: str, coo_idx: Any, mma_operation: Any, **expected: Any) -> EdgeGraph:
     """Return the graph of (2, num_edges) indices sorted by their first row.
 
-    Parameters
-    ----------
-    caller : str
-        For messages.
-    coo_idx : array or tensor of int32 or int64
-    mma_operation : MMAOp
-    **expected : array or tensor
-        Attributes of the graph as the caller has them (`src_offsets`, `dst_offsets`, `dst_edge_index`); the first has
-        as many entries as there are nodes, and one more.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If an argument is of another kind or shape, an index is out of range, or an attribute is another one.
+    `expected` are attributes of the graph as the caller has them (`src_offsets`, `dst_offsets`, `dst_edge_index`); the
+    first has as many entries as there are nodes, and one more.
     """
     if not isinstance(mma_operation, MMAOp):
         raise TypeError(f"{caller}: mma_operation is a {type(mma_operation).__name__}; expected an MMAOp")
@@ -85,14 +85,9 @@ def _column(caller: str, name: str, value: Any) -> Any:
 
 def radial_basis_fwd(output_rbf: Any, output_sbf_rad: Any, input_vector: Any, input_w: Any) -> None:
     """Radial bases of the distances `input_vector` (num_edges, 1) over the cutoff, for the frequencies `input_w`."""
-    caller = "radial_basis_fwd"
-    write(
-        caller,
-        "radial_basis_fwd",
-        {"rbf": ("output_rbf", output_rbf), "sbf_rad": ("output_sbf_rad", output_sbf_rad)},
-        {"dist": ("input_vector", _column(caller, "input_vector", input_vector)), "freq": ("input_w", input_w)},
-        0,
-    )
+    name, given = "radial_basis_fwd", dict(locals())
+    given["input_vector"] = _column(name, "input_vector", input_vector)
+    write(name, {"rbf": "output_rbf", "sbf_rad": "output_sbf_rad"}, _BASIS, given, 0)
 
 
 def radial_basis_bwd(
@@ -104,22 +99,11 @@ def radial_basis_bwd(
     input_w: Any,
 ) -> None:
     """Vector-Jacobian product of :func:`radial_basis_fwd`."""
-    caller = "radial_basis_bwd"
-    write(
-        caller,
-        "radial_basis_bwd",
-        {
-            "dist": ("output_grad_vector", _column(caller, "output_grad_vector", output_grad_vector)),
-            "freq": ("output_grad_w", output_grad_w),
-        },
-        {
-            "grad_rbf": ("input_grad_rbf", input_grad_rbf),
-            "grad_sbf_rad": ("input_grad_sbf_rad", input_grad_sbf_rad),
-            "dist": ("input_vector", _column(caller, "input_vector", input_vector)),
-            "freq": ("input_w", input_w),
-        },
-        0,
-    )
+    name, given = "radial_basis_bwd", dict(locals())
+    for distances in ("output_grad_vector", "input_vector"):
+        given[distances] = _column(name, distances, given[distances])
+    arguments = {"grad_rbf": "input_grad_rbf", "grad_sbf_rad": "input_grad_sbf_rad", **_BASIS}
+    write(name, {"dist": "output_grad_vector", "freq": "output_grad_w"}, arguments, given, 0)
 
 
 def agg_edge_to_edge_fwd(
@@ -135,21 +119,9 @@ def agg_edge_to_edge_fwd(
     cuda_stream: int = 0,
 ) -> None:
     """Triplet sum of DimeNet++; arrays as of `trigraph.agg_edge_to_edge_fwd`."""
-    caller = "agg_edge_to_edge_fwd"
-    graph = edge_graph(caller, coo_idx, mma_operation, dst_offsets=dst_offsets, dst_edge_index=dst_edge_index)
-    write(
-        caller,
-        "agg_edge_to_edge_fwd",
-        {"out": ("output_embedding", output_embedding)},
-        {
-            "vec": ("input_vector", input_vector),
-            "rbf": ("input_rbf", input_rbf),
-            "embedding": ("input_embedding", input_embedding),
-            "weights": ("input_weights", input_weights),
-            "graph": ("coo_idx", graph),
-        },
-        cuda_stream,
-    )
+    name, given = "agg_edge_to_edge_fwd", dict(locals())
+    given["coo_idx"] = edge_graph(name, coo_idx, mma_operation, dst_offsets=dst_offsets, dst_edge_index=dst_edge_index)
+    write(name, {"out": "output_embedding"}, _TRIPLETS, given, cuda_stream)
 
 
 def agg_edge_to_edge_bwd(
@@ -167,26 +139,10 @@ def agg_edge_to_edge_bwd(
     cuda_stream: int = 0,
 ) -> None:
     """Vector-Jacobian product of :func:`agg_edge_to_edge_fwd`, without that of the vectors, as the original."""
-    caller = "agg_edge_to_edge_bwd"
-    graph = edge_graph(caller, coo_idx, mma_operation, src_offsets=src_offsets)
-    write(
-        caller,
-        "agg_edge_to_edge_bwd",
-        {
-            "rbf": ("output_grad_rbf", output_grad_rbf),
-            "embedding": ("output_grad_embedding", output_grad_embedding),
-            "weights": ("output_grad_weights", output_grad_weights),
-        },
-        {
-            "grad_out": ("input_grad_embedding", input_grad_embedding),
-            "vec": ("input_vector", input_vector),
-            "rbf": ("input_rbf", input_rbf),
-            "embedding": ("input_embedding", input_embedding),
-            "weights": ("input_weights", input_weights),
-            "graph": ("coo_idx", graph),
-        },
-        cuda_stream,
-    )
+    name, given = "agg_edge_to_edge_bwd", dict(locals())
+    given["coo_idx"] = edge_graph(name, coo_idx, mma_operation, src_offsets=src_offsets)
+    outputs = {"rbf": "output_grad_rbf", "embedding": "output_grad_embedding", "weights": "output_grad_weights"}
+    write(name, outputs, {"grad_out": "input_grad_embedding", **_TRIPLETS}, given, cuda_stream)
 
 
 def agg_edge_to_edge_bwd2_grad(
@@ -204,23 +160,9 @@ def agg_edge_to_edge_bwd2_grad(
     cuda_stream: int = 0,
 ) -> None:
     """Second order of the triplet sum with respect to its gradient; as `trigraph.agg_edge_to_edge_bwd2_grad`."""
-    caller = "agg_edge_to_edge_bwd2_grad"
-    graph = edge_graph(caller, coo_idx, mma_operation, dst_offsets=dst_offsets, dst_edge_index=dst_edge_index)
-    write(
-        caller,
-        "agg_edge_to_edge_bwd2_grad",
-        {"grad_out": ("output_grad_grad_embedding", output_grad_grad_embedding)},
-        {
-            "gg_rbf": ("input_grad_grad_rbf", input_grad_grad_rbf),
-            "gg_embedding": ("input_grad_grad_embedding", input_grad_grad_embedding),
-            "vec": ("input_vector", input_vector),
-            "rbf": ("input_rbf", input_rbf),
-            "embedding": ("input_embedding", input_embedding),
-            "weights": ("input_weights", input_weights),
-            "graph": ("coo_idx", graph),
-        },
-        cuda_stream,
-    )
+    name, given = "agg_edge_to_edge_bwd2_grad", dict(locals())
+    given["coo_idx"] = edge_graph(name, coo_idx, mma_operation, dst_offsets=dst_offsets, dst_edge_index=dst_edge_index)
+    write(name, {"grad_out": "output_grad_grad_embedding"}, _SECOND, given, cuda_stream)
 
 
 def agg_edge_to_edge_bwd2_main(
@@ -240,28 +182,14 @@ def agg_edge_to_edge_bwd2_main(
     cuda_stream: int = 0,
 ) -> None:
     """Second order of the triplet sum with respect to its inputs; as `trigraph.agg_edge_to_edge_bwd2_main`."""
-    caller = "agg_edge_to_edge_bwd2_main"
-    graph = edge_graph(caller, coo_idx, mma_operation, src_offsets=src_offsets)
-    write(
-        caller,
-        "agg_edge_to_edge_bwd2_main",
-        {
-            "rbf": ("output_grad_rbf_grad_embedding", output_grad_rbf_grad_embedding),
-            "embedding": ("output_grad_embedding_grad_rbf", output_grad_embedding_grad_rbf),
-            "weights": ("output_grad_weights", output_grad_weights),
-        },
-        {
-            "gg_rbf": ("input_grad_grad_rbf", input_grad_grad_rbf),
-            "gg_embedding": ("input_grad_grad_embedding", input_grad_grad_embedding),
-            "grad_out": ("input_grad_embedding", input_grad_embedding),
-            "vec": ("input_vector", input_vector),
-            "rbf": ("input_rbf", input_rbf),
-            "embedding": ("input_embedding", input_embedding),
-            "weights": ("input_weights", input_weights),
-            "graph": ("coo_idx", graph),
-        },
-        cuda_stream,
-    )
+    name, given = "agg_edge_to_edge_bwd2_main", dict(locals())
+    given["coo_idx"] = edge_graph(name, coo_idx, mma_operation, src_offsets=src_offsets)
+    outputs = {
+        "rbf": "output_grad_rbf_grad_embedding",
+        "embedding": "output_grad_embedding_grad_rbf",
+        "weights": "output_grad_weights",
+    }
+    write(name, outputs, {"grad_out": "input_grad_embedding", **_SECOND}, given, cuda_stream)
 
 
 def __getattr__(name: str) -> Any:

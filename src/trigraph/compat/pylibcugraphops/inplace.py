@@ -11,10 +11,10 @@ from typing import Any
 from trigraph.graphs.arrays import array_kind, as_array, is_tensor
 from trigraph.panels import FUNCTIONS
 
-__all__ = ["Given", "write"]
+__all__ = ["write"]
 
-Given = Mapping[str, tuple[str, Any]]
-"""Arguments or fields of a trigraph function, each with the caller's name and value of it."""
+Names = Mapping[str, str]
+"""Names of arguments or fields of a trigraph function, and the original's names of them."""
 
 
 @contextlib.contextmanager
@@ -29,52 +29,40 @@ def _on_stream(pointer: int, array: Any) -> Iterator[None]:
         yield
 
 
-def _renamed(caller: str, function: str, arguments: Given, outputs: Given, message: str) -> str:
-    """Return a message of a trigraph function with the names of the caller's function and arguments."""
-    table = {f"out['{field}']": name for field, (name, _) in outputs.items()}
-    table |= {argument: name for argument, (name, _) in arguments.items()}
+def _renamed(arguments: Names, outputs: Names, message: str) -> str:
+    """Return a message of a trigraph function with the original's names of the arguments."""
+    table = {f"out['{field}']": name for field, name in outputs.items()} | dict(arguments)
     words = "|".join(rf"(?<!\w){re.escape(word)}(?!\w)" for word in table)
-    return re.sub(words, lambda match: table[match[0]], message).replace(f"{function}:", f"{caller}:", 1)
+    return re.sub(words, lambda match: table[match[0]], message)
 
 
-def write(caller: str, function: str, outputs: Given, arguments: Given, stream: int, **attributes: Any) -> None:
+def write(
+    function: str, outputs: Names, arguments: Names, given: Mapping[str, Any], stream: int, **attributes: Any
+) -> None:
     """Compute the fields whose outputs are not None into them; without any there is nothing to do.
 
-    Parameters
-    ----------
-    caller : str
-        Function of the drop-in, for messages.
-    function : str
-        Name of the function in `trigraph`.
-    outputs : mapping from field to (caller's name, array or None)
-    arguments : mapping from argument to (caller's name, value)
-    stream : int
-        Address of a CUDA stream, for arrays of a device; 0: the current one.
-    **attributes
-        Arguments that have the same name and meaning in both.
-
-    Raises
-    ------
-    TypeError, ValueError
-        As the function.
+    `function` has this name in `trigraph` and in the drop-in. `given` are values by the original's names; `attributes`
+    have the same names and meanings in both. `stream` is the address of a CUDA stream, for arrays of a device; 0: the
+    current one.
     """
-    for name, value in outputs.values():
+    results = {field: given[name] for field, name in outputs.items()}
+    for field, value in results.items():
         if is_tensor(value) and value.is_neg():  # it would be read as a copy, and the copy be written
             raise ValueError(
-                f"{caller}: {name} has torch's negative bit; expected a tensor whose memory has its values"
+                f"{function}: {outputs[field]} has torch's negative bit; expected a tensor whose memory has its values"
             )
-    written = {field: as_array(value) for field, (_, value) in outputs.items() if value is not None}
+    written = {field: as_array(value) for field, value in results.items() if value is not None}
     if not written:
         return
-    given = {name: as_array(value) for name, (_, value) in arguments.items()}
+    values = {argument: as_array(given[name]) for argument, name in arguments.items()}
     if "wrt" in inspect.signature(FUNCTIONS[function]).parameters:
         attributes["wrt"] = list(written)
     try:
         with _on_stream(stream, next(iter(written.values()))):
-            FUNCTIONS[function](**given, **attributes, out=written)
+            FUNCTIONS[function](**values, **attributes, out=written)
     except (TypeError, ValueError) as error:
-        raise type(error)(_renamed(caller, function, arguments, outputs, str(error))) from None
-    for _, value in outputs.values():
+        raise type(error)(_renamed(arguments, outputs, str(error))) from None
+    for value in results.values():
         if is_tensor(value):
             import torch
 

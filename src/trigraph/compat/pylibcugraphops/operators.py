@@ -26,6 +26,17 @@ __all__ = [
 ]
 
 
+# Names of trigraph's arguments and fields, and the original's names of them.
+_ATTENTION = {
+    "src_embedding": "src_node_embedding",
+    "dst_embedding": "dst_node_embedding",
+    "attention_weights": "attention_weights",
+    "graph": "graph",
+}
+_AGGREGATION = {"embedding": "input_embedding", "edge_weight": "edge_weight", "graph": "graph"}
+_AGGREGATED = {n: n for n in ("output_embedding", "node_degree", "output_extrema_location")}
+
+
 class AggOp(enum.Enum):
     """Aggregations of the weighted operators."""
 
@@ -85,23 +96,10 @@ def mha_gat_n2n_fwd(
     stream_id: int = 0,
 ) -> None:
     """Multi-head attention from source to destination nodes; arrays as of `trigraph.mha_gat_n2n_fwd`."""
-    caller = "mha_gat_n2n_fwd"
-    write(
-        caller,
-        "mha_gat_n2n_fwd",
-        {
-            "output_embedding": ("output_embedding", output_embedding),
-            "softmax_scores": ("softmax_scores", softmax_scores),
-        },
-        {
-            "src_embedding": ("src_node_embedding", src_node_embedding),
-            "dst_embedding": ("dst_node_embedding", dst_node_embedding),
-            "attention_weights": ("attention_weights", attention_weights),
-            "graph": ("graph", _csc(caller, graph)),
-        },
-        stream_id,
-        **_attributes(caller, params),
-    )
+    name, given = "mha_gat_n2n_fwd", dict(locals())
+    given["graph"] = _csc(name, graph)
+    outputs = {"output_embedding": "output_embedding", "softmax_scores": "softmax_scores"}
+    write(name, outputs, _ATTENTION, given, stream_id, **_attributes(name, params))
 
 
 def mha_gat_n2n_bwd(
@@ -123,26 +121,15 @@ def mha_gat_n2n_bwd(
 
     `grad_softmax_scores` and `grad_attention_weights_workspace` are work spaces of the original, and left as they are.
     """
-    caller = "mha_gat_n2n_bwd"
-    write(
-        caller,
-        "mha_gat_n2n_bwd",
-        {
-            "src_embedding": ("grad_src_node_embedding", grad_src_node_embedding),
-            "dst_embedding": ("grad_dst_node_embedding", grad_dst_node_embedding),
-            "attention_weights": ("grad_attention_weights", grad_attention_weights),
-        },
-        {
-            "grad_output_embedding": ("grad_output_embedding", grad_output_embedding),
-            "src_embedding": ("src_node_embedding", src_node_embedding),
-            "dst_embedding": ("dst_node_embedding", dst_node_embedding),
-            "attention_weights": ("attention_weights", attention_weights),
-            "softmax_scores": ("softmax_scores", softmax_scores),
-            "graph": ("graph", _csc(caller, graph)),
-        },
-        stream_id,
-        **_attributes(caller, params),
-    )
+    name, given = "mha_gat_n2n_bwd", dict(locals())
+    given["graph"] = _csc(name, graph)
+    outputs = {
+        "src_embedding": "grad_src_node_embedding",
+        "dst_embedding": "grad_dst_node_embedding",
+        "attention_weights": "grad_attention_weights",
+    }
+    arguments = {n: n for n in ("grad_output_embedding", "softmax_scores")} | _ATTENTION
+    write(name, outputs, arguments, given, stream_id, **_attributes(name, params))
 
 
 mha_gat_n2n_bwd_fp32_fp32_fp32_fp32 = mha_gat_n2n_bwd
@@ -159,23 +146,9 @@ def agg_weighted_n2n_fwd(
     stream_id: int = 0,
 ) -> None:
     """Weighted aggregation over the edges into a node; arrays as of `trigraph.agg_weighted_n2n_fwd`."""
-    caller = "agg_weighted_n2n_fwd"
-    write(
-        caller,
-        "agg_weighted_n2n_fwd",
-        {
-            "output_embedding": ("output_embedding", output_embedding),
-            "node_degree": ("node_degree", node_degree),
-            "output_extrema_location": ("output_extrema_location", output_extrema_location),
-        },
-        {
-            "embedding": ("input_embedding", input_embedding),
-            "edge_weight": ("edge_weight", edge_weight),
-            "graph": ("graph", _csc(caller, graph)),
-        },
-        stream_id,
-        op=_aggregation(caller, aggregation_operation),
-    )
+    name, given = "agg_weighted_n2n_fwd", dict(locals())
+    given["graph"] = _csc(name, graph)
+    write(name, _AGGREGATED, _AGGREGATION, given, stream_id, op=_aggregation(name, aggregation_operation))
 
 
 def agg_weighted_n2n_bwd(
@@ -196,23 +169,11 @@ def agg_weighted_n2n_bwd(
     What the forward has returned (`output_embedding`, `output_extrema_location`, `node_degree`) is computed again where
     it is None.
     """
-    caller = "agg_weighted_n2n_bwd"
-    write(
-        caller,
-        "agg_weighted_n2n_bwd",
-        {"embedding": ("grad_input", grad_input), "edge_weight": ("grad_edge_weight", grad_edge_weight)},
-        {
-            "grad_output_embedding": ("grad_output", grad_output),
-            "embedding": ("input_embedding", input_embedding),
-            "edge_weight": ("edge_weight", edge_weight),
-            "graph": ("graph", _csc(caller, graph)),
-            "output_embedding": ("output_embedding", output_embedding),
-            "node_degree": ("node_degree", node_degree),
-            "output_extrema_location": ("output_extrema_location", output_extrema_location),
-        },
-        stream_id,
-        op=_aggregation(caller, aggregation_operation),
-    )
+    name, given = "agg_weighted_n2n_bwd", dict(locals())
+    given["graph"] = _csc(name, graph)
+    outputs = {"embedding": "grad_input", "edge_weight": "grad_edge_weight"}
+    arguments = {"grad_output_embedding": "grad_output", **_AGGREGATION, **_AGGREGATED}
+    write(name, outputs, arguments, given, stream_id, op=_aggregation(name, aggregation_operation))
 
 
 def __getattr__(name: str) -> Any:

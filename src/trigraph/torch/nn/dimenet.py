@@ -451,7 +451,8 @@ class DimeNetPlusPlus(Module):
             If an argument is of the wrong type, dtype, shape or device, or two atoms coincide.
         """
         neighbors, cells = self._prepare(z, pos, batch, cell, pbc, neighbors)
-        found = self._of_vectors(z, neighbors.vectors(pos, cells), neighbors)
+        atoms = self.atoms_of_vectors(z, neighbors.vectors(pos, cells), neighbors)
+        found = neighbors.into_structures(atoms)
         return found[0] if neighbors.batch is None else found
 
     @uncompiled  # by default torch compiles no function that takes derivatives itself
@@ -523,10 +524,6 @@ class DimeNetPlusPlus(Module):
                     f"DimeNetPlusPlus: neighbors have {neighbors.graph.num_nodes} atoms; expected num_atoms = {len(z)}"
                 )
         return neighbors, stack_cells("DimeNetPlusPlus", cell, pos, neighbors.num_structures)
-
-    def _of_vectors(self, z: Tensor, vec: Tensor, neighbors: Neighbors) -> Tensor:
-        """Return the sum over the atoms of each structure, from the vectors of the edges."""
-        return neighbors.into_structures(self.atoms_of_vectors(z, vec, neighbors))
 
     def atoms_of_vectors(self, z: Tensor, vec: Tensor, neighbors: Neighbors) -> Tensor:
         """Return the outputs of the atoms, which `forward` sums, shape (num_atoms, out_channels)."""

@@ -83,15 +83,9 @@ def is_matrix(edge_index: Any) -> bool:
 
 
 def edges_of_matrix(owner: str, matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the edges of a sparse adjacency matrix, and its values, in the order in which it stores them.
+    """Return the ``edge_index`` of a sparse adjacency matrix, and its values, in the order in which it stores them.
 
     Rows are destinations and columns are sources, as in PyTorch Geometric's layers, which take ``adj.t()``.
-
-    Returns
-    -------
-    edge_index : tensor of int64, shape (2, num_edges)
-        Row 0 sources, row 1 destinations.
-    values : tensor, shape (num_edges, ...)
     """
     if matrix.sparse_dim() != 2:
         raise ValueError(

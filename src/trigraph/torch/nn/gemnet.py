@@ -316,16 +316,9 @@ class EfficientInteractionBilinear(torch.nn.Module):
         -------
         tensor, shape (num_edges, emb_size_out) or (agg2_out_size, emb_size_out)
         """
-        sizes = (self.emb_size_interm, self.emb_size_in)
-        return _bilinear(
-            self.weight,
-            sizes,
-            basis,
-            m,
-            (idx_agg_outer, idx_agg_inner),
-            (idx_agg2_outer, idx_agg2_inner),
-            agg2_out_size,
-        )
+        sizes, of_edges = (self.emb_size_interm, self.emb_size_in), (idx_agg_outer, idx_agg_inner)
+        of_atoms = (idx_agg2_outer, idx_agg2_inner)
+        return _bilinear(self.weight, sizes, basis, m, of_edges, of_atoms, agg2_out_size)
 
 
 def _bilinear(
@@ -389,20 +382,11 @@ class MatterGenBilinear(torch.nn.Module):
     def forward(
         self, basis: tuple[torch.Tensor, torch.Tensor], m: torch.Tensor, id_reduce: Index, id_ragged_idx: torch.Tensor
     ) -> torch.Tensor:
-        """Return the embedding of each edge.
+        """Return the embedding of each edge, (num_edges, units_out), as the original's model asks for it.
 
-        Parameters
-        ----------
-        basis : tuple of two tensors
-            Radial part (num_edges, emb_size_interm, num_spherical), and the padded spherical part of each triplet
-            (num_edges, num_spherical, Kmax).
-        m : tensor, shape (num_triplets, emb_size)
-        id_reduce, id_ragged_idx : tensor of int32 or int64, shape (num_triplets,)
-            Edge of each triplet, and its number among the edge's.
-
-        Returns
-        -------
-        tensor, shape (num_edges, units_out)
+        `basis` is the radial part (num_edges, emb_size_interm, num_spherical), and the padded spherical part of each
+        triplet (num_edges, num_spherical, Kmax). `id_reduce` is the edge of each triplet, `id_ragged_idx` its number
+        among the edge's.
         """
         emb_in, interm, _ = self.weight.shape
         weight = self.weight.permute(2, 1, 0).flatten(1)
@@ -433,21 +417,11 @@ class PairInteraction(torch.nn.Module):
     def forward(
         self, h: torch.Tensor, rad_basis: torch.Tensor, edge_index: torch.Tensor, target_neighbor_idx: torch.Tensor
     ) -> torch.Tensor:
-        """Return what the neighbours of each atom add to its embedding.
+        """Return what the neighbours of each atom add to its embedding `h`, of the same shape.
 
-        Parameters
-        ----------
-        h : tensor, shape (num_atoms, emb_size_atom)
-        rad_basis : tensor, shape (num_atoms, emb_size_rbf, Kmax2) or (num_edges, emb_size_rbf)
-            What a radial `BasisEmbedding` returns, padded by atom or not.
-        edge_index : tensor of int32 or int64, shape (2, num_edges)
-            Source and target of each edge.
-        target_neighbor_idx : tensor of int32 or int64, shape (num_edges,)
-            Number of each edge among those of its target. For a padded basis alone.
-
-        Returns
-        -------
-        tensor, shape (num_atoms, emb_size_atom)
+        `rad_basis` is what a radial `BasisEmbedding` returns, padded by atom (num_atoms, emb_size_rbf, Kmax2) or not
+        (num_edges, emb_size_rbf). `target_neighbor_idx` is the number of each edge among those of its target, for a
+        padded basis alone.
         """
         source, target = edge_index
         _rank("PairInteraction", "rad_basis", rad_basis, "num_atoms, interm, Kmax2", "num_edges, interm")

@@ -115,10 +115,7 @@ class Neighbors(NamedTuple):
     def vectors(self, pos: Tensor, cell: Tensor | None) -> Tensor:
         """Return the vector of each edge, from its destination to its source, shape (num_edges, 3).
 
-        Parameters
-        ----------
-        pos : Tensor, shape (num_atoms, 3)
-        cell : Tensor, shape (num_structures, 3, 3), or None
+        `pos` has shape (num_atoms, 3), `cell` (num_structures, 3, 3), or is None.
         """
         vec = self.of_ends(pos, -pos)
         if self.shifts is None:
@@ -175,17 +172,7 @@ def _check_real(owner: str, name: str, value: Tensor | None) -> None:
 
 
 def stack_cells(owner: str, cell: Any, pos: Tensor, num_structures: int) -> Tensor | None:
-    """Return the cells as a tensor (num_structures, 3, 3), in it zeros for a structure without one.
-
-    Parameters
-    ----------
-    owner : str
-        For the messages.
-    cell : None, Tensor of shape (3, 3) or (num_structures, 3, 3), or a sequence of such, or None, for each structure
-    pos : Tensor
-        Its dtype and device are those of the result.
-    num_structures : int
-    """
+    """Return the cells as a tensor (num_structures, 3, 3) like `pos`, in it zeros for a structure without one."""
     if cell is None:
         return None
     if not isinstance(cell, (Tensor, Sequence)):

@@ -18,13 +18,7 @@ Features = torch.Tensor | tuple[torch.Tensor, torch.Tensor]
 
 
 def _sides(caller: str, feat: Any, graph: Any, kind: type[Graph] = Graph) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return features of sources and destinations; those of one tensor's destinations are its first rows.
-
-    Raises
-    ------
-    TypeError, ValueError
-        If `feat` is no tensor and no pair of tensors, `graph` is not of this kind, or there are too few rows.
-    """
+    """Return features of sources and destinations; those of one tensor's destinations are its first rows."""
     if not isinstance(graph, kind):
         expected = "a HeteroCSC" if kind is HeteroCSC else "one of the graph classes of pylibcugraphops.pytorch"
         raise TypeError(f"{caller}: graph is a {type(graph).__name__}; expected {expected}")
