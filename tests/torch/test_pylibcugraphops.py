@@ -357,3 +357,12 @@ def test_an_output_that_torch_negates_when_it_is_read_is_refused():
     output = torch.complex(values, values).conj().imag
     with pytest.raises(ValueError, match=r"^radial_basis_fwd: output_rbf has torch's negative bit; expected a tensor"):
         dimenet.radial_basis_fwd(output, None, values / 2, torch.ones(1))
+
+
+def test_a_backward_knows_that_a_tensor_it_saved_was_written_in_place():
+    graph = make_bipartite_csc(OFFSETS, INDICES, 4)
+    out, leaf = torch.zeros(3, 3), torch.ones(3, 3, requires_grad=True)
+    product = leaf * out
+    operators.agg_weighted_n2n_fwd(out, torch.ones(4, 3), None, graph, AggOp.Sum)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        product.sum().backward()
