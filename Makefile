@@ -17,7 +17,7 @@ help:
 	@echo "make test      the test suite (make test-all: with the slow sweeps)"
 	@echo "make lint      ruff and mypy        make bench   timings beside what users would otherwise run"
 	@echo "make docs      the documentation as a site, in docs/_build/html"
-	@echo "make soak SECONDS=3600   random operators, threads, forks, refused memory and interrupted calls for an hour"
+	@echo "make soak SECONDS=3600   random operators, threads, forks and interrupted calls for an hour"
 	@echo "make test-pythons   the wheel in every Python that is found, with the newest and the oldest dependencies"
 	@echo "make wheel     self-contained wheel in dist/, for glibc 2.28 on        make develop  editable install in $(VENV)"
 	@echo "make qualify-kit   what a machine with a CUDA device and no compiler needs for \`trigraph qualify\`, in dist/"

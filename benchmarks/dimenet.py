@@ -16,7 +16,7 @@ import numpy as np
 
 from trigraph.benchmarks.calls import Unavailable
 from trigraph.benchmarks.peers import by_autograd, compiled, torch_peers
-from trigraph.benchmarks.workloads import Case, Step, Target, Workload
+from trigraph.benchmarks.workloads import Case, Step, Workload
 
 SIZES = {
     "num_edges": 30_000,
@@ -29,8 +29,6 @@ SIZES = {
 }
 RADIAL = ("num_edges", "n_radial", "n_spherical", "envelope_exponent")
 ANGULAR = ("num_edges", "num_nodes", "n_radial", "n_spherical", "n_emb", "n_mid")
-IN_DEGREES = (15, 25, 50, 75, 100)
-EDGES = (1_000, 3_000, 10_000, 30_000, 100_000)
 # Fields of each step.
 BACKWARD = ("rbf", "embedding", "weights")
 FORCES = ("vec", "rbf", "embedding")
@@ -124,8 +122,6 @@ WORKLOADS = (
         steps=(Step("radial_basis_fwd"), Step("radial_basis_bwd")),
         sizes={n: SIZES[n] for n in RADIAL},
         peers=torch_peers(partial(by_autograd, forward=_radial_basis), PYG),
-        targets=(Target("pyg", time=10),),
-        sweep=EDGES,
     ),
     Workload(
         name="dimenet-aggregate",
@@ -134,9 +130,6 @@ WORKLOADS = (
         steps=(FORWARD,),
         sizes={n: SIZES[n] for n in ANGULAR},
         peers=torch_peers(AGGREGATION, ABOUT),
-        targets=(Target("pyg", time=60, memory=50), Target("fortran", gemm=0.25)),
-        sweep=IN_DEGREES,
-        sweep_symbol="in_degree",
     ),
     Workload(
         name="dimenet-aggregate-backward",
@@ -145,9 +138,6 @@ WORKLOADS = (
         steps=(FORWARD, Step("agg_edge_to_edge_bwd", BACKWARD, operations=_operations(2, 3))),
         sizes={n: SIZES[n] for n in ANGULAR},
         peers=torch_peers(AGGREGATION, ABOUT),
-        targets=(Target("pyg", time=100, memory=50),),
-        sweep=IN_DEGREES,
-        sweep_symbol="in_degree",
     ),
     Workload(
         name="dimenet-force-training",
@@ -160,8 +150,5 @@ WORKLOADS = (
         ),
         sizes={n: SIZES[n] for n in ANGULAR},
         peers=torch_peers(AGGREGATION, EAGER),
-        targets=(Target("pyg", time=100, memory=50),),
-        sweep=IN_DEGREES,
-        sweep_symbol="in_degree",
     ),
 )

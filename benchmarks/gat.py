@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from trigraph.benchmarks.peers import by_autograd, compiled, edge_index, torch_peers
-from trigraph.benchmarks.workloads import Case, Step, Target, Workload
+from trigraph.benchmarks.workloads import Case, Step, Workload
 
 SIZES = {
     "num_src_nodes": 20_000,
@@ -21,7 +21,6 @@ SIZES = {
     "dim_head": 16,
     "num_heads": 4,
 }
-SWEEP = (3_000, 10_000, 30_000, 100_000, 300_000)
 SLOPE = 0.2
 ABOUT = {
     "torch": "plain torch, autograd",
@@ -89,28 +88,13 @@ STEPS = (
     Step("mha_gat_n2n_fwd"),
     Step("mha_gat_n2n_bwd", given={"softmax_scores": "mha_gat_n2n_fwd.softmax_scores"}),
 )
-SETTINGS = {"edge_embedding": None, "negative_slope": SLOPE}
-
-WORKLOADS = (
-    Workload(
-        name="gat",
-        family="gat",
-        summary="graph attention, forward and backward to embeddings and attention weights",
-        steps=STEPS,
-        sizes=SIZES,
-        peers=torch_peers(partial(by_autograd, forward=forward), ABOUT),
-        targets=(Target("pyg", time=10, memory=5),),
-        sweep=SWEEP,
-        settings=SETTINGS,
-    ),
-    Workload(
-        name="gat-power-law",
-        family="gat",
-        summary="the same on a graph whose degrees follow a power law",
-        steps=STEPS,
-        sizes=SIZES,
-        peers=torch_peers(partial(by_autograd, forward=forward), ABOUT),
-        settings=SETTINGS,
-        layout="power law",
-    ),
+UNIFORM = Workload(
+    name="gat",
+    family="gat",
+    summary="graph attention, forward and backward to embeddings and attention weights",
+    steps=STEPS,
+    sizes=SIZES,
+    peers=torch_peers(partial(by_autograd, forward=forward), ABOUT),
+    settings={"edge_embedding": None, "negative_slope": SLOPE},
 )
+WORKLOADS = (UNIFORM, UNIFORM.on_power_law())

@@ -14,7 +14,7 @@ import numpy as np
 
 from trigraph.benchmarks.calls import Call
 from trigraph.benchmarks.originals import Original, load
-from trigraph.benchmarks.workloads import Case, Peer, Step, Target, Workload
+from trigraph.benchmarks.workloads import Case, Peer, Step, Workload
 
 SIZES = {
     "num_edges": 3_000,
@@ -27,7 +27,6 @@ SIZES = {
     "emb_in": 64,
     "emb_out": 64,
 }
-SWEEP = (300, 1_000, 3_000, 10_000)
 FAIRCHEM = Original("fairchem-core", "1.10.0", "fairchem/core", "TRIGRAPH_FAIRCHEM")
 PACKAGES = ("fairchem", "fairchem.core", "fairchem.core.models", "fairchem.core.models.gemnet_oc")
 LAYERS = f"{PACKAGES[-1]}.layers"
@@ -97,32 +96,29 @@ PEERS = {
 }
 
 
-def _workload(name: str, summary: str, target: Target, **more: Any) -> Workload:
+def _workload(name: str, summary: str, **more: Any) -> Workload:
     return Workload(
         name=name,
         family="gemnet",
         summary=f"spherical basis embedding and bilinear interaction, forward and backward: {summary}",
         steps=STEPS,
         peers=PEERS,
-        targets=(target,),
         settings={"atoms": None, "idx_in": None},
         **more,
     )
 
 
 WORKLOADS = (
-    _workload("gemnet", "12 triplets for every edge", Target("fairchem", time=2.5), sizes=SIZES, sweep=SWEEP),
+    _workload("gemnet", "12 triplets for every edge", sizes=SIZES),
     _workload(
         "gemnet-power-law",
         "12 triplets for an edge in the mean, by a power law, 600 for one",
-        Target("fairchem", time=20, memory=10),
         sizes={**SIZES, "num_triplets": 35_700, "num_inputs": 35_700},
         layout="power law",
     ),
     _workload(
         "gemnet-quadruplets",
         "30 quadruplets for every edge, 49 spherical functions",
-        Target("fairchem", time=4),
         sizes={**SIZES, "num_triplets": 90_000, "num_inputs": 90_000, "num_spherical": 49},
     ),
 )

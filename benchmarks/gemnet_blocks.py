@@ -1,74 +1,29 @@
-"""Interaction blocks of GemNet users before and after `trigraph.torch.convert`: fairchem's GemNet-OC, and MatterGen's.
+"""Interaction blocks of GemNet users, which `trigraph.torch.convert` changes: fairchem's GemNet-OC, and MatterGen's.
 
     pip download --no-deps fairchem-core==1.10.0 mattergen==1.0.3 -d clients
-    TRIGRAPH_CLIENTS=clients python -m trigraph.benchmarks.gemnet_blocks RECORD.json
 
-Their modules are loaded from the wheels. A block is put together with the basis layers that its model shares among
-blocks, made as the model makes them, and runs on lists of edges, triplets and quadruplets that are built here.
+Their modules are loaded from the wheels in the folder that TRIGRAPH_CLIENTS names. A block is put together with the
+basis layers that its model shares among blocks, made as the model makes them, and runs on lists of edges, triplets and
+quadruplets that are built here.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import cache
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
 from trigraph.benchmarks import gemnet
-from trigraph.benchmarks.calls import Call
 from trigraph.benchmarks.originals import Original, load
-from trigraph.benchmarks.programs import Contender, Program
-from trigraph.benchmarks.script import measure
-from trigraph.torch import convert
-from trigraph.torch.nn import BasisEmbedding
 
 VARIABLE = "TRIGRAPH_CLIENTS"
 FAIRCHEM = replace(gemnet.FAIRCHEM, variable=VARIABLE)
 MATTERGEN = Original("mattergen", "1.0.3", "mattergen/common/gemnet", VARIABLE)
-# Widths of the published GemNet-OC for OC20 (configs/s2ef/all/gemnet/gemnet-oc.yml), and those of MatterGen's GemNetT.
-OC = {
-    "num_radial": 128,
-    "num_spherical": 7,
-    "emb_size_atom": 256,
-    "emb_size_edge": 512,
-    "emb_size_trip_in": 64,
-    "emb_size_trip_out": 64,
-    "emb_size_quad_in": 32,
-    "emb_size_quad_out": 32,
-    "emb_size_a2a_in": 64,
-    "emb_size_a2a_out": 64,
-    "emb_size_rbf": 16,
-    "emb_size_cbf": 16,
-    "emb_size_sbf": 32,
-    "num_before_skip": 2,
-    "num_after_skip": 2,
-    "num_concat": 1,
-    "num_atom": 3,
-    "num_atom_emb_layers": 2,
-}
-T = {
-    "num_radial": 128,
-    "num_spherical": 7,
-    "emb_size_atom": 512,
-    "emb_size_edge": 512,
-    "emb_size_trip": 64,
-    "emb_size_rbf": 16,
-    "emb_size_cbf": 16,
-    "emb_size_bil_trip": 64,
-    "num_before_skip": 1,
-    "num_after_skip": 2,
-    "num_concat": 1,
-    "num_atom": 3,
-}
-ATOMS = 60
-NEIGHBORS = {"main": 30, "qint": 8, "aeaint": 20, "aint": 59}  # of an atom in the mean; GemNet-OC's limits
-ROUNDS = 9
 
 
 def _scatter(source: Any, index: Any, dim: int, dim_size: int, reduce: str) -> Any:
@@ -347,9 +302,22 @@ class MatterGenBlock(torch.nn.Module):
         return h, m
 
 
-BLOCKS: dict[str, tuple[Callable[..., Any], dict[str, int]]] = {
-    "fairchem": (FairchemBlock, OC),
-    "mattergen": (MatterGenBlock, T),
+COMMON = (
+    *("num_radial", "num_spherical", "emb_size_atom", "emb_size_edge", "emb_size_rbf", "emb_size_cbf"),
+    *("num_before_skip", "num_after_skip", "num_concat", "num_atom"),
+)
+# The classes of blocks, and the widths that each is made from.
+BLOCKS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
+    "fairchem": (
+        FairchemBlock,
+        (
+            *COMMON,
+            *(f"emb_size_{kind}_{end}" for kind in ("trip", "quad", "a2a") for end in ("in", "out")),
+            "emb_size_sbf",
+            "num_atom_emb_layers",
+        ),
+    ),
+    "mattergen": (MatterGenBlock, (*COMMON, "emb_size_trip", "emb_size_bil_trip")),
 }
 
 
@@ -360,49 +328,3 @@ def inputs(rows: Mapping[str, tuple[np.ndarray, int]], dtype: str, seed: int = 0
         name: torch.from_numpy(rng.standard_normal((len(atoms), width)).astype(dtype)).requires_grad_()
         for name, (atoms, width) in rows.items()
     }
-
-
-# ---- measurement -----------------------------------------------------------------------------------------------------
-
-
-def contender(sizes: Mapping[str, int], dtype: str, name: str, form: str) -> Call:
-    """Return forward and backward through a block: ``before`` or ``after`` its conversion, or with ``lists``."""
-    make, widths = BLOCKS[name]
-    model = make(widths).to(getattr(torch, dtype))
-    if form != "before":
-        convert(model)
-    for layer in model.modules():
-        if isinstance(layer, BasisEmbedding):
-            layer.padded = form != "lists"
-    structure = molecule(sizes["num_atoms"], {n: min(k, sizes["num_atoms"] - 1) for n, k in NEIGHBORS.items()})
-    x, lists = inputs(model.rows(structure), dtype), tensors(structure.lists())
-    leaves = {**x, **{n: p for n, p in model.named_parameters() if p.requires_grad}}
-
-    def call() -> dict[str, Any]:
-        h, m = model(x, lists)
-        gradients = torch.autograd.grad(h.square().sum() + m.square().sum(), list(leaves.values()))
-        return {"h": h, "m": m} | {f"grad {n}": g for n, g in zip(leaves, gradients, strict=True)}
-
-    return call
-
-
-def program(name: str, forms: Mapping[str, str]) -> Program:
-    """Return a block in several forms, the converted one first."""
-    contenders = {
-        form: Contender(partial(contender, name=name, form=form), about, peer=form == "before")
-        for form, about in forms.items()
-    }
-    summary = "an interaction block with its basis layers, forward and backward to all inputs and parameters"
-    return Program(f"gemnet-block-{name}", "gemnet", summary, contenders, {"num_atoms": ATOMS}, {"num_atoms": 8})
-
-
-AFTER, BEFORE = "after trigraph.torch.convert", "the modules as they come"
-PROGRAMS = (
-    program("fairchem", {"after": AFTER, "lists": f"{AFTER}, and padded = False", "before": BEFORE}),
-    program("mattergen", {"after": AFTER, "before": BEFORE}),
-)
-
-if __name__ == "__main__":
-    from trigraph.benchmarks import gemnet_blocks  # what workers are given must belong to the module's own name
-
-    measure(gemnet_blocks.PROGRAMS, Path(sys.argv[1]), ROUNDS)

@@ -17,7 +17,7 @@ from scipy import sparse
 
 from trigraph.benchmarks.calls import Call
 from trigraph.benchmarks.peers import by_autograd, compiled, edge_index, torch_peers
-from trigraph.benchmarks.workloads import Case, Peer, Step, Target, Workload
+from trigraph.benchmarks.workloads import Case, Peer, Step, Workload
 from trigraph.checks.gno import GnoParams, pack_gno_params, unpack_gno_params
 
 SIZES = {
@@ -30,7 +30,6 @@ SIZES = {
     "f_in": 32,
     "f_out": 32,
 }
-SWEEP = (1_000, 3_000, 10_000, 30_000, 100_000)
 
 
 def _params(case: Case) -> GnoParams:
@@ -145,8 +144,6 @@ def _coords_workload(width: int) -> Workload:
         sizes={"num_edges": edges, "d": 3, "hidden": 64, "f_in": width, "f_out": width},
         peers={"numpy": Peer(matmul_coords, "matrix products over all edges, BLAS")},
         panels=("fortran", "fortran-reference"),
-        targets=(Target("numpy", time=1.0),),
-        sweep=SWEEP,
     )
 
 
@@ -163,8 +160,6 @@ WORKLOADS = (
             "numpy": Peer(numpy_message, "kernel, then aggregation: BLAS, batched matmul, scipy.sparse sums"),
             **torch_peers(partial(by_autograd, forward=_message), ABOUT),
         },
-        targets=(Target("numpy", time=10, memory=30), Target("pyg", time=10, memory=30)),
-        sweep=SWEEP,
     ),
     Workload(
         name="gno-force-training",
@@ -187,6 +182,5 @@ WORKLOADS = (
         sizes=SIZES,
         # torch.compile is missing here: it has no double backward.
         peers=torch_peers(partial(by_autograd, forward=_message), EAGER),
-        sweep=SWEEP,
     ),
 )

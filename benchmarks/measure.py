@@ -28,26 +28,13 @@ THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"
 
 @dataclass(frozen=True)
 class Measurement:
-    """What is known of one contender.
+    """What is known of one contender."""
 
-    Attributes
-    ----------
-    seconds : tuple of float
-        Seconds of one call, one value for each round.
-    peak_bytes : int
-        Memory its first run took beyond its inputs.
-    error : float or None
-        Largest relative error of its results against the baseline's; None for the baseline.
-    status : {"timed", "unavailable", "failed", "wrong"}
-    note : str
-        Why it was not timed.
-    """
-
-    seconds: tuple[float, ...] = ()
-    peak_bytes: int = 0
-    error: float | None = None
-    status: str = "timed"
-    note: str = ""
+    seconds: tuple[float, ...] = ()  # of one call, one value for each round
+    peak_bytes: int = 0  # memory that its first run took beyond its inputs
+    error: float | None = None  # largest relative error of its results against the baseline's; None for the baseline
+    status: str = "timed"  # or "unavailable", "failed", "wrong"
+    note: str = ""  # why it was not timed
 
     @property
     def median(self) -> float:
@@ -64,20 +51,13 @@ class Measurement:
 
 
 class Worker:
-    """A contender's process; started fresh, never forked, since OpenMP does not survive a fork.
+    """A contender's process, in which every library has so many threads.
 
-    Parameters
-    ----------
-    threads : int
-        Threads every library in it may use.
-    folder : str or None
-        Where its trigraph is, if that is another build.
+    It is started fresh, never forked, since OpenMP does not survive a fork.
     """
 
-    def __init__(self, threads: int, folder: str | None = None) -> None:
+    def __init__(self, threads: int) -> None:
         environment = {**os.environ, **dict.fromkeys(THREAD_VARIABLES, str(threads))}
-        if folder is not None:
-            environment["PYTHONPATH"] = folder
         # Not -m: what the child pickles must belong to the module's own name.
         command = [sys.executable, "-c", "from trigraph.benchmarks.worker import main; main()"]
         self._process = child.start(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment)
@@ -147,26 +127,11 @@ def alternate(
     budget: float = 60.0,
     progress: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Measurement]:
-    """Time contenders in turn.
+    """Time contenders of so many threads in turn, in so many rounds, whose order turns round each time.
 
-    Parameters
-    ----------
-    jobs : dict of str to Job
-        The first that runs is the baseline: the results of the others are compared with its before they are timed.
-    repeat : int
-        Rounds; the order turns round each time.
-    threads : int
-        Threads of each contender.
-    tolerance : float
-        Largest relative error of a contender's results.
-    budget : float
-        Seconds after which a slow contender leaves the rounds, with at least three samples.
-    progress : callable
-        Told what is going on.
-
-    Returns
-    -------
-    dict of str to Measurement
+    The first that runs is the baseline: the results of the others are compared with its before they are timed, and may
+    differ by `tolerance` relatively. After `budget` seconds a slow contender leaves the rounds, with at least three
+    samples. `progress` is told what is going on.
     """
     found: dict[str, Measurement] = {}
     expected: dict[str, np.ndarray] | None = None
@@ -174,7 +139,7 @@ def alternate(
         workers: dict[str, Worker] = {}
         for name, job in jobs.items():
             progress(name)
-            worker = stack.enter_context(Worker(threads, job.folder))
+            worker = stack.enter_context(Worker(threads))
             found[name], results = _begin(worker, job, expected, tolerance)
             if found[name].status == "timed":
                 workers[name] = worker
@@ -231,21 +196,10 @@ def matmul_call(library: str, n: int, dtype: str) -> Call:
 
 
 def ceilings(threads: int, repeat: int, nbytes: int, n: int) -> dict[str, float]:
-    """Measure what this machine can do.
+    """Measure what this machine can do: the best of `repeat` rounds.
 
-    Parameters
-    ----------
-    threads, repeat : int
-    nbytes : int
-        Bytes of the arrays copied; above the last cache's size, it is the memory that is measured.
-    n : int
-        Order of the matrices multiplied.
-
-    Returns
-    -------
-    dict
-        ``copy`` in bytes/s, read and written bytes added; ``float32`` and ``float64``: operations/s of BLAS's matrix
-        product; the best of the rounds.
+    ``copy`` is in bytes/s of arrays of `nbytes`, read and written bytes added; above the last cache's size, it is the
+    memory that is measured. ``float32`` and ``float64`` are operations/s of BLAS's product of matrices of order `n`.
     """
     work = {"copy": 2.0 * nbytes, "float32": 2.0 * n**3, "float64": 2.0 * n**3}
     jobs = {name: Job(partial(matmul_call, "numpy", n, name)) for name in ("float32", "float64")}

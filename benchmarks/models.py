@@ -9,7 +9,7 @@ triplets are found beforehand on both sides.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from typing import Any
@@ -19,7 +19,7 @@ import numpy as np
 from trigraph.benchmarks import gat
 from trigraph.benchmarks.calls import Call, Unavailable
 from trigraph.benchmarks.programs import Contender, Program
-from trigraph.benchmarks.workloads import Target, make_case
+from trigraph.benchmarks.workloads import make_case
 from trigraph.graphs import CSC
 from trigraph.graphs.edge_graph import EdgeGraph
 
@@ -38,6 +38,8 @@ SLAB = {"nx": 4, "ny": 4, "layers": 6, **WIDTHS}
 TRIPLETS = 225_636  # of the slab
 SMALL_SLAB = {"nx": 2, "ny": 2, "layers": 2}
 CUTOFF = 5.0
+MOLECULE_BATCH = {"molecules": 32, **WIDTHS}
+SMALL_BATCH = {"molecules": 4}
 MOLECULES = {"H2O": "water", "C6H6": "benzene"}
 GAT = {"num_nodes": 100_000, "num_edges": 1_600_000, "num_heads": 4, "dim_head": 16}
 ATTENTION = gat.WORKLOADS[0]  # its sizes, arrays and graphs
@@ -67,7 +69,7 @@ def _dimenet(form: str, dtype: str, **widths: int) -> Any:
 
 
 def pyg_dimenet(model: Any, z: Any, vec: Any, edge_index: Any, idx_ji: Any, idx_kj: Any) -> Any:
-    """Return what the forward of PyTorch Geometric's model returns, from the vectors of the edges on.
+    """Return what the forward of PyTorch Geometric's model sums over atoms, from the vectors of the edges on.
 
     Parameters
     ----------
@@ -92,58 +94,121 @@ def pyg_dimenet(model: Any, z: Any, vec: Any, edge_index: Any, idx_ji: Any, idx_
     for interaction_block, output_block in zip(model.interaction_blocks, model.output_blocks[1:], strict=True):
         x = interaction_block(x, rbf, sbf, idx_kj, idx_ji)
         out = out + output_block(x, rbf, i, num_nodes=z.size(0))
-    return out.sum(dim=0)
+    return out
 
 
-def _atoms(structure: str, sizes: Mapping[str, int]) -> Any:
-    """Return silicon, a molecule, or a slab of beryllium and magnesium."""
+def _pyg_module(model: Any) -> Any:
+    """Return `pyg_dimenet` of a model as a module, for `torch.func.functional_call`."""
+    import torch
+
+    class Pyg(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, *given: Any) -> Any:
+            return pyg_dimenet(self.model, *given)
+
+    return Pyg()
+
+
+def _atoms(structure: str, sizes: Mapping[str, int]) -> list[Any]:
+    """Return silicon, copper, a molecule, a slab of beryllium and magnesium, or so many molecules of the G2 set."""
     from ase.build import bulk, hcp0001, molecule
+    from ase.collections import g2
 
     if structure == "silicon":
-        return bulk("Si", cubic=True) * (2, 2, 2)
+        return [bulk("Si", cubic=True) * (2, 2, 2)]
+    if structure == "copper":
+        return [bulk("Cu", cubic=True).repeat(sizes["cells"])]
+    if structure == "molecules":
+        several = [name for name in g2.names if len(g2[name]) > 4]
+        return [g2[name] for name in several[: sizes["molecules"]]]
     if structure != "slab":
-        return molecule(structure)
+        return [molecule(structure)]
     slab = hcp0001("Be", (sizes["nx"], sizes["ny"], sizes["layers"]), vacuum=5.0)
     slab.numbers[::3] = 12
     slab.rattle(0.05, seed=0)
-    return slab
+    return [slab]
 
 
 def _energy_forces(
-    sizes: Mapping[str, int], dtype: str, form: str, atoms: Any
+    sizes: Mapping[str, int], dtype: str, form: str, structures: list[Any]
 ) -> tuple[Any, Callable[[bool], tuple[Any, Any]]]:
-    """Return the model, and a function of `create_graph` that returns energy, shape (1,), and forces of ASE's atoms."""
+    """Return the model, and a function of `create_graph` that returns the energies of the structures and all forces."""
     import torch
 
-    model = copy.deepcopy(_dimenet(form, dtype, **{name: sizes[name] for name in WIDTHS}))
-    real = getattr(torch, dtype)
-    z = torch.tensor(atoms.numbers, dtype=torch.int64)
-    pos, cell = (torch.tensor(np.asarray(a), dtype=real) for a in (atoms.positions, atoms.cell))
-    if form == "trigraph":
-        found = model.neighbors(pos, cell=cell, pbc=atoms.pbc.tolist())
-        return model, lambda create_graph: model.energy_forces_stress(
+    from trigraph.torch.nn.compiled import compile_potential, trace
+
+    widths, real = {name: sizes[name] for name in WIDTHS}, getattr(torch, dtype)
+    model = copy.deepcopy(_dimenet(form.removesuffix("-compiled"), dtype, **widths))
+    z = torch.tensor(np.concatenate([atoms.numbers for atoms in structures]), dtype=torch.int64)
+    pos = torch.tensor(np.concatenate([atoms.positions for atoms in structures]), dtype=real)
+    batch = torch.arange(len(structures)).repeat_interleave(torch.tensor([len(atoms) for atoms in structures]))
+    periodic = structures[0].pbc.any()
+    cell = torch.tensor(np.array([atoms.cell for atoms in structures]), dtype=real) if periodic else None
+    pbc = [atoms.pbc.tolist() for atoms in structures]
+    found = _dimenet("trigraph", dtype, **widths).neighbors(pos, batch, cell, pbc)
+    if form.startswith("trigraph"):
+        potential = compile_potential(model) if form.endswith("-compiled") else model
+        return model, lambda create_graph: potential.energy_forces_stress(
             z, pos, cell=cell, neighbors=found, create_graph=create_graph
         )[:2]
-    edges = EdgeGraph.from_ase(atoms, CUTOFF)
-    edge_index = torch.tensor(np.stack([edges.graph.src, edges.graph.dst]))
-    idx_ji, idx_kj = (torch.tensor(a) for a in edges.graph.triplets("edge"))
-    offset = torch.tensor(edges.offset, dtype=real)
+    module, names = _pyg_module(model), [name for name, _ in model.named_parameters()]
+    edge_index = torch.tensor(np.stack([found.graph.src, found.graph.dst]))
+    idx_ji, idx_kj = map(torch.tensor, found.graph.triplets("edge"))
+    offset = found.vectors(torch.zeros_like(pos), cell)
     pos.requires_grad_()
 
-    def peer(create_graph: bool) -> tuple[Any, Any]:
+    def peer(parameters: Sequence[Any], pos: Any, create_graph: bool = True) -> tuple[Any, Any]:
         vec = pos[edge_index[0]] - pos[edge_index[1]] + offset
-        energy = pyg_dimenet(model, z, vec, edge_index, idx_ji, idx_kj)
+        state = {f"model.{name}": p for name, p in zip(names, parameters, strict=True)}
+        of_atoms = torch.func.functional_call(module, state, (z, vec, edge_index, idx_ji, idx_kj))
+        energy = of_atoms.new_zeros(len(structures)).index_add(0, batch, of_atoms[:, 0])
         (gradient,) = torch.autograd.grad(energy.sum(), pos, create_graph=create_graph)
         return energy, -gradient
 
-    return model, peer
+    if form == "pyg":
+        return model, lambda create_graph: peer(list(model.parameters()), pos, create_graph)
+    example = list(model.parameters()), pos  # the peer's program may take this graph alone
+    program = torch.compile(trace(lambda p, x: peer(p, x), *example, tracing_mode="real"))
+
+    def compute(create_graph: bool) -> tuple[Any, Any]:
+        with torch.set_grad_enabled(create_graph):
+            found: tuple[Any, Any] = program(list(model.parameters()), pos)  # type: ignore[no-untyped-call]
+            return found
+
+    return model, compute
 
 
 def energy_forces(sizes: Mapping[str, int], dtype: str, form: str, structure: str = "slab") -> Call:
     """Energy and forces; of a molecule by a model whose parameters need no gradient, as in dynamics."""
     model, compute = _energy_forces(sizes, dtype, form, _atoms(structure, sizes))
-    model.requires_grad_(structure == "slab")
+    model.requires_grad_(structure in ("slab", "molecules"))
     return lambda: dict(zip(("energy", "forces"), compute(False), strict=True))
+
+
+def dynamics(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
+    """Run steps of velocity Verlet with a crystal of copper; positions at their end."""
+    import torch
+    from ase import units
+    from ase.md.verlet import VelocityVerlet
+
+    from trigraph.ase import Calculator
+
+    model = copy.deepcopy(_dimenet("trigraph", dtype, **{name: sizes[name] for name in WIDTHS})).requires_grad_(False)
+    (crystal,) = _atoms("copper", sizes)
+    calculator = Calculator(model, skin=0.5 * (form == "skin"), compile=form == "compiled")
+    momenta = np.random.default_rng(0).normal(size=(len(crystal), 3)) * np.sqrt(crystal.get_masses()[:, None] * 0.025)
+
+    def call() -> dict[str, Any]:
+        atoms = crystal.copy()
+        atoms.set_momenta(momenta)
+        atoms.calc = calculator
+        VelocityVerlet(atoms, timestep=1.0 * units.fs).run(sizes["steps"])
+        return {"positions": torch.tensor(atoms.positions, dtype=getattr(torch, dtype))}
+
+    return call
 
 
 def _gradients(loss: Any, model: Any) -> dict[str, Any]:
@@ -154,11 +219,11 @@ def _gradients(loss: Any, model: Any) -> dict[str, Any]:
     return {"loss": loss, **dict(zip(names, torch.autograd.grad(loss, parameters), strict=True))}
 
 
-def force_training(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
+def force_training(sizes: Mapping[str, int], dtype: str, form: str, structure: str = "slab") -> Call:
     """Loss of energy and forces, and its gradients in all parameters."""
     import torch
 
-    model, compute = _energy_forces(sizes, dtype, form, _atoms("slab", sizes))
+    model, compute = _energy_forces(sizes, dtype, form, _atoms(structure, sizes))
     shape = compute(False)[1].shape
     labels = torch.tensor(np.random.default_rng(0).standard_normal(shape), dtype=getattr(torch, dtype))
 
@@ -208,7 +273,7 @@ def gat_training(sizes: Mapping[str, int], dtype: str, form: str) -> Call:
 
 
 def _small_graph(structure: str) -> CSC:
-    atoms = _atoms(structure, {})
+    (atoms,) = _atoms(structure, {})
     graph = EdgeGraph.from_ase(atoms, CUTOFF).graph
     return CSC.from_coo(graph.src, graph.dst, len(atoms), len(atoms))
 
@@ -245,6 +310,18 @@ def _dimenet_contenders(make: Callable[..., Call]) -> dict[str, Contender]:
     return _both(make, "trigraph.torch.nn.DimeNetPlusPlus", peer, "ase")
 
 
+def _molecules(make: Callable[..., Call]) -> dict[str, Contender]:
+    """Return trigraph's way and PyTorch Geometric's, compiled and eager."""
+    found = _dimenet_contenders(partial(make, structure="molecules"))
+    for name, contender in tuple(found.items()):
+        about, make_compiled = (
+            f"{contender.about}, compiled",
+            partial(make, form=f"{name}-compiled", structure="molecules"),
+        )
+        found[f"{name}-compiled"] = replace(contender, about=about, make=make_compiled)
+    return found
+
+
 def _small_graphs(structure: str, nodes: int, edges: int) -> Program:
     ends, pairs = dict.fromkeys(("num_src_nodes", "num_dst_nodes"), nodes), ("num_positions", "num_edges")
     about = {
@@ -264,57 +341,70 @@ def _small_graphs(structure: str, nodes: int, edges: int) -> Program:
             for name, (text, form, requires, peer) in about.items()
         },
         sizes={**gat.SIZES, **ends, **dict.fromkeys(pairs, edges)},
-        small={},
-        targets=(
-            Target("trigraph.torch", rate=1 / 60e-6),
-            Target("inference", rate=1 / 60e-6),
-            Target("front door", rate=1 / 40e-6),
-            Target("pyg", time=1),
-        ),
     )
 
 
 PROGRAMS = (
     Program(
         name="dimenet-energy-forces",
-        family="models",
         summary="DimeNet++, energy and forces of a periodic slab",
         contenders=_dimenet_contenders(energy_forces),
         sizes=SLAB,
         small=SMALL_SLAB,
-        targets=(Target("pyg", time=8, memory=10),),
         terms=TRIPLETS,
     ),
     Program(
         name="dimenet-energy-forces-training",
-        family="models",
         summary="DimeNet++, loss of energy and forces of a periodic slab and its gradients in all parameters",
         contenders=_dimenet_contenders(force_training),
         sizes=SLAB,
         small=SMALL_SLAB,
-        targets=(Target("pyg", time=6, memory=10),),
         terms=TRIPLETS,
     ),
     *(
         Program(
             name="dimenet-molecule",
-            family="models",
             summary=f"DimeNet++, energy and forces of {about}",
             contenders=_dimenet_contenders(partial(energy_forces, structure=name)),
             sizes=WIDTHS,
-            small={},
-            targets=(Target("pyg", time=1),),
         )
         for name, about in MOLECULES.items()
     ),
     Program(
+        name="dimenet-molecules",
+        summary="DimeNet++, energies and forces of 32 molecules of the G2 set in one batch",
+        contenders=_molecules(energy_forces),
+        sizes=MOLECULE_BATCH,
+        small=SMALL_BATCH,
+    ),
+    Program(
+        name="dimenet-molecules-training",
+        summary="DimeNet++, loss of energies and forces of 32 molecules and its gradients in all parameters",
+        contenders=_molecules(force_training),
+        sizes=MOLECULE_BATCH,
+        small=SMALL_BATCH,
+        terms=MOLECULE_BATCH["molecules"] * 100,
+    ),
+    Program(
+        name="dimenet-dynamics",
+        summary="DimeNet++, two steps of dynamics of 500 copper atoms, neighbours searched at each step",
+        contenders={
+            form: Contender(partial(dynamics, form=form), about, ("torch", "ase"))
+            for form, about in (
+                ("eager", "trigraph.ase.Calculator"),
+                ("skin", "trigraph.ase.Calculator, skin=0.5"),
+                ("compiled", "trigraph.ase.Calculator, compile=True"),
+            )
+        },
+        sizes={"cells": 5, "steps": 2, **WIDTHS},
+        small={"cells": 2, "steps": 1},
+    ),
+    Program(
         name="gat-training",
-        family="models",
         summary="three GATConv layers, loss and its gradients in all weights",
         contenders=_both(gat_training, "trigraph.torch.nn.GATConv", "PyTorch Geometric GATConv"),
         sizes=GAT,
         small={"num_nodes": 5_000, "num_edges": 80_000},
-        targets=(Target("pyg", time=5),),
         terms=GAT["num_edges"],
     ),
     *(_small_graphs(structure, *counts) for structure, counts in GRAPHS.items()),

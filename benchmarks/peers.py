@@ -17,15 +17,9 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 def torch_peers(
     make: Callable[..., Call], about: Mapping[str, str], devices: tuple[str, ...] = ("cpu", "cuda")
 ) -> dict[str, Peer]:
-    """Return peers that run on torch.
+    """Return peers that run on torch: ``make(case, device=..., form=...)``.
 
-    Parameters
-    ----------
-    make : callable
-        Takes a `Case`, `device` and `form`.
-    about : mapping
-        What each form is: "torch" or "pyg", or these followed by "-compile", which is for a CUDA device alone.
-    devices : tuple of {"cpu", "cuda"}
+    `about` says what each form is: "torch" or "pyg", or these followed by "-compile", which is for a CUDA device alone.
     """
     peers = {}
     for device in devices:
@@ -56,13 +50,7 @@ def edge_index(case: Case, device: str) -> Any:
 def by_autograd(case: Case, device: str, form: str, forward: Callable[[Case, str, str], Callable[..., Any]]) -> Call:
     """Run a workload of one definition: a forward, autograd's backward, and the backward of that.
 
-    Parameters
-    ----------
-    case : Case
-    device : {"cpu", "cuda"}
-    form : str
-    forward : callable
-        Takes these three; returns a function of the definition's inputs that returns its output, or a tuple of them.
+    ``forward(case, device, form)`` is a function of the definition's inputs that returns its output, or several.
     """
     import torch
 

@@ -3,66 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from trigraph.benchmarks.calls import Call, require
 from trigraph.benchmarks.worker import Job
-from trigraph.benchmarks.workloads import Target
 
 
 @dataclass(frozen=True)
 class Contender:
     """One of the ways to run a program.
 
-    Attributes
-    ----------
-    make : callable
-        Takes sizes and dtype, returns a `Call`; picklable, so a function of a module or a partial of one.
-    about : str
-        What it is, for the record.
-    requires : tuple of str
-        Modules it imports.
-    peer : bool
-        Whether it is what users run without trigraph.
-    folder : str or None
-        Where its trigraph is, if that is another build.
+    `make` takes sizes and dtype; it is picklable, so a function of a module or a partial of one.
     """
 
     make: Callable[[Mapping[str, int], str], Call]
-    about: str
-    requires: tuple[str, ...] = ("torch",)
-    peer: bool = False
-    folder: str | None = None
+    about: str  # what it is, for the record
+    requires: tuple[str, ...] = ("torch",)  # modules that it imports
+    peer: bool = False  # whether it is what users run without trigraph
 
 
 @dataclass(frozen=True)
 class Program:
-    """What is timed.
-
-    Attributes
-    ----------
-    name, family, summary : str
-        Programs of one name are run together, each on its own.
-    contenders : dict of str to Contender
-        The first is trigraph's: the results and the costs of the others are compared with its.
-    sizes : dict
-    small : dict
-        Sizes in place of those, for a quick run and for the tiny run that loads what is loaded at the first call.
-    targets : tuple of Target
-        `peer` is a contender.
-    terms : int
-        Terms of the longest sum in the gradient of a weight: triplets or edges. One that is added up term after term
-        is off by about the square root of their number, in units of eps.
-    """
+    """What is timed; programs of one name are run together, each on its own."""
 
     name: str
-    family: str
     summary: str
-    contenders: Mapping[str, Contender]
+    contenders: Mapping[str, Contender]  # the first is trigraph's, with which the others are compared
     sizes: Mapping[str, int]
-    small: Mapping[str, int]
-    targets: tuple[Target, ...] = ()
+    # In place of those, for a quick run and for the tiny one that loads what is loaded late.
+    small: Mapping[str, int] = field(default_factory=dict)
+    family: str = "models"
+    # Of the longest sum in the gradient of a weight: triplets or edges. One that is added up term after term is off by
+    # about the square root of their number, in units of eps.
     terms: int = 0
 
     @property
@@ -85,7 +58,6 @@ class Program:
             name: Job(
                 partial(make_program, contender, sizes, dtype),
                 partial(make_program, contender, self.at("small"), dtype),
-                folder=contender.folder,
             )
             for name, contender in self.contenders.items()
             if peers or not contender.peer
@@ -93,12 +65,6 @@ class Program:
 
 
 def make_program(contender: Contender, sizes: Mapping[str, int], dtype: str) -> Call:
-    """Return a contender ready to run.
-
-    Raises
-    ------
-    Unavailable
-        If a module it needs is not there.
-    """
+    """Return a contender ready to run; Unavailable if a module that it needs is not there."""
     require(*contender.requires)
     return contender.make(sizes, dtype)

@@ -19,7 +19,7 @@ from trigraph.benchmarks.programs import Program
 from trigraph.benchmarks.run import Options, Result
 from trigraph.benchmarks.workloads import Workload
 
-FORMAT = 2
+FORMAT = 3
 PEERS = ("torch", "torch-geometric", "scipy", "fairchem-core")
 KINDS = ("xeon", "epyc", "ryzen", "threadripper", "core", "neoverse", "graviton", "apple")
 
@@ -42,7 +42,7 @@ def _operators(workload: Workload, result: Result) -> dict[str, Any]:
     }
 
 
-def _contender(result: Result, name: str, tops: Mapping[str, float]) -> dict[str, Any]:
+def _contender(result: Result, name: str) -> dict[str, Any]:
     """Return what is told of a contender."""
     m, workload = result.measured[name], result.workload
     entry: dict[str, Any] = {"status": m.status, "note": m.note}
@@ -62,14 +62,13 @@ def _contender(result: Result, name: str, tops: Mapping[str, float]) -> dict[str
         "relative_error": m.error,
         "time_over_fast": time,
         "memory_over_fast": memory,
-        "verdicts": [vars(v) for v in result.verdicts(name, tops)],
     }
     if isinstance(workload, Workload):
         entry["operations_per_s"] = result.rate(name)
     return entry
 
 
-def _result(result: Result, tops: Mapping[str, float]) -> dict[str, Any]:
+def _result(result: Result) -> dict[str, Any]:
     workload = result.workload
     return {
         "workload": workload.name,
@@ -80,7 +79,7 @@ def _result(result: Result, tops: Mapping[str, float]) -> dict[str, Any]:
         **(_operators(workload, result) if isinstance(workload, Workload) else {}),
         "load_before_after": list(result.load),
         "processors_used_by_others": result.others,
-        "contenders": {name: _contender(result, name, tops) for name in result.measured},
+        "contenders": {name: _contender(result, name) for name in result.measured},
     }
 
 
@@ -88,7 +87,6 @@ def record(
     options: Options,
     tops: Mapping[str, float],
     results: Sequence[Result],
-    sweeps: Mapping[str, Sequence[Result]],
 ) -> dict[str, Any]:
     """Everything about a run, JSON-ready; `tops` are the machine's ceilings.
 
@@ -106,8 +104,7 @@ def record(
         "blas": f"{blas.get('name')} {blas.get('version')}",
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "ceilings": {"host": tops},
-        "results": [_result(r, tops) for r in results],
-        "sweeps": {name: [_result(r, tops) for r in points] for name, points in sweeps.items()},
+        "results": [_result(r) for r in results],
     }
 
 

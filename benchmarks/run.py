@@ -1,4 +1,4 @@
-"""One benchmark run: workloads and programs to results, ratios and verdicts."""
+"""One benchmark run: workloads and programs to results and ratios."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from trigraph.table import OPERATORS, SYMBOLS
 FAMILIES = {"gno": gno, "dimenet": dimenet, "gat": gat, "weighted": weighted, "gemnet": gemnet}
 PROGRAMS = models.PROGRAMS
 SIZES = {"full": 1.0, "small": 1 / 20}
-SWEEP_LIMIT = 2.0  # seconds of one call above which a contender is left out of larger sizes
 WARM_SIZE = 16  # entities of the tiny run that loads what is loaded at the first call
 DIRECT = ("fortran-reference", "pyref")
 DISTURBED = 0.05  # share of the processors used by other processes above which a measurement is made again
@@ -46,16 +45,6 @@ class Options:
     def wants(self, contender: str) -> bool:
         """Whether a contender was asked for."""
         return not self.contenders or contender in self.contenders
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """A target beside what was reached; `met` is None when it was not measured."""
-
-    what: str
-    least: float
-    reached: float | None
-    met: bool | None
 
 
 @dataclass(frozen=True)
@@ -103,32 +92,6 @@ class Result:
         nbytes = workload.bytes_moved(self.sizes, dtype) if isinstance(workload, Workload) else math.nan
         return nbytes / self.seconds(contender)
 
-    def _reached(self, contender: str, tops: Mapping[str, float]) -> dict[str, Callable[[], float | None]]:
-        """Return what can be reached, by the name of its target."""
-        return {
-            "time": lambda: self.ratios(contender)[0],
-            "memory": lambda: self.ratios(contender)[1],
-            "gemm": lambda: self.rate(contender) / tops.get(self.dtype, math.nan),
-            "rate": lambda: 1 / self.seconds(contender),
-        }
-
-    def verdicts(self, contender: str, tops: Mapping[str, float] | None = None) -> list[Verdict]:
-        """Targets that concern this contender; they are stated for the full size in float32.
-
-        `tops` are the machine's ceilings (`measure.ceilings`).
-        """
-        if self.dtype != "float32" or dict(self.sizes) != dict(self.workload.sizes):
-            return []
-        found, reached = [], self._reached(contender, tops or {})
-        for target in self.workload.targets:
-            for what, of in reached.items():
-                least = getattr(target, what)
-                if target.peer == contender and least is not None:
-                    value = of()
-                    known = value is not None and not math.isnan(value)
-                    found.append(Verdict(what, least, value if known else None, value >= least if known else None))
-        return found
-
 
 def find(families: Collection[str] = (), names: Collection[str] = ()) -> list[Workload | Program]:
     """Return the workloads and programs of the families and names; of all, where there are none."""
@@ -139,12 +102,7 @@ def find(families: Collection[str] = (), names: Collection[str] = ()) -> list[Wo
 def operator_workload(name: str, sizes: Mapping[str, int]) -> Workload:
     """Return a workload of one operator of the table, in all panels on the host but the emulation of a device.
 
-    Parameters
-    ----------
-    name : str
-    sizes : mapping
-        Values of symbols; the others are the family's. Where only one of num_edges and num_positions is given, the
-        other is the same.
+    Sizes that are not given are the family's. Of num_edges and num_positions, one stands for both.
     """
     op = OPERATORS[name]
     given = dict(sizes)
@@ -159,16 +117,15 @@ def _tiny(sizes: Mapping[str, int]) -> dict[str, int]:
     return {n: min(v, WARM_SIZE) if SYMBOLS[n].minimum == 0 else v for n, v in sizes.items()}
 
 
-def _jobs(workload: Workload, sizes: Mapping[str, int], options: Options, panels: tuple[str, ...]) -> dict[str, Job]:
+def _jobs(workload: Workload, sizes: Mapping[str, int], options: Options) -> dict[str, Job]:
     tiny = _tiny(sizes)
-    names = dict.fromkeys((*panels, *(n for n in workload.names if options.peers or n not in workload.peers)))
     return {
         name: Job(
             partial(make_call, workload, name, sizes, options.dtype),
             partial(make_call, workload, name, tiny, options.dtype),
         )
-        for name in names
-        if options.wants(name)
+        for name in workload.names
+        if options.wants(name) and (options.peers or name not in workload.peers)
     }
 
 
@@ -197,11 +154,10 @@ def _measure(
     jobs: Mapping[str, Job],
     options: Options,
     progress: Progress,
-    repeat: int = 10**9,
 ) -> Result:
     """Measure once; again where other processes got in the way; return the least disturbed attempt."""
     terms = workload.terms if isinstance(workload, Program) else 0
-    most = min(repeat, options.repeat), options.threads, tolerance(options.dtype, terms)
+    most = options.repeat, options.threads, tolerance(options.dtype, terms)
     attempts: list[Result] = []
     while not attempts or (len(attempts) < ATTEMPTS and all((r.others or 0.0) > DISTURBED for r in attempts)):
         load, before = os.getloadavg()[0], _processor_seconds()
@@ -216,30 +172,9 @@ def run(workload: Workload | Program, options: Options, progress: Progress = lam
     """Measure a workload, or a program, at the size asked for."""
     if isinstance(workload, Workload):
         sizes = scaled(workload.sizes, SIZES[options.size])
-        jobs = _jobs(workload, sizes, options, workload.panels)
+        jobs = _jobs(workload, sizes, options)
     else:
         sizes = workload.at(options.size)
         jobs = workload.jobs(sizes, options.dtype, options.peers)
         jobs = {name: job for name, job in jobs.items() if options.wants(name)} or jobs
     return _measure(workload, sizes, jobs, options, progress)
-
-
-def sweep(workload: Workload, options: Options, progress: Progress = lambda _: None) -> list[Result]:
-    """Measure a workload over its sweep, the direct panels too, each contender as far as its calls stay short."""
-    panels = tuple(dict.fromkeys((*workload.panels, *DIRECT)))
-    results: list[Result] = []
-    out: set[str] = set()
-    points, whole = workload.sweep, workload.sizes
-    if options.size != "full" and workload.sweep_symbol == "in_degree":
-        whole = scaled(whole, SIZES[options.size])
-    elif options.size != "full":
-        points = tuple(p for p in points if p <= max(points) // 10)
-    for place, point in enumerate(points):
-        sizes = workload.at(point, whole)
-        jobs = {n: job for n, job in _jobs(workload, sizes, options, panels).items() if n not in out}
-        results.append(_measure(workload, sizes, jobs, options, progress, repeat=5))
-        growth = points[place + 1] / point if place + 1 < len(points) else 1.0
-        for name, found in results[-1].measured.items():
-            if found.status != "timed" or found.median * growth > SWEEP_LIMIT:
-                out.add(name)
-    return results

@@ -2,15 +2,15 @@
 
 ``python -m trigraph.benchmarks.soak --seconds 3600`` draws calls of random sizes and repeats each of them in several
 Python threads at once, with any number of OpenMP threads, at every level of the instruction set, in forked processes,
-with memory refused, interrupted by a signal, in signal handlers and finalisers, with graphs out of a pickle. It fails
-when
+interrupted by a signal, in signal handlers and finalisers, with graphs out of a pickle. It fails when
 
 - the bits of a result are not those of the first result of the same call (v3 and v4 of the fast path count as one),
-- an interrupted or refused call of a Fortran panel leaves half a result in `out`, or any panel's spoils the next call,
+- an interrupted call of a Fortran panel leaves half a result in `out`, or any panel's spoils the next call,
 - a process ends or hangs,
 - resident memory grows, or the number of open files.
 
-Whether results are right is for ``trigraph verify`` to say. It runs on Linux.
+Whether results are right is for ``trigraph verify`` to say, and what becomes of refused memory for
+tests/operators/test_refused_memory.py. It runs on Linux.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from __future__ import annotations
 import ctypes
 import faulthandler
 import gc
-import hashlib
 import os
 import pickle
 import resource
@@ -41,6 +40,7 @@ from trigraph.fortran import levels, memory
 from trigraph.fortran.threads import set_num_threads
 from trigraph.panels import FUNCTIONS
 from trigraph.table import DEFINITIONS, OPERATORS, SYMBOLS, Definition, Operator, evaluate
+from trigraph.verification import record
 from trigraph.verification.cases import Case, assemble, build, variants
 from trigraph.verification.graphs import GRAPHS
 from trigraph.verification.judged import every_operator_of
@@ -54,7 +54,6 @@ CASES = 12  # drawn together
 HANG = 120  # seconds after which a phase, or a forked process, is said to hang
 GROWTH = 32 * 2**20  # bytes that the trend of resident memory may rise after the warm-up
 SENTINEL = 0xA5  # every byte of `out` before a call
-PAGE = resource.getpagesize()
 
 
 class Failure(Exception):
@@ -98,24 +97,12 @@ def draw_case(number: int) -> Case:
 
 def digest(result: Mapping[str, Any]) -> str:
     """Return a word for each field that its bits decide."""
-    words = []
-    for name, array in result.items():
-        bits = b"" if array is None else np.ascontiguousarray(array).tobytes()
-        words.append(f"{name} {hashlib.blake2b(bits, digest_size=8).hexdigest() if array is not None else None}")
-    return ", ".join(words)
+    return ", ".join(f"{name} {None if array is None else record.digest(array)}" for name, array in result.items())
 
 
 @dataclass(frozen=True)
 class Job:
-    """One call that can be made again and again.
-
-    Attributes
-    ----------
-    case : Case
-    op : Operator
-    panel : str
-    wrt : tuple of str or None
-    """
+    """One call that can be made again and again."""
 
     case: Case
     op: Operator
@@ -150,24 +137,11 @@ class Job:
 
 @dataclass
 class Soak:
-    """The state of a run.
-
-    Attributes
-    ----------
-    seed : int
-    case : int or None
-        The only case, to repeat a failure.
-    digests : mapping
-        First result of each call of the cases at hand.
-    events : Counter
-        Calls of each panel, forks, refusals, interruptions and so on.
-    failures : list of str
-    """
+    """The state of a run."""
 
     seed: int
-    case: int | None = None
-    digests: dict[tuple[Any, ...], str] = field(default_factory=dict)
-    events: Counter[str] = field(default_factory=Counter)
+    digests: dict[tuple[Any, ...], str] = field(default_factory=dict)  # first results of the cases at hand
+    events: Counter[str] = field(default_factory=Counter)  # calls of each panel, forks, interruptions and so on
     failures: list[str] = field(default_factory=list)
     cases: list[Case] = field(default_factory=list)
     block: int = 0
@@ -175,11 +149,10 @@ class Soak:
 
     # -- single calls
 
-    def choose(self, rng: np.random.Generator, panels: tuple[str, ...] = tuple(SHARE)) -> Job:
+    def choose(self, rng: np.random.Generator) -> Job:
         """Choose a call that is cheap enough for its panel."""
-        share = np.array([SHARE[p] for p in panels])
         while True:
-            panel = str(rng.choice(panels, p=share / share.sum()))
+            panel = str(rng.choice(list(SHARE), p=list(SHARE.values())))
             case = self.cases[rng.integers(len(self.cases))]
             ops = every_operator_of(case.definition)
             op = ops[rng.integers(len(ops))]
@@ -298,7 +271,7 @@ class Soak:
             gc.collect()
 
     def fork(self, rng: np.random.Generator) -> None:
-        """Fork while other threads call operators; the child calls operators, some with little memory, and ends."""
+        """Fork while other threads call operators; the child calls operators, and ends."""
         seed = int(rng.integers(2**63))
         pid = os.fork()
         if pid == 0:
@@ -310,7 +283,6 @@ class Soak:
                 child = np.random.default_rng(seed)
                 for _ in range(6):
                     self.ordinary(child)
-                self.refused(child)
                 code = 0 if not self.failures else 1
             except BaseException:
                 traceback.print_exc()
@@ -326,32 +298,6 @@ class Soak:
     def threads(self, rng: np.random.Generator) -> None:
         """Change the number of OpenMP threads for everybody."""
         set_num_threads(int(rng.integers(1, 5)))
-
-    def refused(self, rng: np.random.Generator) -> None:
-        """Make a call with little of the address space left: a result or MemoryError.
-
-        Not with pyref: NumPy itself does not notice when small buffers are refused.
-        """
-        job = self.choose(rng, ("fortran", "fortran-reference"))
-        out = self.outputs(job)
-        gc.collect()  # finalisers call operators, too, and are not to be refused memory
-        memory._blocks.blocks.clear()
-        trim()
-        size, hard = pages(0) * PAGE, resource.getrlimit(resource.RLIMIT_AS)[1]
-        budget = int(2 ** rng.uniform(10, 26))
-        result = None
-        try:
-            resource.setrlimit(resource.RLIMIT_AS, (size + budget, hard))
-            result = job.call(out=out if rng.random() < 0.5 else None)
-        except MemoryError:
-            self.events["refusals"] += 1
-        finally:
-            resource.setrlimit(resource.RLIMIT_AS, (hard, hard))
-        if result is None:
-            self.untouched(job, out, "memory refused")
-            self.check(job, job.call(), "after memory was refused")
-        else:
-            self.check(job, result, f"with {budget} bytes left")
 
     # -- phases
 
@@ -385,11 +331,6 @@ class Soak:
         for worker in workers:
             worker.join()
 
-    def scarce(self, seconds: float, rng: np.random.Generator) -> None:
-        """Only the main thread calls operators, with little memory, since the limit is the whole process's."""
-        end = time.monotonic() + seconds
-        self.repeat([self.refused] * 5 + [self.threads], [int(rng.integers(2**32))], end)
-
     def warm_up(self) -> None:
         """Call everything once: Python's imports do not survive KeyboardInterrupt, and what is loaded stays."""
         for definition in DEFINITIONS:
@@ -399,17 +340,15 @@ class Soak:
                     Job(case, op, panel, None).call()
 
     def run_block(self, seconds: float) -> None:
-        """Draw cases; call them at every level, and with little memory."""
+        """Draw cases; call them at every level."""
         self.block += 1
         rng = np.random.default_rng([self.seed, self.block])
-        numbers = [int(n) for n in rng.integers(2**62, size=CASES)] if self.case is None else [self.case]
-        self.cases, self.digests = [draw_case(n) for n in numbers], {}
+        self.cases, self.digests = [draw_case(int(n)) for n in rng.integers(2**62, size=CASES)], {}
         available = levels.available()
         for level in rng.permutation(available):
             levels.set_cpu_level(str(level))
             faulthandler.dump_traceback_later(HANG + seconds, exit=True, file=2)
-            self.busy(seconds / (len(available) + 1), rng)
-            self.scarce(seconds / (len(available) + 1) / len(available), rng)
+            self.busy(seconds / len(available), rng)
         self.cases, self.digests = [], {}
         set_num_threads(1)
 
@@ -417,29 +356,14 @@ class Soak:
 # ---- resources -------------------------------------------------------------------------------------------------------
 
 
-def pages(what: int) -> int:
-    """Size of the process in pages: 0 all, 1 resident."""
-    return int(Path("/proc/self/statm").read_text().split()[what])
-
-
-def trim() -> None:
-    """Give back what the C library keeps."""
+def resident() -> int:
+    """Bytes of resident memory, without what is kept for reuse, by us or by the C library."""
+    gc.collect()
+    memory._blocks.blocks.clear()
     libc = ctypes.CDLL(None)
     if hasattr(libc, "malloc_trim"):
         libc.malloc_trim(0)
-
-
-def resident() -> int:
-    """Bytes of resident memory, without what is kept for reuse."""
-    gc.collect()
-    memory._blocks.blocks.clear()
-    trim()
-    return pages(1) * PAGE
-
-
-def open_files() -> int:
-    """Return the number of open files."""
-    return len(os.listdir("/proc/self/fd"))
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def trend(samples: list[tuple[float, int]]) -> float:
@@ -451,42 +375,19 @@ def trend(samples: list[tuple[float, int]]) -> float:
 # ---- the command -----------------------------------------------------------------------------------------------------
 
 
-def state(soak: Soak, seconds: float, memory: int, files: int) -> str:
-    """Tell what has been done so far, and what is held."""
-    events = ", ".join(f"{number} {name}" for name, number in sorted(soak.events.items()))
-    return f"soak: {seconds:.0f} s, block {soak.block}: {events}, resident {memory / 2**20:.1f} MiB, {files} open files"
-
-
-def run(seconds: float, seed: int, case: int | None, console: Console) -> bool:
-    """Run for so many seconds; return whether nothing failed.
-
-    Parameters
-    ----------
-    seconds : float
-    seed : int
-    case : int, optional
-        The only case to call.
-    console : Console
-        What is said goes here.
-
-    Returns
-    -------
-    bool
-    """
-    soak = Soak(seed, case)
+def run(seconds: float, seed: int, console: Console) -> bool:
+    """Run for so many seconds; return whether nothing failed."""
+    soak = Soak(seed)
     before = signal.signal(signal.SIGALRM, lambda *_: soak.on_alarm())
     console.print(f"soak: seed {seed}, {seconds:g} s, levels {', '.join(levels.available())}")
     soak.warm_up()
-    start = said = time.monotonic()
+    start = time.monotonic()
     samples: list[tuple[float, int]] = []
     files: list[int] = []
     while time.monotonic() < start + seconds and not soak.failures:
         soak.run_block(min(max(seconds / 20, 0.5), 20))
         samples.append((time.monotonic() - start, resident()))
-        files.append(open_files())
-        if time.monotonic() >= said + 60:
-            said += 60
-            console.print(state(soak, *samples[-1], files[-1]))
+        files.append(len(os.listdir("/proc/self/fd")))
     faulthandler.cancel_dump_traceback_later()
     signal.signal(signal.SIGALRM, before)
     settled, opened = samples[len(samples) // 4 :], files[len(files) // 4]
@@ -495,7 +396,7 @@ def run(seconds: float, seed: int, case: int | None, console: Console) -> bool:
         soak.failures.append(f"resident memory grew by {growth / 2**20:.1f} MiB, more than {GROWTH / 2**20:.0f}")
     if not files[-1] <= opened:
         soak.failures.append(f"{opened} files were open after the warm-up, {files[-1]} at the end")
-    console.print(state(soak, *samples[-1], files[-1]))
+    console.print(f"soak: {', '.join(f'{number} {name}' for name, number in sorted(soak.events.items()))}")
     console.print(f"soak: the trend of resident memory rose by {growth / 2**20:.1f} MiB")
     console.print(f"soak: FAILED (--seed {seed}): {'; '.join(soak.failures)}" if soak.failures else "soak: passed")
     return not soak.failures
@@ -504,8 +405,7 @@ def run(seconds: float, seed: int, case: int | None, console: Console) -> bool:
 @click.command(help=(__doc__ or "").partition("\n\n")[0])
 @click.option("--seconds", type=click.FloatRange(min=0, min_open=True), default=60.0, show_default=True)
 @click.option("--seed", type=click.IntRange(min=0), default=None, help="Default: another one each time; it is printed.")
-@click.option("--case", type=click.IntRange(min=0), default=None, help="Call this case alone, to repeat a failure.")
-def main(seconds: float, seed: int | None, case: int | None) -> None:
+def main(seconds: float, seed: int | None) -> None:
     """Run the soak test from the command line: exit status 1 if anything failed."""
     # NumPy's OpenBLAS waits for ever in a product during which another thread forks, unless it has no threads. With one
     # heap for all threads, what grows is not the empty space of many.
@@ -515,7 +415,7 @@ def main(seconds: float, seed: int | None, case: int | None) -> None:
     faulthandler.enable()
     if seed is None:
         seed = int.from_bytes(os.urandom(4), "little")
-    sys.exit(0 if run(seconds, seed, case, Console(soft_wrap=True, highlight=False)) else 1)
+    sys.exit(0 if run(seconds, seed, Console(soft_wrap=True, highlight=False)) else 1)
 
 
 if __name__ == "__main__":

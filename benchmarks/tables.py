@@ -7,14 +7,12 @@ from collections.abc import Mapping, Sequence
 from rich import box
 from rich.table import Table
 
-from trigraph.benchmarks.run import DISTURBED, Result, Verdict
+from trigraph.benchmarks.run import DISTURBED, Result
 from trigraph.panels import PANELS
-
-VERDICTS = {True: "[green]met[/]", False: "[red]missed[/]", None: "not measured"}
 
 
 def _digits(value: float | None) -> str:
-    """Three digits, without an exponent."""
+    """Format with three digits and no exponent."""
     if value is None:
         return ""
     return f"{value:.0f}" if value >= 100 else f"{value:.3g}"
@@ -29,48 +27,38 @@ def _table(title: str, caption: str, columns: tuple[str, ...], numbers: tuple[st
     return table
 
 
-def _target(verdict: Verdict) -> str:
-    unit = "x" if verdict.what in ("time", "memory") else ""
-    least = f"{verdict.least:,.0f}/s" if verdict.what == "rate" else f"{verdict.least:.3g}{unit}"
-    return f"{verdict.what} {least} {VERDICTS[verdict.met]}"
-
-
 def _caption(result: Result) -> str:
     caption = f"{result.dtype}; " + ", ".join(f"{n} = {v:,}" for n, v in result.sizes.items())
     if result.others is not None and result.others > DISTURBED:
-        caption += f"; other processes used {result.others:.0%} of the processors meanwhile"
+        caption += f"; other processes used {result.others:.0%} of the processors"
     return caption
 
 
-def workload_table(result: Result, tops: Mapping[str, float]) -> Table:
-    """Contenders of one workload: time, ratio to the fast panel (or the first contender), peak memory, targets."""
+def workload_table(result: Result) -> Table:
+    """Tabulate time and peak memory of the contenders of a workload, and ratios to the fast panel or the first one."""
     quick = any(m.median < 1e-3 for m in result.measured.values())
     unit, scale = ("us", 1e6) if quick else ("ms", 1e3)
-    numbers = (unit, "quartiles", "x time", "MiB", "x mem.")
+    numbers = (unit, "quartiles", "time ratio", "MiB", "memory ratio")
     title = f"{result.workload.name}: {result.workload.summary}"
     table = _table(title, _caption(result), ("contender",), numbers)
-    verdicts = {name: result.verdicts(name, tops) for name in result.measured}
-    if any(verdicts.values()):
-        table.add_column("target")
     for name, m in result.measured.items():
-        targets = ("\n".join(_target(v) for v in verdicts[name]),) if verdicts[name] else ()
         if m.seconds:
             low, mid, high = (_digits(scale * t) for t in m.quartiles)
             time, memory = result.ratios(name)
             memory_columns = (f"{m.peak_bytes / 2**20:.1f}", _digits(memory))
-            table.add_row(name, mid, f"{low} - {high}", _digits(time), *memory_columns, *targets)
-        elif targets or m.status != "unavailable":
-            table.add_row(name, m.status, *[""] * (len(numbers) - 1), *targets)
+            table.add_row(name, mid, f"{low} - {high}", _digits(time), *memory_columns)
+        elif m.status != "unavailable":
+            table.add_row(name, m.status, *[""] * (len(numbers) - 1))
     return table
 
 
 def ceiling_table(results: Sequence[Result], tops: Mapping[str, float]) -> Table:
-    """Tabulate the share of the machine's ceilings that each panel reaches."""
+    """Tabulate the fraction of the machine's peak rates that each panel reaches."""
     words = {"copy": "copy {:.3g} GB/s", "float32": "sgemm {:.3g} Gop/s", "float64": "dgemm {:.3g} Gop/s"}
     measured = ", ".join(words[what].format(rate / 1e9) for what, rate in sorted(tops.items()))
-    caption = "Operations of the operator table; bytes of inputs and outputs, each once and without indices."
-    numbers = ("Gop/s", "of gemm", "GB/s", "of copy")
-    table = _table(f"Measured ceilings: {measured}", caption, ("workload", "panel"), numbers)
+    caption = "Operations as counted by the operator table; bytes of inputs and outputs, without indices."
+    numbers = ("Gop/s", "% of gemm", "GB/s", "% of copy")
+    table = _table(f"Measured peak rates: {measured}", caption, ("workload", "panel"), numbers)
     for result in results:
         for panel in (n for n in result.measured if n in PANELS and result.timed(n)):
             rates = (result.rate(panel), tops[result.dtype]), (result.byte_rate(panel), tops["copy"])

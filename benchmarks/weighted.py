@@ -19,7 +19,7 @@ import numpy as np
 
 from trigraph.benchmarks.calls import Call
 from trigraph.benchmarks.peers import by_autograd, compiled, edge_index, torch_peers
-from trigraph.benchmarks.workloads import Case, Peer, Step, Target, Workload
+from trigraph.benchmarks.workloads import Case, Peer, Step, Workload
 
 SIZES = {
     "num_src_nodes": 100_000,
@@ -28,7 +28,6 @@ SIZES = {
     "num_edges": 1_600_000,
     "dim": 64,
 }
-SWEEP = (10_000, 30_000, 100_000, 300_000, 1_000_000)
 OUT = "agg_weighted_n2n_fwd.output_embedding"
 
 
@@ -141,27 +140,17 @@ ABOUT = {
 }
 GATHERS = torch_peers(partial(by_autograd, forward=_aggregation), ABOUT)
 FORWARD = Step("agg_weighted_n2n_fwd")
-
+UNIFORM = Workload(
+    name="weighted-sum",
+    family="weighted",
+    summary="weighted sum over in-edges, forward",
+    steps=(FORWARD,),
+    sizes=SIZES,
+    peers=PRODUCTS,
+)
 WORKLOADS = (
-    Workload(
-        name="weighted-sum",
-        family="weighted",
-        summary="weighted sum over in-edges, forward",
-        steps=(FORWARD,),
-        sizes=SIZES,
-        peers=PRODUCTS,
-        targets=(Target("torch-sparse", time=1.0), Target("scipy", time=1.5)),
-        sweep=SWEEP,
-    ),
-    Workload(
-        name="weighted-sum-power-law",
-        family="weighted",
-        summary="the same on a graph whose degrees follow a power law",
-        steps=(FORWARD,),
-        sizes=SIZES,
-        peers=PRODUCTS,
-        layout="power law",
-    ),
+    UNIFORM,
+    UNIFORM.on_power_law(),
     Workload(
         name="weighted-sum-backward",
         family="weighted",
@@ -169,7 +158,5 @@ WORKLOADS = (
         steps=(FORWARD, Step("agg_weighted_n2n_bwd")),
         sizes=SIZES,
         peers=GATHERS,
-        targets=(Target("pyg", time=12), Target("torch", time=12)),
-        sweep=SWEEP,
     ),
 )

@@ -30,21 +30,10 @@ BLOCK = 0.02  # seconds timed at once, so that the clock's resolution does not m
 
 @dataclass(frozen=True)
 class Job:
-    """What a worker runs.
-
-    Attributes
-    ----------
-    make : callable
-        Returns the `Call`; picklable, so a partial of a function of a module.
-    warm : callable or None
-        Returns the same on tiny inputs: loads what is loaded at the first call.
-    folder : str or None
-        Where its trigraph is, if that is another build.
-    """
+    """What a worker runs; picklable, so partials of functions of a module."""
 
     make: Callable[[], Call]
-    warm: Callable[[], Call] | None = None
-    folder: str | None = None
+    warm: Callable[[], Call] | None = None  # the same on tiny inputs: loads what is loaded at the first call
 
 
 class First(NamedTuple):

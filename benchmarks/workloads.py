@@ -21,25 +21,13 @@ from trigraph.verification.cases import draw
 
 @dataclass(frozen=True)
 class Step:
-    """One operator call of a workload.
-
-    Attributes
-    ----------
-    operator : str
-    wrt : tuple of str or None
-        Fields asked for.
-    zero : tuple of str
-        Cotangents passed as None.
-    operations : str or None
-        Floating operations where they are fewer than the table counts: it counts every field.
-    given : dict of str to str
-        Arguments that are results of earlier steps: ``{"rbf": "radial_basis_fwd.sbf_rad"}``.
-    """
+    """One operator call of a workload."""
 
     operator: str
-    wrt: tuple[str, ...] | None = None
-    zero: tuple[str, ...] = ()
-    operations: str | None = None
+    wrt: tuple[str, ...] | None = None  # fields asked for
+    zero: tuple[str, ...] = ()  # cotangents passed as None
+    operations: str | None = None  # floating operations where the table, which counts all fields, has too many
+    # Arguments that are results of earlier steps: ``{"rbf": "radial_basis_fwd.sbf_rad"}``.
     given: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -60,85 +48,28 @@ class Step:
 
 @dataclass(frozen=True)
 class Peer:
-    """Something users would otherwise run.
-
-    Attributes
-    ----------
-    make : callable
-        Takes a `Case`, returns a `Call`.
-    about : str
-        What it is, for the record.
-    requires : tuple of str
-        Modules it imports.
-    device : bool
-        Whether it runs on a CUDA device: those are timed by `trigraph qualify`.
-    """
+    """Something users would otherwise run."""
 
     make: Callable[[Case], Call]
-    about: str
-    requires: tuple[str, ...] = ()
-    device: bool = False
-
-
-@dataclass(frozen=True)
-class Target:
-    """What the fast panel must reach, against a peer or by itself, at full size in float32 on the host.
-
-    Attributes
-    ----------
-    peer : str
-        ``"fortran"`` for the target of the fast panel itself, `gemm`.
-    time, memory : float or None
-        Least ratio peer / fast path of the medians and of the peak memory.
-    gemm : float or None
-        Least share of the rate of BLAS's matrix product.
-    rate : float or None
-        Least number of calls in a second.
-    """
-
-    peer: str
-    time: float | None = None
-    memory: float | None = None
-    gemm: float | None = None
-    rate: float | None = None
+    about: str  # what it is, for the record
+    requires: tuple[str, ...] = ()  # modules that it imports
+    device: bool = False  # whether it runs on a CUDA device: those are timed by `trigraph qualify`
 
 
 @dataclass(frozen=True)
 class Workload:
-    """What is timed.
-
-    Attributes
-    ----------
-    name, family, summary : str
-    steps : tuple of Step
-        Called one after the other; together they are one run.
-    sizes : dict
-        Value of every symbol at full size.
-    peers : dict of str to Peer
-    panels : tuple of str
-        Panels timed at these sizes; the direct ones take long at large sizes.
-    targets : tuple of Target
-    sweep : tuple of int
-        Numbers of edges (values of `sweep_symbol`) for the plot; the other counts of entities grow alike. With
-        ``"in_degree"`` they are mean in-degrees: the number of edges stays, that of nodes follows.
-    settings : dict
-        Choices and numbers that are not the defaults, and optional inputs that are absent (None).
-    layout : {"uniform", "power law"}
-        How edges, or triplets, are spread.
-    """
+    """What is timed."""
 
     name: str
     family: str
     summary: str
-    steps: tuple[Step, ...]
-    sizes: Mapping[str, int]
+    steps: tuple[Step, ...]  # called one after the other; together they are one run
+    sizes: Mapping[str, int]  # value of every symbol at full size
     peers: Mapping[str, Peer] = field(default_factory=dict)
-    panels: tuple[str, ...] = ("fortran",)
-    targets: tuple[Target, ...] = ()
-    sweep: tuple[int, ...] = ()
-    sweep_symbol: str = "num_edges"
+    panels: tuple[str, ...] = ("fortran",)  # those timed at these sizes; the direct ones take long at large sizes
+    # Choices and numbers that are not the defaults, and optional inputs that are absent (None).
     settings: Mapping[str, Any] = field(default_factory=dict)
-    layout: str = "uniform"
+    layout: str = "uniform"  # or "power law": how edges, or triplets, are spread
 
     @property
     def definitions(self) -> tuple[Definition, ...]:
@@ -156,17 +87,10 @@ class Workload:
         """The contender that the others are compared with."""
         return "fortran"
 
-    def at(self, point: int, sizes: Mapping[str, int]) -> dict[str, int]:
-        """Return the sizes of one point of the sweep."""
-        if self.sweep_symbol == "in_degree":
-            return {**sizes, "num_nodes": max(1, round(sizes["num_edges"] / point))}
-        return scaled(sizes, point / sizes[self.sweep_symbol])
-
-    def position(self, sizes: Mapping[str, int]) -> float:
-        """Where sizes lie in the sweep."""
-        if self.sweep_symbol == "in_degree":
-            return sizes["num_edges"] / sizes["num_nodes"]
-        return sizes[self.sweep_symbol]
+    def on_power_law(self) -> Workload:
+        """Return the same on a graph whose degrees follow a power law."""
+        summary = "the same on a graph whose degrees follow a power law"
+        return replace(self, name=f"{self.name}-power-law", summary=summary, layout="power law")
 
     def operations(self, sizes: Mapping[str, int]) -> int:
         """Floating operations of one run, as the table counts them."""
@@ -330,13 +254,7 @@ def panel_call(workload: Workload, panel: str, case: Case) -> Call:
 
 
 def make_call(workload: Workload, contender: str, sizes: Mapping[str, int], dtype: str) -> Call:
-    """Build the inputs and return a contender ready to run.
-
-    Raises
-    ------
-    Unavailable
-        If a module it needs is not there.
-    """
+    """Build the inputs and return a contender ready to run; Unavailable if a module it needs is not there."""
     peer = workload.peers.get(contender)
     require(*(peer.requires if peer else ()))
     case = make_case(workload, sizes, np.dtype(dtype))

@@ -1,6 +1,6 @@
 """What the page of calculators shows: calculators of ASE and DimeNet++, checked; the table and the picture of curves.
 
-Writes calculators.txt (all checks of one), calculators-found.md and calculators.png to the working directory.
+Writes calculators-found.md and calculators.png to the working directory.
 """
 
 from __future__ import annotations
@@ -87,9 +87,6 @@ def write() -> None:
     curves = []
     for name, (factory, structures) in CHECKED.items():
         result = check_calculator(factory, structures, raises=False)
-        if not curves:
-            alone = replace(result, name="EMT", checks=[c for c in result.checks if c.case == "Cu4"])
-            Path("calculators.txt").write_text(str(alone))
         curves += [replace(c, operator=name, panel="forces and stress") for c in result.checks if c.curve]
         lines.append(row(name, result))
     figure = differences(curves)

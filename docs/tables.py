@@ -1,25 +1,58 @@
 """What the build of the site writes into its pages, from the operator table and the tables of verification.
 
-A line ``<!-- generated: NAME -->`` of a page is replaced by what the function of that name in `BLOCKS` returns.
+A line ``<!-- generated: NAME -->`` of a page is replaced by what the function of that name in `BLOCKS` returns, and
+``<!-- printed: FOLDER -->`` below commands by what these print there, or in a new folder if none is named.
 """
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import records
 
 from trigraph.compat.pylibcugraphops.covered import NOT_COVERED
-from trigraph.table import DEFINITIONS, OPERATORS, SYMBOLS, Array, Attribute, Definition, Operator, result_type
+from trigraph.table import (
+    DEFINITIONS,
+    OPERATORS,
+    SYMBOLS,
+    Array,
+    Attribute,
+    Definition,
+    Operator,
+    evaluate,
+    result_type,
+)
 from trigraph.testing.calculators import KINDS as CALCULATOR_KINDS
 from trigraph.verification.kinds import CASE_KINDS
-from trigraph.verification.record import KINDS
-from trigraph.verification.tolerances import TABLE
+from trigraph.verification.record import COLUMNS, KINDS
+from trigraph.verification.report import KEYS
+from trigraph.verification.tolerances import TABLE, TESTING
 
 DROP_IN = "trigraph.compat.pylibcugraphops"
 DROP_IN_MODULES = ("", ".pytorch", ".pytorch.operators", ".operators", ".dimenet")
+# The order of the tutorials in the gallery.
+TUTORIALS = (
+    "first_gradient",
+    "train_forces",
+    "phonons",
+    "karate",
+    "airfoil",
+    "verify_your_own",
+    "several_ranks",
+    "clients",
+)
 BLOCK = re.compile(r"<!-- generated: (\w+) -->")
+COMMANDS = re.compile(
+    r"^```sh\n(?P<commands>.*?)^```\n\n<!-- printed:? ?(?P<folder>\w*)(?P<needs>, needs (\w+))? -->", re.M | re.S
+)
 
 
 def _cell(text: str) -> str:
@@ -79,23 +112,58 @@ def _symbols() -> str:
 
 
 def _tolerances() -> str:
-    rows = ((t.kind, t.unit, t.value, t.reason) for t in TABLE)
+    rows = ((t.kind, t.unit, t.value, t.reason) for t in (*TABLE, *TESTING))
     return _table(("kind of check", "unit of the error", "tolerance", "reason"), rows)
 
 
-def _kinds() -> str:
-    return _table(("kind", "compares"), KINDS.items())
+def _pairs(names: tuple[str, str], texts: Mapping[str, str]) -> str:
+    return _table(names, ((f"`{name}`", text) for name, text in texts.items()))
 
 
-def _calculator_kinds() -> str:
-    rows = ((f"`{kind}`", text) for kind, text in CALCULATOR_KINDS.items())
-    return _table(("kind", "compares"), rows)
+# Sizes of the examples in the reference. Those of the graphs are fixed by `EXAMPLE_GRAPHS`.
+EXAMPLE_SIZES = dict.fromkeys(SYMBOLS, 4) | {"d": 3, "hidden": 8, "f_in": 2, "f_out": 5, "num_heads": 2}
+EXAMPLE_SIZES |= {"num_src_nodes": 3, "num_dst_nodes": 3, "num_nodes": 3, "n_radial": 6}
+EXAMPLE_GRAPHS = {
+    "csc": {"graph": "trigraph.CSC.from_coo(np.array([0, 1, 2, 2]), np.array([1, 0, 0, 1]), 3, 3)"},
+    "edges": {"graph": "trigraph.EdgeGraph(np.array([0, 0, 1, 2]), np.array([1, 2, 0, 0]), 3)"},
+    "triplets": {"triplets": "trigraph.Segments(np.array([1, 0, 1, 3]), 4)"},
+    "bilinear": {"triplets": "trigraph.Segments(np.array([1, 0, 1, 3]), 4)"},
+}
 
 
-def _functions(module: str, names: Iterable[str]) -> str:
-    """Return the directives by which Sphinx writes the pages of functions, from their docstrings."""
-    lines = "".join(f".. autofunction:: {module}.{name}\n" for name in names)
-    return f"```{{eval-rst}}\n{lines}```\n\n"
+def _drawn(array: Array, sizes: dict[str, int]) -> str:
+    shape = [evaluate(dim, sizes) for dim in array.dims]
+    if array.sample == "frequency":
+        return f"np.pi * np.arange(1.0, {shape[0] + 1})"
+    draw = "standard_normal" if array.sample == "normal" else "random"
+    return f"rng.{draw}({shape[0] if len(shape) == 1 else tuple(shape)})"
+
+
+def example(op: Operator) -> str:
+    """Return code that calls an operator on a small graph and assigns its result, drawn from the operator table."""
+    spec, absent = op.definition, {a.name for a in op.definition.inputs if a.keyword}
+    sizes = EXAMPLE_SIZES | {f"has_{name}": int(name not in absent) for name in spec.optional}
+    for a in spec.attributes:
+        if not a.required:
+            sizes[a.name] = a.choices.index(a.default) if a.choices else a.default
+    graphs = EXAMPLE_GRAPHS[spec.graph] if spec.graph else {}
+    arrays = (a for a in op.arguments if not a.keyword)
+    values = {a.name: "None" if a.name.removeprefix("gg_") in absent else _drawn(a, sizes) for a in arrays}
+    values |= {name: name for name in graphs}
+    values |= {a.name: str(sizes[a.name]) for a in spec.attributes if a.required}
+    words = [f"{name}={values[name]}" for name in op.signature.parameters if name in values]
+    lines = ["rng = np.random.default_rng(0)", *(f"{name} = {code}" for name, code in graphs.items())]
+    call = f"result = trigraph.{op.name}("
+    joined = f"{call}{', '.join(words)})"
+    if len(joined) > 88:
+        joined = "\n    ".join([call, *(f"{word}," for word in words)]) + "\n)"
+    return "\n".join([*lines, joined])
+
+
+def _listed(module: str, names: Iterable[str]) -> str:
+    """Return the directive by which Sphinx lists functions and classes; each has a page of its own."""
+    lines = "".join(f"   ~{module}.{name}\n" for name in names)
+    return f"```{{eval-rst}}\n.. autosummary::\n   :toctree: reference\n\n{lines}```\n\n"
 
 
 def _api() -> str:
@@ -106,12 +174,24 @@ def _api() -> str:
     for family, names in families.items():
         if family == "gemnet":
             names += [f"basis_embedding_{order}" for order in ("fwd", "bwd", "bwd2")]
-        text += f"### Family `{family}`\n\n" + _functions("trigraph", names)
+        text += f"### Family `{family}`\n\n" + _listed("trigraph", names)
     return text
 
 
 def _api_torch() -> str:
-    return _functions("trigraph.torch", [spec.name for spec in DEFINITIONS])
+    return _listed("trigraph.torch", [spec.name for spec in DEFINITIONS])
+
+
+def _benchmarks() -> str:
+    """Return the ratios of all records, then the records that they come from."""
+
+    def number(value: float | None) -> str:
+        return f"{float(f'{value:.2g}'):g}" if value else "not measured"
+
+    header = ("workload", "what one run is", "peer", "memory kept", "default")
+    lines = [(f"`{w}`", text, peer, number(kept), number(other)) for w, text, peer, kept, other in records.rows()]
+    origin = ("record", "machine", "date", "commit", "workloads")
+    return _table(header, lines) + _table(origin, records.origins())
 
 
 def _cases() -> str:
@@ -140,10 +220,13 @@ def _mistakes(name: str) -> str:
 BLOCKS: dict[str, Callable[[], str]] = {
     "api": _api,
     "api_torch": _api_torch,
-    "calculator_kinds": _calculator_kinds,
+    "benchmarks": _benchmarks,
+    "calculator_kinds": partial(_pairs, ("kind", "compares"), CALCULATOR_KINDS),
     "cases": _cases,
     "field": partial(_mistakes, "FIELD"),
-    "kinds": _kinds,
+    "kinds": partial(_pairs, ("kind", "compares"), KINDS),
+    "report_columns": partial(_pairs, ("column of `checks`", "what it holds"), COLUMNS),
+    "report_keys": partial(_pairs, ("key", "what it holds"), KEYS),
     "pylibcugraphops": _pylibcugraphops,
     "symbols": _symbols,
     "textbook": partial(_mistakes, "TEXTBOOK"),
@@ -152,6 +235,31 @@ BLOCKS: dict[str, Callable[[], str]] = {
 }
 
 
+def _printed(match: re.Match[str]) -> str:
+    """Run commands of a page; return them and what they print."""
+    text = match[0].rpartition("\n")[0]
+    if match["needs"] and match[4] not in os.environ:
+        return f"{text}\n(Not run when this page was built, since `{match[4]}` was not set.)"
+    path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    with TemporaryDirectory() as own:
+        folder = Path(__file__).parents[1] / match["folder"] if match["folder"] else own
+        done = subprocess.run(
+            ["bash", "-ec", match["commands"]],
+            cwd=folder,
+            env={**os.environ, "PATH": path, "COLUMNS": "110"},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        )
+    return f"{text}\n```\n{done.stdout.strip()}\n```"
+
+
+def tutorial_order(name: str) -> int:
+    """Return the place of a tutorial's file in the gallery."""
+    return TUTORIALS.index(Path(name).stem)
+
+
 def filled(page: str) -> str:
     """Return the text of a page with its generated parts."""
+    page = COMMANDS.sub(_printed, page)
     return BLOCK.sub(lambda match: BLOCKS[match[1]](), page)

@@ -1,10 +1,13 @@
 /* Memory and threads of the Fortran panels, where the system may refuse them.
 
-   Where it can (MALLOC_IS_WRAPPED), the linker puts `__wrap_malloc` in the place of malloc in the extension modules, since
+   Where the linker can (MALLOC_IS_WRAPPED), it puts `__wrap_malloc` in the place of malloc in the extension modules, since
    gfortran's `allocate` calls malloc. It does three things. What is allocated begins a cache line, as vectors as long as one want it: a
    load across two lines costs two. For large pieces large pages are asked for, as NumPy does: clearing 50 MB of work space a small
    page at a time takes as long as a gradient of attention. And the size of a request that the system refuses is kept for the text of
-   Python's MemoryError. */
+   Python's MemoryError.
+
+   In modules with parallel regions (REGIONS_ARE_WRAPPED) it also puts `__wrap_GOMP_parallel` in the place of the function by which GCC's
+   OpenMP runtime begins one. That function allocates tables, even for one thread, and ends the process where they are refused. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -15,8 +18,12 @@
 
 int64_t trigraph_refused_bytes(void);
 int trigraph_reserve_team(int num_threads);
+void trigraph_release_team(void);
 
 static _Atomic int64_t refused = 0;
+
+enum { runtime_tables = 1 << 16 };  /* bytes of the OpenMP runtime's tables for a team, with room to spare */
+static _Thread_local void *reserved = NULL;  /* memory that is kept from the procedure, so that the runtime finds it */
 
 #ifdef MALLOC_IS_WRAPPED
 void *__real_malloc(size_t size);
@@ -44,6 +51,22 @@ void *__wrap_malloc(size_t size)
 }
 #endif
 
+#ifdef REGIONS_ARE_WRAPPED
+void __real_GOMP_parallel(void (*body)(void *), void *data, unsigned num_threads, unsigned flags);
+void __wrap_GOMP_parallel(void (*body)(void *), void *data, unsigned num_threads, unsigned flags);
+
+/* Leave the runtime the reserved memory for one parallel region, and reserve it again for the next one. */
+void __wrap_GOMP_parallel(void (*body)(void *), void *data, unsigned num_threads, unsigned flags)
+{
+    int again = reserved != NULL;
+
+    trigraph_release_team();
+    __real_GOMP_parallel(body, data, num_threads, flags);
+    if (again)
+        reserved = malloc(runtime_tables);
+}
+#endif
+
 /* Bytes of the request that was refused last, or 0; it is forgotten then. */
 int64_t trigraph_refused_bytes(void)
 {
@@ -59,18 +82,22 @@ static void *wait_for_start(void *start)
 
 /* Whether the OpenMP runtime will get what it needs for a team of num_threads: 0, or 1 where that is refused. The runtime ends the
    process where a thread cannot be started, so as many threads as it will start are started here first; the C library keeps their
-   stacks for the next ones. A team of the size that this thread used last exists already. */
+   stacks for the next ones. A team of the size that this thread used last exists already. Memory for the runtime's tables stays
+   reserved while the procedure allocates its work space, until each parallel region and after it, up to trigraph_release_team. */
 int trigraph_reserve_team(int num_threads)
 {
-    enum { small = 1 << 16 };  /* bytes of the runtime's own tables for a team, with room to spare */
     static _Thread_local int last = 1;
     pthread_mutex_t start = PTHREAD_MUTEX_INITIALIZER;
     int missing = num_threads - last, started = 0;
     pthread_t *threads;
 
-    threads = malloc(small + (size_t)(missing > 0 ? missing : 0) * sizeof *threads);
-    if (threads == NULL)
+    threads = malloc((size_t)(missing > 0 ? missing : 1) * sizeof *threads);
+    reserved = malloc(runtime_tables);
+    if (threads == NULL || reserved == NULL) {
+        free(threads);
+        trigraph_release_team();
         return 1;
+    }
     pthread_mutex_lock(&start);
     while (started < missing && pthread_create(&threads[started], NULL, wait_for_start, &start) == 0)
         started++;
@@ -78,8 +105,17 @@ int trigraph_reserve_team(int num_threads)
     for (int i = 0; i < started; i++)
         pthread_join(threads[i], NULL);
     free(threads);
-    if (started < missing)
+    if (started < missing) {
+        trigraph_release_team();
         return 1;
+    }
     last = num_threads;
     return 0;
+}
+
+/* Give back the memory that trigraph_reserve_team reserved. */
+void trigraph_release_team(void)
+{
+    free(reserved);
+    reserved = NULL;
 }

@@ -147,7 +147,9 @@ def shim(op: Any, shims: ShimSet, real: str, index: str | None) -> str:
     if shims.threads:
         text += "    status = trigraph_reserve_team(num_threads)\n    if (status /= 0) return\n"
     text += f"    {UNSET}\n"
-    return text + wrapped(f"call {called[0]}", [*order.passed(), "status"]) + f"end subroutine {name}\n\n"
+    text += wrapped(f"call {called[0]}", [*order.passed(), "status"])
+    text += "    call trigraph_release_team()\n" if shims.threads else ""
+    return text + f"end subroutine {name}\n\n"
 
 
 def judge_body(called: list[str], whole: str, order: Order) -> str:
@@ -196,6 +198,8 @@ TEAM = """    interface
             integer(c_int), value :: num_threads
             integer(c_int) :: status
         end function trigraph_reserve_team
+        subroutine trigraph_release_team() bind(c)
+        end subroutine trigraph_release_team
     end interface
 """
 

@@ -1,13 +1,14 @@
 """The production panel: CUDA kernels launched through CuPy, or gpu-host on the CPU for NumPy arrays.
 
-Functions have the names and signatures of the operator table and trust their arguments; `trigraph.X` checks them. What
-an operator launches is in the function of its name in the file of its family.
+Functions have the names and signatures of the operator table and do not check their arguments; `trigraph.X` does. The
+function of the same name in the file of the family launches the kernels of an operator.
 """
 
 import importlib
 from typing import Any
 
 from trigraph.checks import unchecked
+from trigraph.gpu.cache import compile as compile
 from trigraph.gpu.call import Call
 from trigraph.table import OPERATORS, Operator
 

@@ -1,4 +1,4 @@
-"""A call of an operator in the gpu panels: its arguments, and the results that are asked for."""
+"""A call of an operator in the gpu panels: its arguments and requested results."""
 
 from __future__ import annotations
 
@@ -6,21 +6,18 @@ from collections.abc import Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
-
-from trigraph.checks import index_dtype, shape_of
+from trigraph.checks import layout
 from trigraph.gpu.rows import is_aligned
 from trigraph.gpu.sums import Kernels
-from trigraph.table import Array, Operator, result_type
+from trigraph.table import Operator, result_type
 
 
 class Call:
-    """A call that has passed the checks; a cotangent that is None is zero.
+    """A call that has passed the checks; a cotangent of None is zero.
 
-    `inputs` and `dots` are the inputs of the operator, and the cotangents of their gradients: all None below the second
-    order. `grad` is the gradient of a scalar in the first output, None in the forward operator. `second` is whether
-    this is an operator of second order; `output` the field of the first output or of its derivative, where that is
-    asked for.
+    `inputs` are the inputs of the operator, `dots` the cotangents of their gradients (None below the second order).
+    `grad` is the gradient of a scalar with respect to the first output, None in the forward operator. `second` is
+    whether the operator has second order. `output` is the array for the first output or its derivative, if requested.
     """
 
     def __init__(
@@ -39,7 +36,7 @@ class Call:
 
 
 class Fields:
-    """The fields of one call (see `Call`) that are asked for. Their addresses allow for accesses of 16 bytes."""
+    """The requested fields of a call (see `Call`), with addresses aligned to 16 bytes."""
 
     def __init__(
         self,
@@ -54,7 +51,7 @@ class Fields:
         self.arrays = {
             field.name: self._given[field.name]
             if self._usable(field.name)
-            else _empty(op, field, values, sizes, kernels)
+            else kernels.xp.empty(*layout(op, field, values, sizes))
             for field in op.fields
             if field.name in wanted
         }
@@ -63,19 +60,19 @@ class Fields:
         return field in self._given and is_aligned(self._given[field])
 
     def __contains__(self, field: str) -> bool:
-        """Whether a field is asked for."""
+        """Whether a field is requested."""
         return field in self.arrays
 
     def __getitem__(self, field: str) -> Any:
-        """Return the array of a field, None where it is not asked for."""
+        """Return the array of a field; None if it is not requested."""
         return self.arrays.get(field)
 
     def any_of(self, *fields: str) -> bool:
-        """Whether one of these fields is asked for."""
+        """Whether one of these fields is requested."""
         return any(field in self.arrays for field in fields)
 
     def clear(self, *fields: str) -> None:
-        """Set these fields, by default all, to zero, where they are asked for: those that sums are added to."""
+        """Set these fields (default: all) to zero if requested, because sums are added to them."""
         for field in fields or self.arrays:
             if field in self.arrays:
                 self.arrays[field].fill(0)
@@ -89,14 +86,3 @@ class Fields:
         if self._operator.single:
             return self.arrays[self._operator.fields[0].name]
         return result_type(self._operator.name)(*(self.arrays.get(field.name) for field in self._operator.fields))
-
-
-def _empty(op: Operator, field: Array, values: Mapping[str, Any], sizes: Mapping[str, int], kernels: Kernels) -> Any:
-    """Return an array for a field: like the argument that it is a derivative in, or as the table says."""
-    known = values.get(field.name)
-    if known is not None:
-        return kernels.xp.empty(known.shape, known.dtype)
-    dtype = index_dtype(op, values) if field.index else kernels.dtype
-    if dtype.itemsize == 2 and not field.half:
-        dtype = np.dtype(np.float32)
-    return kernels.xp.empty(shape_of(field, sizes), dtype)

@@ -6,12 +6,12 @@ weight_r h_r(u) h_r(w). So the sum over pairs of an in-edge f and an out-edge e 
     out_e[c] = sum_f sum_l Y_l(u_e.u_f) F_f[l,c],    F_f[l,c] = x_f[c] sum_m W2[c,m] sum_n rbf_f[l,n] W1[l,n,m],
 
 is two sums over edges with the node's state Z[r,c] = weight_r sum_f h_r(u_f) F_f[l(r),c] between them, which a block
-keeps in shared memory; the gradients of in-edges come from B[r,c] = weight_r sum_e h_r(u_e) grad_out_e[c] alike. The
-edges that an edge leaves out are subtracted by the formula itself; where that would cancel, or something is not finite,
-and for nodes with few edges, the block sums over pairs (kernels/dimenet_triplets.cuh).
+keeps in shared memory; the gradients of in-edges follow likewise from B[r,c] = weight_r sum_e h_r(u_e) grad_out_e[c].
+The excluded pairs are subtracted. If this would cancel, values are not finite, or a node has few edges, the block sums
+over pairs instead (kernels/dimenet_triplets.cuh).
 
-The second order is the gradient of the first order's derivative along the cotangents gg_: names ending in dot are such
-derivatives, and every kernel of the first order has a twin that carries them along.
+The second order is the gradient of the first order's derivative along the cotangents gg_. Names ending in dot are such
+derivatives, and every kernel of the first order has a version that also computes them.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ import numpy as np
 from trigraph.gpu.call import Call
 from trigraph.gpu.sums import ROWS, cover, sum_rows, workspace
 
-DEGREES = 8  # of the spherical harmonics, at most
-USUAL_DEGREES = 7  # float32 has instances of its own for them
+DEGREES = 8  # largest number of degrees of spherical harmonics
+USUAL_DEGREES = 7  # number of degrees with separate float32 instances
 PAD = 64  # channels in a tile of what the kernels call up
-PROJECTED = 16  # edges of a block
+PROJECTED = 16  # edges per block
 THREADS = 128
-# Blocks of the kernel that sums up weight gradients: each has copies of them, WORKSPACE numbers together.
+# Blocks of the kernel that sums gradients of weights. Each has a copy of the sums; all copies have WORKSPACE numbers.
 BLOCKS = 2048
 WORKSPACE = 1 << 24
 
@@ -56,7 +56,7 @@ def radial_basis_bwd(call: Call) -> None:
         grid = (cover(edges, THREADS // radial),)
         args = (*arrays, *targets, np.int64(edges), radial, spherical, exponent)
         kernels.launch("dimenet_radial_edges", types, grid, (THREADS,), args)
-    fields.clear("freq")  # the sum of parts is added to what is there
+    fields.clear("freq")  # sums of parts are added to it
     if "freq" in fields and edges:
         parts = kernels.empty(cover(edges, ROWS), radial)
         of_freq = (dots.dist, dots.freq, call.grad, inputs.dist, inputs.freq, parts, np.int64(edges), radial, exponent)
@@ -77,10 +77,7 @@ def _radial_sizes(call: Call) -> tuple[int, ...]:
 
 
 def _output(call: Call) -> None:
-    """out[e] = sum over the in-edges f of its source of embedding[f] q, but those that `exclude` leaves out.
-
-    With cotangents it is the derivative along them.
-    """
+    """out[e] = sum of embedding[f] q over the in-edges f of its source that `exclude` admits, or its derivative."""
     _Triplets(call).to_out_edges(None, call.output)
 
 
@@ -96,7 +93,7 @@ agg_edge_to_edge_bwd = agg_edge_to_edge_bwd2 = agg_edge_to_edge_bwd2_main = _gra
 
 
 class _Triplets:
-    """What the kernels of one call share: arguments, sizes, and what is computed once for each edge."""
+    """Shared data of the kernels of a call: arguments, sizes, and values computed once per edge."""
 
     def __init__(self, call: Call) -> None:
         self.kernels, self.graph, self.fields, self.grad = call.kernels, call.graph, call.fields, call.grad
@@ -114,11 +111,11 @@ class _Triplets:
         return self.kernels.empty(*shape) if wanted else None
 
     def _each(self, kernel: str, count: int, *args: Any) -> None:
-        """Launch a kernel with one thread for each of `count` things."""
+        """Launch a kernel with `count` threads."""
         self.kernels.launch(kernel, (self.dtype,), (cover(count, THREADS),), (THREADS,), args)
 
     def _directions(self) -> tuple[Any, Any]:
-        """Return unit vectors, and their derivatives if there are any."""
+        """Return unit vectors and, with cotangents, their derivatives."""
         unit, unit_dot = self._empty(self.edges, 3), self._empty(self.edges, 3, wanted=self.dots.vec is not None)
         args = (self.inputs.vec, self.dots.vec, unit, unit_dot, np.int64(self.edges))
         self._each("dimenet_directions", self.edges, *args)
@@ -142,7 +139,7 @@ class _Triplets:
         return np.int64(self.edges), self.mid, self.spherical, self.radial
 
     def _second_weights(self, weights: Any) -> Any:
-        """Return W2 transposed, with zeros up to full tiles."""
+        """Return W2 transposed, padded with zeros to full tiles."""
         if weights is None:
             return None
         down, rows = weights[self.spherical * self.radial :], cover(self.mid, DEGREES) * DEGREES
@@ -160,7 +157,7 @@ class _Triplets:
         self.kernels.launch("dimenet_out_edges", self._types(order), grid, (THREADS,), args)
 
     def to_in_edges(self, grad_unit: Any, grad_unit_dot: Any) -> None:
-        """Sum from out-edges to in-edges; fills in the gradients asked for."""
+        """Sum from out-edges to in-edges, for the requested gradients."""
         fields, nodes, weights = self.fields, self.graph.num_nodes, self.fields["weights"]
         wanted, shape = fields.any_of("rbf", "weights"), (self.edges, self.mid, self.spherical)
         grad = self._empty(*shape, wanted=wanted)
@@ -182,7 +179,7 @@ class _Triplets:
             sum_rows(self.kernels, totals, weights[first:], self.mid)
 
     def _nodes_per_block(self) -> int:
-        """How many nodes share a block's copy of the second weights' gradient: at most ROWS."""
+        """Return the number of nodes that share a block's copy of the gradient of the second weights, at most ROWS."""
         blocks = max(1, min(BLOCKS, workspace(WORKSPACE) // (2 * self.channels * self.mid)))
         return min(cover(self.graph.num_nodes, blocks), ROWS)
 
@@ -194,8 +191,8 @@ class _Triplets:
         sum_rows(self.kernels, parts, out)
 
     def gradients(self) -> None:
-        """Fill in the gradients asked for."""
-        # The cotangents of directions: a part for each tile of channels from out-edges, then from in-edges.
+        """Compute the requested gradients."""
+        # Cotangents of directions, with a part for each tile of channels: first out-edges, then in-edges.
         fields, shape, vec = self.fields, (2 * self.tiles, self.edges, 3), self.fields["vec"]
         unit = self._empty(*shape, wanted=vec is not None)
         unit_dot = self._empty(*shape, wanted=vec is not None and self.second)

@@ -1,9 +1,9 @@
 """Graph attention, production version: the same code for CuPy arrays on a device and NumPy arrays (gpu-host).
 
 For every head and position p (an in-edge of i from j, e its row): raw = a_s.x_j + a_d.x_i + a_e.f_e, the sum of scores
-that are computed once for each node and row; pre = act(raw); post = softmax of pre over the in-edges of i; out_i = sum
-post x_j, heads side by side or averaged. A group of lanes, at most a warp, works on a piece (at most PART_SIZE
-positions of one row, see sums.py); the softmax of a row that is cut is joined from its pieces' largest scores and sums.
+that are computed once per node and row; pre = act(raw); post = softmax of pre over the in-edges of i; out_i = sum
+post x_j, with heads concatenated or averaged. A group of lanes, at most a warp, processes a piece (at most PART_SIZE
+positions of one row, see sums.py); the softmax of a long row combines the largest scores and sums of its pieces.
 
 With g the gradient in the output of a head, u = g_i.x_j, and bars for means over the in-edges (ubar = sum post u)::
 
@@ -16,8 +16,8 @@ The second order, dots being derivatives along the cotangents gg_, is the gradie
     v = c (u - ubar) + g_i.xdot_j                       draw = act' post (v - vbar) + act'' rawdot post (u - ubar)
     src_embedding_j = sum_p postdot g_i + a_s draw + adot_s drawdot       weights a_s = sum_p draw x_j + drawdot xdot_j
 
-draw and drawdot are summed for each node and row before they meet embeddings or weights. The first order is what
-remains of this with draw = drawdot, postdot = post and without the last terms.
+draw and drawdot are summed for each node and row before they are multiplied by embeddings or weights. The first order
+follows with draw = drawdot, postdot = post and without the last terms.
 """
 
 from __future__ import annotations
@@ -30,17 +30,19 @@ import numpy as np
 from trigraph.gpu import sums
 from trigraph.gpu.call import Call
 from trigraph.gpu.launcher import Args, Extents, Types
-from trigraph.gpu.rows import ACCESS, THREADS, Lanes, aligned, is_wide
+from trigraph.gpu.rows import ACCESS, THREADS, HeadLanes, Lanes, aligned, is_wide
 from trigraph.gpu.sums import ROWS, Rows, Total, cover
 from trigraph.table import ACTIVATIONS
 from trigraph.table.lazy import lazy
+
+FIRST_STEP, SECOND_STEP, LAST_STEP, ALL_STEPS = 1, 2, 4, 7  # steps of kernel gat_backward
 
 
 def mha_gat_n2n_fwd(call: Call) -> None:
     """Write out_i = sum post x_j and the scores; see `trigraph.mha_gat_n2n_fwd`."""
     attention, scores = _Attention(call), call.fields["softmax_scores"]
     attention.softmax(scores)
-    first = _Weighted(scores[1], 1, attention.graph.num_positions, attention.inputs.src_embedding)
+    first = _Weighted(scores[1], 1, np.int64(attention.graph.num_positions), attention.inputs.src_embedding)
     attention.aggregate(first, NOTHING, call.fields["output_embedding"])
 
 
@@ -62,24 +64,25 @@ def mha_gat_n2n_bwd2(call: Call) -> None:
     wants_inputs, g = fields.any_of(*_Inputs._fields), aligned(call.grad)
     coefficients = attention.coefficients(g if wants_inputs else None)
     if "grad_output_embedding" in fields:
-        per = coefficients.shape[2]
-        first = _Weighted(coefficients, attention.num_heads * per, per, attention.inputs.src_embedding)
-        second = _Weighted(attention.post, 1, attention.graph.num_positions, attention.dots.src_embedding)
+        post = coefficients.reshape(-1)[3:]  # of the first record
+        strides = attention.num_heads * 4, np.int64(4)
+        first = _Weighted(coefficients, *strides, attention.inputs.src_embedding)
+        second = _Weighted(post, *strides, attention.dots.src_embedding)
         attention.aggregate(first, second, fields["grad_output_embedding"])
     if wants_inputs:
         attention.inputs_gradients(g, coefficients)
 
 
 class _Weighted(NamedTuple):
-    """Rows of an embedding that a sum over in-edges takes, times a coefficient of every position and head."""
+    """A term of a sum over in-edges: rows of an embedding times a coefficient of every position and head."""
 
     coefficients: Any
-    position_stride: int  # numbers from the coefficient of a position to the next one's
-    head_stride: int
-    embedding: Any  # by source; None: no such term
+    position_stride: int  # distance between the coefficients of consecutive positions
+    head_stride: np.int64
+    embedding: Any  # by source; None: no term
 
 
-NOTHING = _Weighted(None, 0, 0, None)
+NOTHING = _Weighted(None, 0, np.int64(0), None)
 
 
 class _Inputs(NamedTuple):
@@ -92,7 +95,7 @@ class _Inputs(NamedTuple):
 
     @classmethod
     def of(cls, arrays: Any) -> _Inputs:
-        """Return arrays whose addresses allow for wide accesses."""
+        """Return arrays whose addresses allow wide accesses."""
         return cls(*(aligned(getattr(arrays, name)) for name in cls._fields))
 
 
@@ -112,7 +115,7 @@ class _Attention:
         )
         self.wide = is_wide(self.dim_head, self.storage)  # whether rows are read 16 bytes at a time
         self.elements = ACCESS // self.storage.itemsize if self.wide else 1
-        self.scores = call.values.get("softmax_scores")  # given back to the first order
+        self.given_scores = call.values.get("softmax_scores")  # saved by the forward, for the first order
 
     @lazy
     def rows(self) -> Rows:
@@ -137,18 +140,19 @@ class _Attention:
             return None, None, None
         return self._project(self.dots.attention_weights, self.inputs, self.inputs.attention_weights, self.dots[:3])
 
-    def _part(self, weights: Any, k: int) -> Any:
-        """Return the weights that meet the source (0), destination (1) or edge (2) embedding."""
-        width = self.inputs.src_embedding.shape[1]
-        return None if weights is None else weights[k * width : (k + 1) * width]
+    def _parts(self, k: int) -> list[Any]:
+        """Return the weights for the source (0), destination (1) or edge (2) embedding, and their cotangent."""
+        first = k * self.num_heads * self.dim_head
+        both = self.inputs.attention_weights, self.dots.attention_weights
+        return [None if weights is None else weights[first:] for weights in both]
 
     def _kinds(self, array: Any, counts: Sequence[int]) -> tuple[Any, Any, Any]:
-        """Return the rows of an array that belong to sources, destinations and edges; None without edge features."""
+        """Return the rows of an array for sources, destinations and edges; None without edge features."""
         src, dst, edge = np.cumsum(counts)
         return array[:src], array[src:dst], None if self.inputs.edge_embedding is None else array[dst:edge]
 
     def _project(self, weights: Any, inputs: _Inputs, weights_2: Any, inputs_2: Sequence[Any]) -> tuple[Any, Any, Any]:
-        """See kernel gat_project: both pairs' sums, a pair without weights being zero."""
+        """Launch gat_project, which sums over both pairs; a pair without weights is zero."""
         counts = [0 if x is None else len(x) for x in self.inputs[:3]]
         out = self.empty(sum(counts), self.num_heads)
         lanes = Lanes.of(self.dim_head, self.elements, 0)
@@ -158,45 +162,42 @@ class _Attention:
         self.kernels.launch("gat_project", (self.storage, self.wide), grid, (THREADS,), args)
         return self._kinds(out, counts)
 
+    def scores_by(self, projections: tuple[Any, Any, Any]) -> tuple[Any, ...]:
+        """Return the kernel arguments for `Scores`."""
+        return (*projections, self.graph.indices, sums.edge_ids(self.graph), self.num_heads)
+
     # ---- softmax
 
     @lazy
-    def post(self) -> Any:
-        """The softmax, (num_heads, num_positions)."""
-        if self.scores is None:
-            self.scores = self.empty(2, self.num_heads, self.graph.num_positions)
-            self.softmax(self.scores)
-        return self.scores[1]
+    def post(self) -> tuple[Any, Any, Any]:
+        """Kernel arguments for `Softmax`: saved values of post, or the statistics of every row."""
+        count = np.int64(self.graph.num_positions)
+        return (None, self.softmax(None), count) if self.given_scores is None else (self.given_scores[1], None, count)
 
-    def softmax(self, scores: Any) -> None:
-        """Write pre and post of every position."""
-        rows, heads, graph, lanes = self.rows, self.num_heads, self.graph, Lanes.of(1, 1)
-        stats = None if rows.long is None else self.empty(graph.num_dst_nodes, 2 * heads)
-        overflow = None if stats is None else sums.overflow_for(self.kernels, rows, stats)
-        numbers = (np.int64(graph.num_positions), heads)
-        index = (*rows.cut, graph.indices, sums.edge_ids(graph))
-        options = (*self.activation, lanes.position_bits)
-        args = (*self.projections, *index, *numbers, *options, scores, stats, overflow)
-        self._launch("gat_scores", (), (cover(rows.num_pieces * heads, lanes.groups),), args)
+    def softmax(self, scores: Any) -> Any:
+        """Write pre and post of every position; without `scores`, return the largest score and sum of each row."""
+        rows, heads, count, lanes = self.rows, self.num_heads, np.int64(self.graph.num_positions), Lanes.of(1, 1)
+        stats = None if rows.long is None and scores is not None else self.empty(self.graph.num_dst_nodes, 2 * heads)
+        overflow = None if rows.long is None else sums.overflow_for(self.kernels, rows, stats)
+        args = (*self.scores_by(self.projections), *self.activation, *rows.cut, count, lanes.position_bits)
+        grid = (cover(rows.num_pieces * heads, lanes.groups),)
+        self._launch("gat_scores", (), grid, (*args, None, scores, stats, overflow))
         if rows.long is not None:
             grid, long_rows = rows.long_blocks(heads)
             self._launch("gat_join", (), grid, (overflow, *long_rows, heads, stats), (32, 8))
+        if rows.long is not None and scores is not None:
             grid = (cover(rows.num_parts * heads, lanes.groups),)
-            self._launch("gat_rescale", (), grid, (stats, *rows.cut, *numbers, lanes.position_bits, scores))
+            self._launch("gat_scores", (), grid, (*args, stats, scores, None, None))
+        return stats
 
     # ---- sums of embeddings
 
     def aggregate(self, first: _Weighted, second: _Weighted, out: Any) -> None:
-        """out_i = sum over both and the in-edges of coefficient x_j."""
+        """out_i = sum of coefficient x_j over both terms and the in-edges."""
         rows, width = self.rows, out.shape[1]
         lanes, overflow = Lanes.of(width, self.elements), self._overflow(rows, width)
-        terms = [
-            value
-            for w in (first, second)
-            for value in (w.coefficients, w.position_stride, np.int64(w.head_stride), w.embedding)
-        ]
-        numbers = (self.num_heads, self.dim_head, lanes.column_bits, lanes.position_bits)
-        args = (*terms, *rows.cut, self.graph.indices, *numbers, out, overflow)
+        numbers = (self.num_heads, self.dim_head, *lanes.bits)
+        args = (*first, *second, *rows.cut, self.graph.indices, *numbers, out, overflow)
         options, grid = (self.wide, second.embedding is not None, self.concat_heads), lanes.grid(rows.num_pieces, width)
         self._launch("gat_aggregate", options, grid, args, real=self.storage)
         self._finish(rows, overflow, out)
@@ -214,94 +215,102 @@ class _Attention:
     # ---- derivatives
 
     def coefficients(self, g: Any) -> Any:
-        """Of g, raw and, second order, raw's derivative at every position and head; only the first without g."""
-        graph, heads, second = self.graph, self.num_heads, self.second
-        reverse, (dots, dots_2) = graph.prepare(), self._dots(g)
-        scores = (*self.projections, *self.projections_dot)
-        means = self._means(dots, scores)
-        second_mean = self._second_mean(dots, dots_2, means, scores) if second and g is not None else None
-        out = self.empty(graph.num_positions, heads, 3 if second else 2)
-        arrays = (self.post, dots, dots_2, means, second_mean, *scores)
-        index = (reverse.destinations, graph.indices, sums.edge_ids(graph))
-        args = (*arrays, *index, np.int64(graph.num_positions), heads, *self.activation, out)
-        grid = (cover(graph.num_positions * heads, THREADS),)
-        self._launch("gat_coefficients", (second,), grid, args)
-        return out
+        """Return the records of kernel gat_backward, (P, H, 2) or, for second order, (P, H, 4); g may be None.
 
-    def _dots(self, g: Any) -> tuple[Any, Any]:
-        """g.x_j and g.xdot_j of every position and head; None stands for zero."""
-        if g is None:
-            return None, None
-        graph, x, x_dot = self.graph, self.inputs.src_embedding, self.dots.src_embedding
-        shape = (graph.num_positions, self.num_heads)
-        dots, dots_2 = self.empty(*shape), None if x_dot is None else self.empty(*shape)
-        lanes = Lanes.of(self.dim_head, self.elements, 0)
-        index = (graph.prepare().destinations, graph.indices, np.int64(dots.size))
-        numbers = (self.num_heads, self.dim_head, self.concat_heads, lanes.column_bits)
-        grid = (cover(dots.size, lanes.groups),)
-        self._launch("gat_dots", (self.wide,), grid, (g, x, x_dot, *index, *numbers, dots, dots_2), real=self.storage)
-        return dots, dots_2
+        The sums of each destination's records and the gradient of its embedding are also written if requested.
+        """
+        graph, heads, rows, orders = self.graph, self.num_heads, self.rows, 2 if self.second else 1
+        coefficients = self.empty(graph.num_positions, heads, 2 * orders)
+        out, totals = (None, None) if g is None else (self.fields["dst_embedding"], self.totals[1])
+        means: list[Any] = [None, None]
+        if rows.long is not None:
+            of_rows = self.empty(graph.num_dst_nodes, (3 if self.second else 1) * heads)
+            means = [of_rows, sums.overflow_for(self.kernels, rows, of_rows)]
+        targets = self._targets(rows, out, totals)
+        scores = (*self.scores_by(self.projections), *self.scores_by(self.projections_dot), *self.activation)
+        embeddings = (g, self.inputs.src_embedding, self.dots.src_embedding, self.dim_head, self.concat_heads)
+        lanes = HeadLanes.of(heads, self.dim_head, self.elements)
+        args = (*embeddings, *self.post, *scores, *rows.cut, *lanes, coefficients, *means, *self._parts(1), *targets)
 
-    def _means(self, dots: Any, scores: tuple[Any, ...]) -> Any:
-        """Means of the dots and, second order, of pre's derivative."""
-        out = self.empty(self.graph.num_dst_nodes, (2 if self.second else 1) * self.num_heads)
-        self._each_piece("gat_means", (self.second,), (self.post, dots, *scores), out)
-        return out
+        def launch(step: int, pieces: int) -> None:
+            options, grid = (
+                (self.wide, self.second),
+                (cover(pieces, lanes.groups) * cover(heads, 1 << lanes.head_bits),),
+            )
+            self._launch("gat_backward", options, grid, (step, *args), real=self.storage)
 
-    def _second_mean(self, dots: Any, dots_2: Any, means: Any, scores: tuple[Any, ...]) -> Any:
-        """Mean of the cotangent of post."""
-        out = self.empty(self.graph.num_dst_nodes, self.num_heads)
-        self._each_piece("gat_second_mean", (), (self.post, dots, dots_2, means, *scores), out)
-        return out
+        launch(ALL_STEPS, rows.num_rows)
+        if rows.long is not None:
+            launch(FIRST_STEP, rows.num_parts)
+            sums.finish(self.kernels, rows, *means[::-1])
+            if self.second:
+                launch(SECOND_STEP, rows.num_parts)
+                sums.finish(self.kernels, rows, *means[::-1])
+            launch(LAST_STEP, rows.num_parts)
+        self._finish_targets(rows, targets)
+        return coefficients
 
-    def _each_piece(self, kernel: str, options: tuple[bool, ...], arrays: tuple[Any, ...], out: Any) -> None:
-        """Launch a kernel that sums over the positions of every row and head."""
-        graph, rows, lanes = self.graph, self.rows, Lanes.of(1, 1)
-        numbers = (np.int64(graph.num_positions), self.num_heads, *self.activation)
-        args = (*arrays, *rows.cut, graph.indices, sums.edge_ids(graph), *numbers, lanes.position_bits)
-        types, grid = self._types(self.dtype, options), (cover(rows.num_pieces * self.num_heads, lanes.groups),)
-        sums.sum_positions(self.kernels, kernel, types, grid, args, rows, out)
+    @lazy
+    def rows_of(self) -> list[Rows]:
+        """Positions by source, by destination and, with edge features, by edge row."""
+        kinds = (sums.by_source, sums.by_destination, sums.by_row)
+        return [of(self.graph) for of, array in zip(kinds, self.inputs[:3], strict=True) if array is not None]
+
+    @property
+    def _counts(self) -> list[int]:
+        """Rows of each kind."""
+        return ([of.num_rows for of in self.rows_of] + [0])[:3]
+
+    @lazy
+    def totals(self) -> tuple[Any, Any, Any, Any]:
+        """Sums of the cotangents of raw by source, destination and edge row; None if weights need none."""
+        if "attention_weights" not in self.fields:
+            return None, None, None, None
+        of_all = self.empty(sum(self._counts), (2 if self.second else 1) * self.num_heads)
+        return (*self._kinds(of_all, self._counts), of_all)
 
     def inputs_gradients(self, g: Any, coefficients: Any) -> None:
-        """Fill in the gradients in embeddings and weights that are asked for."""
-        fields, weights = self.fields, self.fields["attention_weights"]
-        given = [k for k in range(3) if self.inputs[k] is not None]
-        rows = [(sums.by_source, sums.by_destination, sums.by_row)[k](self.graph) for k in given]
-        counts, totals = [of.num_rows for of in rows] + [0] * (3 - len(given)), (None, None, None)
-        if weights is not None:
-            sums_of = self.empty(sum(counts), (coefficients.shape[2] - 1) * self.num_heads)
-            totals = self._kinds(sums_of, counts)
-        for k in given:
-            if fields.any_of(_Inputs._fields[k], "attention_weights"):
-                self._to_rows(k, rows[k], None if k else g, coefficients, fields[_Inputs._fields[k]], totals[k])
-        if weights is not None:
-            self._to_weights(rows, counts, sums_of, weights)
+        """Compute the requested gradients of embeddings and weights, except that of the destinations."""
+        for k in (0, 2):
+            name = _Inputs._fields[k]
+            if self.inputs[k] is not None and self.fields.any_of(name, "attention_weights"):
+                self._to_rows(k, g if k == 0 else None, coefficients, self.fields[name])
+        if "attention_weights" in self.fields:
+            self._to_weights(self.fields["attention_weights"])
 
-    def _to_rows(self, k: int, rows: Rows, g: Any, coefficients: Any, out: Any, totals: Any) -> None:
-        """Write the gradient in one embedding, and the sums of coefficients that the weights' gradient needs."""
-        width, g = self.num_heads * self.dim_head, None if out is None else g
-        overflow = None if out is None else self._overflow(rows, width)
-        totals_overflow = None if totals is None else sums.overflow_for(self.kernels, rows, totals)
-        lanes = Lanes.of(width, self.elements)
-        weights = [self._part(given.attention_weights, k) for given in (self.inputs, self.dots)]
+    def _to_rows(self, k: int, g: Any, coefficients: Any, out: Any) -> None:
+        """Write the gradient of one embedding, and the sums of records for the gradient of the weights."""
+        width, rows, g = self.num_heads * self.dim_head, self.rows_of[k], None if out is None else g
+        lanes, targets = Lanes.of(width, self.elements), self._targets(rows, out, self.totals[k])
         index = (*rows.cut, rows.order, self.graph.prepare().destinations)
-        numbers = (self.num_heads, self.dim_head, self.concat_heads, lanes.column_bits, lanes.position_bits)
-        arrays = (coefficients, coefficients.shape[2], g, *weights, *index)
-        args = (*arrays, *numbers, out, overflow, totals, totals_overflow)
-        self._launch("gat_to_rows", (self.wide,), lanes.grid(rows.num_pieces, width), args, real=self.storage)
+        numbers = (self.num_heads, self.dim_head, self.concat_heads, *lanes.bits)
+        args = (coefficients, g, *self._parts(k), *index, *numbers, *targets)
+        options, grid = (self.wide, self.second), lanes.grid(rows.num_pieces, width)
+        self._launch("gat_to_rows", options, grid, args, real=self.storage)
+        self._finish_targets(rows, targets)
+        if k == 2 and out is not None:
+            sums.clear_unused(self.graph, out)
+
+    def _targets(self, rows: Rows, out: Any, totals: Any) -> tuple[Any, Any, Any, Any]:
+        """Return the arrays for the gradient of an embedding, sums of records, and parts of long rows."""
+        overflow = None if out is None else self._overflow(rows, self.num_heads * self.dim_head)
+        return out, overflow, totals, None if totals is None else sums.overflow_for(self.kernels, rows, totals)
+
+    def _finish_targets(self, rows: Rows, targets: tuple[Any, Any, Any, Any]) -> None:
+        """Add up the parts of the long rows."""
+        out, overflow, totals, totals_overflow = targets
         if out is not None:
             self._finish(rows, overflow, out)
-            if k == 2:
-                sums.clear_unused(self.graph, out)
         if totals is not None:
             sums.finish(self.kernels, rows, totals_overflow, totals)
 
-    def _to_weights(self, rows: Sequence[Rows], counts: Sequence[int], totals: Any, out: Any) -> None:
-        """Write the gradient in the weights."""
+    def _to_weights(self, out: Any) -> None:
+        """Write the gradient of the weights."""
+        counts, rows, orders = self._counts, self.rows_of, 2 if self.second else 1
         parts = self.empty(cover(max(counts), ROWS), out.size)
         offsets = [of.offsets for of in rows] + [None] * (3 - len(rows))
         sizes = (*map(np.int64, counts), len(rows), self.num_heads, self.dim_head)
-        args = (totals, totals.shape[1] // self.num_heads, *self.inputs[:3], *self.dots[:3], *offsets, *sizes, parts)
+        args = (self.totals[3], orders, *self.inputs[:3], *self.dots[:3], *offsets, *sizes, parts)
         self._launch("gat_weights", (), (len(parts) * cover(out.size, 32),), args, (32, 8), self.storage)
         with Total(self.kernels, out, fresh=True) as total:
             total.add(parts)
@@ -311,7 +320,7 @@ class _Attention:
     def _launch(
         self, kernel: str, options: Types, grid: Extents, args: Args, block: Extents = (THREADS,), real: Any = None
     ) -> None:
-        """Launch a kernel instance for `real` (the scores' type by default) and the graph's index type."""
+        """Launch a kernel instance for `real` (default: the dtype of scores) and the graph's index dtype."""
         self.kernels.launch(kernel, self._types(self.dtype if real is None else real, options), grid, block, args)
 
     def _types(self, real: Any, options: Types) -> Types:

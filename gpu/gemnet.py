@@ -1,22 +1,22 @@
 """GemNet-OC's efficient bilinear, production version: the same code for CuPy arrays and NumPy arrays (gpu-host).
 
-Nothing is padded. Kernels work on units of triplets or edges (see units.py) and keep the small matrices of an edge in
-shared memory; only the last matrix product is one of whole blocks of units. With R = rad_W1::
+Lists are not padded. Kernels process units of triplets or edges (see units.py) with the small matrices of an edge in
+shared memory; only the last matrix product is over blocks of units. With R = rad_W1::
 
     B_e[s, c] = sum over t of e of sph[t, s] m[t, c]    P[i, c] = sum over the unit's e and s of R_e[i, s] B_e[s, c]
     m_ca = sum over the output's units of P W^T
 
-The derivatives are written once for both orders. Primes are derivatives along the cotangents gg_, with
+The derivatives of both orders share their code. Primes are derivatives along the cotangents gg_, with
 B' = sum sph' m + sph m', P' = R' B + R B', and with Q = g W, Q' = g W' of each unit::
 
     grad_m_ca = P' W^T + P W'^T         weight = g^T P'         rad_W1 = Q' B^T + Q B'^T
     D' = R^T Q' + R'^T Q, D = R^T Q     sph = D' m + D m'       m = D' sph + D sph'
 
-The first order is what remains of this with R' = R in P' and W' = W in Q', and without all else that is primed, and Q.
-What no triplet reads leaves no trace, NaN or not: units without triplets are skipped, and the products' rows selected.
+The first order follows with R' = R in P' and W' = W in Q', and without Q and all other primed terms. Values that no
+triplet reads, even NaN, have no effect: units without triplets are skipped, and rows of the products are selected.
 
-`basis_embedding` is a matrix product, rad_W1 = rad_basis W; with a spherical basis, one for each block of units, A,
-from which out[t] = A_e sph[t] follows, and the gradient in A of a unit is G = sum over its t of g[t] sph[t]^T.
+`basis_embedding` is a matrix product, rad_W1 = rad_basis W. With a spherical basis, it is a product A for each block of
+units; out[t] = A_e sph[t] follows, and the gradient of A is G = sum over the unit's t of g[t] sph[t]^T.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from trigraph.gpu.sums import ROWS, Total
 from trigraph.gpu.units import SIDE, Pair, Units, add_products, given, members, product
 from trigraph.table.lazy import lazy
 
-MOST_IN_ORDER = 16 * 256  # triplets that kernels/gemnet.cu adds without a tree
+MOST_IN_ORDER = 16 * 256  # most triplets that kernels/gemnet.cu adds without a tree
 
 
 def _flat(array: Any) -> Any:
-    """Return an array as a matrix whose rows are those of the first axis; None for None."""
+    """Flatten all axes but the first; None for None."""
     return None if array is None else array.reshape(len(array), math.prod(array.shape[1:]))
 
 
@@ -64,10 +64,9 @@ basis_embedding_spherical_fwd = basis_embedding_spherical_bwd = basis_embedding_
 
 
 def _embedding_of_edges(call: Call, matrix: Any, matrix_dot: Any, in_order: bool) -> None:
-    """Write the product of rad_basis and `matrix`, which is the weight (`in_order`) or its transpose, or derivatives.
+    """Write the product of rad_basis and `matrix`, the weight (`in_order`) or its transpose, or derivatives.
 
-    Bilinear: in the second order each factor in turn is replaced by its cotangent; in the first one both stand for
-    themselves.
+    The product is bilinear; in the second order, each factor in turn is replaced by its cotangent.
     """
     kernels, fields, g, rad = call.kernels, call.fields, _flat(call.grad), call.inputs.rad_basis
     if call.output is not None:
@@ -135,7 +134,7 @@ class _Embedding:
             units.collect(partial, fields["rad_basis"])
 
     def _product(self, pairs: Sequence[Pair], count: int) -> Any:
-        """Return the sum of products with the weights, one row for each unit; None if there are none."""
+        """Return the sum of products with the weights, with a row for each unit; None without products."""
         if not given(pairs):
             return None
         out = self.kernels.empty(count, self.spherical * self.interm)
@@ -143,7 +142,7 @@ class _Embedding:
         return out
 
     def _triplets(self, first: int, count: int, a: Any, a_dot: Any) -> None:
-        """Write what belongs to the triplets of a block of units."""
+        """Write the fields of the triplets of a block of units."""
         sph = self.inputs.sph_basis
         if self.output is not None:
             pairs = [(sph, a_dot), (self.dots.sph_basis, a)] if self.second else [(sph, a)]
@@ -153,14 +152,14 @@ class _Embedding:
             self._embed(first, count, pairs, shape, self.fields["sph_basis"])
 
     def _embed(self, first: int, count: int, pairs: Sequence[Pair], shape: tuple[int, ...], out: Any) -> None:
-        """See kernel gemnet_embed; `shape` is num_y, num_x, y_stride, x_stride."""
+        """Launch gemnet_embed; `shape` is num_y, num_x, y_stride, x_stride."""
         both = [*pairs, (None, None)][:2]
         place = *self.units.pieces.cut, self.units.order, np.int64(first)
         threads = Tile.of(SIDE, shape[0]).threads
         self.units.launch("gemnet_embed", count, threads, (*both[0], *both[1], *place, *shape, out))
 
     def _outer(self, first: int, count: int, sph_basis: Any) -> Any:
-        """See kernel gemnet_outer; None without a basis."""
+        """Launch gemnet_outer; return None without a basis."""
         if sph_basis is None:
             return None
         out = self.kernels.empty(count, self.interm * self.spherical)
@@ -193,7 +192,7 @@ class _Bilinear:
         self.triplets, self.atoms, self.idx_in = (call.values[name] for name in ("triplets", "atoms", "idx_in"))
         self.sizes = tuple(call.sizes[name] for name in ("interm", "num_spherical", "emb_in"))
         self.units = Units(call.kernels, self.triplets, self.atoms)
-        # The triplets of an edge are summed by several units, each of which has a gradient in the edge's rad_W1.
+        # Several units may sum the triplets of an edge, each with its own gradient of the edge's rad_W1.
         self.per_edge = self.atoms is None and self.units.cut
 
     def run(self) -> None:
@@ -235,7 +234,7 @@ class _Bilinear:
         return p
 
     def _gradients(self, first: int, count: int, g: Any, to_radial: Any, to_m: Any) -> None:
-        """Write the gradients in rad_W1, in sph and, of each triplet, in m."""
+        """Write the gradients of rad_W1, of sph and, by triplet, of m."""
         interm, spherical, emb_in = self.sizes
         weights = (self.inputs.weight, self.dots.weight) if self.second else (None, self.inputs.weight)
         q = [None if w is None else self.kernels.matmul(g, w) for w in weights]
@@ -249,13 +248,13 @@ class _Bilinear:
             self.units.launch("gemnet_triplets", count, threads, args)
 
     def _arrays(self, dot: bool) -> tuple[Any, ...]:
-        """Arguments of kernels: basis and values with their derivatives, and where they are."""
+        """Kernel arguments: basis and values with their derivatives and indices."""
         sph_dot, m_dot = (self.dots.sph, self.dots.m) if dot else (None, None)
         inputs = None if self.idx_in is None else self.idx_in.index
         return (self.inputs.sph, sph_dot, self.inputs.m, m_dot, *self.units.outputs, self.units.order, inputs)
 
     @lazy
     def _spare(self) -> int:
-        """Bytes of two tiles, where an edge that is not cut has more triplets than a kernel adds in one run."""
+        """Bytes of two tiles if an edge that is not cut has more triplets than a kernel adds in order."""
         long = self.atoms is not None and self.triplets.max_size > MOST_IN_ORDER
         return 2 * SIDE * (SIDE + 4) * self.inputs.weight.itemsize if long else 0

@@ -4,19 +4,19 @@ Per edge z = U dx + b_u, a = z where not (z <= 0) else 0, kernel = V a + b_v; pe
 message_i = sum over e into i of K_e h_src(e). Packed parameters are the rows of a (d + 1, H) matrix, U^ = U | b_u, then
 of an (H + 1, F) matrix, V^ = V | b_v, with F = (f_in, f_out), f_out fast; a^ = [a, 1] and x^ = [dx, 1] go with them.
 
-`gno_kernel` works through blocks of edges: matrix products around small kernels. `gno_message` never forms the kernel:
-it works through blocks of pieces (at most PART_SIZE in-edges of one destination, see sums.py) and their moments::
+`gno_kernel` computes blocks of edges by matrix products and small kernels. `gno_message` never forms the kernel; it
+computes blocks of pieces (at most PART_SIZE in-edges of one destination, see sums.py) from their moments::
 
     T[k, f] = sum_e a^_e[k] h_src(e)[f]      message_i = sum over i's pieces of T V^
 
-Its derivatives are written once for both orders. With h' = gg_features, V' = the V^ of gg_params, U' its U,
+The derivatives of both orders share their code. With h' = gg_features, V' = the V^ of gg_params, U' its U,
 c = gg_coords, t = U c + U' dx + b_u' where z is active, and Q = g V^^T, Q' = g V'^T of each piece::
 
     T'[k, f] = sum_e a^ h' + t h             grad_message = T' V^ + T V'
     features = sum Q' a^ + Q t               dV^ = T'^T g
     s' = Q' h + Q h', s = Q h (where active) coords = U^T s' + U'^T s, dU^ = sum s' x^^T + s c^T
 
-The first order is what remains of this with h' = h, V' = V^ and without the products of Q, t and s.
+The first order follows with h' = h, V' = V^ and without the products of Q, t and s.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ import numpy as np
 from trigraph.gpu import sums
 from trigraph.gpu.call import Call
 from trigraph.gpu.products import Columns, product_rows
+from trigraph.gpu.rows import aligned
 from trigraph.gpu.sums import ROWS, Rows, Total, bits, cover
 
-# In-edges that lanes are chosen for, whatever the graph: the bits of a node's sum then depend on its own edges alone.
+# In-degree for which lanes are chosen, for every graph, so that the sum of a node depends only on its own edges.
 USUAL_DEGREE = 16
 
 
@@ -140,7 +141,7 @@ def gno_message_fwd(call: Call) -> None:
     pieces = sums.by_destination(graph)
     partial = net.kernels.empty(pieces.num_pieces, f_out)
     for first, count in sums.blocks(pieces.num_pieces, (net.hidden + 1) * call.sizes["f_in"] * net.itemsize):
-        moments = _Block(net, graph, pieces, first, count).moments(call.inputs.features, None)
+        moments = _Block(net, graph, pieces, first, count).moments(aligned(call.inputs.features), None)
         net.kernels.matmul(moments, net.v_hat(net.params).reshape(-1, f_out), out=partial[first : first + count])
     sums.sum_pieces(net.kernels, pieces, partial, message)
 
@@ -157,7 +158,8 @@ def gno_message_bwd2(call: Call) -> None:
 
 def _message_derivatives(call: Call, features_dot: Any, params_dot: Any) -> None:
     """Write the module's formulas; h' is `features_dot`, V' that of `params_dot`, None standing for zero."""
-    net, graph, grads, features = _Network(call), call.graph, call.fields, call.inputs.features
+    net, graph, grads = _Network(call), call.graph, call.fields
+    features, features_dot = aligned(call.inputs.features), aligned(features_dot)
     grads.clear("params")  # sums over blocks are added to what is there
     if graph.num_positions == 0:
         grads.clear()
@@ -166,7 +168,7 @@ def _message_derivatives(call: Call, features_dot: Any, params_dot: Any) -> None
     pieces = sums.by_destination(graph)
     v = net.v_hat(net.params).reshape(-1, f_out)
     v_dot = None if params_dot is None else net.v_hat(params_dot).reshape(-1, f_out)
-    moving = net.gg_coords is not None or net.gg_params is not None  # or else t = 0
+    moving = net.gg_coords is not None or net.gg_params is not None  # otherwise t = 0
     partial = net.kernels.empty(pieces.num_pieces, f_out) if "grad_message" in grads else None
     to_source = net.kernels.empty(graph.num_positions, f_in) if "features" in grads else None
     to_coords = grads["coords"]
@@ -223,6 +225,8 @@ class _Network:
         self.d, self.hidden, self.f_in = (call.sizes[name] for name in ("d", "hidden", "f_in"))
         self.width = self.f_in * call.sizes["f_out"]
         self.itemsize = self.params.itemsize
+        # Kernel arguments for ``Network``.
+        self.arguments = (self.coords, self.params, self.gg_coords, self.gg_params, self.d, self.hidden)
 
     def u_hat(self, params: Any) -> Any:
         """Rows of U and the row b_u, (d + 1, H)."""
@@ -233,19 +237,19 @@ class _Network:
         return params[(self.d + 1) * self.hidden :].reshape(self.hidden + 1, self.width)
 
     def u(self, params: Any) -> Any:
-        """U alone, (d, H)."""
+        """U without b_u, (d, H)."""
         return self.u_hat(params)[:-1]
 
     def v(self, params: Any) -> Any:
-        """V alone, (H, F)."""
+        """V without b_v, (H, F)."""
         return self.v_hat(params)[:-1]
 
     def total(self, part: Callable[[Any], Any], outer: int = 1) -> Total:
-        """Return the sum that is added to a part of the gradient in the parameters, where that is asked for."""
+        """Return the sum for a part of the gradient of the parameters, if requested."""
         return Total(self.kernels, part(self.fields["params"]) if "params" in self.fields else None, outer)
 
     def stack(self, above: Any, below: Any) -> Any:
-        """Return one matrix above another."""
+        """Stack two matrices vertically."""
         stacked = self.kernels.empty(len(above) + len(below), above.shape[1])
         stacked[: len(above)] = above
         stacked[len(above) :] = below
@@ -254,13 +258,12 @@ class _Network:
     def load(self, first: int, count: int, stride: int, t: Any = None, a: Any = None, x: Any = None) -> None:
         """Write t, a^ and x^ of a block of edges; rows of t and of a^ are `stride` apart."""
         grid = (cover(count * (max(self.d, self.hidden) + 1), 128),)
-        arrays = (self.coords, self.params, self.gg_coords, self.gg_params)
-        args = (*arrays, np.int64(first), np.int64(count), self.d, self.hidden, stride, t, a, x)
+        args = (*self.arguments, np.int64(first), np.int64(count), stride, t, a, x)
         self.kernels.launch("gno_hidden", (self.params.dtype,), grid, (128,), args)
 
     def select(self, first: int, count: int, copies: int, s: Any) -> None:
-        """Set s (count, copies * H) to zero where the hidden layer is not active."""
-        args = (self.coords, self.params, np.int64(first), np.int64(count), self.d, self.hidden, copies, s)
+        """Set s (count, copies * H) to zero where the hidden layer is inactive."""
+        args = (*self.arguments, np.int64(first), np.int64(count), copies, s)
         self.kernels.launch("gno_select", (self.params.dtype,), (cover(count * self.hidden, 128),), (128,), args)
 
 
@@ -268,7 +271,7 @@ class _Network:
 
 
 def _to_destinations(call: Call, pairs: Sequence[tuple[Any, Any]], out: Any) -> None:
-    """out_i = sum over the pairs (K, h) and over e into i of K_e h_src(e); a pair with None is left out."""
+    """out_i = sum over the pairs (K, h) and over e into i of K_e h_src(e); a pair with None is skipped."""
     f_in, f_out = call.sizes["f_in"], call.sizes["f_out"]
     y_bits = min(bits(f_out), 5)
     shape = (f_out, f_in, 1, f_out, y_bits, min(bits(f_in), 7 - y_bits))
@@ -276,7 +279,7 @@ def _to_destinations(call: Call, pairs: Sequence[tuple[Any, Any]], out: Any) -> 
 
 
 def _to_sources(call: Call, kernel: Any) -> None:
-    """features_j = sum over e out of j of K_e^T g_dst(e), if asked for; zero where the kernel is None."""
+    """features_j = sum over e out of j of K_e^T g_dst(e), if requested; zero if the kernel is None."""
     if "features" not in call.fields:
         return
     graph, f_in, f_out = call.graph, call.sizes["f_in"], call.sizes["f_out"]
@@ -294,7 +297,7 @@ def _contract(
     shape: tuple[int, int, int, int, int, int],
     out: Any,
 ) -> None:
-    """See kernel gno_contract; `shape` is num_y, num_x, y_stride, x_stride, y_bits, x_bits."""
+    """Launch gno_contract; `shape` is num_y, num_x, y_stride, x_stride, y_bits, x_bits."""
     given = [pair for pair in pairs if pair[0] is not None and pair[1] is not None]
     if not given or rows.num_positions == 0:
         out.fill(0)
@@ -308,7 +311,7 @@ def _contract(
 
 
 def _to_kernel(call: Call, features: Any) -> None:
-    """kernel_r = sum over the positions that share row r of g_dst h_src^T, if asked for; zero without features."""
+    """kernel_r = sum over the positions that share row r of g_dst h_src^T, if requested; zero without features."""
     graph, out = call.graph, call.fields["kernel"]
     if out is None:
         return
@@ -328,19 +331,10 @@ def _to_kernel(call: Call, features: Any) -> None:
 
 
 class _Tile(NamedTuple):
-    """Lanes of a small matrix product, see kernels/gno_tiles.cuh, as exponents of two."""
+    """Lanes of a small matrix product (see kernels/gno_tiles.cuh), as exponents of two."""
 
     row_bits: int
     col_bits: int
-    depth_bits: int
-
-    @classmethod
-    def of(cls, rows: int, cols: int) -> _Tile:
-        """Return lanes for a product of about these extents: at most 16 products in a block, in 24 KB at most."""
-        col_bits = min(bits(cover(cols, 2)), 4)
-        row_bits = max(min(bits(cover(rows, 4)), 7 - col_bits), 3 - col_bits)
-        per_depth = cls(row_bits, col_bits, 0).elements
-        return cls(row_bits, col_bits, min(4, (3072 // per_depth).bit_length() - 1))
 
     @property
     def rows(self) -> int:
@@ -348,22 +342,20 @@ class _Tile(NamedTuple):
 
     @property
     def cols(self) -> int:
-        return 2 << self.col_bits
+        return 4 << self.col_bits
 
     @property
     def groups(self) -> int:
-        """Products that a thread block does side by side."""
+        """Number of products that a thread block computes concurrently."""
         return 128 >> (self.row_bits + self.col_bits)
 
-    @property
-    def elements(self) -> int:
-        """Elements of both factors of all groups."""
-        return self.groups * (self.rows + self.cols + 2) << self.depth_bits
+
+SMALL = _Tile(2, 1)
 
 
 @dataclass(frozen=True)
 class _Block:
-    """A block of the pieces of the destinations."""
+    """A block of pieces of destinations."""
 
     net: _Network
     graph: Any
@@ -374,38 +366,32 @@ class _Block:
     def moments(self, features_a: Any, features_t: Any) -> Any:
         """sum_e a^ h_a + t h_t of each piece, (count, (H + 1) * f_in); None stands for zero."""
         net, f_in = self.net, self.net.f_in
-        out, tile = net.kernels.empty(self.count, (net.hidden + 1) * f_in), _Tile.of(net.hidden, f_in)
-        arrays = (features_a, features_t, net.coords, net.params, net.gg_coords, net.gg_params)
-        index = (*self.pieces.cut, self.graph.indices, self.graph.edge_ids)
+        out = net.kernels.empty(self.count, (net.hidden + 1) * f_in)
+        tile = _Tile(4, 3) if net.hidden > SMALL.rows or f_in > SMALL.cols else SMALL
+        args = (*net.arguments, features_a, features_t, *self.pieces.cut, self.graph.indices, self.graph.edge_ids)
         tiles = cover(net.hidden, tile.rows) * cover(f_in, tile.cols)
-        self._launch("gno_moments", tile, tiles, (*arrays, *index), (), (out,))
+        self._launch("gno_moments", tile, tiles, args, out)
         return out
 
     def to_source(self, q_a: Any, q_t: Any, out: Any) -> None:
-        """q_a a^ + q_t t of each edge into its position's row of `out`; None stands for zero."""
-        net, tile = self.net, _Tile.of(USUAL_DEGREE, self.net.f_in)
-        arrays = (q_a, q_t, net.coords, net.params, net.gg_coords, net.gg_params)
-        index = (*self.pieces.cut, self.graph.edge_ids)
-        self._launch("gno_to_source", tile, cover(net.f_in, tile.cols), (*arrays, *index), (), (out,))
+        """Write q_a a^ + q_t t of each edge to its position's row of `out`; None stands for zero."""
+        net, tile = self.net, _Tile(2, 3) if self.net.f_in > SMALL.cols else SMALL
+        args = (*net.arguments, q_a, q_t, *self.pieces.cut, self.graph.edge_ids)
+        self._launch("gno_to_source", tile, cover(net.f_in, tile.cols), args, out)
 
     def first_layer(
         self, pairs: Sequence[tuple[Any, Any]], weights: Any, x: Any, add: bool, to_coords: Any, to_params: Any
     ) -> None:
         """With s = sum over the pairs of q h where active, write or add weights^T s and s x^T to the outputs."""
-        net, tile = self.net, _Tile.of(USUAL_DEGREE, self.net.hidden)
+        net, tile = self.net, _Tile(2, 4) if self.net.hidden > SMALL.cols else SMALL
         given = [pair for pair in pairs if pair[0] is not None and pair[1] is not None]
         given += [(None, None)] * (2 - len(given))
-        arrays = (*given[0], *given[1], net.coords, net.params, weights, x)
         index = (*self.pieces.cut, self.graph.indices, self.graph.edge_ids)
-        extra = tile.groups * tile.rows * (tile.cols + 1)
-        self._launch("gno_first_layer", tile, 1, (*arrays, *index), (not add, add), (to_coords, to_params), extra)
+        args = (*net.arguments, *given[0], *given[1], weights, x, *index)
+        self._launch("gno_first_layer", tile, 1, args, not add, add, to_coords, to_params)
 
-    def _launch(
-        self, kernel: str, tile: _Tile, tiles: int, arrays: Any, flags: Any, outputs: Any, extra: int = 0
-    ) -> None:
+    def _launch(self, kernel: str, tile: _Tile, tiles: int, args: Any, *more: Any) -> None:
         net = self.net
-        place = np.int64(self.first), np.int64(self.count)
-        args = (*arrays, *place, net.d, net.hidden, net.f_in, *flags, *tile, *outputs)
-        shared = (tile.elements + extra) * net.itemsize
-        types = (net.params.dtype, self.pieces.offsets.dtype)
-        net.kernels.launch(kernel, types, (cover(self.count, tile.groups) * tiles,), (128,), args, shared)
+        args = (*args, np.int64(self.first), np.int64(self.count), net.f_in, *more)
+        types = (net.params.dtype, self.pieces.offsets.dtype, *tile)
+        net.kernels.launch(kernel, types, (cover(self.count, tile.groups) * tiles,), (128,), args)

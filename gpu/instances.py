@@ -1,7 +1,7 @@
-"""The template instances of every kernel, listed once: NVRTC and the host build compile exactly these.
+"""The template instances of every kernel, which NVRTC and the host build compile.
 
-Names are C++ name expressions such as ``gno_hidden<float>``. Only the standard library is used, and no NumPy: meson
-reads this file before anything is installed.
+Names are C++ name expressions such as ``gno_hidden<float>``. This module uses only the standard library, because meson
+reads it before NumPy is installed.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import product
 
 FLOATS = ("float", "double")
-STORAGE = (*FLOATS, "float16", "bfloat16")  # the latter are of kernels/gat_storage.cuh
+STORAGE = (*FLOATS, "float16", "bfloat16")  # half-precision types of kernels/gat_storage.cuh
 INDICES = ("int", "long long")
 BOOLS = ("false", "true")
 
@@ -38,6 +38,31 @@ def expand(kernel: str, *axes: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(instance(kernel, types) for types in product(*axes))
 
 
+def arguments_of(name: str) -> tuple[frozenset[str], str]:
+    """Return the types among the template arguments of an instance, and its number of degrees, or ""."""
+    kernel, _, inside = name.removesuffix(">").partition("<")
+    arguments = inside.split(", ") if inside else []
+    degrees = arguments[-1] if kernel in SLOW else ""
+    return frozenset(arguments) & frozenset(C_TYPES.values()), degrees
+
+
+#: Kernels that take seconds to compile, the slowest first.
+SLOW = ("dimenet_out_edges", "dimenet_in_edges")
+
+
+def slowness(name: str) -> int:
+    """Return a sort key of instances, by which those that compile slowly come first."""
+    kernel = name.partition("<")[0]
+    return SLOW.index(kernel) if kernel in SLOW else len(SLOW)
+
+
+def together(family: str, name: str) -> list[str]:
+    """Return the other instances for calls with the types and degrees of an instance, slowest to compile first."""
+    types, degrees = arguments_of(name)
+    others = {other: arguments_of(other) for other in INSTANCES[family] if other != name}
+    return sorted((n for n, (t, d) in others.items() if t <= types and d in ("", degrees)), key=slowness)
+
+
 #: Kernels of kernels/sums.cuh, which every family may include.
 SUMS = (
     *expand("finish_rows", FLOATS, INDICES),
@@ -56,7 +81,7 @@ INSTANCES: dict[str, tuple[str, ...]] = {
         *expand("dimenet_directions", FLOATS),
         *expand("dimenet_project", FLOATS),
         *expand("dimenet_transpose", FLOATS),
-        # Up to 8 degrees of spherical harmonics; 7, as models mostly have them, are float32's own.
+        # For up to 8 degrees of spherical harmonics; 7, the usual number, has separate float32 instances.
         *expand("dimenet_out_edges", FLOATS, INDICES, ("0", "1", "2"), ("8",)),
         *expand("dimenet_out_edges", ("float",), INDICES, ("0", "1", "2"), ("7",)),
         *expand("dimenet_in_edges", FLOATS, INDICES, BOOLS, ("8",)),
@@ -73,13 +98,9 @@ INSTANCES: dict[str, tuple[str, ...]] = {
         *expand("gat_project", STORAGE, BOOLS),
         *expand("gat_scores", FLOATS, INDICES),
         *expand("gat_join", FLOATS, INDICES),
-        *expand("gat_rescale", FLOATS, INDICES),
         *expand("gat_aggregate", STORAGE, INDICES, BOOLS, BOOLS, BOOLS),
-        *expand("gat_dots", STORAGE, INDICES, BOOLS),
-        *expand("gat_means", FLOATS, INDICES, BOOLS),
-        *expand("gat_second_mean", FLOATS, INDICES),
-        *expand("gat_coefficients", FLOATS, INDICES, BOOLS),
-        *expand("gat_to_rows", STORAGE, INDICES, BOOLS),
+        *expand("gat_backward", STORAGE, INDICES, BOOLS, BOOLS),
+        *expand("gat_to_rows", STORAGE, INDICES, BOOLS, BOOLS),
         *expand("gat_weights", STORAGE, INDICES),
     ),
     "gemnet": (
@@ -104,18 +125,20 @@ INSTANCES: dict[str, tuple[str, ...]] = {
         *expand("gno_select", FLOATS),
         *expand("gno_contract", FLOATS, INDICES),
         *expand("gno_outer", FLOATS, INDICES),
-        *expand("gno_moments", FLOATS, INDICES),
-        *expand("gno_to_source", FLOATS, INDICES),
-        *expand("gno_first_layer", FLOATS, INDICES),
+        # Tiles for the usual widths, and for small ones.
+        *(name for tile in (("4", "3"), ("2", "1")) for name in expand("gno_moments", FLOATS, INDICES, *zip(tile))),
+        *(name for tile in (("2", "3"), ("2", "1")) for name in expand("gno_to_source", FLOATS, INDICES, *zip(tile))),
+        *(name for tile in (("2", "4"), ("2", "1")) for name in expand("gno_first_layer", FLOATS, INDICES, *zip(tile))),
     ),
     "weighted": (
         *expand("finish_rows", FLOATS, INDICES),
+        *expand("gather_rows", FLOATS, INDICES),
         *expand("weighted_degrees", FLOATS, INDICES),
         *expand("weighted_sum", FLOATS, INDICES, BOOLS, BOOLS),
         *expand("weighted_extrema", FLOATS, INDICES, BOOLS),
         *expand("weighted_extrema_overflow", FLOATS, INDICES),
         *expand("weighted_pick", FLOATS, INDICES),
         *expand("weighted_to_sources", FLOATS, INDICES, BOOLS),
-        *expand("weighted_to_rows", FLOATS, INDICES, BOOLS),
+        *expand("weighted_dots", FLOATS, INDICES, BOOLS, BOOLS),
     ),
 }

@@ -1,15 +1,15 @@
-"""One way to launch a kernel, on the device and on the CPU.
+"""One interface for kernel launches on a device and on the CPU.
 
-A panel function asks :func:`runtime` for the place its arrays live in and launches through it; the same lines of
-Python run on both::
+A panel function gets the runtime of its arrays from :func:`runtime` and launches through it; the same code runs on
+both::
 
     place = runtime(coords)
     kernel = place.xp.empty((num_edges, hidden), coords.dtype)
     place.launch("gno", "gno_hidden", (coords.dtype,), (blocks,), (256,), (coords, params, kernel, np.int32(num_edges)))
 
-On the device each instance of a kernel is compiled by NVRTC at its first use, kept on disk, and launched on the
-caller's current stream, without any synchronisation. On the CPU (``gpu-host``) the same source, built by ``gpu/host``,
-runs in the calling thread.
+On a device, NVRTC compiles each kernel instance at its first use, a cache on disk keeps it, and it is launched on the
+caller's current stream without synchronization. On the CPU (``gpu-host``), the same source, built by ``gpu/host``, runs
+in the calling thread.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import functools
-import hashlib
 import importlib.resources
 import importlib.util
 import json
@@ -26,7 +25,6 @@ import os
 import re
 import shutil
 import subprocess
-import tempfile
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -35,27 +33,25 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from trigraph.gpu.cache import Cache
 from trigraph.gpu.host.parameters import describe
 from trigraph.gpu.instances import C_TYPES, instance
-from trigraph.gpu.sources import expand_includes
 
 Types = Sequence[Any]  # template arguments of a kernel
 Extents = Sequence[int]
 Args = Sequence[Any]
 
-KERNELS = Path(__file__).resolve().parent / "kernels"
 ORDERS = ("forward", "reverse", "random")
 
-# What every kernel is compiled with on a device, and measured with by compile.py.
-OPTIONS = ("--std=c++17", "--ftz=false")
+AHEAD = True  # whether the first launch starts the compilation of all kernels for a call
 
-_NULL = np.uintp(0)
-_STATIC_LIMIT = 48 * 1024  # bytes of shared memory a block may have without asking
+_NULL = np.uintp(0)  # passed as an address by every version of CuPy
+_STATIC_LIMIT = 48 * 1024  # bytes of shared memory per block without an opt-in
 _DTYPES = {c_type: name for name, c_type in C_TYPES.items()} | {"bool": "bool"}
 
 
 def _dtype(c_type: str) -> np.dtype[Any]:
-    """Return the dtype of a C++ type; bfloat16 is that of ml_dtypes, and without it no array has that dtype."""
+    """Return the dtype of a C++ type; for bfloat16 that of ml_dtypes, or a placeholder if it is not installed."""
     if c_type != "bfloat16":
         return np.dtype(_DTYPES[c_type])
     if importlib.util.find_spec("ml_dtypes") is None:
@@ -65,14 +61,14 @@ def _dtype(c_type: str) -> np.dtype[Any]:
 
 
 class KernelError(RuntimeError):
-    """A kernel did what CUDA leaves undefined, found by the CPU version (deadlock, absent lane, race, ...)."""
+    """The CPU version found undefined behaviour of a kernel (deadlock, absent lane, race, ...)."""
 
 
 class _Lock:
-    """A lock that a forked child finds open: the thread that held it does not exist there.
+    """A lock that is open in a forked child, which lacks the thread that held it.
 
-    ``with lock.here:`` enters in one step of the interpreter, so that no exception of a signal handler leaves it
-    locked; and the thread that has it may enter again, so that signal handlers and finalisers may call operators.
+    ``with lock.here:`` enters in one step of the interpreter, so that an exception in a signal handler cannot leave it
+    locked. It is reentrant, so that signal handlers and finalizers may call operators.
     """
 
     def __init__(self) -> None:
@@ -80,20 +76,20 @@ class _Lock:
 
     @property
     def here(self) -> contextlib.AbstractContextManager[Any]:
-        """Return the lock of this process, made when it is first asked for: a forked child has another number."""
+        """The lock of this process, created at its first use."""
         return self._by_process.setdefault(os.getpid(), threading.RLock())
 
 
-#: What a launch on the CPU ends with, by the status that ``cuda_host_launch`` returns.
+#: Exception of a launch on the CPU, by the status that ``cuda_host_launch`` returns.
 _ERRORS: dict[int, type[Exception]] = {1: ValueError, 2: KernelError, 3: MemoryError}
 
-# One launch at a time: a library keeps its threads and shared arrays in one place, whoever has opened it.
+# One launch at a time, because the threads and shared arrays of a library are global.
 _HOST_LOCK = _Lock()
 _DEVICE_LOCK = _Lock()
 
 
 class Runtime(ABC):
-    """A place that kernels run in."""
+    """A device or the CPU, where kernels run."""
 
     #: ``"gpu"`` or ``"gpu-host"``.
     name: str
@@ -105,19 +101,21 @@ class Runtime(ABC):
     ) -> None:
         """Launch one kernel: a ``__global__`` function of ``kernels/<family>.cu``.
 
-        Its template arguments are dtypes, and integers for value parameters; a plain function has none. Grid and block
-        have one to three extents; a grid with an extent of 0 launches nothing, since empty input is ordinary. Arguments
-        are C-contiguous arrays of this place, NumPy scalars of the parameters' types, ``None`` for a null pointer.
+        Template arguments are dtypes, and integers for value parameters. Grid and block have one to three extents; a
+        grid with an extent of 0, for empty input, launches nothing. Arguments are C-contiguous arrays of this runtime,
+        NumPy scalars of the parameters' types, or ``None`` for a null pointer; the members of a struct are consecutive
+        arguments.
 
         Raises
         ------
         TypeError, ValueError
-            An argument's type is not the parameter's; an array is not contiguous, or the kernel has no such instance.
+            If the type of an argument is not that of the parameter, an array is not contiguous, or the kernel has no
+            such instance.
         KernelError
-            Only on the CPU: the kernel itself is wrong.
+            If the kernel has an error; only on the CPU.
         MemoryError
-            The system refuses memory; on the device CuPy's ``OutOfMemoryError``, raised where arrays are made. What the
-            call wrote so far is abandoned; the next call works.
+            If the system refuses memory; on a device, the allocation of arrays raises CuPy's ``OutOfMemoryError``.
+            Results are then incomplete; the next call works.
         """
         if math.prod(grid) > 0:
             self._launch(family, kernel, types, grid, block, args, shared_mem)
@@ -129,7 +127,7 @@ class Runtime(ABC):
 
 
 def runtime(array: Any) -> Runtime:
-    """Return the place an array lives in: NumPy arrays on the CPU, CuPy arrays on their device."""
+    """Return the runtime of an array: the CPU for NumPy arrays, the device for CuPy arrays."""
     if isinstance(array, np.ndarray):
         return _HOST
     if type(array).__module__.partition(".")[0] == "cupy":
@@ -162,7 +160,7 @@ class _Argument(ctypes.Structure):
 
 
 def _instance(known: Mapping[str, Any], family: str, name: str) -> Any:
-    """Return what is known of an instance by its name."""
+    """Return the entry of an instance; raise ValueError for an unknown name."""
     if name not in known:
         raise ValueError(f"{family}: {name} is not among the instances of gpu/instances.py")
     return known[name]
@@ -177,8 +175,8 @@ class _Parameter(NamedTuple):
 
 
 def _parameters(signature: str, names: str) -> tuple[_Parameter, ...]:
-    """Parse a library's description of a kernel: ``"const float*,int"`` and ``"coords,num_edges"``."""
-    types = signature.split(",") if signature else []
+    """Parse a library's description of a kernel: ``"const float*,{int,double}"`` and ``"coords,sizes.n,sizes.x"``."""
+    types = re.sub("[{}]", "", signature).split(",") if signature else []
     return tuple(
         _Parameter(
             name=name,
@@ -191,8 +189,25 @@ def _parameters(signature: str, names: str) -> tuple[_Parameter, ...]:
     )
 
 
+def _structs(signature: str) -> list[tuple[int, int, np.dtype[Any]]]:
+    """Return the argument ranges and dtypes of structs, the last one first."""
+    found, first = [], 0
+    for parameter in re.findall(r"\{.*?\}|[^,]+", signature):
+        types = parameter.strip("{}").split(",")
+        if parameter.startswith("{"):
+            members = [("", np.uintp if c_type.endswith("*") else _dtype(c_type)) for c_type in types]
+            found.append((first, first + len(types), np.dtype(members, align=True)))
+        first += len(types)
+    return found[::-1]
+
+
+def _struct(dtype: np.dtype[Any], members: Sequence[Any]) -> Any:
+    """Pack the members of a struct, arrays as addresses, into a 0-d array, which CuPy passes by value."""
+    return np.array(tuple(getattr(member.data, "ptr", member) for member in members), dtype)
+
+
 def _open(path: Path) -> ctypes.CDLL:
-    """Load a library; what the dynamic linker says of refused memory is a MemoryError."""
+    """Load a library; raise MemoryError if the dynamic linker fails to allocate memory."""
     try:
         return ctypes.CDLL(str(path))
     except OSError as error:
@@ -202,7 +217,7 @@ def _open(path: Path) -> ctypes.CDLL:
 
 
 class HostLibrary:
-    """A shared library made by ``gpu/host``: the kernels of one family, for the CPU."""
+    """A shared library built by ``gpu/host`` with the kernels of one family for the CPU."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(path)
@@ -253,7 +268,7 @@ class HostLibrary:
 
 
 def _check_arguments(kernel: str, parameters: Sequence[_Parameter], args: Sequence[Any], array: type[Any]) -> None:
-    """Check arguments against a kernel's parameters: their number and types; `array` is the class of arrays there."""
+    """Check the number and types of arguments against a kernel's parameters; `array` is the class of arrays."""
     if len(args) != len(parameters):
         raise TypeError(f"{kernel}: takes {len(parameters)} arguments, got {len(args)}")
     for position, (parameter, value) in enumerate(zip(parameters, args, strict=True)):
@@ -268,7 +283,7 @@ def _check_arguments(kernel: str, parameters: Sequence[_Parameter], args: Sequen
 
 
 def _pack(kernel: str, position: int, parameter: _Parameter, value: Any) -> _Argument:
-    """Return what the library takes for an argument of the right type."""
+    """Convert an argument for the library; raise unless an array is aligned, and writable where needed."""
     what = f"{kernel}: argument {position} ({parameter.name})"
     if value is None:
         return _Argument(0, 0, 1)
@@ -300,7 +315,7 @@ class HostRuntime(Runtime):
         self._seed = 0
 
     def library(self, family: str) -> HostLibrary:
-        """Return the library of a kernel family, by default the one installed beside this module."""
+        """Return the library of a kernel family, by default the installed one."""
         if family not in self._libraries:
             module = f"trigraph.gpu._host_{family}"
             spec = importlib.util.find_spec(module)
@@ -312,13 +327,13 @@ class HostRuntime(Runtime):
     def _launch(
         self, family: str, kernel: str, types: Types, grid: Extents, block: Extents, args: Args, shared_mem: int
     ) -> None:
-        """Run a kernel and return when it is done."""
+        """Run a kernel to its end."""
         name = instance_name(kernel, types)
         self.library(family).launch(name, grid, block, args, shared_mem, self._order, self._seed)
 
     @contextlib.contextmanager
     def using(self, library: HostLibrary, order: str, seed: int) -> Iterator[None]:
-        """Let a library serve its family for the duration of a ``with`` block; see :func:`using_host_library`."""
+        """Use a library for its family within a ``with`` block; see :func:`using_host_library`."""
         before = self._libraries.get(library.family), self._order, self._seed
         self._libraries[library.family], self._order, self._seed = library, order, seed
         try:
@@ -337,9 +352,9 @@ def using_host_library(
 ) -> Iterator[HostLibrary]:
     """Run a family's kernels from another build (asan, race) or in another order of blocks and threads.
 
-    The library serves the family it was built for. ``"forward"``, ``"reverse"`` or ``"random"``, from a seed: who goes
-    first among blocks, and among threads that can go on. A correct kernel gives the same bits in each. For tests: this
-    changes the whole process, not one thread.
+    The library replaces that of its family. `order` is ``"forward"``, ``"reverse"`` or ``"random"`` (with a seed); it
+    applies to blocks and to runnable threads, and does not change the results of a correct kernel. This affects the
+    whole process and is meant for tests.
     """
     if order not in ORDERS:
         raise ValueError(f"order must be one of {', '.join(ORDERS)}, got {order!r}")
@@ -356,7 +371,7 @@ _HOST = HostRuntime()
 
 @functools.cache
 def _described() -> dict[str, dict[str, tuple[str, str]]]:
-    """Return what the build wrote of every instance; see `trigraph.gpu.host.parameters`."""
+    """Return the parameters of every instance from the build; see `trigraph.gpu.host.parameters`."""
     file = importlib.resources.files("trigraph.gpu") / "parameters.json"
     table: dict[str, dict[str, tuple[str, str]]] = json.loads(file.read_text(encoding="utf-8"))
     return table
@@ -371,58 +386,45 @@ class DeviceRuntime(Runtime):
         import cupy
 
         self.xp = cupy
-        self._sources: dict[str, str] = {}
+        self.cache = Cache(cupy)
         self._functions: dict[tuple[Any, ...], Any] = {}  # by device, family, kernel and template arguments
 
     def _launch(
         self, family: str, kernel: str, types: Types, grid: Extents, block: Extents, args: Args, shared_mem: int
     ) -> None:
-        """Put a kernel on the current stream and return at once.
+        """Launch a kernel asynchronously on the current stream.
 
-        Arguments are checked at the first launch of an instance: to check each would cost as much as the launch. On the
-        host every launch is checked, and most instances are launched by one line of Python.
+        Arguments are checked only at the first launch of an instance, because a check costs as much as a launch. The
+        host runtime checks every launch of the same code.
         """
         key = (self.xp.cuda.runtime.getDevice(), family, kernel, *types)
-        function = self._functions.get(key)
+        function, structs = self._functions.get(key, (None, ()))
         if function is None:
             name = instance_name(kernel, types)
-            # CuPy would pass whatever it is given.
-            parameters = _parameters(*_instance(_described()[family], family, name))
-            _check_arguments(name, parameters, args, self.xp.ndarray)
+            # CuPy does not check argument types.
+            described = _instance(_described()[family], family, name)
+            structs = _structs(described[0])
+            _check_arguments(name, _parameters(*described), args, self.xp.ndarray)
             for position, value in enumerate(args):
                 if isinstance(value, self.xp.ndarray) and value.device.id != key[0]:
                     text = f"is on device {value.device.id}, but device {key[0]} is current"
                     raise ValueError(f"{name}: argument {position} {text}")
             with _DEVICE_LOCK.here:
-                function = self._functions[key] = self.compiled(family, name)
+                function = self.compiled(family, name)
+                self._functions[key] = function, structs
         if shared_mem > _STATIC_LIMIT and function.max_dynamic_shared_size_bytes < shared_mem:
             function.max_dynamic_shared_size_bytes = shared_mem
-        # CuPy would pass no address at all for None.
-        values = tuple(_NULL if value is None else value for value in args)
-        function(tuple(grid), tuple(block), values, shared_mem=shared_mem)
+        # CuPy does not convert None to a null pointer.
+        values = [_NULL if value is None else value for value in args]
+        for first, end, dtype in structs:
+            values[first:end] = [_struct(dtype, values[first:end])]
+        function(tuple(grid), tuple(block), tuple(values), shared_mem=shared_mem)
 
     def compiled(self, family: str, name: str) -> Any:
-        """Return one instance for the current device, compiled alone, or as an earlier process has compiled it.
-
-        Not by ``RawModule(code=...)``: it would add ``-ftz=true`` behind our options.
-        """
-        if family not in self._sources:
-            self._sources[family] = expand_includes(KERNELS / f"{family}.cu", KERNELS.parent, {})
-        source, cuda = self._sources[family], self.xp.cuda
-        architecture = cuda.Device().compute_capability
-        made_by = self.xp.__version__, cuda.nvrtc.getVersion(), architecture, OPTIONS, name, source
-        folder = Path(os.environ.get("CUPY_CACHE_DIR", "~/.cupy/kernel_cache")).expanduser() / "trigraph"
-        folder /= hashlib.sha256(repr(made_by).encode()).hexdigest()
-        found = next(folder.glob("*.cubin"), None)  # its name is that of the function in it
-        if found is None:
-            code, symbols = cuda.compiler.compile_using_nvrtc(
-                source, OPTIONS, filename=f"{family}.cu", name_expressions=(name,)
-            )
-            folder.mkdir(parents=True, exist_ok=True)
-            found = folder / f"{symbols[name]}.cubin"
-            with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
-                file.write(code)
-            os.replace(file.name, found)  # no other process sees half of it
+        """Return an instance for the current device, and start the compilation of related ones."""
+        if AHEAD and self.cache.find(family, name) is None:
+            self.cache.begin(family, name)
+        found = self.cache.compiled(family, name)
         return self.xp.RawModule(path=str(found)).get_function(found.stem)
 
 

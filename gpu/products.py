@@ -1,6 +1,6 @@
-"""Sums over rows of products of two matrices, left^T right, by own kernels (kernels/products.cuh).
+"""Products left^T right of two matrices, summed over rows by the kernels of kernels/products.cuh.
 
-A library's product adds as many terms as there are rows one by one; here no chain of additions has more than 16 terms.
+A library adds the terms of all rows one by one; here, a chain of additions has at most 16 terms.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from trigraph.gpu.sums import ROWS, Kernels, bits, cover
 
 
 class Tile(NamedTuple):
-    """Lanes of the largest of a block's small products, see kernels/products.cuh, as exponents of two."""
+    """Lanes of a block's largest small product (see kernels/products.cuh), as exponents of two."""
 
     row_bits: int
     col_bits: int
 
     @classmethod
     def of(cls, rows: int, cols: int) -> Tile:
-        """Return lanes for a product of about these extents; at most 16 slices are left of a warp."""
+        """Return lanes for a product of about these extents, with at most 16 slices per warp."""
         col_bits = min(bits(cover(cols, 2)), 4)
         return cls(max(min(bits(cover(rows, 4)), 3), 1 - col_bits), col_bits)
 
@@ -30,12 +30,12 @@ class Tile(NamedTuple):
         return 1 << max(self.row_bits + self.col_bits, 5)
 
     def tiles(self, rows: int, cols: int) -> int:
-        """Tiles that cover a matrix."""
+        """Return the number of tiles that cover a matrix."""
         return cover(rows, 4 << self.row_bits) * cover(cols, 2 << self.col_bits)
 
 
 class Columns(NamedTuple):
-    """Some columns of a matrix: `width` of them from number `first` on."""
+    """Columns ``first .. first + width - 1`` of a matrix."""
 
     matrix: Any
     first: int
@@ -43,7 +43,7 @@ class Columns(NamedTuple):
 
 
 def product_rows(kernels: Kernels, left: Any, right: Any) -> Any:
-    """Return left^T right, summed over each ROWS rows: (chunks, left columns, right columns)."""
+    """Return left^T right for chunks of ROWS rows, shape (chunks, left columns, right columns)."""
     left, right = (x if isinstance(x, Columns) else Columns(x, 0, x.shape[1]) for x in (left, right))
     num_rows = len(left.matrix)
     tile = Tile.of(left.width, right.width)

@@ -8,30 +8,30 @@ import numpy as np
 
 from trigraph.gpu.sums import bits, cover
 
-THREADS = 128  # of a block
+THREADS = 128  # threads of a block
 WARP_BITS = 5
 POSITION_BITS = 3
-ACCESS = 16  # bytes that a lane reads at a time, where addresses and widths allow it
+ACCESS = 16  # bytes that a lane reads at a time, if address and width are multiples of it
 
 
 def is_wide(width: int, dtype: Any) -> bool:
-    """Whether lanes read ACCESS bytes at a time. It depends on the width alone, and so do the bits of sums."""
+    """Whether lanes read ACCESS bytes at a time. This depends on the width only, as does the rounding of sums."""
     return bool(width * dtype.itemsize % ACCESS == 0)
 
 
 def aligned(array: Any) -> Any:
-    """Return the array, or a copy if its address does not allow for such accesses; None for None."""
+    """Return the array, or a copy if its address is not a multiple of ACCESS; None for None."""
     return array if array is None or is_aligned(array) else array.copy()
 
 
 def is_aligned(array: Any) -> bool:
-    """Whether the array's address allows for such accesses."""
+    """Whether the array's address is a multiple of ACCESS."""
     address = array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr
     return bool(address % ACCESS == 0)
 
 
 class Lanes(NamedTuple):
-    """Lanes of a group as exponents of two: along the columns, and along the positions of a piece."""
+    """Lanes of a group along columns and along the positions of a piece, as exponents of two."""
 
     column_bits: int
     position_bits: int
@@ -39,12 +39,17 @@ class Lanes(NamedTuple):
 
     @classmethod
     def of(cls, width: int, elements: int, position_bits: int = POSITION_BITS) -> Lanes:
-        """Return at most a warp for rows of `width` columns.
+        """Return lanes for rows of `width` columns, at most a warp.
 
-        The order of sums must not depend on a graph, so neither do lanes: 8 along the positions suit rows of 8 to 100.
+        The order of sums must not depend on the graph, so lanes do not either; 8 along positions suit degrees 8 to 100.
         """
         column_bits = min(bits(cover(max(width, 1), elements)), WARP_BITS)
         return cls(column_bits, min(position_bits, WARP_BITS - column_bits), elements)
+
+    @property
+    def bits(self) -> tuple[int, int]:
+        """Kernel arguments for ``Lanes``."""
+        return self.column_bits, self.position_bits
 
     @property
     def groups(self) -> int:
@@ -58,3 +63,23 @@ class Lanes(NamedTuple):
     def grid(self, pieces: int, width: int) -> tuple[int]:
         """Blocks for all tiles of all pieces."""
         return (cover(pieces, self.groups) * self.tiles(width),)
+
+
+class HeadLanes(NamedTuple):
+    """Lanes of a group along a head's columns, along heads, and along positions."""
+
+    column_bits: int
+    head_bits: int
+    position_bits: int
+
+    @classmethod
+    def of(cls, num_heads: int, dim_head: int, elements: int) -> HeadLanes:
+        """Return lanes, at most a warp; like `Lanes`, they do not depend on the graph."""
+        column_bits = min(bits(cover(max(dim_head, 1), elements)), WARP_BITS)
+        head_bits = min(bits(num_heads), WARP_BITS - column_bits)
+        return cls(column_bits, head_bits, min(POSITION_BITS, WARP_BITS - column_bits - head_bits))
+
+    @property
+    def groups(self) -> int:
+        """Groups of a block."""
+        return THREADS >> sum(self)

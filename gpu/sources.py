@@ -1,6 +1,6 @@
-"""The text of a kernel file with its includes in place, as NVRTC and the host compiler receive it.
+"""The text of a kernel file with its includes expanded, for NVRTC and the host compiler.
 
-Only the standard library is used: the build runs this module before the package exists.
+This module uses only the standard library, because the build runs it before the package exists.
 """
 
 from __future__ import annotations
@@ -19,9 +19,8 @@ class SourceError(ValueError):
 def expand_includes(path: Path, root: Path, seen: dict[Path, str], generated: Path | None = None) -> str:
     """Return the text of a source with its ``#include "..."`` lines replaced by the files, each file once.
 
-    ``seen`` collects every file's text in the order of first use. ``#line`` keeps names (relative to ``root``) and
-    numbers. A file that is not beside the one that includes it is looked for in `generated`, where the build has
-    written it; an installed package has it beside the others.
+    ``seen`` collects every file's text in the order of first use. ``#line`` preserves names (relative to ``root``) and
+    line numbers. A file that is not next to the including one is searched in `generated`, the output of the build.
     """
     text = path.read_text(encoding="utf-8")
     seen[path] = text

@@ -1,7 +1,7 @@
-"""Sums in a fixed order on the device, for every family: the same bits each time, and no long chain of roundings.
+"""Sums in a fixed order for every family: bitwise reproducible, without long chains of additions.
 
-The kernels are in kernels/sums.cuh; a family that uses them includes it and lists ``instances.SUMS``. Rows of a CSR
-array are summed in pieces of at most PART_SIZE positions, rows of matrices ROWS at a time.
+The kernels are in kernels/sums.cuh; a family that uses them includes this file and lists ``instances.SUMS``. Rows of a
+CSR array are summed in pieces of at most PART_SIZE positions, rows of matrices in chunks of ROWS.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ import numpy as np
 from trigraph.gpu.launcher import Args, Extents, Types, runtime
 from trigraph.graphs import PART_SIZE, LongRows
 
-ROWS = 256  # rows of a matrix that are summed at a time
-# Bytes that the arrays of one block may take. How many rows a block has follows from it, and so does the order of a sum
-# over blocks: it is the same number on every device.
+ROWS = 256  # rows of a matrix in a chunk of a sum
+# Bytes for the arrays of one block. This determines the number of rows of a block, and thereby the order of a sum over
+# blocks, so it is the same on every device.
 WORKSPACE = 1 << 30
-# Threads, rows and, the least that suffice, columns of a block of kernels/matrices.cuh.
+# Threads, rows and possible numbers of columns of a block of kernels/matrices.cuh.
 MATRIX_THREADS, MATRIX_ROWS, MATRIX_COLUMNS = 256, 128, (16, 32, 64)
-MAX_BLOCKS = 256  # blocks grow instead
-MAX_LEVELS = 16  # of the tree that their sums are added up in
+MAX_BLOCKS = 256  # beyond this number, blocks grow
+MOST_ROWS = 65535 * ROWS  # rows per launch, limited by the number of blocks along the second axis
+MAX_LEVELS = 16  # levels of the tree of block sums
 
 
 class Kernels:
-    """The kernels of a family where an array of NumPy or CuPy lives; `dtype` is the array's."""
+    """The kernels of a family on the device and with the `dtype` of an array."""
 
     def __init__(self, family: str, array: Any) -> None:
         self.family, self.dtype = family, array.dtype
@@ -34,19 +35,19 @@ class Kernels:
         self.xp = self.runtime.xp
 
     def empty(self, *shape: int) -> Any:
-        """Return workspace of the dtype."""
+        """Return uninitialized workspace."""
         return self.xp.empty(shape, self.dtype)
 
     def launch(self, kernel: str, types: Types, grid: Extents, block: Extents, args: Args, shared_mem: int = 0) -> None:
-        """Launch a kernel; a plain integer is an ``int`` of the kernel."""
+        """Launch a kernel, with Python integers as ``int``."""
         values = [np.int32(value) if type(value) in (int, bool) else value for value in args]
         self.runtime.launch(self.family, kernel, types, grid, block, values, shared_mem)
 
     def matmul(self, left: Any, right: Any, out: Any = None, add: bool = False) -> Any:
-        """Return left right, or add it to `out`, for matrices in C order or, `right`, the transposition of one.
+        """Return left @ right, or add it to `out`; `right` may be the transpose of a C-contiguous matrix.
 
-        By the own kernel of kernels/matrices.cuh: a library's product has other bits for another number of rows, may
-        round to fewer (TF32), and cannot be captured.
+        kernels/matrices.cuh is used instead of a library, whose rounding depends on the number of rows, which may
+        compute in TF32, and which cannot be captured.
         """
         depth, width = right.shape
         if out is None:
@@ -62,12 +63,12 @@ class Kernels:
 
 
 def cover(count: int, size: int) -> int:
-    """Blocks of a size that cover a count."""
+    """Return the number of blocks of a size that cover a count."""
     return -(-count // size)
 
 
 def bits(number: int) -> int:
-    """Exponent of the lowest power of two that is not below `number` >= 1."""
+    """Exponent of the smallest power of two >= `number` >= 1."""
     return (number - 1).bit_length()
 
 
@@ -75,15 +76,15 @@ _small = False  # see small_blocks
 
 
 def workspace(usual: int) -> int:
-    """Return how large a work space may be: as large as usual, or as small as can be within `small_blocks`."""
+    """Return the limit of a workspace: the usual one, or the smallest within `small_blocks`."""
     return 1 if _small else usual
 
 
 @contextmanager
 def small_blocks() -> Iterator[None]:
-    """Let work spaces be as small as can be: small graphs then take the many blocks that large ones take.
+    """Use the smallest workspaces, so that small graphs are split into as many blocks as large ones.
 
-    For verification. No operator may run in another thread meanwhile.
+    This is for verification; no operator may run in another thread meanwhile.
     """
     global _small
     _small = True
@@ -94,7 +95,7 @@ def small_blocks() -> Iterator[None]:
 
 
 def blocks(count: int, bytes_per_row: int) -> Iterator[tuple[int, int]]:
-    """First row and number of rows of each block whose workspace is bounded; a multiple of ROWS, but for the last."""
+    """Yield first row and number of rows of blocks with bounded workspace, multiples of ROWS except the last."""
     step = cover(max(workspace(WORKSPACE) // bytes_per_row, cover(count, MAX_BLOCKS)), ROWS) * ROWS
     for first in range(0, count, step):
         yield first, min(step, count - first)
@@ -107,20 +108,20 @@ def sum_rows(kernels: Kernels, values: Any, total: Any, outer: int = 1) -> None:
 
 
 class Total:
-    """A sum that comes in parts and goes to `total` when the ``with`` block ends, all parts added pairwise.
+    """Pairwise sum of parts, written to `total` at the end of the ``with`` block.
 
-    The sums of 1, 2, 4, ... parts that wait for as many others are rows of one array. Each part is summed and added to
-    those that it completes by the same launch; the last one adds up all of them, so it waits for the end.
+    Sums of 1, 2, 4, ... parts that wait for as many others are rows of one array. One launch sums a part and adds it to
+    the sums that it completes. The last part is kept until the end, where one launch adds all remaining sums.
 
-    With `outer`, the parts' rows are matrices (outer, rest), and `total` is their transpose. A `fresh` sum replaces
-    what is in `total`; by default it is added to that.
+    With `outer`, rows of the parts are matrices (outer, rest), and `total` is their transpose. A `fresh` sum replaces
+    `total`; by default, it is added to it.
     """
 
     def __init__(self, kernels: Kernels, total: Any, outer: int = 1, fresh: bool = False) -> None:
         self._kernels, self._total, self._outer, self._fresh = kernels, total, outer, fresh
         self._waiting: Any = None  # the last part, at most ROWS rows
         self._sums: Any = None
-        self._count = 0  # parts in `_sums`; its bits say which rows there are
+        self._count = 0  # parts in `_sums`; its bits are the rows in use
 
     def add(self, values: Any) -> None:
         """Add the sum over the first axis of a part."""
@@ -135,7 +136,7 @@ class Total:
         self._waiting = values
 
     def _complete(self) -> None:
-        """Add the waiting part to the sums of as many parts as it completes."""
+        """Add the waiting part to the sums that it completes."""
         if self._sums is None:
             self._sums = self._kernels.xp.empty((MAX_LEVELS, self._total.size), self._total.dtype)
         completed = (self._count ^ (self._count + 1)).bit_length() - 1  # ones at the end
@@ -145,10 +146,12 @@ class Total:
 
     def _sum(self, values: Any, out: Any, outer: int, earlier: Any, num_earlier: int, accumulate: bool) -> None:
         width = self._total.size
-        grid = (cover(width, 32), cover(len(values), ROWS))
-        sizes = (np.int64(len(values)), np.int64(width), ROWS, np.int64(outer))
-        args = (values, *sizes, earlier, num_earlier, accumulate, out)
-        self._kernels.launch("sum_rows", (out.dtype,), grid, (32, 8), args)
+        for first in range(0, len(values), MOST_ROWS):  # one iteration, except for many million rows
+            part = values[first : first + MOST_ROWS]
+            grid = (cover(width, 32), cover(len(part), ROWS))
+            sizes = (np.int64(len(part)), np.int64(width), ROWS, np.int64(outer))
+            args = (part, *sizes, earlier, num_earlier, accumulate, out[first // ROWS :])
+            self._kernels.launch("sum_rows", (out.dtype,), grid, (32, 8), args)
 
     def __enter__(self) -> Total:
         return self
@@ -163,34 +166,34 @@ class Total:
 class Rows(NamedTuple):
     """Rows of a CSR array and their pieces.
 
-    Row i has the positions offsets[i]..offsets[i+1]-1, or what `order` holds there. A row of at most PART_SIZE
-    positions is the piece of its number; part t of the longer ones is piece num_rows + t.
+    Row i has the positions offsets[i]..offsets[i+1]-1, or the entries of `order` there. A row with at most PART_SIZE
+    positions is a piece with the row's number; part t of all longer rows is piece num_rows + t.
     """
 
     offsets: Any
     order: Any
     num_rows: int
     num_positions: int
-    long: LongRows | None  # None where all rows are whole
+    long: LongRows | None  # None if no row is cut
 
     @property
     def num_parts(self) -> int:
-        """Parts of all long rows."""
+        """Number of parts of all long rows."""
         return 0 if self.long is None else int(self.long.parts.shape[1])
 
     @property
     def num_pieces(self) -> int:
-        """Rows and parts."""
+        """Number of rows and parts."""
         return self.num_rows + self.num_parts
 
     @property
     def cut(self) -> tuple[Any, Any, Any, Any]:
-        """What kernels take for their ``Cut``."""
+        """Kernel arguments for ``Cut``."""
         parts = None if self.long is None else self.long.parts
         return self.offsets, parts, np.int64(self.num_rows), np.int64(self.num_pieces)
 
     def long_blocks(self, width: int) -> tuple[tuple[int], tuple[Any, Any]]:
-        """Grid of a kernel with a block for each long row and 32 columns, and what it takes for its ``LongRow``."""
+        """Grid of a kernel with a block for each long row and 32 columns, and its arguments for ``LongRow``."""
         assert self.long is not None
         count = self.long.rows.shape[1]
         return (count * cover(width, 32),), (self.long.rows, np.int64(count))
@@ -209,7 +212,7 @@ def by_source(graph: Any) -> Rows:
 
 
 def by_row(graph: Any) -> Rows:
-    """Positions of a `CSC` by row of its edge arrays; no offsets and no order where row and position are the same."""
+    """Positions of a `CSC` by row of its edge arrays, without offsets and order if rows equal positions."""
     if graph.edges_in_order:
         return Rows(None, None, graph.num_positions, graph.num_positions, None)
     offsets, order = graph.prepare()[3:]
@@ -217,23 +220,23 @@ def by_row(graph: Any) -> Rows:
 
 
 def edge_ids(graph: Any) -> Any:
-    """Rows of the edge arrays by position; None where row and position are the same."""
+    """Rows of the edge arrays by position; None if rows equal positions."""
     return None if graph.edges_in_order else graph.edge_ids
 
 
 def clear_unused(graph: Any, out: Any) -> None:
-    """Set to zero what `by_row` leaves out: rows of the edge arrays after the last position."""
+    """Set rows of the edge arrays after the last position, which `by_row` omits, to zero."""
     if graph.edges_in_order and graph.num_edges > graph.num_positions:
         out[graph.num_positions :].fill(0)
 
 
 def overflow_for(kernels: Kernels, rows: Rows, out: Any) -> Any:
-    """Workspace for what the parts of long rows sum up to; None where there are none."""
+    """Workspace for the sums of parts of long rows; None without long rows."""
     return None if rows.long is None else kernels.xp.empty((rows.num_parts, out.shape[1]), out.dtype)
 
 
 def finish(kernels: Kernels, rows: Rows, overflow: Any, out: Any, divisor: Any = None) -> None:
-    """Write what the parts of each long row sum up to, divided by the row's divisor, to its row of `out`."""
+    """Write the sum of the parts of each long row, divided by the row's divisor, to its row of `out`."""
     if rows.long is None:
         return
     grid, index = rows.long_blocks(out.shape[1])
@@ -246,7 +249,7 @@ def sum_positions(
 ) -> None:
     """Launch a kernel that sums over the positions of every piece, and write the sum of each row to `out`.
 
-    The kernel takes `args` and, last, where the sums of whole rows and those of parts go.
+    The kernel's last two arguments, after `args`, are the outputs for whole rows and for parts.
     """
     overflow = overflow_for(kernels, rows, out)
     kernels.launch(kernel, types, grid, (128,), (*args, out, overflow))
@@ -263,7 +266,7 @@ def gather(kernels: Kernels, values: Any, rows: Rows, out: Any) -> None:
 
 
 def spread(kernels: Kernels, rows: Rows, values: Any) -> Any:
-    """Return values[row] of each piece, zero where the piece is empty."""
+    """Return values[row] for each piece, zero for empty pieces."""
     out = kernels.xp.empty((rows.num_pieces, values.shape[1]), values.dtype)
     args = (values, *rows.cut, values.shape[1], out)
     kernels.launch("spread_rows", (out.dtype, rows.offsets.dtype), (cover(out.size, 128),), (128,), args)
@@ -271,7 +274,7 @@ def spread(kernels: Kernels, rows: Rows, values: Any) -> Any:
 
 
 def sum_pieces(kernels: Kernels, rows: Rows, values: Any, out: Any) -> None:
-    """out[i] = sum over row i's pieces, which `values` has as rows."""
+    """out[i] = sum over row i's pieces, which are rows of `values`."""
     args = (values, rows.offsets, np.int64(rows.num_rows), out.shape[1], out)
     kernels.launch("rows_of_pieces", (out.dtype, rows.offsets.dtype), (cover(out.size, 128),), (128,), args)
     finish(kernels, rows, values[rows.num_rows :], out)

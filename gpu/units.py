@@ -1,7 +1,7 @@
 """Units of work of GemNet-OC's kernels, and the matrix products around them.
 
-A unit is an edge with its triplets or a piece of one with many (at most PART_SIZE of them, see sums.py); where edges
-are summed into atoms, an atom with its edges or a piece of one, each edge with all its triplets.
+A unit is an edge with its triplets, or a piece of one with at most PART_SIZE triplets (see sums.py). If edges are
+summed into atoms, it is an atom with its edges or a piece of one, and each edge has all its triplets.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from trigraph.gpu.products import product_rows
 from trigraph.gpu.sums import ROWS, Kernels, Rows, Total, cover
 from trigraph.graphs import PART_SIZE
 
-SIDE = 32  # of a tile of kernels/products.cuh, rows and columns
+SIDE = 32  # rows and columns of a tile of kernels/products.cuh
 
 Pair = tuple[Any, Any]
 
 
 def given(pairs: Sequence[Pair]) -> list[Pair]:
-    """Leave out the pairs that have a None, which stands for zero."""
+    """Return the pairs without None, which stands for zero."""
     return [pair for pair in pairs if pair[0] is not None and pair[1] is not None]
 
 
 def product(kernels: Kernels, pairs: Sequence[Pair], out: Any) -> None:
-    """Write the sum over the pairs of left right."""
+    """Write the sum of left @ right over the pairs."""
     present = given(pairs)
     if not present or out.size == 0:
         out.fill(0)
@@ -35,7 +35,7 @@ def product(kernels: Kernels, pairs: Sequence[Pair], out: Any) -> None:
 
 
 def add_products(kernels: Kernels, pairs: Sequence[Pair], total: Total) -> None:
-    """Add to `total` the sum over the pairs of left^T right."""
+    """Add the sum of left^T right over the pairs to `total`."""
     for left, right in given(pairs):
         per_row = (left.shape[1] + right.shape[1] + left.shape[1] * right.shape[1] // ROWS) * left.itemsize
         for first, count in sums.blocks(len(left), per_row):
@@ -44,13 +44,13 @@ def add_products(kernels: Kernels, pairs: Sequence[Pair], total: Total) -> None:
 
 
 def members(segments: Any) -> Rows:
-    """Members of `Segments` by segment; those of a segment with more than PART_SIZE members are cut."""
+    """Members of `Segments` by segment; a segment with more than PART_SIZE members is cut."""
     long = segments.long_rows("offsets", segments.offsets) if segments.max_size > PART_SIZE else None
     return Rows(segments.offsets, segments.order, segments.num_segments, segments.num_members, long)
 
 
 class Units:
-    """The units of a call: pieces of the triplets of edges, or of the edges of atoms; whole where they are small."""
+    """The units of a call: pieces of the triplets of edges, or of the edges of atoms."""
 
     def __init__(self, kernels: Kernels, triplets: Any, atoms: Any = None) -> None:
         self.kernels = kernels
@@ -61,16 +61,16 @@ class Units:
 
     @property
     def count(self) -> int:
-        """Units of all outputs."""
+        """Number of units of all outputs."""
         return self.pieces.num_pieces
 
     def blocks(self, bytes_per_unit: int) -> Iterator[tuple[int, int, slice]]:
-        """First unit and number of units, and the slice they make, of blocks whose workspace is bounded."""
+        """Yield first unit, number of units and slice of blocks with bounded workspace."""
         for first, count in sums.blocks(self.count, bytes_per_unit):
             yield first, count, slice(first, first + count)
 
     def spread(self, values: Any) -> Any:
-        """Return the rows that units belong to, zero for those without triplets; None for None."""
+        """Return the row of each unit, zero for units without triplets; None for None."""
         if values is None:
             return None
         out = self.kernels.empty(self.count, values.shape[1])
@@ -78,11 +78,11 @@ class Units:
         return out
 
     def partial(self, out: Any) -> Any:
-        """Return an array with a row for each unit, whose sums go to `out` in the end; None for None."""
+        """Return an array with a row for each unit, which `collect` sums into `out`; None for None."""
         return self.kernels.empty(self.count, out.shape[1]) if self.cut and out is not None else out
 
     def collect(self, partial: Any, out: Any) -> None:
-        """Add up what the units have written, without the rows of those that have no triplets."""
+        """Sum the results of units, skipping units without triplets."""
         self._select(partial, False, partial)
         if self.cut:
             sums.sum_pieces(self.kernels, self.pieces, partial, out)
@@ -91,11 +91,11 @@ class Units:
         self.launch("gemnet_select", cover(self.count, 4), 128, (values, *self.outputs, by_row, out.shape[1], out))
 
     def launch(self, kernel: str, blocks: int, threads: int, args: Sequence[Any], shared_mem: int = 0) -> None:
-        """Launch a kernel for the types of the numbers and of the indices."""
+        """Launch a kernel for the dtypes of values and indices."""
         types = (self.kernels.dtype, self.pieces.offsets.dtype)
         self.kernels.launch(kernel, types, (blocks,), (threads,), args, shared_mem)
 
 
 def _order(segments: Any) -> Any:
-    """Members by segment; None if they are in that order."""
+    """Members by segment; None if they are already sorted."""
     return None if segments is None or segments.is_sorted else segments.order

@@ -1,8 +1,8 @@
 """Weighted aggregation, production version: the same code for CuPy arrays on a device and NumPy arrays (gpu-host).
 
-Messages m_p = w_e x_j of every position p (an in-edge of i from j, e its row) are summed, averaged, or their smallest
-or largest taken for every feature. A group of lanes, at most a warp, sums a piece (at most PART_SIZE positions of one
-row, see sums.py); the derivatives gather by source and by row of the edge arrays.
+Messages m_p = w_e x_j of every position p (an in-edge of i from j, e its row) are summed or averaged, or the smallest
+or largest is selected for every feature. A group of lanes, at most a warp, sums a piece (at most PART_SIZE positions of
+one row, see sums.py); the derivatives gather by source and by row of the edge arrays.
 
 With D the node degree (1 for a sum) and, for the mean by weight, c_p = x_j - out_i (otherwise c_p = x_j)::
 
@@ -13,7 +13,7 @@ The second order, dots being derivatives along the cotangents gg_; r_i = Ddot_i 
     outdot_i = sum_p (w_p xdot_j + wdot_p c_p) / D_i        embedding_j = sum_p (wdot_p - w_p r_i) g_i / D_i
     edge_weight_e = sum_p g_i . (xdot_j - outdot_i - r_i c_p) / D_i     (outdot only for the mean by weight)
 
-For min and max all of these count only for the position that has won, feature by feature.
+For min and max, only the selected position contributes, separately for every feature.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def agg_weighted_n2n_bwd2(call: Call) -> None:
 
 
 class _Weighted:
-    """The arguments of a call and the launches they need; what a backward was not given is computed when needed."""
+    """The arguments and launches of a call; saved outputs that are missing are computed when needed."""
 
     def __init__(self, call: Call) -> None:
         self.kernels, self.graph, self.op = call.kernels, call.graph, call.values["op"]
@@ -103,7 +103,7 @@ class _Weighted:
 
     @lazy
     def degree(self) -> Any:
-        """What sums are divided by; None for 1."""
+        """Divisor of the sums; None for 1."""
         if self.op != "mean":
             return None
         if self.given_degree is not None:
@@ -123,7 +123,7 @@ class _Weighted:
 
     @lazy
     def location(self) -> Any:
-        """Where the smallest or largest message is; None for other operations."""
+        """Positions of the smallest or largest messages; None for other operations."""
         if self.op not in ("min", "max"):
             return None
         if self.given_location is not None:
@@ -140,19 +140,19 @@ class _Weighted:
         self._sum("weighted_degrees", (), lanes.grid(rows.num_pieces, 1), args, rows, out.reshape(-1, 1))
 
     def sum(self, pair: tuple[Any, Any], pair_2: tuple[Any, Any], centre: Any, degree: Any, out: Any) -> None:
-        """See kernel weighted_sum; a pair is weights and values, without values it is left out."""
+        """Launch weighted_sum; a pair is (weights, values), and is skipped without values."""
         rows, graph, lanes = self.rows, self.graph, self.lanes
         arrays = (*pair, *pair_2, centre, degree, *rows.cut, graph.indices, sums.edge_ids(graph))
         options, grid = (self.wide, pair_2[1] is not None), lanes.grid(rows.num_pieces, self.width)
-        args = (*arrays, self.width, lanes.column_bits, lanes.position_bits)
+        args = (*arrays, self.width, *lanes.bits)
         self._sum("weighted_sum", options, grid, args, rows, out, degree)
 
     def extrema(self, out: Any, location: Any) -> None:
-        """Write the smallest or largest messages and where they are."""
+        """Write the smallest or largest messages and their positions."""
         rows, graph, largest, lanes = self.rows, self.graph, self.op == "max", self.lanes
         overflow = [sums.overflow_for(self.kernels, rows, array) for array in (out, location)]
         index = (*rows.cut, graph.indices, sums.edge_ids(graph))
-        numbers = (self.width, largest, lanes.column_bits, lanes.position_bits)
+        numbers = (self.width, largest, *lanes.bits)
         args = (self.edge_weight, self.embedding, *index, *numbers, out, location, *overflow)
         self._launch("weighted_extrema", (self.wide,), lanes.grid(rows.num_pieces, self.width), args)
         if rows.long is not None:
@@ -174,22 +174,30 @@ class _Weighted:
             self.sum(*pairs, centre, self.degree, out)
 
     def to_sources(self, g: Any, weights: Any, weights_2: Any, degree_dot: Any, out: Any) -> None:
-        """See kernel weighted_to_sources."""
+        """Launch weighted_to_sources."""
         graph, rows, lanes = self.graph, sums.by_source(self.graph), self.lanes
         index = (*rows.cut, rows.order, graph.prepare().destinations, sums.edge_ids(graph))
         arrays = (g, weights, weights_2, self.degree, degree_dot, self.location, *index)
-        args = (*arrays, self.width, lanes.column_bits, lanes.position_bits)
+        args = (*arrays, self.width, *lanes.bits)
         self._sum("weighted_to_sources", (self.wide,), lanes.grid(rows.num_pieces, self.width), args, rows, out)
 
     def to_rows(self, g: Any, pair: tuple[Any, Any], degree_dot: Any, out: Any) -> None:
-        """See kernel weighted_to_rows; the pair is values and centre, each may be None."""
-        graph, rows, lanes = self.graph, sums.by_row(self.graph), Lanes.of(self.width, self.elements, 0)
+        """Write the sums of kernel weighted_dots over the positions of a row; the pair is (values, centre).
+
+        Either may be None. Dots are computed by destination, so that each gradient is loaded once.
+        """
+        graph, rows, lanes = self.graph, self.rows, self.lanes
+        in_place = graph.edges_in_order
+        dots = out if in_place else self.kernels.empty(graph.num_positions, 1)
         pair_2 = (None, None) if degree_dot is None else (self.embedding, self.output)
-        index = (*rows.cut, rows.order, graph.prepare().destinations, graph.indices)
-        arrays = (g, *pair, *pair_2, self.degree, degree_dot, self.location, *index)
-        args, grid = (*arrays, self.width, lanes.column_bits), (cover(rows.num_pieces, lanes.groups),)
-        self._sum("weighted_to_rows", (self.wide,), grid, args, rows, out.reshape(-1, 1))
-        sums.clear_unused(graph, out)
+        arrays = (g, *pair, *pair_2, self.degree, degree_dot, self.location, *rows.cut, graph.indices)
+        args = (*arrays, self.width, *lanes.bits, dots)
+        options, grid = (self.wide, degree_dot is not None), (cover(rows.num_pieces, lanes.groups),)
+        self._launch("weighted_dots", options, grid, args)
+        if in_place:
+            sums.clear_unused(graph, out)
+        else:
+            sums.gather(self.kernels, dots, sums.by_row(graph), out.reshape(-1, 1))
 
     def _types(self, options: Types) -> Types:
         return (self.embedding.dtype, self.graph.offsets.dtype, *options)

@@ -1,4 +1,4 @@
-"""The readable panel: one file for each family, each function a page of NumPy that reads like the formula."""
+"""The readable panel in NumPy: one file for each family; each function fits a page and reads like the formula."""
 
 from typing import Any
 

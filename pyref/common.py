@@ -1,4 +1,4 @@
-"""What the families of the readable panel share."""
+"""Functions shared by the families of the readable panel."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def scatter(index, rows, num):
 
 
 def masked(mask, x):
-    """Return x where the mask holds, else 0: a NaN that is masked out goes nowhere."""
+    """Return x where the mask holds, else 0. A product with the mask would keep a NaN that is masked out."""
     return np.where(mask, x, np.zeros((), x.dtype))
 
 

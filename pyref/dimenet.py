@@ -50,7 +50,7 @@ def within(dist):
 
 
 def select(inside, *terms):
-    """Terms inside the cutoff, zero beyond it whatever they are there."""
+    """Terms inside the cutoff; zero beyond it, even where the terms are NaN."""
     return [np.where(inside, f, np.zeros((), f.dtype)) for f in terms]
 
 
@@ -198,7 +198,7 @@ def split_weights(weights, n_spherical, n_radial):
 
 
 def join_weights(W1, W2):
-    """Undo `split_weights`, in C order whatever that of einsum's results."""
+    """Inverse of `split_weights`. The result is in C order, which einsum does not guarantee."""
     return np.ascontiguousarray(np.concatenate([W1.reshape(-1, W2.shape[1]), W2]))
 
 
@@ -294,7 +294,7 @@ def unit_tangent(vec, vdot):
 
 
 def unit_tangent_vjp(vec, vdot, gu, gudot):
-    """From the cotangents of u and its derivative to that of v."""
+    """Cotangent of v, from those of u and of its derivative."""
     u, length, n = directions(vec)
     _, udot = unit_tangent(vec, vdot)
     wdot = np.ldexp(vdot, -n)
@@ -319,7 +319,7 @@ def agg_edge_to_edge_bwd2(
     exclude="node",
     wrt=None,
 ):
-    """Gradient of sum grad_out outdot: a name ending in dot is the derivative along the cotangents gg_."""
+    """Gradient of sum grad_out outdot. Names ending in dot are derivatives along the cotangents gg_."""
     e, f = triplets(graph, exclude)
     vdot, rdot = zero_if_none(gg_vec, vec), zero_if_none(gg_rbf, rbf).reshape(-1, n_spherical, n_radial)[f]
     xdot = zero_if_none(gg_embedding, embedding)[f]

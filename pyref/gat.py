@@ -2,8 +2,8 @@
 
 Per head and position (an in-edge of i from j), with attention weights a_s, a_d, a_e for source, destination and edge:
 raw = a_s.x_j + a_d.x_i + a_e.f_e, pre = act(raw), post = softmax of pre over the in-edges of i;
-out_i = sum post x_j, heads side by side or averaged. What a position reads is stacked: x[0] = x_j, x[1] = x_i, and
-x[2] = f_e where there are edge features, so that raw = sum_k a[k].x[k].
+out_i = sum post x_j, with the heads concatenated or averaged. The features of a position are stacked: x[0] = x_j,
+x[1] = x_i and, with edge features, x[2] = f_e, so that raw = sum_k a[k].x[k].
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def split_heads(rows, num_heads):
 
 
 def gather(src_embedding, dst_embedding, edge_embedding, graph, num_heads):
-    """x[k, p, h, :]: what position p reads of its source, its destination and its edge."""
+    """x[k, p, h, :]: the features of the source (k = 0), destination (1) and edge (2) of position p."""
     x = [src_embedding[graph.indices], dst_embedding[destinations(graph)]]
     if edge_embedding is not None:
         x.append(edge_embedding[graph.edge_ids])
@@ -30,7 +30,7 @@ def gather(src_embedding, dst_embedding, edge_embedding, graph, num_heads):
 
 
 def split_weights(attention_weights, x):
-    """a[k, h, :]: the part of the attention weights that meets x[k]."""
+    """a[k, h, :]: the attention weights that multiply x[k]."""
     return attention_weights.reshape(len(x), x.shape[2], x.shape[3])
 
 
@@ -46,7 +46,7 @@ def sigmoid(raw):
 
 
 def act(raw, activation, negative_slope):
-    """Activation of the scores; masks select, so that a NaN stays a NaN."""
+    """Activation of the scores. Masks select instead of multiplying, so that a NaN stays a NaN."""
     positive = ~(raw <= 0)
     if activation == "ReLU":
         return masked(positive, raw)
@@ -60,7 +60,7 @@ def act(raw, activation, negative_slope):
 
 
 def act_slope(raw, t, activation, negative_slope):
-    """act'(raw) t; at 0 the value of the negative side."""
+    """act'(raw) t. At raw = 0 it takes the value of the negative side."""
     positive = ~(raw <= 0)
     if activation == "ReLU":
         return masked(positive, t)
@@ -91,24 +91,24 @@ def softmax(pre, i, num_dst_nodes):
 
 
 def mean(post, t, i, num_dst_nodes):
-    """Sum over the positions of a destination of post t, given back to each of its positions."""
+    """Mean of t over the positions of each destination, weighted by post and repeated for each position."""
     return scatter(i, post * t, num_dst_nodes)[i]
 
 
 def join_heads(out, concat_heads):
-    """Heads side by side, or their average."""
+    """Concatenate the heads, or average them."""
     return out.reshape(len(out), out.shape[1] * out.shape[2]) if concat_heads else out.sum(1) / out.shape[1]
 
 
 def join_heads_vjp(grad_output_embedding, num_heads, concat_heads):
-    """Gradient in the output of every head."""
+    """Gradient with respect to the output of every head."""
     if concat_heads:
         return split_heads(grad_output_embedding, num_heads)
     return np.repeat(grad_output_embedding[:, None] / num_heads, num_heads, axis=1)
 
 
 def embedding_gradients(rows, graph):
-    """From the gradient in x to those in the source, destination and edge embedding (None without one)."""
+    """Gradients of the source, destination and edge embedding (None without one) from the gradient of x."""
 
     def joined(k, index, num):
         return scatter(index, join_heads(rows[k], True), num)
@@ -189,11 +189,11 @@ def mha_gat_n2n_bwd2(
     edge_embedding=None,
     wrt=None,
 ):
-    """Gradient of sum g outdot: a name ending in dot is the derivative along the cotangents gg_.
+    """Gradient of sum g outdot. Names ending in dot are derivatives along the cotangents gg_.
 
     postdot = post c with c = predot - sum post predot, and outdot_i = sum postdot x_j + post xdot_j. With u = g.x_j
     and its mean U = sum post u, the cotangent of predot is post (u - U), and that of post is g.xdot_j + c (u - U), up
-    to a constant in each destination, which the derivative of the softmax takes out.
+    to a constant for each destination, which the derivative of the softmax cancels.
     """
     i, n = destinations(graph), graph.num_dst_nodes
     x = gather(src_embedding, dst_embedding, edge_embedding, graph, num_heads)

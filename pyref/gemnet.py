@@ -1,12 +1,12 @@
 """GemNet-OC's efficient bilinear in NumPy.
 
-Basis embedding: rad_W1 = rad_basis @ weight for each intermediate channel i, and spherical function s; with a spherical
+Basis embedding: rad_W1 = rad_basis @ weight for each intermediate channel i and spherical function s; with a spherical
 basis, rad_W1[t,i] = sum_s rad_W1[edge(t),i,s] sph_basis[t,s]. Interaction: B_e[s,c] = sum over t of e of
-sph[t,s] m[t,c]; P_e[i,c] = sum_s rad_W1[e,i,s] B_e[s,c], summed over the edges of an atom where atoms are given;
+sph[t,s] m[t,c]; P_e[i,c] = sum_s rad_W1[e,i,s] B_e[s,c], summed over the edges of each atom if atoms are given;
 m_ca = weight vec(P).
 
-Every operator is linear in each of its inputs, so that its second order is a sum over pairs of inputs: one replaced by
-its cotangent, the other differentiated.
+Every operator is linear in each of its inputs. Its second order is therefore a sum over pairs of inputs: one is
+replaced by its cotangent, the other is differentiated.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ __all__ = [
 
 
 def polarised(name, wrt, fwd, bwd, grad, factors, cotangents, **graph):
-    """Second order of an operator f that is linear in each of its factors x_n; `grad` maps its one name to g.
+    """Second order of an operator f that is linear in each of its factors x_n; `grad` maps the gradient's name to g.
 
     g: sum_n f(x_n := gg_n); x_k: sum over n /= k of the gradient in x_k at x_n := gg_n.
     """
@@ -154,12 +154,12 @@ def basis_embedding_triplets_bwd2(
 
 
 def select(rows, x):
-    """Return x in some rows, zero in the others whatever it is there."""
+    """Return x in the selected rows and zero in the others, even where x is NaN."""
     return np.where(rows.reshape(-1, *[1] * (x.ndim - 1)), x, np.zeros((), x.dtype))
 
 
 def edges_with_triplets(triplets):
-    """Return which edges have triplets; the sums of the others are empty, so that a NaN there reaches nothing."""
+    """Return which edges have triplets. The sums of the others are empty, so that a NaN in their rows has no effect."""
     return np.diff(triplets.offsets) > 0
 
 
@@ -176,7 +176,7 @@ def sums_of_edges(sph, m, triplets, idx_in):
 
 
 def sums_of_outputs(rad_W1, B, triplets, atoms):
-    """vec(P), emb_in fast: P[i,c] = sum_s rad_W1[e,i,s] B_e[s,c] of each edge, or summed over an atom's edges."""
+    """vec(P), emb_in fast: P[i,c] = sum_s rad_W1[e,i,s] B_e[s,c] for each edge, or summed over each atom's edges."""
     P = select(edges_with_triplets(triplets), np.einsum("eis,esc->eic", rad_W1, B))
     P = P if atoms is None else scatter(atoms.index, P, atoms.num_segments)
     num_outputs, interm, emb_in = P.shape
@@ -223,7 +223,7 @@ def interaction_bilinear_bwd(grad_m_ca, rad_W1, sph, m, weight, triplets, atoms=
 def interaction_bilinear_bwd2(
     gg_rad_W1, gg_sph, gg_m, gg_weight, grad_m_ca, rad_W1, sph, m, weight, triplets, atoms=None, idx_in=None, wrt=None
 ):
-    """Polarisation of the form, linear in each of four factors."""
+    """Polarisation of the form, which is linear in each of its four factors."""
     return polarised(
         "interaction_bilinear_bwd2",
         wrt,

@@ -1,8 +1,8 @@
 """Graph neural operator in NumPy.
 
 Per edge z = U dx + b_u, a = relu(z) with relu'(0) = 0, kernel = V a + b_v; per destination
-message_i = sum over e into i of K_e h_src(e). The mask of relu is ``not (z <= 0)``: it selects, it does not multiply,
-so that a NaN travels only to what depends on it.
+message_i = sum over e into i of K_e h_src(e). The mask of relu is ``not (z <= 0)``. It selects instead of multiplying,
+so that a NaN reaches only the values that depend on it.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def gno_aggregate_bwd2(gg_features, gg_kernel, grad_message, features, kernel, g
 
 
 def by_position(graph):
-    """Return the graph whose positions are rows of their own: gathered rows keep a NaN out of what does not use it."""
+    """Return the graph with one edge row for each position, so that a NaN in an unused edge row has no effect."""
     return CSC(graph.offsets, graph.indices, graph.num_src_nodes)
 
 
@@ -133,7 +133,7 @@ def gno_message_fwd(features, coords, params, graph, f_in, f_out):
 
 
 def gno_message_bwd(grad_message, features, coords, params, graph, f_in, f_out, wrt=None):
-    """Chain rule: the kernel's gradient is g h^T, which the kernel network takes back."""
+    """Chain rule: the kernel's gradient is g h^T, which gno_kernel_bwd takes to coords and params."""
     dx = coords[graph.edge_ids]
     kernel = gno_kernel_fwd(dx, params, f_in, f_out)
     outer = gno_aggregate_bwd(grad_message, features, kernel, by_position(graph), f_in, f_out)

@@ -1,8 +1,8 @@
 """Weighted aggregation in NumPy.
 
-Messages m_p = w_e x_j of every CSC position p (an in-edge of i from j, e its row; w = 1 where there are no weights) are
-summed, averaged, or their smallest or largest taken for every feature. mean = sum / node_degree, where node_degree is
-the sum of the incoming weights or the number of in-edges. A destination without in-edges gives zeros.
+A CSC position p is an in-edge of i from j with edge row e; its message is m_p = w_e x_j (w = 1 without weights). The
+sum, mean, minimum or maximum of the messages is taken for every feature. mean = sum / node_degree, where node_degree is
+the sum of the incoming weights or the number of in-edges. A destination without in-edges gets zeros.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ def degrees(w, graph, mean_by):
 
 
 def over(sums, degree, graph):
-    """Divide sums by the degree: what IEEE gives where that is 0, but zero without in-edges."""
+    """Divide sums by the degree: by IEEE rules where the degree is 0, but zero for a destination without in-edges."""
     some = np.diff(graph.offsets)[:, None] > 0
     return np.divide(sums, degree[:, None], out=np.zeros_like(sums), where=some)
 
 
 def extrema(messages, graph, op):
-    """Position of the smallest or largest message: the lowest of equals, the first NaN; -1 without in-edges."""
+    """Position of the smallest or largest message: the first of equals, the first NaN; -1 without in-edges."""
     pick = np.argmin if op == "min" else np.argmax
     location = np.full((graph.num_dst_nodes, messages.shape[1]), -1, graph.offsets.dtype)
     for i, (start, stop) in enumerate(zip(graph.offsets[:-1], graph.offsets[1:], strict=True)):
@@ -46,7 +46,7 @@ def extrema(messages, graph, op):
 
 
 def winning(location, graph):
-    """Whether a position has won, for every feature."""
+    """Whether a position holds the extremum of its destination, for every feature."""
     return location[destinations(graph)] == np.arange(graph.num_positions)[:, None]
 
 
@@ -79,9 +79,9 @@ def agg_weighted_n2n_bwd(
     output_extrema_location=None,
     wrt=None,
 ):
-    """x_j = sum over out-edges of w g_i, w_e = g_i.x_j; only where a position has won for min and max.
+    """x_j = sum over out-edges of w g_i, w_e = g_i.x_j; for min and max, only positions that hold the extremum.
 
-    mean: g_i / degree_i in place of g_i, and by weight x_j - out_i in place of x_j.
+    For the mean, g_i / degree_i replaces g_i; for the mean by weight, x_j - out_i also replaces x_j in w_e.
     """
     i = destinations(graph)
     w, x, g = weights(edge_weight, embedding, graph), embedding[graph.indices], grad_output_embedding[i]
@@ -120,10 +120,10 @@ def agg_weighted_n2n_bwd2(
     mean_by="weight",
     wrt=None,
 ):
-    """Gradient of sum g outdot: a name ending in dot is the derivative along the cotangents gg_.
+    """Gradient of sum g outdot. Names ending in dot are derivatives along the cotangents gg_.
 
-    Messages are bilinear: outdot = sum wdot x + w xdot over the same positions, divided by the same degree. The mean by
-    weight has D = sum w and r = Ddot / D besides: outdot = sum (w xdot + wdot (x - out)) / D, the cotangent of x is
+    Messages are bilinear: outdot = sum wdot x + w xdot over the same positions, divided by the same degree. For the
+    mean by weight, with D = sum w and r = Ddot / D: outdot = sum (w xdot + wdot (x - out)) / D, the cotangent of x is
     sum (wdot - w r) g/D, and that of w is g/D . (xdot - outdot - r (x - out)).
     """
     i, n = destinations(graph), graph.num_dst_nodes
@@ -134,7 +134,7 @@ def agg_weighted_n2n_bwd2(
     counts = np.ones_like(x, bool)
     weighted = edge_weight is not None
     centred = weighted and op == "mean" and mean_by == "weight"
-    shift, shiftdot, dot = x, xdot, wdot  # of the messages' factors; selected, since 0 times infinity is NaN
+    shift, shiftdot, dot = x, xdot, wdot  # the messages' factors; masks select, because 0 * inf is NaN
     if op in ("min", "max"):
         counts = winning(found.output_extrema_location, graph)
     if op == "mean":
@@ -166,8 +166,8 @@ def agg_weighted_n2n_bwd2(
 def agg_weighted_n2n_kinks(embedding, edge_weight, graph, op="sum", mean_by="weight"):
     """Where the aggregation is not smooth: a message equals the smallest or largest one, (num_positions, dim).
 
-    The winner has no gap to itself, nor has a message that is the same function (same source, same row): 1 there, and
-    everywhere for sum and mean.
+    Returns each message's gap to the extremum. The gap is 1 for the extremum itself, for a message that is the same
+    function (same source, same row), and everywhere for sum and mean.
     """
     i = destinations(graph)
     messages = weights(edge_weight, embedding, graph) * embedding[graph.indices]

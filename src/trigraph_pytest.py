@@ -1,7 +1,8 @@
 """Fixtures for the tests of other projects: pytest loads this module wherever trigraph is installed.
 
 It is no part of the package `trigraph`, so that a run of pytest that uses none of the fixtures does not import that. A
-failure prints what is wrong, without a traceback. With ``--verify-report DIR`` every result is kept as a page.
+failure prints what is wrong, without a traceback. With ``--verify-report DIR`` every result is kept, as a page and as
+JSON.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ if TYPE_CHECKING:
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add ``--verify-report``."""
     group = parser.getgroup("trigraph")
-    group.addoption("--verify-report", metavar="DIR", help="Keep what the fixtures verify_... find as pages in DIR.")
+    group.addoption(
+        "--verify-report", metavar="DIR", help="Keep what the fixtures verify_... find as pages and JSON in DIR."
+    )
 
 
 def _kept(request: pytest.FixtureRequest, result: Result) -> None:
-    """Write a page of a result, named as the test, if that is asked for."""
+    """Write a result as a page and as JSON, named as the test, if that is asked for."""
     folder = request.config.getoption("--verify-report")
     if folder is None:
         return
@@ -35,19 +38,23 @@ def _kept(request: pytest.FixtureRequest, result: Result) -> None:
     while path.exists():
         number += 1
         path = Path(folder, f"{name}-{number}.html")
-    result.save(path)
+    for file in (path, path.with_suffix(".json")):
+        result.save(file)
 
 
 def _checked(request: pytest.FixtureRequest, check: Callable[..., Result], *args: Any, **kwargs: Any) -> Result:
     """Return the result of a check; let the test fail with its words alone where something is wrong."""
+    from trigraph.testing.operators import OperatorError
+    from trigraph.testing.result import DerivativeError
+
+    wrong = ""
     try:
         result = check(*args, **kwargs)
-    except AssertionError as error:
-        if not hasattr(error, "result"):
-            raise
-        _kept(request, error.result)
-        pytest.fail(str(error), pytrace=False)
+    except (DerivativeError, OperatorError) as error:
+        result, wrong = error.result, str(error)
     _kept(request, result)
+    if wrong:  # told here, where no exception is handled that pytest would show as well
+        pytest.fail(wrong, pytrace=False)
     return result
 
 

@@ -14,22 +14,21 @@ from __future__ import annotations
 import ast
 import difflib
 import io
-import json
 import keyword
 import random
 import re
-import threading
 import tokenize
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from datetime import date
+from itertools import permutations
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
 import click
-from mutation_sandbox import FAMILIES, PANELS, ROOT, Outcome, Sandbox, family_files, sources_digest, users
+from mutation_sandbox import FAMILIES, PANELS, ROOT, Outcome, Sandbox, family_files, users
 from rich.console import Console
 from rich.syntax import Syntax
 from rich.table import Table
@@ -41,38 +40,11 @@ TOKEN = re.compile(
     r"|(?P<int>\d+)|(?P<name>[A-Za-z_]\w*)|(?P<dotted>\.[A-Za-z]+\.)"
     r"|(?P<op>\*\*|//|->|=>|\+\+|--|<<|>>|&&|\|\||::|[-+*/<>=!:]=|[-+*/<>=!])|(?P<other>\S)"
 )
-SWAPS = {
-    "+": ("-",),
-    "-": ("+",),
-    "*": ("+", "/"),
-    "<": ("<=",),
-    "<=": ("<",),
-    ">": (">=",),
-    ">=": (">",),
-    "==": ("!=",),
-    "!=": ("==",),
-    "+=": ("-=",),
-    "-=": ("+=",),
-    "&&": ("||",),
-    "||": ("&&",),
-    ".and.": (".or.",),
-    ".or.": (".and.",),
-    ".true.": (".false.",),
-    ".false.": (".true.",),
-    ".not.": ("",),
-    "!": ("",),
-    "true": ("false",),
-    "false": ("true",),
-    "True": ("False",),
-    "False": ("True",),
-    "and": ("or",),
-    "or": ("and",),
-    "not": ("",),
-    "min": ("max",),
-    "max": ("min",),
-    "minimum": ("maximum",),
-    "maximum": ("minimum",),
-}
+# Words that become each other, and those that become another one or nothing.
+PAIRS = ("+ -", "< <=", "> >=", "== !=", "+= -=", "&& ||", ".and. .or.", ".true. .false.", "true false", "True False")
+PAIRS += ("and or", "min max", "minimum maximum")
+SWAPS = {old: (new,) for pair in PAIRS for old, new in permutations(pair.split())}
+SWAPS |= {"*": ("+", "/"), ".not.": ("",), "!": ("",), "not": ("",)}
 BETWEEN = ("+", "-", "*", "<", "<=", ">", ">=")  # of two operands, else it is a sign, a pointer or a template's bracket
 IN_C = (".cu", ".cuh", ".c.fypp")
 FORTRAN_ONLY = {"==": ("/=",), "/=": ("==",)}
@@ -246,33 +218,11 @@ class Group(NamedTuple):
         return found
 
 
-class Record:
-    """Results so far, one a line of a file: a run that was interrupted goes on where it was."""
-
-    def __init__(self, path: Path) -> None:
-        self._path, self._lock, self._digest = path, threading.Lock(), sources_digest()
-        lines = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-        self._found = {(r["panel"], r["family"], r["diff"]): r for r in lines if r["sources"] == self._digest}
-
-    def get(self, group: Group, diff: str) -> dict[str, Any] | None:
-        """Return the result of a mutation, if there is one of these sources."""
-        return self._found.get((*group, diff))
-
-    def add(self, **result: Any) -> dict[str, Any]:
-        """Write a result."""
-        with self._lock:
-            self._found[result["panel"], result["family"], result["diff"]] = result
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with self._path.open("a") as stream:
-                stream.write(json.dumps({**result, "sources": self._digest}) + "\n")
-        return result
-
-
 class Run:
     """Mutations of groups, in as many sandboxes as there are jobs."""
 
-    def __init__(self, work: Path, jobs: int, record: Record, console: Console) -> None:
-        self._record, self._console = record, console
+    def __init__(self, work: Path, jobs: int, console: Console) -> None:
+        self._console = console
         self._boxes: SimpleQueue[Sandbox] = SimpleQueue()
         with console.status("copying the checkout"):
             for number in range(jobs):
@@ -304,19 +254,16 @@ class Run:
         return found
 
     def _result(self, box: Sandbox, group: Group, mutation: Mutation) -> dict[str, Any]:
-        diff = difference(mutation)
-        result = self._record.get(group, diff)
-        if result is None:
-            outcome = self._outcome(box, group, mutation)
-            result = self._record.add(
-                **group._asdict(),
-                file=mutation.file,
-                line=(ROOT / mutation.file).read_text().count("\n", 0, mutation.start) + 1,
-                status={"passed": "survived", "failed": "killed", "not built": "not viable"}[outcome.status],
-                why=outcome.why[-2000:],
-                seconds=round(outcome.seconds, 1),
-                diff=diff,
-            )
+        outcome = self._outcome(box, group, mutation)
+        result = {
+            **group._asdict(),
+            "file": mutation.file,
+            "line": (ROOT / mutation.file).read_text().count("\n", 0, mutation.start) + 1,
+            "status": {"passed": "survived", "failed": "killed", "not built": "not viable"}[outcome.status],
+            "why": outcome.why[-2000:],
+            "seconds": round(outcome.seconds, 1),
+            "diff": difference(mutation),
+        }
         why = f" by {result['why']}" if result["status"] == "killed" else ""
         place = f"{result['panel']} {result['family']}: {result['file']}:{result['line']}"
         seconds = f"({result['seconds']:.0f} s)"
@@ -350,7 +297,6 @@ def report(console: Console, results: Sequence[dict[str, Any]]) -> None:
 @click.option("--family", "families", type=click.Choice((*FAMILIES, SHARED)), multiple=True, help="[default: all]")
 @click.option("--panel", "panels", type=click.Choice(tuple(PANELS)), multiple=True, help="[default: all]")
 @click.option("--jobs", type=click.IntRange(1), default=1, help="Builds and verifications at a time.")
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), default=ROOT / "build" / "mutants.jsonl")
 @click.option("--work", type=click.Path(file_okay=False, path_type=Path), default=ROOT / "build" / "mutants")
 def main(
     seeds: Sequence[int],
@@ -358,15 +304,14 @@ def main(
     families: Sequence[str],
     panels: Sequence[str],
     jobs: int,
-    out: Path,
     work: Path,
 ) -> None:
     """Verify random single-token mutations and list those that survive."""
     console = Console()
     seeds = seeds or (int(f"{date.today():%Y%m%d}"),)
-    console.print(f"seeds {', '.join(map(str, seeds))}; results go to {out}")
+    console.print(f"seeds {', '.join(map(str, seeds))}")
     groups = [Group(p, f) for f in families or (*FAMILIES, SHARED) for p in panels or PANELS]
-    run = Run(work.resolve(), jobs, Record(out), console)
+    run = Run(work.resolve(), jobs, console)
     results: dict[str, dict[str, Any]] = {}
     with ThreadPoolExecutor(jobs) as pool:
         pending = [pool.submit(run.group, group, seeds, number) for group in groups if group.files()]

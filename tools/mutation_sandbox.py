@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shutil
@@ -126,14 +125,6 @@ def _sources() -> list[str]:
     return [name for name in _listed() if name.startswith(("src/", "fortran/", "pyref/", "gpu/", "verification/"))]
 
 
-def sources_digest() -> str:
-    """Return a digest of all sources of the package: what was found of others does not count."""
-    found = hashlib.sha256()
-    for name in _sources():
-        found.update(name.encode() + b"\0" + (ROOT / name).read_bytes())
-    return found.hexdigest()
-
-
 @dataclass(frozen=True)
 class Outcome:
     """What became of a change: ``"passed"``, ``"failed"`` or ``"not built"``; the reason, and seconds that it took."""
@@ -144,12 +135,9 @@ class Outcome:
 
 
 class Sandbox:
-    """A copy of the checkout, with a build and an installed package of its own.
+    """A copy of the checkout in a folder, with a build and an installed package of its own.
 
-    Parameters
-    ----------
-    folder : Path
-        Where they are; a folder of an earlier run is brought up to date.
+    A folder of an earlier run is brought up to date.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -247,10 +235,7 @@ class Sandbox:
     def verify(self, panel: str, family: str) -> Outcome:
         """Build, and verify a family in a panel; the reference, which the judge is made of, with all panels.
 
-        Raises
-        ------
-        RuntimeError
-            If what fails does so with the sources as they are, too.
+        RuntimeError if what fails does so with the sources as they are, too.
         """
         start = time.monotonic()
         said = self.build(panel, family)

@@ -1,1 +1,1 @@
-"""Finite differences, cross-checks between panels, golden vectors, and the report: what `trigraph verify` runs."""
+"""Checks run by `trigraph verify` (finite differences, comparisons of panels, golden vectors), and their report."""

@@ -1,4 +1,4 @@
-"""A subject against the judge, elementwise, and its form: shapes, dtypes, fields asked for, cotangents left out."""
+"""Compare a subject with the judge elementwise, and check shapes, dtypes, `wrt` and absent cotangents."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def largest(errors: np.ndarray) -> float:
 def scaled_error(got: np.ndarray, triple: np.ndarray, dtype: str, more: np.ndarray | float = 0.0) -> float:
     """Largest |got - ref| / (eps * scale + tiny + more); NaN if there is a NaN in `got` or in the judge's result.
 
-    The triple, (3, *got.shape), has hi, lo and scale from the judge; `got` was computed in `dtype`, and `more` is what
-    else a tolerance of 1 allows.
+    The triple, (3, *got.shape), has hi, lo and scale from the judge. `got` was computed in `dtype`. `more` is a further
+    absolute error that a tolerance of 1 allows.
     """
     hi, lo, scale = triple
     with np.errstate(invalid="ignore", over="ignore"):
@@ -36,7 +36,7 @@ def scaled_error(got: np.ndarray, triple: np.ndarray, dtype: str, more: np.ndarr
 
 
 def form_problem(got: Any, field: Array, sizes: Mapping[str, int], dtype: str) -> str:
-    """Return what is wrong with the kind, dtype or shape of a field; "" if nothing."""
+    """Return a description of a wrong kind, dtype or shape of a field; "" if all are right."""
     if not isinstance(got, np.ndarray):
         return f"{field.name} is a {type(got).__name__}; expected a numpy.ndarray"
     if str(got.dtype) != dtype:
@@ -48,7 +48,7 @@ def form_problem(got: Any, field: Array, sizes: Mapping[str, int], dtype: str) -
 
 
 def dtype_of(field: Array, case: Case) -> str:
-    """Dtype a field must have: that of the case, or of its graph for integers."""
+    """Return the expected dtype of a field: that of the case, or of its graph for integers."""
     return str(case.values["graph"].offsets.dtype) if field.index else case.dtype
 
 
@@ -66,9 +66,9 @@ def check_accuracy(
 ) -> list[Check]:
     """Compare every field of an operator with the judge; the arguments `absent` are None.
 
-    `back` is what the subject's fwd returned, given back to its bwd. There is a check for each field, whose error is in
-    units of eps * scale, infinite where the form is wrong, and one more (kind ``empty``) for each field with elements
-    to which nothing contributes, the judge's scale being 0: they must be exactly 0.
+    `back` are results of the subject's fwd that are passed to its bwd. There is a check for each field, with the error
+    in units of eps * scale, infinite if the form is wrong. A further check (kind ``empty``) for each field requires
+    that elements without any terms, for which the judge's scale is 0, are exactly 0.
     """
     case = judged.case
     outcome = attempt(subject, op, judged.arguments(op, absent) | dict(back or {}))
@@ -95,9 +95,9 @@ def check_accuracy(
 def check_subsets(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
     """Ask for one field at a time, and leave out one cotangent, or all but one, at a time.
 
-    For each field asked for alone, the error is the number of fields that are wrong: it has the bits it has among all,
-    the others are None. For each ``gg_`` argument that is None, or alone is not, every field is compared with the
-    judge, for whom None is zero.
+    If one field is asked for, it must have the same bits as in a call for all fields, and the others must be None; the
+    error is the number of wrong fields. If ``gg_`` arguments are None, every field is compared with the judge, which
+    takes None as zero.
     """
     case = judged.case
     checks = []
@@ -131,13 +131,13 @@ def _absent(case: Case, op: Operator) -> list[tuple[str, ...]]:
 
 
 def _there(case: Case, op: Operator) -> set[str]:
-    """Names of what fwd returns that may be given back."""
+    """Names of the results of fwd that may be passed to bwd."""
     fwd = operators_of(case.definition)[0]
     return {f.name for f in case.returned(fwd)} & {a.name for a in op.arguments if a.given_back}
 
 
 def _given_back(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
-    """Give bwd what fwd returned, one at a time and all together: its results stay what they are."""
+    """Pass results of fwd to bwd, one at a time and all together; the results of bwd must not change."""
     fwd, there = operators_of(judged.case.definition)[0], _there(judged.case, op)
     if not there:
         return []

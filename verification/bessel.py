@@ -1,4 +1,4 @@
-"""Radial functions over three decades of x, degree by degree: the closed forms of j_l cancel where x is small."""
+"""Check radial functions over three decades of x, by degree: the closed forms of j_l suffer cancellation at small x."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ POINTS, DEGREES, RADIAL, EXPONENT = 61, 8, 6, 5
 
 
 def decades(dtype: str, seed: int) -> Judged:
-    """Return a case of radial_basis whose distances are spaced evenly in the logarithm, for every degree there is."""
+    """Return a case of radial_basis with logarithmically spaced distances and all degrees."""
     definition = next(d for d in DEFINITIONS if d.name == "radial_basis")
     sizes = {"num_edges": POINTS, "n_radial": RADIAL, "n_spherical": DEGREES, "envelope_exponent": EXPONENT}
     x = frozen(np.geomspace(1e-3, 1, POINTS, endpoint=False).astype(dtype))
@@ -38,7 +38,7 @@ def _scipy(x: np.ndarray) -> np.ndarray:
     """Envelope times normalised spherical Bessel functions, (num_edges, degrees, radial), from scipy in float64."""
     x = x.astype(np.float64)[:, None, None]
     q = EXPONENT + 1
-    # Horner's rule in (1 - x) has no cancellation at the cutoff: env = (1 - x)^3 sum_n (n+1)(n+2)/2 x^n / x, n < q.
+    # This factorised form has no cancellation at the cutoff: env = (1 - x)^3 sum_n (n+1)(n+2)/2 x^n / x, n < q.
     env = (1 - x) ** 3 / x * sum((n + 1) * (n + 2) / 2 * x**n for n in range(q))
     degrees = np.arange(DEGREES)[:, None]
     zeros = bessel_zeros(DEGREES, RADIAL)
@@ -47,9 +47,9 @@ def _scipy(x: np.ndarray) -> np.ndarray:
 
 
 def check_bessel(subject: Subject, judged: Judged) -> list[Check]:
-    """Compare sbf_rad with scipy, one check for each degree.
+    """Compare sbf_rad with scipy, with one check for each degree.
 
-    Errors are in eps * scale, the judge's scale; `curve` has the largest error over the radial functions at each x.
+    Errors are in units of eps times the judge's scale; `curve` has the largest one over the radial functions at each x.
     """
     case, op = judged.case, OPERATORS["radial_basis_fwd"]
     outcome = attempt(subject, op, case.arguments(op))

@@ -1,7 +1,7 @@
 """Cases: inputs for every operator of a definition, generated from the operator table.
 
 A case holds the values of all arguments that a definition's fwd, bwd and bwd2 take, and one direction for each
-differentiable argument. Cases are a function of definition, variant, dtype and seed alone.
+differentiable argument. It is determined by definition, variant, dtype and seed.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from trigraph.verification.variants import hubs as hubs
 from trigraph.verification.variants import sizes_of
 from trigraph.verification.variants import variants as variants
 
-# Margin from kinks: rows are drawn again until |value| >= 2 |change of value| for the largest step of any difference.
-# Cases that are only compared at one point keep clear of kinks by more than rounding could carry them.
+# Margin from kinks: rows are drawn again until |value| >= 2 |change of value| for the largest finite-difference step.
+# Cases that are only compared at one point use this step, whose change is larger than that by rounding.
 POINT_STEP = 2.0**-12
 MAX_ROUNDS = 2000
 LARGEST_FREQUENCY = 20.0
@@ -39,24 +39,24 @@ class Case:
     name: str  # variant, or the real input's name
     definition: Definition
     sizes: Mapping[str, int]  # of every symbol
-    values: Mapping[str, Any]  # arguments of fwd: inputs, graph, attributes
+    values: Mapping[str, Any]  # arguments of fwd: inputs, graph objects, attributes
     grads: Mapping[str, np.ndarray]  # ``grad_<output>``: cotangents of the outputs
     ggs: Mapping[str, np.ndarray]  # ``gg_<input>``: cotangents of the gradients
     directions: Mapping[str, np.ndarray]  # one for each input and each ``grad_<output>``
-    largest_step: float  # steps up to here stay on one side of every kink
-    note: str = ""  # what a reader of the results should know about it
-    # Whether the terms of its sums are equal, or many of them, since many edges share the same few rows: rounding
-    # errors of a direct sum add up, instead of cancelling in part.
+    largest_step: float  # steps up to this size cross no kink
+    note: str = ""  # remark for readers of the results
+    # Whether all or many terms of its sums are equal, as when many edges share few rows. Rounding errors of a direct
+    # sum then add up instead of partly cancelling.
     equal_terms: bool = False
     half: str | None = None  # dtype of half precision that holds exactly the numbers of arrays that may be of one
 
     @property
     def inputs(self) -> tuple[Array, ...]:
-        """Inputs that are there; optional ones may be absent."""
+        """Inputs that are present; optional ones may be absent."""
         return tuple(a for a in self.definition.inputs if self.values[a.name] is not None)
 
     def given(self, op: Operator) -> tuple[Argument, ...]:
-        """Array arguments of an operator that are there."""
+        """Array arguments of an operator that are present."""
         return op.given(self.arguments(op))
 
     def returned(self, op: Operator) -> tuple[Array, ...]:
@@ -73,7 +73,7 @@ class Case:
         return str(self.values[self.definition.inputs[0].name].dtype)
 
     def arguments(self, op: Operator) -> dict[str, Any]:
-        """Keyword arguments of one of the definition's operators, `wrt` excluded; nothing is given back."""
+        """Keyword arguments of one of the definition's operators, without `wrt` and without results of fwd."""
         absent = [f"gg_{a.name}" for a in self.definition.inputs if a.optional]
         absent += [a.name for a in op.arguments if a.given_back]
         known = {**dict.fromkeys(absent), **self.values, **self.grads, **self.ggs}
@@ -105,24 +105,24 @@ def draw(
     data: str = "any",
     half: str | None = None,
 ) -> dict[str, np.ndarray]:
-    """Draw arrays of the operator table, ``{a.name: a for a in op.arguments}``, of some sizes.
+    """Draw arrays of the operator table, ``{a.name: a for a in op.arguments}``, of given sizes.
 
-    Numbers are rounded to dtype, so that everyone gets them exactly, the judge too; arrays are read-only. Where `half`
-    names a dtype of half precision, arrays that kernels also take in that are rounded to it before.
+    Numbers are rounded to `dtype`, so that all subjects and the judge get the same ones; arrays are read-only. If
+    `half` names a dtype of half precision, arrays that kernels also accept in that dtype are rounded to it first.
 
-    `data` is "any": standard normal numbers; "integers": from -2 to 2, since sums of products of those are exact in
-    every order, so that the values of a kink are often exactly zero, where an operator's convention (relu'(0) = 0) must
-    hold; "positive": nothing cancels in a sum; or "constant": positive, all rows of nodes, edges and so on equal.
+    `data` is "any" for standard normal numbers; "integers" from -2 to 2, whose sums of products are exact in every
+    order, so that arguments of kinks are often exactly zero, which tests conventions such as relu'(0) = 0; "positive",
+    so that no sum has cancellation; or "constant": positive numbers, and equal rows of nodes, edges and so on.
     """
 
     def numbers(shape: tuple[int, ...], sample: str) -> np.ndarray:
-        if sample == "unit interval":  # and mostly a little beyond its end, where a cutoff lies
+        if sample == "unit interval":  # usually up to a little beyond the cutoff, which is at 1
             return rng.uniform(0.1, 0.9 if data in ("positive", "constant") else 1.1, shape)
-        if sample == "frequency":  # of sines in the unit interval: pi to 6 pi in DimeNet++
+        if sample == "frequency":  # those of DimeNet++ are from pi to 6 pi
             return rng.uniform(1, LARGEST_FREQUENCY, shape)
         if sample == "change of frequency":
             return LARGEST_FREQUENCY / 2 * rng.standard_normal(shape)
-        if data == "integers":  # weights are positive: their sum divides
+        if data == "integers":  # positive weights are needed because their sum is a divisor
             return rng.integers(1, 3, shape) if sample == "positive" else rng.integers(-2, 3, shape)
         if data != "any" or sample == "positive":
             return rng.uniform(0.5, 1.5, shape)
@@ -144,17 +144,17 @@ def half_types() -> tuple[str, ...]:
 
 
 def half_dtype(name: str) -> np.dtype:
-    """Return one of `half_types` as a dtype."""
+    """Return the dtype with a name from `half_types`."""
     return np.dtype(name if name == "float16" else getattr(importlib.import_module("ml_dtypes"), name))
 
 
 def kink_violations(
     definition: Definition, values: Mapping[str, Any], directions: Mapping[str, np.ndarray], step: float
 ) -> dict[str, np.ndarray]:
-    """Return of each resampled input which rows come too near a kink, for arguments of fwd and directions of inputs.
+    """Return a mask of the rows of each resampled input that are too close to a kink.
 
-    True where some |value| < 2 |change| for a step of +-`step`, the largest of any difference, along some input's
-    direction.
+    The mask is True if some |value| < 2 |change| for a step of +-`step`, the largest finite-difference step, along some
+    input's direction.
     """
     violations: dict[str, np.ndarray] = {}
     present = [a for a in definition.inputs if values[a.name] is not None]
@@ -179,7 +179,7 @@ def kink_violations(
 
 
 def _resample(case: Case, rng: np.random.Generator) -> Case:
-    """Draw rows again until every kink is clear; RuntimeError if that does not come to an end."""
+    """Draw rows again until none is close to a kink; RuntimeError if that does not terminate."""
     for _ in range(MAX_ROUNDS):
         bad = kink_violations(case.definition, case.values, case.directions, case.largest_step)
         if not any(rows.any() for rows in bad.values()):
@@ -196,12 +196,12 @@ def _resample(case: Case, rng: np.random.Generator) -> Case:
 
 
 def plain(array: Array) -> Array:
-    """Return the array with standard normal numbers: cotangents have no domain."""
+    """Return the array to be drawn from standard normal numbers: cotangents have no restricted domain."""
     return replace(array, sample="normal")
 
 
 def direction(array: Array) -> Array:
-    """Return the array with numbers of the size of a change: frequencies are not of order one."""
+    """Return the array for directions; those of frequencies are scaled like these, which are not of order one."""
     return replace(array, sample="change of frequency" if array.sample == "frequency" else "normal")
 
 
@@ -216,27 +216,11 @@ def assemble(
     data: str = "any",
     half: str | None = None,
 ) -> Case:
-    """Draw the arrays of a case whose graph objects are there.
+    """Draw the arrays of a case whose graph objects are there, by argument name; `data` and `half` as of `draw`.
 
-    Parameters
-    ----------
-    definition : Definition
-    graphs : mapping
-        Graph objects by argument name; those that are None in `setting` are left out.
-    sizes : mapping
-        Sizes that no graph object settles.
-    setting : mapping
-        Choices and numbers that are not the defaults, and inputs and graph objects that are absent (None).
-    dtype : {"float32", "float64"}
-    rng : Generator
-    name : str
-    data, half : str
-        See `draw`.
-
-    Returns
-    -------
-    Case
-        Without directions, and not kept clear of kinks. Arrays are read-only: a panel that writes to its inputs fails.
+    `sizes` are those that no graph object settles. `setting` has the choices and numbers that are not the defaults, and
+    inputs and graph objects that are absent (None). The case has no directions and is not kept clear of kinks. Its
+    arrays are read-only: a panel that writes to its inputs fails.
     """
     op, sizes = OPERATORS[f"{definition.name}_fwd"], dict(sizes)
     graphs = {a.name: setting.get(a.name, graphs[a.name]) for a in op.graph.arguments} if op.graph else {}
@@ -254,9 +238,9 @@ def assemble(
 
 
 def build(definition: Definition, variant: Variant, dtype: str, seed: int, half: str | None = None) -> Case:
-    """Build the case of a variant, one of `variants(definition)`; `half` as of `draw`.
+    """Build the case of a variant, one of `variants(definition)`; `half` as for `draw`.
 
-    Arrays are read-only: a panel that writes to its inputs fails.
+    Arrays are read-only, so that a panel that writes to its inputs fails.
     """
     rng = np.random.default_rng([seed, zlib.crc32(f"{definition.name}/{variant.label}".encode())])
     sizes = sizes_of(definition, variant)

@@ -1,4 +1,4 @@
-"""What changed since an earlier report: bits, accuracy, and which checks there are."""
+"""Compare a report with an earlier one: bits, accuracy, and the set of checks."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 
 from trigraph.verification.record import Check
 
-# Accuracy has changed when an error grew or shrank by more than this.
+# Accuracy has changed if an error grew or shrank by more than this factor.
 FACTOR = 2.0
 
-# What bits depend on, by its place in a report.
+# Things that bits depend on, by their place in a report.
 INFLUENCES = {
     "seed": ("seed",),
     "trigraph": ("environment", "trigraph", "version"),
@@ -33,17 +33,17 @@ class Comparison:
 
     date: str  # of the earlier report
     commit: str
-    influences: list[tuple[str, str, str]]  # name, then and now of what differs among the things bits depend on
+    influences: list[tuple[str, str, str]]  # name, old and new value of changed things that bits depend on
     same_bits: int  # number of outputs with equal digests
     changed_bits: list[tuple[Check, Check]]  # the earlier check, and this one
     changed_accuracy: list[tuple[Check, Check]]
-    # Number of checks by (operator, panel, dtype) that only one of the reports has.
+    # Number of checks that only one of the reports has, by (operator, panel, dtype).
     new: Counter[tuple[str, str, str]]
     gone: Counter[tuple[str, str, str]]
 
 
 def _keyed(checks: Sequence[Check]) -> dict[tuple[tuple[str, ...], int], Check]:
-    """Key checks by what they check; the second of the same name gets number 1, and so on."""
+    """Key checks by name; the second one with the same name gets number 1, and so on."""
     seen: Counter[tuple[str, ...]] = Counter()
     keyed: dict[tuple[tuple[str, ...], int], Check] = {}
     for c in checks:
@@ -76,8 +76,7 @@ def compare(
 ) -> Comparison:
     """Compare two reports and their checks.
 
-    `asked` are the operators, panels and dtypes this run was asked for: earlier checks of others are left aside
-    (default: none is).
+    `asked` are the operators, panels and dtypes of this run; earlier checks of others are ignored (default: none).
     """
     if asked is not None:
         operators, panels, dtypes = asked

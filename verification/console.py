@@ -1,4 +1,4 @@
-"""What `trigraph verify` prints: the table of a run, what failed, what was not offered, what changed."""
+"""Output of `trigraph verify`: the table of a run, failures, checks not offered, and changes."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def _table(words: Iterable[str], numbers: Iterable[str], title: str | None = Non
 
 
 LEGEND = """\
-error, tolerance: in units of eps * scale, where their ratio is largest
-order: of central differences; exact where they have rounding errors only
-other: golden vectors, symmetries, equal bits and so on, passed/all
+error and tolerance: in units of eps × scale, at the element where error/tolerance is largest
+order: of convergence of central differences; exact if they have rounding errors only
+other: golden vectors, symmetries, bitwise reproducibility and so on, as passed/all
 """
 
 
 def print_summary(console: Console, checks: Sequence[Check]) -> None:
-    """Print one row for each panel and dtype under each operator, narrow enough for a terminal of 80 columns."""
+    """Print a row for each panel and dtype under each operator, within 80 columns."""
     table = _table(("operator, panel", "dtype"), ("error", "tolerance", "order", "other", "seconds"))
     for operator, rows in groupby(summarise(checks), key=lambda row: row.operator):
         table.add_row(f"[bold]{escape(operator)}[/]")
@@ -46,7 +46,7 @@ def print_summary(console: Console, checks: Sequence[Check]) -> None:
 
 
 def print_failures(console: Console, checks: Sequence[Check]) -> None:
-    """Print each kind of failure: what is wrong, how often and where; the traceback of the first exception."""
+    """Print each kind of failure, its number and cases, and the traceback of the first exception."""
     groups = failures(checks)
     if groups:
         console.print(f"[bold red]Failed: {sum(f.count for f in groups)} checks[/]")
@@ -64,7 +64,7 @@ def print_failures(console: Console, checks: Sequence[Check]) -> None:
 
 
 def print_withheld(console: Console, checks: Sequence[Check]) -> None:
-    """Print what a user's function does not offer, and why."""
+    """Print which checks a user's function does not offer, and why."""
     groups = withheld(checks)
     for w in groups:
         console.print(f"Not offered by {escape(w.panel)}: {w.count} checks of {escape(w.operator)}: {escape(w.what)}")
@@ -87,13 +87,13 @@ def print_comparison(console: Console, comparison: Comparison) -> None:
     for name, then, now in comparison.influences:
         console.print(f"  {name}: {escape(then)} -> {escape(now)}")
     bits, accuracy = comparison.changed_bits, comparison.changed_accuracy
-    console.print(f"  {comparison.same_bits} outputs have the same bits, {len(bits)} have other bits")
-    console.print(f"  {len(accuracy)} errors grew or shrank by more than a factor {FACTOR:g}")
+    console.print(f"  {comparison.same_bits} outputs are bitwise equal, {len(bits)} differ")
+    console.print(f"  {len(accuracy)} errors changed by more than a factor of {FACTOR:g}")
     for what, groups in (("new", comparison.new), ("gone", comparison.gone)):
         for panel, dtype in dict.fromkeys(key[1:] for key in groups):
             counts = {key[0]: n for key, n in groups.items() if key[1:] == (panel, dtype)}
             names = escape(", ".join(counts))
-            console.print(f"  {sum(counts.values())} checks {what} of {escape(panel)}, {dtype}: {names}")
+            console.print(f"  {sum(counts.values())} {what} checks of {escape(panel)}, {dtype}: {names}")
     for title, changes in (("Changed bits", bits), ("Changed accuracy", accuracy)):
         if changes:
             console.print(_pairs(title, changes))

@@ -6,9 +6,9 @@ direction v for each argument,
 
     error(h) = |phi(x+) - phi(x-) - <grad, x+ - x->| / sum |grad_i (x+ - x-)_i|
 
-is evaluated for steps that are powers of two. The difference x+ - x- of the points that were really used (not 2 h v)
-and the sums, done in real128, keep rounding of inputs and of sums out of it: what is left is truncation, and the
-rounding of L and of the gradient.
+is evaluated for steps that are powers of two. It uses the difference x+ - x- of the rounded points, not 2 h v, and sums
+in real128, so that rounding of inputs and sums does not contribute. The error then consists of truncation and of the
+rounding errors of L and of the gradient.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from trigraph.verification.judged import Judged, ask, operators_of
 from trigraph.verification.record import Check
 from trigraph.verification.subjects import Subject, arrays_of
 
-# From the largest step of the case; close to one another where truncation dominates, or the error is smallest.
+# Relative to the largest step of the case; dense where truncation dominates and where the error is smallest.
 STEPS = tuple(2.0**-k for k in (*range(4, 20, 2), *range(22, 36, 4)))
 JUDGE_STEPS = tuple(2.0**-k for k in (*range(6, 30, 6), *range(30, 40, 4), *range(46, 64, 8)))
-# Where there is no truncation, whose slope many steps show, they are as far apart at least.
+# Minimum ratio of steps if there is no truncation error, whose slope would need many steps.
 APART = 2.0**8
 
-# How the range in which truncation dominates is chosen from a curve: see `assess`.
+# Parameters of the choice of the range where truncation dominates, see `assess`.
 FLOOR_STEPS = 4
 ABOVE_FLOOR = 10.0
 DECADES = 2.0
@@ -44,7 +44,7 @@ SLOPE, SLOPE_MARGIN = 2.0, 0.1
 
 @dataclass(frozen=True)
 class Curve:
-    """Verdict on a curve: best error, order (None where exact up to rounding), what is wrong ("" if nothing)."""
+    """Verdict on a curve: best error, order (None if exact up to rounding), problem ("" if none)."""
 
     best: float
     order: float | None
@@ -52,16 +52,16 @@ class Curve:
 
 
 def assess(steps: Sequence[float], errors: Sequence[float], floors: Sequence[float], degree: int | None) -> Curve:
-    """Accept or reject a curve of relative errors against steps, which fall; rounding alone may cause the floors.
+    """Accept or reject a curve of relative errors against descending steps; `floors` bound the errors due to rounding.
 
-    `degree` is the polynomial degree of the function along the direction, None where it is no polynomial.
+    `degree` is the polynomial degree of the function along the direction, None if it is not a polynomial.
 
-    A curve whose every error is within its floor is right: no wrong derivative gets there. Up to degree 2 no other is.
-    Otherwise truncation must show, with slope 2 +- 0.1: the median of the slopes between any two points in logarithms
-    (Theil and Sen), which one error that rounding lifted does not move. The range is chosen from the data: a floor F /
-    h is fitted to the `FLOOR_STEPS` smallest steps (F the largest error * h). The range begins at the smallest step
-    from which on all errors are above `ABOVE_FLOOR` times that floor, and ends `DECADES` decades higher, before the
-    next order of truncation matters. A curve without such a range is rejected.
+    A curve is accepted if all errors are below their floors, which a wrong derivative does not achieve; up to degree 2
+    only such curves are accepted. Otherwise truncation must show, with slope 2 +- 0.1 in logarithms: the median of the
+    slopes between any two points (Theil and Sen), which is robust to one error increased by rounding. The range is
+    chosen from the data: a floor F / h is fitted to the `FLOOR_STEPS` smallest steps (F is the largest error * h). The
+    range begins at the smallest step above which all errors exceed `ABOVE_FLOOR` times that floor, and ends `DECADES`
+    decades higher, before the next order of truncation matters. A curve without such a range is rejected.
     """
     h, e, bound = np.array(steps), np.array(errors), np.array(floors)
     if not np.isfinite(e).all():
@@ -76,12 +76,12 @@ def assess(steps: Sequence[float], errors: Sequence[float], floors: Sequence[flo
         )
     noise = np.max((e * h)[-FLOOR_STEPS:])
     below = np.flatnonzero(e <= ABOVE_FLOOR * noise / h)
-    # Steps fall: the range is what comes before the first error near the floor.
+    # Steps descend, so that the range ends before the first error near the floor.
     end = int(below[0]) if below.size else len(h)
     inside = np.arange(len(h)) < end
     if end == 0 or h[0] / h[end - 1] < 10.0**DECADES:
         return Curve(best, None, f"truncation dominates over less than {DECADES:.0f} decades of steps")
-    # The last factor lets in the step that closes the two decades.
+    # The last factor includes the step that completes the decades.
     inside &= h <= h[end - 1] * 10.0**DECADES * (h[0] / h[1])
     x, y = np.log(h[inside]), np.log(e[inside])
     i, j = np.triu_indices(len(x), 1)
@@ -90,16 +90,16 @@ def assess(steps: Sequence[float], errors: Sequence[float], floors: Sequence[flo
     return Curve(best, slope, f"slope {slope:.2f}; expected {SLOPE:.0f} +- {SLOPE_MARGIN}" if wrong else "")
 
 
-# Pairs of arrays, each (2, ...): the sum of their products is wanted.
+# Pairs of arrays, each (2, ...), whose products are summed.
 Products = Sequence[tuple[np.ndarray, np.ndarray]]
 
 
 @dataclass(frozen=True)
 class _Arithmetic:
-    """How a curve is computed: the lower operator L and its gradient, and the points x + h v.
+    """Functions to compute a curve.
 
-    `evaluate(op, values, names)` returns fields as pairs; `shift(x, h, v)` a point; `gap(x, h, v)` the pair
-    x(+h) - x(-h).
+    `evaluate(op, values, names)` returns fields of L or of its gradient as pairs, `shift(x, h, v)` the point x + h v,
+    and `gap(x, h, v)` the difference x(+h) - x(-h) as a pair.
     """
 
     name: str
@@ -111,12 +111,12 @@ class _Arithmetic:
 
 
 def rounded_gap(x: np.ndarray, step: float, direction: np.ndarray) -> np.ndarray:
-    """Return the difference of the points ``x +- step * direction`` as they are when rounded, as a pair."""
+    """Return the difference of the rounded points ``x +- step * direction``, as a pair."""
     return judge.pair(x + step * direction, -1.0, x - step * direction)
 
 
 def _of_subject(subject: Subject, judged: Judged) -> _Arithmetic:
-    """Points are rounded to the dtype of the case."""
+    """Return the arithmetic of a subject: points are rounded to the dtype of the case."""
 
     def evaluate(op: Operator, values: Mapping[str, Any], names: Sequence[str]) -> dict[str, np.ndarray]:
         return {n: judge.pair(array) for n, array in arrays_of(subject, op, values, names).items()}
@@ -128,7 +128,7 @@ def _of_subject(subject: Subject, judged: Judged) -> _Arithmetic:
 
 
 def _of_judge(judged: Judged) -> _Arithmetic:
-    """Points are pairs."""
+    """Return the arithmetic of the judge: points are pairs."""
 
     def evaluate(op: Operator, values: Mapping[str, Any], names: Sequence[str]) -> dict[str, np.ndarray]:
         return {n: triple[:2] for n, triple in ask(op, values).items() if n in names}
@@ -140,7 +140,7 @@ def _of_judge(judged: Judged) -> _Arithmetic:
 
 
 def inner(pairs: Products) -> tuple[float, float]:
-    """Value and sum of |terms| of a sum of inner products of pairs, in real128."""
+    """Sum of inner products of pairs in real128, and sum of the |terms|."""
     left = np.concatenate([a.reshape(2, -1) for a, _ in pairs], axis=1)
     right = np.concatenate([b.reshape(2, -1) for _, b in pairs], axis=1)
     hi, _, scale = judge.dot(left, right)
@@ -150,11 +150,11 @@ def inner(pairs: Products) -> tuple[float, float]:
 def check_differences(
     subject: Subject | None, judged: Judged, upper: Operator, steps: Sequence[float], operator: str | None = None
 ) -> list[Check]:
-    """Differences of the operator below `upper` against `upper`, in every argument that it has a derivative for.
+    """Compare finite differences of the operator one order below `upper` with `upper`, for each of its fields.
 
-    `upper` is a bwd, a bwd2 or a part of that, recorded as `operator`; without a subject the judge is differenced, in
-    real128. The case is clear of kinks up to the largest step; steps are powers of two, falling. There is a check for
-    each field of `upper`, whose error is the best relative one over the steps, infinite where the curve is wrong.
+    `upper` is a bwd, a bwd2 or a part of a bwd2, recorded as `operator`. Without a subject, the judge is differenced in
+    real128. The case has no kinks up to the largest step; steps are descending powers of two. The error of a check is
+    the smallest relative error over the steps, or infinite if the curve is rejected.
     """
     arithmetic = _of_judge(judged) if subject is None else _of_subject(subject, judged)
     case, dtype, checks = judged.case, arithmetic.dtype, []
@@ -176,13 +176,13 @@ def with_verdict(
     degree: int | None,
     curve: Callable[[], tuple[Sequence[float], Sequence[float]]],
 ) -> Check:
-    """Return a check with the verdict on the curve of errors and floors at the steps, as of `assess`."""
+    """Return a check with the verdict of `assess` on the curve of errors and floors at the steps."""
     start = time.perf_counter()
     errors: Sequence[float] = []
     try:
         errors, floors = curve()
         verdict = assess(steps, errors, floors, degree)
-    except ValueError as problem:  # a call went wrong, or shapes do not fit
+    except ValueError as problem:  # a call failed, or shapes do not fit
         verdict = Curve(math.inf, None, str(problem))
     note = f"{verdict.problem} (best error {verdict.best:.1e})" if errors and verdict.problem else verdict.problem
     return replace(
@@ -196,7 +196,7 @@ def with_verdict(
 
 
 def _taken(steps: Sequence[float], largest: float, degree: int | None) -> list[float]:
-    """Return the steps up to `largest`; where there is no truncation, at least `APART` from one another."""
+    """Return the steps up to `largest`; without truncation error, only steps at least a factor `APART` apart."""
     taken: list[float] = []
     for step in steps:
         if step <= largest and (degree is None or degree > 2 or not taken or step * APART <= taken[-1]):
@@ -215,7 +215,7 @@ def _curve(
     case, lower = judged.case, _lower(judged, upper)
     cotangents = case.grads if upper.order == 1 else case.ggs
     prefix = "grad_" if upper.order == 1 else "gg_"
-    # A part of bwd2 takes some cotangents only, and is the gradient of phi with these.
+    # A part of bwd2 takes only some cotangents; it is the gradient of phi with these.
     given = {a.name for a in upper.arguments}
     weights = {f.name: judge.pair(cotangents[prefix + f.name]) for f in case.derived(lower) if prefix + f.name in given}
     names = tuple(weights)
@@ -236,10 +236,10 @@ def _curve(
         size = float(np.sum(abs(gradient[0] * gap[0])))
         largest = float(np.sum(gradient_scale * abs(gap[0])))
         if size <= unit * largest:
-            # A gradient that is zero up to rounding, as the softmax's is in what all scores share: the residual is
-            # measured against what a gradient of the size of phi would make of the step.
+            # The gradient is zero up to rounding, as that of a softmax along a common shift of all scores. Compare the
+            # residual with the change that a gradient of the size of phi would cause.
             size = 2 * step * phi_scale
-        size += tolerances.tiny("float64")  # and where phi is zero, the residual must be, too
+        size += tolerances.tiny("float64")  # if phi is zero, the residual must be zero
         errors.append(abs(residual) / size)
         floors.append(unit * 2 * (phi_scale + largest) / size)
     return errors, floors

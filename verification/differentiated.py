@@ -1,4 +1,4 @@
-"""A user's forward function of torch or JAX as a subject: all orders of an operator, by that framework's autograd.
+"""A user's forward function in torch or JAX as a subject: all orders of an operator by automatic differentiation.
 
 The function is called with the operator's inputs as tensors and with its graph objects and attributes, all by keyword.
 It returns what the operator's fwd returns: a tensor, a tuple in field order, or a mapping from field to tensor, without
@@ -23,13 +23,7 @@ FRAMEWORKS: Mapping[str, Callable[[Callable[..., Any]], Framework]] = {"torch": 
 
 
 def _device(framework: str, name: str | None) -> Any:
-    """Return an array on a device.
-
-    Raises
-    ------
-    ValueError
-        If there is no such device.
-    """
+    """Return an array on a device; ValueError if there is no such device."""
     try:
         if framework == "torch":
             import torch
@@ -51,7 +45,7 @@ def _call(
     values: Mapping[str, Any],
     wrt: Sequence[str] | None,
 ) -> dict[str, Any]:
-    """Return the fields of an operator of any order, those not asked for None."""
+    """Return the fields of an operator of any order; None for those not asked for."""
     spec, fwd = op.definition, OPERATORS[f"{op.definition.name}_fwd"]
     inputs = [a.name for a in spec.inputs if values[a.name] is not None]
     others = {n: v for n, v in values.items() if n in fwd.parameters and n not in inputs}
@@ -66,7 +60,7 @@ def _call(
     tools = FRAMEWORKS[framework](forward)
 
     def tensors(names: Sequence[str], shapes: Sequence[Any]) -> list[Any]:
-        """Return arguments as tensors, zeros for those that are not given."""
+        """Return arguments as tensors, zeros for absent ones."""
         return [
             tools.from_host(np.zeros(s.shape, s.dtype) if values.get(n) is None else values[n], like)
             for n, s in zip(names, shapes, strict=True)
@@ -87,7 +81,7 @@ def _call(
                 fields |= {f"grad_{a.name}": g for a, g in zip(spec.outputs, of_grads, strict=True)}
                 given += grads
                 inputs = [*inputs, *(f"grad_{a.name}" for a in spec.outputs)]
-            # What the function does not depend on has no derivative there: a zero.
+            # The derivative is zero for inputs that the function does not depend on.
             for name, tensor in zip(inputs, given, strict=True):
                 if fields[name] is None:
                     fields[name] = tools.from_host(np.zeros_like(tools.to_host(tensor)), like)
@@ -107,29 +101,11 @@ def differentiated(
     device: str | None = None,
     function: Callable[..., Any] | None = None,
 ) -> tuple[Subject, str]:
-    """Make a user's forward function a subject for the three orders of an operator.
+    """Make a user's forward function a subject for the three orders of an operator; return it and the operator.
 
-    Parameters
-    ----------
-    name : str
-        ``"mymodule:function"``; what checks call the panel.
-    definition : str, optional
-        The operator, without order: ``"mha_gat_n2n"`` (default: the function's own name).
-    framework : {"torch", "jax"}
-    device : str, optional
-        As of the framework: ``"cuda:0"`` (default: ``"cpu"``).
-    function : callable, optional
-        Instead of importing `name`.
-
-    Returns
-    -------
-    subject : Subject
-    definition : str
-
-    Raises
-    ------
-    ValueError
-        If the function cannot be loaded, or there is no such operator, framework or device.
+    The function is imported by its `name`, ``"mymodule:function"``, unless it is given. The operator is named without
+    order, ``"mha_gat_n2n"``, by default as the function; the device as the framework names it (default: ``"cpu"``).
+    ValueError if the function cannot be loaded, or there is no such operator, framework or device.
     """
     if framework not in FRAMEWORKS:
         raise ValueError(f"verify: framework is {framework!r}; expected one of {', '.join(FRAMEWORKS)}")

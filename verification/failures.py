@@ -1,4 +1,4 @@
-"""Failures as people read them: an entry for each kind of failure, with its count, cases and what is special there."""
+"""Summary of failures: an entry for each kind of failure, with its count, its cases and remarks about these."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from trigraph.verification.kinds import CASE_KINDS, kind_of
 from trigraph.verification.record import KINDS, Check
 from trigraph.verification.summary import number, worst
 
-SHOWN = 8  # cases that are named
-# Kinds of check whose notes always tell what is wrong; those of the others may say what was left out of a case.
+SHOWN = 8  # most cases listed
+# Kinds of check whose notes always describe the failure; notes of other kinds may say what was left out of a case.
 REASONED = ("repeat", "threads", "levels", "layout", "complete")
 
-# What the integers are for, where an operator has a kink.
+# Conventions that cases with integers test, for operators with a kink.
 CONVENTIONS = {
     "gno_kernel": "values before relu are exactly 0 here; convention: relu'(0) = 0",
     "gno_message": "values before relu are exactly 0 here; convention: relu'(0) = 0",
@@ -27,7 +27,7 @@ CONVENTIONS = {
 
 
 def remark(case: str, operator: str) -> str:
-    """Return what is special about a case; "" if nothing is."""
+    """Return a remark about a special case; "" for others."""
     name = case.partition(",")[0]
     if name == "integers" and operator in OPERATORS:
         return CONVENTIONS.get(OPERATORS[operator].definition.name, kind_of(name).remark)
@@ -37,7 +37,7 @@ def remark(case: str, operator: str) -> str:
 
 
 def _list(names: Iterable[str]) -> str:
-    """Join names, which may hold commas."""
+    """Join names, which may contain commas."""
     names = list(dict.fromkeys(filter(None, names)))
     more = len(names) - SHOWN
     return "; ".join(names[:SHOWN]) + (f"; and {more} more" if more > 0 else "")
@@ -57,9 +57,9 @@ def _grouped(
 class Failure:
     """Failures of one kind of an operator in a panel, or checks of it that a user's function does not offer.
 
-    `what` is wrong: the note, where that is why it fails, else the kind of check and the fields; `where`: dtypes, kinds
-    of check or the largest error, and in which cases of how many; `remarks`: what is special about these cases; `trace`
-    is the traceback of the first exception.
+    `what` is the note if it gives the reason, else the kind of check and the fields. `where` lists dtypes, kinds of
+    check or the largest error, and the failed cases out of how many. `remarks` describe special cases; `trace` is the
+    traceback of the first exception.
     """
 
     operator: str
@@ -72,7 +72,7 @@ class Failure:
 
 
 def _reason(check: Check) -> str:
-    """Return the note without the operator that it begins with, where it is why the check fails; else ""."""
+    """Return the note, without the operator's name in front, if it gives the reason of the failure; else ""."""
     if math.isfinite(check.error) and check.kind not in REASONED:
         return ""
     head, colon, rest = check.note.partition(": ")
@@ -80,10 +80,10 @@ def _reason(check: Check) -> str:
 
 
 def failures(checks: Sequence[Check]) -> list[Failure]:
-    """Group the checks that failed: by what they say is wrong, whatever the kind of check, else by that."""
+    """Group the failed checks by their reason, if they state one, else by the kind of check."""
 
     def key(check: Check) -> tuple[str, str, str]:
-        # Numbers differ from case to case where the mistake is the same.
+        # Ignore numbers, which differ between cases with the same mistake.
         reason = re.sub(r"[-+]?\d[\w.+-]*|\((?:\d+, ?)*\d*\)", "#", _reason(check))
         return check.operator, check.panel, reason or check.kind
 

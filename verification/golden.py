@@ -1,8 +1,8 @@
 """Golden vectors: results computed by other programs, compared with every panel.
 
-The vectors are looked for in the directory TRIGRAPH_GOLDEN, by default ``../shared/golden`` beside a checkout. The
-package holds a subset of its own, which is always compared; the rest is skipped, by name, where no such directory is.
-Only the adapters at the end know how one program lays out its arrays.
+The vectors are read from the directory TRIGRAPH_GOLDEN, by default ``../shared/golden`` beside a checkout. The package
+contains a subset, which is always compared; the others are listed as skipped if there is no such directory. Array
+layouts of other programs are known only to the adapters at the end.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ PACKAGED = Path(__file__).parent / "data" / "golden"
 
 @dataclass(frozen=True)
 class Vector:
-    """One operator's arguments and what another program computed from them."""
+    """Arguments of one operator, and the results of another program."""
 
     case: str
     operator: str
     values: Mapping[str, Any]  # arguments, `wrt` excluded
     expected: Mapping[str, np.ndarray]  # by field
-    # Whether the other program worked in float32: then float32 panels are compared too, by the largest error over the
-    # largest value. Otherwise elementwise, in float64.
+    # Whether the other program computed in float32. Panels are then also compared in float32, by the largest error
+    # relative to the largest value; otherwise elementwise in float64.
     single: bool = False
 
     @property
@@ -50,7 +50,7 @@ class Vector:
         return ("float32", "float64") if self.single else ("float64",)
 
     def arguments(self, dtype: str) -> dict[str, Any]:
-        """Return the arguments in a precision; float32 to float64 is exact. Integers stay as they are."""
+        """Return the arguments in a precision (float32 to float64 is exact); integers are unchanged."""
         real = (n for n, v in self.values.items() if isinstance(v, np.ndarray) and v.dtype.kind == "f")
         return {**self.values, **{n: self.values[n].astype(dtype) for n in real}}
 
@@ -62,11 +62,11 @@ class Vector:
 
     @cached_property
     def judged(self) -> dict[str, np.ndarray]:
-        """Triples of the fields that are compared; integers as they are."""
+        """Triples of the compared fields; integers are unchanged."""
         return ask(OPERATORS[self.operator], self.values, tuple(self.expected))
 
     def tolerance(self, subject: Subject | None, dtype: str) -> float:
-        """Tolerance for a subject (None: the judge) in units of its norm."""
+        """Tolerance for a subject (None: the judge), in the units of `error`."""
         if self.single:
             return tolerances.golden_maximum(dtype)
         terms = evaluate(OPERATORS[self.operator].definition.terms, self.sizes)
@@ -74,7 +74,7 @@ class Vector:
         return own + tolerances.accuracy(False, terms)
 
     def error(self, got: np.ndarray, name: str) -> float:
-        """Error of a field in its norm; NaN if there is a NaN anywhere. For integers, the number of wrong ones."""
+        """Error of a field relative to its scale, NaN if there is any NaN; for integers, the number of wrong ones."""
         expected = self.expected[name]
         if expected.dtype.kind == "i":
             return float(np.count_nonzero(got != expected))
@@ -86,7 +86,7 @@ class Vector:
 
 
 def check_golden(subject: Subject | None, vector: Vector, dtype: str) -> list[Check]:
-    """Compare a subject (None: the judge) with every field that a vector has."""
+    """Compare a subject (None: the judge) with every field of a vector."""
     op = OPERATORS[vector.operator]
     if subject is None:
         integers = {f.name for f in op.fields if f.index}
@@ -107,7 +107,7 @@ def check_golden(subject: Subject | None, vector: Vector, dtype: str) -> list[Ch
 
 
 def directory() -> Path | None:
-    """Return where vectors that are not packaged lie: TRIGRAPH_GOLDEN, or ``../shared/golden`` beside a checkout."""
+    """Return the directory of unpackaged vectors: TRIGRAPH_GOLDEN, or ``../shared/golden`` beside a checkout."""
     named = os.environ.get("TRIGRAPH_GOLDEN")
     if named:
         return Path(named)
@@ -117,7 +117,7 @@ def directory() -> Path | None:
 
 
 def files() -> dict[str, Path]:
-    """Return the files there are, by name; the packaged ones first."""
+    """Return the existing files by name, packaged ones first."""
     places = [PACKAGED, *filter(None, [directory()])]
     names = [name for d in dict.fromkeys(d.family for d in DEFINITIONS) for name in FILES[d]]
     candidates = ((name, place / f"{name}.npz") for name in names for place in reversed(places))
@@ -125,7 +125,7 @@ def files() -> dict[str, Path]:
 
 
 def missing(families: Collection[str] | None = None) -> tuple[str, ...]:
-    """Return the names of vectors of families (default: all) that are not there: to be reported as skipped."""
+    """Return the names of missing vectors of families (default: all), to be reported as skipped."""
     there = files()
     every = dict.fromkeys(d.family for d in DEFINITIONS if families is None or d.family in families)
     return tuple(n for f in every for n in FILES[f] if n not in there)
@@ -134,8 +134,8 @@ def missing(families: Collection[str] | None = None) -> tuple[str, ...]:
 def check_missing() -> list[Check]:
     """Failed checks for missing vectors, under CI=true.
 
-    A machine that has no directory of vectors at all compares the packaged ones, and that is all it can be asked for.
-    But where the directory exists or was named, under CI=true, a vector that it lacks is a failure and not a skip.
+    A machine without a directory of vectors compares the packaged ones only. But if the directory exists or was named,
+    a missing vector is a failure under CI=true, and not a skip.
     """
     if os.environ.get("CI", "").lower() != "true" or directory() is None:
         return []
@@ -155,7 +155,7 @@ def vectors(name: str, path: Path) -> Iterator[Vector]:
 
 
 def _gno(name: str, z: Mapping[str, np.ndarray]) -> Iterator[Vector]:
-    """gno_*: V and kernels are (..., f_out, f_in); parameters in four blocks."""
+    """gno_*: V and kernels are (..., f_out, f_in); parameters are in four blocks."""
     _, f_out, f_in = z["out_kappa"].shape
 
     def matrices(kernels: np.ndarray) -> np.ndarray:
@@ -213,7 +213,7 @@ def _athena(name: str, archive: Mapping[str, np.ndarray]) -> Iterator[Vector]:
 
 
 def _dimenet(name: str, z: Mapping[str, np.ndarray]) -> Iterator[Vector]:
-    """dimenet_*: the aggregation on a molecule or crystal, reverse edges told by the vectors; or the radial basis."""
+    """dimenet_*: the aggregation on a molecule or crystal, with reverse edges found by vectors; or the radial basis."""
     if name == "dimenet_radial_basis":
         yield from _radial_basis(name, z)
         return
@@ -250,7 +250,7 @@ def _radial_basis(name: str, z: Mapping[str, np.ndarray]) -> Iterator[Vector]:
 
 
 def _gat(name: str, z: Mapping[str, np.ndarray]) -> Iterator[Vector]:
-    """gat_*: scores are (heads, positions), before and after the softmax apart; some without edge features."""
+    """gat_*: scores are (heads, positions), separate before and after the softmax; some lack edge features."""
     names = [n for n in ("src_embedding", "dst_embedding", "attention_weights", "edge_embedding") if f"in_{n}" in z]
     absent = {"edge_embedding": None} if len(names) == 3 else {}
     values: dict[str, Any] = {n: z[f"in_{n}"] for n in names} | absent
@@ -274,7 +274,7 @@ def _gat(name: str, z: Mapping[str, np.ndarray]) -> Iterator[Vector]:
 
 
 def _weighted(name: str, z: Mapping[str, np.ndarray]) -> Iterator[Vector]:
-    """weighted_*: every aggregation, the mean by weight; second order for sum and mean."""
+    """weighted_*: every aggregation, with the mean by weight; second order for sum and mean."""
     names = ("embedding", "edge_weight")
     graph = CSC(z["in_offsets"], z["in_indices"], int(z["in_num_src_nodes"]))
     for op in ("sum", "mean", "min", "max"):
@@ -299,10 +299,9 @@ def _weighted(name: str, z: Mapping[str, np.ndarray]) -> Iterator[Vector]:
 
 
 def _gemnet(name: str, z: Mapping[str, np.ndarray]) -> Iterator[Vector]:
-    """gemnet_*: BasisEmbedding, then the bilinear; rad_W1 padded by atom where edges are summed into atoms.
+    """gemnet_*: BasisEmbedding, then the bilinear; rad_W1 is padded by atom if edges are summed into atoms.
 
-    Derivatives are those of the two as a chain. What passes from one to the other, which the vectors do not have, is
-    the judge's.
+    Derivatives are those of the composition. Intermediate values, which the vectors lack, come from the judge.
     """
     num_spherical = z["in_sph_basis"].shape[1]
     rad_W1, atoms = z["out_rad_W1"], None
@@ -319,7 +318,7 @@ def _gemnet(name: str, z: Mapping[str, np.ndarray]) -> Iterator[Vector]:
         values = {**embedding, "sph_basis": z["in_sph_basis"], "triplets": triplets}
         yield Vector(name, "basis_embedding_triplets_fwd", values, {"rad_W1": z["out_sph_W1_per_triplet"]})
 
-    # The factors of the bilinear, as the vectors call them, rad_W1 aside.
+    # The factors of the bilinear besides rad_W1, by their names in the vectors.
     factors = {"sph": "sph_basis", "m": "m", "weight": "bilinear_weight"}
     graphs = {"triplets": triplets, "atoms": atoms, "idx_in": None}
     bilinear = {"rad_W1": rad_W1, **{n: z[f"in_{f}"] for n, f in factors.items()}, **graphs}
@@ -330,13 +329,13 @@ def _gemnet(name: str, z: Mapping[str, np.ndarray]) -> Iterator[Vector]:
     expected = {"rad_basis": z["grad_rad_basis"], "weight": z["grad_basis_weight"]}
     yield Vector(name, "basis_embedding_spherical_bwd", first, expected)
 
-    # Second order: the cotangent of the gradient in rad_W1 is what the embedding's bwd2 makes of its own.
+    # Second order: the embedding's bwd2 gives the cotangent of the gradient with respect to rad_W1.
     second = {"gg_rad_basis": z["gg_rad_basis"], "gg_weight": z["gg_basis_weight"], **first}
     ggs = {"gg_rad_W1": _judged("basis_embedding_spherical_bwd2", second, "grad_rad_W1")}
     ggs |= {f"gg_{n}": z[f"gg_{f}"] for n, f in factors.items()}
     expected = {"grad_m_ca": z["grad2_ct_m_ca"], **{n: z[f"grad2_{f}"] for n, f in factors.items()}}
     yield Vector(name, "interaction_bilinear_bwd2", {**ggs, **back}, expected)
-    # The rest of the chain's second order is the embedding's bwd at bwd2's rad_W1.
+    # The remaining term of the composition's second order is the embedding's bwd at the rad_W1 of bwd2.
     rest = {"grad_rad_W1": _judged("interaction_bilinear_bwd2", {**ggs, **back}, "rad_W1"), **embedding}
     expected = {
         "rad_basis": z["grad2_rad_basis"] - _judged("basis_embedding_spherical_bwd", rest, "rad_basis"),
@@ -351,7 +350,7 @@ def _judged(operator: str, values: Mapping[str, Any], field: str) -> np.ndarray:
     return value
 
 
-# Vectors of each family of the table, and how a file is read (by the first word of its name).
+# Vectors of each family of the table, and the reader of a file (by the first word of its name).
 FILES = {
     "gno": ("gno_d1_H8_Fi1_Fo8", "gno_d2_H32_Fi8_Fo3", "gno_d3_H16_Fi4_Fo6", "athena_gno"),
     "dimenet": (

@@ -1,4 +1,4 @@
-"""Arrays stored in half precision, which the kernels of the gpu panels read and write, and compute with in float32."""
+"""Arrays in half precision: kernels of the gpu panels read and write them, and compute in float32."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from trigraph.verification.judged import Judged
 from trigraph.verification.record import Check
 from trigraph.verification.subjects import Subject, attempt
 
-# Where attention weights and embeddings are 0 and each destination has one in-edge, the gradient of a source's
-# embedding is the sum of the output's cotangents at its destinations.
+# If attention weights and embeddings are 0 and each destination has one in-edge, the gradient of a source's embedding
+# is the sum of the output's cotangents at its destinations.
 EVERY_NUMBER = "mha_gat_n2n_bwd"
-WIDTH = 64  # heads of one number each, so that a cotangent that is not finite spoils no other number
+WIDTH = 64  # heads of width one, so that a cotangent that is not finite affects no other number
 
 
 def check_half(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
-    """Hand over and take back in half precision what may be, and compare with the judge: each element is rounded once.
+    """Pass and return arrays in half precision where allowed, and compare with the judge; each element is rounded once.
 
-    Sums are float32's, and the arguments are numbers that the half type has.
+    Sums are computed in float32, and the arguments are exact in the half type.
     """
     case, tolerance = judged.case, judged.tolerance(subject)
     assert case.half
@@ -50,22 +50,22 @@ def check_half(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
 
 
 def check_every_number(subject: Subject, half: str) -> list[Check]:
-    """Add every number of a half type and itself, and it and the next: sums are exact, rounded to even, or infinite.
+    """Add every number of a half type to itself and to the next one: sums are exact, rounded to even, or infinite.
 
-    The error is the number of sums that are wrong. Cotangents of scores are cotangents of the output times 0: what is
-    not finite gives NaN.
+    The error is the number of wrong sums. Cotangents of scores are cotangents of the output times 0, hence NaN if these
+    are not finite.
     """
     every = np.arange(2**16, dtype=np.uint16)
     numbers = np.stack([every, every, every, every + 1]).view(half_dtype(half)).reshape(4, -1, WIDTH)
     nodes = numbers.shape[1]
-    # Sources 0 to nodes - 1 have their numbers twice, from two destinations; the others have them and the next ones.
+    # Sources 0 to nodes - 1 get each number twice, from two destinations; the others get a number and the next one.
     first = np.arange(nodes)
     graph = CSC(np.arange(4 * nodes + 1), np.concatenate([first, first, nodes + first, nodes + first]), 2 * nodes)
     wide = numbers.astype(np.float32).reshape(2, 2, nodes, WIDTH)
     finite = np.asarray(np.isfinite(wide).all(axis=1))
     terms = np.where(finite[:, None], wide, 0)
     with np.errstate(over="ignore"):
-        expected = (np.float32(0) + terms[:, 0] + terms[:, 1]).astype(numbers.dtype)  # a sum begins with +0
+        expected = (np.float32(0) + terms[:, 0] + terms[:, 1]).astype(numbers.dtype)  # sums start at +0
     values = {
         "grad_output_embedding": numbers.reshape(-1, WIDTH),
         "src_embedding": np.zeros((2 * nodes, WIDTH), numbers.dtype),

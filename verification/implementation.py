@@ -1,10 +1,10 @@
-"""A user's function as a subject: the checks of a panel, for one operator implemented elsewhere.
+"""A user's function as a subject: the checks of a panel for one operator that is implemented elsewhere.
 
 The function is called with the operator's arguments as keywords (NumPy arrays, graph, attributes; never `wrt`, and no
 cotangent is None). It returns the array of an operator with one field, or a tuple in field order, or a mapping from
-field to array; auxiliary outputs may be left out. NotImplementedError says that it does not offer what it is asked for
-(`NotOffered`). Where a check needs the operator's derivatives, or what it is the derivative of, those are
-fortran-reference's.
+field to array; auxiliary outputs may be left out. It raises NotImplementedError for requests that it does not support
+(`NotOffered`). If a check also needs the operator's derivative, or the operator that it is the derivative of,
+fortran-reference computes it.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from trigraph.verification.subjects import LEFT_OUT, NotOffered, Subject, messag
 
 
 class LoadError(ValueError):
-    """The module of an implementation fails when it is imported; the cause is chained."""
+    """The import of an implementation's module failed; the cause is chained."""
 
 
 def load(name: str) -> Callable[..., Any]:
@@ -43,7 +43,7 @@ def load(name: str) -> Callable[..., Any]:
         value = importlib.import_module(module)
         for part in path.split("."):
             value = getattr(value, part)
-    except BaseException as error:  # whatever the module's own statements raise, SystemExit too
+    except BaseException as error:  # any exception of the module's statements, SystemExit too
         absent = isinstance(error, ModuleNotFoundError) and f"{module}.".startswith(f"{error.name}.")
         kind = ValueError if absent or (isinstance(error, AttributeError) and value is not None) else LoadError
         raise kind(f"verify: implementation {name!r} cannot be loaded: {message_of(error)}") from error
@@ -58,12 +58,9 @@ def _is_array(value: Any) -> bool:
 
 
 def fields_of(op: Operator, result: Any, is_array: Callable[[Any], bool] = _is_array) -> dict[str, Any]:
-    """Return what a user's function returned as a mapping from field to array.
+    """Return the result of a user's function as a mapping from field to array.
 
-    Raises
-    ------
-    TypeError
-        If it is none of the forms that are taken, or lacks a field.
+    TypeError if it is none of the forms that are taken, or lacks a field.
     """
     extra = [a.name for a in op.definition.auxiliary]
     names = [f.name for f in op.fields]
@@ -94,7 +91,7 @@ def fields_of(op: Operator, result: Any, is_array: Callable[[Any], bool] = _is_a
 def _own(
     function: Callable[..., Any], op: Operator, values: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Call the user's function with copies; return these, and the fields."""
+    """Call the user's function with copies of the arguments; return these, and the fields."""
     given = {name: value.copy() if isinstance(value, np.ndarray) else value for name, value in values.items()}
     try:
         returned = function(**given)
@@ -124,10 +121,10 @@ def _call(
 
 
 def adapt(name: str, operator: str | None = None, function: Callable[..., Any] | None = None) -> Subject:
-    """Make a user's function a subject, which checks call `name`: it is imported by that, unless it is given.
+    """Make a user's function a subject called `name`; it is imported by that name unless `function` is given.
 
-    It implements `operator`, by default that of its own name. ValueError if it cannot be loaded, or there is no such
-    operator.
+    It implements `operator`, by default the one with its own name. ValueError if it cannot be loaded, or there is no
+    such operator.
     """
     own = load(name) if function is None else function
     target = operator or getattr(own, "__name__", "")

@@ -1,4 +1,4 @@
-"""What the judge says about a case: computed once for each operator, shared by all subjects."""
+"""Results of the judge for a case, computed once for each operator and shared by all subjects."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ def operators_of(definition: Definition) -> tuple[Operator, ...]:
 
 
 def every_operator_of(definition: Definition) -> tuple[Operator, ...]:
-    """Return all operators of a definition, parts of bwd2 with names of their own too."""
+    """Return all operators of a definition, including the named parts of bwd2."""
     return tuple(op for op in OPERATORS.values() if op.definition is definition)
 
 
 def ask(op: Operator, values: Mapping[str, Any], wrt: Sequence[str] | None = None) -> dict[str, np.ndarray]:
-    """Ask the judge for an operator's fields, as triples (3, ...) of hi, lo and scale; integers are as they are.
+    """Compute an operator's fields by the judge, as triples (3, ...) of hi, lo and scale; integers are unchanged.
 
-    Arrays of float32 or float64 are taken exactly, arrays of pairs (2, ...) as they are, None is zero.
+    Arrays of float32 or float64 are converted exactly, arrays of pairs (2, ...) are used directly, and None is zero.
     """
     arrays = {a.name: len(a.dims) for a in op.arguments if not a.given_back}
     keywords = dict(values)
@@ -47,7 +47,7 @@ def ask(op: Operator, values: Mapping[str, Any], wrt: Sequence[str] | None = Non
 
 
 class Judged:
-    """A case with the judge's results, each computed when first asked for."""
+    """A case with the judge's results, which are computed at first use."""
 
     def __init__(self, case: Case) -> None:
         self.case = case
@@ -59,7 +59,7 @@ class Judged:
         return self.cached((op.name, absent), lambda: ask(op, self.arguments(op, absent)))
 
     def cached(self, key: Hashable, compute: Callable[[], T]) -> T:
-        """Return what `compute` returned for this key when it was first asked for."""
+        """Return the result of `compute` for this key, which is called only once."""
         if key not in self._cache:
             start = time.perf_counter()
             self._cache[key] = compute()
@@ -91,7 +91,7 @@ class Judged:
         calls: Sequence[Outcome],
         note: str = "",
     ) -> Check:
-        """Return the record of a comparison on this case; if a call went wrong, its problem is the note."""
+        """Return the record of a comparison on this case; if a call failed, its problem is the note."""
         return Check(
             operator=operator,
             panel=subject.name,

@@ -1,4 +1,4 @@
-"""Kinds of generated cases: what is special about each, which checks it undergoes."""
+"""Kinds of generated cases: their special properties, and the checks they undergo."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Kind:
-    """What is special about all variants of one name.
+    """Properties of all variants of one name.
 
-    Sizes are typical ones of the table but where `entities` fixes those that may be zero (nodes, edges), `widths`
-    chooses among the others, or `sizes` fixes some; definitions without all symbols of `sizes` have no such variant.
+    Sizes are typical ones of the table, except that `entities` fixes those that may be zero (nodes, edges), `widths`
+    chooses among the others, and `sizes` fixes some. Definitions without all symbols of `sizes` have no such variant.
     """
 
-    remark: str = ""  # what a reader of its failures should know; "" if nothing is special
+    remark: str = ""  # remark for readers of its failures; "" if nothing is special
     entities: int | None = None
-    # "typical"; "least"; "wide": above tiles of 16, 32 and 64, and odd; or "one channel": some are 1, beside others
-    # that are not, since an axis of one has any stride.
+    # "typical"; "least"; "wide": odd, and larger than tiles of 16, 32 and 64; or "one channel": some are 1 and others
+    # are not, because an axis of length one may have any stride.
     widths: str = "typical"
     sizes: Mapping[str, int] = field(default_factory=dict)
-    data: str = "any"  # what numbers are drawn, "any" or "integers" (`cases.draw`)
-    # Powers of two that inputs are multiplied by; definitions without all of these inputs have no such variant.
+    data: str = "any"  # distribution of numbers, "any" or "integers" (`cases.draw`)
+    # Powers of two that multiply inputs; definitions without all of these inputs have no such variant.
     factors: Mapping[str, float] = field(default_factory=dict)
     differenced: bool = False  # keeps the wide margin from kinks, for finite differences and the algebraic properties
-    every_setting: bool = False  # is tried with every setting; others take settings in turn
-    # Has so many edges, or widths, that the emulated device takes one dtype of each setting, in turn.
+    every_setting: bool = False  # is tried with every setting; others use settings in turn
+    # Has so many edges, or such widths, that the emulated device uses one dtype for each setting, in turn.
     large: bool = False
-    # One place has more edges than a chunk: the bits of small blocks, too, are then compared with the judge.
+    # One sum has more terms than a chunk; results with small blocks are then also compared with the judge.
     many: bool = False
-    # One thread does its work, or threads share it as in "regular": their number would show nothing.
+    # Checks with several threads are skipped: one thread does all the work, or it is divided as in "regular".
     one_thread: bool = False
-    # Is called repeatedly, with `out`, `wrt` and absent cotangents, in one dtype of each setting, in turn.
+    # Is called repeatedly, with `out`, `wrt` and absent cotangents, in one dtype for each setting, in turn.
     called: bool = False
     batch: bool = False  # is called in a batch with other graphs
     equal_terms: bool = False  # see `cases.Case`
@@ -45,7 +45,7 @@ def _length(terms: int) -> Kind:
 
 
 def _heads(width: int) -> Kind:
-    """More heads than are taken together (4 and 8), of widths that are whole vectors of a processor or of a thread."""
+    """More heads than are processed together (4 and 8), with widths of whole vectors of a processor or thread."""
     remark, sizes = "nine heads, and rows of heads that fill whole vectors", {"num_heads": 9, "dim_head": width}
     return Kind(remark, sizes=sizes, every_setting=True, one_thread=True, called=True)
 
@@ -77,7 +77,7 @@ CASE_KINDS = {
         many=True,
         equal_terms=True,
     ),
-    # There are only three nodes, edges and so on: with such widths the judge takes long for each.
+    # Only three nodes, edges and so on, because the judge is slow at such widths.
     "wide": Kind("widths above 64, and odd", entities=3, widths="wide", large=True),
     "one channel": Kind("an axis of length 1", widths="one channel", one_thread=True, called=True),
     "integers": Kind(
@@ -90,7 +90,7 @@ CASE_KINDS = {
     "length 256": _length(256),
     "length 257": _length(257),
     "length 512": _length(512),
-    # Other images of i than that of e itself are left out, and each node has so many edges that its sum is linear.
+    # Other periodic images of i than that of e are left out, and nodes have enough edges to use the linear sum.
     "images": Kind(
         "two images of every other node, both left out of a triplet sum that is linear in the edges",
         large=True,
@@ -99,8 +99,8 @@ CASE_KINDS = {
     "unused rows": Kind(
         "rows of edge arrays after those that positions read", every_setting=True, one_thread=True, called=True
     ),
-    # What positions of one source have in common is its own mean over them: products of deviations from means vanish,
-    # but for products of rounding errors.
+    # Values shared by all positions of that source equal their mean over the attention, so that products of deviations
+    # from means vanish, except for products of rounding errors.
     "saturated": Kind(
         "parallel edges of one source have all the attention of a destination, the others' scores being far below",
         sizes={"num_dst_nodes": 4, "num_positions": 41},
@@ -117,7 +117,7 @@ CASE_KINDS = {
 
 
 def kind_of(name: str) -> Kind:
-    """Return the kind of a variant's name; hubs and real inputs are of no special kind."""
+    """Return the kind of a variant's name; hubs and real inputs have the default kind."""
     return CASE_KINDS.get(name, Kind())
 
 
@@ -128,18 +128,18 @@ class Variant:
     name: str
     pick: int  # chooses among the typical sizes
     index: type[np.signedinteger[Any]]  # dtype of the graph
-    setting: Mapping[str, Any] = field(default_factory=dict)  # choices, and inputs that are absent (None)
+    setting: Mapping[str, Any] = field(default_factory=dict)  # choices, and absent inputs (None)
     degree: int = 0  # of hubs (`graphs.CaseGraphs.hub`), 0 elsewhere
-    hub_data: str = ""  # what numbers are drawn for hubs
+    hub_data: str = ""  # distribution of numbers for hubs
 
     @property
     def kind(self) -> Kind:
-        """What is special about variants of its name."""
+        """Properties of variants of its name."""
         return kind_of(self.name)
 
     @property
     def data(self) -> str:
-        """What numbers are drawn (`cases.draw`)."""
+        """Distribution of numbers (`cases.draw`)."""
         return self.hub_data or self.kind.data
 
     @property

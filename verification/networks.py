@@ -1,7 +1,7 @@
-"""Graphs of graph attention and weighted aggregation that were not drawn for a case: a mesh, a club, a power law.
+"""Realistic graphs for graph attention and weighted aggregation: a mesh, a social network, and a power law.
 
-The mesh is pyamg's airfoil, the club Zachary's, the third has the uneven degrees of a social network or a knowledge
-graph: thirty thousand edges, made here.
+The mesh is pyamg's airfoil, the network Zachary's karate club. The power law is generated here, with thirty thousand
+edges and the uneven degrees of large social networks or knowledge graphs.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from trigraph.graphs import CSC
 from trigraph.table import Definition
 
 DATA = Path(__file__).parent / "data"
-NEAR = 8  # destinations of the mesh's patch
+NEAR = 8  # number of destinations in the mesh's patch
 NODES, EDGES = 3_000, 30_000
-PATCH = 40  # destinations of the power law's patch, from its middle ranks: tens of edges each
+PATCH = 40  # number of destinations in the power law's patch; they have middle ranks and tens of edges each
 HEADS, DIM_HEAD = 2, 3
 
 
@@ -30,7 +30,7 @@ def airfoil() -> dict[str, np.ndarray]:
 
 
 def mesh(patch: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Positions of the nodes, and source and destination of every edge; a patch is the in-edges of `NEAR` nodes."""
+    """Positions of the nodes, and source and destination of every edge; a patch has the in-edges of `NEAR` nodes."""
     z = airfoil()
     positions, offsets, src = z["positions"], z["offsets"], z["indices"]
     dst = np.repeat(np.arange(len(positions), dtype=src.dtype), np.diff(offsets))
@@ -45,13 +45,13 @@ def mesh(patch: bool) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def power_law(nodes: int = NODES, edges: int = EDGES, exponent: float = 0.6, seed: int = 0) -> CSC:
-    """Graph whose in- and out-degrees fall as rank**-exponent; rows of edge arrays are positions.
+    """Graph whose in- and out-degrees decrease as rank**-exponent; rows of edge arrays are positions.
 
-    The exponent is above 0 and below 1: the largest degree is about ``(1 - exponent) * edges / nodes**(1 - exponent)``.
+    For exponents between 0 and 1; the largest degree is about ``(1 - exponent) * edges / nodes**(1 - exponent)``.
     Both ends of every edge are drawn independently, the node of rank r with a probability proportional to
-    ``r**-exponent`` by inversion of its continuous distribution, ``r = nodes * u**(1/(1 - exponent))`` with u uniform
-    in [0, 1) from NumPy's PCG64; ranks are given to nodes by a random permutation of destinations and another of
-    sources. Edges are sorted by destination, stably. Duplicates and self-loops stay.
+    ``r**-exponent``, by inversion of its continuous distribution: ``r = nodes * u**(1/(1 - exponent))`` with u uniform
+    in [0, 1) from NumPy's PCG64. Random permutations assign the ranks of destinations and of sources to nodes. Edges
+    are stably sorted by destination. Duplicates and self-loops are kept.
     """
     rng = np.random.default_rng(seed)
     ends = []
@@ -65,7 +65,7 @@ def power_law(nodes: int = NODES, edges: int = EDGES, exponent: float = 0.6, see
 
 @cache
 def club() -> tuple[CSC, np.ndarray, np.ndarray]:
-    """Zachary's karate club: both directions of a friendship share a row; weights of rows, side of members."""
+    """Zachary's karate club: graph (both directions of a friendship share a row), weights of rows, side of members."""
     with np.load(DATA / "karate.npz") as archive:
         ends, weights, side = archive["ends"], archive["weights"], archive["side"]
     rows = np.tile(np.arange(len(ends)), 2)
@@ -74,7 +74,7 @@ def club() -> tuple[CSC, np.ndarray, np.ndarray]:
 
 
 def _some(graph: CSC, nodes: np.ndarray) -> CSC:
-    """Return the in-edges of some destinations; sources and rows are numbered anew."""
+    """Return the in-edges of some destinations; sources and rows are renumbered."""
     spans = [np.arange(graph.offsets[i], graph.offsets[i + 1]) for i in nodes]
     sources, numbers = np.unique(graph.indices[np.concatenate(spans)], return_inverse=True)
     offsets = np.concatenate([[0], np.cumsum([len(s) for s in spans])])
@@ -82,12 +82,12 @@ def _some(graph: CSC, nodes: np.ndarray) -> CSC:
 
 
 def _sines(nodes: int, width: int, phase: float) -> np.ndarray:
-    """Features of nodes without any of their own: a sine for each column, none alike."""
+    """Features for nodes that have none: a different sine for each column."""
     return np.sin(np.outer(np.arange(nodes) + 1, np.sqrt(np.arange(width) + 2)) + phase)
 
 
 def _arguments(graph: CSC, settings: dict[str, Any], **known: Any) -> dict[str, Any]:
-    """Return arguments of fwd: the given ones, sines for the features that are not."""
+    """Return arguments of fwd: the given ones, and sines for other features."""
     heads, width = settings.get("num_heads", HEADS), settings.get("num_heads", HEADS) * DIM_HEAD
     values = {
         "graph": graph,
@@ -111,7 +111,7 @@ def _arguments(graph: CSC, settings: dict[str, Any], **known: Any) -> dict[str, 
 
 
 def mesh_values(definition: Definition, patch: bool, keep: np.ndarray | None) -> dict[str, Any]:
-    """Return the values of the airfoil mesh: positions are features, edges weigh what they are short."""
+    """Return the values of the airfoil mesh: positions are features, and shorter edges have larger weights."""
     positions, src, dst = mesh(patch)
     graph = CSC.from_coo(src, dst, len(positions), len(positions))
     along = positions[src] - positions[dst]
@@ -124,7 +124,7 @@ def mesh_values(definition: Definition, patch: bool, keep: np.ndarray | None) ->
 
 
 def club_values(definition: Definition, patch: bool, keep: np.ndarray | None) -> dict[str, Any]:
-    """Return the values of the karate club: who took which side, and with whom one met how often."""
+    """Return the values of the karate club: sides of members, and how often two members met."""
     graph, weights, side = club()
     member = _sines(graph.num_src_nodes, HEADS * DIM_HEAD, 0.0)
     member[:, 0] = 2 * side - 1
@@ -133,7 +133,7 @@ def club_values(definition: Definition, patch: bool, keep: np.ndarray | None) ->
 
 
 def power_law_values(definition: Definition, patch: bool, keep: np.ndarray | None) -> dict[str, Any]:
-    """Return the values of the power law; its patch is the in-edges of some destinations of middle rank."""
+    """Return the values of the power law; its patch has the in-edges of some destinations of middle rank."""
     graph = power_law()
     if patch:
         order = np.argsort(-np.diff(graph.offsets), kind="stable")

@@ -1,4 +1,4 @@
-"""NaN and infinity in an argument reach exactly what depends on it."""
+"""Check that NaN and infinity in an argument reach exactly the results that depend on them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from trigraph.verification.subjects import Outcome, Subject, attempt
 
 
 class Spoiler(NamedTuple):
-    """A number that spoils an argument, from which part of its elements on, and every how many (None: just one)."""
+    """A value that replaces elements of an argument, starting at a fraction of them, every so many (None: only one)."""
 
     value: float
     part: float
@@ -24,16 +24,16 @@ class Spoiler(NamedTuple):
 
     @property
     def label(self) -> str:
-        """As it stands in a note."""
+        """Text for notes."""
         return f"{self.value} in" if self.step is None else f"{self.value} in every {self.step}th of"
 
 
-# With several NaN, some meet in one sum or one extremum, whose first NaN wins.
+# With several NaN, some are in the same sum or extremum; the first NaN of an extremum must win.
 SPOILERS = (Spoiler(math.nan, 1 / 2), Spoiler(math.nan, 0, 5), Spoiler(math.inf, 1 / 3), Spoiler(-math.inf, 2 / 3))
 
 
 def spoilers(argument: Argument) -> tuple[Spoiler, ...]:
-    """Return what spoils an argument; one that must be positive is refused otherwise."""
+    """Return the spoilers for an argument; without -inf for arguments that must be positive, which would be refused."""
     return tuple(s for s in SPOILERS if not (argument.positive and s.value < 0))
 
 
@@ -45,13 +45,13 @@ def _spoiled(array: np.ndarray, spoiler: Spoiler) -> np.ndarray:
 
 
 def _marks(array: np.ndarray, value: float) -> np.ndarray:
-    """Return where a result is spoilt: where it is NaN, or after an infinity, which may become NaN, not finite."""
+    """Return a mask of spoilt results: NaN or, for an infinite `value`, which may turn into NaN, not finite."""
     marks: np.ndarray = np.isnan(array) if math.isnan(value) else ~np.isfinite(array)
     return marks
 
 
 def _expected(judged: Judged, op: Operator, name: str, spoiler: Spoiler) -> dict[str, np.ndarray]:
-    """Return what the judge says: the marks of each field, or the field where it is one of integers."""
+    """Return the judge's marks of each field, or the field itself if it holds integers."""
     arguments = judged.case.arguments(op)
     arguments[name] = _spoiled(arguments[name], spoiler)
     with np.errstate(invalid="ignore"):
@@ -63,7 +63,7 @@ def _expected(judged: Judged, op: Operator, name: str, spoiler: Spoiler) -> dict
 def _wrong(
     subject: Subject, judged: Judged, op: Operator, name: str, spoiler: Spoiler
 ) -> tuple[Outcome, dict[str, tuple[float, str]]]:
-    """Return the call, and of each field how many elements are wrong, and what went wrong with it."""
+    """Return the call and, for each field, the number of wrong elements and the problem."""
     case, wrong = judged.case, {}
     expected = judged.cached((op.name, name, spoiler), lambda: _expected(judged, op, name, spoiler))
     arguments = case.arguments(op)
@@ -82,10 +82,10 @@ def _wrong(
 
 
 def check_nonfinite(subject: Subject, judged: Judged, op: Operator, name: str) -> list[Check]:
-    """Spoil some elements of an argument: that reaches what depends on them, as the judge has it, nothing else.
+    """Spoil some elements of an argument; the same results as the judge's must be spoilt, and no others.
 
-    The error of a field is the number of elements that are spoilt where the judge has them whole, or the other way
-    round, and of integers that differ, over all spoilers; the note says which was the first.
+    The error of a field is the number, over all spoilers, of elements that are spoilt only for the subject or only for
+    the judge, and of integers that differ. The note names the first spoiler with such an error.
     """
     (argument,) = (a for a in op.arguments if a.name == name)
     calls, trials = zip(*(_wrong(subject, judged, op, name, s) for s in spoilers(argument)), strict=True)

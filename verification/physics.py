@@ -1,12 +1,12 @@
-"""Forces and force training through the front door, on molecules, slabs and crystals, and what no rotation changes.
+"""Check forces, training on forces, and invariance under rotations, on molecules, slabs and crystals.
 
 One interaction block of DimeNet++ is an energy of the positions R of the atoms, with r_e = R_src - R_dst + offset:
 
     x = |r| / cutoff;  rbf, sbf_rad = radial_basis_fwd(x, freq);  m = embedding * (rbf @ projection);
     out = agg_edge_to_edge_fwd(r, sbf_rad, m, weights, graph);  E = sum(readout * out);  F = -dE/dR
 
-Forces come by the chain agg_edge_to_edge_bwd -> radial_basis_bwd -> r, the gradients of a loss of forces in the
-parameters by bwd2 of both. Both are compared with central differences: of E in R, of the loss in the parameters.
+Forces are computed by agg_edge_to_edge_bwd and radial_basis_bwd, and the gradients of a loss of forces with respect to
+parameters by bwd2 of both. They are compared with central differences of E in R and of the loss in the parameters.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from trigraph.verification.record import Check
 from trigraph.verification.structures import BASIS, MIDDLE, SUM, WHOLE, WIDTH, Model, Structure, model, numbers
 from trigraph.verification.subjects import Subject, arrays_of, panel
 
-# Operators that a check takes the chain through; it is recorded under the first.
+# Operators in the chain of a check, which is recorded under the first.
 CHAIN = ("agg_edge_to_edge_bwd", "agg_edge_to_edge_fwd", "radial_basis_fwd", "radial_basis_bwd")
 INVOLVED = {
     "forces": CHAIN,
@@ -40,7 +40,7 @@ INVOLVED = {
 }
 STEPS = tuple(2.0**-k for k in (*range(6, 20, 2), *range(21, 31, 3)))
 TRAINED = ("weights", "freq")
-SUM_ROUNDING = 2.0**-100  # of sums in real128, relative to the sum of |terms|
+SUM_ROUNDING = 2.0**-100  # rounding error of sums in real128, relative to the sum of |terms|
 TRANSLATION = np.array([3.7, -11.3, 5.9])
 Call = Callable[..., Mapping[str, np.ndarray]]
 Products = Sequence[tuple[np.ndarray, np.ndarray]]
@@ -48,7 +48,7 @@ Products = Sequence[tuple[np.ndarray, np.ndarray]]
 
 @dataclass(frozen=True)
 class System:
-    """Atoms, graph and model; `target` (num_nodes, 3) are the forces the loss asks for."""
+    """Atoms, graph and model; `target` (num_nodes, 3) are the target forces of the loss."""
 
     name: str
     positions: np.ndarray
@@ -67,12 +67,12 @@ class System:
 
     @cached_property
     def rounding(self) -> tuple[float, float]:
-        """Scale of the rounding errors of energy and loss (`_rounding`), the judge's for each step of the chain."""
+        """Scales of the rounding errors of energy and loss, from the judge's scales of each step, see `_rounding`."""
         return _rounding(self)
 
 
 def prepare(structure: Structure) -> System:
-    """Return the system of a structure, or of the part that pyref has memory for."""
+    """Return the system of a structure, or of a part that fits into memory with pyref."""
     some = structure.within(WHOLE)
     target = numbers(f"{structure.name} forces", len(some.positions), 3)
     return System(some.name, some.positions, some.offset, some.cutoff, some.graph, model(some), target, some.note)
@@ -83,7 +83,7 @@ def prepare(structure: Structure) -> System:
 
 @dataclass(frozen=True)
 class Forward:
-    """What the derivatives need of the energy."""
+    """Intermediate results of the energy for its derivatives."""
 
     vec: np.ndarray
     unit: np.ndarray
@@ -105,7 +105,7 @@ class Forward:
 
 @dataclass(frozen=True)
 class Backward:
-    """Gradients of the energy: in the vectors of edges (`edge`) and what it is made of."""
+    """Gradients of the energy with respect to the edge vectors (`edge`), and intermediate results."""
 
     sum: Mapping[str, np.ndarray]
     grad_rbf: np.ndarray
@@ -115,7 +115,7 @@ class Backward:
 
 
 def forward(call: Call, s: System) -> Forward:
-    """Evaluate the energy's chain."""
+    """Evaluate the energy."""
     vec = s.positions[s.graph.src] - s.positions[s.graph.dst] + s.offset
     length = np.linalg.norm(vec, axis=1)
     dist = length / s.cutoff
@@ -126,13 +126,13 @@ def forward(call: Call, s: System) -> Forward:
 
 
 def backward(call: Call, s: System, f: Forward) -> Backward:
-    """Evaluate the forces: the gradient of sum(readout * out) through both operators to the atoms."""
+    """Evaluate the forces from the gradient of sum(readout * out) through both operators."""
     of_sum = call("agg_edge_to_edge_bwd", grad_out=s.model.readout, **f.sum(s))
     grad_rbf = (of_sum["embedding"] * s.model.embedding) @ s.model.projection.T
     of_basis = call("radial_basis_bwd", grad_rbf=grad_rbf, grad_sbf_rad=of_sum["rbf"], **f.basis(s))
     edge = of_sum["vec"] + of_basis["dist"][:, None] * f.unit / s.cutoff
     forces = np.zeros_like(s.positions)
-    other = s.graph.src != s.graph.dst  # an atom takes its own images along
+    other = s.graph.src != s.graph.dst  # an atom's own images move with it
     np.subtract.at(forces, s.graph.src[other], edge[other])
     np.add.at(forces, s.graph.dst[other], edge[other])
     return Backward(of_sum, grad_rbf, of_basis["dist"], edge, forces)
@@ -140,7 +140,7 @@ def backward(call: Call, s: System, f: Forward) -> Backward:
 
 @dataclass(frozen=True)
 class Second:
-    """Gradient of sum(t * forces): in parameters, and the cotangents of every step of the chain."""
+    """Gradient of sum(t * forces) with respect to parameters, and the cotangents of every step of the chain."""
 
     parameters: dict[str, np.ndarray]
     edge: np.ndarray
@@ -153,7 +153,7 @@ class Second:
 
 
 def second(call: Call, s: System, f: Forward, b: Backward, t: np.ndarray) -> Second:
-    """Differentiate sum(t * forces) in the parameters (and the vectors): bwd2 of both operators."""
+    """Differentiate sum(t * forces) with respect to parameters and vectors, by bwd2 of both operators."""
     m = s.model
     edge = t[s.graph.dst] - t[s.graph.src]
     along = (edge * f.unit).sum(1) / s.cutoff
@@ -205,7 +205,7 @@ def _energy(call: Call, s: System) -> Products:
 
 
 def _loss(call: Call, s: System) -> Products:
-    """Half the sum of squares of the forces' errors."""
+    """Half the sum of squared force errors, as products."""
     missing = judge.pair(backward(call, s, forward(call, s)).forces - s.target)
     return [(0.5 * missing, missing)]
 
@@ -233,7 +233,7 @@ def _difference(
         products = [(judge.pair(gradient), rounded_gap(x, step, direction))]
         _, size = inner(products)
         residual, terms = inner([*plus, *((-a, b) for a, b in minus), *((-a, b) for a, b in products)])
-        # Nothing may depend on x, where an atom has no neighbours but its own images: equal but for the sum's rounding.
+        # Nothing depends on x if atoms have only their own images as neighbours: equal up to rounding of the sum.
         equal = abs(residual) <= SUM_ROUNDING * terms
         errors.append(0.0 if equal else abs(residual) / (size + tolerances.tiny("float64")))
     return errors
@@ -245,7 +245,7 @@ def _curve_check(
     """Return the check of a curve of errors at `STEPS`."""
     tolerance = tolerances.differences("float64")
     check = Check(operator, subject.name, "float64", kind, s.name, field, math.inf, tolerance, note=s.note)
-    # No floor: neither energy nor loss is a polynomial, the order must show.
+    # The floors are zero: neither energy nor loss is a polynomial, so that the order must show.
     return with_verdict(check, STEPS, None, lambda: (curve(), [0.0] * len(STEPS)))
 
 
@@ -262,7 +262,7 @@ def check_forces(subject: Subject, s: System, operator: str = INVOLVED["forces"]
 
 
 def check_force_training(subject: Subject, s: System, operator: str = INVOLVED["force training"][0]) -> list[Check]:
-    """Compare gradients of a loss of forces in the parameters with its differences."""
+    """Compare gradients of a loss of forces with respect to the parameters with its differences."""
     call = _caller(subject)
 
     def curve(name: str) -> list[float]:
@@ -283,10 +283,10 @@ def _sum_of_products(*pairs: tuple[np.ndarray, np.ndarray]) -> float:
 
 
 def _rounding(s: System) -> tuple[float, float]:
-    """Scales of the rounding errors of E and of sum(target * F): every step's own scale, times what it weighs in them.
+    """Scales of the rounding errors of E and of sum(target * F): the scale of each step times its weight in them.
 
-    Steps are the two operators and their derivatives (their scales are the judge's), the products with the projection,
-    and the vectors, whose rounding is that of positions and offset, wherever the motions take them.
+    Steps are the two operators and their derivatives (with the judge's scales), the products with the projection, and
+    the vectors, whose rounding errors are those of positions and offset after any motion.
     """
     call = _caller(panel("pyref"))
     f = forward(call, s)
@@ -325,7 +325,7 @@ def _translated(s: System) -> System:
 
 
 def _renumbered(s: System) -> System:
-    """Give the atoms other numbers; edges sorted by their new source, in another order within it."""
+    """Renumber the atoms; sort edges by their new source, in another order for each source."""
     rng = np.random.default_rng(len(s.positions))
     order = rng.permutation(len(s.positions))
     new = np.argsort(order)
@@ -344,7 +344,7 @@ def _renumbered(s: System) -> System:
     )
 
 
-# By an angle and about an axis that are no symmetry of anything.
+# The angle and axis are not symmetries of any structure.
 TURN = Rotation.from_quat([0.1, -0.5, 0.3, 0.8]).as_matrix()
 MOTIONS: dict[str, Callable[[System], System]] = {
     "rotated": partial(_turned, TURN),
@@ -355,9 +355,9 @@ MOTIONS: dict[str, Callable[[System], System]] = {
 
 
 def check_invariance(subject: Subject, s: System, operator: str = INVOLVED["invariance"][0]) -> list[Check]:
-    """Compare energy, and forces along `target` that moves with the atoms, before and after every motion of `MOTIONS`.
+    """Compare the energy, and forces along `target`, which moves with the atoms, before and after each of `MOTIONS`.
 
-    The unit is eps * scale of rounding errors; before and after, each is within c of the exact value.
+    Errors are in units of eps * scale of rounding errors; both values may differ by c from the exact one.
     """
     call = _caller(subject)
     terms = sum(evaluate(OPERATORS[n].definition.terms, s.sizes) for n in ("radial_basis_fwd", "agg_edge_to_edge_fwd"))
@@ -369,7 +369,7 @@ def check_invariance(subject: Subject, s: System, operator: str = INVOLVED["inva
         first, other = (np.array(judge.dot(judge.pair(a), judge.pair(b))[:2]) for a, b in pairs)
         return first, other
 
-    rounding: tuple[float, float] = s.rounding  # by the judge, whose time is not the subject's
+    rounding: tuple[float, float] = s.rounding  # computed here, so that the judge's time is not counted
     checks, before = [], None
     for name, motion in MOTIONS.items():
         start, moved = time.perf_counter(), motion(s)
@@ -379,7 +379,7 @@ def check_invariance(subject: Subject, s: System, operator: str = INVOLVED["inva
             for i, (one, two) in enumerate(zip(before, measure(moved), strict=True)):
                 unit = tolerances.eps("float64") * rounding[i] + tolerances.tiny("float64")
                 errors[i] = float(abs((one[0] - two[0]) + (one[1] - two[1])) / unit)
-        except ValueError as failure:  # a call went wrong, or shapes do not fit
+        except ValueError as failure:  # a call failed, or shapes do not fit
             problem = str(failure)
         seconds = (time.perf_counter() - start) / 2
         tolerance = 2 * tolerances.accuracy(subject.chunked, terms)

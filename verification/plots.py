@@ -1,4 +1,4 @@
-"""Pictures of a report: the worst of each operator and panel, and finite-difference curves."""
+"""Pictures of a report: the largest error of each operator and panel, and finite-difference curves."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from trigraph.verification.record import Check
 from trigraph.verification.summary import ratio, worst
 from trigraph.verification.tolerances import eps
 
-# Colour of all lines and texts outside coloured cells; pages replace it by the colour of their own text.
+# Colour of all lines and texts outside coloured cells; pages replace it by their text colour.
 INK = "#1d2129"
 MUTED = "#8a919c"
 WRONG = "#c62828"
-# Light where errors are far below their tolerance, dark at the tolerance; errors above it are red.
+# Light for errors far below the tolerance, dark at the tolerance; errors above it are red.
 WITHIN = LinearSegmentedColormap.from_list("within", ["#eef4fa", "#9cc3df", "#3d7fb3", "#1b4f7d"])
-# Okabe and Ito's colours, told apart by all kinds of colour vision.
+# Okabe and Ito's colours, which are distinguishable with all kinds of colour vision.
 COLOURS = dict(zip((*PANELS, "judge"), ("#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", MUTED), strict=True))
 OTHER_COLOUR = "#56b4e9"  # a user's implementation
 DASHES: dict[str, Any] = {"float32": ":", "float64": "-", "real128": "--"}
@@ -42,7 +42,7 @@ STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "trigraph",
 }
-# Lines that curves are compared with.
+# Style of reference lines.
 DOTTED: dict[str, Any] = {"color": INK, "linewidth": 0.8, "linestyle": (0, (1, 2))}
 DASHED: dict[str, Any] = {**DOTTED, "linestyle": (0, (4, 3))}
 
@@ -55,19 +55,19 @@ def _cell(axes: mpl.axes.Axes, x: int, y: int, checks: Sequence[Check]) -> None:
     value = ratio(check)
     colour = WITHIN(value) if check.passed else WRONG
     text = f"{value:.2f}" if value < 100 else f"{value:.0e}".replace("e+0", "e").replace("e+", "e")
-    if not math.isfinite(value):  # a NaN, an exception, or bits that must be equal
+    if not math.isfinite(value):  # a NaN, an exception, or different bits
         text = "NaN" if math.isnan(check.error) else "✗"
     axes.add_patch(Rectangle((x - 0.47, y - 0.45), 0.94, 0.9, facecolor=colour, edgecolor="none"))
     light = check.passed and value < 0.62
     weight = "normal" if check.passed else "bold"
-    # Two colours that no page replaces: the cell's own is behind them.
+    # Neither colour is replaced by a page, since the text is on the cell's colour.
     axes.text(x, y, text, ha="center", va="center", color="#10202f" if light else "#ffffff", fontweight=weight)
 
 
 def agreement(checks: Sequence[Check]) -> Figure | None:
     """Draw the matrix operator x panel of the largest error of any check, in units of its tolerance.
 
-    None when nothing was checked. It is as narrow as the screen of a telephone.
+    None if nothing was checked. The figure fits the width of a phone's screen.
     """
     groups: dict[tuple[str, str], list[Check]] = {}
     for check in checks:
@@ -92,7 +92,7 @@ def agreement(checks: Sequence[Check]) -> Figure | None:
 
 
 def _line(check: Check) -> np.ndarray:
-    """Return the points of a curve; a zero, which no logarithm shows, is a gap."""
+    """Return the points of a curve; zeros become gaps, since the axes are logarithmic."""
     line = np.array(check.curve, float)
     line[:, 1][~(line[:, 1] > 0)] = np.nan
     return line
@@ -113,7 +113,7 @@ def _range(values: np.ndarray) -> tuple[float, float]:
 def differences(checks: Sequence[Check]) -> Figure | None:
     """Draw error against step of every finite-difference curve, one plot for each operator, on common axes.
 
-    None when there is no curve.
+    None if there is no curve.
     """
     curves = [c for c in checks if c.curve and c.kind != "bessel"]
     if not curves:
@@ -168,7 +168,7 @@ def png(figure: Figure) -> bytes:
 
 
 def svg(figure: Figure) -> str:
-    """Return a figure as an SVG element to be put into a page: transparent, lines and texts in the page's colour."""
+    """Return a figure as an SVG element for a page: transparent, with lines and texts in the page's colour."""
     data = io.StringIO()
     with mpl.rc_context(STYLE):
         figure.savefig(

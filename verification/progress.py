@@ -1,4 +1,4 @@
-"""What a run says while it runs: a line for each part that is finished."""
+"""Progress of a run: a line for each finished part."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def part_of(unit: Unit) -> str:
 
 
 def result(checks: Iterable[Check]) -> str:
-    """Return how many checks passed, failed, and were not offered, if any."""
+    """Return a text with the numbers of checks that passed, failed, and were not offered."""
     checks = list(checks)
     passed, failed = sum(c.passed for c in checks), sum(c.failed for c in checks)
     absent = counted(c for c in checks if not c.offered)
@@ -32,7 +32,7 @@ def result(checks: Iterable[Check]) -> str:
 def follow(
     units: Sequence[Unit], results: Iterable[tuple[Unit, list[Check]]]
 ) -> Iterator[tuple[Unit, list[Check], str]]:
-    """Yield units and their checks as they come, with a line about the part that a unit finishes; "" while none is.
+    """Yield units and their checks as they come, and a line if the unit finishes a part (else "").
 
     The time of a part is the time spent waiting for its units.
     """

@@ -1,4 +1,4 @@
-"""What must hold whatever the values are: adjoints, symmetry, order of edges, and equal bits."""
+"""Properties that hold for any values: adjoints, symmetry, order of edges, and equal bits."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from trigraph.verification.subjects import Outcome, Subject, attempt, extent, ob
 from trigraph.verification.transforms import embed_in_batch, own_fields, renumbered
 
 THREADS = (1, 2, 3)
-# Panels in which what belongs to a node or an edge has the same bits whatever other nodes and edges are in the call.
+# Batch-invariant panels: bits of a node's or an edge's results do not depend on other nodes and edges in the call.
 BATCH_INVARIANT = ("fortran", "fortran-reference", "gpu", "gpu-host")
 
 
@@ -52,7 +52,7 @@ def _two_sides(
     scale: float,
     calls: Sequence[Outcome],
 ) -> Check:
-    """Return the check that two sums, pairs of real128, are equal up to the rounding of what they are made of."""
+    """Return the check that two sums, pairs of real128, are equal up to the rounding of their factors."""
     (left, left_low, _), (right, right_low, _) = sides
     unit = tolerances.eps(judged.case.dtype) * scale + tolerances.tiny(judged.case.dtype)
     error = float(abs((left - right) + (left_low - right_low)) / unit)
@@ -93,12 +93,12 @@ def check_symmetry(subject: Subject, judged: Judged) -> Check:
 
 
 def renumbered_fields(case: Case, op: Operator) -> list[Array]:
-    """Fields that renumbering leaves the same but for their order: a renumbered graph has other positions."""
+    """Fields that renumbering only permutes: neither over positions of the graph, nor with positions as values."""
     return [f for f in case.returned(op) if not ("num_positions" in f.dims or f.index)]
 
 
 def check_permutation(subject: Subject, judged: Judged, op: Operator, seed: int) -> list[Check]:
-    """Renumber edges and nodes: the results are renumbered, equal up to rounding."""
+    """Renumber edges and nodes; the results must be renumbered likewise, and equal up to rounding."""
     case = judged.case
     other, orders = renumbered(case, seed)
     before = attempt(subject, op, case.arguments(op))
@@ -145,7 +145,7 @@ def _equal_bits(
     calls: Sequence[Outcome],
     fields: Iterable[Array] | None = None,
 ) -> list[Check]:
-    """Return for each field the check that all trials have the bits of the first one."""
+    """Return for each field the check that all trials have the same bits as the first one."""
     checks = []
     for field in judged.case.returned(op) if fields is None else fields:
         error = max(_different(bits, field.name, trials[0]) for bits in trials[1:])
@@ -154,7 +154,7 @@ def _equal_bits(
 
 
 def check_repeat(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
-    """Call twice, then with other arguments: equal bits, and what the first call returned is still what it was."""
+    """Call twice, then with other arguments: bits must be equal, and results of the first call must not change."""
     arguments = judged.case.arguments(op)
     negated = {name: -value if isinstance(value, np.ndarray) else value for name, value in arguments.items()}
     first = attempt(subject, op, arguments)
@@ -165,10 +165,10 @@ def check_repeat(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
 
 
 def check_batch(subject: Subject, judged: Judged, op: Operator, seed: int) -> list[Check]:
-    """Call in a batch: what belongs to the case's own nodes and edges is as right as alone, or has equal bits.
+    """Call in a batch: results of the case's own nodes and edges must be as accurate as alone, or have equal bits.
 
-    Bits are compared for `BATCH_INVARIANT`; where a product of a library's may depend on its sizes, and for users'
-    functions, the values are compared with the judge's of the case alone.
+    Bits are compared for `BATCH_INVARIANT`. For other panels, whose library products may depend on sizes, and for
+    users' functions, values are compared with the judge's results for the case alone.
     """
     case = judged.case
     batch = embed_in_batch(case, seed)
@@ -189,10 +189,10 @@ def check_batch(subject: Subject, judged: Judged, op: Operator, seed: int) -> li
 
 
 def check_out(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
-    """Write into arrays of the caller's, at the start of a cache line and 8 bytes after one, that hold NaN before.
+    """Write to the caller's arrays, filled with NaN, at the start of a cache line and 8 bytes after one.
 
     The error of a field is the number of elements whose bits differ from those of an ordinary call, plus 1 for each
-    array that was not the one returned, or that was written beside.
+    array that was not returned, or was written out of bounds.
     """
     assert subject.into is not None
     case, fields = judged.case, judged.case.returned(op)
@@ -208,7 +208,7 @@ def check_out(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
 
 
 def check_threads(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
-    """Call with 1, 2 and 3 threads: equal bits."""
+    """Call with 1, 2 and 3 threads; bits must be equal."""
     outcomes = []
     with kept_num_threads():
         for number in THREADS:
@@ -218,20 +218,20 @@ def check_threads(subject: Subject, judged: Judged, op: Operator) -> list[Check]
 
 
 def check_blocks(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
-    """Compare with the judge where sums over blocks take few blocks at a time, as they take many for a large graph."""
+    """Compare with the judge while sums over blocks are limited to few blocks, so that they have several stages."""
     assert subject.small_blocks is not None
     with subject.small_blocks():
         return [replace(c, case=f"{c.case}, small blocks") for c in check_accuracy(subject, judged, op)]
 
 
 def levels() -> tuple[list[str], list[str]]:
-    """Return the processor's levels that are not in use, and those whose bits must be equal (none or 2)."""
+    """Return the instruction-set levels not in use, and those whose bits must be equal (none or 2)."""
     equal = [level for level in EQUAL_BITS if level in available()]
     return [level for level in available() if level != get_cpu_level()], equal if len(equal) > 1 else []
 
 
 def check_levels(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
-    """Run the builds for the other levels of the processor against the judge; equal bits at `EQUAL_BITS`."""
+    """Compare builds for other instruction-set levels with the judge; bits of those in `EQUAL_BITS` must be equal."""
     others, equal = levels()
     before = get_cpu_level()
     checks, outcomes = [], []
@@ -265,9 +265,9 @@ def _layout_problem(array: Any, dtype: str, others: Mapping[str, Any]) -> str:
 
 
 def check_layout(subject: Subject, judged: Judged, op: Operator) -> list[Check]:
-    """Every field is C-contiguous, of the case's dtype, writeable, and in memory of its own.
+    """Check that every field is C-contiguous, of the case's dtype, writeable, and has its own memory.
 
-    The error is 1 where something is wrong with a field of the first call or of a second one.
+    The error is 1 if a field of the first or of a second call is wrong.
     """
     case = judged.case
     values, calls = case.arguments(op), []

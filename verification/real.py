@@ -1,6 +1,6 @@
-"""Real inputs: small data files shipped with the package, made by scripts beside them, and structures the user names.
+"""Real inputs: small data files shipped with the package, with the scripts that made them, and the user's structures.
 
-Real coordinates are not drawn again when they come near a kink: such edges are left out, and the case says how many.
+Real coordinates close to a kink cannot be drawn again. Such edges are left out, and the note gives their number.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from trigraph.verification.structures import Structure, shipped
 from trigraph.verification.triplets import sums_over
 
 SLAB = "copper slab with CO"
-WIDTH = 8  # features in and out, as the weights have them
-# Steps of differences on the full input; directions are relative (v_i = x_i times a normal number). Pieces of GNO are
-# polynomials of degree 2 at most, GemNet-OC is linear in each input; DimeNet++ needs steps enough to show the order.
+WIDTH = 8  # features in and out, given by the weights
+# Finite-difference steps on the full input; directions are relative (v_i = x_i times a normal number). GNO is piecewise
+# polynomial of degree 2 at most, and GemNet-OC linear in each input; DimeNet++ needs enough steps to show the order.
 POLYNOMIAL_STEPS = tuple(2.0**-k for k in range(10, 36, 8))
 STRUCTURE_STEPS = tuple(2.0**-k for k in (*range(6, 20, 2), *range(22, 36, 4)))
 NETWORK_STEPS = tuple(2.0**-k for k in (*range(3, 20, 2), *range(22, 36, 4)))
@@ -53,10 +53,10 @@ def _airfoil_values(definition: Definition, patch: bool, keep: np.ndarray | None
 class RealInput:
     """A real input of a family.
 
-    `values(definition, patch, keep)` returns the arguments of fwd (and maybe others) in float64, on a patch within the
-    judge's budget or on the whole input, with the rows of the resampled input for which `keep` is True (all for None).
-    `steps` are those of differences on the whole; `remark(patch)` says what is left out. The whole is for `panels`,
-    where it is large.
+    `values(definition, patch, keep)` returns the arguments of fwd (and possibly others) in float64, on a patch that is
+    small enough for the judge or on the whole input, with the rows of the resampled input for which `keep` is True
+    (None: all). `steps` are the finite-difference steps on the whole input; `remark(patch)` describes what is left out.
+    A large whole input is only used for `panels`.
     """
 
     name: str
@@ -67,7 +67,7 @@ class RealInput:
 
 
 def real_inputs(family: str, structures: Iterable[Structure] = ()) -> tuple[RealInput, ...]:
-    """Return the real inputs of a family: those shipped or made, and structures of the user's for DimeNet++."""
+    """Return the real inputs of a family: those shipped or generated and, for DimeNet++, the user's structures."""
     if family in ("gat", "weighted"):
         return (
             RealInput("airfoil", networks.mesh_values, NETWORK_STEPS),
@@ -85,10 +85,10 @@ def real_inputs(family: str, structures: Iterable[Structure] = ()) -> tuple[Real
 
 
 def build_real(real: RealInput, definition: Definition, dtype: str, seed: int, patch: bool) -> Case:
-    """Build the case of one of ``real_inputs(definition.family)``; its note says how many edges were left out.
+    """Build the case of one of ``real_inputs(definition.family)``; its note gives the number of edges left out.
 
-    With `patch`, a patch for comparison with the judge, otherwise the whole input for differences and adjoints; `seed`
-    is of cotangents and directions.
+    With `patch`, it is a patch for comparison with the judge, otherwise the whole input for differences and adjoints.
+    `seed` determines cotangents and directions.
     """
 
     def typed(keep: np.ndarray | None) -> dict[str, Any]:

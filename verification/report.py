@@ -2,36 +2,50 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timezone
 from importlib import resources
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from rich.console import Console
+
 from trigraph.terminal import plain
-from trigraph.verification import progress
-from trigraph.verification.compare import FACTOR, Comparison
-from trigraph.verification.failures import failures, withheld
-from trigraph.verification.record import Check
+from trigraph.verification import console, progress
+from trigraph.verification.compare import Comparison
+from trigraph.verification.record import COLUMNS, Check
 from trigraph.verification.summary import evidence, number, summarise
 from trigraph.verification.tolerances import TABLE
 from trigraph.verification.units import counted
 
 SCHEMA_VERSION = 3
-NUMBERS = ("error", "tolerance", "seconds")  # of a check; None in a report where they are not finite
-COLUMNS = tuple(f.name for f in fields(Check))
+NUMBERS = ("error", "tolerance", "seconds")  # columns of a check that are None in a report if they are not finite
+# Keys of a report.json of this version, of a run or of `trigraph.testing`; `COLUMNS` describes the checks.
+KEYS = {
+    "schema_version": f"{SCHEMA_VERSION}: another number where a key has gone or means something else",
+    "date": "when it was written, in UTC: `2026-11-24T16:00:00Z`",
+    "command": "command line that runs it again; of `trigraph.testing`, what was checked",
+    "seconds": "that the run took; null where that is not known",
+    "seed": "of every number that was drawn",
+    "verdict": "`passed` where a check passed, none failed, and none that was planned is missing; else `failed`",
+    "counts": "numbers of checks: `planned`, `passed`, `failed`, `not_offered`; `skipped`: of what was left out",
+    "environment": "versions, commit, build, processor, device: what `trigraph info` shows",
+    "structures": "of a run: what `--structure` named, one sentence each",
+    "skips": "what was left out, a list: `what` and the `reason`",
+    "checks": "table of checks by columns: names to lists of equal length",
+}
 
 
 class ReportError(ValueError):
-    """A file that is no report, or one of another version."""
+    """A file that is not a report, or is a report of another version."""
 
 
 def _tabulated(checks: Sequence[Check]) -> dict[str, list[Any]]:
-    """Return checks as columns, one for each attribute; JSON has no number that is not finite: None."""
+    """Return checks as columns, one for each attribute. Numbers that are not finite, which JSON lacks, become None."""
 
     def plain(value: Any) -> Any:
         if isinstance(value, tuple):
@@ -49,18 +63,20 @@ def assemble(
     environment: Mapping[str, Any],
     planned: int,
     structures: Sequence[str] = (),
+    seconds: float | None = None,
 ) -> dict[str, Any]:
-    """Put a report together.
+    """Assemble a report.
 
     `skips` are pairs: what did not run, and why; `command` is the command line, to run it again; `environment` is from
     `trigraph.environment.collect`; `planned` is the number of checks that were planned, those of kind ``empty`` aside;
-    `structures` are descriptions of the user's.
+    `structures` are descriptions of the user's; `seconds` is the time that the run took.
     """
     passed, failed = sum(c.passed for c in checks), sum(c.failed for c in checks)
     return {
         "schema_version": SCHEMA_VERSION,
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ"),
         "command": command,
+        "seconds": seconds,
         "seed": seed,
         "verdict": "passed" if passed and not failed and counted(checks) == planned else "failed",
         "counts": {
@@ -77,13 +93,18 @@ def assemble(
     }
 
 
+def encoded(report: Mapping[str, Any]) -> bytes:
+    """Return a report as JSON."""
+    return json.dumps(report, allow_nan=False, separators=(",", ":")).encode()
+
+
 def read(path: Path) -> dict[str, Any]:
-    """Read a ``report.json``; `ReportError` if it cannot be read, is no JSON, or is no report of this version."""
-    if not path.is_file():  # to read a pipe might wait for ever
+    """Read a ``report.json``; `ReportError` if it cannot be read, or is not JSON or a report of this version."""
+    if not path.is_file():  # reading a pipe might wait forever
         raise ReportError(f"{path} is no file")
     try:
         report = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:  # ValueError: no text, no JSON; the last: nested too deeply
+    except (OSError, ValueError, RecursionError) as error:  # ValueError: not text or JSON; the last: nested too deeply
         raise ReportError(f"{path}: {error}") from error
     version = report.get("schema_version") if isinstance(report, dict) else None
     if version != SCHEMA_VERSION:
@@ -110,10 +131,17 @@ def checks_of(report: Mapping[str, Any]) -> list[Check]:
     return checks
 
 
+def _printed(show: Callable[[Console, Any], None], what: Any) -> str:
+    """Return what `trigraph verify` prints of something, on lines as long as they need to be."""
+    text = io.StringIO()
+    show(Console(file=text, width=10_000, highlight=False), what)
+    return text.getvalue()
+
+
 def render(
     report: Mapping[str, Any], checks: Sequence[Check], comparison: Comparison | None, svgs: Mapping[str, str]
 ) -> str:
-    """Return the report as one HTML page that needs nothing else."""
+    """Return the report as one self-contained HTML page."""
     from jinja2 import Environment, StrictUndefined
 
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
@@ -124,10 +152,9 @@ def render(
         result=progress.result(checks),
         evidence=evidence(checks),
         rows=summarise(checks),
-        failures=failures(checks),
-        withheld=withheld(checks),
-        comparison=comparison,
-        factor=FACTOR,
+        failures=_printed(console.print_failures, checks),
+        withheld=_printed(console.print_withheld, checks),
+        comparison=_printed(console.print_comparison, comparison) if comparison else "",
         tolerances=TABLE,
         svgs=svgs,
     )
@@ -138,9 +165,8 @@ def write(
 ) -> None:
     """Write ``report.json``, ``report.html`` and the pictures of `PICTURES` (``agreement.png``...) into a folder.
 
-    The folder is made if it is not there. `checks` are those that the report was assembled from. Pictures of which
-    there is nothing to show are removed. OSError if there is no room, or no right to write; the files of an earlier
-    report are then as they were.
+    The folder is created if necessary. `checks` are those that the report was assembled from. Pictures without data are
+    removed. OSError if there is no space or no permission; the files of an earlier report are then unchanged.
     """
     from trigraph.verification.plots import PICTURES, png, svg
 
@@ -150,7 +176,7 @@ def write(
         if figure is not None:
             files[f"{name}.png"] = png(figure)
             svgs[name] = svg(figure)
-    files["report.json"] = json.dumps(report, allow_nan=False, separators=(",", ":")).encode()
+    files["report.json"] = encoded(report)
     files["report.html"] = plain(render(report, checks, comparison, svgs)).encode()
     folder.mkdir(parents=True, exist_ok=True)
     with TemporaryDirectory(dir=folder) as beside:

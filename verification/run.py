@@ -1,7 +1,7 @@
-"""The verification run: everything `trigraph verify` does but showing it.
+"""The verification run: everything that `trigraph verify` does, except for its output.
 
-`plan` lays out the run as units with weights; `units.execute` executes them. What a unit checks follows from the
-operator table; only golden vectors, real inputs and physics are tied to families (golden.py, real.py, physics.py,
+`plan` divides the run into units with weights; `units.execute` executes them. The checks of a unit are derived from the
+operator table; only golden vectors, real inputs and physics are specific to families (golden.py, real.py, physics.py,
 bessel.py).
 """
 
@@ -36,10 +36,10 @@ from trigraph.verification.units import Task, Unit, unit_of
 from trigraph.verification.variants import hubs, variants
 
 DTYPES = ("float32", "float64")
-# Differences go through the panels whose calls are cheap; the kernels are compared with the judge, value by value.
+# Panels without finite differences, because their calls are expensive; kernels are compared with the judge instead.
 UNDIFFERENCED = ("gpu", "gpu-host")
 EMULATED = ("gpu-host",)
-# Milliseconds that units took on one core, roughly; the emulated device takes a multiple of a panel's share.
+# Approximate milliseconds of a unit on one core; the emulated device takes a multiple of a panel's share.
 WEIGHTS = {
     "accuracy": 6,
     "threads": 15,
@@ -64,15 +64,15 @@ WEIGHTS = {
 }
 SHARE = {"gpu-host": 3.0}
 
-# Hubs: every subject but the emulated device meets 1,950 terms at one place. The judge can pay for the longest sums
-# once, and there only sums in chunks are asked, the emulated device's too: it is they that promise the same accuracy
-# whatever the number of terms. Both have 2**k - 1 whole chunks, of 128 and of 256 terms, before the last one: partial
-# sums then wait at every level of the tree that adds them. The kernels add 8 by 8 partial sums of the longest one.
+# Hubs: every subject but the emulated device gets sums of 1,950 terms. Sums of 8,100 terms, which the judge computes
+# only once, are for subjects that sum in chunks, also the emulated device: these promise the same accuracy for any
+# number of terms. Both have 2**k - 1 whole chunks, of 128 and of 256 terms, before the last one, so that every level of
+# the tree of partial sums is in use. The kernels add partial sums of the longest one 8 at a time.
 HUB, LONGEST_HUB = 1_950, 8_100
 
 
 def available_panels() -> tuple[str, ...]:
-    """Return the panels that can run here; the judge is always one."""
+    """Return the panels that can run here; they always include the judge."""
     return (*(name for name in PANELS if not unavailable(name)), "judge")
 
 
@@ -91,7 +91,7 @@ def _selection(operators: Iterable[str] | None) -> frozenset[str]:
 
 @dataclass(frozen=True)
 class _Run:
-    """What a run was asked for."""
+    """The options of a run."""
 
     scopes: tuple[Scope, ...]
     judge: bool
@@ -107,7 +107,7 @@ class _Run:
         return [d for d in DEFINITIONS if any(op.name in self.selected for op in every_operator_of(d))]
 
     def units(self) -> Iterator[Unit]:
-        """Units in order: generated cases, real inputs, golden vectors; or those of the structures alone."""
+        """Units in order: generated cases, real inputs, golden vectors; or only those of the structures."""
         if self.alone:
             for definition in (d for d in self.definitions() if d.family == "dimenet"):
                 for real in real_inputs("dimenet", self.structures)[len(shipped()) :]:
@@ -130,7 +130,7 @@ class _Run:
         yield from self._golden()
 
     def _variant(self, definition: Definition, variant: Variant, dtype: str, turn: bool) -> Iterator[Unit]:
-        """Units of a case; those of `turn` are made in one dtype of each, for which the judge need not answer twice."""
+        """Units of a case; kinds that use one dtype for each setting are included if it is this dtype's `turn`."""
         judged = cache(partial(self._judged, definition, variant, dtype))
         label = f"{definition.name}, {variant.label}, {dtype}"
         kind = variant.kind
@@ -165,7 +165,7 @@ class _Run:
     def _hubs(self, definition: Definition, dtype: str) -> Iterator[Unit]:
         real = tuple(s for s in self.scopes if s.subject.name not in EMULATED)
         some = [(real, v) for v in hubs(definition, HUB, "positive")]
-        # Equal terms say little of a user's function: half their number is allowed in a direct sum.
+        # Equal terms are a weak test of a user's function: the tolerance of a direct sum is half their number.
         panels = tuple(s for s in real if s.subject.only is None)
         some += [(panels, v) for v in hubs(definition, HUB, "constant")]
         if dtype == "float32":
@@ -173,7 +173,7 @@ class _Run:
             some += [(chunked, v) for v in hubs(definition, LONGEST_HUB, "constant")]
         for scopes, variant in some:
             if scopes:
-                # One unit for all subjects: what the judge said of so many edges is kept no longer than that.
+                # One unit for all subjects, so that the judge's results for so many edges are not kept any longer.
                 check = partial(self._hub, scopes, definition, variant, dtype)
                 label = f"{definition.name}, {variant.label}, {dtype}"
                 yield unit_of(label, WEIGHTS["hub"] * variant.degree, check)
@@ -200,7 +200,7 @@ class _Run:
             if real.panels and scope.subject.name not in real.panels:
                 continue
             unit = partial(_unit, f"{definition.name}, {real.name}, float64", scope)
-            # Whoever comes first pays for the judge.
+            # The first subject's unit includes the time of the judge.
             weight = WEIGHTS["real adjoint"] + (WEIGHTS["real judge"] if scope is self.scopes[0] else 0)
             yield unit("adjoint", tasks.of_adjoint, whole, weight=weight)
             if scope is differenced and real.steps:
@@ -255,7 +255,7 @@ class _Run:
             vectors = cache(partial(self._read, name, path))
             size = path.stat().st_size / 1000
             for scope in self.scopes:
-                for dtype in self.dtypes:  # all in one process, which asks the judge once
+                for dtype in self.dtypes:  # all in one process, which calls the judge once
                     yield _unit(f"golden {name}", scope, dtype, tasks.of_golden, vectors, dtype, weight=1 + size / 50)
             if self.judge:
                 yield unit_of(f"golden {name}: judge", size, partial(tasks.of_golden, None, vectors, "float64"))
@@ -285,38 +285,19 @@ def plan(
     framework: str | None = None,
     device: str | None = None,
 ) -> list[Unit]:
-    """Lay out a run.
+    """Lay out a run: every number that is drawn follows from the seed.
 
-    Parameters
-    ----------
-    operators : iterable of str, optional
-        Names of operators, definitions or families (default: all). With an implementation: the operator it implements
-        (default: the function's own name).
-    panels : iterable of str, optional
-        Default: those of `available_panels`; with an implementation, none.
-    dtypes : iterable of {"float32", "float64"}, optional
-    seed : int
-        Every number drawn follows from it.
-    implementation : str or Subject, optional
-        ``"mymodule:function"``: a user's function to check.
-    structures : iterable of Structure, optional
-        Inputs of the DimeNet++ family beside those shipped (`structures.read`).
-    alone : bool
-        Check nothing but these structures.
-    where : iterable of str
-        ``"name=value"``: settings that all operators are restricted to (`settings.restriction`).
-    framework : {"torch", "jax"}, optional
-        The implementation is the forward of an operator on tensors; all orders are checked (`differentiated`).
-    device : str, optional
-        Where these tensors are.
+    `operators` are names of operators, definitions or families (default: all); with an implementation, the operator
+    that it implements (default: the function's own name). `panels` are by default those of `available_panels`, and with
+    an implementation none. The `implementation` is a user's function, ``"mymodule:function"``, or a `Subject`; with a
+    `framework` ("torch" or "jax") it is the forward of an operator on tensors on a `device`, of which all orders are
+    checked (`differentiated`). `structures` are inputs of the DimeNet++ family beside those shipped, with `alone` the
+    only ones (`structures.read`). `where` are settings that all operators are restricted to (`settings.restriction`).
 
-    Raises
-    ------
-    ValueError
-        If a name is unknown, a panel cannot run here, structures are given for no operator, or `TRIGRAPH_CPU_LEVEL` is
-        no level that can run here.
+    ValueError if a name is unknown, a panel cannot run here, structures are given for no operator, or
+    `TRIGRAPH_CPU_LEVEL` is no level that can run here.
     """
-    with suppress(ImportError):  # of a panel that is not built, if it is asked for, is told below
+    with suppress(ImportError):  # a missing panel, if it is asked for, is reported below
         get_cpu_level()
     operators = None if operators is None else list(operators)
     scopes = []
@@ -354,7 +335,7 @@ def plan(
 
 
 def _distinct(structures: Iterable[Structure]) -> tuple[Structure, ...]:
-    """Return structures with names of their own: two files may have one name."""
+    """Return structures with distinct names, since two files may have the same name."""
     taken = {s.name for s in shipped()}
     distinct = []
     for structure in structures:

@@ -1,4 +1,4 @@
-"""Part of an operator: the settings that ``trigraph verify --where NAME=VALUE`` leaves, of those that cases have.
+"""Restriction of cases to the settings selected by ``trigraph verify --where NAME=VALUE``.
 
 A setting is named by an argument of the operator: an attribute with choices, by its value (``op=sum``,
 ``concat_heads=False``); an optional input or graph object, by ``None`` or ``given`` (``edge_weight=None``).
@@ -12,14 +12,14 @@ from typing import Any
 
 from trigraph.table import OPERATORS, Definition
 
-# Values that are left, by the name of an argument; arguments that are not named may have any value.
+# Allowed values by the name of an argument; arguments that are not named may have any value.
 Where = Mapping[str, tuple[str, ...]]
 
 ABSENT, GIVEN = "None", "given"
 
 
 def _choices(definition: Definition) -> dict[str, dict[str, Any]]:
-    """Values of every argument that a restriction may name, by their texts; what is given has no value of its own."""
+    """Values, by their texts, of every argument that a restriction may name; "given" stands for no particular value."""
     attributes = {a.name: {str(value): value for value in a.choices} for a in definition.attributes if a.choices}
     return attributes | {name: {ABSENT: None, GIVEN: ...} for name in definition.optional}
 
@@ -29,9 +29,9 @@ def _text(value: Any) -> str:
 
 
 def restriction(words: Iterable[str], operators: Iterable[str]) -> Where:
-    """Read a restriction of operators: words ``"name=value"``, of which several of one name are alternatives.
+    """Parse a restriction of operators: words ``"name=value"``; several words with the same name are alternatives.
 
-    ValueError if a word has another form, or an operator has no such setting or value; the message lists those it has.
+    ValueError if a word has another form, or an operator has no such setting or value; the message lists valid ones.
     """
     where: dict[str, tuple[str, ...]] = {}
     definitions = {OPERATORS[name].definition.name: OPERATORS[name].definition for name in operators}
@@ -53,14 +53,14 @@ def restriction(words: Iterable[str], operators: Iterable[str]) -> Where:
 
 
 def admits(where: Where, values: Mapping[str, Any]) -> bool:
-    """Return whether arguments of an operator are among those that a restriction leaves."""
+    """Return whether a restriction allows these arguments of an operator."""
     return all(_text(values[name]) in allowed for name, allowed in where.items())
 
 
 def settings_of(definition: Definition, where: Where) -> Sequence[Mapping[str, Any]]:
-    """Return the definition's settings that a restriction leaves, with what it asks for made explicit.
+    """Return the definition's settings that a restriction allows, with the restricted arguments made explicit.
 
-    Where none of the table's settings is left, they are all combinations of the values that are asked for.
+    If it allows none of the table's settings, all combinations of the requested values are returned.
     """
     if not where:
         return definition.settings

@@ -1,6 +1,6 @@
 """Molecules, slabs and crystals as input of the DimeNet++ family: files, graphs with periodic images, a small model.
 
-The default run reads the shipped structures with NumPy alone; other files need ASE.
+The default run reads the shipped structures with NumPy only; other files need ASE.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ SHIPPED = {"benzene": "benzene", "ethanol": "ethanol", "copper slab with CO": "c
 # Attributes of the radial basis and of the sum: DimeNet++'s, with the rule for periodic systems.
 BASIS: dict[str, Any] = {"n_spherical": 7, "envelope_exponent": 5}
 SUM: dict[str, Any] = {"n_spherical": 7, "n_radial": 6, "exclude": "edge"}
-WIDTH, MIDDLE = 3, 2  # of the embedding, and between the two projections: the judge pays for them
-# Triplets of the patch that is compared with the judge, and of what differences and physics run on: pyref keeps
-# arrays of all triplets.
+WIDTH, MIDDLE = 3, 2  # of the embedding, and between the two projections; small because the judge is slow
+# Most triplets of the patch that is compared with the judge, and of the input of differences and physics, for which
+# pyref stores arrays of all triplets.
 PATCH, WHOLE = 1500, 10_000
-# Bytes that finding the neighbours and sorting them takes at its peak, for each edge (measured: 253).
+# Peak memory in bytes for each edge while neighbours are found and sorted (measured: 253).
 BYTES_PER_EDGE = 256
 
 
@@ -52,12 +52,12 @@ class Structure:
 
     @cached_property
     def graph(self) -> EdgeGraph:
-        """Its graph; the very reverse of an edge is told by the shifts."""
+        """Its graph; shifts determine the reverse edges."""
         return EdgeGraph(self.src, self.dst, len(self.positions), shifts=self.shifts)
 
     @cached_property
     def offset(self) -> np.ndarray:
-        """``shifts @ cell``, exactly odd in the shifts."""
+        """``shifts @ cell``, but exactly odd in the shifts."""
         s = self.shifts
         return np.asarray(s[:, :1] * self.cell[0] + s[:, 1:2] * self.cell[1] + s[:, 2:] * self.cell[2])
 
@@ -67,9 +67,9 @@ class Structure:
         return np.asarray(self.positions[self.src] - self.positions[self.dst] + self.offset)
 
     def within(self, triplets: int) -> Structure:
-        """Return as much of it as has at most so many triplets (those that are left out of sums counted too).
+        """Return a part with at most the given number of triplets (including those left out of sums).
 
-        Edges come in by the farther of their atoms from the middle, then by length; atoms stay, some without edges.
+        Edges are added by the distance of their farther atom from the middle, then by length. All atoms are kept.
         """
         if _triplets(self.src, self.dst) <= triplets:
             return self
@@ -87,7 +87,7 @@ class Structure:
         return replace(self, src=self.src[keep], dst=self.dst[keep], shifts=self.shifts[keep], note=note)
 
     def values(self, definition: Definition, patch: bool, keep: np.ndarray | None) -> dict[str, Any]:
-        """Arguments of fwd, as `RealInput.values`: DimeNet++'s frequencies, random embeddings and weights."""
+        """Arguments of fwd, see `RealInput.values`: DimeNet++'s frequencies, random embeddings and weights."""
         some = self.within(PATCH if patch else WHOLE)
         given = model(some)
         dist = np.linalg.norm(some.vec, axis=1) / some.cutoff
@@ -99,7 +99,7 @@ class Structure:
         return {**arrays, "graph": some.graph, **SUM}
 
     def described(self) -> str:
-        """Return what it consists of, and how much of it is compared with the judge and used by the other checks."""
+        """Return a description of it, and of the parts that are compared with the judge and used by other checks."""
 
         def part(triplets: int) -> str:
             edges = len(self.within(triplets).src)
@@ -113,7 +113,7 @@ class Structure:
         )
 
     def remark(self, patch: bool) -> str:
-        """Return what the patch, or the whole, leaves out."""
+        """Return a description of what is left out of the patch or of the whole."""
         return self.within(PATCH if patch else WHOLE).note
 
 
@@ -126,8 +126,8 @@ def _triplets(src: np.ndarray, dst: np.ndarray) -> int:
 class Model:
     """Parameters of one interaction block: embedding_e = `embedding`_e * (rbf_e @ `projection`), then the sum.
 
-    `freq` (R,), `embedding` (num_edges, C), `projection` (R, C), `weights` (S*R + C, M); `readout` (num_edges, C) makes
-    an energy of the sum.
+    Shapes: `freq` (R,), `embedding` (num_edges, C), `projection` (R, C), `weights` (S*R + C, M). `readout` (num_edges,
+    C) has the weights of the sum's elements in the energy.
     """
 
     freq: np.ndarray
@@ -138,12 +138,12 @@ class Model:
 
 
 def numbers(name: str, *shape: int) -> np.ndarray:
-    """Draw standard normal numbers that follow from a name."""
+    """Draw standard normal numbers with a seed derived from a name."""
     return np.random.default_rng(zlib.crc32(name.encode())).standard_normal(shape)
 
 
 def model(structure: Structure) -> Model:
-    """Return a model for a structure: the frequencies DimeNet++ starts from, the rest random numbers."""
+    """Return a model for a structure: DimeNet++'s initial frequencies, and random numbers for the rest."""
     radial, rows, edges = SUM["n_radial"], SUM["n_spherical"] * SUM["n_radial"], len(structure.src)
     return Model(
         freq=np.pi * np.arange(1, radial + 1),
@@ -165,9 +165,9 @@ def shipped() -> tuple[Structure, ...]:
 
 
 def _edges_expected(atoms: Any, cutoff: float) -> float:
-    """Return about how many edges there are: exact where nothing is periodic, else by the mean density.
+    """Return the approximate number of edges: exact without periodic directions, else from the mean density.
 
-    Of each pair, as many images are in reach as the periodic cell has room for in a ball of radius `cutoff`.
+    The number of images of a pair within the cutoff is the volume of a ball of that radius over that of the cell.
     """
     periodic = np.asarray(atoms.cell)[np.asarray(atoms.pbc)]
     number, size = len(periodic), float(np.linalg.det(periodic @ periodic.T)) ** 0.5
@@ -175,7 +175,7 @@ def _edges_expected(atoms: Any, cutoff: float) -> float:
         tree = cKDTree(atoms.positions)
         return float(tree.count_neighbors(tree, cutoff) - len(atoms))
     ball = math.pi ** (number / 2) / math.gamma(number / 2 + 1) * math.pow(cutoff, number)
-    return len(atoms) ** 2 * ball / size if size else 0.0  # no such cell is refused elsewhere
+    return len(atoms) ** 2 * ball / size if size else 0.0  # cells of size zero raise elsewhere
 
 
 def from_atoms(name: str, atoms: Any, cutoff: float) -> Structure:
@@ -199,9 +199,9 @@ def from_atoms(name: str, atoms: Any, cutoff: float) -> Structure:
 
 
 def _located(name: str) -> tuple[Path, int]:
-    """Return file and frame of ``file@frame``; the last of a file, if there is one of the whole name.
+    """Return file and frame of ``file@frame``; the last frame if a file has the whole name.
 
-    ValueError if there is no such file, or the frame is no integer.
+    ValueError if there is no such file, or the frame is not an integer.
     """
     if Path(name).is_file():
         return Path(name), -1
@@ -226,11 +226,11 @@ def read_atoms(name: str | Path) -> Any:
         raise ValueError("verify: structure files need ASE: pip install 'trigraph[ase]'") from None
     path, frame = _located(str(name))
     try:
-        # One after the other: ASE's readers differ in what they do with the index of a frame that is not there.
+        # Read frames one after another, because ASE's readers differ in their treatment of an index out of range.
         frames = iread(str(path), index=":", do_not_split_by_at_sign=True)
         chosen = list(islice(frames, frame, frame + 1)) if frame >= 0 else list(deque(frames, -frame))
-    except Exception as error:  # whatever a reader of ASE's many formats raises
-        problem = message_of(error).replace(str(path), "").strip(": ")  # some name the file themselves
+    except Exception as error:  # readers of ASE's many formats raise various exceptions
+        problem = message_of(error).replace(str(path), "").strip(": ")  # some messages contain the file name
         raise ValueError(f"verify: structure {path} cannot be read: {problem}") from error
     if len(chosen) < max(1, -frame):
         raise ValueError(f"verify: structure {path} has no frame {frame}; 0 is the first, -1 the last")
@@ -238,18 +238,9 @@ def read_atoms(name: str | Path) -> Any:
 
 
 def read(name: str | Path, cutoff: float) -> Structure:
-    """Read a structure file, or a frame of a trajectory, as `read_atoms`.
+    """Read a structure file, or a frame of a trajectory, as `read_atoms`; `cutoff` is in the file's unit of length.
 
-    Parameters
-    ----------
-    name : str or Path
-    cutoff : float
-        In the file's unit of length.
-
-    Raises
-    ------
-    ValueError
-        If ASE is not installed, the file cannot be read, or its atoms make no graph.
+    ValueError if ASE is not installed, the file cannot be read, or its atoms make no graph.
     """
     atoms, own = read_atoms(name), Path(name).name
     try:

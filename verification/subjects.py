@@ -1,4 +1,4 @@
-"""What is verified: the panels of the package and users' functions, all called alike."""
+"""Subjects of verification: the panels of the package and users' functions, with a common interface."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from trigraph.table import Operator, result_type
 # Panels whose sums are direct; the others sum in chunks (tolerances.py).
 DIRECT = ("pyref", "fortran-reference")
 
-# A traceback is shown with at most so many of its last frames, and so many of its last characters.
+# Largest number of last frames, and of last characters, that are shown of a traceback.
 TRACE_FRAMES, TRACE_LENGTH = 12, 4000
 
 Call = Callable[[Operator, Mapping[str, Any], Sequence[str] | None], dict[str, Any]]
@@ -35,26 +35,26 @@ Native = Callable[[Operator, Mapping[str, Any]], tuple[Mapping[str, Any], Mappin
 class Subject:
     """A panel, or a user's function."""
 
-    name: str  # what `Check.panel` says
-    chunked: bool  # whether it sums in chunks (tolerance of the accuracy rule)
-    call: Call  # ``call(op, values, wrt)``; None for fields not asked for; `wrt` None asks for all
-    only: str | None = None  # the one operator a user's function implements; the others are those of fortran-reference
-    # ``native(op, values)`` returns the arguments as they were handed over and the fields as they came back, where
-    # those are not the arrays that `call` takes and returns (None: they are).
+    name: str  # `Check.panel`
+    chunked: bool  # whether it sums in chunks, which determines the tolerance of the accuracy rule
+    call: Call  # ``call(op, values, wrt)`` returns None for fields not asked for; `wrt` None asks for all
+    only: str | None = None  # the operator that a user's function implements; fortran-reference computes all others
+    # ``native(op, values)`` returns the arguments and fields in the panel's own arrays, if these differ from the arrays
+    # that `call` takes and returns (else None).
     native: Native | None = None
-    # ``into(op, values, forms, offset, strays)`` calls with arrays of the caller's as `out`, `offset` bytes after the
-    # start of a cache line, of the shapes and dtypes in `forms`, and returns the fields. It appends to `strays` the
-    # name of each field that came back as another array, or whose array was written beside. None: there is no `out`.
+    # ``into(op, values, forms, offset, strays)`` calls with the caller's arrays as `out`, `offset` bytes after the
+    # start of a cache line, with the shapes and dtypes in `forms`, and returns the fields. It appends to `strays` the
+    # name of each field that was returned as another array, or was written out of bounds. None: there is no `out`.
     into: Into | None = None
-    # Context in which work is cut into blocks as small as can be; None: it is not cut by size.
+    # Context in which work is divided into the smallest possible blocks; None if it is not divided by size.
     small_blocks: Callable[[], AbstractContextManager[None]] | None = None
-    # Whether derivatives are functions with arguments of their own: `wrt`, and what fwd gives back.
+    # Whether derivatives are separate functions, which take `wrt` and results of fwd.
     selective: bool = True
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a call left: fields, time in seconds, and what went wrong ("" if nothing)."""
+    """Outcome of a call: fields, time in seconds, and the problem ("" if none)."""
 
     fields: Mapping[str, Any]
     seconds: float
@@ -62,21 +62,21 @@ class Outcome:
 
 
 class CallError(ValueError):
-    """A call of a subject went wrong."""
+    """A call of a subject failed."""
 
 
 class NotOffered(Exception):
-    """A user's function raised NotImplementedError: it does not offer what it is asked for."""
+    """A user's function raised NotImplementedError, because it does not support the request."""
 
 
-# Auxiliary outputs that a user's function left out, since this was cleared.
+# Auxiliary outputs that a user's function has left out since this was last cleared.
 LEFT_OUT: set[str] = set()
-# Tracebacks of exceptions, by what is noted of them.
+# Tracebacks of exceptions, by their notes.
 _TRACES: dict[str, str] = {}
 
 
 def _keep_trace(error: BaseException, problem: str) -> None:
-    """Keep the traceback of the first such exception, without the frames of the verification."""
+    """Store the traceback of the first exception with this note, without the frames of the verification."""
     where = error.__traceback__
     while where is not None and where.tb_frame.f_globals.get("__name__", "").startswith("trigraph.verification"):
         where = where.tb_next
@@ -87,30 +87,30 @@ def _keep_trace(error: BaseException, problem: str) -> None:
 
 
 def trace_of(note: str) -> str:
-    """Return the traceback of the exception that a note tells; "" if there is none."""
+    """Return the traceback of the exception with a note; "" if there is none."""
     return next((trace for problem, trace in _TRACES.items() if note.endswith(problem)), "")
 
 
 def message_of(error: BaseException) -> str:
-    """Return the name and the text of an exception."""
+    """Return the type and the text of an exception."""
     return ": ".join(filter(None, [type(error).__name__, str(error)]))[:2000]
 
 
 def attempt(subject: Subject, op: Operator, values: Mapping[str, Any], wrt: Sequence[str] | None = None) -> Outcome:
-    """Call a subject; whatever it raises becomes the outcome's problem, but for the user's Ctrl-C and `NotOffered`."""
+    """Call a subject; any exception except the user's Ctrl-C and `NotOffered` becomes the problem of the outcome."""
     return observe(lambda: subject.call(op, values, wrt))
 
 
 def observe(call: Callable[[], Mapping[str, Any]]) -> Outcome:
-    """Make a call of a subject, as `attempt`."""
+    """Make a call of a subject, with exceptions treated as in `attempt`."""
     start = time.perf_counter()
     fields: Mapping[str, Any] = {}
     try:
         fields, problem = call(), ""
     except NotOffered:
         raise
-    except BaseException as error:  # whatever a panel raises is the finding, SystemExit too
-        # In the main process that is the user's Ctrl-C; processes of a run do not hear it (isolated.py).
+    except BaseException as error:  # any exception of a panel is a finding, SystemExit too
+        # In the main process this is the user's Ctrl-C, which processes of a run do not receive (isolated.py).
         if isinstance(error, KeyboardInterrupt) and parent_process() is None:
             raise
         problem = message_of(error)
@@ -119,7 +119,7 @@ def observe(call: Callable[[], Mapping[str, Any]]) -> Outcome:
 
 
 def arrays_of(subject: Subject, op: Operator, values: Mapping[str, Any], names: Iterable[str]) -> dict[str, np.ndarray]:
-    """Return fields of a call of a subject; `CallError` if it goes wrong, or one of the fields is no array."""
+    """Return fields of a call of a subject; `CallError` if it fails, or a field is not an array."""
     outcome = attempt(subject, op, values)
     if outcome.problem:
         raise CallError(f"{op.name}: {outcome.problem}")
@@ -131,7 +131,7 @@ def arrays_of(subject: Subject, op: Operator, values: Mapping[str, Any], names: 
 
 
 def named_fields(op: Operator, result: Any) -> dict[str, Any]:
-    """Return what an operator returned as a mapping from field to array; TypeError if it is not its type of result."""
+    """Return an operator's result as a mapping from field to array; TypeError if it has the wrong type."""
     if op.single:
         return {op.fields[0].name: result}
     if not isinstance(result, result_type(op.name)):
@@ -141,7 +141,7 @@ def named_fields(op: Operator, result: Any) -> dict[str, Any]:
 
 @cache
 def takes(name: str, dtype: np.dtype) -> bool:
-    """Whether the arrays of a panel can have a dtype: CuPy has bfloat16 from some version on."""
+    """Whether the arrays of a panel can have a dtype: only recent versions of CuPy have bfloat16."""
     try:
         if PANELS[name][1] == "cupy":
             _to_host(to_device(np.zeros(1, dtype)))
@@ -159,7 +159,7 @@ def _to_host(value: Any) -> Any:
 
 
 def _handed(name: str, values: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the arguments as a panel takes them."""
+    """Return the arguments in the kind of arrays that a panel takes."""
     return {k: to_device(v) for k, v in values.items()} if PANELS[name][1] == "cupy" else values
 
 
@@ -176,7 +176,7 @@ def _call(name: str, op: Operator, values: Mapping[str, Any], wrt: Sequence[str]
 
 
 def extent(array: Any) -> tuple[int, int]:
-    """Return the first address of an array, and the one after its last; of a device array on the device."""
+    """Return the first address of an array, and the one after its last; for a device array, on the device."""
     interface = getattr(array, "__cuda_array_interface__", None) or array.__array_interface__
     start, strides = interface["data"][0], interface["strides"]
     if strides is None:
@@ -185,13 +185,13 @@ def extent(array: Any) -> tuple[int, int]:
     return start + sum(min(e, 0) for e in ends), start + sum(max(e, 0) for e in ends) + array.itemsize
 
 
-LINE, AROUND = 64, 0x5A  # bytes of a cache line, and what stands before and after an array that is written to
+LINE, AROUND = 64, 0x5A  # bytes of a cache line, and the byte that fills the memory around an output
 
 
 def _call_into(
     name: str, op: Operator, values: Mapping[str, Any], forms: Forms, offset: int, strays: list[str]
 ) -> dict[str, Any]:
-    """Call a panel with `out`, see `Subject.into`."""
+    """Call a panel with `out` (see `Subject.into`)."""
     xp: Any = importlib.import_module(PANELS[name][1])
     memory, out = {}, {}
     for field, (shape, dtype) in forms.items():
@@ -219,7 +219,7 @@ def _small_blocks(name: str) -> Callable[[], AbstractContextManager[None]] | Non
 
 
 def panel(name: str) -> Subject:
-    """Return a panel of the package as a subject; ValueError if there is none of that name, or it cannot run here."""
+    """Return a panel of the package as a subject; ValueError if there is no such panel, or it cannot run here."""
     if name not in PANELS:
         raise ValueError(f"verify: panel is {name!r}; expected one of {', '.join(PANELS)}, judge")
     if unavailable(name):

@@ -1,4 +1,4 @@
-"""From checks to what people read: a row for each operator, panel and dtype, and what was compared with what."""
+"""Summary of checks: a row for each operator, panel and dtype, and the comparisons that were made."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ class Row:
     operator: str
     panel: str
     dtype: str
-    # Of the accuracy check that comes closest to its tolerance, in eps * scale; None where there is none.
+    # Error in eps * scale of the accuracy check closest to its tolerance; None if there is none.
     error: float | None
     tolerance: float | None
-    order: str  # of the finite differences: ``exact``, the slope farthest from 2, ``failed``, or a dash for none
+    order: str  # of finite differences: ``exact``, the slope farthest from 2, ``failed``, or a dash if there are none
     others_passed: int  # checks of every other kind
     others: int
     absent: int  # checks that were not offered
     seconds: float
-    passed: bool | None  # whether no check failed; None where none was made
+    passed: bool | None  # whether no check failed; None if none was made
 
     @property
     def others_text(self) -> str:
-        """Other checks as passed/all, a dash where there are none; how many were not offered, if any."""
+        """Other checks as passed/all, a dash if there are none; also the number of those not offered, if any."""
         made = f"{self.others_passed}/{self.others}" if self.others else "-"
         return f"{made} ({self.absent} not offered)" if self.absent else made
 
 
 def ratio(check: Check) -> float:
-    """Error in units of its tolerance: at most 1 when the check passes; an infinity for a NaN."""
+    """Error in units of its tolerance: at most 1 if the check passes; infinity for NaN."""
     if check.passed:
         return check.error / check.tolerance if check.tolerance > 0 else 0.0
     return check.error / check.tolerance if check.tolerance > 0 and math.isfinite(check.error) else math.inf
@@ -97,7 +97,7 @@ def _definition(check: Check) -> str:
 
 
 def _kind(name: str, group: Sequence[Check]) -> dict[str, Any]:
-    """Return what the checks of a kind compare, how many passed, and the largest error in units of its tolerance."""
+    """Return what checks of a kind compare, how many passed, and the largest error in units of its tolerance."""
     return {
         "name": name,
         "meaning": KINDS[name],
@@ -108,7 +108,7 @@ def _kind(name: str, group: Sequence[Check]) -> dict[str, Any]:
 
 
 def evidence(checks: Sequence[Check]) -> dict[str, Any]:
-    """Count what a run compared with what: the paragraph of a page that a referee reads."""
+    """Count the comparisons of a run, for the paragraph of the page that a referee reads."""
     made = [c for c in checks if c.offered]
     groups = {name: [c for c in made if c.kind == name] for name in KINDS}
     accuracy, curves = groups["accuracy"], [c for c in made if c.kind in CURVES]

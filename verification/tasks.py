@@ -1,4 +1,4 @@
-"""The tasks of a unit: which checks a subject undergoes on a case, and how many."""
+"""The tasks of a unit: the checks of a subject on a case, and their number."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Lazy = Callable[[], Judged]
 
 @dataclass(frozen=True)
 class Scope:
-    """A subject, the operators that are asked for, and the settings they are restricted to."""
+    """A subject, the selected operators, and the settings that they are restricted to."""
 
     subject: Subject
     selected: frozenset[str]
@@ -39,11 +39,10 @@ class Scope:
         return [op for op in every_operator_of(case.definition) if self.has(op) and admits(self.where, case.values)]
 
     def record_as(self, values: Mapping[str, Any], *ops: Operator) -> str | None:
-        """Return the name a check that involves `ops`, the checked one first, is recorded under; None: not to be done.
+        """Return the name under which to record a check of `ops`, the checked one first; None if it is not to be made.
 
-        `values` are arguments of the definition.
-
-        For a user's function that is the operator it implements, whichever of the two it is.
+        `values` are arguments of the definition. For a user's function, the name is that of the operator it implements,
+        whichever of `ops` it is.
         """
         if not admits(self.where, values):
             return None
@@ -53,7 +52,7 @@ class Scope:
 
 
 def _on_one_thread(make: Callable[[], list[Check]]) -> list[Check]:
-    """Make checks on one thread: in small calls others would only wait; all have the same bits (`check_threads`)."""
+    """Make checks on one thread, because others would only wait in small calls; bits are equal (`check_threads`)."""
     with kept_num_threads():
         set_num_threads(1)
         return make()
@@ -72,7 +71,7 @@ def _levels(case: Case, op: Operator) -> int:
     return (len(others) + bool(equal)) * _fields(case, op)
 
 
-# Checks of each operator of a case: what makes them, and how many they are.
+# Checks of each operator of a case: the functions that make and count them.
 CHECKS: dict[str, tuple[Callable[..., list[Check]], Callable[[Case, Operator], int]]] = {
     "accuracy": (accuracy.check_accuracy, _fields),
     "half": (half.check_half, _fields),
@@ -100,8 +99,8 @@ def of_operators(scope: Scope, lazy: Lazy, kinds: Sequence[str], *more: Any) -> 
 
 
 def of_calls(scope: Scope, lazy: Lazy) -> list[Task]:
-    """Look at repetition, layout and `out`; ask for some fields, leave out some cotangents."""
-    subject = scope.subject  # functions of users have no wrt
+    """Check repetition, layout and `out`; ask for some fields, leave out some cotangents."""
+    subject = scope.subject  # users' functions have no wrt
     offered = {"out": subject.into is not None, "subsets": subject.only is None and subject.selective}
     return of_operators(scope, lazy, ["repeat", "layout", *(kind for kind, there in offered.items() if there)])
 
@@ -150,7 +149,7 @@ def of_adjoint(scope: Scope, lazy: Lazy) -> list[Task]:
 
 
 def of_differences(scope: Scope, lazy: Lazy, steps: tuple[float, ...]) -> list[Task]:
-    """Difference one order against the next."""
+    """Compare finite differences of one order with the next."""
     judged = lazy()
     case, tasks = judged.case, []
     fwd, bwd, _ = operators_of(case.definition)
@@ -163,7 +162,7 @@ def of_differences(scope: Scope, lazy: Lazy, steps: tuple[float, ...]) -> list[T
 
 
 def of_judge_differences(lazy: Lazy, selected: frozenset[str], steps: Sequence[float]) -> list[Task]:
-    """Difference the judge, in real128."""
+    """Compare finite differences of the judge, in real128."""
     judged = lazy()
     check = partial(differences.check_differences, None, judged)
     return [
@@ -174,7 +173,7 @@ def of_judge_differences(lazy: Lazy, selected: frozenset[str], steps: Sequence[f
 
 
 def of_hub(scopes: Sequence[Scope], judged: Judged, threads: bool) -> list[Task]:
-    """Accuracy of all subjects on one case of hubs, and the fast path's bits; with `threads` also by their number."""
+    """Check accuracy of all subjects on a case of hubs, and bits of the fast path; with `threads`, also for threads."""
     tasks = []
     for scope in scopes:
         kinds = ["accuracy"]
@@ -194,7 +193,7 @@ def of_bessel(scope: Scope, lazy: Lazy) -> list[Task]:
 
 
 def of_physics(scope: Scope, kind: str, system: Callable[[], physics.System]) -> list[Task]:
-    """Compare forces on a structure with differences, and after motions."""
+    """Compare forces on a structure with finite differences, and before and after motions."""
     name = scope.record_as({**BASIS, **SUM}, *(OPERATORS[n] for n in physics.INVOLVED[kind]))
     if not name:
         return []

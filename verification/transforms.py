@@ -1,8 +1,8 @@
-"""A case with other numbers for its edges and nodes, and a case in a batch: what is its own stays the same.
+"""Renumbering of a case, and embedding of a case in a batch, which do not change its results.
 
-In a batch, nodes and edges of other graphs stand before and after its own, and no edge connects them. What belongs to a
-node, an edge or a structure then has the bits it has alone: they depend on neither what else is in the call, nor on
-where in its arrays something lies.
+In a batch, nodes and edges of other graphs come before and after the case's own, and no edge connects them. Results of
+a node, an edge or a structure must be bitwise equal to those of the case alone: they depend neither on the rest of the
+call nor on positions in the arrays.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from trigraph.verification.cases import Case
 from trigraph.verification.graphs import GRAPHS
 from trigraph.verification.graphs.csc import rows_are_positions
 
-# Other graphs' nodes before the case's have few rows (graphs.CROWDED); those after it have few members, which changes
-# every mean degree. No number here divides by a size that a panel cuts its work into.
+# Nodes of other graphs before the case have few rows (graphs.CROWDED), those after it have few members, which changes
+# every mean degree. No number here is a multiple of a size by which panels divide their work.
 BEFORE = {"nodes": 3, "edges": 437, "positions": 411, "triplets": 901}
 AFTER = {"nodes": 389, "edges": 31, "positions": 23, "triplets": 11}
 ENTITIES = {
@@ -34,9 +34,9 @@ ENTITIES = {
 
 
 def renumbered(case: Case, seed: int) -> tuple[Case, dict[str, np.ndarray]]:
-    """Return a case with new numbers for its entities (edges, nodes), and the order of the old ones by the size's name.
+    """Return a case with renumbered entities (edges, nodes), and the permutation for each size.
 
-    Row k of an array whose leading size is `name` is row ``orders[name][k]`` of the first case's.
+    Row k of an array whose leading size is `name` is row ``orders[name][k]`` in the original case.
     """
     graphs, orders = GRAPHS[case.definition.graph].renumbered(case, np.random.default_rng(seed))
 
@@ -49,36 +49,36 @@ def renumbered(case: Case, seed: int) -> tuple[Case, dict[str, np.ndarray]]:
 
 @dataclass(frozen=True)
 class Batch:
-    """A case in a batch, and where it is: entity k of its own is number ``first[size] + k`` of the whole."""
+    """A batch that contains a case, whose entity k is number ``first[size] + k`` of the batch."""
 
     case: Case
     first: Mapping[str, int]
 
     def own(self, field: Array, array: np.ndarray, sizes: Mapping[str, int]) -> np.ndarray:
-        """Return the part of a field that belongs to the case alone, whose sizes are given."""
+        """Return the part of a field that belongs to the case with the given sizes."""
         axis, entity = _entity(field.dims)
         part = np.take(array, np.arange(self.first[entity], self.first[entity] + sizes[entity]), axis)
         return np.where(part >= 0, part - self.first["num_positions"], part) if field.index else part
 
 
 def _entity(dims: tuple[str, ...]) -> tuple[int, str]:
-    """Return the first axis of an array that nodes, edges or the like lie along, and the size's name; -1 for none."""
+    """Return the first axis of an array that counts nodes, edges or the like, and its size's name; -1 for none."""
     return next(((k, dim) for k, dim in enumerate(dims) if dim in ENTITIES), (-1, ""))
 
 
 def own_fields(case: Case, op: Operator) -> list[Array]:
-    """Return the fields that belong to nodes, edges and the like, and are no sum over all of them."""
+    """Return the fields with values for each node, edge and the like, which are not sums over all of them."""
     return [field for field in case.returned(op) if _entity(field.dims)[0] >= 0]
 
 
 def embed_in_batch(case: Case, seed: int) -> Batch:
-    """Put a case between other graphs, whose edges and rows of the case's arrays follow from the seed."""
+    """Embed a case between other graphs, whose edges and array rows are drawn with the seed."""
     rng = np.random.default_rng(seed)
     names = [n for n in case.definition.symbols if SYMBOLS[n].minimum == 0 and n in ENTITIES]
     same = {"num_outputs": "num_edges"} if case.values.get("atoms", ...) is None else {}
     same |= {"num_inputs": "num_triplets"} if case.values.get("idx_in", ...) is None else {}
     before, after = ({n: number[ENTITIES[same.get(n, n)]] for n in names} for number in (BEFORE, AFTER))
-    if rows_are_positions(case):  # and stay so: position p of the whole has row p of its edge arrays
+    if rows_are_positions(case):  # keep it so: position p of the batch has edge row p
         before["num_edges"] = before["num_positions"]
     sizes = {**case.sizes, **{n: before[n] + case.sizes[n] + after[n] for n in names}}
 
@@ -87,7 +87,7 @@ def embed_in_batch(case: Case, seed: int) -> Batch:
         if axis < 0:
             return array
         number = array.shape[axis]
-        if not number:  # any positive number would do
+        if not number:  # any positive value works
             return np.ones((*array.shape[:axis], sizes[entity], *array.shape[axis + 1 :]), array.dtype)
         first, last = (rng.integers(0, number, count[entity]) for count in (before, after))
         return np.take(array, np.concatenate([first, np.arange(number), last]), axis)

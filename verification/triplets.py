@@ -1,6 +1,6 @@
-"""Structures as input of the GemNet-OC family: triplets and quadruplets with periodic images, their bases, sums.
+"""Structures as input of the GemNet-OC family: triplets and quadruplets with periodic images, their bases and sums.
 
-The angles are those of the atoms; radial basis, weights and embeddings are made up.
+Angles are those of the atoms; radial basis, weights and embeddings are synthetic.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from trigraph.panels import panel_function
 from trigraph.table import Definition
 from trigraph.verification.structures import Structure, numbers
 
-CIRCULAR, SPHERICAL = 7, 49  # Legendre polynomials; spherical harmonics up to degree 6, as GemNet-OC has them
-RADIAL, INTERM, EMB_IN, EMB_OUT = 4, 3, 4, 5  # the judge pays for them
+CIRCULAR, SPHERICAL = 7, 49  # Legendre polynomials; spherical harmonics up to degree 6, as in GemNet-OC
+RADIAL, INTERM, EMB_IN, EMB_OUT = 4, 3, 4, 5  # small because the judge is slow
 NEAREST = 3.0  # angstrom: edges of quadruplets, as in GemNet-OC shorter than those of triplets
 
 
@@ -26,15 +26,15 @@ NEAREST = 3.0  # angstrom: edges of quadruplets, as in GemNet-OC shorter than th
 class Lists:
     """Lists of triplets or quadruplets; arrays have one entry for each."""
 
-    structure: Structure  # whose edges they are made of
+    structure: Structure  # structure with their edges
     outer: np.ndarray  # edge that a triplet or quadruplet is summed into
     inner: np.ndarray  # edge whose embedding it reads
     angle: np.ndarray  # cosine of the angle between edges
-    dihedral: np.ndarray  # angle between planes, of quadruplets; 0 where three atoms are in line
+    dihedral: np.ndarray  # angle between planes, for quadruplets; 0 if three atoms are collinear
 
 
 def _in_edges(structure: Structure, nodes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the place in `nodes` and the edge, for every edge into each node."""
+    """Return the position in `nodes` and the edge, for every edge into each node."""
     offsets, order = structure.graph.dst_offsets, structure.graph.dst_edge_index
     counts = (offsets[1:] - offsets[:-1])[nodes]
     place = np.repeat(np.arange(len(nodes)), counts)
@@ -47,7 +47,7 @@ def _unit(structure: Structure) -> np.ndarray:
 
 
 def triplets(structure: Structure) -> Lists:
-    """Return every edge j -> i with every edge k -> j, the atom k another than i, be it an image of it."""
+    """Return every edge j -> i with every edge k -> j whose atom k differs from i; it may be an image of i."""
     outer, inner = _in_edges(structure, structure.src)
     other = inner != structure.graph.reverse_edge[outer]
     outer, inner = outer[other], inner[other]
@@ -57,7 +57,7 @@ def triplets(structure: Structure) -> Lists:
 
 
 def quadruplets(structure: Structure) -> Lists:
-    """Return every edge c -> a with all b -> a and d -> b, four different atoms, be they images of one another."""
+    """Return every edge c -> a with all b -> a and d -> b; the four atoms differ, but may be images of one another."""
     outer, middle = _in_edges(structure, structure.dst)
     outer, middle = outer[middle != outer], middle[middle != outer]
     place, inner = _in_edges(structure, structure.src[middle])
@@ -101,9 +101,9 @@ def radial_basis(structure: Structure) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Sums:
-    """How the family's operators run over a structure: `lists`, their `basis`, and whether edges are summed into atoms.
+    """Input of the family's operators from a structure: `lists`, `basis`, and whether edges are summed into atoms.
 
-    `patch` and `whole` bound the triplets of the structure, whose edges are those within `reach` (None: all).
+    `patch` and `whole` limit the number of triplets; only edges shorter than `reach` are used (None: all).
     """
 
     structure: Structure
@@ -123,7 +123,7 @@ class Sums:
         return self.lists(some.within(self.patch if patch else self.whole))
 
     def values(self, definition: Definition, patch: bool, keep: np.ndarray | None) -> dict[str, Any]:
-        """Arguments of fwd, as `RealInput.values`; there is no kink, so that every edge is kept."""
+        """Arguments of fwd, see `RealInput.values`; without kinks, every edge is kept."""
         lists = self.within(patch)
         some, sph = lists.structure, self.basis(lists)
         edges, spherical = len(some.src), sph.shape[1]
@@ -142,13 +142,13 @@ class Sums:
         return known
 
     def remark(self, patch: bool) -> str:
-        """Return how many lists there are, and what the patch or the whole leaves out."""
+        """Return the number of triplets or quadruplets, and what is left out of the patch or of the whole."""
         lists = self.within(patch)
         return "; ".join(filter(None, (f"{len(lists.outer)} triplets or quadruplets", lists.structure.note)))
 
 
 def sums_over(structure: Structure) -> dict[str, Sums]:
-    """Return the ways the family's operators run over a structure, by name."""
+    """Return the inputs of the family's operators from a structure, by name."""
     over_triplets = Sums(structure, triplets, circular_basis, False, None, 600, 10_000)
     return {
         f"{structure.name}, triplets": over_triplets,

@@ -1,7 +1,7 @@
-"""Units of a run and the tasks they consist of: every task says how many checks it will make before it makes them.
+"""Units of a run and their tasks; every task states the number of its checks before it makes them.
 
-A check that does not come back, because a function under test ended it or took the process with it, is noticed by that
-number: a run with fewer checks than planned has failed.
+This number reveals checks that are lost because a function under test ended the process: a run with fewer checks than
+planned has failed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from trigraph.verification.subjects import LEFT_OUT, NotOffered, message_of, tra
 
 @dataclass(frozen=True)
 class Task:
-    """Checks to be made: of what, how many (those of kind ``empty`` aside), and the function that makes them."""
+    """Checks to be made: their subject, their number (without kind ``empty``), and the function that makes them."""
 
     operator: str
     panel: str
@@ -34,31 +34,31 @@ class Unit:
 
     label: str
     weight: float  # its share of the time
-    # The number of checks it will make, those of kind ``empty`` aside: only the judge knows where nothing contributes.
+    # The number of its checks, without kind ``empty``, since only the judge knows which elements have no terms.
     planned: Callable[[], int]
-    execute: Callable[[], list[Check]]  # makes them; what goes wrong is a failed check of kind ``complete``
-    group: str = ""  # units that follow one another with one group share a case, and what the judge says of it
+    execute: Callable[[], list[Check]]  # makes the checks; an exception becomes a failed check of kind ``complete``
+    group: str = ""  # consecutive units of one group share a case and the judge's results for it
 
 
 def counted(checks: Iterable[Check]) -> int:
-    """Return the number of checks that plans count; those that were not offered are among them."""
+    """Return the number of checks that plans count, including those not offered."""
     return sum(c.kind not in ("empty", "complete") if c.offered else int(c.error) for c in checks)
 
 
 def missing(operator: str, panel: str, dtype: str, case: str, number: float, note: str) -> Check:
-    """Return the failed check for `number` checks that were planned and not made."""
+    """Return the failed check that stands for `number` checks that were planned but not made."""
     return Check(operator, panel, dtype, "complete", case, "", error=number, tolerance=0.0, note=note)
 
 
 def _not_offered(label: str, task: Task, number: int, fields: Collection[str], note: str) -> Check:
-    """Return what stands for `number` checks that a user's function does not offer."""
+    """Return the check that stands for `number` checks that a user's function does not offer."""
     return Check(
         task.operator, task.panel, task.dtype, "not offered", label, ", ".join(fields), number, tolerance=0.0, note=note
     )
 
 
 def _without(label: str, task: Task, checks: list[Check], absent: Collection[str]) -> list[Check]:
-    """Leave out the checks of auxiliary outputs that the function did not return, and say how many."""
+    """Replace the checks of auxiliary outputs that the function did not return by one with their number."""
     offered = [c for c in checks if c.field not in absent]
     fields = [name for name in dict.fromkeys(c.field for c in checks) if name in absent]
     note = "auxiliary outputs that the function leaves out"
@@ -74,7 +74,7 @@ def _run(label: str, task: Task) -> list[Check]:
         raise
     except NotOffered as error:
         return [_not_offered(label, task, task.count, (), str(error))]
-    except BaseException as error:  # whatever it is, the checks are not there
+    except BaseException as error:  # after any exception, the checks are missing
         return [missing(task.operator, task.panel, task.dtype, label, math.inf, message_of(error))]
     made = counted(checks)
     if made == task.count:
@@ -84,7 +84,7 @@ def _run(label: str, task: Task) -> list[Check]:
 
 
 def unit_of(label: str, weight: float, tasks: Callable[[], Sequence[Task]]) -> Unit:
-    """Make a unit of tasks, which are asked for when it is counted and when it is executed."""
+    """Make a unit of tasks; `tasks` is called when the unit is counted and when it is executed."""
 
     def execute() -> list[Check]:
         return [check for task in tasks() for check in _run(label, task)]
@@ -97,12 +97,12 @@ def _planned(tasks: Callable[[], Sequence[Task]]) -> int:
 
 
 def spoil_new_memory() -> None:
-    """Let glibc fill the memory that it hands out to this process: what is read before it was written shows then.
+    """Let glibc fill new memory of this process, so that reads of uninitialised memory show.
 
-    It would often be zero, as if somebody had set it. Every byte becomes 0x7f, every number close to the largest one.
+    New memory is often zero, which hides such errors. Every byte becomes 0x7f, and every float close to the largest.
     """
     with suppress(OSError, AttributeError):  # another C library
-        ctypes.CDLL(None).mallopt(-6, 0x80)  # M_PERTURB, of <malloc.h>; new memory gets the complement
+        ctypes.CDLL(None).mallopt(-6, 0x80)  # M_PERTURB of <malloc.h>; new memory gets the complement
 
 
 def execute(units: Iterable[Unit]) -> Iterator[tuple[Unit, list[Check]]]:

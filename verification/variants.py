@@ -1,4 +1,4 @@
-"""Variants: what cases a definition is tried on, with which settings and sizes."""
+"""Variants: the cases that a definition is tested on, with their settings and sizes."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from trigraph.verification.graphs import GRAPHS
 from trigraph.verification.kinds import Variant
 from trigraph.verification.settings import Where, admits, settings_of
 
-# Widths of the cases with very many edges at one node (hubs). They are small, since the judge takes long for each edge.
+# Widths of the cases with very many edges at one node (hubs); small because the judge is slow for each edge.
 WIDTHS = {"n_radial": 1, "n_emb": 1, "n_mid": 1, "num_heads": 1}
-WIDTH = 2  # of everything else
+WIDTH = 2  # all other widths
 
-# Choices with sums of their own; the others differ in what is summed.
+# Choices with different summation code; others only differ in the terms.
 SETTINGS: dict[str, tuple[dict[str, Any], ...]] = {
     "mha_gat_n2n": ({"activation": "ELU"},),
     "agg_weighted_n2n": ({"op": "sum"}, {"op": "mean", "mean_by": "weight"}),
@@ -25,7 +25,7 @@ SETTINGS: dict[str, tuple[dict[str, Any], ...]] = {
 
 
 def variants(definition: Definition, where: Where | None = None) -> tuple[Variant, ...]:
-    """Variants a definition is tried on: one setting each in turn, and all on those of kinds with `every_setting`.
+    """Variants of a definition: each kind uses one setting, in turn, or all settings if it has `every_setting`.
 
     `where` restricts the settings.
     """
@@ -42,7 +42,7 @@ def variants(definition: Definition, where: Where | None = None) -> tuple[Varian
 
 
 def hubs(definition: Definition, degree: int, data: str) -> tuple[Variant, ...]:
-    """Variants with sums of `degree` terms, that are "positive", or "constant": positive and equal."""
+    """Variants with sums of `degree` terms, which are "positive", or "constant" (positive and equal)."""
     index = np.int32 if data == "positive" else np.int64
     return tuple(
         Variant(f"hub of {degree}, {data}", 0, index, setting, degree, data)
@@ -50,12 +50,12 @@ def hubs(definition: Definition, degree: int, data: str) -> tuple[Variant, ...]:
     )
 
 
-# Widths that are 1 in "one channel".
+# Sizes that are 1 in "one channel".
 CHANNELS = ("d", "dim", "f_in", "n_emb", "n_spherical", "num_heads", "num_spherical")
 
 
 def sizes_of(definition: Definition, variant: Variant) -> dict[str, int]:
-    """Sizes of every symbol but those that a graph settles (`graphs.CaseGraphs`)."""
+    """Sizes of every symbol that a graph does not determine (`graphs.CaseGraphs`)."""
     if variant.degree:
         return {name: WIDTHS.get(name, WIDTH) for name in definition.symbols}
     sizes, kind = {}, variant.kind

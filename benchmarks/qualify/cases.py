@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 from unittest import mock
 
@@ -49,6 +49,7 @@ class Small:
     sizes: Mapping[str, int]
     setting: Mapping[str, Any] = field(default_factory=dict)
     half: str | None = None
+    spoilt: bool = False  # whether an edge's vector is NaN, for which blocks take another way
 
 
 def _gno(dtype: str, degrees: Sequence[int], d: int, hidden: int, f_in: int, f_out: int) -> Small:
@@ -90,7 +91,7 @@ CASES: dict[str, dict[str, Small]] = {
         "hub": _gno("float32", [3, 0, 0, 0, 300, 128, 0, 1], 3, 5, 3, 2),
         "many": _gno("float64", MANY, 1, 9, 2, 1),
         "wide": _gno("float32", [3, 0, 20], 2, 34, 35, 2),
-        "tall": _gno("float64", [3, 0, 2], 1, 2, 1, 131),
+        "tall": _gno("float64", [3, 0, 2], 1, 2, 9, 131),
         "narrow": _gno("float64", [1], 1, 1, 1, 1),
     },
     "dimenet": {
@@ -102,6 +103,7 @@ CASES: dict[str, dict[str, Small]] = {
         "cluster": _dimenet("float32", _every_pair(12) + [(0, i) for i in range(5)], 12, (65, 9, 7, 1), "node"),
         # More in-edges and out-edges at every node than degrees, so that all sums are linear.
         "complete": _dimenet("float32", _every_pair(10), 10, (3, 2, 7, 2), "node"),
+        "spoilt": replace(_dimenet("float32", _every_pair(10), 10, (3, 2, 7, 2), "node"), spoilt=True),
         # One node with many edges, so that sums are cut; its block has more nodes than its chunks are long.
         "hub": _dimenet("float64", [(0, i) for i in range(1, 301)], 301, (2, 1, 2, 1), None),
         "pair": _dimenet("float32", [(0, 1)], 2, (1, 1, 1, 1), None),
@@ -191,7 +193,8 @@ def make(family: str, name: str, seed: int = 3) -> dict[str, dict[str, Any]]:
             drawn = assemble(definition, graphs, {**case.sizes, **sizes}, setting, case.dtype, rng, half=case.half)
             values = {**drawn.values, **drawn.grads, **drawn.ggs}
             if "vec" in values:
-                values["vec"] = graphs["vec"]
+                values["vec"] = graphs["vec"].copy()
+                values["vec"][:1] = np.nan if case.spoilt else values["vec"][:1]
             if "attention_weights" in values:  # scores of which several count in a softmax
                 values["attention_weights"] = values["attention_weights"] / np.sqrt(
                     case.sizes["dim_head"], dtype=case.dtype

@@ -13,31 +13,31 @@ from trigraph.panels import unavailable
 from trigraph.terminal import Finite, say
 
 
-@click.command(short_help="Show whether a CUDA device computes right, and how fast.")
+@click.command(short_help="Verify and time the kernels on a CUDA device.")
 @click.option(
     "--out",
     type=click.Path(file_okay=False, path_type=Path),
     required=True,
     metavar="DIR",
-    help="For record.json, summary.md, and what each part noted and printed.",
+    help="Write record.json, summary.md, and the notes and output of each stage to this directory.",
 )
 @click.option(
     "--deadline",
     type=Finite(10, 86400),
     default=530,
     show_default=True,
-    help="Seconds after which everything has ended; what did not fit is told.",
+    help="Time limit in seconds; the summary lists the checks that did not fit.",
 )
-@click.option("--rehearse", is_flag=True, hidden=True, help="On the CPU with gpu-host, to try the command itself.")
+@click.option("--rehearse", is_flag=True, hidden=True, help="Run on the CPU with gpu-host, to test this command.")
 @click.pass_context
 def qualify(ctx: click.Context, out: Path, deadline: float, rehearse: bool) -> None:
-    """Show whether the CUDA device computes right with these kernels, and how fast, in ten minutes.
+    """Verify the kernels on the CUDA device and measure their speed, in ten minutes.
 
-    Stages: environment and ceilings, compilation beside the budgets, `trigraph verify`, checks that need a device,
-    compute-sanitizer, times beside cuSPARSE, torch and PyTorch Geometric. Each has processes and a share of the time of
-    its own: one that crashes or hangs costs no other its results.
+    Stages: environment and peak rates, compilation and register budgets, `trigraph verify`, checks that need a device,
+    compute-sanitizer, and times next to cuSPARSE, torch and PyTorch Geometric. Each stage has its own processes and
+    share of the time, so that one that crashes or hangs does not affect the others.
 
-    Exit status: 0 when nothing failed, also where time or a tool was lacking, else 1.
+    Exit status: 1 if a check failed; 0 otherwise, even if time or a tool was missing.
     """
     where = place("gpu-host" if rehearse else "gpu")
     if not rehearse and unavailable("gpu"):

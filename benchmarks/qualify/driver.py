@@ -38,10 +38,11 @@ class Stage(NamedTuple):
 STAGES = (
     Stage("environment", 0.06),
     Stage("compile", 0.2),
-    Stage("verify", 0.25),
-    Stage("checks", 0.25),
-    Stage("sanitizer", 0.35),
-    Stage("bench", 1.0),
+    Stage("verify", 0.3),
+    Stage("torch", 0.3),
+    Stage("bench", 0.5),
+    Stage("checks", 0.5),
+    Stage("sanitizer", 1.0),
 )
 
 

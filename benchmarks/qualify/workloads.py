@@ -55,7 +55,7 @@ def _timed(
 ) -> Timed:
     """Return a workload of the bench at other sizes, without what belongs to the host."""
     peers = {n: p for n, p in more.pop("peers", base.peers).items() if p.device or not p.requires}
-    changed = {"sizes": {**base.sizes, **sizes}, "peers": peers, "panels": ("gpu",), "targets": (), "sweep": (), **more}
+    changed = {"sizes": {**base.sizes, **sizes}, "peers": peers, "panels": ("gpu",), **more}
     return Timed(replace(base, name=name, summary=summary, **changed), gathered)
 
 

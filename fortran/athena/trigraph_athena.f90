@@ -18,64 +18,24 @@ module trigraph_athena
     public :: gno_aggregate, get_partial_gno_agg_features_val, get_partial_gno_agg_kernels_val
     public :: gno_message, gno_message_bwd
 
+    !> The operations of trigraph_athena_calls.c.
+    enum, bind(C)
+        enumerator :: kernel_fwd, kernel_bwd, aggregate_fwd, aggregate_bwd, message_fwd, message_bwd
+    end enum
+
     interface
-        pure subroutine c_kernel(num_e, d, h, f_in, f_out, coords, params, kernels, status) &
-            & bind(C, name='trigraph_athena_kernel')
+        !> An operation of the fast path. What it does not take, and a gradient that is not wanted, is absent.
+        pure subroutine run(operation, num_v, nnz, num_e, d, h, f_in, f_out, status, graph, upstream, features, &
+            & kernels, coords, params, output, grad_features, grad_kernels, grad_coords, grad_params) &
+            & bind(C, name='trigraph_athena_run')
             import :: c_float, c_int
-            integer(c_int), value :: num_e, d, h, f_in, f_out
-            real(c_float), intent(in) :: coords(*), params(*)
-            real(c_float), intent(inout) :: kernels(*)
+            integer(c_int), value :: operation, num_v, nnz, num_e, d, h, f_in, f_out
             integer(c_int), intent(out) :: status
-        end subroutine c_kernel
-
-        pure subroutine c_kernel_bwd(num_e, d, h, f_in, f_out, upstream, coords, params, grad_coords, grad_params, &
-            & status) bind(C, name='trigraph_athena_kernel_bwd')
-            import :: c_float, c_int
-            integer(c_int), value :: num_e, d, h, f_in, f_out
-            real(c_float), intent(in) :: upstream(*), coords(*), params(*)
-            real(c_float), intent(inout), optional :: grad_coords(*), grad_params(*)
-            integer(c_int), intent(out) :: status
-        end subroutine c_kernel_bwd
-
-        pure subroutine c_aggregate(num_v, nnz, num_e, f_in, f_out, graph, features, kernels, message, status) &
-            & bind(C, name='trigraph_athena_aggregate')
-            import :: c_float, c_int
-            integer(c_int), value :: num_v, nnz, num_e, f_in, f_out
-            integer(c_int), intent(in) :: graph(*)
-            real(c_float), intent(in) :: features(*), kernels(*)
-            real(c_float), intent(inout) :: message(*)
-            integer(c_int), intent(out) :: status
-        end subroutine c_aggregate
-
-        pure subroutine c_aggregate_bwd(num_v, nnz, num_e, f_in, f_out, graph, upstream, features, kernels, &
-            & grad_features, grad_kernels, status) bind(C, name='trigraph_athena_aggregate_bwd')
-            import :: c_float, c_int
-            integer(c_int), value :: num_v, nnz, num_e, f_in, f_out
-            integer(c_int), intent(in) :: graph(*)
-            real(c_float), intent(in) :: upstream(*), features(*), kernels(*)
-            real(c_float), intent(inout), optional :: grad_features(*), grad_kernels(*)
-            integer(c_int), intent(out) :: status
-        end subroutine c_aggregate_bwd
-
-        pure subroutine c_message(num_v, nnz, num_e, d, h, f_in, f_out, graph, features, coords, params, message, &
-            & status) bind(C, name='trigraph_athena_message')
-            import :: c_float, c_int
-            integer(c_int), value :: num_v, nnz, num_e, d, h, f_in, f_out
-            integer(c_int), intent(in) :: graph(*)
-            real(c_float), intent(in) :: features(*), coords(*), params(*)
-            real(c_float), intent(inout) :: message(*)
-            integer(c_int), intent(out) :: status
-        end subroutine c_message
-
-        pure subroutine c_message_bwd(num_v, nnz, num_e, d, h, f_in, f_out, graph, upstream, features, coords, params, &
-            & grad_features, grad_coords, grad_params, status) bind(C, name='trigraph_athena_message_bwd')
-            import :: c_float, c_int
-            integer(c_int), value :: num_v, nnz, num_e, d, h, f_in, f_out
-            integer(c_int), intent(in) :: graph(*)
-            real(c_float), intent(in) :: upstream(*), features(*), coords(*), params(*)
-            real(c_float), intent(inout), optional :: grad_features(*), grad_coords(*), grad_params(*)
-            integer(c_int), intent(out) :: status
-        end subroutine c_message_bwd
+            integer(c_int), intent(in), optional :: graph(*)
+            real(c_float), intent(in), optional :: upstream(*), features(*), kernels(*), coords(*), params(*)
+            real(c_float), intent(inout), optional :: output(*)
+            real(c_float), intent(inout), optional :: grad_features(*), grad_kernels(*), grad_coords(*), grad_params(*)
+        end subroutine run
     end interface
 
 contains
@@ -91,7 +51,8 @@ contains
 
         call check_network(name, coords, kernel_params, coord_dim, kernel_hidden, f_in, f_out)
         call check_shape(name, 'output', shape(output), 'f_out*f_in, num_edges', [f_out*f_in, size(coords, 2)])
-        call c_kernel(size(coords, 2), coord_dim, kernel_hidden, f_in, f_out, coords, kernel_params, output, status)
+        call run(kernel_fwd, 0, 0, size(coords, 2), coord_dim, kernel_hidden, f_in, f_out, status, coords=coords, &
+            & params=kernel_params, output=output)
         call check_status(name, status)
     end subroutine gno_kernel_eval
 
@@ -102,7 +63,7 @@ contains
         integer, intent(in) :: coord_dim, kernel_hidden, f_in, f_out
         real(real32), intent(out) :: output(:, :)
 
-        call kernel_bwd('get_partial_gno_kernel_coords_val', coords, kernel_params, coord_dim, kernel_hidden, &
+        call kernel_grads('get_partial_gno_kernel_coords_val', coords, kernel_params, coord_dim, kernel_hidden, &
             & f_in, f_out, upstream_grad, grad_coords=output)
     end subroutine get_partial_gno_kernel_coords_val
 
@@ -113,7 +74,7 @@ contains
         integer, intent(in) :: coord_dim, kernel_hidden, f_in, f_out
         real(real32), intent(out) :: output(:, :)
 
-        call kernel_bwd('get_partial_gno_kernel_params_val', coords, kernel_params, coord_dim, kernel_hidden, &
+        call kernel_grads('get_partial_gno_kernel_params_val', coords, kernel_params, coord_dim, kernel_hidden, &
             & f_in, f_out, upstream_grad, grad_params=output)
     end subroutine get_partial_gno_kernel_params_val
 
@@ -132,8 +93,8 @@ contains
         call check_shape(name, 'edge_kernels', shape(edge_kernels), 'f_out*f_in, num_edges', [f_out*f_in, num_e])
         call check_shape(name, 'output', shape(output), 'f_out, num_v', [f_out, num_v])
         call check_adjacency(name, adj_ia, adj_ja, num_v, num_e)
-        call c_aggregate(num_v, adj_ia(num_v + 1) - 1, num_e, f_in, f_out, graph_of(adj_ia, adj_ja), features, &
-            & edge_kernels, output, status)
+        call run(aggregate_fwd, num_v, adj_ia(num_v + 1) - 1, num_e, 0, 0, f_in, f_out, status, &
+            & graph_of(adj_ia, adj_ja), features=features, kernels=edge_kernels, output=output)
         call check_status(name, status)
     end subroutine gno_aggregate
 
@@ -143,8 +104,8 @@ contains
         integer, intent(in) :: adj_ia(:), adj_ja(:, :)
         real(real32), intent(out) :: output(:, :)
 
-        call aggregate_bwd('get_partial_gno_agg_features_val', features, edge_kernels, adj_ia, adj_ja, upstream_grad, &
-            & grad_features=output)
+        call aggregate_grads('get_partial_gno_agg_features_val', features, edge_kernels, adj_ia, adj_ja, &
+            & upstream_grad, grad_features=output)
     end subroutine get_partial_gno_agg_features_val
 
     !> The gradient in edge_kernels(f_out*f_in, num_edges) from that in the message.
@@ -153,7 +114,7 @@ contains
         integer, intent(in) :: adj_ia(:), adj_ja(:, :)
         real(real32), intent(out) :: output(:, :)
 
-        call aggregate_bwd('get_partial_gno_agg_kernels_val', features, edge_kernels, adj_ia, adj_ja, upstream_grad, &
+        call aggregate_grads('get_partial_gno_agg_kernels_val', features, edge_kernels, adj_ia, adj_ja, upstream_grad, &
             & grad_kernels=output)
     end subroutine get_partial_gno_agg_kernels_val
 
@@ -173,8 +134,8 @@ contains
         call check_shape(name, 'features', shape(features), 'f_in, num_v', [f_in, num_v])
         call check_shape(name, 'output', shape(output), 'f_out, num_v', [f_out, num_v])
         call check_adjacency(name, adj_ia, adj_ja, num_v, num_e)
-        call c_message(num_v, adj_ia(num_v + 1) - 1, num_e, coord_dim, kernel_hidden, f_in, f_out, &
-            & graph_of(adj_ia, adj_ja), features, coords, kernel_params, output, status)
+        call run(message_fwd, num_v, adj_ia(num_v + 1) - 1, num_e, coord_dim, kernel_hidden, f_in, f_out, status, &
+            & graph_of(adj_ia, adj_ja), features=features, coords=coords, params=kernel_params, output=output)
         call check_status(name, status)
     end subroutine gno_message
 
@@ -197,14 +158,14 @@ contains
         call check_gradient(name, 'grad_coords', 'coord_dim, num_edges', shape(coords), grad_coords)
         call check_gradient(name, 'grad_params', 'num_params, 1', shape(kernel_params), grad_params)
         call check_adjacency(name, adj_ia, adj_ja, num_v, num_e)
-        call c_message_bwd(num_v, adj_ia(num_v + 1) - 1, num_e, coord_dim, kernel_hidden, f_in, f_out, &
-            & graph_of(adj_ia, adj_ja, num_e), upstream_grad, features, coords, kernel_params, grad_features, &
-            & grad_coords, grad_params, status)
+        call run(message_bwd, num_v, adj_ia(num_v + 1) - 1, num_e, coord_dim, kernel_hidden, f_in, f_out, status, &
+            & graph_of(adj_ia, adj_ja, num_e), upstream_grad, features, coords=coords, params=kernel_params, &
+            & grad_features=grad_features, grad_coords=grad_coords, grad_params=grad_params)
         call check_status(name, status)
     end subroutine gno_message_bwd
 
     !> The gradients of the kernels that are present.
-    pure subroutine kernel_bwd(name, coords, kernel_params, coord_dim, kernel_hidden, f_in, f_out, upstream_grad, &
+    pure subroutine kernel_grads(name, coords, kernel_params, coord_dim, kernel_hidden, f_in, f_out, upstream_grad, &
         & grad_coords, grad_params)
         character(*), intent(in) :: name
         real(real32), intent(in) :: coords(:, :), kernel_params(:, :), upstream_grad(:, :)
@@ -218,13 +179,13 @@ contains
         call check_columns(name, 'upstream_grad', shape(upstream_grad), 'f_out*f_in, num_edges', [f_out*f_in, num_e])
         call check_gradient(name, 'output', 'coord_dim, num_edges', shape(coords), grad_coords)
         call check_gradient(name, 'output', 'num_params, 1', shape(kernel_params), grad_params)
-        call c_kernel_bwd(num_e, coord_dim, kernel_hidden, f_in, f_out, upstream_grad, coords, kernel_params, &
-            & grad_coords, grad_params, status)
+        call run(kernel_bwd, 0, 0, num_e, coord_dim, kernel_hidden, f_in, f_out, status, upstream=upstream_grad, &
+            & coords=coords, params=kernel_params, grad_coords=grad_coords, grad_params=grad_params)
         call check_status(name, status)
-    end subroutine kernel_bwd
+    end subroutine kernel_grads
 
     !> The gradients of the aggregation that are present.
-    pure subroutine aggregate_bwd(name, features, edge_kernels, adj_ia, adj_ja, upstream_grad, grad_features, &
+    pure subroutine aggregate_grads(name, features, edge_kernels, adj_ia, adj_ja, upstream_grad, grad_features, &
         & grad_kernels)
         character(*), intent(in) :: name
         real(real32), intent(in) :: features(:, :), edge_kernels(:, :), upstream_grad(:, :)
@@ -242,10 +203,11 @@ contains
         call check_gradient(name, 'output', 'f_in, num_v', shape(features), grad_features)
         call check_gradient(name, 'output', 'f_out*f_in, num_edges', shape(edge_kernels), grad_kernels)
         call check_adjacency(name, adj_ia, adj_ja, num_v, num_e)
-        call c_aggregate_bwd(num_v, adj_ia(num_v + 1) - 1, num_e, f_in, f_out, graph_of(adj_ia, adj_ja, num_e), &
-            & upstream_grad, features, edge_kernels, grad_features, grad_kernels, status)
+        call run(aggregate_bwd, num_v, adj_ia(num_v + 1) - 1, num_e, 0, 0, f_in, f_out, status, &
+            & graph_of(adj_ia, adj_ja, num_e), upstream_grad, features, edge_kernels, &
+            & grad_features=grad_features, grad_kernels=grad_kernels)
         call check_status(name, status)
-    end subroutine aggregate_bwd
+    end subroutine aggregate_grads
 
     !> The adjacency as trigraph.h describes a CSC, 0-based: offsets | indices | edge_ids and, for derivatives, when the
     !! number of edges is given, | destinations | src_offsets | src_positions | row_offsets | row_positions.

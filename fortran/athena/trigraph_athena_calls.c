@@ -1,7 +1,7 @@
-/* What trigraph_athena.f90 calls: the fast path as C functions that return nothing.
+/* What trigraph_athena.f90 calls: the fast path as one C function that returns nothing.
  *
- * A pure procedure of Fortran with several results is a subroutine, and it may not ask OpenMP for anything. So these
- * functions put the status into an argument and choose the number of threads. A result that is NULL, which is an
+ * A pure procedure of Fortran with several results is a subroutine, and it may not ask OpenMP for anything. So this
+ * function puts the status into an argument and chooses the number of threads. A result that is NULL, which is an
  * optional argument that the caller left out, is not wanted. */
 #include "../include/trigraph.h"
 #include <stddef.h>
@@ -44,48 +44,41 @@ static float *given(float *result) {
     return result ? result : &nothing;
 }
 
-void trigraph_athena_kernel(int num_e, int d, int hidden, int f_in, int f_out, const float *coords,
-    const float *params, float *kernels, int *status) {
-    *status = trigraph_gno_kernel_fwd_f32(num_threads(), num_e, d, hidden, f_in, f_out, coords, params, kernels);
-}
+enum operation { KERNEL_FWD, KERNEL_BWD, AGGREGATE_FWD, AGGREGATE_BWD, MESSAGE_FWD, MESSAGE_BWD };
 
-void trigraph_athena_kernel_bwd(int num_e, int d, int hidden, int f_in, int f_out, const float *upstream,
-    const float *coords, const float *params, float *grad_coords, float *grad_params, int *status) {
-    *status = trigraph_gno_kernel_bwd_f32(num_threads(), num_e, d, hidden, f_in, f_out, upstream, coords, params,
-        grad_coords != NULL, grad_params != NULL, given(grad_coords), given(grad_params));
-}
+void trigraph_athena_run(int operation, int num_v, int nnz, int num_e, int d, int hidden, int f_in, int f_out,
+    int *status, const int32_t *graph, const float *upstream, const float *features, const float *kernels,
+    const float *coords, const float *params, float *output, float *grad_features, float *grad_kernels,
+    float *grad_coords, float *grad_params) {
+    const int n = num_threads(), sorted = operation == AGGREGATE_BWD || operation == MESSAGE_BWD;
+    const struct csc a = graph ? unpack(graph, num_v, nnz, num_e, sorted) : (struct csc){0};
 
-void trigraph_athena_aggregate(int num_v, int nnz, int num_e, int f_in, int f_out, const int32_t *graph,
-    const float *features, const float *kernels, float *message, int *status) {
-    struct csc a = unpack(graph, num_v, nnz, num_e, 0);
-    *status = trigraph_gno_aggregate_fwd_f32_i32(num_threads(), num_v, num_v, nnz, num_e, f_in, f_out, a.offsets,
-        a.indices, a.edge_ids, features, kernels, message);
-}
-
-void trigraph_athena_aggregate_bwd(int num_v, int nnz, int num_e, int f_in, int f_out, const int32_t *graph,
-    const float *upstream, const float *features, const float *kernels, float *grad_features, float *grad_kernels,
-    int *status) {
-    struct csc a = unpack(graph, num_v, nnz, num_e, 1);
-    *status = trigraph_gno_aggregate_bwd_f32_i32(num_threads(), num_v, num_v, nnz, num_e, f_in, f_out, a.offsets,
-        a.indices, a.edge_ids, a.destinations, a.src_offsets, a.src_positions, a.row_offsets, a.row_positions,
-        upstream, features, kernels, grad_features != NULL, grad_kernels != NULL, given(grad_features),
-        given(grad_kernels));
-}
-
-void trigraph_athena_message(int num_v, int nnz, int num_e, int d, int hidden, int f_in, int f_out,
-    const int32_t *graph, const float *features, const float *coords, const float *params, float *message,
-    int *status) {
-    struct csc a = unpack(graph, num_v, nnz, num_e, 0);
-    *status = trigraph_gno_message_fwd_f32_i32(num_threads(), num_v, num_v, nnz, num_e, d, hidden, f_in, f_out,
-        a.offsets, a.indices, a.edge_ids, features, coords, params, message);
-}
-
-void trigraph_athena_message_bwd(int num_v, int nnz, int num_e, int d, int hidden, int f_in, int f_out,
-    const int32_t *graph, const float *upstream, const float *features, const float *coords, const float *params,
-    float *grad_features, float *grad_coords, float *grad_params, int *status) {
-    struct csc a = unpack(graph, num_v, nnz, num_e, 1);
-    *status = trigraph_gno_message_bwd_f32_i32(num_threads(), num_v, num_v, nnz, num_e, d, hidden, f_in, f_out,
-        a.offsets, a.indices, a.edge_ids, a.destinations, a.src_offsets, a.src_positions, a.row_offsets,
-        a.row_positions, upstream, features, coords, params, grad_features != NULL, grad_coords != NULL,
-        grad_params != NULL, given(grad_features), given(grad_coords), given(grad_params));
+    switch ((enum operation)operation) {
+    case KERNEL_FWD:
+        *status = trigraph_gno_kernel_fwd_f32(n, num_e, d, hidden, f_in, f_out, coords, params, output);
+        break;
+    case KERNEL_BWD:
+        *status = trigraph_gno_kernel_bwd_f32(n, num_e, d, hidden, f_in, f_out, upstream, coords, params,
+            grad_coords != NULL, grad_params != NULL, given(grad_coords), given(grad_params));
+        break;
+    case AGGREGATE_FWD:
+        *status = trigraph_gno_aggregate_fwd_f32_i32(n, num_v, num_v, nnz, num_e, f_in, f_out, a.offsets, a.indices,
+            a.edge_ids, features, kernels, output);
+        break;
+    case AGGREGATE_BWD:
+        *status = trigraph_gno_aggregate_bwd_f32_i32(n, num_v, num_v, nnz, num_e, f_in, f_out, a.offsets, a.indices,
+            a.edge_ids, a.destinations, a.src_offsets, a.src_positions, a.row_offsets, a.row_positions, upstream,
+            features, kernels, grad_features != NULL, grad_kernels != NULL, given(grad_features), given(grad_kernels));
+        break;
+    case MESSAGE_FWD:
+        *status = trigraph_gno_message_fwd_f32_i32(n, num_v, num_v, nnz, num_e, d, hidden, f_in, f_out, a.offsets,
+            a.indices, a.edge_ids, features, coords, params, output);
+        break;
+    case MESSAGE_BWD:
+        *status = trigraph_gno_message_bwd_f32_i32(n, num_v, num_v, nnz, num_e, d, hidden, f_in, f_out, a.offsets,
+            a.indices, a.edge_ids, a.destinations, a.src_offsets, a.src_positions, a.row_offsets, a.row_positions,
+            upstream, features, coords, params, grad_features != NULL, grad_coords != NULL, grad_params != NULL,
+            given(grad_features), given(grad_coords), given(grad_params));
+        break;
+    }
 }

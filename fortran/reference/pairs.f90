@@ -1,4 +1,4 @@
-!> real128 across f2py: a number is a pair of float64, hi + lo; results carry their scale as a third.
+!> real128 across f2py: a number is a pair of float64, hi + lo; a result has its scale as third number.
 module trigraph_pairs
     use trigraph_kinds, only: dp, qp
     use trigraph_scaled, only: scaled, input

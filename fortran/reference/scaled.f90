@@ -1,15 +1,15 @@
-!> A number that carries the sum of the absolute values of the terms it was made of.
+!> A number together with its scale, the sum of the absolute values of its terms.
 !!
-!! The reference is instantiated for this type beside the three real kinds, so that the very same loops yield, for
-!! every output, the scale of the accuracy rule |got - ref| <= c eps scale. The rules are those of running error
-!! analysis: |x| for an input, the sum for a sum, the product for a product, |f| + |f'| scale(x) for a function.
+!! The reference is instantiated for this type and for three real kinds, so that the same loops compute, for every
+!! output, the scale of the accuracy rule |got - ref| <= c eps scale. The rules are those of running error analysis:
+!! |x| for an input, the sum for a sum, the product for a product, |f| + |f'| scale(x) for a function.
 !!
 !! The product of scales is right for sums of terms of the inputs: it is the sum of |terms| of the product, which some
-!! panel may have expanded. The scale of a quotient or function also holds what the errors of its arguments do to it,
-!! and that counts once, not in every term of the other factor: `times` is the product of such results.
+!! panel may have expanded. The scale of a quotient or a function also contains the propagated errors of its arguments.
+!! These count once, not in every term of the other factor: use `times` for the product of such results.
 !!
-!! Both numbers are of the judge's own kind: in float64 the difference of a sigmoid from 1 is 0 from 37 on, and the scale of all
-!! that it multiplies would be 0 with it, where another panel rightly has 1e-17.
+!! Both numbers have the judge's precision. In float64 the difference of sigmoid(x) from 1 is 0 for x > 37, which would make
+!! the scale of its products 0, although a correct result may be 1e-17.
 module trigraph_scaled
     use trigraph_kinds, only: sp, dp, qp
     implicit none
@@ -129,9 +129,9 @@ contains
         z = scaled(n * x%v, abs(n) * x%s)
     end function multiply_integer
 
-    !> Each factor's scale times the value of the other, |x y| being in both, and the product of the two errors: where the
-    !! terms of both factors cancel, nothing else is left. Each error is within 8 eps of its scale if the factor obeys the
-    !! accuracy rule, and so their product within 8 eps of 8 eps x%s y%s. The scale serves both precisions: eps is float32's.
+    !> Each factor's scale times the value of the other, minus |x y|, which both contain, plus the product of the two errors,
+    !! which dominates if the terms of both factors cancel. A factor that obeys the accuracy rule has an error below 8 eps of
+    !! its scale, and the product of both is below 8 eps of 8 eps x%s y%s. eps is float32's, so that both precisions fit.
     elemental function times_scaled(x, y) result(z)
         type(scaled), intent(in) :: x, y
         type(scaled) :: z
@@ -157,7 +157,7 @@ contains
         z = x * y
     end function times_qp
 
-    !> A denominator is a norm or an argument, known to a few roundings: its scale enters to first order.
+    !> Denominators are norms or arguments with errors of a few eps, so that their scale enters to first order.
     elemental function divide(x, y) result(z)
         type(scaled), intent(in) :: x, y
         type(scaled) :: z
@@ -227,7 +227,7 @@ contains
         n = exponent(x%v)
     end function exponent_scaled
 
-    !> x 2^n, which rounds nothing.
+    !> x 2^n, without rounding.
     elemental function scale_scaled(x, n) result(z)
         type(scaled), intent(in) :: x
         integer, intent(in) :: n

@@ -23,7 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 HOST = Path(__file__).resolve().parent
@@ -94,18 +94,30 @@ def _place(text: str, position: int) -> str:
     return f"{mark[2]}:{int(mark[1]) + text.count(chr(10), mark.end(), position) - 1}"
 
 
-def kernel_parameters(text: str) -> dict[str, list[str]]:
-    """Return the parameter names of every ``__global__`` function."""
-    code = re.sub(_SKIPPED, lambda match: " " if match[0].startswith("/") else match[0], text, flags=re.DOTALL)
+def _without_comments(text: str) -> str:
+    return re.sub(_SKIPPED, lambda match: " " if match[0].startswith("/") else match[0], text, flags=re.DOTALL)
+
+
+def struct_members(text: str) -> dict[str, list[str]]:
+    """Return the names of the members of every struct, which are declared one to a line."""
+    pattern = r"^(?:template [^\n]*)?struct (\w+) \{$(.*?)^\};"
+    bodies = re.findall(pattern, _without_comments(text), re.MULTILINE | re.DOTALL)
+    return {name: re.findall(r"^ {4}(?! )[\w:<>* ]+?(\w+);\s*$", body, re.MULTILINE) for name, body in bodies}
+
+
+def kernel_parameters(text: str, structs: Mapping[str, Sequence[str]] = {}) -> dict[str, list[str]]:
+    """Return the parameter names of every ``__global__`` function, with the members of `structs` in place of these."""
+    code = _without_comments(text)
     found: dict[str, list[str]] = {}
     for match in _KERNEL.finditer(code):
-        depth, start, names, position = 0, match.end() + 1, [], match.end()
+        names: list[str] = []
+        depth, start, position = 0, match.end() + 1, match.end()
         for position in range(match.end(), len(code)):
             character = code[position]
             depth += (character in "([{<") - (character in ")]}>")
             if depth == 0 or (depth == 1 and character == ","):
                 words = re.findall(r"\w+", code[start:position])
-                names += words[-1:]
+                names += [f"{words[-1]}.{member}" for word in words for member in structs.get(word, ())] or words[-1:]
                 start = position + 1
             if depth == 0:
                 break
@@ -125,9 +137,10 @@ def generate(
     instances = tuple(instances)
     seen: dict[Path, str] = {}
     text = expand_includes(source.resolve(), root.resolve(), seen, written)
+    structs = struct_members("\n".join(seen.values()))
     parameters: dict[str, list[str]] = {}
     for content in seen.values():
-        parameters.update(kernel_parameters(content))
+        parameters.update(kernel_parameters(content, structs))
     entries = []
     for instance in instances:
         kernel = instance.split("<", 1)[0]

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "runtime.h"
-#include "text.h"
 
 namespace cuda_host {
 

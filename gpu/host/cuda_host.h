@@ -238,21 +238,76 @@ struct TypeName<T*> {
     static std::string text() { return TypeName<T>::text() + "*"; }
 };
 
+// One argument of a launch: a parameter, or a member of one that is a struct. It becomes whatever type is asked of it,
+// and adds that to `types`.
+struct Member {
+    const Argument* argument;
+    std::string* types;
+
+    template <class M>
+    operator M() const {
+        if (types != nullptr) {
+            *types += (types->empty() || types->back() == '{' ? "" : ",") + TypeName<M>::text();
+        }
+        return argument != nullptr ? from_bits<M>(argument->bits) : M();
+    }
+};
+
+template <class P, class Members, class = void>
+struct HasMembers : std::false_type {};
+template <class P, size_t... i>
+struct HasMembers<P, std::index_sequence<i...>, std::void_t<decltype(P{(void(i), Member())...})>> : std::true_type {};
+
+// Arguments of a parameter.
+template <class P, size_t most = 16>
+constexpr size_t num_arguments() {
+    if constexpr (HasMembers<P, std::make_index_sequence<most>>::value) {
+        return most;
+    } else {
+        return num_arguments<P, most - 1>();
+    }
+}
+
+// A parameter from its arguments; without these, of zeros.
+template <class P, size_t... i>
+P parameter(const Argument* arguments, std::string* types, std::index_sequence<i...>) {
+    return P{Member{arguments == nullptr ? nullptr : arguments + i, types}...};
+}
+
 template <auto kernel>
 struct Entry;
 template <class... P, void (*kernel)(P...)>
 struct Entry<kernel> {
     static std::string signature() {
         std::string text;
-        ((text += (text.empty() ? "" : ",") + TypeName<P>::text()), ...);
+        (add_types<P>(text), ...);
         return text;
     }
     static void run(const Argument* arguments) { call(arguments, std::index_sequence_for<P...>()); }
 
   private:
+    template <class Parameter>
+    using Members = std::make_index_sequence<num_arguments<Parameter>()>;
+
+    template <class Parameter>
+    static void add_types(std::string& text) {
+        const bool is_struct = std::is_class_v<Parameter>;
+        text += !is_struct ? "" : text.empty() ? "{" : ",{";
+        parameter<Parameter>(nullptr, &text, Members<Parameter>());
+        text += is_struct ? "}" : "";
+    }
+    // The arguments before those of parameter number `count`.
+    static constexpr size_t before(size_t count) {
+        const size_t numbers[] = {num_arguments<P>()..., 0};
+        size_t sum = 0;
+        for (size_t i = 0; i < count; i++) {
+            sum += numbers[i];
+        }
+        return sum;
+    }
     template <size_t... i>
     static void call([[maybe_unused]] const Argument* arguments, std::index_sequence<i...>) {
-        kernel(from_bits<P>(arguments[i].bits)...);
+        kernel(parameter<P>(arguments + before(i), nullptr, Members<P>())...);
     }
 };
 

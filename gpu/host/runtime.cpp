@@ -13,6 +13,7 @@
 #include <stdlib.h>
 
 #include <algorithm>
+#include <map>
 #include <memory>
 #include <new>
 #include <numeric>
@@ -21,7 +22,6 @@
 
 #include "fiber.h"
 #include "runtime.h"
-#include "text.h"
 
 uint3 threadIdx;
 uint3 blockIdx;
@@ -207,21 +207,20 @@ std::string waiting_text(const Thread& thread) {
 
 // Nobody can go on: says where everybody is.
 [[noreturn]] void deadlock() {
-    std::vector<std::pair<std::string, std::vector<unsigned>>> groups;
+    struct Group {
+        unsigned first;
+        unsigned number = 0;
+    };
+    std::map<std::string, Group> groups;
     for (unsigned rank = 0; rank < launch.num_threads; rank++) {
-        const std::string text = waiting_text(threads[rank]);
-        auto group = std::find_if(groups.begin(), groups.end(), [&](const auto& entry) { return entry.first == text; });
-        if (group == groups.end()) {
-            groups.push_back({text, {}});
-            group = groups.end() - 1;
-        }
-        group->second.push_back(rank);
+        groups.try_emplace(waiting_text(threads[rank]), Group{rank}).first->second.number++;
     }
-    std::string text;
-    for (const auto& group : groups) {
-        text += (text.empty() ? "" : "; ") + ("threads " + ranks_text(group.second) + " " + group.first);
+    std::string message;
+    for (const auto& [text, group] : groups) {
+        message += (message.empty() ? "" : "; ") + std::to_string(group.number) + " threads, first " +
+                   describe(group.first) + ", " + text;
     }
-    fail("deadlock: %s", text.c_str());
+    fail("deadlock: %s", message.c_str());
 }
 
 // The running thread cannot go on before somebody puts it into `ready`.

@@ -11,6 +11,7 @@ extern Thread* current;
 unsigned rank(const Thread& thread);  // its number within the block
 std::string describe(unsigned rank);  // "thread (3, 0, 0)"
 Site site_of(const Thread& thread);   // where it is, while it waits or completes a collective
+inline std::string site_text(const Site& site) { return std::string(site.file) + ":" + std::to_string(site.line); }
 
 #ifdef CUDA_HOST_RACE
 // Called by the scheduler. Sizes in bytes; `element_bytes` sets how finely accesses are told apart.

@@ -1,5 +1,5 @@
-// DimeNet++: radial basis, and the sum over triplets k -> j -> i in a form linear in edges. gpu/dimenet.py puts the kernels
-// together. A null pointer leaves out what it stands for.
+// DimeNet++: radial basis, and the sum over triplets k -> j -> i in a form linear in edges. gpu/dimenet.py calls the kernels.
+// An input that is a null pointer is absent; an output that is one is not computed.
 #include "dimenet_bessel.cuh"
 #include "dimenet_in_edges.cuh"
 #include "dimenet_out_edges.cuh"
@@ -8,7 +8,7 @@
 
 // ---- radial basis ---------------------------------------------------------------------------------------------------
 
-// One thread for each (edge, degree or the sines, k).
+// One thread for each (edge, degree, k), where one more "degree" stands for the sines.
 template <class T>
 __global__ void __launch_bounds__(128)
 dimenet_radial(const T* __restrict__ dist, const T* __restrict__ freq, T* __restrict__ rbf, T* __restrict__ sbf_rad,
@@ -26,14 +26,14 @@ dimenet_radial(const T* __restrict__ dist, const T* __restrict__ freq, T* __rest
     }
 }
 
-// d/dx of the derivative in the frequency, env x cos(freq x).
+// d/dx of env x cos(freq x), the derivative with respect to the frequency.
 template <class T> __device__ T radial_mixed(const Jet<T>& env, T freq, T x) {
     return env.d1 * x * cos(freq * x) + env.value * cos(freq * x) - env.value * freq * x * sin(freq * x);
 }
 
-// Derivatives by edge, one thread for each (edge, k), 128 / n_radial edges to a block. First order: out_dist = sum grad_rbf
-// rbf' + sum grad_sbf_rad sbf_rad'. Second order, of that along gg_dist and of the frequency's gradient along gg_freq:
-// out_rbf, out_sbf_rad and out_dist are the gradients.
+// Derivatives by edge, one thread for each (edge, k), 128 / n_radial edges in a block. First order: out_dist = sum grad_rbf
+// rbf' + sum grad_sbf_rad sbf_rad'. Second order: out_rbf, out_sbf_rad and out_dist are the gradients of out_dist along
+// gg_dist plus the frequency's gradient along gg_freq.
 template <class T, bool second>
 __global__ void __launch_bounds__(128)
 dimenet_radial_edges(const T* __restrict__ gg_dist, const T* __restrict__ gg_freq, const T* __restrict__ grad_rbf,
@@ -48,7 +48,7 @@ dimenet_radial_edges(const T* __restrict__ gg_dist, const T* __restrict__ gg_fre
     if (active) {
         const T x = dist[e], v = second ? (gg_dist != nullptr ? gg_dist[e] : T(0)) : T(1);
         const T w = second && gg_freq != nullptr ? gg_freq[k] : T(0);
-        const bool beyond = x >= T(1);  // of the cutoff, where all is zero by selection: 0 * NaN is none
+        const bool beyond = x >= T(1);  // beyond the cutoff, select zero: multiplying by it would keep a NaN
         const Jet<T> env = envelope(x, envelope_exponent);
         const Jet<T> sine = product(env, sine_basis(freq[k], x));
         if (second && out_rbf != nullptr) {
@@ -77,7 +77,7 @@ dimenet_radial_edges(const T* __restrict__ gg_dist, const T* __restrict__ gg_fre
     }
 }
 
-// Derivatives in the frequencies, summed over the 256 edges of a block: parts (blocks, R).
+// Derivatives with respect to the frequencies, summed over the 256 edges of a block: parts (blocks, R).
 template <class T, bool second>
 __global__ void __launch_bounds__(256)
 dimenet_radial_freq(const T* __restrict__ gg_dist, const T* __restrict__ gg_freq, const T* __restrict__ grad_rbf,
@@ -114,8 +114,8 @@ dimenet_radial_freq(const T* __restrict__ gg_dist, const T* __restrict__ gg_freq
 
 // ---- before and after the triplets ----------------------------------------------------------------------------------
 
-// A power of two, 1 / 2^n with 2^n about the largest component of v: no square of a component times it overflows or vanishes. Subnormal
-// numbers count as the smallest normal one, whose inverse is a number.
+// A power of two, 1 / 2^n with 2^n about the largest component of v, so that squares of scaled components neither overflow nor
+// vanish. Subnormal numbers are treated as the smallest normal one, whose inverse is finite.
 template <class T> __device__ T factor_of(const Vec<T>& v) {
     int n;
     frexp(max(max(fabs(v.x), fabs(v.y)), fabs(v.z)), &n);
@@ -124,7 +124,7 @@ template <class T> __device__ T factor_of(const Vec<T>& v) {
 
 template <class T> __device__ Vec<T> times(T factor, const Vec<T>& v) { return {factor * v.x, factor * v.y, factor * v.z}; }
 
-// unit = vec / |vec| and, if vec_dot is given, unit_dot, its derivative along that.
+// unit = vec / |vec| and, if vec_dot is given, unit_dot, the derivative of unit along it.
 template <class T>
 __global__ void __launch_bounds__(128)
 dimenet_directions(const T* __restrict__ vec, const T* __restrict__ vec_dot, T* __restrict__ unit, T* __restrict__ unit_dot,
@@ -166,7 +166,7 @@ __constant__ AngularNorms<double> angular_norms_double;
 __device__ __forceinline__ float angular_norm(float, int l) { return angular_norms_float.degree[l]; }
 __device__ __forceinline__ double angular_norm(double, int l) { return angular_norms_double.degree[l]; }
 
-// Sum of `terms` products, of numbers in a row with numbers `stride` apart.
+// Sum of `terms` products of contiguous numbers with numbers that are `stride` apart.
 template <class T>
 __device__ T product_sum(const T* row, const T* column, long long at, long long from, int terms, int stride) {
     T sum = T(0);
@@ -176,10 +176,10 @@ __device__ T product_sum(const T* row, const T* column, long long at, long long 
     return sum;
 }
 
-// Edges of a block of dimenet_project, and of a thread.
+// Number of edges of a block of dimenet_project, and of a thread.
 constexpr int PROJECTED = 16, TOGETHER = 4;
 
-// sums[k] = sum_n rbf[e+k,l,n] weights[l,n,m], for the edges there are, `width` numbers of rbf apart: rbf from [e,l], weights from [l,:,m] on.
+// sums[k] = sum_n rbf[e+k,l,n] weights[l,n,m] for existing edges; rbf points to [e,l] (edges `width` apart), weights to [l,:,m].
 template <class T>
 __device__ void project(const T* rbf, const T* weights, int terms, int width, int n_mid, int count, T (&sums)[TOGETHER]) {
 #pragma unroll 2
@@ -228,7 +228,7 @@ dimenet_project(const T* __restrict__ rbf, const T* __restrict__ rbf_dot, const 
     }
 }
 
-// up, tiles of PAD channels of which each has `rows` rows, = down (n_emb, n_mid) transposed, zero beyond: see dimenet_triplets.cuh.
+// up = down (n_emb, n_mid) transposed, as tiles of `rows` rows and PAD channels, padded by zeros: see dimenet_triplets.cuh.
 template <class T>
 __global__ void __launch_bounds__(128)
 dimenet_transpose(const T* __restrict__ down, T* __restrict__ up, long long size, long long rows, int n_emb, int n_mid) {
@@ -239,7 +239,7 @@ dimenet_transpose(const T* __restrict__ down, T* __restrict__ up, long long size
     }
 }
 
-// The vector's gradient from the cotangents of its direction (and of the direction's derivative): `parts` of each, in order.
+// The vector's gradient from the cotangents of its direction (and of the direction's derivative), summed over `parts` in order.
 template <class T>
 __global__ void __launch_bounds__(128)
 dimenet_vec_gradient(const T* __restrict__ grad_unit, const T* __restrict__ grad_unit_dot, const T* __restrict__ vec,
@@ -253,7 +253,7 @@ dimenet_vec_gradient(const T* __restrict__ grad_unit, const T* __restrict__ grad
                 add_scaled(g, T(1), load_vec(grad_unit_dot, part * num_edges + e));
             }
         }
-        // One division, since each takes registers.
+        // Divide once, because each division takes registers.
         Vec<T> v = load_vec(vec, e);
         const T factor = factor_of(v);
         v = times(factor, v);
@@ -275,7 +275,7 @@ dimenet_vec_gradient(const T* __restrict__ grad_unit, const T* __restrict__ grad
     }
 }
 
-// rbf[e,l,n] = norm_l sum_m (weights[l,n,m] grad_projected[e,m,l] + weights_dot[l,n,m] grad_projected_dot[e,m,l]), zero where
+// rbf[e,l,n] = norm_l sum_m (weights[l,n,m] grad_projected[e,m,l] + weights_dot[l,n,m] grad_projected_dot[e,m,l]), zero if
 // the edge is in no triplet.
 template <class T>
 __global__ void __launch_bounds__(128)
@@ -302,7 +302,7 @@ dimenet_rbf_gradient(const T* __restrict__ grad_projected, const T* __restrict__
 }
 
 // parts[chunk,l,n,m] = norm_l sum over the chunk's 256 edges of rbf[e,l,n] grad_projected[e,m,l] + rbf_dot grad_projected_dot,
-// those in no triplet left out.
+// without edges in no triplet.
 template <class T>
 __global__ void __launch_bounds__(128)
 dimenet_weights_parts(const T* __restrict__ rbf, const T* __restrict__ rbf_dot, const T* __restrict__ grad_projected,

@@ -25,22 +25,24 @@ template <class T> __device__ T bessel_series(int l, T y) {
     for (int k = terms; k > 0; k--) {
         sum = T(1) - h * sum / T(k * (2 * l + 2 * k + 1));
     }
+    T power = T(1), divisor = T(1);
 #pragma unroll 1
     for (int i = 1; i <= l; i++) {
-        sum *= y / T(2 * i + 1);
+        power *= y;
+        divisor *= T(2 * i + 1);
     }
-    return sum;
+    return sum * (power / divisor);
 }
 
-// j_l(y) and j_(l+1)(y), y > 0. The recurrence upwards from j_0 = sin y / y is stable while y exceeds the order; below it
-// loses digits without bound, and the series loses none. Where they meet either errs by less than 5 eps of
-// |j| + |y j'|, which the rounding of y costs anyway, in float as in double: float needs no double inside.
-template <class T> __device__ void spherical_bessel(int l, T y, T& here, T& above) {
-    here = sin(y) / y;
-    above = (here - cos(y)) / y;
+// j_l(y) and j_(l+1)(y), y > 0, with 1 / y. The recurrence upwards from j_0 = sin y / y is stable while y exceeds the
+// order; below it loses digits without bound, and the series loses none. Where they meet either errs by less than 5 eps
+// of |j| + |y j'|, which the rounding of y costs anyway, in float as in double: float needs no double inside.
+template <class T> __device__ void spherical_bessel(int l, T y, T inverse, T& here, T& above) {
+    here = sin(y) * inverse;
+    above = (here - cos(y)) * inverse;
 #pragma unroll 1
     for (int n = 1; n <= l; n++) {
-        const T next = T(2 * n + 1) / y * above - here;
+        const T next = T(2 * n + 1) * inverse * above - here;
         here = above;
         above = next;
     }
@@ -54,12 +56,12 @@ template <class T> __device__ void spherical_bessel(int l, T y, T& here, T& abov
 
 // N_lk j_l(z_lk x); the second derivative is the Bessel equation's.
 template <class T> __device__ Jet<T> bessel_basis(int l, int k, T x) {
-    const T zero = bessel_zero(x, l, k), norm = bessel_norm(x, l, k), y = zero * x;
+    const T zero = bessel_zero(x, l, k), norm = bessel_norm(x, l, k), y = zero * x, inverse = T(1) / y;
     T here, above;
-    spherical_bessel(l, y, here, above);
-    const T ratio = here / y;
+    spherical_bessel(l, y, inverse, here, above);
+    const T ratio = here * inverse;
     return {norm * here, norm * zero * (T(l) * ratio - above),
-            norm * zero * zero * (T(l * l - l) * ratio / y - here + T(2) * above / y)};
+            norm * zero * zero * (T(l * l - l) * ratio * inverse - here + T(2) * above * inverse)};
 }
 
 template <class T> __device__ Jet<T> sine_basis(T freq, T x) {
@@ -67,7 +69,8 @@ template <class T> __device__ Jet<T> sine_basis(T freq, T x) {
     return {s, freq * c, -(freq * freq * s)};
 }
 
-// 1/x - (q+1)(q+2)/2 x^(q-1) + q(q+2) x^q - q(q+1)/2 x^(q+1) for x < 1, else 0; NaN for x <= 0. q = envelope_exponent + 1 >= 3.
+// 1/x - (q+1)(q+2)/2 x^(q-1) + q(q+2) x^q - q(q+1)/2 x^(q+1) for x < 1, else 0; NaN for x <= 0. q = envelope_exponent +
+// 1 >= 3.
 template <class T> __device__ Jet<T> envelope(T x, int envelope_exponent) {
     if (x >= T(1)) {
         return {T(0), T(0), T(0)};

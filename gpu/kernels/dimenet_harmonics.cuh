@@ -1,13 +1,13 @@
 // Real solid harmonics of a unit vector u = (x, y, z) as polynomials, their derivatives along a vector, gradients and
 // Hessian-vector products: no trigonometry, no division, nothing singular at the poles.
 //
-// h_lm = q_lm(z) Re (x + iy)^m and h_l,-m = q_lm(z) Im (x + iy)^m stand in rows l*l + l + m and l*l + l - m, with
-// q_lm = (l-m)! / (2m-1)!! d^m P_l / dz^m, for which the recurrence has whole coefficients and starts at 1:
+// h_lm = q_lm(z) Re (x + iy)^m and h_l,-m = q_lm(z) Im (x + iy)^m are in rows l*l + l + m and l*l + l - m, with
+// q_lm = (l-m)! / (2m-1)!! d^m P_l / dz^m, for which the recurrence has integer coefficients and starts at 1:
 //     q_(l+1) = (2l+1) z q_l - (l+m)(l-m) q_(l-1),    q'_(l+1) = (l+1-m) ((2l+1) q_l + (l-m) q'_(l-1)).
 // Addition theorem: P_l(u.w) = sum over the rows of degree l of weight h(u) h(w), with
 //     weight_lm = (2 for m > 0) (2m-1)!!^2 / ((l+m)! (l-m)!).
-// The functions of one order m are independent of the others': S threads do the work of one edge. That of degree 0 is constant: its
-// derivatives are zero by selection, and so are the factors of row 0 that a gradient or Hessian gets, lest NaN reach the sum.
+// The functions of different orders m are independent, so that S threads share the work of one edge. The function of degree 0 is
+// constant: its derivatives, and its factors in gradients and Hessians, are selected as zero, so that no NaN reaches the sum.
 #pragma once
 
 template <class T> struct Vec {
@@ -45,7 +45,7 @@ __constant__ HarmonicWeights<double> harmonic_weights_double;
 __device__ __forceinline__ float harmonic_weight(float, int row) { return harmonic_weights_float.row[row]; }
 __device__ __forceinline__ double harmonic_weight(double, int row) { return harmonic_weights_double.row[row]; }
 
-// (x + iy)^m and the two powers below it, zero where the exponent is negative.
+// (x + iy)^m and the two powers below it, zero if the exponent is negative.
 template <class T> struct Powers {
     T c, s, c1, s1, c2, s2;
 
@@ -84,7 +84,7 @@ template <class T, int derivatives> struct Ladder {
     }
 };
 
-// Rows of the orders first, first + step, ... of degrees below S, all unrolled.
+// Rows of the orders first, first + step, ... of degrees below S; all loops are unrolled.
 template <int S, int first, int step, class T> __device__ __forceinline__ void harmonics(const Vec<T>& u, T* rows) {
 #pragma unroll
     for (int m = first; m < S; m += step) {
@@ -165,7 +165,7 @@ __device__ Vec<T> harmonics_hessian(int degrees, int m, const Vec<T>& u, const V
     return {xx * d.x + xy * d.y + xz * d.z, xy * d.x - xx * d.y + yz * d.z, xz * d.x + yz * d.y + zz * d.z};
 }
 
-// P_l(c) and its first two derivatives, from l = 0 upwards; l of climb is a constant of an unrolled loop.
+// P_l(c) and its first two derivatives, from l = 0 upwards; the l of climb must be constant in an unrolled loop.
 template <class T> struct Legendre {
     T c, p, d1, d2;
     T below, below1, below2;

@@ -1,7 +1,7 @@
-// The sum from the out-edges of a node to its in-edges: what the triplets give to the gradients of f = (k -> j).
+// The sum from the out-edges of a node to its in-edges: the triplets' terms in the gradients of f = (k -> j).
 //
-// D_f[l,c] = sum over e of Y_l(u_e.u_f) grad_out[e,c] is all an in-edge needs: the gradient in F_f[l,c]. The sum leaves out the
-// out-edges e whose forward sum leaves out f; these are the same edges as f's own sum leaves out (trigraph.EdgeGraph).
+// An in-edge only needs D_f[l,c] = sum over e of Y_l(u_e.u_f) grad_out[e,c], the gradient of F_f[l,c]. The sum leaves out the
+// out-edges e whose forward sum leaves out f; these are the edges left out of f's own sum (trigraph.EdgeGraph).
 #pragma once
 #include "dimenet_triplets.cuh"
 
@@ -17,7 +17,7 @@ template <class T, class I, bool second, int S> struct InEdges {
     static constexpr int EDGES = STAGED<T, second, S>, BATCH = HARMONIC<T, second>;
     static constexpr int SERVED = second ? 1 : EDGES / WARPS;  // in-edges that a warp serves at once
     static constexpr int QUAD = 16 / int(sizeof(T));           // numbers in 16 bytes, which a thread reads at once
-    // Edges of a thread at a time, and harmonics of them: there are registers for so many.
+    // Number of edges that a thread handles at a time, and of their harmonics, limited by its registers.
     static constexpr int AT_ONCE = second ? 1 : 2, HELD = second ? QUAD : 16;
     Node<I> node;
     Channels<W> channels;
@@ -32,7 +32,7 @@ template <class T, class I, bool second, int S> struct InEdges {
     T* rows;      // harmonics of the staged edges, then their derivatives
     int* votes;
 
-    // How large the sums of a lane's channels are, and those of their derivatives.
+    // Sizes of the sums of a lane's channels, and of their derivatives.
     struct Sizes {
         T total[W] = {}, total_dot[W] = {};
     };
@@ -43,10 +43,10 @@ template <class T, class I, bool second, int S> struct InEdges {
     __device__ bool has_unit_tangent() const { return second && unit_dot != nullptr; }
     __device__ int degrees() const { return S < DEGREES ? S : inputs.n_spherical; }
     __device__ int width() const { return min(TILE<T, second>, inputs.n_emb - tile * TILE<T, second>); }
-    // Whether all out-edges leave out in-edge f: its gradients are zero by selection, since what it carries may be NaN.
+    // Whether all out-edges leave out in-edge f. Its gradients are then selected as zero, because its features may be NaN.
     __device__ bool alone(I f) const { return graph.left_stop[f] - graph.left_start[f] == node.out_end - node.out_begin; }
 
-    // Adds `count` out-edges, first, ..., staged from k on, to the rows of this warp.
+    // Adds `count` out-edges starting at `first`, staged at k and following, to the rows of this warp.
     template <int warp> __device__ void add_edges(I first, int k, int count, StateRows<T, second, S>& sums, Sizes& sizes) const {
         constexpr int begin = Rows<S>::begin(warp), end = Rows<S>::end(warp);
 #pragma unroll AT_ONCE
@@ -79,7 +79,7 @@ template <class T, class I, bool second, int S> struct InEdges {
         }
     }
 
-    // Makes the state of the node, and the sizes of its sums. The caller's next barrier comes before their use.
+    // Computes the state of the node and the sizes of its sums. The caller must synchronize before it uses them.
     __device__ void build(Sizes& sizes) const {
         StateRows<T, second, S> sums;
 #pragma unroll 1
@@ -128,7 +128,7 @@ template <class T, class I, bool second, int S> struct InEdges {
 
     // Gradients of one lane's part of an in-edge.
     struct Gradients {
-        T d[S][W] = {}, ddot[S][W] = {};  // in F: of Fdot's and of F's derivative
+        T d[S][W] = {}, ddot[S][W] = {};  // gradients of Fdot and of F
         Pull<T, second> pull;
     };
 
@@ -164,7 +164,7 @@ template <class T, class I, bool second, int S> struct InEdges {
         }
     }
 
-    // What the state gives to the SERVED edges whose harmonics are at h and on.
+    // Computes from the state the gradients of the SERVED edges whose harmonics start at h.
     __device__ void sum_state(const T* h, Gradients (&sums)[SERVED]) const {
         const T* const z = state + channels.lane * W;
 #pragma unroll
@@ -198,7 +198,7 @@ template <class T, class I, bool second, int S> struct InEdges {
         }
     }
 
-    // Adds the cotangents that the state gives to the direction of the in-edge staged at k, whose harmonics are at h.
+    // Adds the state's terms to the cotangents of the direction of the in-edge staged at k, whose harmonics are at h.
     __device__ void pull_state(int k, T* h, const Direction<T, second>& edge, const EdgeChannels<T, second, S>& carries,
                                Pull<T, second>& pull) const {
         T* const hdot = h + BATCH * HARMONICS<S>;
@@ -225,8 +225,8 @@ template <class T, class I, bool second, int S> struct InEdges {
         }
     }
 
-    // Replaces the staged rows of an edge by the cotangents of its harmonics: sum over channels of staged F times state, and zero
-    // for row 0, a constant.
+    // Replaces the staged rows of an edge by the cotangents of its harmonics: the sum over channels of staged F times state, and
+    // zero for row 0, which is constant.
     __device__ void contract(int k, T* along, T* along_dot) const {
 #pragma unroll 1
         for (int row = channels.lane; row < S * S; row += LANES) {
@@ -264,7 +264,7 @@ template <class T, class I, bool second, int S> struct InEdges {
         }
     }
 
-    // In-edge f at a position, staged at k, its harmonics at h. Leaves the cotangents of G and of Gdot in `features`.
+    // Processes the in-edge f at a position, staged at k, its harmonics at h. Stores the cotangents of G and Gdot in `features`.
     __device__ void serve(I position, int k, T* h, bool stateful, const Sizes& sizes, const Gradients& from_state) const {
         const I f = graph.dst_edge_index[position];
         const bool none = alone(f), linear = stateful && !none && is_balanced(f, sizes);
@@ -284,7 +284,7 @@ template <class T, class I, bool second, int S> struct InEdges {
                 pull_state(k, h, edge, carries, sums.pull);
             }
         }
-        // All out-edges but those that leave out f, or these alone with the sign reversed.
+        // Sum all out-edges but those that leave out f, or subtract only these.
         const I begin = linear ? graph.left_start[f] : node.out_begin, end = linear ? graph.left_stop[f] : node.out_end;
 #pragma unroll 1
         for (I i = begin; i < end; i++) {
@@ -320,7 +320,7 @@ template <class T, class I, bool second, int S> struct InEdges {
         pull.store(grads.unit + vectors, second ? grads.unit_dot + vectors : nullptr, f, true);
     }
 
-    // In-edge f, staged at k, is in no triplet.
+    // Processes in-edge f, staged at k, that is in no triplet.
     __device__ void serve_none(I f, int k) const {
         if (grads.embedding != nullptr) {
             const T zero[W] = {};
@@ -332,8 +332,8 @@ template <class T, class I, bool second, int S> struct InEdges {
         stage(k, [](int, int) { return T(0); }, [](int, int) { return T(0); });
     }
 
-    // projected[f,m,l] (fresh, or add) = sum over channels of staged[l,c] W2[c,m], for the staged in-edges. Two lanes share the
-    // channels of each f and m.
+    // projected[f,m,l] (stored if `fresh`, else added to) = sum over channels of staged[l,c] W2[c,m], for the staged in-edges. Two
+    // lanes share the channels of each f and m.
     __device__ void add_projected(I first, int count, bool fresh) const {
         constexpr int half = TILE<T, second> / 2, dot_at = EDGES * S * TILE_STRIDE;
         const T* const tile_up = inputs.up + inputs.up_at(tile * TILE<T, second>);
@@ -397,7 +397,7 @@ template <class T, class I, bool second, int S> struct InEdges {
         }
     }
 
-    // Adds the staged in-edges to the second weights' gradient; `added` is how many times that has been done before.
+    // Adds the staged in-edges to the second weights' gradient; `added` is the number of previous calls.
     __device__ void add_weights(I first, int count, long long added) const {
 #pragma unroll 1
         for (int m = channels.warp; m < inputs.n_mid; m += WARPS) {
@@ -448,7 +448,7 @@ template <class T, class I, bool second, int S> struct InEdges {
 
     __device__ void run(bool fresh, long long added) const {
         Sizes sizes;
-        // For a node with few out-edges, pair by pair: its state would be as large as what it sums up.
+        // A node with few out-edges is summed pair by pair: its state would be as large as the terms of its sum.
         const bool stateful = node.out_end - node.out_begin > I(inputs.n_spherical) && node.in_begin < node.in_end &&
                               all_finite<T, I, second>(unit, unit_dot, nullptr, node.out_begin, node.out_end, votes);
         if (stateful) {
@@ -488,13 +488,13 @@ template <class T, class I, bool second, int S> struct InEdges {
     }
 };
 
-// Nodes blockIdx.x * nodes_per_block and following. First order, with F_f[l,c] = x_f[c] G_f[l,c]:
+// Nodes starting at blockIdx.x * nodes_per_block. First order, with F_f[l,c] = x_f[c] G_f[l,c]:
 //     grad_embedding[f,c] = sum_l G D;   grad_projected[f,m,l] = sum_c W2[c,m] x_f[c] D;   grad_unit (tiles, num_edges, 3) = the
 //     cotangents of the in-edges' directions;   totals[block,m,c] = sum over f, l of projected[f,m,l] x_f[c] D.
-// Second order, of the derivative along the cotangents of gradients: with Ddot,
+// Second order, for the derivative along the cotangents of gradients, with Ddot:
 //     grad_embedding = sum_l G Ddot + Gdot D;   the cotangents of G and Gdot are x Ddot + xdot D and x D, from which
 //     grad_projected, grad_projected_dot and totals follow as above.
-// edge_alone tells the edges in no triplet.
+// edge_alone marks the edges in no triplet.
 template <class T, class I, bool second, int S>
 __global__ void __launch_bounds__(THREADS, BLOCKS<T, second>)
 dimenet_in_edges(const I* __restrict__ src_offsets, const I* __restrict__ dst_offsets, const I* __restrict__ dst_edge_index,

@@ -2,10 +2,10 @@
 #pragma once
 #include "dimenet_triplets.cuh"
 
-// What a sum is made for.
+// The results that a sum is computed for.
 constexpr int VALUES = 0, DIRECTIONS = 1, SECOND = 2;
 
-// Blocks that a multiprocessor shall hold at a time, which bounds the registers of a thread.
+// Minimum number of resident blocks per multiprocessor, which limits the registers of a thread.
 template <class T, int order, int S> constexpr int OUT_BLOCKS = sizeof(T) == 8 ? 2 : S == DEGREES ? (order == SECOND ? 3 : 4) : (order == SECOND ? 4 : 5);
 
 // A block's node, tile of channels, arguments and shared arrays.
@@ -44,7 +44,7 @@ template <class T, class I, int order, int S> struct OutEdges {
     __device__ int degrees() const { return S < DEGREES ? S : inputs.n_spherical; }
     __device__ T* feature(int k, int l) const { return features + (k * S + l) * TILE_STRIDE + channels.lane * W; }
 
-    // F and Fdot of the staged edges from k on, E of them, from the rows begin to end of up; added to what is there, or fresh.
+    // F and Fdot of E staged edges starting at k, from the rows begin to end of up; the first rows store them, later ones add.
     template <int E> __device__ void stage_part(I first, int k, int count, int begin, int end) const {
         I f[E];
 #pragma unroll
@@ -98,8 +98,8 @@ template <class T, class I, int order, int S> struct OutEdges {
         }
     }
 
-    // Adds the staged edges to the rows of this warp, and to the balance of the degrees whose last row is among them. `harmonics`: of
-    // the first of the edges; the bits of the edges: `leavable` if they are ever left out, `joined` if together with the edge before.
+    // Adds the staged edges to the rows of this warp, and to the balance of the degrees whose last row is among them. `harmonics`
+    // are those of the first edge. Bits of `leavable` mark edges that are ever left out, of `joined` together with the one before.
     template <int warp, bool any_joined>
     __device__ void add_edges(I first, int count, const T* harmonics, unsigned leavable, unsigned joined, bool fresh,
                               Sums& sums) const {
@@ -109,7 +109,8 @@ template <class T, class I, int order, int S> struct OutEdges {
         for (int l = lowest; l < beyond && !second; l++) {
             sums.sizes[l - lowest].read(balance, l * TILE_STRIDE + channels.lane * W, fresh);
         }
-#pragma unroll AT_ONCE
+        // Parallel edges are rare, and NVRTC takes a third of its time for them if they are unrolled.
+#pragma unroll(any_joined ? 1 : AT_ONCE)
         for (int k = 0; k < count; k++) {
             const T *const h = harmonics + k * HARMONICS<S> + begin, *const hdot = h + BATCH * HARMONICS<S>;
             T held[HELD], held_dot[HELD];
@@ -156,7 +157,7 @@ template <class T, class I, int order, int S> struct OutEdges {
         }
     }
 
-    // What the staged edges give to the state.
+    // Adds the staged edges to the state.
     __device__ void add_chunk(I first, int count, const T* harmonics, Sums& sums) const {
         const int where = channels.lane < count ? place[channels.lane] : 0;
         const unsigned leavable = __ballot_sync(FULL, where > 0), joined = __ballot_sync(FULL, where == 2);
@@ -192,8 +193,8 @@ template <class T, class I, int order, int S> struct OutEdges {
         return all;
     }
 
-    // Goes through the in-edges: makes the state of the node, without weights, and returns whether it is fit for use, or (direct) serves the
-    // out-edges pair by pair.
+    // Loops over the in-edges. Computes the state of the node, without weights, and returns whether it may be used; with `direct`,
+    // sums for the out-edges pair by pair instead.
     __device__ bool gather(bool direct) const {
         Sums sums;
         I first = node.in_begin;
@@ -218,7 +219,7 @@ template <class T, class I, int order, int S> struct OutEdges {
         return !direct && !any_of_block(!is_balanced(sums), votes);
     }
 
-    // What the in-edge at a position has to do with out-edge e: adds sign times its term.
+    // Adds sign times the term of the pair of out-edge e and the in-edge at a position.
     template <class F, class Fdot>
     __device__ void add_pair(I position, const Direction<T, second>& edge, T sign, const T (&grad)[W], const F& f,
                              const Fdot& fdot, T (&value)[W], Pull<T, second>& pull) const {
@@ -261,7 +262,7 @@ template <class T, class I, int order, int S> struct OutEdges {
         }
     }
 
-    // Out-edges first, ..., staged from k on: the sum over all in-edges of the node, from the state.
+    // The sums over all in-edges of the node, from the state, for the out-edges starting at `first`, staged at k and following.
     __device__ void sum_state(int k, T (&value)[GROUP][W]) const {
         const T* const h = rows + k * HARMONICS<S>;
         const T* const z = state + channels.lane * W;
@@ -300,8 +301,8 @@ template <class T, class I, int order, int S> struct OutEdges {
         }
     }
 
-    // Takes the terms of the edges that they leave out from the sums of `count` out-edges, first, ..., staged from k on. With q_m =
-    // sum_l P_l projected[m,l], a term is x[c] sum_m q_m up[m,c]. The harmonics are gone after that: P, then q, take their place.
+    // Subtracts left-out edges from the sums of `count` out-edges starting at `first`, staged at k and following. With
+    // q_m = sum_l P_l projected[m,l], a term is x[c] sum_m q_m up[m,c]. P, then q, overwrite the harmonics.
     __device__ void subtract_left_out(I first, int k, int count, T (&value)[GROUP][W]) const {
         const I e = first + min(channels.lane, count - 1);
         const int lefts = channels.lane < count ? int(graph.left_stop[e] - graph.left_start[e]) : 0;
@@ -327,7 +328,7 @@ template <class T, class I, int order, int S> struct OutEdges {
         }
     }
 
-    // The part of it that belongs to the edges `part` and following: the lanes have one q each.
+    // The part of subtract_left_out for the edges starting at `part`: each lane has one q.
     template <int count>
     __device__ void subtract_terms(I f, unsigned left, int part, T* here, T (*value)[W]) const {
         const int mine = channels.lane / DEGREES, column = channels.lane % DEGREES;
@@ -379,8 +380,8 @@ template <class T, class I, int order, int S> struct OutEdges {
         }
     }
 
-    // The cotangents of the directions of `count` out-edges, first, ..., staged from k on, from the state: those of their
-    // harmonics, sums over channels of grad_out times state, take the harmonics' place, zero for row 0, a constant.
+    // The cotangents of the directions of `count` out-edges starting at `first`, staged at k and following, from the state. The
+    // cotangents of harmonics, sums over channels of grad_out times state (zero for the constant row 0), overwrite the harmonics.
     __device__ void pull_state(I first, int k, int count) const {
         T* const grads = features + k * TILE_STRIDE;
 #pragma unroll 1
@@ -432,7 +433,7 @@ template <class T, class I, int order, int S> struct OutEdges {
             }
         }
         __syncwarp();
-        // One edge to GROUP lanes, the orders shared out among the rest.
+        // Lane modulo GROUP selects the edge; the lanes of an edge share its orders.
         const int i = channels.lane % GROUP;
         Pull<T, second> pull;
         if (i < count) {
@@ -453,7 +454,7 @@ template <class T, class I, int order, int S> struct OutEdges {
         __syncwarp();
     }
 
-    // `count` out-edges, first, ..., staged from k on, from the state.
+    // All results of `count` out-edges starting at `first`, staged at k and following, from the state.
     __device__ void serve(I first, int k, int count) const {
         if (valued()) {
             T value[GROUP][W] = {};
@@ -565,7 +566,7 @@ dimenet_out_edges(const I* __restrict__ src_offsets, const I* __restrict__ dst_o
         state,     features,
         rows,      {totals, largest, group},
         place,     votes};
-    // Pair by pair for a node with few in-edges, whose state would be as large as what it sums up.
+    // A node with few in-edges is summed pair by pair: its state would be as large as the terms of its sum.
     bool direct = node.in_end - node.in_begin <= I(n_spherical);
     if (!direct) {
         direct = !all_finite<T, I, second>(unit, unit_dot, dst_edge_index, node.in_begin, node.in_end, votes) || !sum.gather(false);

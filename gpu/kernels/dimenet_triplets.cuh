@@ -1,16 +1,16 @@
-// What the two sums over triplets k -> j -> i of DimeNet++ share. A block has one node j, its in-edges f = (k -> j) and its
-// out-edges e = (j -> i), and a tile of channels c, CHANNELS of them to a lane.
+// Shared by the two sums over triplets k -> j -> i of DimeNet++. A block has one node j, its in-edges f = (k -> j) and its
+// out-edges e = (j -> i), and a tile of channels c, with CHANNELS in each lane.
 //
-// In-edge f carries F_f[l,c] = x_f[c] G_f[l,c], G_f[l,c] = sum_m projected_f[m,l] up[m,c]; projected_f[m,l] =
-// norm of Y_l * sum_n rbf_f[l,n] W1[l,n,m] was made by dimenet_project (zero up to DEGREES) and up is W2 transposed. Names ending in dot are derivatives
-// along the cotangents of gradients: Fdot = xdot G + x Gdot, Gdot = projected_dot up + projected up_dot. Where the directions do not turn (no
-// unit_dot) the terms with their derivatives are left out, not multiplied by zero: NaN stays where it belongs.
+// In-edge f has the features F_f[l,c] = x_f[c] G_f[l,c], G_f[l,c] = sum_m projected_f[m,l] up[m,c], where projected_f[m,l] =
+// norm of Y_l * sum_n rbf_f[l,n] W1[l,n,m] comes from dimenet_project (padded by zeros to DEGREES) and up is W2 transposed. Names
+// ending in dot are derivatives along the cotangents of gradients: Fdot = xdot G + x Gdot, Gdot = projected_dot up + projected
+// up_dot. Without unit_dot, terms with derivatives of directions are left out, because multiplying by zero would spread a NaN.
 //
-// By the addition theorem a node's sum has a form linear in edges, which is right but for the edges that an edge leaves out:
-// their terms are subtracted. That is accurate unless they are most of the sum, and NaN would stay: see Balance.
+// By the addition theorem a node's sum over all edges has a form linear in edges, from which the terms of left-out edges are
+// subtracted. That is accurate unless they are most of the sum or not finite: see Balance.
 //
-// S is the number of degrees that the code is unrolled for: either n_spherical itself, or DEGREES for any n_spherical up to it. In the
-// latter case the linear form has zeros from degree n_spherical on, and sums over pairs end there.
+// S is the number of degrees that the code is unrolled for: n_spherical itself, or DEGREES for any n_spherical up to it. In the
+// latter case the linear form has zeros for degrees >= n_spherical, and sums over pairs end there.
 #pragma once
 #include "dimenet_harmonics.cuh"
 
@@ -18,25 +18,25 @@ constexpr int THREADS = 128, LANES = 32, WARPS = THREADS / LANES;
 constexpr int DEGREES = 8;
 constexpr int CHUNK = 256;  // most terms of a sum over channels or edges that a thread makes at once
 constexpr int RUN = 16;     // longest sum over edges in one accumulator
-constexpr int PAD = 64;     // up is made of tiles (n_mid rounded up to DEGREES, PAD channels), zero beyond W2
+constexpr int PAD = 64;     // up consists of tiles (n_mid rounded up to DEGREES, PAD channels), padded by zeros
 constexpr unsigned FULL = 0xffffffffu;
 
 template <bool second> constexpr int ORDERS = second ? 2 : 1;
-// Channels of a lane, and of a tile.
+// Number of channels of a lane, and of a tile.
 template <class T, bool second> constexpr int CHANNELS = sizeof(T) * ORDERS<second> == 4 ? 2 : 1;
 template <class T, bool second> constexpr int TILE = LANES * CHANNELS<T, second>;
-// From one row of a tile to the next in shared memory: reads of 16 bytes have no bank conflicts along rows or columns.
+// Distance of the rows of a tile in shared memory, such that reads of 16 bytes along rows or columns have no bank conflicts.
 template <class T, bool second> constexpr int STRIDE = TILE<T, second> + 16 / int(sizeof(T));
-// From the harmonics of one edge to the next one's, alike.
+// Distance of the harmonics of two edges, chosen likewise.
 template <int S> constexpr int HARMONICS = S * S / 8 * 8 + 4;
-// Edges whose features are in shared memory at a time, and edges whose harmonics are: all stays below 48 KB.
+// Number of edges with features, and with harmonics, in shared memory at a time, such that all stays below 48 KB.
 template <class T, bool second, int S>
 constexpr int STAGED = second ? (sizeof(T) == 8 ? 2 : 8) : (S == DEGREES ? 4 : 8);
 template <class T, bool second> constexpr int HARMONIC = second ? (sizeof(T) == 8 ? 4 : 16) : 128 / int(sizeof(T));
-// Blocks on a multiprocessor: what bounds the registers of a thread.
+// Minimum number of resident blocks per multiprocessor, which limits the registers of a thread.
 template <class T, bool second> constexpr int BLOCKS = sizeof(T) == 4 ? (second ? 3 : 4) : 2;
 
-// The rows of harmonics that a warp sums up: as many for each, four at a time, and the last one has the rest.
+// The rows of harmonics that a warp sums: the same number for each warp, a multiple of four, and the rest for the last.
 template <int S> struct Rows {
     static constexpr int COUNT = S * S, STEP = COUNT / (4 * WARPS) * 4, MOST = COUNT - (WARPS - 1) * STEP;
 
@@ -44,7 +44,7 @@ template <int S> struct Rows {
     __device__ static constexpr int end(int warp) { return warp == WARPS - 1 ? COUNT : (warp + 1) * STEP; }
 };
 
-// Degree of a row of harmonics, for constants.
+// Degree of a row of harmonics, at compile time.
 __device__ constexpr int row_degree(int row) {
     int l = 0;
     while ((l + 1) * (l + 1) <= row) {
@@ -57,7 +57,7 @@ template <int N> struct Constant {
     static constexpr int value = N;
 };
 
-// Calls f with the number of the warp as a constant.
+// Calls f with the number of the warp as a compile-time constant.
 template <class F> __device__ __forceinline__ void for_warp(int warp, const F& f) {
     static_assert(WARPS == 4, "one call for each warp");
     if (warp == 0) {
@@ -71,7 +71,7 @@ template <class F> __device__ __forceinline__ void for_warp(int warp, const F& f
     }
 }
 
-// Copies `count` numbers from an address that is a multiple of 16 bytes, by 16 bytes, and what is left one by one.
+// Copies `count` numbers from an address that is a multiple of 16 bytes, 16 bytes at a time and the rest one by one.
 template <int count> __device__ __forceinline__ void load(const float* from, float* to) {
 #pragma unroll
     for (int i = 0; i + 4 <= count; i += 4) {
@@ -99,7 +99,7 @@ template <int count> __device__ __forceinline__ void load(const double* from, do
     }
 }
 
-// `size` numbers from number i on, or what is left of `count`; i is a multiple of size and a constant of an unrolled loop.
+// Loads `size` numbers starting at i, or the rest of `count`. i must be a multiple of size, and constant in an unrolled loop.
 template <int count, int size, class T> __device__ __forceinline__ void load_held(const T* from, int i, T (&to)[size]) {
     constexpr int last = count % size == 0 ? size : count % size;
     if (i + size <= count) {
@@ -131,7 +131,7 @@ template <class I> struct Node {
           out_end(src_offsets[node + 1]) {}
 };
 
-// The channels of a lane, W of them from `first` on. One beyond the last channel counts as zero.
+// The W channels of a lane starting at `first`. Channels beyond the last one read as zero.
 template <int W> struct Channels {
     int lane, warp, first, num_channels;
 
@@ -149,7 +149,7 @@ template <int W> struct Channels {
             to[w] = inside(w) ? array[i * num_channels + first + w] : T(0);
         }
     }
-    // Stores values[w] in channel `first + w` of row i if `fresh`, else adds it to what is there.
+    // Stores values[w] in channel `first + w` of row i if `fresh`, else adds it.
     template <class T> __device__ void write(T* array, long long i, const T (&values)[W], bool fresh) const {
 #pragma unroll
         for (int w = 0; w < W; w++) {
@@ -165,7 +165,7 @@ template <class T> struct EdgeInputs {
     const T *projected, *projected_dot, *embedding, *embedding_dot, *up, *up_dot;
     int n_emb, n_mid, n_spherical;
 
-    // Where a channel has its numbers of up, PAD apart.
+    // Offset of a channel's numbers in up, which are PAD apart.
     __device__ long long up_at(int channel) const {
         return (long long)(channel / PAD) * ((n_mid + DEGREES - 1) / DEGREES * DEGREES * PAD) + channel % PAD;
     }
@@ -217,7 +217,7 @@ template <class T, bool second, int S, int E> struct Projection {
             }
             up += PAD;
         }
-        if (!channels.inside(W - 1)) {  // There the sum is of zeros, but for NaN.
+        if (!channels.inside(W - 1)) {  // The terms beyond the last channel are zero, but for NaN.
 #pragma unroll
             for (int k = 0; k < E; k++) {
 #pragma unroll
@@ -266,16 +266,16 @@ template <class T> __device__ T size(const Vec<T>& v) { return fabs(v.x) + fabs(
 
 template <class T> __device__ bool finite(T x) { return x - x == T(0); }
 
-// Whether sums may be had as the sums over all less what is left out: no group of terms that is left out together makes up
-// more than 3/4 of it, by sizes (docs/constants.md says why), and all is finite. Of each sum: the total, the largest group,
-// and the group that the last term belongs to.
+// Decides whether left-out terms may be subtracted from the sum over all terms: no group of terms that is left out together may
+// exceed 3/4 of the sum of sizes (docs/constants.md gives the reason), and all must be finite. Stores for each sum the total, the
+// largest group, and the group of the last term.
 template <class T> struct Balance {
     T *total, *largest, *group;
 
     __device__ static bool is_balanced(T total, T part) { return part <= T(0.75) * total && finite(total); }
 };
 
-// Those of a lane's channels while terms are added.
+// The sums of Balance for a lane's channels, while terms are added.
 template <class T, int W> struct BalanceSums {
     T total[W] = {}, largest[W] = {}, group[W] = {};
 
@@ -287,7 +287,7 @@ template <class T, int W> struct BalanceSums {
             load_channels(balance.group + i, group);
         }
     }
-    // A term may be one that is ever left out (leave), and that together with the term before (join); any_joined: among the terms to come.
+    // leave: the term is left out of some sum; join: together with the term before it; any_joined: whether `join` can be true.
     template <bool any_joined> __device__ __forceinline__ void add(int w, T size, bool leave, bool join) {
         total[w] += size;
         group[w] = any_joined && join ? group[w] + size : size;
@@ -308,15 +308,15 @@ template <class T, int W> struct BalanceSums {
     }
 };
 
-// Adds the sum of a run of terms to the total before, and leaves in it what that addition rounded off: the next run begins with
-// it (Kahan), so that any number of runs errs little more than one of them.
+// Adds the sum of a run of terms to the total, and keeps the rounding error of the addition in `run`, where the next run begins
+// (Kahan summation), so that the error of many runs is little more than that of one.
 template <class T> __device__ __forceinline__ void add_run(T& run, T& total, bool first) {
     const T before = first ? T(0) : total, after = before + run;
     run -= after - before;
     total = after;
 }
 
-// Sum over the lanes of a warp, in the order of a tree; every lane gets it.
+// Sum over the lanes of a warp, as a binary tree; every lane gets it.
 template <class T> __device__ T warp_sum(T value) {
 #pragma unroll
     for (int step = LANES / 2; step > 0; step /= 2) {
@@ -338,19 +338,19 @@ template <class T> __device__ void store_sum(T* vectors, long long e, const Vec<
     at[2] = fresh ? v.z : at[2] + v.z;
 }
 
-// The in-edges of a node and what each edge leaves out: see trigraph.EdgeGraph.
+// The in-edges of a node, and the edges that each edge leaves out: see trigraph.EdgeGraph.
 template <class I> struct Graph {
     const I *dst_edge_index, *left_start, *left_stop;
 
     __device__ bool leaves_out(I e, I position) const { return position >= left_start[e] && position < left_stop[e]; }
-    // 0 if an in-edge is never left out, 1 if it is, 2 if together with the one before. The edges that leave out the in-edge at a position all leave out the same ones.
+    // 0 if an in-edge is never left out, 1 if it is, 2 if together with the one before; whoever leaves it out leaves out the same.
     __device__ int place(I position) const {
         const I f = dst_edge_index[position], back = left_start[f];
         return back == left_stop[f] ? 0 : left_start[dst_edge_index[back]] == position ? 1 : 2;
     }
 };
 
-// Whether any thread of the block has found something. There has to be another barrier before `votes` is used again.
+// Whether `mine` holds in any thread of the block. Another barrier is needed before `votes` is used again.
 __device__ __forceinline__ bool any_of_block(bool mine, int* votes) {
     const int any = __any_sync(FULL, mine);
     if (threadIdx.x % LANES == 0) {
@@ -365,8 +365,8 @@ __device__ __forceinline__ bool any_of_block(bool mine, int* votes) {
     return all != 0;
 }
 
-// Whether the directions of edges (and their derivatives, if given) are finite. The edges are index[begin], ..., index[end - 1], or without
-// index begin, ..., end - 1.
+// Whether the directions of edges (and their derivatives, if given) are finite. The edges are index[begin], ..., index[end - 1],
+// or begin, ..., end - 1 if there is no index.
 template <class T, class I, bool second>
 __device__ bool all_finite(const T* unit, const T* unit_dot, const I* index, I begin, I end, int* votes) {
     bool sound = true;
@@ -379,8 +379,8 @@ __device__ bool all_finite(const T* unit, const T* unit_dot, const I* index, I b
     return !any_of_block(!sound, votes);
 }
 
-// Harmonics (and their derivatives along unit_dot, if given) of `count` edges, HARMONICS apart. The edges are index[first], ..., or without
-// index first, .... One edge to a lane, and the orders are shared out among the warps. Beyond `count` the last edge is repeated.
+// Harmonics (and their derivatives along unit_dot, if given) of `count` edges, HARMONICS apart. The edges are index[first], ..., or
+// first, ... if there is no index. Each lane has one edge, and warps share the orders. Lanes beyond `count` repeat the last edge.
 template <class T, class I, bool second, int S>
 __device__ void stage_harmonics(const T* unit, const T* unit_dot, const I* index, I first, int count, T* rows) {
     const int k = threadIdx.x % LANES;
@@ -434,7 +434,7 @@ template <class T, bool second, int S> struct StateRows {
     }
 };
 
-// Multiplies each row of the state, one for each harmonic, by that harmonic's weight; a warp does its own rows.
+// Multiplies each row of the state by the weight of its harmonic; each warp handles its own rows.
 template <class T, bool second, int S>
 __device__ void weigh_state(const Channels<CHANNELS<T, second>>& channels, T* state, T* state_dot) {
     constexpr int W = CHANNELS<T, second>;
@@ -452,8 +452,8 @@ __device__ void weigh_state(const Channels<CHANNELS<T, second>>& channels, T* st
     }
 }
 
-// One pair of edges as a lane sees it: with s = sum_l Y_l F[l] of the term of channel c, s (first) or its derivative along
-// the cotangents (second); and the derivatives of that in the cosine and in the cosine's derivative.
+// The part of one lane in a pair of edges, where s = sum_l Y_l F[l] for channel c: s in first order, its derivative along the
+// cotangents in second, and the derivatives of these with respect to the cosine and to the cosine's derivative.
 template <class T, bool second> struct Pair {
     T value = T(0), by_cosine = T(0), by_cosine_dot = T(0);
 
@@ -474,7 +474,7 @@ template <class T, bool second> struct Pair {
     }
 };
 
-// Unit vector of an edge, and its derivative, zero if not given.
+// Unit vector of an edge, and its derivative, which is zero if not given.
 template <class T, bool second> struct Direction {
     Vec<T> u, udot;
 
@@ -497,7 +497,7 @@ template <class T, bool second> struct Pull {
             add_scaled(udot, by_cosine_dot, other.u);
         }
     }
-    // The part of order m of sum_r (along_r h_r(u) + factors_r h_r(u)'udot); without second order of sum_r factors_r h_r.
+    // The part of order m of sum_r (along_r h_r(u) + factors_r h_r(u)'udot); in first order, of sum_r factors_r h_r.
     __device__ void add_harmonics(int degrees, int m, const Direction<T, second>& edge, const T* factors, const T* along) {
         const Vec<T> gradient = harmonics_gradient(degrees, m, edge.u, factors);
         if (second) {
@@ -508,7 +508,7 @@ template <class T, bool second> struct Pull {
             add_scaled(u, T(1), gradient);
         }
     }
-    // Replaces u and udot of a lane by the sums of them over all lanes that are a multiple of `step` away.
+    // Replaces u and udot of a lane by their sums over all lanes at a distance of a multiple of `step`.
     __device__ void add_lanes(int step) {
 #pragma unroll
         for (int other = LANES / 2; other >= step; other /= 2) {
@@ -521,7 +521,7 @@ template <class T, bool second> struct Pull {
             }
         }
     }
-    // Writes (fresh) or adds the sum over the lanes.
+    // Stores (if `fresh`) or adds the sum over the lanes.
     __device__ void store(T* grad_unit, T* grad_unit_dot, long long e, bool fresh) const {
         Pull total = *this;
         total.add_lanes(1);

@@ -1,11 +1,11 @@
-// Graph attention. For every head and position p (an in-edge of i from j, e its row): raw = a_s.x_j + a_d.x_i + a_e.f_e,
-// pre = act(raw), post = softmax of pre over the in-edges of i, out_i = sum post x_j. gpu/gat.py states the formulas and
-// puts the kernels together. Null pointers leave out what they stand for; null edge_ids say that row and position are the
-// same.
+// Graph attention. For every head and position p (an in-edge of i from j, e its row): raw = a_s.x_j + a_d.x_i +
+// a_e.f_e, pre = act(raw), post = softmax of pre over the in-edges of i, out_i = sum post x_j. gpu/gat.py states the
+// formulas and launches the kernels. Null pointers omit a term or an output; with null edge_ids, rows of edge arrays
+// equal positions.
 //
-// S is what embeddings and their gradients are stored in; scores, sums and weights are of type Compute<S>. Rows of
-// embeddings are (num_heads, dim_head); post is (num_heads, num_positions), what else belongs to positions (num_positions,
-// num_heads). A lane's columns lie within one head.
+// S is the storage type of embeddings and their gradients; scores, sums and weights have type Compute<S>. Rows of
+// embeddings are (num_heads, dim_head); post is (num_heads, num_positions), other arrays over positions are
+// (num_positions, num_heads). The columns of a lane belong to one head.
 #include "gat_activations.cuh"
 #include "rows.cuh"
 #include "gat_storage.cuh"
@@ -26,23 +26,11 @@ template <class T, class I> struct Scores {
     }
 };
 
-// One group of lanes for each piece and head.
-struct PieceAndHead {
-    long long piece;
-    int head;
-
-    __device__ PieceAndHead(const Lanes& lanes, int num_heads) {
-        const long long i = (long long)(blockIdx.x) * lanes.groups() + lanes.group();
-        piece = i / num_heads;
-        head = int(i - piece * num_heads);
-    }
-};
-
-// Writes a lane's columns of a piece's sum: a whole row's to `out`, a part's to its overflow row, which gat_finish adds up
-// before it rounds.
+// Writes a lane's columns of the sum of a piece: for a whole row to `out`, for a part to its overflow row. gat_finish
+// adds the overflow rows before it rounds.
 template <class S, class I, int n>
-__device__ void store_columns(const Cut<I>& cut, long long s, int width, int column, const Pack<Compute<S>, n>& sum, S* out,
-                              Compute<S>* overflow) {
+__device__ void store_columns(const Cut<I>& cut, long long s, int width, int column, const Pack<Compute<S>, n>& sum,
+                              S* out, Compute<S>* overflow) {
     if (cut.is_row(s)) {
         Pack<S, n> rounded;
 #pragma unroll
@@ -56,6 +44,15 @@ __device__ void store_columns(const Cut<I>& cut, long long s, int width, int col
         for (int r = 0; r < n; r++) {
             target[r] = sum.at[r];
         }
+    }
+}
+
+// Writes the sums of one head to a row of `count` by num_heads.
+template <int count, class T>
+__device__ void store_of_head(T* row, int num_heads, int h, T sum, T second_sum) {
+#pragma unroll
+    for (int i = 0; i < count; i++) {
+        row[i * num_heads + h] = i == 0 ? sum : i == 1 ? second_sum : T(0);
     }
 }
 
@@ -75,8 +72,8 @@ gat_finish(const Compute<S>* __restrict__ overflow, const I* __restrict__ long_r
 
 // ---- scores ---------------------------------------------------------------------------------------------------------
 
-// For the rows of sources, then of destinations, then of edges: out[row, h] = a[h].x[row, h] + a_2[h].x_2[row, h], with the
-// weights `a` that meet each of the three; one group of lanes for each row and head.
+// out[row, h] = a[h].x[row, h] + a_2[h].x_2[row, h] for the rows of sources, then destinations, then edges, each with
+// its own weights `a`; one group of lanes per row and head.
 template <class S, bool wide>
 __global__ void __launch_bounds__(128, row_blocks_per_sm)
 gat_project(const Compute<S>* __restrict__ a, const S* __restrict__ src, const S* __restrict__ dst,
@@ -113,51 +110,55 @@ gat_project(const Compute<S>* __restrict__ a, const S* __restrict__ src, const S
     }
 }
 
-// pre and post of every position. stats[row] is (2, num_heads), the largest score and the sum of exp(pre - largest), wanted
-// where rows are cut; post and stats are those of a piece, final where the row is whole.
+// pre and post of every position, unless `scores` is null. stats[row] is (2, num_heads), the largest score and the sum
+// of exp(pre - largest), needed for long rows or without scores; post and stats refer to a piece and are final for
+// whole rows. A separate launch computes post for the parts of long rows from the `joined` stats.
 template <class T, class I>
 __global__ void __launch_bounds__(128, row_blocks_per_sm)
-gat_scores(const T* __restrict__ src, const T* __restrict__ dst, const T* __restrict__ edge, const I* __restrict__ offsets,
-           const I* __restrict__ parts, long long num_rows, long long num_pieces, const I* __restrict__ indices,
-           const I* __restrict__ edge_ids, long long num_positions, int num_heads, int activation, T negative_slope,
-           int position_bits, T* scores, T* __restrict__ stats, T* __restrict__ overflow) {
-    const Scores<T, I> nodes{src, dst, edge, indices, edge_ids, num_heads};
-    const Activation<T> act{activation, negative_slope};
+gat_scores(const Scores<T, I> nodes, const Activation<T> act, const Cut<I> cut, long long num_positions,
+           int position_bits, const T* joined, T* scores, T* stats, T* __restrict__ overflow) {
     const Lanes lanes{0, position_bits};
-    const PieceAndHead place(lanes, num_heads);
-    const Cut<I> cut{offsets, parts, num_rows, num_pieces};
-    const Piece<I> piece = cut.piece(place.piece);
-    T* const pre = scores + place.head * num_positions + piece.begin;
-    T* const post = pre + num_heads * num_positions;
+    const int num_heads = nodes.num_heads;
+    const long long i = (long long)(blockIdx.x) * lanes.groups() + lanes.group(), s = i / num_heads;
+    const int h = int(i - s * num_heads);
+    const Piece<I> piece = cut.piece(s + (joined == nullptr ? 0 : cut.num_rows));
+    T* const pre = scores == nullptr ? nullptr : scores + h * num_positions + piece.begin;
     const T lowest = -T(__int_as_float(0x7f800000));  // -infinity
     T largest = lowest;
     for (int e = lanes.position(); e < piece.size; e += lanes.positions()) {
-        const T value = act.value(nodes.raw(piece.begin + I(e), piece.row, place.head));
-        pre[e] = value;
+        const T value = act.value(nodes.raw(piece.begin + I(e), piece.row, h));
+        if (scores != nullptr) {
+            pre[e] = value;
+        }
         largest = value > largest ? value : largest;
     }
     for (int bit = 0; bit < position_bits; bit++) {
         const T other = __shfl_xor_sync(0xffffffffu, largest, 1 << bit);
         largest = other > largest ? other : largest;
     }
-    const T shift = largest == lowest ? T(0) : largest;  // exp(-inf) is 0 also where there is nothing else
+    T shift = largest == lowest ? T(0) : largest;  // so that exp(-inf) is 0 even if all terms are
     Sum<T> sum;
     int k = 0;
     for (int e = lanes.position(); e < piece.size; e += lanes.positions()) {
-        sum.add(exp(pre[e] - shift), k++);
+        const T value = scores != nullptr ? pre[e] : act.value(nodes.raw(piece.begin + I(e), piece.row, h));
+        sum.add(exp(value - shift), k++);
     }
-    const T total = sum_over_positions(lanes, sum.value());
-    for (int e = lanes.position(); e < piece.size; e += lanes.positions()) {
-        post[e] = exp(pre[e] - shift) / total;
+    T total = sum_over_positions(lanes, sum.value());
+    if (joined != nullptr) {
+        shift = joined[(long long)(piece.row) * 2 * num_heads + h];
+        total = joined[((long long)(piece.row) * 2 + 1) * num_heads + h];
     }
-    if (stats != nullptr && place.piece < num_pieces && lanes.position() == 0) {
-        T* const target = cut.target(place.piece, 2 * num_heads, stats, overflow) + place.head;
+    for (int e = lanes.position(); e < piece.size && scores != nullptr; e += lanes.positions()) {
+        pre[num_heads * num_positions + e] = exp(pre[e] - shift) / total;
+    }
+    if (stats != nullptr && s < cut.num_pieces && lanes.position() == 0) {
+        T* const target = cut.target(s, 2 * num_heads, stats, overflow) + h;
         target[0] = largest;
         target[num_heads] = total;
     }
 }
 
-// stats of every long row, from those of its parts; blocks take 32 heads each.
+// stats of every long row from those of its parts; a block processes 32 heads.
 template <class T, class I>
 __global__ void __launch_bounds__(256)
 gat_join(const T* __restrict__ overflow, const I* __restrict__ long_rows, long long num_long, int num_heads,
@@ -191,29 +192,15 @@ gat_join(const T* __restrict__ overflow, const I* __restrict__ long_rows, long l
     }
 }
 
-// post of the positions of long rows; one group of lanes for each part and head.
-template <class T, class I>
-__global__ void __launch_bounds__(128, row_blocks_per_sm)
-gat_rescale(const T* __restrict__ stats, const I* __restrict__ offsets, const I* __restrict__ parts, long long num_rows,
-            long long num_pieces, long long num_positions, int num_heads, int position_bits, T* scores) {
-    const Lanes lanes{0, position_bits};
-    const PieceAndHead place(lanes, num_heads);
-    const Piece<I> piece = Cut<I>{offsets, parts, num_rows, num_pieces}.piece(num_rows + place.piece);
-    const T* const row = stats + (long long)(piece.row) * 2 * num_heads + place.head;
-    const T* const pre = scores + place.head * num_positions + piece.begin;
-    T* const post = scores + (num_heads + place.head) * num_positions + piece.begin;
-    for (int e = lanes.position(); e < piece.size; e += lanes.positions()) {
-        post[e] = exp(pre[e] - row[0]) / row[num_heads];
-    }
-}
-
 // ---- output ---------------------------------------------------------------------------------------------------------
 
-// The row of columns that belongs to a position.
-template <class I> struct Source {
-    I row;
-
-    __device__ Source of_lane(int lane, int lanes) const { return {__shfl_sync(0xffffffffu, row, lane, lanes)}; }
+// Rows of an embedding times a coefficient of every position p and head h, coefficients[p * position_stride + h *
+// head_stride].
+template <class S> struct Weighted {
+    const Compute<S>* coefficients;
+    int position_stride;
+    long long head_stride;
+    const S* embedding;
 };
 
 template <class S, class I, bool second, bool concat>
@@ -221,21 +208,17 @@ constexpr int aggregate_blocks_per_sm = sizeof(S) == 2 ? 3 + concat + !second
                                         : !second      ? (concat ? row_blocks_per_sm : few_row_blocks_per_sm<S, I>)
                                                        : 5;
 
-// out[row] = sum over its positions of coefficient x[src] and, if `second`, coefficient_2 x_2[src], heads side by side if
-// `concat`, else averaged; position p and head h have coefficient[p * position_stride + h * head_stride].
+// out[row] = sum over its positions of the first term, a coefficient times row src of an embedding, and if `second` of
+// the second term; heads are concatenated if `concat`, else averaged.
 template <class S, class I, bool wide, bool second, bool concat>
 __global__ void __launch_bounds__(128, aggregate_blocks_per_sm<S, I, second, concat>)
-gat_aggregate(const Compute<S>* __restrict__ coefficient, int position_stride, long long head_stride,
-              const S* __restrict__ x, const Compute<S>* __restrict__ coefficient_2, int position_stride_2,
-              long long head_stride_2, const S* __restrict__ x_2, const I* __restrict__ offsets, const I* __restrict__ parts,
-              long long num_rows, long long num_pieces, const I* __restrict__ indices, int num_heads, int dim_head,
-              int column_bits, int position_bits, S* __restrict__ out, Compute<S>* __restrict__ overflow) {
+gat_aggregate(const Weighted<S> first_term, const Weighted<S> second_term, const Cut<I> cut,
+              const I* __restrict__ indices, int num_heads, int dim_head, const Lanes lanes, S* __restrict__ out,
+              Compute<S>* __restrict__ overflow) {
     using T = Compute<S>;
     constexpr int n = pack_elements<S, wide>;
     const int stride = num_heads * dim_head, width = concat ? stride : dim_head;
-    const Lanes lanes{column_bits, position_bits};
     const Place<n> place(lanes, width);
-    const Cut<I> cut{offsets, parts, num_rows, num_pieces};
     const Piece<I> piece = cut.piece(place.piece);
     const bool inside = place.column < width;
     const int first = concat ? place.column / dim_head : 0, heads = concat ? 1 : num_heads;
@@ -248,17 +231,16 @@ gat_aggregate(const Compute<S>* __restrict__ coefficient, int position_stride, l
             for (int h = 0; h < heads; h++) {
 #pragma unroll
                 for (int pair = 0; pair < (second ? 2 : 1); pair++) {
-                    const T* const c = pair == 0 ? coefficient + piece.begin * (long long)(position_stride) +
-                                                       (first + h) * head_stride
-                                                 : coefficient_2 + piece.begin * (long long)(position_stride_2) +
-                                                       (first + h) * head_stride_2;
+                    const Weighted<S>& of = pair == 0 ? first_term : second_term;
+                    const T* const c = of.coefficients + piece.begin * (long long)(of.position_stride) +
+                                       (first + h) * of.head_stride;
                     T factor[unroll];
                     Pack<S, n> values[unroll];
 #pragma unroll
                     for (int u = 0; u < unroll; u++) {
-                        factor[u] = there[u] ? c[e[u] * (pair == 0 ? position_stride : position_stride_2)] : T(0);
+                        factor[u] = there[u] ? c[e[u] * of.position_stride] : T(0);
                     }
-                    load_rows((pair == 0 ? x : x_2) + place.column + h * dim_head, stride, items, there, values);
+                    load_rows(of.embedding + place.column + h * dim_head, stride, items, there, values);
 #pragma unroll
                     for (int u = 0; u < unroll; u++) {
 #pragma unroll
@@ -283,198 +265,258 @@ gat_aggregate(const Compute<S>* __restrict__ coefficient, int position_stride, l
                 }
             }
         });
-    Pack<T, n> total;
-#pragma unroll
-    for (int r = 0; r < n; r++) {
-        total.at[r] = sum_over_positions(lanes, sum[r].value()) / T(heads);
-    }
-    if (place.piece < num_pieces && inside && lanes.position() == 0) {
+    Pack<T, n> total = sums_over_positions(lanes, sum, T(heads));
+    if (place.piece < cut.num_pieces && inside && lanes.position() == 0) {
         store_columns<S, I, n>(cut, place.piece, width, place.column, total, out, overflow);
     }
 }
 
 // ---- derivatives ----------------------------------------------------------------------------------------------------
 
-// dots[p, h] = g[dst, h].x[src, h], dots_2 alike with x_2; g is the gradient in the output of a head. One group of lanes for
-// each position and head.
-template <class S, class I, bool wide>
-__global__ void __launch_bounds__(128, row_blocks_per_sm)
-gat_dots(const S* __restrict__ g, const S* __restrict__ x, const S* __restrict__ x_2, const I* __restrict__ destinations,
-         const I* __restrict__ indices, long long count, int num_heads, int dim_head, int concat_heads, int column_bits,
-         Compute<S>* __restrict__ dots, Compute<S>* __restrict__ dots_2) {
-    using T = Compute<S>;
-    constexpr int n = pack_elements<S, wide>;
-    const Lanes lanes{column_bits, 0};
-    const long long i = (long long)(blockIdx.x) * lanes.groups() + lanes.group();
-    Sum<T> sum, sum_2;
-    if (i < count) {
-        const long long p = i / num_heads, to = destinations[p], from = indices[p];
-        const int h = int(i - p * num_heads);
-        const S* const left = g + (concat_heads ? to * num_heads + h : to) * dim_head;
-        const long long right = (from * num_heads + h) * dim_head;
-        int k = 0;
-#pragma unroll 2
-        for (int c = n * lanes.column(); c < dim_head; c += n << column_bits) {
-            const Pack<S, n> a = load_pack<n>(left + c), b = load_pack<n>(x + right + c);
-            Pack<S, n> b_2{};
-            if (x_2 != nullptr) {
-                b_2 = load_pack<n>(x_2 + right + c);
-            }
-#pragma unroll
-            for (int r = 0; r < n; r++, k++) {
-                sum.add(Storage<S>::value(a.at[r]) * Storage<S>::value(b.at[r]), k);
-                if (x_2 != nullptr) {
-                    sum_2.add(Storage<S>::value(a.at[r]) * Storage<S>::value(b_2.at[r]), k);
-                }
-            }
-        }
-    }
-    const T divisor = concat_heads ? T(1) : T(num_heads);
-    const T total = sum_over_columns(lanes, sum.value()) / divisor;
-    const T total_2 = x_2 != nullptr ? sum_over_columns(lanes, sum_2.value()) / divisor : T(0);
-    if (i < count && lanes.column() == 0) {
-        dots[i] = total;
-        if (x_2 != nullptr) {
-            dots_2[i] = total_2;
-        }
-    }
-}
+// The softmax: post of every position, (num_heads, num_positions), or if null the statistics to compute it.
+template <class T> struct Softmax {
+    const T* post;
+    const T* stats;  // see gat_scores
+    long long num_positions;
+};
 
-// Means over the in-edges of a row: of the dots and, second order, of pre's derivative; out[row] is (1 or 2, num_heads).
-template <class T, class I, bool second>
-__global__ void __launch_bounds__(128, row_blocks_per_sm)
-gat_means(const T* __restrict__ post, const T* __restrict__ dots, const T* __restrict__ src, const T* __restrict__ dst,
-          const T* __restrict__ edge, const T* __restrict__ src_dot, const T* __restrict__ dst_dot,
-          const T* __restrict__ edge_dot, const I* __restrict__ offsets, const I* __restrict__ parts, long long num_rows,
-          long long num_pieces, const I* __restrict__ indices, const I* __restrict__ edge_ids, long long num_positions,
-          int num_heads, int activation, T negative_slope, int position_bits, T* __restrict__ out,
-          T* __restrict__ overflow) {
-    const Scores<T, I> nodes{src, dst, edge, indices, edge_ids, num_heads};
-    const Scores<T, I> nodes_dot{src_dot, dst_dot, edge_dot, indices, edge_ids, num_heads};
-    const Activation<T> act{activation, negative_slope};
-    const Lanes lanes{0, position_bits};
-    const PieceAndHead place(lanes, num_heads);
-    const Cut<I> cut{offsets, parts, num_rows, num_pieces};
-    const Piece<I> piece = cut.piece(place.piece);
-    Sum<T> of_dots, of_pre;
-    int k = 0;
-    for (int e = lanes.position(); e < piece.size; e += lanes.positions(), k++) {
-        const I p = piece.begin + I(e);
-        const T share = post[place.head * num_positions + p];
-        if (dots != nullptr) {
-            of_dots.add(share * dots[(long long)(p) * num_heads + place.head], k);
-        }
-        if (second) {
-            const T raw = nodes.raw(p, piece.row, place.head), raw_dot = nodes_dot.raw(p, piece.row, place.head);
-            of_pre.add(share * act.slope(raw, raw_dot), k);
-        }
-    }
-    const T mean = sum_over_positions(lanes, of_dots.value());
-    const T mean_pre = second ? sum_over_positions(lanes, of_pre.value()) : T(0);
-    if (place.piece < num_pieces && lanes.position() == 0) {
-        const int width = second ? 2 * num_heads : num_heads;
-        T* const target = cut.target(place.piece, width, out, overflow) + place.head;
-        target[0] = mean;
-        if (second) {
-            target[num_heads] = mean_pre;
-        }
-    }
-}
+// Lanes of gat_backward: along the columns of a head, then heads, then positions.
+struct HeadLanes {
+    int column_bits;
+    int head_bits;
+    int position_bits;
 
-// What the derivatives take from a position and head.
+    __device__ Lanes of_head() const { return {column_bits, 0}; }
+    __device__ Lanes all() const { return {column_bits + head_bits, position_bits}; }
+    __device__ int head() const { return threadIdx.x >> column_bits & ((1 << head_bits) - 1); }
+    // For quantities without columns, all lanes of a head process its positions in turn.
+    __device__ int slots() const { return 1 << (column_bits + position_bits); }
+    __device__ int slot() const { return of_head().column() + (all().position() << column_bits); }
+    template <class T> __device__ T sum_over_slots(T sum) const {
+        return sum_over_positions(all(), sum_over_columns(of_head(), sum));
+    }
+};
+
+// The gradient of the destination's embedding, a C_1 + a_2 C_2 with the sums C over a row's positions of the cotangents
+// of raw and, in second order, of its derivative; and these sums, (1 or 2, num_heads). Parts have separate rows.
+template <class S> struct OfDestination {
+    const Compute<S>* a;
+    const Compute<S>* a_2;
+    S* out;
+    Compute<S>* overflow;
+    Compute<S>* sums;
+    Compute<S>* sums_overflow;
+};
+
+// Quantities of a position and head for the derivatives.
 template <class T> struct Deviations {
     T share;      // post
     T raw;
     T raw_dot;
-    T of_dots;    // dots minus its mean
+    T of_dots;    // g.x minus its mean
     T of_pre;     // pre's derivative minus its mean
-    T dots_2;
+    T dot_2;      // g.x_2
 
-    // The cotangent of post, up to what all in-edges have in common.
-    __device__ T grad_post() const { return of_dots * of_pre + dots_2; }
+    // The cotangent of post, up to a constant of all in-edges.
+    __device__ T grad_post() const { return of_dots * of_pre + dot_2; }
 };
 
-template <class T, class I, bool second>
-__device__ Deviations<T> deviations(const T* post, const T* dots, const T* dots_2, const T* means,
-                                    const Scores<T, I>& nodes, const Scores<T, I>& nodes_dot, const Activation<T>& act,
-                                    I p, I i, int h, long long num_positions) {
+// The in-edges of a piece for one head. Each has a record: post and the cotangent of raw or, in second order, postdot,
+// the cotangents of raw and of its derivative, and post. Before the cotangents, their places contain g.x and g.x_2.
+template <class T, class I, bool second> struct InEdges {
+    static constexpr int per_edge = second ? 4 : 2, post = second ? 3 : 0, dot = second ? 0 : 1;
+
+    const Scores<T, I>& nodes;
+    const Scores<T, I>& nodes_dot;
+    const Activation<T>& act;
+    Piece<I> piece;
+    int h;
+    T* coefficients;
+
+    __device__ T* record(int e) const {
+        return coefficients + (((long long)(piece.begin) + e) * nodes.num_heads + h) * per_edge;
+    }
+    __device__ T raw(int e) const { return nodes.raw(piece.begin + I(e), piece.row, h); }
+    __device__ T raw_dot(int e) const { return nodes_dot.raw(piece.begin + I(e), piece.row, h); }
+    __device__ T share(const Softmax<T>& softmax, int e) const {
+        if (softmax.post != nullptr) {
+            return softmax.post[h * softmax.num_positions + piece.begin + I(e)];
+        }
+        const T* const stats = softmax.stats + (long long)(piece.row) * 2 * nodes.num_heads + h;
+        return exp(act.value(raw(e)) - stats[0]) / stats[nodes.num_heads];
+    }
+    __device__ Deviations<T> deviations(int e, bool dots, T mean, T mean_pre) const {
+        const T* const from = record(e);
+        Deviations<T> d{from[post], raw(e)};
+        d.of_dots = dots ? from[dot] - mean : T(0);
+        if constexpr (second) {
+            d.raw_dot = raw_dot(e);
+            d.of_pre = act.slope(d.raw, d.raw_dot) - mean_pre;
+            d.dot_2 = dots ? from[dot + 1] : T(0);
+        }
+        return d;
+    }
+};
+
+// Writes g.x, and g.x_2 if `second`, of the in-edges of a piece to their records; x_2 may be null. `g` belongs to the
+// row of the piece and this head.
+template <int n, class S, class I, bool second>
+__device__ void write_dots(const InEdges<Compute<S>, I, second>& edges, const HeadLanes& lanes, const S* g, const S* x,
+                           const S* x_2, int dim_head, int concat_heads) {
+    using T = Compute<S>;
+    const int num_heads = edges.nodes.num_heads, width = num_heads * dim_head, first = n * lanes.of_head().column();
+    const bool active = edges.h < num_heads;
+    Pack<S, n> held{};  // loaded once for all positions
+    if (active && edges.piece.size > 0 && first < dim_head) {
+        held = load_pack<n>(g + first);
+    }
+    each_position<Source<I>>(
+        lanes.all(), edges.piece.size, active,
+        [&](int e) { return Source<I>{edges.nodes.indices[edges.piece.begin + I(e)]}; },
+        [&](const Source<I>(&items)[unroll], const bool(&there)[unroll], const int(&e)[unroll], int) {
+#pragma unroll
+            for (int pair = 0; pair < (second ? 2 : 1); pair++) {
+                const S* const values = pair == 0 ? x : x_2;
+                Sum<T> sums[unroll];
+                int tile = 0;
+#pragma unroll 1
+                for (int c = first; c < dim_head && values != nullptr; c += n << lanes.column_bits, tile++) {
+                    Pack<S, n> rows[unroll], mine = held;
+                    if (c != first && there[0]) {
+                        mine = load_pack<n>(g + c);
+                    }
+                    load_rows(values + edges.h * dim_head + c, width, items, there, rows);
+#pragma unroll
+                    for (int u = 0; u < unroll; u++) {
+                        T sum = T(0);
+#pragma unroll
+                        for (int r = 0; r < n; r++) {
+                            sum += Storage<S>::value(mine.at[r]) * Storage<S>::value(rows[u].at[r]);
+                        }
+                        sums[u].add(sum, tile);
+                    }
+                }
+                T dots[unroll];
+#pragma unroll
+                for (int u = 0; u < unroll; u++) {
+                    dots[u] = sums[u].value();
+                }
+                sum_over_columns(lanes.of_head(), dots);
+#pragma unroll
+                for (int u = 0; u < unroll; u++) {
+                    if (there[u] && lanes.of_head().column() == 0) {
+                        edges.record(e[u])[edges.dot + pair] = dots[u] / (concat_heads ? T(1) : T(num_heads));
+                    }
+                }
+            }
+        });
+}
+
+// Steps of gat_backward: dots and means; the mean of the cotangent of post (second order); cotangents and their sums. A
+// group of lanes performs all of them for a whole row and some heads. For parts of long rows, they are separate
+// launches, because each step needs means over whole rows from the previous one.
+constexpr int first_step = 1, second_step = 2, last_step = 4, all_steps = 7;
+
+template <class S, class I, bool second>
+constexpr int backward_blocks_per_sm = few_row_blocks_per_sm<Compute<S>, I> - (second ? 2 : 1);
+
+// Writes the records of all in-edges (see InEdges) and OfDestination; without g, dots are zero. The means of long rows
+// and the contributions of their parts are (num_heads) for the dots or, in second order, (3, num_heads) for the dots,
+// pre's derivative and the cotangent of post.
+template <class S, class I, bool wide, bool second>
+__global__ void __launch_bounds__(128, backward_blocks_per_sm<S, I, second>)
+gat_backward(int steps, const S* __restrict__ g, const S* __restrict__ x, const S* __restrict__ x_2, int dim_head,
+             int concat_heads, const Softmax<Compute<S>> softmax, const Scores<Compute<S>, I> nodes,
+             const Scores<Compute<S>, I> nodes_dot, const Activation<Compute<S>> act, const Cut<I> cut,
+             const HeadLanes lanes, Compute<S>* coefficients, const Compute<S>* means, Compute<S>* parts_of_means,
+             const OfDestination<S> own) {
+    using T = Compute<S>;
+    constexpr int n = pack_elements<S, wide>, orders = second ? 2 : 1;
     const int num_heads = nodes.num_heads;
-    const long long at = (long long)(p) * num_heads + h;
-    const T* const mean = means + (long long)(i) * (second ? 2 * num_heads : num_heads) + h;
-    Deviations<T> d{};
-    d.share = post[h * num_positions + p];
-    d.raw = nodes.raw(p, i, h);
-    d.of_dots = dots != nullptr ? dots[at] - mean[0] : T(0);
-    if (second) {
-        d.raw_dot = nodes_dot.raw(p, i, h);
-        d.of_pre = act.slope(d.raw, d.raw_dot) - mean[num_heads];
-        d.dots_2 = dots_2 != nullptr ? dots_2[at] : T(0);
+    const unsigned tiles = (num_heads + (1 << lanes.head_bits) - 1) >> lanes.head_bits;
+    const int h = int(blockIdx.x % tiles << lanes.head_bits) + lanes.head();
+    const bool whole = steps == all_steps;
+    const long long s = (whole ? 0 : cut.num_rows) + (long long)(blockIdx.x / tiles) * lanes.all().groups() +
+                        lanes.all().group();
+    const bool there = h < num_heads && s < cut.num_pieces && cut.is_row(s) == whole;
+    const bool writes = there && lanes.slot() == 0;
+    const InEdges<T, I, second> edges{nodes, nodes_dot, act, cut.piece(s), h, coefficients};
+    const int size = there ? edges.piece.size : 0;
+    const long long row = edges.piece.row;
+    T* const of_part = whole ? nullptr : parts_of_means + (s - cut.num_rows) * (second ? 3 : 1) * num_heads;
+    T mean = T(0), mean_pre = T(0), mean_post = T(0);
+    if (steps & first_step) {
+        if (g != nullptr) {
+            const S* const of_head = g + (concat_heads ? row * num_heads + h : row) * dim_head;
+            write_dots<n, S, I, second>(edges, lanes, of_head, x, x_2, dim_head, concat_heads);
+        }
+        __syncwarp();
+        Sum<T> of_dots, of_pre;
+        int k = 0;
+        for (int e = lanes.slot(); e < size; e += lanes.slots(), k++) {
+            const T share = edges.share(softmax, e);
+            edges.record(e)[edges.post] = share;
+            of_dots.add(g != nullptr ? share * edges.record(e)[edges.dot] : T(0), k);
+            of_pre.add(second ? share * act.slope(edges.raw(e), edges.raw_dot(e)) : T(0), k);
+        }
+        mean = lanes.sum_over_slots(of_dots.value());
+        mean_pre = second ? lanes.sum_over_slots(of_pre.value()) : T(0);
+        if (!whole && writes) {
+            store_of_head<second ? 3 : 1>(of_part, num_heads, h, mean, mean_pre);
+        }
+    } else if (size > 0) {
+        const T* const of_row = means + row * (second ? 3 : 1) * num_heads + h;
+        mean = of_row[0];
+        mean_pre = second ? of_row[num_heads] : T(0);
+        mean_post = second && steps == last_step ? of_row[2 * num_heads] : T(0);
     }
-    return d;
-}
-
-// Mean over the in-edges of a row of the cotangent of post, (num_heads).
-template <class T, class I>
-__global__ void __launch_bounds__(128, row_blocks_per_sm)
-gat_second_mean(const T* __restrict__ post, const T* __restrict__ dots, const T* __restrict__ dots_2,
-                const T* __restrict__ means, const T* __restrict__ src, const T* __restrict__ dst,
-                const T* __restrict__ edge, const T* __restrict__ src_dot, const T* __restrict__ dst_dot,
-                const T* __restrict__ edge_dot, const I* __restrict__ offsets, const I* __restrict__ parts,
-                long long num_rows, long long num_pieces, const I* __restrict__ indices, const I* __restrict__ edge_ids,
-                long long num_positions, int num_heads, int activation, T negative_slope, int position_bits,
-                T* __restrict__ out, T* __restrict__ overflow) {
-    const Scores<T, I> nodes{src, dst, edge, indices, edge_ids, num_heads};
-    const Scores<T, I> nodes_dot{src_dot, dst_dot, edge_dot, indices, edge_ids, num_heads};
-    const Activation<T> act{activation, negative_slope};
-    const Lanes lanes{0, position_bits};
-    const PieceAndHead place(lanes, num_heads);
-    const Cut<I> cut{offsets, parts, num_rows, num_pieces};
-    const Piece<I> piece = cut.piece(place.piece);
-    Sum<T> sum;
-    int k = 0;
-    for (int e = lanes.position(); e < piece.size; e += lanes.positions()) {
-        const Deviations<T> d = deviations<T, I, true>(post, dots, dots_2, means, nodes, nodes_dot, act,
-                                                       piece.begin + I(e), piece.row, place.head, num_positions);
-        sum.add(d.share * d.grad_post(), k++);
+    if (second && (steps & second_step)) {
+        Sum<T> of_post;
+        int k = 0;
+        for (int e = lanes.slot(); e < size; e += lanes.slots(), k++) {
+            const Deviations<T> d = edges.deviations(e, g != nullptr, mean, mean_pre);
+            of_post.add(d.share * d.grad_post(), k);
+        }
+        mean_post = lanes.sum_over_slots(of_post.value());
+        if (!whole && writes) {
+            of_part[2 * num_heads + h] = mean_post;  // the others are still contributions of this part
+        }
     }
-    const T mean = sum_over_positions(lanes, sum.value());
-    if (place.piece < num_pieces && lanes.position() == 0) {
-        cut.target(place.piece, num_heads, out, overflow)[place.head] = mean;
-    }
-}
-
-// What gat_to_rows gathers, (num_positions, num_heads, 2 or 3): the coefficient of g, the cotangent of raw and, second order,
-// that of raw's derivative. One thread for each position and head.
-template <class T, class I, bool second>
-__global__ void __launch_bounds__(128, row_blocks_per_sm)
-gat_coefficients(const T* __restrict__ post, const T* __restrict__ dots, const T* __restrict__ dots_2,
-                 const T* __restrict__ means, const T* __restrict__ second_mean, const T* __restrict__ src,
-                 const T* __restrict__ dst, const T* __restrict__ edge, const T* __restrict__ src_dot,
-                 const T* __restrict__ dst_dot, const T* __restrict__ edge_dot, const I* __restrict__ destinations,
-                 const I* __restrict__ indices, const I* __restrict__ edge_ids, long long num_positions, int num_heads,
-                 int activation, T negative_slope, T* __restrict__ out) {
-    const Scores<T, I> nodes{src, dst, edge, indices, edge_ids, num_heads};
-    const Scores<T, I> nodes_dot{src_dot, dst_dot, edge_dot, indices, edge_ids, num_heads};
-    const Activation<T> act{activation, negative_slope};
-    const long long at = (long long)(blockIdx.x) * blockDim.x + threadIdx.x;
-    if (at >= num_positions * num_heads) {
+    if (!(steps & last_step)) {
         return;
     }
-    const I p = I(at / num_heads), i = destinations[p];
-    const int h = int(at - (long long)(p) * num_heads);
-    const Deviations<T> d =
-        deviations<T, I, second>(post, dots, dots_2, means, nodes, nodes_dot, act, p, i, h, num_positions);
-    const T grad_raw = act.slope(d.raw, d.share * d.of_dots);
-    if (second) {
-        T* const target = out + 3 * at;
-        const T mean = dots != nullptr ? second_mean[(long long)(i) * num_heads + h] : T(0);
-        target[0] = d.share * d.of_pre;
-        target[1] = act.slope(d.raw, d.share * (d.grad_post() - mean)) +
-                    act.curvature(d.raw, d.raw_dot * (d.share * d.of_dots));
-        target[2] = grad_raw;
-    } else {
-        out[2 * at] = d.share;
-        out[2 * at + 1] = grad_raw;
+    Sum<T> of_1, of_2;
+    int k = 0;
+    for (int e = lanes.slot(); e < size; e += lanes.slots(), k++) {
+        const Deviations<T> d = edges.deviations(e, g != nullptr, mean, mean_pre);
+        T* const to = edges.record(e);
+        const T grad_raw = act.slope(d.raw, d.share * d.of_dots);
+        to[edges.dot + (second ? 2 : 0)] = grad_raw;
+        of_2.add(grad_raw, k);
+        if constexpr (second) {
+            const T grad = act.slope(d.raw, d.share * (d.grad_post() - mean_post)) +
+                           act.curvature(d.raw, d.raw_dot * (d.share * d.of_dots));
+            to[0] = d.share * d.of_pre;
+            to[1] = grad;
+            of_1.add(grad, k);
+        }
+    }
+    const T c_2 = lanes.sum_over_slots(of_2.value()), c_1 = second ? lanes.sum_over_slots(of_1.value()) : c_2;
+    if (own.sums != nullptr && writes) {
+        T* const to = cut.target(s, orders * num_heads, own.sums, own.sums_overflow);
+        store_of_head<orders>(to, num_heads, h, c_1, c_2);
+    }
+    const int end = own.out != nullptr && there ? dim_head : 0;
+    for (int c = n * lanes.of_head().column(); c < end; c += n << lanes.column_bits) {
+        Pack<T, n> total{};
+#pragma unroll
+        for (int r = 0; r < n && size > 0; r++) {  // skip weights without edges, which may be NaN
+            const int column = h * dim_head + c + r;
+            total.at[r] = own.a[column] * c_1 + (own.a_2 != nullptr ? own.a_2[column] * c_2 : T(0));
+        }
+        if (lanes.all().position() == 0) {
+            store_columns<S, I, n>(cut, s, num_heads * dim_head, h * dim_head + c, total, own.out, own.overflow);
+        }
     }
 }
 
@@ -491,21 +533,20 @@ template <class I> struct Cotangent {
 template <class S, class I>
 constexpr int to_rows_blocks_per_sm = few_row_blocks_per_sm<Compute<S>, I> - int(sizeof(S) == 2);
 
-// With c the `per` coefficients of a position and head, and C their sums over the positions of a row (of `order`, if given):
-// out[row, h] = sum c_0 g[dst, h] + a[h] C_1 + a_2[h] C_2, and sums[row] = C_1 (and C_2), (per - 1, num_heads).
-template <class S, class I, bool wide>
+// With the record c of a position and head (see InEdges) and its sums C over the positions of a row (in `order`, if
+// given): out[row, h] = sum c_0 g[dst, h] + a[h] C_1 + a_2[h] C_2, and sums[row] = C_1 and, in second order, C_2 of
+// each head.
+template <class S, class I, bool wide, bool second>
 __global__ void __launch_bounds__(128, to_rows_blocks_per_sm<S, I>)
-gat_to_rows(const Compute<S>* __restrict__ coefficients, int per, const S* __restrict__ g, const Compute<S>* __restrict__ a,
-            const Compute<S>* __restrict__ a_2, const I* __restrict__ offsets, const I* __restrict__ parts,
-            long long num_rows, long long num_pieces, const I* __restrict__ order, const I* __restrict__ destinations,
-            int num_heads, int dim_head, int concat_heads, int column_bits, int position_bits, S* __restrict__ out,
-            Compute<S>* __restrict__ overflow, Compute<S>* __restrict__ sums, Compute<S>* __restrict__ sums_overflow) {
+gat_to_rows(const Compute<S>* __restrict__ coefficients, const S* __restrict__ g,
+            const Compute<S>* __restrict__ a, const Compute<S>* __restrict__ a_2, const Cut<I> cut,
+            const I* __restrict__ order, const I* __restrict__ destinations, int num_heads, int dim_head,
+            int concat_heads, const Lanes lanes, S* __restrict__ out, Compute<S>* __restrict__ overflow,
+            Compute<S>* __restrict__ sums, Compute<S>* __restrict__ sums_overflow) {
     using T = Compute<S>;
-    constexpr int n = pack_elements<S, wide>;
+    constexpr int n = pack_elements<S, wide>, per_edge = InEdges<T, I, second>::per_edge;
     const int width = num_heads * dim_head;
-    const Lanes lanes{column_bits, position_bits};
     const Place<n> place(lanes, width);
-    const Cut<I> cut{offsets, parts, num_rows, num_pieces};
     const Piece<I> piece = cut.piece(place.piece);
     const bool inside = place.column < width;
     const int h = place.column / dim_head, within = place.column - h * dim_head;
@@ -518,13 +559,13 @@ gat_to_rows(const Compute<S>* __restrict__ coefficients, int per, const S* __res
             return Cotangent<I>{g == nullptr ? I(0) : destinations[p], p};
         },
         [&](const Cotangent<I>(&items)[unroll], const bool(&there)[unroll], const int(&)[unroll], int k) {
-            T c[unroll][3];
+            Pack<T, per_edge> c[unroll];
 #pragma unroll
             for (int u = 0; u < unroll; u++) {
-                const T* const at = coefficients + ((long long)(items[u].position) * num_heads + h) * per;
-                c[u][0] = there[u] && g != nullptr ? at[0] : T(0);
-                c[u][1] = there[u] ? at[1] : T(0);
-                c[u][2] = there[u] && per == 3 ? at[2] : T(0);
+                c[u] = {};
+                if (there[u]) {
+                    c[u] = load_row<per_edge>(coefficients + h * per_edge, items[u].position, num_heads * per_edge);
+                }
             }
             if (g != nullptr) {
                 Pack<S, n> values[unroll];
@@ -533,35 +574,30 @@ gat_to_rows(const Compute<S>* __restrict__ coefficients, int per, const S* __res
                 for (int u = 0; u < unroll; u++) {
 #pragma unroll
                     for (int r = 0; r < n; r++) {
-                        of_g[r].add(c[u][0] * Storage<S>::value(values[u].at[r]), k + u);
+                        of_g[r].add(c[u].at[0] * Storage<S>::value(values[u].at[r]), k + u);
                     }
                 }
             }
 #pragma unroll
             for (int u = 0; u < unroll; u++) {
-                of_1.add(c[u][1], k + u);
-                of_2.add(c[u][2], k + u);
+                of_1.add(c[u].at[1], k + u);
+                of_2.add(second ? c[u].at[per_edge - 2] : T(0), k + u);
             }
         });
-    const T c_1 = sum_over_positions(lanes, of_1.value()), c_2 = sum_over_positions(lanes, of_2.value());
-    Pack<T, n> total;
-#pragma unroll
-    for (int r = 0; r < n; r++) {
-        total.at[r] = sum_over_positions(lanes, of_g[r].value()) / (concat_heads ? T(1) : T(num_heads));
-    }
-    if (place.piece >= num_pieces || !inside || lanes.position() != 0) {
+    const T c_1 = sum_over_positions(lanes, of_1.value());
+    const T c_2 = second ? sum_over_positions(lanes, of_2.value()) : T(0);
+    Pack<T, n> total = sums_over_positions(lanes, of_g, concat_heads ? T(1) : T(num_heads));
+    if (place.piece >= cut.num_pieces || !inside || lanes.position() != 0) {
         return;
     }
     if (sums != nullptr && within == 0) {
-        T* const target = cut.target(place.piece, (per - 1) * num_heads, sums, sums_overflow) + h;
-        target[0] = c_1;
-        if (per == 3) {
-            target[num_heads] = c_2;
-        }
+        constexpr int orders = second ? 2 : 1;
+        T* const to = cut.target(place.piece, orders * num_heads, sums, sums_overflow);
+        store_of_head<orders>(to, num_heads, h, c_1, c_2);
     }
     if (out != nullptr) {
 #pragma unroll
-        for (int r = 0; r < n && piece.size > 0; r++) {  // weights that meet no edge leave no trace
+        for (int r = 0; r < n && piece.size > 0; r++) {  // skip weights without edges, which may be NaN
             total.at[r] += a[place.column + r] * c_1;
             total.at[r] += a_2 != nullptr ? a_2[place.column + r] * c_2 : T(0);
         }
@@ -569,16 +605,16 @@ gat_to_rows(const Compute<S>* __restrict__ coefficients, int per, const S* __res
     }
 }
 
-// parts[chunk, kind, h, :] = sum over the chunk's 256 rows of sums[row, 0, h] x[row, h] + sums[row, 1, h] x_2[row, h], for the
-// rows of each kind: sources, destinations and edges; `sums` has them all, one after the other. Rows without positions
-// leave no trace. Where there are no offsets, every row has one. 32 columns to a block.
+// parts[chunk, kind, h, :] = sum over the chunk's 256 rows of sums[row, 0, h] x[row, h] + sums[row, 1, h] x_2[row, h],
+// for the rows of each kind: sources, destinations and edges, which are consecutive in `sums`. Rows without positions
+// are skipped. Without offsets, every row has one position. A block processes 32 columns.
 template <class S, class I>
 __global__ void __launch_bounds__(256)
 gat_weights(const Compute<S>* __restrict__ sums, int per, const S* __restrict__ src, const S* __restrict__ dst,
             const S* __restrict__ edge, const S* __restrict__ src_2, const S* __restrict__ dst_2,
             const S* __restrict__ edge_2, const I* __restrict__ src_offsets, const I* __restrict__ dst_offsets,
-            const I* __restrict__ edge_offsets, long long num_src, long long num_dst, long long num_edges, int num_kinds,
-            int num_heads, int dim_head, Compute<S>* __restrict__ parts) {
+            const I* __restrict__ edge_offsets, long long num_src, long long num_dst, long long num_edges,
+            int num_kinds, int num_heads, int dim_head, Compute<S>* __restrict__ parts) {
     using T = Compute<S>;
     __shared__ T shared[8][32];
     const int width = num_heads * dim_head;

@@ -1,5 +1,5 @@
-// Activations of attention scores with two derivatives. Masks select, and a NaN is positive; at 0 all derivatives are
-// those of the negative side. Differences such as 1 - tanh^2 are written without cancellation.
+// Activations of attention scores with two derivatives. Masks select values and treat NaN as positive; derivatives at 0
+// are those of the negative side. Differences such as 1 - tanh^2 are computed without cancellation.
 #pragma once
 
 template <class T> struct Activation {
@@ -9,7 +9,7 @@ template <class T> struct Activation {
     T negative_slope;
 
     __device__ static bool positive(T x) { return !(x <= T(0)); }
-    // Of the sigmoid: s (1 - s), and minus that times 2 s - 1.
+    // Derivatives of the sigmoid s: s (1 - s), and minus that times 2 s - 1.
     __device__ static T bell(T x) {
         const T e = exp(-fabs(x));
         return e / ((T(1) + e) * (T(1) + e));

@@ -1,6 +1,6 @@
-// Types that arrays are stored in, and the type that is computed in: a kernel that takes a storage type S computes in
-// Compute<S>, reads with `value` and writes with `rounded`. Types of 16 bits are bits alone, since not every compiler of
-// the host version has such numbers; float is computed in, and rounding is to the nearest, to even from half way.
+// Storage types of arrays: a kernel with storage type S computes in Compute<S>, reads with `value` and writes with
+// `rounded`. 16-bit types are plain bits, because not every host compiler supports such numbers; they are computed in
+// float and rounded to nearest, ties to even.
 #pragma once
 
 struct float16 {
@@ -32,7 +32,7 @@ __device__ inline float value_of(float16 stored) {
     return value;
 #else
     const unsigned sign = (stored.bits & 0x8000u) << 16, magnitude = stored.bits & 0x7fffu;
-    if (magnitude < 0x400u) {  // below the normal numbers: a multiple of 2^-24
+    if (magnitude < 0x400u) {  // subnormal: a multiple of 2^-24
         return __uint_as_float(sign | __float_as_uint(float(magnitude) * 5.9604644775390625e-8f));
     }
     const unsigned bias = magnitude < 0x7c00u ? 112u << 23 : 224u << 23;  // the latter for infinity and NaN
@@ -53,7 +53,8 @@ __device__ inline float16 rounded_to_float16(float value) {
     if (magnitude >= 0x47800000u) {  // 65536 and above
         return {(unsigned short)(sign | 0x7c00u)};
     }
-    if (magnitude < 0x38800000u) {  // below the normal numbers: numbers from 0.5 to 1 are as far apart as these shall be
+    // Subnormal: float numbers from 0.5 to 1 have the required spacing.
+    if (magnitude < 0x38800000u) {
         const float shifted = __uint_as_float(magnitude) + 0.5f;
         return {(unsigned short)(sign | (__float_as_uint(shifted) - 0x3f000000u))};
     }

@@ -1,10 +1,10 @@
 // GemNet-OC's efficient bilinear. Per edge B[s,c] = sum over its triplets t of sph[t,s] m[t,c] and, per output,
 // P[i,c] = sum over its edges and over s of rad_W1[e,i,s] B[s,c]; the rest is a matrix product. gpu/gemnet.py states
-// the formulas and puts the kernels together.
+// the formulas and launches the kernels.
 //
-// A unit is a piece of a row (see sums.cuh): a piece of the triplets of an edge or, where triplet_offsets are given, of
-// the edges of an atom, each with all its triplets. Kernels have a block of threads for each unit, and take units from
-// number `first` on; their arrays over units start there. Null pointers leave out what they stand for.
+// A unit is a piece of a row (see sums.cuh): a piece of the triplets of an edge or, with triplet_offsets, of the edges
+// of an atom, each with all its triplets. Kernels have a block of threads for each unit; units, and arrays over units,
+// start at number `first`. Null pointers omit a term or an output.
 #include "matrices.cuh"
 
 struct Sizes {
@@ -21,7 +21,7 @@ template <class I> struct Unit {
 
     __device__ int edges() const { return triplet_offsets == nullptr ? 1 : piece.size; }
 
-    // Edge number j: its row, where its triplets begin and how many there are.
+    // Edge number j: its row, and the start and number of its triplets.
     __device__ Piece<I> edge(int j) const {
         if (triplet_offsets == nullptr) {
             return piece;
@@ -32,7 +32,7 @@ template <class I> struct Unit {
     }
 };
 
-// Where triplets have their rows; null where they are in order.
+// Rows of triplets; null if they are in order.
 template <class I> struct Rows {
     const I* order;
     const I* inputs;
@@ -44,7 +44,7 @@ template <class I> struct Rows {
     }
 };
 
-// A basis and the values that go with it, and their derivatives along the cotangents.
+// A basis and its values, with derivatives along the cotangents.
 template <class T> struct Pairs {
     const T* sph;
     const T* sph_dot;
@@ -58,19 +58,20 @@ constexpr int tile_elements = product_side * product_stride;
 constexpr int triplets_at_a_time = 256;
 constexpr int run_bits = 4;  // of the tree below: 16 sums at a level
 
-// Sums of triplets_at_a_time triplets each, added up as a tree so that chains of roundings stay short: 16 of them in `to`,
-// 16 of these in the first tile of `spare`, the rest in the second. Up to 16 of them stay in `to`, and `spare` is not used.
+// A tree of sums of triplets_at_a_time triplets, to avoid long chains of additions: 16 of them in `to`, 16 of these in
+// the first tile of `spare`, the rest in the second. Up to 16 sums need no `spare`.
 template <class T> struct TripletSum {
     T* to;
     T* spare;
-    int count;  // sums that there will be
+    int count;  // total number of sums
 
     __device__ T* level(int l, int at) const { return (l == 0 ? to : spare + (l - 1) * tile_elements) + at; }
 
     // Adds sum number k at an element of the tile.
     __device__ void add(int k, int at, T sum) const {
         for (int l = 0; l < 3; l++) {
-            const int number = k >> run_bits * l, in_run = l == 2 || count <= 1 << run_bits ? number : number % (1 << run_bits);
+            const int number = k >> run_bits * l;
+            const int in_run = l == 2 || count <= 1 << run_bits ? number : number % (1 << run_bits);
             T* const target = level(l, at);
             sum = in_run == 0 ? sum : *target + sum;
             *target = sum;
@@ -90,8 +91,8 @@ template <class T> struct TripletSum {
     }
 };
 
-// to[y, z] = sum over the edge's triplets of sph[s0 + y] m[c0 + z] or, with `dot`, of sph_dot m + sph m_dot. `spare` has room
-// for two tiles where an edge has more than 16 * triplets_at_a_time triplets.
+// to[y, z] = sum over the edge's triplets of sph[s0 + y] m[c0 + z] or, with `dot`, of sph_dot m + sph m_dot. `spare`
+// has two tiles if an edge has more than 16 * triplets_at_a_time triplets.
 template <class T, class I>
 __device__ void sum_triplets(const Tile& tile, const Sizes& sizes, const Pairs<T>& pairs, bool dot, const Rows<I>& rows,
                              const Piece<I>& edge, int s0, int c0, T* factors, T* to, T* spare) {
@@ -120,16 +121,15 @@ __device__ void sum_triplets(const Tile& tile, const Sizes& sizes, const Pairs<T
     __syncthreads();
 }
 
-// As product_blocks_per_sm, but of a kernel that keeps totals in registers too.
+// As product_blocks_per_sm, for a kernel with totals in registers.
 template <class T> constexpr int total_blocks_per_sm = sizeof(T) == 4 ? 5 : 3;
 
-// p[s, i, c] = sum over the unit's edges of r_dot B + r B_dot, B_dot being the derivative of B. A block does a tile of p;
-// the tile of B has the same columns.
+// p[s, i, c] = sum over the unit's edges of r_dot B + r B_dot, with the derivative B_dot of B. A block computes a tile
+// of p; the tile of B has the same columns.
 template <class T, class I>
 __global__ void __launch_bounds__(128, total_blocks_per_sm<T>)
 gemnet_products(const T* __restrict__ r, const T* __restrict__ r_dot, const T* __restrict__ sph,
-                const T* __restrict__ sph_dot, const T* __restrict__ m, const T* __restrict__ m_dot,
-                const I* __restrict__ offsets, const I* __restrict__ parts, long long num_rows, long long num_units,
+                const T* __restrict__ sph_dot, const T* __restrict__ m, const T* __restrict__ m_dot, const Cut<I> cut,
                 const I* __restrict__ triplet_offsets, const I* __restrict__ atom_order,
                 const I* __restrict__ triplet_order, const I* __restrict__ inputs, long long first, int interm,
                 int spherical, int emb_in, int row_bits, int col_bits, T* __restrict__ p) {
@@ -145,7 +145,7 @@ gemnet_products(const T* __restrict__ r, const T* __restrict__ r_dot, const T* _
     const int i0 = int(blockIdx.x % tiles / col_tiles) * tile.rows(), c0 = int(blockIdx.x % col_tiles) * tile.cols();
     const int num_i = min(tile.rows(), interm - i0), num_c = min(tile.cols(), emb_in - c0);
     const long long s = blockIdx.x / tiles;
-    const Unit<I> unit{Cut<I>{offsets, parts, num_rows, num_units}.piece(first + s), triplet_offsets, atom_order};
+    const Unit<I> unit{cut.piece(first + s), triplet_offsets, atom_order};
     Product<T> product(tile, factors), total(tile, factors);
     for (int j = 0; j < unit.edges(); j++) {
         const Piece<I> edge = unit.edge(j);
@@ -171,7 +171,8 @@ gemnet_products(const T* __restrict__ r, const T* __restrict__ r_dot, const T* _
 
 // ---- gradients ------------------------------------------------------------------------------------------------------
 
-// target[i, s0 + z] (+)= sum over c of the tile of q_dot[i, c] B[z, c] + q[i, c] B_dot[z, c]; the first tile is not added.
+// target[i, s0 + z] (+)= sum over c of the tile of q_dot[i, c] B[z, c] + q[i, c] B_dot[z, c]; the first tile is not
+// added.
 template <class T>
 __device__ void radial_gradient(const Tile& tile_b, const Sizes& sizes, const T* q_dot, const T* q, int s0, int c0,
                                 T* factors, const T* b, const T* b_dot, T* target) {
@@ -219,7 +220,7 @@ __device__ void spread_outputs(const Tile& tile, const Sizes& sizes, const T* r,
     __syncthreads();
 }
 
-// With d_dot and d, tiles of the gradients in B and in B_dot, of the edge's triplets t:
+// With tiles d_dot and d of the gradients of B and B_dot, for the edge's triplets t:
 // grad_m[t, c0 + z] (+)= sum over s of sph d_dot + sph_dot d; grad_sph[t, s0 + z] (+)= sum over c of m d_dot + m_dot d.
 template <class T, class I>
 __device__ void triplet_gradients(const Tile& tile_b, const Sizes& sizes, const Pairs<T>& pairs, const Rows<I>& rows,
@@ -259,13 +260,12 @@ __device__ void triplet_gradients(const Tile& tile_b, const Sizes& sizes, const 
     }
 }
 
-// The gradient in rad_W1 of the unit's edges, q_dot B^T + q B_dot^T with Q of the unit's output and its derivative q_dot: a row
-// for each unit if `by_unit`, else for each edge.
+// The gradient of rad_W1 for the unit's edges, q_dot B^T + q B_dot^T with q of the unit's output and its derivative
+// q_dot; a row for each unit if `by_unit`, else for each edge.
 template <class T, class I>
 __global__ void __launch_bounds__(128, product_blocks_per_sm<T>)
-gemnet_radial(const T* __restrict__ q, const T* __restrict__ q_dot, const T* __restrict__ sph, const T* __restrict__ sph_dot,
-              const T* __restrict__ m, const T* __restrict__ m_dot, const I* __restrict__ offsets,
-              const I* __restrict__ parts, long long num_rows, long long num_units,
+gemnet_radial(const T* __restrict__ q, const T* __restrict__ q_dot, const T* __restrict__ sph,
+              const T* __restrict__ sph_dot, const T* __restrict__ m, const T* __restrict__ m_dot, const Cut<I> cut,
               const I* __restrict__ triplet_offsets, const I* __restrict__ atom_order,
               const I* __restrict__ triplet_order, const I* __restrict__ inputs, long long first, int interm,
               int spherical, int emb_in, int by_unit, T* __restrict__ out) {
@@ -280,7 +280,8 @@ gemnet_radial(const T* __restrict__ q, const T* __restrict__ q_dot, const T* __r
     const long long s = blockIdx.x, q_size = (long long)(interm) * emb_in, size = (long long)(interm) * spherical;
     const T* const outer = q == nullptr || !pairs.varied() ? nullptr : q + s * q_size;
     const T* const outer_dot = q_dot == nullptr ? nullptr : q_dot + s * q_size;
-    const Unit<I> unit{Cut<I>{offsets, parts, num_rows, num_units}.piece(first + s), triplet_offsets, atom_order};
+    T* const beyond = reinterpret_cast<T*>(spare);
+    const Unit<I> unit{cut.piece(first + s), triplet_offsets, atom_order};
     for (int j = 0; j < unit.edges(); j++) {
         const Piece<I> edge = unit.edge(j);
         T* const target = out + (by_unit ? first + s : (long long)(edge.row)) * size;
@@ -290,10 +291,10 @@ gemnet_radial(const T* __restrict__ q, const T* __restrict__ q_dot, const T* __r
         for (int c0 = 0; edge.size > 0 && c0 < emb_in; c0 += tile.cols()) {
             for (int s0 = 0; s0 < spherical; s0 += tile.rows()) {
                 if (outer_dot != nullptr) {
-                    sum_triplets(tile, sizes, pairs, false, rows, edge, s0, c0, factors, b, reinterpret_cast<T*>(spare));
+                    sum_triplets(tile, sizes, pairs, false, rows, edge, s0, c0, factors, b, beyond);
                 }
                 if (outer != nullptr) {
-                    sum_triplets(tile, sizes, pairs, true, rows, edge, s0, c0, factors, b_dot, reinterpret_cast<T*>(spare));
+                    sum_triplets(tile, sizes, pairs, true, rows, edge, s0, c0, factors, b_dot, beyond);
                 }
                 radial_gradient(tile, sizes, outer_dot, outer, s0, c0, factors, b, b_dot, target);
             }
@@ -301,16 +302,16 @@ gemnet_radial(const T* __restrict__ q, const T* __restrict__ q_dot, const T* __r
     }
 }
 
-// The gradients in sph and in m of the unit's triplets: with d_dot = r^T q_dot + r_dot^T q and d = r^T q of each edge,
+// The gradients of sph and m for the unit's triplets: with d_dot = r^T q_dot + r_dot^T q and d = r^T q of each edge,
 // grad_sph = d_dot m + d m_dot and grad_m = d_dot sph + d sph_dot, which has a row for each triplet.
 template <class T, class I>
 __global__ void __launch_bounds__(128, product_blocks_per_sm<T>)
-gemnet_triplets(const T* __restrict__ q, const T* __restrict__ q_dot, const T* __restrict__ r, const T* __restrict__ r_dot,
-                const T* __restrict__ sph, const T* __restrict__ sph_dot, const T* __restrict__ m,
-                const T* __restrict__ m_dot, const I* __restrict__ offsets, const I* __restrict__ parts, long long num_rows,
-                long long num_units, const I* __restrict__ triplet_offsets, const I* __restrict__ atom_order,
-                const I* __restrict__ triplet_order, const I* __restrict__ inputs, long long first, int interm, int spherical, int emb_in, T* __restrict__ grad_sph,
-                T* __restrict__ grad_m) {
+gemnet_triplets(const T* __restrict__ q, const T* __restrict__ q_dot, const T* __restrict__ r,
+                const T* __restrict__ r_dot, const T* __restrict__ sph, const T* __restrict__ sph_dot,
+                const T* __restrict__ m, const T* __restrict__ m_dot, const Cut<I> cut,
+                const I* __restrict__ triplet_offsets, const I* __restrict__ atom_order,
+                const I* __restrict__ triplet_order, const I* __restrict__ inputs, long long first, int interm,
+                int spherical, int emb_in, T* __restrict__ grad_sph, T* __restrict__ grad_m) {
     __shared__ __align__(16) T factors[product_elements];
     __shared__ T d_dot[product_side * product_stride];
     __shared__ T d[product_side * product_stride];
@@ -321,7 +322,7 @@ gemnet_triplets(const T* __restrict__ q, const T* __restrict__ q_dot, const T* _
     const long long s = blockIdx.x, q_size = (long long)(interm) * emb_in, r_size = (long long)(interm) * spherical;
     const T* const outer = q == nullptr ? nullptr : q + s * q_size;
     const T* const outer_dot = q_dot == nullptr ? nullptr : q_dot + s * q_size;
-    const Unit<I> unit{Cut<I>{offsets, parts, num_rows, num_units}.piece(first + s), triplet_offsets, atom_order};
+    const Unit<I> unit{cut.piece(first + s), triplet_offsets, atom_order};
     for (int j = 0; j < unit.edges(); j++) {
         const Piece<I> edge = unit.edge(j);
         const T* const radial = r + edge.row * r_size;
@@ -338,20 +339,20 @@ gemnet_triplets(const T* __restrict__ q, const T* __restrict__ q_dot, const T* _
     }
 }
 
-// out[s] = values[row of unit s if `by_row`, else s] if the unit has triplets, else 0; a warp to a unit.
+// out[s] = values[row of unit s if `by_row`, else s] if the unit has triplets, else 0; one warp per unit.
 template <class T, class I>
 __global__ void __launch_bounds__(128)
-gemnet_select(const T* values, const I* __restrict__ offsets, const I* __restrict__ parts, long long num_rows,
-              long long num_units, const I* __restrict__ triplet_offsets, const I* __restrict__ atom_order, int by_row, int width, T* out) {
+gemnet_select(const T* values, const Cut<I> cut, const I* __restrict__ triplet_offsets,
+              const I* __restrict__ atom_order, int by_row, int width, T* out) {
     const long long s = (long long)(blockIdx.x) * 4 + threadIdx.x / 32;
     const int lane = threadIdx.x % 32;
-    const Unit<I> unit{Cut<I>{offsets, parts, num_rows, num_units}.piece(s), triplet_offsets, atom_order};
+    const Unit<I> unit{cut.piece(s), triplet_offsets, atom_order};
     bool any = false;
-    for (int j = lane; s < num_units && j < unit.edges(); j += 32) {
+    for (int j = lane; s < cut.num_pieces && j < unit.edges(); j += 32) {
         any = any || unit.edge(j).size > 0;
     }
     any = __any_sync(0xffffffffu, any);
-    for (int j = lane; s < num_units && j < width; j += 32) {
+    for (int j = lane; s < cut.num_pieces && j < width; j += 32) {
         const long long row = by_row ? (long long)(unit.piece.row) : s;
         out[s * width + j] = any ? values[row * width + j] : T(0);
     }
@@ -360,17 +361,17 @@ gemnet_select(const T* values, const I* __restrict__ offsets, const I* __restric
 // ---- basis embedding of triplets ------------------------------------------------------------------------------------
 
 // out[t, y] = sum over x of left[t, x] a[s, y, x] + left_1[t, x] a_1[s, y, x] for the triplets t of unit s; the strides
-// of a say which of its axes is fast.
+// of a determine its fast axis.
 template <class T, class I>
 __global__ void __launch_bounds__(128, product_blocks_per_sm<T>)
 gemnet_embed(const T* __restrict__ left, const T* __restrict__ a, const T* __restrict__ left_1,
-             const T* __restrict__ a_1, const I* __restrict__ offsets, const I* __restrict__ parts, long long num_rows,
-             long long num_units, const I* __restrict__ triplet_order, long long first, int num_y, int num_x, int y_stride, int x_stride, T* __restrict__ out) {
+             const T* __restrict__ a_1, const Cut<I> cut, const I* __restrict__ triplet_order, long long first,
+             int num_y, int num_x, int y_stride, int x_stride, T* __restrict__ out) {
     __shared__ __align__(16) T factors[product_elements];
     const Rows<I> rows{triplet_order, nullptr};
     const Tile tile = Tile::of(product_side, num_y);
     const long long s = blockIdx.x;
-    const Piece<I> edge = Cut<I>{offsets, parts, num_rows, num_units}.piece(first + s);
+    const Piece<I> edge = cut.piece(first + s);
     for (int t0 = 0; t0 < edge.size; t0 += tile.rows()) {
         const int num_t = min(tile.rows(), edge.size - t0);
         for (int y0 = 0; y0 < num_y; y0 += tile.cols()) {
@@ -397,15 +398,13 @@ gemnet_embed(const T* __restrict__ left, const T* __restrict__ a, const T* __res
 // out[s, y, z] = sum over the triplets t of unit s of left[t, y] right[t, z].
 template <class T, class I>
 __global__ void __launch_bounds__(128, product_blocks_per_sm<T>)
-gemnet_outer(const T* __restrict__ left, const T* __restrict__ right, const I* __restrict__ offsets,
-             const I* __restrict__ parts, long long num_rows, long long num_units, const I* __restrict__ triplet_order,
-             long long first, int num_y, int num_z,
-             T* __restrict__ out) {
+gemnet_outer(const T* __restrict__ left, const T* __restrict__ right, const Cut<I> cut,
+             const I* __restrict__ triplet_order, long long first, int num_y, int num_z, T* __restrict__ out) {
     __shared__ __align__(16) T factors[product_elements];
     const Rows<I> rows{triplet_order, nullptr};
     const Tile tile = Tile::of(num_y, num_z);
     const long long s = blockIdx.x;
-    const Piece<I> edge = Cut<I>{offsets, parts, num_rows, num_units}.piece(first + s);
+    const Piece<I> edge = cut.piece(first + s);
     for (int y0 = 0; y0 < num_y; y0 += tile.rows()) {
         for (int z0 = 0; z0 < num_z; z0 += tile.cols()) {
             Product<T> product(tile, factors);

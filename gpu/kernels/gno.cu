@@ -1,9 +1,9 @@
 // Graph neural operator. Per edge z = U dx + b_u, a = z where not (z <= 0) else 0, kernel = V a + b_v; per destination
-// message_i = sum over e into i of K_e h_src(e). gpu/gno.py states the formulas and puts the kernels together.
+// message_i = sum over e into i of K_e h_src(e). gpu/gno.py states the formulas and launches the kernels.
 //
-// Packed parameters are row-major here: U (d, H) | b_u (H) | V (H, F) | b_v (F), F = (f_in, f_out), f_out fast. A kernel
-// that takes a range of pieces has `first` and `count`; its arrays over pieces start at piece `first`. Null pointers
-// leave out what they stand for. Edge arrays are read at row edge_ids[p] of position p.
+// Packed parameters are row-major here: U (d, H) | b_u (H) | V (H, F) | b_v (F), F = (f_in, f_out), f_out fast. A
+// kernel for a range of pieces has `first` and `count`; its arrays over pieces start at piece `first`. Null pointers
+// omit a term or an output. Position p reads row edge_ids[p] of edge arrays.
 #include "matrices.cuh"
 #include "gno_tiles.cuh"
 
@@ -16,28 +16,39 @@ template <class T> struct Network {
     int d;
     int hidden;
 
-    __device__ T affine(const T* weights, const T* x, long long row, int k, T sum) const {
-        weights += k;
-        x += row * d;
-        for (int c = 0; c < d; c++) {
-            sum += weights[(long long)(c) * hidden] * x[c];
+    // sum[j] += sum over c of weights[c, k + j] x[row, c], with x[row, d] = 1 if `bias`, for existing units only.
+    template <int n>
+    __device__ void add_affine(const T* weights, const T* x, bool bias, long long row, int k, T (&sum)[n]) const {
+#pragma unroll 1
+        for (int i = bias ? -1 : 0; i < d; i++) {
+            const T value = i < 0 ? T(1) : x[row * d + i];
+            const T* const of_row = weights + (long long)(i < 0 ? d : i) * hidden + k;
+#pragma unroll
+            for (int j = 0; j < n; j++) {
+                sum[j] += (k + j < hidden ? of_row[j] : T(0)) * value;
+            }
         }
-        return sum;
     }
-    __device__ T z(long long row, int k) const {
-        return affine(params, coords, row, k, params[(long long)(d) * hidden + k]);
+    static __device__ bool active(T z) { return !(z <= T(0)); }
+
+    // z += U^ x^ for the units k .. k + n - 1; results beyond the last unit are undefined.
+    template <int n> __device__ void add_z(long long row, int k, T (&z)[n]) const {
+        add_affine(params, coords, true, row, k, z);
     }
-    __device__ bool active(long long row, int k) const { return !(z(row, k) <= T(0)); }
-    __device__ T a(long long row, int k) const {
-        const T value = z(row, k);
-        return !(value <= T(0)) ? value : T(0);
-    }
-    __device__ T t(long long row, int k) const {
-        if (!active(row, k)) {
-            return T(0);
+    // a or, with `tangent`, t of these units.
+    template <int n> __device__ void units(bool tangent, long long row, int k, T (&out)[n]) const {
+        T z[n] = {}, t[n] = {};
+        add_z(row, k, z);
+        if (tangent && gg_params != nullptr) {
+            add_affine(gg_params, coords, true, row, k, t);
         }
-        T sum = gg_params != nullptr ? affine(gg_params, coords, row, k, gg_params[(long long)(d) * hidden + k]) : T(0);
-        return gg_coords != nullptr ? affine(params, gg_coords, row, k, sum) : sum;
+        if (tangent && gg_coords != nullptr) {
+            add_affine(params, gg_coords, false, row, k, t);
+        }
+#pragma unroll
+        for (int j = 0; j < n; j++) {
+            out[j] = !active(z[j]) ? T(0) : tangent ? t[j] : z[j];
+        }
     }
 };
 
@@ -46,37 +57,42 @@ template <class T> struct Network {
 // For edges first..first+count-1: t (H), a^ = [a, 1] (H + 1), x^ = [dx, 1] (d + 1); t and a^ in rows `stride` apart.
 template <class T>
 __global__ void __launch_bounds__(128)
-gno_hidden(const T* __restrict__ coords, const T* __restrict__ params, const T* __restrict__ gg_coords,
-           const T* __restrict__ gg_params, long long first, long long count, int d, int hidden, int stride,
-           T* __restrict__ t, T* __restrict__ a, T* __restrict__ x) {
-    const Network<T> network{coords, params, gg_coords, gg_params, d, hidden};
+gno_hidden(const Network<T> network, long long first, long long count, int stride, T* __restrict__ t, T* __restrict__ a,
+           T* __restrict__ x) {
+    const int d = network.d, hidden = network.hidden;
     const int width = max(d, hidden) + 1;
     const long long i = (long long)(blockIdx.x) * blockDim.x + threadIdx.x;
     const long long e = i / width;
     const int k = int(i - e * width);
     if (e < count) {
+        T value[1];
         if (t != nullptr && k < hidden) {
-            t[e * stride + k] = network.t(first + e, k);
+            network.units(true, first + e, k, value);
+            t[e * stride + k] = value[0];
         }
         if (a != nullptr && k <= hidden) {
-            a[e * stride + k] = k < hidden ? network.a(first + e, k) : T(1);
+            network.units(false, first + e, k, value);
+            a[e * stride + k] = k < hidden ? value[0] : T(1);
         }
         if (x != nullptr && k <= d) {
-            x[e * (d + 1) + k] = k < d ? coords[(first + e) * d + k] : T(1);
+            x[e * (d + 1) + k] = k < d ? network.coords[(first + e) * d + k] : T(1);
         }
     }
 }
 
-// s (count, copies, H) = s where the hidden layer of the edge is active, else 0.
+// Sets s (count, copies, H) to 0 where the hidden layer of the edge is inactive.
 template <class T>
 __global__ void __launch_bounds__(128)
-gno_select(const T* __restrict__ coords, const T* __restrict__ params, long long first, long long count, int d, int hidden,
-           int copies, T* __restrict__ s) {
-    const Network<T> network{coords, params, nullptr, nullptr, d, hidden};
+gno_select(const Network<T> network, long long first, long long count, int copies, T* __restrict__ s) {
+    const int hidden = network.hidden;
     const long long i = (long long)(blockIdx.x) * blockDim.x + threadIdx.x;
     const long long e = i / hidden;
     const int k = int(i - e * hidden);
-    if (e < count && !network.active(first + e, k)) {
+    T z[1] = {};
+    if (e < count) {
+        network.add_z(first + e, k, z);
+    }
+    if (e < count && !network.active(z[0])) {
         for (int copy = 0; copy < copies; copy++) {
             s[(e * copies + copy) * hidden + k] = T(0);
         }
@@ -85,16 +101,15 @@ gno_select(const T* __restrict__ coords, const T* __restrict__ params, long long
 
 // ---- gno_aggregate --------------------------------------------------------------------------------------------------
 
-// out[row, y] = sum over its positions p and over x of kernel[edge_ids[p], y, x] values[others[p], x], twice where there
-// is a second pair. The kernel's axes (y, x) are (f_out, f_in) forward, (f_in, f_out) backward: hence the strides, one of
-// which is 1; lanes along that axis are neighbours. Forward p is the position, backward order[position].
+// out[row, y] = sum over its positions p and over x of kernel[edge_ids[p], y, x] values[others[p], x], plus the same of
+// a second pair, if any. The kernel's axes (y, x) are (f_out, f_in) forward and (f_in, f_out) backward, as given by the
+// strides, one of which is 1; consecutive lanes lie along that axis. Backward, p is order[position].
 template <class T, class I>
 __global__ void __launch_bounds__(128, many_blocks_per_sm<T>)
 gno_contract(const T* __restrict__ kernel, const T* __restrict__ values, const T* __restrict__ kernel_2,
-             const T* __restrict__ values_2, const I* __restrict__ offsets, const I* __restrict__ parts,
-             long long num_rows, long long num_pieces, const I* __restrict__ order, const I* __restrict__ edge_ids,
-             const I* __restrict__ others, int num_y, int num_x, int y_stride, int x_stride, int y_bits, int x_bits, int e_bits,
-             T* __restrict__ out, T* __restrict__ overflow) {
+             const T* __restrict__ values_2, const Cut<I> cut, const I* __restrict__ order,
+             const I* __restrict__ edge_ids, const I* __restrict__ others, int num_y, int num_x, int y_stride,
+             int x_stride, int y_bits, int x_bits, int e_bits, T* __restrict__ out, T* __restrict__ overflow) {
     __shared__ T sums[4][128];
     const int lane_bits = y_bits + x_bits + e_bits, lane = threadIdx.x & ((1 << lane_bits) - 1);
     const int y_shift = y_stride == 1 ? 0 : x_bits, x_shift = y_stride == 1 ? y_bits : 0;
@@ -102,7 +117,6 @@ gno_contract(const T* __restrict__ kernel, const T* __restrict__ values, const T
     const unsigned tiles = (num_y + (4 << y_bits) - 1) / (4 << y_bits);
     const int y0 = int(blockIdx.x % tiles) * (4 << y_bits);
     const long long s = (long long)(blockIdx.x / tiles) * (128 >> lane_bits) + (threadIdx.x >> lane_bits);
-    const Cut<I> cut{offsets, parts, num_rows, num_pieces};
     const Piece<I> piece = cut.piece(s);
     TreeSum<T, 3, 4> total[4];
     int terms = 0;
@@ -130,7 +144,7 @@ gno_contract(const T* __restrict__ kernel, const T* __restrict__ values, const T
         sums[r][threadIdx.x] = total[r].value();
     }
     __syncthreads();
-    if (s < num_pieces) {
+    if (s < cut.num_pieces) {
         T* const target = cut.target(s, num_y, out, overflow) + y0;
         const int first = int(threadIdx.x) - lane;
         for (int y = lane; y < min(4 << y_bits, num_y - y0); y += 1 << lane_bits) {
@@ -145,18 +159,17 @@ gno_contract(const T* __restrict__ kernel, const T* __restrict__ values, const T
     }
 }
 
-// out[row] = sum over the positions p that share it of g[destinations[p]] h[indices[p]]^T, as (f_in, f_out).
+// out[row] = sum of g[destinations[p]] h[indices[p]]^T over the positions p that share the row, as (f_in, f_out).
 template <class T, class I>
 __global__ void __launch_bounds__(128, few_blocks_per_sm<T>)
-gno_outer(const T* __restrict__ g, const T* __restrict__ h, const I* __restrict__ offsets, const I* __restrict__ parts,
-          long long num_rows, long long num_pieces, const I* __restrict__ row_positions, const I* __restrict__ destinations,
-          const I* __restrict__ indices, int f_in, int f_out, int lane_bits, T* __restrict__ out, T* __restrict__ overflow) {
+gno_outer(const T* __restrict__ g, const T* __restrict__ h, const Cut<I> cut, const I* __restrict__ row_positions,
+          const I* __restrict__ destinations, const I* __restrict__ indices, int f_in, int f_out, int lane_bits,
+          T* __restrict__ out, T* __restrict__ overflow) {
     constexpr int per_thread = 4;
     const int width = f_in * f_out;
     const unsigned tiles = (width + (per_thread << lane_bits) - 1) / (per_thread << lane_bits);
     const int j0 = int(blockIdx.x % tiles) * (per_thread << lane_bits) + int(threadIdx.x & ((1 << lane_bits) - 1));
     const long long s = (long long)(blockIdx.x / tiles) * (128 >> lane_bits) + (threadIdx.x >> lane_bits);
-    const Cut<I> cut{offsets, parts, num_rows, num_pieces};
     const Piece<I> piece = cut.piece(s);
     Sum<T> sum[per_thread];
     int f[per_thread], o[per_thread];
@@ -175,7 +188,7 @@ gno_outer(const T* __restrict__ g, const T* __restrict__ h, const I* __restrict_
             sum[r].add(left[o[r]] * right[f[r]], e);
         }
     }
-    if (s < num_pieces) {
+    if (s < cut.num_pieces) {
         T* const target = cut.target(s, width, out, overflow);
 #pragma unroll
         for (int r = 0; r < per_thread; r++) {
@@ -188,154 +201,142 @@ gno_outer(const T* __restrict__ g, const T* __restrict__ h, const I* __restrict_
 
 // ---- gno_message ----------------------------------------------------------------------------------------------------
 
-// One factor of a tile, loaded by the lanes of a group: to[x][y] = from(x, y), zero outside of x < depth and y < width.
-// `y_bits` says how many y there are; with `x_fast` neighbouring lanes load neighbouring x instead of y.
-template <class T, class From>
-__device__ void load_factor(const PieceTile& tile, int y_bits, bool x_fast, int depth, int width, T* to, const From& from) {
-    const int stride = (1 << y_bits) + 1;
-    for (int i = tile.lane(); i < 1 << (y_bits + tile.depth_bits); i += tile.lanes()) {
-        const int x = x_fast ? i & (tile.depth() - 1) : i >> y_bits;
-        const int y = x_fast ? i >> tile.depth_bits : i & ((1 << y_bits) - 1);
-        to[x * stride + y] = x < depth && y < width ? from(x, y) : T(0);
-    }
-}
-
 // moments[s, k, f] = sum over the piece's edges of a^[k] h_a[src, f] + t[k] h_t[src, f], k = 0..H, a^[H] = 1, t[H] = 0.
-// Tiles are hidden units by features, edges deep; the row k = H has sums of its own, with the first tile of hidden units.
-template <class T, class I>
-__global__ void __launch_bounds__(128, many_blocks_per_sm<T>)
-gno_moments(const T* __restrict__ h_a, const T* __restrict__ h_t, const T* __restrict__ coords,
-            const T* __restrict__ params, const T* __restrict__ gg_coords, const T* __restrict__ gg_params,
-            const I* __restrict__ offsets, const I* __restrict__ parts, long long num_rows, long long num_pieces,
-            const I* __restrict__ indices, const I* __restrict__ edge_ids, long long first, long long count, int d, int hidden, int f_in, int row_bits, int col_bits,
-            int depth_bits, T* __restrict__ moments) {
-    extern __shared__ double buffer[];
-    const Network<T> network{coords, params, gg_coords, gg_params, d, hidden};
-    const PieceTile tile{row_bits, col_bits, depth_bits};
-    T* const left = reinterpret_cast<T*>(buffer) + tile.group() * tile.factor_elements();
-    T* const right = left + tile.depth() * tile.row_stride();
-    const unsigned col_tiles = (f_in + tile.cols() - 1) / tile.cols();
-    const unsigned tiles = col_tiles * ((hidden + tile.rows() - 1) / tile.rows());
-    const int k0 = int(blockIdx.x % tiles / col_tiles) * tile.rows(), f0 = int(blockIdx.x % col_tiles) * tile.cols();
-    const long long block = (long long)(blockIdx.x / tiles) * tile.groups(), s = block + tile.group();
-    const Cut<I> cut{offsets, parts, num_rows, num_pieces};
-    const Piece<I> piece = cut.piece(s < count ? first + s : num_pieces);
-    const int longest = cut.longest(first + block, tile.groups());
-    T sum[lane_rows][lane_cols] = {};
-    Sum<T> ones[lane_cols];
+// Tiles are hidden units by features, edges deep; the row k = H has separate sums, next to the first tile of hidden
+// units.
+template <class T, class I, int row_bits, int col_bits>
+__global__ void __launch_bounds__(128, tile_blocks_per_sm<T>)
+gno_moments(const Network<T> network, const T* __restrict__ h_a, const T* __restrict__ h_t, const Cut<I> cut,
+            const I* __restrict__ indices, const I* __restrict__ edge_ids, long long first, long long count, int f_in,
+            T* __restrict__ moments) {
+    using Tile = PieceTile<row_bits, col_bits>;
+    __shared__ __align__(16) T buffer[Tile::elements];
+    T* const left = buffer + Tile::group() * Tile::group_elements;
+    T* const right = left + Tile::depth * Tile::row_stride;
+    const int hidden = network.hidden;
+    const bool wide = f_in % tile_side == 0;
+    const unsigned col_tiles = (f_in + Tile::cols - 1) / Tile::cols;
+    const unsigned tiles = col_tiles * ((hidden + Tile::rows - 1) / Tile::rows);
+    const int k0 = int(blockIdx.x % tiles / col_tiles) * Tile::rows, f0 = int(blockIdx.x % col_tiles) * Tile::cols;
+    const long long block = (long long)(blockIdx.x / tiles) * Tile::groups, s = block + Tile::group();
+    const Piece<I> piece = cut.piece(s < count ? first + s : cut.num_pieces);
+    const int longest = cut.longest(first + block, Tile::groups);
+    T sum[tile_side][tile_side] = {};
+    Sum<T> ones;  // of column number lane
     for (int tangent = h_a == nullptr; tangent < (h_t == nullptr ? 1 : 2); tangent++) {
         const T* const h = (tangent ? h_t : h_a) + f0;
-        for (int e0 = 0; e0 < longest; e0 += tile.depth()) {
-            const int depth = min(tile.depth(), piece.size - e0);
-            load_factor(tile, row_bits + 2, false, depth, hidden - k0, left, [&](int e, int k) {
-                const long long row = edge_ids[piece.begin + e0 + e];
-                return tangent ? network.t(row, k0 + k) : network.a(row, k0 + k);
+        for (int e0 = 0; e0 < longest; e0 += Tile::depth) {
+            const int depth = min(Tile::depth, piece.size - e0);
+            load_factor<Tile, Tile::rows, false>(left, [&](int e, int k, T(&run)[tile_side]) {
+                if (e < depth) {
+                    network.units(tangent, edge_ids[piece.begin + e0 + e], k0 + k, run);
+                }
             });
-            load_factor(tile, col_bits + 1, false, depth, f_in - f0, right, [&](int e, int f) {
-                return h[(long long)(indices[piece.begin + e0 + e]) * f_in + f];
+            load_factor<Tile, Tile::cols, false>(right, [&](int e, int f, T(&run)[tile_side]) {
+                if (e < depth) {
+                    load_run(h + (long long)(indices[piece.begin + e0 + e]) * f_in + f, f_in - f0 - f, wide, run);
+                }
             });
             __syncthreads();
-            multiply_tile(tile, left, right, depth, sum);
-            for (int e = 0; e < depth && k0 == 0 && !tangent; e++) {
-#pragma unroll
-                for (int j = 0; j < lane_cols; j++) {
-                    ones[j].add(right[e * tile.col_stride() + tile.col(j)], e0 + e);
-                }
+            multiply_tile<Tile>(left, right, depth, sum);
+            for (int e = 0; e < depth && k0 == 0 && !tangent && Tile::lane() < Tile::cols; e++) {
+                ones.add(right[e * Tile::col_stride + Tile::lane()], e0 + e);
             }
             __syncthreads();
         }
     }
-    T* const target = moments + s * (hidden + 1) * f_in;
+    if (s >= count) {
+        return;
+    }
+    T* const target = moments + s * (hidden + 1) * f_in + f0;
 #pragma unroll
-    for (int j = 0; j < lane_cols; j++) {
-        const int f = f0 + tile.col(j);
-#pragma unroll
-        for (int i = 0; i < lane_rows; i++) {
-            const int k = k0 + tile.row(i);
-            if (s < count && f < f_in && k < hidden) {
-                target[(long long)(k) * f_in + f] = sum[i][j];
-            }
+    for (int i = 0; i < tile_side; i++) {
+        const int k = k0 + Tile::row() + i;
+        if (k < hidden) {
+            store_run(target + (long long)(k) * f_in + Tile::col(), f_in - f0 - Tile::col(), wide, sum[i]);
         }
-        if (s < count && f < f_in && k0 + tile.row(0) == 0) {
-            target[(long long)(hidden) * f_in + f] = ones[j].value();
-        }
+    }
+    if (k0 == 0 && Tile::lane() < min(Tile::cols, f_in - f0)) {
+        target[(long long)(hidden) * f_in + Tile::lane()] = ones.value();
     }
 }
 
-// to_source[p, f] = sum over k = 0..H of a^[k] q_a[s, k, f] + t[k] q_t[s, k, f], for every position p of the pieces.
-// Tiles are edges by features, hidden units deep.
-template <class T, class I>
-__global__ void __launch_bounds__(128, many_blocks_per_sm<T>)
-gno_to_source(const T* __restrict__ q_a, const T* __restrict__ q_t, const T* __restrict__ coords,
-              const T* __restrict__ params, const T* __restrict__ gg_coords, const T* __restrict__ gg_params,
-              const I* __restrict__ offsets, const I* __restrict__ parts, long long num_rows, long long num_pieces,
-              const I* __restrict__ edge_ids, long long first, long long count, int d, int hidden, int f_in, int row_bits, int col_bits, int depth_bits,
-              T* __restrict__ to_source) {
-    extern __shared__ double buffer[];
-    const Network<T> network{coords, params, gg_coords, gg_params, d, hidden};
-    const PieceTile tile{row_bits, col_bits, depth_bits};
-    T* const left = reinterpret_cast<T*>(buffer) + tile.group() * tile.factor_elements();
-    T* const right = left + tile.depth() * tile.row_stride();
-    const unsigned tiles = (f_in + tile.cols() - 1) / tile.cols();
-    const int f0 = int(blockIdx.x % tiles) * tile.cols();
-    const long long block = (long long)(blockIdx.x / tiles) * tile.groups(), s = block + tile.group();
-    const Cut<I> cut{offsets, parts, num_rows, num_pieces};
-    const Piece<I> piece = cut.piece(s < count ? first + s : num_pieces);
-    const int longest = cut.longest(first + block, tile.groups());
-    for (int e0 = 0; e0 < longest; e0 += tile.rows()) {
-        const int edges = min(tile.rows(), piece.size - e0);
-        T sum[lane_rows][lane_cols] = {};
+// to_source[p, f] = sum over k of a^[k] q_a[s, k, f] + t[k] q_t[s, k, f] for the positions p of a piece s. Tiles are
+// edges by features, hidden units deep.
+template <class T, class I, int row_bits, int col_bits>
+__global__ void __launch_bounds__(128, tile_blocks_per_sm<T>)
+gno_to_source(const Network<T> network, const T* __restrict__ q_a, const T* __restrict__ q_t, const Cut<I> cut,
+              const I* __restrict__ edge_ids, long long first, long long count, int f_in, T* __restrict__ to_source) {
+    using Tile = PieceTile<row_bits, col_bits>;
+    __shared__ __align__(16) T buffer[Tile::elements];
+    T* const left = buffer + Tile::group() * Tile::group_elements;
+    T* const right = left + Tile::depth * Tile::row_stride;
+    const int hidden = network.hidden;
+    const bool wide = f_in % tile_side == 0;
+    const unsigned tiles = (f_in + Tile::cols - 1) / Tile::cols;
+    const int f0 = int(blockIdx.x % tiles) * Tile::cols;
+    const long long block = (long long)(blockIdx.x / tiles) * Tile::groups, s = block + Tile::group();
+    const Piece<I> piece = cut.piece(s < count ? first + s : cut.num_pieces);
+    const int longest = cut.longest(first + block, Tile::groups);
+    for (int e0 = 0; e0 < longest; e0 += Tile::rows) {
+        const int edges = min(Tile::rows, piece.size - e0);
+        T sum[tile_side][tile_side] = {};
         for (int tangent = q_a == nullptr; tangent < (q_t == nullptr ? 1 : 2); tangent++) {
             const T* const q = (tangent ? q_t : q_a) + s * (hidden + 1) * f_in + f0;
-            const int units = hidden + 1 - tangent;  // t^[H] = 0 selects: b_v may be anything
-            for (int k0 = 0; k0 < units; k0 += tile.depth()) {
-                const int depth = edges > 0 ? min(tile.depth(), units - k0) : 0;
-                load_factor(tile, row_bits + 2, false, depth, edges, left, [&](int k, int e) {
-                    const long long row = edge_ids[piece.begin + e0 + e];
-                    return k0 + k == hidden ? T(1) : tangent ? network.t(row, k0 + k) : network.a(row, k0 + k);
+            const int units = hidden + 1 - tangent;  // exclude t^[H] = 0 instead of multiplying: b_v may be NaN
+            for (int k0 = 0; k0 < units; k0 += Tile::depth) {
+                const int depth = edges > 0 ? min(Tile::depth, units - k0) : 0;
+                load_factor<Tile, Tile::rows, true>(left, [&](int x, int e, T(&run)[tile_side]) {
+                    if (e < edges) {
+                        network.units(tangent, edge_ids[piece.begin + e0 + e], k0 + x, run);
+                    }
+#pragma unroll
+                    for (int j = 0; j < tile_side; j++) {  // a^[H]; there is no t^[H]
+                        run[j] = k0 + x + j == hidden ? T(1) : run[j];
+                    }
                 });
-                load_factor(tile, col_bits + 1, false, depth, f_in - f0, right,
-                            [&](int k, int f) { return q[(long long)(k0 + k) * f_in + f]; });
+                load_factor<Tile, Tile::cols, false>(right, [&](int k, int f, T(&run)[tile_side]) {
+                    if (k < depth) {
+                        load_run(q + (long long)(k0 + k) * f_in + f, f_in - f0 - f, wide, run);
+                    }
+                });
                 __syncthreads();
-                multiply_tile(tile, left, right, depth, sum);
+                multiply_tile<Tile>(left, right, depth, sum);
                 __syncthreads();
             }
         }
 #pragma unroll
-        for (int i = 0; i < lane_rows; i++) {
-#pragma unroll
-            for (int j = 0; j < lane_cols; j++) {
-                const int e = tile.row(i), f = f0 + tile.col(j);
-                if (e < edges && f < f_in) {
-                    to_source[((long long)(piece.begin) + e0 + e) * f_in + f] = sum[i][j];
-                }
+        for (int i = 0; i < tile_side; i++) {
+            const int e = Tile::row() + i, f = f0 + Tile::col();
+            if (e < edges) {
+                store_run(to_source + ((long long)(piece.begin) + e0 + e) * f_in + f, f_in - f, wide, sum[i]);
             }
         }
     }
 }
 
-// What s gives, for the tile s[e, k] of edges e < edges from position p on and hidden units k < units from k0 on:
+// Results of the tile s[e, k] of edges e < edges from position p on and hidden units k < units from k0 on:
 // to_coords[p + e, c] (+)= sum over k of weights[c, k0 + k] s[e, k], added unless `fresh_coords`;
 // to_params[c, k0 + k] (+)= sum over e of s[e, k] x[row, c], with x[row, d] = 1 if `bias`, added unless `fresh_params`.
-// Every sum belongs to one lane for as long as the kernel runs.
-template <class T, class I>
-__device__ void first_layer_sums(const PieceTile& tile, const T* s, int edges, int units, const I* edge_ids, long long p, int k0,
+// Every sum belongs to one lane throughout the kernel.
+template <class Tile, class T, class I>
+__device__ void first_layer_sums(const T* s, int edges, int units, const I* edge_ids, long long p, int k0,
                                  int d, int hidden, const T* weights, const T* x, int bias, bool fresh_coords,
                                  bool fresh_params, T* to_coords, T* to_params) {
-    for (int i = tile.lane(); to_coords != nullptr && weights != nullptr && i < edges * d; i += tile.lanes()) {
+    for (int i = Tile::lane(); to_coords != nullptr && weights != nullptr && i < edges * d; i += Tile::lanes) {
         const int e = i / d, c = i - e * d;
         T sum = T(0);
         for (int k = 0; k < units; k++) {
-            sum += weights[(long long)(c) * hidden + k0 + k] * s[e * tile.col_stride() + k];
+            sum += weights[(long long)(c) * hidden + k0 + k] * s[e * Tile::col_stride + k];
         }
         T* const target = to_coords + (p + e) * d + c;
         *target = fresh_coords ? sum : *target + sum;
     }
-    for (int i = tile.lane(); to_params != nullptr && x != nullptr && i < units * (d + bias); i += tile.lanes()) {
+    for (int i = Tile::lane(); to_params != nullptr && x != nullptr && i < units * (d + bias); i += Tile::lanes) {
         const int c = i / units, k = i - c * units;
         Sum<T> sum;
         for (int e = 0; e < edges; e++) {
-            const T value = s[e * tile.col_stride() + k];
+            const T value = s[e * Tile::col_stride + k];
             sum.add(c < d ? value * x[(long long)(edge_ids[p + e]) * d + c] : value, e);
         }
         T* const target = to_params + (long long)(c) * hidden + k0 + k;
@@ -343,64 +344,72 @@ __device__ void first_layer_sums(const PieceTile& tile, const T* s, int edges, i
     }
 }
 
-// s[e, k] = sum over f of q_1[s, k, f] h_1[src, f] + q_2[s, k, f] h_2[src, f] where the hidden layer is active, else 0, and
-// what first_layer_sums makes of it: to_coords (num_positions, d), to_params (count, d + 1, H). Tiles are edges by hidden
-// units, features deep. With `add` the sums are added to what is there.
-template <class T, class I>
-__global__ void __launch_bounds__(128, few_blocks_per_sm<T>)
-gno_first_layer(const T* __restrict__ q_1, const T* __restrict__ h_1, const T* __restrict__ q_2, const T* __restrict__ h_2,
-                const T* __restrict__ coords, const T* __restrict__ params, const T* __restrict__ weights,
-                const T* __restrict__ x, const I* __restrict__ offsets, const I* __restrict__ parts, long long num_rows,
-                long long num_pieces, const I* __restrict__ indices, const I* __restrict__ edge_ids, long long first,
-                long long count, int d, int hidden, int f_in, int bias, int add, int row_bits, int col_bits, int depth_bits, T* to_coords, T* to_params) {
-    extern __shared__ double buffer[];
-    const Network<T> network{coords, params, nullptr, nullptr, d, hidden};
-    const PieceTile tile{row_bits, col_bits, depth_bits};
-    T* const left = reinterpret_cast<T*>(buffer) +
-                    tile.group() * (tile.factor_elements() + tile.rows() * tile.col_stride());
-    T* const right = left + tile.depth() * tile.row_stride();
-    T* const s_tile = right + tile.depth() * tile.col_stride();
-    const long long block = (long long)(blockIdx.x) * tile.groups(), s = block + tile.group();
-    const Cut<I> cut{offsets, parts, num_rows, num_pieces};
-    const Piece<I> piece = cut.piece(s < count ? first + s : num_pieces);
-    const int longest = cut.longest(first + block, tile.groups());
-    for (int e0 = 0; e0 == 0 || e0 < longest; e0 += tile.rows()) {
-        const int edges = max(0, min(tile.rows(), piece.size - e0));
-        for (int k0 = 0; k0 < hidden; k0 += tile.cols()) {
-            const int units = min(tile.cols(), hidden - k0);
-            T sum[lane_rows][lane_cols] = {};
+// s[e, k] = sum over f of q_1[s, k, f] h_1[src, f] + q_2[s, k, f] h_2[src, f] where the hidden layer is active, else 0,
+// and the results of first_layer_sums: to_coords (num_positions, d), to_params (count, d + 1, H). Tiles are edges by
+// hidden units, features deep. With `add`, the sums are added to existing values.
+template <class T, class I, int row_bits, int col_bits>
+__global__ void __launch_bounds__(128, tile_blocks_per_sm<T>)
+gno_first_layer(const Network<T> network, const T* __restrict__ q_1, const T* __restrict__ h_1,
+                const T* __restrict__ q_2, const T* __restrict__ h_2, const T* __restrict__ weights,
+                const T* __restrict__ x, const Cut<I> cut, const I* __restrict__ indices,
+                const I* __restrict__ edge_ids, long long first, long long count, int f_in, int bias, int add,
+                T* to_coords, T* to_params) {
+    using Tile = PieceTile<row_bits, col_bits>;
+    __shared__ __align__(16) T buffer[Tile::elements];
+    T* const left = buffer + Tile::group() * Tile::group_elements;
+    T* const right = left + Tile::depth * Tile::row_stride;
+    T* const s_tile = left;  // reused once the factors are consumed
+    const int d = network.d, hidden = network.hidden;
+    const bool wide = f_in % tile_side == 0;
+    const long long block = (long long)(blockIdx.x) * Tile::groups, s = block + Tile::group();
+    const Piece<I> piece = cut.piece(s < count ? first + s : cut.num_pieces);
+    const int longest = cut.longest(first + block, Tile::groups);
+    for (int e0 = 0; e0 == 0 || e0 < longest; e0 += Tile::rows) {
+        const int edges = max(0, min(Tile::rows, piece.size - e0));
+        for (int k0 = 0; k0 < hidden; k0 += Tile::cols) {
+            const int units = min(Tile::cols, hidden - k0);
+            T sum[tile_side][tile_side] = {};
             for (int pair = 0; pair < 2; pair++) {
-                const T* const q = pair == 0 ? q_1 : q_2;
                 const T* const h = pair == 0 ? h_1 : h_2;
-                const long long q0 = (s * (hidden + 1) + k0) * f_in;
-                for (int f0 = 0; h != nullptr && f0 < f_in; f0 += tile.depth()) {
-                    const int depth = edges > 0 ? min(tile.depth(), f_in - f0) : 0;
-                    load_factor(tile, row_bits + 2, true, depth, edges, left, [&](int f, int e) {
-                        return h[(long long)(indices[piece.begin + e0 + e]) * f_in + f0 + f];
+                if (h == nullptr) {
+                    continue;
+                }
+                const T* const q = (pair == 0 ? q_1 : q_2) + (s * (hidden + 1) + k0) * f_in;
+                for (int f0 = 0; f0 < f_in; f0 += Tile::depth) {
+                    const int depth = edges > 0 ? min(Tile::depth, f_in - f0) : 0;
+                    load_factor<Tile, Tile::rows, true>(left, [&](int f, int e, T(&run)[tile_side]) {
+                        if (e < edges) {
+                            const long long row = indices[piece.begin + e0 + e];
+                            load_run(h + row * f_in + f0 + f, depth - f, wide, run);
+                        }
                     });
-                    load_factor(tile, col_bits + 1, true, depth, units, right,
-                                [&](int f, int k) { return q[q0 + (long long)(k) * f_in + f0 + f]; });
+                    load_factor<Tile, Tile::cols, true>(right, [&](int f, int k, T(&run)[tile_side]) {
+                        if (k < units) {
+                            load_run(q + (long long)(k) * f_in + f0 + f, depth - f, wide, run);
+                        }
+                    });
                     __syncthreads();
-                    multiply_tile(tile, left, right, depth, sum);
+                    multiply_tile<Tile>(left, right, depth, sum);
                     __syncthreads();
                 }
             }
 #pragma unroll
-            for (int i = 0; i < lane_rows; i++) {
+            for (int i = 0; i < tile_side; i++) {
+                const int e = Tile::row() + i;
+                T z[tile_side] = {};
+                if (e < edges) {
+                    network.add_z(edge_ids[piece.begin + e0 + e], k0 + Tile::col(), z);
+                }
 #pragma unroll
-                for (int j = 0; j < lane_cols; j++) {
-                    const int e = tile.row(i), k = tile.col(j);
-                    if (e < edges && k < units) {
-                        const bool active = network.active(edge_ids[piece.begin + e0 + e], k0 + k);
-                        s_tile[e * tile.col_stride() + k] = active ? sum[i][j] : T(0);
-                    }
+                for (int j = 0; j < tile_side && e < edges; j++) {
+                    s_tile[e * Tile::col_stride + Tile::col() + j] = network.active(z[j]) ? sum[i][j] : T(0);
                 }
             }
             __syncthreads();
             if (s < count) {
-                first_layer_sums(tile, s_tile, edges, units, edge_ids, piece.begin + e0, k0, d, hidden, weights, x, bias,
-                                 !add && k0 == 0, !add && e0 == 0, to_coords,
-                                 to_params == nullptr ? nullptr : to_params + s * (d + 1) * hidden);
+                T* const of_piece = to_params == nullptr ? nullptr : to_params + s * (d + 1) * hidden;
+                first_layer_sums<Tile>(s_tile, edges, units, edge_ids, piece.begin + e0, k0, d, hidden, weights, x,
+                                       bias, !add && k0 == 0, !add && e0 == 0, to_coords, of_piece);
             }
             __syncthreads();
         }

@@ -1,10 +1,10 @@
-// Products of tall matrices with small ones: out = left right, of any number of rows.
+// Products of tall matrices with small ones: out = left right, for any number of rows.
 //
-// A block computes a tile of `matrix_rows` rows and `cols` columns: wide tiles use what they have loaded more often, narrow
-// ones waste less where there are few columns. It goes through the depth in steps of `matrix_depth`, for which both factors
-// lie in shared memory; a thread has matrix_rows * cols / matrix_threads sums in registers. What a step adds to a sum is
-// rounded on its own, so that chains of roundings stay short. A row of the result depends on that row of `left` alone, in
-// its bits as well: not on the number of rows, as a library's product does.
+// A block computes a tile of `matrix_rows` rows and `cols` columns: wide tiles reuse loaded values more often, narrow
+// ones waste less for few columns. It loops over the depth in steps of `matrix_depth`, with both factors in shared
+// memory; a thread has matrix_rows * cols / matrix_threads sums in registers. The sum of a step is rounded separately,
+// to avoid long chains of additions. A row of the result depends bitwise only on that row of `left`, not on the number
+// of rows, as in a library's product.
 #pragma once
 
 #include "products.cuh"
@@ -13,18 +13,18 @@ constexpr int matrix_threads = 256;
 constexpr int matrix_rows = 128;
 constexpr int matrix_depth = 16;
 
-// Blocks that a multiprocessor shall hold at a time: this sets the registers of a thread, here so that none spill.
+// Minimum of resident blocks per multiprocessor (__launch_bounds__); the resulting register limit causes no spills.
 template <class T> constexpr int matrix_blocks_per_sm = sizeof(T) == 4 ? 2 : 1;
 
-// out[m, n] = sum over k < depth of left[m, k] right[k, n], added to what is there if `add`. Rows of `left` are `depth`
-// elements long, those of `out` `width`; right[k, n] is at k * k_stride + n * n_stride, one of which is 1.
+// out[m, n] = sum over k < depth of left[m, k] right[k, n], added to `out` if `add`. Rows of `left` have `depth`
+// elements, those of `out` `width`; right[k, n] is at k * k_stride + n * n_stride, one of which is 1.
 template <class T, int cols>
 __global__ void __launch_bounds__(256, matrix_blocks_per_sm<T>)
 multiply(const T* __restrict__ left, const T* __restrict__ right, long long num_rows, int depth, int width,
          long long k_stride, long long n_stride, int add, T* __restrict__ out) {
     constexpr int lane_n = 4, lanes_n = cols / lane_n;
     constexpr int lane_m = matrix_rows * lanes_n / matrix_threads;
-    // One access more than a row has: neighbours along the depth then fall into different banks.
+    // Padded by one access, so that neighbours along the depth are in different banks.
     constexpr int left_stride = matrix_rows + 4, right_stride = cols + 4;
     __shared__ __align__(16) T left_tile[matrix_depth * left_stride];
     __shared__ __align__(16) T right_tile[matrix_depth * right_stride];
@@ -42,7 +42,8 @@ multiply(const T* __restrict__ left, const T* __restrict__ right, long long num_
             left_tile[k * left_stride + row] = there ? left[(m0 + row) * depth + k0 + k] : T(0);
         }
         for (int i = threadIdx.x; i < cols * matrix_depth; i += matrix_threads) {
-            const int k = k_stride == 1 ? i % matrix_depth : i / cols, col = k_stride == 1 ? i / matrix_depth : i % cols;
+            const int k = k_stride == 1 ? i % matrix_depth : i / cols;
+            const int col = k_stride == 1 ? i / matrix_depth : i % cols;
             const bool there = k < here && col < columns;
             right_tile[k * right_stride + col] = there ? right[(k0 + k) * k_stride + (n0 + col) * n_stride] : T(0);
         }
@@ -54,21 +55,9 @@ multiply(const T* __restrict__ left, const T* __restrict__ right, long long num_
                 T l[lane_m], r[lane_n];
                 read(left_tile + k * left_stride + m, l);
                 read(right_tile + k * right_stride + n, r);
-#pragma unroll
-                for (int i = 0; i < lane_m; i++) {
-#pragma unroll
-                    for (int j = 0; j < lane_n; j++) {
-                        part[i][j] += l[i] * r[j];
-                    }
-                }
+                add_outer(l, r, part);
             }
-#pragma unroll
-            for (int i = 0; i < lane_m; i++) {
-#pragma unroll
-                for (int j = 0; j < lane_n; j++) {
-                    total[i][j] += part[i][j];
-                }
-            }
+            add_to(total, part);
         }
         __syncthreads();
     }

@@ -1,19 +1,19 @@
-// Small matrix products by all threads of a block, 32, 64 or 128 of them, of factors that functions give element by
-// element. A lane has 4 by 2 sums in registers. Lanes that a tile does not need split the depth; their sums meet at the
-// end, in order. No depth beyond 256: chains of roundings stay short.
+// Small matrix products by all 32, 64 or 128 threads of a block, with functions that return the elements of the
+// factors. A lane has 4 by 2 sums in registers. Lanes that a tile does not need split the depth, and their sums are
+// added in order at the end. The depth is at most 256, to avoid long chains of additions.
 #pragma once
 
 #include "rows.cuh"
 
 constexpr int lane_rows = 4;
 constexpr int lane_cols = 2;
-constexpr int product_depth = 16;  // of what is loaded at a time
-constexpr int product_side = 32;   // rows and columns of a tile at most
-// Of rows in shared memory: a multiple of what a lane reads at a time, and columns fall into different banks.
+constexpr int product_depth = 16;  // depth that is loaded at a time
+constexpr int product_side = 32;   // most rows and columns of a tile
+// Stride of rows in shared memory: a multiple of a lane's access, with columns in different banks.
 constexpr int product_stride = product_side + 4;
 constexpr int product_elements = 2 * product_stride * product_depth;
 
-// Blocks that a multiprocessor shall hold at a time: this sets the registers of a thread, here so that none spill.
+// Minimum of resident blocks per multiprocessor (__launch_bounds__); the resulting register limit causes no spills.
 template <class T> constexpr int product_blocks_per_sm = sizeof(T) == 4 ? 5 : 4;
 
 __device__ inline int bits(int number) { return number <= 1 ? 0 : 32 - __clz(number - 1); }
@@ -23,7 +23,7 @@ struct Tile {
     int row_bits;
     int col_bits;
 
-    // For a product of so many rows and columns; it may have fewer of either, or more.
+    // For a product of about this many rows and columns.
     static __device__ Tile of(int rows, int cols) {
         const int lane_bits = bits(blockDim.x), col_bits = min(bits((cols + lane_cols - 1) / lane_cols), 4);
         const int row_bits = min(bits((rows + lane_rows - 1) / lane_rows), min(3, lane_bits - col_bits));
@@ -37,7 +37,7 @@ struct Tile {
     __device__ int slice() const { return threadIdx.x >> (row_bits + col_bits); }
 };
 
-// Neighbours in shared memory, up to 16 bytes at a time.
+// Consecutive values, up to 16 bytes at a time.
 template <class T, int n> __device__ void read(const T* from, T (&to)[n]) {
     constexpr int step = n * int(sizeof(T)) < 16 ? n : 16 / int(sizeof(T));
 #pragma unroll
@@ -50,6 +50,40 @@ template <class T, int n> __device__ void read(const T* from, T (&to)[n]) {
     }
 }
 
+template <class T, int n> __device__ void write(T* to, const T (&from)[n]) {
+    constexpr int step = n * int(sizeof(T)) < 16 ? n : 16 / int(sizeof(T));
+#pragma unroll
+    for (int i = 0; i < n; i += step) {
+        Pack<T, step> pack;
+#pragma unroll
+        for (int k = 0; k < step; k++) {
+            pack.at[k] = from[i + k];
+        }
+        store_pack(to + i, pack);
+    }
+}
+
+// sum[i][j] += left[i] right[j].
+template <class T, int m, int n> __device__ void add_outer(const T (&left)[m], const T (&right)[n], T (&sum)[m][n]) {
+#pragma unroll
+    for (int i = 0; i < m; i++) {
+#pragma unroll
+        for (int j = 0; j < n; j++) {
+            sum[i][j] += left[i] * right[j];
+        }
+    }
+}
+
+template <class T, int m, int n> __device__ void add_to(T (&sum)[m][n], const T (&part)[m][n]) {
+#pragma unroll
+    for (int i = 0; i < m; i++) {
+#pragma unroll
+        for (int j = 0; j < n; j++) {
+            sum[i][j] += part[i][j];
+        }
+    }
+}
+
 template <class T> struct Product {
     Tile tile;
     T* buffer;  // product_elements in shared memory, aligned to 16 bytes
@@ -57,7 +91,7 @@ template <class T> struct Product {
 
     __device__ Product(const Tile& tile, T* buffer) : tile(tile), buffer(buffer), sum{} {}
 
-    // total += sum; sum = 0: chains of roundings stay short.
+    // total += sum; sum = 0, to avoid long chains of additions.
     __device__ void move_to(T (&total)[lane_rows][lane_cols]) {
 #pragma unroll
         for (int i = 0; i < lane_rows; i++) {
@@ -69,10 +103,12 @@ template <class T> struct Product {
         }
     }
 
-    // sum(y, z) += sum over x < depth of left(x, y) right(x, z), y < rows and z < cols. Neighbouring threads load neighbours
-    // along x where `left_x` or `right_x` says so. All threads have to come; what they have stored before is not yet seen.
+    // sum(y, z) += sum over x < depth of left(x, y) right(x, z), y < rows and z < cols. Consecutive threads
+    // load along x if `left_x` or `right_x`. All threads must call this; values that they stored before are not yet
+    // visible.
     template <class Left, class Right>
-    __device__ void add(int rows, int cols, int depth, bool left_x, bool right_x, const Left& left, const Right& right) {
+    __device__ void add(int rows, int cols, int depth, bool left_x, bool right_x, const Left& left,
+                        const Right& right) {
         T* const other = buffer + product_depth * product_stride;
         for (int x0 = 0; x0 < depth; x0 += product_depth) {
             const int here = min(product_depth, depth - x0);
@@ -84,7 +120,7 @@ template <class T> struct Product {
         }
     }
 
-    // Leave the whole sums with the threads of the first slice.
+    // The threads of the first slice receive the complete sums.
     __device__ void reduce() {
         const int slices = tile.slices(), size = tile.rows() * tile.cols();
         const int place = tile.row() * tile.cols() + tile.col();
@@ -111,7 +147,7 @@ template <class T> struct Product {
         __syncthreads();
     }
 
-    // to(y, z, sum(y, z)) of every whole sum, each by one thread.
+    // Calls to(y, z, sum(y, z)) for every complete sum, each by one thread.
     template <class To> __device__ void each(int rows, int cols, const To& to) const {
 #pragma unroll
         for (int i = 0; i < lane_rows; i++) {
@@ -136,7 +172,7 @@ private:
         }
     }
 
-    // The slice's share of what is loaded; it is rounded on its own, so that chains of roundings stay short.
+    // The slice's share of the loaded depth, rounded separately to avoid long chains of additions.
     __device__ void multiply(const T* other, int depth) {
         const int share = product_depth / tile.slices(), begin = tile.slice() * share;
         const T* left = buffer + begin * product_stride + tile.row();
@@ -147,28 +183,16 @@ private:
             T l[lane_rows], r[lane_cols];
             read(left, l);
             read(right, r);
-#pragma unroll
-            for (int i = 0; i < lane_rows; i++) {
-#pragma unroll
-                for (int j = 0; j < lane_cols; j++) {
-                    part[i][j] += l[i] * r[j];
-                }
-            }
+            add_outer(l, r, part);
             left += product_stride;
             right += product_stride;
         }
-#pragma unroll
-        for (int i = 0; i < lane_rows; i++) {
-#pragma unroll
-            for (int j = 0; j < lane_cols; j++) {
-                sum[i][j] += part[i][j];
-            }
-        }
+        add_to(sum, part);
     }
 };
 
-// products[c, y, z] = sum over the rows x of chunk c, `chunk` of them or what is left, of left[x, left_first + y]
-// right[x, right_first + z]; rows of left and right are `left_stride` and `right_stride` apart. A block for each tile.
+// products[c, y, z] = sum over the rows x of chunk c (`chunk` rows, the last may have fewer) of left[x, left_first + y]
+// right[x, right_first + z]; rows of left and right are `left_stride` and `right_stride` apart. One block per tile.
 template <class T>
 __global__ void __launch_bounds__(128, product_blocks_per_sm<T>)
 product_rows(const T* __restrict__ left, long long left_stride, int left_first, const T* __restrict__ right,

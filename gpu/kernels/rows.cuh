@@ -1,22 +1,22 @@
-// Rows of a CSR array by groups of lanes, for families that gather rows of columns: the lanes of a group, at most a warp,
-// lie along the columns first, what is left of them along the positions of a piece (see sums.cuh).
+// Sums over rows of a CSR array by groups of lanes, at most a warp, for families that gather rows of columns. Lanes are
+// assigned to columns first, the remaining ones to the positions of a piece (see sums.cuh).
 //
-// Numbers of lanes are known at run time, so that a width of 1 wastes no more than a width of 100; they depend on the width
-// alone, and so does the order of sums. A lane has several columns where 16 bytes can be read at a time. Every thread of a
-// block reaches the shuffles, also those beyond the last piece.
+// Numbers of lanes are run-time values, to use small widths efficiently; they depend only on the width, as does the
+// order of sums. A lane has several columns if 16 bytes can be read at a time. Every thread of a block reaches the
+// shuffles, even beyond the last piece.
 #pragma once
 
 #include "sums.cuh"
 
 constexpr int row_threads = 128;
 
-// Blocks that a multiprocessor shall hold at a time: this sets the registers of a thread, here so that none spill.
+// Minimum of resident blocks per multiprocessor (__launch_bounds__); the resulting register limit causes no spills.
 constexpr int row_blocks_per_sm = 8;
 template <class T, class I> constexpr int gather_blocks_per_sm = sizeof(T) + sizeof(I) <= 8 ? row_blocks_per_sm : 7;
 template <class T, class I> constexpr int few_row_blocks_per_sm = sizeof(T) + sizeof(I) <= 8 ? 6 : 5;
 
-// Neighbours in memory, read and written as one.
-template <class S, int n> struct alignas(sizeof(S) * n) Pack {
+// Consecutive values, accessed at once, or in two halves for 32 bytes, because arrays are aligned to 16.
+template <class S, int n> struct alignas(sizeof(S) * n < 16 ? sizeof(S) * n : 16) Pack {
     S at[n];
 };
 
@@ -26,7 +26,7 @@ template <int n, class S> __device__ Pack<S, n> load_pack(const S* from) {
     return *reinterpret_cast<const Pack<S, n>*>(from);
 }
 
-// Row number `row` of columns: a distance in bytes takes one instruction.
+// Row number `row` of columns; an offset in bytes takes one instruction.
 template <int n, class S, class I> __device__ Pack<S, n> load_row(const S* columns, I row, int width) {
     const char* const from = reinterpret_cast<const char*>(columns) + (long long)(row) * (width * int(sizeof(S)));
     return *reinterpret_cast<const Pack<S, n>*>(from);
@@ -49,7 +49,7 @@ struct Lanes {
     __device__ int position() const { return (threadIdx.x >> column_bits) & (positions() - 1); }
 };
 
-// Sum over the lanes of a group that share a column; all of them get it.
+// Sum over the lanes of a group that share a column, returned to all of them.
 template <class T> __device__ T sum_over_positions(const Lanes& lanes, T sum) {
 #pragma unroll 1
     for (int bit = lanes.column_bits; bit < lanes.bits(); bit++) {
@@ -58,16 +58,35 @@ template <class T> __device__ T sum_over_positions(const Lanes& lanes, T sum) {
     return sum;
 }
 
-// Sum over the lanes of a group that share a position.
-template <class T> __device__ T sum_over_columns(const Lanes& lanes, T sum) {
-#pragma unroll 1
-    for (int bit = 0; bit < lanes.column_bits; bit++) {
-        sum += __shfl_xor_sync(0xffffffffu, sum, 1 << bit);
+// The same for several columns, divided by `divisor`.
+template <class T, int n>
+__device__ Pack<T, n> sums_over_positions(const Lanes& lanes, const Sum<T> (&sums)[n], T divisor = T(1)) {
+    Pack<T, n> total;
+#pragma unroll
+    for (int r = 0; r < n; r++) {
+        total.at[r] = sum_over_positions(lanes, sums[r].value()) / divisor;
     }
-    return sum;
+    return total;
 }
 
-// What a block of threads does: `tiles` tiles of columns for the same pieces, one group of lanes for each piece.
+// Sums over the lanes of a group that share a position, returned to all of them.
+template <class T, int count> __device__ void sum_over_columns(const Lanes& lanes, T (&sums)[count]) {
+#pragma unroll 1
+    for (int bit = 0; bit < lanes.column_bits; bit++) {
+#pragma unroll
+        for (int u = 0; u < count; u++) {
+            sums[u] += __shfl_xor_sync(0xffffffffu, sums[u], 1 << bit);
+        }
+    }
+}
+
+template <class T> __device__ T sum_over_columns(const Lanes& lanes, T sum) {
+    T sums[1] = {sum};
+    sum_over_columns(lanes, sums);
+    return sums[0];
+}
+
+// The work of a block of threads: `tiles` tiles of columns for the same pieces, one group of lanes per piece.
 template <int n> struct Place {
     int column;       // the first of this lane's n columns
     long long piece;  // number of the piece
@@ -84,15 +103,15 @@ template <int n> struct Place {
 // Rows of columns that a lane loads before it uses the first of them.
 constexpr int unroll = 4;
 
-// Walks a group's piece of `size` positions. Each lane fetches for one position what leads to its row of columns, an Item,
-// and the lanes pass these on: so no row waits for indices of its own, and a lane can load `unroll` rows at a time.
-// use(items, there, e, k) is called for `unroll` terms at a time, the lane's terms number k .. k + unroll - 1: items[u] is
-// the Item of position e[u] of the piece. Where there[u] is false, and in all lanes that are not `active`, the lane has no
-// such term, and items[u] must not be used.
+// Iterates over a group's piece of `size` positions. Each lane fetches the Item of one position, which leads to a row
+// of columns, and the lanes exchange Items: no row waits for its own indices, and a lane can load `unroll` rows at a
+// time. use(items, there, e, k) is called for `unroll` terms at a time, the lane's terms number k .. k + unroll - 1:
+// items[u] is the Item of position e[u] of the piece. If there[u] is false, or the lane is not `active`, the lane has
+// no such term, and items[u] must not be used.
 template <class Item, class Fetch, class Use>
 __device__ void each_position(const Lanes& lanes, int size, bool active, const Fetch& fetch, const Use& use) {
     const int count = 1 << lanes.bits(), lane = threadIdx.x & (count - 1);
-    int longest = size;  // of the warp's groups: all of its lanes have to reach the shuffles
+    int longest = size;  // of all groups of the warp, whose lanes must all reach the shuffles
 #pragma unroll 1
     for (int bit = lanes.bits(); bit < 5; bit++) {
         longest = max(longest, __shfl_xor_sync(0xffffffffu, longest, 1 << bit));
@@ -122,7 +141,14 @@ __device__ void each_position(const Lanes& lanes, int size, bool active, const F
     }
 }
 
-// Loads the columns of row items[u] for every u that is there, zero for the others.
+// An Item: the row of columns of a position.
+template <class I> struct Source {
+    I row;
+
+    __device__ Source of_lane(int lane, int lanes) const { return {__shfl_sync(0xffffffffu, row, lane, lanes)}; }
+};
+
+// Loads the columns of row items[u] if there[u], else zeros.
 template <int n, class S, class Item>
 __device__ void load_rows(const S* columns, int width, const Item (&items)[unroll], const bool (&there)[unroll],
                           Pack<S, n> (&rows)[unroll]) {

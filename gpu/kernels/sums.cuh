@@ -1,18 +1,18 @@
-// Sums in a fixed order, for every family: over the rows of a CSR array, cut into pieces, and over the rows of a matrix.
+// Sums in a fixed order, for every family: over rows of a CSR array, cut into pieces, and over rows of a matrix.
 //
-// Row i has the positions offsets[i]..offsets[i+1]-1. A row of at most `PART_SIZE` positions is one piece, that of its number. A
-// longer one is cut into parts of `PART_SIZE` positions, counted from its own start; the graph has a list of them all, and part
-// number t is piece num_rows + t. So the sums of a row depend on that row alone, whatever else a graph holds.
+// Row i has the positions offsets[i]..offsets[i+1]-1. A row with at most `PART_SIZE` positions is one piece, with the
+// row's number. A longer one is cut into parts of `PART_SIZE` positions, counted from its own start; the graph has a
+// list of all parts, and part number t is piece num_rows + t. Therefore the sums of a row depend only on that row.
 //
-// The piece of a whole row writes the row's result, a part one row of an overflow array, which finish_rows adds up in a
-// tree whose shape depends on the number of parts alone. A long row's own number is an empty piece: what that writes,
-// finish_rows replaces.
+// The piece of a whole row writes the result of the row. A part writes a row of an overflow array, which finish_rows
+// adds in a tree whose shape depends only on the number of parts. The number of a long row is an empty piece, whose
+// result finish_rows overwrites.
 //
-// Where all terms are alike, all roundings of a chain of additions go the same way: 4 equal terms err by nothing, 16 by 2.3
-// eps, 256 by 32 eps. So no chain has more than 16 terms, and there are few levels of those.
+// If all terms are equal, all roundings of a chain of additions have the same direction: the error is 0 for 4 terms,
+// 2.3 eps for 16, and 32 eps for 256. Therefore no chain has more than 16 terms, with few levels of chains.
 #pragma once
 
-// A sum in runs of 16 terms, for up to 256 of them.
+// A sum of up to 256 terms in runs of 16.
 template <class T> struct Sum {
     T total = T(0);
     T run = T(0);
@@ -28,7 +28,7 @@ template <class T> struct Sum {
     __device__ T value() const { return total + run; }
 };
 
-// A sum in runs of 2^run_bits terms, whose sums are summed alike, and so on; at the last level, in one chain.
+// A sum in runs of 2^run_bits terms, applied recursively to the sums of runs; the last level is one chain.
 template <class T, int levels, int run_bits> struct TreeSum {
     T sums[levels] = {};
 
@@ -54,21 +54,21 @@ template <class T, int levels, int run_bits> struct TreeSum {
     }
 };
 
-// For sums of any length.
+// For sums of any number of terms.
 template <class T> using LongSum = TreeSum<T, 6, 3>;
 
 // Positions of a part, as in graphs.py.
 constexpr int PART_SIZE = 128;
 
-// What a thread knows of its piece.
+// The piece of a thread.
 template <class I> struct Piece {
     I row;
     I begin;   // first position
     int size;  // number of positions
 };
 
-// Rows and their pieces. Where `offsets` is null, row i has the one position i. `parts` holds the row of every part, then the
-// first position of every part: twice num_pieces - num_rows numbers. Where it is null, no row is cut.
+// Rows and their pieces. If `offsets` is null, row i has the single position i. `parts` contains the row of every part,
+// then the first position of every part: 2 * (num_pieces - num_rows) numbers. If it is null, no row is cut.
 template <class I> struct Cut {
     const I* offsets;
     const I* parts;
@@ -100,7 +100,7 @@ template <class I> struct Cut {
         return longest;
     }
 
-    // Returns the address that piece number s writes its `width` sums to: a row of `out`, or of `overflow` for a part.
+    // The output of piece number s, `width` sums: a row of `out`, or of `overflow` for a part.
     template <class T> __device__ T* target(long long s, int width, T* out, T* overflow) const {
         return is_row(s) ? out + s * width : overflow + (s - num_rows) * width;
     }
@@ -112,13 +112,14 @@ template <class T> __device__ T sum_over_y(T sum, T (*sums)[32]) {
     __syncthreads();
     if (threadIdx.y == 0) {
         const int x = threadIdx.x;
-        sum = ((sum + sums[1][x]) + (sums[2][x] + sums[3][x])) + ((sums[4][x] + sums[5][x]) + (sums[6][x] + sums[7][x]));
+        const T second_half = (sums[4][x] + sums[5][x]) + (sums[6][x] + sums[7][x]);
+        sum = ((sum + sums[1][x]) + (sums[2][x] + sums[3][x])) + second_half;
     }
     return sum;
 }
 
-// The long row of a block: one block for each of them and each tile of 32 columns. The list has the row, its first part and
-// the part after its last, `num_long` of each.
+// The long row of a block; there is a block for each of them and each tile of 32 columns. The list has `num_long` rows,
+// then the first part of each, then the part after the last of each.
 template <class I> struct LongRow {
     long long row;
     long long first;
@@ -147,7 +148,7 @@ template <class I> struct LongRow {
     }
 };
 
-// out[row] = sum of the overflow rows of its parts, divided by divisor[row] where there are divisors, for every long row.
+// out[row] = sum of the overflow rows of its parts, divided by divisor[row] if not null, for every long row.
 template <class T, class I>
 __global__ void __launch_bounds__(256)
 finish_rows(const T* __restrict__ overflow, const I* __restrict__ long_rows, long long num_long, int width,
@@ -163,13 +164,11 @@ finish_rows(const T* __restrict__ overflow, const I* __restrict__ long_rows, lon
 // out[row] = sum over its positions of values[order[position]].
 template <class T, class I>
 __global__ void __launch_bounds__(128)
-gather_rows(const T* __restrict__ values, const I* __restrict__ order, const I* __restrict__ offsets,
-            const I* __restrict__ parts, long long num_rows, long long num_pieces, int width, int lane_bits,
+gather_rows(const T* __restrict__ values, const I* __restrict__ order, const Cut<I> cut, int width, int lane_bits,
             T* __restrict__ out, T* __restrict__ overflow) {
-    const Cut<I> cut{offsets, parts, num_rows, num_pieces};
     const long long s = (long long)(blockIdx.x) * (128 >> lane_bits) + (threadIdx.x >> lane_bits);
     const Piece<I> piece = cut.piece(s);
-    if (s < num_pieces) {
+    if (s < cut.num_pieces) {
         T* const target = cut.target(s, width, out, overflow);
         for (int j = threadIdx.x & ((1 << lane_bits) - 1); j < width; j += 1 << lane_bits) {
             Sum<T> sum;
@@ -181,14 +180,12 @@ gather_rows(const T* __restrict__ values, const I* __restrict__ order, const I* 
     }
 }
 
-// The piece's row of values; zero where the piece is empty: what no edge reads must leave no trace, NaN or not.
+// The piece's row of values; zero for an empty piece, so that values that no edge reads have no effect, even NaN.
 template <class T, class I>
 __global__ void __launch_bounds__(128)
-spread_rows(const T* __restrict__ values, const I* __restrict__ offsets, const I* __restrict__ parts, long long num_rows,
-            long long num_pieces, int width, T* __restrict__ out) {
-    const Cut<I> cut{offsets, parts, num_rows, num_pieces};
+spread_rows(const T* __restrict__ values, const Cut<I> cut, int width, T* __restrict__ out) {
     const long long i = (long long)(blockIdx.x) * blockDim.x + threadIdx.x;
-    if (i < num_pieces * width) {
+    if (i < cut.num_pieces * width) {
         const long long s = i / width;
         const Piece<I> piece = cut.piece(s);
         out[i] = piece.size > 0 ? values[(long long)(piece.row) * width + i - s * width] : T(0);
@@ -198,7 +195,8 @@ spread_rows(const T* __restrict__ values, const I* __restrict__ offsets, const I
 // out[row] = values[row], zero for a row without positions.
 template <class T, class I>
 __global__ void __launch_bounds__(128)
-rows_of_pieces(const T* __restrict__ values, const I* __restrict__ offsets, long long num_rows, int width, T* __restrict__ out) {
+rows_of_pieces(const T* __restrict__ values, const I* __restrict__ offsets, long long num_rows, int width,
+               T* __restrict__ out) {
     const long long i = (long long)(blockIdx.x) * blockDim.x + threadIdx.x;
     if (i < num_rows * width) {
         const long long row = i / width;
@@ -206,12 +204,12 @@ rows_of_pieces(const T* __restrict__ values, const I* __restrict__ offsets, long
     }
 }
 
-// sums[y] = sum of rows y * block_rows.. of values, `block_rows` of them or what is left, then plus the rows of `earlier`, the last
-// one first, then plus what was there if `accumulate`. Each row is a matrix (outer, width / outer), written transposed.
+// sums[y] = sum of (up to) `block_rows` rows of values from y * block_rows on, plus the rows of `earlier`, the last one
+// first, plus the old sums[y] if `accumulate`. Each row is a matrix (outer, width / outer), written transposed.
 template <class T>
 __global__ void __launch_bounds__(256)
-sum_rows(const T* __restrict__ values, long long num_rows, long long width, int block_rows, long long outer, const T* earlier,
-         int num_earlier, int accumulate, T* sums) {
+sum_rows(const T* __restrict__ values, long long num_rows, long long width, int block_rows, long long outer,
+         const T* earlier, int num_earlier, int accumulate, T* sums) {
     __shared__ T parts[8][32];
     const long long j = (long long)(blockIdx.x) * 32 + threadIdx.x;
     const long long begin = (long long)(blockIdx.y) * block_rows;

@@ -1,13 +1,13 @@
-// Weighted aggregation: sum, mean, min or max of the messages w_e x_j over the in-edges of a destination i. gpu/weighted.py
-// states the formulas and puts the kernels together. Null pointers leave out what they stand for; null weights are ones, null
-// edge_ids say that row and position are the same.
+// Weighted aggregation: sum, mean, min or max of the messages w_e x_j over the in-edges of a destination i.
+// gpu/weighted.py states the formulas and launches the kernels. Null pointers omit a term or an output; null weights
+// are ones, and with null edge_ids, rows of edge arrays equal positions.
 #include "rows.cuh"
 
 template <class T, class I> __device__ T weight_of(const T* weights, const I* edge_ids, I p) {
     return weights == nullptr ? T(1) : weights[edge_ids == nullptr ? p : edge_ids[p]];
 }
 
-// The row of columns that belongs to a position, and what it is multiplied by.
+// The row of columns of a position, and its coefficient.
 template <class T, class I, int count> struct Weighted {
     I row;
     T weights[count];
@@ -22,15 +22,13 @@ template <class T, class I, int count> struct Weighted {
     }
 };
 
-// out[row] = sum over its positions of the weights; the number of positions where these are null.
+// out[row] = sum of the weights over its positions, or their number if the weights are null.
 template <class T, class I>
 __global__ void __launch_bounds__(128, gather_blocks_per_sm<T, I>)
-weighted_degrees(const T* __restrict__ weights, const I* __restrict__ offsets, const I* __restrict__ parts,
-                 long long num_rows, long long num_pieces, const I* __restrict__ edge_ids, int position_bits,
+weighted_degrees(const T* __restrict__ weights, const Cut<I> cut, const I* __restrict__ edge_ids, int position_bits,
                  T* __restrict__ out, T* __restrict__ overflow) {
     const Lanes lanes{0, position_bits};
     const long long s = Place<1>(lanes, 1).piece;
-    const Cut<I> cut{offsets, parts, num_rows, num_pieces};
     const Piece<I> piece = cut.piece(s);
     Sum<T> sum;
     int k = 0;
@@ -38,25 +36,22 @@ weighted_degrees(const T* __restrict__ weights, const I* __restrict__ offsets, c
         sum.add(weight_of(weights, edge_ids, piece.begin + I(e)), k++);
     }
     const T total = sum_over_positions(lanes, sum.value());
-    if (s < num_pieces && lanes.position() == 0) {
+    if (s < cut.num_pieces && lanes.position() == 0) {
         *cut.target(s, 1, out, overflow) = total;
     }
 }
 
 // out[row] = sum over its positions of weights values[src] and, if `second`, weights_2 (values_2[src] - centre[row]),
-// divided by degree[row] where the row is whole; finish_rows does it for the others.
+// divided by degree[row] for whole rows; finish_rows divides those of long rows.
 template <class T, class I, bool wide, bool second>
 __global__ void __launch_bounds__(128, second ? few_row_blocks_per_sm<T, I> : gather_blocks_per_sm<T, I>)
 weighted_sum(const T* __restrict__ weights, const T* __restrict__ values, const T* __restrict__ weights_2,
              const T* __restrict__ values_2, const T* __restrict__ centre, const T* __restrict__ degree,
-             const I* __restrict__ offsets, const I* __restrict__ parts, long long num_rows, long long num_pieces,
-             const I* __restrict__ indices, const I* __restrict__ edge_ids, int width, int column_bits, int position_bits,
-             T* __restrict__ out, T* __restrict__ overflow) {
+             const Cut<I> cut, const I* __restrict__ indices, const I* __restrict__ edge_ids, int width,
+             const Lanes lanes, T* __restrict__ out, T* __restrict__ overflow) {
     constexpr int n = pack_elements<T, wide>;
     using Item = Weighted<T, I, second ? 2 : 1>;
-    const Lanes lanes{column_bits, position_bits};
     const Place<n> place(lanes, width);
-    const Cut<I> cut{offsets, parts, num_rows, num_pieces};
     const Piece<I> piece = cut.piece(place.piece);
     const bool inside = place.column < width;
     Pack<T, n> base{};
@@ -95,12 +90,8 @@ weighted_sum(const T* __restrict__ weights, const T* __restrict__ values, const 
                 }
             }
         });
-    Pack<T, n> total;
-#pragma unroll
-    for (int r = 0; r < n; r++) {
-        total.at[r] = sum_over_positions(lanes, sum[r].value());
-    }
-    if (place.piece < num_pieces && inside && lanes.position() == 0) {
+    Pack<T, n> total = sums_over_positions(lanes, sum);
+    if (place.piece < cut.num_pieces && inside && lanes.position() == 0) {
         if (degree != nullptr && piece.size > 0 && cut.is_row(place.piece)) {
             const T by = degree[piece.row];
 #pragma unroll
@@ -120,8 +111,9 @@ template <class T, class I> struct Candidate {
     I location;
 };
 
-// Whether b goes before a, whichever was looked at first: NaN before numbers, the lowest location of equals.
-template <class T, class I> __device__ bool goes_before(const Candidate<T, I>& b, const Candidate<T, I>& a, bool largest) {
+// Whether b precedes a, independent of the order of comparisons: NaN before numbers, then the lowest location.
+template <class T, class I>
+__device__ bool goes_before(const Candidate<T, I>& b, const Candidate<T, I>& a, bool largest) {
     if (b.location < I(0) || a.location < I(0)) {
         return b.location >= I(0);
     }
@@ -132,17 +124,15 @@ template <class T, class I> __device__ bool goes_before(const Candidate<T, I>& b
     return (largest ? b.value > a.value : b.value < a.value) || (b.value == a.value && b.location < a.location);
 }
 
-// The largest or smallest message of a row and its location; those of parts into the overflow arrays.
+// The largest or smallest message of a row and its location; those of parts are written to the overflow arrays.
 template <class T, class I, bool wide>
 __global__ void __launch_bounds__(128, gather_blocks_per_sm<T, I>)
-weighted_extrema(const T* __restrict__ weights, const T* __restrict__ values, const I* __restrict__ offsets,
-                 const I* __restrict__ parts, long long num_rows, long long num_pieces, const I* __restrict__ indices,
-                 const I* __restrict__ edge_ids, int width, int largest, int column_bits, int position_bits, T* __restrict__ out,
-                 I* __restrict__ location, T* __restrict__ overflow, I* __restrict__ overflow_location) {
+weighted_extrema(const T* __restrict__ weights, const T* __restrict__ values, const Cut<I> cut,
+                 const I* __restrict__ indices, const I* __restrict__ edge_ids, int width, int largest,
+                 const Lanes lanes, T* __restrict__ out, I* __restrict__ location, T* __restrict__ overflow,
+                 I* __restrict__ overflow_location) {
     constexpr int n = pack_elements<T, wide>;
-    const Lanes lanes{column_bits, position_bits};
     const Place<n> place(lanes, width);
-    const Cut<I> cut{offsets, parts, num_rows, num_pieces};
     const Piece<I> piece = cut.piece(place.piece);
     const bool inside = place.column < width;
     Candidate<T, I> best[n];
@@ -164,7 +154,8 @@ weighted_extrema(const T* __restrict__ weights, const T* __restrict__ values, co
             for (int u = 0; u < unroll; u++) {
 #pragma unroll
                 for (int r = 0; r < n; r++) {
-                    const Candidate<T, I> next{items[u].weights[0] * x[u].at[r], there[u] ? piece.begin + I(e[u]) : I(-1)};
+                    const I location = there[u] ? piece.begin + I(e[u]) : I(-1);
+                    const Candidate<T, I> next{items[u].weights[0] * x[u].at[r], location};
                     best[r] = goes_before(next, best[r], largest) ? next : best[r];
                 }
             }
@@ -178,7 +169,7 @@ weighted_extrema(const T* __restrict__ weights, const T* __restrict__ values, co
             best[r] = goes_before(next, best[r], largest) ? next : best[r];
         }
     }
-    if (place.piece < num_pieces && place.column < width && lanes.position() == 0) {
+    if (place.piece < cut.num_pieces && place.column < width && lanes.position() == 0) {
         T* const target = cut.target(place.piece, width, out, overflow) + place.column;
         I* const target_location =
             cut.target(place.piece, width, location, overflow_location) + place.column;
@@ -192,7 +183,7 @@ weighted_extrema(const T* __restrict__ weights, const T* __restrict__ values, co
     }
 }
 
-// The winner among the parts of every long row.
+// The extremum of the parts of every long row.
 template <class T, class I>
 __global__ void __launch_bounds__(256)
 weighted_extrema_overflow(const T* __restrict__ overflow, const I* __restrict__ overflow_location,
@@ -221,7 +212,8 @@ weighted_extrema_overflow(const T* __restrict__ overflow, const I* __restrict__ 
     }
 }
 
-// out[row, j] = weights values[src, j] + weights_2 values_2[src, j] of the position location[row, j], zero where it is -1.
+// out[row, j] = weights values[src, j] + weights_2 values_2[src, j] of the position location[row, j], zero where it is
+// -1.
 template <class T, class I>
 __global__ void __launch_bounds__(128, row_blocks_per_sm)
 weighted_pick(const T* __restrict__ weights, const T* __restrict__ values, const T* __restrict__ weights_2,
@@ -242,7 +234,7 @@ weighted_pick(const T* __restrict__ weights, const T* __restrict__ values, const
 
 // ---- derivatives ----------------------------------------------------------------------------------------------------
 
-// A position, the row of g that belongs to it and that row's coefficient.
+// A position, its row of g and the coefficient of that row.
 template <class T, class I> struct Cotangent {
     I row;
     I position;
@@ -254,21 +246,18 @@ template <class T, class I> struct Cotangent {
     }
 };
 
-// out[src] = sum over its positions of c g[dst] with c = (weights - weights_2 degree_dot[dst] / degree[dst]) / degree[dst],
-// only where the position has won if there are locations.
+// out[src] = sum over its positions of c g[dst] with c = (weights - weights_2 degree_dot[dst] / degree[dst]) /
+// degree[dst]; with locations, only where the position is the extremum.
 template <class T, class I, bool wide>
 __global__ void __launch_bounds__(128, few_row_blocks_per_sm<T, I>)
 weighted_to_sources(const T* __restrict__ g, const T* __restrict__ weights, const T* __restrict__ weights_2,
                     const T* __restrict__ degree, const T* __restrict__ degree_dot, const I* __restrict__ location,
-                    const I* __restrict__ offsets, const I* __restrict__ parts, long long num_rows, long long num_pieces,
-                    const I* __restrict__ src_positions, const I* __restrict__ destinations,
-                    const I* __restrict__ edge_ids, int width, int column_bits, int position_bits, T* __restrict__ out,
+                    const Cut<I> cut, const I* __restrict__ src_positions, const I* __restrict__ destinations,
+                    const I* __restrict__ edge_ids, int width, const Lanes lanes, T* __restrict__ out,
                     T* __restrict__ overflow) {
     constexpr int n = pack_elements<T, wide>;
     using Item = Cotangent<T, I>;
-    const Lanes lanes{column_bits, position_bits};
     const Place<n> place(lanes, width);
-    const Cut<I> cut{offsets, parts, num_rows, num_pieces};
     const Piece<I> piece = cut.piece(place.piece);
     const bool inside = place.column < width;
     Sum<T> sum[n];
@@ -296,70 +285,98 @@ weighted_to_sources(const T* __restrict__ g, const T* __restrict__ weights, cons
                 }
             }
         });
-    Pack<T, n> total;
-#pragma unroll
-    for (int r = 0; r < n; r++) {
-        total.at[r] = sum_over_positions(lanes, sum[r].value());
-    }
-    if (place.piece < num_pieces && inside && lanes.position() == 0) {
+    Pack<T, n> total = sums_over_positions(lanes, sum);
+    if (place.piece < cut.num_pieces && inside && lanes.position() == 0) {
         store_pack(cut.target(place.piece, width, out, overflow) + place.column, total);
     }
 }
 
-// out[row] = sum over the positions that share it of g[dst] . (values[src] - centre[dst] - r (values_2[src] - centre_2[dst]))
-// divided by degree[dst], r = degree_dot[dst] / degree[dst]; only over what the position has won if there are locations.
-template <class T, class I, bool wide>
-__global__ void __launch_bounds__(128, few_row_blocks_per_sm<T, I>)
-weighted_to_rows(const T* __restrict__ g, const T* __restrict__ values, const T* __restrict__ centre,
-                 const T* __restrict__ values_2, const T* __restrict__ centre_2, const T* __restrict__ degree,
-                 const T* __restrict__ degree_dot, const I* __restrict__ location, const I* __restrict__ offsets,
-                 const I* __restrict__ parts, long long num_rows, long long num_pieces,
-                 const I* __restrict__ row_positions, const I* __restrict__ destinations, const I* __restrict__ indices,
-                 int width, int column_bits, T* __restrict__ out,
-                 T* __restrict__ overflow) {
+// Columns `column` .. `column` + n - 1 of a destination's row, which a lane multiplies by those of its sources.
+template <class T, class I, int n> struct OwnColumns {
+    Pack<T, n> g;
+    Pack<T, n> centre;
+    Pack<T, n> centre_2;
+    I won[n];  // positions of the extrema, used only with locations
+};
+
+// dots[p] = g[i] . (values[j] - centre[i] - r (values_2[j] - centre_2[i])) / degree[i] of every position p of a row i,
+// an in-edge from j, with r = degree_dot[i] / degree[i] if `second`, else 0; with locations, only over the columns
+// whose extremum is at the position.
+template <class T, class I, bool wide, bool second>
+__global__ void __launch_bounds__(128, few_row_blocks_per_sm<T, I> - (second ? 2 : 0))
+weighted_dots(const T* __restrict__ g, const T* __restrict__ values, const T* __restrict__ centre,
+              const T* __restrict__ values_2, const T* __restrict__ centre_2, const T* __restrict__ degree,
+              const T* __restrict__ degree_dot, const I* __restrict__ location, const Cut<I> cut,
+              const I* __restrict__ indices, int width, const Lanes lanes, T* __restrict__ dots) {
     constexpr int n = pack_elements<T, wide>;
-    const Lanes lanes{column_bits, 0};
-    const long long s = (long long)(blockIdx.x) * lanes.groups() + lanes.group();
-    const Cut<I> cut{offsets, parts, num_rows, num_pieces};
-    const Piece<I> piece = cut.piece(s);
-    Sum<T> sum;
-    for (int e = 0; e < piece.size; e++) {
-        const I p = row_positions == nullptr ? piece.begin : row_positions[piece.begin + e], i = destinations[p];
-        const long long to = (long long)(i) * width, from = (long long)(indices[p]) * width;
-        const T ratio = degree_dot != nullptr ? degree_dot[i] / degree[i] : T(0);
-        Sum<T> terms;
-        int k = 0;
-#pragma unroll 2
-        for (int j = n * lanes.column(); j < width; j += n << column_bits) {
-            const Pack<T, n> left = load_pack<n>(g + to + j);
-            Pack<T, n> right{};
-            if (values != nullptr) {
-                right = load_pack<n>(values + from + j);
-            }
-            if (centre != nullptr) {
-                const Pack<T, n> c = load_pack<n>(centre + to + j);
-#pragma unroll
-                for (int r = 0; r < n; r++) {
-                    right.at[r] -= c.at[r];
-                }
-            }
-            if (degree_dot != nullptr) {
-                const Pack<T, n> x = load_pack<n>(values_2 + from + j), c = load_pack<n>(centre_2 + to + j);
-#pragma unroll
-                for (int r = 0; r < n; r++) {
-                    right.at[r] -= ratio * (x.at[r] - c.at[r]);
-                }
-            }
-#pragma unroll
-            for (int r = 0; r < n; r++) {
-                const bool counts = location == nullptr || location[to + j + r] == p;
-                terms.add(counts ? left.at[r] * right.at[r] : T(0), k++);
-            }
+    const Piece<I> piece = cut.piece(
+        (long long)(blockIdx.x) * lanes.groups() + lanes.group());
+    const long long row = (long long)(piece.row) * width;
+    const int first = n * lanes.column();
+    const auto load_own = [&](int column) {
+        OwnColumns<T, I, n> own{};
+        own.g = load_pack<n>(g + row + column);
+        if (centre != nullptr) {
+            own.centre = load_pack<n>(centre + row + column);
         }
-        sum.add(degree != nullptr ? terms.value() / degree[i] : terms.value(), e);
+        if (second) {
+            own.centre_2 = load_pack<n>(centre_2 + row + column);
+        }
+        for (int r = 0; r < n && location != nullptr; r++) {
+            own.won[r] = location[row + column + r];
+        }
+        return own;
+    };
+    const bool any = piece.size > 0;
+    const T by = degree != nullptr && any ? degree[piece.row] : T(1);
+    const T ratio = second && any ? degree_dot[piece.row] / by : T(0);
+    OwnColumns<T, I, n> own{};
+    if (any && first < width) {
+        own = load_own(first);  // once for all positions
     }
-    const T total = sum_over_columns(lanes, sum.value());
-    if (s < num_pieces && lanes.column() == 0) {
-        *cut.target(s, 1, out, overflow) = total;
-    }
+    each_position<Source<I>>(
+        lanes, piece.size, true, [&](int e) { return Source<I>{indices[piece.begin + I(e)]}; },
+        [&](const Source<I>(&items)[unroll], const bool(&there)[unroll], const int(&e)[unroll], int) {
+            Sum<T> sums[unroll];
+            int tile = 0;
+#pragma unroll 1
+            for (int column = first; column < width; column += n << lanes.column_bits, tile++) {
+                if (any && width > n << lanes.column_bits) {
+                    own = load_own(column);
+                }
+                Pack<T, n> x[unroll] = {}, x_2[unroll] = {};
+                if (values != nullptr) {
+                    load_rows(values + column, width, items, there, x);
+                }
+                if (second) {
+                    load_rows(values_2 + column, width, items, there, x_2);
+                }
+#pragma unroll
+                for (int u = 0; u < unroll; u++) {
+                    T sum = T(0);
+#pragma unroll
+                    for (int r = 0; r < n; r++) {
+                        T right = x[u].at[r] - own.centre.at[r];
+                        if constexpr (second) {
+                            right -= ratio * (x_2[u].at[r] - own.centre_2.at[r]);
+                        }
+                        const bool counts = location == nullptr || own.won[r] == piece.begin + I(e[u]);
+                        sum += counts ? own.g.at[r] * right : T(0);
+                    }
+                    sums[u].add(sum, tile);
+                }
+            }
+            T dot[unroll];
+#pragma unroll
+            for (int u = 0; u < unroll; u++) {
+                dot[u] = sums[u].value();
+            }
+            sum_over_columns(lanes, dot);
+#pragma unroll
+            for (int u = 0; u < unroll; u++) {
+                if (there[u] && lanes.column() == 0) {
+                    dots[piece.begin + I(e[u])] = dot[u] / by;
+                }
+            }
+        });
 }

@@ -13,6 +13,7 @@ from ase.stress import full_3x3_to_voigt_6_stress
 
 from trigraph.graphs import device_of
 from trigraph.graphs.scalars import real_number
+from trigraph.torch.nn.compiled import compile_potential
 from trigraph.torch.nn.structures import check_potential, empty_like_model
 
 __all__ = ["Calculator"]
@@ -30,13 +31,15 @@ class Calculator(_Calculator):  # type: ignore[misc]
     skin : float, optional
         In angstrom. Neighbours are found up to so far beyond the cutoff of the model, which must have ``neighbors(...,
         skin=)``, and kept until an atom has moved by half of it: dynamics then searches once in many steps.
+    compile : bool, optional
+        Whether energies, forces and stresses are one compiled program, of :func:`trigraph.torch.compile_potential`.
     **parameters
-        As of ``ase.calculators.calculator.Calculator``.
+        As for ``ase.calculators.calculator.Calculator``.
 
     Raises
     ------
     TypeError
-        If `model` has no ``energy_forces_stress``.
+        If `model` has no ``energy_forces_stress``, or with `compile` is no `trigraph.torch.nn.Potential`.
 
     Examples
     --------
@@ -50,9 +53,11 @@ class Calculator(_Calculator):  # type: ignore[misc]
 
     implemented_properties: ClassVar[list[str]] = ["energy", "free_energy", "energies", "forces", "stress"]
 
-    def __init__(self, model: Any, skin: float = 0.0, **parameters: Any) -> None:
+    def __init__(self, model: Any, skin: float = 0.0, compile: bool = False, **parameters: Any) -> None:
         check_potential("Calculator", model)
         super().__init__(**parameters)
+        if compile:
+            model = compile_potential(model)
         self.model, self.skin = model, real_number("Calculator", "skin", skin)
         if skin and not hasattr(model, "neighbors"):
             raise TypeError(f"Calculator: skin is {skin} and {type(model).__name__} has no neighbors; expected skin=0")

@@ -1,12 +1,14 @@
 """The command line: ``trigraph verify``, ``info``, ``operators``, ``fortran``, ``bench`` and ``qualify``.
 
-What a command needs is imported when it runs, so that ``--help`` and completion are quick.
+Each command imports its dependencies when it runs, so that ``--help`` and completion are quick.
 """
 
 from __future__ import annotations
 
 import importlib
+import math
 import shlex
+import time
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -29,13 +31,20 @@ if TYPE_CHECKING:
 
 JUDGE, QUAD = "judge", "real128"
 FAMILIES = tuple(dict.fromkeys(spec.family for spec in DEFINITIONS))
-# Modules of the commands that are imported when they are asked for.
+# Commands grouped by user, in the order of `trigraph --help`.
+AUDIENCES = {
+    "Check": ("verify",),
+    "Look up": ("info", "operators"),
+    "Use from Fortran, C and C++": ("fortran",),
+    "Develop trigraph": ("bench", "qualify"),
+}
+# Modules of commands that are imported on demand.
 LAZY = {"bench": "trigraph.benchmarks.cli", "qualify": "trigraph.benchmarks.qualify.cli"}
 NAMES = (*OPERATORS, *(spec.name for spec in DEFINITIONS), *FAMILIES)
 
 
 class _Commands(Commands):
-    """Imports `bench` and `qualify` when they are asked for: they bring the peers' adapters with them."""
+    """Imports `bench` and `qualify` on demand, because they import the adapters of other packages."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted([*super().list_commands(ctx), *LAZY])
@@ -46,11 +55,20 @@ class _Commands(Commands):
         command: click.Command = getattr(importlib.import_module(LAZY[cmd_name]), cmd_name)
         return command
 
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for title, names in AUDIENCES.items():
+            commands = ((name, self.get_command(ctx, name)) for name in names)
+            with formatter.section(title):
+                formatter.write_dl([(name, command.get_short_help_str(100)) for name, command in commands if command])
+
 
 @click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="trigraph")
 def main() -> None:
-    """Graph and geometric message-passing operators in Fortran, NumPy and CUDA, checked against each other."""
+    """Check, list and export the message-passing operators of trigraph.
+
+    Begin with `trigraph verify --operator gat`; `trigraph COMMAND --help` explains a command.
+    """
 
 
 # ---- verify ----------------------------------------------------------------------------------------------------------
@@ -58,7 +76,7 @@ def main() -> None:
 
 @contextmanager
 def _checked(option: str) -> Iterator[None]:
-    """Let an option be to blame for what goes wrong before a run: with files to read, and the folder of the report."""
+    """Report errors of reading input files or creating the report folder as errors of an option."""
     from trigraph.verification.report import ReportError
 
     try:
@@ -77,11 +95,12 @@ def _plan(
     where: Sequence[str],
     jobs: int,
     tensors: Mapping[str, str | None],
+    timeout: float,
 ) -> tuple[Sequence[Unit], Iterable[tuple[Unit, list[Check]]]]:
-    """Return the units of the run, and these with their checks as they come.
+    """Return the units of the run, and an iterator over units and their checks.
 
-    The judge computes in real128 alone, the others in float32 and float64. A user's function runs in one process of its
-    own, whatever `jobs` says; it may not expect to be called in several.
+    The judge computes in real128 only, all other panels in float32 and float64. A user's function always runs in one
+    separate process, regardless of `jobs`, because it may not support several.
     """
     from trigraph.verification.isolated import Refused, Workers
     from trigraph.verification.run import DTYPES, available_panels, plan
@@ -91,7 +110,7 @@ def _plan(
     chosen = panels or (() if implementation else available_panels())
     others = [p for p in chosen if p != JUDGE] if floats else []
     judge = JUDGE in chosen and (not dtypes or QUAD in dtypes)
-    if judge and others and "float64" in floats:  # whose cases it takes
+    if judge and others and "float64" in floats:  # the judge takes the cases of float64
         others, judge = [*others, JUDGE], False
     alone = bool(structures) and not operators
     requests: list[dict[str, Any]] = []
@@ -107,7 +126,7 @@ def _plan(
         )
     try:
         if implementation or jobs > 1:
-            workers = Workers(requests, 1 if implementation else jobs)
+            workers = Workers(requests, 1 if implementation else jobs, timeout)
             return workers.units, workers.execute()
         units = list({unit.label: unit for request in requests for unit in plan(**request)}.values())
         return units, execute(units)
@@ -120,13 +139,13 @@ def _plan(
 def _skips(
     checks: Sequence[Check], panels: Sequence[str], implementation: str | None, alone: bool
 ) -> list[tuple[str, str]]:
-    """Return what a run leaves out without having been asked to, and why; vectors are those of families it checked."""
+    """Return each part that a run skipped by itself, and why; golden vectors count for the families it checked."""
     from trigraph.verification import golden
 
     asked = panels or implementation
     skips = [] if asked else [(f"panel {p}", unavailable(p)) for p in PANELS if unavailable(p)]
     if not alone and not golden.check_missing():  # else they are failures
-        reason = "not there; TRIGRAPH_GOLDEN names their directory"
+        reason = "not found; set TRIGRAPH_GOLDEN to their directory"
         families = dict.fromkeys(OPERATORS[c.operator].family for c in checks if c.operator in OPERATORS)
         absent = {family: len(golden.missing([family])) for family in families}
         if any(absent.values()):
@@ -136,7 +155,7 @@ def _skips(
 
 
 def _execute(units: Sequence[Unit], results: Iterable[tuple[Unit, list[Check]]]) -> list[Check]:
-    """Collect the checks of the units as they come: a line for each part that is finished, a bar on a terminal."""
+    """Collect the checks of all units; print a line for each finished part, and a progress bar on a terminal."""
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
     from trigraph.verification.progress import follow
@@ -156,7 +175,7 @@ def _execute(units: Sequence[Unit], results: Iterable[tuple[Unit, list[Check]]])
 
 
 def _command(ctx: click.Context) -> str:
-    """Return the command line that runs this again: the options that were given."""
+    """Return the command line that repeats this run."""
     words = ["trigraph", ctx.info_name or ""]
     for parameter in ctx.command.params:
         assert isinstance(parameter, click.Option)
@@ -174,14 +193,15 @@ def _report(
     planned: int,
     inputs: Sequence[str],
     earlier: dict[str, Any] | None,
+    seconds: float,
 ) -> tuple[Comparison | None, str]:
-    """Write the report, if one was asked for; return the comparison with an earlier one, and why it is not written."""
+    """Write the report if requested; return the comparison with an earlier one, and the error if writing failed."""
     from trigraph.environment import collect
     from trigraph.verification.compare import compare
     from trigraph.verification.report import assemble, checks_of, write
 
     options = ctx.params
-    report = assemble(checks, skips, options["seed"], _command(ctx), collect(), planned, inputs)
+    report = assemble(checks, skips, options["seed"], _command(ctx), collect(), planned, inputs, seconds)
     names = {c.operator for c in checks} if options["operators"] or options["implementation"] else OPERATORS.keys()
     asked = names, {c.panel for c in checks}, {c.dtype for c in checks}
     comparison = compare(earlier, checks_of(earlier), report, checks, asked) if earlier else None
@@ -193,18 +213,44 @@ def _report(
     return comparison, ""
 
 
+def _last_time(ctx: click.Context) -> str:
+    """Return how long the same command took last time, according to the report that this run will replace."""
+    from trigraph.verification.report import ReportError, read
+
+    with suppress(ReportError):
+        report = read(ctx.params["folder"] / "report.json")
+        if report["command"] == _command(ctx) and report.get("seconds"):
+            minutes, seconds = divmod(round(report["seconds"]), 60)
+            return " (last time: " + f"{minutes} min " * bool(minutes) + f"{seconds} s)"
+    return ""
+
+
+def _again(checks: Sequence[Check], options: Mapping[str, Any]) -> str:
+    """Return the command that repeats the first failed check alone; empty without failures, or for structures."""
+    failed = next((c for c in checks if c.failed and c.operator in OPERATORS), None)
+    if failed is None or options["files"]:
+        return ""
+    implementation, framework = options["implementation"], options["framework"]
+    operator = OPERATORS[failed.operator].definition.name if framework else failed.operator
+    words = ["--operator", operator, "--dtype", failed.dtype, "--seed", str(options["seed"])]
+    words += ["--implementation", implementation] if implementation else ["--panel", failed.panel]
+    words += [word for name in ("framework", "device") if options[name] for word in (f"--{name}", options[name])]
+    words += [word for setting in options["where"] for word in ("--where", setting)]
+    return shlex.join(("trigraph", "verify", *words))
+
+
 def _calculator(ctx: click.Context) -> int:
     """Check a calculator of ASE; return the exit status."""
     from trigraph.testing.command import verify_calculator
     from trigraph.verification.implementation import LoadError
 
-    options, taken = ctx.params, ("calculator", "files", "skipped", "seed", "folder")
+    options, taken = ctx.params, ("calculator", "files", "skipped", "seed", "folder", "timeout")
     for parameter in ctx.command.params:
         given = ctx.get_parameter_source(parameter.name or "") is click.core.ParameterSource.COMMANDLINE
         if given and parameter.name not in taken:
-            raise click.UsageError(f"{parameter.opts[0]} is not of a --calculator")
+            raise click.UsageError(f"{parameter.opts[0]} does not apply to a --calculator")
     if not options["files"]:
-        raise click.UsageError("--calculator needs a --structure; none is given")
+        raise click.UsageError("--calculator requires a --structure; none is given")
     try:
         return 0 if verify_calculator(*(options[name] for name in taken)) else 1
     except LoadError as error:
@@ -215,95 +261,101 @@ def _calculator(ctx: click.Context) -> int:
         raise click.UsageError(str(error).removeprefix("verify: ").removeprefix("check_calculator: ")) from error
 
 
-@main.command(short_help="Check the panels: judge, differences, golden vectors.")
+@main.command(short_help="Check operators, your own function or an ASE calculator.")
 @click.option(
     "--operator",
     "operators",
     multiple=True,
     type=click.Choice(NAMES),
     metavar="NAME",
-    help="An operator, a definition (gno_kernel: its three operators) or a family; may be repeated [default: all].",
+    help="An operator, a definition (gno_kernel selects its three operators) or a family; repeatable [default: all].",
 )
 @click.option(
     "--panel",
     "panels",
     multiple=True,
     type=click.Choice((*PANELS, JUDGE)),
-    help="May be repeated [default: all that can run here].",
+    help="An implementation to check; repeatable [default: all available].",
 )
 @click.option(
     "--dtype",
     "dtypes",
     multiple=True,
     type=click.Choice(("float32", "float64", QUAD)),
-    help="May be repeated; real128 is the judge's [default: all].",
+    help="A precision to check, real128 for the judge only; repeatable [default: all].",
 )
 @click.option(
     "--structure",
     "files",
     multiple=True,
     metavar="FILE[@INDEX]",
-    help="A molecule or crystal, in any format ASE reads, or a frame of a trajectory [default: the last], for the "
-    "dimenet family; may be repeated. Without --operator nothing else is checked.",
+    help="Check the dimenet family on a molecule or crystal in any format that ASE reads; INDEX selects the frame of a "
+    "trajectory [default: the last]. Repeatable. Without --operator, only the structures are checked.",
 )
 @click.option(
     "--cutoff",
     type=Finite(0, min_open=True),
     default=5.0,
     show_default=True,
-    help="Cutoff of the neighbours in --structure files, in their unit of length.",
+    help="Cutoff distance for neighbours in --structure files, in their unit of length.",
 )
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of every generated case.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of all random cases.")
 @click.option(
     "--report",
     "folder",
     type=click.Path(file_okay=False, path_type=Path),
     metavar="DIR",
-    help="Write report.json, report.html and pictures here.",
+    help="Write report.json, report.html and figures to this directory.",
 )
 @click.option(
     "--against",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="REPORT.JSON",
-    help="Tell what changed since an earlier report; the exit status does not depend on it.",
+    help="Print the changes since an earlier report; they do not affect the exit status.",
 )
 @click.option(
     "--implementation",
     metavar="MODULE:FUNCTION",
-    help="Verify your own function, for the one --operator it implements [default: the one of its name].",
+    help="Verify your own function; --operator is the operator that it implements [default: the function's name].",
 )
 @click.option(
     "--framework",
     type=click.Choice(["torch", "jax"]),
-    help="The --implementation is a forward on tensors, for the --operator named without _fwd; its derivatives come "
-    "from the framework.",
+    help="The --implementation is a forward function of tensors, for the --operator named without _fwd; the framework "
+    "differentiates it.",
 )
-@click.option("--device", metavar="NAME", help="Where the tensors of --framework are, such as cuda:0 [default: cpu].")
+@click.option("--device", metavar="NAME", help="Device of the tensors for --framework, such as cuda:0 [default: cpu].")
 @click.option(
     "--calculator",
     metavar="MODULE:FACTORY",
-    help="Verify a calculator of ASE, which the factory returns, at the atoms of --structure files: forces, stress, "
-    "symmetry, continuity.",
+    help="Verify the ASE calculator that the factory returns on the --structure files: forces, stress, symmetry, "
+    "continuity.",
 )
 @click.option(
     "--skip",
     "skipped",
     multiple=True,
     metavar="KIND=WHY",
-    help="Leave out a kind of check of a --calculator, with a word why; may be repeated.",
+    help="Skip a kind of check of a --calculator and record the reason; repeatable.",
+)
+@click.option(
+    "--timeout",
+    type=Finite(0, min_open=True),
+    metavar="SECONDS",
+    help="Time limit for one kind of check in one case of an --implementation or a --calculator [default: none].",
 )
 @click.option(
     "--where",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Check only these settings: op=sum, or edge_weight=None (given) for an optional input; may be repeated, "
-    "values of one name are alternatives.",
+    help="Check only cases with this setting, such as op=sum, edge_weight=None or edge_weight=given; repeatable, "
+    "several values of one name are alternatives.",
 )
 @click.option(
     "--jobs",
     type=click.IntRange(1, MOST),
     default=lambda: len(available_processors()),
-    help="Processes that share the work [default: one for each processor]; an implementation has one.",
+    help="Number of worker processes; an --implementation always has one [default: one per processor].",
 )
 @click.pass_context
 def verify(
@@ -321,15 +373,15 @@ def verify(
     device: str | None,
     calculator: str | None,
     skipped: tuple[str, ...],
+    timeout: float | None,
     where: tuple[str, ...],
     jobs: int,
 ) -> None:
     """Check the panels against each other, the real128 judge, finite differences and golden vectors.
 
-    Exit status: 0 when every check that was planned was made and passed, 1 when one failed or is missing or the report
-    could not be written, 2 for wrong options and for an implementation that cannot be imported. Checks that an
-    implementation does not offer (NotImplementedError) are counted apart; when it offers none, the status is 1. All
-    this holds for a --calculator, too.
+    Exit status, also for a --calculator: 0 if all planned checks ran and passed; 1 if a check failed or did not run, or
+    the report could not be written; 2 for wrong options, or if the implementation cannot be imported. Checks that an
+    implementation does not offer (it raises NotImplementedError) count separately; if it offers none, the status is 1.
     """
     from trigraph.environment import tf32_problems
     from trigraph.verification import progress
@@ -341,38 +393,46 @@ def verify(
     if calculator:
         ctx.exit(_calculator(ctx))
     if skipped:
-        raise click.UsageError("--skip is of a --calculator; none is given")
+        raise click.UsageError("--skip requires a --calculator; none is given")
     with _checked("--against"):
         earlier = read(against) if against else None
     if not files and ctx.get_parameter_source("cutoff") is click.core.ParameterSource.COMMANDLINE:
-        raise click.UsageError("--cutoff is of --structure files; none is given")
+        raise click.UsageError("--cutoff requires a --structure; none is given")
     with _checked("--structure"):
         structures = [read_structure(path, cutoff) for path in files]
     if framework and not implementation:
-        raise click.UsageError("--framework is of an --implementation; none is given")
+        raise click.UsageError("--framework requires an --implementation; none is given")
     if device and not framework:
-        raise click.UsageError("--device is of a --framework; none is given")
+        raise click.UsageError("--device requires a --framework; none is given")
+    if timeout and not implementation:
+        raise click.UsageError("--timeout requires an --implementation or a --calculator; none is given")
     tensors = {"framework": framework, "device": device}
-    units, results = _plan(operators, panels, dtypes, seed, implementation, structures, where, jobs, tensors)
+    seconds = timeout or math.inf
+    units, results = _plan(operators, panels, dtypes, seed, implementation, structures, where, jobs, tensors, seconds)
+    last = ""
     if folder:
         with _checked("--report"):
             folder.mkdir(parents=True, exist_ok=True)
+        last = _last_time(ctx)
     numbers = {unit.label: unit.planned() for unit in units}
     planned = sum(numbers.values())
     if where and not planned:
         raise click.UsageError(f"nothing to verify: no case has {', '.join(where)}")
     inputs = [structure.described() for structure in structures]
     parts = dict.fromkeys(progress.part_of(unit) for unit in units if numbers[unit.label])
-    with suppress(OSError):  # the run is made, and its report written, where nobody hears of it
+    with suppress(OSError):  # without a readable output the run goes on and writes its report
         for text in inputs:
             say(text)
-        say(f"{planned} checks are planned, and zeros where nothing contributes, of {', '.join(parts)}.")
+        checked = sum(part in NAMES for part in parts)
+        on = f" on {checked} operator{'s'[: checked > 1]}" if checked else ""
+        say(f"Running {planned:,} check{'s'[: planned != 1]}{on}{last}.")
+    start = time.monotonic()
     checks = _execute(units, results)
     made = counted(checks)
     skips = _skips(checks, panels, implementation, bool(structures) and not operators)
     comparison, problem = None, ""
-    if folder or earlier:  # before anything is printed, which can fail
-        comparison, problem = _report(ctx, checks, skips, planned, inputs, earlier)
+    if folder or earlier:  # first, because printing can fail
+        comparison, problem = _report(ctx, checks, skips, planned, inputs, earlier, time.monotonic() - start)
     console = plain_console()
     print_summary(console, checks)
     print_failures(console, checks)
@@ -383,12 +443,16 @@ def verify(
         say(f"Skipped: {what}: {reason}")
     if comparison:
         print_comparison(console, comparison)
+    if again := _again(checks, ctx.params):
+        say(f"Next: repeat the first failed check: {again}")
     if folder and not problem:
-        say(f"Report: {folder / 'report.html'}")
+        say(f"Next: open the report in a browser: {folder / 'report.html'}")
+    elif not folder:
+        say("Next: add --report DIR to write all checks to an HTML page with figures.")
     if problem:
-        say(f"Error: the report is not written, an earlier one is as it was: {problem}", err=True)
+        say(f"Error: the report was not written, and an earlier one is unchanged: {problem}", err=True)
     if made != planned:
-        say(f"Error: {made} of {planned} checks that were planned were made", err=True)
+        say(f"Error: {made:,} of {planned:,} planned checks were run", err=True)
     say(progress.result(checks))
     good = any(c.passed for c in checks) and not any(c.failed for c in checks)
     ctx.exit(0 if good and made == planned and not problem else 1)
@@ -397,13 +461,13 @@ def verify(
 # ---- info ------------------------------------------------------------------------------------------------------------
 
 
-@main.command(short_help="Show versions, panels and the build.")
+@main.command(short_help="Show versions, panels and missing packages of each extra.")
 def info() -> None:
-    """Show versions, panels and how the package was built: what a bug report should hold."""
+    """Show versions, panels and build settings, to be pasted into a bug report."""
     from rich.markup import escape
     from rich.table import Table
 
-    from trigraph.environment import collect
+    from trigraph.environment import collect, missing
 
     console = plain_console()
     facts = collect()
@@ -415,7 +479,7 @@ def info() -> None:
         "packages": ", ".join(f"{name} {version}" for name, version in facts["packages"].items() if version),
         "processor": f"{cpu['model']}, {cpu['processors']} processors",
         "fast path": f"{cpu['level'] or 'none'} of {', '.join(cpu['levels']) or 'none'}, {cpu['threads']} threads "
-        "(OMP_NUM_THREADS, else the processors, which ranks of MPI on one machine share)",
+        "(OMP_NUM_THREADS; by default the processors, divided among the MPI ranks of a machine)",
         "device": cuda["reason"] or f"{cuda['name']}, driver {cuda['driver']}, CUDA runtime {cuda['runtime']}",
     }
     if facts["warnings"]:
@@ -434,6 +498,12 @@ def info() -> None:
     for state in facts["panels"]:
         panels.add_row(mark(console, state["available"]), f"[bold]{state['panel']}[/]", escape(state["detail"]))
     console.print(panels)
+    console.print()
+    extras = Table.grid(padding=(0, 2))
+    for extra, packages in missing().items():
+        text = f"missing: {', '.join(packages)}; pip install 'trigraph[{extra}]'" if packages else "complete"
+        extras.add_row(mark(console, not packages), f"[bold]{extra}[/]", escape(text))
+    console.print(extras)
 
 
 # ---- fortran ---------------------------------------------------------------------------------------------------------
@@ -446,13 +516,13 @@ def info() -> None:
     type=click.Choice(["16", "32", "64"]),
     default="16",
     show_default=True,
-    help="Of the processor's vectors: 64 with -march=x86-64-v4, 32 with -march=x86-64-v3, 16 with any.",
+    help="Width of the SIMD registers: 64 for -march=x86-64-v4, 32 for -march=x86-64-v3, 16 for any processor.",
 )
 def fortran(folder: Path, vector_bytes: str) -> None:
     """Write the Fortran sources to FOLDER, for programs without Python.
 
-    There are the reference and the fast path of all families, named constants, a C header, the arguments of every
-    operator (README.md), and what fpm and meson need to build them.
+    FOLDER receives the reference and the fast path of all families, named constants, a C header, a README.md with the
+    arguments of every operator, and build files for fpm and meson.
     """
     from trigraph.fortran.export import write
 
@@ -473,9 +543,9 @@ def _shapes(arrays: Sequence[Array]) -> str:
     )
 
 
-@main.command(short_help="List operators with shapes.")
+@main.command(short_help="List all operators with their arguments and shapes.")
 def operators() -> None:
-    """List every operator: its arguments and fields with their shapes."""
+    """List every operator with the shapes of its arguments and results."""
     from rich import box
     from rich.table import Table
 

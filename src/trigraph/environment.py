@@ -1,7 +1,7 @@
-"""What a result depends on besides the sources: versions, compilers, processor, device.
+"""The environment of a result: versions, compilers, processor, device.
 
-Shown by `trigraph info` and kept in every report. Nothing here raises because something is absent; the reason is told
-instead.
+`trigraph info` shows it and every report keeps it. Where a component is absent, functions return the reason instead of
+raising.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ import importlib.resources
 import json
 import os
 import platform
+import re
 import subprocess
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, distribution, version
+from importlib.metadata import PackageNotFoundError, distribution, requires, version
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -21,17 +22,19 @@ from urllib.request import url2pathname
 from trigraph.panels import PANELS, unavailable
 
 PACKAGES = ("numpy", "scipy", "rich", "click", "matplotlib", "jinja2")
+# Extras for users, in the order of `trigraph info`; the other extras are for developers.
+EXTRAS = ("torch", "ase", "cuda12", "cuda13", "mpi", "jax", "torch-sim", "fortran", "testing")
 CUPY_PACKAGES = ("cupy", "cupy-cuda12x", "cupy-cuda13x")
-# Where they are set, but not to 0, products of float32 matrices on a device are made of numbers with 10 bits.
+# If one is set to a value other than 0, the device multiplies float32 matrices with 10-bit mantissas (TF32).
 TF32_VARIABLES = ("CUPY_TF32", "NVIDIA_TF32_OVERRIDE")
-# They tell glibc when to give free memory back to the system. A program that frees large arrays and allocates them anew
-# in every step takes longer where it has to ask the system each time.
+# They control when glibc returns free memory to the system. A program that frees and reallocates large arrays in every
+# step is slower if glibc returns them each time.
 MEMORY_VARIABLES = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_")
 
 
 @dataclass(frozen=True)
 class Commit:
-    """The commit the package was installed from; `dirty` when the checkout differs from it."""
+    """The commit that the package was installed from; `dirty` if the checkout has other changes."""
 
     id: str
     dirty: bool
@@ -47,7 +50,7 @@ def _git(folder: Path, *arguments: str) -> str | None:
 
 
 def commit() -> Commit | None:
-    """Commit of the sources the installed package came from (PEP 610); None when it came from no repository."""
+    """Commit of the sources that were installed (PEP 610); None if they were not in a repository."""
     try:
         recorded = distribution("trigraph").read_text("direct_url.json")
     except PackageNotFoundError:
@@ -58,7 +61,7 @@ def commit() -> Commit | None:
     if "dir_info" not in origin:
         return None
     folder = Path(url2pathname(urlsplit(origin["url"]).path))
-    # An unpacked archive inside somebody else's repository is not that repository's commit.
+    # An archive that was unpacked inside another repository does not have that repository's commit.
     top = _git(folder, "rev-parse", "--show-toplevel")
     head = _git(folder, "rev-parse", "HEAD")
     if top is None or head is None or Path(top).resolve() != folder.resolve():
@@ -67,7 +70,7 @@ def commit() -> Commit | None:
 
 
 def build_info() -> dict[str, Any] | None:
-    """Compilers and flags the package was built with; None where the build left no record."""
+    """Compilers and flags of the build; None if it left no record."""
     record = importlib.resources.files("trigraph") / "build_info.json"
     if not record.is_file():
         return None
@@ -86,7 +89,7 @@ def cpu_model() -> str:
 
 
 def fast_path() -> tuple[str | None, str]:
-    """Return the level of the fast path in use, such as ``x86-64-v3``, or None and the reason why there is none."""
+    """Return the level of the fast path in use, such as ``x86-64-v3``, or None and the reason."""
     from trigraph.fortran.levels import get_cpu_level
 
     try:
@@ -102,7 +105,7 @@ def _level_name(level: str) -> str:
 
 
 def device() -> dict[str, Any]:
-    """Return the current CUDA device: its `name` and the versions around it, or the `reason` why there is none."""
+    """Return the current CUDA device: its `name` and the versions around it, or the `reason` if there is none."""
     state: dict[str, Any] = dict.fromkeys(("name", "compute_capability", "driver", "runtime", "reason"))
     try:
         import cupy
@@ -124,16 +127,16 @@ def device() -> dict[str, Any]:
 
 
 def tf32_problems() -> list[str]:
-    """Return a warning for each environment variable by which float32 products on a device lose digits."""
+    """Return a warning for each environment variable that reduces the precision of float32 products on a device."""
     return [
-        f"{name}={os.environ[name]} lets matrix products of float32 on a device be made in TF32, with 10 bits: unset it"
+        f"{name}={os.environ[name]} allows TF32 (10-bit mantissas) in float32 matrix products on a device: unset it"
         for name in TF32_VARIABLES
         if os.environ.get(name, "0") not in ("", "0")
     ]
 
 
 def panel_states() -> list[dict[str, Any]]:
-    """Return for every panel and the judge whether it can run here, and what it runs with or why it cannot."""
+    """Return for every panel and the judge whether it can run here, and its configuration or the reason."""
     from trigraph.fortran.threads import get_num_threads
 
     cuda = device()
@@ -144,7 +147,7 @@ def panel_states() -> list[dict[str, Any]]:
         "fortran-reference": "direct formula",
         "pyref": "NumPy",
         "gpu": f"{cuda['name']}, compute capability {cuda['compute_capability']}",
-        "gpu-host": "the kernels of gpu, run on the CPU",
+        "gpu-host": "the CUDA kernels, emulated on the CPU",
         "judge": "fortran-reference in real128",
     }
     # The judge is compiled from the reference's source.
@@ -163,8 +166,18 @@ def _version(name: str) -> str | None:
         return None
 
 
+def missing() -> dict[str, list[str]]:
+    """Return a dictionary from each extra for users to the names of its missing packages."""
+    needed: dict[str, list[str]] = {extra: [] for extra in EXTRAS}
+    for requirement in requires("trigraph") or ():
+        name, extra = re.match(r"[\w.-]+", requirement), re.search(r"extra == ['\"]([\w-]+)", requirement)
+        if name and extra and extra[1] in needed and name[0] != "trigraph" and _version(name[0]) is None:
+            needed[extra[1]].append(name[0])
+    return needed
+
+
 def collect() -> dict[str, Any]:
-    """Everything about this environment that a report keeps, ready for JSON."""
+    """Return the environment as a report keeps it, ready for JSON."""
     from trigraph.fortran.levels import available
     from trigraph.fortran.threads import get_num_threads
 

@@ -1,4 +1,4 @@
-"""The NamedTuple types that operators return, one for each operator with named fields."""
+"""NamedTuple types of results, one for each operator with named fields."""
 
 from trigraph.table import OPERATORS, result_type
 

@@ -1,4 +1,4 @@
-"""What every command of the command line shares: texts that any terminal can show, finite numbers, an orderly end."""
+"""Shared by all commands: text that any terminal can show, options that are finite numbers, and exit on signals."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ import click
 if TYPE_CHECKING:
     from rich.console import Console
 
-# Lines of a file or a pipe are as long as tables need; COLUMNS overrides it, as everywhere.
+# Width of output to a file or a pipe, which no table exceeds; COLUMNS overrides it as usual.
 UNLIMITED = 240
 
 
 class Finite(click.FloatRange):
-    """A range of numbers that refuses what click's lets through: NaN, and infinity where there is no limit."""
+    """A range of numbers that also refuses NaN, and infinity where there is no limit; click's accepts these."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Return the number, or fail as every type of click does."""
+        """Return the number, or fail as other click types do."""
         number = super().convert(value, param, ctx)
         if not math.isfinite(number):
-            self.fail(f"{value} is no finite number", param, ctx)
+            self.fail(f"{value} is not a finite number", param, ctx)
         return number
 
 
 def plain(text: str) -> str:
-    r"""Escape what a terminal would obey or cannot show, as ``\x1b`` and ``\udc80``; new lines and tabs stay."""
+    r"""Escape control and unprintable characters, as ``\x1b`` and ``\udc80``; new lines and tabs stay."""
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() or c in "\n\t" else c.encode("unicode_escape").decode() for c in text)
 
 
 def say(text: object, err: bool = False) -> None:
-    """Print a line that may hold texts of others: names of files, what exceptions say."""
+    """Print a line that may contain foreign text, such as file names and messages of exceptions."""
     click.echo(plain(str(text)), err=err)
 
 
 def plain_console(stderr: bool = False) -> Console:
-    """Return a console that shows whole tables when it is no terminal, and every text as `plain` does."""
+    """Return a console that escapes text by `plain`, and prints whole tables if the output is not a terminal."""
     from rich.console import Console
     from rich.segment import Segment
 
@@ -55,7 +55,7 @@ def plain_console(stderr: bool = False) -> Console:
                 yield segment if segment.control else Segment(plain(segment.text), segment.style)
 
         def on_broken_pipe(self) -> NoReturn:
-            raise BrokenPipeError  # rich would end the process, and with it a run whose report is still to be written
+            raise BrokenPipeError  # rich would exit before the report of the run is written
 
     console = Plain(stderr=stderr, highlight=False)
     if not console.is_terminal and "COLUMNS" not in os.environ:
@@ -64,7 +64,7 @@ def plain_console(stderr: bool = False) -> Console:
 
 
 def mark(console: Console, passed: bool | None) -> str:
-    """Return a coloured tick or cross, or what an encoding without them has for it; a dash for None."""
+    """Return a coloured tick or cross, or a substitute that the encoding has; a dash for None."""
     if passed is None:
         return "-"
     if console.options.ascii_only:
@@ -74,15 +74,15 @@ def mark(console: Console, passed: bool | None) -> str:
 
 @contextmanager
 def _ended_like_ctrl_c() -> Iterator[list[int]]:
-    """Let SIGTERM and SIGHUP do what Ctrl-C does, unless they are ignored; the list tells which of them came.
+    """Treat SIGTERM and SIGHUP like Ctrl-C, unless they are ignored; received signals are appended to the list.
 
-    Whoever cleans up at a KeyboardInterrupt, and ends the processes that it has started, does so at these, too.
+    Code that cleans up and ends its child processes on KeyboardInterrupt then also does so on these signals.
     """
     came: list[int] = []
 
     def handler(number: int, frame: Any) -> None:
         came.append(number)
-        interrupt = signal.getsignal(signal.SIGINT)  # which tells it from what a user's function raises
+        interrupt = signal.getsignal(signal.SIGINT)  # it tells Ctrl-C from a user function's KeyboardInterrupt
         (interrupt if callable(interrupt) else signal.default_int_handler)(signal.SIGINT, frame)
 
     main = threading.current_thread() is threading.main_thread()
@@ -97,7 +97,7 @@ def _ended_like_ctrl_c() -> Iterator[list[int]]:
 
 
 def _finish(stream: Any) -> None:
-    """Let nothing wait in a stream for the interpreter's end, where what cannot be written would fail once more."""
+    """Flush a stream; if that fails, redirect it to the null device, or the flush at exit would fail once more."""
     try:
         if stream is not None:
             stream.flush()
@@ -107,14 +107,14 @@ def _finish(stream: Any) -> None:
 
 
 class Commands(click.Group):
-    """Commands that end with one line and a status where click or Python would end with a traceback.
+    """Commands that exit with one line and a status where click or Python would print a traceback.
 
-    Characters that the encoding of an output lacks are escaped. The status is 1 where an output or a file cannot be
-    used; of a pipe that was closed nothing is said, as by click. After a signal it is 128 and the signal's number.
+    Characters that the encoding of an output lacks are escaped. The status is 1 if an output or a file cannot be used
+    (without a message for a closed pipe, as in click). After a signal it is 128 plus the signal's number.
     """
 
     def main(self, *arguments: Any, **more: Any) -> NoReturn:
-        """Run the command that the arguments name, and exit; parameters are those of `click.Command.main`."""
+        """Run the command named by the arguments, and exit; parameters are those of `click.Command.main`."""
         streams = (sys.stdout, sys.stderr)
         for stream in streams:
             if isinstance(stream, io.TextIOWrapper):
@@ -137,7 +137,7 @@ class Commands(click.Group):
             status = 1
             if not isinstance(error, BrokenPipeError):
                 line = f"Error: {error.filename or 'the output'} cannot be used: {error.strerror or error}"
-        finally:  # also where click exits at a closed pipe
+        finally:  # also if click exits because of a closed pipe
             with suppress(OSError):
                 if line:
                     say(line, err=True)

@@ -211,12 +211,6 @@ def parallel(**geometry):
     return EdgeGraph(np.array([0, 1, 1, 1]), np.array([1, 0, 2, 0]), 3, **geometry)
 
 
-def test_left_out_computes_nothing():
-    graph = sample()
-    for rule in RULES:
-        assert all(a is b for a, b in zip(graph.left_out(rule), graph.left_out(rule), strict=True))
-
-
 def test_parallel_edges_need_geometry_for_the_edge_rule():
     graph = parallel()
     text = (
@@ -233,16 +227,9 @@ def test_parallel_edges_need_geometry_for_the_edge_rule():
     sample().require_reverse("agg_edge_to_edge_fwd")
 
 
-@pytest.mark.parametrize(
-    ("exclude", "error", "text"),
-    [
-        ("nodes", ValueError, "agg: exclude is 'nodes'; expected 'node', 'edge' or None"),
-        (3, TypeError, "agg: exclude is a int; expected 'node', 'edge' or None"),
-        (["edge"], TypeError, "agg: exclude is a list; expected 'node', 'edge' or None"),
-    ],
-)
-def test_unknown_rules(exclude, error, text):
-    raises(error, text, sample().left_out, exclude, "agg")
+def test_unknown_rules():
+    text = "agg: exclude is 'nodes'; expected 'node', 'edge' or None"
+    raises(ValueError, text, sample().left_out, "nodes", "agg")
 
 
 # Bad geometry. `edge(...)` gives the arguments of two edges 0 -> 1 -> 0 with some replaced.
@@ -255,9 +242,7 @@ def edge(**changes):
 V, S = np.array([[1.0, 0, 0], [-1.0, 0, 0]]), np.array([[1, 0, 0], [-1, 0, 0]])
 FINITE = "expected a finite vector of non-zero length"
 BAD = [
-    (edge(shifts=[0, 0, 0]), TypeError, "shifts is a list; expected a numpy.ndarray of int32 or int64"),
     (edge(shifts=V), TypeError, "shifts has dtype <f8; expected native int32 or int64"),
-    (edge(shifts=S[:1]), ValueError, "shifts has shape (1, 3); expected (num_edges, 3) = (2, 3)"),
     (edge(shifts=S[:, :2]), ValueError, "shifts has shape (2, 2); expected (num_edges, 3) = (2, 3)"),
     (edge(shifts=S * 2**20), ValueError, "shifts[0] is [1048576, 0, 0]; expected at most 524288 cells either way"),
     (
@@ -270,9 +255,7 @@ BAD = [
         ValueError,
         "edges 0 and 1 are both the reverse of edge 2; expected every edge listed once",
     ),
-    (edge(vec=V.tolist()), TypeError, "vec is a list; expected a numpy.ndarray of float32 or float64"),
     (edge(vec=np.ma.array(V)), TypeError, "vec is a MaskedArray; expected a numpy.ndarray of float32 or float64"),
-    (edge(vec=S), TypeError, "vec has dtype <i8; expected native float32 or float64"),
     (edge(vec=V.astype(">f8")), TypeError, "vec has dtype >f8; expected native float32 or float64"),
     (edge(vec=V[0]), ValueError, "vec has shape (3,); expected (num_edges, 3) = (2, 3)"),
     (edge(vec=V * [[1], [0]]), ValueError, f"vec[1] is [-0.0, 0.0, 0.0] (edge from node 1 to node 0); {FINITE}"),
@@ -280,11 +263,6 @@ BAD = [
         edge(vec=V * [[np.nan, 1, 1], [1, 1, 1]], shifts=S),
         ValueError,
         f"vec[0] is [nan, 0.0, 0.0] (edge from node 0 to node 1); {FINITE}",
-    ),
-    (
-        edge(vec=np.array([[1.0, 0, 0], [-1.0, np.inf, 0]])),
-        ValueError,
-        f"vec[1] is [-1.0, inf, 0.0] (edge from node 1 to node 0); {FINITE}",
     ),
     (
         edge(vec=V[[0, 0, 1]], src=np.array([0, 0, 1]), dst=np.array([1, 1, 0])),
@@ -307,33 +285,6 @@ def test_bad_geometry(arguments, error, text):
         EdgeGraph.sorted(**arguments)
 
 
-# Time.
-
-
-def timed(function, *args, **kwargs):
-    start = time.perf_counter()
-    result = function(*args, **kwargs)
-    return result, time.perf_counter() - start
-
-
-def test_a_hundred_thousand_edges_take_a_moment():
-    """A cubic lattice of 18 neighbours, periodic."""
-    n = 18
-    ends = np.stack(np.meshgrid(*3 * [np.arange(n)], indexing="ij"), axis=-1).reshape(-1, 1, 3)
-    steps = np.stack(np.meshgrid(*3 * [[-1, 0, 1]], indexing="ij"), axis=-1).reshape(-1, 3)
-    steps = steps[np.isin(np.abs(steps).sum(axis=1), [1, 2])]
-    shifts, others = np.divmod(ends + steps, n)
-    src = np.repeat(np.arange(n**3), len(steps))
-    dst = others.reshape(-1, 3) @ [n * n, n, 1]
-    assert src.size > 100_000
-    # The vector points from destination to source: against the step, and so do the cells it crosses.
-    back = np.argsort(dst * n**3 + src)
-    for given_ in ({"shifts": -shifts.reshape(-1, 3)}, {"vec": np.tile(-1.3 * steps, (n**3, 1))}, {}):
-        graph, seconds = timed(EdgeGraph, src, dst, n**3, **given_)
-        np.testing.assert_array_equal(graph.reverse_edge[back], np.argsort(src * n**3 + dst))
-        assert seconds < 1.0
-
-
 def test_many_images_of_few_atoms_take_a_moment():
     """Parallel edges by the thousand: nothing compares each with each."""
     n = np.arange(-20, 21)
@@ -341,6 +292,7 @@ def test_many_images_of_few_atoms_take_a_moment():
     shifts = shifts[shifts.any(axis=1)]
     loop = np.zeros(len(shifts), np.int64)
     for given_ in ({"shifts": shifts}, {"vec": shifts * 1.7}):
-        graph, seconds = timed(EdgeGraph, loop, loop, 1, **given_)
+        start = time.perf_counter()
+        graph = EdgeGraph(loop, loop, 1, **given_)
+        assert time.perf_counter() - start < 1.0
         np.testing.assert_array_equal(graph.reverse_edge, loop + np.arange(len(shifts))[::-1])
-        assert seconds < 1.0

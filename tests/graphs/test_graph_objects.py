@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
-from small_graphs import INDEX, arguments, ints, random_graph
+from small_graphs import INDEX, ints, random_graph
 from table_calls import raises
 
 from trigraph import CSC, EdgeGraph, Segments
@@ -23,11 +23,6 @@ OBJECTS = {
     "EdgeGraph of parallel edges": (EdgeGraph, [*IMAGES[:3]]),
     "EdgeGraph by shifts": (EdgeGraph, [*IMAGES]),
     "Segments": (Segments, [ints(2, 0, 2), 3]),
-}
-REPRS = {
-    "CSC": "CSC(num_src_nodes=4, num_dst_nodes=3, num_positions=3, num_edges=3, int64, host)",
-    "EdgeGraph": "EdgeGraph(num_nodes=3, num_edges=4, int64, host)",
-    "Segments": "Segments(num_members=3, num_segments=3, max_size=2, int64, host)",
 }
 EACH = pytest.mark.parametrize("name", OBJECTS)
 
@@ -94,7 +89,6 @@ def test_attributes_are_read_only(name):
     assert_same_object(graph, build(name))
     assert {graph: 1}[graph] == 1  # hashable, by identity
     assert (graph.kind, graph.device) == ("numpy", "host")
-    assert repr(graph) == REPRS.get(name, repr(graph))
 
 
 @pytest.mark.parametrize("prepared", [False, True])
@@ -122,9 +116,7 @@ def test_pickle_and_copy(name, dtype, prepared):
     ("place", "value", "text"),
     [
         (0, 7, "reverse_edge[0] is 7; expected 0 <= reverse_edge < num_edges = 5"),
-        (0, -2, "reverse_edge[0] is -2; expected 0 <= reverse_edge < num_edges = 5"),
         (0, 1, "reverse_edge[0] is 1, which is not the reverse of edge 0"),
-        (0, 3, "reverse_edge[0] is 3, which is not the reverse of edge 0"),
         (0, -1, "reverse_edge[4] is 0, which is not the reverse of edge 4"),
     ],
 )
@@ -163,12 +155,3 @@ def test_prepare_gives_all_the_same(monkeypatch):
         results[0].destinations = None
     results[0].__init__()  # what a tuple holds stays
     assert results[0].destinations.size == graph.num_positions
-
-
-def test_a_failed_prepare_can_be_repeated(monkeypatch):
-    graph = CSC(**arguments())
-    with monkeypatch.context() as patch:
-        patch.setattr(CSC, "_build_reverse", lambda self: 1 / 0)
-        with pytest.raises(ZeroDivisionError):
-            graph.prepare()
-    assert graph.prepare().destinations.size == graph.num_positions

@@ -1,7 +1,6 @@
 """Edges of real structures: against loops over images, and every bad input."""
 
 import itertools
-import re
 import sys
 
 import numpy as np
@@ -116,13 +115,11 @@ def test_atoms_many_cells_away(pbc, dtype, backend):
         for k in np.flatnonzero(pbc):
             positions_far = positions.copy()
             positions_far[2] -= dtype(away) * cell[k]
-            text = re.escape(f"EdgeGraph: positions[2] is {positions_far[2].tolist()}, ")
-            with pytest.raises(ValueError, match=f"^{text}") as caught:
+            text = (
+                rf"^EdgeGraph: positions\[2\] is .* cells from the origin along cell\[{k}\].*expected at most {limit},"
+            )
+            with pytest.raises(ValueError, match=text):
                 EdgeGraph.from_positions(positions_far, 3.0, cell, pbc)
-            text = str(caught.value)
-            distance = float(text.split("], ")[1].split(" cells from the origin along cell[")[0])
-            assert distance == pytest.approx(away, abs=2, rel=1e-6)  # digits of float32
-            assert f"expected at most {limit}, beyond which" in text
 
 
 @pytest.mark.parametrize("away", [1e1, 1e3, 1e6, 1e9, 1e13, 1e20, 1e100, 1e150])
@@ -193,30 +190,12 @@ def test_no_neighbors(n, dtype, backend):
     assert vec.dtype == offset.dtype == dtype
 
 
-def test_single_precision_positions(backend):
-    atoms = slab()
-    double = EdgeGraph.from_ase(atoms, 4.2)
-    single = EdgeGraph.from_positions(atoms.positions.astype(np.float32), 4.2, np.array(atoms.cell), atoms.pbc)
-    assert single.vec.dtype == single.offset.dtype == np.float32
-    np.testing.assert_array_equal(single.shifts, double.shifts)
-    np.testing.assert_array_equal(single.graph.reverse_edge, double.graph.reverse_edge)
-    np.testing.assert_array_equal(single.vec[single.graph.reverse_edge], -single.vec)
-    np.testing.assert_allclose(single.vec, double.vec, rtol=0, atol=1e-5)
-
-
 def test_a_pair_at_the_cutoff_is_both_edges_or_none(backend):
     """Distances that rounding puts on either side of the cutoff: an edge never comes without its reverse."""
     atoms = bulk("NaCl", "rocksalt", a=5.64).repeat((2, 2, 1))
     atoms.positions += [0.1, 0.7, 1.3]
     for cutoff in (5.64 / 2, 5.64 / np.sqrt(2), 5.64):
         assert bool((EdgeGraph.from_ase(atoms, cutoff).graph.reverse_edge >= 0).all())
-
-
-def test_a_neighbor_list_needs_ase_or_matscipy(monkeypatch):
-    monkeypatch.setitem(sys.modules, "matscipy.neighbours", None)
-    monkeypatch.setitem(sys.modules, "ase.neighborlist", None)
-    text = "EdgeGraph: neighbour lists need ase or matscipy: pip install 'trigraph[ase]'"
-    raises(ImportError, text, EdgeGraph.from_positions, np.zeros((1, 3)), 1.0)
 
 
 # Bad input.
@@ -229,17 +208,13 @@ def place(**changes):
 FLAT = np.array([[1.0, 0, 0], [2.0, 0, 0], [0, 0, 1.0]])
 LINE = np.array([[0.0, 0, 0], [1.0, 0, 0]])
 INDEPENDENT = "expected independent vectors in periodic directions"
-ARRAY = "expected a numpy.ndarray or a CPU tensor of float32 or float64"
 AT_MOST = "expected absolute values of at most 2^500 = 3.3e+150"
 CUTOFFS = "expected a number from 2^-500 = 3.1e-151 to 2^500 = 3.3e+150"
 BAD_PLACES = [
-    (place(positions=[[0, 0, 0]]), TypeError, f"positions is a list; {ARRAY}"),
     (place(positions=np.eye(3, dtype=int)), TypeError, "positions has dtype <i8; expected native float32 or float64"),
     (place(positions=np.eye(2)), ValueError, "positions has shape (2, 2); expected (num_nodes, 3)"),
     (place(positions=np.diag([1, np.nan, 1])), ValueError, "positions[1] is [0.0, nan, 0.0]; expected finite values"),
-    (place(positions=np.diag([1, -np.inf, 1])), ValueError, "positions[1] is [0.0, -inf, 0.0]; expected finite values"),
     (place(positions=LINE * 1e151), ValueError, f"positions[1] is [1e+151, 0.0, 0.0]; {AT_MOST}"),
-    (place(positions=LINE * -1e308), ValueError, f"positions[1] is [-1e+308, -0.0, -0.0]; {AT_MOST}"),
     (
         place(positions=np.zeros((2, 3))),
         ValueError,
@@ -247,16 +222,12 @@ BAD_PLACES = [
     ),
     (place(cutoff=1e151), ValueError, f"cutoff is 1e+151; {CUTOFFS}"),
     (place(cutoff=1e-151), ValueError, f"cutoff is 1e-151; {CUTOFFS}"),
-    (place(cutoff="2"), TypeError, "cutoff is a str; expected a number"),
     (place(cutoff=True), TypeError, "cutoff is a bool; expected a number"),
     (place(cutoff=0), ValueError, "cutoff is 0.0; expected a finite number above 0"),
     (place(cutoff=np.float32(np.nan)), ValueError, "cutoff is nan; expected a finite number above 0"),
-    (place(cutoff=np.inf), ValueError, "cutoff is inf; expected a finite number above 0"),
-    (place(pbc=1), TypeError, "pbc is 1; expected a bool or three of them"),
     (place(pbc=[True, False]), ValueError, "pbc has shape (2,); expected a bool or three of them"),
     (place(cell=np.ones((2, 3))), ValueError, "cell has shape (2, 3); expected (3, 3)"),
     (place(cell=np.diag([1, np.inf, 1])), ValueError, "cell[1] is [0.0, inf, 0.0]; expected finite values"),
-    (place(cell=np.diag([1, 1e200, 1])), ValueError, f"cell[1] is [0.0, 1e+200, 0.0]; {AT_MOST}"),
     (place(pbc=True), ValueError, f"cell is None with pbc [True, True, True]; {INDEPENDENT}"),
     (
         place(pbc=[True, True, False], cell=FLAT),
@@ -270,7 +241,3 @@ BAD_PLACES = [
 def test_bad_positions(arguments, error, text):
     with np.errstate(invalid="ignore"):
         raises(error, f"EdgeGraph: {text}", EdgeGraph.from_positions, **arguments)
-
-
-def test_atoms_of_another_kind():
-    raises(TypeError, "EdgeGraph: atoms is a ndarray; expected an ase.Atoms", EdgeGraph.from_ase, np.eye(3), 1.0)

@@ -8,6 +8,7 @@ cuBLAS. It is evidence for the code around the kernels (devices, streams, copies
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import itertools
 import sys
 import types
@@ -30,6 +31,7 @@ class Device:
     """A device; ``with`` makes it the current one."""
 
     compute_capability = "90"
+    largest_grid = (2**31 - 1, 65535, 65535)
 
     def __init__(self, number=None):
         self.id = state.device if number is None else number
@@ -51,9 +53,23 @@ class Device:
 class Stream:
     """A stream that has done nothing before somebody waits for it; ``with`` makes it the current one."""
 
-    def __init__(self):
+    def __init__(self, ptr=None):
+        self.ptr = next(state.clock) + 100 if ptr is None else ptr
         self.waited = 0  # what was put on the stream before this time is done
+        self.seen = {}  # and what other streams had been given until then, when this one goes on
         self.captured = False
+
+    @classmethod
+    def from_external(cls, stream):
+        version, ptr = stream.__cuda_stream__()
+        assert version == 0
+        return cls(ptr)
+
+    def record(self):
+        return self, next(state.clock)
+
+    def wait_event(self, event):
+        self.seen[event[0]] = event[1]
 
     def __enter__(self):
         self._before, state.stream = state.stream, self
@@ -63,7 +79,7 @@ class Stream:
         state.stream = self._before
 
     def synchronize(self):
-        if self.captured:
+        if self.captured or state.capturing:
             raise Misuse("the stream is captured: nothing can wait for it")
         self.waited = next(state.clock)
 
@@ -74,16 +90,20 @@ class State:
     def __init__(self):
         self.clock = itertools.count(1)
         self.device = 0
-        self.stream = Stream()
+        self.allocator = None
+        self.capturing = False
         self.dry = False  # whether kernels are counted, but not run
         self.launches = 0  # launches of our kernels, and of those that CuPy would need
 
 
 state = State()
+state.stream = Stream(0)
 
 
 class Memory:
     """Where an array and its views lie: the device, and which stream wrote there last, when."""
+
+    mem = types.SimpleNamespace(ptr=None)  # what CuPy has of it
 
     def __init__(self):
         self.device = state.device
@@ -95,7 +115,8 @@ class Memory:
     def used(self):
         if self.device != state.device:
             raise Misuse(f"an array on device {self.device} is used while device {state.device} is current")
-        if self.stream is not state.stream and self.time > self.stream.waited:
+        known = max(self.stream.waited, state.stream.seen.get(self.stream, 0))
+        if self.stream.ptr != state.stream.ptr and self.time > known:
             raise Misuse("an array is used that another stream may still write")
 
 
@@ -112,14 +133,59 @@ def _plain(value):
 def _wrapped(value):
     """Return a result as CuPy has it: an array, also where NumPy has a number."""
     if isinstance(value, (np.ndarray, np.generic)):
-        return ndarray(np.asarray(value))
+        return ndarray(*_allocated(np.asarray(value)))
     return tuple(map(_wrapped, value)) if isinstance(value, tuple) else value
+
+
+class UnownedMemory:
+    """Memory of another library, which `owner` keeps."""
+
+    def __init__(self, ptr, size, owner, device):
+        self.ptr, self.owner = ptr, owner
+        self.memory = Memory()
+        self.memory.device, self.memory.time, self.memory.mem = device, 0, self
+
+
+class MemoryPointer:
+    """A place in memory."""
+
+    def __init__(self, mem, offset):
+        self.mem, self.ptr = mem, mem.ptr + offset
+
+    def array(self, shape, dtype, strides=None):
+        """Return what lies there, as NumPy's array and the stand-in's memory."""
+        dtype = np.dtype(dtype)
+        strides = strides or np.ndarray(shape, dtype, bytes(0) if 0 in shape else None).strides
+        extent = 0 if 0 in shape else sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + dtype.itemsize
+        buffer = (ctypes.c_char * extent).from_address(self.ptr) if extent else bytes(0)
+        return np.ndarray(shape, dtype, buffer, 0, strides), self.mem.memory
+
+
+@contextlib.contextmanager
+def using_allocator(allocator):
+    before, state.allocator = state.allocator, allocator
+    try:
+        yield
+    finally:
+        state.allocator = before
+
+
+def _allocated(array):
+    """Return a new array, and its memory, where the current allocator puts it."""
+    if state.allocator is None or array.size == 0:
+        return array, None
+    place, memory = state.allocator(array.nbytes).array(array.shape, array.dtype)
+    place[...] = array
+    memory.written()
+    return place, memory
 
 
 class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
     """An array of a device."""
 
-    def __init__(self, array, memory=None):
+    def __init__(self, array, memory=None, memptr=None, strides=None):
+        if memptr is not None:  # as CuPy has it: shape, dtype, memptr, strides
+            array, memory = memptr.array(array, memory, strides)
         self.array = array
         self.memory = memory or Memory()
 
@@ -128,7 +194,11 @@ class ndarray(np.lib.mixins.NDArrayOperatorsMixin):
         for name in ("shape", "dtype", "size", "ndim", "itemsize", "nbytes", "strides", "flags")
     )
     device = property(lambda self: Device(self.memory.device))
-    data = property(lambda self: types.SimpleNamespace(ptr=self.array.ctypes.data))
+    data = property(
+        lambda self: types.SimpleNamespace(
+            ptr=self.array.ctypes.data, mem=self.memory.mem, device_id=self.memory.device
+        )
+    )
     T = property(lambda self: ndarray(self.array.T, self.memory))
 
     def __array_ufunc__(self, ufunc, method, *inputs, out=None, **kwargs):
@@ -204,8 +274,11 @@ class Kernel:
             raise Misuse(f"{self.name} is launched with {shared_mem} bytes of shared memory, which nobody asked for")
         if not (isinstance(grid, tuple) and isinstance(block, tuple)):
             raise Misuse(f"{self.name} is launched with a grid {grid} and a block {block} that are not tuples")
+        args = [a for value in args for a in (value if isinstance(value, tuple) else (value,))]
         if not all(isinstance(value, (ndarray, np.generic)) for value in args):
             raise Misuse(f"{self.name} is launched with arguments whose types say nothing of a kernel's parameters")
+        if any(n > most for n, most in zip(grid, Device.largest_grid, strict=False)):
+            raise Misuse(f"{self.name} is launched with a grid {grid}, more than a device grants")
         library = launcher._HOST.library(self.family)
         _, parameters = library._kernels[self.name]
         plain = [
@@ -239,12 +312,12 @@ def compile_using_nvrtc(source, options, filename, name_expressions):
 
 @contextlib.contextmanager
 def capturing():
-    """Capture the current stream: what waits for it is an error meanwhile."""
-    state.stream.captured = True
+    """Capture a stream: whatever waits for any is an error meanwhile."""
+    state.capturing = True
     try:
         yield
     finally:
-        state.stream.captured = False
+        state.capturing = False
 
 
 def asarray(value):
@@ -274,12 +347,17 @@ def install(monkeypatch, cache):
     """Make ``import cupy`` find the stand-in; kernels are "compiled" into the folder `cache`."""
     global state
     state = State()
+    state.stream = Stream(0)
     cupy = types.ModuleType("cupy")
     cupy.__version__ = "14.2.0"
     cupy.ndarray, cupy.RawModule, cupy.asarray, cupy.asnumpy = ndarray, RawModule, asarray, ndarray.get
+    cupy.isfinite, cupy.hypot, cupy.minimum, cupy.maximum = np.isfinite, np.hypot, np.minimum, np.maximum
     cupy.cuda = types.SimpleNamespace(
         Device=Device,
         Stream=Stream,
+        UnownedMemory=UnownedMemory,
+        MemoryPointer=MemoryPointer,
+        using_allocator=using_allocator,
         get_current_stream=lambda: state.stream,
         runtime=types.SimpleNamespace(getDevice=lambda: state.device),
         nvrtc=types.SimpleNamespace(getVersion=lambda: (13, 0)),
@@ -306,6 +384,8 @@ def install(monkeypatch, cache):
     monkeypatch.setitem(sys.modules, "cupyx", cupyx)
     monkeypatch.setenv("CUPY_CACHE_DIR", str(cache))
     monkeypatch.setattr(launcher, "_device", None)
+    monkeypatch.setattr(launcher, "_struct", lambda dtype, members: tuple(members))  # an address says nothing here
+    monkeypatch.setattr(launcher, "AHEAD", False)
     for module in (base, csc):  # torch, where it is imported, knows nothing of these arrays
         monkeypatch.setattr(module, "VIEWS", [])
     return cupy

@@ -1,4 +1,4 @@
-"""What the tests of GemNet-OC's padded interface share: golden vectors, and a case with sums over padded arrays."""
+"""What the tests of GemNet-OC's padded interface share: golden vectors, and a case whose lists have any order."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def numbered(outer):
 
 
 class Padded:
-    """A case in any order of triplets, with edges and atoms that have none, and its sums over padded arrays."""
+    """A case in any order of triplets, with edges and atoms that have none."""
 
     def __init__(self, dtype=np.float64, index=np.int64, seed=0):
         rng = np.random.default_rng(seed)
@@ -49,28 +49,3 @@ class Padded:
     @property
     def atoms(self):
         return {"idx_rad_outer": self.atom, "idx_rad_inner": self.number, "num_atoms": ATOMS}
-
-    def pad(self, outer, inner, rows, members):
-        padded = np.zeros((rows, inner.max() + 1, *members.shape[1:]), members.dtype)
-        for o, i, row in zip(outer, inner, members, strict=True):
-            padded[o, i] = row
-        return padded
-
-    def embedded(self):
-        """rad_W1 of each edge: the product's memory has the order (SPHERICAL, INTERM) and is not transposed."""
-        product = np.einsum("er,rsi->esi", self.rad_basis, self.weight)
-        return product.reshape(EDGES, -1).reshape(EDGES, INTERM, SPHERICAL)
-
-    def sph(self):
-        return np.einsum("eks->esk", self.pad(self.outer, self.inner, EDGES, self.sph_basis))
-
-    def by_atom(self, rows):
-        return self.pad(self.atom, self.number, ATOMS, rows)
-
-    def sums(self):
-        """Sum over each edge's slots, (EDGES, INTERM, EMB_IN)."""
-        m = self.pad(self.outer, self.inner, EDGES, self.m)
-        return np.einsum("eis,esk,ekc->eic", self.embedded(), self.sph(), m)
-
-    def result(self, P):
-        return np.einsum("oic,nic->no", self.dense.reshape(EMB_OUT, INTERM, EMB_IN), P)

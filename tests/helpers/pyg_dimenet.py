@@ -1,8 +1,8 @@
 """PyTorch Geometric's DimeNet++ without pyg-lib and torch_sparse, and with exact zeros of the Bessel functions."""
 
-import numpy as np
 import torch
-from scipy import special
+
+from trigraph.pyref.dimenet import bessel_zeros
 
 SIZES = {
     "hidden_channels": 12,
@@ -35,22 +35,8 @@ def triplets(edge_index, num_nodes):
     return i, j, i[ji], j[ji], j[kj], kj, ji
 
 
-def exact_zeros(n, k):
-    """Zeros of the spherical Bessel functions: those of one order lie between those of the one before."""
-    zeros = [np.pi * np.arange(1, k + n)]
-    for order in range(1, n):
-        low, high = zeros[-1][:-1].copy(), zeros[-1][1:].copy()
-        sign = np.sign(special.spherical_jn(order, low))
-        for _ in range(80):
-            middle = (low + high) / 2
-            left = np.sign(special.spherical_jn(order, middle)) == sign
-            low, high = np.where(left, middle, low), np.where(left, high, middle)
-        zeros.append((low + high) / 2)
-    return np.stack([z[:k] for z in zeros])
-
-
 def patch(monkeypatch, peer):
     """Give PyG's module what a plain installation lacks, and zeros that are more than float32 numbers."""
     monkeypatch.setattr(peer, "radius_graph", radius_graph)
     monkeypatch.setattr(peer, "triplets", triplets)
-    monkeypatch.setattr("torch_geometric.nn.models.dimenet_utils.Jn_zeros", exact_zeros)
+    monkeypatch.setattr("torch_geometric.nn.models.dimenet_utils.Jn_zeros", bessel_zeros)

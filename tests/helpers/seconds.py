@@ -1,7 +1,7 @@
 """A plugin of pytest: the longest files begin first, and a run by several processes shows its progress by time.
 
 Seconds by file are those of the last whole run with the same marks, which pytest's cache keeps; where there was none,
-those of tests/seconds.json, which `make test OPTIONS=--write-seconds` writes anew.
+those of tests/seconds.json for these marks, or else for `make test`; OPTIONS=--write-seconds writes them anew.
 """
 
 import json
@@ -25,7 +25,9 @@ def pytest_configure(config):
     # pytest-xdist would begin with the files of most tests, which are short ones.
     config.option.loadscopereorder = False
     cache = getattr(config, "cache", None)  # which people may have switched off
-    config.seconds = json.loads(COMMITTED.read_text()) | (cache.get(cache_key(config), {}) if cache else {})
+    committed = json.loads(COMMITTED.read_text())
+    config.seconds = committed["not slow"] | committed.get(config.option.markexpr or "all", {})
+    config.seconds |= cache.get(cache_key(config), {}) if cache else {}
     if config.getoption("dist", "no") != "no" and config.option.verbose <= 0 and not hasattr(config, "workerinput"):
         config.pluginmanager.register(Progress(config))
 
@@ -93,4 +95,5 @@ class Progress:
         if getattr(self.config, "cache", None):
             self.config.cache.set(cache_key(self.config), seconds)
         if self.config.option.write_seconds:
-            COMMITTED.write_text(json.dumps(seconds, indent=1) + "\n")
+            committed = json.loads(COMMITTED.read_text()) | {self.config.option.markexpr or "all": seconds}
+            COMMITTED.write_text(json.dumps(committed, indent=1) + "\n")

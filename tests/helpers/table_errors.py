@@ -1,6 +1,5 @@
 """What the tests of argument checks share: one array of each kind from the operator table, and words of error texts."""
 
-import importlib.util
 import re
 
 import numpy as np
@@ -119,19 +118,6 @@ SELECTIVE = one_of_each([(op,) for op in OPS if op.selective], lambda op: op.def
 def refused(op, values, error, text, **keywords):
     """Assert that a call raises exactly this, after the operator's name."""
     raises(error, f"{op.name}: {text}", FUNCTIONS[op.name], **values, **keywords)
-
-
-class Tensor:
-    """What is known of a torch tensor: where its class comes from."""
-
-
-Tensor.__module__ = "torch"
-
-
-def instead_of_tensor(name):
-    """What a text advises to pass in place of a tensor."""
-    instead = ", or use trigraph.torch" if importlib.util.find_spec("trigraph.torch") else ""
-    return f": pass {name}.detach().cpu().numpy(){instead}"
 
 
 def empty_like(shape, order="C", offset=0, dtype="float64"):

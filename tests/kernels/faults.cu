@@ -12,32 +12,6 @@ __global__ void missing_barrier(float* y) {
     y[threadIdx.x] = tile[63 - threadIdx.x];
 }
 
-// A shuffle between the write and the read orders nothing.
-template <bool right>
-__global__ void missing_syncwarp(float* y) {
-    __shared__ float tile[64];
-    tile[threadIdx.x] = float(threadIdx.x);
-    if constexpr (right) {
-        __syncwarp();
-    } else {
-        y[threadIdx.x] = __shfl_sync(0xffffffffu, 1.0f, 0);
-    }
-    y[threadIdx.x] = tile[threadIdx.x / 32 * 32 + (threadIdx.x + 1) % 32];
-}
-
-// Half of the warp is not enough: lane 15 reads what lane 16 wrote.
-template <bool right>
-__global__ void syncwarp_of_half(float* y) {
-    __shared__ float tile[32];
-    tile[threadIdx.x] = float(threadIdx.x);
-    if constexpr (right) {
-        __syncwarp();
-    } else {
-        __syncwarp(threadIdx.x < 16 ? 0x0000ffffu : 0xffff0000u);
-    }
-    y[threadIdx.x] = tile[(threadIdx.x + 1) % 32];
-}
-
 // Order is transitive: 0-15 with 8-23 with 16-31. Lane 31 writes, lane 0 reads three steps later.
 template <bool right>
 __global__ void chain_of_syncwarps(float* y) {
@@ -67,25 +41,6 @@ __global__ void between_blocks(float* y) {
     }
     if (!right && blockIdx.x == 1) {
         y[1] = y[0];
-    }
-}
-
-// Many readers, then a writer that is ordered with those of its own warp only.
-template <bool right>
-__global__ void read_then_write(float* y) {
-    __shared__ float cell;
-    if (threadIdx.x == 0) {
-        cell = 1.0f;
-    }
-    __syncthreads();
-    y[threadIdx.x] = cell;
-    if constexpr (right) {
-        __syncthreads();
-    } else {
-        __syncwarp();
-    }
-    if (threadIdx.x == 0) {
-        cell = 2.0f;
     }
 }
 
@@ -232,20 +187,4 @@ __global__ void source_not_in_mask(float* y) {
 template <bool right>
 __global__ void width_of_shuffle(float* y, int width) {
     y[threadIdx.x] = __shfl_sync(0xffffffffu, float(threadIdx.x), 0, right ? 32 : width);
-}
-
-// ---- slow on purpose, to overlap with another thread of Python ------------------------------------------------------
-
-template <bool right>
-__global__ void busy(float* y, int rounds) {
-    __shared__ float tile[256];
-    tile[threadIdx.x] = float(blockIdx.x);
-    __syncthreads();
-    for (int round = 0; round < rounds; round++) {
-        const float next = tile[(threadIdx.x + 1) % 256];
-        __syncthreads();
-        tile[threadIdx.x] = next;
-        __syncthreads();
-    }
-    y[blockIdx.x * blockDim.x + threadIdx.x] = right ? tile[threadIdx.x] : 0.0f;
 }

@@ -15,11 +15,7 @@ from trigraph.gpu.instances import FLOATS, STORAGE, expand
 HERE = Path(__file__).resolve().parent
 
 PRIMITIVES = (
-    *expand("geometry"),
-    *expand("shuffles", ("int", "long long", *FLOATS)),
-    *expand("votes"),
     *expand("two_groups"),
-    *expand("extremes", ("int", *FLOATS)),
     *expand("static_memory", FLOATS, ("16",)),
     *expand("dynamic_memory", FLOATS),
     *expand("scalars"),

@@ -3,35 +3,6 @@
 #include "parts.cuh"  // rewritten too
 #include "parts_table.cuh"
 
-__global__ void geometry(int* out) {
-    const int block = (blockIdx.z * gridDim.y + blockIdx.y) * gridDim.x + blockIdx.x;
-    const int thread = (threadIdx.z * blockDim.y + threadIdx.y) * blockDim.x + threadIdx.x;
-    const int place = block * (blockDim.x * blockDim.y * blockDim.z) + thread;
-    out[2 * place] = block;
-    out[2 * place + 1] = thread;
-}
-
-template <typename T>
-__global__ void __launch_bounds__(64)
-    shuffles(const T* __restrict__ x, T* out, int mask, int operand, int width) {
-    const int lane = threadIdx.x % 32;
-    T* row = out + 2 * threadIdx.x;
-    if ((mask >> lane & 1) != 0) {
-        row[0] = __shfl_sync(mask, x[threadIdx.x], operand, width);
-        row[1] = __shfl_xor_sync(mask, x[threadIdx.x], operand, width);
-    }
-}
-
-__global__ void votes(const int* x, int* out, int mask) {
-    const int lane = threadIdx.x % 32;
-    int* row = out + 3 * threadIdx.x;
-    if ((mask >> lane & 1) != 0) {
-        row[0] = int(__ballot_sync(mask, x[threadIdx.x] > 0));
-        row[1] = __any_sync(mask, x[threadIdx.x] > 0);
-        row[2] = __all_sync(mask, x[threadIdx.x] > 0);
-    }
-}
-
 // Two groups of lanes of one warp wait at different collectives at the same time.
 __global__ void two_groups(int* out) {
     const unsigned int lane = threadIdx.x;
@@ -41,12 +12,6 @@ __global__ void two_groups(int* out) {
         sum += __shfl_xor_sync(mask, sum, step);
     }
     out[lane] = sum;
-}
-
-template <typename T>
-__global__ void extremes(const T* x, T* out) {
-    out[2 * threadIdx.x] = max(x[threadIdx.x], T(1));
-    out[2 * threadIdx.x + 1] = min(x[threadIdx.x], T(1));
 }
 
 // Static shared memory of all forms, refilled for each block: a block must not see what the one before left.
@@ -79,13 +44,21 @@ __global__ void dynamic_memory(T* out) {
     out[blockIdx.x * blockDim.x + threadIdx.x] = tile[blockDim.x - 1 - threadIdx.x];
 }
 
-__global__ void scalars(double* out, bool flag, int i, long long wide, float x, double y, const double* nothing) {
-    out[0] = double(flag);
-    out[1] = double(i);
-    out[2] = double(wide);
-    out[3] = double(x);
-    out[4] = y;
-    out[5] = nothing == nullptr ? 1.0 : 0.0;
+template <typename T>
+struct Given {
+    bool flag;  // of another size than what follows
+    int i;
+    long long wide;
+    T* nothing;
+};
+
+__global__ void scalars(double* out, const Given<const double> given, float x, double y) {
+    out[0] = double(given.flag);
+    out[1] = double(given.i);
+    out[2] = double(given.wide);
+    out[3] = given.nothing == nullptr ? 1.0 : 0.0;
+    out[4] = double(x);
+    out[5] = y;
 }
 
 template <typename T>

@@ -16,8 +16,9 @@ from host_kernels import require, require_compiler
 from trigraph.benchmarks.qualify import cases
 from trigraph.benchmarks.qualify.cases import subset
 from trigraph.benchmarks.qualify.place import Rehearsal
+from trigraph.gpu.cache import KERNELS
 from trigraph.gpu.host.build import host_build, sanitizer_environment
-from trigraph.gpu.launcher import KERNELS, HostLibrary, KernelError, using_host_library
+from trigraph.gpu.launcher import HostLibrary, KernelError, using_host_library
 from trigraph.gpu.sources import expand_includes
 
 # The package's own library runs in every order, and has to give the same bits in each. What the slow builds report

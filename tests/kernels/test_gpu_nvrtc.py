@@ -3,6 +3,7 @@
 `make test` compiles one instance of every kernel for one architecture, by the commit's turn; `make test-all` all.
 """
 
+import functools
 import importlib.util
 import json
 import multiprocessing
@@ -13,9 +14,9 @@ from concurrent.futures import ProcessPoolExecutor
 import pytest
 from host_kernels import require, turn
 
-from trigraph.gpu import compile as gpu_compile
-from trigraph.gpu import launcher
-from trigraph.gpu.compile import ARCHITECTURES, KERNELS, Usage, compare, compile_kernels, make_budgets
+from trigraph.gpu import budgets as gpu_budgets
+from trigraph.gpu import cache
+from trigraph.gpu.budgets import ARCHITECTURES, KERNELS, Usage, compare, compile_kernels, make_budgets
 from trigraph.gpu.instances import INSTANCES
 
 SMALL = Usage(registers=20, stack=0, spill_stores=0, spill_loads=0, barriers=1, shared=512)
@@ -45,7 +46,7 @@ def compiled(nvrtc, request):
 def test_kernels_keep_to_their_budgets(compiled, family, architecture):
     measured = compiled[family, architecture].result()
     assert set(measured) == set(INSTANCES[family])
-    assert compare(family, architecture, measured, gpu_compile.read_budgets()) == []
+    assert compare(family, architecture, measured, gpu_budgets.read_budgets()) == []
 
 
 @pytest.mark.usefixtures("nvrtc")
@@ -56,11 +57,11 @@ def test_one_instance_of_every_kernel(family):
         by_kernel.setdefault(name.split("<")[0], []).append(name)
     names = [instances[turn() // len(ARCHITECTURES) % len(instances)] for instances in by_kernel.values()]
     measured = compile_kernels(KERNELS / f"{family}.cu", names, architecture)
-    assert compare(family, architecture, measured, gpu_compile.read_budgets()) == []
+    assert compare(family, architecture, measured, gpu_budgets.read_budgets()) == []
 
 
 def test_budgets_are_of_the_instances():
-    budgets = gpu_compile.read_budgets()
+    budgets = gpu_budgets.read_budgets()
     assert {family: set(names) for family, names in INSTANCES.items()} == {f: set(b) for f, b in budgets.items()}
     assert all(set(ARCHITECTURES) <= set(entry) for entries in budgets.values() for entry in entries.values())
 
@@ -69,8 +70,8 @@ def test_budgets_are_of_the_instances():
 def test_budgets_are_of_what_is_launched():
     from cuda.core import ProgramOptions
 
-    given = {option.decode() for option in ProgramOptions(arch="sm_90", **gpu_compile.OPTIONS).as_bytes("nvrtc")}
-    assert given == {*launcher.OPTIONS, "--device-as-default-execution-space", "-arch=sm_90"}
+    given = {option.decode() for option in ProgramOptions(arch="sm_90", **gpu_budgets.OPTIONS).as_bytes("nvrtc")}
+    assert given == {*cache.OPTIONS, "--device-as-default-execution-space", "-arch=sm_90"}
 
 
 @pytest.mark.usefixtures("nvrtc")
@@ -107,7 +108,7 @@ def test_compare():
         "f: k on sm_80 uses 513 (shared), budget 512",
     ]
     assert compare("f", "sm_90", {"k": SMALL}, budgets) == ["f: k on sm_90 has no budget"]
-    assert gpu_compile.superfluous(budgets) == ["f: k has a budget but is not an instance"]
+    assert gpu_budgets.superfluous(budgets) == ["f: k has a budget but is not an instance"]
 
 
 def test_budgets_for_two_compilers():
@@ -124,16 +125,27 @@ def test_command_line(monkeypatch, tmp_path, capsys):
     (tmp_path / "kernels").mkdir()
     (tmp_path / "kernels" / "toy.cu").write_text("__global__ void toy(float* x) { x[threadIdx.x] = 1.0f; }\n")
     (tmp_path / "budgets.json").write_text("{}")
-    monkeypatch.setattr(gpu_compile, "KERNELS", tmp_path / "kernels")
-    monkeypatch.setattr(gpu_compile, "BUDGETS", tmp_path / "budgets.json")
-    monkeypatch.setattr(gpu_compile, "INSTANCES", {"toy": ("toy",)})
-    assert gpu_compile.main([]) == 1
+    monkeypatch.setattr(gpu_budgets, "KERNELS", tmp_path / "kernels")
+    monkeypatch.setattr(gpu_budgets, "BUDGETS", tmp_path / "budgets.json")
+    monkeypatch.setattr(gpu_budgets, "INSTANCES", {"toy": ("toy",)})
+    assert gpu_budgets.main([]) == 1
     assert "toy: toy on sm_75 has no budget" in capsys.readouterr().err
-    assert gpu_compile.main(["--update"]) == 0
-    assert gpu_compile.main(["--check"]) == 0
-    assert gpu_compile.main(["--raise"]) == 0
-    text = (tmp_path / "budgets.json").read_text()
-    assert [line.split(":")[0] for line in text.splitlines()] == ["{", '  "toy"', '    "toy"', "  }", "}"]
-    assert set(json.loads(text)["toy"]["toy"]) == set(ARCHITECTURES)
-    assert gpu_compile.format_budgets(gpu_compile.read_budgets()) == text
+    assert gpu_budgets.main(["--update"]) == 0
+    assert gpu_budgets.main(["--check"]) == 0
+    assert gpu_budgets.main(["--raise"]) == 0
+    assert set(json.loads((tmp_path / "budgets.json").read_text())["toy"]["toy"]) == set(ARCHITECTURES)
     assert "cupy" not in sys.modules
+
+
+def test_what_cupy_adds_to_the_options(monkeypatch):
+    """The function past `RawModule`, which CuPy does not document, takes what it took, and adds no -ftz=true."""
+    cupy = pytest.importorskip("cupy")
+
+    def compiled(program, options):
+        assert options == (*cache.OPTIONS, "-arch=compute_90", "--device-as-default-execution-space")
+        raise InterruptedError
+
+    monkeypatch.setattr(cupy.cuda.nvrtc, "compileProgram", compiled)
+    call = functools.partial(cupy.cuda.compiler.compile_using_nvrtc, "", cache.OPTIONS, arch="90", method="lto")
+    with pytest.raises(InterruptedError):  # for a link, since no device is asked then what it is
+        call(filename="product.cu", name_expressions=("product<float>",))

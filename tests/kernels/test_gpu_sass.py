@@ -1,8 +1,8 @@
 """What NVRTC made of the loops that matter, counted in machine code: a device is not needed, and no time is claimed.
 
-CUDA's disassembler shows the machine code. Of the loops of DimeNet++ the share of products is counted, and how often
-they read shared memory: each of a multiprocessor's four parts issues one instruction at a time, a product or another
-one, so that the share of products is the share of the arithmetic peak that a loop can come to.
+CUDA's disassembler shows the machine code. Of the loops of DimeNet++ and GNO the share of products is counted, and how
+often they read shared memory: each of a multiprocessor's four parts issues one instruction at a time, a product or
+another one, so that the share of products is the share of the arithmetic peak that a loop can come to.
 """
 
 import importlib.metadata
@@ -15,17 +15,26 @@ from functools import cache
 import pytest
 from host_kernels import require
 
-from trigraph.gpu.compile import KERNELS, OPTIONS
+from trigraph.gpu.budgets import KERNELS, OPTIONS
 from trigraph.gpu.sources import expand_includes
 
 FORWARD = "dimenet_out_edges<float, int, 0, 7>"
 BACKWARD = ("dimenet_out_edges<float, int, 1, 7>", "dimenet_in_edges<float, int, false, 7>")
 # Loops that gather rows of columns, 16 bytes a lane.
 GATHER = {
-    "weighted": ("weighted_sum<float, int, true, false>", "weighted_to_sources<float, int, true>"),
-    "gat": ("gat_aggregate<float, int, true, false, true>", "gat_to_rows<float, int, true>"),
+    "weighted": (
+        "weighted_sum<float, int, true, false>",
+        "weighted_to_sources<float, int, true>",
+        "weighted_dots<float, int, true, false>",
+    ),
+    "gat": (
+        "gat_aggregate<float, int, true, false, true>",
+        "gat_backward<float, int, true, false>",
+        "gat_to_rows<float, int, true, false>",
+    ),
 }
-INSTANCES = {**GATHER, "dimenet": (FORWARD, *BACKWARD)}
+TILES = ("gno_moments<float, int, 4, 3>", "gno_to_source<float, int, 2, 3>", "gno_first_layer<float, int, 2, 4>")
+INSTANCES = {**GATHER, "dimenet": (FORWARD, *BACKWARD), "gno": TILES}
 
 
 def disassembler():
@@ -102,22 +111,28 @@ def innermost_loops(lines):
     return [loop for loop in loops if "EXIT" not in loop]
 
 
-def counts_of(listing, name, least):
+def counts_of(listing, name, least, family="dimenet"):
     """Return the counts of instructions of the loops with at least so many products."""
-    counts = [Counter(loop) for loop in innermost_loops(listing("dimenet")[name])]
+    counts = [Counter(loop) for loop in innermost_loops(listing(family)[name])]
     return [c for c in counts if c["FFMA"] >= least]
+
+
+@pytest.mark.parametrize("name", TILES)
+def test_gno_tiles(listing, name):
+    (c,) = counts_of(listing, name, 32, "gno")
+    assert c["FFMA"] >= max(0.75 * c.total(), 8 * c["LDS"]), c
 
 
 @pytest.mark.slow
 def test_dimenet_forward(listing):
-    """W1 and W2, the state by each warp with and without parallel edges, and what is left out."""
+    """W1 and W2, the state by each warp where no edges are parallel, and what is left out."""
     counts = counts_of(listing, FORWARD, 28)
-    assert len(counts) >= 10
+    assert len(counts) >= 8
     for c in counts:
         assert 16 * c.total() <= 45 * c["FFMA"], c
         assert 10 * c["LDS"] <= 3 * c["FFMA"], c
         assert not c["LDL"] + c["STL"], c
-    # Loops for graphs without parallel edges have the larger shares; it is these that run, so half of the loops count.
+    # Half of the loops are those that run most.
     usual = sorted(c["FFMA"] / c.total() for c in counts)[len(counts) // 2 :]
     assert min(usual) >= 0.5, usual
 

@@ -29,17 +29,6 @@ def stored(op, dtype, **more):
 
 
 @pytest.mark.parametrize("op", WITH_HALF)
-def test_only_the_kernels_take_it(op):
-    for dtype in HALVES:
-        values = stored(op, dtype)
-        first = op.binding_order[0].name
-        for panel in ("fortran", "fortran-reference", "pyref"):
-            came = dtype.name if dtype.kind == "V" else dtype.str
-            text = f"{op.name}: {first} has dtype {came}; expected native float32 or float64"
-            raises(TypeError, text, call, op, values, panel=panel)
-
-
-@pytest.mark.parametrize("op", WITH_HALF)
 def test_what_is_not_half_is_float32(op):
     values = stored(op, HALVES[0])
     first = op.binding_order[0].name

@@ -7,7 +7,7 @@ import pytest
 from host_kernels import require_compiler
 
 from trigraph.gpu.host import build
-from trigraph.gpu.host.build import SourceError, expand_includes, host_build, rewrite_shared
+from trigraph.gpu.host.build import SourceError, host_build, rewrite_shared
 
 COMMAND = [sys.executable, build.__file__]
 
@@ -43,12 +43,6 @@ def test_rewrite_keeps_lines():
 def test_rewrite_refuses(declaration):
     with pytest.raises(SourceError, match=r"^y.cu:8: "):
         rewrite_shared(f'#line 7 "y.cu"\n\n{declaration}\n')
-
-
-def test_missing_include(tmp_path):
-    (tmp_path / "a.cu").write_text('\n#include "b.cuh"\n')
-    with pytest.raises(SourceError, match=r'a.cu:2: cannot find "b.cuh"'):
-        expand_includes(tmp_path / "a.cu", tmp_path, {})
 
 
 @pytest.fixture

@@ -57,11 +57,8 @@ def row():
 #: What only the race build finds.
 RACES = {
     "missing_barrier": Case(64, row, r"race: .* tile\[\d+\] \(shared\)", "tile["),
-    "missing_syncwarp": Case(64, row, r"(race|uninitialised): .* tile\[\d+\]", "tile["),
-    "syncwarp_of_half": Case(32, row, r"(race|uninitialised): .* tile\[", "tile["),
     "chain_of_syncwarps": Case(32, row, r"(race|uninitialised): .* cell\[0\] \(shared\)", "cell"),
     "between_blocks": Case(1, row, r"race: .* y\[\d\] .* another block", "y[", blocks=4),
-    "read_then_write": Case(64, row, r"race: .* cell\[0\] \(shared\)", "cell"),
     "uninitialised": Case(64, row, r"uninitialised: reads tile\[5\] \(shared\)", "] = tile"),
     "bytes_of_a_word": Case(64, lambda: [integers(64)], r"words\[", "bytes[", shared_mem=64),
     "read_outside": Case(64, lambda: [floats(64), floats(64)], r"out of bounds: reads x\[64\]", "x[threadIdx.x"),
@@ -73,7 +70,12 @@ RACES = {
 
 #: What every build finds: the schedule itself cannot go on.
 SCHEDULE = {
-    "deadlock": Case(64, row, r"deadlock: threads 0-39 wait at __syncthreads .*; threads 40-63 have returned"),
+    "deadlock": Case(
+        64,
+        row,
+        r"deadlock: 24 threads, first thread \(40, 0, 0\), have returned; "
+        r"40 threads, first thread \(0, 0, 0\), wait at __syncthreads",
+    ),
     "different_barriers": Case(64, row, r"reached __syncthreads at .* waits at another one"),
     "different_collectives": Case(32, lambda: [integers(32)], r"reached __\w+_sync at .* of its mask 0xffffffff wait"),
     "returned_lane": Case(32, row, r"mask 0xffffffff names lane \d+, which has returned|deadlock"),
@@ -98,7 +100,7 @@ ASAN = {kernel: RACES[kernel]._replace(says="heap-buffer-overflow") for kernel i
 
 def test_every_kernel_is_tested():
     kernels = {name.split("<")[0] for name in INSTANCES["faults"]}
-    assert kernels == {*RACES, *SCHEDULE, *ASAN, "busy"}
+    assert kernels == {*RACES, *SCHEDULE, *ASAN}
 
 
 @pytest.mark.parametrize("right", TWINS)
@@ -140,16 +142,6 @@ def test_many_seeds_give_no_false_alarm(faults_race):
         with using_host_library(faults_race, "random", seed):
             for kernel, case in {**RACES, **SCHEDULE}.items():
                 launch(kernel, True, case)
-
-
-def test_wrong_kernel_may_be_right_in_one_order(faults_fast):
-    results = {}
-    for order in ("forward", "reverse", "random"):
-        y = floats(64)
-        with using_host_library(faults_fast, order):
-            launch("missing_barrier", False, RACES["missing_barrier"], [y])
-        results[order] = (y == np.arange(64)[::-1]).all()
-    assert not all(results.values())
 
 
 def test_asan():

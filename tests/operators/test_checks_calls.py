@@ -16,8 +16,6 @@ from table_errors import (
     NUMBERS,
     SELECTIVE,
     WIDTHS,
-    Tensor,
-    instead_of_tensor,
     refused,
     sizes_of,
     with_numbers,
@@ -25,7 +23,6 @@ from table_errors import (
 
 from trigraph.checks import call as checks
 from trigraph.panels import FUNCTIONS, PANELS
-from trigraph.panels import front_door as panels
 from trigraph.table import SYMBOLS
 
 
@@ -192,24 +189,6 @@ def test_what_may_be_none_may_be_left_out(op):
             assert_same_bits(fields(op, function(*head, **given)), expected)
 
 
-@pytest.mark.parametrize("op", EACH_OPERATOR)
-def test_misspelt_keywords(op):
-    good, function = draw(op), FUNCTIONS[op.name]
-    names = [*op.parameters, *(["wrt"] if op.selective else []), "out", "panel"]
-    for name in names:
-        wrong = name[:-1] + ("x" if name[-1] != "x" else "y") if len(name) > 4 else name + "s"
-        values = {n: v for n, v in good.items() if n != name}
-        with pytest.raises(TypeError) as caught:
-            function(**values, **{wrong: good.get(name)})
-        text = r"(\w+): got an unexpected keyword argument '(\w+)' \(did you mean '(\w+)'\?\); expected .*"
-        said = re.fullmatch(text, str(caught.value))
-        assert said, str(caught.value)
-        assert said[1] == op.name
-        assert said[2] == wrong
-        assert said[3] in names
-        assert said[3] == name or len(name) < 6
-
-
 @pytest.mark.parametrize("op", [p for p in EACH_GRAPH if any(a.rows for a in p.values[0].graph.arguments)])
 @pytest.mark.parametrize(("panel", "index"), [("fortran", np.int32), ("gpu-host", np.int64)])
 def test_index_arrays_for_graph_objects(op, panel, index):
@@ -226,32 +205,6 @@ def test_index_arrays_for_graph_objects(op, panel, index):
     raises(ValueError, text, FUNCTIONS[op.name], **(good | {"triplets": bad}))
     text = f"{op.name}: triplets: Segments: index has dtype <f8; expected native int32 or int64"
     raises(TypeError, text, FUNCTIONS[op.name], **(good | {"triplets": bad.astype(float)}))
-    text = f"{op.name}: triplets is a Tensor; expected a trigraph.Segments, an array of indices"
-    text += instead_of_tensor("triplets")
-    raises(TypeError, text, FUNCTIONS[op.name], **(good | {"triplets": Tensor()}))
-
-
-def test_refused_memory_names_the_operator(monkeypatch):
-    """What NumPy raises; what CuPy raises passes through."""
-    op, good = OPS[0], draw(OPS[0])
-    own = type("OutOfMemoryError", (MemoryError,), {"__module__": "cupy.cuda.memory"})("3 bytes")
-    for error, text in (
-        (None, f"{op.name}: Unable to allocate"),
-        (MemoryError(), f"{op.name}: out of memory"),
-        (MemoryError(f"{op.name}: 96 bytes"), f"{op.name}: 96 bytes"),
-        (own, "3 bytes"),
-    ):
-
-        def refuse(*_, error=error, **__):
-            if error is None:
-                np.empty((2**28, 2**27))
-            raise error
-
-        monkeypatch.setattr(panels, "panel_function", lambda *_, refuse=refuse: refuse)
-        with pytest.raises(MemoryError) as caught:
-            FUNCTIONS[op.name](**good, panel="pyref")
-        assert caught.type is (type(own) if error is own else MemoryError)
-        assert str(caught.value).startswith(text)
 
 
 def test_panel():

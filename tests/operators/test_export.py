@@ -125,12 +125,6 @@ def test_constants_are_the_positions_of_choices(folder):
         assert f":: {name} = {value}\n" in text
 
 
-def test_each_source_has_an_object_of_its_own(folder):
-    """The README compiles all sources in one folder, where an object has the name of its source."""
-    names = [path.stem for path in (folder / "src").iterdir()]
-    assert len(set(names)) == len(names) > 15
-
-
 def test_compilers_of_c_take_the_header(folder, tmp_path):
     for end in ("c", "cpp"):
         (tmp_path / f"a.{end}").write_text(
@@ -139,11 +133,3 @@ def test_compilers_of_c_take_the_header(folder, tmp_path):
         flags = ["-Wall", "-Werror", "-Wno-address", "-fsyntax-only", f"-I{folder / 'include'}"]
         command = ["cc" if end == "c" else "c++", *flags, tmp_path / f"a.{end}"]
         subprocess.run(command, check=True)
-
-
-def test_without_fypp_the_command_says_what_to_install(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "fypp", None)
-    done = CliRunner().invoke(cli.main, ["fortran", str(tmp_path / "a")])
-    assert done.exit_code == 1
-    assert "pip install 'trigraph[fortran]'" in done.output
-    assert not (tmp_path / "a").exists()

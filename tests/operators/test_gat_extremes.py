@@ -73,19 +73,6 @@ def test_infinite_scores_give_what_ieee_gives(panel, infinite, activation):
     np.testing.assert_array_equal(np.isnan(grads.edge_embedding[:, 0]), np.isnan(post) & ~masked)
 
 
-@PANELS
-@pytest.mark.parametrize("activation", ["ReLU", "LeakyReLU", "ELU"])
-def test_derivative_at_zero_is_that_of_the_negative_side(panel, activation):
-    """Scores 0 and log 3: post = 1/4, 3/4, so that dpre = 3/16 (x_0 - x_1) g, which the slope at 0 multiplies."""
-    src = np.array([[0, 5], [np.log(3), 1]])
-    dst, weights = np.zeros((1, 2)), np.array([1, 0, 0, 0.0])
-    graph = CSC(np.array([0, 2]), np.array([0, 1]), 2)
-    options = {"num_heads": 1, "activation": activation, "negative_slope": 0.25}
-    grads = run("bwd", panel, np.array([[0, 1.0]]), src, dst, weights, graph, **options)
-    slope = {"ReLU": 0, "LeakyReLU": 0.25, "ELU": 1}[activation]
-    close(grads.src_embedding[:, 0], np.array([slope * 0.75, -0.75]), np.float64, 8)
-
-
 def parallel(score):
     """One destination with two equal in-edges of this score: the derivatives in the scores are exactly zero."""
     return {

@@ -45,13 +45,6 @@ def test_an_array_is_an_ordinary_one(blocks: Blocks) -> None:
     assert array.sum() == array.size
 
 
-def test_memory_is_used_again(blocks: Blocks) -> None:
-    array = blocks.empty(LARGE, np.dtype(np.float32))
-    before = address(array)
-    del array
-    assert address(blocks.empty(LARGE, np.dtype(np.float32))) == before
-
-
 @pytest.mark.parametrize("refer", [lambda a: a[1:], lambda a: a.reshape(2, -1).T, memoryview, np.from_dlpack])
 def test_memory_in_use_is_left_alone(blocks: Blocks, refer) -> None:
     array = blocks.empty(LARGE, np.dtype(np.float32))
@@ -99,19 +92,6 @@ def test_a_forked_process_has_memory_of_its_own(blocks: Blocks) -> None:
         os._exit(0)
     os.waitpid(child, 0)
     assert np.all(array == 1)
-
-
-def test_an_operators_results_stay_as_they_are() -> None:
-    """Two calls, the first one's results alive: the second one has memory of its own."""
-    rng = np.random.default_rng(0)
-    weight = rng.standard_normal((16, 8)).astype(np.float32)
-    first, second = (rng.standard_normal((20_000, 8)).astype(np.float32) for _ in range(2))
-    kept = trigraph.basis_embedding_radial_fwd(first, weight)
-    assert kept.nbytes >= LEAST
-    expected = kept.copy()
-    trigraph.basis_embedding_radial_fwd(second, weight)
-    np.testing.assert_array_equal(kept, expected)
-    assert any(len(b[0]) >= kept.nbytes for b in memory._blocks.blocks)
 
 
 # Calls within calls, forks; refused memory

@@ -189,20 +189,26 @@ class Call:
         return False
 
     def run(self) -> None:
-        """Find out what the call needs, and try less; for a team, from more than stacks and heaps of its threads."""
+        """Find out what the call needs to the page, since the last request that is refused may be a small one."""
         for given in self.given:
-            if self.sweep.teams:
-                budgets = range(0, 2**28, 2**28 // 16 + PAGE)
-            else:
-                need = PAGE  # no smaller request is refused
-                while not self.step(need, given):
-                    need *= 4
-                    if need > MOST:
-                        raise Wrong(f"{self.name}: MemoryError with {MOST} bytes left")
-                count = 400 if self.dense else 6
-                budgets = sorted({need * k // count // PAGE * PAGE for k in range(count)})
-            for budget in budgets:
-                self.step(budget, given)
+            if self.sweep.teams:  # from nothing to more than stacks and heaps of its threads
+                for budget in range(0, 2**28, 2**28 // 16 + PAGE):
+                    self.step(budget, given)
+                continue
+            refused, need = 0, PAGE  # no smaller request is refused
+            while not self.step(need, given):
+                refused, need = need, 4 * need
+                if need > MOST:
+                    raise Wrong(f"{self.name}: MemoryError with {MOST} bytes left")
+            if self.dense:
+                for budget in sorted({need * k // 400 // PAGE * PAGE for k in range(400)}):
+                    self.step(budget, given)
+            while need - refused > PAGE:
+                middle = (refused + need) // 2 // PAGE * PAGE
+                refused, need = (refused, middle) if self.step(middle, given) else (middle, need)
+            if self.dense:  # the last requests of a call, which may be small
+                for budget in range(max(0, need - 64 * PAGE), need + 16 * PAGE, PAGE):
+                    self.step(budget, given)
 
 
 def try_operator(op: Any, sweep: Sweep, dense: bool) -> tuple[int, int]:

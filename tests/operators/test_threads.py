@@ -150,56 +150,26 @@ def test_what_runs_first_in_a_forked_child_may_call_operators():
             os.killpg(done.pid, signal.SIGKILL)  # the child that waits, too
 
 
-def test_a_spawned_child_may_have_threads():
-    script = """
-        import multiprocessing
-        from concurrent.futures import ProcessPoolExecutor
-        import numpy as np
-        import trigraph
-
-        arguments = np.ones((4000, 2)), np.ones(2*64 + 64 + 64 + 1), 1, 1
-        trigraph.set_num_threads(2)
-        expected = trigraph.gno_kernel_fwd(*arguments)
-        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
-            pool.submit(trigraph.set_num_threads, 2).result(30)
-            print(np.array_equal(pool.submit(trigraph.gno_kernel_fwd, *arguments).result(30), expected))
-    """
-    assert printed(script) == ["True"]
-
-
 def test_a_small_call_starts_no_thread_until_a_number_is_set():
-    """The verification sets numbers of its own; after it, small calls use one thread again unless a number was set."""
     script = """
         import os
         import numpy as np
         import trigraph
-        from trigraph.fortran.threads import kept_num_threads, threads_for
 
         def started(num_edges):
             before = len(os.listdir("/proc/self/task"))
             trigraph.basis_embedding_radial_fwd(np.ones((num_edges, 8)), np.ones((16, 8)))  # 256 + 16 for an edge
             return len(os.listdir("/proc/self/task")) - before
 
-        def now():
-            return threads_for(1), trigraph.get_num_threads()
-
         few = trigraph.fortran.threads.LITTLE_WORK // (256 + 16)
         print(started(few), started(few + 1))
-        found = [now()]
-        with kept_num_threads():
+        with trigraph.fortran.threads.kept_num_threads():  # as the verification does
             trigraph.set_num_threads(5)
-            found.append(now())
-        found.append(now())
+        print(trigraph.get_num_threads(), trigraph.fortran.threads.threads_for(1))
         trigraph.set_num_threads(3)
-        try:
-            with kept_num_threads():
-                trigraph.set_num_threads(5)
-                raise KeyError
-        except KeyError:
-            found.append(now())
-        print(started(1), found == [(1, 2), (5, 5), (1, 2), (3, 3)])
+        print(started(1))
     """
-    assert printed(script, OMP_NUM_THREADS="2") == ["0", "1", "1", "True"]
+    assert printed(script, OMP_NUM_THREADS="2") == ["0", "1", "2", "1", "1"]
 
 
 def test_an_upper_bound():

@@ -1,9 +1,9 @@
 """trigraph.testing.check_calculator: calculators of ASE as they are, and mistakes that the named checks must find."""
 
 import copy
-import doctest
 import functools
 import re
+import time
 
 import numpy as np
 import pytest
@@ -14,7 +14,6 @@ from ase.calculators.calculator import Calculator, all_changes
 from ase.calculators.emt import EMT
 from ase.calculators.lj import LennardJones
 from ase.calculators.morse import MorsePotential
-from ase.calculators.tersoff import Tersoff, TersoffParameters
 from click.testing import CliRunner
 
 import trigraph.ase
@@ -24,25 +23,10 @@ from trigraph.testing import CalculatorError, check_calculator
 from trigraph.testing.calculators import KINDS
 from trigraph.testing.scans import refine, scan
 from trigraph.torch.nn import DimeNetPlusPlus
+from trigraph.verification.report import read
 
 CRYSTAL = bulk("Cu", cubic=True)
 CLUSTER = Atoms("Cu5", bulk("Cu", cubic=True).repeat((2, 1, 1)).positions[:5])
-SILICON = TersoffParameters(  # J. Tersoff, Phys. Rev. B 38, 9902 (1988), table I, Si (C)
-    m=3.0,
-    gamma=1.0,
-    lambda3=0.0,
-    c=1.0039e5,
-    d=16.217,
-    h=-0.59825,
-    n=0.78734,
-    beta=1.1e-6,
-    lambda2=1.73222,
-    B=471.18,
-    R=2.85,
-    D=0.15,
-    lambda1=2.4799,
-    A=1830.8,
-)
 
 
 def only(*kinds):
@@ -98,15 +82,6 @@ def test_lennard_jones():
 
 def test_morse():
     assert not failed(run(lambda: MorsePotential(epsilon=0.5, r0=2.55), CLUSTER))
-
-
-def test_tersoff():
-    """ASE's divides by zero where an atom has one neighbour; in a crystal it is right."""
-    kinds = set(KINDS) - {"stress", "drift"}
-    result = run(lambda: Tersoff({("Si", "Si", "Si"): SILICON}), bulk("Si"), kinds=kinds)
-    broken = {"cutoff", "scale", "line", "two atoms", "far atoms", "company"}
-    assert failed(result) == broken
-    assert all(c.note.startswith("ZeroDivisionError") for c in result.failures)
 
 
 @pytest.mark.slow
@@ -165,6 +140,11 @@ def first(self, atoms, results):
     results["energy"] += 1e-6 * self.kept
 
 
+def by_positions(self, atoms, results):
+    """Know results by where atoms are, whatever the cell."""
+    results |= vars(self).setdefault("known", {}).setdefault(atoms.positions.tobytes(), dict(results))
+
+
 def noise(self, atoms, results):
     results["energy"] += 1e-14 * np.random.default_rng().standard_normal()
 
@@ -186,12 +166,6 @@ def images(self, atoms, results):
 def curl(self, atoms, results):
     around = atoms.positions - atoms.positions.mean(axis=0)
     results["forces"] = results["forces"] + 1e-5 * around @ [[0, 1, 0], [-1, 0, 0], [0, 0, 0]]
-
-
-def predicted(self, atoms, results):
-    """Scale each force by what depends on where the atom is."""
-    away = np.linalg.norm(atoms.positions - atoms.positions.mean(axis=0), axis=1)
-    results["forces"] = results["forces"] * (1 + 1e-4 * np.sin(away))[:, None]
 
 
 def field(self, atoms, results):
@@ -221,11 +195,6 @@ def fails_alone(self, atoms, results):
         raise IndexError("list of neighbours is empty")
 
 
-def nan_alone(self, atoms, results):
-    if len(atoms) == 1:
-        results["energy"] = np.nan
-
-
 def sideways(self, atoms, results):
     if len(atoms) == 2:
         results["forces"] = results["forces"] + [[1e-9, 0, 0], [-1e-9, 0, 0]]
@@ -242,6 +211,30 @@ def friction(self, atoms, results):
 def shifted_copy(self, atoms, results):
     if getattr(self, "copied", False):
         results["energy"] += 1e-12
+
+
+class Skin(Wrong):
+    """A pair energy exp(-r) within 4 Å, whose neighbours are sought anew when an atom has moved by all of the skin."""
+
+    share = 1.0
+
+    def calculate(self, atoms=None, properties=("energy",), system_changes=all_changes):
+        Calculator.calculate(self, atoms, properties, system_changes)
+        x = self.atoms.positions
+        if len(x) != len(getattr(self, "at", ())) or np.linalg.norm(x - self.at, axis=1).max() > self.share * 0.7:
+            self.at, self.near = x.copy(), self.atoms.get_all_distances() < 4.7
+        r = self.atoms.get_all_distances()
+        energy = (np.exp(-r) * (r < 4) * self.near)[np.triu_indices(len(x), 1)].sum()
+        self.results = {"energy": energy, "free_energy": energy}
+
+
+def test_neighbours_that_are_kept_too_long():
+    """With half of the skin it is right."""
+    found = run(Skin, CLUSTER, kinds=("cutoff", "history"))
+    (note,) = [c.note for c in found.failures if c.kind == "history"]
+    assert re.match(r"energy differs by 0\.02\d? eV where each of two atoms moves by 0\.51 Å into reach$", note), note
+    Skin.share = 0.5
+    assert "history" not in failed(run(Skin, CLUSTER, kinds=("cutoff", "history")))
 
 
 class Copied(Wrong):
@@ -267,23 +260,19 @@ class Pickled(Wrong):
         (sign_of_a_shear, "stress", CRYSTAL, "volume * stress xz"),
         (last, "history", CRYSTAL, "energy differs"),
         (first, "history", CRYSTAL, "energy differs"),
+        (by_positions, "history", CRYSTAL, "energy differs"),
         (noise, "repeat", CRYSTAL, "energy differ from one to the next"),
         (order, "renumbering", CRYSTAL, "energy differs"),
         (images, "wrapping", CRYSTAL, "energy differs"),
         (images, "repetition", CRYSTAL, "energy differs"),
         (curl, "jacobian", CLUSTER, "the forces have no energy"),
-        (curl, "forces", CLUSTER, "differences give"),
         (curl, "net torque", CLUSTER, "torque is"),
-        (predicted, "jacobian", CLUSTER, "the forces have no energy"),
-        (predicted, "forces", CRYSTAL, "differences give"),
         (field, "net force", CRYSTAL, "sum of forces is 0.004"),
         (field, "translation", CLUSTER, "energy differs"),
         (anisotropic, "rotation", CLUSTER, "energy differs"),
         (handed, "reflection", CLUSTER, "energy differs"),
-        (per_atom, "repetition", CRYSTAL, "energy differs"),
         (per_atom, "company", CLUSTER, "energy differs"),
         (fails_alone, "lone atom", CRYSTAL, "IndexError: list of neighbours is empty"),
-        (nan_alone, "lone atom", CRYSTAL, "not a finite number"),
         (sideways, "two atoms", CRYSTAL, "forces differ"),
         (friction, "two atoms", CRYSTAL, "differences of the energy give"),
         (long_range, "far atoms", CLUSTER, "energy differs"),
@@ -351,29 +340,7 @@ def test_float32():
     kinds = set(KINDS) - {"lone atom"}
     result = run(lambda: Angular(dtype=torch.float32), molecule("H2O"), kinds=kinds)
     assert failed(result) == {"forces"}
-    assert all("nothing can be said" in c.note for c in result.failures)
-
-
-class Truncated(Calculator):
-    """A pair energy exp(-r) that ends at 3 Å, with its own slope before that."""
-
-    implemented_properties = ("energy", "forces")
-
-    def calculate(self, atoms=None, properties=("energy",), system_changes=all_changes):
-        super().calculate(atoms, properties, system_changes)
-        d = self.atoms.get_all_distances(vector=True)
-        r = np.linalg.norm(d, axis=2) + 10 * np.eye(len(d))
-        terms = np.where(r < 3, np.exp(-r), 0)
-        self.results = {"energy": terms.sum() / 2, "forces": -((terms / r)[:, :, None] * d).sum(axis=1)}
-
-
-def test_a_jump_is_no_kink():
-    result = run(Truncated, CLUSTER, kinds=("forces", "cutoff", "scale"))
-    assert failed(result) == {"cutoff", "scale"}
-    (found,) = [c for c in result.failures if c.kind == "cutoff"]
-    assert re.match(r"^energy jumps by 0\.05 eV, forces by 0\.032 eV/Å, at (3\.000000|2\.9999\d\d) Å$", found.note), (
-        found.note
-    )
+    assert all("inconclusive" in c.note for c in result.failures)
 
 
 def test_scans():
@@ -406,12 +373,6 @@ def test_what_is_not_offered():
     assert "the calculator has no stress" in str(result)
 
 
-def test_left_out_with_a_word():
-    result = check_calculator(EMT, [CRYSTAL], skip={**only("net force"), "stress": "nobody asks"})
-    assert {c.kind for c in result.checks} == {"net force"}
-    assert "left out: nobody asks" in str(result)
-
-
 def test_the_error_tells():
     with pytest.raises(
         CalculatorError, match=r"(?s)checks failed\n  forces \(structure Cu4, .*-force \[\d, [xyz]\]"
@@ -421,25 +382,30 @@ def test_the_error_tells():
     assert failed(e.value.result) == {"forces"}
 
 
-def test_page(tmp_path):
-    result = run(EMT, kinds=("forces", "pickle"))
-    result.save(tmp_path / "report.html")
-    page = (tmp_path / "report.html").read_text()
-    assert "Checks of <code>EMT</code>" in page
-    assert "<svg" in page
-    assert page.count('class="failed"') == 0
+def test_a_calculator_that_hangs():
+    """Of one of two structures: the other is checked; what is lost is the kind of check that met it."""
+
+    def hangs(self, atoms, results):
+        if atoms.pbc.any() or len(atoms) == 1:
+            time.sleep(1000)
+
+    skip = only("net force", "lone atom")
+    found = check_calculator(lambda: Wrong(hangs), [CRYSTAL, CLUSTER], skip=skip, timeout=5, raises=False)
+    assert [(c.kind, c.case, c.note) for c in found.checks] == [
+        ("call", "Cu4", "it takes longer than 5 s"),
+        ("net force", "Cu5", ""),
+        ("lone atom", "Cu5", "it takes longer than 5 s"),
+    ]
 
 
 def test_bad_arguments():
     with pytest.raises(TypeError, match="factory is a EMT; expected a callable"):
         check_calculator(EMT(), [CRYSTAL])
-    with pytest.raises(TypeError, match=r"structures is no sequence of ase\.Atoms"):
+    with pytest.raises(TypeError, match=r"structures is not a sequence of ase\.Atoms"):
         check_calculator(EMT, CRYSTAL)
-    with pytest.raises(ValueError, match="structures hold no atoms"):
-        check_calculator(EMT, [])
     with pytest.raises(ValueError, match="skip names forge; expected forces"):
         check_calculator(EMT, [CRYSTAL], skip={"forge": "why"})
-    assert "expected a calculator of ASE" in str(run(lambda: 3, kinds=("net force",)))
+    assert "expected an ASE calculator" in str(run(lambda: 3, kinds=("net force",)))
 
 
 def test_command(tmp_path, monkeypatch):
@@ -455,22 +421,15 @@ def test_command(tmp_path, monkeypatch):
     assert "3 checks passed, 0 failed" in done.output
     assert "cu.xyz" in done.output
     assert (tmp_path / "page" / "report.html").exists()
+    assert read(tmp_path / "page" / "report.json")["counts"]["passed"] == 3
     done = CliRunner().invoke(main, [*given, "mine_to_check:wrong"])
     assert done.exit_code == 1
     assert "OSError: no model" in done.output
     for words, text in [
-        (["verify", "--calculator", "mine_to_check:EMT"], "--calculator needs a --structure"),
+        (["verify", "--calculator", "mine_to_check:EMT"], "--calculator requires a --structure"),
         ([*given, "mine_to_check:other"], "cannot be loaded"),
         ([*given, "mine_to_check:EMT", "--skip", "stress"], "expected KIND=WHY"),
-        ([*given, "mine_to_check:EMT", "--panel", "pyref"], "--panel"),
-        (["verify", "--skip", "stress=none"], "--skip is of a --calculator"),
     ]:
         done = CliRunner().invoke(main, words)
         assert done.exit_code == 2, done.output
         assert text in done.output
-
-
-def test_example_of_the_docstring():
-    results = doctest.testmod(trigraph.testing.calculators)
-    assert results.attempted
-    assert not results.failed

@@ -4,16 +4,21 @@ What it must find of torch's functions is in test_field.py.
 """
 
 import contextlib
+import ctypes
+import io
+import os
 import re
+import signal
 import sys
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from rich.console import Console
 
-from trigraph.testing import DerivativeError, check_derivatives
-from trigraph.testing.curves import noise_of
+from trigraph.testing import check_derivatives, running
+from trigraph.verification.report import checks_of, read
 
 
 def failed(result, kind):
@@ -60,9 +65,26 @@ def wrong_in_cotangent(x, g, u):
     return (6 * x[0] * g[0] * u[0],), (3.01 * x[0] ** 2 * u[0],)
 
 
+def in_its_cotangent(x, g):
+    g[0][...] *= 3 * x[0] ** 2
+    return (g[0].copy(),)
+
+
+BUFFERS = {dtype: np.zeros(X.shape, dtype) for dtype in ("float32", "float64")}
+
+
+def in_a_buffer(x, g):
+    return (np.multiply(g[0], 3 * x[0] ** 2, out=BUFFERS[x[0].dtype.name]),)
+
+
 NUMPY_MISTAKES = {
     "an element": ("elements", 1, cube, one_wrong_element, second),
     "its dtype": ("form", 1, cube, lambda x, g: (gradient(x, g)[0].astype(np.float32),), second),
+    "its shape": ("differences", 1, cube, lambda x, g: (gradient(x, g)[0].sum(0),), second),
+    "one too many": ("differences", 1, cube, lambda x, g: gradient(x, g) * 2, second),
+    "a wider output": ("form", 0, lambda x: cube(x).astype(np.longdouble), gradient, second),
+    "changed cotangent": ("unchanged", "", cube, in_its_cotangent, second),
+    "a buffer": ("repeat", 1, cube, in_a_buffer, second),
     "changed input": ("unchanged", "", sums_of_rows, gradient, second),
     "a leak": ("nan", 0, leaking, gradient, second),
     "memory order": ("layout", "", lambda x: x.ravel(order="K").reshape(x.shape) ** 3, gradient, second),
@@ -79,25 +101,15 @@ def test_mistakes_in_numpy(name):
     assert any((c.kind, c.case) == (kind, str(order)) for c in result.failures), str(result)
 
 
-def test_one_wrong_element_among_150():
-    result = check_derivatives(
-        cube, (np.linspace(1, 2, 150).reshape(15, 10),), order=1, vjp=one_wrong_element, raises=False
-    )
+@pytest.mark.parametrize("width", [10, 100])
+def test_one_wrong_element_among_many(width):
+    """Of up to 200, each is looked at; of more, it is found by halving its group."""
+    x = np.linspace(1, 2, 15 * width).reshape(15, width)
+    result = check_derivatives(cube, (x,), order=1, vjp=one_wrong_element, raises=False)
     (note,) = failed(result, "elements")
-    assert re.match(r"element \[14, 9\] is 10\.97893\d*; differences give 10\.97882\d* \+- \de-0[678]$", note)
-
-
-@pytest.mark.parametrize(
-    ("vjp", "text"),
-    [
-        (lambda x, g: (gradient(x, g)[0].sum(0),), "gradient 0 has shape (2,); expected (3, 2)"),
-        (lambda x, g: gradient(x, g) * 2, "2 gradients were returned; expected 1"),
-        (lambda x, g: "right", "gradient 0 is a str; expected an array of numpy"),
-    ],
-)
-def test_gradients_of_another_form(vjp, text):
-    result = check_derivatives(cube, (X,), order=1, vjp=vjp, raises=False)
-    assert failed(result, "differences") == [text]
+    assert re.match(rf"element \[14, {width - 1}\] is (\S+); differences give \S+ \+- \de-0[5678]$", note), note
+    given, found = map(float, re.findall(r"(?:is|give) (\d\S+\d)", note))
+    assert given / found == pytest.approx(1 + 1e-5, abs=3e-6)
 
 
 def test_right_functions_of_numpy():
@@ -132,22 +144,38 @@ def right_functions():
 
 
 @torch_only
-def test_no_false_alarm():
-    """With one seed, and without a model, which is slow."""
+@pytest.mark.parametrize("seeds", [1, pytest.param(20, marks=pytest.mark.slow)])
+def test_no_false_alarm(seeds):
+    """With one seed without a model, which is slow."""
     for name, function, inputs, order in right_functions():
-        if name.endswith("DimeNet++"):
-            continue
-        result = check_derivatives(function, inputs(0), framework="torch", order=order, raises=False)
-        assert result.passed, f"{name}\n{result}"
-
-
-@pytest.mark.slow
-@torch_only
-def test_no_false_alarm_whatever_the_seed():
-    for name, function, inputs, order in right_functions():
-        for seed in range(20):
+        for seed in range(0 if seeds == 1 and name.endswith("DimeNet++") else seeds):
             result = check_derivatives(function, inputs(seed), framework="torch", order=order, seed=seed, raises=False)
             assert result.passed, f"{name}, seed {seed}\n{result}"
+
+
+@torch_only
+def test_gradients_that_are_right_in_company_alone():
+    import torch
+
+    class Product(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, w):
+            ctx.set_materialize_grads(False)
+            ctx.save_for_backward(x, w)
+            return x * w, x + w
+
+        @staticmethod
+        def backward(ctx, g, h):
+            x, w = ctx.saved_tensors
+            if g is None:
+                return None, None
+            h = 0 if h is None else h
+            return g * w + h, g * x + h if ctx.needs_input_grad[0] else g * w + h
+
+    inputs = torch.randn(3, generator=torch.Generator().manual_seed(0)), torch.ones(3)
+    result = check_derivatives(Product.apply, inputs, framework="torch", order=1, raises=False)
+    wrong = {c.field: c.kind for c in result.failures}
+    assert wrong == {f"input {k}, sum over outputs": "alone" for k in (0, 1)} | {"input 1 alone": "alone"}, str(result)
 
 
 @torch_only
@@ -158,10 +186,6 @@ def test_functions_of_torch_that_are_not_asked_for_everything():
     result = check_derivatives(layer, (torch.ones(4, 3, dtype=torch.float64),), framework="torch")
     (left_out,) = [check for check in result.checks if not check.offered]
     assert (left_out.case, left_out.note.split(":")[0]) == ("float32", "RuntimeError")
-    result = check_derivatives(
-        lambda x: torch.as_tensor(x.detach().numpy() ** 2), (torch.ones(3),), framework="torch", raises=False
-    )
-    assert any("is 0; differences give" in note for note in failed(result, "differences"))
 
 
 def test_the_callers_arrays_stay_as_they_are():
@@ -176,11 +200,6 @@ def test_the_callers_arrays_stay_as_they_are():
     assert [c.field for c in result.failures if c.kind == "unchanged"] == ["input 0", "input 1"]
     np.testing.assert_array_equal(degrees, [2, 0, 1])
     np.testing.assert_array_equal(x, X)
-
-
-def test_rounding_is_seen_where_the_smallest_steps_change_nothing():
-    noise = noise_of(lambda x: float(3 * np.sqrt(1 + x[0] ** 2)), np.zeros(1), np.ones(1), 0.0)
-    assert 1e-17 < noise < 1e-14
 
 
 # JAX
@@ -239,8 +258,16 @@ def test_mistakes_in_jax(jax):
 
 def test_jax_in_single_precision_is_refused(jax):
     jax.config.update("jax_enable_x64", False)
-    with pytest.raises(ValueError, match=r"^check_derivatives: JAX makes float32 of float64; expected jax\.config"):
+    with pytest.raises(ValueError, match=r"^check_derivatives: JAX converts float64 to float32; expected jax\.config"):
         check_derivatives(cube, (jax.numpy.ones(3),), framework="jax")
+
+
+def test_a_new_process_beside_jax(jax):
+    x = jax.numpy.asarray(X[:1, :1])
+    result = check_derivatives(cube, (x,), framework="jax", order=1, timeout=60)
+    assert len(result.checks) > 5
+    with pytest.raises(ValueError, match=r"^timeout: JAX does not survive a fork, and the function or"):
+        check_derivatives(lambda x: x, (x,), framework="jax", timeout=60)
 
 
 def test_the_page_on_derivatives(jax):
@@ -262,23 +289,40 @@ def leaving(x):
 
 def hanging(x):
     while True:
-        time.sleep(0.01)
+        with contextlib.suppress(BaseException):
+            time.sleep(0.01)
+
+
+def waiting_in_c(x):
+    ctypes.CDLL(None).pause()
+
+
+def ending(x):
+    os._exit(0)
+
+
+def crashing(x):
+    os.kill(os.getpid(), signal.SIGKILL)  # SIGSEGV would let pytest print what it was at
 
 
 CALLS = {
-    raising: "ZeroDivisionError: of a stranger",
-    leaving: "SystemExit: 3",
-    hanging: "TimeExceeded: it takes longer than 0.1 s",
-    str: "output 0 is a str; expected an array of numpy",
-    np.argmax: "no output has an element of a floating dtype",
+    raising: (None, "ZeroDivisionError: of a stranger"),
+    leaving: (None, "SystemExit: 3"),
+    str: (None, "output 0 is a str; expected an array of numpy"),
+    np.argmax: (60, "no output has an element of a floating dtype"),
+    hanging: (0.2, "it takes longer than 0.2 s"),
+    waiting_in_c: (0.2, "it takes longer than 0.2 s"),
+    ending: (60, "the process that runs it ended with status 0"),
+    crashing: (60, "the process that runs it was ended by signal SIGKILL"),
 }
 
 
 @pytest.mark.parametrize("function", CALLS, ids=lambda f: f.__name__)
 def test_calls_that_go_wrong(function):
-    result = check_derivatives(function, (X,), order=1, vjp=gradient, timeout=0.1, raises=False)
+    timeout, note = CALLS[function]
+    result = check_derivatives(function, (X,), order=1, vjp=gradient, timeout=timeout, raises=False)
     assert not result.passed
-    assert [check.note for check in result.checks] == [CALLS[function]]
+    assert [check.note for check in result.checks] == [note]
     with pytest.raises(ValueError, match="there is no curve"):
         result.plot()
 
@@ -302,16 +346,50 @@ def test_what_goes_wrong_later():
     assert failed(result, "differences") == ["shapes (2,) were returned; expected (3,), as by the first call"]
 
 
-def test_a_function_that_hangs_on_nan():
-    def waiting(x):
-        while np.isnan(x).any():
-            with contextlib.suppress(Exception):
-                time.sleep(0.01)
-        return cube(x)
+@pytest.mark.parametrize(("spoilt", "note"), [(waiting_in_c, "it takes longer than 2 s"), (ending, "the process that")])
+def test_another_process_goes_on(spoilt, note):
+    """Where a process ends or hangs one check is lost; what the others find is what they find in this process."""
 
-    result = check_derivatives(waiting, (X,), order=1, vjp=gradient, timeout=2, raises=False)
-    assert failed(result, "nan") == ["TimeExceeded: it takes longer than 2 s"]
-    assert len(result.failures) == 1
+    def function(x):
+        return cube(x) if np.isfinite(x).all() else spoilt(x)
+
+    given = {"order": 1, "vjp": one_wrong_element, "raises": False}
+    found = check_derivatives(function, (X,), timeout=2, **given)
+    assert [c.note.startswith(note) for c in found.checks if c.kind == "nan"] == [True]
+    expected = [c for c in check_derivatives(cube, (X,), **given).checks if c.kind != "nan"]
+    assert [(c.kind, c.field, c.passed) for c in found.checks if c.kind != "nan"] == [
+        (c.kind, c.field, c.passed) for c in expected
+    ]
+    same = check_derivatives(cube, (X,), timeout=60, **given).checks
+    assert [c.curve for c in same if c.kind != "nan"] == [c.curve for c in expected]
+
+
+@torch_only
+def test_a_fork_beside_threads_of_torch():
+    """Which are not there in the fork: what would wait for them computes with one."""
+    import torch
+
+    def function(x):
+        return (x.sum() * torch.ones(100_000, dtype=x.dtype)).exp().mean()
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        function(torch.ones(3, requires_grad=True)).backward()
+        result = check_derivatives(function, (torch.ones(3),), framework="torch", order=1, timeout=20)
+    finally:
+        torch.set_num_threads(before)
+    assert result.skipped == {"threads": "a fork has one thread"}
+
+
+def test_a_terminal_shows_a_bar(monkeypatch):
+    """Names are no markup."""
+    text = io.StringIO()
+    monkeypatch.setattr(running, "PATIENCE", 0.0)
+    monkeypatch.setattr(running, "Console", lambda stderr: Console(file=text, force_terminal=True))
+    monkeypatch.setattr(cube, "__name__", "[/]")
+    check_derivatives(cube, (X,), order=1, vjp=gradient)
+    assert "[/]: 1 differences" in text.getvalue()
 
 
 def test_ctrl_c_is_the_users():
@@ -325,6 +403,14 @@ def test_ctrl_c_is_the_users():
 # Results
 
 
+def test_a_failure_is_an_assertion_error_with_the_result():
+    with pytest.raises(
+        AssertionError, match=r"^cube: 2 of 23 checks of its derivatives failed\n  differences"
+    ) as caught:
+        check_derivatives(cube, (X,), order=1, vjp=one_wrong_element)
+    assert caught.value.result.failures
+
+
 def test_a_kink_is_told_from_a_mistake():
     def relu(x):
         return np.maximum(x, 0)
@@ -334,42 +420,11 @@ def test_a_kink_is_told_from_a_mistake():
 
     result = check_derivatives(relu, (np.array([1.0, -1.0, 1e-3]),), order=1, vjp=slope)
     (remark,) = [check.note for check in result.checks if check.kind == "differences"]
-    assert re.fullmatch(r"steps above \de-0\d cross a kink, or the function bends sharply", remark)
+    assert re.fullmatch(r"steps above \de-0\d cross a kink, or the curvature is large", remark)
     result = check_derivatives(relu, (np.array([1.0, -1.0, 0.0]),), order=1, vjp=slope, raises=False)
     (note,) = failed(result, "elements")
     assert re.match(r"element \[2\] is -?0; .*; the point lies on a kink: slopes are -?0 before it and ", note)
     assert not failed(check_derivatives(relu, (np.array([0.0]),), order=1, vjp=slope, raises=False), "form")
-
-
-FIRST = "cube: 2 of 19 checks of its derivatives failed"
-WHERE = (
-    r"  differences \(order 1, input 0\): element \[2, 1\] is 0\.375145\d*; differences give 0\.375142\d* \+- \de-\d+; "
-)
-CURVE = r"slope 0\.00; expected 2 \+- 0\.1 \(\de-0\d at h=1e-01, (\de-\d\d at h=\de-\d\d(, )?){5}\)"
-
-
-def test_the_error_is_short_and_tells_where():
-    with pytest.raises(DerivativeError) as caught:
-        check_derivatives(cube, (X,), order=1, vjp=one_wrong_element)
-    first, line = str(caught.value).splitlines()
-    assert first == FIRST
-    assert re.fullmatch(WHERE + CURVE, line), line
-    assert caught.value.result.failures
-    assert isinstance(caught.value, AssertionError)
-
-
-def test_at_most_ten_lines():
-    def f(*x):
-        return sum(a.sum() ** 2 for a in x)
-
-    def nothing(x, g):
-        return [0 * a for a in x]
-
-    with pytest.raises(DerivativeError) as caught:
-        check_derivatives(f, tuple(X[:, 0] + k for k in range(12)), order=1, vjp=nothing)
-    lines = str(caught.value).splitlines()
-    assert len(lines) == 12
-    assert re.fullmatch(r"  and \d+ more; see the result of this error", lines[-1])
 
 
 def test_table_picture_and_page(tmp_path):
@@ -383,16 +438,20 @@ def test_table_picture_and_page(tmp_path):
     )
     table = str(result)
     assert "<b>[red]strange[/]" in table
-    assert "left out: [/] it may <be> anything" in table
+    assert "skipped: [/] it may <be> anything" in table
     assert re.search(r"│ differences +│ 1 +│ input 0 +│ inf +│ 1.0e-07 +│ .*failed: element \[2, 1\]", table)
     assert len(result.plot().axes) >= 1
     result.save(tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
     assert "&lt;b&gt;[red]strange[/]" in page
-    assert "[/] it may &lt;be&gt; anything" in page
     assert "<strong>failed</strong>: element [2, 1] is" in page
-    assert "<svg" in page
-    assert not re.search(r"src=|href=\"[^#]", page)  # a page in one file
+    result.save(tmp_path / "report.json")
+    report = read(tmp_path / "report.json")
+    assert (report["command"], report["verdict"]) == ("Derivatives of <b>[red]strange[/]", "failed")
+    assert report["skips"] == [{"what": "nan", "reason": "[/] it may <be> anything"}]
+    assert [(c.kind, c.failed, c.curve) for c in checks_of(report)] == [
+        (c.kind, c.failed, c.curve) for c in result.checks
+    ]
 
 
 def test_kinds_are_left_out_by_name():
@@ -405,25 +464,19 @@ def test_kinds_are_left_out_by_name():
     assert "2" not in {check.case for check in result.checks}
 
 
-def test_the_same_seed_gives_the_same_result():
-    first, again = (check_derivatives(cube, (X,), order=1, vjp=gradient, seed=3) for _ in range(2))
-    assert [(c.error, c.tolerance, c.curve) for c in first.checks] == [
-        (c.error, c.tolerance, c.curve) for c in again.checks
-    ]
-
-
 BAD = [
     (TypeError, "function is a int; expected a callable", {"function": 3}),
     (TypeError, "inputs is a ndarray; expected a tuple of arrays", {"inputs": X}),
     (ValueError, "order is 3; expected 1 or 2", {"order": 3}),
     (ValueError, "framework is 'theano'; expected 'numpy', 'torch' or 'jax'", {"framework": "theano", "vjp": None}),
     (TypeError, "vjp is a NoneType; expected a function for 'numpy'", {"vjp": None}),
-    (TypeError, r"order is 2 and vjp is no pair; expected \(vjp, vjp2\), or order=1", {"order": 2}),
+    (TypeError, r"order is 2 and vjp is not a pair; expected \(vjp, vjp2\), or order=1", {"order": 2}),
     (TypeError, "skip is a list; expected a mapping of kinds to reasons", {"skip": ["nan"]}),
     (ValueError, "skip names speed; expected form, repeat,", {"skip": {"speed": "why"}}),
     (ValueError, "timeout is 0; expected seconds above 0, or None", {"timeout": 0}),
-    (ValueError, "inputs hold no numpy array of floating dtype with an element", {"inputs": (np.arange(3), "x")}),
-    (ValueError, "inputs hold no numpy array of floating dtype with an element", {"inputs": (np.zeros((0, 3)),)}),
+    (TypeError, "vjp is given for 'torch', which differentiates itself", {"framework": "torch"}),
+    (ValueError, "inputs have no nonempty numpy array of floating dtype", {"inputs": (np.arange(3), "x")}),
+    (ValueError, "inputs have no nonempty numpy array of floating dtype", {"inputs": (np.zeros((0, 3)),)}),
 ]
 
 
@@ -439,11 +492,3 @@ def test_bad_arguments(kind, text, changed):
     with pytest.raises(kind, match=f"^check_derivatives: {text}"):
         check_derivatives(**arguments)
     assert not calls
-
-
-@torch_only
-def test_vjp_is_numpys_alone():
-    import torch
-
-    with pytest.raises(TypeError, match=r"^check_derivatives: vjp is given for 'torch', which differentiates itself"):
-        check_derivatives(torch.sin, (torch.ones(3),), framework="torch", vjp=gradient)

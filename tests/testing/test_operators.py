@@ -1,5 +1,6 @@
 """Operators that others have written: `trigraph.verify`, forwards of torch and JAX, and the fixtures for pytest."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -49,22 +50,24 @@ def test_a_forward_that_autograd_does_not_follow(forwards):
     assert not any(operator.endswith("_fwd") for operator, _ in failed)
 
 
-@pytest.mark.slow
-def test_gatconv_of_pyg(forwards):
-    """Right but for NaN, which its sums bring to elements that do not depend on it."""
-    result = trigraph.verify(
-        forwards.gatconv, "mha_gat_n2n", framework="torch", where=["activation=LeakyReLU"], raises=False
-    )
-    assert {c.kind for c in result.failures} <= {"nan"}
-    assert len(result.checks) > 1000
-
-
 def test_functions_of_numpy():
     sys.path.append(str(EXAMPLES))
     import my_gno
 
     with pytest.raises(OperatorError, match="gno_kernel_bwd: "):
         trigraph.verify(my_gno.forgets_the_mask, "gno_kernel_bwd", dtypes=["float64"])
+
+
+def test_a_function_that_ends_the_process():
+    """In a process of its own it is a failed check of each case; the others are made."""
+
+    def ending(rad_basis, weight):
+        return rad_basis @ weight.T if len(rad_basis) else os._exit(0)
+
+    found = trigraph.verify(ending, "basis_embedding_radial", framework="torch", timeout=100, raises=False)
+    assert {c.note for c in found.failures} == {"the process that runs it ended with status 0"}
+    assert all(c.kind == "complete" and "no edges" in c.case for c in found.failures), str(found)
+    assert sum(c.passed for c in found.checks) > 100
 
 
 def test_jax():
@@ -82,8 +85,6 @@ def test_bad_arguments():
 
     with raising("TypeError: verify: function is a str; expected a callable"):
         trigraph.verify("f")
-    with raising("ValueError: verify: 'f' implements 'f'; expected one of gno_kernel, ..."):
-        trigraph.verify(f, framework="torch")
     with raising("ValueError: verify: framework is 'tf'; expected one of torch, jax"):
         trigraph.verify(f, "basis_embedding_radial", framework="tf")
     with raising("ValueError: verify: device 'nowhere' cannot be used: ..."):
@@ -96,7 +97,7 @@ def test_bad_arguments():
     ("arguments", "status", "words"),
     [
         (["torch_forwards:forgets_the_weights", "--framework", "torch"], 1, "edge_weight"),
-        (["torch_forwards:weighted_sum", "--device", "cpu"], 2, "--device is of a --framework; none is given"),
+        (["torch_forwards:weighted_sum", "--device", "cpu"], 2, "--device requires a --framework; none is given"),
     ],
 )
 def test_command(arguments, status, words, forwards):
@@ -141,56 +142,14 @@ def test_fixtures(pytester):
     )
     text = found.stdout.str()
     assert "Traceback" not in text
+    # In a hosted CI pytest repeats whole messages in its summary.
+    before_summary = text.partition("short test summary info")[0]
+    assert before_summary.count("  differences (order 1, input 0): element") == 1
     assert "trigraph/testing" not in text
     pages = sorted(p.name for p in (pytester.path / "pages").iterdir())
     assert pages == [
-        f"test_fixtures.py-test_{n}.html" for n in ("right-2", "right", "wrong_derivative", "wrong_operator")
+        f"test_fixtures.py-test_{n}.{kind}"
+        for n in ("right-2", "right", "wrong_derivative", "wrong_operator")
+        for kind in ("html", "json")
     ]
-    assert np.char.find((pytester.path / "pages" / pages[-1]).read_text(), "<table>") > 0
-
-
-def mattergens(convert):
-    """MatterGen's bilinear as the forward of `interaction_bilinear`: numbered triplets, and a padded basis."""
-    from trigraph.benchmarks.calls import Unavailable
-    from trigraph.benchmarks.gemnet_blocks import mattergen_layers
-
-    try:
-        bilinear = mattergen_layers()[0].EfficientInteractionBilinear
-    except Unavailable as missing:
-        pytest.skip(str(missing))
-
-    def forward(rad_W1, sph, m, weight, triplets, atoms, idx_in):
-        if atoms is not None:
-            raise NotImplementedError("sums over atoms")
-        numbers = [np.count_nonzero(triplets.index[:k] == e) for k, e in enumerate(triplets.index)]
-        edge, number = torch.tensor(triplets.index).long(), torch.tensor(numbers).long()
-        padded = sph.new_zeros(len(rad_W1), max(numbers, default=-1) + 1, sph.shape[1])
-        padded = padded.index_put((edge, number), sph).transpose(1, 2)
-        interm = rad_W1.shape[1]
-        layer = bilinear(weight.shape[1] // interm, interm, len(weight))
-        if convert:
-            trigraph.torch.convert(layer)
-        rows = m if idx_in is None else m[torch.tensor(idx_in.index).long()]
-        given = {"weight": weight.view(len(weight), interm, -1).permute(2, 1, 0)}
-        return torch.func.functional_call(layer, given, ((rad_W1, padded), rows, edge, number))
-
-    return forward
-
-
-@pytest.mark.filterwarnings("ignore:Zero graph edges found")
-@pytest.mark.parametrize("convert", [False, True])
-def test_mattergens_bilinear(convert):
-    """Without edges it raises, and padding brings NaN to what does not depend on it; converted, all is right."""
-    found = trigraph.verify(
-        mattergens(convert),
-        "interaction_bilinear",
-        framework="torch",
-        where=["atoms=None"],
-        dtypes=["float64"],
-        raises=False,
-    )
-    assert len(found.checks) > 500
-    if convert:
-        assert found.passed
-    assert all(c.case.startswith(("no edges", "no nodes")) or c.kind in ("nan", "layout") for c in found.failures)
-    assert {c.kind for c in found.failures} >= ({"nan"} if not convert else set())
+    assert np.char.find((pytester.path / "pages" / pages[-2]).read_text(), "<table>") > 0

@@ -1,7 +1,6 @@
 """What the workers of test_bench.py run: functions of a module that child processes import."""
 
 import os
-import time
 
 import numpy as np
 
@@ -22,7 +21,3 @@ def failing():
 
 def dying():
     os._exit(3)
-
-
-def hanging():
-    time.sleep(600)

@@ -1,11 +1,7 @@
 """The benchmark itself: does it measure what it says, and does it refuse to time what is wrong?"""
 
 import json
-import math
-import signal
 import sys
-import time
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -16,19 +12,17 @@ import pytest
 from click.testing import CliRunner
 
 from trigraph import pyref
-from trigraph.benchmarks import cli, dimenet, gat, gemnet, gno, measure, run, weighted
+from trigraph.benchmarks import cli, dimenet, gat, gemnet, gno, run
 from trigraph.benchmarks.calls import Unavailable
-from trigraph.benchmarks.measure import Measurement, Worker, alternate, relative_error
+from trigraph.benchmarks.measure import Measurement, alternate, relative_error
 from trigraph.benchmarks.originals import Original, load
-from trigraph.benchmarks.programs import Contender, Program
 from trigraph.benchmarks.record import stem
 from trigraph.benchmarks.worker import Job, as_numpy
-from trigraph.benchmarks.workloads import Target, make_call, make_case
+from trigraph.benchmarks.workloads import make_call, make_case
 from trigraph.panels import PANELS
 from trigraph.table import OPERATORS, SYMBOLS, evaluate
 
 WORKLOADS = [w for family in run.FAMILIES.values() for w in family.WORKLOADS]
-OPTIONS = run.Options(threads=1, repeat=1, dtype="float32", size="small", peers=True)
 SINGLE = np.dtype("float32")
 
 
@@ -80,21 +74,6 @@ def test_only_what_agrees_with_the_baseline_is_timed():
     assert ballast.size
 
 
-def test_an_interrupted_worker_ends_at_once():
-    def press(number, frame):
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGALRM, press)
-    begun = time.monotonic()
-    try:
-        signal.setitimer(signal.ITIMER_REAL, 2)
-        with pytest.raises(KeyboardInterrupt), Worker(1) as worker:
-            worker.ask("open", Job(bench_jobs.hanging))
-    finally:
-        signal.signal(signal.SIGALRM, before)
-    assert time.monotonic() - begun < measure.END
-
-
 # ---- workloads -------------------------------------------------------------------------------------------------------
 
 
@@ -120,7 +99,6 @@ def test_workloads_are_honest(workload):
             assert 0 < evaluate(step.operations, workload.sizes) < evaluate(step.op.operations, workload.sizes)
     assert "gpu-host" not in {*workload.panels, *workload.peers}
     assert not set(workload.peers) & set(PANELS)
-    assert {t.peer for t in workload.targets} <= {*workload.peers, "fortran"}
     done = set()
     for step in workload.steps:  # a step is given what earlier ones return
         assert set(step.given) <= {a.name for a in step.op.arguments}
@@ -160,12 +138,6 @@ def test_cases_are_ordinary():
     assert set(np.diff(even.offsets)) == {12}
     assert set(np.diff(quadruplets.offsets)) == {30}
     assert uneven.max_size == 600
-    sizes = dict.fromkeys(("num_src_nodes", "num_dst_nodes"), 2000)
-    sizes |= {"num_positions": 40_000, "num_edges": 40_000, "dim": 1}
-    uniform, law = (make_case(w, sizes, SINGLE).graph for w in weighted.WORKLOADS[:2])
-    assert uniform.max_in_degree < 60
-    assert law.max_in_degree > 500
-    assert (law.num_src_nodes, law.num_positions, law.num_edges) == (2000, 40_000, 40_000)
 
 
 def test_what_is_absent_is_neither_drawn_nor_returned():
@@ -174,9 +146,6 @@ def test_what_is_absent_is_neither_drawn_nor_returned():
     assert set(case.arrays) == {"src_embedding", "dst_embedding", "attention_weights", "grad_output_embedding"}
     results = make_call(workload, "pyref", tiny(workload), "float32")()
     assert set(results) == {"mha_gat_n2n_fwd.output_embedding", *(f"mha_gat_n2n_bwd.{n}" for n in gat.GRADIENTS)}
-    workload = replace(weighted.WORKLOADS[-1], settings={"op": "max"})
-    results = make_call(workload, "fortran", tiny(workload), "float64")()
-    assert "agg_weighted_n2n_fwd.output_extrema_location" in results
     workload = gemnet.WORKLOADS[0]  # arguments of one name and two shapes
     case = make_case(workload, tiny(workload), SINGLE)
     assert {"basis_embedding_spherical.weight", "interaction_bilinear.weight"} < set(case.arrays)
@@ -215,51 +184,12 @@ def test_originals_leave_nothing_behind(tmp_path, monkeypatch):
     assert left == {"outer": before}
 
 
-# ---- verdicts --------------------------------------------------------------------------------------------------------
-
-
-def result(workload, **measured):
-    return run.Result(workload, workload.sizes, "float32", measured, (0, 0), None)
-
-
-def met(found, contender, tops=None):
-    return {v.what: v.met for v in found.verdicts(contender, tops)}
-
-
-def test_verdicts_beside_a_peer():
-    workload = replace(gno.WORKLOADS[0], targets=(Target("numpy", time=2.0, memory=3.0),))
+def test_ratios():
     fast, peer = Measurement((1.0, 3.0, 2.0), peak_bytes=10), Measurement((5.0,), peak_bytes=20)
     assert fast.quartiles == (1.5, 2.0, 2.5)
-    found = result(workload, fortran=fast, numpy=peer)
-    assert found.ratios("numpy") == (2.5, 2.0)
-    assert met(found, "numpy") == {"time": True, "memory": False}
-    absent = Measurement(status="wrong")
-    for unknown in ({"fortran": fast, "numpy": absent}, {"fortran": absent, "numpy": peer}):
-        assert met(result(workload, **unknown), "numpy") == {"time": None, "memory": None}
-    assert replace(found, sizes={**workload.sizes, "num_edges": 5}).verdicts("numpy") == []
-    assert replace(found, dtype="float64").verdicts("numpy") == []
-
-
-def test_verdicts_beside_ceilings():
-    workload = replace(weighted.WORKLOADS[0], targets=(Target("fortran", gemm=0.25),))
-    rate = workload.operations(workload.sizes) / 2.0
-    for factor, right in ((3.9, True), (4.1, False), (math.nan, None)):
-        found = result(workload, fortran=Measurement((2.0,)))
-        assert met(found, "fortran", {"float32": factor * rate}) == {"gemm": right}
-    assert (found.rate("fortran"), found.byte_rate("fortran")) == (rate, workload.bytes_moved(found.sizes, SINGLE) / 2)
-
-
-def test_verdicts_of_programs():
-    contenders = {n: Contender(dict, n) for n in ("own", "pyg")}
-    targets = (Target("pyg", time=2.5), Target("own", rate=0.5))
-    program = Program("p", "models", "", contenders, {"n": 5}, {"n": 2}, targets)
-    own = Measurement((1.0, 2.0, 3.0), 10)
-    for seconds, right in ((5.0, True), (4.9, False)):
-        found = result(program, own=own, pyg=Measurement((seconds,), 20))
-        assert found.ratios("pyg") == (seconds / 2, 2)
-        assert (met(found, "pyg"), met(found, "own")) == ({"time": right}, {"rate": True})
-    unknown = result(program, own=Measurement((2.1,)), pyg=Measurement(status="failed"))
-    assert (met(unknown, "pyg"), met(unknown, "own")) == ({"time": None}, {"rate": False})
+    for other, expected in ((peer, (2.5, 2.0)), (Measurement(status="wrong"), (None, None))):
+        measured = {"fortran": fast, "numpy": other}
+        assert run.Result(WORKLOADS[0], {}, "float32", measured, (0, 0), None).ratios("numpy") == expected
 
 
 # ---- the command -----------------------------------------------------------------------------------------------------
@@ -271,13 +201,11 @@ def invoke(*arguments):
     return ran.output
 
 
-def test_command_writes_record_and_plot(tmp_path, monkeypatch):
-    monkeypatch.setattr(gno, "WORKLOADS", (replace(gno.WORKLOADS[0], sweep=(300, 3000), panels=("fortran",)),))
+def test_command_writes_a_record(tmp_path):
     chosen = ("--contender", "numpy", "--contender", "fortran")
     output = invoke("--workload", "gno-coords-16", "--size", "small", "--out", str(tmp_path), *chosen)
     (path,) = tmp_path.glob("*.json")
     assert "Record: " in output
-    assert path.with_suffix(".png").stat().st_size > 10_000
     text = path.read_text()
     assert str(Path.home()) not in text
     record = json.loads(text)
@@ -290,7 +218,6 @@ def test_command_writes_record_and_plot(tmp_path, monkeypatch):
     assert fortran["time_over_fast"] == 1
     assert numpy["time_over_fast"] == numpy["median_s"] / fortran["median_s"]
     assert numpy["relative_error"] <= run.tolerance("float32")
-    assert len(record["sweeps"]["gno-coords-16"]) == 1
 
 
 def test_command_times_operators(monkeypatch):
@@ -315,23 +242,11 @@ SIZED = ["--operator", "gno_kernel_fwd", "--sizes"]
         ["--sizes", "num_edges=5"],
         [*SIZED, "num_edges"],
         [*SIZED, "length=5"],
-        [*SIZED, "num_edges=\u00b2"],  # a superscript is a digit, and no number
-        [*SIZED, "num_edges=" + "9" * 5000],
         [*SIZED, "num_edges=900000000000"],
-        [*SIZED, f"num_edges={2**40}", "--sizes", f"f_out={2**40}"],
-        *(["--threads", value] for value in ("0", "1000000000")),
-        ["--repeat", "1000000000"],
+        ["--family", "gat", "--workload", "gno-message"],
     ],
 )
 def test_command_refuses(arguments, monkeypatch):
     monkeypatch.setattr(cli, "ceilings", lambda *arguments: pytest.fail("it began"))
     ran = CliRunner().invoke(cli.bench, arguments)
     assert (ran.exit_code, ran.output.count("Error: ")) == (2, 1), ran.output
-
-
-def test_file_names():
-    xeon = {"cpu": {"model": "Intel(R) Xeon(R) Processor", "processors": 2}}
-    kept = {"created": "2026-11-21T10:00:00+00:00", "architecture": "x86_64", "environment": xeon}
-    assert stem(kept) == "2026-11-21-xeon-2core"
-    other = {"cpu": {"model": "unknown", "processors": 16}}
-    assert stem({**kept, "environment": other}) == "2026-11-21-x86_64-16core"

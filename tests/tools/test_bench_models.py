@@ -11,14 +11,22 @@ from click.testing import CliRunner
 torch = pytest.importorskip("torch")
 
 from trigraph.benchmarks import cli, models, run  # noqa: E402
-from trigraph.benchmarks.calls import Unavailable  # noqa: E402
 from trigraph.benchmarks.measure import relative_error  # noqa: E402
-from trigraph.benchmarks.programs import Contender, make_program  # noqa: E402
+from trigraph.benchmarks.programs import make_program  # noqa: E402
 from trigraph.benchmarks.worker import as_numpy  # noqa: E402
 from trigraph.graphs.edge_graph import EdgeGraph  # noqa: E402
 
 WIDTHS = {"hidden_channels": 8, "num_blocks": 2, "int_emb_size": 4, "basis_emb_size": 3, "out_emb_channels": 8}
-TINY = {**models.SMALL_SLAB, **WIDTHS, "num_spherical": 2, "num_radial": 2, "num_nodes": 20, "num_edges": 90}
+TINY = {
+    **models.SMALL_SLAB,
+    **models.SMALL_BATCH,
+    **WIDTHS,
+    "cells": 2,
+    "num_spherical": 2,
+    "num_radial": 2,
+    "num_nodes": 20,
+    "num_edges": 90,
+}
 PROGRAMS = {f"{p.name}: {p.summary}": p for p in models.PROGRAMS}
 SMALL = next(p for p in models.PROGRAMS if "random" in p.summary)
 
@@ -31,7 +39,12 @@ def tiny(program):
     return {n: min(TINY.get(n, 90), v) for n, v in program.sizes.items()}
 
 
-@pytest.mark.parametrize("program", PROGRAMS.values(), ids=list(PROGRAMS))
+@pytest.mark.parametrize(
+    "program",
+    # Torch's compiler takes a minute for each model.
+    [pytest.param(p, marks=[pytest.mark.slow] * any("compiled" in c for c in p.contenders)) for p in PROGRAMS.values()],
+    ids=list(PROGRAMS),
+)
 def test_contenders_compute_the_same(program):
     expected = None
     for name, contender in program.contenders.items():
@@ -49,7 +62,6 @@ def test_contenders_compute_the_same(program):
 def test_programs_are_honest(program):
     first, *_ = program.contenders.values()
     assert not first.peer
-    assert {t.peer for t in program.targets} <= {*program.contenders}
     assert {*program.small} <= {*program.sizes}
     jobs = program.jobs(program.sizes, "float32", peers=True)
     assert [*jobs] == [*program.contenders]
@@ -72,14 +84,14 @@ def test_the_peer_is_the_forward_of_pytorch_geometric(monkeypatch):
     model = models._dimenet("pyg", "float32", **{n: TINY.get(n, 1) for n in models.WIDTHS})
     with torch.no_grad():
         own = model(z, pos)
-        ours = models.pyg_dimenet(model, z, pos[src] - pos[dst], edge_index, ji, kj)
+        ours = models.pyg_dimenet(model, z, pos[src] - pos[dst], edge_index, ji, kj).sum(dim=0)
     assert own.abs().item() > 0
     torch.testing.assert_close(ours, own, rtol=1e-5, atol=0)
 
 
 def test_slab_has_the_size_that_is_stated():
     pytest.importorskip("ase")
-    graph = EdgeGraph.from_ase(models._atoms("slab", models.SLAB), models.CUTOFF).graph
+    graph = EdgeGraph.from_ase(models._atoms("slab", models.SLAB)[0], models.CUTOFF).graph
     assert graph.num_nodes == 96
     assert 45 < graph.num_edges / graph.num_nodes < 55
     assert graph.num_triplets("edge") == models.TRIPLETS
@@ -87,27 +99,6 @@ def test_slab_has_the_size_that_is_stated():
         if structure != "random":
             small = models._small_graph(structure)
             assert (small.num_dst_nodes, small.num_edges) == counts
-
-
-def test_tolerance_grows_with_the_sums_of_a_peer():
-    eps = float(np.finfo("float32").eps)
-    assert run.tolerance("float32", 90_000) == 300 * eps
-    assert run.tolerance("float32", 10_000) == run.tolerance("float32") == 200 * eps
-
-
-def test_what_a_contender_requires():
-    with pytest.raises(Unavailable, match="no_such_module is not installed"):
-        make_program(Contender(models.gat_training, "", ("no_such_module",)), {}, "float32")
-    with pytest.raises(Unavailable, match="PyTorch Geometric keeps the zeros of the Bessel functions in float32"):
-        models._dimenet("pyg", "float64", **models.WIDTHS)
-
-
-def test_families_and_names_choose():
-    assert {w.name for w in run.find(["models"])} == {p.name for p in models.PROGRAMS} - {"small-graphs"}
-    assert len(run.find(names=["small-graphs"])) == 4
-    assert run.find(["gno"], ["gat"]) == []
-    names = [w.name for w in run.find() if w not in run.PROGRAMS]
-    assert len({*names, *(p.name for p in run.PROGRAMS)}) == len(names) + len({p.name for p in run.PROGRAMS})
 
 
 def test_command_records_programs(tmp_path, monkeypatch):

@@ -1,6 +1,7 @@
-"""The documentation is complete, its code runs as printed, and its links lead somewhere."""
+"""The documentation is complete, its code and that of docstrings runs as printed, and its links lead somewhere."""
 
-import json
+import doctest
+import importlib
 import os
 import re
 import runpy
@@ -9,15 +10,23 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import trigraph
 from trigraph.table import OPERATORS
 
 ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "docs"))
+import records  # noqa: E402
+
 TABLES = runpy.run_path(str(ROOT / "docs" / "tables.py"))
 README = (ROOT / "README.md").read_text()
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 WITH_CODE = [page for page in PAGES if "```python" in page.read_text()]
+PACKAGE = ROOT / "src" / "trigraph"
+WITH_EXAMPLES = [path.relative_to(PACKAGE) for path in sorted(PACKAGE.rglob("*.py")) if ">>> " in path.read_text()]
+NEEDED = {"ase.py": "ase", "torch_sim.py": "torch_sim", "calculators.py": "ase", "strategies.py": "hypothesis"}
 
 
 def blocks(page, language):
@@ -68,16 +77,25 @@ def test_python_of_the_pages_runs(page, monkeypatch):
     exec(compile("\n".join(blocks(page, "python")), page.name, "exec"), {"__name__": "__main__"})
 
 
+@pytest.mark.parametrize("path", WITH_EXAMPLES, ids=str)
+def test_examples_of_docstrings(path, monkeypatch):
+    pytest.importorskip(NEEDED.get(path.name, "torch"))
+    module = importlib.import_module(".".join(["trigraph", *path.with_suffix("").parts]))
+    found = doctest.testmod(module)
+    assert found.attempted
+    assert not found.failed
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links(page):
     for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
-        made = target.startswith("_executed/")  # by the build of the site (test_docs_site.py)
+        made = target.startswith(("_executed/", "tutorials/"))  # by the build of the site (test_docs_site.py)
         assert made or target.startswith("https://") or (page.parent / target).exists(), target
 
 
 @pytest.mark.slow
 def test_verifying_an_implementation():
-    right, wrong, forward = blocks(ROOT / "docs" / "implementation.md", "sh")
+    right, wrong, forward, *_ = blocks(ROOT / "docs" / "implementation.md", "sh")
     printed = run("bash", "-e", "-c", right, cwd=ROOT / "examples")
     assert "✓ my_gno:gno_kernel_bwd" in printed
     assert re.search(r"^\d+ checks passed, 0 failed$", printed, re.MULTILINE)
@@ -112,31 +130,51 @@ def test_the_fortran_program(tmp_path):
     assert gradient < 1e-14
 
 
-RECORDS = ROOT / "benchmarks" / "records"
-ROWS = [line for line in README.splitlines() if line.startswith("| [`")]
-# What the README says of an operator's speed: its record, workload and peer.
+# What the README says of speed, with memory kept: the words, the workload and the peer.
 SPEEDS = {
-    ("gno_kernel", "2.1 times NumPy"): ("", "gno-coords-32", "numpy"),
-    ("gno_message", "25 times PyG"): ("", "gno-message", "pyg"),
-    ("radial_basis", "9.4 times PyG"): ("-dimenet", "dimenet-radial", "pyg"),
-    ("agg_edge_to_edge", "82 times PyG"): ("-dimenet", "dimenet-aggregate-backward", "pyg"),
-    ("mha_gat_n2n", "9.5 times PyG"): ("-gat", "gat", "pyg"),
-    ("agg_weighted_n2n", "1.2 times torch.sparse"): ("-weighted", "weighted-sum", "torch-sparse"),
-    ("agg_weighted_n2n", "12 times PyG"): ("-weighted", "weighted-sum-backward", "pyg"),
-    ("interaction_bilinear", "1.5 times fairchem"): ("-gemnet", "gemnet", "fairchem"),
-    ("interaction_bilinear", "30 times where"): ("-gemnet", "gemnet-power-law", "fairchem"),
+    "51 times for DimeNet++'s sum": ("dimenet-aggregate", "PyTorch Geometric"),
+    "4.1 times for graph attention": ("gat", "PyTorch Geometric"),
+    "2.6 times for a training step": ("dimenet-energy-forces-training", "PyTorch Geometric"),
 }
 
 
-@pytest.mark.parametrize(("operator", "words"), SPEEDS)
-def test_speeds_are_those_of_a_record(operator, words):
-    (row,) = [line for line in ROWS if f"(docs/operators.md#{operator})" in line]
-    assert words in row
-    record, workload, peer = SPEEDS[operator, words]
-    results = json.loads((RECORDS / f"2026-11-21-xeon-2core{record}.json").read_text())["results"]
-    (found,) = [r["contenders"] for r in results if r["workload"] == workload]
-    assert f"{found[peer]['median_s'] / found['fortran']['median_s']:.2g}" == words.split()[0]
+def test_speeds_are_those_of_the_records():
+    found = {(workload, peer): kept for workload, _, peer, kept, _ in records.rows()}
+    text = " ".join(README.split())
+    for words, line in SPEEDS.items():
+        assert words in text
+        assert f"{found[line]:.2g}" == words.split()[0]
+    assert len(re.findall(r"[\d.]+ times", text)) == len(SPEEDS)
 
 
-def test_every_speed_is_looked_up():
-    assert sum(len(re.findall(r"[\d.]+ times", row.split("|")[4])) for row in ROWS) == len(SPEEDS)
+@pytest.mark.parametrize("op", OPERATORS.values(), ids=lambda op: op.name)
+def test_example_of_the_reference(op):
+    """It has the fields of the operator, all finite."""
+    names = {"np": np, "trigraph": trigraph}
+    exec(TABLES["example"](op), names)
+    fields = [names["result"]] if op.single else [f for f in names["result"] if f is not None]
+    assert fields
+    assert all(np.isfinite(f).all() for f in fields)
+
+
+def test_readme_is_read_in_a_minute():
+    lines = README.splitlines()
+    assert len(lines) <= 90
+    assert all(len(line) < 90 for block in blocks(ROOT / "README.md", r"\w+") for line in block.splitlines())
+
+
+HOSTED = sorted([*(ROOT / ".github").rglob("*.yml"), ROOT / ".pre-commit-config.yaml", ROOT / "CITATION.cff"])
+
+
+@pytest.mark.parametrize("path", HOSTED, ids=lambda path: path.name)
+def test_yaml(path):
+    """It parses; jobs have steps, forms have fields, and targets of make that are named are there."""
+    yaml = pytest.importorskip("yaml")
+    found = yaml.safe_load(path.read_text())
+    if path.parent.name == "workflows":
+        assert all(step.keys() & {"uses", "run"} for job in found["jobs"].values() for step in job["steps"])
+        targets = set(re.findall(r"^([\w-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+        assert set(re.findall(r"run: make ([\w-]+)", path.read_text())) <= targets
+    if path.parent.name == "ISSUE_TEMPLATE":
+        assert found["name"]
+        assert all(field["type"] in ("markdown", "input", "textarea", "dropdown") for field in found["body"])

@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 import trigraph
-from trigraph.table import DEFINITIONS
+from trigraph.table import DEFINITIONS, OPERATORS
 
-pytest.importorskip("sphinx")
+pytest.importorskip("sphinx_gallery")
 pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
+sys.path.append(str(ROOT / "docs"))
+from tables import TUTORIALS  # noqa: E402
 
 
 @pytest.fixture(scope="module")
@@ -33,13 +35,18 @@ def site(tmp_path_factory):
 
 
 def test_pages_and_names(site):
+    """Every name that users call has a page, every operator's with its example, every tutorial with pictures."""
     pages = {path.stem for path in (ROOT / "docs").glob("*.md")}
     assert pages <= {path.stem for path in site.glob("*.html")}
-    text = (site / "api.html").read_text()
-    names = [f"trigraph.{name}" for name in trigraph.__all__ if callable(getattr(trigraph, name))]
+    names = [f"trigraph.{name}" for name in trigraph.__all__ if callable(getattr(trigraph, name)) and name != "verify"]
     names += [f"trigraph.torch.{spec.name}" for spec in DEFINITIONS]
     names += [f"trigraph.torch.nn.{name}" for name in trigraph.torch.nn.__all__]
-    assert [name for name in names if f'id="{name}"' not in text] == []
+    for name in names:
+        assert f'id="{name}"' in (site / "reference" / f"{name}.html").read_text()
+    for name in OPERATORS:
+        assert "default_rng" in (site / "reference" / f"trigraph.{name}.html").read_text()
+    for name in TUTORIALS:
+        assert f"images/sphx_glr_{name}_001" in (site / "tutorials" / f"{name}.html").read_text()
 
 
 def test_formulas(site):
@@ -60,7 +67,7 @@ def test_formulas(site):
 
 def test_nothing_comes_from_elsewhere(site):
     """What pages show is beside them."""
-    for page in site.glob("*.html"):
+    for page in site.rglob("*.html"):
         for image in re.findall('<img[^>]*src="([^"]*)"', page.read_text()):
             assert (page.parent / image).is_file(), (page, image)
         fetched = re.findall(r'<(?:script|img|iframe)[^>]*src="([^"]*)"|<link[^>]*href="([^"]*)"', page.read_text())

@@ -44,11 +44,6 @@ def test_commit_of_a_checkout(installed_from, repository):
     assert environment.commit() == environment.Commit(found.id, True)
 
 
-def test_commit_of_an_address(installed_from):
-    installed_from({"url": "https://example.org/x.git", "vcs_info": {"vcs": "git", "commit_id": "abc"}})
-    assert environment.commit() == environment.Commit("abc", False)
-
-
 def test_no_commit(installed_from, repository):
     (repository / "unpacked").mkdir()
     nowhere = repository.parent / "nowhere"
@@ -100,13 +95,16 @@ def test_device(get_device, expected, reason, monkeypatch):
     assert environment.device() == expected | {"reason": reason}
 
 
-def test_build_is_recorded():
-    info = environment.build_info()
-    assert {"fortran_compiler", "fortran_version", "cpp_compiler", "cpp_version", "openmp", "flags"} <= info.keys()
-
-
 def test_everything_can_be_written_down():
     found = environment.collect()
     assert json.loads(json.dumps(found)) == found
     assert found["cpu"]["model"]
     assert [state["panel"] for state in found["panels"]][-1] == "judge"
+
+
+def test_extras_that_lack_packages(monkeypatch):
+    lines = ["numpy>=2", 'numpy>=2; extra == "ase"', "nothing-such>=1; python_version >= '3.11' and extra == 'mpi'"]
+    monkeypatch.setattr(environment, "requires", lambda name: [*lines, "trigraph[ase]; extra == 'torch-sim'"])
+    found = environment.missing()
+    assert list(found) == list(environment.EXTRAS)
+    assert {extra: packages for extra, packages in found.items() if packages} == {"mpi": ["nothing-such"]}

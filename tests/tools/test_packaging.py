@@ -5,7 +5,6 @@ import platform
 import shutil
 import subprocess
 import sys
-import textwrap
 import venv
 from pathlib import Path
 
@@ -56,52 +55,6 @@ assert trigraph.__all__ and [m for m in {slow} if m in sys.modules] == [], sys.m
 import trigraph.cli
 assert [m for m in {drawing} if m in sys.modules] == [], sys.modules.keys()"""
     run(sys.executable, "-c", code, cwd=tmp_path)
-
-
-def test_modules_are_there_after_the_import(tmp_path):
-    code = """
-        import trigraph
-        print(sorted({*dir(trigraph)} - {*trigraph.__all__}))
-        for name in dir(trigraph):
-            assert getattr(trigraph, name) is not None
-        print(trigraph.compat.gemnet.basis_embedding.__name__, trigraph.results.GnoKernelBwd.__name__)
-        try:
-            trigraph.nothing
-        except AttributeError as error:
-            print(error)
-    """
-    names = ["__version__", "ase", "compat", "fortran", "gpu", "pyref", "results", "testing", "torch", "verification"]
-    text = f"{[*names, 'verify']}\nbasis_embedding GnoKernelBwd\nmodule 'trigraph' has no attribute 'nothing'\n"
-    assert run(sys.executable, "-c", textwrap.dedent(code), cwd=tmp_path) == text
-
-
-@pytest.mark.parametrize(("missing", "words"), [("gfortran", "a Fortran compiler"), ("g++", "a C++ compiler")])
-def test_a_missing_compiler_is_named(missing, words, tmp_path):
-    tools = tmp_path / "bin"
-    tools.mkdir()
-    for name in {"gcc", "cc", "as", "ld", "ar", "g++", "gfortran", "ninja"} - {missing}:
-        (tools / name).symlink_to(
-            shutil.which(name, path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
-        )
-    meson = [sys.executable, "-m", "mesonbuild.mesonmain", "setup", tmp_path / "build", ROOT]
-    done = subprocess.run(
-        meson, env={"PATH": str(tools), "HOME": str(tmp_path)}, capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode != 0
-    assert f"lacks {words}. Install gcc, g++ and gfortran" in done.stdout
-    assert "sudo apt-get install gcc g++ gfortran" in done.stdout
-
-
-def test_make_refuses_an_older_python(tmp_path):
-    python = tmp_path / "python"
-    python.write_text(
-        '#!/bin/sh\n[ "$1" = --version ] && echo Python 3.9.18\n'
-        f'[ "$1" = -c ] && exec {sys.executable} -c "import sys; sys.version_info = (3, 9, 18); $2"\n'
-    )
-    python.chmod(0o755)
-    done = subprocess.run([ROOT / "tools" / "setup", python], capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert f"trigraph needs Python 3.10 or later; {python} is Python 3.9.18." in done.stderr
 
 
 @pytest.mark.slow

@@ -241,27 +241,12 @@ def test_tf32_is_recorded_and_warned_of(name, monkeypatch):
     """Products of float32 with 10 bits are told in `info`, in reports and in a qualification."""
     for variable in environment.TF32_VARIABLES:
         monkeypatch.delenv(variable, raising=False)
-    assert environment.collect()["warnings"] == []
     monkeypatch.setenv(name, "0")
     assert environment.collect()["warnings"] == []
     monkeypatch.setenv(name, "1")
-    found = environment.collect()
-    assert {v: found["variables"][v] for v in environment.TF32_VARIABLES} == {
-        v: "1" if v == name else None for v in environment.TF32_VARIABLES
-    }
-    (warning,) = found["warnings"]
+    (warning,) = environment.collect()["warnings"]
     assert f"{name}=1" in warning
     assert f"{name}=1" in CliRunner().invoke(main, ["info"]).stdout.replace("\n", " ")
-
-
-def test_kit_without_its_python(tmp_path):
-    """It says what it needs before it builds anything."""
-    environment = {"PATH": "/usr/bin:/bin", "PYENV_ROOT": str(tmp_path)}
-    command = [sys.executable, TOOL, "python3.99", tmp_path / "kit"]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert "qualify-kit needs python3.99, on the PATH or in pyenv" in done.stderr
-    assert not (tmp_path / "kit").exists()
 
 
 @pytest.mark.slow
@@ -278,11 +263,12 @@ def test_kit(tmp_path):
         tar.extractall(tmp_path, filter="data")
     venv.create(tmp_path / "venv", with_pip=True)
     python = tmp_path / "venv" / "bin" / "python"
-    subprocess.run([python, "-m", "pip", "install", "--quiet", "numpy", "scipy"], check=True)
+    alone = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}  # pip takes what it names for installed
+    subprocess.run([python, "-m", "pip", "install", "--quiet", "numpy", "scipy"], env=alone, check=True)
     script = tmp_path / "qualify-kit" / "qualify.sh"
     (wheel,) = (script.parent / "wheels").glob("trigraph-*manylinux_2_28*.whl")
     assert any("libgomp" in name for name in zipfile.ZipFile(wheel).namelist())
-    given = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "PIP"))} | {"PYTHON": str(python)}
+    given = {k: v for k, v in alone.items() if not k.startswith("PIP")} | {"PYTHON": str(python)}
     done = subprocess.run(["sh", script, tmp_path / "out"], env=given, capture_output=True, text=True, check=False)
     assert "CuPy is not installed" in done.stderr
     given["PYTHONPATH"] = str(script.parent / "lib")

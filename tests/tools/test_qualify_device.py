@@ -12,6 +12,9 @@ from trigraph.benchmarks.qualify import cases
 from trigraph.benchmarks.qualify.part import Notes, read
 from trigraph.benchmarks.qualify.place import Device
 from trigraph.benchmarks.qualify.stages import checks
+from trigraph.benchmarks.qualify.stages import torch as torch_stage
+from trigraph.table import OPERATORS
+from trigraph.verification import tolerances
 
 NAMES = ("agg_weighted_n2n_bwd", "mha_gat_n2n_fwd", "agg_edge_to_edge_fwd", "interaction_bilinear_fwd")
 
@@ -55,6 +58,30 @@ def test_checks(device, check, tmp_path):
     assert {line["passed"] for line in lines} == {True}, lines
 
 
+@pytest.mark.filterwarnings("ignore:.*CUDA is not available")
+@pytest.mark.parametrize("check", ["derivatives", "half precision", "layers"])
+def test_checks_of_torch(monkeypatch, check, tmp_path):
+    """As far as the stand-ins go: no streams, captures, compilation, or memory."""
+    torch_stand_in = pytest.importorskip("torch_stand_in")
+    cupy, _ = torch_stand_in.install(monkeypatch, tmp_path)
+    cupy.asnumpy = lambda array: np.asarray(array.get() if hasattr(array, "get") else array)
+    notes = Notes(tmp_path / "notes.json")
+    torch_stage.run(check, Device(), notes)
+    lines = read(notes.path)
+    assert {line["passed"] for line in lines} == {True}, lines
+    assert cupy_stand_in.state.launches > 0
+
+
+def test_extremes_are_judged_by_the_table():
+    """Numbers one rounding off pass, whatever error gpu-host's happen to have; a lost term does not."""
+    field = OPERATORS["agg_weighted_n2n_fwd"].fields[0]
+    right = np.linspace(1, 2, 32, dtype=np.float32)
+    exact, most = np.stack([right, 0 * right, right]), tolerances.accuracy(True, 20)
+    assert checks._as_good(field, np.nextafter(right, np.float32(3)), right, exact, most)
+    assert not checks._as_good(field, right * np.float32(1.001), right, exact, most)
+    assert not checks._as_good(field, np.where(right < 1.5, right, np.nan), right, exact, most)
+
+
 def test_a_capture_that_replays_nothing_is_found(device, tmp_path):
     notes = Notes(tmp_path / "notes.json")
     checks.run("capture", device, notes)
@@ -63,20 +90,20 @@ def test_a_capture_that_replays_nothing_is_found(device, tmp_path):
 
 def test_memory_that_is_not_written_is_found(device, tmp_path, monkeypatch):
     """A result that a call leaves as it was."""
-    real = checks._called
+    real = checks.called
 
     def leaves(op, values, panel, out=None):
         found = real(op, values, panel, out)
         first = next(iter(found))
         return {**found, first: device.xp.empty(found[first].shape, found[first].dtype)}
 
-    monkeypatch.setattr(checks, "_called", leaves)
+    monkeypatch.setattr(checks, "called", leaves)
     notes = Notes(tmp_path / "notes.json")
     checks.run("poisoned", device, notes)
     assert False in {line["passed"] for line in read(notes.path)}
 
 
-@pytest.mark.parametrize("family", ["gno", "gat"])
+@pytest.mark.parametrize("family", ["gno", "gat", "dimenet"])
 def test_sanitizer_cases(device, family):
     """They run with arrays of a device, and their results are compared on the host."""
     assert all(type(array) is np.ndarray for array in cases.run(family, device).values())

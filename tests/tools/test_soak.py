@@ -26,7 +26,6 @@ def test_some_seconds_of_it():
     done = run("--seconds", str(SECONDS), "--seed", "1")
     assert done.returncode == 0, done.stdout + done.stderr
     assert "soak: passed" in done.stdout
-    # Memory is refused once in some ten seconds: not here.
     for what in ("forks", "interruptions", "calls in finalisers", "calls in signal handlers"):
         assert re.search(rf"\b[1-9]\d* {what}\b", done.stdout), what
 
@@ -84,5 +83,5 @@ def test_what_fails_exits_with_1(monkeypatch, capsys):
         raise soak.Failure("on purpose")
 
     monkeypatch.setattr(soak.Soak, "check", wrong)
-    assert not soak.run(1, 0, None, soak.Console())
+    assert not soak.run(1, 0, soak.Console())
     assert "on purpose" in capsys.readouterr().out

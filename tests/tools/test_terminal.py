@@ -10,9 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from trigraph.cli import main
-from trigraph.terminal import plain
 from trigraph.verification import run, units
-from trigraph.verification.implementation import adapt
 from trigraph.verification.record import Check
 
 HOSTILE = "caf\u00e9 \udc80 \x1b[31mred\x1b[0m \u202e \x07"
@@ -58,22 +56,6 @@ def test_no_text_ends_a_run_or_commands_the_terminal(made_up, tmp_path, charset)
     result = CliRunner(charset=charset).invoke(main, [*words[:-2], "--against", str(folder / "report.json")])
     assert result.exit_code == 1, result.exception
     assert "\x1b" not in result.output
-
-
-def test_what_is_escaped():
-    assert adapt(HOSTILE, "gno_kernel_fwd", abs).name == plain(HOSTILE)  # what pictures show
-    assert plain(f"{HOSTILE}\n\t\r") == ESCAPED.replace(r"\xe9", "\u00e9") + "\n\t\\r"
-    assert plain("gno_kernel_fwd \u2713 \u4e2d") == "gno_kernel_fwd \u2713 \u4e2d"
-
-
-def test_errors_of_options_are_escaped(monkeypatch):
-    def plan(**arguments):
-        raise ValueError(f"verify: {HOSTILE}")
-
-    monkeypatch.setattr(run, "plan", plan)
-    result = CliRunner().invoke(main, ["verify", "--panel", "pyref", "--jobs", "1"])
-    assert result.exit_code == 2, result.exception
-    assert plain(HOSTILE) in result.stderr
 
 
 @contextmanager
@@ -123,13 +105,6 @@ def test_errors_that_nobody_can_read_have_their_status(kind, words, status, made
         patch.setattr(sys, "stderr", stream)
         assert ended([*words, *report]) == status
     assert (tmp_path / "report.json").is_file() == bool(report)
-
-
-def test_a_folder_that_cannot_be_made(tmp_path):
-    (tmp_path / "file").write_text("")
-    result = CliRunner().invoke(main, ["fortran", str(tmp_path / "file" / "folder")])
-    assert result.exit_code == 1
-    assert result.stderr.endswith("cannot be used: Not a directory\n")
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])

@@ -1,8 +1,7 @@
 """trigraph.ase.Calculator: ASE's relaxations and dynamics with models of trigraph.torch.nn."""
 
-import doctest
-import itertools
 import math
+import resource
 
 import numpy as np
 import pytest
@@ -10,9 +9,7 @@ import torch
 from ase import Atoms, units
 from ase.build import bulk, molecule
 from ase.calculators.calculator import PropertyNotImplementedError
-from ase.filters import FrechetCellFilter
 from ase.md.verlet import VelocityVerlet
-from ase.optimize import BFGS
 from ase.phonons import Phonons
 
 import trigraph.ase
@@ -109,33 +106,6 @@ def test_molecules_have_no_stress(calculator):
         wire.get_stress()
 
 
-def test_relaxation(calculator):
-    """The random model has minima, too: forces vanish, with the cell free the stress as well."""
-    atoms = crystal()
-    atoms.calc = calculator
-    before = atoms.get_potential_energy()
-    assert BFGS(FrechetCellFilter(atoms, mask=[True] * 3 + [False] * 3), logfile=None).run(fmax=np.inf, steps=1)
-    assert BFGS(atoms, logfile=None).run(fmax=1e-3 * np.abs(atoms.get_forces()).max(), steps=200)
-    assert atoms.get_potential_energy() < before
-
-
-def test_dynamics_conserve_energy(calculator):
-    """The error of a Verlet step is of third order, that of the energy over a fixed time of second."""
-    drifts = []
-    for step in (2.0, 1.0):
-        atoms = crystal()
-        atoms.calc = calculator
-        spread = np.sqrt(atoms.get_masses()[:, None] * units.kB * 300)
-        atoms.set_momenta(spread * np.random.default_rng(0).standard_normal((4, 3)))
-        energies = []
-        dynamics = VelocityVerlet(atoms, timestep=step * units.fs)
-        dynamics.attach(lambda energies=energies, atoms=atoms: energies.append(atoms.get_total_energy()))
-        dynamics.run(int(40 / step))
-        drifts.append(np.abs(np.array(energies) - energies[0]).max())
-    assert drifts[0] > 0
-    assert math.log2(drifts[0] / drifts[1]) == pytest.approx(2, abs=0.5)
-
-
 def hessian_of_supercell(model, cells):
     """Return the second derivatives of the energy in the positions of a supercell, for its fixed neighbours."""
     z, pos, cell = torch.tensor(cells.numbers), torch.tensor(cells.positions), torch.tensor(np.array(cells.cell))
@@ -148,29 +118,19 @@ def test_phonons(calculator, tmp_path):
     """ASE's finite displacements give the analytic Hessian of the supercell, as far as central differences can.
 
     In rock salt many angles are 180 degrees. The cutoff lies between two shells, so that the neighbours stay the same.
-    Differences with the displacement h are D(h) = H + c h^2 + O(h^4), so that (4 D(h) - D(2h)) / 3 = H + O(h^4).
+    Differences with the displacement h are D(h) = H + c h^2 + O(h^4).
     """
-    atoms, supercell, steps = bulk("AuCu", "rocksalt", a=5.4), (2, 1, 2), (0.04, 0.02, 0.01)
+    atoms, supercell, steps = bulk("AuCu", "rocksalt", a=5.4), (2, 1, 2), (0.02, 0.01)
     hessian = hessian_of_supercell(calculator.model, atoms.repeat(supercell))
-    rounding = 2**-53 * 1e3 * np.abs(hessian).max()  # a term of each sum over edges and channels
-    assert np.abs(hessian - hessian.T).max() <= rounding
-    assert np.abs(hessian.reshape(24, 8, 3).sum(axis=1)).max() <= 8 * rounding  # no force on a crystal moved as a whole
     # Force constants: forces on the atoms of each cell (columns) for displacements in the first one (rows).
-    expected = hessian[:6].reshape(6, 4, 6).swapaxes(0, 1)
-    found = []
+    expected, errors = hessian[:6].reshape(6, 4, 6).swapaxes(0, 1), []
     for step in steps:
         phonons = Phonons(atoms, calculator, supercell, name=str(tmp_path / f"{step}"), delta=step)
         phonons.run()
         phonons.read(method="standard", symmetrize=0, acoustic=False)
-        found.append(phonons.get_force_constant())
-    of_second_order = [np.abs(one - expected).max() for one in found]
-    of_fourth_order = [np.abs((4 * fine - coarse) / 3 - expected).max() for coarse, fine in itertools.pairwise(found)]
-    for order, errors in ((2, of_second_order), (4, of_fourth_order)):
-        for larger, smaller in itertools.pairwise(errors):
-            assert math.log2(larger / smaller) == pytest.approx(order, abs=0.05)
-    for one, step, error in zip(found, steps, of_second_order, strict=True):
-        assert np.abs(one[0] - one[0].T).max() <= 2 * error
-        assert np.abs(one.sum(axis=0).reshape(6, 2, 3).sum(axis=1)).max() <= rounding / step
+        errors.append(np.abs(phonons.get_force_constant() - expected).max())
+    assert errors[1] <= 1e-2 * np.abs(expected).max()
+    assert math.log2(errors[0] / errors[1]) == pytest.approx(2, abs=0.05)
 
 
 @pytest.mark.parametrize("buffer", [None, torch.zeros(2, dtype=torch.int64), torch.zeros(2, dtype=torch.float64)])
@@ -197,12 +157,6 @@ def test_models_without_parameters(buffer):
 def test_bad_model():
     with pytest.raises(TypeError, match=r"Calculator: model is a Linear; expected a torch\.nn\.Module with energy"):
         trigraph.ase.Calculator(torch.nn.Linear(3, 1))
-
-
-def test_example_of_the_docstring():
-    results = doctest.testmod(trigraph.ase)
-    assert results.attempted
-    assert not results.failed
 
 
 def test_a_skin_keeps_neighbors(calculator, monkeypatch):
@@ -250,3 +204,44 @@ def test_bad_skin(calculator):
     model = DimeNetPlusPlus(8, 1, 1, 4, 2, 8, 3, 3, max_num_neighbors=4)
     with pytest.raises(ValueError, match=r"skin is 0\.5 and max_num_neighbors is 4; expected skin=0 or"):
         model.neighbors(torch.zeros(1, 3), skin=0.5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["water", "copper"])
+def test_long_dynamics(calculator, name):
+    """Ten thousand steps with a skin: the total energy has no trend, and memory does not grow.
+
+    Springs to the first positions keep atoms apart, which the random model would pull into one another.
+    """
+    with torch.no_grad():
+        for block in calculator.model.output_blocks:
+            block.lin.weight *= 0.02
+    atoms = molecule("H2O") if name == "water" else bulk("Cu", cubic=True)
+    if name == "water":
+        atoms.cell = [3.1] * 3
+        atoms = atoms.repeat(2)
+        atoms.pbc = True
+    first = atoms.positions.copy()
+
+    class Tethered(trigraph.ase.Calculator):
+        def calculate(self, atoms=None, *args):
+            super().calculate(atoms, *args)
+            moved = self.atoms.positions - first
+            self.results["energy"] += 5.0 * (moved**2).sum()
+            self.results["forces"] = self.results["forces"] - 10.0 * moved
+
+    atoms.calc = Tethered(calculator.model, skin=0.5)
+    spread = np.sqrt(atoms.get_masses()[:, None] * units.kB * 100)
+    atoms.set_momenta(spread * np.random.default_rng(0).standard_normal(first.shape))
+    energies, memory = [], []
+    dynamics = VelocityVerlet(atoms, timestep=0.5 * units.fs)
+    dynamics.attach(lambda: energies.append(atoms.get_total_energy()))
+    dynamics.attach(lambda: memory.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024), interval=1000)
+    dynamics.run(10_000)
+    energies = np.array(energies)
+    kinetic = atoms.get_kinetic_energy()
+    trend = np.polyfit(np.arange(energies.size), energies, 1)[0] * energies.size
+    grown = (memory[-1] - memory[1]) / 2**20
+    print(f"{name}: energy spread {np.ptp(energies):.2e} eV, trend {trend:.2e} eV, memory {grown:.1f} MiB")
+    assert abs(trend) <= 0.01 * kinetic
+    assert grown <= 4

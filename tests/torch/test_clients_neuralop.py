@@ -22,7 +22,7 @@ from trigraph.benchmarks.originals import Original, load  # noqa: E402
 from trigraph.compat import neuralop  # noqa: E402
 
 ORIGINAL = Original("neuraloperator", "2.0.0", "neuralop", "TRIGRAPH_CLIENTS")
-MODULES = ("segment_csr", "integral_transform", "neighbor_search", "gno_block")
+MODULES = ("segment_csr", "integral_transform", "neighbor_search")
 TRANSFORMS = ("linear_kernelonly", "linear", "nonlinear_kernelonly", "nonlinear")
 CHANNELS, POINTS, QUERIES = 4, 20, 12
 # Both add the same terms, at most 20 for a node, in another order. The largest difference seen was 2 roundings.
@@ -135,40 +135,6 @@ def test_before_and_after(theirs, default_dtype, transform, functions, weighted,
     assert_same(found, expected)
 
 
-def test_float64_is_kept(theirs, installed):
-    problem = Problem(theirs, "linear", "one")
-    with torch.no_grad():
-        after = problem.value()
-        installed.revert()
-        before = problem.value()
-    assert (before.dtype, after.dtype) == (torch.float32, torch.float64)
-    error = (after - before).abs().max()
-    assert 0 < error < 2 * torch.finfo(torch.float32).eps * 20 * after.abs().max()
-
-
-@pytest.mark.parametrize("functions", ["none", "one", "batch"])
-def test_weights_where_the_original_fails(theirs, installed, functions):
-    """Weights of neighbours work with a batch alone: elsewhere they have one dimension more than what they multiply.
-
-    Those of points, which the documentation has, are never gathered, and do not work at all.
-    """
-    problem = Problem(theirs, "linear", functions, weighted=True)
-    if functions != "batch":
-        with pytest.raises(RuntimeError, match="doesn't match the broadcast shape"):
-            problem.value()
-    problem.weights = drawn(POINTS)
-    with pytest.raises(RuntimeError, match=f"must match the size of tensor b \\({POINTS}\\)"):
-        problem.value()
-
-
-def test_kernel_alone_where_the_original_multiplies(theirs, installed):
-    """The documentation of linear_kernelonly has no function in the integral; one that is given is multiplied in."""
-    alone, both = (Problem(theirs, transform, "one") for transform in ("linear_kernelonly", "linear"))
-    assert_same([alone.value()], [both.value()], 0)
-    alone.f_y = None
-    assert not torch.allclose(alone.value(), both.value())
-
-
 @pytest.mark.parametrize("functions", ["none", "one", "batch"])
 @pytest.mark.parametrize("transform", TRANSFORMS)
 def test_no_neighbours_at_all(theirs, installed, transform, functions):
@@ -177,29 +143,6 @@ def test_no_neighbours_at_all(theirs, installed, transform, functions):
     value, *gradients = problem.derivatives()
     assert value.shape == ((3,) if functions == "batch" else ()) + (QUERIES, CHANNELS)
     assert all((t == 0).all() for t in (value, *gradients) if t is not None)
-
-
-def test_block_of_layers(theirs, installed, default_dtype):
-    """GNOBlock finds the neighbours itself; only its points and functions go in.
-
-    Its embedding of positions has frequencies of the default dtype.
-    """
-    default_dtype(torch.float64)
-    torch.manual_seed(0)
-    block = theirs.gno_block.GNOBlock(
-        in_channels=CHANNELS,
-        out_channels=CHANNELS,
-        coord_dim=3,
-        radius=0.5,
-        channel_mlp_layers=[8, 8],
-        transform_type="nonlinear",
-        use_open3d_neighbor_search=False,
-        use_torch_scatter_reduce=False,
-    )
-    given = drawn(POINTS, 3), drawn(QUERIES, 3, seed=1), drawn(2, POINTS, CHANNELS, seed=2)
-    found = block(*given)
-    installed.revert()
-    assert_same([found], [block(*given)])
 
 
 @pytest.mark.parametrize("reduction", ["sum", "mean"])
@@ -221,15 +164,12 @@ def test_sums(theirs, default_dtype, splits, index, batched, reduction):
     )
 
 
-def test_batch_with_splits_of_its_own(theirs):
-    """Each entry's splits are its own, as in torch_scatter; the original's loop takes the first for all."""
+def test_batch_with_splits_of_its_own():
+    """Each entry's splits are its own, as in torch_scatter."""
     src, indptr = drawn(2, 6, 3, dtype=torch.float32), torch.tensor([[0, 2, 6], [1, 5, 5]])
     found = neuralop.segment_csr(src, indptr, "sum")
     one_by_one = torch.stack([neuralop.segment_csr(s, p, "sum") for s, p in zip(src, indptr, strict=True)])
     assert_same([found], [one_by_one], 0)
-    before = theirs.segment_csr.segment_csr(src, indptr, "sum", use_scatter=False)
-    assert_same([before], [neuralop.segment_csr(src, indptr[:1], "sum")], 10)
-    assert not torch.allclose(before[1], found[1])
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -258,13 +198,9 @@ def bad(**changes):
         (bad(reduction="max"), ValueError, "reduction is 'max'; expected one of sum, mean"),
         (bad(src=[1.0]), TypeError, "src is a list; expected a torch.Tensor"),
         (bad(src=torch.ones(5, 2, dtype=torch.long)), TypeError, "src has dtype torch.int64; expected one of torch.f"),
-        (bad(src=torch.ones(5, 2).to_sparse()), TypeError, "src is a tensor of layout torch.sparse_coo; expected torc"),
         (bad(src=torch.ones(5)), ValueError, "src has shape (5,); expected (num_rows, channels) or (batch, num_rows"),
-        (bad(src=torch.ones(5, 0)), ValueError, "src has shape (5, 0); expected (num_rows, channels) or (batch, num_r"),
-        (bad(src=torch.ones(5, 2, device="meta")), ValueError, "src is on meta; expected a CPU or CUDA device"),
         (bad(indptr=torch.tensor([0, 5], device="meta")), ValueError, "indptr is on meta; expected cpu, where src is"),
         (bad(indptr=torch.zeros(0).long()), ValueError, "indptr has shape (0,); expected (num_out + 1,)"),
-        (bad(indptr=torch.tensor([[0, 5]])), ValueError, "indptr has shape (1, 2); expected (num_out + 1,)"),
         (
             bad(src=torch.ones(2, 5, 1), indptr=torch.zeros(3, 2).long()),
             ValueError,
@@ -272,7 +208,6 @@ def bad(**changes):
         ),
         (bad(indptr=torch.tensor([0, 6])), ValueError, "indptr[1] is 6; expected 0 to 5, the number of rows of src"),
         (bad(indptr=torch.tensor([-1, 5])), ValueError, "indptr[0] is -1; expected 0 to 5, the number of rows of src"),
-        (bad(indptr=torch.tensor([0, 3, 2])), ValueError, "indptr[2] is 2, below indptr[1] = 3; expected splits that"),
         (
             bad(src=torch.ones(2, 5, 1), indptr=torch.tensor([[0, 5, 5], [0, 5, 4]])),
             ValueError,
@@ -307,17 +242,3 @@ def test_install_and_revert(theirs, monkeypatch):
     assert {m.segment_csr for m in (theirs.integral_transform, theirs.segment_csr, later)} == {original}
     handle.revert()
     assert theirs.segment_csr.segment_csr is original
-
-
-def test_other_arguments_are_refused(theirs, monkeypatch):
-    monkeypatch.setattr(theirs.segment_csr, "segment_csr", lambda src, indptr, reduce: None)
-    with pytest.raises(RuntimeError, match=r"^install: neuralop's segment_csr takes \(src, indptr, reduce\); expected"):
-        neuralop.install()
-
-
-def test_without_neuraloperator(monkeypatch):
-    for name in [name for name in sys.modules if name.partition(".")[0] == "neuralop"]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setattr(sys, "path", [])
-    with pytest.raises(ImportError, match=r"^install: there is no neuralop to import; expected neuraloperator 2\.0"):
-        neuralop.install()

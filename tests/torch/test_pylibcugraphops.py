@@ -290,14 +290,10 @@ def test_operators_are_twice_differentiable():
     ("make", "error", "message"),
     [
         (lambda o, i: classes.CSC(o, i, 4, 2), ValueError, "CSC: dst_max_in_degree is 2; expected at least 3"),
-        (lambda o, i: classes.CSC(o, i, 3), ValueError, r"CSC: indices\[1\] is 3; expected"),
         (lambda o, i: classes.StaticCSC(o, i), ValueError, r"StaticCSC: indices\[1\] is 3; expected"),
-        (lambda o, i: classes.BipartiteCSC(o, i.float(), 4), TypeError, "BipartiteCSC: indices has dtype"),
-        (lambda o, i: classes.SampledCSC(o, i, 1, 4), ValueError, "SampledCSC: dst_max_in_degree is 1; expected"),
         (lambda o, i: make_bipartite_csc(o, i, 4, i[:2]), ValueError, "make_bipartite_csc: map_csc_to_coo has"),
         (lambda o, i: classes.HeteroCSC(o, i, i, 4, 2), ValueError, r"HeteroCSC: edge_types\[1\] is 3; expected 0"),
         (lambda o, i: classes.HeteroCSC(o, i, i[:2], 4, 4), ValueError, r"HeteroCSC: edge_types has shape \(2,\)"),
-        (lambda o, i: classes.HeteroCSC(o, i, i * 1.0, 4, 4), TypeError, "HeteroCSC: edge_types is a torch.float32"),
     ],
 )
 def test_graphs_that_are_refused(make, error, message):
@@ -313,29 +309,15 @@ def test_calls_that_are_refused():
         fwd(out, None, src, dst[:2], weights, graph, params)
     with pytest.raises(ValueError, match=r"^mha_gat_n2n_fwd: output_embedding has shape \(2, 6\)"):
         fwd(out[:2], None, src, dst, weights, graph, params)
-    with pytest.raises(TypeError, match=r"^mha_gat_n2n_fwd: graph is a CSC; expected a graph of make_csc"):
-        fwd(out, None, src, dst, weights, graph.csc, params)
-    with pytest.raises(TypeError, match=r"^mha_gat_n2n_fwd: params is a int; expected mha_params"):
-        fwd(out, None, src, dst, weights, graph, 2)
-    with pytest.raises(TypeError, match=r"^agg_weighted_n2n_fwd: aggregation_operation is a str; expected an AggOp"):
-        operators.agg_weighted_n2n_fwd(out, src, None, graph, "sum")
     coo, edges, a, _ = triplets()
     late = (coo, edges.dst_offsets[::-1].copy(), edges.dst_edge_index, MMAOp.HighPrecision)
     with pytest.raises(ValueError, match=r"^agg_edge_to_edge_fwd: dst_offsets is not that of the edges in coo_idx"):
         dimenet.agg_edge_to_edge_fwd(np.empty((7, 5)), *a.values(), *late)
-    with pytest.raises(ValueError, match=r"^agg_edge_to_edge_fwd: .*coo_idx"):
-        dimenet.agg_edge_to_edge_fwd(np.empty((7, 5)), *a.values(), coo[:, ::-1], *late[1:])
     csc, x = classes.CSC(torch.tensor(OFFSETS), torch.tensor(INDICES), 4), torch.randn(4, 6)
     with pytest.raises(ValueError, match=r"^mha_gat_n2n: feat has 2 rows; expected at least 3, those of the dest"):
         differentiable.mha_gat_n2n(x[:2], torch.randn(12), csc, 2)
-    with pytest.raises(
-        TypeError, match=r"^agg_concat_n2n: feat is a tuple of Tensor; expected a tensor or two of them"
-    ):
-        differentiable.agg_concat_n2n((x,), csc)
     with pytest.raises(TypeError, match=r"^agg_hg_basis_n2n_post: graph is a CSC; expected a HeteroCSC"):
         differentiable.agg_hg_basis_n2n_post(x, None, csc)
-    with pytest.raises(ValueError, match=r"^mha_gat_n2n_fwd: src_embedding is on meta; expected a CPU or CUDA device"):
-        differentiable.mha_gat_n2n(x.to("meta"), torch.randn(12, device="meta"), csc, 2)
 
 
 def test_what_is_not_covered():
@@ -347,9 +329,6 @@ def test_what_is_not_covered():
                 getattr(module, name)(1, graph=2)
             assert str(raised.value).startswith(f"{name}: ")
             assert str(raised.value).endswith(f"use {instead}")
-    for module in modules:
-        with pytest.raises(AttributeError, match="has no attribute 'nothing'"):
-            module.nothing  # noqa: B018
 
 
 def test_an_output_that_torch_negates_when_it_is_read_is_refused():

@@ -98,16 +98,3 @@ def test_trigraph_first():
     check_libraries(library)
     # One program, and a gradient in which each of 12 numbers is added to one sum.
     assert found == (["1", "12.0"] if COMPILED else [])
-
-
-def test_torch_sim_is_named_where_it_is_missing():
-    script = """
-        sys.modules["torch_sim"] = None  # as if it were not installed
-        try:
-            import trigraph.torch_sim
-        except ImportError as error:
-            print(error)
-    """
-    text, library = lines_of(script)
-    check_libraries(library)
-    assert text == "trigraph.torch_sim needs torch-sim: pip install 'trigraph[torch-sim]'"

@@ -1,6 +1,5 @@
 """GemNet-OC's layers in torch: the padded interface in NumPy, golden vectors of fairchem, derivatives, bad input."""
 
-import copy
 import pickle
 
 import numpy as np
@@ -137,19 +136,7 @@ def test_compiled_and_copied():
     for a, b in pairs:
         close(a, b)
     for layer in (embed, interact):
-        for other in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
-            assert torch.equal(other.weight, layer.weight)
-        assert type(layer).__name__ in repr(layer)
-
-
-def test_padding_compiled():
-    """The program breaks where numbers of slots are looked at."""
-    case = Padded()
-    embed, given = embedding(case.weight), tensors({"sph_basis": case.sph_basis, **case.lists, **case.atoms})
-    torch.compiler.reset()
-    found = torch.compile(embed, backend="eager")(torch.from_numpy(case.rad_basis), **given)
-    for got, expected in zip(found, embed(torch.from_numpy(case.rad_basis), **given), strict=True):
-        assert torch.equal(got, expected)
+        assert torch.equal(pickle.loads(pickle.dumps(layer)).weight, layer.weight)
 
 
 @pytest.mark.parametrize("num_edges", [0, 4])
@@ -182,29 +169,15 @@ def test_initial_weights():
 BAD = [
     ({"rad_basis": [1.0]}, "TypeError: BasisEmbedding: rad_basis is a list; expected a torch.Tensor of float32"),
     ({"rad_basis": torch.ones(9, 5)}, "ValueError: ...rad_basis has shape (9, 5); expected ... = (9, 4)"),
-    ({"sph_basis": torch.ones(23, 2)}, "ValueError: ...sph_basis has shape (23, 2); expected ... = (23, 3)"),
     ({"sph_basis": lambda sph: sph.half()}, "TypeError: BasisEmbedding: sph_basis has dtype torch.float16; expected"),
     ({"sph_basis": None}, "ValueError: ...idx_sph_inner is given, but sph_basis is None; expected both or none"),
     ({"idx_sph_inner": None}, "ValueError: ...idx_rad_inner and sph_basis are given; expected idx_sph_inner, too"),
-    (
-        {"idx_sph_outer": lambda i: i + 1},
-        "ValueError: ...idx_sph_outer: Segments: index[...] is 9; expected 0 <= index",
-    ),
     ({"idx_sph_outer": lambda i: i[1:]}, "ValueError: ...idx_sph_outer has 22 values below 9; expected num_triplets"),
     ({"idx_sph_inner": lambda i: i - 1}, "ValueError: ...idx_sph_inner[...] is -1; expected 0 <= idx_sph_inner < Kmax"),
     ({"idx_sph_inner": lambda i: 0 * i}, "ValueError: ...a slot that an earlier member has; expected one of its own"),
-    (
-        {"idx_sph_outer": lambda i: i.sort().values, "idx_sph_inner": lambda i: 0 * i},
-        "ValueError: ...a slot that an earlier member has; expected one of its own",
-    ),
-    ({"idx_sph_inner": lambda i: i[1:]}, "ValueError: ...idx_sph_inner has shape (22,); expected (num_triplets) = "),
-    (
-        {"idx_sph_inner": lambda i: i + 2**61},
-        "ValueError: ...idx_sph_inner[...] is ...; expected 0 <= idx_sph_inner < ",
-    ),
-    ({"idx_sph_outer": None}, "TypeError: BasisEmbedding: idx_sph_outer: Segments: index is a NoneType; expected"),
     ({"idx_sph_inner": lambda i: i.double()}, "TypeError: ...idx_sph_inner is of torch.float64; expected a torch.T"),
     ({"num_atoms": None}, "TypeError: BasisEmbedding: num_atoms is a NoneType; expected an int"),
+    ({"idx_sph_inner": lambda i: i + 10**12}, "MemoryError: BasisEmbedding: num_edges * (max(idx_sph_inner) + 1) is"),
 ]
 
 
@@ -232,18 +205,11 @@ def test_autocast_takes_bases_of_two_dtypes(padded):
             assert torch.equal(a, b)
 
 
-def test_a_spherical_basis_for_a_radial_layer():
-    with raising("ValueError: ...num_spherical is None; expected an int for a sph_basis without idx_sph_inner"):
-        nn.BasisEmbedding(4, 2)(torch.ones(2, 4), torch.ones(1, 3), idx_sph_outer=torch.tensor([0]))
-
-
 BAD_SUMS = [
     ({"basis": torch.ones(3)}, "TypeError: ...basis is a Tensor; expected a tuple of two tensors"),
     ({"basis": lambda b: (b[0], b[1][:, :, 1:])}, "ValueError: ...sph has shape ...; expected ...Kmax"),
-    ({"basis": lambda b: (b[0][:, :, 1:], b[1])}, "ValueError: ...rad_W1 has shape (9, 2, 2); expected ...(9, 2, 3)"),
     ({"m": lambda m: m[:, 1:]}, "ValueError: ...m has shape (23, 5); expected ... = (23, 6)"),
     ({"m": lambda m: m[1:]}, "ValueError: ...idx_agg_outer has 23 values below 9; expected num_triplets = 22 below 9"),
-    ({"idx_agg_inner": None}, "TypeError: ...idx_agg_inner is a NoneType; expected a torch.Tensor of int32 or int64"),
     ({"idx_agg2_outer": torch.zeros(9).long()}, "TypeError: ...agg2_out_size is a NoneType; expected an int"),
 ]
 
@@ -256,17 +222,3 @@ def test_bad_sums(changes, text):
     given |= {n: c(given[n]) if callable(c) else c for n, c in changes.items()}
     with raising(text.replace(": ", ": EfficientInteractionBilinear: ", 1)):
         bilinear(case.dense, EMB_IN)(**given)
-
-
-def test_sizes_that_no_memory_holds():
-    embed, interact = nn.BasisEmbedding(2, 3, 4), nn.EfficientInteractionBilinear(5, 3, 6)
-    rad, sph, m = torch.randn(2, 2), torch.randn(3, 4), torch.randn(3, 5)
-    outer, inner, atom = torch.tensor([0, 1, 0]), torch.tensor([0, 0, 1]), torch.tensor([0, 1])
-    basis = embed(rad, sph, idx_sph_outer=outer, idx_sph_inner=inner)
-    many = "Segments: num_segments is 1000000000000, whose arrays take 16000000000000 bytes; expected at most"
-    with raising(f"MemoryError: BasisEmbedding: idx_rad_outer: {many}"):
-        embed(rad, sph, atom, torch.zeros_like(atom), outer, inner, num_atoms=10**12)
-    with raising(f"MemoryError: EfficientInteractionBilinear: idx_agg2_outer: {many}"):
-        interact(basis, m, outer, inner, atom, torch.zeros_like(atom), agg2_out_size=10**12)
-    with raising("MemoryError: BasisEmbedding: num_edges * (max(idx_sph_inner) + 1) is 2000000000002, whose arrays"):
-        embed(rad, sph, idx_sph_outer=outer, idx_sph_inner=torch.tensor([0, 0, 10**12]))

@@ -1,13 +1,11 @@
 """trigraph.torch_sim.Model: torch-sim's batched relaxations with models of trigraph.torch.nn give what ASE gives."""
 
-import doctest
 import functools
 
 import numpy as np
 import pytest
 import torch
 from ase.build import bulk, fcc111, molecule
-from ase.cluster import Octahedron
 from ase.filters import FrechetCellFilter
 from ase.optimize import FIRE
 from raising import raising
@@ -108,36 +106,6 @@ def test_validation_of_torch_sim(model):
     assert model.memory_scales_with == "n_atoms_x_density"
 
 
-def test_relaxation(model):
-    """Three structures in one batch, each by itself with ASE: the same steps of the same method.
-
-    The mixing of FIRE, alpha, is constant: torch-sim (0.3.0, 0.6.2) lowers it before it mixes, ASE afterwards.
-    """
-    cluster = Octahedron("Cu", 2)
-    cluster.center(5.0)
-    cluster.pbc, cluster.symbols[0] = True, "Au"
-    structures, tolerance = [crystal(), cluster, crystal().repeat((2, 1, 1))], 0.02
-    for seed, atoms in enumerate(structures):
-        atoms.rattle(0.05, seed=seed)
-    state = torch_sim.optimize(
-        structures,
-        model,
-        optimizer=torch_sim.Optimizer.fire if hasattr(torch_sim, "Optimizer") else torch_sim.optimizers.fire,
-        convergence_fn=torch_sim.generate_force_convergence_fn(tolerance, include_cell_forces=False),
-        steps_between_swaps=1,
-        max_steps=200,
-        f_alpha=1.0,
-    )
-    calculator = trigraph.ase.Calculator(potential())
-    for atoms, found in zip(structures, state.split(), strict=True):
-        atoms.calc = calculator
-        before = atoms.get_potential_energy()
-        assert FIRE(atoms, logfile=None, fa=1.0).run(fmax=tolerance, steps=200)
-        assert atoms.get_potential_energy() < before - 0.1
-        close(found.energy[0], atoms.get_potential_energy(), RELAXED)
-        close(found.positions, atoms.positions, RELAXED)
-
-
 def relaxed_with_cells(model, structures, number):
     """Return the state after so many steps of FIRE that change positions and cells; later versions say it otherwise."""
     state = torch_sim.initialize_state(structures, model.device, model.dtype)
@@ -203,30 +171,17 @@ class Springs(torch.nn.Module):
 def test_bad_input(model):
     with raising("TypeError: Model: model is a Linear; expected a torch.nn.Module with energy_forces_stress"):
         trigraph.torch_sim.Model(torch.nn.Linear(3, 1))
-    with raising("TypeError: Model: compute_stress is a int; expected a bool"):
-        trigraph.torch_sim.Model(potential(), compute_stress=1)
     with raising("TypeError: Model: state is a Atoms; expected a torch_sim.SimState or a dict"):
         model(crystal())
     state = torch_sim.initialize_state([crystal()], model.device, model.dtype)
     given = {name: getattr(state, name) for name in ("positions", "cell", "pbc", "atomic_numbers")}
-    for name in given:
-        with raising(f"ValueError: Model: state has no {name}; expected positions, cell, pbc, atomic_numbers"):
-            model({other: value for other, value in given.items() if other != name})
+    with raising("ValueError: Model: state has no positions; expected positions, cell, pbc, atomic_numbers"):
+        model({name: value for name, value in given.items() if name != "positions"})
     with raising("TypeError: Model: cell is a ndarray; expected a torch.Tensor"):
         model(given | {"cell": state.cell.numpy()})
-    with raising("TypeError: Model: cell has dtype torch.float32; expected torch.float64, that of the model"):
-        model(given | {"cell": state.cell.float()})
-    with raising("ValueError: Model: positions is on meta; expected cpu, where the model is"):
-        model(given | {"positions": state.positions.to("meta")})
     with raising("ValueError: ...batch is None and cell has 2 structures; expected one"):
         model(given | {"cell": state.cell.repeat(2, 1, 1)})
     with raising("ValueError: Model: per_atom_energies is True; expected False, as Springs gives no energies of atoms"):
         trigraph.torch_sim.Model(Springs().double(), per_atom_energies=True)(
             state.to(dtype=torch.get_default_dtype(), device=torch.device("cpu"))
         )
-
-
-def test_example_of_the_docstring():
-    results = doctest.testmod(trigraph.torch_sim)
-    assert results.attempted
-    assert not results.failed

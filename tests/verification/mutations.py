@@ -6,7 +6,7 @@ GNO = {
         "bias left out": "    kernel(i, e) = ⟦b_v(i) → 0⟧",
         "missing sum of the bias": "gb_v(i) = ⟦gb_v(i) + grad_kernel → grad_kernel⟧(i, e)",
         "wrong offset of b_v": "off_bv = off_v + f*hidden⟦ →  - 1⟧",
-        "kernel for its cotangent": "K}$(f_in, f_out, ⟦gg_kernel → kernel⟧(:, e), grad_message(:, i),",
+        "kernel for its cotangent": "K}$(f_out, f_in, ⟦gg_kernel → kernel⟧(:, e), grad_message(:, i),",
     },
     "pyref/gno.py": {
         ">= for > in relu'": "mask = ~(z ⟦<= → <⟧ 0)",
@@ -19,7 +19,7 @@ GNO = {
         "second-order term replaces the first": "(z%d, n, z%hidden, ut2, w%s, z%ls, coords, z%d, ⟦.true. → .false.⟧)",
     },
     "gpu/kernels/gno.cu": {
-        ">= for > in relu'": "return !(z(row, k) ⟦<= → <⟧ T(0));",
+        ">= for > in relu'": "return !(z ⟦<= → <⟧ T(0));",
         "sign of g h^T": "sum[r].add(⟦left → -left⟧[o[r]] * right[f[r]], e);",
         "position for row": "matrices + (long long)(⟦edge_ids[p] → p⟧) * num_y * num_x",
     },
@@ -91,15 +91,14 @@ GAT = {
     },
     "fortran/fast/gat_steps.inc": {"heads summed, not averaged": "b%post(:, :b%n) = b%post(:, :b%n)⟦/z%num_heads → ⟧"},
     "gpu/kernels/gat.cu": {
-        "second order without the mean": "act.slope(d.raw, d.share * ⟦(d.grad_post() - mean → d.grad_post(⟧))",
+        "second order without the mean": "act.slope(d.raw, d.share * ⟦(d.grad_post() - mean_post) → d.grad_post()⟧) +",
     },
     "fortran/fast/gat_kernels.inc": {
         "the last chunk of a sum replaces it": "            total = ⟦total + s → s⟧\n",
         "sign within tanh": "p = power*p ⟦+ → -⟧ (power - 1)",
-        "scores given back of more than eight heads": "            x(h + 1:h + 4, :) = t(:, :n)⟦ →  + h⟧\n",
+        "scores given back of more than eight heads": "'x(h, :) = y(:n, ⟦h → min(h, 8)⟧)'",
     },
     "fortran/fast/rows.c.fypp": {
-        "as many partial sums of a dot product as a vector holds": "VECTOR_BYTES//4, ⟦16 → VECTOR_BYTES//4⟧)",
         "the mean of heads that are whole vectors": "at[v] = ⟦(f + v * ${N}$) % ldx → f + v * ${N}$⟧;",
     },
     "fortran/fast/gat_sums.inc": {
@@ -107,7 +106,7 @@ GAT = {
         "the output of several parts where it is not asked for": "⟦mean_v .or. .not. z%want_output → mean_v⟧)",
     },
     "gpu/gat.py": {
-        "a long edge row takes its first piece": "          ⟦self._finish(rows, overflow, out)\n            if → if⟧ k",
+        "a long edge row takes its first piece": "⟦self._finish(rows, overflow, out) → pass⟧\n        if totals",
         "scores of a long row": "⟦sums.finish(self.kernels, rows, totals_overflow, totals) → pass⟧",
     },
 }
@@ -123,6 +122,7 @@ WEIGHTED = {
         "sign of the centre": "(x_2[u].at[r] ⟦- → +⟧ base.at[r]);",
         "the highest of equals wins": "(b.value == a.value && b.location ⟦< → >⟧ a.location)",
         "a number before NaN": "if (a_nan ⟦|| → &&⟧ b_nan) {",
+        "columns of the first tile for all": "if (⟦any && width > n << lanes.column_bits → false⟧) {",
     },
     "fortran/fast/weighted_sums.inc": {
         "sign of the centre": "if (z%weighted) c = c ⟦- → +⟧ a%mean(i)/a%degree(i)",

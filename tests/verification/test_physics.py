@@ -1,18 +1,14 @@
 """Forces, force training, invariance and radial functions: wrong ones are found (`trigraph verify` asks the panels)."""
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
 from scipy.special import spherical_jn
 
 from trigraph import verification
-from trigraph.cli import main
-from trigraph.verification import bessel, physics, structures, triplets
-from trigraph.verification.plots import differences
+from trigraph.verification import bessel, physics, structures
 from trigraph.verification.run import plan
 from trigraph.verification.subjects import Subject, panel
 
@@ -105,15 +101,6 @@ def test_closed_forms_are_found():
     assert [c.field for c in checks if not c.passed] == ["sbf_rad, l = 2"]
 
 
-def test_pictures(ethanol):
-    judged = bessel.decades("float32", 0)
-    checks = bessel.check_bessel(panel("pyref"), judged)
-    assert [c.field for c in checks if c.passed] == [f"sbf_rad, l = {degree}" for degree in range(8)]
-    forces = physics.check_forces(panel("pyref"), ethanol)
-    assert differences(checks) is None
-    assert differences(forces) is not None
-
-
 def test_shipped_structures():
     assert set(SHIPPED) == {"benzene", "ethanol", "copper slab with CO", "rock salt"}
     for s in SHIPPED.values():
@@ -165,21 +152,6 @@ def test_bad_structures(tmp_path, lines, message):
         structures.read(xyz(tmp_path, *lines), 5.0)
 
 
-def test_command_line_errors(tmp_path):
-    pytest.importorskip("ase")
-    good = str(FILES / "ethanol.extxyz")
-    for options, message in {
-        ("--structure", str(xyz(tmp_path, "H 0 0 0", "H 0 0 0"))): "non-zero length",
-        ("--cutoff", "4"): "--cutoff is of --structure files",
-        ("--structure", good, "--cutoff", "0"): "0.0 is not in the range",
-        ("--structure", good, "--cutoff", "nan"): "nan",
-        ("--structure", good, "--operator", "gno"): "none of its operators is asked for",
-    }.items():
-        result = CliRunner().invoke(main, ["verify", "--jobs", "1", *options])
-        assert result.exit_code == 2, result.output
-        assert message in " ".join(result.output.split())
-
-
 @pytest.mark.parametrize("kind", ["one atom and its images", "no triplets", "too many triplets"])
 def test_structures_at_the_limits(kind):
     build = pytest.importorskip("ase.build")
@@ -205,66 +177,3 @@ def test_a_structure_is_verified_like_the_shipped_ones(tmp_path):
     assert len({u.label for u in own}) == len(own) == 2 * (2 * 3 + 3)
     found = {c.kind for u in own for c in u.execute() if c.passed or pytest.fail(str(c))}
     assert {"accuracy", "adjoint", "differences", "forces", "force training", "invariance"} <= found
-
-
-# Triplets and quadruplets of a structure against loops over its vectors.
-
-
-def near(name, reach):
-    """A structure with a few short edges, images among them."""
-    s = SHIPPED[name]
-    keep = np.linalg.norm(s.vec, axis=1) < reach
-    return replace(s, src=s.src[keep], dst=s.dst[keep], shifts=s.shifts[keep]).within(100)
-
-
-FEW = [near("copper slab with CO", 3.0), near("rock salt", 4.1), near("benzene", 2.0)]
-
-
-@pytest.mark.parametrize("structure", FEW, ids=lambda s: s.name)
-def test_triplets_are_those_of_loops(structure):
-    v, src, dst = structure.vec, structure.src, structure.dst
-    expected = {}
-    for e in range(len(src)):
-        for f in np.flatnonzero(dst == src[e]):
-            if np.linalg.norm(v[e] + v[f]) > 1e-8:  # k is not the very atom i
-                expected[e, f] = -v[e] @ v[f] / np.linalg.norm(v[e]) / np.linalg.norm(v[f])
-    found = triplets.triplets(structure)
-    pairs = list(zip(found.outer.tolist(), found.inner.tolist(), strict=True))
-    assert sorted(pairs) == sorted(expected)
-    assert np.allclose(found.angle, [expected[pair] for pair in pairs], atol=1e-14)
-    assert len(pairs) > 20
-
-
-@pytest.mark.parametrize("structure", FEW, ids=lambda s: s.name)
-def test_quadruplets_are_those_of_loops(structure):
-    v, src, dst = structure.vec, structure.src, structure.dst
-    expected = []
-    for e in range(len(src)):
-        for f in np.flatnonzero(dst == dst[e]):
-            for g in np.flatnonzero(dst == src[f]):
-                c, b, d = v[e], v[f], v[f] + v[g]  # with a at the origin
-                apart = (np.linalg.norm(x) > 1e-8 for x in (c - b, d, d - c))
-                if not all(apart):
-                    continue
-                across = [x - (x @ b) / (b @ b) * b for x in (c, d)]
-                lengths = [np.linalg.norm(x) for x in across]
-                planes = across[0] @ across[1] / (lengths[0] * lengths[1]) if min(lengths) > 1e-5 else 1.0
-                expected.append((e, g, c @ b / np.linalg.norm(c) / np.linalg.norm(b), planes))
-    found = triplets.quadruplets(structure)
-    got = np.column_stack([found.outer, found.inner, found.angle, np.cos(found.dihedral)])
-
-    def ordered(rows):
-        rows = np.asarray(rows)
-        return rows[np.lexsort(rows.T.round(6)[::-1])]
-
-    assert len(got) == len(expected) > 20
-    assert np.allclose(ordered(got), ordered(expected), atol=1e-7)
-
-
-def test_sums_say_how_many_triplets_they_have():
-    for sums in triplets.sums_over(SHIPPED["copper slab with CO"]).values():
-        for patch in (True, False):
-            lists = sums.within(patch)
-            assert sums.remark(patch).startswith(f"{len(lists.outer)} triplets or quadruplets")
-            assert len(lists.outer) > 200
-            assert set(lists.outer) <= set(range(len(lists.structure.src)))

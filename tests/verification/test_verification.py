@@ -94,19 +94,6 @@ def test_selections(name):
     assert get_num_threads() == threads
 
 
-@pytest.mark.parametrize(
-    ("arguments", "text"),
-    [
-        ({"operators": ["gno_kernel_fwd", "nonsense"]}, "operator is 'nonsense'"),
-        ({"panels": ["nonsense"]}, "panel is 'nonsense'"),
-        ({"dtypes": ["float16"]}, "dtype is 'float16'"),
-    ],
-)
-def test_bad_requests_say_so(arguments, text):
-    with pytest.raises(ValueError, match=text):
-        plan(**arguments)
-
-
 def test_a_panel_that_cannot_run_says_why(monkeypatch):
     monkeypatch.setattr(subjects, "unavailable", lambda name: "no CUDA device")
     with pytest.raises(ValueError, match="'gpu' cannot run here: no CUDA device"):

@@ -44,10 +44,6 @@ def destinations(graph):
     return np.repeat(np.arange(graph.num_dst_nodes), np.diff(graph.offsets))
 
 
-def wrong_sign(**arguments):
-    return -pyref.gno_message_fwd(**arguments)
-
-
 def wrong_sign_of_one_field(**arguments):
     features, coords, params = pyref.gno_message_bwd(**arguments)
     return features, -coords, params
@@ -83,17 +79,6 @@ def hidden_of_one_tile(coords, params, f_in, f_out):
     return pyref.gno_kernel_fwd(coords, pack_gno_params(U, b_u, V, b_v), f_in, f_out)
 
 
-def computed_in_float32(coords, params, f_in, f_out):
-    low = pyref.gno_kernel_fwd(coords.astype(np.float32), params.astype(np.float32), f_in, f_out)
-    return low.astype(coords.dtype)
-
-
-def one_nan(coords, params, f_in, f_out):
-    kernel = pyref.gno_kernel_fwd(coords, params, f_in, f_out)
-    kernel[-1:, -1] = np.nan
-    return kernel
-
-
 def slightly_wrong(grad_kernel, coords, params, f_in, f_out):
     """A relative error of 1e-13 in one element."""
     right = pyref.gno_kernel_bwd(grad_kernel, coords, params, f_in, f_out)
@@ -116,14 +101,6 @@ def second_derivative_of_zero_gg(**arguments):
 
 def as_list(coords, params, f_in, f_out):
     return [pyref.gno_kernel_fwd(coords, params, f_in, f_out)]
-
-
-def masked(**arguments):
-    return np.ma.asarray(pyref.gno_kernel_fwd(**arguments))
-
-
-def of_objects(**arguments):
-    return pyref.gno_kernel_fwd(**arguments).astype(object)
 
 
 def changes_its_input(grad_kernel, coords, params, f_in, f_out):
@@ -168,15 +145,12 @@ def nan_without_edges(features, kernel, graph, f_in, f_out):
 # Function, operator, and in which case which kinds of check must find it; the first one tells why each is here.
 EVERY = ["accuracy", "differences", "repeat", "permutation"]
 WRONG = [
-    (wrong_sign, "gno_message_fwd", {"regular": ["differences"]}),
     (wrong_sign_of_one_field, "gno_message_bwd", {"regular": ["adjoint"]}),
     (mean_of_the_call, "gno_aggregate_fwd", {"regular": ["batch"]}),
     (edge_ids_ignored, "gno_aggregate_fwd", {"shared rows": ["accuracy"], "regular": ["permutation"]}),
     (mask_at_zero, "gno_kernel_bwd", {"integers": ["accuracy"]}),
     (only_two_chunks, "gno_aggregate_fwd", {"skewed": ["accuracy"]}),
     (hidden_of_one_tile, "gno_kernel_fwd", {"wide": ["accuracy"]}),
-    (computed_in_float32, "gno_kernel_fwd", {"regular": ["accuracy", "differences"]}),
-    (one_nan, "gno_kernel_fwd", {"regular": ["accuracy", "differences"]}),
     (slightly_wrong, "gno_kernel_bwd", {"regular": ["accuracy"]}),
     (second_derivative_of_zero_gg, "gno_kernel_bwd2", {"regular": ["symmetry"]}),
     (Memory().same_buffer, "gno_kernel_fwd", {"regular": ["repeat"]}),
@@ -202,8 +176,6 @@ def test_a_wrong_function_is_caught(function, operator, where):
             "gno_kernel_fwd",
             "TypeError: gno_kernel_fwd: returned a list; expected an array, a tuple (kernel) or",
         ),
-        (masked, "gno_kernel_fwd", "kernel is a MaskedArray of float32; expected a numpy.ndarray of numbers"),
-        (of_objects, "gno_kernel_fwd", "kernel is a ndarray of object; expected a numpy.ndarray of numbers"),
         (raises, "gno_kernel_fwd", "FloatingPointError: overflow in the user's code"),
         (changes_its_input, "gno_kernel_bwd", "gno_kernel_bwd: the function changed its argument grad_kernel"),
     ],
@@ -307,21 +279,6 @@ def test_outputs_may_not_be_left_out():
         assert all(c.failed and text in c.note for c in checks)
 
 
-def test_a_traceback_begins_in_the_function():
-    def helper(arguments):
-        return arguments["missing"]
-
-    def mine(**arguments):
-        return helper(arguments)
-
-    (trace,) = {c.trace for c in failures(mine, "gno_kernel_fwd")}
-    assert trace.startswith("Traceback (most recent call last):\n  File ")
-    assert "in mine" in trace
-    assert "in helper" in trace
-    assert "verification/subjects.py" not in trace
-    assert trace.endswith("KeyError: 'missing'")
-
-
 def test_a_function_by_name(tmp_path, monkeypatch):
     (tmp_path / "mymodule.py").write_text(
         "from trigraph.pyref import gno_aggregate_fwd\n"
@@ -345,12 +302,9 @@ def test_a_function_by_name(tmp_path, monkeypatch):
     ("name", "operators", "text"),
     [
         ("mymodule", None, "expected 'module:function'"),
-        (":f", None, "expected 'module:function'"),
         ("no_such_module_here:f", None, "cannot be loaded"),
-        ("math:no_such_function", None, "cannot be loaded"),
         ("math:pi", None, "is a float; expected a function"),
         ("math:sin", None, "implements 'sin'; expected one of gno_kernel_fwd"),
-        ("math:sin", ["gno"], "implements 'gno'; expected one of"),
         ("math:sin", ["gno_kernel_fwd", "gno_kernel_bwd"], "implements one operator"),
     ],
 )

@@ -7,15 +7,9 @@ torch.
 """
 
 from trigraph.verification.field import autograd, geometry, indices, layouts, softmax, textbook
-from trigraph.verification.field.entry import Entry, rows, verdict
+from trigraph.verification.field.entry import Entry, entries_of, rows, verdict
 
-TEXTBOOK: tuple[Entry, ...] = textbook.ENTRIES
-FIELD: tuple[Entry, ...] = (
-    *geometry.ENTRIES,
-    *indices.ENTRIES,
-    *softmax.ENTRIES,
-    *layouts.ENTRIES,
-    *autograd.ENTRIES,
-)
+TEXTBOOK: tuple[Entry, ...] = entries_of(textbook)
+FIELD: tuple[Entry, ...] = entries_of(geometry, indices, softmax, layouts, autograd)
 
 __all__ = ["FIELD", "TEXTBOOK", "Entry", "rows", "verdict"]

@@ -2,46 +2,87 @@
 
 from __future__ import annotations
 
+import functools
 import warnings
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from types import ModuleType
+from typing import Any, TypeVar
 
 import torch
 from torch.autograd.gradcheck import GradcheckError
 
 from trigraph.testing import check_derivatives
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 
 @dataclass(frozen=True)
 class Entry:
-    """A faulty function and its repaired twin.
-
-    Attributes
-    ----------
-    name : str
-    source : str
-        Project and number of the public issue; empty for a kind of mistake.
-    what : str
-        What is wrong, in one sentence.
-    faulty, repaired : callable
-        Functions of torch's tensors.
-    inputs : callable
-        Makes the inputs, tensors of float64 (or of integers), the same ones each time.
-    check : str
-        Kind of the check that fails.
-    order : int
-        Order of derivatives at which it fails.
-    """
+    """A faulty function of torch's tensors and its repaired twin."""
 
     name: str
-    source: str
-    what: str
+    source: str  # project and number of the public issue; empty for a kind of mistake
+    what: str  # what is wrong, in one sentence
     faulty: Callable[..., Any]
     repaired: Callable[..., Any]
-    inputs: Callable[[], tuple[Any, ...]]
-    check: str
-    order: int = 1
+    inputs: Callable[[], tuple[Any, ...]]  # makes tensors of float64, or of integers, the same ones each time
+    check: str  # kind of the check that fails
+    order: int  # of the derivatives at which it fails
+
+
+_OF_MODULES: dict[str, list[Entry]] = defaultdict(list)
+
+
+def entries_of(*modules: ModuleType) -> tuple[Entry, ...]:
+    """Return the entries of modules in the order of their functions."""
+    return tuple(entry for module in modules for entry in _OF_MODULES[module.__name__])
+
+
+def mistake(
+    name: str,
+    source: str,
+    repaired: Callable[..., Any],
+    inputs: Callable[[], tuple[Any, ...]],
+    check: str = "differences",
+    order: int = 1,
+) -> Callable[[F], F]:
+    """Make an entry of a faulty function, which it decorates and whose docstring says what is wrong."""
+
+    def decorate(faulty: F) -> F:
+        text = (faulty.__doc__ or "").removesuffix(".")
+        entry = Entry(name, source, text[0].lower() + text[1:], faulty, repaired, inputs, check, order)
+        _OF_MODULES[faulty.__module__].append(entry)
+        return faulty
+
+    return decorate
+
+
+def with_gradient(gradient: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Give a function of tensors, which it decorates, a gradient of one's own.
+
+    `gradient` takes the cotangent and the inputs; it returns the gradients in these, None for integers.
+    """
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        class Own(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx: Any, *inputs: torch.Tensor) -> Any:
+                ctx.save_for_backward(*inputs)
+                return function(*inputs)
+
+            @staticmethod
+            def backward(ctx: Any, g: torch.Tensor) -> Any:
+                return gradient(g, *ctx.saved_tensors)
+
+        @functools.wraps(function)
+        def apply(*inputs: torch.Tensor) -> Any:
+            return Own.apply(*inputs)
+
+        return apply
+
+    return decorate
 
 
 def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -52,10 +93,7 @@ def numbers(*shape: int, seed: int = 0) -> torch.Tensor:
 def verdict(check: Callable[..., Any], function: Callable[..., Any], inputs: Iterable[Any]) -> str:
     """Return what a check of torch's, `gradcheck` or `gradgradcheck`, says of a function at its defaults.
 
-    Returns
-    -------
-    str
-        "finds it", "**passes it**", or the error that the function itself raised, or autograd.
+    That is "finds it", "**passes it**", or the error that the function itself raised, or autograd.
     """
     at = [x.clone().requires_grad_() if x.is_floating_point() else x.clone() for x in inputs]
     with warnings.catch_warnings():
@@ -70,13 +108,7 @@ def verdict(check: Callable[..., Any], function: Callable[..., Any], inputs: Ite
 
 
 def rows(entries: Iterable[Entry]) -> Iterator[tuple[str, str, str, str, str]]:
-    """Run `check_derivatives`, `gradcheck` and `gradgradcheck` on faulty functions.
-
-    Yields
-    ------
-    name, what, ours, first, second : str
-        `ours` names the checks that failed; `first` and `second` are as of `verdict`.
-    """
+    """Yield name, what is wrong, the kinds of `check_derivatives` that fail, and the verdicts of torch's two checks."""
     for e in entries:
         failed = check_derivatives(e.faulty, e.inputs(), framework="torch", raises=False).failures
         ours = ", ".join(dict.fromkeys(f"{c.kind} {c.case}".strip() for c in failed if c.kind != "elements"))

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
-from trigraph.verification.field.entry import Entry, numbers
+from trigraph.verification.field.entry import mistake, numbers, with_gradient
 
 Tensor = torch.Tensor
 
@@ -27,8 +25,9 @@ def chain(positions: Tensor) -> Tensor:
     return torch.exp(-_vectors(positions)[1]).sum() + torch.sin(_cosines(positions)).sum()
 
 
+@mistake("angles without history", "matgl #834", chain, lambda: (numbers(4, 3),))
 def chain_without_history(positions: Tensor) -> Tensor:
-    """Build the angles while nothing is recorded."""
+    """The line graph is built under no_grad, so that forces lack the angles."""
     with torch.no_grad():
         cosines = _cosines(positions)
     return torch.exp(-_vectors(positions)[1]).sum() + torch.sin(cosines).sum()
@@ -39,23 +38,17 @@ def embedded(distance: Tensor) -> Tensor:
     return torch.exp(-2.0 * distance).sqrt().sum() - torch.exp(-distance).square().sum()
 
 
-class _Embedded(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, distance: Tensor) -> Tensor:
-        ctx.save_for_backward(distance)
-        return embedded(distance)
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Any:
-        (distance,) = ctx.saved_tensors
-        a, b = torch.exp(-2.0 * distance), torch.exp(-distance)
-        slope = -2.0 * a  # of the density of species a; the second term needs that of b
-        return g * (0.5 / a.sqrt() * slope - 2 * b * slope)
+def _by_one_density(g: Tensor, distance: Tensor) -> Tensor:
+    a, b = torch.exp(-2.0 * distance), torch.exp(-distance)
+    slope = -2.0 * a  # of the density of species a; the second term needs that of b
+    return g * (0.5 / a.sqrt() * slope - 2 * b * slope)
 
 
+@mistake("one density twice", "matscipy #20", embedded, lambda: (numbers(3).abs() + 0.5,))
+@with_gradient(_by_one_density)
 def embedded_in_one_species(distance: Tensor) -> Tensor:
-    """Be `embedded`, whose forces take one species' density twice."""
-    return _Embedded.apply(distance)  # type: ignore[no-any-return]
+    """Forces between two species take the electron density of one of them twice."""
+    return embedded(distance)
 
 
 def harmonics(x: Tensor) -> Tensor:
@@ -63,24 +56,18 @@ def harmonics(x: Tensor) -> Tensor:
     return (x.sum(-1) + (x[:, 0] * x[:, 1]) ** 2 / 2 + x.prod(-1) ** 2).sum()
 
 
-class _Harmonics(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return harmonics(x)
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Any:
-        (x,) = ctx.saved_tensors
-        a, b, c = x.unbind(-1)
-        first = torch.stack([a * b * b, a * a * b, 0 * c], -1)
-        third = 2 * torch.stack([a * (b * c) ** 2, 0.97 * b * (a * c) ** 2, c * (a * b) ** 2], -1)
-        return g * (1 + first + third)
+def _off(g: Tensor, x: Tensor) -> Tensor:
+    a, b, c = x.unbind(-1)
+    first = torch.stack([a * b * b, a * a * b, 0 * c], -1)
+    third = 2 * torch.stack([a * (b * c) ** 2, 0.97 * b * (a * c) ** 2, c * (a * b) ** 2], -1)
+    return g * (1 + first + third)
 
 
+@mistake("highest degree", "OpenEquivariance #211, nequip #610", harmonics, lambda: (numbers(2, 3),), "symmetry", 2)
+@with_gradient(_off)
 def harmonics_off(x: Tensor) -> Tensor:
-    """Be `harmonics`, whose gradient is 3 % off in one component of the highest degree."""
-    return _Harmonics.apply(x)  # type: ignore[no-any-return]
+    """The energy is right, forces are some per cent off at the highest degree: a Hessian that is not symmetric."""
+    return harmonics(x)
 
 
 def straight(positions: Tensor) -> Tensor:
@@ -89,8 +76,13 @@ def straight(positions: Tensor) -> Tensor:
     return (1 + 4 * cosine**3 - 3 * cosine).sum()
 
 
+def _line() -> tuple[Tensor]:
+    return (torch.tensor([[0.0, 0, 0], [0, 0, 1], [0, 0, 2]], dtype=torch.float64),)
+
+
+@mistake("atoms on a line", "Molly.jl #58, g-xtb #21", straight, _line)
 def straight_by_angle(positions: Tensor) -> Tensor:
-    """Give the same energy by the angle, whose slope is infinite where atoms lie on a line."""
+    """The derivative of an angle divides by a sine, which is 0 where atoms lie on a line."""
     return (1 + torch.cos(3 * torch.acos(_cosines(positions)))).sum()
 
 
@@ -103,8 +95,9 @@ def faded(distance: Tensor) -> Tensor:
     return (torch.exp(-distance) * inside).sum()
 
 
+@mistake("jump at the cutoff", "torchmd-net #254", faded, lambda: (torch.tensor([CUTOFF, 0.7], dtype=torch.float64),))
 def cut(distance: Tensor) -> Tensor:
-    """Attraction that ends at the cutoff as it is."""
+    """The energy jumps as an atom crosses the cutoff."""
     return torch.where(distance <= CUTOFF, torch.exp(-distance), 0.0).sum()
 
 
@@ -117,90 +110,29 @@ def all_images(x: Tensor) -> Tensor:
     return torch.exp(-((x[:, None] - shifts) ** 2)).sum()
 
 
+@mistake(
+    "nearest image alone",
+    "FreeBird.jl #150",
+    all_images,
+    lambda: (torch.tensor([CELL / 2, 0.3], dtype=torch.float64),),
+)
 def nearest_image(x: Tensor) -> Tensor:
-    """Take the nearest image alone, though several lie within reach."""
+    """Of several images of an atom within reach only the nearest counts."""
     return torch.exp(-((x - CELL * torch.round(x / CELL)) ** 2)).sum()
 
 
-def padded_pairs(positions: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    """Energy of pairs; those from an atom to itself are padding, to be multiplied by 0."""
-    distances = (positions[first] - positions[second]).square().sum(-1).sqrt()
-    return ((first != second) * torch.exp(-distances)).sum()
-
-
 def chosen_pairs(positions: Tensor, first: Tensor, second: Tensor) -> Tensor:
-    """Leave padding out before distances are computed."""
+    """Energy of pairs; those from an atom to itself are padding, left out before distances are computed."""
     real = first != second
     return torch.exp(-(positions[first[real]] - positions[second[real]]).norm(dim=-1)).sum()
 
 
-def _line() -> tuple[Tensor]:
-    return (torch.tensor([[0.0, 0, 0], [0, 0, 1], [0, 0, 2]], dtype=torch.float64),)
+def _pairs() -> tuple[Tensor, ...]:
+    return numbers(3, 3), torch.tensor([0, 1, 2]), torch.tensor([1, 2, 2])
 
 
-ENTRIES = (
-    Entry(
-        "angles without history",
-        "matgl #834",
-        "the line graph is built under no_grad, so that forces lack the angles",
-        chain_without_history,
-        chain,
-        lambda: (numbers(4, 3),),
-        "differences",
-    ),
-    Entry(
-        "one density twice",
-        "matscipy #20",
-        "forces between two species take the electron density of one of them twice",
-        embedded_in_one_species,
-        embedded,
-        lambda: (numbers(3).abs() + 0.5,),
-        "differences",
-    ),
-    Entry(
-        "highest degree",
-        "OpenEquivariance #211, nequip #610",
-        "the energy is right, forces are some per cent off at the highest degree: a Hessian that is not symmetric",
-        harmonics_off,
-        harmonics,
-        lambda: (numbers(2, 3),),
-        "symmetry",
-        2,
-    ),
-    Entry(
-        "atoms on a line",
-        "Molly.jl #58, g-xtb #21",
-        "the derivative of an angle divides by a sine, which is 0 where atoms lie on a line",
-        straight_by_angle,
-        straight,
-        _line,
-        "differences",
-    ),
-    Entry(
-        "jump at the cutoff",
-        "torchmd-net #254",
-        "the energy jumps as an atom crosses the cutoff",
-        cut,
-        faded,
-        lambda: (torch.tensor([CUTOFF, 0.7], dtype=torch.float64),),
-        "differences",
-    ),
-    Entry(
-        "nearest image alone",
-        "FreeBird.jl #150",
-        "of several images of an atom within reach only the nearest counts",
-        nearest_image,
-        all_images,
-        lambda: (torch.tensor([CELL / 2, 0.3], dtype=torch.float64),),
-        "differences",
-    ),
-    Entry(
-        "padded distances",
-        "schnetpack #6",
-        "padded pairs have distance 0, whose square root has an infinite slope",
-        padded_pairs,
-        chosen_pairs,
-        lambda: (numbers(3, 3), torch.tensor([0, 1, 2]), torch.tensor([1, 2, 2])),
-        "differences",
-    ),
-)
+@mistake("padded distances", "schnetpack #6", chosen_pairs, _pairs)
+def padded_pairs(positions: Tensor, first: Tensor, second: Tensor) -> Tensor:
+    """Padded pairs have distance 0, whose square root has an infinite slope."""
+    distances = (positions[first] - positions[second]).square().sum(-1).sqrt()
+    return ((first != second) * torch.exp(-distances)).sum()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 
-from trigraph.verification.field.entry import Entry, numbers
+from trigraph.verification.field.entry import mistake, numbers, with_gradient
 
 Tensor = torch.Tensor
 
@@ -16,57 +14,21 @@ def _memory(x: Tensor) -> Tensor:
     return torch.as_strided(x, x.shape, torch.empty(x.shape).stride(), x.storage_offset())
 
 
-class _Pointer(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return _memory(x).sin()
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Any:
-        (x,) = ctx.saved_tensors
-        return g * x.cos()
-
-
+@mistake("strides", "nequip 0.19.0", torch.sin, lambda: (numbers(3, 2),), "layout")
+@with_gradient(lambda g, x: g * x.cos())
 def by_pointer(x: Tensor) -> Tensor:
-    """Sine of what a pointer leads to."""
-    return _Pointer.apply(x)  # type: ignore[no-any-return]
+    """A kernel reads its input by a pointer, whatever its strides are."""
+    return _memory(x).sin()
 
 
-class _Cotangent(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
-        ctx.save_for_backward(x)
-        return x.sin()
-
-    @staticmethod
-    def backward(ctx: Any, g: Tensor) -> Any:
-        (x,) = ctx.saved_tensors
-        return _memory(g) * x.cos()
-
-
-def cotangent_by_pointer(x: Tensor) -> Tensor:
-    """Sine, whose gradient expects a contiguous cotangent."""
-    return _Cotangent.apply(x)  # type: ignore[no-any-return]
-
-
-ENTRIES = (
-    Entry(
-        "strides",
-        "nequip 0.19.0",
-        "a kernel reads its input by a pointer, whatever its strides are",
-        by_pointer,
-        torch.sin,
-        lambda: (numbers(3, 2),),
-        "layout",
-    ),
-    Entry(
-        "strides of the cotangent",
-        "flash-attention #355, pytorch #195210",
-        "a backward reads its cotangent by a pointer, whatever its strides are",
-        cotangent_by_pointer,
-        torch.sin,
-        lambda: (numbers(3, 2),),
-        "layout",
-    ),
+@mistake(
+    "strides of the cotangent",
+    "flash-attention #355, pytorch #195210",
+    torch.sin,
+    lambda: (numbers(3, 2),),
+    "layout",
 )
+@with_gradient(lambda g, x: _memory(g) * x.cos())
+def cotangent_by_pointer(x: Tensor) -> Tensor:
+    """A backward reads its cotangent by a pointer, whatever its strides are."""
+    return x.sin()

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from trigraph.verification.graphs.absent import NoGraphCases
-from trigraph.verification.graphs.base import CROWDED, CaseGraphs
+from trigraph.verification.graphs.base import CROWDED, CaseGraphs, NoGraphCases
 from trigraph.verification.graphs.csc import CSCCases
 from trigraph.verification.graphs.edges import EdgeCases
 from trigraph.verification.graphs.segments import SegmentCases

@@ -32,16 +32,16 @@ GraphsAndInputs = tuple[dict[str, Any], dict[str, np.ndarray]]
 class CaseGraphs(ABC):
     """One kind of graph (`trigraph.table.GRAPHS`), or none, in the cases of definitions that take it.
 
-    Methods return graph objects by argument name. Those that are given `sizes` write there the sizes these have.
+    Methods return graph objects by argument name, here none. What sizes these have is written into `sizes`, if given.
     `members` is the size that is 0 in "no edges": edge arrays keep their rows, which nothing reads then.
     """
 
     variants: tuple[Variant, ...]
     members: str
 
-    @abstractmethod
     def of(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
         """Return the graph objects of a variant, and inputs that belong to them."""
+        return {}, {}
 
     @abstractmethod
     def hub(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
@@ -51,20 +51,44 @@ class CaseGraphs(ABC):
         adds them one after the other is found here and nowhere else.
         """
 
-    @abstractmethod
     def renumbered(self, case: Case, rng: np.random.Generator) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         """Return the graph objects of a case with new numbers for everything, and for each size the old numbers."""
+        return {}, any_orders(case, rng)
 
-    @abstractmethod
     def embedded(self, case: Case, before: Counts, after: Counts, rng: np.random.Generator) -> dict[str, Any]:
         """Return the graph objects of a case in a batch: with other graphs' nodes, edges and so on before and after."""
+        return {}
 
-    @abstractmethod
     def at_random(self, sizes: dict[str, int], index: type, rng: np.random.Generator) -> dict[str, Any]:
         """Return graph objects of some `sizes`, large ones too, for calls that the judge need not follow.
 
         ``GRAPHS[definition.graph].at_random(sizes, np.int64, rng)``: for the soak test, benchmarks and tests.
         """
+        return {}
+
+
+class NoGraphCases(CaseGraphs):
+    """Those of definitions without a graph."""
+
+    variants = (
+        Variant("regular", 0, np.int64),
+        Variant("second sizes", 1, np.int64),
+        Variant("length 700", 2, np.int64),
+        Variant("length 256", 2, np.int64),
+        Variant("length 257", 2, np.int64),
+        Variant("length 512", 2, np.int64),
+        Variant("wide", 0, np.int64),
+        Variant("one channel", 0, np.int64),
+        Variant("integers", 0, np.int64),
+        Variant("one edge", 0, np.int64),
+        Variant("no edges", 0, np.int64),
+    )
+    members = "num_edges"
+
+    def hub(self, variant: Variant, sizes: dict[str, int], rng: np.random.Generator) -> GraphsAndInputs:
+        """As many edges: parameter gradients are the sums."""
+        sizes["num_edges"] = variant.degree
+        return {}, {}
 
 
 def in_rows(lengths: np.ndarray, rng: np.random.Generator) -> np.ndarray:

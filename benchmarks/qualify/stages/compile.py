@@ -12,9 +12,9 @@ import numpy as np
 
 from trigraph.benchmarks.qualify.part import Notes
 from trigraph.benchmarks.qualify.place import Device, place
-from trigraph.gpu import compile as budgeted
+from trigraph.gpu import budgets as budgeted
 from trigraph.gpu import launcher
-from trigraph.gpu.instances import INSTANCES
+from trigraph.gpu.instances import INSTANCES, slowness
 
 
 def parts(where: Device) -> list[str]:
@@ -48,6 +48,7 @@ def compiled(arguments: tuple[str, str, str]) -> tuple[float, dict[str, int]]:
         library = launcher.runtime(np.empty(0)).library(family)  # type: ignore[attr-defined]
         assert library.family == family
         return time.perf_counter() - begun, {}
+    launcher.AHEAD = False  # the other instances have their turn
     function = launcher.runtime(where.xp.empty(0)).compiled(family, instance)  # type: ignore[attr-defined]
     usage = {"registers": function.num_regs, "local_bytes": function.local_size_bytes}
     return time.perf_counter() - begun, usage
@@ -56,11 +57,11 @@ def compiled(arguments: tuple[str, str, str]) -> tuple[float, dict[str, int]]:
 def _all(where: Device, notes: Notes) -> None:
     """Compile everything in as many processes as there are processors."""
     names = [(where.name, family, instance) for family, instances in INSTANCES.items() for instance in instances]
-    names = names[::20] if where.rehearsal else names
+    names = names[::20] if where.rehearsal else sorted(names, key=lambda name: slowness(name[2]))
     jobs = 1 if where.rehearsal else max(1, os.cpu_count() or 1)
     begun = time.perf_counter()
     with ProcessPoolExecutor(jobs, get_context("spawn")) as pool:  # what has used CUDA cannot be forked
-        found = dict(zip(names, pool.map(compiled, names, chunksize=4), strict=True))
+        found = dict(zip(names, pool.map(compiled, names), strict=True))
     slowest = max(found, key=lambda name: found[name][0])
     notes.add(
         "kernels are compiled",

@@ -10,12 +10,13 @@ from unittest import mock
 from trigraph.benchmarks.qualify import cases
 from trigraph.benchmarks.qualify.part import Notes
 from trigraph.benchmarks.qualify.place import Device
-from trigraph.gpu import launcher
+from trigraph.gpu import cache
 from trigraph.gpu.instances import INSTANCES
 
 AT_ONCE = True
 TOOLS = ("memcheck", "racecheck", "synccheck")
 NAME = "compute-sanitizer"
+QUIET = ("--report-api-errors", "no")  # CuPy asks the driver for functions that it may not have
 LINE_NUMBERS = "-lineinfo"  # so that it can name the line
 FOUND = 20  # findings that are kept
 
@@ -36,14 +37,14 @@ def prefix(part: str, place: Device) -> list[str]:
     found = shutil.which(NAME) or shutil.which(f"/usr/local/cuda/bin/{NAME}")
     if found is None:
         raise FileNotFoundError(f"{NAME} is not there (PATH, /usr/local/cuda/bin)")
-    return [found, "--tool", part.split()[0], "--error-exitcode", "9", "--launch-timeout", "60"]
+    return [found, "--tool", part.split()[0], "--error-exitcode", "9", "--launch-timeout", "60", *QUIET]
 
 
 def run(part: str, place: Device, notes: Notes) -> None:
     """Run the cases of a family, each array in an allocation of its own: a pool would hide what lies beyond its end."""
     if not place.rehearsal:
         place.xp.cuda.set_allocator(None)
-    with mock.patch.object(launcher, "OPTIONS", (*launcher.OPTIONS, LINE_NUMBERS)):
+    with mock.patch.object(cache, "OPTIONS", (*cache.OPTIONS, LINE_NUMBERS)):
         notes.add(f"results of {part}", True, number=len(cases.run(part.split()[1], place)))
 
 

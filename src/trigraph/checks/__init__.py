@@ -1,8 +1,8 @@
-"""Checks of a call, all derived from the operator table."""
+"""Argument checks, all derived from the operator table."""
 
 from trigraph.checks.arguments import HALF, bind_arguments, checked_attribute, checked_wrt, choice_number
-from trigraph.checks.call import HALF_PANELS, check_call, graph_expected
-from trigraph.checks.sizes import bind_sizes, index_dtype, shape_of
+from trigraph.checks.call import HALF_PANELS, check_call, graph_expected, warn_of_indices
+from trigraph.checks.sizes import bind_sizes, index_dtype, layout, shape_of
 from trigraph.checks.unchecked import unchecked
 
 __all__ = [
@@ -16,6 +16,8 @@ __all__ = [
     "choice_number",
     "graph_expected",
     "index_dtype",
+    "layout",
     "shape_of",
     "unchecked",
+    "warn_of_indices",
 ]

@@ -1,4 +1,4 @@
-"""Arguments by name, and the checks of those that are no arrays: attributes, choices, names of fields."""
+"""Binding of arguments to names, and checks of those that are not arrays: attributes, choices, names of fields."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PLAIN_TYPES = frozenset((int, float, bool, str, type(None)))
 
 
 def choice_number(choices: tuple[Any, ...], value: Any) -> int:
-    """Place of a value among the choices of an attribute; -1 if it is none. True is not 1."""
+    """Position of a value among the choices of an attribute, -1 if it is not one of them. True does not equal 1."""
     if isinstance(value, str):
         return choices.index(value) if value in choices else -1
     for place, choice in enumerate(choices):
@@ -32,9 +32,9 @@ def choice_number(choices: tuple[Any, ...], value: Any) -> int:
 def bind_arguments(
     op: Operator, args: tuple[Any, ...], kwargs: Mapping[str, Any], signature: inspect.Signature
 ) -> dict[str, Any]:
-    """Return all arguments by name; what was left out is None, or the default of an attribute.
+    """Return all arguments by name; those left out are None, or the default of an attribute.
 
-    TypeError if an argument is missing, given twice or unknown; it shows `signature`, that of the function called.
+    TypeError if an argument is missing, given twice or unknown; the message shows `signature`.
     """
     names = op.names
     values = {**op.defaults, **dict(zip(names, args, strict=False)), **kwargs}
@@ -63,7 +63,7 @@ def is_half(dtype: np.dtype) -> bool:
 def checked_attribute(op: Operator, attribute: Attribute, value: Any, dtype: np.dtype) -> Any:
     """Return the value of an attribute as one of its choices, a float or an int; `dtype` is that of the inputs.
 
-    TypeError or ValueError if it is none of these, or out of range.
+    TypeError or ValueError if it is not one of these, or is out of range.
     """
     name = attribute.name
     if attribute.choices:
@@ -81,7 +81,7 @@ def checked_attribute(op: Operator, attribute: Attribute, value: Any, dtype: np.
 
 
 def _number(op: Operator, name: str, value: Any, dtype: np.dtype) -> float:
-    """Return an attribute that is a number as a float, which panels turn into the dtype they compute in."""
+    """Return an attribute that is a number as a float; panels convert it to the dtype they compute in."""
     number = real_number(op.name, name, value)
     if number > 1e38 and number > (largest := float(np.finfo(np.float32 if is_half(dtype) else dtype).max)):
         raise ValueError(f"{op.name}: {name} is {number}; expected at most {largest}, the largest of {dtype}")
@@ -89,12 +89,12 @@ def _number(op: Operator, name: str, value: Any, dtype: np.dtype) -> float:
 
 
 def checked_wrt(op: Operator, wrt: Any) -> tuple[str, ...]:
-    """Return the fields that `wrt` names, in the operator's order; raise TypeError or ValueError if it names others."""
+    """Return the fields named by `wrt`, in the operator's order; TypeError or ValueError if it names anything else."""
     return checked_names(op.name, tuple(f.name for f in op.fields), wrt)
 
 
 def checked_names(owner: str, names: tuple[str, ...], wrt: Any) -> tuple[str, ...]:
-    """Return those of some names that `wrt` has, in their order; raise TypeError or ValueError if it has others."""
+    """Return those `names` that are in `wrt`, in their order; TypeError or ValueError if it has others."""
     wrt = scalar_of(wrt)
     try:
         asked = (wrt,) if isinstance(wrt, str) else tuple(wrt)
@@ -110,7 +110,7 @@ def checked_names(owner: str, names: tuple[str, ...], wrt: Any) -> tuple[str, ..
 
 
 def squeeze_columns(op: Operator, values: dict[str, Any]) -> frozenset[str]:
-    """Drop the trailing axis of one that column arrays may have; return the names of those that had it."""
+    """Drop the trailing axis of length one that column arrays may have; return the names of those that had it."""
     squeezed = []
     for a in op.arguments:
         value = values[a.name]

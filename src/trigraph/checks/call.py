@@ -1,7 +1,7 @@
-"""Argument checks, all derived from the operator table; done once, at the front door.
+"""Argument checks, all derived from the operator table, which the public functions make once for each call.
 
-Order: kinds of arrays, dtypes, attributes, graph, shapes, `wrt`, `out`. Every message names operator and argument,
-what was expected and what came. Nothing has been computed when one is raised.
+Order: kinds of arrays, dtypes, attributes, graph, shapes, `wrt`, `out`. Every message names the operator, the argument,
+the expected and the actual value. Errors are raised before anything is computed.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from trigraph.table.graph_kinds import GraphArgument
 HALF_PANELS = ("gpu", "gpu-host")
 GRAPH_CLASSES = frozenset(GRAPH_TYPES.values())
 
-# Sizes, wanted fields and what a panel keeps (`Checked.kept`) for calls that have passed every check, by `_key`: checks
-# take longer than all else in a small call, and layers of a model mostly give an operator arrays of the same shapes.
+# Sizes, wanted fields and data kept by panels (`Checked.kept`) for calls that have passed every check, by `_key`.
+# Checks dominate the time of a small call, and layers of a model mostly pass arrays of the same shapes to an operator.
 _passed: dict[tuple[Any, ...] | None, tuple[dict[str, int], tuple[str, ...], dict[Any, Any]]] = {}
 MOST_PASSED = 256
 
 
 class Checked(NamedTuple):
-    """A call that has passed every check: contiguous arrays, sizes of every symbol, fields asked for, outputs given.
+    """A call that has passed every check: contiguous arrays, sizes of all symbols, wanted fields, outputs given.
 
-    `columns` are the fields that come back with a trailing axis of one, since their input came so. In `kept` a panel
-    may keep what follows from shapes, dtypes and attributes alone: a later call that has the same gets it again.
+    `columns` are the fields returned with a trailing axis of length one, because their input has one. In `kept` a
+    panel may store data that depends only on shapes, dtypes and attributes; later calls with the same ones reuse it.
     """
 
     values: dict[str, Any]
@@ -51,12 +51,12 @@ def _refuse_kind(op: Operator, name: str, value: Any, kind: str, panel: str) -> 
 
 
 def _dtype_of(array: Array, first: Any) -> np.dtype:
-    """Dtype that goes with the first input: the same, but float32 where that is half and the array cannot be."""
+    """Dtype of the first input; float32 if that is half precision and the array cannot be."""
     return first.dtype if array.half or not is_half(first.dtype) else np.dtype(np.float32)
 
 
 def _check_arrays(op: Operator, values: Mapping[str, Any], kind: str, panel: str) -> None:
-    """Kinds, dtypes and devices of the floating arrays."""
+    """Check kinds, dtypes and devices of the floating arrays."""
     first: str | None = None
     takes_half = panel in HALF_PANELS
     for array in op.binding_order:
@@ -68,7 +68,7 @@ def _check_arrays(op: Operator, values: Mapping[str, Any], kind: str, panel: str
         if array.index:
             continue
         half = takes_half and array.half
-        if value.dtype not in FLOATS and not (half and is_half(value.dtype)):  # the other byte order is in neither
+        if value.dtype not in FLOATS and not (half and is_half(value.dtype)):  # nor is a dtype of the other byte order
             more = ", float16 or bfloat16" if half else ""
             came = value.dtype.name if value.dtype.kind == "V" else value.dtype.str  # bfloat16, or with a byte order
             raise TypeError(f"{op.name}: {array.name} has dtype {came}; expected native float32 or float64{more}")
@@ -86,14 +86,14 @@ def _check_arrays(op: Operator, values: Mapping[str, Any], kind: str, panel: str
 
 
 def graph_expected(op: Operator, argument: GraphArgument) -> str:
-    """Return what a graph argument may be, for messages."""
+    """Return the accepted types of a graph argument, for messages."""
     assert op.graph is not None
     others = ", an array of indices" * bool(argument.rows) + " or None" * argument.optional
     return f"a trigraph.{op.graph.type_name}{others}"
 
 
 def _check_graph(op: Operator, values: Mapping[str, Any], kind: str, panel: str) -> None:
-    """Check the classes of graph objects, where they are, and that they can serve the choices."""
+    """Check the classes and devices of graph objects, and that they support the choices."""
     if op.graph is None:
         return
     first = values[op.definition.inputs[0].name]
@@ -112,7 +112,7 @@ def _check_graph(op: Operator, values: Mapping[str, Any], kind: str, panel: str)
         if kind != "numpy" and graph.device != device_of(first):
             there = device_of(first)
             raise ValueError(f"{op.name}: {name} is on {graph.device}; expected {there}, where the arrays are")
-    if len(op.graph.arguments) > 1:  # a graph fits itself
+    if len(op.graph.arguments) > 1:  # a single graph always fits
         _check_members(op, values)
     for attribute in op.attributes:
         for choice, method in attribute.requires:
@@ -120,10 +120,21 @@ def _check_graph(op: Operator, values: Mapping[str, Any], kind: str, panel: str)
                 getattr(values["graph"], method)(op.name)
 
 
-def _wrap_indices(op: Operator, values: dict[str, Any]) -> None:
-    """Make the graph object of an index array, where one is accepted: sorted at each call, if the caller does not.
+def warn_of_indices(op: Operator, argument: GraphArgument, segments: Segments, stacklevel: int) -> None:
+    """Warn of a graph object that a call has made of indices on a device; `stacklevel` is the caller's line."""
+    if segments.kind == "cupy":
+        warnings.warn(
+            f"{op.name}: {argument.name} is an index array on a device: it is sorted and checked at every call, and "
+            f"the host waits for it; give trigraph.Segments({argument.name}, len({argument.rows}))",
+            RuntimeWarning,
+            stacklevel=stacklevel,
+        )
 
-    On a device the host has to wait for that, at every call; a warning says so.
+
+def _wrap_indices(op: Operator, values: dict[str, Any]) -> None:
+    """Replace an index array by its graph object, where one is accepted. This sorts the array at every call.
+
+    For a device array the host also has to wait, at every call; a warning says so.
     """
     for argument in op.graph.arguments if op.graph else ():
         value = values[argument.name]
@@ -133,13 +144,7 @@ def _wrap_indices(op: Operator, values: dict[str, Any]) -> None:
                 values[argument.name] = Segments(value, rows[0] if rows else 0)
             except (TypeError, ValueError) as error:
                 raise type(error)(f"{op.name}: {argument.name}: {error}") from None
-            if values[argument.name].kind == "cupy":
-                warnings.warn(
-                    f"{op.name}: {argument.name} is an index array on a device: it is sorted and checked at every "
-                    f"call, and the host waits for it; give trigraph.Segments({argument.name}, len({argument.rows}))",
-                    RuntimeWarning,
-                    stacklevel=5,  # the line that called the public function
-                )
+            warn_of_indices(op, argument, values[argument.name], stacklevel=6)
 
 
 def _check_members(op: Operator, values: Mapping[str, Any]) -> None:
@@ -160,7 +165,7 @@ def _check_members(op: Operator, values: Mapping[str, Any]) -> None:
 
 
 def _check_indices(op: Operator, values: Mapping[str, Any]) -> None:
-    """Integers given back have the graph's dtype."""
+    """Check that integer results of fwd passed to bwd have the graph's dtype."""
     for a in op.index_arguments:
         array, dtype = values[a.name], index_dtype(op, values)
         if array is not None and array.dtype != dtype:
@@ -168,9 +173,9 @@ def _check_indices(op: Operator, values: Mapping[str, Any]) -> None:
 
 
 def _check_positions(op: Operator, values: Mapping[str, Any]) -> None:
-    """Check on the host that positions given back are those of in-edges of their destinations.
+    """Check that positions passed from fwd to bwd are in-edges of their destinations; NumPy arrays only.
 
-    On a device that would be a synchronisation; there, as in every panel, what is no in-edge counts for nothing.
+    On a device the check would synchronise; there, as in every panel, a position that is no in-edge contributes zero.
     """
     for a in (a for a in op.index_arguments if isinstance(values[a.name], np.ndarray)):
         assert op.graph is not None
@@ -185,7 +190,7 @@ def _check_positions(op: Operator, values: Mapping[str, Any]) -> None:
 
 
 def _check_positive(op: Operator, values: Mapping[str, Any]) -> None:
-    """Numbers that must be positive, on the host; NaN passes, and travels to what depends on it."""
+    """Check numbers that must be positive, in NumPy arrays only. NaN passes, and reaches what depends on it."""
     for a in (a for a in op.positive_arguments if isinstance(values[a.name], np.ndarray)):
         wrong = values[a.name] <= 0
         if wrong.any():
@@ -194,7 +199,7 @@ def _check_positive(op: Operator, values: Mapping[str, Any]) -> None:
 
 
 def _check_absent(op: Operator, values: Mapping[str, Any]) -> None:
-    """Raise where an input is None, but not its cotangent."""
+    """Raise if an input is None, but not its cotangent."""
     for a in op.definition.inputs:
         if a.optional and values[a.name] is None and values.get(gg := f"gg_{a.name}") is not None:
             raise ValueError(f"{op.name}: {gg} is given, but {a.name} is None; expected None")
@@ -210,9 +215,9 @@ def check_out(
     kind: str,
     panel: str,
 ) -> dict[str, Any]:
-    """Return the outputs that the caller gives, by field, or raise.
+    """Return the caller's output arrays by field, or raise.
 
-    They must have the right kind, dtype and shape, be writable, and be clear of every input and of each other.
+    They must have the right kind, dtype and shape, be writable, and overlap neither an input nor each other.
     """
     if out is None:
         return {}
@@ -263,14 +268,14 @@ def _contiguous(value: Any) -> Any:
     if type(value) is np.ndarray and value.flags.c_contiguous and value.flags.aligned:
         return value
     if isinstance(value, np.ndarray):
-        return np.require(value, requirements=("C", "A", "E"))  # E: a subclass would bring its own arithmetic
+        return np.require(value, requirements=("C", "A", "E"))  # E: no subclass, which may have its own arithmetic
     return value if value.flags.c_contiguous else namespace_of(value).ascontiguousarray(value)
 
 
 def _key(op: Operator, values: Mapping[str, Any], wrt: Any, panel: str) -> tuple[Any, ...] | None:
-    """Return all that checks of a call without `out` look at, but for what arrays hold; None where that is not plain.
+    """Return all that checks of a call without `out` depend on, except array elements; None if that is not plain.
 
-    It is plain where arrays are NumPy's, contiguous and of numbers, and all else is a number, a string or a graph.
+    It is plain where arrays are contiguous, of numbers, and all else is a number, a string or a graph.
     """
     asked = tuple(wrt) if type(wrt) is list else wrt
     if asked is not None and not all(type(name) is str for name in (asked if type(asked) is tuple else (asked,))):
@@ -286,6 +291,10 @@ def _key(op: Operator, values: Mapping[str, Any], wrt: Any, panel: str) -> tuple
             key.append((value.shape, value.dtype))
         elif kind in PLAIN_TYPES:
             key.append((kind, value))
+        elif array_kind(value) == "cupy":
+            if not (value.flags.c_contiguous and (value.dtype.kind in "fiu" or is_half(value.dtype))):
+                return None
+            key.append((value.shape, value.dtype, value.data.device_id))
         elif kind in GRAPH_CLASSES:
             key.append(value._key)
         else:
@@ -294,12 +303,12 @@ def _key(op: Operator, values: Mapping[str, Any], wrt: Any, panel: str) -> tuple
 
 
 def _unchanged(checked: Any, given: Any) -> bool:
-    """Whether checks have converted nothing; torch's dispatcher makes a new string of a choice at each call."""
+    """Whether checks left an argument unconverted. Strings compare by value: torch copies a choice at each call."""
     return checked is given or (type(checked) is str and type(given) is str and checked == given)
 
 
 def check_call(op: Operator, values: dict[str, Any], wrt: Any, out: Any, kind: str, panel: str) -> Checked:
-    """Check one call of a panel that takes arrays of a kind; `values` has arrays, graph and attributes by name."""
+    """Check a call of a panel that takes arrays of a kind; `values` has arrays, graph and attributes by name."""
     key = _key(op, values, wrt, panel) if out is None else None
     passed = _passed.get(key)
     if passed is not None:

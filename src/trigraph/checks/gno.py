@@ -75,8 +75,8 @@ def unpack_gno_params(params: Any, d: int, f_in: int, f_out: int) -> GnoParams:
     Raises
     ------
     TypeError, ValueError
-        If `params` is no one-dimensional array, a size no int >= 1, or hidden = (len(params) - F)/(d + 1 + F) not whole
-        and >= 1.
+        If `params` is not a one-dimensional array, a size is not an int >= 1, or hidden = (len(params) - F)/(d + 1 + F)
+        is not an integer >= 1.
     """
     if array_kind(params) is None:
         raise TypeError(

@@ -1,4 +1,4 @@
-"""The size of every symbol of a call, from its graph, its attributes and the shapes of its arrays."""
+"""Derive the size of every symbol of a call from its graph, its attributes and the shapes of its arrays."""
 
 from __future__ import annotations
 
@@ -16,8 +16,21 @@ def shape_of(array: Array, sizes: Mapping[str, int]) -> tuple[int, ...]:
     return tuple([evaluate(dim, sizes) for dim in array.dims])
 
 
+def layout(
+    op: Operator, field: Array, values: Mapping[str, Any], sizes: Mapping[str, int]
+) -> tuple[tuple[int, ...], np.dtype]:
+    """Shape and dtype of a field: of the argument that it is a derivative in, or as the table says."""
+    known = values.get(field.name)
+    if known is not None:
+        return known.shape, known.dtype
+    dtype = index_dtype(op, values) if field.index else values[op.definition.inputs[0].name].dtype
+    if dtype.itemsize == 2 and not field.half:
+        dtype = np.dtype(np.float32)
+    return shape_of(field, sizes), dtype
+
+
 def expected_shape(array: Array, sizes: Mapping[str, int]) -> str:
-    """Return ``(num_edges, f_out*f_in) = (8, 12)``, a symbol that has no size yet standing for itself."""
+    """Return ``(num_edges, f_out*f_in) = (8, 12)``; a symbol without a size yet appears by name."""
     symbolic = ", ".join(array.dims) + ("," if len(array.dims) == 1 else "")
     numbers = [str(evaluate(d, sizes)) if names_in(d) <= sizes.keys() else d for d in array.dims]
     filled = ", ".join(numbers) + ("," if len(numbers) == 1 else "")
@@ -25,7 +38,7 @@ def expected_shape(array: Array, sizes: Mapping[str, int]) -> str:
 
 
 def _solve(dim: str, symbol: str, sizes: Mapping[str, int], size: int) -> int | None:
-    """Return the whole `symbol` >= its minimum for which `dim`, linear in it, equals `size`; None if there is none."""
+    """Return the integer `symbol` >= its minimum for which `dim`, linear in it, equals `size`; None if none exists."""
     if dim == symbol:
         at_zero, slope = 0, 1
     else:
@@ -43,9 +56,9 @@ def _limits(symbol: str) -> str:
 
 
 def bind_sizes(op: Operator, values: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
-    """Size of every symbol, from the graph, the attributes and the arrays' shapes.
+    """Return the size of every symbol, from the graph, the attributes and the arrays' shapes; ValueError on a conflict.
 
-    Inputs bind before gradients and cotangents, so that a gradient of the wrong shape is the one reported: ValueError.
+    Inputs bind before gradients and cotangents, so that the message names a gradient of the wrong shape, not an input.
     """
     sizes = op.graph.find_sizes(values) if op.graph else {}
     for name in op.definition.optional:
@@ -55,7 +68,7 @@ def bind_sizes(op: Operator, values: Mapping[str, Any], shapes: Mapping[str, tup
             sizes[a.name] = choice_number(a.choices, values[a.name])
         elif a.size:
             sizes[a.name] = int(values[a.name])
-    lengths: dict[str, int] = {}  # of expressions that occurred
+    lengths: dict[str, int] = {}  # values of expressions
     for array, dims in op.axes:
         shape = shapes.get(array.name)
         if shape is None:
@@ -66,7 +79,7 @@ def bind_sizes(op: Operator, values: Mapping[str, Any], shapes: Mapping[str, tup
                 f"expected {expected_shape(array, sizes)} of rank {len(dims)}"
             )
         for (dim, names), size in zip(dims, shape, strict=True):
-            expected = sizes.get(dim)  # most are one symbol
+            expected = sizes.get(dim)  # most expressions are one symbol
             if expected is None:
                 expected = lengths.get(dim)
             if expected is None and names <= sizes.keys():
@@ -88,7 +101,7 @@ def bind_sizes(op: Operator, values: Mapping[str, Any], shapes: Mapping[str, tup
 
 
 def index_dtype(op: Operator, values: Mapping[str, Any]) -> np.dtype:
-    """Dtype of the graph's arrays, and of what an operator returns as indices."""
+    """Dtype of the graph's arrays and of indices that an operator returns."""
     assert op.graph is not None
     dtype: np.dtype = op.graph.find(op.graph.forward[0][0], values).dtype
     return dtype

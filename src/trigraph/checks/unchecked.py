@@ -1,4 +1,4 @@
-"""Operators of a panel as functions that trust their arguments."""
+"""Operators of a panel as functions that do not check their arguments."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from trigraph.table.grammar import Operator
 
 
 def unchecked(op: Operator, execute: Callable[..., Any], lead: int = 0) -> Callable[..., Any]:
-    """Return an operator as a function with the table's signature, and `out`.
+    """Return an operator as a function with the table's signature, plus `out`; `execute` is that of a panel.
 
-    Its arrays have so many leading axes of which the table says nothing; `execute` is that of a panel.
+    Its arrays have `lead` leading axes in addition to those in the table.
     """
 
     def call(*args: Any, out: Mapping[str, Any] | None = None, **kwargs: Any) -> Any:

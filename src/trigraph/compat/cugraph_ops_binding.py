@@ -1,4 +1,7 @@
-"""The module that MLPerf HPC's DimeNet++ (Open Catalyst) imports: two differentiable functions of tensors."""
+"""The module that MLPerf HPC's DimeNet++ (Open Catalyst) imports: two differentiable functions of tensors.
+
+Both raise TypeError or ValueError for arguments that do not fit.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +22,6 @@ def radial_basis(dist: torch.Tensor, frequencies: torch.Tensor) -> tuple[torch.T
     dist : tensor, shape (num_edges, 1)
         Distances over the cutoff.
     frequencies : tensor, shape (6,)
-
-    Raises
-    ------
-    TypeError, ValueError
     """
     if not isinstance(dist, torch.Tensor):
         raise TypeError(f"radial_basis: dist is a {type(dist).__name__}; expected a torch.Tensor")
@@ -61,10 +60,6 @@ def ib_agg_edge(
     Returns
     -------
     tensor, shape (num_edges, dim)
-
-    Raises
-    ------
-    TypeError, ValueError
     """
     graph = edge_graph(
         "ib_agg_edge",

@@ -55,16 +55,8 @@ def _slots(
     check_range(owner, outer_name, outer, rows[1], rows[0])
     if len(inner) == 0:
         return _Slots(outer, inner, rows[1], 0)
-    xp = namespace_of(inner)
-    if int(inner.min()) < 0:
-        at = int(inner.argmin())
-        raise ValueError(f"{owner}: {inner_name}[{at}] is {int(inner[at])}; expected at least 0")
-    width = int(inner.max()) + 1
-    if rows[1] * width > MOST:
-        at, limit = int(inner.argmax()), MOST // rows[1]
-        raise ValueError(
-            f"{owner}: {inner_name}[{at}] is {width - 1}; expected less than {limit} for {rows[0]} = {rows[1]}"
-        )
+    check_range(owner, inner_name, inner, MOST // rows[1], "Kmax")
+    xp, width = namespace_of(inner), int(inner.max()) + 1
     if array_kind(data) == "numpy":
         check_memory(owner, f"{rows[0]} * (max({inner_name}) + 1)", rows[1] * width, data.dtype.itemsize)
     slot = outer.astype(xp.int64) * width + inner

@@ -1,4 +1,4 @@
-"""How a partition is made: of a graph that every rank has, or of pieces of one that none has as a whole."""
+"""Build a partition: of a graph that every rank has, or of pieces of a graph that no rank has as a whole."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ def partition(
     Parameters
     ----------
     graph : CSC, EdgeGraph or Segments
-        The same on all ranks, on the host. Of GemNet-OC's operators the triplets.
+        The same on all ranks, on the host. For GemNet-OC's operators, the triplets.
     comm : MPI.Comm
-        A duplicate is made.
+        Is duplicated.
     owner : integer array, optional
-        Rank that owns each destination, node or output (atoms, or edges without `atoms`), the same on all ranks:
-        of `owners.blocks` (default), `owners.bisection`, or any other.
+        Rank that owns each destination, node or output (atoms, or edges without `atoms`); the same on all ranks. It
+        may come from `owners.blocks` (default), `owners.bisection` or elsewhere.
     source_owner : integer array, optional
-        Rank that owns each source, or each input of `idx_in`. Default: `owner` where there are as many, else blocks.
+        Rank that owns each source, or each input of `idx_in`. Default: `owner` if its length fits, else blocks.
     atoms, idx_in : Segments, optional
-        As of `trigraph.interaction_bilinear_fwd`.
+        As for `trigraph.interaction_bilinear_fwd`.
     cuda_aware : bool
-        Whether MPI may be given arrays on a device.
+        Whether MPI accepts arrays on a device.
 
     Returns
     -------
     Partition
-        Edges, positions and triplets belong to the rank of their destination, source (of `EdgeGraph`) or output.
+        Ranks own positions by destination, edges of an `EdgeGraph` by source, and triplets by output.
 
     Raises
     ------
@@ -67,7 +67,7 @@ def partition(
         facts += [(name, digest(value)) for name, value in arguments.items()]
     begin, end = (len(members) * r // comm.size for r in (comm.rank, comm.rank + 1))
     piece = members[begin:end]
-    if isinstance(kind, CSCKind):  # a row of edge arrays belongs to the destination of its first position
+    if isinstance(kind, CSCKind):  # an edge row belongs to the owner of its first position's destination
         piece[:, 4] = owners.blocks[piece[:, 4]]
     unused = unused[block_owners(unused.size, comm.size) == comm.rank]
     return _divide(comm, kind, sizes, owners, piece, {"num_edges": unused}, cuda_aware)
@@ -84,7 +84,7 @@ def partition_pieces(
     atoms: Iterable[np.ndarray] | None = None,
     cuda_aware: bool = False,
 ) -> Partition:
-    """Divide a graph of which each rank gives some edges, or triplets: nobody ever has all of them.
+    """Divide a graph of which each rank gives some edges or triplets; no rank ever holds all of them.
 
     Parameters
     ----------
@@ -92,25 +92,25 @@ def partition_pieces(
         `CSC`; `EdgeGraph`, whose edges are sorted by source over all pieces of all ranks; or `Segments`, for the
         triplets of GemNet-OC's operators.
     pieces : iterable of tuples of integer arrays
-        What this rank gives, piece after piece: a list, a generator, arrays of ``.npz`` files. A piece is (src, dst) of
-        edges; of an `EdgeGraph` also (src, dst, reverse_edge), where -1 is for none; of `Segments` the edge of each
-        triplet, (edge,), and where the operator has `idx_in` also the input that each triplet reads, (edge, input).
-        Edges, or triplets, are numbered in the order of the ranks, pieces and arrays, and so is what names them.
+        Pieces of this rank: a list, a generator, or arrays of ``.npz`` files. A piece of a `CSC` is (src, dst); of an
+        `EdgeGraph` (src, dst) or (src, dst, reverse_edge), where -1 means none; of `Segments` (edge,), the edge of each
+        triplet, or (edge, input) if the operator has `idx_in`, with the input that each triplet reads. Edges or
+        triplets are numbered in the order of ranks, pieces and arrays; `reverse_edge` uses these numbers.
     comm : MPI.Comm
-        A duplicate is made.
+        Is duplicated.
     num_nodes : int or (int, int)
-        Of the whole graph: the nodes, or (num_src_nodes, num_dst_nodes); of `Segments` the outputs, or, where triplets
-        read inputs, (num_inputs, num_outputs).
+        Number of nodes of the whole graph, or (num_src_nodes, num_dst_nodes). For `Segments`, the number of outputs,
+        or (num_inputs, num_outputs) if triplets read inputs.
     owner, source_owner, cuda_aware
-        As of `partition`.
+        As for `partition`.
     atoms : iterable of integer arrays, optional
-        Of `Segments`: the output that each edge is summed into, of the edges that this rank gives. Edges are numbered
-        in the order of the ranks and arrays. Without it, every edge is an output.
+        For `Segments`: the output that each edge of this rank is summed into. Edges are numbered in the order of the
+        ranks and arrays. Without `atoms`, every edge is an output.
 
     Returns
     -------
     Partition
-        Rows of edge arrays are numbered as the edges. Index arrays are int64.
+        Rows of edge arrays have the numbers of the edges. Index arrays are int64.
 
     Raises
     ------
@@ -166,7 +166,7 @@ def partition_pieces(
         table = _positions(comm, sizes, owners, np.column_stack([member, table]))
     else:
         if not inputs:
-            table = np.stack([table[:, 0], member], 1)  # each triplet has an input of its own
+            table = np.stack([table[:, 0], member], 1)  # each triplet has its own input
             sizes["num_inputs"] = sizes["num_triplets"]
         table = _triplets(comm, sizes, owners, np.column_stack([member, table]), outputs)
     return _divide(comm, kind, sizes, owners, table, {}, cuda_aware)
@@ -175,10 +175,10 @@ def partition_pieces(
 def _read_pieces(
     pieces: Iterable[Sequence[np.ndarray]], limits: Mapping[str, int | None], least: int, sorted_by: str | None = None
 ) -> tuple[np.ndarray, set[int]]:
-    """Return the columns of all pieces, shape (any, columns), and how many arrays the pieces have.
+    """Return the columns of all pieces, shape (any, columns), and the numbers of arrays that pieces have.
 
-    `limits` has, by the name of each column, the number that its entries stay below, None where it is not known yet. A
-    piece has at least the first `least` columns; those that it lacks are -1. `sorted_by` names a column that ascends.
+    `limits` maps the name of each column to the bound of its entries, None if it is not known yet. A piece has at least
+    the first `least` columns; the others are filled with -1. `sorted_by` names a column that must ascend.
     """
     tables, lengths = [np.empty((0, len(limits)), np.int64)], set()
     for number, piece in enumerate(pieces):
@@ -203,10 +203,10 @@ def _read_pieces(
 
 
 def _positions(comm: MPI.Comm, sizes: Mapping[str, int], owners: Owners, edges: np.ndarray) -> np.ndarray:
-    """Return the table of a CSC for the destinations of this rank, of edges: number, source and destination."""
+    """Return the table of a CSC for the destinations of this rank; `edges` has number, source and destination."""
     edge, src, dst = edges.T
     members = np.stack([edge, dst, src, edge, owners.blocks[dst]], 1)
-    # Positions go by destination: those of a destination follow those of all before it, in the order of the edges.
+    # Positions are ordered by destination, and those of one destination by edge.
     degrees = np.bincount(dst, minlength=sizes["num_dst_nodes"])
     comm.Allreduce(MPI.IN_PLACE, degrees)
     table = moved_to(comm, members, owners.blocks[dst])
@@ -221,9 +221,9 @@ def _positions(comm: MPI.Comm, sizes: Mapping[str, int], owners: Owners, edges: 
 def _triplets(
     comm: MPI.Comm, sizes: dict[str, int], owners: Owners, triplets: np.ndarray, outputs: np.ndarray | None
 ) -> np.ndarray:
-    """Return the table of triplets, whose columns are number, edge and input, and of the edges of this rank.
+    """Return the table of the triplets (number, edge and input) and of the edges of this rank.
 
-    `outputs` has the output of each edge that this rank gives; None stands for edges that are outputs themselves.
+    `outputs` has the output of each edge that this rank gives; None if the edges are the outputs.
     """
     edge = triplets[:, 1]
     if outputs is None:
@@ -259,11 +259,11 @@ def _check_edges(comm: MPI.Comm, edges: np.ndarray, lengths: set[int]) -> bool:
 
 
 def _is_ambiguous(divided: Partition, have_reverse: bool) -> bool:
-    """Return whether nothing tells the reverse of an edge; raise if edges have one that is wrong."""
+    """Return whether the reverse of an edge is ambiguous; raise if a given reverse is wrong."""
     comm, edges = divided.comm, divided.table
     own = edges[divided.owners.blocks[edges[:, 1]] == comm.rank]
     with agreement(comm):
-        if have_reverse:  # the block of its source has an edge and its reverse
+        if have_reverse:  # the block of an edge's source contains the edge and its reverse
             known = own[own[:, 3] >= 0]
             back = edges[np.minimum(np.searchsorted(edges[:, 0], known[:, 3]), max(len(edges) - 1, 0))]
             if (own[:, 3] < -1).any() or (back != known[:, [3, 2, 1, 0]]).any():
@@ -277,12 +277,12 @@ def _is_ambiguous(divided: Partition, have_reverse: bool) -> bool:
 
 @cache
 def _key() -> int:
-    """Return the key under which a communicator has its duplicate."""
+    """Return the key under which a communicator stores its duplicate."""
     return MPI.Comm.Create_keyval()
 
 
 def _own_communicator(comm: MPI.Comm) -> MPI.Comm:
-    """Return a duplicate of a communicator, made once: messages then never meet those of the caller."""
+    """Return a duplicate of a communicator, made once, so that messages never mix with those of the caller."""
     own: Any = comm.Get_attr(_key())
     if own is None:
         own = comm.Dup()
@@ -298,7 +298,7 @@ NUMBER = itertools.count(1)  # of partitions, which all ranks make in the same o
 def _members_of(
     graph: Any, atoms: Segments | None, idx_in: Segments | None
 ) -> tuple[Kind, dict[str, int], np.ndarray, np.ndarray]:
-    """Return the kind of a whole graph, its sizes, its table, and the rows of edge arrays that no position has."""
+    """Return the kind, sizes and table of a whole graph, and the rows of edge arrays that no position uses."""
     if not isinstance(graph, (CSC, EdgeGraph, Segments)) or graph.kind != "numpy":
         shown = type(graph).__name__ if not hasattr(graph, "kind") else f"{type(graph).__name__} on {graph.device}"
         raise TypeError(f"partition: graph is a {shown}; expected a CSC, EdgeGraph or Segments of NumPy arrays")
@@ -353,7 +353,7 @@ def _members_of(
 
 
 def _owners_of(kind: Kind, sizes: Mapping[str, int], ranks: int, owner: Any, source_owner: Any) -> Owners:
-    """Return the owners that were given, checked, or those by default."""
+    """Return the given owners, checked, or the default ones."""
     symbol = {CSCKind: "num_src_nodes", SegmentsKind: "num_inputs"}.get(type(kind), kind.block)
     owners: list[np.ndarray] = []
     for name, ranks_given, counted in (("owner", owner, kind.block), ("source_owner", source_owner, symbol)):
@@ -382,7 +382,7 @@ def _divide(
     more: Ids,
     cuda_aware: bool,
 ) -> Partition:
-    """Send each row of a table to the owners of its blocks; `more` is owned beside what the table names."""
+    """Send each row of a table to the owners of its blocks; `more` are further owned rows, not in the table."""
     tables = [moved_to(comm, piece, owners.blocks[piece[:, c]]) for c in kind.block_columns]
     table = ascending(np.concatenate(tables))
     owned: Ids = {}

@@ -1,4 +1,4 @@
-"""Rows that travel between ranks: integers while a partition is built, rows of arrays in every call."""
+"""Exchange of rows between ranks: integers while a partition is built, rows of arrays in every call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trigraph.graphs.segments import Segments
 
 
 def exchange(comm: MPI.Comm, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Send ``parts[r]``, int64 of shape (any, columns), to rank r; return what came from each rank."""
+    """Send ``parts[r]``, int64 of shape (any, columns), to rank r; return the array received from each rank."""
     columns = parts[0].shape[1]
     counts = np.array([part.size for part in parts])
     coming = np.empty_like(counts)
@@ -28,7 +28,7 @@ def exchange(comm: MPI.Comm, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
 
 
 def moved_to(comm: MPI.Comm, rows: np.ndarray, ranks: np.ndarray) -> np.ndarray:
-    """Send row k of an int64 array of two dimensions to rank ``ranks[k]``; return what came, rank after rank."""
+    """Send row k of a two-dimensional int64 array to rank ``ranks[k]``; return the rows received, by rank."""
     order = np.argsort(ranks, kind="stable")
     ends = np.searchsorted(ranks[order], np.arange(comm.size + 1))
     return np.concatenate(exchange(comm, [rows[order[a:b]] for a, b in pairwise(ends)]))
@@ -36,11 +36,11 @@ def moved_to(comm: MPI.Comm, rows: np.ndarray, ranks: np.ndarray) -> np.ndarray:
 
 @contextmanager
 def agreement(comm: MPI.Comm, *facts: tuple[str, str]) -> Iterator[list[tuple[str, str]]]:
-    """Let every rank do something, then raise on all if one has met an error, or if they do not say the same.
+    """Context whose end raises on all ranks if one has met an error, or if their facts differ.
 
-    Facts are names and values that have to be the same on all ranks, of which the first is that of the call; others may
-    be added to the list. A rank raises its own error as it is, RuntimeError for that of another, with rank and error,
-    and ValueError if a fact differs, with call, fact and two ranks.
+    Facts are names and values that must be the same on all ranks. The first names the call; more may be added to the
+    list. A rank raises its own error unchanged, RuntimeError with rank and text for that of another rank, and
+    ValueError with call, fact and two ranks if a fact differs.
     """
     said, error, message = list(facts), None, None
     try:
@@ -61,7 +61,7 @@ def agreement(comm: MPI.Comm, *facts: tuple[str, str]) -> Iterator[list[tuple[st
 
 
 def digest(value: Any) -> str:
-    """Return a digest of an array, a graph object, a number or None, or of a tuple of such."""
+    """Return a digest of an array, a graph object, a number or None, or of a tuple of these."""
     if isinstance(value, (CSC, EdgeGraph, Segments)):
         value = value.__reduce__()[1]
     if isinstance(value, tuple):
@@ -74,7 +74,7 @@ def digest(value: Any) -> str:
 
 
 class Halo:
-    """Which rows each rank sends to which, and where they go: made once, used for every array of such rows.
+    """A plan of the rows that each rank sends to each other and of their places, used for every array of such rows.
 
     Parameters
     ----------
@@ -82,11 +82,11 @@ class Halo:
     own : int64 array
         Ascending global numbers of the rows that this rank has.
     wanted : int64 array
-        Ascending global numbers of the rows that it wants.
+        Ascending global numbers of the rows that this rank needs.
     owners : int64 array, shape (len(wanted),)
         Rank that has each of these.
     cuda_aware : bool
-        Whether MPI takes arrays on a device; otherwise they go through pinned memory of the host.
+        Whether MPI accepts arrays on a device; otherwise they are copied through pinned host memory.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class Halo:
         self._comm, self._cuda_aware, self.size = comm, cuda_aware, len(wanted)
         mine = owners == comm.rank
         self._here = np.searchsorted(own, wanted[mine]), np.flatnonzero(mine)  # rows of own and of wanted
-        self._same = bool(mine.all()) and wanted.size == own.size  # just the rows that are here: nothing is copied
+        self._same = bool(mine.all()) and wanted.size == own.size  # all rows are local: nothing is copied
         places = [np.flatnonzero(owners == r) if r != comm.rank else np.empty(0, np.int64) for r in range(comm.size)]
         asked = exchange(comm, [wanted[at][:, None] for at in places])
         self._coming = {r: at for r, at in enumerate(places) if at.size}
@@ -107,12 +107,12 @@ class Halo:
         return sum(at.size for at in self._coming.values())
 
     def start(self, array: Any, axis: int = 0) -> Pending:
-        """Send the rows of an array that others want, along an axis, and begin to receive; nobody waits."""
+        """Start to send the rows of an array that other ranks need, along an axis, and to receive, without waiting."""
         return Pending(self, array, axis)
 
 
 class Pending:
-    """An exchange under way."""
+    """An exchange in progress."""
 
     def __init__(self, halo: Halo, array: Any, axis: int) -> None:
         self._halo, self._axis, xp = halo, axis, namespace_of(array)
@@ -123,13 +123,13 @@ class Pending:
         comm = halo._comm
         self._requests = [comm.Irecv(_bytes(memory), source=r) for r, memory in self._coming.items()]
         self._requests += [comm.Isend(_bytes(rows), dest=r) for r, rows in going.items()]
-        self._going = going  # until they are sent
+        self._going = going  # kept alive until they are sent
         if not halo._same:
             here, there = halo._here
             self._put(there, xp.take(array, xp.asarray(here), axis))
 
     def wait(self) -> Any:
-        """Return the array of the rows that were wanted."""
+        """Wait for the exchange, and return the array of the rows needed."""
         MPI.Request.Waitall(self._requests)
         for rank, rows in self._coming.items():
             self._put(self._halo._coming[rank], namespace_of(self._out).asarray(rows))
@@ -140,7 +140,7 @@ class Pending:
         self._out[(slice(None),) * self._axis + (xp.asarray(at),)] = rows
 
     def _memory(self, number: int) -> Any:
-        """Return memory for a number of rows, where MPI can write: on the device, or pinned memory of the host."""
+        """Return memory for a number of rows that MPI can write to: on the device, or pinned host memory."""
         out, axis = self._out, self._axis
         shape = (*out.shape[:axis], number, *out.shape[axis + 1 :])
         if array_kind(out) == "numpy" or self._halo._cuda_aware:
@@ -150,7 +150,7 @@ class Pending:
         return cupyx.empty_pinned(shape, out.dtype)
 
     def _readable(self, rows: Any) -> Any:
-        """Return rows where MPI can read them; what is on a device is complete then, since MPI knows no streams."""
+        """Return rows where MPI can read them, after waiting for the device, since MPI ignores streams."""
         if array_kind(rows) == "numpy":
             return rows
         if self._halo._cuda_aware:

@@ -1,4 +1,4 @@
-"""The operators on a divided graph: each rank gives the rows it owns, and gets those of the results that it owns."""
+"""Operators on a divided graph: each rank passes the rows that it owns, and gets the rows of results that it owns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ENTITIES = frozenset(size for kind in GRAPHS.values() for size in kind.sizes)
 
 
 def entity_of(array: Array) -> tuple[str, int] | None:
-    """Return the symbol and the axis of an array that the ranks divide; None for one that all have, as parameters."""
+    """Return symbol and axis of an array that is divided among ranks; None for one that all have, like parameters."""
     return next(((dim, axis) for axis, dim in enumerate(array.dims) if dim in ENTITIES), None)
 
 
@@ -37,7 +37,7 @@ class _Call:
         self.divided_fields: dict[str, Any] = {f.name: entity_of(f) for f in op.fields}
 
     def check(self) -> None:
-        """Raise unless each array has the rows that this rank owns; all else is checked by the calls of subgraphs."""
+        """Raise unless each array has the rows that this rank owns; the calls for subgraphs check everything else."""
         rank = self.partition.comm.rank
         for argument in self.op.arguments:
             value, divided = self.values[argument.name], self.divided[argument.name]
@@ -65,7 +65,7 @@ class _Call:
             )
 
     def facts(self) -> list[tuple[str, str]]:
-        """Return what has to be the same on all ranks."""
+        """Return the facts that must be the same on all ranks."""
         facts = [self.partition.name, ("wrt", ", ".join(self.wanted)), ("panel", str(self.panel))]
         for a in self.op.arguments:
             value, divided = self.values[a.name], self.divided[a.name]
@@ -81,7 +81,7 @@ class _Call:
         return facts + [(a.name, repr(self.values[a.name])) for a in self.op.attributes]
 
     def run(self) -> dict[str, Any]:
-        """Return the fields that were wanted; None where they do not exist."""
+        """Return the wanted fields; None for those that do not exist."""
         rows = {n: divided[0] for n in self.wanted if (divided := self.divided_fields[n])}
         sums = [n for n in self.wanted if n not in rows]
         fields: dict[str, Any] = {}
@@ -93,13 +93,13 @@ class _Call:
         return fields
 
     def _arrived(self, halos: Mapping[str, Halo]) -> dict[str, Any]:
-        """Return the arguments with the rows of others, which come all at the same time."""
+        """Return the arguments with the rows of other ranks, all exchanged at the same time."""
         divided = {n: at for n, at in self.divided.items() if at and self.values[n] is not None}
         coming = {n: halos[symbol].start(self.values[n], axis) for n, (symbol, axis) in divided.items()}
         return self.values | {n: exchange.wait() for n, exchange in coming.items()}
 
     def _rows(self, layout: Layout, names: list[str]) -> dict[str, Any]:
-        """Return fields that have rows, those that this rank owns."""
+        """Return the rows that this rank owns of fields that have rows."""
         arrived = self._arrived(layout.halos)
         with agreement(self.partition.comm):
             fields = self._call(layout.subgraph, arrived, names)
@@ -151,13 +151,13 @@ class _Call:
         return {n: self._whole(subgraph, fields[n]) if _is_index(self.op, n) else fields[n] for n in names}
 
     def _local(self, subgraph: Subgraph, numbers: Any) -> Any:
-        """Return positions of the whole graph as positions of a subgraph; negative numbers stay."""
+        """Convert positions in the whole graph to positions in a subgraph; negative numbers stay."""
         xp = namespace_of(numbers)
         places = xp.searchsorted(xp.asarray(subgraph.ids["num_positions"]), numbers).astype(numbers.dtype)
         return xp.where(numbers >= 0, places, numbers)
 
     def _whole(self, subgraph: Subgraph, numbers: Any) -> Any:
-        """Return positions of a subgraph as positions of the whole graph; negative numbers stay."""
+        """Convert positions in a subgraph to positions in the whole graph; negative numbers stay."""
         if numbers is None or numbers.size == 0:
             return numbers
         xp = namespace_of(numbers)
@@ -170,7 +170,7 @@ def _is_index(op: Operator, name: str) -> bool:
 
 
 def _checked_partition(op: Operator, values: dict[str, Any], rows: Partition | None) -> Partition:
-    """Return the partition among the arguments, without the graph arguments that stand for it."""
+    """Return the partition among the arguments, and remove the graph arguments that it replaces."""
     graphs = [g.name for g in op.graph.arguments] if op.graph else []
     partition = values.pop(graphs[0]) if graphs else rows
     if graphs and rows is not None:

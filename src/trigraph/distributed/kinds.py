@@ -1,9 +1,9 @@
-"""What an operator's sum is made of, by kind of graph, as tables of whole numbers that ranks can send each other.
+"""The terms of an operator's sum for each kind of graph, as tables of integers that ranks can send to each other.
 
-Every operator is a sum over blocks: a destination with its in-edges; of an `EdgeGraph` a node with its in-edges and
-its out-edges; an output of GemNet-OC with its edges and their triplets. A block reads rows of entities, which the
-sizes of the operator table count: nodes, edges, positions, triplets. What belongs to an entity, in any order of
-derivative, is complete where all blocks are that read it.
+Every operator is a sum over blocks. A block is a destination with its in-edges; for an `EdgeGraph`, a node with its in-
+and out-edges; for GemNet-OC, an output with its edges and their triplets. A block reads rows of entities, which the
+sizes of the operator table count: nodes, edges, positions, triplets. Results for an entity, of any order of derivative,
+are complete on a rank that has all blocks that read the entity.
 
 A table has a row for each member of the blocks: a position, an edge, a triplet. Its columns are global numbers.
 """
@@ -19,18 +19,18 @@ from trigraph.graphs import CSC
 from trigraph.graphs.edge_graph import EdgeGraph, with_reverse
 from trigraph.graphs.segments import Segments
 
-Ids = dict[str, np.ndarray]  # ascending global numbers by symbol
+Ids = dict[str, np.ndarray]  # symbol to ascending global numbers
 
 
 class Owners(NamedTuple):
-    """Rank of each block and of each source; where sources are blocks, both are the same array."""
+    """Rank of each block and of each source; the same array if sources are blocks."""
 
     blocks: np.ndarray
     sources: np.ndarray
 
 
 class Entities(NamedTuple):
-    """Entities that the rows of a table name, with repetitions: number, owner and row of the table of each."""
+    """Entities that the rows of a table name, with repetitions: number, owner and table row of each."""
 
     ids: np.ndarray
     owners: np.ndarray
@@ -38,20 +38,20 @@ class Entities(NamedTuple):
 
 
 def _entities(table: np.ndarray, columns: dict[int, np.ndarray]) -> Entities:
-    """Entities of some columns; an owner for each row is given with each."""
+    """Entities named in some columns, given with the owner for each row."""
     rows = np.arange(len(table))
     parts = [(table[:, c], owners, rows) for c, owners in columns.items()]
     return Entities(*(np.concatenate(x) for x in zip(*parts, strict=True)))
 
 
 def unique(*arrays: np.ndarray) -> np.ndarray:
-    """Return the numbers of some arrays in ascending order, each once; `numpy.unique` is slower where most differ."""
+    """Return the distinct numbers of some arrays in ascending order; `numpy.unique` is slower if most differ."""
     numbers = np.sort(np.concatenate(arrays))
     return numbers[np.concatenate([[True], numbers[1:] != numbers[:-1]])] if numbers.size else numbers
 
 
 def ascending(table: np.ndarray) -> np.ndarray:
-    """Return the rows in ascending order of the first two columns, each once."""
+    """Return the distinct rows in ascending order of the first two columns."""
     if table.shape[1] > 1:
         table = table[np.lexsort((table[:, 1], table[:, 0]))]
         fresh = np.ones(len(table), bool)
@@ -62,13 +62,13 @@ def ascending(table: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Kind:
-    """How to read a table, and how to build a graph object of some of its rows; here of a graph without members."""
+    """How to read a table and build a graph object from some of its rows; the base class has a graph without rows."""
 
     dtype: np.dtype
 
-    block: ClassVar[str] = ""  # symbol of the size that counts blocks
+    block: ClassVar[str] = ""  # size that counts blocks
     block_columns: ClassVar[tuple[int, ...]] = ()  # columns of the table that name blocks
-    chunk: ClassVar[int] = 256  # blocks that sums over everything take at a time
+    chunk: ClassVar[int] = 256  # blocks in each chunk of a sum over all blocks
     width: ClassVar[int] = 1  # columns of the table
 
     @property
@@ -81,7 +81,7 @@ class Kind:
         return {}
 
     def build(self, table: np.ndarray, ids: Ids) -> dict[str, Any]:
-        """Return the graph arguments of a call for the rows of a table, in ascending order, among these entities."""
+        """Return the graph arguments of a call for the (ascending) rows of a table, numbered within `ids`."""
         return {}
 
 
@@ -96,7 +96,7 @@ class RowsKind(Kind):
 class CSCKind(Kind):
     """Columns: position, destination, source, row of the edge arrays, rank that owns that row."""
 
-    in_order: bool  # position p has row p
+    in_order: bool  # position p has edge row p
     one_to_one: bool  # no two positions share a row
 
     block = "num_dst_nodes"
@@ -130,8 +130,8 @@ class CSCKind(Kind):
 class EdgesKind(Kind):
     """Columns: edge, source, destination, reverse edge or -1. Outputs belong to the block of their edge's source."""
 
-    given_reverse: bool  # else the ends of an edge tell its reverse
-    ambiguous: bool  # nothing tells the reverse of an edge
+    given_reverse: bool  # otherwise the ends of an edge determine its reverse
+    ambiguous: bool  # the reverse of an edge is unknown
 
     block = "num_nodes"
     block_columns = (1, 2)
@@ -159,10 +159,10 @@ class EdgesKind(Kind):
 
 @dataclass(frozen=True)
 class SegmentsKind(Kind):
-    """Columns: triplet, edge, output, input. An edge has a row without a triplet, -1, too."""
+    """Columns: triplet, edge, output, input. Each edge also has a row without a triplet (-1)."""
 
-    atoms: bool  # edges are summed into outputs; else each is one
-    inputs: bool  # triplets read rows of inputs; else each has its own
+    atoms: bool  # edges are summed into outputs; otherwise each edge is an output
+    inputs: bool  # triplets read rows of inputs; otherwise each triplet has its own
 
     block = "num_outputs"
     block_columns = (2,)

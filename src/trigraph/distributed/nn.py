@@ -1,4 +1,4 @@
-"""DimeNet++ on one structure that is divided among the ranks: energy, forces and their gradients, with equal bits."""
+"""DimeNet++ on one structure that is divided among ranks: bitwise reproducible energy, forces and gradients."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _agg_edge_to_edge, _radial_basis, _sum = (
 
 
 class DividedNeighbors(NamedTuple):
-    """Which atoms of a structure are neighbours, divided among ranks.
+    """Neighbours of the atoms of a structure, divided among ranks.
 
     Attributes
     ----------
     edges : Partition
-        Of the EdgeGraph.
+        Partition of the EdgeGraph.
     ends : Partition
         From the rows ``cat([at_source, at_destination])`` of all atoms to the edges: both ends of each.
     into : Partition
-        From the edges to the atoms that they enter.
+        From the edges to their destination atoms.
     offset : Tensor, shape (edges of this rank, 3)
-        What periodic images add to the vector of each edge.
+        Periodic offset of the vector of each edge.
     """
 
     edges: Partition
@@ -53,7 +53,7 @@ class DividedNeighbors(NamedTuple):
         ----------
         graph : EdgeGraph
         offset : array, shape (num_edges, 3)
-            Of `EdgeGraph.from_positions`.
+            As returned by `EdgeGraph.from_positions`.
         comm : MPI.Comm
         owner : integer array, shape (num_nodes,), optional
             Rank that owns each atom.
@@ -72,18 +72,18 @@ class DividedNeighbors(NamedTuple):
         )
 
     def of_ends(self, at_source: Tensor, at_destination: Tensor) -> Tensor:
-        """Return for each edge the row of its source in one array of atoms plus that of its destination in another."""
+        """Return for each edge the sum of its source's row in one array and its destination's row in the other."""
         sums: Tensor = _sum(torch.cat([at_source, at_destination]), None, self.ends).output_embedding
         return sums
 
     def into_atoms(self, values: Tensor) -> Tensor:
-        """Return for each atom the sum of the rows of the edges that enter it."""
+        """Return for each atom the sum of the rows of its in-edges."""
         sums: Tensor = _sum(values, None, self.into).output_embedding
         return sums
 
 
 class DimeNetPlusPlus(nn.DimeNetPlusPlus):
-    """`trigraph.torch.nn.DimeNetPlusPlus`, its parameters and formulas, for a structure that is divided among ranks."""
+    """`trigraph.torch.nn.DimeNetPlusPlus` for a structure that is divided among ranks; the parameters are the same."""
 
     def forward(self, z: Tensor, pos: Tensor, neighbors: DividedNeighbors) -> Tensor:  # type: ignore[override]
         """Return the sum over all atoms, on every rank.
@@ -122,9 +122,9 @@ class DimeNetPlusPlus(nn.DimeNetPlusPlus):
         Parameters
         ----------
         z, pos, neighbors
-            As of `forward`.
+            As for `forward`.
         create_graph : bool
-            Whether the results can be differentiated: a loss of them then trains.
+            Whether the results can be differentiated, as in training on forces.
 
         Returns
         -------
@@ -136,7 +136,7 @@ class DimeNetPlusPlus(nn.DimeNetPlusPlus):
                 pos = pos.detach().requires_grad_()
             energy = self(z, pos, neighbors)[0]
             (by_pos,) = torch.autograd.grad(energy, pos, create_graph=create_graph)
-        forces = 0.0 - by_pos  # -by_pos would be -0.0 where an atom has no neighbours
+        forces = 0.0 - by_pos  # -by_pos would be -0.0 for atoms without neighbours
         return (energy, forces) if create_graph else (energy.detach(), forces)
 
     def _act(self, x: Tensor) -> Tensor:
@@ -146,7 +146,7 @@ class DimeNetPlusPlus(nn.DimeNetPlusPlus):
         """Return the embedding of each edge from the elements of its ends and its length."""
         emb, edges, atoms = self.emb, neighbors.edges.rows(), neighbors.into.rows("num_dst_nodes")
         of_dst, of_src, of_rbf = emb.lin.weight.chunk(3, dim=1)
-        elements = F.one_hot(z, emb.emb.num_embeddings).to(rbf.dtype)  # the gradient in the table is a sum over atoms
+        elements = F.one_hot(z, emb.emb.num_embeddings).to(rbf.dtype)  # makes the table's gradient a sum over atoms
         embedded = linear(elements, emb.emb.weight.t(), None, atoms)
         ends = neighbors.of_ends(linear(embedded, of_src, None, atoms), linear(embedded, of_dst, None, atoms))
         by_length = self._act(_dense(emb.lin_rbf, rbf, edges))
@@ -171,7 +171,7 @@ class DimeNetPlusPlus(nn.DimeNetPlusPlus):
         return h
 
     def _output(self, number: int, x: Tensor, rbf: Tensor, neighbors: DividedNeighbors) -> Tensor:
-        """Return the contribution of the embeddings of the edges to the atoms that they enter."""
+        """Return the contribution of the edge embeddings to their destination atoms."""
         block: Any = self.output_blocks[number]
         edges, atoms = neighbors.edges.rows(), neighbors.into.rows("num_dst_nodes")
         of_atoms = _dense(block.lin_up, neighbors.into_atoms(_dense(block.lin_rbf, rbf, edges) * x), atoms)

@@ -1,4 +1,4 @@
-"""Which rank owns which node: blocks of equal numbers, or halves of space."""
+"""Assign nodes to ranks: consecutive blocks of equal size, or recursive bisection of space."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ __all__ = ["bisection", "blocks"]
 
 
 def blocks(number: int, parts: int) -> np.ndarray:
-    """Divide numbers 0, 1, ... into consecutive blocks whose sizes differ by one at most.
+    """Divide the nodes 0, 1, ... into consecutive blocks whose sizes differ by at most one.
 
     Parameters
     ----------
     number : int
-        Nodes.
+        Number of nodes.
     parts : int
 
     Returns
@@ -27,14 +27,14 @@ def blocks(number: int, parts: int) -> np.ndarray:
 
 
 def bisection(positions: Any, parts: int) -> np.ndarray:
-    """Cut space in two, across its longest extent and by the number of nodes, again and again.
+    """Divide nodes by recursive bisection: each cut is across the longest extent and balances the number of nodes.
 
     Parameters
     ----------
     positions : array, shape (number, dimensions)
-        Of the nodes, in any unit of length.
+        Positions of the nodes, in any unit of length.
     parts : int
-        Any number; the two sides of a cut share the nodes as they share the parts.
+        Any number; the two sides of a cut get nodes in proportion to their parts.
 
     Returns
     -------

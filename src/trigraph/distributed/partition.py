@@ -1,4 +1,4 @@
-"""A graph that is divided among the ranks: who owns what, and what each rank needs for a call."""
+"""A graph that is divided among ranks: the rows that each rank owns, and those that it needs for a call."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from trigraph.table.lazy import lazy
 
 
 class Subgraph(NamedTuple):
-    """A part of the graph that one call of an operator takes."""
+    """The part of the graph for one call of an operator."""
 
-    ids: Ids  # ascending global numbers of the entities that the call reads, by their symbol
-    places: dict[str, np.ndarray | None]  # where their rows are in the arrays at hand; None where these have just those
+    ids: Ids  # ascending global numbers of the entities that the call reads, by symbol
+    places: dict[str, np.ndarray | None]  # positions of their rows in the given arrays; None for all rows in order
     graphs: dict[str, Any]  # graph arguments of the call
-    # Of a chunk of an `EdgeGraph`: whether the output of an edge belongs to one of its blocks; the edges into them are
-    # also edges out of others, which are not all there.
+    # For a chunk of an `EdgeGraph`: whether the output of each edge belongs to a block of the chunk. Edges into these
+    # blocks are also edges out of other blocks, of which only some edges are present.
     inside: np.ndarray | None
-    moved: dict[str, dict[str, Any]]  # `graphs` on the devices where they were asked for
+    moved: dict[str, dict[str, Any]]  # `graphs` by device, for devices used so far
 
     def graphs_for(self, array: Any) -> dict[str, Any]:
-        """Return the graph arguments where an array is: those on a device are made once for each device."""
+        """Return the graph arguments on the device of an array; they are copied once to each device."""
         if array_kind(array) == "numpy":
             return self.graphs
         device = device_of(array)
@@ -44,9 +44,9 @@ def _moved(graph: Any, xp: Any) -> Any:
 
 
 class Layout(NamedTuple):
-    """The subgraph of a call, how the rows come that it reads, and where those are that this rank owns.
+    """The subgraph of a call, the exchange of the rows that it reads, and the positions of this rank's own rows.
 
-    `own` is None where the subgraph has just those.
+    An entry of `own` is None if the subgraph has exactly the own rows.
     """
 
     subgraph: Subgraph
@@ -55,7 +55,7 @@ class Layout(NamedTuple):
 
 
 class Chunks(NamedTuple):
-    """Chunks of blocks, numbers `first` and following of `number`, and how the rows come that they read."""
+    """Chunks of blocks, starting with `first` of `number` in all, and the exchange of the rows that they read."""
 
     subgraphs: list[Subgraph]
     halos: dict[str, Halo]
@@ -74,9 +74,9 @@ class Partition:
     sizes : mapping
         Global number of nodes, edges and so on, by symbol of the operator table.
     owned : mapping
-        Symbol to the ascending global numbers of what this rank owns: the rows that its arrays have.
+        Symbol to the ascending global numbers of the rows that this rank owns and its arrays contain.
     cuda_aware : bool
-        Whether MPI is given arrays on a device as they are; otherwise they go through pinned memory of the host.
+        Whether device arrays are passed to MPI directly; otherwise they are copied through pinned host memory.
     """
 
     comm: MPI.Comm
@@ -84,9 +84,9 @@ class Partition:
     sizes: Mapping[str, int]
     owned: Ids
     owners: Owners
-    table: np.ndarray  # of the blocks that this rank owns
+    table: np.ndarray  # rows of the blocks that this rank owns
     cuda_aware: bool = False
-    name: tuple[str, str] = ("the partition", "")  # which one this is, the same on all ranks
+    name: tuple[str, str] = ("the partition", "")  # identifies the partition, the same on all ranks
 
     def __repr__(self) -> str:
         numbers = ", ".join(f"{name}={ids.size} of {self.sizes[name]}" for name, ids in self.owned.items())
@@ -101,7 +101,7 @@ class Partition:
         ----------
         array : array
         symbol : str
-            What lies along the axis, as the operator table calls it: ``"num_edges"``, ...
+            Size of the axis, by its name in the operator table: ``"num_edges"``, ...
         axis : int
         """
         xp, own = namespace_of(array), self._owned(symbol)
@@ -112,7 +112,7 @@ class Partition:
         return xp.take(array, xp.asarray(own), axis)
 
     def collect(self, array: Any, symbol: str, axis: int = 0) -> np.ndarray:
-        """Return all rows, on every rank, of an array of which each rank gives its own; all ranks have to call it."""
+        """Return all rows, on every rank, of an array of which each rank passes its own. All ranks must call it."""
         with agreement(self.comm, ("collect", "collect"), self.name, ("symbol", symbol)) as facts:
             own = self._owned(symbol)
             rows = np.moveaxis(array if isinstance(array, np.ndarray) else array.get(), axis, 0)
@@ -128,21 +128,19 @@ class Partition:
         return np.ascontiguousarray(np.moveaxis(whole, 0, axis))
 
     def distribute(self, rows: np.ndarray, ids: np.ndarray, symbol: str) -> np.ndarray:
-        """Return the rows that this rank owns, of which each rank gives some, wherever it has them from.
-
-        All ranks have to call it.
+        """Return the rows that this rank owns, of which each rank passes arbitrary ones. All ranks must call it.
 
         Parameters
         ----------
         rows : array, shape (any, ...)
         ids : integer array, shape (any,)
-            Global number of each; every number is given once, by one rank.
+            Global number of each row; every number must be passed once, by one rank.
         symbol : str
 
         Raises
         ------
         TypeError, ValueError
-            On all ranks, if an argument is wrong on one, or a number is given twice or by nobody.
+            On all ranks, if an argument is wrong on one, or a number is passed twice or not at all.
         """
         comm, size = self.comm, self.comm.size
         with agreement(comm, ("distribute", "distribute"), self.name, ("symbol", symbol)) as facts:
@@ -156,7 +154,7 @@ class Partition:
                 raise ValueError(f"distribute: ids holds {ids.min()} to {ids.max()}; expected 0 to {number - 1}")
             facts.append(("rows", f"of {rows.dtype} with rows of shape {rows.shape[1:]}"))
 
-        def keeper(numbers: np.ndarray) -> np.ndarray:  # the rank that knows who has a number
+        def keeper(numbers: np.ndarray) -> np.ndarray:  # the rank that keeps track of a number's owner
             return numbers * size // max(number, 1)
 
         known = moved_to(comm, np.stack([ids, np.full(ids.size, comm.rank)], 1), keeper(ids))
@@ -177,7 +175,7 @@ class Partition:
         return Halo(comm, ids[order], own, holders).start(rows[order]).wait()  # type: ignore[no-any-return]
 
     def rows(self, symbol: str = "num_edges") -> Partition:
-        """Return the rows of one kind alone, for operators that take no graph and call them edges.
+        """Return a partition of one kind of rows, for operators without a graph, which call these rows edges.
 
         Parameters
         ----------
@@ -204,17 +202,17 @@ class Partition:
 
     @lazy
     def outputs(self) -> Layout:
-        """What belongs to one block that this rank owns: outputs, and entities that no other block reads."""
+        """Layout for results that depend only on own blocks: outputs, and entities that no other block reads."""
         return self._layout(self.owned[self.kind.block], self.table)
 
     @lazy
     def everything(self) -> Layout:
-        """What this rank owns, shared or not: with all blocks that read it, whoever owns them."""
+        """Layout for results of all own entities, with all blocks that read them, whichever rank owns the blocks."""
         return self._layout(*self._neighbours())
 
     @lazy
     def chunks(self) -> Chunks:
-        """What a sum over all blocks takes at a time: the same chunks of blocks for any number of ranks."""
+        """Chunks of a sum over all blocks; they do not depend on the number of ranks."""
         comm, kind, own = self.comm, self.kind, self.owned[self.kind.block]
         number = -(-self.sizes[kind.block] // kind.chunk)
 
@@ -234,7 +232,7 @@ class Partition:
         first, last = (
             int(np.searchsorted(keeper(np.arange(number) * kind.chunk), r)) for r in (comm.rank, comm.rank + 1)
         )
-        # Rows of the table by block, for each column that names blocks: those of a chunk are neighbours.
+        # Sort the rows of the table by block, for each column that names blocks, so that a chunk's rows are contiguous.
         orders = [np.argsort(table[:, c], kind="stable") for c in kind.block_columns]
         by_block = [table[order, c] for order, c in zip(orders, kind.block_columns, strict=True)]
         subgraphs = []
@@ -253,10 +251,10 @@ class Partition:
         return self._subgraph(self.table[:0], self.owned[self.kind.block][:0], self.owned)
 
     def _neighbours(self) -> tuple[np.ndarray, np.ndarray]:
-        """Return all blocks that read what this rank owns, and their table: other ranks send theirs."""
+        """Return all blocks that read entities of this rank, and their table; other ranks send theirs."""
         comm, own = self.comm, self.owned[self.kind.block]
         columns = list(self.kind.block_columns)
-        pairs = [own[:0]]  # blocks of this rank with the owners of what they read
+        pairs = [own[:0]]  # blocks of this rank, with the owners of the entities that they read
         for column in columns:
             of_own = np.isin(self.table[:, column], own)
             for _, owners, rows in self.kind.entities(self.table, self.owners).values():
@@ -279,7 +277,7 @@ class Partition:
         return ids, owners
 
     def _subgraph(self, rows: np.ndarray, blocks: np.ndarray, at_hand: Ids) -> Subgraph:
-        """Return that of some blocks, of which the rows of the table are given; arrays have the rows `at_hand`."""
+        """Return the subgraph of some blocks, given their table rows; arrays have the rows `at_hand`."""
         ids, _ = self._read(rows)
         ids[self.kind.block] = blocks
         places = {s: _places(at_hand[s], ids[s]) for s in ids}
@@ -293,7 +291,7 @@ class Partition:
         return halos
 
     def _layout(self, blocks: np.ndarray, table: np.ndarray) -> Layout:
-        """Return the subgraph of some blocks, of which the table is given, and of all else that this rank owns."""
+        """Return the layout of some blocks, given their table, and of everything else that this rank owns."""
         read, owners_read = self._read(table)
         read[self.kind.block] = blocks
         if self.owners.blocks.size:
@@ -309,5 +307,5 @@ class Partition:
 
 
 def _places(ids: np.ndarray, some: np.ndarray) -> np.ndarray | None:
-    """Return where some of the numbers are among all of them; None where these are all."""
+    """Return the positions of `some` of the `ids`; None if these are all."""
     return None if some.size == ids.size else np.searchsorted(ids, some)

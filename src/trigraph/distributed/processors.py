@@ -1,4 +1,4 @@
-"""Ranks on one machine share its processors: each runs its share of them as threads, unless the user chose a number."""
+"""Number of threads of a rank: its share of the machine's processors, unless the user has chosen a number."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ _shares: list[int] = []
 
 
 def tell(listener: Callable[[int], None]) -> None:
-    """Call a function with the share of processors, now and whenever it gets smaller."""
+    """Call a function with the share of processors, now and whenever it decreases."""
     _listeners.append(listener)
     if _shares:
         listener(min(_shares))
 
 
 def share(comm: MPI.Comm) -> None:
-    """Find out how many processors a rank has to itself, and limit threads to them; all ranks have to call it.
+    """Find this rank's share of the processors, and limit its threads to that number. All ranks must call this.
 
-    Ranks that are bound to different processors, as some launchers do, take nothing from each other.
+    Ranks that the launcher has bound to different processors do not share them.
     """
     machine = comm.Split_type(MPI.COMM_TYPE_SHARED)
     processors = available_processors()

@@ -1,8 +1,8 @@
-"""Sums over everything in an order that does not depend on the ranks: chunks of a fixed size, added as a binary tree.
+"""Global sums in an order that does not depend on the ranks: chunks of fixed size, added as a binary tree.
 
-The parts of chunks ``first .. first + n - 1`` are added as ``tree(n)``: split at the largest power of two below n, each
-side summed so, then the two. A rank adds up what it has of that tree, its siblings wherever it has both, and sends what
-is left: no more than two arrays for each level.
+``tree(n)`` adds the sums of n consecutive chunks: it splits them at the largest power of two below n, sums each side in
+the same way, and adds both. A rank adds all siblings of the tree that it has, and sends the remaining sums, at most two
+arrays for each level.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any, TypeAlias
 import numpy as np
 from mpi4py import MPI
 
-Sums: TypeAlias = list[tuple[int, int, Any]]  # first chunk, number of chunks, their sum: a tuple of arrays
+Sums: TypeAlias = list[tuple[int, int, Any]]  # first chunk, number of chunks, and their sum (a tuple of arrays)
 
 
 def tree_parts(parts: Iterable[Any], first: int) -> Sums:
-    """Add up what one rank has of the tree: tuples of arrays, one for each of its chunks from `first` on."""
+    """Add the parts of the tree that one rank has: tuples of arrays, one for each of its chunks from `first` on."""
     waiting: Sums = []
     for at, part in enumerate(parts, first):
         waiting.append((at, 1, tuple(map(_host, part))))
@@ -30,7 +30,7 @@ def tree_parts(parts: Iterable[Any], first: int) -> Sums:
 
 
 def tree_sum(comm: MPI.Comm, parts: Sums, number: int) -> Any:
-    """Return the sum of all chunks, a `number` of them, on every rank: the same bits for any number of ranks."""
+    """Return the sum of all `number` chunks on every rank, bitwise equal for any number of ranks."""
     sums = {(at, size): value for nodes in comm.allgather(parts) for at, size, value in nodes}
     return _tree(sums, 0, number)
 

@@ -1,8 +1,8 @@
-"""The operators on a divided graph in PyTorch, differentiable twice, and what a model needs beside them.
+"""Operators on a divided graph in PyTorch, differentiable twice, and further functions that models need.
 
-A tensor with rows has on each rank the rows that the rank owns; parameters are the same on all ranks. Gradients of rows
-are those of the rank, gradients of parameters are complete and the same on every rank: nothing is left to reduce. Every
-rank does the same calls in the same order, backward too. All bits are those of one rank.
+Tensors with rows contain the rows that the rank owns, and so do their gradients. Parameters are the same on all ranks,
+and their gradients are complete on every rank, so that they need no reduction. All ranks must make the same calls in
+the same order, in the backward pass too. Results are bitwise equal to those of one rank.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from trigraph.torch.arrays import array_of, tensor_from
 
 __all__ = ["FUNCTIONS", "linear", "rowwise", "total"]
 
-# Elementwise functions of torch take vectors of numbers where they can and single numbers at the end, which rounds
-# exponentials differently. Rows are filled up to a multiple of LANES numbers, and so few are taken at a time that torch
-# does not share them out among threads: which numbers meet in a vector then depends on nothing else.
+# Elementwise functions of torch use vector instructions, and scalar ones for the last numbers, which round exponentials
+# differently. Rows are therefore padded to a multiple of LANES numbers, and torch gets at most AT_A_TIME numbers, which
+# it does not divide among threads. A number's result then does not depend on the number of rows.
 LANES, AT_A_TIME = 32, 16384
 
 _threads = torch.get_num_threads()
 
 
 def _share_processors(number: int) -> None:
-    """Have torch use at most so many threads, where the user has chosen none."""
+    """Limit the threads of torch, unless the user has chosen their number."""
     global _threads
     chosen = any(os.environ.get(name) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"))
     if torch.get_num_threads() == _threads and not chosen:
@@ -50,7 +50,7 @@ tell(_share_processors)
 
 
 class _Derivative(torch.autograd.Function):
-    """X_fwd, X_bwd or X_bwd2; each is the derivative of the one before, and the last has none."""
+    """X_fwd, X_bwd or X_bwd2. Each is the derivative of the previous one; X_bwd2 has no derivative."""
 
     @staticmethod
     def forward(
@@ -75,11 +75,11 @@ class _Derivative(torch.autograd.Function):
         spec, order, names = ctx.spec, ctx.order, _arguments(ctx.spec, ctx.order)
         if order == 2:
             raise RuntimeError(
-                f"{spec.name}_bwd2: its derivative was asked for, the third of {spec.name}; expected at most two"
+                f"{spec.name}_bwd2: a third derivative was requested; expected at most two derivatives of {spec.name}"
             )
         wanted = tuple(n for n, needed in zip(names, ctx.needs_input_grad[4:], strict=True) if needed)
         if order == 0:
-            cotangents = cotangents[: len(spec.outputs)]  # the others are of constants
+            cotangents = cotangents[: len(spec.outputs)]  # the others belong to constants
         if not wanted or all(t is None for t in cotangents):
             return (None,) * (4 + len(names))
         if order == 0:
@@ -95,7 +95,7 @@ def _tensor(array: Any) -> Tensor | None:
 
 
 def _arguments(spec: Definition, order: int) -> tuple[str, ...]:
-    """Return the arrays of an order, whose inputs come last: those of the table, in its order."""
+    """Return the array arguments of an order in the table's order, inputs last."""
     inputs, gradients = [a.name for a in spec.inputs], [f"grad_{a.name}" for a in spec.outputs]
     return (*[f"gg_{n}" for n in inputs if order == 2], *[n for n in gradients if order], *inputs)
 
@@ -124,7 +124,7 @@ globals().update(FUNCTIONS)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, rows: Partition) -> Tensor:
-    """Return ``x weight^T + bias``; by `basis_embedding_radial`, whose bits do not depend on the number of rows.
+    """Return ``x weight^T + bias``, by `basis_embedding_radial`: its bits do not depend on the number of rows.
 
     Parameters
     ----------
@@ -132,7 +132,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, rows: Partition) -> T
     weight : Tensor, shape (outputs, inputs)
     bias : Tensor, shape (outputs,), or None
     rows : Partition
-        Of `Partition.rows`: what the rows are.
+        From `Partition.rows`; says which rows `x` has.
 
     Returns
     -------
@@ -146,12 +146,12 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, rows: Partition) -> T
 
 
 def rowwise(function: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Return an elementwise function of each row, with bits that do not depend on the number of rows.
+    """Apply an elementwise function such that its bits do not depend on the number of rows.
 
     Parameters
     ----------
     function : callable
-        Such as `torch.nn.functional.silu`.
+        For example `torch.nn.functional.silu`.
     x : Tensor, shape (number of rows, width)
     """
     width = x.shape[1]
@@ -174,7 +174,7 @@ class _Total(torch.autograd.Function):
 
 
 class _Spread(torch.autograd.Function):
-    """A number that every rank has, for each row; its derivative is the sum over the rows of all ranks."""
+    """A number that every rank has, repeated for each row; its derivative is the sum over the rows of all ranks."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, rows: Partition, number: int) -> Tensor:
@@ -209,13 +209,13 @@ def _sum_of_rows(x: Tensor, rows: Partition) -> Tensor:
 
 
 def total(x: Tensor, rows: Partition) -> Tensor:
-    """Return the sum over the rows of all ranks, on every rank: an energy, a loss.
+    """Return the sum over the rows of all ranks, such as an energy or a loss, on every rank.
 
     Parameters
     ----------
     x : Tensor, shape (number of rows, ...)
     rows : Partition
-        Of `Partition.rows`.
+        From `Partition.rows`.
     """
     result: Tensor = _Total.apply(x, rows)  # type: ignore[no-untyped-call]
     return result

@@ -1,4 +1,4 @@
-"""Graph objects, and the arrays they are made of."""
+"""Graph objects and their arrays."""
 
 from trigraph.graphs.arrays import (
     MOST,

@@ -1,4 +1,4 @@
-"""Arrays of NumPy and CuPy, and tensors: what they are, where they are, and checks of those that hold indices."""
+"""Kinds and devices of NumPy and CuPy arrays and of tensors, and checks of index arrays."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 INDEX_DTYPES = (np.dtype(np.int32), np.dtype(np.int64))
 
-# Nodes, segments, and rows of edge arrays: offsets of more would fill 2 PiB.
+# Largest number of nodes, segments, or rows of edge arrays: the offsets of more would fill 2 PiB.
 MOST = 2**48
 
 LARGEST_INT = 2**63 - 1
@@ -19,9 +19,9 @@ LARGEST_INT = 2**63 - 1
 def array_kind(value: Any) -> str | None:
     """``"numpy"`` or ``"cupy"`` for an ndarray of either; None for anything else.
 
-    Masked arrays and matrices are something else: a kernel would drop the mask, and a matrix changes what ``*`` means.
+    Masked arrays and matrices give None: a kernel would drop the mask, and a matrix changes what ``*`` means.
     """
-    if type(value) is np.ndarray:  # most are
+    if type(value) is np.ndarray:  # the common case
         return "numpy"
     if isinstance(value, np.ndarray):
         return None if isinstance(value, (np.ma.MaskedArray, np.matrix)) else "numpy"
@@ -31,7 +31,7 @@ def array_kind(value: Any) -> str | None:
 
 
 def device_of(value: Any) -> str:
-    """``"host"``, or the CUDA device an array or a tensor lives on."""
+    """``"host"``, or the CUDA device of an array or a tensor."""
     if isinstance(value, np.ndarray):
         return "host"
     if array_kind(value) == "cupy":
@@ -40,7 +40,7 @@ def device_of(value: Any) -> str:
 
 
 def namespace_of(value: Any) -> Any:
-    """NumPy for an array of NumPy, CuPy for one of CuPy."""
+    """Return the module of an array: numpy or cupy."""
     if isinstance(value, np.ndarray):
         return np
     import cupy
@@ -49,13 +49,13 @@ def namespace_of(value: Any) -> Any:
 
 
 def wait_for(array: Any) -> None:
-    """Wait until the current stream has written what lies on a device: other streams may read it then."""
+    """Wait until the current stream has written a device array, so that other streams may read it."""
     if array_kind(array) == "cupy":
         namespace_of(array).cuda.get_current_stream().synchronize()
 
 
 def frozen(array: Any) -> Any:
-    """Return an array that nobody can write to, a copy; for CuPy, which has none, the array itself."""
+    """Return a read-only copy of an array. CuPy has no read-only arrays: its arrays are returned unchanged."""
     if not isinstance(array, np.ndarray):
         return array
     try:
@@ -66,25 +66,25 @@ def frozen(array: Any) -> Any:
 
 
 def is_tensor(value: Any) -> bool:
-    """Whether a value is a tensor of PyTorch, which need not be installed."""
+    """Whether a value is a PyTorch tensor; PyTorch need not be installed."""
     return any(c.__module__.partition(".")[0] == "torch" and c.__name__ == "Tensor" for c in type(value).__mro__)
 
 
 def as_array(value: Any, what: str = "a tensor") -> Any:
-    """Return the array that views a dense tensor's memory; anything else is returned as it is.
+    """Return an array that views the memory of a dense tensor; anything else is returned unchanged.
 
-    ValueError, which begins with `what`, if the storage of a tensor was released.
+    ValueError, whose message begins with `what`, if the storage of the tensor was released.
     """
     if not is_tensor(value) or str(value.layout) != "torch.strided" or value.device.type not in ("cpu", "cuda"):
         return value
-    if type(value).__name__ == "FakeTensor":  # what stands for a tensor while a program is traced has no memory
+    if type(value).__name__ == "FakeTensor":  # stands for a tensor during tracing, and has no memory
         return value
     from trigraph.torch.arrays import array_of, beneath, in_plain_thread
 
-    value = value.resolve_neg()  # a copy where torch negates the values only when they are read
+    value = value.resolve_neg()  # a copy if torch has only marked the values as negated
     try:
         return array_of(value, what)
-    except RuntimeError:  # torch.func has wrapped it, or would wrap what is made of it
+    except RuntimeError:  # torch.func has wrapped the tensor, or would wrap the result
         pass
     try:
         value = beneath(value)
@@ -94,7 +94,7 @@ def as_array(value: Any, what: str = "a tensor") -> Any:
 
 
 def called(value: Any) -> str:
-    """Return what a message calls an object that is no array."""
+    """Return the name of an object that is no array, for error messages."""
     if not is_tensor(value):
         return f"a {type(value).__name__}"
     if type(value).__name__ == "FakeTensor":
@@ -105,7 +105,7 @@ def called(value: Any) -> str:
 
 
 def like_given(array: Any, given: Any) -> Any:
-    """Return an array as a tensor where what the caller gave is one."""
+    """Return an array as a tensor if the caller's argument is a tensor."""
     if not is_tensor(given):
         return array
     from trigraph.torch.arrays import tensor_from
@@ -114,15 +114,15 @@ def like_given(array: Any, given: Any) -> Any:
 
 
 def advice(name: str, value: Any) -> str:
-    """Return what to pass instead of an object that is no array, for the end of a message; empty for most."""
+    """Return advice for the end of an error message: what to pass instead of an object that is no array; often ""."""
     return f": pass {name}.detach().cpu().numpy(), or use trigraph.torch" if is_tensor(value) else ""
 
 
 def index_array(caller: str, name: str, value: Any, like: Any = None, like_name: str = "offsets") -> Any:
-    """Read-only contiguous copy of a one-dimensional index array, or of a tensor as an array.
+    """Read-only contiguous copy of a one-dimensional index array or tensor, as an array.
 
-    TypeError or ValueError, which name class and argument, if it is not one, or differs in kind, dtype or device from
-    `like`, which messages call `like_name`.
+    TypeError or ValueError, naming class and argument, if it is no such array, or if its kind, dtype or device differs
+    from that of `like`, which messages call `like_name`.
     """
     value, like = as_array(value, f"{caller}: {name}"), as_array(like)
     kind = array_kind(value)
@@ -130,7 +130,7 @@ def index_array(caller: str, name: str, value: Any, like: Any = None, like_name:
         raise TypeError(
             f"{caller}: {name} is {called(value)}; expected a numpy.ndarray, cupy.ndarray or torch.Tensor of integers"
         )
-    if value.dtype not in INDEX_DTYPES:  # the other byte order is not in it
+    if value.dtype not in INDEX_DTYPES:  # nor is a dtype of the other byte order
         raise TypeError(f"{caller}: {name} has dtype {value.dtype.str}; expected native int32 or int64")
     if value.ndim != 1:
         raise ValueError(f"{caller}: {name} has shape {value.shape}; expected one dimension")
@@ -153,7 +153,7 @@ def index_array(caller: str, name: str, value: Any, like: Any = None, like_name:
 
 
 def check_range(caller: str, name: str, values: Any, bound: int, bound_name: str) -> None:
-    """Raise ValueError unless every value is in 0..bound-1; names the first that is not."""
+    """Raise ValueError, naming the first value out of range, unless every value is in 0..bound-1."""
     if values.size == 0:
         return
     low, high = int(values.min()), int(values.max())
@@ -163,14 +163,14 @@ def check_range(caller: str, name: str, values: Any, bound: int, bound_name: str
 
 
 def shown(value: Any) -> str:
-    """Return how a message shows a value: Python refuses to write down an integer of thousands of digits."""
+    """Return the text of a value for messages; Python raises for an integer of thousands of digits."""
     if isinstance(value, int) and value.bit_length() > 1024:
         return f"an integer of {value.bit_length()} bits"
     return repr(value)
 
 
 def count(caller: str, name: str, value: Any, minimum: int = 0, maximum: int = LARGEST_INT) -> int:
-    """Return `value` as an int; TypeError unless it is one (a bool is none), ValueError if it is out of range."""
+    """Return `value` as an int; TypeError unless it is an integer (a bool is not), ValueError if it is out of range."""
     try:
         if isinstance(value, bool) or getattr(value, "dtype", None) == np.bool_:
             raise TypeError
@@ -184,14 +184,14 @@ def count(caller: str, name: str, value: Any, minimum: int = 0, maximum: int = L
 
 
 def most(dtype: np.dtype) -> int:
-    """Return how many nodes, segments or rows indices of this dtype can name, of those that any memory could hold."""
+    """Return the largest number of nodes, segments or rows that indices of this dtype can address, at most `MOST`."""
     return min(MOST, int(np.iinfo(dtype).max))
 
 
 def check_memory(caller: str, name: str, number: int, bytes_each: int) -> None:
-    """Raise MemoryError if arrays of `number` times so many bytes are more than this machine's memory.
+    """Raise MemoryError if arrays of `number` elements of `bytes_each` exceed this machine's memory.
 
-    Systems may grant more than they have, and end the process that writes to it.
+    Systems may grant more memory than they have, and kill the process that writes to it.
     """
     needed, there = number * bytes_each, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > there:
@@ -201,23 +201,37 @@ def check_memory(caller: str, name: str, number: int, bytes_each: int) -> None:
         )
 
 
-def order_by(caller: str, name: str, keys: Any, num_keys: int) -> tuple[Any, Any]:
-    """Offsets and positions of a stable sort by key: counting sort, linear in the number of positions.
+def is_ascending(keys: Any) -> bool:
+    """Whether no key is below the one before."""
+    return bool((keys[1:] >= keys[:-1]).all())
 
-    The first two arguments are for the message where the offsets of so many keys are more than the memory holds.
+
+def order_by(caller: str, name: str, keys: Any, num_keys: int) -> tuple[Any, Any]:
+    """Offsets and positions of a stable counting sort by key; its time is linear in the number of positions.
+
+    The first two arguments are for the error message if the memory cannot hold the offsets of `num_keys` keys. Keys
+    that are in order already are not sorted.
     """
-    xp, dtype = namespace_of(keys), keys.dtype
+    xp, dtype, in_order = namespace_of(keys), keys.dtype, is_ascending(keys)
     if xp is np:
         check_memory(caller, name, num_keys, 2 * dtype.itemsize)  # offsets and a copy of them
-        from scipy import sparse  # slow to import, and not needed to import trigraph
+    if in_order:
+        positions = xp.arange(keys.size, dtype=dtype)
+    if xp is not np:
+        counts = xp.bincount(keys, minlength=max(num_keys, 1))[:num_keys]
+        offsets = xp.concatenate([xp.zeros(1, dtype), xp.cumsum(counts).astype(dtype)])
+        positions = positions if in_order else xp.argsort(keys, kind="stable").astype(dtype)
+    elif in_order:
+        offsets = np.zeros(num_keys + 1, dtype)
+        last = np.flatnonzero(np.append(keys[1:] != keys[:-1], keys.size > 0))
+        offsets[keys[last] + 1] = last + 1
+        np.maximum.accumulate(offsets, out=offsets)
+    else:
+        from scipy import sparse  # imported here because it is slow
 
-        # The transposition of a sparse matrix is a counting sort: columns come out in order of appearance.
+        # Transposing a sparse matrix is a counting sort, which keeps equal keys in order of appearance.
         rows = np.array([0, keys.size], dtype=dtype)
         matrix = sparse.csr_matrix((np.arange(keys.size, dtype=dtype), keys, rows), shape=(1, max(num_keys, 1))).tocsc()
         offsets = np.asarray(matrix.indptr[: num_keys + 1], dtype)
         positions = np.asarray(matrix.data, dtype)
-    else:
-        counts = xp.bincount(keys, minlength=max(num_keys, 1))[:num_keys]
-        offsets = xp.concatenate([xp.zeros(1, dtype), xp.cumsum(counts).astype(dtype)])
-        positions = xp.argsort(keys, kind="stable").astype(dtype)
     return offsets, positions

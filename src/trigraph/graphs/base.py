@@ -1,4 +1,4 @@
-"""What all graph objects share: they are immutable, and lie on one device."""
+"""Shared by all graph objects, which are immutable and lie on one device."""
 
 from __future__ import annotations
 
@@ -21,15 +21,18 @@ R = TypeVar("R")
 
 
 def entered(*values: Any) -> contextlib.AbstractContextManager[Any]:
-    """Return the context in which the device of the first array, tensor or graph object on one is the current one."""
+    """Return the context in which the device of the first array, tensor or graph object on one is the current one.
+
+    That of a tensor has torch's stream and allocator, too.
+    """
     context: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
     for value in values:
         if array_kind(value) == "cupy":
             context = value.device
         elif is_tensor(value) and value.device.type == "cuda":
-            import cupy
+            from trigraph.torch.arrays import on_device
 
-            context = cupy.cuda.Device(value.device.index)
+            context = on_device(value)
         elif isinstance(value, Immutable) and getattr(value, "kind", "") == "cupy":  # which a new one has not yet
             import cupy
 
@@ -41,7 +44,7 @@ def entered(*values: Any) -> contextlib.AbstractContextManager[Any]:
 
 
 def on_device(function: Callable[P, R]) -> Callable[P, R]:
-    """Let a function run on the device of its arguments, whichever is the current one; see `entered`."""
+    """Make a function run on the device of its arguments instead of the current one; see `entered`."""
 
     @functools.wraps(function)
     def run(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -51,18 +54,14 @@ def on_device(function: Callable[P, R]) -> Callable[P, R]:
     return run
 
 
-PART_SIZE = 128  # positions of a row that kernels of the GPU panels take at a time
+PART_SIZE = 128  # positions of a row that a GPU kernel takes at a time
 
 
 class LongRows(NamedTuple):
-    """The rows of a CSR array that have more than PART_SIZE positions, and their parts of at most PART_SIZE positions.
+    """Rows of a CSR array with more than PART_SIZE positions, cut into parts of at most PART_SIZE positions.
 
-    Attributes
-    ----------
-    rows : array, shape (3, number of such rows)
-        Row, its first part, and the part after its last.
-    parts : array, shape (2, number of parts)
-        Row and first position.
+    `rows` has for each of them its row, its first part and the part after its last, `parts` for each part its row and
+    first position.
     """
 
     rows: Any
@@ -70,7 +69,7 @@ class LongRows(NamedTuple):
 
 
 def find_long_rows(offsets: Any) -> LongRows | None:
-    """Return the long rows of a CSR array, None if there is none; on a device this waits for their number."""
+    """Return the long rows of a CSR array, None if there is none; for a device array this synchronizes."""
     xp, dtype = namespace_of(offsets), offsets.dtype
     sizes = offsets[1:] - offsets[:-1]
     rows = xp.flatnonzero(sizes > PART_SIZE)
@@ -84,18 +83,18 @@ def find_long_rows(offsets: Any) -> LongRows | None:
     return LongRows(xp.stack([rows, firsts, ends]).astype(dtype), xp.stack([rows[of], begins]).astype(dtype))
 
 
-# Called with every new graph object, and once it is prepared: `trigraph.torch` makes tensors that view its arrays.
+# Called with every new graph object, and again when it is prepared: `trigraph.torch` makes tensors of its arrays.
 VIEWS: list[Callable[[Any], object]] = []
 
 
 class Immutable:
-    """Base of graph objects: attributes are set by ``_set`` alone, once, and a copy is the object itself."""
+    """Base of graph objects: attributes are set only once, by ``_set``, and a copy is the object itself."""
 
     __slots__ = ("__weakref__", "_built", "device", "kind")
 
-    kind: str  # "numpy" or "cupy"; "torch" for what torch has put together of tensors
+    kind: str  # "numpy" or "cupy"; "torch" for a graph that torch has assembled from tensors
     device: str  # "host", or the CUDA device of its arrays
-    _built: dict[str, Any]  # what is made when it is first asked for: orders, tensors
+    _built: dict[str, Any]  # orders and tensors, made at first use
 
     @staticmethod
     def _place(array: Any) -> dict[str, Any]:
@@ -103,7 +102,7 @@ class Immutable:
         return {"kind": array_kind(array) or "torch", "device": device_of(array), "_built": {}}
 
     def _set(self, **attributes: Any) -> None:
-        if hasattr(self, next(iter(attributes))):  # __init__ once more: calls may be running on what was checked
+        if hasattr(self, next(iter(attributes))):  # a second __init__, while calls may be using the checked arrays
             raise AttributeError(f"{type(self).__name__} is immutable; cannot initialize it again")
         self._assign(**attributes)
         for value in attributes.values():
@@ -115,7 +114,7 @@ class Immutable:
 
     @property
     def _key(self) -> tuple[Any, ...]:
-        """All that checks of a call look at: kind, device, numbers, and dtypes of the arrays that are there."""
+        """Everything that argument checks depend on: kind, device, numbers, and dtypes of the arrays present."""
         key: tuple[Any, ...] | None = self._built.get("key")
         if key is None:
             parts = (getattr(self, name) for name in type(self).__slots__)
@@ -127,12 +126,16 @@ class Immutable:
         """Return the long rows of the offsets called `name`; they are found once and kept, as by `prepare`."""
         key = f"long rows of {name}"
         if key not in self._built:
-            with entered(offsets):
+            with self._at_home():
                 rows = find_long_rows(offsets)
                 wait_for(offsets)
             self._built.setdefault(key, rows)
         found: LongRows | None = self._built[key]
         return found
+
+    def _at_home(self) -> contextlib.AbstractContextManager[Any]:
+        """Return the context in which arrays are allocated that the graph keeps: by torch where it has its tensors."""
+        return entered(self._built.get("tensors", (self,))[0])
 
     def _assign(self, **attributes: Any) -> None:
         for name, value in attributes.items():
@@ -152,7 +155,7 @@ class Immutable:
 
 
 def to_device(value: Any) -> Any:
-    """Return an argument with CuPy's arrays instead of NumPy's, graphs and segments too."""
+    """Return an argument (an array, a graph or segments) with CuPy arrays in place of NumPy arrays."""
     import cupy
 
     if isinstance(value, np.ndarray):

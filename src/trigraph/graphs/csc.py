@@ -1,8 +1,8 @@
 """Graph objects: validated once when they are built, immutable afterwards.
 
-A graph owns copies of its index arrays, so that what was range-checked cannot change under a kernel. NumPy's copies
-lie in bytes objects, which nothing makes writeable: neither ``setflags``, nor an array's base. CuPy has no read-only
-arrays: whoever writes to those of a graph on a device has a graph that nobody has checked.
+A graph owns copies of its index arrays, so that they cannot change after they were range-checked. NumPy copies lie in
+bytes objects, which cannot be made writeable, neither by ``setflags`` nor through the array's base. CuPy has no
+read-only arrays: writing to the arrays of a graph on a device leaves a graph that is no longer checked.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from trigraph.graphs.arrays import (
     count,
     frozen,
     index_array,
+    is_ascending,
     most,
     namespace_of,
     order_by,
@@ -30,7 +31,7 @@ from trigraph.table.graph_kinds import GRAPH_PARTS
 
 
 class ReverseCSC(NamedTuple):
-    """The orders the backward gathers in; arrays of the graph's kind and dtype.
+    """The orders in which derivatives gather; arrays have the graph's kind and dtype.
 
     Attributes
     ----------
@@ -52,7 +53,7 @@ class ReverseCSC(NamedTuple):
 
 
 def number_of(name: str, values: Any) -> int:
-    """Return the largest value + 1; ValueError if that is more than such values may name."""
+    """Return the largest value + 1; ValueError if that exceeds the limit for the dtype."""
     if values.size == 0:
         return 0
     number, largest = int(values.max()) + 1, most(values.dtype)
@@ -63,7 +64,7 @@ def number_of(name: str, values: Any) -> int:
 
 
 def _edge_rows(edge_ids: Any, num_edges: Any, ends: Any, name: str) -> tuple[Any, int]:
-    """Row of the edge arrays for each of `ends` (which messages call `name`), and the number of rows."""
+    """Row of the edge arrays for each element of `ends` (called `name` in messages), and the number of rows."""
     if edge_ids is None:
         rows = ends.size if num_edges is None else count("CSC", "num_edges", num_edges, maximum=most(ends.dtype))
         if rows < ends.size:
@@ -94,8 +95,8 @@ class CSC(Immutable):
     num_src_nodes : int, optional
         Defaults to the number of destinations.
     edge_ids : array, same dtype, shape (num_positions,), optional
-        Row of the edge arrays for each position (default: the position itself). Positions may share a row (its
-        gradients add up), rows may be unused (their gradients are exactly 0).
+        Row of the edge arrays for each position (default: the position itself). Positions may share a row, whose
+        gradients are then added up. Unused rows have gradients that are exactly 0.
     num_edges : int, optional
         Rows of edge arrays. Defaults to the number of positions, or ``max(edge_ids) + 1``.
 
@@ -106,9 +107,9 @@ class CSC(Immutable):
 
     Notes
     -----
-    Immutable, picklable and safe to share between threads. `prepare` builds the order of the backward; the first
-    backward calls it. Arrays of NumPy are read-only for good; CuPy's are not, and whoever writes to them has a graph
-    that nobody has checked.
+    Immutable, picklable and safe to share between threads. `prepare` builds the orders that derivatives gather in; the
+    first derivative calls it. NumPy arrays of a graph cannot be made writeable. CuPy arrays can be written to, and the
+    graph is then no longer checked.
 
     Examples
     --------
@@ -123,7 +124,7 @@ class CSC(Immutable):
     offsets: Any
     indices: Any
     edge_ids: Any
-    edges_in_order: bool  # no edge_ids were given: position p has row p
+    edges_in_order: bool  # position p has row p, since no edge_ids were given
     num_src_nodes: int
     num_dst_nodes: int
     num_positions: int
@@ -187,10 +188,10 @@ class CSC(Immutable):
         )
 
     def prepare(self) -> ReverseCSC:
-        """Build the order of the backward, once; later calls return what the first built.
+        """Build the orders that derivatives gather in; later calls return the result of the first.
 
-        Threads that come while it is being built build it, too, rather than wait: a lock would be held for ever in a
-        process forked meanwhile, and by a signal handler that interrupts its holder. All get the one done first.
+        Threads that call this at the same time all build it instead of waiting, and all get the one finished first. A
+        lock would never be released in a process forked meanwhile, or in a signal handler that interrupts its holder.
 
         Returns
         -------
@@ -198,8 +199,9 @@ class CSC(Immutable):
         """
         reverse: ReverseCSC | None = self._built.get("reverse")
         if reverse is None:
-            reverse = self._built.setdefault("reverse", self._build_reverse())
-            if self.kind == "cupy":  # calls then wait for nothing, and can be captured
+            with self._at_home():
+                reverse = self._built.setdefault("reverse", self._build_reverse())
+            if self.kind == "cupy":  # so that calls do not synchronize, and can be captured in a CUDA graph
                 self.long_rows("offsets", self.offsets)
                 self.long_rows("src_offsets", reverse.src_offsets)
                 if not self.edges_in_order:
@@ -208,17 +210,19 @@ class CSC(Immutable):
                 view(self)
         return reverse
 
-    @on_device
     def _build_reverse(self) -> ReverseCSC:
         xp = namespace_of(self.offsets)
-        # searchsorted instead of repeat: cupy's repeat needs its counts on the host.
-        positions = xp.arange(self.num_positions, dtype=self.offsets.dtype)
-        destinations = xp.searchsorted(self.offsets[1:], positions, side="right").astype(self.offsets.dtype)
+        dtype = self.offsets.dtype
+        if xp is np:
+            destinations = np.repeat(np.arange(self.num_dst_nodes, dtype=dtype), np.diff(self.offsets))
+        else:  # CuPy's repeat needs its counts on the host
+            positions = xp.arange(self.num_positions, dtype=dtype)
+            destinations = xp.searchsorted(self.offsets[1:], positions, side="right").astype(dtype)
         src_offsets, src_positions = map(frozen, order_by("CSC", "num_src_nodes", self.indices, self.num_src_nodes))
         if self.edges_in_order:
             if xp is np:
-                check_memory("CSC", "num_edges", self.num_edges, 2 * self.offsets.dtype.itemsize)
-            row_offsets, row_positions = xp.arange(self.num_edges + 1, dtype=self.offsets.dtype), self.edge_ids
+                check_memory("CSC", "num_edges", self.num_edges, 2 * dtype.itemsize)
+            row_offsets, row_positions = xp.arange(self.num_edges + 1, dtype=dtype), self.edge_ids
             row_offsets[self.num_positions :] = self.num_positions
         else:
             row_offsets, row_positions = order_by("CSC", "num_edges", self.edge_ids, self.num_edges)
@@ -229,11 +233,11 @@ class CSC(Immutable):
 
     @on_device
     def renumbered(self) -> tuple[CSC, Any]:
-        """Return the graph with nodes numbered so that neighbours are near each other, and the order of the old nodes.
+        """Return the graph with its nodes renumbered so that neighbours are close in memory, and the new order.
 
-        Operators gather the rows of neighbours, and take less time where these lie close together. That pays for graphs
-        which have such an order but came in another, such as meshes and atoms; random graphs gain nothing. The numbers
-        are those of SciPy's reverse Cuthill-McKee, made on the host.
+        Operators gather the rows of neighbours, which is faster if these lie close together. Renumbering helps meshes
+        and atoms that were numbered in another order; it does not help random graphs. The order is SciPy's reverse
+        Cuthill-McKee order, computed on the host.
 
         Returns
         -------
@@ -246,7 +250,7 @@ class CSC(Immutable):
         Raises
         ------
         ValueError
-            If there are not as many destinations as sources, which must be the same nodes, or more than 2^31 - 1.
+            If the numbers of destinations and sources differ (they must be the same nodes), or exceed 2^31 - 1.
         """
         from scipy.sparse import csr_array
         from scipy.sparse.csgraph import reverse_cuthill_mckee
@@ -287,7 +291,7 @@ class CSC(Immutable):
         ----------
         src, dst : arrays of int32 or int64, shape (num_edges,)
         num_src_nodes, num_dst_nodes : int, optional
-            Default to the largest value + 1; when only one is given, or neither, both default to the larger of the two.
+            Default to the largest value + 1; if one or both are missing, both default to the larger of the two.
         edge_ids : array, shape (num_edges,), optional
             Row of the edge arrays for each edge (default: its place in `src`).
         num_edges : int, optional
@@ -301,6 +305,7 @@ class CSC(Immutable):
         dst = index_array("CSC", "dst", dst, src, "src")
         if dst.size != src.size:
             raise ValueError(f"CSC: dst has shape {dst.shape}; expected {src.shape}, the shape of src")
+        in_order = edge_ids is None and is_ascending(dst)
         edge_ids, rows = _edge_rows(edge_ids, num_edges, src, "src")
         numbers = [
             None if value is None else count("CSC", name, value, maximum=most(src.dtype))
@@ -311,9 +316,12 @@ class CSC(Immutable):
         check_range("CSC", "src", src, n_src, "num_src_nodes")
         check_range("CSC", "dst", dst, n_dst, "num_dst_nodes")
         offsets, order = order_by("CSC", "num_dst_nodes", dst, n_dst)
+        if in_order:  # then no look-up of rows is needed
+            return cls(offsets, src, n_src, None, rows)
         return cls(offsets, src[order], n_src, edge_ids[order], rows)
 
     @classmethod
+    @on_device
     def from_edge_index(cls, edge_index: Any, num_nodes: int | None = None) -> CSC:
         """Build from PyTorch Geometric's ``edge_index``: row 0 sources, row 1 destinations.
 
@@ -340,7 +348,7 @@ class CSC(Immutable):
         ----------
         matrix : scipy.sparse matrix or array, shape (num_dst_nodes, num_src_nodes)
             Stored entries of ``matrix.tocsr()`` are edges, explicit zeros included, and rows of the edge arrays are in
-            the order of its ``data``. (SciPy adds up the duplicates of a COO matrix on the way, those of CSR it keeps.)
+            the order of its ``data``. (``tocsr`` adds up duplicates of a COO matrix, and keeps those of a CSR matrix.)
         """
         from scipy import sparse
 
@@ -359,8 +367,8 @@ class CSC(Immutable):
         Parameters
         ----------
         graph : networkx.Graph, DiGraph, MultiGraph or MultiDiGraph
-            Edge u -> v of a directed graph is an in-edge of v. An undirected edge becomes two positions that share the
-            row of ``list(graph.edges)`` it has (a self loop one position).
+            Edge u -> v of a directed graph is an in-edge of v. An undirected edge becomes two positions that share a
+            row, its place in ``list(graph.edges)``; a self loop becomes one position.
         """
         if not (hasattr(graph, "is_directed") and hasattr(graph, "edges")):
             raise TypeError(f"CSC: graph is a {type(graph).__name__}; expected a networkx graph")

@@ -1,7 +1,7 @@
-"""Edges of an interatomic graph, the edges that meet them, and which of those an angular sum leaves out.
+"""Edges of an interatomic graph, the edges adjacent to them, and the edges that an angular sum leaves out.
 
 For the edge e = (j -> i) the sum of `agg_edge_to_edge` runs over the in-edges e' = (k -> j) of its source, except those
-that the exclusion rule leaves out. All that is decided when the graph is built, never at a call.
+that the exclusion rule leaves out. They are found when the graph is built, not at each call.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ class SortedEdges(NamedTuple):
 class NeighborEdges(NamedTuple):
     """A graph of neighbours, sorted by source, destination and shift.
 
-    For other positions of the same atoms ``vec = positions[graph.src] - positions[graph.dst] + offset``, and for
-    another cell ``offset = shifts @ cell``. `vec` and `offset` (num_edges, 3) have the dtype and unit of the positions;
-    `shifts` (num_edges, 3) are whole cells, ASE's S with i = dst and j = src.
+    For other positions of the same atoms, compute ``vec = positions[graph.src] - positions[graph.dst] + offset``, and
+    for another cell, ``offset = shifts @ cell``. `vec` and `offset` (num_edges, 3) have the dtype and unit of the
+    positions; `shifts` (num_edges, 3) count whole cells: ASE's S with i = dst and j = src.
     """
 
     graph: EdgeGraph
@@ -85,8 +85,8 @@ class EdgeGraph(Immutable):
     shifts : array of int32 or int64, shape (num_edges, 3), optional
         Cells crossed by each edge: ASE's S with i = dst and j = src. The reverse of (j, i, S) is (i, j, -S).
     vec : array of float32 or float64, shape (num_edges, 3), optional
-        Vector of each edge. It decides which edge is the reverse if `shifts` is not given: the one with the opposite
-        vector, within 64 eps of its length. Not kept.
+        Vector of each edge, not kept. Without `shifts`, the reverse of an edge is the one with the opposite vector,
+        within 64 eps of its length.
 
     Attributes
     ----------
@@ -99,8 +99,8 @@ class EdgeGraph(Immutable):
     reverse_start, reverse_stop : arrays, shape (num_edges,)
         Edges from dst[e] to src[e], periodic images included: ``dst_edge_index[reverse_start[e]:reverse_stop[e]]``.
     reverse_edge : array, shape (num_edges,), or None
-        The very reverse of each edge, -1 where there is none. None if nothing tells it: there are parallel edges, and
-        neither `shifts` nor `vec` was given.
+        The reverse of each edge, the one with the opposite vector; -1 if there is none. None if it is ambiguous: there
+        are parallel edges, and neither `shifts` nor `vec` was given.
     num_nodes, num_edges : int
     max_in_degree, max_out_degree : int
     has_parallel_edges : bool
@@ -114,8 +114,7 @@ class EdgeGraph(Immutable):
 
     Notes
     -----
-    Immutable, picklable and safe to share between threads; arrays on a device can be written to all the same (see
-    `CSC`).
+    Immutable, picklable and safe to share between threads; but arrays on a device can be written to (see `CSC`).
 
     Examples
     --------
@@ -153,12 +152,12 @@ class EdgeGraph(Immutable):
         self._build(src, dst, num_nodes, shifts, vec, None)
 
     def _build(self, src: Any, dst: Any, num_nodes: int, shifts: Any, vec: Any, reverse_edge: Any) -> None:
-        """Set every attribute; the reverse of an edge is decided by what is given of the last three."""
+        """Set every attribute; whichever of the last three arguments is given determines the reverse edges."""
         xp, dtype = namespace_of(src), src.dtype
-        # src is sorted: the order by source is the edges' own.
+        # src is sorted, so that the order by source is the order of the edges.
         src_offsets, _ = order_by("EdgeGraph", "num_nodes", src, num_nodes)
         dst_offsets, by_dst = order_by("EdgeGraph", "num_nodes", dst, num_nodes)
-        # The in-edges of a node are in ascending order of their source, so that those from one node are neighbours.
+        # The in-edges of a node ascend by source, so that those from one source are contiguous.
         pairs = _pair_number(dst[by_dst], src[by_dst], num_nodes)
         wanted = _pair_number(src, dst, num_nodes)
         start, stop = xp.searchsorted(pairs, wanted, side="left"), xp.searchsorted(pairs, wanted, side="right")
@@ -202,7 +201,7 @@ class EdgeGraph(Immutable):
         Parameters
         ----------
         src, dst, num_nodes, shifts, vec
-            As of `EdgeGraph`, edges in any order.
+            As for `EdgeGraph`, with edges in any order.
 
         Returns
         -------
@@ -212,7 +211,7 @@ class EdgeGraph(Immutable):
         Raises
         ------
         TypeError, ValueError
-            As `EdgeGraph`; where two edges are the reverse of one, their numbers are those in the sorted order.
+            As for `EdgeGraph`; if an edge has two reverses, the message gives their numbers in the sorted order.
         """
         like = src
         src, dst, num_nodes = _check_ends(src, dst, num_nodes)
@@ -239,8 +238,8 @@ class EdgeGraph(Immutable):
         Returns
         -------
         NeighborEdges
-            The graph (int64), and `vec`, `offset` and `shifts` of its edges: tensors where `positions` is one, without
-            a gradient.
+            The graph (int64), and `vec`, `offset` and `shifts` of its edges. If `positions` is a tensor, they are
+            tensors without a gradient.
 
         Raises
         ------
@@ -271,7 +270,7 @@ class EdgeGraph(Immutable):
         Returns
         -------
         NeighborEdges
-            As `from_positions`.
+            As for `from_positions`.
         """
         if not all(hasattr(atoms, name) for name in ("positions", "cell", "pbc")):
             raise TypeError(f"EdgeGraph: atoms is a {type(atoms).__name__}; expected an ase.Atoms")
@@ -283,7 +282,7 @@ class EdgeGraph(Immutable):
         Parameters
         ----------
         exclude : {"node", "edge", None}
-            "node": those that come from the edge's own destination. "edge": only the edge's very reverse.
+            "node": those that come from the edge's own destination. "edge": only the edge's reverse (`reverse_edge`).
         operator : str
             For the messages.
 
@@ -295,7 +294,7 @@ class EdgeGraph(Immutable):
         Raises
         ------
         TypeError, ValueError
-            If there is no such rule, or it is "edge" and nothing tells the reverse of an edge.
+            If there is no such rule, or it is "edge" and the reverse of an edge is ambiguous.
         """
         if exclude is not None and not isinstance(exclude, str):
             raise TypeError(f"{operator}: exclude is a {type(exclude).__name__}; expected 'node', 'edge' or None")
@@ -310,7 +309,7 @@ class EdgeGraph(Immutable):
 
     @on_device
     def require_reverse(self, operator: str) -> None:
-        """Raise ValueError if nothing tells which of several parallel edges is the reverse of an edge."""
+        """Raise ValueError if it is unknown which of several parallel edges is the reverse of an edge."""
         if self.reverse_edge is not None:
             return
         src, dst = self.src[self.dst_edge_index], self.dst[self.dst_edge_index]
@@ -355,7 +354,7 @@ class EdgeGraph(Immutable):
         return Triplets(outer.astype(dtype), self.dst_edge_index[position])
 
     def prepare(self) -> EdgeGraph:
-        """Return itself: every order is built with the object; other graphs build the backward's here."""
+        """Return the graph itself, which has every order already; `CSC` builds the orders of derivatives here."""
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -367,7 +366,7 @@ class EdgeGraph(Immutable):
 
 @on_device
 def with_reverse(src: Any, dst: Any, num_nodes: int, reverse_edge: Any) -> EdgeGraph:
-    """Build a graph whose reverse edges are known, everything checked: those of a pickle, or of a part of a graph."""
+    """Build a graph with known reverse edges (of a pickle or a part of a graph), and check everything."""
     src, dst, num_nodes = _check_ends(src, dst, num_nodes)
     _check_sorted(src)
     if reverse_edge is not None:
@@ -378,7 +377,7 @@ def with_reverse(src: Any, dst: Any, num_nodes: int, reverse_edge: Any) -> EdgeG
 
 
 def _check_reverse(src: Any, dst: Any, reverse_edge: Any) -> Any:
-    """Return a copy; raise unless each edge's reverse goes back, and has that edge as its own."""
+    """Return a copy of the reverse edges; raise unless each connects the same nodes, and its reverse is the edge."""
     xp = namespace_of(src)
     reverse_edge = index_array("EdgeGraph", "reverse_edge", reverse_edge, src, "src")
     if reverse_edge.size != src.size:
@@ -415,7 +414,7 @@ def _check_sorted(src: Any) -> None:
 
 
 def _check_rows(name: str, value: Any, src: Any, dtypes: tuple[Any, ...]) -> Any:
-    """Array of one row of three for each edge."""
+    """Check an array with a row of three for each edge."""
     kind, expected = array_kind(src), " or ".join(d.name for d in dtypes)
     value = as_array(value, f"EdgeGraph: {name}")
     if array_kind(value) != kind:
@@ -432,7 +431,7 @@ def _check_rows(name: str, value: Any, src: Any, dtypes: tuple[Any, ...]) -> Any
 
 
 def _check_geometry(src: Any, dst: Any, shifts: Any, vec: Any) -> tuple[Any, Any]:
-    """Shapes and kinds, and that no edge is known to have zero length."""
+    """Check shapes and kinds, and that no edge is known to have zero length."""
     xp = namespace_of(src)
     if shifts is not None:
         shifts = _check_rows("shifts", shifts, src, INDEX_DTYPES)

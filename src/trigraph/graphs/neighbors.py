@@ -15,8 +15,8 @@ FLOATS = (np.dtype(np.float32), np.dtype(np.float64))
 LARGEST_SHIFT = 2**19
 # Squares of positions, cells and cutoffs up to here do not overflow, nor does the square of its inverse underflow.
 LARGEST_NUMBER = 2.0**500
-# In a cell with a periodic direction, the others are searched this many cutoffs from the origin: the search is done in
-# float64, and 26 of its 52 bits are then left below a cutoff.
+# In a cell with a periodic direction, atoms may be this many cutoffs from the origin along the other directions. The
+# search uses float64, of whose 52 bits 26 are then left for distances below the cutoff.
 MOST_CUTOFFS = 2**26
 
 
@@ -25,18 +25,18 @@ def neighbors(
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return source, destination, shifts and offset of every pair closer than the cutoff, sorted by the first three.
 
-    Arguments, shapes and errors are those of ``EdgeGraph.from_positions``; offsets have the dtype of the positions.
+    Arguments, shapes and errors are as for ``EdgeGraph.from_positions``; offsets have the dtype of the positions.
     """
     _check_matrix("positions", positions, "(num_nodes, 3)")
     pbc = _check_pbc(pbc)
     box = np.zeros((3, 3)) if cell is None else _check_matrix("cell", cell, "(3, 3)").astype(np.float64)
-    # Zeros for the other directions, not a selection: NumPy 2.0 to 2.4.0 knows no rank of a matrix without rows.
+    # Zero the other rows instead of dropping them: NumPy 2.0 to 2.4.0 raises for the rank of a matrix without rows.
     if np.linalg.matrix_rank(box * pbc[:, None]) < pbc.sum():
         came = None if cell is None else box.tolist()
         raise ValueError(
             f"EdgeGraph: cell is {came} with pbc {pbc.tolist()}; expected independent vectors in periodic directions"
         )
-    most_cells = _most_cells(positions.dtype)
+    most_cells = most_cells_of(positions.dtype)
     src, dst, shifts = _pairs(positions.astype(np.float64), _check_cutoff(cutoff), box, pbc, most_cells)
     return src, dst, shifts, _offset(shifts, box).astype(positions.dtype)
 
@@ -51,7 +51,7 @@ def _check_pbc(pbc: Any) -> np.ndarray:
 
 
 def _check_matrix(name: str, value: Any, expected: str) -> np.ndarray:
-    """Finite floating array of rows of three; `expected` is its shape."""
+    """Check that an array is finite, floating and has rows of three; `expected` is the shape named in messages."""
     if array_kind(value) != "numpy":
         raise TypeError(
             f"EdgeGraph: {name} is a {type(value).__name__}; expected a numpy.ndarray or a CPU tensor of float32 or "
@@ -79,11 +79,11 @@ def _check_cutoff(cutoff: Any) -> float:
     return number
 
 
-def _most_cells(dtype: np.dtype) -> int:
+def most_cells_of(dtype: np.dtype) -> int:
     """Return how many cells from the origin an atom may be along a periodic direction.
 
-    A position that is N cells away is rounded by up to N eps / 2 of a cell: half of the digits are left where N is
-    1 / sqrt(eps). Two atoms on opposite sides are twice as far from each other as one from the origin.
+    A position that is N cells away is rounded by up to N eps / 2 of a cell, which leaves half of the digits for
+    N = 1 / sqrt(eps). Two atoms on opposite sides of the origin can be twice that far from each other.
     """
     return min(int(float(np.finfo(dtype).eps) ** -0.5), LARGEST_SHIFT // 2)
 
@@ -91,11 +91,11 @@ def _most_cells(dtype: np.dtype) -> int:
 def _pairs(
     positions: np.ndarray, cutoff: float, cell: np.ndarray, pbc: np.ndarray, most_cells: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Source, destination and shifts of every pair closer than the cutoff, sorted by all of these."""
+    """Return source, destination and shifts of every pair closer than the cutoff, sorted by all of these."""
     if len(positions) == 0:
         return np.zeros(0, np.int64), np.zeros(0, np.int64), np.zeros((0, 3), np.int64)
     box, moved, crossed = _search_box(positions, cutoff, cell, pbc, most_cells)
-    # Searched a little further and decided here, by distances that are the same bits for an edge and its reverse.
+    # Search a little further and select here, by distances that are bitwise equal for an edge and its reverse.
     reach = _reach(box, 1.000001 * cutoff, len(positions))
     i, j, shifts = (a.astype(np.int64) for a in _neighbor_list(moved / reach, 1.0, box / reach, pbc))
     shifts += crossed[i] - crossed[j]
@@ -106,7 +106,7 @@ def _pairs(
 
 
 def _offset(shifts: np.ndarray, cell: np.ndarray) -> np.ndarray:
-    """``shifts @ cell``, exactly odd in the shifts, which a matrix product need not be."""
+    """``shifts @ cell``, but exactly odd in the shifts, which a matrix product need not be."""
     total: np.ndarray = shifts[:, :1] * cell[0] + shifts[:, 1:2] * cell[1] + shifts[:, 2:] * cell[2]
     return total
 
@@ -114,12 +114,12 @@ def _offset(shifts: np.ndarray, cell: np.ndarray) -> np.ndarray:
 def _search_box(
     positions: np.ndarray, cutoff: float, cell: np.ndarray, pbc: np.ndarray, most_cells: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Cell that holds all atoms, the atoms moved into it, and by how many whole cells each was moved back.
+    """Return a cell that holds all atoms, the atoms moved into it, and by how many cells each was moved back.
 
-    Neighbour lists sort atoms into parts of the cell. Along directions that are not periodic, without a cell that
-    fits, a molecule is one part and costs the square of its size; with one that holds much empty space, the parts cost
-    memory. Shifts along these directions are zero, so that the vectors chosen here appear in no result. Along periodic
-    directions neighbour lists take atoms outside of the cell, but matscipy's counts the cells in int32.
+    Neighbour lists sort atoms into bins of the cell. Along directions that are not periodic, the cell has to fit the
+    atoms: otherwise all atoms share one bin, which takes quadratic time, or empty bins take memory. Shifts along these
+    directions are zero, so that the vectors chosen here appear in no result. Along periodic directions neighbour lists
+    accept atoms outside the cell, but matscipy counts the cells in int32.
     """
     box = cell.copy()
     periodic = box[pbc]
@@ -137,9 +137,9 @@ def _search_box(
 def _check_distances(
     positions: np.ndarray, at: np.ndarray, units: np.ndarray, pbc: np.ndarray, most_cells: int
 ) -> None:
-    """Raise ValueError unless atoms are near the origin, in cells along periodic directions, in cutoffs along others.
+    """Raise ValueError if an atom is too many cells (along periodic directions) or cutoffs (others) from the origin.
 
-    Where no direction is periodic, nothing is rounded, and atoms may be anywhere.
+    If no direction is periodic, nothing is rounded, and atoms may be anywhere.
     """
     most = np.where(pbc, most_cells, MOST_CUTOFFS if pbc.any() else math.inf)
     bad = ~(np.abs(at) < (most + 1) * units)
@@ -154,9 +154,9 @@ def _check_distances(
 
 
 def _reach(box: np.ndarray, cutoff: float, num_nodes: int) -> float:
-    """Return how far to search: the cutoff, or more where the box has so many parts of that width that most are empty.
+    """Return how far to search: the cutoff, or more if bins of that width would be too many and mostly empty.
 
-    Neighbour lists keep something for each part, and count them in int32: at most 2^20 parts, or one for each atom.
+    Neighbour lists store data for each bin and count bins in int32. There are at most 2^20 bins, or one for each atom.
     """
     heights = 1 / np.linalg.norm(np.linalg.inv(box / cutoff), axis=0)
     reach = 1.0
@@ -166,9 +166,9 @@ def _reach(box: np.ndarray, cutoff: float, num_nodes: int) -> float:
 
 
 def _groups(at: np.ndarray, cutoff: float) -> tuple[np.ndarray, np.ndarray]:
-    """For each coordinate the lowest one of its group, and where that is to be, so that little space is empty.
+    """Return the lowest coordinate of each one's group, and its new value, so that little space stays empty.
 
-    No gap within a group is wider than two cutoffs, and all gaps between groups are that wide afterwards.
+    Gaps within a group are at most two cutoffs wide. Gaps between groups are two cutoffs wide afterwards.
     """
     order = np.argsort(at, kind="stable")
     ascending = at[order]
@@ -181,7 +181,7 @@ def _groups(at: np.ndarray, cutoff: float) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _neighbor_list(positions: np.ndarray, cutoff: float, cell: np.ndarray, pbc: np.ndarray) -> Any:
-    """Return ASE's i, j and S, from matscipy if it is there: the same pairs, sooner."""
+    """Return ASE's i, j and S; from matscipy if it is installed, which gives the same pairs faster."""
     try:
         from matscipy.neighbours import neighbour_list
     except ImportError:

@@ -1,4 +1,4 @@
-"""Which edge is the very reverse of an edge: told by the cells it crosses, by its vector, or by its ends alone."""
+"""Find the reverse of each edge: by the cells it crosses, by its vector, or by its ends alone."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import numpy as np
 from trigraph.graphs.arrays import namespace_of
 from trigraph.graphs.neighbors import LARGEST_SHIFT
 
-# Rounding allowed between a vector and the opposite of its reverse, in units of eps of their dtype.
+# Allowed relative difference of a vector and minus the vector of its reverse, in units of eps of their dtype.
 OPPOSITE = 64
 
 
 def reverse_position(src: Any, dst: Any, by_dst: Any, pairs: Any, start: Any, stop: Any, shifts: Any, vec: Any) -> Any:
-    """Position in `by_dst` of the very reverse of each edge, -1 where there is none."""
+    """Position in `by_dst` of the reverse of each edge, -1 if there is none."""
     xp = namespace_of(src)
     if src.size == 0:
         return start
     if shifts is None and vec is None:
-        # No parallel edges: the one edge back is the reverse. No edge is its own.
+        # Without parallel edges, the one edge back is the reverse. No edge is its own reverse.
         return xp.where((stop - start == 1) & (src != dst), start, -1)
     if shifts is not None:
         base = 2 * LARGEST_SHIFT + 1
@@ -28,8 +28,8 @@ def reverse_position(src: Any, dst: Any, by_dst: Any, pairs: Any, start: Any, st
         odd = (digits[:, 0] * base + digits[:, 1]) * base + digits[:, 2]
     else:
         odd = _projection(vec)
-    # `odd` changes sign with the edge's direction. Sorted by pair and by it, the candidates of an edge are in
-    # pairs' own range start:stop, and the reverse is found there by bisection.
+    # `odd` changes sign with the edge's direction. After a sort by pair and `odd`, the candidates of an edge are in
+    # its range start:stop, where bisection finds the reverse.
     order = xp.argsort(odd[by_dst], kind="stable")
     order = order[xp.argsort(pairs[order], kind="stable")]
     values = odd[by_dst[order]]
@@ -41,13 +41,13 @@ def reverse_position(src: Any, dst: Any, by_dst: Any, pairs: Any, start: Any, st
 
 
 def _projection(vec: Any) -> Any:
-    """Component along a direction in which no two vectors of a cubic lattice agree; exactly odd in `vec`."""
+    """Component along a direction that separates any two vectors of a cubic lattice; exactly odd in `vec`."""
     x, y, z = (vec[:, c].astype(np.float64) for c in range(3))
     return math.sqrt(0.2) * x + math.sqrt(0.3) * y + math.sqrt(0.5) * z
 
 
 def _first_not_below(values: Any, targets: Any, start: Any, stop: Any) -> Any:
-    """First index of start:stop, where `values` ascends, whose value is not below the target, or `stop`."""
+    """First index in start:stop, where `values` ascends, whose value is not below the target; else `stop`."""
     xp = namespace_of(values)
     low, high = start, stop
     for _ in range(int((stop - start).max()).bit_length()):
@@ -78,10 +78,10 @@ def _reverse_by_shift(values: Any, targets: Any, start: Any, stop: Any, edges: A
 
 
 def _reverse_by_vector(values: Any, targets: Any, start: Any, stop: Any, edges: Any, vec: Any) -> Any:
-    """Place of the nearest candidate, where |v + v'| <= 64 eps |v|.
+    """Position of the nearest candidate with |v + v'| <= 64 eps |v|.
 
-    A candidate that is opposite to sqrt(eps) but not to 64 eps is no other image of the pair, whose distance would be
-    a lattice vector, but a reverse with too much rounding: that is refused.
+    A candidate that is opposite within sqrt(eps) but not within 64 eps raises. It is not another image of the pair,
+    which would differ by a lattice vector, but a reverse edge with too much rounding.
     """
     xp = namespace_of(values)
     eps = float(np.finfo(vec.dtype).eps)
@@ -96,7 +96,7 @@ def _reverse_by_vector(values: Any, targets: Any, start: Any, stop: Any, edges: 
         if e.size == 0:
             break
         candidate = edges[cursor[e]]
-        # The longer of the two lengths, so that being the reverse is mutual.
+        # Use the longer of the two lengths, so that the relation is symmetric.
         scale = xp.maximum(length[e], length[candidate])
         gap = _length(v[e] + v[candidate]) / scale
         twice = (gap <= OPPOSITE * eps) & (nearest[e] <= OPPOSITE * eps)

@@ -1,4 +1,4 @@
-"""Segments: which members add up to which sum."""
+"""Segments: the members of each sum."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Segments(Immutable):
     max_size : int
         Members of the largest segment.
     is_sorted : bool
-        Whether `index` never decreases, so that a member's place in `order` is its number.
+        Whether `index` never decreases, so that `order` is the identity.
 
     Raises
     ------
@@ -39,8 +39,8 @@ class Segments(Immutable):
 
     Notes
     -----
-    Immutable, picklable and safe to share between threads; arrays on a device can be written to all the same (see
-    `CSC`). Arrays over members stay in the caller's order. Building takes linear time on the host.
+    Immutable, picklable and safe to share between threads; but arrays on a device can be written to (see `CSC`).
+    Arrays over members stay in the caller's order. Building takes linear time on the host.
 
     Examples
     --------
@@ -76,7 +76,7 @@ class Segments(Immutable):
             **self._place(index),
             is_sorted=bool((index[1:] >= index[:-1]).all()),
         )
-        if self.kind == "cupy" and self.max_size > PART_SIZE:  # calls then wait for nothing, and can be captured
+        if self.kind == "cupy" and self.max_size > PART_SIZE:  # so that calls do not synchronize, and can be captured
             self.long_rows("offsets", self.offsets)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -89,5 +89,5 @@ class Segments(Immutable):
         )
 
     def prepare(self) -> Segments:
-        """Return itself: every order is built with the object; other graphs build the backward's here."""
+        """Return the object itself, which has every order already; `CSC` builds the orders of derivatives here."""
         return self

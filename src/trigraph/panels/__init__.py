@@ -1,4 +1,4 @@
-"""The front door: one checked function for each operator, and the panels that compute."""
+"""The public functions, which check their arguments (the front door), and the panels that compute."""
 
 from trigraph.panels.choice import choose_panel, panel_function, unavailable
 from trigraph.panels.front_door import FUNCTIONS, execute, raise_named

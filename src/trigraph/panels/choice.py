@@ -1,4 +1,4 @@
-"""The panels, and which of them serves a call."""
+"""The panels, and the choice of one for a call."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from trigraph.table.public import PANELS
 
 @cache
 def panel_function(panel: str, name: str) -> Callable[..., Any]:
-    """Return a function of one panel: the unchecked one of an operator, or ``execute``, which runs a checked call."""
+    """Return a function of a panel: an operator without argument checks, or ``execute``, which runs a checked call."""
     function: Callable[..., Any] = getattr(importlib.import_module(PANELS[panel][0]), name)
     return function
 
 
 def choose_panel(op: Operator, values: dict[str, Any], panel: Any) -> str:
-    """Return the panel that was asked for, or the one that goes with the arrays."""
+    """Return the panel that was asked for, by default the one for the kind of the arrays."""
     if panel is None:
         for a in op.arguments:
             if type(values[a.name]) is not np.ndarray and array_kind(values[a.name]) == "cupy":
@@ -38,7 +38,7 @@ def choose_panel(op: Operator, values: dict[str, Any], panel: Any) -> str:
 
 @cache
 def unavailable(name: str) -> str:
-    """Why a panel cannot run here; "" if it can."""
+    """Return the reason why a panel cannot run here; "" if it can."""
     if PANELS[name][1] == "cupy":
         try:
             import cupy

@@ -18,14 +18,14 @@ from trigraph.table.public import PANELS, docstring, public_signature, publish
 
 
 def raise_named(op: Operator, error: MemoryError) -> NoReturn:
-    """Raise an error again, with the operator's name if it has none."""
+    """Raise an error again, adding the operator's name if the message lacks it."""
     try:
         if type(error).__module__.partition(".")[0] == "cupy" or str(error).startswith(f"{op.name}: "):
             raise error
         raise MemoryError(f"{op.name}: {str(error) or 'out of memory'}") from error
     finally:
-        # An error holds the calls it went through. If this call held the error in turn, the memory of the others would
-        # be free only when Python looks for cycles.
+        # An error refers to the frames it passed. If this frame also referred to the error, the memory of these frames
+        # would be freed only by the next search for reference cycles.
         del error
 
 
@@ -52,14 +52,14 @@ def front_door(op: Operator) -> Callable[..., Any]:
 
 
 def execute(op: Operator, checked: Checked, panel: str) -> Any:
-    """Run a call that has passed every check in a panel, and return what the public function returns."""
+    """Run a checked call in a panel, and return the result of the public function."""
     out = {n: a[..., 0] if n in checked.columns else a for n, a in checked.out.items()}
     run = panel_function(panel, "execute")
     return _restore(op, run(op, checked.values, checked.sizes, checked.wanted, out, checked.kept), checked)
 
 
 def _restore(op: Operator, result: Any, checked: Checked) -> Any:
-    """Return the caller's own arrays, and columns with the trailing axis their input had."""
+    """Return the result with the caller's own output arrays, and with the trailing axis of column inputs restored."""
     if op.single:
         return next(iter(checked.out.values()), result)
     if not checked.columns and not checked.out:

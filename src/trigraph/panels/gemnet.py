@@ -1,7 +1,7 @@
-"""BasisEmbedding of GemNet-OC in one function for each order; its three forms are operators of the table.
+"""BasisEmbedding of GemNet-OC, with one function for each order; its three forms are operators of the table.
 
-Which form is meant follows from the arguments: a `weight` of rank 2 is the purely radial layer, one of rank 3 has a
-spherical part, which `sph_basis` and `triplets` complete.
+The arguments determine the form: a `weight` of rank 2 is the purely radial layer; one of rank 3 has a spherical part,
+to which `sph_basis` and `triplets` apply the spherical basis.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from trigraph.panels.front_door import FUNCTIONS
 
 
 class BasisEmbeddingBwd(NamedTuple):
-    """What `basis_embedding_bwd` returns; None where a derivative was not asked for, or there is no such input."""
+    """Result of `basis_embedding_bwd`; None for a derivative that was not asked for, or whose input is absent."""
 
     rad_basis: Any
     weight: Any
@@ -21,7 +21,7 @@ class BasisEmbeddingBwd(NamedTuple):
 
 
 class BasisEmbeddingBwd2(NamedTuple):
-    """What `basis_embedding_bwd2` returns; None where a derivative was not asked for, or there is no such input."""
+    """Result of `basis_embedding_bwd2`; None for a derivative that was not asked for, or whose input is absent."""
 
     grad_rad_W1: Any
     rad_basis: Any
@@ -30,7 +30,7 @@ class BasisEmbeddingBwd2(NamedTuple):
 
 
 def form_of(owner: str, weight: Any, sph_basis: Any, triplets: Any) -> str:
-    """Return the form the arguments are meant for: "radial", "spherical" or "triplets"; its operator checks them."""
+    """Return the form that the arguments select: "radial", "spherical" or "triplets"; its operator checks them."""
     if (sph_basis is None) != (triplets is None):
         missing, present = ("triplets", "sph_basis") if triplets is None else ("sph_basis", "triplets")
         raise TypeError(f"{owner}: {missing} is None, but {present} is given; expected both or neither")
@@ -40,7 +40,7 @@ def form_of(owner: str, weight: Any, sph_basis: Any, triplets: Any) -> str:
 
 
 def _derivative(result: Any, order: str, arrays: dict[str, Any], triplets: Any, wrt: Any, out: Any, panel: Any) -> Any:
-    """Call the operator that a derivative of some arrays is meant for; return its fields as a `result`."""
+    """Call the derivative of the form that the arrays select; return its fields as a `result`."""
     owner = f"basis_embedding_{order}"
     form = form_of(owner, arrays["weight"], arrays["sph_basis"], triplets)
     fields = result._fields if wrt is None else checked_names(owner, result._fields, wrt)
@@ -56,30 +56,30 @@ def _derivative(result: Any, order: str, arrays: dict[str, Any], triplets: Any, 
 def basis_embedding_fwd(
     rad_basis: Any, weight: Any, sph_basis: Any = None, triplets: Any = None, *, out: Any = None, panel: Any = None
 ) -> Any:
-    """Embed a radial, and a circular or spherical, basis: GemNet-OC's BasisEmbedding, ragged.
+    """Embed a radial basis and, optionally, a circular or spherical one: GemNet-OC's BasisEmbedding without padding.
 
     Parameters
     ----------
     rad_basis : array of float32 or float64, shape (num_edges, num_radial)
     weight : array, shape (interm, num_radial) or (num_radial, num_spherical, interm)
-        As the layer stores it: without, or with a spherical part.
+        As stored by the layer without, or with, a spherical part.
     sph_basis : array, shape (num_triplets, num_spherical), optional
     triplets : Segments, optional
         Outer edge of each triplet; given with `sph_basis`.
     out : array or mapping, optional
-        Where to write.
+        Where to write the result.
     panel : str, optional
-        As of every operator.
+        As for every operator.
 
     Returns
     -------
     array, shape (num_edges, interm), (num_edges, interm, num_spherical) or (num_triplets, interm)
-        Without a spherical part; with one; with one and `sph_basis`.
+        Without a spherical part; with one; with one and with `sph_basis`.
 
     Raises
     ------
     TypeError, ValueError
-        As ``basis_embedding_radial_fwd``, ``basis_embedding_spherical_fwd`` and ``basis_embedding_triplets_fwd``.
+        As for ``basis_embedding_radial_fwd``, ``basis_embedding_spherical_fwd`` and ``basis_embedding_triplets_fwd``.
 
     Notes
     -----
@@ -108,18 +108,18 @@ def basis_embedding_bwd(
     Parameters
     ----------
     grad_rad_W1 : array
-        Gradient of a scalar in the result of `basis_embedding_fwd`, and of its shape.
+        Gradient of a scalar with respect to the result of `basis_embedding_fwd`, of the same shape.
     rad_basis, weight, sph_basis, triplets
-        As of `basis_embedding_fwd`.
+        As for `basis_embedding_fwd`.
     wrt : str or iterable of str, optional
         Fields to compute (default: all).
     out, panel
-        As of `basis_embedding_fwd`.
+        As for `basis_embedding_fwd`.
 
     Returns
     -------
     BasisEmbeddingBwd
-        Derivatives in `rad_basis`, `weight` and `sph_basis`.
+        Derivatives with respect to `rad_basis`, `weight` and `sph_basis`.
     """
     arrays = {"grad_rad_W1": grad_rad_W1, "rad_basis": rad_basis, "weight": weight, "sph_basis": sph_basis}
     derivatives: BasisEmbeddingBwd = _derivative(BasisEmbeddingBwd, "bwd", arrays, triplets, wrt, out, panel)
@@ -147,12 +147,12 @@ def basis_embedding_bwd2(
     gg_rad_basis, gg_weight, gg_sph_basis : array or None
         Cotangents of the fields of `basis_embedding_bwd`; None is zero.
     grad_rad_W1, rad_basis, weight, sph_basis, triplets, wrt, out, panel
-        As of `basis_embedding_bwd`.
+        As for `basis_embedding_bwd`.
 
     Returns
     -------
     BasisEmbeddingBwd2
-        Derivatives in `grad_rad_W1`, `rad_basis`, `weight` and `sph_basis`.
+        Derivatives with respect to `grad_rad_W1`, `rad_basis`, `weight` and `sph_basis`.
     """
     arrays = {"gg_rad_basis": gg_rad_basis, "gg_weight": gg_weight, "gg_sph_basis": gg_sph_basis}
     arrays |= {"grad_rad_W1": grad_rad_W1, "rad_basis": rad_basis, "weight": weight, "sph_basis": sph_basis}

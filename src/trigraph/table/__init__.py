@@ -1,4 +1,4 @@
-"""The operator table: the single statement of every operator trigraph offers, and what it is written in.
+"""The operator table, which is the single definition of every operator, and the classes it is written with.
 
 Only the standard library is used here: the build imports this package before trigraph exists.
 """

@@ -1,4 +1,4 @@
-"""What the operator table is made of: sizes, arrays, attributes, definitions, and the operators they give.
+"""Classes of the operator table: sizes, arrays, attributes, definitions, and the operators derived from them.
 
 Only the standard library is used here: the build runs this module before the package exists.
 """
@@ -66,15 +66,15 @@ class Array:
     # Polynomial degree of the outputs in this input, the other inputs fixed (piecewise between kinks); None where they
     # are not polynomial. Central differences are exact up to degree 2.
     degree: int | None = None
-    sample: str = "normal"  # "normal", "unit interval", "frequency" or "positive": what cases are drawn from
-    column: bool = False  # whether a trailing axis of one is accepted; derivatives come back in the shape given
+    sample: str = "normal"  # distribution of generated cases: "normal", "unit interval", "frequency" or "positive"
+    column: bool = False  # whether a trailing axis of one is accepted; derivatives have the shape of the argument
     # Whether this input may be None: it is absent then, and so is its derivative. Shapes may use ``has_<name>``.
     optional: bool = False
     keyword: bool = False  # whether it stands after the attributes, None by default
-    index: bool = False  # whether it holds integers of the graph's dtype; -1 where there is nothing
-    when: str = ""  # condition in sizes and positions of choices under which this auxiliary output exists; or always
-    half: bool = False  # whether kernels take it in float16 or bfloat16, too; arrays without it are float32 then
-    positive: bool = False  # whether numbers <= 0 are refused, in NumPy's arrays: to look at a device's would wait
+    index: bool = False  # whether it holds integers of the graph's dtype; -1 stands for "none"
+    when: str = ""  # condition, in sizes and positions of choices, for this auxiliary output to exist; "": always
+    half: bool = False  # whether kernels also take it in float16 or bfloat16; the other arrays are then float32
+    positive: bool = False  # whether numbers <= 0 raise; NumPy arrays only, since a device would have to be waited for
 
     @property
     def dims(self) -> tuple[str, ...]:
@@ -84,11 +84,11 @@ class Array:
 
 @dataclass(frozen=True)
 class Attribute:
-    """What the caller gives beside arrays and graph: a size, one of several choices, or a number >= 0."""
+    """An argument besides arrays and graph: a size, one of several choices, or a number >= 0."""
 
-    name: str  # that of a size is a symbol of :data:`SYMBOLS`
+    name: str  # for a size, a symbol of :data:`SYMBOLS`
     doc: str
-    default: Any = inspect.Parameter.empty  # that is for what the caller must give
+    default: Any = inspect.Parameter.empty  # empty: the caller must give a value
     # Allowed values; empty for a size or number. Fortran and CUDA receive the position in this tuple, and so do
     # expressions of shapes.
     choices: tuple[str | bool | None, ...] = ()
@@ -107,7 +107,7 @@ class Attribute:
 
     @lazy
     def kinds(self) -> frozenset[type]:
-        """Types of its values, those that `trigraph.X` makes others into."""
+        """Types of its values; `trigraph.X` converts other values to one of these."""
         return frozenset(type(c) for c in self.choices) or frozenset((float, int) if self.real else (int,))
 
 
@@ -116,9 +116,9 @@ class Kink:
     """Where an operator is not differentiable.
 
     `function` names a function of the pyref panel, called with the inputs, graph and attributes of the forward
-    operator; the operator has a kink where one of the values it returns is zero. Its first axis follows the rows of
-    the input `resample`, which the case generator draws again until every value is clear of zero; `rows` names the
-    array of the graph that holds the row for each value, where that is another.
+    operator; the operator has a kink where one of the values it returns is zero. The first axis of these values
+    corresponds to the rows of the input `resample`, which the case generator draws again until no value is near zero.
+    If values and rows are numbered differently, `rows` names the graph array with the row of each value.
     """
 
     function: str
@@ -128,10 +128,10 @@ class Kink:
 
 @dataclass(frozen=True)
 class Restriction:
-    """A part of bwd2 under a name of its own: some cotangents are zero, only some fields are returned."""
+    """A part of bwd2 with its own name: some cotangents are zero, and only some fields are returned."""
 
     suffix: str  # ``bwd2_main`` gives ``agg_edge_to_edge_bwd2_main``
-    # Array arguments it takes, in order; the others are zero (cotangents), or do not matter to its fields.
+    # Array arguments it takes, in order. Other cotangents are zero; no field depends on the other arguments.
     arguments: tuple[str, ...]
     fields: tuple[str, ...]  # what it returns
     doc: str
@@ -148,23 +148,23 @@ class Definition:
     source: str  # where the formula comes from
     inputs: tuple[Array, ...]  # in signature order
     outputs: tuple[Array, ...]
-    terms: str  # number of terms in the longest direct sum behind any output or derivative (accuracy rule)
-    operations: tuple[str, str, str]  # floating operations (a multiply and an add count two) of fwd, bwd and bwd2
+    terms: str  # number of terms of the longest sum in any output or derivative (accuracy rule)
+    operations: tuple[str, str, str]  # floating-point operations of fwd, bwd and bwd2; a multiply-add counts as two
     attributes: tuple[Attribute, ...] = ()
     graph: str | None = None  # key of :data:`GRAPHS`
     kinks: tuple[Kink, ...] = ()
     restrictions: tuple[Restriction, ...] = ()  # parts of bwd2 with names of their own
-    auxiliary: tuple[Array, ...] = ()  # what fwd returns beside the outputs: not differentiable
+    auxiliary: tuple[Array, ...] = ()  # further results of fwd, not differentiable
     # Outputs and auxiliary outputs that bwd takes as keywords (recomputed when None). The direct formula always
     # recomputes them.
     given_back: tuple[str, ...] = ()
-    given_back_when: tuple[tuple[str, str], ...] = ()  # of those, which bwd looks at under a condition alone
-    settings: tuple[Mapping[str, Any], ...] = ()  # choices and absent inputs (None) that cases must cover; or any
-    largest_step: float = 2.0**-6  # of differences on generated cases: inputs are of order one, some have a domain
+    given_back_when: tuple[tuple[str, str], ...] = ()  # those of them that bwd reads only under a condition
+    settings: tuple[Mapping[str, Any], ...] = ()  # choices and absent inputs (None) that cases must cover; (): any
+    largest_step: float = 2.0**-6  # of finite differences; generated inputs are of order one, some have a domain
 
     @lazy
     def symbols(self) -> tuple[str, ...]:
-        """Sizes of the operator in canonical order: the graph's, then as they first appear, attributes last."""
+        """Sizes of the operator: first the graph's, then those of arrays as they appear, then the attributes."""
         symbols: dict[str, None] = dict.fromkeys(GRAPHS[self.graph].sizes if self.graph else ())
         others = {a.name for a in self.attributes} | {f"has_{n}" for n in self.optional}
         for array in self.inputs + self.outputs:
@@ -183,7 +183,7 @@ class Definition:
 class Argument(Array):
     """An array argument of one operator.
 
-    `nullable` arguments may be None: cotangents, which are zero then; optional inputs; what fwd gave back.
+    `nullable` arguments may be None: cotangents (zero then), optional inputs, and results of fwd passed to bwd.
     """
 
     nullable: bool = False
@@ -216,7 +216,7 @@ class Operator:
 
     @lazy
     def arguments(self) -> tuple[Argument, ...]:
-        """Array arguments: cotangents of gradients, gradients of outputs, inputs, what bwd is given back."""
+        """Array arguments: cotangents of gradients, gradients of outputs, inputs, results of fwd passed to bwd."""
         spec = self.definition
         inputs = tuple(Argument(**vars(a), nullable=a.optional) for a in spec.inputs)
         grads = tuple(
@@ -236,7 +236,7 @@ class Operator:
 
     @lazy
     def fields(self) -> tuple[Array, ...]:
-        """Return what the operator returns: outputs and auxiliary outputs, or one derivative for each field."""
+        """Fields of the result: outputs and auxiliary outputs of fwd, or the derivatives."""
         spec = self.definition
         if self.order == 0:
             return spec.outputs + spec.auxiliary
@@ -263,7 +263,7 @@ class Operator:
         )
 
     def presence(self, given_back: bool) -> tuple[str, ...]:
-        """Names of what may be absent: optional inputs and graph objects and, if asked, what is given back."""
+        """Names of optional inputs and graph objects and, if `given_back`, of results of fwd passed to bwd."""
         back = tuple(a.name for a in self.arguments if a.given_back) if given_back else ()
         return (*self.definition.optional, *back)
 
@@ -302,7 +302,7 @@ class Operator:
 
     @lazy
     def binding_order(self) -> tuple[Argument, ...]:
-        """Array arguments as sizes and dtypes are bound: inputs first, so that a wrong gradient is the one blamed."""
+        """Array arguments in the order in which they bind sizes: inputs first, so that errors name a wrong gradient."""
         inputs = {a.name for a in self.definition.inputs}
         return tuple(sorted(self.arguments, key=lambda a: a.name not in inputs))
 
@@ -323,9 +323,9 @@ class Operator:
 
     @lazy
     def signature(self) -> inspect.Signature:
-        """Signature every panel shares; `wrt` belongs to derivatives with named fields."""
+        """Signature of the operator in every panel; derivatives with named fields also have `wrt`."""
         positional, empty = inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.empty
-        nullable = {a.name for a in self.arguments if a.nullable and not a.keyword}  # only the front door omits these
+        nullable = {a.name for a in self.arguments if a.nullable and not a.keyword}  # optional only in `trigraph.X`
         known = {n: value for n, value in self.defaults.items() if n not in nullable}
         return inspect.Signature([inspect.Parameter(n, positional, default=known.get(n, empty)) for n in self.names])
 
@@ -336,14 +336,14 @@ class Operator:
 
     @lazy
     def defaults(self) -> dict[str, Any]:
-        """Parameters that a caller of the front door may leave out, and what they are then."""
+        """Default values of the parameters that a caller of `trigraph.X` may leave out."""
         absent = (*(a.name for a in self.arguments if a.nullable), *(self.graph.optional if self.graph else ()), "wrt")
         defaults = {a.name: a.default for a in self.attributes if not a.required} | dict.fromkeys(absent)
         return {n: defaults[n] for n in self.names if n in defaults}
 
     @property
     def operations(self) -> str:
-        """Expression of the floating operations."""
+        """Expression for the number of floating-point operations."""
         return self.definition.operations[self.order]
 
 
@@ -362,7 +362,7 @@ _NOTHING: dict[str, Any] = {"__builtins__": {}}
 
 def evaluate(expression: str, sizes: Mapping[str, int]) -> int:
     """Value of an expression of the table for given sizes; NameError if a symbol has no size yet."""
-    if expression in sizes:  # most are one symbol
+    if expression in sizes:  # most expressions are one symbol
         return sizes[expression]
     value: int = eval(_code(expression), _NOTHING, sizes)
     return value

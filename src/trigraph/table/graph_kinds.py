@@ -1,4 +1,4 @@
-"""The graph objects that operators take: which sizes they fix, which arrays they hold and where these are found.
+"""The graph objects that operators take: the sizes they fix, the arrays they hold and where to find both.
 
 Only the standard library is used here: the build runs this module before the package exists.
 """
@@ -14,12 +14,12 @@ from trigraph.table.lazy import lazy
 
 @dataclass(frozen=True)
 class GraphArgument:
-    """A graph object an operator takes."""
+    """A graph object that an operator takes."""
 
     name: str
     doc: str
-    optional: bool = False  # whether it may be None: the identity
-    rows: str = ""  # array whose rows its segments are: an index array is taken for the object it would make
+    optional: bool = False  # whether it may be None, which stands for the identity
+    rows: str = ""  # array whose rows are the segments; an index array is then accepted in place of the object
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,12 @@ class GraphKind:
 
     type_name: str
     sizes: tuple[str, ...]
-    forward: tuple[tuple[str, str], ...]  # arrays that go to every operator: name and length
-    fast: tuple[tuple[str, str], ...]  # those that go to the fast path too
-    reverse: tuple[tuple[str, str], ...]  # and those that go to its derivatives (what `prepare` builds)
+    forward: tuple[tuple[str, str], ...]  # arrays passed to every operator: name and length
+    fast: tuple[tuple[str, str], ...]  # further arrays passed to operators of the fast path
+    reverse: tuple[tuple[str, str], ...]  # further arrays passed to its derivatives, built by `prepare`
     arguments: tuple[GraphArgument, ...] = (GraphArgument("graph", "The graph; edge arrays have its rows."),)
-    # Where a size or array is found, ``argument.attribute``, the first whose argument is not None (default:
-    # ``graph.<name>``).
+    # Where to find a size or array: ``argument.attribute``, of which the first with an argument that is not None
+    # counts (default: ``graph.<name>``).
     paths: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @lazy
@@ -69,13 +69,14 @@ class GraphKind:
 
 @dataclass(frozen=True)
 class GraphParts:
-    """What an object of one class of graphs is made of, by names of attributes."""
+    """Names of the attributes that make up a graph object of one class."""
 
-    arrays: tuple[str, ...]  # that every call needs
+    arrays: tuple[str, ...]  # arrays that every call needs
     optional: frozenset[str]  # those of them that may be None
-    reverse: tuple[str, ...]  # arrays of what `prepare` returns, which derivatives need too
+    reverse: tuple[str, ...]  # arrays of the result of `prepare`, which derivatives also need
     numbers: tuple[str, ...]
-    lengths: tuple[tuple[str, str, int], ...]  # what follows from an array: name, array, what is less than its length
+    lengths: tuple[tuple[str, str, int], ...]  # (name, array, k): the number `name` is the length of `array` minus k
+    reverse_lengths: tuple[tuple[str, str, int], ...] = ()  # the same for numbers given by arrays of `reverse`
 
     @property
     def attributes(self) -> tuple[str, ...]:
@@ -160,6 +161,7 @@ GRAPH_PARTS: dict[str, GraphParts] = {
         tuple(name for name, _ in CSC_REVERSE),
         ("num_src_nodes", "num_edges", "max_in_degree", "edges_in_order"),
         (("num_dst_nodes", "offsets", 1), ("num_positions", "indices", 0)),
+        (("num_src_nodes", "src_offsets", 1), ("num_edges", "row_offsets", 1)),
     ),
     "EdgeGraph": GraphParts(
         (

@@ -14,8 +14,8 @@ T = TypeVar("T")
 class lazy(Generic[T]):
     """`functools.cached_property` without the lock it has before Python 3.12.
 
-    All objects of a class share that lock, and a process forked while another thread computes one of them waits for it
-    for ever. Here two threads may both compute a value, and one of the equal results is kept.
+    All objects of a class share that lock. A process that is forked while another thread holds it would wait forever.
+    Here two threads may both compute a value, and one of the equal results is kept.
     """
 
     def __init__(self, function: Callable[[Any], T]) -> None:
@@ -25,5 +25,5 @@ class lazy(Generic[T]):
     def __get__(self, instance: Any, owner: type | None = None) -> T:
         if instance is None:
             return self  # type: ignore[return-value]
-        values: dict[str, T] = vars(instance)  # found there, not here, from now on
+        values: dict[str, T] = vars(instance)  # later accesses find the value there
         return values.setdefault(self.function.__name__, self.function(instance))

@@ -1,14 +1,13 @@
-"""The operator table: the single statement of every operator trigraph offers.
+"""The operator table: the single definition of every operator.
 
-Each :class:`Definition` states one differentiable operator: its inputs and outputs with symbolic shapes, its
-graph, its attributes, the polynomial degree of every input, where it is not smooth, and what it costs. From it
-follow, without anything written by hand for one operator, the argument checks and their texts, the signatures and
-docstrings, the f2py shims, the case generator, the finite differences, the benchmark's roofline, the type stub and
-the table in the documentation.
+Each :class:`Definition` describes one differentiable operator: its inputs and outputs with symbolic shapes, its
+graph, its attributes, the polynomial degree of every input, where it is not smooth, and what it costs. Argument
+checks and their messages, signatures and docstrings, f2py shims, the case generator, finite differences, the
+benchmark's roofline, the type stub and the tables of the documentation are derived from it.
 
-A definition `X` gives three operators: `X_fwd`, its vector-Jacobian product `X_bwd` and the vector-Jacobian
-product of that, `X_bwd2`. Only the standard library is used here: the build runs this module before the package
-exists.
+A definition `X` gives three operators: `X_fwd`, its vector-Jacobian product `X_bwd`, and `X_bwd2`, the
+vector-Jacobian product of `X_bwd`. Only the standard library is used here: the build runs this module before the
+package exists.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ SUM_TERMS = "num_edges*(n_spherical*n_spherical*n_emb+n_mid*(n_spherical*n_radia
 
 
 def _times(terms: str, fwd: int, bwd: int, bwd2: int) -> tuple[str, str, str]:
-    """Return the operations of each order, so many for every term."""
+    """Return the operations of fwd, bwd and bwd2, given their numbers for each term."""
     return f"{fwd}*{terms}", f"{bwd}*{terms}", f"{bwd2}*{terms}"
 
 
@@ -421,7 +420,7 @@ OPERATORS: dict[str, Operator] = {
 
 @cache
 def result_type(name: str) -> type[Any]:
-    """Return the NamedTuple an operator returns: fields in table order, None where a derivative was not asked for."""
+    """Return the NamedTuple of an operator's results: fields in table order, None for a derivative not asked for."""
     typename = "".join(part.capitalize() for part in name.split("_"))
     cls = namedtuple(typename, [f.name for f in OPERATORS[name].fields])  # type: ignore[misc]
     cls.__module__ = "trigraph.results"  # where pickle finds it

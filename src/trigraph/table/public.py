@@ -11,7 +11,7 @@ from typing import Any
 
 from trigraph.table.grammar import Argument, Operator
 
-# Panel: module that holds its functions, and the kind of arrays it takes.
+# The module with the functions of each panel, and the kind of arrays it takes.
 PANELS: dict[str, tuple[str, str]] = {
     "fortran": ("trigraph.fortran", "numpy"),
     "fortran-reference": ("trigraph.fortran.reference", "numpy"),
@@ -22,14 +22,14 @@ PANELS: dict[str, tuple[str, str]] = {
 
 
 def public_signature(op: Operator) -> inspect.Signature:
-    """Return the signature of a function in `trigraph` or `trigraph.torch`: that of every panel, `out` and `panel`."""
+    """Return the signature of a function in `trigraph` or `trigraph.torch`: the operator's, plus `out` and `panel`."""
     keyword = inspect.Parameter.KEYWORD_ONLY
     extra = [inspect.Parameter(name, keyword, default=None) for name in ("out", "panel")]
     return op.signature.replace(parameters=[*op.signature.parameters.values(), *extra])
 
 
 def distributed_signature(op: Operator) -> inspect.Signature:
-    """Return the signature of a function in `trigraph.distributed`, which has `partition` where it has no graph."""
+    """Return the signature of a function in `trigraph.distributed`; one without a graph takes `partition` instead."""
     keyword = inspect.Parameter.KEYWORD_ONLY
     extra = [inspect.Parameter("partition", keyword)] if op.graph is None else []
     extra.append(inspect.Parameter("panel", keyword, default=None))
@@ -37,7 +37,7 @@ def distributed_signature(op: Operator) -> inspect.Signature:
 
 
 def publish(function: Any, module: str, name: str, signature: inspect.Signature, doc: str) -> None:
-    """Give a function that is made from the table what users see of it."""
+    """Set the name, module, signature and docstring of a function that is made from the table."""
     function.__name__ = function.__qualname__ = name
     function.__module__, function.__signature__, function.__doc__ = module, signature, doc
 
@@ -56,13 +56,37 @@ def _described(name: str, kind: str, text: str) -> list[str]:
 
 
 def _doc(a: Argument) -> str:
-    left_out = " May be left out where what follows comes by keyword." * (a.nullable and not a.keyword)
-    return a.doc + left_out + " The gpu panels take float16 and bfloat16, too." * a.half
+    left_out = " May be omitted if the following arguments are given by keyword." * (a.nullable and not a.keyword)
+    return a.doc + left_out + " The gpu panels also take float16 and bfloat16." * a.half
 
 
 def _kind(a: Argument) -> str:
     numbers = "the graph's integers" if a.index else "float32 or float64"
     return f"array of {numbers}, shape ({', '.join(a.dims)}){', or None' if a.nullable else ''}"
+
+
+def _raises(op: Operator) -> list[str]:
+    """Return the section of the docstring that names every exception and its causes."""
+    first, graph = op.definition.inputs[0].name, op.graph
+    choices = ", ".join([*(a.name for a in op.attributes), *["wrt"] * op.selective, "panel"])
+    types = "If an argument is missing or unknown, an array is not an ndarray of the panel's kind (NumPy or CuPy), its "
+    types += f"dtype does not match that of {first} (of indices: of the graph), or another argument has the wrong type."
+    values = [
+        f"If an array has the wrong rank or size, or is on another device than {first}",
+        *(f"{a.name} has a number that is not positive (NumPy arrays only)" for a in op.positive_arguments),
+        *(f"{a.name} has a position that is not an in-edge (NumPy arrays only)" for a in op.index_arguments),
+        f"an argument has an unsupported value ({choices})",
+        "out has a field that is not computed, or an array of the wrong shape, on another device, that is not "
+        "C-contiguous, writeable and aligned, or that overlaps an input or another output.",
+    ]
+    built = f" {graph.type_name} checks offsets and indices when it is built." if graph else ""
+    sections = {
+        "TypeError": types,
+        "ValueError": "; ".join(values) + built,
+        "MemoryError": "If memory for results or workspace is refused.",
+        "ImportError": "If the panel is not installed.",
+    }
+    return ["", "Raises", "------", *(line for name, text in sections.items() for line in (name, *_indented(text)))]
 
 
 def docstring(op: Operator) -> str:
@@ -87,11 +111,11 @@ def docstring(op: Operator) -> str:
         if a.keyword:
             lines += _described(a.name, _kind(a), _doc(a))
     if op.selective:
-        text = "Fields to compute (default: all); the others are None and cost nothing."
+        text = "Fields to compute (default: all); the others are None and are not computed."
         lines += _described("wrt", "str or iterable of str, optional", text)
-    text = "Where to write: same dtype, C-contiguous, clear of the inputs."
+    text = "Receives the results: same dtype, C-contiguous, no overlap with inputs."
     lines += _described("out", "array or mapping from field to array, optional", text)
-    text = "Default: the fast path of fortran for NumPy arrays, gpu for device arrays."
+    text = "Implementation (default: fortran for NumPy arrays, gpu for CuPy arrays)."
     lines += _described("panel", "{" + ", ".join(f'"{p}"' for p in PANELS) + "}, optional", text)
     lines += ["", "Returns", "-------"]
     if op.single:
@@ -100,20 +124,19 @@ def docstring(op: Operator) -> str:
     else:
         for f in op.fields:
             lines += _described(f.name, f"array, shape ({', '.join(f.dims)})", f.doc)
-    lines += ["", "Raises", "------", "TypeError", "    Wrong kind of array, dtype or argument.", "ValueError"]
     lines += [
-        "    Wrong shape, size, field, overlap or panel.",
+        *_raises(op),
         "",
         "Notes",
         "-----",
-        *([] if op.single else ["Fields are those of a NamedTuple, in this order."]),
+        *([] if op.single else ["The result is a NamedTuple with these fields."]),
         *wrapped(f"Source: {spec.source}"),
     ]
     return "\n".join(lines)
 
 
 def torch_docstring(op: Operator) -> str:
-    """Return the docstring of the function in `trigraph.torch` that has the definition of a forward operator."""
+    """Return the docstring of the function in `trigraph.torch` for a forward operator."""
     spec = op.definition
     lines = [
         spec.summary,
@@ -121,24 +144,25 @@ def torch_docstring(op: Operator) -> str:
         "Parameters",
         "----------",
         *wrapped(", ".join(op.parameters)),
-        f"    As of `trigraph.{op.name}`, tensors of the CPU or of a CUDA device in place of arrays.",
+        f"    As for `trigraph.{op.name}`, with tensors on the CPU or a CUDA device instead of arrays.",
         "out : tensor or mapping from field to tensor, optional",
-        "    Where to write; nothing is recorded for differentiation then.",
+        "    Receives the results, which are then not recorded for differentiation.",
         "panel : str, optional",
-        f"    As of `trigraph.{op.name}`; derivatives are computed there, too.",
+        f"    As for `trigraph.{op.name}`; derivatives use the same panel.",
         "",
         "Returns",
         "-------",
         "tensor" if op.single else "NamedTuple of tensors",
-        f"    As of `trigraph.{op.name}`, differentiable twice in every floating input.",
+        f"    As for `trigraph.{op.name}`, twice differentiable with respect to every floating input.",
         *([] if not spec.auxiliary else [f"    Constants: {', '.join(a.name for a in spec.auxiliary)}."]),
         "",
         "Raises",
         "------",
-        "TypeError, ValueError",
-        f"    As `trigraph.{op.name}`.",
+        "TypeError, ValueError, MemoryError, ImportError",
+        f"    As for `trigraph.{op.name}`. Also TypeError for a tensor that is not dense (torch.strided), and",
+        "    ValueError for a device that is not a CPU or CUDA device, or for `out` in a call that is differentiated.",
         "RuntimeError",
-        "    Where a third derivative is asked for.",
+        "    If a third derivative is requested.",
         "",
         "Notes",
         "-----",
@@ -155,18 +179,20 @@ def distributed_docstring(op: Operator) -> str:
         "Parameters",
         "----------",
         *wrapped(", ".join(p for p in distributed_signature(op).parameters if p != "partition")),
-        f"    As of `trigraph.{op.name}`; all ranks have to call it. Arrays with rows have",
-        "    those that this rank owns; all else is the same everywhere. A Partition is the graph.",
-        *(["partition : Partition", "    Of the edges that the rows belong to."] if op.graph is None else []),
+        f"    As for `trigraph.{op.name}`, with a Partition as the graph. All ranks must call the function.",
+        "    Arrays with rows hold those that this rank owns; all other arguments are equal on all ranks.",
+        *(["partition : Partition", "    Partition of the edges that the rows belong to."] if op.graph is None else []),
         "",
         "Returns",
         "-------",
         "array" if op.single else "NamedTuple",
-        f"    As `trigraph.{op.name}`: the rows that this rank owns; sums over all rows on every rank.",
+        f"    As for `trigraph.{op.name}`: rows that this rank owns; sums over all rows on every rank.",
         "",
         "Raises",
         "------",
-        "TypeError, ValueError, RuntimeError",
-        f"    As `trigraph.{op.name}`; on all ranks where arguments differ or one has met an error.",
+        "TypeError, ValueError, MemoryError, ImportError",
+        f"    As for `trigraph.{op.name}`, on the rank with the error; ValueError on all if arguments differ.",
+        "RuntimeError",
+        "    On a rank without an error, if another rank has one.",
     ]
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""Checks for everyone: derivatives of any function, and operators and calculators that others have written."""
+"""Checks of derivatives of any function, and of operators and calculators by other authors."""
 
 from trigraph.testing.calculators import check_calculator
 from trigraph.testing.derivatives import check_derivatives

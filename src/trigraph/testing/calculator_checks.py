@@ -1,4 +1,4 @@
-"""The checks of `check_calculator`, each on one property that the results of any calculator have."""
+"""The checks of `check_calculator`, each for one property of the results of any calculator."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ import numpy as np
 from scipy.spatial.transform import Rotation
 
 from trigraph.testing.calculator_results import UNITS, Rounding, Subject, moved, rounding_of, strained
-from trigraph.testing.curves import Rounded, element_problem, examine, one_sided, shown
+from trigraph.testing.curves import Rounded, along, examine, one_sided, shown, told, worst_part
 from trigraph.testing.scans import LAST_BITS
 from trigraph.verification.record import Check
 
-ELEMENTS = 12  # components of forces that are compared one by one
-RATTLED = 0.03  # of the nearest distance, standard deviation: a symmetric structure hides mistakes
-DISPLACED = 0.2  # of the nearest distance, length of a direction of differences
-PAIRS = 4  # of directions in which the Jacobian is tried
-FAR = 200.0  # Å, where nothing of finite range is left
-KINDS_OF_ATOMS = 3  # elements, or pairs of them, that are tried
+ELEMENTS = 12  # components of forces that are compared individually
+RATTLED = 0.03  # standard deviation of displacements over the nearest distance, because symmetry hides errors
+DISPLACED = 0.2  # length of a direction of differences, over the nearest distance
+PAIRS = 4  # pairs of directions for the Jacobian
+FAR = 200.0  # Å, beyond any finite range
+KINDS_OF_ATOMS = 3  # elements, or pairs of them, that are tested
 NAMES = ("xx", "yy", "zz", "yz", "xz", "xy")
 Results = dict[str, Any]
 
 
 class NotOffered(Exception):
-    """A check that cannot be made of this calculator; the message says why."""
+    """A check that the calculator does not support, for the reason in the message."""
 
 
 @dataclass
 class Checks:
-    """The checks of a calculator at one structure; each method of a kind yields them."""
+    """The checks of a calculator for one structure, with a method for each kind."""
 
     subject: Subject
     name: str
@@ -48,41 +48,41 @@ class Checks:
         self.size = DISPLACED * self.nearest
         self.atoms.positions += RATTLED * self.nearest * self.rng.standard_normal(self.atoms.positions.shape)
         self.periodic = bool(self.atoms.pbc.any())
-        # The same atoms by themselves, for what makes no sense in a crystal.
+        # The same atoms without a cell, for checks that do not apply to crystals.
         self.cluster = alone(self.atoms.numbers, self.atoms.positions)
 
     @cached_property
     def rounding(self) -> Rounding:
-        """Of the structure."""
+        """Rounding errors for the structure."""
         return rounding_of(self.subject, self.atoms, self.rng, self.size)
 
     @cached_property
     def rounding_of_cluster(self) -> Rounding:
-        """Of its atoms by themselves."""
+        """Rounding errors for the atoms without a cell."""
         return rounding_of(self.subject, self.cluster, self.rng, self.size)
 
     # ---- rows --------------------------------------------------------------------------------------------------------
 
     def check(self, kind: str, label: str, error: float, allowed: float, note: str = "", **more: Any) -> Check:
-        """Return a row of the structure."""
+        """Return a check of the structure."""
         return Check(
             self.subject.name, self.name, "float64", kind, self.name, label, float(error), allowed, note=note, **more
         )
 
     def results(self, atoms: Any, calculator: Any = None) -> Results:
-        """Return what the calculator offers for atoms."""
+        """Return all quantities that the calculator supports."""
         found = self.subject.offered(atoms)
         return {what: self.subject.ask(what, atoms, calculator) for what in found}
 
     def needs(self, what: str, atoms: Any) -> None:
-        """Raise `NotOffered` where there is no such quantity."""
+        """Raise `NotOffered` if the calculator does not support a quantity."""
         if not self.subject.offers(what, atoms):
             raise NotOffered(f"the calculator has no {what}")
 
     def compare(
         self, kind: str, found: Results, expected: Results, rounding: Rounding, label: str = "", **how: Any
     ) -> Iterator[Check]:
-        """Compare results that are equal but for rounding; energies are of all atoms, errors per atom."""
+        """Compare results that are equal up to rounding; energies are total, their errors per atom."""
         number = rounding.number * int(how.get("copies", 1))
         for what, value in found.items():
             if what not in expected:
@@ -94,12 +94,17 @@ class Checks:
             note = "" if error <= allowed else f"{what} differ{'s' * (what != 'forces')} by {error:.2g} {UNITS[what]}"
             yield self.check(kind, f"{what}{label and f', {label}'}", error, allowed, note)
 
+    def call(self) -> Iterator[Check]:
+        """Request the energy, which all other checks need."""
+        self.subject.ask("energy", self.atoms)
+        yield from ()
+
     # ---- derivatives -------------------------------------------------------------------------------------------------
 
     def curve(
         self, kind: str, label: str, phi: Callable[[np.ndarray], float], g: Rounded, x: np.ndarray, v: np.ndarray
     ) -> Check:
-        """Judge the curve of differences along a direction."""
+        """Check central differences along a direction, over a range of steps."""
         found = examine(phi, g, x, v, abs(phi(x)), self.noise)
         note = f"{found.problem} ({shown(found.curve)})" if found.problem else found.remark
         error = math.inf if found.problem else found.best
@@ -107,28 +112,23 @@ class Checks:
 
     @property
     def noise(self) -> float:
-        """Deviation of the energy by rounding, of positions that were computed, too."""
+        """Standard deviation of the energy due to rounding, including that of computed positions."""
         return self.rounding.noise["energy"] + LAST_BITS * self._reach() * self.rounding.pull
 
     def elements(
         self, kind: str, phi: Callable[[np.ndarray], float], g: Rounded, x: np.ndarray, unit: float, named: Any
     ) -> Check:
-        """Compare elements of a gradient with differences; the worst one is reported."""
-        worst, note = 0.0, ""
-        chosen = self.rng.permutation(x.size)[:ELEMENTS]
-        for flat in chosen:
-            index = tuple(int(i) for i in np.unravel_index(flat, x.shape))
-            error, allowed, difference = element_problem(phi, g, x, index, unit, self.noise)
-            ratio = error / allowed if error else 0.0
-            if not ratio <= worst:
-                worst = ratio if math.isfinite(ratio) else math.inf
-                note = f"{named(index)} is {g.values[index]:.8g}; differences give {difference:.8g} +- {allowed:.1g}"
-                along = np.zeros_like(x)
-                along[index] = unit
-                sides = one_sided(phi, x, along, self.noise) if not worst <= 1 else ""
-                note += f"; {sides}" * bool(sides)
-        label = f"{len(chosen)} of {x.size} components"
-        return self.check(kind, label, worst, 1.0, note if not worst <= 1 else "")
+        """Compare elements of a gradient with differences, some alone and the others as a group; report the worst."""
+        chosen, sizes = self.rng.permutation(x.size), np.full_like(x, unit)
+        alone, others = chosen[:ELEMENTS, None], chosen[ELEMENTS:]
+        found = worst_part(phi, g, x, sizes, self.noise, [*alone, others] if others.size else alone)
+        note = told(found, g, sizes, named)
+        if note:
+            along = np.zeros_like(x)
+            along.flat[found.elements] = unit
+            note = "; ".join(filter(None, [note, one_sided(phi, x, along, self.noise)]))
+        label = f"{len(alone)} of {x.size} components" + ", others as one" * bool(others.size)
+        return self.check(kind, label, found.ratio, 1.0, note)
 
     def forces(self) -> Iterator[Check]:
         """Compare forces with differences of the energy."""
@@ -146,7 +146,7 @@ class Checks:
         yield self.elements("forces", energy, gradient, x, self.size, lambda i: f"-force [{i[0]}, {'xyz'[i[1]]}]")
 
     def stress(self) -> Iterator[Check]:
-        """Compare the stress with the derivative of the energy in the strain, divided by the volume."""
+        """Compare the stress with the derivative of the energy with respect to strain, divided by the volume."""
         if self.atoms.cell.rank < 3:
             return
         self.needs("stress", self.atoms)
@@ -162,7 +162,7 @@ class Checks:
         yield self.elements("stress", energy, gradient, zero, DISPLACED, lambda i: f"volume * stress {NAMES[i[0]]}")
 
     def jacobian(self) -> Iterator[Check]:
-        """Return <u, J v> = <v, J u>, the forces' Jacobian being minus the second derivatives of an energy."""
+        """Check that <u, J v> = <v, J u>, because the Jacobian J of forces is a negative Hessian."""
         self.needs("forces", self.atoms)
         x, noise = self.atoms.positions, self.rounding.noise["forces"] * math.sqrt(self.atoms.positions.size)
         worst, row = -1.0, None
@@ -179,25 +179,25 @@ class Checks:
     def _exchanged(
         self, x: np.ndarray, u: np.ndarray, v: np.ndarray, noise: float
     ) -> tuple[float, float, float, float]:
-        """Return the difference of u J v and v J u, what rounding and truncation allow, and both."""
+        """Return the difference between u J v and v J u, its tolerance, and both values."""
 
         def projected(on: np.ndarray, along: np.ndarray) -> Callable[[np.ndarray], float]:
             return lambda t: float((on * self.subject.ask("forces", moved(self.atoms, x + t[0] * along))).sum())
 
         start = np.zeros(1)
-        _, first, left = element_problem(projected(u, v), _number(0.0), start, (0,), 1.0, noise)
-        error, second, right = element_problem(projected(v, u), _number(left), start, (0,), 1.0, noise)
-        return float(error), float(first + second), float(left), float(right)
+        left = along(projected(u, v), _number(0.0), start, np.ones(1), noise)
+        right = along(projected(v, u), _number(left.difference), start, np.ones(1), noise)
+        return right.error, left.allowed + right.allowed, left.difference, right.difference
 
     def net_force(self) -> Iterator[Check]:
-        """Add up the forces, to zero."""
+        """Check that the forces sum to zero."""
         self.needs("forces", self.atoms)
         net = float(abs(self.subject.ask("forces", self.atoms).sum(axis=0)).max())
         allowed = self.rounding.net()
         yield self.check("net force", "", net, allowed, "" if net <= allowed else f"sum of forces is {net:.2g} eV/Å")
 
     def net_torque(self) -> Iterator[Check]:
-        """Add up the torques, to zero: atoms by themselves do not begin to turn."""
+        """Check that the torques sum to zero without a periodic cell."""
         if self.periodic:
             return
         self.needs("forces", self.atoms)
@@ -209,7 +209,7 @@ class Checks:
     # ---- motions -----------------------------------------------------------------------------------------------------
 
     def _turned(self, kind: str, matrix: np.ndarray) -> Iterator[Check]:
-        """Compare results of atoms under an orthogonal map of everything."""
+        """Compare results before and after an orthogonal transformation of atoms and cell."""
         before = self.results(self.atoms)
         there = self.atoms.copy()
         there.set_cell(self.atoms.cell @ matrix.T, scale_atoms=False)
@@ -226,11 +226,11 @@ class Checks:
         return float(abs(self.atoms.positions).max(initial=0.0)) + float(abs(np.array(self.atoms.cell)).max())
 
     def rotation(self) -> Iterator[Check]:
-        """Let forces and stress turn with the atoms and their cell."""
+        """Check that forces and stress rotate with the atoms and their cell."""
         yield from self._turned("rotation", Rotation.from_quat(self.rng.standard_normal(4)).as_matrix())
 
     def reflection(self) -> Iterator[Check]:
-        """They are mirrored with them."""
+        """Check that forces and stress are reflected with the atoms and their cell."""
         yield from self._turned("reflection", -Rotation.from_quat(self.rng.standard_normal(4)).as_matrix())
 
     def _elsewhere(self, kind: str, positions: np.ndarray) -> Iterator[Check]:
@@ -239,11 +239,11 @@ class Checks:
         yield from self.compare(kind, found, self.results(self.atoms), self.rounding, reach=reach)
 
     def translation(self) -> Iterator[Check]:
-        """Results do not depend on where all atoms are."""
+        """Check that results do not depend on a translation of all atoms."""
         yield from self._elsewhere("translation", self.atoms.positions + self.rng.uniform(-5.0, 5.0, 3))
 
     def renumbering(self) -> Iterator[Check]:
-        """Let forces be renumbered with the atoms."""
+        """Check that forces are permuted with the atoms."""
         order = self.rng.permutation(len(self.atoms))
         before = self.results(self.atoms)
         if "forces" in before:
@@ -251,16 +251,16 @@ class Checks:
         yield from self.compare("renumbering", self.results(self.atoms[order]), before, self.rounding)
 
     def wrapping(self) -> Iterator[Check]:
-        """Each atom may be in any image of the cell."""
+        """Check that results do not depend on the periodic image of each atom."""
         if not self.periodic:
             return
         cells = self.rng.integers(-2, 3, (len(self.atoms), 3)) * self.atoms.pbc
-        cells[0] = self.atoms.pbc  # that one moves, whatever is drawn
+        cells[0] = self.atoms.pbc  # at least one atom moves
         positions = self.atoms.positions + cells @ np.array(self.atoms.cell)
         yield from self._elsewhere("wrapping", positions)
 
     def repetition(self) -> Iterator[Check]:
-        """Two cells have twice the energy, and the forces of one in each."""
+        """Check that a doubled cell has twice the energy, and the forces of one cell in each half."""
         before = self.results(self.atoms)
         for axis in np.flatnonzero(self.atoms.pbc):
             found = self.results(self.atoms.repeat([2 if k == axis else 1 for k in range(3)]))
@@ -270,19 +270,19 @@ class Checks:
             how = {"reach": 2 * self._reach(), "copies": 2}
             yield from self.compare("repetition", found, expected, self.rounding, f"along {'abc'[axis]}", **how)
 
-    # ---- few atoms, and far ones -------------------------------------------------------------------------------------
+    # ---- few atoms, and distant ones ---------------------------------------------------------------------------------
 
     def elements_of(self) -> list[int]:
-        """Return the atomic numbers that are tried."""
+        """Return the atomic numbers that are tested."""
         return [int(z) for z in np.unique(self.atoms.numbers)][:KINDS_OF_ATOMS]
 
     def pairs(self) -> list[tuple[int, int]]:
-        """Return the pairs of atomic numbers that are tried."""
+        """Return the pairs of atomic numbers that are tested."""
         elements = self.elements_of()
         return [(a, b) for i, a in enumerate(elements) for b in elements[i:]][:KINDS_OF_ATOMS]
 
     def lone_atom(self) -> Iterator[Check]:
-        """Nothing acts on an atom by itself."""
+        """Check that an isolated atom has a finite energy and no force."""
         for z in self.elements_of():
             found = self.results(alone([z], np.zeros((1, 3))))
             note = "" if math.isfinite(found["energy"]) else f"{found['energy']} is not a finite number"
@@ -293,7 +293,7 @@ class Checks:
                 yield self.check("lone atom", f"force on {symbol(z)}", force, allowed, note)
 
     def two_atoms(self) -> Iterator[Check]:
-        """Two atoms push each other along their axis, by the slope of the energy."""
+        """Check that forces of two atoms are along their axis, and match the slope of the energy."""
         for pair in self.pairs():
             atoms = alone(pair, [[0, 0, 0], oblique(self.nearest)])
             self.needs("forces", atoms)
@@ -311,14 +311,14 @@ class Checks:
             label, reach = "-".join(map(symbol, pair)), self.nearest
             yield from self.compare("two atoms", {"forces": forces}, expected, rounding, f"{label} axis", reach=reach)
             noise = rounding.noise["energy"] + 2.0**-53 * reach * rounding.pull
-            error, allowed, slope = element_problem(
-                energy, _number(-pulled, rounding.noise["forces"]), np.zeros(1), (0,), self.nearest / 2, noise
-            )
-            note = "" if error <= allowed else f"the force is {pulled:.8g}; differences of the energy give {-slope:.8g}"
-            yield self.check("two atoms", f"slope, {label}", error, allowed, note)
+            unit = np.full(1, self.nearest / 2)
+            found = along(energy, _number(-pulled, rounding.noise["forces"]), np.zeros(1), unit, noise)
+            slope = -found.difference / unit[0]
+            note = "" if found.ratio <= 1 else f"the force is {pulled:.8g}; differences of the energy give {slope:.8g}"
+            yield self.check("two atoms", f"slope, {label}", found.error / unit[0], found.allowed / unit[0], note)
 
     def _together(self, kind: str, others: Any, label: str) -> Iterator[Check]:
-        """Compare results of atoms and others, far away, with those of both alone."""
+        """Compare results of the atoms and others at a distance with separate results of both."""
         far = float(np.ptp(self.cluster.positions, axis=0).max()) + FAR
         others.positions += far
         both = alone(
@@ -333,18 +333,18 @@ class Checks:
         yield from self.compare(kind, found, expected, self.rounding_of_cluster, label, **how)
 
     def far_atoms(self) -> Iterator[Check]:
-        """Atoms out of reach add their energy."""
+        """Check that a distant atom adds its own energy."""
         for z in self.elements_of():
             yield from self._together("far atoms", alone([z], np.zeros((1, 3))), f"{symbol(z)} far away")
 
     def company(self) -> Iterator[Check]:
-        """Two copies out of reach of each other are each as alone."""
+        """Check that two distant copies have the results of one (batch invariance)."""
         yield from self._together("company", self.cluster.copy(), "two copies")
 
     # ---- calls -------------------------------------------------------------------------------------------------------
 
     def _other(self) -> Any:
-        """Return another structure, after which nothing of the first one may be left."""
+        """Return another structure, to invalidate cached results."""
         rng = np.random.default_rng(1)
         return moved(self.atoms, self.atoms.positions + 0.1 * self.size * rng.standard_normal((len(self.atoms), 3)))
 
@@ -354,7 +354,7 @@ class Checks:
         return self.check(kind, label, float(len(differ)), 0.0, note)
 
     def repeat(self) -> Iterator[Check]:
-        """Equal bits of two fresh calculators, and in any order of questions."""
+        """Check that fresh calculators, and any order of requests, give bitwise equal results."""
         names = self.subject.offered(self.atoms)
         calls = []
         for order in (names, names, names[::-1]):
@@ -364,14 +364,21 @@ class Checks:
         yield self._bits("repeat", "asked in another order", calls[2], calls[0], "with the order of questions")
 
     def history(self) -> Iterator[Check]:
-        """Results do not depend on the structures that were computed before."""
+        """Check that results do not depend on the structures computed before."""
         names = self.subject.offered(self.atoms)
         strain = 0.1 * np.array([1.0, -1.0, 1.0, 0.5, -0.5, 0.5])
         others = (self._other(), self.atoms[::-1], strained(self.atoms, strain), self._other())
+        # The last ones differ only in the cell, or only in the elements.
+        cell, elements = self.atoms.copy(), self.atoms.copy()
+        cell.set_cell(1.1 * np.array(cell.cell), scale_atoms=False)
+        elements.numbers = np.roll(elements.numbers, 1)
         first, second = self.subject.fresh(), self.subject.fresh()
         expected = {what: self.subject.ask(what, self.atoms, first) for what in names}
-        for label, calculator in (("again, after others", first), ("after others", second)):
-            for atoms in others:
+        for label, calculator, last in (
+            ("again, after others", first, [elements]),
+            ("after others", second, [cell, elements, cell]),
+        ):
+            for atoms in (*others, *last):
                 for what in names:
                     self.subject.ask(what, atoms, calculator)
             yield from self.compare("history", self.results(self.atoms, calculator), expected, self.rounding, label)
@@ -387,11 +394,11 @@ class Checks:
         yield self._bits(kind, "another structure", found, expected, "from those of the calculator")
 
     def copy(self) -> Iterator[Check]:
-        """Give equal bits in a deep copy."""
+        """Check that a deep copy gives bitwise equal results."""
         yield from self._copied("copy", copy.deepcopy)
 
     def pickle(self) -> Iterator[Check]:
-        """Give equal bits when pickled and loaded again."""
+        """Check that a pickled calculator gives bitwise equal results."""
         yield from self._copied("pickle", lambda calculator: pickle.loads(pickle.dumps(calculator)))
 
 
@@ -415,12 +422,12 @@ def alone(numbers: Any, positions: Any) -> Any:
 
 
 def oblique(length: float) -> np.ndarray:
-    """Return a vector of a length along no axis."""
+    """Return a vector of this length that is not parallel to an axis."""
     return length * np.array([0.48, 0.64, 0.6])
 
 
 def nearest(atoms: Any) -> float:
-    """Return the smallest distance of two atoms; 2 Å where there is none."""
+    """Return the smallest distance between two atoms; 2 Å if there are none within 12 Å."""
     from ase.neighborlist import neighbor_list
 
     for radius in (3.0, 6.0, 12.0):

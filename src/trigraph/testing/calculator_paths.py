@@ -1,4 +1,4 @@
-"""The checks of `check_calculator` along paths: scans through the cutoff and straight angles, and a run of dynamics."""
+"""The checks of `check_calculator` along paths: scans through the cutoff and straight angles, and dynamics."""
 
 from __future__ import annotations
 
@@ -12,27 +12,30 @@ from trigraph.testing.calculator_checks import FAR, Checks, alone, oblique, symb
 from trigraph.testing.calculator_results import Rounding, moved, rounding_of
 from trigraph.testing.scans import LAST_BITS, Jump, refine, scan
 from trigraph.verification.record import Check
+from trigraph.verification.tolerances import HALVED
 
 PAIR_POINTS, SCALE_POINTS = 100, 40
-PAIR_PLACES, SCALE_PLACES = 4, 2  # of a scan that are refined
+PAIR_PLACES, SCALE_PLACES = 4, 2  # places of a scan that are refined
 SCALES = 0.95, 1.3
-RANGES = (4.0, 6.0, 8.0, 10.0, 12.0, 15.0, 20.0)  # Å; the largest is the end of the scan where nothing vanishes
-CROSSINGS = 2  # pairs of a structure that are brought to the cutoff by its scale
-BESIDE = 1e-3  # of the distance or the scale, to each side of where atoms get out of reach
-TOLD = 2  # jumps of a scan that are told one by one
-TURN = 0.25  # radians to each side of a straight angle
-CENTRES = 2  # elements that are in the middle of three atoms
-# Verlet's time step, in units of the fastest vibration's 1/omega, and steps of the run.
+RANGES = (4.0, 6.0, 8.0, 10.0, 12.0, 15.0, 20.0)  # Å; the scan ends at the largest if the interaction does not vanish
+CROSSINGS = 2  # pairs of a structure that are scaled to the cutoff
+BESIDE = 1e-3  # half width of the window around the cutoff, over the distance or scale
+TOLD = 2  # jumps of a scan that are reported individually
+TURN = 0.25  # radians on each side of a straight angle
+# Displacements of two atoms in Å. For any skin from 0.1 to 3.8 Å, one of them is smaller, and 1.5 times it is larger.
+MOVES = tuple(0.1 * 1.5**k for k in range(9))
+CENTRES = 2  # elements that are tested as the middle of three atoms
+# Time step of velocity Verlet in units of 1/omega of the fastest vibration, and number of steps.
 STEP, NUMBER = 0.15, 20
-SPEED = 0.05  # of the length of a displacement, in 1/omega: atoms go so far that the forces change, and no farther
-HALVINGS = 4  # of the time step, as long as its error is not yet that of small steps
-HALVED = 0.25  # what the logarithm to base 2 of the ratio of the errors of two time steps may differ from 2
+SPEED = 0.05  # displacement lengths per 1/omega, so that atoms move just far enough to change the forces
+HALVINGS = 4  # most halvings of the time step until the error is in its asymptotic range
 
 
 class Paths(Checks):
-    """All checks of a calculator at one structure; each method of a kind yields them."""
+    """All checks of a calculator for one structure, with a method for each kind."""
 
-    reached = 0.0  # the largest distance at which two atoms change the results of each other
+    reached = 0.0  # the largest distance at which two atoms interact
+    reaching: tuple[int, int]  # their atomic numbers
 
     # ---- continuity --------------------------------------------------------------------------------------------------
 
@@ -41,14 +44,14 @@ class Paths(Checks):
         return np.concatenate([[found["energy"]], np.ravel(found.get("forces", ()))])
 
     def _noise(self, rounding: Rounding, atoms: Any) -> np.ndarray:
-        """Return the deviation of each channel by rounding, of positions that were computed, too."""
+        """Return the standard deviation of each channel due to rounding, including that of computed positions."""
         moves = LAST_BITS * float(abs(atoms.positions).max(initial=0.0))
         of_energy = rounding.noise["energy"] + moves * rounding.pull
         of_forces = rounding.noise.get("forces", 0.0) + moves * rounding.curvature
         return np.array([of_energy, *[of_forces] * (3 * len(atoms) if "forces" in rounding.noise else 0)])
 
     def _told(self, kind: str, label: str, jumps: list[Jump], where: Callable[[float], str] | str) -> Check:
-        """Return one row for a scan: its first jumps in words, or none."""
+        """Return the check of a scan, with a description of its first jumps."""
         texts, worst = [], 0.0
         for jump in jumps:
             of_energy, of_forces = abs(jump.change[0]), abs(jump.change[1:]).max(initial=0.0)
@@ -65,7 +68,7 @@ class Paths(Checks):
         return self.check(kind, label, worst, 0.0, "; ".join(texts))
 
     def cutoff(self) -> Iterator[Check]:
-        """Energy and forces go on without a jump as an atom comes into reach."""
+        """Check that energy and forces are continuous as an atom crosses the cutoff."""
         for pair in self.pairs():
             atoms = alone(pair, [[0, 0, 0], oblique(self.nearest)])
             axis = oblique(1.0)
@@ -81,13 +84,14 @@ class Paths(Checks):
             jumps = scan(apart, np.linspace(start, end, PAIR_POINTS), noise, PAIR_PLACES)
             if ends:
                 reached = _reached(apart, start, end)
-                self.reached = max(self.reached, reached)
+                if reached > self.reached:
+                    self.reached, self.reaching = reached, pair
                 jumps = _with(jumps, apart, reached, noise)
             label = f"{'-'.join(map(symbol, pair))} from {start:.2f} to {end:.0f} Å"
             yield self._told("cutoff", label, jumps, lambda at: f"at {at:.6f} Å")
 
     def scale(self) -> Iterator[Check]:
-        """Scan the structure as it grows, then more closely where two of its atoms get out of reach."""
+        """Scan the scale of the structure, with finer scans where two of its atoms cross the cutoff."""
         if len(self.atoms) < 2:
             return
         noise = self._noise(self.rounding, self.atoms)
@@ -101,7 +105,7 @@ class Paths(Checks):
         yield self._told("scale", f"all distances times {SCALES[0]} to {SCALES[1]}", jumps, self._where)
 
     def _crossings(self) -> np.ndarray:
-        """Return scales at which a pair of atoms gets out of reach."""
+        """Return scales at which a pair of atoms crosses the cutoff."""
         from ase.neighborlist import neighbor_list
 
         if not self.reached:
@@ -113,7 +117,7 @@ class Paths(Checks):
         return found
 
     def _where(self, factor: float) -> str:
-        """Return where on a scan of scales, with the pair that gets out of reach there."""
+        """Describe a place of a scan of scales, with the pair that crosses the cutoff there."""
         from ase.neighborlist import neighbor_list
 
         text = f"at scale {factor:.6f}"
@@ -123,8 +127,32 @@ class Paths(Checks):
             text += f" (two atoms {near:.5f} Å apart)" * bool(abs(near - self.reached) < 1e-5)
         return text
 
+    def history(self) -> Iterator[Check]:
+        """Check that results do not depend on the structures computed before, nor on a cached neighbour list.
+
+        A list with a skin beyond the cutoff must be rebuilt before two atoms have approached each other by the skin,
+        that is, before each of them has moved by half of it.
+        """
+        yield from super().history()
+        if not self.reached:
+            return
+        calculator, errors = self.subject.fresh(), {}
+
+        def energy(*distances: float) -> float:
+            """Compute two atoms at a sequence of distances; return the last energy."""
+            ends = [np.outer([-0.5, 0.5], oblique(distance)) for distance in distances]
+            return [float(self.subject.ask("energy", alone(self.reaching, x), calculator)) for x in ends][-1]
+
+        for move in MOVES:
+            far, near = self.reached + 1.5 * move, max(self.reached - 0.5 * move, 0.5 * self.reached)
+            errors[move] = abs(energy(FAR, far, near) - energy(FAR, near))
+        move = max(errors, key=lambda m: math.inf if math.isnan(errors[m]) else errors[m])
+        error, allowed = errors[move], self.rounding_of_cluster.allowed("energy")
+        note = f"energy differs by {error:.2g} eV where each of two atoms moves by {move:.2g} Å into reach"
+        yield self.check("history", "neighbours kept", error, allowed, "" if error <= allowed else note)
+
     def line(self) -> Iterator[Check]:
-        """Energy and forces go on without a jump as three atoms pass a line."""
+        """Check that energy and forces are continuous as three atoms become collinear."""
         elements = self.elements_of()
         short, long = 0.75 * self.nearest, 1.25 * self.nearest
         for k, centre in enumerate(elements[:CENTRES]):
@@ -144,7 +172,7 @@ class Paths(Checks):
     # ---- dynamics ----------------------------------------------------------------------------------------------------
 
     def _fastest(self) -> float:
-        """Return the largest frequency of vibration, about, by a power iteration with differences of forces."""
+        """Estimate the largest vibrational frequency by a power iteration with differences of forces."""
         x, root = self.atoms.positions, np.sqrt(self._masses())
         v, square = self.rng.standard_normal(x.shape), 0.0
         for _ in range(8):
@@ -177,14 +205,14 @@ class Paths(Checks):
         return found
 
     def drift(self) -> Iterator[Check]:
-        """Let the error of the energy fall with the square of the time step."""
+        """Check that the energy error falls with the square of the time step."""
         self.needs("forces", self.atoms)
         omega = self._fastest()
         if not omega > 0:
             return
         velocities = SPEED * self.size * omega * self.rng.standard_normal(self.atoms.positions.shape)
         largest = float(abs(self.subject.ask("forces", self.atoms) / self._masses()).max())
-        # Atoms that are pushed far get to where the fastest vibration is another one.
+        # Atoms that move far reach regions with another fastest vibration.
         step = min(STEP / omega, math.sqrt(self.size / largest) / NUMBER if largest > 0 else math.inf)
         rounding = self.rounding.allowed("energy") * len(self.atoms)
         number, large = NUMBER, self._error(velocities, step, NUMBER, 1)
@@ -203,12 +231,12 @@ class Paths(Checks):
         yield self.check("drift", label, abs(fall - 2), HALVED, note, order=fall)
 
     def _error(self, velocities: np.ndarray, step: float, number: int, every: int) -> float:
-        """Return the root of the mean square of what the total energy changes by, at some of the steps of a run."""
+        """Return the root-mean-square change of the total energy over some of the steps of a run."""
         return float(np.sqrt(np.mean(self._energies(velocities, step, number)[::every] ** 2)))
 
 
 def _with(jumps: list[Jump], f: Callable[[float], np.ndarray], at: float, noise: np.ndarray) -> list[Jump]:
-    """Return the jumps of a scan with one near a place, if there is one that the scan has not found."""
+    """Return the jumps of a scan, and one near a place if the scan missed it."""
     found = refine(f, at * (1 - BESIDE), at * (1 + BESIDE), noise)
     if found is None or any(abs(found.at - jump.at) < 1e-4 * BESIDE * at + 1e-6 for jump in jumps):
         return jumps
@@ -224,7 +252,7 @@ def _scaled(atoms: Any, factor: float) -> Any:
 
 
 def _reached(apart: Callable[[float], np.ndarray], low: float, high: float) -> float:
-    """Return the distance from which on results are those at the distance `high`, by halving."""
+    """Return, by bisection, the distance beyond which results equal those at `high`."""
     nothing = apart(high)
     while high - low > 1e-12 * high:
         middle = (low + high) / 2

@@ -1,4 +1,4 @@
-"""What a calculator of ASE gives for atoms, and what rounding does to it: the tolerances of its checks."""
+"""Results of an ASE calculator, and their rounding errors, which set the tolerances of its checks."""
 
 from __future__ import annotations
 
@@ -9,31 +9,25 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.testing.curves import MARGIN
 from trigraph.testing.scans import LAST_BITS
+from trigraph.verification.tolerances import MARGIN
 
-# Quantities that are checked, with what they are measured in.
+# Quantities that are checked, with their units.
 UNITS = {"energy": "eV/atom", "forces": "eV/Å", "stress": "eV/Å^3"}
-# Spacings of nearby values by whose fourth differences rounding is estimated: one for calculators in float64, one that
-# still moves atoms whose positions are rounded to float32. Curvature contributes the fourth power of either.
+# Spacings of the nearby values whose fourth differences estimate rounding: one for float64, and one that still changes
+# positions in float32. The curvature contributes with the fourth power of the spacing.
 SPACINGS = (2.0**-44, 2.0**-20)
 DIRECTIONS = 2
 REMEMBERED = 4096  # results
 
 
 class CalculatorFailed(Exception):
-    """A calculator did not give what it must; the message says what."""
+    """A calculator returned a wrong type or shape, as the message describes."""
 
 
 @dataclass
 class Subject:
-    """Calculators of one factory: one that is used all the time, and fresh ones.
-
-    Attributes
-    ----------
-    factory : callable
-    name : str
-    """
+    """Calculators of one factory, a callable: one that is reused, and fresh ones."""
 
     factory: Callable[[], Any]
     name: str
@@ -42,7 +36,7 @@ class Subject:
 
     @property
     def used(self) -> Any:
-        """The calculator that makes all calls but those of fresh ones."""
+        """The calculator for all calls that do not need a fresh one."""
         if self._used is None:
             self._used = self.fresh()
         return self._used
@@ -51,18 +45,14 @@ class Subject:
         """Return a new calculator."""
         found = self.factory()
         if not hasattr(found, "get_potential_energy"):
-            raise CalculatorFailed(f"the factory returned a {type(found).__name__}; expected a calculator of ASE")
+            raise CalculatorFailed(f"the factory returned a {type(found).__name__}; expected an ASE calculator")
         return found
 
     def ask(self, what: str, atoms: Any, calculator: Any = None) -> Any:
         """Return a quantity of `UNITS` for atoms.
 
-        Raises
-        ------
-        NotImplementedError
-            If the calculator has no such quantity (ASE's PropertyNotImplementedError).
-        CalculatorFailed
-            If it is of the wrong shape.
+        NotImplementedError (ASE's PropertyNotImplementedError) is raised if the calculator does not support the
+        quantity, and CalculatorFailed if the result has the wrong shape.
         """
         if calculator is None:
             key = b"|".join(np.asarray(a).tobytes() for a in (atoms.numbers, atoms.positions, atoms.cell, atoms.pbc))
@@ -75,7 +65,7 @@ class Subject:
         return _asked(calculator, what, atoms.copy())
 
     def offers(self, what: str, atoms: Any) -> bool:
-        """Return whether there is such a quantity."""
+        """Return whether the calculator supports a quantity."""
         try:
             self.ask(what, atoms)
         except NotImplementedError:
@@ -83,13 +73,13 @@ class Subject:
         return True
 
     def offered(self, atoms: Any) -> list[str]:
-        """Return the quantities that there are."""
+        """Return the supported quantities."""
         return [what for what in UNITS if what == "energy" or self.offers(what, atoms)]
 
 
 def _asked(calculator: Any, what: str, atoms: Any) -> Any:
     if what == "energy":
-        try:  # forces are the gradient of this one, where a calculator smears the occupation of levels
+        try:  # with smeared occupations, forces are the gradient of this energy
             return float(calculator.get_potential_energy(atoms, force_consistent=True))
         except (NotImplementedError, TypeError):
             return float(calculator.get_potential_energy(atoms))
@@ -101,7 +91,7 @@ def _asked(calculator: Any, what: str, atoms: Any) -> Any:
 
 
 def strained(atoms: Any, voigt: np.ndarray) -> Any:
-    """Return atoms with their cell under a strain xx, yy, zz, yz, xz, xy; each shear is shared by two elements."""
+    """Return atoms and cell under a strain (xx, yy, zz, yz, xz, xy) in Voigt notation."""
     xx, yy, zz, yz, xz, xy = voigt
     strain = np.array([[xx, xy / 2, xz / 2], [xy / 2, yy, yz / 2], [xz / 2, yz / 2, zz]])
     found = atoms.copy()
@@ -119,11 +109,11 @@ def moved(atoms: Any, positions: np.ndarray) -> Any:
 
 @dataclass(frozen=True)
 class Rounding:
-    """What rounding does to the results of a calculator; all tolerances of its checks are made of it, here.
+    """Rounding errors of a calculator's results, and the tolerances that follow from them.
 
-    `noise` are standard deviations of energy (of all atoms), forces and stress, by the fourth differences of
-    nearby values. Results for atoms whose positions were rounded otherwise differ by more: the energy by `pull` (the
-    sum of |forces|), a force by `curvature` (eV/Å^2), for each unit of length that atoms were rounded by.
+    `noise` has the standard deviations of total energy, forces and stress, from fourth differences of nearby values.
+    Rounded positions add to them: per unit of length, `pull` (the sum of |forces|) for the energy and `curvature`
+    (eV/Å^2) for a force.
     """
 
     noise: dict[str, float]
@@ -134,21 +124,12 @@ class Rounding:
     extent: float
 
     def allowed(self, what: str, reach: float = 0.0, copies: int = 1) -> float:
-        """Return what two results may differ by that are equal but for rounding.
+        """Return the tolerance for two results of a kind in `UNITS` that are equal up to rounding.
 
-        Parameters
-        ----------
-        what : str
-            As in `UNITS`; of the energy it is per atom.
-        reach : float
-            Largest coordinate, where positions of one of the two were computed.
-        copies : int
-            How many times the atoms of these errors are in one of the two.
-
-        Notes
-        -----
-        Two results have the error 2 * noise; `MARGIN` turns the estimated deviation of one into a bound of both. A
-        coordinate is rounded by 2^-53 of itself, at most.
+        The tolerance of the energy is per atom. `reach` is the largest coordinate, if the positions of one result were
+        computed; `copies` is the number of copies of the atoms in one of the results. The difference has an error of 2
+        * noise; `MARGIN` turns the estimated deviation into a bound. A coordinate has a relative rounding error of at
+        most 2^-53.
         """
         by_position = {
             "energy": self.pull,
@@ -159,14 +140,14 @@ class Rounding:
         return max(bound / (self.number * copies if what == "energy" else 1), math.ulp(0.0))
 
     def net(self, arms: float = 1.0) -> float:
-        """Return what the sum of all forces (times arms) may be: each contributes its noise, and bits of its sum."""
+        """Return the tolerance for the sum of all forces (times arms): noise of each force, and rounding of the sum."""
         return MARGIN * arms * (math.sqrt(self.number) * self.noise["forces"] + LAST_BITS * self.pull)
 
 
 def _deviation(values: np.ndarray) -> float:
-    """Return the deviation of the rounding errors of nearby values (num_points, num_channels): of the worst channel.
+    """Return the largest rounding deviation of any channel of nearby values (num_points, num_channels).
 
-    It is `curves.noise_of` for many values at once, and no less than a quarter of a last bit.
+    This is `curves.noise_of` for many values at once, with a minimum of a quarter of the last bit.
     """
     fourth = np.diff(values, 4, axis=0)
     deviation = np.sqrt(np.mean(fourth**2, axis=0) / 70)
@@ -174,27 +155,13 @@ def _deviation(values: np.ndarray) -> float:
 
 
 def rounding_of(subject: Subject, atoms: Any, rng: np.random.Generator, size: float) -> Rounding:
-    """Estimate what rounding does to a calculator's results.
-
-    Parameters
-    ----------
-    subject : Subject
-    atoms : ase.Atoms
-    rng : numpy.random.Generator
-        For directions.
-    size : float
-        Length of a displacement that changes little.
-
-    Returns
-    -------
-    Rounding
-    """
+    """Estimate the rounding errors of a calculator's results; `size` is the length of a small displacement."""
     x, found = atoms.positions, subject.offered(atoms)
     noise = dict.fromkeys(found, 0.0)
     slope = bend = 0.0
     for _ in range(DIRECTIONS):
         v = size * rng.uniform(0.5, 1.0, x.shape) * rng.choice([-1.0, 1.0], x.shape)
-        strain = 0.1 * rng.uniform(-1.0, 1.0, 6) * bool(atoms.pbc.any())  # one atom in a cell knows of it alone
+        strain = 0.1 * rng.uniform(-1.0, 1.0, 6) * bool(atoms.pbc.any())  # a lone atom in a cell feels strain only
         for spacing in SPACINGS:
             nearby = [strained(moved(atoms, x + k * spacing * v), k * spacing * strain) for k in range(9)]
             for what, deviation in noise.items():

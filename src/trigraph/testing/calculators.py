@@ -1,9 +1,10 @@
-"""`check_calculator`: whether forces, stress and energy of any calculator of ASE are what they must be."""
+"""`check_calculator`: checks of energy, forces and stress of any ASE calculator."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,34 +13,35 @@ from trigraph.testing.calculator_checks import NotOffered
 from trigraph.testing.calculator_paths import Paths
 from trigraph.testing.calculator_results import Subject
 from trigraph.testing.result import CalculatorError, Result
+from trigraph.testing.running import CALL, Plan, check_timeout, run
 from trigraph.verification.record import Check
-from trigraph.verification.subjects import message_of, observe
+from trigraph.verification.subjects import message_of
 
-# The kinds of check, and what each compares.
+# The kinds of check, with the comparison that each makes.
 KINDS: Mapping[str, str] = {
-    "forces": "forces with differences of the energy: curves over a range of steps, then single components",
-    "stress": "stress with differences of the energy under strain",
+    "forces": "forces with central differences of the energy, over a range of steps and by component",
+    "stress": "stress with central differences of the energy under strain",
     "net force": "the sum of forces with zero",
     "net torque": "the torque of forces with zero, without a periodic cell",
     "jacobian": "u J v with v J u, by differences of forces (J: their Jacobian)",
-    "rotation": "results of rotated atoms and cell",
-    "reflection": "results of atoms and cell in a mirror",
-    "translation": "results of atoms that were all moved by a vector",
-    "renumbering": "results of atoms in another order",
-    "wrapping": "results of atoms that were moved by whole cells",
-    "repetition": "energy, forces and stress of two cells with those of one",
-    "cutoff": "energy and forces of two atoms on both sides of each place of a scan of their distance",
-    "scale": "the same of the structure as it grows, and where its pairs get out of reach",
+    "rotation": "results before and after a rotation of atoms and cell",
+    "reflection": "results before and after a reflection of atoms and cell",
+    "translation": "results before and after a translation of all atoms",
+    "renumbering": "results before and after a permutation of the atoms",
+    "wrapping": "results before and after moving atoms by lattice vectors",
+    "repetition": "energy, forces and stress of a doubled cell with those of one",
+    "cutoff": "energy and forces of two atoms on both sides of every distance of a scan (continuity)",
+    "scale": "the same for a scan of the structure's scale, and where pairs cross the cutoff",
     "line": "energy and forces on both sides of angles of 0 and 180 degrees",
-    "lone atom": "the force on one atom with zero; its energy is a number",
-    "two atoms": "the forces of two atoms with their axis and the slope of the energy",
-    "far atoms": "atoms and one far away with the sum of both",
-    "company": "two copies of all atoms, far from each other, with one",
-    "repeat": "equal bits of fresh calculators, and in another order of questions",
-    "history": "results after other structures with those of a fresh calculator",
-    "copy": "equal bits of a deep copy",
-    "pickle": "equal bits of a pickled calculator",
-    "drift": "the error of the energy in a run of velocity Verlet with that of half the time step: a fourth",
+    "lone atom": "the force on an isolated atom with zero; its energy must be finite",
+    "two atoms": "the forces of two atoms with the direction of their axis and the slope of the energy",
+    "far atoms": "a structure and a distant atom with the sum of both",
+    "company": "two distant copies of the structure with one (batch invariance)",
+    "repeat": "bitwise equality of fresh calculators, and of another order of requests",
+    "history": "results after other structures, or after atoms moved into the cutoff, with those of a fresh calculator",
+    "copy": "bitwise equality of a deep copy",
+    "pickle": "bitwise equality of a pickled calculator",
+    "drift": "the energy error of velocity-Verlet dynamics with four times that of half the time step",
 }
 
 
@@ -49,44 +51,48 @@ def check_calculator(
     *,
     names: Sequence[str] = (),
     skip: Mapping[str, str] | None = None,
+    timeout: float | None = None,
     raises: bool = True,
     seed: int = 0,
 ) -> Result:
-    """Check a calculator of ASE.
+    """Check an ASE calculator.
 
     Parameters
     ----------
     factory : callable
-        Without arguments; returns a new calculator.
+        Function without arguments that returns a new calculator.
     structures : sequence of ase.Atoms
-        Atoms are moved a little from where they are (3 % of the nearest distance), since symmetry hides mistakes.
+        Atoms are displaced by 3 % of the nearest distance, because symmetry hides errors.
     names : sequence of str, optional
-        Of the structures, for the table (default: their formulas).
+        Names of the structures in the table (default: their formulas).
     skip : mapping of str to str, optional
-        Kinds of check to leave out (`KINDS`), each with the reason.
+        Kinds of check to skip (keys of `KINDS`), each with the reason.
+    timeout : float, optional
+        Time limit in seconds for a kind of check. The checks then run in a separate process, as for
+        `check_derivatives`, so that a calculator may hang or crash.
     raises : bool
-        Whether to raise where something is wrong.
+        Whether to raise if a check fails.
     seed : int
-        Of displacements, directions and motions.
+        Seed of displacements, directions and motions.
 
     Returns
     -------
     Result
-        Prints as a table; has ``plot()`` and ``save("report.html")``. What the calculator does not implement, or
-        cannot do (a pickle), is in it as *not offered*: neither passed nor failed.
+        Prints as a table; has ``plot()`` and ``save("report.html")``. Checks that the calculator does not support (such
+        as pickling) are listed as *not offered*, neither passed nor failed.
 
     Raises
     ------
     CalculatorError
-        An AssertionError: something is wrong, and `raises` is True. Its `result` holds what is returned otherwise.
+        If a check failed and `raises` is True; an AssertionError with the `Result` as attribute `result`.
     TypeError, ValueError
-        If an argument is of the wrong type, or there is no structure.
+        If an argument has the wrong type or value, a structure has no atoms, or no process can be started.
 
     Notes
     -----
-    Tolerances are multiples of the rounding error that the calculator's own results show for nearby positions (Moré and
-    Wild, 2011). A curve of differences is right where its error falls with the square of the step to rounding. Jumps
-    are what does not fall as a scan is refined; a kink is a jump of forces where the energy has none.
+    Tolerances are multiples of the rounding error estimated from the calculator's results at nearby positions (Moré and
+    Wild, 2011). The error of central differences must fall with the square of the step down to rounding. A jump is a
+    difference that does not fall as a scan is refined; a kink is a jump of the forces only.
 
     Examples
     --------
@@ -96,44 +102,69 @@ def check_calculator(
     >>> check_calculator(EMT, [bulk("Cu", cubic=True)], skip=left_out).passed
     True
     """
-    if not callable(factory):
-        raise TypeError(f"check_calculator: factory is a {type(factory).__name__}; expected a callable")
-    if hasattr(structures, "positions") or not all(hasattr(atoms, "positions") for atoms in structures):
-        raise TypeError("check_calculator: structures is no sequence of ase.Atoms; expected one, such as [atoms]")
-    if not structures or not all(len(atoms) for atoms in structures):
-        raise ValueError("check_calculator: structures hold no atoms, or one of them holds none; expected some")
-    labels = list(names) or [str(atoms.symbols) for atoms in structures]
-    if len(labels) != len(structures):
-        raise ValueError(f"check_calculator: there are {len(labels)} names; expected {len(structures)}")
-    skip = dict(skip or {})
-    if unknown := set(skip) - set(KINDS):
-        raise ValueError(f"check_calculator: skip names {', '.join(sorted(unknown))}; expected {', '.join(KINDS)}")
-    subject = Subject(factory, getattr(factory, "__name__", type(factory).__name__))
-    result = Result(subject.name, skipped=skip, title="Checks of", cases="structure")
-    for label, atoms in zip(labels, structures, strict=True):
-        _run(Paths(subject, label, atoms, np.random.default_rng(seed)), result)
+    result = result_of(factory, structures, names, skip, timeout, seed)
     if raises and not result.passed:
         raise CalculatorError(result)
     return result
 
 
-def _run(checks: Paths, result: Result) -> None:
-    """Make the checks at one structure; a call that goes wrong is a failed check, and those before it stay."""
-    for kind in KINDS:
-        if kind in result.skipped:
-            continue
-        make = getattr(checks, kind.replace(" ", "_"))
+def result_of(
+    factory: Callable[[], Any],
+    structures: Sequence[Any],
+    names: Sequence[str],
+    skip: Mapping[str, str] | None,
+    timeout: float | None,
+    seed: int,
+    fresh: bool = False,
+) -> Result:
+    """Check a calculator as `check_calculator`; with a `timeout`, `fresh` is passed to `running.run`."""
+    if not callable(factory):
+        raise TypeError(f"check_calculator: factory is a {type(factory).__name__}; expected a callable")
+    if hasattr(structures, "positions") or not all(hasattr(atoms, "positions") for atoms in structures):
+        raise TypeError("check_calculator: structures is not a sequence of ase.Atoms; expected one, such as [atoms]")
+    if not structures or not all(len(atoms) for atoms in structures):
+        raise ValueError("check_calculator: structures is empty or one has no atoms; expected atoms in each")
+    labels = list(names) or [str(atoms.symbols) for atoms in structures]
+    if len(labels) != len(structures):
+        raise ValueError(f"check_calculator: names has {len(labels)} entries; expected {len(structures)}")
+    check_timeout("check_calculator", timeout)
+    skip = dict(skip or {})
+    if unknown := set(skip) - set(KINDS):
+        raise ValueError(f"check_calculator: skip names {', '.join(sorted(unknown))}; expected {', '.join(KINDS)}")
+    name = getattr(factory, "__name__", type(factory).__name__)
+    make = partial(_Plan, name, factory, list(zip(labels, structures, strict=True)), skip, seed)
+    return Result(name, run(make, timeout, fresh)[1], skip, "structure", "Checks of", seed)
 
-        def collect(make: Callable[[], Iterator[Check]] = make, kind: str = kind) -> Mapping[str, Any]:
-            try:
-                for check in make():
-                    result.checks.append(check)
-            except NotImplementedError as absent:
-                result.checks.append(checks.check("not offered", kind, 1.0, 0.0, message_of(absent)))
-            except NotOffered as absent:
-                result.checks.append(checks.check("not offered", kind, 1.0, 0.0, str(absent)))
-            return {}
 
-        if problem := observe(collect).problem:
-            text = problem.removeprefix("CalculatorFailed: ")
-            result.checks.append(checks.check(kind, "", math.inf, 0.0, text))
+class _Plan(Plan):
+    """The checks of a calculator, ordered by structure and kind."""
+
+    def __init__(
+        self,
+        name: str,
+        factory: Callable[[], Any],
+        structures: Sequence[tuple[str, Any]],
+        skip: Mapping[str, str],
+        seed: int,
+        forked: bool,
+    ) -> None:
+        self.name, subject = name, Subject(factory, name)
+        self.checks = [Paths(subject, label, atoms, np.random.default_rng(seed)) for label, atoms in structures]
+        kinds = [CALL, *(kind for kind in KINDS if kind not in skip)]
+        self.steps = [(label, kind) for label, _ in structures for kind in kinds]
+
+    def _checks(self, number: int) -> Paths:
+        return self.checks[number * len(self.checks) // len(self.steps)]
+
+    def make(self, number: int) -> Iterator[Check]:
+        """Run the checks of a step."""
+        checks, kind = self._checks(number), self.steps[number][1]
+        try:
+            yield from getattr(checks, kind.replace(" ", "_"))()
+        except (NotImplementedError, NotOffered) as absent:
+            note = str(absent) if isinstance(absent, NotOffered) else message_of(absent)
+            yield checks.check("not offered", kind, 1.0, 0.0, note)
+
+    def lost(self, number: int, text: str) -> Check:
+        """Return a failed check for a step that raised."""
+        return self._checks(number).check(self.steps[number][1], "", math.inf, 0.0, text)

@@ -1,4 +1,4 @@
-"""The checks of `check_derivatives`, each on one property that the derivatives of any function have."""
+"""The checks of `check_derivatives`, each for one property of the derivatives of any function."""
 
 from __future__ import annotations
 
@@ -11,27 +11,24 @@ from typing import Any
 
 import numpy as np
 
-from trigraph.testing.curves import MARGIN, Rounded, element_problem, examine, noise_of, one_sided, shown
+from trigraph.testing.curves import Rounded, examine, noise_of, one_sided, shown, told, worst_part
 from trigraph.testing.frameworks import THREADS, as_tuple
 from trigraph.testing.problem import Arrays, CallFailed, Problem, dot
 from trigraph.verification.record import Check
 from trigraph.verification.subjects import message_of
+from trigraph.verification.tolerances import EPS, MARGIN, RESPONSE, ROUNDING, UNSURE
 
 REPEATS = 5
-ELEMENTS = 200  # of each input that are compared one by one
-# Elements of each input that are made NaN, and random points at which outputs may depend on them. There are many such
-# points, since a unit of relu is dead at half of them.
+ELEMENTS = 200  # elements of each input that are compared individually
+GROUPS = 40  # groups of the other elements, each compared as a whole
+# Elements of each input that are set to NaN, and random points that show which outputs depend on them. There are many
+# such points, because a relu unit is inactive at half of them.
 SPOILT, ELSEWHERE = 6, 40
-# Rounding of results that were computed in another order: of sums of some hundred terms in float64.
-ROUNDING = 2.0**-44
-EPSILON, FLOAT32 = 2.0**-52, 2.0**-23
-UNSURE = 1e-7  # relative rounding above this is not believed: the function is wrong, or has a kink there
-# Results in float32 may differ from those in float64 by so many times what a change of inputs by one epsilon makes.
-RESPONSE = 100.0
+EPSILON, FLOAT32 = EPS["float64"], EPS["float32"]
 
 
 class Checks:
-    """The checks of one function; each method of a kind yields them."""
+    """The checks of one function, with a method for each kind."""
 
     def __init__(self, problem: Problem, name: str) -> None:
         self.p, self.name = problem, name
@@ -41,29 +38,29 @@ class Checks:
         self.w = problem.weights(self.y)
         self.u = [problem.direction(x) for x in problem.x]
         self.elsewhere: list[tuple[Arrays, Arrays]] = []
-        # The functions that are differenced: of order 1 sum <w, outputs>, of order 2 sum <u, gradients>.
+        # Scalar functions for finite differences: sum <w, outputs> for order 1, sum <u, gradients> for order 2.
         self.orders: dict[int, Callable[[Arrays], tuple[float, float]]] = {
             1: lambda x: dot(self.w, problem.outputs(x)),
             2: lambda x: dot(self.u, problem.gradients(problem.native(x), self.w)),
         }
 
     def check(self, kind: str, order: int | str, field: str, error: float, allowed: float, note: str = "") -> Check:
-        """Return what a check found."""
+        """Return a check of the function."""
         return Check(self.name, self.p.framework.name, "float64", kind, str(order), field, error, allowed, note=note)
 
     def _label(self, k: int) -> str:
         return f"input {self.p.wanted[k]}"
 
     def gradient(self, order: int, relative: float = 0.0) -> Arrays:
-        """Return what the framework says are the gradients of the function of an order.
+        """Return the framework's gradients of the scalar function of an order.
 
-        Where `relative` is not 0, all that goes in is changed by such a factor, at random.
+        A nonzero `relative` is the size of random relative perturbations of all inputs.
         """
         x, w, u = (self.p.nudged(arrays, relative) for arrays in (self.p.x, self.w, self.u))
         return self.p.gradients(self.p.native(x), w) if order == 1 else self.p.second(x, w, u)[0]
 
     def rounded_gradient(self, order: int) -> list[Rounded]:
-        """Return the gradients with the size of their rounding errors, seen when the last bits of inputs change."""
+        """Return the gradients, with rounding errors estimated from changes in the last bits of the inputs."""
         others = [self.gradient(order, EPSILON) for _ in range(3)]
         found = []
         for k, g in enumerate(self.gradient(order)):
@@ -72,7 +69,7 @@ class Checks:
         return found
 
     def _along(self, order: int, k: int) -> Callable[[np.ndarray], float]:
-        """Return the function of an order, of input `k` alone."""
+        """Return the scalar function of an order, as a function of input `k` only."""
 
         def phi(value: np.ndarray) -> float:
             return self.orders[order]([value if i == k else x for i, x in enumerate(self.p.x)])[0]
@@ -80,7 +77,7 @@ class Checks:
         return phi
 
     def differences(self, order: int) -> Iterator[Check]:
-        """Compare gradients with central differences: along a direction, then element by element."""
+        """Compare gradients with central differences, along a direction and by element."""
         gradients, (_, scale) = self.rounded_gradient(order), self.orders[order](self.p.x)
         for k, (x, g) in enumerate(zip(self.p.x, gradients, strict=True)):
             if not x.size:
@@ -98,31 +95,29 @@ class Checks:
             yield elements
 
     def _elements(self, order: int, k: int, phi: Callable[[np.ndarray], float], g: Rounded, noise: float) -> Check:
-        """Compare elements of a gradient with differences; the worst one is reported."""
+        """Compare elements of a gradient with differences, some alone and the others in groups; report the worst."""
         x = self.p.x[k]
-        chosen = self.p.rng.permutation(x.size)[:ELEMENTS]
         typical = max(float(np.sqrt(np.mean(x**2))), 1e-3 * float(abs(x).max())) or 1.0
-        worst, place, note = 0.0, None, ""
-        for flat in chosen:
-            index = tuple(int(i) for i in np.unravel_index(flat, x.shape))
-            error, allowed, difference = element_problem(phi, g, x, index, max(abs(x[index]), typical), noise)
-            ratio = error / allowed if allowed > 0 else math.inf * error if error else 0.0
-            if not ratio <= worst:
-                worst, place = (ratio if math.isfinite(ratio) else math.inf), index
-                at = f"element {list(index)}" if index else "the number"
-                note = f"{at} is {g.values[index]:.8g}; differences give {difference:.8g} +- {allowed:.1g}"
-        if worst <= 1:
-            note = ""
-        elif place is not None:
+        sizes = np.maximum(abs(x), typical)
+        chosen = self.p.rng.permutation(x.size)
+        alone, others = chosen[:ELEMENTS, None], np.array_split(chosen[ELEMENTS:], GROUPS)
+        found = worst_part(phi, g, x, sizes, noise, [*alone, *(group for group in others if group.size)])
+        note = told(found, g, sizes, lambda index: f"element {list(index)}" if index else "the number")
+        if note:
             along = np.zeros_like(x)
-            along[place] = max(abs(x[place]), typical)
+            along.flat[found.elements] = sizes.flat[found.elements]
             note = "; ".join(filter(None, [note, one_sided(phi, x, along, noise)]))
-        return self.check("elements", order, f"{self._label(k)}, {len(chosen)} of {x.size} elements", worst, 1.0, note)
+        label = f"{self._label(k)}, {len(alone)} of {x.size} elements" + ", others in groups" * (x.size > len(alone))
+        return self.check("elements", order, label, found.ratio, 1.0, note)
 
     def form(self) -> Iterator[Check]:
-        """Gradients have dtype, shape and device of their inputs, and nothing changes the inputs."""
+        """Check dtypes, shapes and devices of gradients, dtypes of outputs, and that no argument is modified."""
         p, inputs = self.p, self.p.as_given()
         outputs = [p.framework.to_host(y) for y in as_tuple(p.framework.outputs(inputs)) if p.framework.takes(y)]
+        widest = max((p.given[i].dtype for i in p.wanted), key=lambda dtype: dtype.itemsize)
+        for k, y in enumerate(y for y in outputs if y.dtype.kind == "f"):
+            note = f"output is {y.dtype}; the inputs are {widest}" if y.dtype.itemsize > widest.itemsize else ""
+            yield self.check("form", 0, f"output {k}", float(bool(note)), 0.0, note)
         like = inputs[p.wanted[0]]
         weights = [
             p.framework.from_host(np.ones(y.shape, y.dtype), like) if y.dtype.kind == "f" else None for y in outputs
@@ -137,30 +132,58 @@ class Checks:
             elif p.framework.place(g) != p.framework.place(inputs[i]):
                 note = f"gradient is on {p.framework.place(g)}; expected {p.framework.place(inputs[i])}"
             yield self.check("form", 1, f"input {i}", float(bool(note)), 0.0, note)
-        for i, old in p.given.items():
-            same = np.array_equal(p.framework.to_host(inputs[i]), old, equal_nan=old.dtype.kind == "f")
-            note = "" if same else "a call changed it"
-            yield self.check("unchanged", "", f"input {i}", float(not same), 0.0, note)
+        kept = [(f"input {i}", inputs[i], old) for i, old in p.given.items()]
+        kept += [(f"cotangent {k}", w, np.ones_like(outputs[k])) for k, w in enumerate(weights) if w is not None]
+        for name, value, old in kept:
+            same = np.array_equal(p.framework.to_host(value), old, equal_nan=old.dtype.kind == "f")
+            note = "" if same else "it was modified by a call"
+            yield self.check("unchanged", "", name, float(not same), 0.0, note)
 
     def _results(self, inputs: Sequence[Any]) -> tuple[Arrays, Arrays]:
         """Return outputs and gradients for native inputs."""
         return self.p.returned(inputs), self.p.gradients(inputs, self.w)
 
-    def _bits(self, kind: str, what: str, first: tuple[Arrays, Arrays], others: Sequence[tuple[Arrays, Arrays]]) -> Any:
+    def _bits(
+        self, kind: str, what: str, first: tuple[Arrays, Arrays], others: Sequence[tuple[Arrays, Arrays]], of: str = ""
+    ) -> Iterator[Check]:
         for part, order in ((0, 0), (1, 1)):
             worst = any(
                 a.tobytes() != b.tobytes() for other in others for a, b in zip(first[part], other[part], strict=True)
             )
             note = f"results differ {what}" if worst else ""
-            yield self.check(kind, order, ("outputs", "gradients")[part], float(worst), 0.0, note)
+            yield self.check(kind, order, ("outputs", "gradients")[part] + of, float(worst), 0.0, note)
 
     def repeat(self) -> Iterator[Check]:
-        """Equal bits when called again."""
-        calls = [self._results(self.p.native(self.p.x)) for _ in range(REPEATS)]
+        """Check that repeated calls are bitwise equal, and that later calls do not modify earlier results."""
+        p, calls = self.p, [self._results(self.p.native(self.p.x)) for _ in range(REPEATS)]
         yield from self._bits("repeat", "from one call to the next", calls[0], calls[1:])
+        kept = p.kept(p.native(p.x), self.w)
+        before, _, after = kept(), self._results(p.native(p.nudged(p.x, 2.0**-30))), kept()
+        yield from self._bits("repeat", "after another call, which overwrites them", before, [after], ", kept")
+
+    def alone(self) -> Iterator[Check]:
+        """Check that gradients of single inputs, or for single outputs, equal those of joint calls."""
+        p, whole = self.p, self.p.gradients(self.p.native(self.p.x), self.w)
+        for k in range(len(p.x) if len(p.x) > 1 else 0):
+            (found,) = p.gradients(p.native(p.x), self.w, only=k)
+            yield self._alike("alone", f"{self._label(k)} alone", found, whole[k], _size(whole[k]))
+        given = [k for k, w in enumerate(self.w) if w.size]
+        if len(given) > 1:
+            parts = []
+            for k in given:
+                weights = [w if i == k else np.zeros(0) for i, w in enumerate(self.w)]
+                parts.append(p.gradients(p.native(p.x), weights))
+            for k, terms in enumerate(zip(*parts, strict=True)):
+                usual = sum(map(_size, terms))
+                yield self._alike("alone", f"{self._label(k)}, sum over outputs", sum(terms), whole[k], usual)
+
+    def _alike(self, kind: str, what: str, found: Any, expected: np.ndarray, usual: float) -> Check:
+        error = _relative(np.asarray(found), expected, usual)
+        note = "" if error <= ROUNDING else f"differs by {error:.0e} from that of a joint call"
+        return self.check(kind, 1, what, error, ROUNDING, note)
 
     def threads(self) -> Iterator[Check]:
-        """Equal bits with one, two and three threads."""
+        """Check that one, two and three threads give bitwise equal results."""
         calls = []
         for number in THREADS:
             with self.p.framework.threads(number):
@@ -168,7 +191,7 @@ class Checks:
         yield from self._bits("threads", f"with {THREADS} threads", calls[0], calls[1:])
 
     def layout(self) -> Iterator[Check]:
-        """Equal values, up to rounding, where an input or a cotangent lies in memory otherwise."""
+        """Check that the memory layout of inputs and cotangents changes results by rounding at most."""
         p, usual = self.p, [_size(a) for a in self._all(self.p.native(self.p.x))]
         for k, x in enumerate(p.x):
             for name, value in self._layouts(x, p.inputs[p.wanted[k]]):
@@ -194,25 +217,25 @@ class Checks:
     def _agree(
         self, what: str, plain: Callable[[], Arrays], other: Callable[[], Arrays], usual: Sequence[float]
     ) -> Iterator[Check]:
-        """Compare results for an array in order with those for the same numbers in another layout.
+        """Compare results for a contiguous array with those for the same numbers in another layout.
 
-        `usual` are the sizes of results at the point: those of equal rows may be zero but for rounding.
+        `usual` are magnitudes of results at the point, because those for equal rows may be zero up to rounding.
         """
         try:
             right = plain()
-        except Exception:  # such numbers are refused, in whatever layout
+        except Exception:  # the function refuses these numbers in any layout
             return
         try:
             errors = [_relative(a, b, size) for a, b, size in zip(other(), right, usual, strict=True)]
-        except Exception as error:  # whatever the function makes of such a layout
-            worst, note = math.inf, f"the same numbers in order are taken; here {message_of(error)}"
+        except Exception as error:  # any error for this layout
+            worst, note = math.inf, f"raises only in this layout: {message_of(error)}"
         else:
             worst = max(errors, key=lambda e: math.inf if math.isnan(e) else e)
-            note = "" if worst <= ROUNDING else f"other results than of the same numbers in order: by {worst:.0e}"
+            note = "" if worst <= ROUNDING else f"differs from the contiguous layout by {worst:.0e}"
         yield self.check("layout", "", what, worst, ROUNDING, note)
 
     def nan(self) -> Iterator[Check]:
-        """Let a NaN in an element of an input reach only outputs that change with this element somewhere."""
+        """Check that a NaN in an input element reaches only outputs that depend on this element somewhere."""
         p = self.p
         for k, x in enumerate(p.x):
             if not x.size:
@@ -220,14 +243,14 @@ class Checks:
             try:
                 chosen = p.rng.permutation(x.size)[:SPOILT]
                 spread = next(filter(None, (self._spread(k, int(flat)) for flat in chosen)), 0)
-            except Exception as error:  # a function may refuse a NaN, and what is far away
+            except Exception as error:  # a function may refuse NaN and distant points
                 yield self.check("not offered", "nan", self._label(k), 1.0, 0.0, message_of(error))
                 continue
-            note = f"{spread} elements of outputs became NaN that do not change with the element" if spread else ""
+            note = f"{spread} elements of outputs became NaN but do not depend on the element" if spread else ""
             yield self.check("nan", 0, self._label(k), float(spread), 0.0, note)
 
     def _points(self) -> Iterator[tuple[Arrays, Arrays]]:
-        """Yield the point and random ones, with the outputs there."""
+        """Yield the point and random ones, with their outputs."""
         yield self.p.x, self.y
         for n in range(ELSEWHERE):
             if n == len(self.elsewhere):
@@ -236,7 +259,7 @@ class Checks:
             yield self.elsewhere[n]
 
     def _spread(self, k: int, flat: int) -> int:
-        """Count elements of outputs that become NaN with an element, and change at some point, but never with it."""
+        """Count elements of outputs that become NaN with an input element and vary, but never depend on it."""
 
         def with_element(point: Arrays, value: float) -> Arrays:
             changed = [a.copy() for a in point]
@@ -260,7 +283,7 @@ class Checks:
         return sum(int(np.count_nonzero(s & v)) for s, v in zip(suspects, varied, strict=True))
 
     def float32(self) -> Iterator[Check]:
-        """Results in float32 are those of float64, up to what rounding of the inputs does to them."""
+        """Check that results in float32 agree with float64 up to the effect of rounding the inputs."""
         p = self.p
         small = [x.astype(np.float32) for x in p.x]
         exact = [x.astype(np.float64) for x in small]
@@ -269,7 +292,7 @@ class Checks:
         right = p.outputs(exact), p.gradients(p.native(exact), same)
         try:
             found = p.outputs(small), p.gradients(p.native(small), weights)
-        except Exception as error:  # a function may be one of float64 alone, as parameters are that it holds
+        except Exception as error:  # a function with float64 parameters may refuse float32
             yield self.check("not offered", "float32", "all inputs", 1.0, 0.0, message_of(error))
             return
         near = [(p.nudged(exact, FLOAT32), p.nudged(same, FLOAT32)) for _ in range(3)]
@@ -286,7 +309,7 @@ class Checks:
                 yield self.check("float32", part, f"{name} {i}", gap, allowed, note)
 
     def adjoint(self) -> Iterator[Check]:
-        """<w', J u> is <u, J^T w'>, where J u is the derivative of <u, J^T w> in w."""
+        """Check that <w', J u> = <u, J^T w'>, where J u is the derivative of <u, J^T w> with respect to w."""
         p, other = self.p, self.p.weights(self.y)
 
         def sides(x: Arrays) -> tuple[float, float, float]:
@@ -297,7 +320,7 @@ class Checks:
         yield self._identity("adjoint", sides)
 
     def symmetry(self) -> Iterator[Check]:
-        """<H u, v> is <H v, u>."""
+        """Check that <H u, v> = <H v, u>."""
         p, v = self.p, [self.p.direction(x) for x in self.p.x]
 
         def sides(x: Arrays) -> tuple[float, float, float]:
@@ -310,7 +333,7 @@ class Checks:
     def _identity(self, kind: str, sides: Callable[[Arrays], tuple[float, float, float]]) -> Check:
         left, right, scale = sides(self.p.x)
         error = abs(left - right) / (scale or 1.0)
-        # Rounding, as it shows where the last bits of inputs change: what is wrong hardly changes with them.
+        # Estimate rounding from changes in the last bits of the inputs, which hardly change an error of the derivative.
         others = [sides(self.p.nudged(self.p.x, EPSILON)) for _ in range(2)]
         rounding = max(abs((a - b) - (left - right)) for a, b, _ in others) / (scale or 1.0)
         allowed = MARGIN * (ROUNDING + min(rounding, UNSURE))
@@ -319,18 +342,18 @@ class Checks:
 
 
 def _same(layout: str, array: np.ndarray) -> np.ndarray:
-    """Return the numbers that an array of a layout holds."""
+    """Return the numbers in a layout of an array."""
     return np.repeat(array[:1], len(array), axis=0) if layout == "expanded" else array
 
 
 def _size(array: np.ndarray) -> float:
-    """Return the largest finite number."""
+    """Return the largest finite magnitude."""
     finite = abs(array[np.isfinite(array)])
     return float(finite.max()) if finite.size else 0.0
 
 
 def _relative(found: np.ndarray, expected: np.ndarray, usual: float) -> float:
-    """Return the largest difference over the largest number, here or usually; what is NaN in both is equal."""
+    """Return the largest difference relative to the largest expected or usual magnitude; NaNs are equal."""
     if found.shape != expected.shape:
         return math.inf
     same = (found == expected) | (np.isnan(found) & np.isnan(expected))
@@ -342,6 +365,7 @@ def _relative(found: np.ndarray, expected: np.ndarray, usual: float) -> float:
 KINDS: Mapping[str, int] = {
     "form": 1,
     "repeat": 1,
+    "alone": 1,
     "threads": 1,
     "layout": 1,
     "nan": 0,

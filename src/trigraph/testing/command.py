@@ -2,42 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 
 from trigraph.terminal import say
-from trigraph.testing.calculators import check_calculator
+from trigraph.testing.calculators import result_of
 from trigraph.testing.result import Result
 from trigraph.verification.implementation import load
 from trigraph.verification.structures import read_atoms
 
 
-def verify_calculator(name: str, files: Sequence[str], skips: Sequence[str], seed: int, folder: Path | None) -> bool:
-    """Check the calculators of a factory at the structures of files; print the table, and write a page if asked to.
+def verify_calculator(
+    name: str, files: Sequence[str], skips: Sequence[str], seed: int, folder: Path | None, timeout: float | None
+) -> bool:
+    """Check the calculators of a factory on structure files; print a table, and write a report if there is a folder.
 
-    Parameters
-    ----------
-    name : str
-        ``"module:factory"``; the current directory is searched first.
-    files : sequence of str
-        As of `read_atoms`.
-    skips : sequence of str
-        Kinds of check to leave out, each ``KIND=WHY``.
-    seed : int
-    folder : Path, optional
-        Where to write report.html.
-
-    Returns
-    -------
-    bool
-        Whether all checks passed, and the page was written.
-
-    Raises
-    ------
-    ValueError
-        If there is no such factory, file or kind; `LoadError` if the factory's module fails.
-    OSError
-        If the folder cannot be made.
+    Arguments are those of the command line: `name` is ``"module:factory"``, `files` are as for `read_atoms`, `skips`
+    are ``KIND=WHY``. Return whether all checks passed and the report was written. Raise ValueError if the factory, a
+    file or a kind does not exist, `LoadError` if its module fails, and OSError if the folder cannot be created.
     """
     left_out = {}
     for skip in skips:
@@ -49,7 +32,7 @@ def verify_calculator(name: str, files: Sequence[str], skips: Sequence[str], see
     names = [Path(file).name for file in files]
     if folder:
         folder.mkdir(parents=True, exist_ok=True)
-    result = check_calculator(load(name), structures, names=names, skip=left_out, raises=False, seed=seed)
+    result = result_of(load(name), structures, names, left_out, timeout or math.inf, seed, fresh=True)
     result.name = name
     say(str(result))
     problem = _written(result, folder) if folder else ""
@@ -61,11 +44,12 @@ def verify_calculator(name: str, files: Sequence[str], skips: Sequence[str], see
 
 
 def _written(result: Result, folder: Path) -> str:
-    """Write the page of a result; return why that is not possible."""
+    """Write the report of a result; return the error message, empty on success."""
     try:
-        result.save(folder / "report.html")
+        for file in ("report.html", "report.json"):
+            result.save(folder / file)
     except OSError as error:
-        say(f"Error: the report is not written: {error}", err=True)
+        say(f"Error: the report was not written: {error}", err=True)
         return str(error)
     say(f"Report: {folder / 'report.html'}")
     return ""

@@ -1,61 +1,30 @@
-"""`check_derivatives`: its arguments, and the order in which the checks are made."""
+"""`check_derivatives`: its arguments and the order of its checks."""
 
 from __future__ import annotations
 
-import contextlib
 import math
-import signal
-import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
-from rich.console import Console
-from rich.progress import Progress
 
 from trigraph.testing.checks import KINDS, Checks
 from trigraph.testing.frameworks import Framework, Function, Jax, NumPy, Torch
 from trigraph.testing.problem import Problem
 from trigraph.testing.result import DerivativeError, Result
+from trigraph.testing.running import CALL, Plan, check_timeout, run
 from trigraph.verification.record import Check
-from trigraph.verification.subjects import observe
-
-PATIENCE = 2.0  # seconds without a progress bar
-
-
-class TimeExceeded(BaseException):
-    """A check takes too long; no ``except Exception`` of the function, or of a check, takes it for anything else."""
-
-
-@contextlib.contextmanager
-def _limited(seconds: float | None) -> Iterator[None]:
-    """Interrupt what runs longer, in the main thread."""
-    if seconds is None or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def stop(*_: Any) -> None:
-        raise TimeExceeded(f"it takes longer than {seconds:g} s")
-
-    before = signal.signal(signal.SIGALRM, stop)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def _framework(function: Function, framework: str, vjp: Any, order: int) -> Framework:
-    """Return the framework of a name, after a look at what it needs."""
+    """Return a framework by name, after a check of its arguments."""
     if framework == "numpy":
         first, second = vjp if isinstance(vjp, tuple) and len(vjp) == 2 else (vjp, None)
         if not callable(first):
             raise TypeError(f"check_derivatives: vjp is a {type(first).__name__}; expected a function for 'numpy'")
         if order == 2 and not callable(second):
-            raise TypeError("check_derivatives: order is 2 and vjp is no pair; expected (vjp, vjp2), or order=1")
+            raise TypeError("check_derivatives: order is 2 and vjp is not a pair; expected (vjp, vjp2), or order=1")
         return NumPy(function, first, second)
     if vjp is not None:
         raise TypeError(
@@ -81,35 +50,37 @@ def check_derivatives(
 ) -> Result:
     """Check the derivatives of any differentiable function.
 
-    Gradients are compared with central differences over a range of steps, along a direction and element by element;
-    so are second derivatives, which must be symmetric and fit the gradient (adjoint identity). Results must have equal
-    bits when a call is repeated and whatever the number of threads, must not depend on the layout of inputs in memory,
-    must be the same in float32 up to rounding, and a NaN must not reach outputs that do not depend on it.
+    Gradients and second derivatives are compared with central differences over a range of steps, along a direction and
+    by element. Second derivatives must be symmetric and satisfy the adjoint identity. Results must be bitwise equal in
+    repeated calls and for any number of threads, independent of the memory layout of inputs, and equal in float32 up to
+    rounding. A NaN must not reach outputs that do not depend on it.
 
     Parameters
     ----------
     function : callable
-        From the inputs to an array or a tuple of arrays; those of floating dtype are differentiated.
+        Function from the inputs to an array or a tuple of arrays; those of floating dtype are differentiated.
     inputs : sequence
-        Arrays of the framework; those of floating dtype are differentiated, at their values in float64. Anything else
-        is handed over as it is.
+        Arrays of the framework; those of floating dtype are converted to float64 and differentiated. Other arguments
+        are passed unchanged.
     order : {1, 2}
         Highest derivative.
     framework : {"numpy", "torch", "jax"}
-        What differentiates: autograd, ``jax.vjp``, or for NumPy `vjp`.
+        Source of the derivatives: `vjp` for NumPy, autograd, or ``jax.vjp``.
     vjp : callable, or pair of callables, for NumPy
-        ``vjp(inputs, cotangents)``, of tuples, returns the gradients of sum <cotangent, output> in the floating inputs;
-        ``vjp2(inputs, cotangents, directions)`` returns two tuples, the gradients of sum <direction, gradient> in the
-        inputs and in the cotangents.
+        ``vjp(inputs, cotangents)``, with tuples, returns the gradients of sum <cotangent, output> with respect to the
+        floating inputs; ``vjp2(inputs, cotangents, directions)`` returns two tuples, the gradients of
+        sum <direction, gradient> with respect to the inputs and to the cotangents.
     skip : mapping of str to str, optional
-        Kinds of check to leave out, each with the reason: "form", "repeat", "threads", "layout", "nan", "float32",
-        "differences", "adjoint", "symmetry".
+        Kinds of check to skip, each with the reason: "form", "repeat", "alone", "threads", "layout", "nan",
+        "float32", "differences", "adjoint", "symmetry".
     timeout : float, optional
-        Seconds after which a check is given up. Code that is not Python's is not interrupted.
+        Time limit in seconds for a kind of check. The checks then run in a separate process, so that a function may
+        hang or crash: a fork with one thread, or with JAX or CUDA a new process, for which `function` and `inputs` must
+        be picklable.
     seed : int
-        Of directions and cotangents.
+        Seed of directions and cotangents.
     raises : bool
-        Whether to raise where something is wrong.
+        Whether to raise if a check fails.
 
     Returns
     -------
@@ -119,14 +90,16 @@ def check_derivatives(
     Raises
     ------
     DerivativeError
-        An AssertionError: something is wrong, and `raises` is True. Its `result` holds what is returned otherwise.
+        If a check failed and `raises` is True; an AssertionError with the `Result` as attribute `result`.
     TypeError, ValueError
-        If an argument is of the wrong type, or there is nothing to differentiate.
+        If an argument has the wrong type or value, no input is floating, or no process can be started.
+    ImportError
+        If the framework is not installed.
 
     Notes
     -----
-    A curve of differences is right where its error falls with the square of the step to the rounding of the function,
-    which is estimated from nearby values (Moré and Wild, 2011), and to 1e-7 at least. Larger steps may cross kinks.
+    The error of central differences must fall with the square of the step, below 1e-7 or down to the rounding of the
+    function, which is estimated from nearby values (Moré and Wild, 2011). Larger steps may cross kinks.
 
     Examples
     --------
@@ -143,68 +116,64 @@ def check_derivatives(
     if not isinstance(skip or {}, Mapping):
         raise TypeError(f"check_derivatives: skip is a {type(skip).__name__}; expected a mapping of kinds to reasons")
     skip = dict(skip or {})
-    if timeout is not None and not timeout > 0:
-        raise ValueError(f"check_derivatives: timeout is {timeout!r}; expected seconds above 0, or None")
+    check_timeout("check_derivatives", timeout)
     if unknown := set(skip) - set(KINDS):
         raise ValueError(f"check_derivatives: skip names {', '.join(sorted(unknown))}; expected {', '.join(KINDS)}")
-    problem = Problem(_framework(function, framework, vjp, order), inputs, np.random.default_rng(seed))
-    if not any(x.size for x in problem.x):
-        raise ValueError(
-            f"check_derivatives: inputs hold no {framework} array of floating dtype with an element; expected one"
-        )
     name = getattr(function, "__name__", type(function).__name__)
-    result = Result(name, skipped=skip)
-    _run(problem, result, order, timeout)
+    plan, checks = run(partial(_Plan, name, function, inputs, order, framework, vjp, skip, seed), timeout)
+    result = Result(name, checks, skipped=plan.skip, seed=seed)
     if raises and not result.passed:
         raise DerivativeError(result)
     return result
 
 
-def _run(problem: Problem, result: Result, order: int, timeout: float | None) -> None:
-    """Make the checks; a call that goes wrong is a failed check."""
-    found: list[Checks] = []
+class _Plan(Plan):
+    """The checks of a function, ordered by kind and order."""
 
-    def attempt(kind: str, label: str, make: Callable[[], Iterable[Check]]) -> None:
-        def call() -> Mapping[str, Any]:
-            with _limited(timeout):
-                result.checks.extend(make())
-            return {}
+    def __init__(
+        self,
+        name: str,
+        function: Function,
+        inputs: Sequence[Any],
+        order: int,
+        framework: str,
+        vjp: Any,
+        skip: Mapping[str, str],
+        seed: int,
+        forked: bool,
+    ) -> None:
+        self.name = name
+        self.problem = Problem(_framework(function, framework, vjp, order), inputs, np.random.default_rng(seed))
+        if not any(x.size for x in self.problem.x):
+            raise ValueError(
+                f"check_derivatives: inputs have no nonempty {framework} array of floating dtype; expected at least one"
+            )
+        threads = self.problem.framework.has_threads
+        self.skip = {**({"threads": "a fork has one thread"} if threads and forked else {}), **skip}
+        self.steps = [("0", CALL)] + [
+            (str(at), kind)
+            for kind, needed in KINDS.items()
+            if kind not in self.skip and needed <= order and (kind != "threads" or threads)
+            if kind != "alone" or self.problem.framework.selects
+            for at in (range(1, order + 1) if kind == "differences" else (needed,))
+        ]
 
-        outcome = observe(call)
-        if outcome.problem:
-            text = outcome.problem.removeprefix("CallFailed: ")
-            check = Check(result.name, problem.framework.name, "float64", kind, label, "", math.inf, 0.0, note=text)
-            result.checks.append(check)
+    @cached_property
+    def checks(self) -> Checks:
+        """The checks; creating them calls the function."""
+        return Checks(self.problem, self.name)
 
-    def begin() -> Iterable[Check]:
-        found.append(Checks(problem, result.name))
-        return ()
+    def make(self, number: int) -> Iterable[Check]:
+        """Run the checks of a step."""
+        order, kind = self.steps[number]
+        checks = self.checks
+        if kind == CALL:
+            return ()
+        made: Iterable[Check] = checks.differences(int(order)) if kind == "differences" else getattr(checks, kind)()
+        return made
 
-    attempt("call", "0", begin)
-    if not found:
-        return
-    planned = [
-        (kind, at)
-        for kind, needed in KINDS.items()
-        if kind not in result.skipped and needed <= order and (kind != "threads" or problem.framework.has_threads)
-        for at in (range(1, order + 1) if kind == "differences" else (needed,))
-    ]
-    for kind, at in _shown(result.name, planned):
-        make = getattr(found[0], kind)
-        attempt(kind, str(at), partial(make, at) if kind == "differences" else make)
-
-
-def _shown(name: str, planned: Sequence[tuple[str, int]]) -> Iterator[tuple[str, int]]:
-    """Yield what is planned; a terminal shows how far it is, once it takes long."""
-    console, start = Console(stderr=True), time.monotonic()
-    bar = Progress(console=console, transient=True, disable=not console.is_terminal)
-    task = bar.add_task(name, total=len(planned))
-    try:
-        for kind, at in planned:
-            bar.update(task, description=f"{name}: {kind}")
-            if time.monotonic() - start > PATIENCE:
-                bar.start()
-            yield kind, at
-            bar.advance(task)
-    finally:
-        bar.stop()
+    def lost(self, number: int, text: str) -> Check:
+        """Return a failed check for a step that raised."""
+        order, kind = self.steps[number]
+        name = self.problem.framework.name
+        return Check(self.name, name, "float64", kind, order, "", math.inf, 0.0, note=text)

@@ -1,6 +1,6 @@
-"""Arrays of NumPy, torch and JAX under one interface: values, layouts in memory, derivatives by each one's means.
+"""One interface to NumPy, torch and JAX: values, memory layouts and derivatives of arrays.
 
-Numbers go in and come out as NumPy arrays of float64, or of the dtype that is under test.
+Values are exchanged as NumPy arrays of float64, or of the tested dtype.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from multiprocessing import parent_process
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ THREADS = (1, 2, 3)
 
 
 class Framework(ABC):
-    """What the checks need of a framework."""
+    """Interface of a framework for the checks."""
 
     name: str
 
@@ -31,7 +32,7 @@ class Framework(ABC):
 
     @abstractmethod
     def from_host(self, array: np.ndarray, like: Any) -> Any:
-        """Return an array of the framework with the values and the dtype of a NumPy array, where `like` is."""
+        """Return an array of the framework with the values and dtype of a NumPy array, on the device of `like`."""
 
     @abstractmethod
     def place(self, value: Any) -> str:
@@ -39,9 +40,9 @@ class Framework(ABC):
 
     @abstractmethod
     def layouts(self, array: np.ndarray, like: Any) -> dict[str, Any]:
-        """Return arrays that do not lie in memory in order, by a name of the layout.
+        """Return non-contiguous arrays by the name of their layout.
 
-        Their values are those of `array`, which has an element and an axis; those of "expanded" are its first row.
+        Their values are those of `array`, which is nonempty and has an axis; "expanded" repeats its first row.
         """
 
     @abstractmethod
@@ -50,37 +51,38 @@ class Framework(ABC):
 
     @abstractmethod
     def vjp(self, inputs: Sequence[Any], wanted: Sequence[int], cotangents: Sequence[Any]) -> Sequence[Any]:
-        """Return the gradients of sum <cotangent, output> in the wanted inputs; None for one that is not connected."""
+        """Return gradients of sum <cotangent, output> for the wanted inputs; None for an unconnected input."""
 
     @abstractmethod
     def vjp2(
         self, inputs: Sequence[Any], wanted: Sequence[int], cotangents: Sequence[Any], directions: Sequence[Any]
     ) -> tuple[Sequence[Any], Sequence[Any]]:
-        """Return the gradients of sum <direction, gradient> in the wanted inputs, and in the cotangents."""
+        """Return gradients of sum <direction, gradient> for the wanted inputs, and for the cotangents."""
 
     @contextlib.contextmanager
     def threads(self, number: int) -> Iterator[None]:
-        """Let the framework use so many threads; by default nothing is known of any."""
+        """Set the number of threads of the framework; by default, this does nothing."""
         yield
 
     has_threads = False
+    selects = True  # whether gradients for a subset of inputs and outputs are supported
 
 
 def as_tuple(value: Any) -> tuple[Any, ...]:
-    """Return what a function returned as a tuple."""
+    """Return the result of a function as a tuple."""
     return tuple(value) if isinstance(value, (tuple, list)) else (value,)
 
 
 class NumPy(Framework):
-    """Functions of NumPy arrays, with derivatives that the user gives."""
+    """Functions of NumPy arrays, with derivatives from the user."""
 
-    name = "numpy"
+    name, selects = "numpy", False
 
     def __init__(self, function: Function, vjp: Function | None, vjp2: Function | None) -> None:
         self.function, self._vjp, self._vjp2 = function, vjp, vjp2
 
     def takes(self, value: Any) -> bool:
-        return isinstance(value, (np.ndarray, np.generic))  # a sum over all axes is a scalar of NumPy
+        return isinstance(value, (np.ndarray, np.generic))  # a full sum returns a NumPy scalar
 
     def to_host(self, value: Any) -> np.ndarray:
         return np.array(value)
@@ -120,7 +122,7 @@ class NumPy(Framework):
 
 
 class Torch(Framework):
-    """Functions of torch's tensors, differentiated by autograd."""
+    """Functions of torch tensors, differentiated by autograd."""
 
     name, has_threads = "torch", True
 
@@ -163,7 +165,7 @@ class Torch(Framework):
             self.torch.set_num_threads(before)
 
     def _leaves(self, inputs: Sequence[Any], wanted: Sequence[int]) -> list[Any]:
-        """Return views of the inputs that record what is done with them."""
+        """Return views of the inputs that require gradients."""
         found = [x.detach() if self.takes(x) else x for x in inputs]
         for i in wanted:
             found[i].requires_grad_()
@@ -171,7 +173,7 @@ class Torch(Framework):
 
     def outputs(self, inputs: Sequence[Any]) -> Any:
         wanted = [i for i, x in enumerate(inputs) if self.takes(x) and x.is_floating_point()]
-        with self.torch.enable_grad():  # a function may differentiate itself, as one of forces does
+        with self.torch.enable_grad():  # a function, such as one of forces, may use autograd itself
             return self.function(*self._leaves(inputs, wanted))
 
     def _grad(self, results: Sequence[Any], at: Sequence[Any], cotangents: Sequence[Any], again: bool) -> list[Any]:
@@ -206,7 +208,7 @@ class Torch(Framework):
 
 
 class Jax(Framework):
-    """Functions of JAX's arrays, differentiated by ``jax.vjp``."""
+    """Functions of JAX arrays, differentiated by ``jax.vjp``."""
 
     name = "jax"
 
@@ -215,9 +217,11 @@ class Jax(Framework):
             import jax
         except ImportError as error:
             raise ImportError("check_derivatives: framework 'jax' needs JAX: pip install 'trigraph[jax]'") from error
+        if parent_process() is not None:  # a new process does not inherit this setting of its parent
+            jax.config.update("jax_enable_x64", True)
         if not jax.config.jax_enable_x64:
             raise ValueError(
-                "check_derivatives: JAX makes float32 of float64; expected jax.config.update('jax_enable_x64', True)"
+                "check_derivatives: JAX converts float64 to float32; expected jax.config.update('jax_enable_x64', True)"
             )
         self.function, self.jax = function, jax
 
@@ -234,13 +238,13 @@ class Jax(Framework):
         return str(next(iter(value.devices())))
 
     def layouts(self, array: np.ndarray, like: Any) -> dict[str, Any]:
-        return {}  # arrays of JAX have no strides
+        return {}  # JAX arrays have no strides
 
     def outputs(self, inputs: Sequence[Any]) -> Any:
         return self.function(*inputs)
 
     def _of(self, inputs: Sequence[Any], wanted: Sequence[int], cotangents: Sequence[Any]) -> Function:
-        """Return the outputs that have a cotangent as a function of the wanted inputs."""
+        """Return a function from the wanted inputs to the outputs that have a cotangent."""
 
         def call(*values: Any) -> tuple[Any, ...]:
             given = list(inputs)

@@ -1,17 +1,22 @@
-"""Verification of one operator that somebody else has written, from Python."""
+"""Verification of a user's implementation of an operator, from Python."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from trigraph.testing.result import Result
+from trigraph.testing.running import Plan, check_timeout, run
+from trigraph.verification.record import Check
+from trigraph.verification.units import missing, spoil_new_memory
 
 __all__ = ["OperatorError", "verify"]
 
 
 class OperatorError(AssertionError):
-    """An implementation of an operator is wrong; the message says what, `result` holds everything.
+    """Checks of an operator failed; the message lists them, `result` holds all checks.
 
     Attributes
     ----------
@@ -39,29 +44,33 @@ def verify(
     device: str | None = None,
     where: Iterable[str] = (),
     dtypes: Iterable[str] | None = None,
+    timeout: float | None = None,
     seed: int = 0,
     raises: bool = True,
 ) -> Result:
-    """Check an implementation of an operator as ``trigraph verify --implementation`` does, in this process.
+    """Check an implementation of an operator, as ``trigraph verify --implementation``, in this process.
 
     Parameters
     ----------
     function : callable
-        Of NumPy arrays, for one operator such as ``"gno_kernel_bwd"``; with `framework`, the forward of a definition
-        such as ``"gno_kernel"`` on tensors, whose derivatives are those of the framework.
+        Function of NumPy arrays for one operator, such as ``"gno_kernel_bwd"``; with `framework`, a forward function of
+        tensors for a definition, such as ``"gno_kernel"``, which the framework differentiates.
     operator : str, optional
-        Default: the function's own name.
+        Default: the name of the function.
     framework : {"torch", "jax"}, optional
     device : str, optional
-        Where the tensors of the framework are (default: ``"cpu"``).
+        Device of the tensors for `framework` (default: ``"cpu"``).
     where : iterable of str, optional
-        ``"name=value"``: settings that are checked alone, as of ``--where``.
+        Settings ``"name=value"`` to which the cases are restricted, as for ``--where``.
     dtypes : iterable of {"float32", "float64"}, optional
         Default: both.
+    timeout : float, optional
+        Time limit in seconds for the checks of one kind in one case. All checks then run in a separate process, as for
+        `check_derivatives`, so that a function may hang or crash.
     seed : int
-        Of every number that is drawn.
+        Seed of all random cases.
     raises : bool
-        Whether to raise where something is wrong.
+        Whether to raise if a check fails.
 
     Returns
     -------
@@ -71,9 +80,12 @@ def verify(
     Raises
     ------
     OperatorError
-        An AssertionError: a check failed, or none passed, and `raises` is True.
+        If a check failed or none passed, and `raises` is True; an AssertionError with the attribute `result`.
     TypeError, ValueError
-        If `function` is no callable, or an operator, framework, device or setting is unknown.
+        If `function` is not callable, an operator, framework, device or setting is unknown, or no process can be
+        started.
+    ImportError
+        If the framework is not installed.
 
     Examples
     --------
@@ -84,9 +96,8 @@ def verify(
     """
     from trigraph.verification.differentiated import differentiated
     from trigraph.verification.implementation import adapt
-    from trigraph.verification.run import plan
-    from trigraph.verification.units import execute
 
+    check_timeout("verify", timeout)
     if not callable(function):
         raise TypeError(f"verify: function is a {type(function).__name__}; expected a callable")
     name = getattr(function, "__name__", type(function).__name__)
@@ -97,8 +108,28 @@ def verify(
     else:
         subject = adapt(name, operator, function)
         target = subject.only or name
-    units = plan([target], dtypes=dtypes, seed=seed, implementation=subject, where=where)
-    result = Result(name, [check for _, checks in execute(units) for check in checks])
+    settings = {"dtypes": dtypes and tuple(dtypes), "seed": seed, "where": tuple(where)}
+    make = partial(_Plan, name, {"operators": [target], "implementation": subject, **settings})
+    result = Result(name, run(make, timeout)[1], cases="case", title="Checks of", seed=seed)
     if raises and not result.passed:
         raise OperatorError(result)
     return result
+
+
+class _Plan(Plan):
+    """The units of a run as steps."""
+
+    def __init__(self, name: str, request: Mapping[str, Any], forked: bool) -> None:
+        from trigraph.verification.run import plan
+
+        self.name, self.units = name, plan(**request)
+        self.steps = [("", unit.label) for unit in self.units]
+        spoil_new_memory()
+
+    def make(self, number: int) -> Iterable[Check]:
+        """Run the checks of a unit."""
+        return self.units[number].execute()
+
+    def lost(self, number: int, text: str) -> Check:
+        """Return a failed check for a unit that raised."""
+        return missing("", "", "float64", self.units[number].label, math.inf, text)

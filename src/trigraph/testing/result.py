@@ -1,4 +1,4 @@
-"""What a check of derivatives found: a table, pictures, a page, and the error that tells a test what is wrong."""
+"""Results of checks: a table, figures, a report, and an exception that summarizes failures."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from trigraph.environment import collect
 from trigraph.verification.record import Check
+from trigraph.verification.report import assemble, encoded
+from trigraph.verification.units import counted
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -15,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Result:
-    """Checks of one function; printed, a table.
+    """Checks of one function; prints as a table.
 
     Attributes
     ----------
@@ -23,23 +26,25 @@ class Result:
         Name of the function.
     checks : list of trigraph.verification.record.Check
     skipped : dict
-        Kinds of check that were left out, and why.
+        Kinds of check that were skipped, and why.
+    seed : int
     """
 
     name: str
     checks: list[Check] = field(default_factory=list)
     skipped: dict[str, str] = field(default_factory=dict)
-    cases: str = "order"  # what `case` of a check names, and the heading of its column
+    cases: str = "order"  # meaning of `Check.case`, the heading of its column
     title: str = "Derivatives of"
+    seed: int = 0
 
     @property
     def passed(self) -> bool:
-        """Whether checks were made, and none failed."""
+        """Whether there are checks, and none failed."""
         return bool(self.checks) and not self.failures
 
     @property
     def failures(self) -> list[Check]:
-        """The checks that failed."""
+        """The failed checks."""
         return [c for c in self.checks if c.failed]
 
     def __str__(self) -> str:
@@ -54,13 +59,13 @@ class Result:
             numbers = (f"{c.error:.1e}", f"{c.tolerance:.1e}") if c.offered else ("", "")
             table.add_row(c.kind, c.case, c.field, *numbers, slope, escape(mark + c.note))
         for kind, why in self.skipped.items():
-            table.add_row(kind, "", "", "", "", "", escape(f"left out: {why}"))
+            table.add_row(kind, "", "", "", "", "", escape(f"skipped: {why}"))
         text = io.StringIO()
         Console(file=text, width=150, highlight=False).print(table)
         return text.getvalue()
 
     def plot(self) -> Figure:
-        """Draw the error of the central differences against the step, one line for each curve.
+        """Plot the error of central differences against the step, with a line for each curve.
 
         Returns
         -------
@@ -69,7 +74,7 @@ class Result:
         Raises
         ------
         ValueError
-            If no curve was made.
+            If there is no curve.
         """
         from trigraph.verification.plots import differences
 
@@ -79,13 +84,23 @@ class Result:
         return figure
 
     def save(self, path: str | Path) -> None:
-        """Write the table and the curves as a page in one file.
+        """Write the table and the curves as an HTML page, or all checks as JSON.
 
         Parameters
         ----------
         path : str or Path
-            Such as ``"report.html"``.
+            Such as ``"report.html"``, or ``"report.json"`` in the format of `trigraph verify`.
+
+        Raises
+        ------
+        OSError
+            If the file cannot be written.
         """
+        if Path(path).suffix == ".json":
+            skips, command = list(self.skipped.items()), f"{self.title} {self.name}"
+            report = assemble(self.checks, skips, self.seed, command, collect(), counted(self.checks))
+            Path(path).write_bytes(encoded(report))
+            return
         from jinja2 import Environment, PackageLoader, StrictUndefined
 
         from trigraph.verification.plots import svg
@@ -103,7 +118,7 @@ class Result:
 
 
 class DerivativeError(AssertionError):
-    """A function's derivatives are wrong; the message says what, `result` holds everything.
+    """Checks of derivatives failed; the message lists them, `result` holds all checks.
 
     Attributes
     ----------
@@ -114,7 +129,7 @@ class DerivativeError(AssertionError):
 
     def __init__(self, result: Result) -> None:
         found = result.failures
-        # What one element shows is in the line of its input, too.
+        # The failure of an element is also in the line of its input.
         told = [
             c for c in found if c.kind != "elements" or not any(c.note in other.note for other in found if other != c)
         ]
@@ -130,7 +145,7 @@ class DerivativeError(AssertionError):
 
 
 class CalculatorError(DerivativeError):
-    """A calculator is wrong; the message says what, `result` holds everything.
+    """Checks of a calculator failed; the message lists them, `result` holds all checks.
 
     Attributes
     ----------

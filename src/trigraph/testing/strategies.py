@@ -1,6 +1,6 @@
-"""Strategies of hypothesis for the graphs of the operators: hubs, isolated nodes, multi-edges, shared rows, or nothing.
+"""Hypothesis strategies for graphs: high-degree nodes, isolated nodes, multi-edges, shared rows, and empty graphs.
 
-They need hypothesis, which the extra ``testing`` installs. Graphs shrink to few nodes and edges.
+They require hypothesis (extra ``testing``). Graphs shrink to few nodes and edges.
 
 >>> from hypothesis import given
 >>> @given(csc())
@@ -22,7 +22,7 @@ INDEX_DTYPES = (np.int32, np.int64)
 
 
 def _numbers(draw: Draw, count: int, bound: int, index: Any) -> np.ndarray:
-    """Return `count` numbers below `bound`, at times most of them the same; none where there is no such number."""
+    """Return `count` numbers below `bound`, sometimes mostly equal; none if `bound` is 0."""
     if not bound:
         return np.zeros(0, index)
     each = st.integers(0, bound - 1)
@@ -43,15 +43,15 @@ def csc(draw: Draw, max_nodes: int = 6, max_edges: int = 18, index: Any = None) 
     Parameters
     ----------
     max_nodes, max_edges : int
-        Most sources, destinations and rows of edge arrays; most positions.
+        Largest numbers of sources, destinations and rows of edge arrays; largest number of positions.
     index : dtype, optional
-        That of the indices; int32 or int64 by default.
+        Dtype of the indices (default: int32 or int64).
 
     Returns
     -------
     strategy of trigraph.CSC
-        With parallel edges, hubs, nodes without edges, positions that share a row of the edge arrays, rows that none
-        uses, and graphs without edges or nodes.
+        With parallel edges, high-degree nodes, nodes without edges, positions that share a row of the edge arrays,
+        unused rows, and graphs without edges or nodes.
     """
     index = index or draw(index_dtypes())
     n_src, n_dst, rows = (draw(st.integers(0, max_nodes)) for _ in range(3))
@@ -68,18 +68,18 @@ def edge_graph(draw: Draw, max_nodes: int = 6, max_edges: int = 18, index: Any =
     ----------
     max_nodes, max_edges : int
     index : dtype, optional
-        That of the indices; int32 or int64 by default.
+        Dtype of the indices (default: int32 or int64).
 
     Returns
     -------
     strategy of trigraph.EdgeGraph
-        With periodic images, told apart by their shifts, edges from a node to its own image, hubs, atoms without
-        edges, edges with and without their reverse, and graphs without edges or nodes.
+        With periodic images that differ in their shifts, edges from a node to its own image, high-degree nodes, atoms
+        without edges, edges with and without their reverse, and graphs without edges or nodes.
     """
     index, nodes = index or draw(index_dtypes()), draw(st.integers(0, max_nodes))
     count = draw(st.integers(0, max_edges // 2)) if nodes else 0
     src, dst = (_numbers(draw, count, nodes, index) for _ in range(2))
-    # No two pairs have equal shifts.
+    # All pairs have different shifts.
     half = np.column_stack(
         [src, dst, np.arange(1, count + 1), *(_numbers(draw, count, 3, index) - 1 for _ in range(2))]
     )
@@ -100,14 +100,14 @@ def segments(
     ----------
     max_segments, max_members : int
     index : dtype, optional
-        That of the indices; int32 or int64 by default.
+        Dtype of the indices (default: int32 or int64).
     num_members : int, optional
-        The number of members, if it is known; there is a segment then, unless it is 0.
+        Number of members (default: random); if positive, there is at least one segment.
 
     Returns
     -------
     strategy of trigraph.Segments
-        In any order, with segments that have most members, or none.
+        In any order, with segments that have most members, and empty ones.
     """
     index = index or draw(index_dtypes())
     bound = draw(st.integers(1 if num_members else 0, max_segments))
@@ -118,17 +118,9 @@ def segments(
 
 @st.composite
 def graph_arguments(draw: Draw, kind: str | None, index: Any) -> dict[str, Any]:
-    """Return a strategy for the graph objects among an operator's arguments, by name, that fit one another.
+    """Return a strategy for consistent graph arguments of an operator, by name.
 
-    Parameters
-    ----------
-    kind : str or None
-        A key of `trigraph.table.GRAPHS`; None for operators without a graph.
-    index : dtype
-
-    Returns
-    -------
-    strategy of dict
+    `kind` is a key of `trigraph.table.GRAPHS`, or None for operators without a graph.
     """
     if kind is None:
         return {}

@@ -1,7 +1,7 @@
-"""The operators of trigraph in PyTorch: differentiable twice, on the CPU and on CUDA devices.
+"""The operators of trigraph for PyTorch, twice differentiable, on the CPU and on CUDA devices.
 
-There is one function for each definition of the operator table, ``trigraph.torch.mha_gat_n2n(...)`` for
-``mha_gat_n2n_fwd``, ``_bwd`` and ``_bwd2``, with the arguments of the front door and tensors in place of arrays.
+There is one function for each definition of the operator table, such as ``trigraph.torch.mha_gat_n2n(...)`` for
+``mha_gat_n2n_fwd``, ``_bwd`` and ``_bwd2``. Its arguments are those of ``trigraph``, with tensors instead of arrays.
 """
 
 try:
@@ -21,7 +21,8 @@ from trigraph.torch.library import LIBRARY as _LIBRARY
 
 _register(_LIBRARY)
 globals().update(FUNCTIONS)
-__all__ = ["GraphTensors", "basis_embedding", "convert", "nn", *sorted(FUNCTIONS)]
+__all__ = ["GraphTensors", "basis_embedding", "compile_potential", "convert", "load_potential", "nn"]
+__all__ += ["package_potential", *sorted(FUNCTIONS)]
 
 
 def __getattr__(name: str) -> object:
@@ -29,4 +30,8 @@ def __getattr__(name: str) -> object:
         return _importlib.import_module("trigraph.torch.nn")
     if name == "convert":
         return _importlib.import_module("trigraph.torch.conversion").convert
+    if name == "compile_potential":
+        return _importlib.import_module("trigraph.torch.nn.compiled").compile_potential
+    if name in ("load_potential", "package_potential"):
+        return getattr(_importlib.import_module("trigraph.torch.nn.packaged"), name)
     raise AttributeError(f"module 'trigraph.torch' has no attribute {name!r}")

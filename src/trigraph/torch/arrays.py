@@ -1,8 +1,11 @@
-"""Tensors as arrays and arrays as tensors, without a copy: NumPy's on the CPU, CuPy's on a CUDA device."""
+"""Conversion between tensors and arrays (NumPy on the CPU, CuPy on a CUDA device) without a copy."""
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import threading
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
@@ -14,11 +17,18 @@ from torch.autograd import forward_ad
 
 R = TypeVar("R")
 
+LEGACY = 1  # CUDA's handle of the legacy default stream; CuPy interprets torch's handle 0 as its own default
+CHUNK, SMALL = 1 << 20, 1 << 16  # bytes of a shared allocation, and of the largest array in it
+ALIGNMENT = 512  # bytes, as in torch and CuPy
+
+_here = threading.local()  # `device` whose torch stream is current in CuPy in this thread
+_tensors: weakref.WeakValueDictionary[int, torch.Tensor] = weakref.WeakValueDictionary()  # CuPy's memory, by address
+
 
 def array_of(value: Any, what: str = "a tensor") -> Any:
-    """Return the array that views a tensor's memory, strides included; None is returned as it is.
+    """Return an array that views a tensor's memory with its strides, or None for None.
 
-    ValueError, which begins with `what`, if the storage does not hold the tensor any more.
+    Raise ValueError, naming `what`, if the storage is too small for the tensor.
     """
     if value is None:
         return None
@@ -29,19 +39,45 @@ def array_of(value: Any, what: str = "a tensor") -> Any:
             raise ValueError(
                 f"{what} has a storage of {held} bytes; expected at least {needed}: it was released or made smaller"
             )
-    if value.dtype is torch.bfloat16:  # NumPy knows it by ml_dtypes alone
+    if not value.is_cpu:
+        return _array_on_device(value.detach() if value.requires_grad else value)
+    if value.dtype is torch.bfloat16:
+        return array_of(value.detach().view(torch.int16)).view(dtype_of(value.dtype))
+    return value.detach().numpy() if value.requires_grad else value.numpy()
+
+
+@functools.cache
+def dtype_of(dtype: torch.dtype) -> np.dtype:
+    """Return the NumPy dtype of a torch dtype; for bfloat16, that of ml_dtypes."""
+    if dtype is torch.bfloat16:
         import ml_dtypes
 
-        return array_of(value.detach().view(torch.int16)).view(ml_dtypes.bfloat16)
-    if value.is_cpu:
-        return value.detach().numpy() if value.requires_grad else value.numpy()
+        bfloat16: type[np.generic] = ml_dtypes.bfloat16
+        return np.dtype(bfloat16)
+    return np.dtype(str(dtype).removeprefix("torch."))
+
+
+def _array_on_device(value: torch.Tensor) -> Any:
+    """Return a CuPy view of a tensor. Outside of `on_device`, CuPy's stream waits for torch's.
+
+    DLPack would not support bfloat16 nor, with CUPY_CUDA_PER_THREAD_DEFAULT_STREAM, torch's default stream.
+    """
     import cupy
 
-    return cupy.from_dlpack(value.detach())
+    device = value.device.index
+    if getattr(_here, "device", None) != device:
+        with cupy.cuda.Device(device):
+            ours, theirs = cupy.cuda.get_current_stream(), _stream_of_torch(device)
+            if (ours.ptr or LEGACY) != theirs.ptr:
+                ours.wait_event(theirs.record())
+    memory = cupy.cuda.UnownedMemory(value.data_ptr(), value.nbytes, value, device)
+    strides = tuple(n * value.element_size() for n in value.stride())
+    pointer = cupy.cuda.MemoryPointer(memory, 0)
+    return cupy.ndarray(tuple(value.shape), dtype_of(value.dtype), pointer, strides)
 
 
 def has_storage(tensor: torch.Tensor) -> bool:
-    """Whether a tensor has memory of its own: what a transform of torch.func has wrapped has none."""
+    """Whether a tensor has its own memory, unlike the wrappers of torch.func."""
     try:
         tensor.untyped_storage()
     except RuntimeError:
@@ -50,19 +86,19 @@ def has_storage(tensor: torch.Tensor) -> bool:
 
 
 def is_batched(tensor: torch.Tensor) -> bool:
-    """Whether torch.vmap has wrapped a tensor: what is beneath has one dimension more. Torch 2.6 does not show it."""
+    """Whether a tensor is a wrapper of torch.vmap, which hides one dimension; always False in torch 2.6."""
     unwrap = getattr(torch.func, "debug_unwrap", None)
     return unwrap is not None and unwrap(tensor, recurse=False).dim() > tensor.dim()
 
 
 class _Found:
-    """Holds a tensor; torch.func leaves an object as it is where it would copy a list."""
+    """Holds a tensor. Unlike a list, torch.func does not copy an object."""
 
     tensor: torch.Tensor
 
 
 class _Beneath(torch.autograd.Function):
-    """Puts the tensor beneath the levels of torch.func into a `_Found`: they are gone where `forward` runs."""
+    """Stores the tensor beneath all wrappers of torch.func, which are removed when `forward` runs, in a `_Found`."""
 
     @staticmethod
     def forward(tensor: torch.Tensor, found: _Found) -> torch.Tensor:
@@ -83,20 +119,17 @@ class _Beneath(torch.autograd.Function):
 
 
 def beneath(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the tensor beneath the levels of torch.func, which wrap what is differentiated.
-
-    ValueError if torch.vmap has made one tensor of many: that has no memory of one shape.
-    """
+    """Return the tensor beneath the wrappers of torch.func; raise ValueError if torch.vmap batches it."""
     found = _Found()
     _Beneath.apply(forward_ad.unpack_dual(tensor).primal, found)  # type: ignore[no-untyped-call]
     return found.tensor
 
 
 def in_plain_thread(function: Callable[..., R], *args: Any) -> R:
-    """Call the function in a thread of its own, on this thread's CUDA stream, and return what it returns.
+    """Call a function in a new thread, on this thread's CUDA stream, and return its result.
 
-    Dispatch modes, transforms of torch.func, inference mode and default devices belong to a thread: what is made in
-    a new one is an ordinary tensor, whatever is on here.
+    Dispatch modes, transforms of torch.func, inference mode and default devices belong to a thread; tensors that are
+    created in a new thread are ordinary tensors.
     """
     stream = torch.cuda.current_stream() if torch.cuda.is_initialized() else None
 
@@ -109,34 +142,84 @@ def in_plain_thread(function: Callable[..., R], *args: Any) -> R:
 
 
 def tensor_from(array: Any) -> torch.Tensor:
-    """Return the tensor that views an array's memory."""
-    if array.dtype.kind == "V":  # bfloat16
-        return tensor_from(array.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(array) if isinstance(array, np.ndarray) else torch.utils.dlpack.from_dlpack(array)
+    """Return a tensor that views an array's memory, as part of the original storage if torch allocated it."""
+    if isinstance(array, np.ndarray):
+        if array.dtype.kind == "V":  # bfloat16
+            return tensor_from(array.view(np.int16)).view(torch.bfloat16)
+        return torch.from_numpy(array)
+    owner = _tensors.get(array.data.mem.ptr) if array.flags.c_contiguous else None
+    if owner is None:
+        return torch.utils.dlpack.from_dlpack(array)
+    begin = array.data.ptr - owner.data_ptr()
+    return owner[begin : begin + array.nbytes].view(getattr(torch, array.dtype.name)).view(array.shape)
+
+
+class _Handle:
+    """CUDA stream protocol for a torch stream, which torch supports since version 2.9."""
+
+    def __init__(self, handle: int) -> None:
+        self.handle = handle
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self.handle
+
+
+@functools.lru_cache(maxsize=256)
+def _stream_of_cupy(device: int, handle: int) -> Any:
+    import cupy
+
+    return cupy.cuda.Stream.from_external(_Handle(handle))
+
+
+def _stream_of_torch(device: int) -> Any:
+    """Return torch's current stream of a device as a CuPy stream."""
+    return _stream_of_cupy(device, torch.cuda.current_stream(device).cuda_stream or LEGACY)
+
+
+class _Allocator:
+    """CuPy allocator that uses torch's. Small arrays share allocations, which cost more than kernel launches."""
+
+    def __init__(self, cuda: Any, device: torch.device, shares: bool) -> None:
+        self.cuda, self.device, self.shares = cuda, device, shares
+        self.chunk: Any = None
+        self.used = CHUNK
+
+    def __call__(self, size: int) -> Any:
+        """Return a CuPy pointer to `size` bytes."""
+        if not self.shares or size > SMALL:
+            return self.cuda.MemoryPointer(self._memory(size), 0)
+        size = -(-size // ALIGNMENT) * ALIGNMENT
+        if self.used + size > CHUNK:
+            self.chunk, self.used = self._memory(CHUNK), 0
+        self.used += size
+        return self.cuda.MemoryPointer(self.chunk, self.used - size)
+
+    def _memory(self, size: int) -> Any:
+        tensor = torch.empty(size, dtype=torch.uint8, device=self.device)
+        if size:
+            _tensors[tensor.data_ptr()] = tensor
+        return self.cuda.UnownedMemory(tensor.data_ptr(), size, tensor, self.device.index)
 
 
 @contextlib.contextmanager
-def on_device(tensor: torch.Tensor) -> Iterator[None]:
-    """Run CuPy on a CUDA tensor's device, on torch's current stream there, with memory from torch's allocator."""
+def on_device(tensor: torch.Tensor, shares: bool = False) -> Iterator[None]:
+    """Run CuPy on a CUDA tensor's device, on torch's current stream there, with memory from torch's allocator.
+
+    With `shares`, small arrays share an allocation, which lives as long as any of them; use it for temporary arrays.
+    """
     if not tensor.is_cuda:
         yield
         return
     import cupy
 
-    device = tensor.device.index
-    stream = torch.cuda.current_stream(device).cuda_stream
-
-    def allocate(size: int, device: int) -> int:
-        return int(torch.cuda.caching_allocator_alloc(size, device, stream)) if size else 0
-
-    def free(pointer: int, device: int) -> None:
-        if pointer:
-            torch.cuda.caching_allocator_delete(pointer)
-
-    allocator = cupy.cuda.PythonFunctionAllocator(allocate, free)
+    device, before = tensor.device.index, getattr(_here, "device", None)
     with (
         cupy.cuda.Device(device),
-        cupy.cuda.ExternalStream(stream, device),
-        cupy.cuda.using_allocator(allocator.malloc),
+        _stream_of_torch(device),
+        cupy.cuda.using_allocator(_Allocator(cupy.cuda, tensor.device, shares)),
     ):
-        yield
+        _here.device = device
+        try:
+            yield
+        finally:
+            _here.device = before

@@ -1,4 +1,4 @@
-"""Puts trigraph's operators into models that exist: `convert` changes the classes of layers that it knows, in place."""
+"""Conversion of existing models to trigraph's operators: `convert` changes the classes of supported layers in place."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ __all__ = ["Conversion", "Layer", "convert"]
 
 
 class Layer(NamedTuple):
-    """A layer of a model that `convert` looked at.
+    """A layer that `convert` examined.
 
     Attributes
     ----------
     path : str
-        Name of the layer in the model, as of ``model.named_modules()``; "" is the model itself.
+        Name of the layer in ``model.named_modules()``; "" is the model itself.
     original : str
-        Class of the layer before, with its module.
+        Class of the layer before conversion, with its module.
     note : str
-        Class of the layer now; or why the layer was left as it is.
+        Class of the layer after conversion, or the reason why it was not converted.
     """
 
     path: str
@@ -40,14 +40,14 @@ class Layer(NamedTuple):
 
 @dataclass
 class Conversion:
-    """What `convert` did; printed, a table.
+    """Result of `convert`; prints as a table.
 
     Attributes
     ----------
     replaced : list of Layer
-        Layers that compute with trigraph's operators now.
+        Layers that now use trigraph's operators.
     left : list of Layer
-        Layers of the same kinds that compute as before, and why.
+        Layers of a supported kind that were not converted, with reasons.
     """
 
     replaced: list[Layer] = field(default_factory=list)
@@ -55,7 +55,7 @@ class Conversion:
     _undo: list[Callable[[], None]] = field(default_factory=list, repr=False)
 
     def revert(self) -> None:
-        """Give every layer its class back; parameters keep the values that they have now."""
+        """Restore the class of every layer; parameters keep their current values."""
         while self._undo:
             self._undo.pop()()
 
@@ -64,8 +64,8 @@ class Conversion:
         from rich.table import Table
 
         table = Table(title="trigraph.torch.convert")
-        for column in ("layer", "original", "now, or why it was left"):
-            table.add_column(column, overflow="fold")  # names longer than a column go on below
+        for column in ("layer", "original", "new class, or why not converted"):
+            table.add_column(column, overflow="fold")  # long names continue on the next line
         for layer in self.replaced + self.left:
             table.add_row(layer.path or "(the model)", layer.original, layer.note)
         text = io.StringIO()
@@ -74,10 +74,10 @@ class Conversion:
 
 
 class _Unfit(Exception):
-    """Why a layer cannot be converted."""
+    """Reason why a layer cannot be converted."""
 
 
-# What a layer and those within it become: class and new attributes of each. Nothing changes before all are known.
+# New class and attributes of a layer and its sublayers, all determined before any of them changes.
 _Changes = list[tuple[Module, type[Module], dict[str, Any]]]
 
 
@@ -87,14 +87,14 @@ def _gat(layer: Any) -> _Changes:
     if reason := pyg.why_not(layer):
         raise _Unfit(reason)
     if layer.decomposed_layers != 1:
-        raise _Unfit(f"decomposed_layers is {layer.decomposed_layers}; only 1 is computed")
+        raise _Unfit(f"decomposed_layers is {layer.decomposed_layers}; only 1 is supported")
     return [(layer, pyg.GATConv, {})]
 
 
 def _limit(name: str, value: int) -> int:
     low, *high = BOUNDS[name]
     if value < low or value > max(high, default=value):
-        raise _Unfit(f"{name} is {value}; trigraph takes {' to '.join(map(str, (low, *high)))}")
+        raise _Unfit(f"{name} is {value}; trigraph supports {' to '.join(map(str, (low, *high)))}")
     return value
 
 
@@ -106,7 +106,7 @@ def _dimenet(model: Any) -> _Changes:
     exponent = _limit("envelope_exponent", model.rbf.envelope.p - 1)
 
     def act(block: Any) -> dict[str, Any]:
-        """Return our SiLU, faster in second derivatives, in place of torch's or PyTorch Geometric's."""
+        """Replace SiLU of torch or PyTorch Geometric by ours, which is faster in second derivatives."""
         if type(block.act) is torch.nn.SiLU:
             return {"act": SiLU()}
         return {"act": silu} if getattr(block.act, "__name__", "") == "swish" else {}
@@ -127,7 +127,7 @@ def _dimenet(model: Any) -> _Changes:
 
 
 def _same_arguments(layer: Module, cls: type[Module]) -> None:
-    """Raise unless the forwards of both classes take the same: others of a name, such as gemnet_gp's, do not."""
+    """Raise unless both classes' forwards have the same parameters, unlike other classes of that name (gemnet_gp)."""
     theirs, ours = (list(inspect.signature(c.forward).parameters)[1:] for c in (type(layer), cls))
     if theirs != ours:
         raise _Unfit(f"its forward takes {', '.join(theirs)}; expected {', '.join(ours)}")
@@ -168,7 +168,7 @@ def _pair(layer: Any) -> _Changes:
 
 
 class _Known(NamedTuple):
-    """A class of others, by its name, and the top-level packages that it comes from."""
+    """A supported class: the top-level packages that define it, and the function that converts it."""
 
     packages: tuple[str, ...]
     changes: Callable[[Any], _Changes]
@@ -188,7 +188,7 @@ def _named(cls: type) -> str:
 
 
 def _candidates(model: Module) -> Iterator[tuple[str, Module, _Known, str | None]]:
-    """Yield layers of known kinds, or derived from one: path, layer, kind, and why it cannot be converted."""
+    """Yield path, layer, kind, and a reason against conversion, for layers of supported kinds or derived from them."""
     for path, layer in model.named_modules():
         for cls in type(layer).__mro__:
             known, package = _KNOWN.get(cls.__name__), cls.__module__.partition(".")[0]
@@ -202,7 +202,7 @@ def _candidates(model: Module) -> Iterator[tuple[str, Module, _Known, str | None
 
 
 def _changed(layer: Module, cls: type[Module], attributes: dict[str, Any]) -> Callable[[], None]:
-    """Give a layer its new class and attributes; return what takes them back."""
+    """Set the new class and attributes of a layer; return a function that restores the old ones."""
     original = type(layer)
     before = {name: getattr(layer, name) for name in attributes if hasattr(layer, name)}
     layer.__class__ = cls
@@ -220,33 +220,33 @@ def _changed(layer: Module, cls: type[Module], attributes: dict[str, Any]) -> Ca
 
 
 def convert(model: Module) -> Conversion:
-    """Let the layers of a model that trigraph knows compute with trigraph's operators.
+    """Convert the supported layers of a model to trigraph's operators.
 
-    Layers keep their place, parameters, hooks, device, dtype and training flag, since only their classes change:
-    references to them, optimizers and checkpoints stay valid.
+    Only the classes of layers change. Parameters, hooks, devices, dtypes and training flags stay the same, and
+    references to layers, optimizers and checkpoints remain valid.
 
-    Known are ``GATConv`` and ``DimeNetPlusPlus`` of PyTorch Geometric, ``BasisEmbedding`` and ``PairInteraction`` of
-    fairchem-core 1.10, and ``EfficientInteractionBilinear`` of its GemNet-OC and GemNet-dT, and of MatterGen 1.0.
+    Supported layers: ``GATConv`` and ``DimeNetPlusPlus`` of PyTorch Geometric; ``BasisEmbedding`` and
+    ``PairInteraction`` of fairchem-core 1.10; ``EfficientInteractionBilinear`` of GemNet-OC, GemNet-dT and MatterGen.
 
     Parameters
     ----------
     model : torch.nn.Module
-        Changed in place; it may be such a layer itself.
+        Modified in place; it may itself be a supported layer.
 
     Returns
     -------
     Conversion
-        What was replaced, and what was left and why; its `revert` undoes it.
+        Layers that were converted, layers that were not and why; `revert` undoes the conversion.
 
     Raises
     ------
     TypeError
-        If `model` is no module.
+        If `model` is not a module.
 
     Notes
     -----
-    DimeNet++ then needs neither pyg-lib nor torch_sparse. Of more than `max_num_neighbors` neighbours it keeps the
-    nearest, PyTorch Geometric those that it finds first.
+    A converted DimeNet++ needs neither pyg-lib nor torch_sparse. If an atom has more than `max_num_neighbors`
+    neighbours, it keeps the nearest, whereas PyTorch Geometric keeps the first that it finds.
 
     Examples
     --------
@@ -267,7 +267,7 @@ def convert(model: Module) -> Conversion:
                 raise _Unfit(reason)
             changes = known.changes(layer)
             if any("forward" in vars(part) for part, _, _ in changes):
-                raise _Unfit("it has a forward of its own in place of its class's")
+                raise _Unfit("its forward is replaced by one of the instance")
         except _Unfit as unfit:
             conversion.left.append(Layer(path, original, str(unfit)))
             continue

@@ -1,6 +1,6 @@
-"""The public functions: they bind and look at their arguments as the front door does.
+"""The public functions, which bind and check their arguments as the front door does.
 
-They compute at once where torch would add nothing, and call torch's operators otherwise.
+With `out` they compute directly; otherwise they call torch's operators, which record the call for differentiation.
 """
 
 from __future__ import annotations
@@ -12,13 +12,20 @@ from typing import Any
 import numpy as np
 import torch
 
-from trigraph.checks import bind_arguments, check_call, checked_attribute, choice_number, graph_expected
+from trigraph.checks import (
+    bind_arguments,
+    check_call,
+    checked_attribute,
+    choice_number,
+    graph_expected,
+    warn_of_indices,
+)
 from trigraph.graphs import GRAPH_TYPES, Segments
-from trigraph.panels import choose_panel, execute, raise_named
+from trigraph.panels import choose_panel, raise_named
 from trigraph.table import DEFINITIONS, ORDERS, Definition, Operator, evaluate, result_type
 from trigraph.table.lazy import lazy
 from trigraph.table.public import PANELS, public_signature, publish, torch_docstring
-from trigraph.torch.arrays import array_of, has_storage, on_device, tensor_from
+from trigraph.torch.arrays import array_of, has_storage, on_device
 from trigraph.torch.graphs import COMPILED, GraphTensors, uncompiled, with_own_code
 from trigraph.torch.library import OPERATORS_OF_TORCH, TorchOperator, has_tangents
 
@@ -28,7 +35,7 @@ def _place(tensor: torch.Tensor) -> str:
 
 
 def _check_tensors(op: Operator, values: Mapping[str, Any]) -> torch.Tensor:
-    """Raise unless array arguments are dense tensors on one device that has panels; return the first input."""
+    """Raise unless array arguments are dense tensors on one CPU or CUDA device; return the first input."""
     first: torch.Tensor | None = None
     for a in op.binding_order:
         value = values[a.name]
@@ -54,7 +61,7 @@ def _check_tensors(op: Operator, values: Mapping[str, Any]) -> torch.Tensor:
 
 
 def _check_graphs(op: Operator, values: dict[str, Any], first: torch.Tensor) -> None:
-    """Raise unless graph arguments are graph objects where the tensors are; make those of tensors of indices."""
+    """Raise unless graph arguments are graph objects on the right device; convert index tensors to Segments."""
     for argument in op.graph.arguments if op.graph else ():
         name, graph = argument.name, values[argument.name]
         if graph is None and argument.optional:
@@ -65,6 +72,7 @@ def _check_graphs(op: Operator, values: dict[str, Any], first: torch.Tensor) -> 
                 values[name] = graph = Segments(graph, rows[0] if rows else 0)
             except (TypeError, ValueError) as error:
                 raise type(error)(f"{op.name}: {name}: {error}") from None
+            warn_of_indices(op, argument, graph, stacklevel=4)
         if isinstance(graph, GraphTensors):
             values[name] = graph = graph.graph()
         if not isinstance(graph, GRAPH_TYPES[op.graph.type_name]):  # type: ignore[union-attr]
@@ -74,14 +82,14 @@ def _check_graphs(op: Operator, values: dict[str, Any], first: torch.Tensor) -> 
 
 
 def _check_attributes(op: Operator, values: dict[str, Any]) -> None:
-    """Make attributes of the plain types that torch's operators take; these check their values."""
+    """Convert attributes to the plain types of torch's operators, which check their values."""
     for a in op.attributes:
         if type(values[a.name]) not in a.kinds:
             values[a.name] = checked_attribute(op, a, values[a.name], np.dtype(np.float64))
 
 
 def _existing(op: Operator) -> dict[tuple[Any, ...], tuple[bool, ...]] | None:
-    """Return for all choices of the attributes which fields exist; None where all do."""
+    """Return which fields exist, for each combination of attributes; None if all fields always exist."""
     if not any(f.when for f in op.fields):
         return None
     attributes = [a for a in op.attributes if a.choices]
@@ -93,7 +101,7 @@ def _existing(op: Operator) -> dict[tuple[Any, ...], tuple[bool, ...]] | None:
 
 
 def _check_out(op: TorchOperator, arrays: Sequence[Any], out: Any) -> None:
-    """Raise unless `out` holds dense tensors where the arguments are, and nothing differentiates the call."""
+    """Raise unless `out` holds dense tensors on the device of the arguments and the call is not differentiated."""
     name, first = op.op.name, arrays[op.first]
     written = {f"out[{n!r}]": t for n, t in out.items()} if isinstance(out, Mapping) else {"out": out}
     for label, tensor in written.items():
@@ -109,7 +117,7 @@ def _check_out(op: TorchOperator, arrays: Sequence[Any], out: Any) -> None:
         if tensor.requires_grad:
             raise ValueError(f"{name}: {label} requires grad; expected a tensor that does not")
     if not all(t is None or has_storage(t) for t in (*arrays, *written.values())):
-        raise ValueError(f"{name}: out is given inside a transform of torch.func; expected none there")
+        raise ValueError(f"{name}: out is given inside a transform of torch.func; expected None")
     given = {n: t for n, t in zip(op.array_names, arrays, strict=True) if t is not None}
     for label, tensor in given.items():
         if torch.is_grad_enabled() and tensor.requires_grad:
@@ -126,7 +134,7 @@ def _into(op: TorchOperator, arrays: list[Any], others: dict[str, Any], out: Any
     table = op.op
     _check_out(op, arrays, out)
     try:
-        with on_device(arrays[op.first]):
+        with on_device(arrays[op.first], shares=True):
             _, values = op.unflattened(op.flattened(arrays, others, False), array_of)
             values |= {n: array_of(t, f"{table.name}: {n}") for n, t in zip(op.array_names, arrays, strict=True)}
             panel = choose_panel(table, values, values.pop("panel") or None)
@@ -136,15 +144,13 @@ def _into(op: TorchOperator, arrays: list[Any], others: dict[str, Any], out: Any
             else:
                 written = array_of(out, place)
             checked = check_call(table, values, None, written, PANELS[panel][1], panel)
-            result = execute(table, checked, panel)
+            given = dict(out) if isinstance(out, Mapping) else dict.fromkeys(checked.out, out)
+            found = op.executed(checked, panel, arrays[op.first], given)
     except MemoryError as error:
         raise_named(table, error)
-    given = dict(out) if isinstance(out, Mapping) else dict.fromkeys(checked.out, out)
     for tensor in given.values():
-        torch.autograd.graph.increment_version(tensor)  # a backward that has saved it must know
-    if table.single:
-        return given
-    return {n: None if a is None else given.get(n, tensor_from(a)) for n, a in result._asdict().items()}
+        torch.autograd.graph.increment_version(tensor)  # so that a backward that saved it raises
+    return found
 
 
 def _function(spec: Definition) -> Callable[..., Any]:
@@ -153,7 +159,7 @@ def _function(spec: Definition) -> Callable[..., Any]:
     signature = public_signature(table)
     result = None if table.single else result_type(table.name)
     exists = _existing(table)
-    # A compiled program guards what it has found computed, and what it has not.
+    # Compute lazy attributes now, because a compiled program guards whether they have been computed.
     orders = [OPERATORS_OF_TORCH[f"{spec.name}_{order}"] for order in ORDERS]
     for thing in (*orders, *(o.op for o in orders), spec, table.graph, *table.attributes):
         for name, value in vars(type(thing)).items():
@@ -165,7 +171,7 @@ def _function(spec: Definition) -> Callable[..., Any]:
         if torch.compiler.is_dynamo_compiling() and (
             out is not None or any(isinstance(values[n], torch.Tensor) for n, _ in op.graphs)
         ):
-            # NumPy or CuPy make a graph of an index tensor, and write into `out`: torch's compiler cannot follow them.
+            # Torch's compiler cannot trace NumPy or CuPy, which build graphs and write to `out`.
             return outside(*args, out=out, panel=panel, **kwargs)
         first = _check_tensors(table, values)
         _check_graphs(table, values, first)

@@ -1,4 +1,4 @@
-"""BasisEmbedding of GemNet-OC as one function of tensors; its three forms are operators of the table."""
+"""BasisEmbedding of GemNet-OC as one function of tensors, over the three operators of its forms."""
 
 from __future__ import annotations
 
@@ -19,34 +19,28 @@ def basis_embedding(
     out: Any = None,
     panel: str | None = None,
 ) -> Tensor:
-    """Embed a radial, and a circular or spherical, basis: GemNet-OC's BasisEmbedding, ragged.
+    """Embed a radial basis and a circular or spherical basis: GemNet-OC's BasisEmbedding, ragged.
 
     Parameters
     ----------
-    rad_basis : Tensor of float32 or float64, shape (num_edges, num_radial)
-    weight : Tensor, shape (interm, num_radial) or (num_radial, num_spherical, interm)
-        As the layer stores it: without, or with a spherical part.
-    sph_basis : Tensor, shape (num_triplets, num_spherical), optional
+    rad_basis, weight, sph_basis : Tensor of float32 or float64
+        With the shapes of `trigraph.basis_embedding_fwd`.
     triplets : Segments or Tensor, optional
-        Outer edge of each triplet; given with `sph_basis`.
+        Outer edge of each triplet; requires `sph_basis`.
     out : Tensor, optional
-        Where to write.
+        Receives the result.
     panel : str, optional
-        As of every operator.
+        As for every operator.
 
     Returns
     -------
-    Tensor, shape (num_edges, interm), (num_edges, interm, num_spherical) or (num_triplets, interm)
-        Without a spherical part; with one; with one and `sph_basis`.
+    Tensor
+        With the shape of `trigraph.basis_embedding_fwd`.
 
     Raises
     ------
-    TypeError, ValueError
-        As ``basis_embedding_radial``, ``basis_embedding_spherical`` and ``basis_embedding_triplets``.
-
-    Notes
-    -----
-    Source: as of `trigraph.basis_embedding_fwd`.
+    TypeError, ValueError, MemoryError, ImportError, RuntimeError
+        As for ``basis_embedding_radial``, ``basis_embedding_spherical`` and ``basis_embedding_triplets``.
 
     Examples
     --------

@@ -1,8 +1,8 @@
-"""Graph objects as tensors: how they cross into torch's operators, and how torch takes them apart.
+"""Graph objects as tensors and numbers, for torch's operators and programs.
 
-A graph object holds arrays of NumPy or CuPy. Torch's operators take tensors and numbers, so a graph is given to them
-as views of its arrays, made once, and numbers. `GraphTensors` are both for programs that take a graph as an argument;
-the graph that is put together of them holds tensors in place of arrays, and only `trigraph.torch` takes it.
+A graph object holds NumPy or CuPy arrays, but torch's operators take tensors and numbers. Each graph therefore caches
+views of its arrays as tensors. `GraphTensors` holds tensors and numbers for programs with a graph argument; the graph
+object built from them holds tensors instead of arrays and works with `trigraph.torch` only.
 """
 
 from __future__ import annotations
@@ -12,29 +12,28 @@ import itertools
 import operator
 import warnings
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
 import numpy as np
 import torch
-import torch.utils.dlpack
 
-from trigraph.graphs import CSC, GRAPH_TYPES, VIEWS, ReverseCSC, array_kind, device_of, namespace_of, shown
+from trigraph.graphs import CSC, GRAPH_TYPES, PART_SIZE, VIEWS, ReverseCSC, array_kind, device_of, shown
 from trigraph.graphs.edge_graph import EdgeGraph, with_reverse
 from trigraph.graphs.segments import Segments
 from trigraph.table import GRAPH_PARTS
-from trigraph.torch.arrays import array_of, in_plain_thread, on_device
+from trigraph.torch.arrays import array_of, in_plain_thread, on_device, tensor_from
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 COMPILED = torch.__version__ >= (2, 11)  # type: ignore[operator]
-"""Whether torch's compiler can follow a call. Programs of older versions leave off at each call, and go on after it."""
+"""Whether torch's compiler can trace a call. In older versions, each call breaks the graph of a compiled program."""
 
 
 class _Memory:
-    """Memory of a read-only array that claims to be writeable: torch knows no other, and warns of those that say so."""
+    """Memory of a read-only array, declared as writeable, because torch warns about read-only arrays."""
 
     def __init__(self, array: np.ndarray) -> None:
         self.array = array
@@ -42,7 +41,7 @@ class _Memory:
 
 
 class _Owner:
-    """What the first tensor of a graph remembers: the graph, as long as it is there. A copy of the tensor has none."""
+    """Weak reference to a graph, stored on its first tensor; copies of the tensor lose it."""
 
     def __init__(self, graph: Callable[[], Any] = lambda: None) -> None:
         self.graph = graph
@@ -52,19 +51,19 @@ class _Owner:
 
 
 def tensor_of(array: Any) -> Any:
-    """Return a view of an array's memory, on its device; tensors and None are returned as they are."""
+    """Return a tensor that views an array's memory; tensors and None are returned unchanged."""
     if array is None or isinstance(array, torch.Tensor):
         return array
-    if namespace_of(array).__name__ == "cupy":
-        return torch.utils.dlpack.from_dlpack(array)
+    if not isinstance(array, np.ndarray):
+        return tensor_from(array)
     return torch.from_numpy(np.asarray(_Memory(array)))
 
 
 def _plain(arrays: Iterable[Any]) -> tuple[Any, ...]:
-    """Return arrays as ordinary tensors, whatever modes and transforms are on where a graph is built or used.
+    """Return arrays as ordinary tensors, regardless of the modes and transforms that are active.
 
-    A dispatch mode may make other tensors of them, a transform of torch.func wraps them, and autograd refuses to save
-    those that were made in inference mode; a graph keeps its tensors and may be used after all these.
+    Dispatch modes may change the class of new tensors, torch.func wraps them, and autograd cannot save tensors of
+    inference mode, but the cached tensors of a graph outlive all of these.
     """
     arrays = tuple(arrays)
     found = tuple(map(tensor_of, arrays))
@@ -78,13 +77,17 @@ def _is_plain(tensor: torch.Tensor) -> bool:
         return False
     try:
         return tensor.numel() == 0 or tensor.data_ptr() != 0
-    except RuntimeError:  # what a transform has wrapped has no memory of its own
+    except RuntimeError:  # the wrapper of a transform has no memory
         return False
 
 
 def _view(graph: Any) -> None:
-    """Keep the arrays of a graph as tensors, those of the backward once they are there."""
+    """Cache the arrays of a graph as tensors, and the reverse arrays once they exist."""
     parts, built = GRAPH_PARTS[type(graph).__name__], graph._built
+    if graph.kind == "cupy":
+        if not torch.backends.cuda.is_built():  # no tensor can share the graph's device
+            return
+        built.setdefault("streams", set()).add(_stream(graph))
     if "tensors" not in built:
         found = built.setdefault("tensors", _plain(getattr(graph, name) for name in parts.arrays))
         found[0].trigraph = _Owner(weakref.ref(graph))
@@ -92,8 +95,22 @@ def _view(graph: Any) -> None:
         built.setdefault("reverse_tensors", _plain(built["reverse"]))
 
 
+def _stream(graph: Any) -> Any:
+    return torch.cuda.current_stream(torch.device(graph.device))
+
+
+def stays(graphs: Iterable[Any]) -> None:
+    """Prevent reuse of the memory of graphs until the current stream is done, if they were built on another."""
+    for graph in graphs:
+        built = {} if graph is None else graph._built
+        if "streams" in built and built["streams"] != {stream := _stream(graph)}:
+            for tensor in (*built["tensors"], *built.get("reverse_tensors", ())):
+                if tensor is not None:
+                    tensor.record_stream(stream)
+
+
 def graph_of(tensors: tuple[Any, ...]) -> Any:
-    """Return the graph whose own tensors these are, None in the places of the backward's if need be; None if gone."""
+    """Return the graph that caches these tensors (reverse ones may be None), or None if it no longer exists."""
     owner = getattr(tensors[0], "trigraph", None)
     graph = None if owner is None else owner.graph()
     if graph is None:
@@ -105,18 +122,17 @@ def graph_of(tensors: tuple[Any, ...]) -> Any:
 
 
 def tensors(graph: Any, reverse: bool) -> tuple[Any, ...]:
-    """Return the arrays of a graph as tensors: forward ones, then those of the backward, or None in their places.
+    """Return the arrays of a graph as tensors, followed by the reverse arrays, or by None for each of them.
 
-    The orders of the backward are built once for a graph. A compiled program that meets a graph without them builds
-    them at each call.
+    The reverse arrays are built once per graph, except in a compiled program, which builds missing ones in each call.
     """
     parts, built = GRAPH_PARTS[type(graph).__name__], graph._built
     found: tuple[Any, ...] | None = built.get("tensors")
     if found is None:
         if torch.compiler.is_compiling():
             raise RuntimeError(
-                f"{type(graph).__name__}: this graph is older than the import of trigraph.torch; expected one built, "
-                "or used, after it where a program is compiled"
+                f"{type(graph).__name__}: this graph was built before trigraph.torch was imported; expected a graph "
+                "that was built or used after the import, in a compiled program"
             )
         _view(graph)
         found = built["tensors"]
@@ -135,7 +151,7 @@ def tensors(graph: Any, reverse: bool) -> tuple[Any, ...]:
 
 
 def _reverse(offsets: Any, indices: Any, edge_ids: Any, num_src_nodes: int, num_edges: int) -> tuple[Any, ...]:
-    """Return the orders of the backward of a CSC graph, as tensors of their own."""
+    """Return the reverse arrays of a CSC graph as new tensors."""
     with on_device(offsets):
         arrays = tuple(map(array_of, (offsets, indices, edge_ids)))
         graph = assemble("CSC", (*arrays, *(None for _ in ReverseCSC._fields)), (num_src_nodes, num_edges, 0, 0))
@@ -148,12 +164,36 @@ def _fake_reverse(offsets: Any, indices: Any, edge_ids: Any, num_src_nodes: int,
 
 
 def numbers(graph: Any) -> tuple[int, ...]:
-    """Return the numbers of a graph, those that are true or false as 1 or 0, symbols of torch's as they are."""
+    """Return the numbers of a graph, with flags as 1 or 0 and symbolic sizes unchanged."""
     return tuple(+getattr(graph, name) for name in GRAPH_PARTS[type(graph).__name__].numbers)
 
 
+ALWAYS = {"edges_in_order": 0, "is_sorted": 0, "has_parallel_edges": 1}
+"""Flags that are valid for every graph; kernels then read an order, such as `edge_ids`, even if it is trivial."""
+
+
+def constants(graph: Any) -> tuple[int, ...]:
+    """Return the numbers of a graph that do not follow from tensor shapes, coarsened so that many graphs share them.
+
+    Largest degrees are rounded up to a power of two of at least PART_SIZE, since kernels compare them only with such
+    powers, and flags are set to `ALWAYS`. Results stay bitwise the same.
+    """
+    derived = {name for name, _, _ in GRAPH_PARTS[type(graph).__name__].reverse_lengths}
+    named = zip(GRAPH_PARTS[type(graph).__name__].numbers, numbers(graph), strict=True)
+    return tuple(ALWAYS.get(k, max(PART_SIZE, 1 << (n - 1).bit_length())) for k, n in named if k not in derived)
+
+
+def put_together(type_name: str, arrays: Sequence[Any], given: Sequence[int]) -> Any:
+    """Build a graph from its tensors, reverse ones included, and its `constants`."""
+    parts = GRAPH_PARTS[type_name]
+    named = dict(zip((*parts.arrays, *parts.reverse), arrays, strict=True))
+    sizes = {name: named[array].shape[0] - less for name, array, less in parts.reverse_lengths}
+    rest = iter(given)
+    return assemble(type_name, tuple(arrays), [sizes[n] if n in sizes else next(rest) for n in parts.numbers])
+
+
 def assemble(type_name: str, arrays: Any, given: Any) -> Any:
-    """Return a graph of arrays that were checked when they were built, and numbers; None where the first array is."""
+    """Build a graph from numbers and previously checked arrays, without checks; None if the first array is None."""
     if arrays[0] is None:
         return None
     parts, cls = GRAPH_PARTS[type_name], GRAPH_TYPES[type_name]
@@ -173,20 +213,22 @@ def assemble(type_name: str, arrays: Any, given: Any) -> Any:
 
 @dataclass
 class GraphTensors:
-    """A graph object as the tensors and numbers that `torch.export` and `make_fx` take for arguments.
+    """A graph object as tensors and numbers, which `torch.export` and `make_fx` support as arguments.
 
     Parameters
     ----------
     type_name : {'CSC', 'EdgeGraph', 'Segments'}
     tensors : list of (Tensor or None)
-        Index tensors of the graph, then those of its backward.
+        Index tensors of the graph, then its reverse arrays.
     numbers : list of int
+        Numbers that do not follow from tensor shapes: largest degrees, rounded up to 128 or a larger power of two, and
+        flags.
 
     Notes
     -----
-    :meth:`of` makes one; in the program that is exported or traced, :meth:`graph` puts the graph together. Nobody
-    checks the tensors of such a graph again, and only `trigraph.torch` takes it. The program takes graphs of the same
-    numbers as the one that it was made with: nodes, edges, largest in-degree.
+    Construct it with :meth:`of`; in an exported or traced program, :meth:`graph` returns the graph object. That is not
+    checked again, and works with `trigraph.torch` only. A program exported with :attr:`dynamic_shapes`, or traced with
+    ``tracing_mode="symbolic"``, supports graphs of any size with the same `numbers`.
     """
 
     type_name: str
@@ -195,29 +237,35 @@ class GraphTensors:
 
     @classmethod
     def of(cls, graph: CSC | EdgeGraph | Segments) -> GraphTensors:
-        """Take a graph apart, with what its backward needs.
+        """Return the tensors and numbers of a graph, including its reverse arrays.
 
         Raises
         ------
         TypeError
-            If it is no graph object.
+            If `graph` is not a graph object.
         """
         if type(graph).__name__ not in GRAPH_PARTS:
             expected = ", ".join(GRAPH_PARTS)
             raise TypeError(f"GraphTensors.of: graph is a {type(graph).__name__}; expected one of {expected}")
-        # Views, since a graph's own tensors refer to the graph, which no checkpoint may hold.
+        # Views, because a graph's own tensors refer to the graph, which a checkpoint cannot contain.
         views = [None if t is None else t.detach() for t in tensors(graph, True)]
-        return cls(type(graph).__name__, views, list(numbers(graph)))
+        return cls(type(graph).__name__, views, list(constants(graph)))
+
+    @property
+    def dynamic_shapes(self) -> list[Any]:
+        """The `dynamic_shapes` of this argument in ``torch.export.export``, for graphs of any size."""
+        auto = torch.export.Dim.AUTO
+        return [None, [None if t is None else {0: auto} for t in self.tensors], [None for _ in self.numbers]]
 
     def graph(self) -> Any:
-        """Return the graph object, whose arrays are these tensors."""
-        return assemble(self.type_name, tuple(self.tensors), tuple(self.numbers))
+        """Return a graph object with these tensors as arrays."""
+        return put_together(self.type_name, self.tensors, self.numbers)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Return how this is pickled: for `torch.save` as the graph, which is built and checked again in `torch.load`.
+        """Pickle for `torch.save` as a graph, which `torch.load` rebuilds and checks.
 
-        Torch's safe loading would call this class with whatever tensors a checkpoint names, and may change lists and
-        tensors of the checkpoint afterwards. It may call `rebuilt_apart` alone, whose tensors are copies.
+        Safe loading would call this class with arbitrary tensors of a checkpoint, which it may modify afterwards.
+        Therefore only `rebuilt_apart`, whose tensors are copies, is registered for it.
         """
         if protocol != torch.serialization.DEFAULT_PROTOCOL:
             return super().__reduce_ex__(protocol)
@@ -225,17 +273,14 @@ class GraphTensors:
 
 
 def rebuilt(type_name: str, arguments: tuple[Any, ...]) -> Any:
-    """Return the graph object of a checkpoint, built and checked by its constructor; it raises what that raises.
-
-    Arguments are those of the constructor, with tensors in place of arrays.
-    """
+    """Return the graph object of a checkpoint by calling its constructor, which checks `arguments` (tensors)."""
     if type_name not in MAKERS:
         raise ValueError(f"rebuilt: type_name is {shown(type_name)}; expected one of {', '.join(MAKERS)}")
     return MAKERS[type_name](*arguments)
 
 
 def rebuilt_apart(type_name: str, arguments: tuple[Any, ...]) -> GraphTensors:
-    """Return the `GraphTensors` of a checkpoint: those of the graph that `rebuilt` returns."""
+    """Return the `GraphTensors` of the graph that `rebuilt` returns, for a checkpoint."""
     return GraphTensors.of(rebuilt(type_name, arguments))
 
 
@@ -243,9 +288,9 @@ MAKERS: dict[str, Callable[..., Any]] = {"CSC": CSC, "EdgeGraph": with_reverse, 
 
 
 def _reduce(graph: Any, protocol: int) -> tuple[Any, ...]:
-    """Return how a graph is pickled: with tensors for torch.save, which has a protocol of its own, arrays for others.
+    """Pickle a graph with tensors for torch.save, recognized by its protocol, and with arrays otherwise.
 
-    `torch.load` with weights_only=True builds tensors and numbers, and calls `rebuilt`, which checks them.
+    `torch.load` with weights_only=True loads tensors and numbers and calls `rebuilt`, which checks them.
     """
     make, arguments = graph.__reduce__()
     if protocol != torch.serialization.DEFAULT_PROTOCOL:
@@ -255,11 +300,10 @@ def _reduce(graph: Any, protocol: int) -> tuple[Any, ...]:
 
 
 def uncompiled(function: Callable[P, R]) -> Callable[P, R]:
-    """Return the function so that a compiled program leaves off where it is called, and goes on after it.
+    """Exclude a function from compilation: a compiled program breaks its graph at each call.
 
-    `torch.compiler.disable` does this, but imports torch's compiler, which takes a second: it is called when a program
-    is compiled for the first time. From then on the compiler does not look into the function either where it has given
-    up on the caller, and goes on with what the caller calls.
+    `torch.compiler.disable` takes a second to import torch's compiler, so it is called only when a program is compiled
+    for the first time. From then on it also applies to callers that the compiler runs uncompiled.
     """
     if not COMPILED:
         return torch.compiler.disable(function)  # type: ignore[no-any-return, no-untyped-call]
@@ -275,16 +319,16 @@ def uncompiled(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def with_own_code(function: Callable[P, R]) -> Callable[P, R]:
-    """Give a function, one of several made by the same lines, a code object of its own.
+    """Give a function that shares its source with others a separate code object.
 
-    Torch's compiler counts for each code object how often it has compiled it, and gives up at a limit.
+    Torch's compiler limits the number of compilations of each code object.
     """
     function.__code__ = function.__code__.replace(co_name=function.__name__)
     return function
 
 
 def _build_outside(cls: type) -> None:
-    """Have graphs be built outside of compiled programs: what builds them is NumPy or CuPy."""
+    """Exclude the construction of graphs, which uses NumPy or CuPy, from compilation."""
     for name, method in list(vars(cls).items()):
         if name in ("__init__", "renumbered", "sorted", "triplets") or name.startswith("from_"):
             shared = isinstance(method, classmethod)
@@ -293,7 +337,7 @@ def _build_outside(cls: type) -> None:
 
 
 def register(library: torch.library.Library) -> None:
-    """Tell torch how to take graph objects apart, and give those that are built from now on their tensors."""
+    """Register graph objects with torch, and cache tensors on all graphs that are built from now on."""
     results = ", ".join("Tensor" for _ in ReverseCSC._fields)
     library.define(
         "reverse_csc(Tensor offsets, Tensor indices, Tensor edge_ids, SymInt num_src_nodes, SymInt num_edges) -> "
@@ -305,7 +349,7 @@ def register(library: torch.library.Library) -> None:
     VIEWS.append(_view)
     torch.serialization.add_safe_globals([rebuilt, rebuilt_apart])
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # torch 2.6 warns of a function that it calls itself
+        warnings.simplefilter("ignore", FutureWarning)  # torch 2.6 warns about a function that it calls itself
         torch.export.register_dataclass(GraphTensors, serialized_type_name="trigraph.GraphTensors")
     for cls in GRAPH_TYPES.values():
         _build_outside(cls)

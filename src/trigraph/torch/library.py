@@ -1,9 +1,9 @@
 """Torch's operators ``trigraph::X_fwd``, ``X_bwd`` and ``X_bwd2``, one for each order of each definition of the table.
 
-Arguments of an operator are its arrays, the tensors and numbers of its graph objects, its attributes, the panel, and
-for derivatives the names of the fields wanted. It returns a tensor for each field, one without elements where the field
-is not wanted or does not exist. The derivative of X_fwd is X_bwd, that of X_bwd is X_bwd2; tangents (forward mode)
-follow from the same three.
+The arguments of an operator are its arrays, the tensors and numbers of its graph objects, its attributes, the panel,
+and for derivatives the names of the requested fields. It returns a tensor for each field, without elements if the field
+is not requested or does not exist. X_bwd is the derivative of X_fwd, and X_bwd2 that of X_bwd; forward mode uses the
+same three.
 """
 
 from __future__ import annotations
@@ -12,25 +12,26 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch.autograd import forward_ad
 
-from trigraph.checks import bind_sizes, check_call, choice_number, shape_of
+from trigraph.checks import bind_sizes, check_call, choice_number, layout
 from trigraph.panels import PANELS, choose_panel, execute, raise_named
 from trigraph.table import GRAPH_PARTS, OPERATORS, Operator, evaluate
 from trigraph.table.lazy import lazy
 from trigraph.torch.arrays import array_of, has_storage, is_batched, on_device, tensor_from
-from trigraph.torch.graphs import assemble, graph_of, numbers, tensors, uncompiled
+from trigraph.torch.graphs import assemble, graph_of, numbers, stays, tensors, uncompiled
 
 LIBRARY = torch.library.Library("trigraph", "DEF")
 
 
 class TorchOperator:
-    """One operator of the table as torch's: its schema, its places among the arguments, its kernels.
+    """One operator of the table as a torch operator: its schema, the order of its arguments, its kernels.
 
-    Its arguments have two forms. Within trigraph they are the list of its arrays, in the order of the table, and all
-    `others` by name: graph objects, attributes, `panel` and, for derivatives, `wanted`. Torch's dispatcher takes them
-    flat (`flattened`), graph objects as tensors and numbers.
+    Arguments have two forms. Within trigraph they are a list of arrays in the order of the table, and `others` by name:
+    graph objects, attributes, `panel` and, for derivatives, `wanted`. For torch's dispatcher they are flat
+    (`flattened`), with graph objects as tensors and numbers.
     """
 
     def __init__(self, op: Operator) -> None:
@@ -44,7 +45,7 @@ class TorchOperator:
         self.plain_names = (*(a.name for a in op.attributes), "panel", *(("wanted",) if op.selective else ()))
 
     def __call__(self, arrays: Sequence[Any], others: Mapping[str, Any]) -> Any:
-        """Call the operator, recorded for differentiation where an array takes part in it."""
+        """Call the operator, and record it if an array requires a gradient or has a tangent."""
         arrays = _autocast(arrays, arrays[self.first].device.type)
         if torch.compiler.is_compiling():
             return self.composite(*self.flattened(arrays, others, self.op.order > 0 or torch.is_grad_enabled()))
@@ -56,10 +57,10 @@ class TorchOperator:
     def call_flat(self, *args: Any) -> Any:
         """Call the operator with flat arguments, recorded as by `__call__`.
 
-        RuntimeError where torch.func differentiates it inside a compiled program: torch has no kernel for that.
+        Raise RuntimeError if torch.func differentiates it inside a compiled program, because torch has no kernel.
         """
         arrays = args[: self.num_arrays]
-        # Compiled programs do not tell `forward_ad` of the level that they enter.
+        # Compiled programs do not update the current level of `forward_ad`.
         forwards = has_tangents([a for a in arrays if a is not None and not is_batched(a)], level=0)
         if not (forwards or requires_grad(arrays)):
             return self.overload(*args)
@@ -73,9 +74,9 @@ class TorchOperator:
 
     @lazy
     def function(self) -> Any:
-        """The torch.autograd.Function that records a call: compiled programs record `overload` itself.
+        """The torch.autograd.Function that records a call outside of compiled programs, which record `overload`.
 
-        Its first argument tells whether the call is differentiated forwards: only then are tensors kept for it.
+        Its first argument is whether forward mode is active; only then are tensors saved for it.
         """
         derivative, rule = _Derivative(self), _vmap(self)
 
@@ -100,24 +101,24 @@ class TorchOperator:
             def vmap(info: Any, in_dims: tuple[int | None, ...], forwards: bool, *args: Any) -> Any:
                 return rule(info, in_dims[1:], *args)
 
-        # Torch asks for the signature at each call; Python finds this one at once.
+        # Torch inspects the signature in each call; this attribute makes that fast.
         Recorded.forward.__signature__ = inspect.signature(Recorded.forward)  # type: ignore[attr-defined]
         Recorded.__name__ = Recorded.__qualname__ = f"Trigraph_{self.op.name}"
         return Recorded
 
     @lazy
     def overload(self) -> Any:
-        """The operator as torch calls it."""
+        """The operator in torch's dispatcher."""
         return getattr(torch.ops.trigraph, self.op.name).default
 
     @lazy
     def composite(self) -> Any:
-        """The operator as compiled programs call it, in which it stands for what `call_flat` does."""
+        """The operator that compiled programs call, implemented by `call_flat`."""
         return getattr(torch.ops.trigraph, f"call_{self.op.name}").default
 
     @property
     def schema(self) -> str:
-        """Names and types of arguments and results, without the operator's name."""
+        """Types and names of arguments and results, without the operator's name."""
         found = [f"Tensor{'?' * a.nullable} {a.name}" for a in self.op.arguments]
         for argument, (name, parts) in zip(self.op.graph.arguments if self.op.graph else (), self.graphs, strict=True):
             for array in (*parts.arrays, *parts.reverse):
@@ -132,7 +133,7 @@ class TorchOperator:
         return f"({', '.join(found)}) -> " + (f"({results})" if len(self.op.fields) > 1 else results)
 
     def flattened(self, arrays: Sequence[Any], others: Mapping[str, Any], reverse: bool) -> list[Any]:
-        """Return the arguments as the dispatcher takes them; with the orders of the backward if `reverse`."""
+        """Return flat arguments for the dispatcher, including the reverse orders of graphs if `reverse`."""
         found, numbers_of_graphs = list(arrays), []
         for name, parts in self.graphs:
             graph = others[name]
@@ -145,7 +146,7 @@ class TorchOperator:
         return found + numbers_of_graphs + [others[name] for name in self.plain_names]
 
     def unflattened(self, args: Sequence[Any], convert: Callable[[Any], Any]) -> tuple[list[Any], dict[str, Any]]:
-        """Return arrays and `others` of flat arguments; the arrays of graphs that are put together are converted."""
+        """Return arrays and `others` from flat arguments; `convert` is applied to arrays of new graph objects."""
         others = dict(zip(self.plain_names, args[self.num_tensors + self.num_numbers :], strict=True))
         i, number = self.num_arrays, self.num_tensors
         for name, parts in self.graphs:
@@ -159,12 +160,12 @@ class TorchOperator:
         return list(args[: self.num_arrays]), others
 
     def compute(self, *args: Any) -> Any:
-        """Compute with flat arguments: the dispatcher's kernel of both devices."""
+        """Compute with flat arguments, as the dispatcher's kernel for CPU and CUDA."""
         return self.kernel(*args)
 
     @lazy
     def kernel(self) -> Callable[..., Any]:
-        """`run` with flat arguments, which torch's compiler does not look into."""
+        """`run` with flat arguments, opaque to torch's compiler."""
         return uncompiled(lambda *args: self.run(*self.unflattened(args, array_of)))
 
     def run(self, arrays: Sequence[Any], others: Mapping[str, Any]) -> Any:
@@ -177,18 +178,41 @@ class TorchOperator:
     def _run(self, arrays: Sequence[Any], others: Mapping[str, Any]) -> Any:
         first: torch.Tensor = arrays[self.first]
         named = zip(self.array_names, arrays, strict=True)
-        with on_device(first):
+        with on_device(first, shares=True):
             values = {**others, **{n: array_of(t, f"{self.op.name}: {n}") for n, t in named}}
             wanted, panel = values.pop("wanted", None), values.pop("panel")
             panel = choose_panel(self.op, values, panel) if panel else "gpu" if first.is_cuda else "fortran"
             wrt = None if wanted is None else wanted.split(",") if wanted else ()
-            result = execute(self.op, check_call(self.op, values, wrt, None, PANELS[panel][1], panel), panel)
+            checked = check_call(self.op, values, wrt, None, PANELS[panel][1], panel)
+            found = self.executed(checked, panel, first, {})
             if self.op.single:
-                return tensor_from(result)
-            return tuple([first.new_empty(0) if r is None else tensor_from(r) for r in result])
+                return found[self.op.fields[0].name]
+            return tuple([first.new_empty(0) if t is None else t for t in found.values()])
+
+    def executed(self, checked: Any, panel: str, like: torch.Tensor, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Run a call that has passed every check; return its fields by name, with the caller's tensors if `given`.
+
+        Torch allocates results on a device, because `Tensor.record_stream` does not protect memory of another library
+        from reuse while another stream reads it.
+        """
+        found: dict[str, Any] = dict.fromkeys((f.name for f in self.op.fields), None)
+        if like.is_cuda:
+            stays([checked.values[name] for name, _ in self.graphs])
+            for f in self.op.fields:
+                if f.name in checked.wanted and f.name not in given:
+                    shape, dtype = layout(self.op, f, checked.values, checked.sizes)
+                    shape = (*shape, 1) if f.name in checked.columns else shape
+                    found[f.name] = like.new_empty(shape, dtype=getattr(torch, dtype.name))
+            checked.out.update((n, array_of(t)) for n, t in found.items() if t is not None)
+        result = execute(self.op, checked, panel)
+        results = {self.op.fields[0].name: result} if self.op.single else result._asdict()
+        return {
+            n: given[n] if n in given else found[n] if a is None or like.is_cuda else tensor_from(a)
+            for n, a in results.items()
+        }
 
     def fake(self, *args: Any) -> Any:
-        """Return tensors of the shapes and dtypes that `run` returns, with nothing in them."""
+        """Return uninitialized tensors with the shapes and dtypes of `run`."""
         arrays, others = self.unflattened(args, lambda t: t)
         values = {**others, **dict(zip(self.array_names, arrays, strict=True))}
         op, first = self.op, arrays[self.first]
@@ -207,15 +231,14 @@ class TorchOperator:
             if f.name not in returned:
                 found.append(first.new_empty(0))
                 continue
-            half = first.dtype in (torch.float16, torch.bfloat16) and not f.half
-            dtype = args[self.num_arrays].dtype if f.index else torch.float32 if half else first.dtype
-            column = (1,) if f.name in columns else ()
-            found.append(first.new_empty(shape_of(f, sizes) + column, dtype=dtype))
+            shape, dtype = layout(op, f, values, sizes)
+            kind = torch.float32 if isinstance(dtype, np.dtype) else dtype  # sums of half-precision numbers
+            found.append(first.new_empty((*shape, 1) if f.name in columns else shape, dtype=kind))
         return found[0] if op.single else tuple(found)
 
 
 def _autocast(arrays: Sequence[Any], device: str) -> Sequence[Any]:
-    """Return half-precision tensors in float32 where autocast is on, as its policy for sums demands."""
+    """Convert half-precision tensors to float32 under autocast, following its policy for sums."""
     if not torch.is_autocast_enabled(device):
         return arrays
     half = (torch.float16, torch.bfloat16)
@@ -223,14 +246,14 @@ def _autocast(arrays: Sequence[Any], device: str) -> Sequence[Any]:
 
 
 def requires_grad(arrays: Sequence[Any]) -> bool:
-    """Whether a call with these arrays is to be differentiated backwards."""
+    """Whether a call with these arrays records reverse-mode differentiation."""
     return torch.is_grad_enabled() and any(a is not None and a.requires_grad for a in arrays)
 
 
 def has_tangents(arrays: Sequence[Any], level: int | None = None) -> bool:
-    """Whether an array has a tangent of forward mode at this level, by default the current one.
+    """Whether an array has, or may have beneath a wrapper of torch.func, a forward-mode tangent at this level.
 
-    An array that a transform of torch.func has wrapped may have one beneath.
+    The default is the current level.
     """
     floating = [a for a in arrays if a is not None and a.is_floating_point()]
     return not all(map(has_storage, floating)) or any(
@@ -239,7 +262,7 @@ def has_tangents(arrays: Sequence[Any], level: int | None = None) -> bool:
 
 
 class _Derivative:
-    """How an operator is differentiated, backwards and forwards: the parts of its torch.autograd.Function."""
+    """Reverse- and forward-mode derivatives of an operator, for its torch.autograd.Function."""
 
     def __init__(self, op: TorchOperator) -> None:
         self.op, self.order = op, op.op.order
@@ -254,16 +277,16 @@ class _Derivative:
 
     @property
     def later(self) -> tuple[TorchOperator, TorchOperator]:
-        """The first and second derivative of the definition."""
+        """The bwd and bwd2 operators of the definition."""
         return OPERATORS_OF_TORCH[f"{self.spec.name}_bwd"], OPERATORS_OF_TORCH[f"{self.spec.name}_bwd2"]
 
     def save(self, ctx: Any, inputs: Sequence[Any], output: Any, forwards: bool = False) -> None:
-        """Keep what derivatives need, backwards or also forwards: arguments, and results that can be given back."""
+        """Save arguments and reusable results for reverse mode, and with `forwards` also for forward mode."""
         results = output if isinstance(output, tuple) else (output,)
         ctx.rest = inputs[self.op.num_tensors :]
         absent, places = self.chosen(dict(zip(self.op.plain_names, ctx.rest[self.op.num_numbers :], strict=True)))
         kept = [None if i is None else results[i] for i in places]
-        # Graphs are saved as tensors, which autograd frees after the backward, and refuses if they were changed since.
+        # Autograd frees saved tensors, including those of graphs, after the backward, and raises if they were modified.
         saved = (*inputs[: self.op.num_tensors], *kept)
         ctx.save_for_backward(*saved)
         if forwards:
@@ -274,11 +297,10 @@ class _Derivative:
         ctx.mark_non_differentiable(*[results[i] for i, n in enumerate(self.fields) if n in left])
 
     def chosen(self, others: Mapping[str, Any]) -> tuple[frozenset[str], list[int | None]]:
-        """Return the fields that came back without elements, and the places of results that can be given back.
+        """Return the fields without elements, and the positions of results that bwd reuses.
 
-        A field comes back so where it is not wanted, or does not exist for the choices of the call. The place is None
-        of a result that does not exist for them, or that the first derivative does not look at: a caller may then
-        overwrite it, and its memory is free sooner.
+        Fields have no elements if they are not requested, or do not exist for the attributes of the call. A position is
+        None if the result does not exist or bwd does not read it, so that its memory can be freed or overwritten.
         """
         if self.op.op.selective:
             return frozenset(self.fields).difference(others["wanted"].split(",")), []
@@ -293,7 +315,7 @@ class _Derivative:
         return found
 
     def arguments(self, ctx: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return the arrays of the call by name, with the results that can be given back, and all others."""
+        """Return the arrays of the call and its reusable results by name, and all others."""
         saved, count = ctx.saved_tensors, self.op.num_tensors
         arrays, others = self.op.unflattened((*saved[:count], *ctx.rest), lambda t: t)
         values = dict(zip(self.op.array_names, arrays, strict=True))
@@ -302,7 +324,7 @@ class _Derivative:
         return values, others
 
     def call(self, op: TorchOperator, values: dict[str, Any], others: dict[str, Any], fields: Sequence[str]) -> Any:
-        """Return the fields of a derivative by name; graph, attributes and panel are those of the call."""
+        """Call a derivative with the graph, attributes and panel of the original call; return its fields by name."""
         if not fields:
             return {}
         result = op([values.get(name) for name in op.array_names], {**others, "wanted": ",".join(fields)})
@@ -310,19 +332,19 @@ class _Derivative:
         return {n: t for n, t in found if n in fields}
 
     def zeros(self, ctx: Any, like: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return zeros in the shapes of the outputs, under the names of their gradients."""
+        """Return zero gradients of all outputs by name."""
         return {f"grad_{n}": like.new_zeros(s) for n, s in zip(self.outputs, ctx.shapes, strict=True)}
 
     def refuse(self) -> None:
-        """Raise where the second derivative is differentiated."""
+        """Raise if the second derivative is differentiated."""
         if self.order == 2:
             raise RuntimeError(
-                f"{self.op.op.name}: its derivative was asked for; expected two derivatives of {self.spec.name} "
-                "backwards, or one forwards of one backwards"
+                f"{self.op.op.name}: a third derivative was requested; expected at most two derivatives of "
+                f"{self.spec.name}: reverse over reverse, or forward over reverse"
             )
 
     def backward(self, ctx: Any, cotangents: Sequence[Any], needed: Sequence[bool]) -> tuple[Any, ...]:
-        """Return the gradients of the arguments that need one, None in the places of all others."""
+        """Return the gradients of the arguments that need one, and None for all others."""
         self.refuse()
         values, others = self.arguments(ctx)
         prefix = "grad_" if self.order == 0 else "gg_"
@@ -338,8 +360,8 @@ class _Derivative:
     def tangents(self, ctx: Any, tangents: Sequence[Any]) -> Any:
         """Return the derivatives of the results along tangents of the arguments (forward mode).
 
-        The second derivative's grad_output is the product of the Jacobian with (gg_input); its other fields are the
-        change of the gradient along the same direction, since second derivatives are symmetric.
+        With tangents as gg_input, bwd2's grad_output is the Jacobian-vector product, and its other fields are the
+        derivatives of the gradients along the tangents, because second derivatives are symmetric.
         """
         self.refuse()
         values, others = self.arguments(ctx)
@@ -363,7 +385,7 @@ class _Derivative:
 
 
 def _vmap(op: TorchOperator) -> Callable[..., Any]:
-    """Return the rule of torch.vmap: the operator for one entry after the other."""
+    """Return the rule for torch.vmap, which calls the operator for each entry."""
 
     def rule(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> Any:
         moved = [a if d is None else a.movedim(d, 0) for a, d in zip(args, in_dims, strict=True)]

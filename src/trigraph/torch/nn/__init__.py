@@ -1,10 +1,11 @@
-"""Layers and models of PyTorch over the operators, with the constructors and parameters of the packages people use."""
+"""PyTorch layers and models with the constructors and parameters of PyTorch Geometric, fairchem and athena."""
 
 from trigraph.torch.nn.dimenet import DimeNetPlusPlus, InteractionBlock, RadialBasis
 from trigraph.torch.nn.edges import add_self_loops
 from trigraph.torch.nn.gat import GATConv
 from trigraph.torch.nn.gemnet import BasisEmbedding, EfficientInteractionBilinear
 from trigraph.torch.nn.gno import GNOLayer
+from trigraph.torch.nn.potential import Potential
 from trigraph.torch.nn.structures import EnergyForcesStress, Neighbors
 from trigraph.torch.nn.weighted import WeightedConv
 
@@ -17,6 +18,7 @@ __all__ = [
     "GNOLayer",
     "InteractionBlock",
     "Neighbors",
+    "Potential",
     "RadialBasis",
     "WeightedConv",
     "add_self_loops",

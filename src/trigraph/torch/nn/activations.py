@@ -1,4 +1,4 @@
-"""Activations by name, and SiLU with derivatives of few passes over memory."""
+"""Activations by name, and a SiLU whose derivatives need few passes over memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _silu_backward = torch.ops.aten.silu_backward.default
 
 
 class _SiLU(torch.autograd.Function):
-    """x sigmoid(x); its derivative is one operation, and torch's is several where it is differentiated again."""
+    """x sigmoid(x). Its derivative is one operation; torch uses several if the derivative is itself differentiated."""
 
     generate_vmap_rule = True
 
@@ -79,9 +79,8 @@ def _curved(factor: Tensor, x: Tensor) -> Tensor:
 
 
 def silu(x: Tensor) -> Tensor:
-    """Return x sigmoid(x) of each element, differentiable as often as one likes."""
-    # A program that is traced holds the operations inside, of which `silu_backward` has no derivative; a compiler
-    # fuses those of torch's own.
+    """Return x sigmoid(x) elementwise, differentiable any number of times."""
+    # A traced program would record `silu_backward`, which has no derivative, and a compiler fuses torch's operations.
     if torch.compiler.is_compiling() or get_proxy_mode() is not None:
         return torch.nn.functional.silu(x)
     found: Tensor = _SiLU.apply(x)  # type: ignore[no-untyped-call]
@@ -89,7 +88,7 @@ def silu(x: Tensor) -> Tensor:
 
 
 class SiLU(torch.nn.Module):
-    """x sigmoid(x), differentiable as often as one likes."""
+    """x sigmoid(x), differentiable any number of times."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the activation of each element."""
@@ -97,7 +96,7 @@ class SiLU(torch.nn.Module):
 
 
 def activation(owner: str, act: str | Activation) -> Activation:
-    """Return an activation that is a callable, or the name of one of torch.nn; "swish" is SiLU."""
+    """Return a callable unchanged, or the activation of torch.nn with this name; "swish" is SiLU."""
     if not isinstance(act, str):
         if not callable(act):
             raise TypeError(f"{owner}: act is a {type(act).__name__}; expected a callable or the name of an activation")

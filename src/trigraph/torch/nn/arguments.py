@@ -11,7 +11,7 @@ from trigraph.table.grammar import SYMBOLS
 
 
 def _bounds(symbol: str) -> tuple[int, ...]:
-    """Return the smallest and the largest size that operators take."""
+    """Return the smallest and largest size that the operators support."""
     limits = SYMBOLS[symbol]
     return (limits.minimum,) if limits.maximum is None else (limits.minimum, limits.maximum)
 
@@ -25,13 +25,13 @@ BOUNDS: dict[str, tuple[int, ...]] = {
 
 
 def check_sizes(owner: str, **sizes: Any) -> None:
-    """Raise unless sizes are ints within their bounds; those that have none here are at least 1."""
+    """Raise unless sizes are ints within `BOUNDS`, or at least 1."""
     for name, value in sizes.items():
         count(owner, name, value, *BOUNDS.get(name, (1,)))
 
 
 def check_channels(owner: str, in_channels: Any, minimum: int = 1) -> tuple[int, int]:
-    """Return the widths of sources and of destinations, of one int for both or a pair."""
+    """Return the widths of sources and destinations from an int or a pair of ints."""
     if isinstance(in_channels, (tuple, list)) and len(in_channels) == 2:
         source, destination = (count(owner, f"in_channels[{i}]", n, minimum) for i, n in enumerate(in_channels))
         return source, destination
@@ -39,7 +39,7 @@ def check_channels(owner: str, in_channels: Any, minimum: int = 1) -> tuple[int,
 
 
 def check_device(owner: str, name: str, value: torch.Tensor) -> None:
-    """Raise unless a tensor is on a device that has operators."""
+    """Raise unless a tensor is on a CPU or CUDA device."""
     if value.device.type not in ("cpu", "cuda"):
         raise ValueError(f"{owner}: {name} is on {value.device}; expected a CPU or CUDA device")
 

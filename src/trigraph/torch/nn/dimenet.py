@@ -1,4 +1,4 @@
-"""DimeNet++ over the operators: PyTorch Geometric's constructors and parameters, linear in the edges, no triplet list.
+"""DimeNet++ with PyTorch Geometric's constructors and parameters, linear in the edges, without a triplet list.
 
 J. Gasteiger, S. Giri, J. T. Margraf, S. Günnemann, "Fast and Uncertainty-Aware Directional Message Passing for
 Non-Equilibrium Molecules", arXiv:2011.14115.
@@ -21,7 +21,8 @@ from trigraph.torch.functions import FUNCTIONS
 from trigraph.torch.graphs import uncompiled
 from trigraph.torch.nn.activations import Activation, activation
 from trigraph.torch.nn.arguments import check_sizes, refuse_script
-from trigraph.torch.nn.structures import EnergyForcesStress, Neighbors, check_atoms, find_neighbors, stack_cells
+from trigraph.torch.nn.potential import Potential
+from trigraph.torch.nn.structures import Neighbors
 
 NUM_ELEMENTS = 95  # rows of the embedding: atomic numbers 0 to 94
 _radial_basis, _agg_edge_to_edge = FUNCTIONS["radial_basis"], FUNCTIONS["agg_edge_to_edge"]
@@ -32,25 +33,25 @@ def _glorot_orthogonal(linear: Linear) -> None:
     """Fill the weight with an orthogonal matrix of variance 2 / (fan in + fan out), the bias with zeros."""
     weight = linear.weight
     torch.nn.init.orthogonal_(weight)
-    if weight.numel() > 1:  # one number has no variance, and 1 or -1 is what it is to be
+    if weight.numel() > 1:  # a single number has no variance and stays 1 or -1
         weight.mul_(torch.sqrt(2.0 / (sum(weight.shape) * weight.var())))
     if linear.bias is not None:
         linear.bias.zero_()
 
 
 def _product(x: Tensor, first: Linear, second: Linear) -> Tensor:
-    """Return ``second(first(x))`` of layers without bias, by the product of their small weights."""
+    """Return ``second(first(x))`` of layers without bias, by multiplying their small weights first."""
     return F.linear(x, second.weight @ first.weight)
 
 
 class RadialBasis(Module):
-    """Radial parts of both bases of DimeNet++; `freq` is the parameter of PyG's ``BesselBasisLayer``.
+    """Radial parts of both DimeNet++ bases; `freq` is the parameter of PyG's ``BesselBasisLayer``.
 
     Parameters
     ----------
     num_radial, num_spherical : int
     cutoff : float
-        In the unit of the distances.
+        Cutoff distance.
     envelope_exponent : int
         Exponent of the smooth cutoff, at least 2.
 
@@ -90,13 +91,18 @@ class RadialBasis(Module):
         -------
         NamedTuple
             `rbf` (num_edges, num_radial) and `sbf_rad` (num_edges, num_spherical * num_radial).
+
+        Raises
+        ------
+        TypeError, ValueError, MemoryError
+            As for `trigraph.torch.radial_basis`.
         """
         return _radial_basis(dist / self.cutoff, self.freq, self.num_spherical, self.envelope_exponent)
 
 
 @uncompiled
 def _check_numbers(z: Tensor) -> None:
-    """Raise ValueError unless all are atomic numbers."""
+    """Raise ValueError unless all atomic numbers are in range."""
     if len(z) and not 0 <= int(z.min()) <= int(z.max()) < NUM_ELEMENTS:
         raise ValueError(
             f"DimeNetPlusPlus: z goes from {int(z.min())} to {int(z.max())}; expected atomic numbers from 0 to "
@@ -105,7 +111,7 @@ def _check_numbers(z: Tensor) -> None:
 
 
 class EmbeddingBlock(Module):
-    """Embedding of each edge from the elements of its ends and its length."""
+    """Embedding of each edge from its length and the elements of its two atoms."""
 
     def __init__(self, num_radial: int, hidden_channels: int, act: Activation) -> None:
         super().__init__()
@@ -122,11 +128,11 @@ class EmbeddingBlock(Module):
         self.lin.reset_parameters()
 
     def forward(self, z: Tensor, rbf: Tensor, neighbors: Neighbors) -> Tensor:
-        """Return the embedding of each edge; the parts of `lin` that see atoms are done for atoms, not for edges."""
+        """Return the embedding of each edge; `lin` is applied to atoms, not edges, where its input is an atom."""
         of_dst, of_src, of_rbf = self.lin.weight.chunk(3, dim=1)
         try:
             atoms = self.emb(z)
-        except IndexError:  # on the CPU, for kept neighbors
+        except IndexError:  # on the CPU, with given neighbors
             _check_numbers(z)
             raise
         ends = neighbors.of_ends(F.linear(atoms, of_src), F.linear(atoms, of_dst))
@@ -134,7 +140,7 @@ class EmbeddingBlock(Module):
 
 
 class ResidualBlock(Module):
-    """Two layers beside an identity."""
+    """Two layers with a skip connection."""
 
     def __init__(self, hidden_channels: int, act: Activation) -> None:
         super().__init__()
@@ -155,7 +161,7 @@ class InteractionBlock(Module):
     hidden_channels, int_emb_size, basis_emb_size, num_spherical, num_radial, num_before_skip, num_after_skip : int
     act : str or callable
     exclude : {"node", "edge", None}
-        Which in-edges of its source an edge leaves out; as of `trigraph.torch.agg_edge_to_edge`.
+        Which in-edges of its source an edge excludes, as in `trigraph.torch.agg_edge_to_edge`.
 
     Raises
     ------
@@ -207,7 +213,7 @@ class InteractionBlock(Module):
         ----------
         x : Tensor, shape (num_edges, hidden_channels)
         rbf, sbf_rad : Tensor
-            Of `RadialBasis`.
+            Results of `RadialBasis`.
         vec : Tensor, shape (num_edges, 3)
             From the destination of each edge to its source.
         graph : EdgeGraph
@@ -215,6 +221,11 @@ class InteractionBlock(Module):
         Returns
         -------
         Tensor, shape (num_edges, hidden_channels)
+
+        Raises
+        ------
+        TypeError, ValueError, MemoryError
+            As for `trigraph.torch.agg_edge_to_edge`.
         """
         act = self.act
         x_ji = act(self.lin_ji(x))
@@ -234,7 +245,7 @@ class InteractionBlock(Module):
 
 
 class OutputBlock(Module):
-    """Contribution of the embeddings of the edges to the atoms that they enter."""
+    """Contribution of edge embeddings to the atoms that the edges enter."""
 
     def __init__(
         self,
@@ -271,30 +282,30 @@ class OutputBlock(Module):
         return found
 
 
-class DimeNetPlusPlus(Module):
+class DimeNetPlusPlus(Potential):
     """DimeNet++ with the constructor and the parameters of PyG's ``DimeNetPlusPlus``, whose checkpoints load.
 
-    No list of triplets is made: time and memory are linear in the number of edges. Structures may be periodic.
+    Time and memory are linear in the number of edges, because no triplet list is built. Structures may be periodic.
 
     Parameters
     ----------
     hidden_channels : int
     out_channels : int
-        Numbers returned for each structure; `energy_forces_stress` takes 1.
+        Number of outputs for each structure; `energy_forces_stress` requires 1.
     num_blocks, int_emb_size, basis_emb_size, out_emb_channels : int
     num_spherical : int
         From 2 to 8.
     num_radial : int
         From 1 to 16.
     cutoff : float
-        In the unit of the positions.
+        Cutoff distance, in the unit of the positions.
     max_num_neighbors : int, optional
-        Keep only that many shortest edges into each atom. None keeps all; PyG keeps 32, and does not say so. What the
-        model returns then jumps where neighbours change places.
+        Keep only this many shortest edges into each atom (default: all; PyG silently keeps 32). The energy is then
+        discontinuous where two neighbours swap ranks.
     envelope_exponent, num_before_skip, num_after_skip, num_output_layers : int
     act : str or callable
-        Name of an activation of torch.nn, or "swish", which is its SiLU. Forces that train need one with two
-        derivatives.
+        Name of an activation of torch.nn, or "swish" for SiLU. Training on forces requires one that is twice
+        differentiable.
     output_initializer : {"zeros", "glorot_orthogonal"}
 
     Raises
@@ -304,8 +315,8 @@ class DimeNetPlusPlus(Module):
 
     Notes
     -----
-    The sum over the edges k -> j that meet the edge j -> i leaves out its very reverse. PyG's rule leaves out every
-    edge with k = i: the same without periodic images; with them, a cell and its repetition would differ.
+    The sum over the edges k -> j that meet the edge j -> i excludes only its reverse edge. PyG excludes every edge with
+    k = i, which is equivalent without periodic images; with them, a cell and its supercell would differ.
     """
 
     def __init__(
@@ -377,156 +388,17 @@ class DimeNetPlusPlus(Module):
             for _ in range(num_blocks)
         )
 
-    __prepare_scriptable__ = refuse_script
-
     def reset_parameters(self) -> None:
         """Draw the parameters anew."""
         for module in (self.rbf, self.emb, *self.output_blocks, *self.interaction_blocks):
             module.reset_parameters()
 
-    def neighbors(
-        self, pos: Tensor, batch: Tensor | None = None, cell: Any = None, pbc: Any = None, skin: float = 0.0
-    ) -> Neighbors:
-        """Return the neighbours that `forward` would find, to be kept while the same atoms are neighbours.
-
-        Parameters
-        ----------
-        pos, batch, cell, pbc
-            As of `forward`.
-        skin : float
-            Atoms up to ``cutoff + skin`` are neighbours. Those beyond the cutoff contribute exactly zero, so that these
-            neighbours serve until an atom has moved by half the skin.
-
-        Returns
-        -------
-        Neighbors
-
-        Raises
-        ------
-        ValueError
-            If `skin` is negative, or is given with `max_num_neighbors`: the nearest atoms change as atoms move.
-        """
-        real_number("DimeNetPlusPlus", "skin", skin)
-        if skin and self.max_num_neighbors is not None:
-            raise ValueError(
-                f"DimeNetPlusPlus: skin is {skin} and max_num_neighbors is {self.max_num_neighbors}; expected skin=0 "
-                "or max_num_neighbors=None"
-            )
-        return find_neighbors("DimeNetPlusPlus", pos, self.cutoff + skin, batch, cell, pbc, self.max_num_neighbors)
-
-    def forward(
-        self,
-        z: Tensor,
-        pos: Tensor,
-        batch: Tensor | None = None,
-        cell: Any = None,
-        pbc: Any = None,
-        neighbors: Neighbors | None = None,
-    ) -> Tensor:
-        """Return the sum over the atoms of each structure.
-
-        Parameters
-        ----------
-        z : Tensor of int64 or int32, shape (num_atoms,)
-            Atomic numbers, from 0 to 94.
-        pos : Tensor, shape (num_atoms, 3)
-            Positions, in the dtype and on the device of the parameters.
-        batch : Tensor of int64 or int32, shape (num_atoms,), optional
-            Structure of each atom; one structure if it is not given.
-        cell : Tensor of shape (3, 3) or (num_structures, 3, 3), or a list with one or None per structure, optional
-            Cell vectors in rows.
-        pbc : bool, three of them, or three for each structure, optional
-            Which directions are periodic: by default all of a structure with a cell, none of one without.
-        neighbors : Neighbors, optional
-            Of `neighbors`, if they are kept; then `batch` and `pbc` are theirs.
-
-        Returns
-        -------
-        Tensor, shape (num_structures, out_channels), or (out_channels,) without a batch
-            With kept `neighbors`, what they were found with counts.
-
-        Raises
-        ------
-        TypeError, ValueError
-            If an argument is of the wrong type, dtype, shape or device, or two atoms coincide.
-        """
-        neighbors, cells = self._prepare(z, pos, batch, cell, pbc, neighbors)
-        atoms = self.atoms_of_vectors(z, neighbors.vectors(pos, cells), neighbors)
-        found = neighbors.into_structures(atoms)
-        return found[0] if neighbors.batch is None else found
-
-    @uncompiled  # by default torch compiles no function that takes derivatives itself
-    def energy_forces_stress(
-        self,
-        z: Tensor,
-        pos: Tensor,
-        batch: Tensor | None = None,
-        cell: Any = None,
-        pbc: Any = None,
-        neighbors: Neighbors | None = None,
-        create_graph: bool = False,
-    ) -> EnergyForcesStress:
-        """Return energies, of structures and of atoms, forces and stresses.
-
-        Parameters
-        ----------
-        z, pos, batch, cell, pbc, neighbors
-            As of `forward`.
-        create_graph : bool
-            Whether the results can be differentiated: a loss of energies, forces and stresses then trains.
-
-        Returns
-        -------
-        EnergyForcesStress
-
-        Raises
-        ------
-        TypeError, ValueError
-            As `forward`, or if `out_channels` is not 1.
-        """
-        if self.out_channels != 1:
-            raise ValueError(
-                f"DimeNetPlusPlus: out_channels is {self.out_channels}; expected 1 for energy_forces_stress"
-            )
-        with torch.inference_mode(False), torch.enable_grad():
-            neighbors, cells = self._prepare(z, pos, batch, cell, pbc, neighbors)
-            z, pos = (t.clone() if t.is_inference() else t for t in (z, pos))
-            if not (create_graph and pos.requires_grad):
-                pos = pos.detach().requires_grad_()
-            vec = neighbors.vectors(pos, cells)
-            of_atoms = self.atoms_of_vectors(z, vec, neighbors)
-            energy = neighbors.into_structures(of_atoms)[:, 0]
-            by_pos, by_vec = torch.autograd.grad(energy.sum(), (pos, vec), create_graph=create_graph)
-            # A strain changes vectors as it changes positions and cell: the derivative in it is the sum of the edges'.
-            stress = None if cells is None else _stress(vec, by_vec, cells, neighbors)
-            forces = 0.0 - by_pos  # -by_pos would be -0.0 without neighbours
-            results = EnergyForcesStress(energy, forces, stress, of_atoms[:, 0])
-        if create_graph:
-            return results
-        return EnergyForcesStress(*(None if t is None else t.detach() for t in results))  # type: ignore[arg-type]
-
-    def _prepare(
-        self, z: Tensor, pos: Tensor, batch: Tensor | None, cell: Any, pbc: Any, neighbors: Neighbors | None
-    ) -> tuple[Neighbors, Tensor | None]:
-        """Look at the arguments; return neighbours and cells."""
-        check_atoms("DimeNetPlusPlus", z, pos, self.rbf.freq)
-        if neighbors is None:
-            _check_numbers(z)
-            neighbors = self.neighbors(pos, batch, cell, pbc)
-        else:
-            if not isinstance(neighbors, Neighbors):
-                raise TypeError(f"DimeNetPlusPlus: neighbors is a {type(neighbors).__name__}; expected Neighbors")
-            for name, value in (("batch", batch), ("pbc", pbc)):
-                if value is not None:
-                    raise ValueError(f"DimeNetPlusPlus: {name} is given with neighbors; expected None, as they hold it")
-            if neighbors.graph.num_nodes != len(z):
-                raise ValueError(
-                    f"DimeNetPlusPlus: neighbors have {neighbors.graph.num_nodes} atoms; expected num_atoms = {len(z)}"
-                )
-        return neighbors, stack_cells("DimeNetPlusPlus", cell, pos, neighbors.num_structures)
+    def check_numbers(self, z: Tensor) -> None:
+        """Raise ValueError unless all atomic numbers are from 0 to 94."""
+        _check_numbers(z)
 
     def atoms_of_vectors(self, z: Tensor, vec: Tensor, neighbors: Neighbors) -> Tensor:
-        """Return the outputs of the atoms, which `forward` sums, shape (num_atoms, out_channels)."""
+        """Return the outputs of the atoms, shape (num_atoms, out_channels)."""
         rbf, sbf_rad = self.rbf(vec.square().sum(dim=1).sqrt())
         x = self.emb(z, rbf, neighbors)
         atoms: Tensor = self.output_blocks[0](x, rbf, neighbors)
@@ -534,13 +406,3 @@ class DimeNetPlusPlus(Module):
             x = interaction(x, rbf, sbf_rad, vec, neighbors.graph)
             atoms = atoms + output(x, rbf, neighbors)
         return atoms
-
-
-def _stress(vec: Tensor, by_vec: Tensor, cells: Tensor, neighbors: Neighbors) -> Tensor:
-    """Return the derivative of the energies in a symmetric strain, over the volume of the cells."""
-    of_edges = (vec.unsqueeze(2) * by_vec.unsqueeze(1)).flatten(1)
-    virial = neighbors.into_structures(neighbors.into_atoms(of_edges)).reshape(-1, 3, 3)
-    volume = torch.linalg.det(cells).abs()[:, None, None]
-    symmetric = 0.5 * (virial + virial.transpose(1, 2))
-    has_volume = volume > 0
-    return torch.where(has_volume, symmetric / torch.where(has_volume, volume, 1.0), math.nan)

@@ -1,4 +1,4 @@
-"""Edges of layers: graph objects of PyTorch Geometric's ``edge_index``, self loops, and checks of features."""
+"""Edges of layers: graph objects from PyTorch Geometric's ``edge_index``, self loops, and checks of features."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from trigraph.graphs import CSC, array_kind, as_array, check_memory, check_range, count, device_of, entered
+from trigraph.torch.arrays import has_storage, in_plain_thread
 from trigraph.torch.graphs import tensors, uncompiled
 from trigraph.torch.nn.arguments import check_device
 
@@ -16,7 +18,7 @@ REDUCTIONS = {"add": "sum", "sum": "sum", "mean": "mean", "mul": "prod", "min": 
 
 
 def check_rows(owner: str, name: str, value: Any, width: int | None, symbols: str, rows: int | None = None) -> None:
-    """Raise unless a value is a tensor of rank 2 with so many columns and rows; `symbols` is what messages call it."""
+    """Raise unless a value is a tensor of shape (rows, width); `symbols` is its shape in messages, None is any size."""
     if not isinstance(value, torch.Tensor):
         raise TypeError(f"{owner}: {name} is a {type(value).__name__}; expected a torch.Tensor")
     check_device(owner, name, value)
@@ -28,7 +30,7 @@ def check_rows(owner: str, name: str, value: Any, width: int | None, symbols: st
 
 
 def check_features(owner: str, src: Any, dst: Any, src_width: int | None, dst_width: int | None) -> None:
-    """Raise unless the features of sources, and those of destinations if there are any, have so many columns."""
+    """Raise unless the features of sources, and of destinations if given, have these widths."""
     names = ("x", "x") if src is dst else ("x[0]", "x[1]")
     check_rows(owner, names[0], src, src_width, "num_src_nodes, in_channels")
     if dst is not None:
@@ -36,7 +38,7 @@ def check_features(owner: str, src: Any, dst: Any, src_width: int | None, dst_wi
 
 
 def check_nodes(owner: str, src: torch.Tensor, dst: torch.Tensor | None, graph: CSC) -> None:
-    """Raise unless the features of sources and destinations are where a graph is and have a row for each node."""
+    """Raise unless the features of sources and destinations have a row for each node, on the device of the graph."""
     if graph.device != device_of(src):
         raise ValueError(f"{owner}: edge_index is on {graph.device}; expected {device_of(src)}, where x is")
     names = ("x", "x") if src is dst else ("x[0]", "x[1]")
@@ -50,10 +52,7 @@ def check_nodes(owner: str, src: torch.Tensor, dst: torch.Tensor | None, graph: 
 
 
 def check_edge_index(owner: str, edge_index: Any, like: torch.Tensor | None = None) -> None:
-    """Raise unless a value is an ``edge_index``: a dense tensor of int32 or int64, of shape (2, num_edges).
-
-    Features `like` those of the nodes are on the device where it must be.
-    """
+    """Raise unless a value is a dense tensor of int32 or int64, of shape (2, num_edges), on the device of `like`."""
     if not isinstance(edge_index, torch.Tensor):
         raise TypeError(
             f"{owner}: edge_index is a {type(edge_index).__name__}; expected a torch.Tensor or a trigraph.CSC"
@@ -78,14 +77,14 @@ MATRIX_LAYOUTS = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc)
 
 
 def is_matrix(edge_index: Any) -> bool:
-    """Return whether edges come as a sparse adjacency matrix."""
+    """Return whether `edge_index` is a sparse adjacency matrix."""
     return isinstance(edge_index, torch.Tensor) and edge_index.layout in MATRIX_LAYOUTS
 
 
 def edges_of_matrix(owner: str, matrix: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the ``edge_index`` of a sparse adjacency matrix, and its values, in the order in which it stores them.
+    """Return the ``edge_index`` and the values of a sparse adjacency matrix, in storage order.
 
-    Rows are destinations and columns are sources, as in PyTorch Geometric's layers, which take ``adj.t()``.
+    Rows are destinations and columns are sources, as for ``adj.t()`` in PyTorch Geometric.
     """
     if matrix.sparse_dim() != 2:
         raise ValueError(
@@ -115,14 +114,11 @@ def matrix_of(
 
 
 def check_indices(owner: str, edge_index: torch.Tensor, num_src_nodes: int, num_dst_nodes: int) -> None:
-    """Raise ValueError, as `graph_of` does, unless sources and destinations are numbers of nodes.
-
-    Compiled programs do not look at them.
-    """
+    """Raise ValueError, as `graph_of` does, for a node number out of range; compiled programs do not check."""
     if torch.compiler.is_compiling():
         return
     rows = as_array(edge_index, f"{owner}: edge_index")
-    if array_kind(rows) is None:  # a traced program has no values, torch.vmap many
+    if array_kind(rows) is None:  # no values in a traced program, several in torch.vmap
         return
     with _named(owner), entered(rows):
         check_range("CSC", "src", rows[0], num_src_nodes, "num_src_nodes")
@@ -131,24 +127,94 @@ def check_indices(owner: str, edge_index: torch.Tensor, num_src_nodes: int, num_
 
 @contextlib.contextmanager
 def _named(owner: str) -> Iterator[None]:
-    """Let errors say whose `edge_index` they are about."""
+    """Prefix errors with the name of the layer."""
     try:
         yield
     except (TypeError, ValueError, MemoryError) as error:
         raise type(error)(f"{owner}: edge_index: {error}") from None
 
 
+def narrowed(*indices: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Return indices as int32 if all values and counts fit, which halves what a device reads."""
+    largest = torch.iinfo(torch.int32).max
+    fits = all(i.numel() < largest and (i.numel() == 0 or int(i.max()) < largest) for i in indices)
+    return tuple(i.to(torch.int32) for i in indices) if fits else indices
+
+
+class _Watched(torch.autograd.Function):
+    """Saves a tensor for a backward pass that never runs, so that torch detects whether it has been modified."""
+
+    @staticmethod
+    def forward(ctx: Any, one: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor:
+        ctx.save_for_backward(tensor)
+        return one.clone()
+
+
+class _Kept:
+    """Graphs of one unmodified ``edge_index``, by numbers of nodes and whether self loops were added."""
+
+    def __init__(self, edge_index: torch.Tensor) -> None:
+        one = torch.ones((), requires_grad=True)
+        self.watch = _Watched.apply(one, edge_index.detach())  # type: ignore[no-untyped-call]
+        self.graphs: dict[tuple[int, int, bool], CSC] = {}
+
+    def is_unchanged(self) -> bool:
+        """Whether no operation that increments the tensor's version has written to it."""
+        try:
+            return self.watch.grad_fn.saved_tensors is not None
+        except RuntimeError:  # an in-place operation has modified the tensor
+            return False
+
+
+MOST_KEPT = 16  # tensors whose graphs are cached; a graph takes several times the memory of its tensor
+_kept = WeakTensorKeyDictionary()
+
+
+def kept_graph(edge_index: Any, num_src_nodes: int, num_dst_nodes: int, loops: bool = False) -> CSC | None:
+    """Return the cached graph of this tensor object, or None if there is none or the tensor has been modified."""
+    if torch.compiler.is_compiling() or type(edge_index) is not torch.Tensor:
+        return None
+    kept: _Kept | None = _kept.get(edge_index)  # type: ignore[no-untyped-call]
+    if kept is None or not kept.is_unchanged():
+        return None
+    return kept.graphs.get((num_src_nodes, num_dst_nodes, loops))
+
+
 @uncompiled
-def build_graph(owner: str, edge_index: torch.Tensor, num_src_nodes: int, num_dst_nodes: int) -> CSC:
-    """Return the graph of an ``edge_index``: row 0 sources, row 1 destinations."""
+def build_graph(
+    owner: str,
+    edge_index: torch.Tensor,
+    num_src_nodes: int,
+    num_dst_nodes: int,
+    original: torch.Tensor | None = None,
+) -> CSC:
+    """Return the graph of an ``edge_index`` (row 0 sources, row 1 destinations), and cache it.
+
+    The cache belongs to the caller's tensor, which is `original` if `edge_index` has additional self loops.
+    """
+    given = edge_index if original is None else original
+    graph = kept_graph(given, num_src_nodes, num_dst_nodes, original is not None)
+    if graph is not None:
+        return graph
     with _named(owner):
-        return CSC.from_coo(edge_index[0], edge_index[1], num_src_nodes, num_dst_nodes)
+        if edge_index.is_cuda:
+            check_indices(owner, edge_index, num_src_nodes, num_dst_nodes)
+            edge_index = narrowed(edge_index)[0]
+        graph = CSC.from_coo(edge_index[0], edge_index[1], num_src_nodes, num_dst_nodes)
+    if type(given) is torch.Tensor and has_storage(given) and not given.is_inference():
+        kept = _kept.get(given)  # type: ignore[no-untyped-call]
+        if kept is None or not kept.is_unchanged():
+            if len(_kept) >= MOST_KEPT:
+                _kept.clear()
+            kept = _kept[given] = in_plain_thread(_Kept, given)
+        kept.graphs[num_src_nodes, num_dst_nodes, original is not None] = graph
+    return graph
 
 
 def graph_of(owner: str, edge_index: Any, src: Any, dst: Any, src_width: int | None, dst_width: int | None) -> CSC:
-    """Return a prepared graph as it is, and the graph of an ``edge_index``; `src` and `dst` are features of its nodes.
+    """Return the graph of an ``edge_index``, or a prepared graph unchanged, after a check of the node features.
 
-    Those of the destinations may be None with a prepared graph alone.
+    The features of destinations may be None only with a prepared graph.
     """
     check_features(owner, src, dst, src_width, dst_width)
     if not isinstance(edge_index, CSC):
@@ -161,7 +227,7 @@ def graph_of(owner: str, edge_index: Any, src: Any, dst: Any, src_width: int | N
 
 
 def ends_of(graph: CSC) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Return source, destination and row of the edge arrays of each position of a graph."""
+    """Return the source, destination and edge-array row of each CSC position of a graph."""
     offsets, indices, edge_ids = tensors(graph, False)[:3]
     nodes = torch.arange(graph.num_dst_nodes, dtype=offsets.dtype, device=offsets.device)
     dst = torch.repeat_interleave(nodes, offsets[1:] - offsets[:-1], output_size=graph.num_positions)
@@ -169,12 +235,12 @@ def ends_of(graph: CSC) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 
 
 def source_and_destination(x: Any) -> tuple[Any, Any]:
-    """Return the features of sources and of destinations: the same, where `x` is no pair."""
+    """Return the features of sources and of destinations, which are equal unless `x` is a pair."""
     return tuple(x) if isinstance(x, (tuple, list)) and len(x) == 2 else (x, x)  # type: ignore[return-value]
 
 
 def check_reduction(owner: str, fill_value: str) -> None:
-    """Raise unless a name is that of a reduction."""
+    """Raise unless `fill_value` names a reduction."""
     if fill_value not in REDUCTIONS:
         raise ValueError(
             f"{owner}: fill_value is {fill_value!r}; expected a number, a tensor, or one of {', '.join(REDUCTIONS)}"
@@ -189,7 +255,7 @@ def _loop_attributes(edge_attr: torch.Tensor, dst: torch.Tensor, num_nodes: int,
         value = torch.as_tensor(fill, dtype=edge_attr.dtype, device=edge_attr.device)
         return value.expand(shape)
     check_reduction("add_self_loops", fill_value)
-    into = dst < num_nodes  # of a bipartite graph, destinations without a source of their number have no self loop
+    into = dst < num_nodes  # in a bipartite graph, only destinations that are also sources have a self loop
     dst, edge_attr = dst[into].long(), edge_attr[into]
     each = dst.view(-1, *(1 for _ in shape[1:])).expand_as(edge_attr)
     product = fill_value == "mul"
@@ -200,7 +266,7 @@ def _loop_attributes(edge_attr: torch.Tensor, dst: torch.Tensor, num_nodes: int,
 def with_loops(
     edge_index: torch.Tensor, edge_attr: torch.Tensor | None, num_nodes: int, fill_value: Any
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Return what `add_self_loops` returns, of arguments that were looked at."""
+    """Return the result of `add_self_loops` for checked arguments."""
     no_loop = edge_index[0] != edge_index[1]
     edge_index = edge_index[:, no_loop]
     loops = torch.arange(num_nodes, dtype=edge_index.dtype, device=edge_index.device)
@@ -216,24 +282,30 @@ def add_self_loops(
     num_nodes: int | None = None,
     fill_value: float | torch.Tensor | str | None = "mean",
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Give every node one self loop, in place of those that there are, as PyTorch Geometric's GATConv does.
+    """Replace all self loops by exactly one at each node, as PyTorch Geometric's GATConv does.
 
     Parameters
     ----------
     edge_index : tensor of int32 or int64, shape (2, num_edges)
     edge_attr : tensor, shape (num_edges, ...), optional
     num_nodes : int, optional
-        Nodes ``0 .. num_nodes-1`` get a loop (default: up to the largest index). In a bipartite graph these are the
-        fewer of sources and destinations.
+        Nodes ``0 .. num_nodes-1`` get a loop (default: up to the largest index). In a bipartite graph, pass the smaller
+        of the numbers of sources and destinations.
     fill_value : float, tensor, str or None, optional
-        Edge features of the loops: a value, or how those of the edges into the node are reduced ("mean", "add", "mul",
-        "min", "max"). A node without edges gets 0, for "mul" 1. None is 1.0, PyTorch Geometric's default.
+        Edge features of the loops: a value (None: 1.0, PyTorch Geometric's default), or a reduction of the features of
+        the node's in-edges ("mean", "add", "mul", "min", "max"). A node without edges gets 0, or 1 for "mul".
 
     Returns
     -------
     edge_index : tensor, shape (2, num_edges + num_nodes - removed)
-        Edges that are no loops in their order, then the loops.
+        All other edges in their order, then the loops.
     edge_attr : tensor or None
+
+    Raises
+    ------
+    TypeError, ValueError, MemoryError
+        If a tensor has the wrong dtype, shape or device, `num_nodes` is not an int >= 0 that the dtype of `edge_index`
+        can hold, `fill_value` is an unknown name, or memory for the loops is refused.
     """
     check_edge_index("add_self_loops", edge_index)
     if edge_attr is not None and not isinstance(edge_attr, torch.Tensor):
@@ -248,6 +320,6 @@ def add_self_loops(
     largest = torch.iinfo(edge_index.dtype).max
     if type(num_nodes) is not int or not 0 <= num_nodes <= largest:  # torch cannot compile `count`
         num_nodes = count("add_self_loops", "num_nodes", num_nodes, maximum=largest)
-    if edge_index.is_cpu and not torch.compiler.is_compiling():  # the loops, then all edges
+    if edge_index.is_cpu and not torch.compiler.is_compiling():  # memory for the loops and for all edges
         check_memory("add_self_loops", "num_nodes", num_nodes, 3 * edge_index.dtype.itemsize)
     return with_loops(edge_index, edge_attr, num_nodes, fill_value)

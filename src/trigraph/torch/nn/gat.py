@@ -25,6 +25,7 @@ from trigraph.torch.nn.edges import (
     edges_of_matrix,
     ends_of,
     is_matrix,
+    kept_graph,
     matrix_of,
     source_and_destination,
     with_loops,
@@ -32,7 +33,7 @@ from trigraph.torch.nn.edges import (
 
 
 def _glorot(weight: torch.Tensor) -> None:
-    """Draw uniformly, with a bound from the last two sizes."""
+    """Draw a weight by Glorot's uniform rule for its last two sizes."""
     bound = math.sqrt(6 / (weight.shape[-2] + weight.shape[-1]))
     torch.nn.init.uniform_(weight, -bound, bound)
 
@@ -51,7 +52,7 @@ class _LazyLinear(torch.nn.LazyLinear):
 
 
 def _linear(in_channels: int, out_channels: int) -> torch.nn.Linear:
-    """Return a linear layer without bias; its number of inputs is found at the first call where it is -1."""
+    """Return a linear layer without bias; the first call sets a number of inputs of -1."""
     if in_channels != -1:
         return _Linear(in_channels, out_channels, bias=False)
     with warnings.catch_warnings():
@@ -60,46 +61,50 @@ def _linear(in_channels: int, out_channels: int) -> torch.nn.Linear:
 
 
 def _width(linear: Any) -> int | None:
-    """Return the number of inputs, None before the first call finds it."""
+    """Return the number of inputs; None before the first call of a lazy layer."""
     return None if linear is None or isinstance(linear.weight, UninitializedParameter) else linear.weight.shape[1]
 
 
 class GATConv(torch.nn.Module):
-    """Graph attention: the parameters, the state_dict and the results of ``torch_geometric.nn.GATConv``.
+    """Graph attention with the parameters, state_dict and results of ``torch_geometric.nn.GATConv``.
 
-    Scores, softmax and sum are one operator, `trigraph.torch.mha_gat_n2n`, which keeps nothing of the size of edges
-    times channels. There are two exceptions, computed by torch's own operators as PyTorch Geometric does: dropout of
-    attention coefficients in training, and attention weights that are returned, since these are differentiable.
+    Scores, softmax and sum are one operator, `trigraph.torch.mha_gat_n2n`, which stores no array of size edges times
+    channels. Torch's own operators replace it, as in PyTorch Geometric, for attention dropout in training and for
+    returned attention weights, which are differentiable.
 
     Parameters
     ----------
     in_channels : int or tuple of int
-        Width of the node features; a pair has a linear layer of its own for sources and for destinations. -1 is found
-        at the first call.
+        Width of the node features; a pair gives sources and destinations separate linear layers. The first call sets
+        a width of -1.
     out_channels : int
         Width of each head.
     heads : int, optional
     concat : bool, optional
-        Put the heads side by side, or average them.
+        Concatenate the heads (True) or average them.
     negative_slope : float, optional
-        Of the leaky ReLU, at least 0.
+        Negative slope of the leaky ReLU, at least 0.
     dropout : float, optional
-        Probability with which an attention coefficient is dropped in training.
+        Probability of dropping an attention coefficient in training.
     add_self_loops : bool, optional
-        Give every node one self loop, in place of those that there are. For a bipartite graph, as many as the smaller
-        number of nodes.
+        Replace all self loops by one at each node, as :func:`add_self_loops`. A bipartite graph gets as many as the
+        smaller number of nodes.
     edge_dim : int, optional
-        Width of the edge features. Without it, edge features are ignored.
+        Width of the edge features (default: edge features are ignored).
     fill_value : float, tensor, str or None, optional
         Edge features of the self loops, as in :func:`add_self_loops`.
     bias : bool, optional
     residual : bool, optional
         Add a linear function of the destinations' features.
 
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument has the wrong type or is out of range.
+
     Notes
     -----
-    PyTorch Geometric's keywords of message passing (``aggr``, ``flow``) are not taken, nor are the matrices of
-    torch_sparse.
+    PyTorch Geometric's message-passing keywords (``aggr``, ``flow``) and torch_sparse matrices are not supported.
 
     Source: Velickovic et al. (2018), arXiv:1710.10903.
 
@@ -153,7 +158,7 @@ class GATConv(torch.nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw all parameters anew."""
+        """Reinitialize all parameters."""
         for linear in (self.lin, self.lin_src, self.lin_dst, self.lin_edge, self.res):
             if linear is not None:
                 linear.reset_parameters()
@@ -169,7 +174,7 @@ class GATConv(torch.nn.Module):
     __prepare_scriptable__ = refuse_script
 
     def _embed(self, src: Any, dst: Any) -> tuple[torch.Tensor, torch.Tensor | None, torch.Tensor | None]:
-        """Return the embeddings of sources and destinations and the residual; None for those that are not there."""
+        """Return the embeddings of sources and destinations and the residual, each None if absent."""
         x_src = (self.lin or self.lin_src)(src)  # type: ignore[misc]
         if dst is None:
             return x_src, None, None
@@ -177,7 +182,7 @@ class GATConv(torch.nn.Module):
         return x_src, x_dst, None if self.res is None else self.res(dst)
 
     def _sizes(self, src: Any, dst: Any, edge_index: Any, size: Any) -> tuple[int, int]:
-        """Look at features and edges; return the numbers of sources and destinations."""
+        """Check features and edges; return the numbers of sources and destinations."""
         check_features("GATConv", src, dst, _width(self.lin or self.lin_src), _width(self.lin or self.lin_dst))
         prepared = isinstance(edge_index, CSC)
         if prepared:
@@ -195,11 +200,12 @@ class GATConv(torch.nn.Module):
             check_nodes("GATConv", src, dst, edge_index)
         else:
             check_edge_index("GATConv", edge_index, src)
-            check_indices("GATConv", edge_index, *sizes)
+            if kept_graph(edge_index, *sizes, self.add_self_loops) is None:
+                check_indices("GATConv", edge_index, *sizes)
         return sizes
 
     def _checked(self, edge_attr: Any, edge_index: torch.Tensor | CSC) -> torch.Tensor | None:
-        """Return the edge features as a matrix with a row for each edge, None where they are not used."""
+        """Return the edge features as a matrix with a row for each edge; None if they are not used."""
         if edge_attr is None or self.lin_edge is None:
             return None
         if isinstance(edge_attr, torch.Tensor) and edge_attr.dim() == 1:
@@ -209,13 +215,13 @@ class GATConv(torch.nn.Module):
         return edge_attr  # type: ignore[no-any-return]
 
     def _with_loops(self, edge_index: Any, edge_attr: Any, num_nodes: int) -> tuple[Any, Any]:
-        """Return edges and their features with the self loops that are asked for."""
+        """Return edges and their features, with self loops if the layer adds them."""
         if not self.add_self_loops:
             return edge_index, edge_attr
         if isinstance(edge_index, CSC):
             raise ValueError(
-                "GATConv: edge_index is a CSC and add_self_loops is True; expected add_self_loops=False: a prepared "
-                "graph is taken as it is, and trigraph.torch.nn.add_self_loops makes edges to build it of"
+                "GATConv: edge_index is a CSC and add_self_loops is True; expected add_self_loops=False, and a graph "
+                "built from the edges that trigraph.torch.nn.add_self_loops returns"
             )
         return with_loops(edge_index, edge_attr, num_nodes, self.fill_value)
 
@@ -234,23 +240,30 @@ class GATConv(torch.nn.Module):
         x : tensor or tuple of two tensors, shape (num_nodes, in_channels)
             Features of the nodes, or of sources and of destinations; those of destinations may be None.
         edge_index : tensor of int32 or int64, shape (2, num_edges), or sparse tensor, or CSC
-            Sources and destinations, of which a graph is built at each call; or a prepared graph. This is taken as it
-            is, for `add_self_loops` of the layer False, and its rows of edge arrays are those of `edge_attr`. Programs
-            that are compiled as a whole take a prepared graph. A sparse adjacency matrix (COO, CSR or CSC) has a row
-            for each destination and a column for each source; its values are edge features if they are vectors and
-            `edge_attr` is not given.
+            Sources and destinations; the layer builds a graph and caches it for this tensor object until a torch
+            operation modifies it in place. A prepared graph requires ``add_self_loops=False``, and its edges are the
+            rows of `edge_attr`; programs compiled with ``fullgraph=True`` need one. A sparse adjacency matrix (COO, CSR
+            or CSC) has a row for each destination and a column for each source; values that are vectors serve as edge
+            features if `edge_attr` is not given.
         edge_attr : tensor, shape (num_edges, edge_dim) or (num_edges,), optional
         size : tuple of int, optional
             Numbers of sources and destinations.
         return_attention_weights : bool, optional
-            Return the attention weights, too.
+            Also return the attention weights.
 
         Returns
         -------
         tensor, shape (num_dst_nodes, heads*out_channels) or (num_dst_nodes, out_channels)
-            With attention weights a pair of this and a pair: edges (2, num_edges), self loops included, and the weight
-            of each (num_edges, heads); for a prepared graph in the order of its positions. For a sparse matrix the
-            edges are a sparse matrix of its layout, (num_dst_nodes, num_src_nodes, heads), that holds the weights.
+            With attention weights, a tuple (this, (edges, weights)): edges (2, num_edges) include self loops, weights
+            have shape (num_edges, heads); a prepared graph gives them in the order of its positions. For a sparse
+            matrix, edges are a sparse matrix of the same layout, (num_dst_nodes, num_src_nodes, heads), of the weights.
+
+        Raises
+        ------
+        TypeError, ValueError, MemoryError
+            As for `trigraph.torch.mha_gat_n2n`, or if `edge_index` has a wrong shape, dtype, device or index.
+        NotImplementedError
+            In torch.jit.trace with an `edge_index` that is not a prepared graph.
         """
         layout = None
         if is_matrix(edge_index):
@@ -262,11 +275,15 @@ class GATConv(torch.nn.Module):
         src, dst = source_and_destination(x)
         num_src, num_dst = self._sizes(src, dst, edge_index, size)
         edge_attr = self._checked(edge_attr, edge_index)
-        edge_index, edge_attr = self._with_loops(edge_index, edge_attr, min(num_src, num_dst))
         by_edge = return_attention_weights or (self.training and self.dropout > 0)
-        graph = edge_index
-        if not (by_edge or isinstance(edge_index, CSC)):  # ahead of all else: a program that is compiled breaks there
-            graph = build_graph("GATConv", edge_index, num_src, num_dst)
+        given = edge_index if self.add_self_loops else None
+        graph: Any = None if by_edge or given is None else kept_graph(given, num_src, num_dst, True)
+        if graph is None or edge_attr is not None:
+            edge_index, edge_attr = self._with_loops(edge_index, edge_attr, min(num_src, num_dst))
+        if graph is None:
+            graph = edge_index
+        if not (by_edge or isinstance(graph, CSC)):  # first, because a compiled program breaks its graph here
+            graph = build_graph("GATConv", edge_index, num_src, num_dst, given)  # type: ignore[arg-type]
         x_src, x_dst, residual = self._embed(src, dst)
         edges = None if edge_attr is None or self.lin_edge is None else self.lin_edge(edge_attr)
         attention = None
@@ -305,7 +322,7 @@ class GATConv(torch.nn.Module):
         ends: tuple[torch.Tensor, torch.Tensor, torch.Tensor | None],
         num_dst: int,
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return output and attention coefficients, which dropout has thinned in training, by torch's own operators."""
+        """Return output and attention coefficients, with dropout in training, by torch's own operators."""
         heads = (self.heads, self.out_channels)
         (src, dst, rows), values = ends, x_src.view(-1, *heads)
         score = (values * self.att_src).sum(-1)[src]
@@ -317,7 +334,7 @@ class GATConv(torch.nn.Module):
         score = leaky_relu(score, self.negative_slope)
         each = dst.long()[:, None].expand_as(score)
         peak = score.new_zeros(num_dst, self.heads).scatter_reduce(0, each, score.detach(), "amax", include_self=False)
-        # Under autocast the dtype may differ from one operation to the next: each sum is made in that of its terms.
+        # Under autocast the dtype may change from one operation to the next: each sum uses the dtype of its terms.
         powers = (score - peak[dst]).exp()
         attention = powers / powers.new_zeros(num_dst, self.heads).index_add(0, dst, powers)[dst]
         attention = dropout(attention, self.dropout, self.training)

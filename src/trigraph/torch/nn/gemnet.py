@@ -1,8 +1,8 @@
-"""The efficient layers of GemNet-OC: BasisEmbedding and its bilinear, with the parameters and results of fairchem's.
+"""The efficient layers of GemNet-OC, with the parameters and results of fairchem's.
 
-The original keeps lists of lists as dense arrays: member number `inner` of row `outer` lies in slot ``[outer, inner]``,
-slots nobody fills are zero, and there are as many as the longest row needs. These layers take and return such arrays,
-and with ``padded=False`` the lists as they are, which needs less memory and gives the same sums.
+fairchem stores ragged lists as padded arrays: member `inner` of row `outer` is in slot ``[outer, inner]``, empty slots
+are zero, and the longest row determines the width. These layers support such arrays and, with ``padded=False``, the
+ragged lists themselves, which need less memory and give the same sums.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Index = torch.Tensor | Segments
 
 
 def _he_orthogonal(weight: torch.Tensor) -> None:
-    """Draw an orthogonal matrix, standardized over what is summed, with the variance 1 / (number of summands)."""
+    """Draw an orthogonal matrix, standardized over the summed dimensions, with variance 1 / (number of summands)."""
     torch.nn.init.orthogonal_(weight)
     summed = (0, 1) if weight.dim() == 3 else (1,)
     terms = weight[..., 0].numel() if weight.dim() == 3 else weight.shape[1]
@@ -31,7 +31,7 @@ def _he_orthogonal(weight: torch.Tensor) -> None:
 
 
 def _rank(owner: str, name: str, value: Any, *expected: str) -> None:
-    """Raise unless a value is a tensor with one of the shapes, given in symbols."""
+    """Raise unless a value is a tensor whose rank is that of an expected shape, given in symbols."""
     if not isinstance(value, torch.Tensor):
         raise TypeError(f"{owner}: {name} is a {type(value).__name__}; expected a torch.Tensor of float32 or float64")
     if value.dim() not in [len(shape.split(", ")) for shape in expected]:
@@ -44,7 +44,7 @@ def _shape(owner: str, name: str, value: torch.Tensor, symbols: str, shape: tupl
 
 
 def _segments(owner: str, name: str, index: Any, num_members: tuple[str, int], num_segments: int) -> Segments:
-    """Return prepared segments as they are, and those of an index."""
+    """Return prepared segments unchanged, or the segments of an index tensor."""
     segments = index if isinstance(index, Segments) else _build_segments(owner, name, index, num_segments)
     if (segments.num_members, segments.num_segments) != (num_members[1], num_segments):
         raise ValueError(
@@ -63,7 +63,7 @@ def _build_segments(owner: str, name: str, index: Any, num_segments: int) -> Seg
 
 
 class _Slots:
-    """Where the members of lists lie in a padded array of `num_rows` rows with `width` slots."""
+    """Slots of list members in a padded array of `num_rows` rows and `width` slots per row."""
 
     def __init__(
         self, owner: str, prefix: str, outer: Any, inner: Any, members: tuple[str, int], rows: tuple[str, int]
@@ -81,7 +81,7 @@ class _Slots:
         )
         self.slot = self.outer * self.width + self.inner
         if bool((self.slot[1:] > self.slot[:-1]).all()):
-            return  # no two are alike: the usual order of triplets
+            return  # ascending slots, the usual order of triplets, are distinct
         order = torch.argsort(self.slot, stable=True)
         again = self.slot[order[1:]] == self.slot[order[:-1]]
         if bool(again.any()):
@@ -92,16 +92,16 @@ class _Slots:
             )
 
     def pad(self, members: torch.Tensor) -> torch.Tensor:
-        """Return (num_rows, width, ...): every member in its slot, zero elsewhere."""
+        """Return members in their slots, zero elsewhere, shape (num_rows, width, ...)."""
         if members.is_cpu and not torch.compiler.is_compiling():
             each = members.dtype.itemsize * members.shape[1:].numel()
             check_memory(self.owner, self.product, self.num_rows * self.width, each)
         padded = members.new_zeros(self.num_rows * self.width, *members.shape[1:])
-        padded.index_copy_(0, self.slot, members)  # in place: a copy would hold the padding twice
+        padded.index_copy_(0, self.slot, members)  # in place, to hold the padded array only once
         return padded.view(self.num_rows, self.width, *members.shape[1:])
 
     def members(self, padded: torch.Tensor) -> torch.Tensor:
-        """Return the members of an array that is padded as `pad` does it."""
+        """Return the members of a padded array, the inverse of `pad`."""
         return padded.reshape(self.num_rows * self.width, *padded.shape[2:]).index_select(0, self.slot)
 
 
@@ -109,17 +109,17 @@ _find_slots = uncompiled(_Slots)
 
 
 class BasisEmbedding(torch.nn.Module):
-    """Embed a radial, and a circular or spherical, basis: fairchem's layer of this name.
+    """Embed a radial basis and a circular or spherical basis, as fairchem's layer of this name.
 
     Parameters
     ----------
     num_radial : int
     emb_size_interm : int
     num_spherical : int, optional
-        Number of circular or spherical functions; without it the layer is purely radial.
+        Number of circular or spherical functions (default: the layer is purely radial).
     padded : bool, optional
-        Pad the results as fairchem does, or leave lists as they are: rad_W1 has a row for each edge, sph is
-        `sph_basis`. `EfficientInteractionBilinear` takes either. Programs that are compiled as a whole take lists.
+        Pad the results as fairchem does. Otherwise rad_W1 has a row for each edge and sph is `sph_basis`, as programs
+        compiled with ``fullgraph=True`` need them. `EfficientInteractionBilinear` supports both.
 
     Attributes
     ----------
@@ -146,7 +146,7 @@ class BasisEmbedding(torch.nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the weight anew."""
+        """Reinitialize the weight."""
         _he_orthogonal(self.weight)
 
     __prepare_scriptable__ = refuse_script
@@ -173,22 +173,28 @@ class BasisEmbedding(torch.nn.Module):
         sph_basis : tensor, shape (num_triplets, num_spherical), optional
             Circular or spherical basis of each triplet or quadruplet.
         idx_rad_outer, idx_rad_inner : tensor of int32 or int64, shape (num_edges,), optional
-            Atom of each edge and its number among the atom's edges. Given `idx_rad_inner`, rad_W1 is padded by atom.
+            Atom of each edge, and number of the edge within the atom. With `idx_rad_inner`, rad_W1 is padded by atom.
         idx_sph_outer : tensor of int32 or int64, shape (num_triplets,), or Segments
-            Edge of each triplet. For a `sph_basis`.
+            Edge of each triplet; required with `sph_basis`.
         idx_sph_inner : tensor of int32 or int64, shape (num_triplets,), optional
-            Number of each triplet among the edge's. Without it the two bases are multiplied, triplet by triplet.
+            Number of each triplet within its edge. Without it, the two bases are multiplied for each triplet.
         num_atoms : int
-            For `idx_rad_inner`.
+            Required with `idx_rad_inner`.
 
         Returns
         -------
         tensor or tuple of two tensors
-            Without `sph_basis` rad_W1: (num_edges, interm), or (num_atoms, interm, Kmax2) padded by atom. With
-            `sph_basis` and no `idx_sph_inner` (num_triplets, interm). With both the pair rad_W1 (num_edges, interm,
+            Without `sph_basis`, rad_W1: (num_edges, interm), or (num_atoms, interm, Kmax2) padded by atom. With
+            `sph_basis` but no `idx_sph_inner`, (num_triplets, interm). With both, rad_W1 (num_edges, interm,
             num_spherical), or (num_atoms, interm, Kmax2*num_spherical) with num_spherical fast, and sph (num_edges,
-            num_spherical, Kmax). Kmax2 and Kmax are the longest lists of an atom and of an edge. Not padded: the pair
-            (num_edges, interm, num_spherical) and (num_triplets, num_spherical).
+            num_spherical, Kmax). Kmax2 and Kmax are the lengths of the longest lists of an atom and of an edge. Not
+            padded: (num_edges, interm, num_spherical) and (num_triplets, num_spherical).
+
+        Raises
+        ------
+        TypeError, ValueError, MemoryError
+            As for `trigraph.torch.basis_embedding`; if an index is out of range, two members have the same slot, or
+            arguments are given that do not belong together; or if memory for padding is refused.
         """
         owner = "BasisEmbedding"
         _rank(owner, "rad_basis", rad_basis, "num_edges, num_radial")
@@ -227,7 +233,7 @@ class BasisEmbedding(torch.nn.Module):
     def _by_triplet(
         self, rad_basis: torch.Tensor, sph_basis: torch.Tensor, idx_rad_inner: Any, outer: Any, edges: tuple[str, int]
     ) -> torch.Tensor:
-        """Return the product of both bases."""
+        """Return the product of both bases for each triplet."""
         owner = "BasisEmbedding"
         if self.num_spherical is None:
             raise ValueError(f"{owner}: num_spherical is None; expected an int for a sph_basis without idx_sph_inner")
@@ -239,7 +245,7 @@ class BasisEmbedding(torch.nn.Module):
 
 
 class EfficientInteractionBilinear(torch.nn.Module):
-    """Sum triplets or quadruplets into edges or atoms: fairchem's layer of this name.
+    """Sum triplets or quadruplets into edges or atoms, as fairchem's layer of this name.
 
     Parameters
     ----------
@@ -300,21 +306,24 @@ class EfficientInteractionBilinear(torch.nn.Module):
         Parameters
         ----------
         basis : tuple of two tensors
-            What :class:`BasisEmbedding` returns, padded or not.
+            Result of :class:`BasisEmbedding`, padded or not.
         m : tensor, shape (num_triplets, emb_size_in)
             Embedding of the input of each triplet.
         idx_agg_outer, idx_agg_inner : tensor of int32 or int64, shape (num_triplets,)
-            Edge of each triplet, which may be Segments, and its number among the edge's. The number is for a padded
-            basis alone.
+            Edge of each triplet (or Segments), and number of the triplet within the edge, only for a padded basis.
         idx_agg2_outer, idx_agg2_inner : tensor of int32 or int64, shape (num_edges,), optional
-            Atom of each edge, which may be Segments, and its number among the atom's. The number is for a padded basis
-            alone.
+            Atom of each edge (or Segments), and number of the edge within the atom, only for a padded basis.
         agg2_out_size : int
-            Number of atoms. For `idx_agg2_outer`.
+            Number of atoms; required with `idx_agg2_outer`.
 
         Returns
         -------
         tensor, shape (num_edges, emb_size_out) or (agg2_out_size, emb_size_out)
+
+        Raises
+        ------
+        TypeError, ValueError, MemoryError
+            As for `trigraph.torch.interaction_bilinear`, or if an index or the shape of a padded basis is wrong.
         """
         sizes, of_edges = (self.emb_size_interm, self.emb_size_in), (idx_agg_outer, idx_agg_inner)
         of_atoms = (idx_agg2_outer, idx_agg2_inner)
@@ -330,7 +339,7 @@ def _bilinear(
     of_atoms: tuple[Any, Any] = (None, None),
     num_atoms: Any = None,
 ) -> torch.Tensor:
-    """Return the sums of `EfficientInteractionBilinear`; `sizes` are interm and emb_in, a pair is (outer, inner)."""
+    """Compute `EfficientInteractionBilinear`; `sizes` are (interm, emb_in), index pairs are (outer, inner)."""
     owner, (interm, emb_in) = "EfficientInteractionBilinear", sizes
     if not isinstance(basis, (tuple, list)) or len(basis) != 2:
         raise TypeError(f"{owner}: basis is a {type(basis).__name__}; expected a tuple of two tensors")
@@ -362,9 +371,9 @@ def _bilinear(
 
 
 class MatterGenBilinear(torch.nn.Module):
-    """``EfficientInteractionBilinear`` of MatterGen 1.0 and of fairchem's GemNet-dT, from which that one comes.
+    """``EfficientInteractionBilinear`` of MatterGen 1.0 and of fairchem's GemNet-dT, on which it is based.
 
-    `trigraph.torch.convert` gives their layers this class.
+    `trigraph.torch.convert` sets this class for their layers.
 
     Attributes
     ----------
@@ -372,7 +381,7 @@ class MatterGenBilinear(torch.nn.Module):
 
     Notes
     -----
-    The originals raise for edges without triplets; for no edges MatterGen's returns zeros of shape (0, 0).
+    The originals raise for edges without triplets. Without edges, MatterGen's returns an array of shape (0, 0).
     """
 
     weight: torch.nn.Parameter
@@ -382,11 +391,10 @@ class MatterGenBilinear(torch.nn.Module):
     def forward(
         self, basis: tuple[torch.Tensor, torch.Tensor], m: torch.Tensor, id_reduce: Index, id_ragged_idx: torch.Tensor
     ) -> torch.Tensor:
-        """Return the embedding of each edge, (num_edges, units_out), as the original's model asks for it.
+        """Return the embedding of each edge, shape (num_edges, units_out).
 
-        `basis` is the radial part (num_edges, emb_size_interm, num_spherical), and the padded spherical part of each
-        triplet (num_edges, num_spherical, Kmax). `id_reduce` is the edge of each triplet, `id_ragged_idx` its number
-        among the edge's.
+        `basis` is the radial part (num_edges, emb_size_interm, num_spherical) and the padded spherical part
+        (num_edges, num_spherical, Kmax). `id_reduce` is the edge of each triplet, `id_ragged_idx` its number within it.
         """
         emb_in, interm, _ = self.weight.shape
         weight = self.weight.permute(2, 1, 0).flatten(1)
@@ -394,7 +402,7 @@ class MatterGenBilinear(torch.nn.Module):
 
 
 class PairInteraction(torch.nn.Module):
-    """fairchem-core 1.10's ``PairInteraction``; `trigraph.torch.convert` gives its layers this class.
+    """fairchem-core 1.10's ``PairInteraction``; `trigraph.torch.convert` sets this class for its layers.
 
     Attributes
     ----------
@@ -403,8 +411,8 @@ class PairInteraction(torch.nn.Module):
 
     Notes
     -----
-    The original raises for no edges. The sums are those of `EfficientInteractionBilinear` into atoms, with one triplet
-    for each edge and a spherical basis that is 1.
+    The original raises without edges. The sums are those of `EfficientInteractionBilinear` into atoms, with one triplet
+    for each edge and a spherical basis equal to 1.
     """
 
     down_projection: torch.nn.Module
@@ -417,11 +425,10 @@ class PairInteraction(torch.nn.Module):
     def forward(
         self, h: torch.Tensor, rad_basis: torch.Tensor, edge_index: torch.Tensor, target_neighbor_idx: torch.Tensor
     ) -> torch.Tensor:
-        """Return what the neighbours of each atom add to its embedding `h`, of the same shape.
+        """Return the contribution of the neighbours to the embedding `h` of each atom, in its shape.
 
-        `rad_basis` is what a radial `BasisEmbedding` returns, padded by atom (num_atoms, emb_size_rbf, Kmax2) or not
-        (num_edges, emb_size_rbf). `target_neighbor_idx` is the number of each edge among those of its target, for a
-        padded basis alone.
+        `rad_basis` is the result of a radial `BasisEmbedding`, padded by atom (num_atoms, emb_size_rbf, Kmax2) or not
+        (num_edges, emb_size_rbf). `target_neighbor_idx`, only for a padded basis, numbers the edges of each target.
         """
         source, target = edge_index
         _rank("PairInteraction", "rad_basis", rad_basis, "num_atoms, interm, Kmax2", "num_edges, interm")

@@ -17,8 +17,8 @@ from trigraph.torch.nn.edges import check_rows, graph_of, source_and_destination
 class GNOLayer(torch.nn.Module):
     """Integrate a learned kernel over neighbours: ``out_i = activation(W h_i + sum_j kappa(dx_ij) h_j + b)``.
 
-    The kernel ``kappa(dx) = V relu(U dx + b_u) + b_v`` is a matrix (out_channels, in_channels) for each edge, which
-    `trigraph.torch.gno_message` never stores.
+    The kernel ``kappa(dx) = V relu(U dx + b_u) + b_v`` is an (out_channels, in_channels) matrix for each edge;
+    `trigraph.torch.gno_message` never stores it.
 
     Parameters
     ----------
@@ -30,14 +30,19 @@ class GNOLayer(torch.nn.Module):
     hidden : int, optional
         Hidden width of the kernel (default: `out_channels`).
     activation : callable, optional
-        From tensor to tensor, a module for instance (default: none).
+        Function of a tensor, such as a module (default: identity).
     bias : bool, optional
+
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument has the wrong type or is out of range.
 
     Attributes
     ----------
     params : Parameter, shape (hidden*(coord_dim + 1 + F) + F,)
-        U | b_u | V | b_v, each block column-major, F = in_channels*out_channels: what `trigraph.pack_gno_params`
-        returns and `trigraph.unpack_gno_params` takes.
+        U | b_u | V | b_v, each block column-major, with F = in_channels*out_channels, as `trigraph.pack_gno_params`
+        returns and `trigraph.unpack_gno_params` reads.
     weight : Parameter, shape (out_channels, in_channels)
     bias : Parameter, shape (out_channels,), or None
 
@@ -77,7 +82,7 @@ class GNOLayer(torch.nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw all parameters anew: uniformly, with bounds as of linear layers."""
+        """Reinitialize all parameters uniformly, with the bounds of torch.nn.Linear."""
         first = self.hidden * (self.coord_dim + 1)
         f_in = self.sizes[0]
         with torch.no_grad():
@@ -99,11 +104,16 @@ class GNOLayer(torch.nn.Module):
         return f"{self.in_channels}, {self.out_channels}, coord_dim={self.coord_dim}, hidden={self.hidden}"
 
     def load_packed(self, values: torch.Tensor) -> None:
-        """Take all parameters from one vector, as athena writes them: U | b_u | V | b_v | W | b, blocks column-major.
+        """Load all parameters from a vector in athena's order: U | b_u | V | b_v | W | b, blocks column-major.
 
         Parameters
         ----------
         values : tensor of one dimension
+
+        Raises
+        ------
+        TypeError, ValueError
+            If `values` is not a tensor, or has the wrong length.
         """
         if not isinstance(values, torch.Tensor):
             raise TypeError(f"GNOLayer: values is a {type(values).__name__}; expected a torch.Tensor")
@@ -124,16 +134,23 @@ class GNOLayer(torch.nn.Module):
         Parameters
         ----------
         x : tensor or tuple of two tensors, shape (num_nodes, in_channels)
-            Features of the nodes, or of sources and of destinations. Where those of destinations are None, the term W h
-            is left out, and `edge_index` is a prepared graph.
+            Features of the nodes, or of sources and of destinations. With a prepared graph, the latter may be None;
+            the term W h is then omitted.
         edge_index : tensor of int32 or int64, shape (2, num_edges), or CSC
-            Sources and destinations, of which a graph is built at each call; or a prepared graph.
+            Sources and destinations, whose graph is built and cached as by `GATConv`; or a prepared graph.
         coords : tensor, shape (num_edges, coord_dim)
-            What the kernel depends on: for athena the difference of the nodes' positions.
+            Input of the kernel; in athena, the difference between the positions of the nodes.
 
         Returns
         -------
         tensor, shape (num_dst_nodes, out_channels)
+
+        Raises
+        ------
+        TypeError, ValueError, MemoryError
+            As for `trigraph.torch.gno_message`, or if `edge_index` has a wrong shape, dtype, device or index.
+        NotImplementedError
+            In torch.jit.trace with an `edge_index` that is not a prepared graph.
         """
         src, dst = source_and_destination(x)
         check_rows("GNOLayer", "coords", coords, self.coord_dim, "num_edges, coord_dim")

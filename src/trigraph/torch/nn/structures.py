@@ -1,4 +1,4 @@
-"""Atomic structures as models take them: their neighbours, the vectors between these, and sums over them."""
+"""Atomic structures: neighbours, the vectors between them, and sums over them."""
 
 from __future__ import annotations
 
@@ -18,6 +18,8 @@ from trigraph.torch.arrays import beneath, in_plain_thread
 from trigraph.torch.functions import FUNCTIONS
 from trigraph.torch.graphs import tensors, uncompiled
 from trigraph.torch.nn.arguments import check_device
+from trigraph.torch.nn.edges import narrowed
+from trigraph.torch.nn.neighbors import length_of, nearest, search
 
 __all__ = [
     "EnergyForcesStress",
@@ -29,7 +31,7 @@ __all__ = [
     "stack_cells",
 ]
 
-SRC = GRAPH_PARTS["EdgeGraph"].arrays.index("src")
+SRC, DST = (GRAPH_PARTS["EdgeGraph"].arrays.index(name) for name in ("src", "dst"))
 _sum = FUNCTIONS["agg_weighted_n2n"]
 
 
@@ -40,12 +42,12 @@ class EnergyForcesStress(NamedTuple):
     ----------
     energy : Tensor, shape (num_structures,)
     forces : Tensor, shape (num_atoms, 3)
-        Minus the derivative of the energy in the positions.
+        Negative derivative of the energy with respect to the positions.
     stress : Tensor, shape (num_structures, 3, 3), or None
-        Derivative of the energy in a symmetric strain of positions and cell, over the volume of the cell; NaN for a
-        structure whose cell has no volume. None where no cell was given.
+        Derivative of the energy with respect to a symmetric strain of positions and cell, divided by the cell volume;
+        NaN for a cell without volume, None without cells.
     energies : Tensor, shape (num_atoms,), or None
-        Contribution of each atom: those of a structure sum to its energy. None of a model that has no such parts.
+        Contribution of each atom to the energy of its structure; None if the model has no such contributions.
     """
 
     energy: Tensor
@@ -55,7 +57,7 @@ class EnergyForcesStress(NamedTuple):
 
 
 def check_potential(owner: str, model: Any) -> None:
-    """Raise TypeError unless a model gives energies, forces and stresses."""
+    """Raise TypeError unless a model computes energies, forces and stresses."""
     if not (isinstance(model, torch.nn.Module) and hasattr(model, "energy_forces_stress")):
         raise TypeError(
             f"{owner}: model is a {type(model).__name__}; expected a torch.nn.Module with energy_forces_stress"
@@ -63,25 +65,25 @@ def check_potential(owner: str, model: Any) -> None:
 
 
 def empty_like_model(model: torch.nn.Module) -> Tensor:
-    """Return an empty tensor in the dtype and on the device of a model's parameters, or else of its buffers."""
+    """Return an empty tensor with the dtype and device of a model's parameters, or of its buffers."""
     tensors_of_model = itertools.chain(model.parameters(), model.buffers())
     first = next((t for t in tensors_of_model if t.is_floating_point()), torch.empty(0))
     return first.new_empty(0)
 
 
 class Neighbors(NamedTuple):
-    """Which atoms are neighbours, for any positions and cells for which they still are.
+    """Neighbours of atoms, valid for all positions and cells with the same neighbours.
 
     Attributes
     ----------
     graph : EdgeGraph
         An edge for each pair of neighbours and direction; periodic images are parallel edges.
     shifts : Tensor or None
-        Whole cells crossed by each edge, shape (num_edges, 3); None where no edge crosses one.
+        Number of cells that each edge crosses, shape (num_edges, 3); None if no edge crosses a cell.
     batch : Tensor or None
-        Structure of each atom, shape (num_atoms,); None where `pos` came without a batch, as one structure.
+        Structure of each atom, shape (num_atoms,); None for one structure without a batch.
     ends : CSC
-        From the 2 * num_atoms rows ``cat([at_source, at_destination])`` to the edges: both ends of each.
+        From the 2 * num_atoms rows ``cat([at_source, at_destination])`` to the edges, for both ends of each.
     into : CSC
         From the edges to the atoms that they enter.
     members : CSC
@@ -97,25 +99,26 @@ class Neighbors(NamedTuple):
 
     @property
     def num_structures(self) -> int:
-        """Number of structures, empty ones included."""
+        """Number of structures, including empty ones."""
         return int(self.members.num_dst_nodes)
 
     def of_ends(self, at_source: Tensor, at_destination: Tensor) -> Tensor:
-        """Return for each edge the row of its source in one array of atoms plus that of its destination in another."""
+        """Return ``at_source[src] + at_destination[dst]`` for each edge."""
         return _summed(torch.cat([at_source, at_destination]), self.ends)
 
     def into_atoms(self, values: Tensor) -> Tensor:
-        """Return for each atom the sum of the rows of the edges that enter it."""
+        """Sum the rows of edges into the atoms that they enter."""
         return _summed(values, self.into)
 
     def into_structures(self, values: Tensor) -> Tensor:
-        """Return for each structure the sum of the rows of its atoms."""
+        """Sum the rows of atoms into their structures."""
         return _summed(values, self.members)
 
     def vectors(self, pos: Tensor, cell: Tensor | None) -> Tensor:
         """Return the vector of each edge, from its destination to its source, shape (num_edges, 3).
 
-        `pos` has shape (num_atoms, 3), `cell` (num_structures, 3, 3), or is None.
+        `pos` has shape (num_atoms, 3). `cell` has shape (num_structures, 3, 3); if it is None although edges cross
+        cells, ValueError is raised.
         """
         vec = self.of_ends(pos, -pos)
         if self.shifts is None:
@@ -123,7 +126,7 @@ class Neighbors(NamedTuple):
         if cell is None:
             raise ValueError("Neighbors: cell is None; expected the cells of neighbors that cross their boundaries")
         shifts = self.shifts.to(pos.dtype)
-        if self.batch is None or len(cell) == 1:
+        if self.batch is None or cell.shape[0] == 1:  # len() would become a constant in a traced program
             return vec + shifts @ cell[0]
         of_edge = cell.index_select(0, self.batch.index_select(0, tensors(self.graph, False)[SRC]))
         return vec + (shifts.unsqueeze(1) @ of_edge).squeeze(1)
@@ -151,7 +154,7 @@ def _check_positions(owner: str, pos: Any) -> None:
 
 
 def check_atoms(owner: str, z: Any, pos: Any, like: Tensor) -> None:
-    """Raise unless `z` and `pos` are tensors of atoms, where a parameter of the model is and in its dtype."""
+    """Raise unless `z` and `pos` describe the same atoms, on the device and in the dtype of the model (`like`)."""
     for name, value in (("z", z), ("pos", pos)):
         if isinstance(value, Tensor) and value.device != like.device:
             raise ValueError(f"{owner}: {name} is on {value.device}; expected {like.device}, where the parameters are")
@@ -166,13 +169,13 @@ def check_atoms(owner: str, z: Any, pos: Any, like: Tensor) -> None:
 
 
 def _check_real(owner: str, name: str, value: Tensor | None) -> None:
-    """Raise if a tensor is complex: a conversion to the dtype of the positions would drop its imaginary part."""
+    """Raise for a complex tensor, whose imaginary part a conversion to the dtype of `pos` would drop."""
     if value is not None and value.is_complex():
         raise TypeError(f"{owner}: {name} has dtype {value.dtype}; expected real numbers")
 
 
 def stack_cells(owner: str, cell: Any, pos: Tensor, num_structures: int) -> Tensor | None:
-    """Return the cells as a tensor (num_structures, 3, 3) like `pos`, in it zeros for a structure without one."""
+    """Return the cells as a tensor (num_structures, 3, 3) like `pos`, zero for structures without a cell."""
     if cell is None:
         return None
     if not isinstance(cell, (Tensor, Sequence)):
@@ -198,7 +201,7 @@ def stack_cells(owner: str, cell: Any, pos: Tensor, num_structures: int) -> Tens
 
 
 def _number_of_structures(owner: str, batch: Tensor | None, cell: Any, num_atoms: int) -> int:
-    """Return how many structures there are: what the cells say, or up to the last that has an atom."""
+    """Return the number of structures: of cells if given, else up to the last structure with an atom."""
     several = (isinstance(cell, Tensor) and cell.dim() == 3) or isinstance(cell, Sequence)
     if batch is None:
         if several and len(cell) != 1:
@@ -210,7 +213,7 @@ def _number_of_structures(owner: str, batch: Tensor | None, cell: Any, num_atoms
     if tuple(batch.shape) != (num_atoms,):
         raise ValueError(f"{owner}: batch has shape {tuple(batch.shape)}; expected (num_atoms,) = ({num_atoms},)")
     number = len(cell) if several else int(batch.max()) + 1 if num_atoms else 0
-    check_memory(owner, "max(batch) + 1", number, 16)  # offsets of its atoms and a copy of them
+    check_memory(owner, "max(batch) + 1", number, 16)  # two arrays of offsets
     if num_atoms and not 0 <= int(batch.min()) <= int(batch.max()) < number:
         raise ValueError(
             f"{owner}: batch goes from {int(batch.min())} to {int(batch.max())}; expected from 0 to num_structures - 1 "
@@ -220,7 +223,7 @@ def _number_of_structures(owner: str, batch: Tensor | None, cell: Any, num_atoms
 
 
 def _periodic(owner: str, pbc: Any, cell: Any, num_structures: int) -> np.ndarray:
-    """Return for each structure which directions are periodic, shape (num_structures, 3)."""
+    """Return which directions of each structure are periodic, shape (num_structures, 3)."""
     if pbc is None:
         there = [one is not None for one in cell] if isinstance(cell, Sequence) else cell is not None
         return np.broadcast_to(np.array(there, bool).reshape(-1, 1), (num_structures, 3))
@@ -234,18 +237,8 @@ def _periodic(owner: str, pbc: Any, cell: Any, num_structures: int) -> np.ndarra
     return np.broadcast_to(flags, (num_structures, 3))
 
 
-def _nearest(src: np.ndarray, dst: np.ndarray, length: np.ndarray, number: int) -> np.ndarray:
-    """Return which edges are among the `number` shortest into their destination; the first of equal ones."""
-    order = np.lexsort((np.arange(src.size), length, dst))
-    sorted_dst = dst[order]
-    rank = np.arange(src.size) - np.searchsorted(sorted_dst, sorted_dst)
-    keep = np.zeros(src.size, bool)
-    keep[order[rank < number]] = True
-    return keep
-
-
 def _values(owner: str, name: str, value: Any) -> Any:
-    """Return a tensor, or those in a list, as they are beneath the transforms of torch.func."""
+    """Remove the wrappers of torch.func transforms from a tensor or a list of tensors."""
     if isinstance(value, (list, tuple)):
         return [_values(owner, f"{name}[{i}]", one) for i, one in enumerate(value)]
     try:
@@ -255,7 +248,7 @@ def _values(owner: str, name: str, value: Any) -> Any:
 
 
 def _array(tensor: Tensor) -> np.ndarray:
-    """Return the values of a tensor on the host, those too that torch negates only when they are read."""
+    """Return the values of a tensor on the host, resolving torch's lazy negation."""
     array: np.ndarray = tensor.detach().resolve_neg().cpu().numpy()
     return array
 
@@ -270,7 +263,7 @@ def find_neighbors(
     pbc: Any = None,
     max_num_neighbors: int | None = None,
 ) -> Neighbors:
-    """Return the neighbours of each atom within its structure; arguments are those of `DimeNetPlusPlus.neighbors`."""
+    """Return the neighbours of each atom within its structure; arguments are those of `Potential.neighbors`."""
     _check_positions(owner, pos)
     if torch.jit.is_tracing():  # type: ignore[attr-defined]
         raise NotImplementedError(
@@ -286,61 +279,66 @@ def find_neighbors(
 def _found(
     owner: str, pos: Tensor, cutoff: float, batch: Tensor | None, cell: Any, pbc: Any, max_num_neighbors: int | None
 ) -> Neighbors:
-    """Return what `find_neighbors` returns, of tensors that nothing wraps."""
+    """Compute `find_neighbors` for plain tensors."""
     num_structures = _number_of_structures(owner, batch, cell, len(pos))
     cells = stack_cells(owner, cell, pos, num_structures)
     flags = _periodic(owner, pbc, cell, num_structures)
-    positions = _array(pos)
+    of_atom = pos.new_zeros(len(pos), dtype=torch.int64) if batch is None else batch.long()
+    boxes = np.zeros((num_structures, 3, 3)) if cells is None else _array(cells).astype(np.float64)
+    found = search(pos, cutoff, boxes, flags, of_atom) if pos.is_cuda else None
+    if found is None:
+        edges = _on_host(owner, _array(pos), cutoff, _array(of_atom), cells, flags, batch is None)
+        found = tuple(t.to(pos.device) for t in edges)
+    src, dst, shifts, offset = found
+    vec = pos.detach()[src] - pos.detach()[dst] + offset.to(pos.dtype)
+    if max_num_neighbors is not None:
+        keep = nearest(dst, length_of(vec), max_num_neighbors)
+        src, dst, shifts, vec = src[keep], dst[keep], shifts[keep], vec[keep]
+    return prepared(src, dst, shifts, vec, of_atom, num_structures, batch is not None)
+
+
+def _on_host(
+    owner: str, positions: np.ndarray, cutoff: float, of_atom: np.ndarray, cells: Any, flags: np.ndarray, alone: bool
+) -> list[Tensor]:
+    """Return source, destination, shifts and offset of every pair, sorted by the first three."""
     boxes = None if cells is None else _array(cells)
-    of_atom = np.zeros(len(positions), np.int64) if batch is None else batch.cpu().numpy().astype(np.int64)
-    # Atoms of one structure, wherever they are; the edges of all are sorted by source at the end.
+    # The atoms of a structure need not be contiguous; all edges are sorted by source at the end.
     by_structure = np.argsort(of_atom, kind="stable")
     structures, starts = np.unique(of_atom[by_structure], return_index=True)
-    found = []
-    for structure, atoms in zip(structures, np.split(by_structure, starts[1:]), strict=False):  # one empty part of none
+    found = [(of_atom[:0], of_atom[:0], np.zeros((0, 3), np.int64), positions[:0])]
+    for structure, atoms in zip(structures, np.split(by_structure, starts[1:]), strict=False):  # or one empty part
         box = None if boxes is None else boxes[structure]
         try:
-            src, dst, shifts, offset = neighbors(positions[atoms], cutoff, box, flags[structure])
+            src, dst, *others = neighbors(positions[atoms], cutoff, box, flags[structure])
         except ValueError as error:
-            if batch is None:
+            if alone:
                 raise
             raise ValueError(f"{owner}: structure {structure} of the batch: {error}") from None
-        vec = positions[atoms[src]] - positions[atoms[dst]] + offset
-        if max_num_neighbors is not None:
-            keep = _nearest(src, dst, np.linalg.norm(vec, axis=1), max_num_neighbors)
-            src, dst, shifts, vec = src[keep], dst[keep], shifts[keep], vec[keep]
-        found.append((atoms[src], atoms[dst], shifts, vec))
-    if not found:
-        found = [(of_atom, of_atom, np.zeros((0, 3), np.int64), positions)]
-    src, dst, shifts, vec = (np.concatenate(parts) for parts in zip(*found, strict=True))
-    return _prepared(src, dst, shifts, vec, of_atom, num_structures, pos, batch is not None)
+        found.append((atoms[src], atoms[dst], *others))
+    arrays = [np.concatenate(parts) for parts in zip(*found, strict=True)]
+    by_src = np.argsort(arrays[0], kind="stable")
+    return [torch.from_numpy(array[by_src]) for array in arrays]
 
 
-def _prepared(
-    src: np.ndarray,
-    dst: np.ndarray,
-    shifts: np.ndarray,
-    vec: np.ndarray,
-    of_atom: np.ndarray,
-    num_structures: int,
-    pos: Tensor,
-    batched: bool,
+def prepared(
+    src: Tensor, dst: Tensor, shifts: Tensor, vec: Tensor, of_atom: Tensor, num_structures: int, batched: bool
 ) -> Neighbors:
-    """Return the graph of the edges and the orders of sums over it, on the device of the positions."""
-    by_src = np.argsort(src, kind="stable")
-    src, dst, shifts, vec = src[by_src], dst[by_src], shifts[by_src], vec[by_src]
-    num_atoms, num_edges = len(of_atom), len(src)
-
-    def placed(array: np.ndarray) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(array)).to(pos.device)
-
-    graph = EdgeGraph(placed(src), placed(dst), num_atoms, placed(shifts), placed(vec))
-    ends = CSC(
-        placed(2 * np.arange(num_edges + 1)), placed(np.stack([src, num_atoms + dst], axis=1).ravel()), 2 * num_atoms
+    """Return the graph of the edges and the graphs of sums over it."""
+    num_atoms, num_edges, device = len(of_atom), len(src), src.device
+    ends = torch.stack([src, num_atoms + dst], dim=1).flatten()
+    offsets, atoms, members = (
+        2 * torch.arange(num_edges + 1, device=device),
+        torch.arange(num_atoms, device=device),
+        of_atom,
     )
-    into = CSC(graph.dst_offsets, graph.dst_edge_index, num_edges)
-    members = CSC.from_coo(placed(np.arange(num_atoms)), placed(of_atom), num_atoms, num_structures)
-    for csc in (ends, into, members):
-        csc.prepare()  # derivatives need it, and compiled programs would do it at each call
-    batch = placed(of_atom) if batched else None
-    return Neighbors(graph, placed(shifts) if shifts.any() else None, batch, ends, into, members)
+    if src.is_cuda:
+        src, dst, ends, offsets, atoms, members = narrowed(src, dst, ends, offsets, atoms, members)
+    graph = EdgeGraph(src, dst, num_atoms, shifts, vec)
+    graphs = (
+        CSC(offsets, ends, 2 * num_atoms),
+        CSC(graph.dst_offsets, graph.dst_edge_index, num_edges),
+        CSC.from_coo(atoms, members, num_atoms, num_structures),
+    )
+    for csc in graphs:
+        csc.prepare()  # derivatives need it; compiled programs would repeat it in each call
+    return Neighbors(graph, shifts if bool(shifts.any()) else None, of_atom if batched else None, *graphs)

@@ -15,7 +15,7 @@ AGGREGATIONS = ("sum", "mean", "min", "max")
 
 
 class WeightedConv(torch.nn.Module):
-    """Aggregate weighted neighbours: ``out_i = aggr over j -> i of w_ji (W x_j) [+ R x_i] + b``.
+    """Aggregate weighted messages from neighbours: ``out_i = aggr over j -> i of w_ji (W x_j) [+ R x_i] + b``.
 
     Parameters
     ----------
@@ -24,14 +24,19 @@ class WeightedConv(torch.nn.Module):
     out_channels : int
     aggr : {"sum", "mean", "min", "max"}, optional
     mean_by : {"weight", "count"}, optional
-        What the mean divides by: the sum of the weights of a node's in-edges, or their number.
+        Divisor of the mean: the sum of the weights of a node's in-edges, or their number.
     root_weight : bool, optional
         Add a linear function R of the destination's own features.
     bias : bool, optional
 
+    Raises
+    ------
+    TypeError, ValueError
+        If an argument has the wrong type or is out of range.
+
     Notes
     -----
-    The sum is `trigraph.torch.agg_weighted_n2n`. A destination without in-edges gets the other terms alone.
+    The aggregation is `trigraph.torch.agg_weighted_n2n`; it is zero for a destination without in-edges.
 
     Examples
     --------
@@ -62,7 +67,7 @@ class WeightedConv(torch.nn.Module):
         self.bias = torch.nn.Parameter(torch.zeros(out_channels)) if bias else None
 
     def reset_parameters(self) -> None:
-        """Draw all parameters anew."""
+        """Reinitialize all parameters."""
         for linear in (self.lin, self.lin_root):
             if linear is not None:
                 linear.reset_parameters()
@@ -81,16 +86,23 @@ class WeightedConv(torch.nn.Module):
         Parameters
         ----------
         x : tensor or tuple of two tensors, shape (num_nodes, in_channels)
-            Features of the nodes, or of sources and of destinations. Those of destinations may be None where
-            `root_weight` is False and `edge_index` is a prepared graph.
+            Features of the nodes, or of sources and of destinations; the latter may be None if `root_weight` is False
+            and `edge_index` is a prepared graph.
         edge_index : tensor of int32 or int64, shape (2, num_edges), or CSC
-            Sources and destinations, of which a graph is built at each call; or a prepared graph.
+            Sources and destinations, whose graph is built and cached as by `GATConv`; or a prepared graph.
         edge_weight : tensor, shape (num_edges,), optional
             Default: ones.
 
         Returns
         -------
         tensor, shape (num_dst_nodes, out_channels)
+
+        Raises
+        ------
+        TypeError, ValueError, MemoryError
+            As for `trigraph.torch.agg_weighted_n2n`, or if `edge_index` has a wrong shape, dtype, device or index.
+        NotImplementedError
+            In torch.jit.trace with an `edge_index` that is not a prepared graph.
         """
         src, dst = source_and_destination(x)
         if self.lin_root is not None and dst is None:

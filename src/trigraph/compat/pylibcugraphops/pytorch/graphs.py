@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from trigraph.compat.pylibcugraphops.graphs import Graph
-from trigraph.graphs import count
+from trigraph.graphs import as_array, check_range, count
 
 __all__ = ["CSC", "BipartiteCSC", "HeteroCSC", "SampledCSC", "SampledHeteroCSC", "StaticCSC", "StaticHeteroCSC"]
 
@@ -131,12 +131,7 @@ class HeteroCSC(CSC):
             raise ValueError(
                 f"{name}: edge_types is on {edge_types.device}; expected {indices.device}, where indices is"
             )
-        wrong = (edge_types < 0) | (edge_types >= self.num_edge_types)
-        if wrong.any():
-            at = int(wrong.nonzero()[0])
-            raise ValueError(
-                f"{name}: edge_types[{at}] is {int(edge_types[at])}; expected 0 to {self.num_edge_types - 1}"
-            )
+        check_range(name, "edge_types", as_array(edge_types), self.num_edge_types, "num_edge_types")
         self.edge_types = edge_types.long()
         destinations = torch.repeat_interleave(offsets.diff())
         _, pair, number = torch.unique(

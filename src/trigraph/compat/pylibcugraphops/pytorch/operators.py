@@ -1,4 +1,7 @@
-"""Operators of ``pylibcugraphops.pytorch.operators``: functions of tensors, twice differentiable."""
+"""Operators of ``pylibcugraphops.pytorch.operators``: functions of tensors, twice differentiable.
+
+All raise TypeError or ValueError for arguments that do not fit.
+"""
 
 from __future__ import annotations
 
@@ -71,10 +74,6 @@ def mha_gat_n2n(
     Returns
     -------
     tensor, shape (num_dst_nodes, dim), or (num_dst_nodes, dim // num_heads) where heads are averaged
-
-    Raises
-    ------
-    TypeError, ValueError
     """
     src, dst = _sides("mha_gat_n2n", feat, graph)
     if edge_feat is not None and edge_feat.ndim == 2 and edge_feat.shape[1] == 0:
@@ -104,10 +103,6 @@ def agg_concat_n2n(
     Returns
     -------
     tensor, shape (num_dst_nodes, dim + dim_own)
-
-    Raises
-    ------
-    TypeError, ValueError
     """
     src, dst = _sides("agg_concat_n2n", feat, graph)
     aggregate = agg_weighted_n2n(src, edge_weight, graph.csc, op=aggr).output_embedding
@@ -138,10 +133,6 @@ def agg_hg_basis_n2n_post(
     Returns
     -------
     tensor, shape (num_dst_nodes, num_bases*dim), or (num_dst_nodes, num_bases*dim + dim_own) with `concat_own`
-
-    Raises
-    ------
-    TypeError, ValueError
     """
     caller = "agg_hg_basis_n2n_post"
     src, dst = _sides(caller, feat, graph, HeteroCSC)

@@ -1,0 +1,303 @@
+"""`trigraph.torch` on the device: both derivatives, streams, captures, compilation, half precision, memory, layers.
+
+A rehearsal has the CPU's tensors; streams, captures and several devices are not in it.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+import trigraph
+from trigraph.benchmarks.qualify.part import Notes
+from trigraph.benchmarks.qualify.place import Device
+from trigraph.benchmarks.qualify.stages.checks import arguments_of, called
+from trigraph.table import DEFINITIONS, OPERATORS, Definition
+from trigraph.verification.cases import half_dtype
+
+STEPS = 1000  # after which as much memory is taken as after the first tenth
+CLOSE = 512 * 2.0**-23  # of layers on the device and on the CPU: sums of some thousand terms in other orders
+Fields = dict[str, Any]
+
+
+def parts(place: Device) -> list[str]:
+    """Return the checks; those of a rehearsal come first."""
+    return list(CHECKS)[: place.size(len(CHECKS), 3)]
+
+
+def run(part: str, place: Device, notes: Notes) -> None:
+    """Make one check, if torch is there."""
+    try:
+        import torch
+    except ImportError:
+        return notes.add(part, None, "torch is not installed")
+    if not (place.rehearsal or torch.cuda.is_available()):
+        return notes.add(part, None, f"torch {torch.__version__} finds no device")
+    CHECKS[part](place, notes)
+    return None
+
+
+def _on(place: Device, value: Any, index: int = 0) -> Any:
+    """Return arguments with tensors for NumPy's arrays, graphs too."""
+    import torch
+
+    if isinstance(value, dict):
+        return {n: _on(place, v, index) for n, v in value.items()}
+    if isinstance(value, np.ndarray):
+        if value.dtype.name == "bfloat16":
+            return _on(place, value.astype(np.float32), index).to(torch.bfloat16)
+        return torch.from_numpy(value.copy()).to("cpu" if place.rehearsal else f"cuda:{index}")
+    if hasattr(value, "prepare"):
+        make, arguments = value.__reduce__()
+        graph = make(*(_on(place, a, index) for a in arguments))
+        graph.prepare()
+        return graph
+    return value
+
+
+def _panel(place: Device) -> str | None:
+    return place.panel if place.rehearsal else None
+
+
+def _forward(place: Device, spec: Definition, values: Mapping[str, Any], **more: Any) -> Any:
+    names = OPERATORS[f"{spec.name}_fwd"].parameters
+    function = getattr(trigraph.torch, spec.name)
+    return function(**{n: values[n] for n in names}, panel=_panel(place), **more)
+
+
+def _derived(place: Device, spec: Definition, values: Mapping[str, Any]) -> dict[str, Fields]:
+    """Return what autograd gives: the outputs, their gradients, and the derivatives of these."""
+    import torch
+
+    inputs = [a.name for a in spec.inputs if values[a.name] is not None]
+    grads = [f"grad_{a.name}" for a in spec.outputs]
+    values = {n: v.requires_grad_() if n in (*inputs, *grads) else v for n, v in values.items()}
+    result = _forward(place, spec, values)
+    outputs = [result] if isinstance(result, torch.Tensor) else [getattr(result, a.name) for a in spec.outputs]
+    first = torch.autograd.grad(outputs, [values[n] for n in inputs], [values[n] for n in grads], create_graph=True)
+    along = [values[f"gg_{n}"] for n in inputs]
+    names = [*grads, *inputs]
+    second = torch.autograd.grad(first, [values[n] for n in names], along, allow_unused=True)
+    return {
+        "fwd": dict(zip((a.name for a in spec.outputs), outputs, strict=True)),
+        "bwd": dict(zip(inputs, first, strict=True)),
+        "bwd2": dict(zip(names, second, strict=True)),
+    }
+
+
+def _unlike(mine: Fields, right: Fields, place: Device) -> str:
+    """Return the names of fields of torch that have other bits than those of the panel, or are elsewhere."""
+
+    def differs(n: str) -> bool:
+        other = place.hosted(right[n])
+        return mine[n] is not None and bool(mine[n].detach().cpu().numpy().tobytes() != other.tobytes())
+
+    return ", ".join(n for n in mine if differs(n))
+
+
+def _derivatives(place: Device, notes: Notes) -> None:
+    """Check both orders of every operator by autograd against the panel, bit for bit; on each device there is."""
+    import torch
+
+    for index in range(1 if place.rehearsal else torch.cuda.device_count()):
+        for spec in DEFINITIONS[: place.size(len(DEFINITIONS), 2)]:
+            values = arguments_of(OPERATORS[f"{spec.name}_bwd2"])
+            found = _derived(place, spec, _on(place, values, index))
+            for order, fields in found.items():
+                op = OPERATORS[f"{spec.name}_{order}"]
+                given = {n: values.get(n) for n in op.parameters if n != "wrt"}
+                wrong = _unlike(fields, called(op, place.moved(given), place.panel), place)
+                notes.add(f"{op.name}, device {index}", not wrong, wrong)
+
+
+def _half(place: Device, notes: Notes) -> None:
+    """Check embeddings in bfloat16 against the panel, and that autocast computes in float32."""
+    import torch
+
+    op = OPERATORS["mha_gat_n2n_fwd"]
+    values = arguments_of(op)
+    half = {n: v.astype(half_dtype("bfloat16")) for n, v in values.items() if n.startswith("embedding_")}
+    right = called(op, place.moved({**values, **half}), place.panel)
+    found = _forward(place, op.definition, _on(place, {**values, **half})).output_embedding
+    wrong = _unlike({"output_embedding": found}, right, place)
+    notes.add("attention with bfloat16", not wrong, wrong)
+    with torch.autocast("cpu" if place.rehearsal else "cuda", torch.bfloat16):
+        found = _forward(place, op.definition, _on(place, {**values, **half})).output_embedding
+    notes.add("attention in autocast", found.dtype == torch.float32, str(found.dtype))
+
+
+def _layers(place: Device, notes: Notes) -> None:
+    """Check layers and a model against the CPU, forwards and backwards."""
+    import torch
+
+    from trigraph.torch import nn
+
+    edges, x, pos = torch.randint(0, 50, (2, 400)), torch.randn(50, 16), 6 * torch.rand(50, 3)
+    z = torch.randint(1, 9, (50,))
+    sizes: Fields = {
+        "hidden_channels": 16,
+        "num_blocks": 1,
+        "int_emb_size": 8,
+        "basis_emb_size": 4,
+        "out_emb_channels": 16,
+    }
+    model = nn.DimeNetPlusPlus(**sizes, out_channels=1, num_spherical=7, num_radial=6, cutoff=3.0)
+    works = {"GATConv": (nn.GATConv(16, 4, heads=4), x, edges), "DimeNetPlusPlus": (model, z, pos)}
+    for name, (layer, *arguments) in works.items():
+        results = []
+        try:
+            for device in ("cpu", "cpu" if place.rehearsal else "cuda"):
+                own = copy.deepcopy(layer).to(device)
+                out = own(*(a.to(device) for a in arguments))
+                out.square().sum().backward()
+                results.append([out, *(p.grad for p in own.parameters() if p.grad is not None)])
+        except ImportError as error:  # neighbours on the CPU need a package
+            notes.add(name, None, str(error))
+            continue
+        pairs = [(a.detach(), b.detach().cpu()) for a, b in zip(*results, strict=True)]
+        errors = [float((a - b).abs().max() / a.abs().max().clamp(min=1e-6)) for a, b in pairs]
+        notes.add(f"{name} against the CPU", all(e <= CLOSE for e in errors), f"largest error {max(errors):.1e}")
+
+
+def _graph_pair(place: Device) -> tuple[Definition, Fields, Fields]:
+    """Return attention, and two sets of its arguments with one graph."""
+    spec = OPERATORS["mha_gat_n2n_fwd"].definition
+    first, second = (arguments_of(OPERATORS["mha_gat_n2n_fwd"], seed=seed) for seed in (0, 1))
+    second = {n: v if isinstance(v, np.ndarray) else first[n] for n, v in second.items()}
+    mine = _on(place, first)
+    return spec, mine, {n: _on(place, v) if isinstance(v, np.ndarray) else mine[n] for n, v in second.items()}
+
+
+def _streams(place: Device, notes: Notes) -> None:
+    """Check that memory of a result is not given away before another stream, which torch was told of, has read it."""
+    import torch
+
+    spec, values, _ = _graph_pair(place)
+    right, busy = _forward(place, spec, values).output_embedding, torch.randn(4096, 4096, device="cuda")
+    torch.full_like(right, torch.nan)  # a kernel that is loaded now does not wait for the device later
+    main, side = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side.wait_stream(main)
+    with torch.cuda.stream(side):
+        found = _forward(place, spec, values).output_embedding
+    main.wait_stream(side)
+    for _ in range(50):
+        busy = busy @ busy
+    kept, address = found + 0, found.data_ptr()
+    found.record_stream(main)
+    del found
+    with torch.cuda.stream(side):
+        others = [torch.full_like(right, torch.nan) for _ in range(20)]
+    notes.add("record_stream", all(t.data_ptr() != address for t in others), "memory in use was given away")
+    notes.add("bits on a side stream", torch.equal(kept, right))
+
+
+def _threads(place: Device, notes: Notes) -> None:
+    """Check the same calls, with their backward, in two threads with a stream each."""
+    import torch
+
+    spec, values, _ = _graph_pair(place)
+    right, wrong = _forward(place, spec, values).output_embedding, []
+    torch.cuda.synchronize()
+
+    def work() -> None:
+        try:
+            with torch.cuda.stream(torch.cuda.Stream()):  # type: ignore[no-untyped-call]
+                for _ in range(20):
+                    wrong.extend([] if torch.equal(_forward(place, spec, values).output_embedding, right) else ["bits"])
+        except Exception as error:
+            wrong.append(repr(error))
+
+    threads = [threading.Thread(target=work) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    notes.add("calls in two threads", not wrong, "; ".join(wrong[:3]))
+
+
+def _captures(place: Device, notes: Notes) -> None:
+    """Check torch's CUDA graphs, with and without `out`, and programs that torch compiles to them."""
+    import torch
+
+    spec, values, others = _graph_pair(place)
+    right = _forward(place, spec, others).output_embedding
+    for label, out in (("", None), (" with out", torch.empty_like(right))):
+        given = {} if out is None else {"out": {"output_embedding": out}}
+        held = {n: v.clone() if isinstance(v, torch.Tensor) else v for n, v in values.items()}
+        _forward(place, spec, held, **given)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            found = _forward(place, spec, held, **given).output_embedding
+        for n, v in others.items():
+            if isinstance(v, torch.Tensor):
+                held[n].copy_(v)
+        graph.replay()
+        notes.add(f"captured and replayed{label}", torch.equal(found, right))
+    name = spec.inputs[0].name
+    try:
+        compiled = torch.compile(
+            lambda x: _forward(place, spec, {**others, name: x}).output_embedding, mode="reduce-overhead"
+        )
+        found = [compiled(others[name]).clone() for _ in range(3)]
+    except Exception as error:  # torch's compiler needs another one, for C
+        notes.add("reduce-overhead", None, repr(error))
+    else:
+        notes.add("reduce-overhead", all(torch.equal(a, right) for a in found))
+
+
+def _memory(place: Device, notes: Notes) -> None:
+    """Check that memory is flat over many steps."""
+    import torch
+
+    layer = trigraph.torch.nn.GATConv(16, 4, heads=4).cuda()
+    x, edges, taken = torch.randn(1000, 16, device="cuda"), torch.randint(0, 1000, (2, 8000), device="cuda"), []
+    for step in range(STEPS):
+        layer(x, edges).sum().backward()
+        if step in (STEPS // 10, STEPS - 1):
+            torch.cuda.synchronize()
+            taken.append((torch.cuda.memory_allocated(), place.xp.get_default_memory_pool().total_bytes()))
+    notes.add(f"memory over {STEPS} steps", taken[0] == taken[1], f"{taken[0]}, then {taken[1]} bytes")
+
+
+def _peers(place: Device, notes: Notes) -> None:
+    """Time a training step of GATConv and of DimeNet++ beside PyTorch Geometric's."""
+    import torch
+
+    edges, x = torch.randint(0, 100_000, (2, 1_600_000), device="cuda"), torch.randn(100_000, 64, device="cuda")
+    sizes: Fields = {"hidden_channels": 128, "num_blocks": 4, "int_emb_size": 64, "basis_emb_size": 8}
+    sizes |= {"out_emb_channels": 256, "out_channels": 1, "num_spherical": 7, "num_radial": 6}
+    atoms = torch.randint(1, 9, (2000,), device="cuda"), 27 * torch.rand(2000, 3, device="cuda")
+    heads = {"in_channels": 64, "out_channels": 32, "heads": 8}
+    for name, more, arguments in (("GATConv", heads, (x, edges)), ("DimeNetPlusPlus", sizes, atoms)):
+        times = []
+        try:
+            from torch_geometric import nn as pyg
+
+            for layers in (trigraph.torch.nn, pyg):
+                layer = getattr(layers, name)(**more).cuda()
+
+                def step(layer: Any = layer, arguments: Any = arguments) -> None:
+                    layer(*arguments).sum().backward()
+
+                step()
+                times.append(min(place.seconds(step, 5) for _ in range(5)))
+        except ImportError as error:  # PyTorch Geometric, or what its model needs
+            notes.add(name, None, str(error))
+        else:
+            notes.add(name, seconds=times[0], peer=times[1], ratio=times[1] / times[0])
+
+
+CHECKS: dict[str, Callable[[Device, Notes], None]] = {
+    "derivatives": _derivatives,
+    "half precision": _half,
+    "layers": _layers,
+    "streams": _streams,
+    "threads": _threads,
+    "captures": _captures,
+    "memory": _memory,
+    "peers": _peers,
+}

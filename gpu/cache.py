@@ -1,0 +1,189 @@
+"""Compiled kernels: NVRTC compiles each instance separately, and a cache on disk keeps it.
+
+Threads compile all instances for a call of a family concurrently. If several processes share a cache, one compiles an
+instance, and the others wait for it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import functools
+import hashlib
+import os
+import shutil
+import tempfile
+import threading
+import weakref
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trigraph.gpu.instances import C_TYPES, INSTANCES, arguments_of, slowness, together
+from trigraph.gpu.sources import expand_includes
+from trigraph.table import DEFINITIONS
+
+KERNELS = Path(__file__).resolve().parent / "kernels"
+
+# Compiler options for every kernel on a device, also used by budgets.py.
+OPTIONS = ("--std=c++17", "--ftz=false")
+
+MOST_THREADS = 8
+
+
+class Cache:
+    """The cache of compiled instances for the devices of this machine."""
+
+    def __init__(self, cupy: Any) -> None:
+        self._cupy = cupy
+        self._sources: dict[str, str] = {}
+
+    @functools.cached_property
+    def _scratch(self) -> Path:
+        """A temporary folder of this process, for a cache that is disabled or not writable."""
+        folder = tempfile.mkdtemp(prefix="trigraph-")
+        weakref.finalize(self, shutil.rmtree, folder, True)
+        return Path(folder)
+
+    def _kept(self) -> Path:
+        """Return the folder of the cache, next to CuPy's."""
+        if os.environ.get("CUPY_CACHE_IN_MEMORY", "0") == "1":
+            return self._scratch
+        return Path(os.environ.get("CUPY_CACHE_DIR") or os.path.expanduser("~/.cupy/kernel_cache")) / "trigraph"
+
+    def _folder(self, family: str, name: str) -> Path:
+        """Return the folder of an instance for the current device; its name hashes all that the code depends on."""
+        if family not in self._sources:
+            self._sources[family] = expand_includes(KERNELS / f"{family}.cu", KERNELS.parent, {})
+        cuda = self._cupy.cuda
+        made_by = self._cupy.__version__, cuda.nvrtc.getVersion(), cuda.Device().compute_capability, OPTIONS
+        return self._kept() / hashlib.sha256(repr((*made_by, name, self._sources[family])).encode()).hexdigest()
+
+    def find(self, family: str, name: str) -> Path | None:
+        """Return the file of an instance, named after its function; None if it is not compiled yet."""
+        return next(self._folder(family, name).glob("*.cubin"), None)
+
+    def compiled(self, family: str, name: str) -> Path:
+        """Return the file of an instance, compiling it if needed."""
+        found, folder = self.find(family, name), self._folder(family, name)
+        if found is not None:
+            return found
+        try:
+            return self._compile(family, name, folder)
+        except OSError:  # the home directory is not writable
+            return self._compile(family, name, self._scratch / folder.name)
+
+    def _compile(self, family: str, name: str, folder: Path) -> Path:
+        folder.mkdir(parents=True, exist_ok=True)
+        with _alone(folder):
+            found = next(folder.glob("*.cubin"), None)
+            if found is None:
+                # RawModule(code=...) would append -ftz=true to the options.
+                code, symbols = self._cupy.cuda.compiler.compile_using_nvrtc(
+                    self._sources[family], OPTIONS, filename=f"{family}.cu", name_expressions=(name,)
+                )
+                found = folder / f"{symbols[name]}.cubin"
+                with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
+                    file.write(code)
+                os.replace(file.name, found)  # atomic: no other process sees an incomplete file
+        return found
+
+    def begin(self, family: str, name: str) -> None:
+        """Start threads that compile the other instances for calls that launch this one."""
+        absent = [other for other in together(family, name) if self.find(family, other) is None]
+        device = self._cupy.cuda.Device()
+
+        def work() -> None:
+            # At exit, Python waits for the current compilation, but not for further ones.
+            while absent and threading.main_thread().is_alive():
+                with contextlib.suppress(Exception), device:  # the launch of the instance will raise again
+                    self.compiled(family, absent.pop(0))
+
+        for _ in range(min(len(absent), _threads())):
+            threading.Thread(target=work).start()
+
+
+def _threads() -> int:
+    return min(MOST_THREADS, os.cpu_count() or 1)
+
+
+@contextlib.contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Exclude all other threads and processes with this folder."""
+    with (folder / "lock").open("w") as file:
+        with contextlib.suppress(OSError):  # without file locks, several processes may compile an instance
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def compile(
+    operators: str | Iterable[str] | None = None,
+    dtype: Any = np.float32,
+    index: Any = np.int64,
+    progress: bool = True,
+) -> int:
+    """Compile kernels for the current device ahead of the first calls, and cache them next to CuPy's.
+
+    Parameters
+    ----------
+    operators : str or iterable of str, optional
+        Names of operators without the suffix of their order, such as ``"mha_gat_n2n"``; all kernels of their families
+        are compiled (default: all families).
+    dtype : float32, float64, float16 or bfloat16
+        Dtype of the arrays; half precision only for operators that support it.
+    index : int32 or int64
+        Dtype of the graphs.
+    progress : bool
+        Whether to show a progress bar.
+
+    Returns
+    -------
+    int
+        Number of kernels that were compiled.
+
+    Raises
+    ------
+    ImportError
+        If CuPy is not installed.
+    TypeError, ValueError
+        If the operator, dtype or index type is not supported.
+    """
+    import cupy
+
+    wanted, cache, device = _wanted(operators, dtype, index), Cache(cupy), cupy.cuda.Device()
+    absent = [pair for pair in wanted if cache.find(*pair) is None]
+
+    def work(pair: tuple[str, str]) -> None:
+        with device:
+            cache.compiled(*pair)
+
+    with ThreadPoolExecutor(_threads()) as pool:
+        done: Iterable[Any] = as_completed([pool.submit(work, pair) for pair in absent])
+        if progress:
+            from rich.progress import track
+
+            done = track(done, "Compiling kernels", total=len(absent))
+        for future in done:
+            future.result()
+    return len(absent)
+
+
+def _wanted(operators: str | Iterable[str] | None, dtype: Any, index: Any) -> Sequence[tuple[str, str]]:
+    """Return family and name of the instances of operators, slowest to compile first."""
+    families = {d.name: d.family for d in DEFINITIONS}
+    names = families if operators is None else (operators,) if isinstance(operators, str) else tuple(operators)
+    for name in names:
+        if name not in families:
+            raise ValueError(f"compile: operators has {name!r}; expected some of {', '.join(families)}")
+    types = set()
+    for label, value, kinds in (("dtype", dtype, "fV"), ("index", index, "i")):
+        kind = np.dtype(value)
+        if kind.name not in C_TYPES or kind.kind not in kinds:
+            raise TypeError(f"compile: {label} is {kind}; expected one of {', '.join(C_TYPES)} of the right kind")
+        types |= {C_TYPES[kind.name], "float"} if kind.itemsize == 2 else {C_TYPES[kind.name]}
+    chosen = dict.fromkeys(families[name] for name in names)
+    pairs = [(family, name) for family in chosen for name in INSTANCES[family] if arguments_of(name)[0] <= types]
+    return sorted(pairs, key=lambda pair: slowness(pair[1]))

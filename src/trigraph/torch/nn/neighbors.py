@@ -1,0 +1,139 @@
+"""Neighbour search on the device of the atoms, with the results of `trigraph.graphs.neighbors`.
+
+This is a cell list built from torch's sorts and searches: a cell is divided into parts no thinner than the cutoff,
+atoms are sorted by part, and the neighbours of an atom are searched in the surrounding parts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from trigraph.graphs.neighbors import LARGEST_NUMBER, LARGEST_SHIFT, MOST_CUTOFFS, most_cells_of
+from trigraph.torch.arrays import dtype_of
+
+MOST_PARTS = 2**14  # parts of a cell along one direction
+CANDIDATES = 2**22  # pairs of atoms tested at a time
+
+
+def search(
+    pos: Tensor, cutoff: float, boxes: np.ndarray, flags: np.ndarray, of_atom: Tensor
+) -> tuple[Tensor, ...] | None:
+    """Return source, destination and shifts of every pair closer than the cutoff, sorted in this order.
+
+    What the cells add to the vector of each edge comes with them, in float64. `boxes` has a cell for each structure,
+    `flags` its periodic directions, `of_atom` the structure of each atom. None is returned where something is wrong or
+    out of range: the search on the host says what.
+    """
+    flags = flags.copy()  # torch warns about read-only arrays
+    boxes = np.where(flags[..., None], boxes, 0.0)
+    independent = np.isfinite(boxes).all() and (np.linalg.matrix_rank(boxes) == flags.sum(1)).all()
+    fits = isinstance(cutoff, (int, float)) and 1 / LARGEST_NUMBER <= cutoff <= LARGEST_NUMBER
+    if not (independent and fits and len(pos)):
+        return None
+    frames = boxes.copy()
+    for frame, periodic in zip(frames, flags, strict=True):
+        frame[~periodic] = np.linalg.svd(frame[periodic])[2][periodic.sum() :]
+    inverses = np.linalg.inv(frames)
+    heights = 1 / np.linalg.norm(inverses, axis=1)  # distances between opposite faces
+    others = np.where(flags.any(1, keepdims=True), MOST_CUTOFFS, math.inf)
+    most = np.where(flags, most_cells_of(dtype_of(pos.dtype)), others)
+    most = (most + 1) * np.where(flags, 1.0, cutoff)
+    box, pbc, inverse, height, limit = (
+        torch.from_numpy(a).to(pos.device) for a in (boxes, flags, inverses, heights, most)
+    )
+    positions = pos.double()
+    at = (positions[:, None] @ inverse[of_atom])[:, 0]
+    if not bool(((positions.abs() <= LARGEST_NUMBER) & (at.abs() < limit[of_atom])).all()):
+        return None
+    crossed = torch.where(pbc[of_atom], at.floor(), 0.0)
+    each, none = of_atom[:, None].expand_as(at), at.new_zeros(len(boxes), 3)
+    ends = [none.scatter_reduce(0, each, at, reduce, include_self=False) for reduce in ("amin", "amax")]
+    lowest, width = torch.where(pbc, 0.0, ends[0]), torch.where(pbc, 1.0, (ends[1] - ends[0]).clamp(min=1e-300))
+    reach = 1.000001 * cutoff
+    parts = (height * width / reach).floor().clamp(1, MOST_PARTS)
+    around = torch.where(pbc, (reach * parts / height).ceil(), 1.0).long()
+    part = ((at - crossed - lowest[of_atom]) / width[of_atom] * parts[of_atom]).long()
+    part = part.clamp(min=0).minimum(parts[of_atom].long() - 1)
+    found = list(_pairs(positions, cutoff, of_atom, box, pbc, parts.long(), around, part, crossed.long()))
+    src, dst, shifts = (torch.cat(tensors) for tensors in zip(*found, strict=True))
+    src, dst, shifts = _sorted(src, dst, shifts, len(pos))
+    return src, dst, shifts, _offset(shifts, box[of_atom[src]])
+
+
+def _pairs(
+    positions: Tensor,
+    cutoff: float,
+    of_atom: Tensor,
+    box: Tensor,
+    pbc: Tensor,
+    parts: Tensor,
+    around: Tensor,
+    part: Tensor,
+    crossed: Tensor,
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Yield source, destination and shifts for one chunk of atoms at a time.
+
+    Each cell has `parts` parts, and neighbours are at most `around` parts apart. `part` is the part of each atom after
+    it was moved back by `crossed` cells.
+    """
+    span = parts.amax(0) + 1
+    numbers = ((of_atom * span[0] + part[:, 0]) * span[1] + part[:, 1]) * span[2] + part[:, 2]
+    order = numbers.argsort(stable=True)
+    ascending = numbers[order]
+    steps = torch.cartesian_prod(*(torch.arange(-n, n + 1, device=part.device) for n in around.amax(0).tolist()))
+    chunk = max(1, CANDIDATES // len(steps))
+    for atoms in torch.arange(len(positions), device=part.device).split(chunk):
+        own = of_atom[atoms][:, None]
+        there = part[atoms][:, None] + steps
+        shift = torch.where(pbc[own], there.div(parts[own], rounding_mode="floor"), 0)
+        there = there - shift * parts[own]
+        inside = ((there >= 0) & (there < parts[own]) & (steps.abs() <= around[own])).all(-1)
+        number = ((own * span[0] + there[..., 0]) * span[1] + there[..., 1]) * span[2] + there[..., 2]
+        begin, end = (torch.searchsorted(ascending, number, right=right) for right in (False, True))
+        counts = torch.where(inside, end - begin, 0).flatten()
+        stops = counts.cumsum(0)
+        for first in range(0, int(stops[-1]), CANDIDATES):
+            candidate = torch.arange(first, min(first + CANDIDATES, int(stops[-1])), device=part.device)
+            which = torch.searchsorted(stops, candidate, right=True)
+            place = begin.flatten()[which] + candidate - (stops - counts)[which]
+            i, j = atoms[which // len(steps)], order[place]
+            cells = shift.view(-1, 3)[which] + crossed[i] - crossed[j]
+            vec = positions[j] - positions[i] + _offset(cells, box[of_atom[i]])
+            near = length_of(vec) < cutoff
+            near &= (i != j) | (cells != 0).any(1)
+            yield j[near], i[near], cells[near]
+
+
+def _offset(shifts: Tensor, box: Tensor) -> Tensor:
+    """Return ``shifts @ box`` row by row, as an exactly odd function of the shifts."""
+    return shifts[:, :1] * box[:, 0] + shifts[:, 1:2] * box[:, 1] + shifts[:, 2:] * box[:, 2]
+
+
+def length_of(vec: Tensor) -> Tensor:
+    """Return the length of each row, summed in NumPy's order."""
+    x, y, z = vec.unbind(1)
+    return (x * x + y * y + z * z).sqrt()
+
+
+def _sorted(src: Tensor, dst: Tensor, shifts: Tensor, num_atoms: int) -> tuple[Tensor, Tensor, Tensor]:
+    base = 2 * LARGEST_SHIFT + 1
+    cells = (shifts[:, 0] * base + shifts[:, 1]) * base + shifts[:, 2]
+    order = cells.argsort(stable=True)
+    order = order[(src * num_atoms + dst)[order].argsort(stable=True)]
+    return src[order], dst[order], shifts[order]
+
+
+def nearest(dst: Tensor, length: Tensor, number: int) -> Tensor:
+    """Return a mask of the `number` shortest edges into each destination; ties keep the first."""
+    order = length.argsort(stable=True)
+    order = order[dst[order].argsort(stable=True)]
+    ends = dst[order]
+    rank = torch.arange(len(dst), device=dst.device) - torch.searchsorted(ends, ends)
+    keep = torch.zeros_like(dst, dtype=torch.bool)
+    keep[order[rank < number]] = True
+    return keep

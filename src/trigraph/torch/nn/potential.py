@@ -1,0 +1,250 @@
+"""Potentials: models whose energy is a sum over atoms, with forces and stresses as its derivatives."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Module
+
+from trigraph.graphs.scalars import real_number
+from trigraph.torch.graphs import uncompiled
+from trigraph.torch.nn.arguments import refuse_script
+from trigraph.torch.nn.structures import (
+    EnergyForcesStress,
+    Neighbors,
+    check_atoms,
+    empty_like_model,
+    find_neighbors,
+    stack_cells,
+)
+
+__all__ = ["Potential", "derivatives"]
+
+
+class Potential(Module):
+    """Base class of models that compute outputs of atoms from the vectors between neighbours.
+
+    A derived class sets `cutoff` and defines `atoms_of_vectors`. It inherits energies, forces and stresses, and works
+    with `compile_potential`, `trigraph.ase.Calculator` and `trigraph.torch_sim.Model`.
+
+    Attributes
+    ----------
+    cutoff : float
+        Distance up to which atoms are neighbours, in the unit of the positions.
+    max_num_neighbors : int or None
+        Keep only this many shortest edges into each atom (default: None, all).
+    out_channels : int
+        Number of outputs of each atom, by default 1.
+
+    Examples
+    --------
+    >>> class Springs(Potential):
+    ...     cutoff = 3.0
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.stiffness = torch.nn.Parameter(torch.tensor(2.0))
+    ...     def atoms_of_vectors(self, z, vec, neighbors):
+    ...         distance = vec.square().sum(dim=1, keepdim=True).sqrt()
+    ...         return neighbors.into_atoms(0.25 * self.stiffness * (self.cutoff - distance).square())
+    >>> pos = torch.tensor([[0.0, 0.0, 0.0], [2.0, 0.0, 0.0]])
+    >>> Springs().energy_forces_stress(torch.tensor([1, 1]), pos).forces
+    tensor([[-2.,  0.,  0.],
+            [ 2.,  0.,  0.]])
+    """
+
+    cutoff: float
+    max_num_neighbors: int | None = None
+    out_channels: int = 1
+
+    __prepare_scriptable__ = refuse_script
+
+    def atoms_of_vectors(self, z: Tensor, vec: Tensor, neighbors: Neighbors) -> Tensor:
+        """Return the outputs of the atoms, which `forward` sums. Each derived class must define this.
+
+        Parameters
+        ----------
+        z : Tensor of int64 or int32, shape (num_atoms,)
+            Atomic numbers.
+        vec : Tensor, shape (num_edges, 3)
+            From the destination of each edge to its source.
+        neighbors : Neighbors
+
+        Returns
+        -------
+        Tensor, shape (num_atoms, out_channels)
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not define atoms_of_vectors")
+
+    def check_numbers(self, z: Tensor) -> None:
+        """Raise ValueError for an atomic number that the model does not support; by default, it supports all."""
+
+    def neighbors(
+        self, pos: Tensor, batch: Tensor | None = None, cell: Any = None, pbc: Any = None, skin: float = 0.0
+    ) -> Neighbors:
+        """Return the neighbours that `forward` would find, for reuse while the same atoms are neighbours.
+
+        Parameters
+        ----------
+        pos, batch, cell, pbc
+            As for `forward`.
+        skin : float
+            Atoms up to ``cutoff + skin`` are neighbours. Those beyond the cutoff contribute exactly zero, so the result
+            stays valid until an atom has moved by half the skin.
+
+        Returns
+        -------
+        Neighbors
+
+        Raises
+        ------
+        TypeError, ValueError, MemoryError
+            As for `forward`; or if `skin` is negative, or is combined with `max_num_neighbors`, because the nearest
+            atoms change as atoms move.
+        """
+        owner = type(self).__name__
+        real_number(owner, "skin", skin)
+        if skin and self.max_num_neighbors is not None:
+            raise ValueError(
+                f"{owner}: skin is {skin} and max_num_neighbors is {self.max_num_neighbors}; expected skin=0 or "
+                "max_num_neighbors=None"
+            )
+        return find_neighbors(owner, pos, self.cutoff + skin, batch, cell, pbc, self.max_num_neighbors)
+
+    def forward(
+        self,
+        z: Tensor,
+        pos: Tensor,
+        batch: Tensor | None = None,
+        cell: Any = None,
+        pbc: Any = None,
+        neighbors: Neighbors | None = None,
+    ) -> Tensor:
+        """Return the sum over the atoms of each structure.
+
+        Parameters
+        ----------
+        z : Tensor of int64 or int32, shape (num_atoms,)
+            Atomic numbers.
+        pos : Tensor, shape (num_atoms, 3)
+            Positions, in the dtype and on the device of the parameters.
+        batch : Tensor of int64 or int32, shape (num_atoms,), optional
+            Structure of each atom (default: one structure).
+        cell : Tensor of shape (3, 3) or (num_structures, 3, 3), or a list with one or None per structure, optional
+            Cell vectors in rows.
+        pbc : bool, three of them, or three for each structure, optional
+            Which directions are periodic (default: all if the structure has a cell, else none).
+        neighbors : Neighbors, optional
+            Result of `neighbors`, which already contains `batch` and `pbc`.
+
+        Returns
+        -------
+        Tensor, shape (num_structures, out_channels), or (out_channels,) without a batch
+            Given `neighbors` decide whether there is a batch.
+
+        Raises
+        ------
+        TypeError, ValueError, MemoryError
+            If an argument has the wrong type, dtype, shape, device or value, two atoms coincide, or memory is refused.
+        NotImplementedError
+            In torch.jit.trace without `neighbors`.
+        """
+        neighbors, cells = self.prepare(z, pos, batch, cell, pbc, neighbors)
+        atoms = self.atoms_of_vectors(z, neighbors.vectors(pos, cells), neighbors)
+        found = neighbors.into_structures(atoms)
+        return found[0] if neighbors.batch is None else found
+
+    @uncompiled  # by default torch compiles no function that takes derivatives itself
+    def energy_forces_stress(
+        self,
+        z: Tensor,
+        pos: Tensor,
+        batch: Tensor | None = None,
+        cell: Any = None,
+        pbc: Any = None,
+        neighbors: Neighbors | None = None,
+        create_graph: bool = False,
+    ) -> EnergyForcesStress:
+        """Return energies of structures and atoms, forces and stresses.
+
+        Parameters
+        ----------
+        z, pos, batch, cell, pbc, neighbors
+            As for `forward`.
+        create_graph : bool
+            Whether the results are differentiable, to train on a loss of energies, forces and stresses.
+
+        Returns
+        -------
+        EnergyForcesStress
+
+        Raises
+        ------
+        TypeError, ValueError, MemoryError, NotImplementedError
+            As for `forward`, or if `out_channels` is not 1.
+        """
+        with torch.inference_mode(False), torch.enable_grad():
+            neighbors, cells = self.prepare(z, pos, batch, cell, pbc, neighbors, energies=True)
+            z, pos = (t.clone() if t.is_inference() else t for t in (z, pos))
+            if not (create_graph and pos.requires_grad):
+                pos = pos.detach().requires_grad_()
+            results = derivatives(self.atoms_of_vectors, z, pos, cells, neighbors, create_graph)
+        if create_graph:
+            return results
+        return EnergyForcesStress(*(None if t is None else t.detach() for t in results))  # type: ignore[arg-type]
+
+    def prepare(
+        self,
+        z: Tensor,
+        pos: Tensor,
+        batch: Tensor | None,
+        cell: Any,
+        pbc: Any,
+        neighbors: Neighbors | None,
+        energies: bool = False,
+    ) -> tuple[Neighbors, Tensor | None]:
+        """Check the arguments of a call; return neighbours and stacked cells. `energies` requires one output."""
+        owner = type(self).__name__
+        if energies and self.out_channels != 1:
+            raise ValueError(f"{owner}: out_channels is {self.out_channels}; expected 1 for energy_forces_stress")
+        check_atoms(owner, z, pos, empty_like_model(self))
+        if neighbors is None:
+            self.check_numbers(z)
+            neighbors = self.neighbors(pos, batch, cell, pbc)
+        else:
+            if not isinstance(neighbors, Neighbors):
+                raise TypeError(f"{owner}: neighbors is a {type(neighbors).__name__}; expected Neighbors")
+            for name, value in (("batch", batch), ("pbc", pbc)):
+                if value is not None:
+                    raise ValueError(f"{owner}: {name} is given with neighbors; expected None, as they hold it")
+            if neighbors.graph.num_nodes != len(z):
+                raise ValueError(
+                    f"{owner}: neighbors have {neighbors.graph.num_nodes} atoms; expected num_atoms = {len(z)}"
+                )
+        return neighbors, stack_cells(owner, cell, pos, neighbors.num_structures)
+
+
+def derivatives(
+    atoms_of_vectors: Any, z: Tensor, pos: Tensor, cells: Tensor | None, neighbors: Neighbors, create_graph: bool
+) -> EnergyForcesStress:
+    """Return the energies of a function of atoms and vectors, and their derivatives; `pos` must require a gradient."""
+    vec = neighbors.vectors(pos, cells)
+    of_atoms = atoms_of_vectors(z, vec, neighbors)
+    energy = neighbors.into_structures(of_atoms)[:, 0]
+    by_pos, by_vec = torch.autograd.grad(energy.sum(), (pos, vec), create_graph=create_graph)
+    # A strain acts on vectors as on positions and cell: the strain derivative is a sum over edges.
+    stress = None if cells is None else _stress(vec, by_vec, cells, neighbors)
+    forces = 0.0 - by_pos  # -by_pos would be -0.0 without neighbours
+    return EnergyForcesStress(energy, forces, stress, of_atoms[:, 0])
+
+
+def _stress(vec: Tensor, by_vec: Tensor, cells: Tensor, neighbors: Neighbors) -> Tensor:
+    """Return the derivative of the energies with respect to a symmetric strain, divided by the cell volumes."""
+    of_edges = (vec.unsqueeze(2) * by_vec.unsqueeze(1)).flatten(1)
+    virial = neighbors.into_structures(neighbors.into_atoms(of_edges)).reshape(-1, 3, 3)
+    volume = torch.linalg.det(cells).abs()[:, None, None]
+    symmetric = 0.5 * (virial + virial.transpose(1, 2))
+    has_volume = volume > 0
+    return torch.where(has_volume, symmetric / torch.where(has_volume, volume, 1.0), math.nan)

@@ -1,0 +1,103 @@
+"""A stand-in for torch on a CUDA device, where torch knows the CPU alone: tensors that say that they are on one.
+
+`trigraph.torch` then goes the way that it goes on a device: CuPy's stand-in views the tensors' memory, kernels run on
+the CPU, and results and workspace come from torch. It is evidence for that way alone. Torch itself computes on the CPU,
+through the dispatcher's key of the CPU, with the CPU's allocator; nothing is asynchronous, no graph is captured, there
+is one device, and the order between streams is seen only where CuPy's stand-in sees it.
+"""
+
+import contextlib
+import sys
+
+import cupy_stand_in
+import numpy as np
+import torch
+
+from trigraph.torch import arrays, graphs
+
+DEVICE = torch.device("cuda", 0)
+
+
+class Stream:
+    """A stream of torch, by its handle."""
+
+    def __init__(self, handle=0):
+        self.cuda_stream = handle
+
+    def __eq__(self, other):
+        return self.cuda_stream == other.cuda_stream
+
+    def __hash__(self):
+        return self.cuda_stream
+
+
+class State:
+    """The current stream, and what was asked of torch: streams by address, and bytes of each allocation."""
+
+    def __init__(self):
+        self.stream = Stream()
+        self.recorded = []
+        self.allocated = []
+
+
+def _on_cpu(function):
+    """Return a function of torch that takes the device for the CPU."""
+
+    def run(*args, **kwargs):
+        args = ["cpu" if isinstance(a, (torch.device, str)) else a for a in args]
+        return function(*args, **{n: "cpu" if n == "device" and v is not None else v for n, v in kwargs.items()})
+
+    return run
+
+
+def install(monkeypatch, cache):
+    """Install both stand-ins; return CuPy's module and what is known of torch."""
+    cupy, state = cupy_stand_in.install(monkeypatch, cache), State()
+    arrays._stream_of_cupy.cache_clear()
+    for name, value in (("is_cuda", True), ("is_cpu", False), ("device", DEVICE)):
+        monkeypatch.setattr(torch.Tensor, name, property(lambda self, value=value: value), raising=False)
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda t, s: state.recorded.append((t.data_ptr(), s)))
+    for name in ("arange", "zeros", "full", "as_tensor", "tensor"):
+        monkeypatch.setattr(torch, name, _on_cpu(getattr(torch, name)))
+    empty, from_dlpack = _on_cpu(torch.empty), torch.utils.dlpack.from_dlpack
+    monkeypatch.setattr(torch, "empty", lambda *size, **kw: (state.allocated.append(size), empty(*size, **kw))[1])
+    monkeypatch.setattr(torch.Tensor, "to", _on_cpu(torch.Tensor.to))
+    monkeypatch.setattr(torch.Tensor, "cpu", torch.Tensor.clone)
+
+    def viewed(array):
+        return torch.from_numpy(array.array) if type(array) is cupy_stand_in.ndarray else from_dlpack(array)
+
+    @contextlib.contextmanager
+    def stream(chosen):
+        before, state.stream = state.stream, chosen or state.stream
+        try:
+            yield
+        finally:
+            state.stream = before
+
+    monkeypatch.setattr(torch.utils.dlpack, "from_dlpack", viewed)
+    for name, value in (
+        ("is_initialized", True),
+        ("is_available", True),
+        ("is_bf16_supported", True),
+        ("device_count", 1),
+    ):
+        monkeypatch.setattr(torch.cuda, name, lambda value=value: value)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda device=None: state.stream)
+    monkeypatch.setattr(torch.cuda, "stream", stream)
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: True)
+    for name in ("base", "csc"):
+        monkeypatch.setattr(sys.modules[f"trigraph.graphs.{name}"], "VIEWS", [graphs._view])
+    return cupy, state
+
+
+def tensors(value):
+    """Return arguments with tensors for NumPy's arrays; graphs are built of tensors."""
+    if isinstance(value, dict):
+        return {name: tensors(v) for name, v in value.items()}
+    if isinstance(value, np.ndarray):
+        return torch.from_numpy(value.copy())
+    if hasattr(value, "prepare"):
+        make, arguments = value.__reduce__()
+        return make(*map(tensors, arguments))
+    return value

@@ -1,0 +1,212 @@
+"""`trigraph.torch` on the way that it goes on a CUDA device, with stand-ins for CuPy and torch (torch_stand_in.py)."""
+
+import cupy_stand_in
+import numpy as np
+import pytest
+import torch
+import torch_stand_in
+from table_calls import FUNCTIONS, OPERATORS, draw, graphs_of
+from torch_stand_in import Stream, tensors
+
+import trigraph.torch
+from trigraph.table import DEFINITIONS
+from trigraph.torch import nn
+from trigraph.torch.library import OPERATORS_OF_TORCH
+from trigraph.torch.nn import edges, structures
+from trigraph.torch.nn.structures import find_neighbors
+
+NAMES = list(OPERATORS_OF_TORCH)
+
+
+@pytest.fixture
+def device(monkeypatch, tmp_path):
+    return torch_stand_in.install(monkeypatch, tmp_path)[1]
+
+
+def drawn(name, dtype=np.float32, **options):
+    """Return the arguments of an operator of torch: arrays in their order, and the others by name."""
+    op = OPERATORS_OF_TORCH[name]
+    return op, draw(op.op, dtype, **options)
+
+
+def ran(op, values, **more):
+    """Return the fields of an operator of torch by name."""
+    others = {n: v for n, v in values.items() if n not in op.array_names}
+    wanted = ",".join(f.name for f in op.op.fields)
+    given = {**others, "panel": "", **({"wanted": wanted} if op.op.selective else {}), **more}
+    result = op([values[n] for n in op.array_names], given)
+    return dict(zip((f.name for f in op.op.fields), result if isinstance(result, tuple) else (result,), strict=True))
+
+
+def expected_of(op, values):
+    result = FUNCTIONS[op.op.name](**values, panel="gpu-host")
+    return {op.op.fields[0].name: result} if op.op.single else result._asdict()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_bits_of_gpu_host(device, name):
+    op, values = drawn(name)
+    expected = expected_of(op, values)
+    found = ran(op, tensors(values))
+    for field, array in expected.items():
+        assert (array is None) == (found[field].numel() == 0)
+        assert array is None or found[field].numpy().tobytes() == array.tobytes(), field
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_memory_is_that_of_torch(device, name):
+    """Results belong to torch, and the small arrays of a call share one allocation. A call can be captured."""
+    op, values = drawn(name)
+    values = tensors(values)
+    for graph in graphs_of(op.op, values).values():
+        graph.prepare()
+    device.allocated.clear()
+    with cupy_stand_in.capturing():
+        found = ran(op, values)
+    assert all(t.untyped_storage().resizable() for t in found.values())  # no other library's memory is
+    assert len(device.allocated) <= 1
+
+
+def launched(monkeypatch):
+    """Return a list to which the stream of every kernel is added."""
+    streams, call = [], cupy_stand_in.Kernel.__call__
+
+    def run(*args, **kwargs):
+        streams.append(cupy_stand_in.state.stream)
+        return call(*args, **kwargs)
+
+    monkeypatch.setattr(cupy_stand_in.Kernel, "__call__", run)
+    return streams
+
+
+def test_streams_of_torch(device, monkeypatch):
+    """Kernels go to torch's stream; its default one has the handle that CuPy does not take for another."""
+    streams, (op, values) = launched(monkeypatch), drawn("agg_weighted_n2n_bwd")
+    values = tensors(values)
+    for stream in (Stream(), Stream(7), Stream()):
+        with torch.cuda.stream(stream):
+            ran(op, values)
+    assert list(dict.fromkeys(s.ptr for s in streams)) == [1, 7]
+    assert len(set(map(id, streams))) == 2  # CuPy's object of a stream is made once
+
+
+def test_a_graph_outlives_the_work_of_other_streams(device):
+    op, values = drawn("agg_weighted_n2n_bwd")
+    values = tensors(values)
+    ran(op, values)
+    assert not device.recorded
+    with torch.cuda.stream(Stream(7)):
+        ran(op, values)
+    held = {t.data_ptr() for t in trigraph.torch.graphs.tensors(values["graph"], True)}
+    assert {address for address, _ in device.recorded} == held
+    assert {stream.cuda_stream for _, stream in device.recorded} == {7}
+
+
+def test_graphs_are_built_in_memory_of_torch(device):
+    """On torch's stream, also the order of the backward that a call asks for."""
+    with torch.cuda.stream(Stream(7)):
+        graph = tensors(drawn("agg_weighted_n2n_bwd")[1]["graph"])
+        graph.prepare()
+    held = trigraph.torch.graphs.tensors(graph, True)
+    assert all(t.untyped_storage().resizable() for t in held)
+    assert graph.offsets.memory.stream.ptr == graph.prepare().src_offsets.memory.stream.ptr == 7
+
+
+@pytest.mark.parametrize("name", ["agg_weighted_n2n", "mha_gat_n2n"])
+def test_out_of_some_fields(device, monkeypatch, name):
+    """What is given is written, the rest is made; nothing crosses between the libraries otherwise."""
+    op, values = drawn(f"{name}_fwd")
+    expected, values = expected_of(op, values), tensors(values)
+    monkeypatch.setattr(torch.utils.dlpack, "from_dlpack", None)
+    first = op.op.fields[0].name
+    out = torch.empty(expected[first].shape)
+    found = getattr(trigraph.torch, name)(**values, out={first: out})._asdict()
+    assert found[first] is out
+    for field, array in expected.items():
+        assert array is None or found[field].numpy().tobytes() == array.tobytes()
+
+
+@pytest.mark.parametrize("spec", DEFINITIONS, ids=lambda spec: spec.name)
+def test_derivatives_are_recorded(request, spec):
+    """Both orders by autograd: the bits of the CPU's kernels."""
+
+    def derived(panel, convert):
+        values = convert(draw(OPERATORS[f"{spec.name}_fwd"], np.float32))
+        given = [values[a.name].requires_grad_() for a in spec.inputs if values[a.name].is_floating_point()]
+        result = getattr(trigraph.torch, spec.name)(**values, panel=panel)
+        first = result if isinstance(result, torch.Tensor) else result[0]
+        grads = torch.autograd.grad(first.square().sum(), given, create_graph=True)
+        return [first, *grads, *torch.autograd.grad(sum(g.square().sum() for g in grads), given, allow_unused=True)]
+
+    expected = derived("gpu-host", tensors)
+    request.getfixturevalue("device")
+    found = derived(None, tensors)
+    assert cupy_stand_in.state.launches > 0
+    for mine, right in zip(found, expected, strict=True):
+        assert (mine is None) == (right is None)
+        assert mine is None or torch.equal(mine, right)
+
+
+def test_half_precision(device):
+    op, values = drawn("mha_gat_n2n_fwd")
+    stored = [n for n in values if n.startswith("embedding_")]
+    bfloat16 = trigraph.torch.arrays.dtype_of(torch.bfloat16)
+    expected = expected_of(op, values | {n: values[n].astype(bfloat16) for n in stored})
+    given = tensors(values)
+    found = ran(op, given | {n: given[n].to(torch.bfloat16) for n in stored})
+    assert found["output_embedding"].numpy().tobytes() == expected["output_embedding"].tobytes()
+
+
+def test_torch_without_cuda_beside_cupy(device, monkeypatch):
+    """Its tensors cannot be where CuPy's graphs are: nothing is made of these."""
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: False)
+    monkeypatch.setattr(torch.utils.dlpack, "from_dlpack", None)
+    graph = cupy_stand_in.moved(drawn("agg_weighted_n2n_bwd")[1]["graph"])
+    assert graph.prepare().src_offsets is not None
+
+
+TRICLINIC = [[4.0, 0, 0], [2.5, 3, 0], [-1.5, 1, 2.2]]
+STRUCTURES = {
+    "molecules": (None, None),
+    "crystals": ([torch.tensor(TRICLINIC), None, 3 * torch.eye(3)], None),
+    "slab": (torch.tensor(TRICLINIC).expand(3, 3, 3).contiguous(), [[True, False, True]] * 3),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("most", [None, 3])
+@pytest.mark.parametrize("name", STRUCTURES)
+def test_neighbors_on_the_device(request, name, most, dtype):
+    """Those that matscipy finds, beyond the cell too, in the same order; indices are int32 there."""
+    cell, pbc = STRUCTURES[name]
+    generator = torch.Generator().manual_seed(0)
+    batch = torch.tensor([0, 2, 1, 2] * 6)
+    pos = 7 * torch.rand(24, 3, generator=generator, dtype=dtype) - 2
+
+    def found():
+        pbc_tensor = None if pbc is None else np.array(pbc)
+        result = find_neighbors("test", pos, 2.9, batch, cell, pbc_tensor, most)
+        graphs = [result.graph, result.ends, result.into, result.members]
+        numbers = [np.asarray(t.numpy()) for g in graphs for t in trigraph.torch.graphs.tensors(g, True)]
+        return numbers, None if result.shifts is None else result.shifts.numpy()
+
+    expected, shifts = found()
+    request.getfixturevalue("device")
+    request.getfixturevalue("monkeypatch").setattr(structures, "neighbors", None)
+    mine, cells = found()
+    assert all(a.dtype == np.int32 and np.array_equal(a, b) for a, b in zip(mine, expected, strict=True))
+    assert np.array_equal(cells, shifts) if shifts is not None else cells is None
+
+
+def test_layers_and_models(request):
+    """The CPU's numbers, on a graph of int32 that is built once."""
+    torch.manual_seed(0)
+    layer, x = nn.GATConv(5, 3, heads=2), torch.randn(9, 5)
+    edge_index = torch.randint(0, 9, (2, 40))
+    expected = layer(x, edge_index.clone())
+    request.getfixturevalue("device")
+    found = [layer(x, edge_index) for _ in range(2)]
+    graph = edges.kept_graph(edge_index, 9, 9, True)
+    assert graph.offsets.dtype == np.int32
+    assert torch.equal(*found)
+    assert (found[0] - expected).abs().max() <= 64 * 2.0**-23 * expected.abs().max()
