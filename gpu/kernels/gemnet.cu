@@ -407,15 +407,17 @@ gemnet_outer(const T* __restrict__ left, const T* __restrict__ right, const Cut<
     const Piece<I> edge = cut.piece(first + s);
     for (int y0 = 0; y0 < num_y; y0 += tile.rows()) {
         for (int z0 = 0; z0 < num_z; z0 += tile.cols()) {
+            const T* const left_tile = left + y0;
+            const T* const right_tile = right + z0;
             Product<T> product(tile, factors);
             product.add(
                 min(tile.rows(), num_y - y0), min(tile.cols(), num_z - z0), edge.size, false, false,
-                [&](int x, int y) { return left[rows.triplet(edge.begin + x) * num_y + y0 + y]; },
-                [&](int x, int z) { return right[rows.triplet(edge.begin + x) * num_z + z0 + z]; });
+                [&](int x, int y) { return left_tile[rows.triplet(edge.begin + x) * num_y + y]; },
+                [&](int x, int z) { return right_tile[rows.triplet(edge.begin + x) * num_z + z]; });
             product.reduce();
-            product.each(min(tile.rows(), num_y - y0), min(tile.cols(), num_z - z0), [&](int y, int z, T sum) {
-                out[(s * num_y + y0 + y) * num_z + z0 + z] = sum;
-            });
+            T* const target = out + (s * num_y + y0) * num_z + z0;
+            product.each(min(tile.rows(), num_y - y0), min(tile.cols(), num_z - z0),
+                         [&](int y, int z, T sum) { target[(long long)(y) * num_z + z] = sum; });
         }
     }
 }
