@@ -44,7 +44,7 @@ def nan_filled(shape, dtype=float):
 
 
 def run(family):
-    """Run all cases of a family and compare them with the readable panel; return what the kernels gave."""
+    """Run all cases of a family and compare them with the judge; return what the kernels gave."""
     with mock.patch.object(np, "empty", nan_filled):
         return cases.run(family, Rehearsal())
 
