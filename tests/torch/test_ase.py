@@ -16,13 +16,17 @@ import trigraph.ase
 from trigraph.torch.nn import DimeNetPlusPlus, EnergyForcesStress
 
 
-@pytest.fixture
-def calculator():
+def potential():
     torch.manual_seed(1)
     model = DimeNetPlusPlus(
         8, 1, 1, 4, 2, 8, 3, 3, cutoff=4.0, num_output_layers=1, output_initializer="glorot_orthogonal"
     )
-    return trigraph.ase.Calculator(model.double())
+    return model.double()
+
+
+@pytest.fixture
+def calculator():
+    return trigraph.ase.Calculator(potential())
 
 
 def crystal():

@@ -1,4 +1,4 @@
-"""What training programs do with models: ranks, checkpointing, averages of weights, optimizers that call a closure."""
+"""What training programs do with models: ranks that share a batch, checkpointing."""
 
 import copy
 import functools
@@ -55,29 +55,3 @@ def test_blocks_that_are_computed_again_in_the_backward():
     for block in loss.model.interaction_blocks:
         block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
     assert all(map(torch.equal, gradients_of(loss, (0, 1)), expected))
-
-
-def test_optimizers_and_averages_of_weights():
-    """L-BFGS decreases a loss of forces; an exponential average of the weights is a model that computes forces."""
-    loss = ForceLoss(model_of(**SMALL))
-    average = torch.optim.swa_utils.AveragedModel(
-        loss.model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.5)
-    )
-    optimizer = torch.optim.LBFGS(loss.parameters(), max_iter=5, line_search_fn="strong_wolfe")
-
-    def closure():
-        optimizer.zero_grad()
-        value = loss((0, 1))
-        value.backward()
-        return value
-
-    before = optimizer.step(closure).item()
-    average.update_parameters(loss.model)
-    assert loss((0, 1)).item() < before
-    first, z, pos = loss.model.emb.lin.weight, *cluster(5)
-    assert torch.equal(average.module.emb.lin.weight, first)  # the first update copies
-    with torch.no_grad():
-        first += 1.0
-    average.update_parameters(loss.model)
-    torch.testing.assert_close(average.module.emb.lin.weight, first - 0.5, rtol=1e-15, atol=0.0)
-    assert average.module.energy_forces_stress(z, pos).forces.isfinite().all()
