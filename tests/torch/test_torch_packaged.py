@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 from compiled_programs import compiled_whole
-from test_torch_compiled import BATCHES, close, potential, structures
+from test_torch_compiled import BATCHES, assert_same_results, close, potential, structures
 
 import trigraph.torch as tt
 from trigraph.torch.nn import Potential
@@ -34,16 +34,7 @@ def path(tmp_path_factory):
 def test_a_package_takes_structures_of_any_size(path, periodic):
     model, packaged = potential(), tt.load_potential(path)
     assert packaged.cutoff == model.cutoff
-    for seed, sizes in enumerate([*BATCHES, (2,), (0, 2), (27, 27)]):
-        z, pos, batch = structures(sizes, seed)
-        cell = 6.0 * torch.eye(3).double().repeat(len(sizes), 1, 1) if periodic else None
-        got = packaged.energy_forces_stress(z, pos, batch, cell)
-        expected = model.energy_forces_stress(z, pos, batch, cell)
-        assert (got.stress is None) == (not periodic)
-        for one, other in zip(got, expected, strict=True):
-            if other is not None:
-                close(one, other)
-        close(packaged(z, pos, batch, cell), model(z, pos, batch, cell))
+    assert_same_results(packaged, model, [*BATCHES, (2,), (0, 2), (27, 27)], periodic)
 
 
 def test_another_process_uses_a_package(path):
