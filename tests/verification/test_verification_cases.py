@@ -67,6 +67,8 @@ def test_a_graph_has_everything_that_is_awkward():
     assert np.unique(pairs, axis=1).shape[1] < pairs.shape[1]
     assert np.array_equal(graph.edge_ids, np.arange(graph.num_positions))
     assert (np.diff(graph.indices)[destinations[1:] == destinations[:-1]] < 0).any()  # sources are in no order
+    assert named("gno_aggregate", "skewed").values["graph"].max_in_degree > 512  # more than two chunks
+    assert named("gno_kernel", "wide").sizes["hidden"] > 64  # more than a tile
 
 
 def test_both_index_dtypes_and_empty_graphs_occur():
