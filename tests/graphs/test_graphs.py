@@ -60,13 +60,6 @@ def aggregate(graph, features, weights, panel="fortran"):
     return trigraph.gno_aggregate_fwd(features[:, None], weights[:, None], graph, 1, 1, panel=panel)[:, 0]
 
 
-def test_from_coo_numbers_edges_as_they_come():
-    src, dst, *_ = random_graph(3)
-    graph = CSC.from_coo(src, dst, 7, 5)
-    assert graph.edge_ids.tolist() == np.argsort(dst, kind="stable").tolist()
-    assert graph.num_edges == len(src)
-
-
 def test_from_coo_sizes():
     src, dst = ints(0, 4), ints(2, 1)
     for counts, sizes in [((), (5, 5)), ((6,), (6, 6)), ((None, 7), (7, 7)), ((5, 3), (5, 3)), ((8, 9), (8, 9))]:
@@ -85,6 +78,7 @@ def test_from_edge_index():
         assert np.array_equal(getattr(graph, name), getattr(expected, name))
     assert graph.offsets.tolist() == [0, 1, 1, 4, 4]
     assert graph.indices.tolist() == [3, 0, 1, 3]
+    assert graph.edge_ids.tolist() == [2, 0, 1, 3]  # edges are numbered as they come
     assert CSC.from_edge_index(edge_index, 6).num_dst_nodes == 6
     assert CSC.from_edge_index(np.zeros((2, 0), np.int32)).num_positions == 0
 

@@ -15,7 +15,6 @@ from trigraph.gpu.instances import FLOATS, STORAGE, expand
 HERE = Path(__file__).resolve().parent
 
 PRIMITIVES = (
-    *expand("two_groups"),
     *expand("static_memory", FLOATS, ("16",)),
     *expand("dynamic_memory", FLOATS),
     *expand("scalars"),

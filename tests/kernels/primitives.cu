@@ -3,17 +3,6 @@
 #include "parts.cuh"  // rewritten too
 #include "parts_table.cuh"
 
-// Two groups of lanes of one warp wait at different collectives at the same time.
-__global__ void two_groups(int* out) {
-    const unsigned int lane = threadIdx.x;
-    const unsigned int mask = lane % 2 == 0 ? 0x55555555u : 0xaaaaaaaau;
-    int sum = int(lane);
-    for (int step = 16; step > 1; step /= 2) {
-        sum += __shfl_xor_sync(mask, sum, step);
-    }
-    out[lane] = sum;
-}
-
 // Static shared memory of all forms, refilled for each block: a block must not see what the one before left.
 template <typename T, int rows>
 __global__ void static_memory(T* out, int* fresh) {

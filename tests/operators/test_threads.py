@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+from programs import run
 from table_calls import CPU_PANELS, OPS, assert_same_bits, call, draw, raises
 
 from trigraph import get_num_threads, set_num_threads
@@ -70,16 +71,9 @@ def test_calls_from_several_threads_at_once(panel):
 
 def printed(script, **environment):
     """Words that a script prints in a process of its own: a hang fails, and threads of this process do not matter."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-W", "ignore::DeprecationWarning", "-c", textwrap.dedent(script)],
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | environment,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.split()
+    words = ["-W", "error", "-W", "ignore::DeprecationWarning", "-c", textwrap.dedent(script)]
+    given = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)} | environment
+    return run(sys.executable, *words, env=given, timeout=TIMEOUT).stdout.split()
 
 
 RESULTS = textwrap.dedent("""

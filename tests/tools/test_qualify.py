@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from programs import run
 
 from trigraph import environment
 from trigraph.benchmarks.measure import relative_error
@@ -254,9 +255,7 @@ def test_kit(tmp_path):
     """It is small, and runs where there are NumPy and SciPy besides, without an index; here as a rehearsal."""
     name = f"python{sys.version_info.major}.{sys.version_info.minor}"
     shutil.copytree(ROOT, tmp_path / "source", ignore=shutil.ignore_patterns(".venv", "build", "dist", ".nox"))
-    subprocess.run(
-        ["make", "qualify-kit", f"KIT_PYTHON={name}"], cwd=tmp_path / "source", check=True, capture_output=True
-    )
+    run("make", "qualify-kit", f"KIT_PYTHON={name}", cwd=tmp_path / "source")
     archive = tmp_path / "source" / "dist" / "qualify-kit.tar"
     assert archive.stat().st_size < 64 * 2**20
     with tarfile.open(archive) as tar:
@@ -273,7 +272,7 @@ def test_kit(tmp_path):
     assert "CuPy is not installed" in done.stderr
     given["PYTHONPATH"] = str(script.parent / "lib")
     rehearse = [python, "-m", "trigraph", "qualify", "--rehearse", "--out", "out", "--deadline", "120"]
-    ran = subprocess.run(rehearse, env=given, cwd=tmp_path, capture_output=True, text=True, check=False)
+    ran = run(*rehearse, env=given, cwd=tmp_path)
     assert "**passed in part** on rehearsal on gpu-host" in ran.stdout, ran.stdout + ran.stderr
 
 

@@ -3,12 +3,12 @@
 import copy
 import gc
 import pickle
-import subprocess
 import sys
 import weakref
 
 import numpy as np
 import pytest
+from programs import run
 from raising import raising
 
 torch = pytest.importorskip("torch")
@@ -455,7 +455,7 @@ nn.GATConv(3, 4, dropout=0.5)(torch.ones(2, 3), torch.tensor([[0], [1]]))
 nn.DimeNetPlusPlus(4, 1, 1, 4, 4, 4, 2, 2).energy_forces_stress(torch.tensor([1, 1]), torch.eye(3)[:2])
 sys.exit("torch._dynamo" in sys.modules)
 """
-    subprocess.run([sys.executable, "-c", program], check=True, timeout=120)
+    run(sys.executable, "-c", program)
 
 
 @pytest.mark.parametrize("loops", [False, True])

@@ -1,12 +1,12 @@
 """trigraph.torch.package_potential: a program in a file, for structures of any size, without its model's source."""
 
 import json
-import subprocess
 import sys
 
 import pytest
 import torch
 from compiled_programs import compiled_whole
+from programs import run
 from test_torch_compiled import BATCHES, assert_same_results, close, potential, structures
 
 import trigraph.torch as tt
@@ -39,9 +39,9 @@ def test_a_package_takes_structures_of_any_size(path, periodic):
 
 def test_another_process_uses_a_package(path):
     pos = torch.tensor([[0.0, 0.0, 0.0], [1.2, 0.0, 0.0], [0.0, 1.3, 0.4]], dtype=torch.float64)
-    run = subprocess.run([sys.executable, "-c", FORCES, path], capture_output=True, text=True, check=True)
+    printed = run(sys.executable, "-c", FORCES, path).stdout
     expected = potential().energy_forces_stress(torch.tensor([6, 1, 8]), pos).forces
-    close(torch.tensor(json.loads(run.stdout), dtype=torch.float64), expected)
+    close(torch.tensor(json.loads(printed), dtype=torch.float64), expected)
 
 
 def test_what_a_package_refuses(path, tmp_path):
