@@ -1,4 +1,4 @@
-"""Graph attention at the ends of its domain, and for many numbers and widths of heads; expected values written out.
+"""Attention and weighted aggregation at the ends of their domain, and many numbers and widths of heads.
 
 Values elsewhere, large scores, NaN in every argument, graphs without edges are what `trigraph verify` shows.
 """
@@ -126,7 +126,7 @@ def test_any_number_and_width_of_heads(heads, panel):
             assert_right(op, values, call(op, values, panel=panel), chunked=True)
 
 
-# Weighted aggregation; expected values are written out, or NumPy's own.
+# Weighted aggregation: expected values are written out, or NumPy's own.
 
 PICK = {"min": np.argmin, "max": np.argmax}
 NAN, INF = np.nan, np.inf
@@ -200,17 +200,8 @@ def test_losers_get_zero_whatever_they_are(panel, op):
     grads = run("agg_weighted_n2n_bwd", panel, g, embedding, weights, graph, op=op)
     np.testing.assert_array_equal(grads.embedding, [[0], [5]])
     np.testing.assert_array_equal(grads.edge_weight, [0, 15])
-    second = run(
-        "agg_weighted_n2n_bwd2",
-        panel,
-        np.array([[7.0], [11]]),
-        np.array([13.0, 17]),
-        g,
-        embedding,
-        weights,
-        graph,
-        op=op,
-    )
+    ggs = np.array([[7.0], [11]]), np.array([13.0, 17])
+    second = run("agg_weighted_n2n_bwd2", panel, *ggs, g, embedding, weights, graph, op=op)
     np.testing.assert_array_equal(second.grad_output_embedding, [[11 + 17 * 3]])
     np.testing.assert_array_equal(second.embedding, [[0], [17 * 5]])
     np.testing.assert_array_equal(second.edge_weight, [0, 11 * 5])

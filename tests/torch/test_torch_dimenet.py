@@ -378,7 +378,7 @@ def test_layers_alone():
         InteractionBlock(12, 8, 4, 4, 3, 1, 2, 3)
 
 
-# What training programs do with models: ranks that share a batch, checkpointing.
+# What training programs do with models: ranks, checkpointing, averages of weights, optimizers that call a closure.
 
 NUMBERS = (5, 6, 4, 7)  # atoms of four structures
 
@@ -426,3 +426,25 @@ def test_blocks_that_are_computed_again_in_the_backward():
     for block in loss.model.interaction_blocks:
         block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
     assert all(map(torch.equal, gradients_of(loss, (0, 1)), expected))
+
+
+def test_optimizers_and_averages_of_weights():
+    """L-BFGS decreases a loss of forces; an average of weights is a model, and so is a model with given weights."""
+    loss, (z, pos) = ForceLoss(model_of(**SMALL)), cluster(5)
+    average_of = torch.optim.swa_utils.get_ema_multi_avg_fn(0.5)
+    average = torch.optim.swa_utils.AveragedModel(loss.model, multi_avg_fn=average_of)
+    optimizer = torch.optim.LBFGS(loss.parameters(), max_iter=5, line_search_fn="strong_wolfe")
+
+    def closure():
+        optimizer.zero_grad()
+        value = loss((0, 1))
+        value.backward()
+        return value
+
+    before = optimizer.step(closure).item()
+    assert loss((0, 1)).item() < before
+    average.update_parameters(loss.model)  # the first update copies
+    expected = loss.model(z, pos)
+    assert torch.equal(average.module(z, pos), expected)
+    assert torch.equal(torch.func.functional_call(model_of(**SMALL), loss.model.state_dict(), (z, pos)), expected)
+    assert average.module.energy_forces_stress(z, pos).forces.isfinite().all()
