@@ -155,10 +155,7 @@ def forwards_and_backwards(positions, rest, graph):
     message = lambda p: tt.agg_weighted_n2n(p, None, graph).output_embedding  # noqa: E731
     with forward_ad.dual_level():
         along = forward_ad.unpack_dual(function(forward_ad.make_dual(positions, positions.cos()))).tangent
-    return (
-        along,
-        torch.func.vmap(message)(torch.stack([positions[:4], positions[1:5]])),
-    )
+    return along, torch.func.vmap(message)(torch.stack([positions[:4], positions[1:5]]))
 
 
 @compiled_whole
@@ -323,19 +320,14 @@ def test_threads_compute_the_same():
         assert all(all(map(torch.equal, got, expected)) for got in pool.map(work, range(80)))
 
 
-def within(make_context):
-    """Return the function that does work within a context."""
-
-    def under(work):
-        with make_context():
-            work()
-
-    return under
+def among_fake_tensors(work):
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        work()
 
 
 UNDER = {
-    "fake tensors": within(lambda: FakeTensorMode(allow_non_fake_inputs=True)),
-    "inference mode": within(torch.inference_mode),
+    "fake tensors": among_fake_tensors,
+    "inference mode": lambda work: torch.inference_mode()(work)(),
     "make_fx": lambda work: make_fx(lambda x: (work(), x)[1], tracing_mode="fake", _allow_non_fake_inputs=True)(
         torch.ones(1)
     ),
