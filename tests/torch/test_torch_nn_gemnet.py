@@ -97,21 +97,6 @@ def test_sums_of_either_kind(into_atoms):
     close(interact(got, m, triplets, None, *((by_atom, None, ATOMS) if into_atoms else ())), expected)
 
 
-@pytest.mark.parametrize("padded", [True, False])
-def test_derivatives_of_both_orders(padded):
-    case = Padded()
-    embed, interact = embedding(case.weight, padded), bilinear(case.dense, EMB_IN)
-    given = tensors({**case.lists, **case.atoms})
-    numbers = [torch.from_numpy(a) for a in (case.outer, case.inner, case.atom, case.number)]
-
-    def function(rad, sph, m):
-        return interact(embed(rad, sph, **given), m, *numbers, ATOMS)
-
-    inputs = tuple(torch.from_numpy(a).requires_grad_() for a in (case.rad_basis, case.sph_basis, case.m))
-    assert torch.autograd.gradcheck(function, inputs, fast_mode=True)
-    assert torch.autograd.gradgradcheck(function, inputs, fast_mode=True)
-
-
 @compiled_whole
 def test_compiled_and_copied():
     case = Padded()
