@@ -4,13 +4,13 @@ import ctypes
 import importlib.util
 import re
 import shutil
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
 from unittest import mock
 
 import numpy as np
-import programs
 from host_kernels import require, require_compiler
 
 from trigraph.benchmarks.qualify import cases
@@ -136,5 +136,7 @@ def run_program(*arguments):
     require_compiler()
     environment = sanitizer_environment()
     require(Path(environment["LD_PRELOAD"]).is_file(), "libasan")
-    done = programs.run(sys.executable, *arguments, env=environment)
+    command = [sys.executable, *arguments]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
     return done.stdout, done.stderr
