@@ -23,6 +23,11 @@ def normal(seed, *shape):
     return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
 
 
+def drawn(*shape):
+    """Return what makes one input of a shape from a seed."""
+    return lambda seed: (normal(seed, *shape),)
+
+
 def network(activation):
     return lambda x, w, v: activation(activation(x @ w) @ v)
 
@@ -63,43 +68,34 @@ def forces(positions):
 RIGHT = {
     "silu network": (network(torch.nn.functional.silu), layers),
     "relu network": (network(torch.relu), layers),
-    "softmax": (lambda x: x.softmax(-1), lambda s: (normal(s, 3, 4),)),
-    "masked softmax": (
-        lambda x: x.masked_fill(torch.eye(3, dtype=torch.bool), -torch.inf).softmax(-1),
-        lambda s: (normal(s, 3, 3),),
-    ),
-    "norm": (lambda x: x.norm(dim=-1), lambda s: (normal(s, 3, 3),)),
-    "norm of layers": (lambda x: torch.nn.functional.layer_norm(x, (4,)), lambda s: (normal(s, 3, 4),)),
-    "norm of a batch": (
-        lambda x: (x - x.mean(0)) / ((x - x.mean(0)).square().mean(0) + 1e-5).sqrt(),
-        lambda s: (normal(s, 5, 2),),
-    ),
+    "softmax": (lambda x: x.softmax(-1), drawn(3, 4)),
+    "masked softmax": (lambda x: x.masked_fill(torch.eye(3, dtype=torch.bool), -torch.inf).softmax(-1), drawn(3, 3)),
+    "norm": (lambda x: x.norm(dim=-1), drawn(3, 3)),
+    "norm of layers": (lambda x: torch.nn.functional.layer_norm(x, (4,)), drawn(3, 4)),
+    "norm of a batch": (lambda x: (x - x.mean(0)) / ((x - x.mean(0)).square().mean(0) + 1e-5).sqrt(), drawn(5, 2)),
     "einsum": (lambda a, b: torch.einsum("ij,jk->ik", a, b), lambda s: (normal(s, 2, 3), normal(s + 1, 3, 2))),
     "large": (lambda x: torch.exp(SMALL * x), lambda s: (LARGE * normal(s, 4),)),
     "small": (lambda x: torch.exp(LARGE * x), lambda s: (SMALL * normal(s, 4),)),
-    "large results": (lambda x: LARGE * torch.exp(x), lambda s: (normal(s, 4),)),
-    "waves": (lambda x: torch.sin(100 * x), lambda s: (normal(s, 4),)),
-    "steep": (lambda x: torch.exp(20 * x), lambda s: (normal(s, 4),)),
+    "large results": (lambda x: LARGE * torch.exp(x), drawn(4)),
+    "waves": (lambda x: torch.sin(100 * x), drawn(4)),
+    "steep": (lambda x: torch.exp(20 * x), drawn(4)),
     "near zero": (lambda x: torch.log1p(x), lambda s: (1e-9 * normal(s, 4).abs(),)),
-    "linear": (lambda x: 3 * x.sum(0), lambda s: (normal(s, 3, 2),)),
-    "quadratic": (lambda x: (x * x.flip(0)).sum(), lambda s: (normal(s, 5),)),
-    "cumsum": (lambda x: x.sin().cumsum(0), lambda s: (normal(s, 6),)),
-    "sort": (lambda x: x.sort()[0] ** 2, lambda s: (normal(s, 6),)),
-    "steps": (lambda x: x.floor() * x, lambda s: (normal(s, 6),)),
+    "linear": (lambda x: 3 * x.sum(0), drawn(3, 2)),
+    "quadratic": (lambda x: (x * x.flip(0)).sum(), drawn(5)),
+    "cumsum": (lambda x: x.sin().cumsum(0), drawn(6)),
+    "sort": (lambda x: x.sort()[0] ** 2, drawn(6)),
+    "steps": (lambda x: x.floor() * x, drawn(6)),
     "solve": (lambda a, b: torch.linalg.solve(a, b), lambda s: (normal(s, 3, 3), normal(s + 1, 3))),
-    "eigenvalues": (lambda a: torch.linalg.eigvalsh(a + a.T), lambda s: (normal(s, 3, 3),)),
-    "maximum": (lambda x: x.amax(0), lambda s: (normal(s, 4, 2),)),
+    "eigenvalues": (lambda a: torch.linalg.eigvalsh(a + a.T), drawn(3, 3)),
+    "maximum": (lambda x: x.amax(0), drawn(4, 2)),
     "integers beside": (lambda x, i: x[i].sin(), lambda s: (normal(s, 3, 2), torch.tensor([0, 2, 2]))),
-    "tuple": (lambda x: (x.sin(), x.argmax(), x.sum()), lambda s: (normal(s, 4),)),
+    "tuple": (lambda x: (x.sin(), x.argmax(), x.sum()), drawn(4)),
     "scalars": (lambda a, b: a.sin() * b.exp(), lambda s: (normal(s), normal(s + 1))),
     "empty beside": (lambda x, e: x.sin().sum() + e.sum(), lambda s: (normal(s, 3), normal(s, 0, 2))),
     "float32 given": (lambda x: x.tanh(), lambda s: (normal(s, 3, 2).float(),)),
     "unused input": (lambda x, y: x.sin(), lambda s: (normal(s, 3), normal(s + 1, 3))),
     "zeros": (lambda x: (x**2 + x).sum(0), lambda s: (torch.zeros(2, 3, dtype=torch.float64),)),
-    "cholesky": (
-        lambda x: torch.linalg.cholesky(x @ x.T + torch.eye(3, dtype=x.dtype)),
-        lambda s: (normal(s, 3, 3),),
-    ),
+    "cholesky": (lambda x: torch.linalg.cholesky(x @ x.T + torch.eye(3, dtype=x.dtype)), drawn(3, 3)),
     "sizes apart": (lambda x: x.square().sum(-1).sqrt(), lambda s: (normal(s, 2, 3) * torch.tensor([1e-6, 1.0, 1e6]),)),
     "energy of DimeNet++": (energy, atoms),
     "mha_gat_n2n": (attention, lambda s: (normal(s, 3, 4), normal(s + 1, 8))),
