@@ -10,10 +10,32 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from small_graphs import INDEX, ints, random_graph
 from table_calls import raises
 
 from trigraph import CSC, EdgeGraph, Segments
+
+INDEX = [np.int32, np.int64]
+
+
+def ints(*values, dtype=np.int64):
+    return np.array(values, dtype)
+
+
+def arguments():
+    return {
+        "offsets": ints(0, 2, 2, 3),
+        "indices": ints(1, 0, 3),
+        "num_src_nodes": 4,
+        "edge_ids": ints(0, 1, 1),
+        "num_edges": 3,
+    }
+
+
+def random_graph(seed, n_src=7, n_dst=5, n=40, n_rows=25, index=np.int64):
+    rng = np.random.default_rng(seed)
+    src, dst, rows = (rng.integers(0, size, n).astype(index) for size in (n_src, n_dst, n_rows))
+    return src, dst, rows, CSC.from_coo(src, dst, n_src, n_dst, rows, n_rows)
+
 
 # Parallel edges, with reverses that only shifts tell; one edge has none.
 SHIFTS = np.array([[1, 0, 0], [0, 0, 0], [2, 0, 0], [0, 0, 0], [-1, 0, 0]])

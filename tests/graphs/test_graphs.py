@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import sparse
-from small_graphs import ARRAYS, INDEX, REVERSE, arguments, ints, random_graph
+from test_graph_objects import INDEX, arguments, ints, random_graph
 
 import trigraph
 from trigraph import CSC
@@ -48,7 +48,7 @@ def test_reverse_order_against_brute_force(data, index):
     assert reverse.destinations.tolist() == sorted(dst.tolist())
     assert (reverse.src_offsets.tolist(), reverse.src_positions.tolist()) == brute_order(graph.indices, n_src)
     assert (reverse.row_offsets.tolist(), reverse.row_positions.tolist()) == brute_order(graph.edge_ids, n_rows)
-    assert {getattr(reverse, name).dtype for name in REVERSE} == {np.dtype(index)}
+    assert {array.dtype for array in reverse} == {np.dtype(index)}
 
 
 # Constructors
@@ -73,7 +73,7 @@ def test_from_edge_index():
     graph = CSC.from_edge_index(edge_index)
     expected = CSC.from_coo(edge_index[0], edge_index[1])
     assert repr(graph) == repr(expected)
-    for name in ARRAYS:
+    for name in ("offsets", "indices", "edge_ids"):
         assert np.array_equal(getattr(graph, name), getattr(expected, name))
     assert graph.offsets.tolist() == [0, 1, 1, 4, 4]
     assert graph.indices.tolist() == [3, 0, 1, 3]

@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-from named_cases import BY_NAME, named
 
 from trigraph import pyref
 from trigraph.checks import bind_sizes, shape_of
@@ -17,6 +16,16 @@ from trigraph.verification.nonfinite import SPOILERS
 from trigraph.verification.real import build_real, real_inputs
 from trigraph.verification.run import HUB, LONGEST_HUB
 from trigraph.verification.subjects import panel
+
+BY_NAME = {d.name: d for d in DEFINITIONS}
+
+
+def named(name, variant_name, dtype="float64", **setting):
+    """Return a definition's case of a variant, the first one that has the setting."""
+    found = [
+        v for v in cases.variants(BY_NAME[name]) if v.name == variant_name and setting.items() <= v.setting.items()
+    ]
+    return cases.build(BY_NAME[name], found[0], dtype, 0)
 
 
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda d: d.name)
