@@ -250,24 +250,15 @@ def test_graphs_are_built_from_tensors(index):
     assert ends[0][ordered.permutation.long()].tolist() == ordered.graph.src.tolist()
 
 
-def test_index_tensors_serve_for_segments():
-    rad, sph = torch.randn(4, 3, dtype=torch.float64), torch.randn(6, 2, dtype=torch.float64)
-    weight, index = torch.randn(3, 2, 5, dtype=torch.float64), torch.tensor([0, 3, 1, 1, 0, 2])
-    got = tt.basis_embedding_triplets(rad, weight, sph, index)
-    assert torch.equal(got, tt.basis_embedding_triplets(rad, weight, sph, Segments(index.numpy(), 4)))
-    with pytest.raises(
-        ValueError, match=r"basis_embedding_triplets_fwd: triplets: Segments: index\[1\] is 3; expected"
-    ):
-        tt.basis_embedding_triplets(rad[:3], weight, sph, index)
-
-
 def test_basis_embedding_chooses_its_form():
     rad, sph, index = torch.randn(4, 3), torch.randn(6, 2), torch.tensor([0, 3, 1, 1, 0, 2])
     weight = torch.randn(3, 2, 5)
     assert torch.equal(tt.basis_embedding(rad, weight[:, 0].T), tt.basis_embedding_radial(rad, weight[:, 0].T))
     assert torch.equal(tt.basis_embedding(rad, weight), tt.basis_embedding_spherical(rad, weight))
-    expected = tt.basis_embedding_triplets(rad, weight, sph, index)
-    assert torch.equal(tt.basis_embedding(rad, weight, sph, index), expected)
+    expected = tt.basis_embedding_triplets(rad, weight, sph, Segments(index.numpy(), 4))
+    assert torch.equal(tt.basis_embedding(rad, weight, sph, index), expected)  # index tensors serve for segments
+    with pytest.raises(ValueError, match=r"basis_embedding_triplets_fwd: triplets: Segments: index\[1\] is 3; expect"):
+        tt.basis_embedding_triplets(rad[:3], weight, sph, index)
     with pytest.raises(TypeError, match="basis_embedding: triplets is None, but sph_basis is given; expected both"):
         tt.basis_embedding(rad, weight, sph)
 
