@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 from scipy import sparse
-from small_graphs import INDEX, arguments, ints
 from table_calls import raises
+from test_graph_objects import INDEX, arguments, ints
 
 import trigraph
 from trigraph import CSC, EdgeGraph, Segments

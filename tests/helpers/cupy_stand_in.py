@@ -369,7 +369,7 @@ def install(monkeypatch, cache):
         def run(*args, **kwargs):
             state.launches += not name.startswith("empty")
             numpy_name = "zeros" if name == "empty" and state.dry else name  # else warnings of what lies there
-            return _wrapped(getattr(np, numpy_name)(*_plain(args), **_plain_items(kwargs)))
+            return _wrapped(getattr(np, numpy_name)(*_plain(args), **{n: _plain(v) for n, v in kwargs.items()}))
 
         return run
 
@@ -389,7 +389,3 @@ def install(monkeypatch, cache):
     for module in (base, csc):  # torch, where it is imported, knows nothing of these arrays
         monkeypatch.setattr(module, "VIEWS", [])
     return cupy
-
-
-def _plain_items(kwargs):
-    return {name: _plain(value) for name, value in kwargs.items()}

@@ -98,18 +98,6 @@ def assert_same_bits(got, expected):
         assert got[name].tobytes() == value.tobytes(), name
 
 
-def assert_close(got, expected):
-    """Equal up to rounding, relative to the largest value of each field: values are small sums of normal numbers."""
-    assert got.keys() == expected.keys()
-    for name, value in expected.items():
-        assert got[name].shape == value.shape
-        if value.dtype.kind == "i":
-            np.testing.assert_array_equal(got[name], value)
-            continue
-        error = np.max(np.abs(got[name] - value), initial=0)
-        assert error <= 256 * np.finfo(value.dtype).eps * np.max(np.abs(value), initial=0), name
-
-
 def raises(kind, text, function, *args, **kwargs):
     """Assert that a call raises exactly `kind` with exactly `text` (a compiled pattern: all of it matches)."""
     with pytest.raises(kind) as caught:

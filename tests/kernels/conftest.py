@@ -4,15 +4,7 @@ import cupy_stand_in
 import pytest
 from host_kernels import library
 
-from trigraph.gpu.launcher import HostLibrary, using_host_library
-
-
-@pytest.fixture(scope="session", params=["fast", "race", pytest.param("ucontext", marks=pytest.mark.slow)])
-def primitives(request):
-    """Each build that runs inside of this process; fibers by ucontext are those of other processors than x86-64."""
-    flags = ("-DCUDA_HOST_UCONTEXT",) if request.param == "ucontext" else ()
-    variant = "fast" if request.param == "ucontext" else request.param
-    return HostLibrary(library("primitives", variant, flags))
+from trigraph.gpu.launcher import HostLibrary
 
 
 @pytest.fixture(params=["forward", "reverse", "random"])
@@ -20,15 +12,10 @@ def order(request):
     return request.param
 
 
-@pytest.fixture
-def with_primitives(primitives, order):
-    with using_host_library(primitives, order, seed=3):
-        yield primitives
-
-
-@pytest.fixture(scope="session")
-def faults_fast():
-    return HostLibrary(library("faults"))
+@pytest.fixture(scope="session", params=[(), pytest.param(("-DCUDA_HOST_UCONTEXT",), marks=pytest.mark.slow)])
+def faults_fast(request):
+    """Fibers by ucontext are those of other processors than x86-64."""
+    return HostLibrary(library("faults", extra_flags=request.param))
 
 
 @pytest.fixture(scope="session")

@@ -14,13 +14,7 @@ from trigraph.gpu.instances import FLOATS, STORAGE, expand
 
 HERE = Path(__file__).resolve().parent
 
-PRIMITIVES = (
-    *expand("two_groups"),
-    *expand("static_memory", FLOATS, ("16",)),
-    *expand("dynamic_memory", FLOATS),
-    *expand("scalars"),
-    *expand("scale", FLOATS),
-)
+PRIMITIVES = (*expand("dynamic_memory", FLOATS), *expand("scalars"), *expand("scale", FLOATS))
 FAULTS = tuple(
     name for kernel in kernel_parameters((HERE / "faults.cu").read_text()) for name in expand(kernel, ("true", "false"))
 )

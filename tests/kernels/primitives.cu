@@ -1,39 +1,6 @@
-// Primitives that the host emulates, one kernel each; test_host_primitives.py knows the right answers.
+// Kernels that test_gpu_launcher.py launches.
 /* The word __shared__ in a comment, and a second time: extern __shared__ nothing[]; */
-#include "parts.cuh"  // rewritten too
 #include "parts_table.cuh"
-
-// Two groups of lanes of one warp wait at different collectives at the same time.
-__global__ void two_groups(int* out) {
-    const unsigned int lane = threadIdx.x;
-    const unsigned int mask = lane % 2 == 0 ? 0x55555555u : 0xaaaaaaaau;
-    int sum = int(lane);
-    for (int step = 16; step > 1; step /= 2) {
-        sum += __shfl_xor_sync(mask, sum, step);
-    }
-    out[lane] = sum;
-}
-
-// Static shared memory of all forms, refilled for each block: a block must not see what the one before left.
-template <typename T, int rows>
-__global__ void static_memory(T* out, int* fresh) {
-    __shared__ T tile[rows][8 + 1];
-    __shared__ __align__(16) T line[rows];
-    __shared__ int count;
-    fresh[blockIdx.x * blockDim.x + threadIdx.x] = count == -1 && tile[0][0] != tile[0][0] && line[0] != line[0];
-    __syncthreads();
-    tile[threadIdx.x % rows][threadIdx.x / rows] = T(threadIdx.x);
-    if (threadIdx.x < rows) {
-        line[threadIdx.x] = T(100 * threadIdx.x);
-    }
-    if (threadIdx.x == 0) {
-        count = thirds[3];
-    }
-    __syncthreads();
-    const int other = blockDim.x - 1 - threadIdx.x;
-    out[blockIdx.x * blockDim.x + threadIdx.x] =
-        tile[other % rows][other / rows] + line[threadIdx.x % rows] + T(count) + tail_of_block(T(threadIdx.x) / T(2));
-}
 
 template <typename T>
 __global__ void dynamic_memory(T* out) {

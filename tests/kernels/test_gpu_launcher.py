@@ -48,7 +48,7 @@ def device(host, monkeypatch, tmp_path, compiled):
         return cupy_stand_in.compile_using_nvrtc(source, options, filename, name_expressions)
 
     cupy.cuda.compiler.compile_using_nvrtc = compile_using_nvrtc
-    for file in ("primitives.cu", "parts.cuh", "parts_table.cuh"):
+    for file in ("primitives.cu", "parts_table.cuh"):
         shutil.copy(HERE / file, tmp_path)
     described = launcher.describe(host.library("primitives")._library)
     monkeypatch.setattr(cache, "KERNELS", tmp_path)
@@ -171,6 +171,10 @@ def test_structs_are_passed_by_value(host):
     array = types.SimpleNamespace(data=types.SimpleNamespace(ptr=9))
     value = launcher._struct(dtype, [np.bool_(True), np.int32(-7), np.int64(2**40), array])
     assert (value.shape, value.item()) == ((), (True, -7, 2**40, 9))
+    out, numbers = np.zeros(6), (np.float32(0.1), np.float64(0.1))
+    given = np.bool_(True), np.int32(-7), np.int64(2**53 - 1), None
+    host.launch("primitives", "scalars", (), (1,), (1,), (out, *given, *numbers))
+    assert out.tolist() == [1, -7, 2**53 - 1, 1, *map(float, numbers)]
 
 
 def function(device, kernel="scale"):

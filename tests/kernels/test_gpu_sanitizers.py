@@ -31,8 +31,6 @@ EQUIVALENT = {
 BARRIERS = [(family, *barrier) for family in FAMILIES for barrier in sanitizers.barriers(family)]
 QUICK_BARRIERS = random.Random(turn()).sample([barrier for barrier in BARRIERS if barrier[0] == QUICK_FAMILY], 2)
 
-# Of one type of numbers, small, with rows longer than what is summed at once.
-
 
 def in_turn(values, variant, quick=((QUICK_FAMILY,),)):
     """Return parameters of a test of a variant, of which those are slow that are not quick or whose turn it is not."""

@@ -14,14 +14,20 @@ from trigraph.gpu import sums
 from trigraph.table import SYMBOLS
 
 
-@pytest.mark.parametrize("device", [0, 1])
+@pytest.mark.parametrize(("device", "sizes"), [(0, {"num_positions": 3000, "num_triplets": 3000}), (1, {})])
 @pytest.mark.parametrize("name", OPERATORS)
-def test_bits_of_gpu_host(cupy, name, device):
-    """The device of the arrays is entered, whichever is the current one; results are there, too."""
+def test_bits_of_gpu_host(cupy, name, device, sizes):
+    """The device of the arrays is entered, whichever is the current one; results are there, too.
+
+    With graphs that have been prepared, with and without long rows, a call waits for nothing: it can be captured.
+    """
     with cupy.cuda.Device(device):
-        values, on_device = moved_call(OPERATORS[name])
+        values, on_device = moved_call(OPERATORS[name], **sizes)
+        for graph in graphs_of(OPERATORS[name], on_device).values():
+            graph.prepare()
     expected = fields(OPERATORS[name], FUNCTIONS[name](**values, panel="gpu-host"))
-    found = fields(OPERATORS[name], FUNCTIONS[name](**on_device))
+    with capturing():
+        found = fields(OPERATORS[name], FUNCTIONS[name](**on_device))
     assert cupy.cuda.Device().id == 0
     with cupy.cuda.Device(device):
         for field, array in expected.items():
@@ -52,19 +58,6 @@ def test_a_graph_is_done_when_it_is_there(cupy, name):
         for graph in graphs.values():
             graph.prepare()
     call(op, {**on_device, **graphs})
-
-
-@pytest.mark.usefixtures("cupy")
-@pytest.mark.parametrize("name", OPERATORS)
-def test_calls_can_be_captured(name):
-    """With graphs that have been prepared, with and without long rows: a call waits for nothing."""
-    op = OPERATORS[name]
-    for sizes in ({}, {"num_positions": 3000, "num_triplets": 3000}):
-        _, on_device = moved_call(op, **sizes)
-        for graph in graphs_of(op, on_device).values():
-            graph.prepare()
-        with capturing():
-            call(op, on_device)
 
 
 @pytest.mark.usefixtures("cupy")

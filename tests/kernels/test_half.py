@@ -1,4 +1,4 @@
-"""Half precision in the CUDA kernels, run as gpu-host: what may be half, and what must be float32.
+"""Half precision in the CUDA kernels, run as gpu-host: what may be half, what must be float32, and how it is rounded.
 
 How far results are from the right ones is what `trigraph verify` tells (`verification/half.py`).
 """
@@ -6,8 +6,10 @@ How far results are from the right ones is what `trigraph verify` tells (`verifi
 import ml_dtypes
 import numpy as np
 import pytest
+from host_kernels import library
 from table_calls import OPS, call, draw, raises
 
+from trigraph.gpu.launcher import HostLibrary, runtime, using_host_library
 from trigraph.panels import FUNCTIONS
 from trigraph.table import OPERATORS
 
@@ -58,3 +60,25 @@ def test_outputs_of_the_callers(op):
         wrong = np.zeros(value.shape, np.float64)
         with pytest.raises(TypeError, match=rf"out\['{name}'\] has dtype float64; expected {value.dtype}"):
             call(op, values, panel="gpu-host", out={name: wrong})
+
+
+@pytest.mark.parametrize("kind", HALVES, ids=lambda kind: kind.name)
+def test_round(kind):
+    """The numbers themselves, those half way between two, and the neighbours of both; and any others."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        every = np.arange(1 << 16, dtype=np.uint16).view(kind)
+        bits = every.astype(np.float32).view(np.uint32).astype(np.int64)
+        half = 1 << (11 if kind == HALVES[0] else 15)
+        near = [bits + way * half + step for way in (0, 1, 2) for step in (-1, 0, 1)]
+        some = np.random.default_rng(0).integers(0, 1 << 32, 1 << 16)
+        small = np.arange(1 << 12, dtype=np.float32) * np.float32(2.0**-26)  # below float16's normal numbers
+        values = np.concatenate([*near, some]).astype(np.uint32).view(np.float32)
+        values = np.concatenate([values, small, -small])
+        expected = values.astype(kind)
+    got = np.empty(values.size, kind)
+    with using_host_library(HostLibrary(library("storage"))):
+        args = (values, got, np.int32(values.size))
+        runtime(values).launch("storage", "storage_round", (kind,), (-(-values.size // 256),), (256,), args)
+    nan = np.isnan(values)
+    assert np.isnan(got[nan].astype(np.float32)).all()
+    assert (got[~nan].view(np.uint16) == expected[~nan].view(np.uint16)).all()

@@ -21,7 +21,7 @@ COMMAND = [sys.executable, build.__file__]
     ],
 )
 def test_rewrite(declaration, rewritten):
-    """Other forms, and comments, are in primitives.cu, whose results have to be right."""
+    """Other forms are those of the package's kernels, whose results have to be right; comments are in primitives.cu."""
     assert rewrite_shared(declaration).startswith(rewritten)
 
 

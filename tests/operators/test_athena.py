@@ -2,10 +2,10 @@
 
 import math
 import re
-import subprocess
 from pathlib import Path
 
 import numpy as np
+import programs
 import pytest
 from click.testing import CliRunner
 from table_calls import assert_right
@@ -31,20 +31,18 @@ def program(tmp_path_factory):
     assert "-O3 -fopenmp -c src/" in command
     command = command.replace("-O3", "-O0 -fcheck=all -w").replace("-c src/", "src/").split()
     command += [PROGRAM, "-o", "program"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    programs.run(*command, cwd=folder)
     return folder / "program"
 
 
-def run(program, folder, case):
+def run(program, folder, case, status=0):
     """Run the program on a case, whose arrays have the Fortran shapes in C order, as golden vectors have them."""
     with open(folder / "case", "wb") as file:
         file.write(np.asarray(case["dims"][:4], np.int32).tobytes())
         for name in ARRAYS:
             array = case[name].reshape(len(case[name]), -1)
             file.write(np.asarray(array.shape, np.int32).tobytes() + array.tobytes(order="F"))
-    command = [program, folder / "case", folder / "results"]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+    return programs.run(program, folder / "case", folder / "results", status=status)
 
 
 def graph_of(case):
@@ -85,8 +83,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_program_agrees_with_the_formula(program, tmp_path, name):
     case = CASES[name]
-    done = run(program, tmp_path, case)
-    assert done.returncode == 0, done.stdout + done.stderr
+    run(program, tmp_path, case)
     found = np.fromfile(tmp_path / "results", np.float32)
     names = {"grad_kernel": "up_kernel", "grad_message": "up_agg"} | {n: n for n in ("features", "coords", "params")}
     given = {n: case[name].T.copy() for n, name in names.items()}
@@ -130,6 +127,5 @@ REFUSED = {
 
 @pytest.mark.parametrize("message", REFUSED)
 def test_wrong_arguments_are_named(program, tmp_path, message):
-    done = run(program, tmp_path, CASES["permuted edges"] | REFUSED[message])
-    assert done.returncode == 1
+    done = run(program, tmp_path, CASES["permuted edges"] | REFUSED[message], status=1)
     assert f"ERROR STOP {message}\n" in done.stderr

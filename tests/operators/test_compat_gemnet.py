@@ -2,11 +2,9 @@
 
 import numpy as np
 import pytest
-from padded_gemnet import ATOMS, EDGES, EMB_IN, EMB_OUT, INTERM, RADIAL, SPHERICAL, VECTORS, Padded, vectors
+from padded_gemnet import EDGES, EMB_IN, EMB_OUT, INTERM, RADIAL, SPHERICAL, VECTORS, Padded, vectors
 from table_calls import CPU_PANELS
 
-import trigraph
-from trigraph import Segments
 from trigraph.compat.gemnet import basis_embedding, interaction_bilinear
 
 
@@ -40,21 +38,6 @@ def test_golden(name, panel):
         close(got, z["out_sph_W1_per_triplet"])
 
 
-@pytest.mark.parametrize(("dtype", "index", "eps"), [(np.float64, np.int32, 1e-13), (np.float32, np.int64, 1e-5)])
-@pytest.mark.parametrize("panel", CPU_PANELS)
-def test_sums(panel, dtype, index, eps):
-    """Into edges, and into atoms, those of the operators over lists; how arrays are padded golden vectors show."""
-    for seed in range(5):
-        case = Padded(dtype, index, seed)
-        rad_W1 = trigraph.basis_embedding_spherical_fwd(case.rad_basis, case.weight, panel=panel)
-        segments = Segments(case.outer, EDGES), Segments(case.atom, ATOMS)
-        for atoms, more in (({}, ()), (case.atoms, (case.atom, case.number, ATOMS))):
-            basis = basis_embedding(case.weight, case.rad_basis, case.sph_basis, panel=panel, **case.lists, **atoms)
-            got = interaction_bilinear(case.dense, basis, case.m, case.outer, case.inner, *more, panel=panel)
-            given = (rad_W1, case.sph_basis, case.m, case.dense, segments[0], segments[1] if atoms else None)
-            close(got, trigraph.interaction_bilinear_fwd(*given, panel=panel), eps)
-
-
 @pytest.mark.parametrize("edges", [0, 4])
 @pytest.mark.parametrize("panel", CPU_PANELS)
 def test_empty_lists(panel, edges):
@@ -74,18 +57,11 @@ def test_empty_lists(panel, edges):
 
 def test_slots_nobody_fills_are_zero():
     """A NaN in one slot of an edge stays with that edge."""
-    case = Padded()
+    case = Padded(np.float32, np.int32)
     case.sph_basis[case.outer == 3] = np.nan
     basis = basis_embedding(case.weight, case.rad_basis, case.sph_basis, panel="pyref", **case.lists)
     got = interaction_bilinear(case.dense, basis, case.m, case.outer, case.inner, panel="pyref")
     assert np.array_equal(np.isnan(got).any(axis=1), np.arange(EDGES) == 3)
-
-
-def changed(name, change):
-    """A case with one attribute changed, and the arguments of its two calls."""
-    case = Padded()
-    setattr(case, name, change(getattr(case, name)))
-    return case
 
 
 BAD_BASIS = [
@@ -103,23 +79,27 @@ BAD_BASIS = [
 
 @pytest.mark.parametrize(("name", "change", "error", "text"), BAD_BASIS)
 def test_bad_basis(name, change, error, text):
-    case = changed(name, change)
+    case = Padded()
+    setattr(case, name, change(getattr(case, name)))
     with pytest.raises(error, match=text) as caught:
         basis_embedding(case.weight, case.rad_basis, case.sph_basis, panel="pyref", **case.lists, **case.atoms)
     assert str(caught.value).startswith("basis_embedding")
 
 
-def test_what_is_given_must_fit():
-    case, three = Padded(), "weight, rad_basis, sph_basis"
-    weight, rad_basis, sph_basis = (getattr(case, n) for n in three.split(", "))
-    with pytest.raises(ValueError, match="idx_sph_inner is given, but sph_basis is None; expected both or none"):
-        basis_embedding(weight, rad_basis, idx_sph_inner=case.inner)
-    with pytest.raises(ValueError, match="idx_rad_inner and sph_basis are given; expected idx_sph_inner, too"):
-        basis_embedding(weight, rad_basis, sph_basis, idx_sph_outer=case.outer, **case.atoms)
-    with pytest.raises(ValueError, match="for a sph_basis without idx_sph_inner"):
-        basis_embedding(case.radial, rad_basis, sph_basis, idx_sph_outer=case.outer)
-    with pytest.raises(TypeError, match="num_atoms is a NoneType; expected an int"):
-        basis_embedding(weight, rad_basis, **{**case.atoms, "num_atoms": None})
+ABSENT = [
+    ({"sph_basis": None}, ValueError, "idx_sph_inner is given, but sph_basis is None; expected both or none"),
+    ({"idx_sph_inner": None}, ValueError, "idx_rad_inner and sph_basis are given; expected idx_sph_inner, too"),
+    ({"idx_sph_inner": None, "weight": Padded().radial}, ValueError, "for a sph_basis without idx_sph_inner"),
+    ({"num_atoms": None}, TypeError, "num_atoms is a NoneType; expected an int"),
+]
+
+
+@pytest.mark.parametrize(("changes", "error", "text"), ABSENT)
+def test_what_is_given_must_fit(changes, error, text):
+    case = Padded()
+    given = {n: getattr(case, n) for n in ("weight", "rad_basis", "sph_basis")} | case.lists | case.atoms
+    with pytest.raises(error, match=text):
+        basis_embedding(**given | changes)
 
 
 BAD_BILINEAR = [

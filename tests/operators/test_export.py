@@ -3,13 +3,13 @@
 import ctypes
 import itertools
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from programs import run
 
 import trigraph
 from trigraph import cli
@@ -38,8 +38,7 @@ def library(folder):
     options = ["--buildtype=plain", "-Dfortran_args=-O0 -w"]
     meson = [sys.executable, "-m", "mesonbuild.mesonmain"]
     for command in ([*meson, "setup", *options, build_folder, folder], [*meson, "compile", "-C", build_folder]):
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
+        run(*command)
     return ctypes.CDLL(str(next(p for p in build_folder.glob("libtrigraph.*") if p.is_file())))
 
 
@@ -132,4 +131,4 @@ def test_compilers_of_c_take_the_header(folder, tmp_path):
         )
         flags = ["-Wall", "-Werror", "-Wno-address", "-fsyntax-only", f"-I{folder / 'include'}"]
         command = ["cc" if end == "c" else "c++", *flags, tmp_path / f"a.{end}"]
-        subprocess.run(command, check=True)
+        run(*command)

@@ -168,22 +168,6 @@ def test_refused_memory(blocks: Blocks, monkeypatch: pytest.MonkeyPatch) -> None
     del free
     in_use = blocks.blocks[0]
 
-    def refuse(*_: object, **__: object) -> None:
-        raise OSError(errno.ENOMEM, "Cannot allocate memory")
-
-    with monkeypatch.context() as patch:
-        patch.setattr(memory.mmap, "mmap", refuse)
-        with pytest.raises(MemoryError, match=rf"^the system has no {2 * LEAST} bytes for a result: Cannot allocate"):
-            blocks.empty((2 * LEAST,), np.dtype(np.int8))
-    assert blocks.blocks == [in_use]  # free memory was given back, used memory is known still
-    del used
-    again = blocks.empty(LARGE, np.dtype(np.float32))
-    assert blocks.blocks[0][0] is in_use[0]
-    assert not again.flags.owndata
-
-
-def test_free_memory_is_given_back_before_a_result_is_refused(blocks: Blocks, monkeypatch: pytest.MonkeyPatch) -> None:
-    blocks.empty((3 * LEAST,), np.dtype(np.int8))
     make = memory.mmap.mmap
 
     def scarce(*args: object, **keywords: object) -> object:
@@ -192,6 +176,14 @@ def test_free_memory_is_given_back_before_a_result_is_refused(blocks: Blocks, mo
         return make(*args, **keywords)
 
     monkeypatch.setattr(memory.mmap, "mmap", scarce)
+    with pytest.raises(MemoryError, match=rf"^the system has no {2 * LEAST} bytes for a result: Cannot allocate"):
+        blocks.empty((2 * LEAST,), np.dtype(np.int8))
+    assert blocks.blocks == [in_use]  # free memory was given back, used memory is known still
+    del used
+    again = blocks.empty(LARGE, np.dtype(np.float32))
+    assert blocks.blocks[0][0] is in_use[0]
+    assert not again.flags.owndata
+    del again  # what is free is given back before a result is refused
     assert not blocks.empty((2 * LEAST,), np.dtype(np.int8)).flags.owndata
 
 

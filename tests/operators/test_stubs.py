@@ -4,12 +4,12 @@ import ast
 import inspect
 import json
 import re
-import subprocess
 import sys
 from importlib.resources import files
 from importlib.util import find_spec
 
 import pytest
+from programs import run
 
 import trigraph
 from trigraph.table import OPERATORS, result_type
@@ -89,8 +89,8 @@ from trigraph.distributed.functions import FUNCTIONS
 {inspect.getsource(described)}
 print(json.dumps(described(FUNCTIONS)))
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=120)
-    assert_same_functions(stub("distributed/__init__.pyi"), json.loads(done.stdout))
+    printed = run(sys.executable, "-c", script).stdout
+    assert_same_functions(stub("distributed/__init__.pyi"), json.loads(printed))
 
 
 def test_the_stub_says_what_the_package_is():
@@ -119,9 +119,7 @@ def test_mypy_reads_the_stubs(tmp_path):
     (tmp_path / "good.py").write_text(GOOD)
     (tmp_path / "bad.py").write_text(GOOD + "".join(f"{line}\n" for line in BAD))
     command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary"]
-    done = subprocess.run(
-        [*command, "good.py", "bad.py"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120
-    )
+    done = run(*command, "good.py", "bad.py", cwd=tmp_path, status=1)
     found = re.findall(r"^(\w+)\.py:(\d+): error: .*\[([\w-]+)\]$", done.stdout, re.MULTILINE)
     first = len(GOOD.splitlines()) + 1
     expected = [("bad", str(first + i), code) for i, code in enumerate(BAD.values())]

@@ -1,6 +1,6 @@
 """`check_derivatives` passes right functions, finds wrong ones, and has a verdict on calls that go wrong.
 
-What it must find of torch's functions is in test_field.py.
+What it must pass, and find, of torch's functions is in test_field.py.
 """
 
 import contextlib
@@ -136,23 +136,6 @@ def test_right_functions_of_numpy():
 torch_only = pytest.mark.skipif("not __import__('importlib').util.find_spec('torch')", reason="needs torch")
 
 
-def right_functions():
-    pytest.importorskip("torch")
-    from right_functions import ONCE, RIGHT
-
-    return [(name, *found, 2) for name, found in RIGHT.items()] + [(n, *found, 1) for n, found in ONCE.items()]
-
-
-@torch_only
-@pytest.mark.parametrize("seeds", [1, pytest.param(20, marks=pytest.mark.slow)])
-def test_no_false_alarm(seeds):
-    """With one seed without a model, which is slow."""
-    for name, function, inputs, order in right_functions():
-        for seed in range(0 if seeds == 1 and name.endswith("DimeNet++") else seeds):
-            result = check_derivatives(function, inputs(seed), framework="torch", order=order, seed=seed, raises=False)
-            assert result.passed, f"{name}, seed {seed}\n{result}"
-
-
 @torch_only
 def test_gradients_that_are_right_in_company_alone():
     import torch
@@ -233,12 +216,6 @@ def test_right_functions_of_jax(jax):
 
 def test_mistakes_in_jax(jax):
     @jax.custom_vjp
-    def sine(x):
-        return jax.numpy.sin(x)
-
-    sine.defvjp(lambda x: (sine(x), x), lambda x, g: (g * jax.numpy.cos(x) * (1 + 1e-5),))
-
-    @jax.custom_vjp
     def exponential(x):
         return jax.numpy.exp(x)
 
@@ -246,7 +223,6 @@ def test_mistakes_in_jax(jax):
     mask = jax.numpy.array([1.0, 0.0])
     x = jax.numpy.asarray(X[:2])
     for function, kind, order in (
-        (sine, "differences", 1),
         (exponential, "differences", 2),
         (lambda x: jax.lax.stop_gradient(x) * x, "differences", 1),
         (lambda x: mask @ x, "nan", 0),

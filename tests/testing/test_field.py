@@ -1,11 +1,120 @@
-"""Mistakes that people have made (`verification/field/`): each is found by the check it names, its twin passes."""
+"""Right functions of torch pass whatever the seed; mistakes that people have made are found by the check they name.
 
+Those are in `verification/field/`.
+"""
+
+import functools
+
+import numpy as np
 import pytest
 
-pytest.importorskip("torch")
+torch = pytest.importorskip("torch")
 
-from trigraph.testing import check_derivatives
-from trigraph.verification.field import FIELD, TEXTBOOK
+import trigraph.torch  # noqa: E402
+from trigraph import CSC  # noqa: E402
+from trigraph.testing import check_derivatives  # noqa: E402
+from trigraph.torch.nn import DimeNetPlusPlus  # noqa: E402
+from trigraph.verification.field import FIELD, TEXTBOOK  # noqa: E402
+
+SMALL, LARGE = 1e-8, 1e8
+
+
+def normal(seed, *shape):
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def drawn(*shape):
+    """Return what makes one input of a shape from a seed."""
+    return lambda seed: (normal(seed, *shape),)
+
+
+def network(activation):
+    return lambda x, w, v: activation(activation(x @ w) @ v)
+
+
+def layers(seed):
+    return normal(seed, 3, 4), normal(seed + 1000, 4, 5), normal(seed + 2000, 5, 2)
+
+
+def attention(x, weights):
+    graph = CSC.from_coo(np.array([0, 1, 2, 2, 1]), np.array([1, 0, 0, 1, 1]), 3, 3)
+    return trigraph.torch.mha_gat_n2n(x, x, weights, graph, num_heads=2).output_embedding
+
+
+def atoms(seed):
+    start = torch.tensor([[0.0, 0, 0], [1.1, 0, 0], [0.2, 1.2, 0]], dtype=torch.float64)
+    return (start + 0.1 * normal(seed, 3, 3),)
+
+
+@functools.cache
+def dimenet():
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = DimeNetPlusPlus(4, 1, 1, 4, 2, 2, 2, 2, cutoff=3.0).double()
+        for parameter in model.parameters():  # the last layer is zero at first
+            parameter.data += 0.1 * torch.randn_like(parameter)
+    return model.requires_grad_(False)
+
+
+def energy(positions):
+    return dimenet()(torch.tensor([1, 6, 8]), positions).sum()
+
+
+def forces(positions):
+    return -torch.autograd.grad(energy(positions), positions, create_graph=True)[0]
+
+
+# Names, functions, and what makes their inputs from a seed.
+RIGHT = {
+    "silu network": (network(torch.nn.functional.silu), layers),
+    "relu network": (network(torch.relu), layers),
+    "softmax": (lambda x: x.softmax(-1), drawn(3, 4)),
+    "masked softmax": (lambda x: x.masked_fill(torch.eye(3, dtype=torch.bool), -torch.inf).softmax(-1), drawn(3, 3)),
+    "norm": (lambda x: x.norm(dim=-1), drawn(3, 3)),
+    "norm of layers": (lambda x: torch.nn.functional.layer_norm(x, (4,)), drawn(3, 4)),
+    "norm of a batch": (lambda x: (x - x.mean(0)) / ((x - x.mean(0)).square().mean(0) + 1e-5).sqrt(), drawn(5, 2)),
+    "einsum": (lambda a, b: torch.einsum("ij,jk->ik", a, b), lambda s: (normal(s, 2, 3), normal(s + 1, 3, 2))),
+    "large": (lambda x: torch.exp(SMALL * x), lambda s: (LARGE * normal(s, 4),)),
+    "small": (lambda x: torch.exp(LARGE * x), lambda s: (SMALL * normal(s, 4),)),
+    "large results": (lambda x: LARGE * torch.exp(x), drawn(4)),
+    "waves": (lambda x: torch.sin(100 * x), drawn(4)),
+    "steep": (lambda x: torch.exp(20 * x), drawn(4)),
+    "near zero": (lambda x: torch.log1p(x), lambda s: (1e-9 * normal(s, 4).abs(),)),
+    "linear": (lambda x: 3 * x.sum(0), drawn(3, 2)),
+    "quadratic": (lambda x: (x * x.flip(0)).sum(), drawn(5)),
+    "cumsum": (lambda x: x.sin().cumsum(0), drawn(6)),
+    "sort": (lambda x: x.sort()[0] ** 2, drawn(6)),
+    "steps": (lambda x: x.floor() * x, drawn(6)),
+    "solve": (lambda a, b: torch.linalg.solve(a, b), lambda s: (normal(s, 3, 3), normal(s + 1, 3))),
+    "eigenvalues": (lambda a: torch.linalg.eigvalsh(a + a.T), drawn(3, 3)),
+    "maximum": (lambda x: x.amax(0), drawn(4, 2)),
+    "integers beside": (lambda x, i: x[i].sin(), lambda s: (normal(s, 3, 2), torch.tensor([0, 2, 2]))),
+    "tuple": (lambda x: (x.sin(), x.argmax(), x.sum()), drawn(4)),
+    "scalars": (lambda a, b: a.sin() * b.exp(), lambda s: (normal(s), normal(s + 1))),
+    "empty beside": (lambda x, e: x.sin().sum() + e.sum(), lambda s: (normal(s, 3), normal(s, 0, 2))),
+    "float32 given": (lambda x: x.tanh(), lambda s: (normal(s, 3, 2).float(),)),
+    "unused input": (lambda x, y: x.sin(), lambda s: (normal(s, 3), normal(s + 1, 3))),
+    "zeros": (lambda x: (x**2 + x).sum(0), lambda s: (torch.zeros(2, 3, dtype=torch.float64),)),
+    "cholesky": (lambda x: torch.linalg.cholesky(x @ x.T + torch.eye(3, dtype=x.dtype)), drawn(3, 3)),
+    "sizes apart": (lambda x: x.square().sum(-1).sqrt(), lambda s: (normal(s, 2, 3) * torch.tensor([1e-6, 1.0, 1e6]),)),
+    "energy of DimeNet++": (energy, atoms),
+    "mha_gat_n2n": (attention, lambda s: (normal(s, 3, 4), normal(s + 1, 8))),
+}
+# What differentiates itself: its first derivative is a second one already, and an operator has no third.
+ONCE = {"forces of DimeNet++": (forces, atoms)}
+
+
+@pytest.mark.parametrize("seeds", [1, pytest.param(20, marks=pytest.mark.slow)])
+def test_no_false_alarm(seeds):
+    """With one seed without a model, which is slow."""
+    for (name, (function, inputs)), order in [*((f, 2) for f in RIGHT.items()), *((f, 1) for f in ONCE.items())]:
+        for seed in range(0 if seeds == 1 and name.endswith("DimeNet++") else seeds):
+            result = check_derivatives(function, inputs(seed), framework="torch", order=order, seed=seed, raises=False)
+            assert result.passed, f"{name}, seed {seed}\n{result}"
+
+
+# Mistakes
+
 
 ENTRIES = [pytest.param(entry, id=entry.name) for entry in (*TEXTBOOK, *FIELD)]
 

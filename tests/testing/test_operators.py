@@ -1,12 +1,12 @@
 """Operators that others have written: `trigraph.verify`, forwards of torch and JAX, and the fixtures for pytest."""
 
 import os
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from programs import run
 from raising import raising
 
 import trigraph
@@ -103,10 +103,7 @@ def test_bad_arguments():
 def test_command(arguments, status, words, forwards):
     command = [sys.executable, "-m", "trigraph", "verify", "--operator", "agg_weighted_n2n", "--where", "op=sum"]
     command += ["--dtype", "float64"]
-    done = subprocess.run(
-        [*command, "--implementation", *arguments], cwd=EXAMPLES, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == status, done.stdout + done.stderr
+    done = run(*command, "--implementation", *arguments, cwd=EXAMPLES, status=status)
     assert words in done.stdout + done.stderr
 
 

@@ -6,12 +6,12 @@ import os
 import re
 import runpy
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from programs import run
 
 import trigraph
 from trigraph.table import OPERATORS
@@ -33,22 +33,11 @@ def blocks(page, language):
     return re.findall(rf"^```{language}\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL)
 
 
-def run(*command, cwd, **keywords):
-    """Run a command with this environment's programs first; its output."""
+def shell(commands, cwd):
+    """Run commands with this environment's programs first; return what they print."""
     path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     own = {name: value for name, value in os.environ.items() if name != "COLUMNS"}  # pytest-xdist sets it
-    done = subprocess.run(
-        [str(c) for c in command],
-        cwd=cwd,
-        env={**own, "PATH": path},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-        **keywords,
-    )
-    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-    return done.stdout
+    return run("bash", "-e", "-c", commands, cwd=cwd, env={**own, "PATH": path}).stdout
 
 
 def test_every_folder_of_tests_is_described():
@@ -96,21 +85,21 @@ def test_links(page):
 @pytest.mark.slow
 def test_verifying_an_implementation():
     right, wrong, forward, *_ = blocks(ROOT / "docs" / "implementation.md", "sh")
-    printed = run("bash", "-e", "-c", right, cwd=ROOT / "examples")
+    printed = shell(right, ROOT / "examples")
     assert "✓ my_gno:gno_kernel_bwd" in printed
     assert re.search(r"^\d+ checks passed, 0 failed$", printed, re.MULTILINE)
-    printed = run("bash", "-e", "-c", wrong, cwd=ROOT / "examples")
+    printed = shell(wrong, ROOT / "examples")
     assert "✗ my_gno:forgets_the_mask" in printed
     for kind in ("accuracy", "adjoint", "differences", "golden"):
         assert f"✗ gno_kernel_bwd in my_gno:forgets_the_mask: {kind}" in printed
     assert not re.search("^0 checks passed", printed, re.MULTILINE)
-    printed = run("bash", "-e", "-c", forward, cwd=ROOT / "examples")
+    printed = shell(forward, ROOT / "examples")
     assert "✗ agg_weighted_n2n_bwd in torch_forwards:forgets_the_weights: accuracy of edge_weight" in printed
 
 
 def test_verifying_a_calculator(tmp_path):
     (commands,) = blocks(ROOT / "docs" / "calculators.md", "sh")
-    printed = run("bash", "-e", "-c", commands, cwd=tmp_path)
+    printed = shell(commands, tmp_path)
     assert re.search(r"failed: energy jumps by .* at 5\.87", printed, re.DOTALL)
     assert re.search(r"^\d+ checks passed, 2 failed, 1 not offered$", printed, re.MULTILINE)
 
@@ -124,7 +113,7 @@ def test_verifying_a_calculator(tmp_path):
 def test_the_fortran_program(tmp_path):
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     (commands,) = blocks(ROOT / "docs" / "fortran.md", "sh")
-    printed = run("bash", "-e", "-c", commands, cwd=tmp_path)
+    printed = shell(commands, tmp_path)
     fast, gradient = (float(line.rsplit(":")[1]) for line in printed.splitlines()[-2:])
     assert fast < 1e-14
     assert gradient < 1e-14

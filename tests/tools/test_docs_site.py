@@ -2,11 +2,11 @@
 
 import html
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from programs import run
 
 import trigraph
 from trigraph.table import DEFINITIONS, OPERATORS
@@ -23,14 +23,7 @@ from tables import TUTORIALS  # noqa: E402
 def site(tmp_path_factory):
     folder = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-E", "-d", folder / "trees"]
-    done = subprocess.run(
-        [*command, "-b", "html", ROOT / "docs", folder / "html"],
-        capture_output=True,
-        text=True,
-        timeout=400,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
+    run(*command, "-b", "html", ROOT / "docs", folder / "html")
     return folder / "html"
 
 

@@ -3,11 +3,11 @@
 import os
 import platform
 import shutil
-import subprocess
 import sys
 import venv
 from pathlib import Path
 
+import programs
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -26,11 +26,7 @@ def run(*command, cwd=None, path=None, **variables):
     environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "VIRTUAL_ENV"))} | variables
     if path is not None:
         environment["PATH"] = f"{path}{os.pathsep}{environment['PATH']}"
-    done = subprocess.run(
-        [str(c) for c in command], cwd=cwd, env=environment, capture_output=True, text=True, timeout=1500, check=False
-    )
-    assert done.returncode == 0, f"{command}:\n{done.stdout}\n{done.stderr}"
-    return done.stdout
+    return programs.run(*command, cwd=cwd, env=environment, timeout=1500).stdout
 
 
 @pytest.fixture(scope="module")

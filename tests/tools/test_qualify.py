@@ -1,5 +1,6 @@
-"""`trigraph qualify`, rehearsed on gpu-host: every stage, what crashes, hangs or is missing, and deadlines."""
+"""`trigraph qualify`, rehearsed on gpu-host: every stage, what crashes, hangs or is missing, deadlines, stand-ins."""
 
+import contextlib
 import importlib.util
 import json
 import os
@@ -11,26 +12,32 @@ import sys
 import tarfile
 import threading
 import time
+import types
 import venv
 import zipfile
 from pathlib import Path
 
+import cupy_stand_in
 import numpy as np
 import pytest
 from click.testing import CliRunner
+from cupy_stand_in import asarray
+from programs import run
 
 from trigraph import environment
 from trigraph.benchmarks.measure import relative_error
-from trigraph.benchmarks.qualify import driver, summary
+from trigraph.benchmarks.qualify import cases, driver, summary
 from trigraph.benchmarks.qualify.part import Notes, read
 from trigraph.benchmarks.qualify.place import Device, Rehearsal
-from trigraph.benchmarks.qualify.stages import bench, sanitizer
+from trigraph.benchmarks.qualify.stages import bench, checks, sanitizer
+from trigraph.benchmarks.qualify.stages import torch as torch_stage
 from trigraph.benchmarks.qualify.stages.environment import GATHER
 from trigraph.benchmarks.qualify.workloads import WORKLOADS, indexed, sizes_at
 from trigraph.cli import main
+from trigraph.table import OPERATORS
+from trigraph.verification import tolerances
 
 ROOT = Path(__file__).parents[2]
-TOOL = ROOT / "tools" / "qualify_kit"
 # It runs the command behind its options, which begins with this interpreter, and says what the real one says.
 SANITIZER = f"""#!{sys.executable}
 import subprocess, sys
@@ -254,9 +261,7 @@ def test_kit(tmp_path):
     """It is small, and runs where there are NumPy and SciPy besides, without an index; here as a rehearsal."""
     name = f"python{sys.version_info.major}.{sys.version_info.minor}"
     shutil.copytree(ROOT, tmp_path / "source", ignore=shutil.ignore_patterns(".venv", "build", "dist", ".nox"))
-    subprocess.run(
-        ["make", "qualify-kit", f"KIT_PYTHON={name}"], cwd=tmp_path / "source", check=True, capture_output=True
-    )
+    run("make", "qualify-kit", f"KIT_PYTHON={name}", cwd=tmp_path / "source")
     archive = tmp_path / "source" / "dist" / "qualify-kit.tar"
     assert archive.stat().st_size < 64 * 2**20
     with tarfile.open(archive) as tar:
@@ -273,7 +278,7 @@ def test_kit(tmp_path):
     assert "CuPy is not installed" in done.stderr
     given["PYTHONPATH"] = str(script.parent / "lib")
     rehearse = [python, "-m", "trigraph", "qualify", "--rehearse", "--out", "out", "--deadline", "120"]
-    ran = subprocess.run(rehearse, env=given, cwd=tmp_path, capture_output=True, text=True, check=False)
+    ran = run(*rehearse, env=given, cwd=tmp_path)
     assert "**passed in part** on rehearsal on gpu-host" in ran.stdout, ran.stdout + ran.stderr
 
 
@@ -281,3 +286,98 @@ def test_the_gather_that_sets_the_ceiling_compiles():
     core = pytest.importorskip("cuda.core")
     program = core.Program(GATHER.read_text(), "c++", core.ProgramOptions(std="c++17", arch="sm_90"))
     assert b"gather_ceiling" in bytes(program.compile("cubin").code)
+
+
+# The checks by the lines that run on a device, with the stand-in for CuPy.
+
+NAMES = ("agg_weighted_n2n_bwd", "mha_gat_n2n_fwd", "agg_edge_to_edge_fwd", "interaction_bilinear_fwd")
+
+
+class Stream(cupy_stand_in.Stream):
+    """With a graph of the calls that it captured, which nothing replays."""
+
+    def __init__(self, non_blocking):
+        super().__init__()
+        assert non_blocking
+
+    def begin_capture(self):
+        self.captured = True
+
+    def end_capture(self):
+        self.captured = False
+        return types.SimpleNamespace(launch=lambda stream: None)
+
+
+@pytest.fixture
+def device(monkeypatch, tmp_path):
+    """The device, with what the stand-in for CuPy needs besides."""
+    cupy = cupy_stand_in.install(monkeypatch, tmp_path)
+    cupy.asnumpy = lambda array: np.asarray(array.get() if hasattr(array, "get") else array)
+    cupy.take = lambda array, index, axis: asarray(np.take(array.get(), index.get(), axis))
+    cupy.cuda.Stream = Stream
+    cupy.cuda.MemoryPool = lambda: types.SimpleNamespace(malloc=None)
+    cupy.cuda.using_allocator = lambda malloc: contextlib.nullcontext()
+    monkeypatch.setattr(
+        cupy_stand_in.Device, "synchronize", lambda self: cupy_stand_in.state.stream.synchronize(), False
+    )
+    monkeypatch.setattr(checks, "_names", lambda place, names=checks.EVERY_OPERATOR: [n for n in NAMES if n in names])
+    return Device()
+
+
+@pytest.mark.parametrize("check", ["poisoned", "views", "extremes"])
+def test_checks(device, check, tmp_path):
+    notes = Notes(tmp_path / "notes.json")
+    checks.run(check, device, notes)
+    lines = read(notes.path)
+    assert {line["passed"] for line in lines} == {True}, lines
+
+
+@pytest.mark.filterwarnings("ignore:.*CUDA is not available")
+@pytest.mark.parametrize("check", ["derivatives", "half precision", "layers"])
+def test_checks_of_torch(monkeypatch, check, tmp_path):
+    """As far as the stand-ins go: no streams, captures, compilation, or memory."""
+    torch_stand_in = pytest.importorskip("torch_stand_in")
+    cupy, _ = torch_stand_in.install(monkeypatch, tmp_path)
+    cupy.asnumpy = lambda array: np.asarray(array.get() if hasattr(array, "get") else array)
+    notes = Notes(tmp_path / "notes.json")
+    torch_stage.run(check, Device(), notes)
+    lines = read(notes.path)
+    assert {line["passed"] for line in lines} == {True}, lines
+    assert cupy_stand_in.state.launches > 0
+
+
+def test_extremes_are_judged_by_the_table():
+    """Numbers one rounding off pass, whatever error gpu-host's happen to have; a lost term does not."""
+    field = OPERATORS["agg_weighted_n2n_fwd"].fields[0]
+    right = np.linspace(1, 2, 32, dtype=np.float32)
+    exact, most = np.stack([right, 0 * right, right]), tolerances.accuracy(True, 20)
+    assert checks._as_good(field, np.nextafter(right, np.float32(3)), right, exact, most)
+    assert not checks._as_good(field, right * np.float32(1.001), right, exact, most)
+    assert not checks._as_good(field, np.where(right < 1.5, right, np.nan), right, exact, most)
+
+
+def test_a_capture_that_replays_nothing_is_found(device, tmp_path):
+    notes = Notes(tmp_path / "notes.json")
+    checks.run("capture", device, notes)
+    assert [line["passed"] for line in read(notes.path)] == [False] * len(NAMES)
+
+
+def test_memory_that_is_not_written_is_found(device, tmp_path, monkeypatch):
+    """A result that a call leaves as it was."""
+    real = checks.called
+
+    def leaves(op, values, panel, out=None):
+        found = real(op, values, panel, out)
+        first = next(iter(found))
+        return {**found, first: device.xp.empty(found[first].shape, found[first].dtype)}
+
+    monkeypatch.setattr(checks, "called", leaves)
+    notes = Notes(tmp_path / "notes.json")
+    checks.run("poisoned", device, notes)
+    assert False in {line["passed"] for line in read(notes.path)}
+
+
+@pytest.mark.parametrize("family", ["gno", "gat", "dimenet"])
+def test_sanitizer_cases(device, family):
+    """They run with arrays of a device, and their results are compared on the host."""
+    assert all(type(array) is np.ndarray for array in cases.run(family, device).values())

@@ -16,13 +16,17 @@ import trigraph.ase
 from trigraph.torch.nn import DimeNetPlusPlus, EnergyForcesStress
 
 
-@pytest.fixture
-def calculator():
+def potential():
     torch.manual_seed(1)
     model = DimeNetPlusPlus(
         8, 1, 1, 4, 2, 8, 3, 3, cutoff=4.0, num_output_layers=1, output_initializer="glorot_orthogonal"
     )
-    return trigraph.ase.Calculator(model.double())
+    return model.double()
+
+
+@pytest.fixture
+def calculator():
+    return trigraph.ase.Calculator(potential())
 
 
 def crystal():
@@ -74,15 +78,9 @@ def test_atoms_many_cells_away(pbc, calculator):
     atoms.positions[2, 0] += 2**18 * atoms.cell[0, 0]
     assert atoms.get_potential_energy() == pytest.approx(energy, rel=1e-8)
     np.testing.assert_allclose(atoms.get_forces(), forces, rtol=0, atol=1e-8 * np.abs(forces).max())
-    for away in (2**20, 2**31, 2**33):
-        atoms.positions[2, 0] += (away - 2**18) * atoms.cell[0, 0]
-        with pytest.raises(ValueError, match=r"positions\[2\] is .* cells from the origin along cell\[0\]; expected"):
-            atoms.get_potential_energy()
-        atoms.positions[2, 0] -= (away - 2**18) * atoms.cell[0, 0]
-    calculator.model.float()
-    atoms.positions[0, 0] = np.inf
-    with pytest.raises(ValueError, match=r"positions\[0\] is \[inf, .*; expected finite values"):
-        atoms.get_forces()
+    atoms.positions[2, 0] += 2**20 * atoms.cell[0, 0]
+    with pytest.raises(ValueError, match=r"positions\[2\] is .* cells from the origin along cell\[0\]; expected"):
+        atoms.get_potential_energy()
 
 
 def test_zeros_have_no_sign(calculator):
@@ -207,8 +205,7 @@ def test_bad_skin(calculator):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["water", "copper"])
-def test_long_dynamics(calculator, name):
+def test_long_dynamics(calculator):
     """Ten thousand steps with a skin: the total energy has no trend, and memory does not grow.
 
     Springs to the first positions keep atoms apart, which the random model would pull into one another.
@@ -216,11 +213,10 @@ def test_long_dynamics(calculator, name):
     with torch.no_grad():
         for block in calculator.model.output_blocks:
             block.lin.weight *= 0.02
-    atoms = molecule("H2O") if name == "water" else bulk("Cu", cubic=True)
-    if name == "water":
-        atoms.cell = [3.1] * 3
-        atoms = atoms.repeat(2)
-        atoms.pbc = True
+    atoms = molecule("H2O")
+    atoms.cell = [3.1] * 3
+    atoms = atoms.repeat(2)
+    atoms.pbc = True
     first = atoms.positions.copy()
 
     class Tethered(trigraph.ase.Calculator):
@@ -242,6 +238,6 @@ def test_long_dynamics(calculator, name):
     kinetic = atoms.get_kinetic_energy()
     trend = np.polyfit(np.arange(energies.size), energies, 1)[0] * energies.size
     grown = (memory[-1] - memory[1]) / 2**20
-    print(f"{name}: energy spread {np.ptp(energies):.2e} eV, trend {trend:.2e} eV, memory {grown:.1f} MiB")
+    print(f"energy spread {np.ptp(energies):.2e} eV, trend {trend:.2e} eV, memory {grown:.1f} MiB")
     assert abs(trend) <= 0.01 * kinetic
     assert grown <= 4

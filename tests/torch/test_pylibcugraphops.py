@@ -3,12 +3,12 @@
 import importlib
 import importlib.util
 import inspect
-import subprocess
 import sys
 import textwrap
 
 import numpy as np
 import pytest
+from programs import run
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("torch_geometric")
@@ -155,8 +155,7 @@ def test_an_unmodified_program(tmp_path):
         "print(pylibcugraphops.__version__, beside.WORD, sys.argv[1:], __name__, 'torch' in sys.modules)\n"
     )
     command = [sys.executable, "-m", "trigraph.compat", script, "--heads", "2"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
-    assert done.stdout == "24.12.0 beside ['--heads', '2'] __main__ False\n"
+    assert run(*command).stdout == "24.12.0 beside ['--heads', '2'] __main__ False\n"
 
 
 def test_install_refuses_another_package(monkeypatch):

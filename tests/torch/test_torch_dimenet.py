@@ -1,4 +1,7 @@
-"""The DimeNet++ of trigraph.torch.nn: PyG's numbers and parameters, exact derivatives, periodic cells, batches."""
+"""The DimeNet++ of trigraph.torch.nn: PyG's numbers and parameters, exact derivatives, cells, batches, training."""
+
+import copy
+import functools
 
 import numpy as np
 import pytest
@@ -7,6 +10,7 @@ from ase.build import bulk, fcc111
 from compiled_programs import compiled_whole
 from pyg_dimenet import SIZES
 from raising import raising
+from torch.utils.checkpoint import checkpoint
 
 from trigraph.torch.nn import DimeNetPlusPlus, InteractionBlock, RadialBasis
 from trigraph.torch.nn.activations import SiLU
@@ -55,17 +59,6 @@ def close(got, expected, tolerance):
     assert error <= tolerance, float(error)
 
 
-class Calling(torch.nn.Module):
-    """A function of a model as a module, for `torch.func.functional_call`."""
-
-    def __init__(self, model, function):
-        super().__init__()
-        self.model, self.function = model, function
-
-    def forward(self, *given):
-        return self.function(self.model, *given)
-
-
 def test_initial_parameters():
     """Scaled orthogonal weights, zero biases, zero output: as PyG's."""
     torch.manual_seed(5)
@@ -84,34 +77,27 @@ def test_initial_parameters():
 
 @pytest.mark.parametrize("periodic", [False, True])
 def test_forces_and_stress_are_derivatives(periodic):
-    """Central differences, in float64: h = eps^(1/3), so an error of order eps^(2/3) relative to the largest force."""
-    model = model_of()
+    """Central differences, in float64: h = eps^(1/3), so an error of order eps^(2/3) relative to the largest terms."""
+    model, h = model_of(), torch.finfo(torch.float64).eps ** (1 / 3)
     z, pos, cell, pbc = tensors_of(slab())
     cell, pbc = (cell, pbc) if periodic else (None, None)
     neighbors = model.neighbors(pos, cell=cell, pbc=pbc)
     found = model.energy_forces_stress(z, pos, cell=cell, neighbors=neighbors)
-    h = torch.finfo(torch.float64).eps ** (1 / 3)
-    scale = found.forces.abs().max()
-    for atom, axis in [(0, 0), (1, 2), (3, 1)]:
-        step = torch.zeros_like(pos)
-        step[atom, axis] = h
-        plus, minus = (model(z, pos + s, cell=cell, neighbors=neighbors) for s in (step, -step))
-        assert abs(-(plus - minus).item() / (2 * h) - found.forces[atom, axis]) <= 100 * h**2 * scale
-    assert found.forces.sum(dim=0).abs().max() <= 1e-12 * scale
-    if not periodic:
-        assert found.stress is None
-        return
-    volume = torch.linalg.det(cell).abs()
-    for a, b in [(0, 0), (2, 2), (0, 1), (1, 2)]:
-        strain = torch.zeros(3, 3, dtype=torch.float64)
-        strain[a, b] += h / 2
-        strain[b, a] += h / 2
-        plus, minus = (
-            model(z, pos @ m, cell=cell @ m, pbc=pbc) for m in (torch.eye(3) + strain, torch.eye(3) - strain)
-        )
-        difference = (plus - minus).item() / (2 * h) / volume
-        assert abs(difference - found.stress[0, a, b]) <= 100 * h**2 * found.stress.abs().max()
-    assert torch.equal(found.stress[0], found.stress[0].T)
+    moves, strain = (d / d.norm() for d in (torch.randn_like(pos), torch.randn(3, 3, dtype=torch.float64)))
+    strain = strain * periodic
+    terms = -found.forces * moves
+    if periodic:
+        terms = torch.cat([terms, torch.linalg.det(cell).abs() * found.stress[0] * strain])
+        assert torch.equal(found.stress[0], found.stress[0].T)
+
+    def energy(step):
+        changed = torch.eye(3, dtype=torch.float64) + step * (strain + strain.T) / 2
+        there = {"cell": cell @ changed if periodic else None, "neighbors": neighbors}
+        return model(z, (pos + step * moves) @ changed, **there).item()
+
+    assert (found.stress is None) != periodic
+    assert abs((energy(h) - energy(-h)) / (2 * h) - terms.sum()) <= 100 * h**2 * terms.abs().max()
+    assert found.forces.sum(dim=0).abs().max() <= 1e-12 * found.forces.abs().max()
 
 
 def test_a_force_loss_trains():
@@ -125,16 +111,16 @@ def test_a_force_loss_trains():
         energies = found.energy.sum() + (weights[2] * found.energies).sum()
         return energies + (weights[0] * found.forces).sum() + 100 * (weights[1] * found.stress).sum()
 
-    module, h = Calling(model, loss), 1e-5
-    parameters = dict(module.named_parameters())
-    direction = {n: torch.randn_like(p) for n, p in parameters.items()}
-    grads = torch.autograd.grad(module(), list(parameters.values()), allow_unused=True)
-    products = [g * d for g, d in zip(grads, direction.values(), strict=True) if g is not None]
+    parameters, values, h = list(model.parameters()), [], 1e-5
+    direction = [torch.randn_like(p) for p in parameters]
+    grads = torch.autograd.grad(loss(model), parameters, allow_unused=True)
+    products = [g * d for g, d in zip(grads, direction, strict=True) if g is not None]
     expected, scale = sum(p.sum() for p in products), sum(p.abs().sum() for p in products)
-    values = [
-        torch.func.functional_call(module, {n: p + step * direction[n] for n, p in parameters.items()}, ()).item()
-        for step in (h, -h)
-    ]
+    for step in (h, -2 * h):  # by optimizers, too, parameters are changed in place
+        with torch.no_grad():
+            for p, d in zip(parameters, direction, strict=True):
+                p += step * d
+        values.append(loss(model).item())
     # Error of the difference: h^2 times a third derivative, 1e-10 of the first ones' sum here, and eps / h of the loss.
     assert abs((values[0] - values[1]) / (2 * h) - expected) <= 1e-8 * scale
 
@@ -167,18 +153,6 @@ def test_cells_of_some_structures():
     found = model(z.repeat(2), pos.repeat(2, 1), batch, [cell, None])
     close(found, torch.stack([model(z, pos, cell=cell), model(z, pos)]), 1e-14)
     assert model(z[:0], pos[:0], batch[:0], []).shape == (0, 1)
-
-
-def test_a_repeated_slab_is_the_slab():
-    """Per atom, also where atoms meet images of their neighbours' neighbours and of themselves."""
-    model = model_of(cutoff=4.5)
-    single, repeated = (
-        model.energy_forces_stress(z, pos, cell=cell, pbc=pbc)
-        for z, pos, cell, pbc in map(tensors_of, (slab(), slab((2, 2, 1))))
-    )
-    close(repeated.energy, 4 * single.energy, 1e-13)
-    close(repeated.forces, single.forces.repeat(4, 1), 1e-12)
-    close(repeated.stress, single.stress, 1e-12)
 
 
 def test_isolated_atoms_and_empty_structures():
@@ -395,3 +369,75 @@ def test_layers_alone():
         RadialBasis(3, cutoff=float("inf"))
     with raising("TypeError: InteractionBlock: act is a int; expected a callable or the name of an activation"):
         InteractionBlock(12, 8, 4, 4, 3, 1, 2, 3)
+
+
+# What training programs do with models: ranks, checkpointing, averages of weights, optimizers that call a closure.
+
+NUMBERS = (5, 6, 4, 7)  # atoms of four structures
+
+
+class ForceLoss(torch.nn.Module):
+    """Mean over structures of the squared energies and forces of each: DistributedDataParallel wraps a forward."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, chosen):
+        z, pos = zip(*(cluster(NUMBERS[i], seed=i) for i in chosen), strict=True)
+        batch = torch.arange(len(chosen)).repeat_interleave(torch.tensor([NUMBERS[i] for i in chosen]))
+        found = self.model.energy_forces_stress(torch.cat(z), torch.cat(pos), batch, create_graph=True)
+        return (found.energy.square().sum() + found.forces.square().sum()) / len(chosen)
+
+
+def gradients_of(loss, chosen):
+    loss(chosen).backward()
+    return [p.grad for p in loss.parameters()]
+
+
+def rank_main(rank, folder):
+    torch.set_num_threads(1)
+    store = torch.distributed.FileStore(f"{folder}/store", 2)
+    torch.distributed.init_process_group("gloo", store=store, rank=rank, world_size=2)
+    loss = torch.nn.parallel.DistributedDataParallel(ForceLoss(model_of(**SMALL)))
+    torch.save(gradients_of(loss, (0, 1) if rank == 0 else (2, 3)), f"{folder}/{rank}.pt")
+    torch.distributed.destroy_process_group()
+
+
+def test_ranks_share_a_batch(tmp_path):
+    """The gradients of two ranks with half of the structures each are those of one process with all, to rounding."""
+    torch.multiprocessing.spawn(rank_main, (str(tmp_path),), nprocs=2)
+    expected = gradients_of(ForceLoss(model_of(**SMALL)), (0, 1, 2, 3))
+    for rank in range(2):
+        for got, whole in zip(torch.load(tmp_path / f"{rank}.pt"), expected, strict=True):
+            assert (got - whole).abs().max() <= 1000 * 2**-52 * whole.abs().max()
+
+
+def test_blocks_that_are_computed_again_in_the_backward():
+    loss = ForceLoss(model_of(**SMALL))
+    expected = gradients_of(copy.deepcopy(loss), (0, 1))
+    for block in loss.model.interaction_blocks:
+        block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
+    assert all(map(torch.equal, gradients_of(loss, (0, 1)), expected))
+
+
+def test_optimizers_and_averages_of_weights():
+    """L-BFGS decreases a loss of forces; an average of weights is a model, and so is a model with given weights."""
+    loss, (z, pos) = ForceLoss(model_of(**SMALL)), cluster(5)
+    average_of = torch.optim.swa_utils.get_ema_multi_avg_fn(0.5)
+    average = torch.optim.swa_utils.AveragedModel(loss.model, multi_avg_fn=average_of)
+    optimizer = torch.optim.LBFGS(loss.parameters(), max_iter=5, line_search_fn="strong_wolfe")
+
+    def closure():
+        optimizer.zero_grad()
+        value = loss((0, 1))
+        value.backward()
+        return value
+
+    before = optimizer.step(closure).item()
+    assert loss((0, 1)).item() < before
+    average.update_parameters(loss.model)  # the first update copies
+    expected = loss.model(z, pos)
+    assert torch.equal(average.module(z, pos), expected)
+    assert torch.equal(torch.func.functional_call(model_of(**SMALL), loss.model.state_dict(), (z, pos)), expected)
+    assert average.module.energy_forces_stress(z, pos).forces.isfinite().all()

@@ -1,11 +1,11 @@
 """The import of trigraph.torch in a new process: what it allows, what it loads, what the first call computes late."""
 
 import os
-import subprocess
 import sys
 import textwrap
 
 import pytest
+from programs import run
 
 torch = pytest.importorskip("torch")
 
@@ -20,9 +20,7 @@ LIBRARIES = """
 def lines_of(script):
     """Return the lines that a script prints in a process of its own."""
     script = "import sys\n" + textwrap.dedent(script) + textwrap.dedent(LIBRARIES)
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+    return run(sys.executable, "-c", script).stdout.splitlines()
 
 
 def check_libraries(line):

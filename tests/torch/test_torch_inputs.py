@@ -1,7 +1,10 @@
-"""trigraph.torch: memory of tensors, bad input, `out` and panels."""
+"""trigraph.torch: memory of tensors, bad input, `out`, and graphs in checkpoints."""
 
 import contextlib
+import copy
 import gc
+import pickle
+import pickletools
 import re
 import weakref
 
@@ -247,24 +250,15 @@ def test_graphs_are_built_from_tensors(index):
     assert ends[0][ordered.permutation.long()].tolist() == ordered.graph.src.tolist()
 
 
-def test_index_tensors_serve_for_segments():
-    rad, sph = torch.randn(4, 3, dtype=torch.float64), torch.randn(6, 2, dtype=torch.float64)
-    weight, index = torch.randn(3, 2, 5, dtype=torch.float64), torch.tensor([0, 3, 1, 1, 0, 2])
-    got = tt.basis_embedding_triplets(rad, weight, sph, index)
-    assert torch.equal(got, tt.basis_embedding_triplets(rad, weight, sph, Segments(index.numpy(), 4)))
-    with pytest.raises(
-        ValueError, match=r"basis_embedding_triplets_fwd: triplets: Segments: index\[1\] is 3; expected"
-    ):
-        tt.basis_embedding_triplets(rad[:3], weight, sph, index)
-
-
 def test_basis_embedding_chooses_its_form():
     rad, sph, index = torch.randn(4, 3), torch.randn(6, 2), torch.tensor([0, 3, 1, 1, 0, 2])
     weight = torch.randn(3, 2, 5)
     assert torch.equal(tt.basis_embedding(rad, weight[:, 0].T), tt.basis_embedding_radial(rad, weight[:, 0].T))
     assert torch.equal(tt.basis_embedding(rad, weight), tt.basis_embedding_spherical(rad, weight))
-    expected = tt.basis_embedding_triplets(rad, weight, sph, index)
-    assert torch.equal(tt.basis_embedding(rad, weight, sph, index), expected)
+    expected = tt.basis_embedding_triplets(rad, weight, sph, Segments(index.numpy(), 4))
+    assert torch.equal(tt.basis_embedding(rad, weight, sph, index), expected)  # index tensors serve for segments
+    with pytest.raises(ValueError, match=r"basis_embedding_triplets_fwd: triplets: Segments: index\[1\] is 3; expect"):
+        tt.basis_embedding_triplets(rad[:3], weight, sph, index)
     with pytest.raises(TypeError, match="basis_embedding: triplets is None, but sph_basis is given; expected both"):
         tt.basis_embedding(rad, weight, sph)
 
@@ -321,3 +315,74 @@ def test_an_index_tensor_whose_storage_was_released_is_refused():
         CSC.from_edge_index(edge_index)
     with pytest.raises(ValueError, match=text):  # where torch.func has wrapped it, too
         torch.func.grad(lambda x: (CSC.from_edge_index(edge_index.detach()), x.sum())[1])(torch.ones(2))
+
+
+# Checkpoints: safe loading stays as safe as torch's own, and graphs are checked as they are read.
+
+GRAPHS = {
+    "CSC": lambda: CSC(np.array([0, 2, 3]), np.array([0, 1, 1]), 3, np.array([1, 0, 1]), 2),
+    "EdgeGraph": lambda: EdgeGraph(np.array([0, 0, 1, 2]), np.array([1, 2, 0, 0]), 3),
+    "Segments": lambda: Segments(np.array([1, 0, 1], np.int32), 3),
+    "no edges": lambda: EdgeGraph(np.zeros(0, np.int32), np.zeros(0, np.int32), 3),
+}
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_graphs_in_checkpoints(name, tmp_path):
+    """And in pickles and copies."""
+    graph = GRAPHS[name]()
+    values = (graph, tt.GraphTensors.of(graph))
+    torch.save(values, tmp_path / "checkpoint.pt")
+    again = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    for value in (*again, *pickle.loads(pickle.dumps(values)), *copy.deepcopy(values)):
+        assert isinstance(value, (type(graph), tt.GraphTensors))
+        found = value.graph() if isinstance(value, tt.GraphTensors) else value
+        if found is value:
+            assert repr(found) == repr(graph)
+        made, expected = tt.GraphTensors.of(found), tt.GraphTensors.of(graph)
+        assert made.numbers == expected.numbers
+        for a, b in zip(made.tensors, expected.tensors, strict=True):
+            assert (a is None) == (b is None)
+            assert a is None or (a.dtype == b.dtype and torch.equal(a, b))
+    program = pickletools.genops(pickle.dumps(graph, torch.serialization.DEFAULT_PROTOCOL))
+    assert not any("numpy" in str(argument) for _, argument, _ in program)
+
+
+@pytest.mark.parametrize("load_in_inference_mode", [False, True])
+@pytest.mark.parametrize(("name", "place"), [("CSC", 1), ("EdgeGraph", 3), ("Segments", 0)])  # indices, src, index
+def test_checkpoints_of_impossible_graphs_are_refused(name, place, load_in_inference_mode, tmp_path):
+    """Nothing checks a graph's indices later: kernels would read whatever memory they point at."""
+    apart = tt.GraphTensors.of(GRAPHS[name]())
+    apart.tensors[place] = apart.tensors[place] + 1000
+    torch.save(apart, tmp_path / "apart.pt")
+    with (
+        torch.inference_mode(load_in_inference_mode),
+        pytest.raises(ValueError, match=r"is 100[01]; expected 0 <= |is not sorted"),
+    ):
+        torch.load(tmp_path / "apart.pt", weights_only=True)
+
+
+class Forged:
+    """What `torch.save` writes as a call of one of its own making."""
+
+    def __init__(self, *call):
+        self.call = call
+
+    def __reduce__(self):
+        return self.call
+
+
+def test_forged_checkpoints_are_refused(tmp_path):
+    """Safe loading calls what is allowed with any arguments."""
+    out_of_range = r"^CSC: indices\[0\] is 1000; expected 0 <= indices < num_src_nodes = 3"
+    make, (name, arguments) = GRAPHS["CSC"]().__reduce_ex__(torch.serialization.DEFAULT_PROTOCOL)
+    impossible = name, (arguments[0], arguments[1] + 1000, *arguments[2:])
+    apart = vars(tt.GraphTensors.of(GRAPHS["CSC"]()))
+    for value, kind, text in (
+        (Forged(make, impossible), ValueError, out_of_range),
+        (Forged(make, ("eval", ())), ValueError, "^rebuilt: type_name is 'eval'; expected one of CSC"),
+        (Forged(tt.GraphTensors, tuple(apart.values())), pickle.UnpicklingError, "GraphTensors"),
+    ):
+        torch.save(value, tmp_path / "forged.pt")
+        with pytest.raises(kind, match=text):
+            torch.load(tmp_path / "forged.pt", weights_only=True)

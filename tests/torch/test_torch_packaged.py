@@ -1,13 +1,13 @@
 """trigraph.torch.package_potential: a program in a file, for structures of any size, without its model's source."""
 
 import json
-import subprocess
 import sys
 
 import pytest
 import torch
 from compiled_programs import compiled_whole
-from test_torch_compiled import BATCHES, close, potential, structures
+from programs import run
+from test_torch_compiled import BATCHES, assert_same_results, close, potential, structures
 
 import trigraph.torch as tt
 from trigraph.torch.nn import Potential
@@ -34,23 +34,14 @@ def path(tmp_path_factory):
 def test_a_package_takes_structures_of_any_size(path, periodic):
     model, packaged = potential(), tt.load_potential(path)
     assert packaged.cutoff == model.cutoff
-    for seed, sizes in enumerate([*BATCHES, (2,), (0, 2), (27, 27)]):
-        z, pos, batch = structures(sizes, seed)
-        cell = 6.0 * torch.eye(3).double().repeat(len(sizes), 1, 1) if periodic else None
-        got = packaged.energy_forces_stress(z, pos, batch, cell)
-        expected = model.energy_forces_stress(z, pos, batch, cell)
-        assert (got.stress is None) == (not periodic)
-        for one, other in zip(got, expected, strict=True):
-            if other is not None:
-                close(one, other)
-        close(packaged(z, pos, batch, cell), model(z, pos, batch, cell))
+    assert_same_results(packaged, model, [*BATCHES, (2,), (0, 2), (27, 27)], periodic)
 
 
 def test_another_process_uses_a_package(path):
     pos = torch.tensor([[0.0, 0.0, 0.0], [1.2, 0.0, 0.0], [0.0, 1.3, 0.4]], dtype=torch.float64)
-    run = subprocess.run([sys.executable, "-c", FORCES, path], capture_output=True, text=True, check=True)
+    printed = run(sys.executable, "-c", FORCES, path).stdout
     expected = potential().energy_forces_stress(torch.tensor([6, 1, 8]), pos).forces
-    close(torch.tensor(json.loads(run.stdout), dtype=torch.float64), expected)
+    close(torch.tensor(json.loads(printed), dtype=torch.float64), expected)
 
 
 def test_what_a_package_refuses(path, tmp_path):

@@ -1,8 +1,8 @@
 """trigraph.torch in torch's programs: compiled, traced, exported, mapped, in mixed precision, in other processes."""
 
 import gc
-import threading
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -155,10 +155,7 @@ def forwards_and_backwards(positions, rest, graph):
     message = lambda p: tt.agg_weighted_n2n(p, None, graph).output_embedding  # noqa: E731
     with forward_ad.dual_level():
         along = forward_ad.unpack_dual(function(forward_ad.make_dual(positions, positions.cos()))).tangent
-    return (
-        along,
-        torch.func.vmap(message)(torch.stack([positions[:4], positions[1:5]])),
-    )
+    return along, torch.func.vmap(message)(torch.stack([positions[:4], positions[1:5]]))
 
 
 @compiled_whole
@@ -305,58 +302,32 @@ def test_an_exported_program_takes_graphs_of_any_size(packaged, tmp_path):
         assert got == (pytest.approx(expected, rel=180 * 2**-52) if packaged else expected)  # of at most 180 terms
 
 
-def test_graphs_taken_apart_and_put_together():
-    graphs = [
-        attention_graph(),
-        EdgeGraph(np.array([0, 0, 1, 2]), np.array([1, 2, 0, 0]), 3),
-        Segments(np.array([1, 0, 1]), 3),
-    ]
-    for graph in graphs:
-        apart = tt.GraphTensors.of(graph)
-        assert all(isinstance(t, torch.Tensor) for t in apart.tensors if t is not None)
-        again = apart.graph()
-        assert type(again) is type(graph)
-        assert again.kind == "torch"
-        assert repr(again).split(",")[0] == repr(graph).split(",")[0]
-    x, weights = attention_inputs()
-    apart = tt.GraphTensors.of(graphs[0])
-    again = tt.GraphTensors(apart.type_name, [t.clone() for t in apart.tensors], apart.numbers).graph()
-    assert attention(x, weights, again).item() == attention(x, weights, graphs[0]).item()
+def test_a_graph_of_tensors_is_refused_beside_arrays():
+    graph = tt.GraphTensors.of(attention_graph()).graph()
+    assert graph.kind == "torch"
     with pytest.raises(TypeError, match=r"graph holds torch\.Tensor; panel 'fortran' takes numpy\.ndarray"):
-        trigraph.agg_weighted_n2n_fwd(np.ones((4, 2)), None, again)
+        trigraph.agg_weighted_n2n_fwd(np.ones((4, 2)), None, graph)
 
 
 def test_threads_compute_the_same():
     x, weights = attention_inputs()
-    graph, found = attention_graph(), []
-    expected = torch.autograd.grad(attention(x, weights, graph), (x, weights))
 
-    def work():
-        for _ in range(20):
-            got = torch.autograd.grad(attention(x, weights, attention_graph()), (x, weights))
-            found.append(all(torch.equal(a, b) for a, b in zip(got, expected, strict=True)))
+    def work(_):
+        return torch.autograd.grad(attention(x, weights, attention_graph()), (x, weights))
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == [True] * 80
+    expected = work(0)
+    with ThreadPoolExecutor(4) as pool:
+        assert all(all(map(torch.equal, got, expected)) for got in pool.map(work, range(80)))
 
 
-def within(make_context):
-    """Return the function that does work within a context."""
-
-    def under(work):
-        with make_context():
-            work()
-
-    return under
+def among_fake_tensors(work):
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        work()
 
 
 UNDER = {
-    "fake tensors": within(lambda: FakeTensorMode(allow_non_fake_inputs=True)),
-    "inference mode": within(torch.inference_mode),
+    "fake tensors": among_fake_tensors,
+    "inference mode": lambda work: torch.inference_mode()(work)(),
     "make_fx": lambda work: make_fx(lambda x: (work(), x)[1], tracing_mode="fake", _allow_non_fake_inputs=True)(
         torch.ones(1)
     ),

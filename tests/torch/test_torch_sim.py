@@ -9,6 +9,7 @@ from ase.build import bulk, fcc111, molecule
 from ase.filters import FrechetCellFilter
 from ase.optimize import FIRE
 from raising import raising
+from test_ase import crystal, potential
 
 pytest.importorskip("torch_sim", reason="torch-sim is not installed: pip install 'trigraph[clients]'")
 import torch_sim
@@ -16,7 +17,7 @@ from torch_sim.models.interface import validate_model_outputs
 
 import trigraph.ase
 import trigraph.torch_sim
-from trigraph.torch.nn import DimeNetPlusPlus, EnergyForcesStress
+from trigraph.torch.nn import EnergyForcesStress
 
 # Of float64, for sums over edges and channels in the order of a batch and in that of one structure.
 ROUNDING = 2**-53 * 1e3
@@ -24,25 +25,15 @@ ROUNDING = 2**-53 * 1e3
 RELAXED = 1e3 * ROUNDING
 
 
-def potential():
-    torch.manual_seed(1)
-    model = DimeNetPlusPlus(
-        8, 1, 1, 4, 2, 8, 3, 3, cutoff=4.0, num_output_layers=1, output_initializer="glorot_orthogonal"
-    )
-    return model.double()
-
-
 @pytest.fixture
 def model():
     return trigraph.torch_sim.Model(potential(), per_atom_energies=True)
 
 
-def crystal():
+def sheared():
     """A crystal whose matrix of cell vectors is far from its transpose."""
-    atoms = bulk("Cu", cubic=True)
-    atoms.symbols[0] = "Au"
+    atoms = crystal()
     atoms.set_cell(np.array(atoms.cell) @ [[1.0, 0.3, 0.0], [0.0, 1.0, 0.2], [0.1, 0.0, 1.1]], scale_atoms=True)
-    atoms.rattle(0.1, seed=0)
     return atoms
 
 
@@ -75,7 +66,7 @@ def check_results(found, structures):
 
 @pytest.mark.parametrize(
     "structures",
-    [[crystal(), bulk("Au"), ethane(5.0), crystal().repeat((2, 1, 1))], [ethane(), molecule("H2O")]],
+    [[sheared(), bulk("Au"), ethane(5.0), sheared().repeat((2, 1, 1))], [ethane(), molecule("H2O")]],
     ids=["periodic", "free"],
 )
 def test_batch(structures, model):
@@ -122,7 +113,7 @@ def relaxed_with_cells(model, structures, number):
 
 def test_relaxation_of_cells(model):
     """Stresses move the vectors of each cell as in ASE, whose matrices of cells are the transposed ones."""
-    structures = [crystal(), crystal().repeat((2, 1, 1))]
+    structures = [sheared(), sheared().repeat((2, 1, 1))]
     structures[1].rattle(0.05, seed=1)
     state = relaxed_with_cells(model, structures, 10)
     for atoms, found in zip(structures, state.split(), strict=True):
@@ -136,7 +127,7 @@ def test_relaxation_of_cells(model):
 
 
 def test_what_is_asked_for(model):
-    state = torch_sim.initialize_state([crystal()], model.device, model.dtype)
+    state = torch_sim.initialize_state([sheared()], model.device, model.dtype)
     model.per_atom_energies = False
     assert list(model(state)) == ["energy", "forces", "stress"]
     model.compute_stress = False
@@ -149,7 +140,7 @@ def test_what_is_asked_for(model):
 
 def test_dtype_follows_the_parameters(model):
     assert (model.device, model.dtype) == (torch.device("cpu"), torch.float64)
-    state = torch_sim.initialize_state([crystal()], model.device, model.dtype)
+    state = torch_sim.initialize_state([sheared()], model.device, model.dtype)
     expected = model(state)
     model.float()
     assert model.dtype == torch.float32
@@ -172,8 +163,8 @@ def test_bad_input(model):
     with raising("TypeError: Model: model is a Linear; expected a torch.nn.Module with energy_forces_stress"):
         trigraph.torch_sim.Model(torch.nn.Linear(3, 1))
     with raising("TypeError: Model: state is a Atoms; expected a torch_sim.SimState or a dict"):
-        model(crystal())
-    state = torch_sim.initialize_state([crystal()], model.device, model.dtype)
+        model(sheared())
+    state = torch_sim.initialize_state([sheared()], model.device, model.dtype)
     given = {name: getattr(state, name) for name in ("positions", "cell", "pbc", "atomic_numbers")}
     with raising("ValueError: Model: state has no positions; expected positions, cell, pbc, atomic_numbers"):
         model({name: value for name, value in given.items() if name != "positions"})

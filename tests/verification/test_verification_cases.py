@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-from named_cases import BY_NAME, named
 
 from trigraph import pyref
 from trigraph.checks import bind_sizes, shape_of
@@ -17,6 +16,16 @@ from trigraph.verification.nonfinite import SPOILERS
 from trigraph.verification.real import build_real, real_inputs
 from trigraph.verification.run import HUB, LONGEST_HUB
 from trigraph.verification.subjects import panel
+
+BY_NAME = {d.name: d for d in DEFINITIONS}
+
+
+def named(name, variant_name, dtype="float64", **setting):
+    """Return a definition's case of a variant, the first one that has the setting."""
+    found = [
+        v for v in cases.variants(BY_NAME[name]) if v.name == variant_name and setting.items() <= v.setting.items()
+    ]
+    return cases.build(BY_NAME[name], found[0], dtype, 0)
 
 
 @pytest.mark.parametrize("definition", DEFINITIONS, ids=lambda d: d.name)
@@ -67,6 +76,8 @@ def test_a_graph_has_everything_that_is_awkward():
     assert np.unique(pairs, axis=1).shape[1] < pairs.shape[1]
     assert np.array_equal(graph.edge_ids, np.arange(graph.num_positions))
     assert (np.diff(graph.indices)[destinations[1:] == destinations[:-1]] < 0).any()  # sources are in no order
+    assert named("gno_aggregate", "skewed").values["graph"].max_in_degree > 512  # more than two chunks
+    assert named("gno_kernel", "wide").sizes["hidden"] > 64  # more than a tile
 
 
 def test_both_index_dtypes_and_empty_graphs_occur():

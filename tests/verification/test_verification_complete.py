@@ -106,36 +106,26 @@ def running(pid):
         return False
 
 
-def test_a_signal_ends_the_worker_and_what_it_has_started(folder):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_ends_the_worker_and_what_it_has_started(folder, number):
     """Also where the function never returns, and where the main process has no time to say goodbye."""
-    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGKILL)
-    runs = {}
-    for number in numbers:
-        (folder / number.name).mkdir()
-        (folder / number.name / "mine.py").write_text(MODULE)
-        command = [sys.executable, "-m", "trigraph", *OPTIONS, "mine:hangs"]
-        runs[number] = subprocess.Popen(
-            command, cwd=folder / number.name, stderr=subprocess.PIPE, text=True, start_new_session=True
-        )
+    command, file, pids = [sys.executable, "-m", "trigraph", *OPTIONS, "mine:hangs"], folder / "pids", []
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True)
     try:
-        for number, process in runs.items():
-            file = folder / number.name / "pids"
-            wait_until(lambda file=file: file.is_file() and file.read_text().endswith("\n"))
-            pids = file.read_text().split()
-            assert all(map(running, pids))
-            os.killpg(process.pid, number)  # as a terminal does
-            _, errors = process.communicate(timeout=30)
-            killed = number == signal.SIGKILL
-            assert process.returncode == (-number if killed else 128 + number)
-            assert errors.split("\n") == ([""] if killed else ["", f"Ended by {number.name}", ""])
-            wait_until(lambda pids=pids: not any(map(running, pids)))
+        wait_until(lambda: file.is_file() and file.read_text().endswith("\n"))
+        pids = file.read_text().split()
+        assert all(map(running, pids))
+        os.killpg(process.pid, number)  # as a terminal does
+        _, errors = process.communicate(timeout=30)
+        killed = number == signal.SIGKILL
+        assert process.returncode == (-number if killed else 128 + number)
+        assert errors.split("\n") == ([""] if killed else ["", f"Ended by {number.name}", ""])
+        wait_until(lambda: not any(map(running, pids)))
     finally:  # they hold the other end of the pipe
-        for pid in [pid for file in folder.glob("*/pids") for pid in file.read_text().split()]:
-            if running(pid):
-                os.kill(int(pid), signal.SIGKILL)
-        for process in runs.values():
-            process.kill()
-            process.communicate()
+        for pid in filter(running, pids):
+            os.kill(int(pid), signal.SIGKILL)
+        process.kill()
+        process.communicate()
 
 
 def wait_until(there):

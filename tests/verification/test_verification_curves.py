@@ -96,17 +96,11 @@ def test_what_is_rejected(function, derivative, degree, steps, says):
 @pytest.mark.parametrize("degree", [1, None])
 def test_one_nan_is_rejected(at, value, degree):
     errors, floors = curve(quadratic, SLOPE)
+    assert assess(STEPS, errors, [math.nan] * len(STEPS), degree).problem
     errors[at] = value
     found = assess(STEPS, errors, floors, degree)
     assert found.problem
     assert not found.best <= 1e-7
-
-
-def test_a_nan_in_the_floor_is_rejected():
-    errors, _ = curve(math.sin, math.cos(X))
-    assert assess(STEPS, errors, [math.nan] * len(STEPS), 2).problem
-    errors, _ = curve(quadratic, SLOPE)
-    assert assess(STEPS, errors, [math.nan] * len(STEPS), None).problem
 
 
 @pytest.mark.parametrize("steps", [STEPS, JUDGE_STEPS, STRUCTURE_STEPS, NETWORK_STEPS, POLYNOMIAL_STEPS])

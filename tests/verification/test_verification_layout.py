@@ -4,7 +4,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from named_cases import named
+from test_verification_cases import named
 
 from trigraph import get_cpu_level, pyref
 from trigraph.fortran import levels
