@@ -1,7 +1,5 @@
 """The command `trigraph bench`."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -5,8 +5,6 @@ of triplets is built beforehand. ``pyg`` has PyTorch Geometric's own basis funct
 forms), ``torch`` the leanest ones found: the cosine from unit vectors, Legendre polynomials by their recurrence.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import cache, partial

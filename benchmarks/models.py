@@ -6,8 +6,6 @@ of whole cells, and computes from the vectors of the edges what its forward comp
 triplets are found beforehand on both sides.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """One benchmark run: workloads and programs to results and ratios."""
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Callable, Collection, Mapping

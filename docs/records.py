@@ -4,8 +4,6 @@ A record counts as *memory kept* where glibc was told, by `MALLOC_TRIM_THRESHOLD
 frees; see docs/benchmarks.md.
 """
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from pathlib import Path

@@ -12,8 +12,6 @@ caller's current stream without synchronization. On the CPU (``gpu-host``), the 
 in the calling thread.
 """
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import functools

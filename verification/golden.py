@@ -5,8 +5,6 @@ contains a subset, which is always compared; the others are listed as skipped if
 layouts of other programs are known only to the adapters at the end.
 """
 
-from __future__ import annotations
-
 import math
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping

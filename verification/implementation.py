@@ -7,8 +7,6 @@ field to array; auxiliary outputs may be left out. It raises NotImplementedError
 fortran-reference computes it.
 """
 
-from __future__ import annotations
-
 import importlib
 import os
 import sys

@@ -1,7 +1,5 @@
 """Results of the judge for a case, computed once for each operator and shared by all subjects."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cached_property

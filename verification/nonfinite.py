@@ -1,7 +1,5 @@
 """Check that NaN and infinity in an argument reach exactly the results that depend on them."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import Any, NamedTuple

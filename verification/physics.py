@@ -9,8 +9,6 @@ Forces are computed by agg_edge_to_edge_bwd and radial_basis_bwd, and the gradie
 parameters by bwd2 of both. They are compared with central differences of E in R and of the loss in the parameters.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence

@@ -5,8 +5,6 @@ operator table; only golden vectors, real inputs and physics are specific to fam
 bessel.py).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Subjects of verification: the panels of the package and users' functions, with a common interface."""
 
-from __future__ import annotations
-
 import importlib
 import math
 import time

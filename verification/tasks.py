@@ -1,7 +1,5 @@
 """The tasks of a unit: the checks of a subject on a case, and their number."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial

@@ -1,7 +1,5 @@
 """Small cases that reach every kernel, compared with the readable panel, for sanitizers of a device and of gpu-host."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Runs the parts of all stages, each in a process of its own, within a deadline, and keeps the record."""
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

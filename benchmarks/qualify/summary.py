@@ -1,7 +1,5 @@
 """One page of what a qualification found: ``summary.md``, made from the record."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from importlib import resources
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is timed on a device: the bench's workloads at sizes that no cache holds, in the order of their worth."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any

@@ -5,8 +5,6 @@ parameters and their names. The launcher of the device checks arguments against 
 whatever it is given.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import sys

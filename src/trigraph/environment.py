@@ -4,8 +4,6 @@
 raising.
 """
 
-from __future__ import annotations
-
 import importlib.resources
 import json
 import os

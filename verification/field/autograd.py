@@ -1,7 +1,5 @@
 """Bugs in how first derivatives are made differentiable."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

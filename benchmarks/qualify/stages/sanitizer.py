@@ -1,7 +1,5 @@
 """compute-sanitizer over the cases that reach every kernel: memcheck, racecheck and synccheck."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from typing import Any

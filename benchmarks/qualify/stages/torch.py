@@ -3,8 +3,6 @@
 A rehearsal has the CPU's tensors; streams, captures and several devices are not in it.
 """
 
-from __future__ import annotations
-
 import copy
 import threading
 from collections.abc import Callable, Mapping

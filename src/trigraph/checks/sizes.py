@@ -1,7 +1,5 @@
 """Derive the size of every symbol of a call from its graph, its attributes and the shapes of its arrays."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

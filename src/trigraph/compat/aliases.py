@@ -1,7 +1,5 @@
 """The names under which programs import NVIDIA's retired packages."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from collections.abc import Sequence

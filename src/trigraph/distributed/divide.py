@@ -1,7 +1,5 @@
 """Build a partition: of a graph that every rank has, or of pieces of a graph that no rank has as a whole."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

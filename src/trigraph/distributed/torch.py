@@ -5,8 +5,6 @@ and their gradients are complete on every rank, so that they need no reduction. 
 the same order, in the backward pass too. Results are bitwise equal to those of one rank.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Shared by all graph objects, which are immutable and lie on one device."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Neighbours of atoms, from the neighbour lists of matscipy or ASE, in an order that depends on neither."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The panels, and the choice of one for a call."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable
 from functools import cache

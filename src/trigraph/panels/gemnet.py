@@ -4,8 +4,6 @@ The arguments determine the form: a `weight` of rank 2 is the purely radial laye
 to which `sph_basis` and `triplets` apply the spherical basis.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 from trigraph.checks.arguments import checked_names

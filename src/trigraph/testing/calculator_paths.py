@@ -1,7 +1,5 @@
 """The checks of `check_calculator` along paths: scans through the cutoff and straight angles, and dynamics."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from typing import Any

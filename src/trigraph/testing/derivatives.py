@@ -1,7 +1,5 @@
 """`check_derivatives`: its arguments and the order of its checks."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, partial

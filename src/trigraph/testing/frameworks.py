@@ -3,8 +3,6 @@
 Values are exchanged as NumPy arrays of float64, or of the tested dtype.
 """
 
-from __future__ import annotations
-
 import contextlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Verification of a user's implementation of an operator, from Python."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial

@@ -1,7 +1,5 @@
 """A function at a point, with NumPy arrays: outputs, vector-Jacobian products and second derivatives."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Jumps of functions of one variable: differences that do not fall as a scan is refined."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Conversion of existing models to trigraph's operators: `convert` changes the classes of supported layers in place."""
 
-from __future__ import annotations
-
 import inspect
 import io
 from collections.abc import Callable, Iterator

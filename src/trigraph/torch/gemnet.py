@@ -1,7 +1,5 @@
 """BasisEmbedding of GemNet-OC as one function of tensors, over the three operators of its forms."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """What the drop-in does not cover, and what serves instead."""
 
-from __future__ import annotations
-
 import fnmatch
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """Calls of trigraph's functions that write into the caller's arrays, with errors in the caller's words."""
 
-from __future__ import annotations
-
 import contextlib
 import inspect
 import re

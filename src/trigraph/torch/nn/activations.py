@@ -1,7 +1,5 @@
 """Activations by name, and a SiLU whose derivatives need few passes over memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -4,8 +4,6 @@ J. Gasteiger, S. Giri, J. T. Margraf, S. Günnemann, "Fast and Uncertainty-Aware
 Non-Equilibrium Molecules", arXiv:2011.14115.
 """
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Graph attention as a layer: GATConv with the parameters and results of PyTorch Geometric's."""
 
-from __future__ import annotations
-
 import math
 import warnings
 from typing import Any

@@ -5,8 +5,6 @@ are zero, and the longest row determines the width. These layers support such ar
 ragged lists themselves, which need less memory and give the same sums.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Potentials as packages of torch's AOTInductor: compiled programs in a file, used without the source of the model."""
 
-from __future__ import annotations
-
 import json
 import os
 from typing import Any

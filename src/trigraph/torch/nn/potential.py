@@ -1,7 +1,5 @@
 """Potentials: models whose energy is a sum over atoms, with forces and stresses as its derivatives."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Atomic structures: neighbours, the vectors between them, and sums over them."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
