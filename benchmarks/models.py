@@ -173,8 +173,7 @@ def _energy_forces(
 
     def compute(create_graph: bool) -> tuple[Any, Any]:
         with torch.set_grad_enabled(create_graph):
-            found: tuple[Any, Any] = program(list(model.parameters()), pos)  # type: ignore[no-untyped-call]
-            return found
+            return program(list(model.parameters()), pos)  # type: ignore[no-untyped-call]
 
     return model, compute
 

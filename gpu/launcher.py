@@ -371,8 +371,7 @@ _HOST = HostRuntime()
 def _described() -> dict[str, dict[str, tuple[str, str]]]:
     """Return the parameters of every instance from the build; see `trigraph.gpu.host.parameters`."""
     file = importlib.resources.files("trigraph.gpu") / "parameters.json"
-    table: dict[str, dict[str, tuple[str, str]]] = json.loads(file.read_text(encoding="utf-8"))
-    return table
+    return json.loads(file.read_text(encoding="utf-8"))
 
 
 class DeviceRuntime(Runtime):

@@ -47,8 +47,7 @@ def load(name: str) -> Callable[..., Any]:
         raise kind(f"verify: implementation {name!r} cannot be loaded: {message_of(error)}") from error
     if not callable(value):
         raise ValueError(f"verify: implementation {name!r} is a {type(value).__name__}; expected a function")
-    function: Callable[..., Any] = value
-    return function
+    return value
 
 
 def _is_array(value: Any) -> bool:

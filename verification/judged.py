@@ -62,8 +62,7 @@ class Judged:
             start = time.perf_counter()
             self._cache[key] = compute()
             self.seconds += time.perf_counter() - start
-        result: T = self._cache[key]
-        return result
+        return self._cache[key]
 
     def arguments(self, op: Operator, absent: tuple[str, ...] = ()) -> dict[str, Any]:
         """Keyword arguments of one of the case's operators; the arguments `absent` are None."""

@@ -72,8 +72,7 @@ def build_info() -> dict[str, Any] | None:
     record = importlib.resources.files("trigraph") / "build_info.json"
     if not record.is_file():
         return None
-    info: dict[str, Any] = json.loads(record.read_text(encoding="utf-8"))
-    return info
+    return json.loads(record.read_text(encoding="utf-8"))
 
 
 def cpu_model() -> str:

@@ -286,8 +286,7 @@ def _own_communicator(comm: MPI.Comm) -> MPI.Comm:
         own = comm.Dup()
         share(own)
         comm.Set_attr(_key(), own)
-    duplicate: MPI.Comm = own
-    return duplicate
+    return own
 
 
 NUMBER = itertools.count(1)  # of partitions, which all ranks make in the same order

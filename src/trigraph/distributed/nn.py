@@ -73,13 +73,11 @@ class DividedNeighbors(NamedTuple):
 
     def of_ends(self, at_source: Tensor, at_destination: Tensor) -> Tensor:
         """Return for each edge the sum of its source's row in one array and its destination's row in the other."""
-        sums: Tensor = _sum(torch.cat([at_source, at_destination]), None, self.ends).output_embedding
-        return sums
+        return _sum(torch.cat([at_source, at_destination]), None, self.ends).output_embedding
 
     def into_atoms(self, values: Tensor) -> Tensor:
         """Return for each atom the sum of the rows of its in-edges."""
-        sums: Tensor = _sum(values, None, self.into).output_embedding
-        return sums
+        return _sum(values, None, self.into).output_embedding
 
 
 class DimeNetPlusPlus(nn.DimeNetPlusPlus):

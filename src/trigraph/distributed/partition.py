@@ -172,7 +172,7 @@ class Partition:
         answers = [known[np.searchsorted(known[:, 0], q[:, 0])][:, 1:] for q in asked]
         holders = np.concatenate(exchange(comm, answers))[:, 0]  # own is ascending, and so are keepers
         order = np.argsort(ids)
-        return Halo(comm, ids[order], own, holders).start(rows[order]).wait()  # type: ignore[no-any-return]
+        return Halo(comm, ids[order], own, holders).start(rows[order]).wait()
 
     def rows(self, symbol: str = "num_edges") -> Partition:
         """Return a partition of one kind of rows, for operators without a graph, which call these rows edges.

@@ -16,8 +16,7 @@ from trigraph.table.public import PANELS
 @cache
 def panel_function(panel: str, name: str) -> Callable[..., Any]:
     """Return a function of a panel: an operator without argument checks, or ``execute``, which runs a checked call."""
-    function: Callable[..., Any] = getattr(importlib.import_module(PANELS[panel][0]), name)
-    return function
+    return getattr(importlib.import_module(PANELS[panel][0]), name)
 
 
 def choose_panel(op: Operator, values: dict[str, Any], panel: Any) -> str:

@@ -120,8 +120,7 @@ def basis_embedding_bwd(
         Derivatives with respect to `rad_basis`, `weight` and `sph_basis`.
     """
     arrays = {"grad_rad_W1": grad_rad_W1, "rad_basis": rad_basis, "weight": weight, "sph_basis": sph_basis}
-    derivatives: BasisEmbeddingBwd = _derivative(BasisEmbeddingBwd, "bwd", arrays, triplets, wrt, out, panel)
-    return derivatives
+    return _derivative(BasisEmbeddingBwd, "bwd", arrays, triplets, wrt, out, panel)
 
 
 def basis_embedding_bwd2(
@@ -156,5 +155,4 @@ def basis_embedding_bwd2(
     arrays |= {"grad_rad_W1": grad_rad_W1, "rad_basis": rad_basis, "weight": weight, "sph_basis": sph_basis}
     if sph_basis is None and triplets is None and gg_sph_basis is not None:
         raise ValueError("basis_embedding_bwd2: gg_sph_basis is given, but sph_basis is None; expected None")
-    derivatives: BasisEmbeddingBwd2 = _derivative(BasisEmbeddingBwd2, "bwd2", arrays, triplets, wrt, out, panel)
-    return derivatives
+    return _derivative(BasisEmbeddingBwd2, "bwd2", arrays, triplets, wrt, out, panel)

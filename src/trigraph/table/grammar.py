@@ -362,8 +362,7 @@ def evaluate(expression: str, sizes: Mapping[str, int]) -> int:
     """Value of an expression of the table for given sizes; NameError if a symbol has no size yet."""
     if expression in sizes:  # most expressions are one symbol
         return sizes[expression]
-    value: int = eval(_code(expression), _NOTHING, sizes)
-    return value
+    return eval(_code(expression), _NOTHING, sizes)
 
 
 @cache

@@ -255,8 +255,7 @@ class Jax(Framework):
 
     def vjp(self, inputs: Sequence[Any], wanted: Sequence[int], cotangents: Sequence[Any]) -> Sequence[Any]:
         _, pull = self.jax.vjp(self._of(inputs, wanted, cotangents), *(inputs[i] for i in wanted))
-        found: Sequence[Any] = pull(tuple(g for g in cotangents if g is not None))
-        return found
+        return pull(tuple(g for g in cotangents if g is not None))
 
     def vjp2(
         self, inputs: Sequence[Any], wanted: Sequence[int], cotangents: Sequence[Any], directions: Sequence[Any]

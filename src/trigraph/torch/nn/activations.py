@@ -45,8 +45,7 @@ class _SiLUDerivative(torch.autograd.Function):
 
     @staticmethod
     def forward(grad: Tensor, x: Tensor) -> Tensor:
-        found: Tensor = _silu_backward(grad, x)
-        return found
+        return _silu_backward(grad, x)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
@@ -65,15 +64,13 @@ class _SiLUDerivative(torch.autograd.Function):
 
 
 def _derivative(grad: Tensor, x: Tensor) -> Tensor:
-    found: Tensor = _SiLUDerivative.apply(grad, x)  # type: ignore[no-untyped-call]
-    return found
+    return _SiLUDerivative.apply(grad, x)  # type: ignore[no-untyped-call]
 
 
 def _curved(factor: Tensor, x: Tensor) -> Tensor:
     """Return the factor times SiLU's second derivative, s (1 - s) (2 + x (1 - 2 s)) with s = sigmoid(x)."""
     s = torch.sigmoid(x)
-    found: Tensor = torch.ops.aten.sigmoid_backward.default(factor * torch.addcmul(x + 2.0, x, s, value=-2.0), s)
-    return found
+    return torch.ops.aten.sigmoid_backward.default(factor * torch.addcmul(x + 2.0, x, s, value=-2.0), s)
 
 
 def silu(x: Tensor) -> Tensor:
@@ -81,8 +78,7 @@ def silu(x: Tensor) -> Tensor:
     # A traced program would record `silu_backward`, which has no derivative, and a compiler fuses torch's operations.
     if torch.compiler.is_compiling() or get_proxy_mode() is not None:
         return torch.nn.functional.silu(x)
-    found: Tensor = _SiLU.apply(x)  # type: ignore[no-untyped-call]
-    return found
+    return _SiLU.apply(x)  # type: ignore[no-untyped-call]
 
 
 class SiLU(torch.nn.Module):
@@ -104,5 +100,4 @@ def activation(owner: str, act: str | Activation) -> Activation:
     plain = act.lower().replace("_", "").replace("-", "")
     if plain not in known:
         raise ValueError(f"{owner}: act is {shown(act)}; expected a callable or one of {', '.join(sorted(known))}")
-    found: Activation = known[plain]()
-    return found
+    return known[plain]()

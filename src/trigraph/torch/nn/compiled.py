@@ -213,8 +213,7 @@ def condition_of(program: Any) -> str:
     `ShapeEnv.evaluate_guards_expression` evaluates them for the tensors of a call, `leaves_of`.
     """
     traced = [n.meta["val"] for n in program.graph.nodes if n.op == "placeholder" and n.meta.get("val") is not None]
-    condition: str = traced[0].fake_mode.shape_env.produce_guards_expression(traced)
-    return condition
+    return traced[0].fake_mode.shape_env.produce_guards_expression(traced)
 
 
 def leaves_of(state: Mapping[str, Tensor], given: Inputs) -> list[Tensor]:
@@ -267,8 +266,7 @@ class CompiledPotential(Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Tensor:
         """Call the potential without compilation, for which torch.compile suffices."""
-        found: Tensor = self.model(*args, **kwargs)
-        return found
+        return self.model(*args, **kwargs)
 
     @uncompiled
     def energy_forces_stress(

@@ -276,8 +276,7 @@ class OutputBlock(Module):
         x = self.lin_up(neighbors.into_atoms(self.lin_rbf(rbf) * x))
         for lin in self.lins:
             x = self.act(lin(x))
-        found: Tensor = self.lin(x)
-        return found
+        return self.lin(x)
 
 
 class DimeNetPlusPlus(Potential):

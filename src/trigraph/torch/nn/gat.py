@@ -210,7 +210,7 @@ class GATConv(torch.nn.Module):
             edge_attr = edge_attr[:, None]
         rows = edge_index.num_edges if isinstance(edge_index, CSC) else edge_index.shape[1]
         check_rows("GATConv", "edge_attr", edge_attr, _width(self.lin_edge), "num_edges, edge_dim", rows)
-        return edge_attr  # type: ignore[no-any-return]
+        return edge_attr
 
     def _with_loops(self, edge_index: Any, edge_attr: Any, num_nodes: int) -> tuple[Any, Any]:
         """Return edges and their features, with self loops if the layer adds them."""

@@ -131,8 +131,7 @@ class Neighbors(NamedTuple):
 
 
 def _summed(values: Tensor, graph: CSC) -> Tensor:
-    result: Tensor = _sum(values, None, graph).output_embedding
-    return result
+    return _sum(values, None, graph).output_embedding
 
 
 def _check_tensor(owner: str, name: str, value: Any, dtypes: tuple[torch.dtype, torch.dtype]) -> None:
@@ -194,8 +193,7 @@ def stack_cells(owner: str, cell: Any, pos: Tensor, num_structures: int) -> Tens
         raise ValueError(
             f"{owner}: cell has shape {tuple(cell.shape)}; expected (num_structures, 3, 3) = ({num_structures}, 3, 3)"
         )
-    stacked: Tensor = cell.to(pos)
-    return stacked
+    return cell.to(pos)
 
 
 def _number_of_structures(owner: str, batch: Tensor | None, cell: Any, num_atoms: int) -> int:
@@ -247,8 +245,7 @@ def _values(owner: str, name: str, value: Any) -> Any:
 
 def _array(tensor: Tensor) -> np.ndarray:
     """Return the values of a tensor on the host, resolving torch's lazy negation."""
-    array: np.ndarray = tensor.detach().resolve_neg().cpu().numpy()
-    return array
+    return tensor.detach().resolve_neg().cpu().numpy()
 
 
 @uncompiled
