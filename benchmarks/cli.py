@@ -31,11 +31,6 @@ def _sizes(context: click.Context, parameter: click.Parameter, values: tuple[str
     return sizes
 
 
-def _contenders() -> list[str]:
-    """Return the names of all panels and peers that can be timed."""
-    return sorted({*DIRECT, *(name for w in find() for name in w.names)})
-
-
 def _check_memory(workload: Workload, options: Options) -> None:
     """Refuse sizes that do not fit into memory, before the system kills a process."""
     sizes = scaled(workload.sizes, SIZES[options.size])
@@ -108,7 +103,7 @@ def _names(of: str) -> list[str]:
     "--contender",
     "contenders",
     multiple=True,
-    type=click.Choice(_contenders()),
+    type=click.Choice(sorted({*DIRECT, *(name for w in find() for name in w.names)})),
     metavar="NAME",
     help="Time this panel or peer only, such as fortran or scipy; repeatable.",
 )

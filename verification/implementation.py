@@ -50,11 +50,9 @@ def load(name: str) -> Callable[..., Any]:
     return value
 
 
-def _is_array(value: Any) -> bool:
-    return isinstance(value, np.ndarray)
-
-
-def fields_of(op: Operator, result: Any, is_array: Callable[[Any], bool] = _is_array) -> dict[str, Any]:
+def fields_of(
+    op: Operator, result: Any, is_array: Callable[[Any], bool] = lambda value: isinstance(value, np.ndarray)
+) -> dict[str, Any]:
     """Return the result of a user's function as a mapping from field to array.
 
     TypeError if it is none of the forms that are taken, or lacks a field.

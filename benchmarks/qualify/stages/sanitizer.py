@@ -25,13 +25,7 @@ def parts(place: Device) -> list[str]:
 
 
 def prefix(part: str, place: Device) -> list[str]:
-    """Return the command that watches a process.
-
-    Raises
-    ------
-    FileNotFoundError
-        If the program is not there.
-    """
+    """Return the command that watches a process; FileNotFoundError if the program is not there."""
     found = shutil.which(NAME) or shutil.which(f"/usr/local/cuda/bin/{NAME}")
     if found is None:
         raise FileNotFoundError(f"{NAME} is not there (PATH, /usr/local/cuda/bin)")
