@@ -8,8 +8,6 @@ from importlib.machinery import ModuleSpec
 from importlib.util import find_spec, spec_from_loader
 from types import ModuleType
 
-__all__ = ["RETIRED", "install"]
-
 RETIRED = ("pylibcugraphops", "cugraph_ops_binding")
 
 

@@ -10,8 +10,6 @@ from trigraph.testing.running import Plan, check_timeout, run
 from trigraph.verification.record import Check
 from trigraph.verification.units import missing, spoil_new_memory
 
-__all__ = ["OperatorError", "verify"]
-
 
 class OperatorError(AssertionError):
     """Checks of an operator failed; the message lists them, `result` holds all checks.

@@ -15,8 +15,6 @@ from trigraph.torch.nn.activations import SiLU, silu
 from trigraph.torch.nn.arguments import BOUNDS
 from trigraph.torch.nn.gemnet import EfficientInteractionBilinear, MatterGenBilinear, PairInteraction
 
-__all__ = ["Conversion", "Layer", "convert"]
-
 
 class Layer(NamedTuple):
     """A layer that `convert` examined.

@@ -4,8 +4,6 @@ import fnmatch
 from collections.abc import Callable
 from typing import Any
 
-__all__ = ["NOT_COVERED", "stand_in"]
-
 _GATHER = "torch.cat of the gathered rows of nodes and edges"
 _EDGES = "trigraph's agg_weighted_n2n on a CSC whose sources are the edges"
 # Patterns of names of functions; what a message recommends instead.

@@ -9,8 +9,6 @@ from typing import Any
 from trigraph.graphs.arrays import array_kind, as_array, is_tensor
 from trigraph.panels import FUNCTIONS
 
-__all__ = ["write"]
-
 Names = Mapping[str, str]
 """Names of arguments or fields of a trigraph function, and the original's names of them."""
 

@@ -9,8 +9,6 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode
 
 from trigraph.graphs import shown
 
-__all__ = ["Activation", "SiLU", "activation"]
-
 Activation = Callable[[Tensor], Tensor]
 _silu_backward = torch.ops.aten.silu_backward.default
 

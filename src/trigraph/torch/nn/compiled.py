@@ -22,9 +22,6 @@ from trigraph.torch.graphs import constants, put_together, tensors, uncompiled, 
 from trigraph.torch.nn.potential import Potential, derivatives
 from trigraph.torch.nn.structures import EnergyForcesStress, Neighbors
 
-__all__ = ["CompiledPotential", "Inputs", "compile_potential", "condition_of", "example_of", "graphs_of", "leaves_of"]
-__all__ += ["state_of", "trace", "traced_program"]
-
 
 class _Kind(NamedTuple):
     """Properties that are fixed in a program; everything else is an argument of the program."""

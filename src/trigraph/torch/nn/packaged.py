@@ -13,8 +13,6 @@ from trigraph.torch.nn import compiled
 from trigraph.torch.nn.potential import Potential
 from trigraph.torch.nn.structures import DST, SRC, EnergyForcesStress, Neighbors, empty_like_model, prepared
 
-__all__ = ["PackagedPotential", "load_potential", "package_potential"]
-
 
 class _Program(torch.nn.Module):
     """A traced program with the parameters and buffers of the model for constants."""

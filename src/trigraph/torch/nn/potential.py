@@ -19,8 +19,6 @@ from trigraph.torch.nn.structures import (
     stack_cells,
 )
 
-__all__ = ["Potential", "derivatives"]
-
 
 class Potential(Module):
     """Base class of models that compute outputs of atoms from the vectors between neighbours.

@@ -19,16 +19,6 @@ from trigraph.torch.nn.arguments import check_device
 from trigraph.torch.nn.edges import narrowed
 from trigraph.torch.nn.neighbors import length_of, nearest, search
 
-__all__ = [
-    "EnergyForcesStress",
-    "Neighbors",
-    "check_atoms",
-    "check_potential",
-    "empty_like_model",
-    "find_neighbors",
-    "stack_cells",
-]
-
 SRC, DST = (GRAPH_PARTS["EdgeGraph"].arrays.index(name) for name in ("src", "dst"))
 _sum = FUNCTIONS["agg_weighted_n2n"]
 
