@@ -7,8 +7,6 @@ basis layers that its model shares among blocks, made as the model makes them, a
 quadruplets that are built here.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -99,7 +97,7 @@ class Structure:
     num_atoms: int
     pairs: Mapping[str, np.ndarray]
 
-    def __add__(self, other: Structure) -> Structure:
+    def __add__(self, other: "Structure") -> "Structure":
         """Return both side by side, atoms of the other last."""
         pairs = {n: np.concatenate([p, other.pairs[n] + self.num_atoms], axis=1) for n, p in self.pairs.items()}
         return Structure(self.num_atoms + other.num_atoms, pairs)

@@ -1,7 +1,5 @@
 """DimeNet++ on one structure that is divided among ranks: bitwise reproducible energy, forces and gradients."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -46,7 +44,7 @@ class DividedNeighbors(NamedTuple):
     offset: Tensor
 
     @classmethod
-    def divide(cls, graph: EdgeGraph, offset: np.ndarray, comm: MPI.Comm, owner: Any = None) -> DividedNeighbors:
+    def divide(cls, graph: EdgeGraph, offset: np.ndarray, comm: MPI.Comm, owner: Any = None) -> "DividedNeighbors":
         """Divide a structure that every rank has.
 
         Parameters
