@@ -267,7 +267,7 @@ class CompiledPotential(Module):
         """Call the potential without compilation, for which torch.compile suffices."""
         return self.model(*args, **kwargs)
 
-    energy_forces_stress = Potential.energy_forces_stress
+    energy_forces_stress: Any = Potential.energy_forces_stress  # of this `prepare` and this `differentiated`
 
     def prepare(self, *args: Any, **kwargs: Any) -> tuple[Neighbors, Tensor | None]:
         """Check the arguments of a call; see :meth:`Potential.prepare`."""
