@@ -48,11 +48,14 @@ class Fields:
         self._operator, self._given = op, dict(out)
         self.arrays = {
             field.name: self._given[field.name]
-            if field.name in self._given and is_aligned(self._given[field.name])
+            if self._usable(field.name)
             else kernels.xp.empty(*layout(op, field, values, sizes))
             for field in op.fields
             if field.name in wanted
         }
+
+    def _usable(self, field: str) -> bool:
+        return field in self._given and is_aligned(self._given[field])
 
     def __contains__(self, field: str) -> bool:
         """Whether a field is requested."""
