@@ -104,16 +104,9 @@ class Runtime(ABC):
         NumPy scalars of the parameters' types, or ``None`` for a null pointer; the members of a struct are consecutive
         arguments.
 
-        Raises
-        ------
-        TypeError, ValueError
-            If the type of an argument is not that of the parameter, an array is not contiguous, or the kernel has no
-            such instance.
-        KernelError
-            If the kernel has an error; only on the CPU.
-        MemoryError
-            If the system refuses memory; on a device, the allocation of arrays raises CuPy's ``OutOfMemoryError``.
-            Results are then incomplete; the next call works.
+        TypeError or ValueError if the type of an argument is not that of the parameter, an array is not contiguous, or
+        the kernel has no such instance; KernelError, on the CPU, if the kernel has an error; MemoryError, on a device
+        CuPy's ``OutOfMemoryError``, if the system refuses memory: results are then incomplete, and the next call works.
         """
         if math.prod(grid) > 0:
             self._launch(family, kernel, types, grid, block, args, shared_mem)
